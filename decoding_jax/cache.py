@@ -1,0 +1,70 @@
+"""Caches: one length a row, and commit as the only write."""
+
+import jax
+import jax.numpy as jnp
+
+from decoding_jax import types
+
+# Axes from the end, so that layer axes may stand in front.
+_ROW_AXIS = -4
+_KEY_SLOTS = -1
+_VALUE_SLOTS = -2
+
+
+def init_block(cache: types.Cache, slots: int) -> types.Block:
+  """An empty block for the model of a cache.
+
+  Args:
+    cache: a cache of that model, of any capacity.
+    slots: N.
+
+  Returns:
+    A block of zeros.
+  """
+  def empty(x, axis):
+    shape = list(x.shape)
+    shape[axis] = slots
+    return jnp.zeros(shape, x.dtype)
+
+  return types.Block(tuple(empty(k, _KEY_SLOTS) for k in cache.keys),
+                     tuple(empty(v, _VALUE_SLOTS) for v in cache.values))
+
+
+def commit(cache: types.Cache, block: types.Block, slots,
+           count) -> types.Cache:
+  """Copies slots of a block behind the prefix of each row.
+
+  All K slots are written, whatever the count: what lies behind the length is
+  masked, and overwritten by the next commit. The caller sees to it that
+  `length + K` is within the capacity: beyond it, XLA would move the write
+  back over the prefix without a word.
+
+  Args:
+    cache: the cache.
+    block: fresh keys and values.
+    slots: `[B, K]` int32, block slots in the order in which they follow.
+    count: `[B]` int32, how many of them count.
+
+  Returns:
+    The cache, longer by `count`.
+  """
+  def copy(target, source, axis):
+    def row(target, source, slots, length):
+      fresh = jnp.take(source, slots, axis=axis)
+      return jax.lax.dynamic_update_slice_in_dim(
+          target, fresh, length, target.ndim + axis)
+
+    at = target.ndim + _ROW_AXIS
+    return jax.vmap(row, (at, at, 0, 0), at)(
+        target, source, slots, cache.length)
+
+  return types.Cache(
+      tuple(copy(t, s, _KEY_SLOTS) for t, s in zip(cache.keys, block.keys)),
+      tuple(copy(t, s, _VALUE_SLOTS)
+            for t, s in zip(cache.values, block.values)),
+      cache.length + count)
+
+
+def capacity(cache: types.Cache) -> int | None:
+  """S; None if the model keeps nothing."""
+  return cache.keys[0].shape[_KEY_SLOTS] if cache.keys else None

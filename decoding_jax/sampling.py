@@ -1,0 +1,229 @@
+"""From logits to the law that is preserved, and samples of it."""
+
+import numbers
+from typing import Optional
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from decoding_jax.types import Array
+
+# A residual of less mass is rounding noise: its predecessor is kept.
+MIN_MASS = 1e-12
+
+
+@flax.struct.dataclass
+class Sampling:
+  """What is done to logits before they are a law.
+
+  In this order, as in other tools: token mask, temperature, top-k, top-p.
+  Tokens that tie with the last one kept are kept too.
+
+  Attributes:
+    temperature: `[]`, at least 0; 0 is greedy decoding.
+    top_k: keep this many of the most probable tokens; 0 keeps all.
+    top_p: keep the smallest set of most probable tokens whose mass reaches
+      this, in (0, 1]; 1 keeps all.
+    token_mask: `[V]` or `[B, V]` bool, tokens that may occur; None for all.
+  """
+  temperature: float | Array = 1.0
+  top_k: int = flax.struct.field(pytree_node=False, default=0)
+  top_p: float | Array = 1.0
+  token_mask: Optional[Array] = None
+
+
+@flax.struct.dataclass
+class Warp:
+  """A checked `Sampling`, as the compiled program takes it; see `warp`.
+
+  Attributes:
+    temperature: `[]` float32; of no effect if greedy.
+    top_p: `[]` float32, or None for all.
+    token_mask: `[B, V]` bool, or None for all; `[V]` inside a row.
+    top_k: static; 0 for all.
+    greedy: static; the law is one-hot.
+  """
+  temperature: Array
+  top_p: Optional[Array]
+  token_mask: Optional[Array]
+  top_k: int = flax.struct.field(pytree_node=False)
+  greedy: bool = flax.struct.field(pytree_node=False)
+
+
+def warp(sampling: Sampling, batch: int, vocab_size: int,
+         name: str = "sampling") -> Warp:
+  """Checks a `Sampling` and splits it into what is static and what is not.
+
+  Whether decoding is greedy and whether top-p cuts anything is static, so
+  that neither costs anything where it is off.
+
+  Args:
+    sampling: what the user asks for.
+    batch: B.
+    vocab_size: V.
+    name: what errors call the argument.
+
+  Returns:
+    The warp.
+
+  Raises:
+    ValueError: for a value outside its range or a mask of a wrong shape.
+  """
+  temperature, top_p = sampling.temperature, sampling.top_p
+  _check(f"{name}.temperature", temperature, lambda x: 0 <= x < float("inf"),
+         "0 (greedy) or a positive number")
+  _check(f"{name}.top_p", top_p, lambda x: 0 < x <= 1, "in (0, 1]")
+  if not isinstance(sampling.top_k, numbers.Integral) or sampling.top_k < 0:
+    raise ValueError(f"{name}.top_k={sampling.top_k!r}: 0 (all) or a positive "
+                     "integer is needed.")
+  return Warp(
+      jnp.float32(temperature),
+      None if _is(top_p, 1) else jnp.float32(top_p),
+      _token_mask(sampling.token_mask, batch, vocab_size, name),
+      0 if sampling.top_k >= vocab_size else int(sampling.top_k),
+      _is(temperature, 0))
+
+
+def untempered(warp_: Warp) -> Warp:
+  """The law behind greedy decoding: temperature 1, nothing cut but the mask.
+
+  Args:
+    warp_: any warp.
+
+  Returns:
+    A warp that is not greedy.
+  """
+  return Warp(jnp.float32(1), None, warp_.token_mask, 0, False)
+
+
+def log_law(warp_: Warp, logits):
+  """The law of the next token.
+
+  Args:
+    warp_: a warp whose `token_mask` is None or `[V]`.
+    logits: `[..., V]` of any float type.
+
+  Returns:
+    `[..., V]` float32, normalised log-probabilities; -inf where cut off.
+  """
+  logits = logits.astype(jnp.float32)
+  if warp_.token_mask is not None:
+    logits = jnp.where(warp_.token_mask, logits, -jnp.inf)
+  if warp_.greedy:
+    best = jnp.argmax(logits, axis=-1)[..., None]
+    return jnp.where(jnp.arange(logits.shape[-1]) == best, 0.0, -jnp.inf)
+  logits = logits / warp_.temperature
+  if warp_.top_k:
+    lowest = jax.lax.top_k(logits, warp_.top_k)[0][..., -1:]
+    logits = jnp.where(logits >= lowest, logits, -jnp.inf)
+  log_probs = jax.nn.log_softmax(logits)
+  if warp_.top_p is not None:
+    probs = jnp.exp(log_probs)
+    kept = probs >= nucleus_threshold(probs, warp_.top_p)
+    log_probs = jax.nn.log_softmax(jnp.where(kept, log_probs, -jnp.inf))
+  return log_probs
+
+
+def nucleus_threshold(probs, top_p):
+  """The smallest probability that top-p keeps, without a sort.
+
+  The bits of non-negative floats, read as integers, are ordered as the floats
+  are: 31 halvings of an integer interval find the exact threshold, where a
+  sort of a vocabulary is a hundred times as dear as one of its sums.
+
+  Args:
+    probs: `[..., V]` float32.
+    top_p: `[]` float32.
+
+  Returns:
+    `[..., 1]` float32, the largest threshold whose survivors have at least
+    mass `top_p`; 0 if rounding leaves even all of them short of it.
+  """
+  def halve(_, bounds):
+    low, high = bounds
+    middle = low + (high - low) // 2
+    threshold = jax.lax.bitcast_convert_type(middle, jnp.float32)
+    mass = jnp.sum(jnp.where(probs >= threshold, probs, 0), -1, keepdims=True)
+    enough = mass >= top_p
+    return jnp.where(enough, middle, low), jnp.where(enough, high, middle)
+
+  def bits(x):
+    return jnp.full_like(probs[..., :1], x).view(jnp.int32)
+
+  low, _ = jax.lax.fori_loop(0, 31, halve, (bits(0), bits(2)))
+  return jax.lax.bitcast_convert_type(low, jnp.float32)
+
+
+def gumbel_top_k(key, log_probs, k):
+  """Draws k tokens without replacement (Kool et al. 2019, section 2).
+
+  Args:
+    key: a random key.
+    log_probs: `[V]` float32.
+    k: static, at most V.
+
+  Returns:
+    perturbed log-probabilities `[k]`, descending, which is draw order, and
+    tokens `[k]` int32. A perturbed value of -inf marks a token of no mass.
+  """
+  noise = jax.random.gumbel(key, log_probs.shape)
+  return jax.lax.top_k(log_probs + noise, k)
+
+
+def truncate_gumbel(perturbed, peak, bound):
+  """Conditions Gumbels on their maximum (Kool et al. 2019, appendix B).
+
+  Args:
+    perturbed: `[..., K]` perturbed log-probabilities.
+    peak: `[..., 1]`, the maximum of all that belong together.
+    bound: `[..., 1]`, the maximum that they are to have.
+
+  Returns:
+    `[..., K]`, in the order of `perturbed`; -inf where that or `bound` is.
+  """
+  # A family without mass would give -inf minus -inf.
+  alive = (perturbed > -jnp.inf) & (bound > -jnp.inf)
+  perturbed, peak, bound = (
+      jnp.where(alive, x, 0.0) for x in (perturbed, peak, bound))
+  u = bound - perturbed + jnp.log1p(-jnp.exp(perturbed - peak))
+  moved = bound - jnp.maximum(0, u) - jnp.log1p(jnp.exp(-jnp.abs(u)))
+  return jnp.where(alive, moved, -jnp.inf)
+
+
+def residual(target, draft):
+  """norm(max(target - draft, 0)); `target` itself where that has no mass.
+
+  Args:
+    target: `[V]` float32, a law.
+    draft: `[V]` float32, what was tested of it.
+
+  Returns:
+    `[V]` float32, a law.
+  """
+  rest = jnp.maximum(target - draft, 0)
+  mass = jnp.sum(rest)
+  kept = mass > MIN_MASS
+  return jnp.where(kept, rest / jnp.where(kept, mass, 1), target)
+
+
+def _is(value, constant):
+  return isinstance(value, numbers.Number) and value == constant
+
+
+def _check(name, value, allowed, what):
+  """Checks a number; what is traced or an array is taken as it is."""
+  if isinstance(value, numbers.Number) and not allowed(value):
+    raise ValueError(f"{name}={value!r}: {what} is needed.")
+
+
+def _token_mask(mask, batch, vocab_size, name):
+  if mask is None:
+    return None
+  mask = jnp.asarray(mask)
+  if mask.dtype != bool or mask.shape not in ((vocab_size,),
+                                              (batch, vocab_size)):
+    raise ValueError(
+        f"{name}.token_mask has shape {mask.shape} and type {mask.dtype}: "
+        f"bool of shape {(vocab_size,)} or {(batch, vocab_size)} is needed.")
+  return jnp.broadcast_to(mask, (batch, vocab_size))

@@ -1,0 +1,251 @@
+"""Arrays and contracts that every other module speaks.
+
+Axis legend, used in every docstring:
+
+  B  rows of a batch           P  prompt positions
+  T  fresh tokens of one call  S  slots of a cache
+  N  slots of a block          M  nodes of a tree, the root included
+  I  nodes with children       D  depth of a tree
+  K  siblings                  W  nodes of one level
+  V  vocabulary                H  key/value heads
+  C  channels of a head
+"""
+
+from typing import Any, Callable, NamedTuple, Optional
+
+import flax.struct
+import jax
+
+Array = jax.Array
+Params = Any
+
+# What stands behind the committed tokens of a row.
+PAD = -1
+# The parent of a root; also "no node" and "no sibling rank".
+NONE = -1
+
+
+@flax.struct.dataclass
+class Block:
+  """Keys and values that one or more `forward` calls have just computed.
+
+  Leading axes, such as a layer axis of scanned layers, may stand before `B`.
+
+  Attributes:
+    keys: tuple of `[..., B, H, C, N]`.
+    values: tuple of `[..., B, H, N, C]`.
+  """
+  keys: tuple[Array, ...]
+  values: tuple[Array, ...]
+
+
+@flax.struct.dataclass
+class Cache:
+  """Keys and values of the committed prefix; slot and position are the same.
+
+  Attributes:
+    keys: tuple of `[..., B, H, C, S]`.
+    values: tuple of `[..., B, H, S, C]`.
+    length: `[B]` int32, filled slots a row; what lies behind is arbitrary.
+  """
+  keys: tuple[Array, ...]
+  values: tuple[Array, ...]
+  length: Array
+
+
+class LanguageModel(NamedTuple):
+  """Two pure functions; hashable, so that it can be a static argument.
+
+  Attributes:
+    init_cache: `(batch, capacity) -> Cache`, empty.
+    forward: `(params, tokens [B, T], positions [B, T], cache, block, slot,
+      mask [B, T, N]) -> (logits [B, T, V], block)`. Token `i` attends to its
+      row's whole cache and to the block slots where `mask[:, i]` is set; its
+      own keys and values go to block slot `slot + i`, which its mask includes.
+      The cache is read, never written.
+    vocab_size: V.
+    max_length: positions the model knows; 0 if there is no limit.
+  """
+  init_cache: Callable[[int, int], Cache]
+  forward: Callable[..., tuple[Array, Block]]
+  vocab_size: int
+  max_length: int = 0
+
+
+class Layout(NamedTuple):
+  """The static shape of a tree; level l = 1..D has index l - 1.
+
+  Attributes:
+    widths: nodes of each level.
+    branching: the most children that a node of the level above can have.
+  """
+  widths: tuple[int, ...]
+  branching: tuple[int, ...]
+
+
+@flax.struct.dataclass
+class DraftTree:
+  """A tree of drafted tokens, level after level, the root at index 0.
+
+  Siblings stand in the order in which they were drawn: the law of recursive
+  rejection depends on it.
+
+  Attributes:
+    tokens: `[B, M]` int32.
+    parents: `[B, M]` int32, index of the parent; `NONE` for the root.
+    valid: `[B, M]` bool; False where the draft law had no mass left, and for
+      all descendants of such a node. Never tested by a verifier.
+    mask: `[B, M, M]` bool; `mask[:, i, j]`: j is i or an ancestor of i.
+    log_probs: `[B, I, V]` float32, log of the law from which the children of
+      the first I nodes (all but the last level) were drawn.
+  """
+  tokens: Array
+  parents: Array
+  valid: Array
+  mask: Array
+  log_probs: Array
+
+
+@flax.struct.dataclass
+class Verdict:
+  """The path that a verifier accepts and the token that follows it.
+
+  Attributes:
+    path: `[B, D + 1]` int32, node indices from the root on; behind the last
+      accepted node it is repeated.
+    num_accepted: `[B]` int32, accepted nodes, 0..D, the root not counted.
+    token: `[B]` int32, the token behind the path.
+    ranks: `[B, D]` int32, sibling rank of each accepted node; `NONE` behind.
+    num_children: `[B, D]` int32, valid children of each path node that was
+      visited; 0 behind.
+  """
+  path: Array
+  num_accepted: Array
+  token: Array
+  ranks: Array
+  num_children: Array
+
+
+class Drafter(NamedTuple):
+  """Grows a tree, one level a step. All functions see one row.
+
+  Attributes:
+    layout: the static shape of the tree.
+    init: `() -> state`, whatever the expander carries from level to level.
+    expand: `(key, level, log_probs [W, V], valid [W], state) -> (tokens [W'],
+      parents [W'], valid [W'], state)`; `parents` count within the level.
+    sampled: whether the children of a node are samples of `log_probs`.
+    replacement: whether siblings are drawn with replacement.
+  """
+  layout: Layout
+  init: Callable[[], Any]
+  expand: Callable[..., tuple[Array, Array, Array, Any]]
+  sampled: bool
+  replacement: bool
+
+
+class Verifier(NamedTuple):
+  """Chooses among the children of one node. The function sees one row.
+
+  Attributes:
+    rule: `(key, target [V], draft [V], children [K], valid [K]) ->
+      (rank [], residual [V])`; rank of the accepted child or `NONE`, and the
+      law of the token to emit if none is.
+    sampled: whether the rule is exact only for children that are samples.
+    replacement: how such children must be drawn; None if it does not matter.
+  """
+  rule: Callable[..., tuple[Array, Array]]
+  sampled: bool
+  replacement: Optional[bool]
+
+
+class Pair(NamedTuple):
+  """A drafter and a verifier that fit each other; see `verify.pair`."""
+  drafter: Drafter
+  verifier: Verifier
+
+
+class Method(NamedTuple):
+  """A way to decode.
+
+  Attributes:
+    name: as in a table, with its sizes.
+    sampled: the pair for temperatures above 0.
+    greedy: the pair for temperature 0; of the same depth.
+  """
+  name: str
+  sampled: Pair
+  greedy: Pair
+
+
+@flax.struct.dataclass
+class Stats:
+  """Counts per row, taken only while that row runs.
+
+  Attributes:
+    target_calls: `[B]` int32, target forwards behind the prefill.
+    draft_calls: `[B]` int32, draft forwards behind the prefill.
+    emitted: `[B]` int32, committed tokens behind the prompt.
+    nodes: `[B]` int32, drafted nodes that the target scored.
+    accepted_by_depth: `[B, D + 1]` int32, target calls that accepted exactly
+      0, 1, ..., D drafted tokens.
+    extra: dict of a method's own counts. Tree methods have
+      `tested_by_rank [B, K]` and `accepted_by_rank [B, K]`, int32, of the
+      children of sibling rank 0, 1, ... on the path.
+  """
+  target_calls: Array
+  draft_calls: Array
+  emitted: Array
+  nodes: Array
+  accepted_by_depth: Array
+  extra: dict[str, Array]
+
+
+@flax.struct.dataclass
+class DecodeState:
+  """What the loop of a generation carries.
+
+  The newest token of a row is the root of its next tree and in no cache. The
+  draft cache may be one token shorter still: no drafter runs its last level.
+
+  Attributes:
+    keys: `[B]` one random key a row, folded by `step` and used for nothing
+      else.
+    step: `[]` int32.
+    tokens: `[B, P + max_new_tokens]` int32, `PAD` behind the length.
+    log_probs: float32 of the same shape; see `Generation`.
+    length: `[B]` int32, committed tokens.
+    limit: `[B]` int32, what the length may not pass.
+    done: `[B]` bool.
+    target_cache: length is the row's less one.
+    draft_cache: length is the row's less one or two; None without a drafter.
+    stats: counts so far.
+  """
+  keys: Array
+  step: Array
+  tokens: Array
+  log_probs: Array
+  length: Array
+  limit: Array
+  done: Array
+  target_cache: Cache
+  draft_cache: Optional[Cache]
+  stats: Stats
+
+
+@flax.struct.dataclass
+class Generation:
+  """What `generate` returns.
+
+  Attributes:
+    tokens: `[B, P + max_new_tokens]` int32: prompt, what was generated, PAD.
+    lengths: `[B]` int32, committed length, the prompt included.
+    log_probs: `[B, P + max_new_tokens]` float32, natural log of the target's
+      own probability (temperature 1, nothing cut off) of each generated token;
+      0 at the prompt and behind the length.
+    stats: counts per row.
+  """
+  tokens: Array
+  lengths: Array
+  log_probs: Array
+  stats: Stats

@@ -1,0 +1,1 @@
+"""Language models; they know of the library only `decoding_jax.types`."""

@@ -1,0 +1,13 @@
+"""Architecture sizes by name."""
+
+from models import transformer
+
+PRESETS = {
+    # The shipped pair; its tokenizer has 2,000 entries.
+    "python-target": transformer.Config(
+        vocab_size=2000, dim=192, num_layers=7, num_heads=6, num_kv_heads=3,
+        head_dim=32, hidden_dim=512, max_length=1024),
+    "python-draft": transformer.Config(
+        vocab_size=2000, dim=96, num_layers=1, num_heads=3, num_kv_heads=3,
+        head_dim=32, hidden_dim=320, max_length=1024),
+}

@@ -1,0 +1,385 @@
+"""One decoder for the Llama and OPT families.
+
+Llama: RMSNorm, rotary positions, grouped-query attention, gated SiLU.
+OPT: LayerNorm, learned positions, biases, ReLU.
+
+Activations are feature-major, `[F, B * T]`, and weights stand on the left as
+`[out, in]`: with the few fresh tokens of a decoding step this is the faster
+layout on a CPU, and it is the layout of published checkpoints.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from decoding_jax import types
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """Architecture of a decoder.
+
+  Attributes:
+    vocab_size: V.
+    dim: width of the residual stream.
+    num_layers: layers.
+    num_heads: query heads.
+    num_kv_heads: key/value heads; divides `num_heads`.
+    head_dim: channels of a head.
+    hidden_dim: width of the feed-forward layer.
+    max_length: positions; the size of the table if they are learned.
+    norm: "rms" or "layer".
+    positions: "rope" or "learned".
+    feed_forward: "swiglu" or "relu".
+    bias: whether projections have biases.
+    tie_embeddings: whether the output layer is the embedding.
+    norm_eps: added to the variance.
+    rope_theta: base of the rotary wavelengths.
+    scan_layers: one scanned layer instead of unrolled ones: compiles in
+      constant time, at the price of a slice of the cache a layer.
+    dtype: of parameters, activations and caches.
+  """
+  vocab_size: int
+  dim: int
+  num_layers: int
+  num_heads: int
+  num_kv_heads: int
+  head_dim: int
+  hidden_dim: int
+  max_length: int
+  norm: str = "rms"
+  positions: str = "rope"
+  feed_forward: str = "swiglu"
+  bias: bool = False
+  tie_embeddings: bool = True
+  norm_eps: float = 1e-5
+  rope_theta: float = 10000.0
+  scan_layers: bool = False
+  dtype: str = "float32"
+
+  def __post_init__(self):
+    for field, allowed in (("norm", _NORMS), ("positions", _POSITIONS),
+                           ("feed_forward", _FEED_FORWARDS),
+                           ("dtype", _DTYPES)):
+      if getattr(self, field) not in allowed:
+        raise ValueError(
+            f"transformer {field}={getattr(self, field)!r} is not one of "
+            f"{sorted(allowed)}.")
+    if self.num_heads % self.num_kv_heads:
+      raise ValueError(
+          f"transformer num_kv_heads={self.num_kv_heads} does not divide "
+          f"num_heads={self.num_heads}.")
+
+
+class Linear(nn.Module):
+  """`[in, n] -> [out, n]`, weights on the left."""
+  features: int
+  bias: bool
+  dtype: Any
+
+  @nn.compact
+  def __call__(self, x):
+    kernel = self.param("kernel", _INIT, (self.features, x.shape[0]),
+                        self.dtype)
+    y = kernel @ x
+    if self.bias:
+      y += self.param("bias", nn.initializers.zeros, (self.features, 1),
+                      self.dtype)
+    return y
+
+
+class RMSNorm(nn.Module):
+  """Root mean square normalisation over features, in float32."""
+  config: Config
+
+  @nn.compact
+  def __call__(self, x):
+    scale = self.param("scale", nn.initializers.ones, (x.shape[0], 1),
+                       jnp.dtype(self.config.dtype))
+    y = x.astype(jnp.float32)
+    y *= jax.lax.rsqrt(
+        jnp.mean(y * y, axis=0, keepdims=True) + self.config.norm_eps)
+    return y.astype(x.dtype) * scale
+
+
+class LayerNorm(nn.Module):
+  """Mean and variance normalisation over features, in float32."""
+  config: Config
+
+  @nn.compact
+  def __call__(self, x):
+    dtype = jnp.dtype(self.config.dtype)
+    scale = self.param("scale", nn.initializers.ones, (x.shape[0], 1), dtype)
+    bias = self.param("bias", nn.initializers.zeros, (x.shape[0], 1), dtype)
+    y = x.astype(jnp.float32)
+    y -= jnp.mean(y, axis=0, keepdims=True)
+    y *= jax.lax.rsqrt(
+        jnp.mean(y * y, axis=0, keepdims=True) + self.config.norm_eps)
+    return y.astype(x.dtype) * scale + bias
+
+
+class SwiGLU(nn.Module):
+  """Gated feed-forward layer (Shazeer 2020, arXiv 2002.05202)."""
+  config: Config
+
+  @nn.compact
+  def __call__(self, x):
+    linear = _linear(self.config)
+    gate = linear(self.config.hidden_dim, name="gate")(x)
+    up = linear(self.config.hidden_dim, name="up")(x)
+    return linear(self.config.dim, name="down")(nn.silu(gate) * up)
+
+
+class ReLU(nn.Module):
+  """Plain feed-forward layer."""
+  config: Config
+
+  @nn.compact
+  def __call__(self, x):
+    linear = _linear(self.config)
+    hidden = nn.relu(linear(self.config.hidden_dim, name="up")(x))
+    return linear(self.config.dim, name="down")(hidden)
+
+
+class Attention(nn.Module):
+  """Attention over the cache and the block, in one softmax."""
+  config: Config
+
+  @nn.compact
+  def __call__(self, x, angles, prefix, block, slot, masks):
+    """Attends and adds the fresh keys and values to the block.
+
+    Args:
+      x: `[F, B * T]`.
+      angles: `[C / 2, B, T]` rotary angles; None without rotation.
+      prefix: keys `[B, H, C, S]` and values `[B, H, S, C]` of the cache.
+      block: keys `[B, H, C, N]` and values `[B, H, N, C]`.
+      slot: where in the block the first fresh token goes.
+      masks: `[B, S]` and `[B, T, N]`, what may be attended to.
+
+    Returns:
+      `[F, B * T]`, and the block with the fresh keys and values.
+    """
+    cfg = self.config
+    linear = _linear(cfg)
+    batch, length, _ = masks[1].shape
+    heads = (cfg.num_kv_heads, -1, cfg.head_dim, batch, length)
+
+    def project(name, num_heads):
+      y = linear(num_heads * cfg.head_dim, name=name)(x)
+      return y.reshape(heads)
+
+    q = project("query", cfg.num_heads)
+    k = project("key", cfg.num_kv_heads)
+    v = project("value", cfg.num_kv_heads)[:, 0]
+    if angles is not None:
+      q, k = _rotate(q, angles), _rotate(k, angles)
+    block = (_write(block[0], k[:, 0].transpose(2, 0, 1, 3), slot, axis=3),
+             _write(block[1], v.transpose(2, 0, 3, 1), slot, axis=2))
+    # A cache of no slots (training) is left out of the program altogether.
+    parts = [(*block, masks[1][:, None, None])]
+    if prefix[0].shape[-1]:
+      parts.insert(0, (*prefix, masks[0][:, None, None, None]))
+    y = _attend(q * cfg.head_dim**-0.5, parts)
+    y = y.reshape(cfg.num_heads * cfg.head_dim, batch * length)
+    return linear(cfg.dim, name="out")(y), block
+
+
+class Layer(nn.Module):
+  """Pre-norm attention and feed-forward."""
+  config: Config
+
+  @nn.compact
+  def __call__(self, x, kv, angles, slot, masks):
+    """`kv` is `(prefix keys, prefix values, block keys, block values)`."""
+    norm = functools.partial(_NORMS[self.config.norm], self.config)
+    y, block = Attention(self.config, name="attention")(
+        norm(name="attention_norm")(x), angles, kv[:2], kv[2:], slot, masks)
+    x += y
+    feed_forward = _FEED_FORWARDS[self.config.feed_forward]
+    x += feed_forward(self.config, name="feed_forward")(
+        norm(name="feed_forward_norm")(x))
+    return x, block
+
+
+class Decoder(nn.Module):
+  """Token and position embedding, layers, output layer."""
+  config: Config
+
+  @nn.compact
+  def __call__(self, tokens, positions, cache, block, slot, mask):
+    """See `types.LanguageModel.forward`."""
+    cfg = self.config
+    dtype = jnp.dtype(cfg.dtype)
+    embedding = self.param("embedding", _INIT, (cfg.vocab_size, cfg.dim), dtype)
+    x = embedding[tokens]
+    if cfg.positions == "learned":
+      table = self.param("positions", _INIT, (cfg.max_length, cfg.dim), dtype)
+      x += table[positions]
+    x = x.reshape(-1, cfg.dim).T
+    slots = cache.keys[0].shape[-1]
+    prefix_mask = jnp.arange(slots) < cache.length[:, None]
+    x, block = _layers(cfg)(x, cache, block, _angles(cfg, positions), slot,
+                            (prefix_mask, mask))
+    x = _NORMS[cfg.norm](cfg, name="norm")(x)
+    head = embedding if cfg.tie_embeddings else self.param(
+        "head", _INIT, (cfg.vocab_size, cfg.dim), dtype)
+    logits = jnp.matmul(head, x, preferred_element_type=jnp.float32)
+    # Without the barrier the transposition changes the layout of the whole
+    # program on a CPU, which then runs several times slower.
+    logits = jax.lax.optimization_barrier(logits).T
+    return logits.reshape(*tokens.shape, cfg.vocab_size), block
+
+
+class Unrolled(nn.Module):
+  """The layers, one after the other in the program."""
+  config: Config
+
+  @nn.compact
+  def __call__(self, x, cache, block, angles, slot, masks):
+    keys, values = [], []
+    kv = zip(cache.keys, cache.values, block.keys, block.values)
+    for i, layer_kv in enumerate(kv):
+      x, (k, v) = Layer(self.config, name=f"layer_{i}")(
+          x, layer_kv, angles, slot, masks)
+      keys.append(k)
+      values.append(v)
+    return x, types.Block(tuple(keys), tuple(values))
+
+
+class Scanned(nn.Module):
+  """The layers as one scan; parameters, cache and block have a layer axis."""
+  config: Config
+
+  @nn.compact
+  def __call__(self, x, cache, block, angles, slot, masks):
+    scan = nn.scan(
+        Layer, variable_axes={"params": 0}, split_rngs={"params": True},
+        in_axes=(0, nn.broadcast, nn.broadcast, nn.broadcast),
+        length=self.config.num_layers)
+    kv = (cache.keys[0], cache.values[0], block.keys[0], block.values[0])
+    x, (keys, values) = scan(self.config, name="layer")(
+        x, kv, angles, slot, masks)
+    return x, types.Block((keys,), (values,))
+
+
+_INIT = nn.initializers.normal(0.02)
+_NORMS = {"rms": RMSNorm, "layer": LayerNorm}
+_FEED_FORWARDS = {"swiglu": SwiGLU, "relu": ReLU}
+_POSITIONS = ("rope", "learned")
+_DTYPES = ("float32", "bfloat16", "float16")
+
+
+@functools.lru_cache(maxsize=None)
+def language_model(config: Config) -> types.LanguageModel:
+  """The decoder as pure functions; equal configs give the same object.
+
+  Args:
+    config: the architecture.
+
+  Returns:
+    A `LanguageModel`; its parameters are the "params" collection of `Decoder`,
+    from `init` or `checkpoints`.
+  """
+  decoder = Decoder(config)
+
+  def init_cache(batch, capacity):
+    heads, dim = config.num_kv_heads, config.head_dim
+    layers = (config.num_layers,) if config.scan_layers else ()
+    copies = 1 if config.scan_layers else config.num_layers
+    dtype = jnp.dtype(config.dtype)
+    key = jnp.zeros((*layers, batch, heads, dim, capacity), dtype)
+    value = jnp.zeros((*layers, batch, heads, capacity, dim), dtype)
+    return types.Cache((key,) * copies, (value,) * copies,
+                       jnp.zeros(batch, jnp.int32))
+
+  def forward(params, tokens, positions, cache, block, slot, mask):
+    return decoder.apply({"params": params}, tokens, positions, cache, block,
+                         slot, mask)
+
+  return types.LanguageModel(init_cache, forward, config.vocab_size,
+                             config.max_length)
+
+
+def init(key, config: Config) -> types.Params:
+  """Random parameters.
+
+  Args:
+    key: a random key.
+    config: the architecture.
+
+  Returns:
+    The "params" collection of `Decoder`.
+  """
+  tokens = jnp.zeros((1, 1), jnp.int32)
+  cache = language_model(config).init_cache(1, 1)
+  block = types.Block(cache.keys, cache.values)
+  mask = jnp.ones((1, 1, 1), bool)
+  return Decoder(config).init(key, tokens, tokens, cache, block, 0,
+                              mask)["params"]
+
+
+def num_params(params: types.Params) -> int:
+  """Number of scalars in a tree of parameters."""
+  return sum(x.size for x in jax.tree.leaves(params))
+
+
+def _linear(config):
+  return functools.partial(Linear, bias=config.bias,
+                           dtype=jnp.dtype(config.dtype))
+
+
+def _layers(config):
+  return (Scanned if config.scan_layers else Unrolled)(config, name="layers")
+
+
+def _angles(config, positions):
+  """Rotary angles `[C / 2, B, T]` in float32; None for learned positions."""
+  if config.positions != "rope":
+    return None
+  exponents = jnp.arange(0, config.head_dim, 2) / config.head_dim
+  frequencies = config.rope_theta**-exponents.astype(jnp.float32)
+  return frequencies[:, None, None] * positions.astype(jnp.float32)
+
+
+def _rotate(x, angles):
+  """Rotates `[H, G, C, B, T]`; channels i and i + C / 2 are one plane."""
+  a, b = jnp.split(x.astype(jnp.float32), 2, axis=2)
+  cos, sin = jnp.cos(angles), jnp.sin(angles)
+  y = jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=2)
+  return y.astype(x.dtype)
+
+
+def _write(block, fresh, slot, axis):
+  return jax.lax.dynamic_update_slice_in_dim(
+      block, fresh.astype(block.dtype), slot, axis)
+
+
+def _attend(q, parts):
+  """One softmax over several stretches of keys.
+
+  Args:
+    q: `[H, G, C, B, T]`, scaled.
+    parts: of keys `[B, H, C, s]`, values `[B, H, s, C]` and a mask that
+      broadcasts to `[B, H, G, T, s]`.
+
+  Returns:
+    `[H, G, C, B, T]`.
+  """
+  scores = [
+      jnp.where(mask, jnp.einsum("hgcbt,bhcs->bhgts", q, keys,
+                                 preferred_element_type=jnp.float32), -jnp.inf)
+      for keys, _, mask in parts]
+  peak = functools.reduce(
+      jnp.maximum, [s.max(axis=-1, keepdims=True) for s in scores])
+  weights = [jnp.exp(s - peak) for s in scores]
+  total = sum(w.sum(axis=-1) for w in weights)
+  y = sum(
+      jnp.einsum("bhgts,bhsc->hgcbt", w.astype(values.dtype), values,
+                 preferred_element_type=jnp.float32)
+      for w, (_, values, _) in zip(weights, parts))
+  return (y / total.transpose(1, 2, 0, 3)[:, :, None]).astype(q.dtype)
