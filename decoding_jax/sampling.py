@@ -21,10 +21,10 @@ class Sampling:
   Tokens that tie with the last one kept are kept too.
 
   Attributes:
-    temperature: `[]`, at least 0; 0 is greedy decoding.
+    temperature: `[]` or `[B]`, at least 0; the number 0 is greedy decoding.
     top_k: keep this many of the most probable tokens; 0 keeps all.
-    top_p: keep the smallest set of most probable tokens whose mass reaches
-      this, in (0, 1]; 1 keeps all.
+    top_p: `[]` or `[B]` in (0, 1], keep the smallest set of most probable
+      tokens whose mass reaches this; the number 1 keeps all.
     token_mask: `[V]` or `[B, V]` bool, tokens that may occur; None for all.
   """
   temperature: float | Array = 1.0
@@ -38,9 +38,9 @@ class Warp:
   """A checked `Sampling`, as the compiled program takes it; see `warp`.
 
   Attributes:
-    temperature: `[]` float32; of no effect if greedy.
-    top_p: `[]` float32, or None for all.
-    token_mask: `[B, V]` bool, or None for all; `[V]` inside a row.
+    temperature: `[B]` float32; of no effect if greedy.
+    top_p: `[B]` float32, or None for all.
+    token_mask: `[B, V]` bool, or None for all.
     top_k: static; 0 for all.
     greedy: static; the law is one-hot.
   """
@@ -78,8 +78,8 @@ def warp(sampling: Sampling, batch: int, vocab_size: int,
     raise ValueError(f"{name}.top_k={sampling.top_k!r}: 0 (all) or a positive "
                      "integer is needed.")
   return Warp(
-      jnp.float32(temperature),
-      None if _is(top_p, 1) else jnp.float32(top_p),
+      _per_row(f"{name}.temperature", temperature, batch),
+      None if _is(top_p, 1) else _per_row(f"{name}.top_p", top_p, batch),
       _token_mask(sampling.token_mask, batch, vocab_size, name),
       0 if sampling.top_k >= vocab_size else int(sampling.top_k),
       _is(temperature, 0))
@@ -94,14 +94,15 @@ def untempered(warp_: Warp) -> Warp:
   Returns:
     A warp that is not greedy.
   """
-  return Warp(jnp.float32(1), None, warp_.token_mask, 0, False)
+  return Warp(jnp.ones_like(warp_.temperature), None, warp_.token_mask, 0,
+              False)
 
 
 def log_law(warp_: Warp, logits):
-  """The law of the next token.
+  """The law of the next token, in one row.
 
   Args:
-    warp_: a warp whose `token_mask` is None or `[V]`.
+    warp_: a warp without its batch axis.
     logits: `[..., V]` of any float type.
 
   Returns:
@@ -211,6 +212,14 @@ def _is(value, constant):
   return isinstance(value, numbers.Number) and value == constant
 
 
+def _per_row(name, value, batch):
+  value = jnp.asarray(value, jnp.float32)
+  if value.shape not in ((), (batch,)):
+    raise ValueError(f"{name} has shape {value.shape}: a number or one for "
+                     f"each of {batch} rows is needed.")
+  return jnp.broadcast_to(value, (batch,))
+
+
 def _check(name, value, allowed, what):
   """Checks a number; what is traced or an array is taken as it is."""
   if isinstance(value, numbers.Number) and not allowed(value):
@@ -226,4 +235,6 @@ def _token_mask(mask, batch, vocab_size, name):
     raise ValueError(
         f"{name}.token_mask has shape {mask.shape} and type {mask.dtype}: "
         f"bool of shape {(vocab_size,)} or {(batch, vocab_size)} is needed.")
+  if not isinstance(mask, jax.core.Tracer) and not mask.any(axis=-1).all():
+    raise ValueError(f"{name}.token_mask forbids every token of a row.")
   return jnp.broadcast_to(mask, (batch, vocab_size))

@@ -1,0 +1,83 @@
+"""One level of a beam, by probability or by perturbed probability.
+
+With perturbation this is stochastic beam search (Kool et al. 2019, algorithm
+1): the beam is a sample without replacement of the law over sequences.
+"""
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from decoding_jax import sampling
+from decoding_jax.types import Array
+
+
+@flax.struct.dataclass
+class Beam:
+  """Scores of the nodes of a level, in one row.
+
+  Attributes:
+    log_probs: `[W]` float32, phi, log-probability of the path to the node.
+    scores: `[W]` float32, descending: perturbed phi, or phi itself; -inf marks
+      a node of no mass.
+  """
+  log_probs: Array
+  scores: Array
+
+
+def root() -> Beam:
+  """The beam that holds a root alone."""
+  return Beam(jnp.zeros(1), jnp.zeros(1))
+
+
+def plain(key, log_probs, beam: Beam, width: int):
+  """The `width` most probable extensions.
+
+  Args:
+    key: not used; there so that both kinds of level are called alike.
+    log_probs: `[W, V]` float32, laws of the next token.
+    beam: the nodes that are extended.
+    width: nodes to keep, at most V; static.
+
+  Returns:
+    tokens `[width]` int32, parents `[width]` int32 and the new `Beam`.
+  """
+  del key
+  totals, tokens = jax.lax.top_k(log_probs, min(width, log_probs.shape[-1]))
+  totals += beam.log_probs[:, None]
+  return _keep(width, tokens, totals, totals)
+
+
+def perturbed(key, log_probs, beam: Beam, width: int):
+  """A level of stochastic beam search.
+
+  Only the `width` largest Gumbels under each parent can survive, and
+  conditioning them on their maximum keeps their order: so it is done for those
+  alone, not for the vocabulary.
+
+  Args:
+    key: a random key.
+    log_probs: `[W, V]` float32, laws of the next token.
+    beam: the nodes that are extended.
+    width: nodes to keep, at most V; static.
+
+  Returns:
+    As `plain`; scores are perturbed log-probabilities of paths.
+  """
+  size = min(width, log_probs.shape[-1])
+  keys = jax.random.split(key, len(log_probs))
+  gumbels, tokens = jax.vmap(sampling.gumbel_top_k, (0, 0, None))(
+      keys, beam.log_probs[:, None] + log_probs, size)
+  totals = beam.log_probs[:, None] + jnp.take_along_axis(
+      log_probs, tokens, axis=-1)
+  scores = sampling.truncate_gumbel(gumbels, gumbels[:, :1],
+                                    beam.scores[:, None])
+  return _keep(width, tokens, totals, scores)
+
+
+def _keep(width, tokens, totals, scores):
+  """Keeps the best of all `[W, K]` candidates."""
+  scores, best = jax.lax.top_k(scores.ravel(), width)
+  parents = best // tokens.shape[-1]
+  return (tokens.ravel()[best], parents.astype(jnp.int32),
+          Beam(totals.ravel()[best], scores))

@@ -1,0 +1,119 @@
+"""Checks of the arguments of `generate`, made before anything is compiled.
+
+What is traced cannot be looked at: there, only shapes and types are checked.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from decoding_jax import tree as tree_lib
+from decoding_jax.types import LanguageModel, Method
+
+
+def check_prompts(prompts, prompt_lengths, vocab_size):
+  """Checks shapes, types, lengths and token ids.
+
+  Args:
+    prompts: `[B, P]` int32.
+    prompt_lengths: `[B]` int32.
+    vocab_size: V.
+
+  Raises:
+    ValueError: naming the argument, its value and what is allowed.
+  """
+  for name, x, ndim in (("prompts", prompts, 2),
+                        ("prompt_lengths", prompt_lengths, 1)):
+    if x.ndim != ndim or not jnp.issubdtype(x.dtype, jnp.integer):
+      raise ValueError(f"{name} has shape {x.shape} and type {x.dtype}: "
+                       f"integers with {ndim} axes are needed.")
+  batch, width = prompts.shape
+  if prompt_lengths.shape != (batch,) or not batch or not width:
+    raise ValueError(
+        f"prompts has shape {prompts.shape} and prompt_lengths "
+        f"{prompt_lengths.shape}: [B, P] and [B] are needed, neither empty.")
+  lengths, tokens = _values(prompt_lengths), _values(prompts)
+  if lengths is None or tokens is None:
+    return
+  wrong = (lengths < 1) | (lengths > width)
+  if wrong.any():
+    row = int(np.argmax(wrong))
+    raise ValueError(f"prompt_lengths[{row}]={lengths[row]}: 1 to {width}, the "
+                     "width of prompts, is needed.")
+  wrong = (np.arange(width) < lengths[:, None]) & (
+      (tokens < 0) | (tokens >= vocab_size))
+  if wrong.any():
+    row, column = np.argwhere(wrong)[0]
+    raise ValueError(f"prompts[{row}, {column}]={tokens[row, column]}: 0 to "
+                     f"{vocab_size - 1}, the target's vocabulary, is needed.")
+
+
+def check_models(method: Method, target: LanguageModel,
+                 draft: LanguageModel | None):
+  """Checks that the method and the models fit each other.
+
+  Args:
+    method: any method.
+    target: the target.
+    draft: the drafter, or None.
+
+  Raises:
+    ValueError: naming what does not fit.
+  """
+  for pair in (method.sampled, method.greedy):
+    layout = pair.drafter.layout
+    if layout.widths and draft is None:
+      raise ValueError(f"draft=None: method {method.name} drafts, and needs "
+                       "draft and draft_params.")
+    if tree_lib.max_branching(layout) > target.vocab_size:
+      raise ValueError(
+          f"method {method.name} drafts {tree_lib.max_branching(layout)} "
+          f"siblings: the vocabulary has {target.vocab_size} tokens.")
+  if draft is not None and draft.vocab_size != target.vocab_size:
+    raise ValueError(
+        f"draft.vocab_size={draft.vocab_size} and target.vocab_size="
+        f"{target.vocab_size}: the models need the same vocabulary.")
+
+
+def check_budget(width, max_new_tokens, target: LanguageModel,
+                 draft: LanguageModel | None):
+  """Checks that prompt and continuation fit into both models.
+
+  Args:
+    width: P.
+    max_new_tokens: the budget.
+    target: the target.
+    draft: the drafter, or None.
+
+  Raises:
+    ValueError: naming the model and its limit.
+  """
+  tree_lib.check_positive("max_new_tokens", max_new_tokens)
+  for name, model in (("target", target), ("draft", draft)):
+    if model and model.max_length and width + max_new_tokens > model.max_length:
+      raise ValueError(
+          f"prompts of width {width} and max_new_tokens={max_new_tokens} need "
+          f"{width + max_new_tokens} positions: the {name} has "
+          f"max_length={model.max_length}.")
+
+
+def check_eos(eos_id, vocab_size):
+  """Checks the end-of-text token.
+
+  Args:
+    eos_id: a token, or None.
+    vocab_size: V.
+
+  Raises:
+    ValueError: if it is not in the vocabulary.
+  """
+  if isinstance(eos_id, int) and not 0 <= eos_id < vocab_size:
+    raise ValueError(f"eos_id={eos_id}: 0 to {vocab_size - 1}, the target's "
+                     "vocabulary, or None is needed.")
+
+
+def _values(x):
+  """The array on the host; None if it is traced or not all here."""
+  if isinstance(x, jax.core.Tracer) or not x.is_fully_addressable:
+    return None
+  return np.asarray(x)

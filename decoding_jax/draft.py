@@ -1,0 +1,208 @@
+"""Drafting: the level loop, and the drafters that expand a level."""
+
+import jax
+import jax.numpy as jnp
+
+from decoding_jax import beam, cache as cache_lib, sampling, tree as tree_lib
+from decoding_jax.types import (Block, Cache, Drafter, DraftTree, LanguageModel,
+                                NONE, Params)
+
+# The draft block starts with the token that the draft cache may lack.
+_LATE = 0
+_ROOT = 1
+
+
+def grow(keys, drafter: Drafter, model: LanguageModel, params: Params,
+         cache: Cache | None, newest, length,
+         warp: sampling.Warp) -> tuple[DraftTree, Block | None]:
+  """Drafts a tree, one forward a level; the deepest level needs none.
+
+  Args:
+    keys: `[B]` random keys.
+    drafter: what expands the levels.
+    model: the drafting model; None for a tree of a root.
+    params: its parameters.
+    cache: its cache, one or two tokens shorter than the row.
+    newest: `[B, 2]` int32, the last two committed tokens.
+    length: `[B]` int32, committed tokens.
+    warp: from logits to the law of the drafts.
+
+  Returns:
+    The tree, and a block of `1 + I` slots: the token that the cache may lack,
+    the root, and the other nodes that have children.
+  """
+  layout = drafter.layout
+  batch, size = len(length), 1 + tree_lib.num_nodes(layout)
+  tree = _root(newest[:, 1], size)
+  if not layout.widths:
+    return tree, None
+  inner = size - layout.widths[-1]
+  block = cache_lib.init_block(cache, 1 + inner)
+  late = cache.length == length - 2
+  states = jax.vmap(lambda _: drafter.init())(length)
+  for level, nodes in enumerate(tree_lib.level_slices(layout)[:-1]):
+    tokens, positions, slot, mask = _fresh(tree, level, nodes, inner, newest,
+                                           length, late)
+    logits, block = model.forward(params, tokens, positions, cache, block,
+                                  slot, mask)
+    logits = logits[:, nodes.start - nodes.stop:]
+    log_probs = jax.vmap(sampling.log_law)(warp, logits)
+    level_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, level)
+    tree, states = _append(tree, drafter, level, nodes, level_keys, log_probs,
+                           states)
+  return tree, block
+
+
+def gumbel_top_k(branching: tuple[int, ...]) -> Drafter:
+  """Children drawn without replacement (RSD-C; arXiv 2402.14160, sec. 3.2).
+
+  Args:
+    branching: children of each node of level 0, 1, ..., D - 1; of no level
+      for a tree of a root.
+
+  Returns:
+    The drafter.
+  """
+  def pick(key, log_probs, size):
+    keys = jax.random.split(key, len(log_probs))
+    return jax.vmap(sampling.gumbel_top_k, (0, 0, None))(keys, log_probs, size)
+
+  return _product(branching, pick, sampled=True)
+
+
+def top_k(branching: tuple[int, ...]) -> Drafter:
+  """The most probable children; not samples of any law.
+
+  Args:
+    branching: children of each node of level 0, 1, ..., D - 1.
+
+  Returns:
+    The drafter.
+  """
+  def pick(key, log_probs, size):
+    del key
+    return jax.lax.top_k(log_probs, size)
+
+  return _product(branching, pick, sampled=False)
+
+
+def iid_paths(num_paths: int, depth: int) -> Drafter:
+  """Independent sampled paths (SpecInfer, SpecTr), merged where they agree.
+
+  The children of a node are those of all paths that have come its way; they
+  hang from the first such path's node.
+
+  Args:
+    num_paths: paths.
+    depth: tokens of a path.
+
+  Returns:
+    The drafter.
+  """
+  tree_lib.check_positive("num_paths", num_paths)
+  layout = tree_lib.beam_layout(num_paths, depth)
+
+  def expand(key, level, log_probs, valid, first):
+    keys = jax.random.split(key, num_paths)
+    if level == 0:
+      log_probs = jnp.repeat(log_probs, num_paths, axis=0)
+      valid = jnp.repeat(valid, num_paths)
+    tokens = jax.vmap(jax.random.categorical)(keys, log_probs)
+    tokens = tokens.astype(jnp.int32)
+    agree = (first == first[:, None]) & (tokens == tokens[:, None])
+    return tokens, first, valid, jnp.argmax(agree, axis=-1).astype(jnp.int32)
+
+  return Drafter(layout, lambda: jnp.zeros(num_paths, jnp.int32), expand,
+                 sampled=True, replacement=True)
+
+
+def stochastic_beam(width: int, depth: int) -> Drafter:
+  """Stochastic beam search (RSD-S; arXiv 2402.14160, section 3.2).
+
+  Args:
+    width: nodes of a level.
+    depth: levels.
+
+  Returns:
+    The drafter.
+  """
+  return _beam(width, depth, beam.perturbed, sampled=True)
+
+
+def top_beam(width: int, depth: int) -> Drafter:
+  """Beam search; not samples of any law.
+
+  Args:
+    width: nodes of a level.
+    depth: levels.
+
+  Returns:
+    The drafter.
+  """
+  return _beam(width, depth, beam.plain, sampled=False)
+
+
+def _root(tokens, size):
+  """A tree whose root alone is filled in."""
+  batch = len(tokens)
+  return DraftTree(
+      tokens=tokens[:, None],
+      parents=jnp.full((batch, 1), NONE, jnp.int32),
+      valid=jnp.ones((batch, 1), bool),
+      mask=jnp.broadcast_to(jnp.arange(size) == 0, (batch, 1, size)),
+      log_probs=None)
+
+
+def _fresh(tree, level, nodes, inner, newest, length, late):
+  """Tokens, positions, first slot and mask of the forward of a level."""
+  mask = tree.mask[:, nodes, :inner]
+  sees_late = jnp.broadcast_to(late[:, None, None], (*mask.shape[:2], 1))
+  mask = jnp.concatenate([sees_late, mask], axis=-1)
+  positions = jnp.broadcast_to((length - 1 + level)[:, None], mask.shape[:2])
+  if level:
+    return tree.tokens[:, nodes], positions, _ROOT + nodes.start, mask
+  # A row whose cache is complete computes its last slot anew, for nobody.
+  itself = jnp.broadcast_to(jnp.arange(1 + inner) == _LATE, mask.shape)
+  before = jnp.maximum(positions - 1, 0)
+  return (newest, jnp.concatenate([before, positions], axis=1), _LATE,
+          jnp.concatenate([itself, mask], axis=1))
+
+
+def _append(tree, drafter, level, nodes, keys, log_probs, states):
+  """Adds the children of a level to all rows."""
+  def expand(key, log_probs, valid, state):
+    return drafter.expand(key, level, log_probs, valid, state)
+
+  tokens, parents, valid, states = jax.vmap(expand)(
+      keys, log_probs, tree.valid[:, nodes], states)
+  parents += nodes.start
+  join = lambda old, new: jnp.concatenate([old, new], axis=1)
+  mask = jax.vmap(tree_lib.extend_mask, (0, 0, None))(
+      tree.mask, parents, tree.mask.shape[-1])
+  laws = log_probs if level == 0 else join(tree.log_probs, log_probs)
+  return DraftTree(join(tree.tokens, tokens), join(tree.parents, parents),
+                   join(tree.valid, valid), mask, laws), states
+
+
+def _product(branching, pick, sampled):
+  layout = tree_lib.product_layout(tuple(branching))
+
+  def expand(key, level, log_probs, valid, state):
+    size = branching[level]
+    scores, tokens = pick(key, log_probs, size)
+    parents = jnp.repeat(jnp.arange(len(log_probs), dtype=jnp.int32), size)
+    return (tokens.ravel(), parents,
+            valid[parents] & (scores.ravel() > -jnp.inf), state)
+
+  return Drafter(layout, lambda: (), expand, sampled, replacement=False)
+
+
+def _beam(width, depth, step, sampled):
+  layout = tree_lib.beam_layout(width, depth)
+
+  def expand(key, level, log_probs, valid, state):
+    del level, valid  # A node without mass has the score -inf already.
+    tokens, parents, state = step(key, log_probs, state, width)
+    return tokens, parents, state.scores > -jnp.inf, state
+
+  return Drafter(layout, beam.root, expand, sampled, replacement=False)

@@ -1,0 +1,30 @@
+"""RSD-C (arXiv 2402.14160, section 3.2): constant branching factors."""
+
+import functools
+
+from decoding_jax import draft, tree, verify
+from decoding_jax.types import Method
+
+
+def make(branching) -> Method:
+  """Siblings by Gumbel-Top-k, recursive rejection sampling.
+
+  Args:
+    branching: children of each node of level 0, 1, ..., D - 1.
+
+  Returns:
+    The method.
+
+  Raises:
+    ValueError: if there is no level, or a number is not a positive integer.
+  """
+  return _make(tuple(branching))
+
+
+@functools.lru_cache(maxsize=None)
+def _make(branching):
+  tree.check_positive("depth of branching", len(branching))
+  return Method(f"rsd_c({'-'.join(map(str, branching))})",
+                sampled=verify.pair(draft.gumbel_top_k(branching),
+                                    verify.recursive(replacement=False)),
+                greedy=verify.pair(draft.top_k(branching), verify.match()))

@@ -1,0 +1,27 @@
+"""RSD-S (arXiv 2402.14160, section 3.2): stochastic beam search."""
+
+import functools
+
+from decoding_jax import draft, verify
+from decoding_jax.types import Method
+
+
+@functools.lru_cache(maxsize=None)
+def make(width: int, depth: int) -> Method:
+  """Paths without replacement, recursive rejection sampling.
+
+  Args:
+    width: nodes of a level.
+    depth: levels.
+
+  Returns:
+    The method.
+
+  Raises:
+    ValueError: if a size is not a positive integer.
+  """
+  return Method(f"rsd_s({width}x{depth})",
+                sampled=verify.pair(draft.stochastic_beam(width, depth),
+                                    verify.recursive(replacement=False)),
+                greedy=verify.pair(draft.top_beam(width, depth),
+                                   verify.match()))

@@ -1,0 +1,179 @@
+"""What is reported about a generation, from the counts in `types.Stats`.
+
+Every figure is a ratio of two sums over prompts, and its interval comes from
+drawing the prompts again with replacement: the tokens of one prompt are far
+from independent, the prompts are not. Plain numpy, in float64.
+"""
+
+import numpy as np
+
+RESAMPLES = 2000
+
+
+def ratio(numerators, denominators):
+  """Sum over sum; NaN if the denominators add up to nothing.
+
+  Args:
+    numerators: `[B]`.
+    denominators: `[B]`.
+
+  Returns:
+    float.
+  """
+  return float(_divide(np.sum(numerators, dtype=np.float64),
+                       np.sum(denominators, dtype=np.float64)))
+
+
+def ratio_interval(numerators, denominators, seed=0, level=0.95):
+  """Percentile bootstrap interval of `ratio` over rows.
+
+  Efron and Tibshirani 1993, "An Introduction to the Bootstrap", chapter 13.
+
+  Args:
+    numerators: `[B]`.
+    denominators: `[B]`, paired with them.
+    seed: of the draws; the same seed and B draw the same rows, so that the
+      intervals of several methods are comparable.
+    level: share of the resampled ratios inside.
+
+  Returns:
+    (low, high), floats; NaN if no ratio is defined.
+
+  Raises:
+    ValueError: for arrays that are not of one length, or empty.
+  """
+  numerators, denominators = _paired(numerators, denominators)
+  rows = len(numerators)
+  counts = np.random.default_rng(seed).multinomial(
+      rows, np.full(rows, 1 / rows), size=RESAMPLES)
+  ratios = _divide(counts @ numerators, counts @ denominators)
+  ratios = ratios[~np.isnan(ratios)]
+  if not len(ratios):
+    return float("nan"), float("nan")
+  tail = (1 - level) / 2
+  low, high = np.quantile(ratios, (tail, 1 - tail))
+  return float(low), float(high)
+
+
+def deviation(numerators, denominators, other_numerators, other_denominators):
+  """How far two ratios over the same rows are apart, in standard errors.
+
+  The standard error is that of the delta method (Cochran 1977, "Sampling
+  Techniques", chapter 6) for paired rows.
+
+  Args:
+    numerators: `[B]`.
+    denominators: `[B]`.
+    other_numerators: `[B]`, of the same rows.
+    other_denominators: `[B]`.
+
+  Returns:
+    float, positive if the first ratio is the larger; 0 if no row differs, and
+    NaN for fewer than two rows or where a ratio is not defined.
+
+  Raises:
+    ValueError: for arrays that are not of one length, or empty.
+  """
+  a, b = _paired(numerators, denominators)
+  c, d = _paired(other_numerators, other_denominators)
+  if len(a) != len(c):
+    raise ValueError(f"{len(a)} rows are compared with {len(c)}.")
+  gap = ratio(a, b) - ratio(c, d)
+  if len(a) < 2 or np.isnan(gap):
+    return float("nan")
+  residuals = ((a - ratio(a, b) * b) / b.mean() -
+               (c - ratio(c, d) * d) / d.mean())
+  error = residuals.std(ddof=1) / np.sqrt(len(a))
+  # Ratios of equal rows may still differ in their last digit.
+  if abs(gap) <= 1e-9 * max(abs(ratio(a, b)), 1e-9):
+    return 0.0
+  return float(_divide(gap, error))
+
+
+def block_efficiency(emitted, target_calls):
+  """Tokens emitted per target call, the extra one included.
+
+  Leviathan et al. 2023, arXiv 2211.17192, section 3.1; the name is from SpecTr,
+  arXiv 2310.15141.
+
+  Args:
+    emitted: `[B]`.
+    target_calls: `[B]`.
+
+  Returns:
+    float.
+  """
+  return ratio(emitted, target_calls)
+
+
+def mbsu(efficiency, depth, parameter_ratio):
+  """Memory-bound speed-up: what is left after paying for the drafts.
+
+  Where reading the weights is all that costs, a step reads the target once and
+  the draft `depth` times (Goel et al. 2024, arXiv 2403.00858; it is a metric of
+  recursive speculative decoding, arXiv 2402.14160).
+
+  Args:
+    efficiency: block efficiency, float or array.
+    depth: draft forwards a step.
+    parameter_ratio: parameters of the draft over those of the target.
+
+  Returns:
+    Of the shape of `efficiency`.
+  """
+  return efficiency / (depth * parameter_ratio + 1)
+
+
+def token_rate(emitted, seconds):
+  """Tokens a second.
+
+  Args:
+    emitted: `[B]`.
+    seconds: `[B]`, the time that each row or batch took.
+
+  Returns:
+    float.
+  """
+  return ratio(emitted, seconds)
+
+
+def acceptance_by_depth(accepted_by_depth):
+  """Of the target calls that reached a level, the share that passed it.
+
+  Args:
+    accepted_by_depth: `[B, D + 1]`, target calls that accepted exactly
+      0, 1, ..., D drafted tokens.
+
+  Returns:
+    `[D]`; NaN for levels that were never reached.
+  """
+  calls = np.sum(accepted_by_depth, axis=0, dtype=np.float64)
+  at_least = np.cumsum(calls[::-1])[::-1]
+  return _divide(at_least[1:], at_least[:-1])
+
+
+def acceptance_by_rank(accepted_by_rank, tested_by_rank):
+  """Of the tested siblings of each rank, the share that was accepted.
+
+  Args:
+    accepted_by_rank: `[B, K]`.
+    tested_by_rank: `[B, K]`.
+
+  Returns:
+    `[K]`; NaN for ranks that were never tested.
+  """
+  return _divide(np.sum(accepted_by_rank, axis=0, dtype=np.float64),
+                 np.sum(tested_by_rank, axis=0, dtype=np.float64))
+
+
+def _divide(numerator, denominator):
+  with np.errstate(divide="ignore", invalid="ignore"):
+    return np.where(denominator == 0, np.nan,
+                    np.divide(numerator, denominator))
+
+
+def _paired(a, b):
+  a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+  if a.shape != b.shape or a.ndim != 1 or not len(a):
+    raise ValueError(f"shapes {a.shape} and {b.shape} are not two [B], B > 0.")
+  return a, b

@@ -1,0 +1,205 @@
+"""Verification: the walk down a tree, and the rules that accept a child."""
+
+import jax
+import jax.numpy as jnp
+
+from decoding_jax import sampling, tree as tree_lib
+from decoding_jax.types import (Drafter, DraftTree, Layout, NONE, Pair, Verdict,
+                                Verifier)
+
+# Halvings of the interval that K-SEQ's rho lies in.
+_BISECTIONS = 30
+
+
+def pair(drafter: Drafter, verifier: Verifier) -> Pair:
+  """Joins a drafter and a verifier, if that keeps the target's law.
+
+  Args:
+    drafter: grows trees.
+    verifier: accepts children.
+
+  Returns:
+    The pair.
+
+  Raises:
+    ValueError: if the verifier divides by the probability of a sample, but
+      the drafter's children are no samples, or are drawn otherwise than the
+      verifier takes them to be.
+  """
+  if verifier.sampled and not drafter.sampled:
+    raise ValueError(
+        "Drafter.sampled=False, Verifier.sampled=True: children that are not "
+        "samples of the draft law (top-k, beams) under a rule that divides by "
+        "it would change the law of the output.")
+  alone = tree_lib.max_branching(drafter.layout) < 2
+  if verifier.replacement not in (None, drafter.replacement) and not alone:
+    raise ValueError(
+        f"Drafter.replacement={drafter.replacement}, Verifier.replacement="
+        f"{verifier.replacement}: siblings must be verified as they are drawn, "
+        "else the law of the output changes.")
+  return Pair(drafter, verifier)
+
+
+def walk(key, verifier: Verifier, layout: Layout, tree: DraftTree, logits,
+         warp: sampling.Warp) -> Verdict:
+  """Accepts a path, in one row.
+
+  Args:
+    key: a random key.
+    verifier: the rule at each node.
+    layout: of the tree.
+    tree: a tree without its batch axis.
+    logits: `[M, V]`, the target's at each node.
+    warp: from logits to the target's law, without its batch axis.
+
+  Returns:
+    A verdict without its batch axis. If the drafts are samples that fit the
+    verifier, the accepted tokens and the one behind them have the law of the
+    target.
+  """
+  *keys, last_key = jax.random.split(key, 1 + tree_lib.depth(layout))
+  node, alive = jnp.int32(0), jnp.bool_(True)
+  law = _law(warp, logits, node)
+  rest, path, ranks, counts = law, [node], [], []
+  for level, level_key in enumerate(keys):
+    indices, valid = tree_lib.children(tree, layout, level, node)
+    valid &= alive
+    tokens = tree.tokens[indices]
+    draft = jnp.exp(tree.log_probs[node])
+    rank, residual = verifier.rule(level_key, law, draft, tokens, valid)
+    rest = jnp.where(alive, residual, rest)
+    alive = rank != NONE
+    # Of children with the same token, the first one has the subtree.
+    twin = jnp.argmax(valid & (tokens == tokens[rank]))
+    node = jnp.where(alive, indices[twin], node).astype(jnp.int32)
+    law = _law(warp, logits, node)
+    path.append(node)
+    ranks.append(rank)
+    counts.append(valid.sum())
+  rest = jnp.where(alive, law, rest)
+  token = jax.random.categorical(last_key, jnp.log(rest))
+  stack = lambda x: jnp.array(x, jnp.int32).reshape(len(x))
+  ranks = stack(ranks)
+  return Verdict(stack(path), jnp.sum(ranks != NONE).astype(jnp.int32),
+                 token.astype(jnp.int32), ranks, stack(counts))
+
+
+def recursive(replacement: bool) -> Verifier:
+  """Recursive rejection sampling (arXiv 2402.14160, section 3.1).
+
+  Without replacement a rejected sibling leaves the draft law; with it the law
+  stays, which is multi-round rejection (SpecInfer, arXiv 2305.09781).
+
+  Args:
+    replacement: how the siblings are drawn.
+
+  Returns:
+    The verifier. For t = (.5, .3, .2), d = (.2, .5, .3), siblings 1 and 0 and
+    uniforms .9, .9: .9 * .5 < .3 fails, and the residual is (1, 0, 0); then
+    sibling 0 has draft probability .2 / (1 - .5), and .9 * .4 < 1 holds.
+  """
+  def rule(key, target, draft, tokens, valid):
+    def test(carry, child):
+      target, draft, accepted = carry
+      rank, token, valid, u = child
+      open_ = valid & (accepted == NONE)
+      hit = open_ & (u * draft[token] < target[token])
+      missed = open_ & ~hit
+      rest = sampling.residual(target, draft)
+      target = jnp.where(missed, rest, target)
+      if not replacement:
+        draft = jnp.where(missed, _without(draft, token), draft)
+      return (target, draft, jnp.where(hit, rank, accepted)), None
+
+    ranks = jnp.arange(len(tokens), dtype=jnp.int32)
+    uniforms = jax.random.uniform(key, tokens.shape)
+    (rest, _, rank), _ = jax.lax.scan(
+        test, (target, draft, jnp.int32(NONE)),
+        (ranks, tokens, valid, uniforms))
+    return rank, rest
+
+  return Verifier(rule, sampled=True, replacement=replacement)
+
+
+def k_seq() -> Verifier:
+  """Sequential selection, K-SEQ, of SpecTr (arXiv 2310.15141).
+
+  Returns:
+    The verifier, for siblings drawn independently.
+  """
+  def rule(key, target, draft, tokens, valid):
+    count = valid.sum()
+    rho, beta = k_seq_division(target, draft, count)
+    uniforms = jax.random.uniform(key, tokens.shape)
+    hits = valid & (uniforms * rho * draft[tokens] < target[tokens])
+    some = (count > 0) & (beta > 0)
+    scale = jnp.where(some, _any_of(beta, count) / jnp.where(some, beta, 1), 0)
+    return _first(hits), sampling.residual(
+        target, scale * jnp.minimum(target / rho, draft))
+
+  return Verifier(rule, sampled=True, replacement=True)
+
+
+def k_seq_division(target, draft, count):
+  """The division factor of K-SEQ.
+
+  Args:
+    target: `[V]` float32, a law.
+    draft: `[V]` float32, a law.
+    count: `[]` int32, siblings.
+
+  Returns:
+    rho `[]` in [1, max(count, 1)] and beta `[]`, the mass of
+    min(target / rho, draft). Every rho at or above the root of
+    1 - (1 - beta)^count = rho beta is exact; this is the upper end of the
+    last interval, so never below the root.
+  """
+  def mass(rho):
+    return jnp.sum(jnp.minimum(target / rho, draft))
+
+  def halve(_, bounds):
+    low, high = bounds
+    rho = (low + high) / 2
+    beta = mass(rho)
+    above = _any_of(beta, count) <= rho * beta
+    return jnp.where(above, low, rho), jnp.where(above, rho, high)
+
+  interval = jnp.float32(1), jnp.maximum(count, 1).astype(jnp.float32)
+  _, rho = jax.lax.fori_loop(0, _BISECTIONS, halve, interval)
+  return rho, mass(rho)
+
+
+def match() -> Verifier:
+  """Follows the child that is the target's most probable token.
+
+  Returns:
+    The verifier of temperature 0, for children of any kind.
+  """
+  def rule(key, target, draft, tokens, valid):
+    del key, draft
+    hits = valid & (tokens == jnp.argmax(target))
+    return _first(hits), target
+
+  return Verifier(rule, sampled=False, replacement=None)
+
+
+def _law(warp, logits, node):
+  return jnp.exp(sampling.log_law(warp, logits[node]))
+
+
+def _first(hits):
+  """Rank of the first hit, or `NONE`."""
+  return jnp.where(hits.any(), jnp.argmax(hits), NONE).astype(jnp.int32)
+
+
+def _any_of(beta, count):
+  """1 - (1 - beta)^count, without cancellation; for no siblings as for one."""
+  return -jnp.expm1(
+      jnp.maximum(count, 1) * jnp.log1p(-jnp.minimum(beta, 1)))
+
+
+def _without(draft, token):
+  """The law of what is left when a token has been drawn."""
+  rest = draft.at[token].set(0)
+  mass = jnp.sum(rest)
+  return rest / jnp.where(mass > 0, mass, 1)

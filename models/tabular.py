@@ -1,0 +1,42 @@
+"""A first-order table: the model whose laws are known exactly."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from decoding_jax import types
+
+
+class TabularParams(NamedTuple):
+  """Attributes: `table [V, V]`, logits of the next token by the last one."""
+  table: types.Array
+
+
+def TabularLM(table_logits):  # pylint: disable=invalid-name
+  """A model whose next token depends on the last token alone.
+
+  Args:
+    table_logits: `[V, V]`, row i the logits behind token i; -inf is allowed.
+
+  Returns:
+    The `LanguageModel` and its parameters. It caches nothing; models of the
+    same V are equal, and share compiled programs.
+
+  Raises:
+    ValueError: if the table is not square.
+  """
+  table = jnp.asarray(table_logits, jnp.float32)
+  if table.ndim != 2 or table.shape[0] != table.shape[1]:
+    raise ValueError(f"table_logits has shape {table.shape}: [V, V] is needed.")
+  return (types.LanguageModel(_init_cache, _forward, len(table)),
+          TabularParams(table))
+
+
+def _init_cache(batch, capacity):
+  del capacity
+  return types.Cache((), (), jnp.zeros(batch, jnp.int32))
+
+
+def _forward(params, tokens, positions, cache, block, slot, mask):
+  del positions, cache, slot, mask
+  return params.table[tokens], block
