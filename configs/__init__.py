@@ -1,0 +1,1 @@
+"""Configurations of the experiments; each docstring holds its command."""

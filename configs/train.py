@@ -1,0 +1,77 @@
+"""Trains the shipped pair on the source of Python's standard library.
+
+    python -m experiments.train --config=configs/train.py:target
+    python -m experiments.train --config=configs/train.py:draft
+
+The target comes first, since it is the teacher of the draft.
+"""
+
+import ml_collections
+
+
+def get_config(name: str = "target") -> ml_collections.ConfigDict:
+  """The configuration of one run: target, draft or smoke."""
+  if name not in _RUNS:
+    raise ValueError(
+        f"--config=configs/train.py:{name} is not one of {sorted(_RUNS)}.")
+  config = ml_collections.ConfigDict(_common())
+  config.update(_RUNS[name]())
+  return config
+
+
+def _common():
+  return dict(
+      seed=0,
+      preset="",              # of models.presets
+      tokenizer="",           # folder; trained and written if it is not there
+      vocab_size=2000,        # of a tokenizer that is to be trained
+      workdir="",             # checkpoints and metrics of the run
+      export="",              # folder of the finished model
+      # Data: window lengths are taken in turn, a step each.
+      batch_tokens=2048,
+      windows=(128, 256),
+      # Optimizer.
+      steps=0,
+      learning_rate=2e-3,
+      warmup_steps=100,
+      weight_decay=0.1,
+      b2=0.98,
+      clip=1.0,
+      # Distillation, if there is a teacher: a checkpoint folder.
+      teacher="",
+      loss="forward_kl",
+      final_loss="total_variation",
+      final_loss_from=0.5,    # share of the steps after which it takes over
+      sample_fraction=0.0,    # share of rows that the teacher has written
+      # Bookkeeping.
+      log_every=10,
+      eval_every=500,
+      eval_windows=64,
+      checkpoint_every=100,
+  )
+
+
+def _target():
+  return dict(
+      preset="python-target", tokenizer="runs/tokenizer",
+      workdir="runs/python-target", export="models/pretrained/python-target",
+      steps=2800, learning_rate=3e-3)
+
+
+def _draft():
+  return dict(
+      preset="python-draft", tokenizer="models/pretrained/python-target",
+      workdir="runs/python-draft", export="models/pretrained/python-draft",
+      teacher="models/pretrained/python-target",
+      steps=4000, windows=(256,), learning_rate=4e-3)
+
+
+def _smoke():
+  return dict(
+      preset="python-draft", tokenizer="runs/tokenizer",
+      workdir="runs/smoke", export="runs/smoke/export",
+      steps=20, warmup_steps=2, batch_tokens=256, windows=(64,), log_every=1,
+      eval_every=10, eval_windows=4, checkpoint_every=5)
+
+
+_RUNS = {"target": _target, "draft": _draft, "smoke": _smoke}

@@ -1,0 +1,133 @@
+"""A corpus that every user has: the source of Python's standard library.
+
+Whole modules are held out, chosen by a hash of their names, so that the same
+module is held out for every version of Python.
+"""
+
+import functools
+import hashlib
+import pathlib
+import sysconfig
+
+import numpy as np
+
+from models import tokenizers
+
+TRAIN, HELD_OUT = "train", "held-out"
+# One module in so many is held out.
+_STRIDE = 16
+# Generated tables and texts, tests, and what is not the standard library.
+_LEFT_OUT = frozenset((
+    "__phello__", "__pycache__", "dist-packages", "encodings", "entities",
+    "idle_test", "lib2to3", "locale", "pydoc_data", "site-packages", "test",
+    "tests"))
+
+
+def split_of(name: str) -> str:
+  """The split of a module, from its dotted name."""
+  digest = hashlib.sha256(name.encode()).digest()
+  held_out = int.from_bytes(digest[:8], "big") % _STRIDE == 0
+  return HELD_OUT if held_out else TRAIN
+
+
+@functools.lru_cache(maxsize=None)
+def modules(split: str, root: str | None = None) -> list[tuple[str, str]]:
+  """Modules of one split.
+
+  Args:
+    split: `TRAIN` or `HELD_OUT`.
+    root: folder to read; None for the running Python's standard library.
+
+  Returns:
+    (dotted name, source text), by name.
+  """
+  if split not in (TRAIN, HELD_OUT):
+    raise ValueError(f"split={split!r} is not one of {[TRAIN, HELD_OUT]}.")
+  root = pathlib.Path(root or sysconfig.get_path("stdlib"))
+  found = [(name, path) for name, path in _paths(root)
+           if split_of(name) == split]
+  if not found:
+    raise FileNotFoundError(
+        f"No {split} module (*.py) under '{root}': the corpus is the source of "
+        "Python's standard library, which this installation lacks.")
+  return [(name, path.read_text("utf-8", "replace")) for name, path in found]
+
+
+def encode(tokenizer, split: str, root: str | None = None) -> np.ndarray:
+  """All modules of one split as tokens `[n]` int32, each ended by EOS."""
+  encodings = tokenizer.encode_batch([text for _, text in modules(split, root)])
+  end = [tokenizers.eos_id(tokenizer)]
+  return np.concatenate(
+      [np.asarray(e.ids + end, np.int32) for e in encodings])
+
+
+def prompts(tokenizer, count: int, length: int, reference_length: int = 0,
+            seed: int = 0, *, split: str = HELD_OUT) -> list[list[int]]:
+  """Prompts that start where a line starts; a longer list extends a shorter.
+
+  Args:
+    tokenizer: turns text into tokens.
+    count: prompts to return.
+    length: tokens of a prompt.
+    reference_length: tokens that the module must still have behind a prompt.
+    seed: of the choice.
+    split: where to take them from.
+
+  Returns:
+    `count` lists of `length` tokens.
+  """
+  passages = _passages(tokenizer, count, length + reference_length, seed, split)
+  return [passage[:length] for passage in passages]
+
+
+def references(tokenizer, count: int, length: int, reference_length: int,
+               seed: int = 0, *, split: str = HELD_OUT) -> list[list[int]]:
+  """What the modules say behind `prompts` of the same arguments.
+
+  Returns:
+    `count` lists of `reference_length` tokens.
+  """
+  passages = _passages(tokenizer, count, length + reference_length, seed, split)
+  return [passage[length:] for passage in passages]
+
+
+def _paths(root):
+  """(dotted name, path) of every module under a folder, by name."""
+  found = []
+  for path in root.rglob("*.py"):
+    parts = path.relative_to(root).with_suffix("").parts
+    if not _LEFT_OUT.intersection(parts) and "-" not in "".join(parts):
+      if len(parts) > 1 and parts[-1] == "__init__":
+        parts = parts[:-1]
+      found.append((".".join(parts), path))
+  return sorted(found)
+
+
+def _passages(tokenizer, count, length, seed, split):
+  """Lists of `length` tokens: one line after the other, in a random order."""
+  texts = [text for _, text in modules(split)]
+  lines = [(i, start) for i, text in enumerate(texts)
+           for start in _line_starts(text)]
+  found = []
+  for i in np.random.default_rng(seed).permutation(len(lines)):
+    if len(found) == count:
+      return found
+    text, start = lines[i]
+    # A token is rarely longer than 16 bytes; the slice saves the rest.
+    tokens = tokenizer.encode(texts[text][start:start + 16 * length]).ids
+    if len(tokens) > length:
+      found.append(tokens[:length])
+  if len(found) == count:
+    return found
+  raise ValueError(
+      f"count={count} prompts are asked for, but only {len(found)} lines of the "
+      f"{split} modules are followed by {length} tokens.")
+
+
+def _line_starts(text):
+  """Offsets of the lines that are not blank."""
+  offset = 0
+  for line in text.splitlines(keepends=True):
+    if line.strip():
+      yield offset
+    offset += len(line)

@@ -1,0 +1,78 @@
+"""Training losses of a language model, and the forward pass they need.
+
+A distillation loss compares the laws of a teacher and a student at the same
+place of a text; every loss is a mean over places.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from decoding_jax import types
+
+
+def causal_logits(lm, params, tokens):
+  """Logits of a whole text at once: no cache, one block, a causal mask.
+
+  Args:
+    lm: a `types.LanguageModel`.
+    params: its parameters.
+    tokens: `[B, T]` int32.
+
+  Returns:
+    `[B, T, V]` float32.
+  """
+  batch, length = tokens.shape
+  fresh = lm.init_cache(batch, length)
+  mask = jnp.tril(jnp.ones((length, length), bool))
+  logits, _ = lm.forward(
+      params, tokens, jnp.broadcast_to(jnp.arange(length), tokens.shape),
+      lm.init_cache(batch, 0), types.Block(fresh.keys, fresh.values), 0,
+      jnp.broadcast_to(mask, (batch, length, length)))
+  return logits
+
+
+def cross_entropy(logits, targets):
+  """Mean of -log p(target): logits `[B, T, V]`, targets `[B, T]`."""
+  log_probs = jax.nn.log_softmax(logits.astype(jnp.float32))
+  return -jnp.mean(
+      jnp.take_along_axis(log_probs, targets[..., None], axis=-1))
+
+
+def forward_kl(teacher, student):
+  """Mean of KL(teacher || student), from logits `[B, T, V]`."""
+  teacher, student = _log_laws(teacher, student)
+  return jnp.mean(jnp.sum(jnp.exp(teacher) * (teacher - student), axis=-1))
+
+
+def reverse_kl(teacher, student):
+  """Mean of KL(student || teacher), from logits `[B, T, V]`."""
+  return forward_kl(student, teacher)
+
+
+def total_variation(teacher, student):
+  """Mean of half the L1 distance: how often a draft token is rejected.
+
+  A token drawn from the student's law d and accepted with probability
+  min(1, t / d) passes with probability sum_x min(t, d) = 1 - TV(t, d).
+
+  Args:
+    teacher: logits `[B, T, V]`.
+    student: logits `[B, T, V]`.
+
+  Returns:
+    A scalar in [0, 1].
+  """
+  teacher, student = _log_laws(teacher, student)
+  return 0.5 * jnp.mean(
+      jnp.sum(jnp.abs(jnp.exp(teacher) - jnp.exp(student)), axis=-1))
+
+
+DISTILLATION = {
+    "forward_kl": forward_kl,
+    "reverse_kl": reverse_kl,
+    "total_variation": total_variation,
+}
+
+
+def _log_laws(*logits):
+  return [jax.nn.log_softmax(x.astype(jnp.float32)) for x in logits]

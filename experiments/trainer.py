@@ -1,0 +1,147 @@
+"""What a training run is made of: batches, state, step, evaluation."""
+
+import functools
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from experiments import losses
+from models import transformer
+
+
+@flax.struct.dataclass
+class State:
+  """What a checkpoint of a run holds.
+
+  Attributes:
+    step: scalar int32, updates done.
+    params: of the model.
+    opt_state: of the optimizer.
+  """
+  step: jax.Array
+  params: Any
+  opt_state: Any
+
+
+def optimizer(config) -> optax.GradientTransformation:
+  """AdamW, a linear warm-up, a cosine down to nothing, clipped gradients."""
+  schedule = optax.warmup_cosine_decay_schedule(
+      0.0, config.learning_rate, config.warmup_steps, config.steps)
+  return optax.chain(
+      optax.clip_by_global_norm(config.clip),
+      optax.adamw(schedule, b2=config.b2, weight_decay=config.weight_decay,
+                  # Norm scales and biases, `[n, 1]`, are not decayed.
+                  mask=functools.partial(jax.tree.map, lambda x:
+                                         x.shape[-1] > 1)))
+
+
+def init(config, architecture: transformer.Config) -> State:
+  """The state before the first step; a function of `config.seed`."""
+  params = transformer.init(jax.random.key(config.seed), architecture)
+  return State(jnp.int32(0), params, optimizer(config).init(params))
+
+
+def make_step(config, objective):
+  """Compiles one update; the old state's memory becomes the new one's.
+
+  Args:
+    config: of the run.
+    objective: `(params, tokens [B, T + 1], *extra) -> loss`.
+
+  Returns:
+    `(state, tokens, *extra) -> (state, loss)`.
+  """
+  optim = optimizer(config)
+
+  def step(state, tokens, *extra):
+    loss, grads = jax.value_and_grad(objective)(state.params, tokens, *extra)
+    updates, opt_state = optim.update(grads, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+    return State(state.step + 1, params, opt_state), loss
+
+  return jax.jit(step, donate_argnums=0)
+
+
+def language_modelling(lm):
+  """Objective: the cross entropy of the next token."""
+  def objective(params, tokens):
+    logits = losses.causal_logits(lm, params, tokens[:, :-1])
+    return losses.cross_entropy(logits, tokens[:, 1:])
+  return objective
+
+
+def distillation(lm, teacher, loss):
+  """Objective: a distance from the teacher's law; takes its parameters."""
+  def objective(params, tokens, teacher_params):
+    tokens = tokens[:, :-1]
+    target = losses.causal_logits(teacher, teacher_params, tokens)
+    return loss(target, losses.causal_logits(lm, params, tokens))
+  return objective
+
+
+def batch(config, step: int, tokens: np.ndarray,
+          samples: np.ndarray | None = None) -> np.ndarray:
+  """Random windows; a function of the step, so that a resumed run sees them.
+
+  Args:
+    config: `batch_tokens` a step, `windows` lengths in turn, `seed`, and
+      `sample_fraction`, the share of rows taken from `samples`.
+    step: number of the update.
+    tokens: `[n]` int32, the corpus.
+    samples: `[R, L]` int32, texts of the teacher, or None.
+
+  Returns:
+    `[B, T + 1]` int32, inputs and targets overlapping.
+  """
+  rng = np.random.default_rng((config.seed, step))
+  length = config.windows[step % len(config.windows)]
+  rows = max(1, config.batch_tokens // length)
+  sampled = 0 if samples is None else round(config.sample_fraction * rows)
+  offsets = np.arange(length + 1)
+  starts = rng.integers(len(tokens) - length, size=rows - sampled)
+  windows = [tokens[starts[:, None] + offsets]]
+  if sampled:
+    row = rng.integers(len(samples), size=sampled)
+    start = rng.integers(samples.shape[1] - length, size=sampled)
+    windows.append(samples[row[:, None], start[:, None] + offsets])
+  return np.concatenate(windows)
+
+
+def even_windows(tokens: np.ndarray, count: int, length: int) -> np.ndarray:
+  """At most `count` windows `[W, length + 1]`, spread evenly over `[n]`."""
+  count = min(count, (len(tokens) - 1) // length)
+  starts = np.linspace(0, len(tokens) - length - 1, count).astype(np.int64)
+  return tokens[starts[:, None] + np.arange(length + 1)]
+
+
+def evaluator(lm, teacher=None):
+  """Compiles `(params, tokens [B, T + 1], teacher_params) -> metrics`.
+
+  The metrics are means: `loss`, the cross entropy of the text, and with a
+  teacher `overlap`, sum_x min(t, d) at temperature 1.
+  """
+  @jax.jit
+  def evaluate(params, tokens, teacher_params):
+    logits = losses.causal_logits(lm, params, tokens[:, :-1])
+    metrics = {"loss": losses.cross_entropy(logits, tokens[:, 1:])}
+    if teacher is not None:
+      target = losses.causal_logits(teacher, teacher_params, tokens[:, :-1])
+      metrics["teacher_loss"] = losses.cross_entropy(target, tokens[:, 1:])
+      metrics["overlap"] = 1 - losses.total_variation(target, logits)
+    return metrics
+
+  return evaluate
+
+
+def evaluate(evaluate_batch, params, windows, teacher_params=None,
+             rows: int = 8) -> dict[str, float]:
+  """Means of an `evaluator` over windows `[W, T + 1]`, a few at a time."""
+  batches = [windows[i:i + rows] for i in range(0, len(windows), rows)]
+  results = [evaluate_batch(params, b, teacher_params) for b in batches]
+  weights = [len(b) for b in batches]
+  return {name: float(np.average([r[name] for r in results], weights=weights))
+          for name in results[0]}
