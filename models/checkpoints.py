@@ -1,0 +1,167 @@
+"""Models in folders: one folder is all that is needed to run one.
+
+    config.json      architecture, and the version of this layout
+    params/          parameters, written by orbax
+    tokenizer.json   for `models.tokenizers`, if there is one
+    metadata.json    how the model came about, if somebody told
+"""
+
+import dataclasses
+import json
+import pathlib
+import shutil
+
+import jax
+import jax.numpy as jnp
+import orbax.checkpoint as ocp
+
+from decoding_jax import types
+from models import tokenizers
+from models import transformer
+
+FORMAT = 1
+CONFIG, PARAMS, METADATA = "config.json", "params", "metadata.json"
+
+
+def save(folder, config: transformer.Config, params: types.Params,
+         tokenizer=None, metadata: dict | None = None) -> None:
+  """Writes a model; the folder appears whole or not at all.
+
+  An existing folder of that name is replaced.
+
+  Args:
+    folder: where to.
+    config: the architecture.
+    params: its parameters; on several hosts every process calls this.
+    tokenizer: a `tokenizers.Tokenizer` that goes with it, or None.
+    metadata: for people to read, as JSON, or None.
+  """
+  folder = pathlib.Path(folder).resolve()
+  partial = folder.with_name(f".{folder.name}.partial")
+  shutil.rmtree(partial, ignore_errors=True)
+  with ocp.StandardCheckpointer() as checkpointer:
+    checkpointer.save(partial / PARAMS, params)
+  if jax.process_index():
+    return
+  _write_json(partial / CONFIG,
+              {"format": FORMAT, **dataclasses.asdict(config)})
+  if metadata is not None:
+    _write_json(partial / METADATA, metadata)
+  if tokenizer is not None:
+    tokenizers.save(tokenizer, partial)
+  _replace(partial, folder)
+
+
+def load(folder, *, scan_layers: bool | None = None, dtype: str | None = None,
+         shardings=None) -> tuple[types.LanguageModel, types.Params]:
+  """Reads a model.
+
+  Args:
+    folder: of `save`.
+    scan_layers: whether the layers are scanned; None: as they were saved.
+    dtype: of parameters and activations; None: as they were saved.
+    shardings: `params -> tree of jax.sharding.Sharding`, called with the shapes
+      of the parameters as they were saved; None: on the default device.
+
+  Returns:
+    A language model and its parameters.
+  """
+  saved = load_config(folder)
+  saved = dataclasses.replace(saved, dtype=dtype or saved.dtype)
+  params = _restore(pathlib.Path(folder).resolve() / PARAMS, saved, shardings)
+  config = saved
+  if scan_layers is not None and scan_layers != saved.scan_layers:
+    config = dataclasses.replace(saved, scan_layers=scan_layers)
+    params = (stack_layers if scan_layers else unstack_layers)(params)
+  return transformer.language_model(config), params
+
+
+def load_config(folder) -> transformer.Config:
+  """Reads the architecture of a model."""
+  folder = pathlib.Path(folder)
+  path = folder / CONFIG
+  if not path.is_file():
+    what = f"no {CONFIG} in it" if folder.is_dir() else "no such folder"
+    raise FileNotFoundError(f"Checkpoint '{folder}': {what}.")
+  fields = json.loads(path.read_text("utf-8"))
+  version = fields.pop("format", None)
+  if version != FORMAT:
+    raise ValueError(f"'{path}': format={version!r}; {FORMAT} is allowed.")
+  known = {field.name: field for field in dataclasses.fields(
+      transformer.Config)}
+  unknown = sorted(set(fields) - set(known))
+  if unknown:
+    raise ValueError(
+        f"'{path}': unknown {unknown}; the fields are {sorted(known)}.")
+  missing = sorted(name for name, field in known.items() if name not in fields
+                   and field.default is dataclasses.MISSING)
+  if missing:
+    raise ValueError(f"'{path}': {missing} must be given.")
+  return transformer.Config(**fields)
+
+
+def stack_layers(params: types.Params) -> types.Params:
+  """Parameters of unrolled layers as those of scanned ones."""
+  layers = params["layers"]
+  layers = [layers[f"layer_{i}"] for i in range(len(layers))]
+  stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
+  return {**params, "layers": {"layer": stacked}}
+
+
+def unstack_layers(params: types.Params) -> types.Params:
+  """Parameters of scanned layers as those of unrolled ones."""
+  stacked = params["layers"]["layer"]
+  num_layers = len(jax.tree.leaves(stacked)[0])
+  layers = {f"layer_{i}": jax.tree.map(lambda leaf: leaf[i], stacked)
+            for i in range(num_layers)}
+  return {**params, "layers": layers}
+
+
+def _restore(path, config, shardings):
+  """Parameters of an architecture from an orbax folder."""
+  if not path.is_dir():
+    raise FileNotFoundError(
+        f"Checkpoint '{path.parent}': no folder {PARAMS} in it.")
+  abstract = jax.eval_shape(
+      lambda key: transformer.init(key, config), jax.random.key(0))
+  if shardings is None:
+    device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    shardings = lambda tree: jax.tree.map(lambda _: device, tree)
+  abstract = jax.tree.map(
+      lambda leaf, sharding: jax.ShapeDtypeStruct(
+          leaf.shape, leaf.dtype, sharding=sharding),
+      abstract, shardings(abstract))
+  with ocp.StandardCheckpointer() as checkpointer:
+    saved = checkpointer.metadata(path).item_metadata.tree
+    _check_shapes(path, saved, abstract)
+    return checkpointer.restore(path, abstract)
+
+
+def _check_shapes(path, saved, expected):
+  """Raises an error unless both trees hold the same names and shapes."""
+  saved, expected = _shapes(saved), _shapes(expected)
+  for name in sorted(saved.keys() | expected.keys()):
+    if saved.get(name) != expected.get(name):
+      raise ValueError(
+          f"'{path}': parameter {name} has shape {saved.get(name)}, but "
+          f"{CONFIG} asks for {expected.get(name)}.")
+
+
+def _shapes(tree):
+  return {jax.tree_util.keystr(key, simple=True, separator="/"):
+              tuple(leaf.shape)
+          for key, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def _replace(partial, folder):
+  """Puts a finished folder in the place of an older one."""
+  old = folder.with_name(f".{folder.name}.old")
+  shutil.rmtree(old, ignore_errors=True)
+  if folder.exists():
+    folder.rename(old)
+  partial.rename(folder)
+  shutil.rmtree(old, ignore_errors=True)
+
+
+def _write_json(path, value):
+  path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
