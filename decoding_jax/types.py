@@ -148,9 +148,9 @@ class Verifier(NamedTuple):
   """Chooses among the children of one node. The function sees one row.
 
   Attributes:
-    rule: `(key, target [V], draft [V], children [K], valid [K]) ->
+    rule: `(uniforms [K], target [V], draft [V], children [K], valid [K]) ->
       (rank [], residual [V])`; rank of the accepted child or `NONE`, and the
-      law of the token to emit if none is.
+      law of the token to emit if none is. All its chance is in `uniforms`.
     sampled: whether the rule is exact only for children that are samples.
     replacement: how such children must be drawn; None if it does not matter.
   """

@@ -66,7 +66,8 @@ def walk(key, verifier: Verifier, layout: Layout, tree: DraftTree, logits,
     valid &= alive
     tokens = tree.tokens[indices]
     draft = jnp.exp(tree.log_probs[node])
-    rank, residual = verifier.rule(level_key, law, draft, tokens, valid)
+    uniforms = jax.random.uniform(level_key, tokens.shape)
+    rank, residual = verifier.rule(uniforms, law, draft, tokens, valid)
     rest = jnp.where(alive, residual, rest)
     alive = rank != NONE
     # Of children with the same token, the first one has the subtree.
@@ -98,7 +99,7 @@ def recursive(replacement: bool) -> Verifier:
     uniforms .9, .9: .9 * .5 < .3 fails, and the residual is (1, 0, 0); then
     sibling 0 has draft probability .2 / (1 - .5), and .9 * .4 < 1 holds.
   """
-  def rule(key, target, draft, tokens, valid):
+  def rule(uniforms, target, draft, tokens, valid):
     def test(carry, child):
       target, draft, accepted = carry
       rank, token, valid, u = child
@@ -112,7 +113,6 @@ def recursive(replacement: bool) -> Verifier:
       return (target, draft, jnp.where(hit, rank, accepted)), None
 
     ranks = jnp.arange(len(tokens), dtype=jnp.int32)
-    uniforms = jax.random.uniform(key, tokens.shape)
     (rest, _, rank), _ = jax.lax.scan(
         test, (target, draft, jnp.int32(NONE)),
         (ranks, tokens, valid, uniforms))
@@ -127,10 +127,9 @@ def k_seq() -> Verifier:
   Returns:
     The verifier, for siblings drawn independently.
   """
-  def rule(key, target, draft, tokens, valid):
+  def rule(uniforms, target, draft, tokens, valid):
     count = valid.sum()
     rho, beta = k_seq_division(target, draft, count)
-    uniforms = jax.random.uniform(key, tokens.shape)
     hits = valid & (uniforms * rho * draft[tokens] < target[tokens])
     some = (count > 0) & (beta > 0)
     scale = jnp.where(some, _any_of(beta, count) / jnp.where(some, beta, 1), 0)
@@ -144,8 +143,8 @@ def k_seq_division(target, draft, count):
   """The division factor of K-SEQ.
 
   Args:
-    target: `[V]` float32, a law.
-    draft: `[V]` float32, a law.
+    target: `[V]`, a law.
+    draft: `[V]`, a law.
     count: `[]` int32, siblings.
 
   Returns:
@@ -164,8 +163,9 @@ def k_seq_division(target, draft, count):
     above = _any_of(beta, count) <= rho * beta
     return jnp.where(above, low, rho), jnp.where(above, rho, high)
 
-  interval = jnp.float32(1), jnp.maximum(count, 1).astype(jnp.float32)
-  _, rho = jax.lax.fori_loop(0, _BISECTIONS, halve, interval)
+  one = jnp.ones((), target.dtype)
+  _, rho = jax.lax.fori_loop(0, _BISECTIONS, halve,
+                             (one, jnp.maximum(count, 1) * one))
   return rho, mass(rho)
 
 
@@ -175,8 +175,8 @@ def match() -> Verifier:
   Returns:
     The verifier of temperature 0, for children of any kind.
   """
-  def rule(key, target, draft, tokens, valid):
-    del key, draft
+  def rule(uniforms, target, draft, tokens, valid):
+    del uniforms, draft
     hits = valid & (tokens == jnp.argmax(target))
     return _first(hits), target
 
