@@ -1,0 +1,225 @@
+"""Oracles in float64, and the test of a joint law that all methods pass.
+
+The threshold of the chi-square tests is stated here, in advance: with the some
+hundred tests of the suite, a family-wise error of about one in a thousand.
+A negative control has to fail by a margin that chance cannot explain.
+"""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import stats
+
+import decoding_jax as dj
+from models import tabular
+
+MIN_P_VALUE = 1e-5
+MAX_P_VALUE_OF_CONTROL = 1e-12
+
+
+def random_law(rng, size, zeros=0):
+  """`[size]` float64, a law of uneven probabilities, some of them 0."""
+  law = rng.dirichlet(np.ones(size))
+  law[rng.permutation(size)[:zeros]] = 0
+  return law / law.sum()
+
+
+def random_table(rng, size, zeros=0):
+  """`[size, size]` float64, a random law a row."""
+  return np.stack([random_law(rng, size, zeros) for _ in range(size)])
+
+
+def table_model(table):
+  """A tabular model whose laws are the rows of `table`."""
+  with np.errstate(divide="ignore"):
+    return tabular.TabularLM(np.log(table))
+
+
+def joint_law(table, first, length):
+  """`[V] * length`, the law of the tokens behind `first`."""
+  law = table[first]
+  for _ in range(length - 1):
+    law = law[..., None] * table
+  return law
+
+
+def warped(table, temperature=1.0, top_k=0, top_p=1.0, token_mask=None):
+  """The rows of `table` after `Sampling`, in float64 and by sorting."""
+  rows = []
+  for row in table:
+    law = np.where(True if token_mask is None else token_mask, row, 0.0)
+    law = law**(1 / temperature)
+    law /= law.sum()
+    if top_k:
+      law = np.where(law >= np.sort(law)[-min(top_k, len(law))], law, 0)
+      law /= law.sum()
+    order = np.argsort(-law, kind="stable")
+    before = np.cumsum(law[order]) - law[order]
+    kept = np.zeros(len(law), bool)
+    kept[order] = before < top_p
+    law = np.where(kept, law, 0)
+    rows.append(law / law.sum())
+  return np.stack(rows)
+
+
+def frequencies(method, target, draft, rows, length, key=None, **kwargs):
+  """How often each text of `length` tokens follows token 0.
+
+  Args:
+    method: under test.
+    target: `[V, V]` laws.
+    draft: `[V, V]` laws.
+    rows: texts to draw.
+    length: tokens of a text that are counted.
+    key: of `dj.generate`; None for a fixed one.
+    **kwargs: more arguments of `dj.generate`.
+
+  Returns:
+    `[V] * length` counts, and the statistics.
+  """
+  target_lm, target_params = table_model(target)
+  draft_lm, draft_params = table_model(draft)
+  out = dj.generate(
+      jax.random.key(0) if key is None else key,
+      jnp.zeros((rows, 1), jnp.int32),
+      jnp.ones(rows, jnp.int32), method=method, target=target_lm,
+      target_params=target_params, draft=draft_lm, draft_params=draft_params,
+      max_new_tokens=length, **kwargs)
+  counts = np.zeros((len(target),) * length)
+  np.add.at(counts, tuple(np.asarray(out.tokens[:, 1:1 + length]).T), 1)
+  return counts, out.stats
+
+
+def p_value(counts, law):
+  """Chi-square of counts against a law; rare cells are put together.
+
+  A cell that cannot occur but did gives 0.
+  """
+  if counts[law == 0].any():
+    return 0.0
+  expected = law * counts.sum()
+  often = expected >= 5
+  observed = np.append(counts[often], counts[~often].sum())
+  expected = np.append(expected[often], expected[~often].sum())
+  some = expected > 0
+  return stats.chisquare(observed[some], expected[some],
+                         sum_check=False).pvalue
+
+
+def ordered_draws(draft, size, replacement):
+  """All sequences of siblings with their probabilities.
+
+  Args:
+    draft: `[V]` float64.
+    size: siblings to draw; without replacement, fewer where the law has no
+      more tokens.
+    replacement: whether a token can come again.
+
+  Yields:
+    A tuple of tokens and its probability.
+  """
+  def extend(tokens, law, probability):
+    if len(tokens) == size or not law.any():
+      yield tokens, probability
+      return
+    for token in np.flatnonzero(law):
+      rest = law
+      if not replacement:
+        rest = np.where(np.arange(len(law)) == token, 0, law)
+        rest = rest / rest.sum() if rest.any() else rest
+      yield from extend(tokens + (int(token),), rest,
+                        probability * law[token])
+
+  yield from extend((), draft, 1.0)
+
+
+def pad_draws(draws, size):
+  """Draws as arrays: tokens `[n, size]`, valid `[n, size]`, probability."""
+  tokens = np.zeros((len(draws), size), np.int32)
+  valid = np.zeros((len(draws), size), bool)
+  for row, (sequence, _) in enumerate(draws):
+    tokens[row, :len(sequence)] = sequence
+    valid[row, :len(sequence)] = True
+  return tokens, valid, np.array([p for _, p in draws])
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _acceptance(rule, target, draft, tokens, valid):
+  """Acceptance probability of each sibling when those before are rejected.
+
+  The rule is a black box: the probability is the largest uniform that it
+  accepts, found by bisection, with uniforms of 1 for the siblings before.
+  """
+  def of_rank(k):
+    def accepts(u):
+      uniforms = jnp.where(jnp.arange(len(tokens)) == k, u, 1.0)
+      rank, _ = rule(uniforms, target, draft, tokens, valid)
+      return rank == k
+
+    def halve(_, bounds):
+      low, high = bounds
+      middle = (low + high) / 2
+      inside = accepts(middle)
+      return jnp.where(inside, middle, low), jnp.where(inside, high, middle)
+
+    low, _ = jax.lax.fori_loop(0, 60, halve, (0.0, 1.0))
+    return jnp.where(accepts(1.0), 1.0, low)
+
+  chances = jax.vmap(of_rank)(jnp.arange(len(tokens)))
+  _, rest = rule(jnp.ones(len(tokens)), target, draft, tokens, valid)
+  return chances, rest
+
+
+def acceptance(rule, target, draft, tokens, valid):
+  """Acceptance probabilities and residuals in float64.
+
+  Args:
+    rule: of a `Verifier`.
+    target: `[V]` float64.
+    draft: `[V]` float64.
+    tokens: `[n, K]` int32, siblings in draw order.
+    valid: `[n, K]` bool.
+
+  Returns:
+    `[n, K]`, of each sibling when those before it are rejected; `[n, V]`, the
+    residual when all are.
+  """
+  with jax.enable_x64(True):
+    target, draft = jnp.asarray(target), jnp.asarray(draft)
+    chances, rests = jax.vmap(
+        lambda x, ok: _acceptance(rule, target, draft, x, ok))(tokens, valid)
+    return np.asarray(chances) * valid, np.asarray(rests)
+
+
+def enumerate_rule(rule, target, draft, draws, size):
+  """The law of what a rule emits at one node, by enumeration in float64.
+
+  Args:
+    rule: of a `Verifier`.
+    target: `[V]` float64.
+    draft: `[V]` float64.
+    draws: sequences of siblings with their probabilities.
+    size: K.
+
+  Returns:
+    `[V]` law of the emitted token, and the probability that it is a child.
+  """
+  tokens, valid, weights = pad_draws(draws, size)
+  chances, rests = acceptance(rule, target, draft, tokens, valid)
+  law, some = np.zeros(len(target)), 0.0
+  for x, reach, chance, rest in zip(tokens, weights, chances, rests):
+    for k in range(size):
+      accepted = reach * chance[k]
+      law[x[k]] += accepted
+      some += accepted
+      reach -= accepted
+    law += reach * rest
+  return law, some
+
+
+def product_efficiency(chances):
+  """Tokens a target call, where level l accepts with chance `chances[l]`."""
+  return 1 + sum(itertools.accumulate(chances, lambda a, b: a * b))
