@@ -24,7 +24,7 @@ def _common():
       seed=0,
       preset="",              # of models.presets
       tokenizer="",           # folder; trained and written if it is not there
-      vocab_size=2000,        # of a tokenizer that is to be trained
+      corpus="",              # folder of *.py; the standard library if empty
       workdir="",             # checkpoints and metrics of the run
       export="",              # folder of the finished model
       # Data: window lengths are taken in turn, a step each.
@@ -43,6 +43,10 @@ def _common():
       final_loss="total_variation",
       final_loss_from=0.5,    # share of the steps after which it takes over
       sample_fraction=0.0,    # share of rows that the teacher has written
+      sample_rows=0,          # how many of them are written, before the start
+      sample_length=257,      # tokens of such a row
+      sample_prompt=16,       # of which come from the corpus
+      sample_batch=128,       # rows written at once
       # Bookkeeping.
       log_every=10,
       eval_every=500,

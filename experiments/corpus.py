@@ -14,6 +14,8 @@ import numpy as np
 from models import tokenizers
 
 TRAIN, HELD_OUT = "train", "held-out"
+# Characters; longer ones, runs of spaces, are rare.
+_LONGEST_TOKEN = 16
 # One module in so many is held out.
 _STRIDE = 16
 # Generated tables and texts, tests, and what is not the standard library.
@@ -48,21 +50,22 @@ def modules(split: str, root: str | None = None) -> list[tuple[str, str]]:
            if split_of(name) == split]
   if not found:
     raise FileNotFoundError(
-        f"No {split} module (*.py) under '{root}': the corpus is the source of "
-        "Python's standard library, which this installation lacks.")
+        f"No {split} module (*.py) under '{root}': the corpus is Python "
+        "source, by default that of the standard library.")
   return [(name, path.read_text("utf-8", "replace")) for name, path in found]
 
 
 def encode(tokenizer, split: str, root: str | None = None) -> np.ndarray:
   """All modules of one split as tokens `[n]` int32, each ended by EOS."""
-  encodings = tokenizer.encode_batch([text for _, text in modules(split, root)])
+  texts = [text for _, text in modules(split, root)]
   end = [tokenizers.eos_id(tokenizer)]
-  return np.concatenate(
-      [np.asarray(e.ids + end, np.int32) for e in encodings])
+  return np.concatenate([np.asarray(encoding.ids + end, np.int32)
+                         for encoding in tokenizer.encode_batch(texts)])
 
 
 def prompts(tokenizer, count: int, length: int, reference_length: int = 0,
-            seed: int = 0, *, split: str = HELD_OUT) -> list[list[int]]:
+            seed: int = 0, *, split: str = HELD_OUT,
+            root: str | None = None) -> list[list[int]]:
   """Prompts that start where a line starts; a longer list extends a shorter.
 
   Args:
@@ -72,22 +75,26 @@ def prompts(tokenizer, count: int, length: int, reference_length: int = 0,
     reference_length: tokens that the module must still have behind a prompt.
     seed: of the choice.
     split: where to take them from.
+    root: of `modules`.
 
   Returns:
-    `count` lists of `length` tokens.
+    `count` lists of `length` tokens; no passage comes twice.
   """
-  passages = _passages(tokenizer, count, length + reference_length, seed, split)
+  passages = _passages(tokenizer, count, length + reference_length, seed,
+                       modules(split, root))
   return [passage[:length] for passage in passages]
 
 
 def references(tokenizer, count: int, length: int, reference_length: int,
-               seed: int = 0, *, split: str = HELD_OUT) -> list[list[int]]:
+               seed: int = 0, *, split: str = HELD_OUT,
+               root: str | None = None) -> list[list[int]]:
   """What the modules say behind `prompts` of the same arguments.
 
   Returns:
     `count` lists of `reference_length` tokens.
   """
-  passages = _passages(tokenizer, count, length + reference_length, seed, split)
+  passages = _passages(tokenizer, count, length + reference_length, seed,
+                       modules(split, root))
   return [passage[length:] for passage in passages]
 
 
@@ -103,25 +110,26 @@ def _paths(root):
   return sorted(found)
 
 
-def _passages(tokenizer, count, length, seed, split):
-  """Lists of `length` tokens: one line after the other, in a random order."""
-  texts = [text for _, text in modules(split)]
+def _passages(tokenizer, count, length, seed, named_texts):
+  """Lists of `length` tokens from random lines on, in a fixed order."""
+  texts = [text for _, text in named_texts]
   lines = [(i, start) for i, text in enumerate(texts)
            for start in _line_starts(text)]
   found = []
-  for i in np.random.default_rng(seed).permutation(len(lines)):
+  for line in np.random.default_rng(seed).permutation(len(lines)):
     if len(found) == count:
-      return found
-    text, start = lines[i]
-    # A token is rarely longer than 16 bytes; the slice saves the rest.
-    tokens = tokenizer.encode(texts[text][start:start + 16 * length]).ids
-    if len(tokens) > length:
-      found.append(tokens[:length])
-  if len(found) == count:
-    return found
-  raise ValueError(
-      f"count={count} prompts are asked for, but only {len(found)} lines of the "
-      f"{split} modules are followed by {length} tokens.")
+      break
+    i, start = lines[line]
+    # Enough text for `length` tokens, and no more of a long module than that.
+    text = texts[i][start:start + _LONGEST_TOKEN * length]
+    tokens = tokenizer.encode(text).ids[:length]
+    if len(tokens) == length and tokens not in found:
+      found.append(tokens)
+  if len(found) < count:
+    raise ValueError(
+        f"count={count} prompts are asked for, but the corpus has only "
+        f"{len(found)} different stretches of {length} tokens.")
+  return found
 
 
 def _line_starts(text):

@@ -1,4 +1,4 @@
-"""What a training run is made of: batches, state, step, evaluation."""
+"""What a training run is made of: state, objectives, step, evaluation."""
 
 import functools
 from typing import Any
@@ -77,57 +77,30 @@ def language_modelling(lm):
 def distillation(lm, teacher, loss):
   """Objective: a distance from the teacher's law; takes its parameters."""
   def objective(params, tokens, teacher_params):
+    # The last token is only there as a target of `language_modelling`.
     tokens = tokens[:, :-1]
     target = losses.causal_logits(teacher, teacher_params, tokens)
     return loss(target, losses.causal_logits(lm, params, tokens))
   return objective
 
 
-def batch(config, step: int, tokens: np.ndarray,
-          samples: np.ndarray | None = None) -> np.ndarray:
-  """Random windows; a function of the step, so that a resumed run sees them.
-
-  Args:
-    config: `batch_tokens` a step, `windows` lengths in turn, `seed`, and
-      `sample_fraction`, the share of rows taken from `samples`.
-    step: number of the update.
-    tokens: `[n]` int32, the corpus.
-    samples: `[R, L]` int32, texts of the teacher, or None.
-
-  Returns:
-    `[B, T + 1]` int32, inputs and targets overlapping.
-  """
-  rng = np.random.default_rng((config.seed, step))
-  length = config.windows[step % len(config.windows)]
-  rows = max(1, config.batch_tokens // length)
-  sampled = 0 if samples is None else round(config.sample_fraction * rows)
-  offsets = np.arange(length + 1)
-  starts = rng.integers(len(tokens) - length, size=rows - sampled)
-  windows = [tokens[starts[:, None] + offsets]]
-  if sampled:
-    row = rng.integers(len(samples), size=sampled)
-    start = rng.integers(samples.shape[1] - length, size=sampled)
-    windows.append(samples[row[:, None], start[:, None] + offsets])
-  return np.concatenate(windows)
-
-
-def even_windows(tokens: np.ndarray, count: int, length: int) -> np.ndarray:
-  """At most `count` windows `[W, length + 1]`, spread evenly over `[n]`."""
-  count = min(count, (len(tokens) - 1) // length)
-  starts = np.linspace(0, len(tokens) - length - 1, count).astype(np.int64)
-  return tokens[starts[:, None] + np.arange(length + 1)]
+def loss_at(config, step: int) -> str:
+  """Name of the distillation loss of a step."""
+  final = step >= config.final_loss_from * config.steps
+  return config.final_loss if final else config.loss
 
 
 def evaluator(lm, teacher=None):
   """Compiles `(params, tokens [B, T + 1], teacher_params) -> metrics`.
 
-  The metrics are means: `loss`, the cross entropy of the text, and with a
-  teacher `overlap`, sum_x min(t, d) at temperature 1.
+  The metrics are means: `held_out_loss`, the cross entropy of the text, and
+  with a teacher its `teacher_loss` and their `overlap`, sum_x min(t, d) at
+  temperature 1, the rate at which single drafts are accepted.
   """
   @jax.jit
   def evaluate(params, tokens, teacher_params):
     logits = losses.causal_logits(lm, params, tokens[:, :-1])
-    metrics = {"loss": losses.cross_entropy(logits, tokens[:, 1:])}
+    metrics = {"held_out_loss": losses.cross_entropy(logits, tokens[:, 1:])}
     if teacher is not None:
       target = losses.causal_logits(teacher, teacher_params, tokens[:, :-1])
       metrics["teacher_loss"] = losses.cross_entropy(target, tokens[:, 1:])

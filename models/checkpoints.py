@@ -148,9 +148,9 @@ def _check_shapes(path, saved, expected):
 
 
 def _shapes(tree):
-  return {jax.tree_util.keystr(key, simple=True, separator="/"):
-              tuple(leaf.shape)
-          for key, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+  leaves = jax.tree_util.tree_leaves_with_path(tree)
+  return {jax.tree_util.keystr(key, simple=True, separator="/"): leaf.shape
+          for key, leaf in leaves}
 
 
 def _replace(partial, folder):

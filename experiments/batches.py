@@ -1,0 +1,38 @@
+"""Windows of tokens that a model is trained or evaluated on."""
+
+import numpy as np
+
+
+def train_batch(config, step: int, tokens: np.ndarray,
+                samples: np.ndarray | None = None) -> np.ndarray:
+  """Random windows; a function of the step, so that a resumed run sees them.
+
+  Args:
+    config: `batch_tokens` a step, `windows` lengths in turn, `seed`, and
+      `sample_fraction`, the share of rows taken from `samples`.
+    step: number of the update.
+    tokens: `[n]` int32, the corpus.
+    samples: `[R, L]` int32, texts of the teacher, or None.
+
+  Returns:
+    `[B, T + 1]` int32, inputs and targets overlapping.
+  """
+  rng = np.random.default_rng((config.seed, step))
+  length = config.windows[step % len(config.windows)]
+  rows = max(1, config.batch_tokens // length)
+  sampled = 0 if samples is None else round(config.sample_fraction * rows)
+  offsets = np.arange(length + 1)
+  starts = rng.integers(len(tokens) - length, size=rows - sampled)
+  windows = [tokens[starts[:, None] + offsets]]
+  if sampled:
+    row = rng.integers(len(samples), size=sampled)
+    start = rng.integers(samples.shape[1] - length, size=sampled)
+    windows.append(samples[row[:, None], start[:, None] + offsets])
+  return np.concatenate(windows)
+
+
+def even_windows(tokens: np.ndarray, count: int, length: int) -> np.ndarray:
+  """At most `count` windows `[W, length + 1]`, spread evenly over `[n]`."""
+  count = min(count, (len(tokens) - 1) // length)
+  starts = np.linspace(0, len(tokens) - length - 1, count).astype(np.int64)
+  return tokens[starts[:, None] + np.arange(length + 1)]

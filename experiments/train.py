@@ -1,0 +1,138 @@
+"""Trains a model on Python source, or distils it from a trained one.
+
+  python -m experiments.train --config=configs/train.py:target
+  python -m experiments.train --config=configs/train.py:draft
+
+A run that was killed goes on from its last checkpoint when the same command
+is given again, and ends with the parameters of an undisturbed one.
+"""
+
+import json
+import os
+import platform
+import shlex
+import sys
+import time
+
+from absl import logging
+import jax
+from ml_collections import config_flags
+import orbax.checkpoint as ocp
+import tqdm
+
+from experiments import batches
+from experiments import launch
+from experiments import results
+from experiments import trainer
+from experiments import training_run
+from models import checkpoints
+from models import transformer
+
+_CONFIG = config_flags.DEFINE_config_file(
+    "config", "configs/train.py:target", "configs/train.py:<run>.")
+_METRICS = "metrics.jsonl"
+# What may change from one start of a run to the next.
+_FREE = ("checkpoint_every", "eval_every", "eval_windows", "export",
+         "log_every")
+
+
+def main():
+  logging.set_verbosity(logging.WARNING)
+  train(launch.config(_CONFIG))
+
+
+def train(config) -> dict:
+  """Trains, or goes on training, and exports the model.
+
+  Args:
+    config: see `configs/train.py`.
+
+  Returns:
+    What is written next to the model about how it came about.
+
+  Raises:
+    launch.UserError: for settings that cannot be trained.
+  """
+  with launch.user_errors(FileNotFoundError, ValueError):
+    training_run.check(config)
+    run = training_run.prepare(config)
+  settings = json.loads(config.to_json())
+  results.open_workdir(config.workdir, settings, _FREE)
+  evaluate = training_run.evaluator(config, run)
+  state = _train(config, run, evaluate)
+  metadata = {
+      **evaluate(state.params, len(run.held_out)),
+      "parameters": transformer.num_params(state.params),
+      "steps": int(state.step),
+      "command": shlex.join(["python", "-m", "experiments.train",
+                             *sys.argv[1:]]),
+      "config": settings,
+      "python": platform.python_version(),
+  }
+  checkpoints.save(config.export, run.architecture, state.params, run.tokenizer,
+                   metadata)
+  print(f"{config.export}: {_line(metadata)}")
+  return metadata
+
+
+def _train(config, run, evaluate):
+  """Makes the steps that are left; returns the last state."""
+  state = trainer.init(config, run.architecture)
+  options = ocp.CheckpointManagerOptions(
+      max_to_keep=2, enable_async_checkpointing=False,
+      cleanup_tmp_directories=True)
+  with ocp.CheckpointManager(run.workdir / "checkpoints",
+                             options=options) as saved:
+    if saved.latest_step() is not None:
+      abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, state)
+      state = saved.restore(saved.latest_step(),
+                            args=ocp.args.StandardRestore(abstract))
+    _forget_after(int(state.step), run.workdir / _METRICS)
+    for step, state in _steps(config, run, state, evaluate):
+      saved.save(step, args=ocp.args.StandardSave(state))
+  return state
+
+
+def _steps(config, run, state, evaluate):
+  """Yields (step, state) whenever the state is to be saved."""
+  start, clock, tokens = int(state.step), time.monotonic(), 0
+  update = training_run.updates(config, run)
+  written = training_run.teacher_samples(config, run)
+  with tqdm.tqdm(total=config.steps, initial=start, unit="step",
+                 dynamic_ncols=True) as bar:
+    for step in range(start + 1, config.steps + 1):
+      # The data and the loss of a step go by the updates before it.
+      batch = batches.train_batch(config, step - 1, run.train, written)
+      state, loss = update(step - 1, state, batch)
+      tokens += batch[:, 1:].size
+      bar.update()
+      if step % config.log_every == 0:
+        # Reading the loss waits for the device, so that the rate is true.
+        shown = {"train_loss": float(loss), "tokens/s": round(
+            tokens / (time.monotonic() - clock))}
+        bar.set_postfix(shown)
+      if step % config.eval_every == 0:
+        metrics = {**evaluate(state.params, config.eval_windows),
+                   "train_loss": float(loss)}
+        results.append(run.workdir / _METRICS, {"step": step, **metrics})
+        bar.write(f"step {step}: {_line(metrics)}")
+      if step % config.checkpoint_every == 0 or step == config.steps:
+        yield step, state
+
+
+def _forget_after(step, path):
+  """Drops metrics of steps that are about to be made again."""
+  records = results.read(path)
+  partial = path.with_suffix(".partial")
+  partial.write_text("".join(json.dumps(record) + "\n" for record in records
+                             if record["step"] <= step))
+  os.replace(partial, path)
+
+
+def _line(metrics):
+  return ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()
+                   if isinstance(value, float))
+
+
+if __name__ == "__main__":
+  launch.run(main)

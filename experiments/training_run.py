@@ -1,0 +1,136 @@
+"""What a training run works with: corpus, tokenizer, models, updates."""
+
+import pathlib
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import decoding_jax as dj
+from experiments import batches
+from experiments import corpus
+from experiments import losses
+from experiments import samples
+from experiments import trainer
+from models import checkpoints
+from models import presets
+from models import tokenizers
+from models import transformer
+
+
+class Run(NamedTuple):
+  """What is fixed from the first to the last step.
+
+  Attributes:
+    architecture: of the model.
+    tokenizer: of the model and of its teacher.
+    train, held_out: the corpus, `[n]` int32 each.
+    teacher, teacher_params: the model to learn from; None, None without one.
+    workdir: folder of checkpoints and metrics.
+  """
+  architecture: transformer.Config
+  tokenizer: Any
+  train: np.ndarray
+  held_out: np.ndarray
+  teacher: dj.LanguageModel | None
+  teacher_params: Any
+  workdir: pathlib.Path
+
+
+def check(config) -> None:
+  """Raises a ValueError, one line, for settings that cannot be trained."""
+  if config.preset not in presets.PRESETS:
+    raise ValueError(f"config.preset={config.preset!r} is not one of "
+                     f"{sorted(presets.PRESETS)}.")
+  for name in ("tokenizer", "workdir", "export"):
+    if not config[name]:
+      raise ValueError(f"config.{name}='' must name a folder.")
+  for name in ("steps", "batch_tokens", "log_every", "eval_every",
+               "eval_windows", "checkpoint_every"):
+    if config[name] < 1:
+      raise ValueError(f"config.{name}={config[name]} must be at least 1.")
+  for name in ("loss", "final_loss"):
+    if config[name] not in losses.DISTILLATION:
+      raise ValueError(f"config.{name}={config[name]!r} is not one of "
+                       f"{sorted(losses.DISTILLATION)}.")
+  longest = presets.PRESETS[config.preset].max_length
+  if not all(1 <= length <= longest for length in config.windows or (0,)):
+    raise ValueError(f"config.windows={tuple(config.windows)} must be lengths "
+                     f"from 1 to {longest}.")
+  _check_samples(config)
+
+
+def _check_samples(config):
+  if not 0 <= config.sample_fraction <= 1:
+    raise ValueError(
+        f"config.sample_fraction={config.sample_fraction} is not in [0, 1].")
+  if not config.sample_fraction:
+    return
+  if not config.teacher:
+    raise ValueError(f"config.sample_fraction={config.sample_fraction} needs "
+                     "a config.teacher that writes the samples.")
+  if config.sample_length <= max(config.windows):
+    raise ValueError(f"config.sample_length={config.sample_length} must exceed "
+                     f"config.windows={tuple(config.windows)}.")
+
+
+def prepare(config) -> Run:
+  """Reads the corpus and the teacher; trains the tokenizer if there is none."""
+  architecture = presets.PRESETS[config.preset]
+  root = config.corpus or None
+  teacher = teacher_params = None
+  if config.teacher:
+    teacher, teacher_params = checkpoints.load(config.teacher)
+  if not (pathlib.Path(config.tokenizer) / tokenizers.FILE).exists():
+    texts = [text for _, text in corpus.modules(corpus.TRAIN, root)]
+    tokenizers.save(tokenizers.train(texts, architecture.vocab_size),
+                    config.tokenizer)
+  tokenizer = tokenizers.load(config.tokenizer)
+  sizes = (tokenizer.get_vocab_size(), architecture.vocab_size,
+           (teacher or architecture).vocab_size)
+  if sizes[0] > sizes[1] or sizes[1] != sizes[2]:
+    raise ValueError(
+        "Vocabularies that do not fit: config.tokenizer has %d entries, "
+        "config.preset %d, config.teacher %d." % sizes)
+  train, held_out = (corpus.encode(tokenizer, split, root)
+                     for split in (corpus.TRAIN, corpus.HELD_OUT))
+  shorter = min(len(train), len(held_out))
+  if shorter <= max(config.windows):
+    raise ValueError(f"config.windows={tuple(config.windows)} must be shorter "
+                     f"than the splits of the corpus, {shorter} tokens.")
+  return Run(architecture, tokenizer, train, held_out, teacher, teacher_params,
+             pathlib.Path(config.workdir).resolve())
+
+
+def updates(config, run: Run):
+  """`(step, state, batch) -> (state, loss)`, by the objective of that step."""
+  lm = transformer.language_model(run.architecture)
+  if run.teacher is None:
+    update = trainer.make_step(config, trainer.language_modelling(lm))
+    return lambda _, state, batch: update(state, batch)
+  by_name = {
+      name: trainer.make_step(config, trainer.distillation(
+          lm, run.teacher, losses.DISTILLATION[name]))
+      for name in (config.loss, config.final_loss)}
+  return lambda step, state, batch: by_name[trainer.loss_at(config, step)](
+      state, batch, run.teacher_params)
+
+
+def teacher_samples(config, run: Run) -> np.ndarray | None:
+  """Texts of the teacher, `[R, L]` int32, written at the first start."""
+  if not config.sample_fraction:
+    return None
+  return samples.load_or_write(run.workdir / "samples.npy", config, run.teacher,
+                               run.teacher_params, run.tokenizer)
+
+
+def evaluator(config, run: Run):
+  """`(params, windows) -> metrics` on at most so many held-out windows."""
+  lm = transformer.language_model(run.architecture)
+  compiled = trainer.evaluator(lm, run.teacher)
+  length = max(config.windows)
+
+  def evaluate(params, windows):
+    windows = batches.even_windows(run.held_out, windows, length)
+    return trainer.evaluate(compiled, params, windows, run.teacher_params)
+
+  return evaluate

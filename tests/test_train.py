@@ -1,0 +1,185 @@
+"""Training: end to end, killed and taken up again, and told what is wrong."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from configs import train as configs
+from experiments import launch
+from experiments import train
+from models import checkpoints
+from models import presets
+
+ROOT = pathlib.Path(__file__).parent.parent
+STEPS = 6
+
+
+@pytest.fixture(name="source", scope="module")
+def _source(tmp_path_factory):
+  """Forty small modules."""
+  folder = tmp_path_factory.mktemp("source")
+  for i in range(40):
+    lines = [f"value_{i}_{j} = {i * j} + value_{j}" for j in range(20)]
+    (folder / f"module_{i}.py").write_text("\n".join(lines) + "\n")
+  return folder
+
+
+def _overrides(source, folder):
+  return dict(
+      corpus=str(source), tokenizer=str(folder / "tokenizer"),
+      workdir=str(folder / "work"), export=str(folder / "export"), steps=STEPS,
+      windows=(16,), batch_tokens=64, eval_every=2, checkpoint_every=2)
+
+
+def _config(source, folder, **changes):
+  config = configs.get_config("smoke")
+  config.update({**_overrides(source, folder), **changes})
+  return config
+
+
+def _params(folder):
+  return checkpoints.load(folder / "export")[1]
+
+
+def _metrics(folder):
+  lines = (folder / "work" / "metrics.jsonl").read_text().splitlines()
+  return [json.loads(line) for line in lines]
+
+
+@pytest.fixture(name="undisturbed", scope="module")
+def _undisturbed(source, tmp_path_factory):
+  folder = tmp_path_factory.mktemp("undisturbed")
+  train.train(_config(source, folder))
+  return folder
+
+
+def _assert_same(folder, undisturbed):
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6),
+               _params(folder), _params(undisturbed))
+  assert [m["step"] for m in _metrics(folder)] == [2, 4, 6]
+  for a, b in zip(_metrics(folder), _metrics(undisturbed)):
+    np.testing.assert_allclose(a["held_out_loss"], b["held_out_loss"],
+                               rtol=1e-5)
+
+
+def test_the_loss_falls(undisturbed):
+  losses = [m["held_out_loss"] for m in _metrics(undisturbed)]
+  assert losses[-1] < losses[0]
+  path = undisturbed / "export" / checkpoints.METADATA
+  metadata = json.loads(path.read_text())
+  assert metadata["steps"] == STEPS
+  assert metadata["held_out_loss"] < losses[0]
+
+
+def test_a_finished_run_is_only_exported_again(source, undisturbed):
+  before = _params(undisturbed)
+  train.train(_config(source, undisturbed))
+  jax.tree.map(np.testing.assert_array_equal, _params(undisturbed), before)
+
+
+def test_interrupted_between_checkpoints(source, undisturbed, tmp_path,
+                                         monkeypatch):
+  make_batch = train.batches.train_batch
+
+  def interrupt(config, step, *args):
+    if step == 5:
+      raise KeyboardInterrupt
+    return make_batch(config, step, *args)
+
+  monkeypatch.setattr(train.batches, "train_batch", interrupt)
+  with pytest.raises(KeyboardInterrupt):
+    train.train(_config(source, tmp_path))
+  assert not (tmp_path / "export").exists()
+  monkeypatch.undo()
+  train.train(_config(source, tmp_path))
+  _assert_same(tmp_path, undisturbed)
+
+
+def _command(config_name, **overrides):
+  flags = [f"--config.{name}={value}" for name, value in overrides.items()]
+  return [sys.executable, "-m", "experiments.train",
+          f"--config=configs/train.py:{config_name}", *flags]
+
+
+def test_killed(source, undisturbed, tmp_path):
+  """SIGKILL as soon as the first checkpoint is there, whatever runs then."""
+  process = subprocess.Popen(
+      _command("smoke", **_overrides(source, tmp_path)), cwd=ROOT,
+      env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.DEVNULL)
+  try:
+    while not (tmp_path / "work" / "checkpoints" / "2").exists():
+      assert process.poll() is None
+      time.sleep(0.01)
+  finally:
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+  train.train(_config(source, tmp_path))
+  _assert_same(tmp_path, undisturbed)
+
+
+def test_distillation(source, undisturbed, tmp_path, monkeypatch):
+  small = dataclasses.replace(presets.PRESETS["python-draft"], dim=24,
+                              num_layers=1, hidden_dim=24)
+  monkeypatch.setitem(presets.PRESETS, "small", small)
+  config = _config(
+      source, tmp_path, preset="small", teacher=str(undisturbed / "export"),
+      tokenizer=str(undisturbed / "export"), sample_fraction=0.5,
+      sample_rows=5, sample_length=20, sample_prompt=4, sample_batch=4)
+  metadata = train.train(config)
+  assert 0 < metadata["overlap"] < 1
+  assert metadata["teacher_loss"] > 0
+  samples = np.load(tmp_path / "work" / "samples.npy")
+  assert samples.shape == (5, 20) and samples.min() >= 0
+  # The second start reads them; the teacher need not write again.
+  monkeypatch.setattr(train.training_run.samples, "_write", None)
+  train.train(config)
+
+
+@pytest.mark.parametrize("field, value, message", [
+    ("preset", "huge", "config.preset='huge' is not one of"),
+    ("loss", "l2", "config.loss='l2' is not one of ['forward_kl'"),
+    ("steps", 0, "config.steps=0 must be at least 1"),
+    ("workdir", "", "config.workdir='' must name a folder"),
+    ("windows", (5000,), "config.windows=(5000,) must be lengths from 1 to"),
+    ("windows", (900,), "must be shorter than the splits of the corpus"),
+    ("windows", (), "config.windows=() must be lengths"),
+    ("sample_fraction", 1.5, "config.sample_fraction=1.5 is not in [0, 1]"),
+    ("sample_fraction", 0.5, "needs a config.teacher"),
+    ("teacher", "/nowhere", "Checkpoint '/nowhere': no such folder"),
+    ("corpus", "/nowhere", "No train module (*.py) under '/nowhere'"),
+])
+def test_settings_that_cannot_be_trained(source, tmp_path, field, value,
+                                         message):
+  config = _config(source, tmp_path, **{field: value})
+  with pytest.raises(launch.UserError) as error:
+    train.train(config)
+  assert message in str(error.value)
+  assert "\n" not in str(error.value)
+
+
+def test_other_settings_in_the_same_workdir(source, undisturbed):
+  with pytest.raises(launch.UserError, match="learning_rate"):
+    train.train(_config(source, undisturbed, learning_rate=1.0))
+
+
+def test_a_bad_flag_is_one_line_and_status_2():
+  result = subprocess.run(
+      _command("smoke", loss="l2"), cwd=ROOT, capture_output=True, text=True,
+      env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
+  assert result.returncode == 2
+  assert result.stderr.count("\n") == 1
+  assert "config.loss='l2'" in result.stderr
+
+
+def test_unknown_run():
+  with pytest.raises(ValueError, match="train.py:tiny is not one of"):
+    configs.get_config("tiny")
