@@ -20,8 +20,7 @@ def ratio(numerators, denominators):
   Returns:
     float.
   """
-  return float(_divide(np.sum(numerators, dtype=np.float64),
-                       np.sum(denominators, dtype=np.float64)))
+  return float(_divide(_sum(numerators), _sum(denominators)))
 
 
 def ratio_interval(numerators, denominators, seed=0, level=0.95):
@@ -85,9 +84,9 @@ def deviation(numerators, denominators, other_numerators, other_denominators):
                (c - ratio(c, d) * d) / d.mean())
   error = residuals.std(ddof=1) / np.sqrt(len(a))
   # Ratios of equal rows may still differ in their last digit.
-  if abs(gap) <= 1e-9 * max(abs(ratio(a, b)), 1e-9):
+  if abs(gap) <= 1e-9 * abs(ratio(a, b)):
     return 0.0
-  return float(_divide(gap, error))
+  return float(gap / error) if error else float(np.copysign(np.inf, gap))
 
 
 def block_efficiency(emitted, target_calls):
@@ -147,7 +146,7 @@ def acceptance_by_depth(accepted_by_depth):
   Returns:
     `[D]`; NaN for levels that were never reached.
   """
-  calls = np.sum(accepted_by_depth, axis=0, dtype=np.float64)
+  calls = _sum(accepted_by_depth)
   at_least = np.cumsum(calls[::-1])[::-1]
   return _divide(at_least[1:], at_least[:-1])
 
@@ -162,8 +161,11 @@ def acceptance_by_rank(accepted_by_rank, tested_by_rank):
   Returns:
     `[K]`; NaN for ranks that were never tested.
   """
-  return _divide(np.sum(accepted_by_rank, axis=0, dtype=np.float64),
-                 np.sum(tested_by_rank, axis=0, dtype=np.float64))
+  return _divide(_sum(accepted_by_rank), _sum(tested_by_rank))
+
+
+def _sum(rows):
+  return np.asarray(rows, np.float64).sum(axis=0)
 
 
 def _divide(numerator, denominator):

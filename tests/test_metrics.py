@@ -1,0 +1,145 @@
+"""Tests of `decoding_jax.metrics` against hand calculations."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from decoding_jax import metrics
+
+
+def test_ratio_is_of_sums_not_of_rows():
+  assert metrics.ratio([1, 9], [1, 3]) == 2.5
+
+
+def test_ratio_of_device_arrays():
+  assert metrics.ratio(jnp.array([1, 9]), jnp.array([1, 3])) == 2.5
+
+
+def test_ratio_of_nothing():
+  assert math.isnan(metrics.ratio([0, 0], [0, 0]))
+  assert math.isnan(metrics.ratio([], []))
+
+
+def test_block_efficiency():
+  # 3 + 1 + 2 tokens in 3 calls, and 4 tokens in 1.
+  assert metrics.block_efficiency([6, 4], [3, 1]) == 2.5
+
+
+def test_mbsu():
+  # A draft of a tenth of the target, run four times: 1.4 targets a step.
+  assert metrics.mbsu(2.8, 4, 0.1) == pytest.approx(2.0)
+
+
+def test_mbsu_of_plain_decoding():
+  assert metrics.mbsu(1.0, 0, 0.1) == 1.0
+
+
+def test_token_rate():
+  assert metrics.token_rate([30, 50], [1.0, 3.0]) == 20
+
+
+def test_acceptance_by_depth():
+  # 10 calls; 2 accept nothing, 4 one token, 1 two, 3 three.
+  got = metrics.acceptance_by_depth([[1, 4, 0, 3], [1, 0, 1, 0]])
+  np.testing.assert_allclose(got, [8 / 10, 4 / 8, 3 / 4])
+
+
+def test_acceptance_by_depth_of_levels_never_reached():
+  got = metrics.acceptance_by_depth([[5, 0, 0]])
+  np.testing.assert_array_equal(got, [0, np.nan])
+
+
+def test_acceptance_by_depth_of_plain_decoding():
+  assert metrics.acceptance_by_depth([[7], [9]]).shape == (0,)
+
+
+def test_acceptance_by_rank():
+  got = metrics.acceptance_by_rank([[3, 1, 0], [3, 0, 0]],
+                                   [[5, 2, 0], [4, 1, 0]])
+  np.testing.assert_array_equal(got, [6 / 9, 1 / 3, np.nan])
+
+
+def test_interval_holds_the_ratio_and_is_reproducible():
+  rng = np.random.default_rng(0)
+  calls = rng.integers(20, 40, size=50)
+  emitted = rng.binomial(3 * calls, 0.8)
+  low, high = metrics.ratio_interval(emitted, calls)
+  assert low < metrics.ratio(emitted, calls) < high
+  assert (low, high) == metrics.ratio_interval(emitted, calls)
+  assert (low, high) != metrics.ratio_interval(emitted, calls, seed=1)
+
+
+def test_interval_is_as_wide_as_a_normal_one():
+  values = np.random.default_rng(1).normal(5, 2, size=400)
+  low, high = metrics.ratio_interval(values, np.ones(400))
+  expected = 2 * 1.96 * values.std() / math.sqrt(400)
+  assert high - low == pytest.approx(expected, rel=0.1)
+
+
+def test_interval_covers_the_truth_as_often_as_it_says():
+  # 200 experiments: 95 % of a binomial lie between 183 and 196.
+  rng = np.random.default_rng(2)
+  hits = 0
+  for _ in range(200):
+    low, high = metrics.ratio_interval(rng.normal(1, 1, 100), np.ones(100))
+    hits += low <= 1 <= high
+  assert 180 <= hits <= 198
+
+
+def test_level_narrows_the_interval():
+  values = np.arange(20.0)
+  low, high = metrics.ratio_interval(values, np.ones(20), level=0.5)
+  wide_low, wide_high = metrics.ratio_interval(values, np.ones(20))
+  assert wide_low < low < high < wide_high
+
+
+def test_interval_of_equal_rows_is_a_point():
+  assert metrics.ratio_interval([3, 3, 3], [2, 2, 2]) == (1.5, 1.5)
+
+
+def test_interval_of_nothing():
+  assert all(map(math.isnan, metrics.ratio_interval([0, 0], [0, 0])))
+
+
+@pytest.mark.parametrize("a, b", [([], []), ([1, 2], [1]), ([[1]], [[1]])])
+def test_interval_needs_paired_rows(a, b):
+  with pytest.raises(ValueError, match="not two"):
+    metrics.ratio_interval(a, b)
+
+
+def test_deviation_of_means_is_the_paired_t_statistic():
+  a, b = np.array([1.0, 2, 4, 7]), np.array([1.0, 1, 5, 4])
+  gap = a - b
+  expected = gap.mean() / (gap.std(ddof=1) / 2)
+  ones = np.ones(4)
+  assert metrics.deviation(a, ones, b, ones) == pytest.approx(expected)
+  assert metrics.deviation(b, ones, a, ones) == pytest.approx(-expected)
+
+
+def test_deviation_under_the_null_is_standard_normal():
+  rng = np.random.default_rng(3)
+  lengths = rng.integers(5, 60, size=(300, 2, 80))
+  sums = rng.normal(2 * lengths, np.sqrt(lengths))
+  found = [metrics.deviation(s[0], n[0], s[1], n[1])
+           for s, n in zip(sums, lengths)]
+  assert abs(np.mean(found)) < 0.2
+  assert 0.9 < np.std(found) < 1.1
+
+
+def test_deviation_of_equal_rows():
+  assert metrics.deviation([1, 2], [3, 4], [1, 2], [3, 4]) == 0
+
+
+def test_deviation_of_a_constant_gap_has_no_noise():
+  assert metrics.deviation([2, 2], [1, 1], [1, 1], [1, 1]) == math.inf
+
+
+def test_deviation_of_one_row():
+  assert math.isnan(metrics.deviation([1], [1], [2], [1]))
+
+
+def test_deviation_needs_the_same_rows():
+  with pytest.raises(ValueError, match="2 rows are compared with 3"):
+    metrics.deviation([1, 2], [1, 1], [1, 2, 3], [1, 1, 1])
