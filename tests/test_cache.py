@@ -1,0 +1,116 @@
+"""Commits write behind the prefix of each row and nowhere else."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from decoding_jax import cache as cache_lib, types
+
+B, H, C, S, N = 4, 2, 3, 9, 5
+LENGTHS = np.array([0, 3, 2, 6], np.int32)
+
+
+def random_cache(leading=(), layers=2):
+  rng = np.random.default_rng(0)
+  draw = lambda *shape: jnp.asarray(
+      rng.standard_normal((*leading, B, *shape)), jnp.float32)
+  copies = range(layers)
+  cache = types.Cache(tuple(draw(H, C, S) for _ in copies),
+                      tuple(draw(H, S, C) for _ in copies),
+                      jnp.asarray(LENGTHS))
+  block = types.Block(tuple(draw(H, C, N) for _ in copies),
+                      tuple(draw(H, N, C) for _ in copies))
+  return cache, block
+
+
+def slots_first(cache):
+  """Keys and values as `[..., B, S, H, C]` arrays, one list."""
+  keys = [np.moveaxis(np.asarray(x), (-1, -3), (-3, -2)) for x in cache.keys]
+  values = [np.moveaxis(np.asarray(x), -2, -3) for x in cache.values]
+  return keys + values
+
+
+@pytest.mark.parametrize("leading", [(), (3,)], ids=["flat", "layer axis"])
+def test_commit_copies_slots_behind_the_prefix(leading):
+  cache, block = random_cache(leading)
+  slots = np.array([[4, 0, 2], [0, 0, 1], [1, 3, 3], [2, 1, 0]], np.int32)
+  counts = np.array([2, 3, 0, 1], np.int32)
+  after = cache_lib.commit(cache, block, jnp.asarray(slots),
+                           jnp.asarray(counts))
+  np.testing.assert_array_equal(after.length, LENGTHS + counts)
+  for old, fresh, new in zip(slots_first(cache), slots_first(block),
+                             slots_first(after)):
+    assert old.shape == new.shape == (*leading, B, S, H, C)
+    for row, (length, count) in enumerate(zip(LENGTHS, counts)):
+      prefix = (..., row, slice(length), slice(None), slice(None))
+      np.testing.assert_array_equal(new[prefix], old[prefix])
+      for i in range(count):
+        np.testing.assert_array_equal(new[..., row, length + i, :, :],
+                                      fresh[..., row, slots[row, i], :, :])
+
+
+def test_a_commit_of_nothing_keeps_what_counts():
+  cache, block = random_cache()
+  slots = jnp.zeros((B, 2), jnp.int32)
+  after = cache_lib.commit(cache, block, slots, jnp.zeros(B, jnp.int32))
+  np.testing.assert_array_equal(after.length, LENGTHS)
+  for old, new in zip(slots_first(cache), slots_first(after)):
+    for row, length in enumerate(LENGTHS):
+      np.testing.assert_array_equal(new[row, :length], old[row, :length])
+
+
+def test_commits_follow_each_other():
+  """A later commit overwrites what the one before did not count."""
+  cache, block = random_cache()
+  cache = cache.replace(length=jnp.zeros(B, jnp.int32))
+  first = jnp.broadcast_to(jnp.array([0, 1, 2]), (B, 3))
+  second = jnp.broadcast_to(jnp.array([4, 3]), (B, 2))
+  cache = cache_lib.commit(cache, block, first, jnp.array([0, 1, 2, 3]))
+  cache = cache_lib.commit(cache, block, second, jnp.array([2, 2, 1, 2]))
+  expected = [[4, 3], [0, 4, 3], [0, 1, 4], [0, 1, 2, 4, 3]]
+  np.testing.assert_array_equal(cache.length, [len(x) for x in expected])
+  for fresh, new in zip(slots_first(block), slots_first(cache)):
+    for row, slots in enumerate(expected):
+      np.testing.assert_array_equal(new[row, :len(slots)], fresh[row, slots])
+
+
+def test_a_commit_may_fill_the_cache():
+  cache, block = random_cache()
+  cache = cache.replace(length=jnp.full(B, S - 2))
+  slots = jnp.broadcast_to(jnp.array([3, 1]), (B, 2))
+  after = cache_lib.commit(cache, block, slots, jnp.full(B, 2))
+  np.testing.assert_array_equal(after.length, [S] * B)
+  for old, fresh, new in zip(slots_first(cache), slots_first(block),
+                             slots_first(after)):
+    np.testing.assert_array_equal(new[:, :-2], old[:, :-2])
+    np.testing.assert_array_equal(new[:, -2:], fresh[:, [3, 1]])
+
+
+@pytest.mark.parametrize("leading", [(), (3,)], ids=["flat", "layer axis"])
+def test_an_empty_block_has_the_shapes_of_the_model(leading):
+  cache, _ = random_cache(leading)
+  block = cache_lib.init_block(cache, 7)
+  assert [x.shape for x in block.keys] == [(*leading, B, H, C, 7)] * 2
+  assert [x.shape for x in block.values] == [(*leading, B, H, 7, C)] * 2
+  assert not any(np.asarray(x).any() for x in block.keys + block.values)
+
+
+def test_a_block_has_the_type_of_the_cache():
+  half = jnp.zeros((1, 1, 2, 3), jnp.bfloat16)
+  cache = types.Cache((half,), (half,), jnp.zeros(1, jnp.int32))
+  assert cache_lib.init_block(cache, 1).keys[0].dtype == jnp.bfloat16
+
+
+def test_a_model_that_keeps_nothing():
+  cache = types.Cache((), (), jnp.asarray(LENGTHS))
+  block = cache_lib.init_block(cache, 4)
+  assert block == types.Block((), ())
+  after = cache_lib.commit(cache, block, jnp.zeros((B, 1), jnp.int32),
+                           jnp.ones(B, jnp.int32))
+  np.testing.assert_array_equal(after.length, LENGTHS + 1)
+  assert cache_lib.capacity(cache) is None
+
+
+def test_capacity():
+  assert cache_lib.capacity(random_cache()[0]) == S
+  assert cache_lib.capacity(random_cache((3,))[0]) == S
