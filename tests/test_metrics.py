@@ -79,13 +79,13 @@ def test_interval_is_as_wide_as_a_normal_one():
 
 
 def test_interval_covers_the_truth_as_often_as_it_says():
-  # 200 experiments: 95 % of a binomial lie between 183 and 196.
+  # Of 100 experiments 91 to 99 cover it, in 95 % of all seeds.
   rng = np.random.default_rng(2)
   hits = 0
-  for _ in range(200):
-    low, high = metrics.ratio_interval(rng.normal(1, 1, 100), np.ones(100))
+  for _ in range(100):
+    low, high = metrics.ratio_interval(rng.normal(1, 1, 60), np.ones(60))
     hits += low <= 1 <= high
-  assert 180 <= hits <= 198
+  assert 90 <= hits <= 99
 
 
 def test_level_narrows_the_interval():

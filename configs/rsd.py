@@ -1,0 +1,98 @@
+"""Recursive speculative decoding against what it is compared with.
+
+  python -m experiments.rsd --config=configs/rsd.py
+  python -m experiments.rsd --config=configs/rsd.py:smoke
+  python -m experiments.rsd --config=configs/rsd.py --config.prompts=128
+
+The two experiments of arXiv 2402.14160: a fixed draft length, and a fixed
+number of nodes that the target scores.
+"""
+
+import ml_collections
+
+# Draft length -> (paths or beam) x length of SpecTr, SpecInfer and RSD-S, and
+# branching of RSD-C. (2, 1, ...) and (4, 1, ...) have as many nodes as 2 and 4
+# paths of that length.
+_LENGTHS = {
+    2: (((2, 2), (4, 2)), ((2, 1), (2, 2), (4, 1))),
+    3: (((2, 3), (4, 3)), ((2, 1, 1), (2, 2, 2), (4, 1, 1))),
+    4: (((2, 4), (4, 4)), ((2, 1, 1, 1), (2, 2, 2, 2), (4, 1, 1, 1))),
+    5: (((2, 5), (4, 5)),
+        ((2, 1, 1, 1, 1), (2, 2, 2, 2, 2), (4, 1, 1, 1, 1))),
+}
+# Nodes -> the same; all trees of a row have that many.
+_BUDGETS = {
+    6: (((2, 3), (3, 2)), ((2, 1, 1), (2, 2), (3, 1))),
+    10: (((2, 5), (5, 2)), ((2, 1, 1, 1, 1), (2, 2, 1), (5, 1))),
+    14: (((2, 7), (7, 2)), ((2, 1, 1, 1, 1, 1, 1), (2, 2, 2), (7, 1))),
+    21: (((3, 7), (7, 3)), ((3, 1, 1, 1, 1, 1, 1), (3, 2, 2), (7, 1, 1))),
+    30: (((5, 6), (6, 5)),
+         ((5, 1, 1, 1, 1, 1), (2, 2, 2, 2), (6, 1, 1, 1, 1))),
+}
+
+
+def get_config(preset="default"):
+  """The configuration of `experiments.rsd`.
+
+  Args:
+    preset: "smoke" (a minute), "default" (ten, on two cores) or "full".
+
+  Returns:
+    A ConfigDict with the fields:
+      target, draft: folders, or names of shipped models.
+      methods: which methods of the trees below to run.
+      lengths, budgets: which points of the two experiments to run.
+      temperatures: 0 is greedy, and compiled apart from the others.
+      top_p, top_k: cut of both laws; 1 and 0 cut nothing.
+      prompts: held-out prompts.
+      prompt_length, max_new_tokens: tokens.
+      batch: rows decoded together; one batch is the unit of time.
+      seed: of prompts, tokens and bootstrap.
+      compilation_cache: whether compiled programs are kept in the workdir.
+      trees: experiment -> point -> methods with their sizes.
+  """
+  if preset not in _PRESETS:
+    raise ValueError(
+        f"preset {preset!r} is not one of {', '.join(_PRESETS)}.")
+  config = ml_collections.ConfigDict({
+      "target": "python-target",
+      "draft": "python-draft",
+      "methods": ("speculative", "spectr", "specinfer", "rsd_c", "rsd_s"),
+      "lengths": tuple(_LENGTHS),
+      "budgets": tuple(_BUDGETS),
+      "temperatures": (0.3, 0.6, 1.0),
+      "top_p": 1.0,
+      "top_k": 0,
+      "prompts": 64,
+      "prompt_length": 32,
+      "max_new_tokens": 64,
+      "batch": 8,
+      "seed": 0,
+      "compilation_cache": False,
+      "trees": {
+          "length": {str(n): _trees(n, *_LENGTHS[n]) for n in _LENGTHS},
+          "budget": {str(n): _trees(n, *_BUDGETS[n]) for n in _BUDGETS},
+      },
+  })
+  config.update(_PRESETS[preset])
+  return config
+
+
+_PRESETS = {
+    "default": {},
+    "smoke": {"lengths": (2,), "budgets": (6,), "temperatures": (0.6,),
+              "prompts": 8, "max_new_tokens": 32},
+    "full": {"temperatures": (0.0, 0.3, 0.6, 1.0), "prompts": 256,
+             "max_new_tokens": 128},
+}
+
+
+def _trees(depth, shapes, branchings):
+  """Methods with their sizes; a chain has as many nodes as it is deep."""
+  paths = [{"num_paths": k, "depth": length} for k, length in shapes]
+  return (
+      {"name": "speculative", "depth": depth},
+      *({"name": "spectr", **sizes} for sizes in paths),
+      *({"name": "specinfer", **sizes} for sizes in paths),
+      *({"name": "rsd_c", "branching": b} for b in branchings),
+      *({"name": "rsd_s", "width": w, "depth": d} for w, d in shapes))

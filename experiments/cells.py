@@ -1,0 +1,158 @@
+"""One cell of an experiment: one method, at one temperature, on all prompts."""
+
+import jax
+import numpy as np
+
+import decoding_jax as dj
+from decoding_jax import metrics
+from decoding_jax import tree
+from experiments import corpus
+from experiments import launch
+
+
+def make_batches(config, pair):
+  """Held-out prompts in batches of one size; the last repeats the first rows.
+
+  The key of a row depends on the number of its prompt alone, so that its text
+  does not depend on the batch.
+
+  Args:
+    config: `prompts`, `prompt_length`, `max_new_tokens`, `batch` and `seed`.
+    pair: a `ModelPair`.
+
+  Returns:
+    list of (keys `[B]`, prompts `[B, P]`, lengths `[B]`).
+
+  Raises:
+    UserError: if there are not that many prompts.
+  """
+  with launch.user_errors(ValueError, FileNotFoundError):
+    prompts = np.asarray(corpus.prompts(
+        pair.tokenizer, config.prompts, config.prompt_length,
+        config.max_new_tokens, config.seed), np.int32)
+  count = -(-config.prompts // config.batch)
+  size = -(-config.prompts // count)
+  lengths = np.full(size, config.prompt_length, np.int32)
+  key = jax.random.key(config.seed)
+  batches = []
+  for start in range(0, count * size, size):
+    rows = np.arange(start, start + size) % config.prompts
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, rows)
+    batches.append((keys, prompts[rows], lengths))
+  return batches
+
+
+def decoder(config, pair, method, temperature):
+  """A function that decodes one batch of `make_batches`.
+
+  Rows do not end with their module, so that all outputs are equally long.
+
+  Args:
+    config: `max_new_tokens`, `top_p` and `top_k`.
+    pair: a `ModelPair`.
+    method: what decodes.
+    temperature: of the law that is kept.
+
+  Returns:
+    `batch -> Generation`.
+  """
+  def decode(batch):
+    keys, prompts, lengths = batch
+    return dj.generate(
+        keys, prompts, lengths, method=method, target=pair.target,
+        target_params=pair.target_params, draft=pair.draft,
+        draft_params=pair.draft_params, max_new_tokens=config.max_new_tokens,
+        sampling=sampling(config, temperature))
+
+  return decode
+
+
+def sampling(config, temperature):
+  """The law that is kept: a `dj.Sampling`."""
+  return dj.Sampling(temperature, config.top_k, config.top_p)
+
+
+def run(method, decode, baseline, batches, count):
+  """Decodes all prompts, all programs being compiled already.
+
+  Machines drift: the baseline is timed on one batch before and on one after.
+
+  Args:
+    method: what decodes.
+    decode: `batch -> Generation`.
+    baseline: the same by autoregressive decoding.
+    batches: of `make_batches`.
+    count: prompts in them, without those repeated at the end.
+
+  Returns:
+    A record of counts and seconds, as JSON values: sums per prompt of
+    `emitted`, `target_calls`, `draft_calls`, `nodes` and `log_prob`; sums over
+    prompts of `accepted_by_depth` and the counts by rank; `seconds` per batch
+    and `tokens` of each batch; `baseline_rate`, tokens per second.
+  """
+  references = [launch.timed(baseline, batches[0])]
+  timings = [launch.timed(decode, batch) for batch in batches]
+  references.append(launch.timed(baseline, batches[-1]))
+  stats = [out.stats for out, _ in timings]
+  stats = jax.tree.map(
+      lambda *parts: np.concatenate(parts)[:count].astype(int), *stats)
+  log_probs = [np.asarray(out.log_probs).sum(axis=1) for out, _ in timings]
+  layout = method.sampled.drafter.layout
+  return {
+      "method": method.name,
+      "depth": tree.depth(layout),
+      "tree_nodes": tree.num_nodes(layout),
+      "emitted": stats.emitted.tolist(),
+      "target_calls": stats.target_calls.tolist(),
+      "draft_calls": stats.draft_calls.tolist(),
+      "nodes": stats.nodes.tolist(),
+      "log_prob": _json(np.concatenate(log_probs)[:count]),
+      "accepted_by_depth": stats.accepted_by_depth.sum(0).tolist(),
+      **{name: x.sum(0).tolist() for name, x in stats.extra.items()},
+      "seconds": _json([seconds for _, seconds in timings]),
+      "tokens": [int(out.stats.emitted.sum()) for out, _ in timings],
+      "baseline_rate": metrics.token_rate(
+          [int(out.stats.emitted.sum()) for out, _ in references],
+          [seconds for _, seconds in references]),
+  }
+
+
+def figures(record, parameter_ratio, seed=0):
+  """What is reported of a record.
+
+  Args:
+    record: of `run`.
+    parameter_ratio: parameters of the draft over those of the target.
+    seed: of the bootstrap.
+
+  Returns:
+    dict of JSON values. Lists of three are a figure and its 95 % interval: of
+    the drawing of prompts, or, for speeds, of batches; None where it has none.
+  """
+  cost = metrics.mbsu(1, record["depth"], parameter_ratio)
+  efficiency = _interval(record["emitted"], record["target_calls"], seed)
+  rate = _interval(record["tokens"], record["seconds"], seed)
+  return {name: _json(values) for name, values in {
+      "block_efficiency": efficiency,
+      "mbsu": efficiency * cost,
+      "token_rate": rate,
+      "speedup": rate / record["baseline_rate"],
+      "log_prob": _interval(record["log_prob"], record["emitted"], seed),
+      "acceptance_by_depth": metrics.acceptance_by_depth(
+          [record["accepted_by_depth"]]),
+      "acceptance_by_rank": metrics.acceptance_by_rank(
+          [record["accepted_by_rank"]], [record["tested_by_rank"]]),
+  }.items()}
+
+
+def _interval(numerators, denominators, seed):
+  """A ratio and its interval; one row has none."""
+  value = metrics.ratio(numerators, denominators)
+  bounds = (np.nan, np.nan) if len(numerators) < 2 else (
+      metrics.ratio_interval(numerators, denominators, seed))
+  return np.array([value, *bounds])
+
+
+def _json(values):
+  """Rounded, and with null for NaN, which is not JSON."""
+  return [None if np.isnan(x) else round(float(x), 6) for x in values]

@@ -1,0 +1,92 @@
+"""Completes a prompt with any method, and tells what it took.
+
+  python -m experiments.generate --prompt="def main(" --method=rsd_s \\
+      --width=3 --depth=4 --temperature=0.6
+
+Prints the text, then one line of statistics.
+"""
+
+import inspect
+
+from absl import flags
+import jax
+import numpy as np
+
+import decoding_jax as dj
+from decoding_jax import metrics
+from experiments import launch
+from models import tokenizers
+
+_PROMPT = flags.DEFINE_string("prompt", "def main(", "Text to continue.")
+_METHOD = flags.DEFINE_string("method", "rsd_s", "Name of a method.")
+# Sizes of methods; those that a method has and no flag sets have defaults.
+_SIZES = {
+    "width": (flags.DEFINE_integer("width", None, "Nodes of a level."), 3),
+    "depth": (flags.DEFINE_integer("depth", None, "Drafted tokens."), 4),
+    "num_paths": (flags.DEFINE_integer("num_paths", None, "Paths."), 3),
+    "branching": (flags.DEFINE_list(
+        "branching", None, "Children of each node of level 0, 1, ..."),
+        (2, 2, 1)),
+}
+_TEMPERATURE = flags.DEFINE_float("temperature", 1.0, "0 is greedy.")
+_TOP_P = flags.DEFINE_float("top_p", 1.0, "Mass of tokens to keep; 1: all.")
+_TOP_K = flags.DEFINE_integer("top_k", 0, "Tokens to keep; 0: all.")
+_MAX_NEW_TOKENS = flags.DEFINE_integer("max_new_tokens", 128, "Most tokens.")
+_SEED = flags.DEFINE_integer("seed", 0, "Of the random key.")
+_TARGET = flags.DEFINE_string("target", "python-target",
+                              "Folder or name of a shipped model.")
+_DRAFT = flags.DEFINE_string("draft", "python-draft", "The same.")
+
+
+def main():
+  method = launch.method({"name": _METHOD.value, **_sizes(_METHOD.value)})
+  pair = launch.load_pair(_TARGET.value, _DRAFT.value)
+  prompt = pair.tokenizer.encode(_PROMPT.value).ids
+  if not prompt:
+    raise launch.UserError("--prompt is empty: at least one token is needed.")
+  sampling = dj.Sampling(_TEMPERATURE.value, _TOP_K.value, _TOP_P.value)
+  launch.check(method, pair, len(prompt), _MAX_NEW_TOKENS.value, sampling)
+
+  def complete():
+    return dj.generate(
+        jax.random.key(_SEED.value), np.array([prompt], np.int32),
+        [len(prompt)], method=method, target=pair.target,
+        target_params=pair.target_params, draft=pair.draft,
+        draft_params=pair.draft_params, max_new_tokens=_MAX_NEW_TOKENS.value,
+        sampling=sampling, eos_id=tokenizers.eos_id(pair.tokenizer))
+
+  out, first = launch.timed(complete)
+  out, seconds = launch.timed(complete)
+  tokens = np.asarray(out.tokens[0, len(prompt):int(out.lengths[0])])
+  print(_PROMPT.value + pair.tokenizer.decode(tokens))
+  print(_statistics(method, out, seconds, first - seconds))
+
+
+def _sizes(name):
+  """Sizes from flags, then defaults; what a method lacks is told by it."""
+  launch.check_names("--method", [name])
+  wanted = inspect.signature(getattr(dj.methods, name)).parameters
+  sizes = {}
+  for size, (flag, default) in _SIZES.items():
+    if flag.value is not None:
+      sizes[size] = flag.value
+    elif size in wanted:
+      sizes[size] = default
+  with launch.user_errors(ValueError):
+    if "branching" in sizes:
+      sizes["branching"] = tuple(int(b) for b in sizes["branching"])
+  return sizes
+
+
+def _statistics(method, out, seconds, compile_seconds):
+  stats = out.stats
+  efficiency = metrics.block_efficiency(stats.emitted, stats.target_calls)
+  return (f"{method.name}: {stats.emitted[0]} tokens, {stats.target_calls[0]} "
+          f"target calls, block efficiency {efficiency:.2f}, "
+          f"{metrics.token_rate(stats.emitted, [seconds]):.0f} tokens/s, "
+          f"compiled in {compile_seconds:.1f} s, mean log-probability "
+          f"{metrics.ratio(out.log_probs[0], stats.emitted):.2f}")
+
+
+if __name__ == "__main__":
+  launch.run(main)

@@ -1,0 +1,223 @@
+"""What the mains share: flags, models, methods, one-line errors."""
+
+import contextlib
+import hashlib
+import inspect
+import numbers
+import pathlib
+import re
+import sys
+import time
+from typing import Any, NamedTuple
+
+from absl import app
+from absl import flags
+from absl import logging
+import jax
+import numpy as np
+
+import decoding_jax as dj
+from decoding_jax import checks
+from decoding_jax import sampling as sampling_lib
+import models
+from models import checkpoints
+from models import tokenizers
+from models import transformer
+
+PRETRAINED = pathlib.Path(models.__file__).parent / "pretrained"
+
+
+class UserError(Exception):
+  """Something only the user can mend, told in one line."""
+
+
+class ModelPair(NamedTuple):
+  """A target and its drafter, with the tokenizer that they share.
+
+  Attributes:
+    target, target_params: the model whose law is preserved.
+    draft, draft_params: the model that drafts.
+    tokenizer: of the target.
+    parameter_ratio: parameters of the draft over those of the target.
+  """
+  target: dj.LanguageModel
+  target_params: Any
+  draft: dj.LanguageModel
+  draft_params: Any
+  tokenizer: Any
+  parameter_ratio: float
+
+
+@contextlib.contextmanager
+def user_errors(*kinds):
+  """Turns exceptions into `UserError`, where user input is interpreted."""
+  try:
+    yield
+  except kinds as e:
+    raise UserError(str(e)) from e
+
+
+def run(main):
+  """Runs `main()`; a mistake of the user is one line and exit status 2."""
+  def guarded(argv):
+    try:
+      if len(argv) > 1:
+        raise UserError(f"unexpected argument {argv[1]!r}.")
+      main()
+    except UserError as e:
+      _fail(e)
+    except KeyboardInterrupt:
+      print("\ninterrupted; what was written stays.", file=sys.stderr)
+      sys.exit(130)
+
+  app.run(guarded, flags_parser=_parse_flags)
+
+
+def config(holder):
+  """The ConfigDict of a config flag; absl defers a missing file until now."""
+  with user_errors(OSError):
+    holder.value.lock()
+  return holder.value
+
+
+def _parse_flags(argv):
+  try:
+    argv = flags.FLAGS(argv)
+    # absl would show INFO, of which orbax has a lot; --verbosity=0 still does.
+    if flags.FLAGS["verbosity"].using_default_value:
+      flags.FLAGS.verbosity = logging.WARNING
+    return argv
+  except flags.Error as e:
+    # A config file that raises: its own words, not the traceback around them.
+    _fail(_root(e) if "Traceback" in str(e) else e)
+  except AttributeError as e:
+    hint = re.search('Did you mean "([^"]+)"', str(e))
+    hint = f"; did you mean {hint[1]!r}?" if hint else "."
+    _fail(f"no config field {_root(e)}{hint}")
+  except OSError as e:
+    _fail(e)
+
+
+def _root(exception):
+  while exception.__cause__ or exception.__context__:
+    exception = exception.__cause__ or exception.__context__
+  return exception
+
+
+def _fail(message):
+  line = " ".join(str(message).split())
+  print(f"{pathlib.Path(sys.argv[0]).stem}: error: {line}", file=sys.stderr)
+  sys.exit(2)
+
+
+def method(spec):
+  """A method from its name and sizes.
+
+  Args:
+    spec: mapping such as `{"name": "rsd_s", "width": 3, "depth": 4}`.
+
+  Returns:
+    A `dj.Method`.
+
+  Raises:
+    UserError: for an unknown name, wrong sizes or an impossible tree.
+  """
+  sizes = {k: tuple(v) if isinstance(v, list) else v for k, v in spec.items()}
+  name = sizes.pop("name", None)
+  check_names("method", [name])
+  make = getattr(dj.methods, name)
+  signature = inspect.signature(make)
+  try:
+    signature.bind(**sizes)
+  except TypeError as e:
+    takes = ", ".join(signature.parameters) or "no sizes"
+    raise UserError(f"method {name} takes {takes}: {e}.") from e
+  with user_errors(ValueError):
+    return make(**sizes)
+
+
+def check_names(what, names):
+  """Raises `UserError` unless these are names of methods."""
+  for name in names:
+    if name not in dj.methods.__all__:
+      raise UserError(
+          f"{what}: {name!r} is not one of {', '.join(dj.methods.__all__)}.")
+
+
+def check_positive(settings, *names):
+  """Raises `UserError` unless these fields of a ConfigDict are positive."""
+  for name in names:
+    if settings[name] < 1:
+      raise UserError(f"{name}={settings[name]}: at least 1 is needed.")
+
+
+def load_pair(target, draft):
+  """Loads two models that share a vocabulary.
+
+  Args:
+    target: folder, or the name of a shipped model.
+    draft: the same.
+
+  Returns:
+    A `ModelPair`.
+
+  Raises:
+    UserError: if there is no such model, or the vocabularies differ.
+  """
+  target, draft = _folder(target), _folder(draft)
+  with user_errors(FileNotFoundError, ValueError):
+    loaded = [checkpoints.load(folder) for folder in (target, draft)]
+    encoders = [tokenizers.load(folder) for folder in (target, draft)]
+  if encoders[0].get_vocab() != encoders[1].get_vocab():
+    raise UserError(f"'{target}' and '{draft}' have different vocabularies.")
+  sizes = [transformer.num_params(params) for _, params in loaded]
+  return ModelPair(*loaded[0], *loaded[1], encoders[0], sizes[1] / sizes[0])
+
+
+def check(method_, pair, width, max_new_tokens, sampling):
+  """Raises `UserError` if `dj.generate` would refuse the arguments.
+
+  Args:
+    method_: what decodes.
+    pair: a `ModelPair`.
+    width: P, tokens of a prompt.
+    max_new_tokens: the budget.
+    sampling: a `dj.Sampling`.
+  """
+  if not isinstance(sampling.temperature, numbers.Real):
+    raise UserError(f"temperature {sampling.temperature!r} is not a number.")
+  with user_errors(ValueError):
+    checks.check_models(method_, pair.target, pair.draft)
+    checks.check_budget(width, max_new_tokens, pair.target, pair.draft)
+    sampling_lib.warp(sampling, 1, pair.target.vocab_size)
+
+
+def fingerprint(pair):
+  """A short digest of the parameters of both models."""
+  digest = hashlib.sha256()
+  for leaf in jax.tree.leaves((pair.target_params, pair.draft_params)):
+    digest.update(np.asarray(leaf).tobytes())
+  return digest.hexdigest()[:16]
+
+
+def timed(function, *args):
+  """(result, seconds) of a call, its computations included."""
+  start = time.perf_counter()
+  result = jax.block_until_ready(function(*args))
+  return result, time.perf_counter() - start
+
+
+def _folder(name):
+  """A folder as it is given, else a shipped model of that name."""
+  for folder in (pathlib.Path(name), PRETRAINED / name):
+    if folder.is_dir():
+      return folder
+  shipped = sorted(p.name for p in PRETRAINED.glob("*") if p.is_dir())
+  raise UserError(f"model '{name}' is neither a folder nor one of the shipped "
+                  f"{', '.join(shipped) or '(none)'}.")
+
+
+def cache_compilations(folder):
+  """Keeps compiled programs in a folder, for the next start."""
+  jax.config.update("jax_compilation_cache_dir", str(folder))
+  jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

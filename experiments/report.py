@@ -1,0 +1,206 @@
+"""Tables of an experiment, for the terminal and as Markdown."""
+
+import math
+import statistics
+
+from decoding_jax import metrics
+
+TITLES = {"length": "Fixed draft length", "budget": "Fixed target budget"}
+POINTS = {"length": "draft length", "budget": "nodes scored a target call"}
+METRICS = {"block_efficiency": "block efficiency", "mbsu": "MBSU",
+           "speedup": "token rate / autoregressive"}
+LABELS = {"speculative": "SD", "spectr": "SpecTr", "specinfer": "SpecInfer",
+          "rsd_c": "RSD-C", "rsd_s": "RSD-S"}
+# Log-probabilities of a token that differ by less differ by rounding.
+_ROUNDING = 1e-4
+# Chance that a right program is called wrong.
+_FALSE_ALARM = 0.01
+
+
+def rows(records, points, temperatures):
+  """Records of cells, sorted into the experiments that they belong to.
+
+  Args:
+    records: of `cells.run`, with `temperature` and `metrics`.
+    points: dict from (experiment, point) to names of methods.
+    temperatures: which to report.
+
+  Returns:
+    list of dicts: a record with `experiment`, `point`, `label` and `deviation`
+    (of its log-probabilities from those of autoregressive decoding, in standard
+    errors). A cell of two experiments is there twice; autoregressive decoding
+    comes first, as an experiment of its own.
+  """
+  found = {(r["method"], r["temperature"]): r for r in records}
+  points = {("autoregressive", 0): ["autoregressive"], **points}
+  return [_row(found, experiment, point, name, temperature)
+          for temperature in temperatures
+          for (experiment, point), names in points.items() for name in names]
+
+
+def _row(found, experiment, point, name, temperature):
+  record = found[name, temperature]
+  plain = found["autoregressive", temperature]
+  family = name.split("(")[0]
+  return {**record, "experiment": experiment, "point": point,
+          "label": LABELS.get(family, family),
+          "deviation": _deviation(record, plain)}
+
+
+def _deviation(record, plain):
+  if abs(record["metrics"]["log_prob"][0] -
+         plain["metrics"]["log_prob"][0]) < _ROUNDING:
+    return 0.0
+  return metrics.deviation(record["log_prob"], record["emitted"],
+                           plain["log_prob"], plain["emitted"])
+
+
+def best(rows_, metric):
+  """The best tree of each method.
+
+  Args:
+    rows_: of `rows`.
+    metric: a key of `metrics`.
+
+  Returns:
+    dict from (experiment, temperature) to a dict from label to a dict from
+    point to the row with the largest figure.
+  """
+  found = {}
+  for row in rows_:
+    if row["experiment"] in TITLES:
+      trees = found.setdefault((row["experiment"], row["temperature"]), {})
+      trees = trees.setdefault(row["label"], {})
+      rival = trees.get(row["point"])
+      if not rival or row["metrics"][metric][0] > rival["metrics"][metric][0]:
+        trees[row["point"]] = row
+  return found
+
+
+def sanity(rows_):
+  """One line: whether all methods agree in the log-probability of the output.
+
+  Args:
+    rows_: of `rows`.
+
+  Returns:
+    text.
+  """
+  cells = {(row["method"], row["temperature"]): row["deviation"]
+           for row in rows_ if row["experiment"] in TITLES}
+  cells = {cell: d for cell, d in cells.items() if not math.isnan(d)}
+  if not cells:
+    return "Log-probability of the output: too few prompts to compare."
+  limit = statistics.NormalDist().inv_cdf(1 - _FALSE_ALARM / 2 / len(cells))
+  (method, temperature), worst = max(cells.items(), key=lambda x: abs(x[1]))
+  verdict = "agrees with" if abs(worst) < limit else "DIFFERS FROM"
+  return (f"Log-probability of the output {verdict} autoregressive decoding: of "
+          f"{len(cells)} cells the furthest, {method} at T={temperature:g}, is "
+          f"{worst:+.1f} standard errors away ({limit:.1f} allowed).")
+
+
+def terminal(rows_):
+  """Tables of the best trees, as plain text."""
+  blocks = []
+  tables = {metric: best(rows_, metric) for metric in METRICS}
+  for experiment, temperature in tables["mbsu"]:
+    lines = []
+    for metric, title in METRICS.items():
+      trees = tables[metric][experiment, temperature]
+      points = sorted({point for row in trees.values() for point in row})
+      lines.append([title, *map(str, points)])
+      lines += [[f"  {label}", *(_figure(row.get(point), metric)
+                                 for point in points)]
+                for label, row in trees.items()]
+    head = (f"{TITLES[experiment]}, temperature {temperature:g}; best tree of "
+            f"each method\ncolumns: {POINTS[experiment]}")
+    blocks.append(f"{head}\n{plain_table(lines)}")
+  return "\n\n".join([*blocks, sanity(rows_)])
+
+
+def _figure(row, metric):
+  """A figure with half of its interval."""
+  if row is None:
+    return ""
+  value, low, high = row["metrics"][metric]
+  return f"{value:.2f}" + ("" if low is None else f"±{(high - low) / 2:.2f}")
+
+
+def plain_table(lines):
+  """Aligned columns, the first to the left; the first line is ruled off."""
+  widths = [max(map(len, column)) for column in zip(*lines)]
+  text = ["  ".join([line[0].ljust(widths[0]),
+                     *(x.rjust(w) for x, w in zip(line[1:], widths[1:]))])
+          for line in lines]
+  return "\n".join([text[0], "-" * len(text[0]), *text[1:]])
+
+
+def markdown_table(lines):
+  """A Markdown table; the first line is its head."""
+  text = ["| " + " | ".join(line) + " |" for line in lines]
+  return "\n".join([text[0], "|---" * len(lines[0]) + "|", *text[1:]])
+
+
+def write(path, rows_):
+  """Writes the summary: the best trees, the sanity figure, all cells."""
+  tables = {metric: best(rows_, metric) for metric in METRICS}
+  blocks = ["# Draft trees", _NOTE, sanity(rows_)]
+  for key in tables["mbsu"]:
+    experiment, temperature = key
+    blocks += [f"## {TITLES[experiment]}, temperature {temperature:g}",
+               _best_table(experiment, {m: tables[m][key] for m in METRICS})]
+  for temperature in dict.fromkeys(row["temperature"] for row in rows_):
+    cells = {row["method"]: row for row in rows_
+             if row["temperature"] == temperature}
+    blocks += [f"## All trees, temperature {temperature:g}",
+               markdown_table([_HEAD, *map(_cell_line, cells.values())])]
+  path.write_text("\n\n".join(blocks) + "\n", encoding="utf-8")
+
+
+def _best_table(experiment, trees):
+  lines = [[POINTS[experiment], "method"]]
+  for title in METRICS.values():
+    lines[0] += [title, "its tree"]
+  by_label = trees["mbsu"]
+  for point in sorted({p for row in by_label.values() for p in row}):
+    for label in by_label:
+      if point in by_label[label]:
+        line = [str(point), label]
+        for metric in METRICS:
+          row = trees[metric][label][point]
+          line += [_range(row["metrics"][metric]), row["method"]]
+        lines.append(line)
+  return markdown_table(lines)
+
+
+def _cell_line(row):
+  figures = row["metrics"]
+  return [row["method"], str(row["tree_nodes"]), str(row["depth"]),
+          *(_range(figures[name]) for name in METRICS),
+          f"{figures['token_rate'][0]:.0f}", _range(figures["log_prob"]),
+          f"{row['deviation']:+.1f}", _shares(figures["acceptance_by_depth"]),
+          _shares(figures["acceptance_by_rank"]),
+          f"{row['compile_seconds']:.1f}"]
+
+
+def _range(figure):
+  value, low, high = figure
+  return f"{value:.2f}" + ("" if low is None else f" [{low:.2f}, {high:.2f}]")
+
+
+def _shares(values):
+  return " ".join("-" if x is None else f"{x:.2f}" for x in values)
+
+
+_HEAD = ["tree", "nodes", "depth", *METRICS.values(), "tokens/s",
+         "log-prob a token", "standard errors", "acceptance by depth",
+         "by sibling rank", "compile, s"]
+_NOTE = """\
+Figures with 95 % bootstrap intervals: over prompts, and over batches for token
+rates. The tree of a figure is the best of its method for that figure; all trees
+follow. Block efficiency: tokens a target call. MBSU: block efficiency over
+1 + depth x parameters of the draft / parameters of the target. Token rates
+exclude compilation; autoregressive decoding was timed before and after each
+cell. Standard errors: how far the mean log-probability of the output is from
+that of autoregressive decoding; the target's law being kept, it is noise.
+Settings and environment: run.json."""

@@ -1,0 +1,126 @@
+"""A folder of results: settings, environment, and one JSON line a result.
+
+    run.json       settings, and the environment of each start
+    results.jsonl  a line as soon as a result is there
+
+A run that is killed at any moment goes on where it was, if its main skips what
+`read` returns.
+"""
+
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import sys
+import time
+
+import jax
+
+from experiments import launch
+
+RUN, RESULTS = "run.json", "results.jsonl"
+_PACKAGES = ("decoding_jax", "flax", "jax", "jaxlib", "numpy")
+
+
+def open_workdir(workdir, settings, free=()):
+  """Makes or reopens a folder of results, and writes its `run.json`.
+
+  Args:
+    workdir: folder.
+    settings: all that results depend on, as JSON values.
+    free: fields that may change from start to start, since they only choose
+      which results are computed.
+
+  Returns:
+    The folder as a Path.
+
+  Raises:
+    UserError: if the folder holds results of other settings.
+  """
+  workdir = pathlib.Path(workdir)
+  path = workdir / RUN
+  with launch.user_errors(OSError):
+    workdir.mkdir(parents=True, exist_ok=True)
+    record = json.loads(path.read_text()) if path.exists() else {"starts": []}
+  old = record.get("settings", settings)
+  found = first_difference(
+      *({k: v for k, v in x.items() if k not in free} for x in (old, settings)))
+  if found:
+    name, before, now = found
+    raise launch.UserError(
+        f"'{workdir}' has results of {name}={before!r}, not of {now!r}: choose "
+        "another --workdir, or the same settings.")
+  record["settings"] = settings
+  record["starts"].append(environment())
+  partial = path.with_suffix(".partial")
+  partial.write_text(json.dumps(record, indent=2) + "\n")
+  partial.replace(path)
+  return workdir
+
+
+def first_difference(old, new, prefix=""):
+  """(dotted name, old value, new value) of a field that differs, or None."""
+  for name in sorted({*old, *new}):
+    a, b = old.get(name), new.get(name)
+    if isinstance(a, dict) and isinstance(b, dict):
+      found = first_difference(a, b, f"{prefix}{name}.")
+      if found:
+        return found
+    elif a != b:
+      return prefix + name, a, b
+  return None
+
+
+def environment():
+  """What a result may depend on besides its settings."""
+  return {
+      "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+      "arguments": sys.argv[1:],
+      "python": platform.python_version(),
+      "platform": platform.platform(),
+      "cpus": os.cpu_count(),
+      "devices": [d.device_kind for d in jax.devices()],
+      "versions": {name: importlib.metadata.version(name)
+                   for name in _PACKAGES if _installed(name)},
+  }
+
+
+def _installed(name):
+  return any(True for _ in importlib.metadata.Distribution.discover(name=name))
+
+
+def read(path):
+  """Results that were appended, without a last line cut short by a kill.
+
+  Args:
+    path: of the JSON lines; it need not exist. A torn last line is removed, so
+      that what is appended next starts a line.
+
+  Returns:
+    List of dicts.
+
+  Raises:
+    UserError: if any other line is not JSON.
+  """
+  if not path.exists():
+    return []
+  content = path.read_bytes()
+  whole = content.rfind(b"\n") + 1
+  if whole < len(content):
+    os.truncate(path, whole)
+  records = []
+  for number, line in enumerate(content[:whole].splitlines(), 1):
+    try:
+      records.append(json.loads(line))
+    except ValueError as e:
+      raise launch.UserError(f"'{path}' line {number} is not JSON: {e}.") from e
+  return records
+
+
+def append(path, record):
+  """Appends one line, which is on the disk when this returns."""
+  with open(path, "a") as f:
+    f.write(json.dumps(record) + "\n")
+    f.flush()
+    os.fsync(f.fileno())

@@ -1,0 +1,125 @@
+"""Measures block efficiency, MBSU and token rate of every tree of a config.
+
+  python -m experiments.rsd --config=configs/rsd.py
+
+A method is compiled once and then run at all temperatures. Machines are noisy
+and drift: autoregressive decoding is timed on one batch before and after each
+cell, and the cell's speed is relative to the mean of these two.
+"""
+
+import json
+import pathlib
+
+from absl import flags
+from ml_collections import config_flags
+import tqdm
+
+import decoding_jax as dj
+from experiments import cells
+from experiments import figures
+from experiments import launch
+from experiments import report
+from experiments import results
+
+_CONFIG = config_flags.DEFINE_config_file(
+    "config", str(pathlib.Path(__file__).parents[1] / "configs" / "rsd.py"),
+    "File of settings, or file:preset.")
+_WORKDIR = flags.DEFINE_string("workdir", "runs/rsd", "Folder of results.")
+# These only choose cells; a cell does not depend on the others.
+_FREE = ("methods", "lengths", "budgets", "temperatures", "trees",
+         "compilation_cache")
+
+
+def main():
+  config = launch.config(_CONFIG)
+  methods, points = plan(config)
+  pair = launch.load_pair(config.target, config.draft)
+  for method in methods:
+    for temperature in config.temperatures:
+      launch.check(method, pair, config.prompt_length, config.max_new_tokens,
+                   cells.sampling(config, temperature))
+  batches = cells.make_batches(config, pair)
+  settings = {**json.loads(config.to_json()),
+              "models": launch.fingerprint(pair)}
+  workdir = results.open_workdir(_WORKDIR.value, settings, _FREE)
+  if config.compilation_cache:
+    launch.cache_compilations(workdir / "compiled")
+  records = measure(config, pair, methods, batches, workdir / results.RESULTS)
+  rows = report.rows(records, points, config.temperatures)
+  report.write(workdir / "summary.md", rows)
+  figures.write(workdir, rows)
+  print(report.terminal(rows))
+  print(f"{workdir}: summary.md, {results.RESULTS}, {results.RUN}, *.png")
+
+
+def plan(config):
+  """The methods to run, and where each belongs.
+
+  Args:
+    config: see `configs/rsd.py`.
+
+  Returns:
+    list of methods, the autoregressive one first and each once; and a dict from
+    (experiment, point) to the names of its methods.
+
+  Raises:
+    UserError: for a point without trees, or trees that cannot be.
+  """
+  launch.check_positive(config, "prompts", "prompt_length", "batch")
+  launch.check_names("methods", config.methods)
+  methods = {"autoregressive": dj.methods.autoregressive()}
+  points = {}
+  for experiment, chosen in (("length", config.lengths),
+                             ("budget", config.budgets)):
+    trees = config.trees[experiment]
+    for point in chosen:
+      if str(point) not in trees:
+        raise launch.UserError(f"{experiment} {point!r} has no trees; "
+                               f"there are {', '.join(trees)}.")
+      built = [launch.method(spec) for spec in trees[str(point)]
+               if spec["name"] in config.methods]
+      methods.update({method.name: method for method in built})
+      points[experiment, point] = [method.name for method in built]
+  return list(methods.values()), points
+
+
+def measure(config, pair, methods, batches, path):
+  """Runs the cells that have no result yet.
+
+  Args:
+    config: see `configs/rsd.py`.
+    pair: a `ModelPair`.
+    methods: list of methods, the baseline first.
+    batches: of `cells.make_batches`.
+    path: where results are read from and appended to.
+
+  Returns:
+    list of records, one a cell.
+  """
+  records = results.read(path)
+  done = {(r["method"], r["temperature"]) for r in records}
+  todo = [(method, temperature) for method in methods
+          for temperature in config.temperatures
+          if (method.name, temperature) not in done]
+  first_calls = {}
+  with tqdm.tqdm(todo, unit="cell", dynamic_ncols=True) as bar:
+    for method, temperature in bar:
+      bar.set_description(f"{method.name} T={temperature:g}")
+      decode, baseline = (cells.decoder(config, pair, m, temperature)
+                          for m in (method, methods[0]))
+      for m, f in ((method, decode), (methods[0], baseline)):
+        # All temperatures but 0 are one program.
+        if (m, temperature == 0) not in first_calls:
+          first_calls[m, temperature == 0] = launch.timed(f, batches[0])[1]
+      record = cells.run(method, decode, baseline, batches, config.prompts)
+      record["temperature"] = temperature
+      record["compile_seconds"] = (
+          first_calls[method, temperature == 0] - record["seconds"][0])
+      record["metrics"] = cells.figures(record, pair.parameter_ratio)
+      results.append(path, record)
+      records.append(record)
+  return records
+
+
+if __name__ == "__main__":
+  launch.run(main)

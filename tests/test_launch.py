@@ -1,0 +1,172 @@
+"""Tests of `experiments.launch` and `experiments.results`."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import ml_collections
+import pytest
+
+import decoding_jax as dj
+from experiments import launch
+from experiments import results
+
+_ROOT = pathlib.Path(__file__).parents[1]
+# Command line -> what its one line of error must say.
+_MISTAKES = {
+    "rsd --no_such_flag=1": "Unknown command line flag 'no_such_flag'",
+    "rsd --config=nowhere/rsd.py": "No such file or directory",
+    "rsd --config=configs/rsd.py:huge": "preset 'huge' is not one of",
+    "rsd --config=configs/rsd.py --config.promts=3": "did you mean 'prompts'?",
+    "rsd --config.prompts=many": "--config.prompts=many",
+    "rsd leftover": "unexpected argument 'leftover'",
+    "generate --method=medusa": "'medusa' is not one of autoregressive",
+    "generate --target=nowhere": "model 'nowhere' is neither a folder nor one",
+}
+
+
+@pytest.fixture(scope="module")
+def mistakes():
+  """(exit status, output, errors) of each; all run at the same time."""
+  running = {
+      line: subprocess.Popen(
+          [sys.executable, "-m", f"experiments.{line.split()[0]}",
+           *line.split()[1:]], cwd=_ROOT, text=True, stdout=subprocess.PIPE,
+          stderr=subprocess.PIPE)
+      for line in _MISTAKES}
+  outputs = {line: p.communicate() for line, p in running.items()}
+  return {line: (running[line].returncode, *outputs[line]) for line in running}
+
+
+@pytest.mark.parametrize("line", _MISTAKES)
+def test_mistakes_are_one_line_and_status_2(mistakes, line):
+  status, output, errors = mistakes[line]
+  assert status == 2, errors
+  assert output == ""
+  assert len(errors.splitlines()) == 1, errors
+  assert errors.startswith(f"{line.split()[0]}: error: ")
+  assert _MISTAKES[line] in errors
+
+
+def test_method_of_a_spec():
+  got = launch.method({"name": "rsd_s", "width": 3, "depth": 4})
+  assert got is dj.methods.rsd_s(width=3, depth=4)
+
+
+def test_method_of_a_list_from_json():
+  got = launch.method({"name": "rsd_c", "branching": [2, 1]})
+  assert got is dj.methods.rsd_c((2, 1))
+
+
+@pytest.mark.parametrize("spec, message", [
+    ({"name": "medusa"}, "'medusa' is not one of autoregressive, "),
+    ({}, "None is not one of"),
+    ({"name": "rsd_s", "width": 3}, "takes width, depth: missing.*'depth'"),
+    ({"name": "speculative", "depth": 2, "width": 3}, "takes depth: .*'width'"),
+    ({"name": "autoregressive", "depth": 2}, "takes no sizes: .*'depth'"),
+    ({"name": "speculative", "depth": 0}, "depth=0"),
+    ({"name": "rsd_c", "branching": (2, 0)}, r"branching=0"),
+    ({"name": "rsd_c", "branching": ()}, "depth of branching=0"),
+    ({"name": "rsd_s", "width": -1, "depth": 2}, "width=-1"),
+])
+def test_method_tells_what_is_wrong(spec, message):
+  with pytest.raises(launch.UserError, match=message):
+    launch.method(spec)
+
+
+def test_check_positive():
+  config = ml_collections.ConfigDict({"prompts": 0, "batch": 1})
+  launch.check_positive(config, "batch")
+  with pytest.raises(launch.UserError, match="prompts=0: at least 1"):
+    launch.check_positive(config, "batch", "prompts")
+
+
+def test_user_errors_converts_only_what_is_named():
+  with pytest.raises(launch.UserError, match="told"):
+    with launch.user_errors(ValueError):
+      raise ValueError("told")
+  with pytest.raises(KeyError):
+    with launch.user_errors(ValueError):
+      raise KeyError("a bug")
+
+
+def test_a_bug_keeps_its_traceback():
+  code = ("from experiments import launch\n"
+          "def main(): raise ValueError('a bug')\n"
+          "launch.run(main)")
+  got = subprocess.run([sys.executable, "-c", code], cwd=_ROOT, text=True,
+                       capture_output=True, check=False)
+  assert got.returncode == 1
+  assert "Traceback" in got.stderr
+
+
+def test_results_survive_a_torn_last_line(tmp_path):
+  path = tmp_path / "results.jsonl"
+  assert results.read(path) == []
+  results.append(path, {"cell": 1})
+  results.append(path, {"cell": 2})
+  with open(path, "a") as f:
+    f.write('{"cell": 3, "emi')
+  assert results.read(path) == [{"cell": 1}, {"cell": 2}]
+  results.append(path, {"cell": 3})
+  assert results.read(path) == [{"cell": 1}, {"cell": 2}, {"cell": 3}]
+
+
+def test_results_keep_a_file_that_is_torn_from_the_start(tmp_path):
+  path = tmp_path / "results.jsonl"
+  path.write_text('{"ce')
+  assert results.read(path) == []
+  assert path.read_text() == ""
+
+
+def test_results_name_the_line_that_is_not_json(tmp_path):
+  path = tmp_path / "results.jsonl"
+  path.write_text('{"cell": 1}\nnonsense\n{"cell": 2}\n')
+  with pytest.raises(launch.UserError, match="line 2 is not JSON"):
+    results.read(path)
+
+
+def test_workdir_records_settings_and_every_start(tmp_path):
+  settings = {"prompts": 3, "trees": {"length": {"2": [[2, 2]]}}}
+  folder = results.open_workdir(tmp_path / "a" / "b", settings)
+  results.open_workdir(folder, settings)
+  record = json.loads((folder / results.RUN).read_text())
+  assert record["settings"] == settings
+  assert len(record["starts"]) == 2
+  assert {"python", "devices", "versions", "time"} <= set(record["starts"][0])
+
+
+def test_workdir_of_other_settings_is_refused(tmp_path):
+  results.open_workdir(tmp_path, {"a": {"b": 1, "c": 2}, "z": 3})
+  before = (tmp_path / results.RUN).read_text()
+  with pytest.raises(launch.UserError, match=r"a\.c=2, not of 5"):
+    results.open_workdir(tmp_path, {"a": {"b": 1, "c": 5}, "z": 4})
+  assert (tmp_path / results.RUN).read_text() == before
+
+
+def test_free_settings_may_change(tmp_path):
+  results.open_workdir(tmp_path, {"seed": 1, "lengths": [2]}, free=["lengths"])
+  results.open_workdir(tmp_path, {"seed": 1, "lengths": [3]}, free=["lengths"])
+  with pytest.raises(launch.UserError, match="seed=1, not of 2"):
+    results.open_workdir(tmp_path, {"seed": 2, "lengths": [3]},
+                         free=["lengths"])
+
+
+def test_workdir_that_is_a_file_is_a_user_error(tmp_path):
+  (tmp_path / "file").write_text("")
+  with pytest.raises(launch.UserError, match="file"):
+    results.open_workdir(tmp_path / "file", {})
+
+
+@pytest.mark.parametrize("old, new, expected", [
+    ({}, {}, None),
+    ({"a": 1}, {"a": 1}, None),
+    ({"a": 1}, {"a": 2}, ("a", 1, 2)),
+    ({"a": 1}, {}, ("a", 1, None)),
+    ({}, {"a": 1}, ("a", None, 1)),
+    ({"b": {"c": [1]}}, {"b": {"c": [2]}}, ("b.c", [1], [2])),
+    ({"b": {"c": 1}}, {"b": 3}, ("b", {"c": 1}, 3)),
+])
+def test_first_difference(old, new, expected):
+  assert results.first_difference(old, new) == expected
