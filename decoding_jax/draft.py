@@ -32,7 +32,7 @@ def grow(keys, drafter: Drafter, model: LanguageModel, params: Params,
     the root, and the other nodes that have children.
   """
   layout = drafter.layout
-  batch, size = len(length), 1 + tree_lib.num_nodes(layout)
+  size = 1 + tree_lib.num_nodes(layout)
   tree = _root(newest[:, 1], size)
   if not layout.widths:
     return tree, None
