@@ -29,6 +29,7 @@ _BUDGETS = {
     30: (((5, 6), (6, 5)),
          ((5, 1, 1, 1, 1, 1), (2, 2, 2, 2), (6, 1, 1, 1, 1))),
 }
+_SMOKE = (((3, 2),), ((2, 2),))
 
 
 def get_config(preset="default"):
@@ -78,15 +79,6 @@ def get_config(preset="default"):
   return config
 
 
-_PRESETS = {
-    "default": {},
-    "smoke": {"lengths": (2,), "budgets": (6,), "temperatures": (0.6,),
-              "prompts": 8, "max_new_tokens": 32},
-    "full": {"temperatures": (0.0, 0.3, 0.6, 1.0), "prompts": 256,
-             "max_new_tokens": 128},
-}
-
-
 def _trees(depth, shapes, branchings):
   """Methods with their sizes; a chain has as many nodes as it is deep."""
   paths = [{"num_paths": k, "depth": length} for k, length in shapes]
@@ -96,3 +88,15 @@ def _trees(depth, shapes, branchings):
       *({"name": "specinfer", **sizes} for sizes in paths),
       *({"name": "rsd_c", "branching": b} for b in branchings),
       *({"name": "rsd_s", "width": w, "depth": d} for w, d in shapes))
+
+
+_PRESETS = {
+    "default": {},
+    # Five trees of six nodes and a chain of two: one compilation each.
+    "smoke": {"lengths": (2,), "budgets": (6,), "temperatures": (0.6,),
+              "prompts": 16, "max_new_tokens": 32,
+              "trees": {"length": {"2": _trees(2, *_SMOKE)},
+                        "budget": {"6": _trees(6, *_SMOKE)}}},
+    "full": {"temperatures": (0.0, 0.3, 0.6, 1.0), "prompts": 256,
+             "max_new_tokens": 128},
+}

@@ -66,6 +66,8 @@ def plan(config):
     UserError: for a point without trees, or trees that cannot be.
   """
   launch.check_positive(config, "prompts", "prompt_length", "batch")
+  if not config.temperatures:
+    raise launch.UserError("temperatures is empty: one is needed.")
   launch.check_names("methods", config.methods)
   methods = {"autoregressive": dj.methods.autoregressive()}
   points = {}

@@ -1,0 +1,142 @@
+"""Tests of `experiments.cells.figures`, `experiments.report` and the PNGs."""
+
+import math
+
+import numpy as np
+import pytest
+
+from experiments import cells
+from experiments import figures
+from experiments import report
+
+_POINTS = {("length", 2): ["speculative(2)", "rsd_c(2-2)", "rsd_c(4-1)"],
+           ("length", 3): ["speculative(3)"],
+           ("budget", 6): ["rsd_c(2-2)"]}
+_DEPTHS = {"autoregressive": 0, "speculative(2)": 2, "speculative(3)": 3,
+           "rsd_c(2-2)": 2, "rsd_c(4-1)": 2}
+_CALLS = {"autoregressive": 30, "speculative(2)": 15, "speculative(3)": 12,
+          "rsd_c(2-2)": 10, "rsd_c(4-1)": 14}
+
+
+def _record(method, temperature, log_prob=-60.0):
+  """Four prompts of 30 tokens in two batches of a second."""
+  depth = _DEPTHS[method]
+  record = {
+      "method": method, "temperature": temperature, "depth": depth,
+      "tree_nodes": 6 if depth else 0, "emitted": [30] * 4,
+      "target_calls": [_CALLS[method] + i % 2 for i in range(4)],
+      "log_prob": [log_prob + i for i in (-1, 1, 2, -2)],
+      "accepted_by_depth": [4, *[8] * depth], "compile_seconds": 1.5,
+      "accepted_by_rank": [9, 1, 0] if depth else [],
+      "tested_by_rank": [12, 3, 0] if depth else [],
+      "seconds": [1.0, 1.5], "tokens": [60, 60], "baseline_rate": 40.0}
+  return {**record, "metrics": cells.figures(record, 0.1)}
+
+
+def _rows(temperatures=(0.5, 1.0), **log_probs):
+  records = [_record(method, t, log_probs.get(method.split("(")[0], -60.0))
+             for method in _DEPTHS for t in temperatures]
+  return report.rows(records, _POINTS, temperatures)
+
+
+def test_figures_of_a_record():
+  got = _record("rsd_c(2-2)", 1.0)["metrics"]
+  assert got["block_efficiency"][0] == pytest.approx(120 / 42, abs=1e-6)
+  low, high = got["block_efficiency"][1:]
+  assert 30 / 11 <= low < 120 / 42 < high <= 3
+  np.testing.assert_allclose(
+      got["mbsu"], np.divide(got["block_efficiency"], 1.2), atol=1e-6)
+  assert got["token_rate"] == [48, 40, 60]
+  assert got["speedup"] == [1.2, 1, 1.5]
+  assert got["log_prob"][0] == -2
+  assert got["acceptance_by_depth"] == [0.8, 0.5]
+  assert got["acceptance_by_rank"] == [0.75, 0.333333, None]
+
+
+def test_figures_of_one_batch_have_no_interval_of_speed():
+  record = {**_record("rsd_c(2-2)", 1.0), "seconds": [2.0], "tokens": [120]}
+  assert cells.figures(record, 0.1)["token_rate"] == [60, None, None]
+
+
+def test_a_cell_of_two_experiments_is_reported_in_both():
+  rows = [row for row in _rows() if row["method"] == "rsd_c(2-2)"]
+  assert [(r["experiment"], r["point"], r["temperature"]) for r in rows] == [
+      ("length", 2, 0.5), ("budget", 6, 0.5),
+      ("length", 2, 1.0), ("budget", 6, 1.0)]
+
+
+def test_best_is_chosen_by_its_metric():
+  rows = _rows()
+  for row in rows:
+    if row["method"] == "rsd_c(4-1)":
+      row["metrics"] = {**row["metrics"], "speedup": [9.0, 8.0, 10.0]}
+  chosen = {metric: report.best(rows, metric)["length", 1.0]["RSD-C"][2]
+            for metric in ("block_efficiency", "speedup")}
+  assert chosen["block_efficiency"]["method"] == "rsd_c(2-2)"
+  assert chosen["speedup"]["method"] == "rsd_c(4-1)"
+
+
+def test_sanity_agrees_when_nothing_differs():
+  assert "agrees with" in report.sanity(_rows())
+
+
+def test_sanity_tells_a_changed_law():
+  line = report.sanity(_rows(rsd_c=-75.0))
+  assert "DIFFERS FROM" in line and "rsd_c" in line
+
+
+def test_sanity_forgives_rounding():
+  rows = _rows(rsd_c=-60.0 - 1e-3)
+  assert all(row["deviation"] == 0 for row in rows)
+
+
+def test_sanity_of_one_prompt():
+  rows = [{**row, "deviation": math.nan} for row in _rows()]
+  assert "too few prompts" in report.sanity(rows)
+
+
+def test_terminal_tables():
+  text = report.terminal(_rows())
+  lines = text.splitlines()
+  assert max(map(len, lines[:-1])) <= 80
+  assert lines[0].startswith("Fixed draft length, temperature 0.5")
+  # The point where a method has no tree stays empty.
+  row = next(line for line in lines if line.startswith("  RSD-C"))
+  assert row.split() == ["RSD-C", "2.86±0.14"]
+  assert text.count("Fixed target budget") == 2
+
+
+def test_plain_table_is_aligned():
+  assert report.plain_table([["a", "bb"], ["long", "1"]]) == (
+      "a     bb\n--------\nlong   1")
+
+
+def test_summary(tmp_path):
+  report.write(tmp_path / "summary.md", _rows())
+  text = (tmp_path / "summary.md").read_text()
+  assert text.startswith("# ")
+  for heading in ("Fixed draft length, temperature 0.5",
+                  "Fixed target budget, temperature 1",
+                  "All trees, temperature 1"):
+    assert f"## {heading}\n" in text
+  assert "| 2 | RSD-C | 2.86 [2.73, 3.00] | rsd_c(2-2) |" in text
+  # Every tree once a temperature, plain decoding included.
+  assert text.count("| autoregressive | 0 | 0 |") == 2
+  assert text.count("| rsd_c(4-1) | 6 | 2 |") == 2
+  columns = {line.count("|") for line in text.split("## All trees")[1]
+             .splitlines() if line.startswith("|")}
+  assert len(columns) == 1
+  assert "nan" not in text and "None" not in text
+
+
+def test_figures_are_written(tmp_path):
+  rows = [{**row, "label": row["label"].replace("SD", "new method")}
+          for row in _rows()]
+  paths = figures.write(tmp_path, rows)
+  assert [path.name for path in paths] == [
+      "block_efficiency.png", "mbsu.png", "speedup.png"]
+  assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
+
+
+def test_nothing_to_draw(tmp_path):
+  assert figures.write(tmp_path, []) == []

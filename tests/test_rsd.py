@@ -1,0 +1,215 @@
+"""Tests of `experiments.rsd` and `experiments.generate` on a tiny pair."""
+
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+import decoding_jax as dj
+from configs import rsd as rsd_config
+from experiments import cells
+from experiments import corpus
+from experiments import launch
+from experiments import rsd
+from models import checkpoints
+from models import tokenizers
+from models import transformer
+
+_ROOT = pathlib.Path(__file__).parents[1]
+_CONFIG = '''
+from configs import rsd
+def get_config():
+  config = rsd.get_config("smoke")
+  config.update(target={target!r}, draft={draft!r}, prompts=3, batch=2,
+                prompt_length=4, max_new_tokens=6, lengths=(1,), budgets=(),
+                methods=("speculative", "rsd_s"), compilation_cache=True)
+  config.trees.length = {{"1": ({{"name": "speculative", "depth": 1}},
+                                {{"name": "rsd_s", "width": 2, "depth": 1}})}}
+  return config
+'''
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+  """Folders of an untrained target and draft."""
+  base = tmp_path_factory.mktemp("pair")
+  texts = [text for _, text in corpus.modules(corpus.HELD_OUT)[:2]]
+  tokenizer = tokenizers.train(texts, 270)
+  for seed, name in enumerate(("target", "draft")):
+    config = transformer.Config(
+        vocab_size=270, dim=8, num_layers=1, num_heads=1, num_kv_heads=1,
+        head_dim=4, hidden_dim=8, max_length=32)
+    params = transformer.init(jax.random.key(seed), config)
+    checkpoints.save(base / name, config, params, tokenizer)
+  return str(base / "target"), str(base / "draft")
+
+
+def _start(module, *arguments):
+  return subprocess.Popen(
+      [sys.executable, "-m", f"experiments.{module}", *map(str, arguments)],
+      cwd=_ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_a_killed_run_resumes_and_repeats_nothing(folders, tmp_path):
+  config, workdir = tmp_path / "config.py", tmp_path / "run"
+  config.write_text(_CONFIG.format(target=folders[0], draft=folders[1]))
+  arguments = f"--config={config}", f"--workdir={workdir}"
+  path = workdir / "results.jsonl"
+  process = _start("rsd", *arguments)
+  while process.poll() is None and not (
+      path.exists() and path.read_text().count("\n") >= 2):
+    time.sleep(0.05)
+  process.send_signal(signal.SIGKILL)
+  process.communicate()
+  first = path.read_text()
+  first = first[:first.rfind("\n") + 1]
+  with open(path, "a") as f:
+    f.write('{"method": "torn')
+
+  process = _start("rsd", *arguments)
+  output, errors = process.communicate()
+  assert process.returncode == 0, errors
+  assert path.read_text().startswith(first)
+  records = [json.loads(line) for line in path.read_text().splitlines()]
+  assert [r["method"] for r in records] == [
+      "autoregressive", "speculative(1)", "rsd_s(2x1)"]
+  for record in records:
+    assert record["emitted"] == [6, 6, 6]
+    assert len(record["seconds"]) == 2
+  assert "Fixed draft length, temperature 0.6" in output
+  for name in ("summary.md", "run.json", "block_efficiency.png", "mbsu.png",
+               "speedup.png"):
+    assert (workdir / name).stat().st_size
+
+  # Other settings may not be mixed in, and what is there stays.
+  process = _start("rsd", *arguments, "--config.seed=1")
+  _, errors = process.communicate()
+  assert process.returncode == 2
+  assert "seed=0, not of 1" in errors and len(errors.splitlines()) == 1
+  assert len(path.read_text().splitlines()) == 3
+
+
+def test_generate(folders):
+  process = _start(
+      "generate", f"--target={folders[0]}", f"--draft={folders[1]}",
+      "--prompt=import os", "--method=speculative", "--depth=1",
+      "--max_new_tokens=6")
+  output, errors = process.communicate()
+  assert process.returncode == 0, errors
+  assert output.startswith("import os")
+  last = output.splitlines()[-1]
+  assert last.startswith("speculative(1): ")
+  for part in ("target calls", "block efficiency", "tokens/s", "compiled in",
+               "mean log-probability -"):
+    assert part in last
+
+
+@pytest.mark.parametrize("method, budget, message", [
+    (dj.methods.rsd_s(300, 2), 6, "300 siblings: the vocabulary has 270"),
+    (dj.methods.rsd_s(3, 2), 0, "max_new_tokens=0"),
+    (dj.methods.rsd_s(3, 2), 100, "max_length=32"),
+])
+def test_what_generate_would_refuse_is_a_user_error(folders, method, budget,
+                                                    message):
+  pair = launch.load_pair(*folders)
+  with pytest.raises(launch.UserError, match=message):
+    launch.check(method, pair, 4, budget, dj.Sampling())
+
+
+@pytest.mark.parametrize("temperature", [-1.0, "warm"])
+def test_wrong_temperatures_are_user_errors(folders, temperature):
+  pair = launch.load_pair(*folders)
+  with pytest.raises(launch.UserError, match="temperature"):
+    launch.check(dj.methods.autoregressive(), pair, 4, 6,
+                 dj.Sampling(temperature))
+
+
+def test_pair_of_different_vocabularies(folders, tmp_path):
+  other = tokenizers.train(["spam spam spam eggs"], 265)
+  config = checkpoints.load_config(folders[1])
+  checkpoints.save(tmp_path / "draft", config,
+                   transformer.init(jax.random.key(0), config), other)
+  with pytest.raises(launch.UserError, match="different vocabularies"):
+    launch.load_pair(folders[0], str(tmp_path / "draft"))
+
+
+def test_rows_do_not_depend_on_the_batch(folders):
+  pair = launch.load_pair(*folders)
+  config = rsd_config.get_config()
+  config.update(prompts=5, prompt_length=4, max_new_tokens=6)
+  config.batch = 5
+  [(keys, prompts, lengths)] = cells.make_batches(config, pair)
+  config.batch = 2
+  parts = cells.make_batches(config, pair)
+  assert [len(p) for _, p, _ in parts] == [2, 2, 2]
+  assert lengths.tolist() == [4] * 5
+  joined = np.concatenate([p for _, p, _ in parts])
+  np.testing.assert_array_equal(joined[:5], prompts)
+  np.testing.assert_array_equal(joined[5], prompts[0])
+  data = np.concatenate([jax.random.key_data(k) for k, _, _ in parts])
+  np.testing.assert_array_equal(data[:5], jax.random.key_data(keys))
+
+
+def test_too_few_held_out_prompts_are_a_user_error(folders, monkeypatch):
+  def prompts(*_):
+    raise ValueError("only 7 lines")
+
+  monkeypatch.setattr(corpus, "prompts", prompts)
+  with pytest.raises(launch.UserError, match="only 7 lines"):
+    cells.make_batches(rsd_config.get_config(), launch.load_pair(*folders))
+
+
+def test_plan_runs_a_tree_of_two_experiments_once():
+  config = rsd_config.get_config()
+  methods, points = rsd.plan(config)
+  names = [method.name for method in methods]
+  assert names[0] == "autoregressive"
+  assert len(set(names)) == len(names)
+  assert "rsd_c(2-2)" in points["length", 2]
+  assert "rsd_c(2-2)" in points["budget", 6]
+  assert {name for part in points.values() for name in part} == set(names[1:])
+
+
+@pytest.mark.parametrize("budget", [6, 10, 14, 21, 30])
+def test_trees_of_a_budget_have_its_size(budget):
+  config = rsd_config.get_config()
+  config.update(lengths=(), budgets=(budget,))
+  methods, _ = rsd.plan(config)
+  assert len(methods) == 11
+  for method in methods[1:]:
+    assert sum(method.sampled.drafter.layout.widths) == budget
+
+
+@pytest.mark.parametrize("length", [2, 3, 4, 5])
+def test_trees_of_a_length_have_its_depth(length):
+  config = rsd_config.get_config()
+  config.update(lengths=(length,), budgets=())
+  methods, _ = rsd.plan(config)
+  for method in methods[1:]:
+    assert len(method.sampled.drafter.layout.widths) == length
+
+
+@pytest.mark.parametrize("update, message", [
+    ({"lengths": (9,)}, "length 9 has no trees; there are 2, 3, 4, 5"),
+    ({"budgets": (7,)}, "budget 7 has no trees"),
+    ({"methods": ("medusa",)}, "methods: 'medusa' is not one of"),
+    ({"batch": 0}, "batch=0"),
+    ({"prompts": -1}, "prompts=-1"),
+    ({"temperatures": ()}, "temperatures"),
+])
+def test_plan_refuses(update, message):
+  config = rsd_config.get_config()
+  config.update(update)
+  with pytest.raises(launch.UserError, match=message):
+    rsd.plan(config)
+
+
+def test_unknown_preset():
+  with pytest.raises(ValueError, match="'huge' is not one of default, smoke"):
+    rsd_config.get_config("huge")
