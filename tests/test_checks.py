@@ -1,0 +1,225 @@
+"""What does not fit is refused before a model is called."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import decoding_jax as dj
+from decoding_jax import checks, draft as draft_lib, types, verify
+
+V = 4
+
+
+def _refuse(*args):
+  raise AssertionError("A model was called.")
+
+
+# No check may get as far as calling it.
+UNTOUCHED = types.LanguageModel(_refuse, _refuse, V, max_length=8)
+METHOD = dj.methods.rsd_s(2, 2)
+ARGUMENTS = dict(
+    prompts=np.ones((2, 3), np.int32), prompt_lengths=np.array([3, 1]),
+    method=METHOD, target=UNTOUCHED, target_params=None, draft=UNTOUCHED,
+    draft_params=None, max_new_tokens=5)
+
+
+def generate(key=None, **changes):
+  arguments = {**ARGUMENTS, **changes}
+  key = jax.random.key(0) if key is None else key
+  return dj.generate(key, arguments.pop("prompts"),
+                     arguments.pop("prompt_lengths"), **arguments)
+
+
+def refused(words, **changes):
+  with pytest.raises(ValueError) as error:
+    generate(**changes)
+  for word in words:
+    assert word in str(error.value)
+
+
+def test_control_what_fits_reaches_the_models():
+  with pytest.raises(AssertionError, match="A model was called"):
+    generate()
+
+
+@pytest.mark.parametrize("prompts, lengths, words", [
+    (np.ones((2, 3)), [3, 1], ["prompts", "(2, 3)", "float32"]),
+    (np.ones(3, int), [3], ["prompts", "(3,)", "2 axes"]),
+    (np.ones((2, 3), int), [3.0, 1.0], ["prompt_lengths", "float32"]),
+    (np.ones((2, 3), int), [[3, 1]], ["prompt_lengths", "(1, 2)", "1 axes"]),
+    (np.ones((2, 3), int), [3, 1, 2], ["(2, 3)", "(3,)", "[B, P] and [B]"]),
+    (np.ones((0, 3), int), np.ones(0, int), ["(0, 3)", "neither empty"]),
+    (np.ones((2, 0), int), [1, 1], ["(2, 0)", "neither empty"]),
+    (np.ones((2, 3), int), [3, 0], ["prompt_lengths[1]=0", "1 to 3"]),
+    (np.ones((2, 3), int), [4, 1], ["prompt_lengths[0]=4", "1 to 3"]),
+    (np.ones((2, 3), int), [3, -1], ["prompt_lengths[1]=-1"]),
+    ([[1, 2, 3], [1, 2, 4]], [3, 3], ["prompts[1, 2]=4", "0 to 3"]),
+    ([[1, -1, 3], [1, 2, 2]], [3, 3], ["prompts[0, 1]=-1", "0 to 3"]),
+])
+def test_prompts(prompts, lengths, words):
+  refused(words, prompts=np.asarray(prompts), prompt_lengths=np.asarray(lengths))
+
+
+def test_padding_may_be_anything():
+  prompts = jnp.array([[1, 2, -1], [3, 99, -7]])
+  checks.check_prompts(prompts, jnp.array([2, 1]), V)
+
+
+def test_values_of_traced_prompts_are_not_looked_at():
+  @jax.jit
+  def run(prompts, lengths):
+    checks.check_prompts(prompts, lengths, V)
+    return prompts.sum()
+
+  assert run(jnp.array([[99]]), jnp.array([7])) == 99
+  with pytest.raises(ValueError, match="float32"):
+    run(jnp.array([[1.0]]), jnp.array([1]))
+
+
+def test_a_drafting_method_needs_a_drafter():
+  refused(["draft=None", "rsd_s(2x2)"], draft=None)
+
+
+def test_the_baseline_needs_no_drafter():
+  checks.check_models(dj.methods.autoregressive(), UNTOUCHED, None)
+
+
+@pytest.mark.parametrize("method", [
+    dj.methods.rsd_c((2, 5)), dj.methods.rsd_s(5, 1),
+    dj.methods.specinfer(5, 1), dj.methods.spectr(5, 2)], ids=lambda m: m.name)
+def test_more_siblings_than_tokens(method):
+  refused([method.name, "5 siblings", "4 tokens"], method=method)
+
+
+def test_as_many_siblings_as_tokens_are_allowed():
+  checks.check_models(dj.methods.rsd_s(4, 2), UNTOUCHED, UNTOUCHED)
+
+
+def test_vocabularies_must_be_equal():
+  refused(["draft.vocab_size=5", "target.vocab_size=4"],
+          draft=UNTOUCHED._replace(vocab_size=5))
+
+
+@pytest.mark.parametrize("budget", [0, -3, 2.0, None])
+def test_the_budget_is_a_positive_integer(budget):
+  refused([f"max_new_tokens={budget!r}"], max_new_tokens=budget)
+
+
+@pytest.mark.parametrize("name", ["target", "draft"])
+def test_positions_must_suffice(name):
+  roomy = UNTOUCHED._replace(max_length=0)
+  words = ["width 3", "max_new_tokens=6", "9 positions", f"the {name} has",
+           "max_length=8"]
+  others = {"target": roomy, "draft": roomy, name: UNTOUCHED}
+  refused(words, max_new_tokens=6, **others)
+
+
+def test_all_positions_may_be_used():
+  checks.check_budget(3, 5, UNTOUCHED, UNTOUCHED)
+  checks.check_budget(3, 500, UNTOUCHED._replace(max_length=0), None)
+
+
+@pytest.mark.parametrize("eos_id", [-1, 4])
+def test_eos_is_a_token(eos_id):
+  refused([f"eos_id={eos_id}", "0 to 3"], eos_id=eos_id)
+
+
+@pytest.mark.parametrize("eos_id", [None, 0, 3])
+def test_eos_may_be_any_token_or_none(eos_id):
+  checks.check_eos(eos_id, V)
+
+
+@pytest.mark.parametrize("name", ["sampling", "draft_sampling"])
+@pytest.mark.parametrize("arguments, words", [
+    (dict(temperature=-0.5), ["temperature=-0.5"]),
+    (dict(temperature=float("inf")), ["temperature=inf"]),
+    (dict(temperature=float("nan")), ["temperature=nan"]),
+    (dict(temperature=np.ones(3)), ["temperature", "(3,)", "2 rows"]),
+    (dict(top_k=-1), ["top_k=-1"]),
+    (dict(top_k=2.0), ["top_k=2.0"]),
+    (dict(top_p=0.0), ["top_p=0.0"]),
+    (dict(top_p=1.5), ["top_p=1.5"]),
+    (dict(top_p=float("nan")), ["top_p=nan"]),
+    (dict(top_p=np.ones((2, 1))), ["top_p", "(2, 1)"]),
+    (dict(token_mask=np.ones(V)), ["token_mask", "float32"]),
+    (dict(token_mask=np.ones(3, bool)), ["token_mask", "(3,)", "(4,)"]),
+    (dict(token_mask=np.array([[1] * 4, [0] * 4], bool)),
+     ["token_mask", "forbids every token"]),
+], ids=str)
+def test_sampling(name, arguments, words):
+  refused([name, *words], **{name: dj.Sampling(**arguments)})
+
+
+@pytest.mark.parametrize("shape", [(1,), (3,), (2, 1)])
+def test_keys_are_one_or_one_a_row(shape):
+  refused([f"key has shape {shape}", "2 rows"],
+          key=jax.random.split(jax.random.key(0), shape))
+
+
+@pytest.mark.parametrize("make, word", [
+    (lambda: dj.methods.speculative(0), "depth=0"),
+    (lambda: dj.methods.speculative(1.5), "depth=1.5"),
+    (lambda: dj.methods.rsd_c(()), "depth of branching=0"),
+    (lambda: dj.methods.rsd_c((2, 0)), "branching=0"),
+    (lambda: dj.methods.rsd_c([2, -1]), "branching=-1"),
+    (lambda: dj.methods.rsd_s(0, 2), "width=0"),
+    (lambda: dj.methods.rsd_s(2, 0), "depth=0"),
+    (lambda: dj.methods.specinfer(0, 1), "num_paths=0"),
+    (lambda: dj.methods.specinfer(1, 0), "depth=0"),
+    (lambda: dj.methods.spectr(-2, 1), "num_paths=-2"),
+    (lambda: dj.methods.spectr(1, -2), "depth=-2"),
+])
+def test_sizes_of_methods(make, word):
+  with pytest.raises(ValueError, match=word):
+    make()
+
+
+def test_equal_sizes_are_the_same_method():
+  """Otherwise each call of a method would be compiled anew."""
+  assert dj.methods.rsd_c([2, 1]) is dj.methods.rsd_c((2, 1))
+  assert dj.methods.rsd_s(2, 2) is METHOD
+  assert dj.methods.speculative(2) is dj.methods.speculative(2)
+
+
+WITHOUT, WITH = draft_lib.gumbel_top_k((2,)), draft_lib.iid_paths(2, 1)
+BEAM, CHAIN = draft_lib.stochastic_beam(2, 1), draft_lib.gumbel_top_k((1, 1))
+TOP, TOP_BEAM = draft_lib.top_k((2,)), draft_lib.top_beam(2, 1)
+RULES = {"with": verify.recursive(True), "without": verify.recursive(False),
+         "k_seq": verify.k_seq(), "match": verify.match()}
+
+
+@pytest.mark.parametrize("drafter, rule, words", [
+    (TOP, "with", "Drafter.sampled=False, Verifier.sampled=True"),
+    (TOP, "without", "Drafter.sampled=False, Verifier.sampled=True"),
+    (TOP, "k_seq", "Drafter.sampled=False, Verifier.sampled=True"),
+    (TOP_BEAM, "without", "Drafter.sampled=False, Verifier.sampled=True"),
+    (draft_lib.top_k((1,)), "without", "Drafter.sampled=False"),
+    (WITHOUT, "with", "Drafter.replacement=False, Verifier.replacement=True"),
+    (WITHOUT, "k_seq", "Drafter.replacement=False, Verifier.replacement=True"),
+    (BEAM, "with", "Drafter.replacement=False, Verifier.replacement=True"),
+    (WITH, "without", "Drafter.replacement=True, Verifier.replacement=False"),
+])
+def test_wrong_pairs_are_refused(drafter, rule, words):
+  with pytest.raises(ValueError, match=words):
+    dj.pair(drafter, RULES[rule])
+
+
+@pytest.mark.parametrize("drafter, rule", [
+    (WITHOUT, "without"), (BEAM, "without"), (WITH, "with"), (WITH, "k_seq"),
+    # Of one child there is nothing to replace.
+    (CHAIN, "with"), (CHAIN, "without"), (CHAIN, "k_seq"),
+    (draft_lib.iid_paths(1, 2), "without"),
+    (WITHOUT, "match"), (WITH, "match"), (TOP, "match"), (TOP_BEAM, "match"),
+])
+def test_right_pairs_are_not(drafter, rule):
+  assert dj.pair(drafter, RULES[rule]) == dj.Pair(drafter, RULES[rule])
+
+
+def test_all_methods_draft_equally_deep_at_all_temperatures():
+  for method in (dj.methods.autoregressive(), METHOD, dj.methods.rsd_c((2, 1)),
+                 dj.methods.speculative(3), dj.methods.spectr(2, 3),
+                 dj.methods.specinfer(3, 2)):
+    assert method.sampled.drafter.layout == method.greedy.drafter.layout
+    assert method.sampled.drafter.sampled and method.sampled.verifier.sampled
+    assert not method.greedy.verifier.sampled
