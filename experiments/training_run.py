@@ -48,6 +48,9 @@ def check(config) -> None:
                "eval_windows", "checkpoint_every"):
     if config[name] < 1:
       raise ValueError(f"config.{name}={config[name]} must be at least 1.")
+  if not 0 <= config.warmup_steps < config.steps:
+    raise ValueError(f"config.warmup_steps={config.warmup_steps} must be at "
+                     f"least 0 and less than config.steps={config.steps}.")
   for name in ("loss", "final_loss"):
     if config[name] not in losses.DISTILLATION:
       raise ValueError(f"config.{name}={config[name]!r} is not one of "

@@ -16,11 +16,21 @@ import pytest
 from configs import train as configs
 from experiments import launch
 from experiments import train
+from experiments import trainer
 from models import checkpoints
 from models import presets
 
 ROOT = pathlib.Path(__file__).parent.parent
 STEPS = 6
+
+
+@pytest.fixture(name="compiled", scope="module", autouse=True)
+def _compiled(tmp_path_factory):
+  """All runs here are the same program: it is compiled once."""
+  folder = tmp_path_factory.mktemp("compiled")
+  launch.cache_compilations(folder)
+  yield folder
+  jax.config.update("jax_compilation_cache_dir", None)
 
 
 @pytest.fixture(name="source", scope="module")
@@ -110,11 +120,14 @@ def _command(config_name, **overrides):
           f"--config=configs/train.py:{config_name}", *flags]
 
 
-def test_killed(source, undisturbed, tmp_path):
+def test_killed(source, undisturbed, tmp_path, compiled):
   """SIGKILL as soon as the first checkpoint is there, whatever runs then."""
   process = subprocess.Popen(
       _command("smoke", **_overrides(source, tmp_path)), cwd=ROOT,
-      env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.DEVNULL)
+      env={**os.environ, "PYTHONPATH": str(ROOT),
+           "JAX_COMPILATION_CACHE_DIR": str(compiled),
+           "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"},
+      stderr=subprocess.DEVNULL)
   try:
     while not (tmp_path / "work" / "checkpoints" / "2").exists():
       assert process.poll() is None
@@ -132,7 +145,8 @@ def test_distillation(source, undisturbed, tmp_path, monkeypatch):
   monkeypatch.setitem(presets.PRESETS, "small", small)
   config = _config(
       source, tmp_path, preset="small", teacher=str(undisturbed / "export"),
-      tokenizer=str(undisturbed / "export"), sample_fraction=0.5,
+      tokenizer=str(undisturbed / "export"), loss="total_variation",
+      sample_fraction=0.5,
       sample_rows=5, sample_length=20, sample_prompt=4, sample_batch=4)
   metadata = train.train(config)
   assert 0 < metadata["overlap"] < 1
@@ -144,10 +158,17 @@ def test_distillation(source, undisturbed, tmp_path, monkeypatch):
   train.train(config)
 
 
+def test_the_loss_changes_on_the_way(source, tmp_path):
+  config = _config(source, tmp_path, loss="reverse_kl", final_loss_from=0.5)
+  names = [trainer.loss_at(config, step) for step in range(STEPS)]
+  assert names == ["reverse_kl"] * 3 + ["total_variation"] * 3
+
+
 @pytest.mark.parametrize("field, value, message", [
     ("preset", "huge", "config.preset='huge' is not one of"),
     ("loss", "l2", "config.loss='l2' is not one of ['forward_kl'"),
     ("steps", 0, "config.steps=0 must be at least 1"),
+    ("warmup_steps", STEPS, "config.warmup_steps=6 must be at least 0"),
     ("workdir", "", "config.workdir='' must name a folder"),
     ("windows", (5000,), "config.windows=(5000,) must be lengths from 1 to"),
     ("windows", (900,), "must be shorter than the splits of the corpus"),
