@@ -11,14 +11,14 @@ number of nodes that the target scores.
 import ml_collections
 
 # Draft length -> (paths or beam) x length of SpecTr, SpecInfer and RSD-S, and
-# branching of RSD-C. (2, 1, ...) and (4, 1, ...) have as many nodes as 2 and 4
-# paths of that length.
+# branching of RSD-C. Two sizes a length, equal for all of these methods: 6 and
+# 14, 6 and 21, 8 and 28, 10 and 30 nodes. Most are trees of a budget as well,
+# which spares their compilation.
 _LENGTHS = {
-    2: (((2, 2), (4, 2)), ((2, 1), (2, 2), (4, 1))),
-    3: (((2, 3), (4, 3)), ((2, 1, 1), (2, 2, 2), (4, 1, 1))),
-    4: (((2, 4), (4, 4)), ((2, 1, 1, 1), (2, 2, 2, 2), (4, 1, 1, 1))),
-    5: (((2, 5), (4, 5)),
-        ((2, 1, 1, 1, 1), (2, 2, 2, 2, 2), (4, 1, 1, 1, 1))),
+    2: (((3, 2), (7, 2)), ((3, 1), (2, 2), (7, 1))),
+    3: (((2, 3), (7, 3)), ((2, 1, 1), (3, 2, 2), (7, 1, 1))),
+    4: (((2, 4), (7, 4)), ((2, 1, 1, 1), (4, 2, 1, 1), (7, 1, 1, 1))),
+    5: (((2, 5), (6, 5)), ((2, 1, 1, 1, 1), (6, 1, 1, 1, 1))),
 }
 # Nodes -> the same; all trees of a row have that many.
 _BUDGETS = {

@@ -94,9 +94,10 @@ def sanity(rows_):
   limit = statistics.NormalDist().inv_cdf(1 - _FALSE_ALARM / 2 / len(cells))
   (method, temperature), worst = max(cells.items(), key=lambda x: abs(x[1]))
   verdict = "agrees with" if abs(worst) < limit else "DIFFERS FROM"
-  return (f"Log-probability of the output {verdict} autoregressive decoding: of "
-          f"{len(cells)} cells the furthest, {method} at T={temperature:g}, is "
-          f"{worst:+.1f} standard errors away ({limit:.1f} allowed).")
+  return (
+      f"Log-probability of the output {verdict} autoregressive decoding: of "
+      f"{len(cells)} cells the furthest, {method} at T={temperature:g}, is "
+      f"{worst:+.1f} standard errors away ({limit:.1f} allowed).")
 
 
 def terminal(rows_):

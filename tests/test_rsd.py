@@ -191,8 +191,14 @@ def test_trees_of_a_length_have_its_depth(length):
   config = rsd_config.get_config()
   config.update(lengths=(length,), budgets=())
   methods, _ = rsd.plan(config)
+  sizes = {}
   for method in methods[1:]:
-    assert len(method.sampled.drafter.layout.widths) == length
+    widths = method.sampled.drafter.layout.widths
+    assert len(widths) == length
+    sizes.setdefault(method.name.split("(")[0], set()).add(sum(widths))
+  # Methods are compared at equal sizes, but for the chain.
+  assert sizes.pop("speculative") == {length}
+  assert len(set(map(frozenset, sizes.values()))) == 1
 
 
 @pytest.mark.parametrize("update, message", [
