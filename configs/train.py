@@ -67,7 +67,8 @@ def _draft():
       preset="python-draft", tokenizer="models/pretrained/python-target",
       workdir="runs/python-draft", export="models/pretrained/python-draft",
       teacher="models/pretrained/python-target",
-      steps=4000, windows=(256,), learning_rate=4e-3)
+      steps=5000, learning_rate=4e-3, sample_fraction=0.5, sample_rows=1024,
+      final_loss_from=0.4)
 
 
 def _smoke():

@@ -8,6 +8,6 @@ PRESETS = {
         vocab_size=2000, dim=192, num_layers=7, num_heads=6, num_kv_heads=3,
         head_dim=32, hidden_dim=512, max_length=1024),
     "python-draft": transformer.Config(
-        vocab_size=2000, dim=96, num_layers=1, num_heads=3, num_kv_heads=3,
-        head_dim=32, hidden_dim=320, max_length=1024),
+        vocab_size=2000, dim=96, num_layers=2, num_heads=3, num_kv_heads=3,
+        head_dim=32, hidden_dim=192, max_length=1024),
 }
