@@ -49,7 +49,8 @@ def get_config(preset="default"):
       prompt_length, max_new_tokens: tokens.
       batch: rows decoded together; one batch is the unit of time.
       seed: of prompts, tokens and bootstrap.
-      compilation_cache: whether compiled programs are kept in the workdir.
+      compilation_cache: whether compiled programs are kept in the workdir, for
+        a run that was killed; what is reported of them is then loading time.
       trees: experiment -> point -> methods with their sizes.
   """
   if preset not in _PRESETS:
@@ -69,7 +70,7 @@ def get_config(preset="default"):
       "max_new_tokens": 64,
       "batch": 8,
       "seed": 0,
-      "compilation_cache": False,
+      "compilation_cache": True,
       "trees": {
           "length": {str(n): _trees(n, *_LENGTHS[n]) for n in _LENGTHS},
           "budget": {str(n): _trees(n, *_BUDGETS[n]) for n in _BUDGETS},

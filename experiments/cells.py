@@ -136,7 +136,7 @@ def figures(record, parameter_ratio, seed=0):
       "block_efficiency": efficiency,
       "mbsu": efficiency * cost,
       "token_rate": rate,
-      "speedup": rate / record["baseline_rate"],
+      "token_rate_ratio": rate / record["baseline_rate"],
       "log_prob": _interval(record["log_prob"], record["emitted"], seed),
       "acceptance_by_depth": metrics.acceptance_by_depth(
           [record["accepted_by_depth"]]),

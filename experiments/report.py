@@ -8,7 +8,7 @@ from decoding_jax import metrics
 TITLES = {"length": "Fixed draft length", "budget": "Fixed target budget"}
 POINTS = {"length": "draft length", "budget": "nodes scored a target call"}
 METRICS = {"block_efficiency": "block efficiency", "mbsu": "MBSU",
-           "speedup": "token rate / autoregressive"}
+           "token_rate_ratio": "token rate x AR"}
 LABELS = {"speculative": "SD", "spectr": "SpecTr", "specinfer": "SpecInfer",
           "rsd_c": "RSD-C", "rsd_s": "RSD-S"}
 # Log-probabilities of a token that differ by less differ by rounding.
@@ -199,9 +199,13 @@ _HEAD = ["tree", "nodes", "depth", *METRICS.values(), "tokens/s",
 _NOTE = """\
 Figures with 95 % bootstrap intervals: over prompts, and over batches for token
 rates. The tree of a figure is the best of its method for that figure; all trees
-follow. Block efficiency: tokens a target call. MBSU: block efficiency over
-1 + depth x parameters of the draft / parameters of the target. Token rates
-exclude compilation; autoregressive decoding was timed before and after each
-cell. Standard errors: how far the mean log-probability of the output is from
-that of autoregressive decoding; the target's law being kept, it is noise.
-Settings and environment: run.json."""
+follow.
+
+- Block efficiency: tokens a target call.
+- MBSU: block efficiency / (1 + depth x draft parameters / target parameters).
+- Token rate x AR: relative to autoregressive decoding, which was timed before
+  and after each tree. Compilation is excluded.
+- Standard errors: how far the mean log-probability of the output is from that
+  of autoregressive decoding. All methods keep the target's law, so it is noise.
+
+Settings and environment: run.json. Counts of each prompt: results.jsonl."""

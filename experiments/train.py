@@ -95,9 +95,9 @@ def _train(config, run, evaluate):
 
 def _steps(config, run, state, evaluate):
   """Yields (step, state) whenever the state is to be saved."""
-  start, clock, tokens = int(state.step), time.monotonic(), 0
   update = training_run.updates(config, run)
   written = training_run.teacher_samples(config, run)
+  start, clock, tokens = int(state.step), time.monotonic(), 0
   with tqdm.tqdm(total=config.steps, initial=start, unit="step",
                  dynamic_ncols=True) as bar:
     for step in range(start + 1, config.steps + 1):

@@ -47,7 +47,7 @@ def test_figures_of_a_record():
   np.testing.assert_allclose(
       got["mbsu"], np.divide(got["block_efficiency"], 1.2), atol=1e-6)
   assert got["token_rate"] == [48, 40, 60]
-  assert got["speedup"] == [1.2, 1, 1.5]
+  assert got["token_rate_ratio"] == [1.2, 1, 1.5]
   assert got["log_prob"][0] == -2
   assert got["acceptance_by_depth"] == [0.8, 0.5]
   assert got["acceptance_by_rank"] == [0.75, 0.333333, None]
@@ -69,11 +69,11 @@ def test_best_is_chosen_by_its_metric():
   rows = _rows()
   for row in rows:
     if row["method"] == "rsd_c(4-1)":
-      row["metrics"] = {**row["metrics"], "speedup": [9.0, 8.0, 10.0]}
+      row["metrics"] = {**row["metrics"], "token_rate_ratio": [9.0, 8.0, 10.0]}
   chosen = {metric: report.best(rows, metric)["length", 1.0]["RSD-C"][2]
-            for metric in ("block_efficiency", "speedup")}
+            for metric in ("block_efficiency", "token_rate_ratio")}
   assert chosen["block_efficiency"]["method"] == "rsd_c(2-2)"
-  assert chosen["speedup"]["method"] == "rsd_c(4-1)"
+  assert chosen["token_rate_ratio"]["method"] == "rsd_c(4-1)"
 
 
 def test_sanity_agrees_when_nothing_differs():
@@ -134,7 +134,7 @@ def test_figures_are_written(tmp_path):
           for row in _rows()]
   paths = figures.write(tmp_path, rows)
   assert [path.name for path in paths] == [
-      "block_efficiency.png", "mbsu.png", "speedup.png"]
+      "block_efficiency.png", "mbsu.png", "token_rate_ratio.png"]
   assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
 
 

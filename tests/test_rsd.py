@@ -84,7 +84,7 @@ def test_a_killed_run_resumes_and_repeats_nothing(folders, tmp_path):
     assert len(record["seconds"]) == 2
   assert "Fixed draft length, temperature 0.6" in output
   for name in ("summary.md", "run.json", "block_efficiency.png", "mbsu.png",
-               "speedup.png"):
+               "token_rate_ratio.png"):
     assert (workdir / name).stat().st_size
 
   # Other settings may not be mixed in, and what is there stays.
