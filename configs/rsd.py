@@ -48,7 +48,7 @@ def get_config(preset="default"):
       prompts: held-out prompts.
       prompt_length, max_new_tokens: tokens.
       batch: rows decoded together; one batch is the unit of time.
-      seed: of prompts, tokens and bootstrap.
+      seed: of prompts and tokens.
       compilation_cache: whether compiled programs are kept in the workdir, for
         a run that was killed; what is reported of them is then loading time.
       trees: experiment -> point -> methods with their sizes.

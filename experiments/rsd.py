@@ -78,7 +78,8 @@ def plan(config):
       if str(point) not in trees:
         raise launch.UserError(f"{experiment} {point!r} has no trees; "
                                f"there are {', '.join(trees)}.")
-      built = [launch.method(spec) for spec in trees[str(point)]
+      built = [launch.method(spec) for spec in trees[str(point)]]
+      built = [method for spec, method in zip(trees[str(point)], built)
                if spec["name"] in config.methods]
       methods.update({method.name: method for method in built})
       points[experiment, point] = [method.name for method in built]
@@ -101,7 +102,7 @@ def measure(config, pair, methods, batches, path):
   records = results.read(path)
   done = {(r["method"], r["temperature"]) for r in records}
   todo = [(method, temperature) for method in methods
-          for temperature in config.temperatures
+          for temperature in dict.fromkeys(config.temperatures)
           if (method.name, temperature) not in done]
   first_calls = {}
   with tqdm.tqdm(todo, unit="cell", dynamic_ncols=True) as bar:

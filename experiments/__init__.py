@@ -1,0 +1,1 @@
+"""Mains, run as `python -m experiments.<name>`, and what they share."""
