@@ -70,8 +70,9 @@ def perturbed(key, log_probs, beam: Beam, width: int):
       keys, beam.log_probs[:, None] + log_probs, size)
   totals = beam.log_probs[:, None] + jnp.take_along_axis(
       log_probs, tokens, axis=-1)
-  scores = sampling.truncate_gumbel(gumbels, gumbels[:, :1],
-                                    beam.scores[:, None])
+  # Not gumbels[:, :1]: XLA would make a full sort of a top-k that is sliced.
+  peak = gumbels.max(axis=-1, keepdims=True)
+  scores = sampling.truncate_gumbel(gumbels, peak, beam.scores[:, None])
   return _keep(width, tokens, totals, scores)
 
 

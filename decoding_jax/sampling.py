@@ -116,7 +116,8 @@ def log_law(warp_: Warp, logits):
     return jnp.where(jnp.arange(logits.shape[-1]) == best, 0.0, -jnp.inf)
   logits = logits / warp_.temperature
   if warp_.top_k:
-    lowest = jax.lax.top_k(logits, warp_.top_k)[0][..., -1:]
+    # Not [..., -1:]: XLA would make a full sort of a top-k that is sliced.
+    lowest = jax.lax.top_k(logits, warp_.top_k)[0].min(-1, keepdims=True)
     logits = jnp.where(logits >= lowest, logits, -jnp.inf)
   log_probs = jax.nn.log_softmax(logits)
   if warp_.top_p is not None:
