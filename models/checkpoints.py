@@ -43,6 +43,8 @@ def save(folder, config: transformer.Config, params: types.Params,
     checkpointer.save(partial / PARAMS, params)
   if jax.process_index():
     return
+  # It says where the folder was written; only object stores read it.
+  (partial / PARAMS / "commit_success.txt").unlink(missing_ok=True)
   _write_json(partial / CONFIG,
               {"format": FORMAT, **dataclasses.asdict(config)})
   if metadata is not None:

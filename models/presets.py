@@ -4,7 +4,7 @@ from models import transformer
 
 PRESETS = {
     # The shipped pair; its tokenizer has 2,000 entries. Trained on windows of
-    # up to 256 tokens: the loss is flat up to position 320 and rises behind.
+    # up to 256 tokens: the loss is flat up to position 320 and rises after it.
     "python-target": transformer.Config(
         vocab_size=2000, dim=192, num_layers=7, num_heads=6, num_kv_heads=3,
         head_dim=32, hidden_dim=512, max_length=320),

@@ -57,6 +57,11 @@ def test_one_folder_holds_everything(tmp_path, params):
   assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
+def test_does_not_tell_where_it_was_written(folder):
+  for path in folder.rglob("*"):
+    assert path.is_dir() or str(folder.parent).encode() not in path.read_bytes()
+
+
 def test_replaces_an_older_model(folder, params):
   changed = jax.tree.map(lambda x: x + 1, params)
   checkpoints.save(folder, CONFIG, changed)
