@@ -85,7 +85,7 @@ class Linear(nn.Module):
   def __call__(self, x):
     kernel = self.param("kernel", _INIT, (self.features, x.shape[0]),
                         self.dtype)
-    y = kernel @ x
+    y = _matmul(kernel, x).astype(x.dtype)
     if self.bias:
       y += self.param("bias", nn.initializers.zeros, (self.features, 1),
                       self.dtype)
@@ -228,7 +228,7 @@ class Decoder(nn.Module):
     x = _NORMS[cfg.norm](cfg, name="norm")(x)
     head = embedding if cfg.tie_embeddings else self.param(
         "head", _INIT, (cfg.vocab_size, cfg.dim), dtype)
-    logits = jnp.matmul(head, x, preferred_element_type=jnp.float32)
+    logits = _matmul(head, x)
     # Without the barrier the transposition changes the layout of the whole
     # program on a CPU, which then runs several times slower.
     logits = jax.lax.optimization_barrier(logits).T
@@ -267,6 +267,7 @@ class Scanned(nn.Module):
     return x, types.Block((keys,), (values,))
 
 
+_COLUMNS = (1, 4, 8, 16)
 _INIT = nn.initializers.normal(0.02)
 _NORMS = {"rms": RMSNorm, "layer": LayerNorm}
 _FEED_FORWARDS = {"swiglu": SwiGLU, "relu": ReLU}
@@ -326,6 +327,19 @@ def init(key, config: Config) -> types.Params:
 def num_params(params: types.Params) -> int:
   """Number of scalars in a tree of parameters."""
   return sum(x.size for x in jax.tree.leaves(params))
+
+
+def _matmul(kernel, x):
+  """`[out, in] @ [in, n]` in float32, over a round number of columns.
+
+  On a CPU the product with 7, 13 or 31 columns takes a third longer than that
+  with 8, 16 or 32; elsewhere a few columns more cost nothing.
+  """
+  columns = x.shape[1]
+  size = next((n for n in _COLUMNS if n >= columns),
+              -(-columns // _COLUMNS[-1]) * _COLUMNS[-1])
+  x = jnp.pad(x, ((0, 0), (0, size - columns)))
+  return jnp.matmul(kernel, x, preferred_element_type=jnp.float32)[:, :columns]
 
 
 def _linear(config):
