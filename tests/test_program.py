@@ -1,0 +1,58 @@
+"""What the compiler makes of a generation: read from the compiled program."""
+
+import importlib
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import decoding_jax as dj
+from decoding_jax import sampling
+from models import transformer
+
+generate = importlib.import_module("decoding_jax.generate")
+
+# A size that no other axis has.
+VOCAB = 211
+CONFIG = transformer.Config(
+    vocab_size=VOCAB, dim=16, num_layers=1, num_heads=2, num_kv_heads=1,
+    head_dim=8, hidden_dim=32, max_length=64)
+
+
+def compiled(method):
+  """The optimised program of a generation with top-k and top-p."""
+  model = transformer.language_model(CONFIG)
+  params = transformer.init(jax.random.key(0), CONFIG)
+  warp = sampling.warp(dj.Sampling(0.8, top_k=7, top_p=0.9), 2, VOCAB)
+  keys = jax.random.split(jax.random.key(0), 2)
+  return generate._generate.lower(
+      method.sampled, model, model, 8, keys, jnp.zeros((2, 5), jnp.int32),
+      jnp.full(2, 5), params, params, warp, warp,
+      jnp.int32(0)).compile().as_text()
+
+
+def sorts_vocabulary(program):
+  return any(re.search(rf"\b{VOCAB}\b", line.split("metadata")[0])
+             for line in program.splitlines()
+             if re.search(r"\bsort\(", line))
+
+
+@pytest.mark.parametrize(
+    "method", [dj.methods.rsd_c((2, 2)), dj.methods.rsd_s(3, 2),
+               dj.methods.spectr(2, 2)], ids=lambda method: method.name)
+def test_vocabulary_is_never_sorted(method):
+  program = compiled(method)
+  assert f",{VOCAB}]" in program
+  assert not sorts_vocabulary(program)
+  assert "callback" not in program
+
+
+def test_control_sliced_top_k_is_a_sort():
+  """The trap that the library steps around, and the test must see."""
+  def best(x):
+    values, tokens = jax.lax.top_k(x, 3)
+    return values[:, :1], values, tokens
+
+  program = jax.jit(best).lower(jnp.zeros((2, VOCAB))).compile().as_text()
+  assert sorts_vocabulary(program)
