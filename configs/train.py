@@ -79,8 +79,8 @@ def _draft():
 
 def _smoke():
   return dict(
-      preset="python-draft", tokenizer="runs/tokenizer",
-      workdir="runs/smoke", export="runs/smoke/export",
+      preset="smoke", tokenizer="runs/tokenizer", workdir="runs/smoke",
+      export="runs/smoke/export",
       steps=20, warmup_steps=2, batch_tokens=256, windows=(64,), log_every=1,
       eval_every=10, eval_windows=4, checkpoint_every=5)
 

@@ -11,4 +11,8 @@ PRESETS = {
     "python-draft": transformer.Config(
         vocab_size=2000, dim=96, num_layers=2, num_heads=3, num_kv_heads=3,
         head_dim=32, hidden_dim=192, max_length=320),
+    # Trained in seconds, to see that everything works.
+    "smoke": transformer.Config(
+        vocab_size=2000, dim=32, num_layers=1, num_heads=2, num_kv_heads=1,
+        head_dim=16, hidden_dim=64, max_length=320),
 }

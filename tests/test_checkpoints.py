@@ -32,7 +32,7 @@ def _folder(tmp_path, params):
 
 
 def _logits(lm, params):
-  return losses.causal_logits(lm, params, TOKENS)
+  return jax.jit(losses.causal_logits, static_argnums=0)(lm, params, TOKENS)
 
 
 def _edit(folder, **fields):
