@@ -80,7 +80,7 @@ def plan(config):
                                f"there are {', '.join(trees)}.")
       built = [launch.method(spec) for spec in trees[str(point)]]
       built = [method for spec, method in zip(trees[str(point)], built)
-               if spec["name"] in config.methods]
+               if spec["name"] in (config.methods or [spec["name"]])]
       methods.update({method.name: method for method in built})
       points[experiment, point] = [method.name for method in built]
   return list(methods.values()), points
