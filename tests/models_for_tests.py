@@ -44,17 +44,20 @@ class Models(NamedTuple):
 
 
 @functools.lru_cache(maxsize=None)
-def random_model(config, seed=0):
-  """A transformer of random parameters, none of them 0 or 1."""
+def random_model(config, seed=3):
+  """A transformer of random parameters, none of them 0 or 1.
+
+  The layers are scaled up, else each token would be followed by itself.
+  """
   shapes = jax.eval_shape(
       lambda: transformer.init(jax.random.key(0), config))
   rng = np.random.default_rng(seed)
 
   def draw(path, leaf):
     noise = rng.standard_normal(leaf.shape)
-    scaled = {"kernel": noise / np.sqrt(leaf.shape[-1]),
+    scaled = {"kernel": 2.5 * noise / np.sqrt(leaf.shape[-1]),
               "scale": 1 + noise / 4, "bias": noise / 4,
-              "embedding": noise / 2, "head": noise / 2, "positions": noise}
+              "embedding": noise / 2, "head": noise / 2, "positions": 3 * noise}
     return jnp.asarray(scaled[path[-1].key], leaf.dtype)
 
   params = jax.tree_util.tree_map_with_path(draw, shapes)
@@ -78,7 +81,7 @@ def llama_models():
   Because of the shape the target can be its own drafter in the same program.
   """
   target = random_model(dataclasses.replace(LLAMA, scan_layers=True))
-  return Models(target, noisy(target, 0.25))
+  return Models(target, noisy(target, 0.1))
 
 
 @functools.lru_cache(maxsize=None)

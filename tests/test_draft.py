@@ -131,8 +131,8 @@ def test_less_support_than_siblings(name):
 @EACH
 def test_a_certain_law(name):
   """One path of mass 1; all else is invalid, or a twin of it."""
-  drafter, size = DRAFTERS[name], 4
-  tree = grow_on_table(drafter, np.roll(np.eye(size), 1, axis=1), rows=4)
+  drafter, size = DRAFTERS[name], 5
+  tree = grow_on_table(drafter, np.roll(np.eye(size), 1, axis=1))
   check_tree(tree, drafter.layout)
   depths = tree_lib.depths(drafter.layout)
   right = tree.tokens == depths % size
@@ -182,23 +182,24 @@ def test_gumbel_siblings_keep_draw_order():
 
 
 def test_top_k_equals_numpy():
-  laws = table(6)
-  tree = grow_on_table(DRAFTERS["top_k"], laws, rows=1)
+  laws = table()
+  tree = grow_on_table(DRAFTERS["top_k"], laws)
   first = np.argsort(-laws[0])[:2]
   second = np.argsort(-laws[first], axis=1)[:, :3]
   assert tree.tokens[0].tolist() == [0, *first, *second.ravel()]
   assert tree.parents[0].tolist() == [NONE, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
-@pytest.mark.parametrize("width, depth", [(3, 2), (2, 3), (6, 1)])
-def test_top_beam_equals_numpy(width, depth):
-  laws = table(6)
-  tree = grow_on_table(draft_lib.top_beam(width, depth), laws, rows=1)
+@pytest.mark.parametrize("drafter, width, depth", [
+    (DRAFTERS["top_beam"], 3, 2), (draft_lib.top_beam(2, 3), 2, 3)])
+def test_top_beam_equals_numpy(drafter, width, depth):
+  laws = table()
+  tree = grow_on_table(drafter, laws)
   beam, tokens, parents = [(1.0, 0)], [0], [NONE]
   for _ in range(depth):
     start = len(tokens) - len(beam)
     grown = sorted(((p * laws[token, x], start + i, x)
-                    for i, (p, token) in enumerate(beam) for x in range(6)),
+                    for i, (p, token) in enumerate(beam) for x in range(5)),
                    reverse=True)[:width]
     beam = [(p, x) for p, _, x in grown]
     tokens += [x for _, _, x in grown]

@@ -1,0 +1,298 @@
+"""The contract of `generate`, its program, and greedy decoding."""
+
+import dataclasses
+import importlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import decoding_jax as dj
+import helpers
+import models_for_tests as tiny
+
+# The package has a function of this name as well.
+generate_lib = importlib.import_module("decoding_jax.generate")
+
+METHODS = [
+    dj.methods.autoregressive(), dj.methods.speculative(3),
+    dj.methods.rsd_c((2, 1)), dj.methods.rsd_s(3, 2),
+    dj.methods.specinfer(2, 2), dj.methods.spectr(2, 2)]
+DRAFTING = METHODS[1:]
+EACH = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+EACH_DRAFTING = pytest.mark.parametrize("method", DRAFTING,
+                                        ids=lambda m: m.name)
+GREEDY = dj.Sampling(temperature=0)
+
+
+def teacher_forced(model, out):
+  """Log-probabilities of the texts by one forward without a cache."""
+  tokens = jnp.maximum(out.tokens, 0)
+  logits = np.asarray(tiny.causal(model, tokens)[0], np.float64)
+  peak = logits.max(axis=-1, keepdims=True)
+  laws = logits - peak - np.log(np.exp(logits - peak).sum(-1, keepdims=True))
+  before = np.take_along_axis(laws[:, :-1], np.asarray(tokens)[:, 1:, None], 2)
+  return np.pad(before[..., 0], ((0, 0), (1, 0)))
+
+
+@EACH
+def test_contract(method):
+  """Shapes, prompts, padding, counts; and the log-probabilities."""
+  models = tiny.llama_models()
+  out = tiny.generate(method, models, sampling=dj.Sampling(temperature=1.3))
+  expected = teacher_forced(models.target, out)
+  generated = np.asarray(out.log_probs) < 0
+  assert generated.sum() == tiny.NEW * len(tiny.PROMPTS)
+  np.testing.assert_allclose(out.log_probs, np.where(generated, expected, 0),
+                             atol=1e-4)
+
+
+def test_counts_of_full_trees():
+  """Where no node lacks a child, what is tested follows from the path."""
+  method = dj.methods.rsd_c((2, 2))
+  rng = np.random.default_rng(0)
+  models = tiny.Models(*(tiny.Model(*helpers.table_model(
+      helpers.random_table(rng, 4))) for _ in range(2)))
+  out = tiny.generate(method, models, prompts=np.zeros((8, 1), np.int32),
+                      lengths=np.ones(8, np.int32), new=20)
+  by_depth = np.asarray(out.stats.accepted_by_depth)
+  tested = np.asarray(out.stats.extra["tested_by_rank"])
+  accepted = np.asarray(out.stats.extra["accepted_by_rank"])
+  # Every node of the path but those of the last level has tested a child.
+  np.testing.assert_array_equal(tested[:, 0], by_depth @ [1, 2, 2])
+  np.testing.assert_array_equal(tested[:, 1], tested[:, 0] - accepted[:, 0])
+  assert (by_depth.sum(axis=0) > 0).all() and (accepted.sum(axis=0) > 0).all()
+
+
+def simulate(target, draft, start, new, depth, eos_id):
+  """Counts of a chain on scripts: text, calls and calls by accepted drafts."""
+  end, by_depth = start, [0] * (depth + 1)
+  while end < start + new and eos_id not in target[start:end]:
+    accepted = 0
+    while accepted < depth and target[end + accepted] == draft[end + accepted]:
+      accepted += 1
+    by_depth[accepted] += 1
+    end += accepted + 1
+  text = target[start:min(end, start + new)]
+  return (text[:text.index(eos_id) + 1] if eos_id in text else text), by_depth
+
+
+def test_counts_on_scripts():
+  """Certain models, of which it is known beforehand what is accepted."""
+  depth, rng = 3, np.random.default_rng(0)
+  rows, new, size = 8, 11, 32
+  target = rng.integers(0, 6, (rows, size))
+  draft = np.where(rng.random((rows, size)) < 0.7, target, 5 - target)
+  lengths = rng.integers(1, 5, rows)
+  models = tiny.Models(tiny.scripted(target, 6), tiny.scripted(draft, 6))
+  out = tiny.generate(dj.methods.speculative(depth), models,
+                      prompts=target[:, :4].astype(np.int32), lengths=lengths,
+                      new=new, eos_id=5)
+  expected = [simulate(t.tolist(), d.tolist(), n, new, depth, 5)
+              for t, d, n in zip(target, draft, lengths)]
+  assert tiny.texts(out, lengths) == [text for text, _ in expected]
+  np.testing.assert_array_equal(out.stats.accepted_by_depth,
+                                [counts for _, counts in expected])
+  assert len({len(text) for text, _ in expected}) > 2
+
+
+@EACH
+def test_greedy_equals_plain_forwards(method):
+  models = tiny.llama_models()
+  out = tiny.generate(method, models, sampling=GREEDY)
+  expected = tiny.greedy(models.target, tiny.PROMPTS, tiny.LENGTHS, tiny.NEW)
+  assert tiny.texts(out, tiny.LENGTHS) == expected
+
+
+def test_the_test_of_greedy_decoding_is_not_trivial():
+  models = tiny.llama_models()
+  expected = tiny.greedy(models.target, tiny.PROMPTS, tiny.LENGTHS, tiny.NEW)
+  assert all(len(set(text)) > 3 for text in expected), expected
+  out = tiny.generate(dj.methods.speculative(3), models, sampling=GREEDY)
+  assert (np.asarray(out.stats.accepted_by_depth).sum(axis=0) > 0).sum() > 2
+
+
+@EACH
+def test_greedy_with_an_end(method):
+  """The same program; the end falls on another place in every row."""
+  models = tiny.llama_models()
+  whole = tiny.greedy(models.target, tiny.PROMPTS, tiny.LENGTHS, tiny.NEW)
+  for eos_id in (whole[0][3], whole[1][4], whole[2][1]):
+    out = tiny.generate(method, models, sampling=GREEDY, eos_id=eos_id)
+    assert tiny.texts(out, tiny.LENGTHS) == [
+        x[:x.index(eos_id) + 1] if eos_id in x else x for x in whole]
+
+
+@pytest.mark.parametrize("sampling", [dj.Sampling(), GREEDY],
+                         ids=["sampled", "greedy"])
+@EACH_DRAFTING
+def test_a_target_that_drafts_for_itself_is_always_right(method, sampling):
+  """The sharpest test of the draft cache: any slip of it costs acceptance."""
+  target = tiny.llama_models().target
+  depth = len(method.sampled.drafter.layout.widths)
+  out = tiny.generate(method, tiny.Models(target, target), sampling=sampling)
+  calls = -(-tiny.NEW // (depth + 1))
+  expected = [[0] * depth + [calls]] * len(tiny.PROMPTS)
+  assert out.stats.accepted_by_depth.tolist() == expected
+
+
+OPT_METHODS = [dj.methods.speculative(2), dj.methods.rsd_s(2, 2)]
+
+
+@pytest.mark.parametrize("method", OPT_METHODS, ids=lambda m: m.name)
+def test_greedy_of_the_other_family(method):
+  """A target as long as the run exactly, and a drafter of another size."""
+  models = tiny.opt_models()
+  assert models.target.lm.max_length == tiny.PROMPTS.shape[1] + tiny.NEW
+  out = tiny.generate(method, models, sampling=GREEDY)
+  expected = tiny.greedy(models.target, tiny.PROMPTS, tiny.LENGTHS, tiny.NEW)
+  assert tiny.texts(out, tiny.LENGTHS) == expected
+  by_depth = np.asarray(out.stats.accepted_by_depth).sum(axis=0)
+  assert by_depth[0] > 0 and by_depth[1:].sum() > 0
+
+
+def test_depth_1_and_prompts_of_one_token():
+  """No prefill; a draft block of the late token and the root alone."""
+  target = tiny.opt_models().target
+  prompts, lengths = tiny.PROMPTS[:, :1], np.ones(3, np.int32)
+  new = tiny.OPT.max_length - 1
+  out = tiny.generate(dj.methods.speculative(1), tiny.Models(target, target),
+                      prompts=prompts, lengths=lengths, new=new,
+                      sampling=GREEDY)
+  expected = tiny.greedy(target, prompts, lengths, new)
+  assert tiny.texts(out, lengths) == expected
+  calls = -(-new // 2)
+  assert out.stats.accepted_by_depth.tolist() == [[0, calls]] * 3
+
+
+def table_models(seed=0):
+  return tiny.Models(*(tiny.Model(*helpers.table_model(helpers.random_table(
+      np.random.default_rng((seed, i)), 6))) for i in range(2)))
+
+
+def table_run(*, method=METHODS[3], prompts=np.zeros((2, 3), np.int32),
+              lengths=np.array([1, 3]), seed=0, new=7, key=None, **kwargs):
+  return tiny.generate(method, table_models(seed), prompts=prompts,
+                       lengths=lengths, new=new, key=key, **kwargs)
+
+
+def test_other_values_are_not_compiled_anew():
+  size = generate_lib._generate._cache_size
+  table_run()
+  before = size()
+  table_run(seed=1, key=jax.random.key(1))
+  table_run(prompts=np.ones((2, 3), np.int32), lengths=np.array([2, 2]))
+  table_run(sampling=dj.Sampling(temperature=0.3))
+  table_run(sampling=dj.Sampling(temperature=np.array([0.5, 1.5])))
+  table_run(eos_id=2)
+  assert size() == before
+  table_run(sampling=dj.Sampling(top_p=0.9))
+  after = size()
+  assert after == before + 1
+  table_run(sampling=dj.Sampling(top_p=0.5, temperature=2.0))
+  assert size() == after
+
+
+def test_whether_it_is_greedy_is_static():
+  size = generate_lib._generate._cache_size
+  table_run(sampling=GREEDY)
+  before = size()
+  table_run(sampling=dj.Sampling(temperature=0.0), seed=1, eos_id=1)
+  assert size() == before
+
+
+def test_inside_another_program():
+  models = table_models()
+
+  @jax.jit
+  def run(key, prompts, lengths, params, temperature):
+    return dj.generate(
+        key, prompts, lengths, method=METHODS[3], target=models.target.lm,
+        target_params=params[0], draft=models.draft.lm, draft_params=params[1],
+        max_new_tokens=7, sampling=dj.Sampling(temperature=temperature))
+
+  found = run(jax.random.key(0), jnp.zeros((2, 3), jnp.int32),
+              jnp.array([1, 3]), [m.params for m in models], 1.0)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), found,
+               table_run())
+
+
+def test_kinds_of_keys():
+  expected = table_run().tokens
+  rows = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(0),
+                                                 jnp.arange(2))
+  for key in (jax.random.key_data(jax.random.key(0)), rows,
+              jax.random.key_data(rows)):
+    np.testing.assert_array_equal(table_run(key=key).tokens, expected)
+  other = table_run(key=jax.random.key(1)).tokens
+  assert not np.array_equal(other, expected)
+
+
+def equations(jaxpr):
+  """All equations, those of inner programs included."""
+  for equation in jaxpr.eqns:
+    yield equation
+    for value in equation.params.values():
+      for inner in value if isinstance(value, (tuple, list)) else (value,):
+        inner = getattr(inner, "jaxpr", inner)
+        if hasattr(inner, "eqns"):
+          yield from equations(inner)
+
+
+def program(method, models, **kwargs):
+  """The jaxpr of `_generate`."""
+  def run(key, prompts, lengths):
+    return dj.generate(
+        key, prompts, lengths, method=method, target=models.target.lm,
+        target_params=models.target.params, draft=models.draft.lm,
+        draft_params=models.draft.params, max_new_tokens=4, **kwargs)
+
+  outer = jax.make_jaxpr(run)(jax.random.key(0), tiny.PROMPTS, tiny.LENGTHS)
+  inner, = (e.params["jaxpr"].jaxpr for e in equations(outer.jaxpr)
+            if e.params.get("name") == "_generate")
+  return inner
+
+
+def loops(jaxpr):
+  return [e for e in jaxpr.eqns if e.primitive.name == "while"]
+
+
+def callbacks(jaxpr):
+  return [e for e in equations(jaxpr) if "callback" in e.primitive.name]
+
+
+@EACH
+def test_one_loop_and_no_callback(method):
+  jaxpr = program(method, tiny.opt_models(), sampling=dj.Sampling(top_p=0.9))
+  assert len(loops(jaxpr)) == 1
+  assert not callbacks(jaxpr)
+
+
+def test_control_callbacks_and_loops_are_seen():
+  lm = tiny.opt_models().target.lm
+
+  def forward(params, tokens, *args):
+    jax.debug.callback(lambda x: None, tokens)
+    jax.lax.while_loop(lambda x: x < 3, lambda x: x + 1, tokens[0, 0])
+    return lm.forward(params, tokens, *args)
+
+  spied = tiny.Model(lm._replace(forward=forward),
+                     tiny.opt_models().target.params)
+  jaxpr = program(METHODS[1], tiny.Models(spied, spied))
+  # One a prefill, beside that of the generation.
+  assert len(loops(jaxpr)) == 3
+  assert callbacks(jaxpr)
+
+
+def test_bfloat16():
+  config = dataclasses.replace(tiny.LLAMA, dtype="bfloat16", num_layers=1)
+  model = tiny.random_model(config)
+  out = tiny.generate(dj.methods.rsd_s(2, 2), tiny.Models(model, model),
+                      sampling=GREEDY)
+  assert out.log_probs.dtype == jnp.float32
+  expected = teacher_forced(model, out)
+  generated = np.asarray(out.log_probs) < 0
+  # 8 bits of mantissa: the parts of a forward are rounded in another order.
+  np.testing.assert_allclose(out.log_probs, np.where(generated, expected, 0),
+                             atol=0.15)

@@ -1,0 +1,158 @@
+"""A row depends on its key and prompt alone, however it is computed."""
+
+import itertools
+import os
+import pathlib
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import decoding_jax as dj
+import helpers
+import models_for_tests as tiny
+
+REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
+METHODS = [dj.methods.rsd_s(3, 2), dj.methods.specinfer(2, 2)]
+EACH = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+SAMPLING = dj.Sampling(temperature=1.3)
+KEYS = jax.random.split(jax.random.key(7), 3)
+
+
+def run(method, keys=KEYS, rows=slice(None), prompts=tiny.PROMPTS,
+        lengths=tiny.LENGTHS, **kwargs):
+  return tiny.generate(method, tiny.llama_models(), key=keys[rows],
+                       prompts=prompts[rows], lengths=lengths[rows],
+                       sampling=SAMPLING, **kwargs)
+
+
+def same_rows(out, expected, rows=slice(None)):
+  """Asserts that all there is about the rows is the same."""
+  select = lambda x: np.asarray(x)[rows]
+  np.testing.assert_array_equal(out.tokens, select(expected.tokens))
+  jax.tree.map(np.testing.assert_array_equal, out.stats,
+               jax.tree.map(select, expected.stats))
+  np.testing.assert_allclose(out.log_probs, select(expected.log_probs),
+                             atol=1e-5)
+
+
+def test_a_row_alone_and_in_a_batch():
+  expected = run(METHODS[0])
+  for row in range(3):
+    alone = slice(row, row + 1)
+    same_rows(run(METHODS[0], rows=alone), expected, alone)
+
+
+@EACH
+def test_a_permuted_batch(method):
+  order = np.array([2, 0, 1])
+  same_rows(run(method, rows=order), run(method), order)
+
+
+def test_a_row_does_not_depend_on_its_neighbours():
+  prompts, keys = tiny.PROMPTS.copy(), KEYS[jnp.array([1, 1, 0])]
+  prompts[::2] = 12 - prompts[::2]
+  out = run(METHODS[0], keys=keys, prompts=prompts,
+            lengths=np.array([2, 3, 4], np.int32))
+  middle = slice(1, 2)
+  same_rows(jax.tree.map(lambda x: x[middle], out), run(METHODS[0]), middle)
+
+
+def test_rows_of_one_prompt_differ_by_their_keys():
+  """A negative control: the key is used."""
+  prompts = np.repeat(tiny.PROMPTS[:1], 3, axis=0)
+  tokens = np.asarray(run(METHODS[0], prompts=prompts,
+                          lengths=np.full(3, 5, np.int32)).tokens)
+  assert len(np.unique(tokens, axis=0)) == 3
+
+
+def test_a_row_that_ends_early_does_not_disturb_the_others():
+  expected = run(METHODS[0])
+  texts = tiny.texts(expected, tiny.LENGTHS)
+  short, long, eos_id = next(
+      (i, j, x) for i, j in itertools.permutations(range(3), 2)
+      for x in texts[i][:-1] if x not in texts[j])
+  out = run(METHODS[0], eos_id=eos_id)
+  assert int(out.lengths[short]) < int(expected.lengths[short])
+  rows = slice(long, long + 1)
+  same_rows(jax.tree.map(lambda x: x[rows], out), expected, rows)
+
+
+def test_what_stands_behind_a_prompt_does_not_matter():
+  padded = np.where(np.arange(5) < tiny.LENGTHS[:, None], tiny.PROMPTS, -1)
+  same_rows(run(METHODS[0], prompts=padded), run(METHODS[0]))
+
+
+def test_wider_padding():
+  wide = np.pad(tiny.PROMPTS, ((0, 0), (0, 3)), constant_values=9)
+  out, expected = run(METHODS[0], prompts=wide), run(METHODS[0])
+  assert tiny.texts(out, tiny.LENGTHS) == tiny.texts(expected, tiny.LENGTHS)
+  jax.tree.map(np.testing.assert_array_equal, out.stats, expected.stats)
+
+
+def table_run():
+  rng = np.random.default_rng(0)
+  models = tiny.Models(*(tiny.Model(*helpers.table_model(
+      helpers.random_table(rng, 3))) for _ in range(2)))
+  return tiny.generate(dj.methods.rsd_s(2, 2), models, new=3,
+                       prompts=np.array([[0, 1], [2, 2]], np.int32),
+                       lengths=np.array([2, 1]), sampling=SAMPLING)
+
+
+def test_compiled_or_not():
+  expected = table_run()
+  with jax.disable_jit():
+    same_rows(table_run(), expected)
+
+
+# Runs in a process of its own, since the number of devices is settled when
+# JAX starts.
+_ON_EIGHT_DEVICES = """
+import jax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+import numpy as np
+import decoding_jax as dj
+import models_for_tests as tiny
+
+def run(place, place_params):
+  models = tiny.llama_models()
+  prompts = np.tile(tiny.PROMPTS, (3, 1))[:8]
+  lengths = np.tile(tiny.LENGTHS, 3)[:8]
+  params = [place_params(model.params) for model in models]
+  return dj.generate(
+      jax.random.key(0), place(prompts), place(lengths),
+      method=dj.methods.rsd_s(2, 2), target=models.target.lm,
+      target_params=params[0], draft=models.draft.lm, draft_params=params[1],
+      max_new_tokens=tiny.NEW, sampling=dj.Sampling(temperature=1.3))
+
+assert len(jax.devices()) == 8
+mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+rows = NamedSharding(mesh, PartitionSpec("data"))
+everywhere = NamedSharding(mesh, PartitionSpec())
+one = run(jax.numpy.asarray, lambda x: x)
+assert len(one.tokens.sharding.device_set) == 1
+eight = run(lambda x: jax.device_put(x, rows),
+            lambda x: jax.device_put(x, everywhere))
+assert len(eight.tokens.sharding.device_set) == 8
+assert len({tuple(row) for row in np.asarray(one.tokens)}) == 8
+jax.tree.map(np.testing.assert_array_equal, eight.stats, one.stats)
+np.testing.assert_array_equal(eight.tokens, one.tokens)
+np.testing.assert_allclose(eight.log_probs, one.log_probs, atol=1e-5)
+print("equal on 8 devices")
+"""
+
+
+def test_one_device_or_eight():
+  paths = [REPOSITORY, REPOSITORY / "tests", os.environ.get("PYTHONPATH", "")]
+  flags = os.environ.get("XLA_FLAGS", "")
+  environment = {
+      **os.environ, "JAX_PLATFORMS": "cpu",
+      "PYTHONPATH": os.pathsep.join(map(str, paths)),
+      "XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count=8"}
+  result = subprocess.run(
+      [sys.executable, "-c", _ON_EIGHT_DEVICES], env=environment, text=True,
+      capture_output=True, check=False)
+  assert result.stdout.strip() == "equal on 8 devices", result.stderr
