@@ -67,6 +67,7 @@ def random_model(config, seed=3):
 def noisy(model, amount, seed=1):
   """The model with noise on its parameters."""
   rng = np.random.default_rng(seed)
+
   def shake(x):
     return x + amount * jnp.std(x) * rng.standard_normal(x.shape).astype(
         np.float32)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax import checks, draft as draft_lib, types, verify
+from decoding_jax import checks, draft as draft_lib, sampling, types, verify
 
 V = 4
 
@@ -58,7 +58,8 @@ def test_control_what_fits_reaches_the_models():
     ([[1, -1, 3], [1, 2, 2]], [3, 3], ["prompts[0, 1]=-1", "0 to 3"]),
 ])
 def test_prompts(prompts, lengths, words):
-  refused(words, prompts=np.asarray(prompts), prompt_lengths=np.asarray(lengths))
+  refused(words, prompts=np.asarray(prompts),
+          prompt_lengths=np.asarray(lengths))
 
 
 def test_padding_may_be_anything():
@@ -149,6 +150,28 @@ def test_eos_may_be_any_token_or_none(eos_id):
 ], ids=str)
 def test_sampling(name, arguments, words):
   refused([name, *words], **{name: dj.Sampling(**arguments)})
+
+
+@pytest.mark.parametrize("arguments, word", [
+    (dict(temperature=np.array([0.0, 1.0])), "temperature"),
+    (dict(temperature=jnp.float32(0)), "temperature"),
+    (dict(temperature=np.array([-1.0, 1.0])), "temperature"),
+    (dict(top_p=np.array([0.0, 1.0])), "top_p"),
+    (dict(top_p=np.array([1.0, 1.5])), "top_p"),
+], ids=str)
+@pytest.mark.xfail(
+    strict=True, reason="BUG: values in arrays are not checked; a temperature "
+    "of 0 among them makes laws of NaN, from which token 0 is drawn")
+def test_sampling_by_row(arguments, word):
+  with pytest.raises(ValueError, match=word):
+    sampling.warp(dj.Sampling(**arguments), 2, V)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="BUG: only an int is checked, no integer of numpy")
+def test_eos_as_an_integer_of_numpy():
+  with pytest.raises(ValueError, match="eos_id=99"):
+    checks.check_eos(np.int64(99), V)
 
 
 @pytest.mark.parametrize("shape", [(1,), (3,), (2, 1)])

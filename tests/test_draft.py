@@ -143,13 +143,20 @@ def test_a_certain_law(name):
 
 
 def test_iid_paths_are_merged_at_their_first_twin():
-  tree = grow_on_table(DRAFTERS["iid_paths"], table())
+  """Paths that agree in a token alone, and not before it, stay apart."""
+  drafter = draft_lib.iid_paths(3, 3)
+  tree = grow_on_table(drafter, table(3))
+  check_tree(tree, drafter.layout)
   merged = 0
   for tokens, parents in zip(tree.tokens, tree.parents):
-    first = tokens[1:4].tolist()
-    expected = [1 + first.index(token) for token in first]
-    assert parents[1:].tolist() == [0, 0, 0] + expected
-    merged += len(set(first)) < 3
+    texts = [(), (), ()]
+    for start in (1, 4, 7):
+      above = start - 3 if start > 1 else 0
+      expected = [above + texts.index(text) for text in texts]
+      assert parents[start:start + 3].tolist() == expected
+      texts = [text + (token,) for text, token in
+               zip(texts, tokens[start:start + 3].tolist())]
+    merged += len({text[:2] for text in texts}) < 3
   assert 0 < merged < len(tree.tokens)
 
 
@@ -271,7 +278,8 @@ def gaps(tree, block, model, temperature=0.7):
 # positions alone.
 @pytest.mark.parametrize("name, config", [
     ("gumbel_top_k", tiny.LLAMA), ("iid_paths", tiny.LLAMA),
-    ("stochastic_beam", tiny.LLAMA), ("stochastic_beam", tiny.OPT)], ids=lambda x: getattr(x, "positions", x))
+    ("stochastic_beam", tiny.LLAMA), ("stochastic_beam", tiny.OPT)],
+                         ids=lambda x: getattr(x, "positions", x))
 def test_laws_are_those_of_plain_forwards(name, config):
   drafter = DRAFTERS[name]
   tree, block, model = grow_on_transformer(drafter, config)

@@ -1,5 +1,6 @@
 """A row depends on its key and prompt alone, however it is computed."""
 
+import functools
 import itertools
 import os
 import pathlib
@@ -97,7 +98,7 @@ def table_run():
   rng = np.random.default_rng(0)
   models = tiny.Models(*(tiny.Model(*helpers.table_model(
       helpers.random_table(rng, 3))) for _ in range(2)))
-  return tiny.generate(dj.methods.rsd_s(2, 2), models, new=3,
+  return tiny.generate(dj.methods.rsd_s(2, 1), models, new=3,
                        prompts=np.array([[0, 1], [2, 2]], np.int32),
                        lengths=np.array([2, 1]), sampling=SAMPLING)
 
@@ -109,7 +110,7 @@ def test_compiled_or_not():
 
 
 # Runs in a process of its own, since the number of devices is settled when
-# JAX starts.
+# JAX starts. Prints the kinds of mesh on which the rows are the same.
 _ON_EIGHT_DEVICES = """
 import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
@@ -128,31 +129,44 @@ def run(place, place_params):
       target_params=params[0], draft=models.draft.lm, draft_params=params[1],
       max_new_tokens=tiny.NEW, sampling=dj.Sampling(temperature=1.3))
 
+def check(kind, one):
+  mesh = jax.make_mesh((8,), ("data",), axis_types=(kind,))
+  rows = NamedSharding(mesh, PartitionSpec("data"))
+  everywhere = NamedSharding(mesh, PartitionSpec())
+  eight = run(lambda x: jax.device_put(x, rows),
+              lambda x: jax.device_put(x, everywhere))
+  assert len(eight.tokens.sharding.device_set) == 8
+  jax.tree.map(np.testing.assert_array_equal, eight.stats, one.stats)
+  np.testing.assert_array_equal(eight.tokens, one.tokens)
+  np.testing.assert_allclose(eight.log_probs, one.log_probs, atol=1e-5)
+
 assert len(jax.devices()) == 8
-mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
-rows = NamedSharding(mesh, PartitionSpec("data"))
-everywhere = NamedSharding(mesh, PartitionSpec())
 one = run(jax.numpy.asarray, lambda x: x)
 assert len(one.tokens.sharding.device_set) == 1
-eight = run(lambda x: jax.device_put(x, rows),
-            lambda x: jax.device_put(x, everywhere))
-assert len(eight.tokens.sharding.device_set) == 8
 assert len({tuple(row) for row in np.asarray(one.tokens)}) == 8
-jax.tree.map(np.testing.assert_array_equal, eight.stats, one.stats)
-np.testing.assert_array_equal(eight.tokens, one.tokens)
-np.testing.assert_allclose(eight.log_probs, one.log_probs, atol=1e-5)
-print("equal on 8 devices")
+for kind in (AxisType.Auto, AxisType.Explicit):
+  check(kind, one)
+  print("equal on", kind.name, flush=True)
 """
 
 
-def test_one_device_or_eight():
+@functools.lru_cache(maxsize=None)
+def on_eight_devices():
   paths = [REPOSITORY, REPOSITORY / "tests", os.environ.get("PYTHONPATH", "")]
   flags = os.environ.get("XLA_FLAGS", "")
   environment = {
       **os.environ, "JAX_PLATFORMS": "cpu",
       "PYTHONPATH": os.pathsep.join(map(str, paths)),
       "XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count=8"}
-  result = subprocess.run(
+  return subprocess.run(
       [sys.executable, "-c", _ON_EIGHT_DEVICES], env=environment, text=True,
       capture_output=True, check=False)
-  assert result.stdout.strip() == "equal on 8 devices", result.stderr
+
+
+@pytest.mark.parametrize("kind", ["Auto", pytest.param(
+    "Explicit", marks=pytest.mark.xfail(
+        strict=True, reason="BUG: generate fails on a mesh of explicit axes, "
+        "which jax.make_mesh makes unless told otherwise"))])
+def test_one_device_or_eight(kind):
+  result = on_eight_devices()
+  assert f"equal on {kind}" in result.stdout.splitlines(), result.stderr

@@ -29,7 +29,7 @@ TOKENS = np.random.default_rng(0).integers(0, 13, (B, T)).astype(np.int32)
 
 
 def oracle(config, params, tokens):
-  """Logits `[T, V]` of one causal forward in float64, written position-major."""
+  """Logits `[T, V]` of one causal forward in float64, positions first."""
   p = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
   x = p["embedding"][tokens]
   if config.positions == "learned":
