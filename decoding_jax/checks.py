@@ -3,6 +3,8 @@
 What is traced cannot be looked at: there, only shapes and types are checked.
 """
 
+import numbers
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -107,9 +109,27 @@ def check_eos(eos_id, vocab_size):
   Raises:
     ValueError: if it is not in the vocabulary.
   """
-  if isinstance(eos_id, int) and not 0 <= eos_id < vocab_size:
+  if isinstance(eos_id, numbers.Integral) and not 0 <= eos_id < vocab_size:
     raise ValueError(f"eos_id={eos_id}: 0 to {vocab_size - 1}, the target's "
                      "vocabulary, or None is needed.")
+
+
+def check_axes(*arrays):
+  """Checks that no array lies on a mesh whose axes are explicit.
+
+  Args:
+    *arrays: trees of arrays.
+
+  Raises:
+    ValueError: saying how to make the mesh.
+  """
+  for x in jax.tree.leaves(arrays):
+    mesh = jax.typeof(x).sharding.mesh
+    if jax.sharding.AxisType.Explicit in mesh.axis_types:
+      raise ValueError(
+          f"an array lies on the mesh axes {mesh.axis_names} of type Explicit: "
+          "jax.make_mesh(..., axis_types=(jax.sharding.AxisType.Auto,) * "
+          f"{len(mesh.axis_names)}) is needed.")
 
 
 def _values(x):

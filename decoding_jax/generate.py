@@ -54,6 +54,9 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
   checks.check_models(method, target, draft)
   checks.check_budget(prompts.shape[1], max_new_tokens, target, draft)
   checks.check_eos(eos_id, target.vocab_size)
+  checks.check_axes(prompts, target_params, draft_params)
+  prompts, prompt_lengths = (
+      x.astype(jnp.int32) for x in (prompts, prompt_lengths))
   batch, vocab_size = len(prompts), target.vocab_size
   warp = sampling_lib.warp(sampling, batch, vocab_size)
   draft_warp = sampling_lib.untempered(warp) if warp.greedy else (

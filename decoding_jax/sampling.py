@@ -6,6 +6,7 @@ from typing import Optional
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from decoding_jax.types import Array
 
@@ -21,10 +22,10 @@ class Sampling:
   Tokens that tie with the last one kept are kept too.
 
   Attributes:
-    temperature: `[]` or `[B]`, at least 0; the number 0 is greedy decoding.
+    temperature: `[]` or `[B]`, positive; or one 0, which is greedy decoding.
     top_k: keep this many of the most probable tokens; 0 keeps all.
     top_p: `[]` or `[B]` in (0, 1], keep the smallest set of most probable
-      tokens whose mass reaches this; the number 1 keeps all.
+      tokens whose mass reaches this; 1 keeps all.
     token_mask: `[V]` or `[B, V]` bool, tokens that may occur; None for all.
   """
   temperature: float | Array = 1.0
@@ -71,9 +72,11 @@ def warp(sampling: Sampling, batch: int, vocab_size: int,
     ValueError: for a value outside its range or a mask of a wrong shape.
   """
   temperature, top_p = sampling.temperature, sampling.top_p
-  _check(f"{name}.temperature", temperature, lambda x: 0 <= x < float("inf"),
-         "0 (greedy) or a positive number")
-  _check(f"{name}.top_p", top_p, lambda x: 0 < x <= 1, "in (0, 1]")
+  _check(f"{name}.temperature", temperature,
+         lambda x: (x > 0) & (x < np.inf) | (x.ndim == 0) & (x == 0),
+         "a positive number, one for each row, or 0 (greedy) for all rows")
+  _check(f"{name}.top_p", top_p, lambda x: (x > 0) & (x <= 1),
+         "a number in (0, 1], or one for each row,")
   if not isinstance(sampling.top_k, numbers.Integral) or sampling.top_k < 0:
     raise ValueError(f"{name}.top_k={sampling.top_k!r}: 0 (all) or a positive "
                      "integer is needed.")
@@ -210,7 +213,9 @@ def residual(target, draft):
 
 
 def _is(value, constant):
-  return isinstance(value, numbers.Number) and value == constant
+  """Whether one number for all rows is this one; what is traced is not."""
+  value = _on_host(value)
+  return value is not None and value.ndim == 0 and value == constant
 
 
 def _per_row(name, value, batch):
@@ -222,9 +227,14 @@ def _per_row(name, value, batch):
 
 
 def _check(name, value, allowed, what):
-  """Checks a number; what is traced or an array is taken as it is."""
-  if isinstance(value, numbers.Number) and not allowed(value):
+  host = _on_host(value)
+  if host is not None and not np.all(allowed(host)):
     raise ValueError(f"{name}={value!r}: {what} is needed.")
+
+
+def _on_host(value):
+  """A number or an array; None if it is traced."""
+  return None if isinstance(value, jax.core.Tracer) else np.asarray(value)
 
 
 def _token_mask(mask, batch, vocab_size, name):

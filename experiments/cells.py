@@ -1,5 +1,8 @@
 """One cell of an experiment: one method, at one temperature, on all prompts."""
 
+import concurrent.futures
+import os
+
 import jax
 import numpy as np
 
@@ -70,6 +73,33 @@ def decoder(config, pair, method, temperature):
 def sampling(config, temperature):
   """The law that is kept: a `dj.Sampling`."""
   return dj.Sampling(temperature, config.top_k, config.top_p)
+
+
+def groups(items, size):
+  """A list cut into lists of at most `size`, in order."""
+  return [items[i:i + size] for i in range(0, len(items), size)]
+
+
+def warm_up(methods, temperatures, decoders, batch):
+  """Compiles several methods at a time, each on a core of its own.
+
+  All temperatures but 0 are one program.
+
+  Args:
+    methods: which to compile.
+    temperatures: at which they will be run.
+    decoders: `(method, temperature) -> (batch -> Generation)`.
+    batch: one of those that they will be run on.
+
+  Returns:
+    dict from (method, whether greedy) to the seconds of the first call, which
+    are those of compilation but for one run.
+  """
+  programs = {(m, t == 0): decoders(m, t) for m in methods
+              for t in temperatures}
+  with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    timings = pool.map(lambda f: launch.timed(f, batch), programs.values())
+    return {key: seconds for key, (_, seconds) in zip(programs, timings)}
 
 
 def run(method, decode, baseline, batches, count):

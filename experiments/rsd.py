@@ -7,7 +7,9 @@ and drift: autoregressive decoding is timed on one batch before and after each
 cell, and the cell's speed is relative to the mean of these two.
 """
 
+import functools
 import json
+import os
 import pathlib
 
 from absl import flags
@@ -101,26 +103,33 @@ def measure(config, pair, methods, batches, path):
   """
   records = results.read(path)
   done = {(r["method"], r["temperature"]) for r in records}
-  todo = [(method, temperature) for method in methods
-          for temperature in dict.fromkeys(config.temperatures)
-          if (method.name, temperature) not in done]
-  first_calls = {}
-  with tqdm.tqdm(todo, unit="cell", dynamic_ncols=True) as bar:
-    for method, temperature in bar:
-      bar.set_description(f"{method.name} T={temperature:g}")
-      decode, baseline = (cells.decoder(config, pair, m, temperature)
-                          for m in (method, methods[0]))
-      for m, f in ((method, decode), (methods[0], baseline)):
-        # All temperatures but 0 are one program.
-        if (m, temperature == 0) not in first_calls:
-          first_calls[m, temperature == 0] = launch.timed(f, batches[0])[1]
-      record = cells.run(method, decode, baseline, batches, config.prompts)
-      record["temperature"] = temperature
-      record["compile_seconds"] = (
-          first_calls[method, temperature == 0] - record["seconds"][0])
-      record["metrics"] = cells.figures(record, pair.parameter_ratio)
-      results.append(path, record)
-      records.append(record)
+  todo = {}
+  for method in methods:
+    for temperature in dict.fromkeys(config.temperatures):
+      if (method.name, temperature) not in done:
+        todo.setdefault(method, []).append(temperature)
+  decoders = functools.partial(cells.decoder, config, pair)
+  with tqdm.tqdm(total=sum(map(len, todo.values())), unit="cell",
+                 dynamic_ncols=True) as bar:
+    seconds = cells.warm_up(methods[:1], config.temperatures, decoders,
+                            batches[0])
+    for group in cells.groups(list(todo), os.cpu_count()):
+      bar.set_description(f"compiling {', '.join(m.name for m in group)}")
+      # A program's first call is the one that counts.
+      seconds = {**cells.warm_up(group, config.temperatures, decoders,
+                                 batches[0]), **seconds}
+      for method in group:
+        for temperature in todo[method]:
+          bar.set_description(f"{method.name} T={temperature:g}")
+          record = cells.run(method, decoders(method, temperature),
+                             decoders(methods[0], temperature), batches,
+                             config.prompts)
+          record["temperature"] = temperature
+          record["compile_seconds"] = seconds[method, temperature == 0]
+          record["metrics"] = cells.figures(record, pair.parameter_ratio)
+          results.append(path, record)
+          records.append(record)
+          bar.update()
   return records
 
 
