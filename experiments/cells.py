@@ -12,6 +12,9 @@ from decoding_jax import tree
 from experiments import corpus
 from experiments import launch
 
+# Timings of the baseline in a cell, at most.
+_REFERENCES = 8
+
 
 def make_batches(config, pair):
   """Held-out prompts in batches of one size; the last repeats the first rows.
@@ -105,7 +108,8 @@ def warm_up(methods, temperatures, decoders, batch):
 def run(method, decode, baseline, batches, count):
   """Decodes all prompts, all programs being compiled already.
 
-  Machines drift: the baseline is timed on one batch before and on one after.
+  Machines are noisy and drift: the baseline is timed in between, on a few
+  batches spread over the cell.
 
   Args:
     method: what decodes.
@@ -120,9 +124,11 @@ def run(method, decode, baseline, batches, count):
     prompts of `accepted_by_depth` and the counts by rank; `seconds` per batch
     and `tokens` of each batch; `baseline_rate`, tokens per second.
   """
-  references = [launch.timed(baseline, batches[0])]
-  timings = [launch.timed(decode, batch) for batch in batches]
-  references.append(launch.timed(baseline, batches[-1]))
+  references, timings = [], []
+  for i, batch in enumerate(batches):
+    if i % -(-len(batches) // _REFERENCES) == 0:
+      references.append(launch.timed(baseline, batch))
+    timings.append(launch.timed(decode, batch))
   stats = [out.stats for out, _ in timings]
   stats = jax.tree.map(
       lambda *parts: np.concatenate(parts)[:count].astype(int), *stats)

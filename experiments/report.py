@@ -203,8 +203,8 @@ follow.
 
 - Block efficiency: tokens a target call.
 - MBSU: block efficiency / (1 + depth x draft parameters / target parameters).
-- Token rate x AR: relative to autoregressive decoding, which was timed before
-  and after each tree. Compilation is excluded.
+- Token rate x AR: relative to autoregressive decoding, which was timed again
+  in the course of each tree's run. Compilation is excluded.
 - Standard errors: how far the mean log-probability of the output is from that
   of autoregressive decoding. All methods keep the target's law, so it is noise.
 

@@ -3,8 +3,8 @@
   python -m experiments.rsd --config=configs/rsd.py
 
 A method is compiled once and then run at all temperatures. Machines are noisy
-and drift: autoregressive decoding is timed on one batch before and after each
-cell, and the cell's speed is relative to the mean of these two.
+and drift: autoregressive decoding is timed again in the course of each cell,
+and the cell's speed is relative to that.
 """
 
 import functools

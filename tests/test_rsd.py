@@ -198,10 +198,10 @@ def test_trees_of_a_length_have_its_depth(length):
     widths = method.sampled.drafter.layout.widths
     assert len(widths) == length
     sizes.setdefault(method.name.split("(")[0], set()).add(sum(widths))
-  # Methods are compared at equal sizes, but for the chain.
-  assert sizes.pop("speculative") == {length}
-  assert sizes.pop("specinfer") <= sizes["rsd_s"]
-  assert sizes["spectr"] == sizes["rsd_s"] == sizes["rsd_c"]
+  # Trees are compared with trees of their size.
+  assert sizes["speculative"] == {length}
+  assert sizes["spectr"] == sizes["rsd_s"] >= sizes["specinfer"]
+  assert sizes["rsd_c"] & sizes["rsd_s"]
 
 
 @pytest.mark.parametrize("update, message", [
