@@ -12,14 +12,13 @@ list, has one tree a point.
 import ml_collections
 
 # Draft length -> (paths or beam) x length of SpecTr, SpecInfer and RSD-S, and
-# branching of RSD-C. Two sizes a length, equal for all of these methods: 6 and
-# 14, 6 and 21, 8 and 28, 10 and 30 nodes. Most are trees of a budget as well,
+# branching of RSD-C, of up to 30 nodes. Most are trees of a budget as well,
 # which spares their compilation.
 _LENGTHS = {
-    2: (((3, 2), (7, 2)), ((3, 1), (2, 2), (7, 1))),
-    3: (((2, 3), (7, 3)), ((2, 1, 1), (3, 2, 2), (7, 1, 1))),
-    4: (((2, 4), (7, 4)), ((2, 1, 1, 1), (4, 2, 1, 1), (7, 1, 1, 1))),
-    5: (((2, 5), (6, 5)), ((2, 1, 1, 1, 1), (6, 1, 1, 1, 1))),
+    2: (((7, 2),), ((2, 2), (7, 1))),
+    3: (((7, 3),), ((3, 2, 2), (7, 1, 1))),
+    4: (((7, 4),), ((2, 2, 2, 2), (7, 1, 1, 1))),
+    5: (((6, 5),), ((2, 1, 1, 1, 1), (6, 1, 1, 1, 1))),
 }
 # Nodes -> the same; all trees of a row have that many.
 _BUDGETS = {
