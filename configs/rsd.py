@@ -36,7 +36,7 @@ def get_config(preset="default"):
   """The configuration of `experiments.rsd`.
 
   Args:
-    preset: "smoke" (a minute), "default" (ten, on two cores) or "full".
+    preset: "smoke" (a minute), "default" (ten to fifteen) or "full".
 
   Returns:
     A ConfigDict with the fields:
