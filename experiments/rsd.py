@@ -23,17 +23,13 @@ from experiments import launch
 from experiments import report
 from experiments import results
 
-_CONFIG = config_flags.DEFINE_config_file(
-    "config", str(pathlib.Path(__file__).parents[1] / "configs" / "rsd.py"),
-    "File of settings, or file:preset.")
-_WORKDIR = flags.DEFINE_string("workdir", "runs/rsd", "Folder of results.")
 # These only choose cells; a cell does not depend on the others.
 _FREE = ("methods", "lengths", "budgets", "temperatures", "trees",
          "compilation_cache")
 
 
 def main():
-  config = launch.config(_CONFIG)
+  config = launch.config(CONFIG)
   methods, points = plan(config)
   pair = launch.load_pair(config.target, config.draft)
   for method in methods:
@@ -43,7 +39,7 @@ def main():
   batches = cells.make_batches(config, pair)
   settings = {**json.loads(config.to_json()),
               "models": launch.fingerprint(pair)}
-  workdir = results.open_workdir(_WORKDIR.value, settings, _FREE)
+  workdir = results.open_workdir(WORKDIR.value, settings, _FREE)
   if config.compilation_cache:
     launch.cache_compilations(workdir / "compiled")
   records = measure(config, pair, methods, batches, workdir / results.RESULTS)
@@ -133,5 +129,11 @@ def measure(config, pair, methods, batches, path):
   return records
 
 
+# Flags are defined where they are parsed: mains have some of the same name, and
+# a process may import several mains.
 if __name__ == "__main__":
+  CONFIG = config_flags.DEFINE_config_file(
+      "config", str(pathlib.Path(__file__).parents[1] / "configs" / "rsd.py"),
+      "File of settings, or file:preset.")
+  WORKDIR = flags.DEFINE_string("workdir", "runs/rsd", "Folder of results.")
   launch.run(main)

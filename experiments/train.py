@@ -28,8 +28,6 @@ from experiments import training_run
 from models import checkpoints
 from models import transformer
 
-_CONFIG = config_flags.DEFINE_config_file(
-    "config", "configs/train.py:target", "configs/train.py:<run>.")
 _METRICS = "metrics.jsonl"
 # What may change from one start of a run to the next.
 _FREE = ("checkpoint_every", "eval_every", "eval_windows", "export",
@@ -38,7 +36,7 @@ _FREE = ("checkpoint_every", "eval_every", "eval_windows", "export",
 
 def main():
   logging.set_verbosity(logging.WARNING)
-  train(launch.config(_CONFIG))
+  train(launch.config(CONFIG))
 
 
 def train(config) -> dict:
@@ -134,5 +132,9 @@ def _line(metrics):
                    if isinstance(value, float))
 
 
+# Flags are defined where they are parsed: mains have some of the same name, and
+# a process may import several mains.
 if __name__ == "__main__":
+  CONFIG = config_flags.DEFINE_config_file(
+      "config", "configs/train.py:target", "configs/train.py:<run>.")
   launch.run(main)
