@@ -1,11 +1,14 @@
 """Drafting: the level loop, and the drafters that expand a level."""
 
+import functools
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 
 from decoding_jax import beam, cache as cache_lib, sampling, tree as tree_lib
-from decoding_jax.types import (Block, Cache, Drafter, DraftTree, LanguageModel,
-                                NONE, Params)
+from decoding_jax.types import (Array, Block, Cache, Drafter, DraftTree,
+                                LanguageModel, NONE, Params)
 
 # The draft block starts with the token that the draft cache may lack.
 _LATE = 0
@@ -33,23 +36,39 @@ def grow(keys, drafter: Drafter, model: LanguageModel, params: Params,
   """
   layout = drafter.layout
   size = 1 + tree_lib.num_nodes(layout)
-  tree = _root(newest[:, 1], size)
   if not layout.widths:
-    return tree, None
+    return _root(newest[:, 1], size), None
   inner = size - layout.widths[-1]
+  tree = _root(newest[:, 1], size).replace(
+      log_probs=jnp.zeros((len(length), inner, model.vocab_size)))
   block = cache_lib.init_block(cache, 1 + inner)
   late = cache.length == length - 2
   states = jax.vmap(lambda _: drafter.init())(length)
-  for level, nodes in enumerate(tree_lib.level_slices(layout)[:-1]):
-    tokens, positions, slot, mask = _fresh(tree, level, nodes, inner, newest,
-                                           length, late)
+  starts = [nodes.start for nodes in tree_lib.level_slices(layout)]
+
+  def step(shape, level, carry):
+    """Grows one level; `shape` is a level like it that is known statically."""
+    tree, block, states = carry
+    start = jnp.asarray(starts)[level]
+    nodes = _Nodes(start, starts[shape + 1] - starts[shape])
+    tokens, positions, slot, mask = _fresh(tree, shape == 0, level, nodes,
+                                           newest, length, late)
     logits, block = model.forward(params, tokens, positions, cache, block,
                                   slot, mask)
-    logits = logits[:, nodes.start - nodes.stop:]
-    log_probs = jax.vmap(sampling.log_law)(warp, logits)
+    log_probs = jax.vmap(sampling.log_law)(warp, logits[:, -nodes.width:])
     level_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, level)
-    tree, states = _append(tree, drafter, level, nodes, level_keys, log_probs,
-                           states)
+    expand = lambda key, *row: drafter.expand(key, shape, *row)
+    tree, states = jax.vmap(functools.partial(_append, expand, nodes))(
+        tree, level_keys, log_probs, states)
+    return tree, block, states
+
+  carry = tree, block, states
+  # One program for all levels of a shape: it is compiled once.
+  for run in tree_lib.runs(layout):
+    body = functools.partial(step, run.start)
+    carry = body(run.start, carry) if len(run) == 1 else (
+        jax.lax.fori_loop(run.start, run.stop, body, carry))
+  tree, block, _ = carry
   return tree, block
 
 
@@ -145,43 +164,48 @@ def top_beam(width: int, depth: int) -> Drafter:
 def _root(tokens, size):
   """A tree whose root alone is filled in."""
   batch = len(tokens)
+  root = jnp.arange(size) == 0
   return DraftTree(
-      tokens=tokens[:, None],
-      parents=jnp.full((batch, 1), NONE, jnp.int32),
-      valid=jnp.ones((batch, 1), bool),
-      mask=jnp.broadcast_to(jnp.arange(size) == 0, (batch, 1, size)),
+      tokens=jnp.where(root, tokens[:, None], 0),
+      parents=jnp.full((batch, size), NONE, jnp.int32),
+      valid=jnp.broadcast_to(root, (batch, size)),
+      mask=jnp.broadcast_to(root & root[:, None], (batch, size, size)),
       log_probs=None)
 
 
-def _fresh(tree, level, nodes, inner, newest, length, late):
+class _Nodes(NamedTuple):
+  """The nodes of a level: where they start, and how many they are."""
+  start: Array
+  width: int
+
+  def of(self, x, axis=0):
+    return jax.lax.dynamic_slice_in_dim(x, self.start, self.width, axis)
+
+
+def _fresh(tree, is_root, level, nodes, newest, length, late):
   """Tokens, positions, first slot and mask of the forward of a level."""
-  mask = tree.mask[:, nodes, :inner]
+  mask = nodes.of(tree.mask, 1)[:, :, :tree.log_probs.shape[1]]
   sees_late = jnp.broadcast_to(late[:, None, None], (*mask.shape[:2], 1))
   mask = jnp.concatenate([sees_late, mask], axis=-1)
   positions = jnp.broadcast_to((length - 1 + level)[:, None], mask.shape[:2])
-  if level:
-    return tree.tokens[:, nodes], positions, _ROOT + nodes.start, mask
+  if not is_root:
+    return nodes.of(tree.tokens, 1), positions, _ROOT + nodes.start, mask
   # A row whose cache is complete computes its last slot anew, for nobody.
-  itself = jnp.broadcast_to(jnp.arange(1 + inner) == _LATE, mask.shape)
+  itself = jnp.broadcast_to(jnp.arange(mask.shape[-1]) == _LATE, mask.shape)
   before = jnp.maximum(positions - 1, 0)
   return (newest, jnp.concatenate([before, positions], axis=1), _LATE,
           jnp.concatenate([itself, mask], axis=1))
 
 
-def _append(tree, drafter, level, nodes, keys, log_probs, states):
-  """Adds the children of a level to all rows."""
-  def expand(key, log_probs, valid, state):
-    return drafter.expand(key, level, log_probs, valid, state)
-
-  tokens, parents, valid, states = jax.vmap(expand)(
-      keys, log_probs, tree.valid[:, nodes], states)
-  parents += nodes.start
-  join = lambda old, new: jnp.concatenate([old, new], axis=1)
-  mask = jax.vmap(tree_lib.extend_mask, (0, 0, None))(
-      tree.mask, parents, tree.mask.shape[-1])
-  laws = log_probs if level == 0 else join(tree.log_probs, log_probs)
-  return DraftTree(join(tree.tokens, tokens), join(tree.parents, parents),
-                   join(tree.valid, valid), mask, laws), states
+def _append(expand, nodes, tree, key, log_probs, state):
+  """Adds the children of a level to a row's tree."""
+  tokens, parents, valid, state = expand(
+      key, log_probs, nodes.of(tree.valid), state)
+  laws = jax.lax.dynamic_update_slice_in_dim(tree.log_probs, log_probs,
+                                             nodes.start, 0)
+  tree = tree_lib.add_level(tree, nodes.start + nodes.width, tokens,
+                            nodes.start + parents, valid)
+  return tree.replace(log_probs=laws), state
 
 
 def _product(branching, pick, sampled):

@@ -10,6 +10,7 @@ A tree of depth 2 that branches 2 and then 1:
 
 import itertools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -86,37 +87,60 @@ def depths(layout: Layout) -> np.ndarray:
   return np.repeat(np.arange(len(widths), dtype=np.int32), widths)
 
 
-def extend_mask(mask, parents, size):
-  """Ancestor rows of a new level.
+def runs(layout: Layout) -> list[range]:
+  """Stretches of inner levels of one shape, over which a program can loop.
 
   Args:
-    mask: `[m, M]` bool, the rows of the nodes so far; see `DraftTree.mask`.
-    parents: `[W]` int32, parents of the new nodes, which come at m, m + 1, ...
-    size: M.
+    layout: of the tree.
 
   Returns:
-    `[m + W, M]` bool.
+    ranges of levels 0, 1, ..., D - 1, in order. The levels of a range have
+    equally many nodes, and below each come equally many; the root is alone.
   """
-  itself = jnp.arange(size) == mask.shape[0] + jnp.arange(len(parents))[:, None]
-  return jnp.concatenate([mask, mask[parents] | itself])
+  inner = itertools.pairwise((1, *layout.widths))
+  shapes = [(level == 0, *shape)
+            for level, shape in enumerate(zip(inner, layout.branching))]
+  ends = [i for i, (a, b) in enumerate(itertools.pairwise(shapes), 1) if a != b]
+  return [range(a, b)
+          for a, b in itertools.pairwise([0, *ends, len(shapes)]) if a < b]
 
 
-def children(tree: types.DraftTree, layout: Layout, level: int, node):
+def add_level(tree: types.DraftTree, start, tokens, parents,
+              valid) -> types.DraftTree:
+  """Fills in the nodes of one level, of one row.
+
+  Args:
+    tree: a tree without its batch axis, filled up to that level.
+    start: `[]` int32, index of the level's first node.
+    tokens: `[W]` int32.
+    parents: `[W]` int32.
+    valid: `[W]` bool.
+
+  Returns:
+    The tree.
+  """
+  itself = jnp.arange(len(tree.tokens)) == start + jnp.arange(
+      len(tokens))[:, None]
+  put = lambda x, y: jax.lax.dynamic_update_slice_in_dim(x, y, start, 0)
+  return tree.replace(
+      tokens=put(tree.tokens, tokens), parents=put(tree.parents, parents),
+      valid=put(tree.valid, valid),
+      mask=put(tree.mask, tree.mask[parents] | itself))
+
+
+def children(tree: types.DraftTree, size: int, node):
   """The children of a node in draw order, of one row.
 
   Args:
     tree: a tree without its batch axis.
-    layout: its layout.
-    level: the level of the node, static.
-    node: `[]` int32, a node of that level.
+    size: K, the most children of a node, static.
+    node: `[]` int32.
 
   Returns:
-    indices `[K]` int32 and valid `[K]` bool, K = layout.branching[level].
-    Behind the last child stand arbitrary indices that are not valid.
+    indices `[K]` int32 and valid `[K]` bool. Behind the last child stand
+    arbitrary indices that are not valid.
   """
-  below = level_slices(layout)[level + 1]
-  is_child = tree.parents[below] == node
+  is_child = tree.parents == node
   # A stable sort keeps the draw order of those that it moves to the front.
-  order = jnp.argsort(~is_child, stable=True)[:layout.branching[level]]
-  indices = below.start + order
-  return indices, is_child[order] & tree.valid[indices]
+  order = jnp.argsort(~is_child, stable=True)[:size]
+  return order, (is_child & tree.valid)[order]

@@ -57,32 +57,35 @@ def walk(key, verifier: Verifier, layout: Layout, tree: DraftTree, logits,
     verifier, the accepted tokens and the one behind them have the law of the
     target.
   """
-  *keys, last_key = jax.random.split(key, 1 + tree_lib.depth(layout))
-  node, alive = jnp.int32(0), jnp.bool_(True)
-  law = _law(warp, logits, node)
-  rest, path, ranks, counts = law, [node], [], []
-  for level, level_key in enumerate(keys):
-    indices, valid = tree_lib.children(tree, layout, level, node)
+  depth, size = tree_lib.depth(layout), tree_lib.max_branching(layout)
+  keys = jax.random.split(key, 1 + depth)
+
+  def descend(state, key):
+    node, alive, law, rest = state
+    indices, valid = tree_lib.children(tree, size, node)
     valid &= alive
     tokens = tree.tokens[indices]
-    draft = jnp.exp(tree.log_probs[node])
-    uniforms = jax.random.uniform(level_key, tokens.shape)
-    rank, residual = verifier.rule(uniforms, law, draft, tokens, valid)
+    uniforms = jax.random.uniform(key, tokens.shape)
+    rank, residual = verifier.rule(uniforms, law, jnp.exp(tree.log_probs[node]),
+                                   tokens, valid)
     rest = jnp.where(alive, residual, rest)
     alive = rank != NONE
     # Of children with the same token, the first one has the subtree.
     twin = jnp.argmax(valid & (tokens == tokens[rank]))
     node = jnp.where(alive, indices[twin], node).astype(jnp.int32)
-    law = _law(warp, logits, node)
-    path.append(node)
-    ranks.append(rank)
-    counts.append(valid.sum())
-  rest = jnp.where(alive, law, rest)
-  token = jax.random.categorical(last_key, jnp.log(rest))
-  stack = lambda x: jnp.array(x, jnp.int32).reshape(len(x))
-  ranks = stack(ranks)
-  return Verdict(stack(path), jnp.sum(ranks != NONE).astype(jnp.int32),
-                 token.astype(jnp.int32), ranks, stack(counts))
+    return (node, alive, _law(warp, logits, node), rest), (
+        node, rank, valid.sum().astype(jnp.int32))
+
+  root, nothing = jnp.int32(0), jnp.zeros(0, jnp.int32)
+  law = _law(warp, logits, root)
+  (_, alive, law, rest), (path, ranks, counts) = jax.lax.scan(
+      descend, (root, jnp.bool_(True), law, law), keys[:-1]) if depth else (
+          (root, True, law, law), (nothing,) * 3)
+  token = jax.random.categorical(
+      keys[-1], jnp.log(jnp.where(alive, law, rest)))
+  return Verdict(jnp.concatenate([root[None], path]),
+                 jnp.sum(ranks != NONE).astype(jnp.int32),
+                 token.astype(jnp.int32), ranks, counts)
 
 
 def recursive(replacement: bool) -> Verifier:
@@ -100,22 +103,25 @@ def recursive(replacement: bool) -> Verifier:
     sibling 0 has draft probability .2 / (1 - .5), and .9 * .4 < 1 holds.
   """
   def rule(uniforms, target, draft, tokens, valid):
-    def test(carry, child):
-      target, draft, accepted = carry
-      rank, token, valid, u = child
-      open_ = valid & (accepted == NONE)
-      hit = open_ & (u * draft[token] < target[token])
-      missed = open_ & ~hit
+    ranks = jnp.arange(len(tokens), dtype=jnp.int32)
+
+    def untested(state):
+      _, _, rank, accepted = state
+      return (accepted == NONE) & jnp.any(valid & (ranks >= rank))
+
+    def test(state):
+      target, draft, rank, accepted = state
+      token = tokens[rank]
+      hit = valid[rank] & (uniforms[rank] * draft[token] < target[token])
+      missed = valid[rank] & ~hit
       rest = sampling.residual(target, draft)
-      target = jnp.where(missed, rest, target)
       if not replacement:
         draft = jnp.where(missed, _without(draft, token), draft)
-      return (target, draft, jnp.where(hit, rank, accepted)), None
+      return (jnp.where(missed, rest, target), draft, rank + 1,
+              jnp.where(hit, rank, accepted))
 
-    ranks = jnp.arange(len(tokens), dtype=jnp.int32)
-    (rest, _, rank), _ = jax.lax.scan(
-        test, (target, draft, jnp.int32(NONE)),
-        (ranks, tokens, valid, uniforms))
+    rest, _, _, rank = jax.lax.while_loop(
+        untested, test, (target, draft, jnp.int32(0), jnp.int32(NONE)))
     return rank, rest
 
   return Verifier(rule, sampled=True, replacement=replacement)

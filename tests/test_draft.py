@@ -299,14 +299,14 @@ def test_the_late_token_is_computed():
                                  expected[row, :, :, ENDS[row] - 2], atol=1e-5)
 
 
-def wrong_late(tree, level, nodes, inner, newest, length, late, *, original):
-  return original(tree, level, nodes, inner, newest, length, ~late)
+def wrong_late(*args, original):
+  *args, late = args
+  return original(*args, ~late)
 
 
-def wrong_slot(tree, level, nodes, inner, newest, length, late, *, original):
-  tokens, positions, slot, mask = original(tree, level, nodes, inner, newest,
-                                           length, late)
-  return tokens, positions, max(slot - 1, 0), mask
+def wrong_slot(*args, original):
+  tokens, positions, slot, mask = original(*args)
+  return tokens, positions, jnp.maximum(slot - 1, 0), mask
 
 
 @pytest.mark.parametrize("wrong", [wrong_late, wrong_slot])

@@ -94,28 +94,56 @@ def test_depths_equal_a_walk(layout):
   assert tree_lib.depths(layout).dtype == np.int32
 
 
-def grown_mask(layout, parents):
-  """The mask of a tree that `extend_mask` grows level by level."""
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_runs_are_levels_of_one_shape(layout):
+  runs = tree_lib.runs(layout)
+  assert [level for run in runs for level in run] == list(
+      range(len(layout.widths)))
+  for run in runs:
+    shapes = {((1, *layout.widths)[i], layout.widths[i], layout.branching[i])
+              for i in run}
+    assert len(shapes) == 1 and (0 not in run or len(run) == 1)
+
+
+@pytest.mark.parametrize("layout, runs", [
+    (Layout((1,) * 5, (1,) * 5), [range(1), range(1, 5)]),
+    (Layout((3, 3, 3), (3, 3, 3)), [range(1), range(1, 3)]),
+    (Layout((7, 7, 7), (7, 1, 1)), [range(1), range(1, 3)]),
+    (Layout((2, 4, 4, 4), (2, 2, 1, 1)), [range(1), range(1, 2), range(2, 4)])])
+def test_equal_levels_are_one_run(layout, runs):
+  assert tree_lib.runs(layout) == runs
+
+
+def grown(layout, parents):
+  """A tree that `add_level` fills in; each token is its node's index."""
   size = len(parents)
-  mask = jnp.arange(size)[None] == 0
+  root = jnp.arange(size) == 0
+  tree = make_tree(jnp.where(root, parents, 0), root)
+  tree = tree.replace(mask=root & root[:, None])
   for level in tree_lib.level_slices(layout)[1:]:
-    mask = tree_lib.extend_mask(mask, jnp.asarray(parents[level]), size)
-  return np.asarray(mask)
+    nodes = jnp.arange(level.start, level.stop)
+    tree = tree_lib.add_level(tree, level.start, nodes, parents[level],
+                              nodes % 2 == 0)
+  return tree
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_mask_equals_a_walk(layout, seed):
+def test_grown_tree_equals_a_walk(layout, seed):
   parents = random_parents(np.random.default_rng(seed), layout)
   walked = np.zeros((len(parents),) * 2, bool)
   for node in range(len(parents)):
     walked[node, ancestors(parents, node)] = True
-  np.testing.assert_array_equal(grown_mask(layout, parents), walked)
+  tree = grown(layout, parents)
+  np.testing.assert_array_equal(tree.mask, walked)
+  np.testing.assert_array_equal(tree.parents, parents)
+  np.testing.assert_array_equal(tree.tokens, np.arange(len(parents)))
+  np.testing.assert_array_equal(tree.valid, np.arange(len(parents)) % 2 == 0)
 
 
-def children(tree, layout, level, node):
+def children(tree, size, node):
   """Valid children as a list, and how many slots there were."""
-  indices, valid = tree_lib.children(tree, layout, level, jnp.int32(node))
+  indices, valid = tree_lib.children(tree, size, jnp.int32(node))
   return np.asarray(indices)[np.asarray(valid)].tolist(), len(indices)
 
 
@@ -124,31 +152,19 @@ def children(tree, layout, level, node):
 def test_children_keep_draw_order(layout, seed):
   rng = np.random.default_rng(seed)
   parents = random_parents(rng, layout)
-  slices = tree_lib.level_slices(layout)
-  # A random tree may have more children a node than its layout announces.
-  layout = layout._replace(branching=layout.widths)
-  tree = make_tree(parents)
-  for level, nodes in enumerate(slices[:-1]):
-    for node in range(nodes.start, nodes.stop):
-      found, slots = children(tree, layout, level, node)
-      assert found == np.flatnonzero(parents == node).tolist()
-      assert slots == layout.branching[level]
+  tree, size = make_tree(parents), max(layout.widths)
+  for node in range(len(parents)):
+    found, slots = children(tree, size, node)
+    assert found == np.flatnonzero(parents == node).tolist()
+    assert slots == size
 
 
 def test_invalid_children_are_left_out():
-  layout = Layout((3,), (3,))
   tree = make_tree([NONE, 0, 0, 0], [True, True, False, True])
-  assert children(tree, layout, 0, 0) == ([1, 3], 3)
+  assert children(tree, 3, 0) == ([1, 3], 3)
 
 
 def test_a_leaf_has_no_children():
-  layout = Layout((2, 2), (2, 2))
   tree = make_tree([NONE, 0, 0, 2, 2])
-  assert children(tree, layout, 1, 1) == ([], 2)
-  assert children(tree, layout, 1, 2) == ([3, 4], 2)
-
-
-def test_a_node_of_another_level_has_no_children():
-  layout = Layout((2, 2), (2, 2))
-  tree = make_tree([NONE, 0, 0, 1, 2])
-  assert children(tree, layout, 1, 0) == ([], 2)
+  assert children(tree, 2, 1) == ([], 2)
+  assert children(tree, 2, 2) == ([3, 4], 2)
