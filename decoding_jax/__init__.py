@@ -3,13 +3,15 @@
 from decoding_jax import methods
 from decoding_jax.generate import generate
 from decoding_jax.sampling import Sampling
-from decoding_jax.types import (Block, Cache, Drafter, DraftTree, Generation,
-                                LanguageModel, Layout, Method, Pair, Stats,
-                                Verdict, Verifier)
+from decoding_jax.types import (Block, Cache, Context, DecodeState, Decoder,
+                                Drafter, DraftTree, Generation, LanguageModel,
+                                Layout, Method, Pair, Reward, Stats, Verdict,
+                                Verifier)
 from decoding_jax.verify import pair
 
 __all__ = [
-    "Block", "Cache", "Drafter", "DraftTree", "Generation", "LanguageModel",
-    "Layout", "Method", "Pair", "Sampling", "Stats", "Verdict", "Verifier",
-    "generate", "methods", "pair",
+    "Block", "Cache", "Context", "DecodeState", "Decoder", "Drafter",
+    "DraftTree", "Generation", "LanguageModel", "Layout", "Method", "Pair",
+    "Reward", "Sampling", "Stats", "Verdict", "Verifier", "generate",
+    "methods", "pair",
 ]

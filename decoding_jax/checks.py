@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax import tree as tree_lib
-from decoding_jax.types import LanguageModel, Method
+from decoding_jax import speculation, tree as tree_lib
+from decoding_jax.types import LanguageModel, Method, Reward
 
 
 def check_prompts(prompts, prompt_lengths, vocab_size):
@@ -62,15 +62,14 @@ def check_models(method: Method, target: LanguageModel,
   Raises:
     ValueError: naming what does not fit.
   """
-  for pair in (method.sampled, method.greedy):
-    layout = pair.drafter.layout
-    if layout.widths and draft is None:
+  for decoder in _decoders(method):
+    if decoder.drafts and draft is None:
       raise ValueError(f"draft=None: method {method.name} drafts, and needs "
                        "draft and draft_params.")
-    if tree_lib.max_branching(layout) > target.vocab_size:
+    if decoder.siblings > target.vocab_size:
       raise ValueError(
-          f"method {method.name} drafts {tree_lib.max_branching(layout)} "
-          f"siblings: the vocabulary has {target.vocab_size} tokens.")
+          f"method {method.name} drafts {decoder.siblings} siblings: the "
+          f"vocabulary has {target.vocab_size} tokens.")
   if draft is not None and draft.vocab_size != target.vocab_size:
     raise ValueError(
         f"draft.vocab_size={draft.vocab_size} and target.vocab_size="
@@ -114,6 +113,50 @@ def check_eos(eos_id, vocab_size):
                      "vocabulary, or None is needed.")
 
 
+def check_temperature(method: Method, greedy, temperature):
+  """Checks that the method has a form for the temperature.
+
+  Args:
+    method: any method.
+    greedy: whether the temperature is 0.
+    temperature: what the user asks for.
+
+  Raises:
+    ValueError: naming the temperature.
+  """
+  if (method.greedy if greedy else method.sampled) is None:
+    raise ValueError(
+        f"sampling.temperature={temperature}: method {method.name} decodes at "
+        f"{'temperatures above' if greedy else 'temperature'} 0 only.")
+
+
+def check_reward(method: Method, batch, reward: Reward | None, reward_params,
+                 constraints):
+  """Checks that there is a reward if it is needed, and of each row's part.
+
+  Args:
+    method: any method.
+    batch: B.
+    reward: the reward, or None.
+    reward_params: its parameters.
+    constraints: tree of `[B, ...]`, or None.
+
+  Raises:
+    ValueError: naming the argument.
+  """
+  if reward is None:
+    if any(decoder.rewards for decoder in _decoders(method)):
+      raise ValueError(f"reward=None: method {method.name} searches for a "
+                       "reward, and needs one.")
+    if jax.tree.leaves((reward_params, constraints)):
+      raise ValueError("reward=None: without a reward, reward_params and "
+                       "constraints must be None.")
+  for x in jax.tree.leaves(constraints):
+    if jnp.shape(x)[:1] != (batch,):
+      raise ValueError(f"constraints holds an array of shape {jnp.shape(x)}: "
+                       f"a first axis of {batch} rows is needed.")
+
+
 def check_axes(*arrays):
   """Checks that no array lies on a mesh whose axes are explicit.
 
@@ -130,6 +173,11 @@ def check_axes(*arrays):
           f"an array lies on the mesh axes {mesh.axis_names} of type Explicit: "
           "jax.make_mesh(..., axis_types=(jax.sharding.AxisType.Auto,) * "
           f"{len(mesh.axis_names)}) is needed.")
+
+
+def _decoders(method):
+  return [speculation.decoder(kind) for kind in (method.sampled, method.greedy)
+          if kind is not None]
 
 
 def _values(x):

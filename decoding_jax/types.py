@@ -11,6 +11,7 @@ Axis legend, used in every docstring:
   C  channels of a head
 """
 
+import math
 from typing import Any, Callable, NamedTuple, Optional
 
 import flax.struct
@@ -165,17 +166,95 @@ class Pair(NamedTuple):
   verifier: Verifier
 
 
+class Reward(NamedTuple):
+  """What a text is worth, read token after token; hashable.
+
+  The functions see one row. What all rows share is in `params`; what is a
+  row's own in `constraint`, a tree of arrays, or None.
+
+  Attributes:
+    init: `(params, constraint, prompt [P] int32, length []) -> state`; the
+      prompt is right-padded, the state a tree of fixed shapes.
+    advance: `(params, constraint, state, tokens [T] int32, valid [T] bool) ->
+      state`. Tokens that are not valid change nothing.
+    value: `(params, constraint, state) -> [] float32`.
+    maximum: a value that cannot be exceeded; inf if there is none.
+  """
+  init: Callable[..., Any]
+  advance: Callable[..., Any]
+  value: Callable[..., Array]
+  maximum: float = math.inf
+
+
+class Context(NamedTuple):
+  """What does not change from step to step.
+
+  Attributes:
+    target: the model whose law is kept, or searched.
+    target_params: its parameters.
+    draft: the model that drafts, or None.
+    draft_params: its parameters.
+    warp: a `sampling.Warp`, from logits to the law of the target.
+    draft_warp: the same of the drafter; at temperature 0 its law is that of
+      temperature 1, of which only the token mask is left.
+    eos_id: `[]` int32; `NONE` for none.
+    prompts: `[B, P]` int32, 0 behind a prompt.
+    prompt_lengths: `[B]` int32.
+    reward: a `Reward`, or None.
+    reward_params: its parameters.
+    constraints: tree of `[B, ...]`, a row's own part of the reward, or None.
+  """
+  target: LanguageModel
+  target_params: Params
+  draft: Optional[LanguageModel]
+  draft_params: Params
+  warp: Any
+  draft_warp: Any
+  eos_id: Array
+  prompts: Array
+  prompt_lengths: Array
+  reward: Optional[Reward]
+  reward_params: Params
+  constraints: Any
+
+
+class Decoder(NamedTuple):
+  """A step of decoding, and how to begin; hashable.
+
+  `generate` prefills the caches with all of each prompt but its last token,
+  and repeats the step until all rows are done.
+
+  Attributes:
+    init: `(context, state) -> state`; sets `stats` and `carry`, which are
+      None, and may change the caches.
+    step: `(context, state) -> state`; every row that is not done gets at least
+      one token, and a row that is done gets none.
+    reach: slots that a step may write behind `length` of a row, counted or
+      not, at most.
+    siblings: tokens that it takes of one law, at most; V must not be less.
+    drafts: whether it needs a draft model.
+    rewards: whether it needs a reward.
+  """
+  init: Callable[..., "DecodeState"]
+  step: Callable[..., "DecodeState"]
+  reach: int
+  siblings: int = 1
+  drafts: bool = False
+  rewards: bool = False
+
+
 class Method(NamedTuple):
-  """A way to decode.
+  """A way to decode. A pair stands for the decoder that drafts and verifies.
 
   Attributes:
     name: as in a table, with its sizes.
-    sampled: the pair for temperatures above 0.
-    greedy: the pair for temperature 0; of the same depth.
+    sampled: for temperatures above 0; None if it has no such form.
+    greedy: for temperature 0; None if it has no such form. Pairs of a method
+      have the same depth.
   """
   name: str
-  sampled: Pair
-  greedy: Pair
+  sampled: Pair | Decoder | None
+  greedy: Pair | Decoder | None
 
 
 @flax.struct.dataclass
@@ -191,7 +270,8 @@ class Stats:
       0, 1, ..., D drafted tokens.
     extra: dict of a method's own counts. Tree methods have
       `tested_by_rank [B, K]` and `accepted_by_rank [B, K]`, int32, of the
-      children of sibling rank 0, 1, ... on the path.
+      children of sibling rank 0, 1, ... on the path. Where a reward is given,
+      any method has `reward [B]` float32, that of the whole text.
   """
   target_calls: Array
   draft_calls: Array
@@ -205,8 +285,9 @@ class Stats:
 class DecodeState:
   """What the loop of a generation carries.
 
-  The newest token of a row is the root of its next tree and in no cache. The
-  draft cache may be one token shorter still: no drafter runs its last level.
+  Of tree methods, the newest token of a row is the root of its next tree and
+  in no cache. The draft cache may be one token shorter still: no drafter runs
+  its last level.
 
   Attributes:
     keys: `[B]` one random key a row, folded by `step` and used for nothing
@@ -220,6 +301,7 @@ class DecodeState:
     target_cache: length is the row's less one.
     draft_cache: length is the row's less one or two; None without a drafter.
     stats: counts so far.
+    carry: a tree of arrays, what else the decoder carries; None for nothing.
   """
   keys: Array
   step: Array
@@ -230,7 +312,8 @@ class DecodeState:
   done: Array
   target_cache: Cache
   draft_cache: Optional[Cache]
-  stats: Stats
+  stats: Optional[Stats] = None
+  carry: Any = None
 
 
 @flax.struct.dataclass

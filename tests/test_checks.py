@@ -240,3 +240,37 @@ def test_all_methods_draft_equally_deep_at_all_temperatures():
     assert method.sampled.drafter.layout == method.greedy.drafter.layout
     assert method.sampled.drafter.sampled and method.sampled.verifier.sampled
     assert not method.greedy.verifier.sampled
+
+
+ALONE = dj.Method("alone", None, METHOD.greedy)
+WARM = dj.Method("warm", METHOD.sampled, None)
+REWARDED = dj.Method("rewarded", *(
+    dj.Decoder(_refuse, _refuse, reach=1, rewards=True),) * 2)
+REWARD = dj.Reward(_refuse, _refuse, _refuse)
+
+
+@pytest.mark.parametrize("method, temperature, words", [
+    (ALONE, 1.0, ["sampling.temperature=1.0", "alone", "temperature 0 only"]),
+    (WARM, 0, ["sampling.temperature=0", "warm", "temperatures above 0 only"]),
+], ids=["greedy", "sampled"])
+def test_temperatures_that_a_method_does_not_know(method, temperature, words):
+  refused(words, method=method,
+          sampling=dj.Sampling(temperature=temperature))
+
+
+def test_control_temperatures_that_it_knows():
+  for method, temperature in ((ALONE, 0), (WARM, 0.5)):
+    with pytest.raises(AssertionError, match="A model was called"):
+      generate(method=method, sampling=dj.Sampling(temperature=temperature))
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (dict(method=REWARDED), ["reward=None", "rewarded"]),
+    (dict(constraints=np.ones(2)), ["reward=None", "constraints"]),
+    (dict(reward_params=1.0), ["reward=None", "reward_params"]),
+    (dict(reward=REWARD, constraints=[np.ones(2), np.ones((3, 2))]),
+     ["constraints", "(3, 2)", "2 rows"]),
+    (dict(reward=REWARD, constraints=1.0), ["constraints", "()", "2 rows"]),
+], ids=str)
+def test_rewards(arguments, words):
+  refused(words, **arguments)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 import decoding_jax as dj
-from decoding_jax import sampling
+from decoding_jax import sampling, speculation
 from models import transformer
 
 generate = importlib.import_module("decoding_jax.generate")
@@ -27,9 +27,9 @@ def compiled(method):
   warp = sampling.warp(dj.Sampling(0.8, top_k=7, top_p=0.9), 2, VOCAB)
   keys = jax.random.split(jax.random.key(0), 2)
   return generate._generate.lower(
-      method.sampled, model, model, 8, keys, jnp.zeros((2, 5), jnp.int32),
-      jnp.full(2, 5), params, params, warp, warp,
-      jnp.int32(0)).compile().as_text()
+      speculation.decoder(method.sampled), model, model, None, 8, keys,
+      jnp.zeros((2, 5), jnp.int32), jnp.full(2, 5), params, params, warp, warp,
+      jnp.int32(0), None, None).compile().as_text()
 
 
 def sorts_vocabulary(program):

@@ -1,0 +1,56 @@
+"""The reward of a context, for all rows at once."""
+
+import jax
+import jax.numpy as jnp
+
+from decoding_jax.types import Context
+
+
+def init(context: Context):
+  """The state of each row behind its prompt, a tree of `[B, ...]`."""
+  reward = context.reward
+  return jax.vmap(reward.init, (None, 0, 0, 0))(
+      context.reward_params, context.constraints, context.prompts,
+      context.prompt_lengths)
+
+
+def advance(context: Context, states, tokens, valid):
+  """The states behind more tokens.
+
+  Args:
+    context: holds the reward.
+    states: tree of `[B, ...]`.
+    tokens: `[B, T]` int32.
+    valid: `[B, T]` bool.
+
+  Returns:
+    tree of `[B, ...]`.
+  """
+  return jax.vmap(context.reward.advance, (None, 0, 0, 0, 0))(
+      context.reward_params, context.constraints, states, tokens, valid)
+
+
+def value(context: Context, states):
+  """`[B]` float32."""
+  values = jax.vmap(context.reward.value, (None, 0, 0))(
+      context.reward_params, context.constraints, states)
+  return values.astype(jnp.float32)
+
+
+def of_text(context: Context, tokens, lengths):
+  """The value of whole texts.
+
+  Args:
+    context: holds the reward, and the prompts that the texts begin with.
+    tokens: `[B, S]` int32.
+    lengths: `[B]` int32.
+
+  Returns:
+    `[B]` float32.
+  """
+  new = tokens.shape[1] - context.prompts.shape[1]
+  columns = context.prompt_lengths[:, None] + jnp.arange(new)
+  behind = jnp.take_along_axis(tokens, columns, axis=1)
+  states = advance(context, init(context), jnp.maximum(behind, 0),
+                   columns < lengths[:, None])
+  return value(context, states)

@@ -1,0 +1,60 @@
+"""The text of each row: where it ends, and how it grows."""
+
+import jax
+import jax.numpy as jnp
+
+from decoding_jax.types import DecodeState
+
+
+def cut(state: DecodeState, tokens, count, eos_id):
+  """Cuts new tokens at the end of the text and of the budget.
+
+  Args:
+    state: what was committed so far.
+    tokens: `[B, T]` int32, what would follow.
+    count: `[B]` int32, how many of them.
+    eos_id: `[]` int32.
+
+  Returns:
+    How many of them count `[B]`, none in a row that is done, and done `[B]`.
+  """
+  order = jnp.arange(tokens.shape[1])
+  count = jnp.minimum(count, state.limit - state.length)
+  ends = (tokens == eos_id) & (order < count[:, None])
+  ended = ends.any(axis=1)
+  count = jnp.where(ended, jnp.argmax(ends, axis=1) + 1, count)
+  count = jnp.where(state.done, 0, count).astype(jnp.int32)
+  return count, state.done | ended | (state.length + count == state.limit)
+
+
+def append(buffer, length, values, count):
+  """Writes the first `count` values of each row behind its length.
+
+  Args:
+    buffer: `[B, S]`.
+    length: `[B]` int32.
+    values: `[B, T]`.
+    count: `[B]` int32, at most T.
+
+  Returns:
+    The buffer.
+  """
+  order = jnp.arange(values.shape[1])
+  columns = jnp.where(order < count[:, None], length[:, None] + order,
+                      buffer.shape[1])
+  rows = jnp.arange(len(buffer))[:, None]
+  return buffer.at[rows, columns].set(values, mode="drop")
+
+
+def log_probs(logits, tokens):
+  """A model's own log-probabilities: temperature 1, nothing cut off.
+
+  Args:
+    logits: `[..., V]`.
+    tokens: `[...]` int32.
+
+  Returns:
+    `[...]` float32.
+  """
+  chosen = jnp.take_along_axis(logits, tokens[..., None], axis=-1)[..., 0]
+  return chosen - jax.nn.logsumexp(logits.astype(jnp.float32), axis=-1)
