@@ -1,7 +1,9 @@
 """One decoder for the Llama and OPT families.
 
-Llama: RMSNorm, rotary positions, grouped-query attention, gated SiLU.
-OPT: LayerNorm, learned positions, biases, ReLU.
+Llama: RMSNorm, rotary positions, grouped-query attention, gated SiLU; Mistral
+adds a window, Qwen2 biases of the attention's inputs, Qwen3 their norms.
+OPT: LayerNorm, learned positions, biases, ReLU; one size has its norms behind
+the layers and projections around them.
 
 Activations are feature-major, `[F, B * T]`, and weights stand on the left as
 `[out, in]`: with the few fresh tokens of a decoding step this is the faster
@@ -17,6 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax import types
+from models import rope
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,10 +38,22 @@ class Config:
     norm: "rms" or "layer".
     positions: "rope" or "learned".
     feed_forward: "swiglu" or "relu".
-    bias: whether projections have biases.
+    bias: whether all projections have biases; else the next three count.
+    qkv_bias: whether query, key and value have biases.
+    out_bias: whether the output of the attention has.
+    feed_forward_bias: whether the feed-forward layer has.
     tie_embeddings: whether the output layer is the embedding.
     norm_eps: added to the variance.
+    qk_norm: whether the channels of a query or key head are normalised.
+    post_norm: norms behind attention and feed-forward layer, none at the end.
+    embedding_dim: width of embedding and output layer, if projections lie
+      between them and the residual stream; 0: `dim`, and none.
+    window: positions that a token attends to, itself included; 0: all.
     rope_theta: base of the rotary wavelengths.
+    rope_scaling: one of `rope.KINDS`, see there.
+    rope_factor: of the scaling.
+    rope_low_turns, rope_high_turns: ends of the ramp of "llama3".
+    rope_original_length: of "llama3", the length before it was scaled.
     scan_layers: one scanned layer instead of unrolled ones: compiles in
       constant time, at the price of a slice of the cache a layer.
     dtype: of parameters, activations and caches.
@@ -55,15 +70,28 @@ class Config:
   positions: str = "rope"
   feed_forward: str = "swiglu"
   bias: bool = False
+  qkv_bias: bool = False
+  out_bias: bool = False
+  feed_forward_bias: bool = False
   tie_embeddings: bool = True
   norm_eps: float = 1e-5
+  qk_norm: bool = False
+  post_norm: bool = False
+  embedding_dim: int = 0
+  window: int = 0
   rope_theta: float = 10000.0
+  rope_scaling: str = "none"
+  rope_factor: float = 1.0
+  rope_low_turns: float = 1.0
+  rope_high_turns: float = 4.0
+  rope_original_length: int = 0
   scan_layers: bool = False
   dtype: str = "float32"
 
   def __post_init__(self):
     for field, allowed in (("norm", _NORMS), ("positions", _POSITIONS),
                            ("feed_forward", _FEED_FORWARDS),
+                           ("rope_scaling", rope.KINDS),
                            ("dtype", _DTYPES)):
       if getattr(self, field) not in allowed:
         raise ValueError(
@@ -93,16 +121,16 @@ class Linear(nn.Module):
 
 
 class RMSNorm(nn.Module):
-  """Root mean square normalisation over features, in float32."""
+  """Root mean square normalisation over features, `[..., F, n]`, in float32."""
   config: Config
 
   @nn.compact
   def __call__(self, x):
-    scale = self.param("scale", nn.initializers.ones, (x.shape[0], 1),
+    scale = self.param("scale", nn.initializers.ones, (x.shape[-2], 1),
                        jnp.dtype(self.config.dtype))
     y = x.astype(jnp.float32)
     y *= jax.lax.rsqrt(
-        jnp.mean(y * y, axis=0, keepdims=True) + self.config.norm_eps)
+        jnp.mean(y * y, axis=-2, keepdims=True) + self.config.norm_eps)
     return y.astype(x.dtype) * scale
 
 
@@ -128,7 +156,7 @@ class SwiGLU(nn.Module):
 
   @nn.compact
   def __call__(self, x):
-    linear = _linear(self.config)
+    linear = _linear(self.config, self.config.feed_forward_bias)
     gate = linear(self.config.hidden_dim, name="gate")(x)
     up = linear(self.config.hidden_dim, name="up")(x)
     return linear(self.config.dim, name="down")(nn.silu(gate) * up)
@@ -140,7 +168,7 @@ class ReLU(nn.Module):
 
   @nn.compact
   def __call__(self, x):
-    linear = _linear(self.config)
+    linear = _linear(self.config, self.config.feed_forward_bias)
     hidden = nn.relu(linear(self.config.hidden_dim, name="up")(x))
     return linear(self.config.dim, name="down")(hidden)
 
@@ -159,22 +187,24 @@ class Attention(nn.Module):
       prefix: keys `[B, H, C, S]` and values `[B, H, S, C]` of the cache.
       block: keys `[B, H, C, N]` and values `[B, H, N, C]`.
       slot: where in the block the first fresh token goes.
-      masks: `[B, S]` and `[B, T, N]`, what may be attended to.
+      masks: `[B, 1 or T, S]` and `[B, T, N]`, what may be attended to.
 
     Returns:
       `[F, B * T]`, and the block with the fresh keys and values.
     """
     cfg = self.config
-    linear = _linear(cfg)
     batch, length, _ = masks[1].shape
     heads = (cfg.num_kv_heads, -1, cfg.head_dim, batch, length)
 
-    def project(name, num_heads):
-      y = linear(num_heads * cfg.head_dim, name=name)(x)
+    def project(name, num_heads, norm=False):
+      y = _linear(cfg, cfg.qkv_bias)(num_heads * cfg.head_dim, name=name)(x)
+      if norm:
+        y = RMSNorm(cfg, name=f"{name}_norm")(
+            y.reshape(num_heads, cfg.head_dim, -1))
       return y.reshape(heads)
 
-    q = project("query", cfg.num_heads)
-    k = project("key", cfg.num_kv_heads)
+    q = project("query", cfg.num_heads, cfg.qk_norm)
+    k = project("key", cfg.num_kv_heads, cfg.qk_norm)
     v = project("value", cfg.num_kv_heads)[:, 0]
     if angles is not None:
       q, k = _rotate(q, angles), _rotate(k, angles)
@@ -183,27 +213,31 @@ class Attention(nn.Module):
     # A cache of no slots (training) is left out of the program altogether.
     parts = [(*block, masks[1][:, None, None])]
     if prefix[0].shape[-1]:
-      parts.insert(0, (*prefix, masks[0][:, None, None, None]))
+      parts.insert(0, (*prefix, masks[0][:, None, None]))
     y = _attend(q * cfg.head_dim**-0.5, parts)
     y = y.reshape(cfg.num_heads * cfg.head_dim, batch * length)
-    return linear(cfg.dim, name="out")(y), block
+    return _linear(cfg, cfg.out_bias)(cfg.dim, name="out")(y), block
 
 
 class Layer(nn.Module):
-  """Pre-norm attention and feed-forward."""
+  """Attention and feed-forward, each with its norm before or behind it."""
   config: Config
 
   @nn.compact
   def __call__(self, x, kv, angles, slot, masks):
     """`kv` is `(prefix keys, prefix values, block keys, block values)`."""
-    norm = functools.partial(_NORMS[self.config.norm], self.config)
-    y, block = Attention(self.config, name="attention")(
-        norm(name="attention_norm")(x), angles, kv[:2], kv[2:], slot, masks)
+    cfg = self.config
+    attention_norm = _NORMS[cfg.norm](cfg, name="attention_norm")
+    feed_forward_norm = _NORMS[cfg.norm](cfg, name="feed_forward_norm")
+    feed_forward = _FEED_FORWARDS[cfg.feed_forward](cfg, name="feed_forward")
+    y, block = Attention(cfg, name="attention")(
+        x if cfg.post_norm else attention_norm(x), angles, kv[:2], kv[2:],
+        slot, masks)
     x += y
-    feed_forward = _FEED_FORWARDS[self.config.feed_forward]
-    x += feed_forward(self.config, name="feed_forward")(
-        norm(name="feed_forward_norm")(x))
-    return x, block
+    if cfg.post_norm:
+      x = attention_norm(x)
+      return feed_forward_norm(x + feed_forward(x)), block
+    return x + feed_forward(feed_forward_norm(x)), block
 
 
 class Decoder(nn.Module):
@@ -215,19 +249,22 @@ class Decoder(nn.Module):
     """See `types.LanguageModel.forward`."""
     cfg = self.config
     dtype = jnp.dtype(cfg.dtype)
-    embedding = self.param("embedding", _INIT, (cfg.vocab_size, cfg.dim), dtype)
-    x = embedding[tokens]
+    width = cfg.embedding_dim or cfg.dim
+    embedding = self.param("embedding", _INIT, (cfg.vocab_size, width), dtype)
+    x = embedding[tokens].reshape(-1, width).T
+    if cfg.embedding_dim:
+      x = Linear(cfg.dim, False, dtype, name="project_in")(x)
     if cfg.positions == "learned":
       table = self.param("positions", _INIT, (cfg.max_length, cfg.dim), dtype)
-      x += table[positions]
-    x = x.reshape(-1, cfg.dim).T
-    slots = cache.keys[0].shape[-1]
-    prefix_mask = jnp.arange(slots) < cache.length[:, None]
+      x += table[positions].reshape(-1, cfg.dim).T
     x, block = _layers(cfg)(x, cache, block, _angles(cfg, positions), slot,
-                            (prefix_mask, mask))
-    x = _NORMS[cfg.norm](cfg, name="norm")(x)
+                            _masks(cfg, cache, positions, mask))
+    if not cfg.post_norm:
+      x = _NORMS[cfg.norm](cfg, name="norm")(x)
+    if cfg.embedding_dim:
+      x = Linear(width, False, dtype, name="project_out")(x)
     head = embedding if cfg.tie_embeddings else self.param(
-        "head", _INIT, (cfg.vocab_size, cfg.dim), dtype)
+        "head", _INIT, (cfg.vocab_size, width), dtype)
     logits = _matmul(head, x)
     # Without the barrier the transposition changes the layout of the whole
     # program on a CPU, which then runs several times slower.
@@ -342,8 +379,8 @@ def _matmul(kernel, x):
   return jnp.matmul(kernel, x, preferred_element_type=jnp.float32)[:, :columns]
 
 
-def _linear(config):
-  return functools.partial(Linear, bias=config.bias,
+def _linear(config, bias):
+  return functools.partial(Linear, bias=config.bias or bias,
                            dtype=jnp.dtype(config.dtype))
 
 
@@ -355,9 +392,34 @@ def _angles(config, positions):
   """Rotary angles `[C / 2, B, T]` in float32; None for learned positions."""
   if config.positions != "rope":
     return None
-  exponents = jnp.arange(0, config.head_dim, 2) / config.head_dim
-  frequencies = config.rope_theta**-exponents.astype(jnp.float32)
-  return frequencies[:, None, None] * positions.astype(jnp.float32)
+  frequencies = rope.frequencies(config)[:, None, None]
+  return frequencies * positions.astype(jnp.float32)
+
+
+def _masks(config, cache, positions, mask):
+  """What each fresh token attends to.
+
+  Args:
+    config: the architecture.
+    cache: the committed prefix.
+    positions: `[B, T]`.
+    mask: `[B, T, N]`, itself and its ancestors in the block.
+
+  Returns:
+    Masks `[B, 1 or T, S]` of the cache and `[B, T, N]` of the block.
+  """
+  slots = jnp.arange(cache.keys[0].shape[-1])
+  prefix = slots < cache.length[:, None, None]
+  if not config.window:
+    return prefix, mask
+  prefix &= slots > positions[:, :, None] - config.window
+  if mask.shape[-1] > config.window:
+    # The positions of the block's older tokens are not given; but ancestors
+    # have one position each and stand in order, so that counting those between
+    # a token and its ancestor tells how far back it is.
+    behind = jnp.cumsum(mask[..., ::-1], axis=-1)[..., ::-1] - mask
+    mask &= behind < config.window
+  return prefix, mask
 
 
 def _rotate(x, angles):
