@@ -16,11 +16,17 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
 from decoding_jax import types
+from models import folders
+from models import hf
+from models import hf_config
 from models import tokenizers
 from models import transformer
 
 FORMAT = 1
 CONFIG, PARAMS, METADATA = "config.json", "params", "metadata.json"
+
+from_hf = hf.from_hf
+to_hf = hf.to_hf
 
 
 def save(folder, config: transformer.Config, params: types.Params,
@@ -36,8 +42,7 @@ def save(folder, config: transformer.Config, params: types.Params,
     tokenizer: a `tokenizers.Tokenizer` that goes with it, or None.
     metadata: for people to read, as JSON, or None.
   """
-  folder = pathlib.Path(folder).resolve()
-  partial = folder.with_name(f".{folder.name}.partial")
+  partial = folders.partial(folder)
   shutil.rmtree(partial, ignore_errors=True)
   with ocp.StandardCheckpointer() as checkpointer:
     checkpointer.save(partial / PARAMS, params)
@@ -45,13 +50,13 @@ def save(folder, config: transformer.Config, params: types.Params,
     return
   # It says where the folder was written; only object stores read it.
   (partial / PARAMS / "commit_success.txt").unlink(missing_ok=True)
-  _write_json(partial / CONFIG,
+  folders.write_json(partial / CONFIG,
               {"format": FORMAT, **dataclasses.asdict(config)})
   if metadata is not None:
-    _write_json(partial / METADATA, metadata)
+    folders.write_json(partial / METADATA, metadata)
   if tokenizer is not None:
     tokenizers.save(tokenizer, partial)
-  _replace(partial, folder)
+  folders.replace(folder)
 
 
 def load(folder, *, scan_layers: bool | None = None, dtype: str | None = None,
@@ -59,7 +64,7 @@ def load(folder, *, scan_layers: bool | None = None, dtype: str | None = None,
   """Reads a model.
 
   Args:
-    folder: of `save`.
+    folder: of `save`, or as transformers writes it.
     scan_layers: whether the layers are scanned; None: as they were saved.
     dtype: of parameters and activations; None: as they were saved.
     shardings: `params -> tree of jax.sharding.Sharding`, called with the shapes
@@ -68,6 +73,9 @@ def load(folder, *, scan_layers: bool | None = None, dtype: str | None = None,
   Returns:
     A language model and its parameters.
   """
+  if hf_config.is_hf(folder):
+    return hf.from_hf(folder, scan_layers=bool(scan_layers), dtype=dtype,
+                      shardings=shardings)
   saved = load_config(folder)
   saved = dataclasses.replace(saved, dtype=dtype or saved.dtype)
   params = _restore(pathlib.Path(folder).resolve() / PARAMS, saved, shardings)
@@ -124,8 +132,7 @@ def _restore(path, config, shardings):
   if not path.is_dir():
     raise FileNotFoundError(
         f"Checkpoint '{path.parent}': no folder {PARAMS} in it.")
-  abstract = jax.eval_shape(
-      lambda key: transformer.init(key, config), jax.random.key(0))
+  abstract = transformer.abstract_params(config)
   if shardings is None:
     device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     shardings = lambda tree: jax.tree.map(lambda _: device, tree)
@@ -151,19 +158,4 @@ def _check_shapes(path, saved, expected):
 
 def _shapes(tree):
   leaves = jax.tree_util.tree_leaves_with_path(tree)
-  return {jax.tree_util.keystr(key, simple=True, separator="/"): leaf.shape
-          for key, leaf in leaves}
-
-
-def _replace(partial, folder):
-  """Puts a finished folder in the place of an older one."""
-  old = folder.with_name(f".{folder.name}.old")
-  shutil.rmtree(old, ignore_errors=True)
-  if folder.exists():
-    folder.rename(old)
-  partial.rename(folder)
-  shutil.rmtree(old, ignore_errors=True)
-
-
-def _write_json(path, value):
-  path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+  return {transformer.param_name(key): leaf.shape for key, leaf in leaves}

@@ -84,7 +84,7 @@ class Config:
   rope_factor: float = 1.0
   rope_low_turns: float = 1.0
   rope_high_turns: float = 4.0
-  rope_original_length: int = 0
+  rope_original_length: float = 0.0
   scan_layers: bool = False
   dtype: str = "float32"
 
@@ -359,6 +359,23 @@ def init(key, config: Config) -> types.Params:
   mask = jnp.ones((1, 1, 1), bool)
   return Decoder(config).init(key, tokens, tokens, cache, block, 0,
                               mask)["params"]
+
+
+def abstract_params(config: Config) -> types.Params:
+  """The parameters of `init` as `jax.ShapeDtypeStruct`."""
+  return jax.eval_shape(lambda key: init(key, config), jax.random.key(0))
+
+
+def param_name(path) -> str:
+  """The name of a parameter, such as "layers/layer_0/attention/key/kernel".
+
+  Args:
+    path: of a leaf, as the functions of `jax.tree_util` give it.
+
+  Returns:
+    Its keys with slashes between.
+  """
+  return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def num_params(params: types.Params) -> int:

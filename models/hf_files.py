@@ -1,0 +1,178 @@
+"""Tensors in the files of Hugging Face folders, read and written one by one.
+
+A safetensors file is eight bytes (the length of the header, little endian), a
+header in JSON (of each tensor its type, shape and where its bytes are), and the
+bytes: https://huggingface.co/docs/safetensors. It is read here without mapping
+it, so that no more than the tensor in hand is in memory.
+"""
+
+import functools
+import json
+import math
+import pathlib
+from typing import Callable, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+SAFETENSORS, TORCH = "model.safetensors", "pytorch_model.bin"
+_DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16,
+           "BF16": ml_dtypes.bfloat16}
+_LENGTH_BYTES = 8
+
+
+class Tensor(NamedTuple):
+  """A tensor that has not been read yet.
+
+  Attributes:
+    path: the file that holds it.
+    shape: of the tensor.
+    read: `() -> numpy array`, a fresh one.
+  """
+  path: pathlib.Path
+  shape: tuple[int, ...]
+  read: Callable[[], np.ndarray]
+
+
+def tensors(folder) -> dict[str, Tensor]:
+  """All tensors of a folder by name.
+
+  Args:
+    folder: with safetensors, or files of torch, in one piece or several.
+
+  Returns:
+    dict of tensors, whose headers have been checked.
+
+  Raises:
+    FileNotFoundError: if a file is missing.
+    ValueError: if a file is damaged, or a tensor missing.
+  """
+  folder = pathlib.Path(folder)
+  for name, read in ((SAFETENSORS, _safetensors), (TORCH, _torch)):
+    if (folder / name).is_file():
+      return read(folder / name)
+    if (folder / f"{name}.index.json").is_file():
+      return _sharded(folder / f"{name}.index.json", read)
+  raise FileNotFoundError(
+      f"Checkpoint '{folder}': neither {SAFETENSORS} nor {TORCH} in it, in one "
+      "piece or with an index.")
+
+
+def write(path, shapes, dtype, read):
+  """Writes a safetensors file, one tensor after the other.
+
+  Args:
+    path: of the file.
+    shapes: dict from names to shapes.
+    dtype: of all tensors, "float32", "float16" or "bfloat16".
+    read: `name -> numpy array` of that type and shape.
+  """
+  dtype = np.dtype(dtype)
+  code = next(code for code, kind in _DTYPES.items() if kind == dtype)
+  header, end = {"__metadata__": {"format": "pt"}}, 0
+  for name, shape in shapes.items():
+    start, end = end, end + math.prod(shape) * dtype.itemsize
+    header[name] = {"dtype": code, "shape": list(shape),
+                    "data_offsets": [start, end]}
+  header = json.dumps(header).encode()
+  # Readers map the file: the first tensor has to be aligned.
+  header += b" " * (-len(header) % _LENGTH_BYTES)
+  with open(path, "wb") as f:
+    f.write(len(header).to_bytes(_LENGTH_BYTES, "little") + header)
+    for name in shapes:
+      f.write(np.ascontiguousarray(read(name)).tobytes())
+
+
+def _sharded(index, read):
+  """Tensors of the files that an index names."""
+  try:
+    names = json.loads(index.read_text("utf-8"))["weight_map"]
+    files = sorted(set(names.values()))
+  except (ValueError, KeyError, TypeError, AttributeError) as e:
+    raise ValueError(f"'{index}' is damaged: a weight_map is needed.") from e
+  found = {}
+  for file in files:
+    if not (index.parent / file).is_file():
+      raise FileNotFoundError(f"'{index}' names {file}, which is missing.")
+    found |= read(index.parent / file)
+  missing = sorted(set(names) - set(found))
+  if missing:
+    raise ValueError(f"'{index}': tensor {missing[0]} is not in "
+                     f"{names[missing[0]]}.")
+  return found
+
+
+def _safetensors(path):
+  size = path.stat().st_size
+  with open(path, "rb") as f:
+    length = int.from_bytes(f.read(_LENGTH_BYTES), "little")
+    start = _LENGTH_BYTES + length
+    if not 2 <= length <= size - _LENGTH_BYTES:
+      raise ValueError(f"'{path}' is damaged: its header would have {length} "
+                       f"bytes, and the file has {size}.")
+    try:
+      header = json.loads(f.read(length))
+      header.pop("__metadata__", None)
+      entries = {name: (x["dtype"], tuple(x["shape"]), *x["data_offsets"])
+                 for name, x in header.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+      raise ValueError(f"'{path}' is damaged: its header cannot be read.") from e
+  end = start + max((entry[3] for entry in entries.values()), default=0)
+  if end != size:
+    raise ValueError(f"'{path}' is damaged: {size} bytes, but its header asks "
+                     f"for {end}.")
+  return {name: _entry(path, name, start, *entry)
+          for name, entry in entries.items()}
+
+
+def _entry(path, name, start, dtype, shape, first, last):
+  """A `Tensor` of a safetensors file."""
+  if dtype not in _DTYPES:
+    raise ValueError(f"'{path}': tensor {name} has type {dtype}; "
+                     f"{', '.join(_DTYPES)} are supported.")
+  size = math.prod(shape) * np.dtype(_DTYPES[dtype]).itemsize
+  if last - first != size or first < 0:
+    raise ValueError(f"'{path}' is damaged: tensor {name} of shape {shape} has "
+                     f"{last - first} bytes, not {size}.")
+
+  def read():
+    x = np.empty(shape, _DTYPES[dtype])
+    with open(path, "rb") as f:
+      f.seek(start + first)
+      got = f.readinto(x.reshape(-1).view(np.uint8))
+    if got != size:
+      raise ValueError(f"'{path}' ends within tensor {name}.")
+    return x
+
+  return Tensor(path, shape, read)
+
+
+def _torch(path):
+  """Tensors of a file that torch has written."""
+  try:
+    import torch  # pylint: disable=g-import-not-at-top
+  except ImportError as e:
+    raise ValueError(
+        f"'{path}' can only be read with torch: install torch, or a folder of "
+        f"the model that has {SAFETENSORS}.") from e
+  try:
+    # Weights alone: anything else in a pickle could run code.
+    held = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    shapes = {name: tuple(x.shape) for name, x in held.items()}
+  except Exception as e:  # pylint: disable=broad-except
+    reason = str(e).splitlines()[0] if str(e) else type(e).__name__
+    raise ValueError(f"'{path}' cannot be read by torch: {reason}") from e
+
+  def read(name):
+    x = held[name].contiguous()
+    if x.dtype == torch.bfloat16:
+      # Numpy has no such type of its own: the bits go over.
+      return x.view(torch.int16).numpy().view(ml_dtypes.bfloat16).copy()
+    return x.numpy().copy()
+
+  for name, x in held.items():
+    if not x.is_floating_point():
+      raise ValueError(f"'{path}': tensor {name} has type {x.dtype}; floating "
+                       "point numbers are supported.")
+  return {name: Tensor(path, shape, functools.partial(read, name))
+          for name, shape in shapes.items()}

@@ -1,0 +1,190 @@
+"""Parity with `transformers` on small random models of every family."""
+
+import functools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import decoding_jax as dj
+import models_for_tests as tiny
+from decoding_jax import cache as cache_lib
+from models import checkpoints
+
+torch = pytest.importorskip("torch", reason="needs pip install -e '.[parity]'")
+transformers = pytest.importorskip(
+    "transformers", reason="needs pip install -e '.[parity]'")
+
+_SMALL = dict(vocab_size=29, hidden_size=16, num_hidden_layers=2,
+              num_attention_heads=4, max_position_embeddings=96)
+_LLAMA = dict(**_SMALL, intermediate_size=24, num_key_value_heads=2)
+_LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+           "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
+_OPT = dict(**_SMALL, ffn_dim=24)
+# Family and fields of each variant.
+VARIANTS = {
+    "llama-1": ("Llama", dict(_LLAMA, num_key_value_heads=4)),
+    "llama-2 gqa": ("Llama", _LLAMA),
+    "llama tied": ("Llama", dict(_LLAMA, tie_word_embeddings=True)),
+    "llama head_dim": ("Llama", dict(_LLAMA, head_dim=6)),
+    "llama biased": ("Llama", dict(_LLAMA, attention_bias=True, mlp_bias=True)),
+    "llama theta": ("Llama", dict(_LLAMA, rope_parameters={
+        "rope_type": "default", "rope_theta": 500.0})),
+    "llama-3": ("Llama", dict(_LLAMA, rope_parameters={
+        **_LLAMA3, "rope_theta": 500000.0})),
+    "llama linear": ("Llama", dict(_LLAMA, rope_parameters={
+        "rope_type": "linear", "factor": 2.5, "rope_theta": 10000.0})),
+    "llama dynamic": ("Llama", dict(_LLAMA, rope_parameters={
+        "rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0})),
+    "mistral": ("Mistral", dict(_LLAMA, sliding_window=None)),
+    "mistral window": ("Mistral", dict(_LLAMA, sliding_window=3)),
+    "qwen2": ("Qwen2", _LLAMA),
+    "qwen2 window": ("Qwen2", dict(
+        _LLAMA, use_sliding_window=True, sliding_window=4,
+        max_window_layers=0)),
+    "qwen3": ("Qwen3", dict(_LLAMA, head_dim=8)),
+    "qwen3 tied, biased": ("Qwen3", dict(
+        _LLAMA, head_dim=4, attention_bias=True, tie_word_embeddings=True)),
+    "opt": ("OPT", _OPT),
+    "opt-350m": ("OPT", dict(_OPT, do_layer_norm_before=False,
+                             word_embed_proj_dim=8)),
+    "opt untied, without bias": ("OPT", dict(
+        _OPT, enable_bias=False, tie_word_embeddings=False)),
+}
+TOLERANCE = 1e-4
+PROMPT = 8
+# Prefix, then a tree of 7 nodes under its newest token.
+PARENTS = [-1, 0, 0, 1, 1, 2, 4]
+DEPTHS = np.array([0, 1, 1, 2, 2, 2, 3])
+TOKENS = np.random.default_rng(0).integers(0, 29, (2, 20)).astype(np.int32)
+
+
+@functools.lru_cache(maxsize=None)
+def their_model(variant):
+  """A model of transformers whose laws are neither flat nor certain."""
+  family, fields = VARIANTS[variant]
+  config = getattr(transformers, f"{family}Config")(
+      **fields, bos_token_id=None, eos_token_id=None, pad_token_id=None,
+      attn_implementation="eager")
+  torch.manual_seed(0)
+  model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+  with torch.no_grad():
+    for name, x in model.named_parameters():
+      noise = torch.randn_like(x)
+      if x.ndim == 2:
+        wide = 0.5 if "embed" in name or "head" in name else (
+            2.5 / x.shape[1]**0.5)
+        x.copy_(wide * noise)
+      else:
+        x.copy_(noise / 4 + (0 if name.endswith("bias") else 1))
+  return model
+
+
+@pytest.fixture(scope="module", params=VARIANTS)
+def both(request, tmp_path_factory):
+  """Their model and ours, read from the folder that theirs wrote."""
+  theirs = their_model(request.param)
+  folder = tmp_path_factory.mktemp("hf")
+  theirs.save_pretrained(folder)
+  return theirs, tiny.Model(*checkpoints.from_hf(folder))
+
+
+def their_logits(model, tokens, **kwargs):
+  with torch.no_grad():
+    out = model(torch.tensor(np.asarray(tokens), dtype=torch.long), **kwargs)
+  return out.logits.numpy()
+
+
+def assert_close(ours, theirs):
+  error = np.abs(np.asarray(ours) - theirs).max() / np.abs(theirs).max()
+  assert error < TOLERANCE, error
+
+
+def test_whole_sequence(both):
+  theirs, ours = both
+  expected = their_logits(theirs, TOKENS)
+  assert_close(tiny.causal(ours, TOKENS)[0], expected)
+
+
+def test_cached_decoding(both):
+  """One token a call behind a cache, there and here."""
+  theirs, ours = both
+  start, steps = PROMPT, TOKENS.shape[1] - PROMPT
+  with torch.no_grad():
+    out = theirs(torch.tensor(TOKENS[:, :start], dtype=torch.long),
+                 use_cache=True)
+    expected = []
+    for at in range(start, start + steps):
+      out = theirs(torch.tensor(TOKENS[:, at:at + 1], dtype=torch.long),
+                   past_key_values=out.past_key_values, use_cache=True)
+      expected.append(out.logits.numpy()[:, 0])
+  logits = _decode(ours.lm, ours.params, TOKENS, start)
+  assert_close(logits, np.stack(expected, axis=1))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 3))
+def _decode(lm, params, tokens, start):
+  """Logits of one call a token from `start` on, `[B, T, V]`."""
+  batch, size = tokens.shape
+  cache = lm.init_cache(batch, size)
+
+  def commit(cache, tokens):
+    length = tokens.shape[1]
+    at = cache.length[:, None] + jnp.arange(length)
+    mask = jnp.broadcast_to(jnp.tri(length, dtype=bool),
+                            (batch, length, length))
+    logits, block = lm.forward(params, tokens, at, cache,
+                               cache_lib.init_block(cache, length), 0, mask)
+    slots = jnp.broadcast_to(jnp.arange(length), (batch, length))
+    cache = cache_lib.commit(cache, block, slots,
+                             jnp.full(batch, length, jnp.int32))
+    return cache, logits
+
+  cache, _ = commit(cache, tokens[:, :start])
+  _, logits = jax.lax.scan(commit, cache, tokens.T[start:, :, None])
+  return logits[:, :, 0].transpose(1, 0, 2)
+
+
+def test_tree_scoring(both):
+  """Each node of a tree against a plain forward over the path to it."""
+  theirs, ours = both
+  lengths = np.array([5, PROMPT], np.int32)
+  tree = np.random.default_rng(1).integers(0, 29, (2, 7)).astype(np.int32)
+  paths = [[node] for node in range(7)]
+  for node, parent in enumerate(PARENTS):
+    paths[node] = (paths[parent] if parent >= 0 else []) + paths[node]
+  mask = np.zeros((2, 7, 7), bool)
+  texts = np.zeros((2, 7, PROMPT + 4), np.int32)
+  for row, length in enumerate(lengths):
+    for node, path in enumerate(paths):
+      mask[:, node, path] = True
+      text = [*TOKENS[row, :length], *tree[row, path]]
+      texts[row, node, :len(text)] = text
+  expected = their_logits(theirs, texts.reshape(14, -1)).reshape(2, 7, -1, 29)
+  ends = (lengths[:, None] + DEPTHS)[:, :, None, None]
+  expected = np.take_along_axis(expected, ends, axis=2)[:, :, 0]
+  cache = tiny.committed(ours, TOKENS[:, :PROMPT], lengths, 12)
+  logits, _ = jax.jit(ours.lm.forward)(
+      ours.params, tree, lengths[:, None] + DEPTHS, cache,
+      cache_lib.init_block(cache, 7), 0, mask)
+  assert_close(logits, expected)
+
+
+def test_greedy_continuation(both):
+  theirs, ours = both
+  prompts = TOKENS[:, :PROMPT]
+  with torch.no_grad():
+    expected = theirs.generate(
+        torch.tensor(prompts, dtype=torch.long), max_new_tokens=64,
+        do_sample=False, attention_mask=torch.ones(prompts.shape)).numpy()
+  with tiny.quickly_compiled():
+    out = dj.generate(
+        jax.random.key(0), prompts, [PROMPT] * 2,
+        method=dj.methods.autoregressive(), target=ours.lm,
+        target_params=ours.params, max_new_tokens=64,
+        sampling=dj.Sampling(temperature=0.0))
+  np.testing.assert_array_equal(out.tokens, expected)
+  # A text that repeats itself would show little.
+  assert len(set(expected[0, PROMPT:])) > 5
