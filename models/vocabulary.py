@@ -1,0 +1,52 @@
+"""Vocabularies of two models that are to work together.
+
+Embeddings are often padded to a round number of rows, and not to the same one
+in a target and its drafter; the tokens behind the real vocabulary never occur.
+"""
+
+import functools
+
+from decoding_jax import types
+
+
+@functools.lru_cache(maxsize=None)
+def cut(lm: types.LanguageModel, vocab_size: int) -> types.LanguageModel:
+  """The model without the tokens from `vocab_size` on.
+
+  Args:
+    lm: a model of at least as many tokens.
+    vocab_size: tokens to keep.
+
+  Returns:
+    A model with the same parameters; equal arguments give the same object.
+  """
+  def forward(params, tokens, positions, cache, block, slot, mask):
+    logits, block = lm.forward(params, tokens, positions, cache, block, slot,
+                               mask)
+    return logits[..., :vocab_size], block
+
+  return lm._replace(forward=forward, vocab_size=vocab_size)
+
+
+def align(target: types.LanguageModel, draft: types.LanguageModel, used: int):
+  """Cuts the padding that only one of two models has.
+
+  Args:
+    target: any model.
+    draft: another.
+    used: tokens of the tokenizer that they share.
+
+  Returns:
+    Both models, of one vocabulary.
+
+  Raises:
+    ValueError: if one of them has fewer tokens than the tokenizer.
+  """
+  sizes = {"target": target.vocab_size, "draft": draft.vocab_size}
+  for name, size in sizes.items():
+    if size < used:
+      raise ValueError(f"vocab_size={size} of the {name}: the tokenizer has "
+                       f"{used} entries.")
+  size = min(sizes.values())
+  return tuple(lm if lm.vocab_size == size else cut(lm, size)
+               for lm in (target, draft))
