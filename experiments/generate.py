@@ -15,7 +15,6 @@ import numpy as np
 import decoding_jax as dj
 from decoding_jax import metrics
 from experiments import launch
-from models import tokenizers
 
 _PROMPT = flags.DEFINE_string("prompt", "def main(", "Text to continue.")
 _METHOD = flags.DEFINE_string("method", "rsd_s", "Name of a method.")
@@ -53,7 +52,7 @@ def main():
         [len(prompt)], method=method, target=pair.target,
         target_params=pair.target_params, draft=pair.draft,
         draft_params=pair.draft_params, max_new_tokens=_MAX_NEW_TOKENS.value,
-        sampling=sampling, eos_id=tokenizers.eos_id(pair.tokenizer))
+        sampling=sampling, eos_id=pair.eos_id)
 
   out, first = launch.timed(complete)
   out, seconds = launch.timed(complete)

@@ -24,6 +24,7 @@ import models
 from models import checkpoints
 from models import tokenizers
 from models import transformer
+from models import vocabulary
 
 PRETRAINED = pathlib.Path(models.__file__).parent / "pretrained"
 
@@ -40,6 +41,7 @@ class ModelPair(NamedTuple):
     draft, draft_params: the model that drafts.
     tokenizer: of the target.
     parameter_ratio: parameters of the draft over those of the target.
+    eos_id: the token that ends a text; None if there is none.
   """
   target: dj.LanguageModel
   target_params: Any
@@ -47,6 +49,7 @@ class ModelPair(NamedTuple):
   draft_params: Any
   tokenizer: Any
   parameter_ratio: float
+  eos_id: int | None = None
 
 
 @contextlib.contextmanager
@@ -156,27 +159,54 @@ def check_positive(settings, *names):
       raise UserError(f"{name}={settings[name]}: at least 1 is needed.")
 
 
-def load_pair(target, draft):
-  """Loads two models that share a vocabulary.
+def model_folder(name):
+  """A folder as it is given, else a shipped model of that name.
 
   Args:
-    target: folder, or the name of a shipped model.
+    name: folder or name.
+
+  Returns:
+    A `pathlib.Path`.
+
+  Raises:
+    UserError: if there is neither.
+  """
+  for folder in (pathlib.Path(name), PRETRAINED / name):
+    if folder.is_dir():
+      return folder
+  shipped = sorted(p.name for p in PRETRAINED.glob("*") if p.is_dir())
+  raise UserError(f"model '{name}' is neither a folder nor one of the shipped "
+                  f"{', '.join(shipped) or '(none)'}.")
+
+
+def load_pair(target, draft):
+  """Loads two models that share a tokenizer.
+
+  Args:
+    target: folder of `models.checkpoints` or Hugging Face, or the name of a
+      shipped model.
     draft: the same.
 
   Returns:
     A `ModelPair`.
 
   Raises:
-    UserError: if there is no such model, or the vocabularies differ.
+    UserError: if there is no such model, or the tokenizers differ.
   """
-  target, draft = _folder(target), _folder(draft)
+  target, draft = model_folder(target), model_folder(draft)
   with user_errors(FileNotFoundError, ValueError):
-    loaded = [checkpoints.load(folder) for folder in (target, draft)]
     encoders = [tokenizers.load(folder) for folder in (target, draft)]
-  if encoders[0].get_vocab() != encoders[1].get_vocab():
-    raise UserError(f"'{target}' and '{draft}' have different vocabularies.")
-  sizes = [transformer.num_params(params) for _, params in loaded]
-  return ModelPair(*loaded[0], *loaded[1], encoders[0], sizes[1] / sizes[0])
+    try:
+      tokenizers.check_same(*encoders)
+    except ValueError as e:
+      raise UserError(f"'{target}' and '{draft}' have different tokenizers: "
+                      f"{e}") from e
+    eos_id = tokenizers.eos_id(encoders[0], target)
+    lms, params = zip(*[checkpoints.load(folder) for folder in (target, draft)])
+    lms = vocabulary.align(*lms, tokenizers.size(encoders[0]))
+  sizes = [transformer.num_params(tree) for tree in params]
+  return ModelPair(lms[0], params[0], lms[1], params[1], encoders[0],
+                   sizes[1] / sizes[0], eos_id)
 
 
 def check(method_, pair, width, max_new_tokens, sampling):
@@ -210,16 +240,6 @@ def timed(function, *args):
   start = time.perf_counter()
   result = jax.block_until_ready(function(*args))
   return result, time.perf_counter() - start
-
-
-def _folder(name):
-  """A folder as it is given, else a shipped model of that name."""
-  for folder in (pathlib.Path(name), PRETRAINED / name):
-    if folder.is_dir():
-      return folder
-  shipped = sorted(p.name for p in PRETRAINED.glob("*") if p.is_dir())
-  raise UserError(f"model '{name}' is neither a folder nor one of the shipped "
-                  f"{', '.join(shipped) or '(none)'}.")
 
 
 def cache_compilations(folder):

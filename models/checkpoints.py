@@ -19,6 +19,7 @@ from decoding_jax import types
 from models import folders
 from models import hf
 from models import hf_config
+from models import streaming
 from models import tokenizers
 from models import transformer
 
@@ -84,6 +85,60 @@ def load(folder, *, scan_layers: bool | None = None, dtype: str | None = None,
     config = dataclasses.replace(saved, scan_layers=scan_layers)
     params = (stack_layers if scan_layers else unstack_layers)(params)
   return transformer.language_model(config), params
+
+
+def convert(folder, out, *, dtype: str | None = None,
+            scan_layers: bool = False) -> transformer.Config:
+  """Writes a Hugging Face folder as `save` would, one parameter at a time.
+
+  The folder appears whole or not at all.
+
+  Args:
+    folder: as transformers writes it, tokenizer included.
+    out: where to.
+    dtype: of the parameters; None: as they are.
+    scan_layers: whether the layers are scanned.
+
+  Returns:
+    The architecture.
+
+  Raises:
+    FileNotFoundError, ValueError: see `hf.from_hf`.
+  """
+  config, readers = hf.open_folder(folder, dtype=dtype, scan_layers=scan_layers)
+  with folders.replacing(out) as partial:
+    if tokenizers.has(folder):
+      tokenizers.copy(folder, partial)
+    streaming.save(partial / PARAMS, readers)
+    folders.write_json(partial / CONFIG,
+                       {"format": FORMAT, **dataclasses.asdict(config)})
+  return config
+
+
+def export(folder, out, *, dtype: str | None = None) -> transformer.Config:
+  """Writes a folder of `save` as transformers reads it.
+
+  Args:
+    folder: of `save`.
+    out: where to.
+    dtype: of the parameters; None: as they are.
+
+  Returns:
+    The architecture.
+
+  Raises:
+    FileNotFoundError, ValueError: see `load` and `hf.to_hf`.
+  """
+  config = load_config(folder)
+  config = dataclasses.replace(config, dtype=dtype or config.dtype)
+  _, params = load(folder, dtype=dtype)
+  with folders.replacing(out) as partial:
+    eos_id = None
+    if tokenizers.has(folder):
+      eos_id = tokenizers.copy(folder, partial)
+      tokenizers.describe(tokenizers.load(partial), partial)
+    hf.write(partial, config, params, eos_id)
+  return config
 
 
 def load_config(folder) -> transformer.Config:

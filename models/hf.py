@@ -150,12 +150,33 @@ def to_hf(folder, config: transformer.Config, params: types.Params,
   Raises:
     ValueError: naming what no family of Hugging Face has.
   """
-  fields = hf_config.fields(config)
+  with folders.replacing(folder) as partial:
+    eos_id = None
+    if tokenizer is not None:
+      tokenizers.save(tokenizer, partial)
+      tokenizers.describe(tokenizer, partial)
+      eos_id = tokenizers.eos_id(tokenizer)
+    write(partial, config, params, eos_id)
+
+
+def write(folder, config: transformer.Config, params: types.Params,
+          eos_id: int | None = None) -> None:
+  """Writes a model, without a tokenizer, into a folder that exists.
+
+  Args:
+    folder: where to.
+    config: the architecture.
+    params: its parameters.
+    eos_id: the token that ends a text, or None.
+
+  Raises:
+    ValueError: see `to_hf`.
+  """
+  fields = {**hf_config.fields(config), "eos_token_id": eos_id}
   leaves = {}
   for name, leaf in _named(params):
-    sources = _sources(config, name)
     stacked = config.scan_layers and name.startswith("layers/")
-    for i, source in enumerate(sources):
+    for i, source in enumerate(_sources(config, name)):
       leaves[source] = (name, leaf, i if stacked else None)
 
   def read(source):
@@ -168,12 +189,8 @@ def to_hf(folder, config: transformer.Config, params: types.Params,
 
   shapes = {source: _hf_shape(name, leaf.shape[layer is not None:])
             for source, (name, leaf, layer) in leaves.items()}
-  with folders.replacing(folder) as partial:
-    hf_files.write(partial / hf_files.SAFETENSORS, shapes, config.dtype, read)
-    if tokenizer is not None:
-      tokenizers.save(tokenizer, partial)
-      fields["eos_token_id"] = tokenizers.eos_id(tokenizer)
-    folders.write_json(partial / hf_config.FILE, fields)
+  hf_files.write(folder / hf_files.SAFETENSORS, shapes, config.dtype, read)
+  folders.write_json(folder / hf_config.FILE, fields)
 
 
 def _sources(config, name):

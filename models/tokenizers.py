@@ -1,17 +1,27 @@
-"""Byte-level BPE tokenizers, kept as one `tokenizer.json`.
+"""Tokenizers, kept as one `tokenizer.json`.
 
 The object handed around is `tokenizers.Tokenizer` itself: `encode(text).ids`
-and `decode(ids)`. Every text survives the round trip, since the alphabet is
-the 256 bytes and nothing is normalised.
+and `decode(ids)`. Those that are trained here are byte-level BPE: every text
+survives the round trip, since the alphabet is the 256 bytes and nothing is
+normalised. Those of published checkpoints are read as they are.
 """
 
+import json
 import pathlib
+import shutil
 from collections.abc import Iterable
 
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, trainers
+from tokenizers import decoders, pre_tokenizers, trainers
+from tokenizers.models import BPE
 
-FILE = "tokenizer.json"
+from models import folders
+from models import sentencepieces
+
+FILE, CONFIG = "tokenizer.json", "tokenizer_config.json"
+_GENERATION = "generation_config.json"
+# Files of published checkpoints that belong to a tokenizer.
+_WITH = (CONFIG, _GENERATION, "special_tokens_map.json", "chat_template.jinja")
 # Stands between documents and ends a text.
 EOS = "<|endoftext|>"
 
@@ -31,7 +41,7 @@ def train(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
     raise ValueError(
         f"vocab_size={vocab_size} is too small: {EOS} and the bytes alone are "
         f"{len(alphabet) + 1} entries.")
-  tokenizer = tokenizers.Tokenizer(models.BPE())
+  tokenizer = tokenizers.Tokenizer(BPE())
   tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
   tokenizer.decoder = decoders.ByteLevel()
   trainer = trainers.BpeTrainer(
@@ -51,15 +61,117 @@ def save(tokenizer: tokenizers.Tokenizer, folder) -> None:
 
 
 def load(folder) -> tokenizers.Tokenizer:
-  """Reads the `tokenizer.json` of a folder."""
+  """Reads the tokenizer of a folder.
+
+  Args:
+    folder: with a `tokenizer.json`, or a `tokenizer.model` of SentencePiece.
+
+  Returns:
+    A tokenizer.
+
+  Raises:
+    FileNotFoundError: if there is neither.
+    ValueError: if the file cannot be read.
+  """
   path = pathlib.Path(folder) / FILE
-  if not path.is_file():
-    raise FileNotFoundError(
-        f"No tokenizer at '{path}': a checkpoint folder with a {FILE} is "
-        "needed.")
-  return tokenizers.Tokenizer.from_file(str(path))
+  if path.is_file():
+    try:
+      return tokenizers.Tokenizer.from_file(str(path))
+    except Exception as e:  # The library raises nothing more special.
+      raise ValueError(f"'{path}' cannot be read: {e}") from e
+  if (path.parent / sentencepieces.FILE).is_file():
+    return sentencepieces.load(path.parent)
+  raise FileNotFoundError(
+      f"No tokenizer at '{path}': a checkpoint folder with a {FILE} or "
+      f"{sentencepieces.FILE} is needed.")
 
 
-def eos_id(tokenizer: tokenizers.Tokenizer) -> int | None:
-  """The token that ends a text; None if the tokenizer has no `EOS`."""
+def has(folder) -> bool:
+  """Whether `load` finds a tokenizer in a folder."""
+  folder = pathlib.Path(folder)
+  return any((folder / name).is_file() for name in (FILE, sentencepieces.FILE))
+
+
+def copy(source, folder) -> int | None:
+  """Copies the tokenizer of a folder, and what tells how to use it.
+
+  Args:
+    source: a folder that `has` one.
+    folder: where to.
+
+  Returns:
+    Its `eos_id`.
+  """
+  tokenizer = load(source)
+  save(tokenizer, folder)
+  for name in _WITH:
+    if (pathlib.Path(source) / name).is_file():
+      shutil.copy(pathlib.Path(source) / name, pathlib.Path(folder) / name)
+  return eos_id(tokenizer, source)
+
+
+def describe(tokenizer: tokenizers.Tokenizer, folder) -> None:
+  """Tells transformers how to load a tokenizer, unless something does."""
+  path = pathlib.Path(folder) / CONFIG
+  if not path.exists():
+    folders.write_json(path, {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        **({"eos_token": EOS} if eos_id(tokenizer) is not None else {})})
+
+
+def eos_id(tokenizer: tokenizers.Tokenizer, folder=None) -> int | None:
+  """The token that ends a text; None if there is none.
+
+  Args:
+    tokenizer: any tokenizer.
+    folder: that it comes from. If the files of a published checkpoint are in
+      it they tell, the tokenizer's own first: it is what a chat ends with.
+
+  Returns:
+    A token id.
+  """
+  if folder is not None:
+    token = setting(folder, CONFIG, "eos_token")
+    token = token.get("content") if isinstance(token, dict) else token
+    if token is not None and tokenizer.token_to_id(token) is not None:
+      return tokenizer.token_to_id(token)
+    for name in (_GENERATION, "config.json"):
+      found = setting(folder, name, "eos_token_id")
+      if found is not None:
+        return found[0] if isinstance(found, list) else found
   return tokenizer.token_to_id(EOS)
+
+
+def size(tokenizer: tokenizers.Tokenizer) -> int:
+  """Tokens that can occur: the largest id, and one."""
+  return max(tokenizer.get_vocab().values(), default=-1) + 1
+
+
+def check_same(ours: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer):
+  """Checks that two tokenizers have the same entries.
+
+  Args:
+    ours: any tokenizer.
+    theirs: another.
+
+  Raises:
+    ValueError: with the first entry that differs.
+  """
+  entries, others = ({i: token for token, i in x.get_vocab().items()}
+                     for x in (ours, theirs))
+  for i in sorted(entries.keys() | others.keys()):
+    if entries.get(i) != others.get(i):
+      raise ValueError(f"their entry {i} is {entries.get(i)!r} and "
+                       f"{others.get(i)!r}.")
+
+
+def setting(folder, file, name):
+  """A field of a JSON file of a folder; None if either is missing."""
+  path = pathlib.Path(folder) / file
+  if not path.is_file():
+    return None
+  try:
+    return json.loads(path.read_text("utf-8")).get(name)
+  except (ValueError, AttributeError) as e:
+    raise ValueError(f"'{path}' is not a JSON object: {e}.") from e

@@ -1,0 +1,51 @@
+"""Converts models from and to the format of Hugging Face.
+
+  python -m experiments.convert --hf=<folder> --out=<folder>
+  python -m experiments.convert --to_hf=<model> --out=<folder>
+
+The first reads a folder of transformers (Llama, Mistral, Qwen2, Qwen3 or OPT)
+one tensor at a time and writes a model that restores straight onto a mesh; the
+tokenizer comes along. The second is the way back. Either the whole output
+folder appears, or none.
+"""
+
+import pathlib
+
+from absl import flags
+
+from experiments import launch
+from models import checkpoints
+
+
+def main():
+  if bool(HF.value) == bool(TO_HF.value):
+    raise launch.UserError(f"--hf={HF.value or ''} and --to_hf="
+                           f"{TO_HF.value or ''}: one of them is needed.")
+  if not OUT.value:
+    raise launch.UserError("--out is empty: the folder to write is needed.")
+  out = pathlib.Path(OUT.value)
+  if out.exists():
+    raise launch.UserError(f"--out={out} exists already.")
+  with launch.user_errors(OSError, ValueError):
+    if HF.value:
+      config = checkpoints.convert(HF.value, out, dtype=DTYPE.value,
+                                   scan_layers=SCAN_LAYERS.value)
+    else:
+      config = checkpoints.export(launch.model_folder(TO_HF.value), out,
+                                  dtype=DTYPE.value)
+  print(f"{out}: {config.num_layers} layers, width {config.dim}, "
+        f"{config.vocab_size} tokens, {config.dtype}.")
+
+
+# See `experiments.rsd` for why flags are defined here.
+if __name__ == "__main__":
+  HF = flags.DEFINE_string("hf", None, "Hugging Face folder to convert.")
+  TO_HF = flags.DEFINE_string(
+      "to_hf", None, "Folder or name of a model to write for transformers.")
+  OUT = flags.DEFINE_string("out", None, "Folder to write; must not exist.")
+  DTYPE = flags.DEFINE_enum(
+      "dtype", None, ["float32", "bfloat16", "float16"],
+      "Of the parameters; by default as they are.")
+  SCAN_LAYERS = flags.DEFINE_bool(
+      "scan_layers", False, "Write the layers as one stack (see Config).")
+  launch.run(main)
