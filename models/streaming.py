@@ -56,7 +56,9 @@ def save(path, readers: dict[str, Callable[[], np.ndarray]]) -> None:
       node = node.setdefault(key, {})
     node[last] = Unread(read)
   registry = ocp.type_handlers.create_type_handler_registry(
-      (Unread, _Handler()))
+      (Unread, _Handler()),
+      # Without one of these orbax warns that it leaves notes on arrays out.
+      (jax.Array, ocp.type_handlers.ArrayHandler()))
   handler = ocp.PyTreeCheckpointHandler(type_handler_registry=registry)
   save_args = jax.tree.map(
       lambda _: ocp.SaveArgs(chunk_byte_size=_CHUNK_BYTES), tree)
