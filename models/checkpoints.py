@@ -25,6 +25,8 @@ from models import transformer
 
 FORMAT = 1
 CONFIG, PARAMS, METADATA = "config.json", "params", "metadata.json"
+# Of orbax: it says where the folder was written; only object stores read it.
+_COMMITTED = "commit_success.txt"
 
 from_hf = hf.from_hf
 to_hf = hf.to_hf
@@ -49,10 +51,8 @@ def save(folder, config: transformer.Config, params: types.Params,
     checkpointer.save(partial / PARAMS, params)
   if jax.process_index():
     return
-  # It says where the folder was written; only object stores read it.
-  (partial / PARAMS / "commit_success.txt").unlink(missing_ok=True)
-  folders.write_json(partial / CONFIG,
-              {"format": FORMAT, **dataclasses.asdict(config)})
+  (partial / PARAMS / _COMMITTED).unlink(missing_ok=True)
+  _write_config(partial, config)
   if metadata is not None:
     folders.write_json(partial / METADATA, metadata)
   if tokenizer is not None:
@@ -110,8 +110,8 @@ def convert(folder, out, *, dtype: str | None = None,
     if tokenizers.has(folder):
       tokenizers.copy(folder, partial)
     streaming.save(partial / PARAMS, readers)
-    folders.write_json(partial / CONFIG,
-                       {"format": FORMAT, **dataclasses.asdict(config)})
+    (partial / PARAMS / _COMMITTED).unlink(missing_ok=True)
+    _write_config(partial, config)
   return config
 
 
@@ -180,6 +180,11 @@ def unstack_layers(params: types.Params) -> types.Params:
   layers = {f"layer_{i}": jax.tree.map(lambda leaf: leaf[i], stacked)
             for i in range(num_layers)}
   return {**params, "layers": layers}
+
+
+def _write_config(folder, config):
+  folders.write_json(folder / CONFIG,
+                     {"format": FORMAT, **dataclasses.asdict(config)})
 
 
 def _restore(path, config, shardings):

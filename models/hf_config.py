@@ -176,7 +176,10 @@ def _window(fields, family, common):
                                                 "sliding_attention"):
       raise ValueError(f"layer_types={types!r}: only layers that are all "
                        "full_attention or all sliding_attention are supported.")
-    window = window if types[0] == "sliding_attention" else None
+    if types[0] == "full_attention":
+      return 0
+    if not window:
+      raise ValueError(f"layer_types={types!r}: sliding_window must be given.")
   elif family == "llama" and window is not None:
     raise ValueError(f"sliding_window={window} of llama is not supported.")
   return window if window and window < common["max_length"] else 0
@@ -188,7 +191,8 @@ def _rope(fields, max_length):
   old = _take(fields, "rope_scaling", dict, None)
   new = _take(fields, "rope_parameters", dict, None)
   if old and new and old != new:
-    raise ValueError(f"rope_scaling={old!r} contradicts rope_parameters={new!r}.")
+    raise ValueError(f"rope_scaling={old!r} contradicts rope_parameters="
+                     f"{new!r}.")
   given = dict(new or old or {})
   kind = given.pop("type", "default")
   kind = given.pop("rope_type", kind)

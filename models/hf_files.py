@@ -65,7 +65,7 @@ def write(path, shapes, dtype, read):
     path: of the file.
     shapes: dict from names to shapes.
     dtype: of all tensors, "float32", "float16" or "bfloat16".
-    read: `name -> numpy array` of that type and shape.
+    read: `name -> numpy array` of that shape.
   """
   dtype = np.dtype(dtype)
   code = next(code for code, kind in _DTYPES.items() if kind == dtype)
@@ -80,7 +80,7 @@ def write(path, shapes, dtype, read):
   with open(path, "wb") as f:
     f.write(len(header).to_bytes(_LENGTH_BYTES, "little") + header)
     for name in shapes:
-      f.write(np.ascontiguousarray(read(name)).tobytes())
+      f.write(np.ascontiguousarray(read(name), dtype).tobytes())
 
 
 def _sharded(index, read):
@@ -116,11 +116,18 @@ def _safetensors(path):
       entries = {name: (x["dtype"], tuple(x["shape"]), *x["data_offsets"])
                  for name, x in header.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as e:
-      raise ValueError(f"'{path}' is damaged: its header cannot be read.") from e
-  end = start + max((entry[3] for entry in entries.values()), default=0)
-  if end != size:
+      raise ValueError(
+          f"'{path}' is damaged: its header cannot be read.") from e
+  end = 0
+  for name, (_, _, first, last) in sorted(
+      entries.items(), key=lambda entry: entry[1][2:]):
+    if first != end:
+      raise ValueError(f"'{path}' is damaged: tensor {name} begins at byte "
+                       f"{first}, but the one before it ends at {end}.")
+    end = last
+  if start + end != size:
     raise ValueError(f"'{path}' is damaged: {size} bytes, but its header asks "
-                     f"for {end}.")
+                     f"for {start + end}.")
   return {name: _entry(path, name, start, *entry)
           for name, entry in entries.items()}
 
@@ -131,7 +138,7 @@ def _entry(path, name, start, dtype, shape, first, last):
     raise ValueError(f"'{path}': tensor {name} has type {dtype}; "
                      f"{', '.join(_DTYPES)} are supported.")
   size = math.prod(shape) * np.dtype(_DTYPES[dtype]).itemsize
-  if last - first != size or first < 0:
+  if last - first != size:
     raise ValueError(f"'{path}' is damaged: tensor {name} of shape {shape} has "
                      f"{last - first} bytes, not {size}.")
 

@@ -33,7 +33,8 @@ def load(folder) -> tokenizers.Tokenizer:
   """
   path = pathlib.Path(folder) / FILE
   try:
-    from sentencepiece import sentencepiece_model_pb2  # pylint: disable=g-import-not-at-top
+    # pylint: disable-next=g-import-not-at-top
+    from sentencepiece import sentencepiece_model_pb2
   except ImportError as e:
     raise ValueError(f"'{path}' can only be read with sentencepiece: install "
                      "it, or add a tokenizer.json.") from e

@@ -1,14 +1,12 @@
 """Parity with `transformers` on small random models of every family."""
 
 import functools
-import json
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import decoding_jax as dj
 import models_for_tests as tiny
 from decoding_jax import cache as cache_lib
 from models import checkpoints

@@ -50,3 +50,36 @@ def test_missing_file(tmp_path):
 def test_vocabulary_too_small():
   with pytest.raises(ValueError, match="vocab_size=256 is too small"):
     tokenizers.train(TEXTS, 256)
+
+
+def test_eos_of_a_published_folder(tokenizer, tmp_path):
+  """The tokenizer's own settings come first, then those of the model."""
+  assert tokenizers.eos_id(tokenizer, tmp_path) == 0
+  (tmp_path / "config.json").write_text('{"eos_token_id": 7}')
+  assert tokenizers.eos_id(tokenizer, tmp_path) == 7
+  (tmp_path / "generation_config.json").write_text('{"eos_token_id": [5, 6]}')
+  assert tokenizers.eos_id(tokenizer, tmp_path) == 5
+  (tmp_path / tokenizers.CONFIG).write_text('{"eos_token": {"content": "de"}}')
+  assert tokenizers.eos_id(tokenizer, tmp_path) == tokenizer.token_to_id("de")
+  (tmp_path / tokenizers.CONFIG).write_text('{"eos_token": "not an entry"}')
+  assert tokenizers.eos_id(tokenizer, tmp_path) == 5
+
+
+def test_tokenizers_that_differ(tokenizer):
+  tokenizers.check_same(tokenizer, tokenizers.train(TEXTS, 270))
+  with pytest.raises(ValueError, match="their entry 268 is '.*' and None"):
+    tokenizers.check_same(tokenizer, tokenizers.train(TEXTS, 268))
+  with pytest.raises(ValueError, match="their entry 257 is '.*' and '.*'"):
+    tokenizers.check_same(tokenizer, tokenizers.train(["aaa bbb"] * 9, 262))
+
+
+def test_size_counts_added_tokens(tokenizer):
+  more = tokenizers.train(TEXTS, 270)
+  more.add_special_tokens(["<pad>"])
+  assert (tokenizers.size(tokenizer), tokenizers.size(more)) == (270, 271)
+
+
+def test_damaged_file(tmp_path):
+  (tmp_path / tokenizers.FILE).write_text("{}")
+  with pytest.raises(ValueError, match="tokenizer.json' cannot be read"):
+    tokenizers.load(tmp_path)

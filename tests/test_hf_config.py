@@ -1,0 +1,212 @@
+"""`config.json` of Hugging Face folders."""
+
+import dataclasses
+import json
+
+import pytest
+
+import models_for_tests as tiny
+from models import hf_config
+
+# As they are published, but for fields that make no difference to a test.
+LLAMA_2 = {
+    "_name_or_path": "meta-llama/Llama-2-7b-hf",
+    "architectures": ["LlamaForCausalLM"], "bos_token_id": 1,
+    "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 4096,
+    "initializer_range": 0.02, "intermediate_size": 11008,
+    "max_position_embeddings": 4096, "model_type": "llama",
+    "num_attention_heads": 32, "num_hidden_layers": 32,
+    "num_key_value_heads": 32, "pretraining_tp": 1, "rms_norm_eps": 1e-05,
+    "rope_scaling": None, "tie_word_embeddings": False,
+    "torch_dtype": "float16", "transformers_version": "4.31.0.dev0",
+    "use_cache": True, "vocab_size": 32000}
+LLAMA_1 = {k: v for k, v in LLAMA_2.items()
+           if k not in ("num_key_value_heads", "rope_scaling",
+                        "tie_word_embeddings", "pretraining_tp")}
+LLAMA_3_2 = {
+    **LLAMA_2, "attention_bias": False, "attention_dropout": 0.0,
+    "head_dim": 64, "hidden_size": 2048, "intermediate_size": 8192,
+    "max_position_embeddings": 131072, "mlp_bias": False,
+    "num_hidden_layers": 16, "num_key_value_heads": 8, "rope_theta": 500000.0,
+    "rope_scaling": {
+        "factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+        "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+    "tie_word_embeddings": True, "torch_dtype": "bfloat16",
+    "vocab_size": 128256}
+MISTRAL = {
+    **LLAMA_2, "model_type": "mistral", "architectures": ["MistralForCausalLM"],
+    "intermediate_size": 14336, "max_position_embeddings": 32768,
+    "num_key_value_heads": 8, "rope_theta": 10000.0, "sliding_window": 4096,
+    "torch_dtype": "bfloat16"}
+QWEN_2 = {
+    **LLAMA_2, "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"],
+    "hidden_size": 896, "intermediate_size": 4864, "max_window_layers": 21,
+    "max_position_embeddings": 32768, "num_attention_heads": 14,
+    "num_hidden_layers": 24, "num_key_value_heads": 2, "rms_norm_eps": 1e-06,
+    "rope_theta": 1000000.0, "sliding_window": 32768, "use_mrope": False,
+    "tie_word_embeddings": True, "use_sliding_window": False,
+    "vocab_size": 151936}
+QWEN_3 = {
+    **QWEN_2, "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"],
+    "attention_bias": False, "head_dim": 128, "sliding_window": None}
+TINY_OPT = dataclasses.replace(tiny.OPT, num_kv_heads=tiny.OPT.num_heads)
+OPT = {
+    "_remove_final_layer_norm": False, "activation_dropout": 0.0,
+    "activation_function": "relu", "architectures": ["OPTForCausalLM"],
+    "attention_dropout": 0.0, "bos_token_id": 2, "hidden_size": 1024,
+    "do_layer_norm_before": False, "dropout": 0.1, "eos_token_id": 2,
+    "ffn_dim": 4096, "init_std": 0.02, "layerdrop": 0.0, "model_type": "opt",
+    "max_position_embeddings": 2048, "num_attention_heads": 16,
+    "num_hidden_layers": 24, "pad_token_id": 1, "prefix": "</s>",
+    "torch_dtype": "float16", "transformers_version": "4.20.0.dev0",
+    "use_cache": True, "vocab_size": 50272, "word_embed_proj_dim": 512}
+PUBLISHED = {
+    "Llama 1": (LLAMA_1, dict(num_kv_heads=32, head_dim=128, max_length=4096,
+                              tie_embeddings=False, dtype="float16")),
+    "Llama 2": (LLAMA_2, dict(num_kv_heads=32, head_dim=128, norm_eps=1e-5)),
+    "Llama 3.2": (LLAMA_3_2, dict(
+        num_kv_heads=8, head_dim=64, rope_scaling="llama3", rope_factor=32,
+        rope_original_length=8192, rope_low_turns=1, rope_high_turns=4,
+        rope_theta=5e5, tie_embeddings=True, dtype="bfloat16")),
+    "Mistral 0.1": (MISTRAL, dict(window=4096, num_kv_heads=8)),
+    "Mistral 0.3": ({**MISTRAL, "sliding_window": None}, dict(window=0)),
+    "Qwen2.5": (QWEN_2, dict(qkv_bias=True, out_bias=False, window=0,
+                             qk_norm=False, head_dim=64)),
+    "Qwen3": (QWEN_3, dict(qkv_bias=False, qk_norm=True, head_dim=128)),
+    "OPT-350m": (OPT, dict(post_norm=True, embedding_dim=512, bias=True,
+                           norm="layer", positions="learned",
+                           feed_forward="relu", tie_embeddings=True,
+                           hidden_dim=4096, head_dim=64)),
+    "OPT": ({**OPT, "do_layer_norm_before": True, "word_embed_proj_dim": 1024},
+            dict(post_norm=False, embedding_dim=0)),
+}
+
+
+def read(folder, fields):
+  (folder / hf_config.FILE).write_text(json.dumps(fields))
+  return hf_config.read(folder)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published(tmp_path, name):
+  fields, expected = PUBLISHED[name]
+  config = read(tmp_path, fields)
+  assert {k: getattr(config, k) for k in expected} == expected
+  assert (config.vocab_size, config.dim) == (
+      fields["vocab_size"], fields["hidden_size"])
+
+
+@pytest.mark.parametrize("scaling", [
+    None, {"type": "linear", "factor": 2.0}, {"type": "dynamic", "factor": 4},
+    LLAMA_3_2["rope_scaling"]])
+def test_both_ways_to_tell_the_rotary_embedding(tmp_path, scaling):
+  old = {**LLAMA_3_2, "rope_scaling": scaling}
+  new = {k: v for k, v in old.items()
+         if k not in ("rope_scaling", "rope_theta")}
+  new["dtype"] = new.pop("torch_dtype")
+  parameters = dict(scaling or {"rope_type": "default"}, rope_theta=500000.0)
+  parameters.setdefault("rope_type", parameters.pop("type", None))
+  new["rope_parameters"] = parameters
+  assert read(tmp_path, old) == read(tmp_path, new)
+  assert read(tmp_path, old).rope_theta == 5e5
+
+
+@pytest.mark.parametrize("config, fields, message", [
+    (LLAMA_2, {"rope_scaling": {"type": "yarn", "factor": 2.0}},
+     "rope_type='yarn' is not one of"),
+    (LLAMA_2, {"rope_scaling": {"type": "linear", "factor": "2"}},
+     "factor='2': a value of type float"),
+    (LLAMA_2, {"rope_scaling": {"type": "linear", "factor": 2.0, "beta": 1}},
+     "beta=1 of rope_type='linear'"),
+    (LLAMA_2, {"rope_parameters": {"partial_rotary_factor": 0.5}},
+     "partial_rotary_factor=0.5"),
+    (LLAMA_2, {"rope_scaling": {"type": "linear", "factor": 2.0},
+               "rope_parameters": {"rope_type": "linear", "factor": 3.0}},
+     "rope_scaling=.*contradicts rope_parameters="),
+    (LLAMA_2, {"hidden_act": "gelu"},
+     "hidden_act='gelu' of llama is not supported; 'silu' is"),
+    (LLAMA_2, {"quantization_config": {"bits": 4}},
+     r"quantization_config=\{'bits': 4\}"),
+    (LLAMA_2, {"sliding_window": 1024}, "sliding_window=1024 of llama"),
+    (LLAMA_2, {"logit_softcapping": 30.0}, "logit_softcapping=30.0 of llama"),
+    (LLAMA_2, {"auto_map": None}, "auto_map=None of llama"),
+    (LLAMA_2, {"model_type": "gemma"}, "model_type='gemma' is not one of"),
+    (LLAMA_2, {"architectures": ["LlamaModel"]},
+     r"architectures=\['LlamaModel'\] of llama"),
+    (LLAMA_2, {"hidden_size": "4096"}, "hidden_size='4096'"),
+    (LLAMA_2, {"num_hidden_layers": 0}, "num_hidden_layers=0: at least 1"),
+    (LLAMA_2, {"num_key_value_heads": 5}, "num_kv_heads=5 does not divide"),
+    (LLAMA_2, {"torch_dtype": "int8"}, "dtype='int8' is not one of"),
+    (LLAMA_1, {"num_attention_heads": 33}, "num_attention_heads=33 does not"),
+    (QWEN_2, {"use_sliding_window": True, "sliding_window": 64},
+     r"layer_types=\['full_attention', .*'sliding_attention'"),
+    (QWEN_3, {"layer_types": ["chunked_attention"] * 24},
+     r"layer_types=\['chunked_attention'"),
+    (OPT, {"activation_function": "gelu"},
+     "activation_function='gelu' of opt is not supported; 'relu' is"),
+    (OPT, {"_remove_final_layer_norm": True}, "_remove_final_layer_norm=True"),
+    (OPT, {"layer_norm_elementwise_affine": False},
+     "layer_norm_elementwise_affine=False"),
+])
+def test_what_is_not_supported_is_refused_by_name(tmp_path, config, fields,
+                                                  message):
+  with pytest.raises(ValueError, match=message):
+    read(tmp_path, {**config, **fields})
+
+
+def test_a_window_of_all_layers(tmp_path):
+  fields = {**QWEN_2, "use_sliding_window": True, "sliding_window": 64,
+            "max_window_layers": 0}
+  assert read(tmp_path, fields).window == 64
+  assert read(tmp_path, {**fields, "max_window_layers": 24}).window == 0
+
+
+def test_missing_fields_and_files(tmp_path):
+  with pytest.raises(FileNotFoundError, match="no config.json"):
+    hf_config.read(tmp_path)
+  with pytest.raises(ValueError, match="hidden_size must be given"):
+    read(tmp_path, {k: v for k, v in LLAMA_2.items() if k != "hidden_size"})
+  (tmp_path / hf_config.FILE).write_text("{")
+  with pytest.raises(ValueError, match="is not JSON"):
+    hf_config.read(tmp_path)
+
+
+@pytest.mark.parametrize("changes", [
+    {}, {"tie_embeddings": True}, {"window": 5}, {"qkv_bias": True},
+    {"qkv_bias": True, "window": 5}, {"qk_norm": True},
+    {"qk_norm": True, "qkv_bias": True, "out_bias": True, "window": 5},
+    {"qkv_bias": True, "out_bias": True}, {"feed_forward_bias": True},
+    {"rope_scaling": "linear", "rope_factor": 2.0},
+    {"rope_scaling": "dynamic", "rope_factor": 2.0},
+    {"rope_scaling": "llama3", "rope_factor": 2.0,
+     "rope_original_length": 16.0}])
+def test_there_and_back(tmp_path, changes):
+  config = dataclasses.replace(tiny.LLAMA, **changes)
+  assert read(tmp_path, hf_config.fields(config)) == config
+
+
+def test_there_and_back_for_all_biases(tmp_path):
+  config = dataclasses.replace(tiny.LLAMA, bias=True)
+  assert read(tmp_path, hf_config.fields(config)) == dataclasses.replace(
+      tiny.LLAMA, qkv_bias=True, out_bias=True, feed_forward_bias=True)
+
+
+@pytest.mark.parametrize("changes", [
+    {}, {"post_norm": True, "embedding_dim": 8}, {"tie_embeddings": False},
+    {"bias": False}, {"dtype": "bfloat16"}])
+def test_opt_there_and_back(tmp_path, changes):
+  config = dataclasses.replace(TINY_OPT, **changes)
+  assert read(tmp_path, hf_config.fields(config)) == config
+
+
+@pytest.mark.parametrize("config, message", [
+    (dataclasses.replace(tiny.LLAMA, post_norm=True), "post_norm=True"),
+    (dataclasses.replace(tiny.LLAMA, qkv_bias=True, window=5,
+                         feed_forward_bias=True), "feed_forward_bias=True"),
+    (dataclasses.replace(tiny.LLAMA, norm="layer"), "norm='layer'"),
+    (tiny.OPT, "num_kv_heads=2 has no place in .* of type opt; 4 has"),
+    (dataclasses.replace(TINY_OPT, norm_eps=1e-6), "norm_eps=1e-06"),
+])
+def test_what_no_family_has_is_refused(config, message):
+  with pytest.raises(ValueError, match=message):
+    hf_config.fields(config)
