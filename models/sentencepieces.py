@@ -5,12 +5,13 @@ from the parts of `tokenizers`, so that there is one kind of tokenizer here and
 a converted folder needs neither the file nor the package.
 """
 
-import json
 import pathlib
 
 import tokenizers
-from tokenizers import decoders, normalizers, processors
+from tokenizers import decoders, normalizers
 from tokenizers.models import BPE, Unigram
+
+from models import tokenizer_files
 
 FILE = "tokenizer.model"
 _SPACE = "\u2581"
@@ -57,10 +58,10 @@ def load(folder) -> tokenizers.Tokenizer:
       tokenizers.AddedToken(piece.piece, normalized=False)
       for piece in spec.pieces if piece.type == piece.USER_DEFINED])
   bos = spec.trainer_spec.bos_piece
-  if _adds_bos(path.parent) and tokenizer.token_to_id(bos) is not None:
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{bos} $A", pair=f"{bos} $A {bos} $B",
-        special_tokens=[(bos, tokenizer.token_to_id(bos))])
+  adds_bos = tokenizer_files.setting(path.parent, tokenizer_files.CONFIG,
+                                     "add_bos_token", True)
+  if adds_bos and tokenizer.token_to_id(bos) is not None:
+    tokenizer_files.begin_with(tokenizer, bos)
   return tokenizer
 
 
@@ -110,10 +111,3 @@ def _decoder(spec):
   if spec.add_dummy_prefix:
     steps.append(decoders.Strip(" ", 1, 0))
   return decoders.Sequence(steps)
-
-
-def _adds_bos(folder):
-  path = folder / "tokenizer_config.json"
-  if not path.is_file():
-    return True
-  return bool(json.loads(path.read_text("utf-8")).get("add_bos_token", True))

@@ -6,7 +6,6 @@ survives the round trip, since the alphabet is the 256 bytes and nothing is
 normalised. Those of published checkpoints are read as they are.
 """
 
-import json
 import pathlib
 import shutil
 from collections.abc import Iterable
@@ -17,8 +16,9 @@ from tokenizers.models import BPE
 
 from models import folders
 from models import sentencepieces
+from models import tokenizer_files
 
-FILE, CONFIG = "tokenizer.json", "tokenizer_config.json"
+FILE, CONFIG = "tokenizer.json", tokenizer_files.CONFIG
 _GENERATION = "generation_config.json"
 # Files of published checkpoints that belong to a tokenizer.
 _WITH = (CONFIG, _GENERATION, "special_tokens_map.json", "chat_template.jinja")
@@ -64,32 +64,37 @@ def load(folder) -> tokenizers.Tokenizer:
   """Reads the tokenizer of a folder.
 
   Args:
-    folder: with a `tokenizer.json`, or a `tokenizer.model` of SentencePiece.
+    folder: with a `tokenizer.json`, a `tokenizer.model` of SentencePiece, or a
+      `vocab.json` with `merges.txt`.
 
   Returns:
     A tokenizer.
 
   Raises:
-    FileNotFoundError: if there is neither.
+    FileNotFoundError: if there is none of them.
     ValueError: if the file cannot be read.
   """
   path = pathlib.Path(folder) / FILE
-  if path.is_file():
-    try:
+  try:
+    if path.is_file():
       return tokenizers.Tokenizer.from_file(str(path))
-    except Exception as e:  # The library raises nothing more special.
-      raise ValueError(f"'{path}' cannot be read: {e}") from e
+    if (path.parent / tokenizer_files.MERGES).is_file():
+      return tokenizer_files.load_merges(path.parent)
+  except Exception as e:  # The library raises nothing more special.
+    raise ValueError(f"'{path.parent}': its tokenizer cannot be read: {e}"
+                     ) from e
   if (path.parent / sentencepieces.FILE).is_file():
     return sentencepieces.load(path.parent)
   raise FileNotFoundError(
-      f"No tokenizer at '{path}': a checkpoint folder with a {FILE} or "
-      f"{sentencepieces.FILE} is needed.")
+      f"No tokenizer at '{path}': a checkpoint folder with a {FILE}, "
+      f"{sentencepieces.FILE} or {tokenizer_files.MERGES} is needed.")
 
 
 def has(folder) -> bool:
   """Whether `load` finds a tokenizer in a folder."""
   folder = pathlib.Path(folder)
-  return any((folder / name).is_file() for name in (FILE, sentencepieces.FILE))
+  return any((folder / name).is_file()
+             for name in (FILE, sentencepieces.FILE, tokenizer_files.MERGES))
 
 
 def copy(source, folder) -> int | None:
@@ -132,12 +137,11 @@ def eos_id(tokenizer: tokenizers.Tokenizer, folder=None) -> int | None:
     A token id.
   """
   if folder is not None:
-    token = setting(folder, CONFIG, "eos_token")
-    token = token.get("content") if isinstance(token, dict) else token
+    token = tokenizer_files.special_token(folder, "eos_token")
     if token is not None and tokenizer.token_to_id(token) is not None:
       return tokenizer.token_to_id(token)
     for name in (_GENERATION, "config.json"):
-      found = setting(folder, name, "eos_token_id")
+      found = tokenizer_files.setting(folder, name, "eos_token_id")
       if found is not None:
         return found[0] if isinstance(found, list) else found
   return tokenizer.token_to_id(EOS)
@@ -164,14 +168,3 @@ def check_same(ours: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer):
     if entries.get(i) != others.get(i):
       raise ValueError(f"their entry {i} is {entries.get(i)!r} and "
                        f"{others.get(i)!r}.")
-
-
-def setting(folder, file, name):
-  """A field of a JSON file of a folder; None if either is missing."""
-  path = pathlib.Path(folder) / file
-  if not path.is_file():
-    return None
-  try:
-    return json.loads(path.read_text("utf-8")).get(name)
-  except (ValueError, AttributeError) as e:
-    raise ValueError(f"'{path}' is not a JSON object: {e}.") from e

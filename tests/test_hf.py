@@ -1,15 +1,21 @@
 """Parity with `transformers` on small random models of every family."""
 
 import functools
+import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tokenizers as tokenizers_lib
 
+import decoding_jax as dj
 import models_for_tests as tiny
 from decoding_jax import cache as cache_lib
+from experiments import launch
 from models import checkpoints
+from models import hf_files
+from models import tokenizers
 
 torch = pytest.importorskip("torch", reason="needs pip install -e '.[parity]'")
 transformers = pytest.importorskip(
@@ -175,3 +181,75 @@ def _greedy(lm, params, prompts):
   return jax.tree.map(
       lambda x, y: jnp.concatenate([x[:, None], y.swapaxes(0, 1)], axis=1),
       first, others)
+
+
+def test_files_of_torch(tmp_path, monkeypatch):
+  model = their_model("qwen2")
+  model.save_pretrained(tmp_path)
+  expected = checkpoints.from_hf(tmp_path)[1]
+  (tmp_path / hf_files.SAFETENSORS).unlink()
+  for dtype in (torch.float32, torch.bfloat16):
+    weights = {name: x.to(dtype) for name, x in model.state_dict().items()}
+    torch.save(weights, tmp_path / hf_files.TORCH)
+    jax.tree.map(
+        np.testing.assert_array_equal, checkpoints.from_hf(tmp_path)[1],
+        jax.tree.map(lambda x: x.astype(str(dtype)[6:]).astype(jnp.float32),
+                     expected))
+  # A pickle that would call something is refused.
+  torch.save({"model.norm.weight": functools.partial(print, "called")},
+             tmp_path / hf_files.TORCH)
+  with pytest.raises(ValueError, match="cannot be read by torch"):
+    checkpoints.from_hf(tmp_path)
+  monkeypatch.setitem(sys.modules, "torch", None)
+  with pytest.raises(ValueError, match="install torch, or a folder"):
+    checkpoints.from_hf(tmp_path)
+
+
+def test_the_shipped_draft_in_transformers(tmp_path):
+  """Written here, it computes the same there; its tokenizer too."""
+  folder = launch.model_folder("python-draft")
+  checkpoints.export(folder, tmp_path / "hf")
+  theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
+  tokens = np.random.default_rng(2).integers(0, 2000, (2, 20))
+  ours = tiny.Model(*checkpoints.load(folder))
+  assert_close(tiny.causal(ours, tokens)[0], their_logits(theirs, tokens))
+  their_tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+  text = "def f(x):\n    return x  # naïve"
+  assert their_tokenizer.encode(text) == tokenizers.load(
+      folder).encode(text).ids
+  assert their_tokenizer.eos_token == tokenizers.EOS
+  assert theirs.config.eos_token_id == 0
+
+
+def test_a_pair_of_folders(tmp_path):
+  """Two folders of transformers, padded differently, decode as one does."""
+  words = {f"w{i}": i for i in range(29)}
+  theirs = their_model("mistral window")
+  draft = transformers.LlamaForCausalLM(
+      transformers.LlamaConfig(**{**_LLAMA, "vocab_size": 32}))
+  for name, model in (("target", theirs), ("draft", draft)):
+    model.save_pretrained(tmp_path / name)
+    tokenizers.save(tokenizers_lib.Tokenizer(
+        tokenizers_lib.models.WordLevel(words)), tmp_path / name)
+  pair = launch.load_pair(tmp_path / "target", tmp_path / "draft")
+  assert pair.draft.vocab_size == pair.target.vocab_size == 29
+  with tiny.quickly_compiled():
+    out = dj.generate(
+        jax.random.key(0), TOKENS[:, :PROMPT], [PROMPT] * 2,
+        method=dj.methods.rsd_s(width=2, depth=2), target=pair.target,
+        target_params=pair.target_params, draft=pair.draft,
+        draft_params=pair.draft_params, max_new_tokens=NEW,
+        sampling=dj.Sampling(temperature=0.0))
+  expected = theirs.generate(
+      torch.tensor(TOKENS[:, :PROMPT], dtype=torch.long), do_sample=False,
+      max_new_tokens=NEW, attention_mask=torch.ones(2, PROMPT))
+  np.testing.assert_array_equal(out.tokens, expected.numpy())
+
+
+def test_a_pair_of_different_tokenizers_is_refused(tmp_path):
+  their_model("qwen2").save_pretrained(tmp_path)
+  tokenizers.save(tokenizers_lib.Tokenizer(
+      tokenizers_lib.models.WordLevel({"a": 0})), tmp_path)
+  with pytest.raises(launch.UserError, match="different tokenizers: their "
+                     "entry 0 is '<|endoftext|>' and 'a'".replace("|", r"\|")):
+    launch.load_pair("python-target", tmp_path)

@@ -218,7 +218,7 @@ DAMAGES = {
     _damaged_index: "index.json' is damaged: a weight_map is needed",
     _index_that_promises_more: "tensor model.more is not in model-0.safet",
     _integers: "has type I32; F64, F32, F16, BF16 are supported",
-    _damaged_tokenizer: "tokenizer.json' cannot be read",
+    _damaged_tokenizer: "its tokenizer cannot be read",
     _unknown_field: "attention_sink=4 of llama is not supported",
 }
 

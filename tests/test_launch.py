@@ -22,6 +22,8 @@ _MISTAKES = {
     "rsd --config.prompts=many": "--config.prompts=many",
     "rsd leftover": "unexpected argument 'leftover'",
     "generate --method=medusa": "'medusa' is not one of autoregressive",
+    "convert": "--hf= and --to_hf=: one of them is needed",
+    "convert --hf=nowhere --out=tests": "--out=tests exists already",
     "generate --target=nowhere": "model 'nowhere' is neither a folder nor one",
 }
 

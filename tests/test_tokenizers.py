@@ -1,4 +1,6 @@
-"""Byte-level BPE."""
+"""Byte-level BPE, and the tokenizers of published folders."""
+
+import json
 
 import pytest
 
@@ -81,5 +83,22 @@ def test_size_counts_added_tokens(tokenizer):
 
 def test_damaged_file(tmp_path):
   (tmp_path / tokenizers.FILE).write_text("{}")
-  with pytest.raises(ValueError, match="tokenizer.json' cannot be read"):
+  with pytest.raises(ValueError, match="its tokenizer cannot be read"):
     tokenizers.load(tmp_path)
+
+
+def test_vocabulary_and_merges(tokenizer, tmp_path):
+  """As OPT has them, with settings that let a text begin with a token."""
+  tokenizer.model.save(str(tmp_path))
+  loaded = tokenizers.load(tmp_path)
+  for text in TEXTS + ["naïve 深い木", "  x"]:
+    assert loaded.encode(text).ids == tokenizer.encode(text).ids
+    assert loaded.decode(loaded.encode(text).ids) == text
+  (tmp_path / tokenizers.CONFIG).write_text(json.dumps(
+      {"add_bos_token": True, "bos_token": {"content": tokenizers.EOS},
+       "eos_token": {"content": tokenizers.EOS}, "pad_token": "<pad>"}))
+  loaded = tokenizers.load(tmp_path)
+  assert loaded.encode("def").ids == [0, *tokenizer.encode("def").ids]
+  assert loaded.encode("<pad>").ids == [0, 270]
+  assert loaded.decode(loaded.encode("def").ids) == "def"
+  assert tokenizers.eos_id(loaded, tmp_path) == 0
