@@ -95,14 +95,14 @@ def _commongen(name):
 
 
 def _commongen_target():
-  return dict(_commongen("target"), steps=2800, learning_rate=2e-3)
+  return dict(_commongen("target"), steps=2200, learning_rate=3e-3)
 
 
 def _commongen_draft():
   return dict(
       _commongen("draft"), tokenizer="models/pretrained/commongen-target",
       teacher="models/pretrained/commongen-target",
-      steps=5000, learning_rate=4e-3, sample_fraction=0.5, sample_rows=8192,
+      steps=2500, learning_rate=4e-3, sample_fraction=0.5, sample_rows=4096,
       sample_length=81, final_loss_from=0.4)
 
 
