@@ -54,11 +54,11 @@ def concepts(rows: Sequence[Sequence[Sequence[str]]], pieces: Sequence[bytes],
   """
   if not rows:
     raise ValueError("rows is empty: the concepts of at least one are needed.")
-  rows = [[_forms(concept, f"rows[{i}][{j}]") for j, concept in enumerate(row)]
-          for i, row in enumerate(rows)]
+  rows = [[_forms(concept, f"rows[{i}][{j}]", fold_case)
+           for j, concept in enumerate(row)] for i, row in enumerate(rows)]
   parts = spelling.parts(tuple(pieces), fold_case)
   for i, row in enumerate(rows):
-    _check(parts, row, f"rows[{i}]", max_new_tokens, fold_case)
+    _check(parts, row, f"rows[{i}]", max_new_tokens)
   unique = [sorted({form for concept in row for form in concept})
             for row in rows]
   words = max(map(automata.num_words, unique))
@@ -86,7 +86,7 @@ def hard_coverage(values):
 
 def banned(phrases: Sequence[str], fold_case: bool = False) -> Reward:
   """0 if the text has one of the phrases, at word boundaries; else 1."""
-  return _banned(tuple(_forms(phrases, "phrases")), fold_case)
+  return _banned(tuple(_forms(phrases, "phrases", fold_case)), fold_case)
 
 
 @functools.lru_cache(maxsize=None)
@@ -114,7 +114,7 @@ def _coverage(params, constraint, state):
   return jnp.where(constraint.count == 0, 1, share).astype(jnp.float32)
 
 
-def _forms(concept, name):
+def _forms(concept, name, fold_case):
   """The forms of a concept as bytes; `name` is for errors."""
   if isinstance(concept, (str, bytes)) or not len(concept):
     raise ValueError(
@@ -122,14 +122,14 @@ def _forms(concept, name):
   for form in concept:
     if not form:
       raise ValueError(f"{name}={list(concept)!r} has an empty form.")
-  return [form.encode() if isinstance(form, str) else bytes(form)
-          for form in concept]
+  forms = [form.encode() if isinstance(form, str) else bytes(form)
+           for form in concept]
+  # That of bytes changes ASCII letters alone.
+  return [form.lower() for form in forms] if fold_case else forms
 
 
-def _check(parts, row, name, max_new_tokens, fold_case):
+def _check(parts, row, name, max_new_tokens):
   """Raises an error for concepts that no text could have."""
-  row = [[form.lower() if fold_case else form for form in forms]
-         for forms in row]
   for j, forms in enumerate(row):
     for form in forms:
       if spelling.fewest_tokens(parts, form) == float("inf"):
