@@ -14,8 +14,9 @@ REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 # From the ground up; a module may not import from its own floor either.
 FLOORS = [
     ["types", "options"],
-    ["tree", "sampling", "cache", "text", "rewards"],
-    ["beam"],
+    ["tree", "sampling", "cache", "text", "rewards", "constraints.automata",
+     "constraints.spelling"],
+    ["beam", "constraints.lexical", "constraints.combined"],
     ["draft", "verify", "constraints"],
     ["speculation", "rollout", "search"],
     ["lookahead"],
