@@ -72,7 +72,7 @@ def decoder(level: Level, width: int) -> Decoder:
     `beam_log_probs [B, W]`, of the law that is searched, and `beam_scores
     [B, W]`, perturbed if the beams are samples without replacement.
   """
-  return Decoder(functools.partial(_init, width),
+  return Decoder(functools.partial(_init, level, width),
                  functools.partial(_step, level, width), reach=0,
                  siblings=width, rewards=level.rewards)
 
@@ -107,13 +107,16 @@ def reward(context: Context, texts: Texts):
       order < texts.lengths[..., None])
 
 
-def _init(width, context: Context, state: DecodeState) -> DecodeState:
+def _init(level: Level, width, context: Context,
+          state: DecodeState) -> DecodeState:
   batch, size = state.tokens.shape
   new = size - context.prompts.shape[1]
   zeros, beams = jnp.zeros(batch, jnp.int32), jnp.zeros((batch, width))
   extra = {"beams": jnp.full((batch, width, new), PAD, jnp.int32),
            "beam_lengths": beams.astype(jnp.int32), "beam_log_probs": beams,
            "beam_scores": beams}
+  if level.rewards:
+    extra["reward_calls"] = zeros
   return state.replace(
       stats=Stats(zeros, zeros, zeros, zeros, zeros[:, None], extra))
 
@@ -128,20 +131,19 @@ def _step(level: Level, width, context: Context,
   take = lambda x: jax.vmap(lambda x, i: x[i])(x, order)
   tokens, lengths = take(texts.tokens), take(texts.lengths)
   first = lambda x: text.append(x[0], state.length, x[1][:, 0], lengths[:, 0])
-  stats = state.stats
+  extra = {"beams": tokens, "beam_lengths": lengths,
+           "beam_log_probs": take(texts.beam.log_probs),
+           "beam_scores": take(texts.beam.scores)}
+  if level.rewards:
+    extra["reward_calls"] = jnp.full_like(calls, width)
   return state.replace(
       step=state.step + 1, done=jnp.ones_like(state.done),
       tokens=first((state.tokens, tokens)),
       log_probs=first((state.log_probs, take(texts.log_probs))),
       length=state.length + lengths[:, 0],
-      stats=stats.replace(
+      stats=state.stats.replace(
           target_calls=calls, emitted=lengths[:, 0],
-          accepted_by_depth=calls[:, None],
-          extra={"beams": tokens, "beam_lengths": lengths,
-                 "beam_log_probs": take(texts.beam.log_probs),
-                 "beam_scores": take(texts.beam.scores),
-                 **({"reward_calls": jnp.full_like(calls, width)}
-                    if level.rewards else {})}))
+          accepted_by_depth=calls[:, None], extra=extra))
 
 
 def _search(level: Level, width, context: Context, state: DecodeState):
