@@ -65,7 +65,7 @@ def get_config(preset="default"):
       "temperatures": (0.3, 1.0),
       "top_p": 1.0,
       "top_k": 0,
-      "prompts": 24,
+      "prompts": 16,
       "prompt_length": 32,
       "max_new_tokens": 48,
       "batch": 1,

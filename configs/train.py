@@ -31,9 +31,14 @@ def _common():
       preset="",              # of models.presets
       tokenizer="",           # folder; trained and written if it is not there
       corpus="",              # folder of *.py; the standard library if empty
+      # Pairs of a prompt and its completion instead of *.py: the names of two
+      # parallel text files in the folder `corpus`, a line a pair.
+      train_pairs=(),
+      held_out_pairs=(),
       workdir="",             # checkpoints and metrics of the run
       export="",              # folder of the finished model
-      # Data: window lengths are taken in turn, a step each.
+      # Data: window lengths are taken in turn, a step each. Pairs are padded
+      # to the shortest that they fit in.
       batch_tokens=2048,
       windows=(128, 256),
       # Optimizer.
@@ -77,6 +82,30 @@ def _draft():
       final_loss_from=0.4)
 
 
+def _commongen(name):
+  return dict(
+      preset=f"commongen-{name}", tokenizer="runs/commongen-tokenizer",
+      corpus="data/commongen",
+      train_pairs=("train.src_alpha.txt", "train.tgt.txt"),
+      held_out_pairs=("dev.src_alpha.txt", "dev.tgt.txt"),
+      workdir=f"runs/commongen-{name}",
+      export=f"models/pretrained/commongen-{name}",
+      windows=(16, 20, 26, 40, 80), batch_tokens=1024, eval_every=250,
+      eval_windows=256)
+
+
+def _commongen_target():
+  return dict(_commongen("target"), steps=2200, learning_rate=3e-3)
+
+
+def _commongen_draft():
+  return dict(
+      _commongen("draft"), tokenizer="models/pretrained/commongen-target",
+      teacher="models/pretrained/commongen-target",
+      steps=2500, learning_rate=4e-3, sample_fraction=0.5, sample_rows=4096,
+      sample_length=81, final_loss_from=0.4)
+
+
 def _smoke():
   return dict(
       preset="smoke", tokenizer="runs/tokenizer", workdir="runs/smoke",
@@ -85,4 +114,10 @@ def _smoke():
       eval_every=10, eval_windows=4, checkpoint_every=5)
 
 
-_RUNS = {"target": _target, "draft": _draft, "smoke": _smoke}
+_RUNS = {
+    "target": _target,
+    "draft": _draft,
+    "commongen_target": _commongen_target,
+    "commongen_draft": _commongen_draft,
+    "smoke": _smoke,
+}

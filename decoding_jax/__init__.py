@@ -1,6 +1,6 @@
 """Decoding with draft trees: exact, batched, one XLA program a generation."""
 
-from decoding_jax import methods
+from decoding_jax import constraints, methods
 from decoding_jax.generate import generate
 from decoding_jax.sampling import Sampling
 from decoding_jax.types import (Block, Cache, Context, DecodeState, Decoder,
@@ -12,6 +12,6 @@ from decoding_jax.verify import pair
 __all__ = [
     "Block", "Cache", "Context", "DecodeState", "Decoder", "Drafter",
     "DraftTree", "Generation", "LanguageModel", "Layout", "Method", "Pair",
-    "Reward", "Sampling", "Stats", "Verdict", "Verifier", "generate",
-    "methods", "pair",
+    "Reward", "Sampling", "Stats", "Verdict", "Verifier", "constraints",
+    "generate", "methods", "pair",
 ]

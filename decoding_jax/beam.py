@@ -43,9 +43,26 @@ def plain(key, log_probs, beam: Beam, width: int):
     tokens `[width]` int32, parents `[width]` int32 and the new `Beam`.
   """
   del key
-  totals, tokens = jax.lax.top_k(log_probs, min(width, log_probs.shape[-1]))
-  totals += beam.log_probs[:, None]
-  return _keep(width, tokens, totals, totals)
+  return penalised(log_probs, beam, width, 0.0)
+
+
+def penalised(log_probs, beam: Beam, width: int, penalty):
+  """The `width` extensions of the highest log-probability less a penalty.
+
+  Args:
+    log_probs: `[W, V]` float32, laws of the next token.
+    beam: the nodes that are extended.
+    width: nodes to keep, at most V; static.
+    penalty: broadcasts to `[W, V]`; it counts at this level alone.
+
+  Returns:
+    As `plain`; scores are less the penalty, log-probabilities are not.
+  """
+  totals = beam.log_probs[:, None] + log_probs
+  scores, tokens = jax.lax.top_k(totals - penalty,
+                                 min(width, log_probs.shape[-1]))
+  totals = jnp.take_along_axis(totals, tokens, axis=-1)
+  return _keep(width, tokens, totals, scores)
 
 
 def perturbed(key, log_probs, beam: Beam, width: int):

@@ -8,9 +8,13 @@ import jax.numpy as jnp
 
 from decoding_jax import cache as cache_lib
 from decoding_jax import checks, rewards, sampling as sampling_lib, speculation
-from decoding_jax.types import (Cache, Context, DecodeState, Decoder,
-                                Generation, LanguageModel, Method, NONE, PAD,
-                                Params, Reward)
+from decoding_jax.types import (Cache, Context, DecodeState, Generation,
+                                LanguageModel, Method, NONE, PAD, Params,
+                                Reward)
+
+# Caches hold a multiple of so many slots: methods whose steps reach differently
+# far have the same prefill, which is compiled once for all of them.
+_STEP = 32
 
 
 def generate(key, prompts, prompt_lengths, *, method: Method,
@@ -23,9 +27,9 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
              reward_params: Params = None, constraints=None) -> Generation:
   """Continues prompts; by most methods with the law of the target.
 
-  One compiled program, which serves any call with the same method, models,
-  reward, `max_new_tokens`, top-k and shapes. To be called inside `jit` or
-  outside.
+  Two compiled programs. The prefill serves all methods; the other, a single
+  loop, any call with the same method, models, reward, `max_new_tokens`, top-k
+  and shapes. To be called outside of `jit`, or inside as part of one program.
 
   Args:
     key: a random key; row i uses `fold_in(key, i)`. Or `[B]` keys, one a row:
@@ -73,51 +77,24 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
                         "draft_sampling"))
   decoder = speculation.decoder(
       method.greedy if warp.greedy else method.sampled)
-  return _generate(
-      decoder, target, draft, reward, max_new_tokens, _row_keys(key, batch),
-      prompts, prompt_lengths, target_params, draft_params, warp, draft_warp,
+  capacity = prompts.shape[1] + max_new_tokens + decoder.reach
+  fill = functools.partial(_prefill, -(-capacity // _STEP) * _STEP,
+                           prompts=prompts, lengths=prompt_lengths)
+  generation, _ = _generate(
+      decoder, target, draft, reward, max_new_tokens,
+      (fill(target, target_params),
+       fill(draft, draft_params) if decoder.drafts else None),
+      _row_keys(key, batch), prompts, prompt_lengths, target_params,
+      draft_params, warp, draft_warp,
       jnp.int32(NONE if eos_id is None else eos_id), reward_params,
       jax.tree.map(jnp.asarray, constraints))
+  return generation
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
-def _generate(decoder, target, draft, reward, max_new_tokens, keys, prompts,
-              lengths, target_params, draft_params, warp, draft_warp, eos_id,
-              reward_params, constraints):
-  in_prompt = jnp.arange(prompts.shape[1]) < lengths[:, None]
-  context = Context(target, target_params, draft, draft_params, warp,
-                    draft_warp, eos_id, jnp.where(in_prompt, prompts, 0),
-                    lengths, reward, reward_params, constraints)
-  state = decoder.init(context, _prefilled(decoder, context, max_new_tokens,
-                                           keys, in_prompt))
-  state = jax.lax.while_loop(lambda s: ~s.done.all(),
-                             functools.partial(decoder.step, context), state)
-  stats = state.stats
-  if reward is not None:
-    value = rewards.of_text(context, state.tokens, state.length)
-    stats = stats.replace(extra={**stats.extra, "reward": value})
-  return Generation(state.tokens, state.length, state.log_probs, stats)
-
-
-def _prefilled(decoder: Decoder, context: Context, max_new_tokens, keys,
-               in_prompt) -> DecodeState:
-  """The caches hold all of each prompt but its last token."""
-  prompts, lengths = context.prompts, context.prompt_lengths
-  batch, width = prompts.shape
-  fill = functools.partial(_prefill, prompts, lengths,
-                           width + max_new_tokens + decoder.reach)
-  tokens = jnp.full((batch, width + max_new_tokens), PAD, jnp.int32)
-  tokens = tokens.at[:, :width].set(jnp.where(in_prompt, prompts, PAD))
-  return DecodeState(
-      keys=keys, step=jnp.int32(0), tokens=tokens,
-      log_probs=jnp.zeros(tokens.shape), length=lengths,
-      limit=lengths + max_new_tokens, done=jnp.zeros(batch, bool),
-      target_cache=fill(context.target, context.target_params),
-      draft_cache=(fill(context.draft, context.draft_params)
-                   if decoder.drafts else None))
-
-
-def _prefill(prompts, lengths, capacity, model, params) -> Cache:
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _prefill(capacity, model: LanguageModel, params, *, prompts,
+             lengths) -> Cache:
+  """A cache of all of each prompt but its last token."""
   batch, width = prompts.shape
   cache = model.init_cache(batch, capacity)
   if width == 1:
@@ -125,9 +102,45 @@ def _prefill(prompts, lengths, capacity, model, params) -> Cache:
   nothing, size = model.init_cache(batch, 0), width - 1
   order = jnp.broadcast_to(jnp.arange(size), (batch, size))
   causal = order[:, :, None] >= order[:, None]
-  _, block = model.forward(params, prompts[:, :size], order, nothing,
-                           cache_lib.init_block(cache, size), 0, causal)
+  _, block = model.forward(
+      params, jnp.where(order < lengths[:, None], prompts[:, :size], 0), order,
+      nothing, cache_lib.init_block(cache, size), 0, causal)
   return cache_lib.commit(cache, block, order, lengths - 1)
+
+
+# The caches are given back, so that the loop writes where they lie.
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4), donate_argnums=5)
+def _generate(decoder, target, draft, reward, max_new_tokens, caches, keys,
+              prompts, lengths, target_params, draft_params, warp, draft_warp,
+              eos_id, reward_params, constraints):
+  in_prompt = jnp.arange(prompts.shape[1]) < lengths[:, None]
+  context = Context(target, target_params, draft, draft_params, warp,
+                    draft_warp, eos_id, jnp.where(in_prompt, prompts, 0),
+                    lengths, reward, reward_params, constraints)
+  state = decoder.init(
+      context, _state(context, in_prompt, max_new_tokens, caches, keys))
+  state = jax.lax.while_loop(lambda s: ~s.done.all(),
+                             functools.partial(decoder.step, context), state)
+  stats = state.stats
+  if reward is not None:
+    value = rewards.of_text(context, state.tokens, state.length)
+    stats = stats.replace(extra={**stats.extra, "reward": value})
+  return (Generation(state.tokens, state.length, state.log_probs, stats),
+          (state.target_cache, state.draft_cache))
+
+
+def _state(context: Context, in_prompt, max_new_tokens, caches,
+           keys) -> DecodeState:
+  """Nothing is generated yet."""
+  batch, width = in_prompt.shape
+  tokens = jnp.full((batch, width + max_new_tokens), PAD, jnp.int32)
+  tokens = tokens.at[:, :width].set(jnp.where(in_prompt, context.prompts, PAD))
+  lengths = context.prompt_lengths
+  return DecodeState(
+      keys=keys, step=jnp.int32(0), tokens=tokens,
+      log_probs=jnp.zeros(tokens.shape), length=lengths,
+      limit=lengths + max_new_tokens, done=jnp.zeros(batch, bool),
+      target_cache=caches[0], draft_cache=caches[1])
 
 
 def _row_keys(key, batch):

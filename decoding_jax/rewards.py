@@ -37,6 +37,31 @@ def value(context: Context, states):
   return values.astype(jnp.float32)
 
 
+def worth(context: Context, states, tokens, count):
+  """`[B]` float32, the value behind the first `count [B]` of `[B, T]` tokens.
+  """
+  valid = jnp.arange(tokens.shape[1]) < count[:, None]
+  return value(context, advance(context, states, tokens, valid))
+
+
+def of_paths(context: Context, states, tokens, valid):
+  """The values of several continuations of each row.
+
+  Args:
+    context: holds the reward.
+    states: tree of `[B, ...]`.
+    tokens: `[B, K, T]` int32.
+    valid: `[B, K, T]` bool.
+
+  Returns:
+    `[B, K]` float32.
+  """
+  def of_one(tokens, valid):
+    return value(context, advance(context, states, tokens, valid))
+
+  return jax.vmap(of_one, in_axes=1, out_axes=1)(tokens, valid)
+
+
 def of_text(context: Context, tokens, lengths):
   """The value of whole texts.
 

@@ -1,6 +1,41 @@
-"""Windows of tokens that a model is trained or evaluated on."""
+"""What a model is trained or evaluated on: rows of tokens with weights."""
+
+from typing import Callable, NamedTuple, Optional
 
 import numpy as np
+
+
+class Batch(NamedTuple):
+  """Rows of text.
+
+  Attributes:
+    tokens: `[B, T + 1]` int32, inputs and targets overlapping.
+    weights: `[B, T]` float32, how much the loss of a target counts.
+  """
+  tokens: np.ndarray
+  weights: np.ndarray
+
+
+class Data(NamedTuple):
+  """What a run learns from; all functions are deterministic.
+
+  Attributes:
+    train: `(step, samples) -> Batch`, a function of the step, so that a resumed
+      run sees it; `samples` as `experiments.samples` returns them, or None.
+    held_out: `(count) -> Batch` of at most so many rows.
+    prompts: `(count) -> (tokens [R, P], lengths [R])`, from the train split,
+      for a teacher to write behind.
+    eos_id: ends a text of the teacher; None: another one follows in the row.
+  """
+  train: Callable[[int, Optional[np.ndarray]], Batch]
+  held_out: Callable[[int], Batch]
+  prompts: Callable[[int], tuple[np.ndarray, np.ndarray]]
+  eos_id: Optional[int]
+
+
+def whole(tokens: np.ndarray) -> Batch:
+  """Rows `[B, T + 1]` of which every target counts the same."""
+  return Batch(tokens, np.ones(tokens[:, 1:].shape, np.float32))
 
 
 def train_batch(config, step: int, tokens: np.ndarray,

@@ -1,7 +1,7 @@
 """Training losses of a language model, and the forward pass they need.
 
 A distillation loss compares the laws of a teacher and a student at the same
-place of a text; every loss is a mean over places.
+place of a text; every loss is a mean over places, weighted if need be.
 """
 
 import jax
@@ -31,25 +31,26 @@ def causal_logits(lm, params, tokens):
   return logits
 
 
-def cross_entropy(logits, targets):
+def cross_entropy(logits, targets, weights=None):
   """Mean of -log p(target): logits `[B, T, V]`, targets `[B, T]`."""
   log_probs = jax.nn.log_softmax(logits.astype(jnp.float32))
-  return -jnp.mean(
-      jnp.take_along_axis(log_probs, targets[..., None], axis=-1))
+  found = jnp.take_along_axis(log_probs, targets[..., None], axis=-1)[..., 0]
+  return -jnp.average(found, weights=weights)
 
 
-def forward_kl(teacher, student):
+def forward_kl(teacher, student, weights=None):
   """Mean of KL(teacher || student), from logits `[B, T, V]`."""
   teacher, student = _log_laws(teacher, student)
-  return jnp.mean(jnp.sum(jnp.exp(teacher) * (teacher - student), axis=-1))
+  divergence = jnp.sum(jnp.exp(teacher) * (teacher - student), axis=-1)
+  return jnp.average(divergence, weights=weights)
 
 
-def reverse_kl(teacher, student):
+def reverse_kl(teacher, student, weights=None):
   """Mean of KL(student || teacher), from logits `[B, T, V]`."""
-  return forward_kl(student, teacher)
+  return forward_kl(student, teacher, weights)
 
 
-def total_variation(teacher, student):
+def total_variation(teacher, student, weights=None):
   """Mean of half the L1 distance: how often a draft token is rejected.
 
   A token drawn from the student's law d and accepted with probability
@@ -58,13 +59,14 @@ def total_variation(teacher, student):
   Args:
     teacher: logits `[B, T, V]`.
     student: logits `[B, T, V]`.
+    weights: of the mean, `[B, T]`; None: all the same.
 
   Returns:
     A scalar in [0, 1].
   """
   teacher, student = _log_laws(teacher, student)
-  return 0.5 * jnp.mean(
-      jnp.sum(jnp.abs(jnp.exp(teacher) - jnp.exp(student)), axis=-1))
+  distance = jnp.sum(jnp.abs(jnp.exp(teacher) - jnp.exp(student)), axis=-1)
+  return 0.5 * jnp.average(distance, weights=weights)
 
 
 DISTILLATION = {

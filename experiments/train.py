@@ -1,4 +1,4 @@
-"""Trains a model on Python source, or distils it from a trained one.
+"""Trains a model on Python source or on pairs of text, or distils it.
 
   python -m experiments.train --config=configs/train.py:target
   python -m experiments.train --config=configs/train.py:draft
@@ -20,7 +20,6 @@ from ml_collections import config_flags
 import orbax.checkpoint as ocp
 import tqdm
 
-from experiments import batches
 from experiments import launch
 from experiments import results
 from experiments import trainer
@@ -56,10 +55,10 @@ def train(config) -> dict:
     run = training_run.prepare(config)
   settings = json.loads(config.to_json())
   results.open_workdir(config.workdir, settings, _FREE)
-  evaluate = training_run.evaluator(config, run)
+  evaluate = training_run.evaluator(run)
   state = _train(config, run, evaluate)
   metadata = {
-      **evaluate(state.params, len(run.held_out)),
+      **evaluate(state.params, sys.maxsize),
       "parameters": transformer.num_params(state.params),
       "steps": int(state.step),
       "command": shlex.join(["python", "-m", "experiments.train",
@@ -100,9 +99,9 @@ def _steps(config, run, state, evaluate):
                  dynamic_ncols=True) as bar:
     for step in range(start + 1, config.steps + 1):
       # The data and the loss of a step go by the updates before it.
-      batch = batches.train_batch(config, step - 1, run.train, written)
+      batch = run.data.train(step - 1, written)
       state, loss = update(step - 1, state, batch)
-      tokens += batch[:, 1:].size
+      tokens += batch.weights.size
       bar.update()
       if step % config.log_every == 0:
         # Reading the loss waits for the device, so that the rate is true.

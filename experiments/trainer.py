@@ -50,15 +50,15 @@ def make_step(config, objective):
 
   Args:
     config: of the run.
-    objective: `(params, tokens [B, T + 1], *extra) -> loss`.
+    objective: `(params, batch, *extra) -> loss`, of a `batches.Batch`.
 
   Returns:
-    `(state, tokens, *extra) -> (state, loss)`.
+    `(state, batch, *extra) -> (state, loss)`.
   """
   optim = optimizer(config)
 
-  def step(state, tokens, *extra):
-    loss, grads = jax.value_and_grad(objective)(state.params, tokens, *extra)
+  def step(state, batch, *extra):
+    loss, grads = jax.value_and_grad(objective)(state.params, batch, *extra)
     updates, opt_state = optim.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
     return State(state.step + 1, params, opt_state), loss
@@ -68,19 +68,19 @@ def make_step(config, objective):
 
 def language_modelling(lm):
   """Objective: the cross entropy of the next token."""
-  def objective(params, tokens):
-    logits = losses.causal_logits(lm, params, tokens[:, :-1])
-    return losses.cross_entropy(logits, tokens[:, 1:])
+  def objective(params, batch):
+    logits = losses.causal_logits(lm, params, batch.tokens[:, :-1])
+    return losses.cross_entropy(logits, batch.tokens[:, 1:], batch.weights)
   return objective
 
 
 def distillation(lm, teacher, loss):
   """Objective: a distance from the teacher's law; takes its parameters."""
-  def objective(params, tokens, teacher_params):
+  def objective(params, batch, teacher_params):
     # The last token is only there as a target of `language_modelling`.
-    tokens = tokens[:, :-1]
+    tokens = batch.tokens[:, :-1]
     target = losses.causal_logits(teacher, teacher_params, tokens)
-    return loss(target, losses.causal_logits(lm, params, tokens))
+    return loss(target, losses.causal_logits(lm, params, tokens), batch.weights)
   return objective
 
 
@@ -91,30 +91,35 @@ def loss_at(config, step: int) -> str:
 
 
 def evaluator(lm, teacher=None):
-  """Compiles `(params, tokens [B, T + 1], teacher_params) -> metrics`.
+  """Compiles `(params, batch, teacher_params) -> metrics`.
 
   The metrics are means: `held_out_loss`, the cross entropy of the text, and
   with a teacher its `teacher_loss` and their `overlap`, sum_x min(t, d) at
   temperature 1, the rate at which single drafts are accepted.
   """
   @jax.jit
-  def evaluate(params, tokens, teacher_params):
-    logits = losses.causal_logits(lm, params, tokens[:, :-1])
-    metrics = {"held_out_loss": losses.cross_entropy(logits, tokens[:, 1:])}
+  def evaluate(params, batch, teacher_params):
+    inputs, targets = batch.tokens[:, :-1], batch.tokens[:, 1:]
+    logits = losses.causal_logits(lm, params, inputs)
+    metrics = {
+        "held_out_loss": losses.cross_entropy(logits, targets, batch.weights)}
     if teacher is not None:
-      target = losses.causal_logits(teacher, teacher_params, tokens[:, :-1])
-      metrics["teacher_loss"] = losses.cross_entropy(target, tokens[:, 1:])
-      metrics["overlap"] = 1 - losses.total_variation(target, logits)
+      target = losses.causal_logits(teacher, teacher_params, inputs)
+      metrics["teacher_loss"] = losses.cross_entropy(
+          target, targets, batch.weights)
+      metrics["overlap"] = 1 - losses.total_variation(
+          target, logits, batch.weights)
     return metrics
 
   return evaluate
 
 
-def evaluate(evaluate_batch, params, windows, teacher_params=None,
+def evaluate(evaluate_batch, params, data, teacher_params=None,
              rows: int = 8) -> dict[str, float]:
-  """Means of an `evaluator` over windows `[W, T + 1]`, a few at a time."""
-  batches = [windows[i:i + rows] for i in range(0, len(windows), rows)]
-  results = [evaluate_batch(params, b, teacher_params) for b in batches]
-  weights = [len(b) for b in batches]
+  """Means of an `evaluator` over a large batch, a few rows at a time."""
+  parts = [jax.tree.map(lambda x: x[i:i + rows], data)
+           for i in range(0, len(data.tokens), rows)]
+  results = [evaluate_batch(params, part, teacher_params) for part in parts]
+  weights = [part.weights.sum() for part in parts]
   return {name: float(np.average([r[name] for r in results], weights=weights))
           for name in results[0]}

@@ -7,10 +7,11 @@ import numpy as np
 
 import decoding_jax as dj
 from experiments import batches
-from experiments import corpus
 from experiments import losses
+from experiments import pairs
 from experiments import samples
 from experiments import trainer
+from experiments import windows
 from models import checkpoints
 from models import presets
 from models import tokenizers
@@ -23,14 +24,13 @@ class Run(NamedTuple):
   Attributes:
     architecture: of the model.
     tokenizer: of the model and of its teacher.
-    train, held_out: the corpus, `[n]` int32 each.
+    data: what it learns from and is measured on.
     teacher, teacher_params: the model to learn from; None, None without one.
     workdir: folder of checkpoints and metrics.
   """
   architecture: transformer.Config
   tokenizer: Any
-  train: np.ndarray
-  held_out: np.ndarray
+  data: batches.Data
   teacher: dj.LanguageModel | None
   teacher_params: Any
   workdir: pathlib.Path
@@ -60,6 +60,7 @@ def check(config) -> None:
     raise ValueError(f"config.windows={tuple(config.windows)} must be lengths "
                      f"from 1 to {longest}.")
   _check_samples(config)
+  _source(config).check(config)
 
 
 def _check_samples(config):
@@ -71,22 +72,23 @@ def _check_samples(config):
   if not config.teacher:
     raise ValueError(f"config.sample_fraction={config.sample_fraction} needs "
                      "a config.teacher that writes the samples.")
-  if config.sample_length <= max(config.windows):
-    raise ValueError(f"config.sample_length={config.sample_length} must exceed "
-                     f"config.windows={tuple(config.windows)}.")
+
+
+def _source(config):
+  """The module that reads what this run learns from."""
+  return pairs if config.train_pairs else windows
 
 
 def prepare(config) -> Run:
   """Reads the corpus and the teacher; trains the tokenizer if there is none."""
   architecture = presets.PRESETS[config.preset]
-  root = config.corpus or None
+  source = _source(config)
   teacher = teacher_params = None
   if config.teacher:
     teacher, teacher_params = checkpoints.load(config.teacher)
   if not (pathlib.Path(config.tokenizer) / tokenizers.FILE).exists():
-    texts = [text for _, text in corpus.modules(corpus.TRAIN, root)]
-    tokenizers.save(tokenizers.train(texts, architecture.vocab_size),
-                    config.tokenizer)
+    tokenizers.save(tokenizers.train(source.texts(config),
+                                     architecture.vocab_size), config.tokenizer)
   tokenizer = tokenizers.load(config.tokenizer)
   sizes = (tokenizer.get_vocab_size(), architecture.vocab_size,
            (teacher or architecture).vocab_size)
@@ -94,14 +96,8 @@ def prepare(config) -> Run:
     raise ValueError(
         "Vocabularies that do not fit: config.tokenizer has %d entries, "
         "config.preset %d, config.teacher %d." % sizes)
-  train, held_out = (corpus.encode(tokenizer, split, root)
-                     for split in (corpus.TRAIN, corpus.HELD_OUT))
-  shorter = min(len(train), len(held_out))
-  if shorter <= max(config.windows):
-    raise ValueError(f"config.windows={tuple(config.windows)} must be shorter "
-                     f"than the splits of the corpus, {shorter} tokens.")
-  return Run(architecture, tokenizer, train, held_out, teacher, teacher_params,
-             pathlib.Path(config.workdir).resolve())
+  return Run(architecture, tokenizer, source.data(config, tokenizer), teacher,
+             teacher_params, pathlib.Path(config.workdir).resolve())
 
 
 def updates(config, run: Run):
@@ -122,18 +118,17 @@ def teacher_samples(config, run: Run) -> np.ndarray | None:
   """Texts of the teacher, `[R, L]` int32, written at the first start."""
   if not config.sample_fraction:
     return None
-  return samples.load_or_write(run.workdir / "samples.npy", config, run.teacher,
-                               run.teacher_params, run.tokenizer)
+  return samples.load_or_write(run.workdir / "samples.npy", config, run.data,
+                               run.teacher, run.teacher_params)
 
 
-def evaluator(config, run: Run):
-  """`(params, windows) -> metrics` on at most so many held-out windows."""
+def evaluator(run: Run):
+  """`(params, rows) -> metrics` on at most so many held-out rows."""
   lm = transformer.language_model(run.architecture)
   compiled = trainer.evaluator(lm, run.teacher)
-  length = max(config.windows)
 
-  def evaluate(params, windows):
-    windows = batches.even_windows(run.held_out, windows, length)
-    return trainer.evaluate(compiled, params, windows, run.teacher_params)
+  def evaluate(params, rows):
+    return trainer.evaluate(compiled, params, run.data.held_out(rows),
+                            run.teacher_params)
 
   return evaluate

@@ -11,6 +11,14 @@ PRESETS = {
     "python-draft": transformer.Config(
         vocab_size=2000, dim=96, num_layers=2, num_heads=3, num_kv_heads=3,
         head_dim=32, hidden_dim=192, max_length=320),
+    # The shipped pair that writes a sentence from a few words; trained on rows
+    # of up to 80 tokens.
+    "commongen-target": transformer.Config(
+        vocab_size=4000, dim=256, num_layers=5, num_heads=8, num_kv_heads=4,
+        head_dim=32, hidden_dim=800, max_length=128),
+    "commongen-draft": transformer.Config(
+        vocab_size=4000, dim=128, num_layers=2, num_heads=4, num_kv_heads=4,
+        head_dim=32, hidden_dim=320, max_length=128),
     # Trained in seconds, to see that everything works.
     "smoke": transformer.Config(
         vocab_size=2000, dim=32, num_layers=1, num_heads=2, num_kv_heads=1,

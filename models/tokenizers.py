@@ -6,7 +6,9 @@ survives the round trip, since the alphabet is the 256 bytes and nothing is
 normalised. Those of published checkpoints are read as they are.
 """
 
+import json
 import pathlib
+import re
 import shutil
 from collections.abc import Iterable
 
@@ -145,8 +147,6 @@ def eos_id(tokenizer: tokenizers.Tokenizer, folder=None) -> int | None:
       if found is not None:
         return found[0] if isinstance(found, list) else found
   return tokenizer.token_to_id(EOS)
-
-
 def size(tokenizer: tokenizers.Tokenizer) -> int:
   """Tokens that can occur: the largest id, and one."""
   return max(tokenizer.get_vocab().values(), default=-1) + 1
@@ -168,3 +168,61 @@ def check_same(ours: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer):
     if entries.get(i) != others.get(i):
       raise ValueError(f"their entry {i} is {entries.get(i)!r} and "
                        f"{others.get(i)!r}.")
+
+
+def pieces(tokenizer: tokenizers.Tokenizer,
+           vocab_size: int | None = None) -> list[bytes]:
+  """The bytes that each token adds to a text.
+
+  Args:
+    tokenizer: byte-level, or of the SentencePiece kind with byte fallback.
+    vocab_size: V, if the model has more tokens than the tokenizer; None: as
+      many as it has.
+
+  Returns:
+    V byte strings; b"" for special tokens and for those that are not used.
+  """
+  to_bytes = _piece_decoder(json.loads(tokenizer.to_str())["decoder"])
+  added = tokenizer.get_added_tokens_decoder()
+  vocabulary = tokenizer.get_vocab()
+  size = vocab_size or max(vocabulary.values()) + 1
+  if max(vocabulary.values()) >= size:
+    raise ValueError(f"vocab_size={size} is less than the "
+                     f"{max(vocabulary.values()) + 1} tokens there are.")
+  found = [b""] * size
+  for text, token in vocabulary.items():
+    if token not in added:
+      found[token] = to_bytes(text)
+    elif not added[token].special:
+      found[token] = text.encode()
+  return found
+
+
+def _piece_decoder(decoder):
+  """`text of a token -> bytes`, by the decoder of a `tokenizer.json`."""
+  parts = [decoder or {}, *(decoder or {}).get("decoders", ())]
+  kinds = [part.get("type") for part in parts]
+  if "ByteLevel" in kinds:
+    byte_of = {char: byte for byte, char in enumerate(_byte_chars())}
+    return lambda text: bytes(byte_of[char] for char in text)
+  if "ByteFallback" in kinds:
+    return _fallback_bytes
+  raise ValueError(f"decoder {kinds[0]!r}: the bytes of tokens are known of "
+                   "byte-level tokenizers and of those with byte fallback.")
+
+
+def _byte_chars():
+  """The 256 characters that stand for the bytes (GPT-2's `bytes_to_unicode`).
+
+  Printable bytes stand for themselves, the others for characters from 256 on.
+  """
+  shown = {*range(33, 127), *range(161, 173), *range(174, 256)}
+  others = iter(range(256, 512))
+  return [chr(byte if byte in shown else next(others)) for byte in range(256)]
+
+
+def _fallback_bytes(text):
+  match = re.fullmatch("<0x([0-9A-F]{2})>", text)
+  if match:
+    return bytes([int(match[1], 16)])
+  return text.replace("\u2581", " ").encode()

@@ -202,6 +202,14 @@ def test_whether_it_is_greedy_is_static():
   assert size() == before
 
 
+def test_methods_share_their_prefill():
+  table_run(method=METHODS[1])
+  size = generate_lib._prefill._cache_size()
+  for method in METHODS:
+    table_run(method=method)
+  assert generate_lib._prefill._cache_size() == size
+
+
 def test_inside_another_program():
   models = table_models()
 
@@ -252,8 +260,8 @@ def equations(jaxpr):
           yield from equations(inner)
 
 
-def program(method, models, **kwargs):
-  """The jaxpr of `_generate`."""
+def programs(method, models, **kwargs):
+  """The jaxprs of both prefills and of the generation."""
   def run(key, prompts, lengths):
     return dj.generate(
         key, prompts, lengths, method=method, target=models.target.lm,
@@ -261,9 +269,8 @@ def program(method, models, **kwargs):
         draft_params=models.draft.params, max_new_tokens=4, **kwargs)
 
   outer = jax.make_jaxpr(run)(jax.random.key(0), tiny.PROMPTS, tiny.LENGTHS)
-  inner, = (e.params["jaxpr"].jaxpr for e in equations(outer.jaxpr)
-            if e.params.get("name") == "_generate")
-  return inner
+  return [e.params["jaxpr"].jaxpr for e in equations(outer.jaxpr)
+          if e.params.get("name") in ("_prefill", "_generate")]
 
 
 def loops(jaxpr):
@@ -276,9 +283,11 @@ def callbacks(jaxpr):
 
 @EACH
 def test_one_loop_and_no_callback(method):
-  jaxpr = program(method, tiny.opt_models(), sampling=dj.Sampling(top_p=0.9))
-  assert len(loops(jaxpr)) == 1
-  assert not callbacks(jaxpr)
+  found = programs(method, tiny.opt_models(), sampling=dj.Sampling(top_p=0.9))
+  *prefills, generation = found
+  assert len(prefills) == 1 + bool(method.sampled.drafter.layout.widths)
+  assert not any(map(loops, prefills)) and len(loops(generation)) == 1
+  assert not any(map(callbacks, found))
 
 
 def test_control_callbacks_and_loops_are_seen():
@@ -291,10 +300,9 @@ def test_control_callbacks_and_loops_are_seen():
 
   spied = tiny.Model(lm._replace(forward=forward),
                      tiny.opt_models().target.params)
-  jaxpr = program(METHODS[1], tiny.Models(spied, spied))
-  # One a prefill, beside that of the generation.
-  assert len(loops(jaxpr)) == 3
-  assert callbacks(jaxpr)
+  found = programs(METHODS[1], tiny.Models(spied, spied))
+  assert [len(loops(jaxpr)) for jaxpr in found] == [1, 1, 1]
+  assert all(map(callbacks, found))
 
 
 def test_bfloat16():

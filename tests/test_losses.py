@@ -41,6 +41,19 @@ def test_distillation(logits, name, expected):
 
 
 @pytest.mark.parametrize("name", sorted(losses.DISTILLATION))
+def test_places_without_weight_do_not_count(logits, name):
+  weights = np.zeros((3, 4), np.float32)
+  weights[1, :2] = 1
+  loss = losses.DISTILLATION[name]
+  np.testing.assert_allclose(loss(*logits, weights),
+                             loss(*logits[:, 1:2, :2]), rtol=1e-6)
+  targets = np.ones((3, 4), np.int32)
+  np.testing.assert_allclose(
+      losses.cross_entropy(logits[0], targets, weights),
+      losses.cross_entropy(logits[0, 1:2, :2], targets[1:2, :2]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", sorted(losses.DISTILLATION))
 def test_gradients_are_finite(name):
   teacher = jnp.array([[[80.0, -80.0, 0.0]]])
   student = jnp.array([[[-80.0, 80.0, 0.0]]])

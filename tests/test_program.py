@@ -26,8 +26,9 @@ def compiled(method):
   params = transformer.init(jax.random.key(0), CONFIG)
   warp = sampling.warp(dj.Sampling(0.8, top_k=7, top_p=0.9), 2, VOCAB)
   keys = jax.random.split(jax.random.key(0), 2)
+  caches = model.init_cache(2, 32), model.init_cache(2, 32)
   return generate._generate.lower(
-      speculation.decoder(method.sampled), model, model, None, 8, keys,
+      speculation.decoder(method.sampled), model, model, None, 8, caches, keys,
       jnp.zeros((2, 5), jnp.int32), jnp.full(2, 5), params, params, warp, warp,
       jnp.int32(0), None, None).compile().as_text()
 

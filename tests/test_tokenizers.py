@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import tokenizers as library
 
 from models import tokenizers
 
@@ -36,6 +37,35 @@ def test_eos_is_one_token(tokenizer):
 
 def test_training_is_reproducible(tokenizer):
   assert tokenizers.train(TEXTS, 270).to_str() == tokenizer.to_str()
+
+
+@pytest.mark.parametrize("text", ["def f(x):\n\treturn", "naïve 深い \x00\x7f"])
+def test_pieces_are_the_bytes_of_the_text(tokenizer, text):
+  pieces = tokenizers.pieces(tokenizer, 280)
+  assert len(pieces) == 280 and pieces[270:] == [b""] * 10
+  ids = tokenizer.encode(text + tokenizers.EOS).ids
+  assert pieces[ids[-1]] == b""
+  assert b"".join(pieces[i] for i in ids) == text.encode()
+  assert {bytes([i]) for i in range(256)} <= set(pieces)
+
+
+def test_pieces_of_the_sentencepiece_kind():
+  vocabulary = {"<unk>": 0, "\u2581cat": 1, "<0xC3>": 2, "s": 3}
+  tokenizer = library.Tokenizer(library.models.BPE(
+      vocabulary, [], unk_token="<unk>", byte_fallback=True))
+  tokenizer.add_special_tokens(["<unk>"])
+  tokenizer.decoder = library.decoders.Sequence([
+      library.decoders.Replace("\u2581", " "), library.decoders.ByteFallback(),
+      library.decoders.Fuse()])
+  assert tokenizers.pieces(tokenizer) == [b"", b" cat", b"\xc3", b"s"]
+
+
+def test_pieces_that_are_not_known(tokenizer):
+  with pytest.raises(ValueError, match="vocab_size=269 is less than the 270"):
+    tokenizers.pieces(tokenizer, 269)
+  other = library.Tokenizer(library.models.WordLevel({"a": 0}, "a"))
+  with pytest.raises(ValueError, match="decoder None: the bytes of tokens"):
+    tokenizers.pieces(other)
 
 
 def test_save_and_load(tokenizer, tmp_path):

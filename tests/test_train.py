@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from configs import train as configs
+from experiments import batches
 from experiments import launch
 from experiments import train
 from experiments import trainer
@@ -98,14 +99,14 @@ def test_a_finished_run_is_only_exported_again(source, undisturbed):
 
 def test_interrupted_between_checkpoints(source, undisturbed, tmp_path,
                                          monkeypatch):
-  make_batch = train.batches.train_batch
+  make_batch = batches.train_batch
 
   def interrupt(config, step, *args):
     if step == 5:
       raise KeyboardInterrupt
     return make_batch(config, step, *args)
 
-  monkeypatch.setattr(train.batches, "train_batch", interrupt)
+  monkeypatch.setattr(batches, "train_batch", interrupt)
   with pytest.raises(KeyboardInterrupt):
     train.train(_config(source, tmp_path))
   assert not (tmp_path / "export").exists()

@@ -1,0 +1,117 @@
+"""Rewards of length, sums of rewards, and the reward of finished texts."""
+
+import functools
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from decoding_jax.types import Generation, Reward
+
+
+@functools.lru_cache(maxsize=None)
+def length(minimum: int, maximum: int) -> Reward:
+  """1 for a text of so many tokens; less the shorter or longer it is.
+
+  n tokens, an end of text included, are worth min(1, n / minimum, maximum / n).
+
+  Args:
+    minimum: 0 or more.
+    maximum: at least 1, and not less than `minimum`.
+
+  Returns:
+    A reward without parameters and constraints.
+  """
+  if not 0 <= minimum <= maximum or maximum < 1:
+    raise ValueError(f"length({minimum}, {maximum}): 0 <= minimum <= maximum "
+                     "and maximum >= 1 are needed.")
+
+  def value(params, constraint, state):
+    del params, constraint
+    short = state / max(1, minimum) if minimum else 1.0
+    return jnp.minimum(1.0, jnp.minimum(
+        short, maximum / jnp.maximum(1, state))).astype(jnp.float32)
+
+  return Reward(
+      init=lambda params, constraint, prompt, length: jnp.int32(0),
+      advance=lambda params, constraint, state, tokens, valid: (
+          state + valid.sum(dtype=jnp.int32)),
+      value=value, maximum=1.0)
+
+
+def weighted_sum(parts: Sequence[tuple[float, Reward]]) -> Reward:
+  """The sum of weighted rewards.
+
+  Args:
+    parts: (weight, reward).
+
+  Returns:
+    A reward; its parameters, constraints and state are tuples of those of the
+    parts, None where a part has none.
+  """
+  parts = tuple((float(weight), reward) for weight, reward in parts)
+  if not parts or not all(math.isfinite(weight) for weight, _ in parts):
+    raise ValueError(
+        f"weights {[weight for weight, _ in parts]}: at least one is needed, "
+        "and all must be finite.")
+  return _weighted_sum(parts)
+
+
+def evaluate(reward: Reward, params, constraints, generation: Generation,
+             prompt_lengths):
+  """The reward of finished texts, however they were generated.
+
+  Args:
+    reward: what they are judged by.
+    params: its parameters.
+    constraints: tree of `[B, ...]`, or None.
+    generation: of B prompts.
+    prompt_lengths: `[B]`, tokens that are prompt.
+
+  Returns:
+    `[B]` float32.
+  """
+  return _evaluate(reward, params, constraints, generation.tokens,
+                   generation.lengths, jnp.asarray(prompt_lengths))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _evaluate(reward, params, constraints, tokens, lengths, prompt_lengths):
+  def evaluate_row(constraint, tokens, length, prompt_length):
+    order = jnp.arange(len(tokens))
+    tokens = jnp.maximum(tokens, 0)
+    state = reward.init(params, constraint, tokens, prompt_length)
+    state = reward.advance(params, constraint, state, tokens,
+                           (order >= prompt_length) & (order < length))
+    return reward.value(params, constraint, state).astype(jnp.float32)
+
+  return jax.vmap(evaluate_row)(constraints, tokens, lengths, prompt_lengths)
+
+
+@functools.lru_cache(maxsize=None)
+def _weighted_sum(parts):
+  weights, rewards = zip(*parts)
+  nothing = (None,) * len(parts)
+
+  def init(params, constraint, prompt, length):
+    return tuple(
+        r.init(p, c, prompt, length)
+        for r, p, c in zip(rewards, params or nothing, constraint or nothing))
+
+  def advance(params, constraint, state, tokens, valid):
+    return tuple(
+        r.advance(p, c, s, tokens, valid) for r, p, c, s
+        in zip(rewards, params or nothing, constraint or nothing, state))
+
+  def value(params, constraint, state):
+    return sum(
+        w * r.value(p, c, s) for w, r, p, c, s
+        in zip(weights, rewards, params or nothing, constraint or nothing,
+               state))
+
+  # A reward has no known least value: with a weight below 0 there is no bound.
+  bounded = all(w == 0 or w > 0 and math.isfinite(r.maximum)
+                for w, r in parts)
+  maximum = sum(w * r.maximum for w, r in parts if w) if bounded else math.inf
+  return Reward(init, advance, value, maximum)

@@ -1,0 +1,86 @@
+"""What a vocabulary can spell, and in how many tokens; on the host."""
+
+import functools
+import math
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+# As `automata` has it.
+_WORD = rb"[0-9A-Za-z_\x80-\xff]"
+_BEGINS = re.compile(rb"(?<!%s)" % _WORD)
+_ENDS = re.compile(rb"(?!%s)" % _WORD)
+_JOINS = re.compile(rb"%s.*(?!%s).+%s" % (_WORD, _WORD, _WORD), re.DOTALL)
+
+
+class Parts(NamedTuple):
+  """What the tokens of a vocabulary can contribute to a form.
+
+  Attributes:
+    begin: with which a form may begin: ends of tokens, from a boundary on.
+    inner: what stands in the middle, whole tokens.
+    end: with which a form may end.
+    whole: forms that are inside of one token.
+    joined: whether one token can have bytes of two words.
+  """
+  begin: frozenset[bytes]
+  inner: frozenset[bytes]
+  end: frozenset[bytes]
+  whole: frozenset[bytes]
+  joined: bool
+
+
+@functools.lru_cache(maxsize=4)
+def parts(pieces: tuple[bytes, ...], fold_case: bool) -> Parts:
+  """Parts of a vocabulary, in lower case if case does not matter."""
+  inner = frozenset(p.lower() if fold_case else p for p in pieces if p)
+  begin, end, whole, joined = set(), set(), set(), False
+  for piece in inner:
+    starts = [match.start() for match in _BEGINS.finditer(piece)]
+    stops = [match.start() for match in _ENDS.finditer(piece)]
+    begin.update(piece[i:] for i in starts)
+    end.update(piece[:j] for j in stops)
+    whole.update(piece[i:j] for i in starts for j in stops)
+    joined = joined or bool(_JOINS.search(piece))
+  return Parts(frozenset(begin) - {b""}, inner, frozenset(end) - {b""},
+               frozenset(whole), joined)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def fewest_tokens(vocabulary: Parts, form: bytes) -> float:
+  """How many tokens it takes to emit a form; inf if they cannot spell it."""
+  if form in vocabulary.whole:
+    return 1
+  # Tokens for the first i bytes that end where a token ends.
+  counts = [math.inf]
+  for stop in range(1, len(form)):
+    counts.append(1 if form[:stop] in vocabulary.begin else 1 + min(
+        (count for start, count in enumerate(counts)
+         if form[start:stop] in vocabulary.inner), default=math.inf))
+  return 1 + min((count for start, count in enumerate(counts)
+                  if form[start:] in vocabulary.end), default=math.inf)
+
+
+def fewest_tokens_of_all(vocabulary: Parts,
+                         concepts: Iterable[list[bytes]]) -> float:
+  """A lower bound of the tokens that a form of each concept takes together.
+
+  Words cannot overlap, so their tokens add up. What may overlap or be shared
+  (phrases, tokens of two words, forms of several concepts) is counted once.
+
+  Args:
+    vocabulary: from `parts`.
+    concepts: the forms of each.
+
+  Returns:
+    The bound, 0 without concepts.
+  """
+  total, most, seen = 0, 0, set()
+  for forms in concepts:
+    count = min(fewest_tokens(vocabulary, form) for form in forms)
+    most = max(most, count)
+    if seen.isdisjoint(forms):
+      seen.update(forms)
+      total += count
+  words = all(re.fullmatch(_WORD + rb"+", form) for form in seen)
+  return total if words and not vocabulary.joined else most

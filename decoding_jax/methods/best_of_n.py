@@ -1,0 +1,43 @@
+"""Best of n: the sample that a reward likes best."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from decoding_jax import beam, search, tree
+from decoding_jax.types import Method
+
+
+@functools.lru_cache(maxsize=None)
+def make(num_samples: int) -> Method:
+  """Draws n texts from the law of the target, and takes the best of them.
+
+  Of equal rewards the more probable text is taken. For temperatures above 0.
+
+  Args:
+    num_samples: n.
+
+  Returns:
+    The method; `stats.extra` has all samples, see `search.decoder`, and
+    `reward_calls [B]`.
+
+  Raises:
+    ValueError: if n is not a positive integer.
+  """
+  tree.check_positive("num_samples", num_samples)
+  level = search.Level(_expand, search.reward, rewards=True)
+  decoder = search.decoder(level, num_samples)
+  return Method(f"best_of_n({num_samples})",
+                sampled=decoder._replace(siblings=1), greedy=None)
+
+
+def _expand(key, log_probs, alive, beams, width):
+  del alive
+  # Above the first level there is the root alone.
+  parents = jnp.minimum(jnp.arange(width, dtype=jnp.int32), len(log_probs) - 1)
+  keys, log_probs = jax.random.split(key, width), log_probs[parents]
+  tokens = jax.vmap(jax.random.categorical)(keys, log_probs)[:, None]
+  totals = beams.log_probs[parents] + jnp.take_along_axis(
+      log_probs, tokens, axis=1)[:, 0]
+  return tokens[:, 0].astype(jnp.int32), parents, beam.Beam(totals, totals)

@@ -1,0 +1,96 @@
+"""CDLH: constrained decoding with lookahead heuristics (arXiv 2402.06147)."""
+
+import functools
+
+import jax.numpy as jnp
+
+from decoding_jax import lookahead as look, rewards, text
+from decoding_jax import rollout as rollout_lib
+from decoding_jax.types import Context, DecodeState, Decoder, Method, Stats
+
+
+def make(num_candidates: int, lookahead: int, weight: int = 1,
+         reward_weight: float = 1.0, rollout: str = "target") -> Method:
+  """Each token is the candidate with the best lookahead; temperature 0 only.
+
+  The score of a candidate c is weight * log t(c) + reward_weight * R(text, c,
+  roll-out); of equal ones the more probable is taken, then the smaller id. A
+  roll-out ends where the text does: at its end, or at that of the budget.
+
+  What the target says behind c is kept from its roll-out: a token costs n
+  forwards of k tokens, and the first token one more. Where the draft rolls
+  out, a token costs n of its forwards, and one of the target.
+
+  Args:
+    num_candidates: k, the most probable tokens of the target.
+    lookahead: n, tokens rolled out behind each.
+    weight: 1, or 0 to go by the reward alone.
+    reward_weight: lambda.
+    rollout: "target" or "draft", the model that rolls out.
+
+  Returns:
+    The method; its `stats.extra` has `reward_calls [B]`.
+
+  Raises:
+    ValueError: for a value that is not allowed.
+  """
+  return _make(look.search(num_candidates, lookahead, weight, reward_weight,
+                           rollout))
+
+
+@functools.lru_cache(maxsize=None)
+def _make(search):
+  return Method(f"cdlh({look.describe(search)})", sampled=None, greedy=Decoder(
+      functools.partial(_init, search), functools.partial(_step, search),
+      reach=1, siblings=search.num_candidates, drafts=search.roller.drafts,
+      rewards=True))
+
+
+def _init(search, context: Context, state: DecodeState) -> DecodeState:
+  """Runs the models on the last token of each prompt as well.
+
+  From then on the caches hold the whole text. What is carried are the target's
+  logits `[B, V]` behind it, and the states of the reward.
+  """
+  newest = jnp.take_along_axis(state.tokens, state.length[:, None] - 1, axis=1)
+  logits, cache = rollout_lib.extend(context.target, context.target_params,
+                                     state.target_cache, newest, 1)
+  if search.roller.drafts:
+    state = state.replace(draft_cache=rollout_lib.extend(
+        context.draft, context.draft_params, state.draft_cache, newest, 1)[1])
+  none = jnp.zeros_like(state.length)
+  return state.replace(
+      target_cache=cache, carry=(logits[:, 0], rewards.init(context)),
+      stats=Stats(none + 1, none + search.roller.drafts, none, none,
+                  none[:, None], {"reward_calls": none}))
+
+
+def _step(search, context: Context, state: DecodeState) -> DecodeState:
+  """Candidates, their roll-outs and rewards, one token."""
+  runs, stats = (~state.done).astype(jnp.int32), state.stats
+  logits, reward = state.carry
+  roller = search.roller.pick(context, state.target_cache, state.draft_cache)
+  choice = look.choose(context, search, roller, logits, reward,
+                       runs * (state.limit - state.length))
+  token, log_prob = choice.token[:, None], text.log_probs(logits, choice.token)
+  count, done = text.cut(state, token, runs, context.eos_id)
+  state, logits, calls = look.keep(context, search, state.replace(done=done),
+                                   choice, count)
+  rolled = choice.paths.calls
+  return state.replace(
+      step=state.step + 1,
+      tokens=text.append(state.tokens, state.length, token, count),
+      log_probs=text.append(state.log_probs, state.length, log_prob[:, None],
+                            count),
+      length=state.length + count,
+      carry=(logits, rewards.advance(context, reward, token,
+                                     count[:, None] > 0)),
+      stats=stats.replace(
+          target_calls=stats.target_calls + calls + (
+              0 if search.roller.drafts else rolled),
+          draft_calls=stats.draft_calls + (
+              rolled if search.roller.drafts else 0),
+          emitted=stats.emitted + count,
+          accepted_by_depth=stats.accepted_by_depth + runs[:, None],
+          extra={"reward_calls": stats.extra["reward_calls"] +
+                 runs * search.num_candidates}))

@@ -1,0 +1,67 @@
+"""Diverse beam search (arXiv 1610.02424): groups that avoid each other."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from decoding_jax import beam, options, search, tree
+from decoding_jax.types import Method
+
+
+@functools.lru_cache(maxsize=None)
+def make(num_beams: int, num_groups: int, diversity: float = 0.5,
+         length_penalty: float = 0.0) -> Method:
+  """Beam search in groups; Hamming diversity (section 3 of the paper).
+
+  Groups choose one after the other at each level: a token loses `diversity`
+  for each time that an earlier group has taken it at this level.
+
+  Args:
+    num_beams: W, of all groups.
+    num_groups: groups, a divisor of W.
+    diversity: lambda.
+    length_penalty: as of `beam_search`.
+
+  Returns:
+    The method; `stats.extra` has all beams, see `search.decoder`.
+
+  Raises:
+    ValueError: for sizes that are not positive integers or do not divide.
+  """
+  tree.check_positive("num_beams", num_beams)
+  tree.check_positive("num_groups", num_groups)
+  if num_beams % num_groups:
+    raise ValueError(f"num_groups={num_groups}: a divisor of num_beams="
+                     f"{num_beams} is needed.")
+  options.check_number("diversity", diversity, 0.0)
+  options.check_number("length_penalty", length_penalty)
+  level = search.Level(functools.partial(_expand, num_groups, diversity),
+                       search.per_length(length_penalty))
+  decoder = search.decoder(level, num_beams)
+  return Method(f"diverse_beam_search({num_groups}x{num_beams // num_groups})",
+                sampled=decoder, greedy=decoder)
+
+
+def _expand(num_groups, diversity, key, log_probs, alive, beams, width):
+  del key
+  above, size = len(alive), width // num_groups
+
+  def pick(taken, group):
+    log_probs, alive, beams = group
+    # What has ended takes no token any more.
+    penalty = diversity * jnp.where(alive[:, None], taken, 0)
+    tokens, parents, beams = beam.penalised(log_probs, beams, size, penalty)
+    return taken.at[tokens].add(alive[parents]), (tokens, parents, beams)
+
+  def split(x):
+    """The root is above all groups."""
+    return (jnp.broadcast_to(x, (num_groups, *x.shape)) if above == 1 else
+            x.reshape(num_groups, size, *x.shape[1:]))
+
+  _, (tokens, parents, beams) = jax.lax.scan(
+      pick, jnp.zeros(log_probs.shape[-1]),
+      jax.tree.map(split, (log_probs, alive, beams)))
+  if above > 1:
+    parents += size * jnp.arange(num_groups, dtype=parents.dtype)[:, None]
+  return jax.tree.map(jnp.ravel, (tokens, parents, beams))

@@ -1,0 +1,36 @@
+"""Stochastic beam search (Kool et al. 2019): texts without replacement."""
+
+import functools
+
+from decoding_jax import beam, search, tree
+from decoding_jax.types import Method
+
+
+@functools.lru_cache(maxsize=None)
+def make(num_beams: int) -> Method:
+  """A sample of W texts without replacement from the law of the target.
+
+  The first one has that law itself, so that `tokens` are an exact sample; the
+  beams stand in the order in which they were drawn. Texts that are cut off by
+  `max_new_tokens` count as texts. For temperatures above 0.
+
+  Args:
+    num_beams: W.
+
+  Returns:
+    The method; `stats.extra` has all beams with their log-probabilities and
+    perturbed log-probabilities (`beam_scores`), see `search.decoder`.
+
+  Raises:
+    ValueError: if W is not a positive integer.
+  """
+  tree.check_positive("num_beams", num_beams)
+  return Method(
+      f"stochastic_beam_search({num_beams})",
+      sampled=search.decoder(search.Level(_expand, search.score), num_beams),
+      greedy=None)
+
+
+def _expand(key, log_probs, alive, beams, width):
+  del alive
+  return beam.perturbed(key, log_probs, beams, width)

@@ -1,0 +1,165 @@
+"""Training on pairs of a prompt and its completion, from parallel text files.
+
+Line i of one file is the prompt of line i of the other. A pair is one row,
+
+     dog catch frisbee = A dog catches a frisbee.<|endoftext|>
+
+Every word stands behind a space, the first ones of the prompt and of the
+completion too, so that a word is the same tokens wherever it stands. The loss
+counts the completion and the end of text, not the prompt.
+"""
+
+import pathlib
+from typing import NamedTuple
+
+import numpy as np
+
+from decoding_jax import types
+from experiments import batches
+from models import tokenizers
+
+PROMPT, COMPLETION = " {} =", " {}"
+
+
+class Rows(NamedTuple):
+  """Pairs as tokens.
+
+  Attributes:
+    tokens: `[R, L]` int32, right-padded with `types.PAD`.
+    starts: `[R]` int32, where the completion starts.
+    ends: `[R]` int32, behind its last token.
+  """
+  tokens: np.ndarray
+  starts: np.ndarray
+  ends: np.ndarray
+
+
+def check(config) -> None:
+  """Raises a ValueError for settings that do not describe pairs."""
+  for name in ("train_pairs", "held_out_pairs"):
+    if len(config[name]) != 2:
+      raise ValueError(f"config.{name}={tuple(config[name])} must name two "
+                       "files, of prompts and of completions.")
+  if list(config.windows) != sorted(set(config.windows)):
+    raise ValueError(f"config.windows={tuple(config.windows)} must ascend.")
+  if config.sample_fraction and config.sample_length > max(config.windows) + 1:
+    raise ValueError(
+        f"config.sample_length={config.sample_length} must be at most one more "
+        f"than the longest of config.windows={tuple(config.windows)}.")
+
+
+def texts(config) -> list[str]:
+  """What a tokenizer is trained on."""
+  return [PROMPT.format(a) + COMPLETION.format(b)
+          for a, b in zip(*_lines(config, config.train_pairs))]
+
+
+def data(config, tokenizer) -> batches.Data:
+  """Rows of `config.train_pairs` and of `config.held_out_pairs`."""
+  train, held_out = (rows(tokenizer, *_lines(config, names), config.windows)
+                     for names in (config.train_pairs, config.held_out_pairs))
+  longest = max(config.windows)
+
+  def held_out_batch(count):
+    count = min(count, len(held_out.tokens))
+    chosen = np.linspace(0, len(held_out.tokens) - 1, count).astype(np.int64)
+    return _batch(held_out, chosen, longest)
+
+  def prompts(count):
+    chosen = np.random.default_rng(config.seed).integers(
+        len(train.tokens), size=count)
+    lengths = train.starts[chosen]
+    tokens = train.tokens[chosen, :lengths.max()]
+    inside = np.arange(lengths.max()) < lengths[:, None]
+    return np.where(inside, tokens, 0), lengths
+
+  def train_batch(step, samples):
+    bucket, chosen = _chosen(config, train, step)
+    length = config.windows[bucket]
+    if samples is None:
+      return _batch(train, chosen, length)
+    written = Rows(samples, prompts(len(samples))[1],
+                   (samples != types.PAD).sum(axis=1))
+    fitting = np.flatnonzero(_buckets(config, written) == bucket)
+    count = round(config.sample_fraction * len(chosen)) if len(fitting) else 0
+    again = np.random.default_rng((config.seed, step)).choice(fitting, count)
+    return batches.Batch(*map(np.concatenate, zip(
+        _batch(train, chosen[count:], length),
+        _batch(written, again, length))))
+
+  return batches.Data(train_batch, held_out_batch, prompts,
+                      tokenizers.eos_id(tokenizer))
+
+
+def rows(tokenizer, prompts, completions, windows) -> Rows:
+  """Tokens of pairs of lines, none longer than the longest of `windows`."""
+  starts, texts_ = [], []
+  for prompt, completion in zip(prompts, completions, strict=True):
+    start = prompt_tokens(tokenizer, prompt)
+    starts.append(len(start))
+    texts_.append(start + tokenizer.encode(COMPLETION.format(completion)).ids
+                  + [tokenizers.eos_id(tokenizer)])
+  ends = np.array([len(text) for text in texts_])
+  if max(ends) > max(windows) + 1:
+    raise ValueError(
+        f"config.windows={tuple(windows)}: the longest pair, line "
+        f"{ends.argmax() + 1}, needs a window of {max(ends) - 1} tokens.")
+  tokens = np.full((len(ends), max(windows) + 1), types.PAD, np.int32)
+  tokens[np.arange(tokens.shape[1]) < ends[:, None]] = np.concatenate(texts_)
+  return Rows(tokens, np.array(starts, np.int32), ends.astype(np.int32))
+
+
+def prompt_tokens(tokenizer, prompt: str) -> list[int]:
+  """Tokens of a prompt, as a model of pairs has seen them."""
+  return tokenizer.encode(PROMPT.format(prompt)).ids
+
+
+def _lines(config, names):
+  """The lines of two files of `config.corpus`, as many of one as the other."""
+  found = []
+  for name in names:
+    path = pathlib.Path(config.corpus) / name
+    if not path.is_file():
+      raise FileNotFoundError(
+          f"No file '{path}' of pairs: config.corpus={config.corpus!r} must be "
+          f"a folder with {' and '.join(names)}.")
+    found.append(path.read_text("utf-8").removesuffix("\n").split("\n"))
+  if len(found[0]) != len(found[1]) or not found[0]:
+    raise ValueError(
+        f"'{names[0]}' and '{names[1]}' of config.corpus={config.corpus!r} "
+        f"have {len(found[0])} and {len(found[1])} lines: as many, and at "
+        "least one, are needed.")
+  return found
+
+
+def _buckets(config, rows_):
+  """`[R]` int, the shortest of `config.windows` that a row fits in."""
+  return np.searchsorted(config.windows, rows_.ends - 1)
+
+
+def _chosen(config, rows_, step):
+  """Bucket and row numbers of a step; an epoch takes every row at least once.
+
+  Rows of about the same length share a batch, so that little of it is padding.
+  """
+  buckets = _buckets(config, rows_)
+  sizes = [max(1, config.batch_tokens // length) for length in config.windows]
+  counts = [-(-np.sum(buckets == i) // size) for i, size in enumerate(sizes)]
+  epoch, place = divmod(step, sum(counts))
+  order = np.random.default_rng((config.seed, epoch)).permutation(
+      np.repeat(np.arange(len(counts)), counts))
+  bucket = order[place]
+  members = np.random.default_rng((config.seed, epoch, bucket)).permutation(
+      np.flatnonzero(buckets == bucket))
+  first = np.sum(order[:place] == bucket) * sizes[bucket]
+  return bucket, np.take(members, first + np.arange(sizes[bucket]), mode="wrap")
+
+
+def _batch(rows_, chosen, length):
+  """Rows cut to `length` inputs; only completions have a weight."""
+  tokens = rows_.tokens[chosen, :length + 1]
+  place = np.arange(1, length + 1)
+  weights = ((place >= rows_.starts[chosen, None])
+             & (place < rows_.ends[chosen, None]))
+  # Padding has no weight and stands behind: any token will do.
+  return batches.Batch(np.maximum(tokens, 0), weights.astype(np.float32))

@@ -1,0 +1,45 @@
+"""Training on windows of Python source, as long as a batch asks for."""
+
+import numpy as np
+
+from experiments import batches
+from experiments import corpus
+
+
+def check(config) -> None:
+  """Raises a ValueError for settings of samples that cannot be cut up."""
+  if config.sample_fraction and config.sample_length <= max(config.windows):
+    raise ValueError(f"config.sample_length={config.sample_length} must exceed "
+                     f"config.windows={tuple(config.windows)}.")
+
+
+def texts(config) -> list[str]:
+  """What a tokenizer is trained on."""
+  return [text for _, text in corpus.modules(corpus.TRAIN, _root(config))]
+
+
+def data(config, tokenizer) -> batches.Data:
+  """Windows of the corpus `config.corpus`."""
+  train, held_out = (corpus.encode(tokenizer, split, _root(config))
+                     for split in (corpus.TRAIN, corpus.HELD_OUT))
+  shorter = min(len(train), len(held_out))
+  if shorter <= max(config.windows):
+    raise ValueError(f"config.windows={tuple(config.windows)} must be shorter "
+                     f"than the splits of the corpus, {shorter} tokens.")
+
+  def prompts(count):
+    tokens = np.asarray(corpus.prompts(
+        tokenizer, count, config.sample_prompt, seed=config.seed,
+        split=corpus.TRAIN, root=_root(config)), np.int32)
+    return tokens, np.full(count, config.sample_prompt, np.int32)
+
+  return batches.Data(
+      train=lambda step, samples: batches.whole(
+          batches.train_batch(config, step, train, samples)),
+      held_out=lambda count: batches.whole(
+          batches.even_windows(held_out, count, max(config.windows))),
+      prompts=prompts, eos_id=None)
+
+
+def _root(config):
+  return config.corpus or None
