@@ -147,6 +147,8 @@ def eos_id(tokenizer: tokenizers.Tokenizer, folder=None) -> int | None:
       if found is not None:
         return found[0] if isinstance(found, list) else found
   return tokenizer.token_to_id(EOS)
+
+
 def size(tokenizer: tokenizers.Tokenizer) -> int:
   """Tokens that can occur: the largest id, and one."""
   return max(tokenizer.get_vocab().values(), default=-1) + 1
