@@ -219,12 +219,16 @@ def _read(name, leaf, sources):
   """A parameter as a numpy array of the leaf's shape and type."""
   first = _OPT_POSITIONS if name == "positions" else 0
   if len(sources) == 1:
-    x = sources[0].read()[first:]
-    return x.astype(leaf.dtype, copy=False).reshape(leaf.shape)
-  y = np.empty(leaf.shape, leaf.dtype)
-  for row, source in zip(y, sources):
-    row[...] = source.read().reshape(row.shape)
-  return y
+    x = sources[0].read()[first:].astype(leaf.dtype, copy=False)
+    x = x.reshape(leaf.shape)
+  else:
+    x = np.empty(leaf.shape, leaf.dtype)
+    for row, source in zip(x, sources):
+      row[...] = source.read().reshape(row.shape)
+  if not np.isfinite(x).all():
+    raise ValueError(f"'{sources[0].path}': parameter {name} has values that "
+                     f"are no numbers in {leaf.dtype}.")
+  return x
 
 
 def _with_base(found):

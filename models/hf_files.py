@@ -94,7 +94,12 @@ def _sharded(index, read):
   for file in files:
     if not (index.parent / file).is_file():
       raise FileNotFoundError(f"'{index}' names {file}, which is missing.")
-    found |= read(index.parent / file)
+    more = read(index.parent / file)
+    twice = sorted(more.keys() & found.keys())
+    if twice:
+      raise ValueError(f"'{index}': tensor {twice[0]} is in {file} and in "
+                       f"{found[twice[0]].path.name}.")
+    found |= more
   missing = sorted(set(names) - set(found))
   if missing:
     raise ValueError(f"'{index}': tensor {missing[0]} is not in "

@@ -183,6 +183,21 @@ def _greedy(lm, params, prompts):
       first, others)
 
 
+def test_dynamic_scaling_ends_where_it_would_begin(tmp_path):
+  """Behind that length there are no logits that do not depend on the calls."""
+  theirs = their_model("llama dynamic")
+  theirs.save_pretrained(tmp_path)
+  lm, _ = checkpoints.from_hf(tmp_path)
+  longer = np.resize(TOKENS, (1, 2 * lm.max_length))
+  end = lm.max_length
+  short = their_logits(theirs, longer[:, :end])
+  assert np.abs(their_logits(theirs, longer)[:, :end] - short).max() > 0.01
+  method = dj.methods.autoregressive()
+  with pytest.raises(ValueError, match=f"{end}"):
+    dj.generate(jax.random.key(0), longer[:, :end], [end], method=method,
+                target=lm, target_params={}, max_new_tokens=1)
+
+
 def test_files_of_torch(tmp_path, monkeypatch):
   model = their_model("qwen2")
   model.save_pretrained(tmp_path)

@@ -192,6 +192,28 @@ def _index_that_promises_more(folder):
   index.write_text(json.dumps(names))
 
 
+def _twice(folder):
+  shard(folder)
+  for file in ("model-0.safetensors", "model-1.safetensors"):
+    write(folder / file, {"model.norm.weight": np.ones(16, np.float32)})
+
+
+def _not_a_number(folder):
+  rewrite(folder, lambda arrays: arrays["model.norm.weight"].fill(np.nan))
+
+
+def _hole(folder):
+  path = folder / hf_files.SAFETENSORS
+  data = path.read_bytes()
+  size = 8 + int.from_bytes(data[:8], "little")
+  header = json.loads(data[8:size])
+  for entry in list(header.values())[2:]:
+    entry["data_offsets"] = [x + 4 for x in entry["data_offsets"]]
+  header = json.dumps(header).encode()
+  path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4)
+                   + data[size:])
+
+
 def _integers(folder):
   path = folder / hf_files.SAFETENSORS
   path.write_bytes(path.read_bytes().replace(b'"F32"', b'"I32"'))
@@ -219,6 +241,9 @@ DAMAGES = {
     _missing_shard: "names model-1.safetensors, which is missing",
     _damaged_index: "index.json' is damaged: a weight_map is needed",
     _index_that_promises_more: "tensor model.more is not in model-0.safet",
+    _twice: "model.norm.weight is in model-1.safetensors and in model-0.safe",
+    _not_a_number: "parameter norm/scale has values that are no numbers in flo",
+    _hole: "begins at byte .*, but the one before it ends at",
     _integers: "has type I32; F64, F32, F16, BF16 are supported",
     _damaged_tokenizer: "its tokenizer cannot be read",
     _unknown_field: "attention_sink=4 of llama is not supported",
