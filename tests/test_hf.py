@@ -94,7 +94,8 @@ def both(request, tmp_path_factory):
   theirs = their_model(request.param)
   folder = tmp_path_factory.mktemp("hf")
   theirs.save_pretrained(folder)
-  return theirs, tiny.Model(*checkpoints.from_hf(folder))
+  # Scanned layers compile in less time.
+  return theirs, tiny.Model(*checkpoints.from_hf(folder, scan_layers=True))
 
 
 def their_logits(model, tokens, **kwargs):
