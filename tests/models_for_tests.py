@@ -157,6 +157,39 @@ def table_value(table, tokens):
   return table[state]
 
 
+@functools.lru_cache(maxsize=None)
+def toll_reward():
+  """Minus the toll that is paid on the way: it never rises.
+
+  The toll of a token is that of the state of `table_reward` which it leads to.
+  Where all are 0, the reward is at its maximum.
+  """
+  hashed = table_reward()
+
+  def init(params, constraint, prompt, length):
+    return hashed.init(params, constraint, prompt, length), jnp.float32(0)
+
+  def advance(params, constraint, states, tokens, valid):
+    def step(states, x):
+      state = hashed.advance(params, constraint, states[0], x[0][None],
+                             x[1][None])
+      return (state, states[1] - jnp.where(x[1], constraint[state], 0)), None
+
+    return jax.lax.scan(step, states, (tokens, valid))[0]
+
+  return dj.Reward(init, advance, lambda params, constraint, states: states[1],
+                   maximum=0.0)
+
+
+def toll_value(table, length, tokens):
+  """The reward of a text behind a prompt of `length`, by `toll_reward`."""
+  state, total = 0, np.float32(0)
+  for i, token in enumerate(tokens):
+    state = (7 * state + int(token) + 1) % STATES
+    total -= table[state] if i >= length else np.float32(0)
+  return total
+
+
 def causal(model, tokens):
   """Logits `[B, T, V]` and block of one forward without a cache."""
   return _causal(model.lm, model.params, jnp.asarray(tokens))
