@@ -202,9 +202,10 @@ def test_a_row_alone_and_in_a_batch():
 
 def test_compiled_or_not():
   method = dj.methods.cdlh(2, 1)
-  expected = run(method, rows=slice(1, 3), new=2, eos_id=None)
+  kwargs = dict(rows=slice(1, 3), new=2, eos_id=None, reward=tiny.sum_reward())
+  expected = run(method, **kwargs)
   with jax.disable_jit():
-    same_rows(run(method, rows=slice(1, 3), new=2, eos_id=None), expected)
+    same_rows(run(method, **kwargs), expected)
 
 
 def test_other_values_are_not_compiled_anew():
