@@ -105,7 +105,7 @@ def _commongen_draft():
   return dict(
       _commongen("draft"), tokenizer="models/pretrained/commongen-target",
       teacher="models/pretrained/commongen-target",
-      steps=2500, learning_rate=4e-3, sample_fraction=0.5, sample_rows=4096,
+      steps=3500, learning_rate=4e-3, sample_fraction=0.5, sample_rows=4096,
       sample_length=81, final_loss_from=0.4)
 
 
@@ -113,8 +113,8 @@ def _harmless_reward():
   return dict(
       preset="harmless-reward", tokenizer="runs/harmless-reward/tokenizer",
       corpus="data/harmless", preferences="hh_harmless_base_test.jsonl.gz",
-      workdir="runs/harmless-reward", export="runs/harmless-reward/export",
-      windows=(64, 128, 256), batch_tokens=2048, steps=400, warmup_steps=40,
+      workdir="runs/harmless-reward", export="models/pretrained/harmless-reward",
+      windows=(64, 128, 256), batch_tokens=2048, steps=250, warmup_steps=40,
       learning_rate=1e-3, eval_every=50, eval_windows=10**6)
 
 

@@ -52,13 +52,14 @@ def check(config) -> None:
 def texts(config) -> list[str]:
   """What a tokenizer is trained on."""
   return [PROMPT.format(a) + COMPLETION.format(b)
-          for a, b in zip(*_lines(config, config.train_pairs))]
+          for a, b in zip(*read(config.corpus, config.train_pairs))]
 
 
 def data(config, tokenizer) -> batches.Data:
   """Rows of `config.train_pairs` and of `config.held_out_pairs`."""
-  train, held_out = (rows(tokenizer, *_lines(config, names), config.windows)
-                     for names in (config.train_pairs, config.held_out_pairs))
+  train, held_out = (
+      rows(tokenizer, *read(config.corpus, names), config.windows)
+      for names in (config.train_pairs, config.held_out_pairs))
   longest = max(config.windows)
 
   def held_out_batch(count):
@@ -115,22 +116,30 @@ def prompt_tokens(tokenizer, prompt: str) -> list[int]:
   return tokenizer.encode(PROMPT.format(prompt)).ids
 
 
-def _lines(config, names):
-  """The lines of two files of `config.corpus`, as many of one as the other."""
+def read(folder, names) -> tuple[list[str], list[str]]:
+  """The lines of two files of a folder, as many of one as of the other.
+
+  Args:
+    folder: where the files are.
+    names: of the file of prompts and of that of completions.
+
+  Returns:
+    Prompts and completions.
+  """
   found = []
   for name in names:
-    path = pathlib.Path(config.corpus) / name
+    path = pathlib.Path(folder) / name
     if not path.is_file():
       raise FileNotFoundError(
-          f"No file '{path}' of pairs: config.corpus={config.corpus!r} must be "
-          f"a folder with {' and '.join(names)}.")
+          f"No file '{path}' of pairs: config.corpus={str(folder)!r} must be a "
+          f"folder with {' and '.join(names)}.")
     found.append(path.read_text("utf-8").removesuffix("\n").split("\n"))
   if len(found[0]) != len(found[1]) or not found[0]:
     raise ValueError(
-        f"'{names[0]}' and '{names[1]}' of config.corpus={config.corpus!r} "
-        f"have {len(found[0])} and {len(found[1])} lines: as many, and at "
-        "least one, are needed.")
-  return found
+        f"'{names[0]}' and '{names[1]}' of config.corpus={str(folder)!r} have "
+        f"{len(found[0])} and {len(found[1])} lines: as many, and at least "
+        "one, are needed.")
+  return found[0], found[1]
 
 
 def _batch(rows_, chosen, length):
