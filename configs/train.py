@@ -35,6 +35,9 @@ def _common():
       # parallel text files in the folder `corpus`, a line a pair.
       train_pairs=(),
       held_out_pairs=(),
+      # Or the name of a .jsonl.gz file there, of {"chosen", "rejected"}: then a
+      # reward model is trained.
+      preferences="",
       workdir="",             # checkpoints and metrics of the run
       export="",              # folder of the finished model
       # Data: window lengths are taken in turn, a step each. Pairs are padded
@@ -102,8 +105,17 @@ def _commongen_draft():
   return dict(
       _commongen("draft"), tokenizer="models/pretrained/commongen-target",
       teacher="models/pretrained/commongen-target",
-      steps=2500, learning_rate=4e-3, sample_fraction=0.5, sample_rows=4096,
+      steps=3500, learning_rate=4e-3, sample_fraction=0.5, sample_rows=4096,
       sample_length=81, final_loss_from=0.4)
+
+
+def _harmless_reward():
+  return dict(
+      preset="harmless-reward", tokenizer="runs/harmless-reward/tokenizer",
+      corpus="data/harmless", preferences="hh_harmless_base_test.jsonl.gz",
+      workdir="runs/harmless-reward", export="models/pretrained/harmless-reward",
+      windows=(64, 128, 256), batch_tokens=2048, steps=250, warmup_steps=40,
+      learning_rate=1e-3, eval_every=50, eval_windows=10**6)
 
 
 def _smoke():
@@ -119,5 +131,6 @@ _RUNS = {
     "draft": _draft,
     "commongen_target": _commongen_target,
     "commongen_draft": _commongen_draft,
+    "harmless_reward": _harmless_reward,
     "smoke": _smoke,
 }

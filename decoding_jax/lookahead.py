@@ -3,15 +3,14 @@
 Shared by CDLH and CDSL.
 """
 
-import math
-import numbers
 from typing import Any, Callable, NamedTuple
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import cache as cache_lib, rewards, rollout as rollout_lib
+from decoding_jax import cache as cache_lib, options as options_lib, rewards
+from decoding_jax import rollout as rollout_lib
 from decoding_jax import text, tree as tree_lib
 from decoding_jax.types import Array, Cache, Context, DecodeState
 
@@ -137,9 +136,9 @@ def search(num_candidates, lookahead, weight, reward_weight,
   """
   tree_lib.check_positive("num_candidates", num_candidates)
   tree_lib.check_positive("lookahead", lookahead)
-  one_of("weight", weight, {0: 0, 1: 1})
-  number("reward_weight", reward_weight)
-  roller = one_of("rollout", rollout, rollout_lib.ROLLERS)
+  options_lib.check_one_of("weight", weight, {0: 0, 1: 1})
+  options_lib.check_number("reward_weight", reward_weight)
+  roller = options_lib.check_one_of("rollout", rollout, rollout_lib.ROLLERS)
   return Search(int(num_candidates), int(lookahead), int(weight),
                 float(reward_weight), roller)
 
@@ -162,37 +161,21 @@ def gates(lookahead, acceptance_threshold, low_acceptance, reward_test,
   Raises:
     ValueError: naming the option, its value and what is allowed.
   """
-  number("acceptance_threshold", acceptance_threshold, 0, 1)
-  low, late = one_of("low_acceptance", low_acceptance, {
+  options_lib.check_number("acceptance_threshold", acceptance_threshold, 0, 1)
+  low, late = options_lib.check_one_of("low_acceptance", low_acceptance, {
       "target_rollout": (proceed, lookahead + 1), "cdlh_step": (give_up, 2)})
-  test = one_of("reward_test", reward_test, _TESTS)
+  test = options_lib.check_one_of("reward_test", reward_test, _TESTS)
   if test is _progress:
-    one_of("reward_threshold", reward_threshold, {None: None})
+    options_lib.check_one_of("reward_threshold", reward_threshold, {None: None})
   else:
-    number("reward_threshold", reward_threshold)
-  taken = one_of("commit", commit, _TAKEN)
+    options_lib.check_number("reward_threshold", reward_threshold)
+  taken = options_lib.check_one_of("commit", commit, _TAKEN)
   needed = [sum(same / max(size, 1) < acceptance_threshold
                 for same in range(size + 1)) for size in range(lookahead + 1)]
   limit = "" if reward_threshold is None else f" {reward_threshold:g}"
   return Gates(f"tau={acceptance_threshold:g}, low={low_acceptance}, "
                f"test={reward_test}{limit}, commit={commit}", tuple(needed),
                low, int(late), test, reward_threshold, taken)
-
-
-def one_of(name, value, choices):
-  """What an option stands for; raises ValueError if it is none of them."""
-  if value not in choices:
-    raise ValueError(f"{name}={value!r}: one of "
-                     f"{', '.join(map(repr, choices))} is needed.")
-  return choices[value]
-
-
-def number(name, value, low=-math.inf, high=math.inf):
-  """Raises ValueError unless an option is a finite number in this range."""
-  if not (isinstance(value, numbers.Real) and math.isfinite(value) and
-          low <= value <= high):
-    span = f"from {low} to {high} " if high < math.inf else ""
-    raise ValueError(f"{name}={value!r}: a finite number {span}is needed.")
 
 
 def describe(options: Search) -> str:

@@ -13,6 +13,27 @@ def check_number(name, value, low=-math.inf, high=math.inf):
     low: the smallest number that is allowed.
     high: the largest one.
   """
-  if not isinstance(value, numbers.Real) or not low <= value <= high:
+  if not (isinstance(value, numbers.Real) and math.isfinite(value) and
+          low <= value <= high):
     raise ValueError(f"{name}={value!r}: a number from {low} to {high} is "
                      "needed.")
+
+
+def check_one_of(name, value, choices):
+  """What an option stands for.
+
+  Args:
+    name: of the option.
+    value: what was given.
+    choices: dict from what is allowed to what it stands for.
+
+  Returns:
+    That.
+
+  Raises:
+    ValueError: if the value is not allowed.
+  """
+  if value not in choices:
+    raise ValueError(f"{name}={value!r}: one of "
+                     f"{', '.join(map(repr, choices))} is needed.")
+  return choices[value]

@@ -24,13 +24,13 @@ class Data(NamedTuple):
       run sees it; `samples` as `experiments.samples` returns them, or None.
     held_out: `(count) -> Batch` of at most so many rows.
     prompts: `(count) -> (tokens [R, P], lengths [R])`, from the train split,
-      for a teacher to write behind.
+      for a teacher to write behind; None without a teacher.
     eos_id: ends a text of the teacher; None: another one follows in the row.
   """
   train: Callable[[int, Optional[np.ndarray]], Batch]
   held_out: Callable[[int], Batch]
-  prompts: Callable[[int], tuple[np.ndarray, np.ndarray]]
-  eos_id: Optional[int]
+  prompts: Optional[Callable[[int], tuple[np.ndarray, np.ndarray]]] = None
+  eos_id: Optional[int] = None
 
 
 def whole(tokens: np.ndarray) -> Batch:
@@ -71,3 +71,43 @@ def even_windows(tokens: np.ndarray, count: int, length: int) -> np.ndarray:
   count = min(count, (len(tokens) - 1) // length)
   starts = np.linspace(0, len(tokens) - length - 1, count).astype(np.int64)
   return tokens[starts[:, None] + np.arange(length + 1)]
+
+
+def check_ascending(config) -> None:
+  """Raises a ValueError unless rows can be padded to `config.windows`."""
+  if list(config.windows) != sorted(set(config.windows)):
+    raise ValueError(f"config.windows={tuple(config.windows)} must ascend.")
+
+
+def padded(config, sizes: np.ndarray) -> np.ndarray:
+  """`[R]` int, the shortest of `config.windows` that `sizes` tokens fit in."""
+  return np.take(config.windows, np.searchsorted(config.windows, sizes))
+
+
+def of_one_length(config, sizes: np.ndarray,
+                  step: int) -> tuple[int, np.ndarray]:
+  """Rows of about the same size, so that little of a batch is padding.
+
+  An epoch takes all rows at least once; what fills up its last batches, twice.
+
+  Args:
+    config: `batch_tokens` a step, `windows` to pad to, `seed`.
+    sizes: `[R]` int32, tokens of the rows.
+    step: number of the update.
+
+  Returns:
+    The length to pad to, and numbers of rows `[B]`.
+  """
+  lengths = padded(config, sizes)
+  rows = [max(1, config.batch_tokens // length) for length in config.windows]
+  batches = [-(-np.sum(lengths == length) // count)
+             for length, count in zip(config.windows, rows)]
+  epoch, place = divmod(step, sum(batches))
+  order = np.random.default_rng((config.seed, epoch)).permutation(
+      np.repeat(np.arange(len(batches)), batches))
+  bucket = order[place]
+  length = config.windows[bucket]
+  members = np.random.default_rng((config.seed, epoch, bucket)).permutation(
+      np.flatnonzero(lengths == length))
+  first = np.sum(order[:place] == bucket) * rows[bucket]
+  return length, np.take(members, first + np.arange(rows[bucket]), mode="wrap")

@@ -13,7 +13,7 @@ from experiments import corpus
 from experiments import launch
 
 # Timings of the baseline in a cell, at most.
-_REFERENCES = 6
+REFERENCES = 6
 
 
 def make_batches(config, pair):
@@ -36,14 +36,11 @@ def make_batches(config, pair):
     prompts = np.asarray(corpus.prompts(
         pair.tokenizer, config.prompts, config.prompt_length,
         config.max_new_tokens, config.seed), np.int32)
-  count = -(-config.prompts // config.batch)
-  size = -(-config.prompts // count)
-  lengths = np.full(size, config.prompt_length, np.int32)
   key = jax.random.key(config.seed)
   batches = []
-  for start in range(0, count * size, size):
-    rows = np.arange(start, start + size) % config.prompts
+  for rows in row_numbers(config.prompts, config.batch):
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, rows)
+    lengths = np.full(len(rows), config.prompt_length, np.int32)
     batches.append((keys, prompts[rows], lengths))
   return batches
 
@@ -76,6 +73,29 @@ def decoder(config, pair, method, temperature):
 def sampling(config, temperature):
   """The law that is kept: a `dj.Sampling`."""
   return dj.Sampling(temperature, config.top_k, config.top_p)
+
+
+def row_numbers(count, batch):
+  """Numbers of rows for batches of one size, at most `batch`.
+
+  Args:
+    count: rows there are.
+    batch: rows of a batch.
+
+  Returns:
+    list of `[B]` arrays; the last one goes on with the first rows.
+  """
+  number = -(-count // batch)
+  size = -(-count // number)
+  return [np.arange(start, start + size) % count
+          for start in range(0, number * size, size)]
+
+
+def ticking(batches, bar):
+  """Yields batches; a progress bar moves on when the next one is asked for."""
+  for batch in batches:
+    yield batch
+    bar.update()
 
 
 def groups(items, size):
@@ -126,7 +146,7 @@ def run(method, decode, baseline, batches, count):
   """
   references, timings = [], []
   for i, batch in enumerate(batches):
-    if i % -(-len(batches) // _REFERENCES) == 0:
+    if i % -(-len(batches) // REFERENCES) == 0:
       references.append(launch.timed(baseline, batch))
     timings.append(launch.timed(decode, batch))
   stats = [out.stats for out, _ in timings]

@@ -25,10 +25,10 @@ _LEFT_OUT = frozenset((
     "tests"))
 
 
-def split_of(name: str) -> str:
-  """The split of a module, from its dotted name."""
+def split_of(name: str, stride: int = _STRIDE) -> str:
+  """The split of a module, from its dotted name; or of any other text."""
   digest = hashlib.sha256(name.encode()).digest()
-  held_out = int.from_bytes(digest[:8], "big") % _STRIDE == 0
+  held_out = int.from_bytes(digest[:8], "big") % stride == 0
   return HELD_OUT if held_out else TRAIN
 
 

@@ -209,7 +209,7 @@ def load_pair(target, draft):
                    sizes[1] / sizes[0], eos_id)
 
 
-def check(method_, pair, width, max_new_tokens, sampling):
+def check(method_, pair, width, max_new_tokens, sampling, reward=None):
   """Raises `UserError` if `dj.generate` would refuse the arguments.
 
   Args:
@@ -218,13 +218,16 @@ def check(method_, pair, width, max_new_tokens, sampling):
     width: P, tokens of a prompt.
     max_new_tokens: the budget.
     sampling: a `dj.Sampling`.
+    reward: a `dj.Reward`, or None.
   """
   if not isinstance(sampling.temperature, numbers.Real):
     raise UserError(f"temperature {sampling.temperature!r} is not a number.")
   with user_errors(ValueError):
     checks.check_models(method_, pair.target, pair.draft)
     checks.check_budget(width, max_new_tokens, pair.target, pair.draft)
-    sampling_lib.warp(sampling, 1, pair.target.vocab_size)
+    warp = sampling_lib.warp(sampling, 1, pair.target.vocab_size)
+    checks.check_temperature(method_, warp.greedy, sampling.temperature)
+    checks.check_reward(method_, 1, reward, None, None)
 
 
 def fingerprint(pair):

@@ -1,4 +1,4 @@
-"""Training losses of a language model, and the forward pass they need.
+"""Training losses of language models and of reward models.
 
 A distillation loss compares the laws of a teacher and a student at the same
 place of a text; every loss is a mean over places, weighted if need be.
@@ -6,29 +6,6 @@ place of a text; every loss is a mean over places, weighted if need be.
 
 import jax
 import jax.numpy as jnp
-
-from decoding_jax import types
-
-
-def causal_logits(lm, params, tokens):
-  """Logits of a whole text at once: no cache, one block, a causal mask.
-
-  Args:
-    lm: a `types.LanguageModel`.
-    params: its parameters.
-    tokens: `[B, T]` int32.
-
-  Returns:
-    `[B, T, V]` float32.
-  """
-  batch, length = tokens.shape
-  fresh = lm.init_cache(batch, length)
-  mask = jnp.tril(jnp.ones((length, length), bool))
-  logits, _ = lm.forward(
-      params, tokens, jnp.broadcast_to(jnp.arange(length), tokens.shape),
-      lm.init_cache(batch, 0), types.Block(fresh.keys, fresh.values), 0,
-      jnp.broadcast_to(mask, (batch, length, length)))
-  return logits
 
 
 def cross_entropy(logits, targets, weights=None):
@@ -67,6 +44,11 @@ def total_variation(teacher, student, weights=None):
   teacher, student = _log_laws(teacher, student)
   distance = jnp.sum(jnp.abs(jnp.exp(teacher) - jnp.exp(student)), axis=-1)
   return 0.5 * jnp.average(distance, weights=weights)
+
+
+def bradley_terry(chosen, rejected):
+  """Mean of -log P(chosen is better), from rewards `[B]` (1952)."""
+  return -jnp.mean(jax.nn.log_sigmoid(chosen - rejected))
 
 
 DISTILLATION = {

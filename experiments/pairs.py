@@ -16,8 +16,10 @@ import numpy as np
 
 from decoding_jax import types
 from experiments import batches
+from experiments import trainer
 from models import tokenizers
 
+TASK = trainer.LANGUAGE
 PROMPT, COMPLETION = " {} =", " {}"
 
 
@@ -40,8 +42,7 @@ def check(config) -> None:
     if len(config[name]) != 2:
       raise ValueError(f"config.{name}={tuple(config[name])} must name two "
                        "files, of prompts and of completions.")
-  if list(config.windows) != sorted(set(config.windows)):
-    raise ValueError(f"config.windows={tuple(config.windows)} must ascend.")
+  batches.check_ascending(config)
   if config.sample_fraction and config.sample_length > max(config.windows) + 1:
     raise ValueError(
         f"config.sample_length={config.sample_length} must be at most one more "
@@ -51,13 +52,14 @@ def check(config) -> None:
 def texts(config) -> list[str]:
   """What a tokenizer is trained on."""
   return [PROMPT.format(a) + COMPLETION.format(b)
-          for a, b in zip(*_lines(config, config.train_pairs))]
+          for a, b in zip(*read(config.corpus, config.train_pairs))]
 
 
 def data(config, tokenizer) -> batches.Data:
   """Rows of `config.train_pairs` and of `config.held_out_pairs`."""
-  train, held_out = (rows(tokenizer, *_lines(config, names), config.windows)
-                     for names in (config.train_pairs, config.held_out_pairs))
+  train, held_out = (
+      rows(tokenizer, *read(config.corpus, names), config.windows)
+      for names in (config.train_pairs, config.held_out_pairs))
   longest = max(config.windows)
 
   def held_out_batch(count):
@@ -74,13 +76,13 @@ def data(config, tokenizer) -> batches.Data:
     return np.where(inside, tokens, 0), lengths
 
   def train_batch(step, samples):
-    bucket, chosen = _chosen(config, train, step)
-    length = config.windows[bucket]
+    length, chosen = batches.of_one_length(config, train.ends - 1, step)
     if samples is None:
       return _batch(train, chosen, length)
     written = Rows(samples, prompts(len(samples))[1],
                    (samples != types.PAD).sum(axis=1))
-    fitting = np.flatnonzero(_buckets(config, written) == bucket)
+    fitting = np.flatnonzero(
+        batches.padded(config, written.ends - 1) == length)
     count = round(config.sample_fraction * len(chosen)) if len(fitting) else 0
     again = np.random.default_rng((config.seed, step)).choice(fitting, count)
     return batches.Batch(*map(np.concatenate, zip(
@@ -114,45 +116,30 @@ def prompt_tokens(tokenizer, prompt: str) -> list[int]:
   return tokenizer.encode(PROMPT.format(prompt)).ids
 
 
-def _lines(config, names):
-  """The lines of two files of `config.corpus`, as many of one as the other."""
+def read(folder, names) -> tuple[list[str], list[str]]:
+  """The lines of two files of a folder, as many of one as of the other.
+
+  Args:
+    folder: where the files are.
+    names: of the file of prompts and of that of completions.
+
+  Returns:
+    Prompts and completions.
+  """
   found = []
   for name in names:
-    path = pathlib.Path(config.corpus) / name
+    path = pathlib.Path(folder) / name
     if not path.is_file():
       raise FileNotFoundError(
-          f"No file '{path}' of pairs: config.corpus={config.corpus!r} must be "
-          f"a folder with {' and '.join(names)}.")
+          f"No file '{path}' of pairs: config.corpus={str(folder)!r} must be a "
+          f"folder with {' and '.join(names)}.")
     found.append(path.read_text("utf-8").removesuffix("\n").split("\n"))
   if len(found[0]) != len(found[1]) or not found[0]:
     raise ValueError(
-        f"'{names[0]}' and '{names[1]}' of config.corpus={config.corpus!r} "
-        f"have {len(found[0])} and {len(found[1])} lines: as many, and at "
-        "least one, are needed.")
-  return found
-
-
-def _buckets(config, rows_):
-  """`[R]` int, the shortest of `config.windows` that a row fits in."""
-  return np.searchsorted(config.windows, rows_.ends - 1)
-
-
-def _chosen(config, rows_, step):
-  """Bucket and row numbers of a step; an epoch takes every row at least once.
-
-  Rows of about the same length share a batch, so that little of it is padding.
-  """
-  buckets = _buckets(config, rows_)
-  sizes = [max(1, config.batch_tokens // length) for length in config.windows]
-  counts = [-(-np.sum(buckets == i) // size) for i, size in enumerate(sizes)]
-  epoch, place = divmod(step, sum(counts))
-  order = np.random.default_rng((config.seed, epoch)).permutation(
-      np.repeat(np.arange(len(counts)), counts))
-  bucket = order[place]
-  members = np.random.default_rng((config.seed, epoch, bucket)).permutation(
-      np.flatnonzero(buckets == bucket))
-  first = np.sum(order[:place] == bucket) * sizes[bucket]
-  return bucket, np.take(members, first + np.arange(sizes[bucket]), mode="wrap")
+        f"'{names[0]}' and '{names[1]}' of config.corpus={str(folder)!r} have "
+        f"{len(found[0])} and {len(found[1])} lines: as many, and at least "
+        "one, are needed.")
+  return found[0], found[1]
 
 
 def _batch(rows_, chosen, length):

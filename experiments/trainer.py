@@ -1,7 +1,7 @@
 """What a training run is made of: state, objectives, step, evaluation."""
 
 import functools
-from typing import Any
+from typing import Any, Callable, NamedTuple
 
 import flax.struct
 import jax
@@ -69,7 +69,7 @@ def make_step(config, objective):
 def language_modelling(lm):
   """Objective: the cross entropy of the next token."""
   def objective(params, batch):
-    logits = losses.causal_logits(lm, params, batch.tokens[:, :-1])
+    logits = transformer.causal_logits(lm, params, batch.tokens[:, :-1])
     return losses.cross_entropy(logits, batch.tokens[:, 1:], batch.weights)
   return objective
 
@@ -79,8 +79,16 @@ def distillation(lm, teacher, loss):
   def objective(params, batch, teacher_params):
     # The last token is only there as a target of `language_modelling`.
     tokens = batch.tokens[:, :-1]
-    target = losses.causal_logits(teacher, teacher_params, tokens)
-    return loss(target, losses.causal_logits(lm, params, tokens), batch.weights)
+    target = transformer.causal_logits(teacher, teacher_params, tokens)
+    draft = transformer.causal_logits(lm, params, tokens)
+    return loss(target, draft, batch.weights)
+  return objective
+
+
+def preference(lm):
+  """Objective: that a reward model prefers rows 0, 2, ... to 1, 3, ..."""
+  def objective(params, batch):
+    return losses.bradley_terry(*_rewards(lm, params, batch))
   return objective
 
 
@@ -100,11 +108,11 @@ def evaluator(lm, teacher=None):
   @jax.jit
   def evaluate(params, batch, teacher_params):
     inputs, targets = batch.tokens[:, :-1], batch.tokens[:, 1:]
-    logits = losses.causal_logits(lm, params, inputs)
+    logits = transformer.causal_logits(lm, params, inputs)
     metrics = {
         "held_out_loss": losses.cross_entropy(logits, targets, batch.weights)}
     if teacher is not None:
-      target = losses.causal_logits(teacher, teacher_params, inputs)
+      target = transformer.causal_logits(teacher, teacher_params, inputs)
       metrics["teacher_loss"] = losses.cross_entropy(
           target, targets, batch.weights)
       metrics["overlap"] = 1 - losses.total_variation(
@@ -112,6 +120,49 @@ def evaluator(lm, teacher=None):
     return metrics
 
   return evaluate
+
+
+def preference_evaluator(lm, teacher=None):
+  """Compiles `(params, batch, teacher_params) -> metrics`.
+
+  The metrics are `held_out_loss` and `accuracy`, how often the first row of a
+  pair has more reward than the second.
+  """
+  del teacher
+
+  @jax.jit
+  def evaluate(params, batch, teacher_params):
+    del teacher_params
+    chosen, rejected = _rewards(lm, params, batch)
+    return {"held_out_loss": losses.bradley_terry(chosen, rejected),
+            "accuracy": jnp.mean((chosen > rejected).astype(jnp.float32))}
+
+  return evaluate
+
+
+def _rewards(lm, params, batch):
+  """`[B / 2]` of even and of odd rows; weights mark the last tokens."""
+  values = transformer.causal_logits(lm, params, batch.tokens[:, :-1])[..., 0]
+  rewards = jnp.sum(values * batch.weights, axis=1)
+  return rewards[::2], rewards[1::2]
+
+
+class Task(NamedTuple):
+  """What is learned without a teacher.
+
+  Attributes:
+    objective: `lm -> ((params, batch) -> loss)`.
+    evaluator: `(lm, teacher or None) -> ((params, batch, teacher_params) ->
+      metrics)`, compiled.
+    outputs: of the architecture, see `transformer.Config`.
+  """
+  objective: Callable[..., Any]
+  evaluator: Callable[..., Any]
+  outputs: int
+
+
+LANGUAGE = Task(language_modelling, evaluator, 0)
+PREFERENCE = Task(preference, preference_evaluator, 1)
 
 
 def evaluate(evaluate_batch, params, data, teacher_params=None,

@@ -9,6 +9,7 @@ import decoding_jax as dj
 from experiments import batches
 from experiments import losses
 from experiments import pairs
+from experiments import preferences
 from experiments import samples
 from experiments import trainer
 from experiments import windows
@@ -24,12 +25,14 @@ class Run(NamedTuple):
   Attributes:
     architecture: of the model.
     tokenizer: of the model and of its teacher.
+    task: what it learns.
     data: what it learns from and is measured on.
     teacher, teacher_params: the model to learn from; None, None without one.
     workdir: folder of checkpoints and metrics.
   """
   architecture: transformer.Config
   tokenizer: Any
+  task: trainer.Task
   data: batches.Data
   teacher: dj.LanguageModel | None
   teacher_params: Any
@@ -76,6 +79,8 @@ def _check_samples(config):
 
 def _source(config):
   """The module that reads what this run learns from."""
+  if config.preferences:
+    return preferences
   return pairs if config.train_pairs else windows
 
 
@@ -89,6 +94,10 @@ def prepare(config) -> Run:
   if not (pathlib.Path(config.tokenizer) / tokenizers.FILE).exists():
     tokenizers.save(tokenizers.train(source.texts(config),
                                      architecture.vocab_size), config.tokenizer)
+  if architecture.outputs != source.TASK.outputs:
+    raise ValueError(
+        f"config.preset={config.preset!r} has outputs={architecture.outputs}; "
+        f"what is trained needs {source.TASK.outputs}.")
   tokenizer = tokenizers.load(config.tokenizer)
   sizes = (tokenizer.get_vocab_size(), architecture.vocab_size,
            (teacher or architecture).vocab_size)
@@ -96,15 +105,16 @@ def prepare(config) -> Run:
     raise ValueError(
         "Vocabularies that do not fit: config.tokenizer has %d entries, "
         "config.preset %d, config.teacher %d." % sizes)
-  return Run(architecture, tokenizer, source.data(config, tokenizer), teacher,
-             teacher_params, pathlib.Path(config.workdir).resolve())
+  return Run(architecture, tokenizer, source.TASK,
+             source.data(config, tokenizer), teacher, teacher_params,
+             pathlib.Path(config.workdir).resolve())
 
 
 def updates(config, run: Run):
   """`(step, state, batch) -> (state, loss)`, by the objective of that step."""
   lm = transformer.language_model(run.architecture)
   if run.teacher is None:
-    update = trainer.make_step(config, trainer.language_modelling(lm))
+    update = trainer.make_step(config, run.task.objective(lm))
     return lambda _, state, batch: update(state, batch)
   by_name = {
       name: trainer.make_step(config, trainer.distillation(
@@ -125,7 +135,7 @@ def teacher_samples(config, run: Run) -> np.ndarray | None:
 def evaluator(run: Run):
   """`(params, rows) -> metrics` on at most so many held-out rows."""
   lm = transformer.language_model(run.architecture)
-  compiled = trainer.evaluator(lm, run.teacher)
+  compiled = run.task.evaluator(lm, run.teacher)
 
   def evaluate(params, rows):
     return trainer.evaluate(compiled, params, run.data.held_out(rows),

@@ -4,6 +4,9 @@ import numpy as np
 
 from experiments import batches
 from experiments import corpus
+from experiments import trainer
+
+TASK = trainer.LANGUAGE
 
 
 def check(config) -> None:

@@ -19,6 +19,11 @@ PRESETS = {
     "commongen-draft": transformer.Config(
         vocab_size=4000, dim=128, num_layers=2, num_heads=4, num_kv_heads=4,
         head_dim=32, hidden_dim=320, max_length=128),
+    # One number a token: what a dialogue up to there is worth.
+    "harmless-reward": transformer.Config(
+        vocab_size=2000, dim=96, num_layers=2, num_heads=3, num_kv_heads=3,
+        head_dim=32, hidden_dim=192, max_length=320, tie_embeddings=False,
+        outputs=1),
     # Trained in seconds, to see that everything works.
     "smoke": transformer.Config(
         vocab_size=2000, dim=32, num_layers=1, num_heads=2, num_kv_heads=1,

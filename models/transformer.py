@@ -43,6 +43,8 @@ class Config:
     out_bias: whether the output of the attention has.
     feed_forward_bias: whether the feed-forward layer has.
     tie_embeddings: whether the output layer is the embedding.
+    outputs: of each token, if they are not the logits of V tokens but, say,
+      one reward; 0: V logits.
     norm_eps: added to the variance.
     qk_norm: whether the channels of a query or key head are normalised.
     post_norm: norms behind attention and feed-forward layer, none at the end.
@@ -74,6 +76,7 @@ class Config:
   out_bias: bool = False
   feed_forward_bias: bool = False
   tie_embeddings: bool = True
+  outputs: int = 0
   norm_eps: float = 1e-5
   qk_norm: bool = False
   post_norm: bool = False
@@ -101,6 +104,9 @@ class Config:
       raise ValueError(
           f"transformer num_kv_heads={self.num_kv_heads} does not divide "
           f"num_heads={self.num_heads}.")
+    if self.outputs and self.tie_embeddings:
+      raise ValueError(f"transformer outputs={self.outputs} needs "
+                       "tie_embeddings=False.")
 
 
 class Linear(nn.Module):
@@ -264,12 +270,12 @@ class Decoder(nn.Module):
     if cfg.embedding_dim:
       x = Linear(width, False, dtype, name="project_out")(x)
     head = embedding if cfg.tie_embeddings else self.param(
-        "head", _INIT, (cfg.vocab_size, width), dtype)
+        "head", _INIT, (cfg.outputs or cfg.vocab_size, width), dtype)
     logits = _matmul(head, x)
     # Without the barrier the transposition changes the layout of the whole
     # program on a CPU, which then runs several times slower.
     logits = jax.lax.optimization_barrier(logits).T
-    return logits.reshape(*tokens.shape, cfg.vocab_size), block
+    return logits.reshape(*tokens.shape, len(head)), block
 
 
 class Unrolled(nn.Module):
@@ -341,6 +347,27 @@ def language_model(config: Config) -> types.LanguageModel:
 
   return types.LanguageModel(init_cache, forward, config.vocab_size,
                              config.max_length)
+
+
+def causal_logits(lm, params, tokens):
+  """Logits of a whole text at once: no cache, one block, a causal mask.
+
+  Args:
+    lm: of `language_model`, or any other.
+    params: its parameters.
+    tokens: `[B, T]` int32.
+
+  Returns:
+    `[B, T, V]`.
+  """
+  batch, length = tokens.shape
+  fresh = lm.init_cache(batch, length)
+  mask = jnp.tril(jnp.ones((length, length), bool))
+  logits, _ = lm.forward(
+      params, tokens, jnp.broadcast_to(jnp.arange(length), tokens.shape),
+      lm.init_cache(batch, 0), types.Block(fresh.keys, fresh.values), 0,
+      jnp.broadcast_to(mask, (batch, length, length)))
+  return logits
 
 
 def init(key, config: Config) -> types.Params:

@@ -157,6 +157,42 @@ def table_value(table, tokens):
   return table[state]
 
 
+@functools.lru_cache(maxsize=None)
+def toll_reward():
+  """Minus the toll that is paid on the way: it never rises.
+
+  The toll of a token, be it of the prompt, is that of the state of
+  `table_reward` which it leads to. Where all are 0, the reward is at its
+  maximum.
+  """
+  hashed = table_reward()
+
+  def init(params, constraint, prompt, length):
+    return advance(params, constraint, (jnp.int32(0), jnp.float32(0)), prompt,
+                   jnp.arange(len(prompt)) < length)
+
+  def advance(params, constraint, states, tokens, valid):
+    def step(states, x):
+      state = hashed.advance(params, constraint, states[0], x[0][None],
+                             x[1][None])
+      return (state, states[1] - jnp.where(x[1], constraint[state], 0)), None
+
+    return jax.lax.scan(step, states, (tokens, valid))[0]
+
+  return dj.Reward(init, advance, lambda params, constraint, states: states[1],
+                   maximum=0.0)
+
+
+@functools.lru_cache(maxsize=None)
+def sum_reward():
+  """The sum of all tokens, modulo 5; of fewer steps where none is compiled."""
+  total = lambda tokens, valid: jnp.where(valid, tokens, 0).sum()
+  return dj.Reward(
+      lambda params, _, prompt, n: total(prompt, jnp.arange(len(prompt)) < n),
+      lambda params, _, state, tokens, valid: state + total(tokens, valid),
+      lambda params, _, state: (state % 5).astype(jnp.float32))
+
+
 def causal(model, tokens):
   """Logits `[B, T, V]` and block of one forward without a cache."""
   return _causal(model.lm, model.params, jnp.asarray(tokens))

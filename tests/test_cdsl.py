@@ -1,5 +1,8 @@
 """CDSL against plain Python, its invariants, its program."""
 
+import importlib
+
+import jax
 import numpy as np
 import pytest
 
@@ -8,42 +11,205 @@ import lookahead_reference as reference
 import models_for_tests as tiny
 import test_cdlh as cdlh
 
-TESTS = {None: lambda before, after: after > before}
+generate_lib = importlib.import_module("decoding_jax.generate")
+
+LOOK = cdlh.LOOK
 
 
-def run(look, tau=0.5, seed=0, threshold=None, **kwargs):
-  """The method whose options are those of the reference."""
-  options = {x: kwargs.pop(x) for x in ("low_acceptance", "commit")
-             if x in kwargs}
-  method = dj.methods.cdsl(
-      look.n, look.k, look.weight, look.reward_weight, tau,
-      reward_test="progress" if threshold is None else "absolute",
-      reward_threshold=threshold, rollout=look.rollout, **options)
-  return cdlh.run(method, seed, **kwargs)
+def make(look=LOOK, **options):
+  """The method that `reference.cdsl` is given the options of."""
+  return dj.methods.cdsl(look.n, look.k, look.weight, look.reward_weight,
+                         rollout=look.rollout, **options)
 
 
-def gates(tau, low="target_rollout", commit="prefix", threshold=None):
-  test = (lambda before, after: after > before) if threshold is None else (
-      lambda before, after: after >= threshold)
-  return reference.Gates(tau, test, low, commit)
+def gates(acceptance_threshold=0.5, low_acceptance="target_rollout",
+          commit="prefix", reward_test="progress", reward_threshold=None):
+  """The same options for the reference."""
+  def test(before, after):
+    if reward_test == "progress":
+      return after > before
+    return after >= np.float32(reward_threshold)
+
+  return reference.Gates(acceptance_threshold, test, low_acceptance, commit)
 
 
-@pytest.mark.parametrize("tau, low, commit, threshold, rollout", [
-    (0.5, "target_rollout", "prefix", None, "target"),
-    (2 / 3, "target_rollout", "prefix", 0.2, "draft"),
-    (1.0, "cdlh_step", "prefix", None, "target"),
-    (0.3, "target_rollout", "full", None, "target"),
-])
-def test_equals_plain_python(tau, low, commit, threshold, rollout):
-  look = reference.Look(3, 4, rollout=rollout)
-  seen = 0
-  for seed in range(4):
-    out = run(look, tau, seed, threshold, low_acceptance=low, commit=commit)
-    expected = [reference.cdsl(row, look, gates(tau, low, commit, threshold))
-                for row in cdlh.reference_rows(seed)]
-    assert tiny.texts(out, cdlh.LENGTHS) == [text for text, _ in expected]
-    states = [np.bincount([state for state, _ in log], minlength=4)
-              for _, log in expected]
-    np.testing.assert_array_equal(out.stats.extra["states"], states)
-    seen = seen + np.sum(states, axis=0)
-  assert (seen > 0).tolist() == [True, True, low != "cdlh_step", True]
+def check(out, expected, lengths, k=LOOK.k):
+  """Asserts texts and counts; returns the sum of the states."""
+  assert tiny.texts(out, lengths) == [text for text, _ in expected]
+  states = np.array([np.bincount([state for state, _ in log], minlength=4)
+                     for _, log in expected])
+  np.testing.assert_array_equal(out.stats.extra["states"], states)
+  stats = jax.tree.map(np.asarray, out.stats)
+  high, low = states[:, :2].sum(1), states[:, 2:].sum(1)
+  searches = k * states[:, 1::2].sum(1)
+  assert ((high + searches <= stats.extra["reward_calls"]) &
+          (stats.extra["reward_calls"] <= high + low + searches)).all()
+  np.testing.assert_array_equal(stats.accepted_by_depth.sum(1), high + low)
+  steps = stats.accepted_by_depth.shape[1] - 1
+  assert ((high + low <= stats.emitted) &
+          (stats.emitted <= (steps + 1) * (high + low))).all()
+  most = stats.extra["states"] @ [0, steps, steps, 2 * steps]
+  assert (stats.target_calls + stats.draft_calls <=
+          (steps + 1) * (high + low) + most).all()
+  for _, log in expected:
+    assert all(1 <= count <= steps + 1 for _, count in log)
+  return states.sum(axis=0)
+
+
+@pytest.mark.parametrize("rollout, options", [
+    ("target", {}),
+    ("target", dict(acceptance_threshold=0.3, commit="full")),
+    ("target", dict(acceptance_threshold=1, low_acceptance="cdlh_step")),
+    ("draft", dict(acceptance_threshold=2 / 3, reward_test="absolute",
+                   reward_threshold=0.2)),
+], ids=str)
+def test_equals_plain_python(rollout, options):
+  look = LOOK._replace(rollout=rollout)
+  states = sum(check(
+      cdlh.run(make(look, **options), seed),
+      [reference.cdsl(row, look, gates(**options))
+       for row in cdlh.rows_of_tables(seed)], cdlh.LENGTHS)
+               for seed in range(4))
+  assert (states > 0).tolist() == [
+      True, True, options.get("low_acceptance") is None, True]
+
+
+@pytest.mark.parametrize("other", [
+    dict(acceptance_threshold=0.75), dict(low_acceptance="cdlh_step"),
+    dict(commit="full"), dict(reward_test="absolute", reward_threshold=0.0)],
+                         ids=str)
+def test_control_other_options_are_another_method(other):
+  texts = tiny.texts(cdlh.run(make()), cdlh.LENGTHS)
+  assert texts != [reference.cdsl(row, LOOK, gates(**other))[0]
+                   for row in cdlh.rows_of_tables()]
+
+
+@pytest.mark.parametrize("rollout", ["target", "draft"])
+def test_transformers_equal_plain_forwards(rollout):
+  """The caches after each state; the draft's falls far behind in S3."""
+  look, models = LOOK._replace(rollout=rollout), tiny.llama_models()
+  out = cdlh.run_transformers(make(look, acceptance_threshold=0.75), models)
+  states = check(out, [
+      reference.cdsl(row, look, gates(0.75))
+      for row in cdlh.rows_of_transformers(models)], tiny.LENGTHS)
+  assert (states > 0).all(), states
+
+
+def tolls(rows, scale):
+  """Constraints of `toll_reward`: 0 always passes, more than 0 never does."""
+  rng = np.random.default_rng(3)
+  return (scale * rng.random((rows, tiny.STATES)) + scale).astype(np.float32)
+
+
+def run_with_tolls(method, scale, run=cdlh.run, rows=cdlh.ROWS, **kwargs):
+  return run(method, reward=tiny.toll_reward(), reward_params=None,
+             constraints=tolls(rows, scale), **kwargs)
+
+
+def test_no_gate_closed_is_greedy():
+  """Invariant 1, whatever the drafter."""
+  method = make(acceptance_threshold=0)
+  other = cdlh.tables(1).target
+  for models in (cdlh.tables(), tiny.Models(cdlh.tables().target, other)):
+    out = run_with_tolls(method, 0, models=models)
+    expected = [cdlh.greedy_text(x) for x in cdlh.rows_of_tables()]
+    assert tiny.texts(out, cdlh.LENGTHS) == expected
+    states = np.asarray(out.stats.extra["states"])
+    assert not states[:, 1:].any()
+    np.testing.assert_array_equal(states[:, 0], out.stats.target_calls)
+
+
+@pytest.mark.parametrize("options", [
+    dict(acceptance_threshold=0), dict(low_acceptance="cdlh_step")], ids=str)
+def test_every_gate_closed_is_cdlh(options):
+  """Invariant 2; `test_control_a_gate_ajar_is_not` is its control."""
+  out = run_with_tolls(make(**options), 0.5)
+  expected = run_with_tolls(dj.methods.cdlh(*LOOK), 0.5)
+  np.testing.assert_array_equal(out.tokens, expected.tokens)
+  assert not np.asarray(out.stats.extra["states"])[:, ::2].any()
+
+
+def test_control_a_gate_ajar_is_not():
+  """The target's own lookahead passes now and then."""
+  options = dict(acceptance_threshold=1, reward_test="absolute",
+                 reward_threshold=-5)
+  out = run_with_tolls(make(**options), 0.5)
+  expected = run_with_tolls(dj.methods.cdlh(*LOOK), 0.5)
+  assert not np.array_equal(out.tokens, expected.tokens)
+
+
+def test_a_target_that_drafts_for_itself_is_always_right():
+  """Invariant 3; then the whole lookahead is the prefix, too."""
+  target = cdlh.tables().target
+  outs = [cdlh.run(make(acceptance_threshold=1, commit=commit),
+                   models=tiny.Models(target, target))
+          for commit in ("prefix", "full")]
+  np.testing.assert_array_equal(outs[0].tokens, outs[1].tokens)
+  for out in outs:
+    states = np.asarray(out.stats.extra["states"])
+    assert not states[:, 2:].any() and states[:, :2].all(axis=1).any()
+
+
+def test_control_whole_drafts_are_not_greedy():
+  """With `commit="full"` the first invariant does not hold."""
+  out = run_with_tolls(make(acceptance_threshold=0, commit="full"), 0)
+  assert tiny.texts(out, cdlh.LENGTHS) != [
+      cdlh.greedy_text(x) for x in cdlh.rows_of_tables()]
+
+
+def test_rows_alone_and_in_a_batch():
+  """Invariant 6: rows in different states, and one at its end."""
+  models = tiny.llama_models()
+  method = make(acceptance_threshold=0.75)
+  expected = cdlh.run_transformers(method, models)
+  for row in range(3):
+    alone = slice(row, row + 1)
+    cdlh.same_rows(cdlh.run_transformers(method, models, rows=alone), expected,
+                   alone)
+
+
+@pytest.mark.parametrize("look, new", [(LOOK, 1), (reference.Look(2, 1), 5)],
+                         ids=str)
+def test_short_budgets_and_lookaheads(look, new):
+  out = cdlh.run(make(look), new=new)
+  check(out, [reference.cdsl(row, look, gates())
+              for row in cdlh.rows_of_tables(new=new)], cdlh.LENGTHS, look.k)
+
+
+def test_compiled_or_not():
+  method = make(reference.Look(2, 1))
+  kwargs = dict(rows=slice(1, 3), new=2, eos_id=None, reward=tiny.sum_reward())
+  expected = cdlh.run(method, **kwargs)
+  with jax.disable_jit():
+    cdlh.same_rows(cdlh.run(method, **kwargs), expected)
+
+
+def test_other_values_are_not_compiled_anew():
+  size = generate_lib._generate._cache_size
+  cdlh.run(make())
+  before = size()
+  cdlh.run(make(), seed=2, key=jax.random.key(1), eos_id=4)
+  cdlh.run(dj.methods.cdsl(num_candidates=3, lookahead=4), reward_params=3.0)
+  assert size() == before
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (dict(lookahead=0), "lookahead=0"),
+    (dict(acceptance_threshold=1.5), "acceptance_threshold=1.5.* from 0 to 1"),
+    (dict(low_acceptance="x"), "'target_rollout', 'cdlh_step'"),
+    (dict(reward_test="x"), "reward_test='x': one of 'progress', 'absolute'"),
+    (dict(reward_test="absolute"), "reward_threshold=None"),
+    (dict(reward_threshold=1), "reward_threshold=1"),
+    (dict(commit="all"), "commit='all': one of 'prefix', 'full'"),
+], ids=str)
+def test_options(arguments, words):
+  with pytest.raises(ValueError, match=words):
+    dj.methods.cdsl(**{"num_candidates": 2, "lookahead": 2, **arguments})
+
+
+def test_it_needs_a_drafter():
+  target = cdlh.tables().target
+  with pytest.raises(ValueError, match="draft=None: method cdsl"):
+    dj.generate(jax.random.key(0), cdlh.PROMPTS, cdlh.LENGTHS, method=make(),
+                target=target.lm, target_params=target.params,
+                sampling=cdlh.GREEDY)

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import losses
 from models import checkpoints
 from models import tokenizers
 from models import transformer
@@ -32,7 +31,8 @@ def _folder(tmp_path, params):
 
 
 def _logits(lm, params):
-  return jax.jit(losses.causal_logits, static_argnums=0)(lm, params, TOKENS)
+  logits = jax.jit(transformer.causal_logits, static_argnums=0)
+  return logits(lm, params, TOKENS)
 
 
 def _edit(folder, **fields):

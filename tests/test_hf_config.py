@@ -204,6 +204,7 @@ def test_opt_there_and_back(tmp_path, changes):
     (dataclasses.replace(tiny.LLAMA, qkv_bias=True, window=5,
                          feed_forward_bias=True), "feed_forward_bias=True"),
     (dataclasses.replace(tiny.LLAMA, norm="layer"), "norm='layer'"),
+    (dataclasses.replace(tiny.LLAMA, outputs=1), "outputs=1"),
     (tiny.OPT, "num_kv_heads=2 has no place in .* of type opt; 4 has"),
     (dataclasses.replace(TINY_OPT, norm_eps=1e-6), "norm_eps=1e-06"),
 ])

@@ -53,6 +53,13 @@ def test_places_without_weight_do_not_count(logits, name):
       losses.cross_entropy(logits[0, 1:2, :2], targets[1:2, :2]), rtol=1e-6)
 
 
+def test_bradley_terry():
+  chosen, rejected = np.array([1.0, -2.0, 90.0]), np.array([0.5, 1.0, -90.0])
+  expected = -np.mean(np.log(1 / (1 + np.exp(rejected - chosen))))
+  np.testing.assert_allclose(losses.bradley_terry(chosen, rejected), expected,
+                             rtol=1e-6)
+
+
 @pytest.mark.parametrize("name", sorted(losses.DISTILLATION))
 def test_gradients_are_finite(name):
   teacher = jnp.array([[[80.0, -80.0, 0.0]]])
@@ -68,7 +75,8 @@ def test_causal_logits_do_not_look_ahead():
   lm = transformer.language_model(config)
   params = transformer.init(jax.random.key(0), config)
   tokens = jnp.array([[1, 2, 3, 4, 5], [1, 2, 3, 0, 6]])
-  logits = jax.jit(losses.causal_logits, static_argnums=0)(lm, params, tokens)
+  logits = jax.jit(transformer.causal_logits, static_argnums=0)(
+      lm, params, tokens)
   assert logits.shape == (2, 5, 7)
   np.testing.assert_allclose(logits[0, :3], logits[1, :3], atol=1e-6)
   assert np.abs(logits[0, 3] - logits[1, 3]).max() > 1e-4

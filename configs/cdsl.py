@@ -1,0 +1,101 @@
+"""Constrained decoding: CDSL, CDLH and what they are compared with.
+
+  python -m experiments.cdsl --config=configs/cdsl.py
+  python -m experiments.cdsl --config=configs/cdsl.py:smoke
+  python -m experiments.cdsl --config=configs/cdsl.py:commongen \\
+      --config.corpus=<folder of CommonGen> --workdir=runs/commongen
+
+The default needs no download: the shipped Python pair continues held-out
+modules, and must use identifiers that the real continuation uses. `commongen`
+makes sentences of all dev concepts (arXiv 1911.03705); its folder holds
+dev.src_alpha.txt, dev.tgt.txt and dev.constraint.json, as in the repository of
+NeuroLogic decoding. Add `,sweep` to either for the trade-off over lookahead
+lengths and thresholds.
+"""
+
+import ml_collections
+
+# What CDSL is compared with; a label is a line of the table.
+_SEARCH = {"num_candidates": 8, "lookahead": 8, "reward_weight": 10.0}
+_METHODS = (
+    {"label": "greedy", "name": "autoregressive"},
+    {"label": "nucleus", "name": "autoregressive", "temperature": 1.0,
+     "top_p": 0.9},
+    {"label": "beam", "name": "beam_search", "num_beams": 8},
+    {"label": "best of n", "name": "best_of_n", "num_samples": 16,
+     "temperature": 1.0},
+    {"label": "CDLH", "name": "cdlh", **_SEARCH},
+    {"label": "CDLH, draft roll-outs", "name": "cdlh", "rollout": "draft",
+     **_SEARCH},
+    {"label": "CDSL", "name": "cdsl", **_SEARCH},
+    {"label": "CDSL, no S3", "name": "cdsl", "low_acceptance": "cdlh_step",
+     **_SEARCH},
+)
+_LOOKAHEADS = (2, 4, 8, 12)
+_THRESHOLDS = (0.0, 0.5, 0.75, 1.0)
+
+
+def get_config(presets="default"):
+  """The configuration of `experiments.cdsl`.
+
+  Args:
+    presets: names separated by commas: "default", "smoke", "commongen", and
+      "sweep", which adds CDSL at other lookaheads and thresholds.
+
+  Returns:
+    A ConfigDict with the fields:
+      task: "python" or "commongen", see `experiments.constrained_tasks`.
+      corpus: folder of the task's files; "" for the standard library.
+      target, draft: folders, or names of shipped models.
+      examples: prompts; of CommonGen the first ones of dev.
+      concepts: python alone: identifiers of an example, at most.
+      prompt_length: python alone: tokens of a prompt.
+      max_new_tokens: the budget.
+      batch: examples decoded together; a batch is the unit of time.
+      seed: of prompts, tokens and bootstrap.
+      compilation_cache: whether compiled programs are kept in the workdir.
+      methods: label, name and sizes of each, and what it samples from
+        (temperature, 0 if not given; top_p; top_k).
+  """
+  config = ml_collections.ConfigDict({
+      "task": "python",
+      "corpus": "",
+      "target": "python-target",
+      "draft": "python-draft",
+      "examples": 64,
+      "concepts": 3,
+      "prompt_length": 48,
+      "max_new_tokens": 40,
+      "batch": 1,
+      "seed": 0,
+      "compilation_cache": True,
+      "methods": _METHODS,
+  })
+  for preset in presets.split(","):
+    if preset not in _PRESETS:
+      raise ValueError(
+          f"preset {preset!r} is not one of {', '.join(_PRESETS)}.")
+    config.update(_PRESETS[preset])
+  return config
+
+
+def _sweep():
+  """CDSL by lookahead and threshold, and CDLH by lookahead."""
+  options = {"num_candidates": 8, "reward_weight": 10.0}
+  return (_METHODS[0], *(
+      {"label": f"CDLH n={n}", "name": "cdlh", "lookahead": n, **options}
+      for n in _LOOKAHEADS), *(
+      {"label": f"CDSL n={n} a={a:g}", "name": "cdsl", "lookahead": n,
+       "acceptance_threshold": a, **options}
+      for n in _LOOKAHEADS for a in _THRESHOLDS))
+
+
+_PRESETS = {
+    "default": {},
+    "smoke": {"examples": 8, "max_new_tokens": 16, "batch": 4,
+              "methods": (_METHODS[0], _METHODS[4], _METHODS[6])},
+    "commongen": {"task": "commongen", "corpus": "data/commongen",
+                  "target": "commongen-target", "draft": "commongen-draft",
+                  "examples": 200, "max_new_tokens": 32},
+    "sweep": {"methods": _sweep()},
+}

@@ -1,0 +1,103 @@
+"""Constrained decoding: coverage, quality and cost of every method.
+
+  python -m experiments.cdsl --config=configs/cdsl.py
+  python -m experiments.cdsl --config=configs/cdsl.py:commongen \\
+      --config.corpus=<folder> --workdir=runs/commongen
+
+Greedy decoding is timed again in the course of each method, and the speed of
+the method is relative to that: machines are noisy and drift.
+"""
+
+import functools
+import json
+import pathlib
+
+from absl import flags
+from ml_collections import config_flags
+import tqdm
+
+import decoding_jax as dj
+from experiments import constrained_cells
+from experiments import constrained_report
+from experiments import constrained_tasks
+from experiments import launch
+from experiments import results
+
+# These only choose lines; a line does not depend on the others.
+_FREE = ("methods", "compilation_cache")
+_BASELINE = constrained_cells.Entry(
+    "greedy", launch.method({"name": "autoregressive"}),
+    dj.Sampling(temperature=0.0))
+
+
+def main():
+  config = launch.config(CONFIG)
+  entries = constrained_cells.entries(config)
+  pair = launch.load_pair(config.target, config.draft)
+  task = constrained_tasks.load(config, pair.tokenizer)
+  for entry in entries.values():
+    constrained_cells.check(config, pair, task, entry)
+  params, batches = constrained_cells.make_batches(config, task, pair)
+  settings = {**json.loads(config.to_json()),
+              "models": launch.fingerprint(pair)}
+  workdir = results.open_workdir(WORKDIR.value, settings, _FREE)
+  if config.compilation_cache:
+    launch.cache_compilations(workdir / "compiled")
+  decode = functools.partial(constrained_cells.decoder, config, pair, task,
+                             params)
+  records = measure(entries, decode, batches, task, pair.tokenizer,
+                    workdir / results.RESULTS)
+  constrained_report.write(workdir, records, config)
+  print(constrained_report.terminal(records))
+  print(f"{workdir}: summary.md, {results.RESULTS}, {results.RUN}, *.png")
+
+
+def measure(entries, decode, batches, task, tokenizer, path):
+  """Runs the lines that have no result yet.
+
+  Args:
+    entries: dict from label to `Entry`.
+    decode: `Entry -> (Batch -> Generation)`.
+    batches: of `constrained_cells.make_batches`.
+    task: a `Task`.
+    tokenizer: of the models.
+    path: where results are read from and appended to.
+
+  Returns:
+    list of records, one an entry, in their order.
+  """
+  found = {(r["label"], r["spec"]): r for r in results.read(path)}
+  todo = [e for e in entries.values() if (e.label, _spec(e)) not in found]
+  with tqdm.tqdm(total=len(todo) * len(batches), unit="batch",
+                 dynamic_ncols=True) as bar:
+    if todo:
+      bar.set_description("compiling greedy")
+      launch.timed(decode(_BASELINE), batches[0])
+    for entry in todo:
+      bar.set_description(f"compiling {entry.label}")
+      _, first = launch.timed(decode(entry), batches[0])
+      bar.set_description(entry.label)
+      record = constrained_cells.run(
+          decode(entry), decode(_BASELINE), batches, task, tokenizer, bar)
+      record = {"label": entry.label, "spec": _spec(entry), **record,
+                "first_seconds": round(first, 3)}
+      record["metrics"] = constrained_cells.figures(record)
+      results.append(path, record)
+      found[entry.label, _spec(entry)] = record
+  return [found[e.label, _spec(e)] for e in entries.values()]
+
+
+def _spec(entry):
+  sampling = entry.sampling
+  return (f"{entry.method.name}, T={sampling.temperature:g}, "
+          f"top_p={sampling.top_p:g}, top_k={sampling.top_k}")
+
+
+# Flags are defined where they are parsed: mains have some of the same name, and
+# a process may import several mains.
+if __name__ == "__main__":
+  CONFIG = config_flags.DEFINE_config_file(
+      "config", str(pathlib.Path(__file__).parents[1] / "configs" / "cdsl.py"),
+      "File of settings, or file:presets.")
+  WORKDIR = flags.DEFINE_string("workdir", "runs/cdsl", "Folder of results.")
+  launch.run(main)

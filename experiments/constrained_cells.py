@@ -1,0 +1,212 @@
+"""One method of constrained decoding, on all examples of a task."""
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+import decoding_jax as dj
+from decoding_jax import constraints
+from decoding_jax import metrics
+from experiments import cells
+from experiments import launch
+from experiments import quality
+from models import tokenizers
+
+# What a method's spec says of its sampling, and not of its sizes.
+_SAMPLING = {"temperature": 0.0, "top_p": 1.0, "top_k": 0}
+COUNTS = ("emitted", "target_calls", "draft_calls")
+
+
+class Entry(NamedTuple):
+  """A line of the table.
+
+  Attributes:
+    label: its name.
+    method: what decodes.
+    sampling: from what law.
+  """
+  label: str
+  method: dj.Method
+  sampling: dj.Sampling
+
+
+class Batch(NamedTuple):
+  """Examples that are decoded together.
+
+  Attributes:
+    keys: `[B]`.
+    prompts: `[B, P]` int32, right-padded.
+    lengths: `[B]` int32.
+    concepts: `constraints.Concepts` of `[B, ...]`.
+  """
+  keys: Any
+  prompts: np.ndarray
+  lengths: np.ndarray
+  concepts: Any
+
+
+def entries(config):
+  """The methods of a config.
+
+  Args:
+    config: `methods`, see `configs/cdsl.py`.
+
+  Returns:
+    dict from label to `Entry`.
+
+  Raises:
+    UserError: for an unknown method, sizes it does not take, or a label that
+      comes twice.
+  """
+  found = {}
+  for spec in map(dict, config.methods):
+    label = spec.pop("label", None)
+    if not label or label in found:
+      raise launch.UserError(f"methods: label {label!r} is missing, or comes "
+                             "twice.")
+    sampling = {name: spec.pop(name, default)
+                for name, default in _SAMPLING.items()}
+    found[label] = Entry(label, launch.method(spec), dj.Sampling(**sampling))
+  if not found:
+    raise launch.UserError("methods is empty: one is needed.")
+  return found
+
+
+def make_batches(config, task, pair):
+  """All examples in batches of one shape; the last repeats the first ones.
+
+  Args:
+    config: `batch`, `max_new_tokens` and `seed`.
+    task: a `Task`.
+    pair: a `ModelPair`.
+
+  Returns:
+    The parameters of `constraints.lexical`, and a list of `Batch`.
+
+  Raises:
+    UserError: for a constraint that cannot be met.
+  """
+  pieces = tokenizers.pieces(pair.tokenizer, pair.target.vocab_size)
+  with launch.user_errors(ValueError):
+    concepts = constraints.concepts(task.concepts, pieces,
+                                    config.max_new_tokens)
+  lengths = np.array([len(prompt) for prompt in task.prompts], np.int32)
+  prompts = np.zeros((len(lengths), lengths.max()), np.int32)
+  prompts[np.arange(prompts.shape[1]) < lengths[:, None]] = np.concatenate(
+      task.prompts)
+  key = jax.random.key(config.seed)
+  batches = []
+  for rows in cells.row_numbers(len(prompts), config.batch):
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, rows)
+    batches.append(Batch(keys, prompts[rows], lengths[rows], jax.tree.map(
+        lambda x, rows=rows: x[rows], concepts)))
+  return constraints.vocabulary(pieces), batches
+
+
+def decoder(config, pair, task, params, entry):
+  """A function from a `Batch` to its `Generation`."""
+  def decode(batch):
+    return dj.generate(
+        batch.keys, batch.prompts, batch.lengths, method=entry.method,
+        target=pair.target, target_params=pair.target_params,
+        draft=pair.draft, draft_params=pair.draft_params,
+        max_new_tokens=config.max_new_tokens, sampling=entry.sampling,
+        eos_id=task.eos_id, reward=constraints.lexical(), reward_params=params,
+        constraints=batch.concepts)
+
+  return decode
+
+
+def check(config, pair, task, entry):
+  """Raises `UserError` if `dj.generate` would refuse a method."""
+  launch.check(entry.method, pair, max(map(len, task.prompts)),
+               config.max_new_tokens, entry.sampling, constraints.lexical())
+
+
+def run(decode, baseline, batches, task, tokenizer, bar):
+  """Decodes all examples, all programs being compiled already.
+
+  The baseline is timed in between, since machines drift.
+
+  Args:
+    decode: `Batch -> Generation`.
+    baseline: the same by greedy decoding.
+    batches: of `make_batches`.
+    task: a `Task`.
+    tokenizer: of the models.
+    bar: a progress bar that moves on with each batch.
+
+  Returns:
+    A record of figures and counts an example as JSON values; `seconds` and
+    `baseline_seconds` an example.
+  """
+  count = len(task.prompts)
+  references, timings = [], []
+  for i, batch in enumerate(cells.ticking(batches, bar)):
+    if i % -(-len(batches) // cells.REFERENCES) == 0:
+      references.append(launch.timed(baseline, batch)[1])
+    timings.append(launch.timed(decode, batch))
+  size = len(batches[0].lengths)
+  rows = [row for batch, (out, _) in zip(batches, timings)
+          for row in _rows(batch, out, tokenizer)][:count]
+  texts = [row.pop("text") for row in rows]
+  record = {name: [row[name] for row in rows] for name in rows[0]}
+  quality_ = {"bleu": quality.bleu(texts, task.references),
+              "rouge_l": quality.rouge_l(texts, task.references),
+              "distinct_2": quality.distinct_2(texts)}
+  return {**record, **{k: v.round(4).tolist() for k, v in quality_.items()},
+          "texts": texts, "seconds": [t / size for _, t in timings],
+          "baseline_seconds": float(np.mean(references)) / size}
+
+
+def _rows(batch, out, tokenizer):
+  """Counts and text of each example of a batch."""
+  out = jax.tree.map(np.asarray, out)
+  stats = out.stats
+  for i, (start, end) in enumerate(zip(batch.lengths, out.lengths)):
+    soft = float(stats.extra["reward"][i])
+    none = np.zeros(4, int)
+    yield {
+        "text": tokenizer.decode(out.tokens[i, start:end]).strip(),
+        "soft": soft, "hard": int(constraints.hard_coverage(soft)),
+        "log_prob": float(out.log_probs[i].sum()),
+        **{name: int(getattr(stats, name)[i]) for name in COUNTS},
+        "reward_calls": int(stats.extra.get(
+            "reward_calls", np.zeros(len(out.lengths)))[i]),
+        "states": stats.extra.get("states", [none] * (i + 1))[i].tolist()}
+
+
+def figures(record, seed=0):
+  """What is reported of a record.
+
+  Args:
+    record: of `run`.
+    seed: of the bootstrap.
+
+  Returns:
+    dict of [figure, low, high], the 95 % interval over examples; of the
+    seconds over batches. Coverage is in percent; calls are a committed token.
+  """
+  ones = np.ones(len(record["soft"]))
+  emitted, seconds = record["emitted"], record["seconds"]
+  batches = np.full(len(seconds), record["baseline_seconds"])
+  share = lambda name, scale=1.0, by=ones: _interval(
+      scale * np.asarray(record[name], float), by, seed)
+  return {
+      "soft": share("soft", 100), "hard": share("hard", 100),
+      "log_prob": share("log_prob", by=emitted),
+      "bleu": share("bleu"), "rouge_l": share("rouge_l"),
+      "distinct_2": share("distinct_2"),
+      "seconds": _interval(seconds, np.ones(len(seconds)), seed),
+      "slowdown": _interval(seconds, batches, seed),
+      **{name: share(name, by=emitted)
+         for name in (*COUNTS[1:], "reward_calls")}}
+
+
+def _interval(numerators, denominators, seed):
+  value = metrics.ratio(numerators, denominators)
+  bounds = (np.nan, np.nan) if len(numerators) < 2 else (
+      metrics.ratio_interval(numerators, denominators, seed))
+  return [None if np.isnan(x) else round(float(x), 6)
+          for x in (value, *bounds)]

@@ -1,0 +1,24 @@
+"""Fixtures of several files."""
+
+import jax
+import pytest
+
+from experiments import corpus
+from models import checkpoints
+from models import tokenizers
+from models import transformer
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory):
+  """Folders of an untrained target and draft."""
+  base = tmp_path_factory.mktemp("pair")
+  texts = [text for _, text in corpus.modules(corpus.HELD_OUT)[:2]]
+  tokenizer = tokenizers.train(texts, 270)
+  for seed, name in enumerate(("target", "draft")):
+    config = transformer.Config(
+        vocab_size=270, dim=8, num_layers=1, num_heads=1, num_kv_heads=1,
+        head_dim=4, hidden_dim=8, max_length=32)
+    params = transformer.init(jax.random.key(seed), config)
+    checkpoints.save(base / name, config, params, tokenizer)
+  return str(base / "target"), str(base / "draft")
