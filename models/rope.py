@@ -1,8 +1,30 @@
-"""Rotary wavelengths (Su et al. 2021, arXiv 2104.09864) and their scalings."""
+"""Rotary positions (Su et al. 2021, arXiv 2104.09864) and their scalings."""
 
+import jax.numpy as jnp
 import numpy as np
 
 KINDS = ("none", "linear", "llama3", "dynamic")
+
+
+def angles(config, positions):
+  """Rotary angles `[C / 2, B, T]` in float32, of positions `[B, T]`."""
+  return frequencies(config)[:, None, None] * positions.astype(jnp.float32)
+
+
+def rotate(x, turns):
+  """Rotates `[H, G, C, B, T]`; channels i and i + C / 2 are one plane.
+
+  Args:
+    x: queries or keys.
+    turns: of `angles`.
+
+  Returns:
+    The same, turned by its positions.
+  """
+  a, b = jnp.split(x.astype(jnp.float32), 2, axis=2)
+  cos, sin = jnp.cos(turns), jnp.sin(turns)
+  y = jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=2)
+  return y.astype(x.dtype)
 
 
 def frequencies(config) -> np.ndarray:

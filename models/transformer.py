@@ -213,7 +213,7 @@ class Attention(nn.Module):
     k = project("key", cfg.num_kv_heads, cfg.qk_norm)
     v = project("value", cfg.num_kv_heads)[:, 0]
     if angles is not None:
-      q, k = _rotate(q, angles), _rotate(k, angles)
+      q, k = rope.rotate(q, angles), rope.rotate(k, angles)
     block = (_write(block[0], k[:, 0].transpose(2, 0, 1, 3), slot, axis=3),
              _write(block[1], v.transpose(2, 0, 3, 1), slot, axis=2))
     # A cache of no slots (training) is left out of the program altogether.
@@ -263,7 +263,8 @@ class Decoder(nn.Module):
     if cfg.positions == "learned":
       table = self.param("positions", _INIT, (cfg.max_length, cfg.dim), dtype)
       x += table[positions].reshape(-1, cfg.dim).T
-    x, block = _layers(cfg)(x, cache, block, _angles(cfg, positions), slot,
+    angles = rope.angles(cfg, positions) if cfg.positions == "rope" else None
+    x, block = _layers(cfg)(x, cache, block, angles, slot,
                             _masks(cfg, cache, positions, mask))
     if not cfg.post_norm:
       x = _NORMS[cfg.norm](cfg, name="norm")(x)
@@ -432,14 +433,6 @@ def _layers(config):
   return (Scanned if config.scan_layers else Unrolled)(config, name="layers")
 
 
-def _angles(config, positions):
-  """Rotary angles `[C / 2, B, T]` in float32; None for learned positions."""
-  if config.positions != "rope":
-    return None
-  frequencies = rope.frequencies(config)[:, None, None]
-  return frequencies * positions.astype(jnp.float32)
-
-
 def _masks(config, cache, positions, mask):
   """What each fresh token attends to.
 
@@ -464,14 +457,6 @@ def _masks(config, cache, positions, mask):
     behind = jnp.cumsum(mask[..., ::-1], axis=-1)[..., ::-1] - mask
     mask &= behind < config.window
   return prefix, mask
-
-
-def _rotate(x, angles):
-  """Rotates `[H, G, C, B, T]`; channels i and i + C / 2 are one plane."""
-  a, b = jnp.split(x.astype(jnp.float32), 2, axis=2)
-  cos, sin = jnp.cos(angles), jnp.sin(angles)
-  y = jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=2)
-  return y.astype(x.dtype)
 
 
 def _write(block, fresh, slot, axis):
