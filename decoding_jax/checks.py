@@ -3,8 +3,6 @@
 What is traced cannot be looked at: there, only shapes and types are checked.
 """
 
-import numbers
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -106,9 +104,13 @@ def check_eos(eos_id, vocab_size):
     vocab_size: V.
 
   Raises:
-    ValueError: if it is not in the vocabulary.
+    ValueError: if it is not an integer, or not in the vocabulary.
   """
-  if isinstance(eos_id, numbers.Integral) and not 0 <= eos_id < vocab_size:
+  if eos_id is None or isinstance(eos_id, jax.core.Tracer):
+    return
+  whole = jnp.ndim(eos_id) == 0 and jnp.issubdtype(
+      jnp.result_type(eos_id), jnp.integer)
+  if not whole or not 0 <= eos_id < vocab_size:
     raise ValueError(f"eos_id={eos_id}: 0 to {vocab_size - 1}, the target's "
                      "vocabulary, or None is needed.")
 

@@ -70,6 +70,7 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
   prompts, prompt_lengths = (
       x.astype(jnp.int32) for x in (prompts, prompt_lengths))
   batch, vocab_size = len(prompts), target.vocab_size
+  keys = _row_keys(key, batch)
   warp = sampling_lib.warp(sampling, batch, vocab_size)
   checks.check_temperature(method, warp.greedy, sampling.temperature)
   draft_warp = sampling_lib.untempered(warp) if warp.greedy else (
@@ -84,10 +85,9 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
       decoder, target, draft, reward, max_new_tokens,
       (fill(target, target_params),
        fill(draft, draft_params) if decoder.drafts else None),
-      _row_keys(key, batch), prompts, prompt_lengths, target_params,
-      draft_params, warp, draft_warp,
-      jnp.int32(NONE if eos_id is None else eos_id), reward_params,
-      jax.tree.map(jnp.asarray, constraints))
+      keys, prompts, prompt_lengths, target_params, draft_params, warp,
+      draft_warp, jnp.int32(NONE if eos_id is None else eos_id),
+      reward_params, jax.tree.map(jnp.asarray, constraints))
   return generation
 
 

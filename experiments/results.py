@@ -23,7 +23,7 @@ RUN, RESULTS = "run.json", "results.jsonl"
 _PACKAGES = ("decoding_jax", "flax", "jax", "jaxlib", "numpy")
 
 
-def open_workdir(workdir, settings, free=()):
+def open_workdir(workdir, settings, free=(), flag="--workdir"):
   """Makes or reopens a folder of results, and writes its `run.json`.
 
   Args:
@@ -31,6 +31,7 @@ def open_workdir(workdir, settings, free=()):
     settings: all that results depend on, as JSON values.
     free: fields that may change from start to start, since they only choose
       which results are computed.
+    flag: what the user chooses the folder with.
 
   Returns:
     The folder as a Path.
@@ -50,7 +51,7 @@ def open_workdir(workdir, settings, free=()):
     name, before, now = found
     raise launch.UserError(
         f"'{workdir}' has results of {name}={before!r}, not of {now!r}: choose "
-        "another --workdir, or the same settings.")
+        f"another {flag}, or the same settings.")
   record["settings"] = settings
   record["starts"].append(environment())
   partial = path.with_suffix(".partial")

@@ -54,7 +54,7 @@ def train(config) -> dict:
     training_run.check(config)
     run = training_run.prepare(config)
   settings = json.loads(config.to_json())
-  results.open_workdir(config.workdir, settings, _FREE)
+  results.open_workdir(config.workdir, settings, _FREE, "--config.workdir")
   evaluate = training_run.evaluator(run)
   state = _train(config, run, evaluate)
   metadata = {

@@ -121,7 +121,7 @@ def test_all_positions_may_be_used():
   checks.check_budget(3, 500, UNTOUCHED._replace(max_length=0), None)
 
 
-@pytest.mark.parametrize("eos_id", [-1, 4])
+@pytest.mark.parametrize("eos_id", [-1, 4, 1.0, True, [1]])
 def test_eos_is_a_token(eos_id):
   refused([f"eos_id={eos_id}", "0 to 3"], eos_id=eos_id)
 

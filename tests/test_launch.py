@@ -144,6 +144,8 @@ def test_workdir_of_other_settings_is_refused(tmp_path):
   before = (tmp_path / results.RUN).read_text()
   with pytest.raises(launch.UserError, match=r"a\.c=2, not of 5"):
     results.open_workdir(tmp_path, {"a": {"b": 1, "c": 5}, "z": 4})
+  with pytest.raises(launch.UserError, match="another --config.workdir"):
+    results.open_workdir(tmp_path, {"z": 4}, flag="--config.workdir")
   assert (tmp_path / results.RUN).read_text() == before
 
 
