@@ -204,6 +204,9 @@ def load_pair(target, draft):
     eos_id = tokenizers.eos_id(encoders[0], target)
     lms, params = zip(*[checkpoints.load(folder) for folder in (target, draft)])
     lms = vocabulary.align(*lms, tokenizers.size(encoders[0]))
+    if eos_id is not None and not 0 <= eos_id < lms[0].vocab_size:
+      raise UserError(f"'{target}': eos_token_id={eos_id}: 0 to "
+                      f"{lms[0].vocab_size - 1} is allowed.")
   sizes = [transformer.num_params(tree) for tree in params]
   return ModelPair(lms[0], params[0], lms[1], params[1], encoders[0],
                    sizes[1] / sizes[0], eos_id)

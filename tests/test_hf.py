@@ -260,6 +260,10 @@ def test_a_pair_of_folders(tmp_path):
       torch.tensor(TOKENS[:, :PROMPT], dtype=torch.long), do_sample=False,
       max_new_tokens=NEW, attention_mask=torch.ones(2, PROMPT))
   np.testing.assert_array_equal(out.tokens, expected.numpy())
+  (tmp_path / "target" / "generation_config.json").write_text(
+      '{"eos_token_id": 29}')
+  with pytest.raises(launch.UserError, match="eos_token_id=29: 0 to 28"):
+    launch.load_pair(tmp_path / "target", tmp_path / "draft")
 
 
 def test_a_pair_of_different_tokenizers_is_refused(tmp_path):
