@@ -113,7 +113,8 @@ def _harmless_reward():
   return dict(
       preset="harmless-reward", tokenizer="runs/harmless-reward/tokenizer",
       corpus="data/harmless", preferences="hh_harmless_base_test.jsonl.gz",
-      workdir="runs/harmless-reward", export="models/pretrained/harmless-reward",
+      workdir="runs/harmless-reward",
+      export="models/pretrained/harmless-reward",
       windows=(64, 128, 256), batch_tokens=2048, steps=250, warmup_steps=40,
       learning_rate=1e-3, eval_every=50, eval_windows=10**6)
 
