@@ -47,12 +47,13 @@ def _step(pair: Pair, context: Context, state: DecodeState) -> DecodeState:
       lambda *row: verify.walk(row[0], pair.verifier, layout, *row[1:]))(
           verify_keys, tree, logits, context.warp)
   tokens = _path_tokens(tree, verdict)
+  slots = cache_lib.await_logits(verdict.path, logits)
   logits = jnp.take_along_axis(logits, verdict.path[:, :, None], axis=1)
   new, count = text.commit(state, tokens, text.log_probs(logits, tokens),
                            verdict.num_accepted + 1, context.eos_id)
   return new.replace(
-      target_cache=cache_lib.commit(state.target_cache, target_block,
-                                    verdict.path, count),
+      target_cache=cache_lib.commit(state.target_cache, target_block, slots,
+                                    count),
       draft_cache=commit_draft(state, draft_block, verdict.path, count),
       stats=_count(state, layout, verdict, count))
 
