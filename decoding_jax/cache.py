@@ -65,6 +65,23 @@ def commit(cache: types.Cache, block: types.Block, slots,
       cache.length + count)
 
 
+def await_logits(slots, logits):
+  """The slots, but not before the logits are known.
+
+  A commit that does not depend on a forward may be made before it: the forward
+  then reads from a copy of the whole cache, made for the purpose.
+
+  Args:
+    slots: `[B, K]` int32, what will be committed.
+    logits: `[B, T, V]`, of the forward that reads the cache.
+
+  Returns:
+    `[B, K]` int32, the slots.
+  """
+  # No compiler may take it for granted that there is no NaN.
+  return slots + jnp.isnan(logits[:, -1, :1]).astype(jnp.int32)
+
+
 def capacity(cache: types.Cache) -> int | None:
   """S; None if the model keeps nothing."""
   return cache.keys[0].shape[_KEY_SLOTS] if cache.keys else None

@@ -91,8 +91,9 @@ def extend(model: LanguageModel, params: Params, cache: Cache, tokens, count):
       params, tokens, cache.length[:, None] + order, cache,
       cache_lib.init_block(cache, tokens.shape[1]), 0,
       order[:, :, None] >= order[:, None])
-  return logits.astype(jnp.float32), cache_lib.commit(cache, block, order,
-                                                      count)
+  cache = cache_lib.commit(cache, block,
+                           cache_lib.await_logits(order, logits), count)
+  return logits.astype(jnp.float32), cache
 
 
 def roll_out(context: Context, roller, firsts, room, steps: int) -> RollOut:

@@ -47,18 +47,14 @@ def _step(pair: Pair, context: Context, state: DecodeState) -> DecodeState:
       lambda *row: verify.walk(row[0], pair.verifier, layout, *row[1:]))(
           verify_keys, tree, logits, context.warp)
   tokens = _path_tokens(tree, verdict)
-  count, done = text.cut(state, tokens, verdict.num_accepted + 1,
-                         context.eos_id)
+  slots = cache_lib.await_logits(verdict.path, logits)
   logits = jnp.take_along_axis(logits, verdict.path[:, :, None], axis=1)
-  return state.replace(
-      step=state.step + 1,
-      tokens=text.append(state.tokens, state.length, tokens, count),
-      log_probs=text.append(state.log_probs, state.length,
-                            text.log_probs(logits, tokens), count),
-      length=state.length + count, done=done,
-      target_cache=cache_lib.commit(state.target_cache, target_block,
-                                    verdict.path, count),
-      draft_cache=_commit_draft(state, draft_block, verdict.path, count),
+  new, count = text.commit(state, tokens, text.log_probs(logits, tokens),
+                           verdict.num_accepted + 1, context.eos_id)
+  return new.replace(
+      target_cache=cache_lib.commit(state.target_cache, target_block, slots,
+                                    count),
+      draft_cache=commit_draft(state, draft_block, verdict.path, count),
       stats=_count(state, layout, verdict, count))
 
 
@@ -89,11 +85,21 @@ def _path_tokens(tree: DraftTree, verdict: Verdict):
                    verdict.token[:, None], jnp.roll(accepted, -1, axis=1))
 
 
-def _commit_draft(state: DecodeState, block, path, count):
+def commit_draft(state: DecodeState, block, path, count):
   """Commits the late token, if there is one, the root, and inner nodes.
 
   Nodes of the last level are not in the block: where one is accepted, the
   draft cache falls one token behind, which the next root level makes good.
+
+  Args:
+    state: before anything is committed.
+    block: of `draft.grow`, or None for a tree of a root.
+    path: `[B, D + 1]` int32, nodes from the root on.
+    count: `[B]` int32, how many of them count.
+
+  Returns:
+    The draft cache; all of the path is in it, what does not count behind its
+    length.
   """
   if block is None:
     return None

@@ -46,6 +46,27 @@ def append(buffer, length, values, count):
   return buffer.at[rows, columns].set(values, mode="drop")
 
 
+def commit(state: DecodeState, tokens, log_probs, count, eos_id):
+  """Commits new tokens to the text, cut at its end and that of the budget.
+
+  Args:
+    state: what was committed so far.
+    tokens: `[B, T]` int32, what would follow.
+    log_probs: `[B, T]` float32, the target's own.
+    count: `[B]` int32, how many of them.
+    eos_id: `[]` int32.
+
+  Returns:
+    The state, its caches, counts and carry as they were; and how many tokens
+    were committed, `[B]` int32.
+  """
+  count, done = cut(state, tokens, count, eos_id)
+  return state.replace(
+      step=state.step + 1, length=state.length + count, done=done,
+      tokens=append(state.tokens, state.length, tokens, count),
+      log_probs=append(state.log_probs, state.length, log_probs, count)), count
+
+
 def log_probs(logits, tokens):
   """A model's own log-probabilities: temperature 1, nothing cut off.
 

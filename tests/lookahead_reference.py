@@ -34,6 +34,8 @@ class Gates(NamedTuple):
   test: Callable
   low: str = "target_rollout"
   commit: str = "prefix"
+  width: int = 1
+  slack: float = 0.0
 
 
 def ended(row, text):
@@ -72,23 +74,70 @@ def cdlh(row, look):
   return text[len(row.prompt):]
 
 
+def takes(row, slack, text, token):
+  """Whether the target takes a token."""
+  logits = row.target(text)
+  return token == int(np.argmax(logits)) or (
+      logits[token] > max(logits) - slack)
+
+
+def drafted_chain(row, look, slack, text):
+  """Texts with V and with the whole draft, and how many tokens that has."""
+  whole = follow(row, row.draft, text, look.n)
+  same = len(text)
+  while same < len(whole) and takes(row, slack, whole[:same], whole[same]):
+    same += 1
+  return whole[:same], whole, len(whole) - len(text)
+
+
+def log_softmax(logits):
+  logits = np.asarray(logits, np.float64)
+  peak = logits.max()
+  return logits - peak - np.log(np.exp(logits - peak).sum())
+
+
+def drafted_tree(row, look, slack, width, text):
+  """As `drafted_chain`; there is no whole draft."""
+  beams, verified = [(0.0, text)], [text]
+  for _ in range(look.n):
+    beams = sorted(
+        ((score + x, path + [token]) for score, path in beams
+         for token, x in enumerate(log_softmax(row.draft(path)))),
+        key=lambda beam: -beam[0])[:width]
+    verified += [
+        path for score, path in beams if score > -np.inf and
+        path[:-1] in verified and not (
+            path[:-1] != text and ended(row, path[:-1])) and
+        takes(row, slack, path[:-1], path[-1])]
+  longest = [path for path in verified
+             if not any(other[:-1] == path for other in verified)]
+  best = max(longest, key=lambda path: (
+      row.value(path), len(path),
+      sum(log_softmax(row.target(path[:i]))[path[i]]
+          for i in range(len(text), len(path)))))
+  room = len(row.prompt) + row.new - len(text)
+  stopped = best != text and best[-1] == row.eos
+  return best, None, len(best) - len(text) if stopped else min(look.n, room)
+
+
 def cdsl(row, look, gates):
   """The text, and for each iteration its state and the tokens it committed."""
   text, log = list(row.prompt), []
   while not ended(row, text):
     start = len(text)
-    drafted = follow(row, row.draft, text, look.n)
-    same = start
-    while same < len(drafted) and (
-        int(np.argmax(row.target(drafted[:same]))) == drafted[same]):
-      same += 1
-    if (same - start) / (len(drafted) - start) >= gates.tau:
-      taken = drafted if gates.commit == "full" else drafted[:same]
+    if gates.width > 1:
+      agreed, whole, size = drafted_tree(row, look, gates.slack, gates.width,
+                                         text)
+    else:
+      agreed, whole, size = drafted_chain(row, look, gates.slack, text)
+    same = len(agreed) - start
+    if same / size >= gates.tau:
+      taken = whole if gates.commit == "full" else agreed
       passed = gates.test(row.value(text), row.value(taken))
       state = 0 if passed else 1
       after = follow(row, row.target, taken, 1)
     else:
-      after = follow(row, row.target, drafted[:same], look.n + 1 - same + start)
+      after = follow(row, row.target, agreed, look.n + 1 - same)
       passed = gates.low == "target_rollout" and (
           gates.test(row.value(text), row.value(after)))
       state = 2 if passed else 3

@@ -1,6 +1,8 @@
-"""What the compiler makes of CDLH and CDSL."""
+"""What the compiler makes of the caches, first of all of CDLH and CDSL."""
 
+import functools
 import importlib
+import re
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +10,7 @@ import pytest
 
 import decoding_jax as dj
 import models_for_tests as tiny
-from decoding_jax import sampling
+from decoding_jax import cache as cache_lib, sampling, speculation
 from models import transformer
 
 generate = importlib.import_module("decoding_jax.generate")
@@ -26,34 +28,38 @@ def cache_bytes():
   return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(cache))
 
 
-def temporaries(method, model):
-  """Bytes that a generation needs beside arguments and results."""
+@functools.lru_cache(maxsize=None)
+def compiled(decoder, model):
+  """The optimised program of a generation."""
   params = jax.eval_shape(lambda: transformer.init(jax.random.key(0), CONFIG))
-  caches = jax.eval_shape(lambda: (model.init_cache(ROWS, SLOTS),) * 2)
+  cache = jax.eval_shape(lambda: model.init_cache(ROWS, SLOTS))
   keys = jax.random.split(jax.random.key(0), ROWS)
   warp = sampling.warp(dj.Sampling(0), ROWS, CONFIG.vocab_size)
-  lengths = jnp.full(ROWS, 5)
   return generate._generate.lower(
-      method.greedy, model, model, tiny.table_reward(), 8, caches, keys,
-      jnp.zeros((ROWS, 5), jnp.int32), lengths, params, params, warp,
+      decoder, model, model, tiny.table_reward(), 8,
+      (cache, cache if decoder.drafts else None), keys,
+      jnp.zeros((ROWS, 5), jnp.int32), jnp.full(ROWS, 5), params, params, warp,
       sampling.untempered(warp), jnp.int32(0), 1.0,
-      jnp.zeros((ROWS, tiny.STATES))
-  ).compile().memory_analysis().temp_size_in_bytes
+      jnp.zeros((ROWS, tiny.STATES))).compile()
 
 
 METHODS = [lambda k: dj.methods.cdlh(k, 3), lambda k: dj.methods.cdsl(3, k)]
 
 
 def growth(make, model):
-  """Bytes that more candidates than one need."""
-  return temporaries(make(CANDIDATES), model) - temporaries(make(1), model)
+  """Bytes of memory that more candidates than one need."""
+  many, one = (
+      compiled(make(k).greedy, model).memory_analysis().temp_size_in_bytes
+      for k in (CANDIDATES, 1))
+  return many - one
 
 
 @pytest.mark.parametrize("make", METHODS, ids=["cdlh", "cdsl"])
 def test_candidates_share_the_prefix(make):
-  """No cache is copied for a candidate."""
+  """There is no cache for each candidate."""
   found = growth(make, transformer.language_model(CONFIG))
-  assert found < cache_bytes() / 10
+  # What grows are the scores of attention.
+  assert found < cache_bytes() / 2
 
 
 def test_control_copied_caches_are_seen():
@@ -71,3 +77,30 @@ def test_control_copied_caches_are_seen():
 
   found = growth(METHODS[0], model._replace(forward=forward))
   assert found > (CANDIDATES - 1) * cache_bytes() / 2
+
+
+def copies(program):
+  """Lines of a program in which keys or values of a cache are copied."""
+  sizes = f"64,{SLOTS}|{SLOTS},64"
+  return [line for line in program.as_text().splitlines()
+          if re.search(rf"= f32\[{ROWS},1,({sizes})\]\S* copy\(", line)]
+
+
+PLAIN = dj.methods.autoregressive().greedy
+
+
+@pytest.mark.parametrize("decoder", [
+    METHODS[0](CANDIDATES).greedy, METHODS[1](CANDIDATES).greedy,
+    speculation.decoder(PLAIN)], ids=["cdlh", "cdsl", "autoregressive"])
+def test_caches_are_written_where_they_lie(decoder):
+  """In a step none is copied: all of it is read before it is written."""
+  program = compiled(decoder, transformer.language_model(CONFIG))
+  assert f"{ROWS},1,64,{SLOTS}" in program.as_text()
+  assert not copies(program)
+
+
+def test_control_a_commit_that_does_not_wait_is_a_copy(monkeypatch):
+  monkeypatch.setattr(cache_lib, "await_logits", lambda slots, logits: slots)
+  # A new function, so that no program compiled with this is used elsewhere.
+  decoder = speculation.decoder.__wrapped__(PLAIN)
+  assert copies(compiled(decoder, transformer.language_model(CONFIG)))

@@ -4,8 +4,7 @@ import functools
 
 import jax.numpy as jnp
 
-from decoding_jax import lookahead as look, rewards, text
-from decoding_jax import rollout as rollout_lib
+from decoding_jax import candidates, rewards, rollout as rollout_lib, text
 from decoding_jax.types import Context, DecodeState, Decoder, Method, Stats
 
 
@@ -34,16 +33,17 @@ def make(num_candidates: int, lookahead: int, weight: int = 1,
   Raises:
     ValueError: for a value that is not allowed.
   """
-  return _make(look.search(num_candidates, lookahead, weight, reward_weight,
-                           rollout))
+  return _make(candidates.make_options(num_candidates, lookahead, weight,
+                                       reward_weight, rollout))
 
 
 @functools.lru_cache(maxsize=None)
 def _make(search):
-  return Method(f"cdlh({look.describe(search)})", sampled=None, greedy=Decoder(
-      functools.partial(_init, search), functools.partial(_step, search),
-      reach=1, siblings=search.num_candidates, drafts=search.roller.drafts,
-      rewards=True))
+  return Method(
+      f"cdlh({candidates.describe(search)})", sampled=None, greedy=Decoder(
+          functools.partial(_init, search), functools.partial(_step, search),
+          reach=1, siblings=search.num_candidates, drafts=search.roller.drafts,
+          rewards=True))
 
 
 def _init(search, context: Context, state: DecodeState) -> DecodeState:
@@ -70,19 +70,15 @@ def _step(search, context: Context, state: DecodeState) -> DecodeState:
   runs, stats = (~state.done).astype(jnp.int32), state.stats
   logits, reward = state.carry
   roller = search.roller.pick(context, state.target_cache, state.draft_cache)
-  choice = look.choose(context, search, roller, logits, reward,
-                       runs * (state.limit - state.length))
-  token, log_prob = choice.token[:, None], text.log_probs(logits, choice.token)
-  count, done = text.cut(state, token, runs, context.eos_id)
-  state, logits, calls = look.keep(context, search, state.replace(done=done),
-                                   choice, count)
+  choice = candidates.choose(context, search, roller, logits, reward,
+                             runs * (state.limit - state.length))
+  token = choice.token[:, None]
+  state, count = text.commit(state, token, text.log_probs(logits[:, None],
+                                                          token),
+                             runs, context.eos_id)
+  state, logits, calls = candidates.keep(context, search, state, choice, count)
   rolled = choice.paths.calls
   return state.replace(
-      step=state.step + 1,
-      tokens=text.append(state.tokens, state.length, token, count),
-      log_probs=text.append(state.log_probs, state.length, log_prob[:, None],
-                            count),
-      length=state.length + count,
       carry=(logits, rewards.advance(context, reward, token,
                                      count[:, None] > 0)),
       stats=stats.replace(

@@ -4,7 +4,8 @@ import functools
 
 import jax.numpy as jnp
 
-from decoding_jax import lookahead as look, rewards, text
+from decoding_jax import candidates, gates as gates_lib
+from decoding_jax import lookahead as lookahead_lib, rewards, text
 from decoding_jax.types import Context, DecodeState, Decoder, Method, Stats
 
 
@@ -12,7 +13,8 @@ def make(lookahead: int, num_candidates: int, weight: int = 1,
          reward_weight: float = 1.0, acceptance_threshold: float = 0.5,
          low_acceptance: str = "target_rollout",
          reward_test: str = "progress", reward_threshold: float | None = None,
-         commit: str = "prefix", rollout: str = "target") -> Method:
+         commit: str = "prefix", rollout: str = "target", width: int = 1,
+         tree: str = "rsd_s", slack: float = 0.0) -> Method:
   """Drafted lookaheads, gated by acceptance and reward; temperature 0 only.
 
   An iteration drafts n tokens, of which the target would have taken the first
@@ -39,6 +41,13 @@ def make(lookahead: int, num_candidates: int, weight: int = 1,
     commit: "prefix"; or "full", by which V is all that was drafted where a is
       high, and the text no longer what the target would have said.
     rollout: "target" or "draft".
+    width: 1 for a chain; else a tree of so many tokens a level is drafted, and
+      V is the verified path of the greatest reward; of equal ones the longest,
+      then the most probable.
+    tree: "rsd_s", by beam search; or "rsd_c", the `width` most probable first
+      tokens and a chain behind each, the chain of width 1 among them.
+    slack: the target takes a drafted token that is its most probable one, or
+      less than so many nats below it. Without slack it verifies one path.
 
   Returns:
     The method; its `stats.extra` has `states [B, 4]`, the iterations that
@@ -47,21 +56,29 @@ def make(lookahead: int, num_candidates: int, weight: int = 1,
   Raises:
     ValueError: for a value that is not allowed.
   """
-  return _make(look.search(num_candidates, lookahead, weight, reward_weight,
-                           rollout),
-               look.gates(lookahead, acceptance_threshold, low_acceptance,
-                          reward_test, reward_threshold, commit))
+  return _make(
+      candidates.make_options(num_candidates, lookahead, weight, reward_weight,
+                              rollout),
+      gates_lib.make_gates(lookahead, width, tree, slack,
+                           acceptance_threshold, low_acceptance, reward_test,
+                           reward_threshold, commit))
 
 
 @functools.lru_cache(maxsize=None)
 def _make(search, gates):
-  # Two lookaheads are written: the drafted one, and what the target goes on.
+  if gates.width > 1:
+    look = functools.partial(
+        lookahead_lib.tree, gates.drafter(gates.width, search.steps))
+  else:
+    look = functools.partial(lookahead_lib.chain, search.steps)
+  look = functools.partial(look, gates.slack, gates.late)
   return Method(
-      f"cdsl({look.describe(search)}, {gates.name})", sampled=None,
+      f"cdsl({candidates.describe(search)}, {gates.name})", sampled=None,
+      # Two lookaheads are written: the draft's, and what the target goes on.
       greedy=Decoder(functools.partial(_init, search),
-                     functools.partial(_step, search, gates),
-                     reach=2 * search.steps + 1,
-                     siblings=search.num_candidates, drafts=True, rewards=True))
+                     functools.partial(_step, search, gates, look),
+                     reach=2 * search.steps + 1, drafts=True, rewards=True,
+                     siblings=max(gates.width, search.num_candidates)))
 
 
 def _init(search, context: Context, state: DecodeState) -> DecodeState:
@@ -71,51 +88,33 @@ def _init(search, context: Context, state: DecodeState) -> DecodeState:
   return state.replace(
       carry=(reward, rewards.value(context, reward)),
       stats=Stats(none, none, none, none, counts(search.steps + 1),
-                  {"states": counts(4), "reward_calls": none}))
+                  {"states": counts(gates_lib.STATES), "reward_calls": none}))
 
 
-def _step(search, gates, context: Context, state: DecodeState) -> DecodeState:
+def _step(search, gates, look, context: Context,
+          state: DecodeState) -> DecodeState:
   """Drafts, verifies, goes through the gates, and commits."""
   runs, (reward, value) = ~state.done, state.carry
   passes = functools.partial(gates.test, gates.threshold,
                              context.reward.maximum, value)
-  drafted = look.chain(search.steps, gates.late, context, state)
+  drafted = look(context, state, reward)
   taken = gates.taken(drafted.same, drafted.size)
   high = runs & (drafted.same >= jnp.array(gates.needed)[drafted.size])
   s1 = high & passes(rewards.worth(context, reward, drafted.tokens, taken))
   rest = gates.low(passes, context, state, drafted, runs & ~high, reward)
   searches = runs & ~(s1 | rest.passed)
-  token, rolled = look.search_where(searches, context, search, state, drafted,
-                                    reward)
-  tokens, log_probs, count, right = look.merge(state, drafted, taken, rest,
-                                               searches, token)
-  count, done = text.cut(state, tokens, count, context.eos_id)
+  token, rolled = gates_lib.search_where(searches, context, search, state,
+                                         drafted, rest, reward)
+  tokens, log_probs, count, right = gates_lib.merge(drafted, taken, rest,
+                                                    searches, token)
+  new, count = text.commit(state, tokens, log_probs, count, context.eos_id)
   reward = rewards.advance(context, reward, tokens,
                            jnp.arange(search.steps + 1) < count[:, None])
-  length = state.length + count
+  target_cache, draft_cache = gates_lib.settle(state, drafted, rest, right,
+                                               new.length)
   at = jnp.where(high, jnp.where(s1, 0, 1), jnp.where(rest.passed, 2, 3))
-  return state.replace(
-      step=state.step + 1, length=length, done=done,
-      tokens=text.append(state.tokens, state.length, tokens, count),
-      log_probs=text.append(state.log_probs, state.length, log_probs, count),
-      target_cache=rest.cache.replace(length=length - 1),
-      draft_cache=drafted.draft_cache.replace(length=jnp.minimum(
-          state.length + jnp.minimum(right, search.steps - 1), length - 1)),
+  return new.replace(
+      target_cache=target_cache, draft_cache=draft_cache,
       carry=(reward, rewards.value(context, reward)),
-      stats=_count(search, state.stats, runs, drafted, rest, at, rolled, count,
-                   high, searches))
-
-
-def _count(search, stats, runs, drafted, rest, at, rolled, count, high,
-           searches) -> Stats:
-  runs, rows = runs.astype(jnp.int32), runs[:, None]
-  by_target, by_draft = not search.roller.drafts, search.roller.drafts
-  hits = lambda size, x: rows & (jnp.arange(size) == x[:, None])
-  return Stats(
-      stats.target_calls + runs + rest.calls + by_target * rolled,
-      stats.draft_calls + runs * drafted.calls + by_draft * rolled,
-      stats.emitted + count, stats.nodes + runs * drafted.size,
-      stats.accepted_by_depth + hits(search.steps + 1, drafted.same),
-      {"states": stats.extra["states"] + hits(4, at),
-       "reward_calls": (stats.extra["reward_calls"] + high + rest.reward_calls +
-                        searches * search.num_candidates)})
+      stats=gates_lib.count(state.stats, search, drafted, rest, rolled, count,
+                            runs, at))
