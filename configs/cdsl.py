@@ -49,6 +49,8 @@ def get_config(presets="default"):
       target, draft: folders, or names of shipped models.
       examples: prompts; of CommonGen the first ones of dev.
       concepts: python alone: identifiers of an example, at most.
+      common: python alone: only the identifiers that most modules of the
+        training split have, so many of them; 0: any.
       prompt_length: python alone: tokens of a prompt.
       max_new_tokens: the budget.
       batch: examples decoded together; a batch is the unit of time.
@@ -64,6 +66,7 @@ def get_config(presets="default"):
       "draft": "python-draft",
       "examples": 64,
       "concepts": 3,
+      "common": 100,
       "prompt_length": 48,
       "max_new_tokens": 40,
       "batch": 1,

@@ -1,5 +1,7 @@
 """Prompts, and the words that their continuations must have."""
 
+import collections
+import functools
 import json
 import keyword
 import pathlib
@@ -56,8 +58,8 @@ def load(config, tokenizer) -> Task:
 def _python(config, tokenizer):
   """Held-out modules, and identifiers of what really follows.
 
-  The identifiers are the first ones of the continuation; prompts without any
-  are left out.
+  The identifiers are the first ones of the continuation that are common in the
+  modules trained on; prompts without any are left out.
   """
   sizes = (config.prompt_length, config.max_new_tokens)
   options = {"seed": config.seed, "root": config.corpus or None}
@@ -65,7 +67,10 @@ def _python(config, tokenizer):
   prompts = corpus.prompts(tokenizer, count, *sizes, **options)
   rests = corpus.references(tokenizer, count, *sizes, **options)
   references = [tokenizer.decode(rest) for rest in rests]
-  words = [_identifiers(text)[:config.concepts] for text in references]
+  known = _common(config.common, options["root"]) if config.common else None
+  words = [[word for word in _identifiers(text)
+            if known is None or word in known][:config.concepts]
+           for text in references]
   chosen = [i for i, found in enumerate(words) if found][:config.examples]
   if len(chosen) < config.examples:
     raise ValueError(
@@ -80,6 +85,15 @@ def _identifiers(text):
   """Identifiers in the order in which they first occur, keywords left out."""
   return [word for word in dict.fromkeys(_IDENTIFIER.findall(text))
           if not keyword.iskeyword(word)]
+
+
+@functools.lru_cache(maxsize=None)
+def _common(count, root):
+  """The identifiers that most modules of the training split have."""
+  modules = collections.Counter()
+  for _, text in corpus.modules(corpus.TRAIN, root):
+    modules.update(_identifiers(text))
+  return frozenset(word for word, _ in modules.most_common(count))
 
 
 def _commongen(config, tokenizer):

@@ -271,6 +271,6 @@ def test_control_temperatures_that_it_knows():
     (dict(reward=REWARD, constraints=[np.ones(2), np.ones((3, 2))]),
      ["constraints", "(3, 2)", "2 rows"]),
     (dict(reward=REWARD, constraints=1.0), ["constraints", "()", "2 rows"]),
-], ids=str)
+])
 def test_rewards(arguments, words):
   refused(words, **arguments)
