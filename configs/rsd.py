@@ -3,6 +3,8 @@
   python -m experiments.rsd --config=configs/rsd.py
   python -m experiments.rsd --config=configs/rsd.py:smoke
   python -m experiments.rsd --config=configs/rsd.py --config.prompts=128
+  python -m experiments.rsd --config=configs/rsd.py --config.task=humaneval \\
+      --config.data=HumanEval.jsonl.gz --workdir=runs/humaneval
 
 The two experiments of arXiv 2402.14160: a fixed draft length, and a fixed
 number of nodes that the target scores. SpecInfer, which the paper does not
@@ -10,6 +12,8 @@ list, has one tree a point.
 """
 
 import ml_collections
+
+from configs import tasks
 
 # Draft length -> (paths or beam) x length of SpecTr, SpecInfer and RSD-S, and
 # branching of RSD-C, of up to 30 nodes. Most are trees of a budget as well,
@@ -45,8 +49,21 @@ def get_config(preset="default"):
       lengths, budgets: which points of the two experiments to run.
       temperatures: 0 is greedy, and compiled apart from the others.
       top_p, top_k: cut of both laws; 1 and 0 cut nothing.
-      prompts: held-out prompts.
-      prompt_length, max_new_tokens: tokens.
+      task: "python", held-out source of the standard library; "text", any text
+        continued; or one of `tasks`.
+      data: file of the task; "hub:" and a name, or "", for the package
+        `datasets`. Of "python": folder of modules; "" for the library's.
+      tasks: what is known of tasks, see `configs/tasks.py`.
+      chat: whether prompts are written by the target's chat template.
+      system: what it is told first; "" for nothing.
+      prompts: how many, the first ones in an order drawn with the seed.
+      prompt_length: tokens of a prompt of "python" and "text".
+      longest_prompt: most tokens of a prompt of other tasks; 0: as many as the
+        models have positions for.
+      too_long: what becomes of longer ones: "leave_out", or the side, "left" or
+        "right", where their tokens are dropped. The summary counts them.
+      buckets: most lengths to which prompts are padded; each is compiled.
+      max_new_tokens: the budget.
       batch: rows decoded together; one batch is the unit of time.
       seed: of prompts and tokens.
       compilation_cache: whether compiled programs are kept in the workdir, for
@@ -65,8 +82,16 @@ def get_config(preset="default"):
       "temperatures": (0.3, 1.0),
       "top_p": 1.0,
       "top_k": 0,
+      "task": "python",
+      "data": "",
+      "tasks": tasks.get_tasks(),
+      "chat": False,
+      "system": "",
       "prompts": 16,
       "prompt_length": 32,
+      "longest_prompt": 0,
+      "too_long": "leave_out",
+      "buckets": 4,
       "max_new_tokens": 48,
       "batch": 1,
       "seed": 0,
@@ -77,6 +102,29 @@ def get_config(preset="default"):
       },
   })
   config.update(_PRESETS[preset])
+  return config
+
+
+def of_published(presets, models, draft):
+  """The full comparison with a published target on a task.
+
+  Args:
+    presets: names of a model and a task, separated by a comma. A model with
+      "chat" in its name gets its prompts by its chat template.
+    models: dict from names to folders of targets.
+    draft: folder of the drafter.
+
+  Returns:
+    A ConfigDict as of `get_config`.
+  """
+  model, _, task = presets.partition(",")
+  for name, known in ((model, models), (task, tasks.get_tasks())):
+    if name not in known:
+      raise ValueError(f"presets {presets!r}: {name!r} is not one of "
+                       f"{', '.join(known)}; a model and a task are needed.")
+  config = get_config("full")
+  config.update(target=models[model], draft=draft, task=task,
+                chat="chat" in model, temperatures=(0.3, 1.0))
   return config
 
 

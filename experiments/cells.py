@@ -9,50 +9,57 @@ import numpy as np
 import decoding_jax as dj
 from decoding_jax import metrics
 from decoding_jax import tree
-from experiments import corpus
+from experiments import buckets
 from experiments import launch
 
 # Timings of the baseline in a cell, at most.
 REFERENCES = 6
 
 
-def make_batches(config, pair):
-  """Held-out prompts in batches of one size; the last repeats the first rows.
+def make_batches(config, prompts):
+  """Prompts in batches of a few widths; a width's last one repeats its first.
 
   The key of a row depends on the number of its prompt alone, so that its text
   does not depend on the batch.
 
   Args:
-    config: `prompts`, `prompt_length`, `max_new_tokens`, `batch` and `seed`.
-    pair: a `ModelPair`.
+    config: `batch`, `buckets` and `seed`.
+    prompts: tokens of each.
 
   Returns:
-    list of (keys `[B]`, prompts `[B, P]`, lengths `[B]`).
-
-  Raises:
-    UserError: if there are not that many prompts.
+    list of (keys `[B]`, prompts `[B, P]`, lengths `[B]`), those of one width
+    one after the other; and `[R]`, the row of each prompt in all of them.
   """
-  with launch.user_errors(ValueError, FileNotFoundError):
-    prompts = np.asarray(corpus.prompts(
-        pair.tokenizer, config.prompts, config.prompt_length,
-        config.max_new_tokens, config.seed), np.int32)
   key = jax.random.key(config.seed)
-  batches = []
-  for rows in row_numbers(config.prompts, config.batch):
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, rows)
-    lengths = np.full(len(rows), config.prompt_length, np.int32)
-    batches.append((keys, prompts[rows], lengths))
-  return batches
+  lengths = np.array([len(prompt) for prompt in prompts], np.int32)
+  batches, numbers = [], []
+  for width, members in buckets.members(lengths, config.buckets):
+    for places in row_numbers(len(members), config.batch):
+      rows = members[places]
+      keys = jax.vmap(jax.random.fold_in, (None, 0))(key, rows)
+      padded = np.zeros((len(rows), width), np.int32)
+      padded[np.arange(width) < lengths[rows, None]] = np.concatenate(
+          [prompts[row] for row in rows])
+      batches.append((keys, padded, lengths[rows]))
+      numbers.append(rows)
+  return batches, np.unique(np.concatenate(numbers), return_index=True)[1]
 
 
-def decoder(config, pair, method, temperature):
+def one_of_each_shape(batches):
+  """The first batch of each width, which is all there is to compile."""
+  found = {}
+  for batch in batches:
+    found.setdefault(batch[1].shape, batch)
+  return list(found.values())
+
+
+def decoder(config, pair, eos_id, method, temperature):
   """A function that decodes one batch of `make_batches`.
-
-  Rows do not end with their module, so that all outputs are equally long.
 
   Args:
     config: `max_new_tokens`, `top_p` and `top_k`.
     pair: a `ModelPair`.
+    eos_id: the token that ends a row; None: all outputs are equally long.
     method: what decodes.
     temperature: of the law that is kept.
 
@@ -65,7 +72,7 @@ def decoder(config, pair, method, temperature):
         keys, prompts, lengths, method=method, target=pair.target,
         target_params=pair.target_params, draft=pair.draft,
         draft_params=pair.draft_params, max_new_tokens=config.max_new_tokens,
-        sampling=sampling(config, temperature))
+        sampling=sampling(config, temperature), eos_id=eos_id)
 
   return decode
 
@@ -103,7 +110,7 @@ def groups(items, size):
   return [items[i:i + size] for i in range(0, len(items), size)]
 
 
-def warm_up(methods, temperatures, decoders, batch):
+def warm_up(methods, temperatures, decoders, batches):
   """Compiles several methods at a time, each on a core of its own.
 
   All temperatures but 0 are one program.
@@ -112,20 +119,22 @@ def warm_up(methods, temperatures, decoders, batch):
     methods: which to compile.
     temperatures: at which they will be run.
     decoders: `(method, temperature) -> (batch -> Generation)`.
-    batch: one of those that they will be run on.
+    batches: one of each shape that they will be run on.
 
   Returns:
-    dict from (method, whether greedy) to the seconds of the first call, which
-    are those of compilation but for one run.
+    dict from (method, whether greedy) to the seconds of the first calls, which
+    are those of compilation but for one run each.
   """
   programs = {(m, t == 0): decoders(m, t) for m in methods
               for t in temperatures}
   with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-    timings = pool.map(lambda f: launch.timed(f, batch), programs.values())
-    return {key: seconds for key, (_, seconds) in zip(programs, timings)}
+    seconds = pool.map(
+        lambda f: sum(launch.timed(f, batch)[1] for batch in batches),
+        programs.values())
+    return dict(zip(programs, seconds))
 
 
-def run(method, decode, baseline, batches, count):
+def run(method, decode, baseline, batches, rows, tokenizer=None):
   """Decodes all prompts, all programs being compiled already.
 
   Machines are noisy and drift: the baseline is timed in between, on a few
@@ -136,7 +145,8 @@ def run(method, decode, baseline, batches, count):
     decode: `batch -> Generation`.
     baseline: the same by autoregressive decoding.
     batches: of `make_batches`.
-    count: prompts in them, without those repeated at the end.
+    rows: `[R]`, of `make_batches` as well.
+    tokenizer: for texts, which are part of the record then.
 
   Returns:
     A record of counts and seconds, as JSON values: sums per prompt of
@@ -151,7 +161,7 @@ def run(method, decode, baseline, batches, count):
     timings.append(launch.timed(decode, batch))
   stats = [out.stats for out, _ in timings]
   stats = jax.tree.map(
-      lambda *parts: np.concatenate(parts)[:count].astype(int), *stats)
+      lambda *parts: np.concatenate(parts)[rows].astype(int), *stats)
   log_probs = [np.asarray(out.log_probs).sum(axis=1) for out, _ in timings]
   layout = method.sampled.drafter.layout
   return {
@@ -162,7 +172,7 @@ def run(method, decode, baseline, batches, count):
       "target_calls": stats.target_calls.tolist(),
       "draft_calls": stats.draft_calls.tolist(),
       "nodes": stats.nodes.tolist(),
-      "log_prob": _json(np.concatenate(log_probs)[:count]),
+      "log_prob": _json(np.concatenate(log_probs)[rows]),
       "accepted_by_depth": stats.accepted_by_depth.sum(0).tolist(),
       **{name: x.sum(0).tolist() for name, x in stats.extra.items()},
       "seconds": _json([seconds for _, seconds in timings]),
@@ -170,7 +180,20 @@ def run(method, decode, baseline, batches, count):
       "baseline_rate": metrics.token_rate(
           [int(out.stats.emitted.sum()) for out, _ in references],
           [seconds for _, seconds in references]),
+      **({} if tokenizer is None else
+         {"texts": _texts(batches, [out for out, _ in timings], rows,
+                          tokenizer)}),
   }
+
+
+def _texts(batches, outputs, rows, tokenizer):
+  """What was written behind each prompt; special tokens are left out."""
+  found = [
+      tokenizer.decode(tokens[start:end])
+      for (_, _, starts), out in zip(batches, outputs)
+      for tokens, start, end in zip(np.asarray(out.tokens), starts,
+                                    np.asarray(out.lengths))]
+  return [found[row] for row in rows]
 
 
 def figures(record, parameter_ratio, seed=0):

@@ -80,9 +80,8 @@ def prompts(tokenizer, count: int, length: int, reference_length: int = 0,
   Returns:
     `count` lists of `length` tokens; no passage comes twice.
   """
-  passages = _passages(tokenizer, count, length + reference_length, seed,
-                       modules(split, root))
-  return [passage[:length] for passage in passages]
+  return [passage[:length] for passage in passages(
+      tokenizer, count, length + reference_length, seed, _texts(split, root))]
 
 
 def references(tokenizer, count: int, length: int, reference_length: int,
@@ -93,26 +92,24 @@ def references(tokenizer, count: int, length: int, reference_length: int,
   Returns:
     `count` lists of `reference_length` tokens.
   """
-  passages = _passages(tokenizer, count, length + reference_length, seed,
-                       modules(split, root))
-  return [passage[length:] for passage in passages]
+  return [passage[length:] for passage in passages(
+      tokenizer, count, length + reference_length, seed, _texts(split, root))]
 
 
-def _paths(root):
-  """(dotted name, path) of every module under a folder, by name."""
-  found = []
-  for path in root.rglob("*.py"):
-    parts = path.relative_to(root).with_suffix("").parts
-    if not _LEFT_OUT.intersection(parts) and "-" not in "".join(parts):
-      if len(parts) > 1 and parts[-1] == "__init__":
-        parts = parts[:-1]
-      found.append((".".join(parts), path))
-  return sorted(found)
+def passages(tokenizer, count: int, length: int, seed: int,
+             texts: list[str]) -> list[list[int]]:
+  """Stretches of texts that start where a line starts, in an order drawn.
 
+  Args:
+    tokenizer: turns text into tokens.
+    count: passages to return; more of them extend fewer.
+    length: tokens of a passage.
+    seed: of the choice.
+    texts: where to take them from.
 
-def _passages(tokenizer, count, length, seed, named_texts):
-  """Lists of `length` tokens from random lines on, in a fixed order."""
-  texts = [text for _, text in named_texts]
+  Returns:
+    `count` lists of `length` tokens, all different.
+  """
   lines = [(i, start) for i, text in enumerate(texts)
            for start in _line_starts(text)]
   found = []
@@ -130,6 +127,22 @@ def _passages(tokenizer, count, length, seed, named_texts):
         f"count={count} prompts are asked for, but the corpus has only "
         f"{len(found)} different stretches of {length} tokens.")
   return found
+
+
+def _texts(split, root):
+  return [text for _, text in modules(split, root)]
+
+
+def _paths(root):
+  """(dotted name, path) of every module under a folder, by name."""
+  found = []
+  for path in root.rglob("*.py"):
+    parts = path.relative_to(root).with_suffix("").parts
+    if not _LEFT_OUT.intersection(parts) and "-" not in "".join(parts):
+      if len(parts) > 1 and parts[-1] == "__init__":
+        parts = parts[:-1]
+      found.append((".".join(parts), path))
+  return sorted(found)
 
 
 def _line_starts(text):

@@ -1,8 +1,14 @@
-"""What is said of generated texts, one figure an example."""
+"""What is said of generated texts, one figure an example or one of all."""
+
+import functools
 
 import numpy as np
 from rouge_score import rouge_scorer
 import sacrebleu
+
+from decoding_jax import metrics
+
+_RESAMPLES = 1000
 
 
 def bleu(texts, references):
@@ -13,8 +19,17 @@ def bleu(texts, references):
 
 def rouge_l(texts, references):
   """`[R]`, F-measure of the longest common subsequence, in 0..100."""
-  scorer = rouge_scorer.RougeScorer(["rougeL"], use_stemmer=True)
-  return np.array([100 * scorer.score(reference, text)["rougeL"].fmeasure
+  return _rouge("rougeL", texts, references)
+
+
+def rouge_2(texts, references):
+  """`[R]`, F-measure of the pairs of words, in 0..100."""
+  return _rouge("rouge2", texts, references)
+
+
+def _rouge(name, texts, references):
+  scorer = rouge_scorer.RougeScorer([name], use_stemmer=True)
+  return np.array([100 * scorer.score(reference, text)[name].fmeasure
                    for text, reference in zip(texts, references)])
 
 
@@ -26,3 +41,53 @@ def distinct_2(texts):
     found = list(zip(words, words[1:]))
     shares.append(len(set(found)) / len(found) if found else 1.0)
   return np.array(shares)
+
+
+def corpus_bleu(texts, references, seed=0):
+  """BLEU of all texts together, as `sacrebleu.corpus_bleu`, and its interval.
+
+  Args:
+    texts: R texts.
+    references: one a text.
+    seed: of the bootstrap.
+
+  Returns:
+    [figure, low, high] in 0..100: 95 % of resamples of the texts are between;
+    None for both with a single text.
+  """
+  scores = [sacrebleu.sentence_bleu(text, [reference])
+            for text, reference in zip(texts, references, strict=True)]
+  # What a corpus adds up: matches and n-grams by order, and both lengths.
+  counts = np.array([[*s.counts, *s.totals, s.sys_len, s.ref_len]
+                     for s in scores])
+  figure = _bleu_of(counts.sum(axis=0))
+  if len(counts) < 2:
+    return [round(figure, 6), None, None]
+  rng = np.random.default_rng(seed)
+  drawn = [_bleu_of(counts[rng.integers(len(counts), size=len(counts))].sum(0))
+           for _ in range(_RESAMPLES)]
+  return [round(float(x), 6)
+          for x in (figure, *np.quantile(drawn, (0.025, 0.975)))]
+
+
+def _bleu_of(counts):
+  *grams, length, reference_length = counts.tolist()
+  matches, totals = grams[:len(grams) // 2], grams[len(grams) // 2:]
+  return sacrebleu.BLEU.compute_bleu(
+      matches, totals, length, reference_length, smooth_method="exp").score
+
+
+def _mean(scores_of, texts, references, seed=0):
+  """The mean of a figure an example with its interval, as `corpus_bleu`."""
+  scores = scores_of(texts, references)
+  ones = np.ones(len(scores))
+  value = round(float(scores.mean()), 6)
+  if len(scores) < 2:
+    return [value, None, None]
+  return [value, *(round(float(x), 6)
+                   for x in metrics.ratio_interval(scores, ones, seed))]
+
+
+# By name: `(texts, references, seed) -> [figure, low, high]`.
+CORPUS = {"bleu": corpus_bleu, "rouge_2": functools.partial(_mean, rouge_2),
+          "rouge_l": functools.partial(_mean, rouge_l)}

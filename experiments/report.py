@@ -9,6 +9,8 @@ TITLES = {"length": "Fixed draft length", "budget": "Fixed target budget"}
 POINTS = {"length": "draft length", "budget": "nodes scored a target call"}
 METRICS = {"block_efficiency": "block efficiency", "mbsu": "MBSU",
            "token_rate_ratio": "token rate x AR"}
+# Figures of the texts, which tasks with references have.
+QUALITY = {"bleu": "BLEU", "rouge_2": "ROUGE-2", "rouge_l": "ROUGE-L"}
 LABELS = {"speculative": "SD", "spectr": "SpecTr", "specinfer": "SpecInfer",
           "rsd_c": "RSD-C", "rsd_s": "RSD-S"}
 # Log-probabilities of a token that differ by less differ by rounding.
@@ -100,8 +102,8 @@ def sanity(rows_):
       f"{worst:+.1f} standard errors away ({limit:.1f} allowed).")
 
 
-def terminal(rows_):
-  """Tables of the best trees, as plain text."""
+def terminal(rows_, note=""):
+  """Tables of the best trees, and what is to be said of the prompts."""
   blocks = []
   tables = {metric: best(rows_, metric) for metric in METRICS}
   for experiment, temperature in tables["mbsu"]:
@@ -116,7 +118,7 @@ def terminal(rows_):
     head = (f"{TITLES[experiment]}, temperature {temperature:g}; best tree of "
             f"each method\ncolumns: {POINTS[experiment]}")
     blocks.append(f"{head}\n{plain_table(lines)}")
-  return "\n\n".join([*blocks, sanity(rows_)])
+  return "\n\n".join([*blocks, *filter(None, [note]), sanity(rows_)])
 
 
 def _figure(row, metric):
@@ -142,10 +144,18 @@ def markdown_table(lines):
   return "\n".join([text[0], "|---" * len(lines[0]) + "|", *text[1:]])
 
 
-def write(path, rows_):
-  """Writes the summary: the best trees, the sanity figure, all cells."""
+def write(path, rows_, note=""):
+  """Writes the summary: the best trees, the sanity figure, all cells.
+
+  Args:
+    path: file.
+    rows_: of `rows`.
+    note: what is to be said of the prompts.
+  """
   tables = {metric: best(rows_, metric) for metric in METRICS}
-  blocks = ["# Draft trees", _NOTE, sanity(rows_)]
+  blocks = ["# Draft trees", _NOTE, *filter(None, [note]), sanity(rows_)]
+  quality = [name for name in QUALITY if name in rows_[0]["metrics"]]
+  head = [*_HEAD, *(QUALITY[name] for name in quality)]
   for key in tables["mbsu"]:
     experiment, temperature = key
     blocks += [f"## {TITLES[experiment]}, temperature {temperature:g}",
@@ -154,7 +164,8 @@ def write(path, rows_):
     cells = {row["method"]: row for row in rows_
              if row["temperature"] == temperature}
     blocks += [f"## All trees, temperature {temperature:g}",
-               markdown_table([_HEAD, *map(_cell_line, cells.values())])]
+               markdown_table([head, *(_cell_line(row, quality)
+                                       for row in cells.values())])]
   path.write_text("\n\n".join(blocks) + "\n", encoding="utf-8")
 
 
@@ -174,14 +185,15 @@ def _best_table(experiment, trees):
   return markdown_table(lines)
 
 
-def _cell_line(row):
+def _cell_line(row, quality):
   figures = row["metrics"]
   return [row["method"], str(row["tree_nodes"]), str(row["depth"]),
           *(_range(figures[name]) for name in METRICS),
           f"{figures['token_rate'][0]:.0f}", _range(figures["log_prob"]),
           f"{row['deviation']:+.1f}", _shares(figures["acceptance_by_depth"]),
           _shares(figures["acceptance_by_rank"]),
-          f"{row['compile_seconds']:.1f}"]
+          f"{row['compile_seconds']:.1f}",
+          *(_range(figures[name]) for name in quality)]
 
 
 def _range(figure):

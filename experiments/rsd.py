@@ -1,6 +1,8 @@
 """Measures block efficiency, MBSU and token rate of every tree of a config.
 
   python -m experiments.rsd --config=configs/rsd.py
+  python -m experiments.rsd --config=configs/rsd.py --config.task=spec_bench \\
+      --config.data=question.jsonl --workdir=runs/spec_bench
 
 A method is compiled once and then run at all temperatures. Machines are noisy
 and drift: autoregressive decoding is timed again in the course of each cell,
@@ -22,6 +24,7 @@ from experiments import figures
 from experiments import launch
 from experiments import report
 from experiments import results
+from experiments import tasks
 
 # These only choose cells; a cell does not depend on the others.
 _FREE = ("methods", "lengths", "budgets", "temperatures", "trees",
@@ -32,21 +35,25 @@ def main():
   config = launch.config(CONFIG)
   methods, points = plan(config)
   pair = launch.load_pair(config.target, config.draft)
+  examples = tasks.load(config, pair)
+  width = max(map(len, examples.prompts))
   for method in methods:
     for temperature in config.temperatures:
-      launch.check(method, pair, config.prompt_length, config.max_new_tokens,
+      launch.check(method, pair, width, config.max_new_tokens,
                    cells.sampling(config, temperature))
-  batches = cells.make_batches(config, pair)
-  settings = {**json.loads(config.to_json()),
-              "models": launch.fingerprint(pair)}
+  settings = json.loads(config.to_json())
+  # Of the tasks the one that is run; what others are does not matter.
+  settings["tasks"] = settings["tasks"].get(config.task)
+  settings.update(models=launch.fingerprint(pair),
+                  examples=tasks.fingerprint(examples))
   workdir = results.open_workdir(WORKDIR.value, settings, _FREE)
   if config.compilation_cache:
     launch.cache_compilations(workdir / "compiled")
-  records = measure(config, pair, methods, batches, workdir / results.RESULTS)
+  records = measure(config, pair, methods, examples, workdir / results.RESULTS)
   rows = report.rows(records, points, config.temperatures)
-  report.write(workdir / "summary.md", rows)
+  report.write(workdir / "summary.md", rows, examples.note)
   figures.write(workdir, rows)
-  print(report.terminal(rows))
+  print(report.terminal(rows, examples.note))
   print(f"{workdir}: summary.md, {results.RESULTS}, {results.RUN}, *.png")
 
 
@@ -84,14 +91,14 @@ def plan(config):
   return list(methods.values()), points
 
 
-def measure(config, pair, methods, batches, path):
+def measure(config, pair, methods, examples, path):
   """Runs the cells that have no result yet.
 
   Args:
     config: see `configs/rsd.py`.
     pair: a `ModelPair`.
     methods: list of methods, the baseline first.
-    batches: of `cells.make_batches`.
+    examples: of `tasks.load`.
     path: where results are read from and appended to.
 
   Returns:
@@ -104,25 +111,29 @@ def measure(config, pair, methods, batches, path):
     for temperature in dict.fromkeys(config.temperatures):
       if (method.name, temperature) not in done:
         todo.setdefault(method, []).append(temperature)
-  decoders = functools.partial(cells.decoder, config, pair)
+  decoders = functools.partial(cells.decoder, config, pair, examples.eos_id)
+  batches, rows = cells.make_batches(config, examples.prompts)
+  shapes = cells.one_of_each_shape(batches)
+  tokenizer = pair.tokenizer if examples.metrics else None
   with tqdm.tqdm(total=sum(map(len, todo.values())), unit="cell",
                  dynamic_ncols=True) as bar:
-    seconds = cells.warm_up(methods[:1], config.temperatures, decoders,
-                            batches[0])
+    seconds = cells.warm_up(methods[:1], config.temperatures, decoders, shapes)
     for group in cells.groups(list(todo), os.cpu_count()):
       bar.set_description(f"compiling {', '.join(m.name for m in group)}")
       # A program's first call is the one that counts.
       seconds = {**cells.warm_up(group, config.temperatures, decoders,
-                                 batches[0]), **seconds}
+                                 shapes), **seconds}
       for method in group:
         for temperature in todo[method]:
           bar.set_description(f"{method.name} T={temperature:g}")
           record = cells.run(method, decoders(method, temperature),
-                             decoders(methods[0], temperature), batches,
-                             config.prompts)
+                             decoders(methods[0], temperature), batches, rows,
+                             tokenizer)
           record["temperature"] = temperature
           record["compile_seconds"] = seconds[method, temperature == 0]
-          record["metrics"] = cells.figures(record, pair.parameter_ratio)
+          record["metrics"] = {
+              **cells.figures(record, pair.parameter_ratio),
+              **tasks.score(examples, record.get("texts"), config.seed)}
           results.append(path, record)
           records.append(record)
           bar.update()

@@ -28,7 +28,7 @@ FLOORS = [
 # The packages above the library, and what of ours each of them may import.
 PACKAGES = {
     "models": {"decoding_jax.types", "models"},
-    "configs": set(),
+    "configs": {"configs"},
     "experiments": {"decoding_jax", "models", "experiments"},
 }
 # What the library needs of the world; it knows no flags, files or tokenizers.

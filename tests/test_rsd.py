@@ -17,6 +17,7 @@ from experiments import cells
 from experiments import corpus
 from experiments import launch
 from experiments import rsd
+from experiments import tasks
 from models import checkpoints
 from models import tokenizers
 from models import transformer
@@ -128,10 +129,14 @@ def test_rows_do_not_depend_on_the_batch(folders):
   pair = launch.load_pair(*folders)
   config = rsd_config.get_config()
   config.update(prompts=5, prompt_length=4, max_new_tokens=6)
+  examples = tasks.load(config, pair)
   config.batch = 5
-  [(keys, prompts, lengths)] = cells.make_batches(config, pair)
+  [(keys, prompts, lengths)], rows = cells.make_batches(config,
+                                                        examples.prompts)
+  assert rows.tolist() == [0, 1, 2, 3, 4]
   config.batch = 2
-  parts = cells.make_batches(config, pair)
+  parts, rows = cells.make_batches(config, examples.prompts)
+  assert rows.tolist() == [0, 1, 2, 3, 4]
   assert [len(p) for _, p, _ in parts] == [2, 2, 2]
   assert lengths.tolist() == [4] * 5
   joined = np.concatenate([p for _, p, _ in parts])
@@ -142,12 +147,12 @@ def test_rows_do_not_depend_on_the_batch(folders):
 
 
 def test_too_few_held_out_prompts_are_a_user_error(folders, monkeypatch):
-  def prompts(*_):
+  def prompts(*_, **__):
     raise ValueError("only 7 lines")
 
   monkeypatch.setattr(corpus, "prompts", prompts)
   with pytest.raises(launch.UserError, match="only 7 lines"):
-    cells.make_batches(rsd_config.get_config(), launch.load_pair(*folders))
+    tasks.load(rsd_config.get_config(), launch.load_pair(*folders))
 
 
 def test_plan_runs_a_tree_of_two_experiments_once():

@@ -1,0 +1,131 @@
+"""Tasks with prompts of their own: fields, templates, one-shot examples.
+
+  python -m experiments.rsd --config=configs/rsd.py --config.task=humaneval \\
+      --config.data=HumanEval.jsonl.gz --workdir=runs/humaneval
+
+A task is a mapping with the fields
+
+  formats: by any name, how a record becomes a prompt. That one is taken whose
+    fields the first record has; if several fit, the one with the most fields.
+  ends: whether a row ends with the end of text.
+  stop: a text is scored up to here; "" for all of it. It ends no row.
+  metrics: of `experiments.quality.CORPUS`, for formats with answers.
+  dataset: path, name and split for the package `datasets`, which is asked if no
+    file is given; a task may have none.
+
+and a format is a mapping with
+
+  fields: by their names in the templates, where they are in a record: names and
+    numbers of items separated by dots, "" for a record that is a text.
+  template: of the prompt.
+  answer: of what follows, without which there are no references.
+  frames: for fields that may be empty: what stands around others.
+  shots: fields of examples that are solved in front of the prompt; for chat
+    models they are earlier turns.
+  between: stands behind an example.
+
+The templates and examples are the project's own, but for those that a data set
+has itself (HumanEval; MBPP's, of arXiv 2108.07732; Alpaca's instructions, which
+the prompts of some Dolly files have). A base model sees them as they are; with
+`--config.chat=True` they are the user's turn in the chat template of the
+target's tokenizer. Of conversations only the first turn is asked, since the
+second needs the answer to it.
+"""
+
+_ARTICLE = (
+    "The town council of Marlow has closed the old bridge over the river to "
+    "cars until the spring. Engineers found cracks in two of its pillars "
+    "during an inspection last week. Pedestrians and cyclists may still cross. "
+    "Repairs will cost about two million pounds, the council said, and buses "
+    "will take a detour of three miles.")
+_SUMMARY = ("A bridge has been closed to cars for months after cracks were "
+            "found in its pillars.")
+_ALPACA = ("Below is an instruction that describes a task. Write a response "
+           "that appropriately completes the request.\n\n"
+           "### Instruction:\n{instruction}\n\n{context}### Response:\n")
+_MBPP = ("You are an expert Python programmer, and here is your task: {text} "
+         "Your code should pass these tests:\n\n{tests}\n[BEGIN]\n")
+_TRANSLATION = {
+    "template": "German: {german}\nEnglish:", "answer": " {english}",
+    "between": "\n\n",
+    "shots": ({"german": "Der Zug nach Hamburg fährt heute zehn Minuten später "
+                         "ab.",
+               "english": "The train to Hamburg leaves ten minutes later "
+                          "today."},)}
+
+
+def get_tasks():
+  """dict from the name of a task to its mapping, see above."""
+  return {
+      "xsum": {
+          "formats": {"one_shot": {
+              "fields": {"document": "document", "summary": "summary"},
+              "template": "Article: {document}\nSummary in one sentence:",
+              "answer": " {summary}", "between": "\n\n",
+              "shots": ({"document": _ARTICLE, "summary": _SUMMARY},)}},
+          "ends": True, "stop": "\n", "metrics": ("rouge_2", "rouge_l"),
+          "dataset": _dataset("EdinburghNLP/xsum")},
+      "wmt18_de_en": {
+          "formats": {
+              "hub": {"fields": {"german": "translation.de",
+                                 "english": "translation.en"}, **_TRANSLATION},
+              "pairs": {"fields": {"german": "de", "english": "en"},
+                        **_TRANSLATION},
+              # A list of finished prompts, without references.
+              "prompts": {"fields": {"prompt": ""}, "template": "{prompt}"}},
+          "ends": True, "stop": "\n", "metrics": ("bleu",),
+          "dataset": _dataset("wmt/wmt18", "de-en")},
+      "dolly": {
+          "formats": {
+              "hub": {"fields": {"instruction": "instruction",
+                                 "context": "context", "response": "response"},
+                      "template": _ALPACA, "answer": "{response}",
+                      "frames": {"context": "### Input:\n{}\n\n"}},
+              "prompts": {"fields": {"prompt": "prompt", "answer": "answer"},
+                          "template": "{prompt}\n", "answer": "{answer}"}},
+          "ends": True, "stop": "", "metrics": ("rouge_2", "rouge_l"),
+          "dataset": _dataset("databricks/databricks-dolly-15k", "", "train")},
+      "spec_bench": {
+          "formats": {"turns": {"fields": {"turn": "turns.0"},
+                                "template": "{turn}\n"}},
+          "ends": True, "stop": "", "metrics": ()},
+      "mt_bench": {
+          "formats": {
+              "turns": {"fields": {"turn": "turns.0"}, "template": "{turn}\n"},
+              "hub": {"fields": {"turn": "prompt.0"}, "template": "{turn}\n"}},
+          "ends": True, "stop": "", "metrics": (),
+          "dataset": _dataset("HuggingFaceH4/mt_bench_prompts", "", "train")},
+      "humaneval": {
+          "formats": {"completion": {"fields": {"prompt": "prompt"},
+                                     "template": "{prompt}"}},
+          "ends": True, "stop": "", "metrics": (),
+          "dataset": _dataset("openai/openai_humaneval")},
+      "mbpp": {
+          "formats": {"one_shot": {
+              "fields": {"text": "text", "tests": "test_list", "code": "code"},
+              "template": _MBPP, "answer": "{code}\n[DONE]",
+              "between": "\n\n",
+              "shots": ({"text": "Write a function that returns the sum of the "
+                                 "even numbers of a list.",
+                         "tests": "assert sum_even([1, 2, 4]) == 6\n"
+                                  "assert sum_even([]) == 0",
+                         "code": "def sum_even(numbers):\n  return sum(n for n "
+                                 "in numbers if n % 2 == 0)"},)}},
+          "ends": True, "stop": "[DONE]", "metrics": (),
+          "dataset": _dataset("google-research-datasets/mbpp", "full")},
+      "gsm8k": {
+          "formats": {"one_shot": {
+              "fields": {"question": "question", "answer": "answer"},
+              "template": "Question: {question}\nAnswer:",
+              "answer": " {answer}", "between": "\n\n",
+              "shots": ({"question": "A box holds 12 pencils. How many pencils "
+                                     "are in 3 boxes and 4 more?",
+                         "answer": "3 boxes hold 3 * 12 = 36 pencils.\nWith 4 "
+                                   "more there are 36 + 4 = 40.\n#### 40"},)}},
+          "ends": True, "stop": "\n\n", "metrics": (),
+          "dataset": _dataset("openai/gsm8k", "main")},
+  }
+
+
+def _dataset(path, name="", split="test"):
+  return {"path": path, "name": name, "split": split}

@@ -1,0 +1,187 @@
+"""Prompts of an experiment, and the references that their tasks have.
+
+A task is described by its config alone, see `configs/tasks.py`: where the
+fields of a record are, how they become a prompt, and whether a text ends.
+"""
+
+import hashlib
+import json
+from typing import NamedTuple, Optional
+
+import numpy as np
+
+from decoding_jax import checks
+from experiments import corpus
+from experiments import launch
+from experiments import prompts as prompts_lib
+from experiments import quality
+from experiments import records
+from models import chat
+
+PYTHON, TEXT = "python", "text"
+
+
+class Examples(NamedTuple):
+  """What is decoded.
+
+  Attributes:
+    prompts: tokens of each, not all equally many.
+    references: a text of each; None if the task has none.
+    eos_id: the token that ends a row; None: rows are equally long.
+    stop: a text is scored up to here; "" for all of it.
+    metrics: names of `quality.CORPUS`, by which texts are scored.
+    note: what is to be said of the choice; "" for nothing.
+  """
+  prompts: list[list[int]]
+  references: Optional[list[str]] = None
+  eos_id: Optional[int] = None
+  stop: str = ""
+  metrics: tuple[str, ...] = ()
+  note: str = ""
+
+
+def load(config, pair) -> Examples:
+  """The examples of a config; more of them extend fewer.
+
+  Args:
+    config: see `configs/rsd.py`.
+    pair: a `ModelPair`.
+
+  Returns:
+    `config.prompts` examples.
+
+  Raises:
+    UserError: for an unknown task, a file that cannot be read, a field that is
+      missing, and for too few prompts.
+  """
+  _check_name("task", config.task, (PYTHON, TEXT, *config.tasks))
+  _check_name("too_long", config.too_long, prompts_lib.SIDES)
+  launch.check_positive(config, "prompts", "prompt_length", "max_new_tokens",
+                        "batch", "buckets")
+  with launch.user_errors(ValueError, OSError):
+    if config.task == PYTHON:
+      return Examples(corpus.prompts(
+          pair.tokenizer, config.prompts, config.prompt_length,
+          config.max_new_tokens, config.seed, root=config.data or None))
+    if config.task == TEXT:
+      return _continuations(config, pair.tokenizer)
+    return _examples(config, pair)
+
+
+def score(examples, texts, seed=0):
+  """Figures of generated texts by the metrics of a task.
+
+  Args:
+    examples: of `load`.
+    texts: one a prompt; not needed without metrics.
+    seed: of the bootstrap.
+
+  Returns:
+    dict from the name of a metric to [figure, low, high] of a 95 % interval.
+  """
+  if not examples.metrics:
+    return {}
+  if examples.stop:
+    texts = [text.lstrip().split(examples.stop)[0] for text in texts]
+  texts = [text.strip() for text in texts]
+  return {name: quality.CORPUS[name](texts, examples.references, seed)
+          for name in examples.metrics}
+
+
+def fingerprint(examples):
+  """A short digest of prompts and references."""
+  data = json.dumps([examples.prompts, examples.references])
+  return hashlib.sha256(data.encode()).hexdigest()[:16]
+
+
+def _check_name(what, name, known):
+  if name not in known:
+    raise launch.UserError(
+        f"{what}={name!r} is not one of {', '.join(map(repr, known))}.")
+
+
+def _continuations(config, tokenizer):
+  """Stretches of any texts, all of one length."""
+  if not config.data:
+    raise ValueError("data is empty: task='text' needs a file.")
+  texts = [
+      records.field(r, "text" if isinstance(r.value, dict) else "")
+      for r in records.load(config.data)]
+  passages = corpus.passages(
+      tokenizer, config.prompts, config.prompt_length + config.max_new_tokens,
+      config.seed, texts)
+  return Examples([passage[:config.prompt_length] for passage in passages])
+
+
+def _examples(config, pair):
+  """Prompts from records, in an order drawn with the seed."""
+  task = config.tasks[config.task]
+  for name in task.metrics:
+    _check_name("metrics", name, tuple(quality.CORPUS))
+  found = records.load(config.data, task.get("dataset"))
+  form = prompts_lib.layout(task, found[0])
+  encode = _encoder(config, pair.tokenizer, form)
+  longest = room(config, pair)
+  prompts, references, shortened, left_out = [], [], 0, 0
+  for i in np.random.default_rng(config.seed).permutation(len(found)):
+    if len(prompts) == config.prompts:
+      break
+    values = prompts_lib.values(form, found[i])
+    encoding = encode(values)
+    if not encoding.ids:
+      raise ValueError(f"{found[i].where}: its prompt is empty.")
+    tokens = prompts_lib.shorten(encoding, longest, config.too_long)
+    if tokens is None:
+      left_out += 1
+      continue
+    shortened += len(tokens) < len(encoding.ids)
+    prompts.append(tokens)
+    references.append(prompts_lib.answer(form, values).strip())
+  note = _note(config, len(found), len(prompts), shortened, left_out, longest)
+  if len(prompts) < config.prompts:
+    raise ValueError(f"prompts={config.prompts} are too many. {note}")
+  return Examples(
+      prompts, references if form.get("answer") else None,
+      pair.eos_id if task.ends else None, task.stop,
+      tuple(task.metrics) if form.get("answer") else (), note)
+
+
+def _encoder(config, tokenizer, form):
+  """A function from the fields of a record to the encoding of its prompt."""
+  if not config.chat:
+    return lambda values: tokenizer.encode(prompts_lib.plain(form, values))
+  write = chat.load(launch.model_folder(config.target))
+  # The template has written all special tokens.
+  return lambda values: tokenizer.encode(
+      write(prompts_lib.messages(form, values, config.system)),
+      add_special_tokens=False)
+
+
+def room(config, pair):
+  """Tokens of the longest prompt that is taken; None: of any length.
+
+  Args:
+    config: `longest_prompt`, 0 for what the models have; `max_new_tokens`.
+    pair: a `ModelPair`.
+  """
+  if config.longest_prompt < 0:
+    raise ValueError(
+        f"longest_prompt={config.longest_prompt}: at least 0 is needed.")
+  checks.check_budget(1, config.max_new_tokens, pair.target, pair.draft)
+  limits = [model.max_length - config.max_new_tokens
+            for model in (pair.target, pair.draft) if model.max_length]
+  if config.longest_prompt:
+    limits.append(config.longest_prompt)
+  return min(limits, default=None)
+
+
+def _note(config, found, used, shortened, left_out, longest):
+  """What became of the examples, in one line."""
+  line = (f"Task {config.task}: {used} prompts of {found} examples, in an "
+          f"order drawn with seed {config.seed}")
+  if longest is None:
+    return f"{line}; prompts may be of any length."
+  what = (f"{left_out} longer ones were left out"
+          if config.too_long == "leave_out" else
+          f"of {shortened} longer ones the {config.too_long} end was cut off")
+  return f"{line}; there is room for {longest} tokens, {what}."
