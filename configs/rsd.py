@@ -53,6 +53,8 @@ def get_config(preset="default"):
         continued; or one of `tasks`.
       data: file of the task; "hub:" and a name, or "", for the package
         `datasets`. Of "python": folder of modules; "" for the library's.
+      category: of examples that have one, such as those of Spec-Bench, the only
+        one to take; "" for all.
       tasks: what is known of tasks, see `configs/tasks.py`.
       chat: whether prompts are written by the target's chat template.
       system: what it is told first; "" for nothing.
@@ -84,6 +86,7 @@ def get_config(preset="default"):
       "top_k": 0,
       "task": "python",
       "data": "",
+      "category": "",
       "tasks": tasks.get_tasks(),
       "chat": False,
       "system": "",

@@ -119,6 +119,8 @@ def _examples(config, pair):
   for name in task.metrics:
     _check_name("metrics", name, tuple(quality.CORPUS))
   found = records.load(config.data, task.get("dataset"))
+  if config.category:
+    found = _of_category(found, config.category)
   form = prompts_lib.layout(task, found[0])
   encode = _encoder(config, pair.tokenizer, form)
   longest = room(config, pair)
@@ -144,6 +146,14 @@ def _examples(config, pair):
       prompts, references if form.get("answer") else None,
       pair.eos_id if task.ends else None, task.stop,
       tuple(task.metrics) if form.get("answer") else (), note)
+
+
+def _of_category(found, category):
+  kinds = [records.field(record, "category") for record in found]
+  if category not in kinds:
+    raise ValueError(f"category={category!r} is not one of "
+                     f"{', '.join(map(repr, dict.fromkeys(kinds)))}.")
+  return [record for record, kind in zip(found, kinds) if kind == category]
 
 
 def _encoder(config, tokenizer, form):
@@ -177,8 +187,10 @@ def room(config, pair):
 
 def _note(config, found, used, shortened, left_out, longest):
   """What became of the examples, in one line."""
-  line = (f"Task {config.task}: {used} prompts of {found} examples, in an "
-          f"order drawn with seed {config.seed}")
+  kind = f" of category {config.category}" if config.category else ""
+  line = (f"Task {config.task}: {used} prompts of the first {used + left_out} "
+          f"of {found} examples{kind}, in an order drawn with seed "
+          f"{config.seed}")
   if longest is None:
     return f"{line}; prompts may be of any length."
   what = (f"{left_out} longer ones were left out"

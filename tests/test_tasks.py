@@ -1,6 +1,7 @@
 """Tasks: their files, templates, lengths and figures."""
 
 import gzip
+import importlib
 import itertools
 import json
 import os
@@ -24,11 +25,14 @@ from experiments import launch
 from experiments import prompts
 from experiments import quality
 from experiments import report
+from experiments import rsd
 from experiments import tasks
 from models import chat
 from models import tokenizer_files
 from models import tokenizers
+import models_for_tests as tiny
 
+generate_lib = importlib.import_module("decoding_jax.generate")
 _DATA = os.environ.get("DECODING_JAX_DATA", "")
 # A record of each task as its files have it, and what its prompt ends with.
 _RECORDS = {
@@ -85,7 +89,7 @@ def test_readers(task, pair, tmp_path):
   assert got.references == (None if reference is None else [reference])
   assert got.eos_id == 0
   assert set(got.metrics) <= set(quality.CORPUS)
-  assert got.note.startswith(f"Task {task}: 1 prompts of 1 examples")
+  assert got.note.startswith(f"Task {task}: 1 prompts of the first 1 of 1 ex")
 
 
 @pytest.mark.parametrize("task, value, prompt, reference", [
@@ -169,7 +173,7 @@ def test_no_format_fits(pair, tmp_path):
     ("spec_bench", {"buckets": 0}, "buckets=0"),
     ("spec_bench", {"longest_prompt": -1}, "longest_prompt=-1"),
     ("spec_bench", {"max_new_tokens": 4096}, "max_length=4096"),
-    ("spec_bench", {"prompts": 9}, "prompts=9 are too many. .* 1 prompts of 1"),
+    ("spec_bench", {"prompts": 9}, "prompts=9 are too many. .* 1 prompts of"),
     ("spec_bench", {"data": "none.jsonl"}, "none.jsonl"),
     ("spec_bench", {"data": ""}, "data is empty, and the task has no data set"),
     ("text", {"data": ""}, "data is empty: task='text' needs a file"),
@@ -241,6 +245,21 @@ def test_more_examples_extend_fewer(pair, tmp_path):
   assert tasks.load(config, pair).prompts == all_of_them[:4]
   config.seed = 1
   assert tasks.load(config, pair).prompts != all_of_them[:4]
+
+
+def test_one_category(pair, tmp_path):
+  path = _jsonl(tmp_path / "a.jsonl", *(
+      {"turns": [str(n)], "category": "qa" if n % 2 else "rag"}
+      for n in range(6)))
+  config = _config("spec_bench", path, category="qa")
+  config.prompts = 3
+  got = tasks.load(config, pair)
+  assert {pair.tokenizer.decode(p) for p in got.prompts} == {
+      "1\n", "3\n", "5\n"}
+  assert "3 prompts of the first 3 of 3 examples of category qa" in got.note
+  config.category = "maths"
+  with pytest.raises(launch.UserError, match="'maths' is not one of 'rag', '"):
+    tasks.load(config, pair)
 
 
 _TEMPLATE = (
@@ -361,6 +380,35 @@ def test_ragged_batches():
         jax.random.key_data(jax.random.fold_in(key, i)))
   for _, prompts_, lengths in batches:
     assert all((row[n:] == 0).all() for row, n in zip(prompts_, lengths))
+
+
+def test_a_run_of_ragged_prompts(folders, tmp_path):
+  pair = launch.load_pair(*folders)
+  path = _jsonl(tmp_path / "a.jsonl", *(
+      {"de": "x" * n, "en": "y"} for n in (1, 2, 3, 12, 13)))
+  config = _config("wmt18_de_en", path, batch=2, buckets=2, max_new_tokens=5,
+                   temperatures=(1.0,), target=folders[0], draft=folders[1])
+  config.update(prompts=5, tasks={"wmt18_de_en": {"formats": {"pairs": {
+      "template": "{german}", "shots": ()}}}})
+  examples = tasks.load(config, pair)
+  methods = [launch.method({"name": "autoregressive"}),
+             launch.method({"name": "rsd_s", "width": 2, "depth": 1})]
+  size = generate_lib._generate._cache_size  # pylint: disable=protected-access
+  before = size()
+  with tiny.quickly_compiled():
+    found = rsd.measure(config, pair, methods, examples, tmp_path / "results")
+  assert size() - before <= len(methods) * config.buckets
+  assert [record["method"] for record in found] == [m.name for m in methods]
+  for record in found:
+    assert len(record["texts"]) == len(record["emitted"]) == 5
+    assert len(record["tokens"]) == 3
+    assert all(1 <= n <= 5 for n in record["emitted"])
+    assert record["metrics"]["bleu"] == quality.corpus_bleu(
+        [text.lstrip().split("\n")[0].strip() for text in record["texts"]],
+        ["y"] * 5)
+  # What has a result is not run again.
+  again = rsd.measure(config, pair, methods, examples, tmp_path / "results")
+  assert again == found
 
 
 def test_bleu_of_a_corpus():
