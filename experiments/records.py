@@ -98,7 +98,7 @@ def _of_file(path):
     data = path.read_bytes()
     if path.suffix == ".gz":
       data = gzip.decompress(data)
-    text = data.decode("utf-8")
+    text = data.decode("utf-8-sig")
   except (EOFError, gzip.BadGzipFile, UnicodeDecodeError) as e:
     raise ValueError(f"'{path}' cannot be read: {e}.") from e
   if not text.strip():

@@ -45,7 +45,7 @@ def main():
   # Of the tasks the one that is run; what others are does not matter.
   settings["tasks"] = settings["tasks"].get(config.task)
   settings.update(models=launch.fingerprint(pair),
-                  examples=tasks.fingerprint(examples))
+                  used_prompts=tasks.fingerprint(examples))
   workdir = results.open_workdir(WORKDIR.value, settings, _FREE)
   if config.compilation_cache:
     launch.cache_compilations(workdir / "compiled")
