@@ -13,25 +13,24 @@ def layout(task, record):
     record: the first one of the file, a `records.Record`.
 
   Returns:
-    The format with the most fields of those whose fields are all there.
+    The format with the most fields of those whose fields are all there; of a
+    task with one format that one.
 
   Raises:
-    ValueError: if there is none, naming file, line and a missing field.
+    ValueError: if there is none, naming file, line and the fields.
   """
   formats = sorted(task.formats.values(), key=lambda x: -len(x.fields))
+  if len(formats) == 1:  # What it lacks is told when it is read.
+    return formats[0]
   for found in formats:
     if all(records.has(record, path) for path in found.fields.values()):
       return found
-  if len(formats) > 1:
-    wanted = " or ".join(
-        "(" + ", ".join(repr(path) for path in x.fields.values()) + ")"
-        for x in formats)
-    raise ValueError(f"{record.where} has none of the formats of the task: "
-                     f"fields {wanted} are needed ('' is all of a record); "
-                     f"{records.contents(record.value)}.")
-  for path in formats[0].fields.values():
-    records.field(record, path)
-  raise AssertionError("a field was missing, and then there")
+  wanted = " or ".join(
+      "(" + ", ".join(repr(path) for path in x.fields.values()) + ")"
+      for x in formats)
+  raise ValueError(f"{record.where} has none of the formats of the task: fields "
+                   f"{wanted} are needed ('' is all of a record); "
+                   f"{records.contents(record.value)}.")
 
 
 def values(form, record) -> dict[str, str]:
