@@ -28,8 +28,8 @@ def layout(task, record):
   wanted = " or ".join(
       "(" + ", ".join(repr(path) for path in x.fields.values()) + ")"
       for x in formats)
-  raise ValueError(f"{record.where} has none of the formats of the task: fields "
-                   f"{wanted} are needed ('' is all of a record); "
+  raise ValueError(f"{record.where} has none of the formats of the task: "
+                   f"fields {wanted} are needed ('' is all of a record); "
                    f"{records.contents(record.value)}.")
 
 
