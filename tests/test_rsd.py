@@ -121,7 +121,7 @@ def test_pair_of_different_vocabularies(folders, tmp_path):
   config = checkpoints.load_config(folders[1])
   checkpoints.save(tmp_path / "draft", config,
                    transformer.init(jax.random.key(0), config), other)
-  with pytest.raises(launch.UserError, match="different vocabularies"):
+  with pytest.raises(launch.UserError, match="different tokenizers"):
     launch.load_pair(folders[0], str(tmp_path / "draft"))
 
 
