@@ -29,12 +29,14 @@ def _common():
   return dict(
       seed=0,
       preset="",              # of models.presets
+      start="",               # checkpoint folder to begin with; random if empty
       tokenizer="",           # folder; trained and written if it is not there
       corpus="",              # folder of *.py; the standard library if empty
       # Pairs of a prompt and its completion instead of *.py: the names of two
       # parallel text files in the folder `corpus`, a line a pair.
       train_pairs=(),
       held_out_pairs=(),
+      list_fraction=0.0,      # share of rows that repeat the prompt's words
       # Or the name of a .jsonl.gz file there, of {"chosen", "rejected"}: then a
       # reward model is trained.
       preferences="",
@@ -97,8 +99,17 @@ def _commongen(name):
       eval_windows=256)
 
 
+def _commongen_start():
+  return dict(
+      _commongen("target"), workdir="runs/commongen-start",
+      export="runs/commongen-start/export", steps=2200, learning_rate=3e-3)
+
+
 def _commongen_target():
-  return dict(_commongen("target"), steps=2200, learning_rate=3e-3)
+  return dict(
+      _commongen("target"), start="runs/commongen-start/export",
+      tokenizer="runs/commongen-start/export", list_fraction=0.25, steps=1400,
+      warmup_steps=30, learning_rate=2e-3)
 
 
 def _commongen_draft():
@@ -130,6 +141,7 @@ def _smoke():
 _RUNS = {
     "target": _target,
     "draft": _draft,
+    "commongen_start": _commongen_start,
     "commongen_target": _commongen_target,
     "commongen_draft": _commongen_draft,
     "harmless_reward": _harmless_reward,
