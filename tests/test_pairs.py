@@ -137,7 +137,8 @@ def test_training_on_pairs_and_distilling(config, tmp_path):
   assert (tmp_path / "tokenizer" / tokenizers.FILE).exists()
   folder = str(tmp_path / "export")
   config.update(dict(
-      teacher=folder, start=folder, tokenizer=folder, workdir=str(tmp_path / "student"),
+      teacher=folder, start=folder, tokenizer=folder,
+      workdir=str(tmp_path / "student"),
       export=str(tmp_path / "student" / "export"), sample_fraction=0.5,
       sample_rows=6, sample_length=49, sample_batch=4))
   second = train.train(config)
