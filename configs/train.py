@@ -123,7 +123,7 @@ def _commongen_start():
 def _commongen_target():
   return dict(
       _commongen("target"), start="runs/commongen-start/export",
-      tokenizer="runs/commongen-start/export", list_fraction=0.25, steps=1400,
+      tokenizer="runs/commongen-start/export", list_fraction=0.25, steps=900,
       warmup_steps=30, learning_rate=2e-3)
 
 
@@ -131,7 +131,7 @@ def _commongen_draft():
   return dict(
       _commongen("draft"), tokenizer="models/pretrained/commongen-target",
       teacher="models/pretrained/commongen-target",
-      steps=3500, learning_rate=4e-3, sample_fraction=0.5, sample_rows=4096,
+      steps=1500, learning_rate=4e-3, sample_fraction=0.5, sample_rows=3072,
       sample_length=81, final_loss_from=0.4)
 
 
