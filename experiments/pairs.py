@@ -8,9 +8,8 @@ Every word stands behind a space, the first ones of the prompt and of the
 completion too, so that a word is the same tokens wherever it stands. The loss
 counts the completion and the end of text, not the prompt.
 
-A small model is slow to learn from sentences alone that words of the prompt
-come again. A share `list_fraction` of the rows teaches that by itself, under
-another sign, which nobody need use afterwards:
+A share `list_fraction` of the rows can ask for the words of the prompt again,
+under another sign: practice in copying, which a small model is slow to learn.
 
      dog catch frisbee : frisbee dog catch<|endoftext|>
 """
