@@ -7,6 +7,11 @@ Line i of one file is the prompt of line i of the other. A pair is one row,
 Every word stands behind a space, the first ones of the prompt and of the
 completion too, so that a word is the same tokens wherever it stands. The loss
 counts the completion and the end of text, not the prompt.
+
+A share `list_fraction` of the rows can ask for the words of the prompt again,
+under another sign: practice in copying, which a small model is slow to learn.
+
+     dog catch frisbee : frisbee dog catch<|endoftext|>
 """
 
 import pathlib
@@ -21,6 +26,8 @@ from models import tokenizers
 
 TASK = trainer.LANGUAGE
 PROMPT, COMPLETION = " {} =", " {}"
+# Asks for the words of the prompt again, in any order.
+LIST = " {} :"
 
 
 class Rows(NamedTuple):
@@ -61,11 +68,12 @@ def data(config, tokenizer) -> batches.Data:
       rows(tokenizer, *read(config.corpus, names), config.windows)
       for names in (config.train_pairs, config.held_out_pairs))
   longest = max(config.windows)
+  lists = _lists(config, tokenizer) if config.list_fraction else None
 
   def held_out_batch(count):
     count = min(count, len(held_out.tokens))
     chosen = np.linspace(0, len(held_out.tokens) - 1, count).astype(np.int64)
-    return _batch(held_out, chosen, longest)
+    return batch(held_out, chosen, longest)
 
   def prompts(count):
     chosen = np.random.default_rng(config.seed).integers(
@@ -77,27 +85,30 @@ def data(config, tokenizer) -> batches.Data:
 
   def train_batch(step, samples):
     length, chosen = batches.of_one_length(config, train.ends - 1, step)
-    if samples is None:
-      return _batch(train, chosen, length)
-    written = Rows(samples, prompts(len(samples))[1],
-                   (samples != types.PAD).sum(axis=1))
-    fitting = np.flatnonzero(
-        batches.padded(config, written.ends - 1) == length)
-    count = round(config.sample_fraction * len(chosen)) if len(fitting) else 0
-    again = np.random.default_rng((config.seed, step)).choice(fitting, count)
-    return batches.Batch(*map(np.concatenate, zip(
-        _batch(train, chosen[count:], length),
-        _batch(written, again, length))))
+    rng = np.random.default_rng((config.seed, step))
+    parts = []
+    if samples is not None:
+      written = Rows(samples, prompts(len(samples))[1],
+                     (samples != types.PAD).sum(axis=1))
+      fits = batches.padded(config, written.ends - 1) == length
+      parts.append(_some(rng, written, fits, length,
+                         config.sample_fraction * len(chosen)))
+    if lists:
+      parts.append(_some(rng, lists, lists.ends - 1 <= length, length,
+                         config.list_fraction * len(chosen)))
+    left = len(chosen) - sum(len(part.tokens) for part in parts)
+    parts.append(batch(train, chosen[:left], length))
+    return batches.Batch(*map(np.concatenate, zip(*parts)))
 
   return batches.Data(train_batch, held_out_batch, prompts,
                       tokenizers.eos_id(tokenizer))
 
 
-def rows(tokenizer, prompts, completions, windows) -> Rows:
+def rows(tokenizer, prompts, completions, windows, form=PROMPT) -> Rows:
   """Tokens of pairs of lines, none longer than the longest of `windows`."""
   starts, texts_ = [], []
   for prompt, completion in zip(prompts, completions, strict=True):
-    start = prompt_tokens(tokenizer, prompt)
+    start = tokenizer.encode(form.format(prompt)).ids
     starts.append(len(start))
     texts_.append(start + tokenizer.encode(COMPLETION.format(completion)).ids
                   + [tokenizers.eos_id(tokenizer)])
@@ -109,6 +120,16 @@ def rows(tokenizer, prompts, completions, windows) -> Rows:
   tokens = np.full((len(ends), max(windows) + 1), types.PAD, np.int32)
   tokens[np.arange(tokens.shape[1]) < ends[:, None]] = np.concatenate(texts_)
   return Rows(tokens, np.array(starts, np.int32), ends.astype(np.int32))
+
+
+def batch(rows_: Rows, chosen, length: int) -> batches.Batch:
+  """Chosen rows, `length` inputs each; only completions have a weight."""
+  tokens = rows_.tokens[chosen, :length + 1]
+  place = np.arange(1, length + 1)
+  weights = ((place >= rows_.starts[chosen, None])
+             & (place < rows_.ends[chosen, None]))
+  # Padding has no weight and stands behind: any token will do.
+  return batches.Batch(np.maximum(tokens, 0), weights.astype(np.float32))
 
 
 def prompt_tokens(tokenizer, prompt: str) -> list[int]:
@@ -142,11 +163,16 @@ def read(folder, names) -> tuple[list[str], list[str]]:
   return found[0], found[1]
 
 
-def _batch(rows_, chosen, length):
-  """Rows cut to `length` inputs; only completions have a weight."""
-  tokens = rows_.tokens[chosen, :length + 1]
-  place = np.arange(1, length + 1)
-  weights = ((place >= rows_.starts[chosen, None])
-             & (place < rows_.ends[chosen, None]))
-  # Padding has no weight and stands behind: any token will do.
-  return batches.Batch(np.maximum(tokens, 0), weights.astype(np.float32))
+def _lists(config, tokenizer):
+  """A row for each prompt of the train split, completed by its own words."""
+  rng = np.random.default_rng(config.seed)
+  prompts = read(config.corpus, config.train_pairs)[0]
+  again = [" ".join(rng.permutation(prompt.split())) for prompt in prompts]
+  return rows(tokenizer, prompts, again, config.windows, LIST)
+
+
+def _some(rng, rows_, fits, length, share):
+  """About so many random rows of those that fit; none if none does."""
+  found = np.flatnonzero(fits)
+  return batch(rows_, rng.choice(found, round(share) if len(found) else 0),
+               length)

@@ -74,7 +74,7 @@ def train(config) -> dict:
 
 def _train(config, run, evaluate):
   """Makes the steps that are left; returns the last state."""
-  state = trainer.init(config, run.architecture)
+  state = trainer.init(config, run.architecture, run.start)
   options = ocp.CheckpointManagerOptions(
       max_to_keep=2, enable_async_checkpointing=False,
       cleanup_tmp_directories=True)

@@ -39,9 +39,10 @@ def optimizer(config) -> optax.GradientTransformation:
                                          x.shape[-1] > 1)))
 
 
-def init(config, architecture: transformer.Config) -> State:
-  """The state before the first step; a function of `config.seed`."""
-  params = transformer.init(jax.random.key(config.seed), architecture)
+def init(config, architecture: transformer.Config, params=None) -> State:
+  """The state before the first step; without `params`, random by the seed."""
+  if params is None:
+    params = transformer.init(jax.random.key(config.seed), architecture)
   return State(jnp.int32(0), params, optimizer(config).init(params))
 
 

@@ -27,6 +27,7 @@ class Run(NamedTuple):
     tokenizer: of the model and of its teacher.
     task: what it learns.
     data: what it learns from and is measured on.
+    start: parameters to begin with; None for random ones.
     teacher, teacher_params: the model to learn from; None, None without one.
     workdir: folder of checkpoints and metrics.
   """
@@ -34,6 +35,7 @@ class Run(NamedTuple):
   tokenizer: Any
   task: trainer.Task
   data: batches.Data
+  start: Any
   teacher: dj.LanguageModel | None
   teacher_params: Any
   workdir: pathlib.Path
@@ -106,8 +108,19 @@ def prepare(config) -> Run:
         "Vocabularies that do not fit: config.tokenizer has %d entries, "
         "config.preset %d, config.teacher %d." % sizes)
   return Run(architecture, tokenizer, source.TASK,
-             source.data(config, tokenizer), teacher, teacher_params,
-             pathlib.Path(config.workdir).resolve())
+             source.data(config, tokenizer), _start(config, architecture),
+             teacher, teacher_params, pathlib.Path(config.workdir).resolve())
+
+
+def _start(config, architecture):
+  """Parameters of `config.start`, or None."""
+  if not config.start:
+    return None
+  found = checkpoints.load_config(config.start)
+  if found != architecture:
+    raise ValueError(f"config.start={config.start!r} has another architecture "
+                     f"than config.preset={config.preset!r}: {found}.")
+  return checkpoints.load(config.start)[1]
 
 
 def updates(config, run: Run):

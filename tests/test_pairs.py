@@ -1,5 +1,8 @@
 """Pairs of a prompt and its completion: rows, order, training."""
 
+import dataclasses
+
+import jax
 import numpy as np
 import pytest
 
@@ -9,7 +12,10 @@ from experiments import batches
 from experiments import launch
 from experiments import pairs
 from experiments import train
+from models import checkpoints
+from models import presets
 from models import tokenizers
+from models import transformer
 
 PROMPTS = [" ".join(["dog", "sea"][:1 + i % 2]) for i in range(40)]
 COMPLETIONS = ["the sea" * (1 + i % 4) for i in range(40)]
@@ -97,6 +103,18 @@ def test_samples_take_their_share(config, tokenizer):
     assert (batch.weights[written].sum(axis=1) == 3).all()
 
 
+def test_lists_take_their_share(config, tokenizer):
+  config.update(dict(list_fraction=0.4))
+  data = pairs.data(config, tokenizer)
+  for step in range(14):
+    shown, counted = _texts(tokenizer, data.train(step, None))
+    lists = [(a.split(" :")[0], b.removesuffix(tokenizers.EOS))
+             for a, b in zip(shown, counted) if " :" in a]
+    assert len(lists) == round(0.4 * len(shown))
+    assert all(sorted(a.split()) == sorted(b.split()) for a, b in lists)
+  assert not any(" :" in x for x in _texts(tokenizer, data.held_out(99))[0])
+
+
 def test_the_mean_counts_completions_only():
   found = []
 
@@ -119,14 +137,25 @@ def test_training_on_pairs_and_distilling(config, tmp_path):
   assert (tmp_path / "tokenizer" / tokenizers.FILE).exists()
   folder = str(tmp_path / "export")
   config.update(dict(
-      teacher=folder, tokenizer=folder, workdir=str(tmp_path / "student"),
+      teacher=folder, start=folder, tokenizer=folder,
+      workdir=str(tmp_path / "student"),
       export=str(tmp_path / "student" / "export"), sample_fraction=0.5,
-      sample_rows=6, sample_length=49, sample_batch=4))
+      sample_rows=6, sample_length=49, sample_batch=4, learning_rate=1e-6))
   second = train.train(config)
   assert second["teacher_loss"] == pytest.approx(first["held_out_loss"])
-  assert 0 < second["overlap"] < 1
+  # The student begins as its teacher, and is hardly changed.
+  assert 0.999 < second["overlap"] <= 1
   samples = np.load(tmp_path / "student" / "samples.npy")
   assert samples.shape == (6, 49)
+
+
+def test_a_start_of_another_architecture(config, tmp_path):
+  other = dataclasses.replace(presets.PRESETS["smoke"], dim=16)
+  checkpoints.save(tmp_path / "other", other,
+                   transformer.init(jax.random.key(0), other))
+  config.update(dict(start=str(tmp_path / "other")))
+  with pytest.raises(launch.UserError, match="has another architecture than"):
+    train.train(config)
 
 
 @pytest.mark.parametrize("changes, message", [

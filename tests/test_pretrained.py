@@ -1,56 +1,85 @@
-"""The shipped pair is what it is said to be."""
+"""The shipped models are what they are said to be."""
 
 import json
 import pathlib
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from experiments import batches
 from experiments import corpus
+from experiments import pairs
 from experiments import trainer
 import models
 from models import checkpoints
 from models import presets
+from models import reward as reward_lib
 from models import tokenizers
 from models import transformer
 
 PRETRAINED = pathlib.Path(models.__file__).parent / "pretrained"
 NAMES = ("python-target", "python-draft")
+# Entries of the tokenizer, least size of the target and most of the draft,
+# least overlap.
+PAIRS = {"python": (2000, 3e6, 4e5, 0.65), "commongen": (4000, 5e6, 1e6, 0.7)}
 
 
 @pytest.fixture(name="pair", scope="module")
 def _pair():
-  return [checkpoints.load(PRETRAINED / name) for name in NAMES]
+  return _load("python")
+
+
+def _load(name):
+  return [checkpoints.load(PRETRAINED / f"{name}-{part}")
+          for part in ("target", "draft")]
 
 
 def _metadata(name):
   return json.loads((PRETRAINED / name / checkpoints.METADATA).read_text())
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_architecture_is_the_preset(name):
-  config = checkpoints.load_config(PRETRAINED / name)
-  assert config == presets.PRESETS[name]
+@pytest.mark.parametrize(
+    "folder", [path for path in PRETRAINED.iterdir() if path.is_dir()],
+    ids=lambda path: path.name)
+def test_architecture_is_the_preset(folder):
+  config = checkpoints.load_config(folder)
+  assert config == presets.PRESETS[folder.name]
+  metadata = _metadata(folder.name)
+  assert metadata["config"]["preset"] == folder.name
+  assert not any(str(value).startswith("/")
+                 for value in metadata["config"].values())
 
 
-def test_sizes(pair):
-  target, draft = (transformer.num_params(params) for _, params in pair)
-  assert target == _metadata(NAMES[0])["parameters"] > 3e6
-  assert draft == _metadata(NAMES[1])["parameters"] < 4e5
+def test_all_of_it_is_small():
   size = sum(path.stat().st_size for path in PRETRAINED.rglob("*"))
-  assert size < 24e6
+  assert size < 48e6
 
 
-def test_one_tokenizer():
-  target, draft = (tokenizers.load(PRETRAINED / name) for name in NAMES)
-  assert target.to_str() == draft.to_str()
-  assert target.get_vocab_size() == 2000
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_pair(name):
+  entries, least, most, overlap = PAIRS[name]
+  target, draft = (transformer.num_params(params) for _, params in _load(name))
+  made_of = [_metadata(f"{name}-{part}") for part in ("target", "draft")]
+  assert target == made_of[0]["parameters"] >= least
+  assert draft == made_of[1]["parameters"] <= most
+  assert made_of[0]["held_out_loss"] < made_of[1]["held_out_loss"] - 0.2
+  assert made_of[1]["overlap"] >= overlap
+  encoders = [tokenizers.load(PRETRAINED / f"{name}-{part}")
+              for part in ("target", "draft")]
+  assert encoders[0].to_str() == encoders[1].to_str()
+  assert encoders[0].get_vocab_size() == entries
 
 
-def test_metadata():
-  target, draft = (_metadata(name) for name in NAMES)
-  assert target["held_out_loss"] < draft["held_out_loss"] - 0.2
-  assert draft["overlap"] >= 0.65
+def test_the_reward_model():
+  metadata = _metadata("harmless-reward")
+  assert metadata["accuracy"] > 0.55
+  lm, params = checkpoints.load(PRETRAINED / "harmless-reward")
+  tokens = tokenizers.load(PRETRAINED / "harmless-reward").encode(
+      "\n\nHuman: hello\n\nAssistant: hello").ids
+  reward = reward_lib.reward(lm, 64)
+  state = reward.init(params, None, jnp.array(tokens), len(tokens))
+  assert abs(float(reward.value(params, None, state))) < 10
 
 
 def test_overlap_on_held_out_text(pair):
@@ -63,3 +92,18 @@ def test_overlap_on_held_out_text(pair):
       batches.whole(batches.even_windows(tokens, 8, 256)), target_params)
   assert metrics["overlap"] > 0.6
   assert metrics["teacher_loss"] < min(3.3, metrics["held_out_loss"])
+
+
+def test_sentences_from_words():
+  """Written here, so that no data is needed."""
+  (target, target_params), (draft, draft_params) = _load("commongen")
+  tokenizer = tokenizers.load(PRETRAINED / "commongen-target")
+  rows = pairs.rows(
+      tokenizer, ["dog catch frisbee", "man guitar stage play"],
+      ["A dog catches a frisbee in the park.", "a man plays guitar on stage"],
+      (24,))
+  metrics = trainer.evaluate(
+      trainer.evaluator(draft, target), draft_params,
+      pairs.batch(rows, np.arange(2), 24), target_params)
+  assert metrics["overlap"] > 0.5
+  assert metrics["teacher_loss"] < 4
