@@ -7,9 +7,10 @@
 
 The default needs no download: the shipped Python pair continues held-out
 modules, and must use identifiers that the real continuation uses. `commongen`
-makes sentences of all dev concepts (arXiv 1911.03705); its folder holds
-dev.src_alpha.txt, dev.tgt.txt and dev.constraint.json, as in the repository of
-NeuroLogic decoding. Add `,sweep` to either for the trade-off over lookahead
+makes sentences of the words of CommonGen's dev split (arXiv 1911.03705); its
+folder holds dev.src_alpha.txt, dev.tgt.txt and dev.constraint.json, as in the
+repository of NeuroLogic decoding, and its pair is not shipped: see
+`configs/train.py`. Add `,sweep` to either for the trade-off over lookahead
 lengths and thresholds.
 """
 

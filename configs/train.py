@@ -15,9 +15,10 @@ train a pair that writes a sentence from a few words: CommonGen (Lin et al.
 2020), whose train.{src_alpha,tgt}.txt and dev.{src_alpha,tgt}.txt are expected
 in data/commongen/ (dataset/clean/ of GXimingLu/neurologic_decoding on GitHub).
 The second run goes on where the first ended, and learns to repeat the words of
-its prompt. To expect, on the completions of dev, which no run learns from:
-
-COMMONGEN_FIGURES
+its prompt. The pair is not shipped, since these steps are too few: on dev,
+which no run learns from, the loss of the target was 4.46 after 2,200 steps and
+4.41 after 900 more, and its greedy sentences had 8 % of their words (those of
+CDLH 38 %). A model that copies its prompt takes several times as many.
 
 `harmless_reward` trains a reward model in three minutes on 1,748 pairs of
 dialogues, a small set: harmless-base/test.jsonl.gz of anthropics/hh-rlhf, in
