@@ -75,7 +75,7 @@ def _python(config, tokenizer):
   if len(chosen) < config.examples:
     raise ValueError(
         f"examples={config.examples}: only {len(chosen)} held-out prompts go "
-        "on with an identifier that is new.")
+        "on with an identifier of these.")
   return Task([prompts[i] for i in chosen],
               [[[word] for word in words[i]] for i in chosen],
               [references[i] for i in chosen], None)

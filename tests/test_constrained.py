@@ -41,7 +41,7 @@ def config(folders, corpus="", **fields):
   found = cdsl_config.get_config()
   found.update(target=folders[0], draft=folders[1], corpus=corpus,
                prompt_length=8, max_new_tokens=6, methods=_METHODS, examples=3,
-               batch=2, **fields)
+               batch=2, common=0, **fields)
   return found
 
 
@@ -97,6 +97,21 @@ def test_from_files_to_report(folders, commongen, tmp_path):
   # Of such a model the time is not that of its forwards, so no more of it.
   assert "CDSL against CDLH: hard coverage" in (
       constrained_report.terminal(records))
+
+
+def test_common_identifiers(folders, tmp_path):
+  """A corpus of one's own, in which `spam` is common and `eggs` is not."""
+  for i in range(64):
+    lines = [f"n{i}{j} = spam" for j in range(40)] + ["eggs = 2"] * (i < 8)
+    (tmp_path / f"module{i}.py").write_text("\n".join(lines) + "\n")
+  settings = config(folders, str(tmp_path))
+  settings.common = 1
+  pair = launch.load_pair(*folders)
+  task = constrained_tasks.load(settings, pair.tokenizer)
+  assert task.concepts == [[["spam"]]] * 3
+  settings.max_new_tokens = 1
+  with pytest.raises(launch.UserError, match="only 0 held-out prompts"):
+    constrained_tasks.load(settings, pair.tokenizer)
 
 
 def test_python_examples(folders):

@@ -4,12 +4,10 @@ import json
 import pathlib
 
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from experiments import batches
 from experiments import corpus
-from experiments import pairs
 from experiments import trainer
 import models
 from models import checkpoints
@@ -20,19 +18,11 @@ from models import transformer
 
 PRETRAINED = pathlib.Path(models.__file__).parent / "pretrained"
 NAMES = ("python-target", "python-draft")
-# Entries of the tokenizer, least size of the target and most of the draft,
-# least overlap.
-PAIRS = {"python": (2000, 3e6, 4e5, 0.65), "commongen": (4000, 5e6, 1e6, 0.7)}
 
 
 @pytest.fixture(name="pair", scope="module")
 def _pair():
-  return _load("python")
-
-
-def _load(name):
-  return [checkpoints.load(PRETRAINED / f"{name}-{part}")
-          for part in ("target", "draft")]
+  return [checkpoints.load(PRETRAINED / name) for name in NAMES]
 
 
 def _metadata(name):
@@ -53,22 +43,19 @@ def test_architecture_is_the_preset(folder):
 
 def test_all_of_it_is_small():
   size = sum(path.stat().st_size for path in PRETRAINED.rglob("*"))
-  assert size < 48e6
+  assert size < 24e6
 
 
-@pytest.mark.parametrize("name", PAIRS)
-def test_a_pair(name):
-  entries, least, most, overlap = PAIRS[name]
-  target, draft = (transformer.num_params(params) for _, params in _load(name))
-  made_of = [_metadata(f"{name}-{part}") for part in ("target", "draft")]
-  assert target == made_of[0]["parameters"] >= least
-  assert draft == made_of[1]["parameters"] <= most
+def test_a_pair(pair):
+  target, draft = (transformer.num_params(params) for _, params in pair)
+  made_of = list(map(_metadata, NAMES))
+  assert target == made_of[0]["parameters"] >= 3e6
+  assert draft == made_of[1]["parameters"] <= 4e5
   assert made_of[0]["held_out_loss"] < made_of[1]["held_out_loss"] - 0.2
-  assert made_of[1]["overlap"] >= overlap
-  encoders = [tokenizers.load(PRETRAINED / f"{name}-{part}")
-              for part in ("target", "draft")]
+  assert made_of[1]["overlap"] >= 0.65
+  encoders = [tokenizers.load(PRETRAINED / name) for name in NAMES]
   assert encoders[0].to_str() == encoders[1].to_str()
-  assert encoders[0].get_vocab_size() == entries
+  assert encoders[0].get_vocab_size() == 2000
 
 
 def test_the_reward_model():
@@ -92,18 +79,3 @@ def test_overlap_on_held_out_text(pair):
       batches.whole(batches.even_windows(tokens, 8, 256)), target_params)
   assert metrics["overlap"] > 0.6
   assert metrics["teacher_loss"] < min(3.3, metrics["held_out_loss"])
-
-
-def test_sentences_from_words():
-  """Written here, so that no data is needed."""
-  (target, target_params), (draft, draft_params) = _load("commongen")
-  tokenizer = tokenizers.load(PRETRAINED / "commongen-target")
-  rows = pairs.rows(
-      tokenizer, ["dog catch frisbee", "man guitar stage play"],
-      ["A dog catches a frisbee in the park.", "a man plays guitar on stage"],
-      (24,))
-  metrics = trainer.evaluate(
-      trainer.evaluator(draft, target), draft_params,
-      pairs.batch(rows, np.arange(2), 24), target_params)
-  assert metrics["overlap"] > 0.5
-  assert metrics["teacher_loss"] < 4
