@@ -20,7 +20,9 @@ METRICS = {
 _SHORT = ("hard", "soft", "log_prob", "rouge_l", "seconds", "slowdown",
           "target_calls", "draft_calls")
 _COLORS = ("#D55E00", "#009E73", "#0072B2", "#E69F00", "#CC79A7", "#56B4E9",
-           "#666666")
+           "#666666", "#000000")
+# Not as many, so that families differ by more than a colour.
+_MARKERS = "osD^v"
 
 
 def terminal(records):
@@ -111,7 +113,7 @@ def _draw(records):
     values = np.array([[r["metrics"]["slowdown"][0],
                         *_whiskers(r["metrics"]["hard"])] for r in members])
     ax.errorbar(values[:, 0], values[:, 1], yerr=values[:, 2:].T, label=family,
-                color=_COLORS[i % len(_COLORS)], marker="osD^vPX"[i % 7],
+                color=_COLORS[i % len(_COLORS)], marker=_MARKERS[i % len(_MARKERS)],
                 markersize=4, linewidth=1, elinewidth=0.8)
   ax.set_xscale("log")
   ax.set_xlabel("time an example, relative to greedy decoding")
