@@ -113,8 +113,9 @@ def _draw(records):
     values = np.array([[r["metrics"]["slowdown"][0],
                         *_whiskers(r["metrics"]["hard"])] for r in members])
     ax.errorbar(values[:, 0], values[:, 1], yerr=values[:, 2:].T, label=family,
-                color=_COLORS[i % len(_COLORS)], marker=_MARKERS[i % len(_MARKERS)],
-                markersize=4, linewidth=1, elinewidth=0.8)
+                color=_COLORS[i % len(_COLORS)],
+                marker=_MARKERS[i % len(_MARKERS)], markersize=4, linewidth=1,
+                elinewidth=0.8)
   ax.set_xscale("log")
   ax.set_xlabel("time an example, relative to greedy decoding")
   ax.set_ylabel("all words present, % of examples")
