@@ -40,7 +40,7 @@ def get_config(preset="default"):
   """The configuration of `experiments.rsd`.
 
   Args:
-    preset: "smoke" (a minute), "default" (ten to fifteen) or "full".
+    preset: "smoke" (a minute), "default" (ten at most) or "full".
 
   Returns:
     A ConfigDict with the fields:

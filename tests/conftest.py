@@ -4,6 +4,7 @@ import jax
 import pytest
 
 from experiments import corpus
+import models_for_tests as tiny
 from models import checkpoints
 from models import tokenizers
 from models import transformer
@@ -22,3 +23,10 @@ def folders(tmp_path_factory):
     params = transformer.init(jax.random.key(seed), config)
     checkpoints.save(base / name, config, params, tokenizer)
   return str(base / "target"), str(base / "draft")
+
+
+@pytest.fixture(scope="module")
+def quickly():
+  """Programs of a module are compiled without most optimisations."""
+  with tiny.quickly_compiled():
+    yield

@@ -5,6 +5,7 @@ hundred tests of the suite, a family-wise error of about one in a thousand.
 A negative control has to fail by a margin that chance cannot explain.
 """
 
+import contextlib
 import functools
 import itertools
 
@@ -14,6 +15,7 @@ import numpy as np
 from scipy import stats
 
 import decoding_jax as dj
+import models_for_tests as tiny
 from models import tabular
 
 MIN_P_VALUE = 1e-5
@@ -65,7 +67,8 @@ def warped(table, temperature=1.0, top_k=0, top_p=1.0, token_mask=None):
   return np.stack(rows)
 
 
-def frequencies(method, target, draft, rows, length, key=None, **kwargs):
+def frequencies(method, target, draft, rows, length, key=None, optimized=False,
+                **kwargs):
   """How often each text of `length` tokens follows token 0.
 
   Args:
@@ -75,6 +78,7 @@ def frequencies(method, target, draft, rows, length, key=None, **kwargs):
     rows: texts to draw.
     length: tokens of a text that are counted.
     key: of `dj.generate`; None for a fixed one.
+    optimized: whether to compile with all optimisations, as a user does.
     **kwargs: more arguments of `dj.generate`.
 
   Returns:
@@ -82,12 +86,13 @@ def frequencies(method, target, draft, rows, length, key=None, **kwargs):
   """
   target_lm, target_params = table_model(target)
   draft_lm, draft_params = table_model(draft)
-  out = dj.generate(
-      jax.random.key(0) if key is None else key,
-      jnp.zeros((rows, 1), jnp.int32),
-      jnp.ones(rows, jnp.int32), method=method, target=target_lm,
-      target_params=target_params, draft=draft_lm, draft_params=draft_params,
-      max_new_tokens=length, **kwargs)
+  with contextlib.nullcontext() if optimized else tiny.quickly_compiled():
+    out = dj.generate(
+        jax.random.key(0) if key is None else key,
+        jnp.zeros((rows, 1), jnp.int32), jnp.ones(rows, jnp.int32),
+        method=method, target=target_lm, target_params=target_params,
+        draft=draft_lm, draft_params=draft_params, max_new_tokens=length,
+        **kwargs)
   counts = np.zeros((len(target),) * length)
   np.add.at(counts, tuple(np.asarray(out.tokens[:, 1:1 + length]).T), 1)
   return counts, out.stats

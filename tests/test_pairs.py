@@ -17,6 +17,8 @@ from models import presets
 from models import tokenizers
 from models import transformer
 
+pytestmark = pytest.mark.usefixtures("quickly")
+
 PROMPTS = [" ".join(["dog", "sea"][:1 + i % 2]) for i in range(40)]
 COMPLETIONS = ["the sea" * (1 + i % 4) for i in range(40)]
 WINDOWS = (25, 48)

@@ -19,6 +19,8 @@ from models import reward as reward_lib
 from models import tokenizers
 from models import transformer
 
+pytestmark = pytest.mark.usefixtures("quickly")
+
 PAIRS = [(f"question {i}: good", f"question {i}: bad" + "!" * (i % 30))
          for i in range(60)]
 CONFIG = transformer.Config(

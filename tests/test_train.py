@@ -21,6 +21,8 @@ from experiments import trainer
 from models import checkpoints
 from models import presets
 
+pytestmark = pytest.mark.usefixtures("quickly")
+
 ROOT = pathlib.Path(__file__).parent.parent
 STEPS = 6
 
