@@ -10,6 +10,7 @@ import sys
 import time
 
 import jax
+from jax.experimental.compilation_cache import compilation_cache
 import numpy as np
 import pytest
 
@@ -33,7 +34,9 @@ def _compiled(tmp_path_factory):
   folder = tmp_path_factory.mktemp("compiled")
   launch.cache_compilations(folder)
   yield folder
+  # Without this, what other tests compile would be written there as well.
   jax.config.update("jax_compilation_cache_dir", None)
+  compilation_cache.reset_cache()
 
 
 @pytest.fixture(name="source", scope="module")
