@@ -69,10 +69,9 @@ def chain(steps: int, slack: float, late: int, context: Context,
   slots = jnp.broadcast_to(jnp.arange(max(steps - 1, 1)),
                            (len(room), max(steps - 1, 1)))
   tokens, valid = path.tokens[:, 0, :steps], path.valid[:, 0, :steps]
-  root = jnp.take_along_axis(state.tokens, state.length[:, None] - 1, axis=1)
   logits, target_cache = rollout_lib.extend(
       context.target, context.target_params, state.target_cache,
-      jnp.concatenate([root, tokens], axis=1), 1)
+      jnp.concatenate([text.newest(state, 1), tokens], axis=1), 1)
   following = rollout_lib.best(context, logits)
   verified = valid & _agrees(context, slack, logits[:, :-1], tokens)
   size = valid.sum(axis=1)
@@ -110,11 +109,10 @@ def tree(drafter: Drafter, slack: float, late: int, context: Context,
     # The drafter goes on from a cache that lacks one token or two.
     _, cache = _catch_up(late - 1, context, state, lacks - 1)
     state = state.replace(draft_cache=cache)
-  newest = jnp.maximum(state.length[:, None] - jnp.array([2, 1]), 0)
   grown, draft_block = draft_lib.grow(
       state.keys, drafter, context.draft, context.draft_params,
-      state.draft_cache, jnp.take_along_axis(state.tokens, newest, axis=1),
-      state.length, context.draft_warp)
+      state.draft_cache, text.newest(state, 2), state.length,
+      context.draft_warp)
   logits, block = speculation.score(layout, context, state.target_cache, grown,
                                     state.length)
   room = jnp.where(state.done, 0, state.limit - state.length)

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax import beam as beam_lib, cache as cache_lib, rewards
-from decoding_jax import sampling, text
+from decoding_jax import rollout, sampling, text
 from decoding_jax.types import (Array, Block, Context, DecodeState, Decoder,
                                 PAD, Stats)
 
@@ -150,15 +150,11 @@ def _search(level: Level, width, context: Context, state: DecodeState):
   """All beams, and the forwards of each row `[B]`."""
   limit = state.tokens.shape[1] - context.prompts.shape[1]
   model, params = context.target, context.target_params
-  newest = jnp.take_along_axis(state.tokens, state.length[:, None] - 1, axis=1)
-  logits, root = model.forward(
-      params, newest, state.length[:, None] - 1, state.target_cache,
-      cache_lib.init_block(state.target_cache, 1), 0,
-      jnp.ones((*newest.shape, 1), bool))
-  cache = cache_lib.commit(state.target_cache, root,
-                           jnp.zeros_like(newest), 1)
+  batch = len(state.length)
+  logits, cache = rollout.extend(model, params, state.target_cache,
+                                 text.newest(state, 1), 1)
   grow = functools.partial(_grow, level, width, context, state)
-  texts = grow(jnp.int32(0), logits, _none(cache, len(newest), width, limit))
+  texts = grow(jnp.int32(0), logits, _none(cache, batch, width, limit))
 
   def step(carry):
     i, texts, calls = carry
@@ -170,7 +166,7 @@ def _search(level: Level, width, context: Context, state: DecodeState):
         texts.block, (i - 1) * width, texts.mask)
     return i + 1, grow(i, logits, texts.replace(block=block)), calls
 
-  calls = jnp.ones(len(newest), jnp.int32)
+  calls = jnp.ones(batch, jnp.int32)
   _, texts, calls = jax.lax.while_loop(
       lambda carry: (carry[0] < limit) & carry[1].alive.any(), step,
       (jnp.int32(1), texts, calls))

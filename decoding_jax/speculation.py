@@ -36,11 +36,10 @@ def _step(pair: Pair, context: Context, state: DecodeState) -> DecodeState:
   layout = pair.drafter.layout
   keys = jax.vmap(jax.random.fold_in, (0, None))(state.keys, state.step)
   draft_keys, verify_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
-  newest = jnp.maximum(state.length[:, None] - jnp.array([2, 1]), 0)
-  newest = jnp.take_along_axis(state.tokens, newest, axis=1)
   tree, draft_block = draft_lib.grow(
       draft_keys, pair.drafter, context.draft, context.draft_params,
-      state.draft_cache, newest, state.length, context.draft_warp)
+      state.draft_cache, text.newest(state, 2), state.length,
+      context.draft_warp)
   logits, target_block = score(layout, context, state.target_cache, tree,
                                state.length)
   verdict = jax.vmap(

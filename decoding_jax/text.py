@@ -27,6 +27,15 @@ def cut(state: DecodeState, tokens, count, eos_id):
   return count, state.done | ended | (state.length + count == state.limit)
 
 
+def newest(state: DecodeState, count: int):
+  """`[B, count]` int32, the last committed tokens, the newest at the end.
+
+  In place of tokens that a shorter text does not have stands its first one.
+  """
+  columns = state.length[:, None] + jnp.arange(-count, 0)
+  return jnp.take_along_axis(state.tokens, jnp.maximum(columns, 0), axis=1)
+
+
 def append(buffer, length, values, count):
   """Writes the first `count` values of each row behind its length.
 

@@ -36,13 +36,18 @@ def make_batches(config, prompts):
   for width, members in buckets.members(lengths, config.buckets):
     for places in row_numbers(len(members), config.batch):
       rows = members[places]
-      keys = jax.vmap(jax.random.fold_in, (None, 0))(key, rows)
-      padded = np.zeros((len(rows), width), np.int32)
-      padded[np.arange(width) < lengths[rows, None]] = np.concatenate(
-          [prompts[row] for row in rows])
-      batches.append((keys, padded, lengths[rows]))
+      batches.append(batch_of(key, prompts, rows, width))
       numbers.append(rows)
   return batches, np.unique(np.concatenate(numbers), return_index=True)[1]
+
+
+def batch_of(key, prompts, rows, width):
+  """One batch: (keys `[B]`, prompts `[B, width]`, lengths `[B]`) of rows."""
+  lengths = np.array([len(prompts[row]) for row in rows], np.int32)
+  padded = np.zeros((len(rows), width), np.int32)
+  padded[np.arange(width) < lengths[:, None]] = np.concatenate(
+      [prompts[row] for row in rows])
+  return jax.vmap(jax.random.fold_in, (None, 0))(key, rows), padded, lengths
 
 
 def one_of_each_shape(batches):
@@ -96,13 +101,6 @@ def row_numbers(count, batch):
   size = -(-count // number)
   return [np.arange(start, start + size) % count
           for start in range(0, number * size, size)]
-
-
-def ticking(batches, bar):
-  """Yields batches; a progress bar moves on when the next one is asked for."""
-  for batch in batches:
-    yield batch
-    bar.update()
 
 
 def groups(items, size):
@@ -172,10 +170,10 @@ def run(method, decode, baseline, batches, rows, tokenizer=None):
       "target_calls": stats.target_calls.tolist(),
       "draft_calls": stats.draft_calls.tolist(),
       "nodes": stats.nodes.tolist(),
-      "log_prob": _json(np.concatenate(log_probs)[rows]),
+      "log_prob": json_values(np.concatenate(log_probs)[rows]),
       "accepted_by_depth": stats.accepted_by_depth.sum(0).tolist(),
       **{name: x.sum(0).tolist() for name, x in stats.extra.items()},
-      "seconds": _json([seconds for _, seconds in timings]),
+      "seconds": json_values([seconds for _, seconds in timings]),
       "tokens": [int(out.stats.emitted.sum()) for out, _ in timings],
       "baseline_rate": metrics.token_rate(
           [int(out.stats.emitted.sum()) for out, _ in references],
@@ -209,14 +207,14 @@ def figures(record, parameter_ratio, seed=0):
     the drawing of prompts, or, for speeds, of batches; None where it has none.
   """
   cost = metrics.mbsu(1, record["depth"], parameter_ratio)
-  efficiency = _interval(record["emitted"], record["target_calls"], seed)
-  rate = _interval(record["tokens"], record["seconds"], seed)
-  return {name: _json(values) for name, values in {
+  efficiency = interval(record["emitted"], record["target_calls"], seed)
+  rate = interval(record["tokens"], record["seconds"], seed)
+  return {name: json_values(values) for name, values in {
       "block_efficiency": efficiency,
       "mbsu": efficiency * cost,
       "token_rate": rate,
       "token_rate_ratio": rate / record["baseline_rate"],
-      "log_prob": _interval(record["log_prob"], record["emitted"], seed),
+      "log_prob": interval(record["log_prob"], record["emitted"], seed),
       "acceptance_by_depth": metrics.acceptance_by_depth(
           [record["accepted_by_depth"]]),
       "acceptance_by_rank": metrics.acceptance_by_rank(
@@ -224,14 +222,14 @@ def figures(record, parameter_ratio, seed=0):
   }.items()}
 
 
-def _interval(numerators, denominators, seed):
-  """A ratio and its interval; one row has none."""
+def interval(numerators, denominators, seed):
+  """`[3]`, a ratio and its 95 % interval over rows; one row has none."""
   value = metrics.ratio(numerators, denominators)
   bounds = (np.nan, np.nan) if len(numerators) < 2 else (
       metrics.ratio_interval(numerators, denominators, seed))
   return np.array([value, *bounds])
 
 
-def _json(values):
+def json_values(values):
   """Rounded, and with null for NaN, which is not JSON."""
   return [None if np.isnan(x) else round(float(x), 6) for x in values]

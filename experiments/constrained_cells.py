@@ -7,7 +7,6 @@ import numpy as np
 
 import decoding_jax as dj
 from decoding_jax import constraints
-from decoding_jax import metrics
 from experiments import cells
 from experiments import launch
 from experiments import quality
@@ -91,16 +90,12 @@ def make_batches(config, task, pair):
   with launch.user_errors(ValueError):
     concepts = constraints.concepts(task.concepts, pieces,
                                     config.max_new_tokens)
-  lengths = np.array([len(prompt) for prompt in task.prompts], np.int32)
-  prompts = np.zeros((len(lengths), lengths.max()), np.int32)
-  prompts[np.arange(prompts.shape[1]) < lengths[:, None]] = np.concatenate(
-      task.prompts)
-  key = jax.random.key(config.seed)
+  width, key = max(map(len, task.prompts)), jax.random.key(config.seed)
   batches = []
-  for rows in cells.row_numbers(len(prompts), config.batch):
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, rows)
-    batches.append(Batch(keys, prompts[rows], lengths[rows], jax.tree.map(
-        lambda x, rows=rows: x[rows], concepts)))
+  for rows in cells.row_numbers(len(task.prompts), config.batch):
+    batches.append(Batch(
+        *cells.batch_of(key, task.prompts, rows, width),
+        jax.tree.map(lambda x, rows=rows: x[rows], concepts)))
   return constraints.vocabulary(pieces), batches
 
 
@@ -143,10 +138,11 @@ def run(decode, baseline, batches, task, tokenizer, bar):
   """
   count = len(task.prompts)
   references, timings = [], []
-  for i, batch in enumerate(cells.ticking(batches, bar)):
+  for i, batch in enumerate(batches):
     if i % -(-len(batches) // cells.REFERENCES) == 0:
       references.append(launch.timed(baseline, batch)[1])
     timings.append(launch.timed(decode, batch))
+    bar.update()
   size = len(batches[0].lengths)
   rows = [row for batch, (out, _) in zip(batches, timings)
           for row in _rows(batch, out, tokenizer)][:count]
@@ -191,22 +187,16 @@ def figures(record, seed=0):
   ones = np.ones(len(record["soft"]))
   emitted, seconds = record["emitted"], record["seconds"]
   batches = np.full(len(seconds), record["baseline_seconds"])
-  share = lambda name, scale=1.0, by=ones: _interval(
-      scale * np.asarray(record[name], float), by, seed)
+  ratio = lambda values, by: cells.json_values(
+      cells.interval(values, by, seed))
+  share = lambda name, scale=1.0, by=ones: ratio(
+      scale * np.asarray(record[name], float), by)
   return {
       "soft": share("soft", 100), "hard": share("hard", 100),
       "log_prob": share("log_prob", by=emitted),
       "bleu": share("bleu"), "rouge_l": share("rouge_l"),
       "distinct_2": share("distinct_2"),
-      "seconds": _interval(seconds, np.ones(len(seconds)), seed),
-      "slowdown": _interval(seconds, batches, seed),
+      "seconds": ratio(seconds, np.ones(len(seconds))),
+      "slowdown": ratio(seconds, batches),
       **{name: share(name, by=emitted)
          for name in (*COUNTS[1:], "reward_calls")}}
-
-
-def _interval(numerators, denominators, seed):
-  value = metrics.ratio(numerators, denominators)
-  bounds = (np.nan, np.nan) if len(numerators) < 2 else (
-      metrics.ratio_interval(numerators, denominators, seed))
-  return [None if np.isnan(x) else round(float(x), 6)
-          for x in (value, *bounds)]

@@ -30,8 +30,8 @@ def terminal(records):
   lines = [["", *(METRICS[name][0] for name in _SHORT), "S1 S2 S3 S4, %"]]
   for record in records:
     lines.append([record["label"], *(
-        _figure(record["metrics"][name], METRICS[name][1]) for name in _SHORT),
-        _states(record)])
+        report.plus_minus(record["metrics"][name], METRICS[name][1])
+        for name in _SHORT), _states(record)])
   return "\n".join([report.plain_table(lines), "", _CALLS,
                     *comparisons(records)])
 
@@ -42,7 +42,7 @@ def write(workdir, records, config):
             "S1 S2 S3 S4, %", "first call, s"]]
   for record in records:
     lines.append([record["label"], *(
-        _range(record["metrics"][name], digits)
+        report.interval(record["metrics"][name], digits)
         for name, (_, digits) in METRICS.items()),
         _states(record), f"{record['first_seconds']:.1f}"])
   specs = [f"- {r['label']}: {r['spec']}" for r in records]
@@ -74,22 +74,6 @@ def _comparison(cdsl, cdlh):
           f"{points.mean():+.1f} points [{low:+.1f}, {high:+.1f}], "
           f"{speed:.1f} times as fast, {verdict} the cost model's "
           f"{least:.1f} to {most:.1f}.")
-
-
-def _figure(values, digits):
-  value, low, high = values
-  if value is None:
-    return "-"
-  return f"{value:.{digits}f}" + (
-      "" if low is None else f"±{(high - low) / 2:.{digits}f}")
-
-
-def _range(values, digits):
-  value, low, high = values
-  if value is None:
-    return "-"
-  return f"{value:.{digits}f}" + (
-      "" if low is None else f" [{low:.{digits}f}, {high:.{digits}f}]")
 
 
 def _states(record):

@@ -6,7 +6,7 @@ import numpy as np
 from rouge_score import rouge_scorer
 import sacrebleu
 
-from decoding_jax import metrics
+from experiments import cells
 
 _RESAMPLES = 1000
 
@@ -80,12 +80,7 @@ def _bleu_of(counts):
 def _mean(scores_of, texts, references, seed=0):
   """The mean of a figure an example with its interval, as `corpus_bleu`."""
   scores = scores_of(texts, references)
-  ones = np.ones(len(scores))
-  value = round(float(scores.mean()), 6)
-  if len(scores) < 2:
-    return [value, None, None]
-  return [value, *(round(float(x), 6)
-                   for x in metrics.ratio_interval(scores, ones, seed))]
+  return cells.json_values(cells.interval(scores, np.ones(len(scores)), seed))
 
 
 # By name: `(texts, references, seed) -> [figure, low, high]`.

@@ -122,11 +122,16 @@ def terminal(rows_, note=""):
 
 
 def _figure(row, metric):
-  """A figure with half of its interval."""
-  if row is None:
-    return ""
-  value, low, high = row["metrics"][metric]
-  return f"{value:.2f}" + ("" if low is None else f"±{(high - low) / 2:.2f}")
+  return "" if row is None else plus_minus(row["metrics"][metric])
+
+
+def plus_minus(figure, digits=2):
+  """A figure with half of its interval; "-" if there is none."""
+  value, low, high = figure
+  if value is None:
+    return "-"
+  return f"{value:.{digits}f}" + (
+      "" if low is None else f"±{(high - low) / 2:.{digits}f}")
 
 
 def plain_table(lines):
@@ -180,7 +185,7 @@ def _best_table(experiment, trees):
         line = [str(point), label]
         for metric in METRICS:
           row = trees[metric][label][point]
-          line += [_range(row["metrics"][metric]), row["method"]]
+          line += [interval(row["metrics"][metric]), row["method"]]
         lines.append(line)
   return markdown_table(lines)
 
@@ -188,17 +193,21 @@ def _best_table(experiment, trees):
 def _cell_line(row, quality):
   figures = row["metrics"]
   return [row["method"], str(row["tree_nodes"]), str(row["depth"]),
-          *(_range(figures[name]) for name in METRICS),
-          f"{figures['token_rate'][0]:.0f}", _range(figures["log_prob"]),
+          *(interval(figures[name]) for name in METRICS),
+          f"{figures['token_rate'][0]:.0f}", interval(figures["log_prob"]),
           f"{row['deviation']:+.1f}", _shares(figures["acceptance_by_depth"]),
           _shares(figures["acceptance_by_rank"]),
           f"{row['compile_seconds']:.1f}",
-          *(_range(figures[name]) for name in quality)]
+          *(interval(figures[name]) for name in quality)]
 
 
-def _range(figure):
+def interval(figure, digits=2):
+  """A figure with the ends of its interval; "-" if there is none."""
   value, low, high = figure
-  return f"{value:.2f}" + ("" if low is None else f" [{low:.2f}, {high:.2f}]")
+  if value is None:
+    return "-"
+  return f"{value:.{digits}f}" + (
+      "" if low is None else f" [{low:.{digits}f}, {high:.{digits}f}]")
 
 
 def _shares(values):

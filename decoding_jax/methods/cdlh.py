@@ -52,7 +52,7 @@ def _init(search, context: Context, state: DecodeState) -> DecodeState:
   From then on the caches hold the whole text. What is carried are the target's
   logits `[B, V]` behind it, and the states of the reward.
   """
-  newest = jnp.take_along_axis(state.tokens, state.length[:, None] - 1, axis=1)
+  newest = text.newest(state, 1)
   logits, cache = rollout_lib.extend(context.target, context.target_params,
                                      state.target_cache, newest, 1)
   if search.roller.drafts:
