@@ -25,6 +25,17 @@ def folders(tmp_path_factory):
   return str(base / "target"), str(base / "draft")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def forget_programs():
+  """Compiled programs go with their module.
+
+  Each is mapped into memory in several pieces, of which Linux allows a process
+  65,530; XLA dies when it gets no more.
+  """
+  yield
+  jax.clear_caches()
+
+
 @pytest.fixture(scope="module")
 def quickly():
   """Programs of a module are compiled without most optimisations."""
