@@ -5,7 +5,6 @@ hundred tests of the suite, a family-wise error of about one in a thousand.
 A negative control has to fail by a margin that chance cannot explain.
 """
 
-import contextlib
 import functools
 import itertools
 
@@ -15,7 +14,6 @@ import numpy as np
 from scipy import stats
 
 import decoding_jax as dj
-import models_for_tests as tiny
 from models import tabular
 
 MIN_P_VALUE = 1e-5
@@ -67,8 +65,7 @@ def warped(table, temperature=1.0, top_k=0, top_p=1.0, token_mask=None):
   return np.stack(rows)
 
 
-def frequencies(method, target, draft, rows, length, key=None, optimized=False,
-                **kwargs):
+def frequencies(method, target, draft, rows, length, key=None, **kwargs):
   """How often each text of `length` tokens follows token 0.
 
   Args:
@@ -78,7 +75,6 @@ def frequencies(method, target, draft, rows, length, key=None, optimized=False,
     rows: texts to draw.
     length: tokens of a text that are counted.
     key: of `dj.generate`; None for a fixed one.
-    optimized: whether to compile with all optimisations, as a user does.
     **kwargs: more arguments of `dj.generate`.
 
   Returns:
@@ -86,13 +82,12 @@ def frequencies(method, target, draft, rows, length, key=None, optimized=False,
   """
   target_lm, target_params = table_model(target)
   draft_lm, draft_params = table_model(draft)
-  with contextlib.nullcontext() if optimized else tiny.quickly_compiled():
-    out = dj.generate(
-        jax.random.key(0) if key is None else key,
-        jnp.zeros((rows, 1), jnp.int32), jnp.ones(rows, jnp.int32),
-        method=method, target=target_lm, target_params=target_params,
-        draft=draft_lm, draft_params=draft_params, max_new_tokens=length,
-        **kwargs)
+  out = dj.generate(
+      jax.random.key(0) if key is None else key,
+      jnp.zeros((rows, 1), jnp.int32), jnp.ones(rows, jnp.int32),
+      method=method, target=target_lm, target_params=target_params,
+      draft=draft_lm, draft_params=draft_params, max_new_tokens=length,
+      **kwargs)
   counts = np.zeros((len(target),) * length)
   np.add.at(counts, tuple(np.asarray(out.tokens[:, 1:1 + length]).T), 1)
   return counts, out.stats
@@ -153,6 +148,11 @@ def pad_draws(draws, size):
 
 @functools.partial(jax.jit, static_argnums=0)
 def _acceptance(rule, target, draft, tokens, valid):
+  return jax.vmap(functools.partial(_acceptance_of_one, rule, target, draft))(
+      tokens, valid)
+
+
+def _acceptance_of_one(rule, target, draft, tokens, valid):
   """Acceptance probability of each sibling when those before are rejected.
 
   The rule is a black box: the probability is the largest uniform that it
@@ -182,7 +182,7 @@ def acceptance(rule, target, draft, tokens, valid):
   """Acceptance probabilities and residuals in float64.
 
   Args:
-    rule: of a `Verifier`.
+    rule: of a `Verifier`; another one is compiled anew.
     target: `[V]` float64.
     draft: `[V]` float64.
     tokens: `[n, K]` int32, siblings in draw order.
@@ -194,8 +194,7 @@ def acceptance(rule, target, draft, tokens, valid):
   """
   with jax.enable_x64(True):
     target, draft = jnp.asarray(target), jnp.asarray(draft)
-    chances, rests = jax.vmap(
-        lambda x, ok: _acceptance(rule, target, draft, x, ok))(tokens, valid)
+    chances, rests = _acceptance(rule, target, draft, tokens, valid)
     return np.asarray(chances) * valid, np.asarray(rests)
 
 

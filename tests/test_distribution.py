@@ -26,7 +26,7 @@ METHODS = [
     dj.methods.spectr(2, 2),
 ]
 # Vocabulary and number of zeros in each target and each draft law.
-PAIRS = [(2, 0, 0), (4, 0, 0), (4, 1, 2), (6, 2, 1)]
+PAIRS = [(2, 0, 0), (4, 0, 0), (6, 2, 1)]
 
 
 def tables(vocab_size, target_zeros, draft_zeros):
@@ -43,8 +43,7 @@ def method_name(method):
 @pytest.mark.parametrize("sizes", PAIRS, ids=str)
 def test_joint_law(method, sizes):
   target, draft = tables(*sizes)
-  counts, stats = helpers.frequencies(method, target, draft, ROWS, LENGTH,
-                                      optimized=sizes == PAIRS[0])
+  counts, stats = helpers.frequencies(method, target, draft, ROWS, LENGTH)
   law = helpers.joint_law(target, 0, LENGTH)
   assert helpers.p_value(counts, law) > helpers.MIN_P_VALUE
   assert np.asarray(stats.target_calls).min() >= 2
@@ -71,10 +70,12 @@ WARPS = [
 ]
 
 
-@pytest.mark.parametrize("warps", WARPS, ids=lambda x: str(x[0].keys()))
-@pytest.mark.parametrize(
-    "method", [dj.methods.rsd_c((2, 2)), dj.methods.rsd_s(2, 2),
-               dj.methods.spectr(2, 2)], ids=method_name)
+# Laws are warped before a method sees them: one meets all warps.
+@pytest.mark.parametrize("method,warps", [
+    *((dj.methods.rsd_s(2, 2), warps) for warps in WARPS),
+    *((method, warps) for warps in WARPS[1:3]
+      for method in (dj.methods.rsd_c((2, 2)), dj.methods.spectr(2, 2)))],
+    ids=lambda x: getattr(x, "name", None) or "-".join(x[0]))
 def test_joint_law_of_a_warped_target(method, warps):
   target, draft = tables(5, 0, 0)
   sampling, draft_sampling = warps

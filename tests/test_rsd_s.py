@@ -18,6 +18,7 @@ WIDTH = 2
 VOCAB = 3
 ROWS = 20_000
 SIGMAS = 5
+RULE = verify.recursive(False).rule
 
 
 def tables(zeros):
@@ -43,13 +44,16 @@ def orders(law):
   yield from extend([], law, 1.0)
 
 
-def walk(target, draft):
+@functools.lru_cache(maxsize=None)
+def walk(zeros):
   """The law of two tokens `[V, V]`, and the mean of accepted tokens."""
+  target, draft = tables(zeros)
+
   @functools.lru_cache(maxsize=None)
   def visit(node, siblings):
     tokens, valid, _ = helpers.pad_draws([(siblings, 1.0)], WIDTH)
     chances, rests = helpers.acceptance(
-        verify.recursive(False).rule, target[node], draft[node], tokens, valid)
+        RULE, target[node], draft[node], tokens, valid)
     return chances[0], rests[0]
 
   law, accepted = np.zeros((VOCAB, VOCAB)), 0.0
@@ -75,13 +79,13 @@ def walk(target, draft):
 @pytest.mark.parametrize("zeros", [0, 1])
 def test_law_by_enumeration(zeros):
   target, draft = tables(zeros)
-  law, _ = walk(target, draft)
+  law, _ = walk(zeros)
   np.testing.assert_allclose(law, helpers.joint_law(target, 0, 2), atol=1e-12)
 
 
 def test_block_efficiency_is_the_enumerated_one():
   target, draft = tables(0)
-  _, expected = walk(target, draft)
+  _, expected = walk(0)
   _, stats = helpers.frequencies(dj.methods.rsd_s(WIDTH, 2), target, draft,
                                  ROWS, 1)
   accepted = np.asarray(stats.accepted_by_depth) @ np.arange(3)
@@ -91,7 +95,7 @@ def test_block_efficiency_is_the_enumerated_one():
 
 def test_control_other_width_is_told_apart():
   target, draft = tables(0)
-  _, expected = walk(target, draft)
+  _, expected = walk(0)
   _, stats = helpers.frequencies(dj.methods.rsd_s(WIDTH + 1, 2), target, draft,
                                  ROWS, 1)
   accepted = np.asarray(stats.accepted_by_depth) @ np.arange(3)
