@@ -52,7 +52,9 @@ def _common():
       # parallel text files in the folder `corpus`, a line a pair.
       train_pairs=(),
       held_out_pairs=(),
-      list_fraction=0.0,      # share of rows that repeat the prompt's words
+      # Shares of rows made anew from their completions: see `keywords`.
+      keyword_fraction=0.0,
+      renamed_fraction=0.0,
       # Or the name of a .jsonl.gz file there, of {"chosen", "rejected"}: then a
       # reward model is trained.
       preferences="",
@@ -64,7 +66,10 @@ def _common():
       windows=(128, 256),
       # Optimizer.
       steps=0,
+      optimizer="adamw",      # or "muon"
       learning_rate=2e-3,
+      matrix_learning_rate=0.02,  # of the kernels, by "muon"
+      compute_dtype="float32",    # or "bfloat16"; parameters are in float32
       warmup_steps=100,
       weight_decay=0.1,
       b2=0.98,
@@ -111,29 +116,21 @@ def _commongen(name):
       held_out_pairs=("dev.src_alpha.txt", "dev.tgt.txt"),
       workdir=f"runs/commongen-{name}",
       export=f"models/pretrained/commongen-{name}",
-      windows=(16, 20, 26, 40, 80), batch_tokens=1024, eval_every=250,
-      eval_windows=256)
-
-
-def _commongen_start():
-  return dict(
-      _commongen("target"), workdir="runs/commongen-start",
-      export="runs/commongen-start/export", steps=2200, learning_rate=3e-3)
+      windows=(18, 24, 36, 96), optimizer="muon", warmup_steps=60,
+      learning_rate=3e-3, compute_dtype="bfloat16", keyword_fraction=0.25,
+      renamed_fraction=0.25, eval_every=250, eval_windows=256)
 
 
 def _commongen_target():
-  return dict(
-      _commongen("target"), start="runs/commongen-start/export",
-      tokenizer="runs/commongen-start/export", list_fraction=0.25, steps=900,
-      warmup_steps=30, learning_rate=2e-3)
+  return dict(_commongen("target"), steps=2400)
 
 
 def _commongen_draft():
   return dict(
       _commongen("draft"), tokenizer="models/pretrained/commongen-target",
-      teacher="models/pretrained/commongen-target",
-      steps=1500, learning_rate=4e-3, sample_fraction=0.5, sample_rows=3072,
-      sample_length=81, final_loss_from=0.4)
+      teacher="models/pretrained/commongen-target", steps=1500,
+      sample_fraction=0.5, sample_rows=3072, sample_length=97,
+      final_loss_from=0.4)
 
 
 def _harmless_reward():
@@ -157,7 +154,6 @@ def _smoke():
 _RUNS = {
     "target": _target,
     "draft": _draft,
-    "commongen_start": _commongen_start,
     "commongen_target": _commongen_target,
     "commongen_draft": _commongen_draft,
     "harmless_reward": _harmless_reward,

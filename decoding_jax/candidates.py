@@ -35,10 +35,12 @@ class Choice:
   Attributes:
     token: `[B]` int32.
     index: `[B]` int32, which of the paths it is.
+    reward: `[B]` float32, what the text with that path is worth.
     paths: the roll-outs.
   """
   token: Array
   index: Array
+  reward: Array
   paths: rollout_lib.RollOut
 
 
@@ -98,11 +100,11 @@ def choose(context: Context, options: Options, roller, logits, states,
       context, roller, candidates, jnp.minimum(room, 1 + options.steps),
       options.steps)
   log_probs = values - jax.nn.logsumexp(logits, axis=-1, keepdims=True)
-  scores = options.weight * log_probs + options.reward_weight * (
-      rewards.of_paths(context, states, paths.tokens, paths.valid))
+  worth = rewards.of_paths(context, states, paths.tokens, paths.valid)
+  scores = options.weight * log_probs + options.reward_weight * worth
   index = jnp.argmax(jnp.where(values > -jnp.inf, scores, -jnp.inf), axis=-1)
-  token = jnp.take_along_axis(candidates, index[:, None], axis=1)[:, 0]
-  return Choice(token, index.astype(jnp.int32), paths)
+  pick = lambda x: jnp.take_along_axis(x, index[:, None], axis=1)[:, 0]
+  return Choice(pick(candidates), index.astype(jnp.int32), pick(worth), paths)
 
 
 def keep(context: Context, options: Options, state: DecodeState, choice: Choice,

@@ -33,6 +33,7 @@ class Gates(NamedTuple):
     test: `(threshold, maximum, before, after) -> bool` of rewards.
     threshold: of the test, or None.
     taken: `(accepted, drafted) -> tokens` that are committed of a lookahead.
+    whole: whether a search commits the roll-out that it has found as well.
   """
   name: str
   width: int
@@ -44,6 +45,7 @@ class Gates(NamedTuple):
   test: Callable[..., Array]
   threshold: float | None
   taken: Callable[..., Array]
+  whole: bool
 
 
 @flax.struct.dataclass
@@ -68,9 +70,29 @@ class Rest:
   reward_calls: Array
 
 
+@flax.struct.dataclass
+class Found:
+  """What a search has found, in rows that needed one.
+
+  Attributes:
+    rows: `[B]` bool, which ones did.
+    tokens: `[B, n + 1]` int32, the chosen one and its roll-out.
+    log_probs: `[B, n + 1]` float32, the target's own where it rolls out.
+    count: `[B]` int32, how many of them are committed.
+    calls: `[B]` int32, forwards of the roller.
+    cache: the target's; it holds what is committed behind its length.
+  """
+  rows: Array
+  tokens: Array
+  log_probs: Array
+  count: Array
+  calls: Array
+  cache: Cache
+
+
 def make_gates(lookahead, width, tree, slack, acceptance_threshold,
-               low_acceptance, reward_test, reward_threshold,
-               commit) -> Gates:
+               low_acceptance, reward_test, reward_threshold, commit,
+               search_commit, rollout) -> Gates:
   """Checks the options of CDSL that are not those of a search.
 
   Args:
@@ -83,6 +105,8 @@ def make_gates(lookahead, width, tree, slack, acceptance_threshold,
     reward_test: "progress" or "absolute".
     reward_threshold: None for "progress", a number for "absolute".
     commit: "prefix" or "full".
+    search_commit: "token", or "roll_out" where the target rolls out.
+    rollout: what rolls out.
 
   Returns:
     The gates.
@@ -105,14 +129,21 @@ def make_gates(lookahead, width, tree, slack, acceptance_threshold,
   if width > 1:
     # There is no one draft to commit the whole of.
     options_lib.check_one_of("commit of width > 1", commit, {"prefix": None})
+  if options_lib.check_one_of("search_commit", search_commit, _COMMITS):
+    # What the draft has rolled out is not what the target would say.
+    options_lib.check_one_of("rollout where search_commit='roll_out': rollout",
+                             rollout, {"target": None})
+    late = lookahead + 1
   needed = [sum(same / max(size, 1) < acceptance_threshold
                 for same in range(size + 1)) for size in range(lookahead + 1)]
   limit = "" if reward_threshold is None else f" {reward_threshold:g}"
   shape = f"{tree}({width}x{lookahead})" if width > 1 else "chain"
   name = (f"{shape}, slack={slack:g}, tau={acceptance_threshold:g}, "
-          f"low={low_acceptance}, test={reward_test}{limit}, commit={commit}")
+          f"low={low_acceptance}, test={reward_test}{limit}, commit={commit}, "
+          f"search={search_commit}")
   return Gates(name, int(width), drafter, float(slack), tuple(needed), low,
-               int(late), test, reward_threshold, taken)
+               int(late), test, reward_threshold, taken,
+               _COMMITS[search_commit])
 
 
 def proceed(passes, context: Context, state: DecodeState, drafted: Lookahead,
@@ -168,12 +199,15 @@ def give_up(passes, context: Context, state: DecodeState, drafted: Lookahead,
               drafted.target_cache, none, none)
 
 
-def search_where(rows, context: Context, options: candidates.Options,
-                 state: DecodeState, drafted: Lookahead, rest: Rest, states):
+def search_where(rows, passes, gates: Gates, context: Context,
+                 options: candidates.Options, state: DecodeState,
+                 drafted: Lookahead, rest: Rest, states) -> Found:
   """A search for one token in some rows; if there are none, it costs nothing.
 
   Args:
     rows: `[B]` bool.
+    passes: `reward [B] -> [B]` bool.
+    gates: say whether a roll-out that passes is found as well.
     context: holds models and reward.
     options: of the search.
     state: what was committed.
@@ -182,7 +216,7 @@ def search_where(rows, context: Context, options: candidates.Options,
     states: of the reward.
 
   Returns:
-    tokens `[B]` int32, and forwards of the roller `[B]` int32.
+    What was found; nothing in other rows.
   """
   # Not that of `drafted`, which would have to be kept beside it.
   cache = rest.cache.replace(length=state.length)
@@ -192,20 +226,36 @@ def search_where(rows, context: Context, options: candidates.Options,
     choice = candidates.choose(
         context, options, roller, drafted.logits[:, 0], states,
         jnp.where(rows, state.limit - state.length, 0))
-    return choice.token, choice.paths.calls
+    pick = lambda x: jnp.take_along_axis(
+        x, choice.index[:, None, None], axis=1)[:, 0]
+    paths, whole = choice.paths, rows & gates.whole & passes(choice.reward)
+    tokens, log_probs = pick(paths.tokens), pick(paths.log_probs)
+    first = text.log_probs(drafted.logits[:, 0], choice.token)
+    count = jnp.where(whole, pick(paths.valid).sum(axis=1), rows)
+    found = (tokens, log_probs.at[:, 0].set(first), count.astype(jnp.int32),
+             paths.calls)
+    return (*found, (choice.index, paths.block) if gates.whole else ())
 
-  return _where_any(rows, branch)
+  *found, winner = _where_any(rows, branch)
+  cache = rest.cache
+  if gates.whole:
+    index, block = winner
+    # In other rows nothing that may yet be committed is overwritten.
+    cache = cache.replace(length=state.length + jnp.where(
+        rows, 0, options.steps))
+    slots = options.num_candidates * jnp.arange(options.steps)
+    cache = cache_lib.commit(cache, block, slots + index[:, None], 0)
+  return Found(rows, *found, cache)
 
 
-def merge(drafted: Lookahead, taken, rest: Rest, searches, token):
+def merge(drafted: Lookahead, taken, rest: Rest, found: Found):
   """What each row would commit, by the gate that it has come through.
 
   Args:
     drafted: taken by rows for which nothing else is said.
     taken: `[B]` int32, how much of it.
     rest: taken by rows where it passed.
-    searches: `[B]` bool, rows that take a token that was searched for.
-    token: `[B]` int32, that token.
+    found: taken by rows that needed a search.
 
   Returns:
     tokens `[B, n + 1]`, the target's own log-probabilities of them, their
@@ -218,23 +268,24 @@ def merge(drafted: Lookahead, taken, rest: Rest, searches, token):
       jnp.take_along_axis(drafted.following, here(taken), axis=1),
       _padded(drafted.tokens))
   tokens = jnp.where(here(rest.passed), rest.tokens, tokens)
-  tokens = jnp.where(here(searches), here(token), tokens)
   log_probs = jnp.where(
       here(rest.passed) & (order > here(drafted.same)), rest.log_probs,
       text.log_probs(drafted.logits, tokens))
   count = jnp.where(rest.passed, rest.count, taken + 1)
   right = jnp.where(rest.passed, drafted.same, taken)
-  return (tokens, log_probs, jnp.where(searches, 1, count),
-          jnp.where(searches, 0, right))
+  return (jnp.where(here(found.rows), found.tokens, tokens),
+          jnp.where(here(found.rows), found.log_probs, log_probs),
+          jnp.where(found.rows, found.count, count),
+          jnp.where(found.rows, 0, right))
 
 
-def settle(state: DecodeState, drafted: Lookahead, rest: Rest, right, length):
+def settle(state: DecodeState, drafted: Lookahead, found: Found, right, length):
   """Says how much of what the caches hold is committed.
 
   Args:
     state: before the commit.
     drafted: its draft cache is the one.
-    rest: its target cache is the one.
+    found: its target cache is the one.
     right: `[B]` int32, tokens of the draft that are still right.
     length: `[B]` int32, of the text after the commit, whose newest token is
       to be in no cache.
@@ -244,13 +295,13 @@ def settle(state: DecodeState, drafted: Lookahead, rest: Rest, right, length):
   """
   # The draft has not been run on the last token that it drafted.
   right = jnp.minimum(right, drafted.tokens.shape[1] - 1)
-  return (rest.cache.replace(length=length - 1),
+  return (found.cache.replace(length=length - 1),
           drafted.draft_cache.replace(
               length=jnp.minimum(state.length + right, length - 1)))
 
 
 def count(stats: Stats, options: candidates.Options, drafted: Lookahead,
-          rest: Rest, rolled, emitted, runs, at) -> Stats:
+          rest: Rest, found: Found, emitted, runs, at) -> Stats:
   """Adds what an iteration has cost each row that runs.
 
   Args:
@@ -258,7 +309,7 @@ def count(stats: Stats, options: candidates.Options, drafted: Lookahead,
     options: of the search.
     drafted: what was drafted.
     rest: what the target went on with.
-    rolled: `[B]` int32, forwards of the search.
+    found: what was searched for.
     emitted: `[B]` int32, committed tokens.
     runs: `[B]` bool.
     at: `[B]` int32, 0..3, the state in which the iteration ended.
@@ -273,8 +324,8 @@ def count(stats: Stats, options: candidates.Options, drafted: Lookahead,
   calls = (tested + drafted.reward_calls + rest.reward_calls +
            (at % 2) * options.num_candidates)
   return Stats(
-      stats.target_calls + runs * (1 + rest.calls + by_target * rolled),
-      stats.draft_calls + runs * (drafted.calls + by_draft * rolled),
+      stats.target_calls + runs * (1 + rest.calls + by_target * found.calls),
+      stats.draft_calls + runs * (drafted.calls + by_draft * found.calls),
       stats.emitted + emitted, stats.nodes + runs * drafted.nodes,
       stats.accepted_by_depth + rows(
           stats.accepted_by_depth.shape[1], drafted.same),
@@ -311,4 +362,5 @@ def _absolute(threshold, maximum, before, after):
 
 _TESTS = {"progress": _progress, "absolute": _absolute}
 _TAKEN = {"prefix": lambda same, size: same, "full": lambda same, size: size}
+_COMMITS = {"token": False, "roll_out": True}
 _TREES = {"rsd_s": draft_lib.top_beam, "rsd_c": _fan}

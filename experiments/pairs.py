@@ -7,11 +7,6 @@ Line i of one file is the prompt of line i of the other. A pair is one row,
 Every word stands behind a space, the first ones of the prompt and of the
 completion too, so that a word is the same tokens wherever it stands. The loss
 counts the completion and the end of text, not the prompt.
-
-A share `list_fraction` of the rows can ask for the words of the prompt again,
-under another sign: practice in copying, which a small model is slow to learn.
-
-     dog catch frisbee : frisbee dog catch<|endoftext|>
 """
 
 import pathlib
@@ -21,13 +16,12 @@ import numpy as np
 
 from decoding_jax import types
 from experiments import batches
+from experiments import keywords
 from experiments import trainer
 from models import tokenizers
 
 TASK = trainer.LANGUAGE
 PROMPT, COMPLETION = " {} =", " {}"
-# Asks for the words of the prompt again, in any order.
-LIST = " {} :"
 
 
 class Rows(NamedTuple):
@@ -50,6 +44,7 @@ def check(config) -> None:
       raise ValueError(f"config.{name}={tuple(config[name])} must name two "
                        "files, of prompts and of completions.")
   batches.check_ascending(config)
+  keywords.check(config)
   if config.sample_fraction and config.sample_length > max(config.windows) + 1:
     raise ValueError(
         f"config.sample_length={config.sample_length} must be at most one more "
@@ -64,11 +59,13 @@ def texts(config) -> list[str]:
 
 def data(config, tokenizer) -> batches.Data:
   """Rows of `config.train_pairs` and of `config.held_out_pairs`."""
-  train, held_out = (
-      rows(tokenizer, *read(config.corpus, names), config.windows)
-      for names in (config.train_pairs, config.held_out_pairs))
+  texts_, held_out_texts = (read(config.corpus, names) for names in (
+      config.train_pairs, config.held_out_pairs))
+  train, held_out = (rows(tokenizer, *x, config.windows)
+                     for x in (texts_, held_out_texts))
   longest = max(config.windows)
-  lists = _lists(config, tokenizer) if config.list_fraction else None
+  rewritten = _rewritten(config, tokenizer, train, texts_) if (
+      config.keyword_fraction or config.renamed_fraction) else None
 
   def held_out_batch(count):
     count = min(count, len(held_out.tokens))
@@ -93,33 +90,25 @@ def data(config, tokenizer) -> batches.Data:
       fits = batches.padded(config, written.ends - 1) == length
       parts.append(_some(rng, written, fits, length,
                          config.sample_fraction * len(chosen)))
-    if lists:
-      parts.append(_some(rng, lists, lists.ends - 1 <= length, length,
-                         config.list_fraction * len(chosen)))
-    left = len(chosen) - sum(len(part.tokens) for part in parts)
-    parts.append(batch(train, chosen[:left], length))
+    left = chosen[:len(chosen) - sum(len(part.tokens) for part in parts)]
+    parts.append(batch(train, left, length) if rewritten is None else
+                 rewritten(rng, left, length))
     return batches.Batch(*map(np.concatenate, zip(*parts)))
 
   return batches.Data(train_batch, held_out_batch, prompts,
                       tokenizers.eos_id(tokenizer))
 
 
-def rows(tokenizer, prompts, completions, windows, form=PROMPT) -> Rows:
+def rows(tokenizer, prompts, completions, windows) -> Rows:
   """Tokens of pairs of lines, none longer than the longest of `windows`."""
-  starts, texts_ = [], []
-  for prompt, completion in zip(prompts, completions, strict=True):
-    start = tokenizer.encode(form.format(prompt)).ids
-    starts.append(len(start))
-    texts_.append(start + tokenizer.encode(COMPLETION.format(completion)).ids
-                  + [tokenizers.eos_id(tokenizer)])
-  ends = np.array([len(text) for text in texts_])
-  if max(ends) > max(windows) + 1:
+  found = [_encode(tokenizer, *pair)
+           for pair in zip(prompts, completions, strict=True)]
+  needed = [len(tokens) - 1 for _, tokens in found]
+  if max(needed) > max(windows):
     raise ValueError(
         f"config.windows={tuple(windows)}: the longest pair, line "
-        f"{ends.argmax() + 1}, needs a window of {max(ends) - 1} tokens.")
-  tokens = np.full((len(ends), max(windows) + 1), types.PAD, np.int32)
-  tokens[np.arange(tokens.shape[1]) < ends[:, None]] = np.concatenate(texts_)
-  return Rows(tokens, np.array(starts, np.int32), ends.astype(np.int32))
+        f"{np.argmax(needed) + 1}, needs a window of {max(needed)} tokens.")
+  return _pad(found, max(windows) + 1)
 
 
 def batch(rows_: Rows, chosen, length: int) -> batches.Batch:
@@ -163,12 +152,39 @@ def read(folder, names) -> tuple[list[str], list[str]]:
   return found[0], found[1]
 
 
-def _lists(config, tokenizer):
-  """A row for each prompt of the train split, completed by its own words."""
-  rng = np.random.default_rng(config.seed)
-  prompts = read(config.corpus, config.train_pairs)[0]
-  again = [" ".join(rng.permutation(prompt.split())) for prompt in prompts]
-  return rows(tokenizer, prompts, again, config.windows, LIST)
+def _rewritten(config, tokenizer, train, texts_):
+  """`(rng, chosen, length) -> Batch` of pairs made from those chosen.
+
+  One that does not fit in the length stays as it was.
+  """
+  rewrite = keywords.rewriter(config, texts_[1])
+
+  def of(rng, chosen, length):
+    found = [_encode(tokenizer, *rewrite(rng, *(x[row] for x in texts_)))
+             for row in chosen]
+    found = [pair if len(pair[1]) <= length + 1 else
+             (train.starts[row], train.tokens[row, :train.ends[row]])
+             for row, pair in zip(chosen, found)]
+    return batch(_pad(found, length + 1), np.arange(len(chosen)), length)
+
+  return of
+
+
+def _encode(tokenizer, prompt, completion):
+  """Where the completion starts, and all tokens of a pair."""
+  start = tokenizer.encode(PROMPT.format(prompt)).ids
+  return len(start), [
+      *start, *tokenizer.encode(COMPLETION.format(completion)).ids,
+      tokenizers.eos_id(tokenizer)]
+
+
+def _pad(found, size):
+  """`Rows`, `size` tokens wide, of what `_encode` returned for each."""
+  starts, texts_ = zip(*found)
+  ends = np.array([len(text) for text in texts_], np.int32)
+  tokens = np.full((len(ends), size), types.PAD, np.int32)
+  tokens[np.arange(size) < ends[:, None]] = np.concatenate(texts_)
+  return Rows(tokens, np.array(starts, np.int32), ends)
 
 
 def _some(rng, rows_, fits, length, share):

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import optax.contrib
 
 from experiments import losses
 from models import transformer
@@ -28,15 +29,44 @@ class State:
 
 
 def optimizer(config) -> optax.GradientTransformation:
-  """AdamW, a linear warm-up, a cosine down to nothing, clipped gradients."""
-  schedule = optax.warmup_cosine_decay_schedule(
-      0.0, config.learning_rate, config.warmup_steps, config.steps)
-  return optax.chain(
-      optax.clip_by_global_norm(config.clip),
-      optax.adamw(schedule, b2=config.b2, weight_decay=config.weight_decay,
-                  # Norm scales and biases, `[n, 1]`, are not decayed.
-                  mask=functools.partial(jax.tree.map, lambda x:
-                                         x.shape[-1] > 1)))
+  """A linear warm-up, a cosine down to nothing, clipped gradients; by name.
+
+  "adamw" (Loshchilov and Hutter, arXiv 1711.05101); or "muon" (Jordan et al.
+  2024), by which kernels are updated at `matrix_learning_rate`, and what is
+  left by AdamW at `learning_rate`.
+  """
+  return optax.chain(optax.clip_by_global_norm(config.clip),
+                     OPTIMIZERS[config.optimizer](config))
+
+
+def _schedule(config, rate):
+  return optax.warmup_cosine_decay_schedule(
+      0.0, rate, config.warmup_steps, config.steps)
+
+
+def _adamw(config):
+  return optax.adamw(
+      _schedule(config, config.learning_rate), b2=config.b2,
+      weight_decay=config.weight_decay,
+      # Norm scales and biases, `[n, 1]`, are not decayed.
+      mask=functools.partial(jax.tree.map, lambda x: x.shape[-1] > 1))
+
+
+def _muon(config):
+  def dimensions(path, leaf):
+    # `[out, in]`, with an axis of layers before it or without.
+    return optax.contrib.MuonDimensionNumbers(leaf.ndim - 1, leaf.ndim - 2) if (
+        path[-1].key == "kernel") else None
+
+  return optax.contrib.muon(
+      _schedule(config, config.matrix_learning_rate),
+      weight_decay=config.weight_decay, adam_b2=config.b2,
+      adam_learning_rate=_schedule(config, config.learning_rate),
+      muon_weight_dimension_numbers=functools.partial(
+          jax.tree_util.tree_map_with_path, dimensions))
+
+
+OPTIMIZERS = {"adamw": _adamw, "muon": _muon}
 
 
 def init(config, architecture: transformer.Config, params=None) -> State:
@@ -65,6 +95,17 @@ def make_step(config, objective):
     return State(state.step + 1, params, opt_state), loss
 
   return jax.jit(step, donate_argnums=0)
+
+
+def mixed(lm, dtype):
+  """The model computing in `dtype`, whatever the type of its parameters.
+
+  Gradients and updates stay in the type of the parameters.
+  """
+  def forward(params, *args):
+    return lm.forward(jax.tree.map(lambda x: x.astype(dtype), params), *args)
+
+  return lm._replace(forward=forward)
 
 
 def language_modelling(lm):

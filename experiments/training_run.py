@@ -1,5 +1,6 @@
 """What a training run works with: corpus, tokenizer, models, updates."""
 
+import dataclasses
 import pathlib
 from typing import Any, NamedTuple
 
@@ -56,10 +57,13 @@ def check(config) -> None:
   if not 0 <= config.warmup_steps < config.steps:
     raise ValueError(f"config.warmup_steps={config.warmup_steps} must be at "
                      f"least 0 and less than config.steps={config.steps}.")
-  for name in ("loss", "final_loss"):
-    if config[name] not in losses.DISTILLATION:
+  for name, known in (("loss", losses.DISTILLATION),
+                      ("final_loss", losses.DISTILLATION),
+                      ("optimizer", trainer.OPTIMIZERS),
+                      ("compute_dtype", ("float32", "bfloat16"))):
+    if config[name] not in known:
       raise ValueError(f"config.{name}={config[name]!r} is not one of "
-                       f"{sorted(losses.DISTILLATION)}.")
+                       f"{sorted(known)}.")
   longest = presets.PRESETS[config.preset].max_length
   if not all(1 <= length <= longest for length in config.windows or (0,)):
     raise ValueError(f"config.windows={tuple(config.windows)} must be lengths "
@@ -125,7 +129,8 @@ def _start(config, architecture):
 
 def updates(config, run: Run):
   """`(step, state, batch) -> (state, loss)`, by the objective of that step."""
-  lm = transformer.language_model(run.architecture)
+  lm = trainer.mixed(transformer.language_model(dataclasses.replace(
+      run.architecture, dtype=config.compute_dtype)), config.compute_dtype)
   if run.teacher is None:
     update = trainer.make_step(config, run.task.objective(lm))
     return lambda _, state, batch: update(state, batch)

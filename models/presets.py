@@ -12,12 +12,12 @@ PRESETS = {
         vocab_size=2000, dim=96, num_layers=2, num_heads=3, num_kv_heads=3,
         head_dim=32, hidden_dim=192, max_length=320),
     # The shipped pair that writes a sentence from a few words; trained on rows
-    # of up to 80 tokens.
+    # of up to 96 tokens.
     "commongen-target": transformer.Config(
-        vocab_size=4000, dim=256, num_layers=5, num_heads=8, num_kv_heads=4,
-        head_dim=32, hidden_dim=800, max_length=128),
+        vocab_size=2000, dim=256, num_layers=5, num_heads=8, num_kv_heads=4,
+        head_dim=32, hidden_dim=928, max_length=128),
     "commongen-draft": transformer.Config(
-        vocab_size=4000, dim=128, num_layers=2, num_heads=4, num_kv_heads=4,
+        vocab_size=2000, dim=128, num_layers=2, num_heads=4, num_kv_heads=4,
         head_dim=32, hidden_dim=320, max_length=128),
     # One number a token: what a dialogue up to there is worth.
     "harmless-reward": transformer.Config(

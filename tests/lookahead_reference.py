@@ -36,6 +36,7 @@ class Gates(NamedTuple):
   commit: str = "prefix"
   width: int = 1
   slack: float = 0.0
+  search_commit: str = "token"
 
 
 def ended(row, text):
@@ -52,7 +53,7 @@ def follow(row, model, text, most):
 
 
 def candidate(row, look, text):
-  """The token that a CDLH step chooses."""
+  """The token that a CDLH step chooses, and the text with its roll-out."""
   logits = np.asarray(row.target(text), np.float64)
   log_probs = logits - np.log(np.exp(logits - logits.max()).sum()) - (
       logits.max())
@@ -62,15 +63,15 @@ def candidate(row, look, text):
     if len(scores) < look.k and logits[token] > -np.inf:
       path = follow(row, model, text + [token], look.n)
       scores.append((look.weight * log_probs[token] +
-                     look.reward_weight * row.value(path), token))
-  best = max(score for score, _ in scores)
-  return next(token for score, token in scores if score == best)
+                     look.reward_weight * row.value(path), token, path))
+  best = max(score for score, _, _ in scores)
+  return next(found for score, *found in scores if score == best)
 
 
 def cdlh(row, look):
   text = list(row.prompt)
   while not ended(row, text):
-    text.append(candidate(row, look, text))
+    text.append(candidate(row, look, text)[0])
   return text[len(row.prompt):]
 
 
@@ -141,6 +142,11 @@ def cdsl(row, look, gates):
       passed = gates.low == "target_rollout" and (
           gates.test(row.value(text), row.value(after)))
       state = 2 if passed else 3
-    text = after if passed else text + [candidate(row, look, text)]
+    if not passed:
+      token, path = candidate(row, look, text)
+      whole = gates.search_commit == "roll_out" and (
+          gates.test(row.value(text), row.value(path)))
+      after = path if whole else text + [token]
+    text = after
     log.append((state, len(text) - start))
   return text[len(row.prompt):], log

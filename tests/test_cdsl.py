@@ -24,7 +24,7 @@ def make(look=LOOK, **options):
 
 def gates(acceptance_threshold=0.5, low_acceptance="target_rollout",
           commit="prefix", reward_test="progress", reward_threshold=None,
-          width=1, slack=0.0):
+          width=1, slack=0.0, search_commit="token"):
   """The same options for the reference."""
   def test(before, after):
     if reward_test == "progress":
@@ -32,7 +32,7 @@ def gates(acceptance_threshold=0.5, low_acceptance="target_rollout",
     return after >= np.float32(reward_threshold)
 
   return reference.Gates(acceptance_threshold, test, low_acceptance, commit,
-                         width, slack)
+                         width, slack, search_commit)
 
 
 def check(out, expected, lengths, k=LOOK.k, width=1):
@@ -68,6 +68,7 @@ def check(out, expected, lengths, k=LOOK.k, width=1):
     ("draft", dict(acceptance_threshold=2 / 3, reward_test="absolute",
                    reward_threshold=0.2, slack=0.7)),
     ("target", dict(acceptance_threshold=0.75, width=3)),
+    ("target", dict(acceptance_threshold=0.75, search_commit="roll_out")),
     ("draft", dict(acceptance_threshold=0.75, width=3, slack=1.5)),
 ], ids=str)
 def test_equals_plain_python(rollout, options):
@@ -85,7 +86,7 @@ def test_equals_plain_python(rollout, options):
 @pytest.mark.parametrize("other", [
     dict(acceptance_threshold=0.75), dict(low_acceptance="cdlh_step"),
     dict(commit="full"), dict(reward_test="absolute", reward_threshold=0.0),
-    dict(slack=0.7), dict(width=3)], ids=str)
+    dict(slack=0.7), dict(width=3), dict(search_commit="roll_out")], ids=str)
 def test_control_other_options_are_another_method(other):
   texts = tiny.texts(cdlh.run(make()), cdlh.LENGTHS)
   assert texts != [reference.cdsl(row, LOOK, gates(**other))[0]
@@ -93,9 +94,10 @@ def test_control_other_options_are_another_method(other):
 
 
 @pytest.mark.parametrize("rollout, options", [
-    ("target", {}), ("draft", dict(width=2, slack=0.3))], ids=str)
+    ("target", dict(search_commit="roll_out")),
+    ("draft", dict(width=2, slack=0.3))], ids=str)
 def test_transformers_equal_plain_forwards(rollout, options):
-  """The caches after each state; the draft's falls far behind in S3."""
+  """The caches after each state; the draft's falls far behind in most."""
   look, models = LOOK._replace(rollout=rollout), tiny.llama_models()
   options = dict(acceptance_threshold=0.75, **options)
   out = cdlh.run_transformers(make(look, **options), models)
@@ -218,6 +220,8 @@ def test_other_values_are_not_compiled_anew():
     (dict(width=0), "width=0"), (dict(tree="x"), "'rsd_s', 'rsd_c'"),
     (dict(width=2, commit="full"), "commit of width > 1='full'"),
     (dict(slack=-1), "slack=-1"),
+    (dict(search_commit="x"), "search_commit='x': one of 'token', 'roll_out'"),
+    (dict(search_commit="roll_out", rollout="draft"), "rollout='draft'"),
 ], ids=str)
 def test_options(arguments, words):
   with pytest.raises(ValueError, match=words):

@@ -1,6 +1,8 @@
 """Pairs of a prompt and its completion: rows, order, training."""
 
 import dataclasses
+import itertools
+import pathlib
 
 import jax
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 from configs import train as configs
 from decoding_jax import types
 from experiments import batches
+from experiments import keywords
 from experiments import launch
 from experiments import pairs
 from experiments import train
@@ -105,16 +108,58 @@ def test_samples_take_their_share(config, tokenizer):
     assert (batch.weights[written].sum(axis=1) == 3).all()
 
 
-def test_lists_take_their_share(config, tokenizer):
-  config.update(dict(list_fraction=0.4))
+# More frequent than the others, so that nothing asks for them.
+FREQUENT = ["".join(x) for x in itertools.product("abcdefghij", "klmnopqr")]
+RARE = ["grilled", "pizza", "cheese", "violet"]
+WORDS = [" ".join(FREQUENT), " ".join(FREQUENT), " ".join(FREQUENT),
+         "ak grilled bk pizza, ck is cheese", " ".join(RARE)]
+
+
+@pytest.mark.parametrize("share", ["keyword_fraction", "renamed_fraction"])
+def test_prompts_of_words_of_the_completion(config, share):
+  config.update({share: 1.0})
+  rewrite, rng = keywords.rewriter(config, WORDS), np.random.default_rng(0)
+  found = [rewrite(rng, "prompt", WORDS[3]) for _ in range(50)]
+  prompts = [prompt.split() for prompt, _ in found]
+  assert {len(prompt) for prompt in prompts} == {2, 3}
+  assert len({prompt for prompt, _ in found}) > 6
+  for prompt, (_, text) in zip(prompts, found):
+    words = text.replace(",", "").split()
+    assert set(prompt) <= set(words) & set(RARE)
+    # What is not asked for has stayed.
+    kept = [old == new for old, new in zip(
+        WORDS[3].replace(",", "").split(), words)]
+    assert kept[0] and kept[2] and kept[4] and kept[5]
+  changed = [text != WORDS[3] for _, text in found]
+  assert any(changed) == (share == "renamed_fraction")
+  # A completion without such words is left alone, but for the prompt's order.
+  prompt, text = rewrite(rng, "one two", WORDS[0])
+  assert sorted(prompt.split()) == ["one", "two"] and text == WORDS[0]
+
+
+def test_rewritten_pairs(config, tokenizer):
+  """Rows of the corpus take turns with others; a step always sees the same."""
+  config.update(dict(renamed_fraction=0.5, windows=(96, 256),
+                     batch_tokens=1024))
+  for name, lines in (("p", ["dog sea"] * 40),
+                      ("c", WORDS[3:] * 5 + WORDS[:1] * 30)):
+    (pathlib.Path(config.corpus) / name).write_text("\n".join(lines) + "\n")
   data = pairs.data(config, tokenizer)
-  for step in range(14):
-    shown, counted = _texts(tokenizer, data.train(step, None))
-    lists = [(a.split(" :")[0], b.removesuffix(tokenizers.EOS))
-             for a, b in zip(shown, counted) if " :" in a]
-    assert len(lists) == round(0.4 * len(shown))
-    assert all(sorted(a.split()) == sorted(b.split()) for a, b in lists)
-  assert not any(" :" in x for x in _texts(tokenizer, data.held_out(99))[0])
+  shown, counted = zip(*(_texts(tokenizer, data.train(step, None))
+                         for step in range(9)))
+  prompts = [text.split(" =")[0] for texts in shown for text in texts]
+  known = {" dog sea", " sea dog"}
+  assert known < set(prompts) and len(set(prompts)) > 3
+  for prompt, text in zip(prompts, itertools.chain(*counted)):
+    assert prompt in known or all(word in text for word in prompt.split())
+  np.testing.assert_array_equal(data.train(3, None).tokens,
+                                data.train(3, None).tokens)
+
+
+def test_shares_that_are_none(config):
+  config.update(dict(keyword_fraction=0.7, renamed_fraction=0.5))
+  with pytest.raises(launch.UserError, match="keyword_fraction=0.7 and"):
+    train.train(config)
 
 
 def test_the_mean_counts_completions_only():

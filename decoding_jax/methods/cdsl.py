@@ -14,7 +14,8 @@ def make(lookahead: int, num_candidates: int, weight: int = 1,
          low_acceptance: str = "target_rollout",
          reward_test: str = "progress", reward_threshold: float | None = None,
          commit: str = "prefix", rollout: str = "target", width: int = 1,
-         tree: str = "rsd_s", slack: float = 0.0) -> Method:
+         tree: str = "rsd_s", slack: float = 0.0,
+         search_commit: str = "token") -> Method:
   """Drafted lookaheads, gated by acceptance and reward; temperature 0 only.
 
   An iteration drafts n tokens, of which the target would have taken the first
@@ -48,6 +49,8 @@ def make(lookahead: int, num_candidates: int, weight: int = 1,
       tokens and a chain behind each, the chain of width 1 among them.
     slack: the target takes a drafted token that is its most probable one, or
       less than so many nats below it. Without slack it verifies one path.
+    search_commit: "token", as the paper does; or "roll_out": a search commits
+      the roll-out behind its token too, where the reward of both passes.
 
   Returns:
     The method; its `stats.extra` has `states [B, 4]`, the iterations that
@@ -61,7 +64,7 @@ def make(lookahead: int, num_candidates: int, weight: int = 1,
                               rollout),
       gates_lib.make_gates(lookahead, width, tree, slack,
                            acceptance_threshold, low_acceptance, reward_test,
-                           reward_threshold, commit))
+                           reward_threshold, commit, search_commit, rollout))
 
 
 @functools.lru_cache(maxsize=None)
@@ -103,18 +106,17 @@ def _step(search, gates, look, context: Context,
   s1 = high & passes(rewards.worth(context, reward, drafted.tokens, taken))
   rest = gates.low(passes, context, state, drafted, runs & ~high, reward)
   searches = runs & ~(s1 | rest.passed)
-  token, rolled = gates_lib.search_where(searches, context, search, state,
-                                         drafted, rest, reward)
-  tokens, log_probs, count, right = gates_lib.merge(drafted, taken, rest,
-                                                    searches, token)
+  found = gates_lib.search_where(searches, passes, gates, context, search,
+                                 state, drafted, rest, reward)
+  tokens, log_probs, count, right = gates_lib.merge(drafted, taken, rest, found)
   new, count = text.commit(state, tokens, log_probs, count, context.eos_id)
   reward = rewards.advance(context, reward, tokens,
                            jnp.arange(search.steps + 1) < count[:, None])
-  target_cache, draft_cache = gates_lib.settle(state, drafted, rest, right,
+  target_cache, draft_cache = gates_lib.settle(state, drafted, found, right,
                                                new.length)
   at = jnp.where(high, jnp.where(s1, 0, 1), jnp.where(rest.passed, 2, 3))
   return new.replace(
       target_cache=target_cache, draft_cache=draft_cache,
       carry=(reward, rewards.value(context, reward)),
-      stats=gates_lib.count(state.stats, search, drafted, rest, rolled, count,
+      stats=gates_lib.count(state.stats, search, drafted, rest, found, count,
                             runs, at))

@@ -1,0 +1,61 @@
+"""More pairs from the same text: completions asked for by their own words.
+
+A small model that learns from few pairs is slow to see that a completion has
+the words of its prompt. Two kinds of rows show it more clearly than the corpus
+does. In both the prompt is some words of the completion, in any order; in the
+second these words have given way to others, which nothing but the prompt tells:
+
+     catches frisbee = A dog catches a frisbee.
+     violet meeting = A dog violet a meeting.
+"""
+
+import collections
+import re
+
+_WORD = re.compile(r"[^\W\d_]+")
+# Words that are too frequent, or too short, to be asked for.
+_FREQUENT, _SHORT = 80, 2
+# Words of a prompt.
+_FEWEST, _MOST = 2, 5
+
+
+def check(config) -> None:
+  """Raises a ValueError for shares that are not shares."""
+  shares = config.keyword_fraction, config.renamed_fraction
+  if min(shares) < 0 or sum(shares) > 1:
+    raise ValueError(
+        f"config.keyword_fraction={shares[0]} and config.renamed_fraction="
+        f"{shares[1]} must be at least 0, and together at most 1.")
+
+
+def rewriter(config, completions):
+  """What makes other pairs of those of a corpus.
+
+  Args:
+    config: `keyword_fraction` and `renamed_fraction`, the shares of rows.
+    completions: all of the train split, where the words come from.
+
+  Returns:
+    `(rng, prompt, completion) -> (prompt, completion)`; what is left as it is
+    has its prompt in another order.
+  """
+  counts = collections.Counter(
+      word.lower() for text in completions for word in _WORD.findall(text))
+  frequent = {word for word, _ in counts.most_common(_FREQUENT)}
+  rare = lambda word: len(word) > _SHORT and word.lower() not in frequent
+  others = [word for word, count in counts.items() if count > 1 and rare(word)]
+
+  def rewrite(rng, prompt, completion):
+    draw, words = rng.random(), prompt.split()
+    found = list(filter(rare, dict.fromkeys(_WORD.findall(completion))))
+    if draw < config.keyword_fraction + config.renamed_fraction and (
+        len(found) >= _FEWEST):
+      size = min(len(found), rng.integers(_FEWEST, _MOST + 1))
+      words = [found[i] for i in rng.permutation(len(found))[:size]]
+      if draw < config.renamed_fraction:
+        new = {word: others[rng.integers(len(others))] for word in words}
+        completion = _WORD.sub(lambda m: new.get(m[0], m[0]), completion)
+        words = list(new.values())
+    return " ".join(words[i] for i in rng.permutation(len(words))), completion
+
+  return rewrite
