@@ -7,11 +7,11 @@
 
 The default needs no download: the shipped Python pair continues held-out
 modules, and must use identifiers that the real continuation uses. `commongen`
-makes sentences of the words of CommonGen's dev split (arXiv 1911.03705); its
-folder holds dev.src_alpha.txt, dev.tgt.txt and dev.constraint.json, as in the
-repository of NeuroLogic decoding, and its pair is not shipped: see
-`configs/train.py`. Add `,sweep` to either for the trade-off over lookahead
-lengths and thresholds.
+makes sentences of the words of CommonGen's dev split (arXiv 1911.03705) with
+the pair that is shipped for it; its folder holds dev.src_alpha.txt, dev.tgt.txt
+and dev.constraint.json, as in the repository of NeuroLogic decoding. Add
+`,sweep` to either for the trade-off over lookahead lengths and thresholds, or
+`,trees` for lookaheads that are trees.
 """
 
 import ml_collections
@@ -31,17 +31,21 @@ _METHODS = (
     {"label": "CDSL", "name": "cdsl", **_SEARCH},
     {"label": "CDSL, no S3", "name": "cdsl", "low_acceptance": "cdlh_step",
      **_SEARCH},
+    {"label": "CDSL, roll-outs kept", "name": "cdsl",
+     "search_commit": "roll_out", **_SEARCH},
 )
+_BY_LABEL = {spec["label"]: spec for spec in _METHODS}
 _LOOKAHEADS = (2, 4, 8, 12)
 _THRESHOLDS = (0.0, 0.5, 0.75, 1.0)
+_SLACKS = (0.0, 1.0)
 
 
 def get_config(presets="default"):
   """The configuration of `experiments.cdsl`.
 
   Args:
-    presets: names separated by commas: "default", "smoke", "commongen", and
-      "sweep", which adds CDSL at other lookaheads and thresholds.
+    presets: names separated by commas: "default", "smoke", "commongen";
+      "sweep", CDSL at other lookaheads and thresholds; "trees".
 
   Returns:
     A ConfigDict with the fields:
@@ -90,16 +94,29 @@ def _sweep():
       {"label": f"CDLH n={n}", "name": "cdlh", "lookahead": n, **options}
       for n in _LOOKAHEADS), *(
       {"label": f"CDSL n={n} a={a:g}", "name": "cdsl", "lookahead": n,
-       "acceptance_threshold": a, **options}
+       "acceptance_threshold": a, "search_commit": "roll_out", **options}
       for n in _LOOKAHEADS for a in _THRESHOLDS))
+
+
+def _trees():
+  """Chains and trees, with the same slack and without."""
+  kept = _BY_LABEL["CDSL, roll-outs kept"]
+  return (_BY_LABEL["greedy"], _BY_LABEL["CDLH"], *(
+      {**kept, "label": f"chain, slack {slack:g}", "slack": slack}
+      for slack in _SLACKS), *(
+      {**kept, "label": f"tree {tree} {width}, slack {slack:g}",
+       "slack": slack, "width": width, "tree": tree}
+      for slack in _SLACKS for tree, width in (("rsd_c", 3), ("rsd_s", 3))))
 
 
 _PRESETS = {
     "default": {},
     "smoke": {"examples": 8, "max_new_tokens": 16, "batch": 4,
-              "methods": (_METHODS[0], _METHODS[4], _METHODS[6])},
+              "methods": tuple(_BY_LABEL[label] for label in (
+                  "greedy", "CDLH", "CDSL"))},
     "commongen": {"task": "commongen", "corpus": "data/commongen",
                   "target": "commongen-target", "draft": "commongen-draft",
                   "examples": 200, "max_new_tokens": 32},
     "sweep": {"methods": _sweep()},
+    "trees": {"methods": _trees()},
 }
