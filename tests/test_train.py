@@ -1,6 +1,7 @@
 """Training: end to end, killed and taken up again, and told what is wrong."""
 
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -169,9 +170,43 @@ def test_the_loss_changes_on_the_way(source, tmp_path):
   assert names == ["reverse_kl"] * 3 + ["total_variation"] * 3
 
 
+def test_muon_makes_updates_of_kernels_orthogonal(source, tmp_path):
+  """Whatever their gradient, all of their singular values are about 1."""
+  config = _config(source, tmp_path, optimizer="muon", warmup_steps=0,
+                   weight_decay=0.0, matrix_learning_rate=0.5)
+  rng = np.random.default_rng(0)
+  zeros = functools.partial(np.zeros, dtype=np.float32)
+  params = {"kernel": zeros((8, 12)), "embedding": zeros((8, 12)),
+            "layers": {"kernel": zeros((3, 8, 12))}}
+  grads = jax.tree.map(lambda x: rng.normal(size=x.shape) * np.arange(1, 13),
+                       params)
+  optim = trainer.optimizer(config)
+  updates, _ = optim.update(grads, optim.init(params), params)
+  values = lambda x: np.linalg.svd(np.asarray(x), compute_uv=False) / 0.5
+  assert np.ptp(values(grads["kernel"]) / np.mean(values(grads["kernel"]))) > 1
+  for kernels in updates["kernel"], updates["layers"]["kernel"]:
+    assert (abs(values(kernels) - 1) < 0.4).all()
+  # What is no kernel is updated by AdamW, at first each entry by the same.
+  rest = abs(np.asarray(updates["embedding"])) / config.learning_rate
+  np.testing.assert_allclose(rest, rest[0, 0], rtol=1e-3)
+  assert 1 <= rest[0, 0] < 2
+
+
+def test_mixed_precision(source, undisturbed, tmp_path):
+  """It computes other numbers, but not of another kind."""
+  train.train(_config(source, tmp_path, compute_dtype="bfloat16"))
+  assert {x.dtype for x in jax.tree.leaves(_params(tmp_path))} == {
+      np.dtype(np.float32)}
+  for mine, other in zip(_metrics(tmp_path), _metrics(undisturbed)):
+    assert mine["train_loss"] != other["train_loss"]
+    assert abs(mine["train_loss"] - other["train_loss"]) < 0.05
+
+
 @pytest.mark.parametrize("field, value, message", [
     ("preset", "huge", "config.preset='huge' is not one of"),
     ("loss", "l2", "config.loss='l2' is not one of ['forward_kl'"),
+    ("optimizer", "sgd", "config.optimizer='sgd' is not one of ['adamw', "),
+    ("compute_dtype", "float8", "config.compute_dtype='float8' is not one of"),
     ("steps", 0, "config.steps=0 must be at least 1"),
     ("warmup_steps", STEPS, "config.warmup_steps=6 must be at least 0"),
     ("workdir", "", "config.workdir='' must name a folder"),
