@@ -128,7 +128,7 @@ def _commongen_target():
 def _commongen_draft():
   return dict(
       _commongen("draft"), tokenizer="models/pretrained/commongen-target",
-      teacher="models/pretrained/commongen-target", steps=1500,
+      teacher="models/pretrained/commongen-target", steps=900,
       sample_fraction=0.5, sample_rows=3072, sample_length=97,
       final_loss_from=0.4)
 
