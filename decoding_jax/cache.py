@@ -78,8 +78,31 @@ def await_logits(slots, logits):
   Returns:
     `[B, K]` int32, the slots.
   """
+  return _await(slots, logits[:, -1, :1])
+
+
+def await_block(slots, block: types.Block):
+  """The same where nobody asks for logits, which are then not computed.
+
+  Args:
+    slots: `[B, K]` int32, what will be committed.
+    block: of the forward that reads the cache. Any layer reads its part of it
+      before the next one's keys are known; what the last one reads has no
+      effect on a block.
+
+  Returns:
+    `[B, K]` int32, the slots.
+  """
+  for keys in block.keys:
+    layer = (0,) * (keys.ndim + _ROW_AXIS)
+    slots = _await(slots, keys[layer][:, 0, 0, :1])
+  return slots
+
+
+def _await(slots, values):
+  """The slots, but not before values `[B, 1]` are known."""
   # No compiler may take it for granted that there is no NaN.
-  return slots + jnp.isnan(logits[:, -1, :1]).astype(jnp.int32)
+  return slots + jnp.isnan(values).astype(jnp.int32)
 
 
 def capacity(cache: types.Cache) -> int | None:

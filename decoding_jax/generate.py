@@ -6,15 +6,10 @@ from typing import Optional
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import cache as cache_lib
-from decoding_jax import checks, rewards, sampling as sampling_lib, speculation
-from decoding_jax.types import (Cache, Context, DecodeState, Generation,
-                                LanguageModel, Method, NONE, PAD, Params,
-                                Reward)
-
-# Caches hold a multiple of so many slots: methods whose steps reach differently
-# far have the same prefill, which is compiled once for all of them.
-_STEP = 32
+from decoding_jax import checks, prefill as prefill_lib, rewards
+from decoding_jax import sampling as sampling_lib, speculation
+from decoding_jax.types import (Context, DecodeState, Generation, LanguageModel,
+                                Method, NONE, PAD, Params, Reward)
 
 
 def generate(key, prompts, prompt_lengths, *, method: Method,
@@ -78,8 +73,8 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
                         "draft_sampling"))
   decoder = speculation.decoder(
       method.greedy if warp.greedy else method.sampled)
-  capacity = prompts.shape[1] + max_new_tokens + decoder.reach
-  fill = functools.partial(_prefill, -(-capacity // _STEP) * _STEP,
+  slots = prefill_lib.capacity(prompts.shape[1], max_new_tokens + decoder.reach)
+  fill = functools.partial(prefill_lib.prefill, slots, prefill_lib.CHUNK,
                            prompts=prompts, lengths=prompt_lengths)
   generation, _ = _generate(
       decoder, target, draft, reward, max_new_tokens,
@@ -89,23 +84,6 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
       draft_warp, jnp.int32(NONE if eos_id is None else eos_id),
       reward_params, jax.tree.map(jnp.asarray, constraints))
   return generation
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _prefill(capacity, model: LanguageModel, params, *, prompts,
-             lengths) -> Cache:
-  """A cache of all of each prompt but its last token."""
-  batch, width = prompts.shape
-  cache = model.init_cache(batch, capacity)
-  if width == 1:
-    return cache
-  nothing, size = model.init_cache(batch, 0), width - 1
-  order = jnp.broadcast_to(jnp.arange(size), (batch, size))
-  causal = order[:, :, None] >= order[:, None]
-  _, block = model.forward(
-      params, jnp.where(order < lengths[:, None], prompts[:, :size], 0), order,
-      nothing, cache_lib.init_block(cache, size), 0, causal)
-  return cache_lib.commit(cache, block, order, lengths - 1)
 
 
 # The caches are given back, so that the loop writes where they lie.

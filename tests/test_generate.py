@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
+from decoding_jax import prefill as prefill_lib
 import helpers
 import models_for_tests as tiny
 
@@ -152,6 +153,14 @@ def test_greedy_of_the_other_family(method):
   assert by_depth[0] > 0 and by_depth[1:].sum() > 0
 
 
+def test_prompts_in_chunks(monkeypatch):
+  monkeypatch.setattr(prefill_lib, "CHUNK", 2)
+  models = tiny.opt_models()
+  out = tiny.generate(OPT_METHODS[0], models, sampling=GREEDY)
+  expected = tiny.greedy(models.target, tiny.PROMPTS, tiny.LENGTHS, tiny.NEW)
+  assert tiny.texts(out, tiny.LENGTHS) == expected
+
+
 def test_depth_1_and_prompts_of_one_token():
   """No prefill; a draft block of the late token and the root alone."""
   target = tiny.opt_models().target
@@ -204,10 +213,10 @@ def test_whether_it_is_greedy_is_static():
 
 def test_methods_share_their_prefill():
   table_run(method=METHODS[1])
-  size = generate_lib._prefill._cache_size()
+  size = prefill_lib.prefill._cache_size()
   for method in METHODS:
     table_run(method=method)
-  assert generate_lib._prefill._cache_size() == size
+  assert prefill_lib.prefill._cache_size() == size
 
 
 def test_inside_another_program():
@@ -270,7 +279,7 @@ def programs(method, models, **kwargs):
 
   outer = jax.make_jaxpr(run)(jax.random.key(0), tiny.PROMPTS, tiny.LENGTHS)
   return [e.params["jaxpr"].jaxpr for e in equations(outer.jaxpr)
-          if e.params.get("name") in ("_prefill", "_generate")]
+          if e.params.get("name") in ("prefill", "_generate")]
 
 
 def loops(jaxpr):

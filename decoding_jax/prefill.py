@@ -1,0 +1,88 @@
+"""Prefill: what is cached of the prompts before the first step."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from decoding_jax import cache as cache_lib
+from decoding_jax.types import Block, Cache, LanguageModel
+
+# Tokens of a row that are scored at once, at most. Scores of attention are then
+# never larger than `[CHUNK, S]`, however long the prompt; and so many tokens
+# keep an accelerator busy, even of a single row.
+CHUNK = 512
+# Caches hold a multiple of so many slots: methods whose steps reach differently
+# far have the same prefill, which is compiled once for all of them.
+_STEP = 32
+
+
+def capacity(width, room) -> int:
+  """Slots that the cache of a generation has.
+
+  Args:
+    width: P, tokens of a prompt.
+    room: slots that are needed behind it.
+
+  Returns:
+    S. The last chunk fits in as well: it may end a little behind the prompt.
+  """
+  count, size = _chunks(width - 1, CHUNK)
+  return -(-max(width + room, count * size) // _STEP) * _STEP
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def prefill(slots, chunk, model: LanguageModel, params, *, prompts,
+            lengths) -> Cache:
+  """A cache of all of each prompt but its last token.
+
+  Args:
+    slots: S, of `capacity`.
+    chunk: tokens of a row that are scored at once, at most.
+    model: whose cache it is.
+    params: its parameters.
+    prompts: `[B, P]` int32, right-padded.
+    lengths: `[B]` int32, in 1..P.
+
+  Returns:
+    A cache of `lengths - 1` tokens a row.
+  """
+  batch, width = prompts.shape[0], prompts.shape[1] - 1
+  cache, count = model.init_cache(batch, slots), lengths - 1
+  number, size = _chunks(width, chunk)
+  if not number:
+    return cache
+  tokens = jnp.where(jnp.arange(width) <= count[:, None], prompts[:, :-1], 0)
+  order = jnp.broadcast_to(jnp.arange(size), (batch, size))
+  if number == 1:
+    # Nothing is cached yet, so there is nothing to attend to but the block.
+    block = _score(model, params, tokens, order, model.init_cache(batch, 0))
+    return cache_lib.commit(cache, block, order, count)
+  tokens = jnp.pad(tokens, ((0, 0), (0, number * size - width)))
+
+  def step(i, cache):
+    start = i * size
+    block = _score(
+        model, params, jax.lax.dynamic_slice_in_dim(tokens, start, size, 1),
+        start + order, cache)
+    return cache_lib.commit(cache, block, cache_lib.await_block(order, block),
+                            jnp.clip(count - start, 0, size))
+
+  # No row has anything in the chunks behind the longest prompt.
+  return jax.lax.fori_loop(0, -(-count.max() // size), step, cache)
+
+
+def _chunks(width, chunk):
+  """(number, size) of equal chunks; together hardly wider than the prompt."""
+  number = -(-width // chunk)
+  return number, -(-width // max(number, 1))
+
+
+def _score(model, params, tokens, positions, cache) -> Block:
+  """Keys and values of consecutive tokens, `[B, T]`, behind a cache."""
+  order = positions - positions[:, :1]
+  _, block = model.forward(
+      params, tokens, positions, cache,
+      cache_lib.init_block(cache, tokens.shape[1]), 0,
+      order[:, :, None] >= order[:, None])
+  return block
