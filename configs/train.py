@@ -60,6 +60,7 @@ def _common():
       preferences="",
       workdir="",             # checkpoints and metrics of the run
       export="",              # folder of the finished model
+      compilation_cache=True,  # whether compiled programs stay in the workdir
       # Data: window lengths are taken in turn, a step each. Pairs are padded
       # to the shortest that they fit in.
       batch_tokens=2048,

@@ -17,6 +17,7 @@ from ml_collections import config_flags
 import tqdm
 
 import decoding_jax as dj
+from experiments import compilations
 from experiments import constrained_cells
 from experiments import constrained_report
 from experiments import constrained_tasks
@@ -42,7 +43,7 @@ def main():
               "models": launch.fingerprint(pair)}
   workdir = results.open_workdir(WORKDIR.value, settings, _FREE)
   if config.compilation_cache:
-    launch.cache_compilations(workdir / "compiled")
+    compilations.keep(workdir / compilations.FOLDER)
   decode = functools.partial(constrained_cells.decoder, config, pair, task,
                              params)
   records = measure(entries, decode, batches, task, pair.tokenizer,

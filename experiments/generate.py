@@ -14,6 +14,7 @@ import numpy as np
 
 import decoding_jax as dj
 from decoding_jax import metrics
+from experiments import compilations
 from experiments import launch
 
 _PROMPT = flags.DEFINE_string("prompt", "def main(", "Text to continue.")
@@ -35,6 +36,9 @@ _SEED = flags.DEFINE_integer("seed", 0, "Of the random key.")
 _TARGET = flags.DEFINE_string("target", "python-target",
                               "Folder or name of a shipped model.")
 _DRAFT = flags.DEFINE_string("draft", "python-draft", "The same.")
+_COMPILED = flags.DEFINE_string(
+    "compilation_cache", "runs/generate/compiled",
+    "Folder of compiled programs, which the next start loads; '' for none.")
 
 
 def main():
@@ -45,6 +49,9 @@ def main():
     raise launch.UserError("--prompt is empty: at least one token is needed.")
   sampling = dj.Sampling(_TEMPERATURE.value, _TOP_K.value, _TOP_P.value)
   launch.check(method, pair, len(prompt), _MAX_NEW_TOKENS.value, sampling)
+
+  if _COMPILED.value:
+    compilations.keep(_COMPILED.value)
 
   def complete():
     return dj.generate(

@@ -246,9 +246,3 @@ def timed(function, *args):
   start = time.perf_counter()
   result = jax.block_until_ready(function(*args))
   return result, time.perf_counter() - start
-
-
-def cache_compilations(folder):
-  """Keeps compiled programs in a folder, for the next start."""
-  jax.config.update("jax_compilation_cache_dir", str(folder))
-  jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

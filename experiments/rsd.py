@@ -20,6 +20,7 @@ import tqdm
 
 import decoding_jax as dj
 from experiments import cells
+from experiments import compilations
 from experiments import figures
 from experiments import launch
 from experiments import report
@@ -48,7 +49,7 @@ def main():
                   used_prompts=tasks.fingerprint(examples))
   workdir = results.open_workdir(WORKDIR.value, settings, _FREE)
   if config.compilation_cache:
-    launch.cache_compilations(workdir / "compiled")
+    compilations.keep(workdir / compilations.FOLDER)
   records = measure(config, pair, methods, examples, workdir / results.RESULTS)
   rows = report.rows(records, points, config.temperatures)
   report.write(workdir / "summary.md", rows, examples.note)

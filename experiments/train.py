@@ -9,6 +9,7 @@ is given again, and ends with the parameters of an undisturbed one.
 
 import json
 import os
+import pathlib
 import platform
 import shlex
 import sys
@@ -20,6 +21,7 @@ from ml_collections import config_flags
 import orbax.checkpoint as ocp
 import tqdm
 
+from experiments import compilations
 from experiments import launch
 from experiments import results
 from experiments import trainer
@@ -29,13 +31,16 @@ from models import transformer
 
 _METRICS = "metrics.jsonl"
 # What may change from one start of a run to the next.
-_FREE = ("checkpoint_every", "eval_every", "eval_windows", "export",
-         "log_every")
+_FREE = ("checkpoint_every", "compilation_cache", "eval_every", "eval_windows",
+         "export", "log_every")
 
 
 def main():
   logging.set_verbosity(logging.WARNING)
-  train(launch.config(CONFIG))
+  config = launch.config(CONFIG)
+  if config.compilation_cache and config.workdir:
+    compilations.keep(pathlib.Path(config.workdir) / compilations.FOLDER)
+  train(config)
 
 
 def train(config) -> dict:

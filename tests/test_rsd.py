@@ -63,6 +63,8 @@ def test_a_killed_run_resumes_and_repeats_nothing(folders, tmp_path):
   assert process.returncode == 0, errors
   assert path.read_text().startswith(first)
   records = [json.loads(line) for line in path.read_text().splitlines()]
+  # Nothing was compiled twice.
+  assert len(list((workdir / "compiled").glob("jit__generate-*"))) == 3
   assert [r["method"] for r in records] == [
       "autoregressive", "speculative(1)", "rsd_s(2x1)"]
   for record in records:
@@ -81,16 +83,17 @@ def test_a_killed_run_resumes_and_repeats_nothing(folders, tmp_path):
   assert len(path.read_text().splitlines()) == 3
 
 
-def test_generate(folders):
+def test_generate(folders, tmp_path):
   process = _start(
       "generate", f"--target={folders[0]}", f"--draft={folders[1]}",
       "--prompt=import os", "--method=speculative", "--depth=1",
-      "--max_new_tokens=6")
+      "--max_new_tokens=6", f"--compilation_cache={tmp_path}")
   output, errors = process.communicate()
   assert process.returncode == 0, errors
   assert output.startswith("import os")
   last = output.splitlines()[-1]
   assert last.startswith("speculative(1): ")
+  assert list(tmp_path.glob("jit__generate-*"))
   for part in ("target calls", "block efficiency", "tokens/s", "compiled in",
                "mean log-probability -"):
     assert part in last

@@ -17,6 +17,7 @@ import pytest
 
 from configs import train as configs
 from experiments import batches
+from experiments import compilations
 from experiments import launch
 from experiments import train
 from experiments import trainer
@@ -33,7 +34,7 @@ STEPS = 6
 def _compiled(tmp_path_factory):
   """All runs here are the same program: it is compiled once."""
   folder = tmp_path_factory.mktemp("compiled")
-  launch.cache_compilations(folder)
+  compilations.keep(folder)
   yield folder
   # Without this, what other tests compile would be written there as well.
   jax.config.update("jax_compilation_cache_dir", None)
