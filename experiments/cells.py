@@ -16,15 +16,20 @@ from experiments import launch
 REFERENCES = 6
 
 
-def make_batches(config, prompts):
+def make_batches(config, prompts, expected=None):
   """Prompts in batches of a few widths; a width's last one repeats its first.
 
   The key of a row depends on the number of its prompt alone, so that its text
   does not depend on the batch.
 
+  A row that has finished waits for the others of its batch. So those that are
+  expected to be equally long share one; where nothing is expected, or the same
+  of all, rows stay in their order.
+
   Args:
     config: `batch`, `buckets` and `seed`.
     prompts: tokens of each.
+    expected: `[R]`, how long each text will be, in any unit; None: not known.
 
   Returns:
     list of (keys `[B]`, prompts `[B, P]`, lengths `[B]`), those of one width
@@ -34,6 +39,8 @@ def make_batches(config, prompts):
   lengths = np.array([len(prompt) for prompt in prompts], np.int32)
   batches, numbers = [], []
   for width, members in buckets.members(lengths, config.buckets):
+    if expected is not None:
+      members = members[np.argsort(np.take(expected, members), kind="stable")]
     for places in row_numbers(len(members), config.batch):
       rows = members[places]
       batches.append(batch_of(key, prompts, rows, width))
@@ -150,11 +157,14 @@ def run(method, decode, baseline, batches, rows, tokenizer=None):
     A record of counts and seconds, as JSON values: sums per prompt of
     `emitted`, `target_calls`, `draft_calls`, `nodes` and `log_prob`; sums over
     prompts of `accepted_by_depth` and the counts by rank; `seconds` per batch
-    and `tokens` of each batch; `baseline_rate`, tokens per second.
+    and `tokens` of each batch; `row_steps`, rows of each batch times steps of
+    its loop; `baseline_rate`, tokens per second.
   """
   references, timings = [], []
+  stride = -(-len(batches) // REFERENCES)
   for i, batch in enumerate(batches):
-    if i % -(-len(batches) // REFERENCES) == 0:
+    # Not the first of each stride, since the longest texts may come last.
+    if i % stride == stride // 2:
       references.append(launch.timed(baseline, batch))
     timings.append(launch.timed(decode, batch))
   stats = [out.stats for out, _ in timings]
@@ -175,6 +185,9 @@ def run(method, decode, baseline, batches, rows, tokenizer=None):
       **{name: x.sum(0).tolist() for name, x in stats.extra.items()},
       "seconds": json_values([seconds for _, seconds in timings]),
       "tokens": [int(out.stats.emitted.sum()) for out, _ in timings],
+      # A row's target calls are the steps that it took part in.
+      "row_steps": [out.stats.target_calls.size *
+                    int(out.stats.target_calls.max()) for out, _ in timings],
       "baseline_rate": metrics.token_rate(
           [int(out.stats.emitted.sum()) for out, _ in references],
           [seconds for _, seconds in references]),
@@ -205,6 +218,8 @@ def figures(record, parameter_ratio, seed=0):
   Returns:
     dict of JSON values. Lists of three are a figure and its 95 % interval: of
     the drawing of prompts, or, for speeds, of batches; None where it has none.
+    `idle_share` is [share] of the row-steps in which a row had finished, or was
+    there only to fill the batch.
   """
   cost = metrics.mbsu(1, record["depth"], parameter_ratio)
   efficiency = interval(record["emitted"], record["target_calls"], seed)
@@ -215,6 +230,8 @@ def figures(record, parameter_ratio, seed=0):
       "token_rate": rate,
       "token_rate_ratio": rate / record["baseline_rate"],
       "log_prob": interval(record["log_prob"], record["emitted"], seed),
+      "idle_share": [1 - metrics.ratio(record["target_calls"],
+                                       record["row_steps"])],
       "acceptance_by_depth": metrics.acceptance_by_depth(
           [record["accepted_by_depth"]]),
       "acceptance_by_rank": metrics.acceptance_by_rank(

@@ -102,6 +102,22 @@ def sanity(rows_):
       f"{worst:+.1f} standard errors away ({limit:.1f} allowed).")
 
 
+def idleness(rows_):
+  """One line: how much of the work was on rows that had nothing to do.
+
+  Args:
+    rows_: of `rows`.
+
+  Returns:
+    text.
+  """
+  shares = {f"{row['method']} at T={row['temperature']:g}":
+            row["metrics"]["idle_share"][0] for row in rows_}
+  worst = max(shares, key=shares.get)
+  return (f"Idle row-steps: {statistics.mean(shares.values()):.0%} a cell, at "
+          f"most {shares[worst]:.0%} ({worst}).")
+
+
 def terminal(rows_, note=""):
   """Tables of the best trees, and what is to be said of the prompts."""
   blocks = []
@@ -118,7 +134,8 @@ def terminal(rows_, note=""):
     head = (f"{TITLES[experiment]}, temperature {temperature:g}; best tree of "
             f"each method\ncolumns: {POINTS[experiment]}")
     blocks.append(f"{head}\n{plain_table(lines)}")
-  return "\n\n".join([*blocks, *filter(None, [note]), sanity(rows_)])
+  return "\n\n".join([*blocks, *filter(None, [note]), idleness(rows_),
+                      sanity(rows_)])
 
 
 def _figure(row, metric):
@@ -158,7 +175,8 @@ def write(path, rows_, note=""):
     note: what is to be said of the prompts.
   """
   tables = {metric: best(rows_, metric) for metric in METRICS}
-  blocks = ["# Draft trees", _NOTE, *filter(None, [note]), sanity(rows_)]
+  blocks = ["# Draft trees", _NOTE, *filter(None, [note]), idleness(rows_),
+            sanity(rows_)]
   quality = [name for name in QUALITY if name in rows_[0]["metrics"]]
   head = [*_HEAD, *(QUALITY[name] for name in quality)]
   for key in tables["mbsu"]:
@@ -197,7 +215,7 @@ def _cell_line(row, quality):
           f"{figures['token_rate'][0]:.0f}", interval(figures["log_prob"]),
           f"{row['deviation']:+.1f}", _shares(figures["acceptance_by_depth"]),
           _shares(figures["acceptance_by_rank"]),
-          f"{row['compile_seconds']:.1f}",
+          f"{figures['idle_share'][0]:.0%}", f"{row['compile_seconds']:.1f}",
           *(interval(figures[name]) for name in quality)]
 
 
@@ -216,7 +234,7 @@ def _shares(values):
 
 _HEAD = ["tree", "nodes", "depth", *METRICS.values(), "tokens/s",
          "log-prob a token", "standard errors", "acceptance by depth",
-         "by sibling rank", "compile, s"]
+         "by sibling rank", "idle", "compile, s"]
 _NOTE = """\
 Figures with 95 % bootstrap intervals: over prompts, and over batches for token
 rates. The tree of a figure is the best of its method for that figure; all trees
@@ -228,5 +246,8 @@ follow.
   in the course of each tree's run. Compilation is excluded.
 - Standard errors: how far the mean log-probability of the output is from that
   of autoregressive decoding. All methods keep the target's law, so it is noise.
+- Idle: share of the row-steps of the loop in which a row had finished and
+  waited for its batch, or was there only to fill it. Prompts share a batch with
+  those whose texts by plain decoding were about as long.
 
 Settings and environment: run.json. Counts of each prompt: results.jsonl."""

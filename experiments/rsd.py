@@ -113,8 +113,10 @@ def measure(config, pair, methods, examples, path):
       if (method.name, temperature) not in done:
         todo.setdefault(method, []).append(temperature)
   decoders = functools.partial(cells.decoder, config, pair, examples.eos_id)
-  batches, rows = cells.make_batches(config, examples.prompts)
-  shapes = cells.one_of_each_shape(batches)
+  shapes = cells.one_of_each_shape(
+      cells.make_batches(config, examples.prompts)[0])
+  # Of each temperature the first texts, which are those of the baseline.
+  lengths = {r["temperature"]: r["emitted"] for r in reversed(records)}
   tokenizer = pair.tokenizer if examples.metrics else None
   with tqdm.tqdm(total=sum(map(len, todo.values())), unit="cell",
                  dynamic_ncols=True) as bar:
@@ -127,6 +129,8 @@ def measure(config, pair, methods, examples, path):
       for method in group:
         for temperature in todo[method]:
           bar.set_description(f"{method.name} T={temperature:g}")
+          batches, rows = cells.make_batches(config, examples.prompts,
+                                             lengths.get(temperature))
           record = cells.run(method, decoders(method, temperature),
                              decoders(methods[0], temperature), batches, rows,
                              tokenizer)
@@ -137,6 +141,7 @@ def measure(config, pair, methods, examples, path):
               **tasks.score(examples, record.get("texts"), config.seed)}
           results.append(path, record)
           records.append(record)
+          lengths.setdefault(temperature, record["emitted"])
           bar.update()
   return records
 

@@ -29,7 +29,8 @@ def _record(method, temperature, log_prob=-60.0):
       "accepted_by_depth": [4, *[8] * depth], "compile_seconds": 1.5,
       "accepted_by_rank": [9, 1, 0] if depth else [],
       "tested_by_rank": [12, 3, 0] if depth else [],
-      "seconds": [1.0, 1.5], "tokens": [60, 60], "baseline_rate": 40.0}
+      "seconds": [1.0, 1.5], "tokens": [60, 60], "baseline_rate": 40.0,
+      "row_steps": [2 * (_CALLS[method] + 1)] * 2}
   return {**record, "metrics": cells.figures(record, 0.1)}
 
 
@@ -49,6 +50,8 @@ def test_figures_of_a_record():
   assert got["token_rate"] == [48, 40, 60]
   assert got["token_rate_ratio"] == [1.2, 1, 1.5]
   assert got["log_prob"][0] == -2
+  # Two of four rows end a step before the other one of their batch.
+  assert got["idle_share"] == [pytest.approx(2 / 44, abs=1e-6)]
   assert got["acceptance_by_depth"] == [0.8, 0.5]
   assert got["acceptance_by_rank"] == [0.75, 0.333333, None]
 
@@ -93,6 +96,11 @@ def test_sanity_forgives_rounding():
 def test_sanity_of_one_prompt():
   rows = [{**row, "deviation": math.nan} for row in _rows()]
   assert "too few prompts" in report.sanity(rows)
+
+
+def test_idleness_names_the_worst():
+  assert report.idleness(_rows()) == (
+      "Idle row-steps: 3% a cell, at most 5% (rsd_c(2-2) at T=0.5).")
 
 
 def test_terminal_tables():

@@ -382,6 +382,18 @@ def test_ragged_batches():
     assert all((row[n:] == 0).all() for row, n in zip(prompts_, lengths))
 
 
+def test_texts_of_a_length_share_a_batch():
+  config = _config("text", "", batch=2, buckets=2)
+  rows = [[1], [2], [3, 3], [4, 4], [5, 5], [6, 6]]
+  batches, places = cells.make_batches(config, rows, [9, 9, 7, 2, 7, 3])
+  assert [b[1][:, 0].tolist() for b in batches] == [[1, 2], [4, 6], [3, 5]]
+  assert places.tolist() == [0, 1, 4, 2, 5, 3]
+  # Keys go by the prompt, not by the place.
+  plain, _ = cells.make_batches(config, rows)
+  np.testing.assert_array_equal(jax.random.key_data(batches[1][0])[0],
+                                jax.random.key_data(plain[1][0])[1])
+
+
 def test_a_run_of_ragged_prompts(folders, tmp_path):
   pair = launch.load_pair(*folders)
   path = _jsonl(tmp_path / "a.jsonl", *(
@@ -402,6 +414,8 @@ def test_a_run_of_ragged_prompts(folders, tmp_path):
   for record in found:
     assert len(record["texts"]) == len(record["emitted"]) == 5
     assert len(record["tokens"]) == 3
+    assert len(record["row_steps"]) == 3
+    assert 0 <= record["metrics"]["idle_share"][0] < 1
     assert all(1 <= n <= 5 for n in record["emitted"])
     assert record["metrics"]["bleu"] == quality.corpus_bleu(
         [text.lstrip().split("\n")[0].strip() for text in record["texts"]],
@@ -433,7 +447,8 @@ def test_scores():
 
 def test_report_has_figures_of_texts(tmp_path):
   figures = {name: [1.0, None, None] for name in (
-      "block_efficiency", "mbsu", "token_rate", "token_rate_ratio", "log_prob")}
+      "block_efficiency", "mbsu", "token_rate", "token_rate_ratio", "log_prob",
+      "idle_share")}
   record = {"method": "autoregressive", "temperature": 0.5, "depth": 0,
             "tree_nodes": 0, "emitted": [3], "log_prob": [-1.0],
             "compile_seconds": 1.0, "metrics": {
