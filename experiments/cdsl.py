@@ -22,6 +22,7 @@ from experiments import constrained_cells
 from experiments import constrained_report
 from experiments import constrained_tasks
 from experiments import launch
+from experiments import memory
 from experiments import results
 
 # These only choose lines; a line does not depend on the others.
@@ -34,10 +35,16 @@ _BASELINE = constrained_cells.Entry(
 def main():
   config = launch.config(CONFIG)
   entries = constrained_cells.entries(config)
-  pair = launch.load_pair(config.target, config.draft)
+  pair = launch.open_pair(config.target, config.draft)
   task = constrained_tasks.load(config, pair.tokenizer)
   for entry in entries.values():
     constrained_cells.check(config, pair, task, entry)
+  memory.check(pair, [kind for entry in (_BASELINE, *entries.values())
+                      for kind in launch.kinds(
+                          [entry.method], [entry.sampling.temperature])],
+               min(config.batch, config.examples),
+               max(map(len, task.prompts)), config.max_new_tokens, FORCE.value)
+  pair = launch.with_params(pair, config.target, config.draft)
   params, batches = constrained_cells.make_batches(config, task, pair)
   settings = {**json.loads(config.to_json()),
               "models": launch.fingerprint(pair)}
@@ -101,4 +108,5 @@ if __name__ == "__main__":
       "config", str(pathlib.Path(__file__).parents[1] / "configs" / "cdsl.py"),
       "File of settings, or file:presets.")
   WORKDIR = flags.DEFINE_string("workdir", "runs/cdsl", "Folder of results.")
+  FORCE = memory.define_force()
   launch.run(main)

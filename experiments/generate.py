@@ -16,6 +16,7 @@ import decoding_jax as dj
 from decoding_jax import metrics
 from experiments import compilations
 from experiments import launch
+from experiments import memory
 
 _PROMPT = flags.DEFINE_string("prompt", "def main(", "Text to continue.")
 _METHOD = flags.DEFINE_string("method", "rsd_s", "Name of a method.")
@@ -39,17 +40,21 @@ _DRAFT = flags.DEFINE_string("draft", "python-draft", "The same.")
 _COMPILED = flags.DEFINE_string(
     "compilation_cache", "runs/generate/compiled",
     "Folder of compiled programs, which the next start loads; '' for none.")
+_FORCE = memory.define_force()
 
 
 def main():
   method = launch.method({"name": _METHOD.value, **_sizes(_METHOD.value)})
-  pair = launch.load_pair(_TARGET.value, _DRAFT.value)
+  pair = launch.open_pair(_TARGET.value, _DRAFT.value)
   prompt = pair.tokenizer.encode(_PROMPT.value).ids
   if not prompt:
     raise launch.UserError("--prompt is empty: at least one token is needed.")
   sampling = dj.Sampling(_TEMPERATURE.value, _TOP_K.value, _TOP_P.value)
   launch.check(method, pair, len(prompt), _MAX_NEW_TOKENS.value, sampling)
 
+  memory.check(pair, launch.kinds([method], [sampling.temperature]), 1,
+               len(prompt), _MAX_NEW_TOKENS.value, _FORCE.value)
+  pair = launch.with_params(pair, _TARGET.value, _DRAFT.value)
   if _COMPILED.value:
     compilations.keep(_COMPILED.value)
 

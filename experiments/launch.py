@@ -38,7 +38,8 @@ class ModelPair(NamedTuple):
 
   Attributes:
     target, target_params: the model whose law is preserved.
-    draft, draft_params: the model that drafts.
+    draft, draft_params: the model that drafts. Parameters of `open_pair` are
+      their shapes.
     tokenizer: of the target.
     parameter_ratio: parameters of the draft over those of the target.
     eos_id: the token that ends a text; None if there is none.
@@ -144,6 +145,12 @@ def method(spec):
     return make(**sizes)
 
 
+def kinds(methods, temperatures):
+  """What decodes by these methods at these temperatures: pairs or decoders."""
+  return list(dict.fromkeys(m.sampled if t else m.greedy for m in methods
+                            for t in temperatures))
+
+
 def check_names(what, names):
   """Raises `UserError` unless these are names of methods."""
   for name in names:
@@ -180,7 +187,12 @@ def model_folder(name):
 
 
 def load_pair(target, draft):
-  """Loads two models that share a tokenizer.
+  """Loads two models that share a tokenizer, see `open_pair`."""
+  return with_params(open_pair(target, draft), target, draft)
+
+
+def open_pair(target, draft):
+  """Two models that share a tokenizer; their parameters are not read yet.
 
   Args:
     target: folder of `models.checkpoints` or Hugging Face, or the name of a
@@ -188,7 +200,7 @@ def load_pair(target, draft):
     draft: the same.
 
   Returns:
-    A `ModelPair`.
+    A `ModelPair` with `jax.ShapeDtypeStruct` for parameters.
 
   Raises:
     UserError: if there is no such model, or the tokenizers differ.
@@ -202,14 +214,24 @@ def load_pair(target, draft):
       raise UserError(f"'{target}' and '{draft}' have different tokenizers: "
                       f"{e}") from e
     eos_id = tokenizers.eos_id(encoders[0], target)
-    lms, params = zip(*[checkpoints.load(folder) for folder in (target, draft)])
-    lms = vocabulary.align(*lms, tokenizers.size(encoders[0]))
+    configs = [checkpoints.architecture(folder) for folder in (target, draft)]
+    lms = vocabulary.align(*map(transformer.language_model, configs),
+                           tokenizers.size(encoders[0]))
     if eos_id is not None and not 0 <= eos_id < lms[0].vocab_size:
       raise UserError(f"'{target}': eos_token_id={eos_id}: 0 to "
                       f"{lms[0].vocab_size - 1} is allowed.")
+  params = [transformer.abstract_params(config) for config in configs]
   sizes = [transformer.num_params(tree) for tree in params]
   return ModelPair(lms[0], params[0], lms[1], params[1], encoders[0],
                    sizes[1] / sizes[0], eos_id)
+
+
+def with_params(pair, target, draft):
+  """The pair of `open_pair`, and the parameters from the same folders."""
+  with user_errors(FileNotFoundError, ValueError):
+    params = [checkpoints.load(model_folder(name))[1]
+              for name in (target, draft)]
+  return pair._replace(target_params=params[0], draft_params=params[1])
 
 
 def check(method_, pair, width, max_new_tokens, sampling, reward=None):

@@ -23,6 +23,7 @@ from experiments import cells
 from experiments import compilations
 from experiments import figures
 from experiments import launch
+from experiments import memory
 from experiments import report
 from experiments import results
 from experiments import tasks
@@ -35,13 +36,17 @@ _FREE = ("methods", "lengths", "budgets", "temperatures", "trees",
 def main():
   config = launch.config(CONFIG)
   methods, points = plan(config)
-  pair = launch.load_pair(config.target, config.draft)
+  pair = launch.open_pair(config.target, config.draft)
   examples = tasks.load(config, pair)
   width = max(map(len, examples.prompts))
   for method in methods:
     for temperature in config.temperatures:
       launch.check(method, pair, width, config.max_new_tokens,
                    cells.sampling(config, temperature))
+  memory.check(pair, launch.kinds(methods, config.temperatures),
+               min(config.batch, config.prompts), width, config.max_new_tokens,
+               FORCE.value)
+  pair = launch.with_params(pair, config.target, config.draft)
   settings = json.loads(config.to_json())
   # Of the tasks the one that is run; what others are does not matter.
   settings["tasks"] = settings["tasks"].get(config.task)
@@ -153,4 +158,5 @@ if __name__ == "__main__":
       "config", str(pathlib.Path(__file__).parents[1] / "configs" / "rsd.py"),
       "File of settings, or file:preset.")
   WORKDIR = flags.DEFINE_string("workdir", "runs/rsd", "Folder of results.")
+  FORCE = memory.define_force()
   launch.run(main)

@@ -87,6 +87,13 @@ def load(folder, *, scan_layers: bool | None = None, dtype: str | None = None,
   return transformer.language_model(config), params
 
 
+def architecture(folder) -> transformer.Config:
+  """The architecture of any folder that `load` reads; no parameter is read."""
+  if hf_config.is_hf(folder):
+    return hf_config.read(folder)
+  return load_config(folder)
+
+
 def convert(folder, out, *, dtype: str | None = None) -> transformer.Config:
   """Writes a Hugging Face folder as `save` would, one tensor at a time.
 

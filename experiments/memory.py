@@ -1,0 +1,207 @@
+"""How much memory a run needs, before any parameter is loaded.
+
+Weights and caches are counted exactly, from shapes alone. What comes and goes
+is estimated by the largest array that a forward computes: three of it in a
+prefill, where that are scores of attention, and two in a step, beside its
+logits. What XLA's CPU programs need was between 0.7 and 1.2 times that.
+"""
+
+import math
+import os
+import pathlib
+from typing import NamedTuple
+
+from absl import flags
+import jax
+from jax.extend import core
+import jax.numpy as jnp
+
+import decoding_jax as dj
+from decoding_jax import cache as cache_lib
+from decoding_jax import prefill
+from decoding_jax import speculation
+from decoding_jax import tree
+from experiments import launch
+
+_CGROUPS = pathlib.Path("/sys/fs/cgroup")
+_GIB = 2**30
+
+
+def define_force():
+  """The flag by which a main goes on all the same."""
+  return flags.DEFINE_bool(
+      "force", False, "Go on, though memory is not expected to be enough.")
+
+
+class Ways(NamedTuple):
+  """Into how many parts a mesh of devices divides arrays.
+
+  Attributes:
+    weights: parameters.
+    rows: whatever has a row for each text.
+    heads: caches, scores and logits, beyond that.
+  """
+  weights: int = 1
+  rows: int = 1
+  heads: int = 1
+
+
+class Need(NamedTuple):
+  """Bytes on each device.
+
+  Attributes:
+    weights: of both models.
+    caches: of both models.
+    logits: of the target at the nodes of a tree, and laws of the drafter.
+    temporaries: of the largest forward.
+  """
+  weights: int
+  caches: int
+  logits: int
+  temporaries: int
+
+
+def check(pair, kinds, batch, width, max_new_tokens, force=False, ways=Ways()):
+  """Raises `UserError` if a run does not fit into the memory of a device.
+
+  Args:
+    pair: a `ModelPair`, whose parameters may be shapes.
+    kinds: see `estimate`.
+    batch: rows decoded together.
+    width: P, tokens of the longest prompt.
+    max_new_tokens: the budget.
+    force: whether to go on all the same.
+    ways: what a mesh divides.
+  """
+  there = device_memory(jax.local_devices()[0])
+  if force or there is None:
+    return
+  need = estimate(pair, kinds, batch, width, max_new_tokens, ways)
+  if sum(need) > there:
+    parts = ", ".join(f"{name} {size / _GIB:.2f}"
+                      for name, size in need._asdict().items())
+    raise launch.UserError(
+        f"a device needs {sum(need) / _GIB:.2f} GiB ({parts}) at "
+        f"batch={batch}, prompts of {width} and max_new_tokens="
+        f"{max_new_tokens}, and has {there / _GIB:.2f} GiB: make them smaller, "
+        "or try it with --force.")
+
+
+def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
+  """Bytes that a run needs on each device.
+
+  Args:
+    pair: a `ModelPair`, whose parameters may be shapes.
+    kinds: the pairs or decoders that will decode, one after the other.
+    batch: rows decoded together.
+    width: P, tokens of the longest prompt.
+    max_new_tokens: the budget.
+    ways: what a mesh divides.
+
+  Returns:
+    A `Need`.
+  """
+  decoders = [speculation.decoder(kind) for kind in kinds]
+  slots = max(prefill.capacity(width, max_new_tokens + decoder.reach)
+              for decoder in decoders)
+  models = [(pair.target, pair.target_params)]
+  if any(decoder.drafts for decoder in decoders):
+    models.append((pair.draft, pair.draft_params))
+  scored, drafted = (max(sizes) for sizes in zip(*map(_nodes, kinds)))
+  chunk = max(min(width - 1, prefill.CHUNK), 1)
+  temporaries = max(
+      *(3 * _largest(lm, params, batch, chunk, slots, logits=False)
+        for lm, params in models),
+      2 * _largest(*models[0], batch, scored, slots, logits=True))
+  parts = ways.rows * ways.heads
+  return Need(
+      sum(_bytes(params) for _, params in models) // ways.weights,
+      sum(_bytes(_cache(lm, batch, slots)) for lm, _ in models) // parts,
+      4 * batch * pair.target.vocab_size * (scored + drafted) // parts,
+      temporaries // parts)
+
+
+def device_memory(device) -> int | None:
+  """Bytes that a device has for arrays; None if nobody knows."""
+  limit = (device.memory_stats() or {}).get("bytes_limit")
+  if limit is None and device.platform == "cpu":
+    # Devices that are simulated share the machine.
+    return host_memory() // jax.local_device_count()
+  return limit
+
+
+def host_memory(root=_CGROUPS, groups="/proc/self/cgroup") -> int:
+  """Bytes of this machine's memory that this process may use.
+
+  Args:
+    root: where control groups are mounted.
+    groups: the file that names those of this process.
+  """
+  sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+  files = [root / "memory.max", root / "memory" / "memory.limit_in_bytes"]
+  try:
+    # Lines such as "0::/user/run": groups of version 2, each within the other.
+    own = pathlib.PurePath(pathlib.Path(groups).read_text().rpartition(":")[2]
+                           .strip().lstrip("/"))
+    files += [root / group / "memory.max" for group in (own, *own.parents)]
+  except OSError:
+    pass  # There are none.
+  for path in files:
+    text = path.read_text().strip() if path.is_file() else "max"
+    if text.isdigit():
+      sizes.append(int(text))
+  return min(sizes)
+
+
+def _nodes(kind):
+  """(tokens of a target call, tokens whose children are drafted), at most."""
+  if isinstance(kind, dj.Pair):
+    layout = kind.drafter.layout
+    size = 1 + tree.num_nodes(layout)
+    return size, size - layout.widths[-1] if layout.widths else 0
+  return kind.reach * kind.siblings, kind.reach
+
+
+def _cache(lm, batch, slots):
+  return jax.eval_shape(lambda: lm.init_cache(batch, slots))
+
+
+def _bytes(arrays):
+  return sum(math.prod(x.shape) * jnp.dtype(x.dtype).itemsize
+             for x in jax.tree.leaves(arrays))
+
+
+def _largest(lm, params, batch, tokens, slots, logits):
+  """Bytes of the largest array that a forward computes.
+
+  Args:
+    lm: a language model.
+    params: its parameters, or their shapes.
+    batch: B.
+    tokens: T.
+    slots: S.
+    logits: whether the logits are asked for; else only the block is.
+  """
+  def forward(params, fresh, cache, block, mask):
+    found = lm.forward(params, fresh, fresh, cache, block, 0, mask)
+    return found if logits else found[1]
+
+  shape = jax.ShapeDtypeStruct
+  cache = _cache(lm, batch, slots)
+  jaxpr = jax.make_jaxpr(forward)(
+      params, shape((batch, tokens), jnp.int32), cache,
+      jax.eval_shape(lambda x: cache_lib.init_block(x, tokens), cache),
+      shape((batch, tokens, tokens), bool)).jaxpr
+  return max((_bytes([v.aval for v in equation.outvars])
+              for equation in _used(jaxpr)), default=0)
+
+
+def _used(jaxpr):
+  """Equations that the results depend on, those of inner programs included."""
+  needed = set(map(id, jaxpr.outvars))
+  for equation in reversed(jaxpr.eqns):
+    if not needed.isdisjoint(map(id, equation.outvars)):
+      needed.update(map(id, equation.invars))
+      yield equation
+      for inner in core.jaxprs_in_params(equation.params):
+        yield from _used(inner)
