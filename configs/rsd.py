@@ -69,7 +69,7 @@ def get_config(preset="default"):
       batch: rows decoded together; one batch is the unit of time.
       seed: of prompts and tokens.
       compilation_cache: whether compiled programs are kept in the workdir, for
-        a run that was killed; what is reported of them is then loading time.
+        the next start; what is reported of them is then loading time.
       trees: experiment -> point -> methods with their sizes.
   """
   if preset not in _PRESETS:
