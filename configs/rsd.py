@@ -67,6 +67,8 @@ def get_config(preset="default"):
       buckets: most lengths to which prompts are padded; each is compiled.
       max_new_tokens: the budget.
       batch: rows decoded together; one batch is the unit of time.
+      queue: 0; or prompts of a longer batch, of which `batch` are decoded at a
+        time: a row that has finished makes room for the next prompt.
       seed: of prompts and tokens.
       compilation_cache: whether compiled programs are kept in the workdir, for
         the next start; what is reported of them is then loading time.
@@ -97,6 +99,7 @@ def get_config(preset="default"):
       "buckets": 4,
       "max_new_tokens": 48,
       "batch": 1,
+      "queue": 0,
       "seed": 0,
       "compilation_cache": True,
       "trees": {

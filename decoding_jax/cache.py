@@ -65,6 +65,23 @@ def commit(cache: types.Cache, block: types.Block, slots,
       cache.length + count)
 
 
+def put_rows(cache: types.Cache, rows, other: types.Cache) -> types.Cache:
+  """Writes whole rows, and no others.
+
+  Args:
+    cache: a cache of B rows.
+    rows: `[R]` int32, where to; those that are not below B are left out.
+    other: a cache of R rows of the same model and capacity.
+
+  Returns:
+    The cache with these rows replaced.
+  """
+  put = lambda x, y: x.at[..., rows, :, :, :].set(y, mode="drop")
+  return types.Cache(jax.tree.map(put, cache.keys, other.keys),
+                     jax.tree.map(put, cache.values, other.values),
+                     cache.length.at[rows].set(other.length, mode="drop"))
+
+
 def await_logits(slots, logits):
   """The slots, but not before the logits are known.
 

@@ -3,6 +3,8 @@
 What is traced cannot be looked at: there, only shapes and types are checked.
 """
 
+import numbers
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -157,6 +159,20 @@ def check_reward(method: Method, batch, reward: Reward | None, reward_params,
     if jnp.shape(x)[:1] != (batch,):
       raise ValueError(f"constraints holds an array of shape {jnp.shape(x)}: "
                        f"a first axis of {batch} rows is needed.")
+
+
+def check_rows(rows: int | None):
+  """Checks how many rows are to be decoded together.
+
+  Args:
+    rows: the argument, None for all.
+
+  Raises:
+    ValueError: if it is not a positive integer.
+  """
+  if rows is not None and (
+      not isinstance(rows, numbers.Integral) or rows < 1):
+    raise ValueError(f"rows={rows!r}: a positive integer is needed, or None.")
 
 
 def check_axes(*arrays):

@@ -6,7 +6,7 @@ from typing import Optional
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import checks, prefill as prefill_lib, rewards
+from decoding_jax import checks, prefill as prefill_lib, queue, rewards
 from decoding_jax import sampling as sampling_lib, speculation
 from decoding_jax.types import (Context, DecodeState, Generation, LanguageModel,
                                 Method, NONE, PAD, Params, Reward)
@@ -19,12 +19,14 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
              sampling: sampling_lib.Sampling = sampling_lib.Sampling(),
              draft_sampling: Optional[sampling_lib.Sampling] = None,
              eos_id: Optional[int] = None, reward: Optional[Reward] = None,
-             reward_params: Params = None, constraints=None) -> Generation:
+             reward_params: Params = None, constraints=None,
+             rows: Optional[int] = None) -> Generation:
   """Continues prompts; by most methods with the law of the target.
 
   Two compiled programs. The prefill serves all methods; the other, a single
   loop, any call with the same method, models, reward, `max_new_tokens`, top-k
   and shapes. To be called outside of `jit`, or inside as part of one program.
+  With `rows` there is one program, which has the prefill inside.
 
   Args:
     key: a random key; row i uses `fold_in(key, i)`. Or `[B]` keys, one a row:
@@ -47,6 +49,9 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
     reward_params: its parameters.
     constraints: tree of `[B, ...]`, what the reward asks of each row; None if
       it asks the same of all.
+    rows: how many are decoded together, where the B prompts are more; a row
+      that has finished makes room for the next. The texts are the same. None
+      for all.
 
   Returns:
     A `Generation`.
@@ -60,6 +65,7 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
   checks.check_budget(prompts.shape[1], max_new_tokens, target, draft)
   checks.check_eos(eos_id, target.vocab_size)
   checks.check_reward(method, len(prompts), reward, reward_params, constraints)
+  checks.check_rows(rows)
   checks.check_axes(prompts, target_params, draft_params, reward_params,
                     constraints)
   prompts, prompt_lengths = (
@@ -74,16 +80,24 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
   decoder = speculation.decoder(
       method.greedy if warp.greedy else method.sampled)
   slots = prefill_lib.capacity(prompts.shape[1], max_new_tokens + decoder.reach)
-  fill = functools.partial(prefill_lib.prefill, slots, prefill_lib.CHUNK,
-                           prompts=prompts, lengths=prompt_lengths)
-  generation, _ = _generate(
-      decoder, target, draft, reward, max_new_tokens,
-      (fill(target, target_params),
-       fill(draft, draft_params) if decoder.drafts else None),
-      keys, prompts, prompt_lengths, target_params, draft_params, warp,
-      draft_warp, jnp.int32(NONE if eos_id is None else eos_id),
-      reward_params, jax.tree.map(jnp.asarray, constraints))
-  return generation
+  rest = (keys, prompts, prompt_lengths, target_params, draft_params, warp,
+          draft_warp, jnp.int32(NONE if eos_id is None else eos_id),
+          reward_params, jax.tree.map(jnp.asarray, constraints))
+  static = decoder, target, draft, reward, max_new_tokens
+  if rows is not None and rows < batch:
+    return _generate_queued(*static, rows, slots, prefill_lib.CHUNK, *rest)
+  caches = _caches(decoder, slots, prefill_lib.CHUNK, target, target_params,
+                   draft, draft_params, prompts, prompt_lengths)
+  return _generate(*static, caches, *rest)[0]
+
+
+def _caches(decoder, slots, chunk, target, target_params, draft, draft_params,
+            prompts, lengths):
+  """The caches of target and draft; None for a draft that is not needed."""
+  fill = functools.partial(prefill_lib.prefill, slots, chunk, prompts=prompts,
+                           lengths=lengths)
+  return (fill(target, target_params),
+          fill(draft, draft_params) if decoder.drafts else None)
 
 
 # The caches are given back, so that the loop writes where they lie.
@@ -91,34 +105,63 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
 def _generate(decoder, target, draft, reward, max_new_tokens, caches, keys,
               prompts, lengths, target_params, draft_params, warp, draft_warp,
               eos_id, reward_params, constraints):
-  in_prompt = jnp.arange(prompts.shape[1]) < lengths[:, None]
-  context = Context(target, target_params, draft, draft_params, warp,
-                    draft_warp, eos_id, jnp.where(in_prompt, prompts, 0),
-                    lengths, reward, reward_params, constraints)
-  state = decoder.init(
-      context, _state(context, in_prompt, max_new_tokens, caches, keys))
-  state = jax.lax.while_loop(lambda s: ~s.done.all(),
-                             functools.partial(decoder.step, context), state)
-  stats = state.stats
-  if reward is not None:
-    value = rewards.of_text(context, state.tokens, state.length)
-    stats = stats.replace(extra={**stats.extra, "reward": value})
-  return (Generation(state.tokens, state.length, state.log_probs, stats),
+  context = _context(target, draft, reward, prompts, lengths, target_params,
+                     draft_params, warp, draft_warp, eos_id, reward_params,
+                     constraints)
+  state = decoder.init(context, _state(context, max_new_tokens, caches, keys))
+  state, steps = jax.lax.while_loop(
+      lambda x: ~x[0].done.all(),
+      lambda x: (decoder.step(context, x[0]), x[1] + 1), (state, jnp.int32(0)))
+  return (_generation(context, state, steps),
           (state.target_cache, state.draft_cache))
 
 
-def _state(context: Context, in_prompt, max_new_tokens, caches,
-           keys) -> DecodeState:
+@functools.partial(jax.jit, static_argnums=tuple(range(8)))
+def _generate_queued(decoder, target, draft, reward, max_new_tokens, rows,
+                     slots, chunk, keys, prompts, lengths, target_params,
+                     draft_params, warp, draft_warp, eos_id, reward_params,
+                     constraints):
+  def begin(context, keys):
+    caches = _caches(decoder, slots, chunk, target, target_params, draft,
+                     draft_params, context.prompts, context.prompt_lengths)
+    return decoder.init(context, _state(context, max_new_tokens, caches, keys))
+
+  context = _context(target, draft, reward, prompts, lengths, target_params,
+                     draft_params, warp, draft_warp, eos_id, reward_params,
+                     constraints)
+  return _generation(context, *queue.run(decoder, context, keys, rows, begin))
+
+
+def _context(target, draft, reward, prompts, lengths, target_params,
+             draft_params, warp, draft_warp, eos_id, reward_params,
+             constraints) -> Context:
+  in_prompt = jnp.arange(prompts.shape[1]) < lengths[:, None]
+  return Context(target, target_params, draft, draft_params, warp, draft_warp,
+                 eos_id, jnp.where(in_prompt, prompts, 0), lengths, reward,
+                 reward_params, constraints)
+
+
+def _state(context: Context, max_new_tokens, caches, keys) -> DecodeState:
   """Nothing is generated yet."""
-  batch, width = in_prompt.shape
-  tokens = jnp.full((batch, width + max_new_tokens), PAD, jnp.int32)
-  tokens = tokens.at[:, :width].set(jnp.where(in_prompt, context.prompts, PAD))
+  batch, width = context.prompts.shape
   lengths = context.prompt_lengths
+  tokens = jnp.full((batch, width + max_new_tokens), PAD, jnp.int32)
+  tokens = tokens.at[:, :width].set(
+      jnp.where(jnp.arange(width) < lengths[:, None], context.prompts, PAD))
   return DecodeState(
-      keys=keys, step=jnp.int32(0), tokens=tokens,
+      keys=keys, step=jnp.zeros(batch, jnp.int32), tokens=tokens,
       log_probs=jnp.zeros(tokens.shape), length=lengths,
       limit=lengths + max_new_tokens, done=jnp.zeros(batch, bool),
       target_cache=caches[0], draft_cache=caches[1])
+
+
+def _generation(context: Context, state: DecodeState, steps) -> Generation:
+  """What is returned of the last state."""
+  stats = state.stats
+  if context.reward is not None:
+    value = rewards.of_text(context, state.tokens, state.length)
+    stats = stats.replace(extra={**stats.extra, "reward": value})
+  return Generation(state.tokens, state.length, state.log_probs, stats, steps)
 
 
 def _row_keys(key, batch):

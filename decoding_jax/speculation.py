@@ -34,7 +34,7 @@ def decoder(kind: Pair | Decoder) -> Decoder:
 def _step(pair: Pair, context: Context, state: DecodeState) -> DecodeState:
   """One draft, one target call, one commit."""
   layout = pair.drafter.layout
-  keys = jax.vmap(jax.random.fold_in, (0, None))(state.keys, state.step)
+  keys = jax.vmap(jax.random.fold_in)(state.keys, state.step)
   draft_keys, verify_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
   tree, draft_block = draft_lib.grow(
       draft_keys, pair.drafter, context.draft, context.draft_params,

@@ -292,7 +292,7 @@ class DecodeState:
   Attributes:
     keys: `[B]` one random key a row, folded by `step` and used for nothing
       else.
-    step: `[]` int32.
+    step: `[B]` int32, steps since the row began.
     tokens: `[B, P + max_new_tokens]` int32, `PAD` behind the length.
     log_probs: float32 of the same shape; see `Generation`.
     length: `[B]` int32, committed tokens.
@@ -327,8 +327,10 @@ class Generation:
       own probability (temperature 1, nothing cut off) of each generated token;
       0 at the prompt and behind the length.
     stats: counts per row.
+    steps: `[]` int32, steps of the loop.
   """
   tokens: Array
   lengths: Array
   log_probs: Array
   stats: Stats
+  steps: Optional[Array] = None

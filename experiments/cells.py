@@ -8,6 +8,7 @@ import numpy as np
 
 import decoding_jax as dj
 from decoding_jax import metrics
+from decoding_jax import queue
 from decoding_jax import tree
 from experiments import buckets
 from experiments import launch
@@ -27,7 +28,7 @@ def make_batches(config, prompts, expected=None):
   of all, rows stay in their order.
 
   Args:
-    config: `batch`, `buckets` and `seed`.
+    config: `batch`, `queue`, `buckets` and `seed`.
     prompts: tokens of each.
     expected: `[R]`, how long each text will be, in any unit; None: not known.
 
@@ -41,7 +42,7 @@ def make_batches(config, prompts, expected=None):
   for width, members in buckets.members(lengths, config.buckets):
     if expected is not None:
       members = members[np.argsort(np.take(expected, members), kind="stable")]
-    for places in row_numbers(len(members), config.batch):
+    for places in row_numbers(len(members), config.queue or config.batch):
       rows = members[places]
       batches.append(batch_of(key, prompts, rows, width))
       numbers.append(rows)
@@ -69,7 +70,7 @@ def decoder(config, pair, eos_id, method, temperature):
   """A function that decodes one batch of `make_batches`.
 
   Args:
-    config: `max_new_tokens`, `top_p` and `top_k`.
+    config: `max_new_tokens`, `batch`, `top_p` and `top_k`.
     pair: a `ModelPair`.
     eos_id: the token that ends a row; None: all outputs are equally long.
     method: what decodes.
@@ -84,7 +85,8 @@ def decoder(config, pair, eos_id, method, temperature):
         keys, prompts, lengths, method=method, target=pair.target,
         target_params=pair.target_params, draft=pair.draft,
         draft_params=pair.draft_params, max_new_tokens=config.max_new_tokens,
-        sampling=sampling(config, temperature), eos_id=eos_id)
+        sampling=sampling(config, temperature), eos_id=eos_id,
+        rows=config.batch)
 
   return decode
 
@@ -92,6 +94,12 @@ def decoder(config, pair, eos_id, method, temperature):
 def sampling(config, temperature):
   """The law that is kept: a `dj.Sampling`."""
   return dj.Sampling(temperature, config.top_k, config.top_p)
+
+
+def most_rows(config):
+  """Rows that there is a cache for at a time, at most, of a config."""
+  count = min(config.batch, config.prompts)
+  return count + (queue.refilled(count) if config.queue else 0)
 
 
 def row_numbers(count, batch):
@@ -139,7 +147,7 @@ def warm_up(methods, temperatures, decoders, batches):
     return dict(zip(programs, seconds))
 
 
-def run(method, decode, baseline, batches, rows, tokenizer=None):
+def run(method, decode, baseline, batches, rows, size, tokenizer=None):
   """Decodes all prompts, all programs being compiled already.
 
   Machines are noisy and drift: the baseline is timed in between, on a few
@@ -151,14 +159,15 @@ def run(method, decode, baseline, batches, rows, tokenizer=None):
     baseline: the same by autoregressive decoding.
     batches: of `make_batches`.
     rows: `[R]`, of `make_batches` as well.
+    size: rows decoded together, at most.
     tokenizer: for texts, which are part of the record then.
 
   Returns:
     A record of counts and seconds, as JSON values: sums per prompt of
     `emitted`, `target_calls`, `draft_calls`, `nodes` and `log_prob`; sums over
     prompts of `accepted_by_depth` and the counts by rank; `seconds` per batch
-    and `tokens` of each batch; `row_steps`, rows of each batch times steps of
-    its loop; `baseline_rate`, tokens per second.
+    and `tokens` of each batch; `row_steps`, rows at a time of each batch times
+    steps of its loop; `baseline_rate`, tokens per second.
   """
   references, timings = [], []
   stride = -(-len(batches) // REFERENCES)
@@ -186,8 +195,8 @@ def run(method, decode, baseline, batches, rows, tokenizer=None):
       "seconds": json_values([seconds for _, seconds in timings]),
       "tokens": [int(out.stats.emitted.sum()) for out, _ in timings],
       # A row's target calls are the steps that it took part in.
-      "row_steps": [out.stats.target_calls.size *
-                    int(out.stats.target_calls.max()) for out, _ in timings],
+      "row_steps": [min(size, len(out.lengths)) * int(out.steps)
+                    for out, _ in timings],
       "baseline_rate": metrics.token_rate(
           [int(out.stats.emitted.sum()) for out, _ in references],
           [seconds for _, seconds in references]),

@@ -44,7 +44,7 @@ def main():
       launch.check(method, pair, width, config.max_new_tokens,
                    cells.sampling(config, temperature))
   memory.check(pair, launch.kinds(methods, config.temperatures),
-               min(config.batch, config.prompts), width, config.max_new_tokens,
+               cells.most_rows(config), width, config.max_new_tokens,
                FORCE.value)
   pair = launch.with_params(pair, config.target, config.draft)
   settings = json.loads(config.to_json())
@@ -77,6 +77,9 @@ def plan(config):
     UserError: for a point without trees, or trees that cannot be.
   """
   launch.check_positive(config, "prompts", "prompt_length", "batch")
+  if config.queue and config.queue <= config.batch:
+    raise launch.UserError(f"queue={config.queue}: 0, or more than "
+                           f"batch={config.batch}, is allowed.")
   if not config.temperatures:
     raise launch.UserError("temperatures is empty: one is needed.")
   launch.check_names("methods", config.methods)
@@ -138,7 +141,7 @@ def measure(config, pair, methods, examples, path):
                                              lengths.get(temperature))
           record = cells.run(method, decoders(method, temperature),
                              decoders(methods[0], temperature), batches, rows,
-                             tokenizer)
+                             config.batch, tokenizer)
           record["temperature"] = temperature
           record["compile_seconds"] = seconds[method, temperature == 0]
           record["metrics"] = {

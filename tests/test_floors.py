@@ -17,7 +17,7 @@ FLOORS = [
     ["tree", "sampling", "cache", "text", "rewards", "constraints.automata",
      "constraints.spelling"],
     ["beam", "constraints.lexical", "constraints.combined"],
-    ["draft", "verify", "constraints", "prefill"],
+    ["draft", "verify", "constraints", "prefill", "queue"],
     ["speculation", "rollout"],
     ["candidates", "lookahead", "search"],
     ["gates"],

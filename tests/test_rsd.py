@@ -203,6 +203,7 @@ def test_trees_of_a_length_have_its_depth(length):
     ({"methods": ("medusa",)}, "methods: 'medusa' is not one of"),
     ({"batch": 0}, "batch=0"),
     ({"prompts": -1}, "prompts=-1"),
+    ({"batch": 4, "queue": 4}, "queue=4: 0, or more than batch=4"),
     ({"temperatures": ()}, "temperatures"),
 ])
 def test_plan_refuses(update, message):

@@ -388,6 +388,10 @@ def test_texts_of_a_length_share_a_batch():
   batches, places = cells.make_batches(config, rows, [9, 9, 7, 2, 7, 3])
   assert [b[1][:, 0].tolist() for b in batches] == [[1, 2], [4, 6], [3, 5]]
   assert places.tolist() == [0, 1, 4, 2, 5, 3]
+  assert cells.most_rows(config) == 1
+  config.update(prompts=9, batch=8, queue=9)
+  assert cells.most_rows(config) == 8 + 2
+  config.update(batch=2, queue=0)
   # Keys go by the prompt, not by the place.
   plain, _ = cells.make_batches(config, rows)
   np.testing.assert_array_equal(jax.random.key_data(batches[1][0])[0],
@@ -423,6 +427,14 @@ def test_a_run_of_ragged_prompts(folders, tmp_path):
   # What has a result is not run again.
   again = rsd.measure(config, pair, methods, examples, tmp_path / "results")
   assert again == found
+  # From a queue come the same texts; the three short prompts have one.
+  config.queue = 4
+  with tiny.quickly_compiled():
+    queued, = rsd.measure(config, pair, methods[:1], examples,
+                          tmp_path / "queued")
+  assert queued["texts"] == found[0]["texts"]
+  assert len(queued["tokens"]) == 2
+  assert 0 <= queued["metrics"]["idle_share"][0] < 1
 
 
 def test_bleu_of_a_corpus():
