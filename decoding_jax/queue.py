@@ -63,7 +63,7 @@ def run(decoder: Decoder, context: Context, keys, rows: int,
   def rounds(carry):
     state, members, taken, steps, results = carry
     state, members, taken = refill(state, members, taken)
-    # All rows may be busy, and some idle if nobody waits for their place.
+    # The context is that of the rows as long as none of them is replaced.
     state, steps = jax.lax.while_loop(
         lambda x: ~_enough(x[0].done, taken < total, size),
         functools.partial(step, _take(context, members)), (state, steps))
@@ -80,7 +80,7 @@ def run(decoder: Decoder, context: Context, keys, rows: int,
 
 
 def _enough(done, waiting, size):
-  """Whether so many rows have finished that the loop is left."""
+  """Whether enough rows have finished: all, if no prompt waits for a place."""
   return jnp.where(waiting, done.sum() >= size, done.all())
 
 

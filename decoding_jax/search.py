@@ -136,14 +136,16 @@ def _step(level: Level, width, context: Context,
            "beam_scores": take(texts.beam.scores)}
   if level.rewards:
     extra["reward_calls"] = jnp.full_like(calls, width)
-  return state.replace(
-      step=state.step + 1, done=jnp.ones_like(state.done),
+  new = state.replace(
       tokens=first((state.tokens, tokens)),
       log_probs=first((state.log_probs, take(texts.log_probs))),
       length=state.length + lengths[:, 0],
       stats=state.stats.replace(
           target_calls=calls, emitted=lengths[:, 0],
           accepted_by_depth=calls[:, None], extra=extra))
+  # Rows that are done may stand beside others, which are not.
+  new = text.keep_done(state, new)
+  return new.replace(step=state.step + 1, done=jnp.ones_like(state.done))
 
 
 def _search(level: Level, width, context: Context, state: DecodeState):

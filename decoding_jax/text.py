@@ -55,6 +55,25 @@ def append(buffer, length, values, count):
   return buffer.at[rows, columns].set(values, mode="drop")
 
 
+def keep_done(state: DecodeState, new: DecodeState) -> DecodeState:
+  """The new state, but with text and counts of rows that were done as before.
+
+  Args:
+    state: before a step.
+    new: after it; of the same shapes.
+
+  Returns:
+    A state; caches, keys and carry are the new ones.
+  """
+  def keep(old, new):
+    done = state.done.reshape(-1, *[1] * (new.ndim - 1))
+    return jnp.where(done, old, new)
+
+  part = lambda x: {"tokens": x.tokens, "log_probs": x.log_probs,
+                    "length": x.length, "stats": x.stats}
+  return new.replace(**jax.tree.map(keep, part(state), part(new)))
+
+
 def commit(state: DecodeState, tokens, log_probs, count, eos_id):
   """Commits new tokens to the text, cut at its end and that of the budget.
 

@@ -99,7 +99,8 @@ def sampling(config, temperature):
 def most_rows(config):
   """Rows that there is a cache for at a time, at most, of a config."""
   count = min(config.batch, config.prompts)
-  return count + (queue.refilled(count) if config.queue else 0)
+  # Those that are put in the place of others are there twice.
+  return count + (2 * queue.refilled(count) if config.queue else 0)
 
 
 def row_numbers(count, batch):

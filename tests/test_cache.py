@@ -49,6 +49,25 @@ def test_commit_copies_slots_behind_the_prefix(leading):
                                       fresh[..., row, slots[row, i], :, :])
 
 
+@pytest.mark.parametrize("leading", [(), (3,)], ids=["flat", "layer axis"])
+def test_rows_that_are_put_replace_whole_rows(leading):
+  cache, _ = random_cache(leading)
+  part = lambda x, axis: jnp.flip(jnp.take(x, jnp.arange(3), axis), axis) + 1
+  other = types.Cache(tuple(part(x, -4) for x in cache.keys),
+                      tuple(part(x, -4) for x in cache.values),
+                      part(cache.length, 0))
+  # The second of them lies outside.
+  after = cache_lib.put_rows(cache, jnp.array([3, B, 0]), other)
+  expected = [*LENGTHS]
+  expected[3], expected[0] = LENGTHS[2] + 1, LENGTHS[0] + 1
+  np.testing.assert_array_equal(after.length, expected)
+  for old, new in zip(slots_first(cache), slots_first(after)):
+    rows = lambda x, i: x[..., i, :, :, :]
+    np.testing.assert_array_equal(rows(new, 3), rows(old, 2) + 1)
+    np.testing.assert_array_equal(rows(new, 0), rows(old, 0) + 1)
+    np.testing.assert_array_equal(rows(new, [1, 2]), rows(old, [1, 2]))
+
+
 def test_a_commit_of_nothing_keeps_what_counts():
   cache, block = random_cache()
   slots = jnp.zeros((B, 2), jnp.int32)

@@ -390,7 +390,7 @@ def test_texts_of_a_length_share_a_batch():
   assert places.tolist() == [0, 1, 4, 2, 5, 3]
   assert cells.most_rows(config) == 1
   config.update(prompts=9, batch=8, queue=9)
-  assert cells.most_rows(config) == 8 + 2
+  assert cells.most_rows(config) == 8 + 4
   config.update(batch=2, queue=0)
   # Keys go by the prompt, not by the place.
   plain, _ = cells.make_batches(config, rows)
