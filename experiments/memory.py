@@ -3,7 +3,8 @@
 Weights and caches are counted exactly, from shapes alone. What comes and goes
 is estimated by the largest array that a forward computes: three of it in a
 prefill, where that are scores of attention, and two in a step, beside its
-logits. What XLA's CPU programs need was between 0.7 and 1.2 times that.
+logits. XLA's CPU programs of tree methods needed 0.7 to 1.0 times that, in a
+few cases; searches and accelerators were not compared.
 """
 
 import math
