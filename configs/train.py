@@ -60,6 +60,7 @@ def _common():
       preferences="",
       workdir="",             # checkpoints and metrics of the run
       export="",              # folder of the finished model
+      export_dtype="float32",  # digits that are kept: "bfloat16" takes half
       compilation_cache=True,  # whether compiled programs stay in the workdir
       # Data: window lengths are taken in turn, a step each. Pairs are padded
       # to the shortest that they fit in.
@@ -116,7 +117,7 @@ def _commongen(name):
       train_pairs=("train.src_alpha.txt", "train.tgt.txt"),
       held_out_pairs=("dev.src_alpha.txt", "dev.tgt.txt"),
       workdir=f"runs/commongen-{name}",
-      export=f"models/pretrained/commongen-{name}",
+      export=f"models/pretrained/commongen-{name}", export_dtype="bfloat16",
       windows=(18, 24, 36, 96), optimizer="muon", warmup_steps=60,
       learning_rate=3e-3, compute_dtype="bfloat16", keyword_fraction=0.25,
       renamed_fraction=0.25, eval_every=250, eval_windows=256)

@@ -32,7 +32,7 @@ from models import transformer
 _METRICS = "metrics.jsonl"
 # What may change from one start of a run to the next.
 _FREE = ("checkpoint_every", "compilation_cache", "eval_every", "eval_windows",
-         "export", "log_every")
+         "export", "export_dtype", "log_every")
 
 
 def main():
@@ -62,16 +62,17 @@ def train(config) -> dict:
   results.open_workdir(config.workdir, settings, _FREE, "--config.workdir")
   evaluate = training_run.evaluator(run)
   state = _train(config, run, evaluate)
+  params = trainer.rounded(state.params, config.export_dtype)
   metadata = {
-      **evaluate(state.params, sys.maxsize),
-      "parameters": transformer.num_params(state.params),
+      **evaluate(params, sys.maxsize),
+      "parameters": transformer.num_params(params),
       "steps": int(state.step),
       "command": shlex.join(["python", "-m", "experiments.train",
                              *sys.argv[1:]]),
       "config": settings,
       "python": platform.python_version(),
   }
-  checkpoints.save(config.export, run.architecture, state.params, run.tokenizer,
+  checkpoints.save(config.export, run.architecture, params, run.tokenizer,
                    metadata)
   print(f"{config.export}: {_line(metadata)}")
   return metadata

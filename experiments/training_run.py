@@ -19,6 +19,8 @@ from models import presets
 from models import tokenizers
 from models import transformer
 
+_DTYPES = ("float32", "bfloat16")
+
 
 class Run(NamedTuple):
   """What is fixed from the first to the last step.
@@ -60,7 +62,7 @@ def check(config) -> None:
   for name, known in (("loss", losses.DISTILLATION),
                       ("final_loss", losses.DISTILLATION),
                       ("optimizer", trainer.OPTIMIZERS),
-                      ("compute_dtype", ("float32", "bfloat16"))):
+                      ("compute_dtype", _DTYPES), ("export_dtype", _DTYPES)):
     if config[name] not in known:
       raise ValueError(f"config.{name}={config[name]!r} is not one of "
                        f"{sorted(known)}.")
