@@ -22,8 +22,10 @@ from experiments import constrained_cells
 from experiments import constrained_report
 from experiments import constrained_tasks
 from experiments import launch
-from experiments import memory
+from experiments import meshes
+from experiments import processes
 from experiments import results
+from experiments import stopping
 
 # These only choose lines; a line does not depend on the others.
 _FREE = ("methods", "compilation_cache")
@@ -35,16 +37,19 @@ _BASELINE = constrained_cells.Entry(
 def main():
   config = launch.config(CONFIG)
   entries = constrained_cells.entries(config)
+  launch.check_positive(config, "batch")
+  meshes.join()
+  stopping.listen()
   pair = launch.open_pair(config.target, config.draft)
   task = constrained_tasks.load(config, pair.tokenizer)
   for entry in entries.values():
     constrained_cells.check(config, pair, task, entry)
-  memory.check(pair, [kind for entry in (_BASELINE, *entries.values())
-                      for kind in launch.kinds(
-                          [entry.method], [entry.sampling.temperature])],
-               min(config.batch, config.examples),
-               max(map(len, task.prompts)), config.max_new_tokens, FORCE.value)
-  pair = launch.with_params(pair, config.target, config.draft)
+  pair = meshes.load(
+      pair, config.target, config.draft,
+      [kind for entry in (_BASELINE, *entries.values())
+       for kind in launch.kinds([entry.method], [entry.sampling.temperature])],
+      config.batch, min(config.batch, config.examples),
+      max(map(len, task.prompts)), config.max_new_tokens)
   params, batches = constrained_cells.make_batches(config, task, pair)
   settings = {**json.loads(config.to_json()),
               "models": launch.fingerprint(pair)}
@@ -55,6 +60,8 @@ def main():
                              params)
   records = measure(entries, decode, batches, task, pair.tokenizer,
                     workdir / results.RESULTS)
+  if not processes.first():
+    return
   constrained_report.write(workdir, records, config)
   print(constrained_report.terminal(records))
   print(f"{workdir}: summary.md, {results.RESULTS}, {results.RUN}, *.png")
@@ -77,7 +84,7 @@ def measure(entries, decode, batches, task, tokenizer, path):
   found = {(r["label"], r["spec"]): r for r in results.read(path)}
   todo = [e for e in entries.values() if (e.label, _spec(e)) not in found]
   with tqdm.tqdm(total=len(todo) * len(batches), unit="batch",
-                 dynamic_ncols=True) as bar:
+                 dynamic_ncols=True, disable=not processes.first()) as bar:
     if todo:
       bar.set_description("compiling greedy")
       launch.timed(decode(_BASELINE), batches[0])
@@ -108,5 +115,4 @@ if __name__ == "__main__":
       "config", str(pathlib.Path(__file__).parents[1] / "configs" / "cdsl.py"),
       "File of settings, or file:presets.")
   WORKDIR = flags.DEFINE_string("workdir", "runs/cdsl", "Folder of results.")
-  FORCE = memory.define_force()
   launch.run(main)

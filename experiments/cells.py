@@ -12,12 +12,13 @@ from decoding_jax import queue
 from decoding_jax import tree
 from experiments import buckets
 from experiments import launch
+from experiments import meshes
 
 # Timings of the baseline in a cell, at most.
 REFERENCES = 6
 
 
-def make_batches(config, prompts, expected=None):
+def make_batches(config, prompts, expected=None, multiple=1):
   """Prompts in batches of a few widths; a width's last one repeats its first.
 
   The key of a row depends on the number of its prompt alone, so that its text
@@ -31,6 +32,7 @@ def make_batches(config, prompts, expected=None):
     config: `batch`, `queue`, `buckets` and `seed`.
     prompts: tokens of each.
     expected: `[R]`, how long each text will be, in any unit; None: not known.
+    multiple: of what the rows of a batch are to be.
 
   Returns:
     list of (keys `[B]`, prompts `[B, P]`, lengths `[B]`), those of one width
@@ -42,7 +44,8 @@ def make_batches(config, prompts, expected=None):
   for width, members in buckets.members(lengths, config.buckets):
     if expected is not None:
       members = members[np.argsort(np.take(expected, members), kind="stable")]
-    for places in row_numbers(len(members), config.queue or config.batch):
+    for places in row_numbers(len(members), config.queue or config.batch,
+                              multiple):
       rows = members[places]
       batches.append(batch_of(key, prompts, rows, width))
       numbers.append(rows)
@@ -81,10 +84,9 @@ def decoder(config, pair, eos_id, method, temperature):
   """
   def decode(batch):
     keys, prompts, lengths = batch
-    return dj.generate(
-        keys, prompts, lengths, method=method, target=pair.target,
-        target_params=pair.target_params, draft=pair.draft,
-        draft_params=pair.draft_params, max_new_tokens=config.max_new_tokens,
+    return meshes.generate(
+        pair, keys, prompts, lengths, method=method,
+        max_new_tokens=config.max_new_tokens,
         sampling=sampling(config, temperature), eos_id=eos_id,
         rows=config.batch)
 
@@ -103,18 +105,19 @@ def most_rows(config):
   return count + (2 * queue.refilled(count) if config.queue else 0)
 
 
-def row_numbers(count, batch):
+def row_numbers(count, batch, multiple=1):
   """Numbers of rows for batches of one size, at most `batch`.
 
   Args:
     count: rows there are.
-    batch: rows of a batch.
+    batch: rows of a batch, a multiple of `multiple`.
+    multiple: of what B is to be.
 
   Returns:
     list of `[B]` arrays; the last one goes on with the first rows.
   """
   number = -(-count // batch)
-  size = -(-count // number)
+  size = -(-count // (number * multiple)) * multiple
   return [np.arange(start, start + size) % count
           for start in range(0, number * size, size)]
 
@@ -124,7 +127,16 @@ def groups(items, size):
   return [items[i:i + size] for i in range(0, len(items), size)]
 
 
-def warm_up(methods, temperatures, decoders, batches):
+def at_once(mesh):
+  """Programs to compile at once, and to run, so that it is one on a mesh.
+
+  The devices of a mesh wait for each other in the course of a program: two of
+  them in another order here and there would wait for ever.
+  """
+  return os.cpu_count() if mesh is None else 1
+
+
+def warm_up(methods, temperatures, decoders, batches, workers):
   """Compiles several methods at a time, each on a core of its own.
 
   All temperatures but 0 are one program.
@@ -134,6 +146,7 @@ def warm_up(methods, temperatures, decoders, batches):
     temperatures: at which they will be run.
     decoders: `(method, temperature) -> (batch -> Generation)`.
     batches: one of each shape that they will be run on.
+    workers: how many at a time, of `at_once`.
 
   Returns:
     dict from (method, whether greedy) to the seconds of the first calls, which
@@ -141,7 +154,7 @@ def warm_up(methods, temperatures, decoders, batches):
   """
   programs = {(m, t == 0): decoders(m, t) for m in methods
               for t in temperatures}
-  with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+  with concurrent.futures.ThreadPoolExecutor(workers) as pool:
     seconds = pool.map(
         lambda f: sum(launch.timed(f, batch)[1] for batch in batches),
         programs.values())

@@ -5,6 +5,8 @@ import pathlib
 
 import jax
 
+from experiments import processes
+
 # What a folder of results calls its folder of programs.
 FOLDER = "compiled"
 _ENTRIES = "*-cache"
@@ -21,8 +23,9 @@ def keep(folder):
   Args:
     folder: it need not exist.
   """
+  # Of several processes the first one writes.
   for path in pathlib.Path(folder).glob(_ENTRIES):
-    if not _is_whole(path.read_bytes()):
+    if processes.first() and not _is_whole(path.read_bytes()):
       path.unlink(missing_ok=True)
   jax.config.update("jax_compilation_cache_dir", str(folder))
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

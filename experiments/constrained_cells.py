@@ -9,6 +9,7 @@ import decoding_jax as dj
 from decoding_jax import constraints
 from experiments import cells
 from experiments import launch
+from experiments import meshes
 from experiments import quality
 from models import tokenizers
 
@@ -92,20 +93,19 @@ def make_batches(config, task, pair):
                                     config.max_new_tokens)
   width, key = max(map(len, task.prompts)), jax.random.key(config.seed)
   batches = []
-  for rows in cells.row_numbers(len(task.prompts), config.batch):
+  for rows in cells.row_numbers(len(task.prompts), config.batch,
+                                meshes.multiple(pair.mesh)):
     batches.append(Batch(
         *cells.batch_of(key, task.prompts, rows, width),
         jax.tree.map(lambda x, rows=rows: x[rows], concepts)))
-  return constraints.vocabulary(pieces), batches
+  return meshes.on_all(pair.mesh, constraints.vocabulary(pieces)), batches
 
 
 def decoder(config, pair, task, params, entry):
   """A function from a `Batch` to its `Generation`."""
   def decode(batch):
-    return dj.generate(
-        batch.keys, batch.prompts, batch.lengths, method=entry.method,
-        target=pair.target, target_params=pair.target_params,
-        draft=pair.draft, draft_params=pair.draft_params,
+    return meshes.generate(
+        pair, batch.keys, batch.prompts, batch.lengths, method=entry.method,
         max_new_tokens=config.max_new_tokens, sampling=entry.sampling,
         eos_id=task.eos_id, reward=constraints.lexical(), reward_params=params,
         constraints=batch.concepts)

@@ -16,7 +16,8 @@ import decoding_jax as dj
 from decoding_jax import metrics
 from experiments import compilations
 from experiments import launch
-from experiments import memory
+from experiments import meshes
+from experiments import processes
 
 _PROMPT = flags.DEFINE_string("prompt", "def main(", "Text to continue.")
 _METHOD = flags.DEFINE_string("method", "rsd_s", "Name of a method.")
@@ -40,34 +41,34 @@ _DRAFT = flags.DEFINE_string("draft", "python-draft", "The same.")
 _COMPILED = flags.DEFINE_string(
     "compilation_cache", "runs/generate/compiled",
     "Folder of compiled programs, which the next start loads; '' for none.")
-_FORCE = memory.define_force()
 
 
 def main():
   method = launch.method({"name": _METHOD.value, **_sizes(_METHOD.value)})
+  meshes.join()
   pair = launch.open_pair(_TARGET.value, _DRAFT.value)
   prompt = pair.tokenizer.encode(_PROMPT.value).ids
   if not prompt:
     raise launch.UserError("--prompt is empty: at least one token is needed.")
   sampling = dj.Sampling(_TEMPERATURE.value, _TOP_K.value, _TOP_P.value)
   launch.check(method, pair, len(prompt), _MAX_NEW_TOKENS.value, sampling)
-
-  memory.check(pair, launch.kinds([method], [sampling.temperature]), 1,
-               len(prompt), _MAX_NEW_TOKENS.value, _FORCE.value)
-  pair = launch.with_params(pair, _TARGET.value, _DRAFT.value)
+  pair = meshes.load(pair, _TARGET.value, _DRAFT.value,
+                     launch.kinds([method], [sampling.temperature]), 1, 1,
+                     len(prompt), _MAX_NEW_TOKENS.value)
   if _COMPILED.value:
     compilations.keep(_COMPILED.value)
+  keys = jax.random.fold_in(jax.random.key(_SEED.value), 0)[None]
 
   def complete():
-    return dj.generate(
-        jax.random.key(_SEED.value), np.array([prompt], np.int32),
-        [len(prompt)], method=method, target=pair.target,
-        target_params=pair.target_params, draft=pair.draft,
-        draft_params=pair.draft_params, max_new_tokens=_MAX_NEW_TOKENS.value,
-        sampling=sampling, eos_id=pair.eos_id)
+    return meshes.generate(
+        pair, keys, np.array([prompt], np.int32), np.array([len(prompt)]),
+        method=method, max_new_tokens=_MAX_NEW_TOKENS.value, sampling=sampling,
+        eos_id=pair.eos_id)
 
   out, first = launch.timed(complete)
   out, seconds = launch.timed(complete)
+  if not processes.first():
+    return
   tokens = np.asarray(out.tokens[0, len(prompt):int(out.lengths[0])])
   print(_PROMPT.value + pair.tokenizer.decode(tokens))
   print(_statistics(method, out, seconds, first - seconds))

@@ -9,17 +9,19 @@ import pathlib
 import re
 import sys
 import time
+import traceback
 from typing import Any, NamedTuple
 
 from absl import app
 from absl import flags
 from absl import logging
 import jax
-import numpy as np
 
 import decoding_jax as dj
 from decoding_jax import checks
 from decoding_jax import sampling as sampling_lib
+from experiments import processes
+from experiments import stopping
 import models
 from models import checkpoints
 from models import tokenizers
@@ -43,6 +45,7 @@ class ModelPair(NamedTuple):
     tokenizer: of the target.
     parameter_ratio: parameters of the draft over those of the target.
     eos_id: the token that ends a text; None if there is none.
+    mesh: where the parameters are; None for one device.
   """
   target: dj.LanguageModel
   target_params: Any
@@ -51,6 +54,7 @@ class ModelPair(NamedTuple):
   tokenizer: Any
   parameter_ratio: float
   eos_id: int | None = None
+  mesh: jax.sharding.Mesh | None = None
 
 
 @contextlib.contextmanager
@@ -73,7 +77,19 @@ def run(main):
       _fail(e)
     except KeyboardInterrupt:
       print("\ninterrupted; what was written stays.", file=sys.stderr)
-      sys.exit(130)
+      processes.end(130)
+    except stopping.Stopped:
+      print("\nstopped; resume with the same command.", file=sys.stderr)
+      processes.end(0)
+    except jax.errors.JaxRuntimeError as e:
+      if not jax.distributed.is_initialized():
+        raise
+      _fail(processes.failure(e), status=1)
+    except Exception:
+      if not jax.distributed.is_initialized():
+        raise
+      traceback.print_exc()
+      processes.end(1)
 
   # XLA reads this when it first compiles. On a CPU, unrolling its loops takes a
   # fifth of a compilation, and gains nothing.
@@ -113,10 +129,10 @@ def _root(exception):
   return exception
 
 
-def _fail(message):
+def _fail(message, status=2):
   line = " ".join(str(message).split())
   print(f"{pathlib.Path(sys.argv[0]).stem}: error: {line}", file=sys.stderr)
-  sys.exit(2)
+  processes.end(status)
 
 
 def method(spec):
@@ -259,7 +275,9 @@ def fingerprint(pair):
   """A short digest of the parameters of both models."""
   digest = hashlib.sha256()
   for leaf in jax.tree.leaves((pair.target_params, pair.draft_params)):
-    digest.update(np.asarray(leaf).tobytes())
+    # Of scanned layers one after the other, else no device might have room.
+    for part in leaf if leaf.ndim > 2 else [leaf]:
+      digest.update(processes.on_host(part).tobytes())
   return digest.hexdigest()[:16]
 
 

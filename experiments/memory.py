@@ -12,7 +12,6 @@ import os
 import pathlib
 from typing import NamedTuple
 
-from absl import flags
 import jax
 from jax.extend import core
 import jax.numpy as jnp
@@ -28,19 +27,13 @@ _CGROUPS = pathlib.Path("/sys/fs/cgroup")
 _GIB = 2**30
 
 
-def define_force():
-  """The flag by which a main goes on all the same."""
-  return flags.DEFINE_bool(
-      "force", False, "Go on, though memory is not expected to be enough.")
-
-
 class Ways(NamedTuple):
   """Into how many parts a mesh of devices divides arrays.
 
   Attributes:
     weights: parameters.
     rows: whatever has a row for each text.
-    heads: caches, scores and logits, beyond that.
+    heads: caches and scores, beyond that; logits are whole.
   """
   weights: int = 1
   rows: int = 1
@@ -74,18 +67,23 @@ def check(pair, kinds, batch, width, max_new_tokens, force=False, ways=Ways()):
     force: whether to go on all the same.
     ways: what a mesh divides.
   """
-  there = device_memory(jax.local_devices()[0])
-  if force or there is None:
+  if force or fits(pair, kinds, batch, width, max_new_tokens, ways):
     return
+  there = device_memory(jax.local_devices()[0])
   need = estimate(pair, kinds, batch, width, max_new_tokens, ways)
-  if sum(need) > there:
-    parts = ", ".join(f"{name} {size / _GIB:.2f}"
-                      for name, size in need._asdict().items())
-    raise launch.UserError(
-        f"a device needs {sum(need) / _GIB:.2f} GiB ({parts}) at "
-        f"batch={batch}, prompts of {width} and max_new_tokens="
-        f"{max_new_tokens}, and has {there / _GIB:.2f} GiB: make them smaller, "
-        "or try it with --force.")
+  parts = ", ".join(f"{name} {size / _GIB:.2f}"
+                    for name, size in need._asdict().items())
+  raise launch.UserError(
+      f"a device needs {sum(need) / _GIB:.2f} GiB ({parts}) at batch={batch}, "
+      f"prompts of {width} and max_new_tokens={max_new_tokens}, and has "
+      f"{there / _GIB:.2f} GiB: make them smaller, or try it with --force.")
+
+
+def fits(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> bool:
+  """Whether nobody knows that it does not fit; arguments as of `estimate`."""
+  there = device_memory(jax.local_devices()[0])
+  return there is None or there >= sum(
+      estimate(pair, kinds, batch, width, max_new_tokens, ways))
 
 
 def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
@@ -118,7 +116,7 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
   return Need(
       sum(_bytes(params) for _, params in models) // ways.weights,
       sum(_bytes(_cache(lm, batch, slots)) for lm, _ in models) // parts,
-      4 * batch * pair.target.vocab_size * (scored + drafted) // parts,
+      4 * batch * pair.target.vocab_size * (scored + drafted) // ways.rows,
       temporaries // parts)
 
 

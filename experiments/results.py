@@ -4,7 +4,7 @@
     results.jsonl  a line as soon as a result is there
 
 A run that is killed at any moment goes on where it was, if its main skips what
-`read` returns.
+`read` returns. Of several processes the first one alone reads and writes.
 """
 
 import importlib.metadata
@@ -18,6 +18,8 @@ import time
 import jax
 
 from experiments import launch
+from experiments import processes
+from experiments import stopping
 
 RUN, RESULTS = "run.json", "results.jsonl"
 _PACKAGES = ("decoding_jax", "flax", "jax", "jaxlib", "numpy")
@@ -40,6 +42,8 @@ def open_workdir(workdir, settings, free=(), flag="--workdir"):
     UserError: if the folder holds results of other settings.
   """
   workdir = pathlib.Path(workdir)
+  if not processes.first():
+    return workdir
   path = workdir / RUN
   with launch.user_errors(OSError):
     workdir.mkdir(parents=True, exist_ok=True)
@@ -104,6 +108,10 @@ def read(path):
   Raises:
     UserError: if any other line is not JSON.
   """
+  return processes.from_first(lambda: _read(path))
+
+
+def _read(path):
   if not path.exists():
     return []
   content = path.read_bytes()
@@ -121,7 +129,9 @@ def read(path):
 
 def append(path, record):
   """Appends one line, which is on the disk when this returns."""
-  with open(path, "a") as f:
+  if not processes.first():
+    return
+  with stopping.held(), open(path, "a") as f:
     f.write(json.dumps(record) + "\n")
     f.flush()
     os.fsync(f.fileno())

@@ -11,7 +11,6 @@ and the cell's speed is relative to that.
 
 import functools
 import json
-import os
 import pathlib
 
 from absl import flags
@@ -23,9 +22,11 @@ from experiments import cells
 from experiments import compilations
 from experiments import figures
 from experiments import launch
-from experiments import memory
+from experiments import meshes
+from experiments import processes
 from experiments import report
 from experiments import results
+from experiments import stopping
 from experiments import tasks
 
 # These only choose cells; a cell does not depend on the others.
@@ -36,6 +37,8 @@ _FREE = ("methods", "lengths", "budgets", "temperatures", "trees",
 def main():
   config = launch.config(CONFIG)
   methods, points = plan(config)
+  meshes.join()
+  stopping.listen()
   pair = launch.open_pair(config.target, config.draft)
   examples = tasks.load(config, pair)
   width = max(map(len, examples.prompts))
@@ -43,10 +46,9 @@ def main():
     for temperature in config.temperatures:
       launch.check(method, pair, width, config.max_new_tokens,
                    cells.sampling(config, temperature))
-  memory.check(pair, launch.kinds(methods, config.temperatures),
-               cells.most_rows(config), width, config.max_new_tokens,
-               FORCE.value)
-  pair = launch.with_params(pair, config.target, config.draft)
+  pair = meshes.load(pair, config.target, config.draft,
+                     launch.kinds(methods, config.temperatures), config.batch,
+                     cells.most_rows(config), width, config.max_new_tokens)
   settings = json.loads(config.to_json())
   # Of the tasks the one that is run; what others are does not matter.
   settings["tasks"] = settings["tasks"].get(config.task)
@@ -56,6 +58,8 @@ def main():
   if config.compilation_cache:
     compilations.keep(workdir / compilations.FOLDER)
   records = measure(config, pair, methods, examples, workdir / results.RESULTS)
+  if not processes.first():
+    return
   rows = report.rows(records, points, config.temperatures)
   report.write(workdir / "summary.md", rows, examples.note)
   figures.write(workdir, rows)
@@ -121,24 +125,28 @@ def measure(config, pair, methods, examples, path):
       if (method.name, temperature) not in done:
         todo.setdefault(method, []).append(temperature)
   decoders = functools.partial(cells.decoder, config, pair, examples.eos_id)
+  multiple = meshes.multiple(pair.mesh)
   shapes = cells.one_of_each_shape(
-      cells.make_batches(config, examples.prompts)[0])
+      cells.make_batches(config, examples.prompts, multiple=multiple)[0])
   # Of each temperature the first texts, which are those of the baseline.
   lengths = {r["temperature"]: r["emitted"] for r in reversed(records)}
   tokenizer = pair.tokenizer if examples.metrics else None
+  workers = cells.at_once(pair.mesh)
   with tqdm.tqdm(total=sum(map(len, todo.values())), unit="cell",
-                 dynamic_ncols=True) as bar:
-    seconds = cells.warm_up(methods[:1], config.temperatures, decoders, shapes)
-    for group in cells.groups(list(todo), os.cpu_count()):
+                 dynamic_ncols=True, disable=not processes.first()) as bar:
+    seconds = cells.warm_up(methods[:1], config.temperatures, decoders, shapes,
+                            workers)
+    for group in cells.groups(list(todo), workers):
       bar.set_description(f"compiling {', '.join(m.name for m in group)}")
       # A program's first call is the one that counts.
       seconds = {**cells.warm_up(group, config.temperatures, decoders,
-                                 shapes), **seconds}
+                                 shapes, workers), **seconds}
       for method in group:
         for temperature in todo[method]:
           bar.set_description(f"{method.name} T={temperature:g}")
           batches, rows = cells.make_batches(config, examples.prompts,
-                                             lengths.get(temperature))
+                                             lengths.get(temperature),
+                                             multiple)
           record = cells.run(method, decoders(method, temperature),
                              decoders(methods[0], temperature), batches, rows,
                              config.batch, tokenizer)
@@ -161,5 +169,4 @@ if __name__ == "__main__":
       "config", str(pathlib.Path(__file__).parents[1] / "configs" / "rsd.py"),
       "File of settings, or file:preset.")
   WORKDIR = flags.DEFINE_string("workdir", "runs/rsd", "Folder of results.")
-  FORCE = memory.define_force()
   launch.run(main)

@@ -4,7 +4,8 @@
   python -m experiments.train --config=configs/train.py:draft
 
 A run that was killed goes on from its last checkpoint when the same command
-is given again, and ends with the parameters of an undisturbed one.
+is given again, and ends with the parameters of an undisturbed one. SIGTERM
+makes a checkpoint before it ends the run.
 """
 
 import json
@@ -24,6 +25,7 @@ import tqdm
 from experiments import compilations
 from experiments import launch
 from experiments import results
+from experiments import stopping
 from experiments import trainer
 from experiments import training_run
 from models import checkpoints
@@ -37,6 +39,7 @@ _FREE = ("checkpoint_every", "compilation_cache", "eval_every", "eval_windows",
 
 def main():
   logging.set_verbosity(logging.WARNING)
+  stopping.listen()
   config = launch.config(CONFIG)
   if config.compilation_cache and config.workdir:
     compilations.keep(pathlib.Path(config.workdir) / compilations.FOLDER)
@@ -102,7 +105,7 @@ def _steps(config, run, state, evaluate):
   written = training_run.teacher_samples(config, run)
   start, clock, tokens = int(state.step), time.monotonic(), 0
   with tqdm.tqdm(total=config.steps, initial=start, unit="step",
-                 dynamic_ncols=True) as bar:
+                 dynamic_ncols=True) as bar, stopping.held():
     for step in range(start + 1, config.steps + 1):
       # The data and the loss of a step go by the updates before it.
       batch = run.data.train(step - 1, written)
@@ -119,8 +122,11 @@ def _steps(config, run, state, evaluate):
                    "train_loss": float(loss)}
         results.append(run.workdir / _METRICS, {"step": step, **metrics})
         bar.write(f"step {step}: {_line(metrics)}")
-      if step % config.checkpoint_every == 0 or step == config.steps:
+      if (step % config.checkpoint_every == 0 or step == config.steps
+          or stopping.asked()):
         yield step, state
+      if stopping.asked():
+        break
 
 
 def _forget_after(step, path):

@@ -148,7 +148,7 @@ def export(folder, out, *, dtype: str | None = None) -> transformer.Config:
 
 
 def load_config(folder) -> transformer.Config:
-  """Reads the architecture of a model."""
+  """Reads the architecture of a model of `save`."""
   folder = pathlib.Path(folder)
   path = folder / CONFIG
   if not path.is_file():

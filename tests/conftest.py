@@ -1,11 +1,13 @@
 """Fixtures of several files."""
 
 import pathlib
+import signal
 
 import jax
 import pytest
 
 from experiments import corpus
+from experiments import stopping
 import models_for_tests as tiny
 from models import checkpoints
 from models import tokenizers
@@ -40,6 +42,16 @@ def few_mappings():
   yield
   if MAPPINGS.exists() and MAPPINGS.read_bytes().count(b"\n") > 25_000:
     jax.clear_caches()
+
+
+@pytest.fixture
+def listening(monkeypatch):
+  """SIGTERM is listened to, for the time of a test."""
+  before = signal.getsignal(signal.SIGTERM)
+  monkeypatch.setitem(stopping._state, "asked", False)
+  stopping.listen()
+  yield
+  signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture(scope="module")

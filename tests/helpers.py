@@ -7,6 +7,10 @@ A negative control has to fail by a margin that chance cannot explain.
 
 import functools
 import itertools
+import os
+import pathlib
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +22,7 @@ from models import tabular
 
 MIN_P_VALUE = 1e-5
 MAX_P_VALUE_OF_CONTROL = 1e-12
+REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 
 
 def random_law(rng, size, zeros=0):
@@ -227,3 +232,28 @@ def enumerate_rule(rule, target, draft, draws, size):
 def product_efficiency(chances):
   """Tokens a target call, where level l accepts with chance `chances[l]`."""
   return 1 + sum(itertools.accumulate(chances, lambda a, b: a * b))
+
+
+def start(*command, devices=1, **environment):
+  """Starts Python in the repository with so many simulated devices.
+
+  A process of its own is needed, since their number is settled when JAX starts.
+
+  Args:
+    *command: arguments of Python.
+    devices: how many.
+    **environment: more variables.
+
+  Returns:
+    A `subprocess.Popen`, its output and its errors to be read as text.
+  """
+  paths = [REPOSITORY, REPOSITORY / "tests", os.environ.get("PYTHONPATH", "")]
+  environment = {
+      **os.environ, "JAX_PLATFORMS": "cpu",
+      "PYTHONPATH": os.pathsep.join(map(str, paths)),
+      "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} "
+                   f"--xla_force_host_platform_device_count={devices}",
+      **environment}
+  return subprocess.Popen(
+      [sys.executable, *map(str, command)], env=environment, text=True,
+      cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

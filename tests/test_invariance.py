@@ -2,10 +2,6 @@
 
 import functools
 import itertools
-import os
-import pathlib
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +12,6 @@ import decoding_jax as dj
 import helpers
 import models_for_tests as tiny
 
-REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 METHODS = [dj.methods.rsd_s(3, 2), dj.methods.specinfer(2, 2)]
 EACH = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
 SAMPLING = dj.Sampling(temperature=1.3)
@@ -109,8 +104,6 @@ def test_compiled_or_not():
     same_rows(table_run(), expected)
 
 
-# Runs in a process of its own, since the number of devices is settled when
-# JAX starts.
 _ON_EIGHT_DEVICES = """
 import jax
 jax.config.update("jax_disable_most_optimizations", True)
@@ -156,19 +149,11 @@ except ValueError as e:
 
 @functools.lru_cache(maxsize=None)
 def on_eight_devices():
-  paths = [REPOSITORY, REPOSITORY / "tests", os.environ.get("PYTHONPATH", "")]
-  flags = os.environ.get("XLA_FLAGS", "")
-  environment = {
-      **os.environ, "JAX_PLATFORMS": "cpu",
-      "PYTHONPATH": os.pathsep.join(map(str, paths)),
-      "XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count=8"}
-  return subprocess.run(
-      [sys.executable, "-c", _ON_EIGHT_DEVICES], env=environment, text=True,
-      capture_output=True, check=False)
+  return helpers.start("-c", _ON_EIGHT_DEVICES, devices=8).communicate()
 
 
 @pytest.mark.parametrize("line", ["equal", "refused"])
 def test_one_device_or_eight(line):
   """A mesh of explicit axes is refused in words; any other makes no odds."""
-  result = on_eight_devices()
-  assert line in result.stdout.splitlines(), result.stderr
+  output, errors = on_eight_devices()
+  assert line in output.splitlines(), errors

@@ -19,6 +19,7 @@ from configs import train as configs
 from experiments import batches
 from experiments import compilations
 from experiments import launch
+from experiments import stopping
 from experiments import train
 from experiments import trainer
 from models import checkpoints
@@ -119,6 +120,28 @@ def test_interrupted_between_checkpoints(source, undisturbed, tmp_path,
   assert not (tmp_path / "export").exists()
   monkeypatch.undo()
   train.train(_config(source, tmp_path))
+  _assert_same(tmp_path, undisturbed)
+
+
+@pytest.mark.usefixtures("listening")
+def test_sigterm_makes_a_checkpoint(source, undisturbed, tmp_path,
+                                    monkeypatch):
+  make_batch = batches.train_batch
+
+  def terminate(config, step, *args):
+    # Within the fourth step, the first of which has the number 0.
+    if step == 3:
+      os.kill(os.getpid(), signal.SIGTERM)
+    return make_batch(config, step, *args)
+
+  monkeypatch.setattr(batches, "train_batch", terminate)
+  config = _config(source, tmp_path, checkpoint_every=STEPS)
+  with pytest.raises(stopping.Stopped):
+    train.train(config)
+  saved = tmp_path / "work" / "checkpoints"
+  assert [path.name for path in saved.iterdir()] == ["4"]
+  monkeypatch.undo()
+  train.train(config)
   _assert_same(tmp_path, undisturbed)
 
 

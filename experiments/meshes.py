@@ -1,0 +1,291 @@
+"""Decoding on many devices: rows by "data", heads by "model"."""
+
+import functools
+import math
+import re
+from typing import NamedTuple
+
+from absl import flags
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+import numpy as np
+
+import decoding_jax as dj
+from experiments import launch
+from experiments import memory
+from experiments import processes
+from models import checkpoints
+from models import sharding
+from models import transformer
+from models import vocabulary
+
+_MESH = flags.DEFINE_string(
+    "mesh", None, "Devices: rows by data, heads by model, as data:4,model:2; "
+    "or auto. Default: one device; auto for several processes.")
+_FORCE = flags.DEFINE_bool(
+    "force", False, "Go on, though memory is not expected to be enough.")
+_COORDINATOR = flags.DEFINE_string(
+    "coordinator", None, "Address and port of the first of several processes. "
+    "TPU pods, GKE and SLURM need none of these three.")
+_NUM_PROCESSES = flags.DEFINE_integer(
+    "num_processes", None, "How many processes; 1: there are no others.")
+_PROCESS_ID = flags.DEFINE_integer("process_id", None, "Which one this is.")
+
+_AUTO = "auto"
+_AXES = (sharding.DATA, sharding.MODEL)
+
+
+class _Run(NamedTuple):
+  """What a program is compiled for."""
+  mesh: jax.sharding.Mesh
+  method: dj.Method
+  target: dj.LanguageModel
+  draft: dj.LanguageModel
+  reward: dj.Reward | None
+  max_new_tokens: int
+  sampling: dj.Sampling
+  eos_id: int | None
+  rows: int | None
+
+
+def join():
+  """Meets the other processes; to be called before JAX is used.
+
+  Raises:
+    UserError: if they cannot be met.
+  """
+  with launch.user_errors(RuntimeError, ValueError):
+    processes.join(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
+
+
+def load(pair, target, draft, kinds, batch, most, width, max_new_tokens):
+  """The parameters of a pair, on the devices that the flags ask for.
+
+  Args:
+    pair: of `launch.open_pair`.
+    target: folder of the target, or name of a shipped one.
+    draft: the same.
+    kinds: what will decode, see `memory.estimate`.
+    batch: rows decoded together, at most.
+    most: rows that there is a cache for, at most.
+    width: P, tokens of the longest prompt.
+    max_new_tokens: the budget.
+
+  Returns:
+    The pair, its mesh included.
+
+  Raises:
+    UserError: for a mesh that model, batch or devices do not allow; if a device
+      has not enough memory; if there are no parameters.
+  """
+  sizes_ = (kinds, most, width, max_new_tokens)
+  value = _MESH.value or (_AUTO if jax.process_count() > 1 else None)
+  if value is None:
+    memory.check(pair, *sizes_, _FORCE.value)
+    return launch.with_params(pair, target, draft)
+  config = checkpoints.architecture(launch.model_folder(target))
+  with launch.user_errors(ValueError):
+    shapes = sizes(value, config, batch, jax.device_count())
+  ways = lambda shape: memory.Ways(
+      shape[1], shape[0], sharding.cache_ways(config, shape[1]))
+  shape = next((shape for shape in shapes
+                if memory.fits(pair, *sizes_, ways(shape))), shapes[-1])
+  memory.check(pair, *sizes_, _FORCE.value, ways(shape))
+  return with_params(pair, target, draft, make(shape))
+
+
+def make(shape):
+  """A mesh of the first devices there are.
+
+  Args:
+    shape: sizes of "data" and "model".
+
+  Returns:
+    A `jax.sharding.Mesh`.
+  """
+  return jax.make_mesh(shape, _AXES, devices=jax.devices()[:math.prod(shape)],
+                       axis_types=(jax.sharding.AxisType.Auto,) * 2)
+
+
+def sizes(value, config, batch, count):
+  """The meshes that a description allows.
+
+  Args:
+    value: as "data:4,model:2"; or "auto": as many devices as can be used, and
+      as many of them by rows as have the memory for it.
+    config: architecture of the target.
+    batch: rows decoded together.
+    count: devices there are.
+
+  Returns:
+    list of sizes of "data" and "model", the best ones first.
+
+  Raises:
+    ValueError: naming the flag, and what is allowed.
+  """
+  if value == _AUTO:
+    return _auto(config, batch, count)
+  return [_parsed(value, config, batch, count)]
+
+
+def _parsed(value, config, batch, count):
+  def fail(what):
+    raise ValueError(f"--mesh={value}: {what}")
+
+  parts = [re.fullmatch(r"(\w+):(\d+)", part) for part in value.split(",")]
+  found = {part[1]: int(part[2]) for part in parts if part}
+  if (len(found) < len(parts) or not set(found) <= set(_AXES)
+      or 0 in found.values()):
+    fail(f"data:N, model:N, both with a comma between, or {_AUTO} is needed.")
+  data, model = (found.get(axis, 1) for axis in _AXES)
+  if data * model > count:
+    fail(f"{data * model} devices are needed, there are {count}.")
+  if data * model < count and jax.process_count() > 1:
+    fail(f"several processes use all {count} devices, not {data * model}.")
+  if batch % data:
+    fail(f"data:{data} does not divide the batch of {batch} rows.")
+  try:
+    sharding.check(config, model)
+  except ValueError as e:
+    fail(e)
+  return data, model
+
+
+def _auto(config, batch, count):
+  found = [(data, model) for model in sharding.ways(config)
+           for data in range(1, count // model + 1) if not batch % data]
+  used = max(map(math.prod, found))
+  if used < count and jax.process_count() > 1:
+    raise ValueError(
+        f"--mesh={_AUTO}: several processes use all {count} devices, but a "
+        f"batch of {batch} rows and num_heads={config.num_heads} allow {used} "
+        "at most.")
+  return sorted((shape for shape in found if math.prod(shape) == used),
+                reverse=True)
+
+
+def multiple(mesh) -> int:
+  """What a batch must be a multiple of."""
+  return 1 if mesh is None else mesh.shape[sharding.DATA]
+
+
+def with_params(pair, target, draft, mesh):
+  """Reads the parameters of a pair onto a mesh.
+
+  A drafter whose heads cannot be split is on each of the devices.
+
+  Args:
+    pair: of `launch.open_pair`.
+    target: folder of the target, or name of a shipped one.
+    draft: the same.
+    mesh: of `make`.
+
+  Returns:
+    The pair.
+  """
+  found = []
+  for name, lm in ((target, pair.target), (draft, pair.draft)):
+    with launch.user_errors(FileNotFoundError, ValueError):
+      folder = launch.model_folder(name)
+      config = checkpoints.architecture(folder)
+      size = mesh.shape[sharding.MODEL]
+      if size not in sharding.ways(config):
+        size = 1
+      _, params = checkpoints.load(
+          folder, shardings=sharding.shardings(config, mesh, size))
+    split = sharding.language_model(transformer.language_model(config),
+                                    sharding.cache_spec(config, size))
+    # Logits are gathered before padding is cut off: its end may lie anywhere.
+    found.append((vocabulary.cut(split, lm.vocab_size), params))
+  (target, target_params), (draft, draft_params) = found
+  return pair._replace(target=target, target_params=target_params, draft=draft,
+                       draft_params=draft_params, mesh=mesh)
+
+
+def on_all(mesh, tree):
+  """Arrays that every device has, such as the parameters of a reward."""
+  return tree if mesh is None else _place(mesh, PartitionSpec(), tree)
+
+
+def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
+             eos_id=None, reward=None, reward_params=None, constraints=None,
+             rows=None):
+  """`dj.generate` by a pair of models, wherever they are.
+
+  On a mesh all is one program, in which each index of "data" has a loop of its
+  own: it ends with its own rows, and rows never meet. Every process has the
+  whole result, on the host.
+
+  Args:
+    pair: a `launch.ModelPair`.
+    keys: `[B]` random keys.
+    prompts: `[B, P]` int32, right-padded.
+    lengths: `[B]` int32.
+    method: what decodes.
+    max_new_tokens: the budget.
+    sampling: the law that is kept.
+    eos_id: the token that ends a row, or None.
+    reward: a `dj.Reward`, or None.
+    reward_params: its parameters, of `on_all`.
+    constraints: tree of `[B, ...]`, or None.
+    rows: how many are decoded together, at most; None for all.
+
+  Returns:
+    A `dj.Generation`; of several loops, its steps are those of the longest.
+  """
+  if pair.mesh is None:
+    return dj.generate(
+        keys, prompts, lengths, method=method, target=pair.target,
+        target_params=pair.target_params, draft=pair.draft,
+        draft_params=pair.draft_params, max_new_tokens=max_new_tokens,
+        sampling=sampling, eos_id=eos_id, reward=reward,
+        reward_params=reward_params, constraints=constraints, rows=rows)
+  # All temperatures but 0 are one program.
+  fixed = sampling.replace(temperature=float(sampling.temperature > 0))
+  run = _Run(pair.mesh, method, pair.target, pair.draft, reward, max_new_tokens,
+             fixed, eos_id, rows and rows // multiple(pair.mesh))
+  batch = _place(pair.mesh, PartitionSpec(sharding.DATA),
+                 (jax.random.key_data(keys), prompts, lengths, constraints))
+  out = jax.tree.map(np.asarray, _generate(
+      run, batch, np.float32(sampling.temperature),
+      (pair.target_params, pair.draft_params, reward_params)))
+  processes.stop_together()
+  return out
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _generate(run: _Run, batch, temperature, params):
+  def of_rows(batch, temperature, params):
+    keys, prompts, lengths, constraints = batch
+    sampling = run.sampling
+    if sampling.temperature:
+      sampling = sampling.replace(temperature=temperature)
+    target_params, draft_params, reward_params = params
+    out = dj.generate(
+        keys, prompts, lengths, method=run.method, target=run.target,
+        target_params=target_params, draft=run.draft,
+        draft_params=draft_params, max_new_tokens=run.max_new_tokens,
+        sampling=sampling, eos_id=run.eos_id, reward=run.reward,
+        reward_params=reward_params, constraints=constraints, rows=run.rows)
+    return out.replace(steps=out.steps[None])
+
+  by_rows, same = PartitionSpec(sharding.DATA), PartitionSpec()
+  # What loops carry is constant before the first step, and a row's own behind
+  # it: the check of what differs between devices would refuse that.
+  out = jax.shard_map(
+      of_rows, mesh=run.mesh, in_specs=(by_rows, same, same), out_specs=by_rows,
+      axis_names={sharding.DATA}, check_vma=False)(batch, temperature, params)
+  out = out.replace(steps=out.steps.max())
+  # So that every process can read it.
+  return jax.lax.with_sharding_constraint(out, NamedSharding(run.mesh, same))
+
+
+def _place(mesh, spec, tree):
+  """Arrays of the host on a mesh; each process hands over its own part."""
+  where = NamedSharding(mesh, spec)
+
+  def place(x):
+    x = np.asarray(x)
+    return jax.make_array_from_callback(x.shape, where, lambda at: x[at])
+
+  return jax.tree.map(place, tree)

@@ -1,0 +1,51 @@
+"""SIGTERM, by which machines that are taken away tell it shortly before.
+
+It ends the program where it stands, but for what is held until it is done. One
+of several processes goes on until all know, see `processes.stop_together`.
+"""
+
+import contextlib
+import signal
+
+import jax
+
+_state = {"asked": False, "held": 0}
+
+
+class Stopped(BaseException):
+  """SIGTERM came; like KeyboardInterrupt, no error."""
+
+
+def listen() -> None:
+  """From now on SIGTERM raises `Stopped`; to be called after `processes.join`,
+  since JAX listens, too.
+  """
+  signal.signal(signal.SIGTERM, _handle)
+
+
+def asked() -> bool:
+  """Whether SIGTERM came."""
+  return _state["asked"]
+
+
+@contextlib.contextmanager
+def held():
+  """What is inside is done to its end before `Stopped` is raised."""
+  _state["held"] += 1
+  try:
+    yield
+  finally:
+    _state["held"] -= 1
+  _stop()
+
+
+def _handle(signum, frame):
+  del signum, frame
+  _state["asked"] = True
+  _stop()
+
+
+def _stop():
+  if _state["asked"] and not _state["held"] and (
+      not jax.distributed.is_initialized()):
+    raise Stopped

@@ -1,0 +1,90 @@
+"""Runs one pair on meshes of eight devices, and counts what these exchange.
+
+Run by `test_meshes` with a folder for the models; prints JSON, a dict from
+"data x model" to what was found.
+"""
+
+import collections
+import dataclasses
+import json
+import pathlib
+import re
+import sys
+
+import jax
+import numpy as np
+
+import decoding_jax as dj
+from experiments import launch
+from experiments import meshes
+import models_for_tests as tiny
+from models import checkpoints
+from models import tokenizers
+from models import transformer
+
+TARGET = transformer.Config(
+    vocab_size=264, dim=16, num_layers=1, num_heads=8, num_kv_heads=8,
+    head_dim=4, hidden_dim=16, max_length=32)
+# Its key/value heads do not divide by 4, nor does it divide by 8 at all.
+DRAFT = dataclasses.replace(TARGET, num_heads=4, num_kv_heads=2,
+                            qkv_bias=True, scan_layers=True)
+METHOD = dj.methods.rsd_s(2, 2)
+MESHES = ((8, 1), (4, 2), (2, 4), (1, 8))
+_COLLECTIVE = re.compile(
+    r" (all-gather|all-reduce|all-to-all|collective-\w+|reduce-scatter)"
+    r"(?:-start)?\(.*op_name=\"(.*?)\"")
+
+
+def save(folder):
+  """Writes both models."""
+  tokenizer = tokenizers.train(["a b c"], TARGET.vocab_size)
+  for name, config in (("target", TARGET), ("draft", DRAFT)):
+    checkpoints.save(folder / name, config, tiny.random_model(config).params,
+                     tokenizer)
+
+
+def run(folder, mesh):
+  """A generation, and what devices exchange in a step of its loop."""
+  names = folder / "target", folder / "draft"
+  pair = launch.load_pair(*names) if mesh is None else meshes.with_params(
+      launch.open_pair(*names), *names, mesh)
+  rng = np.random.default_rng(0)
+  prompts = rng.integers(0, TARGET.vocab_size, (8, 4)).astype(np.int32)
+  programs = []
+  compiled = meshes._generate
+
+  def spy(static, *args):
+    program = compiled.lower(static, *args).compile()
+    programs.append(program.as_text())
+    return program(*args)
+
+  meshes._generate = spy
+  out = meshes.generate(
+      pair, jax.random.split(jax.random.key(1), 8), prompts,
+      rng.integers(1, 5, 8), method=METHOD, max_new_tokens=8,
+      sampling=dj.Sampling(1.2))
+  meshes._generate = compiled
+  exchanged = collections.Counter(
+      kind for program in programs
+      for kind, name in _COLLECTIVE.findall(program) if "/while/" in name)
+  return out, exchanged
+
+
+def main(folder):
+  jax.config.update("jax_disable_most_optimizations", True)
+  save(folder)
+  one, _ = run(folder, None)
+  found = {"texts": len({tuple(row) for row in np.asarray(one.tokens)})}
+  for data, model in MESHES:
+    out, exchanged = run(folder, meshes.make((data, model)))
+    found[f"{data}x{model}"] = {
+        "same": bool((out.tokens == one.tokens).all()),
+        "same_counts": all(jax.tree.leaves(jax.tree.map(
+            lambda a, b: bool((a == b).all()), out.stats, one.stats))),
+        "off": float(np.abs(out.log_probs - one.log_probs).max()),
+        **exchanged}
+  print(json.dumps(found))
+
+
+if __name__ == "__main__":
+  main(pathlib.Path(sys.argv[1]))

@@ -1,0 +1,137 @@
+"""Meshes: the same text on any, and no device waits for more than it must."""
+
+import dataclasses
+import json
+
+import jax
+from jax.sharding import PartitionSpec
+import pytest
+
+import helpers
+import models_for_tests as tiny
+import on_meshes
+from experiments import meshes
+from models import sharding
+from models import transformer
+
+ONE = tiny.LLAMA
+# Forwards in a step of the loop: one a level, and the target's.
+DRAFTS = 2
+
+
+@pytest.fixture(name="found", scope="module")
+def _found(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("meshes")
+  output, errors = helpers.start(on_meshes.__file__, folder,
+                                 devices=8).communicate()
+  assert output, errors
+  found = json.loads(output.splitlines()[-1])
+  assert found["texts"] == 8
+  return found
+
+
+@pytest.mark.parametrize("mesh", ["8x1", "4x2", "2x4", "1x8"])
+def test_same_tokens_as_on_one_device(found, mesh):
+  """The same models are read from their folders onto each mesh."""
+  assert found[mesh]["same"] and found[mesh]["same_counts"]
+  assert found[mesh]["off"] < 1e-5
+
+
+@pytest.mark.parametrize("mesh, split_draft", [
+    ("8x1", None), ("4x2", True), ("2x4", True), ("1x8", False)])
+def test_devices_exchange_sums_of_layers_and_logits_only(found, mesh,
+                                                         split_draft):
+  """Two sums a layer, one of the embedding; logits are gathered once a call.
+
+  Rows exchange nothing, not even whether they are done.
+  """
+  calls = {on_meshes.TARGET: split_draft is not None,
+           on_meshes.DRAFT: DRAFTS * bool(split_draft)}
+  expected = {
+      "all-reduce": sum(n * (1 + 2 * config.num_layers)
+                        for config, n in calls.items()),
+      "all-gather": sum(calls.values())}
+  exchanged = {k: v for k, v in found[mesh].items()
+               if k not in ("same", "same_counts", "off")}
+  assert exchanged == {k: v for k, v in expected.items() if v}
+
+
+def named_specs(config, size):
+  params = transformer.abstract_params(config)
+  specs = sharding.specs(config, size, params)
+  return {transformer.param_name(path): spec
+          for path, spec in jax.tree_util.tree_leaves_with_path(
+              specs, is_leaf=lambda x: isinstance(x, PartitionSpec))}
+
+
+ROWS, COLUMNS = PartitionSpec("model", None), PartitionSpec(None, "model")
+WHOLE = PartitionSpec(None, None)
+
+
+@pytest.mark.parametrize("name, spec", [
+    ("embedding", WHOLE),  # V = 13
+    ("positions", WHOLE),
+    ("layers/layer_1/attention/query/kernel", ROWS),
+    ("layers/layer_1/attention/query/bias", ROWS),
+    ("layers/layer_1/attention/key/kernel", ROWS),
+    ("layers/layer_1/attention/out/kernel", COLUMNS),
+    ("layers/layer_1/attention/out/bias", WHOLE),
+    ("layers/layer_1/attention_norm/scale", WHOLE),
+    ("layers/layer_1/feed_forward/up/kernel", ROWS),
+    ("layers/layer_1/feed_forward/up/bias", ROWS),
+    ("layers/layer_1/feed_forward/down/kernel", COLUMNS),
+    ("layers/layer_1/feed_forward/down/bias", WHOLE),
+])
+def test_parameters_by_name(name, spec):
+  assert named_specs(tiny.OPT, 2)[name] == spec
+
+
+def test_scanned_layers_have_an_axis_more():
+  config = dataclasses.replace(ONE, scan_layers=True, vocab_size=14)
+  specs = named_specs(config, 2)
+  assert specs["layers/layer/feed_forward/gate/kernel"] == PartitionSpec(
+      None, "model", None)
+  assert specs["head"] == specs["embedding"] == ROWS
+
+
+def test_key_value_heads_are_split_whole_or_not_at_all():
+  """2 heads of 4 channels are 8 rows, but no 4 devices have a head each."""
+  specs = named_specs(ONE, 4)
+  assert specs["layers/layer_0/attention/value/kernel"] == WHOLE
+  assert specs["layers/layer_0/attention/query/kernel"] == ROWS
+  assert sharding.cache_spec(ONE, 4) == PartitionSpec(None, None)
+  assert sharding.cache_spec(ONE, 2) == COLUMNS
+
+
+def test_one_device_has_everything():
+  assert set(named_specs(tiny.OPT, 1).values()) == {WHOLE}
+
+
+@pytest.mark.parametrize("value, shape", [
+    ("data:4,model:2", (4, 2)), ("model:4,data:2", (2, 4)), ("data:8", (8, 1)),
+    ("model:2", (1, 2))])
+def test_sizes_of_a_mesh(value, shape):
+  assert meshes.sizes(value, ONE, batch=8, count=8) == [shape]
+
+
+@pytest.mark.parametrize("batch, count, shapes", [
+    (8, 8, [(8, 1), (4, 2), (2, 4)]), (4, 8, [(4, 2), (2, 4)]),
+    (1, 8, [(1, 4)]), (6, 4, [(2, 2), (1, 4)]), (7, 1, [(1, 1)])])
+def test_auto_uses_as_many_devices_as_it_can(batch, count, shapes):
+  assert meshes.sizes("auto", ONE, batch, count) == shapes
+
+
+@pytest.mark.parametrize("value, message", [
+    ("8", "--mesh=8: data:N, model:N, both with a comma between, or auto is"),
+    ("data:2,data:2", "data:N, model:N"),
+    ("rows:2", "data:N, model:N"),
+    ("data:0", "data:N, model:N"),
+    ("data:8,model:2", "16 devices are needed, there are 8"),
+    ("data:3", "--mesh=data:3: data:3 does not divide the batch of 8 rows"),
+    ("model:3", "--mesh=model:3: model:3 does not divide num_heads=4 and "
+                "hidden_dim=24; it can be one of 1, 2, 4"),
+])
+def test_meshes_that_cannot_be(value, message):
+  with pytest.raises(ValueError) as error:
+    meshes.sizes(value, ONE, batch=8, count=8)
+  assert message in str(error.value)
