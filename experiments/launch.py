@@ -276,8 +276,9 @@ def fingerprint(pair):
   digest = hashlib.sha256()
   for leaf in jax.tree.leaves((pair.target_params, pair.draft_params)):
     # Of scanned layers one after the other, else no device might have room.
-    for part in leaf if leaf.ndim > 2 else [leaf]:
-      digest.update(processes.on_host(part).tobytes())
+    places = range(len(leaf)) if leaf.ndim > 2 else [...]
+    for at in places:
+      digest.update(processes.on_host(leaf[at]).tobytes())
   return digest.hexdigest()[:16]
 
 

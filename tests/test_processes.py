@@ -1,5 +1,6 @@
 """Several processes as one program: results, deaths, and SIGTERM."""
 
+import dataclasses
 import json
 import os
 import runpy
@@ -48,9 +49,10 @@ def _config(tmp_path_factory):
       vocab_size=264, dim=8, num_layers=1, num_heads=2, num_kv_heads=2,
       head_dim=4, hidden_dim=8, max_length=32)
   tokenizer = tokenizers.train(["import os\n\ndef main(): pass\n"], 264)
-  for seed, name in enumerate(("target", "draft")):
+  for name, scan in (("target", False), ("draft", True)):
+    config = dataclasses.replace(config, scan_layers=scan)
     checkpoints.save(folder / name, config,
-                     tiny.random_model(config, seed).params, tokenizer)
+                     tiny.random_model(config).params, tokenizer)
   path = folder / "config.py"
   text = folder / "text.json"
   text.write_text(json.dumps([f"{i} is the number {i}, and so on" * 2
