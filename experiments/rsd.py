@@ -17,12 +17,12 @@ from absl import flags
 from ml_collections import config_flags
 import tqdm
 
-import decoding_jax as dj
 from experiments import cells
 from experiments import compilations
 from experiments import figures
 from experiments import launch
 from experiments import meshes
+from experiments import plans
 from experiments import processes
 from experiments import report
 from experiments import results
@@ -36,7 +36,7 @@ _FREE = ("methods", "lengths", "budgets", "temperatures", "trees",
 
 def main():
   config = launch.config(CONFIG)
-  methods, points = plan(config)
+  methods, points = plans.of_config(config)
   meshes.join()
   stopping.listen()
   pair = launch.open_pair(config.target, config.draft)
@@ -65,43 +65,6 @@ def main():
   figures.write(workdir, rows)
   print(report.terminal(rows, examples.note))
   print(f"{workdir}: summary.md, {results.RESULTS}, {results.RUN}, *.png")
-
-
-def plan(config):
-  """The methods to run, and where each belongs.
-
-  Args:
-    config: see `configs/rsd.py`.
-
-  Returns:
-    list of methods, the autoregressive one first and each once; and a dict from
-    (experiment, point) to the names of its methods.
-
-  Raises:
-    UserError: for a point without trees, or trees that cannot be.
-  """
-  launch.check_positive(config, "prompts", "prompt_length", "batch")
-  if config.queue and config.queue <= config.batch:
-    raise launch.UserError(f"queue={config.queue}: 0, or more than "
-                           f"batch={config.batch}, is allowed.")
-  if not config.temperatures:
-    raise launch.UserError("temperatures is empty: one is needed.")
-  launch.check_names("methods", config.methods)
-  methods = {"autoregressive": dj.methods.autoregressive()}
-  points = {}
-  for experiment, chosen in (("length", config.lengths),
-                             ("budget", config.budgets)):
-    trees = config.trees[experiment]
-    for point in chosen:
-      if str(point) not in trees:
-        raise launch.UserError(f"{experiment} {point!r} has no trees; "
-                               f"there are {', '.join(trees)}.")
-      built = [launch.method(spec) for spec in trees[str(point)]]
-      built = [method for spec, method in zip(trees[str(point)], built)
-               if spec["name"] in (config.methods or [spec["name"]])]
-      methods.update({method.name: method for method in built})
-      points[experiment, point] = [method.name for method in built]
-  return list(methods.values()), points
 
 
 def measure(config, pair, methods, examples, path):

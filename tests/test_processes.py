@@ -13,6 +13,7 @@ import pytest
 
 import helpers
 from experiments import launch
+from experiments import plans
 from experiments import processes
 from experiments import results
 from experiments import rsd
@@ -92,7 +93,7 @@ def alone(config, path):
   """Records of the same settings from one process and one device."""
   settings = runpy.run_path(str(config))["get_config"]()
   pair = launch.load_pair(settings.target, settings.draft)
-  methods, _ = rsd.plan(settings)
+  methods, _ = plans.of_config(settings)
   with tiny.quickly_compiled():
     return rsd.measure(settings, pair, methods, tasks.load(settings, pair),
                        path)

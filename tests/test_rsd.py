@@ -16,7 +16,7 @@ from configs import rsd as rsd_config
 from experiments import cells
 from experiments import corpus
 from experiments import launch
-from experiments import rsd
+from experiments import plans
 from experiments import tasks
 from models import checkpoints
 from models import tokenizers
@@ -160,7 +160,7 @@ def test_too_few_held_out_prompts_are_a_user_error(folders, monkeypatch):
 
 def test_plan_runs_a_tree_of_two_experiments_once():
   config = rsd_config.get_config()
-  methods, points = rsd.plan(config)
+  methods, points = plans.of_config(config)
   names = [method.name for method in methods]
   assert names[0] == "autoregressive"
   assert len(set(names)) == len(names)
@@ -173,7 +173,7 @@ def test_plan_runs_a_tree_of_two_experiments_once():
 def test_trees_of_a_budget_have_its_size(budget):
   config = rsd_config.get_config()
   config.update(lengths=(), budgets=(budget,))
-  methods, _ = rsd.plan(config)
+  methods, _ = plans.of_config(config)
   # The baseline, a chain, one tree of SpecInfer, two of SpecTr and RSD-S each,
   # three of RSD-C.
   assert len(methods) == 10
@@ -185,7 +185,7 @@ def test_trees_of_a_budget_have_its_size(budget):
 def test_trees_of_a_length_have_its_depth(length):
   config = rsd_config.get_config()
   config.update(lengths=(length,), budgets=())
-  methods, _ = rsd.plan(config)
+  methods, _ = plans.of_config(config)
   sizes = {}
   for method in methods[1:]:
     widths = method.sampled.drafter.layout.widths
@@ -210,7 +210,7 @@ def test_plan_refuses(update, message):
   config = rsd_config.get_config()
   config.update(update)
   with pytest.raises(launch.UserError, match=message):
-    rsd.plan(config)
+    plans.of_config(config)
 
 
 def test_unknown_preset():
