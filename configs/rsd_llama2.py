@@ -16,7 +16,8 @@ of `configs/tasks.py`. Without `--config.data` the package `datasets` is asked
 Hardware: the weights of the target alone, in bfloat16, are 13.5 GB (7b), 26 GB
 (13b) and 138 GB (70b); a position of the cache is 0.5, 0.8 and 0.3 MiB. So at
 batch 1 a device of 24 GB should do for 7b and one of 40 GB for 13b; 70b needs
-more than 141 GB. These are sums, not measurements.
+more than 141 GB, or `--mesh=model:8` of devices of 24 GB. These are sums, not
+measurements.
 
 What to expect: the abstract says that RSD outperforms the baselines
 consistently at a fixed draft length, and in most cases at a fixed budget of the

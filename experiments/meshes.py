@@ -88,8 +88,10 @@ def load(pair, target, draft, kinds, batch, most, width, max_new_tokens):
     shapes = sizes(value, config, batch, jax.device_count())
   ways = lambda shape: memory.Ways(
       shape[1], shape[0], sharding.cache_ways(config, shape[1]))
-  shape = next((shape for shape in shapes
-                if memory.fits(pair, *sizes_, ways(shape))), shapes[-1])
+  # All processes choose the same, be their machines equal or not.
+  shape = tuple(processes.from_first(lambda: next(
+      (shape for shape in shapes
+       if memory.fits(pair, *sizes_, ways(shape))), shapes[-1])))
   memory.check(pair, *sizes_, _FORCE.value, ways(shape))
   return with_params(pair, target, draft, make(shape))
 

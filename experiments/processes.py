@@ -54,22 +54,31 @@ def first() -> bool:
   return jax.process_index() == 0
 
 
-def from_first(make):
+def from_first(make, error=()):
   """What the first process has, in all of them.
 
   Args:
     make: `() -> JSON value`, called by the first process alone.
+    error: a kind of exception that all of them raise if the first one does.
 
   Returns:
     The value.
   """
   if jax.process_count() == 1:
     return make()
-  data = np.frombuffer(json.dumps(make()).encode(), np.uint8) if first() else (
-      np.zeros(0, np.uint8))
+  found = None
+  if first():
+    try:
+      found = {"value": make()}
+    except error as e:
+      found = {"error": str(e)}
+  data = np.frombuffer(json.dumps(found).encode(), np.uint8)
   size = int(multihost_utils.broadcast_one_to_all(np.int32(len(data))))
-  data = np.resize(data, size) if first() else np.zeros(size, np.uint8)
-  return json.loads(bytes(multihost_utils.broadcast_one_to_all(data)))
+  data = data if first() else np.zeros(size, np.uint8)
+  found = json.loads(bytes(multihost_utils.broadcast_one_to_all(data)))
+  if "error" in found:
+    raise error(found["error"])
+  return found["value"]
 
 
 def on_host(tree):

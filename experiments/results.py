@@ -42,8 +42,12 @@ def open_workdir(workdir, settings, free=(), flag="--workdir"):
     UserError: if the folder holds results of other settings.
   """
   workdir = pathlib.Path(workdir)
-  if not processes.first():
-    return workdir
+  processes.from_first(lambda: _open(workdir, settings, free, flag),
+                       launch.UserError)
+  return workdir
+
+
+def _open(workdir, settings, free, flag):
   path = workdir / RUN
   with launch.user_errors(OSError):
     workdir.mkdir(parents=True, exist_ok=True)
@@ -61,7 +65,6 @@ def open_workdir(workdir, settings, free=(), flag="--workdir"):
   partial = path.with_suffix(".partial")
   partial.write_text(json.dumps(record, indent=2) + "\n")
   partial.replace(path)
-  return workdir
 
 
 def first_difference(old, new, prefix=""):
@@ -108,7 +111,7 @@ def read(path):
   Raises:
     UserError: if any other line is not JSON.
   """
-  return processes.from_first(lambda: _read(path))
+  return processes.from_first(lambda: _read(path), launch.UserError)
 
 
 def _read(path):
