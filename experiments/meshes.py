@@ -86,14 +86,38 @@ def load(pair, target, draft, kinds, batch, most, width, max_new_tokens):
   config = checkpoints.architecture(launch.model_folder(target))
   with launch.user_errors(ValueError):
     shapes = sizes(value, config, batch, jax.device_count())
-  ways = lambda shape: memory.Ways(
-      shape[1], shape[0], sharding.cache_ways(config, shape[1]))
   # All processes choose the same, be their machines equal or not.
-  shape = tuple(processes.from_first(lambda: next(
-      (shape for shape in shapes
-       if memory.fits(pair, *sizes_, ways(shape))), shapes[-1])))
-  memory.check(pair, *sizes_, _FORCE.value, ways(shape))
+  shape = tuple(processes.from_first(
+      lambda: choose(pair, config, shapes, *sizes_)))
+  memory.check(pair, *sizes_, _FORCE.value, _ways(config, shape))
   return with_params(pair, target, draft, make(shape))
+
+
+def choose(pair, config, shapes, kinds, most, width, max_new_tokens):
+  """The first of several meshes whose devices have the memory, or the last one.
+
+  Args:
+    pair: of `launch.open_pair`.
+    config: architecture of the target.
+    shapes: of `sizes`.
+    kinds: as of `load`, and so are the others.
+    most: see there.
+    width: see there.
+    max_new_tokens: see there.
+
+  Returns:
+    One of `shapes`.
+  """
+  return next((shape for shape in shapes if memory.fits(
+      pair, kinds, most, width, max_new_tokens, _ways(config, shape))),
+              shapes[-1])
+
+
+def _ways(config, shape):
+  """What a mesh divides; a drafter is taken to be divided as the target is."""
+  data, model = shape
+  return memory.Ways(weights=model, rows=data,
+                     heads=sharding.cache_ways(config, model))
 
 
 def make(shape):

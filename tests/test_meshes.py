@@ -10,6 +10,8 @@ import pytest
 import helpers
 import models_for_tests as tiny
 import on_meshes
+from experiments import launch
+from experiments import memory
 from experiments import meshes
 from models import sharding
 from models import transformer
@@ -119,6 +121,21 @@ def test_sizes_of_a_mesh(value, shape):
     (1, 8, [(1, 4)]), (6, 4, [(2, 2), (1, 4)]), (7, 1, [(1, 1)])])
 def test_auto_uses_as_many_devices_as_it_can(batch, count, shapes):
   assert meshes.sizes("auto", ONE, batch, count) == shapes
+
+
+def test_auto_takes_the_first_mesh_that_has_the_memory(monkeypatch):
+  config = dataclasses.replace(ONE, num_kv_heads=4)
+  lm = transformer.language_model(config)
+  params = transformer.abstract_params(config)
+  pair = launch.ModelPair(lm, params, lm, params, None, 1.0)
+  shapes = meshes.sizes("auto", config, batch=8, count=8)
+  run = [on_meshes.METHOD.sampled], 8, 5, 9
+  needs = [sum(memory.estimate(pair, *run, memory.Ways(model, data, model)))
+           for data, model in shapes]
+  assert needs == sorted(needs, reverse=True)
+  for there, shape in zip((*needs, 1), (*shapes, shapes[-1])):
+    monkeypatch.setattr(memory, "device_memory", lambda _, there=there: there)
+    assert meshes.choose(pair, config, shapes, *run) == shape
 
 
 @pytest.mark.parametrize("value, message", [
