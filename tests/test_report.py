@@ -88,6 +88,15 @@ def test_sanity_tells_a_changed_law():
   assert "DIFFERS FROM" in line and "rsd_c" in line
 
 
+def test_sanity_is_no_false_alarm_for_two_prompts():
+  """Some standard errors away by chance, where errors are so uncertain."""
+  rows = [{**row, "deviation": 6.0} for row in _rows()]
+  assert "DIFFERS FROM" in report.sanity(
+      [{**row, "emitted": [30] * 100} for row in rows])
+  assert "agrees with" in report.sanity(
+      [{**row, "emitted": [30] * 2} for row in rows])
+
+
 def test_sanity_forgives_rounding():
   rows = _rows(rsd_c=-60.0 - 1e-3)
   assert all(row["deviation"] == 0 for row in rows)
