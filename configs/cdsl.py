@@ -18,6 +18,10 @@ import ml_collections
 
 # What CDSL is compared with; a label is a line of the table.
 _SEARCH = {"num_candidates": 8, "lookahead": 8, "reward_weight": 10.0}
+# Beyond the paper: a search commits the roll-out that it has found, and nothing
+# commits more than it takes for the reward to rise.
+_TO_RISE = {"commit": "rise", "search_commit": "roll_out",
+            "low_acceptance": "cdlh_step"}
 _METHODS = (
     {"label": "greedy", "name": "autoregressive"},
     {"label": "nucleus", "name": "autoregressive", "temperature": 1.0,
@@ -31,9 +35,13 @@ _METHODS = (
     {"label": "CDSL", "name": "cdsl", **_SEARCH},
     {"label": "CDSL, no S3", "name": "cdsl", "low_acceptance": "cdlh_step",
      **_SEARCH},
-    {"label": "CDSL, roll-outs kept", "name": "cdsl",
-     "search_commit": "roll_out", **_SEARCH},
+    {"label": "CDSL to rise", "name": "cdsl", **_TO_RISE, **_SEARCH},
 )
+# Of CommonGen: many candidates with short roll-outs, for both.
+_WIDE = {**_SEARCH, "num_candidates": 16, "lookahead": 4}
+_COMMONGEN = (*_METHODS[:-1], {"label": "CDLH 16x4", "name": "cdlh", **_WIDE},
+              {"label": "CDSL to rise 16x4", "name": "cdsl", **_TO_RISE,
+               **_WIDE})
 _BY_LABEL = {spec["label"]: spec for spec in _METHODS}
 _LOOKAHEADS = (2, 4, 8, 12)
 _THRESHOLDS = (0.0, 0.5, 0.75, 1.0)
@@ -94,13 +102,13 @@ def _sweep():
       {"label": f"CDLH n={n}", "name": "cdlh", "lookahead": n, **options}
       for n in _LOOKAHEADS), *(
       {"label": f"CDSL n={n} a={a:g}", "name": "cdsl", "lookahead": n,
-       "acceptance_threshold": a, "search_commit": "roll_out", **options}
+       "acceptance_threshold": a, **_TO_RISE, **options}
       for n in _LOOKAHEADS for a in _THRESHOLDS))
 
 
 def _trees():
   """Chains and trees, with the same slack and without."""
-  kept = _BY_LABEL["CDSL, roll-outs kept"]
+  kept = _BY_LABEL["CDSL to rise"]
   return (_BY_LABEL["greedy"], _BY_LABEL["CDLH"], *(
       {**kept, "label": f"chain, slack {slack:g}", "slack": slack}
       for slack in _SLACKS), *(
@@ -116,7 +124,8 @@ _PRESETS = {
                   "greedy", "CDLH", "CDSL"))},
     "commongen": {"task": "commongen", "corpus": "data/commongen",
                   "target": "commongen-target", "draft": "commongen-draft",
-                  "examples": 200, "max_new_tokens": 32},
+                  "examples": 200, "max_new_tokens": 32,
+                  "methods": _COMMONGEN},
     "sweep": {"methods": _sweep()},
     "trees": {"methods": _trees()},
 }

@@ -33,6 +33,7 @@ class Gates(NamedTuple):
     test: `(threshold, maximum, before, after) -> bool` of rewards.
     threshold: of the test, or None.
     taken: `(accepted, drafted) -> tokens` that are committed of a lookahead.
+    to_rise: whether no more is committed than the reward has risen by.
     whole: whether a search commits the roll-out that it has found as well.
   """
   name: str
@@ -45,6 +46,7 @@ class Gates(NamedTuple):
   test: Callable[..., Array]
   threshold: float | None
   taken: Callable[..., Array]
+  to_rise: bool
   whole: bool
 
 
@@ -104,7 +106,7 @@ def make_gates(lookahead, width, tree, slack, acceptance_threshold,
     low_acceptance: "target_rollout" or "cdlh_step".
     reward_test: "progress" or "absolute".
     reward_threshold: None for "progress", a number for "absolute".
-    commit: "prefix" or "full".
+    commit: "prefix", "rise" or "full".
     search_commit: "token", or "roll_out" where the target rolls out.
     rollout: what rolls out.
 
@@ -128,7 +130,8 @@ def make_gates(lookahead, width, tree, slack, acceptance_threshold,
   taken = options_lib.check_one_of("commit", commit, _TAKEN)
   if width > 1:
     # There is no one draft to commit the whole of.
-    options_lib.check_one_of("commit of width > 1", commit, {"prefix": None})
+    options_lib.check_one_of("commit of width > 1", commit,
+                             {"prefix": None, "rise": None})
   if options_lib.check_one_of("search_commit", search_commit, _COMMITS):
     # What the draft has rolled out is not what the target would say.
     options_lib.check_one_of("rollout where search_commit='roll_out': rollout",
@@ -142,7 +145,7 @@ def make_gates(lookahead, width, tree, slack, acceptance_threshold,
           f"low={low_acceptance}, test={reward_test}{limit}, commit={commit}, "
           f"search={search_commit}")
   return Gates(name, int(width), drafter, float(slack), tuple(needed), low,
-               int(late), test, reward_threshold, taken,
+               int(late), test, reward_threshold, taken, commit == "rise",
                _COMMITS[search_commit])
 
 
@@ -361,6 +364,7 @@ def _absolute(threshold, maximum, before, after):
 
 
 _TESTS = {"progress": _progress, "absolute": _absolute}
-_TAKEN = {"prefix": lambda same, size: same, "full": lambda same, size: size}
+_TAKEN = {"prefix": lambda same, size: same, "rise": lambda same, size: same,
+          "full": lambda same, size: size}
 _COMMITS = {"token": False, "roll_out": True}
 _TREES = {"rsd_s": draft_lib.top_beam, "rsd_c": _fan}

@@ -44,6 +44,29 @@ def worth(context: Context, states, tokens, count):
   return value(context, advance(context, states, tokens, valid))
 
 
+def rise(context: Context, states, before, tokens, count):
+  """How many tokens it takes until the value has risen to where it ends.
+
+  Args:
+    context: holds the reward.
+    states: tree of `[B, ...]`.
+    before: `[B]` float32, their values.
+    tokens: `[B, T]` int32.
+    count: `[B]` int32, how many of them follow.
+
+  Returns:
+    `[B]` int32, in 1..count; `count` where the value does not rise.
+  """
+  def step(states, x):
+    states = advance(context, states, *(y[:, None] for y in x))
+    return states, value(context, states)
+
+  valid = jnp.arange(tokens.shape[1]) < count[:, None]
+  _, values = jax.lax.scan(step, states, (tokens.T, valid.T))
+  first = 1 + jnp.argmax(values >= values[-1], axis=0)
+  return jnp.where(values[-1] > before, first, count).astype(jnp.int32)
+
+
 def of_paths(context: Context, states, tokens, valid):
   """The values of several continuations of each row.
 

@@ -147,6 +147,9 @@ def cdsl(row, look, gates):
       whole = gates.search_commit == "roll_out" and (
           gates.test(row.value(text), row.value(path)))
       after = path if whole else text + [token]
+    if gates.commit == "rise" and row.value(after) > row.value(text):
+      after = next(after[:i] for i in range(start + 1, len(after) + 1)
+                   if row.value(after[:i]) >= row.value(after))
     text = after
     log.append((state, len(text) - start))
   return text[len(row.prompt):], log

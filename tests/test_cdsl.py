@@ -69,6 +69,8 @@ def check(out, expected, lengths, k=LOOK.k, width=1):
                    reward_threshold=0.2, slack=0.7)),
     ("target", dict(acceptance_threshold=0.75, width=3)),
     ("target", dict(acceptance_threshold=0.75, search_commit="roll_out")),
+    ("target", dict(acceptance_threshold=0.75, search_commit="roll_out",
+                    commit="rise")),
     ("draft", dict(acceptance_threshold=0.75, width=3, slack=1.5)),
 ], ids=str)
 def test_equals_plain_python(rollout, options):
@@ -85,7 +87,7 @@ def test_equals_plain_python(rollout, options):
 
 @pytest.mark.parametrize("other", [
     dict(acceptance_threshold=0.75), dict(low_acceptance="cdlh_step"),
-    dict(commit="full"), dict(reward_test="absolute", reward_threshold=0.0),
+    dict(commit="full"), dict(commit="rise"), dict(reward_test="absolute", reward_threshold=0.0),
     dict(slack=0.7), dict(width=3), dict(search_commit="roll_out")], ids=str)
 def test_control_other_options_are_another_method(other):
   texts = tiny.texts(cdlh.run(make()), cdlh.LENGTHS)
@@ -94,7 +96,7 @@ def test_control_other_options_are_another_method(other):
 
 
 @pytest.mark.parametrize("rollout, options", [
-    ("target", dict(search_commit="roll_out")),
+    ("target", dict(search_commit="roll_out", commit="rise")),
     ("draft", dict(width=2, slack=0.3))], ids=str)
 def test_transformers_equal_plain_forwards(rollout, options):
   """The caches after each state; the draft's falls far behind in most."""
@@ -216,7 +218,7 @@ def test_other_values_are_not_compiled_anew():
     (dict(reward_test="x"), "reward_test='x': one of 'progress', 'absolute'"),
     (dict(reward_test="absolute"), "reward_threshold=None"),
     (dict(reward_threshold=1), "reward_threshold=1"),
-    (dict(commit="all"), "commit='all': one of 'prefix', 'full'"),
+    (dict(commit="all"), "commit='all': one of 'prefix', 'rise', "),
     (dict(width=0), "width=0"), (dict(tree="x"), "'rsd_s', 'rsd_c'"),
     (dict(width=2, commit="full"), "commit of width > 1='full'"),
     (dict(slack=-1), "slack=-1"),

@@ -39,8 +39,10 @@ def make(lookahead: int, num_candidates: int, weight: int = 1,
       text before, or not below its maximum; "absolute": one that is not below
       `reward_threshold`.
     reward_threshold: a number for "absolute", else None.
-    commit: "prefix"; or "full", by which V is all that was drafted where a is
-      high, and the text no longer what the target would have said.
+    commit: "prefix"; "rise": likewise, but where the reward rises, of what
+      would be committed no more than it takes for that; or "full", by which V
+      is all that was drafted where a is high, and the text no longer what the
+      target would have said.
     rollout: "target" or "draft".
     width: 1 for a chain; else a tree of so many tokens a level is drafted, and
       V is the verified path of the greatest reward; of equal ones the longest,
@@ -109,6 +111,9 @@ def _step(search, gates, look, context: Context,
   found = gates_lib.search_where(searches, passes, gates, context, search,
                                  state, drafted, rest, reward)
   tokens, log_probs, count, right = gates_lib.merge(drafted, taken, rest, found)
+  if gates.to_rise:
+    count, _ = text.cut(state, tokens, count, context.eos_id)
+    count = rewards.rise(context, reward, value, tokens, count)
   new, count = text.commit(state, tokens, log_probs, count, context.eos_id)
   reward = rewards.advance(context, reward, tokens,
                            jnp.arange(search.steps + 1) < count[:, None])
