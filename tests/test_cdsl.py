@@ -87,7 +87,8 @@ def test_equals_plain_python(rollout, options):
 
 @pytest.mark.parametrize("other", [
     dict(acceptance_threshold=0.75), dict(low_acceptance="cdlh_step"),
-    dict(commit="full"), dict(commit="rise"), dict(reward_test="absolute", reward_threshold=0.0),
+    dict(commit="full"), dict(commit="rise"),
+    dict(reward_test="absolute", reward_threshold=0.0),
     dict(slack=0.7), dict(width=3), dict(search_commit="roll_out")], ids=str)
 def test_control_other_options_are_another_method(other):
   texts = tiny.texts(cdlh.run(make()), cdlh.LENGTHS)
