@@ -12,6 +12,7 @@ import pathlib
 import shutil
 
 import jax
+from jax.experimental import multihost_utils
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
@@ -41,16 +42,30 @@ def save(folder, config: transformer.Config, params: types.Params,
   Args:
     folder: where to.
     config: the architecture.
-    params: its parameters; on several hosts every process calls this.
+    params: its parameters. On several hosts every process calls this, and the
+      folder is one that all of them see.
     tokenizer: a `tokenizers.Tokenizer` that goes with it, or None.
     metadata: for people to read, as JSON, or None.
   """
-  partial = folders.partial(folder)
-  shutil.rmtree(partial, ignore_errors=True)
+  partial, first = folders.partial(folder), jax.process_index() == 0
+  if first:
+    shutil.rmtree(partial, ignore_errors=True)
+  _meet("nothing is left of an earlier attempt")
   with ocp.StandardCheckpointer() as checkpointer:
     checkpointer.save(partial / PARAMS, params)
-  if jax.process_index():
-    return
+  if first:
+    _write_rest(folder, partial, config, tokenizer, metadata)
+  _meet("the folder is complete")
+
+
+def _meet(name):
+  """Waits for the other processes, if there are any."""
+  if jax.process_count() > 1:
+    multihost_utils.sync_global_devices(name)
+
+
+def _write_rest(folder, partial, config, tokenizer, metadata):
+  """Completes what `save` has begun, and gives it its name."""
   (partial / PARAMS / _COMMITTED).unlink(missing_ok=True)
   _write_config(partial, config)
   if metadata is not None:

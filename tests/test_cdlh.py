@@ -200,14 +200,6 @@ def test_a_row_alone_and_in_a_batch():
     same_rows(run_transformers(method, models, rows=alone), expected, alone)
 
 
-def test_compiled_or_not():
-  method = dj.methods.cdlh(2, 1)
-  kwargs = dict(rows=slice(1, 2), new=1, reward=tiny.sum_reward())
-  expected = run(method, **kwargs)
-  with jax.disable_jit():
-    same_rows(run(method, **kwargs), expected)
-
-
 def test_other_values_are_not_compiled_anew():
   size = generate_lib._generate._cache_size
   method = dj.methods.cdlh(*LOOK)

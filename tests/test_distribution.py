@@ -14,6 +14,8 @@ import helpers
 from decoding_jax import draft as draft_lib, verify
 
 ROWS = 200_000
+# Fewer already tell a wrong law.
+CONTROL_ROWS = 50_000
 LENGTH = 4
 
 METHODS = [
@@ -50,8 +52,7 @@ def test_joint_law(method, sizes):
 
 
 @pytest.mark.parametrize(
-    "method", [dj.methods.rsd_c((3, 1)), dj.methods.rsd_s(3, 2),
-               dj.methods.spectr(3, 1), dj.methods.specinfer(3, 1)],
+    "method", [dj.methods.rsd_c((3, 1)), dj.methods.rsd_s(3, 2)],
     ids=method_name)
 def test_joint_law_of_three_siblings(method):
   target, draft = tables(5, 0, 0)
@@ -73,7 +74,7 @@ WARPS = [
 # Laws are warped before a method sees them: one meets all warps.
 @pytest.mark.parametrize("method,warps", [
     *((dj.methods.rsd_s(2, 2), warps) for warps in WARPS),
-    *((method, warps) for warps in WARPS[1:3]
+    *((method, warps) for warps in WARPS[1:2]
       for method in (dj.methods.rsd_c((2, 2)), dj.methods.spectr(2, 2)))],
     ids=lambda x: getattr(x, "name", None) or "-".join(x[0]))
 def test_joint_law_of_a_warped_target(method, warps):
@@ -130,19 +131,19 @@ def test_control_fails(control):
   pair = dj.Pair(*control())
   method = dj.Method(control.__name__, pair, pair)
   target, draft = tables(4, 0, 0)
-  counts, _ = helpers.frequencies(method, target, draft, ROWS, LENGTH)
+  counts, _ = helpers.frequencies(method, target, draft, CONTROL_ROWS, LENGTH)
   law = helpers.joint_law(target, 0, LENGTH)
   assert helpers.p_value(counts, law) < helpers.MAX_P_VALUE_OF_CONTROL
 
 
 def test_control_reused_randomness_fails(monkeypatch):
   """The same draws in every call."""
-  keys = jax.random.split(jax.random.key(0), ROWS)
+  keys = jax.random.split(jax.random.key(0), CONTROL_ROWS)
   monkeypatch.setattr(jax.random, "fold_in", lambda key, _: key)
   # New functions, so that no program compiled with this is used elsewhere.
   pair = dj.pair(draft_lib.gumbel_top_k((2, 1)), verify.recursive(False))
   target, draft = tables(4, 0, 0)
   counts, _ = helpers.frequencies(dj.Method("reused", pair, pair), target,
-                                  draft, ROWS, LENGTH, key=keys)
+                                  draft, CONTROL_ROWS, LENGTH, key=keys)
   law = helpers.joint_law(target, 0, LENGTH)
   assert helpers.p_value(counts, law) < helpers.MAX_P_VALUE_OF_CONTROL

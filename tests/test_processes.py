@@ -9,6 +9,7 @@ import socket
 import time
 
 import jax
+import numpy as np
 import pytest
 
 import helpers
@@ -69,13 +70,18 @@ def start(config, workdir, *arguments, devices=1):
                        **_QUICKLY)
 
 
-def start_two(config, workdir):
-  """Two processes of four devices each, rows and heads by two."""
+def address():
+  """Where nobody listens yet."""
   with socket.socket() as free:
     free.bind(("localhost", 0))
-    port = free.getsockname()[1]
+    return f"localhost:{free.getsockname()[1]}"
+
+
+def start_two(config, workdir):
+  """Two processes of four devices each, rows and heads by two."""
+  where = address()
   return [start(config, workdir, "--mesh=data:4,model:2",
-                f"--coordinator=localhost:{port}", "--num_processes=2",
+                f"--coordinator={where}", "--num_processes=2",
                 f"--process_id={i}", devices=4) for i in range(2)]
 
 
@@ -123,6 +129,26 @@ def test_two_processes_are_killed_and_resume(config, tmp_path):
     # Of random models: other tokens would have another probability.
     assert a["log_prob"] == pytest.approx(b["log_prob"], abs=1e-4)
     assert len(set(a["log_prob"])) == 5
+
+
+def test_a_checkpoint_is_saved_by_two_processes(config, tmp_path):
+  """Neither has all of it; one writes what is no array."""
+  out, where = tmp_path / "saved", address()
+  # An older folder, which is replaced.
+  checkpoints.save(out, tiny.LLAMA, tiny.random_model(tiny.LLAMA).params)
+  running = [helpers.start(
+      helpers.REPOSITORY / "tests" / "on_processes.py", config.parent / "draft",
+      out, where, 2, i, devices=2, **_QUICKLY) for i in range(2)]
+  for process in running:
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert output.splitlines()[-1] == "the same"
+  assert json.loads((out / checkpoints.METADATA).read_text()) == {
+      "processes": 2}
+  lm, params = checkpoints.load(out)
+  assert lm.vocab_size == 264
+  jax.tree.map(np.testing.assert_array_equal, params,
+               checkpoints.load(config.parent / "draft")[1])
 
 
 def test_sigterm_ends_a_run_in_peace(config, tmp_path):

@@ -40,8 +40,8 @@ def sorts_vocabulary(program):
 
 
 @pytest.mark.parametrize(
-    "method", [dj.methods.rsd_c((2, 2)), dj.methods.rsd_s(3, 2),
-               dj.methods.spectr(2, 2)], ids=lambda method: method.name)
+    "method", [dj.methods.rsd_c((2, 2)), dj.methods.rsd_s(3, 2)],
+    ids=lambda method: method.name)
 def test_vocabulary_is_never_sorted(method):
   program = compiled(method)
   assert f",{VOCAB}]" in program

@@ -1,10 +1,7 @@
 """Tests of `experiments.rsd` and `experiments.generate` on a tiny pair."""
 
 import json
-import pathlib
 import signal
-import subprocess
-import sys
 import time
 
 import jax
@@ -12,6 +9,7 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
+import helpers
 from configs import rsd as rsd_config
 from experiments import cells
 from experiments import corpus
@@ -22,7 +20,6 @@ from models import checkpoints
 from models import tokenizers
 from models import transformer
 
-_ROOT = pathlib.Path(__file__).parents[1]
 _CONFIG = '''
 from configs import rsd
 def get_config():
@@ -37,9 +34,8 @@ def get_config():
 
 
 def _start(module, *arguments):
-  return subprocess.Popen(
-      [sys.executable, "-m", f"experiments.{module}", *map(str, arguments)],
-      cwd=_ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+  return helpers.start("-m", f"experiments.{module}", *arguments,
+                       JAX_DISABLE_MOST_OPTIMIZATIONS="1")
 
 
 def test_a_killed_run_resumes_and_repeats_nothing(folders, tmp_path):
