@@ -195,14 +195,6 @@ def test_short_budgets_and_lookaheads(look, new):
               for row in cdlh.rows_of_tables(new=new)], cdlh.LENGTHS, look.k)
 
 
-def test_compiled_or_not():
-  method = make(reference.Look(2, 1))
-  kwargs = dict(rows=slice(1, 2), new=1, reward=tiny.sum_reward())
-  expected = cdlh.run(method, **kwargs)
-  with jax.disable_jit():
-    cdlh.same_rows(cdlh.run(method, **kwargs), expected)
-
-
 def test_other_values_are_not_compiled_anew():
   size = generate_lib._generate._cache_size
   cdlh.run(make())

@@ -74,8 +74,7 @@ WARPS = [
 # Laws are warped before a method sees them: one meets all warps.
 @pytest.mark.parametrize("method,warps", [
     *((dj.methods.rsd_s(2, 2), warps) for warps in WARPS),
-    *((method, warps) for warps in WARPS[1:2]
-      for method in (dj.methods.rsd_c((2, 2)), dj.methods.spectr(2, 2)))],
+    (dj.methods.spectr(2, 2), WARPS[1])],
     ids=lambda x: getattr(x, "name", None) or "-".join(x[0]))
 def test_joint_law_of_a_warped_target(method, warps):
   target, draft = tables(5, 0, 0)

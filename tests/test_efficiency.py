@@ -47,7 +47,7 @@ def check(method, expected):
   assert abs(measured - expected) <= SIGMAS * error
 
 
-@pytest.mark.parametrize("branching", [(1,), (2, 1), (2, 2), (3, 2), (4,)],
+@pytest.mark.parametrize("branching", [(1,), (2, 2), (3, 2)],
                          ids=str)
 def test_rsd_c(branching):
   check(dj.methods.rsd_c(branching), without(*branching))
@@ -58,13 +58,13 @@ def test_speculative():
   check(dj.methods.speculative(3), 1 + alpha + alpha**2 + alpha**3)
 
 
-@pytest.mark.parametrize("num_paths", [2, 3])
+@pytest.mark.parametrize("num_paths", [3])
 def test_specinfer(num_paths):
   check(dj.methods.specinfer(num_paths, 1), helpers.product_efficiency(
       [chance(verify.recursive(True).rule, num_paths, True)]))
 
 
-@pytest.mark.parametrize("num_paths", [2, 3])
+@pytest.mark.parametrize("num_paths", [3])
 def test_spectr(num_paths):
   check(dj.methods.spectr(num_paths, 1), helpers.product_efficiency(
       [chance(verify.k_seq().rule, num_paths, True)]))
