@@ -157,8 +157,11 @@ def test_sigterm_ends_a_run_in_peace(config, tmp_path):
   process.terminate()
   _, errors = process.communicate(timeout=60)
   assert process.returncode == 0, errors
-  assert errors.splitlines()[-1] == "stopped; resume with the same command."
   path = tmp_path / "run" / results.RESULTS
+  # Python swallows what is raised in a destructor. It is raised again with the
+  # next result; but this run may have none any more.
+  assert "stopped; resume with the same command." in errors.splitlines() or (
+      len(results.read(path)) == 2), errors
   assert path.read_text().startswith(first)
   assert results.read(path)
 
