@@ -2,18 +2,20 @@
 
   python -m experiments.benchmark --config=configs/benchmark.py
   python -m experiments.benchmark --config=configs/benchmark.py:full
-  python -m experiments.benchmark --config=configs/benchmark.py:shipped
-  python -m experiments.benchmark --config=configs/benchmark.py:smoke
+  python -m experiments.benchmark --config=configs/benchmark.py:shipped \\
+      --workdir=runs/benchmark_shipped
   python -m experiments.benchmark --config=configs/benchmark.py \\
-      --config.target=<folder> --config.draft=<folder>
+      --config.target=<folder> --config.draft=<folder> --workdir=<folder>
 
-The default builds a pair that agrees by 0.7 (`experiments.correlated`).
+The default builds a pair whose laws overlap by 0.7 (`experiments.correlated`)
+and takes ten minutes on two cores; a second start goes on where the first one
+was. Without the packages of the extra `parity` the rivals' rows are empty.
 """
 
 import ml_collections
 
-# A target that reads 110 M parameters a token, and a draft of a tenth of that:
-# without the embedding, of which a token reads a row (134 M and 18 M with it).
+# Of the target a token reads 110 M parameters, of the draft a tenth of that:
+# without the embedding, of which it reads a row (134 M and 18 M with it).
 _PAIR = {
     "seed": 0, "overlap": 0.7, "perplexity": 20.0, "core": 64,
     "vocab_size": 32000, "max_length": 2048,
@@ -23,29 +25,126 @@ _PAIR = {
               "head_dim": 64, "hidden_dim": 512},
 }
 _TINY = {
-    "core": 8, "vocab_size": 96, "perplexity": 12.0, "max_length": 256,
+    "perplexity": 12.0, "core": 8, "vocab_size": 96, "max_length": 256,
     "target": {"dim": 32, "num_layers": 2, "num_heads": 2, "num_kv_heads": 2,
                "head_dim": 16, "hidden_dim": 64},
     "draft": {"dim": 16, "num_layers": 1, "num_heads": 1, "num_kv_heads": 1,
               "head_dim": 16, "hidden_dim": 32},
 }
+_METHODS = (
+    {"name": "autoregressive"},
+    {"name": "speculative", "depth": 2},
+    {"name": "speculative", "depth": 3},
+    {"name": "speculative", "depth": 4},
+    {"name": "spectr", "num_paths": 2, "depth": 3},
+    {"name": "specinfer", "num_paths": 2, "depth": 3},
+    {"name": "rsd_c", "branching": (2, 1, 1)},
+    {"name": "rsd_c", "branching": (2, 2, 2)},
+    {"name": "rsd_s", "width": 2, "depth": 3},
+    {"name": "rsd_s", "width": 3, "depth": 2},
+)
+# Trees that only an accelerator scores at the price of a token.
+_LARGE_TREES = (
+    {"name": "speculative", "depth": 6},
+    {"name": "spectr", "num_paths": 6, "depth": 5},
+    {"name": "specinfer", "num_paths": 6, "depth": 5},
+    {"name": "rsd_c", "branching": (2, 2, 2, 2)},
+    {"name": "rsd_s", "width": 5, "depth": 6},
+)
+_PLAIN, _COMPILED = {"name": "plain"}, {"name": "compiled"}
 
 
 def get_config(preset="default"):
   """The configuration of `experiments.benchmark`.
 
   Args:
-    preset: one of `_PRESETS`.
+    preset: "default"; "full", all temperatures, types and batches, which takes
+      more than an hour on a CPU; "shipped", the pair that comes along; "gpu",
+      in bfloat16 and with larger trees; or "smoke", a tiny pair, which shows
+      that everything works.
 
   Returns:
-    A ConfigDict.
+    A ConfigDict with the fields:
+      target, draft: folders, or names of shipped models; "" for both: a pair
+        that is built.
+      pair: that pair, see `experiments.correlated`: `overlap`, E sum min(t, d)
+        on text of the target; `perplexity` of its law; `core`, channels that
+        both models share; `seed`; sizes of both.
+      pairs: folder where pairs are kept.
+      methods: ours, with their sizes.
+      rivals: tool -> settings, see its server; `length` is in drafted tokens,
+        and those of `batch_1` decode one row at a time only.
+      dtypes: of ours.
+      rival_dtypes: of the rivals.
+      batches: rows decoded together.
+      temperatures: 0 is greedy.
+      top_p, top_k: cut of both laws; 1 and 0 cut nothing.
+      text: where prompts come from: "sampled", by the target itself; "python",
+        held-out source of the standard library, for models with tokenizers.
+      prompts: how many there are; rounds take them in turn.
+      prompt_length: tokens of each.
+      max_new_tokens: tokens behind each; no token ends a text.
+      rounds: measurements of each row of the table.
+      rival_threads: of other tools; 0: as many as there are cores.
+      vllm_memory_share: of the GPU, for each setting of vllm.
+      seed: of prompts and tokens.
+      compilation_cache: whether our compiled programs are kept in the workdir.
   """
-  config = ml_collections.ConfigDict({"target": "", "draft": "", "pair": _PAIR})
+  if preset not in _PRESETS:
+    raise ValueError(
+        f"preset {preset!r} is not one of {', '.join(_PRESETS)}.")
+  config = ml_collections.ConfigDict({
+      "target": "",
+      "draft": "",
+      "pair": _PAIR,
+      "pairs": "runs/pairs",
+      "methods": _METHODS,
+      "rivals": {"transformers": (_PLAIN, _COMPILED, *_drafts(2, 3, 4, 5),
+                                  _lookup(3))},
+      "dtypes": ("float32",),
+      "rival_dtypes": ("float32", "bfloat16"),
+      "batches": (1,),
+      "temperatures": (1.0,),
+      "top_p": 1.0,
+      "top_k": 0,
+      "text": "sampled",
+      "prompts": 16,
+      "prompt_length": 64,
+      "max_new_tokens": 128,
+      "rounds": 3,
+      "rival_threads": 0,
+      "vllm_memory_share": 0.2,
+      "seed": 0,
+      "compilation_cache": False,
+  })
   config.update(_PRESETS[preset])
   return config
 
 
+def _drafts(*lengths, batch_1=True):
+  return tuple({"name": "assisted", "length": n, "batch_1": batch_1}
+               for n in lengths)
+
+
+def _lookup(length, batch_1=True):
+  return {"name": "lookup", "length": length, "batch_1": batch_1}
+
+
+_FULL = {"dtypes": ("float32", "bfloat16"), "batches": (1, 4, 16),
+         "temperatures": (0.0, 1.0)}
 _PRESETS = {
     "default": {},
-    "smoke": {"pair": _TINY},
+    "full": _FULL,
+    "shipped": {"target": "python-target", "draft": "python-draft",
+                "text": "python"},
+    "gpu": {"dtypes": ("bfloat16",), "rival_dtypes": ("bfloat16",),
+            "batches": (1, 4, 16), "methods": _METHODS + _LARGE_TREES,
+            "rivals": {"transformers": (_PLAIN, _COMPILED,
+                                        *_drafts(2, 3, 4, 5, 6), _lookup(3)),
+                       "vllm": (_PLAIN, *_drafts(3, 5, batch_1=False),
+                                _lookup(3, batch_1=False))}},
+    "smoke": {"pair": _TINY, "methods": _METHODS[:2] + _METHODS[-1:],
+              "rivals": {"transformers": (_PLAIN, *_drafts(2))},
+              "rival_dtypes": ("float32",), "prompts": 4, "prompt_length": 8,
+              "max_new_tokens": 16, "rounds": 2},
 }

@@ -10,9 +10,11 @@ requests it is blocked in a read and computes nothing. The first request is
 import contextlib
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import tempfile
+import traceback
 from typing import Any, NamedTuple
 
 # Module of the server, and what it needs besides this package.
@@ -21,6 +23,11 @@ SERVERS = {
                      ("torch", "transformers")),
     "vllm": ("experiments.vllm_server", ("vllm",)),
 }
+# How to get these packages.
+HINTS = {"transformers": "pip install -e '.[parity]'",
+         "vllm": "pip install vllm, on a machine with a GPU"}
+# An engine of vllm in a process of its own would look for work all the time.
+_ENVIRONMENT = {"vllm": {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}}
 
 
 class Failure(Exception):
@@ -62,7 +69,8 @@ def start(tool, load) -> Rival:
   log = tempfile.TemporaryFile("w+")
   process = subprocess.Popen(
       [sys.executable, "-m", SERVERS[tool][0]], stdin=subprocess.PIPE,
-      stdout=subprocess.PIPE, stderr=log, text=True)
+      stdout=subprocess.PIPE, stderr=log, text=True,
+      env={**os.environ, **_ENVIRONMENT.get(tool, {})})
   rival = Rival(process, log, {})
   try:
     return rival._replace(answer=_ask(rival, {"load": load}))
@@ -101,26 +109,25 @@ def stop(rival) -> None:
 def serve(load, generate_) -> None:
   """Answers requests until stdin ends; the main of a server.
 
-  What else is printed in this process goes to stderr, which is why `sys.stdout`
-  is another file in here.
+  What anything else in this process prints goes to stderr.
 
   Args:
     load: `JSON object -> (state, answer)`.
     generate_: `state, JSON object -> answer`.
   """
-  answers, state = sys.stdout, None
-  with contextlib.redirect_stdout(sys.stderr):
-    for line in sys.stdin:
-      [(kind, request)] = json.loads(line).items()
-      try:
-        if kind == "load":
-          state, answer = load(request)
-        else:
-          answer = generate_(state, request)
-      except Exception as e:  # Of any library; the parent goes on with others.
-        print(f"{kind}: {e!r}", file=sys.stderr)
-        answer = {"error": f"{type(e).__name__}: {_first_line(str(e))}"}
-      print(json.dumps(answer), file=answers, flush=True)
+  answers, state = os.fdopen(os.dup(1), "w"), None
+  os.dup2(2, 1)
+  for line in sys.stdin:
+    [(kind, request)] = json.loads(line).items()
+    try:
+      if kind == "load":
+        state, answer = load(request)
+      else:
+        answer = generate_(state, request)
+    except Exception as e:  # Of any library; the parent goes on with others.
+      traceback.print_exc()
+      answer = {"error": f"{type(e).__name__}: {_first_line(str(e))}"}
+    print(json.dumps(answer), file=answers, flush=True)
 
 
 def _ask(rival, request):

@@ -1,0 +1,105 @@
+"""This library against other tools, on the same weights, in one command.
+
+  python -m experiments.benchmark --config=configs/benchmark.py
+  python -m experiments.benchmark --config=configs/benchmark.py:smoke
+
+Prints a table of all methods of ours and all settings of the others, measured
+in turn. A run that was ended goes on where it was. What a tool that is missing
+would have done is left out, and said.
+"""
+
+import functools
+import json
+import os
+import pathlib
+
+from absl import flags
+from ml_collections import config_flags
+
+from experiments import compilations
+from experiments import contest
+from experiments import contestants
+from experiments import launch
+from experiments import results
+from experiments import rivals
+from experiments import standings
+from experiments import stopping
+
+# These only choose what is measured, and how often.
+_FREE = ("methods", "rivals", "dtypes", "rival_dtypes", "batches",
+         "temperatures", "rounds", "compilation_cache", "pairs")
+
+
+def main():
+  # On a GPU JAX would keep most of the memory to itself.
+  os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+  config = launch.config(CONFIG)
+  contest.check(config, rivals.SERVERS)
+  methods = {method.name: method
+             for method in map(launch.method, config.methods)}
+  stopping.listen()
+  workdir = pathlib.Path(WORKDIR.value)
+  pair = contestants.open_pair(config, workdir)
+  models = contestants.with_dtype(pair, pair.dtype)
+  for method in methods.values():
+    for temperature in config.temperatures:
+      launch.check(method, models, config.prompt_length, config.max_new_tokens,
+                   contestants.sampling(config, temperature))
+  settings = {**json.loads(config.to_json()),
+              "models": launch.fingerprint(models)}
+  results.open_workdir(workdir, settings, _FREE)
+  if config.compilation_cache:
+    compilations.keep(workdir / compilations.FOLDER)
+  tools, notes = _tools(config)
+  records = measure(config, pair, methods, tools, workdir / results.RESULTS)
+  rows = standings.rows(records)
+  standings.write(workdir, rows, notes)
+  print(standings.terminal(rows, notes))
+  print(f"{workdir}: summary.md, {results.RESULTS}, {results.RUN}, *.png")
+
+
+def measure(config, pair, methods, tools, path):
+  """Measures what has no result yet.
+
+  Args:
+    config: see `configs/benchmark.py`.
+    pair: of `contestants.open_pair`.
+    methods: dict from names to our methods.
+    tools: the rivals there are.
+    path: where results are read from and appended to.
+
+  Returns:
+    list of records of the entries of the config.
+  """
+  groups = contest.entries(config, methods, tools)
+  texts = contestants.prompts(config, pair)
+  with contestants.servers(config, pair) as servers:
+    ours = functools.partial(contestants.ours, config, pair, methods, texts)
+    theirs = functools.partial(contestants.theirs, config, servers, texts)
+    records = contest.measure(
+        groups, config.rounds, lambda entry, number: (
+            ours if entry.tool == contest.OURS else theirs)(entry, number),
+        path)
+  wanted = {entry for group in groups for entry in group}
+  return [r for r in records if contest.entry_of(r) in wanted]
+
+
+def _tools(config):
+  """The rivals that can run, and a line for each that cannot."""
+  missing = {tool: rivals.missing(tool) for tool in config.rivals}
+  notes = [f"{tool} was left out: {', '.join(names)} is not installed "
+           f"({rivals.HINTS[tool]})." for tool, names in missing.items()
+           if names]
+  for note in notes:
+    print(note, flush=True)
+  return [tool for tool, names in missing.items() if not names], notes
+
+
+# See `experiments.rsd` for why flags are defined here.
+if __name__ == "__main__":
+  CONFIG = config_flags.DEFINE_config_file(
+      "config", str(pathlib.Path(__file__).parents[1] / "configs" /
+                    "benchmark.py"), "File of settings, or file:preset.")
+  WORKDIR = flags.DEFINE_string("workdir", "runs/benchmark",
+                                "Folder of results.")
+  launch.run(main)

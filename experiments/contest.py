@@ -1,0 +1,140 @@
+"""Runs the entries of a benchmark: ours, theirs, ours, theirs, ...
+
+An entry is a setting of a tool. Entries of one batch and temperature form a
+group, which is measured in rounds: in each, every entry decodes the same
+prompts once, ours and the rivals' in turn, so that none of them has the better
+minutes of the machine to itself. Before its rounds an entry is called once,
+which is when it compiles.
+"""
+
+import itertools
+import time
+from typing import NamedTuple
+
+import tqdm
+
+from experiments import launch
+from experiments import results
+
+OURS = "decoding_jax"
+# Threads of one tool go on spinning for a moment; the next one waits for it.
+_PAUSE_SECONDS = 0.2
+
+
+class Entry(NamedTuple):
+  """What is measured.
+
+  Attributes:
+    tool: `OURS`, or a key of `rivals.SERVERS`.
+    name: of the method or setting, sizes included.
+    dtype: of parameters and activations.
+    batch: rows decoded together.
+    temperature: of the law that is kept; 0 is greedy.
+  """
+  tool: str
+  name: str
+  dtype: str
+  batch: int
+  temperature: float
+
+
+def entries(config, methods, tools):
+  """The groups of entries, ours and theirs in turn.
+
+  Args:
+    config: see `configs/benchmark.py`.
+    methods: names of our methods.
+    tools: rivals to run.
+
+  Returns:
+    list of lists of `Entry`.
+  """
+  groups = []
+  for batch in config.batches:
+    for temperature in config.temperatures:
+      ours = [Entry(OURS, name, dtype, batch, temperature)
+              for dtype in config.dtypes for name in methods]
+      theirs = [Entry(tool, setting_name(setting), dtype, batch, temperature)
+                for tool in tools for dtype in config.rival_dtypes
+                for setting in config.rivals[tool]
+                if batch == 1 or not setting.get("batch_1")]
+      turns = itertools.zip_longest(ours, theirs)
+      groups.append([x for turn in turns for x in turn if x])
+  return groups
+
+
+def setting_name(setting):
+  """Of a setting of a rival, such as "assisted(4)"."""
+  return setting["name"] + (f"({setting['length']})"
+                            if "length" in setting else "")
+
+
+def measure(groups, rounds, run, path):
+  """Measures what has no result yet.
+
+  Args:
+    groups: of `entries`.
+    rounds: measurements of each entry; round 0 is the first call.
+    run: `(entry, round) -> JSON object`, with `error` where it could not.
+    path: of the results, read and appended to.
+
+  Returns:
+    list of JSON objects: those of `run` with the entry's fields and `round`.
+  """
+  records = results.read(path)
+  done = {(entry_of(record), record["round"]) for record in records}
+  failed = {entry_of(record) for record in records if "error" in record}
+  todo = [[(entry, number) for number in range(rounds + 1) for entry in group
+           if (entry, number) not in done and entry not in failed]
+          for group in groups]
+  warm = set()
+
+  def take(entry, number):
+    bar.set_description(f"{entry.tool} {entry.name} {entry.dtype}")
+    time.sleep(_PAUSE_SECONDS)
+    record = {**entry._asdict(), "round": number, **run(entry, number)}
+    warm.add(entry)
+    return record
+
+  with tqdm.tqdm(total=sum(map(len, todo)), unit="run",
+                 dynamic_ncols=True) as bar:
+    for entry, number in itertools.chain.from_iterable(todo):
+      if entry not in failed:
+        if number and entry not in warm:
+          take(entry, 0)  # Of a start before this one; here it is cold again.
+        record = take(entry, number)
+        results.append(path, record)
+        records.append(record)
+        if "error" in record:
+          failed.add(entry)
+      bar.update()
+  return records
+
+
+def entry_of(record):
+  """The `Entry` of a record of `measure`."""
+  return Entry(*(record[name] for name in Entry._fields))
+
+
+def check(config, tools):
+  """Raises `launch.UserError` for a config that has nothing to measure."""
+  launch.check_positive(config, "rounds", "prompt_length", "max_new_tokens")
+  for name in ("batches", "temperatures", "dtypes", "rival_dtypes"):
+    if not config[name]:
+      raise launch.UserError(f"{name} is empty: one is needed.")
+  for batch in config.batches:
+    if batch < 1:
+      raise launch.UserError(f"batches={tuple(config.batches)}: each is at "
+                             "least 1.")
+  for name in ("dtypes", "rival_dtypes"):
+    for dtype in config[name]:
+      if dtype not in _DTYPES:
+        raise launch.UserError(f"{name}: {dtype!r} is not one of "
+                               f"{', '.join(_DTYPES)}.")
+  for tool in config.rivals:
+    if tool not in tools:
+      raise launch.UserError(f"rivals: {tool!r} is not one of "
+                             f"{', '.join(tools)}.")
+
+
+_DTYPES = ("float32", "bfloat16")
