@@ -1,0 +1,275 @@
+"""Tests of `experiments.benchmark`: turns, resuming, tables, errors."""
+
+import json
+
+import jax
+import ml_collections
+import pytest
+
+import helpers
+from configs import benchmark as benchmark_config
+from experiments import contest
+from experiments import contestants
+from experiments import launch
+from experiments import rivals
+from experiments import standings
+from models import checkpoints
+from models import transformer
+
+_CONFIG = '''
+from configs import benchmark
+def get_config():
+  config = benchmark.get_config("smoke")
+  config.update(rounds=2, prompts=2, prompt_length=3, max_new_tokens=5,
+                methods=({{"name": "autoregressive"}},
+                         {{"name": "speculative", "depth": 1}}),
+                pairs={pairs!r}, batches=(1, 2), seed={seed})
+  config.rivals = {{"nobody": ({{"name": "plain"}},)}}
+  return config
+'''
+_OURS = contest.Entry(contest.OURS, "autoregressive", "float32", 1, 1.0)
+_PLAIN = contest.Entry("transformers", "plain", "float32", 1, 1.0)
+_HALF = _PLAIN._replace(dtype="bfloat16")
+
+
+def _record(entry, number, seconds, steps=10, emitted=20, **more):
+  return {**entry._asdict(), "round": number, "seconds": seconds,
+          "emitted": emitted, "steps": steps, "row_calls": steps and
+          steps * entry.batch, "peak_bytes": 2_000_000, **more}
+
+
+def test_entries_take_turns():
+  config = benchmark_config.get_config()
+  config.update(batches=(1, 2), temperatures=(1.0,), rival_dtypes=("float32",))
+  first, second = contest.entries(config, ["a", "b", "c"], ["transformers"])
+  assert [x.tool for x in first[:6]] == [contest.OURS, "transformers"] * 3
+  assert [x.name for x in first if x.tool == contest.OURS] == ["a", "b", "c"]
+  assert [x.name for x in first if x.tool != contest.OURS] == [
+      "plain", "compiled", "assisted(2)", "assisted(3)", "assisted(4)",
+      "assisted(5)", "lookup(3)"]
+  # transformers speculates on one row only.
+  assert [x.name for x in second if x.tool != contest.OURS] == [
+      "plain", "compiled"]
+  assert {x.batch for x in second} == {2}
+  assert contest.entries(config, ["a"], [])[0] == [
+      contest.Entry(contest.OURS, "a", "float32", 1, 1.0)]
+
+
+def test_rounds_alternate_and_are_resumed(tmp_path, monkeypatch):
+  monkeypatch.setattr(contest, "_PAUSE_SECONDS", 0)
+  path, calls = tmp_path / "results.jsonl", []
+
+  def run(entry, number):
+    calls.append((entry.tool, number))
+    if len(calls) == 5:
+      raise KeyboardInterrupt
+    return {"seconds": len(calls)}
+
+  group = [_OURS, _PLAIN]
+  with pytest.raises(KeyboardInterrupt):
+    contest.measure([group], 2, run, path)
+  ours, theirs = contest.OURS, "transformers"
+  assert calls == [(ours, 0), (theirs, 0), (ours, 1), (theirs, 1), (ours, 2)]
+
+  calls = []
+  records = contest.measure([group], 2, run, path)
+  # Compiled again, of which nothing is reported.
+  assert calls == [(ours, 0), (ours, 2), (theirs, 0), (theirs, 2)]
+  assert [(r["tool"], r["round"]) for r in records] == [
+      (tool, number) for number in range(3) for tool in (ours, theirs)]
+  assert records[0]["seconds"] == 1
+  calls = []
+  assert contest.measure([group], 2, run, path) == records
+  assert not calls
+
+
+def test_what_fails_is_not_tried_again(tmp_path, monkeypatch):
+  monkeypatch.setattr(contest, "_PAUSE_SECONDS", 0)
+  calls = []
+
+  def run(entry, number):
+    calls.append((entry.tool, number))
+    return {"error": "no compiler"} if entry == _PLAIN else {"seconds": 1}
+
+  for _ in range(2):
+    records = contest.measure([[_OURS, _PLAIN]], 2, run, tmp_path / "x.jsonl")
+  assert [tool for tool, _ in calls].count("transformers") == 1
+  assert [r for r in records if "error" in r] == [
+      {**_PLAIN._asdict(), "round": 0, "error": "no compiler"}]
+
+
+def _rows(**kwargs):
+  chain = _OURS._replace(name="speculative(3)")
+  broken = _PLAIN._replace(name="compiled")
+  other = _PLAIN._replace(batch=4)
+  return standings.rows([
+      _record(_OURS, 0, 9.0), _record(chain, 0, 8.0), _record(_PLAIN, 0, 7.0),
+      _record(_HALF, 0, 6.0), _record(other, 0, 6.0),
+      {**broken._asdict(), "round": 0, "error": "no compiler"},
+      # Of three rounds the median counts.
+      *(_record(_OURS, n, s) for n, s in ((1, 2.0), (2, 1.0), (3, 4.0))),
+      *(_record(chain, n, 0.5, steps) for n, steps in ((1, 8), (2, 10))),
+      _record(_PLAIN, 1, 4.0), _record(_HALF, 1, 2.5, None),
+      _record(other, 1, 0.1)], **kwargs)
+
+
+def test_rows_of_the_table():
+  ours, chain, plain, half, other, broken = _rows(
+      bounds=lambda record: 0.05 * record["steps"])
+  assert ours["rate"] == (10.0, 5.0, 20.0)
+  assert ours["first_seconds"] == 9.0
+  assert ours["block_efficiency"] == 2.0
+  assert ours["roofline"] == pytest.approx(0.25)
+  assert ours["peak_bytes"] == 2_000_000
+  # Theirs: 5 in float32, 8 in bfloat16; those of batch 4 do not count.
+  assert (ours["same"], ours["any"]) == (2.0, 10 / 8)
+  assert chain["steps"] == (9, 8, 10)
+  assert chain["block_efficiency"] == pytest.approx(40 / 18)
+  assert chain["any"] == 5.0
+  assert (plain["same"], plain["any"]) == (1.0, 5 / 8)
+  assert half["steps"] is half["block_efficiency"] is half["roofline"] is None
+  assert (half["same"], half["any"]) == (1.0, 1.0)
+  assert other["any"] == 1.0
+  assert other["block_efficiency"] == 20 / 40
+  assert broken["rate"] is broken["any"] is None
+  assert broken["error"] == "no compiler"
+
+
+def test_tables_and_files(tmp_path):
+  rows = _rows()
+  text = standings.terminal(rows, ["vllm was left out."])
+  tables = text.split("\n\n")
+  assert [x.splitlines()[0] for x in tables] == [
+      "Batch 1, temperature 1", "Batch 4, temperature 1", "vllm was left out."]
+  lines = tables[0].splitlines()
+  assert lines[3].split() == [
+      contest.OURS, "speculative(3)", "float32", "40.0", "8.00", "5.00",
+      "2.22", "9", "[8,", "10]", "8.0", "2"]
+  # The fastest first, those without figures last.
+  assert [line.split()[1] for line in lines[3:]] == [
+      "speculative(3)", "autoregressive", "plain", "plain", "compiled"]
+  assert lines[-1].split() == ["transformers", "compiled", "float32"]
+  assert ("decoding_jax speculative(3) in float32 is 5.00 times transformers "
+          "plain in bfloat16" in tables[2])
+  assert "Batch 1, temperature 1: no compiler" in tables[2]
+  standings.write(tmp_path, rows)
+  summary = (tmp_path / "summary.md").read_text()
+  assert "## Batch 4, temperature 1" in summary
+  assert "10.0 [5.0, 20.0] | 2.00 | 1.25 |" in summary
+  assert (tmp_path / "tokens_per_second.png").stat().st_size
+
+
+def test_tables_of_us_alone(tmp_path):
+  rows = standings.rows([_record(_OURS, 0, 1.0), _record(_OURS, 1, 2.0)])
+  assert rows[0]["same"] is rows[0]["any"] is None
+  standings.write(tmp_path, rows, ["nobody else"])
+  assert "nobody else" in standings.terminal(rows, ["nobody else"])
+
+
+@pytest.mark.parametrize("preset", benchmark_config._PRESETS)
+def test_presets(preset):
+  config = benchmark_config.get_config(preset)
+  contest.check(config, rivals.SERVERS)
+  names = [launch.method(spec).name for spec in config.methods]
+  assert names[0] == "autoregressive"
+  assert len(set(names)) == len(names)
+  for group in contest.entries(config, names, config.rivals):
+    assert len(set(group)) == len(group)
+
+
+def test_unknown_preset():
+  with pytest.raises(ValueError, match="'huge' is not one of default, full"):
+    benchmark_config.get_config("huge")
+
+
+@pytest.mark.parametrize("update, message", [
+    ({"rounds": 0}, "rounds=0: at least 1"),
+    ({"batches": ()}, "batches is empty"),
+    ({"batches": (0,)}, r"batches=\(0,\): each is at least 1"),
+    ({"dtypes": ("int8",)}, "dtypes: 'int8' is not one of float32, bfloat16"),
+    ({"rivals": {"ollama": ()}}, "rivals: 'ollama' is not one of transformers"),
+])
+def test_configs_that_cannot_be(update, message):
+  config = benchmark_config.get_config()
+  config.update(update)
+  with pytest.raises(launch.UserError, match=message):
+    contest.check(config, rivals.SERVERS)
+
+
+def _config(**update):
+  return ml_collections.ConfigDict({
+      **benchmark_config.get_config().to_dict(), "prompts": 3,
+      "prompt_length": 4, **update})
+
+
+def test_models_that_do_not_fit(folders, tmp_path):
+  with pytest.raises(launch.UserError, match="both are needed"):
+    contestants.open_pair(_config(target=folders[0]), tmp_path)
+  with pytest.raises(launch.UserError, match="'nothing' is neither a folder"):
+    contestants.open_pair(_config(target=folders[0], draft="nothing"), tmp_path)
+  config = transformer.Config(
+      vocab_size=9, dim=8, num_layers=1, num_heads=1, num_kv_heads=1,
+      head_dim=4, hidden_dim=8, max_length=32)
+  checkpoints.save(tmp_path / "other", config,
+                   transformer.init(jax.random.key(0), config))
+  with pytest.raises(launch.UserError, match="has 270 tokens, .* 9, and there"):
+    contestants.open_pair(
+        _config(target=folders[0], draft=str(tmp_path / "other")), tmp_path)
+
+
+def test_a_pair_of_ours_is_exported(folders, tmp_path):
+  config = _config(target=folders[0], draft=folders[1], text="python")
+  pair = contestants.open_pair(config, tmp_path)
+  assert pair.target == tmp_path / "target" and pair.dtype == "float32"
+  assert contestants.open_pair(config, tmp_path).draft == tmp_path / "draft"
+  ours, theirs = (checkpoints.load(x)[1] for x in (folders[0], pair.target))
+  jax.tree.map(lambda a, b: helpers.np.testing.assert_array_equal(a, b), ours,
+               theirs)
+  assert contestants.prompts(config, pair).shape == (3, 4)
+  with pytest.raises(launch.UserError, match="text='poems': 'sampled' and"):
+    contestants.prompts(_config(text="poems"), pair)
+  with pytest.raises(launch.UserError, match="needs a tokenizer"):
+    contestants.prompts(config, pair._replace(tokenizer=None))
+
+
+def _start(tmp_path, seed=0):
+  path = tmp_path / "config.py"
+  path.write_text(_CONFIG.format(pairs=str(tmp_path / "pairs"), seed=seed))
+  script = ("from experiments import rivals; "
+            "rivals.SERVERS['nobody'] = ('nobody', ('no_such_package',)); "
+            "rivals.HINTS['nobody'] = 'it cannot be had'; import runpy; "
+            "runpy.run_module('experiments.benchmark', run_name='__main__')")
+  process = helpers.start("-c", script, f"--config={path}",
+                          f"--workdir={tmp_path / 'run'}",
+                          JAX_DISABLE_MOST_OPTIMIZATIONS="1")
+  output, errors = process.communicate()
+  return process.returncode, output, errors
+
+
+def test_the_whole_command(tmp_path):
+  status, output, errors = _start(tmp_path)
+  assert status == 0, errors
+  assert ("nobody was left out: no_such_package is not installed (it cannot be "
+          "had)." in output)
+  path = tmp_path / "run" / "results.jsonl"
+  records = [json.loads(line) for line in path.read_text().splitlines()]
+  assert [(r["name"], r["batch"], r["round"]) for r in records] == [
+      (name, batch, number) for batch in (1, 2) for number in range(3)
+      for name in ("autoregressive", "speculative(1)")]
+  for record in records:
+    assert record["emitted"] == 5 * record["batch"]
+    assert record["row_calls"] <= record["batch"] * record["steps"]
+  [pair] = (tmp_path / "pairs").iterdir()
+  assert abs(json.loads((pair / "metadata.json").read_text())["overlap"] -
+             0.7) <= 0.01
+  tables = output[output.index("Batch 1"):]
+
+  # Nothing is left to do: the same table once more.
+  status, output, errors = _start(tmp_path)
+  assert status == 0, errors
+  assert output[output.index("Batch 1"):] == tables
+  assert len(path.read_text().splitlines()) == len(records)
+
+  status, _, errors = _start(tmp_path, seed=1)
+  assert status == 2
+  assert "seed=0, not of 1" in errors and len(errors.splitlines()) == 1

@@ -1,0 +1,119 @@
+"""Tests of other tools in processes of their own."""
+
+import pathlib
+
+import numpy as np
+import pytest
+
+import models_for_tests as tiny
+from experiments import peaks
+from experiments import rivals
+from models import checkpoints
+
+PROMPTS = [[5, 1, 12, 7, 3, 5, 1]]
+LAW = {"temperature": 0.0, "top_k": 0, "top_p": 1.0}
+NEW = 12
+
+
+@pytest.fixture
+def fake(monkeypatch):
+  """The name of a server that only repeats."""
+  monkeypatch.setitem(rivals.SERVERS, "fake", ("rival_for_tests", ()))
+  tests = pathlib.Path(__file__).resolve().parent
+  monkeypatch.setenv("PYTHONPATH", f"{tests}:{tests.parent}")
+  return "fake"
+
+
+def test_a_server_answers_and_what_it_prints_is_no_answer(fake):
+  rival = rivals.start(fake, {"calls": 7})
+  try:
+    assert rival.answer == {"versions": {"fake": "1"}}
+    with pytest.raises(rivals.Failure, match="RuntimeError: no reason"):
+      rivals.generate(rival, {"fail": True})
+    # It goes on with the next request.
+    answer = rivals.generate(rival, {"prompts": PROMPTS})
+    assert answer["tokens"] == PROMPTS and answer["target_calls"] == 7
+    with pytest.raises(rivals.Failure, match="has ended: out of memory"):
+      rivals.generate(rival, {"die": True})
+    with pytest.raises(rivals.Failure, match="has ended"):
+      rivals.generate(rival, {"prompts": PROMPTS})
+  finally:
+    rivals.stop(rival)
+
+
+def test_a_model_that_cannot_be_loaded(fake):
+  with pytest.raises(rivals.Failure) as e:
+    rivals.start(fake, {"broken": True})
+  assert str(e.value) == "ValueError: this model is broken"
+
+
+def test_missing_packages(monkeypatch):
+  monkeypatch.setitem(rivals.SERVERS, "fake",
+                      ("rival_for_tests", ("json", "no_such_package")))
+  assert rivals.missing("fake") == ["no_such_package"]
+
+
+def test_peak_of_memory():
+  if not peaks.reset():
+    pytest.skip("this system cannot forget a peak")
+  before = peaks.peak()
+  size = 1 << 27
+  data = bytearray(size)
+  data[::4096] = b"x" * len(data[::4096])
+  assert peaks.peak() > before + 0.9 * size
+  del data
+  assert peaks.peak() > before + 0.9 * size
+  peaks.reset()
+  assert peaks.peak() < before + 0.5 * size
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+  """transformers with a tiny pair."""
+  for name in rivals.SERVERS["transformers"][1]:
+    pytest.importorskip(name, reason="needs pip install -e '.[parity]'")
+  folder = tmp_path_factory.mktemp("rivals")
+  load = {"dtype": "float32", "threads": 1}
+  target = tiny.random_model(tiny.LLAMA)
+  for name, model in (("target", target), ("draft", tiny.noisy(target, 0.1))):
+    checkpoints.to_hf(folder / name, tiny.LLAMA, model.params)
+    load[name] = str(folder / name)
+  rival = rivals.start("transformers", load)
+  yield rival
+  rivals.stop(rival)
+
+
+def _generate(server, setting, length=0, prompts=PROMPTS, **law):
+  return rivals.generate(server, {
+      "setting": setting, "length": length, "prompts": prompts, "seed": 0,
+      "max_new_tokens": NEW, **LAW, **law})
+
+
+def test_transformers_writes_our_greedy_text(server):
+  prompts = np.array(PROMPTS, np.int32)
+  lengths = np.array([len(PROMPTS[0])])
+  with tiny.quickly_compiled():
+    expected = tiny.greedy(tiny.random_model(tiny.LLAMA), prompts, lengths, NEW)
+  plain = _generate(server, "plain")
+  assert server.answer["threads"] == 1
+  assert plain["tokens"] == expected
+  assert plain["target_calls"] == NEW
+  assert plain["seconds"] > 0
+  for setting in ("assisted", "lookup"):
+    found = _generate(server, setting, 3)
+    assert found["tokens"] == expected
+    # The law says how many are accepted; the draft is close to the target.
+    assert NEW / 4 <= found["target_calls"] <= NEW
+  assert _generate(server, "assisted", 3)["target_calls"] < NEW
+
+
+def test_transformers_samples_batches(server):
+  found = [_generate(server, "plain", prompts=PROMPTS * 2, temperature=1.0,
+                     seed=seed)["tokens"] for seed in (0, 0, 1)]
+  assert found[0] == found[1] != found[2]
+  assert [len(row) for row in found[0]] == [NEW, NEW]
+
+
+def test_transformers_assists_no_batches(server):
+  with pytest.raises(rivals.Failure, match="batch_size = 1"):
+    _generate(server, "assisted", 2, prompts=PROMPTS * 2)
