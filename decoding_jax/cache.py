@@ -7,8 +7,11 @@ from decoding_jax import types
 
 # Axes from the end, so that layer axes may stand in front.
 _ROW_AXIS = -4
-_KEY_SLOTS = -1
-_VALUE_SLOTS = -2
+KEY_SLOTS = -1
+VALUE_SLOTS = -2
+# Caches hold a multiple of so many slots: methods whose steps reach differently
+# far have the same prefill, which is compiled once for all of them.
+_STEP = 32
 
 
 def init_block(cache: types.Cache, slots: int) -> types.Block:
@@ -26,8 +29,8 @@ def init_block(cache: types.Cache, slots: int) -> types.Block:
     shape[axis] = slots
     return jnp.zeros(shape, x.dtype)
 
-  return types.Block(tuple(empty(k, _KEY_SLOTS) for k in cache.keys),
-                     tuple(empty(v, _VALUE_SLOTS) for v in cache.values))
+  return types.Block(tuple(empty(k, KEY_SLOTS) for k in cache.keys),
+                     tuple(empty(v, VALUE_SLOTS) for v in cache.values))
 
 
 def commit(cache: types.Cache, block: types.Block, slots,
@@ -59,8 +62,8 @@ def commit(cache: types.Cache, block: types.Block, slots,
         target, source, slots, cache.length)
 
   return types.Cache(
-      tuple(copy(t, s, _KEY_SLOTS) for t, s in zip(cache.keys, block.keys)),
-      tuple(copy(t, s, _VALUE_SLOTS)
+      tuple(copy(t, s, KEY_SLOTS) for t, s in zip(cache.keys, block.keys)),
+      tuple(copy(t, s, VALUE_SLOTS)
             for t, s in zip(cache.values, block.values)),
       cache.length + count)
 
@@ -122,6 +125,11 @@ def _await(slots, values):
   return slots + jnp.isnan(values).astype(jnp.int32)
 
 
+def round_up(slots) -> int:
+  """The least capacity that is usual and has room for so many slots."""
+  return -(-slots // _STEP) * _STEP
+
+
 def capacity(cache: types.Cache) -> int | None:
   """S; None if the model keeps nothing."""
-  return cache.keys[0].shape[_KEY_SLOTS] if cache.keys else None
+  return cache.keys[0].shape[KEY_SLOTS] if cache.keys else None

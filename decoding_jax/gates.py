@@ -127,12 +127,14 @@ def make_gates(lookahead, width, tree, slack, acceptance_threshold,
     options_lib.check_one_of("reward_threshold", reward_threshold, {None: None})
   else:
     options_lib.check_number("reward_threshold", reward_threshold)
-  taken = options_lib.check_one_of("commit", commit, _TAKEN)
+  taken, to_rise = options_lib.check_one_of("commit", commit, _TAKEN)
   if width > 1:
     # There is no one draft to commit the whole of.
     options_lib.check_one_of("commit of width > 1", commit,
                              {"prefix": None, "rise": None})
-  if options_lib.check_one_of("search_commit", search_commit, _COMMITS):
+  whole = options_lib.check_one_of("search_commit", search_commit,
+                                   {"token": False, "roll_out": True})
+  if whole:
     # What the draft has rolled out is not what the target would say.
     options_lib.check_one_of("rollout where search_commit='roll_out': rollout",
                              rollout, {"target": None})
@@ -145,8 +147,7 @@ def make_gates(lookahead, width, tree, slack, acceptance_threshold,
           f"low={low_acceptance}, test={reward_test}{limit}, commit={commit}, "
           f"search={search_commit}")
   return Gates(name, int(width), drafter, float(slack), tuple(needed), low,
-               int(late), test, reward_threshold, taken, commit == "rise",
-               _COMMITS[search_commit])
+               int(late), test, reward_threshold, taken, to_rise, whole)
 
 
 def proceed(passes, context: Context, state: DecodeState, drafted: Lookahead,
@@ -364,7 +365,8 @@ def _absolute(threshold, maximum, before, after):
 
 
 _TESTS = {"progress": _progress, "absolute": _absolute}
-_TAKEN = {"prefix": lambda same, size: same, "rise": lambda same, size: same,
-          "full": lambda same, size: size}
-_COMMITS = {"token": False, "roll_out": True}
+# And whether no more is committed than the reward has risen by.
+_TAKEN = {"prefix": (lambda same, size: same, False),
+          "rise": (lambda same, size: same, True),
+          "full": (lambda same, size: size, False)}
 _TREES = {"rsd_s": draft_lib.top_beam, "rsd_c": _fan}

@@ -6,7 +6,8 @@ from typing import Optional
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import checks, prefill as prefill_lib, queue, rewards
+from decoding_jax import cache as cache_lib, checks, growth
+from decoding_jax import prefill as prefill_lib, queue, rewards
 from decoding_jax import sampling as sampling_lib, speculation
 from decoding_jax.types import (Context, DecodeState, Generation, LanguageModel,
                                 Method, NONE, PAD, Params, Reward)
@@ -25,8 +26,10 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
 
   Two compiled programs. The prefill serves all methods; the other, a single
   loop, any call with the same method, models, reward, `max_new_tokens`, top-k
-  and shapes. To be called outside of `jit`, or inside as part of one program.
-  With `rows` there is one program, which has the prefill inside.
+  and shapes. Where the budget is large, caches begin small and double when they
+  are full, with one more program each time. To be called outside of `jit`, or
+  inside as part of one program. With `rows` there is one program, which has the
+  prefill inside. In both cases caches are of their full size from the start.
 
   Args:
     key: a random key; row i uses `fold_in(key, i)`. Or `[B]` keys, one a row:
@@ -86,9 +89,16 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
   static = decoder, target, draft, reward, max_new_tokens
   if rows is not None and rows < batch:
     return _generate_queued(*static, rows, slots, prefill_lib.CHUNK, *rest)
-  caches = _caches(decoder, slots, prefill_lib.CHUNK, target, target_params,
+  # Within a program that is traced, nobody could see that they are full.
+  now = slots if _traced(rest) else growth.first(
+      prefill_lib.capacity(prompts.shape[1], decoder.reach), slots)
+  caches = _caches(decoder, now, prefill_lib.CHUNK, target, target_params,
                    draft, draft_params, prompts, prompt_lengths)
-  return _generate(*static, caches, *rest)[0]
+  out, state = _generate(*static, caches, *rest)
+  while now < slots and not state.done.all():
+    now = growth.following(now, slots)
+    out, state = _resume(*static, growth.grow(state, now), out.steps, *rest)
+  return out
 
 
 def _caches(decoder, slots, chunk, target, target_params, draft, draft_params,
@@ -100,6 +110,10 @@ def _caches(decoder, slots, chunk, target, target_params, draft, draft_params,
           fill(draft, draft_params) if decoder.drafts else None)
 
 
+def _traced(arguments) -> bool:
+  return any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(arguments))
+
+
 # The caches are given back, so that the loop writes where they lie.
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4), donate_argnums=5)
 def _generate(decoder, target, draft, reward, max_new_tokens, caches, keys,
@@ -109,11 +123,38 @@ def _generate(decoder, target, draft, reward, max_new_tokens, caches, keys,
                      draft_params, warp, draft_warp, eos_id, reward_params,
                      constraints)
   state = decoder.init(context, _state(context, max_new_tokens, caches, keys))
+  return _run(decoder, context, state, jnp.int32(0))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4), donate_argnums=5)
+def _resume(decoder, target, draft, reward, max_new_tokens, state, steps, keys,
+            prompts, lengths, target_params, draft_params, warp, draft_warp,
+            eos_id, reward_params, constraints):
+  """Goes on with what `_generate` has left, the caches having grown."""
+  del max_new_tokens, keys  # They are in the state.
+  context = _context(target, draft, reward, prompts, lengths, target_params,
+                     draft_params, warp, draft_warp, eos_id, reward_params,
+                     constraints)
+  return _run(decoder, context, state, steps)
+
+
+def _run(decoder, context: Context, state: DecodeState, steps):
+  """Steps until all rows are done, or a cache may not have room for one more.
+
+  Returns:
+    A `Generation`, as far as it has come, and the state.
+  """
+  slots = cache_lib.capacity(state.target_cache)
+
+  def goes_on(x):
+    room = True if slots is None else (
+        x[0].length.max() + decoder.reach <= slots)
+    return ~x[0].done.all() & room
+
   state, steps = jax.lax.while_loop(
-      lambda x: ~x[0].done.all(),
-      lambda x: (decoder.step(context, x[0]), x[1] + 1), (state, jnp.int32(0)))
-  return (_generation(context, state, steps),
-          (state.target_cache, state.draft_cache))
+      goes_on, lambda x: (decoder.step(context, x[0]), x[1] + 1),
+      (state, steps))
+  return _generation(context, state, steps), state
 
 
 @functools.partial(jax.jit, static_argnums=tuple(range(8)))

@@ -12,9 +12,6 @@ from decoding_jax.types import Block, Cache, LanguageModel
 # never larger than `[CHUNK, S]`, however long the prompt; and so many tokens
 # keep an accelerator busy, even of a single row.
 CHUNK = 512
-# Caches hold a multiple of so many slots: methods whose steps reach differently
-# far have the same prefill, which is compiled once for all of them.
-_STEP = 32
 
 
 def capacity(width, room) -> int:
@@ -28,7 +25,7 @@ def capacity(width, room) -> int:
     S. The last chunk fits in as well: it may end a little behind the prompt.
   """
   count, size = _chunks(width - 1, CHUNK)
-  return -(-max(width + room, count * size) // _STEP) * _STEP
+  return cache_lib.round_up(max(width + room, count * size))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))

@@ -6,7 +6,7 @@ from typing import Any, Callable
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import cache as cache_lib
+from decoding_jax import cache as cache_lib, text
 from decoding_jax.types import Context, DecodeState, Decoder
 
 # Part of the rows that are refilled together, when so many have finished. One
@@ -41,7 +41,7 @@ def run(decoder: Decoder, context: Context, keys, rows: int,
   total, size = len(keys), refilled(rows)
   state = _empty(begin, context, keys, rows)
   spread = lambda x: jnp.zeros((total, *x.shape[1:]), x.dtype)
-  results = jax.tree.map(spread, _result(state))
+  results = jax.tree.map(spread, text.result(state))
 
   def refill(state, members, taken):
     """Puts the next prompts in place of rows that are done."""
@@ -68,7 +68,7 @@ def run(decoder: Decoder, context: Context, keys, rows: int,
         lambda x: ~_enough(x[0].done, taken < total, size),
         functools.partial(step, _take(context, members)), (state, steps))
     results = jax.tree.map(lambda all_, x: all_.at[members].set(x, mode="drop"),
-                           results, _result(state))
+                           results, text.result(state))
     return state, members, taken, steps, results
 
   members = jnp.full(rows, total, jnp.int32)
@@ -91,12 +91,6 @@ def _empty(begin, context, keys, rows) -> DecodeState:
   zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype),
                        shapes.replace(keys=None))
   return zeros.replace(keys=keys[:rows], done=jnp.ones(rows, bool))
-
-
-def _result(state: DecodeState):
-  """What is kept of a row."""
-  return {"tokens": state.tokens, "log_probs": state.log_probs,
-          "length": state.length, "stats": state.stats}
 
 
 def _take(context: Context, rows) -> Context:

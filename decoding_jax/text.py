@@ -55,6 +55,12 @@ def append(buffer, length, values, count):
   return buffer.at[rows, columns].set(values, mode="drop")
 
 
+def result(state: DecodeState):
+  """What is returned of each row, by name: its text and its counts."""
+  return {"tokens": state.tokens, "log_probs": state.log_probs,
+          "length": state.length, "stats": state.stats}
+
+
 def keep_done(state: DecodeState, new: DecodeState) -> DecodeState:
   """The new state, but with text and counts of rows that were done as before.
 
@@ -69,9 +75,7 @@ def keep_done(state: DecodeState, new: DecodeState) -> DecodeState:
     done = state.done.reshape(-1, *[1] * (new.ndim - 1))
     return jnp.where(done, old, new)
 
-  part = lambda x: {"tokens": x.tokens, "log_probs": x.log_probs,
-                    "length": x.length, "stats": x.stats}
-  return new.replace(**jax.tree.map(keep, part(state), part(new)))
+  return new.replace(**jax.tree.map(keep, result(state), result(new)))
 
 
 def commit(state: DecodeState, tokens, log_probs, count, eos_id):

@@ -73,6 +73,7 @@ def run(main):
       if len(argv) > 1:
         raise UserError(f"unexpected argument {argv[1]!r}.")
       main()
+      stopping.check()
     except UserError as e:
       _fail(e)
     except KeyboardInterrupt:

@@ -148,11 +148,15 @@ def _figure(row, metric):
 
 def plus_minus(figure, digits=2):
   """A figure with half of its interval; "-" if there is none."""
+  return _with_bounds(figure, digits, lambda low, high: (
+      f"±{(high - low) / 2:.{digits}f}"))
+
+
+def _with_bounds(figure, digits, form):
   value, low, high = figure
   if value is None:
     return "-"
-  return f"{value:.{digits}f}" + (
-      "" if low is None else f"±{(high - low) / 2:.{digits}f}")
+  return f"{value:.{digits}f}" + ("" if low is None else form(low, high))
 
 
 def plain_table(lines):
@@ -225,11 +229,8 @@ def _cell_line(row, quality):
 
 def interval(figure, digits=2):
   """A figure with the ends of its interval; "-" if there is none."""
-  value, low, high = figure
-  if value is None:
-    return "-"
-  return f"{value:.{digits}f}" + (
-      "" if low is None else f" [{low:.{digits}f}, {high:.{digits}f}]")
+  return _with_bounds(figure, digits, lambda low, high: (
+      f" [{low:.{digits}f}, {high:.{digits}f}]"))
 
 
 def _shares(values):

@@ -36,16 +36,20 @@ def held():
     yield
   finally:
     _state["held"] -= 1
-  _stop()
+  check()
 
 
 def _handle(signum, frame):
   del signum, frame
   _state["asked"] = True
-  _stop()
+  check()
 
 
-def _stop():
+def check() -> None:
+  """Raises `Stopped` if SIGTERM came and nothing is held.
+
+  Python swallows what is raised in a destructor, so it may be asked for again.
+  """
   if _state["asked"] and not _state["held"] and (
       not jax.distributed.is_initialized()):
     raise Stopped

@@ -22,6 +22,8 @@ from models import tabular
 
 MIN_P_VALUE = 1e-5
 MAX_P_VALUE_OF_CONTROL = 1e-12
+# Environment of a process that compiles as `quickly_compiled` does.
+QUICKLY = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 
 

@@ -35,7 +35,7 @@ def get_config():
 
 def _start(module, *arguments):
   return helpers.start("-m", f"experiments.{module}", *arguments,
-                       JAX_DISABLE_MOST_OPTIMIZATIONS="1")
+                       **helpers.QUICKLY)
 
 
 def test_a_killed_run_resumes_and_repeats_nothing(folders, tmp_path):

@@ -1,0 +1,133 @@
+"""The least time that a forward can take on this device, by measurement.
+
+A forward reads all weights and the filled part of the cache, and multiplies.
+Neither can be faster than this device reads a large array or multiplies large
+matrices (Williams et al. 2009, "Roofline", CACM 52). Left out is what attention
+multiplies, and whatever stays in a chip's own memory: it is a bound, not an
+estimate.
+"""
+
+import time
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from models import transformer
+
+# Bytes that are read: more than any chip's cache has room for.
+_BYTES = {"cpu": 2**28}
+_LARGE = 2**32
+# Side of square matrices.
+_SIDES = {"cpu": 2048}
+_LARGE_SIDE = 8192
+_ROUNDS = 7
+
+
+class Roofline(NamedTuple):
+  """What this device does at most.
+
+  Attributes:
+    bandwidth: bytes read per second.
+    flops: floating point operations per second of matrix products, by dtype.
+  """
+  bandwidth: float
+  flops: dict[str, float]
+
+
+class Sizes(NamedTuple):
+  """What a forward of one model reads and multiplies.
+
+  Attributes:
+    weights: bytes of parameters that every forward reads.
+    slot: bytes of keys and values of a token.
+    multiplied: weights that each fresh token is multiplied with.
+    dtype: of the weights.
+  """
+  weights: int
+  slot: int
+  multiplied: int
+  dtype: str
+
+
+def measure(dtypes=("float32",)) -> Roofline:
+  """Reads and multiplies on the first device, some seconds.
+
+  Args:
+    dtypes: of the matrix products.
+
+  Returns:
+    The best of several rounds each. Reading is that of a product of a matrix
+    and a vector, or of a sum, whichever is the faster.
+  """
+  platform = jax.devices()[0].platform
+  side = _SIDES.get(platform, _LARGE_SIDE)
+  rows = _BYTES.get(platform, _LARGE) // (4 * side)
+  matrix, vector = jnp.ones((rows, side)), jnp.ones((side, 1))
+  seconds = min(_best(jnp.matmul, matrix, vector), _best(jnp.sum, matrix))
+  matrix.delete()
+  flops = {}
+  for dtype in dtypes:
+    square = jnp.ones((side, side), dtype)
+    flops[dtype] = 2 * side**3 / _best(jnp.matmul, square, square)
+  return Roofline(4 * rows * side / seconds, flops)
+
+
+def sizes(lm, params) -> Sizes:
+  """What a forward of a transformer reads and multiplies.
+
+  Args:
+    lm: of `transformer.language_model`.
+    params: its parameters, or their shapes.
+
+  Returns:
+    `Sizes`. Of a table of embeddings only a few rows are read, unless it is
+    the output layer as well.
+  """
+  leaves = {transformer.param_name(path): leaf for path, leaf
+            in jax.tree_util.tree_leaves_with_path(params)}
+  tables = {"positions"} | ({"embedding"} if "head" in leaves else set())
+  read = [leaf for name, leaf in leaves.items() if name not in tables]
+  cache = jax.eval_shape(lambda: lm.init_cache(1, 1))
+  return Sizes(
+      sum(_bytes(x) for x in read),
+      sum(_bytes(x) for x in (*cache.keys, *cache.values)),
+      sum(x.size for name, x in leaves.items() if name not in tables
+          and name.rpartition("/")[2] in ("kernel", "head", "embedding")),
+      str(read[0].dtype))
+
+
+def step_seconds(roofline: Roofline, model: Sizes, batch, fresh_tokens,
+                 live_length) -> float:
+  """The least seconds of one forward.
+
+  Args:
+    roofline: of `measure`, with the dtype of the model.
+    model: of `sizes`.
+    batch: B.
+    fresh_tokens: T, of each row.
+    live_length: committed tokens of each row.
+
+  Returns:
+    Seconds: those of reading, or of multiplying if they are more.
+  """
+  read = model.weights + batch * live_length * model.slot
+  flops = 2 * batch * fresh_tokens * model.multiplied
+  return max(read / roofline.bandwidth, flops / roofline.flops[model.dtype])
+
+
+def _bytes(x):
+  return x.size * np.dtype(x.dtype).itemsize
+
+
+def _best(function, *args):
+  """Seconds of the fastest call."""
+  compiled = jax.jit(function)
+  jax.block_until_ready(compiled(*args))
+  found = []
+  for _ in range(_ROUNDS):
+    start = time.perf_counter()
+    jax.block_until_ready(compiled(*args))
+    found.append(time.perf_counter() - start)
+  return min(found)

@@ -1,0 +1,92 @@
+"""Caches that grow: the same texts, and no more slots than are needed."""
+
+import importlib
+
+import jax
+import numpy as np
+import pytest
+
+import decoding_jax as dj
+from decoding_jax import cache as cache_lib, growth
+import models_for_tests as tiny
+from test_queue import check_same
+
+generate = importlib.import_module("decoding_jax.generate")
+
+METHODS = [
+    dj.methods.autoregressive(), dj.methods.rsd_s(2, 2),
+    dj.methods.cdsl(lookahead=2, num_candidates=2, low_acceptance="cdlh_step")]
+NEW = 24
+
+
+@pytest.fixture(name="sizes")
+def _sizes(monkeypatch):
+  """Caches begin as small as they can be; what they grow from, and to."""
+  sizes, grow = [], growth.grow
+  monkeypatch.setattr(cache_lib, "_STEP", 1)
+  monkeypatch.setattr(growth, "_ROOM", 2)
+
+  def spy(state, slots):
+    sizes.append((cache_lib.capacity(state.target_cache), slots))
+    return grow(state, slots)
+
+  monkeypatch.setattr(growth, "grow", spy)
+  return sizes
+
+
+def run(method):
+  kind, rewards = method.sampled or method.greedy, {}
+  if isinstance(kind, dj.Decoder) and kind.rewards:
+    tables = np.random.default_rng(2).random((len(tiny.PROMPTS), tiny.STATES))
+    rewards = {"reward": tiny.table_reward(), "reward_params": 1.0,
+               "constraints": tables}
+  sampling = dj.Sampling(1.0 if method.sampled else 0.0)
+  return tiny.generate(method, tiny.llama_models(), eos_id=3, new=NEW,
+                       sampling=sampling, **rewards)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+def test_texts_are_those_of_full_caches(method, sizes):
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(growth, "first", lambda least, full: full)
+    expected = run(method)
+  assert not sizes
+  found = run(method)
+  check_same(found, expected)
+  assert found.steps == expected.steps
+  assert sizes and all(after <= 2 * before for before, after in sizes)
+
+
+def test_what_has_no_text_in_a_cache_needs_none_for_it(sizes):
+  """Beams have their texts in a block."""
+  run(dj.methods.beam_search(2))
+  assert not sizes
+
+
+def test_control_caches_that_do_not_grow(sizes, monkeypatch):
+  """Steps that do not ask for room overwrite the prefix."""
+  expected = run(METHODS[0])
+  assert sizes
+  monkeypatch.setattr(cache_lib, "capacity", lambda cache: None)
+  generate._generate.clear_cache()
+  try:
+    assert (run(METHODS[0]).tokens != expected.tokens).any()
+  finally:
+    generate._generate.clear_cache()
+
+
+def test_a_small_budget_has_one_size():
+  assert growth.first(40, 700) == 700
+  assert growth.first(40, 8192) == 576
+  assert growth.following(576, 8192) == 1152
+  assert growth.following(4608, 8192) == 8192
+
+
+def test_one_program_has_one_size(sizes):
+  model = tiny.llama_models().target
+  inside = jax.jit(lambda key: dj.generate(
+      key, tiny.PROMPTS, tiny.LENGTHS, method=METHODS[0], target=model.lm,
+      target_params=model.params, max_new_tokens=NEW, eos_id=3))
+  with tiny.quickly_compiled():
+    check_same(inside(jax.random.key(0)), run(METHODS[0]))
+  assert len(sizes) == 2

@@ -1,0 +1,65 @@
+"""Bounds of forwards, and measured costs, on tiny models."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from experiments import costs, roofline
+import models_for_tests as tiny
+
+ROOF = roofline.Roofline(bandwidth=1000.0, flops={"float32": 100.0})
+
+
+def test_untied_embeddings_are_not_read():
+  model = tiny.random_model(tiny.LLAMA)
+  found = roofline.sizes(model.lm, model.params)
+  table = tiny.LLAMA.vocab_size * tiny.LLAMA.dim
+  total = sum(x.size for x in jax.tree.leaves(model.params))
+  assert found.weights == 4 * (total - table)
+  # Two layers of two heads with four channels, keys and values.
+  assert found.slot == 4 * 2 * 2 * 4 * 2
+  norms = (2 * tiny.LLAMA.num_layers + 1) * tiny.LLAMA.dim
+  assert found.multiplied == total - table - norms
+
+
+def test_tied_embeddings_are_the_output_layer():
+  model = tiny.random_model(tiny.OPT)
+  found = roofline.sizes(model.lm, model.params)
+  positions = tiny.OPT.max_length * tiny.OPT.dim
+  total = sum(x.size for x in jax.tree.leaves(model.params))
+  assert found.weights == 4 * (total - positions)
+
+
+@pytest.mark.parametrize("fresh,live,seconds", [
+    (1, 0, 0.4), (1, 50, 0.9), (10, 50, 2.0)])
+def test_a_bound_is_reading_or_multiplying(fresh, live, seconds):
+  model = roofline.Sizes(weights=400, slot=10, multiplied=10, dtype="float32")
+  found = roofline.step_seconds(ROOF, model, 1, fresh, live)
+  assert found == pytest.approx(seconds)
+
+
+def test_rows_share_the_weights_and_nothing_else():
+  model = roofline.Sizes(weights=400, slot=10, multiplied=1, dtype="float32")
+  assert roofline.step_seconds(ROOF, model, 4, 1, 10) == pytest.approx(0.8)
+
+
+def test_a_device_has_a_roof(monkeypatch):
+  monkeypatch.setattr(roofline, "_BYTES", {"cpu": 2**20})
+  monkeypatch.setattr(roofline, "_SIDES", {"cpu": 64})
+  found = roofline.measure(("float32", "bfloat16"))
+  assert found.bandwidth > 0 and set(found.flops) == {"float32", "bfloat16"}
+  assert all(rate > 0 for rate in found.flops.values())
+
+
+def test_costs_of_forwards():
+  model = tiny.random_model(dataclasses.replace(tiny.LLAMA, num_layers=1))
+  with tiny.quickly_compiled():
+    found = costs.measure(model.lm, model.params, 2, 3, 8, tokens=(4, 1),
+                          rounds=3)
+  assert found.tokens == (1, 4)
+  for least, middle, most in zip(found.least, found.seconds, found.most):
+    assert 0 < least <= middle <= most
+  assert found.at(1) == pytest.approx(found.seconds[0])
+  assert found.at(2.5) == pytest.approx(np.mean(found.seconds))
