@@ -16,6 +16,7 @@ import pathlib
 from absl import flags
 from ml_collections import config_flags
 
+from experiments import bounds
 from experiments import compilations
 from experiments import contest
 from experiments import contestants
@@ -51,37 +52,43 @@ def main():
   if config.compilation_cache:
     compilations.keep(workdir / compilations.FOLDER)
   tools, notes = _tools(config)
-  records = measure(config, pair, methods, tools, workdir / results.RESULTS)
-  rows = standings.rows(records)
+  groups = contest.entries(config, methods, tools)
+  path = workdir / results.RESULTS
+  roof = bounds.measured(
+      workdir, {*config.dtypes, *config.rival_dtypes},
+      bool(contest.todo(groups, config.rounds, results.read(path))))
+  records = measure(config, pair, methods, groups, path)
+  notes.append(bounds.note(roof))
+  rows = standings.rows(records, bounds.of_runs(roof, config, pair, methods))
   standings.write(workdir, rows, notes)
   print(standings.terminal(rows, notes))
   print(f"{workdir}: summary.md, {results.RESULTS}, {results.RUN}, *.png")
 
 
-def measure(config, pair, methods, tools, path):
+def measure(config, pair, methods, groups, path):
   """Measures what has no result yet.
 
   Args:
     config: see `configs/benchmark.py`.
     pair: of `contestants.open_pair`.
     methods: dict from names to our methods.
-    tools: the rivals there are.
+    groups: of `contest.entries`.
     path: where results are read from and appended to.
 
   Returns:
     list of records of the entries of the config.
   """
-  groups = contest.entries(config, methods, tools)
-  texts = contestants.prompts(config, pair)
-  with contestants.servers(config, pair) as servers:
-    ours = functools.partial(contestants.ours, config, pair, methods, texts)
-    theirs = functools.partial(contestants.theirs, config, servers, texts)
-    records = contest.measure(
-        groups, config.rounds, lambda entry, number: (
-            ours if entry.tool == contest.OURS else theirs)(entry, number),
-        path)
+  if contest.todo(groups, config.rounds, results.read(path)):
+    texts = contestants.prompts(config, pair)
+    with contestants.servers(config, pair) as servers:
+      ours = functools.partial(contestants.ours, config, pair, methods, texts)
+      theirs = functools.partial(contestants.theirs, config, servers, texts)
+      contest.measure(
+          groups, config.rounds, lambda entry, number: (
+              ours if entry.tool == contest.OURS else theirs)(entry, number),
+          path)
   wanted = {entry for group in groups for entry in group}
-  return [r for r in records if contest.entry_of(r) in wanted]
+  return [r for r in results.read(path) if contest.entry_of(r) in wanted]
 
 
 def _tools(config):

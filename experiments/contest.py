@@ -82,12 +82,8 @@ def measure(groups, rounds, run, path):
     list of JSON objects: those of `run` with the entry's fields and `round`.
   """
   records = results.read(path)
-  done = {(entry_of(record), record["round"]) for record in records}
-  failed = {entry_of(record) for record in records if "error" in record}
-  todo = [[(entry, number) for number in range(rounds + 1) for entry in group
-           if (entry, number) not in done and entry not in failed]
-          for group in groups]
-  warm = set()
+  runs = todo(groups, rounds, records)
+  failed, warm = set(), set()
 
   def take(entry, number):
     bar.set_description(f"{entry.tool} {entry.name} {entry.dtype}")
@@ -96,9 +92,8 @@ def measure(groups, rounds, run, path):
     warm.add(entry)
     return record
 
-  with tqdm.tqdm(total=sum(map(len, todo)), unit="run",
-                 dynamic_ncols=True) as bar:
-    for entry, number in itertools.chain.from_iterable(todo):
+  with tqdm.tqdm(total=len(runs), unit="run", dynamic_ncols=True) as bar:
+    for entry, number in runs:
       if entry not in failed:
         if number and entry not in warm:
           take(entry, 0)  # Of a start before this one; here it is cold again.
@@ -109,6 +104,21 @@ def measure(groups, rounds, run, path):
           failed.add(entry)
       bar.update()
   return records
+
+
+def todo(groups, rounds, records):
+  """(entry, round) of each run that has no record yet, in order.
+
+  Args:
+    groups: of `entries`.
+    rounds: of `measure`.
+    records: of `measure`; what has failed is not tried again.
+  """
+  done = {(entry_of(record), record["round"]) for record in records}
+  failed = {entry_of(record) for record in records if "error" in record}
+  return [(entry, number) for group in groups for number in range(rounds + 1)
+          for entry in group
+          if (entry, number) not in done and entry not in failed]
 
 
 def entry_of(record):

@@ -4,14 +4,18 @@ import json
 
 import jax
 import ml_collections
+import numpy as np
 import pytest
 
+import decoding_jax as dj
 import helpers
 from configs import benchmark as benchmark_config
+from experiments import bounds
 from experiments import contest
 from experiments import contestants
 from experiments import launch
 from experiments import rivals
+from experiments import roofline
 from experiments import standings
 from models import checkpoints
 from models import transformer
@@ -223,13 +227,69 @@ def test_a_pair_of_ours_is_exported(folders, tmp_path):
   assert pair.target == tmp_path / "target" and pair.dtype == "float32"
   assert contestants.open_pair(config, tmp_path).draft == tmp_path / "draft"
   ours, theirs = (checkpoints.load(x)[1] for x in (folders[0], pair.target))
-  jax.tree.map(lambda a, b: helpers.np.testing.assert_array_equal(a, b), ours,
-               theirs)
+  jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, b), ours, theirs)
   assert contestants.prompts(config, pair).shape == (3, 4)
   with pytest.raises(launch.UserError, match="text='poems': 'sampled' and"):
     contestants.prompts(_config(text="poems"), pair)
   with pytest.raises(launch.UserError, match="needs a tokenizer"):
     contestants.prompts(config, pair._replace(tokenizer=None))
+
+
+def test_bounds_count_the_forwards(folders, tmp_path):
+  config = _config(target=folders[0], draft=folders[1], max_new_tokens=8)
+  pair = contestants.open_pair(config, tmp_path)
+  # So slow at reading that nothing else counts; a token costs nothing.
+  roof = roofline.Roofline(1.0, {"float32": 1e30, "bfloat16": 1e30})
+  methods = {m.name: m for m in (
+      dj.methods.autoregressive(), dj.methods.rsd_s(3, 2))}
+  bound = bounds.of_runs(roof, config, pair, methods)
+  target, draft = (
+      roofline.sizes(lm, params) for lm, params in (
+          checkpoints.load(folder) for folder in folders))
+
+  def reads(entry, steps, drafts):
+    """Bytes of the prompt's forwards, and of the steps over 8 tokens."""
+    found = target.weights + steps * (
+        target.weights + entry.batch * 8 * target.slot)
+    if drafts:
+      found += draft.weights + steps * drafts * (
+          draft.weights + entry.batch * 8 * draft.slot)
+    return found
+
+  tree = _OURS._replace(name="rsd_s(3x2)", batch=4)
+  for entry, steps, drafts in (
+      (_OURS, 8, 0), (tree, 3, 2), (tree._replace(temperature=0.0), 3, 2),
+      (_PLAIN, 8, 0), (_PLAIN._replace(name="compiled"), 8, 0),
+      (_PLAIN._replace(name="assisted(3)"), 4, 3),
+      (_PLAIN._replace(name="lookup(3)"), 7, 0)):
+    assert bound(_record(entry, 1, 1.0, steps)) == pytest.approx(
+        reads(entry, steps, drafts)), entry
+  half = bound(_record(_HALF, 1, 1.0, 8))
+  assert half == pytest.approx(reads(_PLAIN, 8, 0) / 2)
+
+  # Where nothing but products counts: 1 + 6 nodes, and drafts of 1 and 3.
+  roof = roofline.Roofline(1e30, {"float32": 2.0})
+  bound = bounds.of_runs(roof, config, pair, methods)
+  assert bound(_record(tree, 1, 1.0, 3)) == pytest.approx(
+      4 * (target.multiplied * (4 + 3 * 7) + draft.multiplied * (4 + 3 * 4)))
+
+
+def test_the_best_roofline_of_all_starts_counts(tmp_path, monkeypatch):
+  found = iter((2.0, 3.0, 1.0))
+
+  def measure(dtypes):
+    value = next(found)
+    return roofline.Roofline(value, {dtype: value for dtype in dtypes})
+
+  monkeypatch.setattr(roofline, "measure", measure)
+  take = lambda dtypes, again: bounds.measured(tmp_path, dtypes, again)
+  assert take(["float32"], False).bandwidth == 2
+  assert take(["float32"], False).bandwidth == 2
+  assert take(["float32"], True) == roofline.Roofline(3, {"float32": 3})
+  last = take(["bfloat16"], False)
+  assert last == roofline.Roofline(3, {"float32": 3, "bfloat16": 1})
+  assert "3.0 GB/s" in bounds.note(
+      last._replace(bandwidth=3e9)) and "bfloat16" in bounds.note(last)
 
 
 def _start(tmp_path, seed=0):
