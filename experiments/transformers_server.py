@@ -94,13 +94,20 @@ def _plain(models, request):
 
 
 def _compiled(models, request):
-  del request
+  # One cache for all runs of a shape: a program whose weights are frozen goes
+  # on writing into that which it was compiled with.
+  slots = len(request["prompts"][0]) + request["max_new_tokens"]
+  shape = len(request["prompts"]), slots
+  caches = models.setdefault("caches", {})
+  if shape not in caches:
+    caches[shape] = transformers.StaticCache(models["target"].config, slots)
+  caches[shape].reset()
   on_gpu = models["target"].device.type == "cuda"
   config = transformers.CompileConfig(
       mode="reduce-overhead" if on_gpu else "default", dynamic=False)
   # Else it compiles on a GPU alone.
   config._compile_all_devices = True  # pylint: disable=protected-access
-  return {"cache_implementation": "static", "compile_config": config}
+  return {"past_key_values": caches[shape], "compile_config": config}
 
 
 def _assisted(models, request):
