@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from decoding_jax import beam, cache as cache_lib, sampling, tree as tree_lib
 from decoding_jax.types import (Array, Block, Cache, Drafter, DraftTree,
@@ -82,11 +83,7 @@ def gumbel_top_k(branching: tuple[int, ...]) -> Drafter:
   Returns:
     The drafter.
   """
-  def pick(key, log_probs, size):
-    keys = jax.random.split(key, len(log_probs))
-    return jax.vmap(sampling.gumbel_top_k, (0, 0, None))(keys, log_probs, size)
-
-  return _product(branching, pick, sampled=True)
+  return _product(branching, _draw, sampled=True)
 
 
 def top_k(branching: tuple[int, ...]) -> Drafter:
@@ -98,11 +95,34 @@ def top_k(branching: tuple[int, ...]) -> Drafter:
   Returns:
     The drafter.
   """
-  def pick(key, log_probs, size):
-    del key
-    return jax.lax.top_k(log_probs, size)
+  return _product(branching, _best, sampled=False)
 
-  return _product(branching, pick, sampled=False)
+
+def static_tree(children: tuple[tuple[int, ...], ...]) -> Drafter:
+  """Children drawn without replacement, of each node as many as are its own.
+
+  Chen et al. 2024, "Sequoia" (arXiv 2402.12374), section 3.
+
+  Args:
+    children: of each node of level 0, 1, ..., D - 1; see
+      `tree.static_layout`.
+
+  Returns:
+    The drafter.
+  """
+  return _static(children, _draw, sampled=True)
+
+
+def static_top_k(children: tuple[tuple[int, ...], ...]) -> Drafter:
+  """The same of the most probable children; not samples of any law.
+
+  Args:
+    children: as of `static_tree`.
+
+  Returns:
+    The drafter.
+  """
+  return _static(children, _best, sampled=False)
 
 
 def iid_paths(num_paths: int, depth: int) -> Drafter:
@@ -208,15 +228,39 @@ def _append(expand, nodes, tree, key, log_probs, state):
   return tree.replace(log_probs=laws), state
 
 
+def _draw(key, log_probs, size):
+  """Children of each node of a level, samples without replacement."""
+  keys = jax.random.split(key, len(log_probs))
+  return jax.vmap(sampling.gumbel_top_k, (0, 0, None))(keys, log_probs, size)
+
+
+def _best(key, log_probs, size):
+  """Children of each node of a level, the most probable ones."""
+  del key
+  return jax.lax.top_k(log_probs, size)
+
+
 def _product(branching, pick, sampled):
   layout = tree_lib.product_layout(tuple(branching))
+  nodes = (1, *layout.widths)
+  return _of_numbers(layout, pick, sampled, lambda level: (
+      (branching[level],) * nodes[level]))
 
+
+def _static(children, pick, sampled):
+  layout = tree_lib.static_layout(children)
+  return _of_numbers(layout, pick, sampled, layout.children.__getitem__)
+
+
+def _of_numbers(layout, pick, sampled, numbers):
+  """A drafter of fixed trees; `numbers(level)` are its nodes' children."""
   def expand(key, level, log_probs, valid, state):
-    size = branching[level]
-    scores, tokens = pick(key, log_probs, size)
-    parents = jnp.repeat(jnp.arange(len(log_probs), dtype=jnp.int32), size)
-    return (tokens.ravel(), parents,
-            valid[parents] & (scores.ravel() > -jnp.inf), state)
+    counts, size = np.array(numbers(level)), layout.branching[level]
+    parents = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+    ranks = np.concatenate([np.arange(count) for count in counts])
+    # The first ones of a draw are a draw of so many.
+    scores, tokens = (x[parents, ranks] for x in pick(key, log_probs, size))
+    return tokens, parents, valid[parents] & (scores > -jnp.inf), state
 
   return Drafter(layout, lambda: (), expand, sampled, replacement=False)
 
