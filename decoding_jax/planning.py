@@ -12,6 +12,8 @@ import numpy as np
 
 # Probabilities are kept off 0 and 1, of which no count can be sure.
 _SURE = 1e-3
+# Trials that the mean of a run counts for, where those of a place are few.
+_PRIOR = 5
 
 
 class Acceptance(NamedTuple):
@@ -62,24 +64,21 @@ def acceptance(tested_by_rank, accepted_by_rank, chain, beam,
   """What counts of three runs say of acceptance.
 
   Args:
-    tested_by_rank: `[K]`, of a tree of siblings without replacement.
+    tested_by_rank: `[K]`, of trees of siblings without replacement.
     accepted_by_rank: `[K]`, of the same.
-    chain: `[D]`, share of accepted drafts at depth 1, ..., D of a chain, where
-      those above were accepted.
-    beam: `[D']`, the same of a beam, where any node counts.
+    chain: `[D + 1]`, steps that accepted exactly 0, 1, ..., D drafts of a
+      chain.
+    beam: `[D' + 1]`, the same of a beam.
     width: of the beam, at least 2.
 
   Returns:
-    `Acceptance`.
+    `Acceptance`. What was seldom seen is drawn to the mean of the run.
   """
-  # One success and one failure are added to each: rare ranks are few.
-  by_rank = _kept((np.asarray(accepted_by_rank, float) + 1) / (
-      np.asarray(tested_by_rank, float) + 2))
-  misses = np.log1p(-_kept(chain))
-  hazard = misses / np.log1p(-by_rank[0])
-  beam = np.log1p(-_kept(beam))
-  known = misses[np.minimum(np.arange(len(beam)), len(misses) - 1)]
-  return Acceptance(by_rank, hazard, np.maximum(
+  by_rank = _kept(_drawn(np.asarray(accepted_by_rank, float),
+                         np.asarray(tested_by_rank, float)))
+  chain, beam = (np.log1p(-_by_depth(counts)) for counts in (chain, beam))
+  known = chain[np.minimum(np.arange(len(beam)), len(chain) - 1)]
+  return Acceptance(by_rank, chain / np.log1p(-by_rank[0]), np.maximum(
       (beam / known - 1) / np.log(width), 0))
 
 
@@ -269,6 +268,18 @@ def _read_tree(choices, nodes):
     children.append(tuple(counts))
     sizes = below
   return tuple(children)
+
+
+def _by_depth(counts):
+  """`[D]`, the share accepted at each depth where those above were."""
+  at_least = np.cumsum(np.asarray(counts, float)[::-1])[::-1]
+  return _kept(_drawn(at_least[1:], at_least[:-1]))
+
+
+def _drawn(hits, trials):
+  """Shares of hits, of few trials drawn to the share of all."""
+  mean = (hits.sum() + 1) / (trials.sum() + 2)
+  return (hits + _PRIOR * mean) / (trials + _PRIOR)
 
 
 def _last(values, depth):
