@@ -54,8 +54,9 @@ def grow(keys, drafter: Drafter, model: LanguageModel, params: Params,
     nodes = _Nodes(start, starts[shape + 1] - starts[shape])
     tokens, positions, slot, mask = _fresh(tree, shape == 0, level, nodes,
                                            newest, length, late)
-    logits, block = model.forward(params, tokens, positions, cache, block,
-                                  slot, mask)
+    with jax.named_scope("draft_forward"):
+      logits, block = model.forward(params, tokens, positions, cache, block,
+                                    slot, mask)
     log_probs = jax.vmap(sampling.log_law)(warp, logits[:, -nodes.width:])
     level_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, level)
     expand = lambda key, *row: drafter.expand(key, shape, *row)

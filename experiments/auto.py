@@ -73,7 +73,8 @@ def choose(pair, prompts, lengths, max_new_tokens, sampling) -> Choice:
   prompts, lengths = np.asarray(prompts), np.asarray(lengths)
   with tqdm.tqdm(total=2 + len(_RUNS), desc="choosing a method", unit="part",
                  leave=False, dynamic_ncols=True) as bar:
-    curves = _curves(pair, len(prompts), prompts.shape[1], lengths, budget, bar)
+    curves = list(_curves(pair, len(prompts), prompts.shape[1], lengths,
+                          budget, bar))
     runs = _runs(pair, prompts, lengths, budget, sampling, bar)
   rest = _rest(runs, *curves)
   found = planning.plans(
