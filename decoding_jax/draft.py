@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from decoding_jax import beam, cache as cache_lib, sampling, tree as tree_lib
 from decoding_jax.types import (Array, Block, Cache, Drafter, DraftTree,
@@ -53,8 +54,9 @@ def grow(keys, drafter: Drafter, model: LanguageModel, params: Params,
     nodes = _Nodes(start, starts[shape + 1] - starts[shape])
     tokens, positions, slot, mask = _fresh(tree, shape == 0, level, nodes,
                                            newest, length, late)
-    logits, block = model.forward(params, tokens, positions, cache, block,
-                                  slot, mask)
+    with jax.named_scope("draft_forward"):
+      logits, block = model.forward(params, tokens, positions, cache, block,
+                                    slot, mask)
     log_probs = jax.vmap(sampling.log_law)(warp, logits[:, -nodes.width:])
     level_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, level)
     expand = lambda key, *row: drafter.expand(key, shape, *row)
@@ -82,11 +84,7 @@ def gumbel_top_k(branching: tuple[int, ...]) -> Drafter:
   Returns:
     The drafter.
   """
-  def pick(key, log_probs, size):
-    keys = jax.random.split(key, len(log_probs))
-    return jax.vmap(sampling.gumbel_top_k, (0, 0, None))(keys, log_probs, size)
-
-  return _product(branching, pick, sampled=True)
+  return _product(branching, _draw, sampled=True)
 
 
 def top_k(branching: tuple[int, ...]) -> Drafter:
@@ -98,11 +96,34 @@ def top_k(branching: tuple[int, ...]) -> Drafter:
   Returns:
     The drafter.
   """
-  def pick(key, log_probs, size):
-    del key
-    return jax.lax.top_k(log_probs, size)
+  return _product(branching, _best, sampled=False)
 
-  return _product(branching, pick, sampled=False)
+
+def static_tree(children: tuple[tuple[int, ...], ...]) -> Drafter:
+  """Children drawn without replacement, of each node as many as are its own.
+
+  Chen et al. 2024, "Sequoia" (arXiv 2402.12374), section 3.
+
+  Args:
+    children: of each node of level 0, 1, ..., D - 1; see
+      `tree.static_layout`.
+
+  Returns:
+    The drafter.
+  """
+  return _static(children, _draw, sampled=True)
+
+
+def static_top_k(children: tuple[tuple[int, ...], ...]) -> Drafter:
+  """The same of the most probable children; not samples of any law.
+
+  Args:
+    children: as of `static_tree`.
+
+  Returns:
+    The drafter.
+  """
+  return _static(children, _best, sampled=False)
 
 
 def iid_paths(num_paths: int, depth: int) -> Drafter:
@@ -208,15 +229,39 @@ def _append(expand, nodes, tree, key, log_probs, state):
   return tree.replace(log_probs=laws), state
 
 
+def _draw(key, log_probs, size):
+  """Children of each node of a level, samples without replacement."""
+  keys = jax.random.split(key, len(log_probs))
+  return jax.vmap(sampling.gumbel_top_k, (0, 0, None))(keys, log_probs, size)
+
+
+def _best(key, log_probs, size):
+  """Children of each node of a level, the most probable ones."""
+  del key
+  return jax.lax.top_k(log_probs, size)
+
+
 def _product(branching, pick, sampled):
   layout = tree_lib.product_layout(tuple(branching))
+  nodes = (1, *layout.widths)
+  return _of_numbers(layout, pick, sampled, lambda level: (
+      (branching[level],) * nodes[level]))
 
+
+def _static(children, pick, sampled):
+  layout = tree_lib.static_layout(children)
+  return _of_numbers(layout, pick, sampled, layout.children.__getitem__)
+
+
+def _of_numbers(layout, pick, sampled, numbers):
+  """A drafter of fixed trees; `numbers(level)` are its nodes' children."""
   def expand(key, level, log_probs, valid, state):
-    size = branching[level]
-    scores, tokens = pick(key, log_probs, size)
-    parents = jnp.repeat(jnp.arange(len(log_probs), dtype=jnp.int32), size)
-    return (tokens.ravel(), parents,
-            valid[parents] & (scores.ravel() > -jnp.inf), state)
+    counts, size = np.array(numbers(level)), layout.branching[level]
+    parents = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+    ranks = np.concatenate([np.arange(count) for count in counts])
+    # The first ones of a draw are a draw of so many.
+    scores, tokens = (x[parents, ranks] for x in pick(key, log_probs, size))
+    return tokens, parents, valid[parents] & (scores > -jnp.inf), state
 
   return Drafter(layout, lambda: (), expand, sampled, replacement=False)
 

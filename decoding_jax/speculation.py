@@ -36,15 +36,27 @@ def _step(pair: Pair, context: Context, state: DecodeState) -> DecodeState:
   layout = pair.drafter.layout
   keys = jax.vmap(jax.random.fold_in)(state.keys, state.step)
   draft_keys, verify_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
-  tree, draft_block = draft_lib.grow(
-      draft_keys, pair.drafter, context.draft, context.draft_params,
-      state.draft_cache, text.newest(state, 2), state.length,
-      context.draft_warp)
-  logits, target_block = score(layout, context, state.target_cache, tree,
-                               state.length)
-  verdict = jax.vmap(
-      lambda *row: verify.walk(row[0], pair.verifier, layout, *row[1:]))(
-          verify_keys, tree, logits, context.warp)
+  # Profiles tell the parts of a step by these names.
+  with jax.named_scope("draft"):
+    tree, draft_block = draft_lib.grow(
+        draft_keys, pair.drafter, context.draft, context.draft_params,
+        state.draft_cache, text.newest(state, 2), state.length,
+        context.draft_warp)
+  with jax.named_scope("target_forward"):
+    logits, target_block = score(layout, context, state.target_cache, tree,
+                                 state.length)
+  with jax.named_scope("verify"):
+    verdict = jax.vmap(
+        lambda *row: verify.walk(row[0], pair.verifier, layout, *row[1:]))(
+            verify_keys, tree, logits, context.warp)
+  with jax.named_scope("commit"):
+    return _commit(state, context, layout, tree, verdict, logits, target_block,
+                   draft_block)
+
+
+def _commit(state: DecodeState, context: Context, layout, tree, verdict, logits,
+            target_block, draft_block) -> DecodeState:
+  """The state with the accepted path and the token behind it."""
   tokens = _path_tokens(tree, verdict)
   slots = cache_lib.await_logits(verdict.path, logits)
   logits = jnp.take_along_axis(logits, verdict.path[:, :, None], axis=1)

@@ -53,6 +53,33 @@ def beam_layout(width: int, depth: int) -> Layout:
   return Layout((width,) * depth, (width,) * depth)
 
 
+def static_layout(children: tuple[tuple[int, ...], ...]) -> Layout:
+  """The layout in which each node has a number of children of its own.
+
+  Args:
+    children: of each node of level 0, 1, ..., D - 1, in their order; 0 for a
+      leaf.
+
+  Returns:
+    A layout with `sum(children[l])` nodes at level l + 1.
+
+  Raises:
+    ValueError: if a level has not one number for each of its nodes, if one is
+      negative, or if a level has no children at all.
+  """
+  width = 1
+  for level, counts in enumerate(children):
+    if len(counts) != width or any(
+        not isinstance(n, (int, np.integer)) or n < 0 for n in counts) or (
+            not sum(counts)):
+      raise ValueError(
+          f"children[{level}]={counts!r}: {width} integers are needed, one for "
+          "each node of that level, none negative and some positive.")
+    width = sum(counts)
+  return Layout(tuple(map(sum, children)), tuple(map(max, children)),
+                tuple(map(tuple, children)))
+
+
 def check_positive(name, *values):
   """Raises ValueError naming the argument unless all are positive integers."""
   for value in values:
@@ -98,8 +125,8 @@ def runs(layout: Layout) -> list[range]:
     equally many nodes, and below each come equally many; the root is alone.
   """
   inner = itertools.pairwise((1, *layout.widths))
-  shapes = [(level == 0, *shape)
-            for level, shape in enumerate(zip(inner, layout.branching))]
+  shapes = [(level == 0, *shape) for level, shape in enumerate(zip(
+      inner, layout.children or layout.branching))]
   ends = [i for i, (a, b) in enumerate(itertools.pairwise(shapes), 1) if a != b]
   return [range(a, b)
           for a, b in itertools.pairwise([0, *ends, len(shapes)]) if a < b]

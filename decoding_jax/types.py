@@ -79,9 +79,12 @@ class Layout(NamedTuple):
   Attributes:
     widths: nodes of each level.
     branching: the most children that a node of the level above can have.
+    children: of each node of the level above, its children, in a tree whose
+      nodes have fixed and unequal numbers of them; else nothing.
   """
   widths: tuple[int, ...]
   branching: tuple[int, ...]
+  children: tuple[tuple[int, ...], ...] = ()
 
 
 @flax.struct.dataclass

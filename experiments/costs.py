@@ -39,7 +39,7 @@ class Curve(NamedTuple):
     return float(np.interp(tokens, self.tokens, self.seconds))
 
 
-def measure(lm, params, batch, live_length, slots, tokens=TOKENS,
+def measure(lm, params, batch, live_length, slots, tokens=None,
             rounds=_ROUNDS) -> Curve:
   """Times forwards over a cache.
 
@@ -49,13 +49,13 @@ def measure(lm, params, batch, live_length, slots, tokens=TOKENS,
     batch: B.
     live_length: committed tokens of each row.
     slots: S, of the cache.
-    tokens: numbers of fresh tokens of a row.
+    tokens: numbers of fresh tokens of a row; None for `TOKENS`.
     rounds: timings of each.
 
   Returns:
     A `Curve`.
   """
-  tokens = tuple(sorted(set(tokens)))
+  tokens = tuple(sorted(set(tokens or TOKENS)))
   timers = [_timer(lm, params, batch, live_length, slots, size)
             for size in tokens]
   found = np.array([[timer() for timer in timers] for _ in range(rounds)])

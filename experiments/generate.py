@@ -18,6 +18,7 @@ from experiments import compilations
 from experiments import launch
 from experiments import meshes
 from experiments import processes
+from experiments import profiles
 
 _PROMPT = flags.DEFINE_string("prompt", "def main(", "Text to continue.")
 _METHOD = flags.DEFINE_string("method", "rsd_s", "Name of a method.")
@@ -41,6 +42,9 @@ _DRAFT = flags.DEFINE_string("draft", "python-draft", "The same.")
 _COMPILED = flags.DEFINE_string(
     "compilation_cache", "runs/generate/compiled",
     "Folder of compiled programs, which the next start loads; '' for none.")
+_PROFILE = flags.DEFINE_string(
+    "profile", "", "Folder for a profiler's trace, and a table of where the "
+    "time of a step goes; '' for none.")
 
 
 def main():
@@ -72,6 +76,8 @@ def main():
   tokens = np.asarray(out.tokens[0, len(prompt):int(out.lengths[0])])
   print(_PROMPT.value + pair.tokenizer.decode(tokens))
   print(_statistics(method, out, seconds, first - seconds))
+  if _PROFILE.value:
+    print(profiles.profile(complete, int(out.steps), _PROFILE.value))
 
 
 def _sizes(name):

@@ -17,11 +17,11 @@ FLOORS = [
     ["tree", "sampling", "cache", "text", "rewards", "constraints.automata",
      "constraints.spelling"],
     ["beam", "constraints.lexical", "constraints.combined"],
-    ["draft", "verify", "constraints", "prefill", "queue"],
+    ["draft", "verify", "constraints", "prefill", "queue", "growth"],
     ["speculation", "rollout"],
     ["candidates", "lookahead", "search"],
     ["gates"],
-    ["checks", "metrics"],
+    ["checks", "metrics", "planning"],
     ["generate"],
     ["methods.*"],
 ]

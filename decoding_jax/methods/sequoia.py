@@ -1,0 +1,39 @@
+"""Sequoia (arXiv 2402.12374): a fixed tree, wider where more is accepted."""
+
+import functools
+
+from decoding_jax import draft, verify
+from decoding_jax.types import Method
+
+
+def make(children) -> Method:
+  """Siblings by Gumbel-Top-k, recursive rejection sampling.
+
+  `planning.best_tree` finds the tree for what is known of the acceptance.
+
+  Args:
+    children: of each node of level 0, 1, ..., D - 1, level after level in the
+      order of their parents and their draw; 0 for a leaf. `((2,), (2, 1))`:
+      the root has two children, the first of which has two, the other one.
+
+  Returns:
+    The method. Where all nodes of a level have equally many children it is
+    `rsd_c`, token for token.
+
+  Raises:
+    ValueError: if a level has not one number for each of its nodes, or no
+      child.
+  """
+  return _make(tuple(tuple(counts) for counts in children))
+
+
+@functools.lru_cache(maxsize=None)
+def _make(children):
+  if not children:
+    raise ValueError(f"children={children!r}: one level is needed at least.")
+  levels = "/".join(",".join(map(str, counts)) for counts in children)
+  return Method(f"sequoia({levels})",
+                sampled=verify.pair(draft.static_tree(children),
+                                    verify.recursive(replacement=False)),
+                greedy=verify.pair(draft.static_top_k(children),
+                                   verify.match()))

@@ -1,0 +1,290 @@
+"""Which tree to draft: from what is accepted and what forwards cost.
+
+The model of acceptance is that of Sequoia (arXiv 2402.12374, section 3.1): a
+sibling is accepted, where those before it were rejected, with a probability
+that depends on its rank; here on its depth as well. Plain numpy.
+"""
+
+import itertools
+from typing import Any, Callable, NamedTuple
+
+import numpy as np
+
+# Probabilities are kept off 0 and 1, of which no count can be sure.
+_SURE = 1e-3
+# Trials that the mean of a run counts for, where those of a place are few.
+_PRIOR = 5
+
+
+class Acceptance(NamedTuple):
+  """What is accepted where; see `acceptance`.
+
+  Attributes:
+    by_rank: `[K]`, of a sibling of each rank, those before it rejected.
+    hazard: `[D]`, how much more than on average is accepted at depth 1, ..., D;
+      the last one holds below.
+    beam: `[D]`, the same exponent for a level of a beam; it grows with the
+      logarithm of its width.
+  """
+  by_rank: np.ndarray
+  hazard: np.ndarray
+  beam: np.ndarray
+
+
+class Costs(NamedTuple):
+  """Seconds of the parts of a step.
+
+  Attributes:
+    target: of a target forward, by fresh tokens.
+    draft: of a draft forward, by fresh tokens.
+    rest: of everything else, by levels and by nodes of the tree.
+  """
+  target: Callable[[int], float]
+  draft: Callable[[int], float]
+  rest: Callable[[int, int], float]
+
+
+class Plan(NamedTuple):
+  """A method, and what is predicted of it.
+
+  Attributes:
+    spec: name and sizes, as of `decoding_jax.methods`.
+    tokens: expected tokens of a step.
+    seconds: of a step.
+    rate: tokens per second of a row.
+  """
+  spec: dict[str, Any]
+  tokens: float
+  seconds: float
+  rate: float
+
+
+def acceptance(tested_by_rank, accepted_by_rank, chain, beam,
+               width) -> Acceptance:
+  """What counts of three runs say of acceptance.
+
+  Args:
+    tested_by_rank: `[K]`, of trees of siblings without replacement.
+    accepted_by_rank: `[K]`, of the same.
+    chain: `[D + 1]`, steps that accepted exactly 0, 1, ..., D drafts of a
+      chain.
+    beam: `[D' + 1]`, the same of a beam.
+    width: of the beam, at least 2.
+
+  Returns:
+    `Acceptance`. What was seldom seen is drawn to the mean of the run.
+  """
+  by_rank = _kept(_drawn(np.asarray(accepted_by_rank, float),
+                         np.asarray(tested_by_rank, float)))
+  chain, beam = (np.log1p(-_by_depth(counts)) for counts in (chain, beam))
+  known = chain[np.minimum(np.arange(len(beam)), len(chain) - 1)]
+  return Acceptance(by_rank, chain / np.log1p(-by_rank[0]), np.maximum(
+      (beam / known - 1) / np.log(width), 0))
+
+
+def expected_tokens(children, accept: Acceptance) -> float:
+  """Tokens of a step with a tree, the one behind the path included.
+
+  Args:
+    children: of each node of level 0, 1, ..., D - 1, as of `methods.sequoia`.
+    accept: what is accepted.
+
+  Returns:
+    1 plus the sum over nodes of the chance that they are accepted.
+  """
+  reached, total = [1.0], 1.0
+  for depth, counts in enumerate(children, 1):
+    below = []
+    for chance, count in zip(reached, counts):
+      for rank in range(count):
+        hit = _of_rank(accept, rank, depth)
+        below.append(chance * hit)
+        chance *= 1 - hit
+    reached = below
+    total += sum(below)
+  return total
+
+
+def best_trees(accept: Acceptance, nodes: int, depth: int):
+  """The trees of most expected tokens (arXiv 2402.12374, section 3.1.2).
+
+  Dynamic programming over the nodes of a subtree, the depth of its root and the
+  rank of the next sibling.
+
+  Args:
+    accept: what is accepted.
+    nodes: most nodes of a tree, the root not counted.
+    depth: most levels.
+
+  Returns:
+    list: at n - 1 the `children` of the tree of n nodes, as of
+    `methods.sequoia`. It has fewer where more would not help.
+  """
+  # Tokens that are expected below an accepted node, by the nodes there.
+  below, choices = np.zeros(nodes + 1), []
+  for level in range(depth, 0, -1):
+    chances = [_of_rank(accept, rank, level)
+               for rank in range(len(accept.by_rank))]
+    rest, taken = np.zeros(nodes + 1), []
+    for hit in reversed(chances):
+      rest, sizes = _split(hit, 1 + below[:-1], rest)
+      taken.append(sizes)
+    below = rest
+    choices.append(taken[::-1])
+  return [_read_tree(choices[::-1], n) for n in range(1, nodes + 1)]
+
+
+def _split(hit, first, rest):
+  """The best sizes of the first sibling's subtree.
+
+  Args:
+    hit: the chance that it is accepted.
+    first: `[n]`, what a subtree of 1, ..., n nodes is worth if it is.
+    rest: `[n + 1]`, what 0, ..., n nodes among the other siblings are worth if
+      it is not.
+
+  Returns:
+    `[n + 1]`, the most that so many nodes are worth, and `[n + 1]` the size;
+    0 for no such sibling.
+  """
+  values, sizes = np.zeros(len(rest)), np.zeros(len(rest), int)
+  for n in range(1, len(rest)):
+    own = np.arange(1, n + 1)
+    worth = hit * first[own - 1] + (1 - hit) * rest[n - own]
+    if worth.max() > 0:
+      values[n], sizes[n] = worth.max(), own[worth.argmax()]
+  return values, sizes
+
+
+def plans(accept: Acceptance, costs: Costs, nodes=32, depth=8):
+  """All methods with their trees, the best first.
+
+  Args:
+    accept: what is accepted.
+    costs: what forwards cost.
+    nodes: most nodes of a tree.
+    depth: most levels of a tree.
+
+  Returns:
+    list of `Plan`, by falling rate.
+  """
+  found = [_of({"name": "autoregressive"}, 1.0, (), costs)]
+  found += [_plan({"name": "speculative", "depth": d}, ((1,),) * d, accept,
+                  costs) for d in range(1, depth + 1)]
+  found += [_plan({"name": "rsd_c", "branching": b}, _product(b), accept, costs)
+            for b in _branchings(nodes, depth)]
+  trees = dict.fromkeys(tree for d in range(1, depth + 1)
+                        for tree in best_trees(accept, nodes, d))
+  found += [_plan({"name": "sequoia", "children": tree}, tree, accept, costs)
+            for tree in trees]
+  found += [_beam_plan(w, d, accept, costs) for d in range(1, depth + 1)
+            for w in range(2, nodes // d + 1)]
+  return sorted(found, key=lambda plan: -plan.rate)
+
+
+def _plan(spec, children, accept, costs):
+  return _of(spec, expected_tokens(children, accept),
+             tuple(map(sum, children)), costs)
+
+
+def _beam_plan(width, depth, accept, costs):
+  chances = [_of_beam(accept, width, level) for level in range(1, depth + 1)]
+  return _of({"name": "rsd_s", "width": width, "depth": depth},
+             1 + float(np.cumprod(chances).sum()), (width,) * depth, costs)
+
+
+def _of(spec, tokens, level_widths, costs):
+  seconds = step_seconds(costs, level_widths)
+  return Plan(spec, tokens, seconds, tokens / seconds)
+
+
+def _of_rank(accept, rank, depth):
+  """Of a sibling, those before it rejected; 0 beyond the ranks known."""
+  if rank >= len(accept.by_rank):
+    return 0.0
+  return 1 - (1 - accept.by_rank[rank])**_last(accept.hazard, depth)
+
+
+def _of_beam(accept, width, depth):
+  """Of any child of the accepted node, in a beam."""
+  exponent = _last(accept.hazard, depth) * (
+      1 + _last(accept.beam, depth) * np.log(width))
+  return 1 - (1 - accept.by_rank[0])**exponent
+
+
+def step_seconds(costs: Costs, level_widths) -> float:
+  """Seconds of a step.
+
+  Args:
+    costs: of its parts.
+    level_widths: nodes of each level of the tree; of none for autoregressive
+      decoding.
+
+  Returns:
+    Seconds. The deepest level needs no draft forward; the root's has two
+    tokens.
+  """
+  drafts = (2, *level_widths[:-1]) if level_widths else ()
+  nodes = sum(level_widths)
+  return (costs.target(1 + nodes) + sum(map(costs.draft, drafts))
+          + costs.rest(len(level_widths), nodes))
+
+
+def _branchings(nodes, depth):
+  """Branching vectors that do not widen on the way down, of so many nodes."""
+  def extend(vector, width, left):
+    if vector:
+      yield vector
+    if len(vector) < depth:
+      for b in range(1, min(vector[-1] if vector else left, left // width) + 1):
+        yield from extend((*vector, b), width * b, left - width * b)
+
+  # A chain is no branching.
+  return [b for b in extend((), 1, nodes) if b[0] > 1]
+
+
+def _product(branching):
+  nodes = (1, *itertools.accumulate(branching, lambda a, b: a * b))
+  return tuple((b,) * n for b, n in zip(branching, nodes))
+
+
+def _read_tree(choices, nodes):
+  """The children of all nodes, level after level, from what was chosen."""
+  children, sizes = [], [nodes]
+  for taken in choices:
+    counts, below = [], []
+    for left in sizes:
+      own = []
+      for of_rank in taken:
+        size = int(of_rank[left])
+        if not size:
+          break
+        own.append(size)
+        left -= size
+      counts.append(len(own))
+      below += [size - 1 for size in own]
+    if not below:
+      break
+    children.append(tuple(counts))
+    sizes = below
+  return tuple(children)
+
+
+def _by_depth(counts):
+  """`[D]`, the share accepted at each depth where those above were."""
+  at_least = np.cumsum(np.asarray(counts, float)[::-1])[::-1]
+  return _kept(_drawn(at_least[1:], at_least[:-1]))
+
+
+def _drawn(hits, trials):
+  """Shares of hits, of few trials drawn to the share of all."""
+  mean = (hits.sum() + 1) / (trials.sum() + 2)
+  return (hits + _PRIOR * mean) / (trials + _PRIOR)
+
+
+def _last(values, depth):
+  return values[min(depth, len(values)) - 1]
+
+
+def _kept(chances):
+  return np.clip(np.asarray(chances, float), _SURE, 1 - _SURE)

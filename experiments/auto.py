@@ -1,0 +1,169 @@
+"""The fastest method for two models, a batch and this device, by measurement.
+
+Timed are forwards of both models by the number of their tokens, and short runs
+of a few methods, which also tell what is accepted. From these `planning`
+predicts the rate of every tree, and of none.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from scipy import optimize
+import tqdm
+
+from decoding_jax import planning
+from decoding_jax import prefill
+from decoding_jax import tree
+from experiments import costs
+from experiments import launch
+from experiments import meshes
+
+# What is run to see what is accepted: a chain for the depths, siblings for the
+# ranks, a beam for what a wider one gains.
+_CHAIN = {"name": "speculative", "depth": 5}
+_SIBLINGS = {"name": "rsd_c", "branching": (4, 2)}
+_BEAM = {"name": "rsd_s", "width": 4, "depth": 3}
+_RUNS = ({"name": "autoregressive"}, _CHAIN, _SIBLINGS, _BEAM)
+_ROUNDS = 6
+_MOST_TOKENS = 128
+_MOST_NODES = 31
+_MOST_LEVELS = 8
+# Predicted gains that are smaller are noise.
+_MARGIN = 1.02
+
+
+class Choice(NamedTuple):
+  """What was chosen, and why.
+
+  Attributes:
+    method: the `dj.Method`.
+    plan: its `planning.Plan`; the rate is that of the whole batch.
+    plans: of all methods, by falling rate.
+    reason: a line of text.
+  """
+  method: Any
+  plan: planning.Plan
+  plans: list[planning.Plan]
+  reason: str
+
+
+class _Run(NamedTuple):
+  """A short run of a method: its layout, counts, and seconds of a step."""
+  layout: Any
+  stats: Any
+  seconds: float
+  idle: float
+
+
+def choose(pair, prompts, lengths, max_new_tokens, sampling) -> Choice:
+  """Measures for a minute or so, and picks the method of the highest rate.
+
+  Args:
+    pair: a `launch.ModelPair` with parameters.
+    prompts: `[B, P]` int32, such as they will be decoded.
+    lengths: `[B]` int32.
+    max_new_tokens: the budget.
+    sampling: a `dj.Sampling`.
+
+  Returns:
+    A `Choice`.
+  """
+  budget = min(max_new_tokens, _MOST_TOKENS)
+  prompts, lengths = np.asarray(prompts), np.asarray(lengths)
+  with tqdm.tqdm(total=2 + len(_RUNS), desc="choosing a method", unit="part",
+                 leave=False, dynamic_ncols=True) as bar:
+    curves = list(_curves(pair, len(prompts), prompts.shape[1], lengths,
+                          budget, bar))
+    runs = _runs(pair, prompts, lengths, budget, sampling, bar)
+  rest = _rest(runs, *curves)
+  found = planning.plans(
+      _acceptance(runs), planning.Costs(curves[0].at, curves[1].at, rest),
+      min(_MOST_NODES, pair.target.vocab_size - 1), _MOST_LEVELS)
+  # Rows that have finished wait for the others.
+  busy = 1 - np.mean([run.idle for run in runs[1:]])
+  found = [plan._replace(rate=plan.rate * len(prompts) * (
+      busy if len(plan.spec) > 1 else 1)) for plan in found]
+  return _choice(sorted(found, key=lambda plan: -plan.rate))
+
+
+def _choice(plans) -> Choice:
+  [plain] = [plan for plan in plans if plan.spec["name"] == "autoregressive"]
+  best = next(plan for plan in plans if plan is not plain)
+  if best.rate < _MARGIN * plain.rate:
+    method = launch.method(plain.spec)
+    reason = (
+        f"autoregressive: {plain.rate:.1f} tokens/s are predicted, and no tree "
+        f"is faster; {launch.method(best.spec).name} would emit "
+        f"{best.tokens:.2f} tokens a step, which takes "
+        f"{best.seconds / plain.seconds:.2f} times as long.")
+    return Choice(method, plain, plans, reason)
+  method = launch.method(best.spec)
+  return Choice(method, best, plans, (
+      f"{method.name}: {best.rate:.1f} tokens/s are predicted, "
+      f"{best.rate / plain.rate:.2f} times those of autoregressive decoding; "
+      f"{best.tokens:.2f} tokens a step, which takes "
+      f"{best.seconds / plain.seconds:.2f} times as long."))
+
+
+def _curves(pair, batch, width, lengths, budget, bar):
+  """Cost curves of target and draft in the middle of a text."""
+  live = int(lengths.max()) + budget // 2
+  slots = prefill.capacity(width, budget + _MOST_LEVELS)
+  for lm, params in ((pair.target, pair.target_params),
+                     (pair.draft, pair.draft_params)):
+    yield costs.measure(lm, params, batch, live, slots)
+    bar.update()
+
+
+def _runs(pair, prompts, lengths, budget, sampling, bar):
+  """Short runs of a few methods, whose rounds take turns."""
+  methods = [launch.method(spec) for spec in _RUNS]
+
+  def run(method, seed):
+    keys = jax.random.split(jax.random.key(seed), len(prompts))
+    return meshes.generate(pair, keys, prompts, lengths, method=method,
+                           max_new_tokens=budget, sampling=sampling)
+
+  for method in methods:
+    jax.block_until_ready(run(method, 0))
+    bar.update()
+  found = [[launch.timed(run, method, seed) for method in methods]
+           for seed in range(_ROUNDS)]
+  return [_of_timings(method, timings)
+          for method, timings in zip(methods, zip(*found))]
+
+
+def _of_timings(method, timings):
+  outs = [out for out, _ in timings]
+  stats = jax.tree.map(lambda *rows: np.concatenate(rows),
+                       *(out.stats for out in outs))
+  steps = np.array([int(out.steps) for out in outs])
+  rows = len(outs[0].lengths)
+  return _Run(method.sampled.drafter.layout, stats,
+              float(np.median([s for _, s in timings] / steps)),
+              1 - stats.target_calls.sum() / (steps.sum() * rows))
+
+
+def _rest(runs, target, draft):
+  """What a step takes beside its forwards, from the runs.
+
+  Each run tells one step's seconds; the parts are none, some for each level and
+  some for each node, and not negative.
+  """
+  forwards = planning.Costs(target.at, draft.at, lambda levels, nodes: 0.0)
+  sizes = [(1, len(run.layout.widths), tree.num_nodes(run.layout))
+           for run in runs]
+  over = [run.seconds - planning.step_seconds(forwards, run.layout.widths)
+          for run in runs]
+  parts, _ = optimize.nnls(np.array(sizes, float), np.array(over))
+  return lambda levels, nodes: float(parts @ (1, levels, nodes))
+
+
+def _acceptance(runs):
+  _, chain, siblings, beam = runs
+  extra = siblings.stats.extra
+  return planning.acceptance(
+      extra["tested_by_rank"].sum(0), extra["accepted_by_rank"].sum(0),
+      chain.stats.accepted_by_depth.sum(0), beam.stats.accepted_by_depth.sum(0),
+      _BEAM["width"])

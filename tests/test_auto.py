@@ -1,0 +1,68 @@
+"""The choice of a method: its parts, and once as a whole."""
+
+import numpy as np
+import pytest
+
+import decoding_jax as dj
+from decoding_jax import planning, tree
+from experiments import auto, costs, launch
+import models_for_tests as tiny
+
+PLAIN = planning.Plan({"name": "autoregressive"}, 1.0, 0.01, 100.0)
+
+
+def plan(rate):
+  return planning.Plan({"name": "speculative", "depth": 2}, 2.0, 2.0 / rate,
+                       rate)
+
+
+def test_the_fastest_is_chosen_and_told():
+  choice = auto._choice([plan(200.0), PLAIN])
+  assert choice.method.name == "speculative(2)"
+  assert choice.reason == (
+      "speculative(2): 200.0 tokens/s are predicted, 2.00 times those of "
+      "autoregressive decoding; 2.00 tokens a step, which takes 1.00 times as "
+      "long.")
+
+
+@pytest.mark.parametrize("rate", [90.0, 101.0])
+def test_where_speculation_cannot_pay_it_says_why(rate):
+  choice = auto._choice(sorted([plan(rate), PLAIN], key=lambda x: -x.rate))
+  assert choice.method.name == "autoregressive"
+  assert choice.plan is PLAIN
+  assert "no tree is faster; speculative(2) would emit 2.00 tokens a step" in (
+      choice.reason)
+
+
+def test_what_is_beside_the_forwards_is_found_again():
+  """From steps that take 5, 2 a level and 1 a node beside their forwards."""
+  curve = costs.Curve((1, 32), (10.0, 41.0), (10.0, 41.0), (10.0, 41.0))
+  runs = []
+  for layout in (tree.product_layout(()), tree.product_layout((1, 1, 1)),
+                 tree.product_layout((4, 2)), tree.beam_layout(4, 3)):
+    nodes, levels = tree.num_nodes(layout), len(layout.widths)
+    forwards = planning.step_seconds(
+        planning.Costs(curve.at, curve.at, lambda *_: 0.0), layout.widths)
+    runs.append(auto._Run(layout, None, forwards + 5 + 2 * levels + nodes, 0))
+  rest = auto._rest(runs, curve, curve)
+  assert rest(4, 10) == pytest.approx(5 + 8 + 10)
+
+
+def test_a_choice_for_two_models(monkeypatch):
+  """A draft that is the target: all that it drafts is accepted."""
+  monkeypatch.setattr(auto, "_ROUNDS", 1)
+  monkeypatch.setattr(costs, "TOKENS", (1, 8))
+  model = tiny.llama_models().target
+  pair = launch.ModelPair(model.lm, model.params, model.lm, model.params, None,
+                          1.0)
+  with tiny.quickly_compiled():
+    choice = auto.choose(pair, tiny.PROMPTS, tiny.LENGTHS, tiny.NEW,
+                         dj.Sampling())
+  rates = [x.rate for x in choice.plans]
+  assert rates == sorted(rates, reverse=True) and np.isfinite(rates).all()
+  deepest = max((x for x in choice.plans if x.spec["name"] == "speculative"),
+                key=lambda x: x.tokens)
+  assert deepest.spec["depth"] == 8 and deepest.tokens > 6
+  assert choice.reason.startswith(choice.method.name)
+  assert {x.spec["name"] for x in choice.plans} == {
+      "autoregressive", "speculative", "rsd_c", "rsd_s", "sequoia"}
