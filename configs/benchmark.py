@@ -113,7 +113,7 @@ def get_config(preset="default"):
       "max_new_tokens": 128,
       "rounds": 3,
       "rival_threads": 0,
-      "vllm_memory_share": 0.2,
+      "vllm_memory_share": 0.15,
       "seed": 0,
       "compilation_cache": False,
   })

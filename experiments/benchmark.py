@@ -36,8 +36,7 @@ def main():
   os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
   config = launch.config(CONFIG)
   contest.check(config, rivals.SERVERS)
-  methods = {method.name: method
-             for method in map(launch.method, config.methods)}
+  methods = contest.methods(config.methods)
   stopping.listen()
   workdir = pathlib.Path(WORKDIR.value)
   pair = contestants.open_pair(config, workdir)

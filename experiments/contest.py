@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import tqdm
 
+import decoding_jax as dj
 from experiments import launch
 from experiments import results
 
@@ -112,18 +113,34 @@ def todo(groups, rounds, records):
   Args:
     groups: of `entries`.
     rounds: of `measure`.
-    records: of `measure`; what has failed is not tried again.
+    records: of `measure`; what has failed is to be tried again.
   """
-  done = {(entry_of(record), record["round"]) for record in records}
-  failed = {entry_of(record) for record in records if "error" in record}
+  done = {(entry_of(record), record["round"]) for record in records
+          if "error" not in record}
   return [(entry, number) for group in groups for number in range(rounds + 1)
-          for entry in group
-          if (entry, number) not in done and entry not in failed]
+          for entry in group if (entry, number) not in done]
 
 
 def entry_of(record):
   """The `Entry` of a record of `measure`."""
   return Entry(*(record[name] for name in Entry._fields))
+
+
+def methods(specs):
+  """Our methods by name.
+
+  Args:
+    specs: names and sizes, of `launch.method`.
+
+  Raises:
+    UserError: for one that is not a tree of drafts.
+  """
+  found = [launch.method(spec) for spec in specs]
+  for method in found:
+    if not isinstance(method.sampled, dj.Pair):
+      raise launch.UserError(f"methods: {method.name} has no tree of drafts: "
+                             "the others do not do the same.")
+  return {method.name: method for method in found}
 
 
 def check(config, tools):

@@ -15,7 +15,6 @@ from experiments import contest
 from experiments import corpus
 from experiments import correlated
 from experiments import launch
-from experiments import meshes
 from experiments import peaks
 from experiments import rivals
 from models import checkpoints
@@ -174,9 +173,12 @@ def ours(config, pair, methods, texts, entry, number):
   models = with_dtype(pair, entry.dtype)
   peaks.reset()
   out, seconds = launch.timed(
-      lambda: meshes.generate(
-          models, keys, chosen, np.full(len(rows), chosen.shape[1], np.int32),
-          method=methods[entry.name], max_new_tokens=config.max_new_tokens,
+      lambda: dj.generate(
+          keys, chosen, np.full(len(rows), chosen.shape[1], np.int32),
+          method=methods[entry.name], target=models.target,
+          target_params=models.target_params, draft=models.draft,
+          draft_params=models.draft_params,
+          max_new_tokens=config.max_new_tokens,
           sampling=sampling(config, entry.temperature)))
   return _record(seconds, int(out.stats.emitted.sum()), int(out.steps),
                  int(out.stats.target_calls.sum()), _peak())

@@ -56,7 +56,8 @@ def _row(entry, records, bounds):
       "first_seconds": first[0] if first else None,
       "peak_bytes": max((r["peak_bytes"] for r in rounds if r["peak_bytes"]),
                         default=None),
-      "error": next((r["error"] for r in records if "error" in r), None),
+      "error": None if rounds else next(
+          (r["error"] for r in reversed(records) if "error" in r), None),
   }
 
 

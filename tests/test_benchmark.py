@@ -87,19 +87,33 @@ def test_rounds_alternate_and_are_resumed(tmp_path, monkeypatch):
   assert not calls
 
 
-def test_what_fails_is_not_tried_again(tmp_path, monkeypatch):
+def test_what_fails_is_tried_again_by_the_next_start(tmp_path, monkeypatch):
   monkeypatch.setattr(contest, "_PAUSE_SECONDS", 0)
-  calls = []
+  calls, broken = [], [True]
 
   def run(entry, number):
     calls.append((entry.tool, number))
-    return {"error": "no compiler"} if entry == _PLAIN else {"seconds": 1}
+    if entry == _PLAIN and broken[0]:
+      return {"error": "no compiler"}
+    return {"seconds": 1, "emitted": 3, "steps": 3, "row_calls": 3,
+            "peak_bytes": None}
 
-  for _ in range(2):
-    records = contest.measure([[_OURS, _PLAIN]], 2, run, tmp_path / "x.jsonl")
-  assert [tool for tool, _ in calls].count("transformers") == 1
+  def start():
+    calls.clear()
+    return contest.measure([[_OURS, _PLAIN]], 2, run, tmp_path / "x.jsonl")
+
+  records = start()
+  ours, theirs = contest.OURS, "transformers"
+  assert calls == [(ours, 0), (theirs, 0), (ours, 1), (ours, 2)]
   assert [r for r in records if "error" in r] == [
       {**_PLAIN._asdict(), "round": 0, "error": "no compiler"}]
+  assert standings.rows(records)[1]["error"] == "no compiler"
+  start()
+  assert calls == [(theirs, 0)]
+  broken[0] = False
+  records = start()
+  assert calls == [(theirs, 0), (theirs, 1), (theirs, 2)]
+  assert standings.rows(records)[1]["error"] is None
 
 
 def _rows(**kwargs):
@@ -174,9 +188,9 @@ def test_tables_of_us_alone(tmp_path):
 def test_presets(preset):
   config = benchmark_config.get_config(preset)
   contest.check(config, rivals.SERVERS)
-  names = [launch.method(spec).name for spec in config.methods]
+  names = list(contest.methods(config.methods))
   assert names[0] == "autoregressive"
-  assert len(set(names)) == len(names)
+  assert len(names) == len(config.methods)
   for group in contest.entries(config, names, config.rivals):
     assert len(set(group)) == len(group)
 
@@ -198,6 +212,11 @@ def test_configs_that_cannot_be(update, message):
   config.update(update)
   with pytest.raises(launch.UserError, match=message):
     contest.check(config, rivals.SERVERS)
+
+
+def test_methods_that_do_not_keep_the_law():
+  with pytest.raises(launch.UserError, match="beam_search.* no tree"):
+    contest.methods([{"name": "beam_search", "num_beams": 2}])
 
 
 def _config(**update):
