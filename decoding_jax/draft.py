@@ -147,8 +147,7 @@ def iid_paths(num_paths: int, depth: int) -> Drafter:
     if level == 0:
       log_probs = jnp.repeat(log_probs, num_paths, axis=0)
       valid = jnp.repeat(valid, num_paths)
-    tokens = jax.vmap(jax.random.categorical)(keys, log_probs)
-    tokens = tokens.astype(jnp.int32)
+    tokens = jax.vmap(sampling.draw)(keys, log_probs)
     agree = (first == first[:, None]) & (tokens == tokens[:, None])
     return tokens, first, valid, jnp.argmax(agree, axis=-1).astype(jnp.int32)
 

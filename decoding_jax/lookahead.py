@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax import cache as cache_lib, draft as draft_lib, rewards
-from decoding_jax import rollout as rollout_lib, speculation, text
+from decoding_jax import rollout as rollout_lib, sampling, speculation, text
 from decoding_jax import tree as tree_lib
 from decoding_jax.types import (Array, Cache, Context, DecodeState, Drafter,
                                 DraftTree)
@@ -181,5 +181,5 @@ def _agrees(context: Context, slack, logits, tokens):
   """Whether the target takes `tokens [B, T]`, given `logits [B, T, V]`."""
   logits = rollout_lib.allowed(context, logits)
   chosen = jnp.take_along_axis(logits, tokens[..., None], axis=-1)[..., 0]
-  return (tokens == jnp.argmax(logits, axis=-1)) | (
+  return (tokens == sampling.most_probable(logits)) | (
       logits.max(axis=-1) - chosen < slack)

@@ -13,7 +13,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import cache as cache_lib, text
+from decoding_jax import cache as cache_lib, sampling, text
 from decoding_jax.types import (Array, Block, Cache, Context, LanguageModel,
                                 Params)
 
@@ -69,7 +69,7 @@ def allowed(context: Context, logits):
 
 def best(context: Context, logits):
   """`[B, ...]` int32, the most probable token that may occur."""
-  return jnp.argmax(allowed(context, logits), axis=-1).astype(jnp.int32)
+  return sampling.most_probable(allowed(context, logits))
 
 
 def extend(model: LanguageModel, params: Params, cache: Cache, tokens, count):

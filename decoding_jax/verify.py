@@ -81,11 +81,10 @@ def walk(key, verifier: Verifier, layout: Layout, tree: DraftTree, logits,
   (_, alive, law, rest), (path, ranks, counts) = jax.lax.scan(
       descend, (root, jnp.bool_(True), law, law), keys[:-1]) if depth else (
           (root, True, law, law), (nothing,) * 3)
-  token = jax.random.categorical(
-      keys[-1], jnp.log(jnp.where(alive, law, rest)))
+  token = sampling.draw(keys[-1], jnp.log(jnp.where(alive, law, rest)))
   return Verdict(jnp.concatenate([root[None], path]),
                  jnp.sum(ranks != NONE).astype(jnp.int32),
-                 token.astype(jnp.int32), ranks, counts)
+                 token, ranks, counts)
 
 
 def recursive(replacement: bool) -> Verifier:
@@ -183,7 +182,7 @@ def match() -> Verifier:
   """
   def rule(uniforms, target, draft, tokens, valid):
     del uniforms, draft
-    hits = valid & (tokens == jnp.argmax(target))
+    hits = valid & (tokens == sampling.most_probable(target))
     return _first(hits), target
 
   return Verifier(rule, sampled=False, replacement=None)

@@ -56,6 +56,11 @@ class _Run(NamedTuple):
   idle: float
 
 
+def methods():
+  """What `choose` runs to see what is accepted, the plain method first."""
+  return [launch.method(spec) for spec in _RUNS]
+
+
 def choose(pair, prompts, lengths, max_new_tokens, sampling) -> Choice:
   """Measures for a minute or so, and picks the method of the highest rate.
 
@@ -118,20 +123,20 @@ def _curves(pair, batch, width, lengths, budget, bar):
 
 def _runs(pair, prompts, lengths, budget, sampling, bar):
   """Short runs of a few methods, whose rounds take turns."""
-  methods = [launch.method(spec) for spec in _RUNS]
+  chosen = methods()
 
   def run(method, seed):
     keys = jax.random.split(jax.random.key(seed), len(prompts))
     return meshes.generate(pair, keys, prompts, lengths, method=method,
                            max_new_tokens=budget, sampling=sampling)
 
-  for method in methods:
+  for method in chosen:
     jax.block_until_ready(run(method, 0))
     bar.update()
-  found = [[launch.timed(run, method, seed) for method in methods]
+  found = [[launch.timed(run, method, seed) for method in chosen]
            for seed in range(_ROUNDS)]
   return [_of_timings(method, timings)
-          for method, timings in zip(methods, zip(*found))]
+          for method, timings in zip(chosen, zip(*found))]
 
 
 def _of_timings(method, timings):

@@ -3,7 +3,8 @@
   python -m experiments.generate --prompt="def main(" --method=rsd_s \\
       --width=3 --depth=4 --temperature=0.6
 
-Prints the text, then one line of statistics.
+Prints the text, then one line of statistics. `--method=auto` measures first, on
+this prompt, and takes the method and the tree that are predicted to be fastest.
 """
 
 import inspect
@@ -14,6 +15,7 @@ import numpy as np
 
 import decoding_jax as dj
 from decoding_jax import metrics
+from experiments import auto
 from experiments import compilations
 from experiments import launch
 from experiments import meshes
@@ -21,7 +23,8 @@ from experiments import processes
 from experiments import profiles
 
 _PROMPT = flags.DEFINE_string("prompt", "def main(", "Text to continue.")
-_METHOD = flags.DEFINE_string("method", "rsd_s", "Name of a method.")
+_METHOD = flags.DEFINE_string("method", "rsd_s", "Name of a method, or auto.")
+_AUTO = "auto"
 # Sizes of methods; those that a method has and no flag sets have defaults.
 _SIZES = {
     "width": (flags.DEFINE_integer("width", None, "Nodes of a level."), 3),
@@ -48,25 +51,33 @@ _PROFILE = flags.DEFINE_string(
 
 
 def main():
-  method = launch.method({"name": _METHOD.value, **_sizes(_METHOD.value)})
+  methods = auto.methods() if _METHOD.value == _AUTO else [
+      launch.method({"name": _METHOD.value, **_sizes(_METHOD.value)})]
   meshes.join()
   pair = launch.open_pair(_TARGET.value, _DRAFT.value)
   prompt = pair.tokenizer.encode(_PROMPT.value).ids
   if not prompt:
     raise launch.UserError("--prompt is empty: at least one token is needed.")
   sampling = dj.Sampling(_TEMPERATURE.value, _TOP_K.value, _TOP_P.value)
-  launch.check(method, pair, len(prompt), _MAX_NEW_TOKENS.value, sampling)
+  for method in methods:
+    launch.check(method, pair, len(prompt), _MAX_NEW_TOKENS.value, sampling)
   pair = meshes.load(pair, _TARGET.value, _DRAFT.value,
-                     launch.kinds([method], [sampling.temperature]), 1, 1,
+                     launch.kinds(methods, [sampling.temperature]), 1, 1,
                      len(prompt), _MAX_NEW_TOKENS.value)
   if _COMPILED.value:
     compilations.keep(_COMPILED.value)
+  prompts, lengths = np.array([prompt], np.int32), np.array([len(prompt)])
+  method = methods[0]
+  if _METHOD.value == _AUTO:
+    choice = auto.choose(pair, prompts, lengths, _MAX_NEW_TOKENS.value,
+                         sampling)
+    method = choice.method
   keys = jax.random.fold_in(jax.random.key(_SEED.value), 0)[None]
 
   def complete():
     return meshes.generate(
-        pair, keys, np.array([prompt], np.int32), np.array([len(prompt)]),
-        method=method, max_new_tokens=_MAX_NEW_TOKENS.value, sampling=sampling,
+        pair, keys, prompts, lengths, method=method,
+        max_new_tokens=_MAX_NEW_TOKENS.value, sampling=sampling,
         eos_id=pair.eos_id)
 
   out, first = launch.timed(complete)
@@ -75,6 +86,8 @@ def main():
     return
   tokens = np.asarray(out.tokens[0, len(prompt):int(out.lengths[0])])
   print(_PROMPT.value + pair.tokenizer.decode(tokens))
+  if _METHOD.value == _AUTO:
+    print(choice.reason)
   print(_statistics(method, out, seconds, first - seconds))
   if _PROFILE.value:
     print(profiles.profile(complete, int(out.steps), _PROFILE.value))

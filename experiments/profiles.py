@@ -122,8 +122,11 @@ def _places(programs):
   """(program, operation) -> (opcode, part of a step)."""
   found = {}
   for name, text in programs:
-    for opcode, operation, part in _operations(text):
-      found[name, operation] = opcode, part
+    operations = list(_operations(text))
+    # Others, such as that of the prefill, are no part of a step.
+    if any(part != _REST for _, _, part in operations):
+      found.update({(name, operation): (opcode, part)
+                    for opcode, operation, part in operations})
   return found
 
 

@@ -1,5 +1,6 @@
 """What the compiler makes of the caches, first of all of CDLH and CDSL."""
 
+import dataclasses
 import functools
 import importlib
 import re
@@ -29,9 +30,9 @@ def cache_bytes():
 
 
 @functools.lru_cache(maxsize=None)
-def compiled(decoder, model):
+def compiled(decoder, model, config=CONFIG):
   """The optimised program of a generation."""
-  params = jax.eval_shape(lambda: transformer.init(jax.random.key(0), CONFIG))
+  params = jax.eval_shape(lambda: transformer.init(jax.random.key(0), config))
   cache = jax.eval_shape(lambda: model.init_cache(ROWS, SLOTS))
   keys = jax.random.split(jax.random.key(0), ROWS)
   warp = sampling.warp(dj.Sampling(0), ROWS, CONFIG.vocab_size)
@@ -97,6 +98,19 @@ def test_caches_are_written_where_they_lie(decoder):
   program = compiled(decoder, transformer.language_model(CONFIG))
   assert f"{ROWS},1,64,{SLOTS}" in program.as_text()
   assert not copies(program)
+
+
+def test_a_step_needs_little_beside_its_caches():
+  """Temporaries: 5 % of the caches, and the logits of the tree."""
+  config = dataclasses.replace(CONFIG, num_layers=6)
+  model = transformer.language_model(config)
+  memory = compiled(speculation.decoder(dj.methods.rsd_s(2, 2).sampled), model,
+                    config).memory_analysis()
+  cache = jax.eval_shape(lambda: model.init_cache(ROWS, SLOTS))
+  caches = 2 * sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(cache))
+  logits = 4 * ROWS * 5 * CONFIG.vocab_size
+  assert memory.temp_size_in_bytes < caches / 20 + logits
+  assert memory.alias_size_in_bytes >= caches
 
 
 def test_control_a_commit_that_does_not_wait_is_a_copy(monkeypatch):

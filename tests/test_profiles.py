@@ -39,6 +39,12 @@ def test_parts_of_operations():
   assert found["jit_f", "while.1"][0] == "while"
 
 
+def test_programs_without_parts_do_not_count():
+  text = PROGRAM.replace("verify", "x").replace("draft", "x").replace(
+      "target", "x")
+  assert not profiles._places([("jit_f", text)])
+
+
 def test_sums_of_events():
   places = profiles._places([("jit_f", PROGRAM)])
   events = [("jit_f", "dot.1", 4e6), ("jit_f", "copy.1", 1e6),

@@ -5,7 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import beam, search, tree
+from decoding_jax import beam, sampling, search, tree
 from decoding_jax.types import Method
 
 
@@ -37,7 +37,7 @@ def _expand(key, log_probs, alive, beams, width):
   # Above the first level there is the root alone.
   parents = jnp.minimum(jnp.arange(width, dtype=jnp.int32), len(log_probs) - 1)
   keys, log_probs = jax.random.split(key, width), log_probs[parents]
-  tokens = jax.vmap(jax.random.categorical)(keys, log_probs)[:, None]
+  tokens = jax.vmap(sampling.draw)(keys, log_probs)[:, None]
   totals = beams.log_probs[parents] + jnp.take_along_axis(
       log_probs, tokens, axis=1)[:, 0]
-  return tokens[:, 0].astype(jnp.int32), parents, beam.Beam(totals, totals)
+  return tokens[:, 0], parents, beam.Beam(totals, totals)

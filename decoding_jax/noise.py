@@ -1,0 +1,84 @@
+"""Random numbers for whole vocabularies, of which a step needs many.
+
+JAX's generator by default computes twice the bits that are asked for, and on a
+CPU in a loop through memory. This is the same function, Threefry-2x32 with 20
+rounds (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"), as
+plain arithmetic that a compiler fuses with what the bits are used for.
+"""
+
+import jax
+import jax.numpy as jnp
+
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_PARITY = 0x1BD11BDA
+_THREEFRY = "threefry2x32"
+
+
+def gumbel(key, size: int):
+  """Standard Gumbels.
+
+  Args:
+    key: a random key of any kind, used for nothing else.
+    size: how many.
+
+  Returns:
+    `[size]` float32. Large ones, which are the ones that win, are exact to the
+    last digit up to 22; JAX's own end at 16.6.
+  """
+  if str(jax.random.key_impl(key)) != _THREEFRY:
+    return jax.random.gumbel(key, (size,))
+  return -jnp.log(exponential(bits(key, size)))
+
+
+def exponential(words):
+  """Standard exponentials of random words.
+
+  Args:
+    words: uint32, uniform.
+
+  Returns:
+    float32 of that shape, positive and finite.
+  """
+  # Small ones keep all their digits: half a unit more than none is the least.
+  uniform = (words.astype(jnp.float32) + 0.5) * 2.0**-32
+  # None is infinite: the only token that has mass must win.
+  return -jnp.log1p(-jnp.minimum(uniform, 1 - 2.0**-24))
+
+
+def bits(key, size: int):
+  """Random words.
+
+  Args:
+    key: of Threefry.
+    size: how many.
+
+  Returns:
+    `[size]` uint32: the hashes of 0, 1, ...; first their first halves.
+  """
+  half = (size + 1) // 2
+  words = threefry(jax.random.key_data(key), jnp.arange(half, dtype=jnp.uint32),
+                   jnp.zeros(half, jnp.uint32))
+  return jnp.concatenate(words)[:size]
+
+
+def threefry(key, first, second):
+  """Threefry-2x32 with 20 rounds.
+
+  Args:
+    key: `[2]` uint32.
+    first: `[n]` uint32, first halves of what is hashed.
+    second: `[n]` uint32, second halves.
+
+  Returns:
+    first and second halves of the hashes.
+  """
+  keys = key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(_PARITY)
+  first, second = first + keys[0], second + keys[1]
+  for i in range(5):
+    for distance in _ROTATIONS[i % 2]:
+      first = first + second
+      second = (second << distance) | (second >> (32 - distance))
+      second = second ^ first
+    first = first + keys[(i + 1) % 3]
+    second = second + keys[(i + 2) % 3] + jnp.uint32(i + 1)
+  return first, second
