@@ -73,6 +73,8 @@ def get_config(preset="default"):
         both models share; `seed`; sizes of both.
       pairs: folder where pairs are kept.
       methods: ours, with their sizes.
+      auto: whether to choose one more by measurement, see `experiments.auto`.
+      costs: whether to measure what forwards of more tokens cost.
       rivals: tool -> settings, see its server; `length` is in drafted tokens,
         and those of `batch_1` decode one row at a time only.
       dtypes: of ours.
@@ -100,6 +102,8 @@ def get_config(preset="default"):
       "pair": _PAIR,
       "pairs": "runs/pairs",
       "methods": _METHODS,
+      "auto": True,
+      "costs": True,
       "rivals": {"transformers": (_PLAIN, _COMPILED, *_drafts(2, 3, 4, 5),
                                   _lookup(3))},
       "dtypes": ("float32",),
@@ -144,7 +148,8 @@ _PRESETS = {
                                         *_drafts(2, 3, 4, 5, 6), _lookup(3)),
                        "vllm": (_PLAIN, *_drafts(3, 5, batch_1=False),
                                 _lookup(3, batch_1=False))}},
-    "smoke": {"pair": _TINY, "methods": _METHODS[:2] + _METHODS[-1:],
+    "smoke": {"pair": _TINY, "auto": False, "costs": False,
+              "methods": _METHODS[:2] + _METHODS[-1:],
               "rivals": {"transformers": (_PLAIN, *_drafts(2))},
               "rival_dtypes": ("float32",), "prompts": 4, "prompt_length": 8,
               "max_new_tokens": 16, "rounds": 2},

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax import cache as cache_lib, options as options_lib, rewards
-from decoding_jax import rollout as rollout_lib, tree as tree_lib
+from decoding_jax import rollout as rollout_lib
 from decoding_jax.types import Array, Context, DecodeState
 
 
@@ -61,8 +61,8 @@ def make_options(num_candidates, lookahead, weight, reward_weight,
   Raises:
     ValueError: naming the option, its value and what is allowed.
   """
-  tree_lib.check_positive("num_candidates", num_candidates)
-  tree_lib.check_positive("lookahead", lookahead)
+  options_lib.check_positive("num_candidates", num_candidates)
+  options_lib.check_positive("lookahead", lookahead)
   options_lib.check_one_of("weight", weight, {0: 0, 1: 1})
   options_lib.check_number("reward_weight", reward_weight)
   roller = options_lib.check_one_of("rollout", rollout, rollout_lib.ROLLERS)

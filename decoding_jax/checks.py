@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax import speculation, tree as tree_lib
+from decoding_jax import options, speculation
 from decoding_jax.types import LanguageModel, Method, Reward
 
 
@@ -89,7 +89,7 @@ def check_budget(width, max_new_tokens, target: LanguageModel,
   Raises:
     ValueError: naming the model and its limit.
   """
-  tree_lib.check_positive("max_new_tokens", max_new_tokens)
+  options.check_positive("max_new_tokens", max_new_tokens)
   for name, model in (("target", target), ("draft", draft)):
     if model and model.max_length and width + max_new_tokens > model.max_length:
       raise ValueError(

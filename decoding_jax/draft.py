@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax import beam, cache as cache_lib, sampling, tree as tree_lib
+from decoding_jax import beam, cache as cache_lib, options, sampling
+from decoding_jax import tree as tree_lib
 from decoding_jax.types import (Array, Block, Cache, Drafter, DraftTree,
                                 LanguageModel, NONE, Params)
 
@@ -139,7 +140,7 @@ def iid_paths(num_paths: int, depth: int) -> Drafter:
   Returns:
     The drafter.
   """
-  tree_lib.check_positive("num_paths", num_paths)
+  options.check_positive("num_paths", num_paths)
   layout = tree_lib.beam_layout(num_paths, depth)
 
   def expand(key, level, log_probs, valid, first):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from decoding_jax import cache as cache_lib, candidates, draft as draft_lib
 from decoding_jax import options as options_lib, rewards
-from decoding_jax import rollout as rollout_lib, text, tree as tree_lib
+from decoding_jax import rollout as rollout_lib, text
 from decoding_jax.lookahead import Lookahead
 from decoding_jax.types import (Array, Cache, Context, DecodeState, Drafter,
                                 Stats)
@@ -116,7 +116,7 @@ def make_gates(lookahead, width, tree, slack, acceptance_threshold,
   Raises:
     ValueError: naming the option, its value and what is allowed.
   """
-  tree_lib.check_positive("width", width)
+  options_lib.check_positive("width", width)
   drafter = options_lib.check_one_of("tree", tree, _TREES)
   options_lib.check_number("slack", slack, 0)
   options_lib.check_number("acceptance_threshold", acceptance_threshold, 0, 1)

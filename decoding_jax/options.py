@@ -3,6 +3,15 @@
 import math
 import numbers
 
+import numpy as np
+
+
+def check_positive(name, *values):
+  """Raises ValueError naming the argument unless all are positive integers."""
+  for value in values:
+    if not isinstance(value, (int, np.integer)) or value < 1:
+      raise ValueError(f"{name}={value!r}: a positive integer is needed.")
+
 
 def check_number(name, value, low=-math.inf, high=math.inf):
   """Raises ValueError naming the option unless it is a number in a range.

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax import types
+from decoding_jax import options, types
 from decoding_jax.types import Layout
 
 
@@ -30,7 +30,7 @@ def product_layout(branching: tuple[int, ...]) -> Layout:
   Raises:
     ValueError: if a number is not a positive integer.
   """
-  check_positive("branching", *branching)
+  options.check_positive("branching", *branching)
   widths = itertools.accumulate(branching, lambda a, b: a * b)
   return Layout(tuple(widths), tuple(branching))
 
@@ -48,8 +48,8 @@ def beam_layout(width: int, depth: int) -> Layout:
   Raises:
     ValueError: if a size is not a positive integer.
   """
-  check_positive("width", width)
-  check_positive("depth", depth)
+  options.check_positive("width", width)
+  options.check_positive("depth", depth)
   return Layout((width,) * depth, (width,) * depth)
 
 
@@ -78,13 +78,6 @@ def static_layout(children: tuple[tuple[int, ...], ...]) -> Layout:
     width = sum(counts)
   return Layout(tuple(map(sum, children)), tuple(map(max, children)),
                 tuple(map(tuple, children)))
-
-
-def check_positive(name, *values):
-  """Raises ValueError naming the argument unless all are positive integers."""
-  for value in values:
-    if not isinstance(value, (int, np.integer)) or value < 1:
-      raise ValueError(f"{name}={value!r}: a positive integer is needed.")
 
 
 def depth(layout: Layout) -> int:

@@ -61,33 +61,36 @@ def methods():
   return [launch.method(spec) for spec in _RUNS]
 
 
-def choose(pair, prompts, lengths, max_new_tokens, sampling) -> Choice:
+def choose(pair, prompts, lengths, max_new_tokens, sampling,
+           batch=None) -> Choice:
   """Measures for a minute or so, and picks the method of the highest rate.
 
   Args:
     pair: a `launch.ModelPair` with parameters.
-    prompts: `[B, P]` int32, such as they will be decoded.
-    lengths: `[B]` int32.
+    prompts: `[R, P]` int32, such as will be decoded.
+    lengths: `[R]` int32.
     max_new_tokens: the budget.
     sampling: a `dj.Sampling`.
+    batch: B, rows decoded together; None for R. Rounds take the prompts in
+      turn.
 
   Returns:
     A `Choice`.
   """
   budget = min(max_new_tokens, _MOST_TOKENS)
   prompts, lengths = np.asarray(prompts), np.asarray(lengths)
+  batch = batch or len(prompts)
   with tqdm.tqdm(total=2 + len(_RUNS), desc="choosing a method", unit="part",
                  leave=False, dynamic_ncols=True) as bar:
-    curves = list(_curves(pair, len(prompts), prompts.shape[1], lengths,
-                          budget, bar))
-    runs = _runs(pair, prompts, lengths, budget, sampling, bar)
+    curves = list(_curves(pair, batch, prompts.shape[1], lengths, budget, bar))
+    runs = _runs(pair, prompts, lengths, budget, sampling, batch, bar)
   rest = _rest(runs, *curves)
   found = planning.plans(
       _acceptance(runs), planning.Costs(curves[0].at, curves[1].at, rest),
       min(_MOST_NODES, pair.target.vocab_size - 1), _MOST_LEVELS)
   # Rows that have finished wait for the others.
   busy = 1 - np.mean([run.idle for run in runs[1:]])
-  found = [plan._replace(rate=plan.rate * len(prompts) * (
+  found = [plan._replace(rate=plan.rate * batch * (
       busy if len(plan.spec) > 1 else 1)) for plan in found]
   return _choice(sorted(found, key=lambda plan: -plan.rate))
 
@@ -121,20 +124,22 @@ def _curves(pair, batch, width, lengths, budget, bar):
     bar.update()
 
 
-def _runs(pair, prompts, lengths, budget, sampling, bar):
+def _runs(pair, prompts, lengths, budget, sampling, batch, bar):
   """Short runs of a few methods, whose rounds take turns."""
   chosen = methods()
 
-  def run(method, seed):
-    keys = jax.random.split(jax.random.key(seed), len(prompts))
-    return meshes.generate(pair, keys, prompts, lengths, method=method,
-                           max_new_tokens=budget, sampling=sampling)
+  def run(method, number):
+    keys = jax.random.split(jax.random.key(number), batch)
+    rows = (np.arange(batch) + number * batch) % len(prompts)
+    return meshes.generate(pair, keys, prompts[rows], lengths[rows],
+                           method=method, max_new_tokens=budget,
+                           sampling=sampling)
 
   for method in chosen:
     jax.block_until_ready(run(method, 0))
     bar.update()
-  found = [[launch.timed(run, method, seed) for method in chosen]
-           for seed in range(_ROUNDS)]
+  found = [[launch.timed(run, method, number) for method in chosen]
+           for number in range(_ROUNDS)]
   return [_of_timings(method, timings)
           for method, timings in zip(chosen, zip(*found))]
 

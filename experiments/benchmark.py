@@ -16,7 +16,9 @@ import pathlib
 from absl import flags
 from ml_collections import config_flags
 
+from experiments import anatomy
 from experiments import bounds
+from experiments import choices
 from experiments import compilations
 from experiments import contest
 from experiments import contestants
@@ -28,7 +30,8 @@ from experiments import stopping
 
 # These only choose what is measured, and how often.
 _FREE = ("methods", "rivals", "dtypes", "rival_dtypes", "batches",
-         "temperatures", "rounds", "compilation_cache", "pairs")
+         "temperatures", "rounds", "compilation_cache", "pairs", "auto",
+         "costs")
 
 
 def main():
@@ -51,16 +54,22 @@ def main():
   if config.compilation_cache:
     compilations.keep(workdir / compilations.FOLDER)
   tools, notes = _tools(config)
-  groups = contest.entries(config, methods, tools)
+  known = anatomy.measured(config, pair, workdir)
+  chosen = choices.of_config(config, pair, workdir)
+  methods.update(choices.methods(chosen))
+  groups = contest.entries(config, contest.methods(config.methods), tools,
+                           {at: x["name"] for at, x in chosen.items()})
   path = workdir / results.RESULTS
   roof = bounds.measured(
       workdir, {*config.dtypes, *config.rival_dtypes},
       bool(contest.todo(groups, config.rounds, results.read(path))))
   records = measure(config, pair, methods, groups, path)
-  notes.append(bounds.note(roof))
   rows = standings.rows(records, bounds.of_runs(roof, config, pair, methods))
-  standings.write(workdir, rows, notes)
-  print(standings.terminal(rows, notes))
+  notes += [bounds.note(roof), *anatomy.remarks(known),
+            *choices.remarks(chosen, rows)]
+  standings.write(workdir, rows, notes, anatomy.markdown(known))
+  print("\n\n".join(filter(None, [
+      standings.terminal(rows, notes), anatomy.terminal(known)])))
   print(f"{workdir}: summary.md, {results.RESULTS}, {results.RUN}, *.png")
 
 

@@ -39,13 +39,14 @@ class Entry(NamedTuple):
   temperature: float
 
 
-def entries(config, methods, tools):
+def entries(config, methods, tools, chosen=()):
   """The groups of entries, ours and theirs in turn.
 
   Args:
     config: see `configs/benchmark.py`.
     methods: names of our methods.
     tools: rivals to run.
+    chosen: dict from (dtype, batch, temperature) to the name of one more.
 
   Returns:
     list of lists of `Entry`.
@@ -54,7 +55,8 @@ def entries(config, methods, tools):
   for batch in config.batches:
     for temperature in config.temperatures:
       ours = [Entry(OURS, name, dtype, batch, temperature)
-              for dtype in config.dtypes for name in methods]
+              for dtype in config.dtypes for name in dict.fromkeys(
+                  [*methods, *_chosen(chosen, dtype, batch, temperature)])]
       theirs = [Entry(tool, setting_name(setting), dtype, batch, temperature)
                 for tool in tools for dtype in config.rival_dtypes
                 for setting in config.rivals[tool]
@@ -62,6 +64,10 @@ def entries(config, methods, tools):
       turns = itertools.zip_longest(ours, theirs)
       groups.append([x for turn in turns for x in turn if x])
   return groups
+
+
+def _chosen(chosen, *place):
+  return [chosen[place]] if place in chosen else []
 
 
 def setting_name(setting):

@@ -16,7 +16,7 @@ import numpy as np
 from decoding_jax import cache as cache_lib
 
 TOKENS = (1, 2, 4, 8, 16, 32)
-_ROUNDS = 7
+ROUNDS = 7
 # Seconds that one timing takes, about.
 _SPAN = 0.1
 
@@ -40,7 +40,7 @@ class Curve(NamedTuple):
 
 
 def measure(lm, params, batch, live_length, slots, tokens=None,
-            rounds=_ROUNDS) -> Curve:
+            rounds=None) -> Curve:
   """Times forwards over a cache.
 
   Args:
@@ -50,21 +50,34 @@ def measure(lm, params, batch, live_length, slots, tokens=None,
     live_length: committed tokens of each row.
     slots: S, of the cache.
     tokens: numbers of fresh tokens of a row; None for `TOKENS`.
-    rounds: timings of each.
+    rounds: timings of each; None for `ROUNDS`.
 
   Returns:
     A `Curve`.
   """
   tokens = tuple(sorted(set(tokens or TOKENS)))
-  timers = [_timer(lm, params, batch, live_length, slots, size)
+  timers = [timer(lm, params, batch, live_length, slots, size)
             for size in tokens]
-  found = np.array([[timer() for timer in timers] for _ in range(rounds)])
+  found = np.array([[timer() for timer in timers]
+                    for _ in range(rounds or ROUNDS)])
   return Curve(tokens, *(tuple(f(found, axis=0).tolist())
                          for f in (np.median, np.min, np.max)))
 
 
-def _timer(lm, params, batch, live_length, slots, size):
-  """A function that times forwards of one size, compiled already."""
+def timer(lm, params, batch, live_length, slots, size):
+  """A function that times forwards of one size, compiled already.
+
+  Args:
+    lm: a language model.
+    params: its parameters.
+    batch: B.
+    live_length: committed tokens of each row.
+    slots: S, of the cache.
+    size: T, fresh tokens of each row.
+
+  Returns:
+    Function without arguments; seconds of one forward.
+  """
   cache = lm.init_cache(batch, slots)
   cache = cache.replace(length=jnp.full(batch, live_length, jnp.int32))
   fresh = jnp.ones((batch, size), jnp.int32)

@@ -97,17 +97,24 @@ def terminal(rows_, notes=()):
     rows_: of `rows`.
     notes: lines of text.
   """
-  blocks = [f"{_title(*group)}\n{report.plain_table(_lines(members))}"
+  blocks = [f"{title(*group)}\n{report.plain_table(_lines(members))}"
             for group, members in groups(rows_).items()]
   return "\n\n".join([*blocks, "\n".join([*notes, *remarks(rows_)])])
 
 
-def write(folder, rows_, notes=()):
-  """Writes `summary.md` and `tokens_per_second.png`; arguments as above."""
+def write(folder, rows_, notes=(), more=""):
+  """Writes `summary.md` and `tokens_per_second.png`.
+
+  Args:
+    folder: where to.
+    rows_: of `rows`.
+    notes: lines of text.
+    more: Markdown to end with.
+  """
   blocks = ["# Benchmark", _NOTE, "\n".join([*notes, *remarks(rows_)])]
   for group, members in groups(rows_).items():
-    blocks += [f"## {_title(*group)}", report.markdown_table(_lines(members))]
-  text = "\n\n".join(filter(None, blocks)) + "\n"
+    blocks += [f"## {title(*group)}", report.markdown_table(_lines(members))]
+  text = "\n\n".join(filter(None, [*blocks, more])) + "\n"
   (folder / "summary.md").write_text(text, encoding="utf-8")
   _draw(rows_).savefig(folder / "tokens_per_second.png", dpi=120)
 
@@ -122,11 +129,11 @@ def remarks(rows_):
     if ours and theirs:
       a, b = ours[0], theirs[0]
       found.append(
-          f"{_title(*group)}: {name(a['entry'])} in {a['entry'].dtype} is "
+          f"{title(*group)}: {name(a['entry'])} in {a['entry'].dtype} is "
           f"{a['any']:.2f} times {name(b['entry'])} in {b['entry'].dtype}, the "
           "best of the others.")
   return found + [f"{name(x['entry'])} in {x['entry'].dtype}, "
-                  f"{_title(*x['entry'][3:])}: {x['error']}"
+                  f"{title(*x['entry'][3:])}: {x['error']}"
                   for x in rows_ if x["error"]]
 
 
@@ -135,7 +142,8 @@ def name(entry):
   return f"{entry.tool} {entry.name}"
 
 
-def _title(batch, temperature):
+def title(batch, temperature):
+  """What a group is called."""
   return f"Batch {batch}, temperature {temperature:g}"
 
 
@@ -179,7 +187,7 @@ def _draw(rows_):
                   [x - m for m, x in zip(middles, highs)]])
     ax.invert_yaxis()
     ax.tick_params(axis="y", labelsize=7)
-    ax.set_title(_title(*group), fontsize=10)
+    ax.set_title(title(*group), fontsize=10)
     ax.grid(axis="x", alpha=0.3)
   axes[-1].set_xlabel("tokens a second; bars: range over rounds")
   return fig

@@ -274,3 +274,11 @@ def test_control_temperatures_that_it_knows():
 ])
 def test_rewards(arguments, words):
   refused(words, **arguments)
+
+
+def test_a_method_is_the_same_however_its_sizes_are_given():
+  assert dj.methods.rsd_s(2, depth=2) is METHOD
+  assert dj.methods.cdsl(2, num_candidates=3) is dj.methods.cdsl(
+      num_candidates=3, lookahead=2, slack=0.0)
+  with pytest.raises(TypeError, match=r"methods.rsd_s\(width: .*'depth'"):
+    dj.methods.rsd_s(2)

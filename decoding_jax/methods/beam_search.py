@@ -2,7 +2,7 @@
 
 import functools
 
-from decoding_jax import beam, options, search, tree
+from decoding_jax import beam, options, search
 from decoding_jax.types import Method
 
 
@@ -24,7 +24,7 @@ def make(num_beams: int, length_penalty: float = 0.0) -> Method:
   Raises:
     ValueError: if W is not a positive integer, or the penalty no number.
   """
-  tree.check_positive("num_beams", num_beams)
+  options.check_positive("num_beams", num_beams)
   options.check_number("length_penalty", length_penalty)
   rank = search.per_length(length_penalty)
   decoder = search.decoder(search.Level(_expand, rank), num_beams)

@@ -5,7 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import beam, sampling, search, tree
+from decoding_jax import beam, options, sampling, search
 from decoding_jax.types import Method
 
 
@@ -25,7 +25,7 @@ def make(num_samples: int) -> Method:
   Raises:
     ValueError: if n is not a positive integer.
   """
-  tree.check_positive("num_samples", num_samples)
+  options.check_positive("num_samples", num_samples)
   level = search.Level(_expand, search.reward, rewards=True)
   decoder = search.decoder(level, num_samples)
   return Method(f"best_of_n({num_samples})",

@@ -5,7 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import beam, options, search, tree
+from decoding_jax import beam, options, search
 from decoding_jax.types import Method
 
 
@@ -29,8 +29,8 @@ def make(num_beams: int, num_groups: int, diversity: float = 0.5,
   Raises:
     ValueError: for sizes that are not positive integers or do not divide.
   """
-  tree.check_positive("num_beams", num_beams)
-  tree.check_positive("num_groups", num_groups)
+  options.check_positive("num_beams", num_beams)
+  options.check_positive("num_groups", num_groups)
   if num_beams % num_groups:
     raise ValueError(f"num_groups={num_groups}: a divisor of num_beams="
                      f"{num_beams} is needed.")

@@ -2,7 +2,7 @@
 
 import functools
 
-from decoding_jax import draft, tree, verify
+from decoding_jax import draft, options, verify
 from decoding_jax.types import Method
 
 
@@ -23,7 +23,7 @@ def make(branching) -> Method:
 
 @functools.lru_cache(maxsize=None)
 def _make(branching):
-  tree.check_positive("depth of branching", len(branching))
+  options.check_positive("depth of branching", len(branching))
   return Method(f"rsd_c({'-'.join(map(str, branching))})",
                 sampled=verify.pair(draft.gumbel_top_k(branching),
                                     verify.recursive(replacement=False)),

@@ -2,7 +2,7 @@
 
 import functools
 
-from decoding_jax import draft, tree, verify
+from decoding_jax import draft, options, verify
 from decoding_jax.types import Method
 
 
@@ -19,7 +19,7 @@ def make(depth: int) -> Method:
   Raises:
     ValueError: if the depth is not a positive integer.
   """
-  tree.check_positive("depth", depth)
+  options.check_positive("depth", depth)
   branching = (1,) * depth
   return Method(f"speculative({depth})",
                 sampled=verify.pair(draft.gumbel_top_k(branching),

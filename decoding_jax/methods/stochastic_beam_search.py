@@ -2,7 +2,7 @@
 
 import functools
 
-from decoding_jax import beam, search, tree
+from decoding_jax import beam, options, search
 from decoding_jax.types import Method
 
 
@@ -24,7 +24,7 @@ def make(num_beams: int) -> Method:
   Raises:
     ValueError: if W is not a positive integer.
   """
-  tree.check_positive("num_beams", num_beams)
+  options.check_positive("num_beams", num_beams)
   return Method(
       f"stochastic_beam_search({num_beams})",
       sampled=search.decoder(search.Level(_expand, search.score), num_beams),

@@ -1,0 +1,98 @@
+"""What a forward costs by its tokens and its cache: tables of a benchmark."""
+
+import json
+
+import numpy as np
+
+from decoding_jax import growth
+from decoding_jax import prefill
+from experiments import contestants
+from experiments import costs
+from experiments import launch
+from experiments import report
+
+FILE = "costs.json"
+# A text in the middle of a short budget, and of a long one.
+_LIVE, _SHORT, _LONG = 256, 512, 8192
+
+
+def measured(config, pair, workdir):
+  """Cost curves of both models, kept in the workdir.
+
+  Args:
+    config: see `configs/benchmark.py`; nothing is measured unless `costs`.
+    pair: of `contestants.open_pair`.
+    workdir: folder of results.
+
+  Returns:
+    JSON object: dtype -> `target` and `draft`, each a list of (tokens, median,
+    least, most) in seconds; and `capacity`, slots and seconds of a token of the
+    target (slots, median) where the budget is short, where it is long, and if
+    the cache had all slots of that at once.
+  """
+  if not config.costs:
+    return {}
+  path = workdir / FILE
+  with launch.user_errors(OSError, ValueError):
+    known = json.loads(path.read_text()) if path.exists() else {}
+  for dtype in config.dtypes:
+    if dtype not in known:
+      known[dtype] = _measure(contestants.with_dtype(pair, dtype))
+      path.write_text(json.dumps(known, indent=1) + "\n")
+  return {dtype: known[dtype] for dtype in config.dtypes}
+
+
+def _measure(models):
+  found = {}
+  for name, lm, params in (
+      ("target", models.target, models.target_params),
+      ("draft", models.draft, models.draft_params)):
+    curve = costs.measure(lm, params, 1, _LIVE, _SHORT)
+    found[name] = [list(x) for x in zip(*curve)]
+  full = prefill.capacity(_LIVE, _LONG - _LIVE)
+  sizes = (_SHORT, growth.first(_LIVE, full), full)
+  timers = [costs.timer(models.target, models.target_params, 1, _LIVE, slots, 1)
+            for slots in sizes]
+  rounds = np.array(
+      [[timer() for timer in timers] for _ in range(costs.ROUNDS)])
+  found["capacity"] = list(zip(sizes, np.median(rounds, axis=0).tolist()))
+  return found
+
+
+def terminal(known) -> str:
+  """Tables of `measured` for the terminal."""
+  return "\n\n".join(
+      f"Forwards in {dtype}, one row, {_LIVE} tokens cached\n"
+      f"{report.plain_table(_lines(of_dtype))}"
+      for dtype, of_dtype in known.items())
+
+
+def markdown(known) -> str:
+  """The same for summary.md."""
+  return "\n\n".join(
+      f"## Forwards in {dtype}, one row, {_LIVE} tokens cached\n\n"
+      f"{report.markdown_table(_lines(of_dtype))}"
+      for dtype, of_dtype in known.items())
+
+
+def remarks(known):
+  """A line for each dtype: what a large budget costs."""
+  found = []
+  for dtype, of_dtype in known.items():
+    (short, base), (first, seconds), (full, at_once) = of_dtype["capacity"]
+    found.append(
+        f"A token in {dtype} with {_LIVE} tokens cached, of a budget of "
+        f"{_LONG}: {seconds / base:.2f} times that of a cache of {short} slots "
+        f"(the cache has {first} by then; with {full} at once it would be "
+        f"{at_once / base:.2f}).")
+  return found
+
+
+def _lines(of_dtype):
+  lines = [["tokens", "target, ms", "of one", "draft, ms", "of one"]]
+  for rows in zip(of_dtype["target"], of_dtype["draft"]):
+    lines.append([str(rows[0][0])])
+    for row, first in zip(rows, (of_dtype["target"][0], of_dtype["draft"][0])):
+      middle, least, most = (f"{1e3 * x:.2f}" for x in row[1:])
+      lines[-1] += [f"{middle} [{least}, {most}]", f"{row[1] / first[1]:.2f}"]
+  return lines

@@ -1,0 +1,80 @@
+"""What `auto` chooses in a benchmark, and whether it was right."""
+
+import json
+
+import jax
+import numpy as np
+
+from experiments import auto
+from experiments import contest
+from experiments import contestants
+from experiments import launch
+from experiments import standings
+
+FILE = "choices.json"
+
+
+def of_config(config, pair, workdir):
+  """The choice for each type, batch and temperature, kept in the workdir.
+
+  Args:
+    config: see `configs/benchmark.py`; nothing is chosen unless `auto`.
+    pair: of `contestants.open_pair`.
+    workdir: folder of results.
+
+  Returns:
+    dict from (dtype, batch, temperature) to JSON objects: `spec` and `name` of
+    the method, `rate`, tokens a second that are predicted, and `reason`.
+  """
+  if not config.auto:
+    return {}
+  path = workdir / FILE
+  with launch.user_errors(OSError, ValueError):
+    known = json.loads(path.read_text()) if path.exists() else {}
+  found = {}
+  for dtype in config.dtypes:
+    for batch in config.batches:
+      for temperature in config.temperatures:
+        name = f"{dtype}, batch {batch}, temperature {temperature:g}"
+        if name not in known:
+          known[name] = _choose(config, pair, dtype, batch, temperature)
+          path.write_text(json.dumps(known, indent=1) + "\n")
+        found[dtype, batch, temperature] = known[name]
+  return found
+
+
+def methods(choices):
+  """dict from names to methods, of all that were chosen."""
+  return {x["name"]: launch.method(x["spec"]) for x in choices.values()}
+
+
+def remarks(choices, rows):
+  """A line for each choice: why, and what was measured then.
+
+  Args:
+    choices: of `of_config`.
+    rows: of `standings.rows`.
+  """
+  rates = {row["entry"]: row["rate"] for row in rows}
+  found = []
+  for (dtype, batch, temperature), choice in choices.items():
+    rate = rates.get(contest.Entry(contest.OURS, choice["name"], dtype, batch,
+                                   temperature))
+    measured = "" if rate is None else (
+        f" Measured: {rate[0]:.1f}, {rate[0] / choice['rate']:.2f} times what "
+        "was predicted.")
+    found.append(f"auto, {standings.title(batch, temperature)}, {dtype}: "
+                 f"{choice['reason']}{measured}")
+  return found
+
+
+def _choose(config, pair, dtype, batch, temperature):
+  texts = contestants.prompts(config, pair)
+  choice = auto.choose(
+      contestants.with_dtype(pair, dtype), texts,
+      np.full(len(texts), texts.shape[1], np.int32), config.max_new_tokens,
+      contestants.sampling(config, temperature), batch)
+  # The programs that told it are not needed any more.
+  jax.clear_caches()
+  return {"name": choice.method.name, "spec": choice.plan.spec,
+          "rate": choice.plan.rate, "reason": choice.reason}

@@ -1,0 +1,105 @@
+"""What a benchmark says of forwards and of choices."""
+
+import json
+
+import ml_collections
+import pytest
+
+from decoding_jax import planning
+from experiments import anatomy
+from experiments import auto
+from experiments import choices
+from experiments import contest
+from experiments import contestants
+from experiments import costs
+from experiments import launch
+from experiments import standings
+import models_for_tests as tiny
+
+CURVE = [[1, .010, .009, .012], [8, .015, .014, .016]]
+KNOWN = {"float32": {"target": CURVE, "draft": [[1, .001, .001, .001],
+                                                [8, .003, .003, .003]],
+                     "capacity": [[512, .010], [800, .011], [8192, .03]]}}
+
+
+def config(**update):
+  return ml_collections.ConfigDict({
+      "dtypes": ("float32",), "batches": (1, 2), "temperatures": (1.0,),
+      "costs": True, "auto": True, "max_new_tokens": 8, "top_p": 1.0,
+      "top_k": 0, **update})
+
+
+def test_tables_of_costs():
+  lines = anatomy.terminal(KNOWN).splitlines()
+  assert lines[-1].split() == [
+      "8", "15.00", "[14.00,", "16.00]", "1.50", "3.00", "[3.00,", "3.00]",
+      "3.00"]
+  assert "| 8 | 15.00 [14.00, 16.00] | 1.50 | 3.00" in anatomy.markdown(KNOWN)
+  assert anatomy.remarks(KNOWN) == [
+      "A token in float32 with 256 tokens cached, of a budget of 8192: 1.10 "
+      "times that of a cache of 512 slots (the cache has 800 by then; with "
+      "8192 at once it would be 3.00)."]
+
+
+def test_costs_are_measured_once(tmp_path, monkeypatch):
+  calls = []
+  monkeypatch.setattr(anatomy, "_measure", lambda models: (
+      calls.append(models), KNOWN["float32"])[1])
+  monkeypatch.setattr(contestants, "with_dtype", lambda pair, dtype: dtype)
+  for _ in range(2):
+    assert anatomy.measured(config(), None, tmp_path) == KNOWN
+  assert calls == ["float32"]
+  assert anatomy.measured(config(costs=False), None, tmp_path) == {}
+
+
+def test_what_is_measured(monkeypatch):
+  """On models that are small, over caches that are."""
+  model = tiny.random_model(tiny.LLAMA)
+  for name, value in (("_LIVE", 3), ("_SHORT", 8), ("_LONG", 16)):
+    monkeypatch.setattr(anatomy, name, value)
+  monkeypatch.setattr(costs, "TOKENS", (1, 2))
+  monkeypatch.setattr(costs, "ROUNDS", 1)
+  monkeypatch.setattr(costs, "_SPAN", 0.0)
+  pair = launch.ModelPair(model.lm, model.params, model.lm, model.params, None,
+                          1.0)
+  with tiny.quickly_compiled():
+    found = json.loads(json.dumps(anatomy._measure(pair)))
+  assert [row[0] for row in found["target"]] == [1, 2] == [
+      row[0] for row in found["draft"]]
+  assert found["capacity"][0][0] == 8 and len(found["capacity"]) == 3
+  assert all(seconds > 0 for _, seconds in found["capacity"])
+
+
+def test_choices_are_kept_and_compared(tmp_path, monkeypatch):
+  calls = []
+
+  def choose(pair, texts, lengths, new, sampling, batch):
+    calls.append(batch)
+    plan = planning.Plan({"name": "rsd_c", "branching": (2, 1)}, 2.0, 0.1, 20.0)
+    return auto.Choice(launch.method(plan.spec), plan, [plan], "It is fast.")
+
+  monkeypatch.setattr(auto, "choose", choose)
+  monkeypatch.setattr(contestants, "prompts", lambda *_: tiny.PROMPTS)
+  monkeypatch.setattr(contestants, "with_dtype", lambda *_: None)
+  for _ in range(2):
+    found = choices.of_config(config(), None, tmp_path)
+  assert calls == [1, 2]
+  assert list(choices.methods(found)) == ["rsd_c(2-1)"]
+  entry = contest.Entry(contest.OURS, "rsd_c(2-1)", "float32", 1, 1.0)
+  rows = standings.rows([{
+      **entry._asdict(), "round": 1, "seconds": 1.0, "emitted": 18, "steps": 9,
+      "row_calls": 9, "peak_bytes": None}])
+  assert choices.remarks(found, rows) == [
+      "auto, Batch 1, temperature 1, float32: It is fast. Measured: 18.0, 0.90 "
+      "times what was predicted.",
+      "auto, Batch 2, temperature 1, float32: It is fast."]
+  assert choices.of_config(config(auto=False), None, tmp_path) == {}
+
+
+@pytest.mark.parametrize("chosen,names", [
+    ({}, ["a", "b"]), ({("float32", 1, 1.0): "c"}, ["a", "b", "c"]),
+    ({("float32", 1, 1.0): "b"}, ["a", "b"]),
+    ({("float32", 2, 1.0): "c"}, ["a", "b"])])
+def test_what_is_chosen_is_an_entry(chosen, names):
+  [group, _] = contest.entries(config(), ["a", "b"], [], chosen)
+  assert [entry.name for entry in group] == names
