@@ -59,8 +59,8 @@ def penalised(log_probs, beam: Beam, width: int, penalty):
     As `plain`; scores are less the penalty, log-probabilities are not.
   """
   totals = beam.log_probs[:, None] + log_probs
-  scores, tokens = jax.lax.top_k(totals - penalty,
-                                 min(width, log_probs.shape[-1]))
+  scores, tokens = sampling.top_k(totals - penalty,
+                                  min(width, log_probs.shape[-1]))
   totals = jnp.take_along_axis(totals, tokens, axis=-1)
   return _keep(width, tokens, totals, scores)
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax import cache as cache_lib, options as options_lib, rewards
-from decoding_jax import rollout as rollout_lib
+from decoding_jax import rollout as rollout_lib, sampling
 from decoding_jax.types import Array, Context, DecodeState
 
 
@@ -95,7 +95,7 @@ def choose(context: Context, options: Options, roller, logits, states,
   """
   logits = rollout_lib.allowed(context, logits)
   # In this order the first of equal scores is the one to take.
-  values, candidates = jax.lax.top_k(logits, options.num_candidates)
+  values, candidates = sampling.top_k(logits, options.num_candidates)
   paths = rollout_lib.roll_out(
       context, roller, candidates, jnp.minimum(room, 1 + options.steps),
       options.steps)

@@ -238,7 +238,7 @@ def _draw(key, log_probs, size):
 def _best(key, log_probs, size):
   """Children of each node of a level, the most probable ones."""
   del key
-  return jax.lax.top_k(log_probs, size)
+  return sampling.top_k(log_probs, size)
 
 
 def _product(branching, pick, sampled):

@@ -176,7 +176,7 @@ def plans(accept: Acceptance, costs: Costs, nodes=32, depth=8):
   trees = dict.fromkeys(tree for d in range(1, depth + 1)
                         for tree in best_trees(accept, nodes, d))
   found += [_plan({"name": "sequoia", "children": tree}, tree, accept, costs)
-            for tree in trees]
+            for tree in trees if max(map(max, tree)) > 1]
   found += [_beam_plan(w, d, accept, costs) for d in range(1, depth + 1)
             for w in range(2, nodes // d + 1)]
   return sorted(found, key=lambda plan: -plan.rate)

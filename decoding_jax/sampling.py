@@ -13,6 +13,10 @@ from decoding_jax.types import Array
 
 # A residual of less mass is rounding noise: its predecessor is kept.
 MIN_MASS = 1e-12
+# Tokens of a block of `top_k`, and blocks for each token that is looked for,
+# from which on they pay.
+_BLOCK = 128
+_LEAST_BLOCKS = 8
 
 
 @flax.struct.dataclass
@@ -121,7 +125,7 @@ def log_law(warp_: Warp, logits):
   logits = logits / warp_.temperature
   if warp_.top_k:
     # Not [..., -1:]: XLA would make a full sort of a top-k that is sliced.
-    lowest = jax.lax.top_k(logits, warp_.top_k)[0].min(-1, keepdims=True)
+    lowest = top_k(logits, warp_.top_k)[0].min(-1, keepdims=True)
     logits = jnp.where(logits >= lowest, logits, -jnp.inf)
   log_probs = jax.nn.log_softmax(logits)
   if warp_.top_p is not None:
@@ -174,7 +178,7 @@ def gumbel_top_k(key, log_probs, k):
     tokens `[k]` int32. A perturbed value of -inf marks a token of no mass.
   """
   noise = noise_lib.gumbel(key, len(log_probs))
-  return jax.lax.top_k(log_probs + noise, k)
+  return top_k(log_probs + noise, k)
 
 
 def draw(key, log_probs):
@@ -199,7 +203,35 @@ def most_probable(values):
   Returns:
     `[...]` int32.
   """
-  return jax.lax.top_k(values, 1)[1].squeeze(-1)
+  return top_k(values, 1)[1].squeeze(-1)
+
+
+def top_k(values, k):
+  """The largest values in order, and where they are; of equal ones the first.
+
+  Of a large vocabulary only the k blocks with the largest maxima are looked
+  through: on a CPU this takes half of the time, and less for small k.
+
+  Args:
+    values: `[..., V]`.
+    k: static, at most V.
+
+  Returns:
+    `[..., k]`, and `[..., k]` int32.
+  """
+  size = values.shape[-1]
+  number = -(-size // _BLOCK)
+  if number < _LEAST_BLOCKS * k:
+    return jax.lax.top_k(values, k)
+  spare = [(0, 0)] * (values.ndim - 1) + [(0, number * _BLOCK - size)]
+  blocks = jnp.pad(values, spare, constant_values=-jnp.inf).reshape(
+      *values.shape[:-1], number, _BLOCK)
+  # In their order, so that the first of equal values is found first.
+  chosen = jnp.sort(jax.lax.top_k(blocks.max(axis=-1), k)[1], axis=-1)
+  found = jnp.take_along_axis(blocks, chosen[..., None], axis=-2)
+  best, at = jax.lax.top_k(found.reshape(*values.shape[:-1], k * _BLOCK), k)
+  places = jnp.take_along_axis(chosen, at // _BLOCK, axis=-1)
+  return best, places * _BLOCK + at % _BLOCK
 
 
 def truncate_gumbel(perturbed, peak, bound):

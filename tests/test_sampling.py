@@ -275,3 +275,26 @@ def test_a_residual_of_little_mass_is_normalised():
   target = np.array([0.5, 0.5, 1e-10], np.float32)
   found = sampling.residual(target, np.array([0.5, 0.5, 0.0], np.float32))
   np.testing.assert_allclose(found, [0, 0, 1], atol=1e-6)
+
+
+@pytest.mark.parametrize("size,k", [
+    (1024, 1), (2048, 2), (2047, 2), (2049, 2), (3333, 3), (1023, 1), (7, 7)])
+def test_top_k_of_any_size(size, k):
+  """Whole numbers, so that many are equal: the first ones come first."""
+  rng = np.random.default_rng(size)
+  values = rng.integers(-size // 8, 0, (4, size)).astype(np.float32)
+  values[1, ::3] = -np.inf
+  values[2] = -np.inf
+  values[3, -1] = 1
+  found, places = sampling.top_k(jnp.asarray(values), k)
+  expected = np.argsort(-values, axis=-1, kind="stable")[:, :k]
+  np.testing.assert_array_equal(places, expected)
+  np.testing.assert_array_equal(
+      found, np.take_along_axis(values, expected, axis=-1))
+
+
+def test_equal_values_of_several_blocks_come_in_their_order():
+  values = np.zeros(4096, np.float32)
+  values[[4000, 300, 17]] = 2, 2, 1
+  assert sampling.top_k(jnp.asarray(values), 4)[1].tolist() == [
+      300, 4000, 17, 0]
