@@ -42,6 +42,7 @@ _METHODS = (
     {"name": "rsd_c", "branching": (2, 2, 2)},
     {"name": "rsd_s", "width": 2, "depth": 3},
     {"name": "rsd_s", "width": 3, "depth": 2},
+    {"name": "sequoia", "children": ((2,), (2, 0), (1, 1))},
 )
 # Trees that only an accelerator scores at the price of a token.
 _LARGE_TREES = (

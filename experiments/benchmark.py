@@ -100,14 +100,18 @@ def measure(config, pair, methods, groups, path):
 
 
 def _tools(config):
-  """The rivals that can run, and a line for each that cannot."""
-  missing = {tool: rivals.missing(tool) for tool in config.rivals}
-  notes = [f"{tool} was left out: {', '.join(names)} is not installed "
-           f"({rivals.HINTS[tool]})." for tool, names in missing.items()
-           if names]
-  for note in notes:
-    print(note, flush=True)
-  return [tool for tool, names in missing.items() if not names], notes
+  """The rivals that can run, and a line for each, why if one cannot."""
+  tools, notes = [], []
+  for tool in config.rivals:
+    names = rivals.missing(tool)
+    if names:
+      notes.append(f"{tool} was left out: {', '.join(names)} is not installed "
+                   f"({rivals.HINTS[tool]}).")
+      print(notes[-1], flush=True)
+    else:
+      tools.append(tool)
+      notes.append(f"{tool}: {rivals.versions(tool)}.")
+  return tools, notes
 
 
 # See `experiments.rsd` for why flags are defined here.

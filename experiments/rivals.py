@@ -8,6 +8,7 @@ requests it is blocked in a read and computes nothing. The first request is
 """
 
 import contextlib
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -40,7 +41,7 @@ class Rival(NamedTuple):
   Attributes:
     process: its `subprocess.Popen`.
     log: file with what it wrote to stderr.
-    answer: to the request to load, versions of packages for instance.
+    answer: to the request to load, which device it uses for instance.
   """
   process: subprocess.Popen
   log: Any
@@ -51,6 +52,12 @@ def missing(tool) -> list[str]:
   """The packages that a rival needs and this Python has not."""
   return [name for name in SERVERS[tool][1]
           if importlib.util.find_spec(name) is None]
+
+
+def versions(tool) -> str:
+  """The packages of a rival that is there, with their versions."""
+  return ", ".join(f"{name} {importlib.metadata.version(name)}"
+                   for name in SERVERS[tool][1])
 
 
 def start(tool, load) -> Rival:

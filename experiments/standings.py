@@ -7,9 +7,8 @@ from matplotlib import figure
 from experiments import contest
 from experiments import report
 
-_HEAD = ["", "dtype", "tokens/s", "x best, same dtype", "x best of any",
-         "block eff.", "target calls", "roofline", "first call, s",
-         "peak, MB"]
+_HEAD = ["", "dtype", "tokens/s", "x same dtype", "x any", "block eff.",
+         "target calls", "roofline", "first call, s", "peak, MB"]
 _COLORS = {True: "#D55E00", False: "#666666"}
 
 
@@ -199,8 +198,8 @@ Medians over rounds, with the least and the most. In each round every row
 decodes the same prompts once, ours and the others' in turn; another tool is a
 process of its own, and only one computes at a time.
 
-- x best: tokens/s over those of the best row of all other tools, in the same
-  dtype and in any.
+- x same dtype, x any: tokens/s over those of the best row of all other tools,
+  in the same dtype and in any.
 - Block efficiency: tokens a target call. Target calls: of all rows at once.
 - Roofline: the time that the measured bandwidth and matrix products of this
   device allow for the forwards, over the time it took, prompt included.

@@ -30,7 +30,7 @@ def load(request):
       for as many as this process may run on.
 
   Returns:
-    The models by name, and an answer with versions and the device.
+    The models by name, and an answer with threads and the device.
   """
   torch.set_num_threads(request["threads"] or len(os.sched_getaffinity(0)))
   # Weights become constants of compiled programs, which may rearrange them.
@@ -43,9 +43,7 @@ def load(request):
     # No token ends a text: all outputs are equally long.
     model.generation_config = transformers.GenerationConfig(pad_token_id=0)
     models[name] = model.to(device).eval()
-  return models, {"versions": {"torch": torch.__version__,
-                               "transformers": transformers.__version__},
-                  "threads": torch.get_num_threads(), "device": device}
+  return models, {"threads": torch.get_num_threads(), "device": device}
 
 
 def generate(models, request):

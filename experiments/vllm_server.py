@@ -24,14 +24,14 @@ def load(request):
       `max_length`, of a text; `memory_share`, of the device for all it needs.
 
   Returns:
-    The engine, and an answer with versions and the device.
+    The engine, and an answer with the device.
   """
   engine = vllm.LLM(
       model=request["target"], skip_tokenizer_init=True,
       dtype=request["dtype"], max_model_len=request["max_length"],
       gpu_memory_utilization=request["memory_share"],
       speculative_config=_SETTINGS[request["setting"]](request))
-  return engine, {"versions": {"vllm": vllm.__version__}, "device": "cuda"}
+  return engine, {"device": "cuda"}
 
 
 def generate(engine, request):

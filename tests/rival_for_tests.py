@@ -11,7 +11,7 @@ def load(request):
     raise ValueError("this model is broken\nand there is more to say")
   print("what a library prints")
   os.write(1, b"and what its C code does\n")
-  return request, {"versions": {"fake": "1"}}
+  return request, {"device": "none"}
 
 
 def generate(state, request):

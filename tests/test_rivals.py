@@ -2,6 +2,7 @@
 
 import pathlib
 
+import jax
 import numpy as np
 import pytest
 
@@ -27,7 +28,7 @@ def fake(monkeypatch):
 def test_a_server_answers_and_what_it_prints_is_no_answer(fake):
   rival = rivals.start(fake, {"calls": 7})
   try:
-    assert rival.answer == {"versions": {"fake": "1"}}
+    assert rival.answer == {"device": "none"}
     with pytest.raises(rivals.Failure, match="RuntimeError: no reason"):
       rivals.generate(rival, {"fail": True})
     # It goes on with the next request.
@@ -51,6 +52,9 @@ def test_missing_packages(monkeypatch):
   monkeypatch.setitem(rivals.SERVERS, "fake",
                       ("rival_for_tests", ("json", "no_such_package")))
   assert rivals.missing("fake") == ["no_such_package"]
+  monkeypatch.setitem(rivals.SERVERS, "fake", ("rival_for_tests", ("jax",)))
+  assert rivals.missing("fake") == []
+  assert rivals.versions("fake") == f"jax {jax.__version__}"
 
 
 def test_peak_of_memory():
