@@ -95,7 +95,7 @@ def main():
 
 def _sizes(name):
   """Sizes from flags, then defaults; what a method lacks is told by it."""
-  launch.check_names("--method", [name])
+  launch.check_names("--method", [name], [_AUTO])
   wanted = inspect.signature(getattr(dj.methods, name)).parameters
   sizes = {}
   for size, (flag, default) in _SIZES.items():

@@ -168,12 +168,12 @@ def kinds(methods, temperatures):
                             for t in temperatures))
 
 
-def check_names(what, names):
-  """Raises `UserError` unless these are names of methods."""
+def check_names(what, names, more=()):
+  """Raises `UserError` unless these are names of methods, or of `more`."""
+  allowed = [*dj.methods.__all__, *more]
   for name in names:
-    if name not in dj.methods.__all__:
-      raise UserError(
-          f"{what}: {name!r} is not one of {', '.join(dj.methods.__all__)}.")
+    if name not in allowed:
+      raise UserError(f"{what}: {name!r} is not one of {', '.join(allowed)}.")
 
 
 def check_positive(settings, *names):
