@@ -52,7 +52,8 @@ def main():
   settings = json.loads(config.to_json())
   # Of the tasks the one that is run; what others are does not matter.
   settings["tasks"] = settings["tasks"].get(config.task)
-  settings.update(models=launch.fingerprint(pair),
+  settings.update(models=launch.fingerprint((pair.target_params,
+                                             pair.draft_params)),
                   used_prompts=tasks.fingerprint(examples))
   workdir = results.open_workdir(WORKDIR.value, settings, _FREE)
   if config.compilation_cache:
