@@ -41,11 +41,15 @@ _METHODS = (
      **_SEARCH},
     {"label": "CDSL to rise", "name": "cdsl", **_TO_RISE, **_SEARCH},
 )
-# Of CommonGen: many candidates with short roll-outs, for both.
-_WIDE = {**_SEARCH, "num_candidates": 16, "lookahead": 4}
-_COMMONGEN = (*_METHODS[:-1], {"label": "CDLH 16x4", "name": "cdlh", **_WIDE},
-              {"label": "CDSL to rise 16x4", "name": "cdsl", **_TO_RISE,
-               **_WIDE})
+# Of CommonGen: many candidates with short roll-outs, for both; and as few
+# searches as will do, since all that is verified may be committed.
+_WIDE = {**_SEARCH, "num_candidates": 16, "lookahead": 4,
+         "reward_weight": 30.0}
+_COMMONGEN = (
+    *_METHODS[:-1], {"label": "CDLH 16x4", "name": "cdlh", **_WIDE},
+    {"label": "CDSL to rise 16x4", "name": "cdsl", **_TO_RISE, **_WIDE},
+    {"label": "CDSL to rise 16x4, a=0, slack 1", "name": "cdsl", **_TO_RISE,
+     **_WIDE, "acceptance_threshold": 0.0, "slack": 1.0})
 _BY_LABEL = {spec["label"]: spec for spec in _METHODS}
 _LOOKAHEADS = (2, 4, 8, 12)
 _THRESHOLDS = (0.0, 0.5, 0.75, 1.0)

@@ -164,7 +164,7 @@ def _harmless_target():
 def _harmless_draft():
   return dict(
       _harmless("draft"), teacher="models/pretrained/harmless-target",
-      steps=700, sample_fraction=0.5, sample_rows=512, final_loss_from=0.4)
+      steps=500, sample_fraction=0.5, sample_rows=384, final_loss_from=0.4)
 
 
 def _smoke():
