@@ -24,6 +24,12 @@ neither learns from:
 dialogues, a small set: harmless-base/test.jsonl.gz of anthropics/hh-rlhf, in
 data/harmless/hh_harmless_base_test.jsonl.gz. Of the 564 held-out pairs it puts
 0.60 in the right order, where chance is 0.50; with more steps it overfits.
+`harmless_target`, then `harmless_draft`, train the pair that it steers, on what
+both sides of these pairs say. On half a million tokens a model does not learn
+much more than how such dialogues sound. To expect, on the held-out ones:
+
+    harmless-target   1,000 steps   loss HT
+    harmless-draft      500 steps   loss HD   overlap with it HO
 
 `smoke` is over in half a minute and leaves nothing behind but runs/.
 """

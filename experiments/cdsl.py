@@ -52,8 +52,7 @@ def main():
       max(map(len, task.prompts)), config.max_new_tokens)
   params, batches = constrained_cells.make_batches(config, task, pair)
   settings = {**json.loads(config.to_json()),
-              "models": launch.fingerprint((
-                  pair.target_params, pair.draft_params, task.judge.params))}
+              "models": launch.fingerprint(pair, task.judge.params)}
   workdir = results.open_workdir(WORKDIR.value, settings, _FREE)
   if config.compilation_cache:
     compilations.keep(workdir / compilations.FOLDER)

@@ -52,8 +52,7 @@ def main():
   settings = json.loads(config.to_json())
   # Of the tasks the one that is run; what others are does not matter.
   settings["tasks"] = settings["tasks"].get(config.task)
-  settings.update(models=launch.fingerprint((pair.target_params,
-                                             pair.draft_params)),
+  settings.update(models=launch.fingerprint(pair),
                   used_prompts=tasks.fingerprint(examples))
   workdir = results.open_workdir(WORKDIR.value, settings, _FREE)
   if config.compilation_cache:
