@@ -28,8 +28,8 @@ data/harmless/hh_harmless_base_test.jsonl.gz. Of the 564 held-out pairs it puts
 both sides of these pairs say. On half a million tokens a model does not learn
 much more than how such dialogues sound. To expect, on the held-out ones:
 
-    harmless-target   1,000 steps   loss HT
-    harmless-draft      500 steps   loss HD   overlap with it HO
+    harmless-target   1,000 steps   loss 3.34
+    harmless-draft      500 steps   loss 3.64   overlap with it 0.70
 
 `smoke` is over in half a minute and leaves nothing behind but runs/.
 """
