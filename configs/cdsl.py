@@ -4,13 +4,17 @@
   python -m experiments.cdsl --config=configs/cdsl.py:smoke
   python -m experiments.cdsl --config=configs/cdsl.py:commongen \\
       --config.corpus=<folder of CommonGen> --workdir=runs/commongen
+  python -m experiments.cdsl --config=configs/cdsl.py:harmless \\
+      --config.corpus=<folder of dialogues> --workdir=runs/harmless
 
 The default needs no download: the shipped Python pair continues held-out
 modules, and must use identifiers that the real continuation uses. `commongen`
 makes sentences of the words of CommonGen's dev split (arXiv 1911.03705) with
 the pair that is shipped for it; its folder holds dev.src_alpha.txt, dev.tgt.txt
-and dev.constraint.json, as in the repository of NeuroLogic decoding. Add
-`,sweep` to either for the trade-off over lookahead lengths and thresholds, or
+and dev.constraint.json, as in the repository of NeuroLogic decoding. `harmless`
+answers in dialogues (arXiv 2204.05862), as a reward model likes it, with a pair
+that is shipped for it; `configs/train.py` says what its folder holds. Add
+`,sweep` to any for the trade-off over lookahead lengths and thresholds, or
 `,trees` for lookaheads that are trees.
 """
 
@@ -37,34 +41,41 @@ _METHODS = (
      **_SEARCH},
     {"label": "CDSL to rise", "name": "cdsl", **_TO_RISE, **_SEARCH},
 )
-# Of CommonGen: many candidates with short roll-outs, for both.
-_WIDE = {**_SEARCH, "num_candidates": 16, "lookahead": 4}
-_COMMONGEN = (*_METHODS[:-1], {"label": "CDLH 16x4", "name": "cdlh", **_WIDE},
-              {"label": "CDSL to rise 16x4", "name": "cdsl", **_TO_RISE,
-               **_WIDE})
+# Of CommonGen: many candidates with short roll-outs, for both; and as few
+# searches as will do, since all that is verified may be committed.
+_WIDE = {**_SEARCH, "num_candidates": 16, "lookahead": 4,
+         "reward_weight": 30.0}
+_COMMONGEN = (
+    *_METHODS[:-1], {"label": "CDLH 16x4", "name": "cdlh", **_WIDE},
+    {"label": "CDSL to rise 16x4", "name": "cdsl", **_TO_RISE, **_WIDE},
+    {"label": "CDSL to rise 16x4, a=0, slack 1", "name": "cdsl", **_TO_RISE,
+     **_WIDE, "acceptance_threshold": 0.0, "slack": 1.0})
 _BY_LABEL = {spec["label"]: spec for spec in _METHODS}
 _LOOKAHEADS = (2, 4, 8, 12)
 _THRESHOLDS = (0.0, 0.5, 0.75, 1.0)
-_SLACKS = (0.0, 1.0)
+# Of chains and trees.
+_SLACKS, _DEPTHS = (0.0, 1.0), (4, 8)
 
 
 def get_config(presets="default"):
   """The configuration of `experiments.cdsl`.
 
   Args:
-    presets: names separated by commas: "default", "smoke", "commongen";
-      "sweep", CDSL at other lookaheads and thresholds; "trees".
+    presets: names separated by commas: "default", "smoke", "commongen",
+      "harmless"; "sweep", CDSL at other lookaheads and thresholds; "trees".
 
   Returns:
     A ConfigDict with the fields:
-      task: "python" or "commongen", see `experiments.constrained_tasks`.
+      task: "python", "commongen" or "harmless", see
+        `experiments.constrained_tasks`.
       corpus: folder of the task's files; "" for the standard library.
       target, draft: folders, or names of shipped models.
+      reward: harmless alone: folder, or name, of the reward model.
       examples: prompts; of CommonGen the first ones of dev.
       concepts: python alone: identifiers of an example, at most.
       common: python alone: only the identifiers that most modules of the
         training split have, so many of them; 0: any.
-      prompt_length: python alone: tokens of a prompt.
+      prompt_length: tokens of a prompt; of harmless at most, of CommonGen any.
       max_new_tokens: the budget.
       batch: examples decoded together; a batch is the unit of time.
       seed: of prompts, tokens and bootstrap.
@@ -77,6 +88,7 @@ def get_config(presets="default"):
       "corpus": "",
       "target": "python-target",
       "draft": "python-draft",
+      "reward": "harmless-reward",
       "examples": 64,
       "concepts": 3,
       "common": 100,
@@ -107,14 +119,15 @@ def _sweep():
 
 
 def _trees():
-  """Chains and trees, with the same slack and without."""
-  kept = _BY_LABEL["CDSL to rise"]
+  """Chains and trees of the same depths, with the same slack and without."""
+  kept, shapes = _BY_LABEL["CDSL to rise"], {
+      "chain": {}, "rsd_c": {"width": 3, "tree": "rsd_c"},
+      "rsd_s": {"width": 3, "tree": "rsd_s"}}
   return (_BY_LABEL["greedy"], _BY_LABEL["CDLH"], *(
-      {**kept, "label": f"chain, slack {slack:g}", "slack": slack}
-      for slack in _SLACKS), *(
-      {**kept, "label": f"tree {tree} {width}, slack {slack:g}",
-       "slack": slack, "width": width, "tree": tree}
-      for slack in _SLACKS for tree, width in (("rsd_c", 3), ("rsd_s", 3))))
+      {**kept, "label": f"{name} {depth}, slack {slack:g}", "slack": slack,
+       "lookahead": depth, **shape}
+      for depth in _DEPTHS for slack in _SLACKS
+      for name, shape in shapes.items()))
 
 
 _PRESETS = {
@@ -126,6 +139,9 @@ _PRESETS = {
                   "target": "commongen-target", "draft": "commongen-draft",
                   "examples": 200, "max_new_tokens": 32,
                   "methods": _COMMONGEN},
+    "harmless": {"task": "harmless", "corpus": "data/harmless",
+                 "target": "harmless-target", "draft": "harmless-draft",
+                 "prompt_length": 64},
     "sweep": {"methods": _sweep()},
     "trees": {"methods": _trees()},
 }

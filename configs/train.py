@@ -24,6 +24,12 @@ neither learns from:
 dialogues, a small set: harmless-base/test.jsonl.gz of anthropics/hh-rlhf, in
 data/harmless/hh_harmless_base_test.jsonl.gz. Of the 564 held-out pairs it puts
 0.60 in the right order, where chance is 0.50; with more steps it overfits.
+`harmless_target`, then `harmless_draft`, train the pair that it steers, on what
+both sides of these pairs say. On half a million tokens a model does not learn
+much more than how such dialogues sound. To expect, on the held-out ones:
+
+    harmless-target   1,000 steps   loss 3.34
+    harmless-draft      500 steps   loss 3.64   overlap with it 0.70
 
 `smoke` is over in half a minute and leaves nothing behind but runs/.
 """
@@ -58,6 +64,8 @@ def _common():
       # Or the name of a .jsonl.gz file there, of {"chosen", "rejected"}: then a
       # reward model is trained.
       preferences="",
+      # Or the same of `dialogues`, which are learned as text.
+      dialogues="",
       workdir="",             # checkpoints and metrics of the run
       export="",              # folder of the finished model
       export_dtype="float32",  # digits that are kept: "bfloat16" takes half
@@ -145,6 +153,26 @@ def _harmless_reward():
       learning_rate=1e-3, eval_every=50, eval_windows=10**6)
 
 
+def _harmless(name):
+  return dict(
+      preset=f"harmless-{name}", tokenizer="models/pretrained/harmless-reward",
+      corpus="data/harmless", dialogues="hh_harmless_base_test.jsonl.gz",
+      workdir=f"runs/harmless-{name}",
+      export=f"models/pretrained/harmless-{name}", export_dtype="bfloat16",
+      optimizer="muon", warmup_steps=60, learning_rate=3e-3,
+      compute_dtype="bfloat16", eval_every=100, eval_windows=64)
+
+
+def _harmless_target():
+  return dict(_harmless("target"), steps=1000)
+
+
+def _harmless_draft():
+  return dict(
+      _harmless("draft"), teacher="models/pretrained/harmless-target",
+      steps=500, sample_fraction=0.5, sample_rows=384, final_loss_from=0.4)
+
+
 def _smoke():
   return dict(
       preset="smoke", tokenizer="runs/tokenizer", workdir="runs/smoke",
@@ -159,5 +187,7 @@ _RUNS = {
     "commongen_target": _commongen_target,
     "commongen_draft": _commongen_draft,
     "harmless_reward": _harmless_reward,
+    "harmless_target": _harmless_target,
+    "harmless_draft": _harmless_draft,
     "smoke": _smoke,
 }

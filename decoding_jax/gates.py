@@ -305,7 +305,7 @@ def settle(state: DecodeState, drafted: Lookahead, found: Found, right, length):
 
 
 def count(stats: Stats, options: candidates.Options, drafted: Lookahead,
-          rest: Rest, found: Found, emitted, runs, at) -> Stats:
+          rest: Rest, found: Found, compared, emitted, runs, at) -> Stats:
   """Adds what an iteration has cost each row that runs.
 
   Args:
@@ -314,6 +314,7 @@ def count(stats: Stats, options: candidates.Options, drafted: Lookahead,
     drafted: what was drafted.
     rest: what the target went on with.
     found: what was searched for.
+    compared: `[B]` int32, rewards that were, to see where it rises.
     emitted: `[B]` int32, committed tokens.
     runs: `[B]` bool.
     at: `[B]` int32, 0..3, the state in which the iteration ended.
@@ -326,7 +327,7 @@ def count(stats: Stats, options: candidates.Options, drafted: Lookahead,
   # The reward of V is known where it was compared with others.
   tested = (at < 2) & (drafted.reward_calls == 0)
   calls = (tested + drafted.reward_calls + rest.reward_calls +
-           (at % 2) * options.num_candidates)
+           (at % 2) * options.num_candidates + compared)
   return Stats(
       stats.target_calls + runs * (1 + rest.calls + by_target * found.calls),
       stats.draft_calls + runs * (drafted.calls + by_draft * found.calls),

@@ -41,7 +41,7 @@ def main():
   meshes.join()
   stopping.listen()
   pair = launch.open_pair(config.target, config.draft)
-  task = constrained_tasks.load(config, pair.tokenizer)
+  task = constrained_tasks.load(config, pair)
   for entry in entries.values():
     constrained_cells.check(config, pair, task, entry)
   pair = meshes.load(
@@ -52,7 +52,7 @@ def main():
       max(map(len, task.prompts)), config.max_new_tokens)
   params, batches = constrained_cells.make_batches(config, task, pair)
   settings = {**json.loads(config.to_json()),
-              "models": launch.fingerprint(pair)}
+              "models": launch.fingerprint(pair, task.judge.params)}
   workdir = results.open_workdir(WORKDIR.value, settings, _FREE)
   if config.compilation_cache:
     compilations.keep(workdir / compilations.FOLDER)

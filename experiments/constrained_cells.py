@@ -6,12 +6,11 @@ import jax
 import numpy as np
 
 import decoding_jax as dj
-from decoding_jax import constraints
 from experiments import cells
+from experiments import judges
 from experiments import launch
 from experiments import meshes
 from experiments import quality
-from models import tokenizers
 
 # What a method's spec says of its sampling, and not of its sizes.
 _SAMPLING = {"temperature": 0.0, "top_p": 1.0, "top_k": 0}
@@ -38,12 +37,12 @@ class Batch(NamedTuple):
     keys: `[B]`.
     prompts: `[B, P]` int32, right-padded.
     lengths: `[B]` int32.
-    concepts: `constraints.Concepts` of `[B, ...]`.
+    constraints: tree of `[B, ...]`, or None.
   """
   keys: Any
   prompts: np.ndarray
   lengths: np.ndarray
-  concepts: Any
+  constraints: Any
 
 
 def entries(config):
@@ -82,23 +81,16 @@ def make_batches(config, task, pair):
     pair: a `ModelPair`.
 
   Returns:
-    The parameters of `constraints.lexical`, and a list of `Batch`.
-
-  Raises:
-    UserError: for a constraint that cannot be met.
+    The parameters of the reward where the pair is, and a list of `Batch`.
   """
-  pieces = tokenizers.pieces(pair.tokenizer, pair.target.vocab_size)
-  with launch.user_errors(ValueError):
-    concepts = constraints.concepts(task.concepts, pieces,
-                                    config.max_new_tokens)
   width, key = max(map(len, task.prompts)), jax.random.key(config.seed)
   batches = []
   for rows in cells.row_numbers(len(task.prompts), config.batch,
                                 meshes.multiple(pair.mesh)):
     batches.append(Batch(
         *cells.batch_of(key, task.prompts, rows, width),
-        jax.tree.map(lambda x, rows=rows: x[rows], concepts)))
-  return meshes.on_all(pair.mesh, constraints.vocabulary(pieces)), batches
+        jax.tree.map(lambda x, rows=rows: x[rows], task.judge.constraints)))
+  return meshes.on_all(pair.mesh, task.judge.params), batches
 
 
 def decoder(config, pair, task, params, entry):
@@ -107,8 +99,8 @@ def decoder(config, pair, task, params, entry):
     return meshes.generate(
         pair, batch.keys, batch.prompts, batch.lengths, method=entry.method,
         max_new_tokens=config.max_new_tokens, sampling=entry.sampling,
-        eos_id=task.eos_id, reward=constraints.lexical(), reward_params=params,
-        constraints=batch.concepts)
+        eos_id=task.eos_id, reward=task.judge.reward, reward_params=params,
+        constraints=batch.constraints)
 
   return decode
 
@@ -116,7 +108,7 @@ def decoder(config, pair, task, params, entry):
 def check(config, pair, task, entry):
   """Raises `UserError` if `dj.generate` would refuse a method."""
   launch.check(entry.method, pair, max(map(len, task.prompts)),
-               config.max_new_tokens, entry.sampling, constraints.lexical())
+               config.max_new_tokens, entry.sampling, task.judge.reward)
 
 
 def run(decode, baseline, batches, task, tokenizer, bar):
@@ -145,7 +137,7 @@ def run(decode, baseline, batches, task, tokenizer, bar):
     bar.update()
   size = len(batches[0].lengths)
   rows = [row for batch, (out, _) in zip(batches, timings)
-          for row in _rows(batch, out, tokenizer)][:count]
+          for row in _rows(task, batch, out, tokenizer)][:count]
   texts = [row.pop("text") for row in rows]
   record = {name: [row[name] for row in rows] for name in rows[0]}
   quality_ = {"bleu": quality.bleu(texts, task.references),
@@ -156,16 +148,16 @@ def run(decode, baseline, batches, task, tokenizer, bar):
           "baseline_seconds": float(np.mean(references)) / size}
 
 
-def _rows(batch, out, tokenizer):
+def _rows(task, batch, out, tokenizer):
   """Counts and text of each example of a batch."""
   out = jax.tree.map(np.asarray, out)
   stats = out.stats
   for i, (start, end) in enumerate(zip(batch.lengths, out.lengths)):
-    soft = float(stats.extra["reward"][i])
+    reward = float(stats.extra["reward"][i])
     none = np.zeros(4, int)
     yield {
         "text": tokenizer.decode(out.tokens[i, start:end]).strip(),
-        "soft": soft, "hard": int(constraints.hard_coverage(soft)),
+        **{name: judges.SCORES[name].of(reward) for name in task.judge.scores},
         "log_prob": float(out.log_probs[i].sum()),
         **{name: int(getattr(stats, name)[i]) for name in COUNTS},
         "reward_calls": int(stats.extra.get(
@@ -182,9 +174,9 @@ def figures(record, seed=0):
 
   Returns:
     dict of [figure, low, high], the 95 % interval over examples; of the
-    seconds over batches. Coverage is in percent; calls are a committed token.
+    seconds over batches. Scores are scaled; calls are a committed token.
   """
-  ones = np.ones(len(record["soft"]))
+  ones = np.ones(len(record["emitted"]))
   emitted, seconds = record["emitted"], record["seconds"]
   batches = np.full(len(seconds), record["baseline_seconds"])
   ratio = lambda values, by: cells.json_values(
@@ -192,7 +184,8 @@ def figures(record, seed=0):
   share = lambda name, scale=1.0, by=ones: ratio(
       scale * np.asarray(record[name], float), by)
   return {
-      "soft": share("soft", 100), "hard": share("hard", 100),
+      **{name: share(name, score.scale)
+         for name, score in judges.SCORES.items() if name in record},
       "log_prob": share("log_prob", by=emitted),
       "bleu": share("bleu"), "rouge_l": share("rouge_l"),
       "distinct_2": share("distinct_2"),

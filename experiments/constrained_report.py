@@ -7,17 +7,20 @@ import numpy as np
 
 from decoding_jax import metrics
 from experiments import cost_model
+from experiments import equal_forwards
+from experiments import judges
 from experiments import report
 
 METRICS = {
-    "hard": ("hard, %", 1), "soft": ("soft, %", 1),
+    **{name: (score.title, score.digits)
+       for name, score in judges.SCORES.items()},
     "log_prob": ("log-prob a token", 2), "bleu": ("BLEU", 1),
     "rouge_l": ("ROUGE-L", 1), "distinct_2": ("distinct-2", 2),
     "seconds": ("s an example", 3), "slowdown": ("x greedy", 1),
     "target_calls": ("target calls", 2), "draft_calls": ("draft calls", 2),
     "reward_calls": ("reward calls", 2)}
 # What a terminal has room for.
-_SHORT = ("hard", "soft", "log_prob", "rouge_l", "seconds", "slowdown",
+_SHORT = (*judges.SCORES, "log_prob", "rouge_l", "seconds", "slowdown",
           "target_calls", "draft_calls")
 _COLORS = ("#D55E00", "#009E73", "#0072B2", "#E69F00", "#CC79A7", "#56B4E9",
            "#666666", "#000000")
@@ -26,32 +29,38 @@ _MARKERS = "osD^v"
 
 
 def terminal(records):
-  """The table as plain text, and what CDSL is beside CDLH."""
-  lines = [["", *(METRICS[name][0] for name in _SHORT), "S1 S2 S3 S4, %"]]
+  """The table as plain text, what CDSL is beside CDLH, trees beside chains."""
+  shown = _shown(_SHORT, records)
+  lines = [["", *(title for title, _ in shown.values()), "S1 S2 S3 S4, %"]]
   for record in records:
     lines.append([record["label"], *(
-        report.plus_minus(record["metrics"][name], METRICS[name][1])
-        for name in _SHORT), _states(record)])
+        report.plus_minus(record["metrics"][name], digits)
+        for name, (_, digits) in shown.items()), _states(record)])
   return "\n".join([report.plain_table(lines), "", _CALLS,
-                    *comparisons(records)])
+                    *_remarks(records)])
 
 
 def write(workdir, records, config):
   """Writes summary.md and tradeoff.png into a folder."""
-  lines = [["method", *(title for title, _ in METRICS.values()),
+  shown = _shown(METRICS, records)
+  lines = [["method", *(title for title, _ in shown.values()),
             "S1 S2 S3 S4, %", "first call, s"]]
   for record in records:
     lines.append([record["label"], *(
         report.interval(record["metrics"][name], digits)
-        for name, (_, digits) in METRICS.items()),
+        for name, (_, digits) in shown.items()),
         _states(record), f"{record['first_seconds']:.1f}"])
   specs = [f"- {r['label']}: {r['spec']}" for r in records]
   text = ["# Constrained decoding", f"Task {config.task}, {config.examples} "
           f"examples, batch {config.batch}. {_NOTE}",
-          report.markdown_table(lines), "\n".join(comparisons(records)),
+          report.markdown_table(lines), "\n".join(_remarks(records)),
           "\n".join(specs)]
   (workdir / "summary.md").write_text("\n\n".join(text) + "\n", "utf-8")
   _draw(records).savefig(workdir / "tradeoff.png", dpi=120)
+
+
+def _remarks(records):
+  return [*comparisons(records), *equal_forwards.lines(records)]
 
 
 def comparisons(records):
@@ -62,16 +71,25 @@ def comparisons(records):
           if r["spec"].startswith("cdsl(") and cost_model.sizes(r) in plain]
 
 
+def _shown(names, records):
+  """Titles and digits of those figures that the records have."""
+  return {name: METRICS[name] for name in names
+          if name in records[0]["metrics"]}
+
+
 def _comparison(cdsl, cdlh):
-  ones = np.ones(len(cdsl["hard"]))
-  points = 100 * (np.array(cdsl["hard"], float) - np.array(cdlh["hard"]))
-  low, high = (metrics.ratio_interval(points, ones) if len(ones) > 1
+  name = judges.first(cdsl)
+  score, ones = judges.SCORES[name], np.ones(len(cdsl[name]))
+  gain = score.scale * (np.array(cdsl[name], float) - np.array(cdlh[name]))
+  low, high = (metrics.ratio_interval(gain, ones) if len(ones) > 1
                else (np.nan, np.nan))
   speed = cdlh["metrics"]["slowdown"][0] / cdsl["metrics"]["slowdown"][0]
-  least, most = cost_model.bounds(cdsl, cdlh)
+  least, most = cost_model.bounds(cdsl, cdlh, score.runs_model)
   verdict = "inside" if least <= speed <= most else "OUTSIDE"
-  return (f"{cdsl['label']} against {cdlh['label']}: hard coverage "
-          f"{points.mean():+.1f} points [{low:+.1f}, {high:+.1f}], "
+  values = [f"{x:+.{score.digits}f}" for x in (gain.mean(), low, high)]
+  before, behind = score.change
+  return (f"{cdsl['label']} against {cdlh['label']}: {before} "
+          f"{values[0]}{behind} [{values[1]}, {values[2]}], "
           f"{speed:.1f} times as fast, {verdict} the cost model's "
           f"{least:.1f} to {most:.1f}.")
 
@@ -84,25 +102,25 @@ def _states(record):
 
 
 def _draw(records):
-  """Hard coverage against seconds; a line joins the settings of a method."""
+  """A score against seconds; a line joins the settings of a method."""
   # No pyplot: it would look for a display.
   fig = figure.Figure(figsize=(7, 4.5), layout="constrained")
   ax = fig.subplots()
-  families = {}
+  name, families = judges.first(records[0]["metrics"]), {}
   for record in records:
-    families.setdefault(re.sub(r" a=.*", "", record["label"]), []).append(
-        record)
+    family = re.sub(r" a=.*|, slack.*| n=\d+$", "", record["label"])
+    families.setdefault(family, []).append(record)
   for i, (family, members) in enumerate(families.items()):
     members = sorted(members, key=lambda r: r["metrics"]["slowdown"][0])
     values = np.array([[r["metrics"]["slowdown"][0],
-                        *_whiskers(r["metrics"]["hard"])] for r in members])
+                        *_whiskers(r["metrics"][name])] for r in members])
     ax.errorbar(values[:, 0], values[:, 1], yerr=values[:, 2:].T, label=family,
                 color=_COLORS[i % len(_COLORS)],
                 marker=_MARKERS[i % len(_MARKERS)], markersize=4, linewidth=1,
                 elinewidth=0.8)
   ax.set_xscale("log")
   ax.set_xlabel("time an example, relative to greedy decoding")
-  ax.set_ylabel("all words present, % of examples")
+  ax.set_ylabel(judges.SCORES[name].axis)
   ax.grid(alpha=0.3)
   fig.legend(loc="outside right upper", frameon=False, fontsize=8)
   return fig
@@ -120,6 +138,7 @@ _NOTE = """\
 Figures with 95 % bootstrap intervals over examples, of seconds over batches.
 
 - Hard coverage: examples with all words; soft: mean share of the words.
+- Reward: of the whole text, prompt included, by a reward model.
 - BLEU (mean of sentences) and ROUGE-L are against one reference.
 - Seconds exclude compilation; "x greedy" is relative to greedy decoding, timed
   in the course of the same run.

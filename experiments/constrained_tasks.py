@@ -1,4 +1,4 @@
-"""Prompts, and the words that their continuations must have."""
+"""Prompts, and what their continuations are judged by."""
 
 import collections
 import functools
@@ -9,10 +9,14 @@ import re
 from typing import Any, NamedTuple
 
 from experiments import corpus
+from experiments import dialogues
+from experiments import judges
 from experiments import launch
 from experiments import pairs
+from experiments import preferences
 from models import tokenizers
 
+_DIALOGUES = "hh_harmless_base_test.jsonl.gz"
 _IDENTIFIER = re.compile(r"(?<!\w)[^\W\d]\w{2,}(?=\W)", re.ASCII)
 # So many prompts are looked at for one that has identifiers.
 _SPARE = 4
@@ -23,28 +27,29 @@ class Task(NamedTuple):
 
   Attributes:
     prompts: tokens of each.
-    concepts: of each example, for each concept its surface forms.
-    references: a text that meets the constraint, of each.
+    references: a good text, of each.
     eos_id: the token that ends a text, or None.
+    judge: of the texts.
   """
   prompts: list[list[int]]
-  concepts: list[list[list[str]]]
   references: list[str]
   eos_id: Any
+  judge: judges.Judge
 
 
-def load(config, tokenizer) -> Task:
+def load(config, pair) -> Task:
   """The examples of a config.
 
   Args:
     config: see `configs/cdsl.py`.
-    tokenizer: of the models.
+    pair: a `launch.ModelPair`, its parameters need not be there.
 
   Returns:
     A `Task` of `config.examples` examples.
 
   Raises:
-    UserError: for an unknown task, and where files or examples are missing.
+    UserError: for an unknown task, where files or examples are missing, and for
+      a constraint that cannot be met.
   """
   if config.task not in _TASKS:
     raise launch.UserError(f"task={config.task!r} is not one of "
@@ -52,15 +57,16 @@ def load(config, tokenizer) -> Task:
   launch.check_positive(config, "examples", "concepts", "prompt_length",
                         "max_new_tokens", "batch")
   with launch.user_errors(OSError, ValueError):
-    return _TASKS[config.task](config, tokenizer)
+    return _TASKS[config.task](config, pair)
 
 
-def _python(config, tokenizer):
+def _python(config, pair):
   """Held-out modules, and identifiers of what really follows.
 
   The identifiers are the first ones of the continuation that are common in the
   modules trained on; prompts without any are left out.
   """
+  tokenizer = pair.tokenizer
   sizes = (config.prompt_length, config.max_new_tokens)
   options = {"seed": config.seed, "root": config.corpus or None}
   count = _SPARE * config.examples
@@ -68,23 +74,26 @@ def _python(config, tokenizer):
   rests = corpus.references(tokenizer, count, *sizes, **options)
   references = [tokenizer.decode(rest) for rest in rests]
   known = _common(config.common, options["root"]) if config.common else None
-  words = [[word for word in _identifiers(text)
+  words = [[word for word in _identifiers(text, tokenizer.decode(prompt))
             if known is None or word in known][:config.concepts]
-           for text in references]
+           for prompt, text in zip(prompts, references)]
   chosen = [i for i, found in enumerate(words) if found][:config.examples]
   if len(chosen) < config.examples:
     raise ValueError(
         f"examples={config.examples}: only {len(chosen)} held-out prompts go "
         "on with an identifier of these.")
-  return Task([prompts[i] for i in chosen],
-              [[[word] for word in words[i]] for i in chosen],
-              [references[i] for i in chosen], None)
+  concepts = [[[word] for word in words[i]] for i in chosen]
+  return Task([prompts[i] for i in chosen], [references[i] for i in chosen],
+              None, judges.lexical(concepts, pair, config.max_new_tokens))
 
 
-def _identifiers(text):
-  """Identifiers in the order in which they first occur, keywords left out."""
-  return [word for word in dict.fromkeys(_IDENTIFIER.findall(text))
-          if not keyword.iskeyword(word)]
+def _identifiers(text, before=""):
+  """Identifiers in the order in which they first occur, keywords left out.
+
+  What stands before the text tells whether it begins within a word.
+  """
+  found = _IDENTIFIER.findall(before + text, len(before))
+  return [word for word in dict.fromkeys(found) if not keyword.iskeyword(word)]
 
 
 @functools.lru_cache(maxsize=None)
@@ -96,7 +105,7 @@ def _common(count, root):
   return frozenset(word for word, _ in modules.most_common(count))
 
 
-def _commongen(config, tokenizer):
+def _commongen(config, pair):
   """Concept sets of CommonGen's dev split, and their inflections."""
   folder = pathlib.Path(config.corpus)
   lines = lambda name: (
@@ -107,8 +116,31 @@ def _commongen(config, tokenizer):
     raise ValueError(
         f"examples={config.examples}: '{folder}' has {len(prompts)} concept "
         f"sets, {len(references)} references, {len(concepts)} constraints.")
-  return Task([pairs.prompt_tokens(tokenizer, prompt) for prompt in prompts],
-              concepts, references, tokenizers.eos_id(tokenizer))
+  return Task(
+      [pairs.prompt_tokens(pair.tokenizer, prompt) for prompt in prompts],
+      references, tokenizers.eos_id(pair.tokenizer),
+      judges.lexical(concepts, pair, config.max_new_tokens))
 
 
-_TASKS = {"python": _python, "commongen": _commongen}
+def _harmless(config, pair):
+  """Held-out dialogues up to their last answers, or the end of what is before.
+
+  A reward model judges the whole; the references are the answers that people
+  preferred.
+  """
+  found = preferences.read(config.corpus, _DIALOGUES, corpus.HELD_OUT)
+  if len(found) < config.examples:
+    raise ValueError(f"examples={config.examples}: '{config.corpus}' has "
+                     f"{len(found)} held-out dialogues.")
+  parts = [chosen.rpartition(dialogues.ANSWER)
+           for chosen, _ in found[:config.examples]]
+  size = config.prompt_length
+  return Task(
+      [dialogues.encode(pair.tokenizer, before + name)[-size:]
+       for before, name, _ in parts],
+      [answer.strip() for *_, answer in parts],
+      tokenizers.eos_id(pair.tokenizer),
+      judges.model(config.reward, pair, size + config.max_new_tokens))
+
+
+_TASKS = {"python": _python, "commongen": _commongen, "harmless": _harmless}

@@ -272,10 +272,10 @@ def check(method_, pair, width, max_new_tokens, sampling, reward=None):
     checks.check_reward(method_, 1, reward, None, None)
 
 
-def fingerprint(pair):
-  """A short digest of the parameters of both models."""
+def fingerprint(pair, *others):
+  """A short digest of the parameters of both models, and of other trees."""
   digest = hashlib.sha256()
-  for leaf in jax.tree.leaves((pair.target_params, pair.draft_params)):
+  for leaf in jax.tree.leaves((pair.target_params, pair.draft_params, *others)):
     # Of scanned layers one after the other, else no device might have room.
     places = range(len(leaf)) if leaf.ndim > 2 else [...]
     for at in places:

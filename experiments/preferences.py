@@ -32,13 +32,13 @@ def check(config) -> None:
 
 def texts(config) -> list[str]:
   """What a tokenizer is trained on."""
-  return [text for pair in _pairs(config, corpus.TRAIN) for text in pair]
+  return [text for pair in _read(config, corpus.TRAIN) for text in pair]
 
 
 def data(config, tokenizer) -> batches.Data:
   """Pairs of rows: the chosen text, then the rejected one."""
   (train, sizes), (held_out, _) = (
-      _encode(tokenizer, _pairs(config, split), max(config.windows))
+      _encode(tokenizer, _read(config, split), max(config.windows))
       for split in (corpus.TRAIN, corpus.HELD_OUT))
 
   def train_batch(step, samples):
@@ -54,13 +54,22 @@ def data(config, tokenizer) -> batches.Data:
   return batches.Data(train_batch, held_out_batch)
 
 
-def _pairs(config, split):
-  """(chosen, rejected) of one split, in the order of the file."""
-  path = pathlib.Path(config.corpus) / config.preferences
+def read(folder, name, split) -> list[tuple[str, str]]:
+  """(chosen, rejected) of one split, in the order of the file.
+
+  Args:
+    folder: where the file is.
+    name: of the file.
+    split: `corpus.TRAIN` or `corpus.HELD_OUT`.
+
+  Returns:
+    Pairs of dialogues.
+  """
+  path = pathlib.Path(folder) / name
   if not path.is_file():
     raise FileNotFoundError(
-        f"No file '{path}' of preferences: config.corpus={config.corpus!r} "
-        f"must be a folder with {config.preferences}.")
+        f"No file '{path}' of preferences: config.corpus={str(folder)!r} must "
+        f"be a folder with {name}.")
   with gzip.open(path, "rt", encoding="utf-8") as f:
     lines = [json.loads(line) for line in f]
   found = [(line["chosen"], line["rejected"]) for line in lines]
@@ -69,6 +78,10 @@ def _pairs(config, split):
   if not found:
     raise ValueError(f"'{path}' has no {split} dialogue.")
   return found
+
+
+def _read(config, split):
+  return read(config.corpus, config.preferences, split)
 
 
 def _encode(tokenizer, pairs, longest):

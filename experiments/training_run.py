@@ -8,6 +8,7 @@ import numpy as np
 
 import decoding_jax as dj
 from experiments import batches
+from experiments import dialogues
 from experiments import losses
 from experiments import pairs
 from experiments import preferences
@@ -89,6 +90,8 @@ def _source(config):
   """The module that reads what this run learns from."""
   if config.preferences:
     return preferences
+  if config.dialogues:
+    return dialogues
   return pairs if config.train_pairs else windows
 
 

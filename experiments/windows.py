@@ -25,10 +25,6 @@ def data(config, tokenizer) -> batches.Data:
   """Windows of the corpus `config.corpus`."""
   train, held_out = (corpus.encode(tokenizer, split, _root(config))
                      for split in (corpus.TRAIN, corpus.HELD_OUT))
-  shorter = min(len(train), len(held_out))
-  if shorter <= max(config.windows):
-    raise ValueError(f"config.windows={tuple(config.windows)} must be shorter "
-                     f"than the splits of the corpus, {shorter} tokens.")
 
   def prompts(count):
     tokens = np.asarray(corpus.prompts(
@@ -36,6 +32,25 @@ def data(config, tokenizer) -> batches.Data:
         split=corpus.TRAIN, root=_root(config)), np.int32)
     return tokens, np.full(count, config.sample_prompt, np.int32)
 
+  return of_streams(config, train, held_out, prompts)
+
+
+def of_streams(config, train, held_out, prompts) -> batches.Data:
+  """Windows of texts in a row, as tokens `[n]` int32 of each split.
+
+  Args:
+    config: `batch_tokens`, `windows`, `seed` and `sample_fraction`.
+    train: what is learned from.
+    held_out: what is measured on.
+    prompts: see `batches.Data`.
+
+  Returns:
+    The data; what a teacher writes goes on behind an end of text.
+  """
+  shorter = min(len(train), len(held_out))
+  if shorter <= max(config.windows):
+    raise ValueError(f"config.windows={tuple(config.windows)} must be shorter "
+                     f"than the splits of the corpus, {shorter} tokens.")
   return batches.Data(
       train=lambda step, samples: batches.whole(
           batches.train_batch(config, step, train, samples)),

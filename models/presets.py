@@ -19,11 +19,18 @@ PRESETS = {
     "commongen-draft": transformer.Config(
         vocab_size=2000, dim=128, num_layers=2, num_heads=4, num_kv_heads=4,
         head_dim=32, hidden_dim=320, max_length=128),
-    # One number a token: what a dialogue up to there is worth.
+    # The shipped pair that answers in a dialogue, and the reward that it is
+    # steered by: one number a token, what a dialogue up to there is worth.
     "harmless-reward": transformer.Config(
         vocab_size=2000, dim=96, num_layers=2, num_heads=3, num_kv_heads=3,
         head_dim=32, hidden_dim=192, max_length=320, tie_embeddings=False,
         outputs=1),
+    "harmless-target": transformer.Config(
+        vocab_size=2000, dim=192, num_layers=4, num_heads=6, num_kv_heads=3,
+        head_dim=32, hidden_dim=512, max_length=320),
+    "harmless-draft": transformer.Config(
+        vocab_size=2000, dim=96, num_layers=2, num_heads=3, num_kv_heads=3,
+        head_dim=32, hidden_dim=192, max_length=320),
     # Trained in seconds, to see that everything works.
     "smoke": transformer.Config(
         vocab_size=2000, dim=32, num_layers=1, num_heads=2, num_kv_heads=1,

@@ -28,7 +28,8 @@ class Text:
 
 
 @functools.lru_cache(maxsize=None)
-def reward(lm: types.LanguageModel, capacity: int) -> types.Reward:
+def reward(lm: types.LanguageModel, capacity: int,
+           left_out: int | None = None) -> types.Reward:
   """The output of a reward model at the last token.
 
   A value costs one forward over the whole buffer: nothing is cached, so that a
@@ -38,6 +39,8 @@ def reward(lm: types.LanguageModel, capacity: int) -> types.Reward:
     lm: of a `transformer.Config` with `outputs=1`.
     capacity: S, how many of the last tokens are read; at most the model's
       length.
+    left_out: a token that is not read, such as an end of text that the reward
+      model has never seen; None for none.
 
   Returns:
     A reward without constraints; its parameters are those of the model.
@@ -54,6 +57,8 @@ def reward(lm: types.LanguageModel, capacity: int) -> types.Reward:
 
   def advance(params, constraint, state, tokens, valid):
     del params, constraint
+    if left_out is not None:
+      valid &= tokens != left_out
     places = state.length + jnp.cumsum(valid) - 1
     wide = jnp.concatenate([state.tokens, jnp.zeros(len(tokens), jnp.int32)])
     wide = wide.at[jnp.where(valid, places, len(wide))].set(

@@ -35,7 +35,7 @@ def gates(acceptance_threshold=0.5, low_acceptance="target_rollout",
                          width, slack, search_commit)
 
 
-def check(out, expected, lengths, k=LOOK.k, width=1):
+def check(out, expected, lengths, k=LOOK.k, width=1, commit="prefix"):
   """Asserts texts and counts; returns the sum of the states."""
   assert tiny.texts(out, lengths) == [text for text, _ in expected]
   states = np.array([np.bincount([state for state, _ in log], minlength=4)
@@ -48,8 +48,10 @@ def check(out, expected, lengths, k=LOOK.k, width=1):
   # The draws of a tree are compared; and its drafter may have to catch up.
   draws, late = (width * steps, 1) if width > 1 else (0, 0)
   rewards = stats.extra["reward_calls"] - searches
-  assert ((high <= rewards) &
-          (rewards <= high + low + draws * (high + low))).all()
+  # Where the reward rises is seen behind each token that may be committed.
+  rises, least = (steps + 1, stats.emitted) if commit == "rise" else (0, 0)
+  assert ((high + least <= rewards) &
+          (rewards <= (1 + draws + rises) * (high + low))).all()
   np.testing.assert_array_equal(stats.accepted_by_depth.sum(1), high + low)
   assert ((high + low <= stats.emitted) &
           (stats.emitted <= (steps + 1) * (high + low))).all()
@@ -80,7 +82,8 @@ def test_equals_plain_python(rollout, options):
     out = cdlh.run(make(look, **options), seed)
     expected = [reference.cdsl(row, look, gates(**options))
                 for row in cdlh.rows_of_tables(seed)]
-    states += check(out, expected, cdlh.LENGTHS, width=options.get("width", 1))
+    states += check(out, expected, cdlh.LENGTHS, width=options.get("width", 1),
+                    commit=options.get("commit", "prefix"))
   assert (states > 0).tolist() == [
       True, True, options.get("low_acceptance") is None, True]
 
@@ -107,7 +110,8 @@ def test_transformers_equal_plain_forwards(rollout, options):
   states = check(out, [
       reference.cdsl(row, look, gates(**options))
       for row in cdlh.rows_of_transformers(models)], tiny.LENGTHS,
-                 width=options.get("width", 1))
+                 width=options.get("width", 1),
+                 commit=options.get("commit", "prefix"))
   assert (states[:3] > 0).all(), states
 
 

@@ -1,8 +1,10 @@
 """Tests of `experiments.cdsl` and what it is made of, on a tiny pair."""
 
+import gzip
 import json
 import re
 
+import jax
 import numpy as np
 import pytest
 
@@ -12,10 +14,17 @@ from experiments import cdsl
 from experiments import constrained_cells
 from experiments import constrained_report
 from experiments import constrained_tasks
+from experiments import corpus
 from experiments import cost_model
+from experiments import equal_forwards
+from experiments import judges
 from experiments import launch
+from experiments import preferences
 from experiments import quality
 from experiments import results
+from models import checkpoints
+from models import tokenizers
+from models import transformer
 
 _SIZES = {"num_candidates": 2, "lookahead": 2}
 _METHODS = ({"label": "greedy", "name": "autoregressive"},
@@ -37,6 +46,23 @@ def commongen(tmp_path):
   return str(tmp_path)
 
 
+@pytest.fixture
+def dialogues(folders, tmp_path):
+  """A folder of dialogues, and of a reward model with the pair's tokens."""
+  first = "\n\nHuman: {0}\n\nAssistant: oh\n\nHuman: a {0}\n\nAssistant:"
+  with gzip.open(tmp_path / "hh_harmless_base_test.jsonl.gz", "wt") as f:
+    for i in range(40):
+      f.write(json.dumps({"chosen": first.format(i) + " yes no",
+                          "rejected": first.format(i) + " no"}) + "\n")
+  sizes = transformer.Config(
+      vocab_size=270, dim=8, num_layers=1, num_heads=1, num_kv_heads=1,
+      head_dim=4, hidden_dim=8, max_length=32, tie_embeddings=False, outputs=1)
+  checkpoints.save(
+      tmp_path / "reward", sizes, transformer.init(jax.random.key(5), sizes),
+      tokenizers.load(folders[0]))
+  return str(tmp_path)
+
+
 def config(folders, corpus="", **fields):
   found = cdsl_config.get_config()
   found.update(target=folders[0], draft=folders[1], corpus=corpus,
@@ -48,7 +74,7 @@ def config(folders, corpus="", **fields):
 def measured(settings, path, labels):
   """Records of some of the methods, and how often each was decoded."""
   pair = launch.load_pair(settings.target, settings.draft)
-  task = constrained_tasks.load(settings, pair.tokenizer)
+  task = constrained_tasks.load(settings, pair)
   entries = {k: v for k, v in constrained_cells.entries(settings).items()
              if k in labels}
   params, batches = constrained_cells.make_batches(settings, task, pair)
@@ -99,6 +125,48 @@ def test_from_files_to_report(folders, commongen, tmp_path):
       constrained_report.terminal(records))
 
 
+def test_a_reward_model(folders, dialogues, tmp_path):
+  settings = config(folders, dialogues, task="harmless",
+                    reward=f"{dialogues}/reward")
+  settings.update(prompt_length=20, max_new_tokens=4)
+  pair = launch.load_pair(*folders)
+  task = constrained_tasks.load(settings, pair)
+  assert task.references == ["yes no"] * 3 and task.eos_id is not None
+  assert task.judge.constraints is None
+  found = preferences.read(dialogues, "hh_harmless_base_test.jsonl.gz",
+                           corpus.HELD_OUT)
+  for prompt, (chosen, _) in zip(task.prompts, found):
+    assert len(prompt) == 20
+    assert chosen.removesuffix(" yes no").endswith(
+        pair.tokenizer.decode(prompt))
+  # An end of text is worth nothing.
+  values = [value(task.judge, 0, task.prompts[0], rest)
+            for rest in ([7, 8], [7, 8, task.eos_id], [7, 9])]
+  assert values[0] == pytest.approx(values[1]) != values[2]
+  records, _ = measured(settings, tmp_path / results.RESULTS,
+                        ("greedy", "CDLH", "CDSL"))
+  for record in records:
+    assert len(set(record["reward"])) == 3 and "hard" not in record
+    assert record["metrics"]["reward"][0] == pytest.approx(
+        np.mean(record["reward"]), abs=1e-5)
+  constrained_report.write(tmp_path, records, settings)
+  summary = (tmp_path / "summary.md").read_text()
+  assert "| reward |" in summary and "hard, %" not in summary
+  assert re.search(r"CDSL against CDLH: reward [+-]0\.\d{3} \[[+-]",
+                   constrained_report.terminal(records))
+
+
+def test_reward_models_that_cannot_be(folders, dialogues):
+  settings = config(folders, dialogues, task="harmless", reward=folders[1])
+  pair = launch.open_pair(*folders)
+  for name, message in ((folders[1], "is a model of texts, not of rewards"),
+                        ("harmless-reward", "has another tokenizer than the"),
+                        ("nowhere", "model 'nowhere' is neither a folder")):
+    settings.reward = name
+    with pytest.raises(launch.UserError, match=message):
+      constrained_tasks.load(settings, pair)
+
+
 def test_common_identifiers(folders, tmp_path):
   """A corpus of one's own, in which `spam` is common and `eggs` is not."""
   for i in range(64):
@@ -107,37 +175,54 @@ def test_common_identifiers(folders, tmp_path):
   settings = config(folders, str(tmp_path))
   settings.common = 1
   pair = launch.load_pair(*folders)
-  task = constrained_tasks.load(settings, pair.tokenizer)
-  assert task.concepts == [[["spam"]]] * 3
+  task = constrained_tasks.load(settings, pair)
+  expected = judges.lexical([[["spam"]]] * 3, pair, 6).constraints
+  jax.tree.map(np.testing.assert_array_equal, task.judge.constraints, expected)
   settings.max_new_tokens = 1
   with pytest.raises(launch.UserError, match="only 0 held-out prompts"):
-    constrained_tasks.load(settings, pair.tokenizer)
+    constrained_tasks.load(settings, pair)
 
 
 def test_python_examples(folders):
   settings = config(folders)
+  settings.max_new_tokens = 16
   pair = launch.load_pair(*folders)
-  task = constrained_tasks.load(settings, pair.tokenizer)
-  assert len(task.prompts) == len(task.concepts) == len(task.references) == 3
+  task = constrained_tasks.load(settings, pair)
+  assert len(task.prompts) == len(task.references) == 3
   assert task.eos_id is None
-  for prompt, concepts, text in zip(task.prompts, task.concepts,
-                                    task.references):
-    assert len(prompt) == 8 and 1 <= len(concepts) <= settings.concepts
-    for form, in concepts:
-      assert form.isidentifier() and re.search(rf"\b{form}\b", text)
+  counts = task.judge.constraints.count
+  assert (1 <= counts).all() and (counts <= settings.concepts).all()
+  for i, (prompt, text) in enumerate(zip(task.prompts, task.references)):
+    assert len(prompt) == 8
+    # What really follows has all of the words.
+    rest = pair.tokenizer.encode(text).ids
+    assert value(task.judge, i, prompt, rest) == 1
+    assert value(task.judge, i, prompt, rest[:1]) < 1
+
+
+def value(judge, i, prompt, rest):
+  """The reward of one text."""
+  reward, params = judge.reward, judge.params
+  constraint = jax.tree.map(lambda x: x[i], judge.constraints)
+  state = reward.init(params, constraint, np.array(prompt), len(prompt))
+  state = reward.advance(params, constraint, state, np.array(rest, int),
+                         np.ones(len(rest), bool))
+  return float(reward.value(params, constraint, state))
 
 
 @pytest.mark.parametrize("fields, message", [
-    ({"task": "chess"}, "task='chess' is not one of 'python', 'commongen'"),
+    ({"task": "chess"}, "task='chess' is not one of 'python', 'commongen', "
+     "'harmless'"),
     ({"task": "commongen", "corpus": "nowhere"}, "nowhere/dev.src_alpha.txt"),
     ({"examples": 0}, "examples=0: at least 1"),
     ({"task": "commongen", "examples": 9}, "examples=9: .* has 3 concept sets"),
+    ({"task": "harmless", "corpus": "nowhere"}, "No file 'nowhere/hh_harmless"),
 ])
 def test_tasks_that_cannot_be(folders, commongen, fields, message):
   settings = config(folders, commongen)
   settings.update(fields)
   with pytest.raises(launch.UserError, match=message):
-    constrained_tasks.load(settings, launch.load_pair(*folders).tokenizer)
+    constrained_tasks.load(settings, launch.load_pair(*folders))
 
 
 @pytest.mark.parametrize("spec, message", [
@@ -160,17 +245,19 @@ def test_methods_that_cannot_be(folders, spec, message):
     ({"name": "beam_search", "num_beams": 300}, "300 siblings")])
 def test_what_generate_would_refuse(folders, spec, message):
   settings = config(folders)
+  settings.max_new_tokens = 16
   with settings.unlocked():
     settings.methods = ({"label": "x", **spec},)
   pair = launch.load_pair(*folders)
-  task = constrained_tasks.load(settings, pair.tokenizer)
+  task = constrained_tasks.load(settings, pair)
   entry = constrained_cells.entries(settings)["x"]
   with pytest.raises(launch.UserError, match=message):
     constrained_cells.check(settings, pair, task, entry)
 
 
 def test_presets():
-  for preset in ("default", "smoke", "commongen", "commongen,sweep"):
+  for preset in ("default", "smoke", "commongen", "commongen,sweep", "harmless",
+                 "trees"):
     entries = constrained_cells.entries(cdsl_config.get_config(preset))
     assert "greedy" in entries
   with pytest.raises(ValueError, match="'nothing' is not one of"):
@@ -202,3 +289,34 @@ def test_cost_model():
   assert cost_model.sizes(cdlh) == (4, 3)
   np.testing.assert_allclose(cost_model.bounds(cdsl_record, cdlh),
                              (least, most))
+  cdlh["reward_calls"], cdsl_record["reward_calls"] = [80, 80], [4, 4]
+  np.testing.assert_allclose(cost_model.bounds(cdsl_record, cdlh, True),
+                             (least, 20))
+
+
+def shaped(label, shape, slack, calls, hard, tau="0.5"):
+  spec = (f"cdsl(8x{label[-1]}, w=1, lambda=10, rollout=target, {shape}, "
+          f"slack={slack}, tau={tau}, low=cdlh_step), T=0")
+  return {"label": label, "spec": spec, "target_calls": calls, "hard": hard}
+
+
+def test_trees_at_equal_forwards():
+  """By hand: chains of 2 and 4 forwards, a half of each takes 3."""
+  chains = [shaped("chain 4", "chain", 0, [2, 2, 2, 2], [0, 0, 1, 0]),
+            shaped("chain 8", "chain", 1, [4, 3, 4, 5], [1, 0, 1, 1]),
+            shaped("chain 6", "chain", 0, [4, 4, 4, 4], [0, 0, 0, 0])]
+  tree = shaped("tree 8", "rsd_s(3x8)", 1, [3, 3, 3, 3], [1, 0, 1, 1])
+  other = shaped("tree 2", "rsd_c(3x2)", 1, [3, 3, 3, 3], [1, 0, 1, 1], "0.9")
+  greedy = {"label": "greedy", "spec": "autoregressive, T=0"}
+  first, second, share = equal_forwards.mixture(tree, chains)
+  assert {first["label"], second["label"]} == {"chain 4", "chain 8"}
+  assert share == 0.5
+  # What has other options is compared with none of them.
+  line, = equal_forwards.lines([greedy, *chains, tree, other])
+  assert line.startswith("(tree 8) against 0.50 of (chain 4) + 0.50 of "
+                         "(chain 8): hard coverage +25.0 points [+0.0, +50.0]")
+  assert line.endswith("1.00 of the target's forwards.")
+  tree["target_calls"] = [9, 9, 9, 9]
+  assert equal_forwards.mixture(tree, chains)[::2] == (chains[1], 1)
+  tree["target_calls"] = [1, 1, 1, 1]
+  assert equal_forwards.mixture(tree, chains)[::2] == (chains[0], 1)

@@ -60,7 +60,7 @@ def test_pairs_of_rows(config):
   assert not set(texts[0]) & set(texts[1])
   assert 5 <= len(texts[0]) / 2 <= 25
   # None is in both splits.
-  found = [set(preferences._pairs(config, split))
+  found = [set(preferences._read(config, split))
            for split in ("train", "held-out")]
   assert not found[0] & found[1] and found[0] | found[1] == set(PAIRS)
   questions = [{os.path.commonprefix(pair) for pair in x} for x in found]
@@ -133,6 +133,21 @@ def test_tokens_one_by_one(model):
   kept = [7, 2, 1, 3, 2, 5]
   for x in (whole, state):
     assert list(x.tokens[:x.length]) == kept
+
+
+def test_a_token_that_is_left_out(model):
+  """The text is worth what it is without, wherever the token stands."""
+  lm, params = model
+  reward = reward_lib.reward(lm, 6, 2)
+  assert reward is not reward_lib.reward(lm, 6)
+  values = []
+  for prompt, text in (([2, 4, 2, 1], [2, 3, 8, 2]), ([4, 1], [3, 8])):
+    state = reward.init(params, None, jnp.array(prompt), len(prompt))
+    state = reward.advance(params, None, state, jnp.array(text),
+                           jnp.ones(len(text), bool))
+    assert list(state.tokens[:state.length]) == [4, 1, 3, 8]
+    values.append(float(reward.value(params, None, state)))
+  assert values[0] == pytest.approx(values[1])
 
 
 def test_a_capacity_that_the_model_does_not_know(model):

@@ -11,6 +11,8 @@ import pytest
 import decoding_jax as dj
 from experiments import batches
 from experiments import corpus
+from experiments import judges
+from experiments import launch
 from experiments import pairs
 from experiments import trainer
 import models
@@ -23,6 +25,7 @@ from models import transformer
 PRETRAINED = pathlib.Path(models.__file__).parent / "pretrained"
 NAMES = ("python-target", "python-draft")
 COMMONGEN = ("commongen-target", "commongen-draft")
+HARMLESS = ("harmless-target", "harmless-draft")
 
 
 def _load(names):
@@ -58,8 +61,9 @@ def test_it_is_small(family):
 
 
 @pytest.mark.parametrize("names, sizes, better, overlap", [
-    (NAMES, (3e6, 4e5), 0.2, 0.65), (COMMONGEN, (5e6, 1e6), 0.3, 0.55)],
-    ids=["python", "commongen"])
+    (NAMES, (3e6, 4e5), 0.2, 0.65), (COMMONGEN, (5e6, 1e6), 0.3, 0.55),
+    (HARMLESS, (1.9e6, 4e5), 0.1, 0.5)],
+    ids=["python", "commongen", "harmless"])
 def test_a_pair(names, sizes, better, overlap):
   target, draft = (transformer.num_params(params) for _, params in _load(names))
   made_of = list(map(_metadata, names))
@@ -104,6 +108,8 @@ def test_the_reward_model():
   reward = reward_lib.reward(lm, 64)
   state = reward.init(params, None, jnp.array(tokens), len(tokens))
   assert abs(float(reward.value(params, None, state))) < 10
+  # Its pair has the same tokens.
+  judges.model("harmless-reward", launch.open_pair(*HARMLESS), 64)
 
 
 def test_overlap_on_held_out_text(pair):
