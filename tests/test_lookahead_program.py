@@ -102,7 +102,7 @@ def test_caches_are_written_where_they_lie(decoder):
 
 def test_a_step_needs_little_beside_its_caches():
   """Temporaries: 5 % of the caches, and the logits of the tree."""
-  config = dataclasses.replace(CONFIG, num_layers=6)
+  config = dataclasses.replace(CONFIG, num_layers=4)
   model = transformer.language_model(config)
   memory = compiled(speculation.decoder(dj.methods.rsd_s(2, 2).sampled), model,
                     config).memory_analysis()
