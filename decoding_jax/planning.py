@@ -182,6 +182,24 @@ def plans(accept: Acceptance, costs: Costs, nodes=32, depth=8):
   return sorted(found, key=lambda plan: -plan.rate)
 
 
+def step_seconds(costs: Costs, level_widths) -> float:
+  """Seconds of a step.
+
+  Args:
+    costs: of its parts.
+    level_widths: nodes of each level of the tree; of none for autoregressive
+      decoding.
+
+  Returns:
+    Seconds. The deepest level needs no draft forward; the root's has two
+    tokens.
+  """
+  drafts = (2, *level_widths[:-1]) if level_widths else ()
+  nodes = sum(level_widths)
+  return (costs.target(1 + nodes) + sum(map(costs.draft, drafts))
+          + costs.rest(len(level_widths), nodes))
+
+
 def _plan(spec, children, accept, costs):
   return _of(spec, expected_tokens(children, accept),
              tuple(map(sum, children)), costs)
@@ -210,24 +228,6 @@ def _of_beam(accept, width, depth):
   exponent = _last(accept.hazard, depth) * (
       1 + _last(accept.beam, depth) * np.log(width))
   return 1 - (1 - accept.by_rank[0])**exponent
-
-
-def step_seconds(costs: Costs, level_widths) -> float:
-  """Seconds of a step.
-
-  Args:
-    costs: of its parts.
-    level_widths: nodes of each level of the tree; of none for autoregressive
-      decoding.
-
-  Returns:
-    Seconds. The deepest level needs no draft forward; the root's has two
-    tokens.
-  """
-  drafts = (2, *level_widths[:-1]) if level_widths else ()
-  nodes = sum(level_widths)
-  return (costs.target(1 + nodes) + sum(map(costs.draft, drafts))
-          + costs.rest(len(level_widths), nodes))
 
 
 def _branchings(nodes, depth):

@@ -69,14 +69,20 @@ def choose(pair, prompts, lengths, max_new_tokens, sampling,
     pair: a `launch.ModelPair` with parameters.
     prompts: `[R, P]` int32, such as will be decoded.
     lengths: `[R]` int32.
-    max_new_tokens: the budget.
+    max_new_tokens: the budget; what is measured are its first 128 tokens.
     sampling: a `dj.Sampling`.
     batch: B, rows decoded together; None for R. Rounds take the prompts in
       turn.
 
   Returns:
     A `Choice`.
+
+  Raises:
+    UserError: for models on a mesh.
   """
+  if pair.mesh is not None:
+    raise launch.UserError("method auto and --mesh: forwards are timed on one "
+                           "device alone; name a method.")
   budget = min(max_new_tokens, _MOST_TOKENS)
   prompts, lengths = np.asarray(prompts), np.asarray(lengths)
   batch = batch or len(prompts)

@@ -66,3 +66,11 @@ def test_a_choice_for_two_models(monkeypatch):
   assert choice.reason.startswith(choice.method.name)
   assert {x.spec["name"] for x in choice.plans} == {
       "autoregressive", "speculative", "rsd_c", "rsd_s", "sequoia"}
+
+
+def test_meshes_are_refused():
+  model = tiny.llama_models().target
+  pair = launch.ModelPair(model.lm, model.params, model.lm, model.params, None,
+                          1.0, mesh="some")
+  with pytest.raises(launch.UserError, match="auto and --mesh"):
+    auto.choose(pair, tiny.PROMPTS, tiny.LENGTHS, tiny.NEW, dj.Sampling())
