@@ -90,3 +90,20 @@ def test_one_candidate_or_no_reward_is_greedy():
   """A reward that is always 0 is as good as a weight of 0."""
   assert run(dj.methods.cdlh(1, LOOK.n))[0] == greedy()
   assert run(dj.methods.cdlh(*LOOK), 0)[0] == greedy()
+
+
+def test_rows_alone_and_what_an_iteration_commits():
+  """Invariants 5 and 6, where gates are open and closed in turn."""
+  tokens, lengths = prompts()
+  decode = lambda rows: cdlh.run(
+      cdsl.make(LOOK), models=pair(), prompts=tokens, lengths=lengths, new=NEW,
+      eos_id=None, rows=rows)
+  both, states = decode(slice(None)), 0
+  for i in range(len(SOURCES)):
+    alone = decode(slice(i, i + 1))
+    cdlh.same_rows(alone, both, slice(i, i + 1))
+    iterations = alone.stats.extra["states"].sum()
+    assert iterations == alone.steps
+    assert iterations <= alone.stats.emitted[0] <= iterations * (LOOK.n + 1)
+    states += alone.stats.extra["states"][0]
+  assert (states > 0).sum() > 1
