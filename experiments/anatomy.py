@@ -1,15 +1,20 @@
 """What a forward costs by its tokens and its cache: tables of a benchmark."""
 
+import functools
 import json
 
+import jax
 import numpy as np
 
 from decoding_jax import growth
 from decoding_jax import prefill
+from experiments import contest
 from experiments import contestants
 from experiments import costs
 from experiments import launch
+from experiments import profiles
 from experiments import report
+from experiments import standings
 
 FILE = "costs.json"
 # A text in the middle of a short budget, and of a long one.
@@ -57,6 +62,34 @@ def _measure(models):
       [[timer() for timer in timers] for _ in range(costs.ROUNDS)])
   found["capacity"] = list(zip(sizes, np.median(rounds, axis=0).tolist()))
   return found
+
+
+def of_steps(config, pair, methods, folder) -> str:
+  """Where the time of a step goes, of each method, from a profiler's trace.
+
+  Args:
+    config: see `configs/benchmark.py`; its first dtype, batch and temperature.
+    pair: of `contestants.open_pair`.
+    methods: dict from names to our methods.
+    folder: where traces and tables are written, a folder a method.
+
+  Returns:
+    The tables.
+  """
+  texts, tables = contestants.prompts(config, pair), []
+  for name in methods:
+    # Else there were programs of one name, which a trace does not tell apart.
+    jax.clear_caches()
+    entry = contest.Entry(contest.OURS, name, config.dtypes[0],
+                          config.batches[0], config.temperatures[0])
+    run = functools.partial(contestants.ours, config, pair, methods, texts,
+                            entry, 0)
+    table = profiles.profile(run, run()["steps"],
+                             folder / name.replace("/", "-"))
+    tables.append(f"{name}, {entry.dtype}, "
+                  f"{standings.title(entry.batch, entry.temperature).lower()}\n"
+                  f"{table}")
+  return "\n\n".join(tables)
 
 
 def terminal(known) -> str:

@@ -71,6 +71,9 @@ def main():
   print("\n\n".join(filter(None, [
       standings.terminal(rows, notes), anatomy.terminal(known)])))
   print(f"{workdir}: summary.md, {results.RESULTS}, {results.RUN}, *.png")
+  if PROFILE.value:
+    print(anatomy.of_steps(config, pair, contest.methods(config.methods),
+                           pathlib.Path(PROFILE.value)))
 
 
 def measure(config, pair, methods, groups, path):
@@ -121,4 +124,7 @@ if __name__ == "__main__":
                     "benchmark.py"), "File of settings, or file:preset.")
   WORKDIR = flags.DEFINE_string("workdir", "runs/benchmark",
                                 "Folder of results.")
+  PROFILE = flags.DEFINE_string(
+      "profile", "", "Folder for a profiler's traces of our methods, and "
+      "tables of where the time of a step goes; '' for none.")
   launch.run(main)

@@ -103,3 +103,18 @@ def test_choices_are_kept_and_compared(tmp_path, monkeypatch):
 def test_what_is_chosen_is_an_entry(chosen, names):
   [group, _] = contest.entries(config(), ["a", "b"], [], chosen)
   assert [entry.name for entry in group] == names
+
+
+def test_a_profile_of_each_method(tmp_path, monkeypatch):
+  def ours(_, pair, methods, texts, entry, number):
+    return {"steps": 7, "entry": entry, "number": number}
+
+  def profile(run, steps, folder):
+    return f"{run()['entry'].name} {steps} {folder.name}"
+
+  monkeypatch.setattr(contestants, "prompts", lambda *_: tiny.PROMPTS)
+  monkeypatch.setattr(contestants, "ours", ours)
+  monkeypatch.setattr(anatomy.profiles, "profile", profile)
+  assert anatomy.of_steps(config(), None, ["a(1)", "b(1/2)"], tmp_path) == (
+      "a(1), float32, batch 1, temperature 1\na(1) 7 a(1)\n\n"
+      "b(1/2), float32, batch 1, temperature 1\nb(1/2) 7 b(1-2)")
