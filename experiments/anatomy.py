@@ -1,7 +1,6 @@
 """What a forward costs by its tokens and its cache: tables of a benchmark."""
 
 import functools
-import json
 
 import jax
 import numpy as np
@@ -11,9 +10,9 @@ from decoding_jax import prefill
 from experiments import contest
 from experiments import contestants
 from experiments import costs
-from experiments import launch
 from experiments import profiles
 from experiments import report
+from experiments import results
 from experiments import standings
 
 FILE = "costs.json"
@@ -38,12 +37,11 @@ def measured(config, pair, workdir):
   if not config.costs:
     return {}
   path = workdir / FILE
-  with launch.user_errors(OSError, ValueError):
-    known = json.loads(path.read_text()) if path.exists() else {}
+  known = results.load(path)
   for dtype in config.dtypes:
     if dtype not in known:
       known[dtype] = _measure(contestants.with_dtype(pair, dtype))
-      path.write_text(json.dumps(known, indent=1) + "\n")
+      results.save(path, known)
   return {dtype: known[dtype] for dtype in config.dtypes}
 
 

@@ -6,10 +6,9 @@ its bound (`experiments.roofline`); their sum is that of the run.
 
 import dataclasses
 import functools
-import json
 
 from experiments import contest
-from experiments import launch
+from experiments import results
 from experiments import roofline
 from models import checkpoints
 from models import transformer
@@ -29,8 +28,7 @@ def measured(workdir, dtypes, again):
     A `roofline.Roofline`, the best of all starts.
   """
   path = workdir / FILE
-  with launch.user_errors(OSError, ValueError):
-    old = json.loads(path.read_text()) if path.exists() else {}
+  old = results.load(path)
   if again or set(dtypes) - set(old.get("flops", ())):
     new = roofline.measure(dtypes)
     flops = {**old.get("flops", {})}
@@ -38,7 +36,7 @@ def measured(workdir, dtypes, again):
       flops[dtype] = max(value, flops.get(dtype, 0))
     old = {"bandwidth": max(new.bandwidth, old.get("bandwidth", 0)),
            "flops": flops}
-    path.write_text(json.dumps(old) + "\n")
+    results.save(path, old)
   return roofline.Roofline(**old)
 
 

@@ -1,7 +1,5 @@
 """What `auto` chooses in a benchmark, and whether it was right."""
 
-import json
-
 import jax
 import numpy as np
 
@@ -9,6 +7,7 @@ from experiments import auto
 from experiments import contest
 from experiments import contestants
 from experiments import launch
+from experiments import results
 from experiments import standings
 
 FILE = "choices.json"
@@ -29,8 +28,7 @@ def of_config(config, pair, workdir):
   if not config.auto:
     return {}
   path = workdir / FILE
-  with launch.user_errors(OSError, ValueError):
-    known = json.loads(path.read_text()) if path.exists() else {}
+  known = results.load(path)
   found = {}
   for dtype in config.dtypes:
     for batch in config.batches:
@@ -38,7 +36,7 @@ def of_config(config, pair, workdir):
         name = f"{dtype}, batch {batch}, temperature {temperature:g}"
         if name not in known:
           known[name] = _choose(config, pair, dtype, batch, temperature)
-          path.write_text(json.dumps(known, indent=1) + "\n")
+          results.save(path, known)
         found[dtype, batch, temperature] = known[name]
   return found
 

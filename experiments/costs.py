@@ -6,7 +6,6 @@ slows them all.
 """
 
 import functools
-import time
 from typing import NamedTuple
 
 import jax
@@ -14,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax import cache as cache_lib
+from experiments import launch
 
 TOKENS = (1, 2, 4, 8, 16, 32)
 ROUNDS = 7
@@ -83,9 +83,7 @@ def timer(lm, params, batch, live_length, slots, size):
   fresh = jnp.ones((batch, size), jnp.int32)
 
   def seconds(count):
-    start = time.perf_counter()
-    jax.block_until_ready(_forwards(lm, params, cache, fresh, count))
-    return (time.perf_counter() - start) / count
+    return launch.timed(_forwards, lm, params, cache, fresh, count)[1] / count
 
   seconds(1)
   count = max(1, int(_SPAN / seconds(1)))

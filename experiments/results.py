@@ -62,8 +62,23 @@ def _open(workdir, settings, free, flag):
         f"another {flag}, or the same settings.")
   record["settings"] = settings
   record["starts"].append(environment())
+  save(path, record)
+
+
+def load(path):
+  """The JSON object that `save` wrote; an empty one if there is none.
+
+  Raises:
+    UserError: if it cannot be read.
+  """
+  with launch.user_errors(OSError, ValueError):
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def save(path, value):
+  """Writes a JSON object: either the whole file appears, or none."""
   partial = path.with_suffix(".partial")
-  partial.write_text(json.dumps(record, indent=2) + "\n")
+  partial.write_text(json.dumps(value, indent=2) + "\n")
   partial.replace(path)
 
 

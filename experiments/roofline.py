@@ -7,13 +7,13 @@ multiplies, and whatever stays in a chip's own memory: it is a bound, not an
 estimate.
 """
 
-import time
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments import launch
 from models import transformer
 
 # Bytes that are read: more than any chip's cache has room for.
@@ -125,9 +125,4 @@ def _best(function, *args):
   """Seconds of the fastest call."""
   compiled = jax.jit(function)
   jax.block_until_ready(compiled(*args))
-  found = []
-  for _ in range(_ROUNDS):
-    start = time.perf_counter()
-    jax.block_until_ready(compiled(*args))
-    found.append(time.perf_counter() - start)
-  return min(found)
+  return min(launch.timed(compiled, *args)[1] for _ in range(_ROUNDS))
