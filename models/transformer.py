@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax import types
+from models import products
 from models import rope
 
 
@@ -119,7 +120,7 @@ class Linear(nn.Module):
   def __call__(self, x):
     kernel = self.param("kernel", _INIT, (self.features, x.shape[0]),
                         self.dtype)
-    y = _matmul(kernel, x).astype(x.dtype)
+    y = products.matmul(kernel, x).astype(x.dtype)
     if self.bias:
       y += self.param("bias", nn.initializers.zeros, (self.features, 1),
                       self.dtype)
@@ -257,12 +258,12 @@ class Decoder(nn.Module):
     dtype = jnp.dtype(cfg.dtype)
     width = cfg.embedding_dim or cfg.dim
     embedding = self.param("embedding", _INIT, (cfg.vocab_size, width), dtype)
-    x = embedding[tokens].reshape(-1, width).T
+    x = products.columns(embedding[tokens])
     if cfg.embedding_dim:
       x = Linear(cfg.dim, False, dtype, name="project_in")(x)
     if cfg.positions == "learned":
       table = self.param("positions", _INIT, (cfg.max_length, cfg.dim), dtype)
-      x += table[positions].reshape(-1, cfg.dim).T
+      x += products.columns(table[positions])
     angles = rope.angles(cfg, positions) if cfg.positions == "rope" else None
     x, block = _layers(cfg)(x, cache, block, angles, slot,
                             _masks(cfg, cache, positions, mask))
@@ -272,7 +273,7 @@ class Decoder(nn.Module):
       x = Linear(width, False, dtype, name="project_out")(x)
     head = embedding if cfg.tie_embeddings else self.param(
         "head", _INIT, (cfg.outputs or cfg.vocab_size, width), dtype)
-    logits = _matmul(head, x)
+    logits = products.matmul(head, x)
     # Without the barrier the transposition changes the layout of the whole
     # program on a CPU, which then runs several times slower.
     logits = jax.lax.optimization_barrier(logits).T
@@ -311,7 +312,6 @@ class Scanned(nn.Module):
     return x, types.Block((keys,), (values,))
 
 
-_COLUMNS = (1, 4, 8, 16)
 _INIT = nn.initializers.normal(0.02)
 _NORMS = {"rms": RMSNorm, "layer": LayerNorm}
 _FEED_FORWARDS = {"swiglu": SwiGLU, "relu": ReLU}
@@ -409,19 +409,6 @@ def param_name(path) -> str:
 def num_params(params: types.Params) -> int:
   """Number of scalars in a tree of parameters."""
   return sum(x.size for x in jax.tree.leaves(params))
-
-
-def _matmul(kernel, x):
-  """`[out, in] @ [in, n]` in float32, over a round number of columns.
-
-  On a CPU the product with 7, 13 or 31 columns takes a third longer than that
-  with 8, 16 or 32; elsewhere a few columns more cost nothing.
-  """
-  columns = x.shape[1]
-  size = next((n for n in _COLUMNS if n >= columns),
-              -(-columns // _COLUMNS[-1]) * _COLUMNS[-1])
-  x = jnp.pad(x, ((0, 0), (0, size - columns)))
-  return jnp.matmul(kernel, x, preferred_element_type=jnp.float32)[:, :columns]
 
 
 def _linear(config, bias):

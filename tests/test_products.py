@@ -1,0 +1,55 @@
+"""Tests of models.products."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from decoding_jax import cache as cache_lib
+from models import products
+from models import transformer
+
+CONFIG = transformer.Config(
+    vocab_size=512, dim=128, num_layers=2, num_heads=2, num_kv_heads=2,
+    head_dim=32, hidden_dim=256, max_length=32, dtype="bfloat16")
+
+
+def test_columns_are_those_of_one_row_behind_another():
+  x = jnp.arange(24.0).reshape(2, 3, 4)
+  np.testing.assert_array_equal(
+      products.columns(x), np.asarray(x).reshape(6, 4).T)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("width", [1, 3, 17])
+def test_padding_does_not_show(dtype, width):
+  kernel = jax.random.normal(jax.random.key(0), (8, 16), dtype)
+  x = jax.random.normal(jax.random.key(1), (16, width), dtype)
+  got = products.matmul(kernel, x)
+  assert got.dtype == jnp.float32
+  np.testing.assert_allclose(
+      got, np.asarray(kernel, np.float64) @ np.asarray(x, np.float64),
+      rtol=1e-5, atol=1e-5)
+
+
+def _temporaries(function, *arguments):
+  analysis = jax.jit(function).lower(*arguments).compile().memory_analysis()
+  return analysis.temp_size_in_bytes
+
+
+@pytest.mark.parametrize("length", [1, 4])
+def test_no_copy_of_weights_in_float32(length):
+  """A program in 16 bits needs less memory than one in 32."""
+  kernel, x = jnp.ones((512, 128), "bfloat16"), jnp.ones((128, 4), "bfloat16")
+  if _temporaries(products.matmul, kernel, x) >= 4 * kernel.size:
+    pytest.skip("no products in bfloat16 on this device")
+  lm = transformer.language_model(CONFIG)
+  params = transformer.abstract_params(CONFIG)
+  cache = lm.init_cache(1, 8)
+  tokens = jnp.ones((1, length), jnp.int32)
+  mask = jnp.ones((1, length, length), bool)
+  needed = _temporaries(
+      lambda params, tokens, cache: lm.forward(
+          params, tokens, tokens, cache, cache_lib.init_block(cache, length), 0,
+          mask)[0], params, tokens, cache)
+  assert needed < transformer.num_params(params)
