@@ -25,6 +25,7 @@ from experiments import contestants
 from experiments import launch
 from experiments import results
 from experiments import rivals
+from experiments import roofline
 from experiments import standings
 from experiments import stopping
 
@@ -94,10 +95,14 @@ def measure(config, pair, methods, groups, path):
     with contestants.servers(config, pair) as servers:
       ours = functools.partial(contestants.ours, config, pair, methods, texts)
       theirs = functools.partial(contestants.theirs, config, servers, texts)
-      contest.measure(
-          groups, config.rounds, lambda entry, number: (
-              ours if entry.tool == contest.OURS else theirs)(entry, number),
-          path)
+
+      def run(entry, number):
+        # Right before, since a machine that others use has its moments.
+        bandwidth = round(roofline.bandwidth())
+        take = ours if entry.tool == contest.OURS else theirs
+        return {"bandwidth": bandwidth, **take(entry, number)}
+
+      contest.measure(groups, config.rounds, run, path)
   wanted = {entry for group in groups for entry in group}
   return [r for r in results.read(path) if contest.entry_of(r) in wanted]
 

@@ -52,7 +52,8 @@ def of_runs(roof, config, pair, methods):
   """A function that tells the least seconds of a run.
 
   Args:
-    roof: a `roofline.Roofline` with all dtypes.
+    roof: a `roofline.Roofline` with all dtypes. A record's own `bandwidth`
+      takes the place of its, if there is one.
     config: see `configs/benchmark.py`.
     pair: of `contestants.open_pair`.
     methods: dict from names to our methods.
@@ -72,9 +73,10 @@ def of_runs(roof, config, pair, methods):
     else:
       scored, drafted = _their_step(entry.name)
     prompt, new = config.prompt_length, config.max_new_tokens
+    now = roof._replace(bandwidth=record.get("bandwidth", roof.bandwidth))
 
     def seconds(model, fresh, live):
-      return roofline.step_seconds(roof, model, entry.batch, fresh, live)
+      return roofline.step_seconds(now, model, entry.batch, fresh, live)
 
     used = models if drafted else models[:1]
     return sum(seconds(model, prompt, 0) for model in used) + (

@@ -58,20 +58,29 @@ def measure(dtypes=("float32",)) -> Roofline:
     dtypes: of the matrix products.
 
   Returns:
-    The best of several rounds each. Reading is that of a product of a matrix
-    and a vector, or of a sum, whichever is the faster.
+    The best of several rounds each.
   """
-  platform = jax.devices()[0].platform
-  side = _SIDES.get(platform, _LARGE_SIDE)
-  rows = _BYTES.get(platform, _LARGE) // (4 * side)
-  matrix, vector = jnp.ones((rows, side)), jnp.ones((side, 1))
-  seconds = min(_best(jnp.matmul, matrix, vector), _best(jnp.sum, matrix))
-  matrix.delete()
+  side = _side()
   flops = {}
   for dtype in dtypes:
     square = jnp.ones((side, side), dtype)
-    flops[dtype] = 2 * side**3 / _best(jnp.matmul, square, square)
-  return Roofline(4 * rows * side / seconds, flops)
+    flops[dtype] = 2 * side**3 / _best(_product, square, square)
+  return Roofline(bandwidth(), flops)
+
+
+def bandwidth() -> float:
+  """Bytes that the first device reads per second at the moment.
+
+  Returns:
+    The best of several rounds: of products of a matrix and a vector, and of
+    sums, whichever are the faster.
+  """
+  side = _side()
+  rows = _BYTES.get(jax.devices()[0].platform, _LARGE) // (4 * side)
+  matrix, vector = jnp.ones((rows, side)), jnp.ones((side, 1))
+  seconds = min(_best(_product, matrix, vector), _best(_sum, matrix))
+  matrix.delete()
+  return 4 * rows * side / seconds
 
 
 def sizes(lm, params) -> Sizes:
@@ -121,8 +130,15 @@ def _bytes(x):
   return x.size * np.dtype(x.dtype).itemsize
 
 
+def _side():
+  return _SIDES.get(jax.devices()[0].platform, _LARGE_SIDE)
+
+
 def _best(function, *args):
   """Seconds of the fastest call."""
-  compiled = jax.jit(function)
-  jax.block_until_ready(compiled(*args))
-  return min(launch.timed(compiled, *args)[1] for _ in range(_ROUNDS))
+  jax.block_until_ready(function(*args))
+  return min(launch.timed(function, *args)[1] for _ in range(_ROUNDS))
+
+
+_product = jax.jit(jnp.matmul)
+_sum = jax.jit(jnp.sum)

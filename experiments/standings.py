@@ -201,7 +201,8 @@ process of its own, and only one computes at a time.
 - x same dtype, x any: tokens/s over those of the best row of all other tools,
   in the same dtype and in any.
 - Block efficiency: tokens a target call. Target calls: of all rows at once.
-- Roofline: the time that the measured bandwidth and matrix products of this
-  device allow for the forwards, over the time it took, prompt included.
+- Roofline: the time that bandwidth, measured right before each run, and matrix
+  products of this device allow for the forwards, over the time it took, prompt
+  included.
 - First call: with compilation, which the other columns leave out.
 - Peak: most memory held in the run; of the whole process, models included."""

@@ -283,6 +283,8 @@ def test_bounds_count_the_forwards(folders, tmp_path):
       (_PLAIN._replace(name="lookup(3)"), 7, 0)):
     assert bound(_record(entry, 1, 1.0, steps)) == pytest.approx(
         reads(entry, steps, drafts)), entry
+  faster = {**_record(_OURS, 1, 1.0, 8), "bandwidth": 2.0}
+  assert bound(faster) == pytest.approx(reads(_OURS, 8, 0) / 2)
   half = bound(_record(_HALF, 1, 1.0, 8))
   assert half == pytest.approx(reads(_PLAIN, 8, 0) / 2)
 
@@ -337,6 +339,7 @@ def test_the_whole_command(tmp_path):
       for name in ("autoregressive", "speculative(1)")]
   for record in records:
     assert record["emitted"] == 5 * record["batch"]
+    assert record["bandwidth"] > 1e6
     assert record["row_calls"] <= record["batch"] * record["steps"]
   [pair] = (tmp_path / "pairs").iterdir()
   assert abs(json.loads((pair / "metadata.json").read_text())["overlap"] -
