@@ -1,4 +1,4 @@
-"""Products of weights with the columns of a block, in the CPU's good shapes."""
+"""What layers do with weights, in forms that are fast on a CPU as well."""
 
 import functools
 
@@ -22,6 +22,22 @@ def columns(x):
   # for which XLA has no products in 16 bits on a CPU. It would use float32, and
   # a copy of all weights.
   return x.transpose(2, 0, 1).reshape(x.shape[2], -1)
+
+
+def lookup(table, index):
+  """Rows of a table.
+
+  Args:
+    table: `[V, F]`.
+    index: `[...]` int32.
+
+  Returns:
+    `[..., F]`.
+  """
+  # On a CPU XLA looks up what has 16 bits in float32. Ahead of a loop it would
+  # convert the whole table; the barrier makes it wait for the index.
+  table, index = jax.lax.optimization_barrier((table, index))
+  return table[index]
 
 
 def matmul(kernel, x):

@@ -258,12 +258,12 @@ class Decoder(nn.Module):
     dtype = jnp.dtype(cfg.dtype)
     width = cfg.embedding_dim or cfg.dim
     embedding = self.param("embedding", _INIT, (cfg.vocab_size, width), dtype)
-    x = products.columns(embedding[tokens])
+    x = products.columns(products.lookup(embedding, tokens))
     if cfg.embedding_dim:
       x = Linear(cfg.dim, False, dtype, name="project_in")(x)
     if cfg.positions == "learned":
       table = self.param("positions", _INIT, (cfg.max_length, cfg.dim), dtype)
-      x += products.columns(table[positions])
+      x += products.columns(products.lookup(table, positions))
     angles = rope.angles(cfg, positions) if cfg.positions == "rope" else None
     x, block = _layers(cfg)(x, cache, block, angles, slot,
                             _masks(cfg, cache, positions, mask))
