@@ -41,7 +41,8 @@ def test_padding_does_not_show(dtype, width):
   got = products.matmul(kernel, x)
   assert got.dtype == jnp.float32
   np.testing.assert_allclose(
-      got, np.asarray(kernel, np.float64) @ np.asarray(x, np.float64),
+      got, np.asarray(kernel).astype(np.float64) @
+      np.asarray(x).astype(np.float64),
       rtol=1e-5, atol=1e-5)
 
 
