@@ -14,6 +14,8 @@ was. Without the packages of the extra `parity` the rivals' rows are empty.
 
 import ml_collections
 
+from configs import common
+
 # Of the target a token reads 110 M parameters, of the draft a tenth of that:
 # without the embedding, of which it reads a row (134 M and 18 M with it).
 _PAIR = {
@@ -93,9 +95,7 @@ def get_config(preset="default"):
       seed: of prompts and tokens.
       compilation_cache: whether our compiled programs are kept in the workdir.
   """
-  if preset not in _PRESETS:
-    raise ValueError(
-        f"preset {preset!r} is not one of {', '.join(_PRESETS)}.")
+  common.check_preset(preset, _PRESETS)
   config = ml_collections.ConfigDict({
       "target": "",
       "draft": "",

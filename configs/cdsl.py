@@ -20,6 +20,8 @@ that is shipped for it; `configs/train.py` says what its folder holds. Add
 
 import ml_collections
 
+from configs import common
+
 # What CDSL is compared with; a label is a line of the table.
 _SEARCH = {"num_candidates": 8, "lookahead": 8, "reward_weight": 10.0}
 # Beyond the paper: a search commits the roll-out that it has found, and nothing
@@ -100,9 +102,7 @@ def get_config(presets="default"):
       "methods": _METHODS,
   })
   for preset in presets.split(","):
-    if preset not in _PRESETS:
-      raise ValueError(
-          f"preset {preset!r} is not one of {', '.join(_PRESETS)}.")
+    common.check_preset(preset, _PRESETS)
     config.update(_PRESETS[preset])
   return config
 

@@ -13,6 +13,7 @@ list, has one tree a point.
 
 import ml_collections
 
+from configs import common
 from configs import tasks
 
 # Draft length -> (paths or beam) x length of SpecTr, SpecInfer and RSD-S, and
@@ -74,9 +75,7 @@ def get_config(preset="default"):
         the next start; what is reported of them is then loading time.
       trees: experiment -> point -> methods with their sizes.
   """
-  if preset not in _PRESETS:
-    raise ValueError(
-        f"preset {preset!r} is not one of {', '.join(_PRESETS)}.")
+  common.check_preset(preset, _PRESETS)
   config = ml_collections.ConfigDict({
       "target": "python-target",
       "draft": "python-draft",

@@ -36,12 +36,12 @@ much more than how such dialogues sound. To expect, on the held-out ones:
 
 import ml_collections
 
+from configs import common
+
 
 def get_config(name: str = "target") -> ml_collections.ConfigDict:
   """The configuration of one run; the names are above."""
-  if name not in _RUNS:
-    raise ValueError(
-        f"--config=configs/train.py:{name} is not one of {sorted(_RUNS)}.")
+  common.check_preset(name, _RUNS)
   config = ml_collections.ConfigDict(_common())
   config.update(_RUNS[name]())
   return config

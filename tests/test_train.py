@@ -273,5 +273,5 @@ def test_a_bad_flag_is_one_line_and_status_2():
 
 
 def test_unknown_run():
-  with pytest.raises(ValueError, match="train.py:tiny is not one of"):
+  with pytest.raises(ValueError, match="'tiny' is not one of target, draft"):
     configs.get_config("tiny")

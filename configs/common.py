@@ -1,0 +1,7 @@
+"""What the configurations share."""
+
+
+def check_preset(name, known):
+  """Raises `ValueError` unless a name behind `--config=<file>:` is known."""
+  if name not in known:
+    raise ValueError(f"preset {name!r} is not one of {', '.join(known)}.")
