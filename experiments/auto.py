@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from scipy import optimize
 import tqdm
 
 from decoding_jax import planning
@@ -167,6 +166,8 @@ def _rest(runs, target, draft):
   Each run tells one step's seconds; the parts are none, some for each level and
   some for each node, and not negative.
   """
+  # Where nothing is chosen, programs start half a second earlier.
+  from scipy import optimize  # pylint: disable=import-outside-toplevel
   forwards = planning.Costs(target.at, draft.at, lambda levels, nodes: 0.0)
   sizes = [(1, len(run.layout.widths), tree.num_nodes(run.layout))
            for run in runs]

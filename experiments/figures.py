@@ -1,7 +1,5 @@
 """Figures of an experiment, as PNG files."""
 
-from matplotlib import figure
-
 from experiments import report
 
 # Okabe and Ito's colours, which most colour-blind people tell apart.
@@ -37,7 +35,9 @@ def _draw(panels, metric, title):
   experiments = list(dict.fromkeys(e for e, _ in panels))
   temperatures = list(dict.fromkeys(t for _, t in panels))
   size = (1 + 3.2 * len(temperatures), 0.8 + 2.9 * len(experiments))
-  # No pyplot: it would look for a display.
+  # Here, since a run starts half a second earlier; and no pyplot, which would
+  # look for a display.
+  from matplotlib import figure  # pylint: disable=import-outside-toplevel
   fig = figure.Figure(figsize=size, layout="constrained")
   axes = fig.subplots(len(experiments), len(temperatures), squeeze=False,
                       sharey=True)

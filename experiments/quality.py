@@ -1,10 +1,12 @@
-"""What is said of generated texts, one figure an example or one of all."""
+"""What is said of generated texts, one figure an example or one of all.
+
+The packages are imported where they are used: together they take a second, and
+most runs score nothing.
+"""
 
 import functools
 
 import numpy as np
-from rouge_score import rouge_scorer
-import sacrebleu
 
 from experiments import cells
 
@@ -13,8 +15,7 @@ _RESAMPLES = 1000
 
 def bleu(texts, references):
   """`[R]`, BLEU of each sentence against its one reference, in 0..100."""
-  return np.array([sacrebleu.sentence_bleu(text, [reference]).score
-                   for text, reference in zip(texts, references)])
+  return np.array([score.score for score in _sentence_bleus(texts, references)])
 
 
 def rouge_l(texts, references):
@@ -28,6 +29,8 @@ def rouge_2(texts, references):
 
 
 def _rouge(name, texts, references):
+  # pylint: disable-next=import-outside-toplevel
+  from rouge_score import rouge_scorer
   scorer = rouge_scorer.RougeScorer([name], use_stemmer=True)
   return np.array([100 * scorer.score(reference, text)[name].fmeasure
                    for text, reference in zip(texts, references)])
@@ -55,8 +58,7 @@ def corpus_bleu(texts, references, seed=0):
     [figure, low, high] in 0..100: 95 % of resamples of the texts are between;
     None for both with a single text.
   """
-  scores = [sacrebleu.sentence_bleu(text, [reference])
-            for text, reference in zip(texts, references, strict=True)]
+  scores = _sentence_bleus(texts, references)
   # What a corpus adds up: matches and n-grams by order, and both lengths.
   counts = np.array([[*s.counts, *s.totals, s.sys_len, s.ref_len]
                      for s in scores])
@@ -70,7 +72,14 @@ def corpus_bleu(texts, references, seed=0):
           for x in (figure, *np.quantile(drawn, (0.025, 0.975)))]
 
 
+def _sentence_bleus(texts, references):
+  import sacrebleu  # pylint: disable=import-outside-toplevel
+  return [sacrebleu.sentence_bleu(text, [reference])
+          for text, reference in zip(texts, references, strict=True)]
+
+
 def _bleu_of(counts):
+  import sacrebleu  # pylint: disable=import-outside-toplevel
   *grams, length, reference_length = counts.tolist()
   matches, totals = grams[:len(grams) // 2], grams[len(grams) // 2:]
   return sacrebleu.BLEU.compute_bleu(

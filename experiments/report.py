@@ -3,7 +3,7 @@
 import math
 import statistics
 
-from scipy import stats
+from scipy import special
 
 from decoding_jax import metrics
 
@@ -96,8 +96,8 @@ def sanity(rows_):
   if not cells:
     return "Log-probability of the output: too few prompts to compare."
   # Of a few prompts the standard errors are uncertain themselves.
-  limit = stats.t.ppf(1 - _FALSE_ALARM / 2 / len(cells),
-                      len(rows_[0]["emitted"]) - 1)
+  limit = special.stdtrit(len(rows_[0]["emitted"]) - 1,
+                          1 - _FALSE_ALARM / 2 / len(cells))
   (method, temperature), worst = max(cells.items(), key=lambda x: abs(x[1]))
   verdict = "agrees with" if abs(worst) < limit else "DIFFERS FROM"
   return (
