@@ -1,4 +1,8 @@
-"""Drafting: the level loop, and the drafters that expand a level."""
+"""Drafting: the level loop, and the drafters that expand a level.
+
+Of the same sizes a drafter is one object, so that methods share programs where
+they differ in name only: at temperature 0 those of equal trees.
+"""
 
 import functools
 from typing import NamedTuple
@@ -127,6 +131,7 @@ def static_top_k(children: tuple[tuple[int, ...], ...]) -> Drafter:
   return _static(children, _best, sampled=False)
 
 
+@functools.lru_cache(maxsize=None)
 def iid_paths(num_paths: int, depth: int) -> Drafter:
   """Independent sampled paths (SpecInfer, SpecTr), merged where they agree.
 
@@ -241,6 +246,7 @@ def _best(key, log_probs, size):
   return sampling.top_k(log_probs, size)
 
 
+@functools.lru_cache(maxsize=None)
 def _product(branching, pick, sampled):
   layout = tree_lib.product_layout(tuple(branching))
   nodes = (1, *layout.widths)
@@ -248,6 +254,7 @@ def _product(branching, pick, sampled):
       (branching[level],) * nodes[level]))
 
 
+@functools.lru_cache(maxsize=None)
 def _static(children, pick, sampled):
   layout = tree_lib.static_layout(children)
   return _of_numbers(layout, pick, sampled, layout.children.__getitem__)
@@ -266,6 +273,7 @@ def _of_numbers(layout, pick, sampled, numbers):
   return Drafter(layout, lambda: (), expand, sampled, replacement=False)
 
 
+@functools.lru_cache(maxsize=None)
 def _beam(width, depth, step, sampled):
   layout = tree_lib.beam_layout(width, depth)
 

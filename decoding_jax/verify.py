@@ -1,5 +1,7 @@
 """Verification: the walk down a tree, and the rules that accept a child."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
@@ -87,6 +89,7 @@ def walk(key, verifier: Verifier, layout: Layout, tree: DraftTree, logits,
                  token, ranks, counts)
 
 
+@functools.lru_cache(maxsize=None)
 def recursive(replacement: bool) -> Verifier:
   """Recursive rejection sampling (arXiv 2402.14160, section 3.1).
 
@@ -126,6 +129,7 @@ def recursive(replacement: bool) -> Verifier:
   return Verifier(rule, sampled=True, replacement=replacement)
 
 
+@functools.lru_cache(maxsize=None)
 def k_seq() -> Verifier:
   """Sequential selection, K-SEQ, of SpecTr (arXiv 2310.15141).
 
@@ -174,6 +178,7 @@ def k_seq_division(target, draft, count):
   return rho, mass(rho)
 
 
+@functools.lru_cache(maxsize=None)
 def match() -> Verifier:
   """Follows the child that is the target's most probable token.
 
