@@ -6,29 +6,17 @@ import pytest
 
 import decoding_jax as dj
 import helpers
+from methods_for_tests import depth, each, EACH, EACH_DRAFTING, METHODS
 import models_for_tests as tiny
 
-METHODS = [
-    dj.methods.autoregressive(), dj.methods.speculative(3),
-    dj.methods.rsd_c((2, 2)), dj.methods.rsd_s(3, 2),
-    dj.methods.specinfer(2, 2), dj.methods.spectr(2, 2)]
-DRAFTING = METHODS[1:]
-EACH = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
-EACH_DRAFTING = pytest.mark.parametrize("method", DRAFTING,
-                                        ids=lambda m: m.name)
 # Those whose greedy drafters differ.
-EACH_GREEDY = pytest.mark.parametrize("method", METHODS[1:4],
-                                      ids=lambda m: m.name)
+EACH_GREEDY = each(METHODS[1:4])
 # One shape for nearly all runs, and a budget that is a multiple of what each
 # method emits at most.
 ROWS, NEW, V = 16, 12, 6
 # Token i is followed by i + 1, for certain.
 CYCLE = np.roll(np.eye(V), 1, axis=1)
 MASK = np.array([1, 0, 1, 1, 0, 1], bool)
-
-
-def depth(method):
-  return len(method.sampled.drafter.layout.widths)
 
 
 def tables(*laws):

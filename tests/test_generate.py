@@ -11,19 +11,12 @@ import pytest
 import decoding_jax as dj
 from decoding_jax import prefill as prefill_lib
 import helpers
+from methods_for_tests import depth, each, EACH, EACH_DRAFTING, METHODS
 import models_for_tests as tiny
 
 # The package has a function of this name as well.
 generate_lib = importlib.import_module("decoding_jax.generate")
 
-METHODS = [
-    dj.methods.autoregressive(), dj.methods.speculative(3),
-    dj.methods.rsd_c((2, 1)), dj.methods.rsd_s(3, 2),
-    dj.methods.specinfer(2, 2), dj.methods.spectr(2, 2)]
-DRAFTING = METHODS[1:]
-EACH = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
-EACH_DRAFTING = pytest.mark.parametrize("method", DRAFTING,
-                                        ids=lambda m: m.name)
 GREEDY = dj.Sampling(temperature=0)
 
 
@@ -66,12 +59,12 @@ def test_counts_of_full_trees():
   assert (by_depth.sum(axis=0) > 0).all() and (accepted.sum(axis=0) > 0).all()
 
 
-def simulate(target, draft, start, new, depth, eos_id):
+def simulate(target, draft, start, new, length, eos_id):
   """Counts of a chain on scripts: text, calls and calls by accepted drafts."""
-  end, by_depth = start, [0] * (depth + 1)
+  end, by_depth = start, [0] * (length + 1)
   while end < start + new and eos_id not in target[start:end]:
     accepted = 0
-    while accepted < depth and target[end + accepted] == draft[end + accepted]:
+    while accepted < length and target[end + accepted] == draft[end + accepted]:
       accepted += 1
     by_depth[accepted] += 1
     end += accepted + 1
@@ -81,16 +74,16 @@ def simulate(target, draft, start, new, depth, eos_id):
 
 def test_counts_on_scripts():
   """Certain models, of which it is known beforehand what is accepted."""
-  depth, rng = 3, np.random.default_rng(0)
+  length, rng = 3, np.random.default_rng(0)
   rows, new, size = 8, 11, 32
   target = rng.integers(0, 6, (rows, size))
   draft = np.where(rng.random((rows, size)) < 0.7, target, 5 - target)
   lengths = rng.integers(1, 5, rows)
   models = tiny.Models(tiny.scripted(target, 6), tiny.scripted(draft, 6))
-  out = tiny.generate(dj.methods.speculative(depth), models,
+  out = tiny.generate(dj.methods.speculative(length), models,
                       prompts=target[:, :4].astype(np.int32), lengths=lengths,
                       new=new, eos_id=5)
-  expected = [simulate(t.tolist(), d.tolist(), n, new, depth, 5)
+  expected = [simulate(t.tolist(), d.tolist(), n, new, length, 5)
               for t, d, n in zip(target, draft, lengths)]
   assert tiny.texts(out, lengths) == [text for text, _ in expected]
   np.testing.assert_array_equal(out.stats.accepted_by_depth,
@@ -131,17 +124,16 @@ def test_greedy_with_an_end(method):
 def test_a_target_that_drafts_for_itself_is_always_right(method, sampling):
   """The sharpest test of the draft cache: any slip of it costs acceptance."""
   target = tiny.llama_models().target
-  depth = len(method.sampled.drafter.layout.widths)
   out = tiny.generate(method, tiny.Models(target, target), sampling=sampling)
-  calls = -(-tiny.NEW // (depth + 1))
-  expected = [[0] * depth + [calls]] * len(tiny.PROMPTS)
+  calls = -(-tiny.NEW // (depth(method) + 1))
+  expected = [[0] * depth(method) + [calls]] * len(tiny.PROMPTS)
   assert out.stats.accepted_by_depth.tolist() == expected
 
 
 OPT_METHODS = [dj.methods.speculative(2), dj.methods.rsd_s(2, 2)]
 
 
-@pytest.mark.parametrize("method", OPT_METHODS, ids=lambda m: m.name)
+@each(OPT_METHODS)
 def test_greedy_of_the_other_family(method):
   """A target as long as the run exactly, and a drafter of another size."""
   models = tiny.opt_models()
@@ -203,6 +195,17 @@ def test_other_values_are_not_compiled_anew():
   assert size() == after
 
 
+def test_equal_trees_share_their_program():
+  """At temperature 0 methods differ in what they draft alone."""
+  size = generate_lib._generate._cache_size
+  table_run(method=dj.methods.rsd_s(2, 2), sampling=GREEDY)
+  before = size()
+  for method in dj.methods.specinfer(2, 2), dj.methods.spectr(2, 2):
+    table_run(method=method, sampling=GREEDY)
+  assert size() == before
+  assert dj.methods.speculative(2).sampled == dj.methods.rsd_c((1, 1)).sampled
+
+
 def test_whether_it_is_greedy_is_static():
   size = generate_lib._generate._cache_size
   table_run(sampling=GREEDY)
@@ -214,8 +217,7 @@ def test_whether_it_is_greedy_is_static():
 def test_methods_share_their_prefill():
   table_run(method=METHODS[1])
   size = prefill_lib.prefill._cache_size()
-  for method in METHODS:
-    table_run(method=method)
+  table_run()
   assert prefill_lib.prefill._cache_size() == size
 
 

@@ -7,6 +7,7 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax import cache as cache_lib, growth
+from methods_for_tests import each
 import models_for_tests as tiny
 from test_queue import check_same
 
@@ -36,7 +37,7 @@ def run(method):
   return tiny.generate(method, tiny.llama_models(), new=NEW, sampling=sampling)
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+@each(METHODS)
 def test_texts_are_those_of_full_caches(method, sizes):
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(growth, "first", lambda least, full: full)

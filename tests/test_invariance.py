@@ -10,10 +10,11 @@ import pytest
 
 import decoding_jax as dj
 import helpers
+from methods_for_tests import each
 import models_for_tests as tiny
 
 METHODS = [dj.methods.rsd_s(3, 2), dj.methods.specinfer(2, 2)]
-EACH = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+EACH = each(METHODS)
 SAMPLING = dj.Sampling(temperature=1.3)
 KEYS = jax.random.split(jax.random.key(7), 3)
 
