@@ -19,6 +19,8 @@ ROWS, V, NEW, EOS = 24, 7, 9, 2
 PROMPTS = np.random.default_rng(1).integers(0, V, (ROWS, 3)).astype(np.int32)
 LENGTHS = np.arange(ROWS, dtype=np.int32) % 3 + 1
 LOOK = reference.Look(3, 4)
+# Without the probability of a token in its score.
+REWARD_ALONE = reference.Look(3, 4, 0, 0.5)
 
 
 def tables(seed=0, zeros=0):
@@ -88,9 +90,9 @@ def same_rows(out, expected, rows=slice(None)):
 
 
 @pytest.mark.parametrize("rollout", ["target", "draft"])
-@pytest.mark.parametrize("weight, reward_weight", [(1, 1.0), (0, 0.5)])
-def test_equals_plain_python(rollout, weight, reward_weight):
-  look = reference.Look(3, 4, weight, reward_weight, rollout)
+@pytest.mark.parametrize("look", [LOOK, REWARD_ALONE], ids=str)
+def test_equals_plain_python(rollout, look):
+  look = look._replace(rollout=rollout)
   for seed in range(4):
     out = run(dj.methods.cdlh(*look), seed)
     expected = [reference.cdlh(row, look) for row in rows_of_tables(seed)]
@@ -143,15 +145,15 @@ def test_of_equal_scores_the_more_probable_is_taken():
   """All scores are 0; and of two equally probable tokens, the first."""
   table = np.tile([0.1, 0.1, 0.3, 0.3, 0.2, 0, 0], (V, 1))
   model = tiny.Model(*helpers.table_model(table))
-  out = run(dj.methods.cdlh(*LOOK._replace(weight=0, reward_weight=0.0)),
-            models=tiny.Models(model, model), eos_id=None)
+  out = run(dj.methods.cdlh(*REWARD_ALONE), models=tiny.Models(model, model),
+            constraints=0 * values(), eos_id=None)
   assert tiny.texts(out, LENGTHS) == [[2] * NEW] * ROWS
 
 
 def test_tokens_that_may_not_occur_are_no_candidates():
   """Fewer than k are left in every law, and a mask takes away more."""
   models = tables(5, zeros=V - 2)
-  out = run(dj.methods.cdlh(*LOOK._replace(weight=0)), 5, models)
+  out = run(dj.methods.cdlh(*REWARD_ALONE), 5, models)
   table = np.asarray(models.target.params.table)
   for prompt, length, text in zip(PROMPTS, LENGTHS, tiny.texts(out, LENGTHS)):
     before = [prompt[length - 1], *text[:-1]]

@@ -14,6 +14,9 @@ import test_cdlh as cdlh
 generate_lib = importlib.import_module("decoding_jax.generate")
 
 LOOK = cdlh.LOOK
+# Options of several tests, which share a program.
+RISING = dict(acceptance_threshold=0.75, search_commit="roll_out",
+              commit="rise")
 
 
 def make(look=LOOK, **options):
@@ -69,10 +72,9 @@ def check(out, expected, lengths, k=LOOK.k, width=1, commit="prefix"):
     ("target", dict(acceptance_threshold=1, low_acceptance="cdlh_step")),
     ("draft", dict(acceptance_threshold=2 / 3, reward_test="absolute",
                    reward_threshold=0.2, slack=0.7)),
-    ("target", dict(acceptance_threshold=0.75, width=3)),
-    ("target", dict(acceptance_threshold=0.75, search_commit="roll_out")),
-    ("target", dict(acceptance_threshold=0.75, search_commit="roll_out",
-                    commit="rise")),
+    ("target", dict(acceptance_threshold=0.75, width=3,
+                    search_commit="roll_out")),
+    ("target", RISING),
     ("draft", dict(acceptance_threshold=0.75, width=3, slack=1.5)),
 ], ids=str)
 def test_equals_plain_python(rollout, options):
@@ -100,12 +102,11 @@ def test_control_other_options_are_another_method(other):
 
 
 @pytest.mark.parametrize("rollout, options", [
-    ("target", dict(search_commit="roll_out", commit="rise")),
-    ("draft", dict(width=2, slack=0.3))], ids=str)
+    ("target", RISING),
+    ("draft", dict(acceptance_threshold=0.75, width=2, slack=0.3))], ids=str)
 def test_transformers_equal_plain_forwards(rollout, options):
   """The caches after each state; the draft's falls far behind in most."""
   look, models = LOOK._replace(rollout=rollout), tiny.llama_models()
-  options = dict(acceptance_threshold=0.75, **options)
   out = cdlh.run_transformers(make(look, **options), models)
   states = check(out, [
       reference.cdsl(row, look, gates(**options))
@@ -182,8 +183,7 @@ def test_a_tree_with_the_chain_in_it_is_accepted_further():
 
 def test_rows_alone_and_in_a_batch():
   """Invariant 6: rows in different states, and one at its end."""
-  models = tiny.llama_models()
-  method = make(acceptance_threshold=0.75)
+  models, method = tiny.llama_models(), make(**RISING)
   expected = cdlh.run_transformers(method, models)
   for row in range(3):
     alone = slice(row, row + 1)

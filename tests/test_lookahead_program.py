@@ -15,6 +15,7 @@ from decoding_jax import cache as cache_lib, sampling, speculation
 from models import transformer
 
 generate = importlib.import_module("decoding_jax.generate")
+pytestmark = pytest.mark.usefixtures("quickly")
 
 ROWS, SLOTS, CANDIDATES = 2, 2048, 6
 CONFIG = transformer.Config(
