@@ -22,10 +22,10 @@ _MISTAKES = {
     "rsd --config.prompts=many": "--config.prompts=many",
     "rsd leftover": "unexpected argument 'leftover'",
     "generate --method=medusa": "'medusa' is not one of autoregressive, ",
-    "generate --method=auto --draft=x": "model 'x' is neither a folder nor",
+    "generate --method=auto --draft=x": "model 'x' is neither a folder nor one",
+    "generate --method=cdlh": "--method=cdlh is steered by a reward, of which",
     "convert": "--hf= and --to_hf=: one of them is needed",
     "convert --hf=nowhere --out=tests": "--out=tests exists already",
-    "generate --target=nowhere": "model 'nowhere' is neither a folder nor one",
 }
 
 

@@ -4,6 +4,8 @@ import json
 import signal
 import time
 
+from absl import flags
+from absl.testing import flagsaver
 import jax
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ import helpers
 from configs import rsd as rsd_config
 from experiments import cells
 from experiments import corpus
+from experiments import generate
 from experiments import launch
 from experiments import plans
 from experiments import tasks
@@ -82,17 +85,55 @@ def test_a_killed_run_resumes_and_repeats_nothing(folders, tmp_path):
 def test_generate(folders, tmp_path):
   process = _start(
       "generate", f"--target={folders[0]}", f"--draft={folders[1]}",
-      "--prompt=import os", "--method=speculative", "--depth=1",
+      "--prompt=import os", "--method=sequoia", "--children=2/1,0",
       "--max_new_tokens=6", f"--compilation_cache={tmp_path}")
   output, errors = process.communicate()
   assert process.returncode == 0, errors
   assert output.startswith("import os")
   last = output.splitlines()[-1]
-  assert last.startswith("speculative(1): ")
+  assert last.startswith("sequoia(2/1,0): ")
   assert list(tmp_path.glob("jit__generate-*"))
   for part in ("target calls", "block efficiency", "tokens/s", "compiled in",
                "mean log-probability -"):
     assert part in last
+
+
+@pytest.fixture(name="sizes")
+def _sizes():
+  """A method by its name and flags, as `experiments.generate` has it."""
+  def of(name, **values):
+    with flagsaver.as_parsed(**values):
+      return launch.method({"name": name, **generate.sizes(name)})
+
+  flags.FLAGS.mark_as_parsed()
+  yield of
+  flags.FLAGS.unparse_flags()
+
+
+@pytest.mark.parametrize("values, method", [
+    (dict(name="rsd_s", width="2"), dj.methods.rsd_s(2, 4)),
+    (dict(name="rsd_c", branching="3,1"), dj.methods.rsd_c((3, 1))),
+    (dict(name="sequoia"), dj.methods.sequoia(((2,), (2, 0), (1, 1)))),
+    (dict(name="sequoia", children="2/0,1"),
+     dj.methods.sequoia(((2,), (0, 1)))),
+    (dict(name="beam_search", num_beams="3"), dj.methods.beam_search(3)),
+    (dict(name="diverse_beam_search"), dj.methods.diverse_beam_search(4, 2)),
+    (dict(name="autoregressive"), dj.methods.autoregressive())], ids=str)
+def test_sizes_from_flags(sizes, values, method):
+  assert sizes(**values).name == method.name
+
+
+@pytest.mark.parametrize("values, message", [
+    (dict(name="sequoia", children="2/x"), "--children: 'x' is no list of"),
+    (dict(name="rsd_c", branching="2-1"), "--branching: '2-1' is no list"),
+    (dict(name="sequoia", children="2/1"), "children"),
+    (dict(name="beam_search", width="3"), "beam_search takes num_beams"),
+    (dict(name="cdsl"), "--method=cdsl is steered by a reward.* cdsl has"),
+    (dict(name="best_of_n"), "--method=best_of_n is steered by a reward")],
+    ids=str)
+def test_sizes_that_cannot_be(sizes, values, message):
+  with pytest.raises(launch.UserError, match=message):
+    sizes(**values)
 
 
 @pytest.mark.parametrize("method, budget, message", [
@@ -102,14 +143,14 @@ def test_generate(folders, tmp_path):
 ])
 def test_what_generate_would_refuse_is_a_user_error(folders, method, budget,
                                                     message):
-  pair = launch.load_pair(*folders)
+  pair = helpers.load_pair(*folders)
   with pytest.raises(launch.UserError, match=message):
     launch.check(method, pair, 4, budget, dj.Sampling())
 
 
 @pytest.mark.parametrize("temperature", [-1.0, "warm"])
 def test_wrong_temperatures_are_user_errors(folders, temperature):
-  pair = launch.load_pair(*folders)
+  pair = helpers.load_pair(*folders)
   with pytest.raises(launch.UserError, match="temperature"):
     launch.check(dj.methods.autoregressive(), pair, 4, 6,
                  dj.Sampling(temperature))
@@ -121,11 +162,11 @@ def test_pair_of_different_vocabularies(folders, tmp_path):
   checkpoints.save(tmp_path / "draft", config,
                    transformer.init(jax.random.key(0), config), other)
   with pytest.raises(launch.UserError, match="different tokenizers"):
-    launch.load_pair(folders[0], str(tmp_path / "draft"))
+    launch.open_pair(folders[0], str(tmp_path / "draft"))
 
 
 def test_rows_do_not_depend_on_the_batch(folders):
-  pair = launch.load_pair(*folders)
+  pair = helpers.load_pair(*folders)
   config = rsd_config.get_config()
   config.update(prompts=5, prompt_length=4, max_new_tokens=6)
   examples = tasks.load(config, pair)
@@ -151,7 +192,7 @@ def test_too_few_held_out_prompts_are_a_user_error(folders, monkeypatch):
 
   monkeypatch.setattr(corpus, "prompts", prompts)
   with pytest.raises(launch.UserError, match="only 7 lines"):
-    tasks.load(rsd_config.get_config(), launch.load_pair(*folders))
+    tasks.load(rsd_config.get_config(), helpers.load_pair(*folders))
 
 
 def test_plan_runs_a_tree_of_two_experiments_once():
