@@ -203,11 +203,6 @@ def model_folder(name):
                   f"{', '.join(shipped) or '(none)'}.")
 
 
-def load_pair(target, draft):
-  """Loads two models that share a tokenizer, see `open_pair`."""
-  return with_params(open_pair(target, draft), target, draft)
-
-
 def open_pair(target, draft):
   """Two models that share a tokenizer; their parameters are not read yet.
 

@@ -18,6 +18,7 @@ import numpy as np
 from scipy import stats
 
 import decoding_jax as dj
+from experiments import launch
 from models import tabular
 
 MIN_P_VALUE = 1e-5
@@ -234,6 +235,12 @@ def enumerate_rule(rule, target, draft, draws, size):
 def product_efficiency(chances):
   """Tokens a target call, where level l accepts with chance `chances[l]`."""
   return 1 + sum(itertools.accumulate(chances, lambda a, b: a * b))
+
+
+@functools.lru_cache(maxsize=None)
+def load_pair(target, draft):
+  """Two models that share a tokenizer, from folders that do not change."""
+  return launch.with_params(launch.open_pair(target, draft), target, draft)
 
 
 def start(*command, devices=1, **environment):

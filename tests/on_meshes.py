@@ -17,6 +17,7 @@ import numpy as np
 import decoding_jax as dj
 from experiments import launch
 from experiments import meshes
+import helpers
 import models_for_tests as tiny
 from models import checkpoints
 from models import tokenizers
@@ -46,7 +47,7 @@ def save(folder):
 def run(folder, mesh):
   """A generation, and what devices exchange in a step of its loop."""
   names = folder / "target", folder / "draft"
-  pair = launch.load_pair(*names) if mesh is None else meshes.with_params(
+  pair = helpers.load_pair(*names) if mesh is None else meshes.with_params(
       launch.open_pair(*names), *names, mesh)
   rng = np.random.default_rng(0)
   prompts = rng.integers(0, TARGET.vocab_size, (8, 4)).astype(np.int32)

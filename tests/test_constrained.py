@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from configs import cdsl as cdsl_config
+import helpers
 import models_for_tests as tiny
 from experiments import cdsl
 from experiments import constrained_cells
@@ -73,7 +74,7 @@ def config(folders, corpus="", **fields):
 
 def measured(settings, path, labels):
   """Records of some of the methods, and how often each was decoded."""
-  pair = launch.load_pair(settings.target, settings.draft)
+  pair = helpers.load_pair(settings.target, settings.draft)
   task = constrained_tasks.load(settings, pair)
   entries = {k: v for k, v in constrained_cells.entries(settings).items()
              if k in labels}
@@ -129,7 +130,7 @@ def test_a_reward_model(folders, dialogues, tmp_path):
   settings = config(folders, dialogues, task="harmless",
                     reward=f"{dialogues}/reward")
   settings.update(prompt_length=20, max_new_tokens=4)
-  pair = launch.load_pair(*folders)
+  pair = helpers.load_pair(*folders)
   task = constrained_tasks.load(settings, pair)
   assert task.references == ["yes no"] * 3 and task.eos_id is not None
   assert task.judge.constraints is None
@@ -174,7 +175,7 @@ def test_common_identifiers(folders, tmp_path):
     (tmp_path / f"module{i}.py").write_text("\n".join(lines) + "\n")
   settings = config(folders, str(tmp_path))
   settings.common = 1
-  pair = launch.load_pair(*folders)
+  pair = helpers.load_pair(*folders)
   task = constrained_tasks.load(settings, pair)
   expected = judges.lexical([[["spam"]]] * 3, pair, 6).constraints
   jax.tree.map(np.testing.assert_array_equal, task.judge.constraints, expected)
@@ -186,7 +187,7 @@ def test_common_identifiers(folders, tmp_path):
 def test_python_examples(folders):
   settings = config(folders)
   settings.max_new_tokens = 16
-  pair = launch.load_pair(*folders)
+  pair = helpers.load_pair(*folders)
   task = constrained_tasks.load(settings, pair)
   assert len(task.prompts) == len(task.references) == 3
   assert task.eos_id is None
@@ -222,7 +223,7 @@ def test_tasks_that_cannot_be(folders, commongen, fields, message):
   settings = config(folders, commongen)
   settings.update(fields)
   with pytest.raises(launch.UserError, match=message):
-    constrained_tasks.load(settings, launch.load_pair(*folders))
+    constrained_tasks.load(settings, helpers.load_pair(*folders))
 
 
 @pytest.mark.parametrize("spec, message", [
@@ -248,7 +249,7 @@ def test_what_generate_would_refuse(folders, spec, message):
   settings.max_new_tokens = 16
   with settings.unlocked():
     settings.methods = ({"label": "x", **spec},)
-  pair = launch.load_pair(*folders)
+  pair = helpers.load_pair(*folders)
   task = constrained_tasks.load(settings, pair)
   entry = constrained_cells.entries(settings)["x"]
   with pytest.raises(launch.UserError, match=message):

@@ -10,6 +10,7 @@ import pytest
 import tokenizers as tokenizers_lib
 
 import decoding_jax as dj
+import helpers
 import models_for_tests as tiny
 from decoding_jax import cache as cache_lib
 from experiments import launch
@@ -247,7 +248,7 @@ def test_a_pair_of_folders(tmp_path):
     model.save_pretrained(tmp_path / name)
     tokenizers.save(tokenizers_lib.Tokenizer(
         tokenizers_lib.models.WordLevel(words)), tmp_path / name)
-  pair = launch.load_pair(tmp_path / "target", tmp_path / "draft")
+  pair = helpers.load_pair(tmp_path / "target", tmp_path / "draft")
   assert pair.draft.vocab_size == pair.target.vocab_size == 29
   with tiny.quickly_compiled():
     out = dj.generate(
@@ -263,7 +264,7 @@ def test_a_pair_of_folders(tmp_path):
   (tmp_path / "target" / "generation_config.json").write_text(
       '{"eos_token_id": 29}')
   with pytest.raises(launch.UserError, match="eos_token_id=29: 0 to 28"):
-    launch.load_pair(tmp_path / "target", tmp_path / "draft")
+    launch.open_pair(tmp_path / "target", tmp_path / "draft")
 
 
 def test_a_pair_of_different_tokenizers_is_refused(tmp_path):
@@ -272,4 +273,4 @@ def test_a_pair_of_different_tokenizers_is_refused(tmp_path):
       tokenizers_lib.models.WordLevel({"a": 0})), tmp_path)
   with pytest.raises(launch.UserError, match="different tokenizers: their "
                      "entry 0 is '<|endoftext|>' and 'a'".replace("|", r"\|")):
-    launch.load_pair("python-target", tmp_path)
+    launch.open_pair("python-target", tmp_path)

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import helpers
-from experiments import launch
 from experiments import plans
 from experiments import processes
 from experiments import results
@@ -96,7 +95,7 @@ def wait_for_a_result(workdir, *running):
 def alone(config, path):
   """Records of the same settings from one process and one device."""
   settings = runpy.run_path(str(config))["get_config"]()
-  pair = launch.load_pair(settings.target, settings.draft)
+  pair = helpers.load_pair(settings.target, settings.draft)
   methods, _ = plans.of_config(settings)
   with tiny.quickly_compiled():
     return rsd.measure(settings, pair, methods, tasks.load(settings, pair),

@@ -30,6 +30,7 @@ from experiments import tasks
 from models import chat
 from models import tokenizer_files
 from models import tokenizers
+import helpers
 import models_for_tests as tiny
 
 generate_lib = importlib.import_module("decoding_jax.generate")
@@ -399,7 +400,7 @@ def test_texts_of_a_length_share_a_batch():
 
 
 def test_a_run_of_ragged_prompts(folders, tmp_path):
-  pair = launch.load_pair(*folders)
+  pair = helpers.load_pair(*folders)
   path = _jsonl(tmp_path / "a.jsonl", *(
       {"de": "x" * n, "en": "y"} for n in (1, 2, 3, 12, 13)))
   config = _config("wmt18_de_en", path, batch=2, buckets=2, max_new_tokens=5,
