@@ -19,7 +19,8 @@ from models import transformer
 MAPPINGS = pathlib.Path("/proc/self/maps")
 
 # What emits fused kernels takes two thirds of a compilation; JAX 0.10 still has
-# what emitted them before. XLA reads this when it first compiles.
+# what emitted them before. XLA reads this when it first compiles; a process of
+# `test_distribution` does without.
 if jax.__version_info__ < (0, 11):
   os.environ["XLA_FLAGS"] = (f"{os.environ.get('XLA_FLAGS', '')} "
                              "--xla_cpu_use_fusion_emitters=false")

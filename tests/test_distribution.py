@@ -52,6 +52,15 @@ def test_joint_law(method, sizes):
   assert np.asarray(stats.target_calls).min() >= 2
 
 
+def test_joint_law_as_users_compile_it():
+  """In a process without the flags that `conftest` compiles tests with."""
+  script = ("import test_distribution as tests; "
+            "tests.test_joint_law(tests.METHODS[4], tests.PAIRS[1]); "
+            "print(tests.METHODS[4].name)")
+  output, errors = helpers.start("-c", script, XLA_FLAGS="").communicate()
+  assert output == "rsd_s(2x2)\n", errors
+
+
 @pytest.mark.parametrize(
     "method", [dj.methods.rsd_c((3, 1)), dj.methods.rsd_s(3, 2)],
     ids=method_name)
