@@ -46,7 +46,7 @@ def folders(tmp_path_factory):
     config = transformer.Config(
         vocab_size=270, dim=8, num_layers=1, num_heads=1, num_kv_heads=1,
         head_dim=4, hidden_dim=8, max_length=32)
-    params = transformer.init(jax.random.key(seed), config)
+    params = tiny.init(jax.random.key(seed), config)
     checkpoints.save(base / name, config, params, tokenizer)
   return str(base / "target"), str(base / "draft")
 

@@ -248,6 +248,14 @@ def quickly_compiled():
 
 
 @quickly_compiled()
+@functools.partial(jax.jit, static_argnums=1)
+def init(key, config):
+  """`transformer.init` as one program, which compiles in a third of the time.
+  """
+  return transformer.init(key, config)
+
+
+@quickly_compiled()
 def generate(method, models, *, key=None, prompts=PROMPTS, lengths=LENGTHS,
              new=NEW, **kwargs):
   """`dj.generate` on ragged prompts, and a check of its contract."""

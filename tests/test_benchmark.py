@@ -9,6 +9,7 @@ import pytest
 
 import decoding_jax as dj
 import helpers
+import models_for_tests as tiny
 from configs import benchmark as benchmark_config
 from experiments import bounds
 from experiments import contest
@@ -234,7 +235,7 @@ def test_models_that_do_not_fit(folders, tmp_path):
       vocab_size=9, dim=8, num_layers=1, num_heads=1, num_kv_heads=1,
       head_dim=4, hidden_dim=8, max_length=32)
   checkpoints.save(tmp_path / "other", config,
-                   transformer.init(jax.random.key(0), config))
+                   tiny.init(jax.random.key(0), config))
   with pytest.raises(launch.UserError, match="has 270 tokens, .* 9, and there"):
     contestants.open_pair(
         _config(target=folders[0], draft=str(tmp_path / "other")), tmp_path)

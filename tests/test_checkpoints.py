@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import models_for_tests as tiny
 from models import checkpoints
 from models import tokenizers
 from models import transformer
@@ -20,7 +21,7 @@ TOKENS = jnp.arange(10).reshape(2, 5)
 
 @pytest.fixture(name="params", scope="module")
 def _params():
-  return transformer.init(jax.random.key(1), CONFIG)
+  return tiny.init(jax.random.key(1), CONFIG)
 
 
 @pytest.fixture(name="folder")

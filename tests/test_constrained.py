@@ -59,7 +59,7 @@ def dialogues(folders, tmp_path):
       vocab_size=270, dim=8, num_layers=1, num_heads=1, num_kv_heads=1,
       head_dim=4, hidden_dim=8, max_length=32, tie_embeddings=False, outputs=1)
   checkpoints.save(
-      tmp_path / "reward", sizes, transformer.init(jax.random.key(5), sizes),
+      tmp_path / "reward", sizes, tiny.init(jax.random.key(5), sizes),
       tokenizers.load(folders[0]))
   return str(tmp_path)
 

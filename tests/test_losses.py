@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from experiments import losses
+import models_for_tests as tiny
 from models import transformer
 
 
@@ -73,7 +74,7 @@ def test_causal_logits_do_not_look_ahead():
       vocab_size=7, dim=8, num_layers=1, num_heads=2, num_kv_heads=1,
       head_dim=4, hidden_dim=8, max_length=8)
   lm = transformer.language_model(config)
-  params = transformer.init(jax.random.key(0), config)
+  params = tiny.init(jax.random.key(0), config)
   tokens = jnp.array([[1, 2, 3, 4, 5], [1, 2, 3, 0, 6]])
   logits = jax.jit(transformer.causal_logits, static_argnums=0)(
       lm, params, tokens)

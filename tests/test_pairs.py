@@ -15,10 +15,10 @@ from experiments import keywords
 from experiments import launch
 from experiments import pairs
 from experiments import train
+import models_for_tests as tiny
 from models import checkpoints
 from models import presets
 from models import tokenizers
-from models import transformer
 
 pytestmark = pytest.mark.usefixtures("quickly")
 
@@ -199,7 +199,7 @@ def test_training_on_pairs_and_distilling(config, tmp_path):
 def test_a_start_of_another_architecture(config, tmp_path):
   other = dataclasses.replace(presets.PRESETS["smoke"], dim=16)
   checkpoints.save(tmp_path / "other", other,
-                   transformer.init(jax.random.key(0), other))
+                   tiny.init(jax.random.key(0), other))
   config.update(dict(start=str(tmp_path / "other")))
   with pytest.raises(launch.UserError, match="has another architecture than"):
     train.train(config)

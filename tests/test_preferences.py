@@ -14,6 +14,7 @@ import decoding_jax as dj
 from experiments import launch
 from experiments import preferences
 from experiments import train
+import models_for_tests as tiny
 from models import checkpoints
 from models import reward as reward_lib
 from models import tokenizers
@@ -100,7 +101,7 @@ def test_preferences_that_cannot_be_trained(config, changes, message):
 @pytest.fixture(name="model", scope="module")
 def _model():
   lm = transformer.language_model(CONFIG)
-  return lm, transformer.init(jax.random.key(3), CONFIG)
+  return lm, tiny.init(jax.random.key(3), CONFIG)
 
 
 def test_a_value_is_the_output_at_the_last_token(model):

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 import decoding_jax as dj
 from decoding_jax import sampling, speculation
+import models_for_tests as tiny
 from models import transformer
 
 generate = importlib.import_module("decoding_jax.generate")
@@ -22,7 +23,7 @@ CONFIG = transformer.Config(
 def compiled(method):
   """The optimised program of a generation with top-k and top-p."""
   model = transformer.language_model(CONFIG)
-  params = transformer.init(jax.random.key(0), CONFIG)
+  params = tiny.init(jax.random.key(0), CONFIG)
   warp = sampling.warp(dj.Sampling(0.8, top_k=7, top_p=0.9), 2, VOCAB)
   keys = jax.random.split(jax.random.key(0), 2)
   caches = model.init_cache(2, 32), model.init_cache(2, 32)

@@ -12,6 +12,7 @@ import pytest
 
 import decoding_jax as dj
 import helpers
+import models_for_tests as tiny
 from configs import rsd as rsd_config
 from experiments import cells
 from experiments import corpus
@@ -21,7 +22,6 @@ from experiments import plans
 from experiments import tasks
 from models import checkpoints
 from models import tokenizers
-from models import transformer
 
 _CONFIG = '''
 from configs import rsd
@@ -128,7 +128,7 @@ def test_sizes_from_flags(sizes, values, method):
     (dict(name="rsd_c", branching="2-1"), "--branching: '2-1' is no list"),
     (dict(name="sequoia", children="2/1"), "children"),
     (dict(name="beam_search", width="3"), "beam_search takes num_beams"),
-    (dict(name="cdsl"), "--method=cdsl is steered by a reward.* cdsl has"),
+    (dict(name="cdsl"), "--method=cdsl is steered by a reward.*cdsl has"),
     (dict(name="best_of_n"), "--method=best_of_n is steered by a reward")],
     ids=str)
 def test_sizes_that_cannot_be(sizes, values, message):
@@ -160,7 +160,7 @@ def test_pair_of_different_vocabularies(folders, tmp_path):
   other = tokenizers.train(["spam spam spam eggs"], 265)
   config = checkpoints.load_config(folders[1])
   checkpoints.save(tmp_path / "draft", config,
-                   transformer.init(jax.random.key(0), config), other)
+                   tiny.init(jax.random.key(0), config), other)
   with pytest.raises(launch.UserError, match="different tokenizers"):
     launch.open_pair(folders[0], str(tmp_path / "draft"))
 
