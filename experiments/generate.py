@@ -99,7 +99,7 @@ def main():
 
 
 def sizes(name):
-  """Sizes from flags, then defaults; what a method lacks is told by it."""
+  """Those of flags, and defaults of others that the method needs."""
   launch.check_names("--method", [name], [_AUTO])
   needed = [size for size, parameter in inspect.signature(
       getattr(dj.methods, name)).parameters.items()
@@ -108,14 +108,14 @@ def sizes(name):
     raise launch.UserError(
         f"--method={name} is steered by a reward, of which there is none here; "
         "experiments.cdsl has rewards.")
-  sizes = {size: flag.value for size, (flag, _) in _SIZES.items()
+  given = {size: flag.value for size, (flag, _) in _SIZES.items()
            if flag.value is not None}
-  if "branching" in sizes:
-    sizes["branching"] = _numbers("branching", sizes["branching"])
-  if "children" in sizes:
-    sizes["children"] = tuple(_numbers("children", level)
-                              for level in sizes["children"].split("/"))
-  return {**{size: _SIZES[size][1] for size in needed}, **sizes}
+  if "branching" in given:
+    given["branching"] = _numbers("branching", given["branching"])
+  if "children" in given:
+    given["children"] = tuple(_numbers("children", level)
+                              for level in given["children"].split("/"))
+  return {**{size: _SIZES[size][1] for size in needed}, **given}
 
 
 def _numbers(name, text):

@@ -126,7 +126,7 @@ def test_sizes_from_flags(sizes, values, method):
 @pytest.mark.parametrize("values, message", [
     (dict(name="sequoia", children="2/x"), "--children: 'x' is no list of"),
     (dict(name="rsd_c", branching="2-1"), "--branching: '2-1' is no list"),
-    (dict(name="sequoia", children="2/1"), "children"),
+    (dict(name="sequoia", children="2/1"), r"children\[1\]=\(1,\): 2 integ"),
     (dict(name="beam_search", width="3"), "beam_search takes num_beams"),
     (dict(name="cdsl"), "--method=cdsl is steered by a reward.*cdsl has"),
     (dict(name="best_of_n"), "--method=best_of_n is steered by a reward")],
