@@ -191,8 +191,10 @@ def _largest(lm, params, batch, tokens, slots, logits):
       params, shape((batch, tokens), jnp.int32), cache,
       jax.eval_shape(lambda x: cache_lib.init_block(x, tokens), cache),
       shape((batch, tokens, tokens), bool)).jaxpr
+  # A barrier has its arguments for results, and computes nothing.
   return max((_bytes([v.aval for v in equation.outvars])
-              for equation in _used(jaxpr)), default=0)
+              for equation in _used(jaxpr)
+              if equation.primitive.name != "optimization_barrier"), default=0)
 
 
 def _used(jaxpr):

@@ -20,8 +20,10 @@ MAPPINGS = pathlib.Path("/proc/self/maps")
 
 # What emits fused kernels takes two thirds of a compilation; JAX 0.10 still has
 # what emitted them before. XLA reads this when it first compiles; a process of
-# `test_distribution` does without.
-if jax.__version_info__ < (0, 11):
+# `test_distribution` does without. XLA_FLAGS=--xla_cpu_use_fusion_emitters=true
+# has all tests compile as users do.
+if "fusion_emitters" not in os.environ.get("XLA_FLAGS", "") and (
+    jax.__version_info__ < (0, 11)):
   os.environ["XLA_FLAGS"] = (f"{os.environ.get('XLA_FLAGS', '')} "
                              "--xla_cpu_use_fusion_emitters=false")
 
