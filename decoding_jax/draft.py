@@ -89,7 +89,7 @@ def gumbel_top_k(branching: tuple[int, ...]) -> Drafter:
   Returns:
     The drafter.
   """
-  return _product(branching, _draw, sampled=True)
+  return _product(tuple(branching), _draw, sampled=True)
 
 
 def top_k(branching: tuple[int, ...]) -> Drafter:
@@ -101,7 +101,7 @@ def top_k(branching: tuple[int, ...]) -> Drafter:
   Returns:
     The drafter.
   """
-  return _product(branching, _best, sampled=False)
+  return _product(tuple(branching), _best, sampled=False)
 
 
 def static_tree(children: tuple[tuple[int, ...], ...]) -> Drafter:
@@ -116,7 +116,7 @@ def static_tree(children: tuple[tuple[int, ...], ...]) -> Drafter:
   Returns:
     The drafter.
   """
-  return _static(children, _draw, sampled=True)
+  return _static(tuple(map(tuple, children)), _draw, sampled=True)
 
 
 def static_top_k(children: tuple[tuple[int, ...], ...]) -> Drafter:
@@ -128,7 +128,7 @@ def static_top_k(children: tuple[tuple[int, ...], ...]) -> Drafter:
   Returns:
     The drafter.
   """
-  return _static(children, _best, sampled=False)
+  return _static(tuple(map(tuple, children)), _best, sampled=False)
 
 
 @functools.lru_cache(maxsize=None)
@@ -248,7 +248,7 @@ def _best(key, log_probs, size):
 
 @functools.lru_cache(maxsize=None)
 def _product(branching, pick, sampled):
-  layout = tree_lib.product_layout(tuple(branching))
+  layout = tree_lib.product_layout(branching)
   nodes = (1, *layout.widths)
   return _of_numbers(layout, pick, sampled, lambda level: (
       (branching[level],) * nodes[level]))

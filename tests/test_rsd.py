@@ -118,7 +118,8 @@ def _sizes():
      dj.methods.sequoia(((2,), (0, 1)))),
     (dict(name="beam_search", num_beams="3"), dj.methods.beam_search(3)),
     (dict(name="diverse_beam_search"), dj.methods.diverse_beam_search(4, 2)),
-    (dict(name="autoregressive"), dj.methods.autoregressive())], ids=str)
+    (dict(name="autoregressive"), dj.methods.autoregressive())],
+                         ids=lambda x: getattr(x, "name", str(x)))
 def test_sizes_from_flags(sizes, values, method):
   assert sizes(**values).name == method.name
 
