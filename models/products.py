@@ -1,12 +1,18 @@
 """What layers do with weights, in forms that are fast on a CPU as well."""
 
 import functools
+import math
+import os
 
 import jax
 import jax.numpy as jnp
 
 # Numbers of columns for which there are fast products.
 _SIZES = (1, 4, 8, 16)
+# The same for products in 16 bits on a CPU, up to which they have another form.
+_FEW = (2, 4, 8)
+# Weights of a product that is worth the while of several cores.
+_LARGE = 2**18
 
 
 def columns(x):
@@ -44,9 +50,8 @@ def matmul(kernel, x):
   """A product in float32, computed over a round number of columns.
 
   On a CPU the product with 7, 13 or 31 columns takes a third longer than that
-  with 8, 16 or 32; elsewhere a few columns more cost nothing. With one column
-  in 16 bits XLA would keep a copy of the weights in float32 there, but not with
-  two.
+  with 8, 16 or 32; elsewhere a few columns more cost nothing. One column in 32
+  bits, and few in 16, have other, faster forms there.
 
   Args:
     kernel: `[out, in]`.
@@ -58,14 +63,102 @@ def matmul(kernel, x):
   width = x.shape[1]
   size = next((n for n in _SIZES if n >= width),
               -(-width // _SIZES[-1]) * _SIZES[-1])
-  product = functools.partial(_padded, size)
-  if width == 1 and kernel.dtype.itemsize < 4:
-    return jax.lax.platform_dependent(
-        kernel, x, cpu=functools.partial(_padded, 2), default=product)
-  return product(kernel, x)
+  product = functools.partial(_padded, _product, size)
+  on_cpu = None
+  if kernel.dtype.itemsize < 4:
+    few = next((n for n in _FEW if n >= width), None)
+    on_cpu = few and functools.partial(_padded, _tokens_first, few)
+  elif width == 1 and kernel.size >= _LARGE:
+    on_cpu = _in_parts
+  if not on_cpu:
+    return product(kernel, x)
+  return jax.lax.platform_dependent(kernel, x, cpu=on_cpu, default=product)
 
 
-def _padded(size, kernel, x):
+def attention(q, parts):
+  """One softmax over several stretches of keys.
+
+  Args:
+    q: `[H, G, C, B, T]`, scaled.
+    parts: of keys `[B, H, C, s]`, values `[B, H, s, C]` and a mask that
+      broadcasts to `[B, H, G, T, s]`.
+
+  Returns:
+    `[H, G, C, B, T]`.
+  """
+  if q.shape[1] * q.shape[4] > 1 or q.dtype.itemsize >= 4:
+    return _attend(q, parts)
+  return jax.lax.platform_dependent(q, parts, cpu=_attend_twice,
+                                    default=_attend)
+
+
+def _padded(product, size, kernel, x):
   width = x.shape[1]
   x = jnp.pad(x, ((0, 0), (0, size - width)))
-  return jnp.matmul(kernel, x, preferred_element_type=jnp.float32)[:, :width]
+  return product(kernel, x)[:, :width]
+
+
+def _in_parts(kernel, x):
+  """A product of one column, of which each core computes some rows.
+
+  XLA leaves a product of one column to one core, but not several of them.
+  """
+  cores = max(1, os.cpu_count() // jax.local_device_count())
+  parts = math.gcd(len(kernel), 2**(cores.bit_length() - 1))
+  kernels = kernel.reshape(parts, -1, kernel.shape[1])
+  y = _product(kernels, jnp.broadcast_to(x, (parts, *x.shape)))
+  return y.reshape(len(kernel), 1)
+
+
+def _tokens_first(kernel, x):
+  """`(x.T @ kernel.T).T`, which in 16 bits takes two thirds of the time.
+
+  With one column XLA would keep a copy of the weights in float32, but not with
+  two.
+  """
+  y = jax.lax.dot_general(_transpose(x), kernel, (((1,), (1,)), ((), ())),
+                          preferred_element_type=jnp.float32)
+  return _transpose(y)
+
+
+def _transpose(x):
+  """`x.T` as an array of its own: a mere view gives the weights its layout."""
+  parts = x.reshape(math.gcd(len(x), 2), -1, x.shape[1])
+  return parts.transpose(2, 0, 1).reshape(x.shape[1], len(x))
+
+
+def _product(a, b):
+  return jnp.matmul(a, b, preferred_element_type=jnp.float32)
+
+
+def _attend_twice(q, parts):
+  """With one query XLA would copy keys and values in 16 bits to float32."""
+  return _attend(jnp.pad(q, [(0, 0)] * 4 + [(0, 1)]), parts)[..., :1]
+
+
+def _attend(q, parts):
+  """One softmax over several stretches of keys.
+
+  Args:
+    q: `[H, G, C, B, T]`, scaled.
+    parts: of keys `[B, H, C, s]`, values `[B, H, s, C]` and a mask that
+      broadcasts to `[B, H, G, T, s]`.
+
+  Returns:
+    `[H, G, C, B, T]`.
+  """
+  scores = [
+      jnp.where(mask, jnp.einsum("hgcbt,bhcs->bhgts", q, keys,
+                                 preferred_element_type=jnp.float32), -jnp.inf)
+      for keys, _, mask in parts]
+  peak = functools.reduce(
+      jnp.maximum, [s.max(axis=-1, keepdims=True) for s in scores])
+  weights = [jnp.exp(s - peak) for s in scores]
+  total = sum(w.sum(axis=-1) for w in weights)
+  # With the channels in front, values would be transposed, which on a CPU costs
+  # as much as a fifth of a token.
+  y = sum(
+      jnp.einsum("bhgts,bhsc->bhgtc", w.astype(values.dtype), values,
+                 preferred_element_type=jnp.float32)
+      for w, (_, values, _) in zip(weights, parts))
+  return (y / total[..., None]).astype(q.dtype).transpose(1, 2, 4, 0, 3)

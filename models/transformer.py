@@ -221,7 +221,7 @@ class Attention(nn.Module):
     parts = [(*block, masks[1][:, None, None])]
     if prefix[0].shape[-1]:
       parts.insert(0, (*prefix, masks[0][:, None, None]))
-    y = _attend(q * cfg.head_dim**-0.5, parts)
+    y = products.attention(q * cfg.head_dim**-0.5, parts)
     y = y.reshape(cfg.num_heads * cfg.head_dim, batch * length)
     return _linear(cfg, cfg.out_bias)(cfg.dim, name="out")(y), block
 
@@ -449,31 +449,3 @@ def _masks(config, cache, positions, mask):
 def _write(block, fresh, slot, axis):
   return jax.lax.dynamic_update_slice_in_dim(
       block, fresh.astype(block.dtype), slot, axis)
-
-
-def _attend(q, parts):
-  """One softmax over several stretches of keys.
-
-  Args:
-    q: `[H, G, C, B, T]`, scaled.
-    parts: of keys `[B, H, C, s]`, values `[B, H, s, C]` and a mask that
-      broadcasts to `[B, H, G, T, s]`.
-
-  Returns:
-    `[H, G, C, B, T]`.
-  """
-  scores = [
-      jnp.where(mask, jnp.einsum("hgcbt,bhcs->bhgts", q, keys,
-                                 preferred_element_type=jnp.float32), -jnp.inf)
-      for keys, _, mask in parts]
-  peak = functools.reduce(
-      jnp.maximum, [s.max(axis=-1, keepdims=True) for s in scores])
-  weights = [jnp.exp(s - peak) for s in scores]
-  total = sum(w.sum(axis=-1) for w in weights)
-  # With the channels in front, values would be transposed, which on a CPU costs
-  # as much as a fifth of a token.
-  y = sum(
-      jnp.einsum("bhgts,bhsc->bhgtc", w.astype(values.dtype), values,
-                 preferred_element_type=jnp.float32)
-      for w, (_, values, _) in zip(weights, parts))
-  return (y / total[..., None]).astype(q.dtype).transpose(1, 2, 4, 0, 3)

@@ -34,8 +34,9 @@ def test_lookup_is_indexing(dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("width", [1, 3, 17])
-def test_padding_does_not_show(dtype, width):
+@pytest.mark.parametrize("width", [1, 3, 8, 17])
+def test_no_form_shows(dtype, width, monkeypatch):
+  monkeypatch.setattr(products, "_LARGE", 1)
   kernel = jax.random.normal(jax.random.key(0), (8, 16), dtype)
   x = jax.random.normal(jax.random.key(1), (16, width), dtype)
   got = products.matmul(kernel, x)
@@ -52,14 +53,14 @@ def _temporaries(function, *arguments):
 
 
 @pytest.mark.parametrize("length", [1, 4])
-def test_no_copy_of_weights_in_float32(length):
-  """A loop in 16 bits makes none ahead of it, nor in each step."""
+def test_no_copies_in_float32(length):
+  """Of weights or caches in 16 bits, ahead of a loop or in each step."""
   kernel, x = jnp.ones((512, 128), "bfloat16"), jnp.ones((128, 4), "bfloat16")
   if _temporaries(products.matmul, kernel, x) >= 4 * kernel.size:
     pytest.skip("no products in bfloat16 on this device")
   lm = transformer.language_model(CONFIG)
   params = transformer.abstract_params(CONFIG)
-  cache = lm.init_cache(1, 8)
+  cache = lm.init_cache(1, 512)
   mask = jnp.ones((1, length, length), bool)
 
   def step(params, cache, tokens):
