@@ -159,7 +159,7 @@ def _nodes(kind):
     layout = kind.drafter.layout
     size = 1 + tree.num_nodes(layout)
     return size, size - layout.widths[-1] if layout.widths else 0
-  # A search of whole texts writes nothing behind the length.
+  # A search writes nothing behind the length, and scores a token of each beam.
   return max(kind.reach, 1) * kind.siblings, kind.reach
 
 
