@@ -4,4 +4,5 @@
 def check_preset(name, known):
   """Raises `ValueError` unless a name behind `--config=<file>:` is known."""
   if name not in known:
-    raise ValueError(f"preset {name!r} is not one of {', '.join(known)}.")
+    raise ValueError(f"--config: preset {name!r} is not one of "
+                     f"{', '.join(known)}.")

@@ -125,8 +125,9 @@ def of_published(presets, models, draft):
   model, _, task = presets.partition(",")
   for name, known in ((model, models), (task, tasks.get_tasks())):
     if name not in known:
-      raise ValueError(f"presets {presets!r}: {name!r} is not one of "
-                       f"{', '.join(known)}; a model and a task are needed.")
+      raise ValueError(
+          f"--config: presets {presets!r}: {name!r} is not one of "
+          f"{', '.join(known)}; a model and a task are needed.")
   config = get_config("full")
   config.update(target=models[model], draft=draft, task=task,
                 chat="chat" in model, temperatures=(0.3, 1.0))

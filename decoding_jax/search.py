@@ -48,7 +48,7 @@ class Texts:
     beam: `beam.Beam` of `[B, W]`.
     log_probs: `[B, W, L]` float32, the target's own, of each token.
     mask: `[B, W, N]` bool, the slots of each beam's tokens.
-    block: N = W * (L - 1) slots; the last level needs no forward.
+    block: N = W * max(L - 1, 1) slots; the last level needs no forward.
   """
   tokens: Array
   lengths: Array
@@ -177,7 +177,8 @@ def _search(level: Level, width, context: Context, state: DecodeState):
 
 def _none(cache, batch, width, limit) -> Texts:
   """Texts of no tokens: one beam a row, in arrays that hold W."""
-  slots = width * (limit - 1)
+  # With a budget of one token there is no forward, but its program is made.
+  slots = width * max(limit - 1, 1)
   return Texts(
       tokens=jnp.full((batch, 1, limit), PAD, jnp.int32),
       lengths=jnp.zeros((batch, 1), jnp.int32),

@@ -4,7 +4,8 @@ Weights and caches are counted exactly, from shapes alone. What comes and goes
 is estimated by the largest array that a forward computes: three of it in a
 prefill, where that are scores of attention, and two in a step, beside its
 logits. XLA's CPU programs of tree methods needed 0.7 to 1.0 times that, in a
-few cases; searches and accelerators were not compared.
+few cases; searches and accelerators were not compared, and keys and values of
+beams and samples of whole texts are not counted.
 """
 
 import math
@@ -158,7 +159,8 @@ def _nodes(kind):
     layout = kind.drafter.layout
     size = 1 + tree.num_nodes(layout)
     return size, size - layout.widths[-1] if layout.widths else 0
-  return kind.reach * kind.siblings, kind.reach
+  # A search writes nothing behind the length, and scores a token of each beam.
+  return max(kind.reach, 1) * kind.siblings, kind.reach
 
 
 def _cache(lm, batch, slots):

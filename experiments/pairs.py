@@ -91,8 +91,9 @@ def data(config, tokenizer) -> batches.Data:
       parts.append(_some(rng, written, fits, length,
                          config.sample_fraction * len(chosen)))
     left = chosen[:len(chosen) - sum(len(part.tokens) for part in parts)]
-    parts.append(batch(train, left, length) if rewritten is None else
-                 rewritten(rng, left, length))
+    # The teacher may have written all of them.
+    parts.append(rewritten(rng, left, length) if rewritten and len(left) else
+                 batch(train, left, length))
     return batches.Batch(*map(np.concatenate, zip(*parts)))
 
   return batches.Data(train_batch, held_out_batch, prompts,

@@ -381,12 +381,14 @@ def init(key, config: Config) -> types.Params:
   Returns:
     The "params" collection of `Decoder`.
   """
-  tokens = jnp.zeros((1, 1), jnp.int32)
-  cache = language_model(config).init_cache(1, 1)
+  # Of what goes through the layers the shapes are enough: nothing is computed,
+  # nor compiled, but the parameters.
+  tokens, mask = (jax.ShapeDtypeStruct((1, 1), jnp.int32),
+                  jax.ShapeDtypeStruct((1, 1, 1), bool))
+  cache = jax.eval_shape(lambda: language_model(config).init_cache(1, 1))
   block = types.Block(cache.keys, cache.values)
-  mask = jnp.ones((1, 1, 1), bool)
-  return Decoder(config).init(key, tokens, tokens, cache, block, 0,
-                              mask)["params"]
+  return Decoder(config).lazy_init(key, tokens, tokens, cache, block, 0,
+                                   mask)["params"]
 
 
 def abstract_params(config: Config) -> types.Params:

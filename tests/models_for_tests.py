@@ -250,8 +250,7 @@ def quickly_compiled():
 @quickly_compiled()
 @functools.partial(jax.jit, static_argnums=1)
 def init(key, config):
-  """`transformer.init` as one program, which compiles in a third of the time.
-  """
+  """`transformer.init` as one program, which compiles in half of the time."""
   return transformer.init(key, config)
 
 

@@ -1,6 +1,7 @@
 """Tests of `experiments.benchmark`: turns, resuming, tables, errors."""
 
 import json
+import types
 
 import jax
 import ml_collections
@@ -253,6 +254,22 @@ def test_a_pair_of_ours_is_exported(folders, tmp_path):
     contestants.prompts(_config(text="poems"), pair)
   with pytest.raises(launch.UserError, match="needs a tokenizer"):
     contestants.prompts(config, pair._replace(tokenizer=None))
+
+
+def test_prompts_are_sampled_once(folders, tmp_path, monkeypatch):
+  config = _config(target=folders[0], draft=folders[1])
+  pair, made = contestants.open_pair(config, tmp_path), []
+
+  def generate(*_, **kwargs):
+    made.append(kwargs["max_new_tokens"])
+    return types.SimpleNamespace(tokens=np.zeros((3, 4), np.int32))
+
+  monkeypatch.setattr(dj, "generate", generate)
+  assert contestants.prompts(config, pair) is contestants.prompts(config, pair)
+  assert made == [3]
+  config.seed = 1
+  contestants.prompts(config, pair)
+  assert made == [3, 3]
 
 
 def test_bounds_count_the_forwards(folders, tmp_path):

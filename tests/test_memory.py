@@ -86,9 +86,11 @@ def test_temporaries_of_the_compiled_prefill(width):
   assert width < 1025 or need.temporaries <= 2 * found
 
 
-def test_methods_that_search_are_estimated():
-  need = memory.estimate(
-      pair_of(CONFIG, CONFIG), [dj.methods.cdsl(4, 8).greedy], 2, 9, 64)
+@pytest.mark.parametrize("kind", [
+    dj.methods.cdsl(4, 8).greedy, dj.methods.beam_search(3).sampled,
+    dj.methods.best_of_n(4).sampled], ids=("cdsl", "beams", "samples"))
+def test_methods_that_search_are_estimated(kind):
+  need = memory.estimate(pair_of(CONFIG, CONFIG), [kind], 2, 9, 64)
   assert all(size > 0 for size in need)
 
 

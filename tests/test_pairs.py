@@ -90,8 +90,9 @@ def test_an_epoch_sees_every_row(config, tokenizer):
   assert orders[0] != orders[1] and sorted(orders[0]) == sorted(orders[1])
 
 
-def test_samples_take_their_share(config, tokenizer):
-  config.update(dict(sample_fraction=0.4))
+@pytest.mark.parametrize("share, renamed, rows", [(0.4, 0, 2), (1.0, 0.5, 5)])
+def test_samples_take_their_share(config, tokenizer, share, renamed, rows):
+  config.update(dict(sample_fraction=share, renamed_fraction=float(renamed)))
   data = pairs.data(config, tokenizer)
   prompts, lengths = data.prompts(6)
   end = tokenizers.eos_id(tokenizer)
@@ -104,7 +105,7 @@ def test_samples_take_their_share(config, tokenizer):
     batch = data.train(step, samples)
     written = (batch.tokens == 254).any(axis=1)
     # Samples are short: a batch of long rows has none.
-    assert written.sum() == (2 if len(written) == 5 else 0)
+    assert written.sum() == (rows if len(written) == 5 else 0)
     assert (batch.weights[written].sum(axis=1) == 3).all()
 
 

@@ -157,3 +157,20 @@ def test_figures_are_written(tmp_path):
 
 def test_nothing_to_draw(tmp_path):
   assert figures.write(tmp_path, []) == []
+
+
+def test_report_has_figures_of_texts(tmp_path):
+  figures = {name: [1.0, None, None] for name in (
+      "block_efficiency", "mbsu", "token_rate", "token_rate_ratio", "log_prob",
+      "idle_share")}
+  record = {"method": "autoregressive", "temperature": 0.5, "depth": 0,
+            "tree_nodes": 0, "emitted": [3], "log_prob": [-1.0],
+            "compile_seconds": 1.0, "metrics": {
+                **figures, "acceptance_by_depth": [], "acceptance_by_rank": [],
+                "bleu": [12.3, 10.0, 14.0]}}
+  rows = report.rows([record], {}, (0.5,))
+  report.write(tmp_path / "summary.md", rows, "Task x: 2 were left out.")
+  text = (tmp_path / "summary.md").read_text()
+  assert "| compile, s | BLEU |" in text and "12.30 [10.00, 14.00] |" in text
+  assert "\n\nTask x: 2 were left out.\n\n" in text
+  assert "2 were left out" in report.terminal(rows, "Task x: 2 were left out.")

@@ -299,6 +299,15 @@ def test_a_row_alone_gives_the_same(name):
                                   alone.stats.target_calls[0])
 
 
+def test_a_budget_of_one_token():
+  """No beam needs a forward: the first one ends with the likeliest token."""
+  models = tiny.llama_models()
+  out = generate("beam_search", sampling=dj.Sampling(0.0), new=1)
+  assert tiny.texts(out, tiny.LENGTHS) == tiny.greedy(
+      models.target, tiny.PROMPTS, tiny.LENGTHS, 1)
+  assert out.stats.target_calls.tolist() == [1, 1, 1]
+
+
 @pytest.mark.parametrize("make, message", [
     (lambda: dj.methods.beam_search(0), "num_beams=0: a positive integer"),
     (lambda: dj.methods.stochastic_beam_search(1.5), "num_beams=1.5"),

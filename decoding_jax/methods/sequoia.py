@@ -9,7 +9,7 @@ from decoding_jax.types import Method
 def make(children) -> Method:
   """Siblings by Gumbel-Top-k, recursive rejection sampling.
 
-  `planning.best_tree` finds the tree for what is known of the acceptance.
+  `planning.best_trees` finds the trees for what is known of the acceptance.
 
   Args:
     children: of each node of level 0, 1, ..., D - 1, level after level in the

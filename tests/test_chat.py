@@ -1,0 +1,59 @@
+"""Chat templates, as they come with a tokenizer."""
+
+import json
+import sys
+
+import pytest
+
+from experiments import tasks
+from models import chat
+from tasks_for_tests import jsonl, make_config, make_pair
+
+_TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}{% if m.role not in "
+    "['system', 'user', 'assistant'] %}{{ raise_exception('role ' + m.role) }}"
+    "{% endif %}[{{ m.role }}]{{ m.content | trim }}{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}")
+
+
+@pytest.mark.parametrize("files", [
+    {"tokenizer_config.json": {"bos_token": {"content": "<s>"},
+                               "chat_template": _TEMPLATE}},
+    {"tokenizer_config.json": {"bos_token": "<s>", "chat_template": [
+        {"name": "tools", "template": "no"},
+        {"name": "default", "template": _TEMPLATE}]}},
+    {"tokenizer_config.json": {"bos_token": "<s>", "chat_template": "no"},
+     "chat_template.jinja": _TEMPLATE},
+])
+def test_chat_templates(files, tmp_path):
+  pair = make_pair()
+  for name, content in files.items():
+    (tmp_path / name).write_text(content if name.endswith("jinja")
+                                 else json.dumps(content))
+  path = jsonl(tmp_path / "a.jsonl", {"question": "1 + 1?", "answer": "2"})
+  config = make_config("gsm8k", path, chat=True, target=str(tmp_path),
+                       system="Be brief.")
+  [prompt] = tasks.load(config, pair).prompts
+  text = pair.tokenizer.decode(prompt)
+  assert text.startswith("<s>[system]Be brief.[user]Question: A box holds")
+  assert text.endswith(
+      "#### 40[user]Question: 1 + 1?\nAnswer:[assistant]")
+  with pytest.raises(ValueError, match="refuses the messages: role tool"):
+    chat.load(tmp_path)([{"role": "tool", "content": ""}])
+
+
+@pytest.mark.parametrize("template, message", [
+    ("{% if %}", "is wrong"),
+    ("{{ messages.__class__.__mro__[1].__subclasses__() }}", "refuses"),
+    ("{{ messages.append(1) }}", "refuses"),
+])
+def test_chat_templates_that_may_not_be(template, message, tmp_path):
+  (tmp_path / chat.FILE).write_text(template)
+  with pytest.raises(ValueError, match=message):
+    chat.load(tmp_path)([{"role": "user", "content": "Hi"}])
+
+
+def test_chat_template_without_jinja(tmp_path, monkeypatch):
+  monkeypatch.setitem(sys.modules, "jinja2", None)
+  with pytest.raises(ValueError, match="need the package jinja2: pip install"):
+    chat.load(tmp_path)

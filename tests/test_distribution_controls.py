@@ -1,0 +1,117 @@
+"""The joint law of `test_distribution` where it is warped, and wrong rules.
+
+A file of its own, so that another process can run it.
+"""
+
+import jax
+import numpy as np
+import pytest
+
+import decoding_jax as dj
+import helpers
+from decoding_jax import draft as draft_lib, verify
+from methods_for_tests import each
+import models_for_tests as tiny
+from test_distribution import LENGTH, ROWS, tables
+
+# Fewer already tell a wrong law.
+CONTROL_ROWS = 50_000
+
+
+@each([dj.methods.rsd_c((3, 1)), dj.methods.rsd_s(3, 2)])
+def test_joint_law_of_three_siblings(method):
+  target, draft = tables(5, 0, 0)
+  counts, _ = helpers.frequencies(method, target, draft, ROWS, LENGTH)
+  law = helpers.joint_law(target, 0, LENGTH)
+  assert helpers.p_value(counts, law) > helpers.MIN_P_VALUE
+
+
+# What the target's law is warped by, and the drafter's; None: likewise.
+WARPS = [
+    (dict(temperature=0.6), None),
+    (dict(temperature=1.3, top_k=3, top_p=0.8), None),
+    (dict(top_p=0.7), dict(temperature=2.0)),
+    (dict(token_mask=np.array([1, 0, 1, 1, 1, 0], bool)), dict(top_k=2)),
+    (dict(temperature=0.8), dict(temperature=0)),
+]
+
+
+# Laws are warped before a method sees them: one meets all warps.
+@pytest.mark.parametrize("method,warps", [
+    *((dj.methods.rsd_s(2, 2), warps) for warps in WARPS),
+    (dj.methods.spectr(2, 2), WARPS[1])],
+    ids=lambda x: getattr(x, "name", None) or "-".join(x[0]))
+def test_joint_law_of_a_warped_target(method, warps):
+  target, draft = tables(6, 0, 0)
+  sampling, draft_sampling = warps
+  counts, _ = helpers.frequencies(
+      method, target, draft, ROWS, LENGTH, sampling=dj.Sampling(**sampling),
+      draft_sampling=draft_sampling and dj.Sampling(**draft_sampling))
+  law = helpers.joint_law(helpers.warped(target, **sampling), 0, LENGTH)
+  assert helpers.p_value(counts, law) > helpers.MIN_P_VALUE
+
+
+def sorted_siblings():
+  """RSD-C, but with siblings in the order of their ids."""
+  drafter = draft_lib.gumbel_top_k((2, 2))
+
+  def expand(key, level, log_probs, valid, state):
+    tokens, parents, valid, state = drafter.expand(key, level, log_probs,
+                                                   valid, state)
+    return tokens.reshape(-1, 2).sort(axis=1).ravel(), parents, valid, state
+
+  return drafter._replace(expand=expand), verify.recursive(False)
+
+
+def top_k_children():
+  """RSD-C's rule over the most probable children."""
+  return draft_lib.top_k((2, 2)), verify.recursive(False)
+
+
+def with_taken_for_without():
+  """Independent paths verified as if drawn without replacement."""
+  return draft_lib.iid_paths(2, 2), verify.recursive(False)
+
+
+def without_taken_for_with():
+  """A stochastic beam verified as if drawn with replacement."""
+  return draft_lib.stochastic_beam(2, 2), verify.recursive(True)
+
+
+def target_for_residual():
+  """What is rejected is not taken off the target's law."""
+  rule = verify.recursive(False).rule
+  return draft_lib.gumbel_top_k((2, 2)), verify.Verifier(
+      lambda u, t, d, x, ok: (rule(u, t, d, x, ok)[0], t), True, False)
+
+
+CONTROLS = [sorted_siblings, top_k_children, with_taken_for_without,
+            without_taken_for_with, target_for_residual]
+
+
+@pytest.mark.parametrize("control", CONTROLS, ids=lambda f: f.__name__)
+def test_control_fails(control):
+  """Each of these is wrong, and the test of the joint law must see it."""
+  pair = dj.Pair(*control())
+  method = dj.Method(control.__name__, pair, pair)
+  target, draft = tables(4, 0, 0)
+  with tiny.quickly_compiled():
+    counts, _ = helpers.frequencies(method, target, draft, CONTROL_ROWS, LENGTH)
+  law = helpers.joint_law(target, 0, LENGTH)
+  assert helpers.p_value(counts, law) < helpers.MAX_P_VALUE_OF_CONTROL
+
+
+def test_control_reused_randomness_fails(monkeypatch):
+  """The same draws in every call."""
+  keys = jax.random.split(jax.random.key(0), CONTROL_ROWS)
+  monkeypatch.setattr(jax.random, "fold_in", lambda key, _: key)
+  # New functions, so that no program compiled with this is used elsewhere.
+  pair = dj.pair(draft_lib.gumbel_top_k((2, 1)),
+                 verify.recursive.__wrapped__(False))
+  target, draft = tables(4, 0, 0)
+  method = dj.Method("reused", pair, pair)
+  with tiny.quickly_compiled():
+    counts, _ = helpers.frequencies(method, target, draft, CONTROL_ROWS, LENGTH,
+                                    key=keys)
+  law = helpers.joint_law(target, 0, LENGTH)
+  assert helpers.p_value(counts, law) < helpers.MAX_P_VALUE_OF_CONTROL
