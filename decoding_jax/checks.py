@@ -10,7 +10,48 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax import options, speculation
+from decoding_jax.sampling import Sampling
 from decoding_jax.types import LanguageModel, Method, Reward
+
+_KINDS = {"method": Method, "target": LanguageModel, "draft": LanguageModel,
+          "sampling": Sampling, "draft_sampling": Sampling, "reward": Reward}
+_OPTIONAL = ("draft", "draft_sampling", "reward")
+
+
+def check_kinds(**arguments):
+  """Checks that what the library has a type for is of that type.
+
+  Args:
+    **arguments: some of those of `generate`.
+
+  Raises:
+    ValueError: naming the argument and the types.
+  """
+  for name, value in arguments.items():
+    if not isinstance(value, _KINDS[name]) and not (
+        value is None and name in _OPTIONAL):
+      raise ValueError(f"{name} is of type {type(value).__name__}: a "
+                       f"dj.{_KINDS[name].__name__} is needed"
+                       f"{', or None' if name in _OPTIONAL else ''}.")
+
+
+def array(name, x):
+  """An argument as an array.
+
+  Args:
+    name: of the argument.
+    x: what was given.
+
+  Returns:
+    A `jax.Array`.
+
+  Raises:
+    ValueError: naming the argument, such as a list of lists of many lengths.
+  """
+  try:
+    return jnp.asarray(x)
+  except (TypeError, ValueError) as e:
+    raise ValueError(f"{name} is no array: {e}") from e
 
 
 def check_prompts(prompts, prompt_lengths, vocab_size):
@@ -110,8 +151,8 @@ def check_eos(eos_id, vocab_size):
   """
   if eos_id is None or isinstance(eos_id, jax.core.Tracer):
     return
-  whole = jnp.ndim(eos_id) == 0 and jnp.issubdtype(
-      jnp.result_type(eos_id), jnp.integer)
+  whole = np.ndim(eos_id) == 0 and np.issubdtype(
+      np.asarray(eos_id).dtype, np.integer)
   if not whole or not 0 <= eos_id < vocab_size:
     raise ValueError(f"eos_id={eos_id}: 0 to {vocab_size - 1}, the target's "
                      "vocabulary, or None is needed.")

@@ -62,7 +62,11 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
   Raises:
     ValueError: for arguments that do not fit, before anything is compiled.
   """
-  prompts, prompt_lengths = jnp.asarray(prompts), jnp.asarray(prompt_lengths)
+  checks.check_kinds(method=method, target=target, draft=draft,
+                     sampling=sampling, draft_sampling=draft_sampling,
+                     reward=reward)
+  prompts = checks.array("prompts", prompts)
+  prompt_lengths = checks.array("prompt_lengths", prompt_lengths)
   checks.check_prompts(prompts, prompt_lengths, target.vocab_size)
   checks.check_models(method, target, draft)
   checks.check_budget(prompts.shape[1], max_new_tokens, target, draft)
@@ -207,8 +211,11 @@ def _generation(context: Context, state: DecodeState, steps) -> Generation:
 
 def _row_keys(key, batch):
   """`[B]` typed keys from a key, or from a key a row."""
-  key = jnp.asarray(key)
+  key = checks.array("key", key)
   if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+    if key.dtype != jnp.uint32 or not key.ndim:
+      raise ValueError(f"key={key}: a random key is needed, such as "
+                       "jax.random.key(0).")
     key = jax.random.wrap_key_data(key)
   if key.ndim == 0:
     return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(batch))

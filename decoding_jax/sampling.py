@@ -286,7 +286,8 @@ def _per_row(name, value, batch):
 
 def _check(name, value, allowed, what):
   host = _on_host(value)
-  if host is not None and not np.all(allowed(host)):
+  if host is not None and not (jnp.issubdtype(host.dtype, jnp.number) and
+                               np.all(allowed(host))):
     raise ValueError(f"{name}={value!r}: {what} is needed.")
 
 

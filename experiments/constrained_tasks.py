@@ -8,6 +8,7 @@ import pathlib
 import re
 from typing import Any, NamedTuple
 
+from decoding_jax import checks
 from experiments import corpus
 from experiments import dialogues
 from experiments import judges
@@ -17,6 +18,8 @@ from experiments import preferences
 from models import tokenizers
 
 _DIALOGUES = "hh_harmless_base_test.jsonl.gz"
+# Prompts, references and constraints of CommonGen.
+_COMMONGEN = ("dev.src_alpha.txt", "dev.tgt.txt", "dev.constraint.json")
 _IDENTIFIER = re.compile(r"(?<!\w)[^\W\d]\w{2,}(?=\W)", re.ASCII)
 # So many prompts are looked at for one that has identifiers.
 _SPARE = 4
@@ -56,6 +59,8 @@ def load(config, pair) -> Task:
                            f"{', '.join(map(repr, _TASKS))}.")
   launch.check_positive(config, "examples", "concepts", "prompt_length",
                         "max_new_tokens", "batch")
+  if config.common < 0:
+    raise launch.UserError(f"common={config.common}: at least 0 is needed.")
   with launch.user_errors(OSError, ValueError):
     return _TASKS[config.task](config, pair)
 
@@ -68,6 +73,7 @@ def _python(config, pair):
   """
   tokenizer = pair.tokenizer
   sizes = (config.prompt_length, config.max_new_tokens)
+  checks.check_budget(*sizes, pair.target, pair.draft)
   options = {"seed": config.seed, "root": config.corpus or None}
   count = _SPARE * config.examples
   prompts = corpus.prompts(tokenizer, count, *sizes, **options)
@@ -108,10 +114,15 @@ def _common(count, root):
 def _commongen(config, pair):
   """Concept sets of CommonGen's dev split, and their inflections."""
   folder = pathlib.Path(config.corpus)
-  lines = lambda name: (
-      (folder / name).read_text("utf-8").splitlines()[:config.examples])
-  prompts, references = lines("dev.src_alpha.txt"), lines("dev.tgt.txt")
-  concepts = list(map(json.loads, lines("dev.constraint.json")))
+  for name in _COMMONGEN:
+    if not (folder / name).is_file():
+      raise FileNotFoundError(
+          f"No file '{folder / name}' of CommonGen: config.corpus="
+          f"{config.corpus!r} must be a folder with {', '.join(_COMMONGEN)}.")
+  prompts, references, concepts = (
+      (folder / name).read_text("utf-8").splitlines()[:config.examples]
+      for name in _COMMONGEN)
+  concepts = list(map(json.loads, concepts))
   if not len(prompts) == len(references) == len(concepts) == config.examples:
     raise ValueError(
         f"examples={config.examples}: '{folder}' has {len(prompts)} concept "

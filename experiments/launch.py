@@ -227,6 +227,10 @@ def open_pair(target, draft):
                       f"{e}") from e
     eos_id = tokenizers.eos_id(encoders[0], target)
     configs = [checkpoints.architecture(folder) for folder in (target, draft)]
+    for folder, config_ in zip((target, draft), configs):
+      if config_.outputs:
+        raise UserError(f"'{folder}' is a reward model: outputs="
+                        f"{config_.outputs}, where a language model has 0.")
     lms = vocabulary.align(*map(transformer.language_model, configs),
                            tokenizers.size(encoders[0]))
     if eos_id is not None and not 0 <= eos_id < lms[0].vocab_size:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import jax
 from jax.profiler import ProfileData
 
+from experiments import launch
 from experiments import report
 
 # Parts of a step, the innermost one counts; what is in none is the rest.
@@ -54,7 +55,8 @@ def profile(run, steps, folder) -> str:
     The table of profile.md.
   """
   folder = pathlib.Path(folder)
-  folder.mkdir(parents=True, exist_ok=True)
+  with launch.user_errors(OSError):
+    folder.mkdir(parents=True, exist_ok=True)
   with jax.profiler.trace(str(folder)):
     jax.block_until_ready(run())
   newest = max(folder.rglob("*.xplane.pb"), key=lambda x: x.stat().st_mtime)

@@ -59,6 +59,9 @@ def load(config, pair) -> Examples:
   launch.check_positive(config, "prompts", "prompt_length", "max_new_tokens",
                         "batch", "buckets")
   with launch.user_errors(ValueError, OSError):
+    if config.task in (PYTHON, TEXT):
+      checks.check_budget(config.prompt_length, config.max_new_tokens,
+                          pair.target, pair.draft)
     if config.task == PYTHON:
       return Examples(corpus.prompts(
           pair.tokenizer, config.prompts, config.prompt_length,

@@ -56,10 +56,29 @@ def test_control_what_fits_reaches_the_models():
     (np.ones((2, 3), int), [3, -1], ["prompt_lengths[1]=-1"]),
     ([[1, 2, 3], [1, 2, 4]], [3, 3], ["prompts[1, 2]=4", "0 to 3"]),
     ([[1, -1, 3], [1, 2, 2]], [3, 3], ["prompts[0, 1]=-1", "0 to 3"]),
+    ([[1, 2], [3]], [2, 1], ["prompts is no array"]),
+    (["a", "b"], [1, 1], ["prompts is no array"]),
 ])
 def test_prompts(prompts, lengths, words):
-  refused(words, prompts=np.asarray(prompts),
-          prompt_lengths=np.asarray(lengths))
+  refused(words, prompts=prompts, prompt_lengths=lengths)
+
+
+@pytest.mark.parametrize("name, value, words", [
+    ("method", "rsd_s", ["type str", "dj.Method"]),
+    ("method", dj.methods.rsd_s, ["type function", "dj.Method"]),
+    ("target", (UNTOUCHED, None), ["type tuple", "dj.LanguageModel"]),
+    ("draft", "gpt2", ["type str", "dj.LanguageModel", "or None"]),
+    ("sampling", 0.7, ["type float", "dj.Sampling"]),
+    ("draft_sampling", {"top_k": 3}, ["type dict", "dj.Sampling", "or None"]),
+    ("reward", len, ["dj.Reward", "or None"]),
+])
+def test_kinds(name, value, words):
+  refused([f"{name} is of type", *words], **{name: value})
+
+
+@pytest.mark.parametrize("key", [0, np.zeros(2), "seed"], ids=str)
+def test_keys_are_random_keys(key):
+  refused(["key"], key=key)
 
 
 def test_padding_may_be_anything():
@@ -121,7 +140,7 @@ def test_all_positions_may_be_used():
   checks.check_budget(3, 500, UNTOUCHED._replace(max_length=0), None)
 
 
-@pytest.mark.parametrize("eos_id", [-1, 4, 1.0, True, [1]])
+@pytest.mark.parametrize("eos_id", [-1, 4, 1.0, True, [1], "a"])
 def test_eos_is_a_token(eos_id):
   refused([f"eos_id={eos_id}", "0 to 3"], eos_id=eos_id)
 
@@ -136,6 +155,8 @@ def test_eos_may_be_any_token_or_none(eos_id):
     (dict(temperature=-0.5), ["temperature=-0.5"]),
     (dict(temperature=float("inf")), ["temperature=inf"]),
     (dict(temperature=float("nan")), ["temperature=nan"]),
+    (dict(temperature="0.7"), ["temperature='0.7'"]),
+    (dict(temperature=None), ["temperature=None"]),
     (dict(temperature=np.ones(3)), ["temperature", "(3,)", "2 rows"]),
     (dict(top_k=-1), ["top_k=-1"]),
     (dict(top_k=2.0), ["top_k=2.0"]),

@@ -214,8 +214,11 @@ def value(judge, i, prompt, rest):
 @pytest.mark.parametrize("fields, message", [
     ({"task": "chess"}, "task='chess' is not one of 'python', 'commongen', "
      "'harmless'"),
-    ({"task": "commongen", "corpus": "nowhere"}, "nowhere/dev.src_alpha.txt"),
+    ({"task": "commongen", "corpus": "nowhere"}, "'nowhere/dev.src_alpha.txt' "
+     ".*config.corpus='nowhere' must be a folder with"),
     ({"examples": 0}, "examples=0: at least 1"),
+    ({"common": -1}, "common=-1: at least 0"),
+    ({"prompt_length": 10**6}, "width 1000000 .* max_length="),
     ({"task": "commongen", "examples": 9}, "examples=9: .* has 3 concept sets"),
     ({"task": "harmless", "corpus": "nowhere"}, "No file 'nowhere/hh_harmless"),
 ])

@@ -60,6 +60,10 @@ def test_weights_and_caches_are_exact(scan):
   assert alone.weights == arrays(real.target_params)
   assert alone.caches <= arrays(caches[0])
   assert alone.logits == 4 * batch * 13
+  # Of a search it is its beams.
+  beams = memory.estimate(pair_of(*configs), [dj.methods.beam_search(3).greedy],
+                          batch, width, new)
+  assert beams.logits == 4 * batch * 13 * 3
 
 
 def test_parts_of_a_mesh():
