@@ -27,7 +27,7 @@ class Beam:
 
 def root() -> Beam:
   """The beam that holds a root alone."""
-  return Beam(jnp.zeros(1), jnp.zeros(1))
+  return Beam(jnp.zeros(1, jnp.float32), jnp.zeros(1, jnp.float32))
 
 
 def plain(key, log_probs, beam: Beam, width: int):

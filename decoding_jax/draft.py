@@ -46,7 +46,8 @@ def grow(keys, drafter: Drafter, model: LanguageModel, params: Params,
     return _root(newest[:, 1], size), None
   inner = size - layout.widths[-1]
   tree = _root(newest[:, 1], size).replace(
-      log_probs=jnp.zeros((len(length), inner, model.vocab_size)))
+      log_probs=jnp.zeros((len(length), inner, model.vocab_size),
+                          jnp.float32))
   block = cache_lib.init_block(cache, 1 + inner)
   late = cache.length == length - 2
   states = jax.vmap(lambda _: drafter.init())(length)
@@ -55,7 +56,7 @@ def grow(keys, drafter: Drafter, model: LanguageModel, params: Params,
   def step(shape, level, carry):
     """Grows one level; `shape` is a level like it that is known statically."""
     tree, block, states = carry
-    start = jnp.asarray(starts)[level]
+    start = jnp.asarray(starts, jnp.int32)[level]
     nodes = _Nodes(start, starts[shape + 1] - starts[shape])
     tokens, positions, slot, mask = _fresh(tree, shape == 0, level, nodes,
                                            newest, length, late)

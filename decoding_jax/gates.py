@@ -180,7 +180,8 @@ def proceed(passes, context: Context, state: DecodeState, drafted: Lookahead,
         jnp.where(rows, room, 0), steps)
     tokens = jnp.where(order < same, _padded(drafted.tokens),
                        behind(path.tokens))
-    count = drafted.same + path.valid[:, 0].sum(axis=1)
+    count = drafted.same + path.valid[:, 0].sum(
+        axis=1, dtype=jnp.int32)
     passed = rows & passes(rewards.worth(context, states, tokens, count))
     return (tokens, behind(path.log_probs), count, passed, path.block,
             path.calls)
@@ -199,7 +200,8 @@ def give_up(passes, context: Context, state: DecodeState, drafted: Lookahead,
   del passes, context, state, states
   tokens = _padded(drafted.tokens)
   none = jnp.zeros_like(drafted.same)
-  return Rest(tokens, jnp.zeros(tokens.shape), none, jnp.zeros_like(rows),
+  return Rest(tokens, jnp.zeros(tokens.shape, jnp.float32), none,
+              jnp.zeros_like(rows),
               drafted.target_cache, none, none)
 
 
@@ -235,9 +237,10 @@ def search_where(rows, passes, gates: Gates, context: Context,
     paths, whole = choice.paths, rows & gates.whole & passes(choice.reward)
     tokens, log_probs = pick(paths.tokens), pick(paths.log_probs)
     first = text.log_probs(drafted.logits[:, 0], choice.token)
-    count = jnp.where(whole, pick(paths.valid).sum(axis=1), rows)
-    found = (tokens, log_probs.at[:, 0].set(first), count.astype(jnp.int32),
-             paths.calls)
+    count = jnp.where(
+        whole, pick(paths.valid).sum(axis=1, dtype=jnp.int32),
+        rows.astype(jnp.int32))
+    found = (tokens, log_probs.at[:, 0].set(first), count, paths.calls)
     return (*found, (choice.index, paths.block) if gates.whole else ())
 
   *found, winner = _where_any(rows, branch)
@@ -322,14 +325,16 @@ def count(stats: Stats, options: candidates.Options, drafted: Lookahead,
   Returns:
     The counts.
   """
-  rows = lambda size, x: runs[:, None] & (jnp.arange(size) == x[:, None])
-  by_target, by_draft = not options.roller.drafts, options.roller.drafts
+  runs, by_draft = runs.astype(jnp.int32), int(options.roller.drafts)
+  rows = lambda size, x: runs[:, None] * (
+      jnp.arange(size) == x[:, None]).astype(jnp.int32)
   # The reward of V is known where it was compared with others.
-  tested = (at < 2) & (drafted.reward_calls == 0)
+  tested = ((at < 2) & (drafted.reward_calls == 0)).astype(jnp.int32)
   calls = (tested + drafted.reward_calls + rest.reward_calls +
            (at % 2) * options.num_candidates + compared)
   return Stats(
-      stats.target_calls + runs * (1 + rest.calls + by_target * found.calls),
+      stats.target_calls + runs * (
+          1 + rest.calls + (1 - by_draft) * found.calls),
       stats.draft_calls + runs * (drafted.calls + by_draft * found.calls),
       stats.emitted + emitted, stats.nodes + runs * drafted.nodes,
       stats.accepted_by_depth + rows(

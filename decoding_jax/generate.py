@@ -195,7 +195,7 @@ def _state(context: Context, max_new_tokens, caches, keys) -> DecodeState:
       jnp.where(jnp.arange(width) < lengths[:, None], context.prompts, PAD))
   return DecodeState(
       keys=keys, step=jnp.zeros(batch, jnp.int32), tokens=tokens,
-      log_probs=jnp.zeros(tokens.shape), length=lengths,
+      log_probs=jnp.zeros(tokens.shape, jnp.float32), length=lengths,
       limit=lengths + max_new_tokens, done=jnp.zeros(batch, bool),
       target_cache=caches[0], draft_cache=caches[1])
 

@@ -74,9 +74,10 @@ def chain(steps: int, slack: float, late: int, context: Context,
       jnp.concatenate([text.newest(state, 1), tokens], axis=1), 1)
   following = rollout_lib.best(context, logits)
   verified = valid & _agrees(context, slack, logits[:, :-1], tokens)
-  size = valid.sum(axis=1)
+  size = valid.sum(axis=1, dtype=jnp.int32)
   return Lookahead(
-      tokens, size, jnp.cumprod(verified, axis=1).sum(axis=1), logits,
+      tokens, size,
+      jnp.cumprod(verified, axis=1).sum(axis=1, dtype=jnp.int32), logits,
       following, target_cache,
       cache_lib.commit(draft_cache, path.block, slots, 0), 1 + path.calls,
       size, jnp.zeros_like(size))
@@ -116,7 +117,7 @@ def tree(drafter: Drafter, slack: float, late: int, context: Context,
   logits, block = speculation.score(layout, context, state.target_cache, grown,
                                     state.length)
   room = jnp.where(state.done, 0, state.limit - state.length)
-  depths = jnp.asarray(tree_lib.depths(layout))
+  depths = jnp.asarray(tree_lib.depths(layout), jnp.int32)
   ends, log_probs = _verified(context, slack, grown, logits,
                               depths <= room[:, None])
   # Of each node, its ancestor at each level, itself included.
@@ -135,14 +136,14 @@ def tree(drafter: Drafter, slack: float, late: int, context: Context,
   logits = jnp.take_along_axis(logits, path[:, :, None], axis=1)
   last = jnp.take_along_axis(tokens, jnp.maximum(same - 1, 0)[:, None], axis=1)
   ended = (same > 0) & (last[:, 0] == context.eos_id)
-  compared = ends.sum(axis=1)
+  compared = ends.sum(axis=1, dtype=jnp.int32)
   return Lookahead(
       tokens, jnp.where(ended, same, jnp.minimum(room, steps)), same, logits,
       rollout_lib.best(context, logits),
       cache_lib.commit(state.target_cache, block, path, 1),
       speculation.commit_draft(state, draft_block, path,
                                jnp.ones_like(same)),
-      steps + (lacks > 2), jnp.full_like(same, tree_lib.num_nodes(layout)),
+      steps + (lacks > 2).astype(jnp.int32), jnp.full_like(same, tree_lib.num_nodes(layout)),
       jnp.where(compared > 1, compared, 0))
 
 
@@ -164,7 +165,7 @@ def _verified(context: Context, slack, grown: DraftTree, logits, within):
 
 def _greatest(rows, scores):
   """Of those set in `rows [B, M]`, those with the greatest score."""
-  scores = jnp.where(rows, scores, -jnp.inf)
+  scores = jnp.where(rows, scores.astype(jnp.float32), -jnp.inf)
   return rows & (scores == scores.max(axis=1, keepdims=True))
 
 

@@ -26,7 +26,7 @@ def gumbel(key, size: int):
     last digit up to 22; JAX's own end at 16.6.
   """
   if str(jax.random.key_impl(key)) != _THREEFRY:
-    return jax.random.gumbel(key, (size,))
+    return jax.random.gumbel(key, (size,), jnp.float32)
   return -jnp.log(exponential(bits(key, size)))
 
 

@@ -5,7 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import cache as cache_lib
+from decoding_jax import cache as cache_lib, checks
 from decoding_jax.types import Block, Cache, LanguageModel
 
 # Tokens of a row that are scored at once, at most. Scores of attention are then
@@ -78,8 +78,8 @@ def _chunks(width, chunk):
 def _score(model, params, tokens, positions, cache) -> Block:
   """Keys and values of consecutive tokens, `[B, T]`, behind a cache."""
   order = positions - positions[:, :1]
-  _, block = model.forward(
-      params, tokens, positions, cache,
-      cache_lib.init_block(cache, tokens.shape[1]), 0,
-      order[:, :, None] >= order[:, None])
-  return block
+  empty = cache_lib.init_block(cache, tokens.shape[1])
+  found = model.forward(params, tokens, positions, cache, empty, 0,
+                        order[:, :, None] >= order[:, None])
+  checks.check_forward(found, tokens, model.vocab_size, empty)
+  return found[1]

@@ -26,15 +26,27 @@ def advance(context: Context, states, tokens, valid):
   Returns:
     tree of `[B, ...]`.
   """
-  return jax.vmap(context.reward.advance, (None, 0, 0, 0, 0))(
+  new = jax.vmap(context.reward.advance, (None, 0, 0, 0, 0))(
       context.reward_params, context.constraints, states, tokens, valid)
+  if _types(new) != _types(states):
+    raise ValueError(f"Reward.advance returned a state of {_types(new)}: that "
+                     f"of Reward.init, {_types(states)}, is needed.")
+  return new
 
 
 def value(context: Context, states):
   """`[B]` float32."""
   values = jax.vmap(context.reward.value, (None, 0, 0))(
       context.reward_params, context.constraints, states)
+  if values.ndim != 1:
+    raise ValueError(f"Reward.value returned an array of shape "
+                     f"{values.shape[1:]}: a single number is needed.")
   return values.astype(jnp.float32)
+
+
+def _types(states):
+  """What the state of a row is made of, for messages."""
+  return jax.tree.map(lambda x: f"{x.dtype}{list(x.shape[1:])}", states)
 
 
 def worth(context: Context, states, tokens, count):

@@ -117,11 +117,11 @@ def roll_out(context: Context, roller, firsts, room, steps: int) -> RollOut:
   num_paths, room = firsts.shape[1], room[:, None]
   slots = jnp.arange(steps * num_paths)
   own = slots % num_paths == jnp.arange(num_paths)[:, None]
-  blank = jnp.zeros((*firsts.shape, 1 + steps))
+  blank = jnp.zeros((*firsts.shape, 1 + steps), jnp.float32)
   out = RollOut(
       tokens=blank.astype(jnp.int32).at[:, :, 0].set(firsts),
       valid=(blank > 0).at[:, :, 0].set(room > 0), log_probs=blank,
-      logits=jnp.zeros((*firsts.shape, model.vocab_size)),
+      logits=jnp.zeros((*firsts.shape, model.vocab_size), jnp.float32),
       block=cache_lib.init_block(cache, len(slots)),
       calls=jnp.zeros(len(firsts), jnp.int32))
 
@@ -138,7 +138,7 @@ def roll_out(context: Context, roller, firsts, room, steps: int) -> RollOut:
         put(out.tokens, tokens), put(out.valid, alive),
         put(out.log_probs, text.log_probs(logits, tokens)),
         jnp.where(i == 0, logits, out.logits), block,
-        out.calls + alive.any(axis=1))
+        out.calls + alive.any(axis=1).astype(jnp.int32))
     return i + 1, alive & (tokens != context.eos_id) & (i + 2 < room), out
 
   alive = (firsts != context.eos_id) & (room > 1)

@@ -94,7 +94,8 @@ def per_length(penalty: float):
   """
   def rank(context, texts):
     del context
-    return texts.beam.log_probs / jnp.maximum(texts.lengths, 1)**penalty
+    lengths = jnp.maximum(texts.lengths, 1).astype(jnp.float32)
+    return texts.beam.log_probs / lengths**penalty
 
   return rank
 
@@ -111,7 +112,8 @@ def _init(level: Level, width, context: Context,
           state: DecodeState) -> DecodeState:
   batch, size = state.tokens.shape
   new = size - context.prompts.shape[1]
-  zeros, beams = jnp.zeros(batch, jnp.int32), jnp.zeros((batch, width))
+  zeros = jnp.zeros(batch, jnp.int32)
+  beams = jnp.zeros((batch, width), jnp.float32)
   extra = {"beams": jnp.full((batch, width, new), PAD, jnp.int32),
            "beam_lengths": beams.astype(jnp.int32), "beam_log_probs": beams,
            "beam_scores": beams}
@@ -160,7 +162,7 @@ def _search(level: Level, width, context: Context, state: DecodeState):
 
   def step(carry):
     i, texts, calls = carry
-    calls += texts.alive.any(axis=1)
+    calls += texts.alive.any(axis=1).astype(jnp.int32)
     newest = jnp.maximum(texts.tokens[:, :, i - 1], 0)
     positions = cache.length[:, None] + i - 1
     logits, block = model.forward(
@@ -185,7 +187,7 @@ def _none(cache, batch, width, limit) -> Texts:
       alive=jnp.ones((batch, 1), bool),
       beam=jax.tree.map(lambda x: jnp.broadcast_to(x, (batch, 1)),
                         beam_lib.root()),
-      log_probs=jnp.zeros((batch, 1, limit)),
+      log_probs=jnp.zeros((batch, 1, limit), jnp.float32),
       mask=jnp.zeros((batch, 1, slots), bool),
       block=cache_lib.init_block(cache, slots))
 
@@ -211,7 +213,7 @@ def _grow(level: Level, width, context: Context, state: DecodeState, i, logits,
   put = lambda buffer, x: take(buffer).at[:, :, i].set(x)
   return Texts(
       tokens=put(texts.tokens, jnp.where(alive, tokens, PAD)),
-      lengths=lengths + alive,
+      lengths=lengths + alive.astype(jnp.int32),
       # A beam of no mass is there only because there are not W that have some.
       alive=alive & (tokens != context.eos_id) & (beam.log_probs > -jnp.inf),
       beam=beam,

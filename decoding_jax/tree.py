@@ -141,7 +141,8 @@ def add_level(tree: types.DraftTree, start, tokens, parents,
   """
   itself = jnp.arange(len(tree.tokens)) == start + jnp.arange(
       len(tokens))[:, None]
-  put = lambda x, y: jax.lax.dynamic_update_slice_in_dim(x, y, start, 0)
+  put = lambda x, y: jax.lax.dynamic_update_slice_in_dim(
+      x, y.astype(x.dtype), start, 0)
   return tree.replace(
       tokens=put(tree.tokens, tokens), parents=put(tree.parents, parents),
       valid=put(tree.valid, valid),

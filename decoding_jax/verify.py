@@ -67,7 +67,7 @@ def walk(key, verifier: Verifier, layout: Layout, tree: DraftTree, logits,
     indices, valid = tree_lib.children(tree, size, node)
     valid &= alive
     tokens = tree.tokens[indices]
-    uniforms = jax.random.uniform(key, tokens.shape)
+    uniforms = jax.random.uniform(key, tokens.shape, jnp.float32)
     rank, residual = verifier.rule(uniforms, law, jnp.exp(tree.log_probs[node]),
                                    tokens, valid)
     rest = jnp.where(alive, residual, rest)
@@ -174,7 +174,7 @@ def k_seq_division(target, draft, count):
 
   one = jnp.ones((), target.dtype)
   _, rho = jax.lax.fori_loop(0, _BISECTIONS, halve,
-                             (one, jnp.maximum(count, 1) * one))
+                             (one, jnp.maximum(count, 1).astype(one.dtype)))
   return rho, mass(rho)
 
 
@@ -204,8 +204,8 @@ def _first(hits):
 
 def _any_of(beta, count):
   """1 - (1 - beta)^count, without cancellation; for no siblings as for one."""
-  return -jnp.expm1(
-      jnp.maximum(count, 1) * jnp.log1p(-jnp.minimum(beta, 1)))
+  exponent = jnp.maximum(count, 1).astype(jnp.result_type(beta))
+  return -jnp.expm1(exponent * jnp.log1p(-jnp.minimum(beta, 1)))
 
 
 def _without(draft, token):

@@ -35,7 +35,7 @@ _BASELINE = constrained_cells.Entry(
 
 
 def main():
-  config = launch.config(CONFIG)
+  config = launch.config(CONFIG, "concepts")
   entries = constrained_cells.entries(config)
   launch.check_positive(config, "batch")
   meshes.join()

@@ -59,6 +59,7 @@ def load(config, pair) -> Task:
                            f"{', '.join(map(repr, _TASKS))}.")
   launch.check_positive(config, "examples", "concepts", "prompt_length",
                         "max_new_tokens", "batch")
+  launch.check_seed(config)
   if config.common < 0:
     raise launch.UserError(f"common={config.common}: at least 0 is needed.")
   with launch.user_errors(OSError, ValueError):

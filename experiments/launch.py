@@ -99,10 +99,25 @@ def run(main):
   app.run(guarded, flags_parser=_parse_flags)
 
 
-def config(holder):
-  """The ConfigDict of a config flag; absl defers a missing file until now."""
+def config(holder, *fields):
+  """The ConfigDict of a config flag; absl defers a missing file until now.
+
+  Args:
+    holder: of the flag.
+    *fields: that tell the configs of this main from those of others.
+
+  Returns:
+    The ConfigDict.
+
+  Raises:
+    UserError: if there is no such file, or it is one for another main.
+  """
   with user_errors(OSError):
     holder.value.lock()
+  for name in fields:
+    if name not in holder.value:
+      raise UserError(f"--config has no field {name!r}: a config of this "
+                      "experiment is needed.")
   return holder.value
 
 
@@ -181,6 +196,12 @@ def check_positive(settings, *names):
   for name in names:
     if settings[name] < 1:
       raise UserError(f"{name}={settings[name]}: at least 1 is needed.")
+
+
+def check_seed(settings):
+  """Raises `UserError` unless the field `seed` is one of all generators."""
+  if not 0 <= settings.seed < 2**63:
+    raise UserError(f"seed={settings.seed}: 0 to 2**63 - 1 is allowed.")
 
 
 def model_folder(name):

@@ -41,6 +41,8 @@ def open_workdir(workdir, settings, free=(), flag="--workdir"):
   Raises:
     UserError: if the folder holds results of other settings.
   """
+  if not str(workdir):
+    raise launch.UserError(f"{flag} is empty: a folder is needed.")
   workdir = pathlib.Path(workdir)
   processes.from_first(lambda: _open(workdir, settings, free, flag),
                        launch.UserError)
@@ -49,9 +51,11 @@ def open_workdir(workdir, settings, free=(), flag="--workdir"):
 
 def _open(workdir, settings, free, flag):
   path = workdir / RUN
-  with launch.user_errors(OSError):
+  try:
     workdir.mkdir(parents=True, exist_ok=True)
     record = json.loads(path.read_text()) if path.exists() else {"starts": []}
+  except (OSError, ValueError) as e:
+    raise launch.UserError(f"{flag}={workdir} cannot be used: {e}.") from e
   old = record.get("settings", settings)
   found = first_difference(
       *({k: v for k, v in x.items() if k not in free} for x in (old, settings)))

@@ -35,7 +35,7 @@ _FREE = ("methods", "lengths", "budgets", "temperatures", "trees",
 
 
 def main():
-  config = launch.config(CONFIG)
+  config = launch.config(CONFIG, "trees")
   methods, points = plans.of_config(config)
   meshes.join()
   stopping.listen()

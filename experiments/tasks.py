@@ -58,6 +58,7 @@ def load(config, pair) -> Examples:
   _check_name("too_long", config.too_long, prompts_lib.SIDES)
   launch.check_positive(config, "prompts", "prompt_length", "max_new_tokens",
                         "batch", "buckets")
+  launch.check_seed(config)
   with launch.user_errors(ValueError, OSError):
     if config.task in (PYTHON, TEXT):
       checks.check_budget(config.prompt_length, config.max_new_tokens,

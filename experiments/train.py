@@ -40,7 +40,7 @@ _FREE = ("checkpoint_every", "compilation_cache", "eval_every", "eval_windows",
 def main():
   logging.set_verbosity(logging.WARNING)
   stopping.listen()
-  config = launch.config(CONFIG)
+  config = launch.config(CONFIG, "preset")
   if config.compilation_cache and config.workdir:
     compilations.keep(pathlib.Path(config.workdir) / compilations.FOLDER)
   train(config)

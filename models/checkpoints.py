@@ -222,9 +222,15 @@ def _restore(path, config, shardings):
           leaf.shape, leaf.dtype, sharding=sharding),
       abstract, shardings(abstract))
   with ocp.StandardCheckpointer() as checkpointer:
-    saved = checkpointer.metadata(path).item_metadata.tree
-    _check_shapes(path, saved, abstract)
-    return checkpointer.restore(path, abstract)
+    saved = checkpointer.metadata(path).item_metadata
+    if saved is None:
+      raise ValueError(f"'{path}' is damaged: orbax finds no metadata in it.")
+    _check_shapes(path, saved.tree, abstract)
+    try:
+      return checkpointer.restore(path, abstract)
+    except Exception as e:  # Orbax raises nothing more special.
+      reason = (str(e).splitlines() or [type(e).__name__])[0]
+      raise ValueError(f"'{path}' cannot be read by orbax: {reason}") from e
 
 
 def _check_shapes(path, saved, expected):

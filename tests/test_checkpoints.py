@@ -134,6 +134,22 @@ def test_missing_params(folder):
     checkpoints.load(folder)
 
 
+@pytest.mark.parametrize("damage, message", [
+    ("cut", "params' cannot be read by orbax: "),
+    ("no metadata", "params' is damaged: orbax finds no metadata"),
+])
+def test_damaged_params(folder, damage, message):
+  params = folder / checkpoints.PARAMS
+  if damage == "cut":
+    for path in params.rglob("d/*"):
+      path.write_bytes(path.read_bytes()[:50])
+  else:
+    (params / "_METADATA").unlink()
+  with pytest.raises(ValueError, match=message) as error:
+    checkpoints.load(folder)
+  assert "\n" not in str(error.value)
+
+
 def test_unknown_field(folder):
   _edit(folder, colour="red")
   with pytest.raises(ValueError, match=r"unknown \['colour'\]"):

@@ -7,6 +7,7 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax import checks, draft as draft_lib, sampling, types, verify
+from models import tabular
 
 V = 4
 
@@ -277,6 +278,34 @@ REWARD = dj.Reward(_refuse, _refuse, _refuse)
 def test_temperatures_that_a_method_does_not_know(method, temperature, words):
   refused(words, method=method,
           sampling=dj.Sampling(temperature=temperature))
+
+
+@pytest.mark.parametrize("forward, words", [
+    (lambda logits, block: logits, "forward returned .*(logits, block)"),
+    (lambda logits, block: (logits[:, -1], block), r"\(2, 4\): .*\(2, 2, 4\)"),
+    (lambda logits, block: (logits[..., :1], block), r"\(2, 2, 1\): "),
+    (lambda logits, block: (logits, types.Block((logits,), ())), "a block of"),
+], ids=["logits", "last", "one", "block"])
+def test_what_a_model_returns(forward, words):
+  model, params = tabular.TabularLM(np.zeros((V, V)))
+  wrong = model._replace(forward=lambda *args: forward(*model.forward(*args)))
+  with pytest.raises(ValueError, match=words):
+    generate(target=wrong, target_params=params)
+
+
+@pytest.mark.parametrize("state, value, words", [
+    (1.5, lambda state: state, r"advance returned .* float32\[\]: .*int32\[\]"),
+    (1, lambda state: jnp.stack([state] * 2), r"value returned .* shape \(2,\)"),
+], ids=["state", "value"])
+def test_what_a_reward_returns(state, value, words):
+  reward = dj.Reward(lambda *_: jnp.int32(0),
+                     lambda params, constraint, x, *_: x + state,
+                     lambda params, constraint, x: value(x))
+  model, params = tabular.TabularLM(np.zeros((V, V)))
+  with pytest.raises(ValueError, match=words):
+    jax.eval_shape(lambda: generate(
+        method=dj.methods.autoregressive(), reward=reward,
+        target=model, target_params=params, draft=None))
 
 
 def test_control_temperatures_that_it_knows():

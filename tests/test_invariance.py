@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
+from decoding_jax import speculation
 import helpers
 from methods_for_tests import each
 import models_for_tests as tiny
@@ -108,6 +109,42 @@ def test_compiled_or_not():
   expected = table_run()
   with jax.disable_jit():
     same_rows(table_run(), expected)
+
+
+def test_numbers_of_64_bits():
+  expected = table_run()
+  with jax.enable_x64(True):
+    same_rows(table_run(), expected)
+
+
+@pytest.mark.parametrize("setting", [
+    lambda: jax.enable_x64(True),
+    lambda: jax.numpy_dtype_promotion("strict")], ids=["x64", "strict"])
+@each([
+    dj.methods.speculative(2), dj.methods.spectr(2, 2),
+    dj.methods.beam_search(3, length_penalty=1.0),
+    dj.methods.diverse_beam_search(4, 2), dj.methods.cdsl(2, 2),
+    dj.methods.cdsl(2, 2, width=2, tree="rsd_s", rollout="draft")])
+def test_types_under_other_settings_of_jax(method, setting):
+  """They are traced; nothing is compiled."""
+  rng = np.random.default_rng(0)
+  models = tiny.Models(*(tiny.Model(*helpers.table_model(
+      helpers.random_table(rng, 5))) for _ in range(2)))
+  rewarded = speculation.decoder(method.greedy).rewards
+  rewards = dict(reward=tiny.table_reward(), reward_params=np.float32(1),
+                 constraints=np.zeros((2, tiny.STATES), np.float32))
+
+  def trace():
+    return jax.eval_shape(lambda key: dj.generate(
+        key, np.array([[0, 1], [2, 2]], np.int32), np.array([2, 1]),
+        method=method, target=models.target.lm, draft=models.draft.lm,
+        target_params=models.target.params, draft_params=models.draft.params,
+        max_new_tokens=4, sampling=dj.Sampling(temperature=0.0),
+        **(rewards if rewarded else {})), jax.random.key(0))
+
+  expected = trace()
+  with setting():
+    assert trace() == expected
 
 
 _ON_EIGHT_DEVICES = """

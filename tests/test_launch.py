@@ -20,6 +20,7 @@ _MISTAKES = {
     "rsd --config=configs/rsd.py:huge": "preset 'huge' is not one of",
     "rsd --config=configs/rsd.py --config.promts=3": "did you mean 'prompts'?",
     "rsd --config.prompts=many": "--config.prompts=many",
+    "rsd --config=configs/train.py": "--config has no field 'trees'",
     "rsd leftover": "unexpected argument 'leftover'",
     "generate --method=medusa": "'medusa' is not one of autoregressive, ",
     "generate --method=auto --draft=x": "model 'x' is neither a folder nor one",
@@ -158,10 +159,15 @@ def test_free_settings_may_change(tmp_path):
                          free=["lengths"])
 
 
-def test_workdir_that_is_a_file_is_a_user_error(tmp_path):
+def test_workdir_that_cannot_be_is_a_user_error(tmp_path):
   (tmp_path / "file").write_text("")
-  with pytest.raises(launch.UserError, match="file"):
+  with pytest.raises(launch.UserError, match="--workdir=.*file cannot be used"):
     results.open_workdir(tmp_path / "file", {})
+  (tmp_path / results.RUN).write_text("{")
+  with pytest.raises(launch.UserError, match="--workdir=.* cannot be used"):
+    results.open_workdir(tmp_path, {})
+  with pytest.raises(launch.UserError, match="--workdir is empty"):
+    results.open_workdir("", {})
 
 
 @pytest.mark.parametrize("old, new, expected", [

@@ -144,6 +144,7 @@ def test_no_format_fits(pair, tmp_path):
     ("squad", {}, "task='squad' is not one of 'python', 'text', "),
     ("spec_bench", {"too_long": "middle"}, "too_long='middle' is not one of"),
     ("spec_bench", {"buckets": 0}, "buckets=0"),
+    ("python", {"seed": -1}, "seed=-1: 0 to"),
     ("spec_bench", {"longest_prompt": -1}, "longest_prompt=-1"),
     ("spec_bench", {"max_new_tokens": 4096}, "max_length=4096"),
     ("spec_bench", {"prompts": 9}, "prompts=9 are too many. .* 1 prompts of"),

@@ -61,7 +61,7 @@ def _init(search, context: Context, state: DecodeState) -> DecodeState:
   none = jnp.zeros_like(state.length)
   return state.replace(
       target_cache=cache, carry=(logits[:, 0], rewards.init(context)),
-      stats=Stats(none + 1, none + search.roller.drafts, none, none,
+      stats=Stats(none + 1, none + int(search.roller.drafts), none, none,
                   none[:, None], {"reward_calls": none}))
 
 

@@ -52,7 +52,8 @@ def _expand(num_groups, diversity, key, log_probs, alive, beams, width):
     # What has ended takes no token any more.
     penalty = diversity * jnp.where(alive[:, None], taken, 0)
     tokens, parents, beams = beam.penalised(log_probs, beams, size, penalty)
-    return taken.at[tokens].add(alive[parents]), (tokens, parents, beams)
+    taken = taken.at[tokens].add(alive[parents].astype(jnp.float32))
+    return taken, (tokens, parents, beams)
 
   def split(x):
     """The root is above all groups."""
@@ -60,7 +61,7 @@ def _expand(num_groups, diversity, key, log_probs, alive, beams, width):
             x.reshape(num_groups, size, *x.shape[1:]))
 
   _, (tokens, parents, beams) = jax.lax.scan(
-      pick, jnp.zeros(log_probs.shape[-1]),
+      pick, jnp.zeros(log_probs.shape[-1], jnp.float32),
       jax.tree.map(split, (log_probs, alive, beams)))
   if above > 1:
     parents += size * jnp.arange(num_groups, dtype=parents.dtype)[:, None]
