@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import pathlib
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +18,8 @@ from models import transformer
 CONFIG = transformer.Config(
     vocab_size=11, dim=8, num_layers=3, num_heads=2, num_kv_heads=1,
     head_dim=4, hidden_dim=12, max_length=16)
+PYTHON_DRAFT = (pathlib.Path(checkpoints.__file__).parent / "pretrained" /
+                "python-draft")
 TOKENS = jnp.arange(10).reshape(2, 5)
 
 
@@ -138,11 +142,13 @@ def test_missing_params(folder):
     ("cut", "params' cannot be read by orbax: "),
     ("no metadata", "params' is damaged: orbax finds no metadata"),
 ])
-def test_damaged_params(folder, damage, message):
+def test_damaged_params(tmp_path, damage, message):
+  folder = tmp_path / "model"
+  shutil.copytree(PYTHON_DRAFT, folder)
   params = folder / checkpoints.PARAMS
   if damage == "cut":
-    for path in params.rglob("d/*"):
-      path.write_bytes(path.read_bytes()[:50])
+    path = max(params.rglob("d/*"), key=lambda path: path.stat().st_size)
+    path.write_bytes(path.read_bytes()[:path.stat().st_size // 2])
   else:
     (params / "_METADATA").unlink()
   with pytest.raises(ValueError, match=message) as error:
