@@ -110,6 +110,8 @@ def test_the_reward_model():
   assert abs(float(reward.value(params, None, state))) < 10
   # Its pair has the same tokens.
   judges.model("harmless-reward", launch.open_pair(*HARMLESS), 64)
+  with pytest.raises(launch.UserError, match="is a reward model: outputs=1"):
+    launch.open_pair("harmless-reward", HARMLESS[1])
 
 
 def test_overlap_on_held_out_text(pair):
