@@ -143,7 +143,8 @@ def tree(drafter: Drafter, slack: float, late: int, context: Context,
       cache_lib.commit(state.target_cache, block, path, 1),
       speculation.commit_draft(state, draft_block, path,
                                jnp.ones_like(same)),
-      steps + (lacks > 2).astype(jnp.int32), jnp.full_like(same, tree_lib.num_nodes(layout)),
+      steps + (lacks > 2).astype(jnp.int32),
+      jnp.full_like(same, tree_lib.num_nodes(layout)),
       jnp.where(compared > 1, compared, 0))
 
 

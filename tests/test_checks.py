@@ -282,7 +282,7 @@ def test_temperatures_that_a_method_does_not_know(method, temperature, words):
 
 @pytest.mark.parametrize("forward, words", [
     (lambda logits, block: logits, "forward returned .*(logits, block)"),
-    (lambda logits, block: (logits[:, -1], block), r"\(2, 4\): .*\(2, 2, 4\)"),
+    (lambda logits, block: (logits[:, 0], block), r"\(2, 4\): .*\(2, 2, 4\)"),
     (lambda logits, block: (logits[..., :1], block), r"\(2, 2, 1\): "),
     (lambda logits, block: (logits, types.Block((logits,), ())), "a block of"),
 ], ids=["logits", "last", "one", "block"])
