@@ -295,7 +295,7 @@ def test_what_a_model_returns(forward, words):
 
 @pytest.mark.parametrize("state, value, words", [
     (1.5, lambda state: state, r"advance returned .* float32\[\]: .*int32\[\]"),
-    (1, lambda state: jnp.stack([state] * 2), r"value returned .* shape \(2,\)"),
+    (1, lambda state: jnp.stack([state] * 2), r"returned .* shape \(2,\)"),
 ], ids=["state", "value"])
 def test_what_a_reward_returns(state, value, words):
   reward = dj.Reward(lambda *_: jnp.int32(0),
