@@ -165,22 +165,22 @@ def check_budget(width, max_new_tokens, target: LanguageModel,
 
 
 def check_eos(eos_id, vocab_size):
-  """Checks the end-of-text token.
+  """Checks what ends a text.
 
   Args:
-    eos_id: a token, or None.
+    eos_id: a token, several, or None.
     vocab_size: V.
 
   Raises:
-    ValueError: if it is not an integer, or not in the vocabulary.
+    ValueError: if one is not an integer, or not in the vocabulary.
   """
   if eos_id is None or isinstance(eos_id, jax.core.Tracer):
     return
-  whole = np.ndim(eos_id) == 0 and np.issubdtype(
-      np.asarray(eos_id).dtype, np.integer)
-  if not whole or not 0 <= eos_id < vocab_size:
+  ids = np.asarray(eos_id)
+  whole = ids.ndim < 2 and ids.size and np.issubdtype(ids.dtype, np.integer)
+  if not whole or not np.all((ids >= 0) & (ids < vocab_size)):
     raise ValueError(f"eos_id={eos_id}: 0 to {vocab_size - 1}, the target's "
-                     "vocabulary, or None is needed.")
+                     "vocabulary, several of these, or None is needed.")
 
 
 def check_temperature(method: Method, greedy, temperature):

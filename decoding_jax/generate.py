@@ -1,7 +1,7 @@
 """Generation: prefill, then the steps of a decoder in one loop."""
 
 import functools
-from typing import Optional
+from typing import Optional, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +19,9 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
              draft_params: Params = None, max_new_tokens: int = 128,
              sampling: sampling_lib.Sampling = sampling_lib.Sampling(),
              draft_sampling: Optional[sampling_lib.Sampling] = None,
-             eos_id: Optional[int] = None, reward: Optional[Reward] = None,
-             reward_params: Params = None, constraints=None,
-             rows: Optional[int] = None) -> Generation:
+             eos_id: int | Sequence[int] | None = None,
+             reward: Optional[Reward] = None, reward_params: Params = None,
+             constraints=None, rows: Optional[int] = None) -> Generation:
   """Continues prompts; by most methods with the law of the target.
 
   Two compiled programs. The prefill serves all methods; the other, a single
@@ -46,7 +46,8 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
       target's greedy output.
     draft_sampling: the same for the drafter; None for the same warp. Not used
       at temperature 0, where drafts are the most probable tokens.
-    eos_id: a row ends behind its first such token; None for none.
+    eos_id: a row ends behind its first such token, or the first of several
+      such tokens; None for none.
     reward: what a text is worth. A method that does not search for it leaves
       it alone; in any case `stats.extra["reward"]` is that of each text.
     reward_params: its parameters.
@@ -88,8 +89,8 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
       method.greedy if warp.greedy else method.sampled)
   slots = prefill_lib.capacity(prompts.shape[1], max_new_tokens + decoder.reach)
   rest = (keys, prompts, prompt_lengths, target_params, draft_params, warp,
-          draft_warp, jnp.int32(NONE if eos_id is None else eos_id),
-          reward_params, jax.tree.map(jnp.asarray, constraints))
+          draft_warp, _end_tokens(eos_id), reward_params,
+          jax.tree.map(jnp.asarray, constraints))
   static = decoder, target, draft, reward, max_new_tokens
   if rows is not None and rows < batch:
     return _generate_queued(*static, rows, slots, prefill_lib.CHUNK, *rest)
@@ -207,6 +208,12 @@ def _generation(context: Context, state: DecodeState, steps) -> Generation:
     value = rewards.of_text(context, state.tokens, state.length)
     stats = stats.replace(extra={**stats.extra, "reward": value})
   return Generation(state.tokens, state.length, state.log_probs, stats, steps)
+
+
+def _end_tokens(eos_id):
+  """`[E]` int32, `[NONE]` for none."""
+  return jnp.atleast_1d(
+      jnp.asarray(NONE if eos_id is None else eos_id, jnp.int32))
 
 
 def _row_keys(key, batch):

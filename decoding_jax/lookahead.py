@@ -135,7 +135,7 @@ def tree(drafter: Drafter, slack: float, late: int, context: Context,
   path = jnp.pad(pick(above), ((0, 0), (1, 0)))
   logits = jnp.take_along_axis(logits, path[:, :, None], axis=1)
   last = jnp.take_along_axis(tokens, jnp.maximum(same - 1, 0)[:, None], axis=1)
-  ended = (same > 0) & (last[:, 0] == context.eos_id)
+  ended = (same > 0) & text.ends(last[:, 0], context.eos_id)
   compared = ends.sum(axis=1, dtype=jnp.int32)
   return Lookahead(
       tokens, jnp.where(ended, same, jnp.minimum(room, steps)), same, logits,
@@ -153,8 +153,8 @@ def _verified(context: Context, slack, grown: DraftTree, logits, within):
   parents, mask = jnp.maximum(grown.parents, 0), grown.mask
   is_root = jnp.arange(parents.shape[1]) == 0
   logits = jnp.take_along_axis(logits, parents[:, :, None], axis=1)
-  after_end = (parents > 0) & (context.eos_id == jnp.take_along_axis(
-      grown.tokens, parents, axis=1))
+  after_end = (parents > 0) & text.ends(
+      jnp.take_along_axis(grown.tokens, parents, axis=1), context.eos_id)
   takes = is_root | (_agrees(context, slack, logits, grown.tokens) &
                      grown.valid & within & ~after_end)
   verified = jnp.all(~mask | takes[:, None], axis=-1)

@@ -139,9 +139,10 @@ def roll_out(context: Context, roller, firsts, room, steps: int) -> RollOut:
         put(out.log_probs, text.log_probs(logits, tokens)),
         jnp.where(i == 0, logits, out.logits), block,
         out.calls + alive.any(axis=1).astype(jnp.int32))
-    return i + 1, alive & (tokens != context.eos_id) & (i + 2 < room), out
+    alive &= ~text.ends(tokens, context.eos_id) & (i + 2 < room)
+    return i + 1, alive, out
 
-  alive = (firsts != context.eos_id) & (room > 1)
+  alive = ~text.ends(firsts, context.eos_id) & (room > 1)
   _, _, out = jax.lax.while_loop(lambda carry: carry[1].any(), step,
                                  (jnp.int32(0), alive, out))
   return out

@@ -199,7 +199,7 @@ def _grow(level: Level, width, context: Context, state: DecodeState, i, logits,
       sampling.untempered(context.warp) if context.warp.greedy
       else context.warp, logits)
   # What has ended goes on as it is, with certainty.
-  end = jnp.arange(laws.shape[-1]) == jnp.maximum(context.eos_id, 0)
+  end = jnp.arange(laws.shape[-1]) == jnp.maximum(context.eos_id[0], 0)
   laws = jnp.where(texts.alive[..., None], laws, jnp.where(end, 0., -jnp.inf))
   keys = jax.vmap(jax.random.fold_in, (0, None))(state.keys, i)
   tokens, parents, beam = jax.vmap(
@@ -215,7 +215,8 @@ def _grow(level: Level, width, context: Context, state: DecodeState, i, logits,
       tokens=put(texts.tokens, jnp.where(alive, tokens, PAD)),
       lengths=lengths + alive.astype(jnp.int32),
       # A beam of no mass is there only because there are not W that have some.
-      alive=alive & (tokens != context.eos_id) & (beam.log_probs > -jnp.inf),
+      alive=(alive & ~text.ends(tokens, context.eos_id) &
+             (beam.log_probs > -jnp.inf)),
       beam=beam,
       log_probs=put(texts.log_probs, jnp.where(alive, log_probs, 0.)),
       mask=take(texts.mask) | own, block=texts.block)

@@ -6,6 +6,19 @@ import jax.numpy as jnp
 from decoding_jax.types import DecodeState
 
 
+def ends(tokens, eos_id):
+  """Which tokens end a text.
+
+  Args:
+    tokens: `[...]` int32.
+    eos_id: `[E]` int32.
+
+  Returns:
+    `[...]` bool.
+  """
+  return (tokens[..., None] == eos_id).any(axis=-1)
+
+
 def cut(state: DecodeState, tokens, count, eos_id):
   """Cuts new tokens at the end of the text and of the budget.
 
@@ -13,16 +26,16 @@ def cut(state: DecodeState, tokens, count, eos_id):
     state: what was committed so far.
     tokens: `[B, T]` int32, what would follow.
     count: `[B]` int32, how many of them.
-    eos_id: `[]` int32.
+    eos_id: `[E]` int32.
 
   Returns:
     How many of them count `[B]`, none in a row that is done, and done `[B]`.
   """
   order = jnp.arange(tokens.shape[1])
   count = jnp.minimum(count, state.limit - state.length)
-  ends = (tokens == eos_id) & (order < count[:, None])
-  ended = ends.any(axis=1)
-  count = jnp.where(ended, jnp.argmax(ends, axis=1) + 1, count)
+  last = ends(tokens, eos_id) & (order < count[:, None])
+  ended = last.any(axis=1)
+  count = jnp.where(ended, jnp.argmax(last, axis=1) + 1, count)
   count = jnp.where(state.done, 0, count).astype(jnp.int32)
   return count, state.done | ended | (state.length + count == state.limit)
 
@@ -86,7 +99,7 @@ def commit(state: DecodeState, tokens, log_probs, count, eos_id):
     tokens: `[B, T]` int32, what would follow.
     log_probs: `[B, T]` float32, the target's own.
     count: `[B]` int32, how many of them.
-    eos_id: `[]` int32.
+    eos_id: `[E]` int32.
 
   Returns:
     The state, its caches, counts and carry as they were; and how many tokens

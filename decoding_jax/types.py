@@ -200,7 +200,7 @@ class Context(NamedTuple):
     warp: a `sampling.Warp`, from logits to the law of the target.
     draft_warp: the same of the drafter; at temperature 0 its law is that of
       temperature 1, of which only the token mask is left.
-    eos_id: `[]` int32; `NONE` for none.
+    eos_id: `[E]` int32, each of which ends a text; `[NONE]` for none.
     prompts: `[B, P]` int32, 0 behind a prompt.
     prompt_lengths: `[B]` int32.
     reward: a `Reward`, or None.

@@ -75,7 +75,7 @@ def decoder(config, pair, eos_id, method, temperature):
   Args:
     config: `max_new_tokens`, `batch`, `top_p` and `top_k`.
     pair: a `ModelPair`.
-    eos_id: the token that ends a row; None: all outputs are equally long.
+    eos_id: tokens that end a row; None: all outputs are equally long.
     method: what decodes.
     temperature: of the law that is kept.
 

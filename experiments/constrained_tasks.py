@@ -15,7 +15,6 @@ from experiments import judges
 from experiments import launch
 from experiments import pairs
 from experiments import preferences
-from models import tokenizers
 
 _DIALOGUES = "hh_harmless_base_test.jsonl.gz"
 # Prompts, references and constraints of CommonGen.
@@ -31,7 +30,7 @@ class Task(NamedTuple):
   Attributes:
     prompts: tokens of each.
     references: a good text, of each.
-    eos_id: the token that ends a text, or None.
+    eos_id: tokens that end a text, or None.
     judge: of the texts.
   """
   prompts: list[list[int]]
@@ -130,7 +129,7 @@ def _commongen(config, pair):
         f"sets, {len(references)} references, {len(concepts)} constraints.")
   return Task(
       [pairs.prompt_tokens(pair.tokenizer, prompt) for prompt in prompts],
-      references, tokenizers.eos_id(pair.tokenizer),
+      references, pair.eos_id,
       judges.lexical(concepts, pair, config.max_new_tokens))
 
 
@@ -151,7 +150,7 @@ def _harmless(config, pair):
       [dialogues.encode(pair.tokenizer, before + name)[-size:]
        for before, name, _ in parts],
       [answer.strip() for *_, answer in parts],
-      tokenizers.eos_id(pair.tokenizer),
+      pair.eos_id,
       judges.model(config.reward, pair, size + config.max_new_tokens))
 
 

@@ -44,7 +44,7 @@ class ModelPair(NamedTuple):
       their shapes.
     tokenizer: of the target.
     parameter_ratio: parameters of the draft over those of the target.
-    eos_id: the token that ends a text; None if there is none.
+    eos_id: tokens that end a text, each of them; None if there are none.
     mesh: where the parameters are; None for one device.
   """
   target: dj.LanguageModel
@@ -53,7 +53,7 @@ class ModelPair(NamedTuple):
   draft_params: Any
   tokenizer: Any
   parameter_ratio: float
-  eos_id: int | None = None
+  eos_id: tuple[int, ...] | None = None
   mesh: jax.sharding.Mesh | None = None
 
 
@@ -246,7 +246,7 @@ def open_pair(target, draft):
     except ValueError as e:
       raise UserError(f"'{target}' and '{draft}' have different tokenizers: "
                       f"{e}") from e
-    eos_id = tokenizers.eos_id(encoders[0], target)
+    eos_id = tokenizers.eos_ids(encoders[0], target) or None
     configs = [checkpoints.architecture(folder) for folder in (target, draft)]
     for folder, config_ in zip((target, draft), configs):
       if config_.outputs:
@@ -254,9 +254,10 @@ def open_pair(target, draft):
                         f"{config_.outputs}, where a language model has 0.")
     lms = vocabulary.align(*map(transformer.language_model, configs),
                            tokenizers.size(encoders[0]))
-    if eos_id is not None and not 0 <= eos_id < lms[0].vocab_size:
-      raise UserError(f"'{target}': eos_token_id={eos_id}: 0 to "
-                      f"{lms[0].vocab_size - 1} is allowed.")
+    for token in eos_id or ():
+      if not 0 <= token < lms[0].vocab_size:
+        raise UserError(f"'{target}': eos_token_id={token}: 0 to "
+                        f"{lms[0].vocab_size - 1} is allowed.")
   params = [transformer.abstract_params(config) for config in configs]
   sizes = [transformer.num_params(tree) for tree in params]
   return ModelPair(lms[0], params[0], lms[1], params[1], encoders[0],

@@ -44,7 +44,7 @@ class _Run(NamedTuple):
   reward: dj.Reward | None
   max_new_tokens: int
   sampling: dj.Sampling
-  eos_id: int | None
+  eos_id: tuple[int, ...] | None
   rows: int | None
 
 
@@ -250,7 +250,7 @@ def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
     method: what decodes.
     max_new_tokens: the budget.
     sampling: the law that is kept.
-    eos_id: the token that ends a row, or None.
+    eos_id: tokens that end a row, or None.
     reward: a `dj.Reward`, or None.
     reward_params: its parameters, of `on_all`.
     constraints: tree of `[B, ...]`, or None.

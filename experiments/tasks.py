@@ -27,14 +27,14 @@ class Examples(NamedTuple):
   Attributes:
     prompts: tokens of each, not all equally many.
     references: a text of each; None if the task has none.
-    eos_id: the token that ends a row; None: rows are equally long.
+    eos_id: tokens that end a row; None: rows are equally long.
     stop: a text is scored up to here; "" for all of it.
     metrics: names of `quality.CORPUS`, by which texts are scored.
     note: what is to be said of the choice; "" for nothing.
   """
   prompts: list[list[int]]
   references: Optional[list[str]] = None
-  eos_id: Optional[int] = None
+  eos_id: Optional[tuple[int, ...]] = None
   stop: str = ""
   metrics: tuple[str, ...] = ()
   note: str = ""

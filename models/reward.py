@@ -11,7 +11,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import types
+from decoding_jax import text, types
 from models import transformer
 
 
@@ -29,7 +29,7 @@ class Text:
 
 @functools.lru_cache(maxsize=None)
 def reward(lm: types.LanguageModel, capacity: int,
-           left_out: int | None = None) -> types.Reward:
+           left_out: tuple[int, ...] | None = None) -> types.Reward:
   """The output of a reward model at the last token.
 
   A value costs one forward over the whole buffer: nothing is cached, so that a
@@ -39,7 +39,7 @@ def reward(lm: types.LanguageModel, capacity: int,
     lm: of a `transformer.Config` with `outputs=1`.
     capacity: S, how many of the last tokens are read; at most the model's
       length.
-    left_out: a token that is not read, such as an end of text that the reward
+    left_out: tokens that are not read, such as an end of text that the reward
       model has never seen; None for none.
 
   Returns:
@@ -58,7 +58,7 @@ def reward(lm: types.LanguageModel, capacity: int,
   def advance(params, constraint, state, tokens, valid):
     del params, constraint
     if left_out is not None:
-      valid &= tokens != left_out
+      valid &= ~text.ends(tokens, jnp.asarray(left_out, jnp.int32))
     places = state.length + jnp.cumsum(valid) - 1
     wide = jnp.concatenate([state.tokens, jnp.zeros(len(tokens), jnp.int32)])
     wide = wide.at[jnp.where(valid, places, len(wide))].set(

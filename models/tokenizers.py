@@ -142,11 +142,33 @@ def eos_id(tokenizer: tokenizers.Tokenizer, folder=None) -> int | None:
     token = tokenizer_files.special_token(folder, "eos_token")
     if token is not None and tokenizer.token_to_id(token) is not None:
       return tokenizer.token_to_id(token)
-    for name in (_GENERATION, "config.json"):
-      found = tokenizer_files.setting(folder, name, "eos_token_id")
-      if found is not None:
-        return found[0] if isinstance(found, list) else found
+    for token in _listed(folder):
+      return token
   return tokenizer.token_to_id(EOS)
+
+
+def eos_ids(tokenizer: tokenizers.Tokenizer, folder) -> tuple[int, ...]:
+  """All tokens that end a text, such as a text and the turn of a chat.
+
+  Args:
+    tokenizer: any tokenizer.
+    folder: that it comes from.
+
+  Returns:
+    Token ids: `eos_id`, and those that transformers would end at.
+  """
+  found = eos_id(tokenizer, folder)
+  return tuple(dict.fromkeys(
+      [*([] if found is None else [found]), *_listed(folder)]))
+
+
+def _listed(folder):
+  """Tokens that end a text by the settings of a published checkpoint."""
+  for name in (_GENERATION, "config.json"):
+    found = tokenizer_files.setting(folder, name, "eos_token_id")
+    if found is not None:
+      return found if isinstance(found, list) else [found]
+  return []
 
 
 def size(tokenizer: tokenizers.Tokenizer) -> int:

@@ -14,7 +14,7 @@ def make_pair():
   """Two models of which nothing but length and tokenizer is known."""
   model = types.SimpleNamespace(max_length=4096)
   tokenizer = tokenizers.train(["abc"], 257)
-  return launch.ModelPair(model, None, model, None, tokenizer, 0.1, eos_id=0)
+  return launch.ModelPair(model, None, model, None, tokenizer, 0.1, eos_id=(0,))
 
 
 def make_config(task, data, **update):

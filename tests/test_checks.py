@@ -141,13 +141,13 @@ def test_all_positions_may_be_used():
   checks.check_budget(3, 500, UNTOUCHED._replace(max_length=0), None)
 
 
-@pytest.mark.parametrize("eos_id", [-1, 4, 1.0, True, [1], "a"])
+@pytest.mark.parametrize("eos_id", [-1, 4, 1.0, True, [[1]], [1, 4], [], "a"])
 def test_eos_is_a_token(eos_id):
   refused([f"eos_id={eos_id}", "0 to 3"], eos_id=eos_id)
 
 
-@pytest.mark.parametrize("eos_id", [None, 0, 3])
-def test_eos_may_be_any_token_or_none(eos_id):
+@pytest.mark.parametrize("eos_id", [None, 0, 3, (1, 3)])
+def test_eos_may_be_any_tokens_or_none(eos_id):
   checks.check_eos(eos_id, V)
 
 

@@ -142,7 +142,7 @@ def test_a_reward_model(folders, dialogues, tmp_path):
         pair.tokenizer.decode(prompt))
   # An end of text is worth nothing.
   values = [value(task.judge, 0, task.prompts[0], rest)
-            for rest in ([7, 8], [7, 8, task.eos_id], [7, 9])]
+            for rest in ([7, 8], [7, 8, *task.eos_id], [7, 9])]
   assert values[0] == pytest.approx(values[1]) != values[2]
   records, _ = measured(settings, tmp_path / results.RESULTS,
                         ("greedy", "CDLH", "CDSL"))

@@ -118,6 +118,19 @@ def test_greedy_with_an_end(method):
         x[:x.index(eos_id) + 1] if eos_id in x else x for x in whole]
 
 
+def test_greedy_with_several_ends():
+  """Whichever of them comes first."""
+  method = dj.methods.rsd_s(3, 2)
+  models = tiny.llama_models()
+  whole = tiny.greedy(models.target, tiny.PROMPTS, tiny.LENGTHS, tiny.NEW)
+  ends = whole[0][3], whole[1][4]
+  out = tiny.generate(method, models, sampling=GREEDY, eos_id=ends)
+  places = [[i for i, x in enumerate(row) if x in ends] for row in whole]
+  assert {row[at[0]] for row, at in zip(whole, places) if at} == {*ends}
+  assert tiny.texts(out, tiny.LENGTHS) == [
+      row[:at[0] + 1] if at else row for row, at in zip(whole, places)]
+
+
 @pytest.mark.parametrize("sampling", [dj.Sampling(), GREEDY],
                          ids=["sampled", "greedy"])
 @EACH_DRAFTING

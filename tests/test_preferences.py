@@ -139,7 +139,7 @@ def test_tokens_one_by_one(model):
 def test_a_token_that_is_left_out(model):
   """The text is worth what it is without, wherever the token stands."""
   lm, params = model
-  reward = reward_lib.reward(lm, 6, 2)
+  reward = reward_lib.reward(lm, 6, (2,))
   assert reward is not reward_lib.reward(lm, 6)
   values = []
   for prompt, text in (([2, 4, 2, 1], [2, 3, 8, 2]), ([4, 1], [3, 8])):

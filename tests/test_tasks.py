@@ -59,7 +59,7 @@ def test_readers(task, pair, tmp_path):
   got = tasks.load(make_config(task, path), pair)
   assert pair.tokenizer.decode(got.prompts[0]).endswith(end)
   assert got.references == (None if reference is None else [reference])
-  assert got.eos_id == 0
+  assert got.eos_id == (0,)
   assert set(got.metrics) <= set(quality.CORPUS)
   assert got.note.startswith(f"Task {task}: 1 prompts of the first 1 of 1 ex")
 

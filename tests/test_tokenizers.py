@@ -87,12 +87,16 @@ def test_vocabulary_too_small():
 def test_eos_of_a_published_folder(tokenizer, tmp_path):
   """The tokenizer's own settings come first, then those of the model."""
   assert tokenizers.eos_id(tokenizer, tmp_path) == 0
+  assert tokenizers.eos_ids(tokenizer, tmp_path) == (0,)
   (tmp_path / "config.json").write_text('{"eos_token_id": 7}')
   assert tokenizers.eos_id(tokenizer, tmp_path) == 7
   (tmp_path / "generation_config.json").write_text('{"eos_token_id": [5, 6]}')
   assert tokenizers.eos_id(tokenizer, tmp_path) == 5
+  assert tokenizers.eos_ids(tokenizer, tmp_path) == (5, 6)
   (tmp_path / tokenizers.CONFIG).write_text('{"eos_token": {"content": "de"}}')
-  assert tokenizers.eos_id(tokenizer, tmp_path) == tokenizer.token_to_id("de")
+  end = tokenizer.token_to_id("de")
+  assert tokenizers.eos_id(tokenizer, tmp_path) == end
+  assert tokenizers.eos_ids(tokenizer, tmp_path) == (end, 5, 6)
   (tmp_path / tokenizers.CONFIG).write_text('{"eos_token": "not an entry"}')
   assert tokenizers.eos_id(tokenizer, tmp_path) == 5
 
