@@ -5,6 +5,7 @@ from typing import Optional, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from decoding_jax import cache as cache_lib, checks, growth
 from decoding_jax import prefill as prefill_lib, queue, rewards
@@ -212,8 +213,13 @@ def _generation(context: Context, state: DecodeState, steps) -> Generation:
 
 def _end_tokens(eos_id):
   """`[E]` int32, `[NONE]` for none."""
-  return jnp.atleast_1d(
-      jnp.asarray(NONE if eos_id is None else eos_id, jnp.int32))
+  ids = checks.array("eos_id", NONE if eos_id is None else eos_id)
+  return ids.astype(jnp.int32).reshape(-1)
+
+
+@jax.jit
+def _fold_in(key, numbers):
+  return jax.vmap(jax.random.fold_in, (None, 0))(key, numbers)
 
 
 def _row_keys(key, batch):
@@ -225,7 +231,7 @@ def _row_keys(key, batch):
                        "jax.random.key(0).")
     key = jax.random.wrap_key_data(key)
   if key.ndim == 0:
-    return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(batch))
+    return _fold_in(key, np.arange(batch, dtype=np.uint32))
   if key.shape != (batch,):
     raise ValueError(f"key has shape {key.shape}: one key, or one for each of "
                      f"{batch} rows is needed.")

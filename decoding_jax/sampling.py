@@ -102,8 +102,8 @@ def untempered(warp_: Warp) -> Warp:
   Returns:
     A warp that is not greedy.
   """
-  return Warp(jnp.ones_like(warp_.temperature), None, warp_.token_mask, 0,
-              False)
+  ones = np.ones(warp_.temperature.shape, np.float32)
+  return Warp(ones, None, warp_.token_mask, 0, False)
 
 
 def log_law(warp_: Warp, logits):
@@ -277,11 +277,12 @@ def _is(value, constant):
 
 
 def _per_row(name, value, batch):
-  value = jnp.asarray(value, jnp.float32)
+  numpy = jnp if isinstance(value, jax.Array) else np
+  value = numpy.asarray(value, np.float32)
   if value.shape not in ((), (batch,)):
     raise ValueError(f"{name} has shape {value.shape}: a number or one for "
                      f"each of {batch} rows is needed.")
-  return jnp.broadcast_to(value, (batch,))
+  return numpy.broadcast_to(value, (batch,))
 
 
 def _check(name, value, allowed, what):
