@@ -293,10 +293,11 @@ def check_contract(out, prompts, lengths, method, new, eos_id=None):
   assert (tokens[~is_text] == types.PAD).all()
   assert np.isfinite(log_probs).all() and (log_probs <= 0).all()
   assert (log_probs[is_prompt | ~is_text] == 0).all()
+  marks = () if eos_id is None else np.ravel(eos_id)
   for row in texts(out, lengths):
-    ended = eos_id in row
+    places = [i for i, token in enumerate(row) if token in marks]
     assert 1 <= len(row) <= new
-    assert row.index(eos_id) == len(row) - 1 if ended else len(row) == new
+    assert places == [len(row) - 1] if places else len(row) == new
   np.testing.assert_array_equal(out.stats.emitted, ends - lengths)
   if isinstance(method.sampled, dj.Pair):
     check_stats(out.stats, ends - lengths, method)

@@ -45,9 +45,9 @@ def test_control_what_fits_reaches_the_models():
 
 
 @pytest.mark.parametrize("prompts, lengths, words", [
-    (np.ones((2, 3)), [3, 1], ["prompts", "(2, 3)", "float32"]),
+    (np.ones((2, 3)), [3, 1], ["prompts", "(2, 3)", "float64"]),
     (np.ones(3, int), [3], ["prompts", "(3,)", "2 axes"]),
-    (np.ones((2, 3), int), [3.0, 1.0], ["prompt_lengths", "float32"]),
+    (np.ones((2, 3), int), [3.0, 1.0], ["prompt_lengths", "float64"]),
     (np.ones((2, 3), int), [[3, 1]], ["prompt_lengths", "(1, 2)", "1 axes"]),
     (np.ones((2, 3), int), [3, 1, 2], ["(2, 3)", "(3,)", "[B, P] and [B]"]),
     (np.ones((0, 3), int), np.ones(0, int), ["(0, 3)", "neither empty"]),
@@ -58,7 +58,7 @@ def test_control_what_fits_reaches_the_models():
     ([[1, 2, 3], [1, 2, 4]], [3, 3], ["prompts[1, 2]=4", "0 to 3"]),
     ([[1, -1, 3], [1, 2, 2]], [3, 3], ["prompts[0, 1]=-1", "0 to 3"]),
     ([[1, 2], [3]], [2, 1], ["prompts is no array"]),
-    (["a", "b"], [1, 1], ["prompts is no array"]),
+    (["a", "b"], [1, 1], ["prompts", "(2,)", "type <U1"]),
 ])
 def test_prompts(prompts, lengths, words):
   refused(words, prompts=prompts, prompt_lengths=lengths)
