@@ -28,11 +28,11 @@ def of_config(config):
   points = {}
   for experiment, chosen in (("length", config.lengths),
                              ("budget", config.budgets)):
-    trees = config.trees[experiment]
+    trees = config.trees.get(experiment, {})
     for point in chosen:
       if str(point) not in trees:
         raise launch.UserError(f"{experiment} {point!r} has no trees; "
-                               f"there are {', '.join(trees)}.")
+                               f"there are {', '.join(trees) or 'none'}.")
       built = [launch.method(spec) for spec in trees[str(point)]]
       built = [method for spec, method in zip(trees[str(point)], built)
                if spec["name"] in (config.methods or [spec["name"]])]

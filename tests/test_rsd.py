@@ -251,6 +251,13 @@ def test_plan_refuses(update, message):
     plans.of_config(config)
 
 
+def test_plan_refuses_a_config_without_trees():
+  config = rsd_config.get_config()
+  del config.trees["length"]
+  with pytest.raises(launch.UserError, match="has no trees; there are none"):
+    plans.of_config(config)
+
+
 def test_unknown_preset():
   with pytest.raises(ValueError, match="'huge' is not one of default, smoke"):
     rsd_config.get_config("huge")
