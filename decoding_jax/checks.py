@@ -119,31 +119,6 @@ def check_models(method: Method, target: LanguageModel,
         f"{target.vocab_size}: the models need the same vocabulary.")
 
 
-def check_forward(found, tokens, vocab_size, block):
-  """Checks what the forward of a model has returned, while it is traced.
-
-  Args:
-    found: that.
-    tokens: `[B, T]`.
-    vocab_size: V.
-    block: what the forward was given.
-
-  Raises:
-    ValueError: saying what is needed.
-  """
-  if not isinstance(found, tuple) or len(found) != 2:
-    raise ValueError("LanguageModel.forward returned an object of type "
-                     f"{type(found).__name__}: (logits, block) is needed.")
-  logits, new = found
-  shape = (*tokens.shape, vocab_size)
-  if jnp.shape(logits) != shape:
-    raise ValueError("LanguageModel.forward returned logits of shape "
-                     f"{jnp.shape(logits)}: [B, T, V]={shape} is needed.")
-  if jax.tree.map(jnp.shape, new) != jax.tree.map(jnp.shape, block):
-    raise ValueError("LanguageModel.forward returned a block of other shapes "
-                     "than the one that it was given.")
-
-
 def check_budget(width, max_new_tokens, target: LanguageModel,
                  draft: LanguageModel | None):
   """Checks that prompt and continuation fit into both models.

@@ -5,7 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import cache as cache_lib, checks
+from decoding_jax import cache as cache_lib
 from decoding_jax.types import Block, Cache, LanguageModel
 
 # Tokens of a row that are scored at once, at most. Scores of attention are then
@@ -81,5 +81,30 @@ def _score(model, params, tokens, positions, cache) -> Block:
   empty = cache_lib.init_block(cache, tokens.shape[1])
   found = model.forward(params, tokens, positions, cache, empty, 0,
                         order[:, :, None] >= order[:, None])
-  checks.check_forward(found, tokens, model.vocab_size, empty)
+  _check(found, tokens, model.vocab_size, empty)
   return found[1]
+
+
+def _check(found, tokens, vocab_size, block):
+  """Checks what the forward of a model has returned, while it is traced.
+
+  Args:
+    found: that.
+    tokens: `[B, T]`.
+    vocab_size: V.
+    block: what the forward was given.
+
+  Raises:
+    ValueError: saying what is needed.
+  """
+  if not isinstance(found, tuple) or len(found) != 2:
+    raise ValueError("LanguageModel.forward returned an object of type "
+                     f"{type(found).__name__}: (logits, block) is needed.")
+  logits, new = found
+  shape = (*tokens.shape, vocab_size)
+  if jnp.shape(logits) != shape:
+    raise ValueError("LanguageModel.forward returned logits of shape "
+                     f"{jnp.shape(logits)}: [B, T, V]={shape} is needed.")
+  if jax.tree.map(jnp.shape, new) != jax.tree.map(jnp.shape, block):
+    raise ValueError("LanguageModel.forward returned a block of other shapes "
+                     "than the one that it was given.")

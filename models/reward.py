@@ -11,7 +11,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import text, types
+from decoding_jax import types
 from models import transformer
 
 
@@ -58,7 +58,7 @@ def reward(lm: types.LanguageModel, capacity: int,
   def advance(params, constraint, state, tokens, valid):
     del params, constraint
     if left_out is not None:
-      valid &= ~text.ends(tokens, jnp.asarray(left_out, jnp.int32))
+      valid &= ~jnp.isin(tokens, jnp.asarray(left_out, jnp.int32))
     places = state.length + jnp.cumsum(valid) - 1
     wide = jnp.concatenate([state.tokens, jnp.zeros(len(tokens), jnp.int32)])
     wide = wide.at[jnp.where(valid, places, len(wide))].set(

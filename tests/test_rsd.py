@@ -192,8 +192,10 @@ def test_too_few_held_out_prompts_are_a_user_error(folders, monkeypatch):
     raise ValueError("only 7 lines")
 
   monkeypatch.setattr(corpus, "prompts", prompts)
+  config = rsd_config.get_config()
+  config.update(prompt_length=8, max_new_tokens=8)
   with pytest.raises(launch.UserError, match="only 7 lines"):
-    tasks.load(rsd_config.get_config(), helpers.load_pair(*folders))
+    tasks.load(config, helpers.load_pair(*folders))
 
 
 def test_plan_runs_a_tree_of_two_experiments_once():
