@@ -1,4 +1,4 @@
-"""What layers do with weights, in forms that are fast on a CPU as well."""
+"""Products of layers with weights and caches, fast on a CPU as well."""
 
 import functools
 import math
@@ -137,16 +137,7 @@ def _attend_twice(q, parts):
 
 
 def _attend(q, parts):
-  """One softmax over several stretches of keys.
-
-  Args:
-    q: `[H, G, C, B, T]`, scaled.
-    parts: of keys `[B, H, C, s]`, values `[B, H, s, C]` and a mask that
-      broadcasts to `[B, H, G, T, s]`.
-
-  Returns:
-    `[H, G, C, B, T]`.
-  """
+  """What `attention` computes, in one form for all devices."""
   scores = [
       jnp.where(mask, jnp.einsum("hgcbt,bhcs->bhgts", q, keys,
                                  preferred_element_type=jnp.float32), -jnp.inf)

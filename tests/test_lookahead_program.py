@@ -41,7 +41,7 @@ def compiled(decoder, model, config=CONFIG):
       decoder, model, model, tiny.table_reward(), 8,
       (cache, cache if decoder.drafts else None), keys,
       jnp.zeros((ROWS, 5), jnp.int32), jnp.full(ROWS, 5), params, params, warp,
-      sampling.untempered(warp), jnp.int32(0), 1.0,
+      sampling.untempered(warp), jnp.zeros(1, jnp.int32), 1.0,
       jnp.zeros((ROWS, tiny.STATES))).compile()
 
 

@@ -120,7 +120,7 @@ def test_caches_stay_where_they_lie():
       speculation.decoder(dj.methods.autoregressive().sampled), lm, None, None,
       8, ROWS, SLOTS, 512, jax.random.split(jax.random.key(0), prompts_),
       jnp.zeros((prompts_, 9), jnp.int32), jnp.full(prompts_, 5), params, None,
-      warp, warp, jnp.int32(0), None, None).compile()
+      warp, warp, jnp.zeros(1, jnp.int32), None, None).compile()
   sizes = f"64,{SLOTS}|{SLOTS},64"
   # The entry comes last; there zeros are made a buffer for each layer.
   loops = program.as_text().split("ENTRY")[0]
