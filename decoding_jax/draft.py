@@ -63,7 +63,8 @@ def grow(keys, drafter: Drafter, model: LanguageModel, params: Params,
     with jax.named_scope("draft_forward"):
       logits, block = model.forward(params, tokens, positions, cache, block,
                                     slot, mask)
-    log_probs = jax.vmap(sampling.log_law)(warp, logits[:, -nodes.width:])
+    log_probs = sampling.without_traces(
+        jax.vmap(sampling.log_law)(warp, logits[:, -nodes.width:]))
     level_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, level)
     expand = lambda key, *row: drafter.expand(key, shape, *row)
     tree, states = jax.vmap(functools.partial(_append, expand, nodes))(

@@ -13,6 +13,8 @@ from decoding_jax.types import Array
 
 # A residual of less mass is rounding noise: its predecessor is kept.
 MIN_MASS = 1e-12
+# The exponential of less is no normal number of float32, or 0.
+_LEAST_LOG = -87.0
 # Tokens of a block of `top_k`, and blocks for each token that is looked for,
 # from which on they pay.
 _BLOCK = 128
@@ -133,6 +135,22 @@ def log_law(warp_: Warp, logits):
     kept = probs >= nucleus_threshold(probs, warp_.top_p)
     log_probs = jax.nn.log_softmax(jnp.where(kept, log_probs, -jnp.inf))
   return log_probs
+
+
+def without_traces(log_probs):
+  """A law without tokens whose probability is 0 in float32.
+
+  By its logarithm such a token could still be drawn, as a later sibling of one
+  that has nearly all the mass. A rule that compares probabilities would then
+  take it for one that the draft never has, and accept it each time.
+
+  Args:
+    log_probs: `[..., V]` float32.
+
+  Returns:
+    `[..., V]` float32.
+  """
+  return jnp.where(log_probs < _LEAST_LOG, -jnp.inf, log_probs)
 
 
 def nucleus_threshold(probs, top_p):

@@ -45,6 +45,16 @@ def test_joint_law(method, sizes):
   assert np.asarray(stats.target_calls).min() >= 2
 
 
+@each(METHODS)
+def test_joint_law_of_a_cold_drafter(method):
+  """Of nearly all its tokens the probability is less than float32 has."""
+  target, draft = tables(*PAIRS[1])
+  counts, _ = helpers.frequencies(method, target, draft, ROWS, LENGTH,
+                                  draft_sampling=dj.Sampling(temperature=1e-3))
+  law = helpers.joint_law(target, 0, LENGTH)
+  assert helpers.p_value(counts, law) > helpers.MIN_P_VALUE
+
+
 def test_joint_law_as_users_compile_it():
   """In a process without the flags that `conftest` compiles tests with."""
   script = ("import test_distribution as tests; "
