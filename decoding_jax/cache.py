@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from decoding_jax import types
 
 # Axes from the end, so that layer axes may stand in front.
-_ROW_AXIS = -4
+ROW_AXIS = -4
 KEY_SLOTS = -1
 VALUE_SLOTS = -2
 # Caches hold a multiple of so many slots: methods whose steps reach differently
@@ -57,7 +57,7 @@ def commit(cache: types.Cache, block: types.Block, slots,
       return jax.lax.dynamic_update_slice_in_dim(
           target, fresh, length, target.ndim + axis)
 
-    at = target.ndim + _ROW_AXIS
+    at = target.ndim + ROW_AXIS
     return jax.vmap(row, (at, at, 0, 0), at)(
         target, source, slots, cache.length)
 
@@ -114,7 +114,7 @@ def await_block(slots, block: types.Block):
     `[B, K]` int32, the slots.
   """
   for keys in block.keys:
-    layer = (0,) * (keys.ndim + _ROW_AXIS)
+    layer = (0,) * (keys.ndim + ROW_AXIS)
     slots = _await(slots, keys[layer][:, 0, 0, :1])
   return slots
 
@@ -132,4 +132,6 @@ def round_up(slots) -> int:
 
 def capacity(cache: types.Cache) -> int | None:
   """S; None if the model keeps nothing."""
-  return cache.keys[0].shape[KEY_SLOTS] if cache.keys else None
+  if cache.keys:
+    return cache.keys[0].shape[KEY_SLOTS]
+  return cache.values[0].shape[VALUE_SLOTS] if cache.values else None

@@ -11,7 +11,8 @@ import numpy as np
 
 from decoding_jax import options, speculation
 from decoding_jax.sampling import Sampling
-from decoding_jax.types import LanguageModel, Method, Reward
+from decoding_jax.types import (Decoder, LanguageModel, Method, Pair,
+                                Reward)
 
 _KINDS = {"method": Method, "target": LanguageModel, "draft": LanguageModel,
           "sampling": Sampling, "draft_sampling": Sampling, "reward": Reward}
@@ -33,6 +34,17 @@ def check_kinds(**arguments):
       raise ValueError(f"{name} is of type {type(value).__name__}: a "
                        f"dj.{_KINDS[name].__name__} is needed"
                        f"{', or None' if name in _OPTIONAL else ''}.")
+    try:
+      hash(value if isinstance(value, (LanguageModel, Method, Reward)) else 0)
+    except TypeError as e:
+      raise ValueError(f"{name} holds what cannot be a static argument: {e}."
+                       ) from e
+  method = arguments.get("method")
+  for name in ("sampled", "greedy"):
+    kind = getattr(method, name, None)
+    if not isinstance(kind, (Pair, Decoder, type(None))):
+      raise ValueError(f"method.{name} is of type {type(kind).__name__}: what "
+                       "dj.pair makes is needed, a dj.Decoder, or None.")
 
 
 def array(name, x):

@@ -67,8 +67,9 @@ def grow(keys, drafter: Drafter, model: LanguageModel, params: Params,
         jax.vmap(sampling.log_law)(warp, logits[:, -nodes.width:]))
     level_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, level)
     expand = lambda key, *row: drafter.expand(key, shape, *row)
-    tree, states = jax.vmap(functools.partial(_append, expand, nodes))(
-        tree, level_keys, log_probs, states)
+    tree, states = jax.vmap(
+        functools.partial(_append, expand, nodes, layout.widths[shape]))(
+            tree, level_keys, log_probs, states)
     return tree, block, states
 
   carry = tree, block, states
@@ -225,15 +226,27 @@ def _fresh(tree, is_root, level, nodes, newest, length, late):
           jnp.concatenate([itself, mask], axis=1))
 
 
-def _append(expand, nodes, tree, key, log_probs, state):
-  """Adds the children of a level to a row's tree."""
+def _append(expand, nodes, width, tree, key, log_probs, state):
+  """Adds the children of a level, so many, to a row's tree."""
   tokens, parents, valid, state = expand(
       key, log_probs, nodes.of(tree.valid), state)
+  _check(width, (tokens, parents, valid))
   laws = jax.lax.dynamic_update_slice_in_dim(tree.log_probs, log_probs,
                                              nodes.start, 0)
   tree = tree_lib.add_level(tree, nodes.start + nodes.width, tokens,
                             nodes.start + parents, valid)
   return tree.replace(log_probs=laws), state
+
+
+def _check(width, children):
+  """Raises ValueError, while it is traced, for wrong results of an expander."""
+  for name, x, kind in zip(("tokens", "parents", "valid"), children,
+                           (jnp.integer, jnp.integer, jnp.bool_)):
+    shape, dtype = options.form(x)
+    if shape != (width,) or not jnp.issubdtype(dtype, kind):
+      raise ValueError(f"Drafter.expand returned {name} of shape {shape} and "
+                       f"type {dtype}: {kind.__name__} of shape ({width},), as "
+                       "the layout has it, is needed.")
 
 
 def _draw(key, log_probs, size):

@@ -14,6 +14,20 @@ from decoding_jax.types import (Context, DecodeState, Generation, LanguageModel,
                                 Method, NONE, PAD, Params, Reward)
 
 
+def _of_any_ranks(function):
+  """The function, for which arrays of few axes broadcast to those of more.
+
+  They do by default; a process may forbid it (`jax_numpy_rank_promotion`).
+  """
+  @functools.wraps(function)
+  def allowed(*args, **kwargs):
+    with jax.numpy_rank_promotion("allow"):
+      return function(*args, **kwargs)
+
+  return allowed
+
+
+@_of_any_ranks
 def generate(key, prompts, prompt_lengths, *, method: Method,
              target: LanguageModel, target_params: Params,
              draft: Optional[LanguageModel] = None,

@@ -1,9 +1,15 @@
-"""Checks of what a method is made with."""
+"""Checks of what methods and models are made with."""
 
 import math
 import numbers
 
+import jax.numpy as jnp
 import numpy as np
+
+
+def form(x):
+  """Shape and type of an array or a number, traced or not."""
+  return jnp.shape(x), jnp.result_type(x)
 
 
 def check_positive(name, *values):

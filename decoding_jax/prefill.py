@@ -5,7 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import cache as cache_lib
+from decoding_jax import cache as cache_lib, options
 from decoding_jax.types import Block, Cache, LanguageModel
 
 # Tokens of a row that are scored at once, at most. Scores of attention are then
@@ -46,8 +46,12 @@ def prefill(slots, chunk, model: LanguageModel, params, *, prompts,
   """
   batch, width = prompts.shape[0], prompts.shape[1] - 1
   cache, count = model.init_cache(batch, slots), lengths - 1
+  _check_cache(cache, batch, slots)
   number, size = _chunks(width, chunk)
   if not number:
+    # What the model returns is checked all the same.
+    jax.eval_shape(lambda: _score(model, params, prompts[:, :1],
+                                  jnp.zeros((batch, 1), jnp.int32), cache))
     return cache
   tokens = jnp.where(jnp.arange(width) <= count[:, None], prompts[:, :-1], 0)
   order = jnp.broadcast_to(jnp.arange(size), (batch, size))
@@ -85,6 +89,31 @@ def _score(model, params, tokens, positions, cache) -> Block:
   return found[1]
 
 
+def _check_cache(cache, batch, slots):
+  """Raises ValueError, while it is traced, unless a new cache is as asked.
+
+  A smaller one would be overwritten, or would end the texts, without a word.
+  """
+  if not isinstance(cache, Cache):
+    raise ValueError("LanguageModel.init_cache returned an object of type "
+                     f"{type(cache).__name__}: a dj.Cache is needed.")
+  for name, arrays, axis, form in (
+      ("keys", cache.keys, cache_lib.KEY_SLOTS, "[..., B, H, C, S]"),
+      ("values", cache.values, cache_lib.VALUE_SLOTS, "[..., B, H, S, C]")):
+    if not isinstance(arrays, tuple):
+      raise ValueError(f"LanguageModel.init_cache: {name} are of type "
+                       f"{type(arrays).__name__}: a tuple is needed.")
+    for x in arrays:
+      if x.ndim < 4 or (x.shape[cache_lib.ROW_AXIS], x.shape[axis]) != (
+          batch, slots):
+        raise ValueError(f"LanguageModel.init_cache: {name} of shape {x.shape}:"
+                         f" {form} of B={batch}, S={slots} is needed.")
+  shape, dtype = options.form(cache.length)
+  if shape != (batch,) or dtype != jnp.int32:
+    raise ValueError(f"LanguageModel.init_cache: length of shape {shape} and "
+                     f"type {dtype}: int32 of [B]=({batch},) is needed.")
+
+
 def _check(found, tokens, vocab_size, block):
   """Checks what the forward of a model has returned, while it is traced.
 
@@ -102,9 +131,11 @@ def _check(found, tokens, vocab_size, block):
                      f"{type(found).__name__}: (logits, block) is needed.")
   logits, new = found
   shape = (*tokens.shape, vocab_size)
-  if jnp.shape(logits) != shape:
-    raise ValueError("LanguageModel.forward returned logits of shape "
-                     f"{jnp.shape(logits)}: [B, T, V]={shape} is needed.")
-  if jax.tree.map(jnp.shape, new) != jax.tree.map(jnp.shape, block):
+  got, dtype = options.form(logits)
+  if got != shape or not jnp.issubdtype(dtype, jnp.floating):
+    raise ValueError(f"LanguageModel.forward returned logits of shape {got} "
+                     f"and type {dtype}: floats of [B, T, V]={shape} are "
+                     "needed.")
+  if jax.tree.map(options.form, new) != jax.tree.map(options.form, block):
     raise ValueError("LanguageModel.forward returned a block of other shapes "
-                     "than the one that it was given.")
+                     "or types than the one that it was given.")

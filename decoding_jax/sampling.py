@@ -13,6 +13,8 @@ from decoding_jax.types import Array
 
 # A residual of less mass is rounding noise: its predecessor is kept.
 MIN_MASS = 1e-12
+# Temperatures and top-p that float32 has, with room for what they divide.
+_LEAST, _MOST = 1e-30, 1e30
 # The exponential of less is no normal number of float32, or 0.
 _LEAST_LOG = -87.0
 # Tokens of a block of `top_k`, and blocks for each token that is looked for,
@@ -29,7 +31,8 @@ class Sampling:
   Tokens that tie with the last one kept are kept too.
 
   Attributes:
-    temperature: `[]` or `[B]`, positive; or one 0, which is greedy decoding.
+    temperature: `[]` or `[B]`, 1e-30 to 1e30; or one 0, which is greedy
+      decoding.
     top_k: keep this many of the most probable tokens; 0 keeps all.
     top_p: `[]` or `[B]` in (0, 1], keep the smallest set of most probable
       tokens whose mass reaches this; 1 keeps all.
@@ -80,10 +83,11 @@ def warp(sampling: Sampling, batch: int, vocab_size: int,
   """
   temperature, top_p = sampling.temperature, sampling.top_p
   _check(f"{name}.temperature", temperature,
-         lambda x: (x > 0) & (x < np.inf) | (x.ndim == 0) & (x == 0),
-         "a positive number, one for each row, or 0 (greedy) for all rows")
-  _check(f"{name}.top_p", top_p, lambda x: (x > 0) & (x <= 1),
-         "a number in (0, 1], or one for each row,")
+         lambda x: (x >= _LEAST) & (x <= _MOST) | (x.ndim == 0) & (x == 0),
+         f"a number from {_LEAST} to {_MOST}, one for each row, or 0 "
+         "(greedy) for all rows")
+  _check(f"{name}.top_p", top_p, lambda x: (x >= _LEAST) & (x <= 1),
+         f"a number from {_LEAST} to 1, or one for each row,")
   if not isinstance(sampling.top_k, numbers.Integral) or sampling.top_k < 0:
     raise ValueError(f"{name}.top_k={sampling.top_k!r}: 0 (all) or a positive "
                      "integer is needed.")

@@ -5,7 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import sampling, tree as tree_lib
+from decoding_jax import options, sampling, tree as tree_lib
 from decoding_jax.types import (Drafter, DraftTree, Layout, NONE, Pair, Verdict,
                                 Verifier)
 
@@ -70,6 +70,7 @@ def walk(key, verifier: Verifier, layout: Layout, tree: DraftTree, logits,
     uniforms = jax.random.uniform(key, tokens.shape, jnp.float32)
     rank, residual = verifier.rule(uniforms, law, jnp.exp(tree.log_probs[node]),
                                    tokens, valid)
+    _check(rank, residual, law)
     rest = jnp.where(alive, residual, rest)
     alive = rank != NONE
     # Of children with the same token, the first one has the subtree.
@@ -191,6 +192,18 @@ def match() -> Verifier:
     return _first(hits), target
 
   return Verifier(rule, sampled=False, replacement=None)
+
+
+def _check(rank, residual, law):
+  """Raises ValueError, while it is traced, for wrong results of a rule."""
+  shape, dtype = options.form(rank)
+  if shape or not jnp.issubdtype(dtype, jnp.integer):
+    raise ValueError(f"Verifier.rule returned a rank of shape {shape} and type "
+                     f"{dtype}: a single integer is needed.")
+  if options.form(residual) != options.form(law):
+    shape, dtype = options.form(residual)
+    raise ValueError(f"Verifier.rule returned a residual of shape {shape} and "
+                     f"type {dtype}: {law.dtype} of [V]={law.shape} is needed.")
 
 
 def _law(warp, logits, node):

@@ -133,3 +133,4 @@ def test_a_model_that_keeps_nothing():
 def test_capacity():
   assert cache_lib.capacity(random_cache()[0]) == S
   assert cache_lib.capacity(random_cache((3,))[0]) == S
+  assert cache_lib.capacity(random_cache()[0].replace(keys=())) == S

@@ -156,6 +156,7 @@ def test_eos_may_be_any_tokens_or_none(eos_id):
     (dict(temperature=-0.5), ["temperature=-0.5"]),
     (dict(temperature=float("inf")), ["temperature=inf"]),
     (dict(temperature=float("nan")), ["temperature=nan"]),
+    (dict(temperature=1e-46), ["temperature=1e-46", "from 1e-30 to 1e+30"]),
     (dict(temperature="0.7"), ["temperature='0.7'"]),
     (dict(temperature=None), ["temperature=None"]),
     (dict(temperature=np.ones(3)), ["temperature", "(3,)", "2 rows"]),
@@ -163,6 +164,7 @@ def test_eos_may_be_any_tokens_or_none(eos_id):
     (dict(top_k=2.0), ["top_k=2.0"]),
     (dict(top_p=0.0), ["top_p=0.0"]),
     (dict(top_p=1.5), ["top_p=1.5"]),
+    (dict(top_p=1e-50), ["top_p=1e-50", "from 1e-30 to 1"]),
     (dict(top_p=float("nan")), ["top_p=nan"]),
     (dict(top_p=np.ones((2, 1))), ["top_p", "(2, 1)"]),
     (dict(token_mask=np.ones(V)), ["token_mask", "float32"]),
@@ -282,15 +284,81 @@ def test_temperatures_that_a_method_does_not_know(method, temperature, words):
 
 @pytest.mark.parametrize("forward, words", [
     (lambda logits, block: logits, "forward returned .*(logits, block)"),
-    (lambda logits, block: (logits[:, 0], block), r"\(2, 4\): .*\(2, 2, 4\)"),
-    (lambda logits, block: (logits[..., :1], block), r"\(2, 2, 1\): "),
+    (lambda logits, block: (logits[:, 0], block), r"\(2, 4\) .*\(2, 2, 4\)"),
+    (lambda logits, block: (logits[..., :1], block), r"\(2, 2, 1\) "),
+    (lambda logits, block: (logits.astype(int), block), "type int32: floats"),
     (lambda logits, block: (logits, types.Block((logits,), ())), "a block of"),
-], ids=["logits", "last", "one", "block"])
+], ids=["logits", "last", "one", "integers", "block"])
 def test_what_a_model_returns(forward, words):
   model, params = tabular.TabularLM(np.zeros((V, V)))
   wrong = model._replace(forward=lambda *args: forward(*model.forward(*args)))
   with pytest.raises(ValueError, match=words):
     generate(target=wrong, target_params=params)
+
+
+def test_what_a_model_returns_of_prompts_of_one_token():
+  """Of these there is nothing to prefill."""
+  model, params = tabular.TabularLM(np.zeros((V, V)))
+  with pytest.raises(ValueError, match="type function: .logits, block."):
+    generate(prompts=np.ones((2, 1), int), prompt_lengths=np.ones(2, int),
+             target=model._replace(forward=lambda *_: model.forward),
+             target_params=params)
+
+
+# Caches of S = 32 slots are asked for; behind the batch of 2 comes one head.
+@pytest.mark.parametrize("keys, values, length, words", [
+    (((2, 1, 3, 4),), ((2, 1, 32, 3),), int, r"keys .*S\].*B=2, S=32"),
+    (((2, 1, 32, 3),), ((2, 1, 32, 3),), int, r"keys of .*\(2, 1, 32, 3\)"),
+    (((2, 1, 3, 32),), ((2, 32, 3),), int, r"values of .*\(2, 32, 3\)"),
+    ([(2, 1, 3, 32)], ((2, 1, 32, 3),), int, "keys are of type list: a tuple"),
+    (((2, 1, 3, 32),), ((2, 1, 32, 3),), float, "length .*float32: int32"),
+], ids=["small", "swapped", "axes", "list", "length"])
+def test_what_a_cache_is(keys, values, length, words):
+  model, params = tabular.TabularLM(np.zeros((V, V)))
+  zeros = lambda shapes: type(shapes)(map(jnp.zeros, shapes))
+  wrong = model._replace(init_cache=lambda *_: types.Cache(
+      zeros(keys), zeros(values), jnp.zeros(2, length)))
+  with pytest.raises(ValueError, match=words):
+    generate(target=wrong, target_params=params)
+
+
+def test_what_is_no_cache():
+  model, params = tabular.TabularLM(np.zeros((V, V)))
+  with pytest.raises(ValueError, match="type dict: a dj.Cache is needed"):
+    generate(target=model._replace(init_cache=lambda *_: {}),
+             target_params=params)
+
+
+def test_static_arguments_can_be_hashed():
+  refused(["target holds", "unhashable"],
+          target=UNTOUCHED._replace(vocab_size=jnp.int32(V)))
+
+
+def test_methods_hold_pairs_or_decoders():
+  refused(["method.sampled", "type Drafter", "dj.pair"],
+          method=dj.Method("m", METHOD.sampled.drafter, None))
+
+
+@pytest.mark.parametrize("drafter, rule, words", [
+    (lambda tokens: tokens[:1], None, r"expand .* tokens .*\(1,\).*\(2,\)"),
+    (lambda tokens: tokens * 1.0, None, "expand .* float32: integer"),
+    (None, lambda rank, rest: (rank * 1.0, rest), "rank .* float32: a single"),
+    (None, lambda rank, rest: (rank, rest[:1]), r"residual .*\(1,\)"),
+], ids=["fewer", "floats", "rank", "residual"])
+def test_what_a_pair_returns(drafter, rule, words):
+  grown, verifier = METHOD.sampled
+  if drafter:
+    grown = grown._replace(expand=lambda *args: (
+        lambda tokens, *rest: (drafter(tokens), *rest))(
+            *METHOD.sampled.drafter.expand(*args)))
+  if rule:
+    verifier = verifier._replace(
+        rule=lambda *args: rule(*METHOD.sampled.verifier.rule(*args)))
+  model, params = tabular.TabularLM(np.zeros((V, V)))
+  with pytest.raises(ValueError, match=words):
+    generate(method=dj.Method("own", dj.pair(grown, verifier), None),
+             target=model, target_params=params, draft=model,
+             draft_params=params)
 
 
 @pytest.mark.parametrize("state, value, words", [

@@ -119,7 +119,8 @@ def test_numbers_of_64_bits():
 
 @pytest.mark.parametrize("setting", [
     lambda: jax.enable_x64(True),
-    lambda: jax.numpy_dtype_promotion("strict")], ids=["x64", "strict"])
+    lambda: jax.numpy_dtype_promotion("strict"),
+    lambda: jax.numpy_rank_promotion("raise")], ids=["x64", "strict", "rank"])
 @each([
     dj.methods.speculative(2), dj.methods.spectr(2, 2),
     dj.methods.beam_search(3, length_penalty=1.0),
