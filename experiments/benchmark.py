@@ -63,7 +63,7 @@ def main():
   path = workdir / results.RESULTS
   roof = bounds.measured(
       workdir, {*config.dtypes, *config.rival_dtypes},
-      bool(contest.todo(groups, config.rounds, results.read(path))))
+      bool(contest.todo(groups, config.rounds, contest.read(path))))
   records = measure(config, pair, methods, groups, path)
   rows = standings.rows(records, bounds.of_runs(roof, config, pair, methods))
   notes += [bounds.note(roof), *anatomy.remarks(known),
@@ -90,7 +90,7 @@ def measure(config, pair, methods, groups, path):
   Returns:
     list of records of the entries of the config.
   """
-  if contest.todo(groups, config.rounds, results.read(path)):
+  if contest.todo(groups, config.rounds, contest.read(path)):
     texts = contestants.prompts(config, pair)
     with contestants.servers(config, pair) as servers:
       ours = functools.partial(contestants.ours, config, pair, methods, texts)
@@ -104,7 +104,7 @@ def measure(config, pair, methods, groups, path):
 
       contest.measure(groups, config.rounds, run, path)
   wanted = {entry for group in groups for entry in group}
-  return [r for r in results.read(path) if contest.entry_of(r) in wanted]
+  return [r for r in contest.read(path) if contest.entry_of(r) in wanted]
 
 
 def _tools(config):

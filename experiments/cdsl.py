@@ -81,7 +81,8 @@ def measure(entries, decode, batches, task, tokenizer, path):
   Returns:
     list of records, one an entry, in their order.
   """
-  found = {(r["label"], r["spec"]): r for r in results.read(path)}
+  found = {(r["label"], r["spec"]): r for r in results.read(
+      path, "label", "spec", "metrics")}
   todo = [e for e in entries.values() if (e.label, _spec(e)) not in found]
   with tqdm.tqdm(total=len(todo) * len(batches), unit="batch",
                  dynamic_ncols=True, disable=not processes.first()) as bar:

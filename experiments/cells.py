@@ -188,8 +188,8 @@ def run(method, decode, baseline, batches, rows, size, tokenizer=None):
   for i, batch in enumerate(batches):
     # Not the first of each stride, since the longest texts may come last.
     if i % stride == stride // 2:
-      references.append(launch.timed(baseline, batch))
-    timings.append(launch.timed(decode, batch))
+      references.append(launch.decoded(baseline, batch))
+    timings.append(launch.decoded(decode, batch))
   stats = [out.stats for out, _ in timings]
   stats = jax.tree.map(
       lambda *parts: np.concatenate(parts)[rows].astype(int), *stats)

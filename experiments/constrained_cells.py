@@ -133,7 +133,7 @@ def run(decode, baseline, batches, task, tokenizer, bar):
   for i, batch in enumerate(batches):
     if i % -(-len(batches) // cells.REFERENCES) == 0:
       references.append(launch.timed(baseline, batch)[1])
-    timings.append(launch.timed(decode, batch))
+    timings.append(launch.decoded(decode, batch))
     bar.update()
   size = len(batches[0].lengths)
   rows = [row for batch, (out, _) in zip(batches, timings)

@@ -66,6 +66,11 @@ def entries(config, methods, tools, chosen=()):
   return groups
 
 
+def read(path):
+  """The results of `measure` that there are."""
+  return results.read(path, *Entry._fields, "round")
+
+
 def _chosen(chosen, *place):
   return [chosen[place]] if place in chosen else []
 
@@ -88,7 +93,7 @@ def measure(groups, rounds, run, path):
   Returns:
     list of JSON objects: those of `run` with the entry's fields and `round`.
   """
-  records = results.read(path)
+  records = read(path)
   runs = todo(groups, rounds, records)
   failed, warm = set(), set()
 

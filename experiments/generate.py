@@ -86,7 +86,7 @@ def main():
         eos_id=pair.eos_id)
 
   out, first = launch.timed(complete)
-  out, seconds = launch.timed(complete)
+  out, seconds = launch.decoded(complete)
   if not processes.first():
     return
   tokens = np.asarray(out.tokens[0, len(prompt):int(out.lengths[0])])

@@ -1,6 +1,7 @@
 """What the mains share: flags, models, methods, one-line errors."""
 
 import contextlib
+import errno
 import hashlib
 import inspect
 import numbers
@@ -16,6 +17,8 @@ from absl import app
 from absl import flags
 from absl import logging
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 import decoding_jax as dj
 from decoding_jax import checks
@@ -28,6 +31,8 @@ from models import tokenizers
 from models import transformer
 from models import vocabulary
 
+# A disk that is full or read-only is no bug.
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 PRETRAINED = pathlib.Path(models.__file__).parent / "pretrained"
 
 
@@ -86,7 +91,9 @@ def run(main):
       if not jax.distributed.is_initialized():
         raise
       _fail(processes.failure(e), status=1)
-    except Exception:
+    except Exception as e:
+      if isinstance(e, OSError) and e.errno in _DISK:
+        _fail(f"{e}; what was written before stays.", status=1)
       if not jax.distributed.is_initialized():
         raise
       traceback.print_exc()
@@ -267,9 +274,34 @@ def open_pair(target, draft):
 def with_params(pair, target, draft):
   """The pair of `open_pair`, and the parameters from the same folders."""
   with user_errors(FileNotFoundError, ValueError):
-    params = [checkpoints.load(model_folder(name))[1]
+    params = [check_finite(name, checkpoints.load(model_folder(name))[1])
               for name in (target, draft)]
   return pair._replace(target_params=params[0], draft_params=params[1])
+
+
+def check_finite(folder, params):
+  """Parameters that have been read, if none is infinite or NaN.
+
+  Args:
+    folder: of the model, for the error.
+    params: tree of arrays.
+
+  Returns:
+    The parameters.
+
+  Raises:
+    UserError: naming the first that is not finite.
+  """
+  for path, finite in jax.tree_util.tree_leaves_with_path(_finite(params)):
+    if not finite:
+      raise UserError(f"'{folder}': parameter {transformer.param_name(path)} "
+                      "has infinite or NaN values.")
+  return params
+
+
+@jax.jit
+def _finite(params):
+  return jax.tree.map(lambda x: jnp.isfinite(x).all(), params)
 
 
 def check(method_, pair, width, max_new_tokens, sampling, reward=None):
@@ -309,3 +341,16 @@ def timed(function, *args):
   start = time.perf_counter()
   result = jax.block_until_ready(function(*args))
   return result, time.perf_counter() - start
+
+
+def decoded(decode, *args):
+  """`timed` of what returns a `dj.Generation`.
+
+  Raises:
+    UserError: if the logits of the target were NaN: a law was none.
+  """
+  out, seconds = timed(decode, *args)
+  if np.isnan(out.log_probs).any():
+    raise UserError("the target's logits are NaN, though its parameters are "
+                    "finite: its type may have too small a range.")
+  return out, seconds

@@ -7,6 +7,7 @@ A run that is killed at any moment goes on where it was, if its main skips what
 `read` returns. Of several processes the first one alone reads and writes.
 """
 
+import errno
 import importlib.metadata
 import json
 import os
@@ -17,11 +18,19 @@ import time
 
 import jax
 
+try:
+  import fcntl
+except ImportError:  # Windows has no such locks.
+  fcntl = None
+
 from experiments import launch
 from experiments import processes
 from experiments import stopping
 
 RUN, RESULTS = "run.json", "results.jsonl"
+LOCK = ".lock"
+# Files by which this process keeps others from a folder, as long as it runs.
+_locks = {}
 _PACKAGES = ("decoding_jax", "flax", "jax", "jaxlib", "numpy")
 
 
@@ -39,7 +48,8 @@ def open_workdir(workdir, settings, free=(), flag="--workdir"):
     The folder as a Path.
 
   Raises:
-    UserError: if the folder holds results of other settings.
+    UserError: if the folder holds results of other settings, or another
+      process is at work there.
   """
   if not str(workdir):
     raise launch.UserError(f"{flag} is empty: a folder is needed.")
@@ -53,7 +63,11 @@ def _open(workdir, settings, free, flag):
   path = workdir / RUN
   try:
     workdir.mkdir(parents=True, exist_ok=True)
+    _lock(workdir)
     record = json.loads(path.read_text()) if path.exists() else {"starts": []}
+    if not isinstance(record, dict) or not isinstance(
+        record.get("settings", {}), dict) or "starts" not in record:
+      raise ValueError(f"'{path}' is of another program")
   except (OSError, ValueError) as e:
     raise launch.UserError(f"{flag}={workdir} cannot be used: {e}.") from e
   old = record.get("settings", settings)
@@ -67,6 +81,25 @@ def _open(workdir, settings, free, flag):
   record["settings"] = settings
   record["starts"].append(environment())
   save(path, record)
+
+
+def _lock(workdir):
+  """Raises `OSError` if another process is at work in the folder.
+
+  Where a file system has no locks, nobody is kept from anything.
+  """
+  key = workdir.resolve()
+  if fcntl is None or key in _locks:
+    return
+  file = open(workdir / LOCK, "w")  # pylint: disable=consider-using-with
+  try:
+    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except OSError as e:
+    file.close()
+    if e.errno in (errno.EACCES, errno.EAGAIN):
+      raise OSError("another process is at work there") from e
+    return
+  _locks[key] = file
 
 
 def load(path):
@@ -117,26 +150,28 @@ def _installed(name):
   return any(True for _ in importlib.metadata.Distribution.discover(name=name))
 
 
-def read(path):
+def read(path, *fields):
   """Results that were appended, without a last line cut short by a kill.
 
   Args:
     path: of the JSON lines; it need not exist. A torn last line is removed, so
       that what is appended next starts a line.
+    *fields: that each result has.
 
   Returns:
     List of dicts.
 
   Raises:
-    UserError: if any other line is not JSON.
+    UserError: if any other line is not JSON, or no such result.
   """
-  return processes.from_first(lambda: _read(path), launch.UserError)
+  return processes.from_first(lambda: _read(path, fields), launch.UserError)
 
 
-def _read(path):
+def _read(path, fields):
   if not path.exists():
     return []
-  content = path.read_bytes()
+  with launch.user_errors(OSError):
+    content = path.read_bytes()
   whole = content.rfind(b"\n") + 1
   if whole < len(content):
     os.truncate(path, whole)
@@ -146,6 +181,11 @@ def _read(path):
       records.append(json.loads(line))
     except ValueError as e:
       raise launch.UserError(f"'{path}' line {number} is not JSON: {e}.") from e
+    missing = [name for name in fields if not isinstance(records[-1], dict)
+               or name not in records[-1]]
+    if missing:
+      raise launch.UserError(f"'{path}' line {number} is no result of this "
+                             f"experiment: it has no {missing[0]!r}.")
   return records
 
 

@@ -80,7 +80,7 @@ def measure(config, pair, methods, examples, path):
   Returns:
     list of records, one a cell.
   """
-  records = results.read(path)
+  records = results.read(path, "method", "temperature", "emitted", "metrics")
   done = {(r["method"], r["temperature"]) for r in records}
   todo = {}
   for method in methods:

@@ -131,7 +131,7 @@ def _steps(config, run, state, evaluate):
 
 def _forget_after(step, path):
   """Drops metrics of steps that are about to be made again."""
-  records = results.read(path)
+  records = results.read(path, "step")
   partial = path.with_suffix(".partial")
   partial.write_text("".join(json.dumps(record) + "\n" for record in records
                              if record["step"] <= step))

@@ -5,12 +5,16 @@ import pathlib
 import subprocess
 import sys
 
+import jax
+import jax.numpy as jnp
 import ml_collections
+import numpy as np
 import pytest
 
 import decoding_jax as dj
 from experiments import launch
 from experiments import results
+from models import tabular
 
 _ROOT = pathlib.Path(__file__).parents[1]
 # Command line -> what its one line of error must say.
@@ -95,14 +99,21 @@ def test_user_errors_converts_only_what_is_named():
       raise KeyError("a bug")
 
 
-def test_a_bug_keeps_its_traceback():
-  code = ("from experiments import launch\n"
-          "def main(): raise ValueError('a bug')\n"
+@pytest.mark.parametrize("error, told, words", [
+    ("ValueError('a bug')", False, "Traceback"),
+    ("OSError(errno.ENOENT, 'a bug')", False, "Traceback"),
+    ("OSError(errno.ENOSPC, 'No space')", True, "No space; what was written"),
+], ids=["bug", "file", "disk"])
+def test_a_bug_keeps_its_traceback(error, told, words):
+  code = ("import errno\n"
+          "from experiments import launch\n"
+          f"def main(): raise {error}\n"
           "launch.run(main)")
   got = subprocess.run([sys.executable, "-c", code], cwd=_ROOT, text=True,
                        capture_output=True, check=False)
   assert got.returncode == 1
-  assert "Traceback" in got.stderr
+  assert words in got.stderr
+  assert (len(got.stderr.splitlines()) == 1) == told
 
 
 def test_results_survive_a_torn_last_line(tmp_path):
@@ -129,6 +140,58 @@ def test_results_name_the_line_that_is_not_json(tmp_path):
   path.write_text('{"cell": 1}\nnonsense\n{"cell": 2}\n')
   with pytest.raises(launch.UserError, match="line 2 is not JSON"):
     results.read(path)
+
+
+@pytest.mark.parametrize("line", ["5", "[]", '{"other": 1}'])
+def test_results_name_the_line_that_is_no_result(tmp_path, line):
+  path = tmp_path / "results.jsonl"
+  path.write_text(f'{{"cell": 1}}\n{line}\n')
+  with pytest.raises(launch.UserError, match="line 2 is no result.*'cell'"):
+    results.read(path, "cell")
+
+
+@pytest.mark.parametrize("text", ["[]", '{"settings": 5, "starts": []}', "{}"])
+def test_workdir_of_another_program_is_refused(tmp_path, text):
+  (tmp_path / results.RUN).write_text(text)
+  with pytest.raises(launch.UserError, match="is of another program"):
+    results.open_workdir(tmp_path, {})
+
+
+def test_workdir_is_of_one_process_at_a_time(tmp_path):
+  code = ("import fcntl, sys; file = open(sys.argv[1], 'w'); "
+          "fcntl.lockf(file, fcntl.LOCK_EX); print('held', flush=True); "
+          "sys.stdin.read()")
+  with subprocess.Popen(
+      [sys.executable, "-c", code, tmp_path / results.LOCK], text=True,
+      stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+    assert other.stdout.readline() == "held\n"
+    with pytest.raises(launch.UserError, match="another process is at work"):
+      results.open_workdir(tmp_path, {})
+    other.stdin.close()
+  results.open_workdir(tmp_path, {})
+  results.open_workdir(tmp_path, {})
+
+
+def test_parameters_are_finite():
+  params = {"layers": {"kernel": np.ones(3), "bias": np.array([1, np.inf])}}
+  with pytest.raises(launch.UserError, match="'x': parameter layers/bias has"):
+    launch.check_finite("x", params)
+  params["layers"].pop("bias")
+  assert launch.check_finite("x", params) is params
+
+
+def test_logits_that_are_nan_are_told():
+  model, params = tabular.TabularLM(np.full((3, 3), np.nan))
+
+  def decode(scale):
+    return dj.generate(
+        jax.random.key(0), np.zeros((1, 1), int), np.ones(1, int),
+        method=dj.methods.autoregressive(), target=model, max_new_tokens=2,
+        target_params=jax.tree.map(lambda x: jnp.nan_to_num(x) * scale, params))
+
+  with pytest.raises(launch.UserError, match="logits are NaN"):
+    launch.decoded(decode, np.nan)
+  assert launch.decoded(decode, 1.0)[0].lengths[0] == 3
 
 
 def test_workdir_records_settings_and_every_start(tmp_path):
