@@ -76,7 +76,7 @@ def even_windows(tokens: np.ndarray, count: int, length: int) -> np.ndarray:
 def check_ascending(config) -> None:
   """Raises a ValueError unless rows can be padded to `config.windows`."""
   if list(config.windows) != sorted(set(config.windows)):
-    raise ValueError(f"config.windows={tuple(config.windows)} must ascend.")
+    raise ValueError(f"--config.windows={tuple(config.windows)} must ascend.")
 
 
 def padded(config, sizes: np.ndarray) -> np.ndarray:

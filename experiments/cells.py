@@ -1,7 +1,6 @@
 """One cell of an experiment: one method, at one temperature, on all prompts."""
 
 import concurrent.futures
-import os
 
 import jax
 import numpy as np
@@ -13,6 +12,7 @@ from decoding_jax import tree
 from experiments import buckets
 from experiments import launch
 from experiments import meshes
+from models import products
 
 # Timings of the baseline in a cell, at most.
 REFERENCES = 6
@@ -133,7 +133,7 @@ def at_once(mesh):
   The devices of a mesh wait for each other in the course of a program: two of
   them in another order here and there would wait for ever.
   """
-  return os.cpu_count() if mesh is None else 1
+  return products.cores() if mesh is None else 1
 
 
 def warm_up(methods, temperatures, decoders, batches, workers):

@@ -117,7 +117,7 @@ def _commongen(config, pair):
   for name in _COMMONGEN:
     if not (folder / name).is_file():
       raise FileNotFoundError(
-          f"No file '{folder / name}' of CommonGen: config.corpus="
+          f"No file '{folder / name}' of CommonGen: --config.corpus="
           f"{config.corpus!r} must be a folder with {', '.join(_COMMONGEN)}.")
   prompts, references, concepts = (
       (folder / name).read_text("utf-8").splitlines()[:config.examples]

@@ -24,7 +24,7 @@ def check(config) -> None:
   shares = config.keyword_fraction, config.renamed_fraction
   if min(shares) < 0 or sum(shares) > 1:
     raise ValueError(
-        f"config.keyword_fraction={shares[0]} and config.renamed_fraction="
+        f"--config.keyword_fraction={shares[0]} and --config.renamed_fraction="
         f"{shares[1]} must be at least 0, and together at most 1.")
 
 

@@ -202,13 +202,15 @@ def check_positive(settings, *names):
   """Raises `UserError` unless these fields of a ConfigDict are positive."""
   for name in names:
     if settings[name] < 1:
-      raise UserError(f"{name}={settings[name]}: at least 1 is needed.")
+      raise UserError(f"--config.{name}={settings[name]}: at least 1 is "
+                      "needed.")
 
 
 def check_seed(settings):
   """Raises `UserError` unless the field `seed` is one of all generators."""
   if not 0 <= settings.seed < 2**63:
-    raise UserError(f"seed={settings.seed}: 0 to 2**63 - 1 is allowed.")
+    raise UserError(f"--config.seed={settings.seed}: 0 to 2**63 - 1 is "
+                    "allowed.")
 
 
 def model_folder(name):

@@ -41,14 +41,14 @@ def check(config) -> None:
   """Raises a ValueError for settings that do not describe pairs."""
   for name in ("train_pairs", "held_out_pairs"):
     if len(config[name]) != 2:
-      raise ValueError(f"config.{name}={tuple(config[name])} must name two "
+      raise ValueError(f"--config.{name}={tuple(config[name])} must name two "
                        "files, of prompts and of completions.")
   batches.check_ascending(config)
   keywords.check(config)
   if config.sample_fraction and config.sample_length > max(config.windows) + 1:
     raise ValueError(
-        f"config.sample_length={config.sample_length} must be at most one more "
-        f"than the longest of config.windows={tuple(config.windows)}.")
+        f"--config.sample_length={config.sample_length} must be at most one "
+        f"more than the longest of --config.windows={tuple(config.windows)}.")
 
 
 def texts(config) -> list[str]:
@@ -107,7 +107,7 @@ def rows(tokenizer, prompts, completions, windows) -> Rows:
   needed = [len(tokens) - 1 for _, tokens in found]
   if max(needed) > max(windows):
     raise ValueError(
-        f"config.windows={tuple(windows)}: the longest pair, line "
+        f"--config.windows={tuple(windows)}: the longest pair, line "
         f"{np.argmax(needed) + 1}, needs a window of {max(needed)} tokens.")
   return _pad(found, max(windows) + 1)
 
@@ -142,14 +142,14 @@ def read(folder, names) -> tuple[list[str], list[str]]:
     path = pathlib.Path(folder) / name
     if not path.is_file():
       raise FileNotFoundError(
-          f"No file '{path}' of pairs: config.corpus={str(folder)!r} must be a "
-          f"folder with {' and '.join(names)}.")
+          f"No file '{path}' of pairs: --config.corpus={str(folder)!r} must be "
+          f"a folder with {' and '.join(names)}.")
     found.append(path.read_text("utf-8").removesuffix("\n").split("\n"))
   if len(found[0]) != len(found[1]) or not found[0]:
     raise ValueError(
-        f"'{names[0]}' and '{names[1]}' of config.corpus={str(folder)!r} have "
-        f"{len(found[0])} and {len(found[1])} lines: as many, and at least "
-        "one, are needed.")
+        f"'{names[0]}' and '{names[1]}' of --config.corpus={str(folder)!r} "
+        f"have {len(found[0])} and {len(found[1])} lines: as many, and at "
+        "least one, are needed.")
   return found[0], found[1]
 
 

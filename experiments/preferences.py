@@ -26,8 +26,8 @@ def check(config) -> None:
   """Raises a ValueError for settings that do not fit preferences."""
   batches.check_ascending(config)
   if config.teacher:
-    raise ValueError(f"config.teacher={config.teacher!r}: a reward model, of "
-                     "config.preferences, has none.")
+    raise ValueError(f"--config.teacher={config.teacher!r}: a reward model, of "
+                     "--config.preferences, has none.")
 
 
 def texts(config) -> list[str]:
@@ -68,8 +68,8 @@ def read(folder, name, split) -> list[tuple[str, str]]:
   path = pathlib.Path(folder) / name
   if not path.is_file():
     raise FileNotFoundError(
-        f"No file '{path}' of preferences: config.corpus={str(folder)!r} must "
-        f"be a folder with {name}.")
+        f"No file '{path}' of preferences: --config.corpus={str(folder)!r} "
+        f"must be a folder with {name}.")
   with gzip.open(path, "rt", encoding="utf-8") as f:
     lines = [json.loads(line) for line in f]
   found = [(line["chosen"], line["rejected"]) for line in lines]

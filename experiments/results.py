@@ -26,6 +26,7 @@ except ImportError:  # Windows has no such locks.
 from experiments import launch
 from experiments import processes
 from experiments import stopping
+from models import products
 
 RUN, RESULTS = "run.json", "results.jsonl"
 LOCK = ".lock"
@@ -139,7 +140,7 @@ def environment():
       "arguments": sys.argv[1:],
       "python": platform.python_version(),
       "platform": platform.platform(),
-      "cpus": os.cpu_count(),
+      "cpus": products.cores(),
       "devices": [d.device_kind for d in jax.devices()],
       "versions": {name: importlib.metadata.version(name)
                    for name in _PACKAGES if _installed(name)},

@@ -101,7 +101,8 @@ def fingerprint(examples):
 def _check_name(what, name, known):
   if name not in known:
     raise launch.UserError(
-        f"{what}={name!r} is not one of {', '.join(map(repr, known))}.")
+        f"--config.{what}={name!r} is not one of "
+        f"{', '.join(map(repr, known))}.")
 
 
 def _continuations(config, tokenizer):
@@ -121,7 +122,7 @@ def _examples(config, pair):
   """Prompts from records, in an order drawn with the seed."""
   task = config.tasks[config.task]
   for name in task.metrics:
-    _check_name("metrics", name, tuple(quality.CORPUS))
+    _check_name(f"tasks.{config.task}.metrics", name, tuple(quality.CORPUS))
   found = records.load(config.data, task.get("dataset"))
   if config.category:
     found = _of_category(found, config.category)

@@ -9,6 +9,7 @@ makes a checkpoint before it ends the run.
 """
 
 import json
+import math
 import os
 import pathlib
 import platform
@@ -112,6 +113,11 @@ def _steps(config, run, state, evaluate):
       state, loss = update(step - 1, state, batch)
       tokens += batch.weights.size
       bar.update()
+      stops = stopping.asked()
+      saves = (stops or step % config.checkpoint_every == 0
+               or step == config.steps)
+      if saves or step % config.log_every == 0:
+        _check_loss(step, float(loss))
       if step % config.log_every == 0:
         # Reading the loss waits for the device, so that the rate is true.
         shown = {"train_loss": float(loss), "tokens/s": round(
@@ -122,11 +128,17 @@ def _steps(config, run, state, evaluate):
                    "train_loss": float(loss)}
         results.append(run.workdir / _METRICS, {"step": step, **metrics})
         bar.write(f"step {step}: {_line(metrics)}")
-      if (step % config.checkpoint_every == 0 or step == config.steps
-          or stopping.asked()):
+      if saves:
         yield step, state
-      if stopping.asked():
+      if stops:
         break
+
+
+def _check_loss(step, loss):
+  if not math.isfinite(loss):
+    raise launch.UserError(
+        f"step {step}: the loss is {loss}. A lower --config.learning_rate or "
+        "--config.clip may help, in another --config.workdir.")
 
 
 def _forget_after(step, path):

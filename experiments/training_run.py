@@ -48,29 +48,32 @@ class Run(NamedTuple):
 def check(config) -> None:
   """Raises a ValueError, one line, for settings that cannot be trained."""
   if config.preset not in presets.PRESETS:
-    raise ValueError(f"config.preset={config.preset!r} is not one of "
+    raise ValueError(f"--config.preset={config.preset!r} is not one of "
                      f"{sorted(presets.PRESETS)}.")
   for name in ("tokenizer", "workdir", "export"):
     if not config[name]:
-      raise ValueError(f"config.{name}='' must name a folder.")
+      raise ValueError(f"--config.{name}='' must name a folder.")
   for name in ("steps", "batch_tokens", "log_every", "eval_every",
                "eval_windows", "checkpoint_every"):
     if config[name] < 1:
-      raise ValueError(f"config.{name}={config[name]} must be at least 1.")
+      raise ValueError(f"--config.{name}={config[name]} must be at least 1.")
+  for name in ("learning_rate", "matrix_learning_rate", "clip"):
+    if not config[name] > 0:
+      raise ValueError(f"--config.{name}={config[name]} must be positive.")
   if not 0 <= config.warmup_steps < config.steps:
-    raise ValueError(f"config.warmup_steps={config.warmup_steps} must be at "
-                     f"least 0 and less than config.steps={config.steps}.")
+    raise ValueError(f"--config.warmup_steps={config.warmup_steps} must be at "
+                     f"least 0 and less than --config.steps={config.steps}.")
   for name, known in (("loss", losses.DISTILLATION),
                       ("final_loss", losses.DISTILLATION),
                       ("optimizer", trainer.OPTIMIZERS),
                       ("compute_dtype", _DTYPES), ("export_dtype", _DTYPES)):
     if config[name] not in known:
-      raise ValueError(f"config.{name}={config[name]!r} is not one of "
+      raise ValueError(f"--config.{name}={config[name]!r} is not one of "
                        f"{sorted(known)}.")
   longest = presets.PRESETS[config.preset].max_length
   if not all(1 <= length <= longest for length in config.windows or (0,)):
-    raise ValueError(f"config.windows={tuple(config.windows)} must be lengths "
-                     f"from 1 to {longest}.")
+    raise ValueError(f"--config.windows={tuple(config.windows)} must be "
+                     f"lengths from 1 to {longest}.")
   _check_samples(config)
   _source(config).check(config)
 
@@ -78,12 +81,12 @@ def check(config) -> None:
 def _check_samples(config):
   if not 0 <= config.sample_fraction <= 1:
     raise ValueError(
-        f"config.sample_fraction={config.sample_fraction} is not in [0, 1].")
+        f"--config.sample_fraction={config.sample_fraction} is not in [0, 1].")
   if not config.sample_fraction:
     return
   if not config.teacher:
-    raise ValueError(f"config.sample_fraction={config.sample_fraction} needs "
-                     "a config.teacher that writes the samples.")
+    raise ValueError(f"--config.sample_fraction={config.sample_fraction} needs "
+                     "a --config.teacher that writes the samples.")
 
 
 def _source(config):
@@ -107,15 +110,15 @@ def prepare(config) -> Run:
                                      architecture.vocab_size), config.tokenizer)
   if architecture.outputs != source.TASK.outputs:
     raise ValueError(
-        f"config.preset={config.preset!r} has outputs={architecture.outputs}; "
-        f"what is trained needs {source.TASK.outputs}.")
+        f"--config.preset={config.preset!r} has outputs="
+        f"{architecture.outputs}; what is trained needs {source.TASK.outputs}.")
   tokenizer = tokenizers.load(config.tokenizer)
   sizes = (tokenizer.get_vocab_size(), architecture.vocab_size,
            (teacher or architecture).vocab_size)
   if sizes[0] > sizes[1] or sizes[1] != sizes[2]:
     raise ValueError(
-        "Vocabularies that do not fit: config.tokenizer has %d entries, "
-        "config.preset %d, config.teacher %d." % sizes)
+        "Vocabularies that do not fit: --config.tokenizer has %d entries, "
+        "--config.preset %d, --config.teacher %d." % sizes)
   return Run(architecture, tokenizer, source.TASK,
              source.data(config, tokenizer), _start(config, architecture),
              teacher, teacher_params, pathlib.Path(config.workdir).resolve())
@@ -127,8 +130,9 @@ def _start(config, architecture):
     return None
   found = checkpoints.load_config(config.start)
   if found != architecture:
-    raise ValueError(f"config.start={config.start!r} has another architecture "
-                     f"than config.preset={config.preset!r}: {found}.")
+    raise ValueError(f"--config.start={config.start!r} has another "
+                     f"architecture than --config.preset={config.preset!r}: "
+                     f"{found}.")
   return checkpoints.load(config.start)[1]
 
 

@@ -12,8 +12,8 @@ TASK = trainer.LANGUAGE
 def check(config) -> None:
   """Raises a ValueError for settings of samples that cannot be cut up."""
   if config.sample_fraction and config.sample_length <= max(config.windows):
-    raise ValueError(f"config.sample_length={config.sample_length} must exceed "
-                     f"config.windows={tuple(config.windows)}.")
+    raise ValueError(f"--config.sample_length={config.sample_length} must "
+                     f"exceed --config.windows={tuple(config.windows)}.")
 
 
 def texts(config) -> list[str]:
@@ -49,8 +49,9 @@ def of_streams(config, train, held_out, prompts) -> batches.Data:
   """
   shorter = min(len(train), len(held_out))
   if shorter <= max(config.windows):
-    raise ValueError(f"config.windows={tuple(config.windows)} must be shorter "
-                     f"than the splits of the corpus, {shorter} tokens.")
+    raise ValueError(f"--config.windows={tuple(config.windows)} must be "
+                     f"shorter than the splits of the corpus, {shorter} "
+                     "tokens.")
   return batches.Data(
       train=lambda step, samples: batches.whole(
           batches.train_batch(config, step, train, samples)),

@@ -75,6 +75,13 @@ def matmul(kernel, x):
   return jax.lax.platform_dependent(kernel, x, cpu=on_cpu, default=product)
 
 
+def cores() -> int:
+  """Those that this process may use: in a container not all of a machine."""
+  if hasattr(os, "sched_getaffinity"):
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count()
+
+
 def attention(q, parts):
   """One softmax over several stretches of keys.
 
@@ -103,8 +110,8 @@ def _in_parts(kernel, x):
 
   XLA leaves a product of one column to one core, but not several of them.
   """
-  cores = max(1, os.cpu_count() // jax.local_device_count())
-  parts = math.gcd(len(kernel), 2**(cores.bit_length() - 1))
+  share = max(1, cores() // jax.local_device_count())
+  parts = math.gcd(len(kernel), 2**(share.bit_length() - 1))
   kernels = kernel.reshape(parts, -1, kernel.shape[1])
   y = _product(kernels, jnp.broadcast_to(x, (parts, *x.shape)))
   return y.reshape(len(kernel), 1)

@@ -208,7 +208,7 @@ def test_a_start_of_another_architecture(config, tmp_path):
 
 @pytest.mark.parametrize("changes, message", [
     (dict(corpus="/nowhere"), "No file '/nowhere/p' of pairs"),
-    (dict(train_pairs=("p", "absent")), "absent' of pairs: config.corpus="),
+    (dict(train_pairs=("p", "absent")), "absent' of pairs: --config.corpus="),
     (dict(held_out_pairs=("p",)), "config.held_out_pairs=('p',) must name two"),
     (dict(train_pairs=("p", "few")), "have 40 and 1 lines"),
     (dict(windows=(48, 25)), "config.windows=(48, 25) must ascend"),

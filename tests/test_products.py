@@ -47,6 +47,15 @@ def test_no_form_shows(dtype, width, monkeypatch):
       rtol=1e-5, atol=1e-5)
 
 
+def test_cores_are_those_that_may_be_used(monkeypatch):
+  monkeypatch.setattr("os.cpu_count", lambda: 64)
+  monkeypatch.setattr("os.sched_getaffinity", lambda _: {2, 5, 7},
+                      raising=False)
+  assert products.cores() == 3
+  monkeypatch.delattr("os.sched_getaffinity")
+  assert products.cores() == 64
+
+
 def _temporaries(function, *arguments):
   analysis = jax.jit(function).lower(*arguments).compile().memory_analysis()
   return analysis.temp_size_in_bytes

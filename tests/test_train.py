@@ -170,6 +170,15 @@ def test_killed(source, undisturbed, tmp_path, compiled):
   _assert_same(tmp_path, undisturbed)
 
 
+def test_a_loss_that_is_nan_is_not_saved(source, tmp_path, monkeypatch):
+  monkeypatch.setattr(train.training_run, "updates", lambda *_: (
+      lambda step, state, batch: (state, np.nan)))
+  with pytest.raises(launch.UserError, match="step [0-9]+: the loss is nan"):
+    train.train(_config(source, tmp_path))
+  assert not list((tmp_path / "work" / "checkpoints").iterdir())
+  assert not (tmp_path / "export").exists()
+
+
 def test_distillation(source, undisturbed, tmp_path, monkeypatch):
   small = dataclasses.replace(presets.PRESETS["smoke"], dim=24)
   monkeypatch.setitem(presets.PRESETS, "small", small)
@@ -228,17 +237,18 @@ def test_mixed_precision(source, undisturbed, tmp_path):
 
 
 @pytest.mark.parametrize("field, value, message", [
-    ("preset", "huge", "config.preset='huge' is not one of"),
-    ("loss", "l2", "config.loss='l2' is not one of ['forward_kl'"),
-    ("optimizer", "sgd", "config.optimizer='sgd' is not one of ['adamw', "),
+    ("preset", "huge", "--config.preset='huge' is not one of"),
+    ("loss", "l2", "--config.loss='l2' is not one of ['forward_kl'"),
+    ("optimizer", "sgd", "--config.optimizer='sgd' is not one of ['adamw', "),
     ("compute_dtype", "float8", "config.compute_dtype='float8' is not one of"),
-    ("steps", 0, "config.steps=0 must be at least 1"),
-    ("warmup_steps", STEPS, "config.warmup_steps=6 must be at least 0"),
-    ("workdir", "", "config.workdir='' must name a folder"),
-    ("windows", (5000,), "config.windows=(5000,) must be lengths from 1 to"),
-    ("windows", (), "config.windows=() must be lengths"),
-    ("sample_fraction", 1.5, "config.sample_fraction=1.5 is not in [0, 1]"),
-    ("sample_fraction", 0.5, "needs a config.teacher"),
+    ("steps", 0, "--config.steps=0 must be at least 1"),
+    ("warmup_steps", STEPS, "--config.warmup_steps=6 must be at least 0"),
+    ("learning_rate", -1.0, "--config.learning_rate=-1.0 must be positive"),
+    ("workdir", "", "--config.workdir='' must name a folder"),
+    ("windows", (5000,), "--config.windows=(5000,) must be lengths from 1 to"),
+    ("windows", (), "--config.windows=() must be lengths"),
+    ("sample_fraction", 1.5, "--config.sample_fraction=1.5 is not in [0, 1]"),
+    ("sample_fraction", 0.5, "needs a --config.teacher"),
     ("teacher", "/nowhere", "Checkpoint '/nowhere': no such folder"),
     ("corpus", "/nowhere", "No train module (*.py) under '/nowhere'"),
 ])
@@ -269,7 +279,7 @@ def test_a_bad_flag_is_one_line_and_status_2():
       env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
   assert result.returncode == 2
   assert result.stderr.count("\n") == 1
-  assert "config.loss='l2'" in result.stderr
+  assert "--config.loss='l2'" in result.stderr
 
 
 def test_unknown_run():
