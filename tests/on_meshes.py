@@ -6,6 +6,7 @@ Run by `test_meshes` with a folder for the models; prints JSON, a dict from
 
 import collections
 import dataclasses
+import functools
 import json
 import pathlib
 import re
@@ -44,11 +45,25 @@ def save(folder):
                      tokenizer)
 
 
-def run(folder, mesh):
+def processed(pair):
+  """The pair, each text of which alternates between halves of the tokens."""
+  half = np.arange(TARGET.vocab_size) < TARGET.vocab_size // 2
+  params = meshes.on_all(pair.mesh, dj.processors.table(
+      np.stack([np.where(half, 1, -1), np.where(half, -1, 0)])))
+  apply = functools.partial(dj.processors.apply, dj.processors.automaton(),
+                            params)
+  target, target_params = apply(pair.target, pair.target_params)
+  draft, draft_params = apply(pair.draft, pair.draft_params)
+  return pair._replace(target=target, target_params=target_params, draft=draft,
+                       draft_params=draft_params)
+
+
+def run(folder, mesh, of_pair=lambda pair: pair):
   """A generation, and what devices exchange in a step of its loop."""
   names = folder / "target", folder / "draft"
   pair = helpers.load_pair(*names) if mesh is None else meshes.with_params(
       launch.open_pair(*names), *names, mesh)
+  pair = of_pair(pair)
   rng = np.random.default_rng(0)
   prompts = rng.integers(0, TARGET.vocab_size, (8, 4)).astype(np.int32)
   programs = []
@@ -84,6 +99,9 @@ def main(folder):
             lambda a, b: bool((a == b).all()), out.stats, one.stats))),
         "off": float(np.abs(out.log_probs - one.log_probs).max()),
         **exchanged}
+  one, _ = run(folder, None, processed)
+  out, _ = run(folder, meshes.make((4, 2)), processed)
+  found["processed"] = bool((out.tokens == one.tokens).all())
   print(json.dumps(found))
 
 

@@ -113,7 +113,8 @@ def complete(pair, automaton, new):
   out = tiny.generate(
       dj.methods.rsd_s(2, 2), tiny.Models(target, draft),
       prompts=np.tile(np.int32(prompt), (rows, 1)),
-      lengths=np.full(rows, len(prompt), np.int32), new=new, eos_id=pair.eos_id)
+      lengths=np.full(rows, len(prompt), np.int32), new=new,
+      eos_id=pair.eos_id)
   found = tiny.texts(out, np.full(rows, len(prompt)))
   return [b"".join(pieces[token] for token in text) for text in found], [
       text[-1] in pair.eos_id for text in found]
@@ -144,7 +145,7 @@ def test_errors_tell_what_is_needed(monkeypatch):
     processors.table([[0, 1], [-1, -1]])
   with pytest.raises(ValueError, match="states from -1 to 5: -1 to 1 are"):
     processors.table([[0, 1], [5, -1]])
-  with pytest.raises(ValueError, match=r"shape \(2,\) and type int64: integers"):
+  with pytest.raises(ValueError, match=r"shape \(2,\) and type int64: integ"):
     processors.table([0, 1])
   with pytest.raises(ValueError, match=r"strings='ab': a list of at least"):
     processors.stop_strings("ab", PIECES, EOS)

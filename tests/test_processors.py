@@ -212,7 +212,8 @@ def test_states_of_a_tree_are_those_of_its_paths():
   for slots in (slice(0, 2), slice(2, 7)):
     found, block = forward(
         model.params, tokens[:, slots], np.zeros_like(tokens)[:, slots], cache,
-        block, slots.start, np.broadcast_to(mask[slots], (2, *mask[slots].shape)))
+        block, slots.start,
+        np.broadcast_to(mask[slots], (2, *mask[slots].shape)))
     logits.append(np.asarray(found))
   forbidden = np.concatenate(logits, axis=1) == -np.inf
   for row in range(2):
@@ -260,9 +261,9 @@ def test_under_jit_a_processor_is_traced():
   def run(key, params):
     model = dj.processors.apply(processors.automaton(), params,
                                 *tiny.llama_models().target)
-    return dj.generate(key, tiny.PROMPTS, tiny.LENGTHS, method=dj.methods.autoregressive(),
-                       target=model[0], target_params=model[1],
-                       max_new_tokens=2).tokens
+    return dj.generate(
+        key, tiny.PROMPTS, tiny.LENGTHS, method=dj.methods.autoregressive(),
+        target=model[0], target_params=model[1], max_new_tokens=2).tokens
 
   keys = jax.random.key(0)
   with tiny.quickly_compiled():

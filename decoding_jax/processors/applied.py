@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from decoding_jax.types import (Block, Cache, LanguageModel, LogitsProcessor,
-                                Params)
+from decoding_jax.types import LanguageModel, LogitsProcessor, Params
 
 
 class AppliedParams(NamedTuple):

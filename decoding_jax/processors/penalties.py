@@ -49,7 +49,8 @@ def repetition_penalty(penalty: float, vocab_size: int) -> LogitsProcessor:
 
 
 @functools.lru_cache(maxsize=None)
-def min_new_tokens(count: int, eos_id: int | tuple[int, ...]) -> LogitsProcessor:
+def min_new_tokens(count: int,
+                   eos_id: int | tuple[int, ...]) -> LogitsProcessor:
   """Forbids the end of a text before it has so many tokens.
 
   Args:
