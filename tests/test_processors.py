@@ -11,7 +11,7 @@ import pytest
 
 import decoding_jax as dj
 import helpers
-from decoding_jax import processors
+from decoding_jax import prefill, processors
 from decoding_jax.processors import applied
 from methods_for_tests import each
 import models_for_tests as tiny
@@ -182,7 +182,7 @@ def test_rows_that_wait_and_prompts_in_chunks(monkeypatch):
       tiny.llama_models(), processors.automaton(),
       processors.table(machine(6, tiny.LLAMA.vocab_size)))
   expected = tiny.generate(CHAIN, models)
-  monkeypatch.setattr(dj.generate.__globals__["prefill_lib"], "CHUNK", 2)
+  monkeypatch.setattr(prefill, "CHUNK", 2)
   check_same(tiny.generate(CHAIN, models, rows=1), expected)
 
 
