@@ -4,7 +4,7 @@
       --width=3 --depth=4 --temperature=0.6
 
 Prints the text, then one line of statistics. `--method=auto` measures first, on
-this prompt, and takes the method and the tree that are predicted to be fastest.
+this prompt, and takes the method and the tree that are fastest.
 `--regex`, `--json_schema` and `--stop` say what the completion must be.
 """
 
