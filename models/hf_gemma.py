@@ -157,17 +157,17 @@ def _two_ropes(fields, max_length):
   """Rotary embeddings of layers with and without a window."""
   both = _take(fields, "rope_parameters", dict, None)
   if both is None:
-    both = {_FULL: {
-        "rope_theta": _take(fields, "rope_theta", float, _THETA),
-        **_take(fields, "rope_scaling", dict, {})}, _SLIDING: {
-            "rope_theta": _take(fields, _LOCAL, float, _LOCAL_THETA)}}
+    theta = {"rope_theta": _take(fields, "rope_theta", float, _THETA)}
+    local = {"rope_theta": _take(fields, _LOCAL, float, _LOCAL_THETA)}
+    both = {_FULL: theta | _take(fields, "rope_scaling", dict, {}),
+            _SLIDING: local}
   unknown = sorted(set(both) - {_FULL, _SLIDING})
   if unknown:
     raise ValueError(f"rope_parameters={both!r}: {_FULL} and {_SLIDING} are "
                      f"needed, not {unknown[0]}.")
   full, local = (
-      hf_fields.take_rope({"rope_theta": theta, "rope_parameters":
-                           both.get(kind)}, max_length)
+      hf_fields.take_rope(
+          {"rope_theta": theta, "rope_parameters": both.get(kind)}, max_length)
       for kind, theta in ((_FULL, _THETA), (_SLIDING, _LOCAL_THETA)))
   if local["rope_scaling"] != "none":
     raise ValueError(f"rope_type={local['rope_scaling']!r} of {_SLIDING} is "
