@@ -58,7 +58,8 @@ class Config:
     attention_softcap: scores are bent into the range from minus to plus it; 0:
       they are not.
     logit_softcap: the same of logits.
-    window: positions that a token attends to, itself included; 0: all.
+    window: positions that a token attends to, itself included; 0: all. Caches
+      hold the others too.
     full_every: the last one of so many layers attends to all positions in
       spite of the window; 0: none does.
     rope_theta: base of the rotary wavelengths.
