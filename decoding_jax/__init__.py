@@ -1,7 +1,7 @@
 """Decoding with draft trees: exact, batched, one XLA program a generation."""
 
 from decoding_jax import constraints, methods, processors
-from decoding_jax.generate import generate
+from decoding_jax.generate import generate, stream
 from decoding_jax.sampling import Sampling
 from decoding_jax.types import (Block, Cache, Context, DecodeState, Decoder,
                                 Drafter, DraftTree, Generation, LanguageModel,
@@ -13,5 +13,5 @@ __all__ = [
     "Block", "Cache", "Context", "DecodeState", "Decoder", "Drafter",
     "DraftTree", "Generation", "LanguageModel", "Layout", "LogitsProcessor",
     "Method", "Pair", "Reward", "Sampling", "Stats", "Verdict", "Verifier",
-    "constraints", "generate", "methods", "pair", "processors",
+    "constraints", "generate", "methods", "pair", "processors", "stream",
 ]
