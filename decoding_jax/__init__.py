@@ -1,17 +1,17 @@
 """Decoding with draft trees: exact, batched, one XLA program a generation."""
 
-from decoding_jax import constraints, methods
-from decoding_jax.generate import generate
+from decoding_jax import constraints, methods, processors
+from decoding_jax.generate import generate, stream
 from decoding_jax.sampling import Sampling
 from decoding_jax.types import (Block, Cache, Context, DecodeState, Decoder,
                                 Drafter, DraftTree, Generation, LanguageModel,
-                                Layout, Method, Pair, Reward, Stats, Verdict,
-                                Verifier)
+                                Layout, LogitsProcessor, Method, Pair, Reward,
+                                Stats, Verdict, Verifier)
 from decoding_jax.verify import pair
 
 __all__ = [
     "Block", "Cache", "Context", "DecodeState", "Decoder", "Drafter",
-    "DraftTree", "Generation", "LanguageModel", "Layout", "Method", "Pair",
-    "Reward", "Sampling", "Stats", "Verdict", "Verifier", "constraints",
-    "generate", "methods", "pair",
+    "DraftTree", "Generation", "LanguageModel", "Layout", "LogitsProcessor",
+    "Method", "Pair", "Reward", "Sampling", "Stats", "Verdict", "Verifier",
+    "constraints", "generate", "methods", "pair", "processors", "stream",
 ]

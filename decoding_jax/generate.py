@@ -1,17 +1,20 @@
 """Generation: prefill, then the steps of a decoder in one loop."""
 
 import functools
-from typing import Optional, Sequence
+from typing import Iterator, Optional, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax import cache as cache_lib, checks, growth
+from decoding_jax import cache as cache_lib, checks, growth, options
 from decoding_jax import prefill as prefill_lib, queue, rewards
 from decoding_jax import sampling as sampling_lib, speculation
 from decoding_jax.types import (Context, DecodeState, Generation, LanguageModel,
                                 Method, NONE, PAD, Params, Reward)
+
+# Steps that no generation has.
+_ALL = np.iinfo(np.int32).max
 
 
 def _of_any_ranks(function):
@@ -78,6 +81,50 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
   Raises:
     ValueError: for arguments that do not fit, before anything is compiled.
   """
+  *_, out = _outputs(
+      None, key, prompts, prompt_lengths, method=method, target=target,
+      target_params=target_params, draft=draft, draft_params=draft_params,
+      max_new_tokens=max_new_tokens, sampling=sampling,
+      draft_sampling=draft_sampling, eos_id=eos_id, reward=reward,
+      reward_params=reward_params, constraints=constraints, rows=rows)
+  return out
+
+
+def stream(key, prompts, prompt_lengths, *, every: int = 1,
+           **arguments) -> Iterator[Generation]:
+  """Continues prompts, and tells after a few steps what there is so far.
+
+  The texts are those of `generate`, and its programs are the same. Between two
+  results the loop comes back to the host, which waits for it.
+
+  Args:
+    key: as of `generate`, and so are the others.
+    prompts: see there.
+    prompt_lengths: see there.
+    every: steps between two results; a step adds at least one token to each row
+      that has not ended.
+    **arguments: of `generate`; none may be traced. With `rows` there is one
+      result.
+
+  Yields:
+    A `Generation` of arrays of the host; the last one is that of `generate`.
+
+  Raises:
+    ValueError: as `generate` does, when the first result is asked for.
+  """
+  options.check_positive("every", every)
+  outputs = _outputs(every, key, prompts, prompt_lengths, **arguments)
+  following = _of_any_ranks(lambda: next(outputs, None))
+  while (out := following()) is not None:
+    # The next program writes where arrays of this one lie.
+    yield jax.tree.map(np.array, out)
+
+
+def _outputs(every, key, prompts, prompt_lengths, *, method, target,
+             target_params, draft=None, draft_params=None, max_new_tokens=128,
+             sampling=sampling_lib.Sampling(), draft_sampling=None, eos_id=None,
+             reward=None, reward_params=None, constraints=None, rows=None):
+  """What there is after so many steps each, or after each size of caches."""
   checks.check_kinds(method=method, target=target, draft=draft,
                      sampling=sampling, draft_sampling=draft_sampling,
                      reward=reward)
@@ -108,17 +155,25 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
           jax.tree.map(jnp.asarray, constraints))
   static = decoder, target, draft, reward, max_new_tokens
   if rows is not None and rows < batch:
-    return _generate_queued(*static, rows, slots, prefill_lib.CHUNK, *rest)
+    yield _generate_queued(*static, rows, slots, prefill_lib.CHUNK, *rest)
+    return
+  if every and _traced(rest):
+    raise ValueError("stream comes back to the host, so that its arguments "
+                     "cannot be traced: generate can be inside of jit.")
   # Within a program that is traced, nobody could see that they are full.
   now = slots if _traced(rest) else growth.first(
       prefill_lib.capacity(prompts.shape[1], decoder.reach), slots)
   caches = _caches(decoder, now, prefill_lib.CHUNK, target, target_params,
                    draft, draft_params, prompts, prompt_lengths)
-  out, state = _generate(*static, caches, *rest)
-  while now < slots and not state.done.all():
-    now = growth.following(now, slots)
-    out, state = _resume(*static, growth.grow(state, now), out.steps, *rest)
-  return out
+  every = np.int32(every or _ALL)
+  out, state = _generate(*static, caches, every, *rest)
+  yield out
+  while (every < _ALL or now < slots) and not state.done.all():
+    if state.length.max() + decoder.reach > now:
+      now = growth.following(now, slots)
+      state = growth.grow(state, now)
+    out, state = _resume(*static, state, out.steps, every, *rest)
+    yield out
 
 
 def _caches(decoder, slots, chunk, target, target_params, draft, draft_params,
@@ -136,30 +191,32 @@ def _traced(arguments) -> bool:
 
 # The caches are given back, so that the loop writes where they lie.
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4), donate_argnums=5)
-def _generate(decoder, target, draft, reward, max_new_tokens, caches, keys,
-              prompts, lengths, target_params, draft_params, warp, draft_warp,
-              eos_id, reward_params, constraints):
+def _generate(decoder, target, draft, reward, max_new_tokens, caches, every,
+              keys, prompts, lengths, target_params, draft_params, warp,
+              draft_warp, eos_id, reward_params, constraints):
   context = _context(target, draft, reward, prompts, lengths, target_params,
                      draft_params, warp, draft_warp, eos_id, reward_params,
                      constraints)
   state = decoder.init(context, _state(context, max_new_tokens, caches, keys))
-  return _run(decoder, context, state, jnp.int32(0))
+  return _run(decoder, context, state, jnp.int32(0), every)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4), donate_argnums=5)
-def _resume(decoder, target, draft, reward, max_new_tokens, state, steps, keys,
-            prompts, lengths, target_params, draft_params, warp, draft_warp,
-            eos_id, reward_params, constraints):
+def _resume(decoder, target, draft, reward, max_new_tokens, state, steps, every,
+            keys, prompts, lengths, target_params, draft_params, warp,
+            draft_warp, eos_id, reward_params, constraints):
   """Goes on with what `_generate` has left, the caches having grown."""
   del max_new_tokens, keys  # They are in the state.
   context = _context(target, draft, reward, prompts, lengths, target_params,
                      draft_params, warp, draft_warp, eos_id, reward_params,
                      constraints)
-  return _run(decoder, context, state, steps)
+  return _run(decoder, context, state, steps, every)
 
 
-def _run(decoder, context: Context, state: DecodeState, steps):
+def _run(decoder, context: Context, state: DecodeState, before, every):
   """Steps until all rows are done, or a cache may not have room for one more.
+
+  After so many more steps than `before` it ends as well.
 
   Returns:
     A `Generation`, as far as it has come, and the state.
@@ -169,11 +226,11 @@ def _run(decoder, context: Context, state: DecodeState, steps):
   def goes_on(x):
     room = True if slots is None else (
         x[0].length.max() + decoder.reach <= slots)
-    return ~x[0].done.all() & room
+    return ~x[0].done.all() & room & (x[1] - before < every)
 
   state, steps = jax.lax.while_loop(
       goes_on, lambda x: (decoder.step(context, x[0]), x[1] + 1),
-      (state, steps))
+      (state, before))
   return _generation(context, state, steps), state
 
 

@@ -44,6 +44,11 @@ def prefill(slots, chunk, model: LanguageModel, params, *, prompts,
   Returns:
     A cache of `lengths - 1` tokens a row.
   """
+  cache = _read(slots, chunk, model, params, prompts, lengths)
+  return model.after_prompt(params, cache) if model.after_prompt else cache
+
+
+def _read(slots, chunk, model, params, prompts, lengths):
   batch, width = prompts.shape[0], prompts.shape[1] - 1
   cache, count = model.init_cache(batch, slots), lengths - 1
   _check_cache(cache, batch, slots)

@@ -66,11 +66,33 @@ class LanguageModel(NamedTuple):
       The cache is read, never written.
     vocab_size: V.
     max_length: positions the model knows; 0 if there is no limit.
+    after_prompt: `(params, cache) -> cache`, what is done to a cache that holds
+      all of each prompt but its last token; None for nothing.
   """
   init_cache: Callable[[int, int], Cache]
   forward: Callable[..., tuple[Array, Block]]
   vocab_size: int
   max_length: int = 0
+  after_prompt: Optional[Callable[..., Cache]] = None
+
+
+class LogitsProcessor(NamedTuple):
+  """Changes logits by the tokens that stand before them; hashable.
+
+  The functions see one token of one row. What they need beside is in `params`,
+  a tree of arrays.
+
+  Attributes:
+    init: `(params) -> state`, a tree of arrays of fixed shapes.
+    advance: `(params, state, token []) -> state` behind that token.
+    process: `(params, state, logits [V]) -> logits [V]`; -inf forbids a token.
+    reads_prompt: whether `init` is the state before the first token of the
+      prompt; else it is the one behind its last token.
+  """
+  init: Callable[..., Any]
+  advance: Callable[..., Any]
+  process: Callable[..., Array]
+  reads_prompt: bool = False
 
 
 class Layout(NamedTuple):

@@ -2,9 +2,11 @@
 
 Timed are forwards of both models by the number of their tokens, and short runs
 of a few methods, which also tell what is accepted. From these `planning`
-predicts the rate of every tree, and of none.
+predicts the rate of every tree, and of none. What promises most is tried out,
+beside autoregressive decoding.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -23,12 +25,15 @@ from experiments import meshes
 _CHAIN = {"name": "speculative", "depth": 5}
 _SIBLINGS = {"name": "rsd_c", "branching": (4, 2)}
 _BEAM = {"name": "rsd_s", "width": 4, "depth": 3}
-_RUNS = ({"name": "autoregressive"}, _CHAIN, _SIBLINGS, _BEAM)
+_PLAIN = {"name": "autoregressive"}
+_RUNS = (_PLAIN, _CHAIN, _SIBLINGS, _BEAM)
 _ROUNDS = 6
+# Methods of different names that are tried out; each takes a compilation.
+_FINALISTS = 2
 _MOST_TOKENS = 128
 _MOST_NODES = 31
 _MOST_LEVELS = 8
-# Predicted gains that are smaller are noise.
+# Gains that are smaller are noise.
 _MARGIN = 1.02
 
 
@@ -37,22 +42,26 @@ class Choice(NamedTuple):
 
   Attributes:
     method: the `dj.Method`.
-    plan: its `planning.Plan`; the rate is that of the whole batch.
-    plans: of all methods, by falling rate.
+    plan: its `planning.Plan` as it was tried out; rates are those of the whole
+      batch.
+    predicted: tokens a second that were predicted of it.
+    plans: the predictions of all methods, by falling rate.
     reason: a line of text.
   """
   method: Any
   plan: planning.Plan
+  predicted: float
   plans: list[planning.Plan]
   reason: str
 
 
 class _Run(NamedTuple):
-  """A short run of a method: its layout, counts, and seconds of a step."""
+  """A short run of a method: layout, counts, seconds of a step, tokens/s."""
   layout: Any
   stats: Any
   seconds: float
   idle: float
+  rate: float
 
 
 def methods():
@@ -85,10 +94,20 @@ def choose(pair, prompts, lengths, max_new_tokens, sampling,
   budget = min(max_new_tokens, _MOST_TOKENS)
   prompts, lengths = np.asarray(prompts), np.asarray(lengths)
   batch = batch or len(prompts)
-  with tqdm.tqdm(total=2 + len(_RUNS), desc="choosing a method", unit="part",
+  parts = 2 + len(_RUNS) + 1 + _FINALISTS
+  with tqdm.tqdm(total=parts, desc="choosing a method", unit="part",
                  leave=False, dynamic_ncols=True) as bar:
     curves = list(_curves(pair, batch, prompts.shape[1], lengths, budget, bar))
-    runs = _runs(pair, prompts, lengths, budget, sampling, batch, bar)
+    run = functools.partial(_runs, pair, prompts, lengths, budget, sampling,
+                            batch, bar)
+    plans = _predicted(pair, run(_RUNS), curves, batch)
+    finalists = _finalists(plans)
+    trials = run([plan.spec for plan in finalists])
+  return _choice(finalists, list(map(_tried, finalists, trials)), plans)
+
+
+def _predicted(pair, runs, curves, batch):
+  """Plans of all methods for the whole batch, by falling rate."""
   rest = _rest(runs, *curves)
   found = planning.plans(
       _acceptance(runs), planning.Costs(curves[0].at, curves[1].at, rest),
@@ -96,27 +115,46 @@ def choose(pair, prompts, lengths, max_new_tokens, sampling,
   # Rows that have finished wait for the others.
   busy = 1 - np.mean([run.idle for run in runs[1:]])
   found = [plan._replace(rate=plan.rate * batch * (
-      busy if len(plan.spec) > 1 else 1)) for plan in found]
-  return _choice(sorted(found, key=lambda plan: -plan.rate))
+      1 if plan.spec == _PLAIN else busy)) for plan in found]
+  return sorted(found, key=lambda plan: -plan.rate)
 
 
-def _choice(plans) -> Choice:
-  [plain] = [plan for plan in plans if plan.spec["name"] == "autoregressive"]
-  best = next(plan for plan in plans if plan is not plain)
-  if best.rate < _MARGIN * plain.rate:
-    method = launch.method(plain.spec)
-    reason = (
-        f"autoregressive: {plain.rate:.1f} tokens/s are predicted, and no tree "
-        f"is faster; {launch.method(best.spec).name} would emit "
-        f"{best.tokens:.2f} tokens a step, which takes "
-        f"{best.seconds / plain.seconds:.2f} times as long.")
-    return Choice(method, plain, plans, reason)
-  method = launch.method(best.spec)
-  return Choice(method, best, plans, (
-      f"{method.name}: {best.rate:.1f} tokens/s are predicted, "
-      f"{best.rate / plain.rate:.2f} times those of autoregressive decoding; "
-      f"{best.tokens:.2f} tokens a step, which takes "
-      f"{best.seconds / plain.seconds:.2f} times as long."))
+def _finalists(plans):
+  """Autoregressive decoding, and the best plans of the best other methods."""
+  [plain] = [plan for plan in plans if plan.spec == _PLAIN]
+  best = {}
+  for plan in plans:
+    if plan is not plain:
+      best.setdefault(plan.spec["name"], plan)
+  return [plain, *list(best.values())[:_FINALISTS]]
+
+
+def _tried(plan, run):
+  """The plan as it turned out."""
+  stats = run.stats
+  return plan._replace(
+      tokens=float(stats.emitted.sum() / stats.target_calls.sum()),
+      seconds=run.seconds, rate=run.rate)
+
+
+def _choice(finalists, trials, plans) -> Choice:
+  """The best of the trials, the first of which is autoregressive decoding."""
+  plain, *others = trials
+  best = max(others, key=lambda plan: plan.rate)
+  paces = (f"{best.tokens:.2f} tokens a step, which takes "
+           f"{best.seconds / plain.seconds:.2f} times as long")
+  chosen = best if best.rate >= _MARGIN * plain.rate else plain
+  [predicted] = [plan.rate for plan in finalists if plan.spec == chosen.spec]
+  method = launch.method(chosen.spec)
+  reason = (f"{method.name}: {chosen.rate:.1f} tokens/s in a trial, "
+            f"{predicted:.1f} were predicted; ")
+  if chosen is plain:
+    reason += (f"no tree is faster: {launch.method(best.spec).name} emits "
+               f"{paces}.")
+  else:
+    reason += (f"{best.rate / plain.rate:.2f} times those of autoregressive "
+               f"decoding; {paces}.")
+  return Choice(method, chosen, predicted, plans, reason)
 
 
 def _curves(pair, batch, width, lengths, budget, bar):
@@ -129,9 +167,9 @@ def _curves(pair, batch, width, lengths, budget, bar):
     bar.update()
 
 
-def _runs(pair, prompts, lengths, budget, sampling, batch, bar):
+def _runs(pair, prompts, lengths, budget, sampling, batch, bar, specs):
   """Short runs of a few methods, whose rounds take turns."""
-  chosen = methods()
+  chosen = list(map(launch.method, specs))
 
   def run(method, number):
     keys = jax.random.split(jax.random.key(number), batch)
@@ -154,10 +192,12 @@ def _of_timings(method, timings):
   stats = jax.tree.map(lambda *rows: np.concatenate(rows),
                        *(out.stats for out in outs))
   steps = np.array([int(out.steps) for out in outs])
-  rows = len(outs[0].lengths)
+  seconds = np.array([s for _, s in timings])
+  emitted = stats.emitted.reshape(len(outs), -1)
+  busy = stats.target_calls.sum() / (steps.sum() * emitted.shape[1])
   return _Run(method.sampled.drafter.layout, stats,
-              float(np.median([s for _, s in timings] / steps)),
-              1 - stats.target_calls.sum() / (steps.sum() * rows))
+              float(np.median(seconds / steps)), 1 - busy,
+              float(np.median(emitted.sum(axis=1) / seconds)))
 
 
 def _rest(runs, target, draft):

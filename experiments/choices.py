@@ -10,7 +10,7 @@ from experiments import launch
 from experiments import results
 from experiments import standings
 
-FILE = "choices.json"
+FILE = "trials.json"
 
 
 def of_config(config, pair, workdir):
@@ -23,7 +23,8 @@ def of_config(config, pair, workdir):
 
   Returns:
     dict from (dtype, batch, temperature) to JSON objects: `spec` and `name` of
-    the method, `rate`, tokens a second that are predicted, and `reason`.
+    the method, `rate` and `predicted`, tokens a second in a trial and those
+    that were predicted, and `reason`.
   """
   if not config.auto:
     return {}
@@ -59,8 +60,8 @@ def remarks(choices, rows):
     rate = rates.get(contest.Entry(contest.OURS, choice["name"], dtype, batch,
                                    temperature))
     measured = "" if rate is None else (
-        f" Measured: {rate[0]:.1f}, {rate[0] / choice['rate']:.2f} times what "
-        "was predicted.")
+        f" Measured: {rate[0]:.1f}, {rate[0] / choice['rate']:.2f} times the "
+        f"trial and {rate[0] / choice['predicted']:.2f} times the prediction.")
     found.append(f"auto, {standings.title(batch, temperature)}, {dtype}: "
                  f"{choice['reason']}{measured}")
   return found
@@ -75,4 +76,5 @@ def _choose(config, pair, dtype, batch, temperature):
   # The programs that told it are not needed any more.
   jax.clear_caches()
   return {"name": choice.method.name, "spec": choice.plan.spec,
-          "rate": choice.plan.rate, "reason": choice.reason}
+          "rate": choice.plan.rate, "predicted": choice.predicted,
+          "reason": choice.reason}

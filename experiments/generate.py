@@ -4,7 +4,8 @@
       --width=3 --depth=4 --temperature=0.6
 
 Prints the text, then one line of statistics. `--method=auto` measures first, on
-this prompt, and takes the method and the tree that are predicted to be fastest.
+this prompt, and takes the method and the tree that are fastest.
+`--regex`, `--json_schema` and `--stop` say what the completion must be.
 """
 
 import inspect
@@ -20,6 +21,7 @@ from experiments import compilations
 from experiments import launch
 from experiments import meshes
 from experiments import processes
+from experiments import processing
 from experiments import profiles
 
 _PROMPT = flags.DEFINE_string("prompt", "def main(", "Text to continue.")
@@ -69,6 +71,7 @@ def main():
   pair = meshes.load(pair, _TARGET.value, _DRAFT.value,
                      launch.kinds(methods, [sampling.temperature]), 1, 1,
                      len(prompt), _MAX_NEW_TOKENS.value)
+  pair = processing.apply(pair)
   if _COMPILED.value:
     compilations.keep(_COMPILED.value)
   prompts, lengths = np.array([prompt], np.int32), np.array([len(prompt)])

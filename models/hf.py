@@ -1,10 +1,6 @@
-"""Hugging Face folders as models, and models as Hugging Face folders.
+"""Hugging Face folders as models, and models as Hugging Face folders."""
 
-The names of the tensors follow from those of the parameters: a table a family.
-Matrices are the same on both sides; columns have one axis there; OPT's table of
-positions has two rows more, for positions that its tokenizer once needed.
-"""
-
+import collections
 import dataclasses
 import functools
 
@@ -15,52 +11,14 @@ from decoding_jax import types
 from models import folders
 from models import hf_config
 from models import hf_files
+from models import hf_names
 from models import tokenizers
 from models import transformer
-
-_LLAMA = {
-    "embedding": "model.embed_tokens.weight",
-    "head": "lm_head.weight",
-    "norm": "model.norm",
-    "layer": "model.layers.{}",
-    "attention_norm": "input_layernorm",
-    "attention/query": "self_attn.q_proj",
-    "attention/key": "self_attn.k_proj",
-    "attention/value": "self_attn.v_proj",
-    "attention/out": "self_attn.o_proj",
-    "attention/query_norm": "self_attn.q_norm",
-    "attention/key_norm": "self_attn.k_norm",
-    "feed_forward_norm": "post_attention_layernorm",
-    "feed_forward/gate": "mlp.gate_proj",
-    "feed_forward/up": "mlp.up_proj",
-    "feed_forward/down": "mlp.down_proj"}
-_OPT = {
-    "embedding": "model.decoder.embed_tokens.weight",
-    "positions": "model.decoder.embed_positions.weight",
-    "project_in": "model.decoder.project_in",
-    "project_out": "model.decoder.project_out",
-    "head": "lm_head.weight",
-    "norm": "model.decoder.final_layer_norm",
-    "layer": "model.decoder.layers.{}",
-    "attention_norm": "self_attn_layer_norm",
-    "attention/query": "self_attn.q_proj",
-    "attention/key": "self_attn.k_proj",
-    "attention/value": "self_attn.v_proj",
-    "attention/out": "self_attn.out_proj",
-    "feed_forward_norm": "final_layer_norm",
-    "feed_forward/up": "fc1",
-    "feed_forward/down": "fc2"}
-_KINDS = {"kernel": "weight", "scale": "weight", "bias": "bias"}
-_COLUMNS = ("scale", "bias")
-_BASE = "model."
-# Frequencies of the rotary embedding, which old files hold.
-_HARMLESS = "rotary_emb.inv_freq"
-_OPT_POSITIONS = 2
 
 
 def from_hf(folder, *, scan_layers: bool = False, dtype: str | None = None,
             shardings=None) -> tuple[types.LanguageModel, types.Params]:
-  """Reads a model of the Llama, Mistral, Qwen2, Qwen3 or OPT family.
+  """Reads a model of one of the families of `hf_config.ARCHITECTURES`.
 
   One tensor after the other goes to the devices; on the host there is never
   more than one parameter.
@@ -115,23 +73,17 @@ def open_folder(folder, *, scan_layers: bool = False, dtype: str | None = None):
   config = hf_config.read(folder)
   config = dataclasses.replace(config, scan_layers=scan_layers,
                                dtype=dtype or config.dtype)
-  found = _with_base(hf_files.tensors(folder))
+  found = hf_names.with_base(config, hf_files.tensors(folder))
   readers, used = {}, set()
   for name, leaf in _named(transformer.abstract_params(config)):
-    sources = _sources(config, name)
-    shape = _hf_shape(name, leaf.shape[1:] if config.scan_layers
-                      and name.startswith("layers/") else leaf.shape)
-    for source in sources:
-      if source not in found:
-        raise ValueError(f"'{folder}': tensor {source} is missing.")
-      if found[source].shape != shape:
-        raise ValueError(
-            f"'{found[source].path}': tensor {source} has shape "
-            f"{found[source].shape}, but {hf_config.FILE} asks for {shape}.")
+    places = hf_names.places(config, name)
+    shape = leaf.shape[1:] if _stacked(config, name) else leaf.shape
+    for place in places:
+      _check(folder, found, place.source, place.shape(shape))
     readers[name] = functools.partial(
-        _read, name, leaf, [found[source] for source in sources])
-    used.update(sources)
-  _check_rest(config, found, used)
+        _read, name, leaf, [(place, found[place.source]) for place in places])
+    used.update(place.source for place in places)
+  hf_names.check_rest(config, found, used)
   return config, readers
 
 
@@ -173,87 +125,67 @@ def write(folder, config: transformer.Config, params: types.Params,
     ValueError: see `to_hf`.
   """
   fields = {**hf_config.fields(config), "eos_token_id": eos_id}
-  leaves = {}
+  parts = collections.defaultdict(list)
   for name, leaf in _named(params):
-    stacked = config.scan_layers and name.startswith("layers/")
-    for i, source in enumerate(_sources(config, name)):
-      leaves[source] = (name, leaf, i if stacked else None)
+    stacked = _stacked(config, name)
+    for i, place in enumerate(hf_names.places(config, name)):
+      parts[place.source].append((place, leaf, i if stacked else None))
+  for held in parts.values():
+    held.sort(key=lambda part: part[0].part)
 
   def read(source):
-    name, leaf, layer = leaves[source]
-    x = np.asarray(leaf if layer is None else leaf[layer])
-    kind = name.rpartition("/")[2]
-    if kind == "positions":
-      return np.pad(x, ((_OPT_POSITIONS, 0), (0, 0)))
-    return x[:, 0] if kind in _COLUMNS else x
+    return parts[source][0][0].write(
+        [np.asarray(leaf if layer is None else leaf[layer])
+         for _, leaf, layer in parts[source]])
 
-  shapes = {source: _hf_shape(name, leaf.shape[layer is not None:])
-            for source, (name, leaf, layer) in leaves.items()}
+  shapes = {source: held[0][0].shape(held[0][1].shape[held[0][2] is not None:])
+            for source, held in parts.items()}
   hf_files.write(folder / hf_files.SAFETENSORS, shapes, config.dtype, read)
   folders.write_json(folder / hf_config.FILE, fields)
 
 
-def _sources(config, name):
-  """Tensors of a parameter: one, or one a layer if the layers are scanned."""
-  table = _OPT if config.positions == "learned" else _LLAMA
-  *path, kind = name.split("/")
-  if not path:
-    return [table[kind]]
-  if path[0] != "layers":
-    return [f"{table['/'.join(path)]}.{_KINDS[kind]}"]
-  layers = (range(config.num_layers) if config.scan_layers
-            else [int(path[1].removeprefix("layer_"))])
-  inner = f"{table['/'.join(path[2:])]}.{_KINDS[kind]}"
-  return [f"{table['layer'].format(i)}.{inner}" for i in layers]
-
-
-def _hf_shape(name, shape):
-  """The shape there of a parameter without layer axis."""
-  kind = name.rpartition("/")[2]
-  if kind == "positions":
-    return (shape[0] + _OPT_POSITIONS, shape[1])
-  return shape[:1] if kind in _COLUMNS else shape
+def _check(folder, found, source, shape):
+  """Raises an error unless there is a tensor of this shape to read."""
+  if source not in found:
+    raise ValueError(f"'{folder}': tensor {source} is missing.")
+  tensor = found[source]
+  if tensor.refusal:
+    raise ValueError(f"'{tensor.path}': tensor {source} {tensor.refusal}")
+  if tensor.shape != shape:
+    raise ValueError(
+        f"'{tensor.path}': tensor {source} has shape {tensor.shape}, but "
+        f"{hf_config.FILE} asks for {shape}.")
 
 
 def _read(name, leaf, sources):
-  """A parameter as a numpy array of the leaf's shape and type."""
-  first = _OPT_POSITIONS if name == "positions" else 0
+  """A parameter as a numpy array of the leaf's shape and type.
+
+  Args:
+    name: of the parameter.
+    leaf: its shape and type.
+    sources: pairs of a `hf_names.Place` and its `hf_files.Tensor`: one, or one
+      a layer.
+
+  Returns:
+    The array.
+  """
   if len(sources) == 1:
-    x = sources[0].read()[first:].astype(leaf.dtype, copy=False)
-    x = x.reshape(leaf.shape)
+    [(place, tensor)] = sources
+    x = place.read(tensor.read()).astype(leaf.dtype, copy=False)
+    x = np.ascontiguousarray(x).reshape(leaf.shape)
   else:
     x = np.empty(leaf.shape, leaf.dtype)
-    for row, source in zip(x, sources):
-      row[...] = source.read().reshape(row.shape)
+    for row, (place, tensor) in zip(x, sources):
+      row[...] = place.read(tensor.read()).reshape(row.shape)
   if not np.isfinite(x).all():
-    raise ValueError(f"'{sources[0].path}': parameter {name} has values that "
-                     f"are no numbers in {leaf.dtype}.")
+    raise ValueError(f"'{tensor.path}': parameter {name} has values that are "
+                     f"no numbers in {leaf.dtype}.")
   return x
 
 
-def _with_base(found):
-  """The tensors of a model that was saved without its head, named as with."""
-  if any(name.startswith(_BASE) for name in found):
-    return found
-  return {name if name.startswith("lm_head.") else _BASE + name: x
-          for name, x in found.items()}
-
-
-def _check_rest(config, found, used):
-  """Raises an error if a tensor is left that would be ignored."""
-  for name in sorted(set(found) - used):
-    if name == _LLAMA["head"]:
-      # Some files hold the tied head twice.
-      table = _OPT if config.positions == "learned" else _LLAMA
-      tied = found[table["embedding"]]
-      if found[name].shape != tied.shape or not np.array_equal(
-          found[name].read(), tied.read()):
-        raise ValueError(
-            f"'{found[name].path}': tensor {name} differs from "
-            f"{table['embedding']}, but tie_word_embeddings is true.")
-    elif not name.endswith(_HARMLESS):
-      raise ValueError(f"'{found[name].path}': tensor {name} is not one of "
-                       "this architecture.")
+def _stacked(config, name):
+  """Whether a parameter has an axis of layers."""
+  return config.scan_layers and name.startswith("layers/")
 
 
 def _named(tree):

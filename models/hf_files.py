@@ -28,10 +28,12 @@ class Tensor(NamedTuple):
     path: the file that holds it.
     shape: of the tensor.
     read: `() -> numpy array`, a fresh one.
+    refusal: why it cannot be read; empty if it can.
   """
   path: pathlib.Path
   shape: tuple[int, ...]
-  read: Callable[[], np.ndarray]
+  read: Callable[[], np.ndarray] | None
+  refusal: str = ""
 
 
 def tensors(folder) -> dict[str, Tensor]:
@@ -140,8 +142,8 @@ def _safetensors(path):
 def _entry(path, name, start, dtype, shape, first, last):
   """A `Tensor` of a safetensors file."""
   if dtype not in _DTYPES:
-    raise ValueError(f"'{path}': tensor {name} has type {dtype}; "
-                     f"{', '.join(_DTYPES)} are supported.")
+    return Tensor(path, shape, None, f"has type {dtype}; "
+                  f"{', '.join(_DTYPES)} are supported.")
   size = math.prod(shape) * np.dtype(_DTYPES[dtype]).itemsize
   if last - first != size:
     raise ValueError(f"'{path}' is damaged: tensor {name} of shape {shape} has "
@@ -182,9 +184,8 @@ def _torch(path):
       return x.view(torch.int16).numpy().view(ml_dtypes.bfloat16).copy()
     return x.numpy().copy()
 
-  for name, x in held.items():
-    if not x.is_floating_point():
-      raise ValueError(f"'{path}': tensor {name} has type {x.dtype}; floating "
-                       "point numbers are supported.")
-  return {name: Tensor(path, shape, functools.partial(read, name))
+  refusals = {name: f"has type {x.dtype}; floating point numbers are supported."
+              for name, x in held.items() if not x.is_floating_point()}
+  return {name: Tensor(path, shape, functools.partial(read, name),
+                       refusals.get(name, ""))
           for name, shape in shapes.items()}

@@ -82,21 +82,28 @@ def cores() -> int:
   return os.cpu_count()
 
 
-def attention(q, parts):
+def soft_cap(x, cap):
+  """Bends numbers into the range of -cap to cap; 0 leaves them as they are."""
+  return cap * jnp.tanh(x / cap) if cap else x
+
+
+def attention(q, parts, cap=0.0):
   """One softmax over several stretches of keys.
 
   Args:
     q: `[H, G, C, B, T]`, scaled.
     parts: of keys `[B, H, C, s]`, values `[B, H, s, C]` and a mask that
       broadcasts to `[B, H, G, T, s]`.
+    cap: of `soft_cap`, for the scores.
 
   Returns:
     `[H, G, C, B, T]`.
   """
+  attend = functools.partial(_attend, cap)
   if q.shape[1] * q.shape[4] > 1 or q.dtype.itemsize >= 4:
-    return _attend(q, parts)
-  return jax.lax.platform_dependent(q, parts, cpu=_attend_twice,
-                                    default=_attend)
+    return attend(q, parts)
+  return jax.lax.platform_dependent(
+      q, parts, cpu=functools.partial(_attend_twice, cap), default=attend)
 
 
 def _padded(product, size, kernel, x):
@@ -138,17 +145,17 @@ def _product(a, b):
   return jnp.matmul(a, b, preferred_element_type=jnp.float32)
 
 
-def _attend_twice(q, parts):
+def _attend_twice(cap, q, parts):
   """With one query XLA would copy keys and values in 16 bits to float32."""
-  return _attend(jnp.pad(q, [(0, 0)] * 4 + [(0, 1)]), parts)[..., :1]
+  return _attend(cap, jnp.pad(q, [(0, 0)] * 4 + [(0, 1)]), parts)[..., :1]
 
 
-def _attend(q, parts):
+def _attend(cap, q, parts):
   """What `attention` computes, in one form for all devices."""
-  scores = [
-      jnp.where(mask, jnp.einsum("hgcbt,bhcs->bhgts", q, keys,
-                                 preferred_element_type=jnp.float32), -jnp.inf)
-      for keys, _, mask in parts]
+  score = lambda keys: soft_cap(
+      jnp.einsum("hgcbt,bhcs->bhgts", q, keys,
+                 preferred_element_type=jnp.float32), cap)
+  scores = [jnp.where(mask, score(keys), -jnp.inf) for keys, _, mask in parts]
   peak = functools.reduce(
       jnp.maximum, [s.max(axis=-1, keepdims=True) for s in scores])
   weights = [jnp.exp(s - peak) for s in scores]

@@ -8,6 +8,8 @@ from tokenizers import decoders, pre_tokenizers, processors
 from tokenizers.models import BPE
 
 CONFIG, VOCAB, MERGES = "tokenizer_config.json", "vocab.json", "merges.txt"
+# GPT-2's only special token, which its files do not name.
+_END = "<|endoftext|>"
 
 
 def setting(folder, file, name, default=None):
@@ -51,7 +53,10 @@ def load_merges(folder) -> tokenizers.Tokenizer:
   tokenizer.decoder = decoders.ByteLevel()
   special = {special_token(folder, name)
              for name in ("bos_token", "eos_token", "pad_token", "unk_token")}
-  tokenizer.add_special_tokens(sorted(special - {None}))
+  special -= {None}
+  if not special and tokenizer.token_to_id(_END) is not None:
+    special = {_END}
+  tokenizer.add_special_tokens(sorted(special))
   if setting(folder, CONFIG, "add_bos_token"):
     begin_with(tokenizer, special_token(folder, "bos_token"))
   return tokenizer

@@ -1,24 +1,24 @@
-"""One decoder for the Llama and OPT families.
+"""One decoder for several families of published models.
 
 Llama: RMSNorm, rotary positions, grouped-query attention, gated SiLU; Mistral
 adds a window, Qwen2 biases of the attention's inputs, Qwen3 their norms.
+Gemma: scaled embeddings, norms that multiply by one plus their scale, gated
+GELU; Gemma 2 adds norms behind the layers, caps of scores and logits, windows
+of every other layer; Gemma 3 has the norms of Qwen3 and rotary bases for layers
+with and without a window.
 OPT: LayerNorm, learned positions, biases, ReLU; one size has its norms behind
-the layers and projections around them.
-
-Activations are feature-major, `[F, B * T]`, and weights stand on the left as
-`[out, in]`: with the few fresh tokens of a decoding step this is the faster
-layout on a CPU, and it is the layout of published checkpoints.
+the layers and projections around them. GPT-2: the same with GELU.
 """
 
 import dataclasses
 import functools
-from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from decoding_jax import types
+from models import layers
 from models import products
 from models import rope
 
@@ -36,9 +36,9 @@ class Config:
     head_dim: channels of a head.
     hidden_dim: width of the feed-forward layer.
     max_length: positions; the size of the table if they are learned.
-    norm: "rms" or "layer".
+    norm: "rms", "rms_plus_one" (its scale is what is added to one) or "layer".
     positions: "rope" or "learned".
-    feed_forward: "swiglu" or "relu".
+    feed_forward: "swiglu" or "geglu", which are gated, "relu" or "gelu".
     bias: whether all projections have biases; else the next three count.
     qkv_bias: whether query, key and value have biases.
     out_bias: whether the output of the attention has.
@@ -49,10 +49,22 @@ class Config:
     norm_eps: added to the variance.
     qk_norm: whether the channels of a query or key head are normalised.
     post_norm: norms behind attention and feed-forward layer, none at the end.
+    sandwich_norm: norms before attention and feed-forward layer, and behind
+      them ahead of the sum.
     embedding_dim: width of embedding and output layer, if projections lie
       between them and the residual stream; 0: `dim`, and none.
-    window: positions that a token attends to, itself included; 0: all.
+    embedding_scale: what embeddings are multiplied by, rounded to the type.
+    query_scalar: scores are divided by the root of it; 0: `head_dim`.
+    attention_softcap: scores are bent into the range from minus to plus it; 0:
+      they are not.
+    logit_softcap: the same of logits.
+    window: positions that a token attends to, itself included; 0: all. Caches
+      hold the others too.
+    full_every: the last one of so many layers attends to all positions in
+      spite of the window; 0: none does.
     rope_theta: base of the rotary wavelengths.
+    rope_local_theta: base in layers with a window, and not scaled; 0: as in
+      the others.
     rope_scaling: one of `rope.KINDS`, see there.
     rope_factor: of the scaling.
     rope_low_turns, rope_high_turns: ends of the ramp of "llama3".
@@ -81,9 +93,16 @@ class Config:
   norm_eps: float = 1e-5
   qk_norm: bool = False
   post_norm: bool = False
+  sandwich_norm: bool = False
   embedding_dim: int = 0
+  embedding_scale: float = 1.0
+  query_scalar: int = 0
+  attention_softcap: float = 0.0
+  logit_softcap: float = 0.0
   window: int = 0
+  full_every: int = 0
   rope_theta: float = 10000.0
+  rope_local_theta: float = 0.0
   rope_scaling: str = "none"
   rope_factor: float = 1.0
   rope_low_turns: float = 1.0
@@ -93,8 +112,8 @@ class Config:
   dtype: str = "float32"
 
   def __post_init__(self):
-    for field, allowed in (("norm", _NORMS), ("positions", _POSITIONS),
-                           ("feed_forward", _FEED_FORWARDS),
+    for field, allowed in (("norm", layers.NORMS), ("positions", _POSITIONS),
+                           ("feed_forward", layers.FEED_FORWARDS),
                            ("rope_scaling", rope.KINDS),
                            ("dtype", _DTYPES)):
       if getattr(self, field) not in allowed:
@@ -108,143 +127,9 @@ class Config:
     if self.outputs and self.tie_embeddings:
       raise ValueError(f"transformer outputs={self.outputs} needs "
                        "tie_embeddings=False.")
-
-
-class Linear(nn.Module):
-  """`[in, n] -> [out, n]`, weights on the left."""
-  features: int
-  bias: bool
-  dtype: Any
-
-  @nn.compact
-  def __call__(self, x):
-    kernel = self.param("kernel", _INIT, (self.features, x.shape[0]),
-                        self.dtype)
-    y = products.matmul(kernel, x).astype(x.dtype)
-    if self.bias:
-      y += self.param("bias", nn.initializers.zeros, (self.features, 1),
-                      self.dtype)
-    return y
-
-
-class RMSNorm(nn.Module):
-  """Root mean square normalisation over features, `[..., F, n]`, in float32."""
-  config: Config
-
-  @nn.compact
-  def __call__(self, x):
-    scale = self.param("scale", nn.initializers.ones, (x.shape[-2], 1),
-                       jnp.dtype(self.config.dtype))
-    y = x.astype(jnp.float32)
-    y *= jax.lax.rsqrt(
-        jnp.mean(y * y, axis=-2, keepdims=True) + self.config.norm_eps)
-    return y.astype(x.dtype) * scale
-
-
-class LayerNorm(nn.Module):
-  """Mean and variance normalisation over features, in float32."""
-  config: Config
-
-  @nn.compact
-  def __call__(self, x):
-    dtype = jnp.dtype(self.config.dtype)
-    scale = self.param("scale", nn.initializers.ones, (x.shape[0], 1), dtype)
-    bias = self.param("bias", nn.initializers.zeros, (x.shape[0], 1), dtype)
-    y = x.astype(jnp.float32)
-    y -= jnp.mean(y, axis=0, keepdims=True)
-    y *= jax.lax.rsqrt(
-        jnp.mean(y * y, axis=0, keepdims=True) + self.config.norm_eps)
-    return y.astype(x.dtype) * scale + bias
-
-
-class SwiGLU(nn.Module):
-  """Gated feed-forward layer (Shazeer 2020, arXiv 2002.05202)."""
-  config: Config
-
-  @nn.compact
-  def __call__(self, x):
-    linear = _linear(self.config, self.config.feed_forward_bias)
-    gate = linear(self.config.hidden_dim, name="gate")(x)
-    up = linear(self.config.hidden_dim, name="up")(x)
-    return linear(self.config.dim, name="down")(nn.silu(gate) * up)
-
-
-class ReLU(nn.Module):
-  """Plain feed-forward layer."""
-  config: Config
-
-  @nn.compact
-  def __call__(self, x):
-    linear = _linear(self.config, self.config.feed_forward_bias)
-    hidden = nn.relu(linear(self.config.hidden_dim, name="up")(x))
-    return linear(self.config.dim, name="down")(hidden)
-
-
-class Attention(nn.Module):
-  """Attention over the cache and the block, in one softmax."""
-  config: Config
-
-  @nn.compact
-  def __call__(self, x, angles, prefix, block, slot, masks):
-    """Attends and adds the fresh keys and values to the block.
-
-    Args:
-      x: `[F, B * T]`.
-      angles: `[C / 2, B, T]` rotary angles; None without rotation.
-      prefix: keys `[B, H, C, S]` and values `[B, H, S, C]` of the cache.
-      block: keys `[B, H, C, N]` and values `[B, H, N, C]`.
-      slot: where in the block the first fresh token goes.
-      masks: `[B, 1 or T, S]` and `[B, T, N]`, what may be attended to.
-
-    Returns:
-      `[F, B * T]`, and the block with the fresh keys and values.
-    """
-    cfg = self.config
-    batch, length, _ = masks[1].shape
-    heads = (cfg.num_kv_heads, -1, cfg.head_dim, batch, length)
-
-    def project(name, num_heads, norm=False):
-      y = _linear(cfg, cfg.qkv_bias)(num_heads * cfg.head_dim, name=name)(x)
-      if norm:
-        y = RMSNorm(cfg, name=f"{name}_norm")(
-            y.reshape(num_heads, cfg.head_dim, -1))
-      return y.reshape(heads)
-
-    q = project("query", cfg.num_heads, cfg.qk_norm)
-    k = project("key", cfg.num_kv_heads, cfg.qk_norm)
-    v = project("value", cfg.num_kv_heads)[:, 0]
-    if angles is not None:
-      q, k = rope.rotate(q, angles), rope.rotate(k, angles)
-    block = (_write(block[0], k[:, 0].transpose(2, 0, 1, 3), slot, axis=3),
-             _write(block[1], v.transpose(2, 0, 3, 1), slot, axis=2))
-    # A cache of no slots (training) is left out of the program altogether.
-    parts = [(*block, masks[1][:, None, None])]
-    if prefix[0].shape[-1]:
-      parts.insert(0, (*prefix, masks[0][:, None, None]))
-    y = products.attention(q * cfg.head_dim**-0.5, parts)
-    y = y.reshape(cfg.num_heads * cfg.head_dim, batch * length)
-    return _linear(cfg, cfg.out_bias)(cfg.dim, name="out")(y), block
-
-
-class Layer(nn.Module):
-  """Attention and feed-forward, each with its norm before or behind it."""
-  config: Config
-
-  @nn.compact
-  def __call__(self, x, kv, angles, slot, masks):
-    """`kv` is `(prefix keys, prefix values, block keys, block values)`."""
-    cfg = self.config
-    attention_norm = _NORMS[cfg.norm](cfg, name="attention_norm")
-    feed_forward_norm = _NORMS[cfg.norm](cfg, name="feed_forward_norm")
-    feed_forward = _FEED_FORWARDS[cfg.feed_forward](cfg, name="feed_forward")
-    y, block = Attention(cfg, name="attention")(
-        x if cfg.post_norm else attention_norm(x), angles, kv[:2], kv[2:],
-        slot, masks)
-    x += y
-    if cfg.post_norm:
-      x = attention_norm(x)
-      return feed_forward_norm(x + feed_forward(x)), block
-    return x + feed_forward(feed_forward_norm(x)), block
+    if self.post_norm and self.sandwich_norm:
+      raise ValueError("transformer post_norm=True and sandwich_norm=True: "
+                       "only one of them can be.")
 
 
 class Decoder(nn.Module):
@@ -257,23 +142,26 @@ class Decoder(nn.Module):
     cfg = self.config
     dtype = jnp.dtype(cfg.dtype)
     width = cfg.embedding_dim or cfg.dim
-    embedding = self.param("embedding", _INIT, (cfg.vocab_size, width), dtype)
+    embedding = self.param("embedding", layers.INIT, (cfg.vocab_size, width),
+                           dtype)
     x = products.columns(products.lookup(embedding, tokens))
+    if cfg.embedding_scale != 1:
+      x *= jnp.asarray(cfg.embedding_scale, dtype)
     if cfg.embedding_dim:
-      x = Linear(cfg.dim, False, dtype, name="project_in")(x)
+      x = layers.Linear(cfg.dim, False, dtype, name="project_in")(x)
     if cfg.positions == "learned":
-      table = self.param("positions", _INIT, (cfg.max_length, cfg.dim), dtype)
+      table = self.param("positions", layers.INIT, (cfg.max_length, cfg.dim),
+                         dtype)
       x += products.columns(products.lookup(table, positions))
-    angles = rope.angles(cfg, positions) if cfg.positions == "rope" else None
-    x, block = _layers(cfg)(x, cache, block, angles, slot,
-                            _masks(cfg, cache, positions, mask))
+    x, block = _layers(cfg)(x, cache, block, slot,
+                            _views(cfg, cache, positions, mask))
     if not cfg.post_norm:
-      x = _NORMS[cfg.norm](cfg, name="norm")(x)
+      x = layers.NORMS[cfg.norm](cfg, name="norm")(x)
     if cfg.embedding_dim:
-      x = Linear(width, False, dtype, name="project_out")(x)
+      x = layers.Linear(width, False, dtype, name="project_out")(x)
     head = embedding if cfg.tie_embeddings else self.param(
-        "head", _INIT, (cfg.outputs or cfg.vocab_size, width), dtype)
-    logits = products.matmul(head, x)
+        "head", layers.INIT, (cfg.outputs or cfg.vocab_size, width), dtype)
+    logits = products.soft_cap(products.matmul(head, x), cfg.logit_softcap)
     # Without the barrier the transposition changes the layout of the whole
     # program on a CPU, which then runs several times slower.
     logits = jax.lax.optimization_barrier(logits).T
@@ -285,12 +173,14 @@ class Unrolled(nn.Module):
   config: Config
 
   @nn.compact
-  def __call__(self, x, cache, block, angles, slot, masks):
+  def __call__(self, x, cache, block, slot, views):
     keys, values = [], []
     kv = zip(cache.keys, cache.values, block.keys, block.values)
-    for i, layer_kv in enumerate(kv):
-      x, (k, v) = Layer(self.config, name=f"layer_{i}")(
-          x, layer_kv, angles, slot, masks)
+    for i, (layer_kv, windowed) in enumerate(zip(kv, _windowed(self.config))):
+      # With one view it is both the first and the last.
+      view = views[-1 if windowed else 0]
+      x, (k, v) = layers.Layer(self.config, name=f"layer_{i}")(
+          x, layer_kv, None, slot, (view,))
       keys.append(k)
       values.append(v)
     return x, types.Block(tuple(keys), tuple(values))
@@ -301,20 +191,18 @@ class Scanned(nn.Module):
   config: Config
 
   @nn.compact
-  def __call__(self, x, cache, block, angles, slot, masks):
+  def __call__(self, x, cache, block, slot, views):
     scan = nn.scan(
-        Layer, variable_axes={"params": 0}, split_rngs={"params": True},
-        in_axes=(0, nn.broadcast, nn.broadcast, nn.broadcast),
+        layers.Layer, variable_axes={"params": 0}, split_rngs={"params": True},
+        in_axes=(0, 0, nn.broadcast, nn.broadcast),
         length=self.config.num_layers)
     kv = (cache.keys[0], cache.values[0], block.keys[0], block.values[0])
+    windowed = jnp.array(_windowed(self.config)) if len(views) > 1 else None
     x, (keys, values) = scan(self.config, name="layer")(
-        x, kv, angles, slot, masks)
+        x, kv, windowed, slot, views)
     return x, types.Block((keys,), (values,))
 
 
-_INIT = nn.initializers.normal(0.02)
-_NORMS = {"rms": RMSNorm, "layer": LayerNorm}
-_FEED_FORWARDS = {"swiglu": SwiGLU, "relu": ReLU}
 _POSITIONS = ("rope", "learned")
 _DTYPES = ("float32", "bfloat16", "float16")
 
@@ -334,11 +222,11 @@ def language_model(config: Config) -> types.LanguageModel:
 
   def init_cache(batch, capacity):
     heads, dim = config.num_kv_heads, config.head_dim
-    layers = (config.num_layers,) if config.scan_layers else ()
+    axes = (config.num_layers,) if config.scan_layers else ()
     copies = 1 if config.scan_layers else config.num_layers
     dtype = jnp.dtype(config.dtype)
-    key = jnp.zeros((*layers, batch, heads, dim, capacity), dtype)
-    value = jnp.zeros((*layers, batch, heads, capacity, dim), dtype)
+    key = jnp.zeros((*axes, batch, heads, dim, capacity), dtype)
+    value = jnp.zeros((*axes, batch, heads, capacity, dim), dtype)
     return types.Cache((key,) * copies, (value,) * copies,
                        jnp.zeros(batch, jnp.int32))
 
@@ -413,20 +301,48 @@ def num_params(params: types.Params) -> int:
   return sum(x.size for x in jax.tree.leaves(params))
 
 
-def _linear(config, bias):
-  return functools.partial(Linear, bias=config.bias or bias,
-                           dtype=jnp.dtype(config.dtype))
-
-
 def _layers(config):
   return (Scanned if config.scan_layers else Unrolled)(config, name="layers")
 
 
-def _masks(config, cache, positions, mask):
-  """What each fresh token attends to.
+def _windowed(config):
+  """Whether each layer has a window."""
+  every = config.full_every or config.num_layers + 1
+  return [config.window > 0 and (i + 1) % every > 0
+          for i in range(config.num_layers)]
+
+
+def _views(config, cache, positions, mask):
+  """What the layers see.
 
   Args:
     config: the architecture.
+    cache: the committed prefix.
+    positions: `[B, T]`.
+    mask: `[B, T, N]`, itself and its ancestors in the block.
+
+  Returns:
+    Tuple of a `layers.View`, or of two: without a window, and with one.
+  """
+  plain, narrow = dataclasses.replace(config, window=0), config
+  if config.rope_local_theta:
+    narrow = dataclasses.replace(config, rope_scaling="none",
+                                 rope_theta=config.rope_local_theta)
+
+  def view(kind):
+    angles = (rope.angles(kind, positions) if kind.positions == "rope"
+              else None)
+    return layers.View(angles, *_masks(kind.window, cache, positions, mask))
+
+  return tuple(view(narrow if windowed else plain)
+               for windowed in sorted(set(_windowed(config))))
+
+
+def _masks(window, cache, positions, mask):
+  """What each fresh token attends to.
+
+  Args:
+    window: positions that it attends to, itself included; 0: all.
     cache: the committed prefix.
     positions: `[B, T]`.
     mask: `[B, T, N]`, itself and its ancestors in the block.
@@ -436,18 +352,13 @@ def _masks(config, cache, positions, mask):
   """
   slots = jnp.arange(cache.keys[0].shape[-1])
   prefix = slots < cache.length[:, None, None]
-  if not config.window:
+  if not window:
     return prefix, mask
-  prefix &= slots > positions[:, :, None] - config.window
-  if mask.shape[-1] > config.window:
+  prefix &= slots > positions[:, :, None] - window
+  if mask.shape[-1] > window:
     # The positions of the block's older tokens are not given; but ancestors
     # have one position each and stand in order, so that counting those between
     # a token and its ancestor tells how far back it is.
     behind = jnp.cumsum(mask[..., ::-1], axis=-1)[..., ::-1] - mask
-    mask &= behind < config.window
+    mask &= behind < window
   return prefix, mask
-
-
-def _write(block, fresh, slot, axis):
-  return jax.lax.dynamic_update_slice_in_dim(
-      block, fresh.astype(block.dtype), slot, axis)

@@ -31,6 +31,14 @@ LLAMA = transformer.Config(
 OPT = dataclasses.replace(
     LLAMA, norm="layer", positions="learned", feed_forward="relu", bias=True,
     tie_embeddings=True, max_length=PROMPTS.shape[1] + NEW)
+# All that Gemma 2 and 3 add; the window is shorter than the trees are deep.
+GEMMA = dataclasses.replace(
+    LLAMA, norm="rms_plus_one", feed_forward="geglu", sandwich_norm=True,
+    tie_embeddings=True, embedding_scale=4.0, query_scalar=5, qk_norm=True,
+    attention_softcap=3.0, logit_softcap=8.0, window=3, full_every=2,
+    rope_theta=100.0, rope_local_theta=10.0, rope_scaling="linear",
+    rope_factor=2.0)
+GPT_2 = dataclasses.replace(OPT, feed_forward="gelu", num_kv_heads=4)
 
 
 class Model(NamedTuple):

@@ -76,7 +76,8 @@ def test_choices_are_kept_and_compared(tmp_path, monkeypatch):
   def choose(pair, texts, lengths, new, sampling, batch):
     calls.append(batch)
     plan = planning.Plan({"name": "rsd_c", "branching": (2, 1)}, 2.0, 0.1, 20.0)
-    return auto.Choice(launch.method(plan.spec), plan, [plan], "It is fast.")
+    return auto.Choice(launch.method(plan.spec), plan, 24.0, [plan],
+                       "It is fast.")
 
   monkeypatch.setattr(auto, "choose", choose)
   monkeypatch.setattr(contestants, "prompts", lambda *_: tiny.PROMPTS)
@@ -91,7 +92,7 @@ def test_choices_are_kept_and_compared(tmp_path, monkeypatch):
       "row_calls": 9, "peak_bytes": None}])
   assert choices.remarks(found, rows) == [
       "auto, Batch 1, temperature 1, float32: It is fast. Measured: 18.0, 0.90 "
-      "times what was predicted.",
+      "times the trial and 0.75 times the prediction.",
       "auto, Batch 2, temperature 1, float32: It is fast."]
   assert choices.of_config(config(auto=False), None, tmp_path) == {}
 

@@ -11,27 +11,42 @@ import models_for_tests as tiny
 PLAIN = planning.Plan({"name": "autoregressive"}, 1.0, 0.01, 100.0)
 
 
-def plan(rate):
-  return planning.Plan({"name": "speculative", "depth": 2}, 2.0, 2.0 / rate,
-                       rate)
+def plan(rate, name="speculative"):
+  return planning.Plan({"name": name, "depth": 2}, 2.0, 2.0 / rate, rate)
+
+
+def choice(rate):
+  """Of autoregressive decoding and a chain, which promised more than it did."""
+  finalists = [PLAIN, plan(250.0)]
+  return auto._choice(finalists, [PLAIN._replace(rate=98.0), plan(rate)],
+                      finalists[::-1])
 
 
 def test_the_fastest_is_chosen_and_told():
-  choice = auto._choice([plan(200.0), PLAIN])
-  assert choice.method.name == "speculative(2)"
-  assert choice.reason == (
-      "speculative(2): 200.0 tokens/s are predicted, 2.00 times those of "
-      "autoregressive decoding; 2.00 tokens a step, which takes 1.00 times as "
-      "long.")
+  found = choice(196.0)
+  assert found.method.name == "speculative(2)"
+  assert found.plan.rate == 196.0 and found.predicted == 250.0
+  assert found.reason == (
+      "speculative(2): 196.0 tokens/s in a trial, 250.0 were predicted; 2.00 "
+      "times those of autoregressive decoding; 2.00 tokens a step, which takes "
+      "1.02 times as long.")
 
 
-@pytest.mark.parametrize("rate", [90.0, 101.0])
+@pytest.mark.parametrize("rate", [90.0, 99.0])
 def test_where_speculation_cannot_pay_it_says_why(rate):
-  choice = auto._choice(sorted([plan(rate), PLAIN], key=lambda x: -x.rate))
-  assert choice.method.name == "autoregressive"
-  assert choice.plan is PLAIN
-  assert "no tree is faster; speculative(2) would emit 2.00 tokens a step" in (
-      choice.reason)
+  found = choice(rate)
+  assert found.method.name == "autoregressive"
+  assert found.plan.rate == 98.0 and found.predicted == 100.0
+  assert found.reason == (
+      "autoregressive: 98.0 tokens/s in a trial, 100.0 were predicted; no tree "
+      "is faster: speculative(2) emits 2.00 tokens a step, which takes "
+      f"{2 / rate / 0.01:.2f} times as long.")
+
+
+def test_the_best_of_the_best_names_are_tried_out():
+  plans = [plan(9.0, "rsd_s"), plan(8.0, "rsd_s"), plan(7.0), PLAIN,
+           plan(6.0, "sequoia")]
+  assert auto._finalists(plans) == [PLAIN, plans[0], plans[2]]
 
 
 def test_what_is_beside_the_forwards_is_found_again():
@@ -43,7 +58,8 @@ def test_what_is_beside_the_forwards_is_found_again():
     nodes, levels = tree.num_nodes(layout), len(layout.widths)
     forwards = planning.step_seconds(
         planning.Costs(curve.at, curve.at, lambda *_: 0.0), layout.widths)
-    runs.append(auto._Run(layout, None, forwards + 5 + 2 * levels + nodes, 0))
+    seconds = forwards + 5 + 2 * levels + nodes
+    runs.append(auto._Run(layout, None, seconds, 0, 0))
   rest = auto._rest(runs, curve, curve)
   assert rest(4, 10) == pytest.approx(5 + 8 + 10)
 
@@ -56,15 +72,16 @@ def test_a_choice_for_two_models(monkeypatch):
   pair = launch.ModelPair(model.lm, model.params, model.lm, model.params, None,
                           1.0)
   with tiny.quickly_compiled():
-    choice = auto.choose(pair, tiny.PROMPTS, tiny.LENGTHS, tiny.NEW,
-                         dj.Sampling())
-  rates = [x.rate for x in choice.plans]
+    found = auto.choose(pair, tiny.PROMPTS, tiny.LENGTHS, tiny.NEW,
+                        dj.Sampling())
+  rates = [x.rate for x in found.plans]
   assert rates == sorted(rates, reverse=True) and np.isfinite(rates).all()
-  deepest = max((x for x in choice.plans if x.spec["name"] == "speculative"),
+  deepest = max((x for x in found.plans if x.spec["name"] == "speculative"),
                 key=lambda x: x.tokens)
   assert deepest.spec["depth"] == 8 and deepest.tokens > 6
-  assert choice.reason.startswith(choice.method.name)
-  assert {x.spec["name"] for x in choice.plans} == {
+  assert found.reason.startswith(found.method.name)
+  assert found.plan.rate > 0 and found.predicted in rates
+  assert {x.spec["name"] for x in found.plans} == {
       "autoregressive", "speculative", "rsd_c", "rsd_s", "sequoia"}
 
 

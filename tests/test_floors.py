@@ -15,9 +15,12 @@ REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 FLOORS = [
     ["types", "options", "noise"],
     ["tree", "sampling", "cache", "text", "rewards", "constraints.automata",
-     "constraints.spelling"],
-    ["beam", "constraints.lexical", "constraints.combined"],
-    ["draft", "verify", "constraints", "prefill", "queue", "growth"],
+     "constraints.spelling", "processors.applied", "processors.automata",
+     "processors.penalties"],
+    ["beam", "constraints.lexical", "constraints.combined",
+     "processors.patterns"],
+    ["processors", "draft", "verify", "constraints", "prefill", "queue",
+     "growth"],
     ["speculation", "rollout"],
     ["candidates", "lookahead", "search"],
     ["gates"],
@@ -33,6 +36,8 @@ PACKAGES = {
 }
 # What the library needs of the world; it knows no flags, files or tokenizers.
 LIBRARY_NEEDS = {"flax", "jax", "numpy"}
+# What a single module asks for when it is used, and tells how to install.
+OPTIONAL = {("decoding_jax.processors.patterns", "outlines_core")}
 
 
 def modules(package):
@@ -81,7 +86,8 @@ def faults(name, source, known):
       height = floor(other)
       allowed = height is not None and height < floor(name)
     else:
-      allowed = root in LIBRARY_NEEDS | sys.stdlib_module_names
+      allowed = root in LIBRARY_NEEDS | sys.stdlib_module_names or (
+          name, root) in OPTIONAL
     if not allowed:
       found.append(other)
   return found

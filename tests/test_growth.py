@@ -82,3 +82,41 @@ def test_one_program_has_one_size(sizes):
   with tiny.quickly_compiled():
     check_same(inside(jax.random.key(0)), run(METHODS[0]))
   assert len(sizes) == 2
+
+
+@each(METHODS)
+def test_a_stream_tells_of_the_same_texts(method, sizes):
+  """Between results caches grow, or not; all texts only become longer."""
+  models, sampling = tiny.llama_models(), dj.Sampling()
+  arguments = dict(
+      method=method, target=models.target.lm,
+      target_params=models.target.params, draft=models.draft.lm,
+      draft_params=models.draft.params, max_new_tokens=NEW, sampling=sampling)
+  expected = run(method)
+  with tiny.quickly_compiled():
+    outs = list(dj.stream(jax.random.key(0), tiny.PROMPTS, tiny.LENGTHS,
+                          every=3, **arguments))
+  assert sizes
+  steps = [int(out.steps) for out in outs]
+  assert steps[-1] == expected.steps and len(steps) > 2
+  assert all(0 < b - a <= 3 for a, b in zip([0, *steps], steps))
+  check_same(outs[-1], expected)
+  for before, after in zip(outs, outs[1:]):
+    for row, length in enumerate(before.lengths):
+      assert after.lengths[row] >= length
+      assert (after.tokens[row, :length] == before.tokens[row, :length]).all()
+
+
+def test_what_a_stream_refuses():
+  model = tiny.llama_models().target
+  arguments = dict(method=METHODS[0], target=model.lm, max_new_tokens=NEW)
+
+  def traced(params):
+    return list(dj.stream(jax.random.key(0), tiny.PROMPTS, tiny.LENGTHS,
+                          target_params=params, **arguments))
+
+  with pytest.raises(ValueError, match="stream comes back to the host"):
+    jax.eval_shape(traced, model.params)
+  with pytest.raises(ValueError, match="every=0: "):
+    next(dj.stream(jax.random.key(0), tiny.PROMPTS, tiny.LENGTHS, every=0,
+                   target_params=model.params, **arguments))

@@ -28,7 +28,16 @@ _SMALL = dict(vocab_size=29, hidden_size=16, num_hidden_layers=2,
 _LLAMA = dict(**_SMALL, intermediate_size=24, num_key_value_heads=2)
 _LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
            "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
+_GEMMA = dict(_LLAMA, head_dim=6)
+# Scores and logits are bent where it can be felt.
+_GEMMA_2 = dict(_GEMMA, num_hidden_layers=3, query_pre_attn_scalar=5,
+                sliding_window=3, attn_logit_softcapping=2.0,
+                final_logit_softcapping=6.0)
+_GEMMA_3 = dict(_GEMMA, num_hidden_layers=3, query_pre_attn_scalar=4,
+                sliding_window=3, sliding_window_pattern=2, rope_theta=500.0,
+                rope_local_base_freq=20.0)
 _OPT = dict(**_SMALL, ffn_dim=24)
+_GPT_2 = dict(vocab_size=29, n_embd=16, n_layer=2, n_head=4, n_positions=96)
 # Family and fields of each variant.
 VARIANTS = {
     "llama-1": ("Llama", dict(_LLAMA, num_key_value_heads=4)),
@@ -53,12 +62,27 @@ VARIANTS = {
     "qwen3": ("Qwen3", dict(_LLAMA, head_dim=8)),
     "qwen3 tied, biased": ("Qwen3", dict(
         _LLAMA, head_dim=4, attention_bias=True, tie_word_embeddings=True)),
+    "gemma": ("Gemma", _GEMMA),
+    "gemma biased": ("Gemma", dict(
+        _GEMMA, attention_bias=True, tie_word_embeddings=False)),
+    "gemma-2": ("Gemma2", _GEMMA_2),
+    "gemma-2 uncapped, without windows": ("Gemma2", dict(
+        _GEMMA_2, layer_types=["full_attention"] * 3,
+        attn_logit_softcapping=None, final_logit_softcapping=None)),
+    "gemma-3": ("Gemma3Text", dict(
+        _GEMMA_3, rope_scaling={"rope_type": "linear", "factor": 2.5})),
+    "gemma-3 windows": ("Gemma3Text", dict(
+        _GEMMA_3, sliding_window_pattern=6, final_logit_softcapping=6.0)),
     "opt": ("OPT", _OPT),
     "opt-350m": ("OPT", dict(_OPT, do_layer_norm_before=False,
                              word_embed_proj_dim=8)),
     "opt untied, without bias": ("OPT", dict(
         _OPT, enable_bias=False, tie_word_embeddings=False)),
+    "gpt-2": ("GPT2", _GPT_2),
+    "gpt-2 untied": ("GPT2", dict(
+        _GPT_2, n_inner=24, tie_word_embeddings=False)),
 }
+_CLASSES = {"GPT2": "GPT2LMHeadModel", "Gemma3Text": "Gemma3ForCausalLM"}
 TOLERANCE = 1e-4
 PROMPT, NEW = 8, 64
 # Prefix, then a tree of 7 nodes under its newest token.
@@ -75,17 +99,23 @@ def their_model(variant):
       **fields, bos_token_id=None, eos_token_id=None, pad_token_id=None,
       attn_implementation="eager")
   torch.manual_seed(0)
-  model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+  name = _CLASSES.get(family, f"{family}ForCausalLM")
+  model = getattr(transformers, name)(config).eval()
   with torch.no_grad():
     for name, x in model.named_parameters():
       noise = torch.randn_like(x)
-      if "embed_positions" in name:
+      if "embed_positions" in name or "wpe" in name:
         x.copy_(3 * noise)
       elif x.ndim == 2:
-        is_table = "embed_tokens" in name or "lm_head" in name
+        is_table = any(part in name for part in ("embed_tokens", "lm_head",
+                                                 "wte"))
         x.copy_(noise * (0.5 if is_table else 3 / x.shape[1]**0.5))
       else:
-        x.copy_(noise / 4 + (0 if name.endswith("bias") else 1))
+        # Gemma adds one itself; without more, layers would be small beside its
+        # embeddings.
+        mean = ((3 if "post_" in name else 0) if family.startswith("Gemma")
+                else 1)
+        x.copy_(noise / 4 + (0 if name.endswith("bias") else mean))
   return model
 
 
@@ -183,6 +213,40 @@ def _greedy(lm, params, prompts):
   return jax.tree.map(
       lambda x, y: jnp.concatenate([x[:, None], y.swapaxes(0, 1)], axis=1),
       first, others)
+
+
+@pytest.mark.parametrize("variant", [
+    "gemma", "gemma-2", "gemma-2 uncapped, without windows", "gemma-3",
+    "gemma-3 windows", "gpt-2 untied"])
+def test_written_back_it_is_the_same_model(tmp_path, variant):
+  """The same bits under the same names, and nothing lost of the config."""
+  theirs = their_model(variant)
+  theirs.save_pretrained(tmp_path / "theirs")
+  checkpoints.convert(tmp_path / "theirs", tmp_path / "ours")
+  checkpoints.export(tmp_path / "ours", tmp_path / "again")
+  before, after = (
+      {name: x.read() for name, x in hf_files.tensors(tmp_path / which).items()}
+      for which in ("theirs", "again"))
+  assert before.keys() == after.keys()
+  jax.tree.map(np.testing.assert_array_equal, before, after)
+  again = transformers.AutoModelForCausalLM.from_pretrained(
+      tmp_path / "again", attn_implementation="eager")
+  assert type(again) is type(theirs)
+  np.testing.assert_array_equal(their_logits(again, TOKENS),
+                                their_logits(theirs, TOKENS))
+
+
+def test_the_text_of_a_model_with_images(tmp_path):
+  config = transformers.Gemma3Config(
+      text_config=dict(_GEMMA_3, initializer_range=0.5), mm_tokens_per_image=4,
+      vision_config=dict(
+          hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+          num_attention_heads=1, image_size=28, patch_size=14))
+  theirs = transformers.Gemma3ForConditionalGeneration(config).eval()
+  theirs.save_pretrained(tmp_path)
+  ours = tiny.Model(*checkpoints.from_hf(tmp_path, scan_layers=True))
+  with tiny.quickly_compiled():
+    assert_close(tiny.causal(ours, TOKENS)[0], their_logits(theirs, TOKENS))
 
 
 def test_dynamic_scaling_ends_where_it_would_begin(tmp_path):

@@ -49,6 +49,74 @@ QWEN_2 = {
 QWEN_3 = {
     **QWEN_2, "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"],
     "attention_bias": False, "head_dim": 128, "sliding_window": None}
+GEMMA = {
+    "architectures": ["GemmaForCausalLM"], "attention_bias": False,
+    "attention_dropout": 0.0, "bos_token_id": 2, "eos_token_id": 1,
+    "head_dim": 256, "hidden_act": "gelu", "hidden_size": 2048,
+    "initializer_range": 0.02, "intermediate_size": 16384,
+    "max_position_embeddings": 8192, "model_type": "gemma",
+    "num_attention_heads": 8, "num_hidden_layers": 18, "num_key_value_heads": 1,
+    "pad_token_id": 0, "rms_norm_eps": 1e-06, "rope_scaling": None,
+    "rope_theta": 10000.0, "torch_dtype": "bfloat16",
+    "transformers_version": "4.38.0.dev0", "use_cache": True,
+    "vocab_size": 256000}
+GEMMA_2 = {
+    **GEMMA, "architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2",
+    "attn_logit_softcapping": 50.0, "cache_implementation": "hybrid",
+    "final_logit_softcapping": 30.0, "head_dim": 128, "hidden_size": 4608,
+    "hidden_act": "gelu_pytorch_tanh", "intermediate_size": 36864,
+    "hidden_activation": "gelu_pytorch_tanh", "num_attention_heads": 32,
+    "num_hidden_layers": 46, "num_key_value_heads": 16,
+    "query_pre_attn_scalar": 144, "sliding_window": 4096,
+    "sliding_window_size": 4096}
+GEMMA_3 = {
+    **GEMMA, "architectures": ["Gemma3ForCausalLM"],
+    "attn_logit_softcapping": None, "cache_implementation": "hybrid",
+    "eos_token_id": [1, 106], "final_logit_softcapping": None,
+    "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 1152,
+    "intermediate_size": 6912, "max_position_embeddings": 32768,
+    "model_type": "gemma3_text", "num_attention_heads": 4,
+    "num_hidden_layers": 26, "query_pre_attn_scalar": 256,
+    "rope_local_base_freq": 10000, "rope_theta": 1000000, "sliding_window": 512,
+    "sliding_window_pattern": 6, "vocab_size": 262144}
+GEMMA_3_IMAGES = {
+    "architectures": ["Gemma3ForConditionalGeneration"],
+    "boi_token_index": 255999, "eoi_token_index": 256000,
+    "eos_token_id": [1, 106], "image_token_index": 262144,
+    "initializer_range": 0.02, "mm_tokens_per_image": 256,
+    "model_type": "gemma3", "text_config": {
+        "hidden_size": 2560, "intermediate_size": 10240,
+        "model_type": "gemma3_text", "num_hidden_layers": 34,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "sliding_window": 1024},
+    "torch_dtype": "bfloat16", "transformers_version": "4.50.0.dev0",
+    "vision_config": {"model_type": "siglip_vision_model"}}
+GPT_2 = {
+    "_num_labels": 1, "activation_function": "gelu_new",
+    "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1,
+    "bos_token_id": 50256, "embd_pdrop": 0.1, "eos_token_id": 50256,
+    "id2label": {"0": "LABEL_0"}, "initializer_range": 0.02,
+    "label2id": {"LABEL_0": 0}, "layer_norm_epsilon": 1e-05,
+    "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12,
+    "n_layer": 6, "n_positions": 1024, "n_special": 0,
+    "predict_special_tokens": True, "resid_pdrop": 0.1,
+    "summary_activation": None, "summary_first_dropout": 0.1,
+    "summary_proj_to_labels": True, "summary_type": "cls_index",
+    "summary_use_proj": True, "task_specific_params": {"text-generation": {}},
+    "vocab_size": 50257}
+# Of any size, what transformers 4.56 and 5 write for it.
+NEW_GEMMA_3 = {
+    **{k: v for k, v in GEMMA_3.items() if k not in (
+        "torch_dtype", "rope_theta", "rope_scaling", "rope_local_base_freq",
+        "sliding_window_pattern", "hidden_act")},
+    "_sliding_window_pattern": 6, "dtype": "bfloat16",
+    "layer_types": ["full_attention" if i % 6 == 5 else "sliding_attention"
+                    for i in range(26)],
+    "rope_parameters": {
+        "full_attention": {"rope_theta": 1000000.0, "rope_type": "default"},
+        "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"}},
+    "tie_word_embeddings": True, "use_bidirectional_attention": False}
+TINY_GEMMA = dataclasses.replace(tiny.GEMMA, attention_softcap=0.0)
 TINY_OPT = dataclasses.replace(tiny.OPT, num_kv_heads=tiny.OPT.num_heads)
 OPT = {
     "_remove_final_layer_norm": False, "activation_dropout": 0.0,
@@ -79,6 +147,28 @@ PUBLISHED = {
                            hidden_dim=4096, head_dim=64)),
     "OPT": ({**OPT, "do_layer_norm_before": True, "word_embed_proj_dim": 1024},
             dict(post_norm=False, embedding_dim=0)),
+    "Gemma 2B": (GEMMA, dict(
+        head_dim=256, num_kv_heads=1, norm="rms_plus_one", norm_eps=1e-6,
+        feed_forward="geglu", tie_embeddings=True, embedding_scale=2048**0.5,
+        sandwich_norm=False, window=0, query_scalar=0, dtype="bfloat16")),
+    "Gemma 2 27B": (GEMMA_2, dict(
+        head_dim=128, sandwich_norm=True, qk_norm=False, attention_softcap=50,
+        logit_softcap=30, query_scalar=144, window=4096, full_every=2,
+        rope_theta=1e4, rope_local_theta=0)),
+    "Gemma 3 1B": (GEMMA_3, dict(
+        head_dim=256, sandwich_norm=True, qk_norm=True, attention_softcap=0,
+        logit_softcap=0, query_scalar=0, window=512, full_every=6,
+        rope_theta=1e6, rope_local_theta=1e4, rope_scaling="none")),
+    "Gemma 3 4B": (GEMMA_3_IMAGES, dict(
+        vocab_size=262208, dim=2560, num_layers=34, num_heads=8, num_kv_heads=4,
+        head_dim=256, max_length=131072, query_scalar=0, window=1024,
+        full_every=6, rope_theta=1e6, rope_local_theta=1e4, norm_eps=1e-6,
+        rope_scaling="linear", rope_factor=8, dtype="bfloat16",
+        tie_embeddings=True)),
+    "DistilGPT-2": (GPT_2, dict(
+        dim=768, num_layers=6, num_heads=12, num_kv_heads=12, head_dim=64,
+        hidden_dim=3072, max_length=1024, norm="layer", positions="learned",
+        feed_forward="gelu", bias=True, tie_embeddings=True, norm_eps=1e-5)),
 }
 
 
@@ -92,8 +182,8 @@ def test_published(tmp_path, name):
   fields, expected = PUBLISHED[name]
   config = read(tmp_path, fields)
   assert {k: getattr(config, k) for k in expected} == expected
-  assert (config.vocab_size, config.dim) == (
-      fields["vocab_size"], fields["hidden_size"])
+  for theirs, ours in (("vocab_size", "vocab_size"), ("hidden_size", "dim")):
+    assert theirs not in fields or fields[theirs] == getattr(config, ours)
 
 
 @pytest.mark.parametrize("scaling", [
@@ -109,6 +199,17 @@ def test_both_ways_to_tell_the_rotary_embedding(tmp_path, scaling):
   new["rope_parameters"] = parameters
   assert read(tmp_path, old) == read(tmp_path, new)
   assert read(tmp_path, old).rope_theta == 5e5
+
+
+def test_both_ways_to_tell_the_layers_of_gemma_3(tmp_path):
+  expected = read(tmp_path, GEMMA_3)
+  assert read(tmp_path, NEW_GEMMA_3) == expected
+  scaling = {"rope_type": "linear", "factor": 8.0}
+  parameters = NEW_GEMMA_3["rope_parameters"]
+  full = {**parameters["full_attention"], **scaling}
+  assert read(tmp_path, {**NEW_GEMMA_3, "rope_parameters": {
+      **parameters, "full_attention": full}}) == read(
+          tmp_path, {**GEMMA_3, "rope_scaling": scaling})
 
 
 @pytest.mark.parametrize("config, fields, message", [
@@ -130,7 +231,7 @@ def test_both_ways_to_tell_the_rotary_embedding(tmp_path, scaling):
     (LLAMA_2, {"sliding_window": 1024}, "sliding_window=1024 of llama"),
     (LLAMA_2, {"logit_softcapping": 30.0}, "logit_softcapping=30.0 of llama"),
     (LLAMA_2, {"auto_map": None}, "auto_map=None of llama"),
-    (LLAMA_2, {"model_type": "gemma"}, "model_type='gemma' is not one of"),
+    (LLAMA_2, {"model_type": "gemma4"}, "model_type='gemma4' is not one of"),
     (LLAMA_2, {"architectures": ["LlamaModel"]},
      r"architectures=\['LlamaModel'\] of llama"),
     (LLAMA_2, {"hidden_size": "4096"}, "hidden_size='4096'"),
@@ -144,6 +245,41 @@ def test_both_ways_to_tell_the_rotary_embedding(tmp_path, scaling):
      r"layer_types=\['chunked_attention'"),
     (OPT, {"activation_function": "gelu"},
      "activation_function='gelu' of opt is not supported; 'relu' is"),
+    (GEMMA, {"hidden_act": "gelu_python"},
+     "hidden_act='gelu_python' of gemma is not supported; 'gelu_pytorch_tanh' "
+     "or 'gelu' is"),
+    (GEMMA, {"hidden_activation": "gelu"}, "hidden_activation='gelu' of gemma"),
+    (GEMMA, {"num_key_value_heads": None}, "num_key_value_heads must be given"),
+    (GEMMA, {"sliding_window": 5}, "sliding_window=5 of gemma"),
+    (GEMMA_2, {"use_bidirectional_attention": True},
+     "use_bidirectional_attention=True of gemma2"),
+    (GEMMA_2, {"sliding_window": None, "sliding_window_size": None},
+     "sliding_window must be given"),
+    (GEMMA_2, {"sliding_window_size": 5}, "sliding_window_size=5 of gemma2"),
+    (GEMMA_2, {"layer_types": ["full_attention"] + ["sliding_attention"] * 45},
+     "46 are needed, of which every n-th is full_attention"),
+    (GEMMA_2, {"layer_types": ["chunked_attention"] * 46}, "46 are needed"),
+    (GEMMA_3, {"attn_logit_softcapping": 50.0},
+     "attn_logit_softcapping=50.0 of gemma3_text is not supported; None is"),
+    (GEMMA_3, {"rope_parameters": {"rope_type": "default"}},
+     "full_attention and sliding_attention are needed, not rope_type"),
+    (NEW_GEMMA_3, {"rope_parameters": {
+        "sliding_attention": {"rope_type": "linear", "factor": 2.0}}},
+     "rope_type='linear' of sliding_attention is not supported"),
+    (GEMMA_3_IMAGES, {"text_config": None}, "text_config must be given"),
+    (GEMMA_3_IMAGES, {"text_config": {"model_type": "gemma2"}},
+     "model_type='gemma2' of gemma3 is not supported"),
+    (GEMMA_3_IMAGES, {"architectures": ["Gemma3ForCausalLM"]},
+     r"architectures=\['Gemma3ForCausalLM'\] of gemma3"),
+    (GPT_2, {"activation_function": "gelu"},
+     "activation_function='gelu' of gpt2 is not supported; 'gelu_new' or"),
+    (GPT_2, {"scale_attn_by_inverse_layer_idx": True},
+     "scale_attn_by_inverse_layer_idx=True of gpt2"),
+    (GPT_2, {"scale_attn_weights": False}, "scale_attn_weights=False of gpt2"),
+    (GPT_2, {"add_cross_attention": True}, "add_cross_attention=True of gpt2"),
+    (GPT_2, {"n_ctx": 512}, "n_ctx=512 of gpt2 is not supported; 1024 is"),
+    (GPT_2, {"n_embd": None}, "n_embd must be given"),
+    (GPT_2, {"hidden_size": 768}, "hidden_size=768 of gpt2"),
     (OPT, {"_remove_final_layer_norm": True}, "_remove_final_layer_norm=True"),
     (OPT, {"layer_norm_elementwise_affine": False},
      "layer_norm_elementwise_affine=False"),
@@ -199,7 +335,39 @@ def test_opt_there_and_back(tmp_path, changes):
   assert read(tmp_path, hf_config.fields(config)) == config
 
 
+@pytest.mark.parametrize("changes", [
+    {}, {"full_every": 0}, {"logit_softcap": 0.0}, {"query_scalar": 0},
+    {"qkv_bias": True, "out_bias": True}, {"tie_embeddings": False},
+    {"rope_scaling": "none", "rope_factor": 1.0}, {"dtype": "bfloat16"},
+    {"qk_norm": False, "attention_softcap": 2.0, "rope_local_theta": 0.0},
+    {"qk_norm": False, "window": 0, "full_every": 0, "rope_local_theta": 0.0},
+    {"window": 0, "full_every": 0, "rope_local_theta": 10000.0}])
+def test_gemma_there_and_back(tmp_path, changes):
+  config = dataclasses.replace(TINY_GEMMA, **changes)
+  assert read(tmp_path, hf_config.fields(config)) == config
+
+
+def test_gemma_1_there_and_back(tmp_path):
+  config = dataclasses.replace(
+      tiny.LLAMA, norm="rms_plus_one", feed_forward="geglu", norm_eps=1e-6,
+      embedding_scale=tiny.LLAMA.dim**0.5)
+  assert read(tmp_path, hf_config.fields(config)) == config
+
+
+@pytest.mark.parametrize("changes", [
+    {}, {"tie_embeddings": False}, {"norm_eps": 1e-6}, {"hidden_dim": 64}])
+def test_gpt_2_there_and_back(tmp_path, changes):
+  config = dataclasses.replace(tiny.GPT_2, **changes)
+  assert read(tmp_path, hf_config.fields(config)) == config
+
+
 @pytest.mark.parametrize("config, message", [
+    (tiny.GEMMA, "attn_logit_softcapping=3.0 of gemma3_text"),
+    (dataclasses.replace(TINY_GEMMA, embedding_scale=1.0),
+     "embedding_scale=1.0 has no place in .* of type gemma3_text; 4.0 has"),
+    (dataclasses.replace(tiny.LLAMA, window=3, full_every=2), "full_every=2"),
+    (dataclasses.replace(tiny.LLAMA, sandwich_norm=True), "sandwich_norm=True"),
+    (dataclasses.replace(tiny.GPT_2, bias=False), "qkv_bias=False"),
     (dataclasses.replace(tiny.LLAMA, post_norm=True), "post_norm=True"),
     (dataclasses.replace(tiny.LLAMA, qkv_bias=True, window=5,
                          feed_forward_bias=True), "feed_forward_bias=True"),

@@ -29,6 +29,11 @@ CONFIGS = {
     "qwen3": dataclasses.replace(tiny.LLAMA, qk_norm=True, head_dim=6),
     "opt-350m": dataclasses.replace(tiny.OPT, num_kv_heads=4, post_norm=True,
                                     embedding_dim=8),
+    "gemma": dataclasses.replace(
+        tiny.LLAMA, norm="rms_plus_one", feed_forward="geglu",
+        embedding_scale=4.0),
+    "gemma-3": dataclasses.replace(tiny.GEMMA, attention_softcap=0.0),
+    "gpt-2": tiny.GPT_2,
 }
 
 
@@ -78,7 +83,7 @@ def test_there_and_back(tmp_path, name):
   assert [path.name for path in tmp_path.iterdir()] == ["hf"]
 
 
-@pytest.mark.parametrize("name", ["llama", "opt-350m"])
+@pytest.mark.parametrize("name", ["llama", "opt-350m", "gemma-3", "gpt-2"])
 def test_scanned_layers_there_and_back(tmp_path, name):
   model = tiny.random_model(CONFIGS[name])
   config = dataclasses.replace(CONFIGS[name], scan_layers=True)
@@ -134,6 +139,49 @@ def test_names_without_a_base(tmp_path):
       name.removeprefix("model."): x.read()
       for name, x in hf_files.tensors(tmp_path).items()})
   assert_equal(checkpoints.from_hf(tmp_path)[1], model.params)
+
+
+def test_published_names_of_gpt_2(tmp_path):
+  """Without the first part, and with the masks of the attention."""
+  model = tiny.random_model(CONFIGS["gpt-2"])
+  hf.to_hf(tmp_path, CONFIGS["gpt-2"], model.params)
+  arrays = {name.removeprefix("transformer."): x.read()
+            for name, x in hf_files.tensors(tmp_path).items()}
+  assert arrays["h.0.attn.c_attn.weight"].shape == (16, 48)
+  assert arrays["h.0.attn.c_attn.bias"].shape == (48,)
+  arrays |= {"h.0.attn.bias": np.ones((1, 1, 8, 8), np.float32),
+             "h.0.attn.masked_bias": np.array(-1e4, np.float32)}
+  write(tmp_path / hf_files.SAFETENSORS, arrays)
+  assert_equal(checkpoints.from_hf(tmp_path)[1], model.params)
+  # Some files have them as bytes.
+  path = tmp_path / hf_files.SAFETENSORS
+  path.write_bytes(path.read_bytes().replace(
+      b'"h.0.attn.bias": {"dtype": "F32"', b'"h.0.attn.bias": {"dtype": "I32"'))
+  assert_equal(checkpoints.from_hf(tmp_path)[1], model.params)
+  write(path, {**arrays, "h.0.crossattention.bias": np.ones(2, np.float32)})
+  with pytest.raises(ValueError, match="transformer.h.0.crossattention.bias is "
+                     "not one of this architecture"):
+    checkpoints.from_hf(tmp_path)
+
+
+@pytest.mark.parametrize("base", ["language_model.model.",
+                                  "model.language_model."])
+def test_names_of_a_model_with_images(tmp_path, base):
+  config = CONFIGS["gemma-3"]
+  model = tiny.random_model(config)
+  hf.to_hf(tmp_path, config, model.params)
+  fields = json.loads((tmp_path / hf_config.FILE).read_text())
+  fields.pop("architectures")
+  (tmp_path / hf_config.FILE).write_text(json.dumps(
+      {"model_type": "gemma3", "text_config": fields, "vision_config": {}}))
+  arrays = {name.replace("model.", base, 1): x.read()
+            for name, x in hf_files.tensors(tmp_path).items()}
+  arrays |= {"vision_tower.a.weight": np.ones(2, np.float32),
+             "model.multi_modal_projector.b": np.ones(2, np.float32)}
+  write(tmp_path / hf_files.SAFETENSORS, arrays)
+  lm, params = checkpoints.from_hf(tmp_path)
+  assert lm is model.lm
+  assert_equal(params, model.params)
 
 
 # What is done to a folder, and the error that tells.

@@ -39,7 +39,7 @@ def compiled(decoder, model, config=CONFIG):
   warp = sampling.warp(dj.Sampling(0), ROWS, CONFIG.vocab_size)
   return generate._generate.lower(
       decoder, model, model, tiny.table_reward(), 8,
-      (cache, cache if decoder.drafts else None), keys,
+      (cache, cache if decoder.drafts else None), 8, keys,
       jnp.zeros((ROWS, 5), jnp.int32), jnp.full(ROWS, 5), params, params, warp,
       sampling.untempered(warp), jnp.zeros(1, jnp.int32), 1.0,
       jnp.zeros((ROWS, tiny.STATES))).compile()

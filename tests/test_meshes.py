@@ -39,6 +39,10 @@ def test_same_tokens_as_on_one_device(found, mesh):
   assert found[mesh]["off"] < 1e-5
 
 
+def test_same_tokens_with_a_logits_processor(found):
+  assert found["processed"]
+
+
 @pytest.mark.parametrize("mesh, split_draft", [
     ("8x1", None), ("4x2", True), ("2x4", True), ("1x8", False)])
 def test_devices_exchange_sums_of_layers_and_logits_only(found, mesh,
@@ -50,8 +54,10 @@ def test_devices_exchange_sums_of_layers_and_logits_only(found, mesh,
   calls = {on_meshes.TARGET: split_draft is not None,
            on_meshes.DRAFT: DRAFTS * bool(split_draft)}
   expected = {
-      "all-reduce": sum(n * (1 + 2 * config.num_layers)
-                        for config, n in calls.items()),
+      # A scan has its layers in the program once.
+      "all-reduce": sum(
+          n * (1 + 2 * (1 if config.scan_layers else config.num_layers))
+          for config, n in calls.items()),
       "all-gather": sum(calls.values())}
   exchanged = {k: v for k, v in found[mesh].items()
                if k not in ("same", "same_counts", "off")}
@@ -86,6 +92,12 @@ WHOLE = PartitionSpec(None, None)
 ])
 def test_parameters_by_name(name, spec):
   assert named_specs(tiny.OPT, 2)[name] == spec
+
+
+def test_norms_of_gemma_are_whole():
+  norms = {name: spec for name, spec in named_specs(tiny.GEMMA, 2).items()
+           if name.endswith("/scale")}
+  assert set(norms.values()) == {WHOLE} and len(norms) == 2 * 6 + 1
 
 
 def test_scanned_layers_have_an_axis_more():

@@ -1,5 +1,7 @@
 """Tests of models.products."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +14,10 @@ from models import transformer
 CONFIG = transformer.Config(
     vocab_size=512, dim=128, num_layers=2, num_heads=2, num_kv_heads=2,
     head_dim=32, hidden_dim=256, max_length=32, dtype="bfloat16")
+GEMMA = dataclasses.replace(
+    CONFIG, norm="rms_plus_one", feed_forward="geglu", sandwich_norm=True,
+    embedding_scale=8.0, attention_softcap=50.0, logit_softcap=30.0, window=4,
+    full_every=2)
 
 
 def test_columns_are_those_of_one_row_behind_another():
@@ -61,14 +67,15 @@ def _temporaries(function, *arguments):
   return analysis.temp_size_in_bytes
 
 
-@pytest.mark.parametrize("length", [1, 4])
-def test_no_copies_in_float32(length):
+@pytest.mark.parametrize("config, length", [
+    (CONFIG, 1), (CONFIG, 4), (GEMMA, 1)])
+def test_no_copies_in_float32(config, length):
   """Of weights or caches in 16 bits, ahead of a loop or in each step."""
   kernel, x = jnp.ones((512, 128), "bfloat16"), jnp.ones((128, 4), "bfloat16")
   if _temporaries(products.matmul, kernel, x) >= 4 * kernel.size:
     pytest.skip("no products in bfloat16 on this device")
-  lm = transformer.language_model(CONFIG)
-  params = transformer.abstract_params(CONFIG)
+  lm = transformer.language_model(config)
+  params = transformer.abstract_params(config)
   cache = lm.init_cache(1, 512)
   mask = jnp.ones((1, length, length), bool)
 

@@ -28,9 +28,9 @@ def compiled(method):
   keys = jax.random.split(jax.random.key(0), 2)
   caches = model.init_cache(2, 32), model.init_cache(2, 32)
   return generate._generate.lower(
-      speculation.decoder(method.sampled), model, model, None, 8, caches, keys,
-      jnp.zeros((2, 5), jnp.int32), jnp.full(2, 5), params, params, warp, warp,
-      jnp.int32(0), None, None).compile().as_text()
+      speculation.decoder(method.sampled), model, model, None, 8, caches, 8,
+      keys, jnp.zeros((2, 5), jnp.int32), jnp.full(2, 5), params, params, warp,
+      warp, jnp.int32(0), None, None).compile().as_text()
 
 
 def sorts_vocabulary(program):

@@ -1,16 +1,24 @@
-"""The README's Python blocks run as they stand."""
+"""Python blocks of README and docs run as they stand."""
 
+import itertools
 import pathlib
 import re
 import types
 
+import jax.numpy as jnp
+import pytest
+
 import decoding_jax as dj
+import models_for_tests as tiny
+from models import tabular
 
-README = pathlib.Path(__file__).parents[1] / "README.md"
+ROOT = pathlib.Path(__file__).parents[1]
+README = ROOT / "README.md"
+PROCESSORS = ROOT / "docs" / "processors.md"
 
 
-def blocks():
-  return re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.S)
+def blocks(path=README):
+  return re.findall(r"```python\n(.*?)```", path.read_text("utf-8"), re.S)
 
 
 def test_generation_runs():
@@ -27,6 +35,31 @@ def test_method_of_your_own_is_a_method():
   method = module.make(width=4, depth=3)
   assert isinstance(method, dj.Method)
   assert method.sampled.drafter.layout.widths == (4, 4, 4)
+
+
+def test_processor_of_a_pattern_is_a_model(monkeypatch):
+  pytest.importorskip("outlines_core")
+  monkeypatch.chdir(ROOT)
+  names = {"dj": dj}
+  exec(blocks(PROCESSORS)[0], names)  # pylint: disable=exec-used
+  assert isinstance(names["target"], dj.LanguageModel)
+  assert isinstance(names["target_params"], dj.processors.AppliedParams)
+
+
+def test_processor_of_your_own_never_says_a_token_three_times():
+  names = {"dj": dj, "jnp": jnp}
+  exec(blocks(PROCESSORS)[1], names)  # pylint: disable=exec-used
+  loop = tiny.Model(*tabular.TabularLM(9 * jnp.eye(tiny.LLAMA.vocab_size)))
+
+  def longest(model):
+    out = tiny.generate(dj.methods.speculative(1), tiny.Models(model, model),
+                        sampling=dj.Sampling(temperature=0))
+    return max(len(list(group)) for text in tiny.texts(out, tiny.LENGTHS)
+               for _, group in itertools.groupby(text))
+
+  assert longest(loop) > 2
+  assert longest(tiny.Model(*dj.processors.apply(
+      names["no_triples"], (), *loop))) == 2
 
 
 def test_readme_is_short():

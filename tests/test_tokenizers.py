@@ -122,12 +122,16 @@ def test_damaged_file(tmp_path):
 
 
 def test_vocabulary_and_merges(tokenizer, tmp_path):
-  """As OPT has them, with settings that let a text begin with a token."""
+  """As OPT has them: settings that let a text begin with a token; and GPT-2."""
   tokenizer.model.save(str(tmp_path))
   loaded = tokenizers.load(tmp_path)
   for text in TEXTS + ["naïve 深い木", "  x"]:
     assert loaded.encode(text).ids == tokenizer.encode(text).ids
     assert loaded.decode(loaded.encode(text).ids) == text
+  # GPT-2 has no settings, and no token in front.
+  ids = tokenizer.encode("def").ids
+  assert loaded.encode("def" + tokenizers.EOS).ids == [*ids, 0]
+  assert loaded.decode([*ids, 0]) == "def"
   (tmp_path / tokenizers.CONFIG).write_text(json.dumps(
       {"add_bos_token": True, "bos_token": {"content": tokenizers.EOS},
        "eos_token": {"content": tokenizers.EOS}, "pad_token": "<pad>"}))

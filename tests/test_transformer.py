@@ -10,9 +10,10 @@ import pytest
 
 import models_for_tests as tiny
 from decoding_jax import cache as cache_lib, types
+from models import layers
 from models import transformer
 
-CONFIGS = {"llama": tiny.LLAMA, "opt": tiny.OPT}
+CONFIGS = {"llama": tiny.LLAMA, "gemma": tiny.GEMMA, "opt": tiny.OPT}
 # Untied, tied, biased, one head a group: what the families leave out.
 VARIANTS = {
     **CONFIGS,
@@ -35,6 +36,11 @@ VARIANTS = {
     "llama-3": dataclasses.replace(
         tiny.LLAMA, head_dim=8, rope_scaling="llama3", rope_factor=8.0,
         rope_original_length=16, rope_theta=100.0),
+    "gemma without a window": dataclasses.replace(
+        tiny.GEMMA, window=0, sandwich_norm=False, attention_softcap=0.0),
+    "gemma with windows alone": dataclasses.replace(
+        tiny.GEMMA, full_every=0, logit_softcap=0.0),
+    "gpt-2": tiny.GPT_2,
 }
 # What changes how a cache, a block and a mask are used.
 CACHED = {**CONFIGS, **{x: VARIANTS[x] for x in ("qwen3", "opt-350m")}}
@@ -47,25 +53,33 @@ TOKENS = np.random.default_rng(0).integers(0, 13, (B, T)).astype(np.int32)
 def oracle(config, params, tokens):
   """Logits `[T, V]` of one causal forward in float64, positions first."""
   p = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
-  x = p["embedding"][tokens]
+  x = p["embedding"][tokens] * config.embedding_scale
   if config.embedding_dim:
     x = _linear(p["project_in"], x)
   if config.positions == "learned":
     x = x + p["positions"][:len(tokens)]
   for i in range(config.num_layers):
     layer = p["layers"][f"layer_{i}"]
-    for name, function in (("attention", _attention),
+    for name, function in (("attention", functools.partial(_attention, i)),
                            ("feed_forward", _feed_forward)):
       norm = functools.partial(_norm, config, layer[f"{name}_norm"])
       if config.post_norm:
         x = norm(x + function(config, layer[name], x))
       else:
-        x = x + function(config, layer[name], norm(x))
+        y = function(config, layer[name], norm(x))
+        if config.sandwich_norm:
+          y = _norm(config, layer[f"{name}_out_norm"], y)
+        x = x + y
   if not config.post_norm:
     x = _norm(config, p["norm"], x)
   if config.embedding_dim:
     x = _linear(p["project_out"], x)
-  return x @ p["embedding" if config.tie_embeddings else "head"].T
+  logits = x @ p["embedding" if config.tie_embeddings else "head"].T
+  return _bend(logits, config.logit_softcap)
+
+
+def _bend(x, cap):
+  return np.tanh(x / cap) * cap if cap else x
 
 
 def _linear(layer, x):
@@ -73,9 +87,9 @@ def _linear(layer, x):
 
 
 def _norm(config, layer, x):
-  if config.norm == "rms":
+  if config.norm != "layer":
     y = x / np.sqrt((x**2).mean(-1, keepdims=True) + config.norm_eps)
-    return y * layer["scale"][:, 0]
+    return y * (layer["scale"][:, 0] + (config.norm == "rms_plus_one"))
   y = (x - x.mean(-1, keepdims=True)) / np.sqrt(
       x.var(-1, keepdims=True) + config.norm_eps)
   return y * layer["scale"][:, 0] + layer["bias"][:, 0]
@@ -85,26 +99,41 @@ def _feed_forward(config, layer, x):
   up = _linear(layer["up"], x)
   if config.feed_forward == "relu":
     return _linear(layer["down"], np.maximum(up, 0))
+  if config.feed_forward == "gelu":
+    return _linear(layer["down"], _gelu(up))
   gate = _linear(layer["gate"], x)
-  return _linear(layer["down"], gate / (1 + np.exp(-gate)) * up)
+  gate = (_gelu(gate) if config.feed_forward == "geglu"
+          else gate / (1 + np.exp(-gate)))
+  return _linear(layer["down"], gate * up)
 
 
-def _attention(config, layer, x):
+def _gelu(x):
+  """Half of x, times one plus a tanh (Hendrycks, Gimpel 2016)."""
+  return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+def _attention(index, config, layer, x):
   size, dim = len(x), config.head_dim
   q, k, v = (_linear(layer[name], x).reshape(size, -1, dim)
              for name in ("query", "key", "value"))
   if config.qk_norm:
     q = _norm(config, layer["query_norm"], q)
     k = _norm(config, layer["key_norm"], k)
+  windowed = config.window and not (
+      config.full_every and index % config.full_every == config.full_every - 1)
   if config.positions == "rope":
+    if windowed and config.rope_local_theta:
+      config = dataclasses.replace(config, rope_theta=config.rope_local_theta,
+                                   rope_scaling="none")
     q, k = _rotate(config, q), _rotate(config, k)
   seen = np.tri(size, dtype=bool)
-  if config.window:
+  if windowed:
     seen &= ~np.tri(size, k=-config.window, dtype=bool)
   heads = []
   for head in range(config.num_heads):
     group = head // (config.num_heads // config.num_kv_heads)
-    scores = q[:, head] @ k[:, group].T / np.sqrt(dim)
+    scores = q[:, head] @ k[:, group].T / np.sqrt(config.query_scalar or dim)
+    scores = _bend(scores, config.attention_softcap)
     scores[~seen] = -np.inf
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     weights /= weights.sum(-1, keepdims=True)
@@ -394,11 +423,28 @@ def test_an_empty_cache(scan_layers, shape, copies):
 
 
 @pytest.mark.parametrize("field, value", [
-    ("norm", "batch"), ("positions", "alibi"), ("feed_forward", "gelu"),
+    ("norm", "batch"), ("positions", "alibi"), ("feed_forward", "elu"),
     ("rope_scaling", "yarn"), ("dtype", "float8")])
 def test_unknown_kinds_are_refused(field, value):
   with pytest.raises(ValueError, match=f"{field}='{value}' is not one of"):
     dataclasses.replace(tiny.LLAMA, **{field: value})
+
+
+def test_norms_stand_in_one_way():
+  with pytest.raises(ValueError, match="post_norm=True and sandwich_norm=True"):
+    dataclasses.replace(tiny.GEMMA, post_norm=True)
+
+
+def test_a_scale_that_is_added_to_one_is_rounded_once():
+  """In bfloat16 one and a scale below 2**-9 are one, but not its product."""
+  config = dataclasses.replace(tiny.GEMMA, dtype="bfloat16")
+  x = np.random.default_rng(0).normal(size=(64, 5)).astype("bfloat16")
+  scale = np.full((64, 1), 2**-9.5, "bfloat16")
+  y = layers.RMSNorm(config).apply({"params": {"scale": scale}}, x)
+  x, scale = x.astype(np.float32), scale.astype(np.float32)
+  unit = x / np.sqrt((x**2).mean(axis=0) + config.norm_eps)
+  np.testing.assert_array_equal(y, (unit * (1 + scale)).astype("bfloat16"))
+  assert np.any(np.asarray(y) != unit.astype("bfloat16"))
 
 
 def test_heads_must_divide():

@@ -1,0 +1,27 @@
+"""Logits processors: laws that depend on what was generated; exact with trees.
+
+    processors = dj.processors
+    pieces = tokenizers.pieces(tokenizer)               # bytes of V tokens
+    machine = processors.regex(r"[A-Z][a-z]+, [0-9]{4}", pieces, eos_id)
+    target, target_params = processors.apply(
+        processors.automaton(), machine, target, target_params)
+    draft, draft_params = processors.apply(
+        processors.automaton(), machine, draft, draft_params)
+    dj.generate(..., eos_id=eos_id)                     # by any method
+
+One's own processor is three pure functions, see `dj.LogitsProcessor`.
+"""
+
+from decoding_jax.processors.applied import AppliedParams, apply, chain
+from decoding_jax.processors.automata import (Automaton, automaton,
+                                              from_transitions, stop_strings,
+                                              table)
+from decoding_jax.processors.patterns import json_schema, regex
+from decoding_jax.processors.penalties import (min_new_tokens,
+                                               repetition_penalty)
+
+__all__ = [
+    "AppliedParams", "Automaton", "apply", "automaton", "chain",
+    "from_transitions", "json_schema", "min_new_tokens", "regex",
+    "repetition_penalty", "stop_strings", "table",
+]

@@ -1,0 +1,77 @@
+"""Processors of tokens that a text has already, and of its length."""
+
+import functools
+import numbers
+
+import jax.numpy as jnp
+import numpy as np
+
+from decoding_jax.types import LogitsProcessor
+
+_BITS = 32
+
+
+@functools.lru_cache(maxsize=None)
+def repetition_penalty(penalty: float, vocab_size: int) -> LogitsProcessor:
+  """Makes tokens of prompt and text less probable (arXiv 1909.05858, sec. 4.1).
+
+  Positive logits of such tokens are divided by the penalty, others multiplied.
+
+  Args:
+    penalty: positive; 1 changes nothing, less than 1 makes them more probable.
+    vocab_size: V.
+
+  Returns:
+    A processor without parameters, `()`.
+
+  Raises:
+    ValueError: for a penalty that is not positive.
+  """
+  if not isinstance(penalty, numbers.Real) or not 0 < penalty < float("inf"):
+    raise ValueError(f"penalty={penalty!r}: a positive number is needed.")
+  words = -(-vocab_size // _BITS)
+
+  def advance(params, seen, token):
+    del params
+    bit = jnp.uint32(1) << (token % _BITS).astype(jnp.uint32)
+    return seen | jnp.where(jnp.arange(words) == token // _BITS, bit,
+                            jnp.uint32(0))
+
+  def process(params, seen, logits):
+    del params
+    bits = seen[:, None] >> jnp.arange(_BITS, dtype=jnp.uint32)
+    seen = (bits & 1).reshape(-1)[:vocab_size] != 0
+    less = jnp.where(logits > 0, logits / penalty, logits * penalty)
+    return jnp.where(seen, less, logits)
+
+  return LogitsProcessor(init=lambda params: jnp.zeros(words, jnp.uint32),
+                         advance=advance, process=process, reads_prompt=True)
+
+
+@functools.lru_cache(maxsize=None)
+def min_new_tokens(count: int,
+                   eos_id: int | tuple[int, ...]) -> LogitsProcessor:
+  """Forbids the end of a text before it has so many tokens.
+
+  Args:
+    count: tokens that stand before the end, at least.
+    eos_id: the token that ends a text, or a tuple of such tokens.
+
+  Returns:
+    A processor without parameters, `()`.
+
+  Raises:
+    ValueError: for a count that is negative or no integer.
+  """
+  if not isinstance(count, numbers.Integral) or count < 0:
+    raise ValueError(f"count={count!r}: 0 or a positive integer is needed.")
+  ends = np.atleast_1d(np.asarray(eos_id, np.int32))
+
+  def process(params, number, logits):
+    del params
+    return jnp.where(number < count, logits.at[ends].set(-jnp.inf), logits)
+
+  return LogitsProcessor(
+      init=lambda params: jnp.int32(0),
+      advance=lambda params, number, token: jnp.minimum(number + 1, count),
+      process=process)

@@ -1,0 +1,81 @@
+"""What a completion must be: flags for logits processors of both models."""
+
+import json
+import pathlib
+
+from absl import flags
+
+import decoding_jax as dj
+from experiments import launch
+from experiments import meshes
+from models import tokenizers
+
+_REGEX = flags.DEFINE_string(
+    "regex", "", "Regular expression that the completion matches as a whole.")
+_JSON_SCHEMA = flags.DEFINE_string(
+    "json_schema", "", "File of a JSON schema that the completion has.")
+_STOP = flags.DEFINE_multi_string(
+    "stop", [], "Text that ends the completion; may be given several times.")
+_PENALTY = flags.DEFINE_float(
+    "repetition_penalty", 1.0, "Divides the logits of tokens that were there "
+    "already, the prompt's too; 1: changes nothing.")
+
+
+def apply(pair: launch.ModelPair) -> launch.ModelPair:
+  """The pair, both of its models with the processors that flags ask for.
+
+  Args:
+    pair: with parameters.
+
+  Returns:
+    A pair; the same one if no flag is set.
+
+  Raises:
+    UserError: for flags that no processor can be made of, or several of those
+      that say how the completion ends.
+  """
+  found = []
+  with launch.user_errors(ValueError, ImportError, OSError):
+    if _PENALTY.value != 1:
+      found.append((dj.processors.repetition_penalty(
+          _PENALTY.value, pair.target.vocab_size), ()))
+    automaton = _automaton(pair)
+    if automaton:
+      found.append((dj.processors.automaton(), automaton))
+  for processor, params in found:
+    params = meshes.on_all(pair.mesh, params)
+    target, target_params = dj.processors.apply(
+        processor, params, pair.target, pair.target_params)
+    draft, draft_params = dj.processors.apply(
+        processor, params, pair.draft, pair.draft_params)
+    pair = pair._replace(target=target, target_params=target_params,
+                         draft=draft, draft_params=draft_params)
+  return pair
+
+
+def _automaton(pair):
+  """The automaton that a flag asks for; None if none does."""
+  given = [flag.name for flag in (_REGEX, _JSON_SCHEMA, _STOP) if flag.value]
+  if not given:
+    return None
+  if len(given) > 1:
+    raise ValueError(f"--{' and --'.join(given)}: only one of them can say how "
+                     "the completion ends.")
+  if pair.eos_id is None:
+    raise ValueError(f"--{given[0]}: the tokenizer has no token that ends a "
+                     "text.")
+  rest = (tokenizers.pieces(pair.tokenizer, pair.target.vocab_size),
+          pair.eos_id)
+  if _REGEX.value:
+    return dj.processors.regex(_REGEX.value, *rest)
+  if _STOP.value:
+    return dj.processors.stop_strings(_STOP.value, *rest)
+  return dj.processors.json_schema(_schema(), *rest)
+
+
+def _schema():
+  text = pathlib.Path(_JSON_SCHEMA.value).read_text(encoding="utf-8")
+  try:
+    return json.loads(text)
+  except ValueError as e:
+    raise ValueError(f"--json_schema={_JSON_SCHEMA.value}: {e}") from e

@@ -1,0 +1,207 @@
+"""Layers of a decoder: projections, norms, attention, feed-forward layer.
+
+Activations are feature-major, `[F, B * T]`, and weights stand on the left as
+`[out, in]`: with the few fresh tokens of a decoding step this is the faster
+layout on a CPU, and it is the layout of published checkpoints.
+
+A `config` is a `transformer.Config`.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from decoding_jax import types
+from models import products
+from models import rope
+
+INIT = nn.initializers.normal(0.02)
+
+
+class View(NamedTuple):
+  """What a layer sees of the text.
+
+  Attributes:
+    angles: `[C / 2, B, T]` rotary angles; None without rotation.
+    prefix: mask `[B, 1 or T, S]` of what may be attended to in the cache.
+    block: mask `[B, T, N]` of what may in the block.
+  """
+  angles: types.Array | None
+  prefix: types.Array
+  block: types.Array
+
+
+class Linear(nn.Module):
+  """`[in, n] -> [out, n]`, weights on the left."""
+  features: int
+  bias: bool
+  dtype: Any
+
+  @nn.compact
+  def __call__(self, x):
+    kernel = self.param("kernel", INIT, (self.features, x.shape[0]),
+                        self.dtype)
+    y = products.matmul(kernel, x).astype(x.dtype)
+    if self.bias:
+      y += self.param("bias", nn.initializers.zeros, (self.features, 1),
+                      self.dtype)
+    return y
+
+
+class RMSNorm(nn.Module):
+  """Root mean square normalisation over features, `[..., F, n]`, in float32."""
+  config: Any
+
+  @nn.compact
+  def __call__(self, x):
+    plus_one = self.config.norm == "rms_plus_one"
+    ones_or_zeros = nn.initializers.zeros if plus_one else nn.initializers.ones
+    scale = self.param("scale", ones_or_zeros, (x.shape[-2], 1),
+                       jnp.dtype(self.config.dtype))
+    y = x.astype(jnp.float32)
+    y *= jax.lax.rsqrt(
+        jnp.mean(y * y, axis=-2, keepdims=True) + self.config.norm_eps)
+    if plus_one:
+      # One plus the scale has no place in 16 bits.
+      return (y * (1 + scale.astype(jnp.float32))).astype(x.dtype)
+    return y.astype(x.dtype) * scale
+
+
+class LayerNorm(nn.Module):
+  """Mean and variance normalisation over features, in float32."""
+  config: Any
+
+  @nn.compact
+  def __call__(self, x):
+    dtype = jnp.dtype(self.config.dtype)
+    scale = self.param("scale", nn.initializers.ones, (x.shape[0], 1), dtype)
+    bias = self.param("bias", nn.initializers.zeros, (x.shape[0], 1), dtype)
+    y = x.astype(jnp.float32)
+    y -= jnp.mean(y, axis=0, keepdims=True)
+    y *= jax.lax.rsqrt(
+        jnp.mean(y * y, axis=0, keepdims=True) + self.config.norm_eps)
+    return y.astype(x.dtype) * scale + bias
+
+
+class FeedForward(nn.Module):
+  """Feed-forward layer, gated (Shazeer 2020, arXiv 2002.05202) or plain."""
+  config: Any
+
+  @nn.compact
+  def __call__(self, x):
+    activation, gated = FEED_FORWARDS[self.config.feed_forward]
+    linear = _linear(self.config, self.config.feed_forward_bias)
+    if gated:
+      gate = linear(self.config.hidden_dim, name="gate")(x)
+    up = linear(self.config.hidden_dim, name="up")(x)
+    hidden = activation(gate) * up if gated else activation(up)
+    return linear(self.config.dim, name="down")(hidden)
+
+
+class Attention(nn.Module):
+  """Attention over the cache and the block, in one softmax."""
+  config: Any
+
+  @nn.compact
+  def __call__(self, x, prefix, block, slot, view):
+    """Attends and adds the fresh keys and values to the block.
+
+    Args:
+      x: `[F, B * T]`.
+      prefix: keys `[B, H, C, S]` and values `[B, H, S, C]` of the cache.
+      block: keys `[B, H, C, N]` and values `[B, H, N, C]`.
+      slot: where in the block the first fresh token goes.
+      view: a `View`.
+
+    Returns:
+      `[F, B * T]`, and the block with the fresh keys and values.
+    """
+    cfg = self.config
+    batch, length, _ = view.block.shape
+    heads = (cfg.num_kv_heads, -1, cfg.head_dim, batch, length)
+
+    def project(name, num_heads, norm=False):
+      y = _linear(cfg, cfg.qkv_bias)(num_heads * cfg.head_dim, name=name)(x)
+      if norm:
+        y = RMSNorm(cfg, name=f"{name}_norm")(
+            y.reshape(num_heads, cfg.head_dim, -1))
+      return y.reshape(heads)
+
+    q = project("query", cfg.num_heads, cfg.qk_norm)
+    k = project("key", cfg.num_kv_heads, cfg.qk_norm)
+    v = project("value", cfg.num_kv_heads)[:, 0]
+    if view.angles is not None:
+      q, k = rope.rotate(q, view.angles), rope.rotate(k, view.angles)
+    block = (_write(block[0], k[:, 0].transpose(2, 0, 1, 3), slot, axis=3),
+             _write(block[1], v.transpose(2, 0, 3, 1), slot, axis=2))
+    # A cache of no slots (training) is left out of the program altogether.
+    parts = [(*block, view.block[:, None, None])]
+    if prefix[0].shape[-1]:
+      parts.insert(0, (*prefix, view.prefix[:, None, None]))
+    y = products.attention(q * (cfg.query_scalar or cfg.head_dim)**-0.5, parts,
+                           cfg.attention_softcap)
+    y = y.reshape(cfg.num_heads * cfg.head_dim, batch * length)
+    return _linear(cfg, cfg.out_bias)(cfg.dim, name="out")(y), block
+
+
+class Layer(nn.Module):
+  """Attention and feed-forward, with norms before or behind them or both."""
+  config: Any
+
+  @nn.compact
+  def __call__(self, x, kv, windowed, slot, views):
+    """Goes through one layer.
+
+    Args:
+      x: `[F, B * T]`.
+      kv: `(prefix keys, prefix values, block keys, block values)`.
+      windowed: `[]` bool, which of two views is this layer's; None for one.
+      slot: where in the block the first fresh token goes.
+      views: tuple of a `View`, or of two: without a window, and with one.
+
+    Returns:
+      `[F, B * T]`, and the block with the fresh keys and values.
+    """
+    cfg = self.config
+    norm = lambda name: NORMS[cfg.norm](cfg, name=name)
+    view = views[0] if windowed is None else jax.tree.map(
+        lambda plain, narrow: jnp.where(windowed, narrow, plain), *views)
+    attention_norm = norm("attention_norm")
+    feed_forward_norm = norm("feed_forward_norm")
+    feed_forward = FeedForward(cfg, name="feed_forward")
+    y, block = Attention(cfg, name="attention")(
+        x if cfg.post_norm else attention_norm(x), kv[:2], kv[2:], slot, view)
+    if cfg.sandwich_norm:
+      y = norm("attention_out_norm")(y)
+    x += y
+    if cfg.post_norm:
+      x = attention_norm(x)
+      return feed_forward_norm(x + feed_forward(x)), block
+    y = feed_forward(feed_forward_norm(x))
+    if cfg.sandwich_norm:
+      y = norm("feed_forward_out_norm")(y)
+    return x + y, block
+
+
+def _gelu(x):
+  """GELU by its tanh approximation, rounded once."""
+  return nn.gelu(x.astype(jnp.float32), approximate=True).astype(x.dtype)
+
+
+NORMS = {"rms": RMSNorm, "rms_plus_one": RMSNorm, "layer": LayerNorm}
+# Activations, and whether they gate.
+FEED_FORWARDS = {"swiglu": (nn.silu, True), "geglu": (_gelu, True),
+                 "relu": (nn.relu, False), "gelu": (_gelu, False)}
+
+
+def _linear(config, bias):
+  return functools.partial(Linear, bias=config.bias or bias,
+                           dtype=jnp.dtype(config.dtype))
+
+
+def _write(block, fresh, slot, axis):
+  return jax.lax.dynamic_update_slice_in_dim(
+      block, fresh.astype(block.dtype), slot, axis)

@@ -1,0 +1,86 @@
+"""Flags that say what a completion must be."""
+
+import string
+
+from absl import flags
+from absl.testing import flagsaver
+import jax
+import pytest
+
+import decoding_jax as dj
+import helpers
+import models_for_tests as tiny
+from experiments import launch
+from experiments import meshes
+from experiments import processing
+from models import tokenizers
+
+
+@pytest.fixture(name="applied")
+def _applied(folders):
+  """The pair, its models processed as flags say."""
+  def of(eos_id=(0,), **values):
+    pair = helpers.load_pair(*folders)._replace(eos_id=eos_id)
+    with flagsaver.as_parsed(**values):
+      return processing.apply(pair)
+
+  flags.FLAGS.mark_as_parsed()
+  yield of
+  flags.FLAGS.unparse_flags()
+
+
+def completion(pair, new=8):
+  """Bytes of a completion, and whether it has ended."""
+  with tiny.quickly_compiled():
+    out = meshes.generate(
+        pair, jax.random.split(jax.random.key(0), 1),
+        tiny.PROMPTS[:1], tiny.LENGTHS[:1], method=dj.methods.speculative(2),
+        max_new_tokens=new, sampling=dj.Sampling(), eos_id=pair.eos_id)
+  pieces = tokenizers.pieces(pair.tokenizer, pair.target.vocab_size)
+  [text] = tiny.texts(out, tiny.LENGTHS[:1])
+  return b"".join(pieces[token] for token in text), text[-1] in pair.eos_id
+
+
+def test_without_flags_the_pair_is_as_it_was(applied, folders):
+  pair = helpers.load_pair(*folders)
+  assert applied(pair.eos_id).target is pair.target
+
+
+def test_a_regular_expression(applied):
+  pytest.importorskip("outlines_core")
+  assert completion(applied(regex="[xy]z[0-9]")) in [
+      (f"{first}z{last}".encode(), True)
+      for first in "xy" for last in range(10)]
+
+
+def test_a_schema_in_a_file(applied, tmp_path):
+  pytest.importorskip("outlines_core")
+  path = tmp_path / "schema.json"
+  path.write_text('{"enum": ["ab"]}')
+  assert completion(applied(json_schema=str(path))) == (b'"ab"', True)
+
+
+def test_stop_strings_and_a_penalty(applied):
+  pair = applied(stop=list(string.printable), repetition_penalty="1.5")
+  text, ended = completion(pair, 24)
+  assert ended and set(string.printable.encode()) & set(text)
+  assert isinstance(pair.target_params.model, dj.processors.AppliedParams)
+
+
+@pytest.mark.parametrize("values, message", [
+    (dict(regex="a", stop=["b"]), "--regex and --stop: only one of them"),
+    (dict(regex="a", eos_id=None), "--regex: the tokenizer has no token that"),
+    (dict(stop=[""]), r"strings=\[''\]: a list of at least one"),
+    (dict(json_schema="/nowhere.json"), "nowhere.json"),
+    (dict(repetition_penalty="-1"), "penalty=-1.0: a positive number"),
+    (dict(regex="("), r"pattern='\('")], ids=str)
+def test_flags_that_cannot_be(applied, values, message):
+  with pytest.raises(launch.UserError, match=message):
+    applied(**values)
+
+
+def test_a_file_that_is_no_json(applied, tmp_path):
+  path = tmp_path / "schema.json"
+  path.write_text("{")
+  with pytest.raises(launch.UserError, match=f"--json_schema={path}: Expect"):
+    applied(json_schema=str(path))
