@@ -148,6 +148,20 @@ def test_types_under_other_settings_of_jax(method, setting):
     assert trace() == expected
 
 
+def test_streams_where_ranks_are_not_broadcast():
+  """The setting is the caller's again between two results."""
+  model, params = helpers.table_model(
+      helpers.random_table(np.random.default_rng(0), 3))
+  with jax.numpy_rank_promotion("raise"):
+    for out in dj.stream(
+        jax.random.key(0), np.zeros((2, 1), np.int32), np.ones(2, np.int32),
+        method=dj.methods.autoregressive(), target=model, target_params=params,
+        max_new_tokens=2):
+      with pytest.raises(ValueError, match="rank_promotion"):
+        jax.numpy.ones(3) + jax.numpy.ones((3, 3))
+  assert out.lengths.tolist() == [3, 3]
+
+
 _ON_EIGHT_DEVICES = """
 import jax
 jax.config.update("jax_disable_most_optimizations", True)
