@@ -8,8 +8,8 @@
       --config.target=<folder> --config.draft=<folder> --workdir=<folder>
 
 The default builds a pair whose laws overlap by 0.7 (`experiments.correlated`)
-and takes ten minutes on two cores; a second start goes on where the first one
-was. Without the packages of the extra `parity` the rivals' rows are empty.
+and takes twelve minutes on two cores; a second start goes on where the first
+one was. Without the packages of the extra `parity` the rivals' rows are empty.
 """
 
 import ml_collections

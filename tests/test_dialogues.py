@@ -93,7 +93,7 @@ def test_training(config):
     (dict(corpus="/nowhere"), "No file '/nowhere/d.jsonl.gz' of preferences"),
     (dict(preset="harmless-reward"), "has outputs=1; what is trained needs 0"),
     (dict(sample_fraction=0.5, sample_length=80, teacher="x"),
-     "config.sample_length=80 must exceed config.windows=(80,)"),
+     "--config.sample_length=80 must exceed --config.windows=(80,)"),
 ])
 def test_dialogues_that_cannot_be_learned(config, changes, message):
   config.update(changes)

@@ -81,13 +81,9 @@ def table(following) -> Automaton:
   if len(stuck):
     raise ValueError(f"following[{stuck[0]}] allows no token: where a text is "
                      "over, allow the token that ends it.")
-  columns = np.ascontiguousarray(following.T, np.int32)
-  numbers = {}
-  classes = np.array([numbers.setdefault(column.tobytes(), len(numbers))
-                      for column in columns], np.int32)
-  _, first = np.unique(classes, return_index=True)
-  return Automaton(_pack(allowed), classes,
-                   np.ascontiguousarray(columns[first].T))
+  return _automaton([(np.flatnonzero(some), row[some])
+                     for row, some in zip(following, allowed)],
+                    following.shape[1])
 
 
 def from_transitions(transitions: Mapping[int, Mapping[int, int]], start: int,
@@ -110,18 +106,20 @@ def from_transitions(transitions: Mapping[int, Mapping[int, int]], start: int,
   ends = end_tokens(eos_id, vocab_size)
   arcs = {state: _without(tokens, ends)
           for state, tokens in transitions.items()}
+  finals = set(finals)
   live = _live(arcs, finals)
   if start not in live:
     raise ValueError("the vocabulary cannot spell any text that is allowed.")
   numbers = {state: i for i, state in enumerate([start, *(live - {start})])}
-  over = len(numbers)
-  following = np.full((over + 1, vocab_size), NONE, np.int32)
-  for state, i in numbers.items():
-    tokens = arcs.get(state, {})
-    following[i, list(tokens)] = [numbers.get(x, NONE) for x in tokens.values()]
-  ended = [numbers[state] for state in finals] + [over]
-  following[np.ix_(ended, ends)] = over
-  return table(following)
+  over, rows = len(numbers), []
+  for state in numbers:
+    tokens = {token: numbers[to] for token, to in arcs.get(state, {}).items()
+              if to in live}
+    rows.append(tokens | dict.fromkeys(ends if state in finals else (), over))
+  rows.append(dict.fromkeys(ends, over))
+  return _automaton(
+      [(np.fromiter(tokens, int), np.fromiter(tokens.values(), int))
+       for tokens in rows], vocab_size)
 
 
 def stop_strings(strings: Sequence[str], pieces: Sequence[bytes],
@@ -178,6 +176,25 @@ def end_tokens(eos_id, vocab_size) -> tuple[int, ...]:
   return tuple(ids.tolist())
 
 
+def _automaton(rows, vocab_size) -> Automaton:
+  """An automaton from the tokens of each state and the states behind them."""
+  # Tokens of a class have the same sum: of a factor a state and what follows.
+  factors = np.random.default_rng(0).integers(
+      1, 2**64, len(rows), np.uint64, endpoint=False)
+  sums = np.zeros(vocab_size, np.uint64)
+  for (tokens, states), factor in zip(rows, factors):
+    sums[tokens] += factor * (states + 1).astype(np.uint64)
+  kinds, classes = np.unique(sums, return_inverse=True)
+  following = np.full((len(rows), len(kinds)), NONE, np.int32)
+  allowed = np.zeros((len(rows), -(-vocab_size // _BITS)), np.uint32)
+  for i, (tokens, states) in enumerate(rows):
+    following[i, classes[tokens]] = states
+    bits = np.zeros(vocab_size, bool)
+    bits[tokens] = True
+    allowed[i] = _pack(bits)
+  return Automaton(allowed, classes.astype(np.int32), following)
+
+
 def _without(arcs, tokens):
   rest = dict(arcs)
   for token in tokens:
@@ -225,7 +242,7 @@ def _search(words):
 
 
 def _pack(bits):
-  """`[Q, V]` bool as `[Q, V / 32]` uint32."""
-  padded = np.pad(bits, ((0, 0), (0, -bits.shape[1] % _BITS)))
-  words = padded.reshape(len(bits), -1, _BITS).astype(np.uint32)
+  """`[V]` bool as `[V / 32]` uint32."""
+  padded = np.pad(bits, (0, -len(bits) % _BITS))
+  words = padded.reshape(-1, _BITS).astype(np.uint32)
   return (words << np.arange(_BITS, dtype=np.uint32)).sum(-1, dtype=np.uint32)
