@@ -71,7 +71,7 @@ def methods():
 
 def choose(pair, prompts, lengths, max_new_tokens, sampling,
            batch=None) -> Choice:
-  """Measures for a minute or so, and picks the method of the highest rate.
+  """Measures for some minutes, and picks the method of the highest rate.
 
   Args:
     pair: a `launch.ModelPair` with parameters.

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax import types
-from decoding_jax.constraints import automata
+from decoding_jax import bits, types
 from decoding_jax.constraints import spelling
 
 EOS = 256
@@ -254,6 +253,6 @@ def test_weighted_sum():
 
 
 def test_bits_are_packed_from_the_lowest():
-  bits = np.zeros(40, bool)
-  bits[[0, 31, 33]] = True
-  np.testing.assert_array_equal(automata.pack(bits, 2), [2**31 + 1, 2])
+  marks = np.zeros(40, bool)
+  marks[[0, 31, 33]] = True
+  np.testing.assert_array_equal(bits.pack(marks, 2), [2**31 + 1, 2])

@@ -11,6 +11,7 @@ import decoding_jax as dj
 from decoding_jax import processors
 import helpers
 import models_for_tests as tiny
+from models import tokenizers
 
 # Tokens of one byte, of several, and two of the same bytes; 0 ends a text.
 PIECES = [b"", b"a", b"b", b"c", b"ab", b"bc", b"cab", b"a", b"1", b"{", b"}",
@@ -121,7 +122,6 @@ def complete(pair, automaton, new):
 
 
 def pieces_of(pair):
-  from models import tokenizers  # pylint: disable=import-outside-toplevel
   return tokenizers.pieces(pair.tokenizer, pair.target.vocab_size)
 
 

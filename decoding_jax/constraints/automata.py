@@ -19,9 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from decoding_jax import bits
 from decoding_jax.types import Array
-
-BITS = 32
 
 
 @flax.struct.dataclass
@@ -93,22 +92,14 @@ def build(forms: Sequence[bytes], fold_case: bool, words: int | None = None):
     agree[upper] = agree[lower] = agree[upper] | agree[lower]
   words = words or num_words(forms)
   return Automaton(
-      pack(agree, words), pack(_ones(len(text), lasts + 1 - sizes), words),
-      pack(_ones(len(text), lasts), words)), lasts
+      bits.pack(agree, words),
+      bits.pack(_ones(len(text), lasts + 1 - sizes), words),
+      bits.pack(_ones(len(text), lasts), words)), lasts
 
 
 def num_words(forms: Sequence[bytes]) -> int:
   """How many words of 32 bits an automaton of these forms has."""
-  return max(1, -(-sum(map(len, forms)) // BITS))
-
-
-def pack(bits, words: int) -> np.ndarray:
-  """`[..., n]` bool as `[..., words]` uint32."""
-  padded = np.zeros((*bits.shape[:-1], words * BITS), np.uint32)
-  padded[..., :bits.shape[-1]] = bits
-  padded = padded.reshape(*bits.shape[:-1], words, BITS)
-  return (padded << np.arange(BITS, dtype=np.uint32)).sum(
-      axis=-1, dtype=np.uint32)
+  return max(1, bits.num_words(sum(map(len, forms))))
 
 
 def init(table: Vocabulary, automaton: Automaton, prompt, length) -> State:
@@ -178,7 +169,7 @@ def _step(automaton, state, byte):
   is_word = _is_word(byte)
   found = jnp.where(is_word, state.found, present(automaton, state))
   carried = jnp.concatenate([jnp.zeros(1, jnp.uint32),
-                             state.active[:-1] >> (BITS - 1)])
+                             state.active[:-1] >> (bits.SIZE - 1)])
   moved = ((state.active << 1) | carried) & ~automaton.first
   begun = jnp.where(state.in_word, jnp.uint32(0), automaton.first)
   return State((moved | begun) & automaton.agree[byte], found, is_word)
@@ -191,6 +182,6 @@ def _is_word(byte):
 
 
 def _ones(size, places):
-  bits = np.zeros(size, bool)
-  bits[places] = True
-  return bits
+  marks = np.zeros(size, bool)
+  marks[places] = True
+  return marks

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from decoding_jax import bits
 from decoding_jax.constraints import automata
 from decoding_jax.constraints import spelling
 from decoding_jax.types import Array, Reward
@@ -151,7 +152,7 @@ def _build(row, forms, width, words, fold_case):
   """`Concepts` of one row, in numpy."""
   automaton, lasts = automata.build(forms, fold_case, words)
   place = dict(zip(forms, lasts))
-  bits = np.zeros((width, words * automata.BITS), bool)
+  marks = np.zeros((width, words * bits.SIZE), bool)
   for j, concept in enumerate(row):
-    bits[j, [place[form] for form in concept]] = True
-  return Concepts(automaton, automata.pack(bits, words), np.int32(len(row)))
+    marks[j, [place[form] for form in concept]] = True
+  return Concepts(automaton, bits.pack(marks, words), np.int32(len(row)))

@@ -6,9 +6,9 @@ import flax.struct
 import jax.numpy as jnp
 import numpy as np
 
+from decoding_jax import bits
 from decoding_jax.types import Array, LogitsProcessor, NONE
 
-_BITS = 32
 _BYTES = 256
 
 
@@ -37,8 +37,7 @@ def _advance(params, state, token):
 
 
 def _process(params, state, logits):
-  bits = params.allowed[state][:, None] >> jnp.arange(_BITS, dtype=jnp.uint32)
-  allowed = (bits & 1).reshape(-1)[:len(logits)] != 0
+  allowed = bits.unpack(params.allowed[state], len(logits))
   return jnp.where(allowed & (state != NONE), logits, -jnp.inf)
 
 
@@ -186,12 +185,12 @@ def _automaton(rows, vocab_size) -> Automaton:
     sums[tokens] += factor * (states + 1).astype(np.uint64)
   kinds, classes = np.unique(sums, return_inverse=True)
   following = np.full((len(rows), len(kinds)), NONE, np.int32)
-  allowed = np.zeros((len(rows), -(-vocab_size // _BITS)), np.uint32)
+  allowed = np.zeros((len(rows), bits.num_words(vocab_size)), np.uint32)
   for i, (tokens, states) in enumerate(rows):
     following[i, classes[tokens]] = states
-    bits = np.zeros(vocab_size, bool)
-    bits[tokens] = True
-    allowed[i] = _pack(bits)
+    marks = np.zeros(vocab_size, bool)
+    marks[tokens] = True
+    allowed[i] = bits.pack(marks)
   return Automaton(allowed, classes.astype(np.int32), following)
 
 
@@ -239,10 +238,3 @@ def _search(words):
           numbers[text[j:]] for j in range(len(text) + 1)
           if text[j:] in numbers)
   return steps, found
-
-
-def _pack(bits):
-  """`[V]` bool as `[V / 32]` uint32."""
-  padded = np.pad(bits, (0, -len(bits) % _BITS))
-  words = padded.reshape(-1, _BITS).astype(np.uint32)
-  return (words << np.arange(_BITS, dtype=np.uint32)).sum(-1, dtype=np.uint32)

@@ -6,9 +6,8 @@ import numbers
 import jax.numpy as jnp
 import numpy as np
 
+from decoding_jax import bits
 from decoding_jax.types import LogitsProcessor
-
-_BITS = 32
 
 
 @functools.lru_cache(maxsize=None)
@@ -29,20 +28,18 @@ def repetition_penalty(penalty: float, vocab_size: int) -> LogitsProcessor:
   """
   if not isinstance(penalty, numbers.Real) or not 0 < penalty < float("inf"):
     raise ValueError(f"penalty={penalty!r}: a positive number is needed.")
-  words = -(-vocab_size // _BITS)
+  words = bits.num_words(vocab_size)
 
   def advance(params, seen, token):
     del params
-    bit = jnp.uint32(1) << (token % _BITS).astype(jnp.uint32)
-    return seen | jnp.where(jnp.arange(words) == token // _BITS, bit,
+    bit = jnp.uint32(1) << (token % bits.SIZE).astype(jnp.uint32)
+    return seen | jnp.where(jnp.arange(words) == token // bits.SIZE, bit,
                             jnp.uint32(0))
 
   def process(params, seen, logits):
     del params
-    bits = seen[:, None] >> jnp.arange(_BITS, dtype=jnp.uint32)
-    seen = (bits & 1).reshape(-1)[:vocab_size] != 0
     less = jnp.where(logits > 0, logits / penalty, logits * penalty)
-    return jnp.where(seen, less, logits)
+    return jnp.where(bits.unpack(seen, vocab_size), less, logits)
 
   return LogitsProcessor(init=lambda params: jnp.zeros(words, jnp.uint32),
                          advance=advance, process=process, reads_prompt=True)

@@ -1,0 +1,43 @@
+"""Bits in words of 32; bit b of word w is number `32 w + b`."""
+
+import jax.numpy as jnp
+import numpy as np
+
+SIZE = 32
+
+
+def num_words(count: int) -> int:
+  """How many words so many bits take."""
+  return -(-count // SIZE)
+
+
+def pack(bits, words: int | None = None) -> np.ndarray:
+  """Bits as words, on the host.
+
+  Args:
+    bits: `[..., n]` bool.
+    words: W; None for as many as are needed.
+
+  Returns:
+    `[..., W]` uint32.
+  """
+  words = words or num_words(bits.shape[-1])
+  padded = np.zeros((*bits.shape[:-1], words * SIZE), np.uint32)
+  padded[..., :bits.shape[-1]] = bits
+  padded = padded.reshape(*bits.shape[:-1], words, SIZE)
+  return (padded << np.arange(SIZE, dtype=np.uint32)).sum(
+      axis=-1, dtype=np.uint32)
+
+
+def unpack(words, count: int):
+  """The first bits of words.
+
+  Args:
+    words: `[W]` uint32.
+    count: n.
+
+  Returns:
+    `[n]` bool.
+  """
+  bits = words[:, None] >> jnp.arange(SIZE, dtype=jnp.uint32)
+  return (bits & 1).reshape(-1)[:count] != 0
