@@ -62,10 +62,12 @@ def append(buffer, length, values, count):
     The buffer.
   """
   order = jnp.arange(values.shape[1])
-  columns = jnp.where(order < count[:, None], length[:, None] + order,
-                      buffer.shape[1])
+  # No column twice, outside of the buffer either: an accelerator then writes
+  # all of them at once.
+  columns = order + jnp.where(order < count[:, None], length[:, None],
+                              buffer.shape[1])
   rows = jnp.arange(len(buffer))[:, None]
-  return buffer.at[rows, columns].set(values, mode="drop")
+  return buffer.at[rows, columns].set(values, mode="drop", unique_indices=True)
 
 
 def result(state: DecodeState):

@@ -142,7 +142,20 @@ def _transpose(x):
 
 
 def _product(a, b):
-  return jnp.matmul(a, b, preferred_element_type=jnp.float32)
+  return jnp.matmul(a, b, preferred_element_type=jnp.float32,
+                    precision=_precision(a.dtype))
+
+
+def _precision(dtype):
+  """All digits, unless the process asks for others.
+
+  By default TPUs round what is float32 to bfloat16, and GPUs to TF32: texts
+  would then differ from those of a forward of other shapes as much as in 16
+  bits. `jax_default_matmul_precision` says otherwise. No CPU rounds.
+  """
+  if dtype.itemsize < 4 or jax.config.jax_default_matmul_precision:
+    return None
+  return jax.lax.Precision.HIGHEST
 
 
 def _attend_twice(cap, q, parts):
@@ -152,9 +165,9 @@ def _attend_twice(cap, q, parts):
 
 def _attend(cap, q, parts):
   """What `attention` computes, in one form for all devices."""
-  score = lambda keys: soft_cap(
-      jnp.einsum("hgcbt,bhcs->bhgts", q, keys,
-                 preferred_element_type=jnp.float32), cap)
+  product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32,
+                              precision=_precision(q.dtype))
+  score = lambda keys: soft_cap(product("hgcbt,bhcs->bhgts", q, keys), cap)
   scores = [jnp.where(mask, score(keys), -jnp.inf) for keys, _, mask in parts]
   peak = functools.reduce(
       jnp.maximum, [s.max(axis=-1, keepdims=True) for s in scores])
@@ -162,8 +175,6 @@ def _attend(cap, q, parts):
   total = sum(w.sum(axis=-1) for w in weights)
   # With the channels in front, values would be transposed, which on a CPU costs
   # as much as a fifth of a token.
-  y = sum(
-      jnp.einsum("bhgts,bhsc->bhgtc", w.astype(values.dtype), values,
-                 preferred_element_type=jnp.float32)
-      for w, (_, values, _) in zip(weights, parts))
+  y = sum(product("bhgts,bhsc->bhgtc", w.astype(values.dtype), values)
+          for w, (_, values, _) in zip(weights, parts))
   return (y / total[..., None]).astype(q.dtype).transpose(1, 2, 4, 0, 3)
