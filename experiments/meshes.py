@@ -1,12 +1,14 @@
 """Decoding on many devices: rows by "data", heads by "model"."""
 
 import functools
+import itertools
 import math
 import re
 from typing import NamedTuple
 
 from absl import flags
 import jax
+from jax.experimental import mesh_utils
 from jax.sharding import NamedSharding, PartitionSpec
 import numpy as np
 
@@ -129,8 +131,35 @@ def make(shape):
   Returns:
     A `jax.sharding.Mesh`.
   """
-  return jax.make_mesh(shape, _AXES, devices=jax.devices()[:math.prod(shape)],
-                       axis_types=(jax.sharding.AxisType.Auto,) * 2)
+  return jax.sharding.Mesh(arranged(jax.devices(), shape), _AXES,
+                           axis_types=(jax.sharding.AxisType.Auto,) * 2)
+
+
+def arranged(devices, shape):
+  """Devices in the order of a mesh: those of one row are near each other.
+
+  What `jax.make_mesh` refuses is allowed here: slices that are connected by a
+  slower network, which are the machines of a GPU cluster, and parts of the axes
+  of a TPU slice other than v5e. Rows never meet, so that they may be anywhere.
+
+  Args:
+    devices: all there are.
+    shape: sizes of "data" and "model".
+
+  Returns:
+    An array of as many as are needed.
+  """
+  place = lambda device: (getattr(device, "slice_index", None) or 0, device.id)
+  devices = sorted(devices, key=place)
+  parts = [list(part) for _, part in
+           itertools.groupby(devices, lambda device: place(device)[0])]
+  data, model = shape
+  if data * model < len(devices) or data % len(parts) or (
+      len(set(map(len, parts))) > 1):
+    return np.array(devices[:data * model]).reshape(shape)
+  return np.concatenate([mesh_utils.create_device_mesh(
+      (data // len(parts), model), part, allow_split_physical_axes=True)
+                         for part in parts])
 
 
 def sizes(value, config, batch, count):

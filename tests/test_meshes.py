@@ -5,6 +5,7 @@ import json
 
 import jax
 from jax.sharding import PartitionSpec
+import numpy as np
 import pytest
 
 import helpers
@@ -148,6 +149,56 @@ def test_auto_takes_the_first_mesh_that_has_the_memory(monkeypatch):
   for there, shape in zip((*needs, 1), (*shapes, shapes[-1])):
     monkeypatch.setattr(memory, "device_memory", lambda _, there=there: there)
     assert meshes.choose(pair, config, shapes, *run) == shape
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+  """What there is not here; chips of TPUs have coordinates."""
+  id: int
+  platform: str
+  device_kind: str
+  slice_index: int = 0
+  coords: tuple[int, int, int] = (0, 0, 0)
+  core_on_chip: int = 0
+  process_index: int = 0
+
+
+def chips(kind, width, height, slices=1):
+  """TPU slices; in the order of `jax.devices`, by machines of 2 x 2 chips."""
+  places = sorted(((x, y, 0) for y in range(height) for x in range(width)),
+                  key=lambda at: (at[1] // 2, at[0] // 2, at[1], at[0]))
+  return [Device(i * len(places) + j, "tpu", kind, i, at)
+          for i in range(slices) for j, at in enumerate(places)]
+
+
+@pytest.mark.parametrize("kind", ["TPU v5 lite", "TPU v6 lite"])
+@pytest.mark.parametrize("shape", [(16, 1), (8, 2), (4, 4), (2, 8), (1, 16)])
+@pytest.mark.parametrize("slices", [1, 2])
+def test_chips_that_exchange_are_neighbours(kind, shape, slices):
+  data, model = shape[0] * slices, shape[1]
+  devices = chips(kind, 4, 4, slices)
+  found = meshes.arranged(devices, (data, model))
+  assert found.shape == (data, model)
+  assert sorted(x.id for x in found.flat) == list(range(16 * slices))
+  for row in found:
+    assert len({x.slice_index for x in row}) == 1
+    spans = np.ptp([x.coords for x in row], axis=0) + 1
+    assert np.prod(spans) == model
+
+
+def test_part_of_a_slice():
+  found = meshes.arranged(chips("TPU v5 lite", 4, 2), (3, 1))
+  assert [x.id for x in found.flat] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("shape, machines", [
+    ((2, 8), 1), ((4, 4), 1), ((16, 1), 1), ((1, 16), 2)])
+def test_gpus_of_two_machines(shape, machines):
+  """A machine is a slice of its own; a layer may be split over both."""
+  devices = [Device(i, "gpu", "NVIDIA H100", i // 8) for i in range(16)]
+  found = meshes.arranged(devices[::-1], shape)
+  assert found.shape == shape and len(set(found.flat)) == 16
+  assert {len({x.slice_index for x in row}) for row in found} == {machines}
 
 
 @pytest.mark.parametrize("value, message", [
