@@ -38,7 +38,7 @@ def main():
   config = launch.config(CONFIG, "concepts")
   entries = constrained_cells.entries(config)
   launch.check_positive(config, "batch")
-  meshes.join()
+  meshes.join(config.target, config.batch)
   stopping.listen()
   pair = launch.open_pair(config.target, config.draft)
   task = constrained_tasks.load(config, pair)

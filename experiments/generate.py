@@ -60,7 +60,7 @@ _PROFILE = flags.DEFINE_string(
 def main():
   methods = auto.methods() if _METHOD.value == _AUTO else [
       launch.method({"name": _METHOD.value, **sizes(_METHOD.value)})]
-  meshes.join()
+  meshes.join(_TARGET.value, 1)
   pair = launch.open_pair(_TARGET.value, _DRAFT.value)
   prompt = pair.tokenizer.encode(_PROMPT.value).ids
   if not prompt:

@@ -1,8 +1,10 @@
 """Decoding on many devices: rows by "data", heads by "model"."""
 
+import contextlib
 import functools
 import itertools
 import math
+import os
 import re
 from typing import NamedTuple
 
@@ -17,13 +19,15 @@ from experiments import launch
 from experiments import memory
 from experiments import processes
 from models import checkpoints
+from models import products
 from models import sharding
 from models import transformer
 from models import vocabulary
 
 _MESH = flags.DEFINE_string(
     "mesh", None, "Devices: rows by data, heads by model, as data:4,model:2; "
-    "or auto. Default: one device; auto for several processes.")
+    "or auto. Default: one device; auto for several processes. Of a CPU each "
+    "core can be a device.")
 _FORCE = flags.DEFINE_bool(
     "force", False, "Go on, though memory is not expected to be enough.")
 _COORDINATOR = flags.DEFINE_string(
@@ -34,6 +38,8 @@ _NUM_PROCESSES = flags.DEFINE_integer(
 _PROCESS_ID = flags.DEFINE_integer("process_id", None, "Which one this is.")
 
 _AUTO = "auto"
+# What settles how many devices a CPU has, if a user says so.
+_DEVICE_COUNT = "xla_force_host_platform_device_count"
 _AXES = (sharding.DATA, sharding.MODEL)
 
 
@@ -50,14 +56,50 @@ class _Run(NamedTuple):
   rows: int | None
 
 
-def join():
+def join(target, batch):
   """Meets the other processes; to be called before JAX is used.
 
+  Where there are none, a CPU gets as many devices as the flags ask for.
+
+  Args:
+    target: folder of the target, or name of a shipped one.
+    batch: rows decoded together, at most.
+
   Raises:
-    UserError: if they cannot be met.
+    UserError: if they cannot be met, or if there is no such model.
   """
   with launch.user_errors(RuntimeError, ValueError):
     processes.join(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
+  if _MESH.value is None or jax.distributed.is_initialized() or (
+      jax.config.jax_num_cpu_devices >= 0) or (
+          _DEVICE_COUNT in os.environ.get("XLA_FLAGS", "")):
+    return
+  with launch.user_errors(FileNotFoundError, ValueError):
+    config = checkpoints.architecture(launch.model_folder(target))
+  count = host_devices(_MESH.value, config, batch, products.cores())
+  with contextlib.suppress(RuntimeError):  # A process that has used JAX.
+    jax.config.update("jax_num_cpu_devices", count)
+
+
+def host_devices(value, config, batch, cores):
+  """How many devices a CPU should have.
+
+  Args:
+    value: of the flag; see `sizes`.
+    config: architecture of the target.
+    batch: rows decoded together.
+    cores: that this process may use.
+
+  Returns:
+    As many as are asked for, but no more than cores. By "auto" as many as
+    divide the rows, if a layer is too small for a product to use several cores;
+    otherwise each device would read all weights, and gain nothing.
+  """
+  if value != _AUTO:
+    return min(math.prod(map(int, re.findall(r":(\d+)", value))), cores) or 1
+  if config.dim * config.hidden_dim >= products.LARGE:
+    return 1
+  return max(n for n in range(1, cores + 1) if not batch % n)
 
 
 def load(pair, target, draft, kinds, batch, most, width, max_new_tokens):
@@ -194,7 +236,8 @@ def _parsed(value, config, batch, count):
     fail(f"data:N, model:N, both with a comma between, or {_AUTO} is needed.")
   data, model = (found.get(axis, 1) for axis in _AXES)
   if data * model > count:
-    fail(f"{data * model} devices are needed, there are {count}.")
+    fail(f"{data * model} devices are needed, there are {count}. Of a CPU each "
+         f"core is one; XLA_FLAGS=--{_DEVICE_COUNT}={data * model} makes more.")
   if data * model < count and jax.process_count() > 1:
     fail(f"several processes use all {count} devices, not {data * model}.")
   if batch % data:

@@ -37,7 +37,7 @@ _FREE = ("methods", "lengths", "budgets", "temperatures", "trees",
 def main():
   config = launch.config(CONFIG, "trees")
   methods, points = plans.of_config(config)
-  meshes.join()
+  meshes.join(config.target, config.batch)
   stopping.listen()
   pair = launch.open_pair(config.target, config.draft)
   examples = tasks.load(config, pair)

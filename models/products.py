@@ -12,7 +12,7 @@ _SIZES = (1, 4, 8, 16)
 # The same for products in 16 bits on a CPU, up to which they have another form.
 _FEW = (2, 4, 8)
 # Weights of a product that is worth the while of several cores.
-_LARGE = 2**18
+LARGE = 2**18
 
 
 def columns(x):
@@ -68,7 +68,7 @@ def matmul(kernel, x):
   if kernel.dtype.itemsize < 4:
     few = next((n for n in _FEW if n >= width), None)
     on_cpu = few and functools.partial(_padded, _tokens_first, few)
-  elif width == 1 and kernel.size >= _LARGE:
+  elif width == 1 and kernel.size >= LARGE:
     on_cpu = _in_parts
   if not on_cpu:
     return product(kernel, x)

@@ -175,7 +175,7 @@ def test_forms_for_a_cpu_are_left_out(monkeypatch):
     form = jax.ShapeDtypeStruct((len(kernel), x.shape[1]), jnp.float32)
     return jax.pure_callback(lambda kernel, x: kernel @ x, form, kernel, x)
 
-  monkeypatch.setattr(products, "_LARGE", 1)
+  monkeypatch.setattr(products, "LARGE", 1)
   for name in ("_tokens_first", "_in_parts"):
     monkeypatch.setattr(products, name, on_host)
   monkeypatch.setattr(products, "_attend_twice", lambda cap, q, parts: (

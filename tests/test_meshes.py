@@ -14,6 +14,7 @@ import on_meshes
 from experiments import launch
 from experiments import memory
 from experiments import meshes
+from models import products
 from models import sharding
 from models import transformer
 
@@ -199,6 +200,35 @@ def test_gpus_of_two_machines(shape, machines):
   found = meshes.arranged(devices[::-1], shape)
   assert found.shape == shape and len(set(found.flat)) == 16
   assert {len({x.slice_index for x in row}) for row in found} == {machines}
+
+
+@pytest.mark.parametrize("value, batch, cores, count", [
+    ("data:2", 8, 4, 2), ("data:2,model:4", 8, 8, 8), ("data:8", 8, 2, 2),
+    ("data:0", 8, 2, 1), ("auto", 8, 2, 2), ("auto", 6, 4, 3),
+    ("auto", 1, 2, 1)])
+def test_devices_of_a_cpu(value, batch, cores, count):
+  """No more than cores, unless a user says so in other ways."""
+  assert meshes.host_devices(value, ONE, batch, cores) == count
+
+
+def test_a_large_model_keeps_all_cores_busy_by_itself():
+  large = dataclasses.replace(ONE, dim=512, hidden_dim=512)
+  assert meshes.host_devices("auto", large, 8, 2) == 1
+  assert meshes.host_devices("data:2", large, 8, 2) == 2
+
+
+def test_flags_and_variables_settle_devices():
+  script = ("import sys, jax; from absl import flags; "
+            "from experiments import meshes; flags.FLAGS(sys.argv); "
+            "meshes.join('python-target', 8); print(jax.device_count())")
+  runs = [helpers.start("-c", script, *arguments, XLA_FLAGS=flags)
+          for arguments, flags in (
+              (["--mesh=data:1"], ""), (["--mesh=data:2"], ""), ([], ""),
+              (["--mesh=data:2"],
+               "--xla_force_host_platform_device_count=3"))]
+  found = [run.communicate() for run in runs]
+  assert [output.strip() for output, _ in found] == [
+      "1", str(min(2, products.cores())), "1", "3"], found
 
 
 @pytest.mark.parametrize("value, message", [

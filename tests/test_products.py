@@ -42,7 +42,7 @@ def test_lookup_is_indexing(dtype):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("width", [1, 3, 8, 17])
 def test_no_form_shows(dtype, width, monkeypatch):
-  monkeypatch.setattr(products, "_LARGE", 1)
+  monkeypatch.setattr(products, "LARGE", 1)
   kernel = jax.random.normal(jax.random.key(0), (8, 16), dtype)
   x = jax.random.normal(jax.random.key(1), (16, width), dtype)
   got = products.matmul(kernel, x)
