@@ -1,7 +1,5 @@
-"""Oracles in float64, and the test of a joint law that all methods pass.
+"""Oracles in float64, and other processes.
 
-The threshold of the chi-square tests is stated here, in advance: with the some
-hundred tests of the suite, a family-wise error of about one in a thousand.
 A negative control has to fail by a margin that chance cannot explain.
 """
 
@@ -15,43 +13,13 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import stats
 
-import decoding_jax as dj
 from experiments import launch
-from models import tabular
 
-MIN_P_VALUE = 1e-5
 MAX_P_VALUE_OF_CONTROL = 1e-12
 # Environment of a process that compiles as `quickly_compiled` does.
 QUICKLY = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
-
-
-def random_law(rng, size, zeros=0):
-  """`[size]` float64, a law of uneven probabilities, some of them 0."""
-  law = rng.dirichlet(np.ones(size))
-  law[rng.permutation(size)[:zeros]] = 0
-  return law / law.sum()
-
-
-def random_table(rng, size, zeros=0):
-  """`[size, size]` float64, a random law a row."""
-  return np.stack([random_law(rng, size, zeros) for _ in range(size)])
-
-
-def table_model(table):
-  """A tabular model whose laws are the rows of `table`."""
-  with np.errstate(divide="ignore"):
-    return tabular.TabularLM(np.log(table))
-
-
-def joint_law(table, first, length):
-  """`[V] * length`, the law of the tokens behind `first`."""
-  law = table[first]
-  for _ in range(length - 1):
-    law = law[..., None] * table
-  return law
 
 
 def warped(table, temperature=1.0, top_k=0, top_p=1.0, token_mask=None):
@@ -71,50 +39,6 @@ def warped(table, temperature=1.0, top_k=0, top_p=1.0, token_mask=None):
     law = np.where(kept, law, 0)
     rows.append(law / law.sum())
   return np.stack(rows)
-
-
-def frequencies(method, target, draft, rows, length, key=None, **kwargs):
-  """How often each text of `length` tokens follows token 0.
-
-  Args:
-    method: under test.
-    target: `[V, V]` laws.
-    draft: `[V, V]` laws.
-    rows: texts to draw.
-    length: tokens of a text that are counted.
-    key: of `dj.generate`; None for a fixed one.
-    **kwargs: more arguments of `dj.generate`.
-
-  Returns:
-    `[V] * length` counts, and the statistics.
-  """
-  target_lm, target_params = table_model(target)
-  draft_lm, draft_params = table_model(draft)
-  out = dj.generate(
-      jax.random.key(0) if key is None else key,
-      jnp.zeros((rows, 1), jnp.int32), jnp.ones(rows, jnp.int32),
-      method=method, target=target_lm, target_params=target_params,
-      draft=draft_lm, draft_params=draft_params, max_new_tokens=length,
-      **kwargs)
-  counts = np.zeros((len(target),) * length)
-  np.add.at(counts, tuple(np.asarray(out.tokens[:, 1:1 + length]).T), 1)
-  return counts, out.stats
-
-
-def p_value(counts, law):
-  """Chi-square of counts against a law; rare cells are put together.
-
-  A cell that cannot occur but did gives 0.
-  """
-  if counts[law == 0].any():
-    return 0.0
-  expected = law * counts.sum()
-  often = expected >= 5
-  observed = np.append(counts[often], counts[~often].sum())
-  expected = np.append(expected[often], expected[~often].sum())
-  some = expected > 0
-  return stats.chisquare(observed[some], expected[some],
-                         sum_check=False).pvalue
 
 
 def ordered_draws(draft, size, replacement):

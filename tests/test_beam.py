@@ -10,6 +10,7 @@ import pytest
 
 import helpers
 from decoding_jax import beam, sampling
+from models import exactness
 
 STEPS = [beam.plain, beam.perturbed]
 
@@ -17,7 +18,7 @@ STEPS = [beam.plain, beam.perturbed]
 def log_laws(seed, rows, size, zeros=0):
   rng = np.random.default_rng(seed)
   with np.errstate(divide="ignore"):
-    return np.log(np.stack([helpers.random_law(rng, size, zeros)
+    return np.log(np.stack([exactness.random_law(rng, size, zeros)
                             for _ in range(rows)])).astype(np.float32)
 
 
@@ -140,17 +141,17 @@ def kept_law(first, second):
 @pytest.mark.parametrize("zeros", [0, 1])
 def test_perturbed_beam_is_a_sample_without_replacement(zeros):
   first, second = log_laws(6, 1, 3, zeros)[0], log_laws(7, 3, 3, zeros)
-  p_value = helpers.p_value(kept_counts(first, second),
-                            kept_law(first, second))
-  assert p_value > helpers.MIN_P_VALUE
+  p_value = exactness.p_value(kept_counts(first, second),
+                              kept_law(first, second))
+  assert p_value > exactness.MIN_P_VALUE
 
 
 def test_control_unconditioned_gumbels_have_another_law(monkeypatch):
   monkeypatch.setattr(sampling, "truncate_gumbel",
                       lambda perturbed, peak, bound: perturbed)
   first, second = log_laws(6, 1, 3)[0], log_laws(7, 3, 3)
-  p_value = helpers.p_value(kept_counts(first, second),
-                            kept_law(first, second))
+  p_value = exactness.p_value(kept_counts(first, second),
+                              kept_law(first, second))
   assert p_value < helpers.MAX_P_VALUE_OF_CONTROL
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-import helpers
 import lookahead_reference as reference
+from models import exactness
 import models_for_tests as tiny
 
 generate_lib = importlib.import_module("decoding_jax.generate")
@@ -26,9 +26,9 @@ REWARD_ALONE = reference.Look(3, 4, 0, 0.5)
 def tables(seed=0, zeros=0):
   """A target and a draft that often agree with it."""
   rng = np.random.default_rng(seed)
-  target = helpers.random_table(rng, V, zeros)
-  draft = 0.6 * target + 0.4 * helpers.random_table(rng, V)
-  return tiny.Models(*(tiny.Model(*helpers.table_model(x))
+  target = exactness.random_table(rng, V, zeros)
+  draft = 0.6 * target + 0.4 * exactness.random_table(rng, V)
+  return tiny.Models(*(tiny.Model(*exactness.table_model(x))
                        for x in (target, draft)))
 
 
@@ -144,7 +144,7 @@ def test_one_candidate_or_no_reward_is_greedy(look):
 def test_of_equal_scores_the_more_probable_is_taken():
   """All scores are 0; and of two equally probable tokens, the first."""
   table = np.tile([0.1, 0.1, 0.3, 0.3, 0.2, 0, 0], (V, 1))
-  model = tiny.Model(*helpers.table_model(table))
+  model = tiny.Model(*exactness.table_model(table))
   out = run(dj.methods.cdlh(*REWARD_ALONE), models=tiny.Models(model, model),
             constraints=0 * values(), eos_id=None)
   assert tiny.texts(out, LENGTHS) == [[2] * NEW] * ROWS

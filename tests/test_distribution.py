@@ -11,6 +11,7 @@ import pytest
 import decoding_jax as dj
 import helpers
 from methods_for_tests import each
+from models import exactness
 
 ROWS = 100_000
 LENGTH = 4
@@ -29,30 +30,25 @@ METHODS = [
 PAIRS = [(2, 0, 0), (6, 0, 0), (6, 2, 1)]
 
 
-def tables(vocab_size, target_zeros, draft_zeros):
-  rng = np.random.default_rng((vocab_size, target_zeros, draft_zeros))
-  return (helpers.random_table(rng, vocab_size, target_zeros),
-          helpers.random_table(rng, vocab_size, draft_zeros))
-
-
 @each(METHODS)
 @pytest.mark.parametrize("sizes", PAIRS, ids=str)
 def test_joint_law(method, sizes):
-  target, draft = tables(*sizes)
-  counts, stats = helpers.frequencies(method, target, draft, ROWS, LENGTH)
-  law = helpers.joint_law(target, 0, LENGTH)
-  assert helpers.p_value(counts, law) > helpers.MIN_P_VALUE
+  target, draft = exactness.random_tables(*sizes)
+  counts, stats = exactness.frequencies(method, target, draft, ROWS, LENGTH)
+  law = exactness.joint_law(target, 0, LENGTH)
+  assert exactness.p_value(counts, law) > exactness.MIN_P_VALUE
   assert np.asarray(stats.target_calls).min() >= 2
 
 
 @each(METHODS)
 def test_joint_law_of_a_cold_drafter(method):
   """Of nearly all its tokens the probability is less than float32 has."""
-  target, draft = tables(*PAIRS[1])
-  counts, _ = helpers.frequencies(method, target, draft, ROWS, LENGTH,
-                                  draft_sampling=dj.Sampling(temperature=1e-3))
-  law = helpers.joint_law(target, 0, LENGTH)
-  assert helpers.p_value(counts, law) > helpers.MIN_P_VALUE
+  target, draft = exactness.random_tables(*PAIRS[1])
+  counts, _ = exactness.frequencies(
+      method, target, draft, ROWS, LENGTH,
+      draft_sampling=dj.Sampling(temperature=1e-3))
+  law = exactness.joint_law(target, 0, LENGTH)
+  assert exactness.p_value(counts, law) > exactness.MIN_P_VALUE
 
 
 def test_joint_law_as_users_compile_it():

@@ -11,8 +11,9 @@ import decoding_jax as dj
 import helpers
 from decoding_jax import draft as draft_lib, verify
 from methods_for_tests import each
+from models import exactness
 import models_for_tests as tiny
-from test_distribution import LENGTH, ROWS, tables
+from test_distribution import LENGTH, ROWS
 
 # Fewer already tell a wrong law.
 CONTROL_ROWS = 50_000
@@ -20,10 +21,10 @@ CONTROL_ROWS = 50_000
 
 @each([dj.methods.rsd_c((3, 1)), dj.methods.rsd_s(3, 2)])
 def test_joint_law_of_three_siblings(method):
-  target, draft = tables(5, 0, 0)
-  counts, _ = helpers.frequencies(method, target, draft, ROWS, LENGTH)
-  law = helpers.joint_law(target, 0, LENGTH)
-  assert helpers.p_value(counts, law) > helpers.MIN_P_VALUE
+  target, draft = exactness.random_tables(5, 0, 0)
+  counts, _ = exactness.frequencies(method, target, draft, ROWS, LENGTH)
+  law = exactness.joint_law(target, 0, LENGTH)
+  assert exactness.p_value(counts, law) > exactness.MIN_P_VALUE
 
 
 # What the target's law is warped by, and the drafter's; None: likewise.
@@ -42,13 +43,13 @@ WARPS = [
     (dj.methods.spectr(2, 2), WARPS[1])],
     ids=lambda x: getattr(x, "name", None) or "-".join(x[0]))
 def test_joint_law_of_a_warped_target(method, warps):
-  target, draft = tables(6, 0, 0)
+  target, draft = exactness.random_tables(6, 0, 0)
   sampling, draft_sampling = warps
-  counts, _ = helpers.frequencies(
+  counts, _ = exactness.frequencies(
       method, target, draft, ROWS, LENGTH, sampling=dj.Sampling(**sampling),
       draft_sampling=draft_sampling and dj.Sampling(**draft_sampling))
-  law = helpers.joint_law(helpers.warped(target, **sampling), 0, LENGTH)
-  assert helpers.p_value(counts, law) > helpers.MIN_P_VALUE
+  law = exactness.joint_law(helpers.warped(target, **sampling), 0, LENGTH)
+  assert exactness.p_value(counts, law) > exactness.MIN_P_VALUE
 
 
 def sorted_siblings():
@@ -94,11 +95,12 @@ def test_control_fails(control):
   """Each of these is wrong, and the test of the joint law must see it."""
   pair = dj.Pair(*control())
   method = dj.Method(control.__name__, pair, pair)
-  target, draft = tables(4, 0, 0)
+  target, draft = exactness.random_tables(4, 0, 0)
   with tiny.quickly_compiled():
-    counts, _ = helpers.frequencies(method, target, draft, CONTROL_ROWS, LENGTH)
-  law = helpers.joint_law(target, 0, LENGTH)
-  assert helpers.p_value(counts, law) < helpers.MAX_P_VALUE_OF_CONTROL
+    counts, _ = exactness.frequencies(method, target, draft, CONTROL_ROWS,
+                                      LENGTH)
+  law = exactness.joint_law(target, 0, LENGTH)
+  assert exactness.p_value(counts, law) < helpers.MAX_P_VALUE_OF_CONTROL
 
 
 def test_control_reused_randomness_fails(monkeypatch):
@@ -108,10 +110,10 @@ def test_control_reused_randomness_fails(monkeypatch):
   # New functions, so that no program compiled with this is used elsewhere.
   pair = dj.pair(draft_lib.gumbel_top_k((2, 1)),
                  verify.recursive.__wrapped__(False))
-  target, draft = tables(4, 0, 0)
+  target, draft = exactness.random_tables(4, 0, 0)
   method = dj.Method("reused", pair, pair)
   with tiny.quickly_compiled():
-    counts, _ = helpers.frequencies(method, target, draft, CONTROL_ROWS, LENGTH,
-                                    key=keys)
-  law = helpers.joint_law(target, 0, LENGTH)
-  assert helpers.p_value(counts, law) < helpers.MAX_P_VALUE_OF_CONTROL
+    counts, _ = exactness.frequencies(method, target, draft, CONTROL_ROWS,
+                                      LENGTH, keys)
+  law = exactness.joint_law(target, 0, LENGTH)
+  assert exactness.p_value(counts, law) < helpers.MAX_P_VALUE_OF_CONTROL

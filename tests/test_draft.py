@@ -12,6 +12,7 @@ import helpers
 import models_for_tests as tiny
 from decoding_jax import draft as draft_lib, sampling, tree as tree_lib
 from decoding_jax.types import NONE
+from models import exactness
 
 # One of each kind, all of depth 2.
 DRAFTERS = {
@@ -34,7 +35,7 @@ def grow(keys, drafter, lm, params, cache, newest, length, warp):
 
 def grow_on_table(drafter, table, rows=64, seed=0, **kwargs):
   """Trees below token 0, on the host; row i has its own key."""
-  lm, params = helpers.table_model(table)
+  lm, params = exactness.table_model(table)
   keys = jax.random.split(jax.random.key(seed), rows)
   newest = jnp.zeros((rows, 2), jnp.int32)
   length = jnp.ones(rows, jnp.int32)
@@ -45,7 +46,7 @@ def grow_on_table(drafter, table, rows=64, seed=0, **kwargs):
 
 
 def table(size=5, zeros=0, seed=0):
-  return helpers.random_table(np.random.default_rng(seed), size, zeros)
+  return exactness.random_table(np.random.default_rng(seed), size, zeros)
 
 
 def walk(parents, node):
@@ -168,8 +169,8 @@ def test_merged_paths_are_still_independent():
   paths = tops * 3 + tree.tokens[:, 3:]
   counts = np.zeros((9, 9))
   np.add.at(counts, tuple(paths.T), 1)
-  law = helpers.joint_law(laws, 0, 2).ravel()
-  assert helpers.p_value(counts, np.outer(law, law)) > helpers.MIN_P_VALUE
+  law = exactness.joint_law(laws, 0, 2).ravel()
+  assert exactness.p_value(counts, np.outer(law, law)) > exactness.MIN_P_VALUE
 
 
 def test_gumbel_siblings_keep_draw_order():
@@ -182,10 +183,10 @@ def test_gumbel_siblings_keep_draw_order():
     for i, j in itertools.permutations(range(3), 2):
       law[top, i, j] = laws[0, top] * laws[top, i] * laws[top, j] / (
           1 - laws[top, i])
-  assert helpers.p_value(counts, law) > helpers.MIN_P_VALUE
+  assert exactness.p_value(counts, law) > exactness.MIN_P_VALUE
   # Negative control: sorted siblings.
   mirrored = counts + counts.transpose(0, 2, 1)
-  p_value = helpers.p_value(np.triu(mirrored), law)
+  p_value = exactness.p_value(np.triu(mirrored), law)
   assert p_value < helpers.MAX_P_VALUE_OF_CONTROL
 
 

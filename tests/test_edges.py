@@ -7,6 +7,7 @@ import pytest
 import decoding_jax as dj
 import helpers
 from methods_for_tests import depth, each, EACH, EACH_DRAFTING, METHODS
+from models import exactness
 import models_for_tests as tiny
 
 # Those whose greedy drafters differ.
@@ -21,13 +22,13 @@ MASK = np.array([1, 0, 1, 1, 0, 1], bool)
 
 def tables(*laws):
   """The models of a target's and a drafter's `[V, V]` laws."""
-  return tiny.Models(*(tiny.Model(*helpers.table_model(x)) for x in laws))
+  return tiny.Models(*(tiny.Model(*exactness.table_model(x)) for x in laws))
 
 
 def random_tables(size=V, seed=0):
   """A law for the target and one for the drafter, no token being rare."""
   rng = np.random.default_rng(seed)
-  return [(helpers.random_table(rng, size) + 1 / size) / 2 for _ in range(2)]
+  return [(exactness.random_table(rng, size) + 1 / size) / 2 for _ in range(2)]
 
 
 def run(method, models, first=0, rows=ROWS, new=NEW, temperature=1.0, top_p=1.0,

@@ -11,6 +11,7 @@ import pytest
 import decoding_jax as dj
 import helpers
 from decoding_jax import verify
+from models import exactness
 
 ROWS = 20_000
 # Standard errors that a measured mean may lie off; a chance of 1 in 10^6.
@@ -23,7 +24,7 @@ DRAFT = np.array([0.2, 0.5, 0.1, 0.2])
 def measure(method):
   """Mean accepted tokens of the first call of each row, and its error."""
   size = len(TARGET)
-  _, stats = helpers.frequencies(
+  _, stats = exactness.frequencies(
       method, np.tile(TARGET, (size, 1)), np.tile(DRAFT, (size, 1)), ROWS, 1)
   depths = np.asarray(stats.accepted_by_depth)
   accepted = depths @ np.arange(depths.shape[1])

@@ -10,8 +10,8 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax import prefill as prefill_lib
-import helpers
 from methods_for_tests import depth, each, EACH, EACH_DRAFTING, METHODS
+from models import exactness
 import models_for_tests as tiny
 
 # The package has a function of this name as well.
@@ -46,8 +46,8 @@ def test_counts_of_full_trees():
   """Where no node lacks a child, what is tested follows from the path."""
   method = dj.methods.rsd_c((2, 2))
   rng = np.random.default_rng(0)
-  models = tiny.Models(*(tiny.Model(*helpers.table_model(
-      helpers.random_table(rng, 4))) for _ in range(2)))
+  models = tiny.Models(*(tiny.Model(*exactness.table_model(
+      exactness.random_table(rng, 4))) for _ in range(2)))
   out = tiny.generate(method, models, prompts=np.zeros((8, 1), np.int32),
                       lengths=np.ones(8, np.int32), new=20)
   by_depth = np.asarray(out.stats.accepted_by_depth)
@@ -181,7 +181,7 @@ def test_depth_1_and_prompts_of_one_token():
 
 
 def table_models(seed=0):
-  return tiny.Models(*(tiny.Model(*helpers.table_model(helpers.random_table(
+  return tiny.Models(*(tiny.Model(*exactness.table_model(exactness.random_table(
       np.random.default_rng((seed, i)), 6))) for i in range(2)))
 
 
@@ -265,7 +265,7 @@ def test_kinds_of_keys():
     (np.uint16, np.int32), (np.uint8, np.int32), (np.int8, np.int32),
     (np.int32, np.uint8), (np.int32, np.int16)])
 def test_other_integers(prompts, lengths):
-  cycle = tiny.Model(*helpers.table_model(np.roll(np.eye(6), 1, axis=1)))
+  cycle = tiny.Model(*exactness.table_model(np.roll(np.eye(6), 1, axis=1)))
   out = tiny.generate(
       METHODS[0], tiny.Models(cycle, cycle), new=4, eos_id=4,
       prompts=np.array([[1, 2, 0, 0, 0], [3, 0, 0, 0, 0]], prompts),

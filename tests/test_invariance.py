@@ -12,6 +12,7 @@ import decoding_jax as dj
 from decoding_jax import speculation
 import helpers
 from methods_for_tests import each
+from models import exactness
 import models_for_tests as tiny
 
 METHODS = [dj.methods.rsd_s(3, 2), dj.methods.specinfer(2, 2)]
@@ -98,8 +99,8 @@ def test_wider_padding():
 
 def table_run():
   rng = np.random.default_rng(0)
-  models = tiny.Models(*(tiny.Model(*helpers.table_model(
-      helpers.random_table(rng, 3))) for _ in range(2)))
+  models = tiny.Models(*(tiny.Model(*exactness.table_model(
+      exactness.random_table(rng, 3))) for _ in range(2)))
   return tiny.generate(dj.methods.rsd_s(2, 1), models, new=2,
                        prompts=np.array([[0, 1], [2, 2]], np.int32),
                        lengths=np.array([2, 1]), sampling=SAMPLING)
@@ -129,8 +130,8 @@ def test_numbers_of_64_bits():
 def test_types_under_other_settings_of_jax(method, setting):
   """They are traced; nothing is compiled."""
   rng = np.random.default_rng(0)
-  models = tiny.Models(*(tiny.Model(*helpers.table_model(
-      helpers.random_table(rng, 5))) for _ in range(2)))
+  models = tiny.Models(*(tiny.Model(*exactness.table_model(
+      exactness.random_table(rng, 5))) for _ in range(2)))
   rewarded = speculation.decoder(method.greedy).rewards
   rewards = dict(reward=tiny.table_reward(), reward_params=np.float32(1),
                  constraints=np.zeros((2, tiny.STATES), np.float32))
@@ -150,8 +151,8 @@ def test_types_under_other_settings_of_jax(method, setting):
 
 def test_streams_where_ranks_are_not_broadcast():
   """The setting is the caller's again between two results."""
-  model, params = helpers.table_model(
-      helpers.random_table(np.random.default_rng(0), 3))
+  model, params = exactness.table_model(
+      exactness.random_table(np.random.default_rng(0), 3))
   with jax.numpy_rank_promotion("raise"):
     for out in dj.stream(
         jax.random.key(0), np.zeros((2, 1), np.int32), np.ones(2, np.int32),
@@ -168,6 +169,7 @@ jax.config.update("jax_disable_most_optimizations", True)
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 import numpy as np
 import decoding_jax as dj
+from models import exactness
 import models_for_tests as tiny
 
 def run(place, place_params):

@@ -14,6 +14,7 @@ import helpers
 from decoding_jax import prefill, processors
 from decoding_jax.processors import applied
 from methods_for_tests import each
+from models import exactness
 import models_for_tests as tiny
 from test_queue import check_same
 
@@ -64,9 +65,9 @@ def joint_law(table, following):
 def frequencies(method, rows, processor=None, draft=True):
   """How often each text follows, and the law that it should have."""
   rng = np.random.default_rng(0)
-  laws = [helpers.random_table(rng, V) for _ in range(2)]
+  laws = [exactness.random_table(rng, V) for _ in range(2)]
   models = with_processor(
-      tiny.Models(*(tiny.Model(*helpers.table_model(x)) for x in laws)),
+      tiny.Models(*(tiny.Model(*exactness.table_model(x)) for x in laws)),
       processor or processors.automaton(), processors.table(FOLLOWING), draft)
   out = tiny.generate(method, models, prompts=np.zeros((rows, 1), np.int32),
                       lengths=np.ones(rows, np.int32), new=LENGTH)
@@ -79,13 +80,13 @@ def frequencies(method, rows, processor=None, draft=True):
 def test_joint_law_of_an_automaton(method):
   counts, law, _ = frequencies(method, ROWS)
   assert (law > 0).sum() > 50
-  assert helpers.p_value(counts, law) > helpers.MIN_P_VALUE
+  assert exactness.p_value(counts, law) > exactness.MIN_P_VALUE
 
 
 def test_joint_law_with_a_drafter_that_may_draft_anything():
   method = METHODS[1]
   counts, law, free = frequencies(method, ROWS, draft=False)
-  assert helpers.p_value(counts, law) > helpers.MIN_P_VALUE
+  assert exactness.p_value(counts, law) > exactness.MIN_P_VALUE
   _, _, guided = frequencies(method, ROWS)
   assert free.target_calls.sum() > guided.target_calls.sum()
 
@@ -98,7 +99,7 @@ def test_control_the_states_of_other_branches_fail(monkeypatch):
   counts, law, _ = frequencies(METHODS[0], CONTROL_ROWS,
                                processors.automaton()._replace(
                                    init=lambda params: jnp.int32(0)))
-  assert helpers.p_value(counts, law) < helpers.MAX_P_VALUE_OF_CONTROL
+  assert exactness.p_value(counts, law) < helpers.MAX_P_VALUE_OF_CONTROL
 
 
 def greedy(process):

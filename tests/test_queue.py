@@ -11,8 +11,8 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax import queue, sampling, speculation
-import helpers
 import models_for_tests as tiny
+from models import exactness
 from models import transformer
 
 generate = importlib.import_module("decoding_jax.generate")
@@ -40,8 +40,8 @@ def prompts(vocab_size):
 def test_texts_do_not_depend_on_the_rows():
   """Not on warps, constraints and ends that are a row's own either."""
   rng = np.random.default_rng(1)
-  models = tiny.Models(*(tiny.Model(*helpers.table_model(
-      helpers.random_table(rng, VOCAB))) for _ in range(2)))
+  models = tiny.Models(*(tiny.Model(*exactness.table_model(
+      exactness.random_table(rng, VOCAB))) for _ in range(2)))
   tokens, lengths = prompts(VOCAB)
   mask = np.ones((PROMPTS, VOCAB), bool)
   mask[np.arange(PROMPTS), np.arange(PROMPTS) % 5] = False
@@ -59,7 +59,7 @@ def test_texts_do_not_depend_on_the_rows():
 
 def test_a_search_of_some_rows_leaves_the_others():
   """Its one step ends all rows; the last ones stand beside finished ones."""
-  model = tiny.Model(*helpers.table_model(helpers.random_table(
+  model = tiny.Model(*exactness.table_model(exactness.random_table(
       np.random.default_rng(1), VOCAB)))
   tokens, lengths = prompts(VOCAB)
   run = lambda rows: tiny.generate(
@@ -82,7 +82,7 @@ def test_caches_of_rows_that_are_refilled():
 def test_nobody_waits_for_the_longest():
   """One text of nine tokens, and seven of one, two at a time."""
   # Each token is followed by the one below it.
-  model = tiny.Model(*helpers.table_model(np.eye(10)[np.arange(-1, 9) % 10]))
+  model = tiny.Model(*exactness.table_model(np.eye(10)[np.arange(-1, 9) % 10]))
   run = lambda starts, rows: tiny.generate(
       dj.methods.autoregressive(), tiny.Models(model, model), new=9, rows=rows,
       prompts=np.int32(starts)[:, None], eos_id=0,

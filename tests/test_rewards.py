@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-import helpers
+from models import exactness
 import models_for_tests as tiny
 
 generate_lib = importlib.import_module("decoding_jax.generate")
@@ -26,7 +26,7 @@ def tables(seed):
 
 def run(seed=0, **kwargs):
   rng = np.random.default_rng(0)
-  model = tiny.Model(*helpers.table_model(helpers.random_table(rng, V)))
+  model = tiny.Model(*exactness.table_model(exactness.random_table(rng, V)))
   return tiny.generate(
       dj.methods.speculative(2), tiny.Models(model, model), prompts=PROMPTS,
       lengths=LENGTHS, new=7, eos_id=EOS, reward=tiny.table_reward(),
@@ -70,7 +70,7 @@ def test_a_reward_without_constraints(constraints):
       init=lambda params, constraint, prompt, length: length,
       advance=lambda params, constraint, state, _, valid: state + valid.sum(),
       value=lambda params, constraint, state: state / params)
-  model = tiny.Model(*helpers.table_model(np.roll(np.eye(V), 1, axis=1)))
+  model = tiny.Model(*exactness.table_model(np.roll(np.eye(V), 1, axis=1)))
   out = tiny.generate(
       dj.methods.autoregressive(), tiny.Models(model, model),
       prompts=PROMPTS[:2], lengths=LENGTHS[:2], new=3, reward=length,

@@ -13,6 +13,7 @@ import pytest
 import decoding_jax as dj
 import helpers
 from decoding_jax import verify
+from models import exactness
 
 WIDTH = 2
 VOCAB = 3
@@ -23,8 +24,8 @@ RULE = verify.recursive(False).rule
 
 def tables(zeros):
   rng = np.random.default_rng(zeros)
-  return (helpers.random_table(rng, VOCAB, zeros),
-          helpers.random_table(rng, VOCAB, zeros))
+  return (exactness.random_table(rng, VOCAB, zeros),
+          exactness.random_table(rng, VOCAB, zeros))
 
 
 def orders(law):
@@ -57,7 +58,7 @@ def walk(zeros):
     return chances[0], rests[0]
 
   law, accepted = np.zeros((VOCAB, VOCAB)), 0.0
-  for order, reach in orders(helpers.joint_law(draft, 0, 2)):
+  for order, reach in orders(exactness.joint_law(draft, 0, 2)):
     starts = tuple(dict.fromkeys(first for first, _ in order))[:WIDTH]
     chances, rest = visit(0, starts)
     for first, chance in zip(starts, chances):
@@ -80,14 +81,14 @@ def walk(zeros):
 def test_law_by_enumeration(zeros):
   target, draft = tables(zeros)
   law, _ = walk(zeros)
-  np.testing.assert_allclose(law, helpers.joint_law(target, 0, 2), atol=1e-12)
+  np.testing.assert_allclose(law, exactness.joint_law(target, 0, 2), atol=1e-12)
 
 
 def test_block_efficiency_is_the_enumerated_one():
   target, draft = tables(0)
   _, expected = walk(0)
-  _, stats = helpers.frequencies(dj.methods.rsd_s(WIDTH, 2), target, draft,
-                                 ROWS, 1)
+  _, stats = exactness.frequencies(dj.methods.rsd_s(WIDTH, 2), target, draft,
+                                   ROWS, 1)
   accepted = np.asarray(stats.accepted_by_depth) @ np.arange(3)
   error = accepted.std() / np.sqrt(ROWS)
   assert abs(accepted.mean() - expected) < SIGMAS * error
@@ -96,8 +97,8 @@ def test_block_efficiency_is_the_enumerated_one():
 def test_control_other_width_is_told_apart():
   target, draft = tables(0)
   _, expected = walk(0)
-  _, stats = helpers.frequencies(dj.methods.rsd_s(WIDTH + 1, 2), target, draft,
-                                 ROWS, 1)
+  _, stats = exactness.frequencies(dj.methods.rsd_s(WIDTH + 1, 2), target,
+                                   draft, ROWS, 1)
   accepted = np.asarray(stats.accepted_by_depth) @ np.arange(3)
   error = accepted.std() / np.sqrt(ROWS)
   assert abs(accepted.mean() - expected) > SIGMAS * error

@@ -10,6 +10,7 @@ import pytest
 import helpers
 from decoding_jax import sampling
 from decoding_jax.sampling import Sampling
+from models import exactness
 
 V, B = 11, 3
 
@@ -199,10 +200,10 @@ def test_gumbel_top_k_draws_without_replacement():
   for i, j in itertools.permutations(np.flatnonzero(LAW), 2):
     expected[i, j] = LAW[i] * LAW[j] / (1 - LAW[i])
   counts = pair_counts(tokens, len(LAW))
-  assert helpers.p_value(counts, expected) > helpers.MIN_P_VALUE
+  assert exactness.p_value(counts, expected) > exactness.MIN_P_VALUE
   # Negative control: sorted siblings have another law.
   sorted_counts = pair_counts(np.sort(tokens, axis=1), len(LAW))
-  assert (helpers.p_value(sorted_counts, expected)
+  assert (exactness.p_value(sorted_counts, expected)
           < helpers.MAX_P_VALUE_OF_CONTROL)
   assert (scores[:, 0] > scores[:, 1]).all()
 

@@ -9,6 +9,7 @@ import pytest
 
 import decoding_jax as dj
 import helpers
+from models import exactness
 import models_for_tests as tiny
 
 V, LENGTH, EOS = 4, 3, 2
@@ -16,12 +17,12 @@ ROWS = 40_000
 
 
 def table(seed=0, zeros=0, size=V):
-  return helpers.random_table(np.random.default_rng(seed), size, zeros)
+  return exactness.random_table(np.random.default_rng(seed), size, zeros)
 
 
 def search(method, laws, rows=3, length=LENGTH, new_key=0, **kwargs):
   """Texts behind tokens 0, 1, ...; the statistics on the host."""
-  model = tiny.Model(*helpers.table_model(laws))
+  model = tiny.Model(*exactness.table_model(laws))
   firsts = np.arange(rows, dtype=np.int32)[:, None] % min(rows, len(laws))
   out = tiny.generate(
       method, tiny.Models(model, model), key=jax.random.key(new_key),
@@ -159,14 +160,14 @@ def test_stochastic_beams_are_drawn_without_replacement(sampling):
   expected = np.zeros_like(counts)
   for (i, p), (j, q) in itertools.permutations(enumerate(law.values()), 2):
     expected[i, j] = p * q / (1 - p)
-  assert helpers.p_value(counts, expected) > helpers.MIN_P_VALUE
+  assert exactness.p_value(counts, expected) > exactness.MIN_P_VALUE
   # The first one alone is a sample, and so is what is emitted.
   firsts = counts.sum(axis=1)
-  assert helpers.p_value(firsts, np.array(list(law.values()))) > (
-      helpers.MIN_P_VALUE)
+  assert exactness.p_value(firsts, np.array(list(law.values()))) > (
+      exactness.MIN_P_VALUE)
   # Negative control: independent samples have other second texts.
   independent = np.outer(*[list(law.values())] * 2)
-  assert helpers.p_value(counts, independent) < helpers.MAX_P_VALUE_OF_CONTROL
+  assert exactness.p_value(counts, independent) < helpers.MAX_P_VALUE_OF_CONTROL
   log_probs = np.array([[np.log(law[text]) for text in beams(out, row)]
                         for row in range(20)])
   np.testing.assert_allclose(out.stats.extra["beam_log_probs"][:20], log_probs,
@@ -175,7 +176,7 @@ def test_stochastic_beams_are_drawn_without_replacement(sampling):
 
 def draw(method, laws, sampling, **kwargs):
   """Many rows behind token 0."""
-  model = tiny.Model(*helpers.table_model(laws))
+  model = tiny.Model(*exactness.table_model(laws))
   with tiny.quickly_compiled():
     out = dj.generate(
         jax.random.key(2), jnp.zeros((ROWS, 1), jnp.int32),
@@ -238,10 +239,10 @@ def test_best_of_n_draws_samples_of_the_law():
     better = (rewards[a], law[a]) >= (rewards[b], law[b])
     first, second = (i, j) if better else (j, i)
     expected[first, second] += law[a] * law[b]
-  assert helpers.p_value(counts, expected) > helpers.MIN_P_VALUE
+  assert exactness.p_value(counts, expected) > exactness.MIN_P_VALUE
   # Negative control: the order in which they were drawn.
   product = np.outer(list(law.values()), list(law.values()))
-  assert helpers.p_value(counts, product) < helpers.MAX_P_VALUE_OF_CONTROL
+  assert exactness.p_value(counts, product) < helpers.MAX_P_VALUE_OF_CONTROL
   assert (out.stats.extra["reward_calls"] == 2).all()
   np.testing.assert_allclose(
       out.stats.extra["reward"][:50],

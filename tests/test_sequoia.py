@@ -6,6 +6,7 @@ import pytest
 import decoding_jax as dj
 from decoding_jax import draft as draft_lib, tree as tree_lib, verify
 import helpers
+from models import exactness
 import models_for_tests as tiny
 from test_queue import check_same
 
@@ -16,7 +17,7 @@ ROWS, LENGTH, VOCAB = 200_000, 4, 5
 
 def tables():
   rng = np.random.default_rng(11)
-  return (helpers.random_table(rng, VOCAB), helpers.random_table(rng, VOCAB))
+  return [exactness.random_table(rng, VOCAB) for _ in range(2)]
 
 
 def test_layout():
@@ -58,10 +59,10 @@ def test_parents_and_order_of_children():
 
 def test_joint_law():
   target, draft = tables()
-  counts, _ = helpers.frequencies(dj.methods.sequoia(LOPSIDED), target, draft,
-                                  ROWS, LENGTH)
-  law = helpers.joint_law(target, 0, LENGTH)
-  assert helpers.p_value(counts, law) > helpers.MIN_P_VALUE
+  counts, _ = exactness.frequencies(dj.methods.sequoia(LOPSIDED), target,
+                                    draft, ROWS, LENGTH)
+  law = exactness.joint_law(target, 0, LENGTH)
+  assert exactness.p_value(counts, law) > exactness.MIN_P_VALUE
 
 
 def test_control_siblings_in_another_order():
@@ -74,9 +75,9 @@ def test_control_siblings_in_another_order():
   wrong = dj.Method("sorted", verify.pair(drafter._replace(expand=expand),
                                           verify.recursive(False)), None)
   target, draft = tables()
-  counts, _ = helpers.frequencies(wrong, target, draft, ROWS // 4, LENGTH)
-  law = helpers.joint_law(target, 0, LENGTH)
-  assert helpers.p_value(counts, law) < helpers.MAX_P_VALUE_OF_CONTROL
+  counts, _ = exactness.frequencies(wrong, target, draft, ROWS // 4, LENGTH)
+  law = exactness.joint_law(target, 0, LENGTH)
+  assert exactness.p_value(counts, law) < helpers.MAX_P_VALUE_OF_CONTROL
 
 
 def test_greedy_is_the_target_s_own():

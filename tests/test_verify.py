@@ -8,6 +8,7 @@ import pytest
 import helpers
 from decoding_jax import draft as draft_lib
 from decoding_jax import sampling, verify
+from models import exactness
 
 TOLERANCE = 1e-12
 RULES = {
@@ -20,8 +21,8 @@ RULES = {
 def laws(vocab_size, zeros):
   """A target and a draft law, reproducible."""
   rng = np.random.default_rng((vocab_size, zeros))
-  return (helpers.random_law(rng, vocab_size, zeros),
-          helpers.random_law(rng, vocab_size, zeros))
+  return (exactness.random_law(rng, vocab_size, zeros),
+          exactness.random_law(rng, vocab_size, zeros))
 
 
 def enumerate_law(name, target, draft, size):
