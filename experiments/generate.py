@@ -8,8 +8,6 @@ this prompt, and takes the method and the tree that are fastest.
 `--regex`, `--json_schema` and `--stop` say what the completion must be.
 """
 
-import inspect
-
 from absl import flags
 import jax
 import numpy as np
@@ -23,24 +21,11 @@ from experiments import meshes
 from experiments import processes
 from experiments import processing
 from experiments import profiles
+from experiments import sizes
 
 _PROMPT = flags.DEFINE_string("prompt", "def main(", "Text to continue.")
 _METHOD = flags.DEFINE_string("method", "rsd_s", "Name of a method, or auto.")
 _AUTO = "auto"
-# Sizes of methods; those that a method needs and no flag sets have defaults.
-_SIZES = {
-    "width": (flags.DEFINE_integer("width", None, "Nodes of a level."), 3),
-    "depth": (flags.DEFINE_integer("depth", None, "Drafted tokens."), 4),
-    "num_paths": (flags.DEFINE_integer("num_paths", None, "Paths."), 3),
-    "num_beams": (flags.DEFINE_integer("num_beams", None, "Beams."), 4),
-    "num_groups": (flags.DEFINE_integer("num_groups", None, "Of beams."), 2),
-    "branching": (flags.DEFINE_string(
-        "branching", None, "Children of each node of level 0, 1, ...: 2,2,1."),
-        (2, 2, 1)),
-    "children": (flags.DEFINE_string(
-        "children", None, "Children of each node, level after level: "
-        "2/2,0/1,1."), ((2,), (2, 0), (1, 1))),
-}
 _TEMPERATURE = flags.DEFINE_float("temperature", 1.0, "0 is greedy.")
 _TOP_P = flags.DEFINE_float("top_p", 1.0, "Mass of tokens to keep; 1: all.")
 _TOP_K = flags.DEFINE_integer("top_k", 0, "Tokens to keep; 0: all.")
@@ -59,7 +44,8 @@ _PROFILE = flags.DEFINE_string(
 
 def main():
   methods = auto.methods() if _METHOD.value == _AUTO else [
-      launch.method({"name": _METHOD.value, **sizes(_METHOD.value)})]
+      launch.method({"name": _METHOD.value,
+                     **sizes.of_flags(_METHOD.value, [_AUTO])})]
   meshes.join(_TARGET.value, 1)
   pair = launch.open_pair(_TARGET.value, _DRAFT.value)
   prompt = pair.tokenizer.encode(_PROMPT.value).ids
@@ -99,34 +85,6 @@ def main():
   print(_statistics(method, out, seconds, first - seconds))
   if _PROFILE.value:
     print(profiles.profile(complete, int(out.steps), _PROFILE.value))
-
-
-def sizes(name):
-  """Those of flags, and defaults of others that the method needs."""
-  launch.check_names("--method", [name], [_AUTO])
-  needed = [size for size, parameter in inspect.signature(
-      getattr(dj.methods, name)).parameters.items()
-            if parameter.default is parameter.empty]
-  if not set(needed) <= set(_SIZES):
-    raise launch.UserError(
-        f"--method={name} is steered by a reward, of which there is none here; "
-        "experiments.cdsl has rewards.")
-  given = {size: flag.value for size, (flag, _) in _SIZES.items()
-           if flag.value is not None}
-  if "branching" in given:
-    given["branching"] = _numbers("branching", given["branching"])
-  if "children" in given:
-    given["children"] = tuple(_numbers("children", level)
-                              for level in given["children"].split("/"))
-  return {**{size: _SIZES[size][1] for size in needed}, **given}
-
-
-def _numbers(name, text):
-  try:
-    return tuple(map(int, text.split(",")))
-  except ValueError as e:
-    raise launch.UserError(
-        f"--{name}: {text!r} is no list of whole numbers, as 2,1 is.") from e
 
 
 def _statistics(method, out, seconds, compile_seconds):

@@ -5,6 +5,7 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax import draft as draft_lib, verify
+import helpers
 from models import exactness
 import models_for_tests as tiny
 
@@ -42,3 +43,26 @@ def test_distance_by_chance_is_that_of_samples():
   away = np.abs(counts / 1000 - law.ravel()).sum(axis=1) / 2
   np.testing.assert_allclose(exactness.by_chance(law, 1000), away.mean(),
                              rtol=0.05)
+
+
+def test_main_tells_right_from_wrong():
+  process = helpers.start(
+      "-m", "experiments.exactness", "--method=speculative", "--depth=1",
+      "--rows=20000", "--length=3", **helpers.QUICKLY)
+  output, errors = process.communicate()
+  assert process.returncode == 0, errors
+  lines = output.splitlines()
+  assert [line.split()[-1] for line in lines[2:7]] == ["yes"] * 5
+  assert lines[6].startswith("control: ")
+  assert lines[-1].startswith("All 4 tests found the target's law")
+
+
+def test_main_tells_a_method_of_another_law():
+  """A beam is no sample."""
+  process = helpers.start(
+      "-m", "experiments.exactness", "--method=beam_search", "--num_beams=2",
+      "--rows=2000", "--length=2", **helpers.QUICKLY)
+  output, errors = process.communicate()
+  assert process.returncode == 2, output
+  assert " NO" in output
+  assert "beam_search(2), " in errors

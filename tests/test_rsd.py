@@ -16,9 +16,9 @@ import models_for_tests as tiny
 from configs import rsd as rsd_config
 from experiments import cells
 from experiments import corpus
-from experiments import generate
 from experiments import launch
 from experiments import plans
+from experiments import sizes as sizes_lib
 from experiments import tasks
 from models import checkpoints
 from models import tokenizers
@@ -103,7 +103,7 @@ def _sizes():
   """A method by its name and flags, as `experiments.generate` has it."""
   def of(name, **values):
     with flagsaver.as_parsed(**values):
-      return launch.method({"name": name, **generate.sizes(name)})
+      return launch.method({"name": name, **sizes_lib.of_flags(name)})
 
   flags.FLAGS.mark_as_parsed()
   yield of

@@ -1,0 +1,155 @@
+"""Tests whether methods keep the law of the target, and prints how well.
+
+  python -m experiments.exactness
+  python -m experiments.exactness --method=rsd_s --width=3 --depth=2
+
+Draws texts of tabular models, whose joint law is known exactly: with a random
+drafter, with laws that have tokens of probability 0, with a drafter that is
+nearly certain, and at temperature 0, where texts must be the target's greedy
+ones. A control whose law is wrong must fail. Takes about ten seconds a method.
+Ends with status 2 unless all is as it should be.
+"""
+
+from typing import NamedTuple
+
+from absl import flags
+import numpy as np
+import tqdm
+
+import decoding_jax as dj
+from decoding_jax import draft as draft_lib
+from decoding_jax import verify
+from experiments import launch
+from experiments import report
+from experiments import sizes
+from models import exactness
+
+_METHOD = flags.DEFINE_string(
+    "method", "", "Name of a method, one of your own too; '' for all that keep "
+    "the law, at small sizes.")
+_ROWS = flags.DEFINE_integer("rows", 100_000, "Texts of each test.",
+                             lower_bound=1)
+_LENGTH = flags.DEFINE_integer(
+    "length", 4, "Tokens of a text; more than a call emits.", lower_bound=1)
+_VOCAB = flags.DEFINE_integer("vocab_size", 6, "Tokens of the models.",
+                              lower_bound=3)
+
+# Of the target's and of the drafter's law so many tokens have no probability.
+_ZEROS = (2, 1)
+# At this temperature hardly a token of a drafter but the first one is left.
+_COLD = 1e-3
+# Different texts, each of which is a number in memory.
+_MOST_TEXTS = 10**7
+
+
+class Finding(NamedTuple):
+  """A line of the table.
+
+  Attributes:
+    name: of the method.
+    case: what was tested.
+    fit: an `exactness.Fit`; None where texts are compared one by one.
+    right: whether it is as it should be.
+  """
+  name: str
+  case: str
+  fit: exactness.Fit | None
+  right: bool
+
+
+def main():
+  if _VOCAB.value**_LENGTH.value > _MOST_TEXTS:
+    raise launch.UserError(
+        f"--vocab_size={_VOCAB.value} and --length={_LENGTH.value}: there are "
+        f"{_VOCAB.value**_LENGTH.value:.2g} texts, at most {_MOST_TEXTS:.0g} "
+        "are possible.")
+  tested = [launch.method({"name": _METHOD.value, **sizes.of_flags(
+      _METHOD.value)})] if _METHOD.value else _methods()
+  parts = [(method, case, of_case) for method in tested
+           for case, of_case in _CASES.items()
+           if (method.greedy if of_case is _greedy else method.sampled)]
+  parts.append((_control(), "control", _is_told))
+  findings = []
+  with tqdm.tqdm(total=len(parts), unit="test", dynamic_ncols=True) as bar:
+    for method, case, of_case in parts:
+      bar.set_description(method.name)
+      with launch.user_errors(ValueError):
+        findings.append(Finding(method.name, case, *of_case(method)))
+      bar.update()
+  print(table(findings))
+  wrong = [x for x in findings if not x.right]
+  if wrong:
+    raise launch.UserError(
+        f"{len(wrong)} of {len(findings)} tests failed: " + "; ".join(
+            f"{x.name}, {x.case}" for x in wrong) + ".")
+  print(f"All {len(findings) - 1} tests found the target's law (p > "
+        f"{exactness.MIN_P_VALUE:g}), and the control another.")
+
+
+def table(findings) -> str:
+  """The findings as a table for a terminal."""
+  lines = [["method", "case", "p", "distance", "by chance", "target calls",
+            "right"]]
+  for x in findings:
+    figures = ["-"] * 4 if x.fit is None else [
+        f"{x.fit.p_value:.2g}", f"{x.fit.distance:.4f}",
+        f"{x.fit.by_chance:.4f}", f"{x.fit.target_calls:.2f}"]
+    lines.append([x.name, x.case, *figures, "yes" if x.right else "NO"])
+  return report.plain_table(lines)
+
+
+def _methods():
+  make = dj.methods
+  return [make.autoregressive(), make.speculative(2), make.rsd_c((2, 2)),
+          make.rsd_s(3, 2), make.sequoia(((2,), (2, 1))),
+          make.specinfer(2, 2), make.spectr(2, 2)]
+
+
+def _control():
+  """The most probable children, taken for samples."""
+  pair = dj.Pair(draft_lib.top_k((2, 2)), verify.recursive(False))
+  return dj.Method("control: top-k for samples", pair, None)
+
+
+def _random(method, **kwargs):
+  found = _fit(method, (0, 0), **kwargs)
+  return found, found.p_value >= exactness.MIN_P_VALUE
+
+
+def _with_zeros(method):
+  found = _fit(method, _ZEROS)
+  return found, found.p_value >= exactness.MIN_P_VALUE
+
+
+def _cold(method):
+  return _random(method, draft_sampling=dj.Sampling(temperature=_COLD))
+
+
+def _is_told(method):
+  found = _fit(method, (0, 0))
+  return found, found.p_value < exactness.MIN_P_VALUE
+
+
+def _greedy(method):
+  target, draft = exactness.random_tables(_VOCAB.value)
+  counts, _ = exactness.frequencies(
+      method, target, draft, 1, _LENGTH.value,
+      sampling=dj.Sampling(temperature=0))
+  token, text = 0, []
+  for _ in range(_LENGTH.value):
+    token = int(np.argmax(target[token]))
+    text.append(token)
+  return None, bool(counts[tuple(text)] == 1)
+
+
+def _fit(method, zeros, **kwargs):
+  target, draft = exactness.random_tables(_VOCAB.value, *zeros)
+  return exactness.fit(method, target, draft, _ROWS.value, _LENGTH.value,
+                       **kwargs)
+
+
+_CASES = {"random drafter": _random, "tokens of no mass": _with_zeros,
+          "nearly certain drafter": _cold, "temperature 0": _greedy}
+
+if __name__ == "__main__":
+  launch.run(main)

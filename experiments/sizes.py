@@ -1,0 +1,62 @@
+"""Flags for the sizes of a method."""
+
+import inspect
+
+from absl import flags
+
+import decoding_jax as dj
+from experiments import launch
+
+# Those that a method needs and no flag sets have defaults.
+_SIZES = {
+    "width": (flags.DEFINE_integer("width", None, "Nodes of a level."), 3),
+    "depth": (flags.DEFINE_integer("depth", None, "Drafted tokens."), 4),
+    "num_paths": (flags.DEFINE_integer("num_paths", None, "Paths."), 3),
+    "num_beams": (flags.DEFINE_integer("num_beams", None, "Beams."), 4),
+    "num_groups": (flags.DEFINE_integer("num_groups", None, "Of beams."), 2),
+    "branching": (flags.DEFINE_string(
+        "branching", None, "Children of each node of level 0, 1, ...: 2,2,1."),
+        (2, 2, 1)),
+    "children": (flags.DEFINE_string(
+        "children", None, "Children of each node, level after level: "
+        "2/2,0/1,1."), ((2,), (2, 0), (1, 1))),
+}
+
+
+def of_flags(name, more=()):
+  """The sizes of a method: those of flags, and defaults of others it needs.
+
+  Args:
+    name: of a method.
+    more: what else could be given as a name, for the error.
+
+  Returns:
+    dict of arguments of the method.
+
+  Raises:
+    UserError: for an unknown name, or a method that needs what no flag sets.
+  """
+  launch.check_names("--method", [name], more)
+  needed = [size for size, parameter in inspect.signature(
+      getattr(dj.methods, name)).parameters.items()
+            if parameter.default is parameter.empty]
+  if not set(needed) <= set(_SIZES):
+    raise launch.UserError(
+        f"--method={name} is steered by a reward, of which there is none here; "
+        "experiments.cdsl has rewards.")
+  given = {size: flag.value for size, (flag, _) in _SIZES.items()
+           if flag.value is not None}
+  if "branching" in given:
+    given["branching"] = _numbers("branching", given["branching"])
+  if "children" in given:
+    given["children"] = tuple(_numbers("children", level)
+                              for level in given["children"].split("/"))
+  return {**{size: _SIZES[size][1] for size in needed}, **given}
+
+
+def _numbers(name, text):
+  try:
+    return tuple(map(int, text.split(",")))
+  except ValueError as e:
+    raise launch.UserError(
+        f"--{name}: {text!r} is no list of whole numbers, as 2,1 is.") from e
