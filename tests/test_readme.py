@@ -15,6 +15,7 @@ from models import tabular
 ROOT = pathlib.Path(__file__).parents[1]
 README = ROOT / "README.md"
 PROCESSORS = ROOT / "docs" / "processors.md"
+MODELS = ROOT / "docs" / "models.md"
 
 
 def blocks(path=README):
@@ -35,6 +36,14 @@ def test_method_of_your_own_is_a_method():
   method = module.make(width=4, depth=3)
   assert isinstance(method, dj.Method)
   assert method.sampled.drafter.layout.widths == (4, 4, 4)
+
+
+def test_models_of_your_own():
+  names = {}
+  with tiny.quickly_compiled():
+    for block in blocks(MODELS):
+      exec(block, names)  # pylint: disable=exec-used
+  assert names["out"].lengths.tolist() == [3 + 16]
 
 
 def test_processor_of_a_pattern_is_a_model(monkeypatch):
