@@ -1,6 +1,7 @@
 """Generation: prefill, then the steps of a decoder in one loop."""
 
 import functools
+import inspect
 from typing import Iterator, Optional, Sequence
 
 import jax
@@ -113,7 +114,10 @@ def stream(key, prompts, prompt_lengths, *, every: int = 1,
     ValueError: as `generate` does, when the first result is asked for.
   """
   options.check_positive("every", every)
-  outputs = _outputs(every, key, prompts, prompt_lengths, **arguments)
+  given = inspect.signature(generate).bind(key, prompts, prompt_lengths,
+                                           **arguments)
+  given.apply_defaults()
+  outputs = _outputs(every, *given.args, **given.kwargs)
   following = _of_any_ranks(lambda: next(outputs, None))
   while (out := following()) is not None:
     # The next program writes where arrays of this one lie.
@@ -121,9 +125,8 @@ def stream(key, prompts, prompt_lengths, *, every: int = 1,
 
 
 def _outputs(every, key, prompts, prompt_lengths, *, method, target,
-             target_params, draft=None, draft_params=None, max_new_tokens=128,
-             sampling=sampling_lib.Sampling(), draft_sampling=None, eos_id=None,
-             reward=None, reward_params=None, constraints=None, rows=None):
+             target_params, draft, draft_params, max_new_tokens, sampling,
+             draft_sampling, eos_id, reward, reward_params, constraints, rows):
   """What there is after so many steps each, or after each size of caches."""
   checks.check_kinds(method=method, target=target, draft=draft,
                      sampling=sampling, draft_sampling=draft_sampling,
