@@ -18,20 +18,6 @@ from decoding_jax.types import (Context, DecodeState, Generation, LanguageModel,
 _ALL = np.iinfo(np.int32).max
 
 
-def _of_any_ranks(function):
-  """The function, for which arrays of few axes broadcast to those of more.
-
-  They do by default; a process may forbid it (`jax_numpy_rank_promotion`).
-  """
-  @functools.wraps(function)
-  def allowed(*args, **kwargs):
-    with jax.numpy_rank_promotion("allow"):
-      return function(*args, **kwargs)
-
-  return allowed
-
-
-@_of_any_ranks
 def generate(key, prompts, prompt_lengths, *, method: Method,
              target: LanguageModel, target_params: Params,
              draft: Optional[LanguageModel] = None,
@@ -117,9 +103,7 @@ def stream(key, prompts, prompt_lengths, *, every: int = 1,
   given = inspect.signature(generate).bind(key, prompts, prompt_lengths,
                                            **arguments)
   given.apply_defaults()
-  outputs = _outputs(every, *given.args, **given.kwargs)
-  following = _of_any_ranks(lambda: next(outputs, None))
-  while (out := following()) is not None:
+  for out in _outputs(every, *given.args, **given.kwargs):
     # The next program writes where arrays of this one lie.
     yield jax.tree.map(np.array, out)
 
@@ -256,7 +240,7 @@ def _generate_queued(decoder, target, draft, reward, max_new_tokens, rows,
 def _context(target, draft, reward, prompts, lengths, target_params,
              draft_params, warp, draft_warp, eos_id, reward_params,
              constraints) -> Context:
-  in_prompt = jnp.arange(prompts.shape[1]) < lengths[:, None]
+  in_prompt = jnp.arange(prompts.shape[1])[None] < lengths[:, None]
   return Context(target, target_params, draft, draft_params, warp, draft_warp,
                  eos_id, jnp.where(in_prompt, prompts, 0), lengths, reward,
                  reward_params, constraints)
@@ -268,7 +252,8 @@ def _state(context: Context, max_new_tokens, caches, keys) -> DecodeState:
   lengths = context.prompt_lengths
   tokens = jnp.full((batch, width + max_new_tokens), PAD, jnp.int32)
   tokens = tokens.at[:, :width].set(
-      jnp.where(jnp.arange(width) < lengths[:, None], context.prompts, PAD))
+      jnp.where(jnp.arange(width)[None] < lengths[:, None], context.prompts,
+                PAD))
   return DecodeState(
       keys=keys, step=jnp.zeros(batch, jnp.int32), tokens=tokens,
       log_probs=jnp.zeros(tokens.shape, jnp.float32), length=lengths,

@@ -127,7 +127,8 @@ def log_law(warp_: Warp, logits):
     logits = jnp.where(warp_.token_mask, logits, -jnp.inf)
   if warp_.greedy:
     best = most_probable(logits)[..., None]
-    return jnp.where(jnp.arange(logits.shape[-1]) == best, 0.0, -jnp.inf)
+    tokens = jax.lax.broadcasted_iota(best.dtype, logits.shape, logits.ndim - 1)
+    return jnp.where(tokens == best, 0.0, -jnp.inf)
   logits = logits / warp_.temperature
   if warp_.top_k:
     # Not [..., -1:]: XLA would make a full sort of a top-k that is sliced.

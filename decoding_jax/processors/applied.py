@@ -181,9 +181,9 @@ def _advance(reader, params, tokens, slot, mask, states, last, kind):
   The parent of a token is the last of its ancestors in the block, or the last
   token of the cache. Fresh tokens of one depth do not need each other.
   """
-  slots = jnp.arange(mask.shape[-1])
+  slots = jnp.arange(mask.shape[-1])[None, None]
   own = slot + jnp.arange(tokens.shape[1])
-  above = mask & (slots != own[:, None])
+  above = mask & (slots != own[None, :, None])
   parents = _parents(above)
   depths = (above & (slots >= slot)).sum(axis=-1)
   step = _each_token(functools.partial(reader.advance, params))
