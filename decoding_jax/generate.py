@@ -115,8 +115,8 @@ def _outputs(every, key, prompts, prompt_lengths, *, method, target,
   checks.check_kinds(method=method, target=target, draft=draft,
                      sampling=sampling, draft_sampling=draft_sampling,
                      reward=reward)
-  prompts = checks.array("prompts", prompts)
-  prompt_lengths = checks.array("prompt_lengths", prompt_lengths)
+  prompts = options.array("prompts", prompts)
+  prompt_lengths = options.array("prompt_lengths", prompt_lengths)
   checks.check_prompts(prompts, prompt_lengths, target.vocab_size)
   checks.check_models(method, target, draft)
   checks.check_budget(prompts.shape[1], max_new_tokens, target, draft)
@@ -272,7 +272,7 @@ def _generation(context: Context, state: DecodeState, steps) -> Generation:
 
 def _end_tokens(eos_id):
   """`[E]` int32, `[NONE]` for none."""
-  ids = checks.array("eos_id", NONE if eos_id is None else eos_id)
+  ids = options.array("eos_id", NONE if eos_id is None else eos_id)
   return ids.astype(jnp.int32).reshape(-1)
 
 
@@ -283,7 +283,7 @@ def _fold_in(key, numbers):
 
 def _row_keys(key, batch):
   """`[B]` typed keys from a key, or from a key a row."""
-  key = checks.array("key", key)
+  key = options.array("key", key)
   if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
     if key.dtype != jnp.uint32 or not key.ndim:
       raise ValueError(f"key={key}: a random key is needed, such as "
