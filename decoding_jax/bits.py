@@ -39,5 +39,5 @@ def unpack(words, count: int):
   Returns:
     `[n]` bool.
   """
-  bits = words[:, None] >> jnp.arange(SIZE, dtype=jnp.uint32)
+  bits = words[:, None] >> jnp.arange(SIZE, dtype=jnp.uint32)[None]
   return (bits & 1).reshape(-1)[:count] != 0

@@ -3,16 +3,13 @@
 What is traced cannot be looked at: there, only shapes and types are checked.
 """
 
-import numbers
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax import options, speculation
+from decoding_jax import contracts, options, speculation
 from decoding_jax.sampling import Sampling
-from decoding_jax.types import (Decoder, LanguageModel, Method, Pair,
-                                Reward)
+from decoding_jax.types import LanguageModel, Method, Reward
 
 _KINDS = {"method": Method, "target": LanguageModel, "draft": LanguageModel,
           "sampling": Sampling, "draft_sampling": Sampling, "reward": Reward}
@@ -20,52 +17,16 @@ _OPTIONAL = ("draft", "draft_sampling", "reward")
 
 
 def check_kinds(**arguments):
-  """Checks that what the library has a type for is of that type.
+  """Checks what the library has a type for: type and fields.
 
   Args:
     **arguments: some of those of `generate`.
 
   Raises:
-    ValueError: naming the argument and the types.
+    ValueError: naming the argument, or its field, and what is needed.
   """
   for name, value in arguments.items():
-    if not isinstance(value, _KINDS[name]) and not (
-        value is None and name in _OPTIONAL):
-      raise ValueError(f"{name} is of type {type(value).__name__}: a "
-                       f"dj.{_KINDS[name].__name__} is needed"
-                       f"{', or None' if name in _OPTIONAL else ''}.")
-    try:
-      hash(value if isinstance(value, (LanguageModel, Method, Reward)) else 0)
-    except TypeError as e:
-      raise ValueError(f"{name} holds what cannot be a static argument: {e}."
-                       ) from e
-  method = arguments.get("method")
-  for name in ("sampled", "greedy"):
-    kind = getattr(method, name, None)
-    if not isinstance(kind, (Pair, Decoder, type(None))):
-      raise ValueError(f"method.{name} is of type {type(kind).__name__}: what "
-                       "dj.pair makes is needed, a dj.Decoder, or None.")
-
-
-def array(name, x):
-  """An argument as an array.
-
-  Args:
-    name: of the argument.
-    x: what was given.
-
-  Returns:
-    A `jax.Array` if that is what was given; else one of the host, since each
-    step of its own on a device takes longer than all of them in a program.
-
-  Raises:
-    ValueError: naming the argument, such as a list of lists of many lengths.
-  """
-  on_device = any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(x))
-  try:
-    return jnp.asarray(x) if on_device else np.asarray(x)
-  except (TypeError, ValueError) as e:
-    raise ValueError(f"{name} is no array: {e}") from e
+    contracts.check(name, _KINDS[name], value, name in _OPTIONAL)
 
 
 def check_prompts(prompts, prompt_lengths, vocab_size):
@@ -225,8 +186,7 @@ def check_rows(rows: int | None):
   Raises:
     ValueError: if it is not a positive integer.
   """
-  if rows is not None and (
-      not isinstance(rows, numbers.Integral) or rows < 1):
+  if rows is not None and (not options.is_integer(rows) or rows < 1):
     raise ValueError(f"rows={rows!r}: a positive integer is needed, or None.")
 
 

@@ -157,7 +157,8 @@ def iid_paths(num_paths: int, depth: int) -> Drafter:
       log_probs = jnp.repeat(log_probs, num_paths, axis=0)
       valid = jnp.repeat(valid, num_paths)
     tokens = jax.vmap(sampling.draw)(keys, log_probs)
-    agree = (first == first[:, None]) & (tokens == tokens[:, None])
+    equal = lambda x: x[None] == x[:, None]
+    agree = equal(first) & equal(tokens)
     return tokens, first, valid, jnp.argmax(agree, axis=-1).astype(jnp.int32)
 
   return Drafter(layout, lambda: jnp.zeros(num_paths, jnp.int32), expand,
@@ -193,12 +194,12 @@ def top_beam(width: int, depth: int) -> Drafter:
 def _root(tokens, size):
   """A tree whose root alone is filled in."""
   batch = len(tokens)
-  root = jnp.arange(size) == 0
+  root = jnp.arange(size)[None] == 0
   return DraftTree(
       tokens=jnp.where(root, tokens[:, None], 0),
       parents=jnp.full((batch, size), NONE, jnp.int32),
       valid=jnp.broadcast_to(root, (batch, size)),
-      mask=jnp.broadcast_to(root & root[:, None], (batch, size, size)),
+      mask=jnp.broadcast_to(root & root.T, (batch, size, size)),
       log_probs=None)
 
 

@@ -166,7 +166,7 @@ def proceed(passes, context: Context, state: DecodeState, drafted: Lookahead,
     The rest; it passes in none of the other rows.
   """
   same, steps = drafted.same[:, None], drafted.tokens.shape[1]
-  order, start = jnp.arange(steps + 1), state.length + drafted.same
+  order, start = jnp.arange(steps + 1)[None], state.length + drafted.same
   cache = drafted.target_cache
   room = jnp.minimum(steps + 1 - drafted.same, state.limit - start)
   behind = lambda x: jnp.take_along_axis(
@@ -189,7 +189,7 @@ def proceed(passes, context: Context, state: DecodeState, drafted: Lookahead,
   *found, passed, block, calls = _where_any(rows, branch)
   # In other rows nothing that may yet be committed is overwritten.
   cache = cache.replace(length=jnp.where(passed, start, state.length + steps))
-  slots = jnp.broadcast_to(order[:-1], drafted.tokens.shape)
+  slots = jnp.broadcast_to(order[:, :-1], drafted.tokens.shape)
   return Rest(*found, passed, cache_lib.commit(cache, block, slots, 0), calls,
               rows.astype(jnp.int32))
 
@@ -250,7 +250,7 @@ def search_where(rows, passes, gates: Gates, context: Context,
     # In other rows nothing that may yet be committed is overwritten.
     cache = cache.replace(length=state.length + jnp.where(
         rows, 0, options.steps))
-    slots = options.num_candidates * jnp.arange(options.steps)
+    slots = options.num_candidates * jnp.arange(options.steps)[None]
     cache = cache_lib.commit(cache, block, slots + index[:, None], 0)
   return Found(rows, *found, cache)
 
@@ -268,7 +268,7 @@ def merge(drafted: Lookahead, taken, rest: Rest, found: Found):
     tokens `[B, n + 1]`, the target's own log-probabilities of them, their
     count `[B]`, and tokens of the draft `[B]` that are still right.
   """
-  order = jnp.arange(rest.tokens.shape[1])
+  order = jnp.arange(rest.tokens.shape[1])[None]
   here = lambda x: x[:, None]
   tokens = jnp.where(
       order == here(taken),
@@ -327,7 +327,7 @@ def count(stats: Stats, options: candidates.Options, drafted: Lookahead,
   """
   runs, by_draft = runs.astype(jnp.int32), int(options.roller.drafts)
   rows = lambda size, x: runs[:, None] * (
-      jnp.arange(size) == x[:, None]).astype(jnp.int32)
+      jnp.arange(size)[None] == x[:, None]).astype(jnp.int32)
   # The reward of V is known where it was compared with others.
   tested = ((at < 2) & (drafted.reward_calls == 0)).astype(jnp.int32)
   calls = (tested + drafted.reward_calls + rest.reward_calls +

@@ -1,6 +1,7 @@
 """Generation: prefill, then the steps of a decoder in one loop."""
 
 import functools
+import inspect
 from typing import Iterator, Optional, Sequence
 
 import jax
@@ -17,20 +18,6 @@ from decoding_jax.types import (Context, DecodeState, Generation, LanguageModel,
 _ALL = np.iinfo(np.int32).max
 
 
-def _of_any_ranks(function):
-  """The function, for which arrays of few axes broadcast to those of more.
-
-  They do by default; a process may forbid it (`jax_numpy_rank_promotion`).
-  """
-  @functools.wraps(function)
-  def allowed(*args, **kwargs):
-    with jax.numpy_rank_promotion("allow"):
-      return function(*args, **kwargs)
-
-  return allowed
-
-
-@_of_any_ranks
 def generate(key, prompts, prompt_lengths, *, method: Method,
              target: LanguageModel, target_params: Params,
              draft: Optional[LanguageModel] = None,
@@ -113,23 +100,23 @@ def stream(key, prompts, prompt_lengths, *, every: int = 1,
     ValueError: as `generate` does, when the first result is asked for.
   """
   options.check_positive("every", every)
-  outputs = _outputs(every, key, prompts, prompt_lengths, **arguments)
-  following = _of_any_ranks(lambda: next(outputs, None))
-  while (out := following()) is not None:
+  given = inspect.signature(generate).bind(key, prompts, prompt_lengths,
+                                           **arguments)
+  given.apply_defaults()
+  for out in _outputs(every, *given.args, **given.kwargs):
     # The next program writes where arrays of this one lie.
     yield jax.tree.map(np.array, out)
 
 
 def _outputs(every, key, prompts, prompt_lengths, *, method, target,
-             target_params, draft=None, draft_params=None, max_new_tokens=128,
-             sampling=sampling_lib.Sampling(), draft_sampling=None, eos_id=None,
-             reward=None, reward_params=None, constraints=None, rows=None):
+             target_params, draft, draft_params, max_new_tokens, sampling,
+             draft_sampling, eos_id, reward, reward_params, constraints, rows):
   """What there is after so many steps each, or after each size of caches."""
   checks.check_kinds(method=method, target=target, draft=draft,
                      sampling=sampling, draft_sampling=draft_sampling,
                      reward=reward)
-  prompts = checks.array("prompts", prompts)
-  prompt_lengths = checks.array("prompt_lengths", prompt_lengths)
+  prompts = options.array("prompts", prompts)
+  prompt_lengths = options.array("prompt_lengths", prompt_lengths)
   checks.check_prompts(prompts, prompt_lengths, target.vocab_size)
   checks.check_models(method, target, draft)
   checks.check_budget(prompts.shape[1], max_new_tokens, target, draft)
@@ -253,7 +240,7 @@ def _generate_queued(decoder, target, draft, reward, max_new_tokens, rows,
 def _context(target, draft, reward, prompts, lengths, target_params,
              draft_params, warp, draft_warp, eos_id, reward_params,
              constraints) -> Context:
-  in_prompt = jnp.arange(prompts.shape[1]) < lengths[:, None]
+  in_prompt = jnp.arange(prompts.shape[1])[None] < lengths[:, None]
   return Context(target, target_params, draft, draft_params, warp, draft_warp,
                  eos_id, jnp.where(in_prompt, prompts, 0), lengths, reward,
                  reward_params, constraints)
@@ -265,7 +252,8 @@ def _state(context: Context, max_new_tokens, caches, keys) -> DecodeState:
   lengths = context.prompt_lengths
   tokens = jnp.full((batch, width + max_new_tokens), PAD, jnp.int32)
   tokens = tokens.at[:, :width].set(
-      jnp.where(jnp.arange(width) < lengths[:, None], context.prompts, PAD))
+      jnp.where(jnp.arange(width)[None] < lengths[:, None], context.prompts,
+                PAD))
   return DecodeState(
       keys=keys, step=jnp.zeros(batch, jnp.int32), tokens=tokens,
       log_probs=jnp.zeros(tokens.shape, jnp.float32), length=lengths,
@@ -284,7 +272,7 @@ def _generation(context: Context, state: DecodeState, steps) -> Generation:
 
 def _end_tokens(eos_id):
   """`[E]` int32, `[NONE]` for none."""
-  ids = checks.array("eos_id", NONE if eos_id is None else eos_id)
+  ids = options.array("eos_id", NONE if eos_id is None else eos_id)
   return ids.astype(jnp.int32).reshape(-1)
 
 
@@ -295,7 +283,7 @@ def _fold_in(key, numbers):
 
 def _row_keys(key, batch):
   """`[B]` typed keys from a key, or from a key a row."""
-  key = checks.array("key", key)
+  key = options.array("key", key)
   if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
     if key.dtype != jnp.uint32 or not key.ndim:
       raise ValueError(f"key={key}: a random key is needed, such as "

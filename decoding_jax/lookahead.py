@@ -119,7 +119,7 @@ def tree(drafter: Drafter, slack: float, late: int, context: Context,
   room = jnp.where(state.done, 0, state.limit - state.length)
   depths = jnp.asarray(tree_lib.depths(layout), jnp.int32)
   ends, log_probs = _verified(context, slack, grown, logits,
-                              depths <= room[:, None])
+                              depths[None] <= room[:, None])
   # Of each node, its ancestor at each level, itself included.
   above = jnp.stack([
       level.start + jnp.argmax(grown.mask[:, :, level], axis=-1)
@@ -127,8 +127,9 @@ def tree(drafter: Drafter, slack: float, late: int, context: Context,
   tokens = jax.vmap(lambda tokens, above: tokens[above])(grown.tokens, above)
   ends_of_best = _greatest(ends, rewards.of_paths(
       context, states, tokens,
-      jnp.broadcast_to(jnp.arange(steps) < depths[:, None], tokens.shape)))
-  ends_of_best = _greatest(ends_of_best, depths)
+      jnp.broadcast_to(jnp.arange(steps)[None] < depths[:, None],
+                       tokens.shape)))
+  ends_of_best = _greatest(ends_of_best, depths[None])
   node = jnp.argmax(jnp.where(ends_of_best, log_probs, -jnp.inf), axis=1)
   pick = lambda x: jnp.take_along_axis(x, node[:, None, None], axis=1)[:, 0]
   tokens, same = pick(tokens), depths[node]
@@ -151,14 +152,15 @@ def tree(drafter: Drafter, slack: float, late: int, context: Context,
 def _verified(context: Context, slack, grown: DraftTree, logits, within):
   """Ends `[B, M]` of verified paths, and log-probabilities of all paths."""
   parents, mask = jnp.maximum(grown.parents, 0), grown.mask
-  is_root = jnp.arange(parents.shape[1]) == 0
+  nodes = jnp.arange(parents.shape[1])
+  is_root = nodes[None] == 0
   logits = jnp.take_along_axis(logits, parents[:, :, None], axis=1)
   after_end = (parents > 0) & text.ends(
       jnp.take_along_axis(grown.tokens, parents, axis=1), context.eos_id)
   takes = is_root | (_agrees(context, slack, logits, grown.tokens) &
                      grown.valid & within & ~after_end)
   verified = jnp.all(~mask | takes[:, None], axis=-1)
-  is_child = grown.parents[:, :, None] == jnp.arange(parents.shape[1])
+  is_child = grown.parents[:, :, None] == nodes[None, None]
   goes_on = (is_child & verified[:, :, None]).any(axis=1)
   log_probs = jnp.where(is_root, 0, text.log_probs(logits, grown.tokens))
   return verified & ~goes_on, jnp.where(mask, log_probs[:, None], 0).sum(-1)
@@ -172,7 +174,7 @@ def _greatest(rows, scores):
 
 def _catch_up(late, context: Context, state: DecodeState, count):
   """Runs the draft on the text behind its cache; logits and cache."""
-  columns = state.draft_cache.length[:, None] + jnp.arange(late)
+  columns = state.draft_cache.length[:, None] + jnp.arange(late)[None]
   newest = jnp.take_along_axis(
       state.tokens, jnp.minimum(columns, state.length[:, None] - 1), axis=1)
   return rollout_lib.extend(context.draft, context.draft_params,

@@ -1,8 +1,9 @@
-"""Checks of what methods and models are made with."""
+"""Checks of arguments, and of what methods and models are made with."""
 
 import math
 import numbers
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -12,10 +13,36 @@ def form(x):
   return jnp.shape(x), jnp.result_type(x)
 
 
+def array(name, x):
+  """An argument as an array.
+
+  Args:
+    name: of the argument.
+    x: what was given.
+
+  Returns:
+    A `jax.Array` if that is what was given; else one of the host, since each
+    step of its own on a device takes longer than all of them in a program.
+
+  Raises:
+    ValueError: naming the argument, such as a list of lists of many lengths.
+  """
+  on_device = any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(x))
+  try:
+    return jnp.asarray(x) if on_device else np.asarray(x)
+  except (TypeError, ValueError) as e:
+    raise ValueError(f"{name} is no array: {e}") from e
+
+
+def is_integer(x) -> bool:
+  """Whether it is a whole number, of Python or numpy; booleans are none."""
+  return isinstance(x, numbers.Integral) and not isinstance(x, bool)
+
+
 def check_positive(name, *values):
   """Raises ValueError naming the argument unless all are positive integers."""
   for value in values:
-    if not isinstance(value, (int, np.integer)) or value < 1:
+    if not is_integer(value) or value < 1:
       raise ValueError(f"{name}={value!r}: a positive integer is needed.")
 
 

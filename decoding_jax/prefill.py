@@ -58,7 +58,8 @@ def _read(slots, chunk, model, params, prompts, lengths):
     jax.eval_shape(lambda: _score(model, params, prompts[:, :1],
                                   jnp.zeros((batch, 1), jnp.int32), cache))
     return cache
-  tokens = jnp.where(jnp.arange(width) <= count[:, None], prompts[:, :-1], 0)
+  tokens = jnp.where(jnp.arange(width)[None] <= count[:, None], prompts[:, :-1],
+                     0)
   order = jnp.broadcast_to(jnp.arange(size), (batch, size))
   if number == 1:
     # Nothing is cached yet, so there is nothing to attend to but the block.

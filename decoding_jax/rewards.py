@@ -52,7 +52,7 @@ def _types(states):
 def worth(context: Context, states, tokens, count):
   """`[B]` float32, the value behind the first `count [B]` of `[B, T]` tokens.
   """
-  valid = jnp.arange(tokens.shape[1]) < count[:, None]
+  valid = jnp.arange(tokens.shape[1])[None] < count[:, None]
   return value(context, advance(context, states, tokens, valid))
 
 
@@ -73,9 +73,9 @@ def rise(context: Context, states, before, tokens, count):
     states = advance(context, states, *(y[:, None] for y in x))
     return states, value(context, states)
 
-  valid = jnp.arange(tokens.shape[1]) < count[:, None]
+  valid = jnp.arange(tokens.shape[1])[None] < count[:, None]
   _, values = jax.lax.scan(step, states, (tokens.T, valid.T))
-  first = 1 + jnp.argmax(values >= values[-1], axis=0)
+  first = 1 + jnp.argmax(values >= values[-1:], axis=0)
   return jnp.where(values[-1] > before, first, count).astype(jnp.int32)
 
 
@@ -109,7 +109,7 @@ def of_text(context: Context, tokens, lengths):
     `[B]` float32.
   """
   new = tokens.shape[1] - context.prompts.shape[1]
-  columns = context.prompt_lengths[:, None] + jnp.arange(new)
+  columns = context.prompt_lengths[:, None] + jnp.arange(new)[None]
   behind = jnp.take_along_axis(tokens, columns, axis=1)
   states = advance(context, init(context), jnp.maximum(behind, 0),
                    columns < lengths[:, None])

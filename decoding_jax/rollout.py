@@ -115,20 +115,20 @@ def roll_out(context: Context, roller, firsts, room, steps: int) -> RollOut:
   """
   model, params, cache = roller
   num_paths, room = firsts.shape[1], room[:, None]
-  slots = jnp.arange(steps * num_paths)
+  slots = jnp.arange(steps * num_paths)[None]
   own = slots % num_paths == jnp.arange(num_paths)[:, None]
   blank = jnp.zeros((*firsts.shape, 1 + steps), jnp.float32)
   out = RollOut(
       tokens=blank.astype(jnp.int32).at[:, :, 0].set(firsts),
       valid=(blank > 0).at[:, :, 0].set(room > 0), log_probs=blank,
       logits=jnp.zeros((*firsts.shape, model.vocab_size), jnp.float32),
-      block=cache_lib.init_block(cache, len(slots)),
+      block=cache_lib.init_block(cache, slots.size),
       calls=jnp.zeros(len(firsts), jnp.int32))
 
   def step(carry):
     i, alive, out = carry
     mask = jnp.broadcast_to(own & (slots // num_paths <= i),
-                            (*firsts.shape, len(slots)))
+                            (*firsts.shape, slots.size))
     positions = jnp.broadcast_to(cache.length[:, None] + i, firsts.shape)
     logits, block = model.forward(params, out.tokens[:, :, i], positions,
                                   cache, out.block, i * num_paths, mask)

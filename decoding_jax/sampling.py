@@ -1,6 +1,5 @@
 """From logits to the law that is preserved, and samples of it."""
 
-import numbers
 from typing import Optional
 
 import flax.struct
@@ -8,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax import noise as noise_lib
+from decoding_jax import noise as noise_lib, options
 from decoding_jax.types import Array
 
 # A residual of less mass is rounding noise: its predecessor is kept.
@@ -88,7 +87,7 @@ def warp(sampling: Sampling, batch: int, vocab_size: int,
          "(greedy) for all rows")
   _check(f"{name}.top_p", top_p, lambda x: (x >= _LEAST) & (x <= 1),
          f"a number from {_LEAST} to 1, or one for each row,")
-  if not isinstance(sampling.top_k, numbers.Integral) or sampling.top_k < 0:
+  if not options.is_integer(sampling.top_k) or sampling.top_k < 0:
     raise ValueError(f"{name}.top_k={sampling.top_k!r}: 0 (all) or a positive "
                      "integer is needed.")
   return Warp(
@@ -127,7 +126,8 @@ def log_law(warp_: Warp, logits):
     logits = jnp.where(warp_.token_mask, logits, -jnp.inf)
   if warp_.greedy:
     best = most_probable(logits)[..., None]
-    return jnp.where(jnp.arange(logits.shape[-1]) == best, 0.0, -jnp.inf)
+    tokens = jax.lax.broadcasted_iota(best.dtype, logits.shape, logits.ndim - 1)
+    return jnp.where(tokens == best, 0.0, -jnp.inf)
   logits = logits / warp_.temperature
   if warp_.top_k:
     # Not [..., -1:]: XLA would make a full sort of a top-k that is sliced.
@@ -308,7 +308,7 @@ def _per_row(name, value, batch):
 
 
 def _check(name, value, allowed, what):
-  host = _on_host(value)
+  host = _on_host(options.array(name, value))
   if host is not None and not (jnp.issubdtype(host.dtype, jnp.number) and
                                np.all(allowed(host))):
     raise ValueError(f"{name}={value!r}: {what} is needed.")
@@ -322,7 +322,7 @@ def _on_host(value):
 def _token_mask(mask, batch, vocab_size, name):
   if mask is None:
     return None
-  mask = jnp.asarray(mask)
+  mask = options.array(f"{name}.token_mask", mask)
   if mask.dtype != bool or mask.shape not in ((vocab_size,),
                                               (batch, vocab_size)):
     raise ValueError(

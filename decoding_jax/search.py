@@ -102,7 +102,7 @@ def per_length(penalty: float):
 
 def reward(context: Context, texts: Texts):
   """`[B, W]`, rewards of the beams: a rank of `Level`."""
-  order = jnp.arange(texts.tokens.shape[-1])
+  order = jnp.arange(texts.tokens.shape[-1])[None, None]
   return rewards.of_paths(
       context, rewards.init(context), jnp.maximum(texts.tokens, 0),
       order < texts.lengths[..., None])
@@ -207,7 +207,7 @@ def _grow(level: Level, width, context: Context, state: DecodeState, i, logits,
                                                     texts.beam)
   take = lambda x: jax.vmap(lambda x, i: x[i])(x, parents)
   alive, lengths = take(texts.alive), take(texts.lengths)
-  slots = jnp.arange(texts.mask.shape[-1])
+  slots = jnp.arange(texts.mask.shape[-1])[None]
   own = slots == i * width + jnp.arange(width)[:, None]
   log_probs = text.log_probs(take(logits), tokens)
   put = lambda buffer, x: take(buffer).at[:, :, i].set(x)
@@ -219,4 +219,4 @@ def _grow(level: Level, width, context: Context, state: DecodeState, i, logits,
              (beam.log_probs > -jnp.inf)),
       beam=beam,
       log_probs=put(texts.log_probs, jnp.where(alive, log_probs, 0.)),
-      mask=take(texts.mask) | own, block=texts.block)
+      mask=take(texts.mask) | own[None], block=texts.block)

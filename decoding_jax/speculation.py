@@ -83,14 +83,14 @@ def score(layout, context: Context, cache, tree: DraftTree, length):
     logits `[B, M, V]` and a block of M slots.
   """
   block = cache_lib.init_block(cache, tree.tokens.shape[1])
-  positions = (length - 1)[:, None] + tree_lib.depths(layout)
+  positions = (length - 1)[:, None] + tree_lib.depths(layout)[None]
   return context.target.forward(context.target_params, tree.tokens, positions,
                                 cache, block, 0, tree.mask)
 
 
 def _path_tokens(tree: DraftTree, verdict: Verdict):
   """`[B, D + 1]`, the accepted tokens and the one behind them."""
-  order = jnp.arange(verdict.path.shape[1])
+  order = jnp.arange(verdict.path.shape[1])[None]
   accepted = jnp.take_along_axis(tree.tokens, verdict.path, axis=1)
   return jnp.where(order == verdict.num_accepted[:, None],
                    verdict.token[:, None], jnp.roll(accepted, -1, axis=1))
@@ -117,7 +117,7 @@ def commit_draft(state: DecodeState, block, path, count):
   depth = path.shape[1] - 1
   late = state.length - 1 - state.draft_cache.length
   slots = jnp.concatenate([jnp.zeros_like(path[:, :1]), 1 + path[:, :-1]], 1)
-  order = jnp.arange(depth + 1) + 1 - late[:, None]
+  order = jnp.arange(depth + 1)[None] + 1 - late[:, None]
   slots = jnp.take_along_axis(slots, jnp.minimum(order, depth), axis=1)
   count = jnp.where(count > 0, late + jnp.minimum(count, depth), 0)
   return cache_lib.commit(state.draft_cache, block, slots, count)
@@ -136,11 +136,11 @@ def _init(layout, context: Context, state: DecodeState) -> DecodeState:
 
 def _count(state: DecodeState, layout, verdict: Verdict, count) -> Stats:
   stats, runs = state.stats, (~state.done).astype(jnp.int32)
-  ranks, rank = jnp.arange(tree_lib.max_branching(layout)), (
-      verdict.ranks[:, :, None])
+  ranks = jnp.arange(tree_lib.max_branching(layout))[None, None]
+  rank = verdict.ranks[:, :, None]
   tested = (ranks < verdict.num_children[:, :, None]) & (
       (ranks <= rank) | (rank == NONE))
-  depths = jnp.arange(tree_lib.depth(layout) + 1)
+  depths = jnp.arange(tree_lib.depth(layout) + 1)[None]
   by_depth = depths == verdict.num_accepted[:, None]
   add = lambda total, hits: total + runs[:, None] * hits.astype(jnp.int32)
   return Stats(

@@ -16,6 +16,7 @@ def ends(tokens, eos_id):
   Returns:
     `[...]` bool.
   """
+  eos_id = jnp.expand_dims(eos_id, range(tokens.ndim))
   return (tokens[..., None] == eos_id).any(axis=-1)
 
 
@@ -31,7 +32,7 @@ def cut(state: DecodeState, tokens, count, eos_id):
   Returns:
     How many of them count `[B]`, none in a row that is done, and done `[B]`.
   """
-  order = jnp.arange(tokens.shape[1])
+  order = jnp.arange(tokens.shape[1])[None]
   count = jnp.minimum(count, state.limit - state.length)
   last = ends(tokens, eos_id) & (order < count[:, None])
   ended = last.any(axis=1)
@@ -45,7 +46,7 @@ def newest(state: DecodeState, count: int):
 
   In place of tokens that a shorter text does not have stands its first one.
   """
-  columns = state.length[:, None] + jnp.arange(-count, 0)
+  columns = state.length[:, None] + jnp.arange(-count, 0)[None]
   return jnp.take_along_axis(state.tokens, jnp.maximum(columns, 0), axis=1)
 
 
@@ -61,7 +62,7 @@ def append(buffer, length, values, count):
   Returns:
     The buffer.
   """
-  order = jnp.arange(values.shape[1])
+  order = jnp.arange(values.shape[1])[None]
   # No column twice, outside of the buffer either: an accelerator then writes
   # all of them at once.
   columns = order + jnp.where(order < count[:, None], length[:, None],

@@ -139,7 +139,7 @@ def add_level(tree: types.DraftTree, start, tokens, parents,
   Returns:
     The tree.
   """
-  itself = jnp.arange(len(tree.tokens)) == start + jnp.arange(
+  itself = jnp.arange(len(tree.tokens))[None] == start + jnp.arange(
       len(tokens))[:, None]
   put = lambda x, y: jax.lax.dynamic_update_slice_in_dim(
       x, y.astype(x.dtype), start, 0)

@@ -5,7 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import options, sampling, tree as tree_lib
+from decoding_jax import contracts, options, sampling, tree as tree_lib
 from decoding_jax.types import (Drafter, DraftTree, Layout, NONE, Pair, Verdict,
                                 Verifier)
 
@@ -26,8 +26,10 @@ def pair(drafter: Drafter, verifier: Verifier) -> Pair:
   Raises:
     ValueError: if the verifier divides by the probability of a sample, but
       the drafter's children are no samples, or are drawn otherwise than the
-      verifier takes them to be.
+      verifier takes them to be; if one of them is none.
   """
+  contracts.check("drafter", Drafter, drafter)
+  contracts.check("verifier", Verifier, verifier)
   if verifier.sampled and not drafter.sampled:
     raise ValueError(
         "Drafter.sampled=False, Verifier.sampled=True: children that are not "

@@ -93,7 +93,7 @@ def timer(lm, params, batch, live_length, slots, size):
 @functools.partial(jax.jit, static_argnums=0)
 def _forwards(lm, params, cache, fresh, count):
   size = fresh.shape[1]
-  positions = cache.length[:, None] + jnp.arange(size)
+  positions = cache.length[:, None] + jnp.arange(size)[None]
   mask = jnp.broadcast_to(jnp.tril(jnp.ones((size, size), bool)),
                           (*fresh.shape, size))
 

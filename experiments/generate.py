@@ -5,8 +5,11 @@
 
 Prints the text, then one line of statistics. `--method=auto` measures first, on
 this prompt, and takes the method and the tree that are fastest.
-`--regex`, `--json_schema` and `--stop` say what the completion must be.
+`--regex`, `--json_schema` and `--stop` say what the completion must be;
+`--stream` shows it while it grows.
 """
+
+import functools
 
 from absl import flags
 import jax
@@ -22,6 +25,7 @@ from experiments import processes
 from experiments import processing
 from experiments import profiles
 from experiments import sizes
+from experiments import streams
 
 _PROMPT = flags.DEFINE_string("prompt", "def main(", "Text to continue.")
 _METHOD = flags.DEFINE_string("method", "rsd_s", "Name of a method, or auto.")
@@ -54,6 +58,7 @@ def main():
   sampling = dj.Sampling(_TEMPERATURE.value, _TOP_K.value, _TOP_P.value)
   for method in methods:
     launch.check(method, pair, len(prompt), _MAX_NEW_TOKENS.value, sampling)
+  streams.check(methods, sampling)
   pair = meshes.load(pair, _TARGET.value, _DRAFT.value,
                      launch.kinds(methods, [sampling.temperature]), 1, 1,
                      len(prompt), _MAX_NEW_TOKENS.value)
@@ -67,33 +72,40 @@ def main():
                          sampling)
     method = choice.method
   keys = jax.random.fold_in(jax.random.key(_SEED.value), 0)[None]
-
-  def complete():
-    return meshes.generate(
-        pair, keys, prompts, lengths, method=method,
-        max_new_tokens=_MAX_NEW_TOKENS.value, sampling=sampling,
-        eos_id=pair.eos_id)
-
-  out, first = launch.timed(complete)
-  out, seconds = launch.decoded(complete)
+  arguments = dict(method=method, max_new_tokens=_MAX_NEW_TOKENS.value,
+                   sampling=sampling, eos_id=pair.eos_id)
+  complete = functools.partial(meshes.generate, pair, keys, prompts, lengths,
+                               **arguments)
+  if streams.asked():
+    out, took = streams.show(_PROMPT.value, pair, keys, prompts, lengths,
+                             **arguments)
+  else:
+    out, took = _show(complete, pair, lengths)
   if not processes.first():
     return
-  tokens = np.asarray(out.tokens[0, len(prompt):int(out.lengths[0])])
-  print(_PROMPT.value + pair.tokenizer.decode(tokens))
   if _METHOD.value == _AUTO:
     print(choice.reason)
-  print(_statistics(method, out, seconds, first - seconds))
+  print(_statistics(method, out, took))
   if _PROFILE.value:
     print(profiles.profile(complete, int(out.steps), _PROFILE.value))
 
 
-def _statistics(method, out, seconds, compile_seconds):
+def _show(complete, pair, lengths):
+  """Prints a completion, decoded twice; what `streams.show` returns."""
+  _, first = launch.timed(complete)
+  out, seconds = launch.decoded(complete)
+  if processes.first():
+    print(_PROMPT.value + pair.tokenizer.decode(streams.tokens(out, lengths)))
+  rate = metrics.token_rate(out.stats.emitted, [seconds])
+  return out, f"{rate:.0f} tokens/s, compiled in {first - seconds:.1f} s"
+
+
+def _statistics(method, out, took):
   stats = out.stats
   efficiency = metrics.block_efficiency(stats.emitted, stats.target_calls)
   return (f"{method.name}: {stats.emitted[0]} tokens, {stats.target_calls[0]} "
-          f"target calls, block efficiency {efficiency:.2f}, "
-          f"{metrics.token_rate(stats.emitted, [seconds]):.0f} tokens/s, "
-          f"compiled in {compile_seconds:.1f} s, mean log-probability "
+          f"target calls, block efficiency {efficiency:.2f}, {took}, mean "
+          "log-probability "
           f"{metrics.ratio(out.log_probs[0], stats.emitted):.2f}")
 
 

@@ -114,6 +114,5 @@ def model(name, pair, capacity) -> Judge:
     raise ValueError(f"reward={name!r} has another tokenizer than the target: "
                      f"{e}") from e
   lm, params = checkpoints.load(folder)
-  launch.check_finite(name, params)
   reward = reward_lib.reward(lm, min(capacity, lm.max_length), pair.eos_id)
   return Judge(reward, params, None, ("reward",))

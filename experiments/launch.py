@@ -17,7 +17,6 @@ from absl import app
 from absl import flags
 from absl import logging
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import decoding_jax as dj
@@ -276,34 +275,9 @@ def open_pair(target, draft):
 def with_params(pair, target, draft):
   """The pair of `open_pair`, and the parameters from the same folders."""
   with user_errors(FileNotFoundError, ValueError):
-    params = [check_finite(name, checkpoints.load(model_folder(name))[1])
+    params = [checkpoints.load(model_folder(name))[1]
               for name in (target, draft)]
   return pair._replace(target_params=params[0], draft_params=params[1])
-
-
-def check_finite(folder, params):
-  """Parameters that have been read, if none is infinite or NaN.
-
-  Args:
-    folder: of the model, for the error.
-    params: tree of arrays.
-
-  Returns:
-    The parameters.
-
-  Raises:
-    UserError: naming the first that is not finite.
-  """
-  for path, finite in jax.tree_util.tree_leaves_with_path(_finite(params)):
-    if not finite:
-      raise UserError(f"'{folder}': parameter {transformer.param_name(path)} "
-                      "has infinite or NaN values.")
-  return params
-
-
-@jax.jit
-def _finite(params):
-  return jax.tree.map(lambda x: jnp.isfinite(x).all(), params)
 
 
 def check(method_, pair, width, max_new_tokens, sampling, reward=None):
@@ -349,10 +323,15 @@ def decoded(decode, *args):
   """`timed` of what returns a `dj.Generation`.
 
   Raises:
-    UserError: if the logits of the target were NaN: a law was none.
+    UserError: see `check_logits`.
   """
   out, seconds = timed(decode, *args)
+  check_logits(out)
+  return out, seconds
+
+
+def check_logits(out: dj.Generation):
+  """Raises `UserError` if logits of the target were NaN: a law was none."""
   if np.isnan(out.log_probs).any():
     raise UserError("the target's logits are NaN, though its parameters are "
                     "finite: its type may have too small a range.")
-  return out, seconds

@@ -294,8 +294,7 @@ def with_params(pair, target, draft, mesh):
     split = sharding.language_model(transformer.language_model(config),
                                     sharding.cache_spec(config, size))
     # Logits are gathered before padding is cut off: its end may lie anywhere.
-    found.append((vocabulary.cut(split, lm.vocab_size),
-                  launch.check_finite(name, params)))
+    found.append((vocabulary.cut(split, lm.vocab_size), params))
   (target, target_params), (draft, draft_params) = found
   return pair._replace(target=target, target_params=target_params, draft=draft,
                        draft_params=draft_params, mesh=mesh)

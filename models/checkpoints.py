@@ -87,7 +87,11 @@ def load(folder, *, scan_layers: bool | None = None, dtype: str | None = None,
       of the parameters as they were saved; None: on the default device.
 
   Returns:
-    A language model and its parameters.
+    A language model and its parameters, all of them finite.
+
+  Raises:
+    FileNotFoundError, ValueError: naming the folder, or the file in it, and
+      what is missing or wrong.
   """
   if hf_config.is_hf(folder):
     return hf.from_hf(folder, scan_layers=bool(scan_layers), dtype=dtype,
@@ -227,10 +231,13 @@ def _restore(path, config, shardings):
       raise ValueError(f"'{path}' is damaged: orbax finds no metadata in it.")
     _check_shapes(path, saved.tree, abstract)
     try:
-      return checkpointer.restore(path, abstract)
+      params = checkpointer.restore(path, abstract)
     except Exception as e:  # Orbax raises nothing more special.
       reason = (str(e).splitlines() or [type(e).__name__])[0]
       raise ValueError(f"'{path}' cannot be read by orbax: {reason}") from e
+  for key, leaf in jax.tree_util.tree_leaves_with_path(params):
+    folders.check_finite(path.parent, transformer.param_name(key), leaf)
+  return params
 
 
 def _check_shapes(path, saved, expected):

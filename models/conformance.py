@@ -157,8 +157,8 @@ def _score(case, cache, block, start, width):
   """Logits of nodes of the tree, so many behind `start`, and the block."""
   nodes = np.arange(start, start + width)
   return _forward(case, case.tree[:, nodes],
-                  cache.length[:, None] + _depths()[nodes], cache, block, start,
-                  _mask()[nodes])
+                  cache.length[:, None] + _depths()[None, nodes], cache, block,
+                  start, _mask()[nodes])
 
 
 def _forward(case, tokens, positions, cache, block, slot, mask):

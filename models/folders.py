@@ -1,9 +1,13 @@
-"""Folders that appear whole or not at all."""
+"""Folders that appear whole or not at all, and what is read from them."""
 
 import contextlib
 import json
 import pathlib
 import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
 
 
 def partial(folder) -> pathlib.Path:
@@ -48,3 +52,25 @@ def replace(folder) -> None:
 def write_json(path, value) -> None:
   """Writes a value for people to read."""
   path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+def check_finite(folder, name: str, x) -> None:
+  """Checks a parameter that has been read.
+
+  Args:
+    folder: that it comes from, or a file; for the error.
+    name: of the parameter.
+    x: array, of the host or on devices.
+
+  Raises:
+    ValueError: if a value is infinite or NaN.
+  """
+  finite = np.isfinite(x).all() if isinstance(x, np.ndarray) else _finite(x)
+  if not finite:
+    raise ValueError(f"'{folder}': parameter {name} has infinite or NaN values "
+                     f"in {x.dtype}.")
+
+
+@jax.jit
+def _finite(x):
+  return jnp.isfinite(x).all()

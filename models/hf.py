@@ -177,9 +177,7 @@ def _read(name, leaf, sources):
     x = np.empty(leaf.shape, leaf.dtype)
     for row, (place, tensor) in zip(x, sources):
       row[...] = place.read(tensor.read()).reshape(row.shape)
-  if not np.isfinite(x).all():
-    raise ValueError(f"'{tensor.path}': parameter {name} has values that are "
-                     f"no numbers in {leaf.dtype}.")
+  folders.check_finite(tensor.path, name, x)
   return x
 
 

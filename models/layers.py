@@ -61,6 +61,7 @@ class RMSNorm(nn.Module):
     ones_or_zeros = nn.initializers.zeros if plus_one else nn.initializers.ones
     scale = self.param("scale", ones_or_zeros, (x.shape[-2], 1),
                        jnp.dtype(self.config.dtype))
+    scale = jnp.expand_dims(scale, range(x.ndim - scale.ndim))
     y = x.astype(jnp.float32)
     y *= jax.lax.rsqrt(
         jnp.mean(y * y, axis=-2, keepdims=True) + self.config.norm_eps)

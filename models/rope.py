@@ -8,7 +8,8 @@ KINDS = ("none", "linear", "llama3", "dynamic")
 
 def angles(config, positions):
   """Rotary angles `[C / 2, B, T]` in float32, of positions `[B, T]`."""
-  return frequencies(config)[:, None, None] * positions.astype(jnp.float32)
+  positions = positions.astype(jnp.float32)[None]
+  return frequencies(config)[:, None, None] * positions
 
 
 def rotate(x, turns):
@@ -22,7 +23,7 @@ def rotate(x, turns):
     The same, turned by its positions.
   """
   a, b = jnp.split(x.astype(jnp.float32), 2, axis=2)
-  cos, sin = jnp.cos(turns), jnp.sin(turns)
+  cos, sin = jnp.cos(turns)[None, None], jnp.sin(turns)[None, None]
   y = jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=2)
   return y.astype(x.dtype)
 

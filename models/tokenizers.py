@@ -26,6 +26,8 @@ _GENERATION = "generation_config.json"
 _WITH = (CONFIG, _GENERATION, "special_tokens_map.json", "chat_template.jinja")
 # Stands between documents and ends a text.
 EOS = "<|endoftext|>"
+# A token of byte fallback.
+_BYTE = "<0x([0-9A-F]{2})>"
 
 
 def train(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
@@ -194,6 +196,26 @@ def check_same(ours: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer):
                        f"{others.get(i)!r}.")
 
 
+def settled(tokenizer: tokenizers.Tokenizer, tokens) -> str:
+  """What tokens decode to, as far as no token behind them can change it.
+
+  Held back are a character whose last bytes may be still to come, and with byte
+  fallback all bytes in a row: one that does not fit spoils those before it.
+
+  Args:
+    tokenizer: any tokenizer.
+    tokens: ids, of which more may follow.
+
+  Returns:
+    A part of the text of them all, from its beginning on.
+  """
+  kept, skipped = list(tokens), tokenizer.get_added_tokens_decoder()
+  while kept and (re.fullmatch(_BYTE, tokenizer.id_to_token(kept[-1]) or "") or
+                  kept[-1] in skipped):
+    kept.pop()
+  return tokenizer.decode(kept).rstrip("\ufffd")
+
+
 def pieces(tokenizer: tokenizers.Tokenizer,
            vocab_size: int | None = None) -> list[bytes]:
   """The bytes that each token adds to a text.
@@ -246,7 +268,7 @@ def _byte_chars():
 
 
 def _fallback_bytes(text):
-  match = re.fullmatch("<0x([0-9A-F]{2})>", text)
+  match = re.fullmatch(_BYTE, text)
   if match:
     return bytes([int(match[1], 16)])
   return text.replace("\u2581", " ").encode()

@@ -350,7 +350,7 @@ def _masks(window, cache, positions, mask):
   Returns:
     Masks `[B, 1 or T, S]` of the cache and `[B, T, N]` of the block.
   """
-  slots = jnp.arange(cache.keys[0].shape[-1])
+  slots = jnp.arange(cache.keys[0].shape[-1])[None, None]
   prefix = slots < cache.length[:, None, None]
   if not window:
     return prefix, mask

@@ -18,6 +18,10 @@ from models import transformer
 # On Linux, a line for each of this process.
 MAPPINGS = pathlib.Path("/proc/self/maps")
 
+# No array gets axes unseen: here, and in the processes that tests start.
+jax.config.update("jax_numpy_rank_promotion", "raise")
+os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
+
 # What emits fused kernels takes two thirds of a compilation; JAX 0.10 still has
 # what emitted them before. XLA reads this when it first compiles; a process of
 # `test_distribution` does without. XLA_FLAGS=--xla_cpu_use_fusion_emitters=true

@@ -125,7 +125,7 @@ def _script_reader(vocab_size):
     del tokens, cache, slot, mask
     following = jnp.minimum(positions + 1, params.tokens.shape[1] - 1)
     token = jnp.take_along_axis(params.tokens, following, axis=1)
-    hit = jnp.arange(vocab_size) == token[..., None]
+    hit = jnp.arange(vocab_size)[None, None] == token[..., None]
     return jnp.where(hit, 0.0, -jnp.inf), block
 
   return types.LanguageModel(init_cache, forward, vocab_size)

@@ -12,6 +12,7 @@ import pytest
 
 import models_for_tests as tiny
 from models import checkpoints
+from models import sharding
 from models import tokenizers
 from models import transformer
 
@@ -119,6 +120,29 @@ def test_shardings(folder):
   _, loaded = checkpoints.load(
       folder, shardings=lambda tree: jax.tree.map(lambda _: sharding, tree))
   assert {x.sharding for x in jax.tree.leaves(loaded)} == {sharding}
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_parameters_that_are_not_finite(tmp_path, params, value):
+  """Read as they are, and onto a mesh."""
+  scale = params["norm"]["scale"].at[3].set(value)
+  folder = tmp_path / "model"
+  checkpoints.save(folder, CONFIG, {**params, "norm": {"scale": scale}})
+  mesh = jax.make_mesh((1, 1), (sharding.DATA, sharding.MODEL),
+                       axis_types=(jax.sharding.AxisType.Auto,) * 2)
+  for shardings in (None, sharding.shardings(CONFIG, mesh)):
+    with pytest.raises(ValueError, match=f"'{folder}': parameter norm/scale has"
+                       " infinite or NaN values in float32"):
+      checkpoints.load(folder, shardings=shardings)
+
+
+def test_parameters_that_are_not_finite_in_another_type(tmp_path, params):
+  scale = params["norm"]["scale"].at[3].set(1e6)
+  checkpoints.save(tmp_path / "model", CONFIG,
+                   {**params, "norm": {"scale": scale}})
+  checkpoints.load(tmp_path / "model")
+  with pytest.raises(ValueError, match="norm/scale has .* in float16"):
+    checkpoints.load(tmp_path / "model", dtype="float16")
 
 
 def test_missing_folder(tmp_path):

@@ -1,5 +1,7 @@
 """What does not fit is refused before a model is called."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -75,6 +77,57 @@ def test_prompts(prompts, lengths, words):
 ])
 def test_kinds(name, value, words):
   refused([f"{name} is of type", *words], **{name: value})
+
+
+@pytest.mark.parametrize("contract, field, values, words", [
+    ("reward", "maximum", [None, "1", np.nan, 1j], "a number, or inf"),
+    ("reward", "init", [None, 3, len], "(params, constraint, prompt, length)"),
+    ("reward", "advance", [lambda state: state], "state, tokens, valid)"),
+    ("reward", "value", [True], "a function of (params, constraint, state)"),
+    ("target", "vocab_size", [None, "4", 4.0, 0, True], "integer from 1 on"),
+    ("draft", "max_length", [None, -1, "8"], "an integer from 0 on"),
+    ("target", "forward", [None, lambda tokens: tokens], "block, slot, mask)"),
+    ("draft", "init_cache", ["x"], "a function of (batch, capacity)"),
+    ("target", "after_prompt", [1], "(params, cache), or None,"),
+    ("method", "name", [None, 3], "a string"),
+    ("method", "greedy", ["top_k", 0], "what dj.pair makes"),
+])
+def test_fields(contract, field, values, words):
+  given = {**ARGUMENTS, "reward": REWARD}[contract]
+  for value in values:
+    refused([f"{contract}.{field}={value!r}: ", words],
+            **{contract: given._replace(**{field: value})})
+
+
+@pytest.mark.parametrize("part, field, value, words", [
+    ("drafter", "expand", None, "a function of (key, level, "),
+    ("drafter", "sampled", "yes", "True or False"),
+    ("verifier", "rule", lambda: 0, "target, draft, children, valid)"),
+    ("verifier", "replacement", 2, "True or False, or None,"),
+])
+def test_fields_of_pairs(part, field, value, words):
+  """By `dj.pair`, and in a method that does without it."""
+  wrong = getattr(METHOD.sampled, part)._replace(**{field: value})
+  pair = METHOD.sampled._replace(**{part: wrong})
+  refused([f"method.sampled.{part}.{field}={value!r}: ", words],
+          method=METHOD._replace(sampled=pair))
+  with pytest.raises(ValueError, match=f"^{part}.{field}="):
+    dj.pair(*pair)
+
+
+@pytest.mark.parametrize("field, value", [
+    ("step", None), ("reach", 1.5), ("siblings", 0), ("rewards", "no")])
+def test_fields_of_decoders(field, value):
+  wrong = REWARDED.greedy._replace(**{field: value})
+  refused([f"method.greedy.{field}={value!r}: "], reward=REWARD,
+          method=REWARDED._replace(greedy=wrong))
+
+
+def test_fields_whose_arguments_python_does_not_know():
+  """They may be anything that can be called."""
+  with pytest.raises(AssertionError, match="A model was called"):
+    generate(target=UNTOUCHED._replace(init_cache=functools.partial(_refuse)),
+             reward=REWARD._replace(value=jnp.add, maximum=np.float32(3)))
 
 
 @pytest.mark.parametrize("key", [0, np.zeros(2), "seed"], ids=str)
@@ -167,7 +220,9 @@ def test_eos_may_be_any_tokens_or_none(eos_id):
     (dict(top_p=1e-50), ["top_p=1e-50", "from 1e-30 to 1"]),
     (dict(top_p=float("nan")), ["top_p=nan"]),
     (dict(top_p=np.ones((2, 1))), ["top_p", "(2, 1)"]),
-    (dict(token_mask=np.ones(V)), ["token_mask", "float32"]),
+    (dict(temperature=[[1.0], [1.0, 2.0]]), ["temperature is no array"]),
+    (dict(token_mask=np.ones(V)), ["token_mask", "float64"]),
+    (dict(token_mask="x"), ["token_mask", "type <U1"]),
     (dict(token_mask=np.ones(3, bool)), ["token_mask", "(3,)", "(4,)"]),
     (dict(token_mask=np.array([[1] * 4, [0] * 4], bool)),
      ["token_mask", "forbids every token"]),

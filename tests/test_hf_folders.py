@@ -290,7 +290,7 @@ DAMAGES = {
     _damaged_index: "index.json' is damaged: a weight_map is needed",
     _index_that_promises_more: "tensor model.more is not in model-0.safet",
     _twice: "model.norm.weight is in model-1.safetensors and in model-0.safe",
-    _not_a_number: "parameter norm/scale has values that are no numbers in flo",
+    _not_a_number: "safetensors': parameter norm/scale has infinite or NaN val",
     _hole: "begins at byte .*, but the one before it ends at",
     _integers: "has type I32; F64, F32, F16, BF16 are supported",
     _damaged_tokenizer: "its tokenizer cannot be read",

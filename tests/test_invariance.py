@@ -120,8 +120,7 @@ def test_numbers_of_64_bits():
 
 @pytest.mark.parametrize("setting", [
     lambda: jax.enable_x64(True),
-    lambda: jax.numpy_dtype_promotion("strict"),
-    lambda: jax.numpy_rank_promotion("raise")], ids=["x64", "strict", "rank"])
+    lambda: jax.numpy_dtype_promotion("strict")], ids=["x64", "strict"])
 @each([
     dj.methods.speculative(2), dj.methods.spectr(2, 2),
     dj.methods.beam_search(3, length_penalty=1.0),
@@ -147,20 +146,6 @@ def test_types_under_other_settings_of_jax(method, setting):
   expected = trace()
   with setting():
     assert trace() == expected
-
-
-def test_streams_where_ranks_are_not_broadcast():
-  """The setting is the caller's again between two results."""
-  model, params = exactness.table_model(
-      exactness.random_table(np.random.default_rng(0), 3))
-  with jax.numpy_rank_promotion("raise"):
-    for out in dj.stream(
-        jax.random.key(0), np.zeros((2, 1), np.int32), np.ones(2, np.int32),
-        method=dj.methods.autoregressive(), target=model, target_params=params,
-        max_new_tokens=2):
-      with pytest.raises(ValueError, match="rank_promotion"):
-        jax.numpy.ones(3) + jax.numpy.ones((3, 3))
-  assert out.lengths.tolist() == [3, 3]
 
 
 _ON_EIGHT_DEVICES = """

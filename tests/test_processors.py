@@ -245,15 +245,27 @@ def test_errors_tell_what_is_needed():
         advance=lambda params, state, token: jnp.stack([state, token])), (),
                         *model)
   wrong = count._replace(process=lambda params, state, logits: logits[:3])
-  models = with_processor(tiny.llama_models(), wrong, ())
   with pytest.raises(ValueError, match=r"shape \(3,\): \[V\]=\(13,\) is need"):
-    tiny.generate(CHAIN, models)
+    dj.processors.apply(wrong, (), *model)
+  with pytest.raises(ValueError, match=r"processor.advance=None: a function"):
+    dj.processors.apply(count._replace(advance=None), (), *model)
+  with pytest.raises(ValueError, match="lm is of type Model: a dj.LanguageMod"):
+    dj.processors.apply(count, (), model, None)
+  with pytest.raises(ValueError, match="type list: an Automaton, as dj.proces"):
+    dj.processors.apply(dj.processors.automaton(), [1], *model)
+  with pytest.raises(ValueError, match="over 7 tokens: one over 13, those of"):
+    dj.processors.apply(dj.processors.automaton(),
+                        dj.processors.table(np.zeros((1, 7), int)), *model)
   with pytest.raises(ValueError, match=r"reads_prompt=\[False, True\]: at lea"):
     processors.chain((count, processors.repetition_penalty(1.5, 13)))
+  with pytest.raises(ValueError, match=r"processors\[1\] is of type NoneType"):
+    processors.chain([count, None])
   with pytest.raises(ValueError, match="penalty=0: a positive number is"):
     processors.repetition_penalty(0, 13)
   with pytest.raises(ValueError, match="count=-1: 0 or a positive integer"):
     processors.min_new_tokens(-1, 0)
+  with pytest.raises(ValueError, match="eos_id=None: a token that ends texts"):
+    processors.min_new_tokens(1, None)
 
 
 def test_under_jit_a_processor_is_traced():

@@ -30,7 +30,7 @@ def compiled(method):
   return generate._generate.lower(
       speculation.decoder(method.sampled), model, model, None, 8, caches, 8,
       keys, jnp.zeros((2, 5), jnp.int32), jnp.full(2, 5), params, params, warp,
-      warp, jnp.int32(0), None, None).compile().as_text()
+      warp, jnp.zeros(1, jnp.int32), None, None).compile().as_text()
 
 
 def sorts_vocabulary(program):

@@ -119,7 +119,7 @@ def grown(layout, parents):
   size = len(parents)
   root = jnp.arange(size) == 0
   tree = make_tree(jnp.where(root, parents, 0), root)
-  tree = tree.replace(mask=root & root[:, None])
+  tree = tree.replace(mask=root[None] & root[:, None])
   for level in tree_lib.level_slices(layout)[1:]:
     nodes = jnp.arange(level.start, level.stop)
     tree = tree_lib.add_level(tree, level.start, nodes, parents[level],

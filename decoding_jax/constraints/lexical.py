@@ -110,7 +110,7 @@ def _banned(forms, fold_case):
 def _coverage(params, constraint, state):
   del params
   present = automata.present(constraint.automaton, state)
-  covered = ((constraint.lasts & present) != 0).any(axis=-1).sum()
+  covered = ((constraint.lasts & present[None]) != 0).any(axis=-1).sum()
   share = covered / jnp.maximum(1, constraint.count)
   return jnp.where(constraint.count == 0, 1, share).astype(jnp.float32)
 

@@ -118,7 +118,7 @@ def _step(search, gates, look, context: Context,
     count = rewards.rise(context, reward, value, tokens, compared)
   new, count = text.commit(state, tokens, log_probs, count, context.eos_id)
   reward = rewards.advance(context, reward, tokens,
-                           jnp.arange(search.steps + 1) < count[:, None])
+                           jnp.arange(search.steps + 1)[None] < count[:, None])
   target_cache, draft_cache = gates_lib.settle(state, drafted, found, right,
                                                new.length)
   at = jnp.where(high, jnp.where(s1, 0, 1), jnp.where(rest.passed, 2, 3))

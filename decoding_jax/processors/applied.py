@@ -8,11 +8,13 @@ it as it is; the law that it keeps is that of the processed model.
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from decoding_jax import contracts, options
 from decoding_jax.types import LanguageModel, LogitsProcessor, Params
 
 
@@ -53,21 +55,23 @@ def apply(processor: LogitsProcessor, processor_params, lm: LanguageModel,
     that the model allows, logits stay as they are.
 
   Raises:
-    ValueError: for a processor that is none, or whose state changes its shape.
+    ValueError: for a processor or a model that is none, or a processor whose
+      state changes its shape, or that is not for so many tokens.
   """
-  if not isinstance(processor, LogitsProcessor):
-    raise ValueError(f"processor is of type {type(processor).__name__}: a "
-                     "dj.LogitsProcessor is needed.")
+  contracts.check("processor", LogitsProcessor, processor)
+  contracts.check("lm", LanguageModel, lm)
   # What is on the host would be sent to the device at each call.
-  processor_params = jax.tree.map(jnp.asarray, processor_params)
-  _check(processor, processor_params)
+  processor_params = jax.tree.map(
+      lambda x: jnp.asarray(options.array("processor_params", x)),
+      processor_params)
+  _check(processor, processor_params, lm.vocab_size)
   reader = processor if processor.reads_prompt else _behind_prompt(processor)
   kind = _kind(jax.eval_shape(reader.init, processor_params))
   return _language_model(reader, kind, lm), AppliedParams(params,
                                                           processor_params)
 
 
-def _check(processor, params):
+def _check(processor, params, vocab_size):
   before = jax.eval_shape(processor.init, params)
   after = jax.eval_shape(processor.advance, params, before,
                          jax.ShapeDtypeStruct((), jnp.int32))
@@ -75,10 +79,11 @@ def _check(processor, params):
     raise ValueError(
         f"LogitsProcessor.advance returned a state of {_kind(after)}: that of "
         f"LogitsProcessor.init, {_kind(before)}, is needed.")
+  jax.eval_shape(functools.partial(_process, processor), params, before,
+                 jax.ShapeDtypeStruct((vocab_size,), jnp.float32))
 
 
-@functools.lru_cache(maxsize=None)
-def chain(processors: tuple[LogitsProcessor, ...]) -> LogitsProcessor:
+def chain(processors: Sequence[LogitsProcessor]) -> LogitsProcessor:
   """Several processors, one after the other.
 
   Args:
@@ -91,11 +96,20 @@ def chain(processors: tuple[LogitsProcessor, ...]) -> LogitsProcessor:
     ValueError: if there is none, or if some read prompts and others do not:
       `apply` these one after the other.
   """
+  if not isinstance(processors, Sequence):
+    raise ValueError(f"processors is of type {type(processors).__name__}: a "
+                     "list of processors is needed.")
+  for i, x in enumerate(processors):
+    contracts.check(f"processors[{i}]", LogitsProcessor, x)
   if len({x.reads_prompt for x in processors}) != 1:
     raise ValueError(
         f"processors with reads_prompt={[x.reads_prompt for x in processors]}: "
         "at least one is needed, and all of them of one kind.")
+  return _chain(tuple(processors))
 
+
+@functools.lru_cache(maxsize=None)
+def _chain(processors):
   def process(params, states, logits):
     for x, param, state in zip(processors, params, states):
       logits = x.process(param, state, logits)
@@ -181,9 +195,9 @@ def _advance(reader, params, tokens, slot, mask, states, last, kind):
   The parent of a token is the last of its ancestors in the block, or the last
   token of the cache. Fresh tokens of one depth do not need each other.
   """
-  slots = jnp.arange(mask.shape[-1])
+  slots = jnp.arange(mask.shape[-1])[None, None]
   own = slot + jnp.arange(tokens.shape[1])
-  above = mask & (slots != own[:, None])
+  above = mask & (slots != own[None, :, None])
   parents = _parents(above)
   depths = (above & (slots >= slot)).sum(axis=-1)
   step = _each_token(functools.partial(reader.advance, params))

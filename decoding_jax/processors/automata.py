@@ -6,7 +6,7 @@ import flax.struct
 import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax import bits
+from decoding_jax import bits, options
 from decoding_jax.types import Array, LogitsProcessor, NONE
 
 _BYTES = 256
@@ -37,12 +37,21 @@ def _advance(params, state, token):
 
 
 def _process(params, state, logits):
+  if len(logits) != len(params.classes):
+    raise ValueError(f"an automaton over {len(params.classes)} tokens: one "
+                     f"over {len(logits)}, those of the model, is needed.")
   allowed = bits.unpack(params.allowed[state], len(logits))
   return jnp.where(allowed & (state != NONE), logits, -jnp.inf)
 
 
-_AUTOMATON = LogitsProcessor(init=lambda params: jnp.int32(0),
-                             advance=_advance, process=_process)
+def _init(params):
+  if not isinstance(params, Automaton):
+    raise ValueError(f"processor_params is of type {type(params).__name__}: an "
+                     "Automaton, as dj.processors.regex makes, is needed.")
+  return jnp.int32(0)
+
+
+_AUTOMATON = LogitsProcessor(init=_init, advance=_advance, process=_process)
 
 
 def automaton() -> LogitsProcessor:
@@ -67,11 +76,11 @@ def table(following) -> Automaton:
   Raises:
     ValueError: if a state is not one of Q, or allows no token at all.
   """
-  following = np.asarray(following)
-  states = len(following)
+  following = np.asarray(options.array("following", following))
   if following.ndim != 2 or not np.issubdtype(following.dtype, np.integer):
     raise ValueError(f"following has shape {following.shape} and type "
                      f"{following.dtype}: integers [Q, V] are needed.")
+  states = len(following)
   if (following < NONE).any() or (following >= states).any():
     raise ValueError(f"following has states from {following.min()} to "
                      f"{following.max()}: {NONE} to {states - 1} are needed.")

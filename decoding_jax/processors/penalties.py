@@ -6,7 +6,7 @@ import numbers
 import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax import bits
+from decoding_jax import bits, options
 from decoding_jax.types import LogitsProcessor
 
 
@@ -24,10 +24,11 @@ def repetition_penalty(penalty: float, vocab_size: int) -> LogitsProcessor:
     A processor without parameters, `()`.
 
   Raises:
-    ValueError: for a penalty that is not positive.
+    ValueError: for a penalty or a vocabulary that is not positive.
   """
   if not isinstance(penalty, numbers.Real) or not 0 < penalty < float("inf"):
     raise ValueError(f"penalty={penalty!r}: a positive number is needed.")
+  options.check_positive("vocab_size", vocab_size)
   words = bits.num_words(vocab_size)
 
   def advance(params, seen, token):
@@ -58,11 +59,15 @@ def min_new_tokens(count: int,
     A processor without parameters, `()`.
 
   Raises:
-    ValueError: for a count that is negative or no integer.
+    ValueError: for a count that is negative or no integer; for tokens that are
+      none.
   """
   if not isinstance(count, numbers.Integral) or count < 0:
     raise ValueError(f"count={count!r}: 0 or a positive integer is needed.")
-  ends = np.atleast_1d(np.asarray(eos_id, np.int32))
+  ends = np.atleast_1d(options.array("eos_id", eos_id))
+  if not np.issubdtype(ends.dtype, np.integer):
+    raise ValueError(f"eos_id={eos_id!r}: a token that ends texts, or a tuple "
+                     "of such tokens, is needed.")
 
   def process(params, number, logits):
     del params
