@@ -56,7 +56,7 @@ def forgetful(params, tokens, positions, cache, block, slot, mask):
 
 
 @pytest.mark.parametrize("lm, message", [
-    (altered(positions=lambda x: x[:, :1] + jnp.arange(x.shape[1])),
+    (altered(positions=lambda x: x[:, :1] + jnp.arange(x.shape[1])[None]),
      r"forward of a tree: .* at node \d of depth \d are off by .*positions"),
     (altered(mask=jnp.ones_like), "forward of a tree: .* its mask names"),
     (altered(cache=lambda x: x.replace(length=jnp.full_like(
