@@ -1,6 +1,7 @@
 """Flags for the sizes of a method."""
 
 import inspect
+import json
 
 from absl import flags
 
@@ -21,6 +22,10 @@ _SIZES = {
         "children", None, "Children of each node, level after level: "
         "2/2,0/1,1."), ((2,), (2, 0), (1, 1))),
 }
+_MORE = flags.DEFINE_string(
+    "sizes", "", 'Others, of a method of your own: {"rounds": 3}.')
+# There is none where these flags are.
+_STEERED_BY_REWARDS = ("best_of_n", "cdlh", "cdsl")
 
 
 def of_flags(name, more=()):
@@ -34,16 +39,28 @@ def of_flags(name, more=()):
     dict of arguments of the method.
 
   Raises:
-    UserError: for an unknown name, or a method that needs what no flag sets.
+    UserError: for an unknown name, a flag that is no size, or a method that
+      needs what no flag sets.
   """
   launch.check_names("--method", [name], more)
-  needed = [size for size, parameter in inspect.signature(
-      getattr(dj.methods, name)).parameters.items()
-            if parameter.default is parameter.empty]
-  if not set(needed) <= set(_SIZES):
+  if name in _STEERED_BY_REWARDS:
     raise launch.UserError(
         f"--method={name} is steered by a reward, of which there is none here; "
         "experiments.cdsl has rewards.")
+  given = {**_given(), **_more()}
+  needed = [size for size, parameter in inspect.signature(
+      getattr(dj.methods, name)).parameters.items()
+            if parameter.default is parameter.empty and size not in given]
+  unset = [size for size in needed if size not in _SIZES]
+  if unset:
+    raise launch.UserError(
+        f"--method={name} needs {', '.join(unset)}, for which there is no flag "
+        f"but --sizes='{json.dumps(dict.fromkeys(unset, 2))}'.")
+  return {**{size: _SIZES[size][1] for size in needed}, **given}
+
+
+def _given():
+  """The sizes of those flags that are set."""
   given = {size: flag.value for size, (flag, _) in _SIZES.items()
            if flag.value is not None}
   if "branching" in given:
@@ -51,7 +68,18 @@ def of_flags(name, more=()):
   if "children" in given:
     given["children"] = tuple(_numbers("children", level)
                               for level in given["children"].split("/"))
-  return {**{size: _SIZES[size][1] for size in needed}, **given}
+  return given
+
+
+def _more():
+  try:
+    found = json.loads(_MORE.value or "{}")
+  except ValueError as e:
+    raise launch.UserError(f"--sizes={_MORE.value}: no JSON: {e}.") from e
+  if not isinstance(found, dict):
+    raise launch.UserError(f"--sizes={_MORE.value}: sizes by their names, as "
+                           '{"rounds": 3}, are needed.')
+  return found
 
 
 def _numbers(name, text):

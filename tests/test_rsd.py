@@ -124,7 +124,25 @@ def test_sizes_from_flags(sizes, values, method):
   assert sizes(**values).name == method.name
 
 
+@pytest.mark.parametrize("values, found", [
+    (dict(sizes='{"rounds": 5, "steps": [1, 2]}'),
+     dict(rounds=5, steps=[1, 2], depth=4)),
+    (dict(sizes='{"rounds": 5, "steps": 1}', depth="2"),
+     dict(rounds=5, steps=1, depth=2))], ids=str)
+def test_sizes_of_a_method_of_your_own(sizes, monkeypatch, values, found):
+  del sizes  # It has the flags parsed.
+  monkeypatch.setattr(dj.methods, "rsd_c", lambda rounds, steps, depth: None)
+  with flagsaver.as_parsed(**values):
+    assert sizes_lib.of_flags("rsd_c") == found
+  with pytest.raises(launch.UserError, match=(
+      r'needs rounds, steps, .* but --sizes=\'{"rounds": 2, "steps": 2}')):
+    sizes_lib.of_flags("rsd_c")
+
+
 @pytest.mark.parametrize("values, message", [
+    (dict(name="rsd_s", sizes="5"), "--sizes=5: sizes by their names"),
+    (dict(name="rsd_s", sizes="{width: 5}"), "--sizes={width: 5}: no JSON"),
+    (dict(name="rsd_s", sizes='{"rounds": 5}'), "rsd_s takes width, depth"),
     (dict(name="sequoia", children="2/x"), "--children: 'x' is no list of"),
     (dict(name="rsd_c", branching="2-1"), "--branching: '2-1' is no list"),
     (dict(name="sequoia", children="2/1"), r"children\[1\]=\(1,\): 2 integ"),
