@@ -35,12 +35,15 @@ _LENGTH = flags.DEFINE_integer(
 _VOCAB = flags.DEFINE_integer("vocab_size", 6, "Tokens of the models.",
                               lower_bound=3)
 
-# Of the target's and of the drafter's law so many tokens have no probability.
-_ZEROS = (2, 1)
-# At this temperature hardly a token of a drafter but the first one is left.
-_COLD = 1e-3
 # Different texts, each of which is a number in memory.
 _MOST_TEXTS = 10**7
+# Tokens without probability, of the target's and of the drafter's laws; and how
+# the drafter samples: cold, hardly a token is left but the first one.
+_PLAIN = ((0, 0), None)
+_DRAWN = {"random drafter": _PLAIN, "tokens of no mass": ((2, 1), None),
+          "nearly certain drafter": ((0, 0), dj.Sampling(temperature=1e-3))}
+_GREEDY = "temperature 0"
+_CONTROL = "control"
 
 
 class Finding(NamedTuple):
@@ -66,15 +69,14 @@ def main():
         "are possible.")
   tested = [launch.method({"name": _METHOD.value, **sizes.of_flags(
       _METHOD.value)})] if _METHOD.value else _methods()
-  parts = [(method, case, of_case) for method in tested
-           for case, of_case in _CASES.items() if _has(method, of_case)]
-  parts.append((_control(), "control", _is_told))
+  parts = [(method, case) for method in tested for case in _cases(method)]
+  parts.append((_control(), _CONTROL))
   findings = []
   with tqdm.tqdm(total=len(parts), unit="test", dynamic_ncols=True) as bar:
-    for method, case, of_case in parts:
+    for method, case in parts:
       bar.set_description(method.name)
       with launch.user_errors(ValueError):
-        findings.append(Finding(method.name, case, *of_case(method)))
+        findings.append(_find(method, case))
       bar.update()
   print(table(findings))
   wrong = [x for x in findings if not x.right]
@@ -105,11 +107,14 @@ def _methods():
           make.specinfer(2, 2), make.spectr(2, 2)]
 
 
-def _has(method, of_case):
-  """Whether a case is one of a method."""
-  kind = method.greedy if of_case is _greedy else method.sampled
-  return kind is not None and (
-      of_case is not _cold or speculation.decoder(kind).drafts)
+def _cases(method):
+  """What is tested of a method."""
+  cases = []
+  if method.sampled:
+    drafts = speculation.decoder(method.sampled).drafts
+    cases += [case for case, (_, draft_sampling) in _DRAWN.items()
+              if drafts or not draft_sampling]
+  return cases + ([_GREEDY] if method.greedy else [])
 
 
 def _control():
@@ -118,26 +123,19 @@ def _control():
   return dj.Method("control: top-k for samples", pair, None)
 
 
-def _random(method, **kwargs):
-  found = _fit(method, (0, 0), **kwargs)
-  return found, found.p_value >= exactness.MIN_P_VALUE
+def _find(method, case):
+  """The finding of a case of a method."""
+  if case == _GREEDY:
+    return Finding(method.name, case, None, _is_greedy(method))
+  zeros, draft_sampling = _DRAWN.get(case, _PLAIN)
+  target, draft = exactness.random_tables(_VOCAB.value, *zeros)
+  fit = exactness.fit(method, target, draft, _ROWS.value, _LENGTH.value,
+                      draft_sampling=draft_sampling)
+  return Finding(method.name, case, fit, fit.is_close == (case != _CONTROL))
 
 
-def _with_zeros(method):
-  found = _fit(method, _ZEROS)
-  return found, found.p_value >= exactness.MIN_P_VALUE
-
-
-def _cold(method):
-  return _random(method, draft_sampling=dj.Sampling(temperature=_COLD))
-
-
-def _is_told(method):
-  found = _fit(method, (0, 0))
-  return found, found.p_value < exactness.MIN_P_VALUE
-
-
-def _greedy(method):
+def _is_greedy(method):
+  """Whether the text is the target's most probable token each time."""
   target, draft = exactness.random_tables(_VOCAB.value)
   counts, _ = exactness.frequencies(
       method, target, draft, 1, _LENGTH.value,
@@ -146,17 +144,8 @@ def _greedy(method):
   for _ in range(_LENGTH.value):
     token = int(np.argmax(target[token]))
     text.append(token)
-  return None, bool(counts[tuple(text)] == 1)
+  return bool(counts[tuple(text)] == 1)
 
-
-def _fit(method, zeros, **kwargs):
-  target, draft = exactness.random_tables(_VOCAB.value, *zeros)
-  return exactness.fit(method, target, draft, _ROWS.value, _LENGTH.value,
-                       **kwargs)
-
-
-_CASES = {"random drafter": _random, "tokens of no mass": _with_zeros,
-          "nearly certain drafter": _cold, "temperature 0": _greedy}
 
 if __name__ == "__main__":
   launch.run(main)

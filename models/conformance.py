@@ -14,6 +14,7 @@ import numpy as np
 
 from decoding_jax import cache as cache_lib
 from decoding_jax import types
+from models import transformer
 
 # Committed tokens of the rows, and the levels of a tree behind them.
 _LENGTHS = np.array([1, 4, 6])
@@ -59,7 +60,7 @@ def check(lm: types.LanguageModel, params: types.Params, function=None,
   rng = np.random.default_rng(seed)
   draw = lambda size: rng.integers(0, lm.vocab_size, (len(_LENGTHS), size))
   prefix, tree = draw(_LENGTHS.max()), draw(len(_PARENTS))
-  read = function or functools.partial(_whole, lm)
+  read = function or functools.partial(transformer.causal_logits, lm)
   texts = np.array([[_text(row, prefix, tree, node) for node in range(
       len(_PARENTS))] for row in range(len(_LENGTHS))])
   plain = np.asarray(jax.jit(read)(params, jnp.asarray(
@@ -175,16 +176,6 @@ def _empty(cache):
 @functools.partial(jax.jit, static_argnums=0)
 def _call(lm, params, *arguments):
   return lm.forward(params, *arguments)
-
-
-def _whole(lm, params, tokens):
-  """Logits of texts from their beginning, in one block."""
-  size = tokens.shape[1]
-  order = jnp.broadcast_to(jnp.arange(size), tokens.shape)
-  cache = lm.init_cache(len(tokens), 0)
-  return lm.forward(params, tokens, order, cache,
-                    cache_lib.init_block(cache, size), 0,
-                    order[:, :, None] >= order[:, None])[0]
 
 
 def _text(row, prefix, tree, node):

@@ -35,6 +35,11 @@ class Fit(NamedTuple):
   by_chance: float
   target_calls: float
 
+  @property
+  def is_close(self) -> bool:
+    """Whether samples of the law could be as far from it."""
+    return self.p_value >= MIN_P_VALUE
+
 
 def check(method: dj.Method, target=None, draft=None, **kwargs) -> Fit:
   """Raises unless the sampled texts of a method have the target's law.
@@ -55,7 +60,7 @@ def check(method: dj.Method, target=None, draft=None, **kwargs) -> Fit:
   if target is None or draft is None:
     target, draft = random_tables(6)
   found = fit(method, target, draft, **kwargs)
-  if found.p_value < MIN_P_VALUE:
+  if not found.is_close:
     raise AssertionError(
         f"{method.name}: texts are {found.distance:.3f} away from the target's "
         f"law, of samples {found.by_chance:.3f} are expected; chi-square has "

@@ -45,12 +45,18 @@ def test_distance_by_chance_is_that_of_samples():
                              rtol=0.05)
 
 
-def test_main_tells_right_from_wrong():
-  process = helpers.start(
-      "-m", "experiments.exactness", "--method=speculative", "--depth=1",
-      "--rows=20000", "--length=3", **helpers.QUICKLY)
+def main(*flags):
+  """Status, output and errors of `experiments.exactness`."""
+  process = helpers.start("-m", "experiments.exactness", *flags,
+                          **helpers.QUICKLY)
   output, errors = process.communicate()
-  assert process.returncode == 0, errors
+  return process.returncode, output, errors
+
+
+def test_main_tells_right_from_wrong():
+  status, output, errors = main("--method=speculative", "--depth=1",
+                                "--rows=20000", "--length=3")
+  assert status == 0, errors
   lines = output.splitlines()
   assert [line.split()[-1] for line in lines[2:7]] == ["yes"] * 5
   assert lines[6].startswith("control: ")
@@ -59,10 +65,8 @@ def test_main_tells_right_from_wrong():
 
 def test_main_tells_a_method_of_another_law():
   """A beam is no sample."""
-  process = helpers.start(
-      "-m", "experiments.exactness", "--method=beam_search", "--num_beams=2",
-      "--rows=2000", "--length=2", **helpers.QUICKLY)
-  output, errors = process.communicate()
-  assert process.returncode == 2, output
+  status, output, errors = main("--method=beam_search", "--num_beams=2",
+                                "--rows=2000", "--length=2")
+  assert status == 2, output
   assert " NO" in output
   assert "beam_search(2), " in errors
