@@ -1,6 +1,6 @@
 """Converts models from and to the format of Hugging Face.
 
-  python -m experiments.convert --hf=<folder> --out=<folder>
+  python -m experiments.convert --hf=<folder or hub:owner/name> --out=<folder>
   python -m experiments.convert --to_hf=<model> --out=<folder>
 
 The first reads a folder of transformers (Gemma 1 to 3, Llama, Mistral, Qwen2,
@@ -29,7 +29,8 @@ def main():
     raise launch.UserError(f"--out={out} exists already.")
   with launch.user_errors(OSError, ValueError):
     if HF.value:
-      config = checkpoints.convert(HF.value, out, dtype=DTYPE.value)
+      config = checkpoints.convert(launch.model_folder(HF.value), out,
+                                   dtype=DTYPE.value)
     else:
       config = checkpoints.export(launch.model_folder(TO_HF.value), out,
                                   dtype=DTYPE.value)
@@ -39,7 +40,8 @@ def main():
 
 # See `experiments.rsd` for why flags are defined here.
 if __name__ == "__main__":
-  HF = flags.DEFINE_string("hf", None, "Hugging Face folder to convert.")
+  HF = flags.DEFINE_string(
+      "hf", None, "Hugging Face folder to convert, or hub:owner/name.")
   TO_HF = flags.DEFINE_string(
       "to_hf", None, "Folder or name of a model to write for transformers.")
   OUT = flags.DEFINE_string("out", None, "Folder to write; must not exist.")

@@ -6,10 +6,15 @@
 Prints the text, then one line of statistics. `--method=auto` measures first, on
 this prompt, and takes the method and the tree that are fastest.
 `--regex`, `--json_schema` and `--stop` say what the completion must be;
-`--stream` shows it while it grows.
+`--stream` shows it while it grows. `--chat` makes the prompt what a user says:
+
+  python -m experiments.generate --prompt="What is a rainbow?" --chat \\
+      --target=hub:HuggingFaceTB/SmolLM2-1.7B-Instruct \\
+      --draft=hub:HuggingFaceTB/SmolLM2-135M-Instruct
 """
 
 import functools
+import os
 
 from absl import flags
 import jax
@@ -17,6 +22,7 @@ import numpy as np
 
 import decoding_jax as dj
 from decoding_jax import metrics
+from decoding_jax import speculation
 from experiments import auto
 from experiments import compilations
 from experiments import launch
@@ -26,8 +32,8 @@ from experiments import processing
 from experiments import profiles
 from experiments import sizes
 from experiments import streams
+from experiments import turns
 
-_PROMPT = flags.DEFINE_string("prompt", "def main(", "Text to continue.")
 _METHOD = flags.DEFINE_string("method", "rsd_s", "Name of a method, or auto.")
 _AUTO = "auto"
 _TEMPERATURE = flags.DEFINE_float("temperature", 1.0, "0 is greedy.")
@@ -36,8 +42,11 @@ _TOP_K = flags.DEFINE_integer("top_k", 0, "Tokens to keep; 0: all.")
 _MAX_NEW_TOKENS = flags.DEFINE_integer("max_new_tokens", 128, "Most tokens.")
 _SEED = flags.DEFINE_integer("seed", 0, "Of the random key.")
 _TARGET = flags.DEFINE_string("target", "python-target",
-                              "Folder or name of a shipped model.")
-_DRAFT = flags.DEFINE_string("draft", "python-draft", "The same.")
+                              "Folder, hub:owner/name, or name of a shipped "
+                              "model.")
+_DRAFT = flags.DEFINE_string(
+    "draft", "", "The same, for a method that drafts; '' for what comes with a "
+    "shipped target.")
 _COMPILED = flags.DEFINE_string(
     "compilation_cache", "runs/generate/compiled",
     "Folder of compiled programs, which the next start loads; '' for none.")
@@ -51,17 +60,16 @@ def main():
       launch.method({"name": _METHOD.value,
                      **sizes.of_flags(_METHOD.value, [_AUTO])})]
   meshes.join(_TARGET.value, 1)
-  pair = launch.open_pair(_TARGET.value, _DRAFT.value)
-  prompt = pair.tokenizer.encode(_PROMPT.value).ids
-  if not prompt:
-    raise launch.UserError("--prompt is empty: at least one token is needed.")
   sampling = dj.Sampling(_TEMPERATURE.value, _TOP_K.value, _TOP_P.value)
+  kinds = launch.kinds(methods, [sampling.temperature])
+  draft = _drafter(kinds)
+  pair = launch.open_pair(_TARGET.value, draft)
+  prompt = turns.encode(pair.tokenizer, _TARGET.value)
   for method in methods:
     launch.check(method, pair, len(prompt), _MAX_NEW_TOKENS.value, sampling)
   streams.check(methods, sampling)
-  pair = meshes.load(pair, _TARGET.value, _DRAFT.value,
-                     launch.kinds(methods, [sampling.temperature]), 1, 1,
-                     len(prompt), _MAX_NEW_TOKENS.value)
+  pair = meshes.load(pair, _TARGET.value, draft, kinds, 1, 1, len(prompt),
+                     _MAX_NEW_TOKENS.value)
   pair = processing.apply(pair)
   if _COMPILED.value:
     compilations.keep(_COMPILED.value)
@@ -77,7 +85,7 @@ def main():
   complete = functools.partial(meshes.generate, pair, keys, prompts, lengths,
                                **arguments)
   if streams.asked():
-    out, took = streams.show(_PROMPT.value, pair, keys, prompts, lengths,
+    out, took = streams.show(turns.shown(), pair, keys, prompts, lengths,
                              **arguments)
   else:
     out, took = _show(complete, pair, lengths)
@@ -90,12 +98,26 @@ def main():
     print(profiles.profile(complete, int(out.steps), _PROFILE.value))
 
 
+def _drafter(kinds):
+  """Folder or name of the drafter; "" if none of these decoders drafts."""
+  if not any(speculation.decoder(kind).drafts for kind in kinds):
+    return ""
+  shipped = _TARGET.value.removesuffix("target") + "draft"
+  comes = os.sep not in shipped and (launch.PRETRAINED / shipped).is_dir()
+  if not _DRAFT.value and not comes:
+    raise launch.UserError(
+        f"--method={_METHOD.value} drafts, and no drafter comes with "
+        f"--target={_TARGET.value}: name a --draft, or take "
+        "--method=autoregressive.")
+  return _DRAFT.value or shipped
+
+
 def _show(complete, pair, lengths):
   """Prints a completion, decoded twice; what `streams.show` returns."""
   _, first = launch.timed(complete)
   out, seconds = launch.decoded(complete)
   if processes.first():
-    print(_PROMPT.value + pair.tokenizer.decode(streams.tokens(out, lengths)))
+    print(turns.shown() + pair.tokenizer.decode(streams.tokens(out, lengths)))
   rate = metrics.token_rate(out.stats.emitted, [seconds])
   return out, f"{rate:.0f} tokens/s, compiled in {first - seconds:.1f} s"
 

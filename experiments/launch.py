@@ -26,6 +26,7 @@ from experiments import processes
 from experiments import stopping
 import models
 from models import checkpoints
+from models import hub
 from models import tokenizers
 from models import transformer
 from models import vocabulary
@@ -44,8 +45,8 @@ class ModelPair(NamedTuple):
 
   Attributes:
     target, target_params: the model whose law is preserved.
-    draft, draft_params: the model that drafts. Parameters of `open_pair` are
-      their shapes.
+    draft, draft_params: the model that drafts; None if there is none.
+      Parameters of `open_pair` are their shapes.
     tokenizer: of the target.
     parameter_ratio: parameters of the draft over those of the target.
     eos_id: tokens that end a text, each of them; None if there are none.
@@ -53,7 +54,7 @@ class ModelPair(NamedTuple):
   """
   target: dj.LanguageModel
   target_params: Any
-  draft: dj.LanguageModel
+  draft: dj.LanguageModel | None
   draft_params: Any
   tokenizer: Any
   parameter_ratio: float
@@ -216,7 +217,7 @@ def model_folder(name):
   """A folder as it is given, else a shipped model of that name.
 
   Args:
-    name: folder or name.
+    name: folder or name; one of `models.hub` is downloaded.
 
   Returns:
     A `pathlib.Path`.
@@ -224,12 +225,16 @@ def model_folder(name):
   Raises:
     UserError: if there is neither.
   """
+  if hub.is_hub(name):
+    with user_errors(ValueError):
+      return hub.folder(name)
   for folder in (pathlib.Path(name), PRETRAINED / name):
     if folder.is_dir():
       return folder
   shipped = sorted(p.name for p in PRETRAINED.glob("*") if p.is_dir())
   raise UserError(f"model '{name}' is neither a folder nor one of the shipped "
-                  f"{', '.join(shipped) or '(none)'}.")
+                  f"{', '.join(shipped) or '(none)'}; a model of the Hugging "
+                  "Face hub is hub:owner/name.")
 
 
 def open_pair(target, draft):
@@ -238,7 +243,7 @@ def open_pair(target, draft):
   Args:
     target: folder of `models.checkpoints` or Hugging Face, or the name of a
       shipped model.
-    draft: the same.
+    draft: the same; "" for none.
 
   Returns:
     A `ModelPair` with `jax.ShapeDtypeStruct` for parameters.
@@ -246,36 +251,43 @@ def open_pair(target, draft):
   Raises:
     UserError: if there is no such model, or the tokenizers differ.
   """
-  target, draft = model_folder(target), model_folder(draft)
+  folders = [model_folder(name) for name in (target, draft) if name]
   with user_errors(FileNotFoundError, ValueError):
-    encoders = [tokenizers.load(folder) for folder in (target, draft)]
-    try:
-      tokenizers.check_same(*encoders)
-    except ValueError as e:
-      raise UserError(f"'{target}' and '{draft}' have different tokenizers: "
-                      f"{e}") from e
-    eos_id = tokenizers.eos_ids(encoders[0], target) or None
-    configs = [checkpoints.architecture(folder) for folder in (target, draft)]
-    for folder, config_ in zip((target, draft), configs):
+    tokenizer = _tokenizer(folders)
+    eos_id = tokenizers.eos_ids(tokenizer, folders[0]) or None
+    configs = [checkpoints.architecture(folder) for folder in folders]
+    for folder, config_ in zip(folders, configs):
       if config_.outputs:
         raise UserError(f"'{folder}' is a reward model: outputs="
                         f"{config_.outputs}, where a language model has 0.")
-    lms = vocabulary.align(*map(transformer.language_model, configs),
-                           tokenizers.size(encoders[0]))
+    lms = [*map(transformer.language_model, configs), None]
+    lms = vocabulary.align(*lms[:2], tokenizers.size(tokenizer))
     for token in eos_id or ():
       if not 0 <= token < lms[0].vocab_size:
-        raise UserError(f"'{target}': eos_token_id={token}: 0 to "
+        raise UserError(f"'{folders[0]}': eos_token_id={token}: 0 to "
                         f"{lms[0].vocab_size - 1} is allowed.")
-  params = [transformer.abstract_params(config) for config in configs]
+  params = [*map(transformer.abstract_params, configs), None]
   sizes = [transformer.num_params(tree) for tree in params]
-  return ModelPair(lms[0], params[0], lms[1], params[1], encoders[0],
+  return ModelPair(lms[0], params[0], lms[1], params[1], tokenizer,
                    sizes[1] / sizes[0], eos_id)
+
+
+def _tokenizer(folders):
+  """The one that all of these models have."""
+  found = [tokenizers.load(folder) for folder in folders]
+  for other, folder in zip(found[1:], folders[1:]):
+    try:
+      tokenizers.check_same(found[0], other)
+    except ValueError as e:
+      raise UserError(f"'{folders[0]}' and '{folder}' have different "
+                      f"tokenizers: {e}") from e
+  return found[0]
 
 
 def with_params(pair, target, draft):
   """The pair of `open_pair`, and the parameters from the same folders."""
   with user_errors(FileNotFoundError, ValueError):
-    params = [checkpoints.load(model_folder(name))[1]
+    params = [checkpoints.load(model_folder(name))[1] if name else None
               for name in (target, draft)]
   return pair._replace(target_params=params[0], draft_params=params[1])
 

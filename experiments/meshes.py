@@ -108,7 +108,7 @@ def load(pair, target, draft, kinds, batch, most, width, max_new_tokens):
   Args:
     pair: of `launch.open_pair`.
     target: folder of the target, or name of a shipped one.
-    draft: the same.
+    draft: the same; "" for none.
     kinds: what will decode, see `memory.estimate`.
     batch: rows decoded together, at most.
     most: rows that there is a cache for, at most.
@@ -275,7 +275,7 @@ def with_params(pair, target, draft, mesh):
   Args:
     pair: of `launch.open_pair`.
     target: folder of the target, or name of a shipped one.
-    draft: the same.
+    draft: the same; "" for none.
     mesh: of `make`.
 
   Returns:
@@ -283,6 +283,9 @@ def with_params(pair, target, draft, mesh):
   """
   found = []
   for name, lm in ((target, pair.target), (draft, pair.draft)):
+    if not name:
+      found.append((None, None))
+      continue
     with launch.user_errors(FileNotFoundError, ValueError):
       folder = launch.model_folder(name)
       config = checkpoints.architecture(folder)

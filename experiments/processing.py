@@ -46,10 +46,11 @@ def apply(pair: launch.ModelPair) -> launch.ModelPair:
     params = meshes.on_all(pair.mesh, params)
     target, target_params = dj.processors.apply(
         processor, params, pair.target, pair.target_params)
-    draft, draft_params = dj.processors.apply(
-        processor, params, pair.draft, pair.draft_params)
-    pair = pair._replace(target=target, target_params=target_params,
-                         draft=draft, draft_params=draft_params)
+    pair = pair._replace(target=target, target_params=target_params)
+    if pair.draft is not None:
+      draft, draft_params = dj.processors.apply(
+          processor, params, pair.draft, pair.draft_params)
+      pair = pair._replace(draft=draft, draft_params=draft_params)
   return pair
 
 

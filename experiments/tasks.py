@@ -184,7 +184,8 @@ def room(config, pair):
         f"longest_prompt={config.longest_prompt}: at least 0 is needed.")
   checks.check_budget(1, config.max_new_tokens, pair.target, pair.draft)
   limits = [model.max_length - config.max_new_tokens
-            for model in (pair.target, pair.draft) if model.max_length]
+            for model in (pair.target, pair.draft)
+            if model and model.max_length]
   if config.longest_prompt:
     limits.append(config.longest_prompt)
   return min(limits, default=None)

@@ -1,12 +1,17 @@
 """`config.json` of Hugging Face folders, read and written.
 
 Every field is either understood, or known not to change what the model
-computes, or refused by its name: a checkpoint that loads is the checkpoint.
+computes, or refused by its name if some family has it and the computation
+depends on it. Published files also hold notes of all kinds, which transformers
+ignores: a warning names them.
 """
 
 import dataclasses
+import functools
 import json
 import pathlib
+
+from absl import logging
 
 from models import hf_fields
 from models import hf_gemma
@@ -24,28 +29,41 @@ ARCHITECTURES = {
     "opt": "OPTForCausalLM", "gpt2": "GPT2LMHeadModel"}
 
 # For training, for generation, for other libraries, or just notes; and what
-# changes nothing but rounding.
+# changes nothing but rounding. Beside these, names that begin with "_" or have
+# a "." in them, and whatever is off or empty.
 _HARMLESS = frozenset("""
-    _attn_implementation _attn_implementation_autoset _flash_attn_2_enabled
-    _name_or_path _num_labels activation_dropout attention_dropout attn_pdrop
-    bos_token_id cache_implementation do_sample dropout embd_pdrop eos_token_id
-    gradient_checkpointing id2label init_std initializer_range label2id
-    layerdrop max_length max_sequence_length name_or_path output_attentions
-    output_hidden_states output_past pad_token_id predict_special_tokens prefix
-    pretraining_tp reorder_and_upcast_attn resid_pdrop return_dict
-    summary_activation summary_first_dropout summary_proj_to_labels summary_type
-    summary_use_proj task_specific_params temperature torchscript top_k top_p
-    transformers_version unsloth_fixed unsloth_version use_cache
+    activation_dropout attention_dropout attn_pdrop bos_token_id
+    cache_implementation do_sample dropout embd_pdrop eos_token_id
+    gradient_checkpointing id2label init_std initializer_range is_llama_config
+    label2id layerdrop max_length max_sequence_length name_or_path
+    output_attentions output_hidden_states output_past pad_token_id
+    predict_special_tokens prefix pretraining_tp reorder_and_upcast_attn
+    resid_pdrop return_dict summary_activation summary_first_dropout
+    summary_proj_to_labels summary_type summary_use_proj task_specific_params
+    temperature torchscript top_k top_p transformers_version unk_token_id
+    unsloth_fixed unsloth_version use_cache
     """.split())
 # These change the computation, unless they have this value.
 _ONLY = {
     "_remove_final_layer_norm": False, "add_cross_attention": False,
-    "chunk_size_feed_forward": 0, "cross_attention_hidden_size": None,
-    "hidden_act": "silu", "is_decoder": False, "is_encoder_decoder": False,
-    "layer_norm_elementwise_affine": True, "n_special": 0, "pruned_heads": {},
+    "auto_map": None, "chunk_size_feed_forward": 0,
+    "cross_attention_hidden_size": None, "hidden_act": "silu",
+    "is_decoder": False, "is_encoder_decoder": False,
+    "layer_norm_elementwise_affine": True, "n_special": 0,
+    "partial_rotary_factor": 1.0, "pruned_heads": {},
     "quantization_config": None, "rope_interleaved": False,
     "scale_attn_by_inverse_layer_idx": False, "scale_attn_weights": True,
     "tie_encoder_decoder": False, "use_bfloat16": False, "use_mrope": False}
+# These change it in some family; here they would say that it is another one.
+_ELSEWHERE = frozenset("""
+    alibi attention_multiplier attention_sink attn_logit_softcapping clip_qkv
+    embedding_multiplier final_logit_softcapping hidden_size layer_types
+    logit_scale logit_softcapping logits_scaling no_rope_layers
+    num_experts_per_tok num_local_experts parallel_residual qk_layernorm
+    query_pre_attn_scalar residual_multiplier rotary_dim rotary_pct
+    sliding_window sliding_window_pattern sliding_window_size
+    use_parallel_residual use_qk_norm
+    """.split())
 # What all families have, as `transformer.Config` calls it; GPT-2 has own names.
 _SIZES = {"vocab_size": "vocab_size", "dim": "hidden_size",
           "num_layers": "num_hidden_layers", "num_heads": "num_attention_heads",
@@ -82,9 +100,19 @@ def read(folder) -> transformer.Config:
     raise FileNotFoundError(f"Checkpoint '{folder}': no {FILE} in it.")
   fields = _load(path)
   try:
-    return _parse(fields)
+    config, unknown = _parse(fields)
   except ValueError as e:
     raise ValueError(f"'{path}': {e}") from e
+  if unknown:
+    _warn(f"'{path}': {', '.join(unknown)}: unknown here, and ignored, as "
+          "transformers ignores what it does not know.")
+  return config
+
+
+@functools.lru_cache(maxsize=None)
+def _warn(message):
+  """Once for each message: a file is read several times."""
+  logging.warning(message)
 
 
 def _load(path):
@@ -98,7 +126,7 @@ def _load(path):
 
 
 def _parse(fields):
-  """A `Config` of fields; what is understood is taken out of them."""
+  """A `Config`, and "name=value" of each field that may say something else."""
   fields = dict(fields)
   family = fields.pop("model_type", None)
   if family not in ARCHITECTURES:
@@ -113,13 +141,17 @@ def _parse(fields):
   common = _common(fields, _sizes(family))
   own = _PARSERS.get(family, hf_llama.parse)(fields, family, common)
   config = transformer.Config(**common, **own)
+  unknown = []
   for name, value in sorted(fields.items()):
     if name in _ONLY and _ONLY[name] != value:
       raise ValueError(f"{name}={value!r} of {family} is not supported; "
                        f"{_ONLY[name]!r} is.")
-    if name not in _HARMLESS and name not in _ONLY:
+    if name in _ELSEWHERE and value:
       raise ValueError(f"{name}={value!r} of {family} is not supported.")
-  return config
+    if value and not (name in _HARMLESS or name in _ONLY
+                      or name.startswith("_") or "." in name):
+      unknown.append(f"{name}={value!r}")
+  return config, unknown
 
 
 def _common(fields, sizes):
@@ -168,7 +200,7 @@ def fields(config: transformer.Config) -> dict:
            "tie_word_embeddings": config.tie_embeddings,
            "torch_dtype": config.dtype, **own}
   # What has no place in these fields would be lost.
-  given, again = _effective(config), _effective(_parse(found))
+  given, again = _effective(config), _effective(_parse(found)[0])
   for field, value in dataclasses.asdict(given).items():
     if value != getattr(again, field):
       raise ValueError(f"{field}={value!r} has no place in a Hugging Face "

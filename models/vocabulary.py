@@ -28,12 +28,13 @@ def cut(lm: types.LanguageModel, vocab_size: int) -> types.LanguageModel:
   return lm._replace(forward=forward, vocab_size=vocab_size)
 
 
-def align(target: types.LanguageModel, draft: types.LanguageModel, used: int):
+def align(target: types.LanguageModel, draft: types.LanguageModel | None,
+          used: int):
   """Cuts the padding that only one of two models has.
 
   Args:
     target: any model.
-    draft: another.
+    draft: another; None for no other.
     used: tokens of the tokenizer that they share.
 
   Returns:
@@ -42,11 +43,12 @@ def align(target: types.LanguageModel, draft: types.LanguageModel, used: int):
   Raises:
     ValueError: if one of them has fewer tokens than the tokenizer.
   """
-  sizes = {"target": target.vocab_size, "draft": draft.vocab_size}
+  sizes = {name: lm.vocab_size
+           for name, lm in (("target", target), ("draft", draft)) if lm}
   for name, size in sizes.items():
     if size < used:
       raise ValueError(f"vocab_size={size} of the {name}: the tokenizer has "
                        f"{used} entries.")
   size = min(sizes.values())
-  return tuple(lm if lm.vocab_size == size else cut(lm, size)
+  return tuple(cut(lm, size) if lm and lm.vocab_size > size else lm
                for lm in (target, draft))

@@ -230,7 +230,8 @@ def test_both_ways_to_tell_the_layers_of_gemma_3(tmp_path):
      r"quantization_config=\{'bits': 4\}"),
     (LLAMA_2, {"sliding_window": 1024}, "sliding_window=1024 of llama"),
     (LLAMA_2, {"logit_softcapping": 30.0}, "logit_softcapping=30.0 of llama"),
-    (LLAMA_2, {"auto_map": None}, "auto_map=None of llama"),
+    (LLAMA_2, {"auto_map": {"AutoConfig": "own.Config"}},
+     r"auto_map=\{.*\} of llama is not supported; None is"),
     (LLAMA_2, {"model_type": "gemma4"}, "model_type='gemma4' is not one of"),
     (LLAMA_2, {"architectures": ["LlamaModel"]},
      r"architectures=\['LlamaModel'\] of llama"),
@@ -288,6 +289,25 @@ def test_what_is_not_supported_is_refused_by_name(tmp_path, config, fields,
                                                   message):
   with pytest.raises(ValueError, match=message):
     read(tmp_path, {**config, **fields})
+
+
+def test_notes_change_nothing(tmp_path, caplog):
+  # As in the files of SmolLM2, and of folders that tools have written.
+  notes = {"is_llama_config": True, "rope_interleaved": False, "_commit": "4e2",
+           "transformers.js_config": {"kv_cache_dtype": {"fp16": "float16"}},
+           "unk_token_id": 0, "use_alibi": False, "auto_map": None,
+           "problem_type": None}
+  assert read(tmp_path, {**LLAMA_2, **notes}) == read(tmp_path, LLAMA_2)
+  assert not caplog.records
+
+
+def test_what_is_unknown_is_told_once(tmp_path, caplog):
+  fields = {**LLAMA_2, "use_sdpa": True, "paper": "2402.14160"}
+  assert read(tmp_path, fields) == read(tmp_path, LLAMA_2) == read(
+      tmp_path, fields)
+  [record] = caplog.records
+  assert ("config.json': paper='2402.14160', use_sdpa=True: unknown here"
+          in record.getMessage())
 
 
 def test_a_window_of_all_layers(tmp_path):

@@ -98,6 +98,20 @@ def test_generate(folders, tmp_path):
     assert part in last
 
 
+def test_a_method_that_does_not_draft_needs_no_drafter(folders, tmp_path):
+  arguments = (f"--target={folders[0]}", "--prompt=import os",
+               "--max_new_tokens=6", f"--compilation_cache={tmp_path}")
+  process = _start("generate", *arguments, "--method=autoregressive")
+  output, errors = process.communicate()
+  assert process.returncode == 0, errors
+  assert output.splitlines()[-1].startswith("autoregressive: 6 tokens, 6 ta")
+  process = _start("generate", *arguments)
+  _, errors = process.communicate()
+  assert process.returncode == 2
+  assert ("--method=rsd_s drafts, and no drafter comes with --target="
+          in errors) and len(errors.splitlines()) == 1
+
+
 @pytest.fixture(name="sizes")
 def _sizes():
   """A method by its name and flags, as `experiments.generate` has it."""

@@ -30,6 +30,7 @@ def test_align_cuts_only_the_larger():
   assert vocabulary.align(large, small, 6) == (vocabulary.cut(large, 6), small)
   assert vocabulary.align(small, large, 3) == (small, vocabulary.cut(large, 6))
   assert vocabulary.align(large, large, 6) == (large, large)
+  assert vocabulary.align(large, None, 6) == (large, None)
   with pytest.raises(ValueError, match="vocab_size=6 of the draft: the token"):
     vocabulary.align(large, small, 7)
 

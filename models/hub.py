@@ -1,0 +1,52 @@
+"""Models of the Hugging Face hub, such as "hub:HuggingFaceTB/SmolLM2-135M".
+
+`huggingface_hub` downloads each once, into a cache of its own, and shows how
+far it is; `HF_HOME` says where, `HF_TOKEN` lets into gated models, and with
+`HF_HUB_OFFLINE=1` only what is there already is taken.
+"""
+
+import functools
+import pathlib
+
+PREFIX = "hub:"
+# What says how a model computes and how it writes; weights come twice.
+_DESCRIPTIONS = ("*.json", "*.model", "*.jinja")
+_WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
+# Copies for other libraries.
+_LEFT_OUT = "*/*"
+
+
+def is_hub(name) -> bool:
+  """Whether a name is one of the hub."""
+  return str(name).startswith(PREFIX)
+
+
+@functools.lru_cache(maxsize=None)
+def folder(name: str) -> pathlib.Path:
+  """The folder of a model, downloaded if it is not there yet.
+
+  Args:
+    name: "hub:", owner and model, and maybe "@" and a branch, tag or commit.
+
+  Returns:
+    A folder as transformers writes it; of weights in several forms it has those
+    of safetensors alone.
+
+  Raises:
+    ValueError: if there is no such model, or it cannot be had.
+  """
+  # Few runs need it, and it takes a second.
+  import huggingface_hub  # pylint: disable=import-outside-toplevel
+  repo, _, revision = name.removeprefix(PREFIX).partition("@")
+  fetch = functools.partial(
+      huggingface_hub.snapshot_download, repo, revision=revision or None,
+      ignore_patterns=_LEFT_OUT)
+  try:
+    for weights in _WEIGHTS:
+      path = pathlib.Path(fetch(allow_patterns=[*_DESCRIPTIONS, weights]))
+      if any(path.glob(weights)):
+        break
+  except (OSError, ValueError) as e:  # All that the hub and its names raise.
+    raise ValueError(f"'{name}' cannot be had from the Hugging Face hub: "
+                     f"{str(e).strip().splitlines()[0]}") from e
+  return path
