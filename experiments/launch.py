@@ -229,7 +229,7 @@ def model_folder(name):
     with user_errors(ValueError):
       return hub.folder(name)
   for folder in (pathlib.Path(name), PRETRAINED / name):
-    if folder.is_dir():
+    if name and folder.is_dir():
       return folder
   shipped = sorted(p.name for p in PRETRAINED.glob("*") if p.is_dir())
   raise UserError(f"model '{name}' is neither a folder nor one of the shipped "

@@ -10,7 +10,7 @@ import pathlib
 
 PREFIX = "hub:"
 # What says how a model computes and how it writes; weights come twice.
-_DESCRIPTIONS = ("*.json", "*.model", "*.jinja")
+_DESCRIPTIONS = ("*.json", "*.model", "*.jinja", "merges.txt")
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 # Copies for other libraries.
 _LEFT_OUT = "*/*"

@@ -19,8 +19,8 @@ REPOSITORIES = {
     "owner/both": {"config.json": CONFIG, "tokenizer.json": b"{}",
                    "model.safetensors": b"new", "pytorch_model.bin": b"old",
                    "onnx/model.safetensors": b"copy", "README.md": b"# Both"},
-    "owner/old": {"config.json": CONFIG, "pytorch_model-1-of-1.bin": b"old",
-                  "tf_model.h5": b"other"}}
+    "owner/old": {"config.json": CONFIG, "merges.txt": b"a b",
+                  "pytorch_model-1-of-1.bin": b"old", "tf_model.h5": b"other"}}
 
 
 class _Hub(http.server.BaseHTTPRequestHandler):
@@ -101,7 +101,7 @@ def test_weights_of_torch_if_there_are_no_others(server):
   del server
   folder = hub.folder(f"hub:owner/old@{COMMIT}")
   assert sorted(path.name for path in folder.iterdir()) == [
-      "config.json", "pytorch_model-1-of-1.bin"]
+      "config.json", "merges.txt", "pytorch_model-1-of-1.bin"]
 
 
 def test_what_was_downloaded_is_enough(server):

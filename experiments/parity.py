@@ -1,0 +1,166 @@
+"""Does a published model compute here what it computes in transformers?
+
+  python -m experiments.parity --model=<folder or hub:owner/name>
+
+Compares tokens, the law behind each token of a text, greedy decoding, and the
+chat template if there is one, all in float32. Needs the packages of the extra
+`parity`, and memory for the weights twice.
+"""
+
+from typing import NamedTuple
+
+from absl import flags
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import decoding_jax as dj
+from experiments import corpus
+from experiments import launch
+from experiments import report
+from experiments import rivals
+from models import chat
+from models import checkpoints
+from models import hf_config
+from models import tokenizers
+from models import transformer
+
+_MODEL = flags.DEFINE_string("model", "", "Folder as transformers writes it, "
+                             "or hub:owner/name.")
+_TOKENS = flags.DEFINE_integer("tokens", 256, "Of the text whose laws are "
+                               "compared.")
+# What tokenizers do not agree on if they do not do the same.
+_TEXTS = (" ", "a  b\n\n\tc ", "don't I'll", "3.14159 1234567890 0x1F",
+          "naïve café — “quotes”", "中文 العربية 한국어", "🙂👩‍👩‍👧",
+          "\u200b\ufeff\u00a0", "x" * 100, "if x:\n        return  # it")
+_TURNS = [{"role": "user", "content": " What is a rainbow? "},
+          {"role": "assistant", "content": "Light."},
+          {"role": "user", "content": "Why?"}]
+_PROMPT, _NEW = 16, 32
+# Least sum of min(p, q) of two laws that are taken for the same.
+OVERLAP = 0.999
+# How far a greedy token may be from the best one, in nats: they may be as good.
+TIE = 1e-3
+
+
+class Finding(NamedTuple):
+  """What was compared, what was found, and whether it is as it should be."""
+  what: str
+  found: str
+  right: bool
+
+
+def main():
+  found = findings(launch.model_folder(_MODEL.value), _TOKENS.value)
+  print(report.plain_table([["compared", "found", "right"], *(
+      [x.what, x.found, "yes" if x.right else "NO"] for x in found)]))
+  wrong = [x.what for x in found if not x.right]
+  if wrong:
+    raise launch.UserError(f"--model={_MODEL.value} differs from transformers: "
+                           f"{', '.join(wrong)}.")
+
+
+def findings(folder, length) -> list[Finding]:
+  """Compares a model with transformers.
+
+  Args:
+    folder: as transformers writes it.
+    length: tokens of the text whose laws are compared; as many as the model has
+      positions for, if that is less.
+
+  Returns:
+    list of `Finding`.
+
+  Raises:
+    UserError: without packages, for a folder that cannot be read, or another
+      number of tokens than 17 or more.
+  """
+  missing = rivals.missing("transformers")
+  if missing:
+    raise launch.UserError(f"{', '.join(missing)} is not installed: "
+                           f"{rivals.HINTS['transformers']}.")
+  if not hf_config.is_hf(folder):
+    raise launch.UserError(f"--model={folder}: a folder as transformers writes "
+                           "it is needed.")
+  if length <= _PROMPT:
+    raise launch.UserError(f"--tokens={length}: at least {_PROMPT + 1} are "
+                           "needed.")
+  with launch.user_errors(OSError, ValueError):
+    lm, params = checkpoints.load(folder, dtype="float32")
+    tokenizer = tokenizers.load(folder)
+  their_tokenizer, their_logits = _theirs(folder)
+  _, source = corpus.modules(corpus.HELD_OUT)[0]
+  length = min(length, (lm.max_length or length) - _NEW)
+  text = np.array([tokenizer.encode(source).ids[:length]])
+  found = [_tokens(tokenizer, their_tokenizer, [*_TEXTS, source]),
+           _laws(lm, params, their_logits, text),
+           _greedy(lm, params, their_logits, text[:, :_PROMPT])]
+  if their_tokenizer.chat_template:
+    found.append(_chat(folder, their_tokenizer))
+  return found
+
+
+def _theirs(folder):
+  """Their tokenizer, and a function from tokens `[1, L]` to logits `[L, V]`."""
+  import torch  # pylint: disable=import-outside-toplevel
+  import transformers  # pylint: disable=import-outside-toplevel
+  model = transformers.AutoModelForCausalLM.from_pretrained(
+      folder, dtype=torch.float32).eval()
+
+  def logits(tokens):
+    with torch.no_grad():
+      return model(torch.tensor(np.asarray(tokens, np.int64))).logits[0].numpy()
+
+  return transformers.AutoTokenizer.from_pretrained(folder), logits
+
+
+def _tokens(ours, theirs, texts):
+  same = sum(ours.encode(text).ids == theirs(text)["input_ids"]
+             for text in texts)
+  return Finding("tokens", f"the same of {same} of {len(texts)} texts",
+                 same == len(texts))
+
+
+def _laws(lm, params, their_logits, text):
+  logits = np.asarray(jax.jit(transformer.causal_logits, static_argnums=0)(
+      lm, params, jnp.asarray(text)))[0]
+  theirs = their_logits(text)
+  overlap = np.minimum(np.exp(_log_law(logits)),
+                       np.exp(_log_law(theirs))).sum(-1).min()
+  return Finding(
+      f"laws of {text.shape[1]} tokens",
+      f"overlap at least {overlap:.6f}, logits at most "
+      f"{np.abs(logits - theirs).max():.1e} apart", bool(overlap >= OVERLAP))
+
+
+def _greedy(lm, params, their_logits, prompt):
+  out = dj.generate(
+      jax.random.key(0), prompt, [prompt.shape[1]], target=lm,
+      target_params=params, method=dj.methods.autoregressive(),
+      max_new_tokens=_NEW, sampling=dj.Sampling(temperature=0.0))
+  laws = _log_law(their_logits(out.tokens))[prompt.shape[1] - 1:-1]
+  taken = np.take_along_axis(
+      laws, np.asarray(out.tokens[0, prompt.shape[1]:, None]), axis=-1)[:, 0]
+  behind = (laws.max(axis=-1) - taken).max()
+  return Finding(
+      f"greedy text of {_NEW} tokens",
+      f"each at most {behind:.1e} nats behind their best", bool(behind <= TIE))
+
+
+def _chat(folder, theirs):
+  with launch.user_errors(ValueError):
+    ours = chat.load(folder)(_TURNS)
+  same = ours == theirs.apply_chat_template(_TURNS, tokenize=False,
+                                            add_generation_prompt=True)
+  return Finding("chat template", "the same" if same else "not the same", same)
+
+
+def _log_law(logits):
+  """Logarithms of probabilities, in float64."""
+  logits = np.asarray(logits, np.float64)
+  logits = logits - logits.max(axis=-1, keepdims=True)
+  return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+
+
+if __name__ == "__main__":
+  launch.run(main)
