@@ -45,8 +45,8 @@ _TARGET = flags.DEFINE_string("target", "python-target",
                               "Folder, hub:owner/name, or name of a shipped "
                               "model.")
 _DRAFT = flags.DEFINE_string(
-    "draft", "", "The same, for a method that drafts; '' for what comes with a "
-    "shipped target.")
+    "draft", "", "The same, for a method that drafts, or lookup: what followed "
+    "the same tokens before; '' for what comes with a shipped target.")
 _COMPILED = flags.DEFINE_string(
     "compilation_cache", "runs/generate/compiled",
     "Folder of compiled programs, which the next start loads; '' for none.")
@@ -107,8 +107,8 @@ def _drafter(kinds):
   if not _DRAFT.value and not comes:
     raise launch.UserError(
         f"--method={_METHOD.value} drafts, and no drafter comes with "
-        f"--target={_TARGET.value}: name a --draft, or take "
-        "--method=autoregressive.")
+        f"--target={_TARGET.value}: name a --draft, or take --draft=lookup, "
+        "which is no model, or --method=autoregressive.")
   return _DRAFT.value or shipped
 
 

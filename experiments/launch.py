@@ -27,6 +27,7 @@ from experiments import stopping
 import models
 from models import checkpoints
 from models import hub
+from models import lookup
 from models import tokenizers
 from models import transformer
 from models import vocabulary
@@ -243,7 +244,7 @@ def open_pair(target, draft):
   Args:
     target: folder of `models.checkpoints` or Hugging Face, or the name of a
       shipped model.
-    draft: the same; "" for none.
+    draft: the same; "" for none, `lookup.NAME` for the one without parameters.
 
   Returns:
     A `ModelPair` with `jax.ShapeDtypeStruct` for parameters.
@@ -251,7 +252,7 @@ def open_pair(target, draft):
   Raises:
     UserError: if there is no such model, or the tokenizers differ.
   """
-  folders = [model_folder(name) for name in (target, draft) if name]
+  folders = [model_folder(name) for name in (target, draft) if is_read(name)]
   with user_errors(FileNotFoundError, ValueError):
     tokenizer = _tokenizer(folders)
     eos_id = tokenizers.eos_ids(tokenizer, folders[0]) or None
@@ -262,14 +263,26 @@ def open_pair(target, draft):
                         f"{config_.outputs}, where a language model has 0.")
     lms = [*map(transformer.language_model, configs), None]
     lms = vocabulary.align(*lms[:2], tokenizers.size(tokenizer))
+    if draft == lookup.NAME:
+      lms = lms[0], lookup.language_model(lms[0].vocab_size)
     for token in eos_id or ():
       if not 0 <= token < lms[0].vocab_size:
         raise UserError(f"'{folders[0]}': eos_token_id={token}: 0 to "
                         f"{lms[0].vocab_size - 1} is allowed.")
-  params = [*map(transformer.abstract_params, configs), None]
+  params = [*map(transformer.abstract_params, configs), unread(draft)]
   sizes = [transformer.num_params(tree) for tree in params]
   return ModelPair(lms[0], params[0], lms[1], params[1], tokenizer,
                    sizes[1] / sizes[0], eos_id)
+
+
+def is_read(name) -> bool:
+  """Whether a model is in a folder; else it has no parameters, or is none."""
+  return name not in ("", lookup.NAME)
+
+
+def unread(name):
+  """The parameters of a model that is in no folder."""
+  return () if name == lookup.NAME else None
 
 
 def _tokenizer(folders):
@@ -287,8 +300,8 @@ def _tokenizer(folders):
 def with_params(pair, target, draft):
   """The pair of `open_pair`, and the parameters from the same folders."""
   with user_errors(FileNotFoundError, ValueError):
-    params = [checkpoints.load(model_folder(name))[1] if name else None
-              for name in (target, draft)]
+    params = [checkpoints.load(model_folder(name))[1] if is_read(name)
+              else unread(name) for name in (target, draft)]
   return pair._replace(target_params=params[0], draft_params=params[1])
 
 

@@ -283,8 +283,8 @@ def with_params(pair, target, draft, mesh):
   """
   found = []
   for name, lm in ((target, pair.target), (draft, pair.draft)):
-    if not name:
-      found.append((None, None))
+    if not launch.is_read(name):
+      found.append((lm, launch.unread(name)))
       continue
     with launch.user_errors(FileNotFoundError, ValueError):
       folder = launch.model_folder(name)

@@ -79,8 +79,9 @@ def check(lm: types.LanguageModel, params: types.Params, function=None,
 def _compare(name, hint, logits, plain, tolerance):
   """Raises AssertionError where logits `[B, M, V]` are too far apart."""
   scale = np.where(np.isfinite(plain), np.abs(plain), 0).max(-1, keepdims=True)
-  # Both may forbid a token.
-  apart = np.where(logits == plain, 0, np.abs(logits - plain) / scale)
+  with np.errstate(divide="ignore", invalid="ignore"):
+    # Both may forbid a token.
+    apart = np.where(logits == plain, 0, np.abs(logits - plain) / scale)
   apart = np.where(np.isnan(apart), np.inf, apart).max(axis=-1)
   if apart.max() > tolerance:
     row, node = np.unravel_index(apart.argmax(), apart.shape)

@@ -32,7 +32,30 @@ def language_model(function, vocab_size: int,
     The `LanguageModel`; its parameters are those of `function`. Of equal
     functions it is one object, and programs are shared.
   """
-  forward = functools.partial(_forward, function, vocab_size, max_length)
+  def read(params, texts, ends):
+    logits = function(params, texts)
+    _check(logits, (*texts.shape, vocab_size))
+    return jnp.take_along_axis(logits, ends[:, None, None], axis=1)[:, 0]
+
+  return at_ends(read, vocab_size, max_length)
+
+
+@functools.lru_cache(maxsize=None)
+def at_ends(function, vocab_size: int,
+            max_length: int = 0) -> types.LanguageModel:
+  """A language model of a function that gives one law a text.
+
+  Args:
+    function: `(params, tokens [n, L] int32, ends [n] int32) -> logits [n, V]`
+      behind the token at the end of each text; what stands behind it may be
+      any. Hashable.
+    vocab_size: V.
+    max_length: positions that it knows; 0 if there is no limit.
+
+  Returns:
+    The `LanguageModel`.
+  """
+  forward = functools.partial(_forward, function, max_length)
   return types.LanguageModel(_init_cache, forward, vocab_size, max_length)
 
 
@@ -42,8 +65,8 @@ def _init_cache(batch, capacity):
                      jnp.zeros(batch, jnp.int32))
 
 
-def _forward(function, vocab_size, max_length, params, tokens, positions, cache,
-             block, slot, mask):
+def _forward(function, max_length, params, tokens, positions, cache, block,
+             slot, mask):
   del positions  # A token stands behind those that it sees.
   kept = jax.lax.dynamic_update_slice_in_dim(block.keys[0][:, 0, 0], tokens,
                                              slot, 1)
@@ -53,11 +76,8 @@ def _forward(function, vocab_size, max_length, params, tokens, positions, cache,
 
   def read(seen):
     """Logits `[B, V]` of the token that sees these `[B, N]` of the block."""
-    texts, ends = jax.vmap(functools.partial(_text, length))(
-        prefix, cache.length, kept, seen)
-    logits = function(params, texts)
-    _check(logits, (*texts.shape, vocab_size))
-    return jnp.take_along_axis(logits, ends[:, None, None], axis=1)[:, 0]
+    return function(params, *jax.vmap(functools.partial(_text, length))(
+        prefix, cache.length, kept, seen))
 
   # One token after the other: the logits of all texts at once, of which one a
   # text is needed, would be as many as no other model has.

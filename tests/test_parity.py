@@ -52,7 +52,7 @@ def test_another_model_is_found_out(folder, monkeypatch):
 def test_what_cannot_be_compared(folder, monkeypatch):
   with pytest.raises(launch.UserError, match="--tokens=16: at least 17 are"):
     parity.findings(folder, 16)
-  with pytest.raises(launch.UserError, match="transformers writes it is needed"):
+  with pytest.raises(launch.UserError, match="as transformers writes it is"):
     parity.findings(launch.model_folder("python-draft"), 64)
   monkeypatch.setattr(parity.rivals, "missing", lambda _: ["torch"])
   with pytest.raises(launch.UserError, match="torch is not installed: pip in"):

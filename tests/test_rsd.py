@@ -21,6 +21,7 @@ from experiments import plans
 from experiments import sizes as sizes_lib
 from experiments import tasks
 from models import checkpoints
+from models import lookup
 from models import tokenizers
 
 _CONFIG = '''
@@ -187,6 +188,16 @@ def test_wrong_temperatures_are_user_errors(folders, temperature):
   with pytest.raises(launch.UserError, match="temperature"):
     launch.check(dj.methods.autoregressive(), pair, 4, 6,
                  dj.Sampling(temperature))
+
+
+def test_looked_up_drafts_need_no_folder(folders):
+  pair = helpers.load_pair(folders[0], "lookup")
+  assert pair.draft is lookup.language_model(pair.target.vocab_size)
+  assert pair.draft_params == () and pair.parameter_ratio == 0
+  launch.check(dj.methods.rsd_s(3, 2), pair, 4, 6, dj.Sampling())
+  pair = launch.open_pair(folders[0], "")
+  with pytest.raises(launch.UserError, match="draft=None: method rsd_s"):
+    launch.check(dj.methods.rsd_s(3, 2), pair, 4, 6, dj.Sampling())
 
 
 def test_pair_of_different_vocabularies(folders, tmp_path):
