@@ -264,6 +264,8 @@ def test_errors_tell_what_is_needed():
     processors.repetition_penalty(0, 13)
   with pytest.raises(ValueError, match="count=-1: 0 or a positive integer"):
     processors.min_new_tokens(-1, 0)
+  with pytest.raises(ValueError, match="count=True: 0 or a positive integer"):
+    processors.min_new_tokens(True, 0)
   with pytest.raises(ValueError, match="eos_id=None: a token that ends texts"):
     processors.min_new_tokens(1, None)
 

@@ -38,12 +38,14 @@ def test_method_of_your_own_is_a_method():
   assert method.sampled.drafter.layout.widths == (4, 4, 4)
 
 
-def test_models_of_your_own():
+def test_models_of_your_own(monkeypatch):
+  monkeypatch.chdir(ROOT)
   names = {}
   with tiny.quickly_compiled():
     for block in blocks(MODELS):
       exec(block, names)  # pylint: disable=exec-used
   assert names["out"].lengths.tolist() == [3 + 16]
+  assert names["lookup"].language_model(2000).vocab_size == 2000
 
 
 def test_processor_of_a_pattern_is_a_model(monkeypatch):

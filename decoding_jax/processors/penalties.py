@@ -62,7 +62,7 @@ def min_new_tokens(count: int,
     ValueError: for a count that is negative or no integer; for tokens that are
       none.
   """
-  if not isinstance(count, numbers.Integral) or count < 0:
+  if not options.is_integer(count) or count < 0:
     raise ValueError(f"count={count!r}: 0 or a positive integer is needed.")
   ends = np.atleast_1d(options.array("eos_id", eos_id))
   if not np.issubdtype(ends.dtype, np.integer):
