@@ -71,7 +71,8 @@ def get_config(presets="default"):
       task: "python", "commongen" or "harmless", see
         `experiments.constrained_tasks`.
       corpus: folder of the task's files; "" for the standard library.
-      target, draft: folders, or names of shipped models.
+      target, draft: folders, names of shipped models, or hub:owner/name; the
+        draft may be lookup, see `models.lookup`.
       reward: harmless alone: folder, or name, of the reward model.
       examples: prompts; of CommonGen the first ones of dev.
       concepts: python alone: identifiers of an example, at most.

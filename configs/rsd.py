@@ -45,7 +45,8 @@ def get_config(preset="default"):
 
   Returns:
     A ConfigDict with the fields:
-      target, draft: folders, or names of shipped models.
+      target, draft: folders, names of shipped models, or hub:owner/name; the
+        draft may be lookup, see `models.lookup`.
       methods: names of the methods to run; empty: all that have trees.
       lengths, budgets: which points of the two experiments to run.
       temperatures: 0 is greedy, and compiled apart from the others.

@@ -252,7 +252,9 @@ def open_pair(target, draft):
   Raises:
     UserError: if there is no such model, or the tokenizers differ.
   """
-  folders = [model_folder(name) for name in (target, draft) if is_read(name)]
+  folders = [model_folder(target)]
+  if is_read(draft):
+    folders.append(model_folder(draft))
   with user_errors(FileNotFoundError, ValueError):
     tokenizer = _tokenizer(folders)
     eos_id = tokenizers.eos_ids(tokenizer, folders[0]) or None
@@ -275,14 +277,14 @@ def open_pair(target, draft):
                    sizes[1] / sizes[0], eos_id)
 
 
-def is_read(name) -> bool:
-  """Whether a model is in a folder; else it has no parameters, or is none."""
-  return name not in ("", lookup.NAME)
+def is_read(draft) -> bool:
+  """Whether a drafter is in a folder; else it has no parameters, or is none."""
+  return draft not in ("", lookup.NAME)
 
 
-def unread(name):
-  """The parameters of a model that is in no folder."""
-  return () if name == lookup.NAME else None
+def unread(draft):
+  """The parameters of a drafter that is in no folder."""
+  return () if draft == lookup.NAME else None
 
 
 def _tokenizer(folders):
@@ -300,9 +302,10 @@ def _tokenizer(folders):
 def with_params(pair, target, draft):
   """The pair of `open_pair`, and the parameters from the same folders."""
   with user_errors(FileNotFoundError, ValueError):
-    params = [checkpoints.load(model_folder(name))[1] if is_read(name)
-              else unread(name) for name in (target, draft)]
-  return pair._replace(target_params=params[0], draft_params=params[1])
+    load = lambda name: checkpoints.load(model_folder(name))[1]
+    return pair._replace(
+        target_params=load(target),
+        draft_params=load(draft) if is_read(draft) else unread(draft))
 
 
 def check(method_, pair, width, max_new_tokens, sampling, reward=None):

@@ -108,7 +108,7 @@ def load(pair, target, draft, kinds, batch, most, width, max_new_tokens):
   Args:
     pair: of `launch.open_pair`.
     target: folder of the target, or name of a shipped one.
-    draft: the same; "" for none.
+    draft: the same, or as of `launch.open_pair`.
     kinds: what will decode, see `memory.estimate`.
     batch: rows decoded together, at most.
     most: rows that there is a cache for, at most.
@@ -275,32 +275,34 @@ def with_params(pair, target, draft, mesh):
   Args:
     pair: of `launch.open_pair`.
     target: folder of the target, or name of a shipped one.
-    draft: the same; "" for none.
+    draft: the same, or as of `launch.open_pair`.
     mesh: of `make`.
 
   Returns:
     The pair.
   """
-  found = []
-  for name, lm in ((target, pair.target), (draft, pair.draft)):
-    if not launch.is_read(name):
-      found.append((lm, launch.unread(name)))
-      continue
-    with launch.user_errors(FileNotFoundError, ValueError):
-      folder = launch.model_folder(name)
-      config = checkpoints.architecture(folder)
-      size = mesh.shape[sharding.MODEL]
-      if size not in sharding.ways(config):
-        size = 1
-      _, params = checkpoints.load(
-          folder, shardings=sharding.shardings(config, mesh, size))
-    split = sharding.language_model(transformer.language_model(config),
-                                    sharding.cache_spec(config, size))
-    # Logits are gathered before padding is cut off: its end may lie anywhere.
-    found.append((vocabulary.cut(split, lm.vocab_size), params))
-  (target, target_params), (draft, draft_params) = found
-  return pair._replace(target=target, target_params=target_params, draft=draft,
-                       draft_params=draft_params, mesh=mesh)
+  target_lm, target_params = _split(pair.target, target, mesh)
+  draft_lm, draft_params = (
+      _split(pair.draft, draft, mesh) if launch.is_read(draft)
+      else (pair.draft, launch.unread(draft)))
+  return pair._replace(target=target_lm, target_params=target_params,
+                       draft=draft_lm, draft_params=draft_params, mesh=mesh)
+
+
+def _split(lm, name, mesh):
+  """A model as it computes on a mesh, and its parameters there."""
+  with launch.user_errors(FileNotFoundError, ValueError):
+    folder = launch.model_folder(name)
+    config = checkpoints.architecture(folder)
+    size = mesh.shape[sharding.MODEL]
+    if size not in sharding.ways(config):
+      size = 1
+    _, params = checkpoints.load(
+        folder, shardings=sharding.shardings(config, mesh, size))
+  split = sharding.language_model(transformer.language_model(config),
+                                  sharding.cache_spec(config, size))
+  # Logits are gathered before padding is cut off: its end may lie anywhere.
+  return vocabulary.cut(split, lm.vocab_size), params
 
 
 def on_all(mesh, tree):

@@ -21,6 +21,7 @@ from experiments import meshes
 import helpers
 import models_for_tests as tiny
 from models import checkpoints
+from models import lookup
 from models import tokenizers
 from models import transformer
 
@@ -62,9 +63,9 @@ def processed(pair):
                        draft_params=draft_params)
 
 
-def run(folder, mesh, of_pair=lambda pair: pair):
+def run(folder, mesh, of_pair=lambda pair: pair, draft=None):
   """A generation, and what devices exchange in a step of its loop."""
-  names = folder / "target", folder / "draft"
+  names = folder / "target", draft or folder / "draft"
   pair = helpers.load_pair(*names) if mesh is None else meshes.with_params(
       launch.open_pair(*names), *names, mesh)
   pair = of_pair(pair)
@@ -108,6 +109,9 @@ def main(folder):
   one, _ = run(folder, None, processed)
   out, _ = run(folder, meshes.make((4, 2)), processed)
   found["processed"] = bool((out.tokens == one.tokens).all())
+  one, _ = run(folder, None, draft=lookup.NAME)
+  out, _ = run(folder, meshes.make((4, 2)), draft=lookup.NAME)
+  found["looked_up"] = bool((out.tokens == one.tokens).all())
   print(json.dumps(found))
 
 

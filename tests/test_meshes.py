@@ -45,6 +45,10 @@ def test_same_tokens_with_a_logits_processor(found):
   assert found["processed"]
 
 
+def test_same_tokens_of_looked_up_drafts(found):
+  assert found["looked_up"]
+
+
 @pytest.mark.parametrize("mesh, split_draft", [
     ("8x1", None), ("4x2", True), ("2x4", True), ("1x8", False)])
 def test_devices_exchange_sums_of_layers_and_logits_only(found, mesh,

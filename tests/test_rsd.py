@@ -200,6 +200,12 @@ def test_looked_up_drafts_need_no_folder(folders):
     launch.check(dj.methods.rsd_s(3, 2), pair, 4, 6, dj.Sampling())
 
 
+@pytest.mark.parametrize("target", ["", "lookup"])
+def test_a_target_is_a_model(target):
+  with pytest.raises(launch.UserError, match=f"model '{target}' is neither a"):
+    launch.open_pair(target, "lookup")
+
+
 def test_pair_of_different_vocabularies(folders, tmp_path):
   other = tokenizers.train(["spam spam spam eggs"], 265)
   config = checkpoints.load_config(folders[1])
