@@ -72,8 +72,8 @@ def findings(folder, length) -> list[Finding]:
     list of `Finding`.
 
   Raises:
-    UserError: without packages, for a folder that cannot be read, or another
-      number of tokens than 17 or more.
+    UserError: without packages, for a folder that cannot be read, or for fewer
+      than 17 tokens.
   """
   missing = rivals.missing("transformers")
   if missing:
