@@ -61,15 +61,15 @@ def main():
                      **sizes.of_flags(_METHOD.value, [_AUTO])})]
   meshes.join(_TARGET.value, 1)
   sampling = dj.Sampling(_TEMPERATURE.value, _TOP_K.value, _TOP_P.value)
-  kinds = launch.kinds(methods, [sampling.temperature])
-  draft = _drafter(kinds)
+  draft = _drafter(methods)
   pair = launch.open_pair(_TARGET.value, draft)
   prompt = turns.encode(pair.tokenizer, _TARGET.value)
   for method in methods:
     launch.check(method, pair, len(prompt), _MAX_NEW_TOKENS.value, sampling)
   streams.check(methods, sampling)
-  pair = meshes.load(pair, _TARGET.value, draft, kinds, 1, 1, len(prompt),
-                     _MAX_NEW_TOKENS.value)
+  pair = meshes.load(pair, _TARGET.value, draft,
+                     launch.kinds(methods, [sampling.temperature]), 1, 1,
+                     len(prompt), _MAX_NEW_TOKENS.value)
   pair = processing.apply(pair)
   if _COMPILED.value:
     compilations.keep(_COMPILED.value)
@@ -98,8 +98,10 @@ def main():
     print(profiles.profile(complete, int(out.steps), _PROFILE.value))
 
 
-def _drafter(kinds):
-  """Folder or name of the drafter; "" if none of these decoders drafts."""
+def _drafter(methods):
+  """Folder or name of the drafter; "" if none of the methods drafts."""
+  kinds = [kind for method in methods
+           for kind in (method.sampled, method.greedy) if kind]
   if not any(speculation.decoder(kind).drafts for kind in kinds):
     return ""
   shipped = _TARGET.value.removesuffix("target") + "draft"

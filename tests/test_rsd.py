@@ -106,11 +106,13 @@ def test_a_method_that_does_not_draft_needs_no_drafter(folders, tmp_path):
   output, errors = process.communicate()
   assert process.returncode == 0, errors
   assert output.splitlines()[-1].startswith("autoregressive: 6 tokens, 6 ta")
-  process = _start("generate", *arguments)
-  _, errors = process.communicate()
-  assert process.returncode == 2
-  assert ("--method=rsd_s drafts, and no drafter comes with --target="
-          in errors) and len(errors.splitlines()) == 1
+  for more, message in (
+      ([], "--method=rsd_s drafts, and no drafter comes with --target="),
+      (["--method=stochastic_beam_search", "--temperature=0"], "temperature")):
+    process = _start("generate", *arguments, *more)
+    _, errors = process.communicate()
+    assert process.returncode == 2
+    assert message in errors and len(errors.splitlines()) == 1
 
 
 @pytest.fixture(name="sizes")
