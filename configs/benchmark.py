@@ -68,8 +68,8 @@ def get_config(preset="default"):
 
   Returns:
     A ConfigDict with the fields:
-      target, draft: folders, or names of shipped models; "" for both: a pair
-        that is built.
+      target, draft: folders, names of shipped models, or hub:owner/name; ""
+        for both: a pair that is built.
       pair: that pair, see `experiments.correlated`: `overlap`, E sum min(t, d)
         on text of the target; `perplexity` of its law; `core`, channels that
         both models share; `seed`; sizes of both.

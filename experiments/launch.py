@@ -271,7 +271,8 @@ def open_pair(target, draft):
       if not 0 <= token < lms[0].vocab_size:
         raise UserError(f"'{folders[0]}': eos_token_id={token}: 0 to "
                         f"{lms[0].vocab_size - 1} is allowed.")
-  params = [*map(transformer.abstract_params, configs), unread(draft)]
+  params = [*map(transformer.abstract_params, configs),
+            () if draft == lookup.NAME else None]
   sizes = [transformer.num_params(tree) for tree in params]
   return ModelPair(lms[0], params[0], lms[1], params[1], tokenizer,
                    sizes[1] / sizes[0], eos_id)
@@ -280,11 +281,6 @@ def open_pair(target, draft):
 def is_read(draft) -> bool:
   """Whether a drafter is in a folder; else it has no parameters, or is none."""
   return draft not in ("", lookup.NAME)
-
-
-def unread(draft):
-  """The parameters of a drafter that is in no folder."""
-  return () if draft == lookup.NAME else None
 
 
 def _tokenizer(folders):
@@ -305,7 +301,7 @@ def with_params(pair, target, draft):
     load = lambda name: checkpoints.load(model_folder(name))[1]
     return pair._replace(
         target_params=load(target),
-        draft_params=load(draft) if is_read(draft) else unread(draft))
+        draft_params=load(draft) if is_read(draft) else pair.draft_params)
 
 
 def check(method_, pair, width, max_new_tokens, sampling, reward=None):

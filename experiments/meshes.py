@@ -284,7 +284,7 @@ def with_params(pair, target, draft, mesh):
   target_lm, target_params = _split(pair.target, target, mesh)
   draft_lm, draft_params = (
       _split(pair.draft, draft, mesh) if launch.is_read(draft)
-      else (pair.draft, launch.unread(draft)))
+      else (pair.draft, pair.draft_params))
   return pair._replace(target=target_lm, target_params=target_params,
                        draft=draft_lm, draft_params=draft_params, mesh=mesh)
 

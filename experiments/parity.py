@@ -13,6 +13,7 @@ from absl import flags
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy import special
 
 import decoding_jax as dj
 from experiments import corpus
@@ -125,8 +126,8 @@ def _laws(lm, params, their_logits, text):
   logits = np.asarray(jax.jit(transformer.causal_logits, static_argnums=0)(
       lm, params, jnp.asarray(text)))[0]
   theirs = their_logits(text)
-  overlap = np.minimum(np.exp(_log_law(logits)),
-                       np.exp(_log_law(theirs))).sum(-1).min()
+  laws = [special.softmax(np.float64(x), axis=-1) for x in (logits, theirs)]
+  overlap = np.minimum(*laws).sum(axis=-1).min()
   return Finding(
       f"laws of {text.shape[1]} tokens",
       f"overlap at least {overlap:.6f}, logits at most "
@@ -138,7 +139,8 @@ def _greedy(lm, params, their_logits, prompt):
       jax.random.key(0), prompt, [prompt.shape[1]], target=lm,
       target_params=params, method=dj.methods.autoregressive(),
       max_new_tokens=_NEW, sampling=dj.Sampling(temperature=0.0))
-  laws = _log_law(their_logits(out.tokens))[prompt.shape[1] - 1:-1]
+  laws = special.log_softmax(np.float64(their_logits(out.tokens)), axis=-1)
+  laws = laws[prompt.shape[1] - 1:-1]
   taken = np.take_along_axis(
       laws, np.asarray(out.tokens[0, prompt.shape[1]:, None]), axis=-1)[:, 0]
   behind = (laws.max(axis=-1) - taken).max()
@@ -153,13 +155,6 @@ def _chat(folder, theirs):
   same = ours == theirs.apply_chat_template(_TURNS, tokenize=False,
                                             add_generation_prompt=True)
   return Finding("chat template", "the same" if same else "not the same", same)
-
-
-def _log_law(logits):
-  """Logarithms of probabilities, in float64."""
-  logits = np.asarray(logits, np.float64)
-  logits = logits - logits.max(axis=-1, keepdims=True)
-  return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
 
 
 if __name__ == "__main__":

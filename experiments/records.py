@@ -8,8 +8,7 @@ import json
 import pathlib
 from typing import Any, NamedTuple
 
-# In front of a name of `datasets`, where a file is meant otherwise.
-HUB = "hub:"
+from models import hub
 
 
 class Record(NamedTuple):
@@ -39,10 +38,10 @@ def load(data, dataset=None) -> list[Record]:
     ValueError: naming file and line of what cannot be read.
     OSError: if there is no such file.
   """
-  if data and not data.startswith(HUB):
+  if data and not data.startswith(hub.PREFIX):
     found = _of_file(pathlib.Path(data))
   else:
-    found = _of_hub(data.removeprefix(HUB), dataset)
+    found = _of_hub(data.removeprefix(hub.PREFIX), dataset)
   if not found:
     raise ValueError(f"data={data!r} is empty: an example is needed.")
   return found
@@ -129,7 +128,8 @@ def _of_hub(path, dataset):
   """Records of a data set that `datasets` knows."""
   if not path and not dataset:
     raise ValueError("data is empty, and the task has no data set of a "
-                     f"registry: a file is needed, or '{HUB}' and a name.")
+                     f"registry: a file is needed, or '{hub.PREFIX}' and a "
+                     "name.")
   try:
     import datasets  # pylint: disable=import-outside-toplevel
   except ImportError as e:

@@ -165,11 +165,9 @@ def _encoder(config, tokenizer, form):
   """A function from the fields of a record to the encoding of its prompt."""
   if not config.chat:
     return lambda values: tokenizer.encode(prompts_lib.plain(form, values))
-  write = chat.load(launch.model_folder(config.target))
-  # The template has written all special tokens.
-  return lambda values: tokenizer.encode(
-      write(prompts_lib.messages(form, values, config.system)),
-      add_special_tokens=False)
+  encode = chat.encoder(launch.model_folder(config.target), tokenizer)
+  return lambda values: encode(
+      prompts_lib.messages(form, values, config.system))
 
 
 def room(config, pair):

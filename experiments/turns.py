@@ -41,8 +41,6 @@ def encode(tokenizer, target) -> list[int]:
     return ids
   said = [("system", _SYSTEM.value), ("user", _PROMPT.value)]
   with launch.user_errors(ValueError):
-    write = chat.load(launch.model_folder(target))
-    text = write([{"role": role, "content": content}
-                  for role, content in said if content])
-  # The template has written all special tokens.
-  return tokenizer.encode(text, add_special_tokens=False).ids
+    write = chat.encoder(launch.model_folder(target), tokenizer)
+    return write([{"role": role, "content": content}
+                  for role, content in said if content]).ids

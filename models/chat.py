@@ -60,6 +60,25 @@ def load(folder):
   return render
 
 
+def encoder(folder, tokenizer):
+  """What `load` returns, as far as tokens.
+
+  Args:
+    folder: of `load`.
+    tokenizer: that goes with it.
+
+  Returns:
+    A function from messages to an encoding of the tokenizer.
+
+  Raises:
+    ValueError: as `load`.
+  """
+  render = load(folder)
+  # The template has written all special tokens.
+  return lambda messages: tokenizer.encode(render(messages),
+                                           add_special_tokens=False)
+
+
 def _source(folder):
   """The program: of a file of its own, else of the tokenizer's settings."""
   path = pathlib.Path(folder) / FILE

@@ -35,7 +35,7 @@ def folder(name: str) -> pathlib.Path:
   Raises:
     ValueError: if there is no such model, or it cannot be had.
   """
-  # Few runs need it, and it takes a second.
+  # Few runs need it, and it takes its time.
   import huggingface_hub  # pylint: disable=import-outside-toplevel
   repo, _, revision = name.removeprefix(PREFIX).partition("@")
   fetch = functools.partial(
