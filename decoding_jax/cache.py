@@ -12,6 +12,10 @@ VALUE_SLOTS = -2
 # Caches hold a multiple of so many slots: methods whose steps reach differently
 # far have the same prefill, which is compiled once for all of them.
 _STEP = 32
+# The same of more than so many slots. XLA splits long sums on a GPU, and would
+# pad a copy of all values where the parts are not equal; a TPU rounds the slots
+# of keys up in any case.
+_LONG, _LONG_STEP = 768, 128
 
 
 def init_block(cache: types.Cache, slots: int) -> types.Block:
@@ -127,7 +131,8 @@ def _await(slots, values):
 
 def round_up(slots) -> int:
   """The least capacity that is usual and has room for so many slots."""
-  return -(-slots // _STEP) * _STEP
+  step = _STEP if slots <= _LONG else max(_STEP, _LONG_STEP)
+  return -(-slots // step) * step
 
 
 def capacity(cache: types.Cache) -> int | None:

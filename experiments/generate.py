@@ -14,7 +14,6 @@ this prompt, and takes the method and the tree that are fastest.
 """
 
 import functools
-import os
 
 from absl import flags
 import jax
@@ -22,7 +21,6 @@ import numpy as np
 
 import decoding_jax as dj
 from decoding_jax import metrics
-from decoding_jax import speculation
 from experiments import auto
 from experiments import compilations
 from experiments import launch
@@ -61,7 +59,7 @@ def main():
                      **sizes.of_flags(_METHOD.value, [_AUTO])})]
   meshes.join(_TARGET.value, 1)
   sampling = dj.Sampling(_TEMPERATURE.value, _TOP_K.value, _TOP_P.value)
-  draft = _drafter(methods)
+  draft = launch.drafter(_METHOD.value, methods, _TARGET.value, _DRAFT.value)
   pair = launch.open_pair(_TARGET.value, draft)
   prompt = turns.encode(pair.tokenizer, _TARGET.value)
   for method in methods:
@@ -96,22 +94,6 @@ def main():
   print(_statistics(method, out, took))
   if _PROFILE.value:
     print(profiles.profile(complete, int(out.steps), _PROFILE.value))
-
-
-def _drafter(methods):
-  """Folder or name of the drafter; "" if none of the methods drafts."""
-  kinds = [kind for method in methods
-           for kind in (method.sampled, method.greedy) if kind]
-  if not any(speculation.decoder(kind).drafts for kind in kinds):
-    return ""
-  shipped = _TARGET.value.removesuffix("target") + "draft"
-  comes = os.sep not in shipped and (launch.PRETRAINED / shipped).is_dir()
-  if not _DRAFT.value and not comes:
-    raise launch.UserError(
-        f"--method={_METHOD.value} drafts, and no drafter comes with "
-        f"--target={_TARGET.value}: name a --draft, or take --draft=lookup, "
-        "which is no model, or --method=autoregressive.")
-  return _DRAFT.value or shipped
 
 
 def _show(complete, pair, lengths):

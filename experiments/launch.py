@@ -22,6 +22,7 @@ import numpy as np
 import decoding_jax as dj
 from decoding_jax import checks
 from decoding_jax import sampling as sampling_lib
+from decoding_jax import speculation
 from experiments import processes
 from experiments import stopping
 import models
@@ -236,6 +237,34 @@ def model_folder(name):
   raise UserError(f"model '{name}' is neither a folder nor one of the shipped "
                   f"{', '.join(shipped) or '(none)'}; a model of the Hugging "
                   "Face hub is hub:owner/name.")
+
+
+def drafter(name, methods, target, draft):
+  """The drafter of some methods.
+
+  Args:
+    name: of the methods, as `--method` has it.
+    methods: list of `dj.Method`.
+    target: what `--target` says.
+    draft: what `--draft` says; "" for what comes with a shipped target.
+
+  Returns:
+    Folder or name; "" if none of the methods drafts.
+
+  Raises:
+    UserError: if nobody names the drafter that is needed.
+  """
+  if not any(speculation.decoder(kind).drafts for method in methods
+             for kind in (method.sampled, method.greedy) if kind):
+    return ""
+  shipped = target.removesuffix("target") + "draft"
+  comes = os.sep not in shipped and (PRETRAINED / shipped).is_dir()
+  if not draft and not comes:
+    raise UserError(
+        f"--method={name} drafts, and no drafter comes with --target={target}: "
+        "name a --draft, or take --draft=lookup, which is no model, or "
+        "--method=autoregressive.")
+  return draft or shipped
 
 
 def open_pair(target, draft):

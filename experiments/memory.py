@@ -107,7 +107,7 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
   models = [(pair.target, pair.target_params)]
   if any(decoder.drafts for decoder in decoders):
     models.append((pair.draft, pair.draft_params))
-  scored, drafted = (max(sizes) for sizes in zip(*map(_nodes, kinds)))
+  scored, drafted = (max(sizes) for sizes in zip(*map(nodes, kinds)))
   chunk = max(min(width - 1, prefill.CHUNK), 1)
   temporaries = max(
       *(3 * _largest(lm, params, batch, chunk, slots, logits=False)
@@ -153,8 +153,12 @@ def host_memory(root=_CGROUPS, groups="/proc/self/cgroup") -> int:
   return min(sizes)
 
 
-def _nodes(kind):
-  """(tokens of a target call, tokens whose children are drafted), at most."""
+def nodes(kind):
+  """(tokens of a target call, tokens whose children are drafted), at most.
+
+  Args:
+    kind: a pair or a decoder.
+  """
   if isinstance(kind, dj.Pair):
     layout = kind.drafter.layout
     size = 1 + tree.num_nodes(layout)

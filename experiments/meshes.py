@@ -133,7 +133,7 @@ def load(pair, target, draft, kinds, batch, most, width, max_new_tokens):
   # All processes choose the same, be their machines equal or not.
   shape = tuple(processes.from_first(
       lambda: choose(pair, config, shapes, *sizes_)))
-  memory.check(pair, *sizes_, _FORCE.value, _ways(config, shape))
+  memory.check(pair, *sizes_, _FORCE.value, ways(config, shape))
   return with_params(pair, target, draft, make(shape))
 
 
@@ -153,27 +153,54 @@ def choose(pair, config, shapes, kinds, most, width, max_new_tokens):
     One of `shapes`.
   """
   return next((shape for shape in shapes if memory.fits(
-      pair, kinds, most, width, max_new_tokens, _ways(config, shape))),
+      pair, kinds, most, width, max_new_tokens, ways(config, shape))),
               shapes[-1])
 
 
-def _ways(config, shape):
-  """What a mesh divides; a drafter is taken to be divided as the target is."""
+def ways(config, shape):
+  """What a mesh divides; a drafter is taken to be divided as the target is.
+
+  Args:
+    config: architecture of the target.
+    shape: sizes of "data" and "model".
+
+  Returns:
+    A `memory.Ways`.
+  """
   data, model = shape
   return memory.Ways(weights=model, rows=data,
                      heads=sharding.cache_ways(config, model))
 
 
-def make(shape):
+def asked(config, batch, count):
+  """The mesh that the flag asks for, of devices that need not be here.
+
+  Args:
+    config: architecture of the target.
+    batch: rows decoded together.
+    count: devices there are.
+
+  Returns:
+    Sizes of "data" and "model"; of one device without the flag.
+
+  Raises:
+    UserError: for a mesh that model, batch or devices do not allow.
+  """
+  with launch.user_errors(ValueError):
+    return sizes(_MESH.value or "data:1", config, batch, count)[0]
+
+
+def make(shape, devices=None):
   """A mesh of the first devices there are.
 
   Args:
     shape: sizes of "data" and "model".
+    devices: to choose from; None for those of this process.
 
   Returns:
     A `jax.sharding.Mesh`.
   """
-  return jax.sharding.Mesh(arranged(jax.devices(), shape), _AXES,
+  return jax.sharding.Mesh(arranged(devices or jax.devices(), shape), _AXES,
                            axis_types=(jax.sharding.AxisType.Auto,) * 2)
 
 
@@ -267,7 +294,21 @@ def multiple(mesh) -> int:
   return 1 if mesh is None else mesh.shape[sharding.DATA]
 
 
-def with_params(pair, target, draft, mesh):
+def shapes(folder, config, shardings):
+  """What stands for the parameters of a model that nobody reads."""
+  del folder
+  params = transformer.abstract_params(config)
+  return jax.tree.map(
+      lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where),
+      params, shardings(params))
+
+
+def _read(folder, config, shardings):
+  del config
+  return checkpoints.load(folder, shardings=shardings)[1]
+
+
+def with_params(pair, target, draft, mesh, read=_read):
   """Reads the parameters of a pair onto a mesh.
 
   A drafter whose heads cannot be split is on each of the devices.
@@ -277,19 +318,20 @@ def with_params(pair, target, draft, mesh):
     target: folder of the target, or name of a shipped one.
     draft: the same, or as of `launch.open_pair`.
     mesh: of `make`.
+    read: `(folder, config, shardings) -> parameters`; `shapes` reads none.
 
   Returns:
     The pair.
   """
-  target_lm, target_params = _split(pair.target, target, mesh)
+  target_lm, target_params = _split(pair.target, target, mesh, read)
   draft_lm, draft_params = (
-      _split(pair.draft, draft, mesh) if launch.is_read(draft)
+      _split(pair.draft, draft, mesh, read) if launch.is_read(draft)
       else (pair.draft, pair.draft_params))
   return pair._replace(target=target_lm, target_params=target_params,
                        draft=draft_lm, draft_params=draft_params, mesh=mesh)
 
 
-def _split(lm, name, mesh):
+def _split(lm, name, mesh, read):
   """A model as it computes on a mesh, and its parameters there."""
   with launch.user_errors(FileNotFoundError, ValueError):
     folder = launch.model_folder(name)
@@ -297,8 +339,7 @@ def _split(lm, name, mesh):
     size = mesh.shape[sharding.MODEL]
     if size not in sharding.ways(config):
       size = 1
-    _, params = checkpoints.load(
-        folder, shardings=sharding.shardings(config, mesh, size))
+    params = read(folder, config, sharding.shardings(config, mesh, size))
   split = sharding.language_model(transformer.language_model(config),
                                   sharding.cache_spec(config, size))
   # Logits are gathered before padding is cut off: its end may lie anywhere.
@@ -343,10 +384,7 @@ def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
         draft_params=pair.draft_params, max_new_tokens=max_new_tokens,
         sampling=sampling, eos_id=eos_id, reward=reward,
         reward_params=reward_params, constraints=constraints, rows=rows)
-  # All temperatures but 0 are one program.
-  fixed = sampling.replace(temperature=float(sampling.temperature > 0))
-  run = _Run(pair.mesh, method, pair.target, pair.draft, reward, max_new_tokens,
-             fixed, eos_id, rows and rows // multiple(pair.mesh))
+  run = _run(pair, method, max_new_tokens, sampling, eos_id, reward, rows)
   batch = _place(pair.mesh, PartitionSpec(sharding.DATA),
                  (jax.random.key_data(keys), prompts, lengths, constraints))
   out = jax.tree.map(np.asarray, _generate(
@@ -354,6 +392,44 @@ def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
       (pair.target_params, pair.draft_params, reward_params)))
   processes.stop_together()
   return out
+
+
+def trace(pair, batch, width, *, method, max_new_tokens, sampling, eos_id=None):
+  """The program of `generate` on a mesh, of which nothing need be there.
+
+  Args:
+    pair: a `launch.ModelPair` on a mesh, whose parameters are `shapes`.
+    batch: B.
+    width: P, tokens of the longest prompt.
+    method: what decodes.
+    max_new_tokens: the budget.
+    sampling: the law that is kept.
+    eos_id: tokens that end a row, or None.
+
+  Returns:
+    A `jax.stages.Traced`.
+  """
+  def shape(spec, axes, dtype):
+    return jax.ShapeDtypeStruct(axes, dtype,
+                                sharding=NamedSharding(pair.mesh, spec))
+
+  rows = functools.partial(shape, PartitionSpec(sharding.DATA))
+  key = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0)))
+  return _generate.trace(
+      _run(pair, method, max_new_tokens, sampling, eos_id),
+      (rows((batch, *key.shape), key.dtype), rows((batch, width), np.int32),
+       rows((batch,), np.int32), None),
+      shape(PartitionSpec(), (), np.float32),
+      (pair.target_params, pair.draft_params, None))
+
+
+def _run(pair, method, max_new_tokens, sampling, eos_id, reward=None,
+         rows=None):
+  # All temperatures but 0 are one program.
+  fixed = sampling.replace(temperature=float(sampling.temperature > 0))
+  return _Run(pair.mesh, method, pair.target, pair.draft, reward,
+              max_new_tokens, fixed, eos_id,
+              rows and rows // multiple(pair.mesh))
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -11,6 +11,10 @@ import jax.numpy as jnp
 _SIZES = (1, 4, 8, 16)
 # The same for products in 16 bits on a CPU, up to which they have another form.
 _FEW = (2, 4, 8)
+# Columns of a product on a TPU, at least: one is left to the vector unit, which
+# takes weights at a half or a third of the rate of the matrix unit.
+_TILE = 8
+_GPUS = ("cuda", "rocm")
 # Weights of a product that is worth the while of several cores.
 LARGE = 2**18
 
@@ -51,7 +55,7 @@ def matmul(kernel, x):
 
   On a CPU the product with 7, 13 or 31 columns takes a third longer than that
   with 8, 16 or 32; elsewhere a few columns more cost nothing. One column in 32
-  bits, and few in 16, have other, faster forms there.
+  bits, and few in 16, have other, faster forms there; so has one on a TPU.
 
   Args:
     kernel: `[out, in]`.
@@ -64,15 +68,18 @@ def matmul(kernel, x):
   size = next((n for n in _SIZES if n >= width),
               -(-width // _SIZES[-1]) * _SIZES[-1])
   product = functools.partial(_padded, _product, size)
-  on_cpu = None
+  forms = {}
   if kernel.dtype.itemsize < 4:
     few = next((n for n in _FEW if n >= width), None)
-    on_cpu = few and functools.partial(_padded, _tokens_first, few)
+    if few:
+      forms["cpu"] = functools.partial(_padded, _tokens_first, few)
   elif width == 1 and kernel.size >= LARGE:
-    on_cpu = _in_parts
-  if not on_cpu:
+    forms["cpu"] = _in_parts
+  if width == 1:
+    forms["tpu"] = functools.partial(_padded, _product, _TILE)
+  if not forms:
     return product(kernel, x)
-  return jax.lax.platform_dependent(kernel, x, cpu=on_cpu, default=product)
+  return jax.lax.platform_dependent(kernel, x, default=product, **forms)
 
 
 def cores() -> int:
@@ -92,18 +99,25 @@ def attention(q, parts, cap=0.0):
 
   Args:
     q: `[H, G, C, B, T]`, scaled.
-    parts: of keys `[B, H, C, s]`, values `[B, H, s, C]` and a mask that
-      broadcasts to `[B, H, G, T, s]`.
+    parts: one or two, of keys `[B, H, C, s]`, values `[B, H, s, C]` and a mask
+      that broadcasts to `[B, H, G, T, s]`.
     cap: of `soft_cap`, for the scores.
 
   Returns:
     `[H, G, C, B, T]`.
   """
+  forms = {}
+  if len(parts) > 1:
+    forms = dict.fromkeys(_GPUS, functools.partial(_attend_apart, cap))
+  if q.shape[1] * q.shape[4] == 1:
+    twice = functools.partial(_attend_twice, cap)
+    forms["tpu"] = twice
+    if q.dtype.itemsize < 4:
+      forms["cpu"] = twice
   attend = functools.partial(_attend, cap)
-  if q.shape[1] * q.shape[4] > 1 or q.dtype.itemsize >= 4:
+  if not forms:
     return attend(q, parts)
-  return jax.lax.platform_dependent(
-      q, parts, cpu=functools.partial(_attend_twice, cap), default=attend)
+  return jax.lax.platform_dependent(q, parts, default=attend, **forms)
 
 
 def _padded(product, size, kernel, x):
@@ -159,16 +173,29 @@ def _precision(dtype):
 
 
 def _attend_twice(cap, q, parts):
-  """With one query XLA would copy keys and values in 16 bits to float32."""
+  """One query is what a TPU's matrix unit is not used for.
+
+  Nor has a CPU a product for it in 16 bits: XLA would copy keys and values to
+  float32.
+  """
   return _attend(cap, jnp.pad(q, [(0, 0)] * 4 + [(0, 1)]), parts)[..., :1]
 
 
-def _attend(cap, q, parts):
-  """What `attention` computes, in one form for all devices."""
+def _attend_apart(cap, q, parts):
+  """Of products that share a factor XLA makes one on a GPU.
+
+  It would copy the keys of a cache, to have those of the block behind them.
+  """
+  return _attend(cap, q, parts, jax.lax.optimization_barrier)
+
+
+def _attend(cap, q, parts, again=lambda q: q):
+  """What `attention` computes; `again` makes the queries of the second part."""
   product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32,
                               precision=_precision(q.dtype))
-  score = lambda keys: soft_cap(product("hgcbt,bhcs->bhgts", q, keys), cap)
-  scores = [jnp.where(mask, score(keys), -jnp.inf) for keys, _, mask in parts]
+  score = lambda q, keys: soft_cap(product("hgcbt,bhcs->bhgts", q, keys), cap)
+  scores = [jnp.where(mask, score(q, keys), -jnp.inf)
+            for q, (keys, _, mask) in zip((q, again(q)), parts)]
   peak = functools.reduce(
       jnp.maximum, [s.max(axis=-1, keepdims=True) for s in scores])
   weights = [jnp.exp(s - peak) for s in scores]

@@ -10,14 +10,14 @@ import dataclasses
 import jax
 from jax.extend.mlir import ir
 import jax.numpy as jnp
-from jax.sharding import AbstractMesh, AxisType, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType
 import numpy as np
 import pytest
 
 from configs import train as configs
 import decoding_jax as dj
 from decoding_jax import speculation
-from experiments import batches, meshes, trainer
+from experiments import batches, launch, meshes, trainer
 import models_for_tests as tiny
 from models import products
 from models import sharding
@@ -178,13 +178,41 @@ def test_forms_for_a_cpu_are_left_out(monkeypatch):
   monkeypatch.setattr(products, "LARGE", 1)
   for name in ("_tokens_first", "_in_parts"):
     monkeypatch.setattr(products, name, on_host)
-  monkeypatch.setattr(products, "_attend_twice", lambda cap, q, parts: (
-      jax.pure_callback(lambda q: q, q, q)))
   for config in (GEMMA, LLAMA):
     program = traced(METHODS["autoregressive"], config, batch=1)
     assert not faults(program)
     assert any("custom_call" in (fault(operation) or "") for operation in
                operations(program.lower(lowering_platforms=("cpu",))))
+
+
+def found_on(platform, program, is_one):
+  """How many operations of the program for a platform are such ones."""
+  return sum(map(is_one, operations(program.lower(
+      lowering_platforms=(platform,)))))
+
+
+def test_no_products_of_one_column_on_a_tpu():
+  """They are not left to its matrix unit; control: elsewhere there are some."""
+  program = traced(METHODS["autoregressive"], batch=1)
+  is_one = lambda operation: operation.name == "stablehlo.dot_general" and (
+      operation.results[0].type.shape[1:] == [1])
+  assert not found_on("tpu", program, is_one)
+  assert found_on("cuda", program, is_one)
+
+
+def test_no_products_of_heads_share_a_factor_on_a_gpu():
+  """XLA would make one of them; control: elsewhere they do."""
+  def shared(operation):
+    if operation.name != "stablehlo.dot_general":
+      return False
+    query = operation.operands[0]
+    users = {use.owner for use in query.uses}
+    return query.type.rank > 2 and sum(
+        user.name == "stablehlo.dot_general" for user in users) > 1
+
+  program = traced(RSD_S)
+  assert not found_on("cuda", program, shared)
+  assert found_on("tpu", program, shared)
 
 
 def test_other_digits_for_whom_asks_for_them():
@@ -213,17 +241,10 @@ def test_on_a_mesh():
                       axis_types=(AxisType.Auto,) * 2)
   lm = sharding.language_model(transformer.language_model(LLAMA),
                                sharding.cache_spec(LLAMA, 2))
-  split = sharding.shardings(LLAMA, mesh)
-  place = lambda where, x: jax.ShapeDtypeStruct(x.shape, x.dtype,
-                                                sharding=where)
-  params = transformer.abstract_params(LLAMA)
-  params = jax.tree.map(place, split(params), params)
-  rows = jax.sharding.NamedSharding(mesh, PartitionSpec(sharding.DATA))
-  batch = jax.tree.map(lambda x: place(rows, x), (
-      shape(8, 2, dtype=jnp.uint32), shape(8, WIDTH), shape(8), None))
-  run = meshes._Run(mesh, RSD_S, lm, lm, None, NEW, dj.Sampling(), None, None)
-  program = meshes._generate.trace(run, batch, np.float32(1),
-                                   (params, params, None))
+  params = meshes.shapes(None, LLAMA, sharding.shardings(LLAMA, mesh))
+  pair = launch.ModelPair(lm, params, lm, params, None, 1.0, None, mesh)
+  program = meshes.trace(pair, 8, WIDTH, method=RSD_S, max_new_tokens=NEW,
+                         sampling=dj.Sampling())
   assert not faults(program)
 
 

@@ -53,6 +53,23 @@ def test_no_form_shows(dtype, width, monkeypatch):
       rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("form", ["_attend_twice", "_attend_apart"])
+def test_no_form_of_attention_shows(form, dtype):
+  """Those of other devices, which a CPU can compute as well."""
+  draw = lambda i, *shape: jax.random.normal(jax.random.key(i), shape, dtype)
+  q = draw(0, 2, 1, 4, 3, 1)
+  parts = [(draw(i, 3, 2, 4, i), draw(i + 9, 3, 2, i, 4),
+            jnp.arange(i) != 1) for i in (5, 2)]
+  parts = [(*kv, mask[None, None, None, None]) for *kv, mask in parts]
+  expected = products._attend(0.0, q, parts)
+  np.testing.assert_allclose(
+      getattr(products, form)(0.0, q, parts).astype(jnp.float32),
+      expected.astype(jnp.float32), rtol=1e-5, atol=1e-5)
+  wrong = [(keys, values, ~mask) for keys, values, mask in parts]
+  assert np.abs(products._attend(0.0, q, wrong) - expected).max() > 0.1
+
+
 def test_cores_are_those_that_may_be_used(monkeypatch):
   monkeypatch.setattr("os.cpu_count", lambda: 64)
   monkeypatch.setattr("os.sched_getaffinity", lambda _: {2, 5, 7},

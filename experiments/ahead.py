@@ -1,0 +1,139 @@
+"""What a generation would need of TPUs that are not here.
+
+  pip install -e '.[tpu]'
+  python -m experiments.ahead --devices=v5e:4x4 --mesh=data:8,model:2 \\
+      --target=hub:meta-llama/Llama-2-7b-hf --draft=<folder> --method=rsd_s \\
+      --width=3 --depth=4 --batch=16 --prompt_length=512
+
+The compiler of TPUs makes the program of a generation, from the architectures
+of the models alone: no parameter is read, and nothing runs. Prints the memory
+of a device, or that it is not enough; and what the forwards of a step cost
+beside that of a token, by the cycles that the compiler has scheduled. These are
+no measurement: not all of the time that it waits for memory is in them.
+"""
+
+import functools
+import time
+
+from absl import flags
+
+import decoding_jax as dj
+from decoding_jax import prefill
+from decoding_jax import speculation
+from experiments import launch
+from experiments import memory
+from experiments import meshes
+from experiments import report
+from experiments import sizes
+from experiments import topologies
+from models import checkpoints
+
+_DEVICES = flags.DEFINE_string(
+    "devices", None, "TPUs to compile for, such as v5e:4x4 or v5p:2x2x1.",
+    required=True)
+_METHOD = flags.DEFINE_string("method", "rsd_s", "Name of a method.")
+_TEMPERATURE = flags.DEFINE_float("temperature", 1.0, "0 is greedy.")
+_BATCH = flags.DEFINE_integer("batch", 1, "Rows decoded together.",
+                              lower_bound=1)
+_PROMPT_LENGTH = flags.DEFINE_integer(
+    "prompt_length", 128, "Tokens of the longest prompt.", lower_bound=1)
+_MAX_NEW_TOKENS = flags.DEFINE_integer("max_new_tokens", 128, "Most tokens.")
+_TARGET = flags.DEFINE_string("target", "python-target",
+                              "Folder, hub:owner/name, or name of a shipped "
+                              "model.")
+_DRAFT = flags.DEFINE_string(
+    "draft", "", "The same, or lookup; '' for what comes with a shipped "
+    "target.")
+_COSTS = flags.DEFINE_bool(
+    "costs", True, "Count the cycles of forwards as well: four more programs.")
+_MIB = 2**20
+
+
+def main():
+  devices = topologies.devices(_DEVICES.value)
+  method = launch.method(
+      {"name": _METHOD.value, **sizes.of_flags(_METHOD.value)})
+  sampling = dj.Sampling(_TEMPERATURE.value)
+  draft = launch.drafter(_METHOD.value, [method], _TARGET.value, _DRAFT.value)
+  pair = launch.open_pair(_TARGET.value, draft)
+  launch.check(method, pair, _PROMPT_LENGTH.value, _MAX_NEW_TOKENS.value,
+               sampling)
+  config = checkpoints.architecture(launch.model_folder(_TARGET.value))
+  shape = meshes.asked(config, _BATCH.value, len(devices))
+  kind = method.sampled if _TEMPERATURE.value else method.greedy
+  need = memory.estimate(pair, [kind], _BATCH.value, _PROMPT_LENGTH.value,
+                         _MAX_NEW_TOKENS.value, meshes.ways(config, shape))
+  print(f"{method.name} on {shape[0]} x {shape[1]} of {len(devices)} "
+        f"{devices[0].device_kind}: {_BATCH.value} rows of "
+        f"{_PROMPT_LENGTH.value} + {_MAX_NEW_TOKENS.value} tokens", flush=True)
+  print(_memory(pair, draft, meshes.make(shape, devices), method, sampling,
+                need), flush=True)
+  if _COSTS.value:
+    print(_costs(config, draft, kind, _BATCH.value // shape[0], devices[0]))
+
+
+def _memory(pair, draft, mesh, method, sampling, need):
+  """Compiles the generation; what it needs, as a table."""
+  pair = meshes.with_params(pair, _TARGET.value, draft, mesh, meshes.shapes)
+  start = time.perf_counter()
+  found = topologies.memory(topologies.compile_(meshes.trace(
+      pair, _BATCH.value, _PROMPT_LENGTH.value, method=method,
+      max_new_tokens=_MAX_NEW_TOKENS.value, sampling=sampling,
+      eos_id=pair.eos_id)))
+  lines = [["MiB of a device", "compiled", "estimated"],
+           ["parameters, prompts", found.arguments, need.weights],
+           ["caches, what comes and goes", found.temporaries,
+            need.caches + need.logits + need.temporaries],
+           ["results", found.results, 0],
+           ["program", found.program, 0],
+           ["together", sum(found), sum(need)]]
+  table = report.plain_table(
+      [lines[0], *([name, *(f"{x / _MIB:,.1f}" for x in row)]
+                   for name, *row in lines[1:])])
+  there = topologies.capacity(mesh.devices.flat[0])
+  if there is None:
+    verdict = "nobody has listed the memory of such a device"
+  else:
+    fits = "fits into" if sum(found) <= there else "does NOT fit into"
+    verdict = f"{fits} the {there / _MIB:,.0f} MiB of a device"
+  return (f"{table}\n{verdict}; compiled in "
+          f"{time.perf_counter() - start:.0f} s")
+
+
+def _costs(config, draft, kind, rows, device):
+  """What forwards of a step cost beside that of a token, as a table."""
+  slots = prefill.capacity(
+      _PROMPT_LENGTH.value,
+      _MAX_NEW_TOKENS.value + speculation.decoder(kind).reach)
+  count = functools.cache(functools.partial(
+      topologies.forward_cycles, device=device, batch=rows, slots=slots))
+  one = count(config, tokens=1)
+  lines = [["forwards of a device", "tokens a row", "cycles", "of a token"]]
+
+  def add(name, tokens, cycles):
+    lines.append([name, tokens, f"{cycles:,}", f"{cycles / one:.3f}"])
+
+  add("target, a token", "1", one)
+  scored, _ = memory.nodes(kind)
+  target = count(config, tokens=scored)
+  add("target, of a step", str(scored), target)
+  levels = _levels(kind) if launch.is_read(draft) else []
+  drafts = 0
+  if levels:
+    drafter = checkpoints.architecture(launch.model_folder(draft))
+    drafts = sum(count(drafter, tokens=tokens) for tokens in levels)
+    add("draft, all levels", ", ".join(map(str, levels)), drafts)
+  add("a step", "", target + drafts)
+  return f"{report.plain_table(lines)}\nundivided layers, {slots} slots"
+
+
+def _levels(kind):
+  """Tokens of each forward of the drafter in a step."""
+  widths = kind.drafter.layout.widths if isinstance(kind, dj.Pair) else ()
+  # Behind a commit the root may have a predecessor that the drafter has not
+  # read.
+  return [2, *widths[:-1]] if widths else []
+
+
+if __name__ == "__main__":
+  launch.run(main)
