@@ -53,8 +53,12 @@ def shape(*axes, dtype=jnp.int32):
 
 
 def traced(method, config=LLAMA, *, sampling=dj.Sampling(), batch=BATCH,
-           rewarded=False, apply=lambda *model: model, **kwargs):
-  """A whole generation, in which the model is its own drafter."""
+           rewarded=False, apply=lambda *model: model, place=lambda x: x,
+           **kwargs):
+  """A whole generation, in which the model is its own drafter.
+
+  `place` says of the shape of an argument on which device it is.
+  """
   kind = speculation.decoder(
       method.sampled if sampling.temperature else method.greedy)
   lm = transformer.language_model(config)
@@ -72,10 +76,10 @@ def traced(method, config=LLAMA, *, sampling=dj.Sampling(), batch=BATCH,
         sampling=sampling, eos_id=0, **kwargs,
         **values if "reward" in kwargs else {})
 
-  return jax.jit(run).trace(
+  return jax.jit(run).trace(*jax.tree.map(place, (
       jax.eval_shape(lambda: jax.random.key(0)), shape(batch, WIDTH),
       shape(batch), transformer.abstract_params(config),
-      shape(dtype=jnp.float32), scores)
+      shape(dtype=jnp.float32), scores)))
 
 
 def operations(lowered):

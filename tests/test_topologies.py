@@ -33,6 +33,23 @@ print(json.dumps([*found, count(1)]))
 """
 
 
+# Prints how many bytes the program of a method needs beside its arguments.
+_METHOD = """
+import sys
+from experiments import topologies
+device = topologies.devices("v5e:2x2")[0]
+import jax
+import test_lowering as lowering
+where = jax.sharding.SingleDeviceSharding(device)
+place = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)
+method = lowering.METHODS[sys.argv[1]]
+sampling = lowering.WARP if method.sampled else lowering.dj.Sampling(0.0)
+compiled = topologies.compile_(
+    lowering.traced(method, sampling=sampling, place=place))
+print(topologies.memory(compiled).temporaries)
+"""
+
+
 def finished(process, status=0):
   output, errors = process.communicate()
   assert process.returncode == status, errors[-3000:]
@@ -103,6 +120,13 @@ def test_a_generation_is_compiled(arguments):
   assert "fits into the 16,384 MiB of a device" in output
   assert lines["target, a token"][1] == "1.000"
   assert float(lines["target, of a step"][1]) > 0.5
+
+
+@NEEDS_COMPILER
+@pytest.mark.parametrize("method", [
+    "best_of_n", "cdsl", "rsd_c", "stochastic_beam_search"])
+def test_methods_are_compiled(method):
+  assert int(finished(start("-c", _METHOD, method))[0]) > 0
 
 
 @NEEDS_COMPILER
