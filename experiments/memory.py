@@ -4,10 +4,10 @@ Weights and caches are counted exactly, from shapes alone. What comes and goes
 is estimated by the largest array that a forward computes: three of it in a
 prefill, where that are scores of attention, and two in a step, beside its
 logits. XLA's CPU programs of tree methods needed 0.7 to 1.0 times that, in a
-few cases, and a TPU's 0.4 to 1.7 times what is no weight: where widths are no
-multiples of 128 arrays are padded, and weights laid out anew.
-`experiments.ahead` knows better. Searches were not compared, and keys and values
-of beams and samples of whole texts are not counted.
+few cases, and a TPU's 0.4 to 2.6 times what is no weight: where widths are no
+multiples of 128 it pads arrays, and lays weights out anew. `experiments.ahead`
+knows better. Searches were not compared, and keys and values of beams and
+samples of whole texts are not counted.
 """
 
 import math
