@@ -14,7 +14,6 @@ _FEW = (2, 4, 8)
 # Columns of a product on a TPU, at least: one is left to the vector unit, which
 # takes weights at a half or a third of the rate of the matrix unit.
 _TILE = 8
-_GPUS = ("cuda", "rocm")
 # Weights of a product that is worth the while of several cores.
 LARGE = 2**18
 
@@ -106,17 +105,13 @@ def attention(q, parts, cap=0.0):
   Returns:
     `[H, G, C, B, T]`.
   """
-  forms = {}
-  if len(parts) > 1:
-    forms = dict.fromkeys(_GPUS, functools.partial(_attend_apart, cap))
-  if q.shape[1] * q.shape[4] == 1:
-    twice = functools.partial(_attend_twice, cap)
-    forms["tpu"] = twice
-    if q.dtype.itemsize < 4:
-      forms["cpu"] = twice
   attend = functools.partial(_attend, cap)
-  if not forms:
+  if q.shape[1] * q.shape[4] > 1:
     return attend(q, parts)
+  twice = functools.partial(_attend_twice, cap)
+  forms = {"tpu": twice}
+  if q.dtype.itemsize < 4:
+    forms["cpu"] = twice
   return jax.lax.platform_dependent(q, parts, default=attend, **forms)
 
 
@@ -181,21 +176,14 @@ def _attend_twice(cap, q, parts):
   return _attend(cap, jnp.pad(q, [(0, 0)] * 4 + [(0, 1)]), parts)[..., :1]
 
 
-def _attend_apart(cap, q, parts):
-  """Of products that share a factor XLA makes one on a GPU.
-
-  It would copy the keys of a cache, to have those of the block behind them.
-  """
-  return _attend(cap, q, parts, jax.lax.optimization_barrier)
-
-
-def _attend(cap, q, parts, again=lambda q: q):
-  """What `attention` computes; `again` makes the queries of the second part."""
+def _attend(cap, q, parts):
+  """What `attention` computes."""
   product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32,
                               precision=_precision(q.dtype))
   score = lambda q, keys: soft_cap(product("hgcbt,bhcs->bhgts", q, keys), cap)
+  queries = [q, *(_again(q) for _ in parts[1:])]
   scores = [jnp.where(mask, score(q, keys), -jnp.inf)
-            for q, (keys, _, mask) in zip((q, again(q)), parts)]
+            for q, (keys, _, mask) in zip(queries, parts)]
   peak = functools.reduce(
       jnp.maximum, [s.max(axis=-1, keepdims=True) for s in scores])
   weights = [jnp.exp(s - peak) for s in scores]
@@ -205,3 +193,18 @@ def _attend(cap, q, parts, again=lambda q: q):
   y = sum(product("bhgts,bhsc->bhgtc", w.astype(values.dtype), values)
           for w, (_, values, _) in zip(weights, parts))
   return (y / total[..., None]).astype(q.dtype).transpose(1, 2, 4, 0, 3)
+
+
+def _again(q):
+  """The same queries, which a GPU's compiler takes for others.
+
+  Of two products that share a factor it would make one: it would copy the keys
+  of a cache, to have those of the block behind them.
+  """
+  return jax.lax.platform_dependent(
+      q, default=_same, cuda=jax.lax.optimization_barrier,
+      rocm=jax.lax.optimization_barrier)
+
+
+def _same(q):
+  return q
