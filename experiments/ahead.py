@@ -2,8 +2,8 @@
 
   pip install -e '.[tpu]'
   python -m experiments.ahead --devices=v5e:4x4 --mesh=data:8,model:2 \\
-      --target=hub:meta-llama/Llama-2-7b-hf --draft=<folder> --method=rsd_s \\
-      --width=3 --depth=4 --batch=16 --prompt_length=512
+      --target=<folder> --draft=<folder> --method=rsd_s --width=3 --depth=4 \\
+      --batch=16 --prompt_length=512
 
 The compiler of TPUs makes the program of a generation, from the architectures
 of the models alone: no parameter is read, and nothing runs. Prints the memory
