@@ -191,13 +191,25 @@ def step_seconds(costs: Costs, level_widths) -> float:
       decoding.
 
   Returns:
-    Seconds. The deepest level needs no draft forward; the root's has two
+    Seconds.
+  """
+  nodes = sum(level_widths)
+  return (costs.target(1 + nodes)
+          + sum(map(costs.draft, draft_tokens(level_widths)))
+          + costs.rest(len(level_widths), nodes))
+
+
+def draft_tokens(level_widths) -> tuple[int, ...]:
+  """Tokens of a row in each forward of the drafter.
+
+  Args:
+    level_widths: nodes of each level of the tree.
+
+  Returns:
+    Their numbers. The deepest level needs no forward; the root's has two
     tokens.
   """
-  drafts = (2, *level_widths[:-1]) if level_widths else ()
-  nodes = sum(level_widths)
-  return (costs.target(1 + nodes) + sum(map(costs.draft, drafts))
-          + costs.rest(len(level_widths), nodes))
+  return (2, *level_widths[:-1]) if level_widths else ()
 
 
 def _plan(spec, children, accept, costs):

@@ -18,8 +18,7 @@ import time
 from absl import flags
 
 import decoding_jax as dj
-from decoding_jax import prefill
-from decoding_jax import speculation
+from decoding_jax import planning
 from experiments import launch
 from experiments import memory
 from experiments import meshes
@@ -45,7 +44,7 @@ _DRAFT = flags.DEFINE_string(
     "draft", "", "The same, or lookup; '' for what comes with a shipped "
     "target.")
 _COSTS = flags.DEFINE_bool(
-    "costs", True, "Count the cycles of forwards as well: four more programs.")
+    "costs", True, "Count the cycles of forwards as well.")
 _MIB = 2**20
 
 
@@ -74,7 +73,7 @@ def main():
 
 def _memory(pair, draft, mesh, method, sampling, need):
   """Compiles the generation; what it needs, as a table."""
-  pair = meshes.with_params(pair, _TARGET.value, draft, mesh, meshes.shapes)
+  pair = meshes.with_params(pair, _TARGET.value, draft, mesh, meshes.stand_ins)
   start = time.perf_counter()
   found = topologies.memory(topologies.compile_(meshes.trace(
       pair, _BATCH.value, _PROMPT_LENGTH.value, method=method,
@@ -102,9 +101,8 @@ def _memory(pair, draft, mesh, method, sampling, need):
 
 def _costs(config, draft, kind, rows, device):
   """What forwards of a step cost beside that of a token, as a table."""
-  slots = prefill.capacity(
-      _PROMPT_LENGTH.value,
-      _MAX_NEW_TOKENS.value + speculation.decoder(kind).reach)
+  slots = memory.most_slots([kind], _PROMPT_LENGTH.value,
+                            _MAX_NEW_TOKENS.value)
   count = functools.cache(functools.partial(
       topologies.forward_cycles, device=device, batch=rows, slots=slots))
   one = count(config, tokens=1)
@@ -117,22 +115,15 @@ def _costs(config, draft, kind, rows, device):
   scored, _ = memory.nodes(kind)
   target = count(config, tokens=scored)
   add("target, of a step", str(scored), target)
-  levels = _levels(kind) if launch.is_read(draft) else []
-  drafts = 0
+  levels, drafts = (), 0
+  if isinstance(kind, dj.Pair) and launch.is_read(draft):
+    levels = planning.draft_tokens(kind.drafter.layout.widths)
   if levels:
     drafter = checkpoints.architecture(launch.model_folder(draft))
     drafts = sum(count(drafter, tokens=tokens) for tokens in levels)
     add("draft, all levels", ", ".join(map(str, levels)), drafts)
   add("a step", "", target + drafts)
   return f"{report.plain_table(lines)}\nundivided layers, {slots} slots"
-
-
-def _levels(kind):
-  """Tokens of each forward of the drafter in a step."""
-  widths = kind.drafter.layout.widths if isinstance(kind, dj.Pair) else ()
-  # Behind a commit the root may have a predecessor that the drafter has not
-  # read.
-  return [2, *widths[:-1]] if widths else []
 
 
 if __name__ == "__main__":

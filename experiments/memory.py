@@ -104,8 +104,7 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
     A `Need`.
   """
   decoders = [speculation.decoder(kind) for kind in kinds]
-  slots = max(prefill.capacity(width, max_new_tokens + decoder.reach)
-              for decoder in decoders)
+  slots = most_slots(kinds, width, max_new_tokens)
   models = [(pair.target, pair.target_params)]
   if any(decoder.drafts for decoder in decoders):
     models.append((pair.draft, pair.draft_params))
@@ -121,6 +120,13 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
       sum(_bytes(_cache(lm, batch, slots)) for lm, _ in models) // parts,
       4 * batch * pair.target.vocab_size * (scored + drafted) // ways.rows,
       temporaries // parts)
+
+
+def most_slots(kinds, width, max_new_tokens) -> int:
+  """Slots of the caches of a run, at most; arguments as of `estimate`."""
+  return max(prefill.capacity(
+      width, max_new_tokens + speculation.decoder(kind).reach)
+             for kind in kinds)
 
 
 def device_memory(device) -> int | None:

@@ -294,7 +294,7 @@ def multiple(mesh) -> int:
   return 1 if mesh is None else mesh.shape[sharding.DATA]
 
 
-def shapes(folder, config, shardings):
+def stand_ins(folder, config, shardings):
   """What stands for the parameters of a model that nobody reads."""
   del folder
   params = transformer.abstract_params(config)
@@ -318,7 +318,7 @@ def with_params(pair, target, draft, mesh, read=_read):
     target: folder of the target, or name of a shipped one.
     draft: the same, or as of `launch.open_pair`.
     mesh: of `make`.
-    read: `(folder, config, shardings) -> parameters`; `shapes` reads none.
+    read: `(folder, config, shardings) -> parameters`; `stand_ins` reads none.
 
   Returns:
     The pair.
@@ -398,7 +398,8 @@ def trace(pair, batch, width, *, method, max_new_tokens, sampling, eos_id=None):
   """The program of `generate` on a mesh, of which nothing need be there.
 
   Args:
-    pair: a `launch.ModelPair` on a mesh, whose parameters are `shapes`.
+    pair: a `launch.ModelPair` on a mesh, whose parameters are
+      `stand_ins`.
     batch: B.
     width: P, tokens of the longest prompt.
     method: what decodes.

@@ -241,7 +241,7 @@ def test_on_a_mesh():
                       axis_types=(AxisType.Auto,) * 2)
   lm = sharding.language_model(transformer.language_model(LLAMA),
                                sharding.cache_spec(LLAMA, 2))
-  params = meshes.shapes(None, LLAMA, sharding.shardings(LLAMA, mesh))
+  params = meshes.stand_ins(None, LLAMA, sharding.shardings(LLAMA, mesh))
   pair = launch.ModelPair(lm, params, lm, params, None, 1.0, None, mesh)
   program = meshes.trace(pair, 8, WIDTH, method=RSD_S, max_new_tokens=NEW,
                          sampling=dj.Sampling())

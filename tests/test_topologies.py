@@ -31,8 +31,6 @@ found = [count(1), count(8)]
 products._TILE = 1
 print(json.dumps([*found, count(1)]))
 """
-
-
 # Prints how many bytes the program of a method needs beside its arguments.
 _METHOD = """
 import sys
