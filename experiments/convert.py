@@ -3,11 +3,11 @@
   python -m experiments.convert --hf=<folder or hub:owner/name> --out=<folder>
   python -m experiments.convert --to_hf=<model> --out=<folder>
 
-The first reads a folder of transformers (Gemma 1 to 3, Llama, Mistral, Qwen2,
-Qwen3, GPT-2 or OPT) one tensor at a time and writes a model that restores
-straight onto a mesh; the tokenizer comes along. The second is the way back; of
-a Gemma 3 with images the text alone was kept. Either the whole output folder
-appears, or none.
+The first reads a folder of transformers (see docs/models.md) one tensor at a
+time and writes a model that restores straight onto a mesh; the tokenizer comes
+along. The second is the way back; of a Gemma 3 with images the text alone was
+kept, and a Phi-3 is a Llama then. Either the whole output folder appears, or
+none.
 """
 
 import pathlib

@@ -16,6 +16,7 @@ from absl import logging
 from models import hf_fields
 from models import hf_gemma
 from models import hf_llama
+from models import hf_neox
 from models import hf_opt
 from models import transformer
 
@@ -23,6 +24,9 @@ FILE = "config.json"
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM",
     "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM",
+    "olmo2": "Olmo2ForCausalLM", "smollm3": "SmolLM3ForCausalLM",
+    "granite": "GraniteForCausalLM", "phi3": "Phi3ForCausalLM",
+    "gpt_neox": "GPTNeoXForCausalLM", "starcoder2": "Starcoder2ForCausalLM",
     "gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM",
     "gemma3_text": "Gemma3ForCausalLM",
     "gemma3": "Gemma3ForConditionalGeneration",
@@ -33,12 +37,14 @@ ARCHITECTURES = {
 # a "." in them, and whatever is off or empty.
 _HARMLESS = frozenset("""
     activation_dropout attention_dropout attn_pdrop bos_token_id
-    cache_implementation do_sample dropout embd_pdrop eos_token_id
-    gradient_checkpointing id2label init_std initializer_range is_llama_config
+    cache_implementation classifier_dropout do_sample dropout embd_pdrop
+    embedding_dropout eos_token_id gradient_checkpointing hidden_dropout
+    id2label init_std initializer_range is_llama_config
     label2id layerdrop max_length max_sequence_length name_or_path
     output_attentions output_hidden_states output_past pad_token_id
     predict_special_tokens prefix pretraining_tp reorder_and_upcast_attn
-    resid_pdrop return_dict summary_activation summary_first_dropout
+    resid_pdrop residual_dropout return_dict summary_activation
+    summary_first_dropout
     summary_proj_to_labels summary_type summary_use_proj task_specific_params
     temperature torchscript top_k top_p transformers_version unk_token_id
     unsloth_fixed unsloth_version use_cache
@@ -73,7 +79,8 @@ _GPT2_SIZES = {"vocab_size": "vocab_size", "dim": "n_embd",
                "max_length": "n_positions"}
 _PARSERS = {"gemma": hf_gemma.parse, "gemma2": hf_gemma.parse,
             "gemma3_text": hf_gemma.parse, "opt": hf_opt.parse,
-            "gpt2": hf_opt.parse}
+            "gpt2": hf_opt.parse, "gpt_neox": hf_neox.parse,
+            "starcoder2": hf_neox.parse}
 
 
 def is_hf(folder) -> bool:
@@ -178,6 +185,8 @@ def _own_fields(config):
     return hf_opt.own_fields(config)
   if config.norm == "rms_plus_one":
     return hf_gemma.own_fields(config)
+  if config.norm == "layer":
+    return hf_neox.own_fields(config)
   return hf_llama.own_fields(config)
 
 
@@ -216,9 +225,13 @@ def _effective(config):
   unused = {name: 0.0 for field, name in hf_fields.ROPE_FIELDS.items()
             if field not in hf_fields.SCALINGS[kind]}
   if config.positions != "rope":
-    unused["rope_theta"] = 0.0
+    unused |= {"rope_theta": 0.0, "rope_part": 1.0}
+  if config.positions != "rope" or not config.full_every:
+    unused["rope_full"] = True
   if not config.window:
-    unused |= {"full_every": 0, "rope_local_theta": 0.0}
+    unused["rope_local_theta"] = 0.0
+    if unused.get("rope_full", config.rope_full):
+      unused["full_every"] = 0
   window = config.window if config.window < config.max_length else 0
   scalar = config.query_scalar if config.query_scalar != config.head_dim else 0
   return dataclasses.replace(config, bias=False, scan_layers=False,

@@ -59,17 +59,19 @@ def channels(common):
   return common["dim"] // common["num_heads"]
 
 
-def take_rope(fields, max_length):
+def take_rope(fields, max_length, theta=10000.0, part=1.0):
   """The rotary embedding as transformers 4 or 5 describes it.
 
   Args:
     fields: dict, from which it is removed.
     max_length: positions.
+    theta: base of the wavelengths, where none is given.
+    part: share of the channels that are rotated; no other may be given.
 
   Returns:
     Those fields of `transformer.Config` that begin with "rope".
   """
-  theta = take(fields, "rope_theta", float, 10000.0)
+  theta = take(fields, "rope_theta", float, theta)
   old = take(fields, "rope_scaling", dict, None)
   new = take(fields, "rope_parameters", dict, None)
   if old and new and old != new:
@@ -83,7 +85,7 @@ def take_rope(fields, max_length):
   theta = take(given, "rope_theta", float, theta)
   values = {name: take(given, name, float, max_length if name == _ORIGINAL
                        else _NO_DEFAULT) for name in SCALINGS[kind]}
-  ignored = {"partial_rotary_factor": 1.0}
+  ignored = {"partial_rotary_factor": part}
   if kind == "dynamic":
     ignored[_ORIGINAL] = max_length
   for name, value in given.items():

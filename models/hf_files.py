@@ -35,6 +35,11 @@ class Tensor(NamedTuple):
   read: Callable[[], np.ndarray] | None
   refusal: str = ""
 
+  def rows(self, start: int, end: int) -> "Tensor":
+    """Some of the rows, as a tensor of its own."""
+    return self._replace(shape=(end - start, *self.shape[1:]),
+                         read=lambda: self.read()[start:end])
+
 
 def tensors(folder) -> dict[str, Tensor]:
   """All tensors of a folder by name.

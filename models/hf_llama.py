@@ -1,8 +1,22 @@
-"""The fields of `config.json` that Llama, Mistral, Qwen2 and Qwen3 have."""
+"""The fields of `config.json` that Llama and its likes have.
+
+Mistral, Qwen2 and Qwen3, OLMo 2, SmolLM3, Granite. Phi-3 is a Llama or Mistral
+whose tensors lie otherwise, and is written as one of these.
+"""
 
 from models import hf_fields
 
 _take = hf_fields.take
+# Bases of rotary wavelengths that no field tells.
+_THETAS = {"smollm3": 2000000.0}
+_DEFAULT_EPS = {"olmo2": 1e-5, "phi3": 1e-5}
+_NOPE_EVERY = 4
+# Of Granite, and what they are called here.
+_FACTORS = {"embedding_multiplier": "embedding_scale",
+            "residual_multiplier": "residual_scale",
+            "logits_scaling": "logit_divisor"}
+_DIGITS = 12
+_PHI3_CODE = ("configuration_phi3.", "modeling_phi3.")
 
 
 def parse(fields, family, common):
@@ -10,7 +24,8 @@ def parse(fields, family, common):
 
   Args:
     fields: dict, from which it is taken out.
-    family: "llama", "mistral", "qwen2" or "qwen3".
+    family: "llama", "mistral", "qwen2", "qwen3", "olmo2", "smollm3", "granite"
+      or "phi3".
     common: fields of `transformer.Config` that are known already.
 
   Returns:
@@ -21,19 +36,28 @@ def parse(fields, family, common):
   """
   heads, head_dim = (_take(fields, name, int, None)
                      for name in ("num_key_value_heads", "head_dim"))
+  if family == "phi3":
+    _drop_phi3(fields)
   attention_bias = _take(fields, "attention_bias", bool, False)
+  head_dim = head_dim or hf_fields.channels(common)
   return {
       "num_kv_heads": heads or common["num_heads"],
-      "head_dim": head_dim or hf_fields.channels(common),
+      "head_dim": head_dim,
       "hidden_dim": _take(fields, "intermediate_size", int),
       "qkv_bias": attention_bias or family == "qwen2",
       "out_bias": attention_bias,
       "feed_forward_bias": _take(fields, "mlp_bias", bool, False),
       "qk_norm": family == "qwen3",
-      "tie_embeddings": _take(fields, "tie_word_embeddings", bool, False),
-      "norm_eps": _take(fields, "rms_norm_eps", float, 1e-6),
+      "joint_qk_norm": family == "olmo2", "reordered_norm": family == "olmo2",
+      "tie_embeddings": _take(fields, "tie_word_embeddings", bool,
+                              family == "smollm3"),
+      "norm_eps": _take(fields, "rms_norm_eps", float,
+                        _DEFAULT_EPS.get(family, 1e-6)),
       "window": _window(fields, family, common),
-      **hf_fields.take_rope(fields, common["max_length"])}
+      **hf_fields.take_rope(fields, common["max_length"],
+                            _THETAS.get(family, 10000.0)),
+      **(_smollm3(fields, common["num_layers"]) if family == "smollm3" else {}),
+      **(_granite(fields, head_dim) if family == "granite" else {})}
 
 
 def own_fields(config):
@@ -45,32 +69,91 @@ def own_fields(config):
   Returns:
     The name of the family, and its fields beside those that all have.
   """
-  if config.qk_norm:
-    family = "qwen3"
-  elif config.qkv_bias and not config.out_bias:
-    family = "qwen2"
-  else:
-    family = "mistral" if config.window else "llama"
+  family = _family(config)
   own = {"num_key_value_heads": config.num_kv_heads,
          "head_dim": config.head_dim, "hidden_act": "silu",
          "intermediate_size": config.hidden_dim,
          "rms_norm_eps": config.norm_eps, **hf_fields.rope_fields(config)}
   if config.window:
     own["sliding_window"] = config.window
-  if family in ("llama", "qwen3"):
+  if family not in ("mistral", "qwen2"):
     own["attention_bias"] = config.bias or config.qkv_bias
-  if family == "llama":
+  if family in ("llama", "smollm3", "granite"):
     own["mlp_bias"] = config.bias or config.feed_forward_bias
   if family.startswith("qwen"):
     own |= {"use_sliding_window": bool(config.window), "max_window_layers": 0}
+  if family == "smollm3":
+    own |= {"no_rope_layers": _rotated(config.num_layers, config.full_every),
+            # Without it transformers takes one that this vocabulary may lack.
+            "pad_token_id": None}
+  if family == "granite":
+    scalar = config.query_scalar or config.head_dim
+    own |= {"attention_multiplier": scalar**-0.5,
+            **{theirs: getattr(config, ours)
+               for theirs, ours in _FACTORS.items()}}
   return family, own
+
+
+def _family(config):
+  """Whose fields say most of an architecture."""
+  if config.qk_norm:
+    return "qwen3"
+  if config.reordered_norm:
+    return "olmo2"
+  if not config.rope_full and config.full_every:
+    return "smollm3"
+  if config.query_scalar or any(getattr(config, ours) != 1
+                                for ours in _FACTORS.values()):
+    return "granite"
+  if config.qkv_bias and not config.out_bias:
+    return "qwen2"
+  return "mistral" if config.window else "llama"
+
+
+def _granite(fields, head_dim):
+  """The factors of Granite; scores have one instead of the channels' root."""
+  names = {"attention_multiplier": "query_scalar", **_FACTORS}
+  found = {}
+  for theirs, ours in names.items():
+    found[ours] = _take(fields, theirs, float, 1.0)
+    if not found[ours] > 0:
+      raise ValueError(f"{theirs}={found[ours]}: more than 0 is needed.")
+  scalar = float(f"{found['query_scalar']**-2:.{_DIGITS}g}")
+  return {**found, "query_scalar": 0 if scalar == head_dim else scalar}
+
+
+def _drop_phi3(fields):
+  """Removes what makes no difference to a Phi-3 that can be read."""
+  fields.pop("original_max_position_embeddings", None)
+  # Its files name their own code, which transformers has since then.
+  classes = _take(fields, "auto_map", dict, {}).values()
+  unknown = [x for x in classes if not str(x).startswith(_PHI3_CODE)]
+  if unknown:
+    raise ValueError(f"auto_map: {unknown[0]} of phi3 is not supported.")
+
+
+def _smollm3(fields, num_layers):
+  """Which layers of SmolLM3 are not rotated: every n-th, or none."""
+  every = _take(fields, "no_rope_layer_interval", int, _NOPE_EVERY)
+  given = _take(fields, "no_rope_layers", list, None) or _rotated(num_layers,
+                                                                  every)
+  every = given.index(0) + 1 if 0 in given else 0
+  if given != _rotated(num_layers, every):
+    raise ValueError(f"no_rope_layers={given!r}: {num_layers} are needed, of "
+                     "which every n-th is 0 and the others are 1.")
+  return {"full_every": every, "rope_full": not every}
+
+
+def _rotated(num_layers, every):
+  """1 for each layer that is rotated, 0 for every n-th."""
+  return [int(not every or (i + 1) % every > 0) for i in range(num_layers)]
 
 
 def _window(fields, family, common):
   """The window of all layers; 0 where it would never be felt."""
   window = _take(fields, "sliding_window", int, None)
   layers = common["num_layers"]
-  if family.startswith("qwen"):
+  if family in ("qwen2", "qwen3", "smollm3"):
     used = _take(fields, "use_sliding_window", bool, False)
     first = _take(fields, "max_window_layers", int, layers, least=0)
     sliding = [bool(used and window and i >= first) for i in range(layers)]
@@ -84,6 +167,6 @@ def _window(fields, family, common):
       return 0
     if not window:
       raise ValueError(f"layer_types={types!r}: sliding_window must be given.")
-  elif family == "llama" and window is not None:
-    raise ValueError(f"sliding_window={window} of llama is not supported.")
+  elif family not in ("mistral", "phi3") and window is not None:
+    raise ValueError(f"sliding_window={window} of {family} is not supported.")
   return window if window and window < common["max_length"] else 0

@@ -2,8 +2,9 @@
 
 The names follow from those of the parameters: a table a family. Matrices are
 the same on both sides, but GPT-2 has them transposed and those of query, key
-and value in one tensor; columns have one axis there; OPT's table of positions
-has two rows more, for positions that its tokenizer once needed.
+and value in one tensor, as GPT-NeoX has them, head by head; columns have one
+axis there; OPT's table of positions has two rows more, for positions that its
+tokenizer once needed. Phi-3 is read as the Llama that it is.
 """
 
 import re
@@ -35,6 +36,25 @@ _GEMMA_2 = {
     "attention_out_norm": "post_attention_layernorm",
     "feed_forward_norm": "pre_feedforward_layernorm",
     "feed_forward_out_norm": "post_feedforward_layernorm"}
+_OLMO_2 = {
+    **_LLAMA,
+    "attention_out_norm": "post_attention_layernorm",
+    "feed_forward_out_norm": "post_feedforward_layernorm"}
+_STARCODER_2 = {
+    **_LLAMA, "feed_forward/up": "mlp.c_fc", "feed_forward/down": "mlp.c_proj"}
+_NEOX = {
+    "embedding": "gpt_neox.embed_in.weight",
+    "head": "embed_out.weight",
+    "norm": "gpt_neox.final_layer_norm",
+    "layer": "gpt_neox.layers.{}",
+    "attention_norm": "input_layernorm",
+    "attention/query": "attention.query_key_value",
+    "attention/key": "attention.query_key_value",
+    "attention/value": "attention.query_key_value",
+    "attention/out": "attention.dense",
+    "feed_forward_norm": "post_attention_layernorm",
+    "feed_forward/up": "mlp.dense_h_to_4h",
+    "feed_forward/down": "mlp.dense_4h_to_h"}
 _OPT = {
     "embedding": "model.decoder.embed_tokens.weight",
     "positions": "model.decoder.embed_positions.weight",
@@ -66,17 +86,21 @@ _GPT_2 = {
     "feed_forward/up": "mlp.c_fc",
     "feed_forward/down": "mlp.c_proj"}
 _TABLES = {"gemma2": _GEMMA_2, "gemma3_text": _GEMMA_2, "opt": _OPT,
-           "gpt2": _GPT_2}
+           "gpt2": _GPT_2, "olmo2": _OLMO_2, "gpt_neox": _NEOX,
+           "starcoder2": _STARCODER_2}
 _KINDS = {"kernel": "weight", "scale": "weight", "bias": "bias"}
 # Parts of one tensor, in this order.
 _FUSED = ("query", "key", "value")
 _OPT_POSITIONS = 2
 # Frequencies of the rotary embedding and causal masks, which old files hold.
-_HARMLESS = {"gpt2": r"\.attn\.(masked_)?bias$"}
 _ROTARY = r"rotary_emb\.inv_freq$"
+_HARMLESS = {"gpt2": r"\.attn\.(masked_)?bias$",
+             "gpt_neox": r"\.attention\.(masked_bias|bias|" + _ROTARY + ")"}
 # Of models with images: what is not the text's, and what is.
 _IMAGES = r"(model\.)?(vision_tower|multi_modal_projector)\."
 _TEXT = r"^(language_model\.|(model\.)language_model\.)"
+# Of Phi-3: several matrices in one tensor.
+_QKV, _GATE_UP = "self_attn.qkv_proj.weight", "mlp.gate_up_proj.weight"
 
 
 class Place(NamedTuple):
@@ -86,6 +110,7 @@ class Place(NamedTuple):
     source: the tensor's name.
     part: which of equal parts of the tensor it is.
     parts: how many there are.
+    groups: of heads, each of which has all parts.
     skipped: rows in front that belong to no part.
     transposed: whether the inputs of a matrix come first.
     column: whether the parameter has an axis more, of one element.
@@ -93,6 +118,7 @@ class Place(NamedTuple):
   source: str
   part: int = 0
   parts: int = 1
+  groups: int = 1
   skipped: int = 0
   transposed: bool = False
   column: bool = False
@@ -107,17 +133,15 @@ class Place(NamedTuple):
   def read(self, x):
     """The parameter, from the tensor; the axis of a column is missing."""
     x = x.T if self.transposed and x.ndim > 1 else x
-    size = (len(x) - self.skipped) // self.parts
-    first = self.skipped + self.part * size
-    return x[first:first + size]
+    rows = x[self.skipped:].reshape(self.groups, self.parts, -1, *x.shape[1:])
+    return rows[:, self.part].reshape(-1, *x.shape[1:])
 
   def write(self, parts):
     """The tensor, from all parameters that are parts of it."""
-    parts = [x[:, 0] if self.column else x for x in parts]
+    x = np.stack([x.reshape(self.groups, -1, *x.shape[1:]) for x in parts], 1)
+    x = x.reshape(-1, *x.shape[3 + self.column:])
     if self.skipped:
-      empty = np.zeros((self.skipped, *parts[0].shape[1:]), parts[0].dtype)
-      parts.insert(0, empty)
-    x = np.concatenate(parts) if len(parts) > 1 else parts[0]
+      x = np.concatenate([np.zeros_like(x[:self.skipped]), x])
     return x.T if self.transposed and x.ndim > 1 else x
 
 
@@ -141,8 +165,10 @@ def places(config, name) -> list[Place]:
                 transposed=family == "gpt2" and kind == "kernel")
   if path[0] != "layers":
     return [place._replace(source=f"{table['/'.join(path)]}.{_KINDS[kind]}")]
-  if family == "gpt2" and path[-1] in _FUSED:
-    place = place._replace(part=_FUSED.index(path[-1]), parts=len(_FUSED))
+  if family in ("gpt2", "gpt_neox") and path[-1] in _FUSED:
+    place = place._replace(part=_FUSED.index(path[-1]), parts=len(_FUSED),
+                           groups=config.num_heads if family == "gpt_neox"
+                           else 1)
   layers = (range(config.num_layers) if config.scan_layers
             else [int(path[1].removeprefix("layer_"))])
   inner = f"{table['/'.join(path[2:])]}.{_KINDS[kind]}"
@@ -165,11 +191,43 @@ def with_base(config, found):
   if family == "gemma3_text":
     found = {re.sub(_TEXT, r"\2", name): x for name, x in found.items()
              if not re.match(_IMAGES, name)}
-  base = _TABLES.get(family, _LLAMA)["embedding"].partition(".")[0] + "."
-  if any(name.startswith(base) for name in found):
-    return found
-  return {name if name == _HEAD else base + name: x
-          for name, x in found.items()}
+  table = _TABLES.get(family, _LLAMA)
+  base = table["embedding"].partition(".")[0] + "."
+  headless = {name: x for name, x in found.items()
+              if name not in (_HEAD, table["head"])}
+  if not any(name.startswith(base) for name in headless):
+    headless = {base + name: x for name, x in headless.items()}
+  heads = {table["head"]: found[name] for name in found
+           if name in (_HEAD, table["head"])}
+  return {**_apart(config, headless), **heads}
+
+
+def _apart(config, found):
+  """Tensors that hold several matrices of a Llama, as one for each."""
+  heads, kv_heads = (x * config.head_dim
+                     for x in (config.num_heads, config.num_kv_heads))
+  parts = {
+      _QKV: {"self_attn.q_proj.weight": heads,
+             "self_attn.k_proj.weight": kv_heads,
+             "self_attn.v_proj.weight": kv_heads},
+      _GATE_UP: {"mlp.gate_proj.weight": config.hidden_dim,
+                 "mlp.up_proj.weight": config.hidden_dim}}
+  split = {}
+  for name, tensor in found.items():
+    joint = next((x for x in parts if name.endswith(x)), None)
+    if joint is None:
+      split[name] = tensor
+      continue
+    rows = sum(parts[joint].values())
+    if tensor.shape[:1] != (rows,):
+      raise ValueError(f"'{tensor.path}': tensor {name} has shape "
+                       f"{tensor.shape}, but {hf_config.FILE} asks for {rows} "
+                       "rows.")
+    end = 0
+    for part, size in parts[joint].items():
+      start, end = end, end + size
+      split[name.removesuffix(joint) + part] = tensor.rows(start, end)
+  return split
 
 
 def check_rest(config, found, used):
@@ -184,9 +242,10 @@ def check_rest(config, found, used):
     ValueError: naming the tensor.
   """
   family = hf_config.family(config)
-  embedding = _TABLES.get(family, _LLAMA)["embedding"]
+  table = _TABLES.get(family, _LLAMA)
+  embedding = table["embedding"]
   for name in sorted(set(found) - used):
-    if name == _HEAD:
+    if name == table["head"]:
       # Some files hold the tied head twice.
       tied = found[embedding]
       if (found[name].refusal or found[name].shape != tied.shape

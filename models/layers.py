@@ -25,7 +25,7 @@ class View(NamedTuple):
   """What a layer sees of the text.
 
   Attributes:
-    angles: `[C / 2, B, T]` rotary angles; None without rotation.
+    angles: `[planes, B, T]` rotary angles; None without rotation.
     prefix: mask `[B, 1 or T, S]` of what may be attended to in the cache.
     block: mask `[B, T, N]` of what may in the block.
   """
@@ -124,16 +124,17 @@ class Attention(nn.Module):
     batch, length, _ = view.block.shape
     heads = (cfg.num_kv_heads, -1, cfg.head_dim, batch, length)
 
-    def project(name, num_heads, norm=False):
+    def project(name, num_heads, norm):
       y = _linear(cfg, cfg.qkv_bias)(num_heads * cfg.head_dim, name=name)(x)
-      if norm:
-        y = RMSNorm(cfg, name=f"{name}_norm")(
-            y.reshape(num_heads, cfg.head_dim, -1))
+      if norm and cfg.qk_norm:
+        y = y.reshape(num_heads, cfg.head_dim, -1)
+      if norm and (cfg.qk_norm or cfg.joint_qk_norm):
+        y = RMSNorm(cfg, name=f"{name}_norm")(y)
       return y.reshape(heads)
 
-    q = project("query", cfg.num_heads, cfg.qk_norm)
-    k = project("key", cfg.num_kv_heads, cfg.qk_norm)
-    v = project("value", cfg.num_kv_heads)[:, 0]
+    q = project("query", cfg.num_heads, norm=True)
+    k = project("key", cfg.num_kv_heads, norm=True)
+    v = project("value", cfg.num_kv_heads, norm=False)[:, 0]
     if view.angles is not None:
       q, k = rope.rotate(q, view.angles), rope.rotate(k, view.angles)
     block = (_write(block[0], k[:, 0].transpose(2, 0, 1, 3), slot, axis=3),
@@ -153,49 +154,54 @@ class Layer(nn.Module):
   config: Any
 
   @nn.compact
-  def __call__(self, x, kv, windowed, slot, views):
+  def __call__(self, x, kv, narrow, slot, views):
     """Goes through one layer.
 
     Args:
       x: `[F, B * T]`.
       kv: `(prefix keys, prefix values, block keys, block values)`.
-      windowed: `[]` bool, which of two views is this layer's; None for one.
+      narrow: `[]` bool, which of two views is this layer's; None for one.
       slot: where in the block the first fresh token goes.
-      views: tuple of a `View`, or of two: without a window, and with one.
+      views: tuple of a `View`, or of two, of which the narrow one is the last.
 
     Returns:
       `[F, B * T]`, and the block with the fresh keys and values.
     """
     cfg = self.config
-    norm = lambda name: NORMS[cfg.norm](cfg, name=name)
-    view = views[0] if windowed is None else jax.tree.map(
-        lambda plain, narrow: jnp.where(windowed, narrow, plain), *views)
-    attention_norm = norm("attention_norm")
-    feed_forward_norm = norm("feed_forward_norm")
-    feed_forward = FeedForward(cfg, name="feed_forward")
+    view = views[0] if narrow is None else jax.tree.map(
+        lambda full, other: jnp.where(narrow, other, full), *views)
+    ahead = not (cfg.post_norm or cfg.reordered_norm)
+    behind = cfg.sandwich_norm or cfg.reordered_norm
+
+    def norm(x, name, used):
+      return NORMS[cfg.norm](cfg, name=name)(x) if used else x
+
     y, block = Attention(cfg, name="attention")(
-        x if cfg.post_norm else attention_norm(x), kv[:2], kv[2:], slot, view)
-    if cfg.sandwich_norm:
-      y = norm("attention_out_norm")(y)
-    x += y
-    if cfg.post_norm:
-      x = attention_norm(x)
-      return feed_forward_norm(x + feed_forward(x)), block
-    y = feed_forward(feed_forward_norm(x))
-    if cfg.sandwich_norm:
-      y = norm("feed_forward_out_norm")(y)
-    return x + y, block
+        norm(x, "attention_norm", ahead), kv[:2], kv[2:], slot, view)
+    y = _times(norm(y, "attention_out_norm", behind), cfg.residual_scale)
+    total = norm(x + y, "attention_norm", cfg.post_norm)
+    y = FeedForward(cfg, name="feed_forward")(
+        norm(x if cfg.parallel else total, "feed_forward_norm", ahead))
+    y = _times(norm(y, "feed_forward_out_norm", behind), cfg.residual_scale)
+    return norm(total + y, "feed_forward_norm", cfg.post_norm), block
 
 
-def _gelu(x):
-  """GELU by its tanh approximation, rounded once."""
-  return nn.gelu(x.astype(jnp.float32), approximate=True).astype(x.dtype)
+def _gelu(x, approximate=True):
+  """GELU, by its tanh approximation or not, rounded once."""
+  return nn.gelu(x.astype(jnp.float32), approximate).astype(x.dtype)
+
+
+def _times(x, factor):
+  """Rounded once."""
+  return x if factor == 1 else (x.astype(jnp.float32) * factor).astype(x.dtype)
 
 
 NORMS = {"rms": RMSNorm, "rms_plus_one": RMSNorm, "layer": LayerNorm}
 # Activations, and whether they gate.
 FEED_FORWARDS = {"swiglu": (nn.silu, True), "geglu": (_gelu, True),
-                 "relu": (nn.relu, False), "gelu": (_gelu, False)}
+                 "relu": (nn.relu, False), "gelu": (_gelu, False),
+                 "erf_gelu": (functools.partial(_gelu, approximate=False),
+                              False)}
 
 
 def _linear(config, bias):

@@ -7,24 +7,25 @@ KINDS = ("none", "linear", "llama3", "dynamic")
 
 
 def angles(config, positions):
-  """Rotary angles `[C / 2, B, T]` in float32, of positions `[B, T]`."""
+  """Rotary angles `[planes, B, T]` in float32, of positions `[B, T]`."""
   positions = positions.astype(jnp.float32)[None]
   return frequencies(config)[:, None, None] * positions
 
 
 def rotate(x, turns):
-  """Rotates `[H, G, C, B, T]`; channels i and i + C / 2 are one plane.
+  """Rotates `[H, G, C, B, T]`; channels i and i + planes are one plane.
 
   Args:
     x: queries or keys.
     turns: of `angles`.
 
   Returns:
-    The same, turned by its positions.
+    The same, turned by its positions; channels behind all planes are not.
   """
-  a, b = jnp.split(x.astype(jnp.float32), 2, axis=2)
+  planes = len(turns)
+  a, b, rest = jnp.split(x.astype(jnp.float32), [planes, 2 * planes], axis=2)
   cos, sin = jnp.cos(turns)[None, None], jnp.sin(turns)[None, None]
-  y = jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=2)
+  y = jnp.concatenate([a * cos - b * sin, b * cos + a * sin, rest], axis=2)
   return y.astype(x.dtype)
 
 
@@ -45,10 +46,10 @@ def frequencies(config) -> np.ndarray:
     config: a `transformer.Config`.
 
   Returns:
-    `[C / 2]` float32.
+    `[planes]` float32, half as many as channels are rotated.
   """
-  plain = config.rope_theta**-(
-      np.arange(0, config.head_dim, 2) / config.head_dim)
+  channels = int(config.head_dim * config.rope_part)
+  plain = config.rope_theta**-(np.arange(0, channels, 2) / channels)
   scale = {"none": _plain, "linear": _linear, "llama3": _llama3,
            "dynamic": _plain}[config.rope_scaling]
   return scale(config, plain).astype(np.float32)

@@ -1,13 +1,17 @@
 """One decoder for several families of published models.
 
 Llama: RMSNorm, rotary positions, grouped-query attention, gated SiLU; Mistral
-adds a window, Qwen2 biases of the attention's inputs, Qwen3 their norms.
+adds a window, Qwen2 biases of the attention's inputs, Qwen3 their norms,
+SmolLM3 layers without positions, Granite factors; OLMo 2 has its norms behind
+attention and feed-forward layer; Phi-3 is a Llama in other files.
 Gemma: scaled embeddings, norms that multiply by one plus their scale, gated
 GELU; Gemma 2 adds norms behind the layers, caps of scores and logits, windows
 of every other layer; Gemma 3 has the norms of Qwen3 and rotary bases for layers
 with and without a window.
 OPT: LayerNorm, learned positions, biases, ReLU; one size has its norms behind
-the layers and projections around them. GPT-2: the same with GELU.
+the layers and projections around them. GPT-2: the same with GELU; StarCoder2:
+with rotary positions; GPT-NeoX: which turn a part of the channels, and with
+attention and feed-forward layer side by side.
 """
 
 import dataclasses
@@ -38,7 +42,8 @@ class Config:
     max_length: positions; the size of the table if they are learned.
     norm: "rms", "rms_plus_one" (its scale is what is added to one) or "layer".
     positions: "rope" or "learned".
-    feed_forward: "swiglu" or "geglu", which are gated, "relu" or "gelu".
+    feed_forward: "swiglu" or "geglu", which are gated, "relu", "gelu", which is
+      its tanh approximation as in "geglu", or "erf_gelu", which is not.
     bias: whether all projections have biases; else the next three count.
     qkv_bias: whether query, key and value have biases.
     out_bias: whether the output of the attention has.
@@ -48,12 +53,18 @@ class Config:
       one reward; 0: V logits.
     norm_eps: added to the variance.
     qk_norm: whether the channels of a query or key head are normalised.
+    joint_qk_norm: whether those of all query heads, and of all key heads, are.
     post_norm: norms behind attention and feed-forward layer, none at the end.
     sandwich_norm: norms before attention and feed-forward layer, and behind
       them ahead of the sum.
+    reordered_norm: the latter alone (OLMo 2, arXiv 2501.00656, section 3.2).
+    parallel: whether attention and feed-forward layer read the same sum, each
+      by its own norm, and are added to it at once.
+    residual_scale: what they are multiplied by ahead of the sum.
     embedding_dim: width of embedding and output layer, if projections lie
       between them and the residual stream; 0: `dim`, and none.
     embedding_scale: what embeddings are multiplied by, rounded to the type.
+    logit_divisor: what logits are divided by.
     query_scalar: scores are divided by the root of it; 0: `head_dim`.
     attention_softcap: scores are bent into the range from minus to plus it; 0:
       they are not.
@@ -62,6 +73,8 @@ class Config:
       hold the others too.
     full_every: the last one of so many layers attends to all positions in
       spite of the window; 0: none does.
+    rope_full: whether queries and keys of these layers are rotated.
+    rope_part: share of the channels of a head that are rotated, the first ones.
     rope_theta: base of the rotary wavelengths.
     rope_local_theta: base in layers with a window, and not scaled; 0: as in
       the others.
@@ -92,15 +105,22 @@ class Config:
   outputs: int = 0
   norm_eps: float = 1e-5
   qk_norm: bool = False
+  joint_qk_norm: bool = False
   post_norm: bool = False
   sandwich_norm: bool = False
+  reordered_norm: bool = False
+  parallel: bool = False
+  residual_scale: float = 1.0
   embedding_dim: int = 0
   embedding_scale: float = 1.0
-  query_scalar: int = 0
+  logit_divisor: float = 1.0
+  query_scalar: float = 0
   attention_softcap: float = 0.0
   logit_softcap: float = 0.0
   window: int = 0
   full_every: int = 0
+  rope_full: bool = True
+  rope_part: float = 1.0
   rope_theta: float = 10000.0
   rope_local_theta: float = 0.0
   rope_scaling: str = "none"
@@ -127,9 +147,17 @@ class Config:
     if self.outputs and self.tie_embeddings:
       raise ValueError(f"transformer outputs={self.outputs} needs "
                        "tie_embeddings=False.")
-    if self.post_norm and self.sandwich_norm:
-      raise ValueError("transformer post_norm=True and sandwich_norm=True: "
-                       "only one of them can be.")
+    for names in (("post_norm", "sandwich_norm", "reordered_norm"),
+                  ("post_norm", "parallel"), ("qk_norm", "joint_qk_norm")):
+      given = [f"{name}=True" for name in names if getattr(self, name)]
+      if len(given) > 1:
+        raise ValueError(f"transformer {' and '.join(given)}: only one of them "
+                         "can be.")
+    turned = self.rope_part * self.head_dim
+    if self.positions == "rope" and not 2 <= turned <= self.head_dim:
+      raise ValueError(
+          f"transformer rope_part={self.rope_part}: of head_dim="
+          f"{self.head_dim} channels two are needed, and all at most.")
 
 
 class Decoder(nn.Module):
@@ -161,7 +189,10 @@ class Decoder(nn.Module):
       x = layers.Linear(width, False, dtype, name="project_out")(x)
     head = embedding if cfg.tie_embeddings else self.param(
         "head", layers.INIT, (cfg.outputs or cfg.vocab_size, width), dtype)
-    logits = products.soft_cap(products.matmul(head, x), cfg.logit_softcap)
+    logits = products.matmul(head, x)
+    if cfg.logit_divisor != 1:
+      logits /= cfg.logit_divisor
+    logits = products.soft_cap(logits, cfg.logit_softcap)
     # Without the barrier the transposition changes the layout of the whole
     # program on a CPU, which then runs several times slower.
     logits = jax.lax.optimization_barrier(logits).T
@@ -176,9 +207,9 @@ class Unrolled(nn.Module):
   def __call__(self, x, cache, block, slot, views):
     keys, values = [], []
     kv = zip(cache.keys, cache.values, block.keys, block.values)
-    for i, (layer_kv, windowed) in enumerate(zip(kv, _windowed(self.config))):
+    for i, (layer_kv, narrow) in enumerate(zip(kv, _narrow(self.config))):
       # With one view it is both the first and the last.
-      view = views[-1 if windowed else 0]
+      view = views[-1 if narrow else 0]
       x, (k, v) = layers.Layer(self.config, name=f"layer_{i}")(
           x, layer_kv, None, slot, (view,))
       keys.append(k)
@@ -197,9 +228,9 @@ class Scanned(nn.Module):
         in_axes=(0, 0, nn.broadcast, nn.broadcast),
         length=self.config.num_layers)
     kv = (cache.keys[0], cache.values[0], block.keys[0], block.values[0])
-    windowed = jnp.array(_windowed(self.config)) if len(views) > 1 else None
+    narrow = jnp.array(_narrow(self.config)) if len(views) > 1 else None
     x, (keys, values) = scan(self.config, name="layer")(
-        x, kv, windowed, slot, views)
+        x, kv, narrow, slot, views)
     return x, types.Block((keys,), (values,))
 
 
@@ -305,11 +336,14 @@ def _layers(config):
   return (Scanned if config.scan_layers else Unrolled)(config, name="layers")
 
 
-def _windowed(config):
-  """Whether each layer has a window."""
+def _narrow(config):
+  """Whether each layer has the window, where others see all positions.
+
+  Or, without a window, whether it is rotated where others are not.
+  """
   every = config.full_every or config.num_layers + 1
-  return [config.window > 0 and (i + 1) % every > 0
-          for i in range(config.num_layers)]
+  two_kinds = config.window > 0 or not config.rope_full
+  return [two_kinds and (i + 1) % every > 0 for i in range(config.num_layers)]
 
 
 def _views(config, cache, positions, mask):
@@ -322,20 +356,25 @@ def _views(config, cache, positions, mask):
     mask: `[B, T, N]`, itself and its ancestors in the block.
 
   Returns:
-    Tuple of a `layers.View`, or of two: without a window, and with one.
+    Tuple of a `layers.View`, or of two: that of all positions, and the narrow
+    one.
   """
-  plain, narrow = dataclasses.replace(config, window=0), config
+  full, narrow = dataclasses.replace(config, window=0), config
   if config.rope_local_theta:
     narrow = dataclasses.replace(config, rope_scaling="none",
                                  rope_theta=config.rope_local_theta)
 
   def view(kind):
-    angles = (rope.angles(kind, positions) if kind.positions == "rope"
-              else None)
+    angles = None
+    if kind.positions == "rope":
+      angles = rope.angles(kind, positions)
+      if kind is full and not kind.rope_full:
+        # Not none: a scan has one program for all layers.
+        angles = jnp.zeros_like(angles)
     return layers.View(angles, *_masks(kind.window, cache, positions, mask))
 
-  return tuple(view(narrow if windowed else plain)
-               for windowed in sorted(set(_windowed(config))))
+  return tuple(view(narrow if is_narrow else full)
+               for is_narrow in sorted(set(_narrow(config))))
 
 
 def _masks(window, cache, positions, mask):

@@ -38,6 +38,9 @@ GEMMA = dataclasses.replace(
     attention_softcap=3.0, logit_softcap=8.0, window=3, full_every=2,
     rope_theta=100.0, rope_local_theta=10.0, rope_scaling="linear",
     rope_factor=2.0)
+NEOX = dataclasses.replace(
+    LLAMA, norm="layer", feed_forward="erf_gelu", bias=True, num_kv_heads=4,
+    parallel=True, rope_part=0.5, rope_theta=10.0)
 GPT_2 = dataclasses.replace(OPT, feed_forward="gelu", num_kv_heads=4)
 
 

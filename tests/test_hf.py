@@ -62,6 +62,20 @@ VARIANTS = {
     "qwen3": ("Qwen3", dict(_LLAMA, head_dim=8)),
     "qwen3 tied, biased": ("Qwen3", dict(
         _LLAMA, head_dim=4, attention_bias=True, tie_word_embeddings=True)),
+    "olmo-2": ("Olmo2", _LLAMA),
+    "phi-3": ("Phi3", _LLAMA),
+    "phi-3 window": ("Phi3", dict(_LLAMA, sliding_window=3)),
+    "smollm3": ("SmolLM3", dict(
+        _LLAMA, num_hidden_layers=3, no_rope_layer_interval=2)),
+    "granite": ("Granite", dict(
+        _LLAMA, embedding_multiplier=3.0, residual_multiplier=0.6,
+        attention_multiplier=0.3, logits_scaling=0.5)),
+    "gpt-neox": ("GPTNeoX", dict(
+        _SMALL, intermediate_size=24, rotary_pct=0.5)),
+    "gpt-neox, not parallel": ("GPTNeoX", dict(
+        _SMALL, intermediate_size=24, rotary_pct=1.0, attention_bias=False,
+        use_parallel_residual=False)),
+    "starcoder-2": ("Starcoder2", dict(_LLAMA, sliding_window=3)),
     "gemma": ("Gemma", _GEMMA),
     "gemma biased": ("Gemma", dict(
         _GEMMA, attention_bias=True, tie_word_embeddings=False)),
@@ -108,7 +122,7 @@ def their_model(variant):
         x.copy_(3 * noise)
       elif x.ndim == 2:
         is_table = any(part in name for part in ("embed_tokens", "lm_head",
-                                                 "wte"))
+                                                 "wte", "embed_in"))
         x.copy_(noise * (0.5 if is_table else 3 / x.shape[1]**0.5))
       else:
         # Gemma adds one itself; without more, layers would be small beside its
@@ -217,7 +231,8 @@ def _greedy(lm, params, prompts):
 
 @pytest.mark.parametrize("variant", [
     "gemma", "gemma-2", "gemma-2 uncapped, without windows", "gemma-3",
-    "gemma-3 windows", "gpt-2 untied"])
+    "gemma-3 windows", "gpt-2 untied", "olmo-2", "smollm3", "granite",
+    "gpt-neox", "starcoder-2"])
 def test_written_back_it_is_the_same_model(tmp_path, variant):
   """The same bits under the same names, and nothing lost of the config."""
   theirs = their_model(variant)
@@ -234,6 +249,19 @@ def test_written_back_it_is_the_same_model(tmp_path, variant):
   assert type(again) is type(theirs)
   np.testing.assert_array_equal(their_logits(again, TOKENS),
                                 their_logits(theirs, TOKENS))
+
+
+@pytest.mark.parametrize("variant, family", [
+    ("phi-3", "Llama"), ("phi-3 window", "Mistral")])
+def test_phi_3_is_written_as_the_llama_that_it_is(tmp_path, variant, family):
+  theirs = their_model(variant)
+  theirs.save_pretrained(tmp_path / "theirs")
+  checkpoints.convert(tmp_path / "theirs", tmp_path / "ours")
+  checkpoints.export(tmp_path / "ours", tmp_path / "again")
+  again = transformers.AutoModelForCausalLM.from_pretrained(
+      tmp_path / "again", attn_implementation="eager")
+  assert type(again).__name__ == f"{family}ForCausalLM"
+  assert_close(their_logits(again, TOKENS), their_logits(theirs, TOKENS))
 
 
 def test_the_text_of_a_model_with_images(tmp_path):

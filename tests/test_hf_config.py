@@ -91,6 +91,69 @@ GEMMA_3_IMAGES = {
         "sliding_window": 1024},
     "torch_dtype": "bfloat16", "transformers_version": "4.50.0.dev0",
     "vision_config": {"model_type": "siglip_vision_model"}}
+OLMO_2 = {
+    **LLAMA_2, "model_type": "olmo2", "architectures": ["Olmo2ForCausalLM"],
+    "attention_bias": False, "hidden_size": 2048, "intermediate_size": 8192,
+    "num_attention_heads": 16, "num_hidden_layers": 16,
+    "num_key_value_heads": 16, "rms_norm_eps": 1e-06, "rope_theta": 500000,
+    "torch_dtype": "float32", "vocab_size": 100352}
+PHI_3 = {
+    **LLAMA_2, "model_type": "phi3", "architectures": ["Phi3ForCausalLM"],
+    "attention_bias": False, "auto_map": {
+        "AutoConfig": "configuration_phi3.Phi3Config",
+        "AutoModelForCausalLM": "modeling_phi3.Phi3ForCausalLM"},
+    "embd_pdrop": 0.0, "hidden_size": 3072, "intermediate_size": 8192,
+    "original_max_position_embeddings": 4096, "resid_pdrop": 0.0,
+    "rope_theta": 10000.0, "sliding_window": 2047, "torch_dtype": "bfloat16",
+    "vocab_size": 32064}
+SMOLLM_3 = {
+    **LLAMA_2, "model_type": "smollm3", "architectures": ["SmolLM3ForCausalLM"],
+    "attention_bias": False, "hidden_size": 2048, "intermediate_size": 11008,
+    "layer_types": ["full_attention"] * 36, "max_position_embeddings": 65536,
+    "max_window_layers": 28, "mlp_bias": False, "no_rope_layer_interval": 4,
+    "no_rope_layers": [1, 1, 1, 0] * 9, "num_attention_heads": 16,
+    "num_hidden_layers": 36, "num_key_value_heads": 4, "rms_norm_eps": 1e-06,
+    "rope_theta": 5000000.0, "sliding_window": None,
+    "torch_dtype": "bfloat16", "use_sliding_window": False,
+    "vocab_size": 128256}
+SMOLLM_3.pop("tie_word_embeddings")
+GRANITE = {
+    **LLAMA_2, "model_type": "granite", "architectures": ["GraniteForCausalLM"],
+    "attention_bias": False, "attention_multiplier": 0.015625,
+    "embedding_multiplier": 12.0, "hidden_size": 2048,
+    "intermediate_size": 8192, "logits_scaling": 8.0,
+    "max_position_embeddings": 131072, "mlp_bias": False,
+    "num_hidden_layers": 40, "num_key_value_heads": 8,
+    "residual_multiplier": 0.22, "rope_theta": 10000000.0,
+    "tie_word_embeddings": True, "torch_dtype": "bfloat16",
+    "vocab_size": 49159}
+PYTHIA = {
+    "architectures": ["GPTNeoXForCausalLM"], "bos_token_id": 0,
+    "eos_token_id": 0, "hidden_act": "gelu", "hidden_size": 1024,
+    "initializer_range": 0.02, "intermediate_size": 4096,
+    "layer_norm_eps": 1e-05, "max_position_embeddings": 2048,
+    "model_type": "gpt_neox", "num_attention_heads": 16,
+    "num_hidden_layers": 24, "rotary_emb_base": 10000, "rotary_pct": 0.25,
+    "tie_word_embeddings": False, "torch_dtype": "float16",
+    "transformers_version": "4.24.0", "use_cache": True,
+    "use_parallel_residual": True, "vocab_size": 50304}
+# What transformers 5 writes for it.
+NEW_PYTHIA = {
+    **{k: v for k, v in PYTHIA.items()
+       if not k.startswith(("rotary", "torch"))},
+    "attention_bias": True, "dtype": "float16", "rope_parameters": {
+        "partial_rotary_factor": 0.25, "rope_theta": 10000.0,
+        "rope_type": "default"}}
+STARCODER_2 = {
+    "architectures": ["Starcoder2ForCausalLM"], "attention_dropout": 0.1,
+    "bos_token_id": 0, "embedding_dropout": 0.1, "eos_token_id": 0,
+    "hidden_act": "gelu_pytorch_tanh", "hidden_size": 3072,
+    "initializer_range": 0.018042, "intermediate_size": 12288,
+    "max_position_embeddings": 16384, "model_type": "starcoder2",
+    "norm_epsilon": 1e-05, "num_attention_heads": 24, "num_hidden_layers": 30,
+    "num_key_value_heads": 2, "residual_dropout": 0.1,
+    "rope_theta": 999999.4420358813, "sliding_window": 4096,
+    "torch_dtype": "bfloat16", "use_bias": True, "vocab_size": 49152}
 GPT_2 = {
     "_num_labels": 1, "activation_function": "gelu_new",
     "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1,
@@ -141,6 +204,26 @@ PUBLISHED = {
     "Qwen2.5": (QWEN_2, dict(qkv_bias=True, out_bias=False, window=0,
                              qk_norm=False, head_dim=64)),
     "Qwen3": (QWEN_3, dict(qkv_bias=False, qk_norm=True, head_dim=128)),
+    "OLMo 2 1B": (OLMO_2, dict(
+        reordered_norm=True, joint_qk_norm=True, qk_norm=False, head_dim=128,
+        norm_eps=1e-6, rope_theta=5e5, tie_embeddings=False)),
+    "Phi-3 mini 4k": (PHI_3, dict(window=2047, head_dim=96, norm_eps=1e-5)),
+    "Phi-4": ({**PHI_3, "sliding_window": None, "auto_map": {}},
+              dict(window=0, rope_part=1)),
+    "SmolLM3": (SMOLLM_3, dict(
+        full_every=4, rope_full=False, window=0, rope_theta=5e6, head_dim=128,
+        tie_embeddings=True)),
+    "Granite 3.3 2B": (GRANITE, dict(
+        embedding_scale=12, residual_scale=0.22, logit_divisor=8,
+        query_scalar=4096, head_dim=64, tie_embeddings=True)),
+    "Pythia 410M": (PYTHIA, dict(
+        norm="layer", positions="rope", feed_forward="erf_gelu", parallel=True,
+        rope_part=0.25, qkv_bias=True, out_bias=True, feed_forward_bias=True,
+        head_dim=64, num_kv_heads=16, hidden_dim=4096, tie_embeddings=False)),
+    "StarCoder2 3B": (STARCODER_2, dict(
+        norm="layer", positions="rope", feed_forward="gelu", parallel=False,
+        rope_part=1, bias=True, head_dim=128, num_kv_heads=2, window=4096,
+        rope_theta=999999.4420358813, tie_embeddings=True)),
     "OPT-350m": (OPT, dict(post_norm=True, embedding_dim=512, bias=True,
                            norm="layer", positions="learned",
                            feed_forward="relu", tie_embeddings=True,
@@ -201,6 +284,23 @@ def test_both_ways_to_tell_the_rotary_embedding(tmp_path, scaling):
   assert read(tmp_path, old).rope_theta == 5e5
 
 
+def test_both_ways_to_tell_the_rotation_of_pythia(tmp_path):
+  assert read(tmp_path, NEW_PYTHIA) == read(tmp_path, PYTHIA)
+  parameters = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}
+  assert read(tmp_path, {**PYTHIA, "rope_scaling": parameters}) == read(
+      tmp_path, {**NEW_PYTHIA, "rope_parameters": {
+          **parameters, "partial_rotary_factor": 0.25}})
+
+
+def test_layers_of_smollm3_that_are_not_told(tmp_path):
+  fields = {k: v for k, v in SMOLLM_3.items() if not k.startswith("no_rope")}
+  assert read(tmp_path, fields) == read(tmp_path, SMOLLM_3)
+  fields["no_rope_layer_interval"] = 6
+  assert read(tmp_path, fields).full_every == 6
+  rotated = read(tmp_path, {**SMOLLM_3, "no_rope_layers": [1] * 36})
+  assert rotated.full_every == 0 and rotated.rope_full
+
+
 def test_both_ways_to_tell_the_layers_of_gemma_3(tmp_path):
   expected = read(tmp_path, GEMMA_3)
   assert read(tmp_path, NEW_GEMMA_3) == expected
@@ -244,6 +344,27 @@ def test_both_ways_to_tell_the_layers_of_gemma_3(tmp_path):
      r"layer_types=\['full_attention', .*'sliding_attention'"),
     (QWEN_3, {"layer_types": ["chunked_attention"] * 24},
      r"layer_types=\['chunked_attention'"),
+    (PHI_3, {"rope_scaling": {"type": "longrope", "short_factor": [1.0]}},
+     "rope_type='longrope' is not one of"),
+    (PHI_3, {"partial_rotary_factor": 0.75}, "partial_rotary_factor=0.75"),
+    (PHI_3, {"auto_map": {"AutoConfig": "own.Config"}},
+     "auto_map: own.Config of phi3"),
+    (SMOLLM_3, {"no_rope_layers": [0, 1, 1, 1] * 9},
+     r"no_rope_layers=\[0, 1, .*: 36 are needed, of which every n-th is 0"),
+    (SMOLLM_3, {"no_rope_layers": [1, 1, 1, 0]}, "36 are needed"),
+    (GRANITE, {"logits_scaling": "8"}, "logits_scaling='8': a value of type"),
+    (GRANITE, {"attention_multiplier": 0}, "attention_multiplier=0.0: more"),
+    (OLMO_2, {"sliding_window": 5}, "sliding_window=5 of olmo2"),
+    (PYTHIA, {"hidden_act": "relu"},
+     "hidden_act='relu' of gpt_neox is not supported; 'gelu_pytorch_tanh' or"),
+    (PYTHIA, {"rotary_pct": 0.01}, "rope_part=0.01: of head_dim=64 channels"),
+    (PYTHIA, {"use_parallel_residual": False, "hidden_act": "gelu_new"},
+     "use_parallel_residual=False of gpt_neox is only supported with"),
+    (PYTHIA, {"rope_parameters": {"rope_theta": 500.0},
+              "rope_scaling": {"type": "linear", "factor": 2.0}},
+     "rope_scaling=.*contradicts rope_parameters="),
+    (STARCODER_2, {"hidden_act": "gelu"},
+     "hidden_act='gelu' of starcoder2 is not supported"),
     (OPT, {"activation_function": "gelu"},
      "activation_function='gelu' of opt is not supported; 'relu' is"),
     (GEMMA, {"hidden_act": "gelu_python"},
@@ -331,6 +452,10 @@ def test_missing_fields_and_files(tmp_path):
     {}, {"tie_embeddings": True}, {"window": 5}, {"qkv_bias": True},
     {"qkv_bias": True, "window": 5}, {"qk_norm": True},
     {"qk_norm": True, "qkv_bias": True, "out_bias": True, "window": 5},
+    {"reordered_norm": True, "joint_qk_norm": True},
+    {"full_every": 2, "rope_full": False, "tie_embeddings": True},
+    {"embedding_scale": 3.0}, {"residual_scale": 0.22, "query_scalar": 11.1},
+    {"logit_divisor": 8.0, "qkv_bias": True, "out_bias": True},
     {"qkv_bias": True, "out_bias": True}, {"feed_forward_bias": True},
     {"rope_scaling": "linear", "rope_factor": 2.0},
     {"rope_scaling": "dynamic", "rope_factor": 2.0},
@@ -345,6 +470,22 @@ def test_there_and_back_for_all_biases(tmp_path):
   config = dataclasses.replace(tiny.LLAMA, bias=True)
   assert read(tmp_path, hf_config.fields(config)) == dataclasses.replace(
       tiny.LLAMA, qkv_bias=True, out_bias=True, feed_forward_bias=True)
+
+
+@pytest.mark.parametrize("changes", [
+    {}, {"feed_forward": "gelu"}, {"rope_part": 1.0}, {"parallel": False},
+    {"rope_scaling": "linear", "rope_factor": 2.0},
+    {"qkv_bias": False, "out_bias": False}, {"tie_embeddings": True},
+    {"feed_forward": "gelu", "parallel": False, "rope_part": 1.0, "window": 5,
+     "num_kv_heads": 2}])
+def test_gpt_neox_and_starcoder_there_and_back(tmp_path, changes):
+  biases = {"bias": False, "qkv_bias": True, "out_bias": True,
+            "feed_forward_bias": True}
+  config = dataclasses.replace(tiny.NEOX, **{**biases, **changes})
+  again = read(tmp_path, hf_config.fields(config))
+  if again.bias:
+    again = dataclasses.replace(again, **biases)
+  assert again == config
 
 
 @pytest.mark.parametrize("changes", [
@@ -391,7 +532,13 @@ def test_gpt_2_there_and_back(tmp_path, changes):
     (dataclasses.replace(tiny.LLAMA, post_norm=True), "post_norm=True"),
     (dataclasses.replace(tiny.LLAMA, qkv_bias=True, window=5,
                          feed_forward_bias=True), "feed_forward_bias=True"),
-    (dataclasses.replace(tiny.LLAMA, norm="layer"), "norm='layer'"),
+    (dataclasses.replace(tiny.LLAMA, norm="layer", num_kv_heads=4, bias=True),
+     "feed_forward='swiglu' has no place in .* of type gpt_neox"),
+    (dataclasses.replace(tiny.NEOX, feed_forward_bias=False, bias=False),
+     "feed_forward_bias=False has no place in .* of type gpt_neox"),
+    (dataclasses.replace(tiny.LLAMA, rope_part=0.5), "rope_part=0.5 has no"),
+    (dataclasses.replace(tiny.LLAMA, qk_norm=True, residual_scale=0.5),
+     "residual_scale=0.5 has no place in .* of type qwen3"),
     (dataclasses.replace(tiny.LLAMA, outputs=1), "outputs=1"),
     (tiny.OPT, "num_kv_heads=2 has no place in .* of type opt; 4 has"),
     (dataclasses.replace(TINY_OPT, norm_eps=1e-6), "norm_eps=1e-06"),

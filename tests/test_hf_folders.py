@@ -34,6 +34,11 @@ CONFIGS = {
         embedding_scale=4.0),
     "gemma-3": dataclasses.replace(tiny.GEMMA, attention_softcap=0.0),
     "gpt-2": tiny.GPT_2,
+    "gpt-neox": dataclasses.replace(
+        tiny.NEOX, bias=False, qkv_bias=True, out_bias=True,
+        feed_forward_bias=True),
+    "olmo-2": dataclasses.replace(
+        tiny.LLAMA, reordered_norm=True, joint_qk_norm=True),
 }
 
 
@@ -83,7 +88,8 @@ def test_there_and_back(tmp_path, name):
   assert [path.name for path in tmp_path.iterdir()] == ["hf"]
 
 
-@pytest.mark.parametrize("name", ["llama", "opt-350m", "gemma-3", "gpt-2"])
+@pytest.mark.parametrize("name", ["llama", "opt-350m", "gemma-3", "gpt-2",
+                                  "gpt-neox"])
 def test_scanned_layers_there_and_back(tmp_path, name):
   model = tiny.random_model(CONFIGS[name])
   config = dataclasses.replace(CONFIGS[name], scan_layers=True)
@@ -162,6 +168,58 @@ def test_published_names_of_gpt_2(tmp_path):
   with pytest.raises(ValueError, match="transformer.h.0.crossattention.bias is "
                      "not one of this architecture"):
     checkpoints.from_hf(tmp_path)
+
+
+def test_published_names_of_gpt_neox(tmp_path):
+  """Heads one after the other, each with query, key and value; with masks."""
+  config = CONFIGS["gpt-neox"]
+  model = tiny.random_model(config)
+  hf.to_hf(tmp_path, config, model.params)
+  arrays = {name: x.read() for name, x in hf_files.tensors(tmp_path).items()}
+  layer = model.params["layers"]["layer_0"]["attention"]
+  fused = arrays["gpt_neox.layers.0.attention.query_key_value.weight"]
+  size = config.head_dim
+  for i, name in enumerate(("query", "key", "value")):
+    for head in range(config.num_heads):
+      np.testing.assert_array_equal(
+          fused[(3 * head + i) * size:][:size],
+          layer[name]["kernel"][head * size:][:size])
+  prefix = "gpt_neox.layers.0.attention."
+  arrays |= {f"{prefix}bias": np.ones((1, 1, 8, 8), np.float32),
+             f"{prefix}masked_bias": np.array(-1e9, np.float32),
+             f"{prefix}rotary_emb.inv_freq": np.ones(1, np.float32)}
+  write(tmp_path / hf_files.SAFETENSORS, arrays)
+  assert_equal(checkpoints.from_hf(tmp_path)[1], model.params)
+  # Transformers 5 calls the head as all families do.
+  arrays["lm_head.weight"] = arrays.pop("embed_out.weight")
+  write(tmp_path / hf_files.SAFETENSORS, arrays)
+  assert_equal(checkpoints.from_hf(tmp_path)[1], model.params)
+  write(tmp_path / hf_files.SAFETENSORS,
+        {**arrays, f"{prefix}dense.scale": np.ones(2, np.float32)})
+  with pytest.raises(ValueError, match="attention.dense.scale is not one of"):
+    checkpoints.from_hf(tmp_path)
+
+
+def test_several_matrices_in_one_tensor(llama):
+  """As Phi-3 has them."""
+  def join(arrays):
+    for name in [name for name in arrays if name.endswith("q_proj.weight")]:
+      layer = name.removesuffix("self_attn.q_proj.weight")
+      for joint, parts in (
+          ("self_attn.qkv_proj", ("self_attn.q_proj", "self_attn.k_proj",
+                                  "self_attn.v_proj")),
+          ("mlp.gate_up_proj", ("mlp.gate_proj", "mlp.up_proj"))):
+        arrays[f"{layer}{joint}.weight"] = np.concatenate(
+            [arrays.pop(f"{layer}{part}.weight") for part in parts])
+
+  rewrite(llama, join)
+  assert_equal(checkpoints.from_hf(llama)[1],
+               tiny.random_model(tiny.LLAMA).params)
+  name = "model.layers.1.self_attn.qkv_proj.weight"
+  rewrite(llama, lambda arrays: arrays.update({name: arrays[name][1:]}))
+  with pytest.raises(ValueError, match=f"{name} has shape .31, 16., but "
+                     "config.json asks for 32 rows"):
+    checkpoints.from_hf(llama)
 
 
 @pytest.mark.parametrize("base", ["language_model.model.",

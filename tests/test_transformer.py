@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import statistics
 
 import jax
 import jax.numpy as jnp
@@ -41,9 +42,20 @@ VARIANTS = {
     "gemma with windows alone": dataclasses.replace(
         tiny.GEMMA, full_every=0, logit_softcap=0.0),
     "gpt-2": tiny.GPT_2,
+    "gpt-neox": tiny.NEOX,
+    "olmo-2": dataclasses.replace(
+        tiny.LLAMA, reordered_norm=True, joint_qk_norm=True),
+    "smollm3": dataclasses.replace(
+        tiny.LLAMA, full_every=2, rope_full=False),
+    "no rotation with windows": dataclasses.replace(
+        tiny.LLAMA, window=3, full_every=2, rope_full=False),
+    "granite": dataclasses.replace(
+        tiny.LLAMA, embedding_scale=3.0, residual_scale=0.6, logit_divisor=0.5,
+        query_scalar=11.1),
 }
 # What changes how a cache, a block and a mask are used.
-CACHED = {**CONFIGS, **{x: VARIANTS[x] for x in ("qwen3", "opt-350m")}}
+CACHED = {**CONFIGS, **{x: VARIANTS[x] for x in ("qwen3", "opt-350m",
+                                                 "gpt-neox", "smollm3")}}
 PLAIN = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 FAMILIES = pytest.mark.parametrize("config", CACHED.values(), ids=CACHED)
 B, T = 3, 7
@@ -62,19 +74,23 @@ def oracle(config, params, tokens):
     layer = p["layers"][f"layer_{i}"]
     for name, function in (("attention", functools.partial(_attention, i)),
                            ("feed_forward", _feed_forward)):
-      norm = functools.partial(_norm, config, layer[f"{name}_norm"])
+      if name == "attention":
+        before = x
+      norm = functools.partial(_norm, config, layer.get(f"{name}_norm"))
       if config.post_norm:
         x = norm(x + function(config, layer[name], x))
-      else:
-        y = function(config, layer[name], norm(x))
-        if config.sandwich_norm:
-          y = _norm(config, layer[f"{name}_out_norm"], y)
-        x = x + y
+        continue
+      y = before if config.parallel else x
+      y = function(config, layer[name], y if config.reordered_norm else norm(y))
+      if config.sandwich_norm or config.reordered_norm:
+        y = _norm(config, layer[f"{name}_out_norm"], y)
+      x = x + y * config.residual_scale
   if not config.post_norm:
     x = _norm(config, p["norm"], x)
   if config.embedding_dim:
     x = _linear(p["project_out"], x)
   logits = x @ p["embedding" if config.tie_embeddings else "head"].T
+  logits /= config.logit_divisor
   return _bend(logits, config.logit_softcap)
 
 
@@ -101,6 +117,9 @@ def _feed_forward(config, layer, x):
     return _linear(layer["down"], np.maximum(up, 0))
   if config.feed_forward == "gelu":
     return _linear(layer["down"], _gelu(up))
+  if config.feed_forward == "erf_gelu":
+    normal = np.vectorize(statistics.NormalDist().cdf)
+    return _linear(layer["down"], up * normal(up))
   gate = _linear(layer["gate"], x)
   gate = (_gelu(gate) if config.feed_forward == "geglu"
           else gate / (1 + np.exp(-gate)))
@@ -114,14 +133,18 @@ def _gelu(x):
 
 def _attention(index, config, layer, x):
   size, dim = len(x), config.head_dim
-  q, k, v = (_linear(layer[name], x).reshape(size, -1, dim)
-             for name in ("query", "key", "value"))
+  q, k, v = (_linear(layer[name], x) for name in ("query", "key", "value"))
+  if config.joint_qk_norm:
+    q = _norm(config, layer["query_norm"], q)
+    k = _norm(config, layer["key_norm"], k)
+  q, k, v = (y.reshape(size, -1, dim) for y in (q, k, v))
   if config.qk_norm:
     q = _norm(config, layer["query_norm"], q)
     k = _norm(config, layer["key_norm"], k)
-  windowed = config.window and not (
-      config.full_every and index % config.full_every == config.full_every - 1)
-  if config.positions == "rope":
+  is_full = (config.full_every
+             and index % config.full_every == config.full_every - 1)
+  windowed = config.window and not is_full
+  if config.positions == "rope" and (config.rope_full or not is_full):
     if windowed and config.rope_local_theta:
       config = dataclasses.replace(config, rope_theta=config.rope_local_theta,
                                    rope_scaling="none")
@@ -142,13 +165,13 @@ def _attention(index, config, layer, x):
 
 
 def _rotate(config, x):
-  """Channels i and i + C / 2 as one complex number."""
-  half = config.head_dim // 2
-  plane = x[..., :half] + 1j * x[..., half:]
+  """Channels i and i + half of those rotated as one complex number."""
+  half = int(config.head_dim * config.rope_part) // 2
+  plane = x[..., :half] + 1j * x[..., half:2 * half]
   angles = np.arange(len(x))[:, None] * [
       _frequency(config, config.rope_theta**(-i / half)) for i in range(half)]
   plane = plane * np.exp(1j * angles)[:, None]
-  return np.concatenate([plane.real, plane.imag], axis=-1)
+  return np.concatenate([plane.real, plane.imag, x[..., 2 * half:]], axis=-1)
 
 
 def _frequency(config, plain):
@@ -430,9 +453,15 @@ def test_unknown_kinds_are_refused(field, value):
     dataclasses.replace(tiny.LLAMA, **{field: value})
 
 
-def test_norms_stand_in_one_way():
-  with pytest.raises(ValueError, match="post_norm=True and sandwich_norm=True"):
-    dataclasses.replace(tiny.GEMMA, post_norm=True)
+@pytest.mark.parametrize("config, fields, message", [
+    (tiny.GEMMA, {"post_norm": True}, "post_norm=True and sandwich_norm=True"),
+    (tiny.GEMMA, {"joint_qk_norm": True}, "qk_norm=True and joint_qk_norm=Tr"),
+    (tiny.NEOX, {"post_norm": True}, "post_norm=True and parallel=True"),
+    (tiny.LLAMA, {"rope_part": 0.25}, "rope_part=0.25: of head_dim=4 channels"),
+    (tiny.LLAMA, {"rope_part": 1.5}, "rope_part=1.5: of head_dim=4 channels")])
+def test_what_does_not_go_together_is_refused(config, fields, message):
+  with pytest.raises(ValueError, match=message):
+    dataclasses.replace(config, **fields)
 
 
 def test_a_scale_that_is_added_to_one_is_rounded_once():
