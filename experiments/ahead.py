@@ -101,6 +101,11 @@ def _memory(pair, draft, mesh, method, sampling, need):
 
 def _costs(config, draft, kind, rows, device):
   """What forwards of a step cost beside that of a token, as a table."""
+  drafter = (checkpoints.architecture(launch.model_folder(draft))
+             if launch.is_read(draft) else None)
+  if any(x is not None and x.num_experts for x in (config, drafter)):
+    return ("no cycles of forwards: how many experts take part depends on the "
+            "text")
   slots = memory.most_slots([kind], _PROMPT_LENGTH.value,
                             _MAX_NEW_TOKENS.value)
   count = functools.cache(functools.partial(
@@ -116,10 +121,9 @@ def _costs(config, draft, kind, rows, device):
   target = count(config, tokens=scored)
   add("target, of a step", str(scored), target)
   levels, drafts = (), 0
-  if isinstance(kind, dj.Pair) and launch.is_read(draft):
+  if isinstance(kind, dj.Pair) and drafter is not None:
     levels = planning.draft_tokens(kind.drafter.layout.widths)
   if levels:
-    drafter = checkpoints.architecture(launch.model_folder(draft))
     drafts = sum(count(drafter, tokens=tokens) for tokens in levels)
     add("draft, all levels", ", ".join(map(str, levels)), drafts)
   add("a step", "", target + drafts)

@@ -98,5 +98,4 @@ def _their_step(name):
 @functools.lru_cache(maxsize=None)
 def _sizes(folder, dtype):
   config = dataclasses.replace(checkpoints.architecture(folder), dtype=dtype)
-  return roofline.sizes(transformer.language_model(config),
-                        transformer.abstract_params(config))
+  return roofline.sizes(config, transformer.abstract_params(config))

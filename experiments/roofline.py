@@ -8,6 +8,7 @@ estimate.
 """
 
 import functools
+import re
 from typing import NamedTuple
 
 import jax
@@ -24,6 +25,7 @@ _LARGE = 2**32
 _SIDES = {"cpu": 2048}
 _LARGE_SIDE = 8192
 _ROUNDS = 7
+_EXPERT = re.compile(r"/feed_forward/(gate|up|down)/kernel$")
 
 
 class Roofline(NamedTuple):
@@ -84,28 +86,34 @@ def bandwidth() -> float:
   return 4 * rows * side / seconds
 
 
-def sizes(lm, params) -> Sizes:
+def sizes(config, params) -> Sizes:
   """What a forward of a transformer reads and multiplies.
 
   Args:
-    lm: of `transformer.language_model`.
+    config: its `transformer.Config`.
     params: its parameters, or their shapes.
 
   Returns:
     `Sizes`. Of a table of embeddings only a few rows are read, unless it is
-    the output layer as well.
+    the output layer as well; of experts as many as a token uses, at least.
   """
   leaves = {transformer.param_name(path): leaf for path, leaf
             in jax.tree_util.tree_leaves_with_path(params)}
   tables = {"positions"} | ({"embedding"} if "head" in leaves else set())
-  read = [leaf for name, leaf in leaves.items() if name not in tables]
-  cache = jax.eval_shape(lambda: lm.init_cache(1, 1))
+  used = {name: leaf.size for name, leaf in leaves.items()
+          if name not in tables}
+  if config.num_experts:
+    for name in filter(_EXPERT.search, used):
+      used[name] = (used[name] // config.num_experts
+                    * config.experts_per_token)
+  cache = jax.eval_shape(
+      lambda: transformer.language_model(config).init_cache(1, 1))
   return Sizes(
-      sum(_bytes(x) for x in read),
+      sum(used.values()) * np.dtype(config.dtype).itemsize,
       sum(_bytes(x) for x in (*cache.keys, *cache.values)),
-      sum(x.size for name, x in leaves.items() if name not in tables
-          and name.rpartition("/")[2] in ("kernel", "head", "embedding")),
-      str(read[0].dtype))
+      sum(size for name, size in used.items()
+          if name.rpartition("/")[2] in ("kernel", "head", "embedding")),
+      config.dtype)
 
 
 def step_seconds(roofline: Roofline, model: Sizes, batch, fresh_tokens,

@@ -77,11 +77,12 @@ def open_folder(folder, *, scan_layers: bool = False, dtype: str | None = None):
   readers, used = {}, set()
   for name, leaf in _named(transformer.abstract_params(config)):
     places = hf_names.places(config, name)
-    shape = leaf.shape[1:] if _stacked(config, name) else leaf.shape
+    shape = leaf.shape[len(hf_names.stacked(config, name)):]
     for place in places:
       _check(folder, found, place.source, place.shape(shape))
     readers[name] = functools.partial(
-        _read, name, leaf, [(place, found[place.source]) for place in places])
+        _read, name, leaf, shape,
+        [(place, found[place.source]) for place in places])
     used.update(place.source for place in places)
   hf_names.check_rest(config, found, used)
   return config, readers
@@ -127,19 +128,20 @@ def write(folder, config: transformer.Config, params: types.Params,
   fields = {**hf_config.fields(config), "eos_token_id": eos_id}
   parts = collections.defaultdict(list)
   for name, leaf in _named(params):
-    stacked = _stacked(config, name)
-    for i, place in enumerate(hf_names.places(config, name)):
-      parts[place.source].append((place, leaf, i if stacked else None))
+    for at, place in zip(np.ndindex(hf_names.stacked(config, name)),
+                         hf_names.places(config, name), strict=True):
+      parts[place.source].append((place, leaf, at))
   for held in parts.values():
     held.sort(key=lambda part: part[0].part)
 
   def read(source):
     return parts[source][0][0].write(
-        [np.asarray(leaf if layer is None else leaf[layer])
-         for _, leaf, layer in parts[source]])
+        [np.asarray(leaf[at]) for _, leaf, at in parts[source]])
 
-  shapes = {source: held[0][0].shape(held[0][1].shape[held[0][2] is not None:])
-            for source, held in parts.items()}
+  shapes = {}
+  for source, held in parts.items():
+    place, leaf, at = held[0]
+    shapes[source] = place.shape(leaf.shape[len(at):])
   hf_files.write(folder / hf_files.SAFETENSORS, shapes, config.dtype, read)
   folders.write_json(folder / hf_config.FILE, fields)
 
@@ -157,14 +159,15 @@ def _check(folder, found, source, shape):
         f"{hf_config.FILE} asks for {shape}.")
 
 
-def _read(name, leaf, sources):
+def _read(name, leaf, shape, sources):
   """A parameter as a numpy array of the leaf's shape and type.
 
   Args:
     name: of the parameter.
     leaf: its shape and type.
+    shape: of what each source gives.
     sources: pairs of a `hf_names.Place` and its `hf_files.Tensor`: one, or one
-      a layer.
+      for each place of `hf_names.stacked`.
 
   Returns:
     The array.
@@ -175,15 +178,10 @@ def _read(name, leaf, sources):
     x = np.ascontiguousarray(x).reshape(leaf.shape)
   else:
     x = np.empty(leaf.shape, leaf.dtype)
-    for row, (place, tensor) in zip(x, sources):
-      row[...] = place.read(tensor.read()).reshape(row.shape)
+    for part, (place, tensor) in zip(x.reshape(-1, *shape), sources):
+      part[...] = place.read(tensor.read()).reshape(shape)
   folders.check_finite(tensor.path, name, x)
   return x
-
-
-def _stacked(config, name):
-  """Whether a parameter has an axis of layers."""
-  return config.scan_layers and name.startswith("layers/")
 
 
 def _named(tree):

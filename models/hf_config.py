@@ -26,6 +26,8 @@ ARCHITECTURES = {
     "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM",
     "olmo2": "Olmo2ForCausalLM", "smollm3": "SmolLM3ForCausalLM",
     "granite": "GraniteForCausalLM", "phi3": "Phi3ForCausalLM",
+    "mixtral": "MixtralForCausalLM", "olmoe": "OlmoeForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
     "gpt_neox": "GPTNeoXForCausalLM", "starcoder2": "Starcoder2ForCausalLM",
     "gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM",
     "gemma3_text": "Gemma3ForCausalLM",
@@ -41,9 +43,10 @@ _HARMLESS = frozenset("""
     embedding_dropout eos_token_id gradient_checkpointing hidden_dropout
     id2label init_std initializer_range is_llama_config
     label2id layerdrop max_length max_sequence_length name_or_path
-    output_attentions output_hidden_states output_past pad_token_id
-    predict_special_tokens prefix pretraining_tp reorder_and_upcast_attn
-    resid_pdrop residual_dropout return_dict summary_activation
+    output_attentions output_hidden_states output_past output_router_logits
+    pad_token_id predict_special_tokens prefix pretraining_tp
+    reorder_and_upcast_attn resid_pdrop residual_dropout return_dict
+    router_aux_loss_coef router_jitter_noise summary_activation
     summary_first_dropout
     summary_proj_to_labels summary_type summary_use_proj task_specific_params
     temperature torchscript top_k top_p transformers_version unk_token_id
@@ -64,11 +67,11 @@ _ONLY = {
 _ELSEWHERE = frozenset("""
     alibi attention_multiplier attention_sink attn_logit_softcapping clip_qkv
     embedding_multiplier final_logit_softcapping hidden_size layer_types
-    logit_scale logit_softcapping logits_scaling no_rope_layers
+    logit_scale logit_softcapping logits_scaling no_rope_layers num_experts
     num_experts_per_tok num_local_experts parallel_residual qk_layernorm
     query_pre_attn_scalar residual_multiplier rotary_dim rotary_pct
-    sliding_window sliding_window_pattern sliding_window_size
-    use_parallel_residual use_qk_norm
+    shared_expert_intermediate_size sliding_window sliding_window_pattern
+    sliding_window_size use_parallel_residual use_qk_norm
     """.split())
 # What all families have, as `transformer.Config` calls it; GPT-2 has own names.
 _SIZES = {"vocab_size": "vocab_size", "dim": "hidden_size",
@@ -228,6 +231,8 @@ def _effective(config):
     unused |= {"rope_theta": 0.0, "rope_part": 1.0}
   if config.positions != "rope" or not config.full_every:
     unused["rope_full"] = True
+  if not config.num_experts:
+    unused |= {"experts_per_token": 0, "normalize_experts": True}
   if not config.window:
     unused["rope_local_theta"] = 0.0
     if unused.get("rope_full", config.rope_full):

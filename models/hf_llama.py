@@ -1,7 +1,8 @@
 """The fields of `config.json` that Llama and its likes have.
 
-Mistral, Qwen2 and Qwen3, OLMo 2, SmolLM3, Granite. Phi-3 is a Llama or Mistral
-whose tensors lie otherwise, and is written as one of these.
+Mistral, Qwen2 and Qwen3, OLMo 2, SmolLM3, Granite; with experts Mixtral, Qwen3
+and OLMoE. Phi-3 is a Llama or Mistral whose tensors lie otherwise, and is
+written as one of these.
 """
 
 from models import hf_fields
@@ -9,7 +10,12 @@ from models import hf_fields
 _take = hf_fields.take
 # Bases of rotary wavelengths that no field tells.
 _THETAS = {"smollm3": 2000000.0}
-_DEFAULT_EPS = {"olmo2": 1e-5, "phi3": 1e-5}
+_DEFAULT_EPS = {"olmo2": 1e-5, "phi3": 1e-5, "mixtral": 1e-5, "olmoe": 1e-5}
+# With experts: the fields of their number and width, and how many a token has
+# where that is not told.
+_EXPERTS = {"mixtral": ("num_local_experts", "intermediate_size", 2),
+            "olmoe": ("num_experts", "intermediate_size", 8),
+            "qwen3_moe": ("num_experts", "moe_intermediate_size", 8)}
 _NOPE_EVERY = 4
 # Of Granite, and what they are called here.
 _FACTORS = {"embedding_multiplier": "embedding_scale",
@@ -24,8 +30,8 @@ def parse(fields, family, common):
 
   Args:
     fields: dict, from which it is taken out.
-    family: "llama", "mistral", "qwen2", "qwen3", "olmo2", "smollm3", "granite"
-      or "phi3".
+    family: "llama", "mistral", "qwen2", "qwen3", "olmo2", "smollm3", "granite",
+      "phi3", "mixtral", "qwen3_moe" or "olmoe".
     common: fields of `transformer.Config` that are known already.
 
   Returns:
@@ -43,12 +49,13 @@ def parse(fields, family, common):
   return {
       "num_kv_heads": heads or common["num_heads"],
       "head_dim": head_dim,
-      "hidden_dim": _take(fields, "intermediate_size", int),
+      **_feed_forward(fields, family),
       "qkv_bias": attention_bias or family == "qwen2",
       "out_bias": attention_bias,
       "feed_forward_bias": _take(fields, "mlp_bias", bool, False),
-      "qk_norm": family == "qwen3",
-      "joint_qk_norm": family == "olmo2", "reordered_norm": family == "olmo2",
+      "qk_norm": family in ("qwen3", "qwen3_moe"),
+      "joint_qk_norm": family in ("olmo2", "olmoe"),
+      "reordered_norm": family == "olmo2",
       "tie_embeddings": _take(fields, "tie_word_embeddings", bool,
                               family == "smollm3"),
       "norm_eps": _take(fields, "rms_norm_eps", float,
@@ -74,9 +81,11 @@ def own_fields(config):
          "head_dim": config.head_dim, "hidden_act": "silu",
          "intermediate_size": config.hidden_dim,
          "rms_norm_eps": config.norm_eps, **hf_fields.rope_fields(config)}
+  if config.num_experts:
+    own |= _expert_fields(config, family)
   if config.window:
     own["sliding_window"] = config.window
-  if family not in ("mistral", "qwen2"):
+  if family not in ("mistral", "qwen2", "mixtral"):
     own["attention_bias"] = config.bias or config.qkv_bias
   if family in ("llama", "smollm3", "granite"):
     own["mlp_bias"] = config.bias or config.feed_forward_bias
@@ -96,6 +105,10 @@ def own_fields(config):
 
 def _family(config):
   """Whose fields say most of an architecture."""
+  if config.num_experts:
+    if config.qk_norm:
+      return "qwen3_moe"
+    return "olmoe" if config.joint_qk_norm else "mixtral"
   if config.qk_norm:
     return "qwen3"
   if config.reordered_norm:
@@ -108,6 +121,39 @@ def _family(config):
   if config.qkv_bias and not config.out_bias:
     return "qwen2"
   return "mistral" if config.window else "llama"
+
+
+def _feed_forward(fields, family):
+  """The width of the feed-forward layer, and what is told of experts."""
+  if family not in _EXPERTS:
+    return {"hidden_dim": _take(fields, "intermediate_size", int)}
+  number, width, chosen = _EXPERTS[family]
+  if family == "qwen3_moe":
+    # Layers without experts, of which some versions have a few.
+    hf_fields.take_one_of(fields, "decoder_sparse_step", family, (1,))
+    hf_fields.take_one_of(fields, "mlp_only_layers", family, ([],))
+    fields.pop("intermediate_size", None)
+    # Transformers 5 calls it so.
+    fields.setdefault(number, fields.pop("num_local_experts", None))
+  normalize = family == "mixtral" or _take(fields, "norm_topk_prob", bool,
+                                           False)
+  return {"hidden_dim": _take(fields, width, int),
+          "num_experts": _take(fields, number, int),
+          "experts_per_token": _take(fields, "num_experts_per_tok", int,
+                                     chosen),
+          "normalize_experts": normalize}
+
+
+def _expert_fields(config, family):
+  """What `_feed_forward` reads of experts."""
+  number, width, _ = _EXPERTS[family]
+  own = {number: config.num_experts, width: config.hidden_dim,
+         "num_experts_per_tok": config.experts_per_token}
+  if family != "mixtral":
+    own["norm_topk_prob"] = config.normalize_experts
+  if family == "qwen3_moe":
+    own |= {"decoder_sparse_step": 1, "mlp_only_layers": []}
+  return own
 
 
 def _granite(fields, head_dim):
@@ -153,9 +199,11 @@ def _window(fields, family, common):
   """The window of all layers; 0 where it would never be felt."""
   window = _take(fields, "sliding_window", int, None)
   layers = common["num_layers"]
-  if family in ("qwen2", "qwen3", "smollm3"):
+  if family in ("qwen2", "qwen3", "qwen3_moe", "smollm3"):
     used = _take(fields, "use_sliding_window", bool, False)
     first = _take(fields, "max_window_layers", int, layers, least=0)
+    if family == "qwen3_moe":
+      first = 0  # Transformers does not look at it.
     sliding = [bool(used and window and i >= first) for i in range(layers)]
     types = [f"{'sliding' if x else 'full'}_attention" for x in sliding]
     types = _take(fields, "layer_types", list, types)
@@ -167,6 +215,6 @@ def _window(fields, family, common):
       return 0
     if not window:
       raise ValueError(f"layer_types={types!r}: sliding_window must be given.")
-  elif family not in ("mistral", "phi3") and window is not None:
+  elif family not in ("mistral", "mixtral", "phi3") and window is not None:
     raise ValueError(f"sliding_window={window} of {family} is not supported.")
   return window if window and window < common["max_length"] else 0

@@ -4,7 +4,8 @@ The names follow from those of the parameters: a table a family. Matrices are
 the same on both sides, but GPT-2 has them transposed and those of query, key
 and value in one tensor, as GPT-NeoX has them, head by head; columns have one
 axis there; OPT's table of positions has two rows more, for positions that its
-tokenizer once needed. Phi-3 is read as the Llama that it is.
+tokenizer once needed. Each expert has tensors of its own. Phi-3 is read as the
+Llama that it is.
 """
 
 import re
@@ -40,6 +41,18 @@ _OLMO_2 = {
     **_LLAMA,
     "attention_out_norm": "post_attention_layernorm",
     "feed_forward_out_norm": "post_feedforward_layernorm"}
+_QWEN_EXPERTS = {
+    **_LLAMA,
+    "feed_forward/router": "mlp.gate",
+    "feed_forward/gate": "mlp.experts.{}.gate_proj",
+    "feed_forward/up": "mlp.experts.{}.up_proj",
+    "feed_forward/down": "mlp.experts.{}.down_proj"}
+_MIXTRAL = {
+    **_LLAMA,
+    "feed_forward/router": "block_sparse_moe.gate",
+    "feed_forward/gate": "block_sparse_moe.experts.{}.w1",
+    "feed_forward/up": "block_sparse_moe.experts.{}.w3",
+    "feed_forward/down": "block_sparse_moe.experts.{}.w2"}
 _STARCODER_2 = {
     **_LLAMA, "feed_forward/up": "mlp.c_fc", "feed_forward/down": "mlp.c_proj"}
 _NEOX = {
@@ -87,8 +100,10 @@ _GPT_2 = {
     "feed_forward/down": "mlp.c_proj"}
 _TABLES = {"gemma2": _GEMMA_2, "gemma3_text": _GEMMA_2, "opt": _OPT,
            "gpt2": _GPT_2, "olmo2": _OLMO_2, "gpt_neox": _NEOX,
-           "starcoder2": _STARCODER_2}
+           "starcoder2": _STARCODER_2, "mixtral": _MIXTRAL,
+           "olmoe": _QWEN_EXPERTS, "qwen3_moe": _QWEN_EXPERTS}
 _KINDS = {"kernel": "weight", "scale": "weight", "bias": "bias"}
+_OF_EXPERTS = r"/feed_forward/(gate|up|down)/kernel$"
 # Parts of one tensor, in this order.
 _FUSED = ("query", "key", "value")
 _OPT_POSITIONS = 2
@@ -104,7 +119,7 @@ _QKV, _GATE_UP = "self_attn.qkv_proj.weight", "mlp.gate_up_proj.weight"
 
 
 class Place(NamedTuple):
-  """Where a parameter without layer axis lies.
+  """Where a parameter without the axes of `stacked` lies.
 
   Attributes:
     source: the tensor's name.
@@ -145,15 +160,31 @@ class Place(NamedTuple):
     return x.T if self.transposed and x.ndim > 1 else x
 
 
-def places(config, name) -> list[Place]:
-  """Where a parameter lies: one place, or one a layer of scanned layers.
+def stacked(config, name) -> tuple[int, ...]:
+  """The first axes of a parameter: layers that are scanned, experts.
 
   Args:
     config: a `transformer.Config`.
     name: of one of its parameters, as `transformer.param_name` gives it.
 
   Returns:
-    Its places.
+    Their sizes; for each of their places there is a tensor.
+  """
+  layers = config.scan_layers and name.startswith("layers/")
+  of_experts = config.num_experts and re.search(_OF_EXPERTS, name)
+  return (*([config.num_layers] if layers else []),
+          *([config.num_experts] if of_experts else []))
+
+
+def places(config, name) -> list[Place]:
+  """Where a parameter lies: one place, or one for each of those of `stacked`.
+
+  Args:
+    config: a `transformer.Config`.
+    name: of one of its parameters, as `transformer.param_name` gives it.
+
+  Returns:
+    Its places, the last axis being the fastest.
   """
   family = hf_config.family(config)
   table = _TABLES.get(family, _LLAMA)
@@ -172,8 +203,10 @@ def places(config, name) -> list[Place]:
   layers = (range(config.num_layers) if config.scan_layers
             else [int(path[1].removeprefix("layer_"))])
   inner = f"{table['/'.join(path[2:])]}.{_KINDS[kind]}"
-  return [place._replace(source=f"{table['layer'].format(i)}.{inner}")
-          for i in layers]
+  experts = range(config.num_experts) if "{}" in inner else [0]
+  return [place._replace(
+      source=f"{table['layer'].format(i)}.{inner.format(expert)}")
+          for i in layers for expert in experts]
 
 
 def with_base(config, found):

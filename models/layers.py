@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax import types
+from models import experts
 from models import products
 from models import rope
 
@@ -102,6 +103,24 @@ class FeedForward(nn.Module):
     return linear(self.config.dim, name="down")(hidden)
 
 
+class Mixture(nn.Module):
+  """Several gated feed-forward layers, of which each token uses a few."""
+  config: Any
+
+  @nn.compact
+  def __call__(self, x):
+    cfg = self.config
+    activation, _ = FEED_FORWARDS[cfg.feed_forward]
+    kernels = lambda name, features, inputs: experts.Kernels(
+        cfg, features, INIT, name=name)(inputs)
+    logits = _linear(cfg, False)(cfg.num_experts, name="router")(x)
+    return experts.mix(
+        experts.shares(logits, cfg.experts_per_token, cfg.normalize_experts),
+        x, activation, kernels("gate", cfg.hidden_dim, len(x)),
+        kernels("up", cfg.hidden_dim, len(x)),
+        kernels("down", len(x), cfg.hidden_dim))
+
+
 class Attention(nn.Module):
   """Attention over the cache and the block, in one softmax."""
   config: Any
@@ -180,7 +199,8 @@ class Layer(nn.Module):
         norm(x, "attention_norm", ahead), kv[:2], kv[2:], slot, view)
     y = _times(norm(y, "attention_out_norm", behind), cfg.residual_scale)
     total = norm(x + y, "attention_norm", cfg.post_norm)
-    y = FeedForward(cfg, name="feed_forward")(
+    feed_forward = Mixture if cfg.num_experts else FeedForward
+    y = feed_forward(cfg, name="feed_forward")(
         norm(x if cfg.parallel else total, "feed_forward_norm", ahead))
     y = _times(norm(y, "feed_forward_out_norm", behind), cfg.residual_scale)
     return norm(total + y, "feed_forward_norm", cfg.post_norm), block

@@ -3,7 +3,8 @@
 Llama: RMSNorm, rotary positions, grouped-query attention, gated SiLU; Mistral
 adds a window, Qwen2 biases of the attention's inputs, Qwen3 their norms,
 SmolLM3 layers without positions, Granite factors; OLMo 2 has its norms behind
-attention and feed-forward layer; Phi-3 is a Llama in other files.
+attention and feed-forward layer; Phi-3 is a Llama in other files. Mixtral,
+Qwen3 with experts and OLMoE have a choice of feed-forward layers.
 Gemma: scaled embeddings, norms that multiply by one plus their scale, gated
 GELU; Gemma 2 adds norms behind the layers, caps of scores and logits, windows
 of every other layer; Gemma 3 has the norms of Qwen3 and rotary bases for layers
@@ -38,7 +39,11 @@ class Config:
     num_heads: query heads.
     num_kv_heads: key/value heads; divides `num_heads`.
     head_dim: channels of a head.
-    hidden_dim: width of the feed-forward layer.
+    hidden_dim: width of the feed-forward layer, or of an expert.
+    num_experts: gated feed-forward layers that there are a choice of; 0: one,
+      and none. Such a model cannot be trained here.
+    experts_per_token: how many of them a token uses.
+    normalize_experts: whether these count one together.
     max_length: positions; the size of the table if they are learned.
     norm: "rms", "rms_plus_one" (its scale is what is added to one) or "layer".
     positions: "rope" or "learned".
@@ -94,6 +99,9 @@ class Config:
   head_dim: int
   hidden_dim: int
   max_length: int
+  num_experts: int = 0
+  experts_per_token: int = 0
+  normalize_experts: bool = True
   norm: str = "rms"
   positions: str = "rope"
   feed_forward: str = "swiglu"
@@ -144,6 +152,13 @@ class Config:
       raise ValueError(
           f"transformer num_kv_heads={self.num_kv_heads} does not divide "
           f"num_heads={self.num_heads}.")
+    if self.num_experts and not (
+        0 < self.experts_per_token <= self.num_experts
+        and layers.FEED_FORWARDS[self.feed_forward][1]):
+      raise ValueError(
+          f"transformer experts_per_token={self.experts_per_token}, "
+          f"feed_forward={self.feed_forward!r}: 1 to "
+          f"num_experts={self.num_experts} of a gated layer are needed.")
     if self.outputs and self.tie_embeddings:
       raise ValueError(f"transformer outputs={self.outputs} needs "
                        "tie_embeddings=False.")

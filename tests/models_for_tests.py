@@ -41,6 +41,7 @@ GEMMA = dataclasses.replace(
 NEOX = dataclasses.replace(
     LLAMA, norm="layer", feed_forward="erf_gelu", bias=True, num_kv_heads=4,
     parallel=True, rope_part=0.5, rope_theta=10.0)
+MIXTRAL = dataclasses.replace(LLAMA, num_experts=5, experts_per_token=2)
 GPT_2 = dataclasses.replace(OPT, feed_forward="gelu", num_kv_heads=4)
 
 

@@ -281,8 +281,8 @@ def test_bounds_count_the_forwards(folders, tmp_path):
       dj.methods.autoregressive(), dj.methods.rsd_s(3, 2))}
   bound = bounds.of_runs(roof, config, pair, methods)
   target, draft = (
-      roofline.sizes(lm, params) for lm, params in (
-          checkpoints.load(folder) for folder in folders))
+      roofline.sizes(checkpoints.architecture(folder),
+                     checkpoints.load(folder)[1]) for folder in folders)
 
   def reads(entry, steps, drafts):
     """Bytes of the prompt's forwards, and of the steps over 8 tokens."""

@@ -70,6 +70,12 @@ VARIANTS = {
     "granite": ("Granite", dict(
         _LLAMA, embedding_multiplier=3.0, residual_multiplier=0.6,
         attention_multiplier=0.3, logits_scaling=0.5)),
+    "mixtral": ("Mixtral", dict(
+        _LLAMA, num_local_experts=5, num_experts_per_tok=2)),
+    "qwen3 with experts": ("Qwen3Moe", dict(
+        _LLAMA, head_dim=4, moe_intermediate_size=12, num_experts=5,
+        num_experts_per_tok=3, norm_topk_prob=True)),
+    "olmoe": ("Olmoe", dict(_LLAMA, num_experts=5, num_experts_per_tok=2)),
     "gpt-neox": ("GPTNeoX", dict(
         _SMALL, intermediate_size=24, rotary_pct=0.5)),
     "gpt-neox, not parallel": ("GPTNeoX", dict(
@@ -232,7 +238,7 @@ def _greedy(lm, params, prompts):
 @pytest.mark.parametrize("variant", [
     "gemma", "gemma-2", "gemma-2 uncapped, without windows", "gemma-3",
     "gemma-3 windows", "gpt-2 untied", "olmo-2", "smollm3", "granite",
-    "gpt-neox", "starcoder-2"])
+    "gpt-neox", "starcoder-2", "mixtral", "qwen3 with experts", "olmoe"])
 def test_written_back_it_is_the_same_model(tmp_path, variant):
   """The same bits under the same names, and nothing lost of the config."""
   theirs = their_model(variant)

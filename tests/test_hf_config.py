@@ -127,6 +127,25 @@ GRANITE = {
     "residual_multiplier": 0.22, "rope_theta": 10000000.0,
     "tie_word_embeddings": True, "torch_dtype": "bfloat16",
     "vocab_size": 49159}
+MIXTRAL = {
+    **MISTRAL, "model_type": "mixtral", "architectures": ["MixtralForCausalLM"],
+    "num_experts_per_tok": 2, "num_local_experts": 8,
+    "output_router_logits": False, "rope_theta": 1000000.0,
+    "router_aux_loss_coef": 0.02, "sliding_window": None}
+QWEN_3_MOE = {
+    **QWEN_3, "model_type": "qwen3_moe",
+    "architectures": ["Qwen3MoeForCausalLM"], "decoder_sparse_step": 1,
+    "hidden_size": 2048, "intermediate_size": 6144, "mlp_only_layers": [],
+    "moe_intermediate_size": 768, "norm_topk_prob": True, "num_experts": 128,
+    "num_attention_heads": 32, "num_experts_per_tok": 8,
+    "num_hidden_layers": 48, "num_key_value_heads": 4,
+    "output_router_logits": False, "router_aux_loss_coef": 0.001,
+    "tie_word_embeddings": False}
+OLMOE = {
+    **OLMO_2, "model_type": "olmoe", "architectures": ["OlmoeForCausalLM"],
+    "clip_qkv": None, "intermediate_size": 1024, "norm_topk_prob": False,
+    "num_experts": 64, "num_experts_per_tok": 8, "output_router_logits": False,
+    "router_aux_loss_coef": 0.01, "vocab_size": 50304}
 PYTHIA = {
     "architectures": ["GPTNeoXForCausalLM"], "bos_token_id": 0,
     "eos_token_id": 0, "hidden_act": "gelu", "hidden_size": 1024,
@@ -216,6 +235,15 @@ PUBLISHED = {
     "Granite 3.3 2B": (GRANITE, dict(
         embedding_scale=12, residual_scale=0.22, logit_divisor=8,
         query_scalar=4096, head_dim=64, tie_embeddings=True)),
+    "Mixtral 8x7B": (MIXTRAL, dict(
+        num_experts=8, experts_per_token=2, hidden_dim=14336, window=0,
+        normalize_experts=True, qk_norm=False)),
+    "Qwen3 30B-A3B": (QWEN_3_MOE, dict(
+        num_experts=128, experts_per_token=8, hidden_dim=768, qk_norm=True,
+        normalize_experts=True, window=0, head_dim=128, qkv_bias=False)),
+    "OLMoE": (OLMOE, dict(
+        num_experts=64, experts_per_token=8, hidden_dim=1024,
+        normalize_experts=False, joint_qk_norm=True, reordered_norm=False)),
     "Pythia 410M": (PYTHIA, dict(
         norm="layer", positions="rope", feed_forward="erf_gelu", parallel=True,
         rope_part=0.25, qkv_bias=True, out_bias=True, feed_forward_bias=True,
@@ -292,6 +320,12 @@ def test_both_ways_to_tell_the_rotation_of_pythia(tmp_path):
           **parameters, "partial_rotary_factor": 0.25}})
 
 
+def test_both_names_of_the_number_of_experts(tmp_path):
+  fields = {**QWEN_3_MOE, "num_local_experts": 128}
+  fields.pop("num_experts")
+  assert read(tmp_path, fields) == read(tmp_path, QWEN_3_MOE)
+
+
 def test_layers_of_smollm3_that_are_not_told(tmp_path):
   fields = {k: v for k, v in SMOLLM_3.items() if not k.startswith("no_rope")}
   assert read(tmp_path, fields) == read(tmp_path, SMOLLM_3)
@@ -355,6 +389,12 @@ def test_both_ways_to_tell_the_layers_of_gemma_3(tmp_path):
     (GRANITE, {"logits_scaling": "8"}, "logits_scaling='8': a value of type"),
     (GRANITE, {"attention_multiplier": 0}, "attention_multiplier=0.0: more"),
     (OLMO_2, {"sliding_window": 5}, "sliding_window=5 of olmo2"),
+    (QWEN_3, {"num_experts": 4}, "num_experts=4 of qwen3"),
+    (MIXTRAL, {"num_local_experts": None}, "num_local_experts must be given"),
+    (MIXTRAL, {"num_experts_per_tok": 9}, "experts_per_token=9, .* 1 to num_"),
+    (QWEN_3_MOE, {"decoder_sparse_step": 2}, "decoder_sparse_step=2 of qwen3"),
+    (QWEN_3_MOE, {"mlp_only_layers": [0]}, r"mlp_only_layers=\[0\] of qwen3_"),
+    (OLMOE, {"clip_qkv": 8.0}, "clip_qkv=8.0 of olmoe"),
     (PYTHIA, {"hidden_act": "relu"},
      "hidden_act='relu' of gpt_neox is not supported; 'gelu_pytorch_tanh' or"),
     (PYTHIA, {"rotary_pct": 0.01}, "rope_part=0.01: of head_dim=64 channels"),
@@ -454,6 +494,10 @@ def test_missing_fields_and_files(tmp_path):
     {"qk_norm": True, "qkv_bias": True, "out_bias": True, "window": 5},
     {"reordered_norm": True, "joint_qk_norm": True},
     {"full_every": 2, "rope_full": False, "tie_embeddings": True},
+    {"num_experts": 4, "experts_per_token": 2, "window": 5},
+    {"num_experts": 4, "experts_per_token": 2, "qk_norm": True, "window": 5,
+     "normalize_experts": False},
+    {"num_experts": 4, "experts_per_token": 1, "joint_qk_norm": True},
     {"embedding_scale": 3.0}, {"residual_scale": 0.22, "query_scalar": 11.1},
     {"logit_divisor": 8.0, "qkv_bias": True, "out_bias": True},
     {"qkv_bias": True, "out_bias": True}, {"feed_forward_bias": True},
@@ -537,6 +581,8 @@ def test_gpt_2_there_and_back(tmp_path, changes):
     (dataclasses.replace(tiny.NEOX, feed_forward_bias=False, bias=False),
      "feed_forward_bias=False has no place in .* of type gpt_neox"),
     (dataclasses.replace(tiny.LLAMA, rope_part=0.5), "rope_part=0.5 has no"),
+    (dataclasses.replace(tiny.MIXTRAL, normalize_experts=False),
+     "normalize_experts=False has no place in .* of type mixtral"),
     (dataclasses.replace(tiny.LLAMA, qk_norm=True, residual_scale=0.5),
      "residual_scale=0.5 has no place in .* of type qwen3"),
     (dataclasses.replace(tiny.LLAMA, outputs=1), "outputs=1"),

@@ -39,6 +39,9 @@ CONFIGS = {
         feed_forward_bias=True),
     "olmo-2": dataclasses.replace(
         tiny.LLAMA, reordered_norm=True, joint_qk_norm=True),
+    "mixtral": tiny.MIXTRAL,
+    "qwen3 with experts": dataclasses.replace(
+        tiny.MIXTRAL, qk_norm=True, head_dim=6, normalize_experts=False),
 }
 
 
@@ -89,7 +92,7 @@ def test_there_and_back(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["llama", "opt-350m", "gemma-3", "gpt-2",
-                                  "gpt-neox"])
+                                  "gpt-neox", "mixtral"])
 def test_scanned_layers_there_and_back(tmp_path, name):
   model = tiny.random_model(CONFIGS[name])
   config = dataclasses.replace(CONFIGS[name], scan_layers=True)

@@ -55,7 +55,8 @@ def test_devices_exchange_sums_of_layers_and_logits_only(found, mesh,
                                                          split_draft):
   """Two sums a layer, one of the embedding; logits are gathered once a call.
 
-  Rows exchange nothing, not even whether they are done.
+  The target has experts, whose sums are one. Rows exchange nothing, not even
+  whether they are done.
   """
   calls = {on_meshes.TARGET: split_draft is not None,
            on_meshes.DRAFT: DRAFTS * bool(split_draft)}
@@ -112,6 +113,14 @@ def test_scanned_layers_have_an_axis_more():
   assert specs["layers/layer/feed_forward/gate/kernel"] == PartitionSpec(
       None, "model", None)
   assert specs["head"] == specs["embedding"] == ROWS
+
+
+def test_experts_are_split_each():
+  specs = named_specs(tiny.MIXTRAL, 2)
+  layer = "layers/layer_0/feed_forward"
+  assert specs[f"{layer}/up/kernel"] == PartitionSpec(None, "model", None)
+  assert specs[f"{layer}/down/kernel"] == PartitionSpec(None, None, "model")
+  assert specs[f"{layer}/router/kernel"] == WHOLE
 
 
 def test_key_value_heads_are_split_whole_or_not_at_all():

@@ -20,6 +20,10 @@ GEMMA = dataclasses.replace(
     full_every=2)
 
 
+MIXTRAL = dataclasses.replace(CONFIG, num_experts=8, experts_per_token=2,
+                              hidden_dim=128)
+
+
 def test_columns_are_those_of_one_row_behind_another():
   x = jnp.arange(24.0).reshape(2, 3, 4)
   np.testing.assert_array_equal(
@@ -84,7 +88,7 @@ def _temporaries(function, *arguments):
 
 
 @pytest.mark.parametrize("config, length", [
-    (CONFIG, 1), (CONFIG, 4), (GEMMA, 1)])
+    (CONFIG, 1), (CONFIG, 4), (GEMMA, 1), (MIXTRAL, 1), (MIXTRAL, 4)])
 def test_no_copies_in_float32(config, length):
   """Of weights or caches in 16 bits, ahead of a loop or in each step."""
   kernel, x = jnp.ones((512, 128), "bfloat16"), jnp.ones((128, 4), "bfloat16")

@@ -8,13 +8,14 @@ import pytest
 
 from experiments import costs, roofline
 import models_for_tests as tiny
+from models import transformer
 
 ROOF = roofline.Roofline(bandwidth=1000.0, flops={"float32": 100.0})
 
 
 def test_untied_embeddings_are_not_read():
   model = tiny.random_model(tiny.LLAMA)
-  found = roofline.sizes(model.lm, model.params)
+  found = roofline.sizes(tiny.LLAMA, model.params)
   table = tiny.LLAMA.vocab_size * tiny.LLAMA.dim
   total = sum(x.size for x in jax.tree.leaves(model.params))
   assert found.weights == 4 * (total - table)
@@ -26,10 +27,20 @@ def test_untied_embeddings_are_not_read():
 
 def test_tied_embeddings_are_the_output_layer():
   model = tiny.random_model(tiny.OPT)
-  found = roofline.sizes(model.lm, model.params)
+  found = roofline.sizes(tiny.OPT, model.params)
   positions = tiny.OPT.max_length * tiny.OPT.dim
   total = sum(x.size for x in jax.tree.leaves(model.params))
   assert found.weights == 4 * (total - positions)
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_of_experts_those_of_a_token_count(scan_layers):
+  config = dataclasses.replace(tiny.MIXTRAL, scan_layers=scan_layers)
+  found, more = (roofline.sizes(x, transformer.abstract_params(x)) for x in (
+      config, dataclasses.replace(config, experts_per_token=3)))
+  expert = 3 * config.dim * config.hidden_dim
+  assert more.multiplied - found.multiplied == config.num_layers * expert
+  assert more.weights - found.weights == 4 * config.num_layers * expert
 
 
 @pytest.mark.parametrize("fresh,live,seconds", [
