@@ -80,7 +80,9 @@ def timer(lm, params, batch, live_length, slots, size):
   """
   cache = lm.init_cache(batch, slots)
   cache = cache.replace(length=jnp.full(batch, live_length, jnp.int32))
-  fresh = jnp.ones((batch, size), jnp.int32)
+  # Equal ones would choose the same experts.
+  fresh = jnp.asarray(np.random.default_rng(0).integers(
+      lm.vocab_size, size=(batch, size), dtype=np.int32))
 
   def seconds(count):
     return launch.timed(_forwards, lm, params, cache, fresh, count)[1] / count

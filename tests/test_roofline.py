@@ -74,3 +74,20 @@ def test_costs_of_forwards():
     assert 0 < least <= middle <= most
   assert found.at(1) == pytest.approx(found.seconds[0])
   assert found.at(2.5) == pytest.approx(np.mean(found.seconds))
+
+
+def test_costs_are_those_of_different_tokens(monkeypatch):
+  """Equal ones would choose the same experts, however many they are."""
+  seen = []
+
+  def timed(function, lm, params, cache, fresh, count):
+    seen.append(np.asarray(fresh))
+    return None, 1.0
+
+  monkeypatch.setattr(costs.launch, "timed", timed)
+  model = tiny.random_model(tiny.MIXTRAL)
+  costs.timer(model.lm, model.params, 2, 3, 8, 4)
+  for fresh in seen:
+    assert fresh.shape == (2, 4) and fresh.dtype == np.int32
+    assert len(np.unique(fresh)) > 4 and fresh.max() < model.lm.vocab_size
+  assert seen
