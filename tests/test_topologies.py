@@ -3,6 +3,7 @@
 Most need the compiler of TPUs, which comes with `jax[tpu]`.
 """
 
+import dataclasses
 import importlib.util
 import json
 import types
@@ -13,6 +14,9 @@ import pytest
 from experiments import launch
 from experiments import topologies
 from helpers import start
+import models_for_tests as tiny
+from models import checkpoints
+from models import tokenizers
 
 NEEDS_COMPILER = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None, reason="there is no libtpu")
@@ -118,6 +122,22 @@ def test_a_generation_is_compiled(arguments):
   assert "fits into the 16,384 MiB of a device" in output
   assert lines["target, a token"][1] == "1.000"
   assert float(lines["target, of a step"][1]) > 0.5
+
+
+@NEEDS_COMPILER
+def test_experts_are_compiled_but_not_counted(tmp_path):
+  """How many turns their loop takes nobody knows ahead."""
+  tokenizer = tokenizers.load(launch.model_folder("python-draft"))
+  config = dataclasses.replace(tiny.MIXTRAL, dim=256, hidden_dim=256,
+                               vocab_size=tokenizer.get_vocab_size())
+  checkpoints.to_hf(tmp_path / "experts", config,
+                    tiny.random_model(config).params, tokenizer)
+  output, _ = finished(start(
+      "-m", "experiments.ahead", "--devices=v5e:2x2", "--mesh=data:2,model:2",
+      "--batch=2", "--prompt_length=32", "--max_new_tokens=16",
+      f"--target={tmp_path / 'experts'}", "--draft=python-draft"))
+  assert "fits into the 16,384 MiB of a device" in output
+  assert "how many experts take part depends on the text" in output
 
 
 @NEEDS_COMPILER
