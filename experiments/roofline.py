@@ -8,7 +8,6 @@ estimate.
 """
 
 import functools
-import re
 from typing import NamedTuple
 
 import jax
@@ -16,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments import launch
+from models import experts
 from models import transformer
 
 # Bytes that are read: more than any chip's cache has room for.
@@ -25,7 +25,6 @@ _LARGE = 2**32
 _SIDES = {"cpu": 2048}
 _LARGE_SIDE = 8192
 _ROUNDS = 7
-_EXPERT = re.compile(r"/feed_forward/(gate|up|down)/kernel$")
 
 
 class Roofline(NamedTuple):
@@ -103,7 +102,7 @@ def sizes(config, params) -> Sizes:
   used = {name: leaf.size for name, leaf in leaves.items()
           if name not in tables}
   if config.num_experts:
-    for name in filter(_EXPERT.search, used):
+    for name in filter(experts.is_kernel, used):
       used[name] = (used[name] // config.num_experts
                     * config.experts_per_token)
   cache = jax.eval_shape(

@@ -4,6 +4,7 @@ Shazeer et al. 2017 (arXiv 1701.06538), as in Mixtral (arXiv 2401.04088).
 """
 
 import math
+import re
 from typing import Any
 
 import flax.linen as nn
@@ -74,6 +75,14 @@ def mix(share, x, activation, gate, up, down):
     total = jax.lax.with_sharding_constraint(total, PartitionSpec(tuple(axes)))
   total = jax.lax.fori_loop(0, in_use.sum(), add, total)
   return total.sum(axis=0).astype(x.dtype)
+
+
+def is_kernel(name) -> bool:
+  """Whether a parameter, by its name in a `Decoder`, is one of each expert.
+
+  Its model has experts; without them it is that of the one layer there is.
+  """
+  return bool(re.search(r"/feed_forward/(gate|up|down)/kernel$", name))
 
 
 def _split_by_compiler():

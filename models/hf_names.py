@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from models import experts
 from models import hf_config
 
 _HEAD = "lm_head.weight"
@@ -103,7 +104,6 @@ _TABLES = {"gemma2": _GEMMA_2, "gemma3_text": _GEMMA_2, "opt": _OPT,
            "starcoder2": _STARCODER_2, "mixtral": _MIXTRAL,
            "olmoe": _QWEN_EXPERTS, "qwen3_moe": _QWEN_EXPERTS}
 _KINDS = {"kernel": "weight", "scale": "weight", "bias": "bias"}
-_OF_EXPERTS = r"/feed_forward/(gate|up|down)/kernel$"
 # Parts of one tensor, in this order.
 _FUSED = ("query", "key", "value")
 _OPT_POSITIONS = 2
@@ -171,7 +171,7 @@ def stacked(config, name) -> tuple[int, ...]:
     Their sizes; for each of their places there is a tensor.
   """
   layers = config.scan_layers and name.startswith("layers/")
-  of_experts = config.num_experts and re.search(_OF_EXPERTS, name)
+  of_experts = config.num_experts and experts.is_kernel(name)
   return (*([config.num_layers] if layers else []),
           *([config.num_experts] if of_experts else []))
 
@@ -203,10 +203,10 @@ def places(config, name) -> list[Place]:
   layers = (range(config.num_layers) if config.scan_layers
             else [int(path[1].removeprefix("layer_"))])
   inner = f"{table['/'.join(path[2:])]}.{_KINDS[kind]}"
-  experts = range(config.num_experts) if "{}" in inner else [0]
+  numbers = range(config.num_experts) if "{}" in inner else [0]
   return [place._replace(
-      source=f"{table['layer'].format(i)}.{inner.format(expert)}")
-          for i in layers for expert in experts]
+      source=f"{table['layer'].format(i)}.{inner.format(number)}")
+          for i in layers for number in numbers]
 
 
 def with_base(config, found):
