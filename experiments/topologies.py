@@ -123,8 +123,8 @@ def forward_cycles(config, device, batch, tokens, slots) -> int:
   """Cycles of a forward as the compiler has scheduled them, not measured.
 
   Args:
-    config: architecture of a model; two of its layers are compiled, all of them
-      counted.
+    config: architecture of a model without experts; two of its layers are
+      compiled, all of them counted.
     device: of `devices`, which has whole layers.
     batch: B.
     tokens: T.
