@@ -237,8 +237,8 @@ def _effective(config):
     unused["rope_local_theta"] = 0.0
     if unused.get("rope_full", config.rope_full):
       unused["full_every"] = 0
-  window = config.window if config.window < config.max_length else 0
   scalar = config.query_scalar if config.query_scalar != config.head_dim else 0
   return dataclasses.replace(config, bias=False, scan_layers=False,
-                             window=window, query_scalar=scalar, **biases,
-                             **unused)
+                             window=hf_fields.felt(config.window,
+                                                   config.max_length),
+                             query_scalar=scalar, **biases, **unused)

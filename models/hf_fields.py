@@ -59,6 +59,11 @@ def channels(common):
   return common["dim"] // common["num_heads"]
 
 
+def felt(window, max_length):
+  """A window, or 0 if no text is longer than it."""
+  return window if window and window < max_length else 0
+
+
 def take_rope(fields, max_length, theta=10000.0, part=1.0):
   """The rotary embedding as transformers 4 or 5 describes it.
 

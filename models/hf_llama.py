@@ -217,4 +217,4 @@ def _window(fields, family, common):
       raise ValueError(f"layer_types={types!r}: sliding_window must be given.")
   elif family not in ("mistral", "mixtral", "phi3") and window is not None:
     raise ValueError(f"sliding_window={window} of {family} is not supported.")
-  return window if window and window < common["max_length"] else 0
+  return hf_fields.felt(window, common["max_length"])

@@ -33,15 +33,11 @@ _LLAMA = {
     "feed_forward/gate": "mlp.gate_proj",
     "feed_forward/up": "mlp.up_proj",
     "feed_forward/down": "mlp.down_proj"}
-_GEMMA_2 = {
-    **_LLAMA,
-    "attention_out_norm": "post_attention_layernorm",
-    "feed_forward_norm": "pre_feedforward_layernorm",
-    "feed_forward_out_norm": "post_feedforward_layernorm"}
 _OLMO_2 = {
     **_LLAMA,
     "attention_out_norm": "post_attention_layernorm",
     "feed_forward_out_norm": "post_feedforward_layernorm"}
+_GEMMA_2 = {**_OLMO_2, "feed_forward_norm": "pre_feedforward_layernorm"}
 _QWEN_EXPERTS = {
     **_LLAMA,
     "feed_forward/router": "mlp.gate",
@@ -226,13 +222,14 @@ def with_base(config, found):
              if not re.match(_IMAGES, name)}
   table = _TABLES.get(family, _LLAMA)
   base = table["embedding"].partition(".")[0] + "."
-  headless = {name: x for name, x in found.items()
-              if name not in (_HEAD, table["head"])}
-  if not any(name.startswith(base) for name in headless):
-    headless = {base + name: x for name, x in headless.items()}
-  heads = {table["head"]: found[name] for name in found
-           if name in (_HEAD, table["head"])}
-  return {**_apart(config, headless), **heads}
+  # Transformers 5 calls all heads the same.
+  head = {table["head"]: found[name] for name in (_HEAD, table["head"])
+          if name in found}
+  rest = {name: x for name, x in found.items()
+          if name not in (_HEAD, table["head"])}
+  if not any(name.startswith(base) for name in rest):
+    rest = {base + name: x for name, x in rest.items()}
+  return {**_apart(config, rest), **head}
 
 
 def _apart(config, found):

@@ -83,7 +83,6 @@ def _neox(fields, common):
 
 
 def _starcoder(fields, common):
-  window = _take(fields, "sliding_window", int, None)
   return {
       "num_kv_heads": _take(fields, "num_key_value_heads", int, 2),
       "feed_forward": _gelu(fields, "starcoder2",
@@ -91,7 +90,8 @@ def _starcoder(fields, common):
       "bias": _take(fields, "use_bias", bool, True),
       "tie_embeddings": _take(fields, "tie_word_embeddings", bool, True),
       "norm_eps": _take(fields, "norm_epsilon", float, 1e-5),
-      "window": window if window and window < common["max_length"] else 0,
+      "window": hf_fields.felt(_take(fields, "sliding_window", int, None),
+                               common["max_length"]),
       **hf_fields.take_rope(fields, common["max_length"])}
 
 

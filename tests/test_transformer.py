@@ -45,8 +45,7 @@ VARIANTS = {
     "gpt-neox": tiny.NEOX,
     "olmo-2": dataclasses.replace(
         tiny.LLAMA, reordered_norm=True, joint_qk_norm=True),
-    "smollm3": dataclasses.replace(
-        tiny.LLAMA, full_every=2, rope_full=False),
+    "smollm3": dataclasses.replace(tiny.LLAMA, full_every=2, rope_full=False),
     "no rotation with windows": dataclasses.replace(
         tiny.LLAMA, window=3, full_every=2, rope_full=False),
     "granite": dataclasses.replace(
@@ -57,9 +56,8 @@ VARIANTS = {
         tiny.MIXTRAL, normalize_experts=False, joint_qk_norm=True),
 }
 # What changes how a cache, a block and a mask are used.
-CACHED = {**CONFIGS, **{x: VARIANTS[x] for x in ("qwen3", "opt-350m",
-                                                 "gpt-neox", "smollm3",
-                                                 "mixtral")}}
+CACHED = {**CONFIGS, **{x: VARIANTS[x] for x in (
+    "qwen3", "opt-350m", "gpt-neox", "smollm3", "mixtral")}}
 PLAIN = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 FAMILIES = pytest.mark.parametrize("config", CACHED.values(), ids=CACHED)
 B, T = 3, 7
