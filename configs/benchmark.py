@@ -79,8 +79,9 @@ def get_config(preset="default"):
       costs: whether to measure what forwards of more tokens cost.
       rivals: tool -> settings, see its server; `length` is in drafted tokens,
         and those of `batch_1` decode one row at a time only.
-      dtypes: of ours.
-      rival_dtypes: of the rivals.
+      dtypes: of targets, in our runs; rival_dtypes: in those of the rivals.
+      draft_dtype: of drafts, in ours and theirs, since no text's law depends on
+        it; "" for that of their target.
       batches: rows decoded together.
       temperatures: 0 is greedy.
       top_p, top_k: cut of both laws; 1 and 0 cut nothing.
@@ -108,6 +109,7 @@ def get_config(preset="default"):
                                   _lookup(3))},
       "dtypes": ("float32",),
       "rival_dtypes": ("float32", "bfloat16"),
+      "draft_dtype": "bfloat16",
       "batches": (1,),
       "temperatures": (1.0,),
       "top_p": 1.0,

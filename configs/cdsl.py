@@ -73,6 +73,8 @@ def get_config(presets="default"):
       corpus: folder of the task's files; "" for the standard library.
       target, draft: folders, names of shipped models, or hub:owner/name; the
         draft may be lookup, see `models.lookup`.
+      dtype, draft_dtype: of parameters and activations; "" as they were saved,
+        and of the draft as `dtype` says. It is the law in `dtype` that is kept.
       reward: harmless alone: folder, or name, of the reward model.
       examples: prompts; of CommonGen the first ones of dev.
       concepts: python alone: identifiers of an example, at most.
@@ -91,6 +93,8 @@ def get_config(presets="default"):
       "corpus": "",
       "target": "python-target",
       "draft": "python-draft",
+      "dtype": "",
+      "draft_dtype": "",
       "reward": "harmless-reward",
       "examples": 64,
       "concepts": 3,

@@ -47,6 +47,8 @@ def get_config(preset="default"):
     A ConfigDict with the fields:
       target, draft: folders, names of shipped models, or hub:owner/name; the
         draft may be lookup, see `models.lookup`.
+      dtype, draft_dtype: of parameters and activations; "" as they were saved,
+        and of the draft as `dtype` says. It is the law in `dtype` that is kept.
       methods: names of the methods to run; empty: all that have trees.
       lengths, budgets: which points of the two experiments to run.
       temperatures: 0 is greedy, and compiled apart from the others.
@@ -80,6 +82,8 @@ def get_config(preset="default"):
   config = ml_collections.ConfigDict({
       "target": "python-target",
       "draft": "python-draft",
+      "dtype": "",
+      "draft_dtype": "",
       "methods": (),
       "lengths": tuple(_LENGTHS),
       "budgets": tuple(_BUDGETS),

@@ -25,7 +25,7 @@ from experiments import meshes
 from experiments import report
 from experiments import sizes
 from experiments import topologies
-from models import checkpoints
+from models import transformer
 
 _DEVICES = flags.DEFINE_string(
     "devices", None, "TPUs to compile for, such as v5e:4x4 or v5p:2x2x1.",
@@ -43,6 +43,10 @@ _TARGET = flags.DEFINE_string("target", "python-target",
 _DRAFT = flags.DEFINE_string(
     "draft", "", "The same, or lookup; '' for what comes with a shipped "
     "target.")
+_DTYPE = flags.DEFINE_enum("dtype", "", ["", *transformer.DTYPES],
+                           "Of parameters and activations; '' as saved.")
+_DRAFT_DTYPE = flags.DEFINE_enum("draft_dtype", "", ["", *transformer.DTYPES],
+                                 "The same, of the draft; '' as --dtype says.")
 _COSTS = flags.DEFINE_bool(
     "costs", True, "Count the cycles of forwards as well.")
 _MIB = 2**20
@@ -54,10 +58,11 @@ def main():
       {"name": _METHOD.value, **sizes.of_flags(_METHOD.value)})
   sampling = dj.Sampling(_TEMPERATURE.value)
   draft = launch.drafter(_METHOD.value, [method], _TARGET.value, _DRAFT.value)
-  pair = launch.open_pair(_TARGET.value, draft)
+  pair = launch.open_pair(_TARGET.value, draft, _DTYPE.value,
+                          _DRAFT_DTYPE.value)
   launch.check(method, pair, _PROMPT_LENGTH.value, _MAX_NEW_TOKENS.value,
                sampling)
-  config = checkpoints.architecture(launch.model_folder(_TARGET.value))
+  config = launch.architecture(_TARGET.value, _DTYPE.value)
   shape = meshes.asked(config, _BATCH.value, len(devices))
   kind = method.sampled if _TEMPERATURE.value else method.greedy
   need = memory.estimate(pair, [kind], _BATCH.value, _PROMPT_LENGTH.value,
@@ -101,7 +106,7 @@ def _memory(pair, draft, mesh, method, sampling, need):
 
 def _costs(config, draft, kind, rows, device):
   """What forwards of a step cost beside that of a token, as a table."""
-  drafter = (checkpoints.architecture(launch.model_folder(draft))
+  drafter = (launch.architecture(draft, _DRAFT_DTYPE.value or _DTYPE.value)
              if launch.is_read(draft) else None)
   if any(x is not None and x.num_experts for x in (config, drafter)):
     return ("no cycles of forwards: how many experts take part depends on the "

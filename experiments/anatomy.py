@@ -32,7 +32,7 @@ def measured(config, pair, workdir):
     JSON object: dtype -> `target` and `draft`, each a list of (tokens, median,
     least, most) in seconds; and `capacity`, slots and seconds of a token of the
     target (slots, median) where the budget is short, where it is long, and if
-    the cache had all slots of that at once.
+    the cache had all slots of that at once; and `draft_dtype`.
   """
   if not config.costs:
     return {}
@@ -40,7 +40,8 @@ def measured(config, pair, workdir):
   known = results.load(path)
   for dtype in config.dtypes:
     if dtype not in known:
-      known[dtype] = _measure(contestants.with_dtype(pair, dtype))
+      known[dtype] = {"draft_dtype": pair.dtypes(dtype)[1],
+                      **_measure(contestants.with_dtype(pair, dtype))}
       results.save(path, known)
   return {dtype: known[dtype] for dtype in config.dtypes}
 
@@ -93,7 +94,7 @@ def of_steps(config, pair, methods, folder) -> str:
 def terminal(known) -> str:
   """Tables of `measured` for the terminal."""
   return "\n\n".join(
-      f"Forwards in {dtype}, one row, {_LIVE} tokens cached\n"
+      f"{_title(dtype, of_dtype)}\n"
       f"{report.plain_table(_lines(of_dtype))}"
       for dtype, of_dtype in known.items())
 
@@ -101,7 +102,7 @@ def terminal(known) -> str:
 def markdown(known) -> str:
   """The same for summary.md."""
   return "\n\n".join(
-      f"## Forwards in {dtype}, one row, {_LIVE} tokens cached\n\n"
+      f"## {_title(dtype, of_dtype)}\n\n"
       f"{report.markdown_table(_lines(of_dtype))}"
       for dtype, of_dtype in known.items())
 
@@ -117,6 +118,11 @@ def remarks(known):
         f"(the cache has {first} by then; with {full} at once it would be "
         f"{at_once / base:.2f}).")
   return found
+
+
+def _title(dtype, of_dtype):
+  return (f"Forwards in {dtype}, of the draft in {of_dtype['draft_dtype']}, "
+          f"one row, {_LIVE} tokens cached")
 
 
 def _lines(of_dtype):

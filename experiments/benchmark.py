@@ -62,10 +62,14 @@ def main():
                            {at: x["name"] for at, x in chosen.items()})
   path = workdir / results.RESULTS
   roof = bounds.measured(
-      workdir, {*config.dtypes, *config.rival_dtypes},
+      workdir, {x for dtype in (*config.dtypes, *config.rival_dtypes)
+                for x in pair.dtypes(dtype)},
       bool(contest.todo(groups, config.rounds, contest.read(path))))
   records = measure(config, pair, methods, groups, path)
   rows = standings.rows(records, bounds.of_runs(roof, config, pair, methods))
+  if config.draft_dtype:
+    notes.append(f"All drafts, ours and theirs, compute in "
+                 f"{config.draft_dtype}.")
   notes += [bounds.note(roof), *anatomy.remarks(known),
             *choices.remarks(chosen, rows)]
   standings.write(workdir, rows, notes, anatomy.markdown(known))

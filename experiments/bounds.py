@@ -63,8 +63,8 @@ def of_runs(roof, config, pair, methods):
   """
   def bound(record):
     entry = contest.entry_of(record)
-    models = [_sizes(folder, entry.dtype)
-              for folder in (pair.target, pair.draft)]
+    models = [_sizes(folder, dtype) for folder, dtype in zip(
+        (pair.target, pair.draft), pair.dtypes(entry.dtype))]
     if entry.tool == contest.OURS:
       kind = methods[entry.name]
       kind = kind.sampled if entry.temperature else kind.greedy

@@ -40,7 +40,8 @@ def main():
   launch.check_positive(config, "batch")
   meshes.join(config.target, config.batch)
   stopping.listen()
-  pair = launch.open_pair(config.target, config.draft)
+  pair = launch.open_pair(config.target, config.draft, config.dtype,
+                          config.draft_dtype)
   task = constrained_tasks.load(config, pair)
   for entry in entries.values():
     constrained_cells.check(config, pair, task, entry)

@@ -164,8 +164,10 @@ def check(config, tools):
     if batch < 1:
       raise launch.UserError(f"batches={tuple(config.batches)}: each is at "
                              "least 1.")
-  for name in ("dtypes", "rival_dtypes"):
-    for dtype in config[name]:
+  drafts = [config.draft_dtype] if config.draft_dtype else []
+  for name, dtypes in (("dtypes", config.dtypes), ("draft_dtype", drafts),
+                       ("rival_dtypes", config.rival_dtypes)):
+    for dtype in dtypes:
       if dtype not in _DTYPES:
         raise launch.UserError(f"{name}: {dtype!r} is not one of "
                                f"{', '.join(_DTYPES)}.")

@@ -35,12 +35,18 @@ class Pair(NamedTuple):
     tokenizer: of both; None if the folders have none.
     vocab_size: tokens that they share.
     dtype: in which the target is stored.
+    draft_dtype: in which the draft computes; "" for that of its target.
   """
   target: pathlib.Path
   draft: pathlib.Path
   tokenizer: object
   vocab_size: int
   dtype: str
+  draft_dtype: str
+
+  def dtypes(self, dtype):
+    """Of target and draft, if the target computes in `dtype`."""
+    return dtype, self.draft_dtype or dtype
 
 
 def open_pair(config, workdir):
@@ -80,7 +86,7 @@ def open_pair(config, workdir):
   smallest = min(x.vocab_size for x in architectures)
   return Pair(*folders, tokenizer,
               tokenizers.size(tokenizer) if tokenizer else smallest,
-              architectures[0].dtype)
+              architectures[0].dtype, config.draft_dtype)
 
 
 def _built(config):
@@ -106,10 +112,10 @@ def _as_hf(folder, out):
 
 @functools.lru_cache(maxsize=None)
 def with_dtype(pair, dtype):
-  """The models of a `Pair` as a `launch.ModelPair`, of that type."""
+  """The models of a `Pair` as a `launch.ModelPair`, the target of that type."""
   with launch.user_errors(FileNotFoundError, ValueError):
-    loaded = [checkpoints.load(folder, dtype=dtype)
-              for folder in (pair.target, pair.draft)]
+    loaded = [checkpoints.load(folder, dtype=kind) for folder, kind in zip(
+        (pair.target, pair.draft), pair.dtypes(dtype))]
     lms = vocabulary.align(*(lm for lm, _ in loaded), pair.vocab_size)
   sizes = [transformer.num_params(params) for _, params in loaded]
   return launch.ModelPair(lms[0], loaded[0][1], lms[1], loaded[1][1],
@@ -219,7 +225,8 @@ def servers(config, pair):
 
   def server(tool, dtype, setting):
     load = {"target": str(pair.target), "draft": str(pair.draft),
-            "dtype": dtype, "threads": config.rival_threads,
+            "dtype": dtype, "draft_dtype": pair.dtypes(dtype)[1],
+            "threads": config.rival_threads,
             "max_length": config.prompt_length + config.max_new_tokens,
             "memory_share": config.vllm_memory_share}
     if tool == "vllm":

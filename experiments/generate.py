@@ -31,6 +31,7 @@ from experiments import profiles
 from experiments import sizes
 from experiments import streams
 from experiments import turns
+from models import transformer
 
 _METHOD = flags.DEFINE_string("method", "rsd_s", "Name of a method, or auto.")
 _AUTO = "auto"
@@ -45,6 +46,10 @@ _TARGET = flags.DEFINE_string("target", "python-target",
 _DRAFT = flags.DEFINE_string(
     "draft", "", "The same, for a method that drafts, or lookup: what followed "
     "the same tokens before; '' for what comes with a shipped target.")
+_DTYPE = flags.DEFINE_enum("dtype", "", ["", *transformer.DTYPES],
+                           "Of parameters and activations; '' as saved.")
+_DRAFT_DTYPE = flags.DEFINE_enum("draft_dtype", "", ["", *transformer.DTYPES],
+                                 "The same, of the draft; '' as --dtype says.")
 _COMPILED = flags.DEFINE_string(
     "compilation_cache", "runs/generate/compiled",
     "Folder of compiled programs, which the next start loads; '' for none.")
@@ -60,7 +65,8 @@ def main():
   meshes.join(_TARGET.value, 1)
   sampling = dj.Sampling(_TEMPERATURE.value, _TOP_K.value, _TOP_P.value)
   draft = launch.drafter(_METHOD.value, methods, _TARGET.value, _DRAFT.value)
-  pair = launch.open_pair(_TARGET.value, draft)
+  pair = launch.open_pair(_TARGET.value, draft, _DTYPE.value,
+                          _DRAFT_DTYPE.value)
   prompt = turns.encode(pair.tokenizer, _TARGET.value)
   for method in methods:
     launch.check(method, pair, len(prompt), _MAX_NEW_TOKENS.value, sampling)

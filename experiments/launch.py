@@ -1,6 +1,7 @@
 """What the mains share: flags, models, methods, one-line errors."""
 
 import contextlib
+import dataclasses
 import errno
 import hashlib
 import inspect
@@ -53,6 +54,7 @@ class ModelPair(NamedTuple):
     parameter_ratio: parameters of the draft over those of the target.
     eos_id: tokens that end a text, each of them; None if there are none.
     mesh: where the parameters are; None for one device.
+    dtypes: of the target and of the draft, see `open_pair`.
   """
   target: dj.LanguageModel
   target_params: Any
@@ -62,6 +64,7 @@ class ModelPair(NamedTuple):
   parameter_ratio: float
   eos_id: tuple[int, ...] | None = None
   mesh: jax.sharding.Mesh | None = None
+  dtypes: tuple[str, str] = ("", "")
 
 
 @contextlib.contextmanager
@@ -267,27 +270,51 @@ def drafter(name, methods, target, draft):
   return draft or shipped
 
 
-def open_pair(target, draft):
+def architecture(name, dtype=""):
+  """The architecture of a model; no parameter is read.
+
+  Args:
+    name: see `model_folder`.
+    dtype: of parameters and activations; "" as they were saved.
+
+  Returns:
+    A `transformer.Config`.
+
+  Raises:
+    UserError, FileNotFoundError, ValueError: if there is no such model or type.
+  """
+  found = checkpoints.architecture(model_folder(name))
+  return dataclasses.replace(found, dtype=dtype or found.dtype)
+
+
+def open_pair(target, draft, dtype="", draft_dtype=""):
   """Two models that share a tokenizer; their parameters are not read yet.
 
   Args:
     target: folder of `models.checkpoints` or Hugging Face, or the name of a
       shipped model.
     draft: the same; "" for none, `lookup.NAME` for the one without parameters.
+    dtype: of parameters and activations of both; "" as they were saved. What is
+      kept is the law of the target in this type.
+    draft_dtype: of the draft; "" as `dtype` says.
 
   Returns:
     A `ModelPair` with `jax.ShapeDtypeStruct` for parameters.
 
   Raises:
-    UserError: if there is no such model, or the tokenizers differ.
+    UserError: if there is no such model or type, or the tokenizers differ.
   """
-  folders = [model_folder(target)]
-  if is_read(draft):
-    folders.append(model_folder(draft))
+  for field, value in (("dtype", dtype), ("draft_dtype", draft_dtype)):
+    if value and value not in transformer.DTYPES:
+      raise UserError(f"{field}={value!r} is not one of "
+                      f"{', '.join(transformer.DTYPES)}.")
+  names = [target, *([draft] if is_read(draft) else [])]
+  folders = [*map(model_folder, names)]
+  dtypes = dtype, draft_dtype or dtype
   with user_errors(FileNotFoundError, ValueError):
     tokenizer = _tokenizer(folders)
     eos_id = tokenizers.eos_ids(tokenizer, folders[0]) or None
-    configs = [checkpoints.architecture(folder) for folder in folders]
+    configs = [*map(architecture, names, dtypes)]
     for folder, config_ in zip(folders, configs):
       if config_.outputs:
         raise UserError(f"'{folder}' is a reward model: outputs="
@@ -304,7 +331,7 @@ def open_pair(target, draft):
             () if draft == lookup.NAME else None]
   sizes = [transformer.num_params(tree) for tree in params]
   return ModelPair(lms[0], params[0], lms[1], params[1], tokenizer,
-                   sizes[1] / sizes[0], eos_id)
+                   sizes[1] / sizes[0], eos_id, dtypes=dtypes)
 
 
 def is_read(draft) -> bool:
@@ -327,10 +354,12 @@ def _tokenizer(folders):
 def with_params(pair, target, draft):
   """The pair of `open_pair`, and the parameters from the same folders."""
   with user_errors(FileNotFoundError, ValueError):
-    load = lambda name: checkpoints.load(model_folder(name))[1]
-    return pair._replace(
-        target_params=load(target),
-        draft_params=load(draft) if is_read(draft) else pair.draft_params)
+    params = [
+        checkpoints.load(model_folder(name), dtype=dtype or None)[1]
+        if is_read(name) else old for name, dtype, old in zip(
+            (target, draft), pair.dtypes,
+            (pair.target_params, pair.draft_params))]
+  return pair._replace(target_params=params[0], draft_params=params[1])
 
 
 def check(method_, pair, width, max_new_tokens, sampling, reward=None):

@@ -304,8 +304,7 @@ def stand_ins(folder, config, shardings):
 
 
 def _read(folder, config, shardings):
-  del config
-  return checkpoints.load(folder, shardings=shardings)[1]
+  return checkpoints.load(folder, dtype=config.dtype, shardings=shardings)[1]
 
 
 def with_params(pair, target, draft, mesh, read=_read):
@@ -323,23 +322,25 @@ def with_params(pair, target, draft, mesh, read=_read):
   Returns:
     The pair.
   """
-  target_lm, target_params = _split(pair.target, target, mesh, read)
+  target_lm, target_params = _split(pair.target, target, pair.dtypes[0], mesh,
+                                    read)
   draft_lm, draft_params = (
-      _split(pair.draft, draft, mesh, read) if launch.is_read(draft)
+      _split(pair.draft, draft, pair.dtypes[1], mesh, read)
+      if launch.is_read(draft)
       else (pair.draft, pair.draft_params))
   return pair._replace(target=target_lm, target_params=target_params,
                        draft=draft_lm, draft_params=draft_params, mesh=mesh)
 
 
-def _split(lm, name, mesh, read):
+def _split(lm, name, dtype, mesh, read):
   """A model as it computes on a mesh, and its parameters there."""
   with launch.user_errors(FileNotFoundError, ValueError):
-    folder = launch.model_folder(name)
-    config = checkpoints.architecture(folder)
+    config = launch.architecture(name, dtype)
     size = mesh.shape[sharding.MODEL]
     if size not in sharding.ways(config):
       size = 1
-    params = read(folder, config, sharding.shardings(config, mesh, size))
+    params = read(launch.model_folder(name), config,
+                  sharding.shardings(config, mesh, size))
   split = sharding.language_model(transformer.language_model(config),
                                   sharding.cache_spec(config, size))
   # Logits are gathered before padding is cut off: its end may lie anywhere.

@@ -39,7 +39,8 @@ def main():
   methods, points = plans.of_config(config)
   meshes.join(config.target, config.batch)
   stopping.listen()
-  pair = launch.open_pair(config.target, config.draft)
+  pair = launch.open_pair(config.target, config.draft, config.dtype,
+                          config.draft_dtype)
   examples = tasks.load(config, pair)
   width = max(map(len, examples.prompts))
   for method in methods:

@@ -26,8 +26,8 @@ def load(request):
   """Loads both models.
 
   Args:
-    request: `target` and `draft`, folders; `dtype`; `threads`, how many, or 0
-      for as many as this process may run on.
+    request: `target` and `draft`, folders; `dtype` and `draft_dtype`;
+      `threads`, how many, or 0 for as many as this process may run on.
 
   Returns:
     The models by name, and an answer with threads and the device.
@@ -37,9 +37,9 @@ def load(request):
   torch._inductor.config.freezing = True  # pylint: disable=protected-access
   device = "cuda" if torch.cuda.is_available() else "cpu"
   models = {}
-  for name in ("target", "draft"):
+  for name, dtype in (("target", "dtype"), ("draft", "draft_dtype")):
     model = transformers.AutoModelForCausalLM.from_pretrained(
-        request[name], dtype=getattr(torch, request["dtype"]))
+        request[name], dtype=getattr(torch, request[dtype]))
     # No token ends a text: all outputs are equally long.
     model.generation_config = transformers.GenerationConfig(pad_token_id=0)
     models[name] = model.to(device).eval()

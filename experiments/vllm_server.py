@@ -20,8 +20,9 @@ def load(request):
   """Starts an engine.
 
   Args:
-    request: `target` and `draft`, folders; `dtype`; `setting` and `length`;
-      `max_length`, of a text; `memory_share`, of the device for all it needs.
+    request: `target` and `draft`, folders; `dtype`, here of both; `setting` and
+      `length`; `max_length`, of a text; `memory_share`, of the device for all
+      it needs.
 
   Returns:
     The engine, and an answer with the device.

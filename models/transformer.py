@@ -143,7 +143,7 @@ class Config:
     for field, allowed in (("norm", layers.NORMS), ("positions", _POSITIONS),
                            ("feed_forward", layers.FEED_FORWARDS),
                            ("rope_scaling", rope.KINDS),
-                           ("dtype", _DTYPES)):
+                           ("dtype", DTYPES)):
       if getattr(self, field) not in allowed:
         raise ValueError(
             f"transformer {field}={getattr(self, field)!r} is not one of "
@@ -250,7 +250,7 @@ class Scanned(nn.Module):
 
 
 _POSITIONS = ("rope", "learned")
-_DTYPES = ("float32", "bfloat16", "float16")
+DTYPES = ("float32", "bfloat16", "float16")
 
 
 @functools.lru_cache(maxsize=None)

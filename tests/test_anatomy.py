@@ -17,9 +17,11 @@ from experiments import standings
 import models_for_tests as tiny
 
 CURVE = [[1, .010, .009, .012], [8, .015, .014, .016]]
-KNOWN = {"float32": {"target": CURVE, "draft": [[1, .001, .001, .001],
-                                                [8, .003, .003, .003]],
-                     "capacity": [[512, .010], [800, .011], [8192, .03]]}}
+KNOWN = {"float32": {
+    "draft_dtype": "bfloat16", "target": CURVE,
+    "draft": [[1, .001, .001, .001], [8, .003, .003, .003]],
+    "capacity": [[512, .010], [800, .011], [8192, .03]]}}
+PAIR = contestants.Pair(None, None, None, 9, "float32", "bfloat16")
 
 
 def config(**update):
@@ -31,6 +33,8 @@ def config(**update):
 
 def test_tables_of_costs():
   lines = anatomy.terminal(KNOWN).splitlines()
+  assert lines[0] == ("Forwards in float32, of the draft in bfloat16, one row, "
+                      "256 tokens cached")
   assert lines[-1].split() == [
       "8", "15.00", "[14.00,", "16.00]", "1.50", "3.00", "[3.00,", "3.00]",
       "3.00"]
@@ -47,9 +51,9 @@ def test_costs_are_measured_once(tmp_path, monkeypatch):
       calls.append(models), KNOWN["float32"])[1])
   monkeypatch.setattr(contestants, "with_dtype", lambda pair, dtype: dtype)
   for _ in range(2):
-    assert anatomy.measured(config(), None, tmp_path) == KNOWN
+    assert anatomy.measured(config(), PAIR, tmp_path) == KNOWN
   assert calls == ["float32"]
-  assert anatomy.measured(config(costs=False), None, tmp_path) == {}
+  assert anatomy.measured(config(costs=False), PAIR, tmp_path) == {}
 
 
 def test_what_is_measured(monkeypatch):

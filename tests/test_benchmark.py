@@ -256,6 +256,20 @@ def test_a_pair_of_ours_is_exported(folders, tmp_path):
     contestants.prompts(config, pair._replace(tokenizer=None))
 
 
+def test_drafts_may_have_a_type_of_their_own(folders, tmp_path):
+  config = _config(target=folders[0], draft=folders[1])
+  for draft_dtype, expected in (("", "float32"), ("bfloat16", "bfloat16")):
+    config.draft_dtype = draft_dtype
+    models = contestants.with_dtype(
+        contestants.open_pair(config, tmp_path), "float32")
+    for params, dtype in ((models.target_params, "float32"),
+                          (models.draft_params, expected)):
+      assert {str(x.dtype) for x in jax.tree.leaves(params)} == {dtype}
+  config.draft_dtype = "int7"
+  with pytest.raises(launch.UserError, match="draft_dtype: 'int7' is not one"):
+    contest.check(config, rivals.SERVERS)
+
+
 def test_prompts_are_sampled_once(folders, tmp_path, monkeypatch):
   config = _config(target=folders[0], draft=folders[1])
   pair, made = contestants.open_pair(config, tmp_path), []
@@ -273,7 +287,8 @@ def test_prompts_are_sampled_once(folders, tmp_path, monkeypatch):
 
 
 def test_bounds_count_the_forwards(folders, tmp_path):
-  config = _config(target=folders[0], draft=folders[1], max_new_tokens=8)
+  config = _config(target=folders[0], draft=folders[1], max_new_tokens=8,
+                   draft_dtype="")
   pair = contestants.open_pair(config, tmp_path)
   # So slow at reading that nothing else counts; a token costs nothing.
   roof = roofline.Roofline(1.0, {"float32": 1e30, "bfloat16": 1e30})

@@ -77,7 +77,7 @@ def server(tmp_path_factory):
   for name in rivals.SERVERS["transformers"][1]:
     pytest.importorskip(name, reason="needs pip install -e '.[parity]'")
   folder = tmp_path_factory.mktemp("rivals")
-  load = {"dtype": "float32", "threads": 1}
+  load = {"dtype": "float32", "draft_dtype": "bfloat16", "threads": 1}
   target = tiny.random_model(tiny.LLAMA)
   for name, model in (("target", target), ("draft", tiny.noisy(target, 0.1))):
     checkpoints.to_hf(folder / name, tiny.LLAMA, model.params)

@@ -1,5 +1,6 @@
 """Tests of `experiments.rsd` and `experiments.generate` on a tiny pair."""
 
+import contextlib
 import json
 import signal
 import time
@@ -17,6 +18,7 @@ from configs import rsd as rsd_config
 from experiments import cells
 from experiments import corpus
 from experiments import launch
+from experiments import meshes
 from experiments import plans
 from experiments import sizes as sizes_lib
 from experiments import tasks
@@ -200,6 +202,30 @@ def test_looked_up_drafts_need_no_folder(folders):
   pair = launch.open_pair(folders[0], "")
   with pytest.raises(launch.UserError, match="draft=None: method rsd_s"):
     launch.check(dj.methods.rsd_s(3, 2), pair, 4, 6, dj.Sampling())
+
+
+@pytest.mark.parametrize("dtype,draft_dtype,expected", [
+    ("", "", ("float32", "float32")), ("bfloat16", "", ("bfloat16",) * 2),
+    ("", "bfloat16", ("float32", "bfloat16")),
+    ("bfloat16", "float16", ("bfloat16", "float16"))])
+def test_types_of_both_models(folders, dtype, draft_dtype, expected):
+  shapes = launch.open_pair(*folders, dtype, draft_dtype)
+  one_device = launch.with_params(shapes, *folders)
+  mesh = meshes.with_params(shapes, *folders, meshes.make((1, 1)))
+  for pair in (shapes, one_device, mesh):
+    for lm, params, kind in zip((pair.target, pair.draft), (
+        pair.target_params, pair.draft_params), expected):
+      assert {str(x.dtype) for x in jax.tree.leaves(params)} == {kind}
+      # Caches are of the model's type, not of the parameters'.
+      with pair.mesh or contextlib.nullcontext():
+        assert lm.init_cache(1, 8).keys[0].dtype == kind
+
+
+def test_types_that_are_none(folders):
+  for field in ("dtype", "draft_dtype"):
+    with pytest.raises(launch.UserError,
+                       match=f"^{field}='int7' is not one of float32, bfl"):
+      launch.open_pair(*folders, **{field: "int7"})
 
 
 @pytest.mark.parametrize("target", ["", "lookup"])
