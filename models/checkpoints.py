@@ -187,7 +187,10 @@ def load_config(folder) -> transformer.Config:
                    and field.default is dataclasses.MISSING)
   if missing:
     raise ValueError(f"'{path}': {missing} must be given.")
-  return transformer.Config(**fields)
+  # JSON has no tuples, and a `Config` is hashed.
+  return transformer.Config(**{
+      name: tuple(x) if isinstance(x, list) else x
+      for name, x in fields.items()})
 
 
 def stack_layers(params: types.Params) -> types.Params:

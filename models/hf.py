@@ -142,6 +142,7 @@ def write(folder, config: transformer.Config, params: types.Params,
   for source, held in parts.items():
     place, leaf, at = held[0]
     shapes[source] = place.shape(leaf.shape[len(at):])
+  shapes, read = hf_names.together(config, shapes, read)
   hf_files.write(folder / hf_files.SAFETENSORS, shapes, config.dtype, read)
   folders.write_json(folder / hf_config.FILE, fields)
 

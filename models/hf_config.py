@@ -18,6 +18,7 @@ from models import hf_gemma
 from models import hf_llama
 from models import hf_neox
 from models import hf_opt
+from models import hf_rope
 from models import transformer
 
 FILE = "config.json"
@@ -150,7 +151,7 @@ def _parse(fields):
     family, fields = "gemma3_text", hf_gemma.text_part(fields)
   common = _common(fields, _sizes(family))
   own = _PARSERS.get(family, hf_llama.parse)(fields, family, common)
-  config = transformer.Config(**common, **own)
+  config = transformer.Config(**(common | own))
   unknown = []
   for name, value in sorted(fields.items()):
     if name in _ONLY and _ONLY[name] != value:
@@ -224,9 +225,7 @@ def _effective(config):
   """The architecture without what makes no difference to it."""
   biases = {name: config.bias or getattr(config, name)
             for name in ("qkv_bias", "out_bias", "feed_forward_bias")}
-  kind = "default" if config.rope_scaling == "none" else config.rope_scaling
-  unused = {name: 0.0 for field, name in hf_fields.ROPE_FIELDS.items()
-            if field not in hf_fields.SCALINGS[kind]}
+  unused = hf_rope.neutral(config)
   if config.positions != "rope":
     unused |= {"rope_theta": 0.0, "rope_part": 1.0}
   if config.positions != "rope" or not config.full_every:

@@ -1,6 +1,7 @@
 """The fields of `config.json` that Gemma 1, 2 and 3 have."""
 
 from models import hf_fields
+from models import hf_rope
 
 _take = hf_fields.take
 _GELU = "gelu_pytorch_tanh"
@@ -77,7 +78,7 @@ def parse(fields, family, common):
               "query_scalar": 0 if scalar == found["head_dim"] else scalar,
               **_caps(fields, family),
               **_windows(fields, family, common["num_layers"])}
-  rope = _two_ropes if family == "gemma3_text" else hf_fields.take_rope
+  rope = _two_ropes if family == "gemma3_text" else hf_rope.parse
   return found | rope(fields, common["max_length"])
 
 
@@ -98,7 +99,7 @@ def own_fields(config):
          "head_dim": config.head_dim, "hidden_act": _GELU,
          "hidden_activation": _GELU, "intermediate_size": config.hidden_dim,
          "attention_bias": config.bias or config.qkv_bias,
-         "rms_norm_eps": config.norm_eps, **hf_fields.rope_fields(config)}
+         "rms_norm_eps": config.norm_eps, **hf_rope.own_fields(config)}
   if name == "gemma":
     return name, own
   caps = config.attention_softcap, config.logit_softcap
@@ -166,7 +167,7 @@ def _two_ropes(fields, max_length):
     raise ValueError(f"rope_parameters={both!r}: {_FULL} and {_SLIDING} are "
                      f"needed, not {unknown[0]}.")
   full, local = (
-      hf_fields.take_rope(
+      hf_rope.parse(
           {"rope_theta": theta, "rope_parameters": both.get(kind)}, max_length)
       for kind, theta in ((_FULL, _THETA), (_SLIDING, _LOCAL_THETA)))
   if local["rope_scaling"] != "none":

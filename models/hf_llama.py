@@ -2,10 +2,11 @@
 
 Mistral, Qwen2 and Qwen3, OLMo 2, SmolLM3, Granite; with experts Mixtral, Qwen3
 and OLMoE. Phi-3 is a Llama or Mistral whose tensors lie otherwise, and is
-written as one of these.
+written as one of these, unless it rotates a part of the channels.
 """
 
 from models import hf_fields
+from models import hf_rope
 
 _take = hf_fields.take
 # Bases of rotary wavelengths that no field tells.
@@ -23,6 +24,9 @@ _FACTORS = {"embedding_multiplier": "embedding_scale",
             "logits_scaling": "logit_divisor"}
 _DIGITS = 12
 _PHI3_CODE = ("configuration_phi3.", "modeling_phi3.")
+_PHI3_LENGTH = 4096
+# Scalings that it has, and what its first files call the second one.
+_PHI3_SCALINGS, _PHI3_NAMES = ("none", "longrope"), ("su", "yarn")
 
 
 def parse(fields, family, common):
@@ -42,8 +46,9 @@ def parse(fields, family, common):
   """
   heads, head_dim = (_take(fields, name, int, None)
                      for name in ("num_key_value_heads", "head_dim"))
-  if family == "phi3":
-    _drop_phi3(fields)
+  part = _phi3(fields) if family == "phi3" else 1.0
+  rope = hf_rope.parse(fields, common["max_length"],
+                       _THETAS.get(family, 10000.0), part)
   attention_bias = _take(fields, "attention_bias", bool, False)
   head_dim = head_dim or hf_fields.channels(common)
   return {
@@ -60,9 +65,9 @@ def parse(fields, family, common):
                               family == "smollm3"),
       "norm_eps": _take(fields, "rms_norm_eps", float,
                         _DEFAULT_EPS.get(family, 1e-6)),
-      "window": _window(fields, family, common),
-      **hf_fields.take_rope(fields, common["max_length"],
-                            _THETAS.get(family, 10000.0)),
+      "window": _window(fields, family, common["num_layers"],
+                        hf_rope.longest(rope, common["max_length"])),
+      "rope_part": part, **rope,
       **(_smollm3(fields, common["num_layers"]) if family == "smollm3" else {}),
       **(_granite(fields, head_dim) if family == "granite" else {})}
 
@@ -80,21 +85,24 @@ def own_fields(config):
   own = {"num_key_value_heads": config.num_kv_heads,
          "head_dim": config.head_dim, "hidden_act": "silu",
          "intermediate_size": config.hidden_dim,
-         "rms_norm_eps": config.norm_eps, **hf_fields.rope_fields(config)}
+         "rms_norm_eps": config.norm_eps, **hf_rope.own_fields(config)}
   if config.num_experts:
     own |= _expert_fields(config, family)
   if config.window:
     own["sliding_window"] = config.window
-  if family not in ("mistral", "qwen2", "mixtral"):
+  if family not in ("mistral", "qwen2", "mixtral", "phi3"):
     own["attention_bias"] = config.bias or config.qkv_bias
   if family in ("llama", "smollm3", "granite"):
     own["mlp_bias"] = config.bias or config.feed_forward_bias
   if family.startswith("qwen"):
     own |= {"use_sliding_window": bool(config.window), "max_window_layers": 0}
+  if family == "phi3":
+    own["partial_rotary_factor"] = config.rope_part
   if family == "smollm3":
-    own |= {"no_rope_layers": _rotated(config.num_layers, config.full_every),
-            # Without it transformers takes one that this vocabulary may lack.
-            "pad_token_id": None}
+    own["no_rope_layers"] = _rotated(config.num_layers, config.full_every)
+  if family in ("phi3", "smollm3"):
+    # Without it transformers takes one that this vocabulary may lack.
+    own["pad_token_id"] = None
   if family == "granite":
     scalar = config.query_scalar or config.head_dim
     own |= {"attention_multiplier": scalar**-0.5,
@@ -120,6 +128,8 @@ def _family(config):
     return "granite"
   if config.qkv_bias and not config.out_bias:
     return "qwen2"
+  if config.rope_part != 1 and config.rope_scaling in _PHI3_SCALINGS:
+    return "phi3"
   return "mistral" if config.window else "llama"
 
 
@@ -168,14 +178,24 @@ def _granite(fields, head_dim):
   return {**found, "query_scalar": 0 if scalar == head_dim else scalar}
 
 
-def _drop_phi3(fields):
-  """Removes what makes no difference to a Phi-3 that can be read."""
-  fields.pop("original_max_position_embeddings", None)
+def _phi3(fields):
+  """The part of the channels that is rotated; the rest becomes a Llama's."""
+  part = _take(fields, "partial_rotary_factor", float, 1.0)
+  if fields.get(hf_rope.ORIGINAL) is None:
+    fields[hf_rope.ORIGINAL] = _PHI3_LENGTH
+  for name in ("rope_scaling", "rope_parameters"):
+    rope = dict(_take(fields, name, dict, {}))
+    if rope.get("rope_type", rope.get("type")) in _PHI3_NAMES:
+      rope["rope_type"] = "longrope"
+    # Transformers 5 has it there.
+    part = _take(dict(rope), "partial_rotary_factor", float, part)
+    fields[name] = rope
   # Its files name their own code, which transformers has since then.
   classes = _take(fields, "auto_map", dict, {}).values()
   unknown = [x for x in classes if not str(x).startswith(_PHI3_CODE)]
   if unknown:
     raise ValueError(f"auto_map: {unknown[0]} of phi3 is not supported.")
+  return part
 
 
 def _smollm3(fields, num_layers):
@@ -195,10 +215,9 @@ def _rotated(num_layers, every):
   return [int(not every or (i + 1) % every > 0) for i in range(num_layers)]
 
 
-def _window(fields, family, common):
+def _window(fields, family, layers, longest):
   """The window of all layers; 0 where it would never be felt."""
   window = _take(fields, "sliding_window", int, None)
-  layers = common["num_layers"]
   if family in ("qwen2", "qwen3", "qwen3_moe", "smollm3"):
     used = _take(fields, "use_sliding_window", bool, False)
     first = _take(fields, "max_window_layers", int, layers, least=0)
@@ -217,4 +236,4 @@ def _window(fields, family, common):
       raise ValueError(f"layer_types={types!r}: sliding_window must be given.")
   elif family not in ("mistral", "mixtral", "phi3") and window is not None:
     raise ValueError(f"sliding_window={window} of {family} is not supported.")
-  return hf_fields.felt(window, common["max_length"])
+  return hf_fields.felt(window, longest)

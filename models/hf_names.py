@@ -4,10 +4,11 @@ The names follow from those of the parameters: a table a family. Matrices are
 the same on both sides, but GPT-2 has them transposed and those of query, key
 and value in one tensor, as GPT-NeoX has them, head by head; columns have one
 axis there; OPT's table of positions has two rows more, for positions that its
-tokenizer once needed. Each expert has tensors of its own. Phi-3 is read as the
-Llama that it is.
+tokenizer once needed. Each expert has tensors of its own. Phi-3 is the Llama
+that it is, but for several matrices in one tensor.
 """
 
+import collections
 import re
 from typing import NamedTuple
 
@@ -111,7 +112,11 @@ _HARMLESS = {"gpt2": r"\.attn\.(masked_)?bias$",
 _IMAGES = r"(model\.)?(vision_tower|multi_modal_projector)\."
 _TEXT = r"^(language_model\.|(model\.)language_model\.)"
 # Of Phi-3: several matrices in one tensor.
-_QKV, _GATE_UP = "self_attn.qkv_proj.weight", "mlp.gate_up_proj.weight"
+_JOINT = {
+    "self_attn.qkv_proj.weight": (
+        "self_attn.q_proj.weight", "self_attn.k_proj.weight",
+        "self_attn.v_proj.weight"),
+    "mlp.gate_up_proj.weight": ("mlp.gate_proj.weight", "mlp.up_proj.weight")}
 
 
 class Place(NamedTuple):
@@ -236,12 +241,9 @@ def _apart(config, found):
   """Tensors that hold several matrices of a Llama, as one for each."""
   heads, kv_heads = (x * config.head_dim
                      for x in (config.num_heads, config.num_kv_heads))
-  parts = {
-      _QKV: {"self_attn.q_proj.weight": heads,
-             "self_attn.k_proj.weight": kv_heads,
-             "self_attn.v_proj.weight": kv_heads},
-      _GATE_UP: {"mlp.gate_proj.weight": config.hidden_dim,
-                 "mlp.up_proj.weight": config.hidden_dim}}
+  sizes = (heads, kv_heads, kv_heads), (config.hidden_dim,) * 2
+  parts = {joint: dict(zip(names, rows))
+           for (joint, names), rows in zip(_JOINT.items(), sizes)}
   split = {}
   for name, tensor in found.items():
     joint = next((x for x in parts if name.endswith(x)), None)
@@ -258,6 +260,37 @@ def _apart(config, found):
       start, end = end, end + size
       split[name.removesuffix(joint) + part] = tensor.rows(start, end)
   return split
+
+
+def together(config, shapes, read):
+  """What is to be written, those matrices in one tensor that Phi-3 has so.
+
+  Args:
+    config: a `transformer.Config`.
+    shapes: dict from the names of `places` to shapes.
+    read: `name -> numpy array` of that shape.
+
+  Returns:
+    The same of the tensors of its family.
+  """
+  if hf_config.family(config) != "phi3":
+    return shapes, read
+  held = collections.defaultdict(list)
+  for name in sorted(shapes, key=lambda name: _whole(name)[1]):
+    held[_whole(name)[0]].append(name)
+  joined = {whole: (sum(shapes[name][0] for name in names),
+                    *shapes[names[0]][1:]) for whole, names in held.items()}
+  return joined, lambda whole: np.concatenate(
+      [read(name) for name in held[whole]])
+
+
+def _whole(name):
+  """The tensor of Phi-3 that one of a Llama is in, and which part it is."""
+  for joint, parts in _JOINT.items():
+    for i, part in enumerate(parts):
+      if name.endswith(part):
+        return name.removesuffix(part) + joint, i
+  return name, 0
 
 
 def check_rest(config, found, used):

@@ -4,6 +4,7 @@ LayerNorm as in GPT-2, rotary positions as in Llama.
 """
 
 from models import hf_fields
+from models import hf_rope
 
 # GELU by its tanh approximation, and without.
 _GELUS = {"gelu_pytorch_tanh": "gelu", "gelu_new": "gelu", "gelu_fast": "gelu",
@@ -43,7 +44,7 @@ def own_fields(config):
   gelu = next((theirs for theirs, ours in _GELUS.items()
                if ours == config.feed_forward), None)
   own = {"intermediate_size": config.hidden_dim, "hidden_act": gelu}
-  rope = hf_fields.rope_fields(config)
+  rope = hf_rope.own_fields(config)
   if _is_starcoder(config):
     window = {"sliding_window": config.window} if config.window else {}
     return "starcoder2", {
@@ -79,10 +80,11 @@ def _neox(fields, common):
       "feed_forward_bias": True, "rope_part": part,
       "tie_embeddings": _take(fields, "tie_word_embeddings", bool, False),
       "norm_eps": _take(fields, "layer_norm_eps", float, 1e-5),
-      **hf_fields.take_rope(fields, common["max_length"], theta, part)}
+      **hf_rope.parse(fields, common["max_length"], theta, part)}
 
 
 def _starcoder(fields, common):
+  rope = hf_rope.parse(fields, common["max_length"])
   return {
       "num_kv_heads": _take(fields, "num_key_value_heads", int, 2),
       "feed_forward": _gelu(fields, "starcoder2",
@@ -91,8 +93,8 @@ def _starcoder(fields, common):
       "tie_embeddings": _take(fields, "tie_word_embeddings", bool, True),
       "norm_eps": _take(fields, "norm_epsilon", float, 1e-5),
       "window": hf_fields.felt(_take(fields, "sliding_window", int, None),
-                               common["max_length"]),
-      **hf_fields.take_rope(fields, common["max_length"])}
+                               hf_rope.longest(rope, common["max_length"])),
+      **rope}
 
 
 def _gelu(fields, family, allowed):

@@ -29,10 +29,12 @@ class View(NamedTuple):
     angles: `[planes, B, T]` rotary angles; None without rotation.
     prefix: mask `[B, 1 or T, S]` of what may be attended to in the cache.
     block: mask `[B, T, N]` of what may in the block.
+    gain: `[]`, what rotated channels are multiplied by; None: nothing.
   """
   angles: types.Array | None
   prefix: types.Array
   block: types.Array
+  gain: types.Array | float | None = None
 
 
 class Linear(nn.Module):
@@ -155,7 +157,7 @@ class Attention(nn.Module):
     k = project("key", cfg.num_kv_heads, norm=True)
     v = project("value", cfg.num_kv_heads, norm=False)[:, 0]
     if view.angles is not None:
-      q, k = rope.rotate(q, view.angles), rope.rotate(k, view.angles)
+      q, k = (rope.rotate(x, view.angles, view.gain) for x in (q, k))
     block = (_write(block[0], k[:, 0].transpose(2, 0, 1, 3), slot, axis=3),
              _write(block[1], v.transpose(2, 0, 3, 1), slot, axis=2))
     # A cache of no slots (training) is left out of the program altogether.

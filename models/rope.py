@@ -3,7 +3,12 @@
 import jax.numpy as jnp
 import numpy as np
 
-KINDS = ("none", "linear", "llama3", "dynamic")
+KINDS = ("none", "linear", "llama3", "dynamic", "yarn", "longrope")
+# Fields of those that have a gain, and what they must be more than.
+_BOUNDS = {
+    "yarn": {"rope_original_length": 0, "rope_gain": 0, "rope_factor": 0,
+             "rope_low_turns": 0, "rope_high_turns": 0, "rope_theta": 1},
+    "longrope": {"rope_original_length": 1, "rope_gain": 0}}
 
 
 def angles(config, positions):
@@ -12,12 +17,18 @@ def angles(config, positions):
   return frequencies(config)[:, None, None] * positions
 
 
-def rotate(x, turns):
+def gain(config) -> float:
+  """What cosines and sines are multiplied by, of keys and of queries."""
+  return config.rope_gain if config.rope_scaling in _BOUNDS else 1.0
+
+
+def rotate(x, turns, times=None):
   """Rotates `[H, G, C, B, T]`; channels i and i + planes are one plane.
 
   Args:
     x: queries or keys.
     turns: of `angles`.
+    times: `[]`, what the turned channels are multiplied by; None: nothing.
 
   Returns:
     The same, turned by its positions; channels behind all planes are not.
@@ -25,6 +36,8 @@ def rotate(x, turns):
   planes = len(turns)
   a, b, rest = jnp.split(x.astype(jnp.float32), [planes, 2 * planes], axis=2)
   cos, sin = jnp.cos(turns)[None, None], jnp.sin(turns)[None, None]
+  if times is not None:
+    cos, sin = cos * times, sin * times
   y = jnp.concatenate([a * cos - b * sin, b * cos + a * sin, rest], axis=2)
   return y.astype(x.dtype)
 
@@ -40,7 +53,19 @@ def frequencies(config) -> np.ndarray:
       and a ramp between;
     dynamic: as they are. It changes the base only for texts that are longer
       than `max_length`, and there a key that was computed while the text was
-      shorter is no longer right; so such a model ends at `max_length`.
+      shorter is no longer right; so such a model ends at `max_length`;
+    yarn: the ramp is over the planes, from that of `rope_high_turns` to that of
+      `rope_low_turns` (arXiv 2309.00071, section 3.2);
+    longrope: each wavelength times a factor of its own (arXiv 2402.13753). Such
+      models have two sets: short ones for texts up to the original length, and
+      long ones for longer texts. What is in a cache when a text grows beyond it
+      would be of the wrong set, so a model has one for all its texts: the short
+      one if its `max_length` is at most the original length, else the long one.
+      Files are read with a `max_length` of the original length: every text up
+      to there has the logits that transformers gives, and a longer one is an
+      error and not another law. `dataclasses.replace(config,
+      max_length=131072)` has the long set, and gives longer texts those logits;
+      shorter ones then have others, as in vLLM. Parameters are the same.
 
   Args:
     config: a `transformer.Config`.
@@ -48,11 +73,40 @@ def frequencies(config) -> np.ndarray:
   Returns:
     `[planes]` float32, half as many as channels are rotated.
   """
-  channels = int(config.head_dim * config.rope_part)
+  channels = _channels(config)
   plain = config.rope_theta**-(np.arange(0, channels, 2) / channels)
   scale = {"none": _plain, "linear": _linear, "llama3": _llama3,
-           "dynamic": _plain}[config.rope_scaling]
+           "dynamic": _plain, "yarn": _yarn,
+           "longrope": _longrope}[config.rope_scaling]
   return scale(config, plain).astype(np.float32)
+
+
+def check(config):
+  """Raises an error unless "yarn" and "longrope" have what they need.
+
+  Args:
+    config: a `transformer.Config`.
+
+  Raises:
+    ValueError: naming a field and its value.
+  """
+  kind = config.rope_scaling
+  for name, bound in _BOUNDS.get(kind, {}).items():
+    if not getattr(config, name) > bound:
+      raise ValueError(
+          f"transformer {name}={getattr(config, name)!r}: more than {bound} is "
+          f"needed for rope_scaling={kind!r}.")
+  planes = len(range(0, _channels(config), 2))
+  for name in ("rope_short_factors", "rope_long_factors"):
+    factors = getattr(config, name)
+    if kind == "longrope" and not (len(factors) == planes
+                                   and all(x > 0 for x in factors)):
+      raise ValueError(f"transformer {name}={factors!r}: {planes} numbers of "
+                       "more than 0 are needed, one for each plane.")
+
+
+def _channels(config):
+  return int(config.head_dim * config.rope_part)
 
 
 def _plain(config, plain):
@@ -69,5 +123,34 @@ def _llama3(config, plain):
   turns = config.rope_original_length * plain / (2 * np.pi)
   kept = (turns - config.rope_low_turns) / (
       config.rope_high_turns - config.rope_low_turns)
-  kept = np.clip(kept, 0, 1)
+  return _between(config, plain, np.clip(kept, 0, 1))
+
+
+def _yarn(config, plain):
+  channels, theta = _channels(config), np.log(config.rope_theta)
+
+  def plane(turns):
+    # Which one turns so often within the original length.
+    wavelengths = config.rope_original_length / (2 * np.pi * turns)
+    return channels * np.log(wavelengths) / (2 * theta)
+
+  first, last = plane(config.rope_high_turns), plane(config.rope_low_turns)
+  if config.rope_truncate:
+    first, last = np.floor(first), np.ceil(last)
+  # There are half as many planes, but this is the end that was trained with.
+  first, last = max(first, 0), min(last, channels - 1)
+  if first == last:
+    last += 0.001
+  ramp = (np.arange(len(plain)) - first) / (last - first)
+  return _between(config, plain, 1 - np.clip(ramp, 0, 1))
+
+
+def _longrope(config, plain):
+  is_short = config.max_length <= config.rope_original_length
+  return plain / np.array(config.rope_short_factors if is_short
+                          else config.rope_long_factors)
+
+
+def _between(config, plain, kept):
+  """As they are, or interpolated; `kept` is the share of the former."""
   return plain * (kept + (1 - kept) / config.rope_factor)

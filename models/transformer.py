@@ -84,9 +84,15 @@ class Config:
     rope_local_theta: base in layers with a window, and not scaled; 0: as in
       the others.
     rope_scaling: one of `rope.KINDS`, see there.
-    rope_factor: of the scaling.
-    rope_low_turns, rope_high_turns: ends of the ramp of "llama3".
-    rope_original_length: of "llama3", the length before it was scaled.
+    rope_factor: of the scaling; of "longrope" the longest text in original
+      lengths, which files of Hugging Face tell.
+    rope_low_turns, rope_high_turns: ends of the ramp of "llama3" and "yarn".
+    rope_original_length: of "llama3", "yarn" and "longrope", the length before
+      it was scaled.
+    rope_gain: of the last two, what cosines and sines are multiplied by.
+    rope_truncate: whether the ramp of "yarn" begins and ends at whole planes.
+    rope_short_factors, rope_long_factors: of "longrope", tuples of the factor
+      of each plane; which of them are used, `max_length` says.
     scan_layers: one scanned layer instead of unrolled ones: compiles in
       constant time, at the price of a slice of the cache a layer.
     dtype: of parameters, activations and caches.
@@ -136,6 +142,10 @@ class Config:
   rope_low_turns: float = 1.0
   rope_high_turns: float = 4.0
   rope_original_length: float = 0.0
+  rope_gain: float = 1.0
+  rope_truncate: bool = True
+  rope_short_factors: tuple[float, ...] = ()
+  rope_long_factors: tuple[float, ...] = ()
   scan_layers: bool = False
   dtype: str = "float32"
 
@@ -173,6 +183,7 @@ class Config:
       raise ValueError(
           f"transformer rope_part={self.rope_part}: of head_dim="
           f"{self.head_dim} channels two are needed, and all at most.")
+    rope.check(self)
 
 
 class Decoder(nn.Module):
@@ -380,13 +391,14 @@ def _views(config, cache, positions, mask):
                                  rope_theta=config.rope_local_theta)
 
   def view(kind):
-    angles = None
+    angles = gain = None
     if kind.positions == "rope":
-      angles = rope.angles(kind, positions)
+      angles, gain = rope.angles(kind, positions), rope.gain(kind)
       if kind is full and not kind.rope_full:
         # Not none: a scan has one program for all layers.
-        angles = jnp.zeros_like(angles)
-    return layers.View(angles, *_masks(kind.window, cache, positions, mask))
+        angles, gain = jnp.zeros_like(angles), 1.0
+    return layers.View(angles, *_masks(kind.window, cache, positions, mask),
+                       None if rope.gain(config) == 1 else gain)
 
   return tuple(view(narrow if is_narrow else full)
                for is_narrow in sorted(set(_narrow(config))))

@@ -1,5 +1,6 @@
 """Parity with `transformers` on small random models of every family."""
 
+import dataclasses
 import functools
 import sys
 
@@ -17,6 +18,7 @@ from experiments import launch
 from models import checkpoints
 from models import hf_files
 from models import tokenizers
+from models import transformer
 
 torch = pytest.importorskip("torch", reason="needs pip install -e '.[parity]'")
 transformers = pytest.importorskip(
@@ -28,6 +30,13 @@ _SMALL = dict(vocab_size=29, hidden_size=16, num_hidden_layers=2,
 _LLAMA = dict(**_SMALL, intermediate_size=24, num_key_value_heads=2)
 _LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
            "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
+# Planes of all kinds: as they are, interpolated, and between.
+_YARN = {"rope_type": "yarn", "factor": 8.0, "beta_fast": 4.0, "beta_slow": 0.5,
+         "original_max_position_embeddings": 16, "rope_theta": 30.0}
+_LONGROPE = {"rope_type": "longrope", "short_factor": [1.0, 1.2, 1.1, 1.4],
+             "long_factor": [1.5, 3.0, 7.0, 2.0], "rope_theta": 100.0}
+_PHI_3 = dict(_LLAMA, hidden_size=32, rope_parameters=_LONGROPE,
+              original_max_position_embeddings=80)
 _GEMMA = dict(_LLAMA, head_dim=6)
 # Scores and logits are bent where it can be felt.
 _GEMMA_2 = dict(_GEMMA, num_hidden_layers=3, query_pre_attn_scalar=5,
@@ -53,6 +62,10 @@ VARIANTS = {
         "rope_type": "linear", "factor": 2.5, "rope_theta": 10000.0})),
     "llama dynamic": ("Llama", dict(_LLAMA, rope_parameters={
         "rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0})),
+    "llama yarn": ("Llama", dict(_LLAMA, head_dim=10, rope_parameters=_YARN)),
+    "llama longrope": ("Llama", dict(_LLAMA, head_dim=8, rope_parameters=dict(
+        _LONGROPE, attention_factor=1.3,
+        original_max_position_embeddings=80))),
     "mistral": ("Mistral", dict(_LLAMA, sliding_window=None)),
     "mistral window": ("Mistral", dict(_LLAMA, sliding_window=3)),
     "qwen2": ("Qwen2", _LLAMA),
@@ -62,11 +75,22 @@ VARIANTS = {
     "qwen3": ("Qwen3", dict(_LLAMA, head_dim=8)),
     "qwen3 tied, biased": ("Qwen3", dict(
         _LLAMA, head_dim=4, attention_bias=True, tie_word_embeddings=True)),
+    "qwen3 yarn of DeepSeek": ("Qwen3", dict(
+        _LLAMA, head_dim=16, rope_parameters=dict(
+            _YARN, mscale=1.0, mscale_all_dim=0.4, truncate=False))),
     "olmo-2": ("Olmo2", _LLAMA),
     "phi-3": ("Phi3", _LLAMA),
     "phi-3 window": ("Phi3", dict(_LLAMA, sliding_window=3)),
+    "phi-3 long": ("Phi3", dict(_PHI_3, sliding_window=90)),
+    "phi-4 mini": ("Phi3", dict(
+        _PHI_3, hidden_size=48, rope_parameters=dict(
+            _LONGROPE, partial_rotary_factor=0.7),
+        tie_word_embeddings=True)),
     "smollm3": ("SmolLM3", dict(
         _LLAMA, num_hidden_layers=3, no_rope_layer_interval=2)),
+    "smollm3 yarn": ("SmolLM3", dict(
+        _LLAMA, num_hidden_layers=3, no_rope_layer_interval=2,
+        rope_parameters=dict(_YARN, attention_factor=1.5))),
     "granite": ("Granite", dict(
         _LLAMA, embedding_multiplier=3.0, residual_multiplier=0.6,
         attention_multiplier=0.3, logits_scaling=0.5)),
@@ -81,6 +105,9 @@ VARIANTS = {
     "gpt-neox, not parallel": ("GPTNeoX", dict(
         _SMALL, intermediate_size=24, rotary_pct=1.0, attention_bias=False,
         use_parallel_residual=False)),
+    "gpt-neox yarn": ("GPTNeoX", dict(
+        _SMALL, intermediate_size=24, rope_parameters=dict(
+            _YARN, partial_rotary_factor=0.5))),
     "starcoder-2": ("Starcoder2", dict(_LLAMA, sliding_window=3)),
     "gemma": ("Gemma", _GEMMA),
     "gemma biased": ("Gemma", dict(
@@ -91,6 +118,8 @@ VARIANTS = {
         attn_logit_softcapping=None, final_logit_softcapping=None)),
     "gemma-3": ("Gemma3Text", dict(
         _GEMMA_3, rope_scaling={"rope_type": "linear", "factor": 2.5})),
+    "gemma-3 yarn": ("Gemma3Text", dict(_GEMMA_3, rope_scaling={
+        k: v for k, v in _YARN.items() if k != "rope_theta"})),
     "gemma-3 windows": ("Gemma3Text", dict(
         _GEMMA_3, sliding_window_pattern=6, final_logit_softcapping=6.0)),
     "opt": ("OPT", _OPT),
@@ -238,7 +267,9 @@ def _greedy(lm, params, prompts):
 @pytest.mark.parametrize("variant", [
     "gemma", "gemma-2", "gemma-2 uncapped, without windows", "gemma-3",
     "gemma-3 windows", "gpt-2 untied", "olmo-2", "smollm3", "granite",
-    "gpt-neox", "starcoder-2", "mixtral", "qwen3 with experts", "olmoe"])
+    "gpt-neox", "starcoder-2", "mixtral", "qwen3 with experts", "olmoe",
+    "llama yarn", "smollm3 yarn", "gpt-neox yarn", "gemma-3 yarn",
+    "qwen3 yarn of DeepSeek", "llama longrope", "phi-4 mini"])
 def test_written_back_it_is_the_same_model(tmp_path, variant):
   """The same bits under the same names, and nothing lost of the config."""
   theirs = their_model(variant)
@@ -258,7 +289,8 @@ def test_written_back_it_is_the_same_model(tmp_path, variant):
 
 
 @pytest.mark.parametrize("variant, family", [
-    ("phi-3", "Llama"), ("phi-3 window", "Mistral")])
+    ("phi-3", "Llama"), ("phi-3 window", "Mistral"),
+    ("phi-3 long", "Mistral")])
 def test_phi_3_is_written_as_the_llama_that_it_is(tmp_path, variant, family):
   theirs = their_model(variant)
   theirs.save_pretrained(tmp_path / "theirs")
@@ -296,6 +328,51 @@ def test_dynamic_scaling_ends_where_it_would_begin(tmp_path):
   with pytest.raises(ValueError, match=f"{end}"):
     dj.generate(jax.random.key(0), longer[:, :end], [end], method=method,
                 target=lm, target_params={}, max_new_tokens=1)
+
+
+@pytest.mark.parametrize("variant", ["llama longrope", "phi-4 mini"])
+def test_longrope_is_for_short_texts_or_for_long_ones(tmp_path, variant):
+  """The logits of theirs for texts of either kind, and never a mixture."""
+  theirs = their_model(variant)
+  theirs.save_pretrained(tmp_path / "theirs")
+  lm, params = checkpoints.from_hf(tmp_path / "theirs")
+  config = checkpoints.architecture(tmp_path / "theirs")
+  assert lm.max_length == config.max_length == 80
+  # Two texts, both longer than the original length.
+  texts = np.random.default_rng(3).integers(0, 29, (2, 88)).astype(np.int32)
+  expected = their_logits(theirs, texts)
+  longer = dataclasses.replace(config, max_length=96)
+  ours = tiny.Model(transformer.language_model(longer), params)
+  with tiny.quickly_compiled():
+    assert_close(tiny.causal(ours, texts)[0], expected)
+    # Behind a cache, whatever its length was.
+    cache = tiny.committed(ours, texts[:, :70], [70, 60], 96)
+    at = np.array([[70], [60]]) + np.arange(18)
+    logits, _ = jax.jit(ours.lm.forward)(
+        params, np.take_along_axis(texts, at, 1), at, cache,
+        cache_lib.init_block(cache, 18), 0,
+        np.array([np.tri(18, dtype=bool)] * 2))
+    assert_close(logits, np.take_along_axis(expected, at[:, :, None], 1))
+    short, _ = tiny.causal(tiny.Model(lm, params), texts[:, :80])
+  assert_close(short, their_logits(theirs, texts[:, :80]))
+  # The two differ by far more than is tolerated.
+  assert np.abs(short - expected[:, :80]).max() > 0.1
+  # Written back, it is as it was.
+  checkpoints.to_hf(tmp_path / "again", config, params)
+  again = transformers.AutoModelForCausalLM.from_pretrained(
+      tmp_path / "again", attn_implementation="eager")
+  np.testing.assert_array_equal(their_logits(again, texts), expected)
+  # The long one is that for all texts.
+  checkpoints.to_hf(tmp_path / "long", longer, params)
+  again = transformers.AutoModelForCausalLM.from_pretrained(
+      tmp_path / "long", attn_implementation="eager")
+  np.testing.assert_allclose(their_logits(again, texts)[:, :60],
+                             their_logits(again, texts[:, :60]), atol=1e-4)
+  assert_close(their_logits(again, texts), expected)
+  with pytest.raises(ValueError, match="max_length=80"):
+    dj.generate(jax.random.key(0), texts[:, :79], [79] * 2,
+                method=dj.methods.autoregressive(), target=lm,
+                target_params=params, max_new_tokens=2)
 
 
 def test_files_of_torch(tmp_path, monkeypatch):

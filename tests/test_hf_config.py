@@ -343,8 +343,8 @@ def test_both_ways_to_tell_the_layers_of_gemma_3(tmp_path):
 
 
 @pytest.mark.parametrize("config, fields, message", [
-    (LLAMA_2, {"rope_scaling": {"type": "yarn", "factor": 2.0}},
-     "rope_type='yarn' is not one of"),
+    (LLAMA_2, {"rope_scaling": {"type": "su", "factor": 2.0}},
+     "rope_type='su' is not one of"),
     (LLAMA_2, {"rope_scaling": {"type": "linear", "factor": "2"}},
      "factor='2': a value of type float"),
     (LLAMA_2, {"rope_scaling": {"type": "linear", "factor": 2.0, "beta": 1}},
@@ -375,8 +375,10 @@ def test_both_ways_to_tell_the_layers_of_gemma_3(tmp_path):
     (QWEN_3, {"layer_types": ["chunked_attention"] * 24},
      r"layer_types=\['chunked_attention'"),
     (PHI_3, {"rope_scaling": {"type": "longrope", "short_factor": [1.0]}},
-     "rope_type='longrope' is not one of"),
-    (PHI_3, {"partial_rotary_factor": 0.75}, "partial_rotary_factor=0.75"),
+     "long_factor must be given"),
+    (PHI_3, {"partial_rotary_factor": 0.01}, "rope_part=0.01: of head_dim=96"),
+    (QWEN_3, {"partial_rotary_factor": 0.75},
+     "partial_rotary_factor=0.75 of qwen3 is not supported; 1.0 is"),
     (PHI_3, {"auto_map": {"AutoConfig": "own.Config"}},
      "auto_map: own.Config of phi3"),
     (SMOLLM_3, {"no_rope_layers": [0, 1, 1, 1] * 9},

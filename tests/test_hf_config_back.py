@@ -9,6 +9,12 @@ import models_for_tests as tiny
 from models import hf_config
 
 TINY_GEMMA = dataclasses.replace(tiny.GEMMA, attention_softcap=0.0)
+# Of as many positions as its texts may have by this scaling.
+_YARN = {"rope_scaling": "yarn", "rope_factor": 4.0, "rope_low_turns": 1.0,
+         "rope_high_turns": 32.0, "rope_original_length": 16.0}
+_LONGROPE = {"rope_scaling": "longrope", "rope_factor": 4.0,
+             "rope_original_length": 64.0, "rope_gain": (1 + 2 / 6)**0.5,
+             "rope_short_factors": (1.0, 1.5), "rope_long_factors": (2.0, 8.0)}
 TINY_OPT = dataclasses.replace(tiny.OPT, num_kv_heads=tiny.OPT.num_heads)
 
 
@@ -34,10 +40,26 @@ def back(folder, config):
     {"rope_scaling": "linear", "rope_factor": 2.0},
     {"rope_scaling": "dynamic", "rope_factor": 2.0},
     {"rope_scaling": "llama3", "rope_factor": 2.0,
-     "rope_original_length": 16.0}])
+     "rope_original_length": 16.0},
+    {**_YARN, "rope_low_turns": 0.5, "rope_high_turns": 8.0},
+    {**_YARN, "qk_norm": True, "rope_gain": 1.2, "rope_truncate": False},
+    _LONGROPE, {**_LONGROPE, "rope_gain": 1.2, "qk_norm": True},
+    {**_LONGROPE, "max_length": 32, "rope_factor": 0.5},
+    # Phi-3 alone has these.
+    {"rope_part": 0.5, "window": 5},
+    {**_LONGROPE, "head_dim": 6, "rope_part": 0.7, "tie_embeddings": True}])
 def test_there_and_back(tmp_path, changes):
   config = dataclasses.replace(tiny.LLAMA, **changes)
   assert back(tmp_path, config) == config
+
+
+def test_long_texts_with_factors_of_their_own(tmp_path):
+  """They are for all texts here, and so they are in the file."""
+  config = dataclasses.replace(tiny.LLAMA, **{**_LONGROPE, "max_length": 128})
+  again = back(tmp_path, config)
+  assert again == dataclasses.replace(
+      config, rope_factor=2.0, rope_short_factors=config.rope_long_factors)
+  assert back(tmp_path, again) == again
 
 
 def test_there_and_back_for_all_biases(tmp_path):
@@ -110,7 +132,12 @@ def test_gpt_2_there_and_back(tmp_path, changes):
      "feed_forward='swiglu' has no place in .* of type gpt_neox"),
     (dataclasses.replace(tiny.NEOX, feed_forward_bias=False, bias=False),
      "feed_forward_bias=False has no place in .* of type gpt_neox"),
-    (dataclasses.replace(tiny.LLAMA, rope_part=0.5), "rope_part=0.5 has no"),
+    (dataclasses.replace(tiny.LLAMA, rope_part=0.5, rope_scaling="linear"),
+     "rope_part=0.5 has no place in .* of type llama"),
+    (dataclasses.replace(tiny.LLAMA, rope_part=0.5, out_bias=True,
+                         qkv_bias=True), "qkv_bias=True has no .* type phi3"),
+    (dataclasses.replace(tiny.LLAMA, **_YARN, max_length=63),
+     "max_length=63 has no place in .* of type llama; 64 has"),
     (dataclasses.replace(tiny.MIXTRAL, normalize_experts=False),
      "normalize_experts=False has no place in .* of type mixtral"),
     (dataclasses.replace(tiny.LLAMA, qk_norm=True, residual_scale=0.5),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import models_for_tests as tiny
+import rope_reference
 from decoding_jax import cache as cache_lib, types
 from models import layers
 from models import transformer
@@ -37,6 +38,22 @@ VARIANTS = {
     "llama-3": dataclasses.replace(
         tiny.LLAMA, head_dim=8, rope_scaling="llama3", rope_factor=8.0,
         rope_original_length=16, rope_theta=100.0),
+    "yarn": dataclasses.replace(
+        tiny.LLAMA, head_dim=10, rope_scaling="yarn", rope_factor=8.0,
+        rope_low_turns=0.3, rope_high_turns=3.0, rope_original_length=16,
+        rope_theta=30.0, rope_gain=1.4, rope_truncate=False),
+    "yarn, not in all layers": dataclasses.replace(
+        tiny.LLAMA, full_every=2, rope_full=False, rope_scaling="yarn",
+        rope_factor=8.0, rope_original_length=16, rope_theta=3.0,
+        rope_gain=1.4),
+    "longrope, short": dataclasses.replace(
+        tiny.LLAMA, head_dim=6, rope_part=0.7, rope_scaling="longrope",
+        rope_original_length=64, rope_gain=0.8, rope_short_factors=(1.5, 2.5),
+        rope_long_factors=(3.0, 8.0)),
+    "longrope, long": dataclasses.replace(
+        tiny.LLAMA, rope_scaling="longrope", rope_original_length=63,
+        rope_gain=0.8, rope_short_factors=(1.5, 2.5),
+        rope_long_factors=(3.0, 8.0)),
     "gemma without a window": dataclasses.replace(
         tiny.GEMMA, window=0, sandwich_norm=False, attention_softcap=0.0),
     "gemma with windows alone": dataclasses.replace(
@@ -164,7 +181,7 @@ def _attention(index, config, layer, x):
     if windowed and config.rope_local_theta:
       config = dataclasses.replace(config, rope_theta=config.rope_local_theta,
                                    rope_scaling="none")
-    q, k = _rotate(config, q), _rotate(config, k)
+    q, k = (rope_reference.rotate(config, x) for x in (q, k))
   seen = np.tri(size, dtype=bool)
   if windowed:
     seen &= ~np.tri(size, k=-config.window, dtype=bool)
@@ -178,32 +195,6 @@ def _attention(index, config, layer, x):
     weights /= weights.sum(-1, keepdims=True)
     heads.append(weights @ v[:, group])
   return _linear(layer["out"], np.concatenate(heads, axis=-1))
-
-
-def _rotate(config, x):
-  """Channels i and i + half of those rotated as one complex number."""
-  half = int(config.head_dim * config.rope_part) // 2
-  plane = x[..., :half] + 1j * x[..., half:2 * half]
-  angles = np.arange(len(x))[:, None] * [
-      _frequency(config, config.rope_theta**(-i / half)) for i in range(half)]
-  plane = plane * np.exp(1j * angles)[:, None]
-  return np.concatenate([plane.real, plane.imag, x[..., 2 * half:]], axis=-1)
-
-
-def _frequency(config, plain):
-  """As the authors of Llama 3.1 wrote it, by wavelengths."""
-  if config.rope_scaling == "linear":
-    return plain / config.rope_factor
-  if config.rope_scaling == "none":
-    return plain
-  length, wavelength = config.rope_original_length, 2 * np.pi / plain
-  if wavelength < length / config.rope_high_turns:
-    return plain
-  if wavelength > length / config.rope_low_turns:
-    return plain / config.rope_factor
-  smooth = (length / wavelength - config.rope_low_turns) / (
-      config.rope_high_turns - config.rope_low_turns)
-  return (1 - smooth) * plain / config.rope_factor + smooth * plain
 
 
 @pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
@@ -464,7 +455,7 @@ def test_an_empty_cache(scan_layers, shape, copies):
 
 @pytest.mark.parametrize("field, value", [
     ("norm", "batch"), ("positions", "alibi"), ("feed_forward", "elu"),
-    ("rope_scaling", "yarn"), ("dtype", "float8")])
+    ("rope_scaling", "su"), ("dtype", "float8")])
 def test_unknown_kinds_are_refused(field, value):
   with pytest.raises(ValueError, match=f"{field}='{value}' is not one of"):
     dataclasses.replace(tiny.LLAMA, **{field: value})
