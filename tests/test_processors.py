@@ -258,6 +258,9 @@ def test_errors_tell_what_is_needed():
                         dj.processors.table(np.zeros((1, 7), int)), *model)
   with pytest.raises(ValueError, match=r"reads_prompt=\[False, True\]: at lea"):
     processors.chain((count, processors.repetition_penalty(1.5, 13)))
+  for params in ((), ((),), dj.processors.table(np.zeros((1, 13), int))):
+    with pytest.raises(ValueError, match="of a chain: a tuple of 2 is needed"):
+      dj.processors.apply(processors.chain((count, count)), params, *model)
   with pytest.raises(ValueError, match=r"processors\[1\] is of type NoneType"):
     processors.chain([count, None])
   with pytest.raises(ValueError, match="penalty=0: a positive number is"):
