@@ -106,10 +106,11 @@ def _weighted_sum(parts):
         in zip(rewards, of_params(params), of_constraints(constraint), state))
 
   def value(params, constraint, state):
-    return sum(
+    # No times a reward of -inf would be NaN.
+    return sum((
         w * r.value(p, c, s) for w, r, p, c, s
         in zip(weights, rewards, of_params(params), of_constraints(constraint),
-               state))
+               state) if w), jnp.float32(0))
 
   # A reward has no known least value: with a weight below 0 there is no bound.
   bounded = all(w == 0 or w > 0 and math.isfinite(r.maximum)
