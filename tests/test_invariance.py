@@ -129,8 +129,11 @@ def test_numbers_of_64_bits():
 def test_types_under_other_settings_of_jax(method, setting):
   """They are traced; nothing is compiled."""
   rng = np.random.default_rng(0)
-  models = tiny.Models(*(tiny.Model(*exactness.table_model(
-      exactness.random_table(rng, 5))) for _ in range(2)))
+  models = [exactness.table_model(exactness.random_table(rng, 5))
+            for _ in range(2)]
+  # Of 64 bits, where there are any.
+  models = tiny.Models(*(tiny.Model(lm, params._replace(
+      table=np.asarray(params.table, np.float64))) for lm, params in models))
   rewarded = speculation.decoder(method.greedy).rewards
   rewards = dict(reward=tiny.table_reward(), reward_params=np.float32(1),
                  constraints=np.zeros((2, tiny.STATES), np.float32))
