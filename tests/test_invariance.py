@@ -73,6 +73,16 @@ def test_rows_of_one_prompt_differ_by_their_keys():
   assert len(np.unique(tokens, axis=0)) == 3
 
 
+@pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg"])
+def test_keys_of_other_kinds(impl):
+  """In a batch their own numbers would be those of the first row's key."""
+  expected = run(METHODS[0], keys=jax.vmap(jax.random.key)(np.arange(3)))
+  keys = jax.vmap(lambda seed: jax.random.key(seed, impl=impl))(np.arange(3))
+  same_rows(run(METHODS[0], keys=keys), expected)
+  alone = slice(2, 3)
+  same_rows(run(METHODS[0], keys=keys, rows=alone), expected, alone)
+
+
 def test_a_row_that_ends_early_does_not_disturb_the_others():
   expected = run(METHODS[0])
   texts = tiny.texts(expected, tiny.LENGTHS)
