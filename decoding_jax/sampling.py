@@ -303,6 +303,9 @@ def _is(value, constant):
 def _per_row(name, value, batch):
   numpy = jnp if isinstance(value, jax.Array) else np
   value = numpy.asarray(value, np.float32)
+  if isinstance(value, jax.core.Tracer):
+    # Nobody can check it. 0 is as good as greedy, where 0 / 0 would be NaN.
+    value = jnp.clip(value, _LEAST, _MOST)
   if value.shape not in ((), (batch,)):
     raise ValueError(f"{name} has shape {value.shape}: a number or one for "
                      f"each of {batch} rows is needed.")

@@ -138,6 +138,16 @@ def test_at_low_temperatures_the_most_probable_token_is_certain(temperature):
   np.testing.assert_array_equal(np.exp(found), np.eye(V)[logits.argmax(1)])
 
 
+def test_what_is_traced_is_kept_in_its_range():
+  """Nobody can refuse it there."""
+  logits = random_logits()
+  law = jax.jit(lambda *x: jax.vmap(sampling.log_law)(
+      sampling.warp(Sampling(x[0], top_p=x[1]), B, V), logits))
+  for temperature, top_p in ((0.0, 1.0), (1.0, 0.0), (0.0, np.zeros(B))):
+    np.testing.assert_array_equal(np.exp(law(temperature, top_p)),
+                                  np.eye(V)[logits.argmax(1)])
+
+
 def test_what_is_off_is_static():
   warp = sampling.warp(Sampling(), B, V)
   assert (warp.top_p, warp.token_mask, warp.top_k) == (None, None, 0)
