@@ -174,6 +174,8 @@ def _caches(decoder, slots, chunk, target, target_params, draft, draft_params,
 
 
 def _traced(arguments) -> bool:
+  # Within a program that is traced so is what is made there, of constants too.
+  arguments = arguments, jnp.asarray(np.int32(0))
   return any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(arguments))
 
 
