@@ -101,7 +101,9 @@ def choose(context: Context, options: Options, roller, logits, states,
       options.steps)
   log_probs = values - jax.nn.logsumexp(logits, axis=-1, keepdims=True)
   worth = rewards.of_paths(context, states, paths.tokens, paths.valid)
-  scores = options.weight * log_probs + options.reward_weight * worth
+  scores = options.weight * log_probs
+  if options.reward_weight:  # No times -inf would be NaN.
+    scores += options.reward_weight * worth
   index = jnp.argmax(jnp.where(values > -jnp.inf, scores, -jnp.inf), axis=-1)
   pick = lambda x: jnp.take_along_axis(x, index[:, None], axis=1)[:, 0]
   return Choice(pick(candidates), index.astype(jnp.int32), pick(worth), paths)

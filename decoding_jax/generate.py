@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax import cache as cache_lib, checks, growth, options
+from decoding_jax import cache as cache_lib, checks, growth, noise, options
 from decoding_jax import prefill as prefill_lib, queue, rewards
 from decoding_jax import sampling as sampling_lib, speculation
 from decoding_jax.types import (Context, DecodeState, Generation, LanguageModel,
@@ -38,7 +38,8 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
 
   Args:
     key: a random key; row i uses `fold_in(key, i)`. Or `[B]` keys, one a row:
-      a row's tokens depend on its own key and prompt alone.
+      a row's tokens depend on its own key and prompt alone. Of keys of another
+      kind than Threefry, such as "rbg", the first two words are one of it.
     prompts: `[B, P]` int32, right-padded.
     prompt_lengths: `[B]` int32, in 1..P.
     method: from `decoding_jax.methods`, or one's own.
@@ -173,6 +174,8 @@ def _caches(decoder, slots, chunk, target, target_params, draft, draft_params,
 
 
 def _traced(arguments) -> bool:
+  # Within a program that is traced so is what is made there, of constants too.
+  arguments = arguments, jnp.asarray(np.int32(0))
   return any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(arguments))
 
 
@@ -289,6 +292,10 @@ def _row_keys(key, batch):
       raise ValueError(f"key={key}: a random key is needed, such as "
                        "jax.random.key(0).")
     key = jax.random.wrap_key_data(key)
+  if str(jax.random.key_impl(key)) != noise.THREEFRY:
+    # In a batch, generators of hardware draw by the key of its first row.
+    key = jax.random.wrap_key_data(jax.random.key_data(key)[..., :2],
+                                   impl=noise.THREEFRY)
   if key.ndim == 0:
     return _fold_in(key, np.arange(batch, dtype=np.uint32))
   if key.shape != (batch,):

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
-_THREEFRY = "threefry2x32"
+THREEFRY = "threefry2x32"
 
 
 def gumbel(key, size: int):
@@ -25,7 +25,7 @@ def gumbel(key, size: int):
     `[size]` float32. Large ones, which are the ones that win, are exact to the
     last digit up to 22; JAX's own end at 16.6.
   """
-  if str(jax.random.key_impl(key)) != _THREEFRY:
+  if str(jax.random.key_impl(key)) != THREEFRY:
     return jax.random.gumbel(key, (size,), jnp.float32)
   return -jnp.log(exponential(bits(key, size)))
 

@@ -137,7 +137,7 @@ def roll_out(context: Context, roller, firsts, room, steps: int) -> RollOut:
     out = RollOut(
         put(out.tokens, tokens), put(out.valid, alive),
         put(out.log_probs, text.log_probs(logits, tokens)),
-        jnp.where(i == 0, logits, out.logits), block,
+        jnp.where(i == 0, logits.astype(jnp.float32), out.logits), block,
         out.calls + alive.any(axis=1).astype(jnp.int32))
     alive &= ~text.ends(tokens, context.eos_id) & (i + 2 < room)
     return i + 1, alive, out

@@ -128,12 +128,14 @@ def log_law(warp_: Warp, logits):
     best = most_probable(logits)[..., None]
     tokens = jax.lax.broadcasted_iota(best.dtype, logits.shape, logits.ndim - 1)
     return jnp.where(tokens == best, 0.0, -jnp.inf)
-  logits = logits / warp_.temperature
+  # The largest is subtracted first: of a quotient and a difference a compiler
+  # makes one operation, which would not give 0 at the largest of large ones.
+  logits = (logits - logits.max(-1, keepdims=True)) / warp_.temperature
   if warp_.top_k:
     # Not [..., -1:]: XLA would make a full sort of a top-k that is sliced.
     lowest = top_k(logits, warp_.top_k)[0].min(-1, keepdims=True)
     logits = jnp.where(logits >= lowest, logits, -jnp.inf)
-  log_probs = jax.nn.log_softmax(logits)
+  log_probs = logits - jnp.log(jnp.exp(logits).sum(-1, keepdims=True))
   if warp_.top_p is not None:
     probs = jnp.exp(log_probs)
     kept = probs >= nucleus_threshold(probs, warp_.top_p)
@@ -301,6 +303,9 @@ def _is(value, constant):
 def _per_row(name, value, batch):
   numpy = jnp if isinstance(value, jax.Array) else np
   value = numpy.asarray(value, np.float32)
+  if isinstance(value, jax.core.Tracer):
+    # Nobody can check it. 0 is as good as greedy, where 0 / 0 would be NaN.
+    value = jnp.clip(value, _LEAST, _MOST)
   if value.shape not in ((), (batch,)):
     raise ValueError(f"{name} has shape {value.shape}: a number or one for "
                      f"each of {batch} rows is needed.")

@@ -126,4 +126,5 @@ def log_probs(logits, tokens):
     `[...]` float32.
   """
   chosen = jnp.take_along_axis(logits, tokens[..., None], axis=-1)[..., 0]
-  return chosen - jax.nn.logsumexp(logits.astype(jnp.float32), axis=-1)
+  return chosen.astype(jnp.float32) - jax.nn.logsumexp(
+      logits.astype(jnp.float32), axis=-1)

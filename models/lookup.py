@@ -63,7 +63,10 @@ def _logits(vocab_size, ngram, text, end):
     same = jnp.roll(text, back) == text[jnp.maximum(end - back, 0)]
     agrees &= same & (places >= back)
     agreeing += agrees
-  votes = jnp.where(agreeing > 0, _BASE**agreeing * (1 + places / (end + 1)), 0)
+  # Of the best place the weight is 1 to 2: that of many tokens is no float32.
+  votes = jnp.where(
+      agreeing > 0,
+      _BASE**(agreeing - agreeing.max()) * (1 + places / (end + 1)), 0)
   # The last place is the end itself, which has no vote.
   votes = jnp.zeros(vocab_size).at[jnp.roll(text, -1)].add(votes)
   return jnp.where(votes.any(), jnp.log(votes), 0.0)

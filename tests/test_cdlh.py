@@ -141,6 +141,12 @@ def test_one_candidate_or_no_reward_is_greedy(look):
   assert tiny.texts(out, LENGTHS) == [greedy_text(x) for x in rows_of_tables()]
 
 
+def test_without_weight_a_reward_of_no_text_does_not_matter():
+  out = run(dj.methods.cdlh(3, 4, 1, 0.0),
+            constraints=np.where(values() > 0, -np.inf, values()))
+  assert tiny.texts(out, LENGTHS) == [greedy_text(x) for x in rows_of_tables()]
+
+
 def test_of_equal_scores_the_more_probable_is_taken():
   """All scores are 0; and of two equally probable tokens, the first."""
   table = np.tile([0.1, 0.1, 0.3, 0.3, 0.2, 0, 0], (V, 1))

@@ -248,6 +248,14 @@ def test_weighted_sum():
   values = dj.constraints.evaluate(
       reward, (VOCABULARY, None), (constraint, None), out, jnp.ones(2, int))
   np.testing.assert_allclose(values, [2 * 0.5 + 0.5, 2 + 0.25])
+  never = lexical._replace(value=lambda *_: jnp.float32(-jnp.inf))
+  np.testing.assert_allclose(dj.constraints.evaluate(
+      dj.constraints.weighted_sum([(0, never), (2, lexical)]),
+      (VOCABULARY,) * 2, (constraint,) * 2, out, jnp.ones(2, int)), [1, 2])
+  for params in ((VOCABULARY,), VOCABULARY):
+    with pytest.raises(ValueError, match="reward_params of a weighted sum is"):
+      dj.constraints.evaluate(reward, params, (constraint, None), out,
+                              jnp.ones(2, int))
   with pytest.raises(ValueError, match="at least one is needed"):
     dj.constraints.weighted_sum([])
 

@@ -84,6 +84,16 @@ def test_one_program_has_one_size(sizes):
   assert len(sizes) == 2
 
 
+def test_one_program_of_constants_has_one_size(sizes):
+  """No argument of it is traced, but it is."""
+  model, keys = tiny.llama_models().target, jax.random.split(jax.random.key(0),
+                                                             3)
+  out = jax.eval_shape(lambda: dj.generate(
+      keys, tiny.PROMPTS, tiny.LENGTHS, method=METHODS[0], target=model.lm,
+      target_params=model.params, max_new_tokens=NEW))
+  assert out.tokens.shape == (3, tiny.PROMPTS.shape[1] + NEW) and not sizes
+
+
 @each(METHODS)
 def test_a_stream_tells_of_the_same_texts(method, sizes):
   """Between results caches grow, or not; all texts only become longer."""

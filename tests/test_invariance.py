@@ -73,6 +73,16 @@ def test_rows_of_one_prompt_differ_by_their_keys():
   assert len(np.unique(tokens, axis=0)) == 3
 
 
+@pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg"])
+def test_keys_of_other_kinds(impl):
+  """In a batch their own numbers would be those of the first row's key."""
+  expected = run(METHODS[0], keys=jax.vmap(jax.random.key)(np.arange(3)))
+  keys = jax.vmap(lambda seed: jax.random.key(seed, impl=impl))(np.arange(3))
+  same_rows(run(METHODS[0], keys=keys), expected)
+  alone = slice(2, 3)
+  same_rows(run(METHODS[0], keys=keys, rows=alone), expected, alone)
+
+
 def test_a_row_that_ends_early_does_not_disturb_the_others():
   expected = run(METHODS[0])
   texts = tiny.texts(expected, tiny.LENGTHS)
@@ -129,8 +139,11 @@ def test_numbers_of_64_bits():
 def test_types_under_other_settings_of_jax(method, setting):
   """They are traced; nothing is compiled."""
   rng = np.random.default_rng(0)
-  models = tiny.Models(*(tiny.Model(*exactness.table_model(
-      exactness.random_table(rng, 5))) for _ in range(2)))
+  models = [exactness.table_model(exactness.random_table(rng, 5))
+            for _ in range(2)]
+  # Of 64 bits, where there are any.
+  models = tiny.Models(*(tiny.Model(lm, params._replace(
+      table=np.asarray(params.table, np.float64))) for lm, params in models))
   rewarded = speculation.decoder(method.greedy).rewards
   rewards = dict(reward=tiny.table_reward(), reward_params=np.float32(1),
                  constraints=np.zeros((2, tiny.STATES), np.float32))

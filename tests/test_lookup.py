@@ -56,6 +56,15 @@ def test_all_places_vote(ngram):
       np.testing.assert_allclose(law, expected, atol=1e-5)
 
 
+def test_many_tokens_that_agree():
+  """16^40 would be infinite."""
+  text = np.tile(np.arange(V), 12)[None]
+  logits = transformer.causal_logits(lookup.language_model(V, 40), (),
+                                     jnp.asarray(text))
+  law = jax.nn.softmax(logits[0, -1])
+  np.testing.assert_allclose(law, np.eye(V)[0], atol=1e-5)
+
+
 def test_it_is_a_language_model():
   """Caches, blocks, masks and commits give the law of the text alone."""
   lm = lookup.language_model(V)

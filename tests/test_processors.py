@@ -258,8 +258,18 @@ def test_errors_tell_what_is_needed():
                         dj.processors.table(np.zeros((1, 7), int)), *model)
   with pytest.raises(ValueError, match=r"reads_prompt=\[False, True\]: at lea"):
     processors.chain((count, processors.repetition_penalty(1.5, 13)))
+  for params in ((), ((),), dj.processors.table(np.zeros((1, 13), int))):
+    with pytest.raises(ValueError, match="of a chain: a tuple of 2 is needed"):
+      dj.processors.apply(processors.chain((count, count)), params, *model)
   with pytest.raises(ValueError, match=r"processors\[1\] is of type NoneType"):
     processors.chain([count, None])
+  assert processors.min_new_tokens(2, [1, 3]) is processors.min_new_tokens(
+      np.int64(2), (1, 3))
+  for eos_id in (-1, (1, 13)):
+    with pytest.raises(ValueError, match="of min_new_tokens: 0 to 12, tokens"):
+      dj.processors.apply(processors.min_new_tokens(2, eos_id), (), *model)
+  with pytest.raises(ValueError, match="vocab_size=7 of a repetition penalty"):
+    dj.processors.apply(processors.repetition_penalty(1.5, 7), (), *model)
   with pytest.raises(ValueError, match="penalty=0: a positive number is"):
     processors.repetition_penalty(0, 13)
   with pytest.raises(ValueError, match="count=-1: 0 or a positive integer"):

@@ -129,6 +129,25 @@ def test_large_logits_do_not_overflow():
   np.testing.assert_allclose(laws(logits), [[1, 0, 0], [1 / 3] * 3], atol=1e-6)
 
 
+@pytest.mark.parametrize("temperature", [1e-30, 1e-10, 1e-8])
+def test_at_low_temperatures_the_most_probable_token_is_certain(temperature):
+  """In a program, which may round a quotient and a difference once."""
+  logits = 10 * random_logits()
+  warp = sampling.warp(Sampling(temperature=temperature), B, V)
+  found = jax.jit(jax.vmap(sampling.log_law))(warp, jnp.asarray(logits))
+  np.testing.assert_array_equal(np.exp(found), np.eye(V)[logits.argmax(1)])
+
+
+def test_what_is_traced_is_kept_in_its_range():
+  """Nobody can refuse it there."""
+  logits = random_logits()
+  law = jax.jit(lambda *x: jax.vmap(sampling.log_law)(
+      sampling.warp(Sampling(x[0], top_p=x[1]), B, V), logits))
+  for temperature, top_p in ((0.0, 1.0), (1.0, 0.0), (0.0, np.zeros(B))):
+    np.testing.assert_array_equal(np.exp(law(temperature, top_p)),
+                                  np.eye(V)[logits.argmax(1)])
+
+
 def test_what_is_off_is_static():
   warp = sampling.warp(Sampling(), B, V)
   assert (warp.top_p, warp.token_mask, warp.top_k) == (None, None, 0)

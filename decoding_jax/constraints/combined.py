@@ -92,26 +92,40 @@ def _evaluate(reward, params, constraints, tokens, lengths, prompt_lengths):
 @functools.lru_cache(maxsize=None)
 def _weighted_sum(parts):
   weights, rewards = zip(*parts)
-  nothing = (None,) * len(parts)
+  of_params = functools.partial(_of_parts, "reward_params", len(parts))
+  of_constraints = functools.partial(_of_parts, "constraints", len(parts))
 
   def init(params, constraint, prompt, length):
     return tuple(
-        r.init(p, c, prompt, length)
-        for r, p, c in zip(rewards, params or nothing, constraint or nothing))
+        r.init(p, c, prompt, length) for r, p, c
+        in zip(rewards, of_params(params), of_constraints(constraint)))
 
   def advance(params, constraint, state, tokens, valid):
     return tuple(
         r.advance(p, c, s, tokens, valid) for r, p, c, s
-        in zip(rewards, params or nothing, constraint or nothing, state))
+        in zip(rewards, of_params(params), of_constraints(constraint), state))
 
   def value(params, constraint, state):
-    return sum(
+    # No times a reward of -inf would be NaN.
+    return sum((
         w * r.value(p, c, s) for w, r, p, c, s
-        in zip(weights, rewards, params or nothing, constraint or nothing,
-               state))
+        in zip(weights, rewards, of_params(params), of_constraints(constraint),
+               state) if w), jnp.float32(0))
 
   # A reward has no known least value: with a weight below 0 there is no bound.
   bounded = all(w == 0 or w > 0 and math.isfinite(r.maximum)
                 for w, r in parts)
   maximum = sum(w * r.maximum for w, r in parts if w) if bounded else math.inf
   return Reward(init, advance, value, maximum)
+
+
+def _of_parts(name, count, given):
+  """One for each part; None for each if nothing is given."""
+  if given is None or isinstance(given, tuple) and not given:
+    return (None,) * count
+  # Of too few, the parts behind them would be left out without a word.
+  if not isinstance(given, (tuple, list)) or len(given) != count:
+    raise ValueError(f"{name} of a weighted sum is of type "
+                     f"{type(given).__name__}: a tuple of {count} is needed, "
+                     "one for each part, None where it has none.")
+  return given

@@ -90,7 +90,8 @@ def chain(processors: Sequence[LogitsProcessor]) -> LogitsProcessor:
     processors: at least one; all of them read prompts, or none does.
 
   Returns:
-    A processor; its parameters are the tuple of theirs.
+    A processor; its parameters are the tuple of theirs, `()` for each that
+    has none.
 
   Raises:
     ValueError: if there is none, or if some read prompts and others do not:
@@ -110,14 +111,21 @@ def chain(processors: Sequence[LogitsProcessor]) -> LogitsProcessor:
 
 @functools.lru_cache(maxsize=None)
 def _chain(processors):
+  def init(params):
+    # Of too few, what is left over would be left out without a word.
+    if not isinstance(params, (tuple, list)) or len(params) != len(processors):
+      raise ValueError(
+          f"processor_params of a chain: a tuple of {len(processors)} is "
+          "needed, the parameters of each processor, () where it has none.")
+    return tuple(x.init(param) for x, param in zip(processors, params))
+
   def process(params, states, logits):
     for x, param, state in zip(processors, params, states):
       logits = x.process(param, state, logits)
     return logits
 
   return LogitsProcessor(
-      init=lambda params: tuple(
-          x.init(param) for x, param in zip(processors, params)),
+      init=init,
       advance=lambda params, states, token: tuple(
           x.advance(param, state, token)
           for x, param, state in zip(processors, params, states)),

@@ -2,6 +2,7 @@
 
 import functools
 import numbers
+from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -39,6 +40,9 @@ def repetition_penalty(penalty: float, vocab_size: int) -> LogitsProcessor:
 
   def process(params, seen, logits):
     del params
+    if len(logits) != vocab_size:
+      raise ValueError(f"vocab_size={vocab_size} of a repetition penalty: "
+                       f"{len(logits)}, that of the model, is needed.")
     less = jnp.where(logits > 0, logits / penalty, logits * penalty)
     return jnp.where(bits.unpack(seen, vocab_size), less, logits)
 
@@ -46,14 +50,13 @@ def repetition_penalty(penalty: float, vocab_size: int) -> LogitsProcessor:
                          advance=advance, process=process, reads_prompt=True)
 
 
-@functools.lru_cache(maxsize=None)
 def min_new_tokens(count: int,
-                   eos_id: int | tuple[int, ...]) -> LogitsProcessor:
+                   eos_id: int | Sequence[int]) -> LogitsProcessor:
   """Forbids the end of a text before it has so many tokens.
 
   Args:
     count: tokens that stand before the end, at least.
-    eos_id: the token that ends a text, or a tuple of such tokens.
+    eos_id: the token that ends a text, or several such tokens.
 
   Returns:
     A processor without parameters, `()`.
@@ -66,11 +69,20 @@ def min_new_tokens(count: int,
     raise ValueError(f"count={count!r}: 0 or a positive integer is needed.")
   ends = np.atleast_1d(options.array("eos_id", eos_id))
   if not np.issubdtype(ends.dtype, np.integer):
-    raise ValueError(f"eos_id={eos_id!r}: a token that ends texts, or a tuple "
-                     "of such tokens, is needed.")
+    raise ValueError(f"eos_id={eos_id!r}: a token that ends texts, or several "
+                     "of these, are needed.")
+  return _min_new_tokens(int(count), tuple(ends.ravel().tolist()))
+
+
+@functools.lru_cache(maxsize=None)
+def _min_new_tokens(count, eos_id):
+  ends = np.array(eos_id)
 
   def process(params, number, logits):
     del params
+    if ((ends < 0) | (ends >= len(logits))).any():
+      raise ValueError(f"eos_id={eos_id} of min_new_tokens: 0 to "
+                       f"{len(logits) - 1}, tokens of the model, are needed.")
     return jnp.where(number < count, logits.at[ends].set(-jnp.inf), logits)
 
   return LogitsProcessor(
