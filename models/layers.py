@@ -1,8 +1,10 @@
 """Layers of a decoder: projections, norms, attention, feed-forward layer.
 
-Activations are feature-major, `[F, B * T]`, and weights stand on the left as
+Activations are feature-major, `[F, n]`, and weights stand on the left as
 `[out, in]`: with the few fresh tokens of a decoding step this is the faster
-layout on a CPU, and it is the layout of published checkpoints.
+layout on a CPU, and it is the layout of published checkpoints. The tokens of
+all rows stand behind one another; columns that are no tokens may follow, so
+that there are as many as products like.
 
 A `config` is a `transformer.Config`.
 """
@@ -26,15 +28,13 @@ class View(NamedTuple):
   """What a layer sees of the text.
 
   Attributes:
-    angles: `[planes, B, T]` rotary angles; None without rotation.
+    turns: of queries and keys; None without rotation.
     prefix: mask `[B, 1 or T, S]` of what may be attended to in the cache.
     block: mask `[B, T, N]` of what may in the block.
-    gain: `[]`, what rotated channels are multiplied by; None: nothing.
   """
-  angles: types.Array | None
+  turns: rope.Turns | None
   prefix: types.Array
   block: types.Array
-  gain: types.Array | float | None = None
 
 
 class Linear(nn.Module):
@@ -132,14 +132,14 @@ class Attention(nn.Module):
     """Attends and adds the fresh keys and values to the block.
 
     Args:
-      x: `[F, B * T]`.
+      x: `[F, n]`, the first B * T columns of which are the fresh tokens.
       prefix: keys `[B, H, C, S]` and values `[B, H, S, C]` of the cache.
       block: keys `[B, H, C, N]` and values `[B, H, N, C]`.
       slot: where in the block the first fresh token goes.
       view: a `View`.
 
     Returns:
-      `[F, B * T]`, and the block with the fresh keys and values.
+      `[F, n]`, and the block with the fresh keys and values.
     """
     cfg = self.config
     batch, length, _ = view.block.shape
@@ -151,13 +151,13 @@ class Attention(nn.Module):
         y = y.reshape(num_heads, cfg.head_dim, -1)
       if norm and (cfg.qk_norm or cfg.joint_qk_norm):
         y = RMSNorm(cfg, name=f"{name}_norm")(y)
-      return y.reshape(heads)
+      return y[..., :batch * length].reshape(heads)
 
     q = project("query", cfg.num_heads, norm=True)
     k = project("key", cfg.num_kv_heads, norm=True)
     v = project("value", cfg.num_kv_heads, norm=False)[:, 0]
-    if view.angles is not None:
-      q, k = (rope.rotate(x, view.angles, view.gain) for x in (q, k))
+    if view.turns is not None:
+      q, k = rope.rotate(q, view.turns), rope.rotate(k, view.turns)
     block = (_write(block[0], k[:, 0].transpose(2, 0, 1, 3), slot, axis=3),
              _write(block[1], v.transpose(2, 0, 3, 1), slot, axis=2))
     # A cache of no slots (training) is left out of the program altogether.
@@ -166,7 +166,8 @@ class Attention(nn.Module):
       parts.insert(0, (*prefix, view.prefix[:, None, None]))
     y = products.attention(q * (cfg.query_scalar or cfg.head_dim)**-0.5, parts,
                            cfg.attention_softcap)
-    y = y.reshape(cfg.num_heads * cfg.head_dim, batch * length)
+    y = products.pad(
+        y.reshape(cfg.num_heads * cfg.head_dim, batch * length), x.shape[1])
     return _linear(cfg, cfg.out_bias)(cfg.dim, name="out")(y), block
 
 
@@ -179,14 +180,14 @@ class Layer(nn.Module):
     """Goes through one layer.
 
     Args:
-      x: `[F, B * T]`.
+      x: `[F, n]`, the first B * T columns of which are the fresh tokens.
       kv: `(prefix keys, prefix values, block keys, block values)`.
       narrow: `[]` bool, which of two views is this layer's; None for one.
       slot: where in the block the first fresh token goes.
       views: tuple of a `View`, or of two, of which the narrow one is the last.
 
     Returns:
-      `[F, B * T]`, and the block with the fresh keys and values.
+      `[F, n]`, and the block with the fresh keys and values.
     """
     cfg = self.config
     view = views[0] if narrow is None else jax.tree.map(

@@ -7,10 +7,10 @@ import os
 import jax
 import jax.numpy as jnp
 
-# Numbers of columns for which there are fast products.
-_SIZES = (1, 4, 8, 16)
-# The same for products in 16 bits on a CPU, up to which they have another form.
-_FEW = (2, 4, 8)
+# Numbers of columns for which there are fast products, then multiples of 16.
+_SIZES, _IN_16_BITS = (1, 4, 8, 16), (1, 2, 4, 8, 16)
+# Columns of a product in 16 bits that has another form on a CPU.
+_FEW = range(2, 9)
 # Columns of a product on a TPU, at least: one is left to the vector unit, which
 # takes weights at a half or a third of the rate of the matrix unit.
 _TILE = 8
@@ -33,6 +33,30 @@ def columns(x):
   return x.transpose(2, 0, 1).reshape(x.shape[2], -1)
 
 
+def round_up(width, dtype) -> int:
+  """The number of columns that a product is computed over.
+
+  On a CPU the product with 7, 13 or 31 columns takes a third longer than that
+  with 8, 16 or 32; elsewhere a few columns more cost nothing.
+
+  Args:
+    width: columns there are.
+    dtype: of the factors.
+
+  Returns:
+    At least as many.
+  """
+  sizes = _IN_16_BITS if jnp.dtype(dtype).itemsize < 4 else _SIZES
+  return next((n for n in sizes if n >= width),
+              -(-width // sizes[-1]) * sizes[-1])
+
+
+def pad(x, width):
+  """Puts columns of zeros behind those of `[F, n]`: `[F, width]`."""
+  more = width - x.shape[1]
+  return jnp.pad(x, ((0, 0), (0, more))) if more else x
+
+
 def lookup(table, index):
   """Rows of a table.
 
@@ -52,9 +76,8 @@ def lookup(table, index):
 def matmul(kernel, x):
   """A product in float32, computed over a round number of columns.
 
-  On a CPU the product with 7, 13 or 31 columns takes a third longer than that
-  with 8, 16 or 32; elsewhere a few columns more cost nothing. One column in 32
-  bits, and few in 16, have other, faster forms there; so has one on a TPU.
+  On a CPU one column in 32 bits, and few in 16, have other, faster forms; so
+  has one on a TPU.
 
   Args:
     kernel: `[out, in]`.
@@ -64,14 +87,13 @@ def matmul(kernel, x):
     `[out, n]` float32.
   """
   width = x.shape[1]
-  size = next((n for n in _SIZES if n >= width),
-              -(-width // _SIZES[-1]) * _SIZES[-1])
+  size = round_up(width, kernel.dtype)
   product = functools.partial(_padded, _product, size)
   forms = {}
   if kernel.dtype.itemsize < 4:
-    few = next((n for n in _FEW if n >= width), None)
-    if few:
-      forms["cpu"] = functools.partial(_padded, _tokens_first, few)
+    if size <= _FEW[-1]:
+      forms["cpu"] = functools.partial(_padded, _tokens_first,
+                                       max(size, _FEW[0]))
   elif width == 1 and kernel.size >= LARGE:
     forms["cpu"] = _in_parts
   if width == 1:
@@ -116,9 +138,7 @@ def attention(q, parts, cap=0.0):
 
 
 def _padded(product, size, kernel, x):
-  width = x.shape[1]
-  x = jnp.pad(x, ((0, 0), (0, size - width)))
-  return product(kernel, x)[:, :width]
+  return product(kernel, pad(x, size))[:, :x.shape[1]]
 
 
 def _in_parts(kernel, x):
@@ -182,12 +202,12 @@ def _attend(cap, q, parts):
                               precision=_precision(q.dtype))
   score = lambda q, keys: soft_cap(product("hgcbt,bhcs->bhgts", q, keys), cap)
   queries = [q, *(_again(q) for _ in parts[1:])]
-  scores = [jnp.where(mask, score(q, keys), -jnp.inf)
-            for q, (keys, _, mask) in zip(queries, parts)]
-  peak = functools.reduce(
-      jnp.maximum, [s.max(axis=-1, keepdims=True) for s in scores])
-  weights = [jnp.exp(s - peak) for s in scores]
-  total = sum(w.sum(axis=-1) for w in weights)
+  scores = jnp.concatenate(
+      [jnp.where(mask, score(q, keys), -jnp.inf)
+       for q, (keys, _, mask) in zip(queries, parts)], axis=-1)
+  weights = jnp.exp(scores - scores.max(axis=-1, keepdims=True))
+  total = weights.sum(axis=-1)
+  weights = jnp.split(weights, [parts[0][0].shape[-1]], axis=-1)
   # With the channels in front, values would be transposed, which on a CPU costs
   # as much as a fifth of a token.
   y = sum(product("bhgts,bhsc->bhgtc", w.astype(values.dtype), values)

@@ -1,7 +1,11 @@
 """Rotary positions (Su et al. 2021, arXiv 2104.09864) and their scalings."""
 
+from typing import NamedTuple
+
 import jax.numpy as jnp
 import numpy as np
+
+from decoding_jax import types
 
 KINDS = ("none", "linear", "llama3", "dynamic", "yarn", "longrope")
 # Fields of those that have a gain, and what they must be more than.
@@ -11,10 +15,29 @@ _BOUNDS = {
     "longrope": {"rope_original_length": 1, "rope_gain": 0}}
 
 
-def angles(config, positions):
-  """Rotary angles `[planes, B, T]` in float32, of positions `[B, T]`."""
+class Turns(NamedTuple):
+  """How far positions turn each plane of channels.
+
+  Attributes:
+    cos, sin: `[planes, B, T]` float32, with the gain of the scaling.
+  """
+  cos: types.Array
+  sin: types.Array
+
+
+def turns(config, positions) -> Turns:
+  """Those of positions `[B, T]`."""
   positions = positions.astype(jnp.float32)[None]
-  return frequencies(config)[:, None, None] * positions
+  angles = frequencies(config)[:, None, None] * positions
+  found = Turns(jnp.cos(angles), jnp.sin(angles))
+  if gain(config) == 1:
+    return found
+  return Turns(*(x * gain(config) for x in found))
+
+
+def none(like: Turns) -> Turns:
+  """As many that turn nothing."""
+  return Turns(jnp.ones_like(like.cos), jnp.zeros_like(like.sin))
 
 
 def gain(config) -> float:
@@ -22,24 +45,26 @@ def gain(config) -> float:
   return config.rope_gain if config.rope_scaling in _BOUNDS else 1.0
 
 
-def rotate(x, turns, times=None):
+def rotate(x, turns_: Turns):
   """Rotates `[H, G, C, B, T]`; channels i and i + planes are one plane.
 
   Args:
     x: queries or keys.
-    turns: of `angles`.
-    times: `[]`, what the turned channels are multiplied by; None: nothing.
+    turns_: of their positions.
 
   Returns:
-    The same, turned by its positions; channels behind all planes are not.
+    The same, turned; channels behind all planes are not.
   """
-  planes = len(turns)
-  a, b, rest = jnp.split(x.astype(jnp.float32), [planes, 2 * planes], axis=2)
-  cos, sin = jnp.cos(turns)[None, None], jnp.sin(turns)[None, None]
-  if times is not None:
-    cos, sin = cos * times, sin * times
-  y = jnp.concatenate([a * cos - b * sin, b * cos + a * sin, rest], axis=2)
-  return y.astype(x.dtype)
+  planes = len(turns_.cos)
+  shape = (*x.shape[:2], 2, planes, *x.shape[3:])
+  pairs, rest = jnp.split(x, [2 * planes], axis=2)
+  pairs = pairs.astype(jnp.float32).reshape(shape)
+  # Of halves that are put together an accelerator would make several operations
+  # instead of one.
+  sin = jnp.stack([-turns_.sin, turns_.sin])[None, None]
+  y = pairs * turns_.cos[None, None, None] + pairs[:, :, ::-1] * sin
+  y = y.reshape(*x.shape[:2], 2 * planes, *x.shape[3:]).astype(x.dtype)
+  return jnp.concatenate([y, rest], axis=2) if rest.size else y
 
 
 def frequencies(config) -> np.ndarray:

@@ -207,6 +207,9 @@ class Decoder(nn.Module):
       table = self.param("positions", layers.INIT, (cfg.max_length, cfg.dim),
                          dtype)
       x += products.columns(products.lookup(table, positions))
+    if not cfg.num_experts:  # Columns more would use more of them.
+      # Once: then nothing stands between products and what goes with them.
+      x = products.pad(x, products.round_up(x.shape[1], dtype))
     x, block = _layers(cfg)(x, cache, block, slot,
                             _views(cfg, cache, positions, mask))
     if not cfg.post_norm:
@@ -221,7 +224,7 @@ class Decoder(nn.Module):
     logits = products.soft_cap(logits, cfg.logit_softcap)
     # Without the barrier the transposition changes the layout of the whole
     # program on a CPU, which then runs several times slower.
-    logits = jax.lax.optimization_barrier(logits).T
+    logits = jax.lax.optimization_barrier(logits).T[:tokens.size]
     return logits.reshape(*tokens.shape, len(head)), block
 
 
@@ -391,14 +394,13 @@ def _views(config, cache, positions, mask):
                                  rope_theta=config.rope_local_theta)
 
   def view(kind):
-    angles = gain = None
+    turns = None
     if kind.positions == "rope":
-      angles, gain = rope.angles(kind, positions), rope.gain(kind)
+      turns = rope.turns(kind, positions)
       if kind is full and not kind.rope_full:
-        # Not none: a scan has one program for all layers.
-        angles, gain = jnp.zeros_like(angles), 1.0
-    return layers.View(angles, *_masks(kind.window, cache, positions, mask),
-                       None if rope.gain(config) == 1 else gain)
+        # Not None: a scan has one program for all layers.
+        turns = rope.none(turns)
+    return layers.View(turns, *_masks(kind.window, cache, positions, mask))
 
   return tuple(view(narrow if is_narrow else full)
                for is_narrow in sorted(set(_narrow(config))))

@@ -30,6 +30,17 @@ def test_columns_are_those_of_one_row_behind_another():
       products.columns(x), np.asarray(x).reshape(6, 4).T)
 
 
+@pytest.mark.parametrize("dtype, expected", [
+    ("float32", [1, 4, 4, 4, 8, 8, 16, 16, 32, 48]),
+    ("bfloat16", [1, 2, 4, 4, 8, 8, 16, 16, 32, 48])])
+def test_numbers_of_columns(dtype, expected):
+  assert expected == [products.round_up(width, dtype) for width in
+                      (1, 2, 3, 4, 5, 8, 9, 16, 17, 33)]
+  x = jnp.ones((2, 3), dtype)
+  padded = products.pad(x, 4)
+  assert padded.dtype == dtype and padded.tolist() == [[1, 1, 1, 0]] * 2
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_lookup_is_indexing(dtype):
   table = jax.random.normal(jax.random.key(0), (5, 3), dtype)
