@@ -92,6 +92,24 @@ def check_models(method: Method, target: LanguageModel,
         f"{target.vocab_size}: the models need the same vocabulary.")
 
 
+def check_params(target_params, draft, draft_params):
+  """Checks that no parameters were forgotten.
+
+  Args:
+    target_params: of the target.
+    draft: the drafter, or None.
+    draft_params: of the drafter.
+
+  Raises:
+    ValueError: if there are none, naming the argument.
+  """
+  for name, params, used in (("target", target_params, True),
+                             ("draft", draft_params, draft is not None)):
+    if used and params is None:
+      raise ValueError(f"{name}_params=None: the parameters of the {name} are "
+                       "needed; () if it has none.")
+
+
 def check_budget(width, max_new_tokens, target: LanguageModel,
                  draft: LanguageModel | None):
   """Checks that prompt and continuation fit into both models.

@@ -120,6 +120,7 @@ def _outputs(every, key, prompts, prompt_lengths, *, method, target,
   prompt_lengths = options.array("prompt_lengths", prompt_lengths)
   checks.check_prompts(prompts, prompt_lengths, target.vocab_size)
   checks.check_models(method, target, draft)
+  checks.check_params(target_params, draft, draft_params)
   checks.check_budget(prompts.shape[1], max_new_tokens, target, draft)
   checks.check_eos(eos_id, target.vocab_size)
   checks.check_reward(method, len(prompts), reward, reward_params, constraints)

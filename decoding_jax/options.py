@@ -1,5 +1,6 @@
 """Checks of arguments, and of what methods and models are made with."""
 
+from collections.abc import Iterable
 import math
 import numbers
 
@@ -31,7 +32,24 @@ def array(name, x):
   try:
     return jnp.asarray(x) if on_device else np.asarray(x)
   except (TypeError, ValueError) as e:
-    raise ValueError(f"{name} is no array: {e}") from e
+    raise ValueError(f"{name} is no array (rows of unequal lengths are padded "
+                     f"on the right): {e}") from e
+
+
+def integers(name, x) -> tuple[int, ...]:
+  """A tuple of integers, of any sequence of them.
+
+  Args:
+    name: of the option.
+    x: what was given.
+
+  Raises:
+    ValueError: naming the option, if it is none.
+  """
+  found = tuple(x) if isinstance(x, Iterable) else (None,)
+  if not all(map(is_integer, found)):
+    raise ValueError(f"{name}={x!r}: a tuple of integers is needed.")
+  return found
 
 
 def is_integer(x) -> bool:

@@ -123,7 +123,10 @@ def log_law(warp_: Warp, logits):
   """
   logits = logits.astype(jnp.float32)
   if warp_.token_mask is not None:
-    logits = jnp.where(warp_.token_mask, logits, -jnp.inf)
+    masked = jnp.where(warp_.token_mask, logits, -jnp.inf)
+    # A processor may forbid all that the mask allows: then the mask decides.
+    logits = jnp.where(masked.max(-1, keepdims=True) == -jnp.inf,
+                       jnp.where(warp_.token_mask, 0.0, -jnp.inf), masked)
   if warp_.greedy:
     best = most_probable(logits)[..., None]
     tokens = jax.lax.broadcasted_iota(best.dtype, logits.shape, logits.ndim - 1)

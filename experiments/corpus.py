@@ -124,7 +124,7 @@ def passages(tokenizer, count: int, length: int, seed: int,
       found.append(tokens)
   if len(found) < count:
     raise ValueError(
-        f"count={count} prompts are asked for, but the corpus has only "
+        f"prompts={count} are asked for, but the corpus has only "
         f"{len(found)} different stretches of {length} tokens.")
   return found
 

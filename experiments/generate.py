@@ -39,7 +39,8 @@ _TEMPERATURE = flags.DEFINE_float("temperature", 1.0, "0 is greedy.")
 _TOP_P = flags.DEFINE_float("top_p", 1.0, "Mass of tokens to keep; 1: all.")
 _TOP_K = flags.DEFINE_integer("top_k", 0, "Tokens to keep; 0: all.")
 _MAX_NEW_TOKENS = flags.DEFINE_integer("max_new_tokens", 128, "Most tokens.")
-_SEED = flags.DEFINE_integer("seed", 0, "Of the random key.")
+_SEED = flags.DEFINE_integer("seed", 0, "Of the random key.",
+                             lower_bound=0, upper_bound=2**63 - 1)
 _TARGET = flags.DEFINE_string("target", "python-target",
                               "Folder, hub:owner/name, or name of a shipped "
                               "model.")
@@ -58,10 +59,16 @@ _PROFILE = flags.DEFINE_string(
     "time of a step goes; '' for none.")
 
 
+def _methods():
+  if _METHOD.value == _AUTO:
+    sizes.check_none(_AUTO)
+    return auto.methods()
+  given = sizes.of_flags(_METHOD.value, [_AUTO])
+  return [launch.method({"name": _METHOD.value, **given})]
+
+
 def main():
-  methods = auto.methods() if _METHOD.value == _AUTO else [
-      launch.method({"name": _METHOD.value,
-                     **sizes.of_flags(_METHOD.value, [_AUTO])})]
+  methods = _methods()
   meshes.join(_TARGET.value, 1)
   sampling = dj.Sampling(_TEMPERATURE.value, _TOP_K.value, _TOP_P.value)
   draft = launch.drafter(_METHOD.value, methods, _TARGET.value, _DRAFT.value)

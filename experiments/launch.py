@@ -9,6 +9,7 @@ import numbers
 import os
 import pathlib
 import re
+import signal
 import sys
 import time
 import traceback
@@ -84,14 +85,20 @@ def run(main):
         raise UserError(f"unexpected argument {argv[1]!r}.")
       main()
       stopping.check()
+      sys.stdout.flush()
     except UserError as e:
       _fail(e)
     except KeyboardInterrupt:
       print("\ninterrupted; what was written stays.", file=sys.stderr)
-      processes.end(130)
+      processes.end(130, interrupted=True)
     except stopping.Stopped:
       print("\nstopped; resume with the same command.", file=sys.stderr)
-      processes.end(0)
+      processes.end(0, interrupted=True)
+    except BrokenPipeError:
+      # Whoever read the output has left. What is still to be flushed goes
+      # nowhere.
+      os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+      processes.end(128 + signal.SIGPIPE, interrupted=True)
     except jax.errors.JaxRuntimeError as e:
       if not jax.distributed.is_initialized():
         raise
@@ -263,6 +270,8 @@ def drafter(name, methods, target, draft):
   shipped = target.removesuffix("target") + "draft"
   comes = os.sep not in shipped and (PRETRAINED / shipped).is_dir()
   if not draft and not comes:
+    if not hub.is_hub(target):
+      model_folder(target)  # If there is none, that comes first.
     raise UserError(
         f"--method={name} drafts, and no drafter comes with --target={target}: "
         "name a --draft, or take --draft=lookup, which is no model, or "
@@ -308,6 +317,7 @@ def open_pair(target, draft, dtype="", draft_dtype=""):
     if value and value not in transformer.DTYPES:
       raise UserError(f"{field}={value!r} is not one of "
                       f"{', '.join(transformer.DTYPES)}.")
+  _check_devices()
   names = [target, *([draft] if is_read(draft) else [])]
   folders = [*map(model_folder, names)]
   dtypes = dtype, draft_dtype or dtype
@@ -332,6 +342,17 @@ def open_pair(target, draft, dtype="", draft_dtype=""):
   sizes = [transformer.num_params(tree) for tree in params]
   return ModelPair(lms[0], params[0], lms[1], params[1], tokenizer,
                    sizes[1] / sizes[0], eos_id, dtypes=dtypes)
+
+
+def _check_devices():
+  """Raises `UserError` if JAX has not the devices that it was told to use."""
+  try:
+    jax.devices()
+  except (AssertionError, RuntimeError) as e:
+    raise UserError(
+        f"JAX_PLATFORMS={jax.config.jax_platforms}: there is no such device, "
+        "or JAX was installed without it, see the extras cuda and tpu"
+        f"{f' ({e})' if str(e) else ''}.") from e
 
 
 def is_read(draft) -> bool:

@@ -105,16 +105,19 @@ def stop_together() -> None:
     raise stopping.Stopped
 
 
-def end(status: int) -> None:
+def end(status: int, interrupted: bool = False) -> None:
   """Ends this process.
 
   Args:
     status: of the process. 0: all others end, too, and the first one is to be
       the last, as they cannot be without it. Else nobody is waited for.
+    interrupted: whether a device may be computing still.
   """
-  if not jax.distributed.is_initialized():
+  several = jax.distributed.is_initialized()
+  # Python would take apart what the threads of a computation still use.
+  if not several and not interrupted:
     sys.exit(status)
-  if not status:
+  if several and not status:
     jax.distributed.shutdown()
   sys.stdout.flush()
   sys.stderr.flush()

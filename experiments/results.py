@@ -60,12 +60,19 @@ def open_workdir(workdir, settings, free=(), flag="--workdir"):
   return workdir
 
 
+def _loaded(path):
+  try:
+    return json.loads(path.read_text())
+  except ValueError as e:
+    raise ValueError(f"'{path}' is damaged: {e}") from e
+
+
 def _open(workdir, settings, free, flag):
   path = workdir / RUN
   try:
     workdir.mkdir(parents=True, exist_ok=True)
     _lock(workdir)
-    record = json.loads(path.read_text()) if path.exists() else {"starts": []}
+    record = _loaded(path) if path.exists() else {"starts": []}
     if not isinstance(record, dict) or not isinstance(
         record.get("settings", {}), dict) or "starts" not in record:
       raise ValueError(f"'{path}' is of another program")

@@ -59,6 +59,14 @@ def of_flags(name, more=()):
   return {**{size: _SIZES[size][1] for size in needed}, **given}
 
 
+def check_none(name):
+  """Raises `UserError` if flags give sizes, for a method that chooses them."""
+  given = [*_given(), *_more()]
+  if given:
+    raise launch.UserError(f"--method={name} chooses sizes by itself, and "
+                           f"{', '.join(given)} would not be used.")
+
+
 def _given():
   """The sizes of those flags that are set."""
   given = {size: flag.value for size, (flag, _) in _SIZES.items()

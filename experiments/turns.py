@@ -33,6 +33,11 @@ def encode(tokenizer, target) -> list[int]:
   """
   if _SYSTEM.value and not _CHAT.value:
     raise launch.UserError(f"--system={_SYSTEM.value!r} needs --chat.")
+  try:
+    _PROMPT.value.encode()
+  except UnicodeEncodeError as e:
+    raise launch.UserError(f"--prompt={_PROMPT.value!r} is no text in UTF-8, "
+                           "or the locale is another one.") from e
   # What a template writes around it is no prompt.
   ids = tokenizer.encode(_PROMPT.value).ids if _PROMPT.value else []
   if not ids:

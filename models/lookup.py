@@ -12,7 +12,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import types
+from decoding_jax import options, types
 from models import stateless
 
 # What the commands call it.
@@ -38,10 +38,9 @@ def language_model(vocab_size: int, ngram: int = 4) -> types.LanguageModel:
   Raises:
     ValueError: if a number is not a positive integer.
   """
-  for name, value in (("vocab_size", vocab_size), ("ngram", ngram)):
-    if not isinstance(value, int) or value < 1:
-      raise ValueError(f"{name}={value!r}: a positive integer is needed.")
-  return _language_model(vocab_size, ngram)
+  options.check_positive("vocab_size", vocab_size)
+  options.check_positive("ngram", ngram)
+  return _language_model(int(vocab_size), int(ngram))
 
 
 @functools.lru_cache(maxsize=None)

@@ -23,8 +23,8 @@ UNTOUCHED = types.LanguageModel(_refuse, _refuse, V, max_length=8)
 METHOD = dj.methods.rsd_s(2, 2)
 ARGUMENTS = dict(
     prompts=np.ones((2, 3), np.int32), prompt_lengths=np.array([3, 1]),
-    method=METHOD, target=UNTOUCHED, target_params=None, draft=UNTOUCHED,
-    draft_params=None, max_new_tokens=5)
+    method=METHOD, target=UNTOUCHED, target_params=(), draft=UNTOUCHED,
+    draft_params=(), max_new_tokens=5)
 
 
 def generate(key=None, **changes):
@@ -46,7 +46,29 @@ def test_control_what_fits_reaches_the_models():
     generate()
 
 
+@pytest.mark.parametrize("name", ["target", "draft"])
+def test_forgotten_parameters(name):
+  refused([f"{name}_params=None", f"parameters of the {name} are needed"],
+          **{f"{name}_params": None})
+
+
+def test_parameters_of_no_drafter_are_not_needed():
+  with pytest.raises(AssertionError, match="A model was called"):
+    generate(method=dj.methods.autoregressive(), draft=None, draft_params=None)
+
+
+@pytest.mark.parametrize("make, words", [
+    (lambda: dj.methods.rsd_c(3), "branching=3: a tuple of integers"),
+    (lambda: dj.methods.rsd_c((2, 1.5)), "branching=.2, 1.5.: a tuple"),
+    (lambda: dj.methods.sequoia(3), "level of children=3: a tuple"),
+    (lambda: dj.methods.sequoia((3,)), "level of children=3: a tuple")])
+def test_trees_that_are_none(make, words):
+  with pytest.raises(ValueError, match=words):
+    make()
+
+
 @pytest.mark.parametrize("prompts, lengths, words", [
+    ([[1, 2], [3]], [2, 1], ["prompts", "padded on the right"]),
     (np.ones((2, 3)), [3, 1], ["prompts", "(2, 3)", "float64"]),
     (np.ones(3, int), [3], ["prompts", "(3,)", "2 axes"]),
     (np.ones((2, 3), int), [3.0, 1.0], ["prompt_lengths", "float64"]),

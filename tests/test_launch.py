@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -28,6 +29,9 @@ _MISTAKES = {
     "rsd leftover": "unexpected argument 'leftover'",
     "generate --method=medusa": "'medusa' is not one of autoregressive, ",
     "generate --method=auto --draft=x": "model 'x' is neither a folder nor one",
+    "generate --method=auto --width=3": "chooses sizes by itself, and width",
+    "generate --target=nowhere": "model 'nowhere' is neither a folder nor one",
+    "generate --prompt=\udcff": "is no text in UTF-8",
     "generate --method=cdlh": "--method=cdlh is steered by a reward, of which",
     "convert": "--hf= and --to_hf=: one of them is needed",
     "convert --hf=nowhere --out=tests": "--out=tests exists already",
@@ -97,6 +101,18 @@ def test_user_errors_converts_only_what_is_named():
   with pytest.raises(KeyError):
     with launch.user_errors(ValueError):
       raise KeyError("a bug")
+
+
+@pytest.mark.parametrize("error, status, words", [
+    ("KeyboardInterrupt", 130, ["interrupted; what was written stays."]),
+    ("BrokenPipeError", 128 + signal.SIGPIPE, [])])
+def test_ends_that_are_no_mistakes(error, status, words):
+  code = ("from experiments import launch\n"
+          f"def main(): raise {error}\n"
+          "launch.run(main)")
+  run = subprocess.run([sys.executable, "-c", code], cwd=_ROOT, text=True,
+                       capture_output=True, check=False)
+  assert (run.returncode, run.stderr.split("\n")[1:-1]) == (status, words)
 
 
 @pytest.mark.parametrize("error, told, words", [

@@ -148,6 +148,20 @@ def test_what_is_traced_is_kept_in_its_range():
                                   np.eye(V)[logits.argmax(1)])
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_where_nothing_of_the_mask_is_left_the_mask_decides(temperature):
+  """As where a processor forbids its tokens; control: other rows."""
+  logits = random_logits()
+  logits[0] = np.where(MASK, -np.inf, logits[0])
+  law = np.exp(jax.vmap(sampling.log_law)(
+      sampling.warp(Sampling(temperature, token_mask=MASK), B, V),
+      jnp.asarray(logits)))
+  first = np.eye(V)[np.argmax(MASK)] if not temperature else MASK / sum(MASK)
+  np.testing.assert_allclose(law[0], first, rtol=1e-6)
+  if temperature:
+    np.testing.assert_allclose(law[1], oracle(logits[1], mask=MASK), atol=2e-6)
+
+
 def test_what_is_off_is_static():
   warp = sampling.warp(Sampling(), B, V)
   assert (warp.top_p, warp.token_mask, warp.top_k) == (None, None, 0)

@@ -28,6 +28,13 @@ def _one_form(name, make):
   return method
 
 
+def _make(name):
+  module = importlib.import_module(f"{__name__}.{name}")
+  if not callable(getattr(module, "make", None)):
+    raise ImportError(f"'{module.__file__}' is taken for a method, and has no "
+                      "function make that returns a dj.Method.")
+  return _one_form(name, module.make)
+
+
 for _name in __all__:
-  globals()[_name] = _one_form(
-      _name, importlib.import_module(f"{__name__}.{_name}").make)
+  globals()[_name] = _make(_name)

@@ -18,7 +18,7 @@ def make(branching) -> Method:
   Raises:
     ValueError: if there is no level, or a number is not a positive integer.
   """
-  return _make(tuple(branching))
+  return _make(options.integers("branching", branching))
 
 
 @functools.lru_cache(maxsize=None)

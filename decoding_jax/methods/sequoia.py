@@ -1,8 +1,9 @@
 """Sequoia (arXiv 2402.12374): a fixed tree, wider where more is accepted."""
 
+from collections.abc import Iterable
 import functools
 
-from decoding_jax import draft, verify
+from decoding_jax import draft, options, verify
 from decoding_jax.types import Method
 
 
@@ -24,7 +25,9 @@ def make(children) -> Method:
     ValueError: if a level has not one number for each of its nodes, or no
       child.
   """
-  return _make(tuple(tuple(counts) for counts in children))
+  levels = children if isinstance(children, Iterable) else [children]
+  return _make(tuple(options.integers("level of children", counts)
+                     for counts in levels))
 
 
 @functools.lru_cache(maxsize=None)
