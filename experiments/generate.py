@@ -56,6 +56,9 @@ _COMPILED = flags.DEFINE_string(
 _PROFILE = flags.DEFINE_string(
     "profile", "", "Folder for a profiler's trace, and a table of where the "
     "time of a step goes; '' for none.")
+# --help shows flags of a main alone, and of modules that it adopts.
+for _module in (meshes, processing, sizes, streams, turns):
+  flags.adopt_module_key_flags(_module)
 
 
 def main():
