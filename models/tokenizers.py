@@ -22,7 +22,7 @@ from models import sentencepieces
 from models import tokenizer_files
 
 FILE, CONFIG = "tokenizer.json", tokenizer_files.CONFIG
-_GENERATION = "generation_config.json"
+_GENERATION = tokenizer_files.GENERATION
 # Files of published checkpoints that belong to a tokenizer.
 _WITH = (CONFIG, _GENERATION, "special_tokens_map.json", "chat_template.jinja")
 # Stands between documents and ends a text.
