@@ -49,6 +49,9 @@ _DRAFT_DTYPE = flags.DEFINE_enum("draft_dtype", "", ["", *transformer.DTYPES],
                                  "The same, of the draft; '' as --dtype says.")
 _COSTS = flags.DEFINE_bool(
     "costs", True, "Count the cycles of forwards as well.")
+# --help shows flags of a main alone, and those that it adopts.
+flags.adopt_module_key_flags(sizes)
+flags.declare_key_flag("mesh")
 _MIB = 2**20
 
 

@@ -33,6 +33,9 @@ _BASELINE = constrained_cells.Entry(
     "greedy", launch.method({"name": "autoregressive"}),
     dj.Sampling(temperature=0.0))
 
+# --help shows flags of a main alone, and of modules that it adopts.
+flags.adopt_module_key_flags(meshes)
+
 
 def main():
   config = launch.config(CONFIG, "concepts")

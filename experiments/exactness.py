@@ -34,6 +34,8 @@ _LENGTH = flags.DEFINE_integer(
     "length", 4, "Tokens of a text; more than a call emits.", lower_bound=1)
 _VOCAB = flags.DEFINE_integer("vocab_size", 6, "Tokens of the models.",
                               lower_bound=3)
+# --help shows flags of a main alone, and of modules that it adopts.
+flags.adopt_module_key_flags(sizes)
 
 # Different texts, each of which is a number in memory.
 _MOST_TEXTS = 10**7

@@ -28,6 +28,7 @@ from experiments import meshes
 from experiments import processes
 from experiments import processing
 from experiments import profiles
+from experiments import remarks
 from experiments import sizes
 from experiments import streams
 from experiments import turns
@@ -57,6 +58,9 @@ _COMPILED = flags.DEFINE_string(
 _PROFILE = flags.DEFINE_string(
     "profile", "", "Folder for a profiler's trace, and a table of where the "
     "time of a step goes; '' for none.")
+# --help shows flags of a main alone, and of modules that it adopts.
+for _module in (meshes, processing, sizes, streams, turns):
+  flags.adopt_module_key_flags(_module)
 
 
 def _methods():
@@ -105,6 +109,8 @@ def main():
   if _METHOD.value == _AUTO:
     print(choice.reason)
   print(_statistics(method, out, took))
+  for line in _remarks(pair, streams.tokens(out, lengths)):
+    print(line)
   if _PROFILE.value:
     print(profiles.profile(complete, int(out.steps), _PROFILE.value))
 
@@ -126,6 +132,19 @@ def _statistics(method, out, took):
           f"target calls, block efficiency {efficiency:.2f}, {took}, mean "
           "log-probability "
           f"{metrics.ratio(out.log_probs[0], stats.emitted):.2f}")
+
+
+def _remarks(pair, tokens):
+  """Lines that a completion, or its sampling, gives cause for."""
+  lines = []
+  if processing.form():
+    lines.append(remarks.unfinished(tokens, pair.eos_id,
+                                    _MAX_NEW_TOKENS.value))
+  sampling = _TEMPERATURE, _TOP_P, _TOP_K
+  if not any(flag.present for flag in sampling):
+    lines.append(remarks.recommended(
+        _TARGET.value, {flag.name: flag.value for flag in sampling}))
+  return filter(None, lines)
 
 
 if __name__ == "__main__":

@@ -27,17 +27,15 @@ from decoding_jax import sampling as sampling_lib
 from decoding_jax import speculation
 from experiments import processes
 from experiments import stopping
-import models
 from models import checkpoints
-from models import hub
 from models import lookup
+from models import named
 from models import tokenizers
 from models import transformer
 from models import vocabulary
 
 # A disk that is full or read-only is no bug.
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-PRETRAINED = pathlib.Path(models.__file__).parent / "pretrained"
 
 
 class UserError(Exception):
@@ -229,7 +227,7 @@ def model_folder(name):
   """A folder as it is given, else a shipped model of that name.
 
   Args:
-    name: folder or name; one of `models.hub` is downloaded.
+    name: see `models.named`; one of the hub is downloaded.
 
   Returns:
     A `pathlib.Path`.
@@ -237,16 +235,8 @@ def model_folder(name):
   Raises:
     UserError: if there is neither.
   """
-  if hub.is_hub(name):
-    with user_errors(ValueError):
-      return hub.folder(name)
-  for folder in (pathlib.Path(name), PRETRAINED / name):
-    if name and folder.is_dir():
-      return folder
-  shipped = sorted(p.name for p in PRETRAINED.glob("*") if p.is_dir())
-  raise UserError(f"model '{name}' is neither a folder nor one of the shipped "
-                  f"{', '.join(shipped) or '(none)'}; a model of the Hugging "
-                  "Face hub is hub:owner/name.")
+  with user_errors(FileNotFoundError, ValueError):
+    return named.folder(name)
 
 
 def drafter(name, methods, target, draft):
@@ -268,7 +258,7 @@ def drafter(name, methods, target, draft):
              for kind in (method.sampled, method.greedy) if kind):
     return ""
   shipped = target.removesuffix("target") + "draft"
-  comes = os.sep not in shipped and (PRETRAINED / shipped).is_dir()
+  comes = os.sep not in shipped and (named.PRETRAINED / shipped).is_dir()
   if not draft and not comes:
     if not hub.is_hub(target):
       model_folder(target)  # If there is none, that comes first.

@@ -54,6 +54,11 @@ def apply(pair: launch.ModelPair) -> launch.ModelPair:
   return pair
 
 
+def form() -> bool:
+  """Whether flags say what form the whole completion has."""
+  return bool(_REGEX.value or _JSON_SCHEMA.value)
+
+
 def _automaton(pair):
   """The automaton that a flag asks for; None if none does."""
   given = [flag.name for flag in (_REGEX, _JSON_SCHEMA, _STOP) if flag.value]

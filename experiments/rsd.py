@@ -32,6 +32,8 @@ from experiments import tasks
 # These only choose cells; a cell does not depend on the others.
 _FREE = ("methods", "lengths", "budgets", "temperatures", "trees",
          "compilation_cache")
+# --help shows flags of a main alone, and of modules that it adopts.
+flags.adopt_module_key_flags(meshes)
 
 
 def main():

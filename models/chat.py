@@ -8,6 +8,7 @@ import datetime
 import json
 import pathlib
 
+from models import named
 from models import tokenizer_files
 
 FILE = "chat_template.jinja"
@@ -20,16 +21,18 @@ def load(folder):
 
   Args:
     folder: with a `chat_template.jinja`, or a `chat_template` in its
-      `tokenizer_config.json`.
+      `tokenizer_config.json`; or a name, see `named.folder`.
 
   Returns:
     A function from messages, a list of {"role": ..., "content": ...}, to the
     text that a model is to continue. Special tokens are part of it.
 
   Raises:
+    FileNotFoundError: if there is no such folder.
     ValueError: if there is no template, if it is wrong, or without Jinja; the
       function, for messages that the template refuses.
   """
+  folder = named.folder(folder)
   try:
     import jinja2  # pylint: disable=import-outside-toplevel
     from jinja2 import sandbox  # pylint: disable=import-outside-toplevel
@@ -71,7 +74,7 @@ def encoder(folder, tokenizer):
     A function from messages to an encoding of the tokenizer.
 
   Raises:
-    ValueError: as `load`.
+    FileNotFoundError, ValueError: as `load`.
   """
   render = load(folder)
   # The template has written all special tokens.

@@ -20,6 +20,7 @@ from decoding_jax import types
 from models import folders
 from models import hf
 from models import hf_config
+from models import named
 from models import streaming
 from models import tokenizers
 from models import transformer
@@ -80,7 +81,8 @@ def load(folder, *, scan_layers: bool | None = None, dtype: str | None = None,
   """Reads a model.
 
   Args:
-    folder: of `save`, or as transformers writes it.
+    folder: of `save`, or as transformers writes it; or a name, of a shipped
+      model or "hub:owner/name", see `named.folder`.
     scan_layers: whether the layers are scanned; None: as they were saved.
     dtype: of parameters and activations; None: as they were saved.
     shardings: `params -> tree of jax.sharding.Sharding`, called with the shapes
@@ -93,6 +95,7 @@ def load(folder, *, scan_layers: bool | None = None, dtype: str | None = None,
     FileNotFoundError, ValueError: naming the folder, or the file in it, and
       what is missing or wrong.
   """
+  folder = named.folder(folder)
   if hf_config.is_hf(folder):
     return hf.from_hf(folder, scan_layers=bool(scan_layers), dtype=dtype,
                       shardings=shardings)
@@ -107,7 +110,8 @@ def load(folder, *, scan_layers: bool | None = None, dtype: str | None = None,
 
 
 def architecture(folder) -> transformer.Config:
-  """The architecture of any folder that `load` reads; no parameter is read."""
+  """The architecture of a model that `load` reads; no parameter is read."""
+  folder = named.folder(folder)
   if hf_config.is_hf(folder):
     return hf_config.read(folder)
   return load_config(folder)
@@ -120,7 +124,7 @@ def convert(folder, out, *, dtype: str | None = None) -> transformer.Config:
   the whole process needs 0.44 GB at its peak, 0.18 GB more than to start.
 
   Args:
-    folder: as transformers writes it, tokenizer included.
+    folder: as transformers writes it, tokenizer included; or `hub:owner/name`.
     out: where to.
     dtype: of the parameters; None: as they are.
 
@@ -130,6 +134,7 @@ def convert(folder, out, *, dtype: str | None = None) -> transformer.Config:
   Raises:
     FileNotFoundError, ValueError: see `hf.from_hf`.
   """
+  folder = named.folder(folder)
   config, readers = hf.open_folder(folder, dtype=dtype)
   with folders.replacing(out) as partial:
     if tokenizers.has(folder):
@@ -144,7 +149,7 @@ def export(folder, out, *, dtype: str | None = None) -> transformer.Config:
   """Writes a folder of `save` as transformers reads it.
 
   Args:
-    folder: of `save`.
+    folder: of `save`, or the name of a shipped model.
     out: where to.
     dtype: of the parameters; None: as they are.
 
@@ -154,6 +159,7 @@ def export(folder, out, *, dtype: str | None = None) -> transformer.Config:
   Raises:
     FileNotFoundError, ValueError: see `load` and `hf.to_hf`.
   """
+  folder = named.folder(folder)
   config = load_config(folder)
   config = dataclasses.replace(config, dtype=dtype or config.dtype)
   _, params = load(folder, dtype=dtype)

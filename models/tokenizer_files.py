@@ -8,6 +8,7 @@ from tokenizers import decoders, pre_tokenizers, processors
 from tokenizers.models import BPE
 
 CONFIG, VOCAB, MERGES = "tokenizer_config.json", "vocab.json", "merges.txt"
+GENERATION = "generation_config.json"
 # GPT-2's only special token, which its files do not name.
 _END = "<|endoftext|>"
 

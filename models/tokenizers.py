@@ -17,11 +17,12 @@ from tokenizers import decoders, pre_tokenizers, trainers
 from tokenizers.models import BPE
 
 from models import folders
+from models import named
 from models import sentencepieces
 from models import tokenizer_files
 
 FILE, CONFIG = "tokenizer.json", tokenizer_files.CONFIG
-_GENERATION = "generation_config.json"
+_GENERATION = tokenizer_files.GENERATION
 # Files of published checkpoints that belong to a tokenizer.
 _WITH = (CONFIG, _GENERATION, "special_tokens_map.json", "chat_template.jinja")
 # Stands between documents and ends a text.
@@ -69,16 +70,16 @@ def load(folder) -> tokenizers.Tokenizer:
 
   Args:
     folder: with a `tokenizer.json`, a `tokenizer.model` of SentencePiece, or a
-      `vocab.json` with `merges.txt`.
+      `vocab.json` with `merges.txt`; or a name, see `named.folder`.
 
   Returns:
     A tokenizer.
 
   Raises:
     FileNotFoundError: if there is none of them.
-    ValueError: if the file cannot be read.
+    ValueError: if the file cannot be read, or the hub has no such model.
   """
-  path = pathlib.Path(folder) / FILE
+  path = named.folder(folder) / FILE
   try:
     if path.is_file():
       return tokenizers.Tokenizer.from_file(str(path))
@@ -134,13 +135,15 @@ def eos_id(tokenizer: tokenizers.Tokenizer, folder=None) -> int | None:
 
   Args:
     tokenizer: any tokenizer.
-    folder: that it comes from. If the files of a published checkpoint are in
-      it they tell, the tokenizer's own first: it is what a chat ends with.
+    folder: that it comes from, or a name. If the files of a published
+      checkpoint are in it they tell, the tokenizer's own first: it is what a
+      chat ends with.
 
   Returns:
     A token id.
   """
   if folder is not None:
+    folder = named.folder(folder)
     token = tokenizer_files.special_token(folder, "eos_token")
     if token is not None and tokenizer.token_to_id(token) is not None:
       return tokenizer.token_to_id(token)
@@ -154,11 +157,12 @@ def eos_ids(tokenizer: tokenizers.Tokenizer, folder) -> tuple[int, ...]:
 
   Args:
     tokenizer: any tokenizer.
-    folder: that it comes from.
+    folder: that it comes from, or a name.
 
   Returns:
     Token ids: `eos_id`, and those that transformers would end at.
   """
+  folder = named.folder(folder)
   found = eos_id(tokenizer, folder)
   return tuple(dict.fromkeys(
       [*([] if found is None else [found]), *_listed(folder)]))

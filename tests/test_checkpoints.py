@@ -146,7 +146,7 @@ def test_parameters_that_are_not_finite_in_another_type(tmp_path, params):
 
 
 def test_missing_folder(tmp_path):
-  with pytest.raises(FileNotFoundError, match="nowhere': no such folder"):
+  with pytest.raises(FileNotFoundError, match="nowhere' is neither a folder"):
     checkpoints.load(tmp_path / "nowhere")
 
 

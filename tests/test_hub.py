@@ -8,10 +8,16 @@ import threading
 import urllib.parse
 
 import huggingface_hub
+import jax
+import numpy as np
 import pytest
 
+import models_for_tests as tiny
 from experiments import launch
+from models import checkpoints
+from models import hf
 from models import hub
+from models import tokenizers
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 CONFIG = b'{"model_type": "llama"}'
@@ -121,6 +127,36 @@ def test_what_cannot_be_had_is_told_in_one_line(server, name):
                      ) as error:
     launch.model_folder(name)
   assert len(str(error.value).splitlines()) == 1
+
+
+def test_names_will_do_in_python(server, monkeypatch, tmp_path):
+  del server
+  folder = tmp_path / "hf"
+  params = tiny.random_model(tiny.LLAMA).params
+  hf.to_hf(folder, tiny.LLAMA, params)
+  tokenizer = tokenizers.train(["to be or not"], 260)
+  tokenizers.save(tokenizer, folder)
+  monkeypatch.setitem(REPOSITORIES, "owner/tiny", {
+      path.name: path.read_bytes() for path in folder.iterdir()})
+  name = "hub:owner/tiny"
+  assert checkpoints.architecture(name) == checkpoints.architecture(folder)
+  lm, loaded = checkpoints.load(name, scan_layers=tiny.LLAMA.scan_layers)
+  assert lm.vocab_size == tiny.LLAMA.vocab_size
+  jax.tree.map(np.testing.assert_array_equal, loaded, params)
+  assert tokenizers.load(name).to_str() == tokenizer.to_str()
+  assert tokenizers.eos_ids(tokenizer, name) == tokenizers.eos_ids(
+      tokenizer, folder)
+
+
+@pytest.mark.parametrize("read", [
+    checkpoints.load, checkpoints.architecture, tokenizers.load])
+def test_names_that_are_none_in_python(server, read):
+  del server
+  with pytest.raises(ValueError, match="'hub:owner/none' cannot be had"):
+    read("hub:owner/none")
+  with pytest.raises(FileNotFoundError, match="neither a folder nor one of the "
+                     "shipped .*python-target.* hub is hub:owner/name"):
+    read("python-tagret")
 
 
 def test_a_name_that_may_be_meant_for_the_hub():

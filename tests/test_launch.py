@@ -3,6 +3,7 @@
 import json
 import pathlib
 import signal
+import re
 import subprocess
 import sys
 
@@ -59,6 +60,19 @@ def test_mistakes_are_one_line_and_status_2(mistakes, line):
   assert len(errors.splitlines()) == 1, errors
   assert errors.startswith(f"{line.split()[0]}: error: ")
   assert _MISTAKES[line] in errors
+
+
+def test_help_shows_flags_of_all_modules():
+  """absl knows but those that a main has defined itself."""
+  got = subprocess.run(
+      [sys.executable, "-m", "experiments.generate", "--help"], cwd=_ROOT,
+      text=True, capture_output=True, check=False).stdout
+  shown = set(re.findall(r"^  --(?:\[no\])?(\w+):", got, re.M))
+  assert {"method", "prompt", "chat", "system", "stream", "regex",
+          "json_schema", "stop", "repetition_penalty", "width", "depth",
+          "branching", "sizes", "mesh"} <= shown
+  # Those of absl itself are what --helpfull is for.
+  assert "verbosity" not in shown
 
 
 def test_method_of_a_spec():

@@ -29,7 +29,7 @@ HARMLESS = ("harmless-target", "harmless-draft")
 
 
 def _load(names):
-  return [checkpoints.load(PRETRAINED / name) for name in names]
+  return [*map(checkpoints.load, names)]
 
 
 @pytest.fixture(name="pair", scope="module")
@@ -71,7 +71,7 @@ def test_a_pair(names, sizes, better, overlap):
   assert draft == made_of[1]["parameters"] <= sizes[1]
   assert made_of[0]["held_out_loss"] < made_of[1]["held_out_loss"] - better
   assert made_of[1]["overlap"] >= overlap
-  encoders = [tokenizers.load(PRETRAINED / name) for name in names]
+  encoders = [*map(tokenizers.load, names)]
   assert encoders[0].to_str() == encoders[1].to_str()
   assert encoders[0].get_vocab_size() == 2000
 

@@ -79,22 +79,41 @@ def test_best_is_chosen_by_its_metric():
   assert chosen["token_rate_ratio"]["method"] == "rsd_c(4-1)"
 
 
+def _of_prompts(rows, count):
+  return [{**row, "emitted": [30] * count} for row in rows]
+
+
 def test_sanity_agrees_when_nothing_differs():
-  assert "agrees with" in report.sanity(_rows())
+  assert "agrees with" in report.sanity(_of_prompts(_rows(), 16))
 
 
 def test_sanity_tells_a_changed_law():
-  line = report.sanity(_rows(rsd_c=-75.0))
+  line = report.sanity(_of_prompts(_rows(rsd_c=-75.0), 16))
   assert "DIFFERS FROM" in line and "rsd_c" in line
 
 
-def test_sanity_is_no_false_alarm_for_two_prompts():
+def test_sanity_is_no_false_alarm_for_few_prompts():
   """Some standard errors away by chance, where errors are so uncertain."""
-  rows = [{**row, "deviation": 6.0} for row in _rows()]
-  assert "DIFFERS FROM" in report.sanity(
-      [{**row, "emitted": [30] * 100} for row in rows])
-  assert "agrees with" in report.sanity(
-      [{**row, "emitted": [30] * 2} for row in rows])
+  rows = [{**row, "deviation": 4.0} for row in _rows()]
+  assert "DIFFERS FROM" in report.sanity(_of_prompts(rows, 100))
+  assert "agrees with" in report.sanity(_of_prompts(rows, 10))
+
+
+@pytest.mark.parametrize("deviation", [0.0, 6.0, 600.0])
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_sanity_tells_nothing_where_nearly_all_would_be_allowed(
+    count, deviation):
+  rows = [{**row, "deviation": deviation} for row in _rows()]
+  assert report.sanity(_of_prompts(rows, count)) == (
+      "Log-probability of the output: too few prompts to compare.")
+
+
+def test_sanity_of_the_default_run():
+  """Sixteen prompts, 112 cells."""
+  row = next(row for row in _rows() if row["experiment"] == "length")
+  rows = [{**row, "method": f"m{i}", "deviation": -2.8} for i in range(112)]
+  line = report.sanity(_of_prompts(rows, 16))
+  assert "agrees with" in line and "(5.3 allowed)" in line
 
 
 def test_sanity_forgives_rounding():

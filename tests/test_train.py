@@ -249,7 +249,7 @@ def test_mixed_precision(source, undisturbed, tmp_path):
     ("windows", (), "--config.windows=() must be lengths"),
     ("sample_fraction", 1.5, "--config.sample_fraction=1.5 is not in [0, 1]"),
     ("sample_fraction", 0.5, "needs a --config.teacher"),
-    ("teacher", "/nowhere", "Checkpoint '/nowhere': no such folder"),
+    ("teacher", "/nowhere", "model '/nowhere' is neither a folder nor one"),
     ("corpus", "/nowhere", "No train module (*.py) under '/nowhere'"),
 ])
 def test_settings_that_cannot_be_trained(source, tmp_path, field, value,
