@@ -19,8 +19,8 @@ from absl import flags
 import jax
 import numpy as np
 
-import decoding_jax as dj
 from decoding_jax import metrics
+from experiments import asked
 from experiments import auto
 from experiments import compilations
 from experiments import launch
@@ -32,71 +32,46 @@ from experiments import remarks
 from experiments import sizes
 from experiments import streams
 from experiments import turns
-from models import transformer
+from experiments import wording
 
-_METHOD = flags.DEFINE_string("method", "rsd_s", "Name of a method, or auto.")
 _AUTO = "auto"
-_TEMPERATURE = flags.DEFINE_float("temperature", 1.0, "0 is greedy.")
-_TOP_P = flags.DEFINE_float("top_p", 1.0, "Mass of tokens to keep; 1: all.")
-_TOP_K = flags.DEFINE_integer("top_k", 0, "Tokens to keep; 0: all.")
-_MAX_NEW_TOKENS = flags.DEFINE_integer("max_new_tokens", 128, "Most tokens.")
-_SEED = flags.DEFINE_integer("seed", 0, "Of the random key.",
-                             lower_bound=0, upper_bound=2**63 - 1)
-_TARGET = flags.DEFINE_string("target", "python-target",
-                              "Folder, hub:owner/name, or name of a shipped "
-                              "model.")
-_DRAFT = flags.DEFINE_string(
-    "draft", "", "The same, for a method that drafts, or lookup: what followed "
-    "the same tokens before; '' for what comes with a shipped target.")
-_DTYPE = flags.DEFINE_enum("dtype", "", ["", *transformer.DTYPES],
-                           "Of parameters and activations; '' as saved.")
-_DRAFT_DTYPE = flags.DEFINE_enum("draft_dtype", "", ["", *transformer.DTYPES],
-                                 "The same, of the draft; '' as --dtype says.")
-_COMPILED = flags.DEFINE_string(
-    "compilation_cache", "runs/generate/compiled",
-    "Folder of compiled programs, which the next start loads; '' for none.")
 _PROFILE = flags.DEFINE_string(
     "profile", "", "Folder for a profiler's trace, and a table of where the "
     "time of a step goes; '' for none.")
 # --help shows flags of a main alone, and of modules that it adopts.
-for _module in (meshes, processing, sizes, streams, turns):
+for _module in (asked, meshes, processing, sizes, streams, turns, wording):
   flags.adopt_module_key_flags(_module)
 
 
 def _methods():
-  if _METHOD.value == _AUTO:
+  name = asked.METHOD.value
+  if name == _AUTO:
     sizes.check_none(_AUTO)
     return auto.methods()
-  given = sizes.of_flags(_METHOD.value, [_AUTO])
-  return [launch.method({"name": _METHOD.value, **given})]
+  return [launch.method({"name": name, **sizes.of_flags(name, [_AUTO])})]
 
 
 def main():
   methods = _methods()
-  meshes.join(_TARGET.value, 1)
-  sampling = dj.Sampling(_TEMPERATURE.value, _TOP_K.value, _TOP_P.value)
-  draft = launch.drafter(_METHOD.value, methods, _TARGET.value, _DRAFT.value)
-  pair = launch.open_pair(_TARGET.value, draft, _DTYPE.value,
-                          _DRAFT_DTYPE.value)
-  prompt = turns.encode(pair.tokenizer, _TARGET.value)
+  meshes.join(asked.TARGET.value, 1)
+  sampling, budget = asked.sampling(), asked.MAX_NEW_TOKENS.value
+  pair = asked.open_pair(methods)
+  prompt = turns.encode(pair.tokenizer, asked.TARGET.value)
   for method in methods:
-    launch.check(method, pair, len(prompt), _MAX_NEW_TOKENS.value, sampling)
+    launch.check(method, pair, len(prompt), budget, sampling)
   streams.check(methods, sampling)
-  pair = meshes.load(pair, _TARGET.value, draft,
-                     launch.kinds(methods, [sampling.temperature]), 1, 1,
-                     len(prompt), _MAX_NEW_TOKENS.value)
+  pair = asked.load(pair, methods, 1, 1, len(prompt))
   pair = processing.apply(pair)
-  if _COMPILED.value:
-    compilations.keep(_COMPILED.value)
+  if asked.COMPILED.value:
+    compilations.keep(asked.COMPILED.value)
   prompts, lengths = np.array([prompt], np.int32), np.array([len(prompt)])
   method = methods[0]
-  if _METHOD.value == _AUTO:
-    choice = auto.choose(pair, prompts, lengths, _MAX_NEW_TOKENS.value,
-                         sampling)
+  if asked.METHOD.value == _AUTO:
+    choice = auto.choose(pair, prompts, lengths, budget, sampling)
     method = choice.method
-  keys = jax.random.fold_in(jax.random.key(_SEED.value), 0)[None]
-  arguments = dict(method=method, max_new_tokens=_MAX_NEW_TOKENS.value,
-                   sampling=sampling, eos_id=pair.eos_id)
+  keys = jax.random.fold_in(jax.random.key(asked.SEED.value), 0)[None]
+  arguments = dict(method=method, max_new_tokens=budget, sampling=sampling,
+                   eos_id=pair.eos_id)
   complete = functools.partial(meshes.generate, pair, keys, prompts, lengths,
                                **arguments)
   if streams.asked():
@@ -106,7 +81,7 @@ def main():
     out, took = _show(complete, pair, lengths)
   if not processes.first():
     return
-  if _METHOD.value == _AUTO:
+  if asked.METHOD.value == _AUTO:
     print(choice.reason)
   print(_statistics(method, out, took))
   for line in _remarks(pair, streams.tokens(out, lengths)):
@@ -136,15 +111,9 @@ def _statistics(method, out, took):
 
 def _remarks(pair, tokens):
   """Lines that a completion, or its sampling, gives cause for."""
-  lines = []
-  if processing.form():
-    lines.append(remarks.unfinished(tokens, pair.eos_id,
-                                    _MAX_NEW_TOKENS.value))
-  sampling = _TEMPERATURE, _TOP_P, _TOP_K
-  if not any(flag.present for flag in sampling):
-    lines.append(remarks.recommended(
-        _TARGET.value, {flag.name: flag.value for flag in sampling}))
-  return filter(None, lines)
+  lines = [remarks.unfinished(tokens, pair.eos_id, asked.MAX_NEW_TOKENS.value)
+           ] if processing.form() else []
+  return filter(None, [*lines, *asked.remarks()])
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from decoding_jax import speculation
 from experiments import processes
 from experiments import stopping
 from models import checkpoints
+from models import hub
 from models import lookup
 from models import named
 from models import tokenizers

@@ -59,6 +59,12 @@ def form() -> bool:
   return bool(_REGEX.value or _JSON_SCHEMA.value)
 
 
+def settings() -> dict:
+  """What flags say, by their names; a schema as it is written."""
+  given = {flag.name: flag.value for flag in (_REGEX, _STOP, _PENALTY)}
+  return {**given, _JSON_SCHEMA.name: _schema() if _JSON_SCHEMA.value else ""}
+
+
 def _automaton(pair):
   """The automaton that a flag asks for; None if none does."""
   given = [flag.name for flag in (_REGEX, _JSON_SCHEMA, _STOP) if flag.value]

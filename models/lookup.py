@@ -8,11 +8,12 @@ where a text repeats its prompt or itself: code, summaries, dialogues.
 """
 
 import functools
+import numbers
 
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import options, types
+from decoding_jax import types
 from models import stateless
 
 # What the commands call it.
@@ -38,8 +39,9 @@ def language_model(vocab_size: int, ngram: int = 4) -> types.LanguageModel:
   Raises:
     ValueError: if a number is not a positive integer.
   """
-  options.check_positive("vocab_size", vocab_size)
-  options.check_positive("ngram", ngram)
+  for name, value in (("vocab_size", vocab_size), ("ngram", ngram)):
+    if not isinstance(value, numbers.Integral) or value < 1:
+      raise ValueError(f"{name}={value!r}: a positive integer is needed.")
   return _language_model(int(vocab_size), int(ngram))
 
 

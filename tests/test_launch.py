@@ -2,8 +2,8 @@
 
 import json
 import pathlib
-import signal
 import re
+import signal
 import subprocess
 import sys
 

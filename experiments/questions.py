@@ -1,0 +1,69 @@
+"""Prompts of a file: the flags `--prompts` and `--field`."""
+
+import pathlib
+
+from absl import flags
+
+from experiments import launch
+from experiments import records
+from experiments import wording
+
+_PROMPTS = flags.DEFINE_string(
+    "prompts", "", "File of prompts: .jsonl, .json with a list, or one prompt a"
+    " line; each may end with .gz. hub:owner/name is a data set.")
+_FIELD = flags.DEFINE_string(
+    "field", "prompt", "Where the prompt is in an object of JSON; parts of a "
+    "path are separated by dots.")
+_JSON = (".jsonl", ".json")
+
+
+def load(tokenizer, target) -> list[list[int]]:
+  """The tokens of each prompt.
+
+  Args:
+    tokenizer: of the target.
+    target: see `wording.encoder`.
+
+  Returns:
+    As many as the file has prompts.
+
+  Raises:
+    UserError: naming the flag, or file, line and field.
+  """
+  if not _PROMPTS.value:
+    raise launch.UserError("--prompts is empty: a file is needed.")
+  encode = wording.encoder(tokenizer, target)
+  with launch.user_errors(ValueError):
+    try:
+      found = _records(_PROMPTS.value)
+    except OSError as e:
+      raise ValueError(f"--prompts={_PROMPTS.value}: {e}") from e
+    return [_encoded(encode, record) for record in found]
+
+
+def _records(data):
+  found = records.load(data)
+  kind = pathlib.Path(data.removesuffix(".gz")).suffix
+  if kind in _JSON or not pathlib.Path(data).exists():
+    return found
+  [text] = found
+  return [records.Record(f"{text.where}, line {i}", line)
+          for i, line in enumerate(text.value.splitlines(), 1) if line.strip()]
+
+
+def _encoded(encode, record):
+  prompt = record.value
+  if isinstance(prompt, dict):
+    is_chat = wording.CHAT.value and isinstance(prompt.get(_FIELD.value), list)
+    prompt = (prompt[_FIELD.value] if is_chat
+              else records.field(record, _FIELD.value))
+  elif not isinstance(prompt, str):
+    raise ValueError(f"{record.where} is of type {type(prompt).__name__}: a "
+                     "text or an object is needed.")
+  try:
+    tokens = encode(prompt)
+  except ValueError as e:
+    raise ValueError(f"{record.where}: {e}") from e
+  if not tokens:
+    raise ValueError(f"{record.where}: its prompt is empty.")
+  return tokens
