@@ -39,6 +39,8 @@ _FORMATS = {
     "uuid": "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"}
 # Those of JSON Schema have no others than these in ASCII.
 _CLASSES = {r"\d": "[0-9]", r"\w": "[0-9A-Za-z_]"}
+# Of a part whose type was not given: the schema allows all other types too.
+_INFERRED = {"$comment": "inferred"}
 # References to what contains them are followed so often.
 _LEVELS = 3
 
@@ -90,6 +92,8 @@ def _part(node, at, root, refs):
   parts = _some([lambda kind=kind: _MAKERS.get(kind, _simple)(
       {k: v for k, v in node.items() if k in _KEYWORDS[kind]} | {"type": kind},
       at, root, refs) for kind in types])
+  if "type" not in node and len(node):
+    parts = [part | _INFERRED for part in parts]
   return parts[0] if len(parts) == 1 else {"anyOf": parts}
 
 
@@ -109,7 +113,7 @@ def _types(node, at):
              if node.keys() & set(keywords)]
     return types or [kind for kind in _KEYWORDS if kind != "integer"]
   types = node["type"] if isinstance(node["type"], list) else [node["type"]]
-  if not types or not all(kind in _KEYWORDS for kind in types):
+  if not types or not all(kind in list(_KEYWORDS) for kind in types):
     _fail(at, f"'type' is {node['type']!r}: of {', '.join(_KEYWORDS)} one, or "
           "a list of some, is needed.")
   return types
@@ -213,7 +217,7 @@ def _object(node, at, root, refs):
   if not isinstance(properties, dict) or not isinstance(required, list):
     _fail(at, "'properties' must be an object, and 'required' a list.")
   for name in required:
-    if name not in properties:
+    if name not in list(properties):
       _fail(at, f"'required' has {name!r}: only what is in 'properties' is "
             "supported.")
   if "properties" not in node:
@@ -293,7 +297,8 @@ def _values(node, at, *_):
   given = (_list(node, at, "enum") if "enum" in node else [node["const"]])
   types = _types(node, at) if "type" in node else [*_KEYWORDS]
   kinds = {*types, *(["integer"] if "number" in types else [])}
-  values = [x for x in given if _type(x) in kinds]
+  values = [x for x in given if _type(x) in kinds or "integer" in kinds and
+            isinstance(x, float) and x.is_integer()]
   if not values:
     _fail(at, "no value is of the type.", _Nothing)
   for value in values:
@@ -334,6 +339,8 @@ def _apart(x, y):
 
 
 def _kinds(node):
+  if node.items() >= _INFERRED.items():
+    return {*_KEYWORDS}
   kinds = {_type(value) for value in node["enum"]} if "enum" in node else {
       node["type"]}
   return {"number" if kind == "integer" else kind for kind in kinds}
