@@ -1,6 +1,6 @@
 """What a completion must be: flags for logits processors of both models."""
 
-import json
+import contextlib
 import pathlib
 
 from absl import flags
@@ -37,8 +37,9 @@ def apply(pair: launch.ModelPair) -> launch.ModelPair:
   found = []
   with launch.user_errors(ValueError, ImportError, OSError):
     if _PENALTY.value != 1:
-      found.append((dj.processors.repetition_penalty(
-          _PENALTY.value, pair.target.vocab_size), ()))
+      with _named(_PENALTY, f"penalty={_PENALTY.value!r}"):
+        found.append((dj.processors.repetition_penalty(
+            _PENALTY.value, pair.target.vocab_size), ()))
     automaton = _automaton(pair)
     if automaton:
       found.append((dj.processors.automaton(), automaton))
@@ -79,15 +80,26 @@ def _automaton(pair):
   rest = (tokenizers.pieces(pair.tokenizer, pair.target.vocab_size),
           pair.eos_id)
   if _REGEX.value:
-    return dj.processors.regex(_REGEX.value, *rest)
+    with _named(_REGEX, f"pattern={_REGEX.value!r}"):
+      return dj.processors.regex(_REGEX.value, *rest)
   if _STOP.value:
-    return dj.processors.stop_strings(_STOP.value, *rest)
-  return dj.processors.json_schema(_schema(), *rest)
+    with _named(_STOP, f"strings={_STOP.value!r}"):
+      return dj.processors.stop_strings(_STOP.value, *rest)
+  with _named(_JSON_SCHEMA):
+    schema = pathlib.Path(_JSON_SCHEMA.value).read_text(encoding="utf-8")
+  with _named(_JSON_SCHEMA, f"schema={schema}"):
+    return dj.processors.json_schema(schema, *rest)
 
 
-def _schema():
-  text = pathlib.Path(_JSON_SCHEMA.value).read_text(encoding="utf-8")
+@contextlib.contextmanager
+def _named(flag, argument=""):
+  """Errors name a flag, instead of the argument that its value is."""
+  value = flag.value
+  if isinstance(value, list):
+    value = " ".join(map(repr, value))
   try:
-    return json.loads(text)
-  except ValueError as e:
-    raise ValueError(f"--json_schema={_JSON_SCHEMA.value}: {e}") from e
+    yield
+  except (ValueError, OSError) as e:
+    problem = getattr(e, "strerror", None) or e
+    raise ValueError(f"--{flag.name}={value}: "
+                     f"{str(problem).removeprefix(f'{argument}: ')}") from e

@@ -19,7 +19,9 @@ FLOORS = [
      "constraints.spelling", "processors.applied", "processors.automata",
      "processors.penalties"],
     ["beam", "constraints.lexical", "constraints.combined",
-     "processors.patterns"],
+     "processors.expressions"],
+    ["processors.schemas"],
+    ["processors.patterns"],
     ["processors", "draft", "verify", "constraints", "prefill", "queue",
      "growth"],
     ["speculation", "rollout"],
@@ -40,7 +42,7 @@ CHECKS = {"models.conformance", "models.exactness"}
 # What the library needs of the world; it knows no flags, files or tokenizers.
 LIBRARY_NEEDS = {"flax", "jax", "numpy"}
 # What a single module asks for when it is used, and tells how to install.
-OPTIONAL = {("decoding_jax.processors.patterns", "outlines_core")}
+OPTIONAL = {("decoding_jax.processors.expressions", "outlines_core")}
 
 
 def modules(package):

@@ -70,17 +70,25 @@ def test_stop_strings_and_a_penalty(applied):
 @pytest.mark.parametrize("values, message", [
     (dict(regex="a", stop=["b"]), "--regex and --stop: only one of them"),
     (dict(regex="a", eos_id=None), "--regex: the tokenizer has no token that"),
-    (dict(stop=[""]), r"strings=\[''\]: a list of at least one"),
-    (dict(json_schema="/nowhere.json"), "nowhere.json"),
-    (dict(repetition_penalty="-1"), "penalty=-1.0: a positive number"),
-    (dict(regex="("), r"pattern='\('")], ids=str)
+    (dict(stop=[""]), "--stop='': a list of at least one"),
+    (dict(json_schema="/nowhere.json"), "--json_schema=/nowhere.json: No such"),
+    (dict(repetition_penalty="0"), "--repetition_penalty=0.0: a positive num"),
+    (dict(regex="("), r"--regex=\(: missing \)"),
+    (dict(regex="^abc$"), r"--regex=\^abc\$: .* end to end"),
+    (dict(regex="a(?=b)"), r"--regex=a\(\?=b\): look-around")], ids=str)
 def test_flags_that_cannot_be(applied, values, message):
+  if "regex" in values:
+    pytest.importorskip("outlines_core")
   with pytest.raises(launch.UserError, match=message):
     applied(**values)
 
 
-def test_a_file_that_is_no_json(applied, tmp_path):
+@pytest.mark.parametrize("schema, message", [
+    ("{", "Expect"), ('{"type": "integer", "minimum": 1}',
+                      "schema at #: 'minimum' is not supported")])
+def test_a_file_that_has_no_schema(applied, tmp_path, schema, message):
+  pytest.importorskip("outlines_core")
   path = tmp_path / "schema.json"
-  path.write_text("{")
-  with pytest.raises(launch.UserError, match=f"--json_schema={path}: Expect"):
+  path.write_text(schema)
+  with pytest.raises(launch.UserError, match=f"_schema={path}: {message}"):
     applied(json_schema=str(path))

@@ -160,11 +160,36 @@ def test_errors_tell_what_is_needed(monkeypatch):
     processors.regex("a", PIECES, EOS)
 
 
-def test_errors_of_patterns_tell_what_is_wrong():
+@pytest.mark.parametrize("pattern, message", [
+    ("(", r"missing \)"), ("xyz", "vocab"), ("^abc$", "end to end, so that"),
+    ("a|b$", "end to end"), ("a(?=b)", "look-around and back references"),
+    ("(?<!a)b", "look-around"), (r"(a)\1", "back references"),
+    ("a{", "Rust's `regex`")])
+def test_errors_of_patterns_tell_what_is_wrong(pattern, message):
   pytest.importorskip("outlines_core")
-  with pytest.raises(ValueError, match=r"pattern='\(': "):
-    processors.regex("(", PIECES, EOS)
-  with pytest.raises(ValueError, match="pattern='xyz': .*vocab"):
-    processors.regex("xyz", PIECES, EOS)
+  with pytest.raises(ValueError,
+                     match=f"pattern={re.escape(repr(pattern))}: .*{message}"):
+    processors.regex(pattern, PIECES, EOS)
+
+
+def test_anchors_that_are_none():
+  pytest.importorskip("outlines_core")
+  pieces = [*PIECES, b"$", b"^"]
+  for pattern in (r"\$\^", r"[$][$^]", r"[^a-z]{2}", r"[[:punct:]$]{2}"):
+    automaton = processors.regex(pattern, pieces, EOS)
+    assert walk(automaton, [len(pieces) - 2, len(pieces) - 1, EOS]) >= 0
+
+
+@pytest.mark.parametrize("pieces", [object(), "abc", ["a"], None])
+def test_pieces_are_bytes(pieces):
+  pytest.importorskip("outlines_core")
+  for make, what in ((processors.regex, "a"), (processors.stop_strings, ["a"]),
+                     (processors.json_schema, {"type": "null"})):
+    with pytest.raises(ValueError, match=r"pieces .*\.pieces\(tokenizer\)"):
+      make(what, pieces, EOS)
+
+
+def test_a_schema_that_is_none():
+  pytest.importorskip("outlines_core")
   with pytest.raises(ValueError, match="schema=nonsense: "):
     processors.json_schema("nonsense", PIECES, EOS)

@@ -153,6 +153,7 @@ def stop_strings(strings: Sequence[str], pieces: Sequence[bytes],
   if isinstance(strings, (str, bytes)) or not words or not all(words):
     raise ValueError(f"strings={strings!r}: a list of at least one string is "
                      "needed, none of them empty.")
+  check_pieces(pieces)
   ends = end_tokens(eos_id, len(pieces))
   steps, found = _search(words)
   # Behind a whole word the search stays where it is.
@@ -164,6 +165,16 @@ def stop_strings(strings: Sequence[str], pieces: Sequence[bytes],
   following[found] = NONE
   following[found, ends] = found
   return table(following)
+
+
+def check_pieces(pieces):
+  """Raises ValueError unless they are a list of byte strings."""
+  if isinstance(pieces, Sequence) and all(isinstance(piece, bytes)
+                                          for piece in pieces):
+    return
+  raise ValueError(f"pieces of type {type(pieces).__name__}: a list of the "
+                   "bytes of each token is needed, as "
+                   "models.tokenizers.pieces(tokenizer) returns.")
 
 
 def end_tokens(eos_id, vocab_size) -> tuple[int, ...]:
