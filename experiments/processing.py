@@ -63,7 +63,7 @@ def form() -> bool:
 def settings() -> dict:
   """What flags say, by their names; a schema as it is written."""
   given = {flag.name: flag.value for flag in (_REGEX, _STOP, _PENALTY)}
-  return {**given, _JSON_SCHEMA.name: _schema() if _JSON_SCHEMA.value else ""}
+  return {**given, _JSON_SCHEMA.name: _schema()}
 
 
 def _automaton(pair):
@@ -85,10 +85,16 @@ def _automaton(pair):
   if _STOP.value:
     with _named(_STOP, f"strings={_STOP.value!r}"):
       return dj.processors.stop_strings(_STOP.value, *rest)
-  with _named(_JSON_SCHEMA):
-    schema = pathlib.Path(_JSON_SCHEMA.value).read_text(encoding="utf-8")
+  schema = _schema()
   with _named(_JSON_SCHEMA, f"schema={schema}"):
     return dj.processors.json_schema(schema, *rest)
+
+
+def _schema():
+  if not _JSON_SCHEMA.value:
+    return ""
+  with _named(_JSON_SCHEMA):
+    return pathlib.Path(_JSON_SCHEMA.value).read_text(encoding="utf-8")
 
 
 @contextlib.contextmanager
