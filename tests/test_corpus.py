@@ -94,7 +94,7 @@ def test_references_follow_prompts(root, tokenizer):
 
 
 def test_too_many_prompts(root, tokenizer):
-  with pytest.raises(ValueError, match="count=10000 prompts .* only"):
+  with pytest.raises(ValueError, match="prompts=10000 are .* only"):
     corpus.prompts(tokenizer, 10000, 5, root=root)
 
 

@@ -26,8 +26,8 @@ def make(children) -> Method:
       child.
   """
   levels = children if isinstance(children, Iterable) else [children]
-  return _make(tuple(options.integers("level of children", counts)
-                     for counts in levels))
+  return _make(tuple(options.integers(f"children[{i}]", counts)
+                     for i, counts in enumerate(levels)))
 
 
 @functools.lru_cache(maxsize=None)
