@@ -98,11 +98,17 @@ def sampling(config, temperature):
   return dj.Sampling(temperature, config.top_k, config.top_p)
 
 
-def most_rows(config):
-  """Rows that there is a cache for at a time, at most, of a config."""
-  count = min(config.batch, config.prompts)
+def most_rows(batch, prompts, queued):
+  """Rows that there is a cache for at a time, at most.
+
+  Args:
+    batch: rows decoded together.
+    prompts: how many there are.
+    queued: whether a program gets more of them than it decodes together.
+  """
+  count = min(batch, prompts)
   # Those that are put in the place of others are there twice.
-  return count + (2 * queue.refilled(count) if config.queue else 0)
+  return count + (2 * queue.refilled(count) if queued else 0)
 
 
 def row_numbers(count, batch, multiple=1):

@@ -66,7 +66,9 @@ def main():
   launch.check(method, pair, width, asked.MAX_NEW_TOKENS.value,
                asked.sampling())
   size = max(_BATCH.value, _QUEUE.value)
-  pair = asked.load(pair, [method], _BATCH.value, size, width)
+  most = cells.most_rows(_BATCH.value, len(prompts) * _NUM_SAMPLES.value,
+                         size > _BATCH.value)
+  pair = asked.load(pair, [method], _BATCH.value, most, width)
   workdir = results.open_workdir(
       _WORKDIR.value, _settings(method, pair, prompts))
   pair = processing.apply(pair)

@@ -51,7 +51,9 @@ def main():
                    cells.sampling(config, temperature))
   pair = meshes.load(pair, config.target, config.draft,
                      launch.kinds(methods, config.temperatures), config.batch,
-                     cells.most_rows(config), width, config.max_new_tokens)
+                     cells.most_rows(config.batch, config.prompts,
+                                     config.queue),
+                     width, config.max_new_tokens)
   settings = json.loads(config.to_json())
   # Of the tasks the one that is run; what others are does not matter.
   settings["tasks"] = settings["tasks"].get(config.task)

@@ -68,9 +68,9 @@ def test_texts_of_a_length_share_a_batch():
   batches, places = cells.make_batches(config, rows, [9, 9, 7, 2, 7, 3])
   assert [b[1][:, 0].tolist() for b in batches] == [[1, 2], [4, 6], [3, 5]]
   assert places.tolist() == [0, 1, 4, 2, 5, 3]
-  assert cells.most_rows(config) == 1
+  assert cells.most_rows(2, 1, False) == 1
   config.update(prompts=9, batch=8, queue=9)
-  assert cells.most_rows(config) == 8 + 4
+  assert cells.most_rows(8, 9, True) == 8 + 4
   config.update(batch=2, queue=0)
   # Keys go by the prompt, not by the place.
   plain, _ = cells.make_batches(config, rows)
