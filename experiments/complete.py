@@ -69,9 +69,10 @@ def main():
   most = cells.most_rows(_BATCH.value, len(prompts) * _NUM_SAMPLES.value,
                          size > _BATCH.value)
   pair = asked.load(pair, [method], _BATCH.value, most, width)
-  workdir = results.open_workdir(
-      _WORKDIR.value, _settings(method, pair, prompts))
+  settings = _settings(method, pair, prompts)
+  # What is refused here leaves no folder behind that would refuse the next.
   pair = processing.apply(pair)
+  workdir = results.open_workdir(_WORKDIR.value, settings)
   if asked.COMPILED.value:
     compilations.keep(asked.COMPILED.value)
   records = complete(method, pair, prompts, room, size,
