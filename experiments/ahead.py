@@ -19,13 +19,13 @@ from absl import flags
 
 import decoding_jax as dj
 from decoding_jax import planning
+from experiments import chosen
 from experiments import launch
 from experiments import memory
 from experiments import meshes
 from experiments import report
 from experiments import sizes
 from experiments import topologies
-from models import transformer
 
 _DEVICES = flags.DEFINE_string(
     "devices", None, "TPUs to compile for, such as v5e:4x4 or v5p:2x2x1.",
@@ -37,19 +37,10 @@ _BATCH = flags.DEFINE_integer("batch", 1, "Rows decoded together.",
 _PROMPT_LENGTH = flags.DEFINE_integer(
     "prompt_length", 128, "Tokens of the longest prompt.", lower_bound=1)
 _MAX_NEW_TOKENS = flags.DEFINE_integer("max_new_tokens", 128, "Most tokens.")
-_TARGET = flags.DEFINE_string("target", "python-target",
-                              "Folder, hub:owner/name, or name of a shipped "
-                              "model.")
-_DRAFT = flags.DEFINE_string(
-    "draft", "", "The same, or lookup; '' for what comes with a shipped "
-    "target.")
-_DTYPE = flags.DEFINE_enum("dtype", "", ["", *transformer.DTYPES],
-                           "Of parameters and activations; '' as saved.")
-_DRAFT_DTYPE = flags.DEFINE_enum("draft_dtype", "", ["", *transformer.DTYPES],
-                                 "The same, of the draft; '' as --dtype says.")
 _COSTS = flags.DEFINE_bool(
     "costs", True, "Count the cycles of forwards as well.")
 # --help shows flags of a main alone, and those that it adopts.
+flags.adopt_module_key_flags(chosen)
 flags.adopt_module_key_flags(sizes)
 flags.declare_key_flag("mesh")
 _MIB = 2**20
@@ -60,12 +51,11 @@ def main():
   method = launch.method(
       {"name": _METHOD.value, **sizes.of_flags(_METHOD.value)})
   sampling = dj.Sampling(_TEMPERATURE.value)
-  draft = launch.drafter(_METHOD.value, [method], _TARGET.value, _DRAFT.value)
-  pair = launch.open_pair(_TARGET.value, draft, _DTYPE.value,
-                          _DRAFT_DTYPE.value)
+  draft = chosen.drafter(_METHOD.value, [method])
+  pair = chosen.open_pair(draft)
   launch.check(method, pair, _PROMPT_LENGTH.value, _MAX_NEW_TOKENS.value,
                sampling)
-  config = launch.architecture(_TARGET.value, _DTYPE.value)
+  config = launch.architecture(chosen.TARGET.value, pair.dtypes[0])
   shape = meshes.asked(config, _BATCH.value, len(devices))
   kind = method.sampled if _TEMPERATURE.value else method.greedy
   need = memory.estimate(pair, [kind], _BATCH.value, _PROMPT_LENGTH.value,
@@ -76,12 +66,15 @@ def main():
   print(_memory(pair, draft, meshes.make(shape, devices), method, sampling,
                 need), flush=True)
   if _COSTS.value:
-    print(_costs(config, draft, kind, _BATCH.value // shape[0], devices[0]))
+    drafter = (launch.architecture(draft, pair.dtypes[1])
+               if launch.is_read(draft) else None)
+    print(_costs(config, drafter, kind, _BATCH.value // shape[0], devices[0]))
 
 
 def _memory(pair, draft, mesh, method, sampling, need):
   """Compiles the generation; what it needs, as a table."""
-  pair = meshes.with_params(pair, _TARGET.value, draft, mesh, meshes.stand_ins)
+  pair = meshes.with_params(pair, chosen.TARGET.value, draft, mesh,
+                            meshes.stand_ins)
   start = time.perf_counter()
   found = topologies.memory(topologies.compile_(meshes.trace(
       pair, _BATCH.value, _PROMPT_LENGTH.value, method=method,
@@ -107,10 +100,8 @@ def _memory(pair, draft, mesh, method, sampling, need):
           f"{time.perf_counter() - start:.0f} s")
 
 
-def _costs(config, draft, kind, rows, device):
+def _costs(config, drafter, kind, rows, device):
   """What forwards of a step cost beside that of a token, as a table."""
-  drafter = (launch.architecture(draft, _DRAFT_DTYPE.value or _DTYPE.value)
-             if launch.is_read(draft) else None)
   if any(x is not None and x.num_experts for x in (config, drafter)):
     return ("no cycles of forwards: how many experts take part depends on the "
             "text")

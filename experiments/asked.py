@@ -1,31 +1,21 @@
-"""What completes prompts: the flags for models, method and law."""
+"""How prompts are completed: the flags for method and law."""
 
 from absl import flags
 
 import decoding_jax as dj
+from experiments import chosen
 from experiments import launch
 from experiments import meshes
 from experiments import remarks as remarks_lib
-from models import transformer
 
 METHOD = flags.DEFINE_string(
     "method", "rsd_s", "Name of a method; of experiments.generate also auto.")
 MAX_NEW_TOKENS = flags.DEFINE_integer("max_new_tokens", 128, "Most tokens.")
 SEED = flags.DEFINE_integer("seed", 0, "Of the random key.", lower_bound=0,
                             upper_bound=2**63 - 1)
-TARGET = flags.DEFINE_string("target", "python-target",
-                             "Folder, hub:owner/name, or name of a shipped "
-                             "model.")
 COMPILED = flags.DEFINE_string(
     "compilation_cache", "runs/generate/compiled",
     "Folder of compiled programs, which the next start loads; '' for none.")
-_DRAFT = flags.DEFINE_string(
-    "draft", "", "The same, for a method that drafts, or lookup: what followed "
-    "the same tokens before; '' for what comes with a shipped target.")
-_DTYPE = flags.DEFINE_enum("dtype", "", ["", *transformer.DTYPES],
-                           "Of parameters and activations; '' as saved.")
-_DRAFT_DTYPE = flags.DEFINE_enum("draft_dtype", "", ["", *transformer.DTYPES],
-                                 "The same, of the draft; '' as --dtype says.")
 _TEMPERATURE = flags.DEFINE_float("temperature", 1.0, "0 is greedy.")
 _TOP_P = flags.DEFINE_float("top_p", 1.0, "Mass of tokens to keep; 1: all.")
 _TOP_K = flags.DEFINE_integer("top_k", 0, "Tokens to keep; 0: all.")
@@ -41,7 +31,7 @@ def remarks() -> list[str]:
   law = _TEMPERATURE, _TOP_P, _TOP_K
   if any(flag.present for flag in law):
     return []
-  line = remarks_lib.recommended(TARGET.value,
+  line = remarks_lib.recommended(chosen.TARGET.value,
                                  {flag.name: flag.value for flag in law})
   return [line] if line else []
 
@@ -58,8 +48,7 @@ def open_pair(methods) -> launch.ModelPair:
   Raises:
     UserError: see there, and `launch.drafter`.
   """
-  return launch.open_pair(TARGET.value, _drafter(methods), _DTYPE.value,
-                          _DRAFT_DTYPE.value)
+  return chosen.open_pair(chosen.drafter(METHOD.value, methods))
 
 
 def load(pair, methods, batch, most, width) -> launch.ModelPair:
@@ -75,10 +64,7 @@ def load(pair, methods, batch, most, width) -> launch.ModelPair:
   Returns:
     See `meshes.load`.
   """
-  return meshes.load(pair, TARGET.value, _drafter(methods),
+  return meshes.load(pair, chosen.TARGET.value,
+                     chosen.drafter(METHOD.value, methods),
                      launch.kinds(methods, [_TEMPERATURE.value]), batch, most,
                      width, MAX_NEW_TOKENS.value)
-
-
-def _drafter(methods):
-  return launch.drafter(METHOD.value, methods, TARGET.value, _DRAFT.value)

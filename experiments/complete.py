@@ -15,9 +15,6 @@ behind the prompt, and there is no text; `log_prob` by the target; and
 neither on that nor on the batch.
 """
 
-import hashlib
-import json
-
 from absl import flags
 import jax
 import numpy as np
@@ -26,6 +23,7 @@ import tqdm
 from experiments import asked
 from experiments import buckets
 from experiments import cells
+from experiments import chosen
 from experiments import compilations
 from experiments import launch
 from experiments import meshes
@@ -35,6 +33,7 @@ from experiments import questions
 from experiments import results
 from experiments import sizes
 from experiments import stopping
+from experiments import tasks
 from experiments import wording
 
 _WORKDIR = flags.DEFINE_string("workdir", "runs/complete", "Folder of results.")
@@ -50,18 +49,18 @@ _BUCKETS = flags.DEFINE_integer(
     "buckets", 4, "Most lengths to which prompts are padded; each is compiled.",
     lower_bound=1)
 # See `experiments.generate`.
-for _module in (asked, meshes, processing, questions, sizes, wording):
+for _module in (asked, chosen, meshes, processing, questions, sizes, wording):
   flags.adopt_module_key_flags(_module)
 
 
 def main():
   method = launch.method({"name": asked.METHOD.value,
                           **sizes.of_flags(asked.METHOD.value)})
-  meshes.join(asked.TARGET.value, _BATCH.value)
+  meshes.join(chosen.TARGET.value, _BATCH.value)
   stopping.listen()
   pair = asked.open_pair([method])
-  prompts = questions.load(pair.tokenizer, asked.TARGET.value)
-  room = _room(pair)
+  prompts = questions.load(pair.tokenizer, chosen.TARGET.value)
+  room = tasks.positions(pair, asked.MAX_NEW_TOKENS.value)
   width = max((len(x) for x in prompts if len(x) <= room), default=1)
   launch.check(method, pair, width, asked.MAX_NEW_TOKENS.value,
                asked.sampling())
@@ -156,19 +155,12 @@ def _decoded(method, pair, batch, rows):
            "target_calls": int(out.stats.target_calls[k])}
 
 
-def _room(pair):
-  """Tokens that a prompt may have."""
-  limits = [lm.max_length for lm in (pair.target, pair.draft)
-            if lm and lm.max_length]
-  return min(limits, default=2**31) - asked.MAX_NEW_TOKENS.value
-
-
 def _settings(method, pair, prompts):
   """All that texts depend on."""
-  digest = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()[:16]
   law = asked.sampling()
   return {"method": method.name, "models": launch.fingerprint(pair),
-          "prompts": digest, "temperature": law.temperature,
+          "prompts": tasks.fingerprint(tasks.Examples(prompts)),
+          "temperature": law.temperature,
           "top_p": law.top_p, "top_k": law.top_k,
           "max_new_tokens": asked.MAX_NEW_TOKENS.value,
           "seed": asked.SEED.value, "num_samples": _NUM_SAMPLES.value,

@@ -22,6 +22,7 @@ import numpy as np
 from decoding_jax import metrics
 from experiments import asked
 from experiments import auto
+from experiments import chosen
 from experiments import compilations
 from experiments import launch
 from experiments import meshes
@@ -39,7 +40,8 @@ _PROFILE = flags.DEFINE_string(
     "profile", "", "Folder for a profiler's trace, and a table of where the "
     "time of a step goes; '' for none.")
 # --help shows flags of a main alone, and of modules that it adopts.
-for _module in (asked, meshes, processing, sizes, streams, turns, wording):
+for _module in (asked, chosen, meshes, processing, sizes, streams, turns,
+                wording):
   flags.adopt_module_key_flags(_module)
 
 
@@ -53,10 +55,10 @@ def _methods():
 
 def main():
   methods = _methods()
-  meshes.join(asked.TARGET.value, 1)
+  meshes.join(chosen.TARGET.value, 1)
   sampling, budget = asked.sampling(), asked.MAX_NEW_TOKENS.value
   pair = asked.open_pair(methods)
-  prompt = turns.encode(pair.tokenizer, asked.TARGET.value)
+  prompt = turns.encode(pair.tokenizer, chosen.TARGET.value)
   for method in methods:
     launch.check(method, pair, len(prompt), budget, sampling)
   streams.check(methods, sampling)

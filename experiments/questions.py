@@ -1,7 +1,5 @@
 """Prompts of a file: the flags `--prompts` and `--field`."""
 
-import pathlib
-
 from absl import flags
 
 from experiments import launch
@@ -14,7 +12,6 @@ _PROMPTS = flags.DEFINE_string(
 _FIELD = flags.DEFINE_string(
     "field", "prompt", "Where the prompt is in an object of JSON; parts of a "
     "path are separated by dots.")
-_JSON = (".jsonl", ".json")
 
 
 def load(tokenizer, target) -> list[list[int]]:
@@ -35,20 +32,10 @@ def load(tokenizer, target) -> list[list[int]]:
   encode = wording.encoder(tokenizer, target)
   with launch.user_errors(ValueError):
     try:
-      found = _records(_PROMPTS.value)
+      found = records.load(_PROMPTS.value, by_line=True)
     except OSError as e:
       raise ValueError(f"--prompts={_PROMPTS.value}: {e}") from e
     return [_encoded(encode, record) for record in found]
-
-
-def _records(data):
-  found = records.load(data)
-  kind = pathlib.Path(data.removesuffix(".gz")).suffix
-  if kind in _JSON or not pathlib.Path(data).exists():
-    return found
-  [text] = found
-  return [records.Record(f"{text.where}, line {i}", line)
-          for i, line in enumerate(text.value.splitlines(), 1) if line.strip()]
 
 
 def _encoded(encode, record):

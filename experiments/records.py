@@ -22,7 +22,7 @@ class Record(NamedTuple):
   value: Any
 
 
-def load(data, dataset=None) -> list[Record]:
+def load(data, dataset=None, by_line=False) -> list[Record]:
   """Reads all examples of a data set.
 
   Args:
@@ -30,6 +30,7 @@ def load(data, dataset=None) -> list[Record]:
       text; each may end with .gz); or `hub:` and the name of a data set; or "".
     dataset: mapping with `path`, `name` and `split` for `datasets`, of which
       `hub:` replaces the path and "" nothing; None if there is none.
+    by_line: whether any other file is a text a line, those of blanks left out.
 
   Returns:
     list of `Record`, at least one.
@@ -39,7 +40,7 @@ def load(data, dataset=None) -> list[Record]:
     OSError: if there is no such file.
   """
   if data and not data.startswith(hub.PREFIX):
-    found = _of_file(pathlib.Path(data))
+    found = _of_file(pathlib.Path(data), by_line)
   else:
     found = _of_hub(data.removeprefix(hub.PREFIX), dataset)
   if not found:
@@ -91,7 +92,7 @@ def contents(value) -> str:
   return f"it is of type {type(value).__name__}"
 
 
-def _of_file(path):
+def _of_file(path, by_line):
   kind = pathlib.Path(path.stem) if path.suffix == ".gz" else path
   try:
     data = path.read_bytes()
@@ -114,6 +115,9 @@ def _of_file(path):
                        "of examples is needed.")
     return [Record(f"'{path}', item {i}", value)
             for i, value in enumerate(values, 1)]
+  if by_line:
+    return [Record(f"'{path}', line {i}", line)
+            for i, line in enumerate(text.splitlines(), 1) if line.strip()]
   return [Record(f"'{path}'", text)]
 
 

@@ -6,6 +6,7 @@ fields of a record are, how they become a prompt, and whether a text ends.
 
 import hashlib
 import json
+import math
 from typing import NamedTuple, Optional
 
 import numpy as np
@@ -181,12 +182,21 @@ def room(config, pair):
     raise ValueError(
         f"longest_prompt={config.longest_prompt}: at least 0 is needed.")
   checks.check_budget(1, config.max_new_tokens, pair.target, pair.draft)
-  limits = [model.max_length - config.max_new_tokens
-            for model in (pair.target, pair.draft)
-            if model and model.max_length]
-  if config.longest_prompt:
-    limits.append(config.longest_prompt)
-  return min(limits, default=None)
+  longest = min(positions(pair, config.max_new_tokens),
+                config.longest_prompt or math.inf)
+  return None if longest == math.inf else longest
+
+
+def positions(pair, max_new_tokens):
+  """Those that the models have for a prompt; infinity if there is no limit.
+
+  Args:
+    pair: a `ModelPair`.
+    max_new_tokens: the budget behind it.
+  """
+  return min((model.max_length - max_new_tokens
+              for model in (pair.target, pair.draft)
+              if model and model.max_length), default=math.inf)
 
 
 def _note(config, found, used, shortened, left_out, longest):

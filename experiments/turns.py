@@ -33,10 +33,7 @@ def encode(tokenizer, target) -> list[int]:
     raise launch.UserError(f"--prompt={_PROMPT.value!r} is no text in UTF-8, "
                            "or the locale is another one.") from e
   # What a template writes around it is no prompt.
-  ids = tokenizer.encode(_PROMPT.value).ids if _PROMPT.value else []
-  if not ids:
+  if not _PROMPT.value or not tokenizer.encode(_PROMPT.value).ids:
     raise launch.UserError("--prompt is empty: at least one token is needed.")
-  if not wording.CHAT.value:
-    return ids
   with launch.user_errors(ValueError):
     return encode_(_PROMPT.value)

@@ -15,6 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments import launch
+from models import chat
+from models import tokenizers
 
 MAX_P_VALUE_OF_CONTROL = 1e-12
 # Environment of a process that compiles as `quickly_compiled` does.
@@ -190,3 +192,11 @@ def start(*command, devices=1, **environment):
   return subprocess.Popen(
       [sys.executable, *map(str, command)], env=environment, text=True,
       cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def chat_model(folder):
+  """Writes a chat template; the tokenizer of a few words that goes with it."""
+  (folder / chat.FILE).write_text(
+      "{% for m in messages %}[{{ m.role }}]{{ m.content + '' }}{% endfor %}"
+      "[assistant]")
+  return tokenizers.train(["Hi there [user] [system] [assistant]"] * 2, 280)

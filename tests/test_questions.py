@@ -6,26 +6,21 @@ from absl import flags
 from absl.testing import flagsaver
 import pytest
 
+import helpers
 from experiments import launch
 from experiments import questions
-from models import chat
-from models import tokenizers
-
-TOKENIZER = tokenizers.train(["Hi there [user] [system] [assistant]"] * 2, 280)
-TEMPLATE = ("{% for m in messages %}[{{ m.role }}]{{ m.content + '' }}"
-            "{% endfor %}[assistant]")
 
 
 @pytest.fixture(name="load")
 def _load(tmp_path):
   """The texts of a file of some content, by its name and flags."""
-  (tmp_path / chat.FILE).write_text(TEMPLATE)
+  tokenizer = helpers.chat_model(tmp_path)
 
   def load(name, content, **values):
     path = tmp_path / name
     path.write_text(content)
     with flagsaver.as_parsed(**{"prompts": str(path), **values}):
-      return [TOKENIZER.decode(x) for x in questions.load(TOKENIZER, tmp_path)]
+      return [tokenizer.decode(x) for x in questions.load(tokenizer, tmp_path)]
 
   flags.FLAGS.mark_as_parsed()
   yield load

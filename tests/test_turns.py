@@ -4,24 +4,19 @@ from absl import flags
 from absl.testing import flagsaver
 import pytest
 
+import helpers
 from experiments import launch
 from experiments import turns
-from models import chat
-from models import tokenizers
-
-TOKENIZER = tokenizers.train(["Hi there [user] [system] [assistant]"] * 2, 280)
-TEMPLATE = ("{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
-            "[assistant]")
 
 
 @pytest.fixture(name="encode")
 def _encode(tmp_path):
   """The text that flags ask for, and what is printed in front of the answer."""
-  (tmp_path / chat.FILE).write_text(TEMPLATE)
+  tokenizer = helpers.chat_model(tmp_path)
 
   def encode(target=tmp_path, **values):
     with flagsaver.as_parsed(**values):
-      return (TOKENIZER.decode(turns.encode(TOKENIZER, target)), turns.shown())
+      return (tokenizer.decode(turns.encode(tokenizer, target)), turns.shown())
 
   flags.FLAGS.mark_as_parsed()
   yield encode
