@@ -60,7 +60,7 @@ def walk(key, layout: Layout, tree: DraftTree, logits, warp) -> Verdict:
   """
   accept_key, token_key = jax.random.split(key)
   uniforms = jax.random.uniform(accept_key, tree.tokens.shape, jnp.float32)
-  find = of_chain if max(layout.widths) == 1 else of_tree
+  find = of_tree if tree_lib.max_branching(layout) > 1 else of_chain
   law = lambda node: jnp.exp(sampling.log_law(warp, logits[node]))
   node, rest = find(uniforms, tree_lib.max_branching(layout), tree, law)
   token = sampling.draw(token_key, jnp.log(rest))
@@ -80,24 +80,24 @@ def of_chain(uniforms, size, tree: DraftTree, law):
     The node `[]` int32, and weights `[V]` of the token behind it.
   """
   del size
-  drafts = jnp.exp(tree.log_probs)
-  targets = jax.vmap(law)(jnp.arange(len(tree.tokens)))
-  depth, tokens = len(drafts), tree.tokens[1:, None]
-  there = lambda laws: jnp.take_along_axis(laws, tokens, axis=1)[:, 0]
-  ratios = _ratio(there(targets[:depth]), there(drafts))
-  accept = jnp.stack(list(itertools.accumulate(
-      ratios, lambda p, ratio: jnp.minimum(1, p * ratio),
-      initial=jnp.ones((), ratios.dtype))))
-  rests = jnp.maximum(accept[:depth, None] * targets[:depth] - drafts, 0)
-  behind = jax.vmap(_left_over)(rests.sum(axis=1), accept[:depth])
+  order = jnp.arange(len(tree.tokens))
   leaf = tree.valid.sum() - 1
-  order = jnp.arange(depth + 1)
-  accept = jnp.where(order < leaf, jnp.append(behind, 0), accept)
-  hits = (order == 0) | (order <= leaf) & (uniforms < accept)
+  targets = jax.vmap(law)(order)
+  # Behind the leaf nothing is drafted: what is left over there is all.
+  drafts = jnp.where(order[:, None] < leaf, jnp.pad(
+      jnp.exp(tree.log_probs), ((0, 1), (0, 0))), 0)
+  there = lambda laws: jnp.take_along_axis(
+      laws[:-1], tree.tokens[1:, None], axis=1)[:, 0]
+  accept = jnp.stack(list(itertools.accumulate(
+      _ratio(there(targets), there(drafts)),
+      lambda p, ratio: jnp.minimum(1, p * ratio),
+      initial=jnp.ones((), targets.dtype))))
+  rests = jnp.maximum(accept[:, None] * targets - drafts, 0)
+  mass = rests.sum(axis=1)
+  hits = (order == 0) | (order <= leaf) & (uniforms < _left_over(mass, accept))
   node = jnp.max(jnp.where(hits, order, 0)).astype(jnp.int32)
-  inner = jnp.minimum(node, depth - 1)
-  some = (node < leaf) & (rests[inner].sum() > sampling.MIN_MASS)
-  return node, jnp.where(some, rests[inner], targets[node])
+  return node, jnp.where(mass[node] > sampling.MIN_MASS, rests[node],
+                         targets[node])
 
 
 @flax.struct.dataclass
@@ -266,7 +266,8 @@ def _ratio(target, draft):
 
 
 def _left_over(mass, accept):
-  """The probability to accept a node whose only child was rejected."""
+  """The probability to accept a node whose children were rejected."""
   some = mass > sampling.MIN_MASS
-  return jnp.where(some, mass / jnp.where(some, mass + 1 - accept, 1),
+  # In this order it is 1 to the last digit where `accept` is.
+  return jnp.where(some, mass / jnp.where(some, mass + (1 - accept), 1),
                    jnp.floor(accept))

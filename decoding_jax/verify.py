@@ -62,9 +62,9 @@ def walk(key, verifier: Verifier, layout: Layout, tree: DraftTree, logits,
     verifier, the accepted tokens and the one behind them have the law of the
     target.
   """
-  if verifier.walk is not None:
-    return verifier.walk(key, layout, tree, logits, warp)
   depth, size = tree_lib.depth(layout), tree_lib.max_branching(layout)
+  if verifier.walk is not None and depth:
+    return verifier.walk(key, layout, tree, logits, warp)
   keys = jax.random.split(key, 1 + depth)
 
   def descend(state, key):

@@ -253,6 +253,16 @@ def test_equal_laws_accept_the_first_leaf():
   np.testing.assert_array_equal(stats.target_calls, 1)
 
 
+def test_nothing_drafted():
+  """A tree of a root: the token is the target's."""
+  target, draft = exactness.random_tables(4, 0, 0)
+  pair = verify.pair(draft_lib.gumbel_top_k(()), traversal.verifier())
+  counts, _ = exactness.frequencies(dj.Method("none", pair, None), target,
+                                    draft, ROWS, 2)
+  law = exactness.joint_law(target, 0, 2)
+  assert exactness.p_value(counts, law) > exactness.MIN_P_VALUE
+
+
 def test_verdict_of_every_node():
   children = ((2,), (2, 1))
   layout, parents = shape(children)
