@@ -16,6 +16,7 @@ from experiments import samples
 from experiments import trainer
 from experiments import windows
 from models import checkpoints
+from models import named
 from models import presets
 from models import tokenizers
 from models import transformer
@@ -75,6 +76,7 @@ def check(config) -> None:
     raise ValueError(f"--config.windows={tuple(config.windows)} must be "
                      f"lengths from 1 to {longest}.")
   _check_samples(config)
+  _check_export(config)
   _source(config).check(config)
 
 
@@ -87,6 +89,26 @@ def _check_samples(config):
   if not config.teacher:
     raise ValueError(f"--config.sample_fraction={config.sample_fraction} needs "
                      "a --config.teacher that writes the samples.")
+
+
+def _check_export(config):
+  """Raises a ValueError if the finished model would replace something else.
+  """
+  export = pathlib.Path(config.export).resolve()
+  # The export may have the tokenizer's name, which comes along, no other.
+  kept = {"workdir": pathlib.Path(config.workdir).resolve() / "run",
+          "tokenizer": pathlib.Path(config.tokenizer).resolve()}
+  if config.teacher:
+    kept["teacher"] = named.folder(config.teacher).resolve() / "model"
+  for name, path in kept.items():
+    if export in path.parents:
+      raise ValueError(
+          f"--config.export={config.export!r} would replace --config.{name}="
+          f"{config[name]!r} at the end: another folder is needed.")
+  try:
+    checkpoints.check_replaceable(export)
+  except ValueError as e:
+    raise ValueError(f"--config.export={config.export!r}: {e}") from e
 
 
 def _source(config):

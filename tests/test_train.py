@@ -261,6 +261,28 @@ def test_settings_that_cannot_be_trained(source, tmp_path, field, value,
   assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("export, fields, message", [
+    ("work", {}, "export='.*work' would replace --config.workdir='.*work'"),
+    (".", {}, "would replace --config.workdir"),
+    ("model", {"tokenizer": "model/tokens"}, "would replace --config.tokenizer"
+     ),
+    ("model", {"teacher": "model"}, "would replace --config.teacher"),
+    ("kept", {}, "'.*kept' has 'notes.txt', which is no part of a model"),
+    ("kept/notes.txt", {}, "'.*notes.txt' is no folder")])
+def test_a_model_replaces_nothing_but_a_model(source, tmp_path, export, fields,
+                                              message):
+  notes = tmp_path / "kept" / "notes.txt"
+  notes.parent.mkdir()
+  (tmp_path / "model").mkdir()
+  notes.write_text("all that I know")
+  config = _config(source, tmp_path, export=str(tmp_path / export),
+                   **{k: str(tmp_path / v) for k, v in fields.items()})
+  with pytest.raises(launch.UserError, match=message):
+    train.train(config)
+  assert notes.read_text() == "all that I know"
+  assert sorted(x.name for x in tmp_path.iterdir()) == ["kept", "model"]
+
+
 def test_a_corpus_shorter_than_a_window(tmp_path):
   for i in range(40):
     (tmp_path / f"module_{i}.py").write_text("x\n")
