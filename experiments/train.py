@@ -63,7 +63,10 @@ def train(config) -> dict:
     training_run.check(config)
     run = training_run.prepare(config)
   settings = json.loads(config.to_json())
-  results.open_workdir(config.workdir, settings, _FREE, "--config.workdir")
+  results.open_workdir(
+      config.workdir,
+      {**settings, "used_files": training_run.fingerprint(config, run)}, _FREE,
+      "--config.workdir")
   evaluate = training_run.evaluator(run)
   state = _train(config, run, evaluate)
   params = trainer.rounded(state.params, config.export_dtype)

@@ -1,9 +1,13 @@
 """What a training run works with: corpus, tokenizer, models, updates."""
 
 import dataclasses
+import hashlib
+import json
 import pathlib
+import sys
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 import decoding_jax as dj
@@ -76,8 +80,8 @@ def check(config) -> None:
     raise ValueError(f"--config.windows={tuple(config.windows)} must be "
                      f"lengths from 1 to {longest}.")
   _check_samples(config)
-  _check_export(config)
   _source(config).check(config)
+  _check_export(config)
 
 
 def _check_samples(config):
@@ -144,6 +148,21 @@ def prepare(config) -> Run:
   return Run(architecture, tokenizer, source.TASK,
              source.data(config, tokenizer), _start(config, architecture),
              teacher, teacher_params, pathlib.Path(config.workdir).resolve())
+
+
+def fingerprint(config, run: Run) -> str:
+  """A short digest of what the files of a run held: texts and parameters.
+
+  Args:
+    config: of the run.
+    run: of `prepare`.
+  """
+  texts = [run.tokenizer.to_str(), *_source(config).texts(config)]
+  digest = hashlib.sha256(json.dumps(texts).encode())
+  digest.update(run.data.held_out(sys.maxsize).tokens.tobytes())
+  for leaf in jax.tree.leaves((run.start, run.teacher_params)):
+    digest.update(np.asarray(leaf).tobytes())
+  return digest.hexdigest()[:16]
 
 
 def _start(config, architecture):

@@ -5,6 +5,7 @@ import functools
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,12 +19,14 @@ import pytest
 from configs import train as configs
 from experiments import batches
 from experiments import compilations
+from experiments import corpus as modules
 from experiments import launch
 from experiments import stopping
 from experiments import train
 from experiments import trainer
 from models import checkpoints
 from models import presets
+from models import tokenizers
 
 pytestmark = pytest.mark.usefixtures("quickly")
 
@@ -195,6 +198,30 @@ def test_distillation(source, undisturbed, tmp_path, monkeypatch):
   # The second start reads them; the teacher need not write again.
   monkeypatch.setattr(train.training_run.samples, "_write", None)
   train.train(config)
+
+
+@pytest.mark.parametrize("changed", ["teacher", "corpus", "tokenizer"])
+def test_a_run_goes_on_from_the_same_files(source, undisturbed, tmp_path,
+                                           changed):
+  """Else it would go on, or have ended, with what was learned from others."""
+  teacher, corpus = tmp_path / "teacher", tmp_path / "corpus"
+  shutil.copytree(undisturbed / "export", teacher)
+  shutil.copytree(source, corpus)
+  config = _config(corpus, tmp_path, teacher=str(teacher),
+                   tokenizer=str(teacher))
+  train.train(config)
+  if changed == "teacher":
+    params = checkpoints.load(teacher)[1]
+    checkpoints.save(teacher, checkpoints.load_config(teacher),
+                     jax.tree.map(lambda x: 2 * x, params),
+                     tokenizers.load(teacher))
+  elif changed == "corpus":
+    (corpus / "module_1.py").write_text("value = 1\n" * 20)
+    modules.modules.cache_clear()
+  else:
+    tokenizers.save(tokenizers.train([], 257), teacher)
+  with pytest.raises(launch.UserError, match="results of used_files="):
+    train.train(config)
 
 
 def test_the_loss_changes_on_the_way(source, tmp_path):
