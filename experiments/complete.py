@@ -8,11 +8,11 @@ names; with `--chat` it may be a list of messages. Models, method, law and what
 a completion must be have the flags of `experiments.generate`.
 
 `results.jsonl` in the workdir has, for each text, `prompt` and `sample`,
-numbers from 0; `text`; `tokens`, how many it has; `finish`: "stop", at a token
-that ends texts, "length", by the budget, or "too_long": there was no room
-behind the prompt, and there is no text; `log_prob` by the target; and
-`target_calls`. A run that is killed goes on where it was; its texts depend
-neither on that nor on the batch.
+numbers from 0, blank lines being no prompts; `text`; `tokens`, how many it has;
+`finish`: "stop", at a token that ends texts, "length", by the budget, or
+"too_long": there was no room behind the prompt, and there is no text;
+`log_prob` by the target; and `target_calls`. A run that is killed goes on where
+it was; its texts depend neither on that nor on the batch.
 """
 
 from absl import flags

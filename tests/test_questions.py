@@ -35,6 +35,11 @@ def test_formats(load):
       "Hi"]
 
 
+def test_lines_end_at_line_feeds_alone(load):
+  assert load("a.txt", "Hi\x0c\u2028Hi\r\nthere\x85Hi\n") == load(
+      "a.json", json.dumps(["Hi\x0c\u2028Hi", "there\x85Hi"]))
+
+
 def test_chats(load):
   messages = [{"role": "user", "content": "Hi"},
               {"role": "assistant", "content": "there"},
@@ -43,15 +48,24 @@ def test_chats(load):
   assert load("a.jsonl", lines, chat="true", system="there") == [
       "[system]there[user]Hi[assistant]there[user]Hi there[assistant]",
       "[system]there[user]Hi[assistant]"]
+  line = json.dumps({"asked": [{"turns": messages[:1]}]})
+  assert load("a.jsonl", line, chat="true", field="asked.0.turns") == [
+      "[user]Hi[assistant]"]
+  # A list of texts is lines, with `--chat` and without.
+  line = json.dumps({"prompt": ["Hi", "there"]})
+  assert load("a.jsonl", line) == ["Hi\nthere"]
+  assert load("a.jsonl", line, chat="true") == ["[user]Hi\nthere[assistant]"]
 
 
 @pytest.mark.parametrize("name, content, values, message", [
     ("a.txt", "Hi", {"prompts": ""}, "--prompts is empty: a file is needed"),
     ("a.txt", "Hi", {"prompts": "nowhere.txt"}, "--prompts=nowhere.txt: .*No"),
-    ("a.txt", "\n", {}, "a.txt' is empty: an example is needed"),
+    ("a.txt", "\n", {}, "--prompts='.*a.txt' is empty: an example is needed"),
+    ("a.jsonl", r'"\ud83d"', {}, "line 1 is no text in UTF-8: .*surrogates"),
     ("a.jsonl", '{"text": "Hi"}', {}, "line 1 has no field 'prompt'; there"),
     ("a.jsonl", '"Hi"\n5', {}, "line 2 is of type int: a text or an object"),
     ("a.jsonl", '"Hi"\n""', {}, "line 2: its prompt is empty"),
+    ("a.jsonl", '{"prompt": []}', {"chat": "true"}, "its prompt is empty"),
     ("a.jsonl", '"Hi"', {"system": "there"}, "--system='there' needs --chat"),
     ("a.jsonl", '{"prompt": [{"role": "user"}]}', {"chat": "true"},
      "line 1: the chat template of")])
