@@ -59,7 +59,8 @@ def main():
   meshes.join(chosen.TARGET.value, _BATCH.value)
   stopping.listen()
   pair = asked.open_pair([method])
-  prompts = questions.load(pair.tokenizer, chosen.TARGET.value)
+  prompts = questions.load(pair.tokenizer, chosen.TARGET.value,
+                           results.begun(_WORKDIR.value))
   room = tasks.positions(pair, asked.MAX_NEW_TOKENS.value)
   width = max((len(x) for x in prompts if len(x) <= room), default=1)
   launch.check(method, pair, width, asked.MAX_NEW_TOKENS.value,

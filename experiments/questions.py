@@ -14,12 +14,13 @@ _FIELD = flags.DEFINE_string(
     "path are separated by dots.")
 
 
-def load(tokenizer, target) -> list[list[int]]:
+def load(tokenizer, target, now=None) -> list[list[int]]:
   """The tokens of each prompt.
 
   Args:
     tokenizer: of the target.
     target: see `wording.encoder`.
+    now: see there.
 
   Returns:
     As many as the file has prompts.
@@ -29,7 +30,7 @@ def load(tokenizer, target) -> list[list[int]]:
   """
   if not _PROMPTS.value:
     raise launch.UserError("--prompts is empty: a file is needed.")
-  encode = wording.encoder(tokenizer, target)
+  encode = wording.encoder(tokenizer, target, now)
   with launch.user_errors(ValueError):
     try:
       found = records.load(_PROMPTS.value, by_line=True, name="--prompts")

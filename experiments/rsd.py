@@ -43,7 +43,7 @@ def main():
   stopping.listen()
   pair = launch.open_pair(config.target, config.draft, config.dtype,
                           config.draft_dtype)
-  examples = tasks.load(config, pair)
+  examples = tasks.load(config, pair, results.begun(WORKDIR.value))
   width = max(map(len, examples.prompts))
   for method in methods:
     for temperature in config.temperatures:

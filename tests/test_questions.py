@@ -1,5 +1,6 @@
 """Prompts of a file, of `experiments.complete`."""
 
+import datetime
 import json
 
 from absl import flags
@@ -9,6 +10,7 @@ import pytest
 import helpers
 from experiments import launch
 from experiments import questions
+from models import chat
 
 
 @pytest.fixture(name="load")
@@ -16,11 +18,12 @@ def _load(tmp_path):
   """The texts of a file of some content, by its name and flags."""
   tokenizer = helpers.chat_model(tmp_path)
 
-  def load(name, content, **values):
+  def load(name, content, now=None, **values):
     path = tmp_path / name
     path.write_text(content)
     with flagsaver.as_parsed(**{"prompts": str(path), **values}):
-      return [tokenizer.decode(x) for x in questions.load(tokenizer, tmp_path)]
+      return [tokenizer.decode(x)
+              for x in questions.load(tokenizer, tmp_path, now)]
 
   flags.FLAGS.mark_as_parsed()
   yield load
@@ -55,6 +58,12 @@ def test_chats(load):
   line = json.dumps({"prompt": ["Hi", "there"]})
   assert load("a.jsonl", line) == ["Hi\nthere"]
   assert load("a.jsonl", line, chat="true") == ["[user]Hi\nthere[assistant]"]
+
+
+def test_chats_of_a_date(load, tmp_path):
+  (tmp_path / chat.FILE).write_text("{{ strftime_now('%Y') }}")
+  assert load("a.txt", "Hi", datetime.datetime(2001, 5, 10), chat="true") == [
+      "2001"]
 
 
 @pytest.mark.parametrize("name, content, values, message", [
