@@ -133,6 +133,10 @@ def test_prompts_of_words_of_the_completion(config, share):
     assert kept[0] and kept[2] and kept[4] and kept[5]
   changed = [text != WORDS[3] for _, text in found]
   assert any(changed) == (share == "renamed_fraction")
+  # Without others that come twice, words are asked for and stay.
+  rewrite = keywords.rewriter(config, WORDS[:4])
+  prompt, text = rewrite(rng, "prompt", WORDS[3])
+  assert set(prompt.split()) <= set(RARE) and text == WORDS[3]
   # A completion without such words is left alone, but for the prompt's order.
   prompt, text = rewrite(rng, "one two", WORDS[0])
   assert sorted(prompt.split()) == ["one", "two"] and text == WORDS[0]
