@@ -13,6 +13,7 @@ import numpy as np
 import decoding_jax as dj
 from experiments import batches
 from experiments import dialogues
+from experiments import launch
 from experiments import losses
 from experiments import pairs
 from experiments import preferences
@@ -52,6 +53,7 @@ class Run(NamedTuple):
 
 def check(config) -> None:
   """Raises a ValueError, one line, for settings that cannot be trained."""
+  launch.check_seed(config)
   if config.preset not in presets.PRESETS:
     raise ValueError(f"--config.preset={config.preset!r} is not one of "
                      f"{sorted(presets.PRESETS)}.")
@@ -79,8 +81,8 @@ def check(config) -> None:
   if not all(1 <= length <= longest for length in config.windows or (0,)):
     raise ValueError(f"--config.windows={tuple(config.windows)} must be "
                      f"lengths from 1 to {longest}.")
-  _check_samples(config)
   _source(config).check(config)
+  _check_samples(config)
   _check_export(config)
 
 
@@ -93,6 +95,10 @@ def _check_samples(config):
   if not config.teacher:
     raise ValueError(f"--config.sample_fraction={config.sample_fraction} needs "
                      "a --config.teacher that writes the samples.")
+  for name in ("sample_rows", "sample_prompt", "sample_batch"):
+    if config[name] < 1:
+      raise ValueError(f"--config.{name}={config[name]} must be at least 1 for "
+                       f"--config.sample_fraction={config.sample_fraction}.")
 
 
 def _check_export(config):
@@ -145,6 +151,7 @@ def prepare(config) -> Run:
     raise ValueError(
         "Vocabularies that do not fit: --config.tokenizer has %d entries, "
         "--config.preset %d, --config.teacher %d." % sizes)
+  _check_room(config, teacher)
   return Run(architecture, tokenizer, source.TASK,
              source.data(config, tokenizer), _start(config, architecture),
              teacher, teacher_params, pathlib.Path(config.workdir).resolve())
@@ -163,6 +170,15 @@ def fingerprint(config, run: Run) -> str:
   for leaf in jax.tree.leaves((run.start, run.teacher_params)):
     digest.update(np.asarray(leaf).tobytes())
   return digest.hexdigest()[:16]
+
+
+def _check_room(config, teacher):
+  """Raises a ValueError if the teacher cannot write so long a sample."""
+  if config.sample_fraction and teacher.max_length and (
+      config.sample_length > teacher.max_length):
+    raise ValueError(
+        f"--config.sample_length={config.sample_length} must be at most "
+        f"{teacher.max_length}, the max_length of --config.teacher.")
 
 
 def _start(config, architecture):

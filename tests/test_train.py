@@ -276,6 +276,7 @@ def test_mixed_precision(source, undisturbed, tmp_path):
     ("windows", (), "--config.windows=() must be lengths"),
     ("sample_fraction", 1.5, "--config.sample_fraction=1.5 is not in [0, 1]"),
     ("sample_fraction", 0.5, "needs a --config.teacher"),
+    ("seed", -1, "--config.seed=-1: 0 to"),
     ("teacher", "/nowhere", "model '/nowhere' is neither a folder nor one"),
     ("corpus", "/nowhere", "No train module (*.py) under '/nowhere'"),
 ])
@@ -286,6 +287,24 @@ def test_settings_that_cannot_be_trained(source, tmp_path, field, value,
     train.train(config)
   assert message in str(error.value)
   assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("field, value, message", [
+    ("sample_rows", 0, "--config.sample_rows=0 must be at least 1 for"),
+    ("sample_prompt", 0, "--config.sample_prompt=0 must be at least 1 for"),
+    ("sample_batch", 0, "--config.sample_batch=0 must be at least 1 for"),
+    ("sample_prompt", 40, "length=20 must exceed --config.sample_prompt=40"),
+    ("sample_length", 5000, "sample_length=5000 must be at most 320, the max"),
+])
+def test_samples_that_cannot_be_written(source, undisturbed, tmp_path, field,
+                                        value, message):
+  teacher = str(undisturbed / "export")
+  fields = dict(teacher=teacher, tokenizer=teacher, sample_fraction=0.5,
+                sample_rows=5, sample_length=20, sample_prompt=4)
+  with pytest.raises(launch.UserError, match=message):
+    train.train(_config(source, tmp_path, **{**fields, field: value}))
+  # Else its settings would refuse those that are right.
+  assert not (tmp_path / "work").exists()
 
 
 @pytest.mark.parametrize("export, fields, message", [
