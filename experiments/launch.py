@@ -35,6 +35,8 @@ from models import tokenizers
 from models import transformer
 from models import vocabulary
 
+# Of larger ones JAX takes the lowest bits alone: two would give the same texts.
+MOST_SEED = 2**32 - 1
 # A disk that is full or read-only is no bug.
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
@@ -219,8 +221,8 @@ def check_positive(settings, *names):
 
 def check_seed(settings):
   """Raises `UserError` unless the field `seed` is one of all generators."""
-  if not 0 <= settings.seed < 2**63:
-    raise UserError(f"--config.seed={settings.seed}: 0 to 2**63 - 1 is "
+  if not 0 <= settings.seed <= MOST_SEED:
+    raise UserError(f"--config.seed={settings.seed}: 0 to {MOST_SEED} is "
                     "allowed.")
 
 

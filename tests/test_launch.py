@@ -33,6 +33,7 @@ _MISTAKES = {
     "generate --method=auto --width=3": "chooses sizes by itself, and width",
     "generate --target=nowhere": "model 'nowhere' is neither a folder nor one",
     "generate --prompt=\udcff": "is no text in UTF-8",
+    "generate --seed=4294967296": "in the range [0, 4294967295]",
     "generate --method=cdlh": "--method=cdlh is steered by a reward, of which",
     "convert": "--hf= and --to_hf=: one of them is needed",
     "convert --hf=nowhere --out=tests": "--out=tests exists already",
