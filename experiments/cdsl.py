@@ -13,7 +13,6 @@ import json
 import pathlib
 
 from absl import flags
-from ml_collections import config_flags
 import tqdm
 
 import decoding_jax as dj
@@ -128,8 +127,8 @@ def _spec(entry):
 # Flags are defined where they are parsed: mains have some of the same name, and
 # a process may import several mains.
 if __name__ == "__main__":
-  CONFIG = config_flags.DEFINE_config_file(
-      "config", str(pathlib.Path(__file__).parents[1] / "configs" / "cdsl.py"),
+  CONFIG = launch.define_config(
+      str(pathlib.Path(__file__).parents[1] / "configs" / "cdsl.py"),
       "File of settings, or file:presets.")
   WORKDIR = flags.DEFINE_string("workdir", "runs/cdsl", "Folder of results.")
   launch.run(main)

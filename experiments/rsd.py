@@ -14,7 +14,6 @@ import json
 import pathlib
 
 from absl import flags
-from ml_collections import config_flags
 import tqdm
 
 from experiments import cells
@@ -133,8 +132,8 @@ def measure(config, pair, methods, examples, path):
 # Flags are defined where they are parsed: mains have some of the same name, and
 # a process may import several mains.
 if __name__ == "__main__":
-  CONFIG = config_flags.DEFINE_config_file(
-      "config", str(pathlib.Path(__file__).parents[1] / "configs" / "rsd.py"),
+  CONFIG = launch.define_config(
+      str(pathlib.Path(__file__).parents[1] / "configs" / "rsd.py"),
       "File of settings, or file:preset.")
   WORKDIR = flags.DEFINE_string("workdir", "runs/rsd", "Folder of results.")
   launch.run(main)
