@@ -116,8 +116,10 @@ def complete(method, pair, prompts, room, size, path):
               "tokens": 0})
     todo = [(i, j) for i, j in todo if len(prompts[i]) <= room]
     for batch, places in _batches(prompts, todo, size, pair.mesh):
-      for record in _decoded(method, pair, batch, [todo[k] for k in places]):
-        keep(record)
+      # Python sees SIGTERM when the batch is there, which is kept then.
+      with stopping.held():
+        for record in _decoded(method, pair, batch, [todo[k] for k in places]):
+          keep(record)
   return records
 
 
