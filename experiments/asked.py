@@ -12,7 +12,7 @@ METHOD = flags.DEFINE_string(
     "method", "rsd_s", "Name of a method; of experiments.generate also auto.")
 MAX_NEW_TOKENS = flags.DEFINE_integer("max_new_tokens", 128, "Most tokens.")
 SEED = flags.DEFINE_integer("seed", 0, "Of the random key.", lower_bound=0,
-                            upper_bound=2**63 - 1)
+                            upper_bound=launch.MOST_SEED)
 COMPILED = flags.DEFINE_string(
     "compilation_cache", "runs/generate/compiled",
     "Folder of compiled programs, which the next start loads; '' for none.")

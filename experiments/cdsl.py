@@ -13,7 +13,6 @@ import json
 import pathlib
 
 from absl import flags
-from ml_collections import config_flags
 import tqdm
 
 import decoding_jax as dj
@@ -55,9 +54,8 @@ def main():
       config.batch, min(config.batch, config.examples),
       max(map(len, task.prompts)), config.max_new_tokens)
   params, batches = constrained_cells.make_batches(config, task, pair)
-  settings = {**json.loads(config.to_json()),
-              "models": launch.fingerprint(pair, task.judge.params)}
-  workdir = results.open_workdir(WORKDIR.value, settings, _FREE)
+  workdir = results.open_workdir(WORKDIR.value, settings(config, pair, task),
+                                 _FREE)
   if config.compilation_cache:
     compilations.keep(workdir / compilations.FOLDER)
   decode = functools.partial(constrained_cells.decoder, config, pair, task,
@@ -69,6 +67,19 @@ def main():
   constrained_report.write(workdir, records, config)
   print(constrained_report.terminal(records))
   print(f"{workdir}: summary.md, {results.RESULTS}, {results.RUN}, *.png")
+
+
+def settings(config, pair, task):
+  """All that results depend on, as JSON values.
+
+  Args:
+    config: see `configs/cdsl.py`.
+    pair: a `ModelPair` with its parameters.
+    task: a `Task`, of files that may have changed since.
+  """
+  return {**json.loads(config.to_json()),
+          "models": launch.fingerprint(pair, task.judge.params),
+          "used_examples": constrained_tasks.fingerprint(task)}
 
 
 def measure(entries, decode, batches, task, tokenizer, path):
@@ -117,8 +128,8 @@ def _spec(entry):
 # Flags are defined where they are parsed: mains have some of the same name, and
 # a process may import several mains.
 if __name__ == "__main__":
-  CONFIG = config_flags.DEFINE_config_file(
-      "config", str(pathlib.Path(__file__).parents[1] / "configs" / "cdsl.py"),
+  CONFIG = launch.define_config(
+      str(pathlib.Path(__file__).parents[1] / "configs" / "cdsl.py"),
       "File of settings, or file:presets.")
   WORKDIR = flags.DEFINE_string("workdir", "runs/cdsl", "Folder of results.")
   launch.run(main)
