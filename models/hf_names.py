@@ -97,8 +97,8 @@ _GPT_2 = {
     "feed_forward/up": "mlp.c_fc",
     "feed_forward/down": "mlp.c_proj"}
 _TABLES = {"gemma2": _GEMMA_2, "gemma3_text": _GEMMA_2, "opt": _OPT,
-           "gpt2": _GPT_2, "olmo2": _OLMO_2, "gpt_neox": _NEOX,
-           "starcoder2": _STARCODER_2, "mixtral": _MIXTRAL,
+           "gpt2": _GPT_2, "olmo2": _OLMO_2, "olmo3": _OLMO_2,
+           "gpt_neox": _NEOX, "starcoder2": _STARCODER_2, "mixtral": _MIXTRAL,
            "olmoe": _QWEN_EXPERTS, "qwen3_moe": _QWEN_EXPERTS}
 _KINDS = {"kernel": "weight", "scale": "weight", "bias": "bias"}
 # Parts of one tensor, in this order.

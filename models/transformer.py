@@ -3,8 +3,9 @@
 Llama: RMSNorm, rotary positions, grouped-query attention, gated SiLU; Mistral
 adds a window, Qwen2 biases of the attention's inputs, Qwen3 their norms,
 SmolLM3 layers without positions, Granite factors; OLMo 2 has its norms behind
-attention and feed-forward layer; Phi-3 is a Llama in other files. Mixtral,
-Qwen3 with experts and OLMoE have a choice of feed-forward layers.
+attention and feed-forward layer, OLMo 3 windows of most layers besides; Phi-3
+is a Llama in other files. Mixtral, Qwen3 with experts and OLMoE have a choice
+of feed-forward layers.
 Gemma: scaled embeddings, norms that multiply by one plus their scale, gated
 GELU; Gemma 2 adds norms behind the layers, caps of scores and logits, windows
 of every other layer; Gemma 3 has the norms of Qwen3 and rotary bases for layers

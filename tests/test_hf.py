@@ -35,6 +35,9 @@ _YARN = {"rope_type": "yarn", "factor": 8.0, "beta_fast": 4.0, "beta_slow": 0.5,
          "original_max_position_embeddings": 16, "rope_theta": 30.0}
 _LONGROPE = {"rope_type": "longrope", "short_factor": [1.0, 1.2, 1.1, 1.4],
              "long_factor": [1.5, 3.0, 7.0, 2.0], "rope_theta": 100.0}
+_OLMO_3 = dict(
+    _LLAMA, num_hidden_layers=3, sliding_window=3, layer_types=[
+        "sliding_attention", "full_attention", "sliding_attention"])
 _PHI_3 = dict(_LLAMA, hidden_size=32, rope_parameters=_LONGROPE,
               original_max_position_embeddings=80)
 _GEMMA = dict(_LLAMA, head_dim=6)
@@ -79,6 +82,15 @@ VARIANTS = {
         _LLAMA, head_dim=16, rope_parameters=dict(
             _YARN, mscale=1.0, mscale_all_dim=0.4, truncate=False))),
     "olmo-2": ("Olmo2", _LLAMA),
+    "olmo-3": ("Olmo3", _OLMO_3),
+    "olmo-3 yarn": ("Olmo3", dict(_OLMO_3, rope_parameters={
+        "full_attention": _YARN, "sliding_attention": {
+            "rope_type": "default", "rope_theta": 20.0}})),
+    "olmo-3 windows": ("Olmo3", dict(
+        _OLMO_3, layer_types=["sliding_attention"] * 3,
+        rope_scaling={k: v for k, v in _YARN.items() if k != "rope_theta"})),
+    "olmo-3 without windows": ("Olmo3", dict(
+        _OLMO_3, layer_types=["full_attention"] * 3)),
     "phi-3": ("Phi3", _LLAMA),
     "phi-3 window": ("Phi3", dict(_LLAMA, sliding_window=3)),
     "phi-3 long": ("Phi3", dict(_PHI_3, sliding_window=90)),
@@ -266,7 +278,8 @@ def _greedy(lm, params, prompts):
 
 @pytest.mark.parametrize("variant", [
     "gemma", "gemma-2", "gemma-2 uncapped, without windows", "gemma-3",
-    "gemma-3 windows", "gpt-2 untied", "olmo-2", "smollm3", "granite",
+    "gemma-3 windows", "gpt-2 untied", "olmo-2", "olmo-3",
+    "olmo-3 yarn", "olmo-3 windows", "smollm3", "granite",
     "gpt-neox", "starcoder-2", "mixtral", "qwen3 with experts", "olmoe",
     "llama yarn", "smollm3 yarn", "gpt-neox yarn", "gemma-3 yarn",
     "qwen3 yarn of DeepSeek", "llama longrope", "phi-4 mini"])

@@ -95,6 +95,17 @@ OLMO_2 = {
     "num_attention_heads": 16, "num_hidden_layers": 16,
     "num_key_value_heads": 16, "rms_norm_eps": 1e-06, "rope_theta": 500000,
     "torch_dtype": "float32", "vocab_size": 100352}
+# As in the release: transformers 4 has one base for all layers.
+OLMO_3 = {
+    **OLMO_2, "model_type": "olmo3", "architectures": ["Olmo3ForCausalLM"],
+    "hidden_size": 4096, "intermediate_size": 11008, "layer_types": [
+        *["sliding_attention"] * 3, "full_attention"] * 8,
+    "max_position_embeddings": 65536, "num_attention_heads": 32,
+    "num_hidden_layers": 32, "num_key_value_heads": 32, "rope_scaling": {
+        "attention_factor": 1.2079441541679836, "beta_fast": 32.0,
+        "beta_slow": 1.0, "factor": 8.0, "rope_type": "yarn",
+        "original_max_position_embeddings": 8192},
+    "sliding_window": 4096, "vocab_size": 100278}
 PHI_3 = {
     **LLAMA_2, "model_type": "phi3", "architectures": ["Phi3ForCausalLM"],
     "attention_bias": False, "auto_map": {
@@ -222,6 +233,11 @@ PUBLISHED = {
     "OLMo 2 1B": (OLMO_2, dict(
         reordered_norm=True, joint_qk_norm=True, qk_norm=False, head_dim=128,
         norm_eps=1e-6, rope_theta=5e5, tie_embeddings=False)),
+    "OLMo 3 7B": (OLMO_3, dict(
+        reordered_norm=True, joint_qk_norm=True, window=4096, full_every=4,
+        rope_scaling="yarn", rope_factor=8, rope_original_length=8192,
+        rope_gain=1.2079441541679836, rope_theta=5e5, rope_local_theta=5e5,
+        max_length=65536, head_dim=128)),
     "Phi-3 mini 4k": (PHI_3, dict(window=2047, head_dim=96, norm_eps=1e-5)),
     "Phi-4": ({**PHI_3, "sliding_window": None, "auto_map": {}},
               dict(window=0, rope_part=1)),
@@ -342,6 +358,20 @@ def test_both_ways_to_tell_the_layers_of_gemma_3(tmp_path):
           tmp_path, {**GEMMA_3, "rope_scaling": scaling})
 
 
+def test_both_ways_to_tell_the_layers_of_olmo_3(tmp_path):
+  expected = read(tmp_path, OLMO_3)
+  new = {k: v for k, v in OLMO_3.items() if k not in (
+      "layer_types", "rope_scaling", "rope_theta")}
+  scaling, theta = OLMO_3["rope_scaling"], {"rope_theta": 500000.0}
+  both = {"full_attention": {**scaling, **theta}, "sliding_attention": theta}
+  assert read(tmp_path, {**new, "rope_parameters": both}) == expected
+  assert read(tmp_path, {**OLMO_3, "rope_parameters": both}) == expected
+  # Where no field tells.
+  assert read(tmp_path, {**new, "rope_scaling": scaling}) == expected
+  full = read(tmp_path, {**OLMO_3, "layer_types": ["full_attention"] * 32})
+  assert (full.window, full.full_every) == (0, 0)
+
+
 @pytest.mark.parametrize("config, fields, message", [
     (LLAMA_2, {"rope_scaling": {"type": "su", "factor": 2.0}},
      "rope_type='su' is not one of"),
@@ -387,6 +417,12 @@ def test_both_ways_to_tell_the_layers_of_gemma_3(tmp_path):
     (GRANITE, {"logits_scaling": "8"}, "logits_scaling='8': a value of type"),
     (GRANITE, {"attention_multiplier": 0}, "attention_multiplier=0.0: more"),
     (OLMO_2, {"sliding_window": 5}, "sliding_window=5 of olmo2"),
+    (OLMO_3, {"sliding_window": None}, "sliding_window must be given"),
+    (OLMO_3, {"layer_types": ["full_attention", "sliding_attention"] * 16},
+     "layer_types=.* of olmo3: 32 are needed, of which every n-th is full_"),
+    (OLMO_3, {"rope_parameters": {"sliding_attention": {
+        "rope_type": "linear", "factor": 2.0}}},
+     "rope_type='linear' of sliding_attention is not supported"),
     (QWEN_3, {"num_experts": 4}, "num_experts=4 of qwen3"),
     (MIXTRAL, {"num_local_experts": None}, "num_local_experts must be given"),
     (MIXTRAL, {"num_experts_per_tok": 9}, "experts_per_token=9, .* 1 to num_"),

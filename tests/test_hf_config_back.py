@@ -29,6 +29,8 @@ def back(folder, config):
     {"qkv_bias": True, "window": 5}, {"qk_norm": True},
     {"qk_norm": True, "qkv_bias": True, "out_bias": True, "window": 5},
     {"reordered_norm": True, "joint_qk_norm": True},
+    {"reordered_norm": True, "joint_qk_norm": True, "window": 5,
+     "full_every": 2, "rope_local_theta": 30.0, **_YARN},
     {"full_every": 2, "rope_full": False, "tie_embeddings": True},
     {"num_experts": 4, "experts_per_token": 2, "window": 5},
     {"num_experts": 4, "experts_per_token": 2, "qk_norm": True, "window": 5,
@@ -51,6 +53,16 @@ def back(folder, config):
 def test_there_and_back(tmp_path, changes):
   config = dataclasses.replace(tiny.LLAMA, **changes)
   assert back(tmp_path, config) == config
+
+
+def test_one_base_for_both_kinds_of_layers(tmp_path):
+  """Which is told of each."""
+  config = dataclasses.replace(tiny.LLAMA, reordered_norm=True, window=5,
+                               joint_qk_norm=True, full_every=2)
+  assert back(tmp_path, config) == dataclasses.replace(
+      config, rope_local_theta=config.rope_theta)
+  with pytest.raises(ValueError, match="rope_local_theta=0.0 has no place"):
+    hf_config.fields(dataclasses.replace(config, **_YARN))
 
 
 def test_long_texts_with_factors_of_their_own(tmp_path):

@@ -69,6 +69,10 @@ VARIANTS = {
         tiny.LLAMA, embedding_scale=3.0, residual_scale=0.6, logit_divisor=0.5,
         query_scalar=11.1),
     "mixtral": tiny.MIXTRAL,
+    "olmo-3": dataclasses.replace(
+        tiny.LLAMA, reordered_norm=True, joint_qk_norm=True, window=4,
+        full_every=2, rope_local_theta=20.0, rope_scaling="linear",
+        rope_factor=2.0),
     "olmoe": dataclasses.replace(
         tiny.MIXTRAL, normalize_experts=False, joint_qk_norm=True),
 }
