@@ -1,8 +1,8 @@
 """The fields of `config.json` that Llama and its likes have.
 
 Mistral, Qwen2 and Qwen3, OLMo 2 and 3, SmolLM3, Granite; with experts Mixtral,
-Qwen3 and OLMoE. Phi-3 is a Llama or Mistral whose tensors lie otherwise, and is
-written as one of these, unless it rotates a part of the channels.
+Qwen2, Qwen3 and OLMoE. Phi-3 is a Llama or Mistral whose tensors lie otherwise,
+and is written as one of these, unless it rotates a part of the channels.
 """
 
 from models import hf_fields
@@ -18,7 +18,9 @@ _DEFAULT_EPS = {"olmo2": 1e-5, "olmo3": 1e-5, "phi3": 1e-5, "mixtral": 1e-5,
 # where that is not told.
 _EXPERTS = {"mixtral": ("num_local_experts", "intermediate_size", 2),
             "olmoe": ("num_experts", "intermediate_size", 8),
+            "qwen2_moe": ("num_experts", "moe_intermediate_size", 4),
             "qwen3_moe": ("num_experts", "moe_intermediate_size", 8)}
+_SHARED = "shared_expert_intermediate_size"
 _NOPE_EVERY = 4
 # Of so many layers of OLMo 3, one sees all positions.
 _FULL_EVERY = 4
@@ -39,7 +41,7 @@ def parse(fields, family, common):
   Args:
     fields: dict, from which it is taken out.
     family: "llama", "mistral", "qwen2", "qwen3", "olmo2", "olmo3", "smollm3",
-      "granite", "phi3", "mixtral", "qwen3_moe" or "olmoe".
+      "granite", "phi3", "mixtral", "qwen2_moe", "qwen3_moe" or "olmoe".
     common: fields of `transformer.Config` that are known already.
 
   Returns:
@@ -58,7 +60,8 @@ def parse(fields, family, common):
       "num_kv_heads": heads or common["num_heads"],
       "head_dim": head_dim,
       **_feed_forward(fields, family),
-      "qkv_bias": attention_bias or family == "qwen2",
+      "qkv_bias": attention_bias or family == "qwen2" or (
+          family == "qwen2_moe" and _take(fields, "qkv_bias", bool, True)),
       "out_bias": attention_bias,
       "feed_forward_bias": _take(fields, "mlp_bias", bool, False),
       "qk_norm": family in ("qwen3", "qwen3_moe"),
@@ -95,7 +98,7 @@ def own_fields(config):
     own |= hf_layers.own_windows(config) | hf_layers.own_ropes(config)
   elif config.window:
     own["sliding_window"] = config.window
-  if family not in ("mistral", "qwen2", "mixtral", "phi3"):
+  if family not in ("mistral", "qwen2", "qwen2_moe", "mixtral", "phi3"):
     own["attention_bias"] = config.bias or config.qkv_bias
   if family in ("llama", "smollm3", "granite"):
     own["mlp_bias"] = config.bias or config.feed_forward_bias
@@ -119,6 +122,8 @@ def own_fields(config):
 def _family(config):
   """Whose fields say most of an architecture."""
   if config.num_experts:
+    if config.shared_dim:
+      return "qwen2_moe"
     if config.qk_norm:
       return "qwen3_moe"
     return "olmoe" if config.joint_qk_norm else "mixtral"
@@ -143,11 +148,12 @@ def _feed_forward(fields, family):
   if family not in _EXPERTS:
     return {"hidden_dim": _take(fields, "intermediate_size", int)}
   number, width, chosen = _EXPERTS[family]
-  if family == "qwen3_moe":
+  if family.startswith("qwen"):
     # Layers without experts, of which some versions have a few.
     hf_fields.take_one_of(fields, "decoder_sparse_step", family, (1,))
     hf_fields.take_one_of(fields, "mlp_only_layers", family, ([],))
     fields.pop("intermediate_size", None)
+  if family == "qwen3_moe":
     # Transformers 5 calls it so.
     fields.setdefault(number, fields.pop("num_local_experts", None))
   normalize = family == "mixtral" or _take(fields, "norm_topk_prob", bool,
@@ -156,7 +162,9 @@ def _feed_forward(fields, family):
           "num_experts": _take(fields, number, int),
           "experts_per_token": _take(fields, "num_experts_per_tok", int,
                                      chosen),
-          "normalize_experts": normalize}
+          "normalize_experts": normalize,
+          "shared_dim": (_take(fields, _SHARED, int) if family == "qwen2_moe"
+                         else 0)}
 
 
 def _expert_fields(config, family):
@@ -166,8 +174,11 @@ def _expert_fields(config, family):
          "num_experts_per_tok": config.experts_per_token}
   if family != "mixtral":
     own["norm_topk_prob"] = config.normalize_experts
-  if family == "qwen3_moe":
+  if family.startswith("qwen"):
     own |= {"decoder_sparse_step": 1, "mlp_only_layers": []}
+  if family == "qwen2_moe":
+    own |= {_SHARED: config.shared_dim,
+            "qkv_bias": config.bias or config.qkv_bias}
   return own
 
 
@@ -239,6 +250,14 @@ def _windows(fields, family, layers, longest):
 
 def _window(fields, family, layers, longest):
   """The window of all layers; 0 where it would never be felt."""
+  if family == "qwen2_moe":
+    # Which layers have one, each version of transformers tells otherwise.
+    hf_fields.take_one_of(fields, "use_sliding_window", family, (False,))
+    hf_fields.take_one_of(fields, "layer_types", family,
+                          (["full_attention"] * layers,))
+    for name in ("sliding_window", "max_window_layers"):
+      fields.pop(name, None)
+    return 0
   window = _take(fields, "sliding_window", int, None)
   if family in ("qwen2", "qwen3", "qwen3_moe", "smollm3"):
     used = _take(fields, "use_sliding_window", bool, False)

@@ -38,6 +38,9 @@ _LONGROPE = {"rope_type": "longrope", "short_factor": [1.0, 1.2, 1.1, 1.4],
 _OLMO_3 = dict(
     _LLAMA, num_hidden_layers=3, sliding_window=3, layer_types=[
         "sliding_attention", "full_attention", "sliding_attention"])
+_QWEN_2_MOE = dict(
+    _LLAMA, moe_intermediate_size=12, shared_expert_intermediate_size=20,
+    num_experts=5, num_experts_per_tok=2)
 _PHI_3 = dict(_LLAMA, hidden_size=32, rope_parameters=_LONGROPE,
               original_max_position_embeddings=80)
 _GEMMA = dict(_LLAMA, head_dim=6)
@@ -111,6 +114,12 @@ VARIANTS = {
     "qwen3 with experts": ("Qwen3Moe", dict(
         _LLAMA, head_dim=4, moe_intermediate_size=12, num_experts=5,
         num_experts_per_tok=3, norm_topk_prob=True)),
+    "qwen3 with experts, not normalised": ("Qwen3Moe", dict(
+        _LLAMA, head_dim=4, moe_intermediate_size=12, num_experts=5,
+        num_experts_per_tok=3, norm_topk_prob=False)),
+    "qwen2 with experts": ("Qwen2Moe", _QWEN_2_MOE),
+    "qwen2 with experts, normalised": ("Qwen2Moe", dict(
+        _QWEN_2_MOE, norm_topk_prob=True, qkv_bias=False)),
     "olmoe": ("Olmoe", dict(_LLAMA, num_experts=5, num_experts_per_tok=2)),
     "gpt-neox": ("GPTNeoX", dict(
         _SMALL, intermediate_size=24, rotary_pct=0.5)),
@@ -280,7 +289,8 @@ def _greedy(lm, params, prompts):
     "gemma", "gemma-2", "gemma-2 uncapped, without windows", "gemma-3",
     "gemma-3 windows", "gpt-2 untied", "olmo-2", "olmo-3",
     "olmo-3 yarn", "olmo-3 windows", "smollm3", "granite",
-    "gpt-neox", "starcoder-2", "mixtral", "qwen3 with experts", "olmoe",
+    "gpt-neox", "starcoder-2", "mixtral", "qwen2 with experts",
+    "qwen2 with experts, normalised", "qwen3 with experts", "olmoe",
     "llama yarn", "smollm3 yarn", "gpt-neox yarn", "gemma-3 yarn",
     "qwen3 yarn of DeepSeek", "llama longrope", "phi-4 mini"])
 def test_written_back_it_is_the_same_model(tmp_path, variant):

@@ -150,6 +150,16 @@ QWEN_3_MOE = {
     "num_hidden_layers": 48, "num_key_value_heads": 4,
     "output_router_logits": False, "router_aux_loss_coef": 0.001,
     "tie_word_embeddings": False}
+QWEN_2_MOE = {
+    **QWEN_2, "model_type": "qwen2_moe",
+    "architectures": ["Qwen2MoeForCausalLM"], "decoder_sparse_step": 1,
+    "hidden_size": 2048, "intermediate_size": 5632, "max_window_layers": 21,
+    "max_position_embeddings": 8192, "mlp_only_layers": [],
+    "moe_intermediate_size": 1408, "norm_topk_prob": False,
+    "num_attention_heads": 16, "num_experts": 60, "num_experts_per_tok": 4,
+    "num_key_value_heads": 16, "output_router_logits": False,
+    "router_aux_loss_coef": 0.001, "shared_expert_intermediate_size": 5632,
+    "tie_word_embeddings": False}
 OLMOE = {
     **OLMO_2, "model_type": "olmoe", "architectures": ["OlmoeForCausalLM"],
     "clip_qkv": None, "intermediate_size": 1024, "norm_topk_prob": False,
@@ -253,6 +263,10 @@ PUBLISHED = {
     "Qwen3 30B-A3B": (QWEN_3_MOE, dict(
         num_experts=128, experts_per_token=8, hidden_dim=768, qk_norm=True,
         normalize_experts=True, window=0, head_dim=128, qkv_bias=False)),
+    "Qwen1.5 MoE": (QWEN_2_MOE, dict(
+        num_experts=60, experts_per_token=4, hidden_dim=1408, shared_dim=5632,
+        normalize_experts=False, qkv_bias=True, out_bias=False, window=0,
+        qk_norm=False)),
     "OLMoE": (OLMOE, dict(
         num_experts=64, experts_per_token=8, hidden_dim=1024,
         normalize_experts=False, joint_qk_norm=True, reordered_norm=False)),
@@ -428,6 +442,15 @@ def test_both_ways_to_tell_the_layers_of_olmo_3(tmp_path):
     (MIXTRAL, {"num_experts_per_tok": 9}, "experts_per_token=9, .* 1 to num_"),
     (QWEN_3_MOE, {"decoder_sparse_step": 2}, "decoder_sparse_step=2 of qwen3"),
     (QWEN_3_MOE, {"mlp_only_layers": [0]}, r"mlp_only_layers=\[0\] of qwen3_"),
+    (QWEN_3_MOE, {"shared_expert_intermediate_size": 64},
+     "shared_expert_intermediate_size=64 of qwen3_moe"),
+    (QWEN_2_MOE, {"shared_expert_intermediate_size": None},
+     "shared_expert_intermediate_size must be given"),
+    (QWEN_2_MOE, {"decoder_sparse_step": 2}, "decoder_sparse_step=2 of qwen2"),
+    (QWEN_2_MOE, {"use_sliding_window": True},
+     "use_sliding_window=True of qwen2_moe"),
+    (QWEN_2_MOE, {"layer_types": ["sliding_attention"] * 24},
+     "layer_types=.* of qwen2_moe"),
     (OLMOE, {"clip_qkv": 8.0}, "clip_qkv=8.0 of olmoe"),
     (PYTHIA, {"hidden_act": "relu"},
      "hidden_act='relu' of gpt_neox is not supported; 'gelu_pytorch_tanh' or"),
