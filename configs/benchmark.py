@@ -86,7 +86,7 @@ def get_config(preset="default"):
         it; "" for that of their target.
       batches: rows decoded together.
       temperatures: 0 is greedy.
-      top_p, top_k: cut of both laws; 1 and 0 cut nothing.
+      top_p, top_k, min_p: cut of both laws; 1, 0 and 0 cut nothing.
       text: where prompts come from: "sampled", by the target itself; "python",
         held-out source of the standard library, for models with tokenizers.
       prompts: how many there are; rounds take them in turn.
@@ -116,6 +116,7 @@ def get_config(preset="default"):
       "temperatures": (1.0,),
       "top_p": 1.0,
       "top_k": 0,
+      "min_p": 0.0,
       "text": "sampled",
       "prompts": 16,
       "prompt_length": 64,

@@ -19,16 +19,20 @@ COMPILED = flags.DEFINE_string(
 _TEMPERATURE = flags.DEFINE_float("temperature", 1.0, "0 is greedy.")
 _TOP_P = flags.DEFINE_float("top_p", 1.0, "Mass of tokens to keep; 1: all.")
 _TOP_K = flags.DEFINE_integer("top_k", 0, "Tokens to keep; 0: all.")
+_MIN_P = flags.DEFINE_float(
+    "min_p", 0.0, "Share of the largest probability that a token needs to be "
+    "kept; 0: all are.")
 
 
 def sampling() -> dj.Sampling:
   """The law that is kept."""
-  return dj.Sampling(_TEMPERATURE.value, _TOP_K.value, _TOP_P.value)
+  return dj.Sampling(_TEMPERATURE.value, _TOP_K.value, _TOP_P.value,
+                     min_p=_MIN_P.value)
 
 
 def remarks() -> list[str]:
   """A line if the target's authors recommend a law, and no flag sets one."""
-  law = _TEMPERATURE, _TOP_P, _TOP_K
+  law = _TEMPERATURE, _TOP_P, _TOP_K, _MIN_P
   if any(flag.present for flag in law):
     return []
   line = remarks_lib.recommended(chosen.TARGET.value,

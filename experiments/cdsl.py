@@ -121,7 +121,8 @@ def measure(entries, decode, batches, task, tokenizer, path):
 def _spec(entry):
   sampling = entry.sampling
   return (f"{entry.method.name}, T={sampling.temperature:g}, "
-          f"top_p={sampling.top_p:g}, top_k={sampling.top_k}")
+          f"top_p={sampling.top_p:g}, top_k={sampling.top_k}, "
+          f"min_p={sampling.min_p:g}")
 
 
 # Flags are defined where they are parsed: mains have some of the same name, and

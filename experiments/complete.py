@@ -164,7 +164,7 @@ def _settings(method, pair, prompts):
   return {"method": method.name, "models": launch.fingerprint(pair),
           "prompts": tasks.fingerprint(tasks.Examples(prompts)),
           "temperature": law.temperature,
-          "top_p": law.top_p, "top_k": law.top_k,
+          "top_p": law.top_p, "top_k": law.top_k, "min_p": law.min_p,
           "max_new_tokens": asked.MAX_NEW_TOKENS.value,
           "seed": asked.SEED.value, "num_samples": _NUM_SAMPLES.value,
           **processing.settings()}

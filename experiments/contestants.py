@@ -163,7 +163,8 @@ def _sampled(pair, count, length, seed):
 
 def sampling(config, temperature):
   """The law that all keep: a `dj.Sampling`."""
-  return dj.Sampling(temperature, config.top_k, config.top_p)
+  return dj.Sampling(temperature, config.top_k, config.top_p,
+                     min_p=config.min_p)
 
 
 def ours(config, pair, methods, texts, entry, number):
@@ -205,7 +206,8 @@ def theirs(config, servers_, texts, entry, number):
     answer = rivals.generate(servers_(entry.tool, entry.dtype, setting), {
         **setting, "prompts": chosen.tolist(), "seed": int(rows[0]) + number,
         "max_new_tokens": config.max_new_tokens, "top_k": config.top_k,
-        "top_p": config.top_p, "temperature": entry.temperature})
+        "top_p": config.top_p, "min_p": config.min_p,
+        "temperature": entry.temperature})
   except rivals.Failure as e:
     return {"error": str(e)}
   calls = answer["target_calls"]

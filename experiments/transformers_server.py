@@ -53,7 +53,7 @@ def generate(models, request):
     models: of `load`.
     request: `setting`, one of those above; `length`, drafted tokens a step;
       `prompts`, of one length; `max_new_tokens`; `temperature`; `top_k`;
-      `top_p`; `seed`.
+      `top_p`; `min_p`; `seed`.
 
   Returns:
     The answer, see `rivals.generate`.
@@ -83,7 +83,9 @@ def _law(request):
   if not request["temperature"]:
     return {"do_sample": False}
   return {"do_sample": True, "temperature": request["temperature"],
-          "top_k": request["top_k"], "top_p": request["top_p"]}
+          "top_k": request["top_k"], "top_p": request["top_p"],
+          # Of 0 it would make a step that cuts nothing.
+          "min_p": request["min_p"] or None}
 
 
 def _plain(models, request):

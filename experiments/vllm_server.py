@@ -39,8 +39,9 @@ def generate(engine, request):
   """Continues prompts; arguments as of `transformers_server.generate`."""
   law = vllm.SamplingParams(
       temperature=request["temperature"], top_k=request["top_k"],
-      top_p=request["top_p"], max_tokens=request["max_new_tokens"],
-      ignore_eos=True, detokenize=False, seed=request["seed"])
+      top_p=request["top_p"], min_p=request["min_p"],
+      max_tokens=request["max_new_tokens"], ignore_eos=True, detokenize=False,
+      seed=request["seed"])
   prompts = [{"prompt_token_ids": tokens} for tokens in request["prompts"]]
   start = time.perf_counter()
   found = engine.generate(prompts, law, use_tqdm=False)

@@ -25,10 +25,11 @@ FILE = "config.json"
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM",
     "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM",
-    "olmo2": "Olmo2ForCausalLM", "smollm3": "SmolLM3ForCausalLM",
-    "granite": "GraniteForCausalLM", "phi3": "Phi3ForCausalLM",
+    "olmo2": "Olmo2ForCausalLM", "olmo3": "Olmo3ForCausalLM",
+    "smollm3": "SmolLM3ForCausalLM", "granite": "GraniteForCausalLM",
+    "phi3": "Phi3ForCausalLM",
     "mixtral": "MixtralForCausalLM", "olmoe": "OlmoeForCausalLM",
-    "qwen3_moe": "Qwen3MoeForCausalLM",
+    "qwen2_moe": "Qwen2MoeForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
     "gpt_neox": "GPTNeoXForCausalLM", "starcoder2": "Starcoder2ForCausalLM",
     "gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM",
     "gemma3_text": "Gemma3ForCausalLM",
@@ -232,6 +233,9 @@ def _effective(config):
     unused["rope_full"] = True
   if not config.num_experts:
     unused |= {"experts_per_token": 0, "normalize_experts": True}
+  if config.rope_scaling == "none" and (
+      config.rope_local_theta == config.rope_theta):
+    unused["rope_local_theta"] = 0.0
   if not config.window:
     unused["rope_local_theta"] = 0.0
     if unused.get("rope_full", config.rope_full):

@@ -1,11 +1,11 @@
 """The fields of `config.json` that Gemma 1, 2 and 3 have."""
 
 from models import hf_fields
+from models import hf_layers
 from models import hf_rope
 
 _take = hf_fields.take
 _GELU = "gelu_pytorch_tanh"
-_FULL, _SLIDING = "full_attention", "sliding_attention"
 # Of so many layers, one sees all positions; what no field tells.
 _PATTERN = {"gemma2": 2, "gemma3_text": 6}
 _PATTERNS = ("sliding_window_pattern", "_sliding_window_pattern")
@@ -103,17 +103,13 @@ def own_fields(config):
   if name == "gemma":
     return name, own
   caps = config.attention_softcap, config.logit_softcap
-  every = config.full_every or config.num_layers + 1
-  full = [not config.window or (i + 1) % every == 0
-          for i in range(config.num_layers)]
   own |= {"query_pre_attn_scalar": config.query_scalar or config.head_dim,
-          # Transformers needs one, though no layer has it.
-          "sliding_window": config.window or config.max_length,
-          "layer_types": [_FULL if x else _SLIDING for x in full],
+          **hf_layers.own_windows(config),
           **{cap: value or None for cap, value in zip(_CAPS, caps)}}
   if name == "gemma3_text":
     # For transformers that do not know `layer_types` yet.
-    own[_PATTERNS[0]] = every if config.window else 1
+    own[_PATTERNS[0]] = ((config.full_every or config.num_layers + 1)
+                         if config.window else 1)
     own[_LOCAL] = config.rope_local_theta or config.rope_theta
   return name, own
 
@@ -134,43 +130,11 @@ def _windows(fields, family, num_layers):
   every = _PATTERN[family]
   for name in _PATTERNS:
     every = _take(fields, name, int, every)
-  window = _take(fields, "sliding_window", int, None)
-  if window is not None:
-    hf_fields.take_one_of(fields, "sliding_window_size", family, (window,))
-  types = _take(fields, "layer_types", list, None) or _types(num_layers, every)
-  every = types.index(_FULL) + 1 if _FULL in types else num_layers + 1
-  if types != _types(num_layers, every):
-    raise ValueError(
-        f"layer_types={types!r} of {family}: {num_layers} are needed, of which "
-        f"every n-th is {_FULL} and the others are {_SLIDING}.")
-  if every == 1:
-    return {}
-  if window is None:
-    raise ValueError(f"layer_types={types!r}: sliding_window must be given.")
-  return {"window": window, "full_every": every if _FULL in types else 0}
-
-
-def _types(num_layers, every):
-  return [_SLIDING if (i + 1) % every else _FULL for i in range(num_layers)]
+  return hf_layers.windows(fields, family, num_layers, every)
 
 
 def _two_ropes(fields, max_length):
   """Rotary embeddings of layers with and without a window."""
-  both = _take(fields, "rope_parameters", dict, None)
-  if both is None:
-    theta = {"rope_theta": _take(fields, "rope_theta", float, _THETA)}
-    local = {"rope_theta": _take(fields, _LOCAL, float, _LOCAL_THETA)}
-    both = {_FULL: theta | _take(fields, "rope_scaling", dict, {}),
-            _SLIDING: local}
-  unknown = sorted(set(both) - {_FULL, _SLIDING})
-  if unknown:
-    raise ValueError(f"rope_parameters={both!r}: {_FULL} and {_SLIDING} are "
-                     f"needed, not {unknown[0]}.")
-  full, local = (
-      hf_rope.parse(
-          {"rope_theta": theta, "rope_parameters": both.get(kind)}, max_length)
-      for kind, theta in ((_FULL, _THETA), (_SLIDING, _LOCAL_THETA)))
-  if local["rope_scaling"] != "none":
-    raise ValueError(f"rope_type={local['rope_scaling']!r} of {_SLIDING} is "
-                     "not supported; 'default' is.")
-  return {**full, "rope_local_theta": local["rope_theta"]}
+  return hf_layers.two_ropes(
+      fields, max_length, _take(fields, "rope_theta", float, _THETA),
+      _take(fields, _LOCAL, float, _LOCAL_THETA))

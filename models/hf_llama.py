@@ -1,23 +1,29 @@
 """The fields of `config.json` that Llama and its likes have.
 
-Mistral, Qwen2 and Qwen3, OLMo 2, SmolLM3, Granite; with experts Mixtral, Qwen3
-and OLMoE. Phi-3 is a Llama or Mistral whose tensors lie otherwise, and is
-written as one of these, unless it rotates a part of the channels.
+Mistral, Qwen2 and Qwen3, OLMo 2 and 3, SmolLM3, Granite; with experts Mixtral,
+Qwen2, Qwen3 and OLMoE. Phi-3 is a Llama or Mistral whose tensors lie otherwise,
+and is written as one of these, unless it rotates a part of the channels.
 """
 
 from models import hf_fields
+from models import hf_layers
 from models import hf_rope
 
 _take = hf_fields.take
 # Bases of rotary wavelengths that no field tells.
-_THETAS = {"smollm3": 2000000.0}
-_DEFAULT_EPS = {"olmo2": 1e-5, "phi3": 1e-5, "mixtral": 1e-5, "olmoe": 1e-5}
+_THETAS = {"smollm3": 2000000.0, "olmo3": 500000.0}
+_DEFAULT_EPS = {"olmo2": 1e-5, "olmo3": 1e-5, "phi3": 1e-5, "mixtral": 1e-5,
+                "olmoe": 1e-5}
 # With experts: the fields of their number and width, and how many a token has
 # where that is not told.
 _EXPERTS = {"mixtral": ("num_local_experts", "intermediate_size", 2),
             "olmoe": ("num_experts", "intermediate_size", 8),
+            "qwen2_moe": ("num_experts", "moe_intermediate_size", 4),
             "qwen3_moe": ("num_experts", "moe_intermediate_size", 8)}
+_SHARED = "shared_expert_intermediate_size"
 _NOPE_EVERY = 4
+# Of so many layers of OLMo 3, one sees all positions.
+_FULL_EVERY = 4
 # Of Granite, and what they are called here.
 _FACTORS = {"embedding_multiplier": "embedding_scale",
             "residual_multiplier": "residual_scale",
@@ -34,8 +40,8 @@ def parse(fields, family, common):
 
   Args:
     fields: dict, from which it is taken out.
-    family: "llama", "mistral", "qwen2", "qwen3", "olmo2", "smollm3", "granite",
-      "phi3", "mixtral", "qwen3_moe" or "olmoe".
+    family: "llama", "mistral", "qwen2", "qwen3", "olmo2", "olmo3", "smollm3",
+      "granite", "phi3", "mixtral", "qwen2_moe", "qwen3_moe" or "olmoe".
     common: fields of `transformer.Config` that are known already.
 
   Returns:
@@ -47,26 +53,26 @@ def parse(fields, family, common):
   heads, head_dim = (_take(fields, name, int, None)
                      for name in ("num_key_value_heads", "head_dim"))
   part = _phi3(fields) if family == "phi3" else 1.0
-  rope = hf_rope.parse(fields, common["max_length"],
-                       _THETAS.get(family, 10000.0), part)
+  rope = _rope(fields, family, common["max_length"], part)
   attention_bias = _take(fields, "attention_bias", bool, False)
   head_dim = head_dim or hf_fields.channels(common)
   return {
       "num_kv_heads": heads or common["num_heads"],
       "head_dim": head_dim,
       **_feed_forward(fields, family),
-      "qkv_bias": attention_bias or family == "qwen2",
+      "qkv_bias": attention_bias or family == "qwen2" or (
+          family == "qwen2_moe" and _take(fields, "qkv_bias", bool, True)),
       "out_bias": attention_bias,
       "feed_forward_bias": _take(fields, "mlp_bias", bool, False),
       "qk_norm": family in ("qwen3", "qwen3_moe"),
-      "joint_qk_norm": family in ("olmo2", "olmoe"),
-      "reordered_norm": family == "olmo2",
+      "joint_qk_norm": family in ("olmo2", "olmo3", "olmoe"),
+      "reordered_norm": family in ("olmo2", "olmo3"),
       "tie_embeddings": _take(fields, "tie_word_embeddings", bool,
                               family == "smollm3"),
       "norm_eps": _take(fields, "rms_norm_eps", float,
                         _DEFAULT_EPS.get(family, 1e-6)),
-      "window": _window(fields, family, common["num_layers"],
-                        hf_rope.longest(rope, common["max_length"])),
+      **_windows(fields, family, common["num_layers"],
+                 hf_rope.longest(rope, common["max_length"])),
       "rope_part": part, **rope,
       **(_smollm3(fields, common["num_layers"]) if family == "smollm3" else {}),
       **(_granite(fields, head_dim) if family == "granite" else {})}
@@ -88,9 +94,11 @@ def own_fields(config):
          "rms_norm_eps": config.norm_eps, **hf_rope.own_fields(config)}
   if config.num_experts:
     own |= _expert_fields(config, family)
-  if config.window:
+  if family == "olmo3":
+    own |= hf_layers.own_windows(config) | hf_layers.own_ropes(config)
+  elif config.window:
     own["sliding_window"] = config.window
-  if family not in ("mistral", "qwen2", "mixtral", "phi3"):
+  if family not in ("mistral", "qwen2", "qwen2_moe", "mixtral", "phi3"):
     own["attention_bias"] = config.bias or config.qkv_bias
   if family in ("llama", "smollm3", "granite"):
     own["mlp_bias"] = config.bias or config.feed_forward_bias
@@ -114,13 +122,15 @@ def own_fields(config):
 def _family(config):
   """Whose fields say most of an architecture."""
   if config.num_experts:
+    if config.shared_dim:
+      return "qwen2_moe"
     if config.qk_norm:
       return "qwen3_moe"
     return "olmoe" if config.joint_qk_norm else "mixtral"
   if config.qk_norm:
     return "qwen3"
   if config.reordered_norm:
-    return "olmo2"
+    return "olmo3" if config.window else "olmo2"
   if not config.rope_full and config.full_every:
     return "smollm3"
   if config.query_scalar or any(getattr(config, ours) != 1
@@ -138,11 +148,12 @@ def _feed_forward(fields, family):
   if family not in _EXPERTS:
     return {"hidden_dim": _take(fields, "intermediate_size", int)}
   number, width, chosen = _EXPERTS[family]
-  if family == "qwen3_moe":
+  if family.startswith("qwen"):
     # Layers without experts, of which some versions have a few.
     hf_fields.take_one_of(fields, "decoder_sparse_step", family, (1,))
     hf_fields.take_one_of(fields, "mlp_only_layers", family, ([],))
     fields.pop("intermediate_size", None)
+  if family == "qwen3_moe":
     # Transformers 5 calls it so.
     fields.setdefault(number, fields.pop("num_local_experts", None))
   normalize = family == "mixtral" or _take(fields, "norm_topk_prob", bool,
@@ -151,7 +162,9 @@ def _feed_forward(fields, family):
           "num_experts": _take(fields, number, int),
           "experts_per_token": _take(fields, "num_experts_per_tok", int,
                                      chosen),
-          "normalize_experts": normalize}
+          "normalize_experts": normalize,
+          "shared_dim": (_take(fields, _SHARED, int) if family == "qwen2_moe"
+                         else 0)}
 
 
 def _expert_fields(config, family):
@@ -161,8 +174,11 @@ def _expert_fields(config, family):
          "num_experts_per_tok": config.experts_per_token}
   if family != "mixtral":
     own["norm_topk_prob"] = config.normalize_experts
-  if family == "qwen3_moe":
+  if family.startswith("qwen"):
     own |= {"decoder_sparse_step": 1, "mlp_only_layers": []}
+  if family == "qwen2_moe":
+    own |= {_SHARED: config.shared_dim,
+            "qkv_bias": config.bias or config.qkv_bias}
   return own
 
 
@@ -215,8 +231,33 @@ def _rotated(num_layers, every):
   return [int(not every or (i + 1) % every > 0) for i in range(num_layers)]
 
 
+def _rope(fields, family, max_length, part):
+  """The rotary embedding; of OLMo 3 without its scaling where a window is."""
+  theta = _THETAS.get(family, 10000.0)
+  if family != "olmo3":
+    return hf_rope.parse(fields, max_length, theta, part)
+  # A base beside the parameters is that of all layers.
+  theta = _take(fields, "rope_theta", float, theta)
+  return hf_layers.two_ropes(fields, max_length, theta, theta)
+
+
+def _windows(fields, family, layers, longest):
+  """The window, and which layers have none."""
+  if family == "olmo3":
+    return hf_layers.windows(fields, family, layers, _FULL_EVERY)
+  return {"window": _window(fields, family, layers, longest)}
+
+
 def _window(fields, family, layers, longest):
   """The window of all layers; 0 where it would never be felt."""
+  if family == "qwen2_moe":
+    # Which layers have one, each version of transformers tells otherwise.
+    hf_fields.take_one_of(fields, "use_sliding_window", family, (False,))
+    hf_fields.take_one_of(fields, "layer_types", family,
+                          (["full_attention"] * layers,))
+    for name in ("sliding_window", "max_window_layers"):
+      fields.pop(name, None)
+    return 0
   window = _take(fields, "sliding_window", int, None)
   if family in ("qwen2", "qwen3", "qwen3_moe", "smollm3"):
     used = _take(fields, "use_sliding_window", bool, False)

@@ -45,6 +45,12 @@ _QWEN_EXPERTS = {
     "feed_forward/gate": "mlp.experts.{}.gate_proj",
     "feed_forward/up": "mlp.experts.{}.up_proj",
     "feed_forward/down": "mlp.experts.{}.down_proj"}
+_QWEN_2_EXPERTS = {
+    **_QWEN_EXPERTS,
+    "feed_forward/shared_gate": "mlp.shared_expert_gate",
+    "feed_forward/shared/gate": "mlp.shared_expert.gate_proj",
+    "feed_forward/shared/up": "mlp.shared_expert.up_proj",
+    "feed_forward/shared/down": "mlp.shared_expert.down_proj"}
 _MIXTRAL = {
     **_LLAMA,
     "feed_forward/router": "block_sparse_moe.gate",
@@ -97,9 +103,10 @@ _GPT_2 = {
     "feed_forward/up": "mlp.c_fc",
     "feed_forward/down": "mlp.c_proj"}
 _TABLES = {"gemma2": _GEMMA_2, "gemma3_text": _GEMMA_2, "opt": _OPT,
-           "gpt2": _GPT_2, "olmo2": _OLMO_2, "gpt_neox": _NEOX,
-           "starcoder2": _STARCODER_2, "mixtral": _MIXTRAL,
-           "olmoe": _QWEN_EXPERTS, "qwen3_moe": _QWEN_EXPERTS}
+           "gpt2": _GPT_2, "olmo2": _OLMO_2, "olmo3": _OLMO_2,
+           "gpt_neox": _NEOX, "starcoder2": _STARCODER_2, "mixtral": _MIXTRAL,
+           "olmoe": _QWEN_EXPERTS, "qwen2_moe": _QWEN_2_EXPERTS,
+           "qwen3_moe": _QWEN_EXPERTS}
 _KINDS = {"kernel": "weight", "scale": "weight", "bias": "bias"}
 # Parts of one tensor, in this order.
 _FUSED = ("query", "key", "value")

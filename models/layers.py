@@ -9,6 +9,7 @@ that there are as many as products like.
 A `config` is a `transformer.Config`.
 """
 
+import dataclasses
 import functools
 from typing import Any, NamedTuple
 
@@ -106,7 +107,10 @@ class FeedForward(nn.Module):
 
 
 class Mixture(nn.Module):
-  """Several gated feed-forward layers, of which each token uses a few."""
+  """Several gated feed-forward layers, of which each token uses a few.
+
+  And one that all use, where the architecture has it.
+  """
   config: Any
 
   @nn.compact
@@ -116,11 +120,16 @@ class Mixture(nn.Module):
     kernels = lambda name, features, inputs: experts.Kernels(
         cfg, features, INIT, name=name)(inputs)
     logits = _linear(cfg, False)(cfg.num_experts, name="router")(x)
-    return experts.mix(
+    y = experts.mix(
         experts.shares(logits, cfg.experts_per_token, cfg.normalize_experts),
         x, activation, kernels("gate", cfg.hidden_dim, len(x)),
         kernels("up", cfg.hidden_dim, len(x)),
         kernels("down", len(x), cfg.hidden_dim))
+    if not cfg.shared_dim:
+      return y
+    gate = _linear(cfg, False)(1, name="shared_gate")(x)
+    shared = dataclasses.replace(cfg, hidden_dim=cfg.shared_dim)
+    return y + nn.sigmoid(gate) * FeedForward(shared, name="shared")(x)
 
 
 class Attention(nn.Module):

@@ -21,6 +21,7 @@ from models import transformer
 DATA, MODEL = "data", "model"
 
 _HEADS, _KV_HEADS, _HIDDEN, _VOCAB = "heads", "kv heads", "hidden", "vocab"
+_SHARED = "hidden, of what all tokens use beside their experts"
 # Name of a parameter -> what its axes are made of, from the last but one on.
 _RULES = (
     (r"^(embedding|head)$", (_VOCAB, None)),
@@ -29,6 +30,8 @@ _RULES = (
     (r"/attention/out/kernel$", (None, _HEADS)),
     (r"/feed_forward/(gate|up)/(kernel|bias)$", (_HIDDEN, None)),
     (r"/feed_forward/down/kernel$", (None, _HIDDEN)),
+    (r"/feed_forward/shared/(gate|up)/(kernel|bias)$", (_SHARED, None)),
+    (r"/feed_forward/shared/down/kernel$", (None, _SHARED)),
     # Norms, biases behind a sum, positions, projections of embeddings.
     (r"", (None, None)),
 )
@@ -50,8 +53,8 @@ def ways(config: transformer.Config) -> list[int]:
 def check(config: transformer.Config, size: int) -> None:
   """Checks that a layer can be split over so many devices.
 
-  Key/value heads and vocabularies that do not divide are no error: every device
-  has all of them.
+  Key/value heads, vocabularies and a shared expert that do not divide are no
+  error: every device has all of them.
 
   Args:
     config: the architecture.
@@ -81,7 +84,7 @@ def specs(config: transformer.Config, size: int,
   """
   check(config, size)
   counts = {_HEADS: config.num_heads, _KV_HEADS: config.num_kv_heads,
-            _HIDDEN: config.hidden_dim,
+            _HIDDEN: config.hidden_dim, _SHARED: config.shared_dim,
             _VOCAB: config.outputs or config.vocab_size}
 
   def spec(path, leaf):

@@ -3,8 +3,9 @@
 Llama: RMSNorm, rotary positions, grouped-query attention, gated SiLU; Mistral
 adds a window, Qwen2 biases of the attention's inputs, Qwen3 their norms,
 SmolLM3 layers without positions, Granite factors; OLMo 2 has its norms behind
-attention and feed-forward layer; Phi-3 is a Llama in other files. Mixtral,
-Qwen3 with experts and OLMoE have a choice of feed-forward layers.
+attention and feed-forward layer, OLMo 3 windows of most layers besides; Phi-3
+is a Llama in other files. Mixtral, Qwen3 with experts and OLMoE have a choice
+of feed-forward layers, Qwen2 with experts one more for all tokens.
 Gemma: scaled embeddings, norms that multiply by one plus their scale, gated
 GELU; Gemma 2 adds norms behind the layers, caps of scores and logits, windows
 of every other layer; Gemma 3 has the norms of Qwen3 and rotary bases for layers
@@ -44,6 +45,8 @@ class Config:
       and none. Such a model cannot be trained here.
     experts_per_token: how many of them a token uses.
     normalize_experts: whether these count one together.
+    shared_dim: width of one that each token uses besides, as much as a gate of
+      its own says; 0: there is none.
     max_length: positions; the size of the table if they are learned.
     norm: "rms", "rms_plus_one" (its scale is what is added to one) or "layer".
     positions: "rope" or "learned".
@@ -108,6 +111,7 @@ class Config:
   num_experts: int = 0
   experts_per_token: int = 0
   normalize_experts: bool = True
+  shared_dim: int = 0
   norm: str = "rms"
   positions: str = "rope"
   feed_forward: str = "swiglu"
@@ -169,6 +173,9 @@ class Config:
           f"transformer experts_per_token={self.experts_per_token}, "
           f"feed_forward={self.feed_forward!r}: 1 to "
           f"num_experts={self.num_experts} of a gated layer are needed.")
+    if self.shared_dim and not self.num_experts:
+      raise ValueError(f"transformer shared_dim={self.shared_dim} needs "
+                       "num_experts.")
     if self.outputs and self.tie_embeddings:
       raise ValueError(f"transformer outputs={self.outputs} needs "
                        "tie_embeddings=False.")

@@ -28,13 +28,13 @@ from models import transformer
 TARGET = transformer.Config(
     vocab_size=264, dim=16, num_layers=1, num_heads=8, num_kv_heads=8,
     head_dim=4, hidden_dim=16, max_length=32, num_experts=3,
-    experts_per_token=2)
+    experts_per_token=2, shared_dim=16)
 # Its key/value heads do not divide by 4, nor does it divide by 8 at all; and a
 # scan goes over layers with and without a window.
 DRAFT = dataclasses.replace(
-    TARGET, num_experts=0, num_layers=2, num_heads=4, num_kv_heads=2,
-    qkv_bias=True, scan_layers=True, norm="rms_plus_one", sandwich_norm=True,
-    qk_norm=True, feed_forward="geglu", embedding_scale=4.0,
+    TARGET, num_experts=0, shared_dim=0, num_layers=2, num_heads=4,
+    num_kv_heads=2, qkv_bias=True, scan_layers=True, norm="rms_plus_one",
+    sandwich_norm=True, qk_norm=True, feed_forward="geglu", embedding_scale=4.0,
     attention_softcap=3.0, logit_softcap=8.0, window=3, full_every=2,
     rope_local_theta=10.0)
 METHOD = dj.methods.rsd_s(2, 2)

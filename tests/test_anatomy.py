@@ -28,7 +28,7 @@ def config(**update):
   return ml_collections.ConfigDict({
       "dtypes": ("float32",), "batches": (1, 2), "temperatures": (1.0,),
       "costs": True, "auto": True, "max_new_tokens": 8, "top_p": 1.0,
-      "top_k": 0, **update})
+      "top_k": 0, "min_p": 0.0, **update})
 
 
 def test_tables_of_costs():

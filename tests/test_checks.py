@@ -253,6 +253,11 @@ def test_eos_may_be_any_tokens_or_none(eos_id):
     (dict(top_p=1e-50), ["top_p=1e-50", "from 1e-30 to 1"]),
     (dict(top_p=float("nan")), ["top_p=nan"]),
     (dict(top_p=np.ones((2, 1))), ["top_p", "(2, 1)"]),
+    (dict(min_p=-0.1), ["min_p=-0.1", "from 0 to 1"]),
+    (dict(min_p=1.5), ["min_p=1.5"]),
+    (dict(min_p=float("nan")), ["min_p=nan"]),
+    (dict(min_p=None), ["min_p=None"]),
+    (dict(min_p=np.zeros(3)), ["min_p", "(3,)", "2 rows"]),
     (dict(temperature=[[1.0], [1.0, 2.0]]), ["temperature is no array"]),
     (dict(token_mask=np.ones(V)), ["token_mask", "float64"]),
     (dict(token_mask="x"), ["token_mask", "type <U1"]),
@@ -269,6 +274,7 @@ def test_sampling(name, arguments, words):
     (dict(temperature=np.array([-1.0, 1.0])), "temperature"),
     (dict(top_p=np.array([0.0, 1.0])), "top_p"),
     (dict(top_p=np.array([1.0, 1.5])), "top_p"),
+    (dict(min_p=np.array([0.0, -0.5])), "min_p"),
 ], ids=str)
 def test_sampling_by_row(arguments, word):
   with pytest.raises(ValueError, match=word):

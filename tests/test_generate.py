@@ -206,6 +206,11 @@ def test_other_values_are_not_compiled_anew():
   assert after == before + 1
   table_run(sampling=dj.Sampling(top_p=0.5, temperature=2.0))
   assert size() == after
+  table_run(sampling=dj.Sampling(min_p=0.1))
+  after = size()
+  for min_p in (0.5, np.array([0.0, 0.3])):
+    table_run(sampling=dj.Sampling(min_p=min_p))
+  assert size() == after
 
 
 def test_equal_trees_share_their_program():

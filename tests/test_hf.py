@@ -35,6 +35,12 @@ _YARN = {"rope_type": "yarn", "factor": 8.0, "beta_fast": 4.0, "beta_slow": 0.5,
          "original_max_position_embeddings": 16, "rope_theta": 30.0}
 _LONGROPE = {"rope_type": "longrope", "short_factor": [1.0, 1.2, 1.1, 1.4],
              "long_factor": [1.5, 3.0, 7.0, 2.0], "rope_theta": 100.0}
+_OLMO_3 = dict(
+    _LLAMA, num_hidden_layers=3, sliding_window=3, layer_types=[
+        "sliding_attention", "full_attention", "sliding_attention"])
+_QWEN_2_MOE = dict(
+    _LLAMA, moe_intermediate_size=12, shared_expert_intermediate_size=20,
+    num_experts=5, num_experts_per_tok=2)
 _PHI_3 = dict(_LLAMA, hidden_size=32, rope_parameters=_LONGROPE,
               original_max_position_embeddings=80)
 _GEMMA = dict(_LLAMA, head_dim=6)
@@ -79,6 +85,15 @@ VARIANTS = {
         _LLAMA, head_dim=16, rope_parameters=dict(
             _YARN, mscale=1.0, mscale_all_dim=0.4, truncate=False))),
     "olmo-2": ("Olmo2", _LLAMA),
+    "olmo-3": ("Olmo3", _OLMO_3),
+    "olmo-3 yarn": ("Olmo3", dict(_OLMO_3, rope_parameters={
+        "full_attention": _YARN, "sliding_attention": {
+            "rope_type": "default", "rope_theta": 20.0}})),
+    "olmo-3 windows": ("Olmo3", dict(
+        _OLMO_3, layer_types=["sliding_attention"] * 3,
+        rope_scaling={k: v for k, v in _YARN.items() if k != "rope_theta"})),
+    "olmo-3 without windows": ("Olmo3", dict(
+        _OLMO_3, layer_types=["full_attention"] * 3)),
     "phi-3": ("Phi3", _LLAMA),
     "phi-3 window": ("Phi3", dict(_LLAMA, sliding_window=3)),
     "phi-3 long": ("Phi3", dict(_PHI_3, sliding_window=90)),
@@ -99,6 +114,12 @@ VARIANTS = {
     "qwen3 with experts": ("Qwen3Moe", dict(
         _LLAMA, head_dim=4, moe_intermediate_size=12, num_experts=5,
         num_experts_per_tok=3, norm_topk_prob=True)),
+    "qwen3 with experts, not normalised": ("Qwen3Moe", dict(
+        _LLAMA, head_dim=4, moe_intermediate_size=12, num_experts=5,
+        num_experts_per_tok=3, norm_topk_prob=False)),
+    "qwen2 with experts": ("Qwen2Moe", _QWEN_2_MOE),
+    "qwen2 with experts, normalised": ("Qwen2Moe", dict(
+        _QWEN_2_MOE, norm_topk_prob=True, qkv_bias=False)),
     "olmoe": ("Olmoe", dict(_LLAMA, num_experts=5, num_experts_per_tok=2)),
     "gpt-neox": ("GPTNeoX", dict(
         _SMALL, intermediate_size=24, rotary_pct=0.5)),
@@ -266,8 +287,10 @@ def _greedy(lm, params, prompts):
 
 @pytest.mark.parametrize("variant", [
     "gemma", "gemma-2", "gemma-2 uncapped, without windows", "gemma-3",
-    "gemma-3 windows", "gpt-2 untied", "olmo-2", "smollm3", "granite",
-    "gpt-neox", "starcoder-2", "mixtral", "qwen3 with experts", "olmoe",
+    "gemma-3 windows", "gpt-2 untied", "olmo-2", "olmo-3",
+    "olmo-3 yarn", "olmo-3 windows", "smollm3", "granite",
+    "gpt-neox", "starcoder-2", "mixtral", "qwen2 with experts",
+    "qwen2 with experts, normalised", "qwen3 with experts", "olmoe",
     "llama yarn", "smollm3 yarn", "gpt-neox yarn", "gemma-3 yarn",
     "qwen3 yarn of DeepSeek", "llama longrope", "phi-4 mini"])
 def test_written_back_it_is_the_same_model(tmp_path, variant):

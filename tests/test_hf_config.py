@@ -95,6 +95,17 @@ OLMO_2 = {
     "num_attention_heads": 16, "num_hidden_layers": 16,
     "num_key_value_heads": 16, "rms_norm_eps": 1e-06, "rope_theta": 500000,
     "torch_dtype": "float32", "vocab_size": 100352}
+# As in the release: transformers 4 has one base for all layers.
+OLMO_3 = {
+    **OLMO_2, "model_type": "olmo3", "architectures": ["Olmo3ForCausalLM"],
+    "hidden_size": 4096, "intermediate_size": 11008, "layer_types": [
+        *["sliding_attention"] * 3, "full_attention"] * 8,
+    "max_position_embeddings": 65536, "num_attention_heads": 32,
+    "num_hidden_layers": 32, "num_key_value_heads": 32, "rope_scaling": {
+        "attention_factor": 1.2079441541679836, "beta_fast": 32.0,
+        "beta_slow": 1.0, "factor": 8.0, "rope_type": "yarn",
+        "original_max_position_embeddings": 8192},
+    "sliding_window": 4096, "vocab_size": 100278}
 PHI_3 = {
     **LLAMA_2, "model_type": "phi3", "architectures": ["Phi3ForCausalLM"],
     "attention_bias": False, "auto_map": {
@@ -138,6 +149,16 @@ QWEN_3_MOE = {
     "num_attention_heads": 32, "num_experts_per_tok": 8,
     "num_hidden_layers": 48, "num_key_value_heads": 4,
     "output_router_logits": False, "router_aux_loss_coef": 0.001,
+    "tie_word_embeddings": False}
+QWEN_2_MOE = {
+    **QWEN_2, "model_type": "qwen2_moe",
+    "architectures": ["Qwen2MoeForCausalLM"], "decoder_sparse_step": 1,
+    "hidden_size": 2048, "intermediate_size": 5632, "max_window_layers": 21,
+    "max_position_embeddings": 8192, "mlp_only_layers": [],
+    "moe_intermediate_size": 1408, "norm_topk_prob": False,
+    "num_attention_heads": 16, "num_experts": 60, "num_experts_per_tok": 4,
+    "num_key_value_heads": 16, "output_router_logits": False,
+    "router_aux_loss_coef": 0.001, "shared_expert_intermediate_size": 5632,
     "tie_word_embeddings": False}
 OLMOE = {
     **OLMO_2, "model_type": "olmoe", "architectures": ["OlmoeForCausalLM"],
@@ -222,6 +243,11 @@ PUBLISHED = {
     "OLMo 2 1B": (OLMO_2, dict(
         reordered_norm=True, joint_qk_norm=True, qk_norm=False, head_dim=128,
         norm_eps=1e-6, rope_theta=5e5, tie_embeddings=False)),
+    "OLMo 3 7B": (OLMO_3, dict(
+        reordered_norm=True, joint_qk_norm=True, window=4096, full_every=4,
+        rope_scaling="yarn", rope_factor=8, rope_original_length=8192,
+        rope_gain=1.2079441541679836, rope_theta=5e5, rope_local_theta=5e5,
+        max_length=65536, head_dim=128)),
     "Phi-3 mini 4k": (PHI_3, dict(window=2047, head_dim=96, norm_eps=1e-5)),
     "Phi-4": ({**PHI_3, "sliding_window": None, "auto_map": {}},
               dict(window=0, rope_part=1)),
@@ -237,6 +263,10 @@ PUBLISHED = {
     "Qwen3 30B-A3B": (QWEN_3_MOE, dict(
         num_experts=128, experts_per_token=8, hidden_dim=768, qk_norm=True,
         normalize_experts=True, window=0, head_dim=128, qkv_bias=False)),
+    "Qwen1.5 MoE": (QWEN_2_MOE, dict(
+        num_experts=60, experts_per_token=4, hidden_dim=1408, shared_dim=5632,
+        normalize_experts=False, qkv_bias=True, out_bias=False, window=0,
+        qk_norm=False)),
     "OLMoE": (OLMOE, dict(
         num_experts=64, experts_per_token=8, hidden_dim=1024,
         normalize_experts=False, joint_qk_norm=True, reordered_norm=False)),
@@ -342,6 +372,20 @@ def test_both_ways_to_tell_the_layers_of_gemma_3(tmp_path):
           tmp_path, {**GEMMA_3, "rope_scaling": scaling})
 
 
+def test_both_ways_to_tell_the_layers_of_olmo_3(tmp_path):
+  expected = read(tmp_path, OLMO_3)
+  new = {k: v for k, v in OLMO_3.items() if k not in (
+      "layer_types", "rope_scaling", "rope_theta")}
+  scaling, theta = OLMO_3["rope_scaling"], {"rope_theta": 500000.0}
+  both = {"full_attention": {**scaling, **theta}, "sliding_attention": theta}
+  assert read(tmp_path, {**new, "rope_parameters": both}) == expected
+  assert read(tmp_path, {**OLMO_3, "rope_parameters": both}) == expected
+  # Where no field tells.
+  assert read(tmp_path, {**new, "rope_scaling": scaling}) == expected
+  full = read(tmp_path, {**OLMO_3, "layer_types": ["full_attention"] * 32})
+  assert (full.window, full.full_every) == (0, 0)
+
+
 @pytest.mark.parametrize("config, fields, message", [
     (LLAMA_2, {"rope_scaling": {"type": "su", "factor": 2.0}},
      "rope_type='su' is not one of"),
@@ -387,11 +431,26 @@ def test_both_ways_to_tell_the_layers_of_gemma_3(tmp_path):
     (GRANITE, {"logits_scaling": "8"}, "logits_scaling='8': a value of type"),
     (GRANITE, {"attention_multiplier": 0}, "attention_multiplier=0.0: more"),
     (OLMO_2, {"sliding_window": 5}, "sliding_window=5 of olmo2"),
+    (OLMO_3, {"sliding_window": None}, "sliding_window must be given"),
+    (OLMO_3, {"layer_types": ["full_attention", "sliding_attention"] * 16},
+     "layer_types=.* of olmo3: 32 are needed, of which every n-th is full_"),
+    (OLMO_3, {"rope_parameters": {"sliding_attention": {
+        "rope_type": "linear", "factor": 2.0}}},
+     "rope_type='linear' of sliding_attention is not supported"),
     (QWEN_3, {"num_experts": 4}, "num_experts=4 of qwen3"),
     (MIXTRAL, {"num_local_experts": None}, "num_local_experts must be given"),
     (MIXTRAL, {"num_experts_per_tok": 9}, "experts_per_token=9, .* 1 to num_"),
     (QWEN_3_MOE, {"decoder_sparse_step": 2}, "decoder_sparse_step=2 of qwen3"),
     (QWEN_3_MOE, {"mlp_only_layers": [0]}, r"mlp_only_layers=\[0\] of qwen3_"),
+    (QWEN_3_MOE, {"shared_expert_intermediate_size": 64},
+     "shared_expert_intermediate_size=64 of qwen3_moe"),
+    (QWEN_2_MOE, {"shared_expert_intermediate_size": None},
+     "shared_expert_intermediate_size must be given"),
+    (QWEN_2_MOE, {"decoder_sparse_step": 2}, "decoder_sparse_step=2 of qwen2"),
+    (QWEN_2_MOE, {"use_sliding_window": True},
+     "use_sliding_window=True of qwen2_moe"),
+    (QWEN_2_MOE, {"layer_types": ["sliding_attention"] * 24},
+     "layer_types=.* of qwen2_moe"),
     (OLMOE, {"clip_qkv": 8.0}, "clip_qkv=8.0 of olmoe"),
     (PYTHIA, {"hidden_act": "relu"},
      "hidden_act='relu' of gpt_neox is not supported; 'gelu_pytorch_tanh' or"),

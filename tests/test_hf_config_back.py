@@ -29,11 +29,16 @@ def back(folder, config):
     {"qkv_bias": True, "window": 5}, {"qk_norm": True},
     {"qk_norm": True, "qkv_bias": True, "out_bias": True, "window": 5},
     {"reordered_norm": True, "joint_qk_norm": True},
+    {"reordered_norm": True, "joint_qk_norm": True, "window": 5,
+     "full_every": 2, "rope_local_theta": 30.0, **_YARN},
     {"full_every": 2, "rope_full": False, "tie_embeddings": True},
     {"num_experts": 4, "experts_per_token": 2, "window": 5},
     {"num_experts": 4, "experts_per_token": 2, "qk_norm": True, "window": 5,
      "normalize_experts": False},
     {"num_experts": 4, "experts_per_token": 1, "joint_qk_norm": True},
+    {"num_experts": 4, "experts_per_token": 2, "shared_dim": 20},
+    {"num_experts": 4, "experts_per_token": 2, "shared_dim": 20,
+     "qkv_bias": True, "normalize_experts": False},
     {"embedding_scale": 3.0}, {"residual_scale": 0.22, "query_scalar": 11.1},
     {"logit_divisor": 8.0, "qkv_bias": True, "out_bias": True},
     {"qkv_bias": True, "out_bias": True}, {"feed_forward_bias": True},
@@ -51,6 +56,16 @@ def back(folder, config):
 def test_there_and_back(tmp_path, changes):
   config = dataclasses.replace(tiny.LLAMA, **changes)
   assert back(tmp_path, config) == config
+
+
+def test_one_base_for_both_kinds_of_layers(tmp_path):
+  """Which is told of each."""
+  config = dataclasses.replace(tiny.LLAMA, reordered_norm=True, window=5,
+                               joint_qk_norm=True, full_every=2)
+  assert back(tmp_path, config) == dataclasses.replace(
+      config, rope_local_theta=config.rope_theta)
+  with pytest.raises(ValueError, match="rope_local_theta=0.0 has no place"):
+    hf_config.fields(dataclasses.replace(config, **_YARN))
 
 
 def test_long_texts_with_factors_of_their_own(tmp_path):
@@ -140,6 +155,10 @@ def test_gpt_2_there_and_back(tmp_path, changes):
      "max_length=63 has no place in .* of type llama; 64 has"),
     (dataclasses.replace(tiny.MIXTRAL, normalize_experts=False),
      "normalize_experts=False has no place in .* of type mixtral"),
+    (dataclasses.replace(tiny.MIXTRAL, shared_dim=8, window=5),
+     "use_sliding_window=True of qwen2_moe"),
+    (dataclasses.replace(tiny.MIXTRAL, shared_dim=8, qk_norm=True),
+     "qk_norm=True has no place in .* of type qwen2_moe"),
     (dataclasses.replace(tiny.LLAMA, qk_norm=True, residual_scale=0.5),
      "residual_scale=0.5 has no place in .* of type qwen3"),
     (dataclasses.replace(tiny.LLAMA, outputs=1), "outputs=1"),

@@ -45,7 +45,7 @@ METHODS = {
     "speculative": dj.methods.speculative(3),
     "stochastic_beam_search": dj.methods.stochastic_beam_search(3)}
 RSD_S = METHODS["rsd_s"]
-WARP = dj.Sampling(0.8, top_k=7, top_p=0.9)
+WARP = dj.Sampling(0.8, top_k=7, top_p=0.9, min_p=0.1)
 
 
 def shape(*axes, dtype=jnp.int32):

@@ -55,8 +55,8 @@ def test_devices_exchange_sums_of_layers_and_logits_only(found, mesh,
                                                          split_draft):
   """Two sums a layer, one of the embedding; logits are gathered once a call.
 
-  The target has experts, whose sums are one. Rows exchange nothing, not even
-  whether they are done.
+  The target has experts, whose sums are one, with that of the one that all
+  tokens use. Rows exchange nothing, not even whether they are done.
   """
   calls = {on_meshes.TARGET: split_draft is not None,
            on_meshes.DRAFT: DRAFTS * bool(split_draft)}
@@ -121,6 +121,18 @@ def test_experts_are_split_each():
   assert specs[f"{layer}/up/kernel"] == PartitionSpec(None, "model", None)
   assert specs[f"{layer}/down/kernel"] == PartitionSpec(None, None, "model")
   assert specs[f"{layer}/router/kernel"] == WHOLE
+
+
+@pytest.mark.parametrize("shared_dim, rows, columns", [
+    (6, ROWS, COLUMNS), (5, WHOLE, WHOLE)])
+def test_an_expert_of_all_tokens_is_split_if_it_can_be(shared_dim, rows,
+                                                       columns):
+  specs = named_specs(dataclasses.replace(tiny.MIXTRAL, shared_dim=shared_dim),
+                      2)
+  layer = "layers/layer_0/feed_forward"
+  assert specs[f"{layer}/shared/gate/kernel"] == rows
+  assert specs[f"{layer}/shared/down/kernel"] == columns
+  assert specs[f"{layer}/shared_gate/kernel"] == WHOLE
 
 
 def test_key_value_heads_are_split_whole_or_not_at_all():

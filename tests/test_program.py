@@ -21,10 +21,11 @@ CONFIG = transformer.Config(
 
 
 def compiled(method):
-  """The optimised program of a generation with top-k and top-p."""
+  """The optimised program of a generation with top-k, top-p and min-p."""
   model = transformer.language_model(CONFIG)
   params = tiny.init(jax.random.key(0), CONFIG)
-  warp = sampling.warp(dj.Sampling(0.8, top_k=7, top_p=0.9), 2, VOCAB)
+  warp = sampling.warp(dj.Sampling(0.8, top_k=7, top_p=0.9, min_p=0.1), 2,
+                       VOCAB)
   keys = jax.random.split(jax.random.key(0), 2)
   caches = model.init_cache(2, 32), model.init_cache(2, 32)
   return generate._generate.lower(

@@ -12,7 +12,7 @@ from experiments import rivals
 from models import checkpoints
 
 PROMPTS = [[5, 1, 12, 7, 3, 5, 1]]
-LAW = {"temperature": 0.0, "top_k": 0, "top_p": 1.0}
+LAW = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 NEW = 12
 
 
@@ -116,6 +116,10 @@ def test_transformers_samples_batches(server):
                      seed=seed)["tokens"] for seed in (0, 0, 1)]
   assert found[0] == found[1] != found[2]
   assert [len(row) for row in found[0]] == [NEW, NEW]
+  # None but the most probable tokens are left.
+  certain = [_generate(server, "plain", temperature=temperature, min_p=1.0)
+             for temperature in (0.0, 1.0)]
+  assert certain[0]["tokens"] == certain[1]["tokens"]
 
 
 def test_transformers_assists_no_batches(server):

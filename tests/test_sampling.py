@@ -15,7 +15,7 @@ from models import exactness
 V, B = 11, 3
 
 
-def oracle(logits, temperature=1.0, top_k=0, top_p=1.0, mask=None):
+def oracle(logits, temperature=1.0, top_k=0, top_p=1.0, mask=None, min_p=0.0):
   """The law of one row in float64, by sorting; ties with the last one stay."""
   logits = np.asarray(logits, np.float64)
   if mask is not None:
@@ -30,6 +30,7 @@ def oracle(logits, temperature=1.0, top_k=0, top_p=1.0, mask=None):
   ordered = np.sort(law)[::-1]
   last = min(np.searchsorted(np.cumsum(ordered), top_p), len(law) - 1)
   law = np.where(law >= ordered[last], law, 0)
+  law = np.where(law >= min_p * law.max(), law, 0)
   return law / law.sum()
 
 
@@ -52,11 +53,16 @@ CASES = [
     dict(), dict(temperature=0.3), dict(temperature=7.0), dict(temperature=0),
     dict(temperature=0.0), dict(top_k=1), dict(top_k=4), dict(top_k=V),
     dict(top_k=V + 5), dict(top_p=1e-6), dict(top_p=0.5), dict(top_p=0.93),
-    dict(top_p=0.99999), dict(mask=MASK), dict(temperature=0, mask=MASK),
+    dict(top_p=0.99999), dict(min_p=1.0), dict(min_p=0.3), dict(min_p=1e-3),
+    dict(temperature=0, min_p=1.0), dict(mask=MASK),
+    dict(temperature=0, mask=MASK),
     # The order of the parts matters in these.
     dict(temperature=0.4, top_p=0.8), dict(temperature=3.0, top_p=0.8),
     dict(top_k=3, top_p=0.8), dict(top_k=3, mask=MASK),
     dict(temperature=1.7, top_k=5, top_p=0.7, mask=MASK),
+    dict(temperature=0.3, min_p=0.05), dict(temperature=3.0, min_p=0.05),
+    dict(temperature=3.0, top_p=0.8, min_p=0.5), dict(min_p=0.1, mask=MASK),
+    dict(temperature=1.7, top_k=5, top_p=0.9, min_p=0.2, mask=MASK),
 ]
 
 
@@ -70,13 +76,15 @@ def test_law_equals_a_full_sort(case):
   np.testing.assert_array_equal(found > 0, np.array(expected) > 0)
 
 
-def test_each_row_has_its_own_temperature_top_p_and_mask():
+def test_each_row_has_its_own_temperature_top_p_min_p_and_mask():
   logits = random_logits()
   temperature, top_p = np.array([0.5, 1.0, 2.0]), np.array([0.9, 0.2, 1.0])
+  min_p = np.array([0.0, 0.2, 0.6])
   mask = np.random.default_rng(1).random((B, V)) < 0.6
-  found = laws(logits, temperature=temperature, top_p=top_p, token_mask=mask)
+  found = laws(logits, temperature=temperature, top_p=top_p, token_mask=mask,
+               min_p=min_p)
   expected = [oracle(*row[:2], 0, *row[2:])
-              for row in zip(logits, temperature, top_p, mask)]
+              for row in zip(logits, temperature, top_p, mask, min_p)]
   np.testing.assert_allclose(found, expected, atol=2e-6)
 
 
@@ -95,8 +103,10 @@ def test_ties_with_the_last_one_are_kept():
   # 0.692, then three times 0.094: the first of them is needed.
   assert (laws(logits, top_p=0.7) > 0).tolist() == [[1, 1, 1, 1, 0]]
   assert (laws(logits, top_p=0.6) > 0).tolist() == [[1, 0, 0, 0, 0]]
+  assert (laws(logits, min_p=0.1) > 0).tolist() == [[1, 1, 1, 1, 0]]
   equal = np.zeros((1, 5), np.float32)
   np.testing.assert_allclose(laws(equal, top_k=2, top_p=0.1), 0.2, atol=1e-7)
+  np.testing.assert_allclose(laws(equal, min_p=1.0), 0.2, atol=1e-7)
 
 
 def test_temperature_0_is_one_hot_at_the_first_of_equals():
@@ -108,11 +118,13 @@ def test_temperature_0_is_one_hot_at_the_first_of_equals():
 
 @pytest.mark.parametrize("case", [
     dict(), dict(temperature=0.1), dict(top_k=3), dict(top_p=0.999),
+    dict(min_p=1e-30), dict(min_p=np.zeros(2)),
     dict(temperature=2.0, top_k=1, top_p=0.2), dict(temperature=0)])
 def test_tokens_of_no_mass_stay_out(case):
   logits = np.array([[-np.inf, 2.0, -np.inf, 1.0], [-np.inf] * 3 + [-30.0]],
                     np.float32)
   found = laws(logits, **case)
+  case.update({name: x[0] for name, x in case.items() if np.ndim(x)})
   np.testing.assert_allclose(found, [oracle(row, **case) for row in logits],
                              atol=2e-6)
   assert (found[np.isneginf(logits)] == 0).all()
@@ -142,10 +154,42 @@ def test_what_is_traced_is_kept_in_its_range():
   """Nobody can refuse it there."""
   logits = random_logits()
   law = jax.jit(lambda *x: jax.vmap(sampling.log_law)(
-      sampling.warp(Sampling(x[0], top_p=x[1]), B, V), logits))
-  for temperature, top_p in ((0.0, 1.0), (1.0, 0.0), (0.0, np.zeros(B))):
-    np.testing.assert_array_equal(np.exp(law(temperature, top_p)),
+      sampling.warp(Sampling(x[0], top_p=x[1], min_p=x[2]), B, V), logits))
+  for case in ((0.0, 1.0, 0.0), (1.0, 0.0, 0.0), (0.0, np.zeros(B), -1.0),
+               (1.0, 1.0, 1.5)):
+    np.testing.assert_array_equal(np.exp(law(*case)),
                                   np.eye(V)[logits.argmax(1)])
+  np.testing.assert_allclose(np.exp(law(1.0, 1.0, -1.0)),
+                             [oracle(row) for row in logits], atol=2e-6)
+
+
+def law_of_transformers(logits, **settings):
+  """The law that `generate` of transformers would sample from."""
+  torch = pytest.importorskip("torch", reason="pip install -e '.[parity]'")
+  transformers = pytest.importorskip("transformers")
+  config = transformers.GenerationConfig(do_sample=True, **settings)
+  tiny = transformers.GPT2Config(vocab_size=V, n_embd=2, n_layer=1, n_head=1)
+  model = transformers.GPT2LMHeadModel(tiny)
+  # pylint: disable-next=protected-access
+  processors = model._get_logits_processor(config)
+  scores = processors(None, torch.tensor(logits, dtype=torch.float64))
+  return torch.softmax(scores, -1).numpy()
+
+
+@pytest.mark.parametrize("case", [
+    dict(min_p=0.2), dict(min_p=1.0), dict(temperature=0.4, min_p=0.05),
+    dict(temperature=2.5, min_p=0.3), dict(top_k=4, min_p=0.1),
+    dict(temperature=2.5, top_p=0.7, min_p=0.3),
+    dict(temperature=1.5, top_k=7, top_p=0.9, min_p=0.15)], ids=str)
+def test_law_equals_that_of_transformers(case):
+  logits = random_logits(20)
+  # Where nothing is given, its top-k is 50.
+  expected = law_of_transformers(logits, **{"top_k": 0, **case})
+  found = laws(logits, **case)
+  np.testing.assert_allclose(found, expected, atol=2e-6)
+  np.testing.assert_array_equal(found > 0, expected > 0)
+  without = laws(logits, **{**case, "min_p": 0.0})
+  assert (found > 0).sum() < (without > 0).sum()
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -164,16 +208,18 @@ def test_where_nothing_of_the_mask_is_left_the_mask_decides(temperature):
 
 def test_what_is_off_is_static():
   warp = sampling.warp(Sampling(), B, V)
-  assert (warp.top_p, warp.token_mask, warp.top_k) == (None, None, 0)
+  assert (warp.top_p, warp.min_p, warp.token_mask, warp.top_k) == (
+      None, None, None, 0)
   assert not warp.greedy
   assert sampling.warp(Sampling(top_k=V), B, V).top_k == 0
   assert sampling.warp(Sampling(temperature=np.float64(0)), B, V).greedy
   assert sampling.warp(Sampling(top_p=np.ones(B)), B, V).top_p.shape == (B,)
+  assert sampling.warp(Sampling(min_p=np.zeros(B)), B, V).min_p.shape == (B,)
 
 
 def test_untempered_keeps_the_mask_alone():
   warp = sampling.warp(Sampling(temperature=0, top_k=2, top_p=0.3,
-                                token_mask=MASK), B, V)
+                                token_mask=MASK, min_p=0.5), B, V)
   logits = random_logits()
   found = jax.vmap(sampling.log_law)(sampling.untempered(warp),
                                      jnp.asarray(logits))

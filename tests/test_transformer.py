@@ -69,6 +69,12 @@ VARIANTS = {
         tiny.LLAMA, embedding_scale=3.0, residual_scale=0.6, logit_divisor=0.5,
         query_scalar=11.1),
     "mixtral": tiny.MIXTRAL,
+    "olmo-3": dataclasses.replace(
+        tiny.LLAMA, reordered_norm=True, joint_qk_norm=True, window=4,
+        full_every=2, rope_local_theta=20.0, rope_scaling="linear",
+        rope_factor=2.0),
+    "qwen2 with experts": dataclasses.replace(
+        tiny.MIXTRAL, normalize_experts=False, qkv_bias=True, shared_dim=20),
     "olmoe": dataclasses.replace(
         tiny.MIXTRAL, normalize_experts=False, joint_qk_norm=True),
 }
@@ -132,8 +138,12 @@ def _norm(config, layer, x):
 
 def _feed_forward(config, layer, x):
   if config.num_experts:
-    dense = dataclasses.replace(config, num_experts=0)
-    return np.stack([_mixture(dense, config, layer, token) for token in x])
+    dense = dataclasses.replace(config, num_experts=0, shared_dim=0)
+    y = np.stack([_mixture(dense, config, layer, token) for token in x])
+    if not config.shared_dim:
+      return y
+    gate = 1 / (1 + np.exp(-_linear(layer["shared_gate"], x)))
+    return y + gate * _feed_forward(dense, layer["shared"], x)
   up = _linear(layer["up"], x)
   if config.feed_forward == "relu":
     return _linear(layer["down"], np.maximum(up, 0))
@@ -467,6 +477,7 @@ def test_unknown_kinds_are_refused(field, value):
     (tiny.NEOX, {"post_norm": True}, "post_norm=True and parallel=True"),
     (tiny.MIXTRAL, {"experts_per_token": 6}, "experts_per_token=6, .* 1 to"),
     (tiny.MIXTRAL, {"feed_forward": "gelu"}, "feed_forward='gelu': 1 to num"),
+    (tiny.LLAMA, {"shared_dim": 8}, "shared_dim=8 needs num_experts"),
     (tiny.LLAMA, {"rope_part": 0.25}, "rope_part=0.25: of head_dim=4 channels"),
     (tiny.LLAMA, {"rope_part": 1.5}, "rope_part=1.5: of head_dim=4 channels")])
 def test_what_does_not_go_together_is_refused(config, fields, message):
