@@ -42,7 +42,8 @@ def main():
   meshes.join(config.target, config.batch)
   stopping.listen()
   pair = launch.open_pair(config.target, config.draft, config.dtype,
-                          config.draft_dtype)
+                          config.draft_dtype, config.weights,
+                          config.draft_weights)
   examples = tasks.load(config, pair)
   width = max(map(len, examples.prompts))
   for method in methods:

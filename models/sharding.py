@@ -85,7 +85,7 @@ def specs(config: transformer.Config, size: int,
             _VOCAB: config.outputs or config.vocab_size}
 
   def spec(path, leaf):
-    name = transformer.param_name(path)
+    name = re.sub("/(values|scales)$", "", transformer.param_name(path))
     axes = next(axes for rule, axes in _RULES if re.search(rule, name))
     split = [MODEL if axis and size > 1 and not counts[axis] % size else None
              for axis in axes]
