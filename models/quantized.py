@@ -24,6 +24,8 @@ from decoding_jax import types
 DTYPE, INT8 = "dtype", "int8"
 WEIGHTS = (DTYPE, INT8)
 _LARGEST = 127
+# A row without a larger weight is one of zeros: its scale would have no inverse.
+_SMALLEST = 1e-30
 # Weights that are quantised at once on the host, where they are float32.
 _AT_ONCE = 2**20
 
@@ -57,13 +59,15 @@ def quantize(x) -> Matrix:
     x: `[..., out, in]`, of numpy or of JAX, and so is the result.
 
   Returns:
-    A `Matrix`, each of whose weights is within half of a scale of `x`.
+    A `Matrix`, each of whose weights is within half of a scale of `x`, but for
+    roundings of float32.
   """
   x = x.astype(np.float32)
-  scales = abs(x).max(axis=-1, keepdims=True) / np.float32(_LARGEST)
-  values = (x / (scales + (scales == 0))).round()
-  # Of numbers next to the smallest there are, scales have hardly a digit.
-  return Matrix(values.clip(-_LARGEST, _LARGEST).astype(np.int8), scales)
+  largest = abs(x).max(axis=-1, keepdims=True)
+  # Products, for XLA makes such of quotients and would round as numpy does not.
+  scales = largest * (largest > _SMALLEST) * np.float32(1 / _LARGEST)
+  values = x * (1 / (scales + (scales == 0)))
+  return Matrix(values.round().astype(np.int8), scales)
 
 
 def on_host(x: np.ndarray) -> Matrix:
