@@ -24,7 +24,8 @@ from decoding_jax import types
 DTYPE, INT8 = "dtype", "int8"
 WEIGHTS = (DTYPE, INT8)
 _LARGEST = 127
-# A row without a larger weight is one of zeros: its scale would have no inverse.
+# A row without a larger weight is one of zeros: the inverse of its scale might
+# be infinite.
 _SMALLEST = 1e-30
 # Weights that are quantised at once on the host, where they are float32.
 _AT_ONCE = 2**20

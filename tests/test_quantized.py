@@ -224,8 +224,8 @@ def test_what_cannot_be_had(tmp_path):
       (lambda: checkpoints.to_hf(tmp_path / "x", config, params),
        "written for transformers"),
       (lambda: trainer.init(None, config, params), "trained")):
-    with pytest.raises(ValueError, match=f"weights='int8': a model can be {what}"
-                       " with weights='dtype' alone"):
+    with pytest.raises(ValueError, match="weights='int8': a model can be "
+                       f"{what} with weights='dtype' alone"):
       function()
   assert not list(tmp_path.iterdir())
   with pytest.raises(ValueError, match="weights='int4' is not one of"):
