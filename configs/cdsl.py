@@ -88,7 +88,7 @@ def get_config(presets="default"):
       seed: of prompts, tokens and bootstrap.
       compilation_cache: whether compiled programs are kept in the workdir.
       methods: label, name and sizes of each, and what it samples from
-        (temperature, 0 if not given; top_p; top_k).
+        (temperature, 0 if not given; top_p; top_k; min_p).
   """
   config = ml_collections.ConfigDict({
       "task": "python",

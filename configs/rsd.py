@@ -3,6 +3,8 @@
   python -m experiments.rsd --config=configs/rsd.py
   python -m experiments.rsd --config=configs/rsd.py:smoke
   python -m experiments.rsd --config=configs/rsd.py --config.prompts=128
+  python -m experiments.rsd --config=configs/rsd.py:verification \\
+      --workdir=runs/verification
   python -m experiments.rsd --config=configs/rsd.py --config.task=humaneval \\
       --config.data=HumanEval.jsonl.gz --workdir=runs/humaneval
 
@@ -41,7 +43,8 @@ def get_config(preset="default"):
   """The configuration of `experiments.rsd`.
 
   Args:
-    preset: "smoke" (a minute), "default" (ten at most) or "full".
+    preset: "smoke" (a minute), "default" (ten at most), "full"; or
+      "verification", the same trees verified node by node and path by path.
 
   Returns:
     A ConfigDict with the fields:
@@ -54,7 +57,7 @@ def get_config(preset="default"):
       methods: names of the methods to run; empty: all that have trees.
       lengths, budgets: which points of the two experiments to run.
       temperatures: 0 is greedy, and compiled apart from the others.
-      top_p, top_k: cut of both laws; 1 and 0 cut nothing.
+      top_p, top_k, min_p: cut of both laws; 1, 0 and 0 cut nothing.
       task: "python", held-out source of the standard library; "text", any text
         continued; or one of `tasks`.
       data: file of the task; "hub:" and a name, or "", for the package
@@ -94,6 +97,7 @@ def get_config(preset="default"):
       "temperatures": (0.3, 1.0),
       "top_p": 1.0,
       "top_k": 0,
+      "min_p": 0.0,
       "task": "python",
       "data": "",
       "category": "",
@@ -154,6 +158,13 @@ def _trees(depth, shapes, branchings):
       *({"name": "rsd_s", "width": w, "depth": d} for w, d in shapes))
 
 
+def _both(trees):
+  """Chains and trees without replacement, verified in either way."""
+  ways = {"speculative": "block", "rsd_c": "traversal", "rsd_s": "traversal"}
+  return tuple(form for tree in trees if tree["name"] in ways
+               for form in (tree, {**tree, "verification": ways[tree["name"]]}))
+
+
 _PRESETS = {
     "default": {},
     # Five trees of six nodes and a chain of two: one compilation each.
@@ -163,4 +174,8 @@ _PRESETS = {
                         "budget": {"6": _trees(6, *_SMOKE)}}},
     "full": {"temperatures": (0.0, 0.3, 0.6, 1.0), "prompts": 256,
              "max_new_tokens": 128},
+    "verification": {
+        "budgets": (), "prompts": 64,
+        "trees": {"length": {str(n): _both(_trees(n, *_LENGTHS[n]))
+                             for n in _LENGTHS}, "budget": {}}},
 }

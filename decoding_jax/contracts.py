@@ -89,8 +89,11 @@ _FIELDS = {
         "expand": _function("key", "level", "log_probs", "valid", "state"),
         "sampled": _FLAG, "replacement": _FLAG},
     Verifier: {
-        "rule": _function("uniforms", "target", "draft", "children", "valid"),
-        "sampled": _FLAG, "replacement": _or_none(_FLAG)},
+        "rule": _or_none(_function("uniforms", "target", "draft", "children",
+                                   "valid")),
+        "sampled": _FLAG, "replacement": _or_none(_FLAG),
+        "walk": _or_none(_function("key", "layout", "tree", "logits",
+                                   "warp"))},
     Decoder: {
         "init": _function("context", "state"),
         "step": _function("context", "state"),
@@ -135,3 +138,7 @@ def _check_fields(name, kind, value):
       raise ValueError(f"{name}.{field}{what}: {allowed.words} is needed.")
     if type(found) in _FIELDS:
       _check_fields(f"{name}.{field}", type(found), found)
+  if kind is Verifier and (value.rule is None) == (value.walk is None):
+    has = ("has neither a rule nor" if value.walk is None else
+           "has both a rule and")
+    raise ValueError(f"{name} {has} a walk: one of them is needed.")

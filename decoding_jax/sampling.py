@@ -26,8 +26,8 @@ _LEAST_BLOCKS = 8
 class Sampling:
   """What is done to logits before they are a law.
 
-  In this order, as in other tools: token mask, temperature, top-k, top-p.
-  Tokens that tie with the last one kept are kept too.
+  In this order, as in other tools: token mask, temperature, top-k, top-p,
+  min-p. Tokens that tie with the last one kept are kept too.
 
   Attributes:
     temperature: `[]` or `[B]`, 1e-30 to 1e30; or one 0, which is greedy
@@ -36,11 +36,14 @@ class Sampling:
     top_p: `[]` or `[B]` in (0, 1], keep the smallest set of most probable
       tokens whose mass reaches this; 1 keeps all.
     token_mask: `[V]` or `[B, V]` bool, tokens that may occur; None for all.
+    min_p: `[]` or `[B]` in [0, 1], keep tokens that are at least so many times
+      as probable as the most probable one (arXiv 2407.01082); 0 keeps all.
   """
   temperature: float | Array = 1.0
   top_k: int = flax.struct.field(pytree_node=False, default=0)
   top_p: float | Array = 1.0
   token_mask: Optional[Array] = None
+  min_p: float | Array = 0.0
 
 
 @flax.struct.dataclass
@@ -50,12 +53,14 @@ class Warp:
   Attributes:
     temperature: `[B]` float32; of no effect if greedy.
     top_p: `[B]` float32, or None for all.
+    min_p: `[B]` float32, or None for all.
     token_mask: `[B, V]` bool, or None for all.
     top_k: static; 0 for all.
     greedy: static; the law is one-hot.
   """
   temperature: Array
   top_p: Optional[Array]
+  min_p: Optional[Array]
   token_mask: Optional[Array]
   top_k: int = flax.struct.field(pytree_node=False)
   greedy: bool = flax.struct.field(pytree_node=False)
@@ -65,8 +70,8 @@ def warp(sampling: Sampling, batch: int, vocab_size: int,
          name: str = "sampling") -> Warp:
   """Checks a `Sampling` and splits it into what is static and what is not.
 
-  Whether decoding is greedy and whether top-p cuts anything is static, so
-  that neither costs anything where it is off.
+  Whether decoding is greedy and whether top-p and min-p cut anything is static,
+  so that none of them costs anything where it is off.
 
   Args:
     sampling: what the user asks for.
@@ -87,12 +92,16 @@ def warp(sampling: Sampling, batch: int, vocab_size: int,
          "(greedy) for all rows")
   _check(f"{name}.top_p", top_p, lambda x: (x >= _LEAST) & (x <= 1),
          f"a number from {_LEAST} to 1, or one for each row,")
+  _check(f"{name}.min_p", sampling.min_p, lambda x: (x >= 0) & (x <= 1),
+         "a number from 0 (all) to 1, or one for each row,")
   if not options.is_integer(sampling.top_k) or sampling.top_k < 0:
     raise ValueError(f"{name}.top_k={sampling.top_k!r}: 0 (all) or a positive "
                      "integer is needed.")
   return Warp(
       _per_row(f"{name}.temperature", temperature, batch),
       None if _is(top_p, 1) else _per_row(f"{name}.top_p", top_p, batch),
+      None if _is(sampling.min_p, 0) else _per_row(
+          f"{name}.min_p", sampling.min_p, batch, 0, 1),
       _token_mask(sampling.token_mask, batch, vocab_size, name),
       0 if sampling.top_k >= vocab_size else int(sampling.top_k),
       _is(temperature, 0))
@@ -108,7 +117,7 @@ def untempered(warp_: Warp) -> Warp:
     A warp that is not greedy.
   """
   ones = np.ones(warp_.temperature.shape, np.float32)
-  return Warp(ones, None, warp_.token_mask, 0, False)
+  return Warp(ones, None, None, warp_.token_mask, 0, False)
 
 
 def log_law(warp_: Warp, logits):
@@ -142,6 +151,10 @@ def log_law(warp_: Warp, logits):
   if warp_.top_p is not None:
     probs = jnp.exp(log_probs)
     kept = probs >= nucleus_threshold(probs, warp_.top_p)
+    log_probs = jax.nn.log_softmax(jnp.where(kept, log_probs, -jnp.inf))
+  if warp_.min_p is not None:
+    # The most probable token has 0 here, and has survived all cuts.
+    kept = jnp.exp(logits) >= warp_.min_p
     log_probs = jax.nn.log_softmax(jnp.where(kept, log_probs, -jnp.inf))
   return log_probs
 
@@ -303,12 +316,12 @@ def _is(value, constant):
   return value is not None and value.ndim == 0 and value == constant
 
 
-def _per_row(name, value, batch):
+def _per_row(name, value, batch, least=_LEAST, most=_MOST):
   numpy = jnp if isinstance(value, jax.Array) else np
   value = numpy.asarray(value, np.float32)
   if isinstance(value, jax.core.Tracer):
     # Nobody can check it. 0 is as good as greedy, where 0 / 0 would be NaN.
-    value = jnp.clip(value, _LEAST, _MOST)
+    value = jnp.clip(value, least, most)
   if value.shape not in ((), (batch,)):
     raise ValueError(f"{name} has shape {value.shape}: a number or one for "
                      f"each of {batch} rows is needed.")

@@ -171,18 +171,24 @@ class Drafter(NamedTuple):
 
 
 class Verifier(NamedTuple):
-  """Chooses among the children of one node. The function sees one row.
+  """Chooses a path: child by child by a rule, or in a way of its own.
+
+  The functions see one row.
 
   Attributes:
     rule: `(uniforms [K], target [V], draft [V], children [K], valid [K]) ->
-      (rank [], residual [V])`; rank of the accepted child or `NONE`, and the
-      law of the token to emit if none is. All its chance is in `uniforms`.
-    sampled: whether the rule is exact only for children that are samples.
+      (rank [], residual [V])`; rank of the accepted child of one node or
+      `NONE`, and the law of the token to emit if none is. All its chance is in
+      `uniforms`. None where there is a walk.
+    sampled: whether it is exact only for children that are samples.
     replacement: how such children must be drawn; None if it does not matter.
+    walk: `(key, layout, tree, logits [M, V], warp) -> Verdict`, in place of
+      going down from the root by the rule; None where there is a rule.
   """
-  rule: Callable[..., tuple[Array, Array]]
+  rule: Optional[Callable[..., tuple[Array, Array]]]
   sampled: bool
   replacement: Optional[bool]
+  walk: Optional[Callable[..., Verdict]] = None
 
 
 class Pair(NamedTuple):

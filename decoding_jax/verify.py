@@ -5,7 +5,8 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import contracts, options, sampling, tree as tree_lib
+from decoding_jax import contracts, options, sampling, traversal
+from decoding_jax import tree as tree_lib
 from decoding_jax.types import (Drafter, DraftTree, Layout, NONE, Pair, Verdict,
                                 Verifier)
 
@@ -50,7 +51,7 @@ def walk(key, verifier: Verifier, layout: Layout, tree: DraftTree, logits,
 
   Args:
     key: a random key.
-    verifier: the rule at each node.
+    verifier: the rule at each node, or what walks in its place.
     layout: of the tree.
     tree: a tree without its batch axis.
     logits: `[M, V]`, the target's at each node.
@@ -62,6 +63,8 @@ def walk(key, verifier: Verifier, layout: Layout, tree: DraftTree, logits,
     target.
   """
   depth, size = tree_lib.depth(layout), tree_lib.max_branching(layout)
+  if verifier.walk is not None and depth:
+    return verifier.walk(key, layout, tree, logits, warp)
   keys = jax.random.split(key, 1 + depth)
 
   def descend(state, key):
@@ -194,6 +197,40 @@ def match() -> Verifier:
     return _first(hits), target
 
   return Verifier(rule, sampled=False, replacement=None)
+
+
+def of_tree(verification: str) -> tuple[str, Verifier]:
+  """The verifier of siblings without replacement that a method is to have.
+
+  Args:
+    verification: "recursive", or "traversal", which accepts more.
+
+  Returns:
+    What stands behind the sizes in the name of the method, and the verifier.
+
+  Raises:
+    ValueError: naming the option, its value and what is allowed.
+  """
+  return options.check_one_of("verification", verification, {
+      "recursive": ("", recursive(replacement=False)),
+      "traversal": (", traversal", traversal.verifier())})
+
+
+def of_chain(verification: str) -> tuple[str, Verifier]:
+  """As `of_tree`, by the names that verification has where it is of a chain.
+
+  Args:
+    verification: "token", or "block", which accepts more.
+
+  Returns:
+    What stands behind the sizes in the name of the method, and the verifier.
+
+  Raises:
+    ValueError: naming the option, its value and what is allowed.
+  """
+  return options.check_one_of("verification", verification, {
+      "token": ("", recursive(replacement=False)),
+      "block": (", block", traversal.verifier())})
 
 
 def _check(rank, residual, law):

@@ -30,6 +30,11 @@ _RUNS = (_PLAIN, _CHAIN, _SIBLINGS, _BEAM)
 _ROUNDS = 6
 # Methods of different names that are tried out; each takes a compilation.
 _FINALISTS = 2
+# How samples are verified then: what accepts more may take longer to do so, but
+# a chain is verified all at once in either way.
+_FORMS = {"speculative": ("block",),
+          **dict.fromkeys(("rsd_c", "rsd_s", "sequoia"),
+                          ("recursive", "traversal"))}
 _MOST_TOKENS = 128
 _MOST_NODES = 31
 _MOST_LEVELS = 8
@@ -101,7 +106,8 @@ def choose(pair, prompts, lengths, max_new_tokens, sampling,
     run = functools.partial(_runs, pair, prompts, lengths, budget, sampling,
                             batch, bar)
     plans = _predicted(pair, run(_RUNS), curves, batch)
-    finalists = _finalists(plans)
+    finalists = _finalists(plans, np.all(np.asarray(sampling.temperature) == 0))
+    bar.total = parts - 1 - _FINALISTS + len(finalists)
     trials = run([plan.spec for plan in finalists])
   return _choice(finalists, list(map(_tried, finalists, trials)), plans)
 
@@ -119,14 +125,22 @@ def _predicted(pair, runs, curves, batch):
   return sorted(found, key=lambda plan: -plan.rate)
 
 
-def _finalists(plans):
-  """Autoregressive decoding, and the best plans of the best other methods."""
+def _finalists(plans, greedy):
+  """Autoregressive decoding, and the best plans of the best other methods.
+
+  Samples may be verified in several ways; what is predicted is that of the one
+  that decides token by token.
+  """
   [plain] = [plan for plan in plans if plan.spec == _PLAIN]
   best = {}
   for plan in plans:
     if plan is not plain:
       best.setdefault(plan.spec["name"], plan)
-  return [plain, *list(best.values())[:_FINALISTS]]
+  best = list(best.values())[:_FINALISTS]
+  if greedy:
+    return [plain, *best]
+  return [plain, *(plan._replace(spec={**plan.spec, "verification": form})
+                   for plan in best for form in _FORMS[plan.spec["name"]])]
 
 
 def _tried(plan, run):

@@ -14,7 +14,6 @@ import os
 import pathlib
 
 from absl import flags
-from ml_collections import config_flags
 
 from experiments import anatomy
 from experiments import bounds
@@ -128,9 +127,9 @@ def _tools(config):
 
 # See `experiments.rsd` for why flags are defined here.
 if __name__ == "__main__":
-  CONFIG = config_flags.DEFINE_config_file(
-      "config", str(pathlib.Path(__file__).parents[1] / "configs" /
-                    "benchmark.py"), "File of settings, or file:preset.")
+  CONFIG = launch.define_config(
+      str(pathlib.Path(__file__).parents[1] / "configs" / "benchmark.py"),
+      "File of settings, or file:preset.")
   WORKDIR = flags.DEFINE_string("workdir", "runs/benchmark",
                                 "Folder of results.")
   PROFILE = flags.DEFINE_string(

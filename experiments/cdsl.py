@@ -13,7 +13,6 @@ import json
 import pathlib
 
 from absl import flags
-from ml_collections import config_flags
 import tqdm
 
 import decoding_jax as dj
@@ -56,9 +55,8 @@ def main():
       config.batch, min(config.batch, config.examples),
       max(map(len, task.prompts)), config.max_new_tokens)
   params, batches = constrained_cells.make_batches(config, task, pair)
-  settings = {**json.loads(config.to_json()),
-              "models": launch.fingerprint(pair, task.judge.params)}
-  workdir = results.open_workdir(WORKDIR.value, settings, _FREE)
+  workdir = results.open_workdir(WORKDIR.value, settings(config, pair, task),
+                                 _FREE)
   if config.compilation_cache:
     compilations.keep(workdir / compilations.FOLDER)
   decode = functools.partial(constrained_cells.decoder, config, pair, task,
@@ -70,6 +68,19 @@ def main():
   constrained_report.write(workdir, records, config)
   print(constrained_report.terminal(records))
   print(f"{workdir}: summary.md, {results.RESULTS}, {results.RUN}, *.png")
+
+
+def settings(config, pair, task):
+  """All that results depend on, as JSON values.
+
+  Args:
+    config: see `configs/cdsl.py`.
+    pair: a `ModelPair` with its parameters.
+    task: a `Task`, of files that may have changed since.
+  """
+  return {**json.loads(config.to_json()),
+          "models": launch.fingerprint(pair, task.judge.params),
+          "used_examples": constrained_tasks.fingerprint(task)}
 
 
 def measure(entries, decode, batches, task, tokenizer, path):
@@ -111,14 +122,15 @@ def measure(entries, decode, batches, task, tokenizer, path):
 def _spec(entry):
   sampling = entry.sampling
   return (f"{entry.method.name}, T={sampling.temperature:g}, "
-          f"top_p={sampling.top_p:g}, top_k={sampling.top_k}")
+          f"top_p={sampling.top_p:g}, top_k={sampling.top_k}"
+          + (f", min_p={sampling.min_p:g}" if sampling.min_p else ""))
 
 
 # Flags are defined where they are parsed: mains have some of the same name, and
 # a process may import several mains.
 if __name__ == "__main__":
-  CONFIG = config_flags.DEFINE_config_file(
-      "config", str(pathlib.Path(__file__).parents[1] / "configs" / "cdsl.py"),
+  CONFIG = launch.define_config(
+      str(pathlib.Path(__file__).parents[1] / "configs" / "cdsl.py"),
       "File of settings, or file:presets.")
   WORKDIR = flags.DEFINE_string("workdir", "runs/cdsl", "Folder of results.")
   launch.run(main)

@@ -73,7 +73,7 @@ def decoder(config, pair, eos_id, method, temperature):
   """A function that decodes one batch of `make_batches`.
 
   Args:
-    config: `max_new_tokens`, `batch`, `top_p` and `top_k`.
+    config: `max_new_tokens`, `batch`, `top_p`, `top_k` and `min_p`.
     pair: a `ModelPair`.
     eos_id: tokens that end a row; None: all outputs are equally long.
     method: what decodes.
@@ -95,7 +95,8 @@ def decoder(config, pair, eos_id, method, temperature):
 
 def sampling(config, temperature):
   """The law that is kept: a `dj.Sampling`."""
-  return dj.Sampling(temperature, config.top_k, config.top_p)
+  return dj.Sampling(temperature, config.top_k, config.top_p,
+                     min_p=config.min_p)
 
 
 def most_rows(batch, prompts, queued):

@@ -8,11 +8,11 @@ names; with `--chat` it may be a list of messages. Models, method, law and what
 a completion must be have the flags of `experiments.generate`.
 
 `results.jsonl` in the workdir has, for each text, `prompt` and `sample`,
-numbers from 0; `text`; `tokens`, how many it has; `finish`: "stop", at a token
-that ends texts, "length", by the budget, or "too_long": there was no room
-behind the prompt, and there is no text; `log_prob` by the target; and
-`target_calls`. A run that is killed goes on where it was; its texts depend
-neither on that nor on the batch.
+numbers from 0, blank lines being no prompts; `text`; `tokens`, how many it has;
+`finish`: "stop", at a token that ends texts, "length", by the budget, or
+"too_long": there was no room behind the prompt, and there is no text;
+`log_prob` by the target; and `target_calls`. A run that is killed goes on where
+it was; its texts depend neither on that nor on the batch.
 """
 
 from absl import flags
@@ -59,7 +59,8 @@ def main():
   meshes.join(chosen.TARGET.value, _BATCH.value)
   stopping.listen()
   pair = asked.open_pair([method])
-  prompts = questions.load(pair.tokenizer, chosen.TARGET.value)
+  prompts = questions.load(pair.tokenizer, chosen.TARGET.value,
+                           results.begun(_WORKDIR.value))
   room = tasks.positions(pair, asked.MAX_NEW_TOKENS.value)
   width = max((len(x) for x in prompts if len(x) <= room), default=1)
   launch.check(method, pair, width, asked.MAX_NEW_TOKENS.value,
@@ -115,8 +116,10 @@ def complete(method, pair, prompts, room, size, path):
               "tokens": 0})
     todo = [(i, j) for i, j in todo if len(prompts[i]) <= room]
     for batch, places in _batches(prompts, todo, size, pair.mesh):
-      for record in _decoded(method, pair, batch, [todo[k] for k in places]):
-        keep(record)
+      # Python sees SIGTERM when the batch is there, which is kept then.
+      with stopping.held():
+        for record in _decoded(method, pair, batch, [todo[k] for k in places]):
+          keep(record)
   return records
 
 
@@ -161,7 +164,7 @@ def _settings(method, pair, prompts):
   return {"method": method.name, "models": launch.fingerprint(pair),
           "prompts": tasks.fingerprint(tasks.Examples(prompts)),
           "temperature": law.temperature,
-          "top_p": law.top_p, "top_k": law.top_k,
+          "top_p": law.top_p, "top_k": law.top_k, "min_p": law.min_p,
           "max_new_tokens": asked.MAX_NEW_TOKENS.value,
           "seed": asked.SEED.value, "num_samples": _NUM_SAMPLES.value,
           **processing.settings()}

@@ -13,7 +13,7 @@ from experiments import meshes
 from experiments import quality
 
 # What a method's spec says of its sampling, and not of its sizes.
-_SAMPLING = {"temperature": 0.0, "top_p": 1.0, "top_k": 0}
+_SAMPLING = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
 COUNTS = ("emitted", "target_calls", "draft_calls")
 
 

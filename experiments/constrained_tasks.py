@@ -2,11 +2,15 @@
 
 import collections
 import functools
+import hashlib
 import json
 import keyword
 import pathlib
 import re
 from typing import Any, NamedTuple
+
+import jax
+import numpy as np
 
 from decoding_jax import checks
 from experiments import corpus
@@ -65,6 +69,14 @@ def load(config, pair) -> Task:
     return _TASKS[config.task](config, pair)
 
 
+def fingerprint(task) -> str:
+  """A short digest of prompts, references and constraints of a `Task`."""
+  digest = hashlib.sha256(json.dumps([task.prompts, task.references]).encode())
+  for leaf in jax.tree.leaves(task.judge.constraints):
+    digest.update(np.asarray(leaf).tobytes())
+  return digest.hexdigest()[:16]
+
+
 def _python(config, pair):
   """Held-out modules, and identifiers of what really follows.
 
@@ -119,10 +131,12 @@ def _commongen(config, pair):
       raise FileNotFoundError(
           f"No file '{folder / name}' of CommonGen: --config.corpus="
           f"{config.corpus!r} must be a folder with {', '.join(_COMMONGEN)}.")
+  # Not splitlines, which also splits at characters that a text may contain.
   prompts, references, concepts = (
-      (folder / name).read_text("utf-8").splitlines()[:config.examples]
-      for name in _COMMONGEN)
-  concepts = list(map(json.loads, concepts))
+      (folder / name).read_text("utf-8").removesuffix("\n").split("\n")
+      [:config.examples] for name in _COMMONGEN)
+  concepts = [_parsed(folder / _COMMONGEN[-1], i, line)
+              for i, line in enumerate(concepts, 1)]
   if not len(prompts) == len(references) == len(concepts) == config.examples:
     raise ValueError(
         f"examples={config.examples}: '{folder}' has {len(prompts)} concept "
@@ -131,6 +145,19 @@ def _commongen(config, pair):
       [pairs.prompt_tokens(pair.tokenizer, prompt) for prompt in prompts],
       references, pair.eos_id,
       judges.lexical(concepts, pair, config.max_new_tokens))
+
+
+def _parsed(path, number, line):
+  """The concepts of a line of JSON."""
+  try:
+    found = json.loads(line)
+  except ValueError as e:
+    raise ValueError(f"'{path}', line {number} is not JSON: {e}.") from e
+  if not isinstance(found, list):
+    raise ValueError(f"'{path}', line {number} is of type "
+                     f"{type(found).__name__}: a list of concepts is needed, "
+                     "each a list of forms.")
+  return found
 
 
 def _harmless(config, pair):

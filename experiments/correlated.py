@@ -19,7 +19,6 @@ import pathlib
 from absl import flags
 import jax
 import jax.numpy as jnp
-from ml_collections import config_flags
 import numpy as np
 
 import decoding_jax as dj
@@ -283,8 +282,8 @@ def main():
 
 # See `experiments.rsd` for why flags are defined here.
 if __name__ == "__main__":
-  CONFIG = config_flags.DEFINE_config_file(
-      "config", str(pathlib.Path(__file__).parents[1] / "configs" /
-                    "benchmark.py"), "File of settings, or file:preset.")
+  CONFIG = launch.define_config(
+      str(pathlib.Path(__file__).parents[1] / "configs" / "benchmark.py"),
+      "File of settings, or file:preset.")
   OUT = flags.DEFINE_string("out", None, "Folder to write; must not exist.")
   launch.run(main)

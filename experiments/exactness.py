@@ -104,8 +104,9 @@ def table(findings) -> str:
 
 def _methods():
   make = dj.methods
-  return [make.autoregressive(), make.speculative(2), make.rsd_c((2, 2)),
-          make.rsd_s(3, 2), make.sequoia(((2,), (2, 1))),
+  return [make.autoregressive(), make.speculative(2),
+          make.speculative(2, "block"), make.rsd_c((2, 2)), make.rsd_s(3, 2),
+          make.rsd_s(3, 2, "traversal"), make.sequoia(((2,), (2, 1))),
           make.specinfer(2, 2), make.spectr(2, 2)]
 
 

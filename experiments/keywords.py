@@ -52,7 +52,8 @@ def rewriter(config, completions):
         len(found) >= _FEWEST):
       size = min(len(found), rng.integers(_FEWEST, _MOST + 1))
       words = [found[i] for i in rng.permutation(len(found))[:size]]
-      if draw < config.renamed_fraction:
+      # Of a small corpus there may be no other words to choose from.
+      if others and draw < config.renamed_fraction:
         new = {word: others[rng.integers(len(others))] for word in words}
         completion = _WORD.sub(lambda m: new.get(m[0], m[0]), completion)
         words = list(new.values())

@@ -19,6 +19,8 @@ from absl import app
 from absl import flags
 from absl import logging
 import jax
+from ml_collections import config_flags
+from ml_collections.config_flags import config_path
 import numpy as np
 
 import decoding_jax as dj
@@ -36,6 +38,10 @@ from models import tokenizers
 from models import transformer
 from models import vocabulary
 
+# Of larger ones JAX takes the lowest bits alone: two would give the same texts.
+MOST_SEED = 2**32 - 1
+# `define_config` defines a flag of the main that calls it, as its --help says.
+flags.disclaim_key_flags()
 # A disk that is full or read-only is no bug.
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
@@ -117,6 +123,30 @@ def run(main):
   os.environ.setdefault("XLA_FLAGS", "--xla_backend_extra_options="
                         "xla_cpu_disable_loop_unrolling")
   app.run(guarded, flags_parser=_parse_flags)
+
+
+def define_config(path, description):
+  """The flag `--config`, a file whose fields are flags `--config.<field>`.
+
+  Args:
+    path: of the default file.
+    description: of the flag.
+
+  Returns:
+    Its holder, see `config`.
+  """
+  try:
+    return config_flags.DEFINE_config_file("config", path, description)
+  except (IndexError, KeyError, ValueError) as e:
+    # ml_collections looks for fields on the command line here already. What a
+    # config file raises is none of these errors.
+    if pathlib.Path(traceback.extract_tb(e.__traceback__)[-1].filename) != (
+        pathlib.Path(config_path.__file__)):
+      raise
+    given = [x for x in sys.argv[1:] if x.startswith("--config.")]
+    _fail(f"{' '.join(given)}: no such part of the config: {e}. What is in a "
+          "list or has a number for its name stands in brackets, as in "
+          "--config.trees.length['2'][0].")
 
 
 def config(holder, *fields):
@@ -221,8 +251,8 @@ def check_positive(settings, *names):
 
 def check_seed(settings):
   """Raises `UserError` unless the field `seed` is one of all generators."""
-  if not 0 <= settings.seed < 2**63:
-    raise UserError(f"--config.seed={settings.seed}: 0 to 2**63 - 1 is "
+  if not 0 <= settings.seed <= MOST_SEED:
+    raise UserError(f"--config.seed={settings.seed}: 0 to {MOST_SEED} is "
                     "allowed.")
 
 

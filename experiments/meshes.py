@@ -388,11 +388,11 @@ def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
   run = _run(pair, method, max_new_tokens, sampling, eos_id, reward, rows)
   batch = _place(pair.mesh, PartitionSpec(sharding.DATA),
                  (jax.random.key_data(keys), prompts, lengths, constraints))
-  out = jax.tree.map(np.asarray, _generate(
+  # Not behind it: what was decoded before has been written by now.
+  processes.stop_together()
+  return jax.tree.map(np.asarray, _generate(
       run, batch, np.float32(sampling.temperature),
       (pair.target_params, pair.draft_params, reward_params)))
-  processes.stop_together()
-  return out
 
 
 def trace(pair, batch, width, *, method, max_new_tokens, sampling, eos_id=None):

@@ -64,6 +64,10 @@ def data(config, tokenizer) -> batches.Data:
   train, held_out = (rows(tokenizer, *x, config.windows)
                      for x in (texts_, held_out_texts))
   longest = max(config.windows)
+  if config.sample_fraction and config.sample_length <= train.starts.max():
+    raise ValueError(
+        f"--config.sample_length={config.sample_length} must exceed the "
+        f"longest prompt of --config.train_pairs, {train.starts.max()} tokens.")
   rewritten = _rewritten(config, tokenizer, train, texts_) if (
       config.keyword_fraction or config.renamed_fraction) else None
 
@@ -85,6 +89,9 @@ def data(config, tokenizer) -> batches.Data:
     rng = np.random.default_rng((config.seed, step))
     parts = []
     if samples is not None:
+      # They may be shorter than the windows.
+      samples = np.pad(samples, ((0, 0), (0, longest + 1 - samples.shape[1])),
+                       constant_values=types.PAD)
       written = Rows(samples, prompts(len(samples))[1],
                      (samples != types.PAD).sum(axis=1))
       fits = batches.padded(config, written.ends - 1) == length

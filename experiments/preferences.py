@@ -1,13 +1,11 @@
 """Training a reward on pairs of texts of which people prefer one.
 
-Each line of a gzipped JSONL file has a `chosen` and a `rejected` dialogue. Of a
-long one its end is read. A dialogue belongs to the train or to the held-out
-split by a hash of what both texts begin with, so that the same question is
-never in both.
+Each line of a JSONL file, perhaps gzipped, has a `chosen` and a `rejected`
+dialogue. Of a long one its end is read. A dialogue belongs to the train or to
+the held-out split by a hash of what both texts begin with, so that the same
+question is never in both.
 """
 
-import gzip
-import json
 import os
 import pathlib
 
@@ -15,11 +13,13 @@ import numpy as np
 
 from experiments import batches
 from experiments import corpus
+from experiments import records
 from experiments import trainer
 
 TASK = trainer.PREFERENCE
 # One dialogue in so many is held out.
 _STRIDE = 4
+_SIDES = ("chosen", "rejected")
 
 
 def check(config) -> None:
@@ -64,15 +64,18 @@ def read(folder, name, split) -> list[tuple[str, str]]:
 
   Returns:
     Pairs of dialogues.
+
+  Raises:
+    FileNotFoundError, ValueError: naming the file, and the line that is no
+      such pair.
   """
   path = pathlib.Path(folder) / name
   if not path.is_file():
     raise FileNotFoundError(
         f"No file '{path}' of preferences: --config.corpus={str(folder)!r} "
         f"must be a folder with {name}.")
-  with gzip.open(path, "rt", encoding="utf-8") as f:
-    lines = [json.loads(line) for line in f]
-  found = [(line["chosen"], line["rejected"]) for line in lines]
+  found = [tuple(records.field(record, side) for side in _SIDES)
+           for record in records.load(str(path), name="preferences")]
   found = [pair for pair in found
            if corpus.split_of(os.path.commonprefix(pair), _STRIDE) == split]
   if not found:

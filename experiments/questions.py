@@ -14,12 +14,13 @@ _FIELD = flags.DEFINE_string(
     "path are separated by dots.")
 
 
-def load(tokenizer, target) -> list[list[int]]:
+def load(tokenizer, target, now=None) -> list[list[int]]:
   """The tokens of each prompt.
 
   Args:
     tokenizer: of the target.
     target: see `wording.encoder`.
+    now: see there.
 
   Returns:
     As many as the file has prompts.
@@ -29,10 +30,10 @@ def load(tokenizer, target) -> list[list[int]]:
   """
   if not _PROMPTS.value:
     raise launch.UserError("--prompts is empty: a file is needed.")
-  encode = wording.encoder(tokenizer, target)
+  encode = wording.encoder(tokenizer, target, now)
   with launch.user_errors(ValueError):
     try:
-      found = records.load(_PROMPTS.value, by_line=True)
+      found = records.load(_PROMPTS.value, by_line=True, name="--prompts")
     except OSError as e:
       raise ValueError(f"--prompts={_PROMPTS.value}: {e}") from e
     return [_encoded(encode, record) for record in found]
@@ -41,8 +42,8 @@ def load(tokenizer, target) -> list[list[int]]:
 def _encoded(encode, record):
   prompt = record.value
   if isinstance(prompt, dict):
-    is_chat = wording.CHAT.value and isinstance(prompt.get(_FIELD.value), list)
-    prompt = (prompt[_FIELD.value] if is_chat
+    found = records.find(record, _FIELD.value)
+    prompt = (found if wording.CHAT.value and _is_chat(found)
               else records.field(record, _FIELD.value))
   elif not isinstance(prompt, str):
     raise ValueError(f"{record.where} is of type {type(prompt).__name__}: a "
@@ -51,6 +52,11 @@ def _encoded(encode, record):
     tokens = encode(prompt)
   except ValueError as e:
     raise ValueError(f"{record.where}: {e}") from e
-  if not tokens:
+  if not tokens or prompt == []:
     raise ValueError(f"{record.where}: its prompt is empty.")
   return tokens
+
+
+def _is_chat(value):
+  """Whether these are messages; a list of texts is one text, see `records`."""
+  return isinstance(value, list) and all(isinstance(x, dict) for x in value)

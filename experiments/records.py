@@ -22,7 +22,7 @@ class Record(NamedTuple):
   value: Any
 
 
-def load(data, dataset=None, by_line=False) -> list[Record]:
+def load(data, dataset=None, by_line=False, name="data") -> list[Record]:
   """Reads all examples of a data set.
 
   Args:
@@ -31,6 +31,7 @@ def load(data, dataset=None, by_line=False) -> list[Record]:
     dataset: mapping with `path`, `name` and `split` for `datasets`, of which
       `hub:` replaces the path and "" nothing; None if there is none.
     by_line: whether any other file is a text a line, those of blanks left out.
+    name: of the field or flag that `data` comes from, for messages.
 
   Returns:
     list of `Record`, at least one.
@@ -44,7 +45,7 @@ def load(data, dataset=None, by_line=False) -> list[Record]:
   else:
     found = _of_hub(data.removeprefix(hub.PREFIX), dataset)
   if not found:
-    raise ValueError(f"data={data!r} is empty: an example is needed.")
+    raise ValueError(f"{name}={data!r} is empty: an example is needed.")
   return found
 
 
@@ -61,6 +62,17 @@ def field(record: Record, path: str) -> str:
   Raises:
     ValueError: naming file, line and field, if there is no such text.
   """
+  value = find(record, path)
+  if isinstance(value, list) and all(isinstance(x, str) for x in value):
+    return "\n".join(value)
+  if not isinstance(value, str):
+    raise ValueError(f"{record.where}: field '{path}' is of type "
+                     f"{type(value).__name__}: a text is needed.")
+  return value
+
+
+def find(record: Record, path: str) -> Any:
+  """What there is in a record; arguments and errors are those of `field`."""
   value = record.value
   for part in path.split(".") if path else ():
     try:
@@ -68,11 +80,6 @@ def field(record: Record, path: str) -> str:
     except (KeyError, IndexError, TypeError, ValueError):
       raise ValueError(f"{record.where} has no field '{path}'; "
                        f"{contents(record.value)}.") from None
-  if isinstance(value, list) and all(isinstance(x, str) for x in value):
-    return "\n".join(value)
-  if not isinstance(value, str):
-    raise ValueError(f"{record.where}: field '{path}' is of type "
-                     f"{type(value).__name__}: a text is needed.")
   return value
 
 
@@ -116,16 +123,23 @@ def _of_file(path, by_line):
     return [Record(f"'{path}', item {i}", value)
             for i, value in enumerate(values, 1)]
   if by_line:
+    lines = text.replace("\r\n", "\n").split("\n")
     return [Record(f"'{path}', line {i}", line)
-            for i, line in enumerate(text.splitlines(), 1) if line.strip()]
+            for i, line in enumerate(lines, 1) if line.strip()]
   return [Record(f"'{path}'", text)]
 
 
 def _parsed(where, text):
   try:
-    return Record(where, json.loads(text))
+    value = json.loads(text)
   except ValueError as e:
     raise ValueError(f"{where} is not JSON: {e}.") from e
+  try:
+    # JSON can have halves of characters, of which no tokenizer knows.
+    json.dumps(value, ensure_ascii=False).encode()
+  except UnicodeEncodeError as e:
+    raise ValueError(f"{where} is no text in UTF-8: {e}.") from e
+  return Record(where, value)
 
 
 def _of_hub(path, dataset):

@@ -48,8 +48,10 @@ def _row(found, experiment, point, name, temperature):
   record = found[name, temperature]
   plain = found["autoregressive", temperature]
   family = name.split("(")[0]
+  # Behind its sizes a name has how it verifies, where that is not as usual.
+  _, *forms = name.removesuffix(")").split(", ")
   return {**record, "experiment": experiment, "point": point,
-          "label": LABELS.get(family, family),
+          "label": ", ".join([LABELS.get(family, family), *forms]),
           "deviation": _deviation(record, plain)}
 
 

@@ -7,6 +7,8 @@ A run that is killed at any moment goes on where it was, if its main skips what
 `read` returns. Of several processes the first one alone reads and writes.
 """
 
+import calendar
+import datetime
 import errno
 import importlib.metadata
 import json
@@ -32,6 +34,7 @@ RUN, RESULTS = "run.json", "results.jsonl"
 LOCK = ".lock"
 # Files by which this process keeps others from a folder, as long as it runs.
 _locks = {}
+_TIME = "%Y-%m-%dT%H:%M:%SZ"
 _PACKAGES = ("decoding_jax", "flax", "jax", "jaxlib", "numpy")
 
 
@@ -58,6 +61,25 @@ def open_workdir(workdir, settings, free=(), flag="--workdir"):
   processes.from_first(lambda: _open(workdir, settings, free, flag),
                        launch.UserError)
   return workdir
+
+
+def begun(workdir) -> datetime.datetime:
+  """When results of a folder were begun, so that prompts can tell that date.
+
+  Args:
+    workdir: of `open_workdir`, which tells what is wrong with it.
+
+  Returns:
+    Local time of the first start; now, if there was none.
+  """
+  def first_start():
+    try:
+      start = json.loads((pathlib.Path(workdir) / RUN).read_text())["starts"][0]
+      return calendar.timegm(time.strptime(start["time"], _TIME))
+    except (OSError, ValueError, TypeError, LookupError):
+      return time.time()
+
+  return datetime.datetime.fromtimestamp(processes.from_first(first_start))
 
 
 def _loaded(path):
@@ -143,7 +165,7 @@ def first_difference(old, new, prefix=""):
 def environment():
   """What a result may depend on besides its settings."""
   return {
-      "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+      "time": time.strftime(_TIME, time.gmtime()),
       "arguments": sys.argv[1:],
       "python": platform.python_version(),
       "platform": platform.platform(),

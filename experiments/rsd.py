@@ -14,7 +14,6 @@ import json
 import pathlib
 
 from absl import flags
-from ml_collections import config_flags
 import tqdm
 
 from experiments import cells
@@ -44,7 +43,7 @@ def main():
   pair = launch.open_pair(config.target, config.draft, config.dtype,
                           config.draft_dtype, config.weights,
                           config.draft_weights)
-  examples = tasks.load(config, pair)
+  examples = tasks.load(config, pair, results.begun(WORKDIR.value))
   width = max(map(len, examples.prompts))
   for method in methods:
     for temperature in config.temperatures:
@@ -134,8 +133,8 @@ def measure(config, pair, methods, examples, path):
 # Flags are defined where they are parsed: mains have some of the same name, and
 # a process may import several mains.
 if __name__ == "__main__":
-  CONFIG = config_flags.DEFINE_config_file(
-      "config", str(pathlib.Path(__file__).parents[1] / "configs" / "rsd.py"),
+  CONFIG = launch.define_config(
+      str(pathlib.Path(__file__).parents[1] / "configs" / "rsd.py"),
       "File of settings, or file:preset.")
   WORKDIR = flags.DEFINE_string("workdir", "runs/rsd", "Folder of results.")
   launch.run(main)

@@ -21,6 +21,9 @@ _SIZES = {
     "children": (flags.DEFINE_string(
         "children", None, "Children of each node, level after level: "
         "2/2,0/1,1."), ((2,), (2, 0), (1, 1))),
+    "verification": (flags.DEFINE_string(
+        "verification", None, "token or block of speculative; recursive or "
+        "traversal of rsd_c, rsd_s and sequoia."), None),
 }
 _MORE = flags.DEFINE_string(
     "sizes", "", 'Others, of a method of your own: {"rounds": 3}.')

@@ -41,12 +41,13 @@ class Examples(NamedTuple):
   note: str = ""
 
 
-def load(config, pair) -> Examples:
+def load(config, pair, now=None) -> Examples:
   """The examples of a config; more of them extend fewer.
 
   Args:
     config: see `configs/rsd.py`.
     pair: a `ModelPair`.
+    now: see `chat.load`.
 
   Returns:
     `config.prompts` examples.
@@ -70,7 +71,7 @@ def load(config, pair) -> Examples:
           config.max_new_tokens, config.seed, root=config.data or None))
     if config.task == TEXT:
       return _continuations(config, pair.tokenizer)
-    return _examples(config, pair)
+    return _examples(config, pair, now)
 
 
 def score(examples, texts, seed=0):
@@ -119,7 +120,7 @@ def _continuations(config, tokenizer):
   return Examples([passage[:config.prompt_length] for passage in passages])
 
 
-def _examples(config, pair):
+def _examples(config, pair, now):
   """Prompts from records, in an order drawn with the seed."""
   task = config.tasks[config.task]
   for name in task.metrics:
@@ -128,7 +129,7 @@ def _examples(config, pair):
   if config.category:
     found = _of_category(found, config.category)
   form = prompts_lib.layout(task, found[0])
-  encode = _encoder(config, pair.tokenizer, form)
+  encode = _encoder(config, pair.tokenizer, form, now)
   longest = room(config, pair)
   prompts, references, shortened, left_out = [], [], 0, 0
   for i in np.random.default_rng(config.seed).permutation(len(found)):
@@ -162,11 +163,11 @@ def _of_category(found, category):
   return [record for record, kind in zip(found, kinds) if kind == category]
 
 
-def _encoder(config, tokenizer, form):
+def _encoder(config, tokenizer, form, now):
   """A function from the fields of a record to the encoding of its prompt."""
   if not config.chat:
     return lambda values: tokenizer.encode(prompts_lib.plain(form, values))
-  encode = chat.encoder(launch.model_folder(config.target), tokenizer)
+  encode = chat.encoder(launch.model_folder(config.target), tokenizer, now)
   return lambda values: encode(
       prompts_lib.messages(form, values, config.system))
 

@@ -19,7 +19,6 @@ import time
 
 from absl import logging
 import jax
-from ml_collections import config_flags
 import orbax.checkpoint as ocp
 import tqdm
 
@@ -63,7 +62,10 @@ def train(config) -> dict:
     training_run.check(config)
     run = training_run.prepare(config)
   settings = json.loads(config.to_json())
-  results.open_workdir(config.workdir, settings, _FREE, "--config.workdir")
+  results.open_workdir(
+      config.workdir,
+      {**settings, "used_files": training_run.fingerprint(config, run)}, _FREE,
+      "--config.workdir")
   evaluate = training_run.evaluator(run)
   state = _train(config, run, evaluate)
   params = trainer.rounded(state.params, config.export_dtype)
@@ -158,6 +160,6 @@ def _line(metrics):
 # Flags are defined where they are parsed: mains have some of the same name, and
 # a process may import several mains.
 if __name__ == "__main__":
-  CONFIG = config_flags.DEFINE_config_file(
-      "config", "configs/train.py:target", "configs/train.py:<run>.")
+  CONFIG = launch.define_config(
+      "configs/train.py:target", "configs/train.py:<run>.")
   launch.run(main)

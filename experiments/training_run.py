@@ -1,14 +1,19 @@
 """What a training run works with: corpus, tokenizer, models, updates."""
 
 import dataclasses
+import hashlib
+import json
 import pathlib
+import sys
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 import decoding_jax as dj
 from experiments import batches
 from experiments import dialogues
+from experiments import launch
 from experiments import losses
 from experiments import pairs
 from experiments import preferences
@@ -16,6 +21,7 @@ from experiments import samples
 from experiments import trainer
 from experiments import windows
 from models import checkpoints
+from models import named
 from models import presets
 from models import tokenizers
 from models import transformer
@@ -47,6 +53,7 @@ class Run(NamedTuple):
 
 def check(config) -> None:
   """Raises a ValueError, one line, for settings that cannot be trained."""
+  launch.check_seed(config)
   if config.preset not in presets.PRESETS:
     raise ValueError(f"--config.preset={config.preset!r} is not one of "
                      f"{sorted(presets.PRESETS)}.")
@@ -74,8 +81,9 @@ def check(config) -> None:
   if not all(1 <= length <= longest for length in config.windows or (0,)):
     raise ValueError(f"--config.windows={tuple(config.windows)} must be "
                      f"lengths from 1 to {longest}.")
-  _check_samples(config)
   _source(config).check(config)
+  _check_samples(config)
+  _check_export(config)
 
 
 def _check_samples(config):
@@ -87,6 +95,30 @@ def _check_samples(config):
   if not config.teacher:
     raise ValueError(f"--config.sample_fraction={config.sample_fraction} needs "
                      "a --config.teacher that writes the samples.")
+  for name in ("sample_rows", "sample_prompt", "sample_batch"):
+    if config[name] < 1:
+      raise ValueError(f"--config.{name}={config[name]} must be at least 1 for "
+                       f"--config.sample_fraction={config.sample_fraction}.")
+
+
+def _check_export(config):
+  """Raises a ValueError if the finished model would replace something else.
+  """
+  export = pathlib.Path(config.export).resolve()
+  # The export may have the tokenizer's name, which comes along, no other.
+  kept = {"workdir": pathlib.Path(config.workdir).resolve() / "run",
+          "tokenizer": pathlib.Path(config.tokenizer).resolve()}
+  if config.teacher:
+    kept["teacher"] = named.folder(config.teacher).resolve() / "model"
+  for name, path in kept.items():
+    if export in path.parents:
+      raise ValueError(
+          f"--config.export={config.export!r} would replace --config.{name}="
+          f"{config[name]!r} at the end: another folder is needed.")
+  try:
+    checkpoints.check_replaceable(export)
+  except ValueError as e:
+    raise ValueError(f"--config.export={config.export!r}: {e}") from e
 
 
 def _source(config):
@@ -119,9 +151,34 @@ def prepare(config) -> Run:
     raise ValueError(
         "Vocabularies that do not fit: --config.tokenizer has %d entries, "
         "--config.preset %d, --config.teacher %d." % sizes)
+  _check_room(config, teacher)
   return Run(architecture, tokenizer, source.TASK,
              source.data(config, tokenizer), _start(config, architecture),
              teacher, teacher_params, pathlib.Path(config.workdir).resolve())
+
+
+def fingerprint(config, run: Run) -> str:
+  """A short digest of what the files of a run held: texts and parameters.
+
+  Args:
+    config: of the run.
+    run: of `prepare`.
+  """
+  texts = [run.tokenizer.to_str(), *_source(config).texts(config)]
+  digest = hashlib.sha256(json.dumps(texts).encode())
+  digest.update(run.data.held_out(sys.maxsize).tokens.tobytes())
+  for leaf in jax.tree.leaves((run.start, run.teacher_params)):
+    digest.update(np.asarray(leaf).tobytes())
+  return digest.hexdigest()[:16]
+
+
+def _check_room(config, teacher):
+  """Raises a ValueError if the teacher cannot write so long a sample."""
+  if config.sample_fraction and teacher.max_length and (
+      config.sample_length > teacher.max_length):
+    raise ValueError(
+        f"--config.sample_length={config.sample_length} must be at most "
+        f"{teacher.max_length}, the max_length of --config.teacher.")
 
 
 def _start(config, architecture):

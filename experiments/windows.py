@@ -14,6 +14,9 @@ def check(config) -> None:
   if config.sample_fraction and config.sample_length <= max(config.windows):
     raise ValueError(f"--config.sample_length={config.sample_length} must "
                      f"exceed --config.windows={tuple(config.windows)}.")
+  if config.sample_fraction and config.sample_length <= config.sample_prompt:
+    raise ValueError(f"--config.sample_length={config.sample_length} must "
+                     f"exceed --config.sample_prompt={config.sample_prompt}.")
 
 
 def texts(config) -> list[str]:

@@ -12,12 +12,13 @@ _SYSTEM = flags.DEFINE_string(
     "system", "", "What a chat model is told first; '' for nothing.")
 
 
-def encoder(tokenizer, target):
+def encoder(tokenizer, target, now=None):
   """A function from prompts to their tokens.
 
   Args:
     tokenizer: of the target.
     target: its folder, hub:owner/name, or the name of a shipped model.
+    now: see `chat.load`.
 
   Returns:
     `prompt -> list of tokens`; with `--chat` a prompt may be a list of
@@ -31,7 +32,7 @@ def encoder(tokenizer, target):
       raise launch.UserError(f"--system={_SYSTEM.value!r} needs --chat.")
     return lambda prompt: tokenizer.encode(prompt).ids
   with launch.user_errors(ValueError):
-    write = chat.encoder(launch.model_folder(target), tokenizer)
+    write = chat.encoder(launch.model_folder(target), tokenizer, now)
   first = ([{"role": "system", "content": _SYSTEM.value}] if _SYSTEM.value
            else [])
 

@@ -4,7 +4,7 @@ A template is a Jinja program that comes with a checkpoint. It runs in a sandbox
 with the names that transformers gives it, and sees nothing but the messages.
 """
 
-import datetime
+import datetime as dates
 import json
 import pathlib
 
@@ -16,12 +16,14 @@ _FIELD = "chat_template"
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
-def load(folder):
+def load(folder, now=None):
   """The chat template of a folder.
 
   Args:
     folder: with a `chat_template.jinja`, or a `chat_template` in its
       `tokenizer_config.json`; or a name, see `named.folder`.
+    now: a `datetime.datetime`, for templates that tell the date; None: that of
+      each call.
 
   Returns:
     A function from messages, a list of {"role": ..., "content": ...}, to the
@@ -43,7 +45,9 @@ def load(folder):
       trim_blocks=True, lstrip_blocks=True,
       extensions=["jinja2.ext.loopcontrols"])
   environment.filters["tojson"] = _to_json
-  environment.globals.update(raise_exception=_refuse, strftime_now=_now)
+  environment.globals.update(
+      raise_exception=_refuse,
+      strftime_now=lambda form: (now or dates.datetime.now()).strftime(form))
   tokens = {name: tokenizer_files.special_token(folder, name)
             for name in _SPECIAL}
   tokens = {name: token for name, token in tokens.items() if token is not None}
@@ -63,12 +67,13 @@ def load(folder):
   return render
 
 
-def encoder(folder, tokenizer):
+def encoder(folder, tokenizer, now=None):
   """What `load` returns, as far as tokens.
 
   Args:
     folder: of `load`.
     tokenizer: that goes with it.
+    now: of `load`.
 
   Returns:
     A function from messages to an encoding of the tokenizer.
@@ -76,7 +81,7 @@ def encoder(folder, tokenizer):
   Raises:
     FileNotFoundError, ValueError: as `load`.
   """
-  render = load(folder)
+  render = load(folder, now)
   # The template has written all special tokens.
   return lambda messages: tokenizer.encode(render(messages),
                                            add_special_tokens=False)
@@ -105,7 +110,3 @@ def _refuse(message):
   """What a template calls for messages that it was not made for."""
   import jinja2  # pylint: disable=import-outside-toplevel
   raise jinja2.TemplateError(message)
-
-
-def _now(pattern):
-  return datetime.datetime.now().strftime(pattern)

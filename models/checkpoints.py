@@ -30,6 +30,7 @@ from models import transformer
 
 FORMAT = 1
 CONFIG, PARAMS, METADATA = "config.json", "params", "metadata.json"
+_PARTS = (CONFIG, PARAMS, METADATA, *tokenizers.FILES)
 # Of orbax: it says where the folder was written; only object stores read it.
 _COMMITTED = "commit_success.txt"
 
@@ -41,7 +42,7 @@ def save(folder, config: transformer.Config, params: types.Params,
          tokenizer=None, metadata: dict | None = None) -> None:
   """Writes a model; the folder appears whole or not at all.
 
-  An existing folder of that name is replaced.
+  An older model of that name is replaced.
 
   Args:
     folder: where to.
@@ -52,9 +53,10 @@ def save(folder, config: transformer.Config, params: types.Params,
     metadata: for people to read, as JSON, or None.
 
   Raises:
-    ValueError: for weights of 8 bits.
+    ValueError: for weights of 8 bits; and see `check_replaceable`.
   """
   quantized.check_whole(config.weights, "saved")
+  check_replaceable(folder)
   partial, first = folders.partial(folder), jax.process_index() == 0
   if first:
     shutil.rmtree(partial, ignore_errors=True)
@@ -64,6 +66,27 @@ def save(folder, config: transformer.Config, params: types.Params,
   if first:
     _write_rest(folder, partial, config, tokenizer, metadata)
   _meet("the folder is complete")
+
+
+def check_replaceable(folder) -> None:
+  """Checks that nothing but an older model is lost where one is written.
+
+  Args:
+    folder: of `save`.
+
+  Raises:
+    ValueError: naming what is there and is no part of a model.
+  """
+  folder = pathlib.Path(folder)
+  if folder.exists() and not folder.is_dir():
+    raise ValueError(f"'{folder}' is no folder: no model can be written there.")
+  others = sorted(path.name for path in folder.glob("*")
+                  if path.name not in _PARTS)
+  if others:
+    raise ValueError(
+        f"'{folder}' has '{others[0]}', which is no part of a model of this "
+        "library and would be lost: a new folder, or that of an older model, "
+        "is needed.")
 
 
 def _meet(name):

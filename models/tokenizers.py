@@ -25,6 +25,8 @@ FILE, CONFIG = "tokenizer.json", tokenizer_files.CONFIG
 _GENERATION = tokenizer_files.GENERATION
 # Files of published checkpoints that belong to a tokenizer.
 _WITH = (CONFIG, _GENERATION, "special_tokens_map.json", "chat_template.jinja")
+# What `copy` writes.
+FILES = (FILE, *_WITH)
 # Stands between documents and ends a text.
 EOS = "<|endoftext|>"
 # A token of byte fallback.

@@ -24,7 +24,8 @@ QUICKLY = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 
 
-def warped(table, temperature=1.0, top_k=0, top_p=1.0, token_mask=None):
+def warped(table, temperature=1.0, top_k=0, top_p=1.0, token_mask=None,
+           min_p=0.0):
   """The rows of `table` after `Sampling`, in float64 and by sorting."""
   rows = []
   for row in table:
@@ -38,7 +39,7 @@ def warped(table, temperature=1.0, top_k=0, top_p=1.0, token_mask=None):
     before = np.cumsum(law[order]) - law[order]
     kept = np.zeros(len(law), bool)
     kept[order] = before < top_p
-    law = np.where(kept, law, 0)
+    law = np.where(kept & (law >= min_p * law.max()), law, 0)
     rows.append(law / law.sum())
   return np.stack(rows)
 

@@ -7,6 +7,7 @@ import decoding_jax as dj
 METHODS = (
     dj.methods.autoregressive(), dj.methods.speculative(3),
     dj.methods.rsd_c((2, 2)), dj.methods.rsd_s(3, 2),
+    dj.methods.rsd_s(3, 2, "traversal"),
     dj.methods.specinfer(2, 2), dj.methods.spectr(2, 2))
 DRAFTING = METHODS[1:]
 

@@ -46,7 +46,21 @@ def test_where_speculation_cannot_pay_it_says_why(rate):
 def test_the_best_of_the_best_names_are_tried_out():
   plans = [plan(9.0, "rsd_s"), plan(8.0, "rsd_s"), plan(7.0), PLAIN,
            plan(6.0, "sequoia")]
-  assert auto._finalists(plans) == [PLAIN, plans[0], plans[2]]
+  assert auto._finalists(plans, greedy=True) == [PLAIN, plans[0], plans[2]]
+  # Samples are verified in each way that may be the faster one.
+  found = auto._finalists(plans, greedy=False)
+  assert [x.spec.get("verification") for x in found] == [
+      None, "recursive", "traversal", "block"]
+  assert [x.rate for x in found] == [PLAIN.rate, 9.0, 9.0, 7.0]
+
+
+def test_methods_have_the_forms_that_are_tried_out():
+  sizes = {"speculative": {"depth": 2}, "rsd_c": {"branching": (2,)},
+           "rsd_s": {"width": 2, "depth": 2}, "sequoia": {"children": ((2,),)}}
+  assert sizes.keys() == auto._FORMS.keys()
+  for name, forms in auto._FORMS.items():
+    for form in forms:
+      launch.method({"name": name, **sizes[name], "verification": form})
 
 
 def test_what_is_beside_the_forwards_is_found_again():

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from experiments import results
 from experiments import tasks
 from models import chat
 from tasks_for_tests import jsonl, make_config, make_pair
@@ -40,6 +41,24 @@ def test_chat_templates(files, tmp_path):
       "#### 40[user]Question: 1 + 1?\nAnswer:[assistant]")
   with pytest.raises(ValueError, match="refuses the messages: role tool"):
     chat.load(tmp_path)([{"role": "tool", "content": ""}])
+
+
+def test_a_date_is_that_of_the_first_start(tmp_path):
+  """Else a run could not go on the day after."""
+  (tmp_path / chat.FILE).write_text(
+      "{{ strftime_now('%d %b %Y') }}{% for m in messages %}{{ m.content }}"
+      "{% endfor %}")
+  pair, workdir = make_pair(), results.open_workdir(tmp_path / "run", {})
+  record = json.loads((workdir / results.RUN).read_text())
+  record["starts"][0]["time"] = "2001-05-10T12:00:00Z"
+  results.save(workdir / results.RUN, record)
+  results.open_workdir(workdir, {})
+  path = jsonl(tmp_path / "a.jsonl", {"question": "1 + 1?", "answer": "2"})
+  config = make_config("gsm8k", path, chat=True, target=str(tmp_path))
+  [prompt] = tasks.load(config, pair, results.begun(workdir)).prompts
+  assert pair.tokenizer.decode(prompt).startswith("10 May 2001")
+  new = chat.load(tmp_path, results.begun(tmp_path / "none"))([])
+  assert new == chat.load(tmp_path)([])
 
 
 @pytest.mark.parametrize("template, message", [

@@ -76,6 +76,13 @@ def test_replaces_an_older_model(folder, params):
   assert [path.name for path in folder.parent.iterdir()] == ["model"]
 
 
+def test_replaces_nothing_else(tmp_path, params):
+  (tmp_path / "notes.txt").write_text("all that I know")
+  with pytest.raises(ValueError, match="has 'notes.txt', which is no part of"):
+    checkpoints.save(tmp_path, CONFIG, params)
+  assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
 def test_a_failed_save_leaves_the_older_model(folder, params):
   with pytest.raises(TypeError):
     checkpoints.save(folder, CONFIG, params, metadata={"bad": object()})

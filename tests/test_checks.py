@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax import checks, draft as draft_lib, sampling, types, verify
+from decoding_jax import checks, draft as draft_lib, sampling, traversal, types
+from decoding_jax import verify
 from models import tabular
 
 V = 4
@@ -126,6 +127,7 @@ def test_fields(contract, field, values, words):
     ("drafter", "sampled", "yes", "True or False"),
     ("verifier", "rule", lambda: 0, "target, draft, children, valid)"),
     ("verifier", "replacement", 2, "True or False, or None,"),
+    ("verifier", "walk", lambda: 0, "(key, layout, tree, logits, warp), or "),
 ])
 def test_fields_of_pairs(part, field, value, words):
   """By `dj.pair`, and in a method that does without it."""
@@ -135,6 +137,15 @@ def test_fields_of_pairs(part, field, value, words):
           method=METHOD._replace(sampled=pair))
   with pytest.raises(ValueError, match=f"^{part}.{field}="):
     dj.pair(*pair)
+
+
+@pytest.mark.parametrize("fields, words", [
+    ({"rule": None}, "neither a rule nor"),
+    ({"walk": traversal.walk}, "both a rule and")])
+def test_verifiers_have_one_way(fields, words):
+  pair = METHOD.sampled
+  with pytest.raises(ValueError, match=f"^verifier has {words} a walk: one"):
+    dj.pair(pair.drafter, pair.verifier._replace(**fields))
 
 
 @pytest.mark.parametrize("field, value", [
@@ -241,6 +252,9 @@ def test_eos_may_be_any_tokens_or_none(eos_id):
     (dict(top_p=1.5), ["top_p=1.5"]),
     (dict(top_p=1e-50), ["top_p=1e-50", "from 1e-30 to 1"]),
     (dict(top_p=float("nan")), ["top_p=nan"]),
+    (dict(min_p=-0.1), ["min_p=-0.1", "from 0 (all) to 1"]),
+    (dict(min_p=1.5), ["min_p=1.5"]),
+    (dict(min_p=np.ones((2, 1))), ["min_p", "(2, 1)"]),
     (dict(top_p=np.ones((2, 1))), ["top_p", "(2, 1)"]),
     (dict(temperature=[[1.0], [1.0, 2.0]]), ["temperature is no array"]),
     (dict(token_mask=np.ones(V)), ["token_mask", "float64"]),

@@ -1,8 +1,19 @@
 """Tests of `experiments.complete`: all prompts of a file, and going on."""
 
 import json
+import os
+import signal
 
+from absl import flags
+from absl.testing import flagsaver
+import pytest
+
+import decoding_jax as dj
 import helpers
+from experiments import complete
+from experiments import meshes
+from experiments import processes
+from experiments import stopping
 
 # No text depends on the number of prompts of a width, on batches and rows.
 _PROMPTS = ["import os", "def f", "import sys", "class A", "x = 1"]
@@ -52,3 +63,37 @@ def test_texts_are_written_once_whatever_the_batch(folders, tmp_path):
 
   _, errors, status = _complete(folders, prompts, workdir, "--seed=1")
   assert status == 2 and "seed=0, not of 1" in errors
+
+
+@pytest.mark.usefixtures("listening", "quickly")
+@pytest.mark.parametrize("several", [False, True])
+def test_a_batch_that_is_there_is_kept(folders, tmp_path, monkeypatch, several):
+  """SIGTERM comes while the first of two is decoded, to one process or more."""
+  pair = helpers.load_pair(*folders)
+  module, name = (meshes, "_generate") if several else (dj, "generate")
+  decode, asked = getattr(module, name), []
+
+  def decode_and_stop(*args, **kwargs):
+    out = decode(*args, **kwargs)
+    asked.append(True)
+    if not several:
+      os.kill(os.getpid(), signal.SIGTERM)
+    return out
+
+  def stop_together():
+    if asked:
+      raise stopping.Stopped
+
+  monkeypatch.setattr(module, name, decode_and_stop)
+  if several:
+    pair = meshes.with_params(pair, *folders, meshes.make((1, 1)))
+    monkeypatch.setattr(processes, "stop_together", stop_together)
+  path = tmp_path / "results.jsonl"
+  flags.FLAGS.mark_as_parsed()
+  with flagsaver.flagsaver(batch=2, max_new_tokens=4), (
+      pytest.raises(stopping.Stopped)):
+    complete.complete(dj.methods.autoregressive(), pair, [[1, 2]] * 4, 9, 2,
+                      path)
+  flags.FLAGS.unparse_flags()
+  assert [json.loads(line)["prompt"]
+          for line in path.read_text().splitlines()] == [0, 1]

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import pathlib
 import re
 
 import jax
@@ -124,6 +125,42 @@ def test_from_files_to_report(folders, commongen, tmp_path):
   # Of such a model the time is not that of its forwards, so no more of it.
   assert "CDSL against CDLH: hard coverage" in (
       constrained_report.terminal(records))
+
+
+@pytest.mark.parametrize("name, before, after", [
+    ("dev.src_alpha.txt", "a b", "b a"), ("dev.tgt.txt", "i am", "i was"),
+    ("dev.constraint.json", '[["i"]]', '[["o"]]')])
+def test_results_are_of_these_examples(folders, commongen, tmp_path, name,
+                                       before, after):
+  wanted = config(folders, commongen, task="commongen")
+  pair = helpers.load_pair(*folders)
+  path, found = pathlib.Path(commongen) / name, []
+  for old, new in (("", ""), (before, after)):
+    path.write_text(path.read_text().replace(old, new))
+    found.append(cdsl.settings(wanted, pair,
+                               constrained_tasks.load(wanted, pair)))
+  results.open_workdir(tmp_path / "run", found[0])
+  with pytest.raises(launch.UserError, match="results of used_examples="):
+    results.open_workdir(tmp_path / "run", found[1])
+
+
+def test_lines_end_at_line_feeds_alone(folders, commongen):
+  path = pathlib.Path(commongen) / "dev.tgt.txt"
+  path.write_text("a\u2028or b\ni\x0cam\no e\n", "utf-8")
+  task = constrained_tasks.load(config(folders, commongen, task="commongen"),
+                                helpers.load_pair(*folders))
+  assert task.references == ["a\u2028or b", "i\x0cam", "o e"]
+
+
+@pytest.mark.parametrize("line, message", [
+    ("[['i']]", "constraint.json', line 2 is not JSON: Expecting value"),
+    ('"i"', "constraint.json', line 2 is of type str: a list of concepts")])
+def test_constraints_that_cannot_be_read(folders, commongen, line, message):
+  path = pathlib.Path(commongen) / "dev.constraint.json"
+  path.write_text(path.read_text().replace('[["i"]]', line))
+  with pytest.raises(launch.UserError, match=message):
+    constrained_tasks.load(config(folders, commongen, task="commongen"),
+                           helpers.load_pair(*folders))
 
 
 def test_a_reward_model(folders, dialogues, tmp_path):

@@ -34,6 +34,7 @@ WARPS = [
     (dict(top_p=0.7), dict(temperature=2.0)),
     (dict(token_mask=np.array([1, 0, 1, 1, 1, 0], bool)), dict(top_k=2)),
     (dict(temperature=0.8), dict(temperature=0)),
+    (dict(temperature=1.2, min_p=0.3), None),
 ]
 
 

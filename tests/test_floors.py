@@ -18,7 +18,7 @@ FLOORS = [
     ["tree", "sampling", "cache", "text", "rewards", "constraints.automata",
      "constraints.spelling", "processors.applied", "processors.automata",
      "processors.penalties"],
-    ["beam", "constraints.lexical", "constraints.combined",
+    ["beam", "traversal", "constraints.lexical", "constraints.combined",
      "processors.expressions"],
     ["processors.schemas"],
     ["processors.patterns"],

@@ -27,12 +27,16 @@ _MISTAKES = {
     "rsd --config=configs/rsd.py --config.promts=3": "did you mean 'prompts'?",
     "rsd --config.prompts=many": "--config.prompts=many",
     "rsd --config=configs/train.py": "--config has no field 'trees'",
+    "rsd --config.trees.length.2=[]": "as in --config.trees.length['2'][0].",
+    "rsd --config.temperatures[5]=1": "temperatures[5]=1: no such part of the",
+    "rsd --config.batch.x=3": "--config.batch.x=3: no such part of the config",
     "rsd leftover": "unexpected argument 'leftover'",
     "generate --method=medusa": "'medusa' is not one of autoregressive, ",
     "generate --method=auto --draft=x": "model 'x' is neither a folder nor one",
     "generate --method=auto --width=3": "chooses sizes by itself, and width",
     "generate --target=nowhere": "model 'nowhere' is neither a folder nor one",
     "generate --prompt=\udcff": "is no text in UTF-8",
+    "generate --seed=4294967296": "in the range [0, 4294967295]",
     "generate --method=cdlh": "--method=cdlh is steered by a reward, of which",
     "convert": "--hf= and --to_hf=: one of them is needed",
     "convert --hf=nowhere --out=tests": "--out=tests exists already",
@@ -73,6 +77,13 @@ def test_help_shows_flags_of_all_modules():
           "branching", "sizes", "mesh"} <= shown
   # Those of absl itself are what --helpfull is for.
   assert "verbosity" not in shown
+
+
+def test_help_of_a_main_with_a_config():
+  got = subprocess.run(
+      [sys.executable, "-m", "experiments.train", "--help"], cwd=_ROOT,
+      text=True, capture_output=True, check=False).stdout
+  assert "--config: configs/train.py:<run>." in got
 
 
 def test_method_of_a_spec():

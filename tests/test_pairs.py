@@ -90,13 +90,15 @@ def test_an_epoch_sees_every_row(config, tokenizer):
   assert orders[0] != orders[1] and sorted(orders[0]) == sorted(orders[1])
 
 
-@pytest.mark.parametrize("share, renamed, rows", [(0.4, 0, 2), (1.0, 0.5, 5)])
-def test_samples_take_their_share(config, tokenizer, share, renamed, rows):
+@pytest.mark.parametrize("share, renamed, rows, width", [
+    (0.4, 0, 2, 49), (1.0, 0.5, 5, 49), (0.4, 0, 2, 20)])
+def test_samples_take_their_share(config, tokenizer, share, renamed, rows,
+                                  width):
   config.update(dict(sample_fraction=share, renamed_fraction=float(renamed)))
   data = pairs.data(config, tokenizer)
   prompts, lengths = data.prompts(6)
   end = tokenizers.eos_id(tokenizer)
-  samples = np.full((6, 49), types.PAD, np.int32)
+  samples = np.full((6, width), types.PAD, np.int32)
   samples[:, :prompts.shape[1]] = prompts
   for row, length in zip(samples, lengths):
     row[length:length + 3] = [254, 254, end]
@@ -107,6 +109,12 @@ def test_samples_take_their_share(config, tokenizer, share, renamed, rows):
     # Samples are short: a batch of long rows has none.
     assert written.sum() == (rows if len(written) == 5 else 0)
     assert (batch.weights[written].sum(axis=1) == 3).all()
+
+
+def test_samples_that_end_before_they_begin(config, tokenizer):
+  config.update(dict(sample_fraction=0.5, sample_length=10))
+  with pytest.raises(ValueError, match="sample_length=10 must exceed the long"):
+    pairs.data(config, tokenizer)
 
 
 # More frequent than the others, so that nothing asks for them.
@@ -133,6 +141,10 @@ def test_prompts_of_words_of_the_completion(config, share):
     assert kept[0] and kept[2] and kept[4] and kept[5]
   changed = [text != WORDS[3] for _, text in found]
   assert any(changed) == (share == "renamed_fraction")
+  # Without others that come twice, words are asked for and stay.
+  rewrite = keywords.rewriter(config, WORDS[:4])
+  prompt, text = rewrite(rng, "prompt", WORDS[3])
+  assert set(prompt.split()) <= set(RARE) and text == WORDS[3]
   # A completion without such words is left alone, but for the prompt's order.
   prompt, text = rewrite(rng, "one two", WORDS[0])
   assert sorted(prompt.split()) == ["one", "two"] and text == WORDS[0]

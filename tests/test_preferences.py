@@ -98,6 +98,21 @@ def test_preferences_that_cannot_be_trained(config, changes, message):
   assert message in str(error.value)
 
 
+@pytest.mark.parametrize("content, message", [
+    (b'{"chosen": "a", "rejected": "b"}\n{"chosen": "a"}\n',
+     "p.jsonl', line 2 has no field 'rejected'; there are chosen"),
+    (b'{"chosen": "a", "rejected": 1}\n', "line 1: field 'rejected' is of"),
+    (b"[]\n{", "p.jsonl', line 2 is not JSON"),
+    (b"\xff", "p.jsonl' cannot be read: "),
+    (b"\n", "preferences='.*p.jsonl' is empty"),
+    (b'\n{"chosen": "a", "rejected": "b"}\n', "p.jsonl' has no ")])
+def test_files_that_cannot_be_read(config, tmp_path, content, message):
+  (tmp_path / "p.jsonl").write_bytes(content)
+  config.update(preferences="p.jsonl")
+  with pytest.raises(launch.UserError, match=message):
+    train.train(config)
+
+
 @pytest.fixture(name="model", scope="module")
 def _model():
   lm = transformer.language_model(CONFIG)

@@ -1,5 +1,6 @@
 """Prompts of a file, of `experiments.complete`."""
 
+import datetime
 import json
 
 from absl import flags
@@ -9,6 +10,7 @@ import pytest
 import helpers
 from experiments import launch
 from experiments import questions
+from models import chat
 
 
 @pytest.fixture(name="load")
@@ -16,11 +18,12 @@ def _load(tmp_path):
   """The texts of a file of some content, by its name and flags."""
   tokenizer = helpers.chat_model(tmp_path)
 
-  def load(name, content, **values):
+  def load(name, content, now=None, **values):
     path = tmp_path / name
     path.write_text(content)
     with flagsaver.as_parsed(**{"prompts": str(path), **values}):
-      return [tokenizer.decode(x) for x in questions.load(tokenizer, tmp_path)]
+      return [tokenizer.decode(x)
+              for x in questions.load(tokenizer, tmp_path, now)]
 
   flags.FLAGS.mark_as_parsed()
   yield load
@@ -35,6 +38,11 @@ def test_formats(load):
       "Hi"]
 
 
+def test_lines_end_at_line_feeds_alone(load):
+  assert load("a.txt", "Hi\x0c\u2028Hi\r\nthere\x85Hi\n") == load(
+      "a.json", json.dumps(["Hi\x0c\u2028Hi", "there\x85Hi"]))
+
+
 def test_chats(load):
   messages = [{"role": "user", "content": "Hi"},
               {"role": "assistant", "content": "there"},
@@ -43,15 +51,30 @@ def test_chats(load):
   assert load("a.jsonl", lines, chat="true", system="there") == [
       "[system]there[user]Hi[assistant]there[user]Hi there[assistant]",
       "[system]there[user]Hi[assistant]"]
+  line = json.dumps({"asked": [{"turns": messages[:1]}]})
+  assert load("a.jsonl", line, chat="true", field="asked.0.turns") == [
+      "[user]Hi[assistant]"]
+  # A list of texts is lines, with `--chat` and without.
+  line = json.dumps({"prompt": ["Hi", "there"]})
+  assert load("a.jsonl", line) == ["Hi\nthere"]
+  assert load("a.jsonl", line, chat="true") == ["[user]Hi\nthere[assistant]"]
+
+
+def test_chats_of_a_date(load, tmp_path):
+  (tmp_path / chat.FILE).write_text("{{ strftime_now('%Y') }}")
+  assert load("a.txt", "Hi", datetime.datetime(2001, 5, 10), chat="true") == [
+      "2001"]
 
 
 @pytest.mark.parametrize("name, content, values, message", [
     ("a.txt", "Hi", {"prompts": ""}, "--prompts is empty: a file is needed"),
     ("a.txt", "Hi", {"prompts": "nowhere.txt"}, "--prompts=nowhere.txt: .*No"),
-    ("a.txt", "\n", {}, "a.txt' is empty: an example is needed"),
+    ("a.txt", "\n", {}, "--prompts='.*a.txt' is empty: an example is needed"),
+    ("a.jsonl", r'"\ud83d"', {}, "line 1 is no text in UTF-8: .*surrogates"),
     ("a.jsonl", '{"text": "Hi"}', {}, "line 1 has no field 'prompt'; there"),
     ("a.jsonl", '"Hi"\n5', {}, "line 2 is of type int: a text or an object"),
     ("a.jsonl", '"Hi"\n""', {}, "line 2: its prompt is empty"),
+    ("a.jsonl", '{"prompt": []}', {"chat": "true"}, "its prompt is empty"),
     ("a.jsonl", '"Hi"', {"system": "there"}, "--system='there' needs --chat"),
     ("a.jsonl", '{"prompt": [{"role": "user"}]}', {"chat": "true"},
      "line 1: the chat template of")])

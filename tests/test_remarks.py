@@ -9,7 +9,7 @@ import helpers
 from experiments import launch
 from experiments import remarks
 
-USED = {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
+USED = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
 FILE = "generation_config.json"
 
 
@@ -28,6 +28,7 @@ def test_a_text_without_an_end(tokens, ended):
     (dict(do_sample=True, temperature=0.7, top_p=1.0, top_k=20),
      "--temperature=0.7 --top_k=20"),
     (dict(do_sample=True, temperature=1, top_p=1, top_k=0), ""),
+    (dict(do_sample=True, min_p=0.05), "--min_p=0.05"),
     (dict(do_sample=True, temperature=None, top_k="many"), ""),
     (dict(do_sample=True), ""),
     (dict(do_sample=False, temperature=0.6), ""),

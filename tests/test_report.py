@@ -165,6 +165,16 @@ def test_summary(tmp_path):
   assert "nan" not in text and "None" not in text
 
 
+def test_labels_tell_how_trees_are_verified():
+  records = _rows()[:1]
+  records += [{**records[0], "method": name} for name in (
+      "sequoia(2/2,0/1,1)", "rsd_s(3x4, traversal)", "speculative(3, block)")]
+  points = {("length", 3): [record["method"] for record in records[1:]]}
+  found = report.rows(records, points, [records[0]["temperature"]])
+  assert [row["label"] for row in found[1:]] == [
+      "sequoia", "RSD-S, traversal", "SD, block"]
+
+
 def test_figures_are_written(tmp_path):
   rows = [{**row, "label": row["label"].replace("SD", "new method")}
           for row in _rows()]

@@ -15,7 +15,7 @@ from models import exactness
 V, B = 11, 3
 
 
-def oracle(logits, temperature=1.0, top_k=0, top_p=1.0, mask=None):
+def oracle(logits, temperature=1.0, top_k=0, top_p=1.0, mask=None, min_p=0.0):
   """The law of one row in float64, by sorting; ties with the last one stay."""
   logits = np.asarray(logits, np.float64)
   if mask is not None:
@@ -30,6 +30,7 @@ def oracle(logits, temperature=1.0, top_k=0, top_p=1.0, mask=None):
   ordered = np.sort(law)[::-1]
   last = min(np.searchsorted(np.cumsum(ordered), top_p), len(law) - 1)
   law = np.where(law >= ordered[last], law, 0)
+  law = np.where(law >= min_p * law.max(), law, 0)
   return law / law.sum()
 
 
@@ -56,6 +57,12 @@ CASES = [
     # The order of the parts matters in these.
     dict(temperature=0.4, top_p=0.8), dict(temperature=3.0, top_p=0.8),
     dict(top_k=3, top_p=0.8), dict(top_k=3, mask=MASK),
+    dict(min_p=1e-6), dict(min_p=0.2), dict(min_p=1.0),
+    dict(min_p=0.2, mask=MASK), dict(min_p=0.3, temperature=0.4),
+    dict(min_p=0.3, temperature=3.0), dict(temperature=0, min_p=0.5),
+    # Min-p leaves more than top-p, or less; of top-k and top-p something.
+    dict(min_p=0.05, top_p=0.8), dict(min_p=0.5, top_p=0.97),
+    dict(min_p=0.1, top_k=5, top_p=0.9, temperature=1.7, mask=MASK),
     dict(temperature=1.7, top_k=5, top_p=0.7, mask=MASK),
 ]
 
@@ -78,6 +85,26 @@ def test_each_row_has_its_own_temperature_top_p_and_mask():
   expected = [oracle(*row[:2], 0, *row[2:])
               for row in zip(logits, temperature, top_p, mask)]
   np.testing.assert_allclose(found, expected, atol=2e-6)
+
+
+def test_each_row_has_its_own_min_p():
+  logits, min_p = random_logits(), np.array([0.0, 0.1, 0.9])
+  expected = [oracle(row, min_p=p) for row, p in zip(logits, min_p)]
+  np.testing.assert_allclose(laws(logits, min_p=min_p), expected, atol=2e-6)
+  assert len({(row > 0).sum() for row in np.array(expected)}) == B
+
+
+def test_min_p_is_that_of_transformers():
+  torch = pytest.importorskip("torch")
+  process = pytest.importorskip("transformers.generation.logits_process")
+  logits = random_logits(20)
+  scores = torch.tensor(logits) / 0.7
+  for warper in (process.TopKLogitsWarper(8), process.TopPLogitsWarper(0.95),
+                 process.MinPLogitsWarper(0.1)):
+    scores = warper(None, scores)
+  np.testing.assert_allclose(
+      laws(logits, temperature=0.7, top_k=8, top_p=0.95, min_p=0.1),
+      scores.softmax(-1), atol=2e-6)
 
 
 def test_leading_axes_are_rows_of_the_same_law():
@@ -148,6 +175,15 @@ def test_what_is_traced_is_kept_in_its_range():
                                   np.eye(V)[logits.argmax(1)])
 
 
+@pytest.mark.parametrize("min_p, kept", [(-1.0, 0.0), (2.0, 1.0)])
+def test_what_min_p_is_traced_is_kept_in_its_range(min_p, kept):
+  logits = random_logits()
+  law = jax.jit(lambda x: jax.vmap(sampling.log_law)(
+      sampling.warp(Sampling(min_p=x), B, V), logits))
+  np.testing.assert_allclose(np.exp(law(min_p)), laws(logits, min_p=kept),
+                             atol=2e-6)
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_where_nothing_of_the_mask_is_left_the_mask_decides(temperature):
   """As where a processor forbids its tokens; control: other rows."""
@@ -164,15 +200,17 @@ def test_where_nothing_of_the_mask_is_left_the_mask_decides(temperature):
 
 def test_what_is_off_is_static():
   warp = sampling.warp(Sampling(), B, V)
-  assert (warp.top_p, warp.token_mask, warp.top_k) == (None, None, 0)
+  assert (warp.top_p, warp.min_p, warp.token_mask, warp.top_k) == (
+      None, None, None, 0)
   assert not warp.greedy
   assert sampling.warp(Sampling(top_k=V), B, V).top_k == 0
   assert sampling.warp(Sampling(temperature=np.float64(0)), B, V).greedy
   assert sampling.warp(Sampling(top_p=np.ones(B)), B, V).top_p.shape == (B,)
+  assert sampling.warp(Sampling(min_p=np.zeros(B)), B, V).min_p.shape == (B,)
 
 
 def test_untempered_keeps_the_mask_alone():
-  warp = sampling.warp(Sampling(temperature=0, top_k=2, top_p=0.3,
+  warp = sampling.warp(Sampling(temperature=0, top_k=2, top_p=0.3, min_p=0.5,
                                 token_mask=MASK), B, V)
   logits = random_logits()
   found = jax.vmap(sampling.log_law)(sampling.untempered(warp),

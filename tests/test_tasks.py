@@ -145,6 +145,7 @@ def test_no_format_fits(pair, tmp_path):
     ("spec_bench", {"too_long": "middle"}, "too_long='middle' is not one of"),
     ("spec_bench", {"buckets": 0}, "buckets=0"),
     ("python", {"seed": -1}, "seed=-1: 0 to"),
+    ("python", {"seed": 2**32}, "seed=4294967296: 0 to 4294967295 is allowed"),
     ("spec_bench", {"longest_prompt": -1}, "longest_prompt=-1"),
     ("spec_bench", {"max_new_tokens": 4096}, "max_length=4096"),
     ("spec_bench", {"prompts": 9}, "prompts=9 are too many. .* 1 prompts of"),

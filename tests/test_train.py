@@ -5,6 +5,7 @@ import functools
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,12 +19,14 @@ import pytest
 from configs import train as configs
 from experiments import batches
 from experiments import compilations
+from experiments import corpus as modules
 from experiments import launch
 from experiments import stopping
 from experiments import train
 from experiments import trainer
 from models import checkpoints
 from models import presets
+from models import tokenizers
 
 pytestmark = pytest.mark.usefixtures("quickly")
 
@@ -197,6 +200,30 @@ def test_distillation(source, undisturbed, tmp_path, monkeypatch):
   train.train(config)
 
 
+@pytest.mark.parametrize("changed", ["teacher", "corpus", "tokenizer"])
+def test_a_run_goes_on_from_the_same_files(source, undisturbed, tmp_path,
+                                           changed):
+  """Else it would go on, or have ended, with what was learned from others."""
+  teacher, corpus = tmp_path / "teacher", tmp_path / "corpus"
+  shutil.copytree(undisturbed / "export", teacher)
+  shutil.copytree(source, corpus)
+  config = _config(corpus, tmp_path, teacher=str(teacher),
+                   tokenizer=str(teacher))
+  train.train(config)
+  if changed == "teacher":
+    params = checkpoints.load(teacher)[1]
+    checkpoints.save(teacher, checkpoints.load_config(teacher),
+                     jax.tree.map(lambda x: 2 * x, params),
+                     tokenizers.load(teacher))
+  elif changed == "corpus":
+    (corpus / "module_1.py").write_text("value = 1\n" * 20)
+    modules.modules.cache_clear()
+  else:
+    tokenizers.save(tokenizers.train([], 257), teacher)
+  with pytest.raises(launch.UserError, match="results of used_files="):
+    train.train(config)
+
+
 def test_the_loss_changes_on_the_way(source, tmp_path):
   config = _config(source, tmp_path, loss="reverse_kl", final_loss_from=0.5)
   names = [trainer.loss_at(config, step) for step in range(STEPS)]
@@ -249,6 +276,7 @@ def test_mixed_precision(source, undisturbed, tmp_path):
     ("windows", (), "--config.windows=() must be lengths"),
     ("sample_fraction", 1.5, "--config.sample_fraction=1.5 is not in [0, 1]"),
     ("sample_fraction", 0.5, "needs a --config.teacher"),
+    ("seed", -1, "--config.seed=-1: 0 to"),
     ("teacher", "/nowhere", "model '/nowhere' is neither a folder nor one"),
     ("corpus", "/nowhere", "No train module (*.py) under '/nowhere'"),
 ])
@@ -259,6 +287,46 @@ def test_settings_that_cannot_be_trained(source, tmp_path, field, value,
     train.train(config)
   assert message in str(error.value)
   assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("field, value, message", [
+    ("sample_rows", 0, "--config.sample_rows=0 must be at least 1 for"),
+    ("sample_prompt", 0, "--config.sample_prompt=0 must be at least 1 for"),
+    ("sample_batch", 0, "--config.sample_batch=0 must be at least 1 for"),
+    ("sample_prompt", 40, "length=20 must exceed --config.sample_prompt=40"),
+    ("sample_length", 5000, "sample_length=5000 must be at most 320, the max"),
+])
+def test_samples_that_cannot_be_written(source, undisturbed, tmp_path, field,
+                                        value, message):
+  teacher = str(undisturbed / "export")
+  fields = dict(teacher=teacher, tokenizer=teacher, sample_fraction=0.5,
+                sample_rows=5, sample_length=20, sample_prompt=4)
+  with pytest.raises(launch.UserError, match=message):
+    train.train(_config(source, tmp_path, **{**fields, field: value}))
+  # Else its settings would refuse those that are right.
+  assert not (tmp_path / "work").exists()
+
+
+@pytest.mark.parametrize("export, fields, message", [
+    ("work", {}, "export='.*work' would replace --config.workdir='.*work'"),
+    (".", {}, "would replace --config.workdir"),
+    ("model", {"tokenizer": "model/tokens"}, "would replace --config.tokenizer"
+     ),
+    ("model", {"teacher": "model"}, "would replace --config.teacher"),
+    ("kept", {}, "'.*kept' has 'notes.txt', which is no part of a model"),
+    ("kept/notes.txt", {}, "'.*notes.txt' is no folder")])
+def test_a_model_replaces_nothing_but_a_model(source, tmp_path, export, fields,
+                                              message):
+  notes = tmp_path / "kept" / "notes.txt"
+  notes.parent.mkdir()
+  (tmp_path / "model").mkdir()
+  notes.write_text("all that I know")
+  config = _config(source, tmp_path, export=str(tmp_path / export),
+                   **{k: str(tmp_path / v) for k, v in fields.items()})
+  with pytest.raises(launch.UserError, match=message):
+    train.train(config)
+  assert notes.read_text() == "all that I know"
+  assert sorted(x.name for x in tmp_path.iterdir()) == ["kept", "model"]
 
 
 def test_a_corpus_shorter_than_a_window(tmp_path):

@@ -7,21 +7,24 @@ from decoding_jax.types import Method
 
 
 @functools.lru_cache(maxsize=None)
-def make(width: int, depth: int) -> Method:
+def make(width: int, depth: int, verification: str = "recursive") -> Method:
   """Paths without replacement, recursive rejection sampling.
 
   Args:
     width: nodes of a level.
     depth: levels.
+    verification: "recursive", or "traversal" (arXiv 2505.12398).
 
   Returns:
     The method.
 
   Raises:
-    ValueError: if a size is not a positive integer.
+    ValueError: if a size is not a positive integer, or for another
+      verification.
   """
-  return Method(f"rsd_s({width}x{depth})",
+  suffix, verifier = verify.of_tree(verification)
+  return Method(f"rsd_s({width}x{depth}{suffix})",
                 sampled=verify.pair(draft.stochastic_beam(width, depth),
-                                    verify.recursive(replacement=False)),
+                                    verifier),
                 greedy=verify.pair(draft.top_beam(width, depth),
                                    verify.match()))

@@ -7,7 +7,7 @@ from decoding_jax import draft, options, verify
 from decoding_jax.types import Method
 
 
-def make(children) -> Method:
+def make(children, verification: str = "recursive") -> Method:
   """Siblings by Gumbel-Top-k, recursive rejection sampling.
 
   `planning.best_trees` finds the trees for what is known of the acceptance.
@@ -16,6 +16,7 @@ def make(children) -> Method:
     children: of each node of level 0, 1, ..., D - 1, level after level in the
       order of their parents and their draw; 0 for a leaf. `((2,), (2, 1))`:
       the root has two children, the first of which has two, the other one.
+    verification: "recursive", or "traversal" (arXiv 2505.12398).
 
   Returns:
     The method. Where all nodes of a level have equally many children it is
@@ -23,20 +24,21 @@ def make(children) -> Method:
 
   Raises:
     ValueError: if a level has not one number for each of its nodes, or no
-      child.
+      child; or for another verification.
   """
   levels = children if isinstance(children, Iterable) else [children]
   return _make(tuple(options.integers(f"children[{i}]", counts)
-                     for i, counts in enumerate(levels)))
+                     for i, counts in enumerate(levels)), verification)
 
 
 @functools.lru_cache(maxsize=None)
-def _make(children):
+def _make(children, verification):
   if not children:
     raise ValueError(f"children={children!r}: one level is needed at least.")
   levels = "/".join(",".join(map(str, counts)) for counts in children)
-  return Method(f"sequoia({levels})",
+  suffix, verifier = verify.of_tree(verification)
+  return Method(f"sequoia({levels}{suffix})",
                 sampled=verify.pair(draft.static_tree(children),
-                                    verify.recursive(replacement=False)),
+                                    verifier),
                 greedy=verify.pair(draft.static_top_k(children),
                                    verify.match()))

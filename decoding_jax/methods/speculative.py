@@ -7,21 +7,24 @@ from decoding_jax.types import Method
 
 
 @functools.lru_cache(maxsize=None)
-def make(depth: int) -> Method:
+def make(depth: int, verification: str = "token") -> Method:
   """Drafts a chain; recursive rejection of one child is plain rejection.
 
   Args:
     depth: drafted tokens.
+    verification: "token", or "block" (arXiv 2403.10444).
 
   Returns:
     The method.
 
   Raises:
-    ValueError: if the depth is not a positive integer.
+    ValueError: if the depth is not a positive integer, or for another
+      verification.
   """
   options.check_positive("depth", depth)
   branching = (1,) * depth
-  return Method(f"speculative({depth})",
+  suffix, verifier = verify.of_chain(verification)
+  return Method(f"speculative({depth}{suffix})",
                 sampled=verify.pair(draft.gumbel_top_k(branching),
-                                    verify.recursive(replacement=False)),
+                                    verifier),
                 greedy=verify.pair(draft.top_k(branching), verify.match()))
