@@ -75,6 +75,8 @@ def get_config(presets="default"):
         draft may be lookup, see `models.lookup`.
       dtype, draft_dtype: of parameters and activations; "" as they were saved,
         and of the draft as `dtype` says. It is the law in `dtype` that is kept.
+      weights, draft_weights: of matrices, "dtype" or "int8"; "" of the draft as
+        `weights` says. It is the law with these `weights` that is kept.
       reward: harmless alone: folder, or name, of the reward model.
       examples: prompts; of CommonGen the first ones of dev.
       concepts: python alone: identifiers of an example, at most.
@@ -95,6 +97,8 @@ def get_config(presets="default"):
       "draft": "python-draft",
       "dtype": "",
       "draft_dtype": "",
+      "weights": "dtype",
+      "draft_weights": "",
       "reward": "harmless-reward",
       "examples": 64,
       "concepts": 3,

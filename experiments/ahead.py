@@ -55,7 +55,8 @@ def main():
   pair = chosen.open_pair(draft)
   launch.check(method, pair, _PROMPT_LENGTH.value, _MAX_NEW_TOKENS.value,
                sampling)
-  config = launch.architecture(chosen.TARGET.value, pair.dtypes[0])
+  kinds = [*zip(pair.dtypes, pair.weights)]
+  config = launch.architecture(chosen.TARGET.value, *kinds[0])
   shape = meshes.asked(config, _BATCH.value, len(devices))
   kind = method.sampled if _TEMPERATURE.value else method.greedy
   need = memory.estimate(pair, [kind], _BATCH.value, _PROMPT_LENGTH.value,
@@ -66,7 +67,7 @@ def main():
   print(_memory(pair, draft, meshes.make(shape, devices), method, sampling,
                 need), flush=True)
   if _COSTS.value:
-    drafter = (launch.architecture(draft, pair.dtypes[1])
+    drafter = (launch.architecture(draft, *kinds[1])
                if launch.is_read(draft) else None)
     print(_costs(config, drafter, kind, _BATCH.value // shape[0], devices[0]))
 

@@ -43,7 +43,8 @@ def main():
   meshes.join(config.target, config.batch)
   stopping.listen()
   pair = launch.open_pair(config.target, config.draft, config.dtype,
-                          config.draft_dtype)
+                          config.draft_dtype, config.weights,
+                          config.draft_weights)
   task = constrained_tasks.load(config, pair)
   for entry in entries.values():
     constrained_cells.check(config, pair, task, entry)

@@ -3,6 +3,7 @@
 from absl import flags
 
 from experiments import launch
+from models import quantized
 from models import transformer
 
 TARGET = flags.DEFINE_string("target", "python-target",
@@ -15,6 +16,12 @@ _DTYPE = flags.DEFINE_enum("dtype", "", ["", *transformer.DTYPES],
                            "Of parameters and activations; '' as saved.")
 _DRAFT_DTYPE = flags.DEFINE_enum("draft_dtype", "", ["", *transformer.DTYPES],
                                  "The same, of the draft; '' as --dtype says.")
+_WEIGHTS = flags.DEFINE_enum(
+    "weights", quantized.DTYPE, quantized.WEIGHTS, "Of matrices: as --dtype "
+    "says, or of 8 bits, with a scale for each output channel.")
+_DRAFT_WEIGHTS = flags.DEFINE_enum(
+    "draft_weights", "", ["", *quantized.WEIGHTS],
+    "The same, of the draft; '' as --weights says.")
 
 
 def drafter(name, methods) -> str:
@@ -34,4 +41,5 @@ def open_pair(draft) -> launch.ModelPair:
     draft: of `drafter`.
   """
   return launch.open_pair(TARGET.value, draft, _DTYPE.value,
-                          _DRAFT_DTYPE.value)
+                          _DRAFT_DTYPE.value, _WEIGHTS.value,
+                          _DRAFT_WEIGHTS.value)

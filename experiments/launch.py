@@ -33,6 +33,7 @@ from models import checkpoints
 from models import hub
 from models import lookup
 from models import named
+from models import quantized
 from models import tokenizers
 from models import transformer
 from models import vocabulary
@@ -60,7 +61,7 @@ class ModelPair(NamedTuple):
     parameter_ratio: parameters of the draft over those of the target.
     eos_id: tokens that end a text, each of them; None if there are none.
     mesh: where the parameters are; None for one device.
-    dtypes: of the target and of the draft, see `open_pair`.
+    dtypes, weights: of the target and of the draft, see `open_pair`.
   """
   target: dj.LanguageModel
   target_params: Any
@@ -71,6 +72,7 @@ class ModelPair(NamedTuple):
   eos_id: tuple[int, ...] | None = None
   mesh: jax.sharding.Mesh | None = None
   dtypes: tuple[str, str] = ("", "")
+  weights: tuple[str, str] = (quantized.DTYPE,) * 2
 
 
 @contextlib.contextmanager
@@ -300,12 +302,13 @@ def drafter(name, methods, target, draft):
   return draft or shipped
 
 
-def architecture(name, dtype=""):
+def architecture(name, dtype="", weights=quantized.DTYPE):
   """The architecture of a model; no parameter is read.
 
   Args:
     name: see `model_folder`.
     dtype: of parameters and activations; "" as they were saved.
+    weights: of matrices, one of `quantized.WEIGHTS`.
 
   Returns:
     A `transformer.Config`.
@@ -314,10 +317,12 @@ def architecture(name, dtype=""):
     UserError, FileNotFoundError, ValueError: if there is no such model or type.
   """
   found = checkpoints.architecture(model_folder(name))
-  return dataclasses.replace(found, dtype=dtype or found.dtype)
+  return dataclasses.replace(found, dtype=dtype or found.dtype,
+                             weights=weights)
 
 
-def open_pair(target, draft, dtype="", draft_dtype=""):
+def open_pair(target, draft, dtype="", draft_dtype="",
+              weights=quantized.DTYPE, draft_weights=""):
   """Two models that share a tokenizer; their parameters are not read yet.
 
   Args:
@@ -327,6 +332,9 @@ def open_pair(target, draft, dtype="", draft_dtype=""):
     dtype: of parameters and activations of both; "" as they were saved. What is
       kept is the law of the target in this type.
     draft_dtype: of the draft; "" as `dtype` says.
+    weights: of matrices of both, one of `quantized.WEIGHTS`. What is kept is
+      the law of the target with these.
+    draft_weights: of the draft; "" as `weights` says.
 
   Returns:
     A `ModelPair` with `jax.ShapeDtypeStruct` for parameters.
@@ -334,18 +342,26 @@ def open_pair(target, draft, dtype="", draft_dtype=""):
   Raises:
     UserError: if there is no such model or type, or the tokenizers differ.
   """
-  for field, value in (("dtype", dtype), ("draft_dtype", draft_dtype)):
-    if value and value not in transformer.DTYPES:
+  for field, value, allowed in (
+      ("dtype", dtype, ("", *transformer.DTYPES)),
+      ("draft_dtype", draft_dtype, ("", *transformer.DTYPES)),
+      ("weights", weights, quantized.WEIGHTS),
+      ("draft_weights", draft_weights, ("", *quantized.WEIGHTS))):
+    if value not in allowed:
       raise UserError(f"{field}={value!r} is not one of "
-                      f"{', '.join(transformer.DTYPES)}.")
+                      f"{', '.join(filter(None, allowed))}.")
+  if draft == lookup.NAME and draft_weights == quantized.INT8:
+    raise UserError(f"draft_weights={draft_weights!r}: draft={draft!r} has no "
+                    f"weights; leave it {quantized.DTYPE!r} or ''.")
   _check_devices()
   names = [target, *([draft] if is_read(draft) else [])]
   folders = [*map(model_folder, names)]
   dtypes = dtype, draft_dtype or dtype
+  kinds_ = weights, draft_weights or weights
   with user_errors(FileNotFoundError, ValueError):
     tokenizer = _tokenizer(folders)
     eos_id = tokenizers.eos_ids(tokenizer, folders[0]) or None
-    configs = [*map(architecture, names, dtypes)]
+    configs = [*map(architecture, names, dtypes, kinds_)]
     for folder, config_ in zip(folders, configs):
       if config_.outputs:
         raise UserError(f"'{folder}' is a reward model: outputs="
@@ -362,7 +378,8 @@ def open_pair(target, draft, dtype="", draft_dtype=""):
             () if draft == lookup.NAME else None]
   sizes = [transformer.num_params(tree) for tree in params]
   return ModelPair(lms[0], params[0], lms[1], params[1], tokenizer,
-                   sizes[1] / sizes[0], eos_id, dtypes=dtypes)
+                   sizes[1] / sizes[0], eos_id, dtypes=dtypes,
+                   weights=kinds_)
 
 
 def _check_devices():
@@ -397,9 +414,10 @@ def with_params(pair, target, draft):
   """The pair of `open_pair`, and the parameters from the same folders."""
   with user_errors(FileNotFoundError, ValueError):
     params = [
-        checkpoints.load(model_folder(name), dtype=dtype or None)[1]
-        if is_read(name) else old for name, dtype, old in zip(
-            (target, draft), pair.dtypes,
+        checkpoints.load(model_folder(name), dtype=dtype or None,
+                         weights=weights)[1]
+        if is_read(name) else old for name, dtype, weights, old in zip(
+            (target, draft), pair.dtypes, pair.weights,
             (pair.target_params, pair.draft_params))]
   return pair._replace(target_params=params[0], draft_params=params[1])
 

@@ -304,7 +304,8 @@ def stand_ins(folder, config, shardings):
 
 
 def _read(folder, config, shardings):
-  return checkpoints.load(folder, dtype=config.dtype, shardings=shardings)[1]
+  return checkpoints.load(folder, dtype=config.dtype, weights=config.weights,
+                          shardings=shardings)[1]
 
 
 def with_params(pair, target, draft, mesh, read=_read):
@@ -322,20 +323,19 @@ def with_params(pair, target, draft, mesh, read=_read):
   Returns:
     The pair.
   """
-  target_lm, target_params = _split(pair.target, target, pair.dtypes[0], mesh,
-                                    read)
+  kinds = [*zip(pair.dtypes, pair.weights)]
+  target_lm, target_params = _split(pair.target, target, kinds[0], mesh, read)
   draft_lm, draft_params = (
-      _split(pair.draft, draft, pair.dtypes[1], mesh, read)
-      if launch.is_read(draft)
+      _split(pair.draft, draft, kinds[1], mesh, read) if launch.is_read(draft)
       else (pair.draft, pair.draft_params))
   return pair._replace(target=target_lm, target_params=target_params,
                        draft=draft_lm, draft_params=draft_params, mesh=mesh)
 
 
-def _split(lm, name, dtype, mesh, read):
+def _split(lm, name, kind, mesh, read):
   """A model as it computes on a mesh, and its parameters there."""
   with launch.user_errors(FileNotFoundError, ValueError):
-    config = launch.architecture(name, dtype)
+    config = launch.architecture(name, *kind)
     size = mesh.shape[sharding.MODEL]
     if size not in sharding.ways(config):
       size = 1

@@ -41,7 +41,8 @@ def main():
   meshes.join(config.target, config.batch)
   stopping.listen()
   pair = launch.open_pair(config.target, config.draft, config.dtype,
-                          config.draft_dtype)
+                          config.draft_dtype, config.weights,
+                          config.draft_weights)
   examples = tasks.load(config, pair, results.begun(WORKDIR.value))
   width = max(map(len, examples.prompts))
   for method in methods:

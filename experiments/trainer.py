@@ -11,6 +11,7 @@ import optax
 import optax.contrib
 
 from experiments import losses
+from models import quantized
 from models import transformer
 
 
@@ -71,6 +72,7 @@ OPTIMIZERS = {"adamw": _adamw, "muon": _muon}
 
 def init(config, architecture: transformer.Config, params=None) -> State:
   """The state before the first step; without `params`, random by the seed."""
+  quantized.check_whole(architecture.weights, "trained")
   if params is None:
     params = transformer.init(jax.random.key(config.seed), architecture)
   return State(jnp.int32(0), params, optimizer(config).init(params))

@@ -6,6 +6,7 @@
     metadata.json    how the model came about, if somebody told
 """
 
+import contextlib
 import dataclasses
 import json
 import pathlib
@@ -14,6 +15,7 @@ import shutil
 import jax
 from jax.experimental import multihost_utils
 import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
 
 from decoding_jax import types
@@ -21,6 +23,7 @@ from models import folders
 from models import hf
 from models import hf_config
 from models import named
+from models import quantized
 from models import streaming
 from models import tokenizers
 from models import transformer
@@ -50,8 +53,9 @@ def save(folder, config: transformer.Config, params: types.Params,
     metadata: for people to read, as JSON, or None.
 
   Raises:
-    ValueError: see `check_replaceable`.
+    ValueError: for weights of 8 bits; and see `check_replaceable`.
   """
+  quantized.check_whole(config.weights, "saved")
   check_replaceable(folder)
   partial, first = folders.partial(folder), jax.process_index() == 0
   if first:
@@ -103,7 +107,8 @@ def _write_rest(folder, partial, config, tokenizer, metadata):
 
 
 def load(folder, *, scan_layers: bool | None = None, dtype: str | None = None,
-         shardings=None) -> tuple[types.LanguageModel, types.Params]:
+         weights: str = quantized.DTYPE, shardings=None
+         ) -> tuple[types.LanguageModel, types.Params]:
   """Reads a model.
 
   Args:
@@ -111,8 +116,12 @@ def load(folder, *, scan_layers: bool | None = None, dtype: str | None = None,
       model or "hub:owner/name", see `named.folder`.
     scan_layers: whether the layers are scanned; None: as they were saved.
     dtype: of parameters and activations; None: as they were saved.
+    weights: "dtype"; or "int8", for the matrices that `quantized` tells of.
+      These are rounded one after the other: neither host nor devices ever have
+      all of them in another type.
     shardings: `params -> tree of jax.sharding.Sharding`, called with the shapes
-      of the parameters as they were saved; None: on the default device.
+      of the parameters as they were saved, or of what is made of them in 8
+      bits; None: on the default device.
 
   Returns:
     A language model and its parameters, all of them finite.
@@ -124,15 +133,36 @@ def load(folder, *, scan_layers: bool | None = None, dtype: str | None = None,
   folder = named.folder(folder)
   if hf_config.is_hf(folder):
     return hf.from_hf(folder, scan_layers=bool(scan_layers), dtype=dtype,
-                      shardings=shardings)
+                      weights=weights, shardings=shardings)
   saved = load_config(folder)
-  saved = dataclasses.replace(saved, dtype=dtype or saved.dtype)
+  saved = dataclasses.replace(saved, dtype=dtype or saved.dtype,
+                              weights=weights)
   params = _restore(pathlib.Path(folder).resolve() / PARAMS, saved, shardings)
   config = saved
   if scan_layers is not None and scan_layers != saved.scan_layers:
     config = dataclasses.replace(saved, scan_layers=scan_layers)
     params = (stack_layers if scan_layers else unstack_layers)(params)
   return transformer.language_model(config), params
+
+
+def quantize(config: transformer.Config, params: types.Params
+             ) -> tuple[types.LanguageModel, types.Params]:
+  """A model that is in memory, with weights of 8 bits.
+
+  Args:
+    config: the architecture.
+    params: its parameters, which stay as they are; on a mesh their matrices
+      become such of the same parts.
+
+  Returns:
+    A language model and its parameters.
+
+  Raises:
+    ValueError: for a reward model.
+  """
+  config = dataclasses.replace(config, weights=quantized.INT8)
+  return transformer.language_model(config), quantized.tree(
+      transformer.abstract_params(config), params)
 
 
 def architecture(folder) -> transformer.Config:
@@ -252,27 +282,64 @@ def _restore(path, config, shardings):
   if not path.is_dir():
     raise FileNotFoundError(
         f"Checkpoint '{path.parent}': no folder {PARAMS} in it.")
-  abstract = transformer.abstract_params(config)
+  made = transformer.abstract_params(config)
+  whole = transformer.abstract_params(
+      dataclasses.replace(config, weights=quantized.DTYPE))
   if shardings is None:
     device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     shardings = lambda tree: jax.tree.map(lambda _: device, tree)
-  abstract = jax.tree.map(
-      lambda leaf, sharding: jax.ShapeDtypeStruct(
-          leaf.shape, leaf.dtype, sharding=sharding),
-      abstract, shardings(abstract))
   with ocp.StandardCheckpointer() as checkpointer:
     saved = checkpointer.metadata(path).item_metadata
     if saved is None:
       raise ValueError(f"'{path}' is damaged: orbax finds no metadata in it.")
-    _check_shapes(path, saved.tree, abstract)
-    try:
-      params = checkpointer.restore(path, abstract)
-    except Exception as e:  # Orbax raises nothing more special.
-      reason = (str(e).splitlines() or [type(e).__name__])[0]
-      raise ValueError(f"'{path}' cannot be read by orbax: {reason}") from e
+    _check_shapes(path, saved.tree, whole)
+  if config.weights == quantized.DTYPE:
+    return _restore_at_once(path, whole, shardings(whole))
+  return _restore_one_by_one(path, whole, made, shardings(made))
+
+
+def _restore_at_once(path, whole, shardings):
+  """All parameters, in the type of `whole`."""
+  whole = jax.tree.map(
+      lambda leaf, sharding: jax.ShapeDtypeStruct(
+          leaf.shape, leaf.dtype, sharding=sharding), whole, shardings)
+  with ocp.StandardCheckpointer() as checkpointer, _readable(path):
+    params = checkpointer.restore(path, whole)
   for key, leaf in jax.tree_util.tree_leaves_with_path(params):
     folders.check_finite(path.parent, transformer.param_name(key), leaf)
   return params
+
+
+def _restore_one_by_one(path, whole, made, shardings):
+  """Each parameter in the type of `whole`, and then as one of `made`."""
+  def place(key, kind, sharding):
+    def only(this, others):
+      return jax.tree_util.tree_map_with_path(
+          lambda other, leaf: this(leaf) if other == key else others, whole)
+
+    skipped = ocp.RestoreArgs(restore_type=None)
+    with _readable(path):
+      read = checkpointer.restore(path, args=ocp.args.PyTreeRestore(
+          only(lambda leaf: leaf, ocp.PLACEHOLDER),
+          only(lambda leaf: ocp.RestoreArgs(np.ndarray, leaf.dtype), skipped)))
+    [x] = [leaf for leaf in jax.tree.leaves(read)
+           if leaf is not ocp.PLACEHOLDER]
+    folders.check_finite(path.parent, transformer.param_name(key), x)
+    return quantized.place(kind, sharding, x)
+
+  with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+    return jax.tree_util.tree_map_with_path(
+        place, made, shardings, is_leaf=quantized.is_matrix)
+
+
+@contextlib.contextmanager
+def _readable(path):
+  """Says which folder it was that orbax could not read."""
+  try:
+    yield
+  except Exception as e:  # Orbax raises nothing more special.
+    reason = (str(e).splitlines() or [type(e).__name__])[0]
+    raise ValueError(f"'{path}' cannot be read by orbax: {reason}") from e
 
 
 def _check_shapes(path, saved, expected):

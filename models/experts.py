@@ -10,9 +10,10 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from models import products
+from models import quantized
 
 
 class Kernels(nn.Module):
@@ -40,18 +41,18 @@ def mix(share, x, activation, gate, up, down):
     share: `[E, n]` float32, 0 for those not chosen.
     x: `[F, n]`.
     activation: of the gate.
-    gate: `[E, hidden, F]`, and so is `up`.
+    gate: `[E, hidden, F]`, of 8 bits too, and so is `up`.
     up: see there.
-    down: `[E, F, hidden]`.
+    down: `[E, F, hidden]`, of 8 bits too.
 
   Returns:
     `[F, n]`, of the type of `x`.
   """
   in_use = share.any(axis=1)
   first = jnp.argsort(~in_use, stable=True)
-  axes = _split_by_compiler()
+  axes = products.split_by_compiler()
   parts = math.prod(axes.values())
-  if gate.shape[1] % parts:
+  if quantized.shape(gate)[1] % parts:
     parts = 1
 
   def add(i, total):
@@ -59,13 +60,12 @@ def mix(share, x, activation, gate, up, down):
       # In 16 bits XLA would convert all experts ahead of the loop on a CPU; the
       # barrier makes it wait for the number.
       kernels, number = jax.lax.optimization_barrier((kernels, first[i]))
-      return jax.lax.dynamic_index_in_dim(kernels, number, keepdims=False)
+      return jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(
+          x, number, keepdims=False), kernels)
 
     hidden = (activation(products.matmul(of(gate), x).astype(x.dtype))
               * products.matmul(of(up), x).astype(x.dtype))
-    made = jax.vmap(products.matmul, (1, 0))(
-        of(down).reshape(len(x), parts, -1),
-        hidden.reshape(parts, -1, hidden.shape[1]))
+    made = products.by_inputs(of(down), hidden, parts)
     return total + of(share)[None, None] * made
 
   # Each device of a mesh has some of the hidden units. Sums over them wait
@@ -83,16 +83,6 @@ def is_kernel(name) -> bool:
   Its model has experts; without them it is that of the one layer there is.
   """
   return bool(re.search(r"/feed_forward/(gate|up|down)/kernel$", name))
-
-
-def _split_by_compiler():
-  """Axes that are left to the compiler inside of a `jax.shard_map`."""
-  mesh = jax.sharding.get_abstract_mesh()
-  if AxisType.Manual not in mesh.axis_types:
-    return {}
-  return {name: size for name, size, kind in zip(
-      mesh.axis_names, mesh.axis_sizes, mesh.axis_types)
-          if kind == AxisType.Auto}
 
 
 def shares(logits, chosen, normalize):

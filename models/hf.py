@@ -12,12 +12,14 @@ from models import folders
 from models import hf_config
 from models import hf_files
 from models import hf_names
+from models import quantized
 from models import tokenizers
 from models import transformer
 
 
 def from_hf(folder, *, scan_layers: bool = False, dtype: str | None = None,
-            shardings=None) -> tuple[types.LanguageModel, types.Params]:
+            weights: str = quantized.DTYPE, shardings=None
+            ) -> tuple[types.LanguageModel, types.Params]:
   """Reads a model of one of the families of `hf_config.ARCHITECTURES`.
 
   One tensor after the other goes to the devices; on the host there is never
@@ -28,6 +30,7 @@ def from_hf(folder, *, scan_layers: bool = False, dtype: str | None = None,
       index; files of torch are read where torch is installed.
     scan_layers: whether the layers are to be scanned.
     dtype: of parameters and activations; None: that of the folder.
+    weights: of matrices, one of `quantized.WEIGHTS`.
     shardings: `params -> tree of jax.sharding.Sharding`, called with the shapes
       of the parameters; None: on the default device.
 
@@ -39,6 +42,7 @@ def from_hf(folder, *, scan_layers: bool = False, dtype: str | None = None,
     ValueError: naming a file, a field or a tensor that is wrong.
   """
   config, readers = open_folder(folder, scan_layers=scan_layers, dtype=dtype)
+  config = dataclasses.replace(config, weights=weights)
   abstract = transformer.abstract_params(config)
   if shardings is None:
     device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
@@ -46,12 +50,10 @@ def from_hf(folder, *, scan_layers: bool = False, dtype: str | None = None,
 
   def place(path, leaf, sharding):
     x = readers[transformer.param_name(path)]()
-    x = jax.make_array_from_callback(leaf.shape, sharding, lambda at: x[at])
-    # Else the host's copies would add up while the devices fetch them.
-    return jax.block_until_ready(x)
+    return quantized.place(leaf, sharding, x)
 
-  params = jax.tree_util.tree_map_with_path(place, abstract,
-                                            shardings(abstract))
+  params = jax.tree_util.tree_map_with_path(
+      place, abstract, shardings(abstract), is_leaf=quantized.is_matrix)
   return transformer.language_model(config), params
 
 
@@ -125,6 +127,7 @@ def write(folder, config: transformer.Config, params: types.Params,
   Raises:
     ValueError: see `to_hf`.
   """
+  quantized.check_whole(config.weights, "written for transformers")
   fields = {**hf_config.fields(config), "eos_token_id": eos_id}
   parts = collections.defaultdict(list)
   for name, leaf in _named(params):

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from decoding_jax import types
 from models import experts
 from models import products
+from models import quantized
 from models import rope
 
 INIT = nn.initializers.normal(0.02)
@@ -43,11 +44,12 @@ class Linear(nn.Module):
   features: int
   bias: bool
   dtype: Any
+  weights: str = quantized.DTYPE
 
   @nn.compact
   def __call__(self, x):
-    kernel = self.param("kernel", INIT, (self.features, x.shape[0]),
-                        self.dtype)
+    kernel = self.param("kernel", quantized.initializer(INIT, self.weights),
+                        (self.features, x.shape[0]), self.dtype)
     y = products.matmul(kernel, x).astype(x.dtype)
     if self.bias:
       y += self.param("bias", nn.initializers.zeros, (self.features, 1),
@@ -118,8 +120,11 @@ class Mixture(nn.Module):
     cfg = self.config
     activation, _ = FEED_FORWARDS[cfg.feed_forward]
     kernels = lambda name, features, inputs: experts.Kernels(
-        cfg, features, INIT, name=name)(inputs)
-    logits = _linear(cfg, False)(cfg.num_experts, name="router")(x)
+        cfg, features, quantized.initializer(INIT, cfg.weights),
+        name=name)(inputs)
+    # A token that is rounded to other experts is off by more than a rounding.
+    logits = _linear(cfg, False)(cfg.num_experts, weights=quantized.DTYPE,
+                                 name="router")(x)
     y = experts.mix(
         experts.shares(logits, cfg.experts_per_token, cfg.normalize_experts),
         x, activation, kernels("gate", cfg.hidden_dim, len(x)),
@@ -127,7 +132,8 @@ class Mixture(nn.Module):
         kernels("down", len(x), cfg.hidden_dim))
     if not cfg.shared_dim:
       return y
-    gate = _linear(cfg, False)(1, name="shared_gate")(x)
+    gate = _linear(cfg, False)(1, weights=quantized.DTYPE,
+                               name="shared_gate")(x)
     shared = dataclasses.replace(cfg, hidden_dim=cfg.shared_dim)
     return y + nn.sigmoid(gate) * FeedForward(shared, name="shared")(x)
 
@@ -238,7 +244,8 @@ FEED_FORWARDS = {"swiglu": (nn.silu, True), "geglu": (_gelu, True),
 
 def _linear(config, bias):
   return functools.partial(Linear, bias=config.bias or bias,
-                           dtype=jnp.dtype(config.dtype))
+                           dtype=jnp.dtype(config.dtype),
+                           weights=config.weights)
 
 
 def _write(block, fresh, slot, axis):

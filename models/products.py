@@ -6,6 +6,9 @@ import os
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import AxisType
+
+from models import quantized
 
 # Numbers of columns for which there are fast products, then multiples of 16.
 _SIZES, _IN_16_BITS = (1, 4, 8, 16), (1, 2, 4, 8, 16)
@@ -61,15 +64,18 @@ def lookup(table, index):
   """Rows of a table.
 
   Args:
-    table: `[V, F]`.
+    table: `[V, F]`; or a `quantized.Matrix`.
     index: `[...]` int32.
 
   Returns:
-    `[..., F]`.
+    `[..., F]`; float32 of a table of 8 bits.
   """
   # On a CPU XLA looks up what has 16 bits in float32. Ahead of a loop it would
   # convert the whole table; the barrier makes it wait for the index.
   table, index = jax.lax.optimization_barrier((table, index))
+  if quantized.is_matrix(table):
+    table = jax.tree.map(lambda x: x[index], table)
+    return quantized.dequantize(table, jnp.float32)
   return table[index]
 
 
@@ -80,12 +86,14 @@ def matmul(kernel, x):
   has one on a TPU.
 
   Args:
-    kernel: `[out, in]`.
-    x: `[in, n]`, of the same type.
+    kernel: `[out, in]`; or a `quantized.Matrix`.
+    x: `[in, n]`, of the same type unless the kernel has 8 bits.
 
   Returns:
     `[out, n]` float32.
   """
+  if quantized.is_matrix(kernel):
+    return _of_8_bits(kernel.values, x) * kernel.scales
   width = x.shape[1]
   size = round_up(width, kernel.dtype)
   product = functools.partial(_padded, _product, size)
@@ -101,6 +109,41 @@ def matmul(kernel, x):
   if not forms:
     return product(kernel, x)
   return jax.lax.platform_dependent(kernel, x, default=product, **forms)
+
+
+def by_inputs(kernel, x, parts):
+  """Products of a part of the inputs each, the sum of which is `matmul`.
+
+  Args:
+    kernel: `[out, in]`; or a `quantized.Matrix`.
+    x: `[in, n]`.
+    parts: how many; divides the inputs.
+
+  Returns:
+    `[parts, out, n]` float32.
+  """
+  split = lambda values: values.reshape(len(values), parts, -1)
+  if quantized.is_matrix(kernel):
+    kernel = kernel.replace(values=split(kernel.values))
+    axes = quantized.Matrix(1, None)
+  else:
+    kernel, axes = split(kernel), 1
+  return jax.vmap(matmul, (axes, 0))(
+      kernel, x.reshape(parts, -1, x.shape[1]))
+
+
+def split_by_compiler() -> dict[str, int]:
+  """Axes, and their sizes, of a mesh that are left to the compiler.
+
+  Returns:
+    Those inside of a `jax.shard_map`; elsewhere none.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  if AxisType.Manual not in mesh.axis_types:
+    return {}
+  return {name: size for name, size, kind in zip(
+      mesh.axis_names, mesh.axis_sizes, mesh.axis_types)
+          if kind == AxisType.Auto}
 
 
 def cores() -> int:
@@ -135,6 +178,48 @@ def attention(q, parts, cap=0.0):
   if q.dtype.itemsize < 4:
     forms["cpu"] = twice
   return jax.lax.platform_dependent(q, parts, default=attend, **forms)
+
+
+def _of_8_bits(values, x):
+  """`values [out, in] @ x [in, n]` in float32.
+
+  Whole numbers of 8 bits have all their digits in the type of `x`.
+  """
+  forms = {"cpu": _in_blocks}
+  if x.shape[1] == 1:
+    forms["tpu"] = functools.partial(_padded, _mixed, _TILE)
+  return jax.lax.platform_dependent(values, x, default=_mixed, **forms)
+
+
+def _mixed(values, x):
+  """A compiler that has products converts the values where it reads them."""
+  # It should not do so ahead of a loop: the barrier makes it wait for `x`.
+  values, x = jax.lax.optimization_barrier((values, x))
+  return jax.lax.dot_general(
+      values, x, (((1,), (0,)), ((), ())), precision=_precision(x.dtype),
+      preferred_element_type=jnp.float32)
+
+
+def _in_blocks(values, x):
+  """A product for a CPU, which would write all values as float32 first.
+
+  Of some rows they stay near the core. float32 is what a CPU multiplies best,
+  and no type of `x` has more digits.
+  """
+  width = x.shape[1]
+  x = pad(x.astype(jnp.float32), round_up(width, jnp.float32))
+  rows = min(max(LARGE // values.shape[1], 1), len(values))
+  if math.prod(split_by_compiler().values()) > 1:
+    rows = len(values)  # Each device has its own rows.
+
+  def block(i, y):
+    start = jnp.minimum(i * rows, len(values) - rows)
+    part = jax.lax.dynamic_slice_in_dim(values, start, rows)
+    return jax.lax.dynamic_update_slice_in_dim(
+        y, _product(part.astype(jnp.float32), x), start, axis=0)
+
+  y = jnp.zeros((len(values), x.shape[1]), jnp.float32)
+  return jax.lax.fori_loop(0, -(-len(values) // rows), block, y)[:, :width]
 
 
 def _padded(product, size, kernel, x):

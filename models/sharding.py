@@ -88,10 +88,12 @@ def specs(config: transformer.Config, size: int,
             _VOCAB: config.outputs or config.vocab_size}
 
   def spec(path, leaf):
-    name = transformer.param_name(path)
+    name = re.sub("/(values|scales)$", "", transformer.param_name(path))
     axes = next(axes for rule, axes in _RULES if re.search(rule, name))
-    split = [MODEL if axis and size > 1 and not counts[axis] % size else None
-             for axis in axes]
+    # An axis of one is that of scales behind a sum over the inputs.
+    split = [MODEL if (axis and size > 1 and not counts[axis] % size
+                       and length > 1) else None
+             for axis, length in zip(axes, leaf.shape[-2:])]
     return PartitionSpec(*(None,) * (leaf.ndim - len(split)), *split)
 
   return jax.tree_util.tree_map_with_path(spec, params)

@@ -26,6 +26,7 @@ import jax.numpy as jnp
 from decoding_jax import types
 from models import layers
 from models import products
+from models import quantized
 from models import rope
 
 
@@ -99,6 +100,8 @@ class Config:
     scan_layers: one scanned layer instead of unrolled ones: compiles in
       constant time, at the price of a slice of the cache a layer.
     dtype: of parameters, activations and caches.
+    weights: "dtype", or "int8" for the matrices of layers, the table of tokens
+      and the output layer, see `quantized`. Such a model cannot be trained.
   """
   vocab_size: int
   dim: int
@@ -152,12 +155,14 @@ class Config:
   rope_long_factors: tuple[float, ...] = ()
   scan_layers: bool = False
   dtype: str = "float32"
+  weights: str = quantized.DTYPE
 
   def __post_init__(self):
     for field, allowed in (("norm", layers.NORMS), ("positions", _POSITIONS),
                            ("feed_forward", layers.FEED_FORWARDS),
                            ("rope_scaling", rope.KINDS),
-                           ("dtype", DTYPES)):
+                           ("dtype", DTYPES),
+                           ("weights", quantized.WEIGHTS)):
       if getattr(self, field) not in allowed:
         raise ValueError(
             f"transformer {field}={getattr(self, field)!r} is not one of "
@@ -179,6 +184,10 @@ class Config:
     if self.outputs and self.tie_embeddings:
       raise ValueError(f"transformer outputs={self.outputs} needs "
                        "tie_embeddings=False.")
+    if self.outputs and self.weights != quantized.DTYPE:
+      raise ValueError(
+          f"transformer weights={self.weights!r}, outputs={self.outputs}: of "
+          f"what has no logits they can be {quantized.DTYPE!r} alone.")
     for names in (("post_norm", "sandwich_norm", "reordered_norm"),
                   ("post_norm", "parallel"), ("qk_norm", "joint_qk_norm")):
       given = [f"{name}=True" for name in names if getattr(self, name)]
@@ -203,9 +212,9 @@ class Decoder(nn.Module):
     cfg = self.config
     dtype = jnp.dtype(cfg.dtype)
     width = cfg.embedding_dim or cfg.dim
-    embedding = self.param("embedding", layers.INIT, (cfg.vocab_size, width),
-                           dtype)
-    x = products.columns(products.lookup(embedding, tokens))
+    matrix = quantized.initializer(layers.INIT, cfg.weights)
+    embedding = self.param("embedding", matrix, (cfg.vocab_size, width), dtype)
+    x = products.columns(products.lookup(embedding, tokens).astype(dtype))
     if cfg.embedding_scale != 1:
       x *= jnp.asarray(cfg.embedding_scale, dtype)
     if cfg.embedding_dim:
@@ -224,7 +233,7 @@ class Decoder(nn.Module):
     if cfg.embedding_dim:
       x = layers.Linear(width, False, dtype, name="project_out")(x)
     head = embedding if cfg.tie_embeddings else self.param(
-        "head", layers.INIT, (cfg.outputs or cfg.vocab_size, width), dtype)
+        "head", matrix, (cfg.outputs or cfg.vocab_size, width), dtype)
     logits = products.matmul(head, x)
     if cfg.logit_divisor != 1:
       logits /= cfg.logit_divisor
@@ -232,7 +241,7 @@ class Decoder(nn.Module):
     # Without the barrier the transposition changes the layout of the whole
     # program on a CPU, which then runs several times slower.
     logits = jax.lax.optimization_barrier(logits).T[:tokens.size]
-    return logits.reshape(*tokens.shape, len(head)), block
+    return logits.reshape(*tokens.shape, logits.shape[1]), block
 
 
 class Unrolled(nn.Module):
@@ -364,8 +373,10 @@ def param_name(path) -> str:
 
 
 def num_params(params: types.Params) -> int:
-  """Number of scalars in a tree of parameters."""
-  return sum(x.size for x in jax.tree.leaves(params))
+  """Number of scalars in a tree of parameters; scales of others are none."""
+  values = jax.tree.map(lambda x: x.values if quantized.is_matrix(x) else x,
+                        params, is_leaf=quantized.is_matrix)
+  return sum(x.size for x in jax.tree.leaves(values))
 
 
 def _layers(config):

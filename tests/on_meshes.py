@@ -18,7 +18,6 @@ import numpy as np
 import decoding_jax as dj
 from experiments import launch
 from experiments import meshes
-import helpers
 import models_for_tests as tiny
 from models import checkpoints
 from models import lookup
@@ -65,11 +64,12 @@ def processed(pair):
                        draft_params=draft_params)
 
 
-def run(folder, mesh, of_pair=lambda pair: pair, draft=None):
+def run(folder, mesh, of_pair=lambda pair: pair, draft=None, weights="dtype"):
   """A generation, and what devices exchange in a step of its loop."""
   names = folder / "target", draft or folder / "draft"
-  pair = helpers.load_pair(*names) if mesh is None else meshes.with_params(
-      launch.open_pair(*names), *names, mesh)
+  pair = launch.open_pair(*names, weights=weights)
+  pair = (launch.with_params(pair, *names) if mesh is None
+          else meshes.with_params(pair, *names, mesh))
   pair = of_pair(pair)
   rng = np.random.default_rng(0)
   prompts = rng.integers(0, TARGET.vocab_size, (8, 4)).astype(np.int32)
@@ -96,19 +96,28 @@ def run(folder, mesh, of_pair=lambda pair: pair, draft=None):
   return out, exchanged
 
 
+def beside(one, out, exchanged):
+  """What was found on a mesh, beside the texts of one device."""
+  return {
+      "same": bool((out.tokens == one.tokens).all()),
+      "same_counts": all(jax.tree.leaves(jax.tree.map(
+          lambda a, b: bool((a == b).all()), out.stats, one.stats))),
+      "off": float(np.abs(out.log_probs - one.log_probs).max()),
+      **exchanged}
+
+
 def main(folder):
   jax.config.update("jax_disable_most_optimizations", True)
   save(folder)
   one, _ = run(folder, None)
   found = {"texts": len({tuple(row) for row in np.asarray(one.tokens)})}
   for data, model in MESHES:
-    out, exchanged = run(folder, meshes.make((data, model)))
-    found[f"{data}x{model}"] = {
-        "same": bool((out.tokens == one.tokens).all()),
-        "same_counts": all(jax.tree.leaves(jax.tree.map(
-            lambda a, b: bool((a == b).all()), out.stats, one.stats))),
-        "off": float(np.abs(out.log_probs - one.log_probs).max()),
-        **exchanged}
+    found[f"{data}x{model}"] = beside(
+        one, *run(folder, meshes.make((data, model))))
+  rounded, _ = run(folder, None, weights="int8")
+  found["other"] = bool((rounded.tokens != one.tokens).any())
+  found["2x4 of 8 bits"] = beside(
+      rounded, *run(folder, meshes.make((2, 4)), weights="int8"))
   one, _ = run(folder, None, processed)
   out, _ = run(folder, meshes.make((4, 2)), processed)
   found["processed"] = bool((out.tokens == one.tokens).all())

@@ -135,6 +135,10 @@ def test_greedy():
   assert not faults(traced(RSD_S, sampling=dj.Sampling(0.0)))
 
 
+def test_weights_of_8_bits():
+  assert not faults(traced(RSD_S, dataclasses.replace(LLAMA, weights="int8")))
+
+
 def test_rows_that_make_room_for_others():
   assert not faults(traced(RSD_S, batch=4, rows=2))
 

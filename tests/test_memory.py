@@ -37,12 +37,22 @@ def arrays(tree):
   return sum(x.nbytes for x in jax.tree.leaves(tree))
 
 
-@pytest.mark.parametrize("scan", [False, True])
-def test_weights_and_caches_are_exact(scan):
-  configs = [dataclasses.replace(config, scan_layers=scan, dtype=dtype)
+def parameters(config):
+  """Arrays of a model, as `checkpoints.load` would have them."""
+  model = tiny.random_model(dataclasses.replace(config, weights="dtype"))
+  if config.weights == "dtype":
+    return model.params
+  return checkpoints.quantize(config, model.params)[1]
+
+
+@pytest.mark.parametrize("scan, weights", [
+    (False, "dtype"), (True, "dtype"), (False, "int8"), (True, "int8")])
+def test_weights_and_caches_are_exact(scan, weights):
+  configs = [dataclasses.replace(config, scan_layers=scan, dtype=dtype,
+                                 weights=weights)
              for config, dtype in ((tiny.LLAMA, "bfloat16"),
                                    (tiny.OPT, "float32"))]
-  real = pair_of(*configs, load=lambda c: tiny.random_model(c).params)
+  real = pair_of(*configs, load=parameters)
   batch, width, new = 3, 5, 40
   need = memory.estimate(pair_of(*configs), [METHOD.sampled], batch, width, new)
   assert need.weights == arrays((real.target_params, real.draft_params))
@@ -77,9 +87,10 @@ def test_parts_of_a_mesh():
 
 
 @pytest.mark.parametrize("width", [9, 1025])
-def test_temporaries_of_the_compiled_prefill(width):
+@pytest.mark.parametrize("weights", ["dtype", "int8"])
+def test_temporaries_of_the_compiled_prefill(width, weights):
   """A bound, and not one that is far off where it matters."""
-  pair = pair_of(CONFIG, CONFIG)
+  pair = pair_of(*[dataclasses.replace(CONFIG, weights=weights)] * 2)
   need = memory.estimate(pair, [PLAIN.sampled], 2, width, 64)
   program = prefill.prefill.lower(
       prefill.capacity(width, 65), prefill.CHUNK, pair.target,

@@ -41,6 +41,17 @@ def test_same_tokens_as_on_one_device(found, mesh):
   assert found[mesh]["off"] < 1e-5
 
 
+def test_weights_of_8_bits(found):
+  """Scales of the embedding are one sum more a forward; experts have none."""
+  rounded, whole = found["2x4 of 8 bits"], found["2x4"]
+  assert found["other"] and rounded["same"] and rounded["same_counts"]
+  assert rounded["off"] < 1e-5
+  more = {"all-reduce": whole["all-reduce"] + 1 + DRAFTS}
+  same = ("same", "same_counts", "off")
+  assert ({k: v for k, v in rounded.items() if k not in same} ==
+          {k: v for k, v in {**whole, **more}.items() if k not in same})
+
+
 def test_same_tokens_with_a_logits_processor(found):
   assert found["processed"]
 
@@ -99,6 +110,15 @@ WHOLE = PartitionSpec(None, None)
 ])
 def test_parameters_by_name(name, spec):
   assert named_specs(tiny.OPT, 2)[name] == spec
+
+
+@pytest.mark.parametrize("name, values, scales", [
+    ("query", ROWS, ROWS), ("out", COLUMNS, WHOLE)])
+def test_scales_are_where_their_rows_are(name, values, scales):
+  specs = named_specs(dataclasses.replace(tiny.OPT, weights="int8"), 2)
+  kernel = f"layers/layer_1/attention/{name}/kernel"
+  assert specs[f"{kernel}/values"] == values
+  assert specs[f"{kernel}/scales"] == scales
 
 
 def test_norms_of_gemma_are_whole():

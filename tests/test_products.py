@@ -105,6 +105,11 @@ def test_no_copies_in_float32(config, length):
   kernel, x = jnp.ones((512, 128), "bfloat16"), jnp.ones((128, 4), "bfloat16")
   if _temporaries(products.matmul, kernel, x) >= 4 * kernel.size:
     pytest.skip("no products in bfloat16 on this device")
+  assert _of_steps(config, length) < 2 * CONFIG.vocab_size * CONFIG.dim
+
+
+def _of_steps(config, length):
+  """Bytes that a loop of forwards needs beside its arguments."""
   lm = transformer.language_model(config)
   params = transformer.abstract_params(config)
   cache = lm.init_cache(1, 512)
@@ -115,8 +120,23 @@ def test_no_copies_in_float32(config, length):
                            cache_lib.init_block(cache, length), 0, mask)
     return jnp.argmax(logits, axis=-1).astype(jnp.int32)
 
-  needed = _temporaries(
+  return _temporaries(
       lambda params, cache, tokens: jax.lax.fori_loop(
           0, 3, lambda _, x: step(params, cache, x), tokens),
       params, cache, jnp.ones((1, length), jnp.int32))
-  assert needed < 2 * CONFIG.vocab_size * CONFIG.dim
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("config, length", [
+    (CONFIG, 1), (CONFIG, 4), (GEMMA, 1), (MIXTRAL, 4)])
+def test_no_copies_of_weights_in_8_bits(config, length, dtype, monkeypatch):
+  """But of a block of rows at a time; control: XLA would make some."""
+  monkeypatch.setattr(products, "LARGE", 2**12)
+  config = dataclasses.replace(config, dtype=dtype, weights="int8")
+  most = 2 * CONFIG.vocab_size * CONFIG.dim
+  assert _of_steps(config, length) < most
+  convert = lambda values, x: products._product(
+      values.astype(jnp.float32), x.astype(jnp.float32))
+  monkeypatch.setattr(products, "_in_blocks", convert)
+  jax.clear_caches()
+  assert _of_steps(config, length) > most

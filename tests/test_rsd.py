@@ -221,11 +221,39 @@ def test_types_of_both_models(folders, dtype, draft_dtype, expected):
         assert lm.init_cache(1, 8).keys[0].dtype == kind
 
 
+@pytest.mark.parametrize("weights,draft_weights,expected", [
+    ("dtype", "", (False, False)), ("int8", "", (True, True)),
+    ("dtype", "int8", (False, True)), ("int8", "dtype", (True, False))])
+def test_weights_of_both_models(folders, weights, draft_weights, expected):
+  """Wherever they are, they are of the shapes that memory is estimated by."""
+  shapes = launch.open_pair(*folders, weights=weights,
+                            draft_weights=draft_weights)
+  one_device = launch.with_params(shapes, *folders)
+  mesh = meshes.with_params(shapes, *folders, meshes.make((1, 1)))
+  for pair in (shapes, one_device, mesh):
+    for params, known, is_rounded in zip(
+        (pair.target_params, pair.draft_params),
+        (shapes.target_params, shapes.draft_params), expected):
+      kinds = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype), tree)
+      assert kinds(params) == kinds(known)
+      assert is_rounded == any(x.dtype == np.int8
+                               for x in jax.tree.leaves(params))
+  assert shapes.parameter_ratio == launch.open_pair(*folders).parameter_ratio
+  assert (launch.fingerprint(one_device) ==
+          launch.fingerprint(helpers.load_pair(*folders))) != any(expected)
+
+
 def test_types_that_are_none(folders):
-  for field in ("dtype", "draft_dtype"):
+  for field, others in (("dtype", "float32, bfl"), ("weights", "dtype, int8"),
+                        ("draft_dtype", "float32, bfl"),
+                        ("draft_weights", "dtype, int8")):
     with pytest.raises(launch.UserError,
-                       match=f"^{field}='int7' is not one of float32, bfl"):
+                       match=f"^{field}='int7' is not one of {others}"):
       launch.open_pair(*folders, **{field: "int7"})
+  with pytest.raises(launch.UserError, match="draft_weights='int8': draft="
+                     "'lookup' has no weights"):
+    launch.open_pair(folders[0], "lookup", draft_weights="int8")
+  launch.open_pair(folders[0], "lookup", weights="int8")
 
 
 @pytest.mark.parametrize("target", ["", "lookup"])

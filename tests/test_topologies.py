@@ -35,6 +35,39 @@ found = [count(1), count(8)]
 products._TILE = 1
 print(json.dumps([*found, count(1)]))
 """
+# Cycles with weights of 16 bits and of 8, then bytes that a loop of forwards of
+# the latter needs beside its arguments, and those of a layer in 16 bits.
+_OF_8_BITS = """
+import dataclasses, json
+from experiments import topologies
+device = topologies.devices("v6e:2x2")[0]
+import jax
+import jax.numpy as jnp
+from decoding_jax import cache as cache_lib
+from models import transformer
+config = transformer.Config(
+    vocab_size=8192, dim=4096, num_layers=3, num_heads=32, num_kv_heads=32,
+    head_dim=128, hidden_dim=11008, max_length=4096, dtype="bfloat16")
+rounded = dataclasses.replace(config, weights="int8")
+found = [topologies.forward_cycles(x, device, 1, 8, 512)
+         for x in (config, rounded)]
+lm = transformer.language_model(rounded)
+where = jax.sharding.SingleDeviceSharding(device)
+params = jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where),
+    transformer.abstract_params(rounded))
+def loop(params):
+  cache = lm.init_cache(1, 512)
+  def step(_, tokens):
+    logits, _ = lm.forward(
+        params, tokens, tokens, cache, cache_lib.init_block(cache, 8), 0,
+        jnp.ones((1, 8, 8), bool))
+    return jnp.argmax(logits, axis=-1).astype(jnp.int32)
+  return jax.lax.fori_loop(0, 9, step, jnp.ones((1, 8), jnp.int32))
+compiled = topologies.compile_(jax.jit(loop).trace(params))
+layer = 2 * (4 * config.dim**2 + 3 * config.dim * config.hidden_dim)
+print(json.dumps([*found, topologies.memory(compiled).temporaries, layer]))
+"""
 # Prints how many bytes the program of a method needs beside its arguments.
 _METHOD = """
 import sys
@@ -103,6 +136,14 @@ def test_a_token_is_left_to_the_matrix_unit():
   one, eight, control = json.loads(finished(start("-c", _CYCLES))[0])
   assert one < 1.1 * eight
   assert control > 1.5 * one
+
+
+@NEEDS_COMPILER
+def test_weights_of_8_bits_are_converted_where_they_are_read():
+  whole, rounded, temporaries, layer = json.loads(
+      finished(start("-c", _OF_8_BITS))[0])
+  assert rounded < 0.9 * whole
+  assert temporaries < layer / 2
 
 
 @NEEDS_COMPILER
