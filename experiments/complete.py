@@ -71,7 +71,7 @@ def main():
   pair = asked.load(pair, [method], _BATCH.value, most, width)
   settings = _settings(method, pair, prompts)
   # What is refused here leaves no folder behind that would refuse the next.
-  pair = processing.apply(pair)
+  pair = processing.apply(pair, width, asked.MAX_NEW_TOKENS.value)
   workdir = results.open_workdir(_WORKDIR.value, settings)
   if asked.COMPILED.value:
     compilations.keep(asked.COMPILED.value)

@@ -63,7 +63,7 @@ def main():
     launch.check(method, pair, len(prompt), budget, sampling)
   streams.check(methods, sampling)
   pair = asked.load(pair, methods, 1, 1, len(prompt))
-  pair = processing.apply(pair)
+  pair = processing.apply(pair, len(prompt), budget)
   if asked.COMPILED.value:
     compilations.keep(asked.COMPILED.value)
   prompts, lengths = np.array([prompt], np.int32), np.array([len(prompt)])

@@ -1,6 +1,7 @@
 """What a completion must be: flags for logits processors of both models."""
 
 import contextlib
+import math
 import pathlib
 
 from absl import flags
@@ -19,13 +20,23 @@ _STOP = flags.DEFINE_multi_string(
 _PENALTY = flags.DEFINE_float(
     "repetition_penalty", 1.0, "Divides the logits of tokens that were there "
     "already, the prompt's too; 1: changes nothing.")
+_PRESENCE = flags.DEFINE_float(
+    "presence_penalty", 0.0, "Subtracted from the logits of tokens that were "
+    "generated already.")
+_FREQUENCY = flags.DEFINE_float(
+    "frequency_penalty", 0.0, "The same, as often as they were.")
+_NO_REPEAT = flags.DEFINE_integer(
+    "no_repeat_ngram_size", 0, "So many tokens in a row do not come twice, in "
+    "prompt and completion; 0: they may.", lower_bound=0)
 
 
-def apply(pair: launch.ModelPair) -> launch.ModelPair:
+def apply(pair: launch.ModelPair, width: int, budget: int) -> launch.ModelPair:
   """The pair, both of its models with the processors that flags ask for.
 
   Args:
     pair: with parameters.
+    width: tokens of the longest prompt.
+    budget: most tokens of a completion.
 
   Returns:
     A pair; the same one if no flag is set.
@@ -36,13 +47,15 @@ def apply(pair: launch.ModelPair) -> launch.ModelPair:
   """
   found = []
   with launch.user_errors(ValueError, ImportError, OSError):
-    if _PENALTY.value != 1:
-      with _named(_PENALTY, f"penalty={_PENALTY.value!r}"):
-        found.append((dj.processors.repetition_penalty(
-            _PENALTY.value, pair.target.vocab_size), ()))
+    found += [(penalty, ()) for penalty in _penalties(pair, budget)]
     automaton = _automaton(pair)
     if automaton:
       found.append((dj.processors.automaton(), automaton))
+    if _NO_REPEAT.value:
+      # The last one: where it forbids all that a form allows, the form stays.
+      found.append((dj.processors.no_repeat_ngram(
+          _NO_REPEAT.value, pair.target.vocab_size,
+          max(width + budget, _NO_REPEAT.value)), ()))
   for processor, params in found:
     params = meshes.on_all(pair.mesh, params)
     target, target_params = dj.processors.apply(
@@ -62,8 +75,23 @@ def form() -> bool:
 
 def settings() -> dict:
   """What flags say, by their names; a schema as it is written."""
-  given = {flag.name: flag.value for flag in (_REGEX, _STOP, _PENALTY)}
+  given = {flag.name: flag.value for flag in (
+      _REGEX, _STOP, _PENALTY, _PRESENCE, _FREQUENCY, _NO_REPEAT)}
   return {**given, _JSON_SCHEMA.name: _schema()}
+
+
+def _penalties(pair, budget):
+  """The processors that make tokens less probable."""
+  size = pair.target.vocab_size
+  if _PENALTY.value != 1:
+    with _named(_PENALTY, f"penalty={_PENALTY.value!r}"):
+      yield dj.processors.repetition_penalty(_PENALTY.value, size)
+  for flag in (_PRESENCE, _FREQUENCY):
+    if not math.isfinite(flag.value):
+      raise ValueError(f"--{flag.name}={flag.value}: a number is needed.")
+  if _PRESENCE.value or _FREQUENCY.value:
+    yield dj.processors.occurrence_penalty(_PRESENCE.value, _FREQUENCY.value,
+                                           size, budget)
 
 
 def _automaton(pair):

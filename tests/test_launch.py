@@ -73,8 +73,8 @@ def test_help_shows_flags_of_all_modules():
       text=True, capture_output=True, check=False).stdout
   shown = set(re.findall(r"^  --(?:\[no\])?(\w+):", got, re.M))
   assert {"method", "prompt", "chat", "system", "stream", "regex",
-          "json_schema", "stop", "repetition_penalty", "width", "depth",
-          "branching", "sizes", "mesh"} <= shown
+          "json_schema", "stop", "repetition_penalty", "no_repeat_ngram_size",
+          "width", "depth", "branching", "sizes", "mesh"} <= shown
   # Those of absl itself are what --helpfull is for.
   assert "verbosity" not in shown
 

@@ -148,11 +148,15 @@ def test_logits_processors():
   machine = dj.processors.table(following)
   one = dj.processors.chain((dj.processors.automaton(),
                              dj.processors.min_new_tokens(2, 0)))
-  other = dj.processors.repetition_penalty(1.2, VOCAB)
+  other = dj.processors.chain((
+      dj.processors.repetition_penalty(1.2, VOCAB),
+      dj.processors.no_repeat_ngram(3, VOCAB, WIDTH + NEW)))
+  third = dj.processors.occurrence_penalty(0.5, 0.5, VOCAB, NEW)
 
   def apply(lm, params):
     lm, params = dj.processors.apply(one, (machine, ()), lm, params)
-    return dj.processors.apply(other, (), lm, params)
+    lm, params = dj.processors.apply(other, ((), ()), lm, params)
+    return dj.processors.apply(third, (), lm, params)
 
   assert not faults(traced(RSD_S, apply=apply))
 

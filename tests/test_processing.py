@@ -16,20 +16,23 @@ from experiments import processing
 from models import tokenizers
 
 
+NEW = 8
+
+
 @pytest.fixture(name="applied")
 def _applied(folders):
   """The pair, its models processed as flags say."""
   def of(eos_id=(0,), **values):
     pair = helpers.load_pair(*folders)._replace(eos_id=eos_id)
     with flagsaver.as_parsed(**values):
-      return processing.apply(pair)
+      return processing.apply(pair, tiny.PROMPTS.shape[1], NEW)
 
   flags.FLAGS.mark_as_parsed()
   yield of
   flags.FLAGS.unparse_flags()
 
 
-def completion(pair, new=8):
+def completion(pair, new=NEW):
   """Bytes of a completion, and whether it has ended."""
   with tiny.quickly_compiled():
     out = meshes.generate(
@@ -67,12 +70,25 @@ def test_stop_strings_and_a_penalty(applied):
   assert isinstance(pair.target_params.model, dj.processors.AppliedParams)
 
 
+def test_no_token_twice(applied):
+  """The automaton allows two, and is kept when both were there."""
+  pytest.importorskip("outlines_core")
+  pair = applied(regex="[xy]{2}", no_repeat_ngram_size="1",
+                 presence_penalty="1.5", frequency_penalty="0.5")
+  text, ended = completion(pair)
+  assert ended and sorted(text) == sorted(b"xy")
+  text, ended = completion(applied(regex="x{3}", no_repeat_ngram_size="1"))
+  assert ended and text == b"xxx"
+
+
 @pytest.mark.parametrize("values, message", [
     (dict(regex="a", stop=["b"]), "--regex and --stop: only one of them"),
     (dict(regex="a", eos_id=None), "--regex: the tokenizer has no token that"),
     (dict(stop=[""]), "--stop='': a list of at least one"),
     (dict(json_schema="/nowhere.json"), "--json_schema=/nowhere.json: No such"),
     (dict(repetition_penalty="0"), "--repetition_penalty=0.0: a positive num"),
+    (dict(presence_penalty="inf"), "--presence_penalty=inf: a number is"),
+    (dict(frequency_penalty="nan"), "--frequency_penalty=nan: a number is"),
     (dict(regex="("), r"--regex=\(: missing \)"),
     (dict(regex="^abc$"), r"--regex=\^abc\$: .* end to end"),
     (dict(regex="a(?=b)"), r"--regex=a\(\?=b\): look-around")], ids=str)

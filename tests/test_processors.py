@@ -163,6 +163,105 @@ def test_greedy_texts_without_repetitions():
   assert expected != greedy(lambda prompt, text, logits: logits)
 
 
+def without_ngrams(size, tokens, logits):
+  """Logits where the last tokens and one more would be there again."""
+  there = {tuple(tokens[i:i + size]) for i in range(len(tokens) - size + 1)}
+  last = tuple(tokens[len(tokens) - size + 1:])
+  return np.array([-np.inf if (*last, token) in there else x
+                   for token, x in enumerate(logits)])
+
+
+def with_penalties(presence, frequency, text, logits):
+  times = np.bincount(np.array(text, int), minlength=len(logits))
+  return logits - presence * (times > 0) - frequency * times
+
+
+@pytest.mark.parametrize("penalty, process", [
+    (processors.occurrence_penalty(0.3, 0.5, tiny.LLAMA.vocab_size, tiny.NEW),
+     lambda prompt, text, logits: with_penalties(0.3, 0.5, text, logits)),
+    (processors.no_repeat_ngram(
+        2, tiny.LLAMA.vocab_size, tiny.PROMPTS.shape[1] + tiny.NEW),
+     lambda prompt, text, logits: without_ngrams(2, prompt + text, logits))],
+    ids=["occurrence_penalty", "no_repeat_ngram"])
+def test_greedy_texts_that_depend_on_all_tokens(penalty, process):
+  models = with_processor(tiny.llama_models(), penalty, ())
+  out = tiny.generate(METHODS[1], models,
+                      sampling=dj.Sampling(temperature=0))
+  expected = greedy(process)
+  assert tiny.texts(out, tiny.LENGTHS) == expected
+  assert expected != greedy(lambda prompt, text, logits: logits)
+
+
+def law_of_texts(table, process):
+  """`[V] * LENGTH`, the law behind token 0 where logits are processed."""
+  law = np.zeros((V,) * LENGTH)
+
+  def extend(text, chance):
+    if len(text) == LENGTH:
+      law[tuple(text)] = chance
+      return
+    logits = np.log(table[text[-1] if text else 0])
+    row = np.exp(process([0], text, logits))
+    for token in np.flatnonzero(row):
+      extend([*text, int(token)], chance * row[token] / row.sum())
+
+  extend([], 1.0)
+  return law
+
+
+def test_joint_law_of_a_penalty_and_of_sequences_that_do_not_come_twice():
+  """One reads the prompt and the other does not; the drafter has neither."""
+  laws = [exactness.random_table(np.random.default_rng(i), V) for i in (3, 4)]
+  models = tiny.Models(*(tiny.Model(*exactness.table_model(x)) for x in laws))
+  for processor in (processors.occurrence_penalty(1.5, -0.7, V, LENGTH),
+                    processors.no_repeat_ngram(2, V, 1 + LENGTH)):
+    models = with_processor(models, processor, (), draft=False)
+  out = tiny.generate(METHODS[1], models, prompts=np.zeros((ROWS, 1), np.int32),
+                      lengths=np.ones(ROWS, np.int32), new=LENGTH)
+  counts = np.zeros((V,) * LENGTH)
+  np.add.at(counts, tuple(np.asarray(out.tokens[:, 1:]).T), 1)
+  law = law_of_texts(laws[0], lambda prompt, text, logits: without_ngrams(
+      2, prompt + text, with_penalties(1.5, -0.7, text, logits)))
+  assert exactness.p_value(counts, law) > exactness.MIN_P_VALUE
+  # Control: the prompt counts for the penalty as well.
+  other = law_of_texts(laws[0], lambda prompt, text, logits: without_ngrams(
+      2, prompt + text, with_penalties(1.5, -0.7, prompt + text, logits)))
+  assert exactness.p_value(counts, other) < helpers.MAX_P_VALUE_OF_CONTROL
+
+
+@pytest.mark.parametrize("size, window", [(1, 40), (2, 40), (3, 40), (4, 40),
+                                          (2, 7), (3, 3)])
+def test_sequences_that_transformers_forbids(size, window):
+  """Of the last tokens; of none, and of fewer than a sequence has, none."""
+  torch = pytest.importorskip("torch", reason="pip install -e '.[parity]'")
+  transformers = pytest.importorskip("transformers")
+  theirs = transformers.NoRepeatNGramLogitsProcessor(size)
+  ours = processors.no_repeat_ngram(size, V, window)
+  state, tokens, forbidden = ours.init(()), [], 0
+  advance, process = jax.jit(ours.advance), jax.jit(ours.process)
+  for token in np.random.default_rng(size).integers(0, V, 40):
+    last = torch.tensor([tokens[-window:]], dtype=torch.long)
+    # Shorter texts have no sequence; theirs does not take an empty one.
+    expected = (theirs(last, torch.zeros(1, V)).numpy()[0]
+                if len(tokens) >= size else np.zeros(V))
+    found = process((), state, jnp.zeros(V))
+    np.testing.assert_array_equal(found, expected)
+    forbidden += (expected < 0).sum()
+    state = advance((), state, jnp.int32(token))
+    tokens.append(int(token))
+  assert forbidden > 0 or window == size
+
+
+def test_only_the_last_tokens_count():
+  ours = processors.occurrence_penalty(2.0, 0.5, V, 3)
+  state = ours.init(())
+  for token, expected in ((1, [0, 2.5, 0, 0, 0]), (1, [0, 3, 0, 0, 0]),
+                          (4, [0, 3, 0, 0, 2.5]), (4, [0, 2.5, 0, 0, 3])):
+    state = ours.advance((), state, jnp.int32(token))
+    np.testing.assert_array_equal(ours.process((), state, jnp.ones(V)),
+                                  1 - np.array(expected))
+
+
 def test_no_end_before_so_many_tokens():
   """The automaton in the chain has no say: it allows everything."""
   vocab_size = tiny.LLAMA.vocab_size
@@ -270,6 +369,18 @@ def test_errors_tell_what_is_needed():
       dj.processors.apply(processors.min_new_tokens(2, eos_id), (), *model)
   with pytest.raises(ValueError, match="vocab_size=7 of a repetition penalty"):
     dj.processors.apply(processors.repetition_penalty(1.5, 7), (), *model)
+  for other in (processors.occurrence_penalty(1, 1, 7, 3),
+                processors.no_repeat_ngram(2, 7, 3)):
+    with pytest.raises(ValueError, match="vocab_size=7 of .*: 13, that of the"):
+      dj.processors.apply(other, (), *model)
+  with pytest.raises(ValueError, match="frequency=nan: a number from -inf to"):
+    processors.occurrence_penalty(0, float("nan"), 13, 3)
+  with pytest.raises(ValueError, match="window=0: a positive integer"):
+    processors.occurrence_penalty(0, 1, 13, 0)
+  with pytest.raises(ValueError, match="size=1.5: a positive integer"):
+    processors.no_repeat_ngram(1.5, 13, 3)
+  with pytest.raises(ValueError, match="window=3: at least size=4 is needed"):
+    processors.no_repeat_ngram(4, 13, 3)
   with pytest.raises(ValueError, match="penalty=0: a positive number is"):
     processors.repetition_penalty(0, 13)
   with pytest.raises(ValueError, match="count=-1: 0 or a positive integer"):

@@ -108,7 +108,7 @@ def decoded(pair, new=12, eos_id=(0,)):
                          ids=["plain", "stop"])
 def test_the_text_is_that_of_generate(pair, capsys, monkeypatch, values):
   with flagsaver.as_parsed(**values), tiny.quickly_compiled():
-    pair = processing.apply(pair._replace(eos_id=(0,)))
+    pair = processing.apply(pair._replace(eos_id=(0,)), 8, 8)
     arrays, arguments, expected = decoded(pair)
     parts = []
     monkeypatch.setattr("builtins.print", lambda *args, **_: parts.extend(args))

@@ -17,11 +17,13 @@ from decoding_jax.processors.automata import (Automaton, automaton,
                                               from_transitions, stop_strings,
                                               table)
 from decoding_jax.processors.patterns import json_schema, regex
-from decoding_jax.processors.penalties import (min_new_tokens,
+from decoding_jax.processors.penalties import (min_new_tokens, no_repeat_ngram,
+                                               occurrence_penalty,
                                                repetition_penalty)
 
 __all__ = [
     "AppliedParams", "Automaton", "apply", "automaton", "chain",
-    "from_transitions", "json_schema", "min_new_tokens", "regex",
-    "repetition_penalty", "stop_strings", "table",
+    "from_transitions", "json_schema", "min_new_tokens", "no_repeat_ngram",
+    "occurrence_penalty", "regex", "repetition_penalty", "stop_strings",
+    "table",
 ]

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax import bits, options
-from decoding_jax.types import LogitsProcessor
+from decoding_jax.types import NONE, LogitsProcessor
 
 
 @functools.lru_cache(maxsize=None)
@@ -40,14 +40,99 @@ def repetition_penalty(penalty: float, vocab_size: int) -> LogitsProcessor:
 
   def process(params, seen, logits):
     del params
-    if len(logits) != vocab_size:
-      raise ValueError(f"vocab_size={vocab_size} of a repetition penalty: "
-                       f"{len(logits)}, that of the model, is needed.")
+    _check_vocabulary(vocab_size, logits, "a repetition penalty")
     less = jnp.where(logits > 0, logits / penalty, logits * penalty)
     return jnp.where(bits.unpack(seen, vocab_size), less, logits)
 
   return LogitsProcessor(init=lambda params: jnp.zeros(words, jnp.uint32),
                          advance=advance, process=process, reads_prompt=True)
+
+
+def occurrence_penalty(presence: float, frequency: float, vocab_size: int,
+                       window: int) -> LogitsProcessor:
+  """Makes generated tokens less probable, as OpenAI's interface has it.
+
+  From the logit of a token that was generated n > 0 times, presence + n *
+  frequency is subtracted. The prompt does not count.
+
+  Args:
+    presence: any number; less than 0 makes such tokens more probable.
+    frequency: the same, for each time.
+    vocab_size: V.
+    window: so many tokens count, the last ones; all of them, if it is no less
+      than `max_new_tokens`. Each slot of a cache has room for as many.
+
+  Returns:
+    A processor without parameters, `()`.
+
+  Raises:
+    ValueError: for a penalty that is no number, or sizes that are not positive.
+  """
+  options.check_number("presence", presence)
+  options.check_number("frequency", frequency)
+  options.check_positive("vocab_size", vocab_size)
+  options.check_positive("window", window)
+  return _occurrence_penalty(float(presence), float(frequency), int(vocab_size),
+                             int(window))
+
+
+@functools.lru_cache(maxsize=None)
+def _occurrence_penalty(presence, frequency, vocab_size, window):
+  def process(params, tokens, logits):
+    del params
+    _check_vocabulary(vocab_size, logits, "an occurrence penalty")
+    times = jnp.zeros(vocab_size).at[_places(tokens, vocab_size)].add(
+        1, mode="drop")
+    return logits - jnp.where(times > 0, presence + frequency * times, 0)
+
+  return LogitsProcessor(init=lambda params: _no_tokens(window),
+                         advance=_remember, process=process)
+
+
+def no_repeat_ngram(size: int, vocab_size: int, window: int) -> LogitsProcessor:
+  """Forbids tokens that would end a sequence which was there already.
+
+  Sequences of the prompt, and those that begin in it, count.
+
+  Args:
+    size: tokens of a sequence; 1 forbids every token that was there.
+    vocab_size: V.
+    window: only sequences within so many tokens count, the last ones; all of
+      them, if it is no less than a prompt and `max_new_tokens` together. Each
+      slot of a cache has room for as many.
+
+  Returns:
+    A processor without parameters, `()`.
+
+  Raises:
+    ValueError: for sizes that are not positive, or a window that no sequence
+      fits in.
+  """
+  options.check_positive("size", size)
+  options.check_positive("vocab_size", vocab_size)
+  options.check_positive("window", window)
+  if window < size:
+    raise ValueError(f"window={window}: at least size={size} is needed.")
+  return _no_repeat_ngram(int(size), int(vocab_size), int(window))
+
+
+@functools.lru_cache(maxsize=None)
+def _no_repeat_ngram(size, vocab_size, window):
+  sequences = window - size + 1
+
+  def process(params, tokens, logits):
+    del params
+    _check_vocabulary(vocab_size, logits, "no_repeat_ngram")
+    # Those whose other tokens are the last ones of the text. Of a text that is
+    # too short for one, none is: what stands before it ends in no token.
+    same = jnp.ones(sequences, bool)
+    for i in range(size - 1):
+      same &= tokens[i:i + sequences] == tokens[sequences + i]
+    ends = jnp.where(same, _places(tokens[size - 1:], vocab_size), vocab_size)
+    return logits.at[ends].set(-jnp.inf, mode="drop")
+
+  return LogitsProcessor(init=lambda params: _no_tokens(window),
+                         advance=_remember, process=process, reads_prompt=True)
 
 
 def min_new_tokens(count: int,
@@ -89,3 +174,24 @@ def _min_new_tokens(count, eos_id):
       init=lambda params: jnp.int32(0),
       advance=lambda params, number, token: jnp.minimum(number + 1, count),
       process=process)
+
+
+def _no_tokens(window):
+  return jnp.full(window, NONE, jnp.int32)
+
+
+def _remember(params, tokens, token):
+  """The last tokens of a text; before its first one stands `NONE`."""
+  del params
+  return jnp.append(tokens[1:], token.astype(jnp.int32))
+
+
+def _places(tokens, vocab_size):
+  """Tokens as indices; one that is none is behind the vocabulary."""
+  return jnp.where(tokens == NONE, vocab_size, tokens)
+
+
+def _check_vocabulary(vocab_size, logits, name):
+  if len(logits) != vocab_size:
+    raise ValueError(f"vocab_size={vocab_size} of {name}: {len(logits)}, that "
+                     "of the model, is needed.")
