@@ -99,8 +99,9 @@ def test_method_of_a_list_from_json():
 @pytest.mark.parametrize("spec, message", [
     ({"name": "medusa"}, "'medusa' is not one of autoregressive, "),
     ({}, "None is not one of"),
-    ({"name": "rsd_s", "width": 3}, "takes width, depth: missing.*'depth'"),
-    ({"name": "speculative", "depth": 2, "width": 3}, "takes depth: .*'width'"),
+    ({"name": "rsd_s", "width": 3}, "takes width, depth, .*: missing.*'depth'"),
+    ({"name": "speculative", "depth": 2, "width": 3},
+     "takes depth, .*: .*'width'"),
     ({"name": "autoregressive", "depth": 2}, "takes no sizes: .*'depth'"),
     ({"name": "speculative", "depth": 0}, "depth=0"),
     ({"name": "rsd_c", "branching": (2, 0)}, r"branching=0"),
