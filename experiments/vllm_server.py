@@ -6,7 +6,9 @@ Written from its documentation (0.26) and never tried: it needs a GPU. Settings:
     assisted   speculative decoding by the draft, so many tokens a step
     lookup     the same with drafts that are copied from the text
 
-An engine has one setting, so that each of them is a process.
+An engine has one setting, so that each of them is a process. It cuts by min-p
+ahead of top-k and top-p, and not behind: with both its law is another. Versions
+of it have drafted nothing where there was a min-p.
 """
 
 import time

@@ -312,9 +312,10 @@ def test_written_back_it_is_the_same_model(tmp_path, variant):
 
 
 @pytest.mark.parametrize("variant, family", [
-    ("phi-3", "Llama"), ("phi-3 window", "Mistral"),
-    ("phi-3 long", "Mistral")])
-def test_phi_3_is_written_as_the_llama_that_it_is(tmp_path, variant, family):
+    ("phi-3", "Llama"), ("phi-3 window", "Mistral"), ("phi-3 long", "Mistral"),
+    ("olmo-3 without windows", "Olmo2")])
+def test_what_is_written_as_the_other_family_that_it_is(tmp_path, variant,
+                                                        family):
   theirs = their_model(variant)
   theirs.save_pretrained(tmp_path / "theirs")
   checkpoints.convert(tmp_path / "theirs", tmp_path / "ours")
