@@ -199,11 +199,14 @@ def match() -> Verifier:
   return Verifier(rule, sampled=False, replacement=None)
 
 
-def of_tree(verification: str) -> tuple[str, Verifier]:
+def of_name(verification: str, names: tuple[str, str] = (
+    "recursive", "traversal")) -> tuple[str, Verifier]:
   """The verifier of siblings without replacement that a method is to have.
 
   Args:
-    verification: "recursive", or "traversal", which accepts more.
+    verification: one of the names.
+    names: what the method calls recursive rejection, and what traversal
+      verification, which accepts more.
 
   Returns:
     What stands behind the sizes in the name of the method, and the verifier.
@@ -211,26 +214,10 @@ def of_tree(verification: str) -> tuple[str, Verifier]:
   Raises:
     ValueError: naming the option, its value and what is allowed.
   """
+  by_node, by_path = names
   return options.check_one_of("verification", verification, {
-      "recursive": ("", recursive(replacement=False)),
-      "traversal": (", traversal", traversal.verifier())})
-
-
-def of_chain(verification: str) -> tuple[str, Verifier]:
-  """As `of_tree`, by the names that verification has where it is of a chain.
-
-  Args:
-    verification: "token", or "block", which accepts more.
-
-  Returns:
-    What stands behind the sizes in the name of the method, and the verifier.
-
-  Raises:
-    ValueError: naming the option, its value and what is allowed.
-  """
-  return options.check_one_of("verification", verification, {
-      "token": ("", recursive(replacement=False)),
-      "block": (", block", traversal.verifier())})
+      by_node: ("", recursive(replacement=False)),
+      by_path: (f", {by_path}", traversal.verifier())})
 
 
 def _check(rank, residual, law):

@@ -81,6 +81,18 @@ def pad_draws(draws, size):
   return tokens, valid, np.array([p for _, p in draws])
 
 
+def largest_uniform(accepts, most):
+  """The largest uniform that is accepted, by bisection; 1 if `most` is."""
+  def halve(_, bounds):
+    low, high = bounds
+    middle = (low + high) / 2
+    inside = accepts(middle)
+    return jnp.where(inside, middle, low), jnp.where(inside, high, middle)
+
+  low, _ = jax.lax.fori_loop(0, 60, halve, (0.0, 1.0))
+  return jnp.where(accepts(most), 1.0, low)
+
+
 @functools.partial(jax.jit, static_argnums=0)
 def _acceptance(rule, target, draft, tokens, valid):
   return jax.vmap(functools.partial(_acceptance_of_one, rule, target, draft))(
@@ -99,14 +111,7 @@ def _acceptance_of_one(rule, target, draft, tokens, valid):
       rank, _ = rule(uniforms, target, draft, tokens, valid)
       return rank == k
 
-    def halve(_, bounds):
-      low, high = bounds
-      middle = (low + high) / 2
-      inside = accepts(middle)
-      return jnp.where(inside, middle, low), jnp.where(inside, high, middle)
-
-    low, _ = jax.lax.fori_loop(0, 60, halve, (0.0, 1.0))
-    return jnp.where(accepts(1.0), 1.0, low)
+    return largest_uniform(accepts, 1.0)
 
   chances = jax.vmap(of_rank)(jnp.arange(len(tokens)))
   _, rest = rule(jnp.ones(len(tokens)), target, draft, tokens, valid)

@@ -105,14 +105,8 @@ def chance(find, size, tree, target, node):
     uniforms = jnp.where(jnp.arange(len(tree.tokens)) == node, u, 1.0)
     return run(find, size, uniforms, tree, target)[0] == node
 
-  def halve(_, bounds):
-    low, high = bounds
-    middle = (low + high) / 2
-    inside = accepts(middle)
-    return jnp.where(inside, middle, low), jnp.where(inside, high, middle)
-
-  low, _ = jax.lax.fori_loop(0, 50, halve, (0.0, 1.0))
-  return jnp.where(accepts(1.0 - 1e-15), 1.0, low)
+  # A uniform is less than 1, which nothing accepts.
+  return helpers.largest_uniform(accepts, 1.0 - 1e-15)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -26,7 +26,7 @@ def make(branching, verification: str = "recursive") -> Method:
 @functools.lru_cache(maxsize=None)
 def _make(branching, verification):
   options.check_positive("depth of branching", len(branching))
-  suffix, verifier = verify.of_tree(verification)
+  suffix, verifier = verify.of_name(verification)
   return Method(f"rsd_c({'-'.join(map(str, branching))}{suffix})",
                 sampled=verify.pair(draft.gumbel_top_k(branching),
                                     verifier),

@@ -22,7 +22,7 @@ def make(width: int, depth: int, verification: str = "recursive") -> Method:
     ValueError: if a size is not a positive integer, or for another
       verification.
   """
-  suffix, verifier = verify.of_tree(verification)
+  suffix, verifier = verify.of_name(verification)
   return Method(f"rsd_s({width}x{depth}{suffix})",
                 sampled=verify.pair(draft.stochastic_beam(width, depth),
                                     verifier),

@@ -36,7 +36,7 @@ def _make(children, verification):
   if not children:
     raise ValueError(f"children={children!r}: one level is needed at least.")
   levels = "/".join(",".join(map(str, counts)) for counts in children)
-  suffix, verifier = verify.of_tree(verification)
+  suffix, verifier = verify.of_name(verification)
   return Method(f"sequoia({levels}{suffix})",
                 sampled=verify.pair(draft.static_tree(children),
                                     verifier),

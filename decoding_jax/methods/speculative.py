@@ -23,7 +23,7 @@ def make(depth: int, verification: str = "token") -> Method:
   """
   options.check_positive("depth", depth)
   branching = (1,) * depth
-  suffix, verifier = verify.of_chain(verification)
+  suffix, verifier = verify.of_name(verification, ("token", "block"))
   return Method(f"speculative({depth}{suffix})",
                 sampled=verify.pair(draft.gumbel_top_k(branching),
                                     verifier),
