@@ -28,6 +28,7 @@ except ImportError:  # Windows has no such locks.
 from experiments import launch
 from experiments import processes
 from experiments import stopping
+from models import native
 from models import products
 
 RUN, RESULTS = "run.json", "results.jsonl"
@@ -170,6 +171,7 @@ def environment():
       "python": platform.python_version(),
       "platform": platform.platform(),
       "cpus": products.cores(),
+      "native_products": native.is_there(),
       "devices": [d.device_kind for d in jax.devices()],
       "versions": {name: importlib.metadata.version(name)
                    for name in _PACKAGES if _installed(name)},

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType
 
+from models import native
 from models import quantized
 
 # Numbers of columns for which there are fast products, then multiples of 16.
@@ -98,7 +99,9 @@ def matmul(kernel, x):
   size = round_up(width, kernel.dtype)
   product = functools.partial(_padded, _product, size)
   forms = {}
-  if kernel.dtype.itemsize < 4:
+  if _natively(kernel, width):
+    forms["cpu"] = _native
+  elif kernel.dtype.itemsize < 4:
     if size <= _FEW[-1]:
       forms["cpu"] = functools.partial(_padded, _tokens_first,
                                        max(size, _FEW[0]))
@@ -171,12 +174,15 @@ def attention(q, parts, cap=0.0):
     `[H, G, C, B, T]`.
   """
   attend = functools.partial(_attend, cap)
-  if q.shape[1] * q.shape[4] > 1:
+  forms = {}
+  if q.shape[1] * q.shape[4] == 1:
+    forms["tpu"] = functools.partial(_attend_twice, cap)
+    if q.dtype.itemsize < 4:
+      forms["cpu"] = forms["tpu"]
+  if _natively(parts[0][0], q.shape[4]):
+    forms["cpu"] = functools.partial(_attend_natively, cap)
+  if not forms:
     return attend(q, parts)
-  twice = functools.partial(_attend_twice, cap)
-  forms = {"tpu": twice}
-  if q.dtype.itemsize < 4:
-    forms["cpu"] = twice
   return jax.lax.platform_dependent(q, parts, default=attend, **forms)
 
 
@@ -185,10 +191,43 @@ def _of_8_bits(values, x):
 
   Whole numbers of 8 bits have all their digits in the type of `x`.
   """
-  forms = {"cpu": _in_blocks}
+  forms = {"cpu": _native if _natively(values, x.shape[1]) else _in_blocks}
   if x.shape[1] == 1:
     forms["tpu"] = functools.partial(_padded, _mixed, _TILE)
   return jax.lax.platform_dependent(values, x, default=_mixed, **forms)
+
+
+def _natively(kernel, width):
+  """Whether code of our own computes a product on a CPU.
+
+  A compiler that splits arrays over devices would not split what that reads.
+  """
+  return (math.prod(split_by_compiler().values()) == 1
+          and native.computes(kernel, width))
+
+
+@jax.custom_jvp
+def _native(kernel, x):
+  return native.matmul(kernel, x)
+
+
+@_native.defjvp
+def _native_slopes(primals, tangents):
+  kernel, x = primals
+  slope = _product(kernel.astype(x.dtype), tangents[1])
+  if jnp.issubdtype(kernel.dtype, jnp.floating):
+    slope += _product(tangents[0], x)
+  return _native(kernel, x), slope
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _attend_natively(cap, q, parts):
+  return native.attention(q, parts, cap)
+
+
+@_attend_natively.defjvp
+def _attend_natively_slopes(cap, primals, tangents):
+  return jax.jvp(functools.partial(_attend, cap), primals, tangents)
 
 
 def _mixed(values, x):

@@ -388,8 +388,8 @@ def test_bfloat16_is_close_to_float32(config):
   assert block.keys[0].dtype == block.values[0].dtype == jnp.bfloat16
   # 8 bits of mantissa through two layers; some tokens choose other experts.
   gap = np.abs(logits - expected)
-  limit = 0.03 if config.num_experts else 0.02
-  assert 0 < gap.mean() < limit * np.std(expected)
+  typical = np.median(gap) if config.num_experts else gap.mean()
+  assert 0 < typical < 0.02 * np.std(expected)
 
 
 def test_grouped_heads_equal_repeated_ones():

@@ -1,0 +1,196 @@
+// Attention of a few queries, in one softmax over several stretches of keys.
+//
+// Slots that no query may see are not read: a cache costs what it holds, not what
+// it has room for.
+
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "lanes.h"
+#include "share.h"
+
+// Queries of a tile, at most, and vectors of slots or channels: all sums stay in
+// registers.
+constexpr int kQueries = 4, kVectors = kRegisters == 32 ? 4 : 2;
+constexpr int64_t kWide = kVectors * kLanes;
+
+// Keys [C, slots], values [slots, C] of one head and row, and what may be seen,
+// [T or 1, slots].
+template <class T>
+struct Stretch {
+  const T* keys;
+  const T* values;
+  const uint8_t* mask;
+  int64_t slots, mask_rows;
+};
+
+// Consecutive slots, at most kWide, that some query sees.
+struct Block {
+  int64_t stretch, first, count;
+};
+
+// The numbers there are, and zeros.
+template <bool whole, class T>
+Vector LoadUpTo(const T* from, int64_t count) {
+  return whole ? Load(from) : LoadFirst(from, std::clamp<int64_t>(
+      count, 0, kLanes));
+}
+
+// sums[r] of kWide lanes += sum_i a[i, r] b[i, :], of `count` lanes.
+template <int rows, bool whole, class T>
+void Multiply(const float* a, int64_t a_step, int64_t a_row, const T* b,
+              int64_t b_step, int64_t size, int64_t count,
+              Vector (&sums)[rows][kVectors]) {
+  for (int64_t i = 0; i < size; ++i) {
+    Vector lanes[kVectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      lanes[v] = LoadUpTo<whole>(b + i * b_step + v * kLanes,
+                                 count - v * kLanes);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) {
+        sums[r][v] += a[i * a_step + r * a_row] * lanes[v];
+      }
+    }
+  }
+}
+
+// One head of one row.
+template <class T>
+class Head {
+ public:
+  // Of [G, T] queries, each of C channels.
+  Head(std::vector<Stretch<T>> stretches, int64_t groups, int64_t length,
+       int64_t channels, float cap)
+      : stretches_(std::move(stretches)), queries_(groups * length),
+        length_(length), channels_(channels), cap_(cap) {
+    for (size_t i = 0; i < stretches_.size(); ++i) {
+      for (int64_t s = 0; s < stretches_[i].slots; s += kWide) {
+        const int64_t count = std::min(kWide, stretches_[i].slots - s);
+        if (Seen(stretches_[i], s, count)) {
+          blocks_.push_back({static_cast<int64_t>(i), s, count});
+        }
+      }
+    }
+    width_ = blocks_.size() * kWide;
+    scores_.resize(queries_ * blocks_.size() * kVectors);
+  }
+
+  // q [queries, C], y [queries, C].
+  void Attend(const float* q, float* y) {
+    for (int64_t r = 0; r < queries_; r += kQueries) {
+      const int64_t left = queries_ - r;
+      left >= 4   ? Tile<4>(q, y, r)
+      : left == 3 ? Tile<3>(q, y, r)
+      : left == 2 ? Tile<2>(q, y, r)
+                  : Tile<1>(q, y, r);
+    }
+  }
+
+ private:
+  static bool Seen(const Stretch<T>& x, int64_t first, int64_t count) {
+    for (int64_t row = 0; row < x.mask_rows; ++row) {
+      const uint8_t* from = x.mask + row * x.slots + first;
+      if (std::find(from, from + count, 1) != from + count) return true;
+    }
+    return false;
+  }
+
+  float* Scores(int64_t query) {
+    return reinterpret_cast<float*>(scores_.data()) + query * width_;
+  }
+
+  template <int rows>
+  void Tile(const float* q, float* y, int64_t query) {
+    Score<rows>(q + query * channels_, query);
+    float totals[rows];
+    for (int r = 0; r < rows; ++r) totals[r] = Softmax(query + r);
+    for (int64_t c = 0; c < channels_; c += kWide) {
+      Vector sums[rows][kVectors] = {};
+      const int64_t count = std::min(kWide, channels_ - c);
+      for (size_t i = 0; i < blocks_.size(); ++i) {
+        const Block& at = blocks_[i];
+        const T* values =
+            stretches_[at.stretch].values + at.first * channels_ + c;
+        auto multiply = count == kWide ? Multiply<rows, true, T>
+                                       : Multiply<rows, false, T>;
+        multiply(Scores(query) + i * kWide, 1, width_, values, channels_,
+                 at.count, count, sums);
+      }
+      for (int r = 0; r < rows; ++r) {
+        const Vector* from = sums[r];
+        for (int64_t i = 0; i < count; ++i) {
+          y[(query + r) * channels_ + c + i] =
+              from[i / kLanes][i % kLanes] / totals[r];
+        }
+      }
+    }
+  }
+
+  template <int rows>
+  void Score(const float* q, int64_t query) {
+    for (size_t i = 0; i < blocks_.size(); ++i) {
+      const Block& at = blocks_[i];
+      const Stretch<T>& x = stretches_[at.stretch];
+      Vector sums[rows][kVectors] = {};
+      auto multiply = at.count == kWide ? Multiply<rows, true, T>
+                                        : Multiply<rows, false, T>;
+      multiply(q, 1, channels_, x.keys + at.first, x.slots, channels_, at.count,
+               sums);
+      for (int r = 0; r < rows; ++r) {
+        Mask(x, at, (query + r) % length_, sums[r]);
+        std::memcpy(Scores(query + r) + i * kWide, sums[r], sizeof sums[r]);
+      }
+    }
+  }
+
+  // -inf for what a query does not see.
+  void Mask(const Stretch<T>& x, const Block& at, int64_t token,
+            Vector (&scores)[kVectors]) {
+    const int64_t row = x.mask_rows > 1 ? token : 0;
+    const uint8_t* seen = x.mask + row * x.slots + at.first;
+    for (int v = 0; v < kVectors; ++v) {
+      for (int i = 0; cap_ != 0 && i < kLanes; ++i) {
+        scores[v][i] = cap_ * std::tanh(scores[v][i] / cap_);
+      }
+      const int64_t left = at.count - v * kLanes;
+      const auto* bytes = reinterpret_cast<const int8_t*>(seen + v * kLanes);
+      const Vector shown = left >= kLanes ? Load(bytes)
+                           : left > 0     ? LoadFirst(bytes, left)
+                                          : Vector{};
+      scores[v] = shown > 0 ? scores[v]
+                            : Vector{} - std::numeric_limits<float>::infinity();
+    }
+  }
+
+  // Scores become weights, whose sum is returned.
+  float Softmax(int64_t query) {
+    float* scores = Scores(query);
+    float most = -std::numeric_limits<float>::infinity();
+    for (int64_t i = 0; i < width_; ++i) most = std::max(most, scores[i]);
+    Vector total[1] = {};
+    for (int64_t i = 0; i < width_; i += kLanes) {
+      const Vector weights = Exp(Load(scores + i) - most);
+      std::memcpy(scores + i, &weights, sizeof weights);
+      total[0] += weights;
+    }
+    float sum[1];
+    Sums(total, sum);
+    return sum[0];
+  }
+
+  const std::vector<Stretch<T>> stretches_;
+  const int64_t queries_, length_, channels_;
+  const float cap_;
+  std::vector<Block> blocks_;
+  std::vector<Vector> scores_;
+  int64_t width_;
+};

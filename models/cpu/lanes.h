@@ -1,0 +1,143 @@
+// Vectors of numbers, as wide as this CPU's registers.
+
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__)
+constexpr int kLanes = 16, kRegisters = 32;
+#elif defined(__AVX2__)
+constexpr int kLanes = 8, kRegisters = 16;
+#elif defined(__aarch64__)
+constexpr int kLanes = 4, kRegisters = 32;
+#else
+constexpr int kLanes = 4, kRegisters = 16;
+#endif
+
+template <class T, int lanes>
+struct Lanes {
+  using type [[gnu::vector_size(sizeof(T) * lanes)]] = T;
+};
+template <class T>
+using Full = typename Lanes<T, kLanes>::type;
+using Vector = Full<float>;
+
+template <class To, class From>
+To Bits(const From* from) {
+  To bits;
+  std::memcpy(&bits, from, sizeof bits);
+  return bits;
+}
+
+// What compilers make of conversions between vectors takes several times as long
+// as the instructions that there are.
+inline Full<int32_t> Widen(const int8_t* from) {
+#if defined(__AVX512F__)
+  return Full<int32_t>(_mm512_cvtepi8_epi32(Bits<__m128i>(from)));
+#elif defined(__AVX2__)
+  return Full<int32_t>(_mm256_cvtepi8_epi32(_mm_cvtsi64_si128(
+      Bits<int64_t>(from))));
+#else
+  return __builtin_convertvector(Bits<Full<int8_t>>(from), Full<int32_t>);
+#endif
+}
+
+inline Full<int32_t> Widen(const uint16_t* from) {
+#if defined(__AVX512F__)
+  return Full<int32_t>(_mm512_cvtepu16_epi32(Bits<__m256i>(from)));
+#elif defined(__AVX2__)
+  return Full<int32_t>(_mm256_cvtepu16_epi32(Bits<__m128i>(from)));
+#else
+  return __builtin_convertvector(Bits<Full<uint16_t>>(from), Full<int32_t>);
+#endif
+}
+
+inline Vector Load(const float* from) { return Bits<Vector>(from); }
+
+inline Vector Load(const int8_t* from) {
+  return __builtin_convertvector(Widen(from), Vector);
+}
+
+// bfloat16, which is the upper half of a float32.
+inline Vector Load(const uint16_t* from) { return Vector(Widen(from) << 16); }
+
+inline float Number(float x) { return x; }
+inline float Number(int8_t x) { return x; }
+inline float Number(uint16_t x) {
+  const uint32_t bits = uint32_t(x) << 16;
+  return Bits<float>(&bits);
+}
+
+// The first numbers, and zeros.
+template <class T>
+Vector LoadFirst(const T* from, int64_t count) {
+  T lanes[kLanes] = {};
+  std::memcpy(lanes, from, count * sizeof(T));
+  return Load(lanes);
+}
+
+// Of those of two vectors in a row, where `from` says.
+template <class From, size_t... lane>
+Vector Shuffled(Vector x, Vector y, From from, std::index_sequence<lane...>) {
+#ifdef __clang__
+  return __builtin_shufflevector(x, y, From()(lane)...);
+#else
+  return __builtin_shuffle(x, y, Full<int32_t>{From()(lane)...});
+#endif
+}
+
+// Groups of `size` lanes of two vectors, each half as large: its upper half is
+// added to the lower one.
+template <int size>
+Vector Halved(Vector x, Vector y) {
+  struct Lower {
+    constexpr int operator()(int lane) const {
+      return lane / (size / 2) * size + lane % (size / 2);
+    }
+  };
+  struct Upper {
+    constexpr int operator()(int lane) const {
+      return Lower()(lane) + size / 2;
+    }
+  };
+  constexpr auto all = std::make_index_sequence<kLanes>();
+  return Shuffled(x, y, Lower(), all) + Shuffled(x, y, Upper(), all);
+}
+
+// Sums of all lanes, which are added in this order whatever is beside them.
+template <int rows>
+void Sums(const Vector (&x)[rows], float (&sums)[rows]) {
+  static_assert(rows == 1 || rows == 4);
+  constexpr int size = kLanes / rows;
+  Vector all = x[0];
+  if constexpr (rows == 4) {
+    all = Halved<kLanes / 2>(Halved<kLanes>(x[0], x[1]),
+                             Halved<kLanes>(x[2], x[3]));
+  }
+  if constexpr (size >= 16) all = Halved<16>(all, all);
+  if constexpr (size >= 8) all = Halved<8>(all, all);
+  if constexpr (size >= 4) all = Halved<4>(all, all);
+  if constexpr (size >= 2) all = Halved<2>(all, all);
+  for (int r = 0; r < rows; ++r) sums[r] = all[r];
+}
+
+// e^x for x <= 0, to 1e-7 of its size, and 0 below -87: of the nearest power of
+// two and the series of what is left.
+inline Vector Exp(Vector x) {
+  const auto power = __builtin_convertvector(x * 1.44269504f - 0.5f,
+                                             Full<int32_t>);
+  const Vector whole = __builtin_convertvector(power, Vector);
+  // ln 2 in two parts, of which the first has few digits.
+  const Vector left = x - whole * 0.693359375f + whole * 2.12194440e-4f;
+  Vector series = left * (1 / 5040.f) + 1 / 720.f;
+  for (float factor : {1 / 120.f, 1 / 24.f, 1 / 6.f, 1 / 2.f, 1.f, 1.f}) {
+    series = series * left + factor;
+  }
+  return x < -87.f ? Vector{} : Vector(Full<int32_t>(series) + (power << 23));
+}

@@ -1,0 +1,140 @@
+// Products of a matrix and a few columns.
+//
+// A decoder's step multiplies every weight by a few columns: reading weights is
+// what takes the time. So they are read once, where they are and in the order in
+// which they lie, and are not packed into other arrays first.
+//
+// A tile is the products of some rows with some columns, each a register of
+// partial sums. Sums have the same order in any tile: a column's product has the
+// same bits whatever columns are beside it.
+
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+#include "lanes.h"
+#include "share.h"
+
+// Rows of a tile, and columns at most: with a register of each row's weights and
+// one of a column, all sums stay in registers.
+constexpr int kRows = 4, kColumns = kRegisters == 32 ? 6 : 2;
+// Bytes of weights that a core takes at a time, at least.
+constexpr int64_t kLeast = 1 << 15;
+
+// y[r, t] = sum_i w[r, i] x[t, i] of `rows` rows and `columns` columns.
+template <int rows, int columns, bool fetch, class T>
+void Tile(const T* w, const float* x, float* y, int64_t inputs, int64_t width) {
+  Vector sums[columns][rows] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= inputs; i += kLanes) {
+    Vector weights[rows];
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; ++r) {
+      weights[r] = Load(w + r * inputs + i);
+      // The next tile's weights: no core guesses that early what will be read.
+      if (fetch) __builtin_prefetch(w + (rows + r) * inputs + i, 0, 2);
+    }
+#pragma GCC unroll 8
+    for (int t = 0; t < columns; ++t) {
+      Vector column = Load(x + t * inputs + i);
+#pragma GCC unroll 8
+      for (int r = 0; r < rows; ++r) sums[t][r] += weights[r] * column;
+    }
+  }
+#pragma GCC unroll 8
+  for (int t = 0; t < columns; ++t) {
+    float of_rows[rows];
+    Sums(sums[t], of_rows);
+    for (int r = 0; r < rows; ++r) y[r * width + t] = of_rows[r];
+  }
+  for (; i < inputs; ++i) {
+    for (int r = 0; r < rows; ++r) {
+      for (int t = 0; t < columns; ++t) {
+        y[r * width + t] += Number(w[r * inputs + i]) * x[t * inputs + i];
+      }
+    }
+  }
+}
+
+// `Tile` of as many columns as are asked for, up to `most`.
+template <int rows, int most, bool fetch, class T>
+void TileOf(int64_t columns, const T* w, const float* x, float* y,
+            int64_t inputs, int64_t width) {
+  if constexpr (most > 1) {
+    if (columns < most) {
+      return TileOf<rows, most - 1, fetch>(columns, w, x, y, inputs, width);
+    }
+  }
+  Tile<rows, most, fetch>(w, x, y, inputs, width);
+}
+
+// The columns of some rows, in tiles that are about equally wide.
+template <int rows, bool fetch, class T>
+void Tiles(int64_t tiles, const T* w, const float* x, float* y, int64_t inputs,
+           int64_t width, int64_t used) {
+  int64_t columns = (used + tiles - 1) / tiles;
+  TileOf<rows, kColumns, fetch>(columns, w, x, y, inputs, width);
+  for (int64_t t = columns; t < used; t += columns) {
+    columns = (used - t + --tiles - 1) / tiles;
+    TileOf<rows, kColumns, false>(columns, w, x + t * inputs, y + t, inputs,
+                                  width);
+  }
+}
+
+// The rows as float32, in an array of this thread.
+template <int rows, class T>
+const float* Converted(const T* w, int64_t inputs) {
+  thread_local std::vector<Vector> near;
+  const int64_t size = rows * inputs, whole = size / kLanes;
+  near.resize(whole + 1);
+  for (int64_t i = 0; i < whole; ++i) {
+    __builtin_prefetch(w + size + i * kLanes, 0, 2);
+    near[i] = Load(w + i * kLanes);
+  }
+  for (int64_t i = whole * kLanes; i < size; ++i) {
+    near[whole][i % kLanes] = Number(w[i]);
+  }
+  return reinterpret_cast<const float*>(near.data());
+}
+
+template <int rows, class T>
+void Rows(const T* w, const float* x, float* y, int64_t inputs, int64_t width,
+          int64_t used) {
+  const int64_t tiles = (used + kColumns - 1) / kColumns;
+  if constexpr (!std::is_same_v<T, float>) {
+    if (tiles > 1) {  // Else each of them would convert all weights again.
+      return Tiles<rows, false>(tiles, Converted<rows>(w, inputs), x, y, inputs,
+                                width, used);
+    }
+  }
+  Tiles<rows, true>(tiles, w, x, y, inputs, width, used);
+}
+
+// Columns behind which there are only zeros: those that make a round number of
+// them stay zeros in a model without biases.
+inline int64_t Used(const float* x, int64_t inputs, int64_t width) {
+  const float* end = x + width * inputs;
+  while (end > x && end[-1] == 0) --end;
+  return (end - x + inputs - 1) / inputs;
+}
+
+// y[o, t] = sum_i w[o, i] x[t, i]
+template <class T>
+void Product(xla::ffi::ThreadPool pool, const T* w, const float* x, float* y,
+             int64_t outputs, int64_t inputs, int64_t width) {
+  const int64_t bytes = kRows * inputs * sizeof(T);
+  const int64_t used = Used(x, inputs, width);
+  Share(pool, outputs, kRows * (kLeast / bytes + 1),
+        [=](int64_t from, int64_t to) {
+    std::fill(y + from * width, y + to * width, 0.f);
+    for (; used && from + kRows <= to; from += kRows) {
+      Rows<kRows>(w + from * inputs, x, y + from * width, inputs, width, used);
+    }
+    for (; used && from < to; ++from) {
+      Rows<1>(w + from * inputs, x, y + from * width, inputs, width, used);
+    }
+  });
+}

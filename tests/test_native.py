@@ -1,0 +1,248 @@
+"""Tests of models.native, against XLA and numpy."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from models import native
+from models import products
+import models_for_tests as tiny
+
+DTYPES = ("float32", "bfloat16", "int8")
+# Of rows and inputs: less and more than a tile, and than a register.
+SIZES = ((3, 5), (8, 16), (37, 100), (130, 31), (600, 48))
+WIDTHS = (1, 2, 5, 6, 7, 8, 13, native.MOST)
+
+pytestmark = pytest.mark.skipif(
+    not native.is_there(), reason="no C++ compiler, or no CPU")
+
+
+@pytest.fixture
+def no_library(monkeypatch):
+  """None has been looked for yet."""
+  is_there = functools.cache(native.is_there.__wrapped__)
+  monkeypatch.setattr(native, "is_there", is_there)
+  return is_there
+
+
+def _kernel(shape, dtype):
+  values = np.random.default_rng(0).standard_normal(shape)
+  if dtype == "int8":
+    values = (values * 40).clip(-127, 127)
+  return jnp.asarray(values, dtype)
+
+
+def _x(inputs, width, dtype="float32"):
+  return jnp.asarray(
+      np.random.default_rng(1).standard_normal((inputs, width)), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SIZES)
+def test_products(dtype, shape):
+  kernel, x = _kernel(shape, dtype), _x(shape[1], native.MOST)
+  expected = np.asarray(kernel, np.float64) @ np.asarray(x, np.float64)
+  for width in WIDTHS:
+    got = native.matmul(kernel, x[:, :width])
+    assert got.dtype == jnp.float32
+    np.testing.assert_allclose(got, expected[:, :width], rtol=1e-5,
+                               atol=1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SIZES)
+def test_a_column_has_the_same_bits_in_any_company(dtype, shape):
+  kernel, x = _kernel(shape, dtype), _x(shape[1], native.MOST)
+  alone = np.concatenate([native.matmul(kernel, x[:, i:i + 1])
+                          for i in range(native.MOST)], axis=1)
+  for width in WIDTHS:
+    np.testing.assert_array_equal(native.matmul(kernel, x[:, :width]),
+                                  alone[:, :width])
+
+
+def test_columns_of_zeros_behind_others_are_zeros():
+  kernel, x = _kernel((9, 20), "float32"), _x(20, 3)
+  got = native.matmul(kernel, jnp.pad(x, ((0, 0), (0, 5))))
+  np.testing.assert_array_equal(got[:, :3], native.matmul(kernel, x))
+  assert not np.any(got[:, 3:])
+  assert not np.any(native.matmul(kernel, jnp.zeros((20, 4))))
+  # One in front of others is one like any other.
+  assert np.all(native.matmul(kernel, x.at[:, 0].set(0))[:, 1:])
+
+
+def test_what_is_no_number_stays_none():
+  kernel, x = _kernel((9, 20), "float32"), _x(20, 3)
+  got = native.matmul(kernel.at[4, 7].set(jnp.nan), x.at[2, 1].set(jnp.inf))
+  assert np.isnan(got[4]).all() and not np.isfinite(got[:, 1]).any()
+  assert np.isfinite(np.delete(got, 4, axis=0)[:, [0, 2]]).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_slopes_of_products(dtype):
+  kernel, x = _kernel((6, 5), dtype), _x(5, 3)
+  kind = jnp.float32 if dtype == "int8" else dtype
+  weights = jnp.arange(18.0).reshape(6, 3)
+
+  def slopes(product):
+    of_x = jax.grad(lambda x: (product(kernel, x) * weights).sum())(
+        x.astype(kind))
+    if dtype == "int8":
+      return [of_x]
+    return [of_x, jax.grad(lambda k: (product(k, x.astype(kind))
+                                      * weights).sum())(kernel)]
+
+  for got, expected in zip(slopes(products._native),
+                           slopes(lambda k, x: k.astype(x.dtype) @ x)):
+    np.testing.assert_allclose(got.astype(jnp.float32),
+                               expected.astype(jnp.float32), rtol=2e-2)
+    assert np.any(got)
+
+
+def test_products_of_several_at_once():
+  kernels, x = _kernel((4, 6, 5), "float32"), _x(5, 3)
+  np.testing.assert_allclose(
+      jax.vmap(products.matmul, (0, None))(kernels, x), kernels @ x, rtol=1e-5)
+
+
+# Heads, groups, channels, rows, tokens, slots of the cache and of the block.
+ATTENTIONS = ((2, 3, 20, 2, 5, 130, 9), (1, 1, 64, 1, 1, 512, 1),
+              (4, 1, 64, 3, 8, 70, 8), (1, 2, 8, 2, 3, 3, 3),
+              (2, 2, 130, 1, 6, 64, 33))
+
+
+def _attention(sizes, dtype, windowed=False):
+  """Queries and two stretches, some slots of which are seen."""
+  heads, groups, channels, rows, tokens, slots, fresh = sizes
+  rng = np.random.default_rng(0)
+  draw = lambda *shape: jnp.asarray(2 * rng.standard_normal(shape), dtype)
+  prefix = np.arange(slots) < rng.integers(0, slots, (rows, 1, 1, 1, 1))
+  if windowed:
+    prefix = rng.random((rows, 1, 1, tokens, slots)) < 0.1
+  block = rng.random((rows, 1, 1, tokens, fresh)) < 0.5
+  block[..., 0] = True
+  # Scores of about 2, as those of a model.
+  q = draw(heads, groups, channels, rows, tokens) / (2 * channels**0.5)
+  return q.astype(dtype), [
+      (draw(rows, heads, channels, slots), draw(rows, heads, slots, channels),
+       jnp.asarray(prefix)),
+      (draw(rows, heads, channels, fresh), draw(rows, heads, fresh, channels),
+       jnp.asarray(block))]
+
+
+def _wide(q, parts):
+  return q.astype(jnp.float32), [
+      (keys.astype(jnp.float32), values.astype(jnp.float32), mask)
+      for keys, values, mask in parts]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("cap", [0.0, 5.0])
+@pytest.mark.parametrize("windowed", [False, True])
+@pytest.mark.parametrize("sizes", ATTENTIONS)
+def test_attention(dtype, cap, windowed, sizes):
+  q, parts = _attention(sizes, dtype, windowed)
+  expected = products._attend(cap, *_wide(q, parts))
+  tolerance = 1e-4 if dtype == "float32" else 2e-2
+  got = native.attention(q, parts, cap)
+  assert got.dtype == q.dtype
+  np.testing.assert_allclose(got.astype(jnp.float32), expected, rtol=tolerance,
+                             atol=tolerance)
+  wrong = [(*parts[0][:2], jnp.ones_like(parts[0][2])), parts[1]]
+  assert np.abs(native.attention(q, wrong, cap) - expected).max() > 0.1
+
+
+def test_attention_to_one_stretch():
+  q, parts = _attention(ATTENTIONS[2], "float32")
+  np.testing.assert_allclose(
+      native.attention(q, parts[1:]), products._attend(0.0, q, parts[1:]),
+      rtol=1e-4, atol=1e-4)
+
+
+def test_large_scores_have_the_weight_of_one_token():
+  q, parts = _attention((1, 1, 8, 1, 2, 3, 70), "float32")
+  got = native.attention(100 * q, parts)
+  np.testing.assert_allclose(got, products._attend(0.0, 100 * q, parts),
+                             rtol=1e-4, atol=1e-4)
+
+
+def test_slots_behind_a_text_are_not_read():
+  q, parts = _attention((2, 1, 16, 1, 3, 512, 3), "float32")
+  keys, values, _ = parts[0]
+  seen = (jnp.arange(512) < 60)[None, None, None, None]
+  expected = native.attention(q, [(keys, values, seen), parts[1]])
+  keys, values = (x.at[index].set(jnp.nan) for x, index in (
+      (keys, np.s_[..., 64:]), (values, np.s_[:, :, 64:])))
+  np.testing.assert_array_equal(
+      native.attention(q, [(keys, values, seen), parts[1]]), expected)
+  seen = seen.at[..., 99].set(True)
+  assert np.isnan(native.attention(
+      q, [(keys, values, seen), parts[1]])).any()
+
+
+def test_slopes_of_attention():
+  q, parts = _attention(ATTENTIONS[3], "float32")
+  slopes = [jax.grad(lambda q: (f(0.0, q, parts)**2).sum())(q)
+            for f in (products._attend_natively, products._attend)]
+  np.testing.assert_allclose(*slopes, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "config", [tiny.LLAMA, tiny.OPT, tiny.GEMMA, tiny.NEOX, tiny.MIXTRAL],
+    ids=["llama", "opt", "gemma", "neox", "mixtral"])
+def test_models_compute_what_they_do_without(config, dtype, monkeypatch):
+  model = tiny.random_model(dataclasses.replace(config, dtype=dtype))
+  tokens = jnp.arange(14).reshape(2, 7) % 11
+  got, _ = tiny.causal(model, tokens)
+  monkeypatch.setattr(native, "is_there", lambda: False)
+  jax.clear_caches()
+  expected, _ = tiny.causal(model, tokens)
+  jax.clear_caches()
+  scale = np.std(expected)
+  if dtype == "float32":
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-4 * scale)
+  else:  # The median: some tokens choose other experts.
+    assert np.median(np.abs(got - expected)) < 0.03 * scale
+
+
+@pytest.mark.parametrize("compiler", ["no-such-compiler", "false"])
+def test_without_a_compiler_xla_computes(compiler, no_library, monkeypatch,
+                                         tmp_path):
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+  monkeypatch.setenv("CXX", compiler)
+  kernel, x = _kernel((9, 20), "float32"), _x(20, 3)
+  assert not native.computes(kernel, 3)
+  np.testing.assert_allclose(products.matmul(kernel, x), kernel @ x, rtol=1e-5,
+                             atol=1e-5)
+  assert not list(tmp_path.rglob("*.so"))
+
+
+def test_it_can_be_turned_off(no_library, monkeypatch):
+  monkeypatch.setenv(native.SWITCH, "0")
+  assert not no_library()
+
+
+def test_it_is_compiled_once(monkeypatch, tmp_path):
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+  monkeypatch.setattr(native, "_FLAGS", ("-O0", *native._FLAGS[1:]))
+  library = native._compiled()
+  assert [library] == [path for path in tmp_path.rglob("*") if path.is_file()]
+  monkeypatch.setattr("subprocess.run", None)
+  assert native._compiled() == library
+
+
+def test_other_cpus_have_libraries_of_their_own(monkeypatch):
+  before = native._digest(["c++"])
+  monkeypatch.setattr(native, "_cpu", lambda: "another one")
+  assert native._digest(["c++"]) != before
+
+
+def test_what_there_is_no_code_for():
+  assert native.computes(jnp.ones((3, 4)), native.MOST)
+  assert not native.computes(jnp.ones((3, 4)), native.MOST + 1)
+  assert not native.computes(jnp.ones((3, 4), jnp.float16), 1)
+  assert not native.computes(jnp.ones((0, 4)), 1)
