@@ -1,7 +1,7 @@
 // Attention of a few queries, in one softmax over several stretches of keys.
 //
-// Slots that no query may see are not read: a cache costs what it holds, not what
-// it has room for.
+// Slots that no query may see are not read: a cache costs what it holds, not
+// what it has room for.
 
 #pragma once
 
@@ -14,8 +14,8 @@
 #include "lanes.h"
 #include "share.h"
 
-// Queries of a tile, at most, and vectors of slots or channels: all sums stay in
-// registers.
+// Queries of a tile, at most, and vectors of slots or channels: all sums stay
+// in registers.
 constexpr int kQueries = 4, kVectors = kRegisters == 32 ? 4 : 2;
 constexpr int64_t kWide = kVectors * kLanes;
 

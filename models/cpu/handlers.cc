@@ -32,8 +32,8 @@ ffi::Error ProductOf(ffi::ThreadPool pool, ffi::AnyBuffer kernel,
   });
 }
 
-// q [B, H, G, T, C]; then of each stretch keys [B, H, C, s], values [B, H, s, C]
-// and a mask [B, T or 1, s] -> [B, H, G, T, C]
+// q [B, H, G, T, C]; then of each stretch keys [B, H, C, s], values [B, H, s,
+// C] and a mask [B, T or 1, s] -> [B, H, G, T, C]
 ffi::Error AttentionOf(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> q,
                        ffi::RemainingArgs rest, ffi::ResultBuffer<ffi::F32> y,
                        float cap) {

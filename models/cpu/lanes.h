@@ -35,8 +35,8 @@ To Bits(const From* from) {
   return bits;
 }
 
-// What compilers make of conversions between vectors takes several times as long
-// as the instructions that there are.
+// What compilers make of conversions between vectors takes several times as
+// long as the instructions that there are.
 inline Full<int32_t> Widen(const int8_t* from) {
 #if defined(__AVX512F__)
   return Full<int32_t>(_mm512_cvtepi8_epi32(Bits<__m128i>(from)));
@@ -113,12 +113,12 @@ Vector Halved(Vector x, Vector y) {
 // Sums of all lanes, which are added in this order whatever is beside them.
 template <int rows>
 void Sums(const Vector (&x)[rows], float (&sums)[rows]) {
-  static_assert(rows == 1 || rows == 4);
+  static_assert(rows == 1 || rows == 2 || rows == 4);
   constexpr int size = kLanes / rows;
   Vector all = x[0];
-  if constexpr (rows == 4) {
-    all = Halved<kLanes / 2>(Halved<kLanes>(x[0], x[1]),
-                             Halved<kLanes>(x[2], x[3]));
+  if constexpr (rows > 1) all = Halved<kLanes>(x[0], x[1]);
+  if constexpr (rows > 2) {
+    all = Halved<kLanes / 2>(all, Halved<kLanes>(x[2], x[3]));
   }
   if constexpr (size >= 16) all = Halved<16>(all, all);
   if constexpr (size >= 8) all = Halved<8>(all, all);

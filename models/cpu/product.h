@@ -1,12 +1,12 @@
 // Products of a matrix and a few columns.
 //
 // A decoder's step multiplies every weight by a few columns: reading weights is
-// what takes the time. So they are read once, where they are and in the order in
-// which they lie, and are not packed into other arrays first.
+// what takes the time. So they are read once, where they are and in the order
+// in which they lie, and are not packed into other arrays first.
 //
 // A tile is the products of some rows with some columns, each a register of
-// partial sums. Sums have the same order in any tile: a column's product has the
-// same bits whatever columns are beside it.
+// partial sums. Sums have the same order in any tile: a column's product has
+// the same bits whatever columns are beside it.
 
 #pragma once
 
@@ -18,24 +18,30 @@
 #include "lanes.h"
 #include "share.h"
 
-// Rows of a tile, and columns at most: with a register of each row's weights and
-// one of a column, all sums stay in registers.
+// Rows of a tile, and columns at most: with a register of each row's weights
+// and one of a column, all sums stay in registers.
 constexpr int kRows = 4, kColumns = kRegisters == 32 ? 6 : 2;
+// Of half as many rows there can be more columns.
+constexpr int kHalf = kRows / 2, kMore = kRegisters == 32 ? 8 : kColumns;
 // Bytes of weights that a core takes at a time, at least.
 constexpr int64_t kLeast = 1 << 15;
 
 // y[r, t] = sum_i w[r, i] x[t, i] of `rows` rows and `columns` columns.
-template <int rows, int columns, bool fetch, class T>
-void Tile(const T* w, const float* x, float* y, int64_t inputs, int64_t width) {
+//
+// Of those that come next, some are fetched: no core guesses that early what
+// will be read.
+template <int rows, int columns, int fetched, class T, class N>
+void Tile(const T* w, const float* x, float* y, int64_t inputs, int64_t width,
+          const N* next) {
   Vector sums[columns][rows] = {};
   int64_t i = 0;
   for (; i + kLanes <= inputs; i += kLanes) {
     Vector weights[rows];
 #pragma GCC unroll 8
-    for (int r = 0; r < rows; ++r) {
-      weights[r] = Load(w + r * inputs + i);
-      // The next tile's weights: no core guesses that early what will be read.
-      if (fetch) __builtin_prefetch(w + (rows + r) * inputs + i, 0, 2);
+    for (int r = 0; r < rows; ++r) weights[r] = Load(w + r * inputs + i);
+#pragma GCC unroll 8
+    for (int r = 0; r < fetched; ++r) {
+      __builtin_prefetch(next + r * inputs + i, 0, 2);
     }
 #pragma GCC unroll 8
     for (int t = 0; t < columns; ++t) {
@@ -60,27 +66,34 @@ void Tile(const T* w, const float* x, float* y, int64_t inputs, int64_t width) {
 }
 
 // `Tile` of as many columns as are asked for, up to `most`.
-template <int rows, int most, bool fetch, class T>
-void TileOf(int64_t columns, const T* w, const float* x, float* y,
-            int64_t inputs, int64_t width) {
+template <int rows, int most, int fetched, class... Rest>
+void TileOf(int64_t columns, Rest... rest) {
   if constexpr (most > 1) {
     if (columns < most) {
-      return TileOf<rows, most - 1, fetch>(columns, w, x, y, inputs, width);
+      return TileOf<rows, most - 1, fetched>(columns, rest...);
     }
   }
-  Tile<rows, most, fetch>(w, x, y, inputs, width);
+  Tile<rows, most, fetched>(rest...);
 }
 
-// The columns of some rows, in tiles that are about equally wide.
-template <int rows, bool fetch, class T>
-void Tiles(int64_t tiles, const T* w, const float* x, float* y, int64_t inputs,
-           int64_t width, int64_t used) {
-  int64_t columns = (used + tiles - 1) / tiles;
-  TileOf<rows, kColumns, fetch>(columns, w, x, y, inputs, width);
-  for (int64_t t = columns; t < used; t += columns) {
-    columns = (used - t + --tiles - 1) / tiles;
-    TileOf<rows, kColumns, false>(columns, w, x + t * inputs, y + t, inputs,
-                                  width);
+// The columns of some rows, in tiles that are about equally wide. The next rows
+// are fetched by the first two: if one did, memory would rest in the other.
+template <int rows, class T, class N>
+void Tiles(const T* w, const float* x, float* y, int64_t inputs, int64_t width,
+           int64_t used, const N* next) {
+  const int64_t tiles = (used + kColumns - 1) / kColumns;
+  for (int64_t i = 0; i < tiles; ++i) {
+    const int64_t from = used * i / tiles;
+    const int64_t columns = used * (i + 1) / tiles - from;
+    const float* some = x + from * inputs;
+    constexpr int half = rows / 2;
+    if (i < 2) {
+      TileOf<rows, kColumns, half>(columns, w, some, y + from, inputs, width,
+                                   next + i * half * inputs);
+    } else {
+      TileOf<rows, kColumns, 0>(columns, w, some, y + from, inputs, width,
+                                next);
+    }
   }
 }
 
@@ -90,10 +103,7 @@ const float* Converted(const T* w, int64_t inputs) {
   thread_local std::vector<Vector> near;
   const int64_t size = rows * inputs, whole = size / kLanes;
   near.resize(whole + 1);
-  for (int64_t i = 0; i < whole; ++i) {
-    __builtin_prefetch(w + size + i * kLanes, 0, 2);
-    near[i] = Load(w + i * kLanes);
-  }
+  for (int64_t i = 0; i < whole; ++i) near[i] = Load(w + i * kLanes);
   for (int64_t i = whole * kLanes; i < size; ++i) {
     near[whole][i % kLanes] = Number(w[i]);
   }
@@ -103,14 +113,22 @@ const float* Converted(const T* w, int64_t inputs) {
 template <int rows, class T>
 void Rows(const T* w, const float* x, float* y, int64_t inputs, int64_t width,
           int64_t used) {
-  const int64_t tiles = (used + kColumns - 1) / kColumns;
-  if constexpr (!std::is_same_v<T, float>) {
-    if (tiles > 1) {  // Else each of them would convert all weights again.
-      return Tiles<rows, false>(tiles, Converted<rows>(w, inputs), x, y, inputs,
-                                width, used);
+  const T* next = w + rows * inputs;
+  if (used <= kColumns) {
+    constexpr int fetched = rows > 1 ? rows : 0;
+    TileOf<rows, kColumns, fetched>(used, w, x, y, inputs, width, next);
+  } else if constexpr (std::is_same_v<T, float>) {
+    Tiles<rows>(w, x, y, inputs, width, used, next);
+  } else if (rows == kRows && used <= kMore) {
+    for (int r = 0; r < kRows; r += kHalf) {
+      constexpr auto less = Tile<kHalf, kMore - 1, kHalf, T, T>;
+      constexpr auto most = Tile<kHalf, kMore, kHalf, T, T>;
+      (used < kMore ? less : most)(w + r * inputs, x, y + r * width, inputs,
+                                   width, next + r * inputs);
     }
+  } else {  // Each of several tiles would convert all weights again.
+    Tiles<rows>(Converted<rows>(w, inputs), x, y, inputs, width, used, next);
   }
-  Tiles<rows, true>(tiles, w, x, y, inputs, width, used);
 }
 
 // Columns behind which there are only zeros: those that make a round number of

@@ -11,8 +11,8 @@
 
 #include "xla/ffi/api/ffi.h"
 
-// Hands out items to the threads of a pool and to this one: a part of those left
-// to whoever asks, since a core that others use as well is slower.
+// Hands out items to the threads of a pool and to this one: a part of those
+// left to whoever asks, since a core that others use as well is slower.
 //
 // At a time `least` items, or a multiple of that; `compute` is called with the
 // first one and the one behind the last.
