@@ -85,47 +85,60 @@ def attention(q, parts, cap=0.0):
   return y.transpose(1, 2, 4, 0, 3).astype(q.dtype)
 
 
+def is_there() -> bool:
+  """Whether the code could be compiled, and is wanted, on this CPU."""
+  return _library() is not None
+
+
 def _call(name, shape, *arrays, **attributes):
   return jax.ffi.ffi_call(
-      _target(name), jax.ShapeDtypeStruct(shape, jnp.float32),
+      _target(name, _library()), jax.ShapeDtypeStruct(shape, jnp.float32),
       vmap_method="sequential")(*arrays, **attributes)
 
 
-def _target(name):
-  return f"decoding_jax_{name}"
+def _target(name, library):
+  # Programs are kept on disk: they must not find the code of other sources.
+  return f"decoding_jax_{name}_{library}"
 
 
 @functools.cache
-def is_there() -> bool:
-  """Compiles the code unless it has been, and tells XLA of it."""
+def _library() -> str | None:
+  """Compiles the code unless it has been, and tells XLA of it: its name."""
   if os.environ.get(SWITCH) == "0" or jax.default_backend() != "cpu":
-    return False
+    return None
   try:
-    library = ctypes.cdll.LoadLibrary(str(_compiled()))
-  except (OSError, subprocess.SubprocessError) as error:
+    path = _compiled()
+    library = ctypes.cdll.LoadLibrary(str(path))
+  except subprocess.CalledProcessError as error:
+    logging.warning("Products of few columns are left to XLA: %s\n%s", error,
+                    error.stderr[-1000:])
+    return None
+  except (OSError, RuntimeError) as error:
     logging.info("Products of few columns are left to XLA: %s", error)
-    return False
+    return None
   for name in _HANDLERS:
     jax.ffi.register_ffi_target(
-        _target(name), jax.ffi.pycapsule(getattr(library, name)),
+        _target(name, path.stem), jax.ffi.pycapsule(getattr(library, name)),
         platform="cpu")
-  return True
+  return path.stem
 
 
 def _compiled() -> pathlib.Path:
   """The library, compiled for this CPU.
 
   Raises:
-    OSError: if there is no compiler, or no folder for it.
-    subprocess.SubprocessError: if it does not compile this.
+    OSError: if there is no compiler, or no folder that can be written to.
+    RuntimeError: if there is no home.
+    subprocess.CalledProcessError: if the compiler refuses.
   """
-  compiler = shlex.split(os.environ.get("CXX", "c++"))
+  compiler = shlex.split(os.environ.get("CXX") or "c++")
   if shutil.which(compiler[0]) is None:
-    raise FileNotFoundError(f"There is no C++ compiler {compiler[0]!r}.")
+    raise FileNotFoundError(f"there is no C++ compiler {compiler[0]!r}")
   command = [*compiler, *_FLAGS, "-I", jax.ffi.include_dir(),
              str(_SOURCES / "handlers.cc")]
-  path = _folder() / f"native-{_digest(command)}.so"
+  path = _folder() / f"{_digest(command)}.so"
   if not path.exists():
+    logging.warning("Compiling %s, once on this machine.", _SOURCES)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
       made = pathlib.Path(folder) / path.name
       subprocess.run([*command, "-o", str(made)], check=True,
