@@ -157,7 +157,7 @@ def _folder() -> pathlib.Path:
 
 def _digest(command) -> str:
   """Of all that the library depends on: machines may share the folder."""
-  sources = [path.read_text() for path in sorted(_SOURCES.iterdir())]
+  sources = [path.read_text() for path in sorted(_SOURCES.glob("*.[ch]*"))]
   parts = (" ".join(command), *sources, jaxlib.__version__, _cpu())
   return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 

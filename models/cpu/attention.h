@@ -41,11 +41,10 @@ Vector LoadUpTo(const T* from, int64_t count) {
       count, 0, kLanes));
 }
 
-// sums[r] of kWide lanes += sum_i a[i, r] b[i, :], of `count` lanes.
+// sums[r] of kWide lanes += sum_i a[r, i] b[i, :], of `count` lanes.
 template <int rows, bool whole, class T>
-void Multiply(const float* a, int64_t a_step, int64_t a_row, const T* b,
-              int64_t b_step, int64_t size, int64_t count,
-              Vector (&sums)[rows][kVectors]) {
+void Multiply(const float* a, int64_t a_step, const T* b, int64_t b_step,
+              int64_t size, int64_t count, Vector (&sums)[rows][kVectors]) {
   for (int64_t i = 0; i < size; ++i) {
     Vector lanes[kVectors];
 #pragma GCC unroll 8
@@ -57,7 +56,7 @@ void Multiply(const float* a, int64_t a_step, int64_t a_row, const T* b,
     for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
-        sums[r][v] += a[i * a_step + r * a_row] * lanes[v];
+        sums[r][v] += a[r * a_step + i] * lanes[v];
       }
     }
   }
@@ -87,11 +86,7 @@ class Head {
   // q [queries, C], y [queries, C].
   void Attend(const float* q, float* y) {
     for (int64_t r = 0; r < queries_; r += kQueries) {
-      const int64_t left = queries_ - r;
-      left >= 4   ? Tile<4>(q, y, r)
-      : left == 3 ? Tile<3>(q, y, r)
-      : left == 2 ? Tile<2>(q, y, r)
-                  : Tile<1>(q, y, r);
+      TileOf<kQueries>(queries_ - r, q, y, r);
     }
   }
 
@@ -108,6 +103,15 @@ class Head {
     return reinterpret_cast<float*>(scores_.data()) + query * width_;
   }
 
+  // `Tile` of as many queries as are left, up to `most`.
+  template <int most>
+  void TileOf(int64_t left, const float* q, float* y, int64_t query) {
+    if constexpr (most > 1) {
+      if (left < most) return TileOf<most - 1>(left, q, y, query);
+    }
+    Tile<most>(q, y, query);
+  }
+
   template <int rows>
   void Tile(const float* q, float* y, int64_t query) {
     Score<rows>(q + query * channels_, query);
@@ -122,8 +126,8 @@ class Head {
             stretches_[at.stretch].values + at.first * channels_ + c;
         auto multiply = count == kWide ? Multiply<rows, true, T>
                                        : Multiply<rows, false, T>;
-        multiply(Scores(query) + i * kWide, 1, width_, values, channels_,
-                 at.count, count, sums);
+        multiply(Scores(query) + i * kWide, width_, values, channels_, at.count,
+                 count, sums);
       }
       for (int r = 0; r < rows; ++r) {
         const Vector* from = sums[r];
@@ -143,7 +147,7 @@ class Head {
       Vector sums[rows][kVectors] = {};
       auto multiply = at.count == kWide ? Multiply<rows, true, T>
                                         : Multiply<rows, false, T>;
-      multiply(q, 1, channels_, x.keys + at.first, x.slots, channels_, at.count,
+      multiply(q, channels_, x.keys + at.first, x.slots, channels_, at.count,
                sums);
       for (int r = 0; r < rows; ++r) {
         Mask(x, at, (query + r) % length_, sums[r]);

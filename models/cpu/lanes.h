@@ -20,12 +20,12 @@ constexpr int kLanes = 4, kRegisters = 32;
 constexpr int kLanes = 4, kRegisters = 16;
 #endif
 
-template <class T, int lanes>
+template <class T>
 struct Lanes {
-  using type [[gnu::vector_size(sizeof(T) * lanes)]] = T;
+  using type [[gnu::vector_size(sizeof(T) * kLanes)]] = T;
 };
 template <class T>
-using Full = typename Lanes<T, kLanes>::type;
+using Full = typename Lanes<T>::type;
 using Vector = Full<float>;
 
 template <class To, class From>
