@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import types
+from decoding_jax import native, types
 
 # Axes from the end, so that layer axes may stand in front.
 ROW_AXIS = -4
@@ -55,6 +55,16 @@ def commit(cache: types.Cache, block: types.Block, slots,
   Returns:
     The cache, longer by `count`.
   """
+  form = {"cpu": native.commit} if native.commits(
+      cache.keys + cache.values) else {}
+  keys, values = jax.lax.platform_dependent(
+      cache.keys, cache.values, block.keys, block.values, slots, cache.length,
+      default=_commit, **form)
+  return types.Cache(keys, values, cache.length + count)
+
+
+def _commit(keys, values, fresh_keys, fresh_values, slots, lengths):
+  """What `native.commit` does."""
   def copy(target, source, axis):
     def row(target, source, slots, length):
       fresh = jnp.take(source, slots, axis=axis)
@@ -62,14 +72,10 @@ def commit(cache: types.Cache, block: types.Block, slots,
           target, fresh, length, target.ndim + axis)
 
     at = target.ndim + ROW_AXIS
-    return jax.vmap(row, (at, at, 0, 0), at)(
-        target, source, slots, cache.length)
+    return jax.vmap(row, (at, at, 0, 0), at)(target, source, slots, lengths)
 
-  return types.Cache(
-      tuple(copy(t, s, KEY_SLOTS) for t, s in zip(cache.keys, block.keys)),
-      tuple(copy(t, s, VALUE_SLOTS)
-            for t, s in zip(cache.values, block.values)),
-      cache.length + count)
+  return (tuple(copy(*x, KEY_SLOTS) for x in zip(keys, fresh_keys)),
+          tuple(copy(*x, VALUE_SLOTS) for x in zip(values, fresh_values)))
 
 
 def put_rows(cache: types.Cache, rows, other: types.Cache) -> types.Cache:

@@ -25,10 +25,10 @@ try:
 except ImportError:  # Windows has no such locks.
   fcntl = None
 
+from decoding_jax import native
 from experiments import launch
 from experiments import processes
 from experiments import stopping
-from models import native
 from models import products
 
 RUN, RESULTS = "run.json", "results.jsonl"

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from decoding_jax import native
 from models import products
 from models import quantized
 
@@ -50,7 +51,7 @@ def mix(share, x, activation, gate, up, down):
   """
   in_use = share.any(axis=1)
   first = jnp.argsort(~in_use, stable=True)
-  axes = products.split_by_compiler()
+  axes = native.split_by_compiler()
   parts = math.prod(axes.values())
   if quantized.shape(gate)[1] % parts:
     parts = 1

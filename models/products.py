@@ -6,9 +6,8 @@ import os
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType
 
-from models import native
+from decoding_jax import native
 from models import quantized
 
 # Numbers of columns for which there are fast products, then multiples of 16.
@@ -99,7 +98,7 @@ def matmul(kernel, x):
   size = round_up(width, kernel.dtype)
   product = functools.partial(_padded, _product, size)
   forms = {}
-  if _natively(kernel, width):
+  if native.computes(kernel, width):
     forms["cpu"] = _native
   elif kernel.dtype.itemsize < 4:
     if size <= _FEW[-1]:
@@ -135,20 +134,6 @@ def by_inputs(kernel, x, parts):
       kernel, x.reshape(parts, -1, x.shape[1]))
 
 
-def split_by_compiler() -> dict[str, int]:
-  """Axes, and their sizes, of a mesh that are left to the compiler.
-
-  Returns:
-    Those inside of a `jax.shard_map`; elsewhere none.
-  """
-  mesh = jax.sharding.get_abstract_mesh()
-  if AxisType.Manual not in mesh.axis_types:
-    return {}
-  return {name: size for name, size, kind in zip(
-      mesh.axis_names, mesh.axis_sizes, mesh.axis_types)
-          if kind == AxisType.Auto}
-
-
 def cores() -> int:
   """Those that this process may use: in a container not all of a machine."""
   if hasattr(os, "sched_getaffinity"):
@@ -179,7 +164,7 @@ def attention(q, parts, cap=0.0):
     forms["tpu"] = functools.partial(_attend_twice, cap)
     if q.dtype.itemsize < 4:
       forms["cpu"] = forms["tpu"]
-  if _natively(parts[0][0], q.shape[4]):
+  if native.computes(parts[0][0], q.shape[4]):
     forms["cpu"] = functools.partial(_attend_natively, cap)
   if not forms:
     return attend(q, parts)
@@ -191,19 +176,11 @@ def _of_8_bits(values, x):
 
   Whole numbers of 8 bits have all their digits in the type of `x`.
   """
-  forms = {"cpu": _native if _natively(values, x.shape[1]) else _in_blocks}
+  natively = native.computes(values, x.shape[1])
+  forms = {"cpu": _native if natively else _in_blocks}
   if x.shape[1] == 1:
     forms["tpu"] = functools.partial(_padded, _mixed, _TILE)
   return jax.lax.platform_dependent(values, x, default=_mixed, **forms)
-
-
-def _natively(kernel, width):
-  """Whether code of our own computes a product on a CPU.
-
-  A compiler that splits arrays over devices would not split what that reads.
-  """
-  return (math.prod(split_by_compiler().values()) == 1
-          and native.computes(kernel, width))
 
 
 @jax.custom_jvp
@@ -248,7 +225,7 @@ def _in_blocks(values, x):
   width = x.shape[1]
   x = pad(x.astype(jnp.float32), round_up(width, jnp.float32))
   rows = min(max(LARGE // values.shape[1], 1), len(values))
-  if math.prod(split_by_compiler().values()) > 1:
+  if math.prod(native.split_by_compiler().values()) > 1:
     rows = len(values)  # Each device has its own rows.
 
   def block(i, y):

@@ -13,7 +13,7 @@ REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 
 # From the ground up; a module may not import from its own floor either.
 FLOORS = [
-    ["types", "options", "noise", "bits"],
+    ["types", "options", "noise", "bits", "native"],
     ["contracts"],
     ["tree", "sampling", "cache", "text", "rewards", "constraints.automata",
      "constraints.spelling", "processors.applied", "processors.automata",
@@ -33,14 +33,14 @@ FLOORS = [
 ]
 # The packages above the library, and what of ours each of them may import.
 PACKAGES = {
-    "models": {"decoding_jax.types", "models"},
+    "models": {"decoding_jax.types", "decoding_jax.native", "models"},
     "configs": {"configs"},
     "experiments": {"decoding_jax", "models", "experiments"},
 }
 # They test models and methods, and call the library as its users do.
 CHECKS = {"models.conformance", "models.exactness"}
 # What the library needs of the world; it knows no flags, files or tokenizers.
-LIBRARY_NEEDS = {"flax", "jax", "numpy"}
+LIBRARY_NEEDS = {"flax", "jax", "jaxlib", "numpy"}
 # What a single module asks for when it is used, and tells how to install.
 OPTIONAL = {("decoding_jax.processors.expressions", "outlines_core")}
 

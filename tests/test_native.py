@@ -1,4 +1,4 @@
-"""Tests of models.native, against XLA and numpy."""
+"""Tests of decoding_jax.native, against XLA and numpy."""
 
 import dataclasses
 import functools
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models import native
+from decoding_jax import native
 from models import products
 import models_for_tests as tiny
 

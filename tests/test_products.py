@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from decoding_jax import cache as cache_lib
-from models import native
+from decoding_jax import native
 from models import products
 from models import transformer
 

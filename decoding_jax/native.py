@@ -1,8 +1,9 @@
-"""Products and attention of a few tokens by code of our own, on a CPU.
+"""Code of our own for a CPU: products and attention of a few tokens, commits.
 
 XLA packs weights into other arrays first, in each product; with few columns
-that takes longer than the product. The code in `models/cpu` reads them where
-they are. It is compiled when it is first needed, some seconds, and kept in the
+that takes longer than the product. The code in `decoding_jax/cpu` reads them
+where they are. To write a few slots of 16 bits, XLA converts the whole cache.
+The code is compiled when it is first needed, some seconds, and kept in the
 folder `decoding_jax` of `XDG_CACHE_HOME`, or of `~/.cache`. The compiler is the
 one that `CXX` names, or c++. Where there is none, or `DECODING_JAX_NATIVE=0`
 says so, XLA computes all of it.
@@ -11,6 +12,8 @@ says so, XLA computes all of it.
 import ctypes
 import functools
 import hashlib
+import logging
+import math
 import os
 import pathlib
 import platform
@@ -19,18 +22,19 @@ import shutil
 import subprocess
 import tempfile
 
-from absl import logging
 import jax
 import jax.numpy as jnp
+from jax.sharding import AxisType
 import jaxlib
 import numpy as np
 
+_LOG = logging.getLogger(__name__)
 # Columns, at most: with more, packing weights pays.
 MOST = 64
 # What turns it off, when it is 0.
 SWITCH = "DECODING_JAX_NATIVE"
 _SOURCES = pathlib.Path(__file__).with_name("cpu")
-_HANDLERS = ("product", "attention")
+_HANDLERS = ("product", "attention", "commit")
 _FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-shared", "-w")
 _DTYPES = ("float32", "bfloat16", "int8")
 
@@ -43,10 +47,11 @@ def computes(array, width) -> bool:
     width: how many there are.
 
   Returns:
-    Whether it can be called on a CPU.
+    Whether it can be called on a CPU. Not where a compiler splits arrays over
+    devices: it would not split what this code reads.
   """
   return (width <= MOST and str(array.dtype) in _DTYPES and bool(array.size)
-          and is_there())
+          and is_there() and not _split())
 
 
 def matmul(kernel, x):
@@ -85,6 +90,54 @@ def attention(q, parts, cap=0.0):
   return y.transpose(1, 2, 4, 0, 3).astype(q.dtype)
 
 
+def commits(arrays) -> bool:
+  """Whether `commit` can be called on a CPU for keys and values of a cache."""
+  return (bool(arrays) and all(x.size for x in arrays) and is_there()
+          and not _split())
+
+
+def commit(keys, values, fresh_keys, fresh_values, slots, lengths):
+  """Copies slots of a block into a cache, where it lies.
+
+  Args:
+    keys: of the cache, a tuple of `[..., B, H, C, S]` of any type.
+    values: the same, `[..., B, H, S, C]`.
+    fresh_keys: of the block, `[..., B, H, C, N]`.
+    fresh_values: `[..., B, H, N, C]`.
+    slots: `[B, K]` int32, of the block.
+    lengths: `[B]` int32, where to; beyond S - K it is there.
+
+  Returns:
+    keys and values of the cache.
+  """
+  arrays = (*keys, *values)
+  out = jax.ffi.ffi_call(
+      _target("commit", _library()),
+      [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays],
+      input_output_aliases={2 + i: i for i in range(len(arrays))})(
+          slots, lengths, *arrays, *fresh_keys, *fresh_values,
+          keys=np.int64(len(keys)))
+  return tuple(out[:len(keys)]), tuple(out[len(keys):])
+
+
+def split_by_compiler() -> dict[str, int]:
+  """Axes, and their sizes, of a mesh that are left to the compiler.
+
+  Returns:
+    Those inside of a `jax.shard_map`; elsewhere none.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  if AxisType.Manual not in mesh.axis_types:
+    return {}
+  return {name: size for name, size, kind in zip(
+      mesh.axis_names, mesh.axis_sizes, mesh.axis_types)
+          if kind == AxisType.Auto}
+
+
+def _split() -> bool:
+  return math.prod(split_by_compiler().values()) > 1
+
+
 def is_there() -> bool:
   """Whether the code could be compiled, and is wanted, on this CPU."""
   return _library() is not None
@@ -110,11 +163,11 @@ def _library() -> str | None:
     path = _compiled()
     library = ctypes.cdll.LoadLibrary(str(path))
   except subprocess.CalledProcessError as error:
-    logging.warning("Products of few columns are left to XLA: %s\n%s", error,
-                    error.stderr[-1000:])
+    _LOG.warning("All computations are left to XLA: %s\n%s", error,
+                 error.stderr[-1000:])
     return None
   except (OSError, RuntimeError) as error:
-    logging.info("Products of few columns are left to XLA: %s", error)
+    _LOG.info("All computations are left to XLA: %s", error)
     return None
   for name in _HANDLERS:
     jax.ffi.register_ffi_target(
@@ -138,7 +191,7 @@ def _compiled() -> pathlib.Path:
              str(_SOURCES / "handlers.cc")]
   path = _folder() / f"{_digest(command)}.so"
   if not path.exists():
-    logging.warning("Compiling %s, once on this machine.", _SOURCES)
+    _LOG.warning("Compiling %s, once on this machine.", _SOURCES)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
       made = pathlib.Path(folder) / path.name
       subprocess.run([*command, "-o", str(made)], check=True,

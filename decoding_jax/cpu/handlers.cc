@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "attention.h"
+#include "commit.h"
 #include "product.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -71,6 +72,34 @@ ffi::Error AttentionOf(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> q,
   });
 }
 
+// Keys [..., B, H, C, S] or values [..., B, H, S, C].
+Array ArrayOf(ffi::AnyBuffer x, bool keys) {
+  const auto last = x.dimensions().end();
+  const int64_t item = ffi::ByteWidth(x.element_type());
+  Array array{static_cast<char*>(x.untyped_data()),
+              static_cast<int64_t>(x.element_count()) / (last[-1] * last[-2]),
+              last[-3], 1, last[-1] * item, last[-2]};
+  if (keys) array.lines = last[-2], array.bytes = item, array.slots = last[-1];
+  return array;
+}
+
+// slots [B, K], lengths [B], then keys and values of a cache, which are the
+// results as well, and those of a block
+ffi::Error CommitOf(ffi::ThreadPool pool, ffi::Buffer<ffi::S32> slots,
+                    ffi::Buffer<ffi::S32> lengths, ffi::RemainingArgs arrays,
+                    ffi::RemainingRets, int64_t keys) {
+  const int64_t number = arrays.size() / 2;
+  std::vector<Array> targets, sources;
+  for (int64_t i = 0; i < number; ++i) {
+    const bool first = i < keys;
+    targets.push_back(ArrayOf(*arrays.get<ffi::AnyBuffer>(i), first));
+    sources.push_back(ArrayOf(*arrays.get<ffi::AnyBuffer>(number + i), first));
+  }
+  Commit(pool, std::move(targets), std::move(sources), slots.typed_data(),
+         slots.dimensions()[1], lengths.typed_data(), slots.dimensions()[0]);
+  return ffi::Error::Success();
+}
+
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
     product, ProductOf,
     ffi::Ffi::Bind()
@@ -87,3 +116,13 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
         .RemainingArgs()
         .Ret<ffi::Buffer<ffi::F32>>()
         .Attr<float>("cap"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    commit, CommitOf,
+    ffi::Ffi::Bind()
+        .Ctx<ffi::ThreadPool>()
+        .Arg<ffi::Buffer<ffi::S32>>()
+        .Arg<ffi::Buffer<ffi::S32>>()
+        .RemainingArgs()
+        .RemainingRets()
+        .Attr<int64_t>("keys"));
