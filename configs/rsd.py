@@ -52,8 +52,9 @@ def get_config(preset="default"):
         draft may be lookup, see `models.lookup`.
       dtype, draft_dtype: of parameters and activations; "" as they were saved,
         and of the draft as `dtype` says. It is the law in `dtype` that is kept.
-      weights, draft_weights: of matrices, "dtype" or "int8"; "" of the draft as
-        `weights` says. It is the law with these `weights` that is kept.
+      weights, draft_weights: of matrices, "dtype", "bfloat16" or "int8"; "" of
+        the draft as `weights` says. It is the law with these `weights` that is
+        kept.
       methods: names of the methods to run; empty: all that have trees.
       lengths, budgets: which points of the two experiments to run.
       temperatures: 0 is greedy, and compiled apart from the others.

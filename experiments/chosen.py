@@ -18,7 +18,8 @@ _DRAFT_DTYPE = flags.DEFINE_enum("draft_dtype", "", ["", *transformer.DTYPES],
                                  "The same, of the draft; '' as --dtype says.")
 _WEIGHTS = flags.DEFINE_enum(
     "weights", quantized.DTYPE, quantized.WEIGHTS, "Of matrices: as --dtype "
-    "says, or of 8 bits, with a scale for each output channel.")
+    "says; bfloat16, which of models that are stored so is exact in float32 "
+    "too; or of 8 bits, with a scale for each output channel.")
 _DRAFT_WEIGHTS = flags.DEFINE_enum(
     "draft_weights", "", ["", *quantized.WEIGHTS],
     "The same, of the draft; '' as --weights says.")

@@ -350,7 +350,7 @@ def open_pair(target, draft, dtype="", draft_dtype="",
     if value not in allowed:
       raise UserError(f"{field}={value!r} is not one of "
                       f"{', '.join(filter(None, allowed))}.")
-  if draft == lookup.NAME and draft_weights == quantized.INT8:
+  if draft == lookup.NAME and draft_weights not in ("", quantized.DTYPE):
     raise UserError(f"draft_weights={draft_weights!r}: draft={draft!r} has no "
                     f"weights; leave it {quantized.DTYPE!r} or ''.")
   _check_devices()

@@ -116,9 +116,9 @@ def load(folder, *, scan_layers: bool | None = None, dtype: str | None = None,
       model or "hub:owner/name", see `named.folder`.
     scan_layers: whether the layers are scanned; None: as they were saved.
     dtype: of parameters and activations; None: as they were saved.
-    weights: "dtype"; or "int8", for the matrices that `quantized` tells of.
-      These are rounded one after the other: neither host nor devices ever have
-      all of them in another type.
+    weights: "dtype"; or "bfloat16" or "int8", for the matrices that `quantized`
+      tells of. To 8 bits they are rounded one after the other: neither host nor
+      devices ever have all of them in another type.
     shardings: `params -> tree of jax.sharding.Sharding`, called with the shapes
       of the parameters as they were saved, or of what is made of them in 8
       bits; None: on the default device.
@@ -293,18 +293,18 @@ def _restore(path, config, shardings):
     if saved is None:
       raise ValueError(f"'{path}' is damaged: orbax finds no metadata in it.")
     _check_shapes(path, saved.tree, whole)
-  if config.weights == quantized.DTYPE:
-    return _restore_at_once(path, whole, shardings(whole))
+  if config.weights != quantized.INT8:
+    return _restore_at_once(path, made, shardings(made))
   return _restore_one_by_one(path, whole, made, shardings(made))
 
 
-def _restore_at_once(path, whole, shardings):
-  """All parameters, in the type of `whole`."""
-  whole = jax.tree.map(
+def _restore_at_once(path, made, shardings):
+  """All parameters, in the types of `made`."""
+  made = jax.tree.map(
       lambda leaf, sharding: jax.ShapeDtypeStruct(
-          leaf.shape, leaf.dtype, sharding=sharding), whole, shardings)
+          leaf.shape, leaf.dtype, sharding=sharding), made, shardings)
   with ocp.StandardCheckpointer() as checkpointer, _readable(path):
-    params = checkpointer.restore(path, whole)
+    params = checkpointer.restore(path, made)
   for key, leaf in jax.tree_util.tree_leaves_with_path(params):
     folders.check_finite(path.parent, transformer.param_name(key), leaf)
   return params

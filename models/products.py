@@ -87,13 +87,15 @@ def matmul(kernel, x):
 
   Args:
     kernel: `[out, in]`; or a `quantized.Matrix`.
-    x: `[in, n]`, of the same type unless the kernel has 8 bits.
+    x: `[in, n]`, of the same type unless the kernel has fewer bits.
 
   Returns:
     `[out, n]` float32.
   """
   if quantized.is_matrix(kernel):
-    return _of_8_bits(kernel.values, x) * kernel.scales
+    return _of_fewer_bits(kernel.values, x) * kernel.scales
+  if kernel.dtype.itemsize < x.dtype.itemsize:
+    return _of_fewer_bits(kernel, x)
   width = x.shape[1]
   size = round_up(width, kernel.dtype)
   product = functools.partial(_padded, _product, size)
@@ -171,10 +173,11 @@ def attention(q, parts, cap=0.0):
   return jax.lax.platform_dependent(q, parts, default=attend, **forms)
 
 
-def _of_8_bits(values, x):
+def _of_fewer_bits(values, x):
   """`values [out, in] @ x [in, n]` in float32.
 
-  Whole numbers of 8 bits have all their digits in the type of `x`.
+  Whole numbers of 8 bits have all their digits in the type of `x`, and so have
+  those of bfloat16 in float32.
   """
   natively = native.computes(values, x.shape[1])
   forms = {"cpu": _native if natively else _in_blocks}

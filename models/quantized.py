@@ -1,5 +1,10 @@
-"""Weights of eight bits: whole numbers, and a scale for each output channel.
+"""Weights of fewer bits than activations have.
 
+Of sixteen: bfloat16, for activations of float32. What a folder holds in
+bfloat16 is computed in float32 so, with the same numbers as if all of it were
+float32, and half of the bytes are read.
+
+Of eight: whole numbers, and a scale for each output channel.
 Symmetric, and rounded to the nearest (Jacob et al. 2018, arXiv 1712.05877, of
 weights alone): the largest weight of a row, the weights of one output channel,
 becomes 127 or -127. No weight is off by more than half of its row's scale.
@@ -20,9 +25,9 @@ import numpy as np
 from decoding_jax import types
 
 # What the weights of a `transformer.Config` can be: of its own type, or of
-# eight bits.
-DTYPE, INT8 = "dtype", "int8"
-WEIGHTS = (DTYPE, INT8)
+# sixteen or eight bits.
+DTYPE, BFLOAT16, INT8 = "dtype", "bfloat16", "int8"
+WEIGHTS = (DTYPE, BFLOAT16, INT8)
 _LARGEST = 127
 # A row without a larger weight is one of zeros: the inverse of its scale might
 # be infinite.
@@ -99,6 +104,8 @@ def initializer(init, weights: str):
   Returns:
     `(key, shape, dtype) -> array or Matrix`.
   """
+  if weights == BFLOAT16:
+    return lambda key, shape, dtype: init(key, shape, jnp.bfloat16)
   return init if weights == DTYPE else lambda *args: quantize(init(*args))
 
 
@@ -111,7 +118,7 @@ def check_whole(weights: str, what: str) -> None:
   """
   if weights != DTYPE:
     raise ValueError(f"weights={weights!r}: a model can be {what} with "
-                     f"weights={DTYPE!r} alone; quantise it when it is loaded.")
+                     f"weights={DTYPE!r} alone; give others when it is loaded.")
 
 
 def tree(like: types.Params, params: types.Params) -> types.Params:
@@ -130,7 +137,7 @@ def tree(like: types.Params, params: types.Params) -> types.Params:
 
 
 def place(like: Any, where: Any, x: np.ndarray) -> Any:
-  """Puts a parameter of the host on devices, quantised if it is to be.
+  """Puts a parameter of the host on devices, rounded if it is to be.
 
   Args:
     like: its shape and type, or those of a `Matrix`.
@@ -144,6 +151,7 @@ def place(like: Any, where: Any, x: np.ndarray) -> Any:
     return jax.make_array_from_callback(part.shape, sharding,
                                         lambda at: part[at])
 
-  placed = jax.tree.map(put, on_host(x) if is_matrix(like) else x, where)
+  x = on_host(x) if is_matrix(like) else x.astype(like.dtype, copy=False)
+  placed = jax.tree.map(put, x, where)
   # Else the host's copies would add up while the devices fetch them.
   return jax.block_until_ready(placed)

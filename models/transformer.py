@@ -100,8 +100,9 @@ class Config:
     scan_layers: one scanned layer instead of unrolled ones: compiles in
       constant time, at the price of a slice of the cache a layer.
     dtype: of parameters, activations and caches.
-    weights: "dtype", or "int8" for the matrices of layers, the table of tokens
-      and the output layer, see `quantized`. Such a model cannot be trained.
+    weights: "dtype"; or "bfloat16" or "int8" for the matrices of layers, the
+      table of tokens and the output layer, see `quantized`. Such a model cannot
+      be trained.
   """
   vocab_size: int
   dim: int
@@ -184,6 +185,10 @@ class Config:
     if self.outputs and self.tie_embeddings:
       raise ValueError(f"transformer outputs={self.outputs} needs "
                        "tie_embeddings=False.")
+    if self.weights == quantized.BFLOAT16 and self.dtype == "float16":
+      raise ValueError(
+          f"transformer weights={self.weights!r}, dtype={self.dtype!r}: of "
+          "float32 or bfloat16 they can be so.")
     if self.outputs and self.weights != quantized.DTYPE:
       raise ValueError(
           f"transformer weights={self.weights!r}, outputs={self.outputs}: of "

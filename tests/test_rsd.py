@@ -244,9 +244,10 @@ def test_weights_of_both_models(folders, weights, draft_weights, expected):
 
 
 def test_types_that_are_none(folders):
-  for field, others in (("dtype", "float32, bfl"), ("weights", "dtype, int8"),
+  weights = "dtype, bfloat16, int8"
+  for field, others in (("dtype", "float32, bfl"), ("weights", weights),
                         ("draft_dtype", "float32, bfl"),
-                        ("draft_weights", "dtype, int8")):
+                        ("draft_weights", weights)):
     with pytest.raises(launch.UserError,
                        match=f"^{field}='int7' is not one of {others}"):
       launch.open_pair(*folders, **{field: "int7"})
