@@ -20,7 +20,7 @@ from configs import common
 # without the embedding, of which it reads a row (134 M and 18 M with it).
 _PAIR = {
     "seed": 0, "overlap": 0.7, "perplexity": 20.0, "core": 64,
-    "vocab_size": 32000, "max_length": 2048,
+    "vocab_size": 32000, "max_length": 2048, "dtype": "bfloat16",
     "target": {"dim": 768, "num_layers": 12, "num_heads": 12,
                "num_kv_heads": 12, "head_dim": 64, "hidden_dim": 2048},
     "draft": {"dim": 256, "num_layers": 2, "num_heads": 4, "num_kv_heads": 4,
@@ -74,7 +74,7 @@ def get_config(preset="default"):
         for both: a pair that is built.
       pair: that pair, see `experiments.correlated`: `overlap`, E sum min(t, d)
         on text of the target; `perplexity` of its law; `core`, channels that
-        both models share; `seed`; sizes of both.
+        both models share; `dtype` of the files; `seed`; sizes of both.
       pairs: folder where pairs are kept.
       methods: ours, with their sizes.
       auto: whether to choose one more by measurement, see `experiments.auto`.
@@ -84,6 +84,7 @@ def get_config(preset="default"):
       dtypes: of targets, in our runs; rival_dtypes: in those of the rivals.
       draft_dtype: of drafts, in ours and theirs, since no text's law depends on
         it; "" for that of their target.
+      draft_weights: of matrices of our drafts, see `models.quantized`.
       batches: rows decoded together.
       temperatures: 0 is greedy.
       top_p, top_k, min_p: cut of both laws; 1, 0 and 0 cut nothing.
@@ -112,6 +113,7 @@ def get_config(preset="default"):
       "dtypes": ("float32",),
       "rival_dtypes": ("float32", "bfloat16"),
       "draft_dtype": "bfloat16",
+      "draft_weights": "int8",
       "batches": (1,),
       "temperatures": (1.0,),
       "top_p": 1.0,
@@ -148,7 +150,8 @@ _PRESETS = {
     "shipped": {"target": "python-target", "draft": "python-draft",
                 "text": "python"},
     "gpu": {"dtypes": ("bfloat16",), "rival_dtypes": ("bfloat16",),
-            "batches": (1, 4, 16), "methods": _METHODS + _LARGE_TREES,
+            "draft_weights": "dtype", "batches": (1, 4, 16),
+            "methods": _METHODS + _LARGE_TREES,
             "rivals": {"transformers": (_PLAIN, _COMPILED,
                                         *_drafts(2, 3, 4, 5, 6), _lookup(3)),
                        "vllm": (_PLAIN, *_drafts(3, 5, batch_1=False),

@@ -66,11 +66,8 @@ def main():
       bool(contest.todo(groups, config.rounds, contest.read(path))))
   records = measure(config, pair, methods, groups, path)
   rows = standings.rows(records, bounds.of_runs(roof, config, pair, methods))
-  if config.draft_dtype:
-    notes.append(f"All drafts, ours and theirs, compute in "
-                 f"{config.draft_dtype}.")
-  notes += [bounds.note(roof), *anatomy.remarks(known),
-            *choices.remarks(chosen, rows)]
+  notes += [*contestants.remarks(pair), bounds.note(roof),
+            *anatomy.remarks(known), *choices.remarks(chosen, rows)]
   standings.write(workdir, rows, notes, anatomy.markdown(known))
   print("\n\n".join(filter(None, [
       standings.terminal(rows, notes), anatomy.terminal(known)])))

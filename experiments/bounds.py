@@ -11,6 +11,7 @@ from experiments import contest
 from experiments import results
 from experiments import roofline
 from models import checkpoints
+from models import quantized
 from models import transformer
 
 FILE = "roofline.json"
@@ -63,8 +64,10 @@ def of_runs(roof, config, pair, methods):
   """
   def bound(record):
     entry = contest.entry_of(record)
-    models = [_sizes(folder, dtype) for folder, dtype in zip(
-        (pair.target, pair.draft), pair.dtypes(entry.dtype))]
+    kinds = (pair.weights(entry.dtype) if entry.tool == contest.OURS
+             else (quantized.DTYPE,) * 2)
+    models = [_sizes(*kind) for kind in zip(
+        (pair.target, pair.draft), pair.dtypes(entry.dtype), kinds)]
     if entry.tool == contest.OURS:
       kind = methods[entry.name]
       kind = kind.sampled if entry.temperature else kind.greedy
@@ -96,6 +99,7 @@ def _their_step(name):
 
 
 @functools.lru_cache(maxsize=None)
-def _sizes(folder, dtype):
-  config = dataclasses.replace(checkpoints.architecture(folder), dtype=dtype)
+def _sizes(folder, dtype, weights):
+  config = dataclasses.replace(checkpoints.architecture(folder), dtype=dtype,
+                               weights=weights)
   return roofline.sizes(config, transformer.abstract_params(config))

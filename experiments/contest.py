@@ -16,6 +16,7 @@ import tqdm
 import decoding_jax as dj
 from experiments import launch
 from experiments import results
+from models import quantized
 
 OURS = "decoding_jax"
 # Threads of one tool go on spinning for a moment; the next one waits for it.
@@ -171,6 +172,9 @@ def check(config, tools):
       if dtype not in _DTYPES:
         raise launch.UserError(f"{name}: {dtype!r} is not one of "
                                f"{', '.join(_DTYPES)}.")
+  if config.draft_weights not in quantized.WEIGHTS:
+    raise launch.UserError(f"draft_weights={config.draft_weights!r} is not one "
+                           f"of {', '.join(quantized.WEIGHTS)}.")
   for tool in config.rivals:
     if tool not in tools:
       raise launch.UserError(f"rivals: {tool!r} is not one of "

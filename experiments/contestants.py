@@ -19,6 +19,7 @@ from experiments import peaks
 from experiments import rivals
 from models import checkpoints
 from models import hf_config
+from models import quantized
 from models import tokenizers
 from models import transformer
 from models import vocabulary
@@ -36,6 +37,7 @@ class Pair(NamedTuple):
     vocab_size: tokens that they share.
     dtype: in which the target is stored.
     draft_dtype: in which the draft computes; "" for that of its target.
+    draft_weights: of matrices of our draft, one of `quantized.WEIGHTS`.
   """
   target: pathlib.Path
   draft: pathlib.Path
@@ -43,10 +45,20 @@ class Pair(NamedTuple):
   vocab_size: int
   dtype: str
   draft_dtype: str
+  draft_weights: str
 
   def dtypes(self, dtype):
     """Of target and draft, if the target computes in `dtype`."""
     return dtype, self.draft_dtype or dtype
+
+  def weights(self, dtype):
+    """Of matrices of our target and draft, if the target computes in `dtype`.
+
+    What is stored in bfloat16 has the same numbers in float32.
+    """
+    exact = (self.dtype, dtype) == ("bfloat16", "float32")
+    return (quantized.BFLOAT16 if exact else quantized.DTYPE,
+            self.draft_weights)
 
 
 def open_pair(config, workdir):
@@ -86,7 +98,7 @@ def open_pair(config, workdir):
   smallest = min(x.vocab_size for x in architectures)
   return Pair(*folders, tokenizer,
               tokenizers.size(tokenizer) if tokenizer else smallest,
-              architectures[0].dtype, config.draft_dtype)
+              architectures[0].dtype, config.draft_dtype, config.draft_weights)
 
 
 def _built(config):
@@ -114,12 +126,27 @@ def _as_hf(folder, out):
 def with_dtype(pair, dtype):
   """The models of a `Pair` as a `launch.ModelPair`, the target of that type."""
   with launch.user_errors(FileNotFoundError, ValueError):
-    loaded = [checkpoints.load(folder, dtype=kind) for folder, kind in zip(
-        (pair.target, pair.draft), pair.dtypes(dtype))]
+    loaded = [checkpoints.load(folder, dtype=kind, weights=weights)
+              for folder, kind, weights in zip(
+                  (pair.target, pair.draft), pair.dtypes(dtype),
+                  pair.weights(dtype))]
     lms = vocabulary.align(*(lm for lm, _ in loaded), pair.vocab_size)
   sizes = [transformer.num_params(params) for _, params in loaded]
   return launch.ModelPair(lms[0], loaded[0][1], lms[1], loaded[1][1],
                           pair.tokenizer, sizes[1] / sizes[0])
+
+
+def remarks(pair):
+  """Lines about the types of a `Pair`."""
+  found = []
+  if pair.draft_dtype:
+    found.append(f"All drafts, ours and theirs, compute in {pair.draft_dtype}.")
+  if pair.draft_weights != quantized.DTYPE:
+    found.append(f"Matrices of our drafts are in {pair.draft_weights}.")
+  if pair.weights("float32")[0] != quantized.DTYPE:
+    found.append(f"The target is stored in {pair.dtype}. In float32 ours reads "
+                 "its matrices as they are stored, which are the same numbers.")
+  return found
 
 
 def prompts(config, pair):

@@ -13,6 +13,7 @@ perplexity, and both laws the overlap E sum min(t, d), that are asked for.
 Both models are written as transformers reads them.
 """
 
+import dataclasses
 import functools
 import pathlib
 
@@ -43,7 +44,7 @@ def config_of(settings, model):
   """The architecture of one of the two models.
 
   Args:
-    settings: `vocab_size` and `max_length`.
+    settings: `vocab_size`, `max_length` and `dtype`.
     model: `dim`, `num_layers`, `num_heads`, `num_kv_heads`, `head_dim` and
       `hidden_dim`.
 
@@ -52,7 +53,7 @@ def config_of(settings, model):
   """
   return transformer.Config(
       vocab_size=settings.vocab_size, max_length=settings.max_length,
-      tie_embeddings=False, **model)
+      tie_embeddings=False, dtype=settings.dtype, **model)
 
 
 def make(settings):
@@ -69,7 +70,8 @@ def make(settings):
     ValueError: for settings that no pair can meet.
   """
   _check(settings)
-  configs = [config_of(settings, model)
+  # All is measured in float32, of numbers that the type of the files has.
+  configs = [dataclasses.replace(config_of(settings, model), dtype="float32")
              for model in (settings.target, settings.draft)]
   core = _core(settings)
   params = [_random(settings, config, core, number)
@@ -108,7 +110,8 @@ def write(folder, settings):
   with folders.replacing(folder) as partial:
     for name, (config, params) in zip((TARGET, DRAFT), models_):
       (partial / name).mkdir()
-      hf.write(partial / name, config, params)
+      hf.write(partial / name,
+               dataclasses.replace(config, dtype=settings.dtype), params)
     folders.write_json(partial / METADATA, found)
   return found
 
@@ -197,7 +200,7 @@ def _random(settings, config, core, number):
       if name.endswith(("out/kernel", "down/kernel")):
         x *= (2 * config.num_layers)**-0.5
         x[:rank] = 0
-    return jnp.asarray(x, leaf.dtype)
+    return jnp.asarray(x, settings.dtype).astype(leaf.dtype)
 
   return jax.tree_util.tree_map_with_path(
       draw, transformer.abstract_params(config))
@@ -207,6 +210,7 @@ def _with_scales(settings, params, scales):
   """Parameters with the two scales in the final norm."""
   shape = params["norm"]["scale"].shape
   scale = jnp.where(jnp.arange(shape[0]) < settings.core, *scales)
+  scale = scale.astype(settings.dtype).astype(jnp.float32)
   return {**params, "norm": {"scale": scale.reshape(shape)}}
 
 

@@ -8,6 +8,7 @@ estimate.
 """
 
 import functools
+import math
 from typing import NamedTuple
 
 import jax
@@ -16,6 +17,7 @@ import numpy as np
 
 from experiments import launch
 from models import experts
+from models import quantized
 from models import transformer
 
 # Bytes that are read: more than any chip's cache has room for.
@@ -45,7 +47,7 @@ class Sizes(NamedTuple):
     weights: bytes of parameters that every forward reads.
     slot: bytes of keys and values of a token.
     multiplied: weights that each fresh token is multiplied with.
-    dtype: of the weights.
+    dtype: of activations.
   """
   weights: int
   slot: int
@@ -97,22 +99,23 @@ def sizes(config, params) -> Sizes:
     the output layer as well; of experts as many as a token uses, at least.
   """
   leaves = {transformer.param_name(path): leaf for path, leaf
-            in jax.tree_util.tree_leaves_with_path(params)}
+            in jax.tree_util.tree_leaves_with_path(
+                params, is_leaf=quantized.is_matrix)}
   tables = {"positions"} | ({"embedding"} if "head" in leaves else set())
-  used = {name: leaf.size for name, leaf in leaves.items()
-          if name not in tables}
-  if config.num_experts:
-    for name in filter(experts.is_kernel, used):
-      used[name] = (used[name] // config.num_experts
-                    * config.experts_per_token)
+  weights = multiplied = 0
+  for name, leaf in leaves.items():
+    if name in tables:
+      continue
+    used, of = 1, 1
+    if config.num_experts and experts.is_kernel(name):
+      used, of = config.experts_per_token, config.num_experts
+    weights += sum(map(_bytes, jax.tree.leaves(leaf))) * used // of
+    if name.rpartition("/")[2] in ("kernel", "head", "embedding"):
+      multiplied += math.prod(quantized.shape(leaf)) * used // of
   cache = jax.eval_shape(
       lambda: transformer.language_model(config).init_cache(1, 1))
-  return Sizes(
-      sum(used.values()) * np.dtype(config.dtype).itemsize,
-      sum(_bytes(x) for x in (*cache.keys, *cache.values)),
-      sum(size for name, size in used.items()
-          if name.rpartition("/")[2] in ("kernel", "head", "embedding")),
-      config.dtype)
+  return Sizes(weights, sum(map(_bytes, (*cache.keys, *cache.values))),
+               multiplied, config.dtype)
 
 
 def step_seconds(roofline: Roofline, model: Sizes, batch, fresh_tokens,

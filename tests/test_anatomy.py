@@ -21,7 +21,7 @@ KNOWN = {"float32": {
     "draft_dtype": "bfloat16", "target": CURVE,
     "draft": [[1, .001, .001, .001], [8, .003, .003, .003]],
     "capacity": [[512, .010], [800, .011], [8192, .03]]}}
-PAIR = contestants.Pair(None, None, None, 9, "float32", "bfloat16")
+PAIR = contestants.Pair(None, None, None, 9, "float32", "bfloat16", "dtype")
 
 
 def config(**update):

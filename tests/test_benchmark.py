@@ -1,5 +1,6 @@
 """Tests of `experiments.benchmark`: turns, resuming, tables, errors."""
 
+import dataclasses
 import json
 import types
 
@@ -257,7 +258,7 @@ def test_a_pair_of_ours_is_exported(folders, tmp_path):
 
 
 def test_drafts_may_have_a_type_of_their_own(folders, tmp_path):
-  config = _config(target=folders[0], draft=folders[1])
+  config = _config(target=folders[0], draft=folders[1], draft_weights="dtype")
   for draft_dtype, expected in (("", "float32"), ("bfloat16", "bfloat16")):
     config.draft_dtype = draft_dtype
     models = contestants.with_dtype(
@@ -267,6 +268,36 @@ def test_drafts_may_have_a_type_of_their_own(folders, tmp_path):
       assert {str(x.dtype) for x in jax.tree.leaves(params)} == {dtype}
   config.draft_dtype = "int7"
   with pytest.raises(launch.UserError, match="draft_dtype: 'int7' is not one"):
+    contest.check(config, rivals.SERVERS)
+
+
+def test_what_is_stored_in_bfloat16_is_read_so(folders, tmp_path):
+  """By ours, in float32, with the numbers that others read."""
+  narrow = str(tmp_path / "narrow")
+  stored = dataclasses.replace(checkpoints.architecture(folders[0]),
+                               dtype="bfloat16")
+  checkpoints.to_hf(narrow, stored, checkpoints.load(folders[0])[1])
+  config = _config(target=narrow, draft=folders[1], draft_dtype="bfloat16",
+                   draft_weights="int8")
+  pair = contestants.open_pair(config, tmp_path)
+  found = contestants.with_dtype(pair, "float32")
+  assert {str(x.dtype) for x in jax.tree.leaves(found.target_params)} == {
+      "bfloat16", "float32"}
+  _, whole = checkpoints.load(narrow, dtype="float32")
+  jax.tree.map(np.testing.assert_array_equal, jax.tree.map(
+      lambda x: x.astype("float32"), found.target_params), whole)
+  assert "int8" in {str(x.dtype) for x in jax.tree.leaves(found.draft_params)}
+  assert contestants.remarks(pair) == [
+      "All drafts, ours and theirs, compute in bfloat16.",
+      "Matrices of our drafts are in int8.",
+      "The target is stored in bfloat16. In float32 ours reads its matrices as "
+      "they are stored, which are the same numbers."]
+  # Where all of it is float32, so are the weights.
+  config.target, config.draft_weights = folders[0], "dtype"
+  assert contestants.open_pair(config, tmp_path).weights("float32") == (
+      "dtype", "dtype")
+  config.draft_weights = "int7"
+  with pytest.raises(launch.UserError, match="draft_weights='int7' is not one"):
     contest.check(config, rivals.SERVERS)
 
 
@@ -288,7 +319,7 @@ def test_prompts_are_sampled_once(folders, tmp_path, monkeypatch):
 
 def test_bounds_count_the_forwards(folders, tmp_path):
   config = _config(target=folders[0], draft=folders[1], max_new_tokens=8,
-                   draft_dtype="")
+                   draft_dtype="", draft_weights="dtype")
   pair = contestants.open_pair(config, tmp_path)
   # So slow at reading that nothing else counts; a token costs nothing.
   roof = roofline.Roofline(1.0, {"float32": 1e30, "bfloat16": 1e30})

@@ -1,5 +1,8 @@
 """Tests of `experiments.correlated` on a tiny pair."""
 
+import dataclasses
+
+import jax
 import ml_collections
 import numpy as np
 import pytest
@@ -11,7 +14,7 @@ from models import transformer
 
 SETTINGS = ml_collections.ConfigDict({
     "seed": 0, "overlap": 0.7, "perplexity": 12.0, "core": 6, "vocab_size": 48,
-    "max_length": 64,
+    "max_length": 64, "dtype": "bfloat16",
     "target": {"dim": 24, "num_layers": 2, "num_heads": 2, "num_kv_heads": 1,
                "head_dim": 8, "hidden_dim": 32},
     "draft": {"dim": 16, "num_layers": 1, "num_heads": 1, "num_kv_heads": 1,
@@ -32,10 +35,11 @@ def written(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def models(written):
-  """(config, parameters) of target and draft, from the folder."""
+  """(config, parameters) of target and draft in float32, from the folder."""
   folder, _ = written
-  return [(checkpoints.architecture(folder / name),
-           checkpoints.from_hf(folder / name)[1])
+  return [(dataclasses.replace(checkpoints.architecture(folder / name),
+                               dtype="float32"),
+           checkpoints.from_hf(folder / name, dtype="float32")[1])
           for name in (correlated.TARGET, correlated.DRAFT)]
 
 
@@ -70,6 +74,18 @@ def test_measure_in_numpy(models, texts):
   assert found["perplexity"] == pytest.approx(np.exp(entropy), rel=1e-3)
 
 
+def test_files_have_the_numbers_that_were_measured(tmp_path, monkeypatch):
+  measure, kept = correlated.measure, []
+  monkeypatch.setattr(correlated, "measure", lambda models_, texts: (
+      kept.append(models_), measure(models_, texts))[1])
+  correlated.write(tmp_path / "pair", SETTINGS)
+  for name, (_, made) in zip((correlated.TARGET, correlated.DRAFT), kept[-1]):
+    folder = tmp_path / "pair" / name
+    assert checkpoints.architecture(folder).dtype == "bfloat16"
+    _, read = checkpoints.from_hf(folder, dtype="float32")
+    jax.tree.map(np.testing.assert_array_equal, made, read)
+
+
 def test_laws_depend_on_the_context(models, texts):
   # The newest token is the same, another one is not.
   changed = texts.copy()
@@ -101,7 +117,7 @@ def test_transformers_reads_the_same_laws(written, models, texts):
   for name, (config, params) in zip((correlated.TARGET, correlated.DRAFT),
                                     models):
     theirs = transformers.AutoModelForCausalLM.from_pretrained(
-        written[0] / name)
+        written[0] / name, dtype=torch.float32)
     with torch.no_grad():
       expected = theirs(torch.tensor(texts, dtype=torch.long)).logits.numpy()
     ours = transformer.causal_logits(transformer.language_model(config),

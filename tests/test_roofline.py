@@ -43,6 +43,21 @@ def test_of_experts_those_of_a_token_count(scan_layers):
   assert more.weights - found.weights == 4 * config.num_layers * expert
 
 
+@pytest.mark.parametrize("weights,bits", [("bfloat16", 16), ("int8", 8)])
+def test_weights_of_fewer_bits_are_read_as_such(weights, bits):
+  whole = roofline.sizes(tiny.LLAMA, transformer.abstract_params(tiny.LLAMA))
+  config = dataclasses.replace(tiny.LLAMA, weights=weights)
+  found = roofline.sizes(config, transformer.abstract_params(config))
+  assert found.multiplied == whole.multiplied and found.slot == whole.slot
+  norms = whole.weights - 4 * whole.multiplied
+  rest = found.weights - norms - whole.multiplied * bits // 8
+  # A scale for each row.
+  rows = tiny.LLAMA.vocab_size + tiny.LLAMA.num_layers * (
+      2 * tiny.LLAMA.dim + 2 * tiny.LLAMA.hidden_dim + tiny.LLAMA.head_dim * (
+          tiny.LLAMA.num_heads + 2 * tiny.LLAMA.num_kv_heads))
+  assert rest == (4 * rows if weights == "int8" else 0)
+
+
 @pytest.mark.parametrize("fresh,live,seconds", [
     (1, 0, 0.4), (1, 50, 0.9), (10, 50, 2.0)])
 def test_a_bound_is_reading_or_multiplying(fresh, live, seconds):
