@@ -293,7 +293,7 @@ def _row_keys(key, batch):
       raise ValueError(f"key={key}: a random key is needed, such as "
                        "jax.random.key(0).")
     key = jax.random.wrap_key_data(key)
-  if str(jax.random.key_impl(key)) != noise.THREEFRY:
+  if not noise.is_threefry(key):
     # In a batch, generators of hardware draw by the key of its first row.
     key = jax.random.wrap_key_data(jax.random.key_data(key)[..., :2],
                                    impl=noise.THREEFRY)

@@ -1,9 +1,11 @@
-"""Code of our own for a CPU: products and attention of a few tokens, commits.
+"""Code of our own for a CPU, in `decoding_jax/cpu`.
 
-XLA packs weights into other arrays first, in each product; with few columns
-that takes longer than the product. The code in `decoding_jax/cpu` reads them
-where they are. To write a few slots of 16 bits, XLA converts the whole cache.
-The code is compiled when it is first needed, some seconds, and kept in the
+- Products and attention of a few tokens: XLA packs weights into other arrays
+  first, in each product, which with few columns takes longer than the product.
+- Commits: to write a few slots of 16 bits, XLA converts the whole cache.
+- Laws and draws, which XLA computes in many passes over the vocabulary.
+
+It is compiled when it is first needed, some seconds, and kept in the
 folder `decoding_jax` of `XDG_CACHE_HOME`, or of `~/.cache`. The compiler is the
 one that `CXX` names, or c++. Where there is none, or `DECODING_JAX_NATIVE=0`
 says so, XLA computes all of it.
@@ -34,7 +36,7 @@ MOST = 64
 # What turns it off, when it is 0.
 SWITCH = "DECODING_JAX_NATIVE"
 _SOURCES = pathlib.Path(__file__).with_name("cpu")
-_HANDLERS = ("product", "attention", "commit")
+_HANDLERS = ("product", "attention", "commit", "normalizer", "draws")
 _FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-shared", "-w")
 _DTYPES = ("float32", "bfloat16", "int8")
 
@@ -54,18 +56,22 @@ def computes(array, width) -> bool:
           and is_there() and not _split())
 
 
-def matmul(kernel, x):
+def matmul(kernel, x, columns_first=False):
   """A product in float32; no column depends on what others are there.
 
   Args:
     kernel: `[out, in]`, float32, bfloat16 or int8.
     x: `[in, n]`.
+    columns_first: static; whether the result is transposed.
 
   Returns:
-    `[out, n]` float32.
+    `[out, n]` float32, or `[n, out]`.
   """
-  return _call("product", (len(kernel), x.shape[1]), kernel,
-               x.astype(jnp.float32).T)
+  if str(x.dtype) not in _DTYPES:
+    x = x.astype(jnp.float32)
+  shape = len(kernel), x.shape[1]
+  return _call("product", shape[::-1] if columns_first else shape, kernel, x,
+               columns_first=columns_first)
 
 
 def attention(q, parts, cap=0.0):
@@ -114,10 +120,50 @@ def commit(keys, values, fresh_keys, fresh_values, slots, lengths):
   out = jax.ffi.ffi_call(
       _target("commit", _library()),
       [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays],
-      input_output_aliases={2 + i: i for i in range(len(arrays))})(
+      input_output_aliases={2 + i: i for i in range(len(arrays))},
+      vmap_method="sequential")(
           slots, lengths, *arrays, *fresh_keys, *fresh_values,
           keys=np.int64(len(keys)))
   return tuple(out[:len(keys)]), tuple(out[len(keys):])
+
+
+def reduces(vocab_size) -> bool:
+  """Whether `normalizer` and `gumbel_top_k` can be called on a CPU."""
+  return vocab_size > 0 and is_there() and not _split()
+
+
+def normalizer(x, divisor):
+  """Of each row the largest number, and log sum exp((x - largest) / divisor).
+
+  Args:
+    x: `[..., V]` float32.
+    divisor: `[]` float32.
+
+  Returns:
+    Two arrays `[...]` float32.
+  """
+  shape = jax.ShapeDtypeStruct(x.shape[:-1], jnp.float32)
+  return tuple(jax.ffi.ffi_call(
+      _target("normalizer", _library()), (shape, shape),
+      vmap_method="broadcast_all")(x, divisor))
+
+
+def gumbel_top_k(key, log_probs, k):
+  """See `sampling.gumbel_top_k`.
+
+  Args:
+    key: `[2]` uint32, of Threefry.
+    log_probs: `[V]` float32.
+    k: static.
+
+  Returns:
+    `[k]` float32 and `[k]` int32.
+  """
+  kinds = jnp.float32, jnp.int32
+  return tuple(jax.ffi.ffi_call(
+      _target("draws", _library()),
+      [jax.ShapeDtypeStruct((k,), kind) for kind in kinds],
+      vmap_method="broadcast_all")(key, log_probs))
 
 
 def split_by_compiler() -> dict[str, int]:

@@ -25,9 +25,14 @@ def gumbel(key, size: int):
     `[size]` float32. Large ones, which are the ones that win, are exact to the
     last digit up to 22; JAX's own end at 16.6.
   """
-  if str(jax.random.key_impl(key)) != THREEFRY:
+  if not is_threefry(key):
     return jax.random.gumbel(key, (size,), jnp.float32)
   return -jnp.log(exponential(bits(key, size)))
+
+
+def is_threefry(key) -> bool:
+  """Whether a random key is of the kind that is used here."""
+  return str(jax.random.key_impl(key)) == THREEFRY
 
 
 def exponential(words):

@@ -1,5 +1,6 @@
 """From logits to the law that is preserved, and samples of it."""
 
+import functools
 from typing import Optional
 
 import flax.struct
@@ -7,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax import noise as noise_lib, options
+from decoding_jax import native, noise, options, softmax
 from decoding_jax.types import Array
 
 # A residual of less mass is rounding noise: its predecessor is kept.
@@ -142,12 +143,14 @@ def log_law(warp_: Warp, logits):
     return jnp.where(tokens == best, 0.0, -jnp.inf)
   # The largest is subtracted first: of a quotient and a difference a compiler
   # makes one operation, which would not give 0 at the largest of large ones.
-  logits = (logits - logits.max(-1, keepdims=True)) / warp_.temperature
+  largest, log_mass = softmax.normalizer(logits, warp_.temperature)
+  logits = (logits - largest) / warp_.temperature
   if warp_.top_k:
     # Not [..., -1:]: XLA would make a full sort of a top-k that is sliced.
     lowest = top_k(logits, warp_.top_k)[0].min(-1, keepdims=True)
     logits = jnp.where(logits >= lowest, logits, -jnp.inf)
-  log_probs = logits - jnp.log(jnp.exp(logits).sum(-1, keepdims=True))
+    _, log_mass = softmax.normalizer(logits)
+  log_probs = logits - log_mass
   if warp_.top_p is not None:
     probs = jnp.exp(log_probs)
     kept = probs >= nucleus_threshold(probs, warp_.top_p)
@@ -218,8 +221,16 @@ def gumbel_top_k(key, log_probs, k):
     perturbed log-probabilities `[k]`, descending, which is draw order, and
     tokens `[k]` int32. A perturbed value of -inf marks a token of no mass.
   """
-  noise = noise_lib.gumbel(key, len(log_probs))
-  return top_k(log_probs + noise, k)
+  form = {}
+  if noise.is_threefry(key) and native.reduces(len(log_probs)):
+    form["cpu"] = lambda key, log_probs: native.gumbel_top_k(
+        jax.random.key_data(key), log_probs, k)
+  return jax.lax.platform_dependent(
+      key, log_probs, default=functools.partial(_gumbel_top_k, k=k), **form)
+
+
+def _gumbel_top_k(key, log_probs, k):
+  return tuple(top_k(log_probs + noise.gumbel(key, len(log_probs)), k))
 
 
 def draw(key, log_probs):

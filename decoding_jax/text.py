@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from decoding_jax import softmax
 from decoding_jax.types import DecodeState
 
 
@@ -125,6 +126,6 @@ def log_probs(logits, tokens):
   Returns:
     `[...]` float32.
   """
-  chosen = jnp.take_along_axis(logits, tokens[..., None], axis=-1)[..., 0]
-  return chosen.astype(jnp.float32) - jax.nn.logsumexp(
-      logits.astype(jnp.float32), axis=-1)
+  chosen = jnp.take_along_axis(logits, tokens[..., None], axis=-1)
+  largest, log_mass = softmax.normalizer(logits.astype(jnp.float32))
+  return (chosen.astype(jnp.float32) - largest - log_mass)[..., 0]

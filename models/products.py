@@ -115,6 +115,22 @@ def matmul(kernel, x):
   return jax.lax.platform_dependent(kernel, x, default=product, **forms)
 
 
+def columns_first(kernel, x):
+  """`matmul(kernel, x).T`, as an array of its own.
+
+  Args:
+    kernel: see `matmul`.
+    x: `[in, n]`.
+
+  Returns:
+    `[n, out]` float32.
+  """
+  values = kernel.values if quantized.is_matrix(kernel) else kernel
+  form = {"cpu": _natively_first} if native.computes(
+      values, x.shape[1]) else {}
+  return jax.lax.platform_dependent(kernel, x, default=_transposed, **form)
+
+
 def by_inputs(kernel, x, parts):
   """Products of a part of the inputs each, the sum of which is `matmul`.
 
@@ -186,18 +202,31 @@ def _of_fewer_bits(values, x):
   return jax.lax.platform_dependent(values, x, default=_mixed, **forms)
 
 
-@jax.custom_jvp
-def _native(kernel, x):
-  return native.matmul(kernel, x)
+def _natively_first(kernel, x):
+  if quantized.is_matrix(kernel):
+    return _native(kernel.values, x, True) * kernel.scales.T
+  return _native(kernel, x, True)
+
+
+def _transposed(kernel, x):
+  # Without the barrier the transposition changes the layout of the whole
+  # program on a CPU, which then runs several times slower.
+  return jax.lax.optimization_barrier(matmul(kernel, x)).T
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _native(kernel, x, columns_first=False):
+  return native.matmul(kernel, x, columns_first)
 
 
 @_native.defjvp
-def _native_slopes(primals, tangents):
+def _native_slopes(columns_first, primals, tangents):
   kernel, x = primals
   slope = _product(kernel.astype(x.dtype), tangents[1])
   if jnp.issubdtype(kernel.dtype, jnp.floating):
     slope += _product(tangents[0], x)
-  return _native(kernel, x), slope
+  return (_native(kernel, x, columns_first),
+          slope.T if columns_first else slope)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))

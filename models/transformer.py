@@ -239,13 +239,10 @@ class Decoder(nn.Module):
       x = layers.Linear(width, False, dtype, name="project_out")(x)
     head = embedding if cfg.tie_embeddings else self.param(
         "head", matrix, (cfg.outputs or cfg.vocab_size, width), dtype)
-    logits = products.matmul(head, x)
+    logits = products.columns_first(head, x)[:tokens.size]
     if cfg.logit_divisor != 1:
       logits /= cfg.logit_divisor
     logits = products.soft_cap(logits, cfg.logit_softcap)
-    # Without the barrier the transposition changes the layout of the whole
-    # program on a CPU, which then runs several times slower.
-    logits = jax.lax.optimization_barrier(logits).T[:tokens.size]
     return logits.reshape(*tokens.shape, logits.shape[1]), block
 
 

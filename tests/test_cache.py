@@ -121,6 +121,18 @@ def test_a_commit_copies_no_cache(dtype):
   assert found.temp_size_in_bytes < array.nbytes / 2
 
 
+def test_several_caches_at_once():
+  cache, block = random_cache()
+  slots, count = jnp.zeros((B, 2), jnp.int32), jnp.ones(B, jnp.int32)
+  both = jax.tree.map(lambda x: jnp.stack([x, x + 1]), (cache, block))
+  found = jax.vmap(lambda cache, block: cache_lib.commit(
+      cache, block, slots, count))(*both)
+  for i in range(2):
+    one = cache_lib.commit(*jax.tree.map(lambda x: x[i], both), slots, count)
+    jax.tree.map(np.testing.assert_array_equal, one,
+                 jax.tree.map(lambda x: x[i], found))
+
+
 def test_commits_follow_each_other():
   """A later commit overwrites what the one before did not count."""
   cache, block = random_cache()

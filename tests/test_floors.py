@@ -14,7 +14,7 @@ REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 # From the ground up; a module may not import from its own floor either.
 FLOORS = [
     ["types", "options", "noise", "bits", "native"],
-    ["contracts"],
+    ["contracts", "softmax"],
     ["tree", "sampling", "cache", "text", "rewards", "constraints.automata",
      "constraints.spelling", "processors.applied", "processors.automata",
      "processors.penalties"],

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding_jax import native
+from decoding_jax import native, noise, sampling, softmax
 from models import products
 import models_for_tests as tiny
 
@@ -101,6 +101,23 @@ def test_slopes_of_products(dtype):
     assert np.any(got)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_transposed_products_have_the_same_bits(dtype):
+  kernel, x = _kernel((37, 100), dtype), _x(100, native.MOST)
+  for width in WIDTHS:
+    np.testing.assert_array_equal(
+        native.matmul(kernel, x[:, :width], columns_first=True),
+        native.matmul(kernel, x[:, :width]).T)
+
+
+def test_columns_of_other_types():
+  kernel, x = _kernel((9, 20), "int8"), _x(20, 3)
+  for dtype in ("bfloat16", "float16"):
+    np.testing.assert_array_equal(
+        native.matmul(kernel, x.astype(dtype)),
+        native.matmul(kernel, x.astype(dtype).astype(jnp.float32)))
+
+
 def test_products_of_several_at_once():
   kernels, x = _kernel((4, 6, 5), "float32"), _x(5, 3)
   np.testing.assert_allclose(
@@ -180,6 +197,86 @@ def test_slots_behind_a_text_are_not_read():
   seen = seen.at[..., 99].set(True)
   assert np.isnan(native.attention(
       q, [(keys, values, seen), parts[1]])).any()
+
+
+# Less than a register, one of 16 lanes and one more, and a vocabulary.
+VOCABULARIES = (5, 16, 17, 1000, 32001)
+
+
+@pytest.mark.parametrize("size", VOCABULARIES)
+@pytest.mark.parametrize("divisor", [1.0, 0.3])
+def test_normalizers(size, divisor):
+  x = 5 * np.random.default_rng(0).standard_normal((2, 3, size), np.float32)
+  x[1, 1, 1:] = -np.inf
+  largest, log_mass = native.normalizer(jnp.asarray(x), jnp.float32(divisor))
+  np.testing.assert_array_equal(largest, x.max(axis=-1))
+  exact = np.float64(x) - x.max(axis=-1, keepdims=True)
+  exact = np.log(np.exp(exact / divisor).sum(axis=-1))
+  np.testing.assert_allclose(log_mass, exact, rtol=1e-6, atol=1e-6)
+  assert not log_mass[1, 1]
+
+
+def test_normalizers_of_rows_with_their_own_divisors():
+  x = jnp.asarray(np.random.default_rng(0).standard_normal((4, 3, 40)),
+                  jnp.float32)
+  divisors = jnp.array([1.0, 2.0, 0.5, 0.1])
+  found = jax.vmap(native.normalizer)(x, divisors)
+  for got, expected in zip(found, jax.vmap(softmax._sums)(x, divisors)):
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_slopes_of_normalizers():
+  x = jnp.linspace(-2.0, 3.0, 20)
+  of = lambda f: jax.grad(lambda x: f(x, jnp.float32(0.7))[1])(x)
+  np.testing.assert_allclose(of(softmax._natively), of(softmax._sums),
+                             rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("size", VOCABULARIES)
+@pytest.mark.parametrize("k", [1, 3, 5])
+def test_draws_are_those_of_xla(size, k):
+  """The same random words; the sums differ by roundings alone."""
+  rng = np.random.default_rng(0)
+  laws = jax.nn.log_softmax(jnp.asarray(rng.standard_normal((6, size)),
+                                        jnp.float32))
+  keys = jax.random.split(jax.random.key(1), 6)
+  draw = lambda function: jax.vmap(lambda key, law: function(key, law, k))(
+      keys, laws)
+  got, expected = draw(sampling.gumbel_top_k), draw(sampling._gumbel_top_k)
+  np.testing.assert_array_equal(got[1], expected[1])
+  np.testing.assert_allclose(got[0], expected[0], rtol=0, atol=2e-6)
+  # Control: of other keys they are others.
+  other = jax.vmap(lambda key, law: sampling.gumbel_top_k(key, law, k))(
+      keys[::-1], laws)
+  assert np.any(other[1] != got[1])
+
+
+def test_all_gumbels():
+  """In the whole range, with as many digits as those of XLA."""
+  key, size = jax.random.key(3), 200_000
+  gumbels = np.float64(noise.gumbel(key, size))
+  values, tokens = native.gumbel_top_k(
+      jax.random.key_data(key), jnp.zeros(size), size // 100)
+  np.testing.assert_array_equal(tokens, np.argsort(-gumbels, kind="stable")[
+      :size // 100])
+  np.testing.assert_allclose(values, gumbels[np.asarray(tokens)], rtol=5e-7)
+  least = native.gumbel_top_k(
+      jax.random.key_data(key), jnp.zeros(999), 999)[0][-1]
+  assert least == pytest.approx(
+      float(noise.gumbel(key, 999).min()), abs=1e-6)
+
+
+def test_draws_of_what_has_no_mass():
+  law = jnp.where(jnp.isin(jnp.arange(100), jnp.array([7, 60])), 0.0, -jnp.inf)
+  values, tokens = native.gumbel_top_k(
+      jax.random.key_data(jax.random.key(0)), law, 4)
+  assert set(np.asarray(tokens[:2])) == {7, 60}
+  # Then the first ones, as in XLA.
+  assert tokens[2:].tolist() == [0, 1]
+  assert np.isfinite(values).tolist() == [True, True, False, False]
+  _, tokens = native.gumbel_top_k(jax.random.key_data(jax.random.key(0)),
+                                  jnp.full(40, jnp.nan), 2)
+  assert tokens.tolist() == [0, 0]
 
 
 def test_slopes_of_attention():

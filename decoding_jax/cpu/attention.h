@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <vector>
 
 #include "lanes.h"
@@ -16,7 +15,7 @@
 
 // Queries of a tile, at most, and vectors of slots or channels: all sums stay
 // in registers.
-constexpr int kQueries = 4, kVectors = kRegisters == 32 ? 4 : 2;
+constexpr int kQueries = 6, kVectors = kRegisters == 32 ? 4 : 2;
 constexpr int64_t kWide = kVectors * kLanes;
 
 // Keys [C, slots], values [slots, C] of one head and row, and what may be seen,
@@ -41,10 +40,14 @@ Vector LoadUpTo(const T* from, int64_t count) {
       count, 0, kLanes));
 }
 
-// sums[r] of kWide lanes += sum_i a[r, i] b[i, :], of `count` lanes.
+// sums[r] of kWide lanes += sum_i a[r, i] b[i, :], of `count` lanes. Meanwhile
+// as much is fetched from `next` on.
 template <int rows, bool whole, class T>
 void Multiply(const float* a, int64_t a_step, const T* b, int64_t b_step,
-              int64_t size, int64_t count, Vector (&sums)[rows][kVectors]) {
+              int64_t size, int64_t count, const T* next, int64_t next_step,
+              Vector (&sums)[rows][kVectors]) {
+  // Not in place: in an array of the caller's they would go through memory.
+  Vector more[rows][kVectors] = {};
   for (int64_t i = 0; i < size; ++i) {
     Vector lanes[kVectors];
 #pragma GCC unroll 8
@@ -53,12 +56,21 @@ void Multiply(const float* a, int64_t a_step, const T* b, int64_t b_step,
                                  count - v * kLanes);
     }
 #pragma GCC unroll 8
+    for (int64_t at = 0; at < kWide; at += 64 / sizeof(T)) {
+      __builtin_prefetch(next + i * next_step + at, 0, 2);
+    }
+#pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
-        sums[r][v] += a[r * a_step + i] * lanes[v];
+        more[r][v] += a[r * a_step + i] * lanes[v];
       }
     }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) sums[r][v] += more[r][v];
   }
 }
 
@@ -99,6 +111,10 @@ class Head {
     return false;
   }
 
+  bool IsShort(const Stretch<T>& x) const {
+    return x.slots * channels_ * sizeof(T) <= 1 << 18;
+  }
+
   float* Scores(int64_t query) {
     return reinterpret_cast<float*>(scores_.data()) + query * width_;
   }
@@ -126,15 +142,17 @@ class Head {
             stretches_[at.stretch].values + at.first * channels_ + c;
         auto multiply = count == kWide ? Multiply<rows, true, T>
                                        : Multiply<rows, false, T>;
+        // Keys of the head that comes next.
+        const Stretch<T>& x = stretches_[at.stretch];
+        const T* next = IsShort(x) ? x.keys + channels_ * x.slots + at.first
+                                   : values;
         multiply(Scores(query) + i * kWide, width_, values, channels_, at.count,
-                 count, sums);
+                 count, next, IsShort(x) ? x.slots : channels_, sums);
       }
       for (int r = 0; r < rows; ++r) {
-        const Vector* from = sums[r];
-        for (int64_t i = 0; i < count; ++i) {
-          y[(query + r) * channels_ + c + i] =
-              from[i / kLanes][i % kLanes] / totals[r];
-        }
+        for (Vector& sum : sums[r]) sum /= totals[r];
+        std::memcpy(y + (query + r) * channels_ + c, sums[r],
+                    count * sizeof(float));
       }
     }
   }
@@ -147,8 +165,10 @@ class Head {
       Vector sums[rows][kVectors] = {};
       auto multiply = at.count == kWide ? Multiply<rows, true, T>
                                         : Multiply<rows, false, T>;
-      multiply(q, channels_, x.keys + at.first, x.slots, channels_, at.count,
-               sums);
+      const T* keys = x.keys + at.first;
+      const T* next = IsShort(x) ? x.values + at.first * channels_ : keys;
+      multiply(q, channels_, keys, x.slots, channels_, at.count,
+               next, IsShort(x) ? channels_ : x.slots, sums);
       for (int r = 0; r < rows; ++r) {
         Mask(x, at, (query + r) % length_, sums[r]);
         std::memcpy(Scores(query + r) + i * kWide, sums[r], sizeof sums[r]);
@@ -171,15 +191,14 @@ class Head {
                            : left > 0     ? LoadFirst(bytes, left)
                                           : Vector{};
       scores[v] = shown > 0 ? scores[v]
-                            : Vector{} - std::numeric_limits<float>::infinity();
+                            : Vector{} + kNothing;
     }
   }
 
   // Scores become weights, whose sum is returned.
   float Softmax(int64_t query) {
     float* scores = Scores(query);
-    float most = -std::numeric_limits<float>::infinity();
-    for (int64_t i = 0; i < width_; ++i) most = std::max(most, scores[i]);
+    const float most = Largest(scores, width_);
     Vector total[1] = {};
     for (int64_t i = 0; i < width_; i += kLanes) {
       const Vector weights = Exp(Load(scores + i) - most);

@@ -5,6 +5,7 @@
 
 #include "attention.h"
 #include "commit.h"
+#include "laws.h"
 #include "product.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -23,13 +24,18 @@ ffi::Error OfType(ffi::AnyBuffer buffer, Function function) {
   return ffi::Error::Success();
 }
 
-// kernel [out, in], x [width, in] -> [out, width]
+// kernel [out, in], x [in, width] -> [out, width], or [width, out]
 ffi::Error ProductOf(ffi::ThreadPool pool, ffi::AnyBuffer kernel,
-                     ffi::Buffer<ffi::F32> x, ffi::ResultBuffer<ffi::F32> y) {
-  const auto sizes = kernel.dimensions();
+                     ffi::AnyBuffer x, ffi::ResultBuffer<ffi::F32> y,
+                     bool columns_first) {
+  const int64_t outputs = kernel.dimensions()[0];
+  const int64_t inputs = kernel.dimensions()[1], width = x.dimensions()[1];
+  Result result{y->typed_data(), width, 1};
+  if (columns_first) result.row_step = 1, result.column_step = outputs;
+  const float* columns = nullptr;
+  OfType(x, [&](auto data) { columns = Transposed(data, inputs, width); });
   return OfType(kernel, [&](auto weights) {
-    Product(pool, weights, x.typed_data(), y->typed_data(), sizes[0], sizes[1],
-            x.dimensions()[0]);
+    Product(pool, weights, columns, result, outputs, inputs, width);
   });
 }
 
@@ -100,13 +106,53 @@ ffi::Error CommitOf(ffi::ThreadPool pool, ffi::Buffer<ffi::S32> slots,
   return ffi::Error::Success();
 }
 
+// x [..., V], divisor [...], of which each is for as many rows of x -> the
+// largest of each row, and the logarithm of its mass
+ffi::Error NormalizerOf(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x,
+                        ffi::Buffer<ffi::F32> divisor,
+                        ffi::ResultBuffer<ffi::F32> largest,
+                        ffi::ResultBuffer<ffi::F32> log_mass) {
+  const int64_t rows = largest->element_count(), size = x.dimensions().back();
+  const int64_t each = rows / divisor.element_count();
+  const float *numbers = x.typed_data(), *divisors = divisor.typed_data();
+  float *most = largest->typed_data(), *mass = log_mass->typed_data();
+  Share(pool, rows, 1, [=](int64_t from, int64_t to) {
+    for (; from < to; ++from) {
+      Normalizer(numbers + from * size, size, divisors[from / each],
+                 most + from, mass + from);
+    }
+  });
+  return ffi::Error::Success();
+}
+
+// keys [..., 2], log_probs [..., V] -> perturbed [..., k] and tokens [..., k]
+ffi::Error DrawsOf(ffi::ThreadPool pool, ffi::Buffer<ffi::U32> keys,
+                   ffi::Buffer<ffi::F32> log_probs,
+                   ffi::ResultBuffer<ffi::F32> perturbed,
+                   ffi::ResultBuffer<ffi::S32> tokens) {
+  const int64_t size = log_probs.dimensions().back();
+  const int64_t k = tokens->dimensions().back();
+  const uint32_t* key = keys.typed_data();
+  const float* law = log_probs.typed_data();
+  float* values = perturbed->typed_data();
+  int32_t* places = tokens->typed_data();
+  Share(pool, keys.element_count() / 2, 1, [=](int64_t from, int64_t to) {
+    for (; from < to; ++from) {
+      GumbelTopK(key + 2 * from, law + from * size, size, values + from * k,
+                 places + from * k, k);
+    }
+  });
+  return ffi::Error::Success();
+}
+
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
     product, ProductOf,
     ffi::Ffi::Bind()
         .Ctx<ffi::ThreadPool>()
         .Arg<ffi::AnyBuffer>()
-        .Arg<ffi::Buffer<ffi::F32>>()
-        .Ret<ffi::Buffer<ffi::F32>>());
+        .Arg<ffi::AnyBuffer>()
+        .Ret<ffi::Buffer<ffi::F32>>()
+        .Attr<bool>("columns_first"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
     attention, AttentionOf,
@@ -126,3 +172,21 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
         .RemainingArgs()
         .RemainingRets()
         .Attr<int64_t>("keys"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    normalizer, NormalizerOf,
+    ffi::Ffi::Bind()
+        .Ctx<ffi::ThreadPool>()
+        .Arg<ffi::Buffer<ffi::F32>>()
+        .Arg<ffi::Buffer<ffi::F32>>()
+        .Ret<ffi::Buffer<ffi::F32>>()
+        .Ret<ffi::Buffer<ffi::F32>>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    draws, DrawsOf,
+    ffi::Ffi::Bind()
+        .Ctx<ffi::ThreadPool>()
+        .Arg<ffi::Buffer<ffi::U32>>()
+        .Arg<ffi::Buffer<ffi::F32>>()
+        .Ret<ffi::Buffer<ffi::F32>>()
+        .Ret<ffi::Buffer<ffi::S32>>());

@@ -2,8 +2,10 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #if defined(__AVX2__)
@@ -19,6 +21,8 @@ constexpr int kLanes = 4, kRegisters = 32;
 #else
 constexpr int kLanes = 4, kRegisters = 16;
 #endif
+
+constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
 template <class T>
 struct Lanes {
@@ -127,6 +131,20 @@ void Sums(const Vector (&x)[rows], float (&sums)[rows]) {
   for (int r = 0; r < rows; ++r) sums[r] = all[r];
 }
 
+// The largest of some numbers.
+inline float Largest(const float* x, int64_t count) {
+  Vector mosts = Vector{} + kNothing;
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    const Vector lanes = Load(x + i);
+    mosts = lanes > mosts ? lanes : mosts;
+  }
+  float most = kNothing;
+  for (int lane = 0; lane < kLanes; ++lane) most = std::max(most, mosts[lane]);
+  for (; i < count; ++i) most = std::max(most, x[i]);
+  return most;
+}
+
 // e^x for x <= 0, to 1e-7 of its size, and 0 below -87: of the nearest power of
 // two and the series of what is left.
 inline Vector Exp(Vector x) {
@@ -136,8 +154,40 @@ inline Vector Exp(Vector x) {
   // ln 2 in two parts, of which the first has few digits.
   const Vector left = x - whole * 0.693359375f + whole * 2.12194440e-4f;
   Vector series = left * (1 / 5040.f) + 1 / 720.f;
+#pragma GCC unroll 8
   for (float factor : {1 / 120.f, 1 / 24.f, 1 / 6.f, 1 / 2.f, 1.f, 1.f}) {
     series = series * left + factor;
   }
   return x < -87.f ? Vector{} : Vector(Full<int32_t>(series) + (power << 23));
+}
+
+// The logarithm of positive numbers that are not smaller than 2^-126, to 1e-7 of
+// its size: that of a power of two, and 2 artanh of what is left.
+inline Vector Log(Vector x) {
+  const auto bits = Full<int32_t>(x);
+  // What is left is between the roots of 1/2 and of 2.
+  const auto power = (bits - 0x3f3504f3) >> 23;
+  const Vector whole = __builtin_convertvector(power, Vector);
+  const Vector left = Vector(bits - (power << 23));
+  const Vector ratio = (left - 1) / (left + 1), square = ratio * ratio;
+  Vector series = square * (2 / 9.f) + 2 / 7.f;
+#pragma GCC unroll 8
+  for (float factor : {2 / 5.f, 2 / 3.f, 2.f}) {
+    series = series * square + factor;
+  }
+  return series * ratio + whole * -2.12194440e-4f + whole * 0.693359375f;
+}
+
+// Whether any lane of a comparison is true.
+inline bool Any(Full<int32_t> hits) {
+#if defined(__AVX512F__)
+  return _mm512_test_epi32_mask(__m512i(hits), __m512i(hits));
+#elif defined(__AVX2__)
+  return _mm256_movemask_ps(__m256(hits));
+#else
+  for (int i = 0; i < kLanes; ++i) {
+    if (hits[i]) return true;
+  }
+  return false;
+#endif
 }

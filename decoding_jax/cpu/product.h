@@ -26,12 +26,25 @@ constexpr int kHalf = kRows / 2, kMore = kRegisters == 32 ? 8 : kColumns;
 // Bytes of weights that a core takes at a time, at least.
 constexpr int64_t kLeast = 1 << 15;
 
-// y[r, t] = sum_i w[r, i] x[t, i] of `rows` rows and `columns` columns.
+// Where products go: from one row and column to the next it is so far.
+struct Result {
+  float* data;
+  int64_t row_step, column_step;
+
+  float& operator()(int64_t row, int64_t column) const {
+    return data[row * row_step + column * column_step];
+  }
+  Result From(int64_t row, int64_t column) const {
+    return {&(*this)(row, column), row_step, column_step};
+  }
+};
+
+// y(r, t) = sum_i w[r, i] x[t, i] of `rows` rows and `columns` columns.
 //
 // Of those that come next, some are fetched: no core guesses that early what
 // will be read.
 template <int rows, int columns, int fetched, class T, class N>
-void Tile(const T* w, const float* x, float* y, int64_t inputs, int64_t width,
+void Tile(const T* w, const float* x, Result y, int64_t inputs,
           const N* next) {
   Vector sums[columns][rows] = {};
   int64_t i = 0;
@@ -54,12 +67,12 @@ void Tile(const T* w, const float* x, float* y, int64_t inputs, int64_t width,
   for (int t = 0; t < columns; ++t) {
     float of_rows[rows];
     Sums(sums[t], of_rows);
-    for (int r = 0; r < rows; ++r) y[r * width + t] = of_rows[r];
+    for (int r = 0; r < rows; ++r) y(r, t) = of_rows[r];
   }
   for (; i < inputs; ++i) {
     for (int r = 0; r < rows; ++r) {
       for (int t = 0; t < columns; ++t) {
-        y[r * width + t] += Number(w[r * inputs + i]) * x[t * inputs + i];
+        y(r, t) += Number(w[r * inputs + i]) * x[t * inputs + i];
       }
     }
   }
@@ -79,8 +92,8 @@ void TileOf(int64_t columns, Rest... rest) {
 // The columns of some rows, in tiles that are about equally wide. The next rows
 // are fetched by the first two: if one did, memory would rest in the other.
 template <int rows, class T, class N>
-void Tiles(const T* w, const float* x, float* y, int64_t inputs, int64_t width,
-           int64_t used, const N* next) {
+void Tiles(const T* w, const float* x, Result y, int64_t inputs, int64_t used,
+           const N* next) {
   const int64_t tiles = (used + kColumns - 1) / kColumns;
   for (int64_t i = 0; i < tiles; ++i) {
     const int64_t from = used * i / tiles;
@@ -88,10 +101,10 @@ void Tiles(const T* w, const float* x, float* y, int64_t inputs, int64_t width,
     const float* some = x + from * inputs;
     constexpr int half = rows / 2;
     if (i < 2) {
-      TileOf<rows, kColumns, half>(columns, w, some, y + from, inputs, width,
+      TileOf<rows, kColumns, half>(columns, w, some, y.From(0, from), inputs,
                                    next + i * half * inputs);
     } else {
-      TileOf<rows, kColumns, 0>(columns, w, some, y + from, inputs, width,
+      TileOf<rows, kColumns, 0>(columns, w, some, y.From(0, from), inputs,
                                 next);
     }
   }
@@ -111,23 +124,22 @@ const float* Converted(const T* w, int64_t inputs) {
 }
 
 template <int rows, class T>
-void Rows(const T* w, const float* x, float* y, int64_t inputs, int64_t width,
-          int64_t used) {
+void Rows(const T* w, const float* x, Result y, int64_t inputs, int64_t used) {
   const T* next = w + rows * inputs;
   if (used <= kColumns) {
     constexpr int fetched = rows > 1 ? rows : 0;
-    TileOf<rows, kColumns, fetched>(used, w, x, y, inputs, width, next);
+    TileOf<rows, kColumns, fetched>(used, w, x, y, inputs, next);
   } else if constexpr (std::is_same_v<T, float>) {
-    Tiles<rows>(w, x, y, inputs, width, used, next);
+    Tiles<rows>(w, x, y, inputs, used, next);
   } else if (rows == kRows && used <= kMore) {
     for (int r = 0; r < kRows; r += kHalf) {
       constexpr auto less = Tile<kHalf, kMore - 1, kHalf, T, T>;
       constexpr auto most = Tile<kHalf, kMore, kHalf, T, T>;
-      (used < kMore ? less : most)(w + r * inputs, x, y + r * width, inputs,
-                                   width, next + r * inputs);
+      (used < kMore ? less : most)(w + r * inputs, x, y.From(r, 0), inputs,
+                                   next + r * inputs);
     }
   } else {  // Each of several tiles would convert all weights again.
-    Tiles<rows>(Converted<rows>(w, inputs), x, y, inputs, width, used, next);
+    Tiles<rows>(Converted<rows>(w, inputs), x, y, inputs, used, next);
   }
 }
 
@@ -139,20 +151,39 @@ inline int64_t Used(const float* x, int64_t inputs, int64_t width) {
   return (end - x + inputs - 1) / inputs;
 }
 
-// y[o, t] = sum_i w[o, i] x[t, i]
+// [inputs, width] as [width, inputs] of float32, in an array of this thread.
 template <class T>
-void Product(xla::ffi::ThreadPool pool, const T* w, const float* x, float* y,
+const float* Transposed(const T* x, int64_t inputs, int64_t width) {
+  thread_local std::vector<float> columns;
+  columns.resize(width * inputs);
+  // A line of the result is written at a time.
+  for (int64_t from = 0; from < inputs; from += kLanes) {
+    const int64_t to = std::min<int64_t>(from + kLanes, inputs);
+    for (int64_t t = 0; t < width; ++t) {
+      for (int64_t i = from; i < to; ++i) {
+        columns[t * inputs + i] = Number(x[i * width + t]);
+      }
+    }
+  }
+  return columns.data();
+}
+
+// y(o, t) = sum_i w[o, i] x[t, i]
+template <class T>
+void Product(xla::ffi::ThreadPool pool, const T* w, const float* x, Result y,
              int64_t outputs, int64_t inputs, int64_t width) {
   const int64_t bytes = kRows * inputs * sizeof(T);
   const int64_t used = Used(x, inputs, width);
   Share(pool, outputs, kRows * (kLeast / bytes + 1),
         [=](int64_t from, int64_t to) {
-    std::fill(y + from * width, y + to * width, 0.f);
+    for (int64_t r = from; r < to; ++r) {
+      for (int64_t t = used; t < width; ++t) y(r, t) = 0;
+    }
     for (; used && from + kRows <= to; from += kRows) {
-      Rows<kRows>(w + from * inputs, x, y + from * width, inputs, width, used);
+      Rows<kRows>(w + from * inputs, x, y.From(from, 0), inputs, used);
     }
     for (; used && from < to; ++from) {
-      Rows<1>(w + from * inputs, x, y + from * width, inputs, width, used);
+      Rows<1>(w + from * inputs, x, y.From(from, 0), inputs, used);
     }
   });
 }
