@@ -110,17 +110,26 @@ void Tiles(const T* w, const float* x, Result y, int64_t inputs, int64_t used,
   }
 }
 
-// The rows as float32, in an array of this thread.
+// An array of this thread, one for each purpose. It begins where a line of a
+// core's cache does, as XLA's arrays: registers that lie in two are slow.
+template <int purpose>
+float* Near(int64_t size) {
+  thread_local std::vector<Vector> lanes;
+  lanes.resize(size / kLanes + 1);
+  return reinterpret_cast<float*>(lanes.data());
+}
+
+// The rows as float32.
 template <int rows, class T>
 const float* Converted(const T* w, int64_t inputs) {
-  thread_local std::vector<Vector> near;
-  const int64_t size = rows * inputs, whole = size / kLanes;
-  near.resize(whole + 1);
-  for (int64_t i = 0; i < whole; ++i) near[i] = Load(w + i * kLanes);
-  for (int64_t i = whole * kLanes; i < size; ++i) {
-    near[whole][i % kLanes] = Number(w[i]);
+  const int64_t size = rows * inputs, whole = size / kLanes * kLanes;
+  float* near = Near<0>(size);
+  for (int64_t i = 0; i < whole; i += kLanes) {
+    const Vector lanes = Load(w + i);
+    std::memcpy(near + i, &lanes, sizeof lanes);
   }
-  return reinterpret_cast<const float*>(near.data());
+  for (int64_t i = whole; i < size; ++i) near[i] = Number(w[i]);
+  return near;
 }
 
 template <int rows, class T>
@@ -151,11 +160,10 @@ inline int64_t Used(const float* x, int64_t inputs, int64_t width) {
   return (end - x + inputs - 1) / inputs;
 }
 
-// [inputs, width] as [width, inputs] of float32, in an array of this thread.
+// [inputs, width] as [width, inputs] of float32.
 template <class T>
 const float* Transposed(const T* x, int64_t inputs, int64_t width) {
-  thread_local std::vector<float> columns;
-  columns.resize(width * inputs);
+  float* columns = Near<1>(width * inputs);
   // A line of the result is written at a time.
   for (int64_t from = 0; from < inputs; from += kLanes) {
     const int64_t to = std::min<int64_t>(from + kLanes, inputs);
@@ -165,7 +173,7 @@ const float* Transposed(const T* x, int64_t inputs, int64_t width) {
       }
     }
   }
-  return columns.data();
+  return columns;
 }
 
 // y(o, t) = sum_i w[o, i] x[t, i]
