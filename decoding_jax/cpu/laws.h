@@ -55,11 +55,23 @@ inline void Threefry(const uint32_t* key, Full<uint32_t>* first,
   *second = y;
 }
 
-// Gumbels of random words, see `noise.gumbel`.
-inline Vector Gumbels(Full<uint32_t> words) {
-  Vector uniform = (__builtin_convertvector(words, Vector) + 0.5f) * 0x1p-32f;
+// Above 0 and below 1, of random words; see `noise.exponential`.
+inline Vector Uniform(Full<uint32_t> words) {
+  const Vector uniform =
+      (__builtin_convertvector(words, Vector) + 0.5f) * 0x1p-32f;
   constexpr float kMost = 1 - 0x1p-24f;
-  uniform = uniform > kMost ? Vector{} + kMost : uniform;
+  return uniform > kMost ? Vector{} + kMost : uniform;
+}
+
+// What Gumbels of these are not larger than, at hardly any price: -log u is more
+// than they are, and less than that of the power of two that is not above u.
+inline Vector AtMost(Vector uniform) {
+  const auto power = 127 - (Full<int32_t>(uniform) >> 23);
+  return __builtin_convertvector(power, Vector) * 0.6931472f + 1e-3f;
+}
+
+// Gumbels of uniform numbers, see `noise.gumbel`.
+inline Vector Gumbels(Vector uniform) {
   // log(1 - u), all digits of small ones being kept.
   const Vector rest = 1 - uniform, lost = 1 - rest;
   const Vector exponential = lost > 0 ? -Log(rest) * (uniform / lost) : uniform;
@@ -75,10 +87,12 @@ class Best {
     for (int64_t i = 0; i < size; ++i) values[i] = kNothing, places[i] = -1 - i;
   }
 
+  // Whether any of these may be among them.
+  bool Wants(Vector x) const { return Any(x >= values_[size_ - 1]); }
+
   // Numbers of `count` places in a row.
   void Look(Vector x, int64_t place, int64_t count) {
-    const auto hits = x >= values_[size_ - 1];
-    if (!Any(hits)) return;
+    if (!Wants(x)) return;
     for (int64_t i = 0; i < count; ++i) Insert(x[i], place + i);
   }
 
@@ -124,7 +138,9 @@ inline void GumbelTopK(const uint32_t* key, const float* log_probs,
       if (count <= 0) continue;
       const Vector law = count == kLanes ? Load(log_probs + from)
                                          : LoadFirst(log_probs + from, count);
-      best.Look(law + Gumbels(words[part]), from, count);
+      const Vector uniform = Uniform(words[part]);
+      if (!best.Wants(law + AtMost(uniform))) continue;
+      best.Look(law + Gumbels(uniform), from, count);
     }
   }
   // Of what is no number none is the largest.
