@@ -38,7 +38,8 @@ SWITCH = "DECODING_JAX_NATIVE"
 _SOURCES = pathlib.Path(__file__).with_name("cpu")
 _HANDLERS = ("product", "attention", "commit", "normalizer", "draws")
 _FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-shared", "-w")
-_DTYPES = ("float32", "bfloat16", "int8")
+_FLOATS = ("float32", "bfloat16")
+_DTYPES = (*_FLOATS, "int8")
 
 
 def computes(array, width) -> bool:
@@ -67,7 +68,7 @@ def matmul(kernel, x, columns_first=False):
   Returns:
     `[out, n]` float32, or `[n, out]`.
   """
-  if str(x.dtype) not in _DTYPES:
+  if str(x.dtype) not in _FLOATS:
     x = x.astype(jnp.float32)
   shape = len(kernel), x.shape[1]
   return _call("product", shape[::-1] if columns_first else shape, kernel, x,

@@ -13,14 +13,21 @@ namespace ffi = xla::ffi;
 
 // Calls a function with a pointer to numbers of the buffer's type.
 template <class Function>
-ffi::Error OfType(ffi::AnyBuffer buffer, Function function) {
+ffi::Error OfFloats(ffi::AnyBuffer buffer, Function function) {
   const void* data = buffer.untyped_data();
   switch (buffer.element_type()) {
     case ffi::F32: function(static_cast<const float*>(data)); break;
     case ffi::BF16: function(static_cast<const uint16_t*>(data)); break;
-    case ffi::S8: function(static_cast<const int8_t*>(data)); break;
-    default: return ffi::Error::InvalidArgument("no such type of weights");
+    default: return ffi::Error::InvalidArgument("there is no code for the type");
   }
+  return ffi::Error::Success();
+}
+
+// The same, of weights, which may have 8 bits.
+template <class Function>
+ffi::Error OfWeights(ffi::AnyBuffer buffer, Function function) {
+  if (buffer.element_type() != ffi::S8) return OfFloats(buffer, function);
+  function(static_cast<const int8_t*>(buffer.untyped_data()));
   return ffi::Error::Success();
 }
 
@@ -33,8 +40,11 @@ ffi::Error ProductOf(ffi::ThreadPool pool, ffi::AnyBuffer kernel,
   Result result{y->typed_data(), width, 1};
   if (columns_first) result.row_step = 1, result.column_step = outputs;
   const float* columns = nullptr;
-  OfType(x, [&](auto data) { columns = Transposed(data, inputs, width); });
-  return OfType(kernel, [&](auto weights) {
+  const auto error = OfFloats(x, [&](auto data) {
+    columns = Transposed(data, inputs, width);
+  });
+  if (error.failure()) return error;
+  return OfWeights(kernel, [&](auto weights) {
     Product(pool, weights, columns, result, outputs, inputs, width);
   });
 }
@@ -53,7 +63,7 @@ ffi::Error AttentionOf(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> q,
   for (size_t i = 0; i < rest.size(); ++i) {
     arrays.push_back(*rest.get<ffi::AnyBuffer>(i));
   }
-  return OfType(arrays[0], [&](auto first) {
+  return OfFloats(arrays[0], [&](auto first) {
     using T = std::remove_const_t<std::remove_pointer_t<decltype(first)>>;
     auto of_head = [=](int64_t index) {
       std::vector<Stretch<T>> stretches;
