@@ -8,7 +8,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import sampling
+from decoding_jax import noise, sampling
 from decoding_jax.types import Array
 
 
@@ -82,7 +82,7 @@ def perturbed(key, log_probs, beam: Beam, width: int):
     As `plain`; scores are perturbed log-probabilities of paths.
   """
   size = min(width, log_probs.shape[-1])
-  keys = jax.random.split(key, len(log_probs))
+  keys = noise.split(key, len(log_probs))
   gumbels, tokens = jax.vmap(sampling.gumbel_top_k, (0, 0, None))(
       keys, beam.log_probs[:, None] + log_probs, size)
   totals = beam.log_probs[:, None] + jnp.take_along_axis(

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax import beam, cache as cache_lib, options, sampling
+from decoding_jax import beam, cache as cache_lib, noise, options, sampling
 from decoding_jax import tree as tree_lib
 from decoding_jax.types import (Array, Block, Cache, Drafter, DraftTree,
                                 LanguageModel, NONE, Params)
@@ -65,7 +65,7 @@ def grow(keys, drafter: Drafter, model: LanguageModel, params: Params,
                                     slot, mask)
     log_probs = sampling.without_traces(
         jax.vmap(sampling.log_law)(warp, logits[:, -nodes.width:]))
-    level_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, level)
+    level_keys = jax.vmap(noise.fold_in, (0, None))(keys, level)
     expand = lambda key, *row: drafter.expand(key, shape, *row)
     tree, states = jax.vmap(
         functools.partial(_append, expand, nodes, layout.widths[shape]))(
@@ -152,7 +152,7 @@ def iid_paths(num_paths: int, depth: int) -> Drafter:
   layout = tree_lib.beam_layout(num_paths, depth)
 
   def expand(key, level, log_probs, valid, first):
-    keys = jax.random.split(key, num_paths)
+    keys = noise.split(key, num_paths)
     if level == 0:
       log_probs = jnp.repeat(log_probs, num_paths, axis=0)
       valid = jnp.repeat(valid, num_paths)
@@ -252,7 +252,7 @@ def _check(width, children):
 
 def _draw(key, log_probs, size):
   """Children of each node of a level, samples without replacement."""
-  keys = jax.random.split(key, len(log_probs))
+  keys = noise.split(key, len(log_probs))
   return jax.vmap(sampling.gumbel_top_k, (0, 0, None))(keys, log_probs, size)
 
 

@@ -282,7 +282,7 @@ def _end_tokens(eos_id):
 
 @jax.jit
 def _fold_in(key, numbers):
-  return jax.vmap(jax.random.fold_in, (None, 0))(key, numbers)
+  return jax.vmap(noise.fold_in, (None, 0))(key, numbers)
 
 
 def _row_keys(key, batch):

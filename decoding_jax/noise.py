@@ -1,10 +1,13 @@
-"""Random numbers for whole vocabularies, of which a step needs many.
+"""Random keys and numbers, of which a step needs many.
 
-JAX's generator by default computes twice the bits that are asked for, and on a
-CPU in a loop through memory. This is the same function, Threefry-2x32 with 20
-rounds (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"), as
-plain arithmetic that a compiler fuses with what the bits are used for.
+JAX's generator computes, on a CPU, in a loop through memory, and by default
+twice the bits that are asked for. This is the same function, Threefry-2x32
+with 20 rounds (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2,
+3"), as plain arithmetic that a compiler fuses with what the bits are used for.
+Keys and uniform numbers are those of `jax.random`.
 """
+
+import math
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +15,54 @@ import jax.numpy as jnp
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
 THREEFRY = "threefry2x32"
+
+
+def fold_in(key, number):
+  """`jax.random.fold_in`.
+
+  Args:
+    key: a random key of any kind.
+    number: `[]` integer.
+
+  Returns:
+    A key of the same kind.
+  """
+  if not is_threefry(key):
+    return jax.random.fold_in(key, number)
+  return _derived(key, jnp.asarray(number, jnp.uint32))
+
+
+def split(key, count: int = 2):
+  """`jax.random.split`.
+
+  Args:
+    key: a random key of any kind.
+    count: how many keys are wanted.
+
+  Returns:
+    `[count]` keys of the same kind.
+  """
+  if not is_threefry(key):
+    return jax.random.split(key, count)
+  return _derived(key, jnp.arange(count, dtype=jnp.uint32))
+
+
+def uniform(key, shape):
+  """`jax.random.uniform` of float32, in [0, 1).
+
+  Args:
+    key: a random key of any kind.
+    shape: of the numbers.
+
+  Returns:
+    Of that shape, multiples of 2^-23.
+  """
+  if not is_threefry(key):
+    return jax.random.uniform(key, shape, jnp.float32)
+  numbers = jnp.arange(math.prod(shape), dtype=jnp.uint32).reshape(shape)
+  first, second = threefry(jax.random.key_data(key), jnp.zeros_like(numbers),
+                           numbers)
+  return ((first ^ second) >> 9).astype(jnp.float32) * 2.0**-23
 
 
 def gumbel(key, size: int):
@@ -66,13 +117,14 @@ def bits(key, size: int):
   return jnp.concatenate(words)[:size]
 
 
+@jax.jit  # It is traced once for all that call it.
 def threefry(key, first, second):
   """Threefry-2x32 with 20 rounds.
 
   Args:
     key: `[2]` uint32.
-    first: `[n]` uint32, first halves of what is hashed.
-    second: `[n]` uint32, second halves.
+    first: `[...]` uint32, first halves of what is hashed.
+    second: `[...]` uint32, second halves.
 
   Returns:
     first and second halves of the hashes.
@@ -87,3 +139,9 @@ def threefry(key, first, second):
     first = first + keys[(i + 1) % 3]
     second = second + keys[(i + 2) % 3] + jnp.uint32(i + 1)
   return first, second
+
+
+def _derived(key, numbers):
+  """Keys that are the hashes of numbers `[...]`."""
+  halves = threefry(jax.random.key_data(key), jnp.zeros_like(numbers), numbers)
+  return jax.random.wrap_key_data(jnp.stack(halves, axis=-1), impl=THREEFRY)

@@ -16,7 +16,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import beam as beam_lib, cache as cache_lib, rewards
+from decoding_jax import beam as beam_lib, cache as cache_lib, noise, rewards
 from decoding_jax import rollout, sampling, text
 from decoding_jax.types import (Array, Block, Context, DecodeState, Decoder,
                                 PAD, Stats)
@@ -201,7 +201,7 @@ def _grow(level: Level, width, context: Context, state: DecodeState, i, logits,
   # What has ended goes on as it is, with certainty.
   end = jnp.arange(laws.shape[-1]) == jnp.maximum(context.eos_id[0], 0)
   laws = jnp.where(texts.alive[..., None], laws, jnp.where(end, 0., -jnp.inf))
-  keys = jax.vmap(jax.random.fold_in, (0, None))(state.keys, i)
+  keys = jax.vmap(noise.fold_in, (0, None))(state.keys, i)
   tokens, parents, beam = jax.vmap(
       functools.partial(level.expand, width=width))(keys, laws, texts.alive,
                                                     texts.beam)

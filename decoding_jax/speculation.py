@@ -5,7 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import cache as cache_lib, draft as draft_lib, text
+from decoding_jax import cache as cache_lib, draft as draft_lib, noise, text
 from decoding_jax import tree as tree_lib, verify
 from decoding_jax.types import (Context, DecodeState, Decoder, DraftTree, NONE,
                                 Pair, Stats, Verdict)
@@ -34,8 +34,8 @@ def decoder(kind: Pair | Decoder) -> Decoder:
 def _step(pair: Pair, context: Context, state: DecodeState) -> DecodeState:
   """One draft, one target call, one commit."""
   layout = pair.drafter.layout
-  keys = jax.vmap(jax.random.fold_in)(state.keys, state.step)
-  draft_keys, verify_keys = jax.vmap(jax.random.split, out_axes=1)(keys)
+  keys = jax.vmap(noise.fold_in)(state.keys, state.step)
+  draft_keys, verify_keys = jax.vmap(noise.split, out_axes=1)(keys)
   # Profiles tell the parts of a step by these names.
   with jax.named_scope("draft"):
     tree, draft_block = draft_lib.grow(

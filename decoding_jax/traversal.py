@@ -31,7 +31,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import sampling, tree as tree_lib
+from decoding_jax import noise, sampling, tree as tree_lib
 from decoding_jax.types import Array, DraftTree, Layout, NONE, Verdict, Verifier
 
 
@@ -58,8 +58,8 @@ def walk(key, layout: Layout, tree: DraftTree, logits, warp) -> Verdict:
   Returns:
     A verdict without its batch axis.
   """
-  accept_key, token_key = jax.random.split(key)
-  uniforms = jax.random.uniform(accept_key, tree.tokens.shape, jnp.float32)
+  accept_key, token_key = noise.split(key)
+  uniforms = noise.uniform(accept_key, tree.tokens.shape)
   find = of_tree if tree_lib.max_branching(layout) > 1 else of_chain
   law = lambda node: jnp.exp(sampling.log_law(warp, logits[node]))
   node, rest = find(uniforms, tree_lib.max_branching(layout), tree, law)

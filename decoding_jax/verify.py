@@ -5,7 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import contracts, options, sampling, traversal
+from decoding_jax import contracts, noise, options, sampling, traversal
 from decoding_jax import tree as tree_lib
 from decoding_jax.types import (Drafter, DraftTree, Layout, NONE, Pair, Verdict,
                                 Verifier)
@@ -65,14 +65,14 @@ def walk(key, verifier: Verifier, layout: Layout, tree: DraftTree, logits,
   depth, size = tree_lib.depth(layout), tree_lib.max_branching(layout)
   if verifier.walk is not None and depth:
     return verifier.walk(key, layout, tree, logits, warp)
-  keys = jax.random.split(key, 1 + depth)
+  keys = noise.split(key, 1 + depth)
 
   def descend(state, key):
     node, alive, law, rest = state
     indices, valid = tree_lib.children(tree, size, node)
     valid &= alive
     tokens = tree.tokens[indices]
-    uniforms = jax.random.uniform(key, tokens.shape, jnp.float32)
+    uniforms = noise.uniform(key, tokens.shape)
     rank, residual = verifier.rule(uniforms, law, jnp.exp(tree.log_probs[node]),
                                    tokens, valid)
     _check(rank, residual, law)

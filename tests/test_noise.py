@@ -56,3 +56,23 @@ def test_keys_of_another_kind():
   key = jax.random.key(0, impl="rbg")
   np.testing.assert_array_equal(noise.gumbel(key, 5),
                                 jax.random.gumbel(key, (5,)))
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+def test_keys_and_uniforms_are_those_of_jax(impl):
+  key = jax.random.key(7, impl=impl)
+  same = lambda a, b: np.testing.assert_array_equal(
+      *(jax.random.key_data(x) for x in (a, b)))
+  same(noise.fold_in(key, 2**31 + 5), jax.random.fold_in(key, 2**31 + 5))
+  same(noise.split(key), jax.random.split(key))
+  same(noise.split(key, 5), jax.random.split(key, 5))
+  np.testing.assert_array_equal(noise.uniform(key, (3, 7)),
+                                jax.random.uniform(key, (3, 7)))
+
+
+def test_keys_of_rows_are_those_of_jax():
+  keys, steps = jax.random.split(jax.random.key(1), 4), jnp.arange(4)
+  found, expected = (jax.vmap(module.fold_in)(keys, steps)
+                     for module in (noise, jax.random))
+  np.testing.assert_array_equal(*map(jax.random.key_data, (found, expected)))
+  assert noise.is_threefry(found)

@@ -40,29 +40,29 @@ Vector LoadUpTo(const T* from, int64_t count) {
       count, 0, kLanes));
 }
 
-// sums[r] of kWide lanes += sum_i a[r, i] b[i, :], of `count` lanes. Meanwhile
-// as much is fetched from `next` on.
-template <int rows, bool whole, class T>
+// sums[r] of so many vectors += sum_i a[r, i] b[i, :], of `count` lanes. As much
+// is fetched from `next` on meanwhile.
+template <int rows, int vectors, bool whole, class T>
 void Multiply(const float* a, int64_t a_step, const T* b, int64_t b_step,
               int64_t size, int64_t count, const T* next, int64_t next_step,
               Vector (&sums)[rows][kVectors]) {
   // Not in place: in an array of the caller's they would go through memory.
-  Vector more[rows][kVectors] = {};
+  Vector more[rows][vectors] = {};
   for (int64_t i = 0; i < size; ++i) {
-    Vector lanes[kVectors];
+    Vector lanes[vectors];
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) {
+    for (int v = 0; v < vectors; ++v) {
       lanes[v] = LoadUpTo<whole>(b + i * b_step + v * kLanes,
                                  count - v * kLanes);
     }
 #pragma GCC unroll 8
-    for (int64_t at = 0; at < kWide; at += 64 / sizeof(T)) {
+    for (int64_t at = 0; at < vectors * kLanes; at += 64 / sizeof(T)) {
       __builtin_prefetch(next + i * next_step + at, 0, 2);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) {
+      for (int v = 0; v < vectors; ++v) {
         more[r][v] += a[r * a_step + i] * lanes[v];
       }
     }
@@ -70,8 +70,23 @@ void Multiply(const float* a, int64_t a_step, const T* b, int64_t b_step,
 #pragma GCC unroll 8
   for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) sums[r][v] += more[r][v];
+    for (int v = 0; v < vectors; ++v) sums[r][v] += more[r][v];
   }
+}
+
+// `Multiply` of as many vectors as `count` lanes need.
+template <int rows, int most, class T, class... Rest>
+void MultiplyOf(int64_t count, const float* a, int64_t a_step, const T* b,
+                int64_t b_step, int64_t size, Rest&&... rest) {
+  if constexpr (most > 1) {
+    if (count <= most / 2 * kLanes) {
+      return MultiplyOf<rows, most / 2>(count, a, a_step, b, b_step, size,
+                                        rest...);
+    }
+  }
+  (count == most * kLanes ? Multiply<rows, most, true, T>
+                          : Multiply<rows, most, false, T>)(
+      a, a_step, b, b_step, size, count, rest...);
 }
 
 // One head of one row.
@@ -140,14 +155,13 @@ class Head {
         const Block& at = blocks_[i];
         const T* values =
             stretches_[at.stretch].values + at.first * channels_ + c;
-        auto multiply = count == kWide ? Multiply<rows, true, T>
-                                       : Multiply<rows, false, T>;
         // Keys of the head that comes next.
         const Stretch<T>& x = stretches_[at.stretch];
         const T* next = IsShort(x) ? x.keys + channels_ * x.slots + at.first
                                    : values;
-        multiply(Scores(query) + i * kWide, width_, values, channels_, at.count,
-                 count, next, IsShort(x) ? x.slots : channels_, sums);
+        MultiplyOf<rows, kVectors>(
+            count, Scores(query) + i * kWide, width_, values, channels_,
+            at.count, next, IsShort(x) ? x.slots : channels_, sums);
       }
       for (int r = 0; r < rows; ++r) {
         for (Vector& sum : sums[r]) sum /= totals[r];
@@ -163,12 +177,11 @@ class Head {
       const Block& at = blocks_[i];
       const Stretch<T>& x = stretches_[at.stretch];
       Vector sums[rows][kVectors] = {};
-      auto multiply = at.count == kWide ? Multiply<rows, true, T>
-                                        : Multiply<rows, false, T>;
       const T* keys = x.keys + at.first;
       const T* next = IsShort(x) ? x.values + at.first * channels_ : keys;
-      multiply(q, channels_, keys, x.slots, channels_, at.count,
-               next, IsShort(x) ? channels_ : x.slots, sums);
+      MultiplyOf<rows, kVectors>(at.count, q, channels_, keys, x.slots,
+                                 channels_, next,
+                                 IsShort(x) ? channels_ : x.slots, sums);
       for (int r = 0; r < rows; ++r) {
         Mask(x, at, (query + r) % length_, sums[r]);
         std::memcpy(Scores(query + r) + i * kWide, sums[r], sizeof sums[r]);

@@ -78,9 +78,19 @@ inline float Number(uint16_t x) {
   return Bits<float>(&bits);
 }
 
-// The first numbers, and zeros.
+// The first numbers, at most kLanes, and zeros.
 template <class T>
 Vector LoadFirst(const T* from, int64_t count) {
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+  // Copies of a number of bytes that is not known are slow.
+  const auto first = static_cast<__mmask16>((1u << count) - 1);
+  if constexpr (sizeof(T) == 4) {
+    return Vector(_mm512_maskz_loadu_ps(first, from));
+  } else if constexpr (sizeof(T) == 2) {
+    const __m256i lanes = _mm256_maskz_loadu_epi16(first, from);
+    return Load(reinterpret_cast<const T*>(&lanes));
+  }
+#endif
   T lanes[kLanes] = {};
   std::memcpy(lanes, from, count * sizeof(T));
   return Load(lanes);

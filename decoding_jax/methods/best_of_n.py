@@ -5,7 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import beam, options, sampling, search
+from decoding_jax import beam, noise, options, sampling, search
 from decoding_jax.types import Method
 
 
@@ -36,7 +36,7 @@ def _expand(key, log_probs, alive, beams, width):
   del alive
   # Above the first level there is the root alone.
   parents = jnp.minimum(jnp.arange(width, dtype=jnp.int32), len(log_probs) - 1)
-  keys, log_probs = jax.random.split(key, width), log_probs[parents]
+  keys, log_probs = noise.split(key, width), log_probs[parents]
   tokens = jax.vmap(sampling.draw)(keys, log_probs)[:, None]
   totals = beams.log_probs[parents] + jnp.take_along_axis(
       log_probs, tokens, axis=1)[:, 0]
