@@ -2,6 +2,8 @@
 
 - Products and attention of a few tokens: XLA packs weights into other arrays
   first, in each product, which with few columns takes longer than the product.
+- Norms, for each of which XLA has several operations, which are compiled one by
+  one.
 - Commits: to write a few slots of 16 bits, XLA converts the whole cache.
 - Laws and draws, which XLA computes in many passes over the vocabulary.
 
@@ -36,43 +38,70 @@ MOST = 64
 # What turns it off, when it is 0.
 SWITCH = "DECODING_JAX_NATIVE"
 _SOURCES = pathlib.Path(__file__).with_name("cpu")
-_HANDLERS = ("product", "attention", "commit", "normalizer", "draws")
+_HANDLERS = ("products", "norm", "attention", "commit", "normalizer", "draws",
+             "threefry")
 _FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-shared", "-w")
 _FLOATS = ("float32", "bfloat16")
 _DTYPES = (*_FLOATS, "int8")
 
 
-def computes(array, width) -> bool:
-  """Whether there is code for a product, or for attention.
+def computes(arrays, width) -> bool:
+  """Whether there is code for products, or for attention.
 
   Args:
-    array: what columns or queries are multiplied with.
+    arrays: what columns or queries are multiplied with.
     width: how many there are.
 
   Returns:
     Whether it can be called on a CPU. Not where a compiler splits arrays over
     devices: it would not split what this code reads.
   """
-  return (width <= MOST and str(array.dtype) in _DTYPES and bool(array.size)
-          and is_there() and not _split())
+  kinds = {str(x.dtype) for x in arrays}
+  return (width <= MOST and len(kinds) == 1 and kinds <= set(_DTYPES)
+          and all(x.size for x in arrays) and is_there() and not _split())
 
 
-def matmul(kernel, x, columns_first=False):
-  """A product in float32; no column depends on what others are there.
+def matmuls(kernels, x):
+  """Products in float32; no column depends on what others are there.
+
+  The code has the features of a token behind one another. So has XLA then what
+  is between two calls: transpositions stand in the program alone.
 
   Args:
-    kernel: `[out, in]`, float32, bfloat16 or int8.
+    kernels: `[out, in]` each, all float32, bfloat16 or int8.
     x: `[in, n]`.
-    columns_first: static; whether the result is transposed.
 
   Returns:
-    `[out, n]` float32, or `[n, out]`.
+    `[out, n]` float32 of each.
   """
-  if str(x.dtype) not in _FLOATS:
-    x = x.astype(jnp.float32)
-  shape = len(kernel), x.shape[1]
-  return _call("product", shape[::-1] if columns_first else shape, kernel, x,
-               columns_first=columns_first)
+  x = _float(x).T
+  shapes = [jax.ShapeDtypeStruct((len(x), len(kernel)), jnp.float32)
+            for kernel in kernels]
+  return tuple(y.T for y in _call("products", shapes, x, *kernels))
+
+
+def reads(x) -> bool:
+  """Whether there is code for such activations: `rms_norm` can be called."""
+  return str(x.dtype) in _FLOATS and bool(x.size) and is_there() and (
+      not _split())
+
+
+def rms_norm(x, scale, epsilon, plus_one):
+  """See `norms.rms`.
+
+  Args:
+    x: `[..., F, n]`, float32 or bfloat16.
+    scale: `[F]`, of the same type.
+    epsilon: static.
+    plus_one: static.
+
+  Returns:
+    Of the shape and type of `x`.
+  """
+  tokens = jnp.moveaxis(x, -1, 0)
+  y, = _call("norm", [jax.ShapeDtypeStruct(tokens.shape, x.dtype)], tokens,
+             scale, epsilon=np.float32(epsilon), plus_one=plus_one)
+  return jnp.moveaxis(y, 0, -1)
 
 
 def attention(q, parts, cap=0.0):
@@ -93,7 +122,8 @@ def attention(q, parts, cap=0.0):
     mask = mask[:, 0, 0]
     arrays += [keys, values,
                jnp.broadcast_to(mask, (len(queries), *mask.shape[1:]))]
-  y = _call("attention", queries.shape, queries, *arrays, cap=np.float32(cap))
+  y, = _call("attention", [jax.ShapeDtypeStruct(queries.shape, jnp.float32)],
+             queries, *arrays, cap=np.float32(cap))
   return y.transpose(1, 2, 4, 0, 3).astype(q.dtype)
 
 
@@ -167,6 +197,25 @@ def gumbel_top_k(key, log_probs, k):
       vmap_method="broadcast_all")(key, log_probs))
 
 
+def threefry(key, first, second):
+  """See `noise.threefry`.
+
+  Args:
+    key: `[2]` uint32.
+    first: `[...]` uint32.
+    second: `[...]` uint32.
+
+  Returns:
+    Two arrays `[...]` uint32.
+  """
+  words = [x.reshape(-1) for x in (first, second)]
+  found = jax.ffi.ffi_call(
+      _target("threefry", _library()),
+      [jax.ShapeDtypeStruct(x.shape, jnp.uint32) for x in words],
+      vmap_method="broadcast_all")(key, *words)
+  return tuple(x.reshape(first.shape) for x in found)
+
+
 def split_by_compiler() -> dict[str, int]:
   """Axes, and their sizes, of a mesh that are left to the compiler.
 
@@ -190,10 +239,14 @@ def is_there() -> bool:
   return _library() is not None
 
 
-def _call(name, shape, *arrays, **attributes):
-  return jax.ffi.ffi_call(
-      _target(name, _library()), jax.ShapeDtypeStruct(shape, jnp.float32),
-      vmap_method="sequential")(*arrays, **attributes)
+def _float(x):
+  """Of a type that there is code for."""
+  return x if str(x.dtype) in _FLOATS else x.astype(jnp.float32)
+
+
+def _call(name, results, *arrays, **attributes):
+  return jax.ffi.ffi_call(_target(name, _library()), results,
+                          vmap_method="sequential")(*arrays, **attributes)
 
 
 def _target(name, library):

@@ -12,6 +12,8 @@ import math
 import jax
 import jax.numpy as jnp
 
+from decoding_jax import native
+
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
 THREEFRY = "threefry2x32"
@@ -60,8 +62,7 @@ def uniform(key, shape):
   if not is_threefry(key):
     return jax.random.uniform(key, shape, jnp.float32)
   numbers = jnp.arange(math.prod(shape), dtype=jnp.uint32).reshape(shape)
-  first, second = threefry(jax.random.key_data(key), jnp.zeros_like(numbers),
-                           numbers)
+  first, second = _hashes(key, numbers)
   return ((first ^ second) >> 9).astype(jnp.float32) * 2.0**-23
 
 
@@ -143,5 +144,13 @@ def threefry(key, first, second):
 
 def _derived(key, numbers):
   """Keys that are the hashes of numbers `[...]`."""
-  halves = threefry(jax.random.key_data(key), jnp.zeros_like(numbers), numbers)
-  return jax.random.wrap_key_data(jnp.stack(halves, axis=-1), impl=THREEFRY)
+  return jax.random.wrap_key_data(jnp.stack(_hashes(key, numbers), axis=-1),
+                                  impl=THREEFRY)
+
+
+def _hashes(key, numbers):
+  """First and second halves of those of numbers `[...]` uint32."""
+  key = jax.random.key_data(key)
+  form = {"cpu": native.threefry} if native.is_there() else {}
+  return jax.lax.platform_dependent(key, jnp.zeros_like(numbers), numbers,
+                                    default=threefry, **form)

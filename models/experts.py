@@ -64,9 +64,9 @@ def mix(share, x, activation, gate, up, down):
       return jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(
           x, number, keepdims=False), kernels)
 
-    hidden = (activation(products.matmul(of(gate), x).astype(x.dtype))
-              * products.matmul(of(up), x).astype(x.dtype))
-    made = products.by_inputs(of(down), hidden, parts)
+    gates, hidden = (y.astype(x.dtype)
+                     for y in products.matmuls((of(gate), of(up)), x))
+    made = products.by_inputs(of(down), activation(gates) * hidden, parts)
     return total + of(share)[None, None] * made
 
   # Each device of a mesh has some of the hidden units. Sums over them wait

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 
 from decoding_jax import types
 from models import experts
+from models import norms
 from models import products
 from models import quantized
 from models import rope
@@ -47,14 +48,23 @@ class Linear(nn.Module):
   weights: str = quantized.DTYPE
 
   @nn.compact
-  def __call__(self, x):
+  def factors(self, inputs):
+    """Weights `[out, in]`, and a bias `[out, 1]` or None."""
     kernel = self.param("kernel", quantized.initializer(INIT, self.weights),
-                        (self.features, x.shape[0]), self.dtype)
-    y = products.matmul(kernel, x).astype(x.dtype)
-    if self.bias:
-      y += self.param("bias", nn.initializers.zeros, (self.features, 1),
-                      self.dtype)
-    return y
+                        (self.features, inputs), self.dtype)
+    bias = self.param("bias", nn.initializers.zeros, (self.features, 1),
+                      self.dtype) if self.bias else None
+    return kernel, bias
+
+  def __call__(self, x):
+    return project([self], x)[0]
+
+
+def project(linears, x):
+  """What several of `Linear` make of the same columns `[in, n]`."""
+  kernels, biases = zip(*(linear.factors(len(x)) for linear in linears))
+  ys = [y.astype(x.dtype) for y in products.matmuls(kernels, x)]
+  return [y if bias is None else y + bias for y, bias in zip(ys, biases)]
 
 
 class RMSNorm(nn.Module):
@@ -67,14 +77,7 @@ class RMSNorm(nn.Module):
     ones_or_zeros = nn.initializers.zeros if plus_one else nn.initializers.ones
     scale = self.param("scale", ones_or_zeros, (x.shape[-2], 1),
                        jnp.dtype(self.config.dtype))
-    scale = jnp.expand_dims(scale, range(x.ndim - scale.ndim))
-    y = x.astype(jnp.float32)
-    y *= jax.lax.rsqrt(
-        jnp.mean(y * y, axis=-2, keepdims=True) + self.config.norm_eps)
-    if plus_one:
-      # One plus the scale has no place in 16 bits.
-      return (y * (1 + scale.astype(jnp.float32))).astype(x.dtype)
-    return y.astype(x.dtype) * scale
+    return norms.rms(x, scale, self.config.norm_eps, plus_one)
 
 
 class LayerNorm(nn.Module):
@@ -101,10 +104,12 @@ class FeedForward(nn.Module):
   def __call__(self, x):
     activation, gated = FEED_FORWARDS[self.config.feed_forward]
     linear = _linear(self.config, self.config.feed_forward_bias)
-    if gated:
-      gate = linear(self.config.hidden_dim, name="gate")(x)
-    up = linear(self.config.hidden_dim, name="up")(x)
-    hidden = activation(gate) * up if gated else activation(up)
+    names = ("gate", "up") if gated else ("up",)
+    first, *rest = project(
+        [linear(self.config.hidden_dim, name=name) for name in names], x)
+    hidden = activation(first)
+    for up in rest:
+      hidden *= up
     return linear(self.config.dim, name="down")(hidden)
 
 
@@ -160,17 +165,22 @@ class Attention(nn.Module):
     batch, length, _ = view.block.shape
     heads = (cfg.num_kv_heads, -1, cfg.head_dim, batch, length)
 
-    def project(name, num_heads, norm):
-      y = _linear(cfg, cfg.qkv_bias)(num_heads * cfg.head_dim, name=name)(x)
-      if norm and cfg.qk_norm:
-        y = y.reshape(num_heads, cfg.head_dim, -1)
-      if norm and (cfg.qk_norm or cfg.joint_qk_norm):
-        y = RMSNorm(cfg, name=f"{name}_norm")(y)
-      return y[..., :batch * length].reshape(heads)
+    linear = _linear(cfg, cfg.qkv_bias)
+    numbers = {"query": cfg.num_heads, "key": cfg.num_kv_heads,
+               "value": cfg.num_kv_heads}
+    q, k, v = project([linear(number * cfg.head_dim, name=name)
+                       for name, number in numbers.items()], x)
 
-    q = project("query", cfg.num_heads, norm=True)
-    k = project("key", cfg.num_kv_heads, norm=True)
-    v = project("value", cfg.num_kv_heads, norm=False)[:, 0]
+    def norm(y, name):
+      if cfg.qk_norm:
+        y = y.reshape(numbers[name], cfg.head_dim, -1)
+      if cfg.qk_norm or cfg.joint_qk_norm:
+        y = RMSNorm(cfg, name=f"{name}_norm")(y)
+      return y
+
+    q, k, v = (y[..., :batch * length].reshape(heads)
+               for y in (norm(q, "query"), norm(k, "key"), v))
+    v = v[:, 0]
     if view.turns is not None:
       q, k = rope.rotate(q, view.turns), rope.rotate(k, view.turns)
     block = (_write(block[0], k[:, 0].transpose(2, 0, 1, 3), slot, axis=3),

@@ -30,10 +30,8 @@ def columns(x):
   Returns:
     `[F, B * T]`.
   """
-  # The reshape comes last: what follows a mere transposition has its layout,
-  # for which XLA has no products in 16 bits on a CPU. It would use float32, and
-  # a copy of all weights.
-  return x.transpose(2, 0, 1).reshape(x.shape[2], -1)
+  form = {"cpu": _in_rows} if native.reads(x) else {}
+  return jax.lax.platform_dependent(x, default=_in_columns, **form)
 
 
 def round_up(width, dtype) -> int:
@@ -57,7 +55,12 @@ def round_up(width, dtype) -> int:
 def pad(x, width):
   """Puts columns of zeros behind those of `[F, n]`: `[F, width]`."""
   more = width - x.shape[1]
-  return jnp.pad(x, ((0, 0), (0, more))) if more else x
+  if not more:
+    return x
+  form = {"cpu": lambda x: jnp.pad(x.T, ((0, more), (0, 0))).T}
+  return jax.lax.platform_dependent(
+      x, default=lambda x: jnp.pad(x, ((0, 0), (0, more))),
+      **(form if native.reads(x) else {}))
 
 
 def lookup(table, index):
@@ -92,27 +95,23 @@ def matmul(kernel, x):
   Returns:
     `[out, n]` float32.
   """
-  if quantized.is_matrix(kernel):
-    return _of_fewer_bits(kernel.values, x) * kernel.scales
-  if kernel.dtype.itemsize < x.dtype.itemsize:
-    return _of_fewer_bits(kernel, x)
-  width = x.shape[1]
-  size = round_up(width, kernel.dtype)
-  product = functools.partial(_padded, _product, size)
-  forms = {}
-  if native.computes(kernel, width):
-    forms["cpu"] = _native
-  elif kernel.dtype.itemsize < 4:
-    if size <= _FEW[-1]:
-      forms["cpu"] = functools.partial(_padded, _tokens_first,
-                                       max(size, _FEW[0]))
-  elif width == 1 and kernel.size >= LARGE:
-    forms["cpu"] = _in_parts
-  if width == 1:
-    forms["tpu"] = functools.partial(_padded, _product, _TILE)
-  if not forms:
-    return product(kernel, x)
-  return jax.lax.platform_dependent(kernel, x, default=product, **forms)
+  return matmuls((kernel,), x)[0]
+
+
+def matmuls(kernels, x):
+  """Products with the same columns, on a CPU in one go.
+
+  Args:
+    kernels: as of `matmul`.
+    x: see there.
+
+  Returns:
+    A tuple of `[out, n]` float32.
+  """
+  kernels = tuple(kernels)
+  if not native.computes(_values(kernels), x.shape[1]):
+    return _each(kernels, x)
+  return jax.lax.platform_dependent(kernels, x, default=_each, cpu=_together)
 
 
 def columns_first(kernel, x):
@@ -125,10 +124,11 @@ def columns_first(kernel, x):
   Returns:
     `[n, out]` float32.
   """
-  values = kernel.values if quantized.is_matrix(kernel) else kernel
-  form = {"cpu": _natively_first} if native.computes(
-      values, x.shape[1]) else {}
-  return jax.lax.platform_dependent(kernel, x, default=_transposed, **form)
+  if not native.computes(_values([kernel]), x.shape[1]):
+    return _transposed(kernel, x)
+  return jax.lax.platform_dependent(
+      kernel, x, default=_transposed,
+      cpu=lambda kernel, x: _together((kernel,), x)[0].T)
 
 
 def by_inputs(kernel, x, parts):
@@ -182,11 +182,79 @@ def attention(q, parts, cap=0.0):
     forms["tpu"] = functools.partial(_attend_twice, cap)
     if q.dtype.itemsize < 4:
       forms["cpu"] = forms["tpu"]
-  if native.computes(parts[0][0], q.shape[4]):
+  if native.computes([parts[0][0]], q.shape[4]):
     forms["cpu"] = functools.partial(_attend_natively, cap)
   if not forms:
     return attend(q, parts)
   return jax.lax.platform_dependent(q, parts, default=attend, **forms)
+
+
+def _in_rows(x):
+  """A mere transposition: what follows has its layout, as our own code has."""
+  return x.reshape(-1, x.shape[2]).T
+
+
+def _in_columns(x):
+  # The reshape comes last: what follows a mere transposition has its layout,
+  # for which XLA has no products in 16 bits on a CPU. It would use float32, and
+  # a copy of all weights.
+  return x.transpose(2, 0, 1).reshape(x.shape[2], -1)
+
+
+def _values(kernels):
+  return tuple(kernel.values if quantized.is_matrix(kernel) else kernel
+               for kernel in kernels)
+
+
+def _together(kernels, x):
+  """`matmuls` by code of our own."""
+  return tuple(y * kernel.scales if quantized.is_matrix(kernel) else y
+               for kernel, y in zip(kernels, _natively(_values(kernels), x)))
+
+
+@jax.custom_jvp
+def _natively(kernels, x):
+  return native.matmuls(kernels, x)
+
+
+@_natively.defjvp
+def _native_slopes(primals, tangents):
+  kernels, x = primals
+
+  def slope(kernel, tangent):
+    y = _product(kernel.astype(x.dtype), tangents[1])
+    if jnp.issubdtype(kernel.dtype, jnp.floating):
+      y += _product(tangent, x)
+    return y
+
+  return _natively(kernels, x), tuple(map(slope, kernels, tangents[0]))
+
+
+def _each(kernels, x):
+  """`matmuls` by the compiler, one after the other."""
+  return tuple(_compiled(kernel, x) for kernel in kernels)
+
+
+def _compiled(kernel, x):
+  if quantized.is_matrix(kernel):
+    return _of_fewer_bits(kernel.values, x) * kernel.scales
+  if kernel.dtype.itemsize < x.dtype.itemsize:
+    return _of_fewer_bits(kernel, x)
+  width = x.shape[1]
+  size = round_up(width, kernel.dtype)
+  product = functools.partial(_padded, _product, size)
+  forms = {}
+  if kernel.dtype.itemsize < 4:
+    if size <= _FEW[-1]:
+      forms["cpu"] = functools.partial(_padded, _tokens_first,
+                                       max(size, _FEW[0]))
+  elif width == 1 and kernel.size >= LARGE:
+    forms["cpu"] = _in_parts
+  if width == 1:
+    forms["tpu"] = functools.partial(_padded, _product, _TILE)
+  if not forms:
+    return product(kernel, x)
+  return jax.lax.platform_dependent(kernel, x, default=product, **forms)
 
 
 def _of_fewer_bits(values, x):
@@ -195,38 +263,16 @@ def _of_fewer_bits(values, x):
   Whole numbers of 8 bits have all their digits in the type of `x`, and so have
   those of bfloat16 in float32.
   """
-  natively = native.computes(values, x.shape[1])
-  forms = {"cpu": _native if natively else _in_blocks}
+  forms = {"cpu": _in_blocks}
   if x.shape[1] == 1:
     forms["tpu"] = functools.partial(_padded, _mixed, _TILE)
   return jax.lax.platform_dependent(values, x, default=_mixed, **forms)
 
 
-def _natively_first(kernel, x):
-  if quantized.is_matrix(kernel):
-    return _native(kernel.values, x, True) * kernel.scales.T
-  return _native(kernel, x, True)
-
-
 def _transposed(kernel, x):
   # Without the barrier the transposition changes the layout of the whole
   # program on a CPU, which then runs several times slower.
-  return jax.lax.optimization_barrier(matmul(kernel, x)).T
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
-def _native(kernel, x, columns_first=False):
-  return native.matmul(kernel, x, columns_first)
-
-
-@_native.defjvp
-def _native_slopes(columns_first, primals, tangents):
-  kernel, x = primals
-  slope = _product(kernel.astype(x.dtype), tangents[1])
-  if jnp.issubdtype(kernel.dtype, jnp.floating):
-    slope += _product(tangents[0], x)
-  return (_native(kernel, x, columns_first),
-          slope.T if columns_first else slope)
+  return jax.lax.optimization_barrier(_compiled(kernel, x)).T
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))

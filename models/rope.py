@@ -19,7 +19,9 @@ class Turns(NamedTuple):
   """How far positions turn each plane of channels.
 
   Attributes:
-    cos, sin: `[planes, B, T]` float32, with the gain of the scaling.
+    cos: `[2, planes, B, T]` float32, with the gain of the scaling; twice the
+      same.
+    sin: `[2, planes, B, T]` float32, the same; first those that are subtracted.
   """
   cos: types.Array
   sin: types.Array
@@ -29,10 +31,13 @@ def turns(config, positions) -> Turns:
   """Those of positions `[B, T]`."""
   positions = positions.astype(jnp.float32)[None]
   angles = frequencies(config)[:, None, None] * positions
-  found = Turns(jnp.cos(angles), jnp.sin(angles))
-  if gain(config) == 1:
-    return found
-  return Turns(*(x * gain(config) for x in found))
+  cos, sin = jnp.cos(angles), jnp.sin(angles)
+  if gain(config) != 1:
+    cos, sin = cos * gain(config), sin * gain(config)
+  # For both halves of the channels. What is put together is an array, of which
+  # a CPU's compiler would else compute each number anew for each channel and
+  # layer.
+  return Turns(jnp.stack([cos, cos]), jnp.stack([-sin, sin]))
 
 
 def none(like: Turns) -> Turns:
@@ -55,14 +60,14 @@ def rotate(x, turns_: Turns):
   Returns:
     The same, turned; channels behind all planes are not.
   """
-  planes = len(turns_.cos)
+  planes = turns_.cos.shape[1]
   shape = (*x.shape[:2], 2, planes, *x.shape[3:])
   pairs, rest = jnp.split(x, [2 * planes], axis=2)
   pairs = pairs.astype(jnp.float32).reshape(shape)
   # Of halves that are put together an accelerator would make several operations
   # instead of one.
-  sin = jnp.stack([-turns_.sin, turns_.sin])[None, None]
-  y = pairs * turns_.cos[None, None, None] + pairs[:, :, ::-1] * sin
+  y = pairs * turns_.cos[None, None] + (
+      pairs[:, :, ::-1] * turns_.sin[None, None])
   y = y.reshape(*x.shape[:2], 2 * planes, *x.shape[3:]).astype(x.dtype)
   return jnp.concatenate([y, rest], axis=2) if rest.size else y
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from decoding_jax import native, noise, sampling, softmax
+from models import norms
 from models import products
 import models_for_tests as tiny
 
@@ -46,7 +47,7 @@ def test_products(dtype, shape):
   kernel, x = _kernel(shape, dtype), _x(shape[1], native.MOST)
   expected = np.asarray(kernel, np.float64) @ np.asarray(x, np.float64)
   for width in WIDTHS:
-    got = native.matmul(kernel, x[:, :width])
+    got = _matmul(kernel, x[:, :width])
     assert got.dtype == jnp.float32
     np.testing.assert_allclose(got, expected[:, :width], rtol=1e-5,
                                atol=1e-5 * np.abs(expected).max())
@@ -56,26 +57,30 @@ def test_products(dtype, shape):
 @pytest.mark.parametrize("shape", SIZES)
 def test_a_column_has_the_same_bits_in_any_company(dtype, shape):
   kernel, x = _kernel(shape, dtype), _x(shape[1], native.MOST)
-  alone = np.concatenate([native.matmul(kernel, x[:, i:i + 1])
+  alone = np.concatenate([_matmul(kernel, x[:, i:i + 1])
                           for i in range(native.MOST)], axis=1)
   for width in WIDTHS:
-    np.testing.assert_array_equal(native.matmul(kernel, x[:, :width]),
+    np.testing.assert_array_equal(_matmul(kernel, x[:, :width]),
                                   alone[:, :width])
+
+
+def _matmul(kernel, x):
+  return native.matmuls([kernel], x)[0]
 
 
 def test_columns_of_zeros_behind_others_are_zeros():
   kernel, x = _kernel((9, 20), "float32"), _x(20, 3)
-  got = native.matmul(kernel, jnp.pad(x, ((0, 0), (0, 5))))
-  np.testing.assert_array_equal(got[:, :3], native.matmul(kernel, x))
+  got = _matmul(kernel, jnp.pad(x, ((0, 0), (0, 5))))
+  np.testing.assert_array_equal(got[:, :3], _matmul(kernel, x))
   assert not np.any(got[:, 3:])
-  assert not np.any(native.matmul(kernel, jnp.zeros((20, 4))))
+  assert not np.any(_matmul(kernel, jnp.zeros((20, 4))))
   # One in front of others is one like any other.
-  assert np.all(native.matmul(kernel, x.at[:, 0].set(0))[:, 1:])
+  assert np.all(_matmul(kernel, x.at[:, 0].set(0))[:, 1:])
 
 
 def test_what_is_no_number_stays_none():
   kernel, x = _kernel((9, 20), "float32"), _x(20, 3)
-  got = native.matmul(kernel.at[4, 7].set(jnp.nan), x.at[2, 1].set(jnp.inf))
+  got = _matmul(kernel.at[4, 7].set(jnp.nan), x.at[2, 1].set(jnp.inf))
   assert np.isnan(got[4]).all() and not np.isfinite(got[:, 1]).any()
   assert np.isfinite(np.delete(got, 4, axis=0)[:, [0, 2]]).all()
 
@@ -94,7 +99,7 @@ def test_slopes_of_products(dtype):
     return [of_x, jax.grad(lambda k: (product(k, x.astype(kind))
                                       * weights).sum())(kernel)]
 
-  for got, expected in zip(slopes(products._native),
+  for got, expected in zip(slopes(lambda k, x: products._natively((k,), x)[0]),
                            slopes(lambda k, x: k.astype(x.dtype) @ x)):
     np.testing.assert_allclose(got.astype(jnp.float32),
                                expected.astype(jnp.float32), rtol=2e-2)
@@ -102,32 +107,89 @@ def test_slopes_of_products(dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_transposed_products_have_the_same_bits(dtype):
-  kernel, x = _kernel((37, 100), dtype), _x(100, native.MOST)
+def test_products_that_are_asked_for_together_have_the_same_bits(dtype):
+  kernels = [_kernel(shape, dtype) for shape in ((37, 100), (2, 100),
+                                                 (600, 100))]
+  x = _x(100, native.MOST)
   for width in WIDTHS:
-    np.testing.assert_array_equal(
-        native.matmul(kernel, x[:, :width], columns_first=True),
-        native.matmul(kernel, x[:, :width]).T)
+    for got, kernel in zip(native.matmuls(kernels, x[:, :width]), kernels):
+      np.testing.assert_array_equal(got, _matmul(kernel, x[:, :width]))
 
 
 def test_columns_of_other_types():
   kernel, x = _kernel((9, 20), "int8"), _x(20, 3)
   for dtype in ("bfloat16", "float16"):
     np.testing.assert_array_equal(
-        native.matmul(kernel, x.astype(dtype)),
-        native.matmul(kernel, x.astype(dtype).astype(jnp.float32)))
+        _matmul(kernel, x.astype(dtype)),
+        _matmul(kernel, x.astype(dtype).astype(jnp.float32)))
 
 
-def test_products_of_several_at_once():
+def test_products_of_stacked_kernels():
   kernels, x = _kernel((4, 6, 5), "float32"), _x(5, 3)
   np.testing.assert_allclose(
       jax.vmap(products.matmul, (0, None))(kernels, x), kernels @ x, rtol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("plus_one", [False, True])
+@pytest.mark.parametrize("shape", [(5, 3), (16, 1), (100, 2), (4, 33, 7),
+                                   (3000, 40)])
+def test_norms(dtype, plus_one, shape):
+  x = jnp.asarray(3 * np.random.default_rng(0).standard_normal(shape), dtype)
+  scale = jnp.linspace(0.5, 2.0, shape[-2], dtype=dtype)[:, None]
+  got = norms.rms(x, scale, 1e-5, plus_one)
+  expected = norms._plain(1e-5, plus_one, x, scale)
+  assert got.dtype == dtype and got.shape == shape
+  # In 16 bits a number may be rounded to its other neighbour.
+  tolerance = 2e-6 if dtype == "float32" else 1 / 64
+  got, expected = (np.float32(y) for y in (got, expected))
+  np.testing.assert_allclose(got, expected, rtol=tolerance)
+  assert (got != expected).mean() < (1 if dtype == "float32" else 1e-2)
+  other = np.float32(norms._plain(1e-5, not plus_one, x, scale))
+  assert np.abs(other - expected).max() > 0.1
+
+
+def test_norms_of_a_column_have_the_same_bits_in_any_company():
+  x, scale = _x(100, 33), jnp.linspace(0.5, 2.0, 100)
+  alone = [native.rms_norm(x[:, i:i + 1], scale, 1e-5, False)
+           for i in range(33)]
+  np.testing.assert_array_equal(native.rms_norm(x, scale, 1e-5, False),
+                                jnp.concatenate(alone, axis=1))
+
+
+def test_norms_of_what_is_no_number_or_large():
+  x = _x(20, 4).at[3, 1].set(jnp.nan).at[:, 2].multiply(1e15)
+  got = native.rms_norm(x.astype("bfloat16"), jnp.ones(20, "bfloat16"), 1e-5,
+                        False).astype(jnp.float32)
+  assert np.isnan(got[:, 1]).all()
+  assert np.isfinite(np.delete(got, 1, axis=1)).all()
+  np.testing.assert_allclose((got[:, 2]**2).mean(), 1, rtol=1e-2)
+
+
+def test_slopes_of_norms():
+  x, scale = _x(6, 3), jnp.linspace(0.5, 2.0, 6)[:, None]
+  slopes = [jax.grad(lambda x, scale: (f(1e-5, True, x, scale)**3).sum(),
+                     (0, 1))(x, scale)
+            for f in (norms._natively, norms._plain)]
+  for got, expected in zip(*slopes):
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3, 7), (40,)])
+def test_hashes(shape):
+  """Those that the compiler computes, of a key each."""
+  keys = jax.random.key_data(jax.random.split(jax.random.key(0), 4))
+  words = np.random.default_rng(0).integers(0, 2**32, (2, *shape), np.uint32)
+  of = lambda function: jax.vmap(lambda key: function(key, *words))(keys)
+  for got, expected in zip(of(native.threefry), of(noise.threefry)):
+    assert got.shape == (4, *shape)
+    np.testing.assert_array_equal(got, expected)
+
+
 # Heads, groups, channels, rows, tokens, slots of the cache and of the block.
 ATTENTIONS = ((2, 3, 20, 2, 5, 130, 9), (1, 1, 64, 1, 1, 512, 1),
               (4, 1, 64, 3, 8, 70, 8), (1, 2, 8, 2, 3, 3, 3),
-              (2, 2, 130, 1, 6, 64, 33))
+              (2, 2, 130, 1, 6, 64, 33), (3, 2, 32, 4, 1, 70, 1))
 
 
 def _attention(sizes, dtype, windowed=False):
@@ -311,7 +373,7 @@ def test_without_a_compiler_xla_computes(compiler, no_library, monkeypatch,
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
   monkeypatch.setenv("CXX", compiler)
   kernel, x = _kernel((9, 20), "float32"), _x(20, 3)
-  assert not native.computes(kernel, 3)
+  assert not native.computes([kernel], 3)
   np.testing.assert_allclose(products.matmul(kernel, x), kernel @ x, rtol=1e-5,
                              atol=1e-5)
   assert not list(tmp_path.rglob("*.so"))
@@ -338,7 +400,7 @@ def test_other_cpus_have_libraries_of_their_own(monkeypatch):
 
 
 def test_what_there_is_no_code_for():
-  assert native.computes(jnp.ones((3, 4)), native.MOST)
-  assert not native.computes(jnp.ones((3, 4)), native.MOST + 1)
-  assert not native.computes(jnp.ones((3, 4), jnp.float16), 1)
-  assert not native.computes(jnp.ones((0, 4)), 1)
+  assert native.computes([jnp.ones((3, 4))], native.MOST)
+  assert not native.computes([jnp.ones((3, 4))], native.MOST + 1)
+  assert not native.computes([jnp.ones((3, 4), jnp.float16)], 1)
+  assert not native.computes([jnp.ones((0, 4))], 1)

@@ -6,6 +6,7 @@
 #include "attention.h"
 #include "commit.h"
 #include "laws.h"
+#include "norm.h"
 #include "product.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -31,21 +32,42 @@ ffi::Error OfWeights(ffi::AnyBuffer buffer, Function function) {
   return ffi::Error::Success();
 }
 
-// kernel [out, in], x [in, width] -> [out, width], or [width, out]
-ffi::Error ProductOf(ffi::ThreadPool pool, ffi::AnyBuffer kernel,
-                     ffi::AnyBuffer x, ffi::ResultBuffer<ffi::F32> y,
-                     bool columns_first) {
-  const int64_t outputs = kernel.dimensions()[0];
-  const int64_t inputs = kernel.dimensions()[1], width = x.dimensions()[1];
-  Result result{y->typed_data(), width, 1};
-  if (columns_first) result.row_step = 1, result.column_step = outputs;
+// x [width, in], kernels [out, in] of one type -> [width, out] of each
+ffi::Error ProductsOf(ffi::ThreadPool pool, ffi::AnyBuffer x,
+                      ffi::RemainingArgs kernels, ffi::RemainingRets results) {
+  const int64_t width = x.dimensions()[0], inputs = x.dimensions()[1];
   const float* columns = nullptr;
   const auto error = OfFloats(x, [&](auto data) {
-    columns = Transposed(data, inputs, width);
+    columns = Converted<kInputs>(data, width * inputs);
   });
   if (error.failure()) return error;
-  return OfWeights(kernel, [&](auto weights) {
-    Product(pool, weights, columns, result, outputs, inputs, width);
+  return OfWeights(*kernels.get<ffi::AnyBuffer>(0), [&](auto first) {
+    using T = std::remove_const_t<std::remove_pointer_t<decltype(first)>>;
+    std::vector<Factor<T>> factors;
+    for (size_t i = 0; i < kernels.size(); ++i) {
+      const auto kernel = *kernels.get<ffi::AnyBuffer>(i);
+      auto result = *results.get<ffi::Buffer<ffi::F32>>(i);
+      factors.push_back({static_cast<const T*>(kernel.untyped_data()),
+                         {result->typed_data(), kernel.dimensions()[0]}});
+    }
+    Products(pool, std::move(factors), columns, inputs, width);
+  });
+}
+
+// x [..., in], scale [in] -> x over the root of its mean square, times the scale
+ffi::Error NormOf(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer scale,
+                  ffi::Result<ffi::AnyBuffer> y, float epsilon, bool plus_one) {
+  const int64_t size = scale.element_count(), rows = x.element_count() / size;
+  return OfFloats(x, [&](auto from) {
+    using T = std::remove_const_t<std::remove_pointer_t<decltype(from)>>;
+    const auto* factors = static_cast<const T*>(scale.untyped_data());
+    auto* to = static_cast<T*>(y->untyped_data());
+    Share(pool, rows, kNumbers / size + 1, [=](int64_t first, int64_t last) {
+      for (int64_t row = first; row < last; ++row) {
+        Norm(from + row * size, factors, to + row * size, size, epsilon,
+             plus_one);
+      }
+    });
   });
 }
 
@@ -155,14 +177,39 @@ ffi::Error DrawsOf(ffi::ThreadPool pool, ffi::Buffer<ffi::U32> keys,
   return ffi::Error::Success();
 }
 
+// keys [..., 2], halves [..., n] of words -> halves of their hashes
+ffi::Error ThreefryOf(ffi::Buffer<ffi::U32> keys, ffi::Buffer<ffi::U32> first,
+                      ffi::Buffer<ffi::U32> second,
+                      ffi::ResultBuffer<ffi::U32> firsts,
+                      ffi::ResultBuffer<ffi::U32> seconds) {
+  const int64_t size = first.dimensions().back();
+  const int64_t rows = keys.element_count() / 2;
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t at = row * size;
+    Hashes(keys.typed_data() + 2 * row, first.typed_data() + at,
+           second.typed_data() + at, firsts->typed_data() + at,
+           seconds->typed_data() + at, size);
+  }
+  return ffi::Error::Success();
+}
+
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    product, ProductOf,
+    products, ProductsOf,
+    ffi::Ffi::Bind()
+        .Ctx<ffi::ThreadPool>()
+        .Arg<ffi::AnyBuffer>()
+        .RemainingArgs()
+        .RemainingRets());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    norm, NormOf,
     ffi::Ffi::Bind()
         .Ctx<ffi::ThreadPool>()
         .Arg<ffi::AnyBuffer>()
         .Arg<ffi::AnyBuffer>()
-        .Ret<ffi::Buffer<ffi::F32>>()
-        .Attr<bool>("columns_first"));
+        .Ret<ffi::AnyBuffer>()
+        .Attr<float>("epsilon")
+        .Attr<bool>("plus_one"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
     attention, AttentionOf,
@@ -200,3 +247,12 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
         .Arg<ffi::Buffer<ffi::F32>>()
         .Ret<ffi::Buffer<ffi::F32>>()
         .Ret<ffi::Buffer<ffi::S32>>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    threefry, ThreefryOf,
+    ffi::Ffi::Bind()
+        .Arg<ffi::Buffer<ffi::U32>>()
+        .Arg<ffi::Buffer<ffi::U32>>()
+        .Arg<ffi::Buffer<ffi::U32>>()
+        .Ret<ffi::Buffer<ffi::U32>>()
+        .Ret<ffi::Buffer<ffi::U32>>());

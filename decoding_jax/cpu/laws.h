@@ -55,6 +55,21 @@ inline void Threefry(const uint32_t* key, Full<uint32_t>* first,
   *second = y;
 }
 
+// Halves of the hashes of as many words.
+inline void Hashes(const uint32_t* key, const uint32_t* first,
+                   const uint32_t* second, uint32_t* firsts, uint32_t* seconds,
+                   int64_t size) {
+  for (int64_t i = 0; i < size; i += kLanes) {
+    const size_t bytes = std::min<int64_t>(kLanes, size - i) * sizeof *first;
+    Full<uint32_t> words[2] = {};
+    std::memcpy(&words[0], first + i, bytes);
+    std::memcpy(&words[1], second + i, bytes);
+    Threefry(key, &words[0], &words[1]);
+    std::memcpy(firsts + i, &words[0], bytes);
+    std::memcpy(seconds + i, &words[1], bytes);
+  }
+}
+
 // Above 0 and below 1, of random words; see `noise.exponential`.
 inline Vector Uniform(Full<uint32_t> words) {
   const Vector uniform =

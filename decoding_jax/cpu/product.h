@@ -1,4 +1,4 @@
-// Products of a matrix and a few columns.
+// Products of matrices and a few columns.
 //
 // A decoder's step multiplies every weight by a few columns: reading weights is
 // what takes the time. So they are read once, where they are and in the order
@@ -26,17 +26,24 @@ constexpr int kHalf = kRows / 2, kMore = kRegisters == 32 ? 8 : kColumns;
 // Bytes of weights that a core takes at a time, at least.
 constexpr int64_t kLeast = 1 << 15;
 
-// Where products go: from one row and column to the next it is so far.
+// Where products go: those of a column stand in a row.
 struct Result {
   float* data;
-  int64_t row_step, column_step;
+  int64_t outputs;
 
   float& operator()(int64_t row, int64_t column) const {
-    return data[row * row_step + column * column_step];
+    return data[row + column * outputs];
   }
   Result From(int64_t row, int64_t column) const {
-    return {&(*this)(row, column), row_step, column_step};
+    return {&(*this)(row, column), outputs};
   }
+};
+
+// A matrix, and where its products go.
+template <class T>
+struct Factor {
+  const T* w;
+  Result y;
 };
 
 // y(r, t) = sum_i w[r, i] x[t, i] of `rows` rows and `columns` columns.
@@ -110,6 +117,9 @@ void Tiles(const T* w, const float* x, Result y, int64_t inputs, int64_t used,
   }
 }
 
+// What arrays of a thread are for.
+enum { kWeights, kInputs };
+
 // An array of this thread, one for each purpose. It begins where a line of a
 // core's cache does, as XLA's arrays: registers that lie in two are slow.
 template <int purpose>
@@ -119,16 +129,17 @@ float* Near(int64_t size) {
   return reinterpret_cast<float*>(lanes.data());
 }
 
-// The rows as float32.
-template <int rows, class T>
-const float* Converted(const T* w, int64_t inputs) {
-  const int64_t size = rows * inputs, whole = size / kLanes * kLanes;
-  float* near = Near<0>(size);
+// Numbers as float32.
+template <int purpose, class T>
+const float* Converted(const T* x, int64_t size) {
+  if constexpr (std::is_same_v<T, float>) return x;
+  const int64_t whole = size / kLanes * kLanes;
+  float* near = Near<purpose>(size);
   for (int64_t i = 0; i < whole; i += kLanes) {
-    const Vector lanes = Load(w + i);
+    const Vector lanes = Load(x + i);
     std::memcpy(near + i, &lanes, sizeof lanes);
   }
-  for (int64_t i = whole; i < size; ++i) near[i] = Number(w[i]);
+  for (int64_t i = whole; i < size; ++i) near[i] = Number(x[i]);
   return near;
 }
 
@@ -148,7 +159,8 @@ void Rows(const T* w, const float* x, Result y, int64_t inputs, int64_t used) {
                                    next + r * inputs);
     }
   } else {  // Each of several tiles would convert all weights again.
-    Tiles<rows>(Converted<rows>(w, inputs), x, y, inputs, used, next);
+    Tiles<rows>(Converted<kWeights>(w, rows * inputs), x, y, inputs, used,
+                next);
   }
 }
 
@@ -160,38 +172,38 @@ inline int64_t Used(const float* x, int64_t inputs, int64_t width) {
   return (end - x + inputs - 1) / inputs;
 }
 
-// [inputs, width] as [width, inputs] of float32.
+// y(o, t) = sum_i w[o, i] x[t, i] of some rows of a matrix.
 template <class T>
-const float* Transposed(const T* x, int64_t inputs, int64_t width) {
-  float* columns = Near<1>(width * inputs);
-  // A line of the result is written at a time.
-  for (int64_t from = 0; from < inputs; from += kLanes) {
-    const int64_t to = std::min<int64_t>(from + kLanes, inputs);
-    for (int64_t t = 0; t < width; ++t) {
-      for (int64_t i = from; i < to; ++i) {
-        columns[t * inputs + i] = Number(x[i * width + t]);
-      }
-    }
+void Multiply(const Factor<T>& factor, const float* x, int64_t from, int64_t to,
+              int64_t inputs, int64_t used, int64_t width) {
+  const auto& [w, y] = factor;
+  for (int64_t t = used; t < width; ++t) {
+    std::fill(&y(from, t), &y(to, t), 0.f);
   }
-  return columns;
+  for (; used && from + kRows <= to; from += kRows) {
+    Rows<kRows>(w + from * inputs, x, y.From(from, 0), inputs, used);
+  }
+  for (; used && from < to; ++from) {
+    Rows<1>(w + from * inputs, x, y.From(from, 0), inputs, used);
+  }
 }
 
-// y(o, t) = sum_i w[o, i] x[t, i]
+// Of several matrices, all rows of which are handed out together.
 template <class T>
-void Product(xla::ffi::ThreadPool pool, const T* w, const float* x, Result y,
-             int64_t outputs, int64_t inputs, int64_t width) {
+void Products(xla::ffi::ThreadPool pool, std::vector<Factor<T>> factors,
+              const float* x, int64_t inputs, int64_t width) {
   const int64_t bytes = kRows * inputs * sizeof(T);
   const int64_t used = Used(x, inputs, width);
-  Share(pool, outputs, kRows * (kLeast / bytes + 1),
+  int64_t rows = 0;
+  for (const auto& factor : factors) rows += factor.y.outputs;
+  Share(pool, rows, kRows * (kLeast / bytes + 1),
         [=](int64_t from, int64_t to) {
-    for (int64_t r = from; r < to; ++r) {
-      for (int64_t t = used; t < width; ++t) y(r, t) = 0;
-    }
-    for (; used && from + kRows <= to; from += kRows) {
-      Rows<kRows>(w + from * inputs, x, y.From(from, 0), inputs, used);
-    }
-    for (; used && from < to; ++from) {
-      Rows<1>(w + from * inputs, x, y.From(from, 0), inputs, used);
+    for (const auto& factor : factors) {
+      const int64_t first = std::max<int64_t>(from, 0);
+      const int64_t last = std::min(to, factor.y.outputs);
+      if (first < last) Multiply(factor, x, first, last, inputs, used, width);
+      from -= factor.y.outputs;
+      to -= factor.y.outputs;
     }
   });
 }

@@ -1,0 +1,67 @@
+// Normalisation by the root of the mean square.
+
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "lanes.h"
+
+// Numbers that a core takes at a time, at least.
+constexpr int64_t kNumbers = 1 << 14;
+
+// What the type of a pointer has of these numbers.
+inline Vector Rounded(const float*, Vector x) { return x; }
+
+inline Vector Rounded(const uint16_t*, Vector x) {
+  const auto bits = Full<uint32_t>(x);
+  const auto rounded = bits + 0x7fff + ((bits >> 16) & 1);
+  return x == x ? Vector(rounded & 0xffff0000) : x;
+}
+
+inline void Store(float* to, Vector x) { std::memcpy(to, &x, sizeof x); }
+
+inline void Store(uint16_t* to, Vector x) {
+  const auto upper = __builtin_convertvector(Full<uint32_t>(x) >> 16,
+                                             Full<uint16_t>);
+  std::memcpy(to, &upper, sizeof upper);
+}
+
+template <class T>
+void StoreFirst(T* to, Vector x, int64_t count) {
+  T lanes[kLanes];
+  Store(lanes, x);
+  std::memcpy(to, lanes, count * sizeof(T));
+}
+
+// y = x / sqrt(mean(x^2) + epsilon), rounded, times the scale; or not rounded,
+// times one more than the scale.
+template <class T>
+void Norm(const T* x, const T* scale, T* y, int64_t size, float epsilon,
+          bool plus_one) {
+  const int64_t whole = size / kLanes * kLanes, left = size - whole;
+  Vector squares[1] = {};
+  for (int64_t i = 0; i < whole; i += kLanes) {
+    const Vector lanes = Load(x + i);
+    squares[0] += lanes * lanes;
+  }
+  if (left) {
+    const Vector lanes = LoadFirst(x + whole, left);
+    squares[0] += lanes * lanes;
+  }
+  float sum[1];
+  Sums(squares, sum);
+  const float factor = 1 / std::sqrt(sum[0] / size + epsilon);
+  const auto scaled = [=](Vector lanes, Vector scales) {
+    const Vector normal = lanes * factor;
+    return Rounded(x, plus_one ? normal * (scales + 1)
+                               : Rounded(x, normal) * scales);
+  };
+  for (int64_t i = 0; i < whole; i += kLanes) {
+    Store(y + i, scaled(Load(x + i), Load(scale + i)));
+  }
+  if (left) {
+    StoreFirst(y + whole, scaled(LoadFirst(x + whole, left),
+                                 LoadFirst(scale + whole, left)), left);
+  }
+}
