@@ -1,7 +1,8 @@
 """Code of our own for a CPU, in `decoding_jax/cpu`.
 
-- Products and attention of a few tokens: XLA packs weights into other arrays
-  first, in each product, which with few columns takes longer than the product.
+- Products: XLA packs weights into other arrays first, in each of them, which
+  with few columns takes longer than the product.
+- Attention, without scores in memory, and of what somebody sees.
 - Norms, for each of which XLA has several operations, which are compiled one by
   one.
 - Commits: to write a few slots of 16 bits, XLA converts the whole cache.
@@ -33,8 +34,8 @@ import jaxlib
 import numpy as np
 
 _LOG = logging.getLogger(__name__)
-# Columns, at most: with more, packing weights pays.
-MOST = 64
+# Columns of a product with float32, at most: with more, packing weights pays.
+MOST = 128
 # What turns it off, when it is 0.
 SWITCH = "DECODING_JAX_NATIVE"
 _SOURCES = pathlib.Path(__file__).with_name("cpu")
@@ -45,20 +46,22 @@ _FLOATS = ("float32", "bfloat16")
 _DTYPES = (*_FLOATS, "int8")
 
 
-def computes(arrays, width) -> bool:
-  """Whether there is code for products, or for attention.
+def multiplies(kernels, width) -> bool:
+  """Whether `matmuls` can be called on a CPU, and is faster than XLA.
 
   Args:
-    arrays: what columns or queries are multiplied with.
-    width: how many there are.
+    kernels: what columns are multiplied with.
+    width: how many there are. Weights of fewer bits than 32 XLA converts ahead
+      of each product, be it ever so wide.
 
   Returns:
-    Whether it can be called on a CPU. Not where a compiler splits arrays over
-    devices: it would not split what this code reads.
+    No where a compiler splits arrays over devices: it would not split what
+    this code reads.
   """
-  kinds = {str(x.dtype) for x in arrays}
-  return (width <= MOST and len(kinds) == 1 and kinds <= set(_DTYPES)
-          and all(x.size for x in arrays) and is_there() and not _split())
+  kinds = {str(x.dtype) for x in kernels}
+  return (len(kinds) == 1 and kinds <= set(_DTYPES)
+          and (width <= MOST or "float32" not in kinds)
+          and all(x.size for x in kernels) and is_there() and not _split())
 
 
 def matmuls(kernels, x):
@@ -81,7 +84,7 @@ def matmuls(kernels, x):
 
 
 def reads(x) -> bool:
-  """Whether there is code for such activations: `rms_norm` can be called."""
+  """Whether `rms_norm` and `attention` can be called for such numbers."""
   return str(x.dtype) in _FLOATS and bool(x.size) and is_there() and (
       not _split())
 

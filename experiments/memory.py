@@ -2,12 +2,13 @@
 
 Weights and caches are counted exactly, from shapes alone. What comes and goes
 is estimated by the largest array that a forward computes: three of it in a
-prefill, where that are scores of attention, and two in a step, beside its
-logits. XLA's CPU programs of tree methods needed 0.7 to 1.0 times that, in a
-few cases, and a TPU's 0.4 to 2.6 times what is no weight: where widths are no
-multiples of 128 it pads arrays, and lays weights out anew. `experiments.ahead`
-knows better. Searches were not compared, and keys and values of beams and
-samples of whole texts are not counted.
+prefill, where that are scores of attention; five where code of our own keeps no
+scores, and that are queries or features; and two in a step, beside its logits.
+XLA's CPU programs of tree methods needed 0.7 to 1.0 times that, in a few cases,
+and a TPU's 0.4 to 2.6 times what is no weight: where widths are no multiples of
+128 it pads arrays, and lays weights out anew. `experiments.ahead` knows better.
+Searches were not compared, and keys and values of beams and samples of whole
+texts are not counted.
 """
 
 import math
@@ -21,6 +22,7 @@ import jax.numpy as jnp
 
 import decoding_jax as dj
 from decoding_jax import cache as cache_lib
+from decoding_jax import native
 from decoding_jax import prefill
 from decoding_jax import speculation
 from decoding_jax import tree
@@ -110,8 +112,9 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
     models.append((pair.draft, pair.draft_params))
   scored, drafted = (max(sizes) for sizes in zip(*map(nodes, kinds)))
   chunk = max(min(width - 1, prefill.CHUNK), 1)
+  of_prefill = 5 if native.is_there() else 3
   temporaries = max(
-      *(3 * _largest(lm, params, batch, chunk, slots, logits=False)
+      *(of_prefill * _largest(lm, params, batch, chunk, slots, logits=False)
         for lm, params in models),
       2 * _largest(*models[0], batch, scored, slots, logits=True))
   parts = ways.rows * ways.heads
@@ -218,5 +221,15 @@ def _used(jaxpr):
     if not needed.isdisjoint(map(id, equation.outvars)):
       needed.update(map(id, equation.invars))
       yield equation
-      for inner in core.jaxprs_in_params(equation.params):
+      for inner in _inner(equation):
         yield from _used(inner)
+
+
+def _inner(equation):
+  """Programs of an equation; of those for platforms only that for this one."""
+  platforms = equation.params.get("branches_platforms")
+  if not platforms:
+    return core.jaxprs_in_params(equation.params)
+  own = next(i for i, names in enumerate(platforms)
+             if names is None or jax.default_backend() in names)
+  return [equation.params["branches"][own].jaxpr]

@@ -109,7 +109,7 @@ def matmuls(kernels, x):
     A tuple of `[out, n]` float32.
   """
   kernels = tuple(kernels)
-  if not native.computes(_values(kernels), x.shape[1]):
+  if not native.multiplies(_values(kernels), x.shape[1]):
     return _each(kernels, x)
   return jax.lax.platform_dependent(kernels, x, default=_each, cpu=_together)
 
@@ -124,7 +124,7 @@ def columns_first(kernel, x):
   Returns:
     `[n, out]` float32.
   """
-  if not native.computes(_values([kernel]), x.shape[1]):
+  if not native.multiplies(_values([kernel]), x.shape[1]):
     return _transposed(kernel, x)
   return jax.lax.platform_dependent(
       kernel, x, default=_transposed,
@@ -182,7 +182,7 @@ def attention(q, parts, cap=0.0):
     forms["tpu"] = functools.partial(_attend_twice, cap)
     if q.dtype.itemsize < 4:
       forms["cpu"] = forms["tpu"]
-  if native.computes([parts[0][0]], q.shape[4]):
+  if native.reads(parts[0][0]):
     forms["cpu"] = functools.partial(_attend_natively, cap)
   if not forms:
     return attend(q, parts)

@@ -9,7 +9,7 @@ import pytest
 
 import decoding_jax as dj
 import helpers
-from decoding_jax import draft as draft_lib, verify
+from decoding_jax import draft as draft_lib, noise, verify
 from methods_for_tests import each
 from models import exactness
 import models_for_tests as tiny
@@ -107,7 +107,7 @@ def test_control_fails(control):
 def test_control_reused_randomness_fails(monkeypatch):
   """The same draws in every call."""
   keys = jax.random.split(jax.random.key(0), CONTROL_ROWS)
-  monkeypatch.setattr(jax.random, "fold_in", lambda key, _: key)
+  monkeypatch.setattr(noise, "fold_in", lambda key, _: key)
   # New functions, so that no program compiled with this is used elsewhere.
   pair = dj.pair(draft_lib.gumbel_top_k((2, 1)),
                  verify.recursive.__wrapped__(False))

@@ -16,7 +16,7 @@ import models_for_tests as tiny
 DTYPES = ("float32", "bfloat16", "int8")
 # Of rows and inputs: less and more than a tile, and than a register.
 SIZES = ((3, 5), (8, 16), (37, 100), (130, 31), (600, 48))
-WIDTHS = (1, 2, 5, 6, 7, 8, 13, native.MOST)
+WIDTHS = (1, 2, 5, 6, 7, 8, 13, 64)
 
 pytestmark = pytest.mark.skipif(
     not native.is_there(), reason="no C++ compiler, or no CPU")
@@ -44,7 +44,7 @@ def _x(inputs, width, dtype="float32"):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SIZES)
 def test_products(dtype, shape):
-  kernel, x = _kernel(shape, dtype), _x(shape[1], native.MOST)
+  kernel, x = _kernel(shape, dtype), _x(shape[1], 64)
   expected = np.asarray(kernel, np.float64) @ np.asarray(x, np.float64)
   for width in WIDTHS:
     got = _matmul(kernel, x[:, :width])
@@ -56,9 +56,9 @@ def test_products(dtype, shape):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SIZES)
 def test_a_column_has_the_same_bits_in_any_company(dtype, shape):
-  kernel, x = _kernel(shape, dtype), _x(shape[1], native.MOST)
+  kernel, x = _kernel(shape, dtype), _x(shape[1], 64)
   alone = np.concatenate([_matmul(kernel, x[:, i:i + 1])
-                          for i in range(native.MOST)], axis=1)
+                          for i in range(64)], axis=1)
   for width in WIDTHS:
     np.testing.assert_array_equal(_matmul(kernel, x[:, :width]),
                                   alone[:, :width])
@@ -110,10 +110,20 @@ def test_slopes_of_products(dtype):
 def test_products_that_are_asked_for_together_have_the_same_bits(dtype):
   kernels = [_kernel(shape, dtype) for shape in ((37, 100), (2, 100),
                                                  (600, 100))]
-  x = _x(100, native.MOST)
+  x = _x(100, 64)
   for width in WIDTHS:
     for got, kernel in zip(native.matmuls(kernels, x[:, :width]), kernels):
       np.testing.assert_array_equal(got, _matmul(kernel, x[:, :width]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_products_of_more_columns_than_stay_near_a_core(dtype):
+  # Rows of 16 kB, of which 32 stay.
+  kernel, x = _kernel((11, 4096), dtype), _x(4096, 75)
+  got = _matmul(kernel, x)
+  for column in (0, 31, 32, 74):
+    np.testing.assert_array_equal(
+        got[:, column:column + 1], _matmul(kernel, x[:, column:column + 1]))
 
 
 def test_columns_of_other_types():
@@ -231,6 +241,21 @@ def test_attention(dtype, cap, windowed, sizes):
                              atol=tolerance)
   wrong = [(*parts[0][:2], jnp.ones_like(parts[0][2])), parts[1]]
   assert np.abs(native.attention(q, wrong, cap) - expected).max() > 0.1
+
+
+def test_attention_of_many_queries_to_those_before():
+  """Each tile reads what its own queries see."""
+  q, parts = _attention((2, 1, 16, 1, 200, 3, 200), "float32")
+  keys, values, _ = parts[1]
+  causal = jnp.tril(jnp.ones((200, 200), bool))[None, None, None]
+  parts[1] = keys, values, causal
+  got = native.attention(q, parts)
+  np.testing.assert_allclose(got, products._attend(0.0, q, parts), rtol=1e-4,
+                             atol=1e-4)
+  # As if there were no more than the first ones.
+  few = [parts[0], (keys[..., :9], values[:, :, :9], causal[..., :9, :9])]
+  np.testing.assert_array_equal(native.attention(q[..., :9], few),
+                                got[..., :9])
 
 
 def test_attention_to_one_stretch():
@@ -373,7 +398,7 @@ def test_without_a_compiler_xla_computes(compiler, no_library, monkeypatch,
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
   monkeypatch.setenv("CXX", compiler)
   kernel, x = _kernel((9, 20), "float32"), _x(20, 3)
-  assert not native.computes([kernel], 3)
+  assert not native.multiplies([kernel], 3)
   np.testing.assert_allclose(products.matmul(kernel, x), kernel @ x, rtol=1e-5,
                              atol=1e-5)
   assert not list(tmp_path.rglob("*.so"))
@@ -400,7 +425,13 @@ def test_other_cpus_have_libraries_of_their_own(monkeypatch):
 
 
 def test_what_there_is_no_code_for():
-  assert native.computes([jnp.ones((3, 4))], native.MOST)
-  assert not native.computes([jnp.ones((3, 4))], native.MOST + 1)
-  assert not native.computes([jnp.ones((3, 4), jnp.float16)], 1)
-  assert not native.computes([jnp.ones((0, 4))], 1)
+  wide = native.MOST + 1
+  assert native.multiplies([jnp.ones((3, 4))], native.MOST)
+  assert not native.multiplies([jnp.ones((3, 4))], wide)
+  assert native.multiplies([jnp.ones((3, 4), jnp.bfloat16)], wide)
+  assert not native.multiplies([jnp.ones((3, 4), jnp.float16)], 1)
+  assert not native.multiplies([jnp.ones((0, 4))], 1)
+  assert not native.multiplies(
+      [jnp.ones((3, 4)), jnp.ones((3, 4), jnp.bfloat16)], 1)
+  assert native.reads(jnp.ones((3, 4), jnp.bfloat16))
+  assert not native.reads(jnp.ones((3, 4), jnp.float16))

@@ -97,18 +97,7 @@ class Head {
   Head(std::vector<Stretch<T>> stretches, int64_t groups, int64_t length,
        int64_t channels, float cap)
       : stretches_(std::move(stretches)), queries_(groups * length),
-        length_(length), channels_(channels), cap_(cap) {
-    for (size_t i = 0; i < stretches_.size(); ++i) {
-      for (int64_t s = 0; s < stretches_[i].slots; s += kWide) {
-        const int64_t count = std::min(kWide, stretches_[i].slots - s);
-        if (Seen(stretches_[i], s, count)) {
-          blocks_.push_back({static_cast<int64_t>(i), s, count});
-        }
-      }
-    }
-    width_ = blocks_.size() * kWide;
-    scores_.resize(queries_ * blocks_.size() * kVectors);
-  }
+        length_(length), channels_(channels), cap_(cap) {}
 
   // q [queries, C], y [queries, C].
   void Attend(const float* q, float* y) {
@@ -118,20 +107,36 @@ class Head {
   }
 
  private:
-  static bool Seen(const Stretch<T>& x, int64_t first, int64_t count) {
-    for (int64_t row = 0; row < x.mask_rows; ++row) {
-      const uint8_t* from = x.mask + row * x.slots + first;
-      if (std::find(from, from + count, 1) != from + count) return true;
+  // What some of so many queries, from one on, see.
+  void Look(int64_t query, int rows) {
+    blocks_.clear();
+    for (size_t i = 0; i < stretches_.size(); ++i) {
+      const Stretch<T>& x = stretches_[i];
+      for (int64_t s = 0; s < x.slots; s += kWide) {
+        const int64_t count = std::min(kWide, x.slots - s);
+        bool seen = false;
+        for (int r = 0; r < (x.mask_rows > 1 ? rows : 1) && !seen; ++r) {
+          const uint8_t* mask = Seen(x, query + r) + s;
+          seen = std::find(mask, mask + count, 1) != mask + count;
+        }
+        if (seen) blocks_.push_back({static_cast<int64_t>(i), s, count});
+      }
     }
-    return false;
+    width_ = blocks_.size() * kWide;
+    scores_.resize(rows * blocks_.size() * kVectors);
+  }
+
+  const uint8_t* Seen(const Stretch<T>& x, int64_t query) const {
+    return x.mask + (x.mask_rows > 1 ? query % length_ * x.slots : 0);
   }
 
   bool IsShort(const Stretch<T>& x) const {
     return x.slots * channels_ * sizeof(T) <= 1 << 18;
   }
 
-  float* Scores(int64_t query) {
-    return reinterpret_cast<float*>(scores_.data()) + query * width_;
+  // Those of a query of a tile.
+  float* Scores(int row) {
+    return reinterpret_cast<float*>(scores_.data()) + row * width_;
   }
 
   // `Tile` of as many queries as are left, up to `most`.
@@ -145,9 +150,10 @@ class Head {
 
   template <int rows>
   void Tile(const float* q, float* y, int64_t query) {
+    Look(query, rows);
     Score<rows>(q + query * channels_, query);
     float totals[rows];
-    for (int r = 0; r < rows; ++r) totals[r] = Softmax(query + r);
+    for (int r = 0; r < rows; ++r) totals[r] = Softmax(Scores(r));
     for (int64_t c = 0; c < channels_; c += kWide) {
       Vector sums[rows][kVectors] = {};
       const int64_t count = std::min(kWide, channels_ - c);
@@ -160,7 +166,7 @@ class Head {
         const T* next = IsShort(x) ? x.keys + channels_ * x.slots + at.first
                                    : values;
         MultiplyOf<rows, kVectors>(
-            count, Scores(query) + i * kWide, width_, values, channels_,
+            count, Scores(0) + i * kWide, width_, values, channels_,
             at.count, next, IsShort(x) ? x.slots : channels_, sums);
       }
       for (int r = 0; r < rows; ++r) {
@@ -183,22 +189,19 @@ class Head {
                                  channels_, next,
                                  IsShort(x) ? channels_ : x.slots, sums);
       for (int r = 0; r < rows; ++r) {
-        Mask(x, at, (query + r) % length_, sums[r]);
-        std::memcpy(Scores(query + r) + i * kWide, sums[r], sizeof sums[r]);
+        Mask(Seen(x, query + r) + at.first, at.count, sums[r]);
+        std::memcpy(Scores(r) + i * kWide, sums[r], sizeof sums[r]);
       }
     }
   }
 
   // -inf for what a query does not see.
-  void Mask(const Stretch<T>& x, const Block& at, int64_t token,
-            Vector (&scores)[kVectors]) {
-    const int64_t row = x.mask_rows > 1 ? token : 0;
-    const uint8_t* seen = x.mask + row * x.slots + at.first;
+  void Mask(const uint8_t* seen, int64_t count, Vector (&scores)[kVectors]) {
     for (int v = 0; v < kVectors; ++v) {
       for (int i = 0; cap_ != 0 && i < kLanes; ++i) {
         scores[v][i] = cap_ * std::tanh(scores[v][i] / cap_);
       }
-      const int64_t left = at.count - v * kLanes;
+      const int64_t left = count - v * kLanes;
       const auto* bytes = reinterpret_cast<const int8_t*>(seen + v * kLanes);
       const Vector shown = left >= kLanes ? Load(bytes)
                            : left > 0     ? LoadFirst(bytes, left)
@@ -209,8 +212,7 @@ class Head {
   }
 
   // Scores become weights, whose sum is returned.
-  float Softmax(int64_t query) {
-    float* scores = Scores(query);
+  float Softmax(float* scores) {
     const float most = Largest(scores, width_);
     Vector total[1] = {};
     for (int64_t i = 0; i < width_; i += kLanes) {
@@ -226,7 +228,8 @@ class Head {
   const std::vector<Stretch<T>> stretches_;
   const int64_t queries_, length_, channels_;
   const float cap_;
+  // Of the tile that is computed.
   std::vector<Block> blocks_;
   std::vector<Vector> scores_;
-  int64_t width_;
+  int64_t width_ = 0;
 };

@@ -126,7 +126,7 @@ Vector Halved(Vector x, Vector y) {
 
 // Sums of all lanes, which are added in this order whatever is beside them.
 template <int rows>
-void Sums(const Vector (&x)[rows], float (&sums)[rows]) {
+void Sums(const Vector (&x)[rows], float* sums) {
   static_assert(rows == 1 || rows == 2 || rows == 4);
   constexpr int size = kLanes / rows;
   Vector all = x[0];
@@ -138,7 +138,7 @@ void Sums(const Vector (&x)[rows], float (&sums)[rows]) {
   if constexpr (size >= 8) all = Halved<8>(all, all);
   if constexpr (size >= 4) all = Halved<4>(all, all);
   if constexpr (size >= 2) all = Halved<2>(all, all);
-  for (int r = 0; r < rows; ++r) sums[r] = all[r];
+  std::memcpy(sums, &all, rows * sizeof *sums);
 }
 
 // The largest of some numbers.

@@ -25,6 +25,9 @@ constexpr int kRows = 4, kColumns = kRegisters == 32 ? 6 : 2;
 constexpr int kHalf = kRows / 2, kMore = kRegisters == 32 ? 8 : kColumns;
 // Bytes of weights that a core takes at a time, at least.
 constexpr int64_t kLeast = 1 << 15;
+// Bytes of columns that are multiplied with all rows before the next ones are:
+// as many as stay near a core.
+constexpr int64_t kNearby = 1 << 19;
 
 // Where products go: those of a column stand in a row.
 struct Result {
@@ -71,11 +74,7 @@ void Tile(const T* w, const float* x, Result y, int64_t inputs,
     }
   }
 #pragma GCC unroll 8
-  for (int t = 0; t < columns; ++t) {
-    float of_rows[rows];
-    Sums(sums[t], of_rows);
-    for (int r = 0; r < rows; ++r) y(r, t) = of_rows[r];
-  }
+  for (int t = 0; t < columns; ++t) Sums(sums[t], &y(0, t));
   for (; i < inputs; ++i) {
     for (int r = 0; r < rows; ++r) {
       for (int t = 0; t < columns; ++t) {
@@ -174,17 +173,29 @@ inline int64_t Used(const float* x, int64_t inputs, int64_t width) {
 
 // y(o, t) = sum_i w[o, i] x[t, i] of some rows of a matrix.
 template <class T>
-void Multiply(const Factor<T>& factor, const float* x, int64_t from, int64_t to,
-              int64_t inputs, int64_t used, int64_t width) {
+void Multiply(const T* w, const float* x, Result y, int64_t from, int64_t to,
+              int64_t inputs, int64_t columns) {
+  for (; from + kRows <= to; from += kRows) {
+    Rows<kRows>(w + from * inputs, x, y.From(from, 0), inputs, columns);
+  }
+  for (; from < to; ++from) {
+    Rows<1>(w + from * inputs, x, y.From(from, 0), inputs, columns);
+  }
+}
+
+// The same of all columns, of which only some are used.
+template <class T>
+void MultiplyAll(const Factor<T>& factor, const float* x, int64_t from,
+                 int64_t to, int64_t inputs, int64_t used, int64_t width) {
   const auto& [w, y] = factor;
+  const int64_t most = std::max<int64_t>(
+      kNearby / (inputs * sizeof *x) / kColumns * kColumns, kMore);
+  for (int64_t t = 0; t < used; t += most) {
+    Multiply(w, x + t * inputs, y.From(0, t), from, to, inputs,
+             std::min(most, used - t));
+  }
   for (int64_t t = used; t < width; ++t) {
     std::fill(&y(from, t), &y(to, t), 0.f);
-  }
-  for (; used && from + kRows <= to; from += kRows) {
-    Rows<kRows>(w + from * inputs, x, y.From(from, 0), inputs, used);
-  }
-  for (; used && from < to; ++from) {
-    Rows<1>(w + from * inputs, x, y.From(from, 0), inputs, used);
   }
 }
 
@@ -201,7 +212,9 @@ void Products(xla::ffi::ThreadPool pool, std::vector<Factor<T>> factors,
     for (const auto& factor : factors) {
       const int64_t first = std::max<int64_t>(from, 0);
       const int64_t last = std::min(to, factor.y.outputs);
-      if (first < last) Multiply(factor, x, first, last, inputs, used, width);
+      if (first < last) {
+        MultiplyAll(factor, x, first, last, inputs, used, width);
+      }
       from -= factor.y.outputs;
       to -= factor.y.outputs;
     }
