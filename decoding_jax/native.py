@@ -35,7 +35,7 @@ import numpy as np
 
 _LOG = logging.getLogger(__name__)
 # Columns of a product with float32, at most: with more, packing weights pays.
-MOST = 128
+MOST = 256
 # What turns it off, when it is 0.
 SWITCH = "DECODING_JAX_NATIVE"
 _SOURCES = pathlib.Path(__file__).with_name("cpu")
