@@ -8,7 +8,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import noise, sampling
+from decoding_jax import arrays, noise, sampling
 from decoding_jax.types import Array
 
 
@@ -61,7 +61,7 @@ def penalised(log_probs, beam: Beam, width: int, penalty):
   totals = beam.log_probs[:, None] + log_probs
   scores, tokens = sampling.top_k(totals - penalty,
                                   min(width, log_probs.shape[-1]))
-  totals = jnp.take_along_axis(totals, tokens, axis=-1)
+  totals = arrays.take(totals, tokens, axis=-1)
   return _keep(width, tokens, totals, scores)
 
 
@@ -85,8 +85,7 @@ def perturbed(key, log_probs, beam: Beam, width: int):
   keys = noise.split(key, len(log_probs))
   gumbels, tokens = jax.vmap(sampling.gumbel_top_k, (0, 0, None))(
       keys, beam.log_probs[:, None] + log_probs, size)
-  totals = beam.log_probs[:, None] + jnp.take_along_axis(
-      log_probs, tokens, axis=-1)
+  totals = beam.log_probs[:, None] + arrays.take(log_probs, tokens, axis=-1)
   # Not gumbels[:, :1]: XLA would make a full sort of a top-k that is sliced.
   peak = gumbels.max(axis=-1, keepdims=True)
   scores = sampling.truncate_gumbel(gumbels, peak, beam.scores[:, None])

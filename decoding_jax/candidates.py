@@ -6,6 +6,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from decoding_jax import arrays
 from decoding_jax import cache as cache_lib, options as options_lib, rewards
 from decoding_jax import rollout as rollout_lib, sampling
 from decoding_jax.types import Array, Context, DecodeState
@@ -105,7 +106,7 @@ def choose(context: Context, options: Options, roller, logits, states,
   if options.reward_weight:  # No times -inf would be NaN.
     scores += options.reward_weight * worth
   index = jnp.argmax(jnp.where(values > -jnp.inf, scores, -jnp.inf), axis=-1)
-  pick = lambda x: jnp.take_along_axis(x, index[:, None], axis=1)[:, 0]
+  pick = lambda x: arrays.take(x, index[:, None], axis=1)[:, 0]
   return Choice(pick(candidates), index.astype(jnp.int32), pick(worth), paths)
 
 
@@ -133,6 +134,6 @@ def keep(context: Context, options: Options, state: DecodeState, choice: Choice,
     state = state.replace(target_cache=cache, draft_cache=drafted)
     return state, logits[:, 0], (~state.done).astype(jnp.int32)
   # The first forward of the roll-out has said it already.
-  logits = jnp.take_along_axis(paths.logits, index[..., None], axis=1)[:, 0]
+  logits = arrays.take(paths.logits, index[..., None], axis=1)[:, 0]
   cache = cache_lib.commit(state.target_cache, paths.block, index, count)
   return state.replace(target_cache=cache), logits, jnp.zeros_like(count)

@@ -66,11 +66,15 @@ def grow(keys, drafter: Drafter, model: LanguageModel, params: Params,
     log_probs = sampling.without_traces(
         jax.vmap(sampling.log_law)(warp, logits[:, -nodes.width:]))
     level_keys = jax.vmap(noise.fold_in, (0, None))(keys, level)
-    expand = lambda key, *row: drafter.expand(key, shape, *row)
-    tree, states = jax.vmap(
-        functools.partial(_append, expand, nodes, layout.widths[shape]))(
-            tree, level_keys, log_probs, states)
-    return tree, block, states
+    expand = lambda key, *row: _checked(
+        layout.widths[shape], drafter.expand(key, shape, *row))
+    tokens, parents, valid, states = jax.vmap(expand)(
+        level_keys, log_probs, nodes.of(tree.valid, 1), states)
+    tree = tree_lib.add_level(tree, nodes.start + nodes.width, tokens,
+                              nodes.start + parents, valid)
+    laws = jax.lax.dynamic_update_slice_in_dim(tree.log_probs, log_probs,
+                                               nodes.start, 1)
+    return tree.replace(log_probs=laws), block, states
 
   carry = tree, block, states
   # One program for all levels of a shape: it is compiled once.
@@ -208,7 +212,7 @@ class _Nodes(NamedTuple):
   start: Array
   width: int
 
-  def of(self, x, axis=0):
+  def of(self, x, axis):
     return jax.lax.dynamic_slice_in_dim(x, self.start, self.width, axis)
 
 
@@ -227,27 +231,16 @@ def _fresh(tree, is_root, level, nodes, newest, length, late):
           jnp.concatenate([itself, mask], axis=1))
 
 
-def _append(expand, nodes, width, tree, key, log_probs, state):
-  """Adds the children of a level, so many, to a row's tree."""
-  tokens, parents, valid, state = expand(
-      key, log_probs, nodes.of(tree.valid), state)
-  _check(width, (tokens, parents, valid))
-  laws = jax.lax.dynamic_update_slice_in_dim(tree.log_probs, log_probs,
-                                             nodes.start, 0)
-  tree = tree_lib.add_level(tree, nodes.start + nodes.width, tokens,
-                            nodes.start + parents, valid)
-  return tree.replace(log_probs=laws), state
-
-
-def _check(width, children):
-  """Raises ValueError, while it is traced, for wrong results of an expander."""
-  for name, x, kind in zip(("tokens", "parents", "valid"), children,
+def _checked(width, grown):
+  """What an expander returns; ValueError, while traced, if it is wrong."""
+  for name, x, kind in zip(("tokens", "parents", "valid"), grown,
                            (jnp.integer, jnp.integer, jnp.bool_)):
     shape, dtype = options.form(x)
     if shape != (width,) or not jnp.issubdtype(dtype, kind):
       raise ValueError(f"Drafter.expand returned {name} of shape {shape} and "
                        f"type {dtype}: {kind.__name__} of shape ({width},), as "
                        "the layout has it, is needed.")
+  return grown
 
 
 def _draw(key, log_probs, size):

@@ -6,6 +6,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from decoding_jax import arrays
 from decoding_jax import cache as cache_lib, candidates, draft as draft_lib
 from decoding_jax import options as options_lib, rewards
 from decoding_jax import rollout as rollout_lib, text
@@ -169,14 +170,13 @@ def proceed(passes, context: Context, state: DecodeState, drafted: Lookahead,
   order, start = jnp.arange(steps + 1)[None], state.length + drafted.same
   cache = drafted.target_cache
   room = jnp.minimum(steps + 1 - drafted.same, state.limit - start)
-  behind = lambda x: jnp.take_along_axis(
-      x[:, 0], jnp.maximum(order - same, 0), axis=1)
+  behind = lambda x: arrays.take(x[:, 0], jnp.maximum(order - same, 0), axis=1)
 
   def branch():
     path = rollout_lib.roll_out(
         context, (context.target, context.target_params,
                   cache.replace(length=start)),
-        jnp.take_along_axis(drafted.following, same, axis=1),
+        arrays.take(drafted.following, same, axis=1),
         jnp.where(rows, room, 0), steps)
     tokens = jnp.where(order < same, _padded(drafted.tokens),
                        behind(path.tokens))
@@ -232,8 +232,7 @@ def search_where(rows, passes, gates: Gates, context: Context,
     choice = candidates.choose(
         context, options, roller, drafted.logits[:, 0], states,
         jnp.where(rows, state.limit - state.length, 0))
-    pick = lambda x: jnp.take_along_axis(
-        x, choice.index[:, None, None], axis=1)[:, 0]
+    pick = lambda x: arrays.take(x, choice.index[:, None, None], axis=1)[:, 0]
     paths, whole = choice.paths, rows & gates.whole & passes(choice.reward)
     tokens, log_probs = pick(paths.tokens), pick(paths.log_probs)
     first = text.log_probs(drafted.logits[:, 0], choice.token)
@@ -272,7 +271,7 @@ def merge(drafted: Lookahead, taken, rest: Rest, found: Found):
   here = lambda x: x[:, None]
   tokens = jnp.where(
       order == here(taken),
-      jnp.take_along_axis(drafted.following, here(taken), axis=1),
+      arrays.take(drafted.following, here(taken), axis=1),
       _padded(drafted.tokens))
   tokens = jnp.where(here(rest.passed), rest.tokens, tokens)
   log_probs = jnp.where(

@@ -4,7 +4,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import cache as cache_lib, draft as draft_lib, rewards
+from decoding_jax import arrays, cache as cache_lib, draft as draft_lib, rewards
 from decoding_jax import rollout as rollout_lib, sampling, speculation, text
 from decoding_jax import tree as tree_lib
 from decoding_jax.types import (Array, Cache, Context, DecodeState, Drafter,
@@ -60,7 +60,7 @@ def chain(steps: int, slack: float, late: int, context: Context,
   del states
   lacks = state.length - state.draft_cache.length
   logits, draft_cache = _catch_up(late, context, state, lacks)
-  first = rollout_lib.best(context, jnp.take_along_axis(
+  first = rollout_lib.best(context, arrays.take(
       logits, lacks[:, None, None] - 1, axis=1))
   room = jnp.where(state.done, 0, state.limit - state.length)
   path = rollout_lib.roll_out(
@@ -131,11 +131,11 @@ def tree(drafter: Drafter, slack: float, late: int, context: Context,
                        tokens.shape)))
   ends_of_best = _greatest(ends_of_best, depths[None])
   node = jnp.argmax(jnp.where(ends_of_best, log_probs, -jnp.inf), axis=1)
-  pick = lambda x: jnp.take_along_axis(x, node[:, None, None], axis=1)[:, 0]
+  pick = lambda x: arrays.take(x, node[:, None, None], axis=1)[:, 0]
   tokens, same = pick(tokens), depths[node]
   path = jnp.pad(pick(above), ((0, 0), (1, 0)))
-  logits = jnp.take_along_axis(logits, path[:, :, None], axis=1)
-  last = jnp.take_along_axis(tokens, jnp.maximum(same - 1, 0)[:, None], axis=1)
+  logits = arrays.take(logits, path[:, :, None], axis=1)
+  last = arrays.take(tokens, jnp.maximum(same - 1, 0)[:, None], axis=1)
   ended = (same > 0) & text.ends(last[:, 0], context.eos_id)
   compared = ends.sum(axis=1, dtype=jnp.int32)
   return Lookahead(
@@ -154,9 +154,9 @@ def _verified(context: Context, slack, grown: DraftTree, logits, within):
   parents, mask = jnp.maximum(grown.parents, 0), grown.mask
   nodes = jnp.arange(parents.shape[1])
   is_root = nodes[None] == 0
-  logits = jnp.take_along_axis(logits, parents[:, :, None], axis=1)
+  logits = arrays.take(logits, parents[:, :, None], axis=1)
   after_end = (parents > 0) & text.ends(
-      jnp.take_along_axis(grown.tokens, parents, axis=1), context.eos_id)
+      arrays.take(grown.tokens, parents, axis=1), context.eos_id)
   takes = is_root | (_agrees(context, slack, logits, grown.tokens) &
                      grown.valid & within & ~after_end)
   verified = jnp.all(~mask | takes[:, None], axis=-1)
@@ -175,7 +175,7 @@ def _greatest(rows, scores):
 def _catch_up(late, context: Context, state: DecodeState, count):
   """Runs the draft on the text behind its cache; logits and cache."""
   columns = state.draft_cache.length[:, None] + jnp.arange(late)[None]
-  newest = jnp.take_along_axis(
+  newest = arrays.take(
       state.tokens, jnp.minimum(columns, state.length[:, None] - 1), axis=1)
   return rollout_lib.extend(context.draft, context.draft_params,
                             state.draft_cache, newest, count)
@@ -184,6 +184,6 @@ def _catch_up(late, context: Context, state: DecodeState, count):
 def _agrees(context: Context, slack, logits, tokens):
   """Whether the target takes `tokens [B, T]`, given `logits [B, T, V]`."""
   logits = rollout_lib.allowed(context, logits)
-  chosen = jnp.take_along_axis(logits, tokens[..., None], axis=-1)[..., 0]
+  chosen = arrays.take(logits, tokens[..., None], axis=-1)[..., 0]
   return (tokens == sampling.most_probable(logits)) | (
       logits.max(axis=-1) - chosen < slack)

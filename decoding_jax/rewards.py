@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from decoding_jax import arrays
 from decoding_jax.types import Context
 
 
@@ -110,7 +111,7 @@ def of_text(context: Context, tokens, lengths):
   """
   new = tokens.shape[1] - context.prompts.shape[1]
   columns = context.prompt_lengths[:, None] + jnp.arange(new)[None]
-  behind = jnp.take_along_axis(tokens, columns, axis=1)
+  behind = arrays.take(tokens, columns, axis=1)
   states = advance(context, init(context), jnp.maximum(behind, 0),
                    columns < lengths[:, None])
   return value(context, states)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax import native, noise, options, softmax
+from decoding_jax import arrays, native, noise, options, softmax
 from decoding_jax.types import Array
 
 # A residual of less mass is rounding noise: its predecessor is kept.
@@ -280,9 +280,9 @@ def top_k(values, k):
       *values.shape[:-1], number, _BLOCK)
   # In their order, so that the first of equal values is found first.
   chosen = jnp.sort(jax.lax.top_k(blocks.max(axis=-1), k)[1], axis=-1)
-  found = jnp.take_along_axis(blocks, chosen[..., None], axis=-2)
+  found = arrays.take(blocks, chosen[..., None], axis=-2)
   best, at = jax.lax.top_k(found.reshape(*values.shape[:-1], k * _BLOCK), k)
-  places = jnp.take_along_axis(chosen, at // _BLOCK, axis=-1)
+  places = arrays.take(chosen, at // _BLOCK, axis=-1)
   return best, places * _BLOCK + at % _BLOCK
 
 

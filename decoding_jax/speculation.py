@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
+from decoding_jax import arrays
 from decoding_jax import cache as cache_lib, draft as draft_lib, noise, text
 from decoding_jax import tree as tree_lib, verify
 from decoding_jax.types import (Context, DecodeState, Decoder, DraftTree, NONE,
@@ -59,7 +60,7 @@ def _commit(state: DecodeState, context: Context, layout, tree, verdict, logits,
   """The state with the accepted path and the token behind it."""
   tokens = _path_tokens(tree, verdict)
   slots = cache_lib.await_logits(verdict.path, logits)
-  logits = jnp.take_along_axis(logits, verdict.path[:, :, None], axis=1)
+  logits = arrays.take(logits, verdict.path[:, :, None], axis=1)
   new, count = text.commit(state, tokens, text.log_probs(logits, tokens),
                            verdict.num_accepted + 1, context.eos_id)
   return new.replace(
@@ -91,7 +92,7 @@ def score(layout, context: Context, cache, tree: DraftTree, length):
 def _path_tokens(tree: DraftTree, verdict: Verdict):
   """`[B, D + 1]`, the accepted tokens and the one behind them."""
   order = jnp.arange(verdict.path.shape[1])[None]
-  accepted = jnp.take_along_axis(tree.tokens, verdict.path, axis=1)
+  accepted = arrays.take(tree.tokens, verdict.path, axis=1)
   return jnp.where(order == verdict.num_accepted[:, None],
                    verdict.token[:, None], jnp.roll(accepted, -1, axis=1))
 
@@ -118,7 +119,7 @@ def commit_draft(state: DecodeState, block, path, count):
   late = state.length - 1 - state.draft_cache.length
   slots = jnp.concatenate([jnp.zeros_like(path[:, :1]), 1 + path[:, :-1]], 1)
   order = jnp.arange(depth + 1)[None] + 1 - late[:, None]
-  slots = jnp.take_along_axis(slots, jnp.minimum(order, depth), axis=1)
+  slots = arrays.take(slots, jnp.minimum(order, depth), axis=1)
   count = jnp.where(count > 0, late + jnp.minimum(count, depth), 0)
   return cache_lib.commit(state.draft_cache, block, slots, count)
 

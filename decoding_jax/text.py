@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import softmax
+from decoding_jax import arrays, softmax
 from decoding_jax.types import DecodeState
 
 
@@ -48,7 +48,7 @@ def newest(state: DecodeState, count: int):
   In place of tokens that a shorter text does not have stands its first one.
   """
   columns = state.length[:, None] + jnp.arange(-count, 0)[None]
-  return jnp.take_along_axis(state.tokens, jnp.maximum(columns, 0), axis=1)
+  return arrays.take(state.tokens, jnp.maximum(columns, 0), axis=1)
 
 
 def append(buffer, length, values, count):
@@ -126,6 +126,6 @@ def log_probs(logits, tokens):
   Returns:
     `[...]` float32.
   """
-  chosen = jnp.take_along_axis(logits, tokens[..., None], axis=-1)
+  chosen = arrays.take(logits, tokens[..., None], axis=-1)
   largest, log_mass = softmax.normalizer(logits.astype(jnp.float32))
   return (chosen.astype(jnp.float32) - largest - log_mass)[..., 0]

@@ -31,7 +31,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import noise, sampling, tree as tree_lib
+from decoding_jax import arrays, noise, sampling, tree as tree_lib
 from decoding_jax.types import Array, DraftTree, Layout, NONE, Verdict, Verifier
 
 
@@ -86,7 +86,7 @@ def of_chain(uniforms, size, tree: DraftTree, law):
   # Behind the leaf nothing is drafted: what is left over there is all.
   drafts = jnp.where(order[:, None] < leaf, jnp.pad(
       jnp.exp(tree.log_probs), ((0, 1), (0, 0))), 0)
-  there = lambda laws: jnp.take_along_axis(
+  there = lambda laws: arrays.take(
       laws[:-1], tree.tokens[1:, None], axis=1)[:, 0]
   accept = jnp.stack(list(itertools.accumulate(
       _ratio(there(targets), there(drafts)),

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax import options, types
+from decoding_jax import arrays, options, types
 from decoding_jax.types import Layout
 
 
@@ -127,26 +127,28 @@ def runs(layout: Layout) -> list[range]:
 
 def add_level(tree: types.DraftTree, start, tokens, parents,
               valid) -> types.DraftTree:
-  """Fills in the nodes of one level, of one row.
+  """Fills in the nodes of one level.
+
+  All rows at once: one by one, in a `jax.vmap`, they would be scattered.
 
   Args:
-    tree: a tree without its batch axis, filled up to that level.
+    tree: a tree that is filled up to that level.
     start: `[]` int32, index of the level's first node.
-    tokens: `[W]` int32.
-    parents: `[W]` int32.
-    valid: `[W]` bool.
+    tokens: `[B, W]` int32.
+    parents: `[B, W]` int32.
+    valid: `[B, W]` bool.
 
   Returns:
     The tree.
   """
-  itself = jnp.arange(len(tree.tokens))[None] == start + jnp.arange(
-      len(tokens))[:, None]
+  size, width = tree.tokens.shape[1], tokens.shape[1]
+  itself = jnp.arange(size)[None] == start + jnp.arange(width)[:, None]
+  above = arrays.take(tree.mask, parents[:, :, None], axis=1)
   put = lambda x, y: jax.lax.dynamic_update_slice_in_dim(
-      x, y.astype(x.dtype), start, 0)
+      x, y.astype(x.dtype), start, 1)
   return tree.replace(
       tokens=put(tree.tokens, tokens), parents=put(tree.parents, parents),
-      valid=put(tree.valid, valid),
-      mask=put(tree.mask, tree.mask[parents] | itself))
+      valid=put(tree.valid, valid), mask=put(tree.mask, above | itself[None]))
 
 
 def children(tree: types.DraftTree, size: int, node):

@@ -1,5 +1,8 @@
 """Layouts, ancestor masks and children."""
 
+import itertools
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -115,14 +118,15 @@ def test_equal_levels_are_one_run(layout, runs):
 
 
 def grown(layout, parents):
-  """A tree that `add_level` fills in; each token is its node's index."""
-  size = len(parents)
-  root = jnp.arange(size) == 0
-  tree = make_tree(jnp.where(root, parents, 0), root)
-  tree = tree.replace(mask=root[None] & root[:, None])
+  """Trees `[B, N]` that `add_level` fills in; each token is its node."""
+  root = jnp.arange(parents.shape[1]) == 0
+  tree = jax.vmap(make_tree, (0, None))(jnp.where(root, parents, 0), root)
+  tree = tree.replace(mask=jnp.broadcast_to(
+      root[None] & root[:, None], (len(parents), *root.shape * 2)))
   for level in tree_lib.level_slices(layout)[1:]:
-    nodes = jnp.arange(level.start, level.stop)
-    tree = tree_lib.add_level(tree, level.start, nodes, parents[level],
+    nodes = jnp.broadcast_to(jnp.arange(level.start, level.stop),
+                             parents[:, level].shape)
+    tree = tree_lib.add_level(tree, level.start, nodes, parents[:, level],
                               nodes % 2 == 0)
   return tree
 
@@ -130,15 +134,17 @@ def grown(layout, parents):
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_grown_tree_equals_a_walk(layout, seed):
-  parents = random_parents(np.random.default_rng(seed), layout)
-  walked = np.zeros((len(parents),) * 2, bool)
-  for node in range(len(parents)):
-    walked[node, ancestors(parents, node)] = True
+  rng = np.random.default_rng(seed)
+  parents = np.stack([random_parents(rng, layout) for _ in range(2)])
+  nodes = range(parents.shape[1])
+  walked = np.zeros((2, len(nodes), len(nodes)), bool)
+  for row, node in itertools.product(range(2), nodes):
+    walked[row, node, ancestors(parents[row], node)] = True
   tree = grown(layout, parents)
   np.testing.assert_array_equal(tree.mask, walked)
   np.testing.assert_array_equal(tree.parents, parents)
-  np.testing.assert_array_equal(tree.tokens, np.arange(len(parents)))
-  np.testing.assert_array_equal(tree.valid, np.arange(len(parents)) % 2 == 0)
+  np.testing.assert_array_equal(tree.tokens, [nodes] * 2)
+  np.testing.assert_array_equal(tree.valid, tree.tokens % 2 == 0)
 
 
 def children(tree, size, node):

@@ -5,7 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import beam, noise, options, sampling, search
+from decoding_jax import arrays, beam, noise, options, sampling, search
 from decoding_jax.types import Method
 
 
@@ -38,6 +38,6 @@ def _expand(key, log_probs, alive, beams, width):
   parents = jnp.minimum(jnp.arange(width, dtype=jnp.int32), len(log_probs) - 1)
   keys, log_probs = noise.split(key, width), log_probs[parents]
   tokens = jax.vmap(sampling.draw)(keys, log_probs)[:, None]
-  totals = beams.log_probs[parents] + jnp.take_along_axis(
+  totals = beams.log_probs[parents] + arrays.take(
       log_probs, tokens, axis=1)[:, 0]
   return tokens[:, 0], parents, beam.Beam(totals, totals)
