@@ -66,6 +66,14 @@ def test_a_bound_is_reading_or_multiplying(fresh, live, seconds):
   assert found == pytest.approx(seconds)
 
 
+@pytest.mark.parametrize("rate,seconds", [(20.0, 2.0), (400.0, 0.9)])
+def test_numbers_of_16_bits_may_be_multiplied_as_float32(rate, seconds):
+  roof = ROOF._replace(flops={**ROOF.flops, "bfloat16": rate})
+  model = roofline.Sizes(weights=400, slot=10, multiplied=10, dtype="bfloat16")
+  found = roofline.step_seconds(roof, model, 1, 10, 50)
+  assert found == pytest.approx(seconds)
+
+
 def test_rows_share_the_weights_and_nothing_else():
   model = roofline.Sizes(weights=400, slot=10, multiplied=1, dtype="float32")
   assert roofline.step_seconds(ROOF, model, 4, 1, 10) == pytest.approx(0.8)
