@@ -12,7 +12,6 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import arrays
 from decoding_jax import types
 
 
@@ -36,7 +35,7 @@ def language_model(function, vocab_size: int,
   def read(params, texts, ends):
     logits = function(params, texts)
     _check(logits, (*texts.shape, vocab_size))
-    return arrays.take(logits, ends[:, None, None], axis=1)[:, 0]
+    return jnp.take_along_axis(logits, ends[:, None, None], axis=1)[:, 0]
 
   return at_ends(read, vocab_size, max_length)
 
