@@ -26,6 +26,7 @@ _CYCLES = """
 import json
 from experiments import topologies
 device = topologies.devices("v5e:2x2")[0]
+import jax
 from models import products, transformer
 config = transformer.Config(
     vocab_size=8192, dim=4096, num_layers=3, num_heads=32, num_kv_heads=32,
@@ -33,6 +34,7 @@ config = transformer.Config(
 count = lambda tokens: topologies.forward_cycles(config, device, 1, tokens, 512)
 found = [count(1), count(8)]
 products._TILE = 1
+jax.clear_caches()  # Of what was traced with the other tile.
 print(json.dumps([*found, count(1)]))
 """
 # Cycles with weights of 16 bits and of 8, then bytes that a loop of forwards of
