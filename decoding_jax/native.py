@@ -6,7 +6,8 @@
 - Norms, for each of which XLA has several operations, which are compiled one by
   one.
 - Commits: to write a few slots of 16 bits, XLA converts the whole cache.
-- Laws and draws, which XLA computes in many passes over the vocabulary.
+- Laws and draws, which XLA computes in many passes over the vocabulary; and
+  random words.
 
 It is compiled when it is first needed, some seconds, and kept in the
 folder `decoding_jax` of `XDG_CACHE_HOME`, or of `~/.cache`. The compiler is the
@@ -61,7 +62,7 @@ def multiplies(kernels, width) -> bool:
   kinds = {str(x.dtype) for x in kernels}
   return (len(kinds) == 1 and kinds <= set(_DTYPES)
           and (width <= MOST or "float32" not in kinds)
-          and all(x.size for x in kernels) and is_there() and not _split())
+          and all(x.size for x in kernels) and _can_be_called())
 
 
 def matmuls(kernels, x):
@@ -77,7 +78,7 @@ def matmuls(kernels, x):
   Returns:
     `[out, n]` float32 of each.
   """
-  x = _float(x).T
+  x = (x if str(x.dtype) in _FLOATS else x.astype(jnp.float32)).T
   shapes = [jax.ShapeDtypeStruct((len(x), len(kernel)), jnp.float32)
             for kernel in kernels]
   return tuple(y.T for y in _call("products", shapes, x, *kernels))
@@ -85,8 +86,7 @@ def matmuls(kernels, x):
 
 def reads(x) -> bool:
   """Whether `rms_norm` and `attention` can be called for such numbers."""
-  return str(x.dtype) in _FLOATS and bool(x.size) and is_there() and (
-      not _split())
+  return str(x.dtype) in _FLOATS and bool(x.size) and _can_be_called()
 
 
 def rms_norm(x, scale, epsilon, plus_one):
@@ -132,8 +132,7 @@ def attention(q, parts, cap=0.0):
 
 def commits(arrays) -> bool:
   """Whether `commit` can be called on a CPU for keys and values of a cache."""
-  return (bool(arrays) and all(x.size for x in arrays) and is_there()
-          and not _split())
+  return bool(arrays) and all(x.size for x in arrays) and _can_be_called()
 
 
 def commit(keys, values, fresh_keys, fresh_values, slots, lengths):
@@ -163,7 +162,7 @@ def commit(keys, values, fresh_keys, fresh_values, slots, lengths):
 
 def reduces(vocab_size) -> bool:
   """Whether `normalizer` and `gumbel_top_k` can be called on a CPU."""
-  return vocab_size > 0 and is_there() and not _split()
+  return vocab_size > 0 and _can_be_called()
 
 
 def normalizer(x, divisor):
@@ -177,9 +176,8 @@ def normalizer(x, divisor):
     Two arrays `[...]` float32.
   """
   shape = jax.ShapeDtypeStruct(x.shape[:-1], jnp.float32)
-  return tuple(jax.ffi.ffi_call(
-      _target("normalizer", _library()), (shape, shape),
-      vmap_method="broadcast_all")(x, divisor))
+  return tuple(_call("normalizer", (shape, shape), x, divisor,
+                     vmap_method="broadcast_all"))
 
 
 def gumbel_top_k(key, log_probs, k):
@@ -194,10 +192,9 @@ def gumbel_top_k(key, log_probs, k):
     `[k]` float32 and `[k]` int32.
   """
   kinds = jnp.float32, jnp.int32
-  return tuple(jax.ffi.ffi_call(
-      _target("draws", _library()),
-      [jax.ShapeDtypeStruct((k,), kind) for kind in kinds],
-      vmap_method="broadcast_all")(key, log_probs))
+  shapes = [jax.ShapeDtypeStruct((k,), kind) for kind in kinds]
+  return tuple(_call("draws", shapes, key, log_probs,
+                     vmap_method="broadcast_all"))
 
 
 def threefry(key, first, second):
@@ -212,10 +209,8 @@ def threefry(key, first, second):
     Two arrays `[...]` uint32.
   """
   words = [x.reshape(-1) for x in (first, second)]
-  found = jax.ffi.ffi_call(
-      _target("threefry", _library()),
-      [jax.ShapeDtypeStruct(x.shape, jnp.uint32) for x in words],
-      vmap_method="broadcast_all")(key, *words)
+  shapes = [jax.ShapeDtypeStruct(x.shape, jnp.uint32) for x in words]
+  found = _call("threefry", shapes, key, *words, vmap_method="broadcast_all")
   return tuple(x.reshape(first.shape) for x in found)
 
 
@@ -233,8 +228,9 @@ def split_by_compiler() -> dict[str, int]:
           if kind == AxisType.Auto}
 
 
-def _split() -> bool:
-  return math.prod(split_by_compiler().values()) > 1
+def _can_be_called() -> bool:
+  """Not where a compiler splits what the code would read whole."""
+  return is_there() and math.prod(split_by_compiler().values()) <= 1
 
 
 def is_there() -> bool:
@@ -242,14 +238,9 @@ def is_there() -> bool:
   return _library() is not None
 
 
-def _float(x):
-  """Of a type that there is code for."""
-  return x if str(x.dtype) in _FLOATS else x.astype(jnp.float32)
-
-
-def _call(name, results, *arrays, **attributes):
+def _call(name, results, *arrays, vmap_method="sequential", **attributes):
   return jax.ffi.ffi_call(_target(name, _library()), results,
-                          vmap_method="sequential")(*arrays, **attributes)
+                          vmap_method=vmap_method)(*arrays, **attributes)
 
 
 def _target(name, library):

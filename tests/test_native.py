@@ -17,6 +17,7 @@ DTYPES = ("float32", "bfloat16", "int8")
 # Of rows and inputs: less and more than a tile, and than a register.
 SIZES = ((3, 5), (8, 16), (37, 100), (130, 31), (600, 48))
 WIDTHS = (1, 2, 5, 6, 7, 8, 13, 64)
+WIDEST = WIDTHS[-1]
 
 pytestmark = pytest.mark.skipif(
     not native.is_there(), reason="no C++ compiler, or no CPU")
@@ -44,7 +45,7 @@ def _x(inputs, width, dtype="float32"):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SIZES)
 def test_products(dtype, shape):
-  kernel, x = _kernel(shape, dtype), _x(shape[1], 64)
+  kernel, x = _kernel(shape, dtype), _x(shape[1], WIDEST)
   expected = np.asarray(kernel, np.float64) @ np.asarray(x, np.float64)
   for width in WIDTHS:
     got = _matmul(kernel, x[:, :width])
@@ -56,9 +57,9 @@ def test_products(dtype, shape):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SIZES)
 def test_a_column_has_the_same_bits_in_any_company(dtype, shape):
-  kernel, x = _kernel(shape, dtype), _x(shape[1], 64)
+  kernel, x = _kernel(shape, dtype), _x(shape[1], WIDEST)
   alone = np.concatenate([_matmul(kernel, x[:, i:i + 1])
-                          for i in range(64)], axis=1)
+                          for i in range(WIDEST)], axis=1)
   for width in WIDTHS:
     np.testing.assert_array_equal(_matmul(kernel, x[:, :width]),
                                   alone[:, :width])
@@ -110,7 +111,7 @@ def test_slopes_of_products(dtype):
 def test_products_that_are_asked_for_together_have_the_same_bits(dtype):
   kernels = [_kernel(shape, dtype) for shape in ((37, 100), (2, 100),
                                                  (600, 100))]
-  x = _x(100, 64)
+  x = _x(100, WIDEST)
   for width in WIDTHS:
     for got, kernel in zip(native.matmuls(kernels, x[:, :width]), kernels):
       np.testing.assert_array_equal(got, _matmul(kernel, x[:, :width]))
