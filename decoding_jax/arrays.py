@@ -1,6 +1,11 @@
-"""Parts of arrays."""
+"""Arrays, and parts of them."""
 
+import functools
+
+import jax
 import jax.numpy as jnp
+
+from decoding_jax import native
 
 
 def take(x, indices, axis):
@@ -18,3 +23,40 @@ def take(x, indices, axis):
     As large as `indices` along the axis.
   """
   return jnp.take_along_axis(x, indices, axis=axis, mode="clip")
+
+
+def zeros(like, after):
+  """Arrays of zeros, on a CPU by one operation.
+
+  Args:
+    like: their shapes and types, a tuple.
+    after: an array that is there before they are needed; on a CPU they are
+      made behind it.
+
+  Returns:
+    A tuple of arrays.
+  """
+  return _made(like, after, True)
+
+
+def room(like, after):
+  """Arrays that are written before they are read: zeros, or on a CPU anything.
+
+  Args:
+    like: see `zeros`.
+    after: see there.
+
+  Returns:
+    A tuple of arrays.
+  """
+  return _made(like, after, False)
+
+
+def _made(like, after, are_zeros):
+  like = tuple(like)
+  forms = {}
+  if native.commits(like):
+    forms["cpu"] = functools.partial(native.room, like, zeros=are_zeros)
+  return jax.lax.platform_dependent(
+      after, default=lambda _: tuple(jnp.zeros(x.shape, x.dtype) for x in like),
+      **forms)

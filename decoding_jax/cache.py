@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import native, types
+from decoding_jax import arrays, native, types
 
 # Axes from the end, so that layer axes may stand in front.
 ROW_AXIS = -4
@@ -31,10 +31,12 @@ def init_block(cache: types.Cache, slots: int) -> types.Block:
   def empty(x, axis):
     shape = list(x.shape)
     shape[axis] = slots
-    return jnp.zeros(shape, x.dtype)
+    return jax.ShapeDtypeStruct(tuple(shape), x.dtype)
 
-  return types.Block(tuple(empty(k, KEY_SLOTS) for k in cache.keys),
-                     tuple(empty(v, VALUE_SLOTS) for v in cache.values))
+  found = arrays.zeros([*(empty(k, KEY_SLOTS) for k in cache.keys),
+                        *(empty(v, VALUE_SLOTS) for v in cache.values)],
+                       cache.length)
+  return types.Block(found[:len(cache.keys)], found[len(cache.keys):])
 
 
 def commit(cache: types.Cache, block: types.Block, slots,

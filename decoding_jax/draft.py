@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax import beam, cache as cache_lib, noise, options, sampling
+from decoding_jax import arrays, beam, cache as cache_lib, noise, options
+from decoding_jax import sampling
 from decoding_jax import tree as tree_lib
 from decoding_jax.types import (Array, Block, Cache, Drafter, DraftTree,
                                 LanguageModel, NONE, Params)
@@ -45,9 +46,10 @@ def grow(keys, drafter: Drafter, model: LanguageModel, params: Params,
   if not layout.widths:
     return _root(newest[:, 1], size), None
   inner = size - layout.widths[-1]
-  tree = _root(newest[:, 1], size).replace(
-      log_probs=jnp.zeros((len(length), inner, model.vocab_size),
-                          jnp.float32))
+  # Each level writes the laws of its nodes.
+  laws, = arrays.room([jax.ShapeDtypeStruct(
+      (len(length), inner, model.vocab_size), jnp.float32)], length)
+  tree = _root(newest[:, 1], size).replace(log_probs=laws)
   block = cache_lib.init_block(cache, 1 + inner)
   late = cache.length == length - 2
   states = jax.vmap(lambda _: drafter.init())(length)

@@ -40,8 +40,8 @@ MOST = 256
 # What turns it off, when it is 0.
 SWITCH = "DECODING_JAX_NATIVE"
 _SOURCES = pathlib.Path(__file__).with_name("cpu")
-_HANDLERS = ("products", "norm", "attention", "commit", "normalizer", "draws",
-             "threefry")
+_HANDLERS = ("products", "norm", "attention", "layers", "commit", "normalizer",
+             "draws", "threefry", "room")
 _FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-shared", "-w")
 _FLOATS = ("float32", "bfloat16")
 _DTYPES = (*_FLOATS, "int8")
@@ -130,8 +130,52 @@ def attention(q, parts, cap=0.0):
   return y.transpose(1, 2, 4, 0, 3).astype(q.dtype)
 
 
+def layers(x, slot, views, view_of, memories, params, matrices, sizes, kind,
+           parts):
+  """The layers of a decoder, see `models.stack`.
+
+  Args:
+    x: `[F, n]`, float32 or bfloat16, the first B T columns of which are tokens.
+    slot: `[]` int32, of the block, where fresh keys and values go.
+    views: what tokens see, one or two: cosines and sines `[2, planes, B, T]`
+      float32, masks `[B, 1 or T, S]` and `[B, T, N]`.
+    view_of: which of them is that of each layer.
+    memories: of each layer keys `[B, H, C, S]` and values `[B, H, S, C]` of the
+      cache, and of the block. They and norms and biases are of the type of `x`.
+    params: arrays, in the order in which `cpu/layers.h` reads them.
+    matrices: the type of those among them.
+    sizes: numbers that `cpu/layers.h` names, and so are the next two.
+    kind: what is computed.
+    parts: of a layer, which there are.
+
+  Returns:
+    `[F, n]`, and of each layer keys and values of the block, where they lay.
+  """
+  tokens = sizes["rows"] * sizes["length"]
+  heads = sizes["heads"] * sizes["channels"]
+  scratch = tokens * (3 * sizes["features"] + max(
+      2 * heads * (1 + sizes["groups"]), 2 * sizes["hidden"]))
+  arrays = [x.T, slot, jnp.zeros(0, matrices), *sum(map(list, views), [])]
+  results = [arrays[0], jax.ShapeDtypeStruct((scratch,), jnp.float32)]
+  aliases = {}
+  for memory in memories:
+    arrays += memory
+    for at in (-2, -1):
+      aliases[len(arrays) + at] = len(results)
+      results.append(arrays[at])
+  y, _, *fresh = jax.ffi.ffi_call(
+      _target("layers", _library()),
+      [jax.ShapeDtypeStruct(y.shape, y.dtype) for y in results],
+      input_output_aliases=aliases, vmap_method="sequential")(
+          *arrays, *params, views=np.array(view_of, np.int64),
+          sizes={name: np.int64(size) for name, size in sizes.items()},
+          kind=kind, parts=parts)
+  return y.T, list(zip(fresh[::2], fresh[1::2]))
+
+
 def commits(arrays) -> bool:
-  """Whether `commit` can be called on a CPU for keys and values of a cache."""
+  """Whether `commit` and `room` can be called for keys and values of a cache.
+  """
   return bool(arrays) and all(x.size for x in arrays) and _can_be_called()
 
 
@@ -212,6 +256,21 @@ def threefry(key, first, second):
   shapes = [jax.ShapeDtypeStruct(x.shape, jnp.uint32) for x in words]
   found = _call("threefry", shapes, key, *words, vmap_method="broadcast_all")
   return tuple(x.reshape(first.shape) for x in found)
+
+
+def room(like, after, zeros):
+  """Arrays to be written to.
+
+  Args:
+    like: their shapes and types.
+    after: an array; they are made when it is there. Of what depends on nothing
+      XLA would make one ahead of a loop, and a copy in each turn.
+    zeros: whether they hold zeros, or whatever was there.
+
+  Returns:
+    As many arrays.
+  """
+  return tuple(_call("room", like, after, zeros=zeros))
 
 
 def split_by_compiler() -> dict[str, int]:

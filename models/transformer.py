@@ -28,6 +28,7 @@ from models import layers
 from models import products
 from models import quantized
 from models import rope
+from models import stack
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,8 +232,13 @@ class Decoder(nn.Module):
     if not cfg.num_experts:  # Columns more would use more of them.
       # Once: then nothing stands between products and what goes with them.
       x = products.pad(x, products.round_up(x.shape[1], dtype))
-    x, block = _layers(cfg)(x, cache, block, slot,
-                            _views(cfg, cache, positions, mask))
+    views = _views(cfg, cache, positions, mask)
+    if self.is_initializing():
+      x, block = _layers(cfg)(cfg, name="layers")(x, cache, block, slot, views)
+    else:
+      x, block = stack.through(
+          cfg, _narrow(cfg), _compiled(cfg), self.variables["params"]["layers"],
+          x, cache, block, slot, views)
     if not cfg.post_norm:
       x = layers.NORMS[cfg.norm](cfg, name="norm")(x)
     if cfg.embedding_dim:
@@ -256,9 +262,13 @@ class Unrolled(nn.Module):
     kv = zip(cache.keys, cache.values, block.keys, block.values)
     for i, (layer_kv, narrow) in enumerate(zip(kv, _narrow(self.config))):
       # With one view it is both the first and the last.
-      view = views[-1 if narrow else 0]
-      x, (k, v) = layers.Layer(self.config, name=f"layer_{i}")(
-          x, layer_kv, None, slot, (view,))
+      arguments = x, layer_kv, None, slot, (views[-1 if narrow else 0],)
+      name = f"layer_{i}"
+      if self.is_initializing():
+        x, (k, v) = layers.Layer(self.config, name=name)(*arguments)
+      else:
+        x, (k, v) = _traced_once(self.config)(
+            self.variables["params"][name], *arguments)
       keys.append(k)
       values.append(v)
     return x, types.Block(tuple(keys), tuple(values))
@@ -382,7 +392,28 @@ def num_params(params: types.Params) -> int:
 
 
 def _layers(config):
-  return (Scanned if config.scan_layers else Unrolled)(config, name="layers")
+  return Scanned if config.scan_layers else Unrolled
+
+
+@functools.lru_cache(maxsize=None)
+def _traced_once(config):
+  """A layer as a function, of which those of the same shapes are one."""
+  def layer(params, *arguments):
+    module = layers.Layer(config, parent=None)
+    return module.apply({"params": params}, *arguments)
+
+  return jax.jit(layer)
+
+
+@functools.lru_cache(maxsize=None)
+def _compiled(config):
+  """Layers as a function, left to the compiler."""
+  def through(params, *arguments):
+    # Without a parent, or it would be a part of the module that calls this.
+    module = _layers(config)(config, parent=None)
+    return module.apply({"params": params}, *arguments)
+
+  return through
 
 
 def _narrow(config):

@@ -212,19 +212,33 @@ def test_no_products_of_one_column_on_a_tpu():
   assert found_on("cuda", program, is_one)
 
 
-@pytest.mark.parametrize("num_layers", [1, 3])
-def test_columns_are_padded_ahead_of_the_layers(num_layers):
+def test_columns_are_padded_ahead_of_the_layers():
   """And behind each attention; control: of experts nothing is ahead."""
   def pads(**fields):
-    config = dataclasses.replace(LLAMA, num_layers=num_layers, **fields)
+    # A program has one function for equal layers.
+    config = dataclasses.replace(LLAMA, num_layers=1, **fields)
     lm = transformer.language_model(config)
     program = jax.jit(transformer.causal_logits, static_argnums=0).trace(
         lm, transformer.abstract_params(config), shape(1, 3))
     return found_on("tpu", program, lambda x: x.name == "func.call" and (
         "_pad" in str(x.attributes["callee"])))
 
-  assert pads() == 1 + num_layers
-  assert pads(num_experts=4, experts_per_token=2) > 3 * num_layers
+  assert pads() == 2
+  assert pads(num_experts=4, experts_per_token=2) > 3
+
+
+def test_equal_layers_are_one_function():
+  """Control: layers with and without a window are two."""
+  def functions(**fields):
+    config = dataclasses.replace(LLAMA, num_layers=4, **fields)
+    program = jax.jit(transformer.causal_logits, static_argnums=0).trace(
+        transformer.language_model(config), transformer.abstract_params(config),
+        shape(1, 3))
+    return found_on("tpu", program, lambda x: x.name == "func.func" and (
+        x.attributes["sym_name"].value.startswith("layer")))
+
+  assert functions() == 1
+  assert functions(window=2, full_every=2) == 2
 
 
 def test_products_of_heads_share_no_factor_on_a_gpu():

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "lanes.h"
-#include "share.h"
+#include "team.h"
 
 // Queries of a tile, at most, and vectors of slots or channels: all sums stay
 // in registers.

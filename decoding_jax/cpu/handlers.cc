@@ -1,36 +1,17 @@
 // What XLA calls.
 
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "attention.h"
+#include "buffers.h"
 #include "commit.h"
 #include "laws.h"
+#include "layers.h"
 #include "norm.h"
 #include "product.h"
 #include "xla/ffi/api/ffi.h"
-
-namespace ffi = xla::ffi;
-
-// Calls a function with a pointer to numbers of the buffer's type.
-template <class Function>
-ffi::Error OfFloats(ffi::AnyBuffer buffer, Function function) {
-  const void* data = buffer.untyped_data();
-  switch (buffer.element_type()) {
-    case ffi::F32: function(static_cast<const float*>(data)); break;
-    case ffi::BF16: function(static_cast<const uint16_t*>(data)); break;
-    default: return ffi::Error::InvalidArgument("there is no code for the type");
-  }
-  return ffi::Error::Success();
-}
-
-// The same, of weights, which may have 8 bits.
-template <class Function>
-ffi::Error OfWeights(ffi::AnyBuffer buffer, Function function) {
-  if (buffer.element_type() != ffi::S8) return OfFloats(buffer, function);
-  function(static_cast<const int8_t*>(buffer.untyped_data()));
-  return ffi::Error::Success();
-}
 
 // x [width, in], kernels [out, in] of one type -> [width, out] of each
 ffi::Error ProductsOf(ffi::ThreadPool pool, ffi::AnyBuffer x,
@@ -50,7 +31,15 @@ ffi::Error ProductsOf(ffi::ThreadPool pool, ffi::AnyBuffer x,
       factors.push_back({static_cast<const T*>(kernel.untyped_data()),
                          {result->typed_data(), kernel.dimensions()[0]}});
     }
-    Products(pool, std::move(factors), columns, inputs, width);
+    const int64_t used = Used(columns, inputs, width);
+    Team team(pool);
+    Products(team, factors, columns, inputs, used,
+             [&](int i, int64_t from, int64_t to) {
+      const Result& y = factors[i].y;
+      for (int64_t t = used; t < width; ++t) {
+        std::fill(&y(from, t), &y(to, t), 0.f);
+      }
+    });
   });
 }
 
@@ -62,7 +51,8 @@ ffi::Error NormOf(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer scale,
     using T = std::remove_const_t<std::remove_pointer_t<decltype(from)>>;
     const auto* factors = static_cast<const T*>(scale.untyped_data());
     auto* to = static_cast<T*>(y->untyped_data());
-    Share(pool, rows, kNumbers / size + 1, [=](int64_t first, int64_t last) {
+    Team(pool).Share(rows, kNumbers / size + 1,
+                     [=](int64_t first, int64_t last) {
       for (int64_t row = first; row < last; ++row) {
         Norm(from + row * size, factors, to + row * size, size, epsilon,
              plus_one);
@@ -104,7 +94,7 @@ ffi::Error AttentionOf(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> q,
       Head<T>(std::move(stretches), groups, length, channels, cap)
           .Attend(queries + index * part, result + index * part);
     };
-    Share(pool, sizes[0] * heads, 1, [=](int64_t from, int64_t to) {
+    Team(pool).Share(sizes[0] * heads, 1, [=](int64_t from, int64_t to) {
       for (; from < to; ++from) of_head(from);
     });
   });
@@ -148,7 +138,7 @@ ffi::Error NormalizerOf(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x,
   const int64_t each = rows / divisor.element_count();
   const float *numbers = x.typed_data(), *divisors = divisor.typed_data();
   float *most = largest->typed_data(), *mass = log_mass->typed_data();
-  Share(pool, rows, 1, [=](int64_t from, int64_t to) {
+  Team(pool).Share(rows, 1, [=](int64_t from, int64_t to) {
     for (; from < to; ++from) {
       Normalizer(numbers + from * size, size, divisors[from / each],
                  most + from, mass + from);
@@ -168,7 +158,7 @@ ffi::Error DrawsOf(ffi::ThreadPool pool, ffi::Buffer<ffi::U32> keys,
   const float* law = log_probs.typed_data();
   float* values = perturbed->typed_data();
   int32_t* places = tokens->typed_data();
-  Share(pool, keys.element_count() / 2, 1, [=](int64_t from, int64_t to) {
+  Team(pool).Share(keys.element_count() / 2, 1, [=](int64_t from, int64_t to) {
     for (; from < to; ++from) {
       GumbelTopK(key + 2 * from, law + from * size, size, values + from * k,
                  places + from * k, k);
@@ -189,6 +179,15 @@ ffi::Error ThreefryOf(ffi::Buffer<ffi::U32> keys, ffi::Buffer<ffi::U32> first,
     Hashes(keys.typed_data() + 2 * row, first.typed_data() + at,
            second.typed_data() + at, firsts->typed_data() + at,
            seconds->typed_data() + at, size);
+  }
+  return ffi::Error::Success();
+}
+
+// anything -> arrays, zeros if they are to be
+ffi::Error RoomOf(ffi::AnyBuffer, ffi::RemainingRets results, bool zeros) {
+  for (size_t i = 0; zeros && i < results.size(); ++i) {
+    auto array = *results.get<ffi::AnyBuffer>(i);
+    std::memset(array->untyped_data(), 0, array->size_bytes());
   }
   return ffi::Error::Success();
 }
@@ -219,6 +218,22 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
         .RemainingArgs()
         .Ret<ffi::Buffer<ffi::F32>>()
         .Attr<float>("cap"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    layers, LayersOf,
+    ffi::Ffi::Bind()
+        .Ctx<ffi::ThreadPool>()
+        .Arg<ffi::AnyBuffer>()
+        .Arg<ffi::Buffer<ffi::S32>>()
+        .Arg<ffi::AnyBuffer>()
+        .RemainingArgs()
+        .Ret<ffi::AnyBuffer>()
+        .Ret<ffi::Buffer<ffi::F32>>()
+        .RemainingRets()
+        .Attr<Sizes>("sizes")
+        .Attr<Kind>("kind")
+        .Attr<Parts>("parts")
+        .Attr<ffi::Span<const int64_t>>("views"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
     commit, CommitOf,
@@ -256,3 +271,10 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
         .Arg<ffi::Buffer<ffi::U32>>()
         .Ret<ffi::Buffer<ffi::U32>>()
         .Ret<ffi::Buffer<ffi::U32>>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    room, RoomOf,
+    ffi::Ffi::Bind()
+        .Arg<ffi::AnyBuffer>()
+        .RemainingRets()
+        .Attr<bool>("zeros"));

@@ -34,10 +34,10 @@ void StoreFirst(T* to, Vector x, int64_t count) {
   std::memcpy(to, lanes, count * sizeof(T));
 }
 
-// y = x / sqrt(mean(x^2) + epsilon), rounded, times the scale; or not rounded,
-// times one more than the scale.
-template <class T>
-void Norm(const T* x, const T* scale, T* y, int64_t size, float epsilon,
+// y = x / sqrt(mean(x^2) + epsilon), rounded as the scale, times the scale; or
+// not rounded, times one more than the scale.
+template <class N, class T>
+void Norm(const N* x, const T* scale, N* y, int64_t size, float epsilon,
           bool plus_one) {
   const int64_t whole = size / kLanes * kLanes, left = size - whole;
   Vector squares[1] = {};
@@ -54,8 +54,8 @@ void Norm(const T* x, const T* scale, T* y, int64_t size, float epsilon,
   const float factor = 1 / std::sqrt(sum[0] / size + epsilon);
   const auto scaled = [=](Vector lanes, Vector scales) {
     const Vector normal = lanes * factor;
-    return Rounded(x, plus_one ? normal * (scales + 1)
-                               : Rounded(x, normal) * scales);
+    return Rounded(scale, plus_one ? normal * (scales + 1)
+                                   : Rounded(scale, normal) * scales);
   };
   for (int64_t i = 0; i < whole; i += kLanes) {
     Store(y + i, scaled(Load(x + i), Load(scale + i)));

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "lanes.h"
-#include "share.h"
+#include "team.h"
 
 // Rows of a tile, and columns at most: with a register of each row's weights
 // and one of a column, all sums stay in registers.
@@ -183,40 +183,39 @@ void Multiply(const T* w, const float* x, Result y, int64_t from, int64_t to,
   }
 }
 
-// The same of all columns, of which only some are used.
+// The same of all columns.
 template <class T>
 void MultiplyAll(const Factor<T>& factor, const float* x, int64_t from,
-                 int64_t to, int64_t inputs, int64_t used, int64_t width) {
-  const auto& [w, y] = factor;
+                 int64_t to, int64_t inputs, int64_t columns) {
   const int64_t most = std::max<int64_t>(
       kNearby / (inputs * sizeof *x) / kColumns * kColumns, kMore);
-  for (int64_t t = 0; t < used; t += most) {
-    Multiply(w, x + t * inputs, y.From(0, t), from, to, inputs,
-             std::min(most, used - t));
-  }
-  for (int64_t t = used; t < width; ++t) {
-    std::fill(&y(from, t), &y(to, t), 0.f);
+  for (int64_t t = 0; t < columns; t += most) {
+    Multiply(factor.w, x + t * inputs, factor.y.From(0, t), from, to, inputs,
+             std::min(most, columns - t));
   }
 }
 
-// Of several matrices, all rows of which are handed out together.
-template <class T>
-void Products(xla::ffi::ThreadPool pool, std::vector<Factor<T>> factors,
-              const float* x, int64_t inputs, int64_t width) {
+// Of several matrices, all rows of which are handed out together. What is there
+// of some rows, `finish` is given: a factor, the first row and the one behind
+// the last.
+template <class T, class Finish>
+void Products(Team& team, const std::vector<Factor<T>>& factors,
+              const float* x, int64_t inputs, int64_t columns, Finish finish) {
   const int64_t bytes = kRows * inputs * sizeof(T);
-  const int64_t used = Used(x, inputs, width);
   int64_t rows = 0;
   for (const auto& factor : factors) rows += factor.y.outputs;
-  Share(pool, rows, kRows * (kLeast / bytes + 1),
-        [=](int64_t from, int64_t to) {
-    for (const auto& factor : factors) {
+  team.Share(rows, kRows * (kLeast / bytes + 1),
+             [&](int64_t from, int64_t to) {
+    for (size_t i = 0; i < factors.size(); ++i) {
+      const int64_t outputs = factors[i].y.outputs;
       const int64_t first = std::max<int64_t>(from, 0);
-      const int64_t last = std::min(to, factor.y.outputs);
+      const int64_t last = std::min(to, outputs);
       if (first < last) {
-        MultiplyAll(factor, x, first, last, inputs, used, width);
+        MultiplyAll(factors[i], x, first, last, inputs, columns);
+        finish(i, first, last);
       }
-      from -= factor.y.outputs;
-      to -= factor.y.outputs;
+      from -= outputs;
+      to -= outputs;
     }
   });
 }

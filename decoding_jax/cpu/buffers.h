@@ -1,0 +1,29 @@
+// Arrays of XLA, by the types that there is code for.
+
+#pragma once
+
+#include <cstdint>
+
+#include "xla/ffi/api/ffi.h"
+
+namespace ffi = xla::ffi;
+
+// Calls a function with a pointer to numbers of the buffer's type.
+template <class Function>
+ffi::Error OfFloats(ffi::AnyBuffer buffer, Function function) {
+  const void* data = buffer.untyped_data();
+  switch (buffer.element_type()) {
+    case ffi::F32: function(static_cast<const float*>(data)); break;
+    case ffi::BF16: function(static_cast<const uint16_t*>(data)); break;
+    default: return ffi::Error::InvalidArgument("there is no code for the type");
+  }
+  return ffi::Error::Success();
+}
+
+// The same, of weights, which may have 8 bits.
+template <class Function>
+ffi::Error OfWeights(ffi::AnyBuffer buffer, Function function) {
+  if (buffer.element_type() != ffi::S8) return OfFloats(buffer, function);
+  function(static_cast<const int8_t*>(buffer.untyped_data()));
+  return ffi::Error::Success();
+}
