@@ -5,7 +5,6 @@ products, norms and attention alone; so has training.
 """
 
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
