@@ -65,7 +65,7 @@ def multiplies(kernels, width) -> bool:
           and all(x.size for x in kernels) and _can_be_called())
 
 
-def matmuls(kernels, x):
+def matmuls(kernels, x, scales=()):
   """Products in float32; no column depends on what others are there.
 
   The code has the features of a token behind one another. So has XLA then what
@@ -74,6 +74,8 @@ def matmuls(kernels, x):
   Args:
     kernels: `[out, in]` each, all float32, bfloat16 or int8.
     x: `[in, n]`.
+    scales: `[out, 1]` float32 of each kernel, which products are multiplied by;
+      or of none.
 
   Returns:
     `[out, n]` float32 of each.
@@ -81,7 +83,8 @@ def matmuls(kernels, x):
   x = (x if str(x.dtype) in _FLOATS else x.astype(jnp.float32)).T
   shapes = [jax.ShapeDtypeStruct((len(x), len(kernel)), jnp.float32)
             for kernel in kernels]
-  return tuple(y.T for y in _call("products", shapes, x, *kernels))
+  return tuple(y.T for y in _call("products", shapes, x, *kernels,
+                                 *scales))
 
 
 def reads(x) -> bool:

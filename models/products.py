@@ -114,21 +114,23 @@ def matmuls(kernels, x):
   return jax.lax.platform_dependent(kernels, x, default=_each, cpu=_together)
 
 
-def columns_first(kernel, x):
-  """`matmul(kernel, x).T`, as an array of its own.
+def columns_first(kernel, x, count):
+  """`matmul(kernel, x[:, :count]).T`, as an array of its own.
 
   Args:
     kernel: see `matmul`.
     x: `[in, n]`.
+    count: of the columns; more than those may be multiplied.
 
   Returns:
-    `[n, out]` float32.
+    `[count, out]` float32.
   """
+  compiled = lambda kernel, x: _transposed(kernel, x)[:count]
   if not native.multiplies(_values([kernel]), x.shape[1]):
-    return _transposed(kernel, x)
+    return compiled(kernel, x)
   return jax.lax.platform_dependent(
-      kernel, x, default=_transposed,
-      cpu=lambda kernel, x: _together((kernel,), x)[0].T)
+      kernel, x, default=compiled,
+      cpu=lambda kernel, x: _together((kernel,), x.T[:count].T)[0].T)
 
 
 def by_inputs(kernel, x, parts):
@@ -208,26 +210,22 @@ def _values(kernels):
 
 def _together(kernels, x):
   """`matmuls` by code of our own."""
-  return tuple(y * kernel.scales if quantized.is_matrix(kernel) else y
-               for kernel, y in zip(kernels, _natively(_values(kernels), x)))
+  scales = tuple(x.scales for x in kernels if quantized.is_matrix(x))
+  return _natively(_values(kernels), scales, x)
 
 
 @jax.custom_jvp
-def _natively(kernels, x):
-  return native.matmuls(kernels, x)
+def _natively(kernels, scales, x):
+  return native.matmuls(kernels, x, scales)
 
 
 @_natively.defjvp
 def _native_slopes(primals, tangents):
-  kernels, x = primals
+  def products(kernels, scales, x):
+    ys = [_product(kernel.astype(x.dtype), x) for kernel in kernels]
+    return tuple(y * scale for y, scale in zip(ys, scales)) or tuple(ys)
 
-  def slope(kernel, tangent):
-    y = _product(kernel.astype(x.dtype), tangents[1])
-    if jnp.issubdtype(kernel.dtype, jnp.floating):
-      y += _product(tangent, x)
-    return y
-
-  return _natively(kernels, x), tuple(map(slope, kernels, tangents[0]))
+  return _natively(*primals), jax.jvp(products, primals, tangents)[1]
 
 
 def _each(kernels, x):

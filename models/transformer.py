@@ -245,7 +245,7 @@ class Decoder(nn.Module):
       x = layers.Linear(width, False, dtype, name="project_out")(x)
     head = embedding if cfg.tie_embeddings else self.param(
         "head", matrix, (cfg.outputs or cfg.vocab_size, width), dtype)
-    logits = products.columns_first(head, x)[:tokens.size]
+    logits = products.columns_first(head, x, tokens.size)
     if cfg.logit_divisor != 1:
       logits /= cfg.logit_divisor
     logits = products.soft_cap(logits, cfg.logit_softcap)

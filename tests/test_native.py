@@ -100,7 +100,7 @@ def test_slopes_of_products(dtype):
     return [of_x, jax.grad(lambda k: (product(k, x.astype(kind))
                                       * weights).sum())(kernel)]
 
-  for got, expected in zip(slopes(lambda k, x: products._natively((k,), x)[0]),
+  for got, expected in zip(slopes(lambda k, x: products._natively((k,), (), x)[0]),
                            slopes(lambda k, x: k.astype(x.dtype) @ x)):
     np.testing.assert_allclose(got.astype(jnp.float32),
                                expected.astype(jnp.float32), rtol=2e-2)
@@ -125,6 +125,15 @@ def test_products_of_more_columns_than_stay_near_a_core(dtype):
   for column in (0, 31, 32, 74):
     np.testing.assert_array_equal(
         got[:, column:column + 1], _matmul(kernel, x[:, column:column + 1]))
+
+
+def test_products_with_scales():
+  kernels = [_kernel((37, 100), "int8"), _kernel((2, 100), "int8")]
+  scales = [jnp.arange(37.0)[:, None], jnp.full((2, 1), 0.5)]
+  x = jnp.pad(_x(100, 7), ((0, 0), (0, 2)))
+  for got, plain, scale in zip(native.matmuls(kernels, x, scales),
+                               native.matmuls(kernels, x), scales):
+    np.testing.assert_array_equal(got, plain * scale)
 
 
 def test_columns_of_other_types():

@@ -85,19 +85,6 @@ inline void Put(uint16_t* to, float x) {
   *to = bits >> 16;
 }
 
-// y = f(y, x...), number by number.
-template <class Function, class... From>
-void Combine(float* y, int64_t size, Function f, const From*... x) {
-  const int64_t whole = size / kLanes * kLanes, left = size - whole;
-  for (int64_t i = 0; i < whole; i += kLanes) {
-    Store(y + i, f(Load(y + i), Load(x + i)...));
-  }
-  if (left) {
-    StoreFirst(y + whole, f(LoadFirst(y + whole, left),
-                            LoadFirst(x + whole, left)...), left);
-  }
-}
-
 inline float Sum(const float* x, int64_t size) {
   const int64_t whole = size / kLanes * kLanes;
   Vector sums[1] = {LoadFirst(x + whole, size - whole)};
@@ -257,8 +244,7 @@ class Decoder {
   static void Finish(const Linear<A, W>& linear, float* y, int64_t first,
                      int64_t size) {
     if (linear.scales) {
-      Combine(y, size, [](Vector y, Vector scale) { return y * scale; },
-              linear.scales + first);
+      Combine(y, size, Times, linear.scales + first);
     }
     if (!std::is_same_v<A, float>) Combine(y, size, Round);
     if (linear.bias) AddBias(linear.bias + first, y, size);

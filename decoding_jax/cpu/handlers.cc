@@ -13,21 +13,27 @@
 #include "product.h"
 #include "xla/ffi/api/ffi.h"
 
-// x [width, in], kernels [out, in] of one type -> [width, out] of each
+// x [width, in], kernels [out, in] of one type, then of each, or of none, scales
+// [out] -> [width, out] of each kernel
 ffi::Error ProductsOf(ffi::ThreadPool pool, ffi::AnyBuffer x,
-                      ffi::RemainingArgs kernels, ffi::RemainingRets results) {
+                      ffi::RemainingArgs rest, ffi::RemainingRets results) {
   const int64_t width = x.dimensions()[0], inputs = x.dimensions()[1];
   const float* columns = nullptr;
   const auto error = OfFloats(x, [&](auto data) {
     columns = Converted<kInputs>(data, width * inputs);
   });
   if (error.failure()) return error;
-  return OfWeights(*kernels.get<ffi::AnyBuffer>(0), [&](auto first) {
+  return OfWeights(*rest.get<ffi::AnyBuffer>(0), [&](auto first) {
     using T = std::remove_const_t<std::remove_pointer_t<decltype(first)>>;
+    const size_t number = results.size();
     std::vector<Factor<T>> factors;
-    for (size_t i = 0; i < kernels.size(); ++i) {
-      const auto kernel = *kernels.get<ffi::AnyBuffer>(i);
+    std::vector<const float*> scales(number);
+    for (size_t i = 0; i < number; ++i) {
+      const auto kernel = *rest.get<ffi::AnyBuffer>(i);
       auto result = *results.get<ffi::Buffer<ffi::F32>>(i);
+      if (rest.size() > number) {
+        scales[i] = rest.get<ffi::Buffer<ffi::F32>>(number + i)->typed_data();
+      }
       factors.push_back({static_cast<const T*>(kernel.untyped_data()),
                          {result->typed_data(), kernel.dimensions()[0]}});
     }
@@ -36,6 +42,9 @@ ffi::Error ProductsOf(ffi::ThreadPool pool, ffi::AnyBuffer x,
     Products(team, factors, columns, inputs, used,
              [&](int i, int64_t from, int64_t to) {
       const Result& y = factors[i].y;
+      for (int64_t t = 0; t < used && scales[i]; ++t) {
+        Combine(&y(from, t), to - from, Times, scales[i] + from);
+      }
       for (int64_t t = used; t < width; ++t) {
         std::fill(&y(from, t), &y(to, t), 0.f);
       }

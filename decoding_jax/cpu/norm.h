@@ -34,6 +34,21 @@ void StoreFirst(T* to, Vector x, int64_t count) {
   std::memcpy(to, lanes, count * sizeof(T));
 }
 
+// y = f(y, x...), number by number.
+template <class Function, class... From>
+void Combine(float* y, int64_t size, Function f, const From*... x) {
+  const int64_t whole = size / kLanes * kLanes, left = size - whole;
+  for (int64_t i = 0; i < whole; i += kLanes) {
+    Store(y + i, f(Load(y + i), Load(x + i)...));
+  }
+  if (left) {
+    StoreFirst(y + whole, f(LoadFirst(y + whole, left),
+                            LoadFirst(x + whole, left)...), left);
+  }
+}
+
+inline Vector Times(Vector x, Vector y) { return x * y; }
+
 // y = x / sqrt(mean(x^2) + epsilon), rounded as the scale, times the scale; or
 // not rounded, times one more than the scale.
 template <class N, class T>
