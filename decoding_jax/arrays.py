@@ -52,10 +52,32 @@ def room(like, after):
   return _made(like, after, False)
 
 
+def put(targets, sources, start):
+  """Writes arrays into others, on a CPU by one operation.
+
+  Args:
+    targets: a tuple of `[B, M, ...]`.
+    sources: the same, `[B, W, ...]`.
+    start: `[]` int32, at which of M they begin, M - W at most.
+
+  Returns:
+    A tuple like the targets.
+  """
+  sources = tuple(x.astype(y.dtype) for x, y in zip(sources, targets))
+  form = {"cpu": native.put} if native.writes(targets + sources) else {}
+  return jax.lax.platform_dependent(
+      targets, sources, jnp.asarray(start, jnp.int32), default=_put, **form)
+
+
+def _put(targets, sources, start):
+  return tuple(jax.lax.dynamic_update_slice_in_dim(x, y, start, 1)
+               for x, y in zip(targets, sources))
+
+
 def _made(like, after, are_zeros):
   like = tuple(like)
   forms = {}
-  if native.commits(like):
+  if native.writes(like):
     forms["cpu"] = functools.partial(native.room, like, zeros=are_zeros)
   return jax.lax.platform_dependent(
       after, default=lambda _: tuple(jnp.zeros(x.shape, x.dtype) for x in like),

@@ -57,7 +57,7 @@ def commit(cache: types.Cache, block: types.Block, slots,
   Returns:
     The cache, longer by `count`.
   """
-  form = {"cpu": native.commit} if native.commits(
+  form = {"cpu": native.commit} if native.writes(
       cache.keys + cache.values) else {}
   keys, values = jax.lax.platform_dependent(
       cache.keys, cache.values, block.keys, block.values, slots, cache.length,

@@ -74,8 +74,7 @@ def grow(keys, drafter: Drafter, model: LanguageModel, params: Params,
         level_keys, log_probs, nodes.of(tree.valid, 1), states)
     tree = tree_lib.add_level(tree, nodes.start + nodes.width, tokens,
                               nodes.start + parents, valid)
-    laws = jax.lax.dynamic_update_slice_in_dim(tree.log_probs, log_probs,
-                                               nodes.start, 1)
+    laws, = arrays.put((tree.log_probs,), (log_probs,), nodes.start)
     return tree.replace(log_probs=laws), block, states
 
   carry = tree, block, states

@@ -41,7 +41,7 @@ MOST = 256
 SWITCH = "DECODING_JAX_NATIVE"
 _SOURCES = pathlib.Path(__file__).with_name("cpu")
 _HANDLERS = ("products", "norm", "attention", "layers", "commit", "normalizer",
-             "draws", "threefry", "room")
+             "draws", "threefry", "room", "put")
 _FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-shared", "-w")
 _FLOATS = ("float32", "bfloat16")
 _DTYPES = (*_FLOATS, "int8")
@@ -83,8 +83,8 @@ def matmuls(kernels, x, scales=()):
   x = (x if str(x.dtype) in _FLOATS else x.astype(jnp.float32)).T
   shapes = [jax.ShapeDtypeStruct((len(x), len(kernel)), jnp.float32)
             for kernel in kernels]
-  return tuple(y.T for y in _call("products", shapes, x, *kernels,
-                                 *scales))
+  found = _call("products", shapes, x, *kernels, *scales)
+  return tuple(y.T for y in found)
 
 
 def reads(x) -> bool:
@@ -166,19 +166,16 @@ def layers(x, slot, views, view_of, memories, params, matrices, sizes, kind,
     for at in (-2, -1):
       aliases[len(arrays) + at] = len(results)
       results.append(arrays[at])
-  y, _, *fresh = jax.ffi.ffi_call(
-      _target("layers", _library()),
-      [jax.ShapeDtypeStruct(y.shape, y.dtype) for y in results],
-      input_output_aliases=aliases, vmap_method="sequential")(
-          *arrays, *params, views=np.array(view_of, np.int64),
-          sizes={name: np.int64(size) for name, size in sizes.items()},
-          kind=kind, parts=parts)
+  y, _, *fresh = _call(
+      "layers", [jax.ShapeDtypeStruct(y.shape, y.dtype) for y in results],
+      *arrays, *params, aliases=aliases, views=np.array(view_of, np.int64),
+      sizes={name: np.int64(size) for name, size in sizes.items()}, kind=kind,
+      parts=parts)
   return y.T, list(zip(fresh[::2], fresh[1::2]))
 
 
-def commits(arrays) -> bool:
-  """Whether `commit` and `room` can be called for keys and values of a cache.
-  """
+def writes(arrays) -> bool:
+  """Whether `commit`, `room` and `put` can be called on a CPU for them."""
   return bool(arrays) and all(x.size for x in arrays) and _can_be_called()
 
 
@@ -197,13 +194,11 @@ def commit(keys, values, fresh_keys, fresh_values, slots, lengths):
     keys and values of the cache.
   """
   arrays = (*keys, *values)
-  out = jax.ffi.ffi_call(
-      _target("commit", _library()),
-      [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays],
-      input_output_aliases={2 + i: i for i in range(len(arrays))},
-      vmap_method="sequential")(
-          slots, lengths, *arrays, *fresh_keys, *fresh_values,
-          keys=np.int64(len(keys)))
+  out = _call("commit",
+              [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays], slots,
+              lengths, *arrays, *fresh_keys, *fresh_values,
+              aliases={2 + i: i for i in range(len(arrays))},
+              keys=np.int64(len(keys)))
   return tuple(out[:len(keys)]), tuple(out[len(keys):])
 
 
@@ -276,6 +271,22 @@ def room(like, after, zeros):
   return tuple(_call("room", like, after, zeros=zeros))
 
 
+def put(targets, sources, start):
+  """Copies arrays into others, where they lie.
+
+  Args:
+    targets: a tuple of `[B, M, ...]` of any types.
+    sources: the same, `[B, W, ...]`.
+    start: `[]` int32, at which of M they begin.
+
+  Returns:
+    The targets.
+  """
+  shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in targets]
+  return tuple(_call("put", shapes, start, *targets, *sources,
+                     aliases={1 + i: i for i in range(len(targets))}))
+
+
 def split_by_compiler() -> dict[str, int]:
   """Axes, and their sizes, of a mesh that are left to the compiler.
 
@@ -300,9 +311,12 @@ def is_there() -> bool:
   return _library() is not None
 
 
-def _call(name, results, *arrays, vmap_method="sequential", **attributes):
-  return jax.ffi.ffi_call(_target(name, _library()), results,
-                          vmap_method=vmap_method)(*arrays, **attributes)
+def _call(name, results, *arrays, vmap_method="sequential", aliases=None,
+          **attributes):
+  call = jax.ffi.ffi_call(_target(name, _library()), results,
+                          vmap_method=vmap_method,
+                          input_output_aliases=aliases or {})
+  return call(*arrays, **attributes)
 
 
 def _target(name, library):

@@ -10,7 +10,6 @@ A tree of depth 2 that branches 2 and then 1:
 
 import itertools
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -144,11 +143,10 @@ def add_level(tree: types.DraftTree, start, tokens, parents,
   size, width = tree.tokens.shape[1], tokens.shape[1]
   itself = jnp.arange(size)[None] == start + jnp.arange(width)[:, None]
   above = arrays.take(tree.mask, parents[:, :, None], axis=1)
-  put = lambda x, y: jax.lax.dynamic_update_slice_in_dim(
-      x, y.astype(x.dtype), start, 1)
-  return tree.replace(
-      tokens=put(tree.tokens, tokens), parents=put(tree.parents, parents),
-      valid=put(tree.valid, valid), mask=put(tree.mask, above | itself[None]))
+  tokens, parents, valid, mask = arrays.put(
+      (tree.tokens, tree.parents, tree.valid, tree.mask),
+      (tokens, parents, valid, above | itself[None]), start)
+  return tree.replace(tokens=tokens, parents=parents, valid=valid, mask=mask)
 
 
 def children(tree: types.DraftTree, size: int, node):

@@ -1,5 +1,6 @@
 // What XLA calls.
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -201,6 +202,31 @@ ffi::Error RoomOf(ffi::AnyBuffer, ffi::RemainingRets results, bool zeros) {
   return ffi::Error::Success();
 }
 
+// Where, then targets [B, M, ...], which are the results as well, and as many
+// sources [B, W, ...]
+ffi::Error PutOf(ffi::ThreadPool pool, ffi::Buffer<ffi::S32> start,
+                 ffi::RemainingArgs arrays, ffi::RemainingRets) {
+  const size_t number = arrays.size() / 2;
+  Team team(pool);
+  for (size_t i = 0; i < number; ++i) {
+    const auto target = *arrays.get<ffi::AnyBuffer>(i);
+    const auto source = *arrays.get<ffi::AnyBuffer>(number + i);
+    const auto most = target.dimensions(), given = source.dimensions();
+    const int64_t row = target.size_bytes() / most[0];
+    const int64_t size = source.size_bytes() / given[0];
+    const int64_t first = std::clamp<int64_t>(*start.typed_data(), 0,
+                                              most[1] - given[1]);
+    char* to = static_cast<char*>(target.untyped_data()) + row / most[1] * first;
+    const char* from = static_cast<char*>(source.untyped_data());
+    for (int64_t b = 0; b < most[0]; ++b, to += row, from += size) {
+      team.Share(size, 1 << 16, [=](int64_t begin, int64_t end) {
+        std::memcpy(to + begin, from + begin, end - begin);
+      });
+    }
+  }
+  return ffi::Error::Success();
+}
+
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
     products, ProductsOf,
     ffi::Ffi::Bind()
@@ -287,3 +313,11 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
         .Arg<ffi::AnyBuffer>()
         .RemainingRets()
         .Attr<bool>("zeros"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    put, PutOf,
+    ffi::Ffi::Bind()
+        .Ctx<ffi::ThreadPool>()
+        .Arg<ffi::Buffer<ffi::S32>>()
+        .RemainingArgs()
+        .RemainingRets());
