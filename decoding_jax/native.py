@@ -174,6 +174,11 @@ def layers(x, slot, views, view_of, memories, params, matrices, sizes, kind,
   return y.T, list(zip(fresh[::2], fresh[1::2]))
 
 
+def has_layers(equation) -> bool:
+  """Whether an equation of a `jax.make_jaxpr` is a call of `layers`."""
+  return equation.params.get("target_name") == _target("layers", _library())
+
+
 def writes(arrays) -> bool:
   """Whether `commit`, `room` and `put` can be called on a CPU for them."""
   return bool(arrays) and all(x.size for x in arrays) and _can_be_called()

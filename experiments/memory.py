@@ -3,7 +3,8 @@
 Weights and caches are counted exactly, from shapes alone. What comes and goes
 is estimated by the largest array that a forward computes: three of it in a
 prefill, where that are scores of attention; five where code of our own keeps no
-scores, and that are queries or features; and two in a step, beside its logits.
+scores, and that are queries or features; and two where it has all layers in one
+call, which is given an array to compute in, or in a step, beside its logits.
 XLA's CPU programs of tree methods needed 0.7 to 1.0 times that, in a few cases,
 and a TPU's 0.4 to 2.6 times what is no weight: where widths are no multiples of
 128 it pads arrays, and lays weights out anew. `experiments.ahead` knows better.
@@ -30,6 +31,8 @@ from experiments import launch
 
 _CGROUPS = pathlib.Path("/sys/fs/cgroup")
 _GIB = 2**30
+# Of the largest array in a step, or in a call that has all layers.
+_OF_STEP = 2
 
 
 class Ways(NamedTuple):
@@ -114,9 +117,9 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
   chunk = max(min(width - 1, prefill.CHUNK), 1)
   of_prefill = 5 if native.is_there() else 3
   temporaries = max(
-      *(of_prefill * _largest(lm, params, batch, chunk, slots, logits=False)
+      *(_largest(lm, params, batch, chunk, slots, False, of_prefill)
         for lm, params in models),
-      2 * _largest(*models[0], batch, scored, slots, logits=True))
+      _largest(*models[0], batch, scored, slots, True, _OF_STEP))
   parts = ways.rows * ways.heads
   return Need(
       sum(_bytes(params) for _, params in models) // ways.weights,
@@ -187,8 +190,8 @@ def _bytes(arrays):
              for x in jax.tree.leaves(arrays))
 
 
-def _largest(lm, params, batch, tokens, slots, logits):
-  """Bytes of the largest array that a forward computes.
+def _largest(lm, params, batch, tokens, slots, logits, times):
+  """Bytes of the largest array that a forward computes, so many times.
 
   Args:
     lm: a language model.
@@ -197,6 +200,7 @@ def _largest(lm, params, batch, tokens, slots, logits):
     tokens: T.
     slots: S.
     logits: whether the logits are asked for; else only the block is.
+    times: how many there are at a time, but for a call that has all layers.
   """
   def forward(params, fresh, cache, block, mask):
     found = lm.forward(params, fresh, fresh, cache, block, 0, mask)
@@ -210,6 +214,7 @@ def _largest(lm, params, batch, tokens, slots, logits):
       shape((batch, tokens, tokens), bool)).jaxpr
   # A barrier has its arguments for results, and computes nothing.
   return max((_bytes([v.aval for v in equation.outvars])
+              * (_OF_STEP if native.has_layers(equation) else times)
               for equation in _used(jaxpr)
               if equation.primitive.name != "optimization_barrier"), default=0)
 
