@@ -41,7 +41,7 @@ MOST = 256
 SWITCH = "DECODING_JAX_NATIVE"
 _SOURCES = pathlib.Path(__file__).with_name("cpu")
 _HANDLERS = ("products", "norm", "attention", "layers", "commit", "normalizer",
-             "draws", "threefry", "room", "put")
+             "draws", "hashes", "room", "put")
 _FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-shared", "-w")
 _FLOATS = ("float32", "bfloat16")
 _DTYPES = (*_FLOATS, "int8")
@@ -244,21 +244,27 @@ def gumbel_top_k(key, log_probs, k):
                      vmap_method="broadcast_all"))
 
 
-def threefry(key, first, second):
-  """See `noise.threefry`.
+def hashes(key, numbers):
+  """What Threefry makes of numbers, see `noise.threefry`.
 
   Args:
     key: `[2]` uint32.
-    first: `[...]` uint32.
-    second: `[...]` uint32.
+    numbers: `[...]` uint32, second halves of words whose first ones are 0.
 
   Returns:
-    Two arrays `[...]` uint32.
+    `[..., 2]` uint32, both halves.
   """
-  words = [x.reshape(-1) for x in (first, second)]
-  shapes = [jax.ShapeDtypeStruct(x.shape, jnp.uint32) for x in words]
-  found = _call("threefry", shapes, key, *words, vmap_method="broadcast_all")
-  return tuple(x.reshape(first.shape) for x in found)
+  shape = jax.ShapeDtypeStruct((numbers.size, 2), jnp.uint32)
+  found, = _call("hashes", [shape], key, numbers.reshape(-1),
+                 vmap_method="broadcast_all")
+  return found.reshape(*numbers.shape, 2)
+
+
+def first_hashes(count, key):
+  """The same of 0, 1, ..., count - 1: `[count, 2]`."""
+  found, = _call("hashes", [jax.ShapeDtypeStruct((count, 2), jnp.uint32)], key,
+                 vmap_method="broadcast_all")
+  return found
 
 
 def room(like, after, zeros):

@@ -7,6 +7,7 @@ with 20 rounds (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2,
 Keys and uniform numbers are those of `jax.random`.
 """
 
+import functools
 import math
 
 import jax
@@ -31,7 +32,7 @@ def fold_in(key, number):
   """
   if not is_threefry(key):
     return jax.random.fold_in(key, number)
-  return _derived(key, jnp.asarray(number, jnp.uint32))
+  return _key(_hashes(key, jnp.asarray(number, jnp.uint32)))
 
 
 def split(key, count: int = 2):
@@ -46,7 +47,7 @@ def split(key, count: int = 2):
   """
   if not is_threefry(key):
     return jax.random.split(key, count)
-  return _derived(key, jnp.arange(count, dtype=jnp.uint32))
+  return _key(_first_hashes(key, count))
 
 
 def uniform(key, shape):
@@ -61,9 +62,9 @@ def uniform(key, shape):
   """
   if not is_threefry(key):
     return jax.random.uniform(key, shape, jnp.float32)
-  numbers = jnp.arange(math.prod(shape), dtype=jnp.uint32).reshape(shape)
-  first, second = _hashes(key, numbers)
-  return ((first ^ second) >> 9).astype(jnp.float32) * 2.0**-23
+  words = _first_hashes(key, math.prod(shape))
+  words = (words[:, 0] ^ words[:, 1]).reshape(shape)
+  return (words >> 9).astype(jnp.float32) * 2.0**-23
 
 
 def gumbel(key, size: int):
@@ -142,15 +143,27 @@ def threefry(key, first, second):
   return first, second
 
 
-def _derived(key, numbers):
-  """Keys that are the hashes of numbers `[...]`."""
-  return jax.random.wrap_key_data(jnp.stack(_hashes(key, numbers), axis=-1),
-                                  impl=THREEFRY)
+def _key(words):
+  """A key, or several, of words `[..., 2]`."""
+  return jax.random.wrap_key_data(words, impl=THREEFRY)
 
 
 def _hashes(key, numbers):
-  """First and second halves of those of numbers `[...]` uint32."""
-  key = jax.random.key_data(key)
-  form = {"cpu": native.threefry} if native.is_there() else {}
-  return jax.lax.platform_dependent(key, jnp.zeros_like(numbers), numbers,
-                                    default=threefry, **form)
+  """`[..., 2]`, both halves of those of numbers `[...]` uint32."""
+  form = {"cpu": native.hashes} if native.is_there() else {}
+  return jax.lax.platform_dependent(jax.random.key_data(key), numbers,
+                                    default=_hashed, **form)
+
+
+def _first_hashes(key, count):
+  """`[count, 2]`, both halves of those of 0, 1, ..."""
+  form = {"cpu": functools.partial(native.first_hashes, count)} if (
+      count and native.is_there()) else {}
+  return jax.lax.platform_dependent(
+      jax.random.key_data(key),
+      default=lambda key: _hashed(key, jnp.arange(count, dtype=jnp.uint32)),
+      **form)
+
+
+def _hashed(key, numbers):
+  return jnp.stack(threefry(key, jnp.zeros_like(numbers), numbers), axis=-1)

@@ -282,8 +282,9 @@ def top_k(values, k):
   chosen = jnp.sort(jax.lax.top_k(blocks.max(axis=-1), k)[1], axis=-1)
   found = arrays.take(blocks, chosen[..., None], axis=-2)
   best, at = jax.lax.top_k(found.reshape(*values.shape[:-1], k * _BLOCK), k)
-  places = arrays.take(chosen, at // _BLOCK, axis=-1)
-  return best, places * _BLOCK + at % _BLOCK
+  size = jnp.int32(_BLOCK)
+  block, place = jax.lax.div(at, size), jax.lax.rem(at, size)
+  return best, arrays.take(chosen, block, axis=-1) * _BLOCK + place
 
 
 def truncate_gumbel(perturbed, peak, bound):

@@ -200,11 +200,18 @@ def test_slopes_of_norms():
 def test_hashes(shape):
   """Those that the compiler computes, of a key each."""
   keys = jax.random.key_data(jax.random.split(jax.random.key(0), 4))
-  words = np.random.default_rng(0).integers(0, 2**32, (2, *shape), np.uint32)
-  of = lambda function: jax.vmap(lambda key: function(key, *words))(keys)
-  for got, expected in zip(of(native.threefry), of(noise.threefry)):
-    assert got.shape == (4, *shape)
-    np.testing.assert_array_equal(got, expected)
+  numbers = np.random.default_rng(0).integers(0, 2**32, shape, np.uint32)
+  of = lambda function: jax.vmap(lambda key: function(key, numbers))(keys)
+  np.testing.assert_array_equal(of(native.hashes), of(noise._hashed))
+
+
+@pytest.mark.parametrize("count", [1, 7, 40])
+def test_hashes_of_the_first_numbers(count):
+  keys = jax.random.key_data(jax.random.split(jax.random.key(0), 4))
+  got, expected = (jax.vmap(function)(keys) for function in (
+      functools.partial(native.first_hashes, count),
+      lambda key: noise._hashed(key, jnp.arange(count, dtype=jnp.uint32))))
+  np.testing.assert_array_equal(got, expected)
 
 
 # Heads, groups, channels, rows, tokens, slots of the cache and of the block.

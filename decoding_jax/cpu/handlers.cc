@@ -177,18 +177,18 @@ ffi::Error DrawsOf(ffi::ThreadPool pool, ffi::Buffer<ffi::U32> keys,
   return ffi::Error::Success();
 }
 
-// keys [..., 2], halves [..., n] of words -> halves of their hashes
-ffi::Error ThreefryOf(ffi::Buffer<ffi::U32> keys, ffi::Buffer<ffi::U32> first,
-                      ffi::Buffer<ffi::U32> second,
-                      ffi::ResultBuffer<ffi::U32> firsts,
-                      ffi::ResultBuffer<ffi::U32> seconds) {
-  const int64_t size = first.dimensions().back();
+// keys [..., 2], numbers [..., n] or nothing -> both halves of the hash of each,
+// or of 0, 1, ..., [..., n, 2]
+ffi::Error HashesOf(ffi::Buffer<ffi::U32> keys, ffi::RemainingArgs numbers,
+                    ffi::ResultBuffer<ffi::U32> hashes) {
+  const int64_t size = hashes->dimensions().end()[-2];
   const int64_t rows = keys.element_count() / 2;
+  const auto* from = numbers.size() ?
+      numbers.get<ffi::Buffer<ffi::U32>>(0)->typed_data() : nullptr;
+  auto* to = reinterpret_cast<uint32_t(*)[2]>(hashes->typed_data());
   for (int64_t row = 0; row < rows; ++row) {
-    const int64_t at = row * size;
-    Hashes(keys.typed_data() + 2 * row, first.typed_data() + at,
-           second.typed_data() + at, firsts->typed_data() + at,
-           seconds->typed_data() + at, size);
+    Hashes(keys.typed_data() + 2 * row, from ? from + row * size : nullptr,
+           to + row * size, size);
   }
   return ffi::Error::Success();
 }
@@ -299,12 +299,10 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
         .Ret<ffi::Buffer<ffi::S32>>());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    threefry, ThreefryOf,
+    hashes, HashesOf,
     ffi::Ffi::Bind()
         .Arg<ffi::Buffer<ffi::U32>>()
-        .Arg<ffi::Buffer<ffi::U32>>()
-        .Arg<ffi::Buffer<ffi::U32>>()
-        .Ret<ffi::Buffer<ffi::U32>>()
+        .RemainingArgs()
         .Ret<ffi::Buffer<ffi::U32>>());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(

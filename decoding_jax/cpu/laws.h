@@ -55,18 +55,20 @@ inline void Threefry(const uint32_t* key, Full<uint32_t>* first,
   *second = y;
 }
 
-// Halves of the hashes of as many words.
-inline void Hashes(const uint32_t* key, const uint32_t* first,
-                   const uint32_t* second, uint32_t* firsts, uint32_t* seconds,
-                   int64_t size) {
+// Both halves of the hash of each number, or of 0, 1, ...
+inline void Hashes(const uint32_t* key, const uint32_t* numbers,
+                   uint32_t (*hashes)[2], int64_t size) {
   for (int64_t i = 0; i < size; i += kLanes) {
-    const size_t bytes = std::min<int64_t>(kLanes, size - i) * sizeof *first;
     Full<uint32_t> words[2] = {};
-    std::memcpy(&words[0], first + i, bytes);
-    std::memcpy(&words[1], second + i, bytes);
+    const int64_t count = std::min<int64_t>(kLanes, size - i);
+    for (int64_t lane = 0; lane < count; ++lane) {
+      words[1][lane] = numbers ? numbers[i + lane] : i + lane;
+    }
     Threefry(key, &words[0], &words[1]);
-    std::memcpy(firsts + i, &words[0], bytes);
-    std::memcpy(seconds + i, &words[1], bytes);
+    for (int64_t lane = 0; lane < count; ++lane) {
+      hashes[i + lane][0] = words[0][lane];
+      hashes[i + lane][1] = words[1][lane];
+    }
   }
 }
 
