@@ -99,8 +99,8 @@ class Head {
       : stretches_(std::move(stretches)), queries_(groups * length),
         length_(length), channels_(channels), cap_(cap) {}
 
-  // q [queries, C], y [queries, C].
-  void Attend(const float* q, float* y) {
+  // q [queries, C], y [queries, C]; they may be the same.
+  [[gnu::noinline]] void Attend(const float* q, float* y) {
     for (int64_t r = 0; r < queries_; r += kQueries) {
       TileOf<kQueries>(queries_ - r, q, y, r);
     }

@@ -8,8 +8,10 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include "attention.h"
@@ -62,7 +64,7 @@ struct Layer {
 };
 
 // Keys and values of a layer: committed, and those of a block, which are
-// written where fresh tokens go.
+// written from a slot on, where fresh tokens go.
 template <class A>
 struct Memory {
   const A *prefix_keys, *prefix_values;
@@ -243,9 +245,7 @@ class Decoder {
   // What a linear layer has made of a token, its outputs from one on.
   static void Finish(const Linear<A, W>& linear, float* y, int64_t first,
                      int64_t size) {
-    if (linear.scales) {
-      Combine(y, size, Times, linear.scales + first);
-    }
+    if (linear.scales) Combine(y, size, Times, linear.scales + first);
     if (!std::is_same_v<A, float>) Combine(y, size, Round);
     if (linear.bias) AddBias(linear.bias + first, y, size);
   }

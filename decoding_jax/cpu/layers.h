@@ -158,10 +158,15 @@ inline ffi::Error LayersOf(ffi::ThreadPool pool, ffi::AnyBuffer x,
   const auto decode = [&](auto numbers, auto matrix) {
     using A = std::remove_const_t<std::remove_pointer_t<decltype(numbers)>>;
     using W = std::remove_const_t<std::remove_pointer_t<decltype(matrix)>>;
-    const int64_t first = std::clamp<int64_t>(*slot.typed_data(), 0,
-                                              sizes.nodes - sizes.length);
-    Decode<A, W>(pool, sizes, kind, parts, views, first, x, Reader(rest),
-                 y->untyped_data(), scratch->typed_data());
+    if constexpr (sizeof(W) <= sizeof(A)) {
+      const int64_t first = std::clamp<int64_t>(*slot.typed_data(), 0,
+                                                sizes.nodes - sizes.length);
+      Decode<A, W>(pool, sizes, kind, parts, views, first, x, Reader(rest),
+                   y->untyped_data(), scratch->typed_data());
+    } else {
+      error = ffi::Error::InvalidArgument("weights have too many bits");
+    }
+    return error;
   };
   const auto outer = OfFloats(x, [&](auto numbers) {
     error = OfWeights(type, [&](auto matrix) { decode(numbers, matrix); });

@@ -183,9 +183,9 @@ void Multiply(const T* w, const float* x, Result y, int64_t from, int64_t to,
   }
 }
 
-// The same of all columns.
+// The same of all columns. Compiled once, and not for each that calls it.
 template <class T>
-void MultiplyAll(const Factor<T>& factor, const float* x, int64_t from,
+[[gnu::noinline]] void MultiplyAll(const Factor<T>& factor, const float* x, int64_t from,
                  int64_t to, int64_t inputs, int64_t columns) {
   const int64_t most = std::max<int64_t>(
       kNearby / (inputs * sizeof *x) / kColumns * kColumns, kMore);
