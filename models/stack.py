@@ -32,7 +32,8 @@ def through(config, narrow, plain, params, x, cache, block, slot, views):
     config: a `transformer.Config`.
     narrow: of each layer, whether the last view is its own; else the first is.
     plain: computes it by the compiler; hashable, of the arguments that follow.
-    params: of the layers, by names that end in their numbers.
+    params: of the layers; `layer_0`, `layer_1`, ... of those that are not
+      scanned.
     x: `[F, n]`, the first B * T columns of which are the fresh tokens.
     cache: the committed prefix.
     block: gets the fresh keys and values.
@@ -61,7 +62,7 @@ def _fits(config, params, x, cache) -> bool:
       for name, array in part.items():
         (matrices if name == "kernel" else others).append(array)
   return (all(array.dtype == x.dtype for array in others) and native.reads(x)
-          # There is none in training, nor are there slopes of this code.
+          # Without one, as in training, texts are long.
           and cache.keys[0].shape[-1] > 0
           and native.multiplies(list(map(_values, matrices)), x.shape[1]))
 
