@@ -3,10 +3,15 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "xla/ffi/api/ffi.h"
 
 namespace ffi = xla::ffi;
+
+// What a pointer points to.
+template <class Pointer>
+using Pointed = std::remove_const_t<std::remove_pointer_t<Pointer>>;
 
 // Calls a function with a pointer to numbers of the buffer's type.
 template <class Function>

@@ -184,6 +184,7 @@ class Decoder {
 
  private:
   using Factors = std::vector<Factor<W>>;
+  using Column = ColumnOf<A, W>;
 
   static Vector Round(Vector x) {
     return Rounded(static_cast<const A*>(nullptr), x);
@@ -250,6 +251,19 @@ class Decoder {
     if (linear.bias) AddBias(linear.bias + first, y, size);
   }
 
+  // What is multiplied with weights; numbers have the type of activations.
+  const Column* Columns(const float* x, int64_t inputs) {
+    if constexpr (std::is_same_v<Column, float>) {
+      return x;
+    } else {
+      Column* columns = Near<kInputs, Column>(tokens_ * inputs);
+      EachToken(inputs, [=](int64_t t) {
+        Copy(x + t * inputs, inputs, columns + t * inputs);
+      });
+      return columns;
+    }
+  }
+
   void Project(std::vector<const Linear<A, W>*> linears,
                std::vector<float*> results, const float* x, int64_t inputs) {
     Factors factors;
@@ -257,7 +271,7 @@ class Decoder {
       factors.push_back({linears[i]->weights,
                          {results[i], linears[i]->outputs}});
     }
-    Products(team_, factors, x, inputs, tokens_,
+    Products(team_, factors, Columns(x, inputs), inputs, tokens_,
              [&](int i, int64_t from, int64_t to) {
       for (int64_t t = 0; t < tokens_; ++t) {
         Finish(*linears[i], &factors[i].y(from, t), from, to - from);
@@ -276,7 +290,7 @@ class Decoder {
       }, y_ + at);
     };
     const Factors factors = {{linear.weights, {y_, s_.features}}};
-    Products(team_, factors, from, inputs, tokens_,
+    Products(team_, factors, Columns(from, inputs), inputs, tokens_,
              [&](int, int64_t first, int64_t last) {
       for (int64_t t = 0; t < tokens_; ++t) {
         Finish(linear, y_ + t * s_.features + first, first, last - first);

@@ -14,43 +14,52 @@
 #include "product.h"
 #include "xla/ffi/api/ffi.h"
 
+template <class T, class X>
+void ProductsWith(ffi::ThreadPool pool, const X* columns, int64_t width,
+                  int64_t inputs, ffi::RemainingArgs rest,
+                  ffi::RemainingRets results) {
+  const size_t number = results.size();
+  std::vector<Factor<T>> factors;
+  std::vector<const float*> scales(number);
+  for (size_t i = 0; i < number; ++i) {
+    const auto kernel = *rest.get<ffi::AnyBuffer>(i);
+    auto result = *results.get<ffi::Buffer<ffi::F32>>(i);
+    if (rest.size() > number) {
+      scales[i] = rest.get<ffi::Buffer<ffi::F32>>(number + i)->typed_data();
+    }
+    factors.push_back({static_cast<const T*>(kernel.untyped_data()),
+                       {result->typed_data(), kernel.dimensions()[0]}});
+  }
+  const int64_t used = Used(columns, inputs, width);
+  Team team(pool);
+  Products(team, factors, columns, inputs, used,
+           [&](int i, int64_t from, int64_t to) {
+    const Result& y = factors[i].y;
+    for (int64_t t = 0; t < used && scales[i]; ++t) {
+      Combine(&y(from, t), to - from, Times, scales[i] + from);
+    }
+    for (int64_t t = used; t < width; ++t) {
+      std::fill(&y(from, t), &y(to, t), 0.f);
+    }
+  });
+}
+
 // x [width, in], kernels [out, in] of one type, then of each, or of none, scales
 // [out] -> [width, out] of each kernel
 ffi::Error ProductsOf(ffi::ThreadPool pool, ffi::AnyBuffer x,
                       ffi::RemainingArgs rest, ffi::RemainingRets results) {
   const int64_t width = x.dimensions()[0], inputs = x.dimensions()[1];
-  const float* columns = nullptr;
-  const auto error = OfFloats(x, [&](auto data) {
-    columns = Converted<kInputs>(data, width * inputs);
-  });
-  if (error.failure()) return error;
-  return OfWeights(*rest.get<ffi::AnyBuffer>(0), [&](auto first) {
-    using T = std::remove_const_t<std::remove_pointer_t<decltype(first)>>;
-    const size_t number = results.size();
-    std::vector<Factor<T>> factors;
-    std::vector<const float*> scales(number);
-    for (size_t i = 0; i < number; ++i) {
-      const auto kernel = *rest.get<ffi::AnyBuffer>(i);
-      auto result = *results.get<ffi::Buffer<ffi::F32>>(i);
-      if (rest.size() > number) {
-        scales[i] = rest.get<ffi::Buffer<ffi::F32>>(number + i)->typed_data();
-      }
-      factors.push_back({static_cast<const T*>(kernel.untyped_data()),
-                         {result->typed_data(), kernel.dimensions()[0]}});
-    }
-    const int64_t used = Used(columns, inputs, width);
-    Team team(pool);
-    Products(team, factors, columns, inputs, used,
-             [&](int i, int64_t from, int64_t to) {
-      const Result& y = factors[i].y;
-      for (int64_t t = 0; t < used && scales[i]; ++t) {
-        Combine(&y(from, t), to - from, Times, scales[i] + from);
-      }
-      for (int64_t t = used; t < width; ++t) {
-        std::fill(&y(from, t), &y(to, t), 0.f);
-      }
+  ffi::Error error = ffi::Error::Success();
+  const auto outer = OfFloats(x, [&](auto numbers) {
+    error = OfWeights(*rest.get<ffi::AnyBuffer>(0), [&](auto weights) {
+      using T = Pointed<decltype(weights)>;
+      using Column = ColumnOf<Pointed<decltype(numbers)>, T>;
+      ProductsWith<T>(
+          pool, Converted<kInputs, Column>(numbers, width * inputs), width,
+          inputs, rest, results);
     });
   });
+  return outer.failure() ? outer : error;
 }
 
 // x [..., in], scale [in] -> x over the root of its mean square, times the scale
@@ -58,7 +67,7 @@ ffi::Error NormOf(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer scale,
                   ffi::Result<ffi::AnyBuffer> y, float epsilon, bool plus_one) {
   const int64_t size = scale.element_count(), rows = x.element_count() / size;
   return OfFloats(x, [&](auto from) {
-    using T = std::remove_const_t<std::remove_pointer_t<decltype(from)>>;
+    using T = Pointed<decltype(from)>;
     const auto* factors = static_cast<const T*>(scale.untyped_data());
     auto* to = static_cast<T*>(y->untyped_data());
     Team(pool).Share(rows, kNumbers / size + 1,
@@ -86,7 +95,7 @@ ffi::Error AttentionOf(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> q,
     arrays.push_back(*rest.get<ffi::AnyBuffer>(i));
   }
   return OfFloats(arrays[0], [&](auto first) {
-    using T = std::remove_const_t<std::remove_pointer_t<decltype(first)>>;
+    using T = Pointed<decltype(first)>;
     auto of_head = [=](int64_t index) {
       std::vector<Stretch<T>> stretches;
       for (size_t i = 0; i < arrays.size(); i += 3) {

@@ -96,6 +96,29 @@ Vector LoadFirst(const T* from, int64_t count) {
   return Load(lanes);
 }
 
+inline void Store(float* to, Vector x) { std::memcpy(to, &x, sizeof x); }
+
+inline void Store(uint16_t* to, Vector x) {
+  const auto upper = __builtin_convertvector(Full<uint32_t>(x) >> 16,
+                                             Full<uint16_t>);
+  std::memcpy(to, &upper, sizeof upper);
+}
+
+template <class T>
+void StoreFirst(T* to, Vector x, int64_t count) {
+  T lanes[kLanes];
+  Store(lanes, x);
+  std::memcpy(to, lanes, count * sizeof(T));
+}
+
+// Numbers of another type, which has them.
+template <class From, class To>
+void Copy(const From* from, int64_t size, To* to) {
+  const int64_t whole = size / kLanes * kLanes, left = size - whole;
+  for (int64_t i = 0; i < whole; i += kLanes) Store(to + i, Load(from + i));
+  if (left) StoreFirst(to + whole, LoadFirst(from + whole, left), left);
+}
+
 // Of those of two vectors in a row, where `from` says.
 template <class From, size_t... lane>
 Vector Shuffled(Vector x, Vector y, From from, std::index_sequence<lane...>) {

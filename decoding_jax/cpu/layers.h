@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <type_traits>
 #include <vector>
 
 #include "buffers.h"
@@ -156,8 +155,8 @@ inline ffi::Error LayersOf(ffi::ThreadPool pool, ffi::AnyBuffer x,
   }
   ffi::Error error = ffi::Error::Success();
   const auto decode = [&](auto numbers, auto matrix) {
-    using A = std::remove_const_t<std::remove_pointer_t<decltype(numbers)>>;
-    using W = std::remove_const_t<std::remove_pointer_t<decltype(matrix)>>;
+    using A = Pointed<decltype(numbers)>;
+    using W = Pointed<decltype(matrix)>;
     if constexpr (sizeof(W) <= sizeof(A)) {
       const int64_t first = std::clamp<int64_t>(*slot.typed_data(), 0,
                                                 sizes.nodes - sizes.length);

@@ -19,21 +19,6 @@ inline Vector Rounded(const uint16_t*, Vector x) {
   return x == x ? Vector(rounded & 0xffff0000) : x;
 }
 
-inline void Store(float* to, Vector x) { std::memcpy(to, &x, sizeof x); }
-
-inline void Store(uint16_t* to, Vector x) {
-  const auto upper = __builtin_convertvector(Full<uint32_t>(x) >> 16,
-                                             Full<uint16_t>);
-  std::memcpy(to, &upper, sizeof upper);
-}
-
-template <class T>
-void StoreFirst(T* to, Vector x, int64_t count) {
-  T lanes[kLanes];
-  Store(lanes, x);
-  std::memcpy(to, lanes, count * sizeof(T));
-}
-
 // y = f(y, x...), number by number.
 template <class Function, class... From>
 void Combine(float* y, int64_t size, Function f, const From*... x) {

@@ -17,6 +17,7 @@
 
 #include "lanes.h"
 #include "team.h"
+#include "terms.h"
 
 // Rows of a tile, and columns at most: with a register of each row's weights
 // and one of a column, all sums stay in registers.
@@ -28,6 +29,11 @@ constexpr int64_t kLeast = 1 << 15;
 // Bytes of columns that are multiplied with all rows before the next ones are:
 // as many as stay near a core.
 constexpr int64_t kNearby = 1 << 19;
+
+// Numbers from those that are multiplied to others that are fetched once more: a
+// core that waits for much drops what else it is to fetch. (What is half of a
+// line of its cache it is asked for twice.)
+constexpr int64_t kAgain = 256;
 
 // Where products go: those of a column stand in a row.
 struct Result {
@@ -53,35 +59,38 @@ struct Factor {
 //
 // Of those that come next, some are fetched: no core guesses that early what
 // will be read.
-template <int rows, int columns, int fetched, class T, class N>
-void Tile(const T* w, const float* x, Result y, int64_t inputs,
-          const N* next) {
+template <int rows, int columns, int fetched, class T, class X, class N>
+void Tile(const T* w, const X* x, Result y, int64_t inputs, const N* next) {
+  using Terms = ::Terms<X>;
   Vector sums[columns][rows] = {};
-  int64_t i = 0;
-  for (; i + kLanes <= inputs; i += kLanes) {
-    Vector weights[rows];
+  const auto add = [&](int64_t i, auto load) {
+    typename Terms::Some weights[rows];
 #pragma GCC unroll 8
-    for (int r = 0; r < rows; ++r) weights[r] = Load(w + r * inputs + i);
+    for (int r = 0; r < rows; ++r) weights[r] = load(w + r * inputs + i);
+#pragma GCC unroll 8
+    for (int t = 0; t < columns; ++t) {
+      const auto column = load(x + t * inputs + i);
+#pragma GCC unroll 8
+      for (int r = 0; r < rows; ++r) {
+        sums[t][r] = Terms::Add(sums[t][r], weights[r], column);
+      }
+    }
+  };
+  constexpr bool is_line = sizeof(N) * Terms::count == 64;
+  const int64_t left = inputs % Terms::count, whole = inputs - left;
+  for (int64_t i = 0; i < whole; i += Terms::count) {
 #pragma GCC unroll 8
     for (int r = 0; r < fetched; ++r) {
       __builtin_prefetch(next + r * inputs + i, 0, 2);
+      if (is_line) __builtin_prefetch(w + r * inputs + i + kAgain, 0, 2);
     }
-#pragma GCC unroll 8
-    for (int t = 0; t < columns; ++t) {
-      Vector column = Load(x + t * inputs + i);
-#pragma GCC unroll 8
-      for (int r = 0; r < rows; ++r) sums[t][r] += weights[r] * column;
-    }
+    add(i, [](auto* from) { return Terms::Of(from); });
+  }
+  if (left) {
+    add(whole, [=](auto* from) { return Terms::First(from, left); });
   }
 #pragma GCC unroll 8
   for (int t = 0; t < columns; ++t) Sums(sums[t], &y(0, t));
-  for (; i < inputs; ++i) {
-    for (int r = 0; r < rows; ++r) {
-      for (int t = 0; t < columns; ++t) {
-        y(r, t) += Number(w[r * inputs + i]) * x[t * inputs + i];
-      }
-    }
-  }
 }
 
 // `Tile` of as many columns as are asked for, up to `most`.
@@ -97,14 +106,14 @@ void TileOf(int64_t columns, Rest... rest) {
 
 // The columns of some rows, in tiles that are about equally wide. The next rows
 // are fetched by the first two: if one did, memory would rest in the other.
-template <int rows, class T, class N>
-void Tiles(const T* w, const float* x, Result y, int64_t inputs, int64_t used,
+template <int rows, class T, class X, class N>
+void Tiles(const T* w, const X* x, Result y, int64_t inputs, int64_t used,
            const N* next) {
   const int64_t tiles = (used + kColumns - 1) / kColumns;
   for (int64_t i = 0; i < tiles; ++i) {
     const int64_t from = used * i / tiles;
     const int64_t columns = used * (i + 1) / tiles - from;
-    const float* some = x + from * inputs;
+    const X* some = x + from * inputs;
     constexpr int half = rows / 2;
     if (i < 2) {
       TileOf<rows, kColumns, half>(columns, w, some, y.From(0, from), inputs,
@@ -121,59 +130,58 @@ enum { kWeights, kInputs };
 
 // An array of this thread, one for each purpose. It begins where a line of a
 // core's cache does, as XLA's arrays: registers that lie in two are slow.
-template <int purpose>
-float* Near(int64_t size) {
+template <int purpose, class X>
+X* Near(int64_t size) {
   thread_local std::vector<Vector> lanes;
-  lanes.resize(size / kLanes + 1);
-  return reinterpret_cast<float*>(lanes.data());
+  lanes.resize(size * sizeof(X) / sizeof(Vector) + 1);
+  return reinterpret_cast<X*>(lanes.data());
 }
 
-// Numbers as float32.
-template <int purpose, class T>
-const float* Converted(const T* x, int64_t size) {
-  if constexpr (std::is_same_v<T, float>) return x;
-  const int64_t whole = size / kLanes * kLanes;
-  float* near = Near<purpose>(size);
-  for (int64_t i = 0; i < whole; i += kLanes) {
-    const Vector lanes = Load(x + i);
-    std::memcpy(near + i, &lanes, sizeof lanes);
+// Numbers as those of type X.
+template <int purpose, class X, class T>
+const X* Converted(const T* x, int64_t size) {
+  if constexpr (std::is_same_v<T, X>) {
+    return x;
+  } else {
+    X* near = Near<purpose, X>(size);
+    Copy(x, size, near);
+    return near;
   }
-  for (int64_t i = whole; i < size; ++i) near[i] = Number(x[i]);
-  return near;
 }
 
-template <int rows, class T>
-void Rows(const T* w, const float* x, Result y, int64_t inputs, int64_t used) {
+template <int rows, class T, class X>
+void Rows(const T* w, const X* x, Result y, int64_t inputs, int64_t used) {
   const T* next = w + rows * inputs;
   if (used <= kColumns) {
     constexpr int fetched = rows > 1 ? rows : 0;
     TileOf<rows, kColumns, fetched>(used, w, x, y, inputs, next);
-  } else if constexpr (std::is_same_v<T, float>) {
+  } else if constexpr (std::is_same_v<T, X>) {
     Tiles<rows>(w, x, y, inputs, used, next);
   } else if (rows == kRows && used <= kMore) {
     for (int r = 0; r < kRows; r += kHalf) {
-      constexpr auto less = Tile<kHalf, kMore - 1, kHalf, T, T>;
-      constexpr auto most = Tile<kHalf, kMore, kHalf, T, T>;
+      constexpr auto less = Tile<kHalf, kMore - 1, kHalf, T, X, T>;
+      constexpr auto most = Tile<kHalf, kMore, kHalf, T, X, T>;
       (used < kMore ? less : most)(w + r * inputs, x, y.From(r, 0), inputs,
                                    next + r * inputs);
     }
   } else {  // Each of several tiles would convert all weights again.
-    Tiles<rows>(Converted<kWeights>(w, rows * inputs), x, y, inputs, used,
+    Tiles<rows>(Converted<kWeights, X>(w, rows * inputs), x, y, inputs, used,
                 next);
   }
 }
 
 // Columns behind which there are only zeros: those that make a round number of
 // them stay zeros in a model without biases.
-inline int64_t Used(const float* x, int64_t inputs, int64_t width) {
-  const float* end = x + width * inputs;
-  while (end > x && end[-1] == 0) --end;
+template <class X>
+int64_t Used(const X* x, int64_t inputs, int64_t width) {
+  const X* end = x + width * inputs;
+  while (end > x && Number(end[-1]) == 0) --end;
   return (end - x + inputs - 1) / inputs;
 }
 
 // y(o, t) = sum_i w[o, i] x[t, i] of some rows of a matrix.
-template <class T>
-void Multiply(const T* w, const float* x, Result y, int64_t from, int64_t to,
+template <class T, class X>
+void Multiply(const T* w, const X* x, Result y, int64_t from, int64_t to,
               int64_t inputs, int64_t columns) {
   for (; from + kRows <= to; from += kRows) {
     Rows<kRows>(w + from * inputs, x, y.From(from, 0), inputs, columns);
@@ -184,9 +192,10 @@ void Multiply(const T* w, const float* x, Result y, int64_t from, int64_t to,
 }
 
 // The same of all columns. Compiled once, and not for each that calls it.
-template <class T>
-[[gnu::noinline]] void MultiplyAll(const Factor<T>& factor, const float* x, int64_t from,
-                 int64_t to, int64_t inputs, int64_t columns) {
+template <class T, class X>
+[[gnu::noinline]] void MultiplyAll(const Factor<T>& factor, const X* x,
+                                   int64_t from, int64_t to, int64_t inputs,
+                                   int64_t columns) {
   const int64_t most = std::max<int64_t>(
       kNearby / (inputs * sizeof *x) / kColumns * kColumns, kMore);
   for (int64_t t = 0; t < columns; t += most) {
@@ -198,9 +207,9 @@ template <class T>
 // Of several matrices, all rows of which are handed out together. What is there
 // of some rows, `finish` is given: a factor, the first row and the one behind
 // the last.
-template <class T, class Finish>
-void Products(Team& team, const std::vector<Factor<T>>& factors,
-              const float* x, int64_t inputs, int64_t columns, Finish finish) {
+template <class T, class X, class Finish>
+void Products(Team& team, const std::vector<Factor<T>>& factors, const X* x,
+              int64_t inputs, int64_t columns, Finish finish) {
   const int64_t bytes = kRows * inputs * sizeof(T);
   int64_t rows = 0;
   for (const auto& factor : factors) rows += factor.y.outputs;
