@@ -40,8 +40,8 @@ Vector LoadUpTo(const T* from, int64_t count) {
       count, 0, kLanes));
 }
 
-// sums[r] of so many vectors += sum_i a[r, i] b[i, :], of `count` lanes. As much
-// is fetched from `next` on meanwhile.
+// sums[r] of so many vectors += sum_i a[r, i] b[i, :], of `count` lanes. As
+// much is fetched from `next` on meanwhile.
 template <int rows, int vectors, bool whole, class T>
 void Multiply(const float* a, int64_t a_step, const T* b, int64_t b_step,
               int64_t size, int64_t count, const T* next, int64_t next_step,

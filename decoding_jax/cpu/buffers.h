@@ -20,7 +20,7 @@ ffi::Error OfFloats(ffi::AnyBuffer buffer, Function function) {
   switch (buffer.element_type()) {
     case ffi::F32: function(static_cast<const float*>(data)); break;
     case ffi::BF16: function(static_cast<const uint16_t*>(data)); break;
-    default: return ffi::Error::InvalidArgument("there is no code for the type");
+    default: return ffi::Error::InvalidArgument("no code for the type");
   }
   return ffi::Error::Success();
 }

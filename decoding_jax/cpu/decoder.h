@@ -31,8 +31,8 @@ struct Sizes {
   int64_t queries() const { return groups * keys(); }
 };
 
-// What a config says besides; norms are ahead of what reads the residual stream,
-// unless they are behind the sum.
+// What a config says besides; norms are ahead of what reads the residual
+// stream, unless they are behind the sum.
 struct Kind {
   float epsilon, query_scale, cap, residual_scale;
   bool plus_one, joint_norm, norm_of_sum, parallel;

@@ -44,8 +44,8 @@ void ProductsWith(ffi::ThreadPool pool, const X* columns, int64_t width,
   });
 }
 
-// x [width, in], kernels [out, in] of one type, then of each, or of none, scales
-// [out] -> [width, out] of each kernel
+// x [width, in], kernels [out, in] of one type, then of each, or of none,
+// scales [out] -> [width, out] of each kernel
 ffi::Error ProductsOf(ffi::ThreadPool pool, ffi::AnyBuffer x,
                       ffi::RemainingArgs rest, ffi::RemainingRets results) {
   const int64_t width = x.dimensions()[0], inputs = x.dimensions()[1];
@@ -62,7 +62,7 @@ ffi::Error ProductsOf(ffi::ThreadPool pool, ffi::AnyBuffer x,
   return outer.failure() ? outer : error;
 }
 
-// x [..., in], scale [in] -> x over the root of its mean square, times the scale
+// x [..., in], scale [in] -> x over the root of its mean square, times scale
 ffi::Error NormOf(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer scale,
                   ffi::Result<ffi::AnyBuffer> y, float epsilon, bool plus_one) {
   const int64_t size = scale.element_count(), rows = x.element_count() / size;
@@ -186,8 +186,8 @@ ffi::Error DrawsOf(ffi::ThreadPool pool, ffi::Buffer<ffi::U32> keys,
   return ffi::Error::Success();
 }
 
-// keys [..., 2], numbers [..., n] or nothing -> both halves of the hash of each,
-// or of 0, 1, ..., [..., n, 2]
+// keys [..., 2], numbers [..., n] or nothing -> both halves of the hash of
+// each, or of 0, 1, ..., [..., n, 2]
 ffi::Error HashesOf(ffi::Buffer<ffi::U32> keys, ffi::RemainingArgs numbers,
                     ffi::ResultBuffer<ffi::U32> hashes) {
   const int64_t size = hashes->dimensions().end()[-2];
@@ -225,7 +225,8 @@ ffi::Error PutOf(ffi::ThreadPool pool, ffi::Buffer<ffi::S32> start,
     const int64_t size = source.size_bytes() / given[0];
     const int64_t first = std::clamp<int64_t>(*start.typed_data(), 0,
                                               most[1] - given[1]);
-    char* to = static_cast<char*>(target.untyped_data()) + row / most[1] * first;
+    char* to =
+        static_cast<char*>(target.untyped_data()) + row / most[1] * first;
     const char* from = static_cast<char*>(source.untyped_data());
     for (int64_t b = 0; b < most[0]; ++b, to += row, from += size) {
       team.Share(size, 1 << 16, [=](int64_t begin, int64_t end) {

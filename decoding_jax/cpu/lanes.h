@@ -194,8 +194,8 @@ inline Vector Exp(Vector x) {
   return x < -87.f ? Vector{} : Vector(Full<int32_t>(series) + (power << 23));
 }
 
-// The logarithm of positive numbers that are not smaller than 2^-126, to 1e-7 of
-// its size: that of a power of two, and 2 artanh of what is left.
+// The logarithm of positive numbers that are not smaller than 2^-126, to 1e-7
+// of its size: that of a power of two, and 2 artanh of what is left.
 inline Vector Log(Vector x) {
   const auto bits = Full<int32_t>(x);
   // What is left is between the roots of 1/2 and of 2.

@@ -80,8 +80,9 @@ inline Vector Uniform(Full<uint32_t> words) {
   return uniform > kMost ? Vector{} + kMost : uniform;
 }
 
-// What Gumbels of these are not larger than, at hardly any price: -log u is more
-// than they are, and less than that of the power of two that is not above u.
+// What Gumbels of these are not larger than, at hardly any price: -log u is
+// more than they are, and less than that of the power of two that is not above
+// u.
 inline Vector AtMost(Vector uniform) {
   const auto power = 127 - (Full<int32_t>(uniform) >> 23);
   return __builtin_convertvector(power, Vector) * 0.6931472f + 1e-3f;

@@ -30,9 +30,9 @@ constexpr int64_t kLeast = 1 << 15;
 // as many as stay near a core.
 constexpr int64_t kNearby = 1 << 19;
 
-// Numbers from those that are multiplied to others that are fetched once more: a
-// core that waits for much drops what else it is to fetch. (What is half of a
-// line of its cache it is asked for twice.)
+// Numbers from those that are multiplied to others that are asked for again: a
+// core that waits for much drops what else it is to fetch. (Lines of which a
+// step needs half are asked for twice as it is.)
 constexpr int64_t kAgain = 256;
 
 // Where products go: those of a column stand in a row.
