@@ -32,3 +32,14 @@ ffi::Error OfWeights(ffi::AnyBuffer buffer, Function function) {
   function(static_cast<const int8_t*>(buffer.untyped_data()));
   return ffi::Error::Success();
 }
+
+// Calls a function with pointers to numbers and to weights.
+template <class Function>
+ffi::Error OfBoth(ffi::AnyBuffer numbers, ffi::AnyBuffer weights,
+                  Function function) {
+  ffi::Error inner = ffi::Error::Success();
+  const auto outer = OfFloats(numbers, [&](auto x) {
+    inner = OfWeights(weights, [&](auto w) { function(x, w); });
+  });
+  return outer.failure() ? outer : inner;
+}

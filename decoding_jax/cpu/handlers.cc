@@ -49,17 +49,13 @@ void ProductsWith(ffi::ThreadPool pool, const X* columns, int64_t width,
 ffi::Error ProductsOf(ffi::ThreadPool pool, ffi::AnyBuffer x,
                       ffi::RemainingArgs rest, ffi::RemainingRets results) {
   const int64_t width = x.dimensions()[0], inputs = x.dimensions()[1];
-  ffi::Error error = ffi::Error::Success();
-  const auto outer = OfFloats(x, [&](auto numbers) {
-    error = OfWeights(*rest.get<ffi::AnyBuffer>(0), [&](auto weights) {
-      using T = Pointed<decltype(weights)>;
-      using Column = ColumnOf<Pointed<decltype(numbers)>, T>;
-      ProductsWith<T>(
-          pool, Converted<kInputs, Column>(numbers, width * inputs), width,
-          inputs, rest, results);
-    });
+  return OfBoth(x, *rest.get<ffi::AnyBuffer>(0),
+                [&](auto numbers, auto weights) {
+    using T = Pointed<decltype(weights)>;
+    using Column = ColumnOf<Pointed<decltype(numbers)>, T>;
+    ProductsWith<T>(pool, Converted<kInputs, Column>(numbers, width * inputs),
+                    width, inputs, rest, results);
   });
-  return outer.failure() ? outer : error;
 }
 
 // x [..., in], scale [in] -> x over the root of its mean square, times scale

@@ -154,7 +154,7 @@ inline ffi::Error LayersOf(ffi::ThreadPool pool, ffi::AnyBuffer x,
     return ffi::Error::InvalidArgument("there is not enough room");
   }
   ffi::Error error = ffi::Error::Success();
-  const auto decode = [&](auto numbers, auto matrix) {
+  const auto known = OfBoth(x, type, [&](auto numbers, auto matrix) {
     using A = Pointed<decltype(numbers)>;
     using W = Pointed<decltype(matrix)>;
     if constexpr (sizeof(W) <= sizeof(A)) {
@@ -165,10 +165,6 @@ inline ffi::Error LayersOf(ffi::ThreadPool pool, ffi::AnyBuffer x,
     } else {
       error = ffi::Error::InvalidArgument("weights have too many bits");
     }
-    return error;
-  };
-  const auto outer = OfFloats(x, [&](auto numbers) {
-    error = OfWeights(type, [&](auto matrix) { decode(numbers, matrix); });
   });
-  return outer.failure() ? outer : error;
+  return known.failure() ? known : error;
 }

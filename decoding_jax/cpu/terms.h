@@ -17,8 +17,8 @@ struct Terms {
   template <class T>
   static Some Of(const T* from) { return Load(from); }
   template <class T>
-  static Some First(const T* from, int64_t count) {
-    return LoadFirst(from, count);
+  static Some First(const T* from, int64_t size) {
+    return LoadFirst(from, size);
   }
   static Vector Add(Vector sums, Some x, Some y) { return sums + x * y; }
 };
