@@ -35,8 +35,6 @@ import jaxlib
 import numpy as np
 
 _LOG = logging.getLogger(__name__)
-# Columns of a product with float32, at most: with more, packing weights pays.
-MOST = 256
 # What turns it off, when it is 0.
 SWITCH = "DECODING_JAX_NATIVE"
 _SOURCES = pathlib.Path(__file__).with_name("cpu")
@@ -47,13 +45,11 @@ _FLOATS = ("float32", "bfloat16")
 _DTYPES = (*_FLOATS, "int8")
 
 
-def multiplies(kernels, width) -> bool:
-  """Whether `matmuls` can be called on a CPU, and is faster than XLA.
+def multiplies(kernels) -> bool:
+  """Whether `matmuls` can be called on a CPU.
 
   Args:
     kernels: what columns are multiplied with.
-    width: how many there are. Weights of fewer bits than 32 XLA converts ahead
-      of each product, be it ever so wide.
 
   Returns:
     No where a compiler splits arrays over devices: it would not split what
@@ -61,7 +57,6 @@ def multiplies(kernels, width) -> bool:
   """
   kinds = {str(x.dtype) for x in kernels}
   return (len(kinds) == 1 and kinds <= set(_DTYPES)
-          and (width <= MOST or "float32" not in kinds)
           and all(x.size for x in kernels) and _can_be_called())
 
 

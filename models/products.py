@@ -109,7 +109,7 @@ def matmuls(kernels, x):
     A tuple of `[out, n]` float32.
   """
   kernels = tuple(kernels)
-  if not native.multiplies(_values(kernels), x.shape[1]):
+  if not native.multiplies(_values(kernels)):
     return _each(kernels, x)
   return jax.lax.platform_dependent(kernels, x, default=_each, cpu=_together)
 
@@ -126,7 +126,7 @@ def columns_first(kernel, x, count):
     `[count, out]` float32.
   """
   compiled = lambda kernel, x: _transposed(kernel, x)[:count]
-  if not native.multiplies(_values([kernel]), x.shape[1]):
+  if not native.multiplies(_values([kernel])):
     return compiled(kernel, x)
   return jax.lax.platform_dependent(
       kernel, x, default=compiled,

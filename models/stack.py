@@ -62,9 +62,9 @@ def _fits(config, params, x, cache) -> bool:
       for name, array in part.items():
         (matrices if name == "kernel" else others).append(array)
   return (all(array.dtype == x.dtype for array in others) and native.reads(x)
-          # Without one, as in training, texts are long.
+          # Without one, as in training, gradients may be asked for.
           and cache.keys[0].shape[-1] > 0
-          and native.multiplies(list(map(_values, matrices)), x.shape[1]))
+          and native.multiplies(list(map(_values, matrices))))
 
 
 def _values(matrix):

@@ -176,7 +176,7 @@ def test_slopes():
                slopes(_layers), slopes(_by_the_compiler))
 
 
-def test_where_it_is_not_called(monkeypatch):
+def test_where_it_is_not_called():
   assert _is_called(LLAMA)
   assert not _is_called(tiny.MIXTRAL)
   assert not _is_called(dataclasses.replace(LLAMA, dtype="float16"))
@@ -184,9 +184,6 @@ def test_where_it_is_not_called(monkeypatch):
   x, _, *rest = _arguments(LLAMA)
   nothing = transformer.language_model(LLAMA).init_cache(ROWS, 0)
   assert not _is_called(LLAMA, x, nothing, *rest)
-  monkeypatch.setattr(native, "MOST", 1)
-  jax.clear_caches()
-  assert not _is_called(LLAMA)
 
 
 def test_texts_are_those_of_the_compiler(monkeypatch):

@@ -71,6 +71,20 @@ inline Vector Load(const int8_t* from) {
 // bfloat16, which is the upper half of a float32.
 inline Vector Load(const uint16_t* from) { return Vector(Widen(from) << 16); }
 
+// A vector in a register. A compiler would rather load it for each of its
+// products, and cores load no more vectors than they multiply.
+template <class V>
+V Kept(V x) {
+#if defined(__AVX512F__)
+  asm("" : "+v"(x));
+#elif defined(__SSE2__)
+  asm("" : "+x"(x));
+#elif defined(__aarch64__)
+  asm("" : "+w"(x));
+#endif
+  return x;
+}
+
 inline float Number(float x) { return x; }
 inline float Number(int8_t x) { return x; }
 inline float Number(uint16_t x) {

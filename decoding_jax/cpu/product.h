@@ -19,11 +19,14 @@
 #include "team.h"
 #include "terms.h"
 
-// Rows of a tile, and columns at most: with a register of each row's weights
-// and one of a column, all sums stay in registers.
-constexpr int kRows = 4, kColumns = kRegisters == 32 ? 6 : 2;
-// Of half as many rows there can be more columns.
+// Rows of a tile, and columns at most: with a register for each row or for each
+// column, and one more, all sums stay in registers.
+constexpr int kRows = 4, kColumns = kRegisters == 32 ? 6 : 3;
+// Of half as many rows there can be more columns: weights are converted once,
+// but columns are read twice as often, from the first cache if they have so few
+// bytes.
 constexpr int kHalf = kRows / 2, kMore = kRegisters == 32 ? 8 : kColumns;
+constexpr int64_t kNearest = 3 << 13;
 // Bytes of weights that a core takes at a time, at least.
 constexpr int64_t kLeast = 1 << 15;
 // Bytes of columns that are multiplied with all rows before the next ones are:
@@ -55,6 +58,21 @@ struct Factor {
   Result y;
 };
 
+// Calls a function with each of some vectors, which stay in registers, and each
+// of others, which pass by.
+template <int some, int others, class Some, class Other, class Function>
+inline void Pairs(Some get, Other other, Function function) {
+  decltype(get(0)) all[some];
+#pragma GCC unroll 8
+  for (int i = 0; i < some; ++i) all[i] = Kept(get(i));
+#pragma GCC unroll 8
+  for (int j = 0; j < others; ++j) {
+    const auto one = Kept(other(j));
+#pragma GCC unroll 8
+    for (int i = 0; i < some; ++i) function(i, j, all[i], one);
+  }
+}
+
 // y(r, t) = sum_i w[r, i] x[t, i] of `rows` rows and `columns` columns.
 //
 // Of those that come next, some are fetched: no core guesses that early what
@@ -64,16 +82,17 @@ void Tile(const T* w, const X* x, Result y, int64_t inputs, const N* next) {
   using Terms = ::Terms<X>;
   Vector sums[columns][rows] = {};
   const auto add = [&](int64_t i, auto load) {
-    typename Terms::Some weights[rows];
-#pragma GCC unroll 8
-    for (int r = 0; r < rows; ++r) weights[r] = load(w + r * inputs + i);
-#pragma GCC unroll 8
-    for (int t = 0; t < columns; ++t) {
-      const auto column = load(x + t * inputs + i);
-#pragma GCC unroll 8
-      for (int r = 0; r < rows; ++r) {
-        sums[t][r] = Terms::Add(sums[t][r], weights[r], column);
-      }
+    const auto row = [=](int r) { return load(w + r * inputs + i); };
+    const auto column = [=](int t) { return load(x + t * inputs + i); };
+    using Some = typename Terms::Some;
+    if constexpr (columns < rows) {
+      Pairs<columns, rows>(column, row, [&](int t, int r, Some a, Some b) {
+        sums[t][r] = Terms::Add(sums[t][r], b, a);
+      });
+    } else {
+      Pairs<rows, columns>(row, column, [&](int r, int t, Some a, Some b) {
+        sums[t][r] = Terms::Add(sums[t][r], a, b);
+      });
     }
   };
   constexpr bool is_line = sizeof(N) * Terms::count == 64;
@@ -104,23 +123,28 @@ void TileOf(int64_t columns, Rest... rest) {
   Tile<rows, most, fetched>(rest...);
 }
 
-// The columns of some rows, in tiles that are about equally wide. The next rows
-// are fetched by the first two: if one did, memory would rest in the other.
+// The columns of some rows, in tiles that are about equally wide. Each fetches
+// a part of the next rows: if the first did, memory would rest in the others.
 template <int rows, class T, class X, class N>
 void Tiles(const T* w, const X* x, Result y, int64_t inputs, int64_t used,
            const N* next) {
   const int64_t tiles = (used + kColumns - 1) / kColumns;
   for (int64_t i = 0; i < tiles; ++i) {
-    const int64_t from = used * i / tiles;
+    const int64_t from = used * i / tiles, first = rows * i / tiles;
     const int64_t columns = used * (i + 1) / tiles - from;
-    const X* some = x + from * inputs;
-    constexpr int half = rows / 2;
-    if (i < 2) {
-      TileOf<rows, kColumns, half>(columns, w, some, y.From(0, from), inputs,
-                                   next + i * half * inputs);
+    const int64_t fetched = rows * (i + 1) / tiles - first;
+    const auto multiply = [&](auto count) {
+      TileOf<rows, kColumns, decltype(count)::value>(
+          columns, w, x + from * inputs, y.From(0, from), inputs,
+          next + first * inputs);
+    };
+    constexpr int half = rows / 2, one = rows > 1;
+    if (fetched > 1) {
+      multiply(std::integral_constant<int, half>());
+    } else if (fetched == 1) {
+      multiply(std::integral_constant<int, one>());
     } else {
-      TileOf<rows, kColumns, 0>(columns, w, some, y.From(0, from), inputs,
-                                next);
+      multiply(std::integral_constant<int, 0>());
     }
   }
 }
@@ -152,12 +176,13 @@ const X* Converted(const T* x, int64_t size) {
 template <int rows, class T, class X>
 void Rows(const T* w, const X* x, Result y, int64_t inputs, int64_t used) {
   const T* next = w + rows * inputs;
+  const bool is_converted = !std::is_same_v<T, X>;
+  const int64_t bytes = used * inputs * sizeof *x;
   if (used <= kColumns) {
     constexpr int fetched = rows > 1 ? rows : 0;
     TileOf<rows, kColumns, fetched>(used, w, x, y, inputs, next);
-  } else if constexpr (std::is_same_v<T, X>) {
-    Tiles<rows>(w, x, y, inputs, used, next);
-  } else if (rows == kRows && used <= kMore) {
+  } else if (rows == kRows && used <= kMore &&
+             (is_converted || bytes <= kNearest)) {
     for (int r = 0; r < kRows; r += kHalf) {
       constexpr auto less = Tile<kHalf, kMore - 1, kHalf, T, X, T>;
       constexpr auto most = Tile<kHalf, kMore, kHalf, T, X, T>;
