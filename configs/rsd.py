@@ -49,7 +49,7 @@ def get_config(preset="default"):
   Returns:
     A ConfigDict with the fields:
       target, draft: folders, names of shipped models, or hub:owner/name; the
-        draft may be lookup, see `models.lookup`.
+        draft may be lookup, see `models.prompt_lookup`.
       dtype, draft_dtype: of parameters and activations; "" as they were saved,
         and of the draft as `dtype` says. It is the law in `dtype` that is kept.
       weights, draft_weights: of matrices, "dtype", "bfloat16" or "int8"; "" of

@@ -9,7 +9,7 @@ A task is a mapping with the fields
     fields the first record has; if several fit, the one with the most fields.
   ends: whether a row ends with the end of text.
   stop: a text is scored up to here; "" for all of it. It ends no row.
-  metrics: of `experiments.quality.CORPUS`, for formats with answers.
+  metrics: of `text_metrics.CORPUS`, for formats with answers.
   dataset: path, name and split for the package `datasets`, which is asked if no
     file is given; a task may have none.
 

@@ -50,7 +50,7 @@ def get_config(name: str = "target") -> ml_collections.ConfigDict:
 def _common():
   return dict(
       seed=0,
-      preset="",              # of models.presets
+      preset="",              # of models.transformer.presets
       start="",               # checkpoint folder to begin with; random if empty
       tokenizer="",           # folder; trained and written if it is not there
       corpus="",              # folder of *.py; the standard library if empty

@@ -3,11 +3,11 @@
 from decoding_jax import constraints, methods, processors
 from decoding_jax.generate import generate, stream
 from decoding_jax.sampling import Sampling
+from decoding_jax.speculation.verifiers import pair
 from decoding_jax.types import (Block, Cache, Context, DecodeState, Decoder,
                                 Drafter, DraftTree, Generation, LanguageModel,
                                 Layout, LogitsProcessor, Method, Pair, Reward,
                                 Stats, Verdict, Verifier)
-from decoding_jax.verify import pair
 
 __all__ = [
     "Block", "Cache", "Context", "DecodeState", "Decoder", "Drafter",

@@ -8,11 +8,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax import cache as cache_lib, checks, growth, noise, options
-from decoding_jax import prefill as prefill_lib, queue, rewards
-from decoding_jax import sampling as sampling_lib, speculation
+from decoding_jax import argument_checks
+from decoding_jax import sampling as sampling_lib
+from decoding_jax.kernels import random
+from decoding_jax.rewards import text_reward
+from decoding_jax.runtime import cache as cache_lib, cache_growth
+from decoding_jax.runtime import continuous_batching, prefill as prefill_lib
+from decoding_jax.speculation import tree_decoder
 from decoding_jax.types import (Context, DecodeState, Generation, LanguageModel,
                                 Method, NONE, PAD, Params, Reward)
+from decoding_jax.validation import values
 
 # Steps that no generation has.
 _ALL = np.iinfo(np.int32).max
@@ -100,7 +105,7 @@ def stream(key, prompts, prompt_lengths, *, every: int = 1,
   Raises:
     ValueError: as `generate` does, when the first result is asked for.
   """
-  options.check_positive("every", every)
+  values.check_positive("every", every)
   given = inspect.signature(generate).bind(key, prompts, prompt_lengths,
                                            **arguments)
   given.apply_defaults()
@@ -113,30 +118,31 @@ def _outputs(every, key, prompts, prompt_lengths, *, method, target,
              target_params, draft, draft_params, max_new_tokens, sampling,
              draft_sampling, eos_id, reward, reward_params, constraints, rows):
   """What there is after so many steps each, or after each size of caches."""
-  checks.check_kinds(method=method, target=target, draft=draft,
-                     sampling=sampling, draft_sampling=draft_sampling,
-                     reward=reward)
-  prompts = options.array("prompts", prompts)
-  prompt_lengths = options.array("prompt_lengths", prompt_lengths)
-  checks.check_prompts(prompts, prompt_lengths, target.vocab_size)
-  checks.check_models(method, target, draft)
-  checks.check_params(target_params, draft, draft_params)
-  checks.check_budget(prompts.shape[1], max_new_tokens, target, draft)
-  checks.check_eos(eos_id, target.vocab_size)
-  checks.check_reward(method, len(prompts), reward, reward_params, constraints)
-  checks.check_rows(rows)
-  checks.check_axes(prompts, target_params, draft_params, reward_params,
-                    constraints)
+  argument_checks.check_kinds(method=method, target=target, draft=draft,
+                              sampling=sampling, draft_sampling=draft_sampling,
+                              reward=reward)
+  prompts = values.array("prompts", prompts)
+  prompt_lengths = values.array("prompt_lengths", prompt_lengths)
+  argument_checks.check_prompts(prompts, prompt_lengths, target.vocab_size)
+  argument_checks.check_models(method, target, draft)
+  argument_checks.check_params(target_params, draft, draft_params)
+  argument_checks.check_budget(prompts.shape[1], max_new_tokens, target, draft)
+  argument_checks.check_eos(eos_id, target.vocab_size)
+  argument_checks.check_reward(method, len(prompts), reward, reward_params,
+                               constraints)
+  argument_checks.check_rows(rows)
+  argument_checks.check_axes(prompts, target_params, draft_params,
+                             reward_params, constraints)
   prompts, prompt_lengths = (
       x.astype(jnp.int32) for x in (prompts, prompt_lengths))
   batch, vocab_size = len(prompts), target.vocab_size
   keys = _row_keys(key, batch)
   warp = sampling_lib.warp(sampling, batch, vocab_size)
-  checks.check_temperature(method, warp.greedy, sampling.temperature)
+  argument_checks.check_temperature(method, warp.greedy, sampling.temperature)
   draft_warp = sampling_lib.untempered(warp) if warp.greedy else (
       sampling_lib.warp(draft_sampling or sampling, batch, vocab_size,
                         "draft_sampling"))
-  decoder = speculation.decoder(
+  decoder = tree_decoder.decoder(
       method.greedy if warp.greedy else method.sampled)
   slots = prefill_lib.capacity(prompts.shape[1], max_new_tokens + decoder.reach)
   rest = (keys, prompts, prompt_lengths, target_params, draft_params, warp,
@@ -150,7 +156,7 @@ def _outputs(every, key, prompts, prompt_lengths, *, method, target,
     raise ValueError("stream comes back to the host, so that its arguments "
                      "cannot be traced: generate can be inside of jit.")
   # Within a program that is traced, nobody could see that they are full.
-  now = slots if _traced(rest) else growth.first(
+  now = slots if _traced(rest) else cache_growth.first(
       prefill_lib.capacity(prompts.shape[1], decoder.reach), slots)
   caches = _caches(decoder, now, prefill_lib.CHUNK, target, target_params,
                    draft, draft_params, prompts, prompt_lengths)
@@ -159,8 +165,8 @@ def _outputs(every, key, prompts, prompt_lengths, *, method, target,
   yield out
   while (every < _ALL or now < slots) and not state.done.all():
     if state.length.max() + decoder.reach > now:
-      now = growth.following(now, slots)
-      state = growth.grow(state, now)
+      now = cache_growth.following(now, slots)
+      state = cache_growth.grow(state, now)
     out, state = _resume(*static, state, out.steps, every, *rest)
     yield out
 
@@ -238,7 +244,8 @@ def _generate_queued(decoder, target, draft, reward, max_new_tokens, rows,
   context = _context(target, draft, reward, prompts, lengths, target_params,
                      draft_params, warp, draft_warp, eos_id, reward_params,
                      constraints)
-  return _generation(context, *queue.run(decoder, context, keys, rows, begin))
+  return _generation(
+      context, *continuous_batching.run(decoder, context, keys, rows, begin))
 
 
 def _context(target, draft, reward, prompts, lengths, target_params,
@@ -269,34 +276,34 @@ def _generation(context: Context, state: DecodeState, steps) -> Generation:
   """What is returned of the last state."""
   stats = state.stats
   if context.reward is not None:
-    value = rewards.of_text(context, state.tokens, state.length)
+    value = text_reward.of_text(context, state.tokens, state.length)
     stats = stats.replace(extra={**stats.extra, "reward": value})
   return Generation(state.tokens, state.length, state.log_probs, stats, steps)
 
 
 def _end_tokens(eos_id):
   """`[E]` int32, `[NONE]` for none."""
-  ids = options.array("eos_id", NONE if eos_id is None else eos_id)
+  ids = values.array("eos_id", NONE if eos_id is None else eos_id)
   return ids.astype(jnp.int32).reshape(-1)
 
 
 @jax.jit
 def _fold_in(key, numbers):
-  return jax.vmap(noise.fold_in, (None, 0))(key, numbers)
+  return jax.vmap(random.fold_in, (None, 0))(key, numbers)
 
 
 def _row_keys(key, batch):
   """`[B]` typed keys from a key, or from a key a row."""
-  key = options.array("key", key)
+  key = values.array("key", key)
   if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
     if key.dtype != jnp.uint32 or not key.ndim:
       raise ValueError(f"key={key}: a random key is needed, such as "
                        "jax.random.key(0).")
     key = jax.random.wrap_key_data(key)
-  if not noise.is_threefry(key):
+  if not random.is_threefry(key):
     # In a batch, generators of hardware draw by the key of its first row.
     key = jax.random.wrap_key_data(jax.random.key_data(key)[..., :2],
-                                   impl=noise.THREEFRY)
+                                   impl=random.THREEFRY)
   if key.ndim == 0:
     return _fold_in(key, np.arange(batch, dtype=np.uint32))
   if key.shape != (batch,):

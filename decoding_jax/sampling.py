@@ -8,8 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax import arrays, native, noise, options, softmax
+from decoding_jax.kernels import buffers, log_normalizer, random
+from decoding_jax.kernels.cpu import bindings
 from decoding_jax.types import Array
+from decoding_jax.validation import values as values_lib
 
 # A residual of less mass is rounding noise: its predecessor is kept.
 MIN_MASS = 1e-12
@@ -96,7 +98,7 @@ def warp(sampling: Sampling, batch: int, vocab_size: int,
          f"a number from {_LEAST} to 1, or one for each row,")
   _check(f"{name}.min_p", min_p, lambda x: (x >= 0) & (x <= 1),
          "a number from 0 to 1, or one for each row,")
-  if not options.is_integer(sampling.top_k) or sampling.top_k < 0:
+  if not values_lib.is_integer(sampling.top_k) or sampling.top_k < 0:
     raise ValueError(f"{name}.top_k={sampling.top_k!r}: 0 (all) or a positive "
                      "integer is needed.")
   return Warp(
@@ -143,13 +145,13 @@ def log_law(warp_: Warp, logits):
     return jnp.where(tokens == best, 0.0, -jnp.inf)
   # The largest is subtracted first: of a quotient and a difference a compiler
   # makes one operation, which would not give 0 at the largest of large ones.
-  largest, log_mass = softmax.normalizer(logits, warp_.temperature)
+  largest, log_mass = log_normalizer.normalizer(logits, warp_.temperature)
   logits = (logits - largest) / warp_.temperature
   if warp_.top_k:
     # Not [..., -1:]: XLA would make a full sort of a top-k that is sliced.
     lowest = top_k(logits, warp_.top_k)[0].min(-1, keepdims=True)
     logits = jnp.where(logits >= lowest, logits, -jnp.inf)
-    _, log_mass = softmax.normalizer(logits)
+    _, log_mass = log_normalizer.normalizer(logits)
   log_probs = logits - log_mass
   if warp_.top_p is not None:
     probs = jnp.exp(log_probs)
@@ -222,15 +224,15 @@ def gumbel_top_k(key, log_probs, k):
     tokens `[k]` int32. A perturbed value of -inf marks a token of no mass.
   """
   form = {}
-  if noise.is_threefry(key) and native.reduces(len(log_probs)):
-    form["cpu"] = lambda key, log_probs: native.gumbel_top_k(
+  if random.is_threefry(key) and bindings.reduces(len(log_probs)):
+    form["cpu"] = lambda key, log_probs: bindings.gumbel_top_k(
         jax.random.key_data(key), log_probs, k)
   return jax.lax.platform_dependent(
       key, log_probs, default=functools.partial(_gumbel_top_k, k=k), **form)
 
 
 def _gumbel_top_k(key, log_probs, k):
-  return tuple(top_k(log_probs + noise.gumbel(key, len(log_probs)), k))
+  return tuple(top_k(log_probs + random.gumbel(key, len(log_probs)), k))
 
 
 def draw(key, log_probs):
@@ -280,11 +282,11 @@ def top_k(values, k):
       *values.shape[:-1], number, _BLOCK)
   # In their order, so that the first of equal values is found first.
   chosen = jnp.sort(jax.lax.top_k(blocks.max(axis=-1), k)[1], axis=-1)
-  found = arrays.take(blocks, chosen[..., None], axis=-2)
+  found = buffers.take(blocks, chosen[..., None], axis=-2)
   best, at = jax.lax.top_k(found.reshape(*values.shape[:-1], k * _BLOCK), k)
   size = jnp.int32(_BLOCK)
   block, place = jax.lax.div(at, size), jax.lax.rem(at, size)
-  return best, arrays.take(chosen, block, axis=-1) * _BLOCK + place
+  return best, buffers.take(chosen, block, axis=-1) * _BLOCK + place
 
 
 def truncate_gumbel(perturbed, peak, bound):
@@ -342,7 +344,7 @@ def _per_row(name, value, batch, low=_LEAST, high=_MOST):
 
 
 def _check(name, value, allowed, what):
-  host = _on_host(options.array(name, value))
+  host = _on_host(values_lib.array(name, value))
   if host is not None and not (jnp.issubdtype(host.dtype, jnp.number) and
                                np.all(allowed(host))):
     raise ValueError(f"{name}={value!r}: {what} is needed.")
@@ -356,7 +358,7 @@ def _on_host(value):
 def _token_mask(mask, batch, vocab_size, name):
   if mask is None:
     return None
-  mask = options.array(f"{name}.token_mask", mask)
+  mask = values_lib.array(f"{name}.token_mask", mask)
   if mask.dtype != bool or mask.shape not in ((vocab_size,),
                                               (batch, vocab_size)):
     raise ValueError(

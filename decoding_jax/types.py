@@ -192,7 +192,7 @@ class Verifier(NamedTuple):
 
 
 class Pair(NamedTuple):
-  """A drafter and a verifier that fit each other; see `verify.pair`."""
+  """A drafter and a verifier that fit each other; see `verifiers.pair`."""
   drafter: Drafter
   verifier: Verifier
 

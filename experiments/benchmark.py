@@ -15,18 +15,19 @@ import pathlib
 
 from absl import flags
 
-from experiments import anatomy
-from experiments import bounds
-from experiments import choices
-from experiments import compilations
-from experiments import contest
-from experiments import contestants
-from experiments import launch
-from experiments import results
-from experiments import rivals
-from experiments import roofline
-from experiments import standings
-from experiments import stopping
+from experiments.app import compilation_cache
+from experiments.app import launch
+from experiments.app import preemption
+from experiments.benchmarking import auto_check
+from experiments.benchmarking import forward_cost_tables
+from experiments.benchmarking import roofline_share
+from experiments.benchmarking import runs as benchmark_runs
+from experiments.benchmarking import subprocess_server
+from experiments.benchmarking import systems
+from experiments.benchmarking import tables as benchmark_tables
+from experiments.devices import model_pair
+from experiments.evaluation import results_store
+from experiments.timing import roofline
 
 # These only choose what is measured, and how often.
 _FREE = ("methods", "rivals", "dtypes", "rival_dtypes", "batches",
@@ -38,43 +39,60 @@ def main():
   # On a GPU JAX would keep most of the memory to itself.
   os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
   config = launch.config(CONFIG)
-  contest.check(config, rivals.SERVERS)
-  methods = contest.methods(config.methods)
-  stopping.listen()
+  benchmark_runs.check(config, subprocess_server.SERVERS)
+  methods = benchmark_runs.methods(config.methods)
+  preemption.listen()
   workdir = pathlib.Path(WORKDIR.value)
-  pair = contestants.open_pair(config, workdir)
-  models = contestants.with_dtype(pair, pair.dtype)
+  pair = systems.open_pair(config, workdir)
+  models = systems.with_dtype(pair, pair.dtype)
   for method in methods.values():
     for temperature in config.temperatures:
-      launch.check(method, models, config.prompt_length, config.max_new_tokens,
-                   contestants.sampling(config, temperature))
+      model_pair.check(method, models, config.prompt_length,
+                       config.max_new_tokens,
+                       systems.sampling(config, temperature))
   settings = {**json.loads(config.to_json()),
-              "models": launch.fingerprint(models)}
-  results.open_workdir(workdir, settings, _FREE)
+              "models": model_pair.fingerprint(models)}
+  results_store.open_workdir(workdir, settings, _FREE)
   if config.compilation_cache:
-    compilations.keep(workdir / compilations.FOLDER)
+    compilation_cache.keep(workdir / compilation_cache.FOLDER)
   tools, notes = _tools(config)
-  known = anatomy.measured(config, pair, workdir)
-  chosen = choices.of_config(config, pair, workdir)
-  methods.update(choices.methods(chosen))
-  groups = contest.entries(config, contest.methods(config.methods), tools,
-                           {at: x["name"] for at, x in chosen.items()})
-  path = workdir / results.RESULTS
-  roof = bounds.measured(
-      workdir, {x for dtype in (*config.dtypes, *config.rival_dtypes)
-                for x in pair.dtypes(dtype)},
-      bool(contest.todo(groups, config.rounds, contest.read(path))))
+  known = forward_cost_tables.measured(config, pair, workdir)
+  chosen = auto_check.of_config(config, pair, workdir)
+  methods.update(auto_check.methods(chosen))
+  groups = benchmark_runs.entries(config, benchmark_runs.methods(
+      config.methods), tools, {at: x["name"] for at, x in chosen.items()})
+  path = workdir / results_store.RESULTS
+  roof = roofline_share.measured(
+      workdir, {
+          x for dtype in (*config.dtypes, *config.rival_dtypes)
+          for x in pair.dtypes(dtype)
+      },
+      bool(benchmark_runs.todo(groups, config.rounds,
+                               benchmark_runs.read(path))))
   records = measure(config, pair, methods, groups, path)
-  rows = standings.rows(records, bounds.of_runs(roof, config, pair, methods))
-  notes += [*contestants.remarks(pair), bounds.note(roof),
-            *anatomy.remarks(known), *choices.remarks(chosen, rows)]
-  standings.write(workdir, rows, notes, anatomy.markdown(known))
-  print("\n\n".join(filter(None, [
-      standings.terminal(rows, notes), anatomy.terminal(known)])))
-  print(f"{workdir}: summary.md, {results.RESULTS}, {results.RUN}, *.png")
+  rows = benchmark_tables.rows(
+      records, roofline_share.of_runs(roof, config, pair, methods))
+  notes += [
+      *systems.remarks(pair),
+      roofline_share.note(roof), *forward_cost_tables.remarks(known),
+      *auto_check.remarks(chosen, rows)
+  ]
+  benchmark_tables.write(workdir, rows, notes,
+                         forward_cost_tables.markdown(known))
+  print("\n\n".join(
+      filter(None, [
+          benchmark_tables.terminal(rows, notes),
+          forward_cost_tables.terminal(known)
+      ])))
+  print(
+      f"{workdir}: summary.md, {results_store.RESULTS}, {results_store.RUN}, "
+      "*.png"
+  )
   if PROFILE.value:
-    print(anatomy.of_steps(config, pair, contest.methods(config.methods),
-                           pathlib.Path(PROFILE.value)))
+    print(
+        forward_cost_tables.of_steps(config, pair,
+                                     benchmark_runs.methods(config.methods),
+                                     pathlib.Path(PROFILE.value)))
 
 
 def measure(config, pair, methods, groups, path):
@@ -82,43 +100,46 @@ def measure(config, pair, methods, groups, path):
 
   Args:
     config: see `configs/benchmark.py`.
-    pair: of `contestants.open_pair`.
+    pair: of `systems.open_pair`.
     methods: dict from names to our methods.
-    groups: of `contest.entries`.
+    groups: of `runs.entries`.
     path: where results are read from and appended to.
 
   Returns:
     list of records of the entries of the config.
   """
-  if contest.todo(groups, config.rounds, contest.read(path)):
-    texts = contestants.prompts(config, pair)
-    with contestants.servers(config, pair) as servers:
-      ours = functools.partial(contestants.ours, config, pair, methods, texts)
-      theirs = functools.partial(contestants.theirs, config, servers, texts)
+  if benchmark_runs.todo(groups, config.rounds, benchmark_runs.read(path)):
+    texts = systems.prompts(config, pair)
+    with systems.servers(config, pair) as servers:
+      ours = functools.partial(systems.ours, config, pair, methods, texts)
+      theirs = functools.partial(systems.theirs, config, servers, texts)
 
       def run(entry, number):
         # Right before, since a machine that others use has its moments.
         bandwidth = round(roofline.bandwidth())
-        take = ours if entry.tool == contest.OURS else theirs
+        take = ours if entry.tool == benchmark_runs.OURS else theirs
         return {"bandwidth": bandwidth, **take(entry, number)}
 
-      contest.measure(groups, config.rounds, run, path)
+      benchmark_runs.measure(groups, config.rounds, run, path)
   wanted = {entry for group in groups for entry in group}
-  return [r for r in contest.read(path) if contest.entry_of(r) in wanted]
+  return [
+      r for r in benchmark_runs.read(path)
+      if benchmark_runs.entry_of(r) in wanted
+  ]
 
 
 def _tools(config):
   """The rivals that can run, and a line for each, why if one cannot."""
   tools, notes = [], []
   for tool in config.rivals:
-    names = rivals.missing(tool)
+    names = subprocess_server.missing(tool)
     if names:
       notes.append(f"{tool} was left out: {', '.join(names)} is not installed "
-                   f"({rivals.HINTS[tool]}).")
+                   f"({subprocess_server.HINTS[tool]}).")
       print(notes[-1], flush=True)
     else:
       tools.append(tool)
-      notes.append(f"{tool}: {rivals.versions(tool)}.")
+      notes.append(f"{tool}: {subprocess_server.versions(tool)}.")
   return tools, notes
 
 

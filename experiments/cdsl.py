@@ -16,58 +16,63 @@ from absl import flags
 import tqdm
 
 import decoding_jax as dj
-from experiments import compilations
-from experiments import constrained_cells
-from experiments import constrained_report
-from experiments import constrained_tasks
-from experiments import launch
-from experiments import meshes
-from experiments import processes
-from experiments import results
-from experiments import stopping
+from experiments.app import compilation_cache
+from experiments.app import launch
+from experiments.app import multihost
+from experiments.app import preemption
+from experiments.data import constrained_tasks
+from experiments.devices import mesh
+from experiments.devices import model_pair
+from experiments.evaluation import constrained_run
+from experiments.evaluation import constrained_tables
+from experiments.evaluation import results_store
+from experiments.timing import stopwatch
 
 # These only choose lines; a line does not depend on the others.
 _FREE = ("methods", "compilation_cache")
-_BASELINE = constrained_cells.Entry(
+_BASELINE = constrained_run.Entry(
     "greedy", launch.method({"name": "autoregressive"}),
     dj.Sampling(temperature=0.0))
 
 # --help shows flags of a main alone, and of modules that it adopts.
-flags.adopt_module_key_flags(meshes)
+flags.adopt_module_key_flags(mesh)
 
 
 def main():
   config = launch.config(CONFIG, "concepts")
-  entries = constrained_cells.entries(config)
+  entries = constrained_run.entries(config)
   launch.check_positive(config, "batch")
-  meshes.join(config.target, config.batch)
-  stopping.listen()
-  pair = launch.open_pair(config.target, config.draft, config.dtype,
-                          config.draft_dtype, config.weights,
-                          config.draft_weights)
+  mesh.join(config.target, config.batch)
+  preemption.listen()
+  pair = model_pair.open_pair(config.target, config.draft, config.dtype,
+                              config.draft_dtype, config.weights,
+                              config.draft_weights)
   task = constrained_tasks.load(config, pair)
   for entry in entries.values():
-    constrained_cells.check(config, pair, task, entry)
-  pair = meshes.load(
+    constrained_run.check(config, pair, task, entry)
+  pair = mesh.load(
       pair, config.target, config.draft,
       [kind for entry in (_BASELINE, *entries.values())
        for kind in launch.kinds([entry.method], [entry.sampling.temperature])],
       config.batch, min(config.batch, config.examples),
       max(map(len, task.prompts)), config.max_new_tokens)
-  params, batches = constrained_cells.make_batches(config, task, pair)
-  workdir = results.open_workdir(WORKDIR.value, settings(config, pair, task),
-                                 _FREE)
+  params, batches = constrained_run.make_batches(config, task, pair)
+  workdir = results_store.open_workdir(WORKDIR.value,
+                                       settings(config, pair, task), _FREE)
   if config.compilation_cache:
-    compilations.keep(workdir / compilations.FOLDER)
-  decode = functools.partial(constrained_cells.decoder, config, pair, task,
+    compilation_cache.keep(workdir / compilation_cache.FOLDER)
+  decode = functools.partial(constrained_run.decoder, config, pair, task,
                              params)
   records = measure(entries, decode, batches, task, pair.tokenizer,
-                    workdir / results.RESULTS)
-  if not processes.first():
+                    workdir / results_store.RESULTS)
+  if not multihost.first():
     return
-  constrained_report.write(workdir, records, config)
-  print(constrained_report.terminal(records))
-  print(f"{workdir}: summary.md, {results.RESULTS}, {results.RUN}, *.png")
+  constrained_tables.write(workdir, records, config)
+  print(constrained_tables.terminal(records))
+  print(
+      f"{workdir}: summary.md, {results_store.RESULTS}, {results_store.RUN}, "
+      "*.png"
+  )
 
 
 def settings(config, pair, task):
@@ -79,7 +84,7 @@ def settings(config, pair, task):
     task: a `Task`, of files that may have changed since.
   """
   return {**json.loads(config.to_json()),
-          "models": launch.fingerprint(pair, task.judge.params),
+          "models": model_pair.fingerprint(pair, task.judge.params),
           "used_examples": constrained_tasks.fingerprint(task)}
 
 
@@ -89,7 +94,7 @@ def measure(entries, decode, batches, task, tokenizer, path):
   Args:
     entries: dict from label to `Entry`.
     decode: `Entry -> (Batch -> Generation)`.
-    batches: of `constrained_cells.make_batches`.
+    batches: of `constrained_run.make_batches`.
     task: a `Task`.
     tokenizer: of the models.
     path: where results are read from and appended to.
@@ -97,24 +102,24 @@ def measure(entries, decode, batches, task, tokenizer, path):
   Returns:
     list of records, one an entry, in their order.
   """
-  found = {(r["label"], r["spec"]): r for r in results.read(
+  found = {(r["label"], r["spec"]): r for r in results_store.read(
       path, "label", "spec", "metrics")}
   todo = [e for e in entries.values() if (e.label, _spec(e)) not in found]
   with tqdm.tqdm(total=len(todo) * len(batches), unit="batch",
-                 dynamic_ncols=True, disable=not processes.first()) as bar:
+                 dynamic_ncols=True, disable=not multihost.first()) as bar:
     if todo:
       bar.set_description("compiling greedy")
-      launch.timed(decode(_BASELINE), batches[0])
+      stopwatch.timed(decode(_BASELINE), batches[0])
     for entry in todo:
       bar.set_description(f"compiling {entry.label}")
-      _, first = launch.timed(decode(entry), batches[0])
+      _, first = stopwatch.timed(decode(entry), batches[0])
       bar.set_description(entry.label)
-      record = constrained_cells.run(
+      record = constrained_run.run(
           decode(entry), decode(_BASELINE), batches, task, tokenizer, bar)
       record = {"label": entry.label, "spec": _spec(entry), **record,
                 "first_seconds": round(first, 3)}
-      record["metrics"] = constrained_cells.figures(record)
-      results.append(path, record)
+      record["metrics"] = constrained_run.figures(record)
+      results_store.append(path, record)
       found[entry.label, _spec(entry)] = record
   return [found[e.label, _spec(e)] for e in entries.values()]
 

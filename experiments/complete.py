@@ -7,7 +7,7 @@ A line of the file is a text, or an object with the field that `--field`
 names; with `--chat` it may be a list of messages. Models, method, law and what
 a completion must be have the flags of `experiments.generate`.
 
-`results.jsonl` in the workdir has, for each text, `prompt` and `sample`,
+`results_store.jsonl` in the workdir has, for each text, `prompt` and `sample`,
 numbers from 0, blank lines being no prompts; `text`; `tokens`, how many it has;
 `finish`: "stop", at a token that ends texts, "length", by the budget, or
 "too_long": there was no room behind the prompt, and there is no text;
@@ -20,21 +20,23 @@ import jax
 import numpy as np
 import tqdm
 
-from experiments import asked
-from experiments import buckets
-from experiments import cells
-from experiments import chosen
-from experiments import compilations
-from experiments import launch
-from experiments import meshes
-from experiments import processes
-from experiments import processing
-from experiments import questions
-from experiments import results
-from experiments import sizes
-from experiments import stopping
-from experiments import tasks
-from experiments import wording
+from experiments.app import compilation_cache
+from experiments.app import launch
+from experiments.app import multihost
+from experiments.app import preemption
+from experiments.data import length_buckets
+from experiments.data import prompt_tasks
+from experiments.devices import mesh as mesh_lib
+from experiments.devices import model_pair
+from experiments.evaluation import results_store
+from experiments.evaluation import run as evaluation_run
+from experiments.flags import chat_flags
+from experiments.flags import constraint_flags
+from experiments.flags import generation_flags
+from experiments.flags import method_flags
+from experiments.flags import model_flags
+from experiments.flags import prompts_file_flag
+from experiments.timing import stopwatch
 
 _WORKDIR = flags.DEFINE_string("workdir", "runs/complete", "Folder of results.")
 _BATCH = flags.DEFINE_integer("batch", 8, "Rows decoded together.",
@@ -49,37 +51,42 @@ _BUCKETS = flags.DEFINE_integer(
     "buckets", 4, "Most lengths to which prompts are padded; each is compiled.",
     lower_bound=1)
 # See `experiments.generate`.
-for _module in (asked, chosen, meshes, processing, questions, sizes, wording):
+for _module in (generation_flags, model_flags, mesh_lib, constraint_flags,
+                prompts_file_flag, method_flags, chat_flags):
   flags.adopt_module_key_flags(_module)
 
 
 def main():
-  method = launch.method({"name": asked.METHOD.value,
-                          **sizes.of_flags(asked.METHOD.value)})
-  meshes.join(chosen.TARGET.value, _BATCH.value)
-  stopping.listen()
-  pair = asked.open_pair([method])
-  prompts = questions.load(pair.tokenizer, chosen.TARGET.value,
-                           results.begun(_WORKDIR.value))
-  room = tasks.positions(pair, asked.MAX_NEW_TOKENS.value)
+  method = launch.method({
+      "name": generation_flags.METHOD.value,
+      **method_flags.of_flags(generation_flags.METHOD.value)
+  })
+  mesh_lib.join(model_flags.TARGET.value, _BATCH.value)
+  preemption.listen()
+  pair = generation_flags.open_pair([method])
+  prompts = prompts_file_flag.load(pair.tokenizer, model_flags.TARGET.value,
+                                   results_store.begun(_WORKDIR.value))
+  room = prompt_tasks.positions(pair, generation_flags.MAX_NEW_TOKENS.value)
   width = max((len(x) for x in prompts if len(x) <= room), default=1)
-  launch.check(method, pair, width, asked.MAX_NEW_TOKENS.value,
-               asked.sampling())
+  model_pair.check(method, pair, width, generation_flags.MAX_NEW_TOKENS.value,
+                   generation_flags.sampling())
   size = max(_BATCH.value, _QUEUE.value)
-  most = cells.most_rows(_BATCH.value, len(prompts) * _NUM_SAMPLES.value,
-                         size > _BATCH.value)
-  pair = asked.load(pair, [method], _BATCH.value, most, width)
+  most = evaluation_run.most_rows(_BATCH.value,
+                                  len(prompts) * _NUM_SAMPLES.value, size
+                                  > _BATCH.value)
+  pair = generation_flags.load(pair, [method], _BATCH.value, most, width)
   settings = _settings(method, pair, prompts)
   # What is refused here leaves no folder behind that would refuse the next.
-  pair = processing.apply(pair, width, asked.MAX_NEW_TOKENS.value)
-  workdir = results.open_workdir(_WORKDIR.value, settings)
-  if asked.COMPILED.value:
-    compilations.keep(asked.COMPILED.value)
+  pair = constraint_flags.apply(pair, width,
+                                generation_flags.MAX_NEW_TOKENS.value)
+  workdir = results_store.open_workdir(_WORKDIR.value, settings)
+  if generation_flags.COMPILED.value:
+    compilation_cache.keep(generation_flags.COMPILED.value)
   records = complete(method, pair, prompts, room, size,
-                     workdir / results.RESULTS)
-  if processes.first():
+                     workdir / results_store.RESULTS)
+  if multihost.first():
     print(_statistics(method, records))
-    print(f"{workdir}: {results.RESULTS}, {results.RUN}")
+    print(f"{workdir}: {results_store.RESULTS}, {results_store.RUN}")
 
 
 def complete(method, pair, prompts, room, size, path):
@@ -96,20 +103,20 @@ def complete(method, pair, prompts, room, size, path):
   Returns:
     list of records, those of this start and of others.
   """
-  records = results.read(path, "prompt", "sample", "finish")
+  records = results_store.read(path, "prompt", "sample", "finish")
   done = {(r["prompt"], r["sample"]) for r in records}
   samples = range(_NUM_SAMPLES.value)
   todo = [(i, j) for i in range(len(prompts)) for j in samples
           if (i, j) not in done]
 
   def keep(record):
-    results.append(path, record)
+    results_store.append(path, record)
     records.append(record)
     bar.update()
 
   with tqdm.tqdm(total=len(prompts) * len(samples), initial=len(records),
                  unit="text", dynamic_ncols=True,
-                 disable=not processes.first()) as bar:
+                 disable=not multihost.first()) as bar:
     for i, j in todo:
       if len(prompts[i]) > room:
         keep({"prompt": i, "sample": j, "finish": "too_long", "text": "",
@@ -117,7 +124,7 @@ def complete(method, pair, prompts, room, size, path):
     todo = [(i, j) for i, j in todo if len(prompts[i]) <= room]
     for batch, places in _batches(prompts, todo, size, pair.mesh):
       # Python sees SIGTERM when the batch is there, which is kept then.
-      with stopping.held():
+      with preemption.held():
         for record in _decoded(method, pair, batch, [todo[k] for k in places]):
           keep(record)
   return records
@@ -130,23 +137,30 @@ def _batches(prompts, todo, size, mesh):
   numbers = np.array([i * _NUM_SAMPLES.value + j for i, j in todo])
   texts = {number: prompts[i] for number, (i, _) in zip(numbers, todo)}
   lengths = np.array([len(prompts[i]) for i, _ in todo])
-  key, seen = jax.random.key(asked.SEED.value), set()
-  for width, members in buckets.members(lengths, _BUCKETS.value):
-    for places in cells.row_numbers(len(members), size, meshes.multiple(mesh)):
+  key, seen = jax.random.key(generation_flags.SEED.value), set()
+  for width, members in length_buckets.members(lengths, _BUCKETS.value):
+    for places in evaluation_run.row_numbers(len(members), size,
+                                             mesh_lib.multiple(mesh)):
       chosen = members[places]
       # Rows that only fill the last batch stand at its end.
       new = [k for k in dict.fromkeys(chosen.tolist()) if k not in seen]
       seen.update(new)
-      yield cells.batch_of(key, texts, numbers[chosen], width), new
+      yield evaluation_run.batch_of(key, texts, numbers[chosen], width), new
 
 
 def _decoded(method, pair, batch, rows):
   """Records of the first rows of a batch, so many as there are names."""
   keys, prompts, lengths = batch
-  out, _ = launch.decoded(lambda: meshes.generate(
-      pair, keys, prompts, lengths, method=method,
-      max_new_tokens=asked.MAX_NEW_TOKENS.value, sampling=asked.sampling(),
-      eos_id=pair.eos_id, rows=_BATCH.value))
+  out, _ = stopwatch.decoded(lambda: mesh_lib.generate(
+      pair,
+      keys,
+      prompts,
+      lengths,
+      method=method,
+      max_new_tokens=generation_flags.MAX_NEW_TOKENS.value,
+      sampling=generation_flags.sampling(),
+      eos_id=pair.eos_id,
+      rows=_BATCH.value))
   out = jax.tree.map(np.asarray, out)
   for k, (prompt, sample) in enumerate(rows):
     tokens = out.tokens[k, lengths[k]:out.lengths[k]]
@@ -160,14 +174,15 @@ def _decoded(method, pair, batch, rows):
 
 def _settings(method, pair, prompts):
   """All that texts depend on."""
-  law = asked.sampling()
-  return {"method": method.name, "models": launch.fingerprint(pair),
-          "prompts": tasks.fingerprint(tasks.Examples(prompts)),
-          "temperature": law.temperature,
-          "top_p": law.top_p, "top_k": law.top_k, "min_p": law.min_p,
-          "max_new_tokens": asked.MAX_NEW_TOKENS.value,
-          "seed": asked.SEED.value, "num_samples": _NUM_SAMPLES.value,
-          **processing.settings()}
+  law = generation_flags.sampling()
+  return {
+      "method": method.name, "models": model_pair.fingerprint(pair),
+      "prompts": prompt_tasks.fingerprint(prompt_tasks.Examples(prompts)),
+      "temperature": law.temperature, "top_p": law.top_p, "top_k": law.top_k,
+      "min_p": law.min_p,
+      "max_new_tokens": generation_flags.MAX_NEW_TOKENS.value,
+      "seed": generation_flags.SEED.value, "num_samples": _NUM_SAMPLES.value,
+      **constraint_flags.settings()}
 
 
 def _statistics(method, records):

@@ -14,7 +14,7 @@ import pathlib
 
 from absl import flags
 
-from experiments import launch
+from experiments.app import launch
 from models import checkpoints
 
 

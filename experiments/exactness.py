@@ -17,13 +17,13 @@ import numpy as np
 import tqdm
 
 import decoding_jax as dj
-from decoding_jax import draft as draft_lib
-from decoding_jax import speculation
-from decoding_jax import verify
-from experiments import launch
-from experiments import report
-from experiments import sizes
-from models import exactness
+from decoding_jax.speculation import drafters
+from decoding_jax.speculation import tree_decoder
+from decoding_jax.speculation import verifiers
+from experiments.app import launch
+from experiments.app import text_tables
+from experiments.flags import method_flags
+from models.testing import exactness
 
 _METHOD = flags.DEFINE_string(
     "method", "", "Name of a method, one of your own too; '' for all that keep "
@@ -35,7 +35,7 @@ _LENGTH = flags.DEFINE_integer(
 _VOCAB = flags.DEFINE_integer("vocab_size", 6, "Tokens of the models.",
                               lower_bound=3)
 # --help shows flags of a main alone, and of modules that it adopts.
-flags.adopt_module_key_flags(sizes)
+flags.adopt_module_key_flags(method_flags)
 
 # Different texts, each of which is a number in memory.
 _MOST_TEXTS = 10**7
@@ -69,7 +69,7 @@ def main():
         f"--vocab_size={_VOCAB.value} and --length={_LENGTH.value}: there are "
         f"{_VOCAB.value**_LENGTH.value:.2g} texts, at most {_MOST_TEXTS:.0g} "
         "are possible.")
-  tested = [launch.method({"name": _METHOD.value, **sizes.of_flags(
+  tested = [launch.method({"name": _METHOD.value, **method_flags.of_flags(
       _METHOD.value)})] if _METHOD.value else _methods()
   parts = [(method, case) for method in tested for case in _cases(method)]
   parts.append((_control(), _CONTROL))
@@ -99,7 +99,7 @@ def table(findings) -> str:
         f"{x.fit.p_value:.2g}", f"{x.fit.distance:.4f}",
         f"{x.fit.by_chance:.4f}", f"{x.fit.target_calls:.2f}"]
     lines.append([x.name, x.case, *figures, "yes" if x.right else "NO"])
-  return report.plain_table(lines)
+  return text_tables.plain_table(lines)
 
 
 def _methods():
@@ -114,7 +114,7 @@ def _cases(method):
   """What is tested of a method."""
   cases = []
   if method.sampled:
-    drafts = speculation.decoder(method.sampled).drafts
+    drafts = tree_decoder.decoder(method.sampled).drafts
     cases += [case for case, (_, draft_sampling) in _DRAWN.items()
               if drafts or not draft_sampling]
   return cases + ([_GREEDY] if method.greedy else [])
@@ -122,7 +122,7 @@ def _cases(method):
 
 def _control():
   """The most probable children, taken for samples."""
-  pair = dj.Pair(draft_lib.top_k((2, 2)), verify.recursive(False))
+  pair = dj.Pair(drafters.top_k((2, 2)), verifiers.recursive(False))
   return dj.Method("control: top-k for samples", pair, None)
 
 

@@ -20,84 +20,89 @@ import jax
 import numpy as np
 
 from decoding_jax import metrics
-from experiments import asked
-from experiments import auto
-from experiments import chosen
-from experiments import compilations
-from experiments import launch
-from experiments import meshes
-from experiments import processes
-from experiments import processing
-from experiments import profiles
-from experiments import remarks
-from experiments import sizes
-from experiments import streams
-from experiments import turns
-from experiments import wording
+from experiments.app import compilation_cache
+from experiments.app import launch
+from experiments.app import multihost
+from experiments.devices import mesh
+from experiments.devices import model_pair
+from experiments.flags import chat_flags
+from experiments.flags import constraint_flags
+from experiments.flags import generation_flags
+from experiments.flags import method_flags
+from experiments.flags import model_flags
+from experiments.flags import notices
+from experiments.flags import prompt_flag
+from experiments.flags import stream_flag
+from experiments.timing import auto_method
+from experiments.timing import profile
+from experiments.timing import stopwatch
 
 _AUTO = "auto"
 _PROFILE = flags.DEFINE_string(
     "profile", "", "Folder for a profiler's trace, and a table of where the "
     "time of a step goes; '' for none.")
 # --help shows flags of a main alone, and of modules that it adopts.
-for _module in (asked, chosen, meshes, processing, sizes, streams, turns,
-                wording):
+for _module in (generation_flags, model_flags, mesh, constraint_flags,
+                method_flags, stream_flag, prompt_flag, chat_flags):
   flags.adopt_module_key_flags(_module)
 
 
 def _methods():
-  name = asked.METHOD.value
+  name = generation_flags.METHOD.value
   if name == _AUTO:
-    sizes.check_none(_AUTO)
-    return auto.methods()
-  return [launch.method({"name": name, **sizes.of_flags(name, [_AUTO])})]
+    method_flags.check_none(_AUTO)
+    return auto_method.methods()
+  return [launch.method({"name": name, **method_flags.of_flags(name, [_AUTO])})]
 
 
 def main():
   methods = _methods()
-  meshes.join(chosen.TARGET.value, 1)
-  sampling, budget = asked.sampling(), asked.MAX_NEW_TOKENS.value
-  pair = asked.open_pair(methods)
-  prompt = turns.encode(pair.tokenizer, chosen.TARGET.value)
+  mesh.join(model_flags.TARGET.value, 1)
+  sampling, budget = generation_flags.sampling(
+  ), generation_flags.MAX_NEW_TOKENS.value
+  pair = generation_flags.open_pair(methods)
+  prompt = prompt_flag.encode(pair.tokenizer, model_flags.TARGET.value)
   for method in methods:
-    launch.check(method, pair, len(prompt), budget, sampling)
-  streams.check(methods, sampling)
-  pair = asked.load(pair, methods, 1, 1, len(prompt))
-  pair = processing.apply(pair, len(prompt), budget)
-  if asked.COMPILED.value:
-    compilations.keep(asked.COMPILED.value)
+    model_pair.check(method, pair, len(prompt), budget, sampling)
+  stream_flag.check(methods, sampling)
+  pair = generation_flags.load(pair, methods, 1, 1, len(prompt))
+  pair = constraint_flags.apply(pair, len(prompt), budget)
+  if generation_flags.COMPILED.value:
+    compilation_cache.keep(generation_flags.COMPILED.value)
   prompts, lengths = np.array([prompt], np.int32), np.array([len(prompt)])
   method = methods[0]
-  if asked.METHOD.value == _AUTO:
-    choice = auto.choose(pair, prompts, lengths, budget, sampling)
+  if generation_flags.METHOD.value == _AUTO:
+    choice = auto_method.choose(pair, prompts, lengths, budget, sampling)
     method = choice.method
-  keys = jax.random.fold_in(jax.random.key(asked.SEED.value), 0)[None]
+  keys = jax.random.fold_in(jax.random.key(generation_flags.SEED.value),
+                            0)[None]
   arguments = dict(method=method, max_new_tokens=budget, sampling=sampling,
                    eos_id=pair.eos_id)
-  complete = functools.partial(meshes.generate, pair, keys, prompts, lengths,
+  complete = functools.partial(mesh.generate, pair, keys, prompts, lengths,
                                **arguments)
-  if streams.asked():
-    out, took = streams.show(turns.shown(), pair, keys, prompts, lengths,
-                             **arguments)
+  if stream_flag.asked():
+    out, took = stream_flag.show(prompt_flag.shown(), pair, keys, prompts,
+                                 lengths, **arguments)
   else:
     out, took = _show(complete, pair, lengths)
-  if not processes.first():
+  if not multihost.first():
     return
-  if asked.METHOD.value == _AUTO:
+  if generation_flags.METHOD.value == _AUTO:
     print(choice.reason)
   print(_statistics(method, out, took))
-  for line in _remarks(pair, streams.tokens(out, lengths)):
+  for line in _remarks(pair, stream_flag.tokens(out, lengths)):
     print(line)
   if _PROFILE.value:
-    print(profiles.profile(complete, int(out.steps), _PROFILE.value))
+    print(profile.profile(complete, int(out.steps), _PROFILE.value))
 
 
 def _show(complete, pair, lengths):
-  """Prints a completion, decoded twice; what `streams.show` returns."""
-  _, first = launch.timed(complete)
-  out, seconds = launch.decoded(complete)
-  if processes.first():
-    print(turns.shown() + pair.tokenizer.decode(streams.tokens(out, lengths)))
+  """Prints a completion, decoded twice; what `stream_flag.show` returns."""
+  _, first = stopwatch.timed(complete)
+  out, seconds = stopwatch.decoded(complete)
+  if multihost.first():
+    print(prompt_flag.shown() +
+          pair.tokenizer.decode(stream_flag.tokens(out, lengths)))
   rate = metrics.token_rate(out.stats.emitted, [seconds])
   return out, f"{rate:.0f} tokens/s, compiled in {first - seconds:.1f} s"
 
@@ -113,9 +118,11 @@ def _statistics(method, out, took):
 
 def _remarks(pair, tokens):
   """Lines that a completion, or its sampling, gives cause for."""
-  lines = [remarks.unfinished(tokens, pair.eos_id, asked.MAX_NEW_TOKENS.value)
-           ] if processing.form() else []
-  return filter(None, [*lines, *asked.remarks()])
+  lines = [
+      notices.unfinished(tokens, pair.eos_id,
+                         generation_flags.MAX_NEW_TOKENS.value)
+  ] if constraint_flags.form() else []
+  return filter(None, [*lines, *generation_flags.remarks()])
 
 
 if __name__ == "__main__":

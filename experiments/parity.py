@@ -16,15 +16,15 @@ import numpy as np
 from scipy import special
 
 import decoding_jax as dj
-from experiments import corpus
-from experiments import launch
-from experiments import report
-from experiments import rivals
-from models import chat
+from experiments.app import launch
+from experiments.app import text_tables
+from experiments.benchmarking import subprocess_server
+from experiments.data import python_corpus
 from models import checkpoints
-from models import hf_config
-from models import tokenizers
 from models import transformer
+from models.huggingface import config as hf_config
+from models.text import chat_template
+from models.text import tokenizers
 
 _MODEL = flags.DEFINE_string("model", "", "Folder as transformers writes it, "
                              "or hub:owner/name.")
@@ -53,7 +53,7 @@ class Finding(NamedTuple):
 
 def main():
   found = findings(launch.model_folder(_MODEL.value), _TOKENS.value)
-  print(report.plain_table([["compared", "found", "right"], *(
+  print(text_tables.plain_table([["compared", "found", "right"], *(
       [x.what, x.found, "yes" if x.right else "NO"] for x in found)]))
   wrong = [x.what for x in found if not x.right]
   if wrong:
@@ -76,10 +76,10 @@ def findings(folder, length) -> list[Finding]:
     UserError: without packages, for a folder that cannot be read, or for fewer
       than 17 tokens.
   """
-  missing = rivals.missing("transformers")
+  missing = subprocess_server.missing("transformers")
   if missing:
     raise launch.UserError(f"{', '.join(missing)} is not installed: "
-                           f"{rivals.HINTS['transformers']}.")
+                           f"{subprocess_server.HINTS['transformers']}.")
   if not hf_config.is_hf(folder):
     raise launch.UserError(f"--model={folder}: a folder as transformers writes "
                            "it is needed.")
@@ -90,7 +90,7 @@ def findings(folder, length) -> list[Finding]:
     lm, params = checkpoints.load(folder, dtype="float32")
     tokenizer = tokenizers.load(folder)
   their_tokenizer, their_logits = _theirs(folder)
-  _, source = corpus.modules(corpus.HELD_OUT)[0]
+  _, source = python_corpus.modules(python_corpus.HELD_OUT)[0]
   length = min(length, (lm.max_length or length) - _NEW)
   text = np.array([tokenizer.encode(source).ids[:length]])
   found = [_tokens(tokenizer, their_tokenizer, [*_TEXTS, source]),
@@ -151,7 +151,7 @@ def _greedy(lm, params, their_logits, prompt):
 
 def _chat(folder, theirs):
   with launch.user_errors(ValueError):
-    ours = chat.load(folder)(_TURNS)
+    ours = chat_template.load(folder)(_TURNS)
   same = ours == theirs.apply_chat_template(_TURNS, tokenize=False,
                                             add_generation_prompt=True)
   return Finding("chat template", "the same" if same else "not the same", same)

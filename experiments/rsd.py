@@ -16,60 +16,65 @@ import pathlib
 from absl import flags
 import tqdm
 
-from experiments import cells
-from experiments import compilations
-from experiments import figures
-from experiments import launch
-from experiments import meshes
-from experiments import plans
-from experiments import processes
-from experiments import report
-from experiments import results
-from experiments import stopping
-from experiments import tasks
+from experiments.app import compilation_cache
+from experiments.app import launch
+from experiments.app import multihost
+from experiments.app import preemption
+from experiments.data import prompt_tasks
+from experiments.devices import mesh
+from experiments.devices import model_pair
+from experiments.evaluation import figures
+from experiments.evaluation import method_grid
+from experiments.evaluation import results_store
+from experiments.evaluation import run as evaluation_run
+from experiments.evaluation import tables
 
 # These only choose cells; a cell does not depend on the others.
 _FREE = ("methods", "lengths", "budgets", "temperatures", "trees",
          "compilation_cache")
 # --help shows flags of a main alone, and of modules that it adopts.
-flags.adopt_module_key_flags(meshes)
+flags.adopt_module_key_flags(mesh)
 
 
 def main():
   config = launch.config(CONFIG, "trees")
-  methods, points = plans.of_config(config)
-  meshes.join(config.target, config.batch)
-  stopping.listen()
-  pair = launch.open_pair(config.target, config.draft, config.dtype,
-                          config.draft_dtype, config.weights,
-                          config.draft_weights)
-  examples = tasks.load(config, pair, results.begun(WORKDIR.value))
+  methods, points = method_grid.of_config(config)
+  mesh.join(config.target, config.batch)
+  preemption.listen()
+  pair = model_pair.open_pair(config.target, config.draft, config.dtype,
+                              config.draft_dtype, config.weights,
+                              config.draft_weights)
+  examples = prompt_tasks.load(config, pair, results_store.begun(WORKDIR.value))
   width = max(map(len, examples.prompts))
   for method in methods:
     for temperature in config.temperatures:
-      launch.check(method, pair, width, config.max_new_tokens,
-                   cells.sampling(config, temperature))
-  pair = meshes.load(pair, config.target, config.draft,
-                     launch.kinds(methods, config.temperatures), config.batch,
-                     cells.most_rows(config.batch, config.prompts,
-                                     config.queue),
-                     width, config.max_new_tokens)
+      model_pair.check(method, pair, width, config.max_new_tokens,
+                       evaluation_run.sampling(config, temperature))
+  pair = mesh.load(pair, config.target, config.draft,
+                   launch.kinds(methods, config.temperatures), config.batch,
+                   evaluation_run.most_rows(config.batch, config.prompts,
+                                            config.queue),
+                   width, config.max_new_tokens)
   settings = json.loads(config.to_json())
   # Of the tasks the one that is run; what others are does not matter.
   settings["tasks"] = settings["tasks"].get(config.task)
-  settings.update(models=launch.fingerprint(pair),
-                  used_prompts=tasks.fingerprint(examples))
-  workdir = results.open_workdir(WORKDIR.value, settings, _FREE)
+  settings.update(models=model_pair.fingerprint(pair),
+                  used_prompts=prompt_tasks.fingerprint(examples))
+  workdir = results_store.open_workdir(WORKDIR.value, settings, _FREE)
   if config.compilation_cache:
-    compilations.keep(workdir / compilations.FOLDER)
-  records = measure(config, pair, methods, examples, workdir / results.RESULTS)
-  if not processes.first():
+    compilation_cache.keep(workdir / compilation_cache.FOLDER)
+  records = measure(config, pair, methods, examples,
+                    workdir / results_store.RESULTS)
+  if not multihost.first():
     return
-  rows = report.rows(records, points, config.temperatures)
-  report.write(workdir / "summary.md", rows, examples.note)
+  rows = tables.rows(records, points, config.temperatures)
+  tables.write(workdir / "summary.md", rows, examples.note)
   figures.write(workdir, rows)
-  print(report.terminal(rows, examples.note))
-  print(f"{workdir}: summary.md, {results.RESULTS}, {results.RUN}, *.png")
+  print(tables.terminal(rows, examples.note))
+  print(
+      f"{workdir}: summary.md, {results_store.RESULTS}, {results_store.RUN}, "
+      "*.png"
+  )
 
 
 def measure(config, pair, methods, examples, path):
@@ -79,51 +84,54 @@ def measure(config, pair, methods, examples, path):
     config: see `configs/rsd.py`.
     pair: a `ModelPair`.
     methods: list of methods, the baseline first.
-    examples: of `tasks.load`.
+    examples: of `prompt_tasks.load`.
     path: where results are read from and appended to.
 
   Returns:
     list of records, one a cell.
   """
-  records = results.read(path, "method", "temperature", "emitted", "metrics")
+  records = results_store.read(path, "method", "temperature", "emitted",
+                               "metrics")
   done = {(r["method"], r["temperature"]) for r in records}
   todo = {}
   for method in methods:
     for temperature in dict.fromkeys(config.temperatures):
       if (method.name, temperature) not in done:
         todo.setdefault(method, []).append(temperature)
-  decoders = functools.partial(cells.decoder, config, pair, examples.eos_id)
-  multiple = meshes.multiple(pair.mesh)
-  shapes = cells.one_of_each_shape(
-      cells.make_batches(config, examples.prompts, multiple=multiple)[0])
+  decoders = functools.partial(evaluation_run.decoder, config, pair,
+                               examples.eos_id)
+  multiple = mesh.multiple(pair.mesh)
+  shapes = evaluation_run.one_of_each_shape(
+      evaluation_run.make_batches(config, examples.prompts,
+                                  multiple=multiple)[0])
   # Of each temperature the first texts, which are those of the baseline.
   lengths = {r["temperature"]: r["emitted"] for r in reversed(records)}
   tokenizer = pair.tokenizer if examples.metrics else None
-  workers = cells.at_once(pair.mesh)
+  workers = evaluation_run.at_once(pair.mesh)
   with tqdm.tqdm(total=sum(map(len, todo.values())), unit="cell",
-                 dynamic_ncols=True, disable=not processes.first()) as bar:
-    seconds = cells.warm_up(methods[:1], config.temperatures, decoders, shapes,
-                            workers)
-    for group in cells.groups(list(todo), workers):
+                 dynamic_ncols=True, disable=not multihost.first()) as bar:
+    seconds = evaluation_run.warm_up(methods[:1], config.temperatures, decoders,
+                                     shapes, workers)
+    for group in evaluation_run.groups(list(todo), workers):
       bar.set_description(f"compiling {', '.join(m.name for m in group)}")
       # A program's first call is the one that counts.
-      seconds = {**cells.warm_up(group, config.temperatures, decoders,
-                                 shapes, workers), **seconds}
+      seconds = {**evaluation_run.warm_up(group, config.temperatures, decoders,
+                                          shapes, workers), **seconds}
       for method in group:
         for temperature in todo[method]:
           bar.set_description(f"{method.name} T={temperature:g}")
-          batches, rows = cells.make_batches(config, examples.prompts,
-                                             lengths.get(temperature),
-                                             multiple)
-          record = cells.run(method, decoders(method, temperature),
-                             decoders(methods[0], temperature), batches, rows,
-                             config.batch, tokenizer)
+          batches, rows = evaluation_run.make_batches(config, examples.prompts,
+                                                      lengths.get(temperature),
+                                                      multiple)
+          record = evaluation_run.run(method, decoders(method, temperature),
+                                      decoders(methods[0], temperature),
+                                      batches, rows, config.batch, tokenizer)
           record["temperature"] = temperature
           record["compile_seconds"] = seconds[method, temperature == 0]
           record["metrics"] = {
-              **cells.figures(record, pair.parameter_ratio),
-              **tasks.score(examples, record.get("texts"), config.seed)}
-          results.append(path, record)
+              **evaluation_run.figures(record, pair.parameter_ratio),
+              **prompt_tasks.score(examples, record.get("texts"), config.seed)}
+          results_store.append(path, record)
           records.append(record)
           lengths.setdefault(temperature, record["emitted"])
           bar.update()

@@ -22,12 +22,12 @@ import jax
 import orbax.checkpoint as ocp
 import tqdm
 
-from experiments import compilations
-from experiments import launch
-from experiments import results
-from experiments import stopping
-from experiments import trainer
-from experiments import training_run
+from experiments.app import compilation_cache
+from experiments.app import launch
+from experiments.app import preemption
+from experiments.evaluation import results_store
+from experiments.training import run as training_run
+from experiments.training import steps as training_steps
 from models import checkpoints
 from models import transformer
 
@@ -39,10 +39,11 @@ _FREE = ("checkpoint_every", "compilation_cache", "eval_every", "eval_windows",
 
 def main():
   logging.set_verbosity(logging.WARNING)
-  stopping.listen()
+  preemption.listen()
   config = launch.config(CONFIG, "preset")
   if config.compilation_cache and config.workdir:
-    compilations.keep(pathlib.Path(config.workdir) / compilations.FOLDER)
+    compilation_cache.keep(
+        pathlib.Path(config.workdir) / compilation_cache.FOLDER)
   train(config)
 
 
@@ -62,13 +63,13 @@ def train(config) -> dict:
     training_run.check(config)
     run = training_run.prepare(config)
   settings = json.loads(config.to_json())
-  results.open_workdir(
+  results_store.open_workdir(
       config.workdir,
       {**settings, "used_files": training_run.fingerprint(config, run)}, _FREE,
       "--config.workdir")
   evaluate = training_run.evaluator(run)
   state = _train(config, run, evaluate)
-  params = trainer.rounded(state.params, config.export_dtype)
+  params = training_steps.rounded(state.params, config.export_dtype)
   metadata = {
       **evaluate(params, sys.maxsize),
       "parameters": transformer.num_params(params),
@@ -86,7 +87,7 @@ def train(config) -> dict:
 
 def _train(config, run, evaluate):
   """Makes the steps that are left; returns the last state."""
-  state = trainer.init(config, run.architecture, run.start)
+  state = training_steps.init(config, run.architecture, run.start)
   options = ocp.CheckpointManagerOptions(
       max_to_keep=2, enable_async_checkpointing=False,
       cleanup_tmp_directories=True)
@@ -108,14 +109,14 @@ def _steps(config, run, state, evaluate):
   written = training_run.teacher_samples(config, run)
   start, clock, tokens = int(state.step), time.monotonic(), 0
   with tqdm.tqdm(total=config.steps, initial=start, unit="step",
-                 dynamic_ncols=True) as bar, stopping.held():
+                 dynamic_ncols=True) as bar, preemption.held():
     for step in range(start + 1, config.steps + 1):
       # The data and the loss of a step go by the updates before it.
       batch = run.data.train(step - 1, written)
       state, loss = update(step - 1, state, batch)
       tokens += batch.weights.size
       bar.update()
-      stops = stopping.asked()
+      stops = preemption.asked()
       saves = (stops or step % config.checkpoint_every == 0
                or step == config.steps)
       if saves or step % config.log_every == 0:
@@ -128,7 +129,7 @@ def _steps(config, run, state, evaluate):
       if step % config.eval_every == 0:
         metrics = {**evaluate(state.params, config.eval_windows),
                    "train_loss": float(loss)}
-        results.append(run.workdir / _METRICS, {"step": step, **metrics})
+        results_store.append(run.workdir / _METRICS, {"step": step, **metrics})
         bar.write(f"step {step}: {_line(metrics)}")
       if saves:
         yield step, state
@@ -145,7 +146,7 @@ def _check_loss(step, loss):
 
 def _forget_after(step, path):
   """Drops metrics of steps that are about to be made again."""
-  records = results.read(path, "step")
+  records = results_store.read(path, "step")
   partial = path.with_suffix(".partial")
   partial.write_text("".join(json.dumps(record) + "\n" for record in records
                              if record["step"] <= step))

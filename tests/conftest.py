@@ -8,12 +8,12 @@ import signal
 import jax
 import pytest
 
-from experiments import corpus
-from experiments import stopping
-import models_for_tests as tiny
+from experiments.app import preemption
+from experiments.data import python_corpus
 from models import checkpoints
-from models import tokenizers
 from models import transformer
+from models.text import tokenizers
+from support import tiny_models as tiny
 
 # On Linux, a line for each of this process.
 MAPPINGS = pathlib.Path("/proc/self/maps")
@@ -46,7 +46,9 @@ def pytest_collection_finish():
 def folders(tmp_path_factory):
   """Folders of an untrained target and draft."""
   base = tmp_path_factory.mktemp("pair")
-  texts = [text for _, text in corpus.modules(corpus.HELD_OUT)[:2]]
+  texts = [
+      text for _, text in python_corpus.modules(python_corpus.HELD_OUT)[:2]
+  ]
   tokenizer = tokenizers.train(texts, 270)
   for seed, name in enumerate(("target", "draft")):
     config = transformer.Config(
@@ -74,8 +76,8 @@ def few_mappings():
 def listening(monkeypatch):
   """SIGTERM is listened to, for the time of a test."""
   before = signal.getsignal(signal.SIGTERM)
-  monkeypatch.setitem(stopping._state, "asked", False)
-  stopping.listen()
+  monkeypatch.setitem(preemption._state, "asked", False)
+  preemption.listen()
   yield
   signal.signal(signal.SIGTERM, before)
 

@@ -1,6 +1,8 @@
-"""Imports run downwards: a module imports from lower floors alone.
+"""Imports run downwards, by folder: a file imports from lower floors alone.
 
-Drawn from the source, so that an import inside a function counts as well.
+A file belongs to its folder's floor, so that a new file needs no entry here.
+Files of one folder may import each other, in no circle. Imports are read from
+the source, so that an import inside a function counts as well.
 """
 
 import ast
@@ -11,55 +13,63 @@ import pytest
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 
-# From the ground up; a module may not import from its own floor either.
-FLOORS = [
-    ["types", "options", "bits", "native"],
-    ["contracts", "noise", "softmax", "arrays"],
-    ["tree", "sampling", "cache", "text", "rewards", "constraints.automata",
-     "constraints.spelling", "processors.applied", "processors.automata",
-     "processors.penalties"],
-    ["beam", "traversal", "constraints.lexical", "constraints.combined",
-     "processors.expressions"],
-    ["processors.schemas"],
-    ["processors.patterns"],
-    ["processors", "draft", "verify", "constraints", "prefill", "queue",
-     "growth"],
-    ["speculation", "rollout"],
-    ["candidates", "lookahead", "search"],
-    ["gates"],
-    ["checks", "metrics", "planning"],
-    ["generate"],
-    ["methods.*"],
+# From the ground up. Names are folders, or modules that are in no folder; those
+# of one floor do not import each other.
+LIBRARY = [
+    ("types", "kernels"),
+    ("validation",),
+    ("sampling", "rewards"),
+    ("processors", "runtime"),
+    ("search",),
+    ("speculation",),
+    ("lookahead", "argument_checks", "metrics"),
+    ("generate", "methods"),
 ]
-# The packages above the library, and what of ours each of them may import.
-PACKAGES = {
-    "models": {"decoding_jax.types", "decoding_jax.native", "models"},
-    "configs": {"configs"},
-    "experiments": {"decoding_jax", "models", "experiments"},
+MODELS = [
+    ("transformer", "folders", "tabular", "cacheless"),
+    ("text", "testing", "prompt_lookup"),
+    ("huggingface",),
+    ("checkpoints",),
+]
+PROGRAMS = ("benchmark", "cdsl", "complete", "convert", "exactness", "generate",
+            "parity", "rsd", "synthetic_pair", "tpu_estimate", "train")
+EXPERIMENTS = [
+    ("app",),
+    ("devices", "scoring"),
+    ("data", "timing"),
+    ("flags", "training", "evaluation"),
+    ("benchmarking",),
+    PROGRAMS,
+]
+FLOORS = {"decoding_jax": LIBRARY, "models": MODELS, "experiments": EXPERIMENTS}
+# What of ours, beside itself, a package may import.
+BELOW = {
+    "decoding_jax": (),
+    "models": ("decoding_jax.types", "decoding_jax.kernels"),
+    "configs": (),
+    "experiments": ("decoding_jax", "models"),
 }
-# They test models and methods, and call the library as its users do.
-CHECKS = {"models.conformance", "models.exactness"}
+# Checks of models and methods, which call the library as its users do.
+CHECKS = "models.testing"
 # What the library needs of the world; it knows no flags, files or tokenizers.
 LIBRARY_NEEDS = {"flax", "jax", "jaxlib", "numpy"}
 # What a single module asks for when it is used, and tells how to install.
-OPTIONAL = {("decoding_jax.processors.expressions", "outlines_core")}
+OPTIONAL = {("decoding_jax.processors.regex_automaton", "outlines_core")}
 
 
 def modules(package):
-  """Dotted names and sources of a package."""
+  """Yields dotted names and sources of a package."""
   for path in sorted((REPOSITORY / package).rglob("*.py")):
     parts = path.relative_to(REPOSITORY).with_suffix("").parts
-    yield ".".join(parts).removesuffix(".__init__"), path.read_text("utf-8")
+    yield ".".join(parts), path.read_text("utf-8")
 
 
-def imports(source, known):
-  """Dotted names of the modules that a source imports.
+KNOWN = {name: source for package in BELOW for name, source in modules(package)}
+NAMES = {name.removesuffix(".__init__") for name in KNOWN}
 
-  Args:
-    source: Python.
-    known: names of the modules there are, which tells a module of a package
-      from one of its functions.
-  """
+
+def imports(source):
+  """Yields dotted names of the modules that a source imports."""
   for node in ast.walk(ast.parse(source)):
     if isinstance(node, ast.Import):
       yield from (alias.name for alias in node.names)
@@ -67,104 +77,117 @@ def imports(source, known):
       assert not node.level, "relative imports are not used here"
       for alias in node.names:
         name = f"{node.module}.{alias.name}"
-        yield name if name in known else node.module
+        yield name if name in NAMES else node.module
 
 
-def floor(name):
-  """Floor of a module of the library; None if it has none."""
-  name = name.removeprefix("decoding_jax.")
-  for height, names in enumerate(FLOORS):
-    if name in names or f"{name.split('.')[0]}.*" in names:
-      return height
+def height(name):
+  """Returns the floor of a module in its package; None if it has none."""
+  package, room = (name.split(".") + [""])[:2]
+  for number, rooms in enumerate(FLOORS[package]):
+    if room in rooms:
+      return number
   return None
 
 
-def faults(name, source, known):
-  """What a module of the library imports, but may not."""
-  if name == "decoding_jax":  # It lists the public names, from anywhere.
-    return [x for x in imports(source, known)
-            if not x.startswith("decoding_jax.")]
-  found = []
-  for other in imports(source, known):
-    root = other.split(".")[0]
-    if root == "decoding_jax":
-      height = floor(other)
-      allowed = height is not None and height < floor(name)
-    else:
-      allowed = root in LIBRARY_NEEDS | sys.stdlib_module_names or (
-          name, root) in OPTIONAL
-    if not allowed:
-      found.append(other)
-  return found
+def is_below(name, other):
+  """Tells whether a module of a package may import another one of it."""
+  package, room, other_room = (
+      name.split(".")[0], name.split(".")[1], (other.split(".") + [""])[1])
+  if room == "__init__":  # A package lists its public names, from anywhere.
+    return True
+  if room == other_room:
+    return room not in PROGRAMS or package != "experiments"
+  here, there = height(name), height(other)
+  return None not in (here, there) and there < here
 
 
-LIBRARY = dict(modules("decoding_jax"))
+def is_allowed(name, other):
+  """Tells whether one module may import another."""
+  package, root = name.split(".")[0], other.split(".")[0]
+  if root == package:
+    return package not in FLOORS or is_below(name, other)
+  if root in BELOW:
+    return name.startswith(f"{CHECKS}.") and root == "decoding_jax" or any(
+        f"{other}.".startswith(f"{allowed}.") for allowed in BELOW[package])
+  return package != "decoding_jax" or (
+      root in LIBRARY_NEEDS | sys.stdlib_module_names
+      or (name, root) in OPTIONAL)
 
 
-def test_the_library_is_found():
-  assert {"decoding_jax", "decoding_jax.types", "decoding_jax.generate",
-          "decoding_jax.methods", "decoding_jax.methods.rsd_s"} <= set(LIBRARY)
+def faults(name, source):
+  """Returns what a module imports, but may not."""
+  return [other for other in imports(source) if not is_allowed(name, other)]
 
 
-@pytest.mark.parametrize("name", LIBRARY)
-def test_every_module_has_a_floor(name):
-  assert name == "decoding_jax" or floor(name) is not None
-
-
-@pytest.mark.parametrize("name", LIBRARY)
+@pytest.mark.parametrize("name", KNOWN)
 def test_imports_run_downwards(name):
-  assert not faults(name, LIBRARY[name], set(LIBRARY))
+  assert not faults(name, KNOWN[name])
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_packages_above_the_library(package):
-  ours = {"decoding_jax", *PACKAGES}
-  known = {name for each in ours for name, _ in modules(each)}
-  for name, source in modules(package):
-    allowed = PACKAGES[package] | ({"decoding_jax"} if name in CHECKS
-                                   else set())
-    for other in imports(source, known):
-      above = {other, other.split(".")[0]}
-      assert other.split(".")[0] not in ours or above & allowed, (
-          f"{name} imports {other}")
+@pytest.mark.parametrize("package", FLOORS)
+def test_every_file_has_a_floor(package):
+  for name, _ in modules(package):
+    assert name.endswith("__init__") or height(name) is not None, name
 
 
-def test_no_model_needs_a_check():
-  """Models import the types of the library alone, by way of others too."""
-  known = {name for name, _ in modules("models")}
-  for name, source in modules("models"):
-    assert name in CHECKS or not CHECKS & set(imports(source, known))
+def test_no_circle_in_a_folder():
+  """Each file comes after those of its folder that it imports."""
+  left = {name.removesuffix(".__init__"):
+          {x for x in imports(source) if x in NAMES} - {name}
+          for name, source in KNOWN.items() if not name.endswith("__init__")}
+  while left:
+    free = [name for name, needs in left.items() if not needs & left.keys()]
+    assert free, f"a circle among {sorted(left)}"
+    for name in free:
+      del left[name]
 
 
 @pytest.mark.parametrize("name, source, fault", [
-    ("tree", "from decoding_jax import draft", "decoding_jax.draft"),
-    ("cache", "from decoding_jax.verify import pair", "decoding_jax.verify"),
-    ("beam", "import decoding_jax.beam", "decoding_jax.beam"),
-    ("draft", "from decoding_jax import verify", "decoding_jax.verify"),
-    ("verify", "def f():\n  import decoding_jax as dj", "decoding_jax"),
-    ("generate", "from decoding_jax.methods import rsd_s",
+    ("decoding_jax.speculation.tree", "from decoding_jax import generate",
+     "decoding_jax.generate"),
+    ("decoding_jax.runtime.cache",
+     "from decoding_jax.speculation.verifiers import pair",
+     "decoding_jax.speculation.verifiers"),
+    ("decoding_jax.search.beam",
+     "def f():\n  import decoding_jax as dj", "decoding_jax"),
+    ("decoding_jax.rewards.new", "from decoding_jax import sampling",
+     "decoding_jax.sampling"),
+    ("decoding_jax.generate", "from decoding_jax.methods import rsd_s",
      "decoding_jax.methods.rsd_s"),
-    ("methods.rsd_c", "from decoding_jax.methods import rsd_s",
-     "decoding_jax.methods.rsd_s"),
-    ("generate", "from models import transformer", "models"),
-    ("methods.rsd_c", "from experiments import train", "experiments"),
-    ("generate", "import absl.flags", "absl.flags"),
-    ("sampling", "from tokenizers import Tokenizer", "tokenizers"),
+    ("decoding_jax.generate", "from models import transformer",
+     "models.transformer"),
+    ("decoding_jax.methods.rsd_c", "import absl.flags", "absl.flags"),
+    ("decoding_jax.sampling", "from tokenizers import Tokenizer", "tokenizers"),
+    ("models.transformer.new", "from decoding_jax import sampling",
+     "decoding_jax.sampling"),
+    ("models.transformer.new", "from models.checkpoints import load_save",
+     "models.checkpoints.load_save"),
+    ("models.tabular", "from experiments.app import launch",
+     "experiments.app.launch"),
+    ("experiments.app.new", "from experiments.data import records",
+     "experiments.data.records"),
+    ("experiments.rsd", "from experiments import generate",
+     "experiments.generate"),
+    ("configs.rsd", "import models", "models"),
 ])
 def test_control_wrong_imports_are_seen(name, source, fault):
-  found = faults(f"decoding_jax.{name}", source, set(LIBRARY))
-  assert found == [fault]
+  assert faults(name, source) == [fault]
 
 
 @pytest.mark.parametrize("name, source", [
-    ("draft", "from decoding_jax import beam, tree as tree_lib"),
-    ("methods.rsd_c", "from decoding_jax.types import Method"),
-    ("generate", "import functools\nimport jax.numpy as jnp"),
+    ("decoding_jax.speculation.new", "from decoding_jax.search import beam"),
+    ("decoding_jax.speculation.new",
+     "from decoding_jax.speculation import tree"),
+    ("decoding_jax.methods.new", "from decoding_jax.types import Method"),
+    ("decoding_jax.generate", "import functools\nimport jax.numpy as jnp"),
+    ("models.new.new", "from decoding_jax.kernels import random"),
+    ("models.testing.new", "import decoding_jax as dj"),
+    ("experiments.rsd", "from experiments.app import launch"),
 ])
 def test_control_right_imports_are_not(name, source):
-  assert not faults(f"decoding_jax.{name}", source, set(LIBRARY))
+  assert not faults(name, source)
 
 
-def test_control_a_new_module_has_no_floor():
-  assert floor("decoding_jax.utils") is None
-  assert floor("decoding_jax.methods.new") == len(FLOORS) - 1
+def test_control_a_new_folder_has_no_floor():
+  assert height("decoding_jax.utils.new") is None
+  assert height("decoding_jax.methods.new") == len(LIBRARY) - 1

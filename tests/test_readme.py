@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import pytest
 
 import decoding_jax as dj
-import models_for_tests as tiny
 from models import tabular
+from support import tiny_models as tiny
 
 ROOT = pathlib.Path(__file__).parents[1]
 README = ROOT / "README.md"

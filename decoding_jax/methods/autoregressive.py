@@ -2,7 +2,7 @@
 
 import functools
 
-from decoding_jax import draft, verify
+from decoding_jax.speculation import drafters, verifiers
 from decoding_jax.types import Method
 
 
@@ -13,7 +13,8 @@ def make() -> Method:
   Returns:
     The method.
   """
-  alone = draft.gumbel_top_k(())
+  alone = drafters.gumbel_top_k(())
   return Method("autoregressive",
-                sampled=verify.pair(alone, verify.recursive(replacement=False)),
-                greedy=verify.pair(alone, verify.match()))
+                sampled=verifiers.pair(alone,
+                                       verifiers.recursive(replacement=False)),
+                greedy=verifiers.pair(alone, verifiers.match()))

@@ -2,8 +2,9 @@
 
 import functools
 
-from decoding_jax import beam, options, search
+from decoding_jax.search import beam, level_search
 from decoding_jax.types import Method
+from decoding_jax.validation import values
 
 
 @functools.lru_cache(maxsize=None)
@@ -19,15 +20,15 @@ def make(num_beams: int, length_penalty: float = 0.0) -> Method:
       over length**length_penalty is the text.
 
   Returns:
-    The method; `stats.extra` has all beams, see `search.decoder`.
+    The method; `stats.extra` has all beams, see `level_search.decoder`.
 
   Raises:
     ValueError: if W is not a positive integer, or the penalty no number.
   """
-  options.check_positive("num_beams", num_beams)
-  options.check_number("length_penalty", length_penalty)
-  rank = search.per_length(length_penalty)
-  decoder = search.decoder(search.Level(_expand, rank), num_beams)
+  values.check_positive("num_beams", num_beams)
+  values.check_number("length_penalty", length_penalty)
+  rank = level_search.per_length(length_penalty)
+  decoder = level_search.decoder(level_search.Level(_expand, rank), num_beams)
   return Method(f"beam_search({num_beams})", sampled=decoder, greedy=decoder)
 
 

@@ -5,8 +5,11 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import arrays, beam, noise, options, sampling, search
+from decoding_jax import sampling
+from decoding_jax.kernels import buffers, random
+from decoding_jax.search import beam, level_search
 from decoding_jax.types import Method
+from decoding_jax.validation import values
 
 
 @functools.lru_cache(maxsize=None)
@@ -19,15 +22,15 @@ def make(num_samples: int) -> Method:
     num_samples: n.
 
   Returns:
-    The method; `stats.extra` has all samples, see `search.decoder`, and
+    The method; `stats.extra` has all samples, see `level_search.decoder`, and
     `reward_calls [B]`.
 
   Raises:
     ValueError: if n is not a positive integer.
   """
-  options.check_positive("num_samples", num_samples)
-  level = search.Level(_expand, search.reward, rewards=True)
-  decoder = search.decoder(level, num_samples)
+  values.check_positive("num_samples", num_samples)
+  level = level_search.Level(_expand, level_search.reward, rewards=True)
+  decoder = level_search.decoder(level, num_samples)
   return Method(f"best_of_n({num_samples})",
                 sampled=decoder._replace(siblings=1), greedy=None)
 
@@ -36,8 +39,8 @@ def _expand(key, log_probs, alive, beams, width):
   del alive
   # Above the first level there is the root alone.
   parents = jnp.minimum(jnp.arange(width, dtype=jnp.int32), len(log_probs) - 1)
-  keys, log_probs = noise.split(key, width), log_probs[parents]
+  keys, log_probs = random.split(key, width), log_probs[parents]
   tokens = jax.vmap(sampling.draw)(keys, log_probs)[:, None]
-  totals = beams.log_probs[parents] + arrays.take(
+  totals = beams.log_probs[parents] + buffers.take(
       log_probs, tokens, axis=1)[:, 0]
   return tokens[:, 0], parents, beam.Beam(totals, totals)

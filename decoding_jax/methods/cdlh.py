@@ -4,7 +4,9 @@ import functools
 
 import jax.numpy as jnp
 
-from decoding_jax import candidates, rewards, rollout as rollout_lib, text
+from decoding_jax.lookahead import candidates
+from decoding_jax.rewards import text_reward
+from decoding_jax.runtime import greedy_rollout, token_buffer
 from decoding_jax.types import Context, DecodeState, Decoder, Method, Stats
 
 
@@ -52,15 +54,15 @@ def _init(search, context: Context, state: DecodeState) -> DecodeState:
   From then on the caches hold the whole text. What is carried are the target's
   logits `[B, V]` behind it, and the states of the reward.
   """
-  newest = text.newest(state, 1)
-  logits, cache = rollout_lib.extend(context.target, context.target_params,
-                                     state.target_cache, newest, 1)
+  newest = token_buffer.newest(state, 1)
+  logits, cache = greedy_rollout.extend(context.target, context.target_params,
+                                        state.target_cache, newest, 1)
   if search.roller.drafts:
-    state = state.replace(draft_cache=rollout_lib.extend(
+    state = state.replace(draft_cache=greedy_rollout.extend(
         context.draft, context.draft_params, state.draft_cache, newest, 1)[1])
   none = jnp.zeros_like(state.length)
   return state.replace(
-      target_cache=cache, carry=(logits[:, 0], rewards.init(context)),
+      target_cache=cache, carry=(logits[:, 0], text_reward.init(context)),
       stats=Stats(none + 1, none + int(search.roller.drafts), none, none,
                   none[:, None], {"reward_calls": none}))
 
@@ -73,14 +75,14 @@ def _step(search, context: Context, state: DecodeState) -> DecodeState:
   choice = candidates.choose(context, search, roller, logits, reward,
                              runs * (state.limit - state.length))
   token = choice.token[:, None]
-  state, count = text.commit(state, token, text.log_probs(logits[:, None],
-                                                          token),
-                             runs, context.eos_id)
+  state, count = token_buffer.commit(
+      state, token, token_buffer.log_probs(logits[:, None], token), runs,
+      context.eos_id)
   state, logits, calls = candidates.keep(context, search, state, choice, count)
   rolled = choice.paths.calls
   return state.replace(
-      carry=(logits, rewards.advance(context, reward, token,
-                                     count[:, None] > 0)),
+      carry=(logits, text_reward.advance(context, reward, token,
+                                         count[:, None] > 0)),
       stats=stats.replace(
           target_calls=stats.target_calls + calls + (
               0 if search.roller.drafts else rolled),

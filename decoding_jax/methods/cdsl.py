@@ -4,8 +4,10 @@ import functools
 
 import jax.numpy as jnp
 
-from decoding_jax import candidates, gates as gates_lib
-from decoding_jax import lookahead as lookahead_lib, rewards, text
+from decoding_jax.lookahead import candidates, cdsl_rules
+from decoding_jax.lookahead import draft_lookahead
+from decoding_jax.rewards import text_reward
+from decoding_jax.runtime import token_buffer
 from decoding_jax.types import Context, DecodeState, Decoder, Method, Stats
 
 
@@ -65,18 +67,18 @@ def make(lookahead: int, num_candidates: int, weight: int = 1,
   return _make(
       candidates.make_options(num_candidates, lookahead, weight, reward_weight,
                               rollout),
-      gates_lib.make_gates(lookahead, width, tree, slack,
-                           acceptance_threshold, low_acceptance, reward_test,
-                           reward_threshold, commit, search_commit, rollout))
+      cdsl_rules.make_gates(lookahead, width, tree, slack,
+                            acceptance_threshold, low_acceptance, reward_test,
+                            reward_threshold, commit, search_commit, rollout))
 
 
 @functools.lru_cache(maxsize=None)
 def _make(search, gates):
   if gates.width > 1:
     look = functools.partial(
-        lookahead_lib.tree, gates.drafter(gates.width, search.steps))
+        draft_lookahead.tree, gates.drafter(gates.width, search.steps))
   else:
-    look = functools.partial(lookahead_lib.chain, search.steps)
+    look = functools.partial(draft_lookahead.chain, search.steps)
   look = functools.partial(look, gates.slack, gates.late)
   return Method(
       f"cdsl({candidates.describe(search)}, {gates.name})", sampled=None,
@@ -89,12 +91,12 @@ def _make(search, gates):
 
 def _init(search, context: Context, state: DecodeState) -> DecodeState:
   """What is carried are the states of the reward, and its values `[B]`."""
-  reward, none = rewards.init(context), jnp.zeros_like(state.length)
+  reward, none = text_reward.init(context), jnp.zeros_like(state.length)
   counts = lambda size: jnp.zeros((len(none), size), jnp.int32)
   return state.replace(
-      carry=(reward, rewards.value(context, reward)),
+      carry=(reward, text_reward.value(context, reward)),
       stats=Stats(none, none, none, none, counts(search.steps + 1),
-                  {"states": counts(gates_lib.STATES), "reward_calls": none}))
+                  {"states": counts(cdsl_rules.STATES), "reward_calls": none}))
 
 
 def _step(search, gates, look, context: Context,
@@ -106,24 +108,27 @@ def _step(search, gates, look, context: Context,
   drafted = look(context, state, reward)
   taken = gates.taken(drafted.same, drafted.size)
   high = runs & (drafted.same >= jnp.array(gates.needed)[drafted.size])
-  s1 = high & passes(rewards.worth(context, reward, drafted.tokens, taken))
+  s1 = high & passes(text_reward.worth(context, reward, drafted.tokens, taken))
   rest = gates.low(passes, context, state, drafted, runs & ~high, reward)
   searches = runs & ~(s1 | rest.passed)
-  found = gates_lib.search_where(searches, passes, gates, context, search,
-                                 state, drafted, rest, reward)
-  tokens, log_probs, count, right = gates_lib.merge(drafted, taken, rest, found)
+  found = cdsl_rules.search_where(searches, passes, gates, context, search,
+                                  state, drafted, rest, reward)
+  tokens, log_probs, count, right = cdsl_rules.merge(drafted, taken, rest,
+                                                     found)
   compared = jnp.zeros_like(count)
   if gates.to_rise:
-    compared, _ = text.cut(state, tokens, count, context.eos_id)
-    count = rewards.rise(context, reward, value, tokens, compared)
-  new, count = text.commit(state, tokens, log_probs, count, context.eos_id)
-  reward = rewards.advance(context, reward, tokens,
-                           jnp.arange(search.steps + 1)[None] < count[:, None])
-  target_cache, draft_cache = gates_lib.settle(state, drafted, found, right,
-                                               new.length)
+    compared, _ = token_buffer.cut(state, tokens, count, context.eos_id)
+    count = text_reward.rise(context, reward, value, tokens, compared)
+  new, count = token_buffer.commit(state, tokens, log_probs, count,
+                                   context.eos_id)
+  reward = text_reward.advance(
+      context, reward, tokens,
+      jnp.arange(search.steps + 1)[None] < count[:, None])
+  target_cache, draft_cache = cdsl_rules.settle(state, drafted, found, right,
+                                                new.length)
   at = jnp.where(high, jnp.where(s1, 0, 1), jnp.where(rest.passed, 2, 3))
   return new.replace(
       target_cache=target_cache, draft_cache=draft_cache,
-      carry=(reward, rewards.value(context, reward)),
-      stats=gates_lib.count(state.stats, search, drafted, rest, found,
-                            compared, count, runs, at))
+      carry=(reward, text_reward.value(context, reward)),
+      stats=cdsl_rules.count(state.stats, search, drafted, rest, found,
+                             compared, count, runs, at))

@@ -5,8 +5,9 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import beam, options, search
+from decoding_jax.search import beam, level_search
 from decoding_jax.types import Method
+from decoding_jax.validation import values
 
 
 @functools.lru_cache(maxsize=None)
@@ -24,21 +25,21 @@ def make(num_beams: int, num_groups: int, diversity: float = 0.5,
     length_penalty: as of `beam_search`.
 
   Returns:
-    The method; `stats.extra` has all beams, see `search.decoder`.
+    The method; `stats.extra` has all beams, see `level_search.decoder`.
 
   Raises:
     ValueError: for sizes that are not positive integers or do not divide.
   """
-  options.check_positive("num_beams", num_beams)
-  options.check_positive("num_groups", num_groups)
+  values.check_positive("num_beams", num_beams)
+  values.check_positive("num_groups", num_groups)
   if num_beams % num_groups:
     raise ValueError(f"num_groups={num_groups}: a divisor of num_beams="
                      f"{num_beams} is needed.")
-  options.check_number("diversity", diversity, 0.0)
-  options.check_number("length_penalty", length_penalty)
-  level = search.Level(functools.partial(_expand, num_groups, diversity),
-                       search.per_length(length_penalty))
-  decoder = search.decoder(level, num_beams)
+  values.check_number("diversity", diversity, 0.0)
+  values.check_number("length_penalty", length_penalty)
+  level = level_search.Level(functools.partial(_expand, num_groups, diversity),
+                             level_search.per_length(length_penalty))
+  decoder = level_search.decoder(level, num_beams)
   return Method(f"diverse_beam_search({num_groups}x{num_beams // num_groups})",
                 sampled=decoder, greedy=decoder)
 

@@ -2,8 +2,9 @@
 
 import functools
 
-from decoding_jax import draft, options, verify
+from decoding_jax.speculation import drafters, verifiers
 from decoding_jax.types import Method
+from decoding_jax.validation import values
 
 
 def make(branching, verification: str = "recursive") -> Method:
@@ -20,14 +21,15 @@ def make(branching, verification: str = "recursive") -> Method:
     ValueError: if there is no level, or a number is not a positive integer, or
       for another verification.
   """
-  return _make(options.integers("branching", branching), verification)
+  return _make(values.integers("branching", branching), verification)
 
 
 @functools.lru_cache(maxsize=None)
 def _make(branching, verification):
-  options.check_positive("depth of branching", len(branching))
-  suffix, verifier = verify.of_name(verification)
+  values.check_positive("depth of branching", len(branching))
+  suffix, verifier = verifiers.of_name(verification)
   return Method(f"rsd_c({'-'.join(map(str, branching))}{suffix})",
-                sampled=verify.pair(draft.gumbel_top_k(branching),
-                                    verifier),
-                greedy=verify.pair(draft.top_k(branching), verify.match()))
+                sampled=verifiers.pair(drafters.gumbel_top_k(branching),
+                                       verifier),
+                greedy=verifiers.pair(drafters.top_k(branching),
+                                      verifiers.match()))

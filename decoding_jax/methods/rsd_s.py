@@ -2,7 +2,7 @@
 
 import functools
 
-from decoding_jax import draft, verify
+from decoding_jax.speculation import drafters, verifiers
 from decoding_jax.types import Method
 
 
@@ -22,9 +22,9 @@ def make(width: int, depth: int, verification: str = "recursive") -> Method:
     ValueError: if a size is not a positive integer, or for another
       verification.
   """
-  suffix, verifier = verify.of_name(verification)
+  suffix, verifier = verifiers.of_name(verification)
   return Method(f"rsd_s({width}x{depth}{suffix})",
-                sampled=verify.pair(draft.stochastic_beam(width, depth),
-                                    verifier),
-                greedy=verify.pair(draft.top_beam(width, depth),
-                                   verify.match()))
+                sampled=verifiers.pair(drafters.stochastic_beam(width, depth),
+                                       verifier),
+                greedy=verifiers.pair(drafters.top_beam(width, depth),
+                                      verifiers.match()))

@@ -3,14 +3,15 @@
 from collections.abc import Iterable
 import functools
 
-from decoding_jax import draft, options, verify
+from decoding_jax.speculation import drafters, verifiers
 from decoding_jax.types import Method
+from decoding_jax.validation import values
 
 
 def make(children, verification: str = "recursive") -> Method:
   """Siblings by Gumbel-Top-k, recursive rejection sampling.
 
-  `planning.best_trees` finds the trees for what is known of the acceptance.
+  `tree_planning.best_trees` finds the trees for known acceptance rates.
 
   Args:
     children: of each node of level 0, 1, ..., D - 1, level after level in the
@@ -27,7 +28,7 @@ def make(children, verification: str = "recursive") -> Method:
       child; or for another verification.
   """
   levels = children if isinstance(children, Iterable) else [children]
-  return _make(tuple(options.integers(f"children[{i}]", counts)
+  return _make(tuple(values.integers(f"children[{i}]", counts)
                      for i, counts in enumerate(levels)), verification)
 
 
@@ -36,9 +37,9 @@ def _make(children, verification):
   if not children:
     raise ValueError(f"children={children!r}: one level is needed at least.")
   levels = "/".join(",".join(map(str, counts)) for counts in children)
-  suffix, verifier = verify.of_name(verification)
+  suffix, verifier = verifiers.of_name(verification)
   return Method(f"sequoia({levels}{suffix})",
-                sampled=verify.pair(draft.static_tree(children),
-                                    verifier),
-                greedy=verify.pair(draft.static_top_k(children),
-                                   verify.match()))
+                sampled=verifiers.pair(drafters.static_tree(children),
+                                       verifier),
+                greedy=verifiers.pair(drafters.static_top_k(children),
+                                      verifiers.match()))

@@ -2,7 +2,7 @@
 
 import functools
 
-from decoding_jax import draft, verify
+from decoding_jax.speculation import drafters, verifiers
 from decoding_jax.types import Method
 
 
@@ -22,7 +22,7 @@ def make(num_paths: int, depth: int) -> Method:
   """
   # Without noise, independent paths would all be the same one.
   return Method(f"specinfer({num_paths}x{depth})",
-                sampled=verify.pair(draft.iid_paths(num_paths, depth),
-                                    verify.recursive(replacement=True)),
-                greedy=verify.pair(draft.top_beam(num_paths, depth),
-                                   verify.match()))
+                sampled=verifiers.pair(drafters.iid_paths(num_paths, depth),
+                                       verifiers.recursive(replacement=True)),
+                greedy=verifiers.pair(drafters.top_beam(num_paths, depth),
+                                      verifiers.match()))

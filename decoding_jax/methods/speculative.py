@@ -2,8 +2,9 @@
 
 import functools
 
-from decoding_jax import draft, options, verify
+from decoding_jax.speculation import drafters, verifiers
 from decoding_jax.types import Method
+from decoding_jax.validation import values
 
 
 @functools.lru_cache(maxsize=None)
@@ -21,10 +22,11 @@ def make(depth: int, verification: str = "token") -> Method:
     ValueError: if the depth is not a positive integer, or for another
       verification.
   """
-  options.check_positive("depth", depth)
+  values.check_positive("depth", depth)
   branching = (1,) * depth
-  suffix, verifier = verify.of_name(verification, ("token", "block"))
+  suffix, verifier = verifiers.of_name(verification, ("token", "block"))
   return Method(f"speculative({depth}{suffix})",
-                sampled=verify.pair(draft.gumbel_top_k(branching),
-                                    verifier),
-                greedy=verify.pair(draft.top_k(branching), verify.match()))
+                sampled=verifiers.pair(drafters.gumbel_top_k(branching),
+                                       verifier),
+                greedy=verifiers.pair(drafters.top_k(branching),
+                                      verifiers.match()))

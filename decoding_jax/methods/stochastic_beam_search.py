@@ -2,8 +2,9 @@
 
 import functools
 
-from decoding_jax import beam, options, search
+from decoding_jax.search import beam, level_search
 from decoding_jax.types import Method
+from decoding_jax.validation import values
 
 
 @functools.lru_cache(maxsize=None)
@@ -19,16 +20,16 @@ def make(num_beams: int) -> Method:
 
   Returns:
     The method; `stats.extra` has all beams with their log-probabilities and
-    perturbed log-probabilities (`beam_scores`), see `search.decoder`.
+    perturbed log-probabilities (`beam_scores`), see `level_search.decoder`.
 
   Raises:
     ValueError: if W is not a positive integer.
   """
-  options.check_positive("num_beams", num_beams)
-  return Method(
-      f"stochastic_beam_search({num_beams})",
-      sampled=search.decoder(search.Level(_expand, search.score), num_beams),
-      greedy=None)
+  values.check_positive("num_beams", num_beams)
+  return Method(f"stochastic_beam_search({num_beams})",
+                sampled=level_search.decoder(
+                    level_search.Level(_expand, level_search.score), num_beams),
+                greedy=None)
 
 
 def _expand(key, log_probs, alive, beams, width):

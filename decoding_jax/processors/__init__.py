@@ -12,14 +12,14 @@
 One's own processor is three pure functions, see `dj.LogitsProcessor`.
 """
 
-from decoding_jax.processors.applied import AppliedParams, apply, chain
-from decoding_jax.processors.automata import (Automaton, automaton,
-                                              from_transitions, stop_strings,
-                                              table)
+from decoding_jax.processors.model_wrapper import AppliedParams, apply, chain
 from decoding_jax.processors.patterns import json_schema, regex
 from decoding_jax.processors.penalties import (min_new_tokens, no_repeat_ngram,
                                                occurrence_penalty,
                                                repetition_penalty)
+from decoding_jax.processors.token_automaton import (Automaton, automaton,
+                                                     from_transitions,
+                                                     stop_strings, table)
 
 __all__ = [
     "AppliedParams", "Automaton", "apply", "automaton", "chain",

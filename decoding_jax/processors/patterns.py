@@ -3,8 +3,8 @@
 import json
 from collections.abc import Sequence
 
-from decoding_jax.processors import expressions, schemas
-from decoding_jax.processors.automata import Automaton
+from decoding_jax.processors import regex_automaton, schema_regex
+from decoding_jax.processors.token_automaton import Automaton
 
 
 def regex(pattern: str, pieces: Sequence[bytes], eos_id) -> Automaton:
@@ -13,7 +13,7 @@ def regex(pattern: str, pieces: Sequence[bytes], eos_id) -> Automaton:
   Args:
     pattern: as of Rust's `regex`, without ^ and $, look-around and back
       references.
-    pieces: the bytes of V tokens, as of `models.tokenizers.pieces`; b"" for
+    pieces: the bytes of V tokens, as of `tokenizers.pieces`; b"" for
       those that must not occur.
     eos_id: the token that ends a text, or several such tokens.
 
@@ -26,8 +26,8 @@ def regex(pattern: str, pieces: Sequence[bytes], eos_id) -> Automaton:
       matches.
   """
   name = f"pattern={pattern!r}"
-  expressions.check_anchors(name, pattern)
-  return expressions.automaton(name, pattern, pieces, eos_id)
+  regex_automaton.check_anchors(name, pattern)
+  return regex_automaton.automaton(name, pattern, pieces, eos_id)
 
 
 def json_schema(schema, pieces: Sequence[bytes], eos_id,
@@ -51,18 +51,18 @@ def json_schema(schema, pieces: Sequence[bytes], eos_id,
   Raises:
     ImportError: without `outlines_core`.
     ValueError: for a schema that is none, or that has a keyword which is not
-      supported, see `schemas.plain`.
+      supported, see `schema_regex.plain`.
   """
-  outlines_core = expressions.library()
+  outlines_core = regex_automaton.library()
   try:
     # A dict too: so that all that follows sees what JSON has, and that alone.
     given = json.loads(schema if isinstance(schema, str) else
                        json.dumps(schema))
-    text = json.dumps(schemas.plain(given))
+    text = json.dumps(schema_regex.plain(given))
     pattern = outlines_core.json_schema.build_regex_from_schema(text,
                                                                 whitespace)
-  except schemas.Unsupported:
+  except schema_regex.Unsupported:
     raise
   except (TypeError, ValueError) as e:
     raise ValueError(f"schema={schema}: {e}") from e
-  return expressions.automaton(f"schema={schema}", pattern, pieces, eos_id)
+  return regex_automaton.automaton(f"schema={schema}", pattern, pieces, eos_id)

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax import bits, options
+from decoding_jax.kernels import bits
 from decoding_jax.types import NONE, LogitsProcessor
+from decoding_jax.validation import values
 
 
 @functools.lru_cache(maxsize=None)
@@ -29,7 +30,7 @@ def repetition_penalty(penalty: float, vocab_size: int) -> LogitsProcessor:
   """
   if not isinstance(penalty, numbers.Real) or not 0 < penalty < float("inf"):
     raise ValueError(f"penalty={penalty!r}: a positive number is needed.")
-  options.check_positive("vocab_size", vocab_size)
+  values.check_positive("vocab_size", vocab_size)
   words = bits.num_words(vocab_size)
 
   def advance(params, seen, token):
@@ -68,10 +69,10 @@ def occurrence_penalty(presence: float, frequency: float, vocab_size: int,
   Raises:
     ValueError: for a penalty that is no number, or sizes that are not positive.
   """
-  options.check_number("presence", presence)
-  options.check_number("frequency", frequency)
-  options.check_positive("vocab_size", vocab_size)
-  options.check_positive("window", window)
+  values.check_number("presence", presence)
+  values.check_number("frequency", frequency)
+  values.check_positive("vocab_size", vocab_size)
+  values.check_positive("window", window)
   return _occurrence_penalty(float(presence), float(frequency), int(vocab_size),
                              int(window))
 
@@ -108,9 +109,9 @@ def no_repeat_ngram(size: int, vocab_size: int, window: int) -> LogitsProcessor:
     ValueError: for sizes that are not positive, or a window that no sequence
       fits in.
   """
-  options.check_positive("size", size)
-  options.check_positive("vocab_size", vocab_size)
-  options.check_positive("window", window)
+  values.check_positive("size", size)
+  values.check_positive("vocab_size", vocab_size)
+  values.check_positive("window", window)
   if window < size:
     raise ValueError(f"window={window}: at least size={size} is needed.")
   return _no_repeat_ngram(int(size), int(vocab_size), int(window))
@@ -150,9 +151,9 @@ def min_new_tokens(count: int,
     ValueError: for a count that is negative or no integer; for tokens that are
       none.
   """
-  if not options.is_integer(count) or count < 0:
+  if not values.is_integer(count) or count < 0:
     raise ValueError(f"count={count!r}: 0 or a positive integer is needed.")
-  ends = np.atleast_1d(options.array("eos_id", eos_id))
+  ends = np.atleast_1d(values.array("eos_id", eos_id))
   if not np.issubdtype(ends.dtype, np.integer):
     raise ValueError(f"eos_id={eos_id!r}: a token that ends texts, or several "
                      "of these, are needed.")

@@ -1,0 +1,241 @@
+"""Checks of the arguments of `generate`, made before anything is compiled.
+
+What is traced cannot be looked at: there, only shapes and types are checked.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from decoding_jax.sampling import Sampling
+from decoding_jax.speculation import tree_decoder
+from decoding_jax.types import LanguageModel, Method, Reward
+from decoding_jax.validation import protocols, values
+
+_KINDS = {"method": Method, "target": LanguageModel, "draft": LanguageModel,
+          "sampling": Sampling, "draft_sampling": Sampling, "reward": Reward}
+_OPTIONAL = ("draft", "draft_sampling", "reward")
+
+
+def check_kinds(**arguments):
+  """Checks what the library has a type for: type and fields.
+
+  Args:
+    **arguments: some of those of `generate`.
+
+  Raises:
+    ValueError: naming the argument, or its field, and what is needed.
+  """
+  for name, value in arguments.items():
+    protocols.check(name, _KINDS[name], value, name in _OPTIONAL)
+
+
+def check_prompts(prompts, prompt_lengths, vocab_size):
+  """Checks shapes, types, lengths and token ids.
+
+  Args:
+    prompts: `[B, P]` int32.
+    prompt_lengths: `[B]` int32.
+    vocab_size: V.
+
+  Raises:
+    ValueError: naming the argument, its value and what is allowed.
+  """
+  for name, x, ndim in (("prompts", prompts, 2),
+                        ("prompt_lengths", prompt_lengths, 1)):
+    if x.ndim != ndim or not jnp.issubdtype(x.dtype, jnp.integer):
+      raise ValueError(f"{name} has shape {x.shape} and type {x.dtype}: "
+                       f"integers with {ndim} axes are needed.")
+  batch, width = prompts.shape
+  if prompt_lengths.shape != (batch,) or not batch or not width:
+    raise ValueError(
+        f"prompts has shape {prompts.shape} and prompt_lengths "
+        f"{prompt_lengths.shape}: [B, P] and [B] are needed, neither empty.")
+  lengths, tokens = _values(prompt_lengths), _values(prompts)
+  if lengths is None or tokens is None:
+    return
+  wrong = (lengths < 1) | (lengths > width)
+  if wrong.any():
+    row = int(np.argmax(wrong))
+    raise ValueError(f"prompt_lengths[{row}]={lengths[row]}: 1 to {width}, the "
+                     "width of prompts, is needed.")
+  wrong = (np.arange(width) < lengths[:, None]) & (
+      (tokens < 0) | (tokens >= vocab_size))
+  if wrong.any():
+    row, column = np.argwhere(wrong)[0]
+    raise ValueError(f"prompts[{row}, {column}]={tokens[row, column]}: 0 to "
+                     f"{vocab_size - 1}, the target's vocabulary, is needed.")
+
+
+def check_models(method: Method, target: LanguageModel,
+                 draft: LanguageModel | None):
+  """Checks that the method and the models fit each other.
+
+  Args:
+    method: any method.
+    target: the target.
+    draft: the drafter, or None.
+
+  Raises:
+    ValueError: naming what does not fit.
+  """
+  for decoder in _decoders(method):
+    if decoder.drafts and draft is None:
+      raise ValueError(f"draft=None: method {method.name} drafts, and needs "
+                       "draft and draft_params.")
+    if decoder.siblings > target.vocab_size:
+      raise ValueError(
+          f"method {method.name} drafts {decoder.siblings} siblings: the "
+          f"vocabulary has {target.vocab_size} tokens.")
+  if draft is not None and draft.vocab_size != target.vocab_size:
+    raise ValueError(
+        f"draft.vocab_size={draft.vocab_size} and target.vocab_size="
+        f"{target.vocab_size}: the models need the same vocabulary.")
+
+
+def check_params(target_params, draft, draft_params):
+  """Checks that no parameters were forgotten.
+
+  Args:
+    target_params: of the target.
+    draft: the drafter, or None.
+    draft_params: of the drafter.
+
+  Raises:
+    ValueError: if there are none, naming the argument.
+  """
+  for name, params, used in (("target", target_params, True),
+                             ("draft", draft_params, draft is not None)):
+    if used and params is None:
+      raise ValueError(f"{name}_params=None: the parameters of the {name} are "
+                       "needed; () if it has none.")
+
+
+def check_budget(width, max_new_tokens, target: LanguageModel,
+                 draft: LanguageModel | None):
+  """Checks that prompt and continuation fit into both models.
+
+  Args:
+    width: P.
+    max_new_tokens: the budget.
+    target: the target.
+    draft: the drafter, or None.
+
+  Raises:
+    ValueError: naming the model and its limit.
+  """
+  values.check_positive("max_new_tokens", max_new_tokens)
+  for name, model in (("target", target), ("draft", draft)):
+    if model and model.max_length and width + max_new_tokens > model.max_length:
+      raise ValueError(
+          f"prompts of width {width} and max_new_tokens={max_new_tokens} need "
+          f"{width + max_new_tokens} positions: the {name} has "
+          f"max_length={model.max_length}.")
+
+
+def check_eos(eos_id, vocab_size):
+  """Checks what ends a text.
+
+  Args:
+    eos_id: a token, several, or None.
+    vocab_size: V.
+
+  Raises:
+    ValueError: if one is not an integer, or not in the vocabulary.
+  """
+  if eos_id is None or isinstance(eos_id, jax.core.Tracer):
+    return
+  ids = np.asarray(eos_id)
+  whole = ids.ndim < 2 and ids.size and np.issubdtype(ids.dtype, np.integer)
+  if not whole or not np.all((ids >= 0) & (ids < vocab_size)):
+    raise ValueError(f"eos_id={eos_id}: 0 to {vocab_size - 1}, the target's "
+                     "vocabulary, several of these, or None is needed.")
+
+
+def check_temperature(method: Method, greedy, temperature):
+  """Checks that the method has a form for the temperature.
+
+  Args:
+    method: any method.
+    greedy: whether the temperature is 0.
+    temperature: what the user asks for.
+
+  Raises:
+    ValueError: naming the temperature.
+  """
+  if (method.greedy if greedy else method.sampled) is None:
+    raise ValueError(
+        f"sampling.temperature={temperature}: method {method.name} decodes at "
+        f"{'temperatures above' if greedy else 'temperature'} 0 only.")
+
+
+def check_reward(method: Method, batch, reward: Reward | None, reward_params,
+                 constraints):
+  """Checks that there is a reward if it is needed, and of each row's part.
+
+  Args:
+    method: any method.
+    batch: B.
+    reward: the reward, or None.
+    reward_params: its parameters.
+    constraints: tree of `[B, ...]`, or None.
+
+  Raises:
+    ValueError: naming the argument.
+  """
+  if reward is None:
+    if any(decoder.rewards for decoder in _decoders(method)):
+      raise ValueError(f"reward=None: method {method.name} searches for a "
+                       "reward, and needs one.")
+    if jax.tree.leaves((reward_params, constraints)):
+      raise ValueError("reward=None: without a reward, reward_params and "
+                       "constraints must be None.")
+  for x in jax.tree.leaves(constraints):
+    if jnp.shape(x)[:1] != (batch,):
+      raise ValueError(f"constraints holds an array of shape {jnp.shape(x)}: "
+                       f"a first axis of {batch} rows is needed.")
+
+
+def check_rows(rows: int | None):
+  """Checks how many rows are to be decoded together.
+
+  Args:
+    rows: the argument, None for all.
+
+  Raises:
+    ValueError: if it is not a positive integer.
+  """
+  if rows is not None and (not values.is_integer(rows) or rows < 1):
+    raise ValueError(f"rows={rows!r}: a positive integer is needed, or None.")
+
+
+def check_axes(*arrays):
+  """Checks that no array lies on a mesh whose axes are explicit.
+
+  Args:
+    *arrays: trees of arrays.
+
+  Raises:
+    ValueError: saying how to make the mesh.
+  """
+  for x in jax.tree.leaves(arrays):
+    mesh = jax.typeof(x).sharding.mesh
+    if jax.sharding.AxisType.Explicit in mesh.axis_types:
+      raise ValueError(
+          f"an array lies on the mesh axes {mesh.axis_names} of type Explicit: "
+          "jax.make_mesh(..., axis_types=(jax.sharding.AxisType.Auto,) * "
+          f"{len(mesh.axis_names)}) is needed.")
+
+
+def _decoders(method):
+  return [tree_decoder.decoder(kind) for kind in (method.sampled, method.greedy)
+          if kind is not None]
+
+
+def _values(x):
+  """The array on the host; None if it is traced or not all here."""
+  if isinstance(x, np.ndarray):
+    return x
+  if isinstance(x, jax.core.Tracer) or not x.is_fully_addressable:
+    return None
+  return np.asarray(x)

@@ -1,0 +1,1 @@
+"""Operations with native CPU kernels, each beside its pure-JAX reference."""

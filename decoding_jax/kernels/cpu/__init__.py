@@ -1,0 +1,1 @@
+"""Native CPU kernels in C++, called through `jax.ffi`."""

@@ -1,0 +1,327 @@
+// What XLA calls.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "attention.h"
+#include "buffers.h"
+#include "commit.h"
+#include "sampling.h"
+#include "layers.h"
+#include "norm.h"
+#include "product.h"
+#include "xla/ffi/api/ffi.h"
+
+template <class T, class X>
+void ProductsWith(ffi::ThreadPool pool, const X* columns, int64_t width,
+                  int64_t inputs, ffi::RemainingArgs rest,
+                  ffi::RemainingRets results) {
+  const size_t number = results.size();
+  std::vector<Factor<T>> factors;
+  std::vector<const float*> scales(number);
+  for (size_t i = 0; i < number; ++i) {
+    const auto kernel = *rest.get<ffi::AnyBuffer>(i);
+    auto result = *results.get<ffi::Buffer<ffi::F32>>(i);
+    if (rest.size() > number) {
+      scales[i] = rest.get<ffi::Buffer<ffi::F32>>(number + i)->typed_data();
+    }
+    factors.push_back({static_cast<const T*>(kernel.untyped_data()),
+                       {result->typed_data(), kernel.dimensions()[0]}});
+  }
+  const int64_t used = Used(columns, inputs, width);
+  Team team(pool);
+  Products(team, factors, columns, inputs, used,
+           [&](int i, int64_t from, int64_t to) {
+    const Result& y = factors[i].y;
+    for (int64_t t = 0; t < used && scales[i]; ++t) {
+      Combine(&y(from, t), to - from, Times, scales[i] + from);
+    }
+    for (int64_t t = used; t < width; ++t) {
+      std::fill(&y(from, t), &y(to, t), 0.f);
+    }
+  });
+}
+
+// x [width, in], kernels [out, in] of one type, then of each, or of none,
+// scales [out] -> [width, out] of each kernel
+ffi::Error ProductsOf(ffi::ThreadPool pool, ffi::AnyBuffer x,
+                      ffi::RemainingArgs rest, ffi::RemainingRets results) {
+  const int64_t width = x.dimensions()[0], inputs = x.dimensions()[1];
+  return OfBoth(x, *rest.get<ffi::AnyBuffer>(0),
+                [&](auto numbers, auto weights) {
+    using T = Pointed<decltype(weights)>;
+    using Column = ColumnOf<Pointed<decltype(numbers)>, T>;
+    ProductsWith<T>(pool, Converted<kInputs, Column>(numbers, width * inputs),
+                    width, inputs, rest, results);
+  });
+}
+
+// x [..., in], scale [in] -> x over the root of its mean square, times scale
+ffi::Error NormOf(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer scale,
+                  ffi::Result<ffi::AnyBuffer> y, float epsilon, bool plus_one) {
+  const int64_t size = scale.element_count(), rows = x.element_count() / size;
+  return OfFloats(x, [&](auto from) {
+    using T = Pointed<decltype(from)>;
+    const auto* factors = static_cast<const T*>(scale.untyped_data());
+    auto* to = static_cast<T*>(y->untyped_data());
+    Team(pool).Share(rows, kNumbers / size + 1,
+                     [=](int64_t first, int64_t last) {
+      for (int64_t row = first; row < last; ++row) {
+        Norm(from + row * size, factors, to + row * size, size, epsilon,
+             plus_one);
+      }
+    });
+  });
+}
+
+// q [B, H, G, T, C]; then of each stretch keys [B, H, C, s], values [B, H, s,
+// C] and a mask [B, T or 1, s] -> [B, H, G, T, C]
+ffi::Error AttentionOf(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> q,
+                       ffi::RemainingArgs rest, ffi::ResultBuffer<ffi::F32> y,
+                       float cap) {
+  const auto sizes = q.dimensions();
+  const int64_t heads = sizes[1], groups = sizes[2], length = sizes[3];
+  const int64_t channels = sizes[4], part = groups * length * channels;
+  const float* queries = q.typed_data();
+  float* result = y->typed_data();
+  std::vector<ffi::AnyBuffer> arrays;
+  for (size_t i = 0; i < rest.size(); ++i) {
+    arrays.push_back(*rest.get<ffi::AnyBuffer>(i));
+  }
+  return OfFloats(arrays[0], [&](auto first) {
+    using T = Pointed<decltype(first)>;
+    auto of_head = [=](int64_t index) {
+      std::vector<Stretch<T>> stretches;
+      for (size_t i = 0; i < arrays.size(); i += 3) {
+        const auto mask = arrays[i + 2].dimensions();
+        const int64_t rows = mask[1], slots = mask[2];
+        const auto at = [&](int j) {
+          return static_cast<const T*>(arrays[i + j].untyped_data()) +
+                 index * slots * channels;
+        };
+        const auto* seen =
+            static_cast<const uint8_t*>(arrays[i + 2].untyped_data());
+        stretches.push_back({at(0), at(1),
+                             seen + index / heads * rows * slots, slots, rows});
+      }
+      Head<T>(std::move(stretches), groups, length, channels, cap)
+          .Attend(queries + index * part, result + index * part);
+    };
+    Team(pool).Share(sizes[0] * heads, 1, [=](int64_t from, int64_t to) {
+      for (; from < to; ++from) of_head(from);
+    });
+  });
+}
+
+// Keys [..., B, H, C, S] or values [..., B, H, S, C].
+Array ArrayOf(ffi::AnyBuffer x, bool keys) {
+  const auto last = x.dimensions().end();
+  const int64_t item = ffi::ByteWidth(x.element_type());
+  Array array{static_cast<char*>(x.untyped_data()),
+              static_cast<int64_t>(x.element_count()) / (last[-1] * last[-2]),
+              last[-3], 1, last[-1] * item, last[-2]};
+  if (keys) array.lines = last[-2], array.bytes = item, array.slots = last[-1];
+  return array;
+}
+
+// slots [B, K], lengths [B], then keys and values of a cache, which are the
+// results as well, and those of a block
+ffi::Error CommitOf(ffi::ThreadPool pool, ffi::Buffer<ffi::S32> slots,
+                    ffi::Buffer<ffi::S32> lengths, ffi::RemainingArgs arrays,
+                    ffi::RemainingRets, int64_t keys) {
+  const int64_t number = arrays.size() / 2;
+  std::vector<Array> targets, sources;
+  for (int64_t i = 0; i < number; ++i) {
+    const bool first = i < keys;
+    targets.push_back(ArrayOf(*arrays.get<ffi::AnyBuffer>(i), first));
+    sources.push_back(ArrayOf(*arrays.get<ffi::AnyBuffer>(number + i), first));
+  }
+  Commit(pool, std::move(targets), std::move(sources), slots.typed_data(),
+         slots.dimensions()[1], lengths.typed_data(), slots.dimensions()[0]);
+  return ffi::Error::Success();
+}
+
+// x [..., V], divisor [...], of which each is for as many rows of x -> the
+// largest of each row, and the logarithm of its mass
+ffi::Error NormalizerOf(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x,
+                        ffi::Buffer<ffi::F32> divisor,
+                        ffi::ResultBuffer<ffi::F32> largest,
+                        ffi::ResultBuffer<ffi::F32> log_mass) {
+  const int64_t rows = largest->element_count(), size = x.dimensions().back();
+  const int64_t each = rows / divisor.element_count();
+  const float *numbers = x.typed_data(), *divisors = divisor.typed_data();
+  float *most = largest->typed_data(), *mass = log_mass->typed_data();
+  Team(pool).Share(rows, 1, [=](int64_t from, int64_t to) {
+    for (; from < to; ++from) {
+      Normalizer(numbers + from * size, size, divisors[from / each],
+                 most + from, mass + from);
+    }
+  });
+  return ffi::Error::Success();
+}
+
+// keys [..., 2], log_probs [..., V] -> perturbed [..., k] and tokens [..., k]
+ffi::Error DrawsOf(ffi::ThreadPool pool, ffi::Buffer<ffi::U32> keys,
+                   ffi::Buffer<ffi::F32> log_probs,
+                   ffi::ResultBuffer<ffi::F32> perturbed,
+                   ffi::ResultBuffer<ffi::S32> tokens) {
+  const int64_t size = log_probs.dimensions().back();
+  const int64_t k = tokens->dimensions().back();
+  const uint32_t* key = keys.typed_data();
+  const float* law = log_probs.typed_data();
+  float* values = perturbed->typed_data();
+  int32_t* places = tokens->typed_data();
+  Team(pool).Share(keys.element_count() / 2, 1, [=](int64_t from, int64_t to) {
+    for (; from < to; ++from) {
+      GumbelTopK(key + 2 * from, law + from * size, size, values + from * k,
+                 places + from * k, k);
+    }
+  });
+  return ffi::Error::Success();
+}
+
+// keys [..., 2], numbers [..., n] or nothing -> both halves of the hash of
+// each, or of 0, 1, ..., [..., n, 2]
+ffi::Error HashesOf(ffi::Buffer<ffi::U32> keys, ffi::RemainingArgs numbers,
+                    ffi::ResultBuffer<ffi::U32> hashes) {
+  const int64_t size = hashes->dimensions().end()[-2];
+  const int64_t rows = keys.element_count() / 2;
+  const auto* from = numbers.size() ?
+      numbers.get<ffi::Buffer<ffi::U32>>(0)->typed_data() : nullptr;
+  auto* to = reinterpret_cast<uint32_t(*)[2]>(hashes->typed_data());
+  for (int64_t row = 0; row < rows; ++row) {
+    Hashes(keys.typed_data() + 2 * row, from ? from + row * size : nullptr,
+           to + row * size, size);
+  }
+  return ffi::Error::Success();
+}
+
+// anything -> arrays, zeros if they are to be
+ffi::Error RoomOf(ffi::AnyBuffer, ffi::RemainingRets results, bool zeros) {
+  for (size_t i = 0; zeros && i < results.size(); ++i) {
+    auto array = *results.get<ffi::AnyBuffer>(i);
+    std::memset(array->untyped_data(), 0, array->size_bytes());
+  }
+  return ffi::Error::Success();
+}
+
+// Where, then targets [B, M, ...], which are the results as well, and as many
+// sources [B, W, ...]
+ffi::Error PutOf(ffi::ThreadPool pool, ffi::Buffer<ffi::S32> start,
+                 ffi::RemainingArgs arrays, ffi::RemainingRets) {
+  const size_t number = arrays.size() / 2;
+  Team team(pool);
+  for (size_t i = 0; i < number; ++i) {
+    const auto target = *arrays.get<ffi::AnyBuffer>(i);
+    const auto source = *arrays.get<ffi::AnyBuffer>(number + i);
+    const auto most = target.dimensions(), given = source.dimensions();
+    const int64_t row = target.size_bytes() / most[0];
+    const int64_t size = source.size_bytes() / given[0];
+    const int64_t first = std::clamp<int64_t>(*start.typed_data(), 0,
+                                              most[1] - given[1]);
+    char* to =
+        static_cast<char*>(target.untyped_data()) + row / most[1] * first;
+    const char* from = static_cast<char*>(source.untyped_data());
+    for (int64_t b = 0; b < most[0]; ++b, to += row, from += size) {
+      team.Share(size, 1 << 16, [=](int64_t begin, int64_t end) {
+        std::memcpy(to + begin, from + begin, end - begin);
+      });
+    }
+  }
+  return ffi::Error::Success();
+}
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    products, ProductsOf,
+    ffi::Ffi::Bind()
+        .Ctx<ffi::ThreadPool>()
+        .Arg<ffi::AnyBuffer>()
+        .RemainingArgs()
+        .RemainingRets());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    norm, NormOf,
+    ffi::Ffi::Bind()
+        .Ctx<ffi::ThreadPool>()
+        .Arg<ffi::AnyBuffer>()
+        .Arg<ffi::AnyBuffer>()
+        .Ret<ffi::AnyBuffer>()
+        .Attr<float>("epsilon")
+        .Attr<bool>("plus_one"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    attention, AttentionOf,
+    ffi::Ffi::Bind()
+        .Ctx<ffi::ThreadPool>()
+        .Arg<ffi::Buffer<ffi::F32>>()
+        .RemainingArgs()
+        .Ret<ffi::Buffer<ffi::F32>>()
+        .Attr<float>("cap"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    layers, LayersOf,
+    ffi::Ffi::Bind()
+        .Ctx<ffi::ThreadPool>()
+        .Arg<ffi::AnyBuffer>()
+        .Arg<ffi::Buffer<ffi::S32>>()
+        .Arg<ffi::AnyBuffer>()
+        .RemainingArgs()
+        .Ret<ffi::AnyBuffer>()
+        .Ret<ffi::Buffer<ffi::F32>>()
+        .RemainingRets()
+        .Attr<Sizes>("sizes")
+        .Attr<Kind>("kind")
+        .Attr<Parts>("parts")
+        .Attr<ffi::Span<const int64_t>>("views"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    commit, CommitOf,
+    ffi::Ffi::Bind()
+        .Ctx<ffi::ThreadPool>()
+        .Arg<ffi::Buffer<ffi::S32>>()
+        .Arg<ffi::Buffer<ffi::S32>>()
+        .RemainingArgs()
+        .RemainingRets()
+        .Attr<int64_t>("keys"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    normalizer, NormalizerOf,
+    ffi::Ffi::Bind()
+        .Ctx<ffi::ThreadPool>()
+        .Arg<ffi::Buffer<ffi::F32>>()
+        .Arg<ffi::Buffer<ffi::F32>>()
+        .Ret<ffi::Buffer<ffi::F32>>()
+        .Ret<ffi::Buffer<ffi::F32>>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    draws, DrawsOf,
+    ffi::Ffi::Bind()
+        .Ctx<ffi::ThreadPool>()
+        .Arg<ffi::Buffer<ffi::U32>>()
+        .Arg<ffi::Buffer<ffi::F32>>()
+        .Ret<ffi::Buffer<ffi::F32>>()
+        .Ret<ffi::Buffer<ffi::S32>>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    hashes, HashesOf,
+    ffi::Ffi::Bind()
+        .Arg<ffi::Buffer<ffi::U32>>()
+        .RemainingArgs()
+        .Ret<ffi::Buffer<ffi::U32>>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    room, RoomOf,
+    ffi::Ffi::Bind()
+        .Arg<ffi::AnyBuffer>()
+        .RemainingRets()
+        .Attr<bool>("zeros"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    put, PutOf,
+    ffi::Ffi::Bind()
+        .Ctx<ffi::ThreadPool>()
+        .Arg<ffi::Buffer<ffi::S32>>()
+        .RemainingArgs()
+        .RemainingRets());

@@ -1,0 +1,255 @@
+// Products of matrices and a few columns.
+//
+// A decoder's step multiplies every weight by a few columns: reading weights is
+// what takes the time. So they are read once, where they are and in the order
+// in which they lie, and are not packed into other arrays first.
+//
+// A tile is the products of some rows with some columns, each a register of
+// partial sums. Sums have the same order in any tile: a column's product has
+// the same bits whatever columns are beside it.
+
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+#include "simd.h"
+#include "thread_team.h"
+#include "dot_terms.h"
+
+// Rows of a tile, and columns at most: with a register for each row or for each
+// column, and one more, all sums stay in registers.
+constexpr int kRows = 4, kColumns = kRegisters == 32 ? 6 : 3;
+// Of half as many rows there can be more columns: weights are converted once,
+// but columns are read twice as often, from the first cache if they have so few
+// bytes.
+constexpr int kHalf = kRows / 2, kMore = kRegisters == 32 ? 8 : kColumns;
+constexpr int64_t kNearest = 3 << 13;
+// Bytes of weights that a core takes at a time, at least.
+constexpr int64_t kLeast = 1 << 15;
+// Bytes of columns that are multiplied with all rows before the next ones are:
+// as many as stay near a core.
+constexpr int64_t kNearby = 1 << 19;
+
+// Numbers from those that are multiplied to others that are asked for again: a
+// core that waits for much drops what else it is to fetch. (Lines of which a
+// step needs half are asked for twice as it is.)
+constexpr int64_t kAgain = 256;
+
+// Where products go: those of a column stand in a row.
+struct Result {
+  float* data;
+  int64_t outputs;
+
+  float& operator()(int64_t row, int64_t column) const {
+    return data[row + column * outputs];
+  }
+  Result From(int64_t row, int64_t column) const {
+    return {&(*this)(row, column), outputs};
+  }
+};
+
+// A matrix, and where its products go.
+template <class T>
+struct Factor {
+  const T* w;
+  Result y;
+};
+
+// Calls a function with each of some vectors, which stay in registers, and each
+// of others, which pass by.
+template <int some, int others, class Some, class Other, class Function>
+inline void Pairs(Some get, Other other, Function function) {
+  decltype(get(0)) all[some];
+#pragma GCC unroll 8
+  for (int i = 0; i < some; ++i) all[i] = Kept(get(i));
+#pragma GCC unroll 8
+  for (int j = 0; j < others; ++j) {
+    const auto one = Kept(other(j));
+#pragma GCC unroll 8
+    for (int i = 0; i < some; ++i) function(i, j, all[i], one);
+  }
+}
+
+// y(r, t) = sum_i w[r, i] x[t, i] of `rows` rows and `columns` columns.
+//
+// Of those that come next, some are fetched: no core guesses that early what
+// will be read.
+template <int rows, int columns, int fetched, class T, class X, class N>
+void Tile(const T* w, const X* x, Result y, int64_t inputs, const N* next) {
+  using Terms = ::Terms<X>;
+  Vector sums[columns][rows] = {};
+  const auto add = [&](int64_t i, auto load) {
+    const auto row = [=](int r) { return load(w + r * inputs + i); };
+    const auto column = [=](int t) { return load(x + t * inputs + i); };
+    using Some = typename Terms::Some;
+    if constexpr (columns < rows) {
+      Pairs<columns, rows>(column, row, [&](int t, int r, Some a, Some b) {
+        sums[t][r] = Terms::Add(sums[t][r], b, a);
+      });
+    } else {
+      Pairs<rows, columns>(row, column, [&](int r, int t, Some a, Some b) {
+        sums[t][r] = Terms::Add(sums[t][r], a, b);
+      });
+    }
+  };
+  constexpr bool is_line = sizeof(N) * Terms::count == 64;
+  const int64_t left = inputs % Terms::count, whole = inputs - left;
+  for (int64_t i = 0; i < whole; i += Terms::count) {
+#pragma GCC unroll 8
+    for (int r = 0; r < fetched; ++r) {
+      __builtin_prefetch(next + r * inputs + i, 0, 2);
+      if (is_line) __builtin_prefetch(w + r * inputs + i + kAgain, 0, 2);
+    }
+    add(i, [](auto* from) { return Terms::Of(from); });
+  }
+  if (left) {
+    add(whole, [=](auto* from) { return Terms::First(from, left); });
+  }
+#pragma GCC unroll 8
+  for (int t = 0; t < columns; ++t) Sums(sums[t], &y(0, t));
+}
+
+// `Tile` of as many columns as are asked for, up to `most`.
+template <int rows, int most, int fetched, class... Rest>
+void TileOf(int64_t columns, Rest... rest) {
+  if constexpr (most > 1) {
+    if (columns < most) {
+      return TileOf<rows, most - 1, fetched>(columns, rest...);
+    }
+  }
+  Tile<rows, most, fetched>(rest...);
+}
+
+// The columns of some rows, in tiles that are about equally wide. Each fetches
+// a part of the next rows: if the first did, memory would rest in the others.
+template <int rows, class T, class X, class N>
+void Tiles(const T* w, const X* x, Result y, int64_t inputs, int64_t used,
+           const N* next) {
+  const int64_t tiles = (used + kColumns - 1) / kColumns;
+  for (int64_t i = 0; i < tiles; ++i) {
+    const int64_t from = used * i / tiles, first = rows * i / tiles;
+    const int64_t columns = used * (i + 1) / tiles - from;
+    const int64_t fetched = rows * (i + 1) / tiles - first;
+    const auto multiply = [&](auto count) {
+      TileOf<rows, kColumns, decltype(count)::value>(
+          columns, w, x + from * inputs, y.From(0, from), inputs,
+          next + first * inputs);
+    };
+    constexpr int half = rows / 2, one = rows > 1;
+    if (fetched > 1) {
+      multiply(std::integral_constant<int, half>());
+    } else if (fetched == 1) {
+      multiply(std::integral_constant<int, one>());
+    } else {
+      multiply(std::integral_constant<int, 0>());
+    }
+  }
+}
+
+// What arrays of a thread are for.
+enum { kWeights, kInputs };
+
+// An array of this thread, one for each purpose. It begins where a line of a
+// core's cache does, as XLA's arrays: registers that lie in two are slow.
+template <int purpose, class X>
+X* Near(int64_t size) {
+  thread_local std::vector<Vector> lanes;
+  lanes.resize(size * sizeof(X) / sizeof(Vector) + 1);
+  return reinterpret_cast<X*>(lanes.data());
+}
+
+// Numbers as those of type X.
+template <int purpose, class X, class T>
+const X* Converted(const T* x, int64_t size) {
+  if constexpr (std::is_same_v<T, X>) {
+    return x;
+  } else {
+    X* near = Near<purpose, X>(size);
+    Copy(x, size, near);
+    return near;
+  }
+}
+
+template <int rows, class T, class X>
+void Rows(const T* w, const X* x, Result y, int64_t inputs, int64_t used) {
+  const T* next = w + rows * inputs;
+  const bool is_converted = !std::is_same_v<T, X>;
+  const int64_t bytes = used * inputs * sizeof *x;
+  if (used <= kColumns) {
+    constexpr int fetched = rows > 1 ? rows : 0;
+    TileOf<rows, kColumns, fetched>(used, w, x, y, inputs, next);
+  } else if (rows == kRows && used <= kMore &&
+             (is_converted || bytes <= kNearest)) {
+    for (int r = 0; r < kRows; r += kHalf) {
+      constexpr auto less = Tile<kHalf, kMore - 1, kHalf, T, X, T>;
+      constexpr auto most = Tile<kHalf, kMore, kHalf, T, X, T>;
+      (used < kMore ? less : most)(w + r * inputs, x, y.From(r, 0), inputs,
+                                   next + r * inputs);
+    }
+  } else {  // Each of several tiles would convert all weights again.
+    Tiles<rows>(Converted<kWeights, X>(w, rows * inputs), x, y, inputs, used,
+                next);
+  }
+}
+
+// Columns behind which there are only zeros: those that make a round number of
+// them stay zeros in a model without biases.
+template <class X>
+int64_t Used(const X* x, int64_t inputs, int64_t width) {
+  const X* end = x + width * inputs;
+  while (end > x && Number(end[-1]) == 0) --end;
+  return (end - x + inputs - 1) / inputs;
+}
+
+// y(o, t) = sum_i w[o, i] x[t, i] of some rows of a matrix.
+template <class T, class X>
+void Multiply(const T* w, const X* x, Result y, int64_t from, int64_t to,
+              int64_t inputs, int64_t columns) {
+  for (; from + kRows <= to; from += kRows) {
+    Rows<kRows>(w + from * inputs, x, y.From(from, 0), inputs, columns);
+  }
+  for (; from < to; ++from) {
+    Rows<1>(w + from * inputs, x, y.From(from, 0), inputs, columns);
+  }
+}
+
+// The same of all columns. Compiled once, and not for each that calls it.
+template <class T, class X>
+[[gnu::noinline]] void MultiplyAll(const Factor<T>& factor, const X* x,
+                                   int64_t from, int64_t to, int64_t inputs,
+                                   int64_t columns) {
+  const int64_t most = std::max<int64_t>(
+      kNearby / (inputs * sizeof *x) / kColumns * kColumns, kMore);
+  for (int64_t t = 0; t < columns; t += most) {
+    Multiply(factor.w, x + t * inputs, factor.y.From(0, t), from, to, inputs,
+             std::min(most, columns - t));
+  }
+}
+
+// Of several matrices, all rows of which are handed out together. What is there
+// of some rows, `finish` is given: a factor, the first row and the one behind
+// the last.
+template <class T, class X, class Finish>
+void Products(Team& team, const std::vector<Factor<T>>& factors, const X* x,
+              int64_t inputs, int64_t columns, Finish finish) {
+  const int64_t bytes = kRows * inputs * sizeof(T);
+  int64_t rows = 0;
+  for (const auto& factor : factors) rows += factor.y.outputs;
+  team.Share(rows, kRows * (kLeast / bytes + 1),
+             [&](int64_t from, int64_t to) {
+    for (size_t i = 0; i < factors.size(); ++i) {
+      const int64_t outputs = factors[i].y.outputs;
+      const int64_t first = std::max<int64_t>(from, 0);
+      const int64_t last = std::min(to, outputs);
+      if (first < last) {
+        MultiplyAll(factors[i], x, first, last, inputs, columns);
+        finish(i, first, last);
+      }
+      from -= outputs;
+      to -= outputs;
+    }
+  });
+}

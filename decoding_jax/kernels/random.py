@@ -1,0 +1,169 @@
+"""Random keys and numbers, of which a step needs many.
+
+JAX's generator computes, on a CPU, in a loop through memory, and by default
+twice the bits that are asked for. This is the same function, Threefry-2x32
+with 20 rounds (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2,
+3"), as plain arithmetic that a compiler fuses with what the bits are used for.
+Keys and uniform numbers are those of `jax.random`.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+
+from decoding_jax.kernels.cpu import bindings
+
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_PARITY = 0x1BD11BDA
+THREEFRY = "threefry2x32"
+
+
+def fold_in(key, number):
+  """`jax.random.fold_in`.
+
+  Args:
+    key: a random key of any kind.
+    number: `[]` integer.
+
+  Returns:
+    A key of the same kind.
+  """
+  if not is_threefry(key):
+    return jax.random.fold_in(key, number)
+  return _key(_hashes(key, jnp.asarray(number, jnp.uint32)))
+
+
+def split(key, count: int = 2):
+  """`jax.random.split`.
+
+  Args:
+    key: a random key of any kind.
+    count: how many keys are wanted.
+
+  Returns:
+    `[count]` keys of the same kind.
+  """
+  if not is_threefry(key):
+    return jax.random.split(key, count)
+  return _key(_first_hashes(key, count))
+
+
+def uniform(key, shape):
+  """`jax.random.uniform` of float32, in [0, 1).
+
+  Args:
+    key: a random key of any kind.
+    shape: of the numbers.
+
+  Returns:
+    Of that shape, multiples of 2^-23.
+  """
+  if not is_threefry(key):
+    return jax.random.uniform(key, shape, jnp.float32)
+  words = _first_hashes(key, math.prod(shape))
+  words = (words[:, 0] ^ words[:, 1]).reshape(shape)
+  return (words >> 9).astype(jnp.float32) * 2.0**-23
+
+
+def gumbel(key, size: int):
+  """Standard Gumbels.
+
+  Args:
+    key: a random key of any kind, used for nothing else.
+    size: how many.
+
+  Returns:
+    `[size]` float32. Large ones, which are the ones that win, are exact to the
+    last digit up to 22; JAX's own end at 16.6.
+  """
+  if not is_threefry(key):
+    return jax.random.gumbel(key, (size,), jnp.float32)
+  return -jnp.log(exponential(bits(key, size)))
+
+
+def is_threefry(key) -> bool:
+  """Whether a random key is of the kind that is used here."""
+  return str(jax.random.key_impl(key)) == THREEFRY
+
+
+def exponential(words):
+  """Standard exponentials of random words.
+
+  Args:
+    words: uint32, uniform.
+
+  Returns:
+    float32 of that shape, positive and finite.
+  """
+  # Small ones keep all their digits: half a unit more than none is the least.
+  uniform = (words.astype(jnp.float32) + 0.5) * 2.0**-32
+  # None is infinite: the only token that has mass must win.
+  return -jnp.log1p(-jnp.minimum(uniform, 1 - 2.0**-24))
+
+
+def bits(key, size: int):
+  """Random words.
+
+  Args:
+    key: of Threefry.
+    size: how many.
+
+  Returns:
+    `[size]` uint32: the hashes of 0, 1, ...; first their first halves.
+  """
+  half = (size + 1) // 2
+  words = threefry(jax.random.key_data(key), jnp.arange(half, dtype=jnp.uint32),
+                   jnp.zeros(half, jnp.uint32))
+  return jnp.concatenate(words)[:size]
+
+
+@jax.jit  # It is traced once for all that call it.
+def threefry(key, first, second):
+  """Threefry-2x32 with 20 rounds.
+
+  Args:
+    key: `[2]` uint32.
+    first: `[...]` uint32, first halves of what is hashed.
+    second: `[...]` uint32, second halves.
+
+  Returns:
+    first and second halves of the hashes.
+  """
+  keys = key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(_PARITY)
+  first, second = first + keys[0], second + keys[1]
+  for i in range(5):
+    for distance in _ROTATIONS[i % 2]:
+      first = first + second
+      second = (second << distance) | (second >> (32 - distance))
+      second = second ^ first
+    first = first + keys[(i + 1) % 3]
+    second = second + keys[(i + 2) % 3] + jnp.uint32(i + 1)
+  return first, second
+
+
+def _key(words):
+  """A key, or several, of words `[..., 2]`."""
+  return jax.random.wrap_key_data(words, impl=THREEFRY)
+
+
+def _hashes(key, numbers):
+  """`[..., 2]`, both halves of those of numbers `[...]` uint32."""
+  form = {"cpu": bindings.hashes} if bindings.is_there() else {}
+  return jax.lax.platform_dependent(jax.random.key_data(key), numbers,
+                                    default=_hashed, **form)
+
+
+def _first_hashes(key, count):
+  """`[count, 2]`, both halves of those of 0, 1, ..."""
+  form = {"cpu": functools.partial(bindings.first_hashes, count)} if (
+      count and bindings.is_there()) else {}
+  return jax.lax.platform_dependent(
+      jax.random.key_data(key),
+      default=lambda key: _hashed(key, jnp.arange(count, dtype=jnp.uint32)),
+      **form)
+
+
+def _hashed(key, numbers):
+  return jnp.stack(threefry(key, jnp.zeros_like(numbers), numbers), axis=-1)

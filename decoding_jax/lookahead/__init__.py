@@ -1,0 +1,1 @@
+"""Lookaheads scored by a reward: the parts of CDLH and CDSL."""

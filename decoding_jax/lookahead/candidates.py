@@ -1,0 +1,142 @@
+"""Candidates for the next token, and the choice among them by lookahead."""
+
+from typing import NamedTuple
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from decoding_jax import sampling
+from decoding_jax.kernels import buffers
+from decoding_jax.rewards import text_reward
+from decoding_jax.runtime import cache as cache_lib
+from decoding_jax.runtime import greedy_rollout
+from decoding_jax.types import Array, Context, DecodeState
+from decoding_jax.validation import values as values_lib
+
+
+class Options(NamedTuple):
+  """How a token is chosen among candidates.
+
+  Attributes:
+    num_candidates: K, the most probable tokens.
+    steps: n, tokens rolled out behind each.
+    weight: of the candidate's log-probability in its score.
+    reward_weight: of the reward of the text with candidate and roll-out.
+    roller: the model that rolls out.
+  """
+  num_candidates: int
+  steps: int
+  weight: float
+  reward_weight: float
+  roller: greedy_rollout.Roller
+
+
+@flax.struct.dataclass
+class Choice:
+  """The best candidate of each row.
+
+  Attributes:
+    token: `[B]` int32.
+    index: `[B]` int32, which of the paths it is.
+    reward: `[B]` float32, what the text with that path is worth.
+    paths: the roll-outs.
+  """
+  token: Array
+  index: Array
+  reward: Array
+  paths: greedy_rollout.RollOut
+
+
+def make_options(num_candidates, lookahead, weight, reward_weight,
+                 rollout) -> Options:
+  """Checks how a token is to be chosen.
+
+  Args:
+    num_candidates: K.
+    lookahead: n.
+    weight: 0 or 1.
+    reward_weight: a number.
+    rollout: "target" or "draft".
+
+  Returns:
+    The options, checked.
+
+  Raises:
+    ValueError: naming the option, its value and what is allowed.
+  """
+  values_lib.check_positive("num_candidates", num_candidates)
+  values_lib.check_positive("lookahead", lookahead)
+  values_lib.check_one_of("weight", weight, {0: 0, 1: 1})
+  values_lib.check_number("reward_weight", reward_weight)
+  roller = values_lib.check_one_of("rollout", rollout, greedy_rollout.ROLLERS)
+  return Options(int(num_candidates), int(lookahead), int(weight),
+                 float(reward_weight), roller)
+
+
+def describe(options: Options) -> str:
+  """The options as they stand in the name of a method."""
+  return (f"{options.num_candidates}x{options.steps}, w={options.weight}, "
+          f"lambda={options.reward_weight:g}, rollout={options.roller.name}")
+
+
+def choose(context: Context, options: Options, roller, logits, states,
+           room) -> Choice:
+  """One token a row by a lookahead from each of its candidates.
+
+  Args:
+    context: holds the reward.
+    options: the sizes and weights.
+    roller: (model, params, cache); the cache holds all that was committed.
+    logits: `[B, V]`, the target's behind what was committed.
+    states: of the reward, behind what was committed.
+    room: `[B]` int32, tokens that may still follow; 0 where no choice is
+      needed.
+
+  Returns:
+    The candidates with the best scores; of equal ones the more probable, then
+    the smaller id.
+  """
+  logits = greedy_rollout.allowed(context, logits)
+  # In this order the first of equal scores is the one to take.
+  values, candidates = sampling.top_k(logits, options.num_candidates)
+  paths = greedy_rollout.roll_out(
+      context, roller, candidates, jnp.minimum(room, 1 + options.steps),
+      options.steps)
+  log_probs = values - jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+  worth = text_reward.of_paths(context, states, paths.tokens, paths.valid)
+  scores = options.weight * log_probs
+  if options.reward_weight:  # No times -inf would be NaN.
+    scores += options.reward_weight * worth
+  index = jnp.argmax(jnp.where(values > -jnp.inf, scores, -jnp.inf), axis=-1)
+  pick = lambda x: buffers.take(x, index[:, None], axis=1)[:, 0]
+  return Choice(pick(candidates), index.astype(jnp.int32), pick(worth), paths)
+
+
+def keep(context: Context, options: Options, state: DecodeState, choice: Choice,
+         count):
+  """Commits a choice to the caches that hold the whole text.
+
+  Args:
+    context: holds the models.
+    options: of the choice.
+    state: both caches hold the text.
+    choice: what follows it.
+    count: `[B]` int32, 1 where it counts, else 0.
+
+  Returns:
+    The state with its caches, the target's logits `[B, V]` behind the token,
+    and the forwards of the target that it took, `[B]`.
+  """
+  paths, index = choice.paths, choice.index[:, None]
+  if options.roller.drafts:
+    logits, cache = greedy_rollout.extend(
+        context.target, context.target_params, state.target_cache,
+        choice.token[:, None], count)
+    drafted = cache_lib.commit(state.draft_cache, paths.block, index, count)
+    state = state.replace(target_cache=cache, draft_cache=drafted)
+    return state, logits[:, 0], (~state.done).astype(jnp.int32)
+  # The first forward of the roll-out has said it already.
+  logits = buffers.take(paths.logits, index[..., None], axis=1)[:, 0]
+  cache = cache_lib.commit(state.target_cache, paths.block, index, count)
+  return state.replace(target_cache=cache), logits, jnp.zeros_like(count)

@@ -1,0 +1,276 @@
+"""A language model whose logits are processed is a language model.
+
+The state of a processor behind each token is kept in the cache, beside the keys
+of that token: as one more array of keys, which nothing attends to. So it is
+drafted, scored, committed and dropped as they are, and every method works with
+it as it is; the law that it keeps is that of the processed model.
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from decoding_jax.types import LanguageModel, LogitsProcessor, Params
+from decoding_jax.validation import protocols, values
+
+
+class AppliedParams(NamedTuple):
+  """Attributes: `model` and `processor`, the parameters of both."""
+  model: Params
+  processor: Params
+
+
+class _Kind(NamedTuple):
+  """What a state is made of; hashable."""
+  structure: Any
+  shapes: tuple[tuple[int, ...], ...]
+  dtypes: tuple[Any, ...]
+
+  def __str__(self):
+    return str(jax.tree.unflatten(self.structure, [
+        f"{dtype}{list(shape)}"
+        for dtype, shape in zip(self.dtypes, self.shapes)]))
+
+
+def apply(processor: LogitsProcessor, processor_params, lm: LanguageModel,
+          params) -> tuple[LanguageModel, AppliedParams]:
+  """A model and a processor as one model.
+
+  For the law of a constrained target, give `generate` the processed target. A
+  drafter may be processed or not: if it is, more of its drafts are accepted.
+
+  Args:
+    processor: changes logits.
+    processor_params: its parameters, `()` if it has none.
+    lm: any model.
+    params: its parameters.
+
+  Returns:
+    The model and its parameters. Equal processors of equal models are one
+    object, and share compiled programs. Where a processor forbids every token
+    that the model allows, logits stay as they are.
+
+  Raises:
+    ValueError: for a processor or a model that is none, or a processor whose
+      state changes its shape, or that is not for so many tokens.
+  """
+  protocols.check("processor", LogitsProcessor, processor)
+  protocols.check("lm", LanguageModel, lm)
+  # What is on the host would be sent to the device at each call.
+  processor_params = jax.tree.map(
+      lambda x: jnp.asarray(values.array("processor_params", x)),
+      processor_params)
+  _check(processor, processor_params, lm.vocab_size)
+  reader = processor if processor.reads_prompt else _behind_prompt(processor)
+  kind = _kind(jax.eval_shape(reader.init, processor_params))
+  return _language_model(reader, kind, lm), AppliedParams(params,
+                                                          processor_params)
+
+
+def _check(processor, params, vocab_size):
+  before = jax.eval_shape(processor.init, params)
+  after = jax.eval_shape(processor.advance, params, before,
+                         jax.ShapeDtypeStruct((), jnp.int32))
+  if _kind(after) != _kind(before):
+    raise ValueError(
+        f"LogitsProcessor.advance returned a state of {_kind(after)}: that of "
+        f"LogitsProcessor.init, {_kind(before)}, is needed.")
+  jax.eval_shape(functools.partial(_process, processor), params, before,
+                 jax.ShapeDtypeStruct((vocab_size,), jnp.float32))
+
+
+def chain(processors: Sequence[LogitsProcessor]) -> LogitsProcessor:
+  """Several processors, one after the other.
+
+  Args:
+    processors: at least one; all of them read prompts, or none does.
+
+  Returns:
+    A processor; its parameters are the tuple of theirs, `()` for each that
+    has none.
+
+  Raises:
+    ValueError: if there is none, or if some read prompts and others do not:
+      `apply` these one after the other.
+  """
+  if not isinstance(processors, Sequence):
+    raise ValueError(f"processors is of type {type(processors).__name__}: a "
+                     "list of processors is needed.")
+  for i, x in enumerate(processors):
+    protocols.check(f"processors[{i}]", LogitsProcessor, x)
+  if len({x.reads_prompt for x in processors}) != 1:
+    raise ValueError(
+        f"processors with reads_prompt={[x.reads_prompt for x in processors]}: "
+        "at least one is needed, and all of them of one kind.")
+  return _chain(tuple(processors))
+
+
+@functools.lru_cache(maxsize=None)
+def _chain(processors):
+  def init(params):
+    # Of too few, what is left over would be left out without a word.
+    if not isinstance(params, (tuple, list)) or len(params) != len(processors):
+      raise ValueError(
+          f"processor_params of a chain: a tuple of {len(processors)} is "
+          "needed, the parameters of each processor, () where it has none.")
+    return tuple(x.init(param) for x, param in zip(processors, params))
+
+  def process(params, states, logits):
+    for x, param, state in zip(processors, params, states):
+      logits = x.process(param, state, logits)
+    return logits
+
+  return LogitsProcessor(
+      init=init,
+      advance=lambda params, states, token: tuple(
+          x.advance(param, state, token)
+          for x, param, state in zip(processors, params, states)),
+      process=process, reads_prompt=processors[0].reads_prompt)
+
+
+@functools.lru_cache(maxsize=None)
+def _behind_prompt(processor):
+  """The same processor with a state for the tokens of prompts: it waits.
+
+  A token that follows one that waits is read by nobody.
+  """
+  def advance(params, state, token):
+    waits, state = state
+    read = processor.advance(params, state, token)
+    return jnp.zeros_like(waits), jax.tree.map(
+        functools.partial(jnp.where, waits), state, read)
+
+  return LogitsProcessor(
+      init=lambda params: (jnp.bool_(True), processor.init(params)),
+      advance=advance,
+      process=lambda params, state, logits: processor.process(
+          params, state[1], logits))
+
+
+@functools.lru_cache(maxsize=None)
+def _language_model(reader, kind, lm):
+  count = len(kind.shapes)
+
+  def split(x):
+    """What the model keeps, and the states."""
+    size = len(x.keys) - count
+    return x.replace(keys=x.keys[:size]), x.keys[size:]
+
+  def init_cache(batch, capacity):
+    cache = lm.init_cache(batch, capacity)
+    states = [jnp.zeros((batch, 1, math.prod(shape), capacity), dtype)
+              for shape, dtype in zip(kind.shapes, kind.dtypes)]
+    return cache.replace(keys=(*cache.keys, *states))
+
+  def forward(params, tokens, positions, cache, block, slot, mask):
+    (cache, before), (block, states) = split(cache), split(block)
+    logits, block = lm.forward(params.model, tokens, positions, cache, block,
+                               slot, mask)
+    init = reader.init(params.processor)
+    states = _advance(reader, params.processor, tokens, slot, mask, [
+        _unpack(x, shape) for x, shape in zip(states, kind.shapes)],
+                      _last(before, cache.length, kind, init), kind)
+    own = [jax.lax.dynamic_slice_in_dim(x, slot, tokens.shape[1], 1)
+           for x in states]
+    logits = _each_token(functools.partial(_process, reader, params.processor))(
+        jax.tree.unflatten(kind.structure, own), logits)
+    return logits, block.replace(keys=(*block.keys, *map(_pack, states)))
+
+  def after_prompt(params, cache):
+    if lm.after_prompt:
+      inner, states = split(cache)
+      inner = lm.after_prompt(params.model, inner)
+      cache = inner.replace(keys=(*inner.keys, *states))
+    if reader.reads_prompt:
+      return cache
+    inner, states = split(cache)
+    init = jax.tree.leaves(reader.init(params.processor))
+    return cache.replace(keys=(*inner.keys, *(
+        jnp.broadcast_to(x.reshape(-1, 1), old.shape)
+        for x, old in zip(init, states))))
+
+  return lm._replace(init_cache=init_cache, forward=forward,
+                     after_prompt=after_prompt)
+
+
+def _advance(reader, params, tokens, slot, mask, states, last, kind):
+  """The states `[B, N, ...]` of a block, those of fresh tokens included.
+
+  The parent of a token is the last of its ancestors in the block, or the last
+  token of the cache. Fresh tokens of one depth do not need each other.
+  """
+  slots = jnp.arange(mask.shape[-1])[None, None]
+  own = slot + jnp.arange(tokens.shape[1])
+  above = mask & (slots != own[None, :, None])
+  parents = _parents(above)
+  depths = (above & (slots >= slot)).sum(axis=-1)
+  step = _each_token(functools.partial(reader.advance, params))
+
+  def level(depth, states):
+    def of_parents(x, last):
+      found = jax.vmap(lambda x, i: x[i])(x, jnp.maximum(parents, 0))
+      return _where(parents >= 0, found, last[:, None])
+
+    new = step(jax.tree.unflatten(
+        kind.structure, list(map(of_parents, states, last))), tokens)
+    now = depths == depth
+    return [jax.lax.dynamic_update_slice_in_dim(
+        x, _where(now, y, jax.lax.dynamic_slice_in_dim(x, slot, len(own), 1)),
+        slot, 1) for x, y in zip(states, jax.tree.leaves(new))]
+
+  return jax.lax.fori_loop(0, depths.max() + 1, level, states)
+
+
+def _parents(above):
+  """`[B, T]` int32, the last of the ancestors `[B, T, N]`; -1 for none."""
+  return jnp.max(jnp.where(above, jnp.arange(above.shape[-1]), -1), axis=-1)
+
+
+def _process(reader, params, state, logits):
+  new = reader.process(params, state, logits)
+  if jnp.shape(new) != logits.shape:
+    raise ValueError("LogitsProcessor.process returned logits of shape "
+                     f"{jnp.shape(new)}: [V]={logits.shape} is needed.")
+  # A law without mass would be NaN.
+  return jnp.where((new > -jnp.inf).any(), new, logits).astype(logits.dtype)
+
+
+def _last(before, lengths, kind, init):
+  """The state `[B, ...]` behind each row's cache; the first one of none."""
+  def of_rows(x, shape, init):
+    init = jnp.broadcast_to(init, (len(lengths), *shape))
+    if not x.shape[-1]:
+      return init
+    last = jax.vmap(lambda x, n: x[0, :, n])(x, jnp.maximum(lengths - 1, 0))
+    return _where(lengths > 0, last.reshape(init.shape), init)
+
+  return list(map(of_rows, before, kind.shapes, jax.tree.leaves(init)))
+
+
+def _where(rows, x, y):
+  return jnp.where(rows.reshape(*rows.shape, *(1,) * (x.ndim - rows.ndim)),
+                   x, y)
+
+
+def _each_token(function):
+  """Of `[B, T, ...]`, a function of one token."""
+  return jax.vmap(jax.vmap(function))
+
+
+def _pack(x):
+  """`[B, N, ...]` as keys are kept, `[B, 1, C, N]`."""
+  return x.reshape(*x.shape[:2], -1).swapaxes(1, 2)[:, None]
+
+
+def _unpack(x, shape):
+  return x[:, 0].swapaxes(1, 2).reshape(x.shape[0], x.shape[3], *shape)
+
+
+def _kind(state) -> _Kind:
+  leaves, structure = jax.tree.flatten(state)
+  return _Kind(structure, tuple(x.shape for x in leaves),
+               tuple(jnp.dtype(x.dtype) for x in leaves))

@@ -1,0 +1,19 @@
+"""Rewards on device, of fixed shape; see `types.Reward`.
+
+    pieces = tokenizers.pieces(tokenizer)               # bytes of V tokens
+    reward, params = lexical(), vocabulary(pieces)
+    constraint = concepts([[["dog", "dogs"], ["catch", "caught"]]], pieces)
+    evaluate(reward, params, constraint, generation, prompt_lengths)
+
+One's own reward is three pure functions.
+"""
+
+from decoding_jax.rewards.combine import evaluate, length, weighted_sum
+from decoding_jax.rewards.keyword_automaton import Vocabulary, vocabulary
+from decoding_jax.rewards.keywords import (banned, Concepts, concepts,
+                                           hard_coverage, lexical)
+
+__all__ = [
+    "Concepts", "Vocabulary", "banned", "concepts", "evaluate",
+    "hard_coverage", "length", "lexical", "vocabulary", "weighted_sum",
+]

@@ -1,0 +1,187 @@
+"""Which words a text contains, byte after byte, as bits.
+
+An automaton looks for several byte strings at once (Shift-And, Baeza-Yates and
+Gonnet 1992). Every string, a *form*, has a bit for each of its bytes; that bit
+is on while the text ends with the form up to this byte. A byte of text moves
+all bits one on and keeps those that the byte agrees with: a few operations on
+words of 32 bits, whatever the number of forms.
+
+A form counts where no word byte stands before or behind it: "cat" is not in
+"category". Word bytes are the ASCII letters and digits, the underscore, and all
+bytes from 0x80 on, so that words of any script are words; typographic quotes
+and dashes are therefore parts of words too. The end of the text is a boundary.
+"""
+
+from collections.abc import Sequence
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from decoding_jax.kernels import bits
+from decoding_jax.types import Array
+
+
+@flax.struct.dataclass
+class Vocabulary:
+  """The bytes of all tokens.
+
+  Attributes:
+    pieces: `[V, L]` uint8, the bytes of each token, 0 behind them.
+    sizes: `[V]` int32, how many there are.
+  """
+  pieces: Array
+  sizes: Array
+
+
+@flax.struct.dataclass
+class Automaton:
+  """Forms as bits; bit b of word w is number `32 w + b`.
+
+  Attributes:
+    agree: `[256, W]` uint32, the bits that agree with a byte.
+    first: `[W]` uint32, the bits of first bytes.
+    last: `[W]` uint32, the bits of last bytes.
+  """
+  agree: Array
+  first: Array
+  last: Array
+
+
+@flax.struct.dataclass
+class State:
+  """What an automaton knows of the text that was emitted.
+
+  Attributes:
+    active: `[W]` uint32, the bits that are on.
+    found: `[W]` uint32, last bits of forms that a boundary has followed.
+    in_word: `[]` bool, whether the last byte is of a word.
+  """
+  active: Array
+  found: Array
+  in_word: Array
+
+
+def vocabulary(pieces: Sequence[bytes]) -> Vocabulary:
+  """A table of the bytes of each token; b"" for special tokens."""
+  sizes = np.array([len(piece) for piece in pieces], np.int32)
+  table = np.zeros((len(pieces), max(1, sizes.max(initial=0))), np.uint8)
+  table[np.arange(table.shape[1]) < sizes[:, None]] = np.frombuffer(
+      b"".join(pieces), np.uint8)
+  return Vocabulary(jnp.asarray(table), jnp.asarray(sizes))
+
+
+def build(forms: Sequence[bytes], fold_case: bool, words: int | None = None):
+  """An automaton of forms, on the host.
+
+  Args:
+    forms: none of them empty.
+    fold_case: whether ASCII letters agree with both of their cases.
+    words: W; None for as many as are needed.
+
+  Returns:
+    The automaton, of numpy arrays, and the number of the last bit of each form.
+  """
+  text = np.frombuffer(b"".join(forms), np.uint8)
+  sizes = np.array([len(form) for form in forms], np.int64)
+  lasts = np.cumsum(sizes) - 1
+  agree = text == np.arange(256)[:, None]
+  if fold_case:
+    upper, lower = slice(ord("A"), ord("Z") + 1), slice(ord("a"), ord("z") + 1)
+    agree[upper] = agree[lower] = agree[upper] | agree[lower]
+  words = words or num_words(forms)
+  return Automaton(
+      bits.pack(agree, words),
+      bits.pack(_ones(len(text), lasts + 1 - sizes), words),
+      bits.pack(_ones(len(text), lasts), words)), lasts
+
+
+def num_words(forms: Sequence[bytes]) -> int:
+  """How many words of 32 bits an automaton of these forms has."""
+  return max(1, bits.num_words(sum(map(len, forms))))
+
+
+def init(table: Vocabulary, automaton: Automaton, prompt, length) -> State:
+  """The state behind a prompt, of which only the last byte matters.
+
+  Args:
+    table: bytes of the tokens.
+    automaton: of the row.
+    prompt: `[P]` int32, right-padded.
+    length: `[]`, tokens of the prompt.
+
+  Returns:
+    The state; no form that begins in the prompt will be found.
+  """
+  order = jnp.arange(len(prompt))
+  sizes = jnp.where(order < length, table.sizes[prompt], 0)
+  # Special tokens have no bytes: what stands before them is the last byte.
+  last = prompt[jnp.max(jnp.where(sizes > 0, order, 0))]
+  byte = table.pieces[last, table.sizes[last] - 1]
+  none = jnp.zeros_like(automaton.first)
+  return State(none, none, _is_word(byte) & (sizes > 0).any())
+
+
+def advance(table: Vocabulary, automaton: Automaton, state: State, tokens,
+            valid) -> State:
+  """The state behind more tokens.
+
+  The loop makes a turn for every byte, or for a token that has none: what is
+  padding of the table costs nothing.
+
+  Args:
+    table: bytes of the tokens.
+    automaton: of the row.
+    state: what was known before.
+    tokens: `[T]` int32.
+    valid: `[T]` bool.
+
+  Returns:
+    The state.
+  """
+  sizes = jnp.where(valid, table.sizes[tokens], 0)
+  pieces = table.pieces[tokens]
+
+  def turn(carry):
+    token, place, state = carry
+    size = sizes[token]
+    state = jax.tree.map(
+        lambda new, old: jnp.where(place < size, new, old),
+        _step(automaton, state, pieces[token, place]), state)
+    over = place + 1 >= size
+    return token + over, jnp.where(over, 0, place + 1), state
+
+  # Behind the last token that has bytes, nothing is left to do.
+  end = jnp.max(jnp.where(sizes > 0, jnp.arange(len(tokens)) + 1, 0),
+                initial=0)
+  start = (jnp.int32(0), jnp.int32(0), state)
+  return jax.lax.while_loop(lambda carry: carry[0] < end, turn, start)[2]
+
+
+def present(automaton: Automaton, state: State):
+  """`[W]` uint32, last bits of the forms found if the text ended here."""
+  return state.found | (state.active & automaton.last)
+
+
+def _step(automaton, state, byte):
+  """Reads one byte of text."""
+  is_word = _is_word(byte)
+  found = jnp.where(is_word, state.found, present(automaton, state))
+  carried = jnp.concatenate([jnp.zeros(1, jnp.uint32),
+                             state.active[:-1] >> (bits.SIZE - 1)])
+  moved = ((state.active << 1) | carried) & ~automaton.first
+  begun = jnp.where(state.in_word, jnp.uint32(0), automaton.first)
+  return State((moved | begun) & automaton.agree[byte], found, is_word)
+
+
+def _is_word(byte):
+  letter = byte | 0x20
+  return ((letter >= ord("a")) & (letter <= ord("z")) | (byte >= 0x80)
+          | (byte >= ord("0")) & (byte <= ord("9")) | (byte == ord("_")))
+
+
+def _ones(size, places):
+  marks = np.zeros(size, bool)
+  marks[places] = True
+  return marks

@@ -1,0 +1,117 @@
+"""The reward of a context, for all rows at once."""
+
+import jax
+import jax.numpy as jnp
+
+from decoding_jax.kernels import buffers
+from decoding_jax.types import Context
+
+
+def init(context: Context):
+  """The state of each row behind its prompt, a tree of `[B, ...]`."""
+  reward = context.reward
+  return jax.vmap(reward.init, (None, 0, 0, 0))(
+      context.reward_params, context.constraints, context.prompts,
+      context.prompt_lengths)
+
+
+def advance(context: Context, states, tokens, valid):
+  """The states behind more tokens.
+
+  Args:
+    context: holds the reward.
+    states: tree of `[B, ...]`.
+    tokens: `[B, T]` int32.
+    valid: `[B, T]` bool.
+
+  Returns:
+    tree of `[B, ...]`.
+  """
+  new = jax.vmap(context.reward.advance, (None, 0, 0, 0, 0))(
+      context.reward_params, context.constraints, states, tokens, valid)
+  if _types(new) != _types(states):
+    raise ValueError(f"Reward.advance returned a state of {_types(new)}: that "
+                     f"of Reward.init, {_types(states)}, is needed.")
+  return new
+
+
+def value(context: Context, states):
+  """`[B]` float32."""
+  values = jax.vmap(context.reward.value, (None, 0, 0))(
+      context.reward_params, context.constraints, states)
+  if values.ndim != 1:
+    raise ValueError(f"Reward.value returned an array of shape "
+                     f"{values.shape[1:]}: a single number is needed.")
+  return values.astype(jnp.float32)
+
+
+def _types(states):
+  """What the state of a row is made of, for messages."""
+  return jax.tree.map(lambda x: f"{x.dtype}{list(x.shape[1:])}", states)
+
+
+def worth(context: Context, states, tokens, count):
+  """`[B]` float32, the value behind the first `count [B]` of `[B, T]` tokens.
+  """
+  valid = jnp.arange(tokens.shape[1])[None] < count[:, None]
+  return value(context, advance(context, states, tokens, valid))
+
+
+def rise(context: Context, states, before, tokens, count):
+  """How many tokens it takes until the value has risen to where it ends.
+
+  Args:
+    context: holds the reward.
+    states: tree of `[B, ...]`.
+    before: `[B]` float32, their values.
+    tokens: `[B, T]` int32.
+    count: `[B]` int32, how many of them follow.
+
+  Returns:
+    `[B]` int32, in 1..count; `count` where the value does not rise.
+  """
+  def step(states, x):
+    states = advance(context, states, *(y[:, None] for y in x))
+    return states, value(context, states)
+
+  valid = jnp.arange(tokens.shape[1])[None] < count[:, None]
+  _, values = jax.lax.scan(step, states, (tokens.T, valid.T))
+  first = 1 + jnp.argmax(values >= values[-1:], axis=0)
+  return jnp.where(values[-1] > before, first, count).astype(jnp.int32)
+
+
+def of_paths(context: Context, states, tokens, valid):
+  """The values of several continuations of each row.
+
+  Args:
+    context: holds the reward.
+    states: tree of `[B, ...]`.
+    tokens: `[B, K, T]` int32.
+    valid: `[B, K, T]` bool.
+
+  Returns:
+    `[B, K]` float32.
+  """
+  def of_one(tokens, valid):
+    return value(context, advance(context, states, tokens, valid))
+
+  return jax.vmap(of_one, in_axes=1, out_axes=1)(tokens, valid)
+
+
+def of_text(context: Context, tokens, lengths):
+  """The value of whole texts.
+
+  Args:
+    context: holds the reward, and the prompts that the texts begin with.
+    tokens: `[B, S]` int32.
+    lengths: `[B]` int32.
+
+  Returns:
+    `[B]` float32.
+  """
+  new = tokens.shape[1] - context.prompts.shape[1]
+  columns = context.prompt_lengths[:, None] + jnp.arange(new)[None]
+  behind = buffers.take(tokens, columns, axis=1)
+  states = advance(context, init(context), jnp.maximum(behind, 0),
+                   columns < lengths[:, None])
+  return value(context, states)

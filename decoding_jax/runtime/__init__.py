@@ -1,0 +1,1 @@
+"""What any decoding loop needs: caches, prefill, tokens, batching."""

@@ -1,0 +1,152 @@
+"""Caches: one length a row, and commit as the only write."""
+
+import jax
+import jax.numpy as jnp
+
+from decoding_jax import types
+from decoding_jax.kernels import buffers
+from decoding_jax.kernels.cpu import bindings
+
+# Axes from the end, so that layer axes may stand in front.
+ROW_AXIS = -4
+KEY_SLOTS = -1
+VALUE_SLOTS = -2
+# Caches hold a multiple of so many slots: methods whose steps reach differently
+# far have the same prefill, which is compiled once for all of them.
+_STEP = 32
+# The same of more than so many slots. XLA splits long sums on a GPU, and would
+# pad a copy of all values where the parts are not equal; a TPU rounds the slots
+# of keys up in any case.
+_LONG, _LONG_STEP = 768, 128
+
+
+def init_block(cache: types.Cache, slots: int) -> types.Block:
+  """An empty block for the model of a cache.
+
+  Args:
+    cache: a cache of that model, of any capacity.
+    slots: N.
+
+  Returns:
+    A block of zeros.
+  """
+  def empty(x, axis):
+    shape = list(x.shape)
+    shape[axis] = slots
+    return jax.ShapeDtypeStruct(tuple(shape), x.dtype)
+
+  found = buffers.zeros([*(empty(k, KEY_SLOTS) for k in cache.keys),
+                         *(empty(v, VALUE_SLOTS) for v in cache.values)],
+                        cache.length)
+  return types.Block(found[:len(cache.keys)], found[len(cache.keys):])
+
+
+def commit(cache: types.Cache, block: types.Block, slots,
+           count) -> types.Cache:
+  """Copies slots of a block behind the prefix of each row.
+
+  All K slots are written, whatever the count: what lies behind the length is
+  masked, and overwritten by the next commit. The caller sees to it that
+  `length + K` is within the capacity: beyond it, XLA would move the write
+  back over the prefix without a word.
+
+  Args:
+    cache: the cache.
+    block: fresh keys and values.
+    slots: `[B, K]` int32, block slots in the order in which they follow.
+    count: `[B]` int32, how many of them count.
+
+  Returns:
+    The cache, longer by `count`.
+  """
+  form = {"cpu": bindings.commit} if bindings.writes(
+      cache.keys + cache.values) else {}
+  keys, values = jax.lax.platform_dependent(
+      cache.keys, cache.values, block.keys, block.values, slots, cache.length,
+      default=_commit, **form)
+  return types.Cache(keys, values, cache.length + count)
+
+
+def _commit(keys, values, fresh_keys, fresh_values, slots, lengths):
+  """What `bindings.commit` does."""
+  def copy(target, source, axis):
+    def row(target, source, slots, length):
+      fresh = jnp.take(source, slots, axis=axis)
+      return jax.lax.dynamic_update_slice_in_dim(
+          target, fresh, length, target.ndim + axis)
+
+    at = target.ndim + ROW_AXIS
+    return jax.vmap(row, (at, at, 0, 0), at)(target, source, slots, lengths)
+
+  return (tuple(copy(*x, KEY_SLOTS) for x in zip(keys, fresh_keys)),
+          tuple(copy(*x, VALUE_SLOTS) for x in zip(values, fresh_values)))
+
+
+def put_rows(cache: types.Cache, rows, other: types.Cache) -> types.Cache:
+  """Writes whole rows, and no others.
+
+  Args:
+    cache: a cache of B rows.
+    rows: `[R]` int32, where to; those that are not below B are left out.
+    other: a cache of R rows of the same model and capacity.
+
+  Returns:
+    The cache with these rows replaced.
+  """
+  put = lambda x, y: x.at[..., rows, :, :, :].set(y, mode="drop")
+  return types.Cache(jax.tree.map(put, cache.keys, other.keys),
+                     jax.tree.map(put, cache.values, other.values),
+                     cache.length.at[rows].set(other.length, mode="drop"))
+
+
+def await_logits(slots, logits):
+  """The slots, but not before the logits are known.
+
+  A commit that does not depend on a forward may be made before it: the forward
+  then reads from a copy of the whole cache, made for the purpose.
+
+  Args:
+    slots: `[B, K]` int32, what will be committed.
+    logits: `[B, T, V]`, of the forward that reads the cache.
+
+  Returns:
+    `[B, K]` int32, the slots.
+  """
+  return _await(slots, logits[:, -1, :1])
+
+
+def await_block(slots, block: types.Block):
+  """The same where nobody asks for logits, which are then not computed.
+
+  Args:
+    slots: `[B, K]` int32, what will be committed.
+    block: of the forward that reads the cache. Any layer reads its part of it
+      before the next one's keys are known; what the last one reads has no
+      effect on a block.
+
+  Returns:
+    `[B, K]` int32, the slots.
+  """
+  for keys in block.keys:
+    layer = (0,) * (keys.ndim + ROW_AXIS)
+    slots = _await(slots, keys[layer][:, 0, 0, :1])
+  return slots
+
+
+def _await(slots, values):
+  """The slots, but not before values `[B, 1]` are known."""
+  # No compiler may take it for granted that there is no NaN.
+  return slots + jnp.isnan(values).astype(jnp.int32)
+
+
+def round_up(slots) -> int:
+  """The least capacity that is usual and has room for so many slots."""
+  step = _STEP if slots <= _LONG else max(_STEP, _LONG_STEP)
+  return -(-slots // step) * step
+
+
+def capacity(cache: types.Cache) -> int | None:
+  """S; None if the model keeps nothing."""
+  if cache.keys:
+    return cache.keys[0].shape[KEY_SLOTS]
+  return cache.values[0].shape[VALUE_SLOTS] if cache.values else None

@@ -1,0 +1,73 @@
+"""Caches that grow: what a step costs follows the length, not the budget.
+
+Attention runs over all slots of a cache, filled or not. So a generation with a
+large budget begins with small caches, and goes on with twice as large ones when
+they are full. Each size is a program of its own, compiled when it is reached.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from decoding_jax.runtime import cache as cache_lib
+from decoding_jax.types import DecodeState
+
+# Slots for new tokens to begin with. Fewer would hardly make a step faster, and
+# there would be more to compile.
+_ROOM = 512
+_FACTOR = 2
+
+
+def first(least, full) -> int:
+  """Slots to begin with.
+
+  Args:
+    least: slots that the prompts and one step need.
+    full: slots that the whole budget needs.
+
+  Returns:
+    `full`, or less if that is much less.
+  """
+  slots = cache_lib.round_up(least + _ROOM)
+  return slots if _FACTOR * slots <= full else full
+
+
+def following(slots, full) -> int:
+  """Slots behind `slots`, which are full."""
+  return min(_FACTOR * slots, full)
+
+
+def grow(state: DecodeState, slots) -> DecodeState:
+  """The state with larger caches.
+
+  They grow array by array, so that few of them are there twice at a time.
+
+  Args:
+    state: between two programs; the arrays of its caches are deleted.
+    slots: S of the result.
+
+  Returns:
+    The state.
+  """
+  def wider(cache):
+    return cache and cache.replace(
+        keys=tuple(_grow(x, slots, cache_lib.KEY_SLOTS) for x in cache.keys),
+        values=tuple(_grow(x, slots, cache_lib.VALUE_SLOTS)
+                     for x in cache.values))
+
+  return state.replace(target_cache=wider(state.target_cache),
+                       draft_cache=wider(state.draft_cache))
+
+
+def _grow(x, slots, axis):
+  wide = _pad(x, slots, axis)
+  x.delete()
+  return wide
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _pad(x, slots, axis):
+  widths = [(0, 0)] * x.ndim
+  widths[axis] = (0, slots - x.shape[axis])
+  return jnp.pad(x, widths)

@@ -1,0 +1,149 @@
+"""Greedy roll-outs of several texts of each row at once.
+
+All paths of a row are slots of one block and share its committed prefix, which
+is only read; slot `j * K + c` holds token j of path c:
+
+    slot    0  1    2  3    4  5        K = 2 paths, 3 steps
+    path    0  1    0  1    0  1        slot 4 attends to 0, 2 and itself
+"""
+
+from typing import Callable, NamedTuple
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from decoding_jax import sampling
+from decoding_jax.runtime import cache as cache_lib, token_buffer
+from decoding_jax.types import (Array, Block, Cache, Context, LanguageModel,
+                                Params)
+
+
+@flax.struct.dataclass
+class RollOut:
+  """Greedy continuations; K paths a row, n steps.
+
+  Attributes:
+    tokens: `[B, K, 1 + n]` int32, the first one given.
+    valid: `[B, K, 1 + n]` bool; False behind the end of the text.
+    log_probs: `[B, K, 1 + n]` float32, the model's own; 0 for the first one.
+    logits: `[B, K, V]` float32 behind the first token.
+    block: `n * K` slots.
+    calls: `[B]` int32, forwards that some path of the row needed.
+  """
+  tokens: Array
+  valid: Array
+  log_probs: Array
+  logits: Array
+  block: Block
+  calls: Array
+
+
+class Roller(NamedTuple):
+  """Which model rolls out.
+
+  Attributes:
+    name: in the name of a method.
+    pick: `(context, target_cache, draft_cache) -> (model, params, cache)`.
+    drafts: whether that is the draft model.
+  """
+  name: str
+  pick: Callable[..., tuple[LanguageModel, Params, Cache]]
+  drafts: bool
+
+
+ROLLERS = {
+    "target": Roller("target", lambda context, cache, _: (
+        context.target, context.target_params, cache), drafts=False),
+    "draft": Roller("draft", lambda context, _, cache: (
+        context.draft, context.draft_params, cache), drafts=True)}
+
+
+def allowed(context: Context, logits):
+  """`[B, ..., V]` float32 logits, -inf for tokens that may not occur."""
+  logits, mask = logits.astype(jnp.float32), context.warp.token_mask
+  if mask is None:
+    return logits
+  middle = (1,) * (logits.ndim - 2)
+  return jnp.where(mask.reshape(len(mask), *middle, -1), logits, -jnp.inf)
+
+
+def best(context: Context, logits):
+  """`[B, ...]` int32, the most probable token that may occur."""
+  return sampling.most_probable(allowed(context, logits))
+
+
+def extend(model: LanguageModel, params: Params, cache: Cache, tokens, count):
+  """Runs a model on the tokens behind a cache, and commits them.
+
+  Args:
+    model: any model.
+    params: its parameters.
+    cache: its cache.
+    tokens: `[B, T]` int32, what follows.
+    count: `[B]` int32, how many of them count; or one number.
+
+  Returns:
+    logits `[B, T, V]` float32, and the cache; all T tokens are in it, those
+    that do not count behind its length.
+  """
+  order = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+  logits, block = model.forward(
+      params, tokens, cache.length[:, None] + order, cache,
+      cache_lib.init_block(cache, tokens.shape[1]), 0,
+      order[:, :, None] >= order[:, None])
+  cache = cache_lib.commit(cache, block,
+                           cache_lib.await_logits(order, logits), count)
+  return logits.astype(jnp.float32), cache
+
+
+def roll_out(context: Context, roller, firsts, room, steps: int) -> RollOut:
+  """Continues K texts a row greedily, one forward of K tokens a step.
+
+  A path ends with the end of the text, or where there is no more room; the
+  loop ends with the last path.
+
+  Args:
+    context: holds token mask and end of text.
+    roller: (model, params, cache); the cache holds all that was committed.
+    firsts: `[B, K]` int32, the token that each path begins with.
+    room: `[B]` int32, the most tokens of a path, the first included; at most
+      1 + n. A row without room needs no forward.
+    steps: n, static.
+
+  Returns:
+    The roll-outs.
+  """
+  model, params, cache = roller
+  num_paths, room = firsts.shape[1], room[:, None]
+  slots = jnp.arange(steps * num_paths)[None]
+  own = slots % num_paths == jnp.arange(num_paths)[:, None]
+  blank = jnp.zeros((*firsts.shape, 1 + steps), jnp.float32)
+  out = RollOut(
+      tokens=blank.astype(jnp.int32).at[:, :, 0].set(firsts),
+      valid=(blank > 0).at[:, :, 0].set(room > 0), log_probs=blank,
+      logits=jnp.zeros((*firsts.shape, model.vocab_size), jnp.float32),
+      block=cache_lib.init_block(cache, slots.size),
+      calls=jnp.zeros(len(firsts), jnp.int32))
+
+  def step(carry):
+    i, alive, out = carry
+    mask = jnp.broadcast_to(own & (slots // num_paths <= i),
+                            (*firsts.shape, slots.size))
+    positions = jnp.broadcast_to(cache.length[:, None] + i, firsts.shape)
+    logits, block = model.forward(params, out.tokens[:, :, i], positions,
+                                  cache, out.block, i * num_paths, mask)
+    tokens = best(context, logits)
+    put = lambda buffer, x: buffer.at[:, :, i + 1].set(x)
+    out = RollOut(
+        put(out.tokens, tokens), put(out.valid, alive),
+        put(out.log_probs, token_buffer.log_probs(logits, tokens)),
+        jnp.where(i == 0, logits.astype(jnp.float32), out.logits), block,
+        out.calls + alive.any(axis=1).astype(jnp.int32))
+    alive &= ~token_buffer.ends(tokens, context.eos_id) & (i + 2 < room)
+    return i + 1, alive, out
+
+  alive = ~token_buffer.ends(firsts, context.eos_id) & (room > 1)
+  _, _, out = jax.lax.while_loop(lambda carry: carry[1].any(), step,
+                                 (jnp.int32(0), alive, out))
+  return out

@@ -1,0 +1,148 @@
+"""Prefill: what is cached of the prompts before the first step."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from decoding_jax.runtime import cache as cache_lib
+from decoding_jax.types import Block, Cache, LanguageModel
+from decoding_jax.validation import values
+
+# Tokens of a row that are scored at once, at most. Scores of attention are then
+# never larger than `[CHUNK, S]`, however long the prompt; and so many tokens
+# keep an accelerator busy, even of a single row.
+CHUNK = 512
+
+
+def capacity(width, room) -> int:
+  """Slots that the cache of a generation has.
+
+  Args:
+    width: P, tokens of a prompt.
+    room: slots that are needed behind it.
+
+  Returns:
+    S. The last chunk fits in as well: it may end a little behind the prompt.
+  """
+  count, size = _chunks(width - 1, CHUNK)
+  return cache_lib.round_up(max(width + room, count * size))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def prefill(slots, chunk, model: LanguageModel, params, *, prompts,
+            lengths) -> Cache:
+  """A cache of all of each prompt but its last token.
+
+  Args:
+    slots: S, of `capacity`.
+    chunk: tokens of a row that are scored at once, at most.
+    model: whose cache it is.
+    params: its parameters.
+    prompts: `[B, P]` int32, right-padded.
+    lengths: `[B]` int32, in 1..P.
+
+  Returns:
+    A cache of `lengths - 1` tokens a row.
+  """
+  cache = _read(slots, chunk, model, params, prompts, lengths)
+  return model.after_prompt(params, cache) if model.after_prompt else cache
+
+
+def _read(slots, chunk, model, params, prompts, lengths):
+  batch, width = prompts.shape[0], prompts.shape[1] - 1
+  cache, count = model.init_cache(batch, slots), lengths - 1
+  _check_cache(cache, batch, slots)
+  number, size = _chunks(width, chunk)
+  if not number:
+    # What the model returns is checked all the same.
+    jax.eval_shape(lambda: _score(model, params, prompts[:, :1],
+                                  jnp.zeros((batch, 1), jnp.int32), cache))
+    return cache
+  tokens = jnp.where(jnp.arange(width)[None] <= count[:, None], prompts[:, :-1],
+                     0)
+  order = jnp.broadcast_to(jnp.arange(size), (batch, size))
+  if number == 1:
+    # Nothing is cached yet, so there is nothing to attend to but the block.
+    block = _score(model, params, tokens, order, model.init_cache(batch, 0))
+    return cache_lib.commit(cache, block, order, count)
+  tokens = jnp.pad(tokens, ((0, 0), (0, number * size - width)))
+
+  def step(i, cache):
+    start = i * size
+    block = _score(
+        model, params, jax.lax.dynamic_slice_in_dim(tokens, start, size, 1),
+        start + order, cache)
+    return cache_lib.commit(cache, block, cache_lib.await_block(order, block),
+                            jnp.clip(count - start, 0, size))
+
+  # No row has anything in the chunks behind the longest prompt.
+  return jax.lax.fori_loop(0, -(-count.max() // size), step, cache)
+
+
+def _chunks(width, chunk):
+  """(number, size) of equal chunks; together hardly wider than the prompt."""
+  number = -(-width // chunk)
+  return number, -(-width // max(number, 1))
+
+
+def _score(model, params, tokens, positions, cache) -> Block:
+  """Keys and values of consecutive tokens, `[B, T]`, behind a cache."""
+  order = positions - positions[:, :1]
+  empty = cache_lib.init_block(cache, tokens.shape[1])
+  found = model.forward(params, tokens, positions, cache, empty, 0,
+                        order[:, :, None] >= order[:, None])
+  _check(found, tokens, model.vocab_size, empty)
+  return found[1]
+
+
+def _check_cache(cache, batch, slots):
+  """Raises ValueError, while it is traced, unless a new cache is as asked.
+
+  A smaller one would be overwritten, or would end the texts, without a word.
+  """
+  if not isinstance(cache, Cache):
+    raise ValueError("LanguageModel.init_cache returned an object of type "
+                     f"{type(cache).__name__}: a dj.Cache is needed.")
+  for name, arrays, axis, form in (
+      ("keys", cache.keys, cache_lib.KEY_SLOTS, "[..., B, H, C, S]"),
+      ("values", cache.values, cache_lib.VALUE_SLOTS, "[..., B, H, S, C]")):
+    if not isinstance(arrays, tuple):
+      raise ValueError(f"LanguageModel.init_cache: {name} are of type "
+                       f"{type(arrays).__name__}: a tuple is needed.")
+    for x in arrays:
+      if x.ndim < 4 or (x.shape[cache_lib.ROW_AXIS], x.shape[axis]) != (
+          batch, slots):
+        raise ValueError(f"LanguageModel.init_cache: {name} of shape {x.shape}:"
+                         f" {form} of B={batch}, S={slots} is needed.")
+  shape, dtype = values.form(cache.length)
+  if shape != (batch,) or dtype != jnp.int32:
+    raise ValueError(f"LanguageModel.init_cache: length of shape {shape} and "
+                     f"type {dtype}: int32 of [B]=({batch},) is needed.")
+
+
+def _check(found, tokens, vocab_size, block):
+  """Checks what the forward of a model has returned, while it is traced.
+
+  Args:
+    found: that.
+    tokens: `[B, T]`.
+    vocab_size: V.
+    block: what the forward was given.
+
+  Raises:
+    ValueError: saying what is needed.
+  """
+  if not isinstance(found, tuple) or len(found) != 2:
+    raise ValueError("LanguageModel.forward returned an object of type "
+                     f"{type(found).__name__}: (logits, block) is needed.")
+  logits, new = found
+  shape = (*tokens.shape, vocab_size)
+  got, dtype = values.form(logits)
+  if got != shape or not jnp.issubdtype(dtype, jnp.floating):
+    raise ValueError(f"LanguageModel.forward returned logits of shape {got} "
+                     f"and type {dtype}: floats of [B, T, V]={shape} are "
+                     "needed.")
+  if jax.tree.map(values.form, new) != jax.tree.map(values.form, block):
+    raise ValueError("LanguageModel.forward returned a block of other shapes "
+                     "or types than the one that it was given.")

@@ -1,0 +1,131 @@
+"""The text of each row: where it ends, and how it grows."""
+
+import jax
+import jax.numpy as jnp
+
+from decoding_jax.kernels import buffers, log_normalizer
+from decoding_jax.types import DecodeState
+
+
+def ends(tokens, eos_id):
+  """Which tokens end a text.
+
+  Args:
+    tokens: `[...]` int32.
+    eos_id: `[E]` int32.
+
+  Returns:
+    `[...]` bool.
+  """
+  eos_id = jnp.expand_dims(eos_id, range(tokens.ndim))
+  return (tokens[..., None] == eos_id).any(axis=-1)
+
+
+def cut(state: DecodeState, tokens, count, eos_id):
+  """Cuts new tokens at the end of the text and of the budget.
+
+  Args:
+    state: what was committed so far.
+    tokens: `[B, T]` int32, what would follow.
+    count: `[B]` int32, how many of them.
+    eos_id: `[E]` int32.
+
+  Returns:
+    How many of them count `[B]`, none in a row that is done, and done `[B]`.
+  """
+  order = jnp.arange(tokens.shape[1])[None]
+  count = jnp.minimum(count, state.limit - state.length)
+  last = ends(tokens, eos_id) & (order < count[:, None])
+  ended = last.any(axis=1)
+  count = jnp.where(ended, jnp.argmax(last, axis=1) + 1, count)
+  count = jnp.where(state.done, 0, count).astype(jnp.int32)
+  return count, state.done | ended | (state.length + count == state.limit)
+
+
+def newest(state: DecodeState, count: int):
+  """`[B, count]` int32, the last committed tokens, the newest at the end.
+
+  In place of tokens that a shorter text does not have stands its first one.
+  """
+  columns = state.length[:, None] + jnp.arange(-count, 0)[None]
+  return buffers.take(state.tokens, jnp.maximum(columns, 0), axis=1)
+
+
+def append(buffer, length, values, count):
+  """Writes the first `count` values of each row behind its length.
+
+  Args:
+    buffer: `[B, S]`.
+    length: `[B]` int32.
+    values: `[B, T]`.
+    count: `[B]` int32, at most T.
+
+  Returns:
+    The buffer.
+  """
+  order = jnp.arange(values.shape[1])[None]
+  # No column twice, outside of the buffer either: an accelerator then writes
+  # all of them at once.
+  columns = order + jnp.where(order < count[:, None], length[:, None],
+                              buffer.shape[1])
+  rows = jnp.arange(len(buffer))[:, None]
+  return buffer.at[rows, columns].set(values, mode="drop", unique_indices=True)
+
+
+def result(state: DecodeState):
+  """What is returned of each row, by name: its text and its counts."""
+  return {"tokens": state.tokens, "log_probs": state.log_probs,
+          "length": state.length, "stats": state.stats}
+
+
+def keep_done(state: DecodeState, new: DecodeState) -> DecodeState:
+  """The new state, but with text and counts of rows that were done as before.
+
+  Args:
+    state: before a step.
+    new: after it; of the same shapes.
+
+  Returns:
+    A state; caches, keys and carry are the new ones.
+  """
+  def keep(old, new):
+    done = state.done.reshape(-1, *[1] * (new.ndim - 1))
+    return jnp.where(done, old, new)
+
+  return new.replace(**jax.tree.map(keep, result(state), result(new)))
+
+
+def commit(state: DecodeState, tokens, log_probs, count, eos_id):
+  """Commits new tokens to the text, cut at its end and that of the budget.
+
+  Args:
+    state: what was committed so far.
+    tokens: `[B, T]` int32, what would follow.
+    log_probs: `[B, T]` float32, the target's own.
+    count: `[B]` int32, how many of them.
+    eos_id: `[E]` int32.
+
+  Returns:
+    The state, its caches, counts and carry as they were; and how many tokens
+    were committed, `[B]` int32.
+  """
+  count, done = cut(state, tokens, count, eos_id)
+  return state.replace(
+      step=state.step + 1, length=state.length + count, done=done,
+      tokens=append(state.tokens, state.length, tokens, count),
+      log_probs=append(state.log_probs, state.length, log_probs, count)), count
+
+
+def log_probs(logits, tokens):
+  """A model's own log-probabilities: temperature 1, nothing cut off.
+
+  Args:
+    logits: `[..., V]`.
+    tokens: `[...]` int32.
+
+  Returns:
+    `[...]` float32.
+  """
+  chosen = buffers.take(logits, tokens[..., None], axis=-1)
+  largest, log_mass = log_normalizer.normalizer(logits.astype(jnp.float32))
+  return (chosen.astype(jnp.float32) - largest - log_mass)[..., 0]

@@ -1,0 +1,1 @@
+"""Search over whole texts: beams, and selection level by level."""

@@ -1,0 +1,1 @@
+"""Draft trees: drafters, verifiers, and the loop that joins them."""

@@ -1,0 +1,298 @@
+"""Drafting: the level loop, and the drafters that expand a level.
+
+Of the same sizes a drafter is one object, so that methods share programs where
+they differ in name only: at temperature 0 those of equal trees.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from decoding_jax import sampling
+from decoding_jax.kernels import buffers, random
+from decoding_jax.runtime import cache as cache_lib
+from decoding_jax.search import beam
+from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.types import (Array, Block, Cache, Drafter, DraftTree,
+                                LanguageModel, NONE, Params)
+from decoding_jax.validation import values
+
+# The draft block starts with the token that the draft cache may lack.
+_LATE = 0
+_ROOT = 1
+
+
+def grow(keys, drafter: Drafter, model: LanguageModel, params: Params,
+         cache: Cache | None, newest, length,
+         warp: sampling.Warp) -> tuple[DraftTree, Block | None]:
+  """Drafts a tree, one forward a level; the deepest level needs none.
+
+  Args:
+    keys: `[B]` random keys.
+    drafter: what expands the levels.
+    model: the drafting model; None for a tree of a root.
+    params: its parameters.
+    cache: its cache, one or two tokens shorter than the row.
+    newest: `[B, 2]` int32, the last two committed tokens.
+    length: `[B]` int32, committed tokens.
+    warp: from logits to the law of the drafts.
+
+  Returns:
+    The tree, and a block of `1 + I` slots: the token that the cache may lack,
+    the root, and the other nodes that have children.
+  """
+  layout = drafter.layout
+  size = 1 + tree_lib.num_nodes(layout)
+  if not layout.widths:
+    return _root(newest[:, 1], size), None
+  inner = size - layout.widths[-1]
+  # Each level writes the laws of its nodes.
+  laws, = buffers.room([jax.ShapeDtypeStruct(
+      (len(length), inner, model.vocab_size), jnp.float32)], length)
+  tree = _root(newest[:, 1], size).replace(log_probs=laws)
+  block = cache_lib.init_block(cache, 1 + inner)
+  late = cache.length == length - 2
+  states = jax.vmap(lambda _: drafter.init())(length)
+  starts = [nodes.start for nodes in tree_lib.level_slices(layout)]
+
+  def step(shape, level, carry):
+    """Grows one level; `shape` is a level like it that is known statically."""
+    tree, block, states = carry
+    start = jnp.asarray(starts, jnp.int32)[level]
+    nodes = _Nodes(start, starts[shape + 1] - starts[shape])
+    tokens, positions, slot, mask = _fresh(tree, shape == 0, level, nodes,
+                                           newest, length, late)
+    with jax.named_scope("draft_forward"):
+      logits, block = model.forward(params, tokens, positions, cache, block,
+                                    slot, mask)
+    log_probs = sampling.without_traces(
+        jax.vmap(sampling.log_law)(warp, logits[:, -nodes.width:]))
+    level_keys = jax.vmap(random.fold_in, (0, None))(keys, level)
+    expand = lambda key, *row: _checked(
+        layout.widths[shape], drafter.expand(key, shape, *row))
+    tokens, parents, valid, states = jax.vmap(expand)(
+        level_keys, log_probs, nodes.of(tree.valid, 1), states)
+    tree = tree_lib.add_level(tree, nodes.start + nodes.width, tokens,
+                              nodes.start + parents, valid)
+    laws, = buffers.put((tree.log_probs,), (log_probs,), nodes.start)
+    return tree.replace(log_probs=laws), block, states
+
+  carry = tree, block, states
+  # One program for all levels of a shape: it is compiled once.
+  for run in tree_lib.runs(layout):
+    body = functools.partial(step, run.start)
+    carry = body(run.start, carry) if len(run) == 1 else (
+        jax.lax.fori_loop(run.start, run.stop, body, carry))
+  tree, block, _ = carry
+  return tree, block
+
+
+def gumbel_top_k(branching: tuple[int, ...]) -> Drafter:
+  """Children drawn without replacement (RSD-C; arXiv 2402.14160, sec. 3.2).
+
+  Args:
+    branching: children of each node of level 0, 1, ..., D - 1; of no level
+      for a tree of a root.
+
+  Returns:
+    The drafter.
+  """
+  return _product(tuple(branching), _draw, sampled=True)
+
+
+def top_k(branching: tuple[int, ...]) -> Drafter:
+  """The most probable children; not samples of any law.
+
+  Args:
+    branching: children of each node of level 0, 1, ..., D - 1.
+
+  Returns:
+    The drafter.
+  """
+  return _product(tuple(branching), _best, sampled=False)
+
+
+def static_tree(children: tuple[tuple[int, ...], ...]) -> Drafter:
+  """Children drawn without replacement, of each node as many as are its own.
+
+  Chen et al. 2024, "Sequoia" (arXiv 2402.12374), section 3.
+
+  Args:
+    children: of each node of level 0, 1, ..., D - 1; see
+      `tree.static_layout`.
+
+  Returns:
+    The drafter.
+  """
+  return _static(tuple(map(tuple, children)), _draw, sampled=True)
+
+
+def static_top_k(children: tuple[tuple[int, ...], ...]) -> Drafter:
+  """The same of the most probable children; not samples of any law.
+
+  Args:
+    children: as of `static_tree`.
+
+  Returns:
+    The drafter.
+  """
+  return _static(tuple(map(tuple, children)), _best, sampled=False)
+
+
+@functools.lru_cache(maxsize=None)
+def iid_paths(num_paths: int, depth: int) -> Drafter:
+  """Independent sampled paths (SpecInfer, SpecTr), merged where they agree.
+
+  The children of a node are those of all paths that have come its way; they
+  hang from the first such path's node.
+
+  Args:
+    num_paths: paths.
+    depth: tokens of a path.
+
+  Returns:
+    The drafter.
+  """
+  values.check_positive("num_paths", num_paths)
+  layout = tree_lib.beam_layout(num_paths, depth)
+
+  def expand(key, level, log_probs, valid, first):
+    keys = random.split(key, num_paths)
+    if level == 0:
+      log_probs = jnp.repeat(log_probs, num_paths, axis=0)
+      valid = jnp.repeat(valid, num_paths)
+    tokens = jax.vmap(sampling.draw)(keys, log_probs)
+    equal = lambda x: x[None] == x[:, None]
+    agree = equal(first) & equal(tokens)
+    return tokens, first, valid, jnp.argmax(agree, axis=-1).astype(jnp.int32)
+
+  return Drafter(layout, lambda: jnp.zeros(num_paths, jnp.int32), expand,
+                 sampled=True, replacement=True)
+
+
+def stochastic_beam(width: int, depth: int) -> Drafter:
+  """Stochastic beam search (RSD-S; arXiv 2402.14160, section 3.2).
+
+  Args:
+    width: nodes of a level.
+    depth: levels.
+
+  Returns:
+    The drafter.
+  """
+  return _beam(width, depth, beam.perturbed, sampled=True)
+
+
+def top_beam(width: int, depth: int) -> Drafter:
+  """Beam search; not samples of any law.
+
+  Args:
+    width: nodes of a level.
+    depth: levels.
+
+  Returns:
+    The drafter.
+  """
+  return _beam(width, depth, beam.plain, sampled=False)
+
+
+def _root(tokens, size):
+  """A tree whose root alone is filled in."""
+  batch = len(tokens)
+  root = jnp.arange(size)[None] == 0
+  return DraftTree(
+      tokens=jnp.where(root, tokens[:, None], 0),
+      parents=jnp.full((batch, size), NONE, jnp.int32),
+      valid=jnp.broadcast_to(root, (batch, size)),
+      mask=jnp.broadcast_to(root & root.T, (batch, size, size)),
+      log_probs=None)
+
+
+class _Nodes(NamedTuple):
+  """The nodes of a level: where they start, and how many they are."""
+  start: Array
+  width: int
+
+  def of(self, x, axis):
+    return jax.lax.dynamic_slice_in_dim(x, self.start, self.width, axis)
+
+
+def _fresh(tree, is_root, level, nodes, newest, length, late):
+  """Tokens, positions, first slot and mask of the forward of a level."""
+  mask = nodes.of(tree.mask, 1)[:, :, :tree.log_probs.shape[1]]
+  sees_late = jnp.broadcast_to(late[:, None, None], (*mask.shape[:2], 1))
+  mask = jnp.concatenate([sees_late, mask], axis=-1)
+  positions = jnp.broadcast_to((length - 1 + level)[:, None], mask.shape[:2])
+  if not is_root:
+    return nodes.of(tree.tokens, 1), positions, _ROOT + nodes.start, mask
+  # A row whose cache is complete computes its last slot anew, for nobody.
+  itself = jnp.broadcast_to(jnp.arange(mask.shape[-1]) == _LATE, mask.shape)
+  before = jnp.maximum(positions - 1, 0)
+  return (newest, jnp.concatenate([before, positions], axis=1), _LATE,
+          jnp.concatenate([itself, mask], axis=1))
+
+
+def _checked(width, grown):
+  """What an expander returns; ValueError, while traced, if it is wrong."""
+  for name, x, kind in zip(("tokens", "parents", "valid"), grown,
+                           (jnp.integer, jnp.integer, jnp.bool_)):
+    shape, dtype = values.form(x)
+    if shape != (width,) or not jnp.issubdtype(dtype, kind):
+      raise ValueError(f"Drafter.expand returned {name} of shape {shape} and "
+                       f"type {dtype}: {kind.__name__} of shape ({width},), as "
+                       "the layout has it, is needed.")
+  return grown
+
+
+def _draw(key, log_probs, size):
+  """Children of each node of a level, samples without replacement."""
+  keys = random.split(key, len(log_probs))
+  return jax.vmap(sampling.gumbel_top_k, (0, 0, None))(keys, log_probs, size)
+
+
+def _best(key, log_probs, size):
+  """Children of each node of a level, the most probable ones."""
+  del key
+  return sampling.top_k(log_probs, size)
+
+
+@functools.lru_cache(maxsize=None)
+def _product(branching, pick, sampled):
+  layout = tree_lib.product_layout(branching)
+  nodes = (1, *layout.widths)
+  return _of_numbers(layout, pick, sampled, lambda level: (
+      (branching[level],) * nodes[level]))
+
+
+@functools.lru_cache(maxsize=None)
+def _static(children, pick, sampled):
+  layout = tree_lib.static_layout(children)
+  return _of_numbers(layout, pick, sampled, layout.children.__getitem__)
+
+
+def _of_numbers(layout, pick, sampled, numbers):
+  """A drafter of fixed trees; `numbers(level)` are its nodes' children."""
+  def expand(key, level, log_probs, valid, state):
+    counts, size = np.array(numbers(level)), layout.branching[level]
+    parents = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+    ranks = np.concatenate([np.arange(count) for count in counts])
+    # The first ones of a draw are a draw of so many.
+    scores, tokens = (x[parents, ranks] for x in pick(key, log_probs, size))
+    return tokens, parents, valid[parents] & (scores > -jnp.inf), state
+
+  return Drafter(layout, lambda: (), expand, sampled, replacement=False)
+
+
+@functools.lru_cache(maxsize=None)
+def _beam(width, depth, step, sampled):
+  layout = tree_lib.beam_layout(width, depth)
+
+  def expand(key, level, log_probs, valid, state):
+    del level, valid  # A node without mass has the score -inf already.
+    tokens, parents, state = step(key, log_probs, state, width)
+    return tokens, parents, state.scores > -jnp.inf, state
+
+  return Drafter(layout, beam.root, expand, sampled, replacement=False)

@@ -1,0 +1,257 @@
+"""Verification: the walk down a tree, and the rules that accept a child."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from decoding_jax import sampling
+from decoding_jax.kernels import random
+from decoding_jax.speculation import traversal
+from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.types import (Drafter, DraftTree, Layout, NONE, Pair, Verdict,
+                                Verifier)
+from decoding_jax.validation import protocols, values
+
+# Halvings of the interval that K-SEQ's rho lies in.
+_BISECTIONS = 30
+
+
+def pair(drafter: Drafter, verifier: Verifier) -> Pair:
+  """Joins a drafter and a verifier, if that keeps the target's law.
+
+  Args:
+    drafter: grows trees.
+    verifier: accepts children.
+
+  Returns:
+    The pair.
+
+  Raises:
+    ValueError: if the verifier divides by the probability of a sample, but
+      the drafter's children are no samples, or are drawn otherwise than the
+      verifier takes them to be; if one of them is none.
+  """
+  protocols.check("drafter", Drafter, drafter)
+  protocols.check("verifier", Verifier, verifier)
+  if verifier.sampled and not drafter.sampled:
+    raise ValueError(
+        "Drafter.sampled=False, Verifier.sampled=True: children that are not "
+        "samples of the draft law (top-k, beams) under a rule that divides by "
+        "it would change the law of the output.")
+  alone = tree_lib.max_branching(drafter.layout) < 2
+  if verifier.replacement not in (None, drafter.replacement) and not alone:
+    raise ValueError(
+        f"Drafter.replacement={drafter.replacement}, Verifier.replacement="
+        f"{verifier.replacement}: siblings must be verified as they are drawn, "
+        "else the law of the output changes.")
+  return Pair(drafter, verifier)
+
+
+def walk(key, verifier: Verifier, layout: Layout, tree: DraftTree, logits,
+         warp: sampling.Warp) -> Verdict:
+  """Accepts a path, in one row.
+
+  Args:
+    key: a random key.
+    verifier: the rule at each node, or what walks in its place.
+    layout: of the tree.
+    tree: a tree without its batch axis.
+    logits: `[M, V]`, the target's at each node.
+    warp: from logits to the target's law, without its batch axis.
+
+  Returns:
+    A verdict without its batch axis. If the drafts are samples that fit the
+    verifier, the accepted tokens and the one behind them have the law of the
+    target.
+  """
+  depth, size = tree_lib.depth(layout), tree_lib.max_branching(layout)
+  if verifier.walk is not None and depth:
+    return verifier.walk(key, layout, tree, logits, warp)
+  keys = random.split(key, 1 + depth)
+
+  def descend(state, key):
+    node, alive, law, rest = state
+    indices, valid = tree_lib.children(tree, size, node)
+    valid &= alive
+    tokens = tree.tokens[indices]
+    uniforms = random.uniform(key, tokens.shape)
+    rank, residual = verifier.rule(uniforms, law, jnp.exp(tree.log_probs[node]),
+                                   tokens, valid)
+    _check(rank, residual, law)
+    rest = jnp.where(alive, residual, rest)
+    alive = rank != NONE
+    # Of children with the same token, the first one has the subtree.
+    twin = jnp.argmax(valid & (tokens == tokens[rank]))
+    node = jnp.where(alive, indices[twin], node).astype(jnp.int32)
+    return (node, alive, _law(warp, logits, node), rest), (
+        node, rank, valid.sum().astype(jnp.int32))
+
+  root, nothing = jnp.int32(0), jnp.zeros(0, jnp.int32)
+  law = _law(warp, logits, root)
+  (_, alive, law, rest), (path, ranks, counts) = jax.lax.scan(
+      descend, (root, jnp.bool_(True), law, law), keys[:-1]) if depth else (
+          (root, True, law, law), (nothing,) * 3)
+  token = sampling.draw(keys[-1], jnp.log(jnp.where(alive, law, rest)))
+  return Verdict(jnp.concatenate([root[None], path]),
+                 jnp.sum(ranks != NONE).astype(jnp.int32),
+                 token, ranks, counts)
+
+
+@functools.lru_cache(maxsize=None)
+def recursive(replacement: bool) -> Verifier:
+  """Recursive rejection sampling (arXiv 2402.14160, section 3.1).
+
+  Without replacement a rejected sibling leaves the draft law; with it the law
+  stays, which is multi-round rejection (SpecInfer, arXiv 2305.09781).
+
+  Args:
+    replacement: how the siblings are drawn.
+
+  Returns:
+    The verifier. For t = (.5, .3, .2), d = (.2, .5, .3), siblings 1 and 0 and
+    uniforms .9, .9: .9 * .5 < .3 fails, and the residual is (1, 0, 0); then
+    sibling 0 has draft probability .2 / (1 - .5), and .9 * .4 < 1 holds.
+  """
+  def rule(uniforms, target, draft, tokens, valid):
+    ranks = jnp.arange(len(tokens), dtype=jnp.int32)
+
+    def untested(state):
+      _, _, rank, accepted = state
+      return (accepted == NONE) & jnp.any(valid & (ranks >= rank))
+
+    def test(state):
+      target, draft, rank, accepted = state
+      token = tokens[rank]
+      hit = valid[rank] & (uniforms[rank] * draft[token] < target[token])
+      missed = valid[rank] & ~hit
+      rest = sampling.residual(target, draft)
+      if not replacement:
+        draft = jnp.where(missed, _without(draft, token), draft)
+      return (jnp.where(missed, rest, target), draft, rank + 1,
+              jnp.where(hit, rank, accepted))
+
+    rest, _, _, rank = jax.lax.while_loop(
+        untested, test, (target, draft, jnp.int32(0), jnp.int32(NONE)))
+    return rank, rest
+
+  return Verifier(rule, sampled=True, replacement=replacement)
+
+
+@functools.lru_cache(maxsize=None)
+def k_seq() -> Verifier:
+  """Sequential selection, K-SEQ, of SpecTr (arXiv 2310.15141).
+
+  Returns:
+    The verifier, for siblings drawn independently.
+  """
+  def rule(uniforms, target, draft, tokens, valid):
+    count = valid.sum()
+    rho, beta = k_seq_division(target, draft, count)
+    hits = valid & (uniforms * rho * draft[tokens] < target[tokens])
+    some = (count > 0) & (beta > 0)
+    scale = jnp.where(some, _any_of(beta, count) / jnp.where(some, beta, 1), 0)
+    return _first(hits), sampling.residual(
+        target, scale * jnp.minimum(target / rho, draft))
+
+  return Verifier(rule, sampled=True, replacement=True)
+
+
+def k_seq_division(target, draft, count):
+  """The division factor of K-SEQ.
+
+  Args:
+    target: `[V]`, a law.
+    draft: `[V]`, a law.
+    count: `[]` int32, siblings.
+
+  Returns:
+    rho `[]` in [1, max(count, 1)] and beta `[]`, the mass of
+    min(target / rho, draft). Every rho at or above the root of
+    1 - (1 - beta)^count = rho beta is exact; this is the upper end of the
+    last interval, so never below the root.
+  """
+  def mass(rho):
+    return jnp.sum(jnp.minimum(target / rho, draft))
+
+  def halve(_, bounds):
+    low, high = bounds
+    rho = (low + high) / 2
+    beta = mass(rho)
+    above = _any_of(beta, count) <= rho * beta
+    return jnp.where(above, low, rho), jnp.where(above, rho, high)
+
+  one = jnp.ones((), target.dtype)
+  _, rho = jax.lax.fori_loop(0, _BISECTIONS, halve,
+                             (one, jnp.maximum(count, 1).astype(one.dtype)))
+  return rho, mass(rho)
+
+
+@functools.lru_cache(maxsize=None)
+def match() -> Verifier:
+  """Follows the child that is the target's most probable token.
+
+  Returns:
+    The verifier of temperature 0, for children of any kind.
+  """
+  def rule(uniforms, target, draft, tokens, valid):
+    del uniforms, draft
+    hits = valid & (tokens == sampling.most_probable(target))
+    return _first(hits), target
+
+  return Verifier(rule, sampled=False, replacement=None)
+
+
+def of_name(verification: str, names: tuple[str, str] = (
+    "recursive", "traversal")) -> tuple[str, Verifier]:
+  """The verifier of siblings without replacement that a method is to have.
+
+  Args:
+    verification: one of the names.
+    names: what the method calls recursive rejection, and what traversal
+      verification, which accepts more.
+
+  Returns:
+    What stands behind the sizes in the name of the method, and the verifier.
+
+  Raises:
+    ValueError: naming the option, its value and what is allowed.
+  """
+  by_node, by_path = names
+  return values.check_one_of("verification", verification, {
+      by_node: ("", recursive(replacement=False)),
+      by_path: (f", {by_path}", traversal.verifier())})
+
+
+def _check(rank, residual, law):
+  """Raises ValueError, while it is traced, for wrong results of a rule."""
+  shape, dtype = values.form(rank)
+  if shape or not jnp.issubdtype(dtype, jnp.integer):
+    raise ValueError(f"Verifier.rule returned a rank of shape {shape} and type "
+                     f"{dtype}: a single integer is needed.")
+  if values.form(residual) != values.form(law):
+    shape, dtype = values.form(residual)
+    raise ValueError(f"Verifier.rule returned a residual of shape {shape} and "
+                     f"type {dtype}: {law.dtype} of [V]={law.shape} is needed.")
+
+
+def _law(warp, logits, node):
+  return jnp.exp(sampling.log_law(warp, logits[node]))
+
+
+def _first(hits):
+  """Rank of the first hit, or `NONE`."""
+  return jnp.where(hits.any(), jnp.argmax(hits), NONE).astype(jnp.int32)
+
+
+def _any_of(beta, count):
+  """1 - (1 - beta)^count, without cancellation; for no siblings as for one."""
+  exponent = jnp.maximum(count, 1).astype(jnp.result_type(beta))
+  return -jnp.expm1(exponent * jnp.log1p(-jnp.minimum(beta, 1)))
+
+
+def _without(draft, token):
+  """The law of what is left when a token has been drawn."""
+  rest = draft.at[token].set(0)
+  mass = jnp.sum(rest)
+  return rest / jnp.where(mass > 0, mass, 1)

@@ -1,0 +1,144 @@
+"""What the fields of the contracts of `types` must be."""
+
+import functools
+import inspect
+import math
+import numbers
+from typing import Any, Callable, NamedTuple
+
+from decoding_jax.types import (Decoder, Drafter, LanguageModel, Layout,
+                                LogitsProcessor, Method, Pair, Reward, Verifier)
+from decoding_jax.validation import values
+
+
+class _Kind(NamedTuple):
+  """What a field must be.
+
+  Attributes:
+    fits: `value -> bool`.
+    words: the same for people.
+  """
+  fits: Callable[[Any], bool]
+  words: str
+
+
+def _instance(kind, words):
+  return _Kind(lambda value: isinstance(value, kind), words)
+
+
+def _function(*names):
+  return _Kind(lambda value: callable(value) and _takes(value, names),
+               f"a function of ({', '.join(names)})")
+
+
+# It takes longer than all else here, and each call of `generate` checks.
+@functools.lru_cache(maxsize=None)
+def _takes(function, names):
+  """Whether it can be called with so many arguments, as far as Python knows."""
+  try:
+    signature = inspect.signature(function)
+  except (TypeError, ValueError):
+    return True
+  try:
+    signature.bind(*names)
+  except TypeError:
+    return False
+  return True
+
+
+def _integer(least):
+  return _Kind(lambda value: values.is_integer(value) and value >= least,
+               f"an integer from {least} on")
+
+
+def _or_none(kind):
+  return _Kind(lambda value: value is None or kind.fits(value),
+               f"{kind.words}, or None,")
+
+
+_FLAG = _instance(bool, "True or False")
+_DECODES = _or_none(_instance(
+    (Pair, Decoder), "what dj.pair makes, or a dj.Decoder"))
+_FIELDS = {
+    LanguageModel: {
+        "init_cache": _function("batch", "capacity"),
+        "forward": _function("params", "tokens", "positions", "cache", "block",
+                             "slot", "mask"),
+        "vocab_size": _integer(1),
+        "max_length": _integer(0),
+        "after_prompt": _or_none(_function("params", "cache"))},
+    LogitsProcessor: {
+        "init": _function("params"),
+        "advance": _function("params", "state", "token"),
+        "process": _function("params", "state", "logits"),
+        "reads_prompt": _FLAG},
+    Reward: {
+        "init": _function("params", "constraint", "prompt", "length"),
+        "advance": _function("params", "constraint", "state", "tokens",
+                             "valid"),
+        "value": _function("params", "constraint", "state"),
+        "maximum": _Kind(lambda value: isinstance(value, numbers.Real) and
+                         not math.isnan(value), "a number, or inf for none,")},
+    Method: {"name": _instance(str, "a string"),
+             "sampled": _DECODES, "greedy": _DECODES},
+    Pair: {"drafter": _instance(Drafter, "a dj.Drafter"),
+           "verifier": _instance(Verifier, "a dj.Verifier")},
+    Drafter: {
+        "layout": _instance(Layout, "a dj.Layout"),
+        "init": _function(),
+        "expand": _function("key", "level", "log_probs", "valid", "state"),
+        "sampled": _FLAG, "replacement": _FLAG},
+    Verifier: {
+        "rule": _or_none(_function("uniforms", "target", "draft", "children",
+                                   "valid")),
+        "sampled": _FLAG, "replacement": _or_none(_FLAG),
+        "walk": _or_none(_function("key", "layout", "tree", "logits",
+                                   "warp"))},
+    Decoder: {
+        "init": _function("context", "state"),
+        "step": _function("context", "state"),
+        "reach": _integer(0), "siblings": _integer(1), "drafts": _FLAG,
+        "rewards": _FLAG},
+}
+
+
+def check(name: str, kind, value, optional: bool = False) -> None:
+  """Checks the type of an argument, its fields, and the fields of these.
+
+  Args:
+    name: of the argument.
+    kind: the type that is needed; any but those of `types` has no fields here.
+    value: what was given.
+    optional: whether it may be None.
+
+  Raises:
+    ValueError: naming argument or field, its value and what is allowed.
+  """
+  if value is None and optional:
+    return
+  if not isinstance(value, kind):
+    raise ValueError(f"{name} is of type {type(value).__name__}: a "
+                     f"dj.{kind.__name__} is needed"
+                     f"{', or None' if optional else ''}.")
+  if kind in _FIELDS:
+    try:
+      hash(value)
+    except TypeError as e:
+      raise ValueError(f"{name} holds what cannot be a static argument: {e}."
+                       ) from e
+    _check_fields(name, kind, value)
+
+
+def _check_fields(name, kind, value):
+  for field, allowed in _FIELDS[kind].items():
+    found = getattr(value, field)
+    if not allowed.fits(found):
+      what = (f" is of type {type(found).__name__}" if isinstance(found, tuple)
+              else f"={found!r}")
+      raise ValueError(f"{name}.{field}{what}: {allowed.words} is needed.")
+    if type(found) in _FIELDS:
+      _check_fields(f"{name}.{field}", type(found), found)
+  if kind is Verifier and (value.rule is None) == (value.walk is None):
+    has = ("has neither a rule nor" if value.walk is None else
+           "has both a rule and")
+    raise ValueError(f"{name} {has} a walk: one of them is needed.")

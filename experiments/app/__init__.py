@@ -1,0 +1,1 @@
+"""What every program shares: launch, processes, signals, tables."""

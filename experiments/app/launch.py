@@ -1,0 +1,231 @@
+"""What the mains share: flags, models, methods, one-line errors."""
+
+import contextlib
+import errno
+import inspect
+import os
+import pathlib
+import re
+import signal
+import sys
+import traceback
+
+from absl import app
+from absl import flags
+from absl import logging
+import jax
+from ml_collections import config_flags
+from ml_collections.config_flags import config_path
+
+import decoding_jax as dj
+from experiments.app import multihost
+from experiments.app import preemption
+from models.folders import resolve
+
+# Of larger ones JAX takes the lowest bits alone: two would give the same texts.
+MOST_SEED = 2**32 - 1
+# `define_config` defines a flag of the main that calls it, as its --help says.
+flags.disclaim_key_flags()
+# A disk that is full or read-only is no bug.
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+
+
+class UserError(Exception):
+  """Something only the user can mend, told in one line."""
+
+
+@contextlib.contextmanager
+def user_errors(*kinds):
+  """Turns exceptions into `UserError`, where user input is interpreted."""
+  try:
+    yield
+  except kinds as e:
+    raise UserError(str(e)) from e
+
+
+def run(main):
+  """Runs `main()`; a mistake of the user is one line and exit status 2."""
+  def guarded(argv):
+    try:
+      if len(argv) > 1:
+        raise UserError(f"unexpected argument {argv[1]!r}.")
+      main()
+      preemption.check()
+      sys.stdout.flush()
+    except UserError as e:
+      _fail(e)
+    except KeyboardInterrupt:
+      print("\ninterrupted; what was written stays.", file=sys.stderr)
+      multihost.end(130, interrupted=True)
+    except preemption.Stopped:
+      print("\nstopped; resume with the same command.", file=sys.stderr)
+      multihost.end(0, interrupted=True)
+    except BrokenPipeError:
+      # Whoever read the output has left. What is still to be flushed goes
+      # nowhere.
+      os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+      multihost.end(128 + signal.SIGPIPE, interrupted=True)
+    except jax.errors.JaxRuntimeError as e:
+      if not jax.distributed.is_initialized():
+        raise
+      _fail(multihost.failure(e), status=1)
+    except Exception as e:
+      if isinstance(e, OSError) and e.errno in _DISK:
+        _fail(f"{e}; what was written before stays.", status=1)
+      if not jax.distributed.is_initialized():
+        raise
+      traceback.print_exc()
+      multihost.end(1)
+
+  # XLA reads this when it first compiles. On a CPU, unrolling its loops takes a
+  # fifth of a compilation, and gains nothing.
+  os.environ.setdefault("XLA_FLAGS", "--xla_backend_extra_options="
+                        "xla_cpu_disable_loop_unrolling")
+  app.run(guarded, flags_parser=_parse_flags)
+
+
+def define_config(path, description):
+  """The flag `--config`, a file whose fields are flags `--config.<field>`.
+
+  Args:
+    path: of the default file.
+    description: of the flag.
+
+  Returns:
+    Its holder, see `config`.
+  """
+  try:
+    return config_flags.DEFINE_config_file("config", path, description)
+  except (IndexError, KeyError, ValueError) as e:
+    # ml_collections looks for fields on the command line here already. What a
+    # config file raises is none of these errors.
+    if pathlib.Path(traceback.extract_tb(e.__traceback__)[-1].filename) != (
+        pathlib.Path(config_path.__file__)):
+      raise
+    given = [x for x in sys.argv[1:] if x.startswith("--config.")]
+    _fail(f"{' '.join(given)}: no such part of the config: {e}. What is in a "
+          "list or has a number for its name stands in brackets, as in "
+          "--config.trees.length['2'][0].")
+
+
+def config(holder, *fields):
+  """The ConfigDict of a config flag; absl defers a missing file until now.
+
+  Args:
+    holder: of the flag.
+    *fields: that tell the configs of this main from those of others.
+
+  Returns:
+    The ConfigDict.
+
+  Raises:
+    UserError: if there is no such file, or it is one for another main.
+  """
+  with user_errors(OSError):
+    holder.value.lock()
+  for name in fields:
+    if name not in holder.value:
+      raise UserError(f"--config has no field {name!r}: a config of this "
+                      "experiment is needed.")
+  return holder.value
+
+
+def _parse_flags(argv):
+  try:
+    argv = flags.FLAGS(argv)
+    # absl would show INFO, of which orbax has a lot; --verbosity=0 still does.
+    if flags.FLAGS["verbosity"].using_default_value:
+      flags.FLAGS.verbosity = logging.WARNING
+    return argv
+  except flags.Error as e:
+    # A config file that raises: its own words, not the traceback around them.
+    _fail(_root(e) if "Traceback" in str(e) else e)
+  except AttributeError as e:
+    hint = re.search('Did you mean "([^"]+)"', str(e))
+    hint = f"; did you mean {hint[1]!r}?" if hint else "."
+    _fail(f"no config field {_root(e)}{hint}")
+  except OSError as e:
+    _fail(e)
+
+
+def _root(exception):
+  while exception.__cause__ or exception.__context__:
+    exception = exception.__cause__ or exception.__context__
+  return exception
+
+
+def _fail(message, status=2):
+  line = " ".join(str(message).split())
+  print(f"{pathlib.Path(sys.argv[0]).stem}: error: {line}", file=sys.stderr)
+  multihost.end(status)
+
+
+def method(spec):
+  """A method from its name and sizes.
+
+  Args:
+    spec: mapping such as `{"name": "rsd_s", "width": 3, "depth": 4}`.
+
+  Returns:
+    A `dj.Method`.
+
+  Raises:
+    UserError: for an unknown name, wrong sizes or an impossible tree.
+  """
+  sizes = {k: tuple(v) if isinstance(v, list) else v for k, v in spec.items()}
+  name = sizes.pop("name", None)
+  check_names("method", [name])
+  make = getattr(dj.methods, name)
+  signature = inspect.signature(make)
+  try:
+    signature.bind(**sizes)
+  except TypeError as e:
+    takes = ", ".join(signature.parameters) or "no sizes"
+    raise UserError(f"method {name} takes {takes}: {e}.") from e
+  with user_errors(ValueError):
+    return make(**sizes)
+
+
+def kinds(methods, temperatures):
+  """What decodes by these methods at these temperatures: pairs or decoders."""
+  return list(dict.fromkeys(m.sampled if t else m.greedy for m in methods
+                            for t in temperatures))
+
+
+def check_names(what, names, more=()):
+  """Raises `UserError` unless these are names of methods, or of `more`."""
+  allowed = [*dj.methods.__all__, *more]
+  for name in names:
+    if name not in allowed:
+      raise UserError(f"{what}: {name!r} is not one of {', '.join(allowed)}.")
+
+
+def check_positive(settings, *names):
+  """Raises `UserError` unless these fields of a ConfigDict are positive."""
+  for name in names:
+    if settings[name] < 1:
+      raise UserError(f"--config.{name}={settings[name]}: at least 1 is "
+                      "needed.")
+
+
+def check_seed(settings):
+  """Raises `UserError` unless the field `seed` is one of all generators."""
+  if not 0 <= settings.seed <= MOST_SEED:
+    raise UserError(f"--config.seed={settings.seed}: 0 to {MOST_SEED} is "
+                    "allowed.")
+
+
+def model_folder(name):
+  """A folder as it is given, else a shipped model of that name.
+
+  Args:
+    name: see `models.folders.resolve`; one of the hub is downloaded.
+
+  Returns:
+    A `pathlib.Path`.
+
+  Raises:
+    UserError: if there is neither.
+  """
+  with user_errors(FileNotFoundError, ValueError):
+    return resolve.folder(name)

@@ -1,0 +1,1 @@
+"""Timed comparison of decoding systems, ours and others'."""

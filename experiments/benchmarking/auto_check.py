@@ -1,0 +1,82 @@
+"""What `auto` chooses in a benchmark, and whether it was right."""
+
+import jax
+import numpy as np
+
+from experiments.app import launch
+from experiments.benchmarking import runs as benchmark_runs
+from experiments.benchmarking import systems
+from experiments.benchmarking import tables as benchmark_tables
+from experiments.evaluation import results_store
+from experiments.timing import auto_method
+
+FILE = "trials.json"
+
+
+def of_config(config, pair, workdir):
+  """The choice for each type, batch and temperature, kept in the workdir.
+
+  Args:
+    config: see `configs/benchmark.py`; nothing is chosen unless `auto`.
+    pair: of `systems.open_pair`.
+    workdir: folder of results.
+
+  Returns:
+    dict from (dtype, batch, temperature) to JSON objects: `spec` and `name` of
+    the method, `rate` and `predicted`, tokens a second in a trial and those
+    that were predicted, and `reason`.
+  """
+  if not config.auto:
+    return {}
+  path = workdir / FILE
+  known = results_store.load(path)
+  found = {}
+  for dtype in config.dtypes:
+    for batch in config.batches:
+      for temperature in config.temperatures:
+        name = f"{dtype}, batch {batch}, temperature {temperature:g}"
+        if name not in known:
+          known[name] = _choose(config, pair, dtype, batch, temperature)
+          results_store.save(path, known)
+        found[dtype, batch, temperature] = known[name]
+  return found
+
+
+def methods(choices):
+  """dict from names to methods, of all that were chosen."""
+  return {x["name"]: launch.method(x["spec"]) for x in choices.values()}
+
+
+def remarks(choices, rows):
+  """A line for each choice: why, and what was measured then.
+
+  Args:
+    choices: of `of_config`.
+    rows: of `tables.rows`.
+  """
+  rates = {row["entry"]: row["rate"] for row in rows}
+  found = []
+  for (dtype, batch, temperature), choice in choices.items():
+    rate = rates.get(
+        benchmark_runs.Entry(benchmark_runs.OURS, choice["name"], dtype, batch,
+                             temperature))
+    measured = "" if rate is None else (
+        f" Measured: {rate[0]:.1f}, {rate[0] / choice['rate']:.2f} times the "
+        f"trial and {rate[0] / choice['predicted']:.2f} times the prediction.")
+    found.append(
+        f"auto, {benchmark_tables.title(batch, temperature)}, {dtype}: "
+        f"{choice['reason']}{measured}")
+  return found
+
+
+def _choose(config, pair, dtype, batch, temperature):
+  texts = systems.prompts(config, pair)
+  choice = auto_method.choose(
+      systems.with_dtype(pair, dtype), texts,
+      np.full(len(texts), texts.shape[1], np.int32), config.max_new_tokens,
+      systems.sampling(config, temperature), batch)
+  # The programs that told it are not needed any more.
+  jax.clear_caches()
+  return {"name": choice.method.name, "spec": choice.plan.spec,
+          "rate": choice.plan.rate, "predicted": choice.predicted,
+          "reason": choice.reason}

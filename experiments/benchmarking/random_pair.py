@@ -1,0 +1,267 @@
+"""Builds a target and a draft of any size that agree as much as is asked.
+
+Nothing is trained. The first channels of the residual stream hold a row of a
+table that both models have, and no layer writes there; the head reads from them
+the logits of a bigram law of low rank. The other channels are random, each
+model's own, and depend on the whole context. Logits are linear in the scale of
+the final norm: two numbers, one for the channels of the core and one for the
+others, are found by bisection, until text that the target has written has the
+perplexity, and both laws the overlap E sum min(t, d), that are asked for.
+
+Both models are written as transformers reads them.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import decoding_jax as dj
+from models import transformer
+from models.folders import atomic
+from models.huggingface import convert
+
+TARGET, DRAFT, METADATA = "target", "draft", "metadata.json"
+# How far the overlap may be from what is asked.
+TOLERANCE = 0.01
+# Root mean square of the core's channels. The others' is about 1: the norm, in
+# which they are together, is then nearly that of the core.
+_CORE_SCALE = 8.0
+# Texts that the laws are compared on. The first ones are random, and then they
+# are written anew until those that nothing was fitted to agree.
+_ROWS, _LENGTH, _ROUNDS = 16, 64, 4
+_BISECTIONS, _LARGEST_SCALE = 12, 16.0
+
+
+def config_of(settings, model):
+  """The architecture of one of the two models.
+
+  Args:
+    settings: `vocab_size`, `max_length` and `dtype`.
+    model: `dim`, `num_layers`, `num_heads`, `num_kv_heads`, `head_dim` and
+      `hidden_dim`.
+
+  Returns:
+    A `transformer.Config`.
+  """
+  return transformer.Config(
+      vocab_size=settings.vocab_size, max_length=settings.max_length,
+      tie_embeddings=False, dtype=settings.dtype, **model)
+
+
+def make(settings):
+  """The two models.
+
+  Args:
+    settings: `pair` of `configs/benchmark.py`.
+
+  Returns:
+    Two pairs of a `transformer.Config` and parameters, and a dict of what was
+    measured: `overlap` and `perplexity`.
+
+  Raises:
+    ValueError: for settings that no pair can meet.
+  """
+  _check(settings)
+  # All is measured in float32, of numbers that the type of the files has.
+  configs = [dataclasses.replace(config_of(settings, model), dtype="float32")
+             for model in (settings.target, settings.draft)]
+  core = _core(settings)
+  params = [_random(settings, config, core, number)
+            for number, config in enumerate(configs)]
+  texts = np.random.default_rng(settings.seed).integers(
+      settings.vocab_size, size=(_ROWS, _LENGTH), dtype=np.int32)
+  for number in range(_ROUNDS):
+    parts = [_parts(settings, *model, texts) for model in zip(configs, params)]
+    scales = _scales(settings, parts)
+    models_ = [(config, _with_scales(settings, tree, scales / units))
+               for config, tree, (_, units) in zip(configs, params, parts)]
+    del parts  # Several gigabytes, with a large vocabulary.
+    texts = sample(*models_[0], settings.seed + number)
+    found = measure(models_, texts)
+    if abs(found["overlap"] - settings.overlap) <= TOLERANCE:
+      return *models_, found
+  raise ValueError(f"overlap={settings.overlap}: on other texts it is "
+                   f"{found['overlap']:.3f}; another seed may do.")
+
+
+def write(folder, settings):
+  """Writes the pair into a folder, which appears whole or not at all.
+
+  Args:
+    folder: where to; `target` and `draft` are within it.
+    settings: see `make`.
+
+  Returns:
+    dict: what was measured, of `make`, and the settings.
+
+  Raises:
+    ValueError: see `make`.
+  """
+  *models_, found = make(settings)
+  found["settings"] = settings.to_dict()
+  with atomic.replacing(folder) as partial:
+    for name, (config, params) in zip((TARGET, DRAFT), models_):
+      (partial / name).mkdir()
+      convert.write(partial / name,
+                    dataclasses.replace(config, dtype=settings.dtype), params)
+    atomic.write_json(partial / METADATA, found)
+  return found
+
+
+def measure(models_, texts):
+  """What two models say about texts.
+
+  Args:
+    models_: target and draft: of each the config and the parameters.
+    texts: `[R, T]` int32.
+
+  Returns:
+    dict: `overlap`, E sum min(t, d), and `perplexity` of the target's law, both
+    means over all tokens but the first of each text.
+  """
+  laws = [_logits(config, params, texts) for config, params in models_]
+  overlap, perplexity = _figures(*laws)
+  return {"overlap": round(float(overlap), 4),
+          "perplexity": round(float(perplexity), 2)}
+
+
+def sample(config, params, seed, length=_LENGTH, rows=_ROWS):
+  """Texts `[rows, length]` int32 that a model writes behind random tokens."""
+  first = np.random.default_rng(seed).integers(config.vocab_size,
+                                               size=(rows, 1))
+  return np.asarray(dj.generate(
+      jax.random.key(seed), first.astype(np.int32), np.ones(rows, np.int32),
+      method=dj.methods.autoregressive(),
+      target=transformer.language_model(config), target_params=params,
+      max_new_tokens=length - 1).tokens)
+
+
+def _check(settings):
+  if not 0 < settings.overlap < 1:
+    raise ValueError(f"overlap={settings.overlap}: above 0 and below 1 is "
+                     "allowed.")
+  if not 1 < settings.perplexity < settings.vocab_size:
+    raise ValueError(f"perplexity={settings.perplexity}: above 1 and below "
+                     f"vocab_size={settings.vocab_size} is allowed.")
+  narrow = min(settings.target["dim"], settings.draft["dim"])
+  if not 0 < settings.core < narrow:
+    raise ValueError(f"core={settings.core}: 1 to {narrow - 1} channels are "
+                     "allowed.")
+  if settings.max_length < _LENGTH:
+    raise ValueError(f"max_length={settings.max_length}: at least {_LENGTH} is "
+                     "needed.")
+
+
+def _core(settings):
+  """The shared tables `[V, core]`: of the stream, and of the head.
+
+  Rows of the head are equally long: no token is likely after all others, which
+  would end greedy texts in a short cycle.
+  """
+  rng = np.random.default_rng([settings.seed, 2])
+  stream, head = (_rows(rng, settings.vocab_size, settings.core)
+                  for _ in range(2))
+  return _CORE_SCALE * stream, head / settings.core**0.5
+
+
+def _rows(rng, count, size):
+  """`[count, size]` random rows, their root mean square 1."""
+  x = rng.standard_normal((count, size), np.float32)
+  return x / np.sqrt((x * x).mean(axis=1, keepdims=True))
+
+
+def _random(settings, config, core, number):
+  """Parameters around the core; the final norm is still without its scale."""
+  rng = np.random.default_rng([settings.seed, number])
+  rank, rest = settings.core, config.dim - settings.core
+  own = {"embedding": _rows(rng, config.vocab_size, rest),
+         "head": _rows(rng, config.vocab_size, rest) / rest**0.5}
+  shared = dict(zip(own, core))
+  # What makes the channels of the first layer's input equally large.
+  size = np.sqrt((rank * _CORE_SCALE**2 + rest) / config.dim)
+  scale = np.where(np.arange(config.dim) < rank, size / _CORE_SCALE, size)
+
+  def draw(path, leaf):
+    name = transformer.param_name(path)
+    if name in own:
+      x = np.concatenate([shared[name], own[name]], axis=1)
+    elif leaf.shape == (config.dim, 1):
+      x = scale[:, None]
+    else:
+      x = rng.standard_normal(leaf.shape, np.float32) / leaf.shape[1]**0.5
+      if name.endswith(("out/kernel", "down/kernel")):
+        x *= (2 * config.num_layers)**-0.5
+        x[:rank] = 0
+    return jnp.asarray(x, settings.dtype).astype(leaf.dtype)
+
+  return jax.tree_util.tree_map_with_path(
+      draw, transformer.abstract_params(config))
+
+
+def _with_scales(settings, params, scales):
+  """Parameters with the two scales in the final norm."""
+  shape = params["norm"]["scale"].shape
+  scale = jnp.where(jnp.arange(shape[0]) < settings.core, *scales)
+  scale = scale.astype(settings.dtype).astype(jnp.float32)
+  return {**params, "norm": {"scale": scale.reshape(shape)}}
+
+
+def _parts(settings, config, params, texts):
+  """Logits of the core alone and of the rest alone, in units of their spread.
+
+  Returns:
+    list of two `[R, T, V]`, and `[2]`, the units.
+  """
+  found = [_logits(config, _with_scales(settings, params, scales), texts)
+           for scales in ((1.0, 0.0), (0.0, 1.0))]
+  units = np.array([float(x.std(axis=-1).mean()) for x in found])
+  return [x / unit for x, unit in zip(found, units)], units
+
+
+def _scales(settings, parts):
+  """`[2]`, scales of the parts of the logits that meet what is asked."""
+  (target, _), (draft, _) = parts
+  mixed = jax.jit(lambda scales: _figures(
+      *(scales[0] * x[0] + scales[1] * x[1] for x in (target, draft))))
+  scales = np.array([1.0, 0.1], np.float32)
+  for _ in range(2):
+    for place, figure, wanted in ((0, 1, settings.perplexity),
+                                  (1, 0, settings.overlap)):
+      scales[place] = _bisect(
+          lambda x: float(mixed(np.where(np.arange(2) == place, x, scales))[
+              figure]), wanted, ("overlap", "perplexity")[figure])
+  return scales
+
+
+def _bisect(figure, wanted, name):
+  """Where a falling function has a value."""
+  low, high = 0.0, _LARGEST_SCALE
+  ends = figure(np.float32(high)), figure(np.float32(low))
+  if not ends[0] < wanted < ends[1]:
+    raise ValueError(f"{name}={wanted}: these sizes allow {ends[0]:.3g} to "
+                     f"{ends[1]:.3g}.")
+  for _ in range(_BISECTIONS):
+    middle = (low + high) / 2
+    if figure(np.float32(middle)) > wanted:
+      low = middle
+    else:
+      high = middle
+  return (low + high) / 2
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _logits(config, params, texts):
+  # The first token is no text of the target's.
+  return transformer.causal_logits(
+      transformer.language_model(config), params, texts)[:, 1:]
+
+
+@jax.jit
+def _figures(target, draft):
+  """Overlap of the laws, and perplexity of the first, of logits."""
+  t, d = (jax.nn.log_softmax(x) for x in (target, draft))
+  overlap = jnp.exp(jnp.minimum(t, d)).sum(axis=-1).mean()
+  return overlap, jnp.exp(-(jnp.exp(t) * t).sum(axis=-1).mean())

@@ -1,0 +1,105 @@
+"""The least time that this device allows for what was run.
+
+The forwards of a run are known: of the prompt, of drafts, of scoring. Each has
+its bound (`experiments.timing.roofline`); their sum is that of the run.
+"""
+
+import dataclasses
+import functools
+
+from experiments.benchmarking import runs as benchmark_runs
+from experiments.evaluation import results_store
+from experiments.timing import roofline
+from models import checkpoints
+from models import transformer
+from models.transformer import quantization
+
+FILE = "roofline.json"
+
+
+def measured(workdir, dtypes, again):
+  """The roofline of this device, kept in a folder of results.
+
+  Args:
+    workdir: the folder.
+    dtypes: of matrix products.
+    again: whether to measure it, though it is there.
+
+  Returns:
+    A `roofline.Roofline`, the best of all starts.
+  """
+  path = workdir / FILE
+  old = results_store.load(path)
+  if again or set(dtypes) - set(old.get("flops", ())):
+    new = roofline.measure(dtypes)
+    flops = {**old.get("flops", {})}
+    for dtype, value in new.flops.items():
+      flops[dtype] = max(value, flops.get(dtype, 0))
+    old = {"bandwidth": max(new.bandwidth, old.get("bandwidth", 0)),
+           "flops": flops}
+    results_store.save(path, old)
+  return roofline.Roofline(**old)
+
+
+def note(roof):
+  """One line about a roofline."""
+  products = ", ".join(f"{value / 1e9:,.0f} GFLOP/s in {dtype}"
+                       for dtype, value in roof.flops.items())
+  return (f"Roofline of this device: it reads {roof.bandwidth / 1e9:,.1f} GB/s "
+          f"and multiplies {products}.")
+
+
+def of_runs(roof, config, pair, methods):
+  """A function that tells the least seconds of a run.
+
+  Args:
+    roof: a `roofline.Roofline` with all dtypes. A record's own `bandwidth`
+      takes the place of its, if there is one.
+    config: see `configs/benchmark.py`.
+    pair: of `systems.open_pair`.
+    methods: dict from names to our methods.
+
+  Returns:
+    `record of contest.measure -> seconds`.
+  """
+  def bound(record):
+    entry = benchmark_runs.entry_of(record)
+    kinds = (pair.weights(entry.dtype) if entry.tool == benchmark_runs.OURS
+             else (quantization.DTYPE,) * 2)
+    models = [_sizes(*kind) for kind in zip(
+        (pair.target, pair.draft), pair.dtypes(entry.dtype), kinds)]
+    if entry.tool == benchmark_runs.OURS:
+      kind = methods[entry.name]
+      kind = kind.sampled if entry.temperature else kind.greedy
+      widths = kind.drafter.layout.widths
+      scored, drafted = 1 + sum(widths), (1, *widths)[:-1]
+    else:
+      scored, drafted = _their_step(entry.name)
+    prompt, new = config.prompt_length, config.max_new_tokens
+    now = roof._replace(bandwidth=record.get("bandwidth", roof.bandwidth))
+
+    def seconds(model, fresh, live):
+      return roofline.step_seconds(now, model, entry.batch, fresh, live)
+
+    used = models if drafted else models[:1]
+    return sum(seconds(model, prompt, 0) for model in used) + (
+        record["steps"] * (
+            seconds(models[0], scored, prompt + new / 2) +
+            sum(seconds(models[1], fresh, prompt + new / 2)
+                for fresh in drafted)))
+
+  return bound
+
+
+def _their_step(name):
+  """Tokens that a step of another tool scores, and those of each draft call."""
+  kind, _, length = name.rstrip(")").partition("(")
+  length = int(length or 0)
+  return 1 + length, (1,) * length if kind == "assisted" else ()
+
+
+@functools.lru_cache(maxsize=None)
+def _sizes(folder, dtype, weights):
+  config = dataclasses.replace(checkpoints.architecture(folder), dtype=dtype,
+                               weights=weights)
+  return roofline.sizes(config, transformer.abstract_params(config))

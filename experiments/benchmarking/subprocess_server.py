@@ -1,0 +1,164 @@
+"""Other tools, each in a process of its own.
+
+So neither their threads nor their memory mix with ours. A server reads requests
+from stdin and writes answers to stdout, a line of JSON each; between two
+requests it is blocked in a read and computes nothing. The first request is
+`{"load": ...}`, all others `{"generate": ...}`, see the servers. An answer with
+`error` tells why there is none.
+"""
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import traceback
+from typing import Any, NamedTuple
+
+# Module of the server, and what it needs besides this package.
+SERVERS = {
+    "transformers": ("experiments.benchmarking.transformers_server",
+                     ("torch", "transformers")),
+    "vllm": ("experiments.benchmarking.vllm_server", ("vllm",)),
+}
+# How to get these packages.
+HINTS = {"transformers": "pip install -e '.[parity]'",
+         "vllm": "pip install vllm, on a machine with a GPU"}
+# An engine of vllm in a process of its own would look for work all the time.
+_ENVIRONMENT = {"vllm": {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}}
+
+
+class Failure(Exception):
+  """What a rival could not do, in one line."""
+
+
+class Rival(NamedTuple):
+  """A server that runs.
+
+  Attributes:
+    process: its `subprocess.Popen`.
+    log: file with what it wrote to stderr.
+    answer: to the request to load, which device it uses for instance.
+  """
+  process: subprocess.Popen
+  log: Any
+  answer: dict
+
+
+def missing(tool) -> list[str]:
+  """The packages that a rival needs and this Python has not."""
+  return [name for name in SERVERS[tool][1]
+          if importlib.util.find_spec(name) is None]
+
+
+def versions(tool) -> str:
+  """The packages of a rival that is there, with their versions."""
+  return ", ".join(f"{name} {importlib.metadata.version(name)}"
+                   for name in SERVERS[tool][1])
+
+
+def start(tool, load) -> Rival:
+  """Starts a server and lets it load the models.
+
+  Args:
+    tool: a key of `SERVERS`.
+    load: JSON object, see the server.
+
+  Returns:
+    A `Rival`, to be given to `stop` in the end.
+
+  Raises:
+    Failure: if it cannot.
+  """
+  log = tempfile.TemporaryFile("w+")
+  process = subprocess.Popen(
+      [sys.executable, "-m", SERVERS[tool][0]], stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE, stderr=log, text=True,
+      env={**os.environ, **_ENVIRONMENT.get(tool, {})})
+  rival = Rival(process, log, {})
+  try:
+    return rival._replace(answer=_ask(rival, {"load": load}))
+  except BaseException:
+    stop(rival)
+    raise
+
+
+def generate(rival, request) -> dict:
+  """Lets a rival generate.
+
+  Args:
+    rival: of `start`.
+    request: JSON object, see the server.
+
+  Returns:
+    JSON object: `tokens` of each row without its prompt, `seconds`,
+    `target_calls`, `peak_bytes`; the last two may be None.
+
+  Raises:
+    Failure: if it cannot; it may be asked for something else.
+  """
+  return _ask(rival, {"generate": request})
+
+
+def stop(rival) -> None:
+  """Ends a server, whatever it is doing."""
+  with contextlib.suppress(BrokenPipeError):
+    rival.process.stdin.close()
+  rival.process.kill()
+  rival.process.wait()
+  rival.process.stdout.close()
+  rival.log.close()
+
+
+def serve(load, generate_) -> None:
+  """Answers requests until stdin ends; the main of a server.
+
+  What anything else in this process prints goes to stderr.
+
+  Args:
+    load: `JSON object -> (state, answer)`.
+    generate_: `state, JSON object -> answer`.
+  """
+  answers, state = os.fdopen(os.dup(1), "w"), None
+  os.dup2(2, 1)
+  for line in sys.stdin:
+    [(kind, request)] = json.loads(line).items()
+    try:
+      if kind == "load":
+        state, answer = load(request)
+      else:
+        answer = generate_(state, request)
+    except Exception as e:  # Of any library; the parent goes on with others.
+      traceback.print_exc()
+      answer = {"error": f"{type(e).__name__}: {_first_line(str(e))}"}
+    print(json.dumps(answer), file=answers, flush=True)
+
+
+def _ask(rival, request):
+  try:
+    rival.process.stdin.write(json.dumps(request) + "\n")
+    rival.process.stdin.flush()
+    line = rival.process.stdout.readline()
+  except BrokenPipeError:
+    line = ""
+  if not line.endswith("\n"):
+    raise Failure(f"its process has ended: {_last_words(rival)}")
+  answer = json.loads(line)
+  if "error" in answer:
+    raise Failure(answer["error"])
+  return answer
+
+
+def _last_words(rival):
+  status = rival.process.wait()
+  rival.log.seek(0)
+  lines = rival.log.read().split("\n")
+  words = [line.strip() for line in lines if line.strip()]
+  return words[-1] if words else f"exit status {status}"
+
+
+def _first_line(text):
+  return (text.strip() or "no reason was given").splitlines()[0]

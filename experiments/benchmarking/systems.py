@@ -1,0 +1,308 @@
+"""What the entries of a benchmark run on: pairs, prompts, other processes."""
+
+import contextlib
+import functools
+import hashlib
+import json
+import pathlib
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+import decoding_jax as dj
+from experiments.app import launch
+from experiments.app import peak_memory
+from experiments.benchmarking import random_pair
+from experiments.benchmarking import runs as benchmark_runs
+from experiments.benchmarking import subprocess_server
+from experiments.data import python_corpus
+from experiments.devices import model_pair
+from experiments.timing import stopwatch
+from models import checkpoints
+from models import transformer
+from models.huggingface import config as hf_config
+from models.text import tokenizers
+from models.text import vocab_alignment
+from models.transformer import quantization
+
+# Where prompts come from.
+SAMPLED, PYTHON = "sampled", "python"
+
+
+class Pair(NamedTuple):
+  """Folders of a target and a draft that use the same tokens.
+
+  Attributes:
+    target, draft: folders as transformers writes them.
+    tokenizer: of both; None if the folders have none.
+    vocab_size: tokens that they share.
+    dtype: in which the target is stored.
+    draft_dtype: in which the draft computes; "" for that of its target.
+    draft_weights: of matrices of our draft, one of `quantization.WEIGHTS`.
+  """
+  target: pathlib.Path
+  draft: pathlib.Path
+  tokenizer: object
+  vocab_size: int
+  dtype: str
+  draft_dtype: str
+  draft_weights: str
+
+  def dtypes(self, dtype):
+    """Of target and draft, if the target computes in `dtype`."""
+    return dtype, self.draft_dtype or dtype
+
+  def weights(self, dtype):
+    """Of matrices of our target and draft, if the target computes in `dtype`.
+
+    What is stored in bfloat16 has the same numbers in float32.
+    """
+    exact = (self.dtype, dtype) == ("bfloat16", "float32")
+    return (quantization.BFLOAT16 if exact else quantization.DTYPE,
+            self.draft_weights)
+
+
+def open_pair(config, workdir):
+  """The pair of a config: built if it is not there yet, or exported.
+
+  Args:
+    config: see `configs/benchmark.py`.
+    workdir: where what other tools cannot read is written as they can.
+
+  Returns:
+    A `Pair`.
+
+  Raises:
+    UserError: if there is no such model, or they do not fit together.
+  """
+  if bool(config.target) != bool(config.draft):
+    raise launch.UserError(
+        f"target={config.target!r}, draft={config.draft!r}: both are needed, "
+        "or none for a pair that is built.")
+  if config.target:
+    folders = [launch.model_folder(x) for x in (config.target, config.draft)]
+  else:
+    folders = _built(config)
+  with launch.user_errors(FileNotFoundError, ValueError):
+    architectures = [checkpoints.architecture(x) for x in folders]
+    encoders = [tokenizers.load(x) for x in folders if tokenizers.has(x)]
+    if len(encoders) == 2:
+      tokenizers.check_same(*encoders)
+    elif len({x.vocab_size for x in architectures}) > 1:
+      raise launch.UserError(
+          f"'{folders[0]}' has {architectures[0].vocab_size} tokens, "
+          f"'{folders[1]}' {architectures[1].vocab_size}, and there are no "
+          "tokenizers that would tell which of them are used.")
+    tokenizer = encoders[0] if len(encoders) == 2 else None
+    folders = [_as_hf(x, pathlib.Path(workdir) / name)
+               for x, name in zip(folders, ("target", "draft"))]
+  smallest = min(x.vocab_size for x in architectures)
+  return Pair(*folders, tokenizer,
+              tokenizers.size(tokenizer) if tokenizer else smallest,
+              architectures[0].dtype, config.draft_dtype, config.draft_weights)
+
+
+def _built(config):
+  """Folders of the correlated pair, which is built if it is not there."""
+  text = json.dumps(config.pair.to_dict(), sort_keys=True)
+  name = hashlib.sha256(text.encode()).hexdigest()[:12]
+  folder = pathlib.Path(config.pairs) / name
+  with launch.user_errors(OSError, ValueError):
+    if not folder.exists():
+      print(f"building the pair in {folder}, which takes a minute or more.",
+            flush=True)
+      random_pair.write(folder, config.pair)
+  return [folder / random_pair.TARGET, folder / random_pair.DRAFT]
+
+
+def _as_hf(folder, out):
+  if hf_config.is_hf(folder):
+    return folder
+  if not out.exists():
+    checkpoints.export(folder, out)
+  return out
+
+
+@functools.lru_cache(maxsize=None)
+def with_dtype(pair, dtype):
+  """The models of a `Pair` as a `ModelPair`, the target of that type."""
+  with launch.user_errors(FileNotFoundError, ValueError):
+    loaded = [checkpoints.load(folder, dtype=kind, weights=weights)
+              for folder, kind, weights in zip(
+                  (pair.target, pair.draft), pair.dtypes(dtype),
+                  pair.weights(dtype))]
+    lms = vocab_alignment.align(*(lm for lm, _ in loaded), pair.vocab_size)
+  sizes = [transformer.num_params(params) for _, params in loaded]
+  return model_pair.ModelPair(lms[0], loaded[0][1], lms[1], loaded[1][1],
+                              pair.tokenizer, sizes[1] / sizes[0])
+
+
+def remarks(pair):
+  """Lines about the types of a `Pair`."""
+  found = []
+  if pair.draft_dtype:
+    found.append(f"All drafts, ours and theirs, compute in {pair.draft_dtype}.")
+  if pair.draft_weights != quantization.DTYPE:
+    found.append(f"Matrices of our drafts are in {pair.draft_weights}.")
+  if pair.weights("float32")[0] != quantization.DTYPE:
+    found.append(f"The target is stored in {pair.dtype}. In float32 ours reads "
+                 "its matrices as they are stored, which are the same numbers.")
+  return found
+
+
+def prompts(config, pair):
+  """`[prompts, prompt_length]` int32.
+
+  Args:
+    config: `text`, `prompts`, `prompt_length`, `seed`.
+    pair: a `Pair`.
+
+  Raises:
+    UserError: if there is no such text.
+  """
+  count, length = config.prompts, config.prompt_length
+  if config.text == PYTHON:
+    if pair.tokenizer is None:
+      raise launch.UserError(f"text={PYTHON!r} needs a tokenizer in the "
+                             f"models' folders: {SAMPLED!r} does not.")
+    with launch.user_errors(ValueError, FileNotFoundError):
+      return np.array(python_corpus.prompts(pair.tokenizer, count, length,
+                                            seed=config.seed), np.int32)
+  if config.text != SAMPLED:
+    raise launch.UserError(f"text={config.text!r}: {SAMPLED!r} and {PYTHON!r} "
+                           "are allowed.")
+  return _sampled(pair, count, length, config.seed)
+
+
+# What chooses a method, what measures and what profiles ask for the same.
+@functools.lru_cache(maxsize=1)
+def _sampled(pair, count, length, seed):
+  """`[count, length]` int32, texts of the target behind a random token."""
+  models = with_dtype(pair, pair.dtype)
+  first = np.random.default_rng(seed).integers(
+      pair.vocab_size, size=(count, 1), dtype=np.int32)
+  if length == 1:
+    return first
+  return np.asarray(dj.generate(
+      jax.random.key(seed), first, np.ones(count, np.int32),
+      method=dj.methods.autoregressive(), target=models.target,
+      target_params=models.target_params, max_new_tokens=length - 1).tokens)
+
+
+def sampling(config, temperature):
+  """The law that all keep: a `dj.Sampling`."""
+  return dj.Sampling(temperature, config.top_k, config.top_p,
+                     min_p=config.min_p)
+
+
+def ours(config, pair, methods, texts, entry, number):
+  """One measurement of a method of ours.
+
+  Args:
+    config: see `configs/benchmark.py`.
+    pair: a `Pair`.
+    methods: dict from names to methods.
+    texts: of `prompts`.
+    entry: a `runs.Entry`.
+    number: of the round.
+
+  Returns:
+    JSON object, see `_record`.
+  """
+  rows, chosen = _chosen(texts, entry, number)
+  keys = jax.vmap(jax.random.fold_in, (None, 0))(
+      jax.random.key(config.seed), rows + number * len(texts))
+  models = with_dtype(pair, entry.dtype)
+  peak_memory.reset()
+  out, seconds = stopwatch.timed(
+      lambda: dj.generate(
+          keys, chosen, np.full(len(rows), chosen.shape[1], np.int32),
+          method=methods[entry.name], target=models.target,
+          target_params=models.target_params, draft=models.draft,
+          draft_params=models.draft_params,
+          max_new_tokens=config.max_new_tokens,
+          sampling=sampling(config, entry.temperature)))
+  return _record(seconds, int(out.stats.emitted.sum()), int(out.steps),
+                 int(out.stats.target_calls.sum()), _peak())
+
+
+def theirs(config, servers_, texts, entry, number):
+  """One measurement of another tool; `servers_` is of `servers`."""
+  rows, chosen = _chosen(texts, entry, number)
+  setting = _setting(config, entry)
+  try:
+    answer = subprocess_server.generate(
+        servers_(entry.tool, entry.dtype, setting), {
+            **setting, "prompts": chosen.tolist(),
+            "seed": int(rows[0]) + number,
+            "max_new_tokens": config.max_new_tokens, "top_k": config.top_k,
+            "top_p": config.top_p, "min_p": config.min_p,
+            "temperature": entry.temperature})
+  except subprocess_server.Failure as e:
+    return {"error": str(e)}
+  calls = answer["target_calls"]
+  return _record(answer["seconds"], sum(map(len, answer["tokens"])), calls,
+                 calls and calls * len(rows), answer["peak_bytes"])
+
+
+@contextlib.contextmanager
+def servers(config, pair):
+  """Gives `(tool, dtype, setting) -> Rival`, each started when it is needed.
+
+  Args:
+    config: see `configs/benchmark.py`.
+    pair: a `Pair`.
+  """
+  running = {}
+
+  def server(tool, dtype, setting):
+    load = {"target": str(pair.target), "draft": str(pair.draft),
+            "dtype": dtype, "draft_dtype": pair.dtypes(dtype)[1],
+            "threads": config.rival_threads,
+            "max_length": config.prompt_length + config.max_new_tokens,
+            "memory_share": config.vllm_memory_share}
+    if tool == "vllm":
+      load.update(setting)
+    name = json.dumps([tool, load])
+    if name not in running:
+      running[name] = subprocess_server.start(tool, load)
+    return running[name]
+
+  try:
+    yield server
+  finally:
+    for rival in running.values():
+      subprocess_server.stop(rival)
+
+
+def _chosen(texts, entry, number):
+  """Numbers `[B]` of the prompts of a round, and the prompts `[B, P]`."""
+  rows = (np.arange(entry.batch) + number * entry.batch) % len(texts)
+  return rows, texts[rows]
+
+
+def _setting(config, entry):
+  [setting] = [x for x in config.rivals[entry.tool]
+               if benchmark_runs.setting_name(x) == entry.name]
+  return {"setting": setting["name"], "length": setting.get("length", 0)}
+
+
+def _record(seconds, emitted, steps, row_calls, peak_bytes):
+  """What is measured of a run.
+
+  Args:
+    seconds: that it took.
+    emitted: tokens, of all rows.
+    steps: forwards of the target, of all rows at once.
+    row_calls: rows in these, those that had finished left out.
+    peak_bytes: most memory held, or None.
+  """
+  return {"seconds": round(seconds, 6), "emitted": emitted, "steps": steps,
+          "row_calls": row_calls, "peak_bytes": peak_bytes}
+
+
+def _peak():
+  """Of an accelerator since the process began; there it cannot be reset."""
+  stats = jax.local_devices()[0].memory_stats() or {}
+  return stats.get("peak_bytes_in_use") or peak_memory.peak()

@@ -1,0 +1,216 @@
+"""The table of a benchmark: for the terminal, as Markdown, as a figure."""
+
+import statistics
+
+from matplotlib import figure
+
+from experiments.app import text_tables
+from experiments.benchmarking import runs as benchmark_runs
+
+_HEAD = ["", "dtype", "tokens/s", "x same dtype", "x any", "block eff.",
+         "target calls", "roofline", "first call, s", "peak, MB"]
+_COLORS = {True: "#D55E00", False: "#666666"}
+
+
+def rows(records, bounds=None):
+  """One row an entry, in the order of the records.
+
+  Args:
+    records: of `runs.measure`.
+    bounds: `record -> seconds` that the hardware allows, or None where nobody
+      knows; None for none.
+
+  Returns:
+    list of dicts with `entry`; `rate`, tokens a second, and `steps`, target
+    calls: (median, least, most) over the rounds; `block_efficiency`, `roofline`
+    and `peak_bytes`; `first_seconds` of the first call; `same` and `any`, the
+    rate over that of the best rival of the same batch and temperature, in the
+    same dtype and in any. What is not known is None; `error` tells why a rival
+    has no figures.
+  """
+  by_entry = {}
+  for record in records:
+    by_entry.setdefault(benchmark_runs.entry_of(record), []).append(record)
+  found = [_row(entry, group, bounds) for entry, group in by_entry.items()]
+  for row in found:
+    rivals = [
+        x for x in found if x["entry"].tool != benchmark_runs.OURS and
+        x["rate"] and x["entry"][3:] == row["entry"][3:]
+    ]
+    same = [x for x in rivals if x["entry"].dtype == row["entry"].dtype]
+    row["same"], row["any"] = (_over(row, x) for x in (same, rivals))
+  return found
+
+
+def _row(entry, records, bounds):
+  rounds = [r for r in records if r["round"] and "error" not in r]
+  first = [r["seconds"] for r in records if not r["round"] and "seconds" in r]
+  known = [r for r in rounds if r["row_calls"]]
+  share = [bounds(r) / r["seconds"] for r in known] if bounds else []
+  return {
+      "entry": entry,
+      "rate": _spread(r["emitted"] / r["seconds"] for r in rounds),
+      "steps": _spread(r["steps"] for r in known),
+      "block_efficiency": sum(r["emitted"] for r in known) / sum(
+          r["row_calls"] for r in known) if known else None,
+      "roofline": statistics.median(share) if share else None,
+      "first_seconds": first[0] if first else None,
+      "peak_bytes": max((r["peak_bytes"] for r in rounds if r["peak_bytes"]),
+                        default=None),
+      "error": None if rounds else next(
+          (r["error"] for r in reversed(records) if "error" in r), None),
+  }
+
+
+def _spread(values):
+  """(median, least, most), or None of nothing."""
+  values = list(values)
+  if not values:
+    return None
+  return statistics.median(values), min(values), max(values)
+
+
+def _over(row, rivals):
+  if not rivals or not row["rate"]:
+    return None
+  return row["rate"][0] / max(x["rate"][0] for x in rivals)
+
+
+def groups(rows_):
+  """Rows by (batch, temperature); in each the fastest first, the failed last.
+
+  Args:
+    rows_: of `rows`.
+
+  Returns:
+    dict of lists.
+  """
+  found = {}
+  for row in sorted(rows_, key=lambda x: -x["rate"][0] if x["rate"] else 0):
+    entry = row["entry"]
+    found.setdefault((entry.batch, entry.temperature), []).append(row)
+  return dict(sorted(found.items()))
+
+
+def terminal(rows_, notes=()):
+  """All tables and what is to be said of them.
+
+  Args:
+    rows_: of `rows`.
+    notes: lines of text.
+  """
+  blocks = [f"{title(*group)}\n{text_tables.plain_table(_lines(members))}"
+            for group, members in groups(rows_).items()]
+  return "\n\n".join([*blocks, "\n".join([*notes, *remarks(rows_)])])
+
+
+def write(folder, rows_, notes=(), more=""):
+  """Writes `summary.md` and `tokens_per_second.png`.
+
+  Args:
+    folder: where to.
+    rows_: of `rows`.
+    notes: lines of text.
+    more: Markdown to end with.
+  """
+  blocks = ["# Benchmark", _NOTE, "\n".join([*notes, *remarks(rows_)])]
+  for group, members in groups(rows_).items():
+    blocks += [
+        f"## {title(*group)}",
+        text_tables.markdown_table(_lines(members))
+    ]
+  text = "\n\n".join(filter(None, [*blocks, more])) + "\n"
+  (folder / "summary.md").write_text(text, encoding="utf-8")
+  _draw(rows_).savefig(folder / "tokens_per_second.png", dpi=120)
+
+
+def remarks(rows_):
+  """Lines: in each group our best against theirs, and who failed."""
+  found = []
+  for group, members in groups(rows_).items():
+    ours, theirs = ([x for x in members if x["rate"] and
+                     (x["entry"].tool == benchmark_runs.OURS) == mine]
+                    for mine in (True, False))
+    if ours and theirs:
+      a, b = ours[0], theirs[0]
+      found.append(
+          f"{title(*group)}: {name(a['entry'])} in {a['entry'].dtype} is "
+          f"{a['any']:.2f} times {name(b['entry'])} in {b['entry'].dtype}, the "
+          "best of the others.")
+  return found + [f"{name(x['entry'])} in {x['entry'].dtype}, "
+                  f"{title(*x['entry'][3:])}: {x['error']}"
+                  for x in rows_ if x["error"]]
+
+
+def name(entry):
+  """Of an entry, for people."""
+  return f"{entry.tool} {entry.name}"
+
+
+def title(batch, temperature):
+  """What a group is called."""
+  return f"Batch {batch}, temperature {temperature:g}"
+
+
+def _lines(rows_):
+  return [_HEAD, *([name(row["entry"]), row["entry"].dtype,
+                    _range(row["rate"], 1), _figure(row["same"], 2),
+                    _figure(row["any"], 2), _figure(row["block_efficiency"], 2),
+                    _range(row["steps"], 0), _figure(row["roofline"], 0, "%"),
+                    _figure(row["first_seconds"], 1),
+                    _figure(row["peak_bytes"] and row["peak_bytes"] / 1e6, 0)]
+                   for row in rows_)]
+
+
+def _figure(value, digits, kind="f"):
+  return "" if value is None else f"{value:.{digits}{kind}}"
+
+
+def _range(spread, digits):
+  """A median, and the range if there is one."""
+  if spread is None:
+    return ""
+  middle, low, high = (f"{x:.{digits}f}" for x in spread)
+  return middle if low == high else f"{middle} [{low}, {high}]"
+
+
+def _draw(rows_):
+  """Bars of tokens a second, a panel a group."""
+  panels = {group: [row for row in members if row["rate"]]
+            for group, members in groups(rows_).items()}
+  sizes = [max(len(members), 1) for members in panels.values()]
+  fig = figure.Figure(figsize=(7.5, 0.6 * len(sizes) + 0.24 * sum(sizes)),
+                      layout="constrained")
+  axes = fig.subplots(len(sizes), 1, squeeze=False, height_ratios=sizes)[:, 0]
+  for ax, (group, members) in zip(axes, panels.items()):
+    middles, lows, highs = (
+        [x["rate"][i] for x in members] for i in range(3))
+    ax.barh([f"{name(x['entry'])} {x['entry'].dtype}" for x in members],
+            middles,
+            height=0.7,
+            color=[
+                _COLORS[x["entry"].tool == benchmark_runs.OURS] for x in members
+            ],
+            xerr=[[m - x for m, x in zip(middles, lows)],
+                  [x - m for m, x in zip(middles, highs)]])
+    ax.invert_yaxis()
+    ax.tick_params(axis="y", labelsize=7)
+    ax.set_title(title(*group), fontsize=10)
+    ax.grid(axis="x", alpha=0.3)
+  axes[-1].set_xlabel("tokens a second; bars: range over rounds")
+  return fig
+
+
+_NOTE = """\
+Medians over rounds, with the least and the most. In each round every row
+decodes the same prompts once, ours and the others' in turn; another tool is a
+process of its own, and only one computes at a time.
+
+- x same dtype, x any: tokens/s over those of the best row of all other tools,
+  in the same dtype and in any.
+- Block efficiency: tokens a target call. Target calls: of all rows at once.
+- Roofline: the time that bandwidth, measured right before each run, and matrix
+  products of this device allow for the forwards, over the time it took, prompt
+  included.
+- First call: with compilation, which the other columns leave out.
+- Peak: most memory held in the run; of the whole process, models included."""

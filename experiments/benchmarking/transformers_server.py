@@ -1,0 +1,160 @@
+"""Generation by `transformers`, as a server of `subprocess_server`.
+
+Its settings:
+
+    plain      `generate` as it is called by default
+    compiled   a static cache, `torch.compile`, weights frozen into the program
+    assisted   speculative decoding by the draft, so many tokens a step
+    lookup     the same with drafts that are copied from the text
+
+The last two decode one row at a time only; that is a limit of the library.
+"""
+
+import contextlib
+import os
+import time
+
+import torch
+import torch._inductor.config  # pylint: disable=unused-import
+import transformers
+
+from experiments.app import peak_memory
+from experiments.benchmarking import subprocess_server
+
+
+def load(request):
+  """Loads both models.
+
+  Args:
+    request: `target` and `draft`, folders; `dtype` and `draft_dtype`;
+      `threads`, how many, or 0 for as many as this process may run on.
+
+  Returns:
+    The models by name, and an answer with threads and the device.
+  """
+  torch.set_num_threads(request["threads"] or len(os.sched_getaffinity(0)))
+  # Weights become constants of compiled programs, which may rearrange them.
+  torch._inductor.config.freezing = True  # pylint: disable=protected-access
+  device = "cuda" if torch.cuda.is_available() else "cpu"
+  models = {}
+  for name, dtype in (("target", "dtype"), ("draft", "draft_dtype")):
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        request[name], dtype=getattr(torch, request[dtype]))
+    # No token ends a text: all outputs are equally long.
+    model.generation_config = transformers.GenerationConfig(pad_token_id=0)
+    models[name] = model.to(device).eval()
+  return models, {"threads": torch.get_num_threads(), "device": device}
+
+
+def generate(models, request):
+  """Continues prompts.
+
+  Args:
+    models: of `load`.
+    request: `setting`, one of those above; `length`, drafted tokens a step;
+      `prompts`, of one length; `max_new_tokens`; `temperature`; `top_k`;
+      `top_p`; `min_p`; `seed`.
+
+  Returns:
+    The answer, see `subprocess_server.generate`.
+  """
+  target = models["target"]
+  options = {**_law(request), **_SETTINGS[request["setting"]](models, request)}
+  prompts = torch.tensor(request["prompts"], device=target.device)
+  torch.manual_seed(request["seed"])
+  _forget_peak()
+  # Hooks would be compiled in; there each token is a call.
+  counting = (contextlib.nullcontext() if "compile_config" in options
+              else _counted(target))
+  _wait()
+  start = time.perf_counter()
+  with counting as calls:
+    texts = target.generate(
+        prompts, attention_mask=torch.ones_like(prompts),
+        max_new_tokens=request["max_new_tokens"], **options)
+  _wait()
+  seconds = time.perf_counter() - start
+  tokens = texts[:, prompts.shape[1]:].tolist()
+  return {"tokens": tokens, "seconds": seconds, "peak_bytes": _peak(),
+          "target_calls": len(tokens[0]) if calls is None else len(calls)}
+
+
+def _law(request):
+  if not request["temperature"]:
+    return {"do_sample": False}
+  return {"do_sample": True, "temperature": request["temperature"],
+          "top_k": request["top_k"], "top_p": request["top_p"],
+          # Of 0 it would make a step that cuts nothing.
+          "min_p": request["min_p"] or None}
+
+
+def _plain(models, request):
+  del models, request
+  return {}
+
+
+def _compiled(models, request):
+  # One cache for all runs of a shape: a program whose weights are frozen goes
+  # on writing into that which it was compiled with.
+  slots = len(request["prompts"][0]) + request["max_new_tokens"]
+  shape = len(request["prompts"]), slots
+  caches = models.setdefault("caches", {})
+  if shape not in caches:
+    caches[shape] = transformers.StaticCache(models["target"].config, slots)
+  caches[shape].reset()
+  on_gpu = models["target"].device.type == "cuda"
+  config = transformers.CompileConfig(
+      mode="reduce-overhead" if on_gpu else "default", dynamic=False)
+  # Else it compiles on a GPU alone.
+  config._compile_all_devices = True  # pylint: disable=protected-access
+  return {"past_key_values": caches[shape], "compile_config": config}
+
+
+def _assisted(models, request):
+  models["draft"].generation_config = transformers.GenerationConfig(
+      pad_token_id=0, num_assistant_tokens=request["length"],
+      num_assistant_tokens_schedule="constant",
+      assistant_confidence_threshold=0.0)
+  return {"assistant_model": models["draft"]}
+
+
+def _lookup(models, request):
+  del models
+  return {"prompt_lookup_num_tokens": request["length"]}
+
+
+_SETTINGS = {"plain": _plain, "compiled": _compiled, "assisted": _assisted,
+             "lookup": _lookup}
+
+
+@contextlib.contextmanager
+def _counted(model):
+  """Gives a list that gets an entry a forward."""
+  calls = []
+  hook = model.register_forward_pre_hook(lambda *_: calls.append(None))
+  try:
+    yield calls
+  finally:
+    hook.remove()
+
+
+def _wait():
+  """Until the device has done what it was told."""
+  if torch.cuda.is_available():
+    torch.cuda.synchronize()
+
+
+def _forget_peak():
+  if torch.cuda.is_available():
+    torch.cuda.reset_peak_memory_stats()
+  peak_memory.reset()
+
+
+def _peak():
+  if torch.cuda.is_available():
+    return torch.cuda.max_memory_allocated()
+  return peak_memory.peak()
+
+
+if __name__ == "__main__":
+  subprocess_server.serve(load, generate)

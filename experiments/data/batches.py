@@ -1,0 +1,113 @@
+"""What a model is trained or evaluated on: rows of tokens with weights."""
+
+from typing import Callable, NamedTuple, Optional
+
+import numpy as np
+
+
+class Batch(NamedTuple):
+  """Rows of text.
+
+  Attributes:
+    tokens: `[B, T + 1]` int32, inputs and targets overlapping.
+    weights: `[B, T]` float32, how much the loss of a target counts.
+  """
+  tokens: np.ndarray
+  weights: np.ndarray
+
+
+class Data(NamedTuple):
+  """What a run learns from; all functions are deterministic.
+
+  Attributes:
+    train: `(step, samples) -> Batch`, a function of the step, so that a resumed
+      run sees it; `samples` as `teacher_samples` returns them, or None.
+    held_out: `(count) -> Batch` of at most so many rows.
+    prompts: `(count) -> (tokens [R, P], lengths [R])`, from the train split,
+      for a teacher to write behind; None without a teacher.
+    eos_id: ends a text of the teacher; None: another one follows in the row.
+  """
+  train: Callable[[int, Optional[np.ndarray]], Batch]
+  held_out: Callable[[int], Batch]
+  prompts: Optional[Callable[[int], tuple[np.ndarray, np.ndarray]]] = None
+  eos_id: Optional[int] = None
+
+
+def whole(tokens: np.ndarray) -> Batch:
+  """Rows `[B, T + 1]` of which every target counts the same."""
+  return Batch(tokens, np.ones(tokens[:, 1:].shape, np.float32))
+
+
+def train_batch(config, step: int, tokens: np.ndarray,
+                samples: np.ndarray | None = None) -> np.ndarray:
+  """Random windows; a function of the step, so that a resumed run sees them.
+
+  Args:
+    config: `batch_tokens` a step, `windows` lengths in turn, `seed`, and
+      `sample_fraction`, the share of rows taken from `samples`.
+    step: number of the update.
+    tokens: `[n]` int32, the corpus.
+    samples: `[R, L]` int32, texts of the teacher, or None.
+
+  Returns:
+    `[B, T + 1]` int32, inputs and targets overlapping.
+  """
+  rng = np.random.default_rng((config.seed, step))
+  length = config.windows[step % len(config.windows)]
+  rows = max(1, config.batch_tokens // length)
+  sampled = 0 if samples is None else round(config.sample_fraction * rows)
+  offsets = np.arange(length + 1)
+  starts = rng.integers(len(tokens) - length, size=rows - sampled)
+  windows = [tokens[starts[:, None] + offsets]]
+  if sampled:
+    row = rng.integers(len(samples), size=sampled)
+    start = rng.integers(samples.shape[1] - length, size=sampled)
+    windows.append(samples[row[:, None], start[:, None] + offsets])
+  return np.concatenate(windows)
+
+
+def even_windows(tokens: np.ndarray, count: int, length: int) -> np.ndarray:
+  """At most `count` windows `[W, length + 1]`, spread evenly over `[n]`."""
+  count = min(count, (len(tokens) - 1) // length)
+  starts = np.linspace(0, len(tokens) - length - 1, count).astype(np.int64)
+  return tokens[starts[:, None] + np.arange(length + 1)]
+
+
+def check_ascending(config) -> None:
+  """Raises a ValueError unless rows can be padded to `config.windows`."""
+  if list(config.windows) != sorted(set(config.windows)):
+    raise ValueError(f"--config.windows={tuple(config.windows)} must ascend.")
+
+
+def padded(config, sizes: np.ndarray) -> np.ndarray:
+  """`[R]` int, the shortest of `config.windows` that `sizes` tokens fit in."""
+  return np.take(config.windows, np.searchsorted(config.windows, sizes))
+
+
+def of_one_length(config, sizes: np.ndarray,
+                  step: int) -> tuple[int, np.ndarray]:
+  """Rows of about the same size, so that little of a batch is padding.
+
+  An epoch takes all rows at least once; what fills up its last batches, twice.
+
+  Args:
+    config: `batch_tokens` a step, `windows` to pad to, `seed`.
+    sizes: `[R]` int32, tokens of the rows.
+    step: number of the update.
+
+  Returns:
+    The length to pad to, and numbers of rows `[B]`.
+  """
+  lengths = padded(config, sizes)
+  rows = [max(1, config.batch_tokens // length) for length in config.windows]
+  batches = [-(-np.sum(lengths == length) // count)
+             for length, count in zip(config.windows, rows)]
+  epoch, place = divmod(step, sum(batches))
+  order = np.random.default_rng((config.seed, epoch)).permutation(
+      np.repeat(np.arange(len(batches)), batches))
+  bucket = order[place]
+  length = config.windows[bucket]
+  members = np.random.default_rng((config.seed, epoch, bucket)).permutation(
+      np.flatnonzero(lengths == length))
+  first = np.sum(order[:place] == bucket) * rows[bucket]
+  return length, np.take(members, first + np.arange(rows[bucket]), mode="wrap")

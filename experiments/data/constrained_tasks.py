@@ -1,0 +1,185 @@
+"""Prompts, and what their continuations are judged by."""
+
+import collections
+import functools
+import hashlib
+import json
+import keyword
+import pathlib
+import re
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from decoding_jax import argument_checks
+from experiments.app import launch
+from experiments.data import dialogues
+from experiments.data import parallel_text
+from experiments.data import preference_pairs
+from experiments.data import python_corpus
+from experiments.scoring import task_rewards
+
+_DIALOGUES = "hh_harmless_base_test.jsonl.gz"
+# Prompts, references and constraints of CommonGen.
+_COMMONGEN = ("dev.src_alpha.txt", "dev.tgt.txt", "dev.constraint.json")
+_IDENTIFIER = re.compile(r"(?<!\w)[^\W\d]\w{2,}(?=\W)", re.ASCII)
+# So many prompts are looked at for one that has identifiers.
+_SPARE = 4
+
+
+class Task(NamedTuple):
+  """Examples of constrained decoding.
+
+  Attributes:
+    prompts: tokens of each.
+    references: a good text, of each.
+    eos_id: tokens that end a text, or None.
+    judge: of the texts.
+  """
+  prompts: list[list[int]]
+  references: list[str]
+  eos_id: Any
+  judge: task_rewards.Judge
+
+
+def load(config, pair) -> Task:
+  """The examples of a config.
+
+  Args:
+    config: see `configs/cdsl.py`.
+    pair: a `model_pair.ModelPair`, its parameters need not be there.
+
+  Returns:
+    A `Task` of `config.examples` examples.
+
+  Raises:
+    UserError: for an unknown task, where files or examples are missing, and for
+      a constraint that cannot be met.
+  """
+  if config.task not in _TASKS:
+    raise launch.UserError(f"task={config.task!r} is not one of "
+                           f"{', '.join(map(repr, _TASKS))}.")
+  launch.check_positive(config, "examples", "concepts", "prompt_length",
+                        "max_new_tokens", "batch")
+  launch.check_seed(config)
+  if config.common < 0:
+    raise launch.UserError(f"common={config.common}: at least 0 is needed.")
+  with launch.user_errors(OSError, ValueError):
+    return _TASKS[config.task](config, pair)
+
+
+def fingerprint(task) -> str:
+  """A short digest of prompts, references and constraints of a `Task`."""
+  digest = hashlib.sha256(json.dumps([task.prompts, task.references]).encode())
+  for leaf in jax.tree.leaves(task.judge.constraints):
+    digest.update(np.asarray(leaf).tobytes())
+  return digest.hexdigest()[:16]
+
+
+def _python(config, pair):
+  """Held-out modules, and identifiers of what really follows.
+
+  The identifiers are the first ones of the continuation that are common in the
+  modules trained on; prompts without any are left out.
+  """
+  tokenizer = pair.tokenizer
+  sizes = (config.prompt_length, config.max_new_tokens)
+  argument_checks.check_budget(*sizes, pair.target, pair.draft)
+  options = {"seed": config.seed, "root": config.corpus or None}
+  count = _SPARE * config.examples
+  prompts = python_corpus.prompts(tokenizer, count, *sizes, **options)
+  rests = python_corpus.references(tokenizer, count, *sizes, **options)
+  references = [tokenizer.decode(rest) for rest in rests]
+  known = _common(config.common, options["root"]) if config.common else None
+  words = [[word for word in _identifiers(text, tokenizer.decode(prompt))
+            if known is None or word in known][:config.concepts]
+           for prompt, text in zip(prompts, references)]
+  chosen = [i for i, found in enumerate(words) if found][:config.examples]
+  if len(chosen) < config.examples:
+    raise ValueError(
+        f"examples={config.examples}: only {len(chosen)} held-out prompts go "
+        "on with an identifier of these.")
+  concepts = [[[word] for word in words[i]] for i in chosen]
+  return Task([prompts[i] for i in chosen], [references[i] for i in chosen],
+              None, task_rewards.lexical(concepts, pair, config.max_new_tokens))
+
+
+def _identifiers(text, before=""):
+  """Identifiers in the order in which they first occur, keywords left out.
+
+  What stands before the text tells whether it begins within a word.
+  """
+  found = _IDENTIFIER.findall(before + text, len(before))
+  return [word for word in dict.fromkeys(found) if not keyword.iskeyword(word)]
+
+
+@functools.lru_cache(maxsize=None)
+def _common(count, root):
+  """The identifiers that most modules of the training split have."""
+  modules = collections.Counter()
+  for _, text in python_corpus.modules(python_corpus.TRAIN, root):
+    modules.update(_identifiers(text))
+  return frozenset(word for word, _ in modules.most_common(count))
+
+
+def _commongen(config, pair):
+  """Concept sets of CommonGen's dev split, and their inflections."""
+  folder = pathlib.Path(config.corpus)
+  for name in _COMMONGEN:
+    if not (folder / name).is_file():
+      raise FileNotFoundError(
+          f"No file '{folder / name}' of CommonGen: --config.corpus="
+          f"{config.corpus!r} must be a folder with {', '.join(_COMMONGEN)}.")
+  # Not splitlines, which also splits at characters that a text may contain.
+  prompts, references, concepts = (
+      (folder / name).read_text("utf-8").removesuffix("\n").split("\n")
+      [:config.examples] for name in _COMMONGEN)
+  concepts = [_parsed(folder / _COMMONGEN[-1], i, line)
+              for i, line in enumerate(concepts, 1)]
+  if not len(prompts) == len(references) == len(concepts) == config.examples:
+    raise ValueError(
+        f"examples={config.examples}: '{folder}' has {len(prompts)} concept "
+        f"sets, {len(references)} references, {len(concepts)} constraints.")
+  return Task([
+      parallel_text.prompt_tokens(pair.tokenizer, prompt) for prompt in prompts
+  ], references, pair.eos_id,
+              task_rewards.lexical(concepts, pair, config.max_new_tokens))
+
+
+def _parsed(path, number, line):
+  """The concepts of a line of JSON."""
+  try:
+    found = json.loads(line)
+  except ValueError as e:
+    raise ValueError(f"'{path}', line {number} is not JSON: {e}.") from e
+  if not isinstance(found, list):
+    raise ValueError(f"'{path}', line {number} is of type "
+                     f"{type(found).__name__}: a list of concepts is needed, "
+                     "each a list of forms.")
+  return found
+
+
+def _harmless(config, pair):
+  """Held-out dialogues up to their last answers, or the end of what is before.
+
+  A reward model judges the whole; the references are the answers that people
+  preferred.
+  """
+  found = preference_pairs.read(config.corpus, _DIALOGUES,
+                                python_corpus.HELD_OUT)
+  if len(found) < config.examples:
+    raise ValueError(f"examples={config.examples}: '{config.corpus}' has "
+                     f"{len(found)} held-out dialogues.")
+  parts = [chosen.rpartition(dialogues.ANSWER)
+           for chosen, _ in found[:config.examples]]
+  size = config.prompt_length
+  return Task(
+      [dialogues.encode(pair.tokenizer, before + name)[-size:]
+       for before, name, _ in parts],
+      [answer.strip() for *_, answer in parts],
+      pair.eos_id,
+      task_rewards.model(config.reward, pair, size + config.max_new_tokens))
+
+
+_TASKS = {"python": _python, "commongen": _commongen, "harmless": _harmless}

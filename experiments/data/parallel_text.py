@@ -1,0 +1,200 @@
+"""Training on pairs of a prompt and its completion, from parallel text files.
+
+Line i of one file is the prompt of line i of the other. A pair is one row,
+
+     dog catch frisbee = A dog catches a frisbee.<|endoftext|>
+
+Every word stands behind a space, the first ones of the prompt and of the
+completion too, so that a word is the same tokens wherever it stands. The loss
+counts the completion and the end of text, not the prompt.
+"""
+
+import pathlib
+from typing import NamedTuple
+
+import numpy as np
+
+from decoding_jax import types
+from experiments.data import batches
+from experiments.data import keyword_augmentation
+from models.text import tokenizers
+
+PROMPT, COMPLETION = " {} =", " {}"
+
+
+class Rows(NamedTuple):
+  """Pairs as tokens.
+
+  Attributes:
+    tokens: `[R, L]` int32, right-padded with `types.PAD`.
+    starts: `[R]` int32, where the completion starts.
+    ends: `[R]` int32, behind its last token.
+  """
+  tokens: np.ndarray
+  starts: np.ndarray
+  ends: np.ndarray
+
+
+def check(config) -> None:
+  """Raises a ValueError for settings that do not describe pairs."""
+  for name in ("train_pairs", "held_out_pairs"):
+    if len(config[name]) != 2:
+      raise ValueError(f"--config.{name}={tuple(config[name])} must name two "
+                       "files, of prompts and of completions.")
+  batches.check_ascending(config)
+  keyword_augmentation.check(config)
+  if config.sample_fraction and config.sample_length > max(config.windows) + 1:
+    raise ValueError(
+        f"--config.sample_length={config.sample_length} must be at most one "
+        f"more than the longest of --config.windows={tuple(config.windows)}.")
+
+
+def texts(config) -> list[str]:
+  """What a tokenizer is trained on."""
+  return [PROMPT.format(a) + COMPLETION.format(b)
+          for a, b in zip(*read(config.corpus, config.train_pairs))]
+
+
+def data(config, tokenizer) -> batches.Data:
+  """Rows of `config.train_pairs` and of `config.held_out_pairs`."""
+  texts_, held_out_texts = (read(config.corpus, names) for names in (
+      config.train_pairs, config.held_out_pairs))
+  train, held_out = (rows(tokenizer, *x, config.windows)
+                     for x in (texts_, held_out_texts))
+  longest = max(config.windows)
+  if config.sample_fraction and config.sample_length <= train.starts.max():
+    raise ValueError(
+        f"--config.sample_length={config.sample_length} must exceed the "
+        f"longest prompt of --config.train_pairs, {train.starts.max()} tokens.")
+  rewritten = _rewritten(config, tokenizer, train, texts_) if (
+      config.keyword_fraction or config.renamed_fraction) else None
+
+  def held_out_batch(count):
+    count = min(count, len(held_out.tokens))
+    chosen = np.linspace(0, len(held_out.tokens) - 1, count).astype(np.int64)
+    return batch(held_out, chosen, longest)
+
+  def prompts(count):
+    chosen = np.random.default_rng(config.seed).integers(
+        len(train.tokens), size=count)
+    lengths = train.starts[chosen]
+    tokens = train.tokens[chosen, :lengths.max()]
+    inside = np.arange(lengths.max()) < lengths[:, None]
+    return np.where(inside, tokens, 0), lengths
+
+  def train_batch(step, samples):
+    length, chosen = batches.of_one_length(config, train.ends - 1, step)
+    rng = np.random.default_rng((config.seed, step))
+    parts = []
+    if samples is not None:
+      # They may be shorter than the windows.
+      samples = np.pad(samples, ((0, 0), (0, longest + 1 - samples.shape[1])),
+                       constant_values=types.PAD)
+      written = Rows(samples, prompts(len(samples))[1],
+                     (samples != types.PAD).sum(axis=1))
+      fits = batches.padded(config, written.ends - 1) == length
+      parts.append(_some(rng, written, fits, length,
+                         config.sample_fraction * len(chosen)))
+    left = chosen[:len(chosen) - sum(len(part.tokens) for part in parts)]
+    # The teacher may have written all of them.
+    parts.append(rewritten(rng, left, length) if rewritten and len(left) else
+                 batch(train, left, length))
+    return batches.Batch(*map(np.concatenate, zip(*parts)))
+
+  return batches.Data(train_batch, held_out_batch, prompts,
+                      tokenizers.eos_id(tokenizer))
+
+
+def rows(tokenizer, prompts, completions, windows) -> Rows:
+  """Tokens of pairs of lines, none longer than the longest of `windows`."""
+  found = [_encode(tokenizer, *pair)
+           for pair in zip(prompts, completions, strict=True)]
+  needed = [len(tokens) - 1 for _, tokens in found]
+  if max(needed) > max(windows):
+    raise ValueError(
+        f"--config.windows={tuple(windows)}: the longest pair, line "
+        f"{np.argmax(needed) + 1}, needs a window of {max(needed)} tokens.")
+  return _pad(found, max(windows) + 1)
+
+
+def batch(rows_: Rows, chosen, length: int) -> batches.Batch:
+  """Chosen rows, `length` inputs each; only completions have a weight."""
+  tokens = rows_.tokens[chosen, :length + 1]
+  place = np.arange(1, length + 1)
+  weights = ((place >= rows_.starts[chosen, None])
+             & (place < rows_.ends[chosen, None]))
+  # Padding has no weight and stands behind: any token will do.
+  return batches.Batch(np.maximum(tokens, 0), weights.astype(np.float32))
+
+
+def prompt_tokens(tokenizer, prompt: str) -> list[int]:
+  """Tokens of a prompt, as a model of pairs has seen them."""
+  return tokenizer.encode(PROMPT.format(prompt)).ids
+
+
+def read(folder, names) -> tuple[list[str], list[str]]:
+  """The lines of two files of a folder, as many of one as of the other.
+
+  Args:
+    folder: where the files are.
+    names: of the file of prompts and of that of completions.
+
+  Returns:
+    Prompts and completions.
+  """
+  found = []
+  for name in names:
+    path = pathlib.Path(folder) / name
+    if not path.is_file():
+      raise FileNotFoundError(
+          f"No file '{path}' of pairs: --config.corpus={str(folder)!r} must be "
+          f"a folder with {' and '.join(names)}.")
+    found.append(path.read_text("utf-8").removesuffix("\n").split("\n"))
+  if len(found[0]) != len(found[1]) or not found[0]:
+    raise ValueError(
+        f"'{names[0]}' and '{names[1]}' of --config.corpus={str(folder)!r} "
+        f"have {len(found[0])} and {len(found[1])} lines: as many, and at "
+        "least one, are needed.")
+  return found[0], found[1]
+
+
+def _rewritten(config, tokenizer, train, texts_):
+  """`(rng, chosen, length) -> Batch` of pairs made from those chosen.
+
+  One that does not fit in the length stays as it was.
+  """
+  rewrite = keyword_augmentation.rewriter(config, texts_[1])
+
+  def of(rng, chosen, length):
+    found = [_encode(tokenizer, *rewrite(rng, *(x[row] for x in texts_)))
+             for row in chosen]
+    found = [pair if len(pair[1]) <= length + 1 else
+             (train.starts[row], train.tokens[row, :train.ends[row]])
+             for row, pair in zip(chosen, found)]
+    return batch(_pad(found, length + 1), np.arange(len(chosen)), length)
+
+  return of
+
+
+def _encode(tokenizer, prompt, completion):
+  """Where the completion starts, and all tokens of a pair."""
+  start = tokenizer.encode(PROMPT.format(prompt)).ids
+  return len(start), [
+      *start, *tokenizer.encode(COMPLETION.format(completion)).ids,
+      tokenizers.eos_id(tokenizer)]
+
+
+def _pad(found, size):
+  """`Rows`, `size` tokens wide, of what `_encode` returned for each."""
+  starts, texts_ = zip(*found)
+  ends = np.array([len(text) for text in texts_], np.int32)
+  tokens = np.full((len(ends), size), types.PAD, np.int32)
+  tokens[np.arange(size) < ends[:, None]] = np.concatenate(texts_)
+  return Rows(tokens, np.array(starts, np.int32), ends)
+
+
+def _some(rng, rows_, fits, length, share):
+  """About so many random rows of those that fit; none if none does."""
+  found = np.flatnonzero(fits)
+  return batch(rows_, rng.choice(found, round(share) if len(found) else 0),
+               length)

@@ -1,0 +1,105 @@
+"""Training a reward on pairs of texts of which people prefer one.
+
+Each line of a JSONL file, perhaps gzipped, has a `chosen` and a `rejected`
+dialogue. Of a long one its end is read. A dialogue belongs to the train or to
+the held-out split by a hash of what both texts begin with, so that the same
+question is never in both.
+"""
+
+import os
+import pathlib
+
+import numpy as np
+
+from experiments.data import batches
+from experiments.data import python_corpus
+from experiments.data import records
+
+# One dialogue in so many is held out.
+_STRIDE = 4
+_SIDES = ("chosen", "rejected")
+
+
+def check(config) -> None:
+  """Raises a ValueError for settings that do not fit preferences."""
+  batches.check_ascending(config)
+  if config.teacher:
+    raise ValueError(f"--config.teacher={config.teacher!r}: a reward model, of "
+                     "--config.preferences, has none.")
+
+
+def texts(config) -> list[str]:
+  """What a tokenizer is trained on."""
+  return [text for pair in _read(config, python_corpus.TRAIN) for text in pair]
+
+
+def data(config, tokenizer) -> batches.Data:
+  """Pairs of rows: the chosen text, then the rejected one."""
+  (train, sizes), (held_out, _) = (
+      _encode(tokenizer, _read(config, split), max(config.windows))
+      for split in (python_corpus.TRAIN, python_corpus.HELD_OUT))
+
+  def train_batch(step, samples):
+    del samples
+    length, chosen = batches.of_one_length(config, sizes, step)
+    return _batch(train, chosen, length)
+
+  def held_out_batch(count):
+    count = min(count, len(held_out))
+    chosen = np.linspace(0, len(held_out) - 1, count).astype(np.int64)
+    return _batch(held_out, chosen, max(config.windows))
+
+  return batches.Data(train_batch, held_out_batch)
+
+
+def read(folder, name, split) -> list[tuple[str, str]]:
+  """(chosen, rejected) of one split, in the order of the file.
+
+  Args:
+    folder: where the file is.
+    name: of the file.
+    split: `python_corpus.TRAIN` or `python_corpus.HELD_OUT`.
+
+  Returns:
+    Pairs of dialogues.
+
+  Raises:
+    FileNotFoundError, ValueError: naming the file, and the line that is no
+      such pair.
+  """
+  path = pathlib.Path(folder) / name
+  if not path.is_file():
+    raise FileNotFoundError(
+        f"No file '{path}' of preferences: --config.corpus={str(folder)!r} "
+        f"must be a folder with {name}.")
+  found = [tuple(records.field(record, side) for side in _SIDES)
+           for record in records.load(str(path), name="preferences")]
+  found = [
+      pair for pair in found
+      if python_corpus.split_of(os.path.commonprefix(pair), _STRIDE) == split
+  ]
+  if not found:
+    raise ValueError(f"'{path}' has no {split} dialogue.")
+  return found
+
+
+def _read(config, split):
+  return read(config.corpus, config.preferences, split)
+
+
+def _encode(tokenizer, pairs, longest):
+  """The last tokens of each text, and how many a pair has at most."""
+  rows = [[encoding.ids[-longest:] for encoding in tokenizer.encode_batch(pair)]
+          for pair in pairs]
+  return rows, np.array([max(1, *map(len, pair)) for pair in rows])
+
+
+def _batch(pairs, chosen, length):
+  """Rows 2i and 2i + 1 are pair i; the weights mark the last tokens."""
+  rows = [row for i in chosen for row in pairs[i]]
+  tokens = np.zeros((len(rows), length + 1), np.int32)
+  weights = np.zeros((len(rows), length), np.float32)
+  for i, row in enumerate(rows):
+    tokens[i, :len(row)] = row
+    weights[i, len(row) - 1] = 1
+  return batches.Batch(tokens, weights)

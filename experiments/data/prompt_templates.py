@@ -1,0 +1,102 @@
+"""How a record becomes a prompt: the formats of `configs/tasks.py`."""
+
+from experiments.data import records
+
+SIDES = ("left", "right", "leave_out")
+
+
+def layout(task, record):
+  """The format of a task that a file has.
+
+  Args:
+    task: `formats`, a mapping from names to formats.
+    record: the first one of the file, a `records.Record`.
+
+  Returns:
+    The format with the most fields of those whose fields are all there; of a
+    task with one format that one.
+
+  Raises:
+    ValueError: if there is none, naming file, line and the fields.
+  """
+  formats = sorted(task.formats.values(), key=lambda x: -len(x.fields))
+  if len(formats) == 1:  # What it lacks is told when it is read.
+    return formats[0]
+  for found in formats:
+    if all(records.has(record, path) for path in found.fields.values()):
+      return found
+  wanted = " or ".join(
+      "(" + ", ".join(repr(path) for path in x.fields.values()) + ")"
+      for x in formats)
+  raise ValueError(f"{record.where} has none of the formats of the task: "
+                   f"fields {wanted} are needed ('' is all of a record); "
+                   f"{records.contents(record.value)}.")
+
+
+def values(form, record) -> dict[str, str]:
+  """The fields of a record, by their names in the templates."""
+  return {name: records.field(record, path)
+          for name, path in form.fields.items()}
+
+
+def plain(form, found) -> str:
+  """A prompt for a model that continues text; examples come first."""
+  shots = [question(form, shot) + answer(form, shot) + form.get("between", "")
+           for shot in form.get("shots", ())]
+  return "".join([*shots, question(form, found)])
+
+
+def messages(form, found, system="") -> list[dict[str, str]]:
+  """The same for a chat model; examples are earlier turns of the chat."""
+  chat = [{"role": "system", "content": system}] if system else []
+  for shot in form.get("shots", ()):
+    chat += [{"role": "user", "content": question(form, shot).strip()},
+             {"role": "assistant", "content": answer(form, shot).strip()}]
+  return [*chat, {"role": "user", "content": question(form, found).strip()}]
+
+
+def question(form, found) -> str:
+  """The prompt of one record, without examples."""
+  return _filled("template", form.template, form, found)
+
+
+def answer(form, found) -> str:
+  """What is to follow it; "" if the format has no answers."""
+  return _filled("answer", form.get("answer", ""), form, found)
+
+
+def shorten(encoding, longest, side):
+  """Tokens of a prompt, no more than there is room for.
+
+  Special tokens that every text begins with stay where they are.
+
+  Args:
+    encoding: of the tokenizer.
+    longest: tokens there is room for; None: any number.
+    side: where tokens are dropped, one of `SIDES`.
+
+  Returns:
+    list of tokens; None if the prompt is to be left out.
+  """
+  ids = encoding.ids
+  if longest is None or len(ids) <= longest:
+    return ids
+  if side == "leave_out":
+    return None
+  if side == "right":
+    return ids[:longest]
+  special = (encoding.special_tokens_mask + [0]).index(0)
+  head = ids[:special][:longest - 1]
+  return head + ids[len(ids) - longest + len(head):]
+
+
+def _filled(what, template, form, found):
+  """A template with its fields; of an empty field the frame is dropped too."""
+  frames = form.get("frames", {})
+  framed = {name: frames[name].format(text) if text and name in frames else text
+            for name, text in found.items()}
+  try:
+    return template.format_map(framed)
+  except (KeyError, IndexError, ValueError) as e:
+    raise ValueError(f"{what}={template!r} is not a template of the fields "
+                     f"{', '.join(found)}: {e!r}.") from e

@@ -1,0 +1,154 @@
+"""A corpus that every user has: the source of Python's standard library.
+
+Whole modules are held out, chosen by a hash of their names, so that the same
+module is held out for every version of Python.
+"""
+
+import functools
+import hashlib
+import pathlib
+import sysconfig
+
+import numpy as np
+
+from models.text import tokenizers
+
+TRAIN, HELD_OUT = "train", "held-out"
+# Characters; longer ones, runs of spaces, are rare.
+_LONGEST_TOKEN = 16
+# One module in so many is held out.
+_STRIDE = 16
+# Generated tables and texts, tests, and what is not the standard library.
+_LEFT_OUT = frozenset((
+    "__phello__", "__pycache__", "dist-packages", "encodings", "entities",
+    "idle_test", "lib2to3", "locale", "pydoc_data", "site-packages", "test",
+    "tests"))
+
+
+def split_of(name: str, stride: int = _STRIDE) -> str:
+  """The split of a module, from its dotted name; or of any other text."""
+  digest = hashlib.sha256(name.encode()).digest()
+  held_out = int.from_bytes(digest[:8], "big") % stride == 0
+  return HELD_OUT if held_out else TRAIN
+
+
+@functools.lru_cache(maxsize=None)
+def modules(split: str, root: str | None = None) -> list[tuple[str, str]]:
+  """Modules of one split.
+
+  Args:
+    split: `TRAIN` or `HELD_OUT`.
+    root: folder to read; None for the running Python's standard library.
+
+  Returns:
+    (dotted name, source text), by name.
+  """
+  if split not in (TRAIN, HELD_OUT):
+    raise ValueError(f"split={split!r} is not one of {[TRAIN, HELD_OUT]}.")
+  root = pathlib.Path(root or sysconfig.get_path("stdlib"))
+  found = [(name, path) for name, path in _paths(root)
+           if split_of(name) == split]
+  if not found:
+    raise FileNotFoundError(
+        f"No {split} module (*.py) under '{root}': the corpus is Python "
+        "source, by default that of the standard library.")
+  return [(name, path.read_text("utf-8", "replace")) for name, path in found]
+
+
+def encode(tokenizer, split: str, root: str | None = None) -> np.ndarray:
+  """All modules of one split as tokens `[n]` int32, each ended by EOS."""
+  texts = [text for _, text in modules(split, root)]
+  end = [tokenizers.eos_id(tokenizer)]
+  return np.concatenate([np.asarray(encoding.ids + end, np.int32)
+                         for encoding in tokenizer.encode_batch(texts)])
+
+
+def prompts(tokenizer, count: int, length: int, reference_length: int = 0,
+            seed: int = 0, *, split: str = HELD_OUT,
+            root: str | None = None) -> list[list[int]]:
+  """Prompts that start where a line starts; a longer list extends a shorter.
+
+  Args:
+    tokenizer: turns text into tokens.
+    count: prompts to return.
+    length: tokens of a prompt.
+    reference_length: tokens that the module must still have behind a prompt.
+    seed: of the choice.
+    split: where to take them from.
+    root: of `modules`.
+
+  Returns:
+    `count` lists of `length` tokens; no passage comes twice.
+  """
+  return [passage[:length] for passage in passages(
+      tokenizer, count, length + reference_length, seed, _texts(split, root))]
+
+
+def references(tokenizer, count: int, length: int, reference_length: int,
+               seed: int = 0, *, split: str = HELD_OUT,
+               root: str | None = None) -> list[list[int]]:
+  """What the modules say behind `prompts` of the same arguments.
+
+  Returns:
+    `count` lists of `reference_length` tokens.
+  """
+  return [passage[length:] for passage in passages(
+      tokenizer, count, length + reference_length, seed, _texts(split, root))]
+
+
+def passages(tokenizer, count: int, length: int, seed: int,
+             texts: list[str]) -> list[list[int]]:
+  """Stretches of texts that start where a line starts, in an order drawn.
+
+  Args:
+    tokenizer: turns text into tokens.
+    count: passages to return; more of them extend fewer.
+    length: tokens of a passage.
+    seed: of the choice.
+    texts: where to take them from.
+
+  Returns:
+    `count` lists of `length` tokens, all different.
+  """
+  lines = [(i, start) for i, text in enumerate(texts)
+           for start in _line_starts(text)]
+  found = []
+  for line in np.random.default_rng(seed).permutation(len(lines)):
+    if len(found) == count:
+      break
+    i, start = lines[line]
+    # Enough text for `length` tokens, and no more of a long module than that.
+    text = texts[i][start:start + _LONGEST_TOKEN * length]
+    tokens = tokenizer.encode(text).ids[:length]
+    if len(tokens) == length and tokens not in found:
+      found.append(tokens)
+  if len(found) < count:
+    raise ValueError(
+        f"prompts={count} are asked for, but the corpus has only "
+        f"{len(found)} different stretches of {length} tokens.")
+  return found
+
+
+def _texts(split, root):
+  return [text for _, text in modules(split, root)]
+
+
+def _paths(root):
+  """(dotted name, path) of every module under a folder, by name."""
+  found = []
+  for path in root.rglob("*.py"):
+    parts = path.relative_to(root).with_suffix("").parts
+    if not _LEFT_OUT.intersection(parts) and "-" not in "".join(parts):
+      if len(parts) > 1 and parts[-1] == "__init__":
+        parts = parts[:-1]
+      found.append((".".join(parts), path))
+  return sorted(found)
+
+
+def _line_starts(text):
+  """Offsets of the lines that are not blank."""
+  offset = 0
+  for line in text.splitlines(keepends=True):
+    if line.strip():
+      yield offset
+    offset += len(line)

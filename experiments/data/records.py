@@ -1,0 +1,164 @@
+"""Records of a data set: from a local file, or through `datasets`.
+
+Every mistake of a file is one error, which names file, line and field.
+"""
+
+import gzip
+import json
+import pathlib
+from typing import Any, NamedTuple
+
+from models.folders import hub
+
+
+class Record(NamedTuple):
+  """An example as it was read.
+
+  Attributes:
+    where: file and line, for messages.
+    value: a JSON value.
+  """
+  where: str
+  value: Any
+
+
+def load(data, dataset=None, by_line=False, name="data") -> list[Record]:
+  """Reads all examples of a data set.
+
+  Args:
+    data: a file (.jsonl, .json with a list, or anything else, which is one
+      text; each may end with .gz); or `hub:` and the name of a data set; or "".
+    dataset: mapping with `path`, `name` and `split` for `datasets`, of which
+      `hub:` replaces the path and "" nothing; None if there is none.
+    by_line: whether any other file is a text a line, those of blanks left out.
+    name: of the field or flag that `data` comes from, for messages.
+
+  Returns:
+    list of `Record`, at least one.
+
+  Raises:
+    ValueError: naming file and line of what cannot be read.
+    OSError: if there is no such file.
+  """
+  if data and not data.startswith(hub.PREFIX):
+    found = _of_file(pathlib.Path(data), by_line)
+  else:
+    found = _of_hub(data.removeprefix(hub.PREFIX), dataset)
+  if not found:
+    raise ValueError(f"{name}={data!r} is empty: an example is needed.")
+  return found
+
+
+def field(record: Record, path: str) -> str:
+  """A text in a record.
+
+  Args:
+    record: as `load` returns it.
+    path: names and numbers of items, separated by dots; "" is all of it.
+
+  Returns:
+    A text; lines, where the field is a list of texts.
+
+  Raises:
+    ValueError: naming file, line and field, if there is no such text.
+  """
+  value = find(record, path)
+  if isinstance(value, list) and all(isinstance(x, str) for x in value):
+    return "\n".join(value)
+  if not isinstance(value, str):
+    raise ValueError(f"{record.where}: field '{path}' is of type "
+                     f"{type(value).__name__}: a text is needed.")
+  return value
+
+
+def find(record: Record, path: str) -> Any:
+  """What there is in a record; arguments and errors are those of `field`."""
+  value = record.value
+  for part in path.split(".") if path else ():
+    try:
+      value = value[int(part)] if isinstance(value, list) else value[part]
+    except (KeyError, IndexError, TypeError, ValueError):
+      raise ValueError(f"{record.where} has no field '{path}'; "
+                       f"{contents(record.value)}.") from None
+  return value
+
+
+def has(record: Record, path: str) -> bool:
+  """Whether a record has a text there."""
+  try:
+    field(record, path)
+  except ValueError:
+    return False
+  return True
+
+
+def contents(value) -> str:
+  """What there is in place of a field, for messages."""
+  if isinstance(value, dict):
+    return f"there are {', '.join(map(str, value)) or 'none'}"
+  return f"it is of type {type(value).__name__}"
+
+
+def _of_file(path, by_line):
+  kind = pathlib.Path(path.stem) if path.suffix == ".gz" else path
+  try:
+    data = path.read_bytes()
+    if path.suffix == ".gz":
+      data = gzip.decompress(data)
+    text = data.decode("utf-8-sig")
+  except (EOFError, gzip.BadGzipFile, UnicodeDecodeError) as e:
+    raise ValueError(f"'{path}' cannot be read: {e}.") from e
+  if not text.strip():
+    return []
+  if kind.suffix == ".jsonl":
+    # Not splitlines, which also splits at characters that JSON may contain.
+    lines = enumerate(text.split("\n"), 1)
+    return [_parsed(f"'{path}', line {i}", line) for i, line in lines
+            if line.strip()]
+  if kind.suffix == ".json":
+    values = _parsed(f"'{path}'", text).value
+    if not isinstance(values, list):
+      raise ValueError(f"'{path}' is of type {type(values).__name__}: a list "
+                       "of examples is needed.")
+    return [Record(f"'{path}', item {i}", value)
+            for i, value in enumerate(values, 1)]
+  if by_line:
+    lines = text.replace("\r\n", "\n").split("\n")
+    return [Record(f"'{path}', line {i}", line)
+            for i, line in enumerate(lines, 1) if line.strip()]
+  return [Record(f"'{path}'", text)]
+
+
+def _parsed(where, text):
+  try:
+    value = json.loads(text)
+  except ValueError as e:
+    raise ValueError(f"{where} is not JSON: {e}.") from e
+  try:
+    # JSON can have halves of characters, of which no tokenizer knows.
+    json.dumps(value, ensure_ascii=False).encode()
+  except UnicodeEncodeError as e:
+    raise ValueError(f"{where} is no text in UTF-8: {e}.") from e
+  return Record(where, value)
+
+
+def _of_hub(path, dataset):
+  """Records of a data set that `datasets` knows."""
+  if not path and not dataset:
+    raise ValueError("data is empty, and the task has no data set of a "
+                     f"registry: a file is needed, or '{hub.PREFIX}' and a "
+                     "name.")
+  try:
+    import datasets  # pylint: disable=import-outside-toplevel
+  except ImportError as e:
+    raise ValueError("data sets by name need the package datasets: pip install "
+                     "'decoding_jax[tasks]', or give the file in data.") from e
+  options = dict(dataset or {"name": "", "split": "test"})
+  path = path or options["path"]
+  try:
+    rows = datasets.load_dataset(path, options["name"] or None,
+                                 split=options["split"])
+  except Exception as e:  # It has errors of several libraries.
+    raise ValueError(f"data set '{path}' cannot be loaded: {e}") from e
+  return [Record(f"data set '{path}', row {i}", row)
+          for i, row in enumerate(rows)]

@@ -1,0 +1,1 @@
+"""Models on devices: meshes, memory, compilation for TPUs."""

@@ -1,0 +1,240 @@
+"""How much memory a run needs, before any parameter is loaded.
+
+Weights and caches are counted exactly, from shapes alone. What comes and goes
+is estimated by the largest array that a forward computes: three of it in a
+prefill, where that are scores of attention; five where code of our own keeps no
+scores, and that are queries or features; and two where it has all layers in one
+call, which is given an array to compute in, or in a step, beside its logits.
+XLA's CPU programs of tree methods needed 0.7 to 1.0 times that, in a few cases,
+and a TPU's 0.4 to 2.6 times what is no weight: where widths are no multiples of
+128 it pads arrays, and lays weights out anew. `tpu_estimate` knows better.
+Searches were not compared, and keys and values of beams and samples of whole
+texts are not counted.
+"""
+
+import math
+import os
+import pathlib
+from typing import NamedTuple
+
+import jax
+from jax.extend import core
+import jax.numpy as jnp
+
+import decoding_jax as dj
+from decoding_jax.kernels.cpu import bindings
+from decoding_jax.runtime import cache as cache_lib
+from decoding_jax.runtime import prefill
+from decoding_jax.speculation import tree
+from decoding_jax.speculation import tree_decoder
+from experiments.app import launch
+
+_CGROUPS = pathlib.Path("/sys/fs/cgroup")
+_GIB = 2**30
+# Of the largest array in a step, or in a call that has all layers.
+_OF_STEP = 2
+
+
+class Ways(NamedTuple):
+  """Into how many parts a mesh of devices divides arrays.
+
+  Attributes:
+    weights: parameters.
+    rows: whatever has a row for each text.
+    heads: caches and scores, beyond that; logits are whole.
+  """
+  weights: int = 1
+  rows: int = 1
+  heads: int = 1
+
+
+class Need(NamedTuple):
+  """Bytes on each device.
+
+  Attributes:
+    weights: of both models.
+    caches: of both models.
+    logits: of the target at the nodes of a tree, and laws of the drafter.
+    temporaries: of the largest forward.
+  """
+  weights: int
+  caches: int
+  logits: int
+  temporaries: int
+
+
+def check(pair, kinds, batch, width, max_new_tokens, force=False, ways=Ways()):
+  """Raises `UserError` if a run does not fit into the memory of a device.
+
+  Args:
+    pair: a `ModelPair`, whose parameters may be shapes.
+    kinds: see `estimate`.
+    batch: rows decoded together.
+    width: P, tokens of the longest prompt.
+    max_new_tokens: the budget.
+    force: whether to go on all the same.
+    ways: what a mesh divides.
+  """
+  if force or fits(pair, kinds, batch, width, max_new_tokens, ways):
+    return
+  there = device_memory(jax.local_devices()[0])
+  need = estimate(pair, kinds, batch, width, max_new_tokens, ways)
+  parts = ", ".join(f"{name} {size / _GIB:.2f}"
+                    for name, size in need._asdict().items())
+  raise launch.UserError(
+      f"a device needs {sum(need) / _GIB:.2f} GiB ({parts}) at batch={batch}, "
+      f"prompts of {width} and max_new_tokens={max_new_tokens}, and has "
+      f"{there / _GIB:.2f} GiB: make them smaller, or try it with --force.")
+
+
+def fits(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> bool:
+  """Whether nobody knows that it does not fit; arguments as of `estimate`."""
+  there = device_memory(jax.local_devices()[0])
+  return there is None or there >= sum(
+      estimate(pair, kinds, batch, width, max_new_tokens, ways))
+
+
+def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
+  """Bytes that a run needs on each device.
+
+  Args:
+    pair: a `ModelPair`, whose parameters may be shapes.
+    kinds: the pairs or decoders that will decode, one after the other.
+    batch: rows decoded together.
+    width: P, tokens of the longest prompt.
+    max_new_tokens: the budget.
+    ways: what a mesh divides.
+
+  Returns:
+    A `Need`.
+  """
+  decoders = [tree_decoder.decoder(kind) for kind in kinds]
+  slots = most_slots(kinds, width, max_new_tokens)
+  models = [(pair.target, pair.target_params)]
+  if any(decoder.drafts for decoder in decoders):
+    models.append((pair.draft, pair.draft_params))
+  scored, drafted = (max(sizes) for sizes in zip(*map(nodes, kinds)))
+  chunk = max(min(width - 1, prefill.CHUNK), 1)
+  of_prefill = 5 if bindings.is_there() else 3
+  temporaries = max(
+      *(_largest(lm, params, batch, chunk, slots, False, of_prefill)
+        for lm, params in models),
+      _largest(*models[0], batch, scored, slots, True, _OF_STEP))
+  parts = ways.rows * ways.heads
+  return Need(
+      sum(_bytes(params) for _, params in models) // ways.weights,
+      sum(_bytes(_cache(lm, batch, slots)) for lm, _ in models) // parts,
+      4 * batch * pair.target.vocab_size * (scored + drafted) // ways.rows,
+      temporaries // parts)
+
+
+def most_slots(kinds, width, max_new_tokens) -> int:
+  """Slots of the caches of a run, at most; arguments as of `estimate`."""
+  return max(prefill.capacity(
+      width, max_new_tokens + tree_decoder.decoder(kind).reach)
+             for kind in kinds)
+
+
+def device_memory(device) -> int | None:
+  """Bytes that a device has for arrays; None if nobody knows."""
+  limit = (device.memory_stats() or {}).get("bytes_limit")
+  if limit is None and device.platform == "cpu":
+    # Devices that are simulated share the machine.
+    return host_memory() // jax.local_device_count()
+  return limit
+
+
+def host_memory(root=_CGROUPS, groups="/proc/self/cgroup") -> int:
+  """Bytes of this machine's memory that this process may use.
+
+  Args:
+    root: where control groups are mounted.
+    groups: the file that names those of this process.
+  """
+  sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+  files = [root / "memory.max", root / "memory" / "memory.limit_in_bytes"]
+  try:
+    # Lines such as "0::/user/run": groups of version 2, each within the other.
+    own = pathlib.PurePath(pathlib.Path(groups).read_text().rpartition(":")[2]
+                           .strip().lstrip("/"))
+    files += [root / group / "memory.max" for group in (own, *own.parents)]
+  except OSError:
+    pass  # There are none.
+  for path in files:
+    text = path.read_text().strip() if path.is_file() else "max"
+    if text.isdigit():
+      sizes.append(int(text))
+  return min(sizes)
+
+
+def nodes(kind):
+  """(tokens of a target call, tokens whose children are drafted), at most.
+
+  Args:
+    kind: a pair or a decoder.
+  """
+  if isinstance(kind, dj.Pair):
+    layout = kind.drafter.layout
+    size = 1 + tree.num_nodes(layout)
+    return size, size - layout.widths[-1] if layout.widths else 0
+  # A search writes nothing behind the length, and scores a token of each beam.
+  return max(kind.reach, 1) * kind.siblings, kind.reach
+
+
+def _cache(lm, batch, slots):
+  return jax.eval_shape(lambda: lm.init_cache(batch, slots))
+
+
+def _bytes(arrays):
+  return sum(math.prod(x.shape) * jnp.dtype(x.dtype).itemsize
+             for x in jax.tree.leaves(arrays))
+
+
+def _largest(lm, params, batch, tokens, slots, logits, times):
+  """Bytes of the largest array that a forward computes, so many times.
+
+  Args:
+    lm: a language model.
+    params: its parameters, or their shapes.
+    batch: B.
+    tokens: T.
+    slots: S.
+    logits: whether the logits are asked for; else only the block is.
+    times: how many there are at a time, but for a call that has all layers.
+  """
+  def forward(params, fresh, cache, block, mask):
+    found = lm.forward(params, fresh, fresh, cache, block, 0, mask)
+    return found if logits else found[1]
+
+  shape = jax.ShapeDtypeStruct
+  cache = _cache(lm, batch, slots)
+  jaxpr = jax.make_jaxpr(forward)(
+      params, shape((batch, tokens), jnp.int32), cache,
+      jax.eval_shape(lambda x: cache_lib.init_block(x, tokens), cache),
+      shape((batch, tokens, tokens), bool)).jaxpr
+  # A barrier has its arguments for results, and computes nothing.
+  return max((_bytes([v.aval for v in equation.outvars])
+              * (_OF_STEP if bindings.has_layers(equation) else times)
+              for equation in _used(jaxpr)
+              if equation.primitive.name != "optimization_barrier"), default=0)
+
+
+def _used(jaxpr):
+  """Equations that the results depend on, those of inner programs included."""
+  needed = set(map(id, jaxpr.outvars))
+  for equation in reversed(jaxpr.eqns):
+    if not needed.isdisjoint(map(id, equation.outvars)):
+      needed.update(map(id, equation.invars))
+      yield equation
+      for inner in _inner(equation):
+        yield from _used(inner)
+
+
+def _inner(equation):
+  """Programs of an equation; of those for platforms only that for this one."""
+  platforms = equation.params.get("branches_platforms")
+  if not platforms:
+    return core.jaxprs_in_params(equation.params)
+  own = next(i for i, names in enumerate(platforms)
+             if names is None or jax.default_backend() in names)
+  return [equation.params["branches"][own].jaxpr]

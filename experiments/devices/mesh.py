@@ -1,0 +1,473 @@
+"""Decoding on many devices: rows by "data", heads by "model"."""
+
+import contextlib
+import functools
+import itertools
+import math
+import os
+import re
+from typing import NamedTuple
+
+from absl import flags
+import jax
+from jax.experimental import mesh_utils
+from jax.sharding import NamedSharding, PartitionSpec
+import numpy as np
+
+import decoding_jax as dj
+from experiments.app import launch
+from experiments.app import multihost
+from experiments.devices import memory_estimate
+from experiments.devices import model_pair
+from models import checkpoints
+from models import transformer
+from models.text import vocab_alignment
+from models.transformer import linear_ops
+from models.transformer import sharding
+
+_MESH = flags.DEFINE_string(
+    "mesh", None, "Devices: rows by data, heads by model, as data:4,model:2; "
+    "or auto. Default: one device; auto for several processes. Of a CPU each "
+    "core can be a device.")
+_FORCE = flags.DEFINE_bool(
+    "force", False, "Go on, though memory is not expected to be enough.")
+_COORDINATOR = flags.DEFINE_string(
+    "coordinator", None, "Address and port of the first of several processes. "
+    "TPU pods, GKE and SLURM need none of these three.")
+_NUM_PROCESSES = flags.DEFINE_integer(
+    "num_processes", None, "How many processes; 1: there are no others.")
+_PROCESS_ID = flags.DEFINE_integer("process_id", None, "Which one this is.")
+
+_AUTO = "auto"
+# What settles how many devices a CPU has, if a user says so.
+_DEVICE_COUNT = "xla_force_host_platform_device_count"
+_AXES = (sharding.DATA, sharding.MODEL)
+
+
+class _Run(NamedTuple):
+  """What a program is compiled for."""
+  mesh: jax.sharding.Mesh
+  method: dj.Method
+  target: dj.LanguageModel
+  draft: dj.LanguageModel
+  reward: dj.Reward | None
+  max_new_tokens: int
+  sampling: dj.Sampling
+  eos_id: tuple[int, ...] | None
+  rows: int | None
+
+
+def join(target, batch):
+  """Meets the other processes; to be called before JAX is used.
+
+  Where there are none, a CPU gets as many devices as the flags ask for.
+
+  Args:
+    target: folder of the target, or name of a shipped one.
+    batch: rows decoded together, at most.
+
+  Raises:
+    UserError: if they cannot be met, or if there is no such model.
+  """
+  with launch.user_errors(RuntimeError, ValueError):
+    multihost.join(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
+  if _MESH.value is None or jax.distributed.is_initialized() or (
+      jax.config.jax_num_cpu_devices >= 0) or (
+          _DEVICE_COUNT in os.environ.get("XLA_FLAGS", "")):
+    return
+  with launch.user_errors(FileNotFoundError, ValueError):
+    config = checkpoints.architecture(launch.model_folder(target))
+  count = host_devices(_MESH.value, config, batch, linear_ops.cores())
+  with contextlib.suppress(RuntimeError):  # A process that has used JAX.
+    jax.config.update("jax_num_cpu_devices", count)
+
+
+def host_devices(value, config, batch, cores):
+  """How many devices a CPU should have.
+
+  Args:
+    value: of the flag; see `sizes`.
+    config: architecture of the target.
+    batch: rows decoded together.
+    cores: that this process may use.
+
+  Returns:
+    As many as are asked for, but no more than cores. By "auto" as many as
+    divide the rows, if a layer is too small for a product to use several cores;
+    otherwise each device would read all weights, and gain nothing.
+  """
+  if value != _AUTO:
+    return min(math.prod(map(int, re.findall(r":(\d+)", value))), cores) or 1
+  if config.dim * config.hidden_dim >= linear_ops.LARGE:
+    return 1
+  return max(n for n in range(1, cores + 1) if not batch % n)
+
+
+def load(pair, target, draft, kinds, batch, most, width, max_new_tokens):
+  """The parameters of a pair, on the devices that the flags ask for.
+
+  Args:
+    pair: of `model_pair.open_pair`.
+    target: folder of the target, or name of a shipped one.
+    draft: the same, or as of `model_pair.open_pair`.
+    kinds: what will decode, see `memory_estimate.estimate`.
+    batch: rows decoded together, at most.
+    most: rows that there is a cache for, at most.
+    width: P, tokens of the longest prompt.
+    max_new_tokens: the budget.
+
+  Returns:
+    The pair, its mesh included.
+
+  Raises:
+    UserError: for a mesh that model, batch or devices do not allow; if a device
+      has not enough memory; if there are no parameters.
+  """
+  sizes_ = (kinds, most, width, max_new_tokens)
+  value = _MESH.value or (_AUTO if jax.process_count() > 1 else None)
+  if value is None:
+    memory_estimate.check(pair, *sizes_, _FORCE.value)
+    return model_pair.with_params(pair, target, draft)
+  config = checkpoints.architecture(launch.model_folder(target))
+  with launch.user_errors(ValueError):
+    shapes = sizes(value, config, batch, jax.device_count())
+  # All processes choose the same, be their machines equal or not.
+  shape = tuple(multihost.from_first(
+      lambda: choose(pair, config, shapes, *sizes_)))
+  memory_estimate.check(pair, *sizes_, _FORCE.value, ways(config, shape))
+  return with_params(pair, target, draft, make(shape))
+
+
+def choose(pair, config, shapes, kinds, most, width, max_new_tokens):
+  """The first of several meshes whose devices have the memory, or the last one.
+
+  Args:
+    pair: of `model_pair.open_pair`.
+    config: architecture of the target.
+    shapes: of `sizes`.
+    kinds: as of `load`, and so are the others.
+    most: see there.
+    width: see there.
+    max_new_tokens: see there.
+
+  Returns:
+    One of `shapes`.
+  """
+  return next((shape for shape in shapes if memory_estimate.fits(
+      pair, kinds, most, width, max_new_tokens, ways(config, shape))),
+              shapes[-1])
+
+
+def ways(config, shape):
+  """What a mesh divides; a drafter is taken to be divided as the target is.
+
+  Args:
+    config: architecture of the target.
+    shape: sizes of "data" and "model".
+
+  Returns:
+    A `memory_estimate.Ways`.
+  """
+  data, model = shape
+  return memory_estimate.Ways(weights=model, rows=data,
+                              heads=sharding.cache_ways(config, model))
+
+
+def asked(config, batch, count):
+  """The mesh that the flag asks for, of devices that need not be here.
+
+  Args:
+    config: architecture of the target.
+    batch: rows decoded together.
+    count: devices there are.
+
+  Returns:
+    Sizes of "data" and "model"; of one device without the flag.
+
+  Raises:
+    UserError: for a mesh that model, batch or devices do not allow.
+  """
+  with launch.user_errors(ValueError):
+    return sizes(_MESH.value or "data:1", config, batch, count)[0]
+
+
+def make(shape, devices=None):
+  """A mesh of the first devices there are.
+
+  Args:
+    shape: sizes of "data" and "model".
+    devices: to choose from; None for those of this process.
+
+  Returns:
+    A `jax.sharding.Mesh`.
+  """
+  return jax.sharding.Mesh(arranged(devices or jax.devices(), shape), _AXES,
+                           axis_types=(jax.sharding.AxisType.Auto,) * 2)
+
+
+def arranged(devices, shape):
+  """Devices in the order of a mesh: those of one row are near each other.
+
+  What `jax.make_mesh` refuses is allowed here: slices that are connected by a
+  slower network, which are the machines of a GPU cluster, and parts of the axes
+  of a TPU slice other than v5e. Rows never meet, so that they may be anywhere.
+
+  Args:
+    devices: all there are.
+    shape: sizes of "data" and "model".
+
+  Returns:
+    An array of as many as are needed.
+  """
+  place = lambda device: (getattr(device, "slice_index", None) or 0, device.id)
+  devices = sorted(devices, key=place)
+  parts = [list(part) for _, part in
+           itertools.groupby(devices, lambda device: place(device)[0])]
+  data, model = shape
+  if data * model < len(devices) or data % len(parts) or (
+      len(set(map(len, parts))) > 1):
+    return np.array(devices[:data * model]).reshape(shape)
+  return np.concatenate([mesh_utils.create_device_mesh(
+      (data // len(parts), model), part, allow_split_physical_axes=True)
+                         for part in parts])
+
+
+def sizes(value, config, batch, count):
+  """The meshes that a description allows.
+
+  Args:
+    value: as "data:4,model:2"; or "auto": as many devices as can be used, and
+      as many of them by rows as have the memory for it.
+    config: architecture of the target.
+    batch: rows decoded together.
+    count: devices there are.
+
+  Returns:
+    list of sizes of "data" and "model", the best ones first.
+
+  Raises:
+    ValueError: naming the flag, and what is allowed.
+  """
+  if value == _AUTO:
+    return _auto(config, batch, count)
+  return [_parsed(value, config, batch, count)]
+
+
+def _parsed(value, config, batch, count):
+  def fail(what):
+    raise ValueError(f"--mesh={value}: {what}")
+
+  parts = [re.fullmatch(r"(\w+):(\d+)", part) for part in value.split(",")]
+  found = {part[1]: int(part[2]) for part in parts if part}
+  if (len(found) < len(parts) or not set(found) <= set(_AXES)
+      or 0 in found.values()):
+    fail(f"data:N, model:N, both with a comma between, or {_AUTO} is needed.")
+  data, model = (found.get(axis, 1) for axis in _AXES)
+  if data * model > count:
+    fail(f"{data * model} devices are needed, there are {count}. Of a CPU each "
+         f"core is one; XLA_FLAGS=--{_DEVICE_COUNT}={data * model} makes more.")
+  if data * model < count and jax.process_count() > 1:
+    fail(f"several processes use all {count} devices, not {data * model}.")
+  if batch % data:
+    fail(f"data:{data} does not divide the batch of {batch} rows.")
+  try:
+    sharding.check(config, model)
+  except ValueError as e:
+    fail(e)
+  return data, model
+
+
+def _auto(config, batch, count):
+  found = [(data, model) for model in sharding.ways(config)
+           for data in range(1, count // model + 1) if not batch % data]
+  used = max(map(math.prod, found))
+  if used < count and jax.process_count() > 1:
+    raise ValueError(
+        f"--mesh={_AUTO}: several processes use all {count} devices, but a "
+        f"batch of {batch} rows and num_heads={config.num_heads} allow {used} "
+        "at most.")
+  return sorted((shape for shape in found if math.prod(shape) == used),
+                reverse=True)
+
+
+def multiple(mesh) -> int:
+  """What a batch must be a multiple of."""
+  return 1 if mesh is None else mesh.shape[sharding.DATA]
+
+
+def stand_ins(folder, config, shardings):
+  """What stands for the parameters of a model that nobody reads."""
+  del folder
+  params = transformer.abstract_params(config)
+  return jax.tree.map(
+      lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where),
+      params, shardings(params))
+
+
+def _read(folder, config, shardings):
+  return checkpoints.load(folder, dtype=config.dtype, weights=config.weights,
+                          shardings=shardings)[1]
+
+
+def with_params(pair, target, draft, mesh, read=_read):
+  """Reads the parameters of a pair onto a mesh.
+
+  A drafter whose heads cannot be split is on each of the devices.
+
+  Args:
+    pair: of `model_pair.open_pair`.
+    target: folder of the target, or name of a shipped one.
+    draft: the same, or as of `model_pair.open_pair`.
+    mesh: of `make`.
+    read: `(folder, config, shardings) -> parameters`; `stand_ins` reads none.
+
+  Returns:
+    The pair.
+  """
+  kinds = [*zip(pair.dtypes, pair.weights)]
+  target_lm, target_params = _split(pair.target, target, kinds[0], mesh, read)
+  draft_lm, draft_params = (_split(pair.draft, draft, kinds[1], mesh, read)
+                            if model_pair.is_read(draft) else
+                            (pair.draft, pair.draft_params))
+  return pair._replace(target=target_lm, target_params=target_params,
+                       draft=draft_lm, draft_params=draft_params, mesh=mesh)
+
+
+def _split(lm, name, kind, mesh, read):
+  """A model as it computes on a mesh, and its parameters there."""
+  with launch.user_errors(FileNotFoundError, ValueError):
+    config = model_pair.architecture(name, *kind)
+    size = mesh.shape[sharding.MODEL]
+    if size not in sharding.ways(config):
+      size = 1
+    params = read(launch.model_folder(name), config,
+                  sharding.shardings(config, mesh, size))
+  split = sharding.language_model(transformer.language_model(config),
+                                  sharding.cache_spec(config, size))
+  # Logits are gathered before padding is cut off: its end may lie anywhere.
+  return vocab_alignment.cut(split, lm.vocab_size), params
+
+
+def on_all(mesh, tree):
+  """Arrays that every device has, such as the parameters of a reward."""
+  return tree if mesh is None else _place(mesh, PartitionSpec(), tree)
+
+
+def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
+             eos_id=None, reward=None, reward_params=None, constraints=None,
+             rows=None):
+  """`dj.generate` by a pair of models, wherever they are.
+
+  On a mesh all is one program, in which each index of "data" has a loop of its
+  own: it ends with its own rows, and rows never meet. Every process has the
+  whole result, on the host.
+
+  Args:
+    pair: a `model_pair.ModelPair`.
+    keys: `[B]` random keys.
+    prompts: `[B, P]` int32, right-padded.
+    lengths: `[B]` int32.
+    method: what decodes.
+    max_new_tokens: the budget.
+    sampling: the law that is kept.
+    eos_id: tokens that end a row, or None.
+    reward: a `dj.Reward`, or None.
+    reward_params: its parameters, of `on_all`.
+    constraints: tree of `[B, ...]`, or None.
+    rows: how many are decoded together, at most; None for all.
+
+  Returns:
+    A `dj.Generation`; of several loops, its steps are those of the longest.
+  """
+  if pair.mesh is None:
+    return dj.generate(
+        keys, prompts, lengths, method=method, target=pair.target,
+        target_params=pair.target_params, draft=pair.draft,
+        draft_params=pair.draft_params, max_new_tokens=max_new_tokens,
+        sampling=sampling, eos_id=eos_id, reward=reward,
+        reward_params=reward_params, constraints=constraints, rows=rows)
+  run = _run(pair, method, max_new_tokens, sampling, eos_id, reward, rows)
+  batch = _place(pair.mesh, PartitionSpec(sharding.DATA),
+                 (jax.random.key_data(keys), prompts, lengths, constraints))
+  # Not behind it: what was decoded before has been written by now.
+  multihost.stop_together()
+  return jax.tree.map(np.asarray, _generate(
+      run, batch, np.float32(sampling.temperature),
+      (pair.target_params, pair.draft_params, reward_params)))
+
+
+def trace(pair, batch, width, *, method, max_new_tokens, sampling, eos_id=None):
+  """The program of `generate` on a mesh, of which nothing need be there.
+
+  Args:
+    pair: a `model_pair.ModelPair` on a mesh, whose parameters are
+      `stand_ins`.
+    batch: B.
+    width: P, tokens of the longest prompt.
+    method: what decodes.
+    max_new_tokens: the budget.
+    sampling: the law that is kept.
+    eos_id: tokens that end a row, or None.
+
+  Returns:
+    A `jax.stages.Traced`.
+  """
+  def shape(spec, axes, dtype):
+    return jax.ShapeDtypeStruct(axes, dtype,
+                                sharding=NamedSharding(pair.mesh, spec))
+
+  rows = functools.partial(shape, PartitionSpec(sharding.DATA))
+  key = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0)))
+  return _generate.trace(
+      _run(pair, method, max_new_tokens, sampling, eos_id),
+      (rows((batch, *key.shape), key.dtype), rows((batch, width), np.int32),
+       rows((batch,), np.int32), None),
+      shape(PartitionSpec(), (), np.float32),
+      (pair.target_params, pair.draft_params, None))
+
+
+def _run(pair, method, max_new_tokens, sampling, eos_id, reward=None,
+         rows=None):
+  # All temperatures but 0 are one program.
+  fixed = sampling.replace(temperature=float(sampling.temperature > 0))
+  return _Run(pair.mesh, method, pair.target, pair.draft, reward,
+              max_new_tokens, fixed, eos_id,
+              rows and rows // multiple(pair.mesh))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _generate(run: _Run, batch, temperature, params):
+  def of_rows(batch, temperature, params):
+    keys, prompts, lengths, constraints = batch
+    sampling = run.sampling
+    if sampling.temperature:
+      sampling = sampling.replace(temperature=temperature)
+    target_params, draft_params, reward_params = params
+    out = dj.generate(
+        keys, prompts, lengths, method=run.method, target=run.target,
+        target_params=target_params, draft=run.draft,
+        draft_params=draft_params, max_new_tokens=run.max_new_tokens,
+        sampling=sampling, eos_id=run.eos_id, reward=run.reward,
+        reward_params=reward_params, constraints=constraints, rows=run.rows)
+    return out.replace(steps=out.steps[None])
+
+  by_rows, same = PartitionSpec(sharding.DATA), PartitionSpec()
+  # What loops carry is constant before the first step, and a row's own behind
+  # it: the check of what differs between devices would refuse that.
+  out = jax.shard_map(
+      of_rows, mesh=run.mesh, in_specs=(by_rows, same, same), out_specs=by_rows,
+      axis_names={sharding.DATA}, check_vma=False)(batch, temperature, params)
+  out = out.replace(steps=out.steps.max())
+  # So that every process can read it.
+  return jax.lax.with_sharding_constraint(out, NamedSharding(run.mesh, same))
+
+
+def _place(mesh, spec, tree):
+  """Arrays of the host on a mesh; each process hands over its own part."""
+  where = NamedSharding(mesh, spec)
+
+  def place(x):
+    x = np.asarray(x)
+    return jax.make_array_from_callback(x.shape, where, lambda at: x[at])
+
+  return jax.tree.map(place, tree)

@@ -1,0 +1,246 @@
+"""A target and its drafter: opened from folders, checked, digested."""
+
+import dataclasses
+import hashlib
+import numbers
+import os
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from decoding_jax import argument_checks
+from decoding_jax import sampling as sampling_lib
+import decoding_jax as dj
+from decoding_jax.speculation import tree_decoder
+from experiments.app import launch
+from experiments.app import multihost
+from models import checkpoints
+from models import prompt_lookup
+from models import transformer
+from models.folders import hub
+from models.folders import resolve
+from models.text import tokenizers
+from models.text import vocab_alignment
+from models.transformer import quantization
+
+
+class ModelPair(NamedTuple):
+  """A target and its drafter, with the tokenizer that they share.
+
+  Attributes:
+    target, target_params: the model whose law is preserved.
+    draft, draft_params: the model that drafts; None if there is none.
+      Parameters of `open_pair` are their shapes.
+    tokenizer: of the target.
+    parameter_ratio: parameters of the draft over those of the target.
+    eos_id: tokens that end a text, each of them; None if there are none.
+    mesh: where the parameters are; None for one device.
+    dtypes, weights: of the target and of the draft, see `open_pair`.
+  """
+  target: dj.LanguageModel
+  target_params: Any
+  draft: dj.LanguageModel | None
+  draft_params: Any
+  tokenizer: Any
+  parameter_ratio: float
+  eos_id: tuple[int, ...] | None = None
+  mesh: jax.sharding.Mesh | None = None
+  dtypes: tuple[str, str] = ("", "")
+  weights: tuple[str, str] = (quantization.DTYPE,) * 2
+
+
+def drafter(name, methods, target, draft):
+  """The drafter of some methods.
+
+  Args:
+    name: of the methods, as `--method` has it.
+    methods: list of `dj.Method`.
+    target: what `--target` says.
+    draft: what `--draft` says; "" for what comes with a shipped target.
+
+  Returns:
+    Folder or name; "" if none of the methods drafts.
+
+  Raises:
+    UserError: if nobody names the drafter that is needed.
+  """
+  if not any(tree_decoder.decoder(kind).drafts for launch.method in methods
+             for kind in (launch.method.sampled, launch.method.greedy) if kind):
+    return ""
+  shipped = target.removesuffix("target") + "draft"
+  comes = os.sep not in shipped and (resolve.PRETRAINED / shipped).is_dir()
+  if not draft and not comes:
+    if not hub.is_hub(target):
+      launch.model_folder(target)  # If there is none, that comes first.
+    raise launch.UserError(
+        f"--method={name} drafts, and no drafter comes with --target={target}: "
+        "name a --draft, or take --draft=lookup, which is no model, or "
+        "--method=autoregressive.")
+  return draft or shipped
+
+
+def architecture(name, dtype="", weights=quantization.DTYPE):
+  """The architecture of a model; no parameter is read.
+
+  Args:
+    name: see `model_folder`.
+    dtype: of parameters and activations; "" as they were saved.
+    weights: of matrices, one of `quantization.WEIGHTS`.
+
+  Returns:
+    A `transformer.Config`.
+
+  Raises:
+    UserError, FileNotFoundError, ValueError: if there is no such model or type.
+  """
+  found = checkpoints.architecture(launch.model_folder(name))
+  return dataclasses.replace(found, dtype=dtype or found.dtype,
+                             weights=weights)
+
+
+def open_pair(target, draft, dtype="", draft_dtype="",
+              weights=quantization.DTYPE, draft_weights=""):
+  """Two models that share a tokenizer; their parameters are not read yet.
+
+  Args:
+    target: folder of `models.checkpoints` or Hugging Face, or the name of a
+      shipped model.
+    draft: the same; "" for none, `prompt_lookup.NAME` for the one without
+      parameters.
+    dtype: of parameters and activations of both; "" as they were saved. What is
+      kept is the law of the target in this type.
+    draft_dtype: of the draft; "" as `dtype` says.
+    weights: of matrices of both, one of `quantization.WEIGHTS`. What is kept is
+      the law of the target with these.
+    draft_weights: of the draft; "" as `weights` says.
+
+  Returns:
+    A `ModelPair` with `jax.ShapeDtypeStruct` for parameters.
+
+  Raises:
+    UserError: if there is no such model or type, or the tokenizers differ.
+  """
+  for field, value, allowed in (
+      ("dtype", dtype, ("", *transformer.DTYPES)),
+      ("draft_dtype", draft_dtype, ("", *transformer.DTYPES)),
+      ("weights", weights, quantization.WEIGHTS),
+      ("draft_weights", draft_weights, ("", *quantization.WEIGHTS))):
+    if value not in allowed:
+      raise launch.UserError(f"{field}={value!r} is not one of "
+                             f"{', '.join(filter(None, allowed))}.")
+  if draft == prompt_lookup.NAME and draft_weights not in ("",
+                                                           quantization.DTYPE):
+    raise launch.UserError(
+        f"draft_weights={draft_weights!r}: draft={draft!r} has no "
+        f"weights; leave it {quantization.DTYPE!r} or ''.")
+  _check_devices()
+  names = [target, *([draft] if is_read(draft) else [])]
+  folders = [*map(launch.model_folder, names)]
+  dtypes = dtype, draft_dtype or dtype
+  kinds_ = weights, draft_weights or weights
+  with launch.user_errors(FileNotFoundError, ValueError):
+    tokenizer = _tokenizer(folders)
+    eos_id = tokenizers.eos_ids(tokenizer, folders[0]) or None
+    configs = [*map(architecture, names, dtypes, kinds_)]
+    for folder, config_ in zip(folders, configs):
+      if config_.outputs:
+        raise launch.UserError(
+            f"'{folder}' is a reward model: outputs="
+            f"{config_.outputs}, where a language model has 0.")
+    lms = [*map(transformer.language_model, configs), None]
+    lms = vocab_alignment.align(*lms[:2], tokenizers.size(tokenizer))
+    if draft == prompt_lookup.NAME:
+      lms = lms[0], prompt_lookup.language_model(lms[0].vocab_size)
+    for token in eos_id or ():
+      if not 0 <= token < lms[0].vocab_size:
+        raise launch.UserError(f"'{folders[0]}': eos_token_id={token}: 0 to "
+                               f"{lms[0].vocab_size - 1} is allowed.")
+  params = [*map(transformer.abstract_params, configs),
+            () if draft == prompt_lookup.NAME else None]
+  sizes = [transformer.num_params(tree) for tree in params]
+  return ModelPair(lms[0], params[0], lms[1], params[1], tokenizer,
+                   sizes[1] / sizes[0], eos_id, dtypes=dtypes,
+                   weights=kinds_)
+
+
+def _check_devices():
+  """Raises `UserError` if JAX has not the devices that it was told to use."""
+  try:
+    jax.devices()
+  except (AssertionError, RuntimeError) as e:
+    raise launch.UserError(
+        f"JAX_PLATFORMS={jax.config.jax_platforms}: there is no such device, "
+        "or JAX was installed without it, see the extras cuda and tpu"
+        f"{f' ({e})' if str(e) else ''}.") from e
+
+
+def is_read(draft) -> bool:
+  """Whether a drafter is in a folder; else it has no parameters, or is none."""
+  return draft not in ("", prompt_lookup.NAME)
+
+
+def _tokenizer(folders):
+  """The one that all of these models have."""
+  found = [tokenizers.load(folder) for folder in folders]
+  for other, folder in zip(found[1:], folders[1:]):
+    try:
+      tokenizers.check_same(found[0], other)
+    except ValueError as e:
+      raise launch.UserError(f"'{folders[0]}' and '{folder}' have different "
+                             f"tokenizers: {e}") from e
+  return found[0]
+
+
+def with_params(pair, target, draft):
+  """The pair of `open_pair`, and the parameters from the same folders."""
+  with launch.user_errors(FileNotFoundError, ValueError):
+    params = [
+        checkpoints.load(launch.model_folder(name), dtype=dtype or None,
+                         weights=weights)[1]
+        if is_read(name) else old for name, dtype, weights, old in zip(
+            (target, draft), pair.dtypes, pair.weights,
+            (pair.target_params, pair.draft_params))]
+  return pair._replace(target_params=params[0], draft_params=params[1])
+
+
+def check(method_, pair, width, max_new_tokens, sampling, reward=None):
+  """Raises `UserError` if `dj.generate` would refuse the arguments.
+
+  Args:
+    method_: what decodes.
+    pair: a `ModelPair`.
+    width: P, tokens of a prompt.
+    max_new_tokens: the budget.
+    sampling: a `dj.Sampling`.
+    reward: a `dj.Reward`, or None.
+  """
+  if not isinstance(sampling.temperature, numbers.Real):
+    raise launch.UserError(
+        f"temperature {sampling.temperature!r} is not a number.")
+  with launch.user_errors(ValueError):
+    argument_checks.check_models(method_, pair.target, pair.draft)
+    argument_checks.check_budget(width, max_new_tokens, pair.target, pair.draft)
+    warp = sampling_lib.warp(sampling, 1, pair.target.vocab_size)
+    argument_checks.check_temperature(method_, warp.greedy,
+                                      sampling.temperature)
+    argument_checks.check_reward(method_, 1, reward, None, None)
+
+
+def fingerprint(pair, *others):
+  """A short digest of the parameters of both models, and of other trees."""
+  digest = hashlib.sha256()
+  for leaf in jax.tree.leaves((pair.target_params, pair.draft_params, *others)):
+    # Of scanned layers one after the other, else no device might have room.
+    places = range(len(leaf)) if leaf.ndim > 2 else [...]
+    for at in places:
+      digest.update(multihost.on_host(leaf[at]).tobytes())
+  return digest.hexdigest()[:16]
+
+
+def check_logits(out: dj.Generation):
+  """Raises `UserError` if logits of the target were NaN: a law was none."""
+  if np.isnan(out.log_probs).any():
+    raise launch.UserError(
+        "the target's logits are NaN, though its parameters are "
+        "finite: its type may have too small a range.")

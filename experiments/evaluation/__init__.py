@@ -1,0 +1,1 @@
+"""Runs of methods over prompts, their results and tables."""

@@ -1,0 +1,199 @@
+"""One method of constrained decoding, on all examples of a task."""
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+import decoding_jax as dj
+from experiments.app import launch
+from experiments.devices import mesh
+from experiments.devices import model_pair
+from experiments.evaluation import run as evaluation_run
+from experiments.scoring import intervals
+from experiments.scoring import task_rewards
+from experiments.scoring import text_metrics
+from experiments.timing import stopwatch
+
+# What a method's spec says of its sampling, and not of its sizes.
+_SAMPLING = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
+COUNTS = ("emitted", "target_calls", "draft_calls")
+
+
+class Entry(NamedTuple):
+  """A line of the table.
+
+  Attributes:
+    label: its name.
+    method: what decodes.
+    sampling: from what law.
+  """
+  label: str
+  method: dj.Method
+  sampling: dj.Sampling
+
+
+class Batch(NamedTuple):
+  """Examples that are decoded together.
+
+  Attributes:
+    keys: `[B]`.
+    prompts: `[B, P]` int32, right-padded.
+    lengths: `[B]` int32.
+    constraints: tree of `[B, ...]`, or None.
+  """
+  keys: Any
+  prompts: np.ndarray
+  lengths: np.ndarray
+  constraints: Any
+
+
+def entries(config):
+  """The methods of a config.
+
+  Args:
+    config: `methods`, see `configs/cdsl.py`.
+
+  Returns:
+    dict from label to `Entry`.
+
+  Raises:
+    UserError: for an unknown method, sizes it does not take, or a label that
+      comes twice.
+  """
+  found = {}
+  for spec in map(dict, config.methods):
+    label = spec.pop("label", None)
+    if not label or label in found:
+      raise launch.UserError(f"methods: label {label!r} is missing, or comes "
+                             "twice.")
+    sampling = {name: spec.pop(name, default)
+                for name, default in _SAMPLING.items()}
+    found[label] = Entry(label, launch.method(spec), dj.Sampling(**sampling))
+  if not found:
+    raise launch.UserError("methods is empty: one is needed.")
+  return found
+
+
+def make_batches(config, task, pair):
+  """All examples in batches of one shape; the last repeats the first ones.
+
+  Args:
+    config: `batch`, `max_new_tokens` and `seed`.
+    task: a `Task`.
+    pair: a `ModelPair`.
+
+  Returns:
+    The parameters of the reward where the pair is, and a list of `Batch`.
+  """
+  width, key = max(map(len, task.prompts)), jax.random.key(config.seed)
+  batches = []
+  for rows in evaluation_run.row_numbers(len(task.prompts), config.batch,
+                                         mesh.multiple(pair.mesh)):
+    batches.append(Batch(
+        *evaluation_run.batch_of(key, task.prompts, rows, width),
+        jax.tree.map(lambda x, rows=rows: x[rows], task.judge.constraints)))
+  return mesh.on_all(pair.mesh, task.judge.params), batches
+
+
+def decoder(config, pair, task, params, entry):
+  """A function from a `Batch` to its `Generation`."""
+  def decode(batch):
+    return mesh.generate(
+        pair, batch.keys, batch.prompts, batch.lengths, method=entry.method,
+        max_new_tokens=config.max_new_tokens, sampling=entry.sampling,
+        eos_id=task.eos_id, reward=task.judge.reward, reward_params=params,
+        constraints=batch.constraints)
+
+  return decode
+
+
+def check(config, pair, task, entry):
+  """Raises `UserError` if `dj.generate` would refuse a method."""
+  model_pair.check(entry.method, pair, max(map(len, task.prompts)),
+                   config.max_new_tokens, entry.sampling, task.judge.reward)
+
+
+def run(decode, baseline, batches, task, tokenizer, bar):
+  """Decodes all examples, all programs being compiled already.
+
+  The baseline is timed in between, since machines drift.
+
+  Args:
+    decode: `Batch -> Generation`.
+    baseline: the same by greedy decoding.
+    batches: of `make_batches`.
+    task: a `Task`.
+    tokenizer: of the models.
+    bar: a progress bar that moves on with each batch.
+
+  Returns:
+    A record of figures and counts an example as JSON values; `seconds` and
+    `baseline_seconds` an example.
+  """
+  count = len(task.prompts)
+  references, timings = [], []
+  for i, batch in enumerate(batches):
+    if i % -(-len(batches) // evaluation_run.REFERENCES) == 0:
+      references.append(stopwatch.timed(baseline, batch)[1])
+    timings.append(stopwatch.decoded(decode, batch))
+    bar.update()
+  size = len(batches[0].lengths)
+  rows = [row for batch, (out, _) in zip(batches, timings)
+          for row in _rows(task, batch, out, tokenizer)][:count]
+  texts = [row.pop("text") for row in rows]
+  record = {name: [row[name] for row in rows] for name in rows[0]}
+  quality_ = {"bleu": text_metrics.bleu(texts, task.references),
+              "rouge_l": text_metrics.rouge_l(texts, task.references),
+              "distinct_2": text_metrics.distinct_2(texts)}
+  return {**record, **{k: v.round(4).tolist() for k, v in quality_.items()},
+          "texts": texts, "seconds": [t / size for _, t in timings],
+          "baseline_seconds": float(np.mean(references)) / size}
+
+
+def _rows(task, batch, out, tokenizer):
+  """Counts and text of each example of a batch."""
+  out = jax.tree.map(np.asarray, out)
+  stats = out.stats
+  for i, (start, end) in enumerate(zip(batch.lengths, out.lengths)):
+    reward = float(stats.extra["reward"][i])
+    none = np.zeros(4, int)
+    yield {
+        "text": tokenizer.decode(out.tokens[i, start:end]).strip(),
+        **{name: task_rewards.SCORES[name].of(reward)
+           for name in task.judge.scores},
+        "log_prob": float(out.log_probs[i].sum()),
+        **{name: int(getattr(stats, name)[i]) for name in COUNTS},
+        "reward_calls": int(stats.extra.get(
+            "reward_calls", np.zeros(len(out.lengths)))[i]),
+        "states": stats.extra.get("states", [none] * (i + 1))[i].tolist()}
+
+
+def figures(record, seed=0):
+  """What is reported of a record.
+
+  Args:
+    record: of `run`.
+    seed: of the bootstrap.
+
+  Returns:
+    dict of [figure, low, high], the 95 % interval over examples; of the
+    seconds over batches. Scores are scaled; calls are a committed token.
+  """
+  ones = np.ones(len(record["emitted"]))
+  emitted, seconds = record["emitted"], record["seconds"]
+  batches = np.full(len(seconds), record["baseline_seconds"])
+  ratio = lambda values, by: intervals.json_values(
+      intervals.interval(values, by, seed))
+  share = lambda name, scale=1.0, by=ones: ratio(
+      scale * np.asarray(record[name], float), by)
+  return {
+      **{name: share(name, score.scale)
+         for name, score in task_rewards.SCORES.items() if name in record},
+      "log_prob": share("log_prob", by=emitted),
+      "bleu": share("bleu"), "rouge_l": share("rouge_l"),
+      "distinct_2": share("distinct_2"),
+      "seconds": ratio(seconds, np.ones(len(seconds))),
+      "slowdown": ratio(seconds, batches),
+      **{name: share(name, by=emitted)
+         for name in (*COUNTS[1:], "reward_calls")}}

@@ -1,0 +1,152 @@
+"""Tables and the trade-off figure of constrained decoding."""
+
+import re
+
+from matplotlib import figure
+import numpy as np
+
+from decoding_jax import metrics
+from experiments.app import text_tables
+from experiments.evaluation import cdsl_cost_model
+from experiments.evaluation import equal_forwards
+from experiments.evaluation import tables
+from experiments.scoring import task_rewards
+
+METRICS = {
+    **{name: (score.title, score.digits)
+       for name, score in task_rewards.SCORES.items()},
+    "log_prob": ("log-prob a token", 2), "bleu": ("BLEU", 1),
+    "rouge_l": ("ROUGE-L", 1), "distinct_2": ("distinct-2", 2),
+    "seconds": ("s an example", 3), "slowdown": ("x greedy", 1),
+    "target_calls": ("target calls", 2), "draft_calls": ("draft calls", 2),
+    "reward_calls": ("reward calls", 2)}
+# What a terminal has room for.
+_SHORT = (*task_rewards.SCORES, "log_prob", "rouge_l", "seconds", "slowdown",
+          "target_calls", "draft_calls")
+_COLORS = ("#D55E00", "#009E73", "#0072B2", "#E69F00", "#CC79A7", "#56B4E9",
+           "#666666", "#000000")
+# Not as many, so that families differ by more than a colour.
+_MARKERS = "osD^v"
+
+
+def terminal(records):
+  """The table as plain text, what CDSL is beside CDLH, trees beside chains."""
+  shown = _shown(_SHORT, records)
+  lines = [["", *(title for title, _ in shown.values()), "S1 S2 S3 S4, %"]]
+  for record in records:
+    lines.append([record["label"], *(
+        tables.plus_minus(record["metrics"][name], digits)
+        for name, (_, digits) in shown.items()), _states(record)])
+  return "\n".join([text_tables.plain_table(lines), "", _CALLS,
+                    *_remarks(records)])
+
+
+def write(workdir, records, config):
+  """Writes summary.md and tradeoff.png into a folder."""
+  shown = _shown(METRICS, records)
+  lines = [["method", *(title for title, _ in shown.values()),
+            "S1 S2 S3 S4, %", "first call, s"]]
+  for record in records:
+    lines.append([record["label"], *(
+        tables.interval(record["metrics"][name], digits)
+        for name, (_, digits) in shown.items()),
+        _states(record), f"{record['first_seconds']:.1f}"])
+  specs = [f"- {r['label']}: {r['spec']}" for r in records]
+  text = ["# Constrained decoding", f"Task {config.task}, {config.examples} "
+          f"examples, batch {config.batch}. {_NOTE}",
+          text_tables.markdown_table(lines), "\n".join(_remarks(records)),
+          "\n".join(specs)]
+  (workdir / "summary.md").write_text("\n\n".join(text) + "\n", "utf-8")
+  _draw(records).savefig(workdir / "tradeoff.png", dpi=120)
+
+
+def _remarks(records):
+  return [*comparisons(records), *equal_forwards.lines(records)]
+
+
+def comparisons(records):
+  """A line for each CDSL that has a CDLH of the same sizes: list of text."""
+  plain = {cdsl_cost_model.sizes(r): r for r in records
+           if r["spec"].startswith("cdlh(") and "rollout=target" in r["spec"]}
+  return [
+      _comparison(r, plain[cdsl_cost_model.sizes(r)]) for r in records
+      if r["spec"].startswith("cdsl(") and cdsl_cost_model.sizes(r) in plain
+  ]
+
+
+def _shown(names, records):
+  """Titles and digits of those figures that the records have."""
+  return {name: METRICS[name] for name in names
+          if name in records[0]["metrics"]}
+
+
+def _comparison(cdsl, cdlh):
+  name = task_rewards.first(cdsl)
+  score, ones = task_rewards.SCORES[name], np.ones(len(cdsl[name]))
+  gain = score.scale * (np.array(cdsl[name], float) - np.array(cdlh[name]))
+  low, high = (metrics.ratio_interval(gain, ones) if len(ones) > 1
+               else (np.nan, np.nan))
+  speed = cdlh["metrics"]["slowdown"][0] / cdsl["metrics"]["slowdown"][0]
+  least, most = cdsl_cost_model.bounds(cdsl, cdlh, score.runs_model)
+  verdict = "inside" if least <= speed <= most else "OUTSIDE"
+  values = [f"{x:+.{score.digits}f}" for x in (gain.mean(), low, high)]
+  before, behind = score.change
+  return (f"{cdsl['label']} against {cdlh['label']}: {before} "
+          f"{values[0]}{behind} [{values[1]}, {values[2]}], "
+          f"{speed:.1f} times as fast, {verdict} the cost model's "
+          f"{least:.1f} to {most:.1f}.")
+
+
+def _states(record):
+  total = np.sum(record["states"], axis=0)
+  if not total.sum():
+    return "-"
+  return " ".join(f"{100 * x:.0f}" for x in total / total.sum())
+
+
+def _draw(records):
+  """A score against seconds; a line joins the settings of a method."""
+  # No pyplot: it would look for a display.
+  fig = figure.Figure(figsize=(7, 4.5), layout="constrained")
+  ax = fig.subplots()
+  name, families = task_rewards.first(records[0]["metrics"]), {}
+  for record in records:
+    family = re.sub(r" a=.*|, slack.*| n=\d+$", "", record["label"])
+    families.setdefault(family, []).append(record)
+  for i, (family, members) in enumerate(families.items()):
+    members = sorted(members, key=lambda r: r["metrics"]["slowdown"][0])
+    values = np.array([[r["metrics"]["slowdown"][0],
+                        *_whiskers(r["metrics"][name])] for r in members])
+    ax.errorbar(values[:, 0], values[:, 1], yerr=values[:, 2:].T, label=family,
+                color=_COLORS[i % len(_COLORS)],
+                marker=_MARKERS[i % len(_MARKERS)], markersize=4, linewidth=1,
+                elinewidth=0.8)
+  ax.set_xscale("log")
+  ax.set_xlabel("time an example, relative to greedy decoding")
+  ax.set_ylabel(task_rewards.SCORES[name].axis)
+  ax.grid(alpha=0.3)
+  fig.legend(loc="outside right upper", frameon=False, fontsize=8)
+  return fig
+
+
+def _whiskers(values):
+  """A figure, and how far below and above it its interval reaches."""
+  value, low, high = values
+  return (value, 0, 0) if low is None else (
+      value, max(0, value - low), max(0, high - value))
+
+
+_CALLS = "Calls are a committed token; ± is half of the 95 % interval."
+_NOTE = """\
+Figures with 95 % bootstrap intervals over examples, of seconds over batches.
+
+- Hard coverage: examples with all words; soft: mean share of the words.
+- Reward: of the whole text, prompt included, by a reward model.
+- BLEU (mean of sentences) and ROUGE-L are against one reference.
+- Seconds exclude compilation; "x greedy" is relative to greedy decoding, timed
+  in the course of the same run.
+- Calls are a committed token: sequential forwards of target and draft, and
+  texts that the reward judged.
+- S1 to S4: shares of CDSL's iterations, see `methods/cdsl.py`.
+
+Settings and environment: run.json. Texts and counts: results.jsonl."""

@@ -1,0 +1,93 @@
+"""Whether CDSL gains by drafting trees, at equal forwards of the target.
+
+A tree is scored in one forward, as a chain is, but one that accepts more needs
+fewer of them. So a tree is compared with the best that chains reach in as many
+forwards: with one of them, or with two, each example by either with a chance by
+which they take as many.
+"""
+
+import itertools
+import re
+
+import numpy as np
+
+from decoding_jax import metrics
+from experiments.scoring import task_rewards
+
+
+def lines(records):
+  """A line for each tree that has chains of the same other options.
+
+  Args:
+    records: of `constrained_run.run`, of the same examples.
+
+  Returns:
+    list of text.
+  """
+  found = {}
+  for record in records:
+    if record["spec"].startswith("cdsl("):
+      found.setdefault(_others(record["spec"]), []).append(record)
+  return [_line(record, *mixture(record, chains))
+          for members in found.values()
+          for chains in [list(filter(_is_chain, members))] if chains
+          for record in members if not _is_chain(record)]
+
+
+def mixture(tree, chains):
+  """The best of chains in as many forwards of the target.
+
+  Args:
+    tree: a record.
+    chains: records of the same examples.
+
+  Returns:
+    Two of the chains, perhaps the same one, and the share of the first; the one
+    of the fewest forwards, twice, if all need more than the tree.
+  """
+  most = _calls(tree)
+  found = [(_score(chain), chain, chain, 1.0) for chain in chains
+           if _calls(chain) <= most]
+  for few, many in itertools.permutations(chains, 2):
+    if _calls(few) <= most < _calls(many):
+      share = (_calls(many) - most) / (_calls(many) - _calls(few))
+      found.append((share * _score(few) + (1 - share) * _score(many), few, many,
+                    share))
+  least = min(chains, key=_calls)
+  return max(found, key=lambda x: x[0], default=(0, least, least, 1.0))[1:]
+
+
+def _line(tree, first, second, share):
+  name = task_rewards.first(tree)
+  score, (before,
+          behind) = task_rewards.SCORES[name], task_rewards.SCORES[name].change
+  mixed = lambda key: (share * np.array(first[key], float)
+                       + (1 - share) * np.array(second[key], float))
+  gain = score.scale * (np.array(tree[name], float) - mixed(name))
+  low, high = (metrics.ratio_interval(gain, np.ones(len(gain)))
+               if len(gain) > 1 else (np.nan, np.nan))
+  values = [f"{x:+.{score.digits}f}" for x in (gain.mean(), low, high)]
+  ratio = np.sum(tree["target_calls"]) / np.sum(mixed("target_calls"))
+  other = first["label"] if share == 1 else (
+      f"{share:.2f} of ({first['label']}) + {1 - share:.2f} of "
+      f"({second['label']})")
+  return (f"({tree['label']}) against {other}: {before} {values[0]}{behind} "
+          f"[{values[1]}, {values[2]}], {ratio:.2f} of the target's forwards.")
+
+
+def _others(spec):
+  """What a spec says besides lookahead, slack, and shape of a draft."""
+  return re.sub(r"(?<=\d)x\d+(?=, w=)|(chain|rsd_.\(\w+\)), slack=[^,]+", "",
+                spec)
+
+
+def _is_chain(record):
+  return ", chain, " in record["spec"]
+
+
+def _calls(record):
+  return np.mean(record["target_calls"])
+
+
+def _score(record):
+  return np.mean(record[task_rewards.first(record)])

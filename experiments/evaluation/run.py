@@ -1,0 +1,272 @@
+"""One cell of an experiment: one method, at one temperature, on all prompts."""
+
+import concurrent.futures
+
+import jax
+import numpy as np
+
+from decoding_jax import metrics
+import decoding_jax as dj
+from decoding_jax.runtime import continuous_batching
+from decoding_jax.speculation import tree
+from experiments.data import length_buckets
+from experiments.devices import mesh as mesh_lib
+from experiments.scoring import intervals
+from experiments.timing import stopwatch
+from models.transformer import linear_ops
+
+# Timings of the baseline in a cell, at most.
+REFERENCES = 6
+
+
+def make_batches(config, prompts, expected=None, multiple=1):
+  """Prompts in batches of a few widths; a width's last one repeats its first.
+
+  The key of a row depends on the number of its prompt alone, so that its text
+  does not depend on the batch.
+
+  A row that has finished waits for the others of its batch. So those that are
+  expected to be equally long share one; where nothing is expected, or the same
+  of all, rows stay in their order.
+
+  Args:
+    config: `batch`, `queue`, `buckets` and `seed`.
+    prompts: tokens of each.
+    expected: `[R]`, how long each text will be, in any unit; None: not known.
+    multiple: of what the rows of a batch are to be.
+
+  Returns:
+    list of (keys `[B]`, prompts `[B, P]`, lengths `[B]`), those of one width
+    one after the other; and `[R]`, the row of each prompt in all of them.
+  """
+  key = jax.random.key(config.seed)
+  lengths = np.array([len(prompt) for prompt in prompts], np.int32)
+  batches, numbers = [], []
+  for width, members in length_buckets.members(lengths, config.buckets):
+    if expected is not None:
+      members = members[np.argsort(np.take(expected, members), kind="stable")]
+    for places in row_numbers(len(members), config.queue or config.batch,
+                              multiple):
+      rows = members[places]
+      batches.append(batch_of(key, prompts, rows, width))
+      numbers.append(rows)
+  return batches, np.unique(np.concatenate(numbers), return_index=True)[1]
+
+
+def batch_of(key, prompts, rows, width):
+  """One batch: (keys `[B]`, prompts `[B, width]`, lengths `[B]`) of rows."""
+  lengths = np.array([len(prompts[row]) for row in rows], np.int32)
+  padded = np.zeros((len(rows), width), np.int32)
+  padded[np.arange(width) < lengths[:, None]] = np.concatenate(
+      [prompts[row] for row in rows])
+  return jax.vmap(jax.random.fold_in, (None, 0))(key, rows), padded, lengths
+
+
+def one_of_each_shape(batches):
+  """The first batch of each width, which is all there is to compile."""
+  found = {}
+  for batch in batches:
+    found.setdefault(batch[1].shape, batch)
+  return list(found.values())
+
+
+def decoder(config, pair, eos_id, method, temperature):
+  """A function that decodes one batch of `make_batches`.
+
+  Args:
+    config: `max_new_tokens`, `batch`, `top_p`, `top_k` and `min_p`.
+    pair: a `ModelPair`.
+    eos_id: tokens that end a row; None: all outputs are equally long.
+    method: what decodes.
+    temperature: of the law that is kept.
+
+  Returns:
+    `batch -> Generation`.
+  """
+  def decode(batch):
+    keys, prompts, lengths = batch
+    return mesh_lib.generate(
+        pair, keys, prompts, lengths, method=method,
+        max_new_tokens=config.max_new_tokens,
+        sampling=sampling(config, temperature), eos_id=eos_id,
+        rows=config.batch)
+
+  return decode
+
+
+def sampling(config, temperature):
+  """The law that is kept: a `dj.Sampling`."""
+  return dj.Sampling(temperature, config.top_k, config.top_p,
+                     min_p=config.min_p)
+
+
+def most_rows(batch, prompts, queued):
+  """Rows that there is a cache for at a time, at most.
+
+  Args:
+    batch: rows decoded together.
+    prompts: how many there are.
+    queued: whether a program gets more of them than it decodes together.
+  """
+  count = min(batch, prompts)
+  # Those that are put in the place of others are there twice.
+  return count + (2 * continuous_batching.refilled(count) if queued else 0)
+
+
+def row_numbers(count, batch, multiple=1):
+  """Numbers of rows for batches of one size, at most `batch`.
+
+  Args:
+    count: rows there are.
+    batch: rows of a batch, a multiple of `multiple`.
+    multiple: of what B is to be.
+
+  Returns:
+    list of `[B]` arrays; the last one goes on with the first rows.
+  """
+  number = -(-count // batch)
+  size = -(-count // (number * multiple)) * multiple
+  return [np.arange(start, start + size) % count
+          for start in range(0, number * size, size)]
+
+
+def groups(items, size):
+  """A list cut into lists of at most `size`, in order."""
+  return [items[i:i + size] for i in range(0, len(items), size)]
+
+
+def at_once(mesh):
+  """Programs to compile at once, and to run, so that it is one on a mesh.
+
+  The devices of a mesh wait for each other in the course of a program: two of
+  them in another order here and there would wait for ever.
+  """
+  return linear_ops.cores() if mesh is None else 1
+
+
+def warm_up(methods, temperatures, decoders, batches, workers):
+  """Compiles several methods at a time, each on a core of its own.
+
+  All temperatures but 0 are one program.
+
+  Args:
+    methods: which to compile.
+    temperatures: at which they will be run.
+    decoders: `(method, temperature) -> (batch -> Generation)`.
+    batches: one of each shape that they will be run on.
+    workers: how many at a time, of `at_once`.
+
+  Returns:
+    dict from (method, whether greedy) to the seconds of the first calls, which
+    are those of compilation but for one run each.
+  """
+  programs = {(m, t == 0): decoders(m, t) for m in methods
+              for t in temperatures}
+  with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+    seconds = pool.map(
+        lambda f: sum(stopwatch.timed(f, batch)[1] for batch in batches),
+        programs.values())
+    return dict(zip(programs, seconds))
+
+
+def run(method, decode, baseline, batches, rows, size, tokenizer=None):
+  """Decodes all prompts, all programs being compiled already.
+
+  Machines are noisy and drift: the baseline is timed in between, on a few
+  batches spread over the cell.
+
+  Args:
+    method: what decodes.
+    decode: `batch -> Generation`.
+    baseline: the same by autoregressive decoding.
+    batches: of `make_batches`.
+    rows: `[R]`, of `make_batches` as well.
+    size: rows decoded together, at most.
+    tokenizer: for texts, which are part of the record then.
+
+  Returns:
+    A record of counts and seconds, as JSON values: sums per prompt of
+    `emitted`, `target_calls`, `draft_calls`, `nodes` and `log_prob`; sums over
+    prompts of `accepted_by_depth` and the counts by rank; `seconds` per batch
+    and `tokens` of each batch; `row_steps`, rows at a time of each batch times
+    steps of its loop; `baseline_rate`, tokens per second.
+  """
+  references, timings = [], []
+  stride = -(-len(batches) // REFERENCES)
+  for i, batch in enumerate(batches):
+    # Not the first of each stride, since the longest texts may come last.
+    if i % stride == stride // 2:
+      references.append(stopwatch.decoded(baseline, batch))
+    timings.append(stopwatch.decoded(decode, batch))
+  stats = [out.stats for out, _ in timings]
+  stats = jax.tree.map(
+      lambda *parts: np.concatenate(parts)[rows].astype(int), *stats)
+  log_probs = [np.asarray(out.log_probs).sum(axis=1) for out, _ in timings]
+  layout = method.sampled.drafter.layout
+  return {
+      "method": method.name,
+      "depth": tree.depth(layout),
+      "tree_nodes": tree.num_nodes(layout),
+      "emitted": stats.emitted.tolist(),
+      "target_calls": stats.target_calls.tolist(),
+      "draft_calls": stats.draft_calls.tolist(),
+      "nodes": stats.nodes.tolist(),
+      "log_prob": intervals.json_values(np.concatenate(log_probs)[rows]),
+      "accepted_by_depth": stats.accepted_by_depth.sum(0).tolist(),
+      **{name: x.sum(0).tolist() for name, x in stats.extra.items()},
+      "seconds": intervals.json_values([seconds for _, seconds in timings]),
+      "tokens": [int(out.stats.emitted.sum()) for out, _ in timings],
+      # A row's target calls are the steps that it took part in.
+      "row_steps": [min(size, len(out.lengths)) * int(out.steps)
+                    for out, _ in timings],
+      "baseline_rate": metrics.token_rate(
+          [int(out.stats.emitted.sum()) for out, _ in references],
+          [seconds for _, seconds in references]),
+      **({} if tokenizer is None else
+         {"texts": _texts(batches, [out for out, _ in timings], rows,
+                          tokenizer)}),
+  }
+
+
+def _texts(batches, outputs, rows, tokenizer):
+  """What was written behind each prompt; special tokens are left out."""
+  found = [
+      tokenizer.decode(tokens[start:end])
+      for (_, _, starts), out in zip(batches, outputs)
+      for tokens, start, end in zip(np.asarray(out.tokens), starts,
+                                    np.asarray(out.lengths))]
+  return [found[row] for row in rows]
+
+
+def figures(record, parameter_ratio, seed=0):
+  """What is reported of a record.
+
+  Args:
+    record: of `run`.
+    parameter_ratio: parameters of the draft over those of the target.
+    seed: of the bootstrap.
+
+  Returns:
+    dict of JSON values. Lists of three are a figure and its 95 % interval: of
+    the drawing of prompts, or, for speeds, of batches; None where it has none.
+    `idle_share` is [share] of the row-steps in which a row had finished, or was
+    there only to fill the batch.
+  """
+  cost = metrics.mbsu(1, record["depth"], parameter_ratio)
+  efficiency = intervals.interval(record["emitted"], record["target_calls"],
+                                  seed)
+  rate = intervals.interval(record["tokens"], record["seconds"], seed)
+  return {name: intervals.json_values(values) for name, values in {
+      "block_efficiency": efficiency,
+      "mbsu": efficiency * cost,
+      "token_rate": rate,
+      "token_rate_ratio": rate / record["baseline_rate"],
+      "log_prob": intervals.interval(record["log_prob"], record["emitted"],
+                                     seed),
+      "idle_share": [1 - metrics.ratio(record["target_calls"],
+                                       record["row_steps"])],
+      "acceptance_by_depth": metrics.acceptance_by_depth(
+          [record["accepted_by_depth"]]),
+      "acceptance_by_rank": metrics.acceptance_by_rank(
+          [record["accepted_by_rank"]], [record["tested_by_rank"]]),
+  }.items()}

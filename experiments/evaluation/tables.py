@@ -1,0 +1,250 @@
+"""Tables of an experiment, for the terminal and as Markdown."""
+
+import math
+import statistics
+
+from scipy import special
+
+from decoding_jax import metrics
+from experiments.app import text_tables
+
+TITLES = {"length": "Fixed draft length", "budget": "Fixed target budget"}
+POINTS = {"length": "draft length", "budget": "nodes scored a target call"}
+METRICS = {"block_efficiency": "block efficiency", "mbsu": "MBSU",
+           "token_rate_ratio": "token rate x AR"}
+# Figures of the texts, which tasks with references have.
+QUALITY = {"bleu": "BLEU", "rouge_2": "ROUGE-2", "rouge_l": "ROUGE-L"}
+LABELS = {"speculative": "SD", "spectr": "SpecTr", "specinfer": "SpecInfer",
+          "rsd_c": "RSD-C", "rsd_s": "RSD-S"}
+# Log-probabilities of a token that differ by less differ by rounding.
+_ROUNDING = 1e-4
+# Chance that a right program is called wrong.
+_FALSE_ALARM = 0.01
+# Standard errors; where more must be allowed, nothing could be told.
+_MOST_ALLOWED = 6
+
+
+def rows(records, points, temperatures):
+  """Records of cells, sorted into the experiments that they belong to.
+
+  Args:
+    records: of `run.run`, with `temperature` and `metrics`.
+    points: dict from (experiment, point) to names of methods.
+    temperatures: which to report.
+
+  Returns:
+    list of dicts: a record with `experiment`, `point`, `label` and `deviation`
+    (of its log-probabilities from those of autoregressive decoding, in standard
+    errors). A cell of two experiments is there twice; autoregressive decoding
+    comes first, as an experiment of its own.
+  """
+  found = {(r["method"], r["temperature"]): r for r in records}
+  points = {("autoregressive", 0): ["autoregressive"], **points}
+  return [_row(found, experiment, point, name, temperature)
+          for temperature in temperatures
+          for (experiment, point), names in points.items() for name in names]
+
+
+def _row(found, experiment, point, name, temperature):
+  record = found[name, temperature]
+  plain = found["autoregressive", temperature]
+  family = name.split("(")[0]
+  # Behind its sizes a name has how it verifies, where that is not as usual.
+  _, *forms = name.removesuffix(")").split(", ")
+  return {**record, "experiment": experiment, "point": point,
+          "label": ", ".join([LABELS.get(family, family), *forms]),
+          "deviation": _deviation(record, plain)}
+
+
+def _deviation(record, plain):
+  if abs(record["metrics"]["log_prob"][0] -
+         plain["metrics"]["log_prob"][0]) < _ROUNDING:
+    return 0.0
+  return metrics.deviation(record["log_prob"], record["emitted"],
+                           plain["log_prob"], plain["emitted"])
+
+
+def best(rows_, metric):
+  """The best tree of each method.
+
+  Args:
+    rows_: of `rows`.
+    metric: a key of `metrics`.
+
+  Returns:
+    dict from (experiment, temperature) to a dict from label to a dict from
+    point to the row with the largest figure.
+  """
+  found = {}
+  for row in rows_:
+    if row["experiment"] in TITLES:
+      trees = found.setdefault((row["experiment"], row["temperature"]), {})
+      trees = trees.setdefault(row["label"], {})
+      rival = trees.get(row["point"])
+      if not rival or row["metrics"][metric][0] > rival["metrics"][metric][0]:
+        trees[row["point"]] = row
+  return found
+
+
+def sanity(rows_):
+  """One line: whether all methods agree in the log-probability of the output.
+
+  Args:
+    rows_: of `rows`.
+
+  Returns:
+    text.
+  """
+  cells = {(row["method"], row["temperature"]): row["deviation"]
+           for row in rows_ if row["experiment"] in TITLES}
+  cells = {cell: d for cell, d in cells.items() if not math.isnan(d)}
+  # Of a few prompts the standard errors are uncertain themselves.
+  limit = math.inf if not cells else special.stdtrit(
+      len(rows_[0]["emitted"]) - 1, 1 - _FALSE_ALARM / 2 / len(cells))
+  if not limit <= _MOST_ALLOWED:  # Of a single prompt it is NaN.
+    return "Log-probability of the output: too few prompts to compare."
+  (method, temperature), worst = max(cells.items(), key=lambda x: abs(x[1]))
+  verdict = "agrees with" if abs(worst) < limit else "DIFFERS FROM"
+  return (
+      f"Log-probability of the output {verdict} autoregressive decoding: of "
+      f"{len(cells)} cells the furthest, {method} at T={temperature:g}, is "
+      f"{worst:+.1f} standard errors away ({limit:.1f} allowed).")
+
+
+def idleness(rows_):
+  """One line: how much of the work was on rows that had nothing to do.
+
+  Args:
+    rows_: of `rows`.
+
+  Returns:
+    text.
+  """
+  shares = {f"{row['method']} at T={row['temperature']:g}":
+            row["metrics"]["idle_share"][0] for row in rows_}
+  worst = max(shares, key=shares.get)
+  return (f"Idle row-steps: {statistics.mean(shares.values()):.0%} a cell, at "
+          f"most {shares[worst]:.0%} ({worst}).")
+
+
+def terminal(rows_, note=""):
+  """Tables of the best trees, and what is to be said of the prompts."""
+  blocks = []
+  tables = {metric: best(rows_, metric) for metric in METRICS}
+  for experiment, temperature in tables["mbsu"]:
+    lines = []
+    for metric, title in METRICS.items():
+      trees = tables[metric][experiment, temperature]
+      points = sorted({point for row in trees.values() for point in row})
+      lines.append([title, *map(str, points)])
+      lines += [[f"  {label}", *(_figure(row.get(point), metric)
+                                 for point in points)]
+                for label, row in trees.items()]
+    head = (f"{TITLES[experiment]}, temperature {temperature:g}; best tree of "
+            f"each method\ncolumns: {POINTS[experiment]}")
+    blocks.append(f"{head}\n{text_tables.plain_table(lines)}")
+  return "\n\n".join([*blocks, *filter(None, [note]), idleness(rows_),
+                      sanity(rows_)])
+
+
+def _figure(row, metric):
+  return "" if row is None else plus_minus(row["metrics"][metric])
+
+
+def plus_minus(figure, digits=2):
+  """A figure with half of its interval; "-" if there is none."""
+  return _with_bounds(figure, digits, lambda low, high: (
+      f"±{(high - low) / 2:.{digits}f}"))
+
+
+def _with_bounds(figure, digits, form):
+  value, low, high = figure
+  if value is None:
+    return "-"
+  return f"{value:.{digits}f}" + ("" if low is None else form(low, high))
+
+
+def write(path, rows_, note=""):
+  """Writes the summary: the best trees, the sanity figure, all cells.
+
+  Args:
+    path: file.
+    rows_: of `rows`.
+    note: what is to be said of the prompts.
+  """
+  tables = {metric: best(rows_, metric) for metric in METRICS}
+  blocks = ["# Draft trees", _NOTE, *filter(None, [note]), idleness(rows_),
+            sanity(rows_)]
+  quality = [name for name in QUALITY if name in rows_[0]["metrics"]]
+  head = [*_HEAD, *(QUALITY[name] for name in quality)]
+  for key in tables["mbsu"]:
+    experiment, temperature = key
+    blocks += [f"## {TITLES[experiment]}, temperature {temperature:g}",
+               _best_table(experiment, {m: tables[m][key] for m in METRICS})]
+  for temperature in dict.fromkeys(row["temperature"] for row in rows_):
+    cells = {row["method"]: row for row in rows_
+             if row["temperature"] == temperature}
+    blocks += [
+        f"## All trees, temperature {temperature:g}",
+        text_tables.markdown_table(
+            [head, *(_cell_line(row, quality) for row in cells.values())])
+    ]
+  path.write_text("\n\n".join(blocks) + "\n", encoding="utf-8")
+
+
+def _best_table(experiment, trees):
+  lines = [[POINTS[experiment], "method"]]
+  for title in METRICS.values():
+    lines[0] += [title, "its tree"]
+  by_label = trees["mbsu"]
+  for point in sorted({p for row in by_label.values() for p in row}):
+    for label in by_label:
+      if point in by_label[label]:
+        line = [str(point), label]
+        for metric in METRICS:
+          row = trees[metric][label][point]
+          line += [interval(row["metrics"][metric]), row["method"]]
+        lines.append(line)
+  return text_tables.markdown_table(lines)
+
+
+def _cell_line(row, quality):
+  figures = row["metrics"]
+  return [row["method"], str(row["tree_nodes"]), str(row["depth"]),
+          *(interval(figures[name]) for name in METRICS),
+          f"{figures['token_rate'][0]:.0f}", interval(figures["log_prob"]),
+          f"{row['deviation']:+.1f}", _shares(figures["acceptance_by_depth"]),
+          _shares(figures["acceptance_by_rank"]),
+          f"{figures['idle_share'][0]:.0%}", f"{row['compile_seconds']:.1f}",
+          *(interval(figures[name]) for name in quality)]
+
+
+def interval(figure, digits=2):
+  """A figure with the ends of its interval; "-" if there is none."""
+  return _with_bounds(figure, digits, lambda low, high: (
+      f" [{low:.{digits}f}, {high:.{digits}f}]"))
+
+
+def _shares(values):
+  return " ".join("-" if x is None else f"{x:.2f}" for x in values)
+
+
+_HEAD = ["tree", "nodes", "depth", *METRICS.values(), "tokens/s",
+         "log-prob a token", "standard errors", "acceptance by depth",
+         "by sibling rank", "idle", "compile, s"]
+_NOTE = """\
+Figures with 95 % bootstrap intervals: over prompts, and over batches for token
+rates. The tree of a figure is the best of its method for that figure; all trees
+follow.
+
+- Block efficiency: tokens a target call.
+- MBSU: block efficiency / (1 + depth x draft parameters / target parameters).
+- Token rate x AR: relative to autoregressive decoding, which was timed again
+  in the course of each tree's run. Compilation is excluded.
+- Standard errors: how far the mean log-probability of the output is from that
+  of autoregressive decoding. All methods keep the target's law, so it is noise.
+- Idle: share of the row-steps of the loop in which a row had finished and
+  waited for its batch, or was there only to fill it. Prompts share a batch with
+  those whose texts by plain decoding were about as long.
+
+Settings and environment: run.json. Counts of each prompt: results.jsonl."""

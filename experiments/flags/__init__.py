@@ -1,0 +1,1 @@
+"""Flags that programs share, and the checks of their values."""

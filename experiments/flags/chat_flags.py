@@ -1,0 +1,44 @@
+"""How a prompt is put to the target: the flags `--chat` and `--system`."""
+
+from absl import flags
+
+from experiments.app import launch
+from models.text import chat_template
+
+CHAT = flags.DEFINE_bool(
+    "chat", False, "A prompt is what a user says, written by the target's chat "
+    "template; the text is the answer alone.")
+_SYSTEM = flags.DEFINE_string(
+    "system", "", "What a chat model is told first; '' for nothing.")
+
+
+def encoder(tokenizer, target, now=None):
+  """A function from prompts to their tokens.
+
+  Args:
+    tokenizer: of the target.
+    target: its folder, hub:owner/name, or the name of a shipped model.
+    now: see `chat_template.load`.
+
+  Returns:
+    `prompt -> list of tokens`; with `--chat` a prompt may be a list of
+    messages. It raises `ValueError` for messages that the template refuses.
+
+  Raises:
+    UserError: for `--system` alone, or a target without a chat template.
+  """
+  if not CHAT.value:
+    if _SYSTEM.value:
+      raise launch.UserError(f"--system={_SYSTEM.value!r} needs --chat.")
+    return lambda prompt: tokenizer.encode(prompt).ids
+  with launch.user_errors(ValueError):
+    write = chat_template.encoder(launch.model_folder(target), tokenizer, now)
+  first = ([{"role": "system", "content": _SYSTEM.value}] if _SYSTEM.value
+           else [])
+
+  def encode(prompt):
+    said = prompt if isinstance(prompt, list) else [
+        {"role": "user", "content": prompt}]
+    return write([*first, *said]).ids
+
+  return encode

@@ -1,0 +1,39 @@
+"""What is to be continued: the flag `--prompt`."""
+
+from absl import flags
+
+from experiments.app import launch
+from experiments.flags import chat_flags
+
+_PROMPT = flags.DEFINE_string("prompt", "def main(", "Text to continue.")
+
+
+def shown() -> str:
+  """What is printed in front of a completion."""
+  return "" if chat_flags.CHAT.value else _PROMPT.value
+
+
+def encode(tokenizer, target) -> list[int]:
+  """The tokens of the prompt.
+
+  Args:
+    tokenizer: of the target.
+    target: its folder, or the name of a shipped model.
+
+  Returns:
+    list of tokens.
+
+  Raises:
+    UserError: if there are none, or for a target without a chat template.
+  """
+  encode_ = chat_flags.encoder(tokenizer, target)
+  try:
+    _PROMPT.value.encode()
+  except UnicodeEncodeError as e:
+    raise launch.UserError(f"--prompt={_PROMPT.value!r} is no text in UTF-8, "
+                           "or the locale is another one.") from e
+  # What a template writes around it is no prompt.
+  if not _PROMPT.value or not tokenizer.encode(_PROMPT.value).ids:
+    raise launch.UserError("--prompt is empty: at least one token is needed.")
+  with launch.user_errors(ValueError):
+    return encode_(_PROMPT.value)

@@ -1,0 +1,98 @@
+"""What is said of generated texts, one figure an example or one of all.
+
+The packages are imported where they are used: together they take a second, and
+most runs score nothing.
+"""
+
+import functools
+
+import numpy as np
+
+from experiments.scoring import intervals
+
+_RESAMPLES = 1000
+
+
+def bleu(texts, references):
+  """`[R]`, BLEU of each sentence against its one reference, in 0..100."""
+  return np.array([score.score for score in _sentence_bleus(texts, references)])
+
+
+def rouge_l(texts, references):
+  """`[R]`, F-measure of the longest common subsequence, in 0..100."""
+  return _rouge("rougeL", texts, references)
+
+
+def rouge_2(texts, references):
+  """`[R]`, F-measure of the pairs of words, in 0..100."""
+  return _rouge("rouge2", texts, references)
+
+
+def _rouge(name, texts, references):
+  # pylint: disable-next=import-outside-toplevel
+  from rouge_score import rouge_scorer
+  scorer = rouge_scorer.RougeScorer([name], use_stemmer=True)
+  return np.array([100 * scorer.score(reference, text)[name].fmeasure
+                   for text, reference in zip(texts, references)])
+
+
+def distinct_2(texts):
+  """`[R]`, share of a text's word pairs that are different; 1 without any."""
+  shares = []
+  for text in texts:
+    words = text.split()
+    found = list(zip(words, words[1:]))
+    shares.append(len(set(found)) / len(found) if found else 1.0)
+  return np.array(shares)
+
+
+def corpus_bleu(texts, references, seed=0):
+  """BLEU of all texts together, as `sacrebleu.corpus_bleu`, and its interval.
+
+  Args:
+    texts: R texts.
+    references: one a text.
+    seed: of the bootstrap.
+
+  Returns:
+    [figure, low, high] in 0..100: 95 % of resamples of the texts are between;
+    None for both with a single text.
+  """
+  scores = _sentence_bleus(texts, references)
+  # What a corpus adds up: matches and n-grams by order, and both lengths.
+  counts = np.array([[*s.counts, *s.totals, s.sys_len, s.ref_len]
+                     for s in scores])
+  figure = _bleu_of(counts.sum(axis=0))
+  if len(counts) < 2:
+    return [round(figure, 6), None, None]
+  rng = np.random.default_rng(seed)
+  drawn = [_bleu_of(counts[rng.integers(len(counts), size=len(counts))].sum(0))
+           for _ in range(_RESAMPLES)]
+  return [round(float(x), 6)
+          for x in (figure, *np.quantile(drawn, (0.025, 0.975)))]
+
+
+def _sentence_bleus(texts, references):
+  import sacrebleu  # pylint: disable=import-outside-toplevel
+  return [sacrebleu.sentence_bleu(text, [reference])
+          for text, reference in zip(texts, references, strict=True)]
+
+
+def _bleu_of(counts):
+  import sacrebleu  # pylint: disable=import-outside-toplevel
+  *grams, length, reference_length = counts.tolist()
+  matches, totals = grams[:len(grams) // 2], grams[len(grams) // 2:]
+  return sacrebleu.BLEU.compute_bleu(
+      matches, totals, length, reference_length, smooth_method="exp").score
+
+
+def _mean(scores_of, texts, references, seed=0):
+  """The mean of a figure an example with its interval, as `corpus_bleu`."""
+  scores = scores_of(texts, references)
+  return intervals.json_values(
+      intervals.interval(scores, np.ones(len(scores)), seed))
+
+
+# By name: `(texts, references, seed) -> [figure, low, high]`.
+CORPUS = {"bleu": corpus_bleu, "rouge_2": functools.partial(_mean, rouge_2),
+          "rouge_l": functools.partial(_mean, rouge_l)}

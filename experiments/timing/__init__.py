@@ -1,0 +1,1 @@
+"""Measured and predicted time of forwards and methods."""

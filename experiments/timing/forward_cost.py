@@ -1,0 +1,110 @@
+"""What a forward costs by the number of its fresh tokens, by measurement.
+
+Forwards stand in a loop of one compiled program, each waiting for the one
+before, as in a generation. Sizes take turns, so that a machine that drifts
+slows them all.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from decoding_jax.runtime import cache as cache_lib
+from experiments.timing import stopwatch
+
+TOKENS = (1, 2, 4, 8, 16, 32)
+ROUNDS = 7
+# Seconds that one timing takes, about.
+_SPAN = 0.1
+
+
+class Curve(NamedTuple):
+  """Seconds of a forward.
+
+  Attributes:
+    tokens: ascending, fresh tokens of a row.
+    seconds: of each, the median of several rounds.
+    least, most: of the rounds.
+  """
+  tokens: tuple[int, ...]
+  seconds: tuple[float, ...]
+  least: tuple[float, ...]
+  most: tuple[float, ...]
+
+  def at(self, tokens) -> float:
+    """Seconds for a number of fresh tokens: a line between those measured."""
+    return float(np.interp(tokens, self.tokens, self.seconds))
+
+
+def measure(lm, params, batch, live_length, slots, tokens=None,
+            rounds=None) -> Curve:
+  """Times forwards over a cache.
+
+  Args:
+    lm: a language model.
+    params: its parameters.
+    batch: B.
+    live_length: committed tokens of each row.
+    slots: S, of the cache.
+    tokens: numbers of fresh tokens of a row; None for `TOKENS`.
+    rounds: timings of each; None for `ROUNDS`.
+
+  Returns:
+    A `Curve`.
+  """
+  tokens = tuple(sorted(set(tokens or TOKENS)))
+  timers = [timer(lm, params, batch, live_length, slots, size)
+            for size in tokens]
+  found = np.array([[timer() for timer in timers]
+                    for _ in range(rounds or ROUNDS)])
+  return Curve(tokens, *(tuple(f(found, axis=0).tolist())
+                         for f in (np.median, np.min, np.max)))
+
+
+def timer(lm, params, batch, live_length, slots, size):
+  """A function that times forwards of one size, compiled already.
+
+  Args:
+    lm: a language model.
+    params: its parameters.
+    batch: B.
+    live_length: committed tokens of each row.
+    slots: S, of the cache.
+    size: T, fresh tokens of each row.
+
+  Returns:
+    Function without arguments; seconds of one forward.
+  """
+  cache = lm.init_cache(batch, slots)
+  cache = cache.replace(length=jnp.full(batch, live_length, jnp.int32))
+  # Equal ones would choose the same experts.
+  fresh = jnp.asarray(np.random.default_rng(0).integers(
+      lm.vocab_size, size=(batch, size), dtype=np.int32))
+
+  def seconds(count):
+    return stopwatch.timed(_forwards, lm, params, cache, fresh,
+                           count)[1] / count
+
+  seconds(1)
+  count = max(1, int(_SPAN / seconds(1)))
+  return functools.partial(seconds, count)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _forwards(lm, params, cache, fresh, count):
+  size = fresh.shape[1]
+  positions = cache.length[:, None] + jnp.arange(size)[None]
+  mask = jnp.broadcast_to(jnp.tril(jnp.ones((size, size), bool)),
+                          (*fresh.shape, size))
+
+  def step(_, tokens):
+    block = cache_lib.init_block(cache, size)
+    logits, _ = lm.forward(params, tokens, positions, cache, block, 0, mask)
+    # All logits are computed, as if somebody read them.
+    logits = jax.lax.optimization_barrier(logits)
+    return cache_lib.await_logits(tokens, logits)
+
+  return jax.lax.fori_loop(0, count, step, fresh)

@@ -1,0 +1,136 @@
+"""What a generation would need of TPUs that are not here.
+
+  pip install -e '.[tpu]'
+  python -m experiments.tpu_estimate --devices=v5e:4x4 --mesh=data:8,model:2 \\
+      --target=<folder> --draft=<folder> --method=rsd_s --width=3 --depth=4 \\
+      --batch=16 --prompt_length=512
+
+The compiler of TPUs makes the program of a generation, from the architectures
+of the models alone: no parameter is read, and nothing runs. Prints the memory
+of a device, or that it is not enough; and what the forwards of a step cost
+beside that of a token, by the cycles that the compiler has scheduled. These are
+no measurement: not all of the time that it waits for memory is in them.
+"""
+
+import functools
+import time
+
+from absl import flags
+
+import decoding_jax as dj
+from decoding_jax.speculation import tree_planning
+from experiments.app import launch
+from experiments.app import text_tables
+from experiments.devices import memory_estimate
+from experiments.devices import mesh as mesh_lib
+from experiments.devices import model_pair
+from experiments.devices import tpu_compiler
+from experiments.flags import method_flags
+from experiments.flags import model_flags
+
+_DEVICES = flags.DEFINE_string(
+    "devices", None, "TPUs to compile for, such as v5e:4x4 or v5p:2x2x1.",
+    required=True)
+_METHOD = flags.DEFINE_string("method", "rsd_s", "Name of a method.")
+_TEMPERATURE = flags.DEFINE_float("temperature", 1.0, "0 is greedy.")
+_BATCH = flags.DEFINE_integer("batch", 1, "Rows decoded together.",
+                              lower_bound=1)
+_PROMPT_LENGTH = flags.DEFINE_integer(
+    "prompt_length", 128, "Tokens of the longest prompt.", lower_bound=1)
+_MAX_NEW_TOKENS = flags.DEFINE_integer("max_new_tokens", 128, "Most tokens.")
+_COSTS = flags.DEFINE_bool(
+    "costs", True, "Count the cycles of forwards as well.")
+# --help shows flags of a main alone, and those that it adopts.
+flags.adopt_module_key_flags(model_flags)
+flags.adopt_module_key_flags(method_flags)
+flags.declare_key_flag("mesh")
+_MIB = 2**20
+
+
+def main():
+  devices = tpu_compiler.devices(_DEVICES.value)
+  method = launch.method(
+      {"name": _METHOD.value, **method_flags.of_flags(_METHOD.value)})
+  sampling = dj.Sampling(_TEMPERATURE.value)
+  draft = model_flags.drafter(_METHOD.value, [method])
+  pair = model_flags.open_pair(draft)
+  model_pair.check(method, pair, _PROMPT_LENGTH.value, _MAX_NEW_TOKENS.value,
+                   sampling)
+  kinds = [*zip(pair.dtypes, pair.weights)]
+  config = model_pair.architecture(model_flags.TARGET.value, *kinds[0])
+  shape = mesh_lib.asked(config, _BATCH.value, len(devices))
+  kind = method.sampled if _TEMPERATURE.value else method.greedy
+  need = memory_estimate.estimate(pair, [kind], _BATCH.value,
+                                  _PROMPT_LENGTH.value, _MAX_NEW_TOKENS.value,
+                                  mesh_lib.ways(config, shape))
+  print(f"{method.name} on {shape[0]} x {shape[1]} of {len(devices)} "
+        f"{devices[0].device_kind}: {_BATCH.value} rows of "
+        f"{_PROMPT_LENGTH.value} + {_MAX_NEW_TOKENS.value} tokens", flush=True)
+  print(_memory(pair, draft, mesh_lib.make(shape, devices), method, sampling,
+                need), flush=True)
+  if _COSTS.value:
+    drafter = (model_pair.architecture(draft, *kinds[1])
+               if model_pair.is_read(draft) else None)
+    print(_costs(config, drafter, kind, _BATCH.value // shape[0], devices[0]))
+
+
+def _memory(pair, draft, mesh, method, sampling, need):
+  """Compiles the generation; what it needs, as a table."""
+  pair = mesh_lib.with_params(pair, model_flags.TARGET.value, draft, mesh,
+                              mesh_lib.stand_ins)
+  start = time.perf_counter()
+  found = tpu_compiler.memory(tpu_compiler.compile_(mesh_lib.trace(
+      pair, _BATCH.value, _PROMPT_LENGTH.value, method=method,
+      max_new_tokens=_MAX_NEW_TOKENS.value, sampling=sampling,
+      eos_id=pair.eos_id)))
+  lines = [["MiB of a device", "compiled", "estimated"],
+           ["parameters, prompts", found.arguments, need.weights],
+           ["caches, what comes and goes", found.temporaries,
+            need.caches + need.logits + need.temporaries],
+           ["results", found.results, 0],
+           ["program", found.program, 0],
+           ["together", sum(found), sum(need)]]
+  table = text_tables.plain_table(
+      [lines[0], *([name, *(f"{x / _MIB:,.1f}" for x in row)]
+                   for name, *row in lines[1:])])
+  there = tpu_compiler.capacity(mesh.devices.flat[0])
+  if there is None:
+    verdict = "nobody has listed the memory of such a device"
+  else:
+    fits = "fits into" if sum(found) <= there else "does NOT fit into"
+    verdict = f"{fits} the {there / _MIB:,.0f} MiB of a device"
+  return (f"{table}\n{verdict}; compiled in "
+          f"{time.perf_counter() - start:.0f} s")
+
+
+def _costs(config, drafter, kind, rows, device):
+  """What forwards of a step cost beside that of a token, as a table."""
+  if any(x is not None and x.num_experts for x in (config, drafter)):
+    return ("no cycles of forwards: how many experts take part depends on the "
+            "text")
+  slots = memory_estimate.most_slots([kind], _PROMPT_LENGTH.value,
+                                     _MAX_NEW_TOKENS.value)
+  count = functools.cache(functools.partial(
+      tpu_compiler.forward_cycles, device=device, batch=rows, slots=slots))
+  one = count(config, tokens=1)
+  lines = [["forwards of a device", "tokens a row", "cycles", "of a token"]]
+
+  def add(name, tokens, cycles):
+    lines.append([name, tokens, f"{cycles:,}", f"{cycles / one:.3f}"])
+
+  add("target, a token", "1", one)
+  scored, _ = memory_estimate.nodes(kind)
+  target = count(config, tokens=scored)
+  add("target, of a step", str(scored), target)
+  levels, drafts = (), 0
+  if isinstance(kind, dj.Pair) and drafter is not None:
+    levels = tree_planning.draft_tokens(kind.drafter.layout.widths)
+  if levels:
+    drafts = sum(count(drafter, tokens=tokens) for tokens in levels)
+    add("draft, all levels", ", ".join(map(str, levels)), drafts)
+  add("a step", "", target + drafts)
+  return f"{text_tables.plain_table(lines)}\nundivided layers, {slots} slots"
+
+
+if __name__ == "__main__":
+  launch.run(main)

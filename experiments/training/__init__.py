@@ -1,0 +1,1 @@
+"""Training of models, from losses to the whole run."""

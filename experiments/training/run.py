@@ -1,0 +1,236 @@
+"""What a training run works with: corpus, tokenizer, models, updates."""
+
+import dataclasses
+import hashlib
+import json
+import pathlib
+import sys
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+import decoding_jax as dj
+from experiments.app import launch
+from experiments.data import batches
+from experiments.data import dialogues
+from experiments.data import parallel_text
+from experiments.data import preference_pairs
+from experiments.data import python_windows
+from experiments.training import losses
+from experiments.training import steps as training_steps
+from experiments.training import teacher_samples as teacher_samples_lib
+from models import checkpoints
+from models import transformer
+from models.folders import resolve
+from models.text import tokenizers
+from models.transformer import presets
+
+_DTYPES = ("float32", "bfloat16")
+
+
+class Run(NamedTuple):
+  """What is fixed from the first to the last step.
+
+  Attributes:
+    architecture: of the model.
+    tokenizer: of the model and of its teacher.
+    task: what it learns.
+    data: what it learns from and is measured on.
+    start: parameters to begin with; None for random ones.
+    teacher, teacher_params: the model to learn from; None, None without one.
+    workdir: folder of checkpoints and metrics.
+  """
+  architecture: transformer.Config
+  tokenizer: Any
+  task: training_steps.Task
+  data: batches.Data
+  start: Any
+  teacher: dj.LanguageModel | None
+  teacher_params: Any
+  workdir: pathlib.Path
+
+
+def check(config) -> None:
+  """Raises a ValueError, one line, for settings that cannot be trained."""
+  launch.check_seed(config)
+  if config.preset not in presets.PRESETS:
+    raise ValueError(f"--config.preset={config.preset!r} is not one of "
+                     f"{sorted(presets.PRESETS)}.")
+  for name in ("tokenizer", "workdir", "export"):
+    if not config[name]:
+      raise ValueError(f"--config.{name}='' must name a folder.")
+  for name in ("steps", "batch_tokens", "log_every", "eval_every",
+               "eval_windows", "checkpoint_every"):
+    if config[name] < 1:
+      raise ValueError(f"--config.{name}={config[name]} must be at least 1.")
+  for name in ("learning_rate", "matrix_learning_rate", "clip"):
+    if not config[name] > 0:
+      raise ValueError(f"--config.{name}={config[name]} must be positive.")
+  if not 0 <= config.warmup_steps < config.steps:
+    raise ValueError(f"--config.warmup_steps={config.warmup_steps} must be at "
+                     f"least 0 and less than --config.steps={config.steps}.")
+  for name, known in (("loss", losses.DISTILLATION),
+                      ("final_loss", losses.DISTILLATION),
+                      ("optimizer", training_steps.OPTIMIZERS),
+                      ("compute_dtype", _DTYPES), ("export_dtype", _DTYPES)):
+    if config[name] not in known:
+      raise ValueError(f"--config.{name}={config[name]!r} is not one of "
+                       f"{sorted(known)}.")
+  longest = presets.PRESETS[config.preset].max_length
+  if not all(1 <= length <= longest for length in config.windows or (0,)):
+    raise ValueError(f"--config.windows={tuple(config.windows)} must be "
+                     f"lengths from 1 to {longest}.")
+  _source(config).check(config)
+  _check_samples(config)
+  _check_export(config)
+
+
+def _check_samples(config):
+  if not 0 <= config.sample_fraction <= 1:
+    raise ValueError(
+        f"--config.sample_fraction={config.sample_fraction} is not in [0, 1].")
+  if not config.sample_fraction:
+    return
+  if not config.teacher:
+    raise ValueError(f"--config.sample_fraction={config.sample_fraction} needs "
+                     "a --config.teacher that writes the samples.")
+  for name in ("sample_rows", "sample_prompt", "sample_batch"):
+    if config[name] < 1:
+      raise ValueError(f"--config.{name}={config[name]} must be at least 1 for "
+                       f"--config.sample_fraction={config.sample_fraction}.")
+
+
+def _check_export(config):
+  """Raises a ValueError if the finished model would replace something else.
+  """
+  export = pathlib.Path(config.export).resolve()
+  # The export may have the tokenizer's name, which comes along, no other.
+  kept = {"workdir": pathlib.Path(config.workdir).resolve() / "run",
+          "tokenizer": pathlib.Path(config.tokenizer).resolve()}
+  if config.teacher:
+    kept["teacher"] = resolve.folder(config.teacher).resolve() / "model"
+  for name, path in kept.items():
+    if export in path.parents:
+      raise ValueError(
+          f"--config.export={config.export!r} would replace --config.{name}="
+          f"{config[name]!r} at the end: another folder is needed.")
+  try:
+    checkpoints.check_replaceable(export)
+  except ValueError as e:
+    raise ValueError(f"--config.export={config.export!r}: {e}") from e
+
+
+def _objective(config):
+  """What is learned without a teacher: text, or what people prefer."""
+  return (training_steps.PREFERENCE if config.preferences
+          else training_steps.LANGUAGE)
+
+
+def _source(config):
+  """The module that reads what this run learns from."""
+  if config.preferences:
+    return preference_pairs
+  if config.dialogues:
+    return dialogues
+  return parallel_text if config.train_pairs else python_windows
+
+
+def prepare(config) -> Run:
+  """Reads the corpus and the teacher; trains the tokenizer if there is none."""
+  architecture = presets.PRESETS[config.preset]
+  source = _source(config)
+  teacher = teacher_params = None
+  if config.teacher:
+    teacher, teacher_params = checkpoints.load(config.teacher)
+  if not (pathlib.Path(config.tokenizer) / tokenizers.FILE).exists():
+    tokenizers.save(tokenizers.train(source.texts(config),
+                                     architecture.vocab_size), config.tokenizer)
+  task = _objective(config)
+  if architecture.outputs != task.outputs:
+    raise ValueError(
+        f"--config.preset={config.preset!r} has outputs="
+        f"{architecture.outputs}; what is trained needs {task.outputs}.")
+  tokenizer = tokenizers.load(config.tokenizer)
+  sizes = (tokenizer.get_vocab_size(), architecture.vocab_size,
+           (teacher or architecture).vocab_size)
+  if sizes[0] > sizes[1] or sizes[1] != sizes[2]:
+    raise ValueError(
+        "Vocabularies that do not fit: --config.tokenizer has %d entries, "
+        "--config.preset %d, --config.teacher %d." % sizes)
+  _check_room(config, teacher)
+  return Run(architecture, tokenizer, task,
+             source.data(config, tokenizer), _start(config, architecture),
+             teacher, teacher_params, pathlib.Path(config.workdir).resolve())
+
+
+def fingerprint(config, run: Run) -> str:
+  """A short digest of what the files of a run held: texts and parameters.
+
+  Args:
+    config: of the run.
+    run: of `prepare`.
+  """
+  texts = [run.tokenizer.to_str(), *_source(config).texts(config)]
+  digest = hashlib.sha256(json.dumps(texts).encode())
+  digest.update(run.data.held_out(sys.maxsize).tokens.tobytes())
+  for leaf in jax.tree.leaves((run.start, run.teacher_params)):
+    digest.update(np.asarray(leaf).tobytes())
+  return digest.hexdigest()[:16]
+
+
+def _check_room(config, teacher):
+  """Raises a ValueError if the teacher cannot write so long a sample."""
+  if config.sample_fraction and teacher.max_length and (
+      config.sample_length > teacher.max_length):
+    raise ValueError(
+        f"--config.sample_length={config.sample_length} must be at most "
+        f"{teacher.max_length}, the max_length of --config.teacher.")
+
+
+def _start(config, architecture):
+  """Parameters of `config.start`, or None."""
+  if not config.start:
+    return None
+  found = checkpoints.load_config(config.start)
+  if found != architecture:
+    raise ValueError(f"--config.start={config.start!r} has another "
+                     f"architecture than --config.preset={config.preset!r}: "
+                     f"{found}.")
+  return checkpoints.load(config.start)[1]
+
+
+def updates(config, run: Run):
+  """`(step, state, batch) -> (state, loss)`, by the objective of that step."""
+  lm = training_steps.mixed(transformer.language_model(dataclasses.replace(
+      run.architecture, dtype=config.compute_dtype)), config.compute_dtype)
+  if run.teacher is None:
+    update = training_steps.make_step(config, run.task.objective(lm))
+    return lambda _, state, batch: update(state, batch)
+  by_name = {
+      name: training_steps.make_step(config, training_steps.distillation(
+          lm, run.teacher, losses.DISTILLATION[name]))
+      for name in (config.loss, config.final_loss)}
+  return lambda step, state, batch: by_name[training_steps.loss_at(
+      config, step)](state, batch, run.teacher_params)
+
+
+def teacher_samples(config, run: Run) -> np.ndarray | None:
+  """Texts of the teacher, `[R, L]` int32, written at the first start."""
+  if not config.sample_fraction:
+    return None
+  return teacher_samples_lib.load_or_write(run.workdir / "samples.npy", config,
+                                           run.data, run.teacher,
+                                           run.teacher_params)
+
+
+def evaluator(run: Run):
+  """`(params, rows) -> metrics` on at most so many held-out rows."""
+  lm = transformer.language_model(run.architecture)
+  compiled = run.task.evaluator(lm, run.teacher)
+
+  def evaluate(params, rows):
+    return training_steps.evaluate(compiled, params, run.data.held_out(rows),
+                                   run.teacher_params)
+
+  return evaluate

@@ -1,0 +1,228 @@
+"""What a training run is made of: state, objectives, step, evaluation."""
+
+import functools
+from typing import Any, Callable, NamedTuple
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import optax.contrib
+
+from experiments.training import losses
+from models import transformer
+from models.transformer import quantization
+
+
+@flax.struct.dataclass
+class State:
+  """What a checkpoint of a run holds.
+
+  Attributes:
+    step: scalar int32, updates done.
+    params: of the model.
+    opt_state: of the optimizer.
+  """
+  step: jax.Array
+  params: Any
+  opt_state: Any
+
+
+def optimizer(config) -> optax.GradientTransformation:
+  """A linear warm-up, a cosine down to nothing, clipped gradients; by name.
+
+  "adamw" (Loshchilov and Hutter, arXiv 1711.05101); or "muon" (Jordan et al.
+  2024), by which kernels are updated at `matrix_learning_rate`, and what is
+  left by AdamW at `learning_rate`.
+  """
+  return optax.chain(optax.clip_by_global_norm(config.clip),
+                     OPTIMIZERS[config.optimizer](config))
+
+
+def _schedule(config, rate):
+  return optax.warmup_cosine_decay_schedule(
+      0.0, rate, config.warmup_steps, config.steps)
+
+
+def _adamw(config):
+  return optax.adamw(
+      _schedule(config, config.learning_rate), b2=config.b2,
+      weight_decay=config.weight_decay,
+      # Norm scales and biases, `[n, 1]`, are not decayed.
+      mask=functools.partial(jax.tree.map, lambda x: x.shape[-1] > 1))
+
+
+def _muon(config):
+  def dimensions(path, leaf):
+    # `[out, in]`, with an axis of layers before it or without.
+    return optax.contrib.MuonDimensionNumbers(leaf.ndim - 1, leaf.ndim - 2) if (
+        path[-1].key == "kernel") else None
+
+  return optax.contrib.muon(
+      _schedule(config, config.matrix_learning_rate),
+      weight_decay=config.weight_decay, adam_b2=config.b2,
+      adam_learning_rate=_schedule(config, config.learning_rate),
+      muon_weight_dimension_numbers=functools.partial(
+          jax.tree_util.tree_map_with_path, dimensions))
+
+
+OPTIMIZERS = {"adamw": _adamw, "muon": _muon}
+
+
+def init(config, architecture: transformer.Config, params=None) -> State:
+  """The state before the first step; without `params`, random by the seed."""
+  quantization.check_whole(architecture.weights, "trained")
+  if params is None:
+    params = transformer.init(jax.random.key(config.seed), architecture)
+  return State(jnp.int32(0), params, optimizer(config).init(params))
+
+
+def make_step(config, objective):
+  """Compiles one update; the old state's memory becomes the new one's.
+
+  Args:
+    config: of the run.
+    objective: `(params, batch, *extra) -> loss`, of a `batches.Batch`.
+
+  Returns:
+    `(state, batch, *extra) -> (state, loss)`.
+  """
+  optim = optimizer(config)
+
+  def step(state, batch, *extra):
+    loss, grads = jax.value_and_grad(objective)(state.params, batch, *extra)
+    updates, opt_state = optim.update(grads, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+    return State(state.step + 1, params, opt_state), loss
+
+  return jax.jit(step, donate_argnums=0)
+
+
+def mixed(lm, dtype):
+  """The model computing in `dtype`, whatever the type of its parameters.
+
+  Gradients and updates stay in the type of the parameters.
+  """
+  def forward(params, *args):
+    return lm.forward(jax.tree.map(lambda x: x.astype(dtype), params), *args)
+
+  return lm._replace(forward=forward)
+
+
+def rounded(params, dtype):
+  """Parameters with the digits of `dtype`, in their own type.
+
+  A checkpoint is compressed: with those of bfloat16 it takes half the room.
+  """
+  return jax.tree.map(lambda x: x.astype(dtype).astype(x.dtype), params)
+
+
+def language_modelling(lm):
+  """Objective: the cross entropy of the next token."""
+  def objective(params, batch):
+    logits = transformer.causal_logits(lm, params, batch.tokens[:, :-1])
+    return losses.cross_entropy(logits, batch.tokens[:, 1:], batch.weights)
+  return objective
+
+
+def distillation(lm, teacher, loss):
+  """Objective: a distance from the teacher's law; takes its parameters."""
+  def objective(params, batch, teacher_params):
+    # The last token is only there as a target of `language_modelling`.
+    tokens = batch.tokens[:, :-1]
+    target = transformer.causal_logits(teacher, teacher_params, tokens)
+    draft = transformer.causal_logits(lm, params, tokens)
+    return loss(target, draft, batch.weights)
+  return objective
+
+
+def preference(lm):
+  """Objective: that a reward model prefers rows 0, 2, ... to 1, 3, ..."""
+  def objective(params, batch):
+    return losses.bradley_terry(*_rewards(lm, params, batch))
+  return objective
+
+
+def loss_at(config, step: int) -> str:
+  """Name of the distillation loss of a step."""
+  final = step >= config.final_loss_from * config.steps
+  return config.final_loss if final else config.loss
+
+
+def evaluator(lm, teacher=None):
+  """Compiles `(params, batch, teacher_params) -> metrics`.
+
+  The metrics are means: `held_out_loss`, the cross entropy of the text, and
+  with a teacher its `teacher_loss` and their `overlap`, sum_x min(t, d) at
+  temperature 1, the rate at which single drafts are accepted.
+  """
+  @jax.jit
+  def evaluate(params, batch, teacher_params):
+    inputs, targets = batch.tokens[:, :-1], batch.tokens[:, 1:]
+    logits = transformer.causal_logits(lm, params, inputs)
+    metrics = {
+        "held_out_loss": losses.cross_entropy(logits, targets, batch.weights)}
+    if teacher is not None:
+      target = transformer.causal_logits(teacher, teacher_params, inputs)
+      metrics["teacher_loss"] = losses.cross_entropy(
+          target, targets, batch.weights)
+      metrics["overlap"] = 1 - losses.total_variation(
+          target, logits, batch.weights)
+    return metrics
+
+  return evaluate
+
+
+def preference_evaluator(lm, teacher=None):
+  """Compiles `(params, batch, teacher_params) -> metrics`.
+
+  The metrics are `held_out_loss` and `accuracy`, how often the first row of a
+  pair has more reward than the second.
+  """
+  del teacher
+
+  @jax.jit
+  def evaluate(params, batch, teacher_params):
+    del teacher_params
+    chosen, rejected = _rewards(lm, params, batch)
+    return {"held_out_loss": losses.bradley_terry(chosen, rejected),
+            "accuracy": jnp.mean((chosen > rejected).astype(jnp.float32))}
+
+  return evaluate
+
+
+def _rewards(lm, params, batch):
+  """`[B / 2]` of even and of odd rows; weights mark the last tokens."""
+  values = transformer.causal_logits(lm, params, batch.tokens[:, :-1])[..., 0]
+  rewards = jnp.sum(values * batch.weights, axis=1)
+  return rewards[::2], rewards[1::2]
+
+
+class Task(NamedTuple):
+  """What is learned without a teacher.
+
+  Attributes:
+    objective: `lm -> ((params, batch) -> loss)`.
+    evaluator: `(lm, teacher or None) -> ((params, batch, teacher_params) ->
+      metrics)`, compiled.
+    outputs: of the architecture, see `transformer.Config`.
+  """
+  objective: Callable[..., Any]
+  evaluator: Callable[..., Any]
+  outputs: int
+
+
+LANGUAGE = Task(language_modelling, evaluator, 0)
+PREFERENCE = Task(preference, preference_evaluator, 1)
+
+
+def evaluate(evaluate_batch, params, data, teacher_params=None,
+             rows: int = 8) -> dict[str, float]:
+  """Means of an `evaluator` over a large batch, a few rows at a time."""
+  parts = [jax.tree.map(lambda x: x[i:i + rows], data)
+           for i in range(0, len(data.tokens), rows)]
+  results = [evaluate_batch(params, part, teacher_params) for part in parts]
+  weights = [part.weights.sum() for part in parts]
+  return {name: float(np.average([r[name] for r in results], weights=weights))
+          for name in results[0]}

@@ -1,0 +1,14 @@
+"""Checkpoints: ours (Orbax) and Hugging Face's, loaded, saved, converted."""
+
+from models.checkpoints.load_save import (architecture, check_replaceable,
+                                          CONFIG, convert, export, load,
+                                          load_config, METADATA, PARAMS,
+                                          quantize, save, stack_layers,
+                                          unstack_layers)
+from models.huggingface.convert import from_hf, to_hf
+
+__all__ = [
+    "CONFIG", "METADATA", "PARAMS", "architecture", "check_replaceable",
+    "convert", "export", "from_hf", "load", "load_config", "quantize", "save",
+    "stack_layers", "to_hf", "unstack_layers",
+]

@@ -1,0 +1,1 @@
+"""Model folders: names, downloads, atomic replacement."""

@@ -1,0 +1,33 @@
+"""What a model is named: a folder, one that is shipped, or one of the hub."""
+
+import pathlib
+
+from models.folders import hub
+
+PRETRAINED = pathlib.Path(__file__).parents[1] / "pretrained"
+
+
+def folder(name) -> pathlib.Path:
+  """The folder of a model; one that is there goes before a shipped one.
+
+  Args:
+    name: a folder, the name of a shipped model, or "hub:owner/name", which is
+      downloaded once.
+
+  Returns:
+    A folder that exists.
+
+  Raises:
+    FileNotFoundError: if there is neither a folder nor a shipped model.
+    ValueError: if the hub does not have it, see `hub.folder`.
+  """
+  if hub.is_hub(name):
+    return hub.folder(str(name))
+  for path in (pathlib.Path(name), PRETRAINED / name):
+    if str(name) and path.is_dir():
+      return path
+  shipped = sorted(p.name for p in PRETRAINED.glob("*") if p.is_dir())
+  raise FileNotFoundError(
+      f"model '{name}' is neither a folder nor one of the shipped "
+      f"{', '.join(shipped) or '(none)'}; a model of the Hugging Face hub is "
+      "hub:owner/name.")

@@ -1,0 +1,247 @@
+"""`config.json` of Hugging Face folders, read and written.
+
+Every field is either understood, or known not to change what the model
+computes, or refused by its name if some family has it and the computation
+depends on it. Published files also hold notes of all kinds, which transformers
+ignores: a warning names them.
+"""
+
+import dataclasses
+import functools
+import json
+import pathlib
+
+from absl import logging
+
+from models import transformer
+from models.huggingface import config_fields
+from models.huggingface import gemma
+from models.huggingface import llama
+from models.huggingface import neox
+from models.huggingface import opt
+from models.huggingface import rope as hf_rope
+
+FILE = "config.json"
+ARCHITECTURES = {
+    "llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM",
+    "olmo2": "Olmo2ForCausalLM", "olmo3": "Olmo3ForCausalLM",
+    "smollm3": "SmolLM3ForCausalLM", "granite": "GraniteForCausalLM",
+    "phi3": "Phi3ForCausalLM",
+    "mixtral": "MixtralForCausalLM", "olmoe": "OlmoeForCausalLM",
+    "qwen2_moe": "Qwen2MoeForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
+    "gpt_neox": "GPTNeoXForCausalLM", "starcoder2": "Starcoder2ForCausalLM",
+    "gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM",
+    "gemma3_text": "Gemma3ForCausalLM",
+    "gemma3": "Gemma3ForConditionalGeneration",
+    "opt": "OPTForCausalLM", "gpt2": "GPT2LMHeadModel"}
+
+# For training, for generation, for other libraries, or just notes; and what
+# changes nothing but rounding. Beside these, names that begin with "_" or have
+# a "." in them, and whatever is off or empty.
+_HARMLESS = frozenset("""
+    activation_dropout attention_dropout attn_pdrop bos_token_id
+    cache_implementation classifier_dropout do_sample dropout embd_pdrop
+    embedding_dropout eos_token_id gradient_checkpointing hidden_dropout
+    id2label init_std initializer_range is_llama_config
+    label2id layerdrop max_length max_sequence_length name_or_path
+    output_attentions output_hidden_states output_past output_router_logits
+    pad_token_id predict_special_tokens prefix pretraining_tp
+    reorder_and_upcast_attn resid_pdrop residual_dropout return_dict
+    router_aux_loss_coef router_jitter_noise summary_activation
+    summary_first_dropout
+    summary_proj_to_labels summary_type summary_use_proj task_specific_params
+    temperature torchscript top_k top_p transformers_version unk_token_id
+    unsloth_fixed unsloth_version use_cache
+    """.split())
+# These change the computation, unless they have this value.
+_ONLY = {
+    "_remove_final_layer_norm": False, "add_cross_attention": False,
+    "auto_map": None, "chunk_size_feed_forward": 0,
+    "cross_attention_hidden_size": None, "hidden_act": "silu",
+    "is_decoder": False, "is_encoder_decoder": False,
+    "layer_norm_elementwise_affine": True, "n_special": 0,
+    "partial_rotary_factor": 1.0, "pruned_heads": {},
+    "quantization_config": None, "rope_interleaved": False,
+    "scale_attn_by_inverse_layer_idx": False, "scale_attn_weights": True,
+    "tie_encoder_decoder": False, "use_bfloat16": False, "use_mrope": False}
+# These change it in some family; here they would say that it is another one.
+_ELSEWHERE = frozenset("""
+    alibi attention_multiplier attention_sink attn_logit_softcapping clip_qkv
+    embedding_multiplier final_logit_softcapping hidden_size layer_types
+    logit_scale logit_softcapping logits_scaling no_rope_layers num_experts
+    num_experts_per_tok num_local_experts parallel_residual qk_layernorm
+    query_pre_attn_scalar residual_multiplier rotary_dim rotary_pct
+    shared_expert_intermediate_size sliding_window sliding_window_pattern
+    sliding_window_size use_parallel_residual use_qk_norm
+    """.split())
+# What all families have, as `transformer.Config` calls it; GPT-2 has own names.
+_SIZES = {"vocab_size": "vocab_size", "dim": "hidden_size",
+          "num_layers": "num_hidden_layers", "num_heads": "num_attention_heads",
+          "max_length": "max_position_embeddings"}
+_GPT2_SIZES = {"vocab_size": "vocab_size", "dim": "n_embd",
+               "num_layers": "n_layer", "num_heads": "n_head",
+               "max_length": "n_positions"}
+_PARSERS = {"gemma": gemma.parse, "gemma2": gemma.parse,
+            "gemma3_text": gemma.parse, "opt": opt.parse,
+            "gpt2": opt.parse, "gpt_neox": neox.parse,
+            "starcoder2": neox.parse}
+
+
+def is_hf(folder) -> bool:
+  """Whether a folder is as transformers writes it."""
+  path = pathlib.Path(folder) / FILE
+  return path.is_file() and "model_type" in _load(path)
+
+
+def read(folder) -> transformer.Config:
+  """The architecture that a folder describes.
+
+  Args:
+    folder: with a `config.json`, as written by transformers 4 or 5.
+
+  Returns:
+    A `transformer.Config` of unrolled layers.
+
+  Raises:
+    FileNotFoundError: if there is no such file.
+    ValueError: naming a field and its value, if that is not supported.
+  """
+  path = pathlib.Path(folder) / FILE
+  if not path.is_file():
+    raise FileNotFoundError(f"Checkpoint '{folder}': no {FILE} in it.")
+  fields = _load(path)
+  try:
+    config, unknown = _parse(fields)
+  except ValueError as e:
+    raise ValueError(f"'{path}': {e}") from e
+  if unknown:
+    _warn(f"'{path}': {', '.join(unknown)}: unknown here, and ignored, as "
+          "transformers ignores what it does not know.")
+  return config
+
+
+@functools.lru_cache(maxsize=None)
+def _warn(message):
+  """Once for each message: a file is read several times."""
+  logging.warning(message)
+
+
+def _load(path):
+  try:
+    fields = json.loads(path.read_text("utf-8"))
+  except ValueError as e:
+    raise ValueError(f"'{path}' is not JSON: {e}.") from e
+  if not isinstance(fields, dict):
+    raise ValueError(f"'{path}': an object is needed.")
+  return fields
+
+
+def _parse(fields):
+  """A `Config`, and "name=value" of each field that may say something else."""
+  fields = dict(fields)
+  family = fields.pop("model_type", None)
+  if family not in ARCHITECTURES:
+    raise ValueError(f"model_type={family!r} is not one of "
+                     f"{sorted(ARCHITECTURES)}.")
+  architectures = fields.pop("architectures", None)
+  if architectures not in (None, [ARCHITECTURES[family]]):
+    raise ValueError(f"architectures={architectures!r} of {family}: "
+                     f"[{ARCHITECTURES[family]!r}] is supported.")
+  if family == "gemma3":
+    family, fields = "gemma3_text", gemma.text_part(fields)
+  common = _common(fields, _sizes(family))
+  own = _PARSERS.get(family, llama.parse)(fields, family, common)
+  config = transformer.Config(**(common | own))
+  unknown = []
+  for name, value in sorted(fields.items()):
+    if name in _ONLY and _ONLY[name] != value:
+      raise ValueError(f"{name}={value!r} of {family} is not supported; "
+                       f"{_ONLY[name]!r} is.")
+    if name in _ELSEWHERE and value:
+      raise ValueError(f"{name}={value!r} of {family} is not supported.")
+    if value and not (name in _HARMLESS or name in _ONLY
+                      or name.startswith("_") or "." in name):
+      unknown.append(f"{name}={value!r}")
+  return config, unknown
+
+
+def _common(fields, sizes):
+  """What all families have."""
+  dtype = config_fields.take(fields, "torch_dtype", str, None)
+  dtype = config_fields.take(fields, "dtype", str, dtype) or "float32"
+  return {"dtype": dtype.removeprefix("torch."),
+          **{ours: config_fields.take(fields, theirs, int)
+             for ours, theirs in sizes.items()}}
+
+
+def _sizes(family):
+  return _GPT2_SIZES if family == "gpt2" else _SIZES
+
+
+def family(config: transformer.Config) -> str:
+  """The `model_type` that an architecture has, if it has any."""
+  return _own_fields(config)[0]
+
+
+def _own_fields(config):
+  """The name of a family, and its fields beside those that all have."""
+  if config.positions == "learned":
+    return opt.own_fields(config)
+  if config.norm == "rms_plus_one":
+    return gemma.own_fields(config)
+  if config.norm == "layer":
+    return neox.own_fields(config)
+  return llama.own_fields(config)
+
+
+def fields(config: transformer.Config) -> dict:
+  """An architecture as transformers 4 describes it; 5 reads that too.
+
+  Args:
+    config: any architecture.
+
+  Returns:
+    What belongs into `config.json`.
+
+  Raises:
+    ValueError: if no family has such an architecture.
+  """
+  name, own = _own_fields(config)
+  found = {"model_type": name, "architectures": [ARCHITECTURES[name]],
+           **{theirs: getattr(config, ours)
+              for ours, theirs in _sizes(name).items()},
+           "tie_word_embeddings": config.tie_embeddings,
+           "torch_dtype": config.dtype, **own}
+  # What has no place in these fields would be lost.
+  given, again = _effective(config), _effective(_parse(found)[0])
+  for field, value in dataclasses.asdict(given).items():
+    if value != getattr(again, field):
+      raise ValueError(f"{field}={value!r} has no place in a Hugging Face "
+                       f"model of type {name}; {getattr(again, field)!r} has.")
+  return found
+
+
+def _effective(config):
+  """The architecture without what makes no difference to it."""
+  biases = {name: config.bias or getattr(config, name)
+            for name in ("qkv_bias", "out_bias", "feed_forward_bias")}
+  unused = hf_rope.neutral(config)
+  if config.positions != "rope":
+    unused |= {"rope_theta": 0.0, "rope_part": 1.0}
+  if config.positions != "rope" or not config.full_every:
+    unused["rope_full"] = True
+  if not config.num_experts:
+    unused |= {"experts_per_token": 0, "normalize_experts": True}
+  if config.rope_scaling == "none" and (
+      config.rope_local_theta == config.rope_theta):
+    unused["rope_local_theta"] = 0.0
+  if not config.window:
+    unused["rope_local_theta"] = 0.0
+    if unused.get("rope_full", config.rope_full):
+      unused["full_every"] = 0
+  scalar = config.query_scalar if config.query_scalar != config.head_dim else 0
+  return dataclasses.replace(config, bias=False, scan_layers=False,
+                             window=config_fields.felt(config.window,
+                                                       config.max_length),
+                             query_scalar=scalar, **biases, **unused)

@@ -1,0 +1,195 @@
+"""Hugging Face folders as models, and models as Hugging Face folders."""
+
+import collections
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+
+from decoding_jax import types
+from models import transformer
+from models.folders import atomic
+from models.huggingface import config as hf_config
+from models.huggingface import tensor_files
+from models.huggingface import tensor_names
+from models.text import tokenizers
+from models.transformer import quantization
+
+
+def from_hf(folder, *, scan_layers: bool = False, dtype: str | None = None,
+            weights: str = quantization.DTYPE, shardings=None
+            ) -> tuple[types.LanguageModel, types.Params]:
+  """Reads a model of one of the families of `config.ARCHITECTURES`.
+
+  One tensor after the other goes to the devices; on the host there is never
+  more than one parameter.
+
+  Args:
+    folder: with `config.json` and `*.safetensors`, in one piece or with an
+      index; files of torch are read where torch is installed.
+    scan_layers: whether the layers are to be scanned.
+    dtype: of parameters and activations; None: that of the folder.
+    weights: of matrices, one of `quantization.WEIGHTS`.
+    shardings: `params -> tree of jax.sharding.Sharding`, called with the shapes
+      of the parameters; None: on the default device.
+
+  Returns:
+    A language model and its parameters.
+
+  Raises:
+    FileNotFoundError: if there is no such folder, or a file is missing.
+    ValueError: naming a file, a field or a tensor that is wrong.
+  """
+  config, readers = open_folder(folder, scan_layers=scan_layers, dtype=dtype)
+  config = dataclasses.replace(config, weights=weights)
+  abstract = transformer.abstract_params(config)
+  if shardings is None:
+    device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    shardings = lambda tree: jax.tree.map(lambda _: device, tree)
+
+  def place(path, leaf, sharding):
+    x = readers[transformer.param_name(path)]()
+    return quantization.place(leaf, sharding, x)
+
+  params = jax.tree_util.tree_map_with_path(
+      place, abstract, shardings(abstract), is_leaf=quantization.is_matrix)
+  return transformer.language_model(config), params
+
+
+def open_folder(folder, *, scan_layers: bool = False, dtype: str | None = None):
+  """The parameters of a folder, checked but not read yet.
+
+  Args:
+    folder: see `from_hf`.
+    scan_layers: see there.
+    dtype: see there.
+
+  Returns:
+    A `transformer.Config`, and a dict from the names of its parameters, such as
+    "layers/layer_0/attention/key/kernel", to `() -> numpy array`.
+
+  Raises:
+    FileNotFoundError, ValueError: see `from_hf`.
+  """
+  config = hf_config.read(folder)
+  config = dataclasses.replace(config, scan_layers=scan_layers,
+                               dtype=dtype or config.dtype)
+  found = tensor_names.with_base(config, tensor_files.tensors(folder))
+  readers, used = {}, set()
+  for name, leaf in _named(transformer.abstract_params(config)):
+    places = tensor_names.places(config, name)
+    shape = leaf.shape[len(tensor_names.stacked(config, name)):]
+    for place in places:
+      _check(folder, found, place.source, place.shape(shape))
+    readers[name] = functools.partial(
+        _read, name, leaf, shape,
+        [(place, found[place.source]) for place in places])
+    used.update(place.source for place in places)
+  tensor_names.check_rest(config, found, used)
+  return config, readers
+
+
+def to_hf(folder, config: transformer.Config, params: types.Params,
+          tokenizer=None) -> None:
+  """Writes a model so that transformers loads it.
+
+  The folder appears whole or not at all; an existing one is replaced.
+
+  Args:
+    folder: where to.
+    config: the architecture.
+    params: its parameters.
+    tokenizer: a `tokenizers.Tokenizer` that goes with it, or None.
+
+  Raises:
+    ValueError: naming what no family of Hugging Face has.
+  """
+  with atomic.replacing(folder) as partial:
+    eos_id = None
+    if tokenizer is not None:
+      tokenizers.save(tokenizer, partial)
+      tokenizers.describe(tokenizer, partial)
+      eos_id = tokenizers.eos_id(tokenizer)
+    write(partial, config, params, eos_id)
+
+
+def write(folder, config: transformer.Config, params: types.Params,
+          eos_id: int | None = None) -> None:
+  """Writes a model, without a tokenizer, into a folder that exists.
+
+  Args:
+    folder: where to.
+    config: the architecture.
+    params: its parameters.
+    eos_id: the token that ends a text, or None.
+
+  Raises:
+    ValueError: see `to_hf`.
+  """
+  quantization.check_whole(config.weights, "written for transformers")
+  fields = {**hf_config.fields(config), "eos_token_id": eos_id}
+  parts = collections.defaultdict(list)
+  for name, leaf in _named(params):
+    for at, place in zip(np.ndindex(tensor_names.stacked(config, name)),
+                         tensor_names.places(config, name), strict=True):
+      parts[place.source].append((place, leaf, at))
+  for held in parts.values():
+    held.sort(key=lambda part: part[0].part)
+
+  def read(source):
+    return parts[source][0][0].write(
+        [np.asarray(leaf[at]) for _, leaf, at in parts[source]])
+
+  shapes = {}
+  for source, held in parts.items():
+    place, leaf, at = held[0]
+    shapes[source] = place.shape(leaf.shape[len(at):])
+  shapes, read = tensor_names.together(config, shapes, read)
+  tensor_files.write(folder / tensor_files.SAFETENSORS, shapes, config.dtype,
+                     read)
+  atomic.write_json(folder / hf_config.FILE, fields)
+
+
+def _check(folder, found, source, shape):
+  """Raises an error unless there is a tensor of this shape to read."""
+  if source not in found:
+    raise ValueError(f"'{folder}': tensor {source} is missing.")
+  tensor = found[source]
+  if tensor.refusal:
+    raise ValueError(f"'{tensor.path}': tensor {source} {tensor.refusal}")
+  if tensor.shape != shape:
+    raise ValueError(
+        f"'{tensor.path}': tensor {source} has shape {tensor.shape}, but "
+        f"{hf_config.FILE} asks for {shape}.")
+
+
+def _read(name, leaf, shape, sources):
+  """A parameter as a numpy array of the leaf's shape and type.
+
+  Args:
+    name: of the parameter.
+    leaf: its shape and type.
+    shape: of what each source gives.
+    sources: pairs of a `tensor_names.Place` and its `tensor_files.Tensor`: one,
+      or one for each place of `tensor_names.stacked`.
+
+  Returns:
+    The array.
+  """
+  if len(sources) == 1:
+    [(place, tensor)] = sources
+    x = place.read(tensor.read()).astype(leaf.dtype, copy=False)
+    x = np.ascontiguousarray(x).reshape(leaf.shape)
+  else:
+    x = np.empty(leaf.shape, leaf.dtype)
+    for part, (place, tensor) in zip(x.reshape(-1, *shape), sources):
+      part[...] = place.read(tensor.read()).reshape(shape)
+  atomic.check_finite(tensor.path, name, x)
+  return x
+
+
+def _named(tree):
+  """(name, leaf) of all parameters."""
+  return [(transformer.param_name(path), leaf)
+          for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]

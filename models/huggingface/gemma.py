@@ -1,0 +1,141 @@
+"""The fields of `config.json` that Gemma 1, 2 and 3 have."""
+
+from models.huggingface import config_fields
+from models.huggingface import layer_types
+from models.huggingface import rope as hf_rope
+
+_take = config_fields.take
+_GELU = "gelu_pytorch_tanh"
+# Of so many layers, one sees all positions; what no field tells.
+_PATTERN = {"gemma2": 2, "gemma3_text": 6}
+_PATTERNS = ("sliding_window_pattern", "_sliding_window_pattern")
+_CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
+_DEFAULT_CAPS = {"gemma2": (50.0, 30.0), "gemma3_text": (None, None)}
+_LOCAL = "rope_local_base_freq"
+_THETA, _LOCAL_THETA = 1000000.0, 10000.0
+# Models with images say little about their text.
+_TEXT = {
+    "vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216,
+    "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4,
+    "head_dim": 256, "max_position_embeddings": 131072,
+    "query_pre_attn_scalar": 256, "sliding_window": 4096}
+_IMAGES = frozenset("""
+    boi_token_id boi_token_index eoi_token_id eoi_token_index image_token_id
+    image_token_index mm_tokens_per_image vision_config
+    """.split())
+
+
+def text_part(fields):
+  """The fields of a model with images, as if it had none.
+
+  Args:
+    fields: dict, of "gemma3".
+
+  Returns:
+    Fields of "gemma3_text".
+
+  Raises:
+    ValueError: naming a field that is wrong.
+  """
+  fields = {name: x for name, x in fields.items() if name not in _IMAGES}
+  text = _take(fields, "text_config", dict)
+  config_fields.take_one_of(text, "model_type", "gemma3", ("gemma3_text",))
+  text.pop("architectures", None)
+  return {**_TEXT, **text, **fields}
+
+
+def parse(fields, family, common):
+  """What Gemma has.
+
+  Args:
+    fields: dict, from which it is taken out.
+    family: "gemma", "gemma2" or "gemma3_text".
+    common: fields of `transformer.Config` that are known already.
+
+  Returns:
+    More fields of it.
+
+  Raises:
+    ValueError: naming a field that is wrong or not supported.
+  """
+  # Google's first files have "gelu", and mean the approximation.
+  config_fields.take_one_of(fields, "hidden_act", family, (_GELU, "gelu"))
+  config_fields.take_one_of(fields, "hidden_activation", family, (_GELU,))
+  config_fields.take_one_of(fields, "use_bidirectional_attention", family,
+                            (False,))
+  attention_bias = _take(fields, "attention_bias", bool, False)
+  found = {
+      "num_kv_heads": _take(fields, "num_key_value_heads", int),
+      "head_dim": _take(fields, "head_dim", int, 256),
+      "hidden_dim": _take(fields, "intermediate_size", int),
+      "norm": "rms_plus_one", "feed_forward": "geglu",
+      "qkv_bias": attention_bias, "out_bias": attention_bias,
+      "tie_embeddings": _take(fields, "tie_word_embeddings", bool, True),
+      "norm_eps": _take(fields, "rms_norm_eps", float, 1e-6),
+      "embedding_scale": common["dim"]**0.5}
+  if family != "gemma":
+    scalar = _take(fields, "query_pre_attn_scalar", int)
+    found |= {"sandwich_norm": True, "qk_norm": family == "gemma3_text",
+              "query_scalar": 0 if scalar == found["head_dim"] else scalar,
+              **_caps(fields, family),
+              **_windows(fields, family, common["num_layers"])}
+  rope = _two_ropes if family == "gemma3_text" else hf_rope.parse
+  return found | rope(fields, common["max_length"])
+
+
+def own_fields(config):
+  """An architecture as fields of `config.json`; what is lost is not told.
+
+  Args:
+    config: a `transformer.Config`.
+
+  Returns:
+    The name of the family, and its fields beside those that all have.
+  """
+  if config.sandwich_norm:
+    name = "gemma3_text" if config.qk_norm else "gemma2"
+  else:
+    name = "gemma"
+  own = {"num_key_value_heads": config.num_kv_heads,
+         "head_dim": config.head_dim, "hidden_act": _GELU,
+         "hidden_activation": _GELU, "intermediate_size": config.hidden_dim,
+         "attention_bias": config.bias or config.qkv_bias,
+         "rms_norm_eps": config.norm_eps, **hf_rope.own_fields(config)}
+  if name == "gemma":
+    return name, own
+  caps = config.attention_softcap, config.logit_softcap
+  own |= {"query_pre_attn_scalar": config.query_scalar or config.head_dim,
+          **layer_types.own_windows(config),
+          **{cap: value or None for cap, value in zip(_CAPS, caps)}}
+  if name == "gemma3_text":
+    # For transformers that do not know `layer_types` yet.
+    own[_PATTERNS[0]] = ((config.full_every or config.num_layers + 1)
+                         if config.window else 1)
+    own[_LOCAL] = config.rope_local_theta or config.rope_theta
+  return name, own
+
+
+def _caps(fields, family):
+  """Null is no cap; what is absent is that of the family."""
+  for name, default in zip(_CAPS, _DEFAULT_CAPS[family]):
+    fields.setdefault(name, default)
+  if family == "gemma3_text":
+    # Transformers leaves it out of the scores.
+    config_fields.take_one_of(fields, _CAPS[0], family, (None,))
+  return {name: _take(fields, cap, float, 0.0) for name, cap in
+          zip(("attention_softcap", "logit_softcap"), _CAPS)}
+
+
+def _windows(fields, family, num_layers):
+  """The window, and which layers see all positions nevertheless."""
+  every = _PATTERN[family]
+  for name in _PATTERNS:
+    every = _take(fields, name, int, every)
+  return layer_types.windows(fields, family, num_layers, every)
+
+
+def _two_ropes(fields, max_length):
+  """Rotary embeddings of layers with and without a window."""
+  return layer_types.two_ropes(
+      fields, max_length, _take(fields, "rope_theta", float, _THETA),
+      _take(fields, _LOCAL, float, _LOCAL_THETA))

@@ -1,0 +1,112 @@
+"""Layers of two kinds in `config.json`: with a window, and every n-th without.
+
+Gemma 2 and 3 and OLMo 3 have them; each kind may have a rotary embedding of its
+own.
+"""
+
+from models.huggingface import config_fields
+from models.huggingface import rope as hf_rope
+
+_take = config_fields.take
+_FULL, _SLIDING = "full_attention", "sliding_attention"
+
+
+def windows(fields, family, num_layers, every):
+  """The window, and which layers see all positions nevertheless.
+
+  Args:
+    fields: dict, from which it is taken out.
+    family: what errors call it.
+    num_layers: layers.
+    every: the last one of so many sees all positions, where no field tells.
+
+  Returns:
+    Fields of `transformer.Config`; none if all layers see all positions.
+
+  Raises:
+    ValueError: naming a field that is wrong or not supported.
+  """
+  window = _take(fields, "sliding_window", int, None)
+  if window is not None:
+    config_fields.take_one_of(fields, "sliding_window_size", family, (window,))
+  types = _take(fields, "layer_types", list, None) or _types(num_layers, every)
+  every = types.index(_FULL) + 1 if _FULL in types else num_layers + 1
+  if types != _types(num_layers, every):
+    raise ValueError(
+        f"layer_types={types!r} of {family}: {num_layers} are needed, of which "
+        f"every n-th is {_FULL} and the others are {_SLIDING}.")
+  if every == 1:
+    return {}
+  if window is None:
+    raise ValueError(f"layer_types={types!r}: sliding_window must be given.")
+  return {"window": window, "full_every": every if _FULL in types else 0}
+
+
+def two_ropes(fields, max_length, theta, local_theta):
+  """Rotary embeddings of layers with and without a window.
+
+  Args:
+    fields: dict, from which it is taken out.
+    max_length: positions that the file tells.
+    theta: base of the wavelengths of layers without, where `rope_parameters`
+      tell none.
+    local_theta: the same of layers with a window; they are never scaled.
+
+  Returns:
+    Fields of `transformer.Config`, see `rope.parse`.
+
+  Raises:
+    ValueError: naming a field that is wrong or not supported.
+  """
+  both = _take(fields, "rope_parameters", dict, {})
+  unknown = sorted(set(both) - {_FULL, _SLIDING})
+  if unknown:
+    raise ValueError(f"rope_parameters={both!r}: {_FULL} and {_SLIDING} are "
+                     f"needed, not {unknown[0]}.")
+  # Where a file tells both, transformers 5 adds the old field to the new one.
+  given = {**(both.get(_FULL) or {}), **_take(fields, "rope_scaling", dict, {})}
+  full = hf_rope.parse(
+      {"rope_theta": theta, "rope_parameters": given}, max_length)
+  local = hf_rope.parse(
+      {"rope_theta": local_theta, "rope_parameters": both.get(_SLIDING)},
+      max_length)
+  if local["rope_scaling"] != "none":
+    raise ValueError(f"rope_type={local['rope_scaling']!r} of {_SLIDING} is "
+                     "not supported; 'default' is.")
+  return {**full, "rope_local_theta": local["rope_theta"]}
+
+
+def own_windows(config):
+  """What `windows` reads.
+
+  Args:
+    config: a `transformer.Config`.
+
+  Returns:
+    Fields of a `config.json`.
+  """
+  every = config.full_every or config.num_layers + 1
+  # Transformers needs a window, though no layer has it.
+  return {"sliding_window": config.window or config.max_length,
+          "layer_types": _types(config.num_layers,
+                                every if config.window else 1)}
+
+
+def own_ropes(config):
+  """What `two_ropes` reads of both kinds, which transformers 5 alone knows.
+
+  Args:
+    config: a `transformer.Config`.
+
+  Returns:
+    Fields of a `config.json`.
+  """
+  own = hf_rope.own_fields(config)
+  full = {"rope_type": "default", **own.pop("rope_scaling", {}), **own}
+  local = {"rope_type": "default",
+           "rope_theta": config.rope_local_theta or config.rope_theta}
+  return {"rope_parameters": {_FULL: full, _SLIDING: local}}
+
+
+def _types(num_layers, every):
+  return [_SLIDING if (i + 1) % every else _FULL for i in range(num_layers)]

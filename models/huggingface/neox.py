@@ -1,0 +1,104 @@
+"""The fields of `config.json` that GPT-NeoX and StarCoder2 have.
+
+LayerNorm as in GPT-2, rotary positions as in Llama.
+"""
+
+from models.huggingface import config_fields
+from models.huggingface import rope as hf_rope
+
+# GELU by its tanh approximation, and without.
+_GELUS = {"gelu_pytorch_tanh": "gelu", "gelu_new": "gelu", "gelu_fast": "gelu",
+          "gelu": "erf_gelu"}
+_PART = 0.25
+_take = config_fields.take
+
+
+def parse(fields, family, common):
+  """What these families have.
+
+  Args:
+    fields: dict, from which it is taken out.
+    family: "gpt_neox" or "starcoder2".
+    common: fields of `transformer.Config` that are known already.
+
+  Returns:
+    More fields of it.
+
+  Raises:
+    ValueError: naming a field that is wrong or not supported.
+  """
+  found = {"norm": "layer", "head_dim": config_fields.channels(common),
+           "hidden_dim": _take(fields, "intermediate_size", int)}
+  return found | (_neox if family == "gpt_neox" else _starcoder)(fields, common)
+
+
+def own_fields(config):
+  """An architecture as fields of `config.json`; what is lost is not told.
+
+  Args:
+    config: a `transformer.Config`.
+
+  Returns:
+    The name of the family, and its fields beside those that all have.
+  """
+  gelu = next((theirs for theirs, ours in _GELUS.items()
+               if ours == config.feed_forward), None)
+  own = {"intermediate_size": config.hidden_dim, "hidden_act": gelu}
+  rope = hf_rope.own_fields(config)
+  if _is_starcoder(config):
+    window = {"sliding_window": config.window} if config.window else {}
+    return "starcoder2", {
+        **own, **rope, **window, "norm_epsilon": config.norm_eps,
+        "num_key_value_heads": config.num_kv_heads,
+        "use_bias": config.bias or config.feed_forward_bias}
+  return "gpt_neox", {
+      **own, "rotary_emb_base": rope.pop("rope_theta"), **rope,
+      "rotary_pct": config.rope_part, "layer_norm_eps": config.norm_eps,
+      "use_parallel_residual": config.parallel,
+      "attention_bias": config.bias or config.qkv_bias}
+
+
+def _is_starcoder(config):
+  return not config.parallel and config.feed_forward == "gelu"
+
+
+def _neox(fields, common):
+  activation = _gelu(fields, "gpt_neox", _GELUS)
+  parallel = _take(fields, "use_parallel_residual", bool, True)
+  if not parallel and activation == "gelu":
+    raise ValueError("use_parallel_residual=False of gpt_neox is only "
+                     "supported with hidden_act='gelu'.")
+  bias = _take(fields, "attention_bias", bool, True)
+  theta = _take(fields, "rotary_emb_base", float, 10000.0)
+  part = _take(fields, "rotary_pct", float, _PART)
+  # Transformers 5 has it there.
+  rope = fields.get("rope_parameters") or {}
+  part = _take(dict(rope), "partial_rotary_factor", float, part)
+  return {
+      "num_kv_heads": common["num_heads"], "feed_forward": activation,
+      "parallel": parallel, "qkv_bias": bias, "out_bias": bias,
+      "feed_forward_bias": True, "rope_part": part,
+      "tie_embeddings": _take(fields, "tie_word_embeddings", bool, False),
+      "norm_eps": _take(fields, "layer_norm_eps", float, 1e-5),
+      **hf_rope.parse(fields, common["max_length"], theta, part)}
+
+
+def _starcoder(fields, common):
+  rope = hf_rope.parse(fields, common["max_length"])
+  return {
+      "num_kv_heads": _take(fields, "num_key_value_heads", int, 2),
+      "feed_forward": _gelu(fields, "starcoder2",
+                            [x for x in _GELUS if _GELUS[x] == "gelu"]),
+      "bias": _take(fields, "use_bias", bool, True),
+      "tie_embeddings": _take(fields, "tie_word_embeddings", bool, True),
+      "norm_eps": _take(fields, "norm_epsilon", float, 1e-5),
+      "window": config_fields.felt(_take(fields, "sliding_window", int, None),
+                                   hf_rope.longest(rope, common["max_length"])),
+      **rope}
+
+
+def _gelu(fields, family, allowed):
+  """The activation, which must be one of those allowed."""
+  name = fields.get("hidden_act")
+  config_fields.take_one_of(fields, "hidden_act", family, tuple(allowed))
+  return _GELUS[name or tuple(allowed)[-1]]

@@ -1,0 +1,69 @@
+"""The fields of `config.json` that OPT and GPT-2 have: learned positions."""
+
+from models.huggingface import config_fields
+
+# GELU by its tanh approximation.
+_GELUS = ("gelu_new", "gelu_pytorch_tanh")
+_take = config_fields.take
+
+
+def parse(fields, family, common):
+  """What these families have.
+
+  Args:
+    fields: dict, from which it is taken out.
+    family: "opt" or "gpt2".
+    common: fields of `transformer.Config` that are known already.
+
+  Returns:
+    More fields of it.
+
+  Raises:
+    ValueError: naming a field that is wrong or not supported.
+  """
+  found = {
+      "num_kv_heads": common["num_heads"],
+      "head_dim": config_fields.channels(common),
+      "norm": "layer", "positions": "learned",
+      "tie_embeddings": _take(fields, "tie_word_embeddings", bool, True)}
+  return found | (_gpt2 if family == "gpt2" else _opt)(fields, common)
+
+
+def own_fields(config):
+  """An architecture as fields of `config.json`; what is lost is not told.
+
+  Args:
+    config: a `transformer.Config`.
+
+  Returns:
+    The name of the family, and its fields beside those that all have.
+  """
+  if config.feed_forward == "gelu":
+    return "gpt2", {
+        "n_inner": config.hidden_dim, "activation_function": _GELUS[0],
+        "layer_norm_epsilon": config.norm_eps}
+  return "opt", {
+      "ffn_dim": config.hidden_dim, "activation_function": "relu",
+      "enable_bias": config.bias,
+      "do_layer_norm_before": not config.post_norm,
+      "word_embed_proj_dim": config.embedding_dim or config.dim}
+
+
+def _opt(fields, common):
+  config_fields.take_one_of(fields, "activation_function", "opt", ("relu",))
+  width = _take(fields, "word_embed_proj_dim", int, None) or common["dim"]
+  return {
+      "hidden_dim": _take(fields, "ffn_dim", int), "feed_forward": "relu",
+      "bias": _take(fields, "enable_bias", bool, True),
+      "post_norm": not _take(fields, "do_layer_norm_before", bool, True),
+      "embedding_dim": width if width != common["dim"] else 0}
+
+
+def _gpt2(fields, common):
+  config_fields.take_one_of(fields, "activation_function", "gpt2", _GELUS)
+  config_fields.take_one_of(fields, "n_ctx", "gpt2", (common["max_length"],))
+  hidden = _take(fields, "n_inner", int, None)
+  return {
+      "hidden_dim": hidden or 4 * common["dim"], "feed_forward": "gelu",
+      "bias": True,
+      "norm_eps": _take(fields, "layer_norm_epsilon", float, 1e-5)}

@@ -1,0 +1,211 @@
+"""The rotary embedding, as the fields of `config.json` that describe it.
+
+Where they do not tell `attention_factor`, it follows from others as in the code
+of transformers; here it is always told, as `rope_gain`.
+"""
+
+import math
+
+from models.huggingface import config_fields
+
+_take = config_fields.take
+ORIGINAL = "original_max_position_embeddings"
+# Parameters that each scaling has, beside its name.
+_SCALINGS = {
+    "default": (), "linear": ("factor",), "dynamic": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", ORIGINAL),
+    "yarn": ("factor", "beta_slow", "beta_fast", ORIGINAL, "attention_factor",
+             "truncate"),
+    "longrope": ("short_factor", "long_factor", ORIGINAL, "attention_factor")}
+# And what `transformer.Config` calls them.
+_NAMES = {
+    "factor": "rope_factor", "low_freq_factor": "rope_low_turns",
+    "high_freq_factor": "rope_high_turns", "beta_slow": "rope_low_turns",
+    "beta_fast": "rope_high_turns", ORIGINAL: "rope_original_length",
+    "attention_factor": "rope_gain", "truncate": "rope_truncate",
+    "short_factor": "rope_short_factors", "long_factor": "rope_long_factors"}
+_BETAS = {"beta_slow": 1.0, "beta_fast": 32.0}
+
+
+def parse(fields, max_length, theta=10000.0, part=1.0):
+  """The rotary embedding as transformers 4 or 5 describes it.
+
+  Args:
+    fields: dict, from which it is taken out.
+    max_length: positions that the file tells.
+    theta: base of the wavelengths, where none is given.
+    part: share of the channels that are rotated; no other may be given.
+
+  Returns:
+    Fields of `transformer.Config` that begin with "rope"; and `max_length`,
+    where the scaling tells another: "yarn" may be for longer texts, as in files
+    of Qwen, and with "longrope" they end where the frequencies would change
+    (see `rope.frequencies`).
+
+  Raises:
+    ValueError: naming a field that is wrong or not supported.
+  """
+  theta = _take(fields, "rope_theta", float, theta)
+  beside = _take(fields, ORIGINAL, int, None)
+  old = _take(fields, "rope_scaling", dict, None)
+  new = _take(fields, "rope_parameters", dict, None)
+  if old and new and old != new:
+    raise ValueError(f"rope_scaling={old!r} contradicts rope_parameters="
+                     f"{new!r}.")
+  given = dict(new or old or {})
+  kind = given.pop("type", "default")
+  kind = given.pop("rope_type", kind)
+  if kind not in _SCALINGS:
+    raise ValueError(f"rope_type={kind!r} is not one of {sorted(_SCALINGS)}.")
+  theta = _take(given, "rope_theta", float, theta)
+  original = None
+  if ORIGINAL in _SCALINGS[kind]:
+    original = _original(given, beside, max_length)
+  found = _PARSERS.get(kind, _numbers)(given, kind, max_length, original)
+  ignored = {"partial_rotary_factor": part}
+  if kind == "dynamic":
+    ignored[ORIGINAL] = max_length
+  for name, value in given.items():
+    if name not in ignored or ignored[name] != value:
+      raise ValueError(f"{name}={value!r} of rope_type={kind!r} is not "
+                       "supported.")
+  return {"rope_theta": theta,
+          "rope_scaling": "none" if kind == "default" else kind, **found}
+
+
+def longest(found, max_length):
+  """Positions of the longest text that there may be.
+
+  Args:
+    found: of `parse`.
+    max_length: positions that the file tells.
+
+  Returns:
+    An integer; more than the model's `max_length`, where that can be raised.
+  """
+  return max(max_length, found.get("max_length", 0))
+
+
+def own_fields(config):
+  """The rotary embedding as transformers 4 describes it.
+
+  Args:
+    config: a `transformer.Config`.
+
+  Returns:
+    Fields of a `config.json`.
+  """
+  own = {"rope_theta": config.rope_theta}
+  kind = config.rope_scaling
+  if kind == "longrope":
+    return own | _longrope_fields(config)
+  if kind != "none":
+    scaling = {name: getattr(config, _NAMES[name]) for name in _SCALINGS[kind]}
+    if ORIGINAL in scaling:
+      scaling[ORIGINAL] = int(scaling[ORIGINAL])
+    own["rope_scaling"] = {"rope_type": kind, **scaling}
+  return own
+
+
+def neutral(config):
+  """Values for what makes no difference to the scaling.
+
+  Args:
+    config: a `transformer.Config`.
+
+  Returns:
+    dict from names of its fields to values that are the same for all
+    architectures that compute the same.
+  """
+  kind = "default" if config.rope_scaling == "none" else config.rope_scaling
+  used = {_NAMES[name] for name in _SCALINGS[kind]}
+  values = {name: 0.0 for name in set(_NAMES.values()) - used}
+  if kind == "longrope" and config.max_length > config.rope_original_length:
+    values["rope_short_factors"] = config.rope_long_factors
+  return values
+
+
+def _original(given, beside, max_length):
+  """The length before it was scaled, which may also stand beside the rest."""
+  inside = _take(given, ORIGINAL, float, beside)
+  if beside is not None and inside != beside:
+    raise ValueError(f"{ORIGINAL}={inside} of the rotary embedding contradicts "
+                     f"{ORIGINAL}={beside} of the model.")
+  original = float(max_length if inside is None else inside)
+  if not original > 1:
+    raise ValueError(f"{ORIGINAL}={original}: more than 1 is needed.")
+  return original
+
+
+def _numbers(given, kind, max_length, original):
+  """Where each is a number that must be there."""
+  del max_length
+  return {_NAMES[name]: original if name == ORIGINAL
+          else _take(given, name, float) for name in _SCALINGS[kind]}
+
+
+def _yarn(given, kind, max_length, original):
+  del kind
+  ratio = max_length / original
+  factor = _take(given, "factor", float, *([ratio] if ratio > 1 else []))
+  scales = [_take(given, name, float, 0.0)
+            for name in ("mscale", "mscale_all_dim")]
+  over, under = scales if all(scales) else (1.0, 0.0)
+  growth = 0.1 * math.log(max(factor, 1.0))
+  return {
+      "max_length": max(max_length, int(factor * original)),
+      "rope_factor": factor, "rope_original_length": original,
+      **{_NAMES[name]: _take(given, name, float, default)
+         for name, default in _BETAS.items()},
+      "rope_gain": _take(given, "attention_factor", float,
+                         (over * growth + 1) / (under * growth + 1)),
+      "rope_truncate": _take(given, "truncate", bool, True)}
+
+
+def _longrope(given, kind, max_length, original):
+  del kind
+  short, long = (_factors(given, name)
+                 for name in ("short_factor", "long_factor"))
+  ratio = max_length / original
+  gain = _longrope_gain(_take(given, "factor", float, ratio), original)
+  # With the same factors for all texts nothing changes at that length.
+  return {
+      "max_length": (max_length if short == long
+                     else min(max_length, int(original))),
+      "rope_factor": ratio, "rope_original_length": original,
+      "rope_short_factors": short, "rope_long_factors": long,
+      "rope_gain": _take(given, "attention_factor", float, gain)}
+
+
+def _factors(given, name):
+  """A tuple of floats."""
+  factors = _take(given, name, list)
+  wrong = [x for x in factors if type(x) not in (int, float)]
+  if wrong:
+    raise ValueError(f"{name}: {wrong[0]!r} in it; numbers are needed.")
+  return tuple(map(float, factors))
+
+
+def _longrope_gain(factor, original):
+  """As the authors' code has it, where nothing else is told."""
+  return math.sqrt(1 + math.log(max(factor, 1.0)) / math.log(original))
+
+
+def _longrope_fields(config):
+  """As Phi-3 has them: transformers 4 accepts no others from it."""
+  original, longest = int(config.rope_original_length), config.max_length
+  short, long = config.rope_short_factors, config.rope_long_factors
+  if longest > original:
+    # Here they are for all texts, and so they must be there.
+    short = long
+  elif longest == original and short != long:
+    longest = max(original, round(config.rope_factor * original))
+  scaling = {"type": "longrope", "short_factor": list(short),
+             "long_factor": list(long)}
+  if config.rope_gain != _longrope_gain(longest / original, original):
+    scaling["attention_factor"] = config.rope_gain
+  return {"rope_scaling": scaling, ORIGINAL: original,
+          "max_position_embeddings": longest}
+
+
+_PARSERS = {"yarn": _yarn, "longrope": _longrope}

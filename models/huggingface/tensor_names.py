@@ -1,0 +1,328 @@
+"""What the tensors of Hugging Face's files are called, and how they lie there.
+
+The names follow from those of the parameters: a table a family. Matrices are
+the same on both sides, but GPT-2 has them transposed and those of query, key
+and value in one tensor, as GPT-NeoX has them, head by head; columns have one
+axis there; OPT's table of positions has two rows more, for positions that its
+tokenizer once needed. Each expert has tensors of its own. Phi-3 is the Llama
+that it is, but for several matrices in one tensor.
+"""
+
+import collections
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+from models.huggingface import config as hf_config
+from models.transformer import moe
+
+_HEAD = "lm_head.weight"
+_LLAMA = {
+    "embedding": "model.embed_tokens.weight",
+    "head": _HEAD,
+    "norm": "model.norm",
+    "layer": "model.layers.{}",
+    "attention_norm": "input_layernorm",
+    "attention/query": "self_attn.q_proj",
+    "attention/key": "self_attn.k_proj",
+    "attention/value": "self_attn.v_proj",
+    "attention/out": "self_attn.o_proj",
+    "attention/query_norm": "self_attn.q_norm",
+    "attention/key_norm": "self_attn.k_norm",
+    "feed_forward_norm": "post_attention_layernorm",
+    "feed_forward/gate": "mlp.gate_proj",
+    "feed_forward/up": "mlp.up_proj",
+    "feed_forward/down": "mlp.down_proj"}
+_OLMO_2 = {
+    **_LLAMA,
+    "attention_out_norm": "post_attention_layernorm",
+    "feed_forward_out_norm": "post_feedforward_layernorm"}
+_GEMMA_2 = {**_OLMO_2, "feed_forward_norm": "pre_feedforward_layernorm"}
+_QWEN_EXPERTS = {
+    **_LLAMA,
+    "feed_forward/router": "mlp.gate",
+    "feed_forward/gate": "mlp.experts.{}.gate_proj",
+    "feed_forward/up": "mlp.experts.{}.up_proj",
+    "feed_forward/down": "mlp.experts.{}.down_proj"}
+_QWEN_2_EXPERTS = {
+    **_QWEN_EXPERTS,
+    "feed_forward/shared_gate": "mlp.shared_expert_gate",
+    "feed_forward/shared/gate": "mlp.shared_expert.gate_proj",
+    "feed_forward/shared/up": "mlp.shared_expert.up_proj",
+    "feed_forward/shared/down": "mlp.shared_expert.down_proj"}
+_MIXTRAL = {
+    **_LLAMA,
+    "feed_forward/router": "block_sparse_moe.gate",
+    "feed_forward/gate": "block_sparse_moe.experts.{}.w1",
+    "feed_forward/up": "block_sparse_moe.experts.{}.w3",
+    "feed_forward/down": "block_sparse_moe.experts.{}.w2"}
+_STARCODER_2 = {
+    **_LLAMA, "feed_forward/up": "mlp.c_fc", "feed_forward/down": "mlp.c_proj"}
+_NEOX = {
+    "embedding": "gpt_neox.embed_in.weight",
+    "head": "embed_out.weight",
+    "norm": "gpt_neox.final_layer_norm",
+    "layer": "gpt_neox.layers.{}",
+    "attention_norm": "input_layernorm",
+    "attention/query": "attention.query_key_value",
+    "attention/key": "attention.query_key_value",
+    "attention/value": "attention.query_key_value",
+    "attention/out": "attention.dense",
+    "feed_forward_norm": "post_attention_layernorm",
+    "feed_forward/up": "mlp.dense_h_to_4h",
+    "feed_forward/down": "mlp.dense_4h_to_h"}
+_OPT = {
+    "embedding": "model.decoder.embed_tokens.weight",
+    "positions": "model.decoder.embed_positions.weight",
+    "project_in": "model.decoder.project_in",
+    "project_out": "model.decoder.project_out",
+    "head": _HEAD,
+    "norm": "model.decoder.final_layer_norm",
+    "layer": "model.decoder.layers.{}",
+    "attention_norm": "self_attn_layer_norm",
+    "attention/query": "self_attn.q_proj",
+    "attention/key": "self_attn.k_proj",
+    "attention/value": "self_attn.v_proj",
+    "attention/out": "self_attn.out_proj",
+    "feed_forward_norm": "final_layer_norm",
+    "feed_forward/up": "fc1",
+    "feed_forward/down": "fc2"}
+_GPT_2 = {
+    "embedding": "transformer.wte.weight",
+    "positions": "transformer.wpe.weight",
+    "head": _HEAD,
+    "norm": "transformer.ln_f",
+    "layer": "transformer.h.{}",
+    "attention_norm": "ln_1",
+    "attention/query": "attn.c_attn",
+    "attention/key": "attn.c_attn",
+    "attention/value": "attn.c_attn",
+    "attention/out": "attn.c_proj",
+    "feed_forward_norm": "ln_2",
+    "feed_forward/up": "mlp.c_fc",
+    "feed_forward/down": "mlp.c_proj"}
+_TABLES = {"gemma2": _GEMMA_2, "gemma3_text": _GEMMA_2, "opt": _OPT,
+           "gpt2": _GPT_2, "olmo2": _OLMO_2, "olmo3": _OLMO_2,
+           "gpt_neox": _NEOX, "starcoder2": _STARCODER_2, "mixtral": _MIXTRAL,
+           "olmoe": _QWEN_EXPERTS, "qwen2_moe": _QWEN_2_EXPERTS,
+           "qwen3_moe": _QWEN_EXPERTS}
+_KINDS = {"kernel": "weight", "scale": "weight", "bias": "bias"}
+# Parts of one tensor, in this order.
+_FUSED = ("query", "key", "value")
+_OPT_POSITIONS = 2
+# Frequencies of the rotary embedding and causal masks, which old files hold.
+_ROTARY = r"rotary_emb\.inv_freq$"
+_HARMLESS = {"gpt2": r"\.attn\.(masked_)?bias$",
+             "gpt_neox": r"\.attention\.(masked_bias|bias|" + _ROTARY + ")"}
+# Of models with images: what is not the text's, and what is.
+_IMAGES = r"(model\.)?(vision_tower|multi_modal_projector)\."
+_TEXT = r"^(language_model\.|(model\.)language_model\.)"
+# Of Phi-3: several matrices in one tensor.
+_JOINT = {
+    "self_attn.qkv_proj.weight": (
+        "self_attn.q_proj.weight", "self_attn.k_proj.weight",
+        "self_attn.v_proj.weight"),
+    "mlp.gate_up_proj.weight": ("mlp.gate_proj.weight", "mlp.up_proj.weight")}
+
+
+class Place(NamedTuple):
+  """Where a parameter without the axes of `stacked` lies.
+
+  Attributes:
+    source: the tensor's name.
+    part: which of equal parts of the tensor it is.
+    parts: how many there are.
+    groups: of heads, each of which has all parts.
+    skipped: rows in front that belong to no part.
+    transposed: whether the inputs of a matrix come first.
+    column: whether the parameter has an axis more, of one element.
+  """
+  source: str
+  part: int = 0
+  parts: int = 1
+  groups: int = 1
+  skipped: int = 0
+  transposed: bool = False
+  column: bool = False
+
+  def shape(self, shape):
+    """The tensor's shape, from that of the parameter."""
+    shape = (self.skipped + self.parts * shape[0], *shape[1:])
+    if self.column:
+      return shape[:1]
+    return shape[::-1] if self.transposed else shape
+
+  def read(self, x):
+    """The parameter, from the tensor; the axis of a column is missing."""
+    x = x.T if self.transposed and x.ndim > 1 else x
+    rows = x[self.skipped:].reshape(self.groups, self.parts, -1, *x.shape[1:])
+    return rows[:, self.part].reshape(-1, *x.shape[1:])
+
+  def write(self, parts):
+    """The tensor, from all parameters that are parts of it."""
+    x = np.stack([x.reshape(self.groups, -1, *x.shape[1:]) for x in parts], 1)
+    x = x.reshape(-1, *x.shape[3 + self.column:])
+    if self.skipped:
+      x = np.concatenate([np.zeros_like(x[:self.skipped]), x])
+    return x.T if self.transposed and x.ndim > 1 else x
+
+
+def stacked(config, name) -> tuple[int, ...]:
+  """The first axes of a parameter: layers that are scanned, experts.
+
+  Args:
+    config: a `transformer.Config`.
+    name: of one of its parameters, as `transformer.param_name` gives it.
+
+  Returns:
+    Their sizes; for each of their places there is a tensor.
+  """
+  layers = config.scan_layers and name.startswith("layers/")
+  of_experts = config.num_experts and moe.is_kernel(name)
+  return (*([config.num_layers] if layers else []),
+          *([config.num_experts] if of_experts else []))
+
+
+def places(config, name) -> list[Place]:
+  """Where a parameter lies: one place, or one for each of those of `stacked`.
+
+  Args:
+    config: a `transformer.Config`.
+    name: of one of its parameters, as `transformer.param_name` gives it.
+
+  Returns:
+    Its places, the last axis being the fastest.
+  """
+  family = hf_config.family(config)
+  table = _TABLES.get(family, _LLAMA)
+  *path, kind = name.split("/")
+  if not path:
+    skipped = _OPT_POSITIONS if (family, kind) == ("opt", "positions") else 0
+    return [Place(table[kind], skipped=skipped)]
+  place = Place("", column=kind != "kernel",
+                transposed=family == "gpt2" and kind == "kernel")
+  if path[0] != "layers":
+    return [place._replace(source=f"{table['/'.join(path)]}.{_KINDS[kind]}")]
+  if family in ("gpt2", "gpt_neox") and path[-1] in _FUSED:
+    place = place._replace(part=_FUSED.index(path[-1]), parts=len(_FUSED),
+                           groups=config.num_heads if family == "gpt_neox"
+                           else 1)
+  layers = (range(config.num_layers) if config.scan_layers
+            else [int(path[1].removeprefix("layer_"))])
+  inner = f"{table['/'.join(path[2:])]}.{_KINDS[kind]}"
+  numbers = range(config.num_experts) if "{}" in inner else [0]
+  return [place._replace(
+      source=f"{table['layer'].format(i)}.{inner.format(number)}")
+          for i in layers for number in numbers]
+
+
+def with_base(config, found):
+  """Tensors under the names that a whole model of text has.
+
+  Args:
+    config: a `transformer.Config`.
+    found: dict by the names of a file. A model that was saved without its head
+      has names without their first part; one with images has other names.
+
+  Returns:
+    dict by the names of `places`, and of what belongs to no parameter.
+  """
+  family = hf_config.family(config)
+  if family == "gemma3_text":
+    found = {re.sub(_TEXT, r"\2", name): x for name, x in found.items()
+             if not re.match(_IMAGES, name)}
+  table = _TABLES.get(family, _LLAMA)
+  base = table["embedding"].partition(".")[0] + "."
+  # Transformers 5 calls all heads the same.
+  head = {table["head"]: found[name] for name in (_HEAD, table["head"])
+          if name in found}
+  rest = {name: x for name, x in found.items()
+          if name not in (_HEAD, table["head"])}
+  if not any(name.startswith(base) for name in rest):
+    rest = {base + name: x for name, x in rest.items()}
+  return {**_apart(config, rest), **head}
+
+
+def _apart(config, found):
+  """Tensors that hold several matrices of a Llama, as one for each."""
+  heads, kv_heads = (x * config.head_dim
+                     for x in (config.num_heads, config.num_kv_heads))
+  sizes = (heads, kv_heads, kv_heads), (config.hidden_dim,) * 2
+  parts = {joint: dict(zip(names, rows))
+           for (joint, names), rows in zip(_JOINT.items(), sizes)}
+  split = {}
+  for name, tensor in found.items():
+    joint = next((x for x in parts if name.endswith(x)), None)
+    if joint is None:
+      split[name] = tensor
+      continue
+    rows = sum(parts[joint].values())
+    if tensor.shape[:1] != (rows,):
+      raise ValueError(f"'{tensor.path}': tensor {name} has shape "
+                       f"{tensor.shape}, but {hf_config.FILE} asks for {rows} "
+                       "rows.")
+    end = 0
+    for part, size in parts[joint].items():
+      start, end = end, end + size
+      split[name.removesuffix(joint) + part] = tensor.rows(start, end)
+  return split
+
+
+def together(config, shapes, read):
+  """What is to be written, those matrices in one tensor that Phi-3 has so.
+
+  Args:
+    config: a `transformer.Config`.
+    shapes: dict from the names of `places` to shapes.
+    read: `name -> numpy array` of that shape.
+
+  Returns:
+    The same of the tensors of its family.
+  """
+  if hf_config.family(config) != "phi3":
+    return shapes, read
+  held = collections.defaultdict(list)
+  for name in sorted(shapes, key=lambda name: _whole(name)[1]):
+    held[_whole(name)[0]].append(name)
+  joined = {whole: (sum(shapes[name][0] for name in names),
+                    *shapes[names[0]][1:]) for whole, names in held.items()}
+  return joined, lambda whole: np.concatenate(
+      [read(name) for name in held[whole]])
+
+
+def _whole(name):
+  """The tensor of Phi-3 that one of a Llama is in, and which part it is."""
+  for joint, parts in _JOINT.items():
+    for i, part in enumerate(parts):
+      if name.endswith(part):
+        return name.removesuffix(part) + joint, i
+  return name, 0
+
+
+def check_rest(config, found, used):
+  """Raises an error if a tensor is left that would be ignored.
+
+  Args:
+    config: a `transformer.Config`.
+    found: dict of `tensor_files.Tensor`.
+    used: set of the names of those that belong to a parameter.
+
+  Raises:
+    ValueError: naming the tensor.
+  """
+  family = hf_config.family(config)
+  table = _TABLES.get(family, _LLAMA)
+  embedding = table["embedding"]
+  for name in sorted(set(found) - used):
+    if name == table["head"]:
+      # Some files hold the tied head twice.
+      tied = found[embedding]
+      if (found[name].refusal or found[name].shape != tied.shape
+          or not np.array_equal(found[name].read(), tied.read())):
+        raise ValueError(
+            f"'{found[name].path}': tensor {name} differs from {embedding}, "
+            "but tie_word_embeddings is true.")
+    elif not re.search(_HARMLESS.get(family, _ROTARY), name):
+      raise ValueError(f"'{found[name].path}': tensor {name} is not one of "
+                       "this architecture.")

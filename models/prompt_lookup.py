@@ -1,0 +1,73 @@
+"""A drafter without parameters: what followed the same tokens before.
+
+Prompt lookup decoding (Saxena 2023, github.com/apoorvumang/prompt-lookup-
+decoding) drafts the tokens behind the last place where the newest ones stood
+already. Here all such places vote, and the votes are a law: so any method
+drafts from it, trees too, and the text keeps the law of the target. It pays
+where a text repeats its prompt or itself: code, summaries, dialogues.
+"""
+
+import functools
+import numbers
+
+import jax
+import jax.numpy as jnp
+
+from decoding_jax import types
+from models import cacheless
+
+# What the commands call it.
+NAME = "lookup"
+# How much more a place counts of which one token more agrees.
+_BASE = 16.0
+
+
+def language_model(vocab_size: int, ngram: int = 4) -> types.LanguageModel:
+  """The drafter as a language model; its parameters are `()`.
+
+  A place where m of the newest tokens stand, and at most `ngram`, votes for the
+  token behind it with the weight 16^m; the later of two equal places counts up
+  to twice as much. Without any such place the law is uniform.
+
+  Args:
+    vocab_size: V, of the target.
+    ngram: most tokens that are compared.
+
+  Returns:
+    The `LanguageModel`; equal arguments give the same object.
+
+  Raises:
+    ValueError: if a number is not a positive integer.
+  """
+  for name, value in (("vocab_size", vocab_size), ("ngram", ngram)):
+    if not isinstance(value, numbers.Integral) or value < 1:
+      raise ValueError(f"{name}={value!r}: a positive integer is needed.")
+  return _language_model(int(vocab_size), int(ngram))
+
+
+@functools.lru_cache(maxsize=None)
+def _language_model(vocab_size, ngram):
+  def function(params, texts, ends):
+    del params
+    return jax.vmap(functools.partial(_logits, vocab_size, ngram))(texts, ends)
+
+  return cacheless.at_ends(function, vocab_size)
+
+
+def _logits(vocab_size, ngram, text, end):
+  """Logits `[V]` behind the token at the end of a text `[L]`."""
+  places = jnp.arange(len(text))
+  agrees = places < end
+  agreeing = jnp.zeros(len(text))
+  for back in range(ngram):
+    # What is rolled in from behind stands before the text.
+    same = jnp.roll(text, back) == text[jnp.maximum(end - back, 0)]
+    agrees &= same & (places >= back)
+    agreeing += agrees
+  # Of the best place the weight is 1 to 2: that of many tokens is no float32.
+  votes = jnp.where(
+      agreeing > 0,
+      _BASE**(agreeing - agreeing.max()) * (1 + places / (end + 1)), 0)
+  # The last place is the end itself, which has no vote.
+  votes = jnp.zeros(vocab_size).at[jnp.roll(text, -1)].add(votes)
+  return jnp.where(votes.any(), jnp.log(votes), 0.0)

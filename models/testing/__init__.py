@@ -1,0 +1,1 @@
+"""Checks of one's own models and methods, for use in tests."""

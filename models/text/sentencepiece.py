@@ -1,0 +1,113 @@
+"""SentencePiece models as tokenizers of the `tokenizers` library.
+
+The file is read through `sentencepiece`; what it describes is put together
+from the parts of `tokenizers`, so that there is one kind of tokenizer here and
+a converted folder needs neither the file nor the package.
+"""
+
+import pathlib
+
+import tokenizers
+from tokenizers import decoders, normalizers
+from tokenizers.models import BPE, Unigram
+
+from models.text import tokenizer_files
+
+FILE = "tokenizer.model"
+_SPACE = "\u2581"
+_UNIGRAM, _BPE = 1, 2
+
+
+def load(folder) -> tokenizers.Tokenizer:
+  """Reads the `tokenizer.model` of a folder.
+
+  Args:
+    folder: with a BPE or unigram model; whether a text begins with a special
+      token is told by its `tokenizer_config.json`, and true without.
+
+  Returns:
+    A tokenizer.
+
+  Raises:
+    ValueError: if `sentencepiece` is not installed, or the file is damaged or
+      of another kind.
+  """
+  path = pathlib.Path(folder) / FILE
+  try:
+    # pylint: disable-next=g-import-not-at-top
+    from sentencepiece import sentencepiece_model_pb2
+  except ImportError as e:
+    raise ValueError(f"'{path}' can only be read with sentencepiece: install "
+                     "it, or add a tokenizer.json.") from e
+  spec = sentencepiece_model_pb2.ModelProto()
+  try:
+    spec.ParseFromString(path.read_bytes())
+  except Exception as e:  # Of protobuf, which is not ours to name.
+    raise ValueError(f"'{path}' is damaged: {e}.") from e
+  kind = spec.trainer_spec.model_type
+  if kind not in (_UNIGRAM, _BPE) or not spec.pieces:
+    raise ValueError(f"'{path}': model_type={kind} with {len(spec.pieces)} "
+                     "pieces; BPE and unigram models are supported.")
+  tokenizer = tokenizers.Tokenizer(_model(spec))
+  tokenizer.normalizer = _normalizer(spec.normalizer_spec)
+  tokenizer.decoder = _decoder(spec.normalizer_spec)
+  tokenizer.add_special_tokens([
+      tokenizers.AddedToken(piece.piece, normalized=False, special=True)
+      for piece in spec.pieces if piece.type in (piece.CONTROL, piece.UNKNOWN)])
+  tokenizer.add_tokens([
+      tokenizers.AddedToken(piece.piece, normalized=False)
+      for piece in spec.pieces if piece.type == piece.USER_DEFINED])
+  bos = spec.trainer_spec.bos_piece
+  adds_bos = tokenizer_files.setting(path.parent, tokenizer_files.CONFIG,
+                                     "add_bos_token", True)
+  if adds_bos and tokenizer.token_to_id(bos) is not None:
+    tokenizer_files.begin_with(tokenizer, bos)
+  return tokenizer
+
+
+def _model(spec):
+  """The pieces, as what merges them."""
+  bytes_ = any(piece.type == piece.BYTE for piece in spec.pieces)
+  if spec.trainer_spec.model_type == _UNIGRAM:
+    return Unigram([(piece.piece, piece.score) for piece in spec.pieces],
+                   unk_id=spec.trainer_spec.unk_id, byte_fallback=bytes_)
+  vocab = {piece.piece: i for i, piece in enumerate(spec.pieces)}
+  return BPE(vocab, _merges(spec), unk_token=spec.trainer_spec.unk_piece,
+             fuse_unk=True, byte_fallback=bytes_)
+
+
+def _merges(spec):
+  """All pairs of pieces that make a piece, the best piece first."""
+  scores = {piece.piece: piece.score for piece in spec.pieces
+            if piece.type in (piece.NORMAL, piece.USER_DEFINED)}
+  merges = []
+  for piece, score in scores.items():
+    for cut in range(1, len(piece)):
+      pair = piece[:cut], piece[cut:]
+      if pair[0] in scores and pair[1] in scores:
+        merges.append((-score, pair))
+  # Python sorts stably: pairs of one piece stay in order.
+  return [pair for _, pair in sorted(merges, key=lambda merge: merge[0])]
+
+
+def _normalizer(spec):
+  """What happens to a text before it is cut."""
+  steps = []
+  if spec.precompiled_charsmap:
+    steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
+  if spec.remove_extra_whitespaces:
+    steps += [normalizers.Strip(),
+              normalizers.Replace(tokenizers.Regex(" {2,}"), " ")]
+  if spec.add_dummy_prefix:
+    steps.append(normalizers.Prepend(_SPACE))
+  steps.append(normalizers.Replace(" ", _SPACE))
+  return normalizers.Sequence(steps)
+
+
+def _decoder(spec):
+  """How tokens become text again."""
+  steps = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(),
+           decoders.Fuse()]
+  if spec.add_dummy_prefix:
+    steps.append(decoders.Strip(" ", 1, 0))
+  return decoders.Sequence(steps)

@@ -1,0 +1,280 @@
+"""Tokenizers, kept as one `tokenizer.json`.
+
+The object handed around is `tokenizers.Tokenizer` itself: `encode(text).ids`
+and `decode(ids)`. Those that are trained here are byte-level BPE: every text
+survives the round trip, since the alphabet is the 256 bytes and nothing is
+normalised. Those of published checkpoints are read as they are.
+"""
+
+import json
+import pathlib
+import re
+import shutil
+from collections.abc import Iterable
+
+import tokenizers
+from tokenizers import decoders, pre_tokenizers, trainers
+from tokenizers.models import BPE
+
+from models.folders import atomic
+from models.folders import resolve
+from models.text import sentencepiece
+from models.text import tokenizer_files
+
+FILE, CONFIG = "tokenizer.json", tokenizer_files.CONFIG
+_GENERATION = tokenizer_files.GENERATION
+# Files of published checkpoints that belong to a tokenizer.
+_WITH = (CONFIG, _GENERATION, "special_tokens_map.json", "chat_template.jinja")
+# What `copy` writes.
+FILES = (FILE, *_WITH)
+# Stands between documents and ends a text.
+EOS = "<|endoftext|>"
+# A token of byte fallback.
+_BYTE = "<0x([0-9A-F]{2})>"
+
+
+def train(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
+  """Learns byte pair merges.
+
+  Args:
+    texts: what to learn from.
+    vocab_size: entries, `EOS` and the 256 bytes included.
+
+  Returns:
+    A tokenizer; `EOS` is token 0.
+  """
+  alphabet = pre_tokenizers.ByteLevel.alphabet()
+  if vocab_size <= len(alphabet):
+    raise ValueError(
+        f"vocab_size={vocab_size} is too small: {EOS} and the bytes alone are "
+        f"{len(alphabet) + 1} entries.")
+  tokenizer = tokenizers.Tokenizer(BPE())
+  tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+  tokenizer.decoder = decoders.ByteLevel()
+  trainer = trainers.BpeTrainer(
+      vocab_size=vocab_size, special_tokens=[EOS], show_progress=False,
+      initial_alphabet=sorted(alphabet))
+  tokenizer.train_from_iterator(texts, trainer)
+  return tokenizer
+
+
+def save(tokenizer: tokenizers.Tokenizer, folder) -> None:
+  """Writes `tokenizer.json` into a folder, which is made if need be."""
+  folder = pathlib.Path(folder)
+  folder.mkdir(parents=True, exist_ok=True)
+  partial = folder / f"{FILE}.partial"
+  tokenizer.save(str(partial))
+  partial.replace(folder / FILE)
+
+
+def load(folder) -> tokenizers.Tokenizer:
+  """Reads the tokenizer of a folder.
+
+  Args:
+    folder: with a `tokenizer.json`, a `tokenizer.model` of SentencePiece, or a
+      `vocab.json` with `merges.txt`; or a name, see `resolve.folder`.
+
+  Returns:
+    A tokenizer.
+
+  Raises:
+    FileNotFoundError: if there is none of them.
+    ValueError: if the file cannot be read, or the hub has no such model.
+  """
+  path = resolve.folder(folder) / FILE
+  try:
+    if path.is_file():
+      return tokenizers.Tokenizer.from_file(str(path))
+    if (path.parent / tokenizer_files.MERGES).is_file():
+      return tokenizer_files.load_merges(path.parent)
+  except Exception as e:  # The library raises nothing more special.
+    raise ValueError(f"'{path.parent}': its tokenizer cannot be read: {e}"
+                     ) from e
+  if (path.parent / sentencepiece.FILE).is_file():
+    return sentencepiece.load(path.parent)
+  raise FileNotFoundError(
+      f"No tokenizer at '{path}': a checkpoint folder with a {FILE}, "
+      f"{sentencepiece.FILE} or {tokenizer_files.MERGES} is needed.")
+
+
+def has(folder) -> bool:
+  """Whether `load` finds a tokenizer in a folder."""
+  folder = pathlib.Path(folder)
+  return any((folder / name).is_file()
+             for name in (FILE, sentencepiece.FILE, tokenizer_files.MERGES))
+
+
+def copy(source, folder) -> int | None:
+  """Copies the tokenizer of a folder, and what tells how to use it.
+
+  Args:
+    source: a folder that `has` one.
+    folder: where to.
+
+  Returns:
+    Its `eos_id`.
+  """
+  tokenizer = load(source)
+  save(tokenizer, folder)
+  for name in _WITH:
+    if (pathlib.Path(source) / name).is_file():
+      shutil.copy(pathlib.Path(source) / name, pathlib.Path(folder) / name)
+  return eos_id(tokenizer, source)
+
+
+def describe(tokenizer: tokenizers.Tokenizer, folder) -> None:
+  """Tells transformers how to load a tokenizer, unless something does."""
+  path = pathlib.Path(folder) / CONFIG
+  if not path.exists():
+    atomic.write_json(path, {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        **({"eos_token": EOS} if eos_id(tokenizer) is not None else {})})
+
+
+def eos_id(tokenizer: tokenizers.Tokenizer, folder=None) -> int | None:
+  """The token that ends a text; None if there is none.
+
+  Args:
+    tokenizer: any tokenizer.
+    folder: that it comes from, or a name. If the files of a published
+      checkpoint are in it they tell, the tokenizer's own first: it is what a
+      chat ends with.
+
+  Returns:
+    A token id.
+  """
+  if folder is not None:
+    folder = resolve.folder(folder)
+    token = tokenizer_files.special_token(folder, "eos_token")
+    if token is not None and tokenizer.token_to_id(token) is not None:
+      return tokenizer.token_to_id(token)
+    for token in _listed(folder):
+      return token
+  return tokenizer.token_to_id(EOS)
+
+
+def eos_ids(tokenizer: tokenizers.Tokenizer, folder) -> tuple[int, ...]:
+  """All tokens that end a text, such as a text and the turn of a chat.
+
+  Args:
+    tokenizer: any tokenizer.
+    folder: that it comes from, or a name.
+
+  Returns:
+    Token ids: `eos_id`, and those that transformers would end at.
+  """
+  folder = resolve.folder(folder)
+  found = eos_id(tokenizer, folder)
+  return tuple(dict.fromkeys(
+      [*([] if found is None else [found]), *_listed(folder)]))
+
+
+def _listed(folder):
+  """Tokens that end a text by the settings of a published checkpoint."""
+  for name in (_GENERATION, "config.json"):
+    found = tokenizer_files.setting(folder, name, "eos_token_id")
+    if found is not None:
+      return found if isinstance(found, list) else [found]
+  return []
+
+
+def size(tokenizer: tokenizers.Tokenizer) -> int:
+  """Tokens that can occur: the largest id, and one."""
+  return max(tokenizer.get_vocab().values(), default=-1) + 1
+
+
+def check_same(ours: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer):
+  """Checks that two tokenizers have the same entries.
+
+  Args:
+    ours: any tokenizer.
+    theirs: another.
+
+  Raises:
+    ValueError: with the first entry that differs.
+  """
+  entries, others = ({i: token for token, i in x.get_vocab().items()}
+                     for x in (ours, theirs))
+  for i in sorted(entries.keys() | others.keys()):
+    if entries.get(i) != others.get(i):
+      raise ValueError(f"their entry {i} is {entries.get(i)!r} and "
+                       f"{others.get(i)!r}.")
+
+
+def settled(tokenizer: tokenizers.Tokenizer, tokens) -> str:
+  """What tokens decode to, as far as no token behind them can change it.
+
+  Held back are a character whose last bytes may be still to come, and with byte
+  fallback all bytes in a row: one that does not fit spoils those before it.
+
+  Args:
+    tokenizer: any tokenizer.
+    tokens: ids, of which more may follow.
+
+  Returns:
+    A part of the text of them all, from its beginning on.
+  """
+  kept, skipped = list(tokens), tokenizer.get_added_tokens_decoder()
+  while kept and (re.fullmatch(_BYTE, tokenizer.id_to_token(kept[-1]) or "") or
+                  kept[-1] in skipped):
+    kept.pop()
+  return tokenizer.decode(kept).rstrip("\ufffd")
+
+
+def pieces(tokenizer: tokenizers.Tokenizer,
+           vocab_size: int | None = None) -> list[bytes]:
+  """The bytes that each token adds to a text.
+
+  Args:
+    tokenizer: byte-level, or of the SentencePiece kind with byte fallback.
+    vocab_size: V, if the model has more tokens than the tokenizer; None: as
+      many as it has.
+
+  Returns:
+    V byte strings; b"" for special tokens and for those that are not used.
+  """
+  to_bytes = _piece_decoder(json.loads(tokenizer.to_str())["decoder"])
+  added = tokenizer.get_added_tokens_decoder()
+  vocabulary = tokenizer.get_vocab()
+  size = vocab_size or max(vocabulary.values()) + 1
+  if max(vocabulary.values()) >= size:
+    raise ValueError(f"vocab_size={size} is less than the "
+                     f"{max(vocabulary.values()) + 1} tokens there are.")
+  found = [b""] * size
+  for text, token in vocabulary.items():
+    if token not in added:
+      found[token] = to_bytes(text)
+    elif not added[token].special:
+      found[token] = text.encode()
+  return found
+
+
+def _piece_decoder(decoder):
+  """`text of a token -> bytes`, by the decoder of a `tokenizer.json`."""
+  parts = [decoder or {}, *(decoder or {}).get("decoders", ())]
+  kinds = [part.get("type") for part in parts]
+  if "ByteLevel" in kinds:
+    byte_of = {char: byte for byte, char in enumerate(_byte_chars())}
+    return lambda text: bytes(byte_of[char] for char in text)
+  if "ByteFallback" in kinds:
+    return _fallback_bytes
+  raise ValueError(f"decoder {kinds[0]!r}: the bytes of tokens are known of "
+                   "byte-level tokenizers and of those with byte fallback.")
+
+
+def _byte_chars():
+  """The 256 characters that stand for the bytes (GPT-2's `bytes_to_unicode`).
+
+  Printable bytes stand for themselves, the others for characters from 256 on.
+  """
+  shown = {*range(33, 127), *range(161, 173), *range(174, 256)}
+  others = iter(range(256, 512))
+  return [chr(byte if byte in shown else next(others)) for byte in range(256)]
+
+
+def _fallback_bytes(text):
+  match = re.fullmatch(_BYTE, text)
+  if match:
+    return bytes([int(match[1], 16)])
+  return text.replace("\u2581", " ").encode()

@@ -1,0 +1,10 @@
+"""Transformer language models: configuration, forward, parameters."""
+
+from models.transformer.decoder import (abstract_params, causal_logits, Config,
+                                        DTYPES, init, language_model,
+                                        num_params, param_name)
+
+__all__ = [
+    "Config", "DTYPES", "abstract_params", "causal_logits", "init",
+    "language_model", "num_params", "param_name",
+]

@@ -1,0 +1,483 @@
+"""One decoder for several families of published models.
+
+Llama: RMSNorm, rotary positions, grouped-query attention, gated SiLU; Mistral
+adds a window, Qwen2 biases of the attention's inputs, Qwen3 their norms,
+SmolLM3 layers without positions, Granite factors; OLMo 2 has its norms behind
+attention and feed-forward layer, OLMo 3 windows of most layers besides; Phi-3
+is a Llama in other files. Mixtral, Qwen3 with experts and OLMoE have a choice
+of feed-forward layers, Qwen2 with experts one more for all tokens.
+Gemma: scaled embeddings, norms that multiply by one plus their scale, gated
+GELU; Gemma 2 adds norms behind the layers, caps of scores and logits, windows
+of every other layer; Gemma 3 has the norms of Qwen3 and rotary bases for layers
+with and without a window.
+OPT: LayerNorm, learned positions, biases, ReLU; one size has its norms behind
+the layers and projections around them. GPT-2: the same with GELU; StarCoder2:
+with rotary positions; GPT-NeoX: which turn a part of the channels, and with
+attention and feed-forward layer side by side.
+"""
+
+import dataclasses
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from decoding_jax import types
+from models.transformer import fused_layers
+from models.transformer import layers
+from models.transformer import linear_ops
+from models.transformer import quantization
+from models.transformer import rope
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """Architecture of a decoder.
+
+  Attributes:
+    vocab_size: V.
+    dim: width of the residual stream.
+    num_layers: layers.
+    num_heads: query heads.
+    num_kv_heads: key/value heads; divides `num_heads`.
+    head_dim: channels of a head.
+    hidden_dim: width of the feed-forward layer, or of an expert.
+    num_experts: gated feed-forward layers that there are a choice of; 0: one,
+      and none. Such a model cannot be trained here.
+    experts_per_token: how many of them a token uses.
+    normalize_experts: whether these count one together.
+    shared_dim: width of one that each token uses besides, as much as a gate of
+      its own says; 0: there is none.
+    max_length: positions; the size of the table if they are learned.
+    norm: "rms", "rms_plus_one" (its scale is what is added to one) or "layer".
+    positions: "rope" or "learned".
+    feed_forward: "swiglu" or "geglu", which are gated, "relu", "gelu", which is
+      its tanh approximation as in "geglu", or "erf_gelu", which is not.
+    bias: whether all projections have biases; else the next three count.
+    qkv_bias: whether query, key and value have biases.
+    out_bias: whether the output of the attention has.
+    feed_forward_bias: whether the feed-forward layer has.
+    tie_embeddings: whether the output layer is the embedding.
+    outputs: of each token, if they are not the logits of V tokens but, say,
+      one reward; 0: V logits.
+    norm_eps: added to the variance.
+    qk_norm: whether the channels of a query or key head are normalised.
+    joint_qk_norm: whether those of all query heads, and of all key heads, are.
+    post_norm: norms behind attention and feed-forward layer, none at the end.
+    sandwich_norm: norms before attention and feed-forward layer, and behind
+      them ahead of the sum.
+    reordered_norm: the latter alone (OLMo 2, arXiv 2501.00656, section 3.2).
+    parallel: whether attention and feed-forward layer read the same sum, each
+      by its own norm, and are added to it at once.
+    residual_scale: what they are multiplied by ahead of the sum.
+    embedding_dim: width of embedding and output layer, if projections lie
+      between them and the residual stream; 0: `dim`, and none.
+    embedding_scale: what embeddings are multiplied by, rounded to the type.
+    logit_divisor: what logits are divided by.
+    query_scalar: scores are divided by the root of it; 0: `head_dim`.
+    attention_softcap: scores are bent into the range from minus to plus it; 0:
+      they are not.
+    logit_softcap: the same of logits.
+    window: positions that a token attends to, itself included; 0: all. Caches
+      hold the others too.
+    full_every: the last one of so many layers attends to all positions in
+      spite of the window; 0: none does.
+    rope_full: whether queries and keys of these layers are rotated.
+    rope_part: share of the channels of a head that are rotated, the first ones.
+    rope_theta: base of the rotary wavelengths.
+    rope_local_theta: base in layers with a window, and not scaled; 0: as in
+      the others.
+    rope_scaling: one of `rope.KINDS`, see there.
+    rope_factor: of the scaling; of "longrope" the longest text in original
+      lengths, which files of Hugging Face tell.
+    rope_low_turns, rope_high_turns: ends of the ramp of "llama3" and "yarn".
+    rope_original_length: of "llama3", "yarn" and "longrope", the length before
+      it was scaled.
+    rope_gain: of the last two, what cosines and sines are multiplied by.
+    rope_truncate: whether the ramp of "yarn" begins and ends at whole planes.
+    rope_short_factors, rope_long_factors: of "longrope", tuples of the factor
+      of each plane; which of them are used, `max_length` says.
+    scan_layers: one scanned layer instead of unrolled ones: compiles in
+      constant time, at the price of a slice of the cache a layer.
+    dtype: of parameters, activations and caches.
+    weights: "dtype"; or "bfloat16" or "int8" for the matrices of layers, the
+      table of tokens and the output layer, see `quantized`. Such a model cannot
+      be trained.
+  """
+  vocab_size: int
+  dim: int
+  num_layers: int
+  num_heads: int
+  num_kv_heads: int
+  head_dim: int
+  hidden_dim: int
+  max_length: int
+  num_experts: int = 0
+  experts_per_token: int = 0
+  normalize_experts: bool = True
+  shared_dim: int = 0
+  norm: str = "rms"
+  positions: str = "rope"
+  feed_forward: str = "swiglu"
+  bias: bool = False
+  qkv_bias: bool = False
+  out_bias: bool = False
+  feed_forward_bias: bool = False
+  tie_embeddings: bool = True
+  outputs: int = 0
+  norm_eps: float = 1e-5
+  qk_norm: bool = False
+  joint_qk_norm: bool = False
+  post_norm: bool = False
+  sandwich_norm: bool = False
+  reordered_norm: bool = False
+  parallel: bool = False
+  residual_scale: float = 1.0
+  embedding_dim: int = 0
+  embedding_scale: float = 1.0
+  logit_divisor: float = 1.0
+  query_scalar: float = 0
+  attention_softcap: float = 0.0
+  logit_softcap: float = 0.0
+  window: int = 0
+  full_every: int = 0
+  rope_full: bool = True
+  rope_part: float = 1.0
+  rope_theta: float = 10000.0
+  rope_local_theta: float = 0.0
+  rope_scaling: str = "none"
+  rope_factor: float = 1.0
+  rope_low_turns: float = 1.0
+  rope_high_turns: float = 4.0
+  rope_original_length: float = 0.0
+  rope_gain: float = 1.0
+  rope_truncate: bool = True
+  rope_short_factors: tuple[float, ...] = ()
+  rope_long_factors: tuple[float, ...] = ()
+  scan_layers: bool = False
+  dtype: str = "float32"
+  weights: str = quantization.DTYPE
+
+  def __post_init__(self):
+    for field, allowed in (("norm", layers.NORMS), ("positions", _POSITIONS),
+                           ("feed_forward", layers.FEED_FORWARDS),
+                           ("rope_scaling", rope.KINDS),
+                           ("dtype", DTYPES),
+                           ("weights", quantization.WEIGHTS)):
+      if getattr(self, field) not in allowed:
+        raise ValueError(
+            f"transformer {field}={getattr(self, field)!r} is not one of "
+            f"{sorted(allowed)}.")
+    if self.num_heads % self.num_kv_heads:
+      raise ValueError(
+          f"transformer num_kv_heads={self.num_kv_heads} does not divide "
+          f"num_heads={self.num_heads}.")
+    if self.num_experts and not (
+        0 < self.experts_per_token <= self.num_experts
+        and layers.FEED_FORWARDS[self.feed_forward][1]):
+      raise ValueError(
+          f"transformer experts_per_token={self.experts_per_token}, "
+          f"feed_forward={self.feed_forward!r}: 1 to "
+          f"num_experts={self.num_experts} of a gated layer are needed.")
+    if self.shared_dim and not self.num_experts:
+      raise ValueError(f"transformer shared_dim={self.shared_dim} needs "
+                       "num_experts.")
+    if self.outputs and self.tie_embeddings:
+      raise ValueError(f"transformer outputs={self.outputs} needs "
+                       "tie_embeddings=False.")
+    if self.weights == quantization.BFLOAT16 and self.dtype == "float16":
+      raise ValueError(
+          f"transformer weights={self.weights!r}, dtype={self.dtype!r}: of "
+          "float32 or bfloat16 they can be so.")
+    if self.outputs and self.weights != quantization.DTYPE:
+      raise ValueError(
+          f"transformer weights={self.weights!r}, outputs={self.outputs}: of "
+          f"what has no logits they can be {quantization.DTYPE!r} alone.")
+    for names in (("post_norm", "sandwich_norm", "reordered_norm"),
+                  ("post_norm", "parallel"), ("qk_norm", "joint_qk_norm")):
+      given = [f"{name}=True" for name in names if getattr(self, name)]
+      if len(given) > 1:
+        raise ValueError(f"transformer {' and '.join(given)}: only one of them "
+                         "can be.")
+    turned = self.rope_part * self.head_dim
+    if self.positions == "rope" and not 2 <= turned <= self.head_dim:
+      raise ValueError(
+          f"transformer rope_part={self.rope_part}: of head_dim="
+          f"{self.head_dim} channels two are needed, and all at most.")
+    rope.check(self)
+
+
+class Decoder(nn.Module):
+  """Token and position embedding, layers, output layer."""
+  config: Config
+
+  @nn.compact
+  def __call__(self, tokens, positions, cache, block, slot, mask):
+    """See `types.LanguageModel.forward`."""
+    cfg = self.config
+    dtype = jnp.dtype(cfg.dtype)
+    width = cfg.embedding_dim or cfg.dim
+    matrix = quantization.initializer(layers.INIT, cfg.weights)
+    embedding = self.param("embedding", matrix, (cfg.vocab_size, width), dtype)
+    x = linear_ops.columns(linear_ops.lookup(embedding, tokens).astype(dtype))
+    if cfg.embedding_scale != 1:
+      x *= jnp.asarray(cfg.embedding_scale, dtype)
+    if cfg.embedding_dim:
+      x = layers.Linear(cfg.dim, False, dtype, name="project_in")(x)
+    if cfg.positions == "learned":
+      table = self.param("positions", layers.INIT, (cfg.max_length, cfg.dim),
+                         dtype)
+      x += linear_ops.columns(linear_ops.lookup(table, positions))
+    if not cfg.num_experts:  # Columns more would use more of them.
+      # Once: then nothing stands between products and what goes with them.
+      x = linear_ops.pad(x, linear_ops.round_up(x.shape[1], dtype))
+    views = _views(cfg, cache, positions, mask)
+    if self.is_initializing():
+      x, block = _layers(cfg)(cfg, name="layers")(x, cache, block, slot, views)
+    else:
+      x, block = fused_layers.through(
+          cfg, _narrow(cfg), _compiled(cfg), self.variables["params"]["layers"],
+          x, cache, block, slot, views)
+    if not cfg.post_norm:
+      x = layers.NORMS[cfg.norm](cfg, name="norm")(x)
+    if cfg.embedding_dim:
+      x = layers.Linear(width, False, dtype, name="project_out")(x)
+    head = embedding if cfg.tie_embeddings else self.param(
+        "head", matrix, (cfg.outputs or cfg.vocab_size, width), dtype)
+    logits = linear_ops.columns_first(head, x, tokens.size)
+    if cfg.logit_divisor != 1:
+      logits /= cfg.logit_divisor
+    logits = linear_ops.soft_cap(logits, cfg.logit_softcap)
+    return logits.reshape(*tokens.shape, logits.shape[1]), block
+
+
+class Unrolled(nn.Module):
+  """The layers, one after the other in the program."""
+  config: Config
+
+  @nn.compact
+  def __call__(self, x, cache, block, slot, views):
+    keys, values = [], []
+    kv = zip(cache.keys, cache.values, block.keys, block.values)
+    for i, (layer_kv, narrow) in enumerate(zip(kv, _narrow(self.config))):
+      # With one view it is both the first and the last.
+      arguments = x, layer_kv, None, slot, (views[-1 if narrow else 0],)
+      name = f"layer_{i}"
+      if self.is_initializing():
+        x, (k, v) = layers.Layer(self.config, name=name)(*arguments)
+      else:
+        x, (k, v) = _traced_once(self.config)(
+            self.variables["params"][name], *arguments)
+      keys.append(k)
+      values.append(v)
+    return x, types.Block(tuple(keys), tuple(values))
+
+
+class Scanned(nn.Module):
+  """The layers as one scan; parameters, cache and block have a layer axis."""
+  config: Config
+
+  @nn.compact
+  def __call__(self, x, cache, block, slot, views):
+    scan = nn.scan(
+        layers.Layer, variable_axes={"params": 0}, split_rngs={"params": True},
+        in_axes=(0, 0, nn.broadcast, nn.broadcast),
+        length=self.config.num_layers)
+    kv = (cache.keys[0], cache.values[0], block.keys[0], block.values[0])
+    narrow = jnp.array(_narrow(self.config)) if len(views) > 1 else None
+    x, (keys, values) = scan(self.config, name="layer")(
+        x, kv, narrow, slot, views)
+    return x, types.Block((keys,), (values,))
+
+
+_POSITIONS = ("rope", "learned")
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+@functools.lru_cache(maxsize=None)
+def language_model(config: Config) -> types.LanguageModel:
+  """The decoder as pure functions; equal configs give the same object.
+
+  Args:
+    config: the architecture.
+
+  Returns:
+    A `LanguageModel`; its parameters are the "params" collection of `Decoder`,
+    from `init` or `checkpoints`.
+  """
+  decoder = Decoder(config)
+
+  def init_cache(batch, capacity):
+    heads, dim = config.num_kv_heads, config.head_dim
+    axes = (config.num_layers,) if config.scan_layers else ()
+    copies = 1 if config.scan_layers else config.num_layers
+    dtype = jnp.dtype(config.dtype)
+    key = jnp.zeros((*axes, batch, heads, dim, capacity), dtype)
+    value = jnp.zeros((*axes, batch, heads, capacity, dim), dtype)
+    return types.Cache((key,) * copies, (value,) * copies,
+                       jnp.zeros(batch, jnp.int32))
+
+  def forward(params, tokens, positions, cache, block, slot, mask):
+    return decoder.apply({"params": params}, tokens, positions, cache, block,
+                         slot, mask)
+
+  return types.LanguageModel(init_cache, forward, config.vocab_size,
+                             config.max_length)
+
+
+def causal_logits(lm, params, tokens):
+  """Logits of a whole text at once: no cache, one block, a causal mask.
+
+  Args:
+    lm: of `language_model`, or any other.
+    params: its parameters.
+    tokens: `[B, T]` int32.
+
+  Returns:
+    `[B, T, V]`.
+  """
+  batch, length = tokens.shape
+  fresh = lm.init_cache(batch, length)
+  mask = jnp.tril(jnp.ones((length, length), bool))
+  logits, _ = lm.forward(
+      params, tokens, jnp.broadcast_to(jnp.arange(length), tokens.shape),
+      lm.init_cache(batch, 0), types.Block(fresh.keys, fresh.values), 0,
+      jnp.broadcast_to(mask, (batch, length, length)))
+  return logits
+
+
+def init(key, config: Config) -> types.Params:
+  """Random parameters.
+
+  Args:
+    key: a random key.
+    config: the architecture.
+
+  Returns:
+    The "params" collection of `Decoder`.
+  """
+  # Of what goes through the layers the shapes are enough: nothing is computed,
+  # nor compiled, but the parameters.
+  tokens, mask = (jax.ShapeDtypeStruct((1, 1), jnp.int32),
+                  jax.ShapeDtypeStruct((1, 1, 1), bool))
+  cache = jax.eval_shape(lambda: language_model(config).init_cache(1, 1))
+  block = types.Block(cache.keys, cache.values)
+  return Decoder(config).lazy_init(key, tokens, tokens, cache, block, 0,
+                                   mask)["params"]
+
+
+def abstract_params(config: Config) -> types.Params:
+  """The parameters of `init` as `jax.ShapeDtypeStruct`."""
+  return jax.eval_shape(lambda key: init(key, config), jax.random.key(0))
+
+
+def param_name(path) -> str:
+  """The name of a parameter, such as "layers/layer_0/attention/key/kernel".
+
+  Args:
+    path: of a leaf, as the functions of `jax.tree_util` give it.
+
+  Returns:
+    Its keys with slashes between.
+  """
+  return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def num_params(params: types.Params) -> int:
+  """Number of scalars in a tree of parameters; scales of others are none."""
+  values = jax.tree.map(lambda x: x.values if quantization.is_matrix(x) else x,
+                        params, is_leaf=quantization.is_matrix)
+  return sum(x.size for x in jax.tree.leaves(values))
+
+
+def _layers(config):
+  return Scanned if config.scan_layers else Unrolled
+
+
+@functools.lru_cache(maxsize=None)
+def _traced_once(config):
+  """A layer as a function, of which those of the same shapes are one."""
+  def layer(params, *arguments):
+    module = layers.Layer(config, parent=None)
+    return module.apply({"params": params}, *arguments)
+
+  return jax.jit(layer)
+
+
+@functools.lru_cache(maxsize=None)
+def _compiled(config):
+  """Layers as a function, left to the compiler."""
+  def through(params, *arguments):
+    # Without a parent, or it would be a part of the module that calls this.
+    module = _layers(config)(config, parent=None)
+    return module.apply({"params": params}, *arguments)
+
+  return through
+
+
+def _narrow(config):
+  """Whether each layer has the window, where others see all positions.
+
+  Or, without a window, whether it is rotated where others are not.
+  """
+  every = config.full_every or config.num_layers + 1
+  two_kinds = config.window > 0 or not config.rope_full
+  return [two_kinds and (i + 1) % every > 0 for i in range(config.num_layers)]
+
+
+def _views(config, cache, positions, mask):
+  """What the layers see.
+
+  Args:
+    config: the architecture.
+    cache: the committed prefix.
+    positions: `[B, T]`.
+    mask: `[B, T, N]`, itself and its ancestors in the block.
+
+  Returns:
+    Tuple of a `layers.View`, or of two: that of all positions, and the narrow
+    one.
+  """
+  full, narrow = dataclasses.replace(config, window=0), config
+  if config.rope_local_theta:
+    narrow = dataclasses.replace(config, rope_scaling="none",
+                                 rope_theta=config.rope_local_theta)
+
+  def view(kind):
+    turns = None
+    if kind.positions == "rope":
+      turns = rope.turns(kind, positions)
+      if kind is full and not kind.rope_full:
+        # Not None: a scan has one program for all layers.
+        turns = rope.none(turns)
+    return layers.View(turns, *_masks(kind.window, cache, positions, mask))
+
+  return tuple(view(narrow if is_narrow else full)
+               for is_narrow in sorted(set(_narrow(config))))
+
+
+def _masks(window, cache, positions, mask):
+  """What each fresh token attends to.
+
+  Args:
+    window: positions that it attends to, itself included; 0: all.
+    cache: the committed prefix.
+    positions: `[B, T]`.
+    mask: `[B, T, N]`, itself and its ancestors in the block.
+
+  Returns:
+    Masks `[B, 1 or T, S]` of the cache and `[B, T, N]` of the block.
+  """
+  slots = jnp.arange(cache.keys[0].shape[-1])[None, None]
+  prefix = slots < cache.length[:, None, None]
+  if not window:
+    return prefix, mask
+  prefix &= slots > positions[:, :, None] - window
+  if mask.shape[-1] > window:
+    # The positions of the block's older tokens are not given; but ancestors
+    # have one position each and stand in order, so that counting those between
+    # a token and its ancestor tells how far back it is.
+    behind = jnp.cumsum(mask[..., ::-1], axis=-1)[..., ::-1] - mask
+    mask &= behind < window
+  return prefix, mask

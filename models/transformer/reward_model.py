@@ -1,0 +1,76 @@
+"""A reward model as a `types.Reward`: a decoder with one output a token.
+
+The output at the last token is what the text is worth. Trained with
+`config.preferences` by `experiments.train`; its tokens must be those of the
+models it judges.
+"""
+
+import functools
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from decoding_jax import types
+from models.transformer import decoder
+
+
+@flax.struct.dataclass
+class Text:
+  """The state: the end of the text, prompt included.
+
+  Attributes:
+    tokens: `[S]` int32; arbitrary behind the length.
+    length: `[]` int32, at most S.
+  """
+  tokens: types.Array
+  length: types.Array
+
+
+@functools.lru_cache(maxsize=None)
+def reward(lm: types.LanguageModel, capacity: int,
+           left_out: tuple[int, ...] | None = None) -> types.Reward:
+  """The output of a reward model at the last token.
+
+  A value costs one forward over the whole buffer: nothing is cached, so that a
+  state is small enough to have one for every candidate.
+
+  Args:
+    lm: of a `transformer.Config` with `outputs=1`.
+    capacity: S, how many of the last tokens are read; at most the model's
+      length.
+    left_out: tokens that are not read, such as an end of text that the reward
+      model has never seen; None for none.
+
+  Returns:
+    A reward without constraints; its parameters are those of the model.
+  """
+  if not 1 <= capacity <= (lm.max_length or capacity):
+    raise ValueError(
+        f"capacity={capacity}: 1 to {lm.max_length}, the length of the reward "
+        "model, is needed.")
+
+  def init(params, constraint, prompt, length):
+    empty = Text(jnp.zeros(capacity, jnp.int32), jnp.int32(0))
+    return advance(params, constraint, empty, prompt,
+                   jnp.arange(len(prompt)) < length)
+
+  def advance(params, constraint, state, tokens, valid):
+    del params, constraint
+    if left_out is not None:
+      valid &= ~jnp.isin(tokens, jnp.asarray(left_out, jnp.int32))
+    places = state.length + jnp.cumsum(valid) - 1
+    wide = jnp.concatenate([state.tokens, jnp.zeros(len(tokens), jnp.int32)])
+    wide = wide.at[jnp.where(valid, places, len(wide))].set(
+        tokens.astype(jnp.int32), mode="drop")
+    length = state.length + jnp.sum(valid, dtype=jnp.int32)
+    kept = jnp.minimum(length, capacity)
+    return Text(jax.lax.dynamic_slice_in_dim(wide, length - kept, capacity),
+                kept)
+
+  def value(params, constraint, state):
+    del constraint
+    outputs = decoder.causal_logits(lm, params, state.tokens[None])
+    return outputs[0, state.length - 1, 0].astype(jnp.float32)
+
+  return types.Reward(init, advance, value)

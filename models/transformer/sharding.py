@@ -1,0 +1,175 @@
+"""Models on a mesh of devices: rows by "data", heads and units by "model".
+
+A layer is split as by Megatron (Shoeybi et al. 2019, arXiv 1909.08053): its
+two last products, of the attention and of the feed-forward layer, each end in
+one sum over "model"; the embedding ends in another, and the output layer in one
+gathering of logits. Rows never meet.
+
+A model is called inside of `jax.shard_map` over "data", where "model" is left
+to the compiler, by a `language_model` of this module.
+"""
+
+import functools
+import re
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from decoding_jax import types
+from models.transformer import decoder
+
+DATA, MODEL = "data", "model"
+
+_HEADS, _KV_HEADS, _HIDDEN, _VOCAB = "heads", "kv heads", "hidden", "vocab"
+_SHARED = "hidden, of what all tokens use beside their experts"
+# Name of a parameter -> what its axes are made of, from the last but one on.
+_RULES = (
+    (r"^(embedding|head)$", (_VOCAB, None)),
+    (r"/attention/query/(kernel|bias)$", (_HEADS, None)),
+    (r"/attention/(key|value)/(kernel|bias)$", (_KV_HEADS, None)),
+    (r"/attention/out/kernel$", (None, _HEADS)),
+    (r"/feed_forward/(gate|up)/(kernel|bias)$", (_HIDDEN, None)),
+    (r"/feed_forward/down/kernel$", (None, _HIDDEN)),
+    (r"/feed_forward/shared/(gate|up)/(kernel|bias)$", (_SHARED, None)),
+    (r"/feed_forward/shared/down/kernel$", (None, _SHARED)),
+    # Norms, biases behind a sum, positions, projections of embeddings.
+    (r"", (None, None)),
+)
+
+
+def ways(config: decoder.Config) -> list[int]:
+  """Over how many devices a layer can be split.
+
+  Args:
+    config: the architecture.
+
+  Returns:
+    Divisors of its query heads and hidden units, ascending.
+  """
+  return [n for n in range(1, config.num_heads + 1)
+          if not config.num_heads % n and not config.hidden_dim % n]
+
+
+def check(config: decoder.Config, size: int) -> None:
+  """Checks that a layer can be split over so many devices.
+
+  Key/value heads, vocabularies and a shared expert that do not divide are no
+  error: every device has all of them.
+
+  Args:
+    config: the architecture.
+    size: of the axis "model".
+
+  Raises:
+    ValueError: saying what is allowed.
+  """
+  if size not in ways(config):
+    raise ValueError(
+        f"{MODEL}:{size} does not divide num_heads={config.num_heads} and "
+        f"hidden_dim={config.hidden_dim}; it can be one of "
+        f"{', '.join(map(str, ways(config)))}.")
+
+
+def specs(config: decoder.Config, size: int,
+          params: types.Params) -> types.Params:
+  """How parameters are split.
+
+  Args:
+    config: the architecture.
+    size: devices that a layer is split over; 1: all have all of it.
+    params: of the model, or their shapes.
+
+  Returns:
+    A tree of `PartitionSpec`.
+  """
+  check(config, size)
+  counts = {_HEADS: config.num_heads, _KV_HEADS: config.num_kv_heads,
+            _HIDDEN: config.hidden_dim, _SHARED: config.shared_dim,
+            _VOCAB: config.outputs or config.vocab_size}
+
+  def spec(path, leaf):
+    name = re.sub("/(values|scales)$", "", decoder.param_name(path))
+    axes = next(axes for rule, axes in _RULES if re.search(rule, name))
+    # An axis of one is that of scales behind a sum over the inputs.
+    split = [MODEL if (axis and size > 1 and not counts[axis] % size
+                       and length > 1) else None
+             for axis, length in zip(axes, leaf.shape[-2:])]
+    return PartitionSpec(*(None,) * (leaf.ndim - len(split)), *split)
+
+  return jax.tree_util.tree_map_with_path(spec, params)
+
+
+def shardings(config: decoder.Config, mesh: jax.sharding.Mesh,
+              size: int | None = None):
+  """What `checkpoints.load` takes as `shardings`.
+
+  Args:
+    config: the architecture.
+    mesh: of axes "data" and "model".
+    size: devices that a layer is split over: those of "model", which None
+      stands for, or 1.
+
+  Returns:
+    `params -> tree of jax.sharding.NamedSharding`.
+  """
+  size = mesh.shape[MODEL] if size is None else size
+  return lambda params: jax.tree.map(
+      functools.partial(NamedSharding, mesh), specs(config, size, params),
+      is_leaf=lambda x: isinstance(x, PartitionSpec))
+
+
+def cache_ways(config: decoder.Config, size: int) -> int:
+  """Over how many devices keys and values are split, where a layer is.
+
+  Args:
+    config: the architecture.
+    size: devices that a layer is split over.
+
+  Returns:
+    As many, or 1 if its key/value heads do not divide.
+  """
+  return 1 if config.num_kv_heads % size else size
+
+
+def cache_spec(config: decoder.Config, size: int) -> PartitionSpec:
+  """How keys and values are split, from the axis of rows on.
+
+  Args:
+    config: the architecture.
+    size: devices that a layer is split over.
+
+  Returns:
+    Of `[B, H, ...]`, rows being those that one index of "data" has.
+  """
+  return PartitionSpec(
+      None, MODEL if cache_ways(config, size) > 1 else None)
+
+
+@functools.lru_cache(maxsize=None)
+def language_model(lm: types.LanguageModel,
+                   spec: PartitionSpec) -> types.LanguageModel:
+  """The model with what the compiler shall not choose otherwise.
+
+  Laws are made from logits that every device of a row has: one gathering a
+  call, where a law of a split vocabulary would need several.
+
+  Args:
+    lm: a model of `transformer`.
+    spec: its `cache_spec`.
+
+  Returns:
+    A model for use inside of `jax.shard_map` over "data"; equal arguments give
+    the same object.
+  """
+  def init_cache(batch, capacity):
+    cache = lm.init_cache(batch, capacity)
+    place = lambda x: jax.lax.with_sharding_constraint(
+        x, PartitionSpec(*(None,) * (x.ndim - 4), *spec))
+    return types.Cache(*jax.tree.map(place, (cache.keys, cache.values)),
+                       cache.length)
+
+  def forward(*args):
+    logits, block = lm.forward(*args)
+    return jax.lax.with_sharding_constraint(logits, PartitionSpec()), block
+
+  return lm._replace(init_cache=init_cache, forward=forward)

@@ -1,0 +1,283 @@
+"""Tests of `app.launch` and `evaluation.results_store`."""
+
+import json
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+import pytest
+
+import decoding_jax as dj
+from experiments.app import launch
+from experiments.evaluation import results_store
+from experiments.timing import stopwatch
+from models import tabular
+
+_ROOT = pathlib.Path(__file__).parents[3]
+# Command line -> what its one line of error must say.
+_MISTAKES = {
+    "rsd --no_such_flag=1": "Unknown command line flag 'no_such_flag'",
+    "rsd --config=nowhere/rsd.py": "No such file or directory",
+    "rsd --config=configs/rsd.py:huge": "preset 'huge' is not one of",
+    "rsd --config=configs/rsd.py --config.promts=3": "did you mean 'prompts'?",
+    "rsd --config.prompts=many": "--config.prompts=many",
+    "rsd --config=configs/train.py": "--config has no field 'trees'",
+    "rsd --config.trees.length.2=[]": "as in --config.trees.length['2'][0].",
+    "rsd --config.temperatures[5]=1": "temperatures[5]=1: no such part of the",
+    "rsd --config.batch.x=3": "--config.batch.x=3: no such part of the config",
+    "rsd leftover": "unexpected argument 'leftover'",
+    "generate --method=medusa": "'medusa' is not one of autoregressive, ",
+    "generate --method=auto --draft=x": "model 'x' is neither a folder nor one",
+    "generate --method=auto --width=3": "chooses sizes by itself, and width",
+    "generate --target=nowhere": "model 'nowhere' is neither a folder nor one",
+    "generate --prompt=\udcff": "is no text in UTF-8",
+    "generate --seed=4294967296": "in the range [0, 4294967295]",
+    "generate --method=cdlh": "--method=cdlh is steered by a reward, of which",
+    "convert": "--hf= and --to_hf=: one of them is needed",
+    "convert --hf=nowhere --out=tests": "--out=tests exists already",
+}
+
+
+@pytest.fixture(scope="module")
+def mistakes():
+  """(exit status, output, errors) of each; all run at the same time."""
+  running = {
+      line: subprocess.Popen(
+          [sys.executable, "-m", f"experiments.{line.split()[0]}",
+           *line.split()[1:]], cwd=_ROOT, text=True, stdout=subprocess.PIPE,
+          stderr=subprocess.PIPE)
+      for line in _MISTAKES}
+  outputs = {line: p.communicate() for line, p in running.items()}
+  return {line: (running[line].returncode, *outputs[line]) for line in running}
+
+
+@pytest.mark.parametrize("line", _MISTAKES)
+def test_mistakes_are_one_line_and_status_2(mistakes, line):
+  status, output, errors = mistakes[line]
+  assert status == 2, errors
+  assert output == ""
+  assert len(errors.splitlines()) == 1, errors
+  assert errors.startswith(f"{line.split()[0]}: error: ")
+  assert _MISTAKES[line] in errors
+
+
+def test_help_shows_flags_of_all_modules():
+  """absl knows but those that a main has defined itself."""
+  got = subprocess.run(
+      [sys.executable, "-m", "experiments.generate", "--help"], cwd=_ROOT,
+      text=True, capture_output=True, check=False).stdout
+  shown = set(re.findall(r"^  --(?:\[no\])?(\w+):", got, re.M))
+  assert {"method", "prompt", "chat", "system", "stream", "regex",
+          "json_schema", "stop", "repetition_penalty", "no_repeat_ngram_size",
+          "width", "depth", "branching", "sizes", "mesh"} <= shown
+  # Those of absl itself are what --helpfull is for.
+  assert "verbosity" not in shown
+
+
+def test_help_of_a_main_with_a_config():
+  got = subprocess.run(
+      [sys.executable, "-m", "experiments.train", "--help"], cwd=_ROOT,
+      text=True, capture_output=True, check=False).stdout
+  assert "--config: configs/train.py:<run>." in got
+
+
+def test_method_of_a_spec():
+  got = launch.method({"name": "rsd_s", "width": 3, "depth": 4})
+  assert got is dj.methods.rsd_s(width=3, depth=4)
+
+
+def test_method_of_a_list_from_json():
+  got = launch.method({"name": "rsd_c", "branching": [2, 1]})
+  assert got is dj.methods.rsd_c((2, 1))
+
+
+@pytest.mark.parametrize("spec, message", [
+    ({"name": "medusa"}, "'medusa' is not one of autoregressive, "),
+    ({}, "None is not one of"),
+    ({"name": "rsd_s", "width": 3}, "takes width, depth, .*: missing.*'depth'"),
+    ({"name": "speculative", "depth": 2, "width": 3},
+     "takes depth, .*: .*'width'"),
+    ({"name": "autoregressive", "depth": 2}, "takes no sizes: .*'depth'"),
+    ({"name": "speculative", "depth": 0}, "depth=0"),
+    ({"name": "rsd_c", "branching": (2, 0)}, r"branching=0"),
+    ({"name": "rsd_c", "branching": ()}, "depth of branching=0"),
+    ({"name": "rsd_s", "width": -1, "depth": 2}, "width=-1"),
+])
+def test_method_tells_what_is_wrong(spec, message):
+  with pytest.raises(launch.UserError, match=message):
+    launch.method(spec)
+
+
+def test_check_positive():
+  config = ml_collections.ConfigDict({"prompts": 0, "batch": 1})
+  launch.check_positive(config, "batch")
+  with pytest.raises(launch.UserError, match="prompts=0: at least 1"):
+    launch.check_positive(config, "batch", "prompts")
+
+
+def test_user_errors_converts_only_what_is_named():
+  with pytest.raises(launch.UserError, match="told"):
+    with launch.user_errors(ValueError):
+      raise ValueError("told")
+  with pytest.raises(KeyError):
+    with launch.user_errors(ValueError):
+      raise KeyError("a bug")
+
+
+@pytest.mark.parametrize("error, status, words", [
+    ("KeyboardInterrupt", 130, ["interrupted; what was written stays."]),
+    ("BrokenPipeError", 128 + signal.SIGPIPE, [])])
+def test_ends_that_are_no_mistakes(error, status, words):
+  code = ("from experiments import launch\n"
+          f"def main(): raise {error}\n"
+          "launch.run(main)")
+  run = subprocess.run([sys.executable, "-c", code], cwd=_ROOT, text=True,
+                       capture_output=True, check=False)
+  assert (run.returncode, run.stderr.split("\n")[1:-1]) == (status, words)
+
+
+@pytest.mark.parametrize("error, told, words", [
+    ("ValueError('a bug')", False, "Traceback"),
+    ("OSError(errno.ENOENT, 'a bug')", False, "Traceback"),
+    ("OSError(errno.ENOSPC, 'No space')", True, "No space; what was written"),
+], ids=["bug", "file", "disk"])
+def test_a_bug_keeps_its_traceback(error, told, words):
+  code = ("import errno\n"
+          "from experiments import launch\n"
+          f"def main(): raise {error}\n"
+          "launch.run(main)")
+  got = subprocess.run([sys.executable, "-c", code], cwd=_ROOT, text=True,
+                       capture_output=True, check=False)
+  assert got.returncode == 1
+  assert words in got.stderr
+  assert (len(got.stderr.splitlines()) == 1) == told
+
+
+def test_results_survive_a_torn_last_line(tmp_path):
+  path = tmp_path / "results.jsonl"
+  assert results_store.read(path) == []
+  results_store.append(path, {"cell": 1})
+  results_store.append(path, {"cell": 2})
+  with open(path, "a") as f:
+    f.write('{"cell": 3, "emi')
+  assert results_store.read(path) == [{"cell": 1}, {"cell": 2}]
+  results_store.append(path, {"cell": 3})
+  assert results_store.read(path) == [{"cell": 1}, {"cell": 2}, {"cell": 3}]
+
+
+def test_results_keep_a_file_that_is_torn_from_the_start(tmp_path):
+  path = tmp_path / "results.jsonl"
+  path.write_text('{"ce')
+  assert results_store.read(path) == []
+  assert path.read_text() == ""
+
+
+def test_results_name_the_line_that_is_not_json(tmp_path):
+  path = tmp_path / "results.jsonl"
+  path.write_text('{"cell": 1}\nnonsense\n{"cell": 2}\n')
+  with pytest.raises(launch.UserError, match="line 2 is not JSON"):
+    results_store.read(path)
+
+
+@pytest.mark.parametrize("line", ["5", "[]", '{"other": 1}'])
+def test_results_name_the_line_that_is_no_result(tmp_path, line):
+  path = tmp_path / "results.jsonl"
+  path.write_text(f'{{"cell": 1}}\n{line}\n')
+  with pytest.raises(launch.UserError, match="line 2 is no result.*'cell'"):
+    results_store.read(path, "cell")
+
+
+@pytest.mark.parametrize("text", ["[]", '{"settings": 5, "starts": []}', "{}"])
+def test_workdir_of_another_program_is_refused(tmp_path, text):
+  (tmp_path / results_store.RUN).write_text(text)
+  with pytest.raises(launch.UserError, match="is of another program"):
+    results_store.open_workdir(tmp_path, {})
+
+
+def test_workdir_is_of_one_process_at_a_time(tmp_path):
+  code = ("import fcntl, sys; file = open(sys.argv[1], 'w'); "
+          "fcntl.lockf(file, fcntl.LOCK_EX); print('held', flush=True); "
+          "sys.stdin.read()")
+  with subprocess.Popen(
+      [sys.executable, "-c", code, tmp_path / results_store.LOCK], text=True,
+      stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+    assert other.stdout.readline() == "held\n"
+    with pytest.raises(launch.UserError, match="another process is at work"):
+      results_store.open_workdir(tmp_path, {})
+    other.stdin.close()
+  results_store.open_workdir(tmp_path, {})
+  results_store.open_workdir(tmp_path, {})
+
+
+def test_logits_that_are_nan_are_told():
+  model, params = tabular.TabularLM(np.full((3, 3), np.nan))
+
+  def decode(scale):
+    return dj.generate(
+        jax.random.key(0), np.zeros((1, 1), int), np.ones(1, int),
+        method=dj.methods.autoregressive(), target=model, max_new_tokens=2,
+        target_params=jax.tree.map(lambda x: jnp.nan_to_num(x) * scale, params))
+
+  with pytest.raises(launch.UserError, match="logits are NaN"):
+    stopwatch.decoded(decode, np.nan)
+  assert stopwatch.decoded(decode, 1.0)[0].lengths[0] == 3
+
+
+def test_workdir_records_settings_and_every_start(tmp_path):
+  settings = {"prompts": 3, "trees": {"length": {"2": [[2, 2]]}}}
+  folder = results_store.open_workdir(tmp_path / "a" / "b", settings)
+  results_store.open_workdir(folder, settings)
+  record = json.loads((folder / results_store.RUN).read_text())
+  assert record["settings"] == settings
+  assert len(record["starts"]) == 2
+  assert {"python", "devices", "versions", "time"} <= set(record["starts"][0])
+
+
+def test_workdir_of_other_settings_is_refused(tmp_path):
+  results_store.open_workdir(tmp_path, {"a": {"b": 1, "c": 2}, "z": 3})
+  before = (tmp_path / results_store.RUN).read_text()
+  with pytest.raises(launch.UserError, match=r"a\.c=2, not of 5"):
+    results_store.open_workdir(tmp_path, {"a": {"b": 1, "c": 5}, "z": 4})
+  with pytest.raises(launch.UserError, match="another --config.workdir"):
+    results_store.open_workdir(tmp_path, {"z": 4}, flag="--config.workdir")
+  assert (tmp_path / results_store.RUN).read_text() == before
+
+
+def test_free_settings_may_change(tmp_path):
+  results_store.open_workdir(tmp_path, {"seed": 1, "lengths": [2]},
+                             free=["lengths"])
+  results_store.open_workdir(tmp_path, {"seed": 1, "lengths": [3]},
+                             free=["lengths"])
+  with pytest.raises(launch.UserError, match="seed=1, not of 2"):
+    results_store.open_workdir(tmp_path, {"seed": 2, "lengths": [3]},
+                               free=["lengths"])
+
+
+def test_workdir_that_cannot_be_is_a_user_error(tmp_path):
+  (tmp_path / "file").write_text("")
+  with pytest.raises(launch.UserError, match="--workdir=.*file cannot be used"):
+    results_store.open_workdir(tmp_path / "file", {})
+  (tmp_path / results_store.RUN).write_text("{")
+  with pytest.raises(launch.UserError, match="--workdir=.* cannot be used"):
+    results_store.open_workdir(tmp_path, {})
+  with pytest.raises(launch.UserError, match="--workdir is empty"):
+    results_store.open_workdir("", {})
+
+
+@pytest.mark.parametrize("old, new, expected", [
+    ({}, {}, None),
+    ({"a": 1}, {"a": 1}, None),
+    ({"a": 1}, {"a": 2}, ("a", 1, 2)),
+    ({"a": 1}, {}, ("a", 1, None)),
+    ({}, {"a": 1}, ("a", None, 1)),
+    ({"b": {"c": [1]}}, {"b": {"c": [2]}}, ("b.c", [1], [2])),
+    ({"b": {"c": 1}}, {"b": 3}, ("b", {"c": 1}, 3)),
+])
+def test_first_difference(old, new, expected):
+  assert results_store.first_difference(old, new) == expected

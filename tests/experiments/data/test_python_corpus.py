@@ -1,0 +1,119 @@
+"""The corpus and its split."""
+
+import numpy as np
+import pytest
+
+from experiments.data import python_corpus
+from models.text import tokenizers
+
+
+@pytest.fixture(name="tokenizer", scope="module")
+def _tokenizer():
+  return tokenizers.train(["def f(self):\n    return self\n"], 260)
+
+
+@pytest.fixture(name="root")
+def _root(tmp_path):
+  for i in range(64):
+    folder = tmp_path / f"package_{i % 4}"
+    folder.mkdir(exist_ok=True)
+    lines = [f"value_{i}_{j} = {i * j}" for j in range(6)]
+    (folder / f"module_{i}.py").write_text("\n\n".join(lines) + "\n")
+  return str(tmp_path)
+
+
+def test_split_is_stable():
+  # These may never move: the shipped models were trained without them.
+  held_out = ("calendar", "dataclasses", "email.utils", "http.server")
+  assert {python_corpus.split_of(name) for name in held_out} == {
+      python_corpus.HELD_OUT
+  }
+  assert python_corpus.split_of("ast") == python_corpus.split_of(
+      "json") == python_corpus.TRAIN
+
+
+def test_splits_are_disjoint_and_complete(root):
+  train, held_out = (dict(python_corpus.modules(split, root))
+                     for split in (python_corpus.TRAIN, python_corpus.HELD_OUT))
+  assert held_out and not set(train) & set(held_out)
+  assert len(train) + len(held_out) == 64
+  assert all(
+      python_corpus.split_of(name) == python_corpus.HELD_OUT
+      for name in held_out)
+
+
+def test_standard_library():
+  train, held_out = (python_corpus.modules(split)
+                     for split in (python_corpus.TRAIN, python_corpus.HELD_OUT))
+  sizes = [sum(len(text) for _, text in texts) for texts in (train, held_out)]
+  assert sum(sizes) > 4e6
+  assert 0.02 < sizes[1] / sum(sizes) < 0.15
+  names = [name for name, _ in train + held_out]
+  assert len(names) == len(set(names))
+  assert {"ast", "json", "asyncio.tasks"} <= set(names)
+  assert not any("test" in name.split(".") for name in names)
+
+
+def test_packages_go_by_their_name(tmp_path):
+  for part in ("test", "site-packages", "encodings", "calendar"):
+    (tmp_path / part).mkdir()
+    (tmp_path / part / "__init__.py").write_text("x = 1\n")
+  assert python_corpus.modules(python_corpus.HELD_OUT, str(tmp_path)) == [
+      ("calendar", "x = 1\n")]
+
+
+def test_encode_ends_every_module(root, tokenizer):
+  tokens = python_corpus.encode(tokenizer, python_corpus.HELD_OUT, root)
+  texts = [
+      text for _, text in python_corpus.modules(python_corpus.HELD_OUT, root)
+  ]
+  ends = np.flatnonzero(tokens == tokenizers.eos_id(tokenizer))
+  assert tokens.dtype == np.int32
+  assert len(ends) == len(texts) and ends[-1] == len(tokens) - 1
+  assert tokenizer.decode(tokens[:ends[0]]) == texts[0]
+
+
+def test_prompts_start_at_lines(root, tokenizer):
+  lines = [
+      line for _, text in python_corpus.modules(python_corpus.HELD_OUT, root)
+      for line in text.splitlines() if line.strip()
+  ]
+  for prompt in python_corpus.prompts(tokenizer, 10, 14, root=root):
+    assert len(prompt) == 14
+    text = tokenizer.decode(prompt).split("\n")[0]
+    assert text and any(line.startswith(text) for line in lines)
+
+
+def test_more_prompts_extend_fewer(root, tokenizer):
+  few, many = (python_corpus.prompts(tokenizer, count, 20, seed=3, root=root)
+               for count in (4, 9))
+  assert many[:4] == few
+  assert python_corpus.prompts(tokenizer, 4, 20, seed=4, root=root) != few
+  assert len({tuple(prompt) for prompt in many}) == 9
+
+
+def test_references_follow_prompts(root, tokenizer):
+  prompts = python_corpus.prompts(tokenizer, 5, 14, 7, root=root)
+  references = python_corpus.references(tokenizer, 5, 14, 7, root=root)
+  texts = [
+      text for _, text in python_corpus.modules(python_corpus.HELD_OUT, root)
+  ]
+  for prompt, reference in zip(prompts, references):
+    assert len(prompt) == 14 and len(reference) == 7
+    whole = tokenizer.decode(prompt + reference)
+    assert any(whole in text for text in texts)
+
+
+def test_too_many_prompts(root, tokenizer):
+  with pytest.raises(ValueError, match="prompts=10000 are .* only"):
+    python_corpus.prompts(tokenizer, 10000, 5, root=root)
+
+
+def test_no_source(tmp_path):
+  with pytest.raises(FileNotFoundError, match="No held-out module"):
+    python_corpus.modules(python_corpus.HELD_OUT, str(tmp_path))
+
+
+def test_unknown_split():
+  with pytest.raises(ValueError, match="split='dev' is not one of"):
+    python_corpus.modules("dev")

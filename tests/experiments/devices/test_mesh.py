@@ -1,0 +1,298 @@
+"""Meshes: the same text on any, and no device waits for more than it must."""
+
+import dataclasses
+import json
+
+import jax
+from jax.sharding import PartitionSpec
+import numpy as np
+import pytest
+
+from experiments.devices import memory_estimate
+from experiments.devices import mesh as mesh_lib
+from experiments.devices import model_pair
+from models import transformer
+from models.transformer import linear_ops
+from models.transformer import sharding
+from support import helpers
+from support import on_meshes
+from support import tiny_models as tiny
+
+ONE = tiny.LLAMA
+# Forwards in a step of the loop: one a level, and the target's.
+DRAFTS = 2
+
+
+@pytest.fixture(name="found", scope="module")
+def _found(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("meshes")
+  output, errors = helpers.start(on_meshes.__file__, folder,
+                                 devices=8).communicate()
+  assert output, errors
+  found = json.loads(output.splitlines()[-1])
+  assert found["texts"] == 8
+  return found
+
+
+@pytest.mark.parametrize("mesh", ["8x1", "4x2", "2x4", "1x8"])
+def test_same_tokens_as_on_one_device(found, mesh):
+  """The same models are read from their folders onto each mesh."""
+  assert found[mesh]["same"] and found[mesh]["same_counts"]
+  assert found[mesh]["off"] < 1e-5
+
+
+def test_weights_of_8_bits(found):
+  """Scales of the embedding are one sum more a forward; experts have none."""
+  rounded, whole = found["2x4 of 8 bits"], found["2x4"]
+  assert found["other"] and rounded["same"] and rounded["same_counts"]
+  assert rounded["off"] < 1e-5
+  more = {"all-reduce": whole["all-reduce"] + 1 + DRAFTS}
+  same = ("same", "same_counts", "off")
+  assert ({k: v for k, v in rounded.items() if k not in same} ==
+          {k: v for k, v in {**whole, **more}.items() if k not in same})
+
+
+def test_same_tokens_with_a_logits_processor(found):
+  assert found["processed"]
+
+
+def test_same_tokens_of_looked_up_drafts(found):
+  assert found["looked_up"]
+
+
+@pytest.mark.parametrize("mesh, split_draft", [
+    ("8x1", None), ("4x2", True), ("2x4", True), ("1x8", False)])
+def test_devices_exchange_sums_of_layers_and_logits_only(found, mesh,
+                                                         split_draft):
+  """Two sums a layer, one of the embedding; logits are gathered once a call.
+
+  The target has experts, whose sums are one, with that of the one that all
+  tokens use. Rows exchange nothing, not even whether they are done.
+  """
+  calls = {on_meshes.TARGET: split_draft is not None,
+           on_meshes.DRAFT: DRAFTS * bool(split_draft)}
+  expected = {
+      # A scan has its layers in the program once.
+      "all-reduce": sum(
+          n * (1 + 2 * (1 if config.scan_layers else config.num_layers))
+          for config, n in calls.items()),
+      "all-gather": sum(calls.values())}
+  exchanged = {k: v for k, v in found[mesh].items()
+               if k not in ("same", "same_counts", "off")}
+  assert exchanged == {k: v for k, v in expected.items() if v}
+
+
+def named_specs(config, size):
+  params = transformer.abstract_params(config)
+  specs = sharding.specs(config, size, params)
+  return {transformer.param_name(path): spec
+          for path, spec in jax.tree_util.tree_leaves_with_path(
+              specs, is_leaf=lambda x: isinstance(x, PartitionSpec))}
+
+
+ROWS, COLUMNS = PartitionSpec("model", None), PartitionSpec(None, "model")
+WHOLE = PartitionSpec(None, None)
+
+
+@pytest.mark.parametrize("name, spec", [
+    ("embedding", WHOLE),  # V = 13
+    ("positions", WHOLE),
+    ("layers/layer_1/attention/query/kernel", ROWS),
+    ("layers/layer_1/attention/query/bias", ROWS),
+    ("layers/layer_1/attention/key/kernel", ROWS),
+    ("layers/layer_1/attention/out/kernel", COLUMNS),
+    ("layers/layer_1/attention/out/bias", WHOLE),
+    ("layers/layer_1/attention_norm/scale", WHOLE),
+    ("layers/layer_1/feed_forward/up/kernel", ROWS),
+    ("layers/layer_1/feed_forward/up/bias", ROWS),
+    ("layers/layer_1/feed_forward/down/kernel", COLUMNS),
+    ("layers/layer_1/feed_forward/down/bias", WHOLE),
+])
+def test_parameters_by_name(name, spec):
+  assert named_specs(tiny.OPT, 2)[name] == spec
+
+
+@pytest.mark.parametrize("name, values, scales", [
+    ("query", ROWS, ROWS), ("out", COLUMNS, WHOLE)])
+def test_scales_are_where_their_rows_are(name, values, scales):
+  specs = named_specs(dataclasses.replace(tiny.OPT, weights="int8"), 2)
+  kernel = f"layers/layer_1/attention/{name}/kernel"
+  assert specs[f"{kernel}/values"] == values
+  assert specs[f"{kernel}/scales"] == scales
+
+
+def test_norms_of_gemma_are_whole():
+  norms = {name: spec for name, spec in named_specs(tiny.GEMMA, 2).items()
+           if name.endswith("/scale")}
+  assert set(norms.values()) == {WHOLE} and len(norms) == 2 * 6 + 1
+
+
+def test_scanned_layers_have_an_axis_more():
+  config = dataclasses.replace(ONE, scan_layers=True, vocab_size=14)
+  specs = named_specs(config, 2)
+  assert specs["layers/layer/feed_forward/gate/kernel"] == PartitionSpec(
+      None, "model", None)
+  assert specs["head"] == specs["embedding"] == ROWS
+
+
+def test_experts_are_split_each():
+  specs = named_specs(tiny.MIXTRAL, 2)
+  layer = "layers/layer_0/feed_forward"
+  assert specs[f"{layer}/up/kernel"] == PartitionSpec(None, "model", None)
+  assert specs[f"{layer}/down/kernel"] == PartitionSpec(None, None, "model")
+  assert specs[f"{layer}/router/kernel"] == WHOLE
+
+
+@pytest.mark.parametrize("shared_dim, rows, columns", [
+    (6, ROWS, COLUMNS), (5, WHOLE, WHOLE)])
+def test_an_expert_of_all_tokens_is_split_if_it_can_be(shared_dim, rows,
+                                                       columns):
+  specs = named_specs(dataclasses.replace(tiny.MIXTRAL, shared_dim=shared_dim),
+                      2)
+  layer = "layers/layer_0/feed_forward"
+  assert specs[f"{layer}/shared/gate/kernel"] == rows
+  assert specs[f"{layer}/shared/down/kernel"] == columns
+  assert specs[f"{layer}/shared_gate/kernel"] == WHOLE
+
+
+def test_key_value_heads_are_split_whole_or_not_at_all():
+  """2 heads of 4 channels are 8 rows, but no 4 devices have a head each."""
+  specs = named_specs(ONE, 4)
+  assert specs["layers/layer_0/attention/value/kernel"] == WHOLE
+  assert specs["layers/layer_0/attention/query/kernel"] == ROWS
+  assert sharding.cache_spec(ONE, 4) == PartitionSpec(None, None)
+  assert sharding.cache_spec(ONE, 2) == COLUMNS
+
+
+def test_one_device_has_everything():
+  assert set(named_specs(tiny.OPT, 1).values()) == {WHOLE}
+
+
+@pytest.mark.parametrize("value, shape", [
+    ("data:4,model:2", (4, 2)), ("model:4,data:2", (2, 4)), ("data:8", (8, 1)),
+    ("model:2", (1, 2))])
+def test_sizes_of_a_mesh(value, shape):
+  assert mesh_lib.sizes(value, ONE, batch=8, count=8) == [shape]
+
+
+@pytest.mark.parametrize("batch, count, shapes", [
+    (8, 8, [(8, 1), (4, 2), (2, 4)]), (4, 8, [(4, 2), (2, 4)]),
+    (1, 8, [(1, 4)]), (6, 4, [(2, 2), (1, 4)]), (7, 1, [(1, 1)])])
+def test_auto_uses_as_many_devices_as_it_can(batch, count, shapes):
+  assert mesh_lib.sizes("auto", ONE, batch, count) == shapes
+
+
+def test_auto_takes_the_first_mesh_that_has_the_memory(monkeypatch):
+  config = dataclasses.replace(ONE, num_kv_heads=4)
+  lm = transformer.language_model(config)
+  params = transformer.abstract_params(config)
+  pair = model_pair.ModelPair(lm, params, lm, params, None, 1.0)
+  shapes = mesh_lib.sizes("auto", config, batch=8, count=8)
+  run = [on_meshes.METHOD.sampled], 8, 5, 9
+  needs = [
+      sum(
+          memory_estimate.estimate(pair, *run,
+                                   memory_estimate.Ways(model, data, model)))
+      for data, model in shapes
+  ]
+  assert needs == sorted(needs, reverse=True)
+  for there, shape in zip((*needs, 1), (*shapes, shapes[-1])):
+    monkeypatch.setattr(memory_estimate,
+                        "device_memory",
+                        lambda _, there=there: there)
+    assert mesh_lib.choose(pair, config, shapes, *run) == shape
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+  """What there is not here; chips of TPUs have coordinates."""
+  id: int
+  platform: str
+  device_kind: str
+  slice_index: int = 0
+  coords: tuple[int, int, int] = (0, 0, 0)
+  core_on_chip: int = 0
+  process_index: int = 0
+
+
+def chips(kind, width, height, slices=1):
+  """TPU slices; in the order of `jax.devices`, by machines of 2 x 2 chips."""
+  places = sorted(((x, y, 0) for y in range(height) for x in range(width)),
+                  key=lambda at: (at[1] // 2, at[0] // 2, at[1], at[0]))
+  return [Device(i * len(places) + j, "tpu", kind, i, at)
+          for i in range(slices) for j, at in enumerate(places)]
+
+
+@pytest.mark.parametrize("kind", ["TPU v5 lite", "TPU v6 lite"])
+@pytest.mark.parametrize("shape", [(16, 1), (8, 2), (4, 4), (2, 8), (1, 16)])
+@pytest.mark.parametrize("slices", [1, 2])
+def test_chips_that_exchange_are_neighbours(kind, shape, slices):
+  data, model = shape[0] * slices, shape[1]
+  devices = chips(kind, 4, 4, slices)
+  found = mesh_lib.arranged(devices, (data, model))
+  assert found.shape == (data, model)
+  assert sorted(x.id for x in found.flat) == list(range(16 * slices))
+  for row in found:
+    assert len({x.slice_index for x in row}) == 1
+    spans = np.ptp([x.coords for x in row], axis=0) + 1
+    assert np.prod(spans) == model
+
+
+def test_part_of_a_slice():
+  found = mesh_lib.arranged(chips("TPU v5 lite", 4, 2), (3, 1))
+  assert [x.id for x in found.flat] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("shape, machines", [
+    ((2, 8), 1), ((4, 4), 1), ((16, 1), 1), ((1, 16), 2)])
+def test_gpus_of_two_machines(shape, machines):
+  """A machine is a slice of its own; a layer may be split over both."""
+  devices = [Device(i, "gpu", "NVIDIA H100", i // 8) for i in range(16)]
+  found = mesh_lib.arranged(devices[::-1], shape)
+  assert found.shape == shape and len(set(found.flat)) == 16
+  assert {len({x.slice_index for x in row}) for row in found} == {machines}
+
+
+@pytest.mark.parametrize("value, batch, cores, count", [
+    ("data:2", 8, 4, 2), ("data:2,model:4", 8, 8, 8), ("data:8", 8, 2, 2),
+    ("data:0", 8, 2, 1), ("auto", 8, 2, 2), ("auto", 6, 4, 3),
+    ("auto", 1, 2, 1)])
+def test_devices_of_a_cpu(value, batch, cores, count):
+  """No more than cores, unless a user says so in other ways."""
+  assert mesh_lib.host_devices(value, ONE, batch, cores) == count
+
+
+def test_a_large_model_keeps_all_cores_busy_by_itself():
+  large = dataclasses.replace(ONE, dim=512, hidden_dim=512)
+  assert mesh_lib.host_devices("auto", large, 8, 2) == 1
+  assert mesh_lib.host_devices("data:2", large, 8, 2) == 2
+
+
+def test_flags_and_variables_settle_devices():
+  script = ("import sys, jax; from absl import flags; "
+            "from experiments import meshes; flags.FLAGS(sys.argv); "
+            "meshes.join('python-target', 8); print(jax.device_count())")
+  runs = [helpers.start("-c", script, *arguments, XLA_FLAGS=flags)
+          for arguments, flags in (
+              (["--mesh=data:1"], ""), (["--mesh=data:2"], ""), ([], ""),
+              (["--mesh=data:2"],
+               "--xla_force_host_platform_device_count=3"))]
+  found = [run.communicate() for run in runs]
+  assert [output.strip() for output, _ in found] == [
+      "1", str(min(2, linear_ops.cores())), "1", "3"], found
+
+
+@pytest.mark.parametrize("value, message", [
+    ("8", "--mesh=8: data:N, model:N, both with a comma between, or auto is"),
+    ("data:2,data:2", "data:N, model:N"),
+    ("rows:2", "data:N, model:N"),
+    ("data:0", "data:N, model:N"),
+    ("data:8,model:2", "16 devices are needed, there are 8"),
+    ("data:3", "--mesh=data:3: data:3 does not divide the batch of 8 rows"),
+    ("model:3", "--mesh=model:3: model:3 does not divide num_heads=4 and "
+                "hidden_dim=24; it can be one of 1, 2, 4"),
+])
+def test_meshes_that_cannot_be(value, message):
+  with pytest.raises(ValueError) as error:
+    mesh_lib.sizes(value, ONE, batch=8, count=8)
+  assert message in str(error.value)

@@ -1,0 +1,203 @@
+"""Tests of what is compiled for TPUs that are not here.
+
+Most need the compiler of TPUs, which comes with `jax[tpu]`.
+"""
+
+import dataclasses
+import importlib.util
+import json
+import types
+
+import jax
+import pytest
+
+from experiments.app import launch
+from experiments.devices import tpu_compiler
+from models import checkpoints
+from models.text import tokenizers
+from support import tiny_models as tiny
+from support.helpers import start
+
+NEEDS_COMPILER = pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None, reason="there is no libtpu")
+
+# JAX must not have been used before a topology is asked for.
+_CYCLES = """
+import json
+from experiments import topologies
+device = topologies.devices("v5e:2x2")[0]
+import jax
+from models import products, transformer
+config = transformer.Config(
+    vocab_size=8192, dim=4096, num_layers=3, num_heads=32, num_kv_heads=32,
+    head_dim=128, hidden_dim=11008, max_length=4096, dtype="bfloat16")
+count = lambda tokens: topologies.forward_cycles(config, device, 1, tokens, 512)
+found = [count(1), count(8)]
+products._TILE = 1
+jax.clear_caches()  # Of what was traced with the other tile.
+print(json.dumps([*found, count(1)]))
+"""
+# Cycles with weights of 16 bits and of 8, then bytes that a loop of forwards of
+# the latter needs beside its arguments, and those of a layer in 16 bits.
+_OF_8_BITS = """
+import dataclasses, json
+from experiments import topologies
+device = topologies.devices("v6e:2x2")[0]
+import jax
+import jax.numpy as jnp
+from decoding_jax import cache as cache_lib
+from models import transformer
+config = transformer.Config(
+    vocab_size=8192, dim=4096, num_layers=3, num_heads=32, num_kv_heads=32,
+    head_dim=128, hidden_dim=11008, max_length=4096, dtype="bfloat16")
+rounded = dataclasses.replace(config, weights="int8")
+found = [topologies.forward_cycles(x, device, 1, 8, 512)
+         for x in (config, rounded)]
+lm = transformer.language_model(rounded)
+where = jax.sharding.SingleDeviceSharding(device)
+params = jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where),
+    transformer.abstract_params(rounded))
+def loop(params):
+  cache = lm.init_cache(1, 512)
+  def step(_, tokens):
+    logits, _ = lm.forward(
+        params, tokens, tokens, cache, cache_lib.init_block(cache, 8), 0,
+        jnp.ones((1, 8, 8), bool))
+    return jnp.argmax(logits, axis=-1).astype(jnp.int32)
+  return jax.lax.fori_loop(0, 9, step, jnp.ones((1, 8), jnp.int32))
+compiled = topologies.compile_(jax.jit(loop).trace(params))
+layer = 2 * (4 * config.dim**2 + 3 * config.dim * config.hidden_dim)
+print(json.dumps([*found, topologies.memory(compiled).temporaries, layer]))
+"""
+# Prints how many bytes the program of a method needs beside its arguments.
+_METHOD = """
+import sys
+from experiments import topologies
+device = topologies.devices("v5e:2x2")[0]
+import jax
+from library import test_lowering as lowering
+where = jax.sharding.SingleDeviceSharding(device)
+place = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)
+method = lowering.METHODS[sys.argv[1]]
+sampling = lowering.WARP if method.sampled else lowering.dj.Sampling(0.0)
+compiled = topologies.compile_(
+    lowering.traced(method, sampling=sampling, place=place))
+print(topologies.memory(compiled).temporaries)
+"""
+
+
+def finished(process, status=0):
+  output, errors = process.communicate()
+  assert process.returncode == status, errors[-3000:]
+  return output, errors
+
+
+def test_cycles_are_those_of_the_entry():
+  text = """HloModule a
+%inner (x: f32[]) -> f32[] {
+  %x = f32[] parameter(0), backend_config={"estimated_cycles":"1000"}
+}
+
+ENTRY %main (x: f32[2]) -> f32[2] {
+  %y = f32[2] fusion(%x), calls=%inner, backend_config={"estimated_cycles":"20"}
+  ROOT %z = f32[2] negate(%y), backend_config={"estimated_cycles":"3"}
+}
+"""
+  assert tpu_compiler.cycles(types.SimpleNamespace(as_text=lambda: text)) == 23
+
+
+def test_what_is_too_large_is_told():
+  def lower():
+    raise jax.errors.JaxRuntimeError(
+        "RESOURCE_EXHAUSTED: Ran out of memory: 16.48G exceeds 15.75G.")
+
+  with pytest.raises(launch.UserError, match="16.48G exceeds 15.75G. More of "
+                     "--mesh=model:N"):
+    tpu_compiler.compile_(types.SimpleNamespace(lower=lower))
+
+
+def test_other_errors_stay():
+  def lower():
+    raise jax.errors.JaxRuntimeError("INTERNAL: a bug")
+
+  with pytest.raises(jax.errors.JaxRuntimeError, match="a bug"):
+    tpu_compiler.compile_(types.SimpleNamespace(lower=lower))
+
+
+def test_no_compiler(monkeypatch):
+  monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+  with pytest.raises(launch.UserError, match=r"--devices=v5e:2x2: the compiler "
+                     r"of TPUs is not installed.*pip install 'jax\[tpu\]'"):
+    tpu_compiler.devices("v5e:2x2")
+
+
+@NEEDS_COMPILER
+def test_a_token_is_left_to_the_matrix_unit():
+  """Control: with one column it is not, and takes twice as many cycles."""
+  one, eight, control = json.loads(finished(start("-c", _CYCLES))[0])
+  assert one < 1.1 * eight
+  assert control > 1.5 * one
+
+
+@NEEDS_COMPILER
+def test_weights_of_8_bits_are_converted_where_they_are_read():
+  whole, rounded, temporaries, layer = json.loads(
+      finished(start("-c", _OF_8_BITS))[0])
+  assert rounded < 0.9 * whole
+  assert temporaries < layer / 2
+
+
+@NEEDS_COMPILER
+@pytest.mark.parametrize("arguments", [
+    ["--method=autoregressive"],
+    ["--mesh=data:2,model:2", "--batch=4", "--width=2", "--depth=2"]],
+                         ids=["plain", "trees"])
+def test_a_generation_is_compiled(arguments):
+  output, _ = finished(
+      start("-m", "experiments.tpu_estimate", "--devices=v5e:2x2",
+            "--prompt_length=32", "--max_new_tokens=16",
+            "--target=commongen-target", *arguments))
+  lines = {line.split("  ")[0]: line.split()[-2:]
+           for line in output.splitlines()}
+  # Parameters of 4 bytes, on one device or half of them on each of two.
+  compiled, estimated = map(float, lines["parameters, prompts"])
+  assert 0.9 < compiled / estimated < 1.4
+  assert "fits into the 16,384 MiB of a device" in output
+  assert lines["target, a token"][1] == "1.000"
+  assert float(lines["target, of a step"][1]) > 0.5
+
+
+@NEEDS_COMPILER
+def test_experts_are_compiled_but_not_counted(tmp_path):
+  """How many turns their loop takes nobody knows ahead."""
+  tokenizer = tokenizers.load(launch.model_folder("python-draft"))
+  config = dataclasses.replace(tiny.MIXTRAL, dim=256, hidden_dim=256,
+                               vocab_size=tokenizer.get_vocab_size())
+  checkpoints.to_hf(tmp_path / "experts", config,
+                    tiny.random_model(config).params, tokenizer)
+  output, _ = finished(
+      start("-m", "experiments.tpu_estimate", "--devices=v5e:2x2",
+            "--mesh=data:2,model:2", "--batch=2", "--prompt_length=32",
+            "--max_new_tokens=16", f"--target={tmp_path / 'experts'}",
+            "--draft=python-draft"))
+  assert "fits into the 16,384 MiB of a device" in output
+  assert "how many experts take part depends on the text" in output
+
+
+@NEEDS_COMPILER
+@pytest.mark.parametrize("method", [
+    "best_of_n", "cdsl", "rsd_c", "stochastic_beam_search"])
+def test_methods_are_compiled(method):
+  assert int(finished(start("-c", _METHOD, method))[0]) > 0
+
+
+@NEEDS_COMPILER
+@pytest.mark.parametrize("argument, message", [
+    ("--devices=v5e:3x1", "--devices=v5e:3x1 is no topology such as v5e:2x2"),
+    ("--mesh=data:8", "--mesh=data:8: 8 devices are needed, there are 4"),
+    ("--method=cdsl", "--method=cdsl is steered by a reward")])
+def test_mistakes(argument, message):
+  _, errors = finished(
+      start("-m", "experiments.tpu_estimate", "--devices=v5e:2x2", argument), 2)
+  assert message in errors

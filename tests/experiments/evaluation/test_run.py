@@ -1,0 +1,121 @@
+"""Batches of prompts of many lengths, and a run of them."""
+
+import importlib
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+from configs import rsd as rsd_config
+from experiments import rsd
+from experiments.app import launch
+from experiments.data import length_buckets
+from experiments.data import prompt_tasks
+from experiments.evaluation import run as evaluation_run
+from experiments.scoring import text_metrics
+from support import helpers
+from support import tiny_models as tiny
+from support.tiny_tasks import jsonl, make_config
+
+generate_lib = importlib.import_module("decoding_jax.generate")
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 9])
+def test_widths_have_the_least_padding(count):
+  rng = np.random.default_rng(count)
+  for _ in range(20):
+    lengths = rng.integers(1, 12, size=8)
+    sizes = np.unique(lengths)
+    padded = lambda chosen: chosen[np.searchsorted(chosen, lengths)].sum()
+    best = min(padded(np.array([*some, sizes[-1]]))
+               for n in range(min(count, len(sizes)))
+               for some in itertools.combinations(sizes[:-1], n))
+    got = length_buckets.widths(lengths, count)
+    assert len(got) <= count and got[-1] == sizes[-1]
+    assert padded(got) == best
+
+
+def test_members_are_all_rows():
+  lengths = np.array([3, 9, 4, 9, 2, 30])
+  got = {
+      width: rows.tolist() for width, rows in length_buckets.members(lengths, 3)
+  }
+  assert got == {4: [0, 2, 4], 9: [1, 3], 30: [5]}
+
+
+def test_ragged_batches():
+  config = rsd_config.get_config()
+  config.update(batch=2, buckets=2)
+  rows = [[1] * n for n in (3, 9, 4, 8, 2)]
+  batches, places = evaluation_run.make_batches(config, rows)
+  assert [b[1].shape for b in batches] == [(2, 4), (2, 4), (2, 9)]
+  shapes = evaluation_run.one_of_each_shape(batches)
+  assert [b[1].shape[1] for b in shapes] == [4, 9]
+  found = [(key, row[:n]) for keys, prompts_, lengths in batches
+           for key, row, n in zip(keys, prompts_, lengths)]
+  key = jax.random.key(config.seed)
+  for i, (row, place) in enumerate(zip(rows, places, strict=True)):
+    assert found[place][1].tolist() == row
+    np.testing.assert_array_equal(
+        jax.random.key_data(found[place][0]),
+        jax.random.key_data(jax.random.fold_in(key, i)))
+  for _, prompts_, lengths in batches:
+    assert all((row[n:] == 0).all() for row, n in zip(prompts_, lengths))
+
+
+def test_texts_of_a_length_share_a_batch():
+  config = make_config("text", "", batch=2, buckets=2)
+  rows = [[1], [2], [3, 3], [4, 4], [5, 5], [6, 6]]
+  batches, places = evaluation_run.make_batches(config, rows,
+                                                [9, 9, 7, 2, 7, 3])
+  assert [b[1][:, 0].tolist() for b in batches] == [[1, 2], [4, 6], [3, 5]]
+  assert places.tolist() == [0, 1, 4, 2, 5, 3]
+  assert evaluation_run.most_rows(2, 1, False) == 1
+  config.update(prompts=9, batch=8, queue=9)
+  assert evaluation_run.most_rows(8, 9, True) == 8 + 4
+  config.update(batch=2, queue=0)
+  # Keys go by the prompt, not by the place.
+  plain, _ = evaluation_run.make_batches(config, rows)
+  np.testing.assert_array_equal(jax.random.key_data(batches[1][0])[0],
+                                jax.random.key_data(plain[1][0])[1])
+
+
+def test_a_run_of_ragged_prompts(folders, tmp_path):
+  pair = helpers.load_pair(*folders)
+  path = jsonl(tmp_path / "a.jsonl", *(
+      {"de": "x" * n, "en": "y"} for n in (1, 2, 3, 12, 13)))
+  config = make_config(
+      "wmt18_de_en", path, batch=2, buckets=2, max_new_tokens=5,
+      temperatures=(1.0,), target=folders[0], draft=folders[1])
+  config.update(prompts=5, tasks={"wmt18_de_en": {"formats": {"pairs": {
+      "template": "{german}", "shots": ()}}}})
+  examples = prompt_tasks.load(config, pair)
+  methods = [launch.method({"name": "autoregressive"}),
+             launch.method({"name": "rsd_s", "width": 2, "depth": 1})]
+  size = generate_lib._generate._cache_size  # pylint: disable=protected-access
+  before = size()
+  with tiny.quickly_compiled():
+    found = rsd.measure(config, pair, methods, examples, tmp_path / "results")
+  assert size() - before <= len(methods) * config.buckets
+  assert [record["method"] for record in found] == [m.name for m in methods]
+  for record in found:
+    assert len(record["texts"]) == len(record["emitted"]) == 5
+    assert len(record["tokens"]) == 3
+    assert len(record["row_steps"]) == 3
+    assert 0 <= record["metrics"]["idle_share"][0] < 1
+    assert all(1 <= n <= 5 for n in record["emitted"])
+    assert record["metrics"]["bleu"] == text_metrics.corpus_bleu(
+        [text.lstrip().split("\n")[0].strip() for text in record["texts"]],
+        ["y"] * 5)
+  # What has a result is not run again.
+  again = rsd.measure(config, pair, methods, examples, tmp_path / "results")
+  assert again == found
+  # From a queue come the same texts; the three short prompts have one.
+  config.queue = 4
+  with tiny.quickly_compiled():
+    queued, = rsd.measure(config, pair, methods[:1], examples,
+                          tmp_path / "queued")
+  assert queued["texts"] == found[0]["texts"]
+  assert len(queued["tokens"]) == 2
+  assert 0 <= queued["metrics"]["idle_share"][0] < 1

@@ -1,0 +1,206 @@
+"""Tests of `evaluation.run`, `evaluation.tables` and the figures."""
+
+import math
+
+import numpy as np
+import pytest
+
+from experiments.app import text_tables
+from experiments.evaluation import figures
+from experiments.evaluation import run as evaluation_run
+from experiments.evaluation import tables
+
+_POINTS = {("length", 2): ["speculative(2)", "rsd_c(2-2)", "rsd_c(4-1)"],
+           ("length", 3): ["speculative(3)"],
+           ("budget", 6): ["rsd_c(2-2)"]}
+_DEPTHS = {"autoregressive": 0, "speculative(2)": 2, "speculative(3)": 3,
+           "rsd_c(2-2)": 2, "rsd_c(4-1)": 2}
+_CALLS = {"autoregressive": 30, "speculative(2)": 15, "speculative(3)": 12,
+          "rsd_c(2-2)": 10, "rsd_c(4-1)": 14}
+
+
+def _record(method, temperature, log_prob=-60.0):
+  """Four prompts of 30 tokens in two batches of a second."""
+  depth = _DEPTHS[method]
+  record = {
+      "method": method, "temperature": temperature, "depth": depth,
+      "tree_nodes": 6 if depth else 0, "emitted": [30] * 4,
+      "target_calls": [_CALLS[method] + i % 2 for i in range(4)],
+      "log_prob": [log_prob + i for i in (-1, 1, 2, -2)],
+      "accepted_by_depth": [4, *[8] * depth], "compile_seconds": 1.5,
+      "accepted_by_rank": [9, 1, 0] if depth else [],
+      "tested_by_rank": [12, 3, 0] if depth else [],
+      "seconds": [1.0, 1.5], "tokens": [60, 60], "baseline_rate": 40.0,
+      "row_steps": [2 * (_CALLS[method] + 1)] * 2}
+  return {**record, "metrics": evaluation_run.figures(record, 0.1)}
+
+
+def _rows(temperatures=(0.5, 1.0), **log_probs):
+  records = [_record(method, t, log_probs.get(method.split("(")[0], -60.0))
+             for method in _DEPTHS for t in temperatures]
+  return tables.rows(records, _POINTS, temperatures)
+
+
+def test_figures_of_a_record():
+  got = _record("rsd_c(2-2)", 1.0)["metrics"]
+  assert got["block_efficiency"][0] == pytest.approx(120 / 42, abs=1e-6)
+  low, high = got["block_efficiency"][1:]
+  assert 30 / 11 <= low < 120 / 42 < high <= 3
+  np.testing.assert_allclose(
+      got["mbsu"], np.divide(got["block_efficiency"], 1.2), atol=1e-6)
+  assert got["token_rate"] == [48, 40, 60]
+  assert got["token_rate_ratio"] == [1.2, 1, 1.5]
+  assert got["log_prob"][0] == -2
+  # Two of four rows end a step before the other one of their batch.
+  assert got["idle_share"] == [pytest.approx(2 / 44, abs=1e-6)]
+  assert got["acceptance_by_depth"] == [0.8, 0.5]
+  assert got["acceptance_by_rank"] == [0.75, 0.333333, None]
+
+
+def test_figures_of_one_batch_have_no_interval_of_speed():
+  record = {**_record("rsd_c(2-2)", 1.0), "seconds": [2.0], "tokens": [120]}
+  assert evaluation_run.figures(record, 0.1)["token_rate"] == [60, None, None]
+
+
+def test_a_cell_of_two_experiments_is_reported_in_both():
+  rows = [row for row in _rows() if row["method"] == "rsd_c(2-2)"]
+  assert [(r["experiment"], r["point"], r["temperature"]) for r in rows] == [
+      ("length", 2, 0.5), ("budget", 6, 0.5),
+      ("length", 2, 1.0), ("budget", 6, 1.0)]
+
+
+def test_best_is_chosen_by_its_metric():
+  rows = _rows()
+  for row in rows:
+    if row["method"] == "rsd_c(4-1)":
+      row["metrics"] = {**row["metrics"], "token_rate_ratio": [9.0, 8.0, 10.0]}
+  chosen = {metric: tables.best(rows, metric)["length", 1.0]["RSD-C"][2]
+            for metric in ("block_efficiency", "token_rate_ratio")}
+  assert chosen["block_efficiency"]["method"] == "rsd_c(2-2)"
+  assert chosen["token_rate_ratio"]["method"] == "rsd_c(4-1)"
+
+
+def _of_prompts(rows, count):
+  return [{**row, "emitted": [30] * count} for row in rows]
+
+
+def test_sanity_agrees_when_nothing_differs():
+  assert "agrees with" in tables.sanity(_of_prompts(_rows(), 16))
+
+
+def test_sanity_tells_a_changed_law():
+  line = tables.sanity(_of_prompts(_rows(rsd_c=-75.0), 16))
+  assert "DIFFERS FROM" in line and "rsd_c" in line
+
+
+def test_sanity_is_no_false_alarm_for_few_prompts():
+  """Some standard errors away by chance, where errors are so uncertain."""
+  rows = [{**row, "deviation": 4.0} for row in _rows()]
+  assert "DIFFERS FROM" in tables.sanity(_of_prompts(rows, 100))
+  assert "agrees with" in tables.sanity(_of_prompts(rows, 10))
+
+
+@pytest.mark.parametrize("deviation", [0.0, 6.0, 600.0])
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_sanity_tells_nothing_where_nearly_all_would_be_allowed(
+    count, deviation):
+  rows = [{**row, "deviation": deviation} for row in _rows()]
+  assert tables.sanity(_of_prompts(rows, count)) == (
+      "Log-probability of the output: too few prompts to compare.")
+
+
+def test_sanity_of_the_default_run():
+  """Sixteen prompts, 112 cells."""
+  row = next(row for row in _rows() if row["experiment"] == "length")
+  rows = [{**row, "method": f"m{i}", "deviation": -2.8} for i in range(112)]
+  line = tables.sanity(_of_prompts(rows, 16))
+  assert "agrees with" in line and "(5.3 allowed)" in line
+
+
+def test_sanity_forgives_rounding():
+  rows = _rows(rsd_c=-60.0 - 1e-3)
+  assert all(row["deviation"] == 0 for row in rows)
+
+
+def test_sanity_of_one_prompt():
+  rows = [{**row, "deviation": math.nan} for row in _rows()]
+  assert "too few prompts" in tables.sanity(rows)
+
+
+def test_idleness_names_the_worst():
+  assert tables.idleness(_rows()) == (
+      "Idle row-steps: 3% a cell, at most 5% (rsd_c(2-2) at T=0.5).")
+
+
+def test_terminal_tables():
+  text = tables.terminal(_rows())
+  lines = text.splitlines()
+  assert max(map(len, lines[:-1])) <= 80
+  assert lines[0].startswith("Fixed draft length, temperature 0.5")
+  # The point where a method has no tree stays empty.
+  row = next(line for line in lines if line.startswith("  RSD-C"))
+  assert row.split() == ["RSD-C", "2.86±0.14"]
+  assert text.count("Fixed target budget") == 2
+
+
+def test_plain_table_is_aligned():
+  assert text_tables.plain_table([["a", "bb"], ["long", "1"]]) == (
+      "a     bb\n--------\nlong   1")
+
+
+def test_summary(tmp_path):
+  tables.write(tmp_path / "summary.md", _rows())
+  text = (tmp_path / "summary.md").read_text()
+  assert text.startswith("# ")
+  for heading in ("Fixed draft length, temperature 0.5",
+                  "Fixed target budget, temperature 1",
+                  "All trees, temperature 1"):
+    assert f"## {heading}\n" in text
+  assert "| 2 | RSD-C | 2.86 [2.73, 3.00] | rsd_c(2-2) |" in text
+  # Every tree once a temperature, plain decoding included.
+  assert text.count("| autoregressive | 0 | 0 |") == 2
+  assert text.count("| rsd_c(4-1) | 6 | 2 |") == 2
+  columns = {line.count("|") for line in text.split("## All trees")[1]
+             .splitlines() if line.startswith("|")}
+  assert len(columns) == 1
+  assert "nan" not in text and "None" not in text
+
+
+def test_labels_tell_how_trees_are_verified():
+  records = _rows()[:1]
+  records += [{**records[0], "method": name} for name in (
+      "sequoia(2/2,0/1,1)", "rsd_s(3x4, traversal)", "speculative(3, block)")]
+  points = {("length", 3): [record["method"] for record in records[1:]]}
+  found = tables.rows(records, points, [records[0]["temperature"]])
+  assert [row["label"] for row in found[1:]] == [
+      "sequoia", "RSD-S, traversal", "SD, block"]
+
+
+def test_figures_are_written(tmp_path):
+  rows = [{**row, "label": row["label"].replace("SD", "new method")}
+          for row in _rows()]
+  paths = figures.write(tmp_path, rows)
+  assert [path.name for path in paths] == [
+      "block_efficiency.png", "mbsu.png", "token_rate_ratio.png"]
+  assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
+
+
+def test_nothing_to_draw(tmp_path):
+  assert figures.write(tmp_path, []) == []
+
+
+def test_report_has_figures_of_texts(tmp_path):
+  figures = {name: [1.0, None, None] for name in (
+      "block_efficiency", "mbsu", "token_rate", "token_rate_ratio", "log_prob",
+      "idle_share")}
+  record = {"method": "autoregressive", "temperature": 0.5, "depth": 0,
+            "tree_nodes": 0, "emitted": [3], "log_prob": [-1.0],
+            "compile_seconds": 1.0, "metrics": {
+                **figures, "acceptance_by_depth": [], "acceptance_by_rank": [],
+                "bleu": [12.3, 10.0, 14.0]}}
+  rows = tables.rows([record], {}, (0.5,))
+  tables.write(tmp_path / "summary.md", rows, "Task x: 2 were left out.")
+  text = (tmp_path / "summary.md").read_text()
+  assert "| compile, s | BLEU |" in text and "12.30 [10.00, 14.00] |" in text
+  assert "\n\nTask x: 2 were left out.\n\n" in text
+  assert "2 were left out" in tables.terminal(rows, "Task x: 2 were left out.")

@@ -1,0 +1,110 @@
+"""Flags that say what a completion must be."""
+
+import string
+
+from absl import flags
+from absl.testing import flagsaver
+import jax
+import pytest
+
+import decoding_jax as dj
+from experiments.app import launch
+from experiments.devices import mesh
+from experiments.flags import constraint_flags
+from models.text import tokenizers
+from support import helpers
+from support import tiny_models as tiny
+
+
+NEW = 8
+
+
+@pytest.fixture(name="applied")
+def _applied(folders):
+  """The pair, its models processed as flags say."""
+  def of(eos_id=(0,), **values):
+    pair = helpers.load_pair(*folders)._replace(eos_id=eos_id)
+    with flagsaver.as_parsed(**values):
+      return constraint_flags.apply(pair, tiny.PROMPTS.shape[1], NEW)
+
+  flags.FLAGS.mark_as_parsed()
+  yield of
+  flags.FLAGS.unparse_flags()
+
+
+def completion(pair, new=NEW):
+  """Bytes of a completion, and whether it has ended."""
+  with tiny.quickly_compiled():
+    out = mesh.generate(
+        pair, jax.random.split(jax.random.key(0), 1),
+        tiny.PROMPTS[:1], tiny.LENGTHS[:1], method=dj.methods.speculative(2),
+        max_new_tokens=new, sampling=dj.Sampling(), eos_id=pair.eos_id)
+  pieces = tokenizers.pieces(pair.tokenizer, pair.target.vocab_size)
+  [text] = tiny.texts(out, tiny.LENGTHS[:1])
+  return b"".join(pieces[token] for token in text), text[-1] in pair.eos_id
+
+
+def test_without_flags_the_pair_is_as_it_was(applied, folders):
+  pair = helpers.load_pair(*folders)
+  assert applied(pair.eos_id).target is pair.target
+
+
+def test_a_regular_expression(applied):
+  pytest.importorskip("outlines_core")
+  assert completion(applied(regex="[xy]z[0-9]")) in [
+      (f"{first}z{last}".encode(), True)
+      for first in "xy" for last in range(10)]
+
+
+def test_a_schema_in_a_file(applied, tmp_path):
+  pytest.importorskip("outlines_core")
+  path = tmp_path / "schema.json"
+  path.write_text('{"enum": ["ab"]}')
+  assert completion(applied(json_schema=str(path))) == (b'"ab"', True)
+
+
+def test_stop_strings_and_a_penalty(applied):
+  pair = applied(stop=list(string.printable), repetition_penalty="1.5")
+  text, ended = completion(pair, 24)
+  assert ended and set(string.printable.encode()) & set(text)
+  assert isinstance(pair.target_params.model, dj.processors.AppliedParams)
+
+
+def test_no_token_twice(applied):
+  """The automaton allows two, and is kept when both were there."""
+  pytest.importorskip("outlines_core")
+  pair = applied(regex="[xy]{2}", no_repeat_ngram_size="1",
+                 presence_penalty="1.5", frequency_penalty="0.5")
+  text, ended = completion(pair)
+  assert ended and sorted(text) == sorted(b"xy")
+  text, ended = completion(applied(regex="x{3}", no_repeat_ngram_size="1"))
+  assert ended and text == b"xxx"
+
+
+@pytest.mark.parametrize("values, message", [
+    (dict(regex="a", stop=["b"]), "--regex and --stop: only one of them"),
+    (dict(regex="a", eos_id=None), "--regex: the tokenizer has no token that"),
+    (dict(stop=[""]), "--stop='': a list of at least one"),
+    (dict(json_schema="/nowhere.json"), "--json_schema=/nowhere.json: No such"),
+    (dict(repetition_penalty="0"), "--repetition_penalty=0.0: a positive num"),
+    (dict(presence_penalty="inf"), "--presence_penalty=inf: a number is"),
+    (dict(frequency_penalty="nan"), "--frequency_penalty=nan: a number is"),
+    (dict(regex="("), r"--regex=\(: missing \)"),
+    (dict(regex="^abc$"), r"--regex=\^abc\$: .* end to end"),
+    (dict(regex="a(?=b)"), r"--regex=a\(\?=b\): look-around")], ids=str)
+def test_flags_that_cannot_be(applied, values, message):
+  if "regex" in values:
+    pytest.importorskip("outlines_core")
+  with pytest.raises(launch.UserError, match=message):
+    applied(**values)
+
+
+@pytest.mark.parametrize("schema, message", [
+    ("{", "Expect"), ('{"type": "integer", "minimum": 1}',
+                      "schema at #: 'minimum' is not supported")])
+def test_a_file_that_has_no_schema(applied, tmp_path, schema, message):
+  pytest.importorskip("outlines_core")
+  path = tmp_path / "schema.json"
+  path.write_text(schema)
+  with pytest.raises(launch.UserError, match=f"_schema={path}: {message}"):
+    applied(json_schema=str(path))

@@ -1,0 +1,69 @@
+"""What `experiments.generate` remarks of a completion."""
+
+import json
+import shutil
+
+import pytest
+
+from experiments.app import launch
+from experiments.flags import notices
+from support import helpers
+
+USED = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
+FILE = "generation_config.json"
+
+
+@pytest.mark.parametrize("tokens, ended", [
+    ([5, 6], False), ([5, 0], True), ([5, 3], True), ([0, 5], False),
+    ([], False)], ids=str)
+def test_a_text_without_an_end(tokens, ended):
+  assert notices.unfinished(tokens, (0, 3), 2) == (
+      "" if ended else
+      "stopped at --max_new_tokens=2: the text is not complete.")
+
+
+@pytest.mark.parametrize("settings, words", [
+    (dict(do_sample=True, temperature=0.6, top_p=0.9),
+     "--temperature=0.6 --top_p=0.9"),
+    (dict(do_sample=True, temperature=0.7, top_p=1.0, top_k=20),
+     "--temperature=0.7 --top_k=20"),
+    (dict(do_sample=True, temperature=0.3, min_p=0.15),
+     "--temperature=0.3 --min_p=0.15"),
+    (dict(do_sample=True, temperature=1, top_p=1, top_k=0, min_p=None), ""),
+    (dict(do_sample=True, temperature=None, top_k="many"), ""),
+    (dict(do_sample=True), ""),
+    (dict(do_sample=False, temperature=0.6), ""),
+    (dict(temperature=0.6), ""),
+    (None, "")], ids=str)
+def test_sampling_that_is_recommended(settings, words, tmp_path):
+  if settings is not None:
+    (tmp_path / FILE).write_text(json.dumps(settings))
+  assert notices.recommended(str(tmp_path), USED) == (
+      words and f"{FILE} of the target recommends {words}.")
+
+
+def test_sampling_of_a_shipped_model_is_not_recommended():
+  assert notices.recommended("python-target", USED) == ""
+  with pytest.raises(launch.UserError, match="neither a folder"):
+    notices.recommended("python-tagret", USED)
+
+
+def test_generate_tells_both(folders, tmp_path):
+  pytest.importorskip("outlines_core")
+  target = tmp_path / "target"
+  shutil.copytree(folders[0], target)
+  (target / FILE).write_text('{"do_sample": true, "top_p": 0.9}')
+  arguments = ("-m", "experiments.generate", f"--target={target}",
+               "--method=autoregressive", "--prompt=import os",
+               "--compilation_cache=")
+  runs = [helpers.start(*arguments, *more, **helpers.QUICKLY) for more in (
+      ["--regex=[a-z]{200}", "--max_new_tokens=5"],
+      ["--regex=[a-z]", "--max_new_tokens=5", "--top_k=0"])]
+  lines, ended = (run.communicate()[0].splitlines() for run in runs)
+  assert [run.returncode for run in runs] == [0, 0]
+  assert lines[-3].startswith("autoregressive: 5 tokens")
+  assert lines[-2:] == [
+      "stopped at --max_new_tokens=5: the text is not complete.",
+      f"{FILE} of the target recommends --top_p=0.9."]
+  # It has an end, and the flag that is set says that it is meant.
+  assert ended[-1].startswith("autoregressive: 2 tokens")

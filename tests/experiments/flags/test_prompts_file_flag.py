@@ -1,0 +1,83 @@
+"""Prompts of a file, of `experiments.complete`."""
+
+import datetime
+import json
+
+from absl import flags
+from absl.testing import flagsaver
+import pytest
+
+from experiments.app import launch
+from experiments.flags import prompts_file_flag
+from models.text import chat_template
+from support import helpers
+
+
+@pytest.fixture(name="load")
+def _load(tmp_path):
+  """The texts of a file of some content, by its name and flags."""
+  tokenizer = helpers.chat_model(tmp_path)
+
+  def load(name, content, now=None, **values):
+    path = tmp_path / name
+    path.write_text(content)
+    with flagsaver.as_parsed(**{"prompts": str(path), **values}):
+      return [tokenizer.decode(x)
+              for x in prompts_file_flag.load(tokenizer, tmp_path, now)]
+
+  flags.FLAGS.mark_as_parsed()
+  yield load
+  flags.FLAGS.unparse_flags()
+
+
+def test_formats(load):
+  assert load("a.txt", "Hi\n\nHi there\n") == ["Hi", "Hi there"]
+  assert load("a.jsonl", '"Hi"\n{"prompt": "there\\nHi"}\n') == [
+      "Hi", "there\nHi"]
+  assert load("a.json", '[{"turns": [{"q": "Hi"}]}]', field="turns.0.q") == [
+      "Hi"]
+
+
+def test_lines_end_at_line_feeds_alone(load):
+  assert load("a.txt", "Hi\x0c\u2028Hi\r\nthere\x85Hi\n") == load(
+      "a.json", json.dumps(["Hi\x0c\u2028Hi", "there\x85Hi"]))
+
+
+def test_chats(load):
+  messages = [{"role": "user", "content": "Hi"},
+              {"role": "assistant", "content": "there"},
+              {"role": "user", "content": "Hi there"}]
+  lines = "\n".join(map(json.dumps, ({"prompt": messages}, {"prompt": "Hi"})))
+  assert load("a.jsonl", lines, chat="true", system="there") == [
+      "[system]there[user]Hi[assistant]there[user]Hi there[assistant]",
+      "[system]there[user]Hi[assistant]"]
+  line = json.dumps({"asked": [{"turns": messages[:1]}]})
+  assert load("a.jsonl", line, chat="true", field="asked.0.turns") == [
+      "[user]Hi[assistant]"]
+  # A list of texts is lines, with `--chat` and without.
+  line = json.dumps({"prompt": ["Hi", "there"]})
+  assert load("a.jsonl", line) == ["Hi\nthere"]
+  assert load("a.jsonl", line, chat="true") == ["[user]Hi\nthere[assistant]"]
+
+
+def test_chats_of_a_date(load, tmp_path):
+  (tmp_path / chat_template.FILE).write_text("{{ strftime_now('%Y') }}")
+  assert load("a.txt", "Hi", datetime.datetime(2001, 5, 10), chat="true") == [
+      "2001"]
+
+
+@pytest.mark.parametrize("name, content, values, message", [
+    ("a.txt", "Hi", {"prompts": ""}, "--prompts is empty: a file is needed"),
+    ("a.txt", "Hi", {"prompts": "nowhere.txt"}, "--prompts=nowhere.txt: .*No"),
+    ("a.txt", "\n", {}, "--prompts='.*a.txt' is empty: an example is needed"),
+    ("a.jsonl", r'"\ud83d"', {}, "line 1 is no text in UTF-8: .*surrogates"),
+    ("a.jsonl", '{"text": "Hi"}', {}, "line 1 has no field 'prompt'; there"),
+    ("a.jsonl", '"Hi"\n5', {}, "line 2 is of type int: a text or an object"),
+    ("a.jsonl", '"Hi"\n""', {}, "line 2: its prompt is empty"),
+    ("a.jsonl", '{"prompt": []}', {"chat": "true"}, "its prompt is empty"),
+    ("a.jsonl", '"Hi"', {"system": "there"}, "--system='there' needs --chat"),
+    ("a.jsonl", '{"prompt": [{"role": "user"}]}', {"chat": "true"},
+     "line 1: the chat template of")])
+def test_what_is_wrong_is_named(load, name, content, values, message):
+  with pytest.raises(launch.UserError, match=message):
+    load(name, content, **values)

@@ -1,0 +1,149 @@
+"""A completion that is shown while it grows."""
+
+from absl import flags
+from absl.testing import flagsaver
+import jax
+import numpy as np
+import pytest
+import tokenizers as library
+
+import decoding_jax as dj
+from experiments.app import launch
+from experiments.flags import constraint_flags
+from experiments.flags import stream_flag
+from models.text import tokenizers
+from support import helpers
+from support import tiny_models as tiny
+
+METHOD = dj.methods.speculative(2)
+PROMPTS, LENGTHS = tiny.PROMPTS[:1], tiny.LENGTHS[:1]
+# Parts of two characters, one of them with a byte that fits nowhere.
+_BYTES = [f"<0x{byte:02X}>" for byte in (0xC3, 0xA9, 0xE6, 0xB7, 0xB1, 0xFF)]
+
+
+def fallback():
+  """A tokenizer of the SentencePiece kind, without its dummy prefix."""
+  names = ["<s>", "\u2581", "\u2581cat", "s", "é", *_BYTES]
+  tokenizer = library.Tokenizer(library.models.BPE(
+      {name: i for i, name in enumerate(names)}, [], byte_fallback=True))
+  tokenizer.add_special_tokens(["<s>"])
+  parts = library.decoders
+  tokenizer.decoder = parts.Sequence([
+      parts.Replace("\u2581", " "), parts.ByteFallback(), parts.Fuse(),
+      parts.Strip(" ", 1, 0)])
+  return tokenizer
+
+
+def words():
+  """A tokenizer whose tokens know whether they begin a word."""
+  tokenizer = library.Tokenizer(library.models.WordPiece(
+      {name: i for i, name in enumerate(["a", "##b", ".", "do", "n't", "é"])},
+      unk_token="a"))
+  tokenizer.decoder = library.decoders.WordPiece()
+  return tokenizer
+
+
+TOKENIZERS = {"bytes": lambda: tokenizers.train(["é 深い"] * 3, 264),
+              "fallback": fallback, "words": words}
+
+
+def begins(text, ids, tokenizer, settled):
+  """Whether all that was settled on the way is what the text begins with."""
+  return all(text.startswith(settled(tokenizer, ids[:i]))
+             for i in range(len(ids) + 1))
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_what_is_settled_stays(name):
+  """Whatever follows; and what is held back is the end alone."""
+  tokenizer = TOKENIZERS[name]()
+  rng, size = np.random.default_rng(0), tokenizers.size(tokenizer)
+  held = 0
+  for _ in range(300):
+    ids = rng.integers(0, size, 12).tolist()
+    text = tokenizer.decode(ids)
+    assert begins(text, ids, tokenizer, tokenizers.settled)
+    held += len(text) - len(tokenizers.settled(tokenizer, ids))
+  assert held < 300 * 6
+
+
+@pytest.mark.parametrize("name", ["bytes", "fallback"])
+def test_control_what_is_decoded_does_not_stay(name):
+  tokenizer = TOKENIZERS[name]()
+  rng, size = np.random.default_rng(0), tokenizers.size(tokenizer)
+  runs = [rng.integers(0, size, 12).tolist() for _ in range(300)]
+  decode = lambda tokenizer, ids: tokenizer.decode(ids)
+  assert not all(begins(tokenizer.decode(ids), ids, tokenizer, decode)
+                 for ids in runs)
+
+
+@pytest.mark.parametrize("text", ["def f(x):\n  ", "é", "深い木 🌳"])
+def test_a_whole_text_is_settled(text):
+  tokenizer = TOKENIZERS["bytes"]()
+  ids = tokenizer.encode(text).ids
+  assert tokenizers.settled(tokenizer, ids) == text
+  assert tokenizers.settled(tokenizer, ids[:-1]) in text[:-1]
+
+
+@pytest.fixture(name="pair")
+def _pair(folders):
+  flags.FLAGS.mark_as_parsed()
+  yield helpers.load_pair(*folders)
+  flags.FLAGS.unparse_flags()
+
+
+def decoded(pair, new=12, eos_id=(0,)):
+  """Arguments of `stream_flag.show` behind the pair, and the text to expect."""
+  arguments = dict(method=METHOD, max_new_tokens=new, eos_id=eos_id,
+                   sampling=dj.Sampling())
+  keys = jax.random.split(jax.random.key(0), 1)
+  out = dj.generate(keys, PROMPTS, LENGTHS, target=pair.target,
+                    target_params=pair.target_params, draft=pair.draft,
+                    draft_params=pair.draft_params, **arguments)
+  return (keys, PROMPTS, LENGTHS), arguments, pair.tokenizer.decode(
+      stream_flag.tokens(out, LENGTHS))
+
+
+@pytest.mark.parametrize("values", [{}, {"stop": ["e", "a", "t", " "]}],
+                         ids=["plain", "stop"])
+def test_the_text_is_that_of_generate(pair, capsys, monkeypatch, values):
+  with flagsaver.as_parsed(**values), tiny.quickly_compiled():
+    pair = constraint_flags.apply(pair._replace(eos_id=(0,)), 8, 8)
+    arrays, arguments, expected = decoded(pair)
+    parts = []
+    monkeypatch.setattr("builtins.print", lambda *args, **_: parts.extend(args))
+    out, took = stream_flag.show("x = ", pair, *arrays, **arguments)
+  assert "".join(parts) == "x = " + expected
+  assert "s with compilation" in took
+  # The prompt, a part a step, and the rest.
+  assert len(parts) == int(out.steps) + 2 and len(set(parts)) > 2
+  assert all("\ufffd" != part[-1:] for part in parts[:-1])
+
+
+def test_logits_that_are_nan_are_told(pair, capsys):
+  wrong = jax.tree.map(lambda x: x * np.nan, pair.target_params)
+  with tiny.quickly_compiled():
+    arrays, arguments, _ = decoded(pair)
+    with pytest.raises(launch.UserError, match="NaN"):
+      stream_flag.show("x", pair._replace(target_params=wrong), *arrays,
+                       **arguments)
+  assert capsys.readouterr().out == "x"
+
+
+@pytest.mark.parametrize("method", [
+    dj.methods.beam_search(2), dj.methods.diverse_beam_search(2, 2)])
+def test_methods_whose_text_does_not_grow(pair, method):
+  del pair
+  greedy = dj.Sampling(temperature=0.0)
+  stream_flag.check([method], greedy)
+  with flagsaver.as_parsed(stream="true"):
+    stream_flag.check([METHOD, dj.methods.autoregressive()], greedy)
+    with pytest.raises(launch.UserError, match="--stream: method .*beam_sea.*"
+                       "knows its text only at the end"):
+      stream_flag.check([METHOD, method], greedy)
+
+
+def test_on_a_mesh_nothing_is_told(pair):
+  mesh = jax.make_mesh((1,), ("data",))
+  with pytest.raises(launch.UserError, match="--stream and --mesh: "):
+    stream_flag.show("x", pair._replace(mesh=mesh), None, PROMPTS, LENGTHS)

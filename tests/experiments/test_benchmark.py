@@ -1,0 +1,426 @@
+"""Tests of `experiments.benchmark`: turns, resuming, tables, errors."""
+
+import dataclasses
+import json
+import types
+
+import jax
+import ml_collections
+import numpy as np
+import pytest
+
+import decoding_jax as dj
+from configs import benchmark as benchmark_config
+from experiments.app import launch
+from experiments.benchmarking import roofline_share
+from experiments.benchmarking import runs as benchmark_runs
+from experiments.benchmarking import subprocess_server
+from experiments.benchmarking import systems
+from experiments.benchmarking import tables as benchmark_tables
+from experiments.timing import roofline
+from models import checkpoints
+from models import transformer
+from support import helpers
+from support import tiny_models as tiny
+
+_CONFIG = '''
+from configs import benchmark
+def get_config():
+  config = benchmark.get_config("smoke")
+  config.update(rounds=2, prompts=2, prompt_length=3, max_new_tokens=5,
+                methods=({{"name": "autoregressive"}},
+                         {{"name": "speculative", "depth": 1}}),
+                pairs={pairs!r}, batches=(2,), seed={seed})
+  config.rivals = {{"nobody": ({{"name": "plain"}},)}}
+  return config
+'''
+_OURS = benchmark_runs.Entry(benchmark_runs.OURS, "autoregressive", "float32",
+                             1, 1.0)
+_PLAIN = benchmark_runs.Entry("transformers", "plain", "float32", 1, 1.0)
+_HALF = _PLAIN._replace(dtype="bfloat16")
+
+
+def _record(entry, number, seconds, steps=10, emitted=20, **more):
+  return {**entry._asdict(), "round": number, "seconds": seconds,
+          "emitted": emitted, "steps": steps, "row_calls": steps and
+          steps * entry.batch, "peak_bytes": 2_000_000, **more}
+
+
+def test_entries_take_turns():
+  config = benchmark_config.get_config()
+  config.update(batches=(1, 2), temperatures=(1.0,), rival_dtypes=("float32",))
+  first, second = benchmark_runs.entries(config, ["a", "b", "c"],
+                                         ["transformers"])
+  assert [x.tool for x in first[:6]] == [
+      benchmark_runs.OURS, "transformers"] * 3
+  assert [x.name for x in first if x.tool == benchmark_runs.OURS] == [
+      "a", "b", "c"]
+  assert [x.name for x in first if x.tool != benchmark_runs.OURS] == [
+      "plain", "compiled", "assisted(2)", "assisted(3)", "assisted(4)",
+      "assisted(5)", "lookup(3)"]
+  # transformers speculates on one row only.
+  assert [x.name for x in second if x.tool != benchmark_runs.OURS] == [
+      "plain", "compiled"]
+  assert {x.batch for x in second} == {2}
+  assert benchmark_runs.entries(config, ["a"], [])[0] == [
+      benchmark_runs.Entry(benchmark_runs.OURS, "a", "float32", 1, 1.0)]
+
+
+def test_rounds_alternate_and_are_resumed(tmp_path, monkeypatch):
+  monkeypatch.setattr(benchmark_runs, "_PAUSE_SECONDS", 0)
+  path, calls = tmp_path / "results.jsonl", []
+
+  def run(entry, number):
+    calls.append((entry.tool, number))
+    if len(calls) == 5:
+      raise KeyboardInterrupt
+    return {"seconds": len(calls)}
+
+  group = [_OURS, _PLAIN]
+  with pytest.raises(KeyboardInterrupt):
+    benchmark_runs.measure([group], 2, run, path)
+  ours, theirs = benchmark_runs.OURS, "transformers"
+  assert calls == [(ours, 0), (theirs, 0), (ours, 1), (theirs, 1), (ours, 2)]
+
+  calls = []
+  records = benchmark_runs.measure([group], 2, run, path)
+  # Compiled again, of which nothing is reported.
+  assert calls == [(ours, 0), (ours, 2), (theirs, 0), (theirs, 2)]
+  assert [(r["tool"], r["round"]) for r in records] == [
+      (tool, number) for number in range(3) for tool in (ours, theirs)]
+  assert records[0]["seconds"] == 1
+  calls = []
+  assert benchmark_runs.measure([group], 2, run, path) == records
+  assert not calls
+
+
+def test_what_fails_is_tried_again_by_the_next_start(tmp_path, monkeypatch):
+  monkeypatch.setattr(benchmark_runs, "_PAUSE_SECONDS", 0)
+  calls, broken = [], [True]
+
+  def run(entry, number):
+    calls.append((entry.tool, number))
+    if entry == _PLAIN and broken[0]:
+      return {"error": "no compiler"}
+    return {"seconds": 1, "emitted": 3, "steps": 3, "row_calls": 3,
+            "peak_bytes": None}
+
+  def start():
+    calls.clear()
+    return benchmark_runs.measure([[_OURS, _PLAIN]], 2, run,
+                                  tmp_path / "x.jsonl")
+
+  records = start()
+  ours, theirs = benchmark_runs.OURS, "transformers"
+  assert calls == [(ours, 0), (theirs, 0), (ours, 1), (ours, 2)]
+  assert [r for r in records if "error" in r] == [
+      {**_PLAIN._asdict(), "round": 0, "error": "no compiler"}]
+  assert benchmark_tables.rows(records)[1]["error"] == "no compiler"
+  start()
+  assert calls == [(theirs, 0)]
+  broken[0] = False
+  records = start()
+  assert calls == [(theirs, 0), (theirs, 1), (theirs, 2)]
+  assert benchmark_tables.rows(records)[1]["error"] is None
+
+
+def _rows(**kwargs):
+  chain = _OURS._replace(name="speculative(3)")
+  broken = _PLAIN._replace(name="compiled")
+  other = _PLAIN._replace(batch=4)
+  return benchmark_tables.rows([
+      _record(_OURS, 0, 9.0), _record(chain, 0, 8.0), _record(_PLAIN, 0, 7.0),
+      _record(_HALF, 0, 6.0), _record(other, 0, 6.0),
+      {**broken._asdict(), "round": 0, "error": "no compiler"},
+      # Of three rounds the median counts.
+      *(_record(_OURS, n, s) for n, s in ((1, 2.0), (2, 1.0), (3, 4.0))),
+      *(_record(chain, n, 0.5, steps) for n, steps in ((1, 8), (2, 10))),
+      _record(_PLAIN, 1, 4.0), _record(_HALF, 1, 2.5, None),
+      _record(other, 1, 0.1)], **kwargs)
+
+
+def test_rows_of_the_table():
+  ours, chain, plain, half, other, broken = _rows(
+      bounds=lambda record: 0.05 * record["steps"])
+  assert ours["rate"] == (10.0, 5.0, 20.0)
+  assert ours["first_seconds"] == 9.0
+  assert ours["block_efficiency"] == 2.0
+  assert ours["roofline"] == pytest.approx(0.25)
+  assert ours["peak_bytes"] == 2_000_000
+  # Theirs: 5 in float32, 8 in bfloat16; those of batch 4 do not count.
+  assert (ours["same"], ours["any"]) == (2.0, 10 / 8)
+  assert chain["steps"] == (9, 8, 10)
+  assert chain["block_efficiency"] == pytest.approx(40 / 18)
+  assert chain["any"] == 5.0
+  assert (plain["same"], plain["any"]) == (1.0, 5 / 8)
+  assert half["steps"] is half["block_efficiency"] is half["roofline"] is None
+  assert (half["same"], half["any"]) == (1.0, 1.0)
+  assert other["any"] == 1.0
+  assert other["block_efficiency"] == 20 / 40
+  assert broken["rate"] is broken["any"] is None
+  assert broken["error"] == "no compiler"
+
+
+def test_tables_and_files(tmp_path):
+  rows = _rows()
+  text = benchmark_tables.terminal(rows, ["vllm was left out."])
+  tables = text.split("\n\n")
+  assert [x.splitlines()[0] for x in tables] == [
+      "Batch 1, temperature 1", "Batch 4, temperature 1", "vllm was left out."]
+  lines = tables[0].splitlines()
+  assert lines[3].split() == [
+      benchmark_runs.OURS, "speculative(3)", "float32", "40.0", "8.00", "5.00",
+      "2.22", "9", "[8,", "10]", "8.0", "2"]
+  # The fastest first, those without figures last.
+  assert [line.split()[1] for line in lines[3:]] == [
+      "speculative(3)", "autoregressive", "plain", "plain", "compiled"]
+  assert lines[-1].split() == ["transformers", "compiled", "float32"]
+  assert ("decoding_jax speculative(3) in float32 is 5.00 times transformers "
+          "plain in bfloat16" in tables[2])
+  assert "Batch 1, temperature 1: no compiler" in tables[2]
+  benchmark_tables.write(tmp_path, rows)
+  summary = (tmp_path / "summary.md").read_text()
+  assert "## Batch 4, temperature 1" in summary
+  assert "10.0 [5.0, 20.0] | 2.00 | 1.25 |" in summary
+  assert (tmp_path / "tokens_per_second.png").stat().st_size
+
+
+def test_tables_of_us_alone(tmp_path):
+  rows = benchmark_tables.rows([_record(_OURS, 0, 1.0), _record(_OURS, 1, 2.0)])
+  assert rows[0]["same"] is rows[0]["any"] is None
+  benchmark_tables.write(tmp_path, rows, ["nobody else"])
+  assert "nobody else" in benchmark_tables.terminal(rows, ["nobody else"])
+
+
+@pytest.mark.parametrize("preset", benchmark_config._PRESETS)
+def test_presets(preset):
+  config = benchmark_config.get_config(preset)
+  benchmark_runs.check(config, subprocess_server.SERVERS)
+  names = list(benchmark_runs.methods(config.methods))
+  assert names[0] == "autoregressive"
+  assert len(names) == len(config.methods)
+  for group in benchmark_runs.entries(config, names, config.rivals):
+    assert len(set(group)) == len(group)
+
+
+def test_unknown_preset():
+  with pytest.raises(ValueError, match="'huge' is not one of default, full"):
+    benchmark_config.get_config("huge")
+
+
+@pytest.mark.parametrize("update, message", [
+    ({"rounds": 0}, "rounds=0: at least 1"),
+    ({"batches": ()}, "batches is empty"),
+    ({"batches": (0,)}, r"batches=\(0,\): each is at least 1"),
+    ({"dtypes": ("int8",)}, "dtypes: 'int8' is not one of float32, bfloat16"),
+    ({"rivals": {"ollama": ()}}, "rivals: 'ollama' is not one of transformers"),
+])
+def test_configs_that_cannot_be(update, message):
+  config = benchmark_config.get_config()
+  config.update(update)
+  with pytest.raises(launch.UserError, match=message):
+    benchmark_runs.check(config, subprocess_server.SERVERS)
+
+
+def test_methods_that_do_not_keep_the_law():
+  with pytest.raises(launch.UserError, match="beam_search.* no tree"):
+    benchmark_runs.methods([{"name": "beam_search", "num_beams": 2}])
+
+
+def _config(**update):
+  return ml_collections.ConfigDict({
+      **benchmark_config.get_config().to_dict(), "prompts": 3,
+      "prompt_length": 4, **update})
+
+
+def test_models_that_do_not_fit(folders, tmp_path):
+  with pytest.raises(launch.UserError, match="both are needed"):
+    systems.open_pair(_config(target=folders[0]), tmp_path)
+  with pytest.raises(launch.UserError, match="'nothing' is neither a folder"):
+    systems.open_pair(_config(target=folders[0], draft="nothing"), tmp_path)
+  config = transformer.Config(
+      vocab_size=9, dim=8, num_layers=1, num_heads=1, num_kv_heads=1,
+      head_dim=4, hidden_dim=8, max_length=32)
+  checkpoints.save(tmp_path / "other", config,
+                   tiny.init(jax.random.key(0), config))
+  with pytest.raises(launch.UserError, match="has 270 tokens, .* 9, and there"):
+    systems.open_pair(
+        _config(target=folders[0], draft=str(tmp_path / "other")), tmp_path)
+
+
+def test_a_pair_of_ours_is_exported(folders, tmp_path):
+  config = _config(target=folders[0], draft=folders[1], text="python")
+  pair = systems.open_pair(config, tmp_path)
+  assert pair.target == tmp_path / "target" and pair.dtype == "float32"
+  assert systems.open_pair(config, tmp_path).draft == tmp_path / "draft"
+  ours, theirs = (checkpoints.load(x)[1] for x in (folders[0], pair.target))
+  jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, b), ours, theirs)
+  assert systems.prompts(config, pair).shape == (3, 4)
+  with pytest.raises(launch.UserError, match="text='poems': 'sampled' and"):
+    systems.prompts(_config(text="poems"), pair)
+  with pytest.raises(launch.UserError, match="needs a tokenizer"):
+    systems.prompts(config, pair._replace(tokenizer=None))
+
+
+def test_drafts_may_have_a_type_of_their_own(folders, tmp_path):
+  config = _config(target=folders[0], draft=folders[1], draft_weights="dtype")
+  for draft_dtype, expected in (("", "float32"), ("bfloat16", "bfloat16")):
+    config.draft_dtype = draft_dtype
+    models = systems.with_dtype(
+        systems.open_pair(config, tmp_path), "float32")
+    for params, dtype in ((models.target_params, "float32"),
+                          (models.draft_params, expected)):
+      assert {str(x.dtype) for x in jax.tree.leaves(params)} == {dtype}
+  config.draft_dtype = "int7"
+  with pytest.raises(launch.UserError, match="draft_dtype: 'int7' is not one"):
+    benchmark_runs.check(config, subprocess_server.SERVERS)
+
+
+def test_what_is_stored_in_bfloat16_is_read_so(folders, tmp_path):
+  """By ours, in float32, with the numbers that others read."""
+  narrow = str(tmp_path / "narrow")
+  stored = dataclasses.replace(checkpoints.architecture(folders[0]),
+                               dtype="bfloat16")
+  checkpoints.to_hf(narrow, stored, checkpoints.load(folders[0])[1])
+  config = _config(target=narrow, draft=folders[1], draft_dtype="bfloat16",
+                   draft_weights="int8")
+  pair = systems.open_pair(config, tmp_path)
+  found = systems.with_dtype(pair, "float32")
+  assert {str(x.dtype) for x in jax.tree.leaves(found.target_params)} == {
+      "bfloat16", "float32"}
+  _, whole = checkpoints.load(narrow, dtype="float32")
+  jax.tree.map(np.testing.assert_array_equal, jax.tree.map(
+      lambda x: x.astype("float32"), found.target_params), whole)
+  assert "int8" in {str(x.dtype) for x in jax.tree.leaves(found.draft_params)}
+  assert systems.remarks(pair) == [
+      "All drafts, ours and theirs, compute in bfloat16.",
+      "Matrices of our drafts are in int8.",
+      "The target is stored in bfloat16. In float32 ours reads its matrices as "
+      "they are stored, which are the same numbers."]
+  # Where all of it is float32, so are the weights.
+  config.target, config.draft_weights = folders[0], "dtype"
+  assert systems.open_pair(config, tmp_path).weights("float32") == (
+      "dtype", "dtype")
+  config.draft_weights = "int7"
+  with pytest.raises(launch.UserError, match="draft_weights='int7' is not one"):
+    benchmark_runs.check(config, subprocess_server.SERVERS)
+
+
+def test_prompts_are_sampled_once(folders, tmp_path, monkeypatch):
+  config = _config(target=folders[0], draft=folders[1])
+  pair, made = systems.open_pair(config, tmp_path), []
+
+  def generate(*_, **kwargs):
+    made.append(kwargs["max_new_tokens"])
+    return types.SimpleNamespace(tokens=np.zeros((3, 4), np.int32))
+
+  monkeypatch.setattr(dj, "generate", generate)
+  assert systems.prompts(config, pair) is systems.prompts(config, pair)
+  assert made == [3]
+  config.seed = 1
+  systems.prompts(config, pair)
+  assert made == [3, 3]
+
+
+def test_bounds_count_the_forwards(folders, tmp_path):
+  config = _config(target=folders[0], draft=folders[1], max_new_tokens=8,
+                   draft_dtype="", draft_weights="dtype")
+  pair = systems.open_pair(config, tmp_path)
+  # So slow at reading that nothing else counts; a token costs nothing.
+  roof = roofline.Roofline(1.0, {"float32": 1e30, "bfloat16": 1e30})
+  methods = {m.name: m for m in (
+      dj.methods.autoregressive(), dj.methods.rsd_s(3, 2))}
+  bound = roofline_share.of_runs(roof, config, pair, methods)
+  target, draft = (
+      roofline.sizes(checkpoints.architecture(folder),
+                     checkpoints.load(folder)[1]) for folder in folders)
+
+  def reads(entry, steps, drafts):
+    """Bytes of the prompt's forwards, and of the steps over 8 tokens."""
+    found = target.weights + steps * (
+        target.weights + entry.batch * 8 * target.slot)
+    if drafts:
+      found += draft.weights + steps * drafts * (
+          draft.weights + entry.batch * 8 * draft.slot)
+    return found
+
+  tree = _OURS._replace(name="rsd_s(3x2)", batch=4)
+  for entry, steps, drafts in (
+      (_OURS, 8, 0), (tree, 3, 2), (tree._replace(temperature=0.0), 3, 2),
+      (_PLAIN, 8, 0), (_PLAIN._replace(name="compiled"), 8, 0),
+      (_PLAIN._replace(name="assisted(3)"), 4, 3),
+      (_PLAIN._replace(name="lookup(3)"), 7, 0)):
+    assert bound(_record(entry, 1, 1.0, steps)) == pytest.approx(
+        reads(entry, steps, drafts)), entry
+  faster = {**_record(_OURS, 1, 1.0, 8), "bandwidth": 2.0}
+  assert bound(faster) == pytest.approx(reads(_OURS, 8, 0) / 2)
+  half = bound(_record(_HALF, 1, 1.0, 8))
+  assert half == pytest.approx(reads(_PLAIN, 8, 0) / 2)
+
+  # Where nothing but products counts: 1 + 6 nodes, and drafts of 1 and 3.
+  roof = roofline.Roofline(1e30, {"float32": 2.0})
+  bound = roofline_share.of_runs(roof, config, pair, methods)
+  assert bound(_record(tree, 1, 1.0, 3)) == pytest.approx(
+      4 * (target.multiplied * (4 + 3 * 7) + draft.multiplied * (4 + 3 * 4)))
+
+
+def test_the_best_roofline_of_all_starts_counts(tmp_path, monkeypatch):
+  found = iter((2.0, 3.0, 1.0))
+
+  def measure(dtypes):
+    value = next(found)
+    return roofline.Roofline(value, {dtype: value for dtype in dtypes})
+
+  monkeypatch.setattr(roofline, "measure", measure)
+  take = lambda dtypes, again: roofline_share.measured(tmp_path, dtypes, again)
+  assert take(["float32"], False).bandwidth == 2
+  assert take(["float32"], False).bandwidth == 2
+  assert take(["float32"], True) == roofline.Roofline(3, {"float32": 3})
+  last = take(["bfloat16"], False)
+  assert last == roofline.Roofline(3, {"float32": 3, "bfloat16": 1})
+  assert "3.0 GB/s" in roofline_share.note(
+      last._replace(bandwidth=3e9)) and "bfloat16" in roofline_share.note(last)
+
+
+def _start(tmp_path, seed=0):
+  path = tmp_path / "config.py"
+  path.write_text(_CONFIG.format(pairs=str(tmp_path / "pairs"), seed=seed))
+  script = ("from experiments import rivals; "
+            "rivals.SERVERS['nobody'] = ('nobody', ('no_such_package',)); "
+            "rivals.HINTS['nobody'] = 'it cannot be had'; import runpy; "
+            "runpy.run_module('experiments.benchmark', run_name='__main__')")
+  process = helpers.start("-c", script, f"--config={path}",
+                          f"--workdir={tmp_path / 'run'}",
+                          JAX_DISABLE_MOST_OPTIMIZATIONS="1")
+  output, errors = process.communicate()
+  return process.returncode, output, errors
+
+
+def test_the_whole_command(tmp_path):
+  status, output, errors = _start(tmp_path)
+  assert status == 0, errors
+  assert ("nobody was left out: no_such_package is not installed (it cannot be "
+          "had)." in output)
+  path = tmp_path / "run" / "results.jsonl"
+  records = [json.loads(line) for line in path.read_text().splitlines()]
+  assert [(r["name"], r["batch"], r["round"]) for r in records] == [
+      (name, 2, number) for number in range(3)
+      for name in ("autoregressive", "speculative(1)")]
+  for record in records:
+    assert record["emitted"] == 5 * record["batch"]
+    assert record["bandwidth"] > 1e6
+    assert record["row_calls"] <= record["batch"] * record["steps"]
+  [pair] = (tmp_path / "pairs").iterdir()
+  assert abs(json.loads((pair / "metadata.json").read_text())["overlap"] -
+             0.7) <= 0.01
+  tables = output[output.index("Batch 2"):]
+
+  # Nothing is left to do: the same table once more.
+  status, output, errors = _start(tmp_path)
+  assert status == 0, errors
+  assert output[output.index("Batch 2"):] == tables
+  assert len(path.read_text().splitlines()) == len(records)
+
+  status, _, errors = _start(tmp_path, seed=1)
+  assert status == 2
+  assert "seed=0, not of 1" in errors and len(errors.splitlines()) == 1

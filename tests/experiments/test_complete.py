@@ -1,0 +1,99 @@
+"""Tests of `experiments.complete`: all prompts of a file, and going on."""
+
+import json
+import os
+import signal
+
+from absl import flags
+from absl.testing import flagsaver
+import pytest
+
+import decoding_jax as dj
+from experiments import complete
+from experiments.app import multihost
+from experiments.app import preemption
+from experiments.devices import mesh
+from support import helpers
+
+# No text depends on the number of prompts of a width, on batches and rows.
+_PROMPTS = ["import os", "def f", "import sys", "class A", "x = 1"]
+_TOO_LONG = "a b c d e f g h i j k l m n o p q r s t u v w x y z"
+
+
+def _complete(folders, prompts, workdir, *more):
+  process = helpers.start(
+      "-m", "experiments.complete", f"--prompts={prompts}",
+      f"--workdir={workdir}", f"--target={folders[0]}",
+      f"--draft={folders[1]}", "--width=2", "--depth=1", "--max_new_tokens=6",
+      "--num_samples=2", f"--compilation_cache={workdir}/compiled", *more,
+      **helpers.QUICKLY)
+  return (*process.communicate(), process.returncode)
+
+
+def test_texts_are_written_once_whatever_the_batch(folders, tmp_path):
+  prompts, workdir = tmp_path / "prompts.txt", tmp_path / "run"
+  prompts.write_text("\n".join([*_PROMPTS[:2], _TOO_LONG, *_PROMPTS[2:]]))
+  path = workdir / "results.jsonl"
+  output, errors, status = _complete(folders, prompts, workdir, "--batch=4")
+  assert status == 0, errors
+  assert output.startswith("rsd_s(2x1): 10 texts, ")
+  assert "2 prompts were too long" in output
+  first = [json.loads(line) for line in path.read_text().splitlines()]
+  by_name = {(r["prompt"], r["sample"]): r for r in first}
+  assert sorted(by_name) == [(i, j) for i in range(6) for j in range(2)]
+  assert len(first) == 12
+  for (i, _), record in by_name.items():
+    assert (record["finish"] == "too_long") == (i == 2)
+    if i != 2:
+      assert 0 < record["tokens"] <= 6 and record["log_prob"] < 0
+      assert (record["finish"] == "length") <= (record["tokens"] == 6)
+  assert by_name[0, 0]["text"] != by_name[0, 1]["text"]
+
+  # Half of it is done again, other rows together.
+  path.write_text("".join(path.read_text().splitlines(True)[:6]))
+  output, errors, status = _complete(folders, prompts, workdir, "--batch=2",
+                                     "--queue=3", "--buckets=1")
+  assert status == 0, errors
+  second = [json.loads(line) for line in path.read_text().splitlines()]
+  assert len(second) == 12
+  for record in second:
+    expected = by_name[record["prompt"], record["sample"]]
+    assert record["text"] == expected["text"]
+    assert record["finish"] == expected["finish"]
+
+  _, errors, status = _complete(folders, prompts, workdir, "--seed=1")
+  assert status == 2 and "seed=0, not of 1" in errors
+
+
+@pytest.mark.usefixtures("listening", "quickly")
+@pytest.mark.parametrize("several", [False, True])
+def test_a_batch_that_is_there_is_kept(folders, tmp_path, monkeypatch, several):
+  """SIGTERM comes while the first of two is decoded, to one process or more."""
+  pair = helpers.load_pair(*folders)
+  module, name = (mesh, "_generate") if several else (dj, "generate")
+  decode, asked = getattr(module, name), []
+
+  def decode_and_stop(*args, **kwargs):
+    out = decode(*args, **kwargs)
+    asked.append(True)
+    if not several:
+      os.kill(os.getpid(), signal.SIGTERM)
+    return out
+
+  def stop_together():
+    if asked:
+      raise preemption.Stopped
+
+  monkeypatch.setattr(module, name, decode_and_stop)
+  if several:
+    pair = mesh.with_params(pair, *folders, mesh.make((1, 1)))
+    monkeypatch.setattr(multihost, "stop_together", stop_together)
+  path = tmp_path / "results.jsonl"
+  flags.FLAGS.mark_as_parsed()
+  with flagsaver.flagsaver(batch=2, max_new_tokens=4), (
+      pytest.raises(preemption.Stopped)):
+    complete.complete(dj.methods.autoregressive(), pair, [[1, 2]] * 4, 9, 2,
+                      path)
+  flags.FLAGS.unparse_flags()
+  assert [json.loads(line)["prompt"]
+          for line in path.read_text().splitlines()] == [0, 1]

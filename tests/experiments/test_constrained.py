@@ -1,0 +1,365 @@
+"""Tests of `experiments.cdsl` and what it is made of, on a tiny pair."""
+
+import gzip
+import json
+import pathlib
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from configs import cdsl as cdsl_config
+from experiments import cdsl
+from experiments.app import launch
+from experiments.data import constrained_tasks
+from experiments.data import preference_pairs
+from experiments.data import python_corpus
+from experiments.devices import model_pair
+from experiments.evaluation import cdsl_cost_model
+from experiments.evaluation import constrained_run
+from experiments.evaluation import constrained_tables
+from experiments.evaluation import equal_forwards
+from experiments.evaluation import results_store
+from experiments.scoring import task_rewards
+from experiments.scoring import text_metrics
+from models import checkpoints
+from models import transformer
+from models.text import tokenizers
+from support import helpers
+from support import tiny_models as tiny
+
+_SIZES = {"num_candidates": 2, "lookahead": 2}
+_METHODS = ({"label": "greedy", "name": "autoregressive"},
+            {"label": "best", "name": "best_of_n", "num_samples": 2,
+             "temperature": 1.0},
+            {"label": "CDLH", "name": "cdlh", **_SIZES},
+            {"label": "CDSL", "name": "cdsl", **_SIZES})
+
+
+@pytest.fixture
+def commongen(tmp_path):
+  """A folder like CommonGen's, of three examples."""
+  lines = {"dev.src_alpha.txt": ["a b", "i", "o e"],
+           "dev.tgt.txt": ["a or b", "i am", "o e"],
+           "dev.constraint.json": ['[["a", "A"], ["b"]]', '[["i"]]',
+                                   '[["o"], ["e", "E"]]']}
+  for name, text in lines.items():
+    (tmp_path / name).write_text("\n".join(text) + "\n")
+  return str(tmp_path)
+
+
+@pytest.fixture
+def dialogues(folders, tmp_path):
+  """A folder of dialogues, and of a reward model with the pair's tokens."""
+  first = "\n\nHuman: {0}\n\nAssistant: oh\n\nHuman: a {0}\n\nAssistant:"
+  with gzip.open(tmp_path / "hh_harmless_base_test.jsonl.gz", "wt") as f:
+    for i in range(40):
+      f.write(json.dumps({"chosen": first.format(i) + " yes no",
+                          "rejected": first.format(i) + " no"}) + "\n")
+  sizes = transformer.Config(
+      vocab_size=270, dim=8, num_layers=1, num_heads=1, num_kv_heads=1,
+      head_dim=4, hidden_dim=8, max_length=32, tie_embeddings=False, outputs=1)
+  checkpoints.save(
+      tmp_path / "reward", sizes, tiny.init(jax.random.key(5), sizes),
+      tokenizers.load(folders[0]))
+  return str(tmp_path)
+
+
+def config(folders, corpus="", **fields):
+  found = cdsl_config.get_config()
+  found.update(target=folders[0], draft=folders[1], corpus=corpus,
+               prompt_length=8, max_new_tokens=6, methods=_METHODS, examples=3,
+               batch=2, common=0, **fields)
+  return found
+
+
+def measured(settings, path, labels):
+  """Records of some of the methods, and how often each was decoded."""
+  pair = helpers.load_pair(settings.target, settings.draft)
+  task = constrained_tasks.load(settings, pair)
+  entries = {k: v for k, v in constrained_run.entries(settings).items()
+             if k in labels}
+  params, batches = constrained_run.make_batches(settings, task, pair)
+  calls = []
+
+  def decode(entry):
+    inner = constrained_run.decoder(settings, pair, task, params, entry)
+
+    def counted(batch):
+      calls.append(entry.label)
+      return inner(batch)
+
+    return counted
+
+  with tiny.quickly_compiled():
+    records = cdsl.measure(entries, decode, batches, task, pair.tokenizer, path)
+  return records, calls
+
+
+def test_from_files_to_report(folders, commongen, tmp_path):
+  settings = config(folders, commongen, task="commongen")
+  path = tmp_path / results_store.RESULTS
+  _, calls = measured(settings, path, ("greedy", "CDLH"))
+  assert calls.count("CDLH") == 3
+  labels = [spec["label"] for spec in _METHODS]
+  records, calls = measured(settings, path, labels)
+  # What has a result is not run again, but for the baseline's timings.
+  assert "CDLH" not in calls and calls.count("CDSL") == 3
+  assert [r["label"] for r in records] == labels
+  assert [json.loads(line)["label"] for line in path.read_text().splitlines()
+          ] == ["greedy", "CDLH", "best", "CDSL"]
+  for record in records:
+    assert len(record["soft"]) == len(record["texts"]) == 3
+    assert set(record["soft"]) <= {0.0, 0.5, 1.0}
+    np.testing.assert_array_equal(record["hard"], np.array(record["soft"]) == 1)
+    for text, soft in zip(record["texts"], record["soft"]):
+      assert soft or not re.search(r"\bi\b", text) or "a b" in text
+  by_label = {r["label"]: r for r in records}
+  assert np.sum(by_label["CDSL"]["states"]) >= 3
+  assert by_label["greedy"]["reward_calls"] == [0, 0, 0]
+  assert by_label["best"]["reward_calls"] == [2, 2, 2]
+  constrained_tables.write(tmp_path, records, settings)
+  summary = (tmp_path / "summary.md").read_text()
+  assert all(f"| {label} |" in summary for label in labels)
+  assert (tmp_path / "tradeoff.png").stat().st_size
+  # Of such a model the time is not that of its forwards, so no more of it.
+  assert "CDSL against CDLH: hard coverage" in (
+      constrained_tables.terminal(records))
+
+
+@pytest.mark.parametrize("name, before, after", [
+    ("dev.src_alpha.txt", "a b", "b a"), ("dev.tgt.txt", "i am", "i was"),
+    ("dev.constraint.json", '[["i"]]', '[["o"]]')])
+def test_results_are_of_these_examples(folders, commongen, tmp_path, name,
+                                       before, after):
+  wanted = config(folders, commongen, task="commongen")
+  pair = helpers.load_pair(*folders)
+  path, found = pathlib.Path(commongen) / name, []
+  for old, new in (("", ""), (before, after)):
+    path.write_text(path.read_text().replace(old, new))
+    found.append(cdsl.settings(wanted, pair,
+                               constrained_tasks.load(wanted, pair)))
+  results_store.open_workdir(tmp_path / "run", found[0])
+  with pytest.raises(launch.UserError, match="results of used_examples="):
+    results_store.open_workdir(tmp_path / "run", found[1])
+
+
+def test_lines_end_at_line_feeds_alone(folders, commongen):
+  path = pathlib.Path(commongen) / "dev.tgt.txt"
+  path.write_text("a\u2028or b\ni\x0cam\no e\n", "utf-8")
+  task = constrained_tasks.load(config(folders, commongen, task="commongen"),
+                                helpers.load_pair(*folders))
+  assert task.references == ["a\u2028or b", "i\x0cam", "o e"]
+
+
+@pytest.mark.parametrize("line, message", [
+    ("[['i']]", "constraint.json', line 2 is not JSON: Expecting value"),
+    ('"i"', "constraint.json', line 2 is of type str: a list of concepts")])
+def test_constraints_that_cannot_be_read(folders, commongen, line, message):
+  path = pathlib.Path(commongen) / "dev.constraint.json"
+  path.write_text(path.read_text().replace('[["i"]]', line))
+  with pytest.raises(launch.UserError, match=message):
+    constrained_tasks.load(config(folders, commongen, task="commongen"),
+                           helpers.load_pair(*folders))
+
+
+def test_a_reward_model(folders, dialogues, tmp_path):
+  settings = config(folders, dialogues, task="harmless",
+                    reward=f"{dialogues}/reward")
+  settings.update(prompt_length=20, max_new_tokens=4)
+  pair = helpers.load_pair(*folders)
+  task = constrained_tasks.load(settings, pair)
+  assert task.references == ["yes no"] * 3 and task.eos_id is not None
+  assert task.judge.constraints is None
+  found = preference_pairs.read(dialogues, "hh_harmless_base_test.jsonl.gz",
+                                python_corpus.HELD_OUT)
+  for prompt, (chosen, _) in zip(task.prompts, found):
+    assert len(prompt) == 20
+    assert chosen.removesuffix(" yes no").endswith(
+        pair.tokenizer.decode(prompt))
+  # An end of text is worth nothing.
+  values = [value(task.judge, 0, task.prompts[0], rest)
+            for rest in ([7, 8], [7, 8, *task.eos_id], [7, 9])]
+  assert values[0] == pytest.approx(values[1]) != values[2]
+  records, _ = measured(settings, tmp_path / results_store.RESULTS,
+                        ("greedy", "CDLH", "CDSL"))
+  for record in records:
+    assert len(set(record["reward"])) == 3 and "hard" not in record
+    assert record["metrics"]["reward"][0] == pytest.approx(
+        np.mean(record["reward"]), abs=1e-5)
+  constrained_tables.write(tmp_path, records, settings)
+  summary = (tmp_path / "summary.md").read_text()
+  assert "| reward |" in summary and "hard, %" not in summary
+  assert re.search(r"CDSL against CDLH: reward [+-]0\.\d{3} \[[+-]",
+                   constrained_tables.terminal(records))
+
+
+def test_reward_models_that_cannot_be(folders, dialogues):
+  settings = config(folders, dialogues, task="harmless", reward=folders[1])
+  pair = model_pair.open_pair(*folders)
+  for name, message in ((folders[1], "is a model of texts, not of rewards"),
+                        ("harmless-reward", "has another tokenizer than the"),
+                        ("nowhere", "model 'nowhere' is neither a folder")):
+    settings.reward = name
+    with pytest.raises(launch.UserError, match=message):
+      constrained_tasks.load(settings, pair)
+
+
+def test_common_identifiers(folders, tmp_path):
+  """A corpus of one's own, in which `spam` is common and `eggs` is not."""
+  for i in range(64):
+    lines = [f"n{i}{j} = spam" for j in range(40)] + ["eggs = 2"] * (i < 8)
+    (tmp_path / f"module{i}.py").write_text("\n".join(lines) + "\n")
+  settings = config(folders, str(tmp_path))
+  settings.common = 1
+  pair = helpers.load_pair(*folders)
+  task = constrained_tasks.load(settings, pair)
+  expected = task_rewards.lexical([[["spam"]]] * 3, pair, 6).constraints
+  jax.tree.map(np.testing.assert_array_equal, task.judge.constraints, expected)
+  settings.max_new_tokens = 1
+  with pytest.raises(launch.UserError, match="only 0 held-out prompts"):
+    constrained_tasks.load(settings, pair)
+
+
+def test_python_examples(folders):
+  settings = config(folders)
+  settings.max_new_tokens = 16
+  pair = helpers.load_pair(*folders)
+  task = constrained_tasks.load(settings, pair)
+  assert len(task.prompts) == len(task.references) == 3
+  assert task.eos_id is None
+  counts = task.judge.constraints.count
+  assert (1 <= counts).all() and (counts <= settings.concepts).all()
+  for i, (prompt, text) in enumerate(zip(task.prompts, task.references)):
+    assert len(prompt) == 8
+    # What really follows has all of the words.
+    rest = pair.tokenizer.encode(text).ids
+    assert value(task.judge, i, prompt, rest) == 1
+    assert value(task.judge, i, prompt, rest[:1]) < 1
+
+
+def value(judge, i, prompt, rest):
+  """The reward of one text."""
+  reward, params = judge.reward, judge.params
+  constraint = jax.tree.map(lambda x: x[i], judge.constraints)
+  state = reward.init(params, constraint, np.array(prompt), len(prompt))
+  state = reward.advance(params, constraint, state, np.array(rest, int),
+                         np.ones(len(rest), bool))
+  return float(reward.value(params, constraint, state))
+
+
+@pytest.mark.parametrize("fields, message", [
+    ({"task": "chess"}, "task='chess' is not one of 'python', 'commongen', "
+     "'harmless'"),
+    ({"task": "commongen", "corpus": "nowhere"}, "'nowhere/dev.src_alpha.txt' "
+     ".*config.corpus='nowhere' must be a folder with"),
+    ({"examples": 0}, "examples=0: at least 1"),
+    ({"common": -1}, "common=-1: at least 0"),
+    ({"prompt_length": 10**6}, "width 1000000 .* max_length="),
+    ({"task": "commongen", "examples": 9}, "examples=9: .* has 3 concept sets"),
+    ({"task": "harmless", "corpus": "nowhere"}, "No file 'nowhere/hh_harmless"),
+])
+def test_tasks_that_cannot_be(folders, commongen, fields, message):
+  settings = config(folders, commongen)
+  settings.update(fields)
+  with pytest.raises(launch.UserError, match=message):
+    constrained_tasks.load(settings, helpers.load_pair(*folders))
+
+
+@pytest.mark.parametrize("spec, message", [
+    ({"name": "autoregressive"}, "label None is missing"),
+    ({"label": "greedy", "name": "autoregressive"}, "comes twice"),
+    ({"label": "x", "name": "cdl"}, "'cdl' is not one of"),
+    ({"label": "x", "name": "cdlh", "width": 3}, "cdlh takes num_candidates"),
+])
+def test_methods_that_cannot_be(folders, spec, message):
+  settings = config(folders)
+  with settings.unlocked():
+    settings.methods = (*_METHODS, spec)
+  with pytest.raises(launch.UserError, match=message):
+    constrained_run.entries(settings)
+
+
+@pytest.mark.parametrize("spec, message", [
+    ({"name": "cdlh", "temperature": 1.0, **_SIZES}, "temperature=1.0"),
+    ({"name": "best_of_n", "num_samples": 2}, "temperatures above 0"),
+    ({"name": "beam_search", "num_beams": 300}, "300 siblings")])
+def test_what_generate_would_refuse(folders, spec, message):
+  settings = config(folders)
+  settings.max_new_tokens = 16
+  with settings.unlocked():
+    settings.methods = ({"label": "x", **spec},)
+  pair = helpers.load_pair(*folders)
+  task = constrained_tasks.load(settings, pair)
+  entry = constrained_run.entries(settings)["x"]
+  with pytest.raises(launch.UserError, match=message):
+    constrained_run.check(settings, pair, task, entry)
+
+
+def test_presets():
+  for preset in ("default", "smoke", "commongen", "commongen,sweep", "harmless",
+                 "trees"):
+    entries = constrained_run.entries(cdsl_config.get_config(preset))
+    assert "greedy" in entries
+  with pytest.raises(ValueError, match="'nothing' is not one of"):
+    cdsl_config.get_config("smoke,nothing")
+
+
+def test_quality():
+  texts = ["a cat sat down", "a b a b"]
+  np.testing.assert_allclose(text_metrics.bleu(texts, texts), 100)
+  np.testing.assert_allclose(
+      text_metrics.rouge_l(["a cat", "x"], ["a cat sat", "y"]), [80, 0])
+  np.testing.assert_allclose(text_metrics.distinct_2([*texts, "one"]),
+                             [1, 2 / 3, 1])
+
+
+def record(method, **fields):
+  return {"spec": f"{method}(4x3, w=1), T=0", "target_calls": [10, 20],
+          "draft_calls": [0, 0], **fields}
+
+
+def test_cost_model():
+  """Worked by hand: 2 first forwards, then 28 of kappa in 1..4."""
+  cdlh = record("cdlh")
+  cdsl_record = record("cdsl", draft_calls=[6, 6],
+                       states=[[1, 1, 0, 0], [1, 0, 1, 0]],
+                       target_calls=[5, 4])
+  # Four iterations, one search of 3, two forwards of the target's lookahead.
+  least = min(30 / (12 + 16 + 3 + 2), 114 / (12 + 16 + 12 + 2))
+  most = max(30 / (4 + 3 + 2), 114 / (4 + 12 + 2))
+  assert cdsl_cost_model.sizes(cdlh) == (4, 3)
+  np.testing.assert_allclose(cdsl_cost_model.bounds(cdsl_record, cdlh),
+                             (least, most))
+  cdlh["reward_calls"], cdsl_record["reward_calls"] = [80, 80], [4, 4]
+  np.testing.assert_allclose(cdsl_cost_model.bounds(cdsl_record, cdlh, True),
+                             (least, 20))
+
+
+def shaped(label, shape, slack, calls, hard, tau="0.5"):
+  spec = (f"cdsl(8x{label[-1]}, w=1, lambda=10, rollout=target, {shape}, "
+          f"slack={slack}, tau={tau}, low=cdlh_step), T=0")
+  return {"label": label, "spec": spec, "target_calls": calls, "hard": hard}
+
+
+def test_trees_at_equal_forwards():
+  """By hand: chains of 2 and 4 forwards, a half of each takes 3."""
+  chains = [shaped("chain 4", "chain", 0, [2, 2, 2, 2], [0, 0, 1, 0]),
+            shaped("chain 8", "chain", 1, [4, 3, 4, 5], [1, 0, 1, 1]),
+            shaped("chain 6", "chain", 0, [4, 4, 4, 4], [0, 0, 0, 0])]
+  tree = shaped("tree 8", "rsd_s(3x8)", 1, [3, 3, 3, 3], [1, 0, 1, 1])
+  other = shaped("tree 2", "rsd_c(3x2)", 1, [3, 3, 3, 3], [1, 0, 1, 1], "0.9")
+  greedy = {"label": "greedy", "spec": "autoregressive, T=0"}
+  first, second, share = equal_forwards.mixture(tree, chains)
+  assert {first["label"], second["label"]} == {"chain 4", "chain 8"}
+  assert share == 0.5
+  # What has other options is compared with none of them.
+  line, = equal_forwards.lines([greedy, *chains, tree, other])
+  assert line.startswith("(tree 8) against 0.50 of (chain 4) + 0.50 of "
+                         "(chain 8): hard coverage +25.0 points [+0.0, +50.0]")
+  assert line.endswith("1.00 of the target's forwards.")
+  tree["target_calls"] = [9, 9, 9, 9]
+  assert equal_forwards.mixture(tree, chains)[::2] == (chains[1], 1)
+  tree["target_calls"] = [1, 1, 1, 1]
+  assert equal_forwards.mixture(tree, chains)[::2] == (chains[0], 1)

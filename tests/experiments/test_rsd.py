@@ -1,0 +1,374 @@
+"""Tests of `experiments.rsd` and `experiments.generate` on a tiny pair."""
+
+import contextlib
+import json
+import signal
+import time
+
+from absl import flags
+from absl.testing import flagsaver
+import jax
+import numpy as np
+import pytest
+
+import decoding_jax as dj
+from configs import rsd as rsd_config
+from experiments.app import launch
+from experiments.data import prompt_tasks
+from experiments.data import python_corpus
+from experiments.devices import mesh as mesh_lib
+from experiments.devices import model_pair
+from experiments.evaluation import method_grid
+from experiments.evaluation import run as evaluation_run
+from experiments.flags import method_flags
+from models import checkpoints
+from models import prompt_lookup
+from models.text import tokenizers
+from support import helpers
+from support import tiny_models as tiny
+
+_CONFIG = '''
+from configs import rsd
+def get_config():
+  config = rsd.get_config("smoke")
+  config.update(target={target!r}, draft={draft!r}, prompts=3, batch=2,
+                prompt_length=4, max_new_tokens=6, lengths=(1,), budgets=(),
+                methods=("speculative", "rsd_s"), compilation_cache=True)
+  config.trees.length = {{"1": ({{"name": "speculative", "depth": 1}},
+                                {{"name": "rsd_s", "width": 2, "depth": 1}})}}
+  return config
+'''
+
+
+def _start(module, *arguments):
+  return helpers.start("-m", f"experiments.{module}", *arguments,
+                       **helpers.QUICKLY)
+
+
+def test_a_killed_run_resumes_and_repeats_nothing(folders, tmp_path):
+  config, workdir = tmp_path / "config.py", tmp_path / "run"
+  config.write_text(_CONFIG.format(target=folders[0], draft=folders[1]))
+  arguments = f"--config={config}", f"--workdir={workdir}"
+  path = workdir / "results.jsonl"
+  process = _start("rsd", *arguments)
+  while process.poll() is None and not (
+      path.exists() and path.read_text().count("\n") >= 2):
+    time.sleep(0.05)
+  process.send_signal(signal.SIGKILL)
+  process.communicate()
+  first = path.read_text()
+  first = first[:first.rfind("\n") + 1]
+  with open(path, "a") as f:
+    f.write('{"method": "torn')
+
+  process = _start("rsd", *arguments)
+  output, errors = process.communicate()
+  assert process.returncode == 0, errors
+  assert path.read_text().startswith(first)
+  records = [json.loads(line) for line in path.read_text().splitlines()]
+  # Nothing was compiled twice.
+  assert len(list((workdir / "compiled").glob("jit__generate-*"))) == 3
+  assert [r["method"] for r in records] == [
+      "autoregressive", "speculative(1)", "rsd_s(2x1)"]
+  for record in records:
+    assert record["emitted"] == [6, 6, 6]
+    assert len(record["seconds"]) == 2
+  assert "Fixed draft length, temperature 0.6" in output
+  for name in ("summary.md", "run.json", "block_efficiency.png", "mbsu.png",
+               "token_rate_ratio.png"):
+    assert (workdir / name).stat().st_size
+
+  # Other settings may not be mixed in, and what is there stays.
+  process = _start("rsd", *arguments, "--config.seed=1")
+  _, errors = process.communicate()
+  assert process.returncode == 2
+  assert "seed=0, not of 1" in errors and len(errors.splitlines()) == 1
+  assert len(path.read_text().splitlines()) == 3
+
+
+def test_generate(folders, tmp_path):
+  process = _start(
+      "generate", f"--target={folders[0]}", f"--draft={folders[1]}",
+      "--prompt=import os", "--method=sequoia", "--children=2/1,0",
+      "--max_new_tokens=6", f"--compilation_cache={tmp_path}")
+  output, errors = process.communicate()
+  assert process.returncode == 0, errors
+  assert output.startswith("import os")
+  last = output.splitlines()[-1]
+  assert last.startswith("sequoia(2/1,0): ")
+  assert list(tmp_path.glob("jit__generate-*"))
+  for part in ("target calls", "block efficiency", "tokens/s", "compiled in",
+               "mean log-probability -"):
+    assert part in last
+
+
+def test_a_method_that_does_not_draft_needs_no_drafter(folders, tmp_path):
+  arguments = (f"--target={folders[0]}", "--prompt=import os",
+               "--max_new_tokens=6", f"--compilation_cache={tmp_path}")
+  process = _start("generate", *arguments, "--method=autoregressive")
+  output, errors = process.communicate()
+  assert process.returncode == 0, errors
+  assert output.splitlines()[-1].startswith("autoregressive: 6 tokens, 6 ta")
+  for more, message in (
+      ([], "--method=rsd_s drafts, and no drafter comes with --target="),
+      (["--method=stochastic_beam_search", "--temperature=0"], "temperature")):
+    process = _start("generate", *arguments, *more)
+    _, errors = process.communicate()
+    assert process.returncode == 2
+    assert message in errors and len(errors.splitlines()) == 1
+
+
+@pytest.fixture(name="sizes")
+def _sizes():
+  """A method by its name and flags, as `experiments.generate` has it."""
+  def of(name, **values):
+    with flagsaver.as_parsed(**values):
+      return launch.method({"name": name, **method_flags.of_flags(name)})
+
+  flags.FLAGS.mark_as_parsed()
+  yield of
+  flags.FLAGS.unparse_flags()
+
+
+@pytest.mark.parametrize("values, method", [
+    (dict(name="rsd_s", width="2"), dj.methods.rsd_s(2, 4)),
+    (dict(name="rsd_c", branching="3,1"), dj.methods.rsd_c((3, 1))),
+    (dict(name="sequoia"), dj.methods.sequoia(((2,), (2, 0), (1, 1)))),
+    (dict(name="sequoia", children="2/0,1"),
+     dj.methods.sequoia(((2,), (0, 1)))),
+    (dict(name="beam_search", num_beams="3"), dj.methods.beam_search(3)),
+    (dict(name="diverse_beam_search"), dj.methods.diverse_beam_search(4, 2)),
+    (dict(name="autoregressive"), dj.methods.autoregressive())],
+                         ids=lambda x: getattr(x, "name", str(x)))
+def test_sizes_from_flags(sizes, values, method):
+  assert sizes(**values).name == method.name
+
+
+@pytest.mark.parametrize("values, found", [
+    (dict(sizes='{"rounds": 5, "steps": [1, 2]}'),
+     dict(rounds=5, steps=[1, 2], depth=4)),
+    (dict(sizes='{"rounds": 5, "steps": 1}', depth="2"),
+     dict(rounds=5, steps=1, depth=2))], ids=str)
+def test_sizes_of_a_method_of_your_own(sizes, monkeypatch, values, found):
+  del sizes  # It has the flags parsed.
+  monkeypatch.setattr(dj.methods, "rsd_c", lambda rounds, steps, depth: None)
+  with flagsaver.as_parsed(**values):
+    assert method_flags.of_flags("rsd_c") == found
+  with pytest.raises(launch.UserError, match=(
+      r'needs rounds, steps, .* but --sizes=\'{"rounds": 2, "steps": 2}')):
+    method_flags.of_flags("rsd_c")
+
+
+@pytest.mark.parametrize("values, message", [
+    (dict(name="rsd_s", sizes="5"), "--sizes=5: sizes by their names"),
+    (dict(name="rsd_s", sizes="{width: 5}"), "--sizes={width: 5}: no JSON"),
+    (dict(name="rsd_s", sizes='{"rounds": 5}'), "rsd_s takes width, depth"),
+    (dict(name="sequoia", children="2/x"), "--children: 'x' is no list of"),
+    (dict(name="rsd_c", branching="2-1"), "--branching: '2-1' is no list"),
+    (dict(name="sequoia", children="2/1"), r"children\[1\]=\(1,\): 2 integ"),
+    (dict(name="beam_search", width="3"), "beam_search takes num_beams"),
+    (dict(name="cdsl"), "--method=cdsl is steered by a reward.*cdsl has"),
+    (dict(name="best_of_n"), "--method=best_of_n is steered by a reward")],
+    ids=str)
+def test_sizes_that_cannot_be(sizes, values, message):
+  with pytest.raises(launch.UserError, match=message):
+    sizes(**values)
+
+
+@pytest.mark.parametrize("method, budget, message", [
+    (dj.methods.rsd_s(300, 2), 6, "300 siblings: the vocabulary has 270"),
+    (dj.methods.rsd_s(3, 2), 0, "max_new_tokens=0"),
+    (dj.methods.rsd_s(3, 2), 100, "max_length=32"),
+])
+def test_what_generate_would_refuse_is_a_user_error(folders, method, budget,
+                                                    message):
+  pair = helpers.load_pair(*folders)
+  with pytest.raises(launch.UserError, match=message):
+    model_pair.check(method, pair, 4, budget, dj.Sampling())
+
+
+@pytest.mark.parametrize("temperature", [-1.0, "warm"])
+def test_wrong_temperatures_are_user_errors(folders, temperature):
+  pair = helpers.load_pair(*folders)
+  with pytest.raises(launch.UserError, match="temperature"):
+    model_pair.check(dj.methods.autoregressive(), pair, 4, 6,
+                     dj.Sampling(temperature))
+
+
+def test_looked_up_drafts_need_no_folder(folders):
+  pair = helpers.load_pair(folders[0], "lookup")
+  assert pair.draft is prompt_lookup.language_model(pair.target.vocab_size)
+  assert pair.draft_params == () and pair.parameter_ratio == 0
+  model_pair.check(dj.methods.rsd_s(3, 2), pair, 4, 6, dj.Sampling())
+  pair = model_pair.open_pair(folders[0], "")
+  with pytest.raises(launch.UserError, match="draft=None: method rsd_s"):
+    model_pair.check(dj.methods.rsd_s(3, 2), pair, 4, 6, dj.Sampling())
+
+
+@pytest.mark.parametrize("dtype,draft_dtype,expected", [
+    ("", "", ("float32", "float32")), ("bfloat16", "", ("bfloat16",) * 2),
+    ("", "bfloat16", ("float32", "bfloat16")),
+    ("bfloat16", "float16", ("bfloat16", "float16"))])
+def test_types_of_both_models(folders, dtype, draft_dtype, expected):
+  shapes = model_pair.open_pair(*folders, dtype, draft_dtype)
+  one_device = model_pair.with_params(shapes, *folders)
+  mesh = mesh_lib.with_params(shapes, *folders, mesh_lib.make((1, 1)))
+  for pair in (shapes, one_device, mesh):
+    for lm, params, kind in zip((pair.target, pair.draft), (
+        pair.target_params, pair.draft_params), expected):
+      assert {str(x.dtype) for x in jax.tree.leaves(params)} == {kind}
+      # Caches are of the model's type, not of the parameters'.
+      with pair.mesh or contextlib.nullcontext():
+        assert lm.init_cache(1, 8).keys[0].dtype == kind
+
+
+@pytest.mark.parametrize("weights,draft_weights,expected", [
+    ("dtype", "", (False, False)), ("int8", "", (True, True)),
+    ("dtype", "int8", (False, True)), ("int8", "dtype", (True, False))])
+def test_weights_of_both_models(folders, weights, draft_weights, expected):
+  """Wherever they are, they are of the shapes that memory is estimated by."""
+  shapes = model_pair.open_pair(*folders,
+                                weights=weights,
+                                draft_weights=draft_weights)
+  one_device = model_pair.with_params(shapes, *folders)
+  mesh = mesh_lib.with_params(shapes, *folders, mesh_lib.make((1, 1)))
+  for pair in (shapes, one_device, mesh):
+    for params, known, is_rounded in zip(
+        (pair.target_params, pair.draft_params),
+        (shapes.target_params, shapes.draft_params), expected):
+      kinds = lambda tree: jax.tree.map(lambda x: (x.shape, x.dtype), tree)
+      assert kinds(params) == kinds(known)
+      assert is_rounded == any(x.dtype == np.int8
+                               for x in jax.tree.leaves(params))
+  assert shapes.parameter_ratio == model_pair.open_pair(
+      *folders).parameter_ratio
+  assert (model_pair.fingerprint(one_device) ==
+          model_pair.fingerprint(helpers.load_pair(*folders))) != any(expected)
+
+
+def test_types_that_are_none(folders):
+  weights = "dtype, bfloat16, int8"
+  for field, others in (("dtype", "float32, bfl"), ("weights", weights),
+                        ("draft_dtype", "float32, bfl"),
+                        ("draft_weights", weights)):
+    with pytest.raises(launch.UserError,
+                       match=f"^{field}='int7' is not one of {others}"):
+      model_pair.open_pair(*folders, **{field: "int7"})
+  with pytest.raises(launch.UserError, match="draft_weights='int8': draft="
+                     "'lookup' has no weights"):
+    model_pair.open_pair(folders[0], "lookup", draft_weights="int8")
+  model_pair.open_pair(folders[0], "lookup", weights="int8")
+
+
+@pytest.mark.parametrize("target", ["", "lookup"])
+def test_a_target_is_a_model(target):
+  with pytest.raises(launch.UserError, match=f"model '{target}' is neither a"):
+    model_pair.open_pair(target, "lookup")
+
+
+def test_pair_of_different_vocabularies(folders, tmp_path):
+  other = tokenizers.train(["spam spam spam eggs"], 265)
+  config = checkpoints.load_config(folders[1])
+  checkpoints.save(tmp_path / "draft", config,
+                   tiny.init(jax.random.key(0), config), other)
+  with pytest.raises(launch.UserError, match="different tokenizers"):
+    model_pair.open_pair(folders[0], str(tmp_path / "draft"))
+
+
+def test_rows_do_not_depend_on_the_batch(folders):
+  pair = helpers.load_pair(*folders)
+  config = rsd_config.get_config()
+  config.update(prompts=5, prompt_length=4, max_new_tokens=6)
+  examples = prompt_tasks.load(config, pair)
+  config.batch = 5
+  [(keys, prompts, lengths)], rows = evaluation_run.make_batches(
+      config, examples.prompts)
+  assert rows.tolist() == [0, 1, 2, 3, 4]
+  config.batch = 2
+  parts, rows = evaluation_run.make_batches(config, examples.prompts)
+  assert rows.tolist() == [0, 1, 2, 3, 4]
+  assert [len(p) for _, p, _ in parts] == [2, 2, 2]
+  assert lengths.tolist() == [4] * 5
+  joined = np.concatenate([p for _, p, _ in parts])
+  np.testing.assert_array_equal(joined[:5], prompts)
+  np.testing.assert_array_equal(joined[5], prompts[0])
+  data = np.concatenate([jax.random.key_data(k) for k, _, _ in parts])
+  np.testing.assert_array_equal(data[:5], jax.random.key_data(keys))
+
+
+def test_too_few_held_out_prompts_are_a_user_error(folders, monkeypatch):
+  def prompts(*_, **__):
+    raise ValueError("only 7 lines")
+
+  monkeypatch.setattr(python_corpus, "prompts", prompts)
+  config = rsd_config.get_config()
+  config.update(prompt_length=8, max_new_tokens=8)
+  with pytest.raises(launch.UserError, match="only 7 lines"):
+    prompt_tasks.load(config, helpers.load_pair(*folders))
+
+
+def test_plan_runs_a_tree_of_two_experiments_once():
+  config = rsd_config.get_config()
+  methods, points = method_grid.of_config(config)
+  names = [method.name for method in methods]
+  assert names[0] == "autoregressive"
+  assert len(set(names)) == len(names)
+  assert "rsd_c(2-2)" in points["length", 2]
+  assert "rsd_c(2-2)" in points["budget", 6]
+  assert {name for part in points.values() for name in part} == set(names[1:])
+
+
+@pytest.mark.parametrize("budget", [6, 10, 14, 21, 30])
+def test_trees_of_a_budget_have_its_size(budget):
+  config = rsd_config.get_config()
+  config.update(lengths=(), budgets=(budget,))
+  methods, _ = method_grid.of_config(config)
+  # The baseline, a chain, one tree of SpecInfer, two of SpecTr and RSD-S each,
+  # three of RSD-C.
+  assert len(methods) == 10
+  for method in methods[1:]:
+    assert sum(method.sampled.drafter.layout.widths) == budget
+
+
+@pytest.mark.parametrize("length", [2, 3, 4, 5])
+def test_trees_of_a_length_have_its_depth(length):
+  config = rsd_config.get_config()
+  config.update(lengths=(length,), budgets=())
+  methods, _ = method_grid.of_config(config)
+  sizes = {}
+  for method in methods[1:]:
+    widths = method.sampled.drafter.layout.widths
+    assert len(widths) == length
+    sizes.setdefault(method.name.split("(")[0], set()).add(sum(widths))
+  # Trees are compared with trees of their size.
+  assert sizes["speculative"] == {length}
+  assert sizes["spectr"] == sizes["rsd_s"] >= sizes["specinfer"]
+  assert sizes["rsd_c"] & sizes["rsd_s"]
+
+
+@pytest.mark.parametrize("update, message", [
+    ({"lengths": (9,)}, "length 9 has no trees; there are 2, 3, 4, 5"),
+    ({"budgets": (7,)}, "budget 7 has no trees"),
+    ({"methods": ("medusa",)}, "methods: 'medusa' is not one of"),
+    ({"batch": 0}, "batch=0"),
+    ({"prompts": -1}, "prompts=-1"),
+    ({"batch": 4, "queue": 4}, "queue=4: 0, or more than batch=4"),
+    ({"temperatures": ()}, "temperatures"),
+])
+def test_plan_refuses(update, message):
+  config = rsd_config.get_config()
+  config.update(update)
+  with pytest.raises(launch.UserError, match=message):
+    method_grid.of_config(config)
+
+
+def test_plan_refuses_a_config_without_trees():
+  config = rsd_config.get_config()
+  del config.trees["length"]
+  with pytest.raises(launch.UserError, match="has no trees; there are none"):
+    method_grid.of_config(config)
+
+
+def test_unknown_preset():
+  with pytest.raises(ValueError, match="'huge' is not one of default, smoke"):
+    rsd_config.get_config("huge")

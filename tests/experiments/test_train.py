@@ -1,0 +1,355 @@
+"""Training: end to end, killed and taken up again, and told what is wrong."""
+
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+from jax.experimental.compilation_cache import compilation_cache
+import numpy as np
+import pytest
+
+from configs import train as configs
+from experiments import train
+from experiments.app import compilation_cache as compilation_cache_lib
+from experiments.app import launch
+from experiments.app import preemption
+from experiments.data import batches
+from experiments.data import python_corpus as modules
+from experiments.training import steps as training_steps
+from models import checkpoints
+from models.text import tokenizers
+from models.transformer import presets
+
+pytestmark = pytest.mark.usefixtures("quickly")
+
+ROOT = pathlib.Path(__file__).parents[2]
+STEPS = 6
+
+
+@pytest.fixture(name="compiled", scope="module", autouse=True)
+def _compiled(tmp_path_factory):
+  """All runs here are the same program: it is compiled once."""
+  folder = tmp_path_factory.mktemp("compiled")
+  compilation_cache_lib.keep(folder)
+  yield folder
+  # Without this, what other tests compile would be written there as well.
+  jax.config.update("jax_compilation_cache_dir", None)
+  compilation_cache.reset_cache()
+
+
+@pytest.fixture(name="source", scope="module")
+def _source(tmp_path_factory):
+  """Forty small modules."""
+  folder = tmp_path_factory.mktemp("source")
+  for i in range(40):
+    lines = [f"value_{i}_{j} = {i * j} + value_{j}" for j in range(20)]
+    (folder / f"module_{i}.py").write_text("\n".join(lines) + "\n")
+  return folder
+
+
+def _overrides(source, folder):
+  return dict(
+      corpus=str(source), tokenizer=str(folder / "tokenizer"),
+      workdir=str(folder / "work"), export=str(folder / "export"), steps=STEPS,
+      windows=(16,), batch_tokens=64, eval_every=2, checkpoint_every=2)
+
+
+def _config(source, folder, **changes):
+  config = configs.get_config("smoke")
+  config.update({**_overrides(source, folder), **changes})
+  return config
+
+
+def _params(folder):
+  return checkpoints.load(folder / "export")[1]
+
+
+def _metrics(folder):
+  lines = (folder / "work" / "metrics.jsonl").read_text().splitlines()
+  return [json.loads(line) for line in lines]
+
+
+@pytest.fixture(name="undisturbed", scope="module")
+def _undisturbed(source, tmp_path_factory):
+  folder = tmp_path_factory.mktemp("undisturbed")
+  train.train(_config(source, folder))
+  return folder
+
+
+def _assert_same(folder, undisturbed):
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6),
+               _params(folder), _params(undisturbed))
+  assert [m["step"] for m in _metrics(folder)] == [2, 4, 6]
+  for a, b in zip(_metrics(folder), _metrics(undisturbed)):
+    np.testing.assert_allclose(a["held_out_loss"], b["held_out_loss"],
+                               rtol=1e-5)
+
+
+def test_the_loss_falls(undisturbed):
+  losses = [m["held_out_loss"] for m in _metrics(undisturbed)]
+  assert losses[-1] < losses[0]
+  path = undisturbed / "export" / checkpoints.METADATA
+  metadata = json.loads(path.read_text())
+  assert metadata["steps"] == STEPS
+  assert metadata["held_out_loss"] < losses[0]
+
+
+def test_a_finished_run_is_only_exported_again(source, undisturbed):
+  before = _params(undisturbed)
+  train.train(_config(source, undisturbed))
+  jax.tree.map(np.testing.assert_array_equal, _params(undisturbed), before)
+
+
+def test_interrupted_between_checkpoints(source, undisturbed, tmp_path,
+                                         monkeypatch):
+  make_batch = batches.train_batch
+
+  def interrupt(config, step, *args):
+    if step == 5:
+      raise KeyboardInterrupt
+    return make_batch(config, step, *args)
+
+  monkeypatch.setattr(batches, "train_batch", interrupt)
+  with pytest.raises(KeyboardInterrupt):
+    train.train(_config(source, tmp_path))
+  assert not (tmp_path / "export").exists()
+  monkeypatch.undo()
+  train.train(_config(source, tmp_path))
+  _assert_same(tmp_path, undisturbed)
+
+
+@pytest.mark.usefixtures("listening")
+def test_sigterm_makes_a_checkpoint(source, undisturbed, tmp_path,
+                                    monkeypatch):
+  make_batch = batches.train_batch
+
+  def terminate(config, step, *args):
+    # Within the fourth step, the first of which has the number 0.
+    if step == 3:
+      os.kill(os.getpid(), signal.SIGTERM)
+    return make_batch(config, step, *args)
+
+  monkeypatch.setattr(batches, "train_batch", terminate)
+  config = _config(source, tmp_path, checkpoint_every=STEPS)
+  with pytest.raises(preemption.Stopped):
+    train.train(config)
+  saved = tmp_path / "work" / "checkpoints"
+  assert [path.name for path in saved.iterdir()] == ["4"]
+  monkeypatch.undo()
+  train.train(config)
+  _assert_same(tmp_path, undisturbed)
+
+
+def _command(config_name, **overrides):
+  flags = [f"--config.{name}={value}" for name, value in overrides.items()]
+  return [sys.executable, "-m", "experiments.train",
+          f"--config=configs/train.py:{config_name}", *flags]
+
+
+def test_killed(source, undisturbed, tmp_path, compiled):
+  """SIGKILL as soon as the first checkpoint is there, whatever runs then."""
+  process = subprocess.Popen(
+      _command("smoke", **_overrides(source, tmp_path)), cwd=ROOT,
+      env={**os.environ, "PYTHONPATH": str(ROOT),
+           "JAX_COMPILATION_CACHE_DIR": str(compiled),
+           "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"},
+      stderr=subprocess.DEVNULL)
+  try:
+    while not (tmp_path / "work" / "checkpoints" / "2").exists():
+      assert process.poll() is None
+      time.sleep(0.01)
+  finally:
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+  train.train(_config(source, tmp_path))
+  _assert_same(tmp_path, undisturbed)
+
+
+def test_a_loss_that_is_nan_is_not_saved(source, tmp_path, monkeypatch):
+  monkeypatch.setattr(train.training_run, "updates", lambda *_: (
+      lambda step, state, batch: (state, np.nan)))
+  with pytest.raises(launch.UserError, match="step [0-9]+: the loss is nan"):
+    train.train(_config(source, tmp_path))
+  assert not list((tmp_path / "work" / "checkpoints").iterdir())
+  assert not (tmp_path / "export").exists()
+
+
+def test_distillation(source, undisturbed, tmp_path, monkeypatch):
+  small = dataclasses.replace(presets.PRESETS["smoke"], dim=24)
+  monkeypatch.setitem(presets.PRESETS, "small", small)
+  config = _config(
+      source, tmp_path, preset="small", teacher=str(undisturbed / "export"),
+      tokenizer=str(undisturbed / "export"), loss="total_variation",
+      sample_fraction=0.5,
+      sample_rows=5, sample_length=20, sample_prompt=4, sample_batch=4)
+  metadata = train.train(config)
+  assert 0 < metadata["overlap"] < 1
+  assert metadata["teacher_loss"] > 0
+  samples = np.load(tmp_path / "work" / "samples.npy")
+  assert samples.shape == (5, 20) and samples.min() >= 0
+  # The second start reads them; the teacher need not write again.
+  monkeypatch.setattr(train.training_run.samples, "_write", None)
+  train.train(config)
+
+
+@pytest.mark.parametrize("changed", ["teacher", "corpus", "tokenizer"])
+def test_a_run_goes_on_from_the_same_files(source, undisturbed, tmp_path,
+                                           changed):
+  """Else it would go on, or have ended, with what was learned from others."""
+  teacher, corpus = tmp_path / "teacher", tmp_path / "corpus"
+  shutil.copytree(undisturbed / "export", teacher)
+  shutil.copytree(source, corpus)
+  config = _config(corpus, tmp_path, teacher=str(teacher),
+                   tokenizer=str(teacher))
+  train.train(config)
+  if changed == "teacher":
+    params = checkpoints.load(teacher)[1]
+    checkpoints.save(teacher, checkpoints.load_config(teacher),
+                     jax.tree.map(lambda x: 2 * x, params),
+                     tokenizers.load(teacher))
+  elif changed == "corpus":
+    (corpus / "module_1.py").write_text("value = 1\n" * 20)
+    modules.modules.cache_clear()
+  else:
+    tokenizers.save(tokenizers.train([], 257), teacher)
+  with pytest.raises(launch.UserError, match="results of used_files="):
+    train.train(config)
+
+
+def test_the_loss_changes_on_the_way(source, tmp_path):
+  config = _config(source, tmp_path, loss="reverse_kl", final_loss_from=0.5)
+  names = [training_steps.loss_at(config, step) for step in range(STEPS)]
+  assert names == ["reverse_kl"] * 3 + ["total_variation"] * 3
+
+
+def test_muon_makes_updates_of_kernels_orthogonal(source, tmp_path):
+  """Whatever their gradient, all of their singular values are about 1."""
+  config = _config(source, tmp_path, optimizer="muon", warmup_steps=0,
+                   weight_decay=0.0, matrix_learning_rate=0.5)
+  rng = np.random.default_rng(0)
+  zeros = functools.partial(np.zeros, dtype=np.float32)
+  params = {"kernel": zeros((8, 12)), "embedding": zeros((8, 12)),
+            "layers": {"kernel": zeros((3, 8, 12))}}
+  grads = jax.tree.map(lambda x: zeros(x.shape) + rng.normal(size=x.shape),
+                       params)
+  optim = training_steps.optimizer(config)
+  updates, _ = optim.update(grads, optim.init(params), params)
+  values = lambda x: np.linalg.svd(np.asarray(x), compute_uv=False) / 0.5
+  assert np.ptp(values(grads["kernel"]) / np.mean(values(grads["kernel"]))) > 1
+  for kernels in updates["kernel"], updates["layers"]["kernel"]:
+    assert (abs(values(kernels) - 1) < 0.4).all()
+  # What is no kernel is updated by AdamW, at first each entry by the same.
+  rest = abs(np.asarray(updates["embedding"])) / config.learning_rate
+  np.testing.assert_allclose(rest, rest[0, 0], rtol=1e-3)
+  assert 1 <= rest[0, 0] < 2
+
+
+def test_mixed_precision(source, undisturbed, tmp_path):
+  """It computes other numbers, but not of another kind."""
+  train.train(_config(source, tmp_path, compute_dtype="bfloat16",
+                      export_dtype="bfloat16"))
+  for x in jax.tree.leaves(_params(tmp_path)):
+    assert x.dtype == np.float32 and (x == x.astype("bfloat16")).all()
+  for mine, other in zip(_metrics(tmp_path), _metrics(undisturbed)):
+    assert mine["train_loss"] != other["train_loss"]
+    assert abs(mine["train_loss"] - other["train_loss"]) < 0.05
+
+
+@pytest.mark.parametrize("field, value, message", [
+    ("preset", "huge", "--config.preset='huge' is not one of"),
+    ("loss", "l2", "--config.loss='l2' is not one of ['forward_kl'"),
+    ("optimizer", "sgd", "--config.optimizer='sgd' is not one of ['adamw', "),
+    ("compute_dtype", "float8", "config.compute_dtype='float8' is not one of"),
+    ("steps", 0, "--config.steps=0 must be at least 1"),
+    ("warmup_steps", STEPS, "--config.warmup_steps=6 must be at least 0"),
+    ("learning_rate", -1.0, "--config.learning_rate=-1.0 must be positive"),
+    ("workdir", "", "--config.workdir='' must name a folder"),
+    ("windows", (5000,), "--config.windows=(5000,) must be lengths from 1 to"),
+    ("windows", (), "--config.windows=() must be lengths"),
+    ("sample_fraction", 1.5, "--config.sample_fraction=1.5 is not in [0, 1]"),
+    ("sample_fraction", 0.5, "needs a --config.teacher"),
+    ("seed", -1, "--config.seed=-1: 0 to"),
+    ("teacher", "/nowhere", "model '/nowhere' is neither a folder nor one"),
+    ("corpus", "/nowhere", "No train module (*.py) under '/nowhere'"),
+])
+def test_settings_that_cannot_be_trained(source, tmp_path, field, value,
+                                         message):
+  config = _config(source, tmp_path, **{field: value})
+  with pytest.raises(launch.UserError) as error:
+    train.train(config)
+  assert message in str(error.value)
+  assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("field, value, message", [
+    ("sample_rows", 0, "--config.sample_rows=0 must be at least 1 for"),
+    ("sample_prompt", 0, "--config.sample_prompt=0 must be at least 1 for"),
+    ("sample_batch", 0, "--config.sample_batch=0 must be at least 1 for"),
+    ("sample_prompt", 40, "length=20 must exceed --config.sample_prompt=40"),
+    ("sample_length", 5000, "sample_length=5000 must be at most 320, the max"),
+])
+def test_samples_that_cannot_be_written(source, undisturbed, tmp_path, field,
+                                        value, message):
+  teacher = str(undisturbed / "export")
+  fields = dict(teacher=teacher, tokenizer=teacher, sample_fraction=0.5,
+                sample_rows=5, sample_length=20, sample_prompt=4)
+  with pytest.raises(launch.UserError, match=message):
+    train.train(_config(source, tmp_path, **{**fields, field: value}))
+  # Else its settings would refuse those that are right.
+  assert not (tmp_path / "work").exists()
+
+
+@pytest.mark.parametrize("export, fields, message", [
+    ("work", {}, "export='.*work' would replace --config.workdir='.*work'"),
+    (".", {}, "would replace --config.workdir"),
+    ("model", {"tokenizer": "model/tokens"}, "would replace --config.tokenizer"
+     ),
+    ("model", {"teacher": "model"}, "would replace --config.teacher"),
+    ("kept", {}, "'.*kept' has 'notes.txt', which is no part of a model"),
+    ("kept/notes.txt", {}, "'.*notes.txt' is no folder")])
+def test_a_model_replaces_nothing_but_a_model(source, tmp_path, export, fields,
+                                              message):
+  notes = tmp_path / "kept" / "notes.txt"
+  notes.parent.mkdir()
+  (tmp_path / "model").mkdir()
+  notes.write_text("all that I know")
+  config = _config(source, tmp_path, export=str(tmp_path / export),
+                   **{k: str(tmp_path / v) for k, v in fields.items()})
+  with pytest.raises(launch.UserError, match=message):
+    train.train(config)
+  assert notes.read_text() == "all that I know"
+  assert sorted(x.name for x in tmp_path.iterdir()) == ["kept", "model"]
+
+
+def test_a_corpus_shorter_than_a_window(tmp_path):
+  for i in range(40):
+    (tmp_path / f"module_{i}.py").write_text("x\n")
+  with pytest.raises(launch.UserError, match="shorter than the splits of the"):
+    train.train(_config(tmp_path, tmp_path))
+
+
+def test_other_settings_in_the_same_workdir(source, undisturbed):
+  with pytest.raises(launch.UserError, match="learning_rate"):
+    train.train(_config(source, undisturbed, learning_rate=1.0))
+
+
+def test_a_bad_flag_is_one_line_and_status_2():
+  result = subprocess.run(
+      _command("smoke", loss="l2"), cwd=ROOT, capture_output=True, text=True,
+      env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
+  assert result.returncode == 2
+  assert result.stderr.count("\n") == 1
+  assert "--config.loss='l2'" in result.stderr
+
+
+def test_unknown_run():
+  with pytest.raises(ValueError, match="'tiny' is not one of target, draft"):
+    configs.get_config("tiny")

@@ -1,0 +1,118 @@
+"""The choice of a method: its parts, and once as a whole."""
+
+import numpy as np
+import pytest
+
+import decoding_jax as dj
+from decoding_jax.speculation import tree
+from decoding_jax.speculation import tree_planning
+from experiments.app import launch
+from experiments.devices import model_pair
+from experiments.timing import auto_method
+from experiments.timing import forward_cost
+from support import tiny_models as tiny
+
+PLAIN = tree_planning.Plan({"name": "autoregressive"}, 1.0, 0.01, 100.0)
+
+
+def plan(rate, name="speculative"):
+  return tree_planning.Plan({"name": name, "depth": 2}, 2.0, 2.0 / rate, rate)
+
+
+def choice(rate):
+  """Of autoregressive decoding and a chain, which promised more than it did."""
+  finalists = [PLAIN, plan(250.0)]
+  return auto_method._choice(finalists, [PLAIN._replace(rate=98.0), plan(rate)],
+                             finalists[::-1])
+
+
+def test_the_fastest_is_chosen_and_told():
+  found = choice(196.0)
+  assert found.method.name == "speculative(2)"
+  assert found.plan.rate == 196.0 and found.predicted == 250.0
+  assert found.reason == (
+      "speculative(2): 196.0 tokens/s in a trial, 250.0 were predicted; 2.00 "
+      "times those of autoregressive decoding; 2.00 tokens a step, which takes "
+      "1.02 times as long.")
+
+
+@pytest.mark.parametrize("rate", [90.0, 99.0])
+def test_where_speculation_cannot_pay_it_says_why(rate):
+  found = choice(rate)
+  assert found.method.name == "autoregressive"
+  assert found.plan.rate == 98.0 and found.predicted == 100.0
+  assert found.reason == (
+      "autoregressive: 98.0 tokens/s in a trial, 100.0 were predicted; no tree "
+      "is faster: speculative(2) emits 2.00 tokens a step, which takes "
+      f"{2 / rate / 0.01:.2f} times as long.")
+
+
+def test_the_best_of_the_best_names_are_tried_out():
+  plans = [plan(9.0, "rsd_s"), plan(8.0, "rsd_s"), plan(7.0), PLAIN,
+           plan(6.0, "sequoia")]
+  assert auto_method._finalists(plans,
+                                greedy=True) == [PLAIN, plans[0], plans[2]]
+  # Samples are verified in each way that may be the faster one.
+  found = auto_method._finalists(plans, greedy=False)
+  assert [x.spec.get("verification") for x in found] == [
+      None, "recursive", "traversal", "block"]
+  assert [x.rate for x in found] == [PLAIN.rate, 9.0, 9.0, 7.0]
+
+
+def test_methods_have_the_forms_that_are_tried_out():
+  sizes = {"speculative": {"depth": 2}, "rsd_c": {"branching": (2,)},
+           "rsd_s": {"width": 2, "depth": 2}, "sequoia": {"children": ((2,),)}}
+  assert sizes.keys() == auto_method._FORMS.keys()
+  for name, forms in auto_method._FORMS.items():
+    for form in forms:
+      launch.method({"name": name, **sizes[name], "verification": form})
+
+
+def test_what_is_beside_the_forwards_is_found_again():
+  """From steps that take 5, 2 a level and 1 a node beside their forwards."""
+  curve = forward_cost.Curve((1, 32), (10.0, 41.0), (10.0, 41.0), (10.0, 41.0))
+  runs = []
+  for layout in (tree.product_layout(()), tree.product_layout((1, 1, 1)),
+                 tree.product_layout((4, 2)), tree.beam_layout(4, 3)):
+    nodes, levels = tree.num_nodes(layout), len(layout.widths)
+    forwards = tree_planning.step_seconds(
+        tree_planning.Costs(curve.at, curve.at, lambda *_: 0.0), layout.widths)
+    seconds = forwards + 5 + 2 * levels + nodes
+    runs.append(auto_method._Run(layout, None, seconds, 0, 0))
+  rest = auto_method._rest(runs, curve, curve)
+  assert rest(4, 10) == pytest.approx(5 + 8 + 10)
+
+
+def test_a_choice_for_two_models(monkeypatch):
+  """A draft that is the target: all that it drafts is accepted."""
+  monkeypatch.setattr(auto_method, "_ROUNDS", 1)
+  monkeypatch.setattr(forward_cost, "TOKENS", (1, 8))
+  model = tiny.llama_models().target
+  pair = model_pair.ModelPair(model.lm, model.params, model.lm, model.params,
+                              None, 1.0)
+  with tiny.quickly_compiled():
+    found = auto_method.choose(pair, tiny.PROMPTS, tiny.LENGTHS, tiny.NEW,
+                               dj.Sampling())
+  rates = [x.rate for x in found.plans]
+  assert rates == sorted(rates, reverse=True) and np.isfinite(rates).all()
+  deepest = max((x for x in found.plans if x.spec["name"] == "speculative"),
+                key=lambda x: x.tokens)
+  assert deepest.spec["depth"] == 8 and deepest.tokens > 6
+  assert found.reason.startswith(found.method.name)
+  assert found.plan.rate > 0 and found.predicted in rates
+  assert {x.spec["name"] for x in found.plans} == {
+      "autoregressive", "speculative", "rsd_c", "rsd_s", "sequoia"}
+
+
+def test_meshes_are_refused():
+  model = tiny.llama_models().target
+  pair = model_pair.ModelPair(model.lm,
+                              model.params,
+                              model.lm,
+                              model.params,
+                              None,
+                              1.0,
+                              mesh="some")
+  with pytest.raises(launch.UserError, match="auto and --mesh"):
+    auto_method.choose(pair, tiny.PROMPTS, tiny.LENGTHS, tiny.NEW,
+                       dj.Sampling())

@@ -1,0 +1,131 @@
+"""What the compiler makes of the caches, first of all of CDLH and CDSL."""
+
+import dataclasses
+import functools
+import importlib
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from decoding_jax import sampling
+import decoding_jax as dj
+from decoding_jax.runtime import cache as cache_lib
+from decoding_jax.speculation import tree_decoder
+from models import transformer
+from models.transformer import fused_layers
+from support import tiny_models as tiny
+
+generate = importlib.import_module("decoding_jax.generate")
+pytestmark = pytest.mark.usefixtures("quickly")
+
+ROWS, SLOTS, CANDIDATES = 2, 2048, 6
+CONFIG = transformer.Config(
+    vocab_size=32, dim=16, num_layers=1, num_heads=2, num_kv_heads=1,
+    head_dim=64, hidden_dim=32, max_length=SLOTS)
+
+
+def cache_bytes():
+  """Of a cache of one row."""
+  model = transformer.language_model(CONFIG)
+  cache = jax.eval_shape(lambda: model.init_cache(1, SLOTS))
+  return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(cache))
+
+
+@functools.lru_cache(maxsize=None)
+def compiled(decoder, model, config=CONFIG):
+  """The optimised program of a generation."""
+  params = jax.eval_shape(lambda: transformer.init(jax.random.key(0), config))
+  cache = jax.eval_shape(lambda: model.init_cache(ROWS, SLOTS))
+  keys = jax.random.split(jax.random.key(0), ROWS)
+  warp = sampling.warp(dj.Sampling(0), ROWS, CONFIG.vocab_size)
+  return generate._generate.lower(
+      decoder, model, model, tiny.table_reward(), 8,
+      (cache, cache if decoder.drafts else None), 8, keys,
+      jnp.zeros((ROWS, 5), jnp.int32), jnp.full(ROWS, 5), params, params, warp,
+      sampling.untempered(warp), jnp.zeros(1, jnp.int32), 1.0,
+      jnp.zeros((ROWS, tiny.STATES))).compile()
+
+
+METHODS = [lambda k: dj.methods.cdlh(k, 3), lambda k: dj.methods.cdsl(3, k)]
+
+
+def growth(make, model):
+  """Bytes of memory that more candidates than one need."""
+  many, one = (
+      compiled(make(k).greedy, model).memory_analysis().temp_size_in_bytes
+      for k in (CANDIDATES, 1))
+  return many - one
+
+
+@pytest.mark.parametrize("make", METHODS, ids=["cdlh", "cdsl"])
+def test_candidates_share_the_prefix(make):
+  """There is no cache for each candidate."""
+  found = growth(make, transformer.language_model(CONFIG))
+  # What grows are the scores of attention.
+  assert found < cache_bytes() / 2
+
+
+def test_control_copied_caches_are_seen():
+  """A model that runs each fresh token on a cache of its own."""
+  model = transformer.language_model(CONFIG)
+
+  def forward(params, tokens, positions, cache, block, slot, mask):
+    copies = tokens.shape[1]
+    tile = lambda x: jnp.repeat(x, copies, axis=0)
+    one = lambda x: x.reshape(-1, 1, *x.shape[2:])
+    logits, _ = model.forward(
+        params, one(tokens), one(positions), jax.tree.map(tile, cache),
+        jax.tree.map(tile, block), slot, one(mask))
+    return logits.reshape(*tokens.shape, -1), block
+
+  found = growth(METHODS[0], model._replace(forward=forward))
+  assert found > (CANDIDATES - 1) * cache_bytes() / 2
+
+
+def copies(program):
+  """Lines of a program in which keys or values of a cache are copied."""
+  sizes = f"64,{SLOTS}|{SLOTS},64"
+  return [line for line in program.as_text().splitlines()
+          if re.search(rf"= f32\[{ROWS},1,({sizes})\]\S* copy\(", line)]
+
+
+PLAIN = dj.methods.autoregressive().greedy
+
+
+@pytest.mark.parametrize("decoder", [
+    METHODS[0](CANDIDATES).greedy, METHODS[1](CANDIDATES).greedy,
+    tree_decoder.decoder(PLAIN)], ids=["cdlh", "cdsl", "autoregressive"])
+def test_caches_are_written_where_they_lie(decoder):
+  """In a step none is copied: all of it is read before it is written."""
+  program = compiled(decoder, transformer.language_model(CONFIG))
+  assert f"{ROWS},1,64,{SLOTS}" in program.as_text()
+  assert not copies(program)
+
+
+def test_a_step_needs_little_beside_its_caches():
+  """Temporaries: 5 % of the caches, and the logits of the tree."""
+  config = dataclasses.replace(CONFIG, num_layers=4)
+  model = transformer.language_model(config)
+  memory = compiled(tree_decoder.decoder(dj.methods.rsd_s(2, 2).sampled), model,
+                    config).memory_analysis()
+  cache = jax.eval_shape(lambda: model.init_cache(ROWS, SLOTS))
+  caches = 2 * sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(cache))
+  logits = 4 * ROWS * 5 * CONFIG.vocab_size
+  assert memory.temp_size_in_bytes < caches / 20 + logits
+  assert memory.alias_size_in_bytes >= caches
+
+
+def test_control_a_commit_that_does_not_wait_is_a_copy(monkeypatch):
+  """Where the compiler orders the layers; code of our own has read by then."""
+  monkeypatch.setattr(fused_layers, "_fits", lambda *_: False)
+
+  def copied():
+    # A new function, so that no program compiled with this is used elsewhere.
+    decoder = tree_decoder.decoder.__wrapped__(PLAIN)
+    return copies(compiled(decoder, transformer.language_model(CONFIG)))
+
+  assert not copied()
+  monkeypatch.setattr(cache_lib, "await_logits", lambda slots, logits: slots)
+  assert copied()

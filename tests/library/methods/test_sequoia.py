@@ -1,0 +1,91 @@
+"""Trees of fixed and unequal numbers of children."""
+
+import numpy as np
+import pytest
+
+import decoding_jax as dj
+from decoding_jax.speculation import drafters
+from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.speculation import verifiers
+from models.testing import exactness
+from support import helpers
+from support import tiny_models as tiny
+from support.helpers import check_same
+
+UNEQUAL = ((2,), (2, 1))
+LOPSIDED = ((3,), (0, 1, 2), (1, 0, 0))
+ROWS, LENGTH, VOCAB = 200_000, 4, 5
+
+
+def tables():
+  rng = np.random.default_rng(11)
+  return [exactness.random_table(rng, VOCAB) for _ in range(2)]
+
+
+def test_layout():
+  layout = tree_lib.static_layout(LOPSIDED)
+  assert layout.widths == (3, 3, 1) and layout.branching == (3, 2, 1)
+  assert tree_lib.num_nodes(layout) == 7
+
+
+def test_levels_of_unequal_children_are_no_loop():
+  children = ((2,), (1, 1), (2, 0), (0, 2), (0, 2))
+  assert tree_lib.runs(tree_lib.static_layout(children)) == [
+      range(1), range(1, 2), range(2, 3), range(3, 5)]
+
+
+@pytest.mark.parametrize("children,words", [
+    (((2,), (1,)), r"children\[1\]=\(1,\): 2 integers"),
+    (((2,), (0, 0)), r"children\[1\]"), (((-1,),), r"children\[0\]"),
+    (((1.5,),), r"children\[0\]"), ((), "one level")])
+def test_impossible_trees(children, words):
+  with pytest.raises(ValueError, match=words):
+    dj.methods.sequoia(children)
+
+
+def test_equal_numbers_are_rsd_c():
+  models = tiny.llama_models()
+  check_same(tiny.generate(dj.methods.sequoia(((2,), (2, 2))), models),
+             tiny.generate(dj.methods.rsd_c((2, 2)), models))
+
+
+def test_parents_and_order_of_children():
+  """The tree of one row whose drafts are certain of their order."""
+  drafter = drafters.static_top_k(LOPSIDED)
+  law = np.log(np.array([.4, .3, .2, .1], np.float32))
+  tokens, parents, valid, _ = drafter.expand(
+      None, 1, np.stack([law, law, law[::-1]]), np.ones(3, bool), ())
+  assert parents.tolist() == [1, 2, 2] and tokens.tolist() == [0, 3, 2]
+  assert valid.all()
+
+
+def test_joint_law():
+  target, draft = tables()
+  counts, _ = exactness.frequencies(dj.methods.sequoia(LOPSIDED), target,
+                                    draft, ROWS, LENGTH)
+  law = exactness.joint_law(target, 0, LENGTH)
+  assert exactness.p_value(counts, law) > exactness.MIN_P_VALUE
+
+
+def test_control_siblings_in_another_order():
+  drafter = drafters.static_tree(UNEQUAL)
+
+  def expand(*args):
+    tokens, *rest = drafter.expand(*args)
+    return tokens.sort(), *rest
+
+  wrong = dj.Method("sorted", verifiers.pair(drafter._replace(expand=expand),
+                                             verifiers.recursive(False)), None)
+  target, draft = tables()
+  counts, _ = exactness.frequencies(wrong, target, draft, ROWS // 4, LENGTH)
+  law = exactness.joint_law(target, 0, LENGTH)
+  assert exactness.p_value(counts, law) < helpers.MAX_P_VALUE_OF_CONTROL
+
+
+def test_greedy_is_the_target_s_own():
+  models = tiny.llama_models()
+  out = tiny.generate(dj.methods.sequoia(LOPSIDED), models, eos_id=3,
+                      sampling=dj.Sampling(0.0))
+  assert tiny.texts(out, tiny.LENGTHS) == tiny.greedy(
+      models.target, tiny.PROMPTS, tiny.LENGTHS, tiny.NEW, eos_id=3)
+  assert int(out.stats.target_calls.max()) < tiny.NEW

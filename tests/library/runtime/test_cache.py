@@ -1,0 +1,193 @@
+"""Commits write behind the prefix of each row and nowhere else."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from decoding_jax import types
+from decoding_jax.kernels.cpu import bindings
+from decoding_jax.runtime import cache as cache_lib
+
+B, H, C, S, N = 4, 2, 3, 9, 5
+LENGTHS = np.array([0, 3, 2, 6], np.int32)
+
+
+def random_cache(leading=(), layers=2):
+  rng = np.random.default_rng(0)
+  draw = lambda *shape: jnp.asarray(
+      rng.standard_normal((*leading, B, *shape)), jnp.float32)
+  copies = range(layers)
+  cache = types.Cache(tuple(draw(H, C, S) for _ in copies),
+                      tuple(draw(H, S, C) for _ in copies),
+                      jnp.asarray(LENGTHS))
+  block = types.Block(tuple(draw(H, C, N) for _ in copies),
+                      tuple(draw(H, N, C) for _ in copies))
+  return cache, block
+
+
+def slots_first(cache):
+  """Keys and values as `[..., B, S, H, C]` arrays, one list."""
+  keys = [np.moveaxis(np.asarray(x), (-1, -3), (-3, -2)) for x in cache.keys]
+  values = [np.moveaxis(np.asarray(x), -2, -3) for x in cache.values]
+  return keys + values
+
+
+@pytest.mark.parametrize("leading", [(), (3,)], ids=["flat", "layer axis"])
+def test_commit_copies_slots_behind_the_prefix(leading):
+  cache, block = random_cache(leading)
+  slots = np.array([[4, 0, 2], [0, 0, 1], [1, 3, 3], [2, 1, 0]], np.int32)
+  counts = np.array([2, 3, 0, 1], np.int32)
+  after = cache_lib.commit(cache, block, jnp.asarray(slots),
+                           jnp.asarray(counts))
+  np.testing.assert_array_equal(after.length, LENGTHS + counts)
+  for old, fresh, new in zip(slots_first(cache), slots_first(block),
+                             slots_first(after)):
+    assert old.shape == new.shape == (*leading, B, S, H, C)
+    for row, (length, count) in enumerate(zip(LENGTHS, counts)):
+      prefix = (..., row, slice(length), slice(None), slice(None))
+      np.testing.assert_array_equal(new[prefix], old[prefix])
+      for i in range(count):
+        np.testing.assert_array_equal(new[..., row, length + i, :, :],
+                                      fresh[..., row, slots[row, i], :, :])
+
+
+@pytest.mark.parametrize("leading", [(), (3,)], ids=["flat", "layer axis"])
+def test_rows_that_are_put_replace_whole_rows(leading):
+  cache, _ = random_cache(leading)
+  part = lambda x, axis: jnp.flip(jnp.take(x, jnp.arange(3), axis), axis) + 1
+  other = types.Cache(tuple(part(x, -4) for x in cache.keys),
+                      tuple(part(x, -4) for x in cache.values),
+                      part(cache.length, 0))
+  # The second of them lies outside.
+  after = cache_lib.put_rows(cache, jnp.array([3, B, 0]), other)
+  expected = [*LENGTHS]
+  expected[3], expected[0] = LENGTHS[2] + 1, LENGTHS[0] + 1
+  np.testing.assert_array_equal(after.length, expected)
+  for old, new in zip(slots_first(cache), slots_first(after)):
+    rows = lambda x, i: x[..., i, :, :, :]
+    np.testing.assert_array_equal(rows(new, 3), rows(old, 2) + 1)
+    np.testing.assert_array_equal(rows(new, 0), rows(old, 0) + 1)
+    np.testing.assert_array_equal(rows(new, [1, 2]), rows(old, [1, 2]))
+
+
+def test_a_commit_of_nothing_keeps_what_counts():
+  cache, block = random_cache()
+  slots = jnp.zeros((B, 2), jnp.int32)
+  after = cache_lib.commit(cache, block, slots, jnp.zeros(B, jnp.int32))
+  np.testing.assert_array_equal(after.length, LENGTHS)
+  for old, new in zip(slots_first(cache), slots_first(after)):
+    for row, length in enumerate(LENGTHS):
+      np.testing.assert_array_equal(new[row, :length], old[row, :length])
+
+
+@pytest.mark.parametrize("leading", [(), (3,)], ids=["flat", "layer axis"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8"])
+def test_code_of_our_own_commits_as_xla_does(dtype, leading):
+  cache, block = (jax.tree.map(lambda x: x.astype(dtype), part.replace(
+      keys=tuple(10 * x for x in part.keys))) for part in random_cache(leading))
+  # One row has no room for all: the write is moved back.
+  slots = jnp.array([[4, 0, 2], [0, 0, 1], [1, 3, 3], [2, 1, 0]])
+  arrays = (cache.keys, cache.values, block.keys, block.values, slots,
+            jnp.array([0, 3, 2, S - 1]))
+  expected = cache_lib._commit(*arrays)
+  if not bindings.writes(cache.keys):
+    pytest.skip("no C++ compiler, or no CPU")
+  for got, old, other in zip(jax.tree.leaves(bindings.commit(*arrays)),
+                             cache.keys + cache.values,
+                             jax.tree.leaves(expected), strict=True):
+    assert got.dtype == dtype
+    np.testing.assert_array_equal(got, other)
+    assert not np.array_equal(got, old)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_commit_copies_no_cache(dtype):
+  if dtype == "bfloat16" and not bindings.is_there():
+    pytest.skip("XLA converts what has 16 bits on a CPU")
+  size = 256
+  array = jnp.zeros((B, H, size, size), dtype)
+  block = types.Block(*[(jnp.ones((B, H, *shape), dtype),) * 2
+                        for shape in ((size, 3), (3, size))])
+  cache = types.Cache((array, array + 1), (array, array + 1),
+                      jnp.zeros(B, jnp.int32))
+
+  def steps(cache):
+    return jax.lax.fori_loop(0, 5, lambda _, cache: cache_lib.commit(
+        cache, block, jnp.zeros((B, 2), jnp.int32), jnp.ones(B, jnp.int32)),
+                             cache)
+
+  found = jax.jit(steps, donate_argnums=0).lower(
+      cache).compile().memory_analysis()
+  assert found.alias_size_in_bytes >= 4 * array.nbytes
+  assert found.temp_size_in_bytes < array.nbytes / 2
+
+
+def test_several_caches_at_once():
+  cache, block = random_cache()
+  slots, count = jnp.zeros((B, 2), jnp.int32), jnp.ones(B, jnp.int32)
+  both = jax.tree.map(lambda x: jnp.stack([x, x + 1]), (cache, block))
+  found = jax.vmap(lambda cache, block: cache_lib.commit(
+      cache, block, slots, count))(*both)
+  for i in range(2):
+    one = cache_lib.commit(*jax.tree.map(lambda x: x[i], both), slots, count)
+    jax.tree.map(np.testing.assert_array_equal, one,
+                 jax.tree.map(lambda x: x[i], found))
+
+
+def test_commits_follow_each_other():
+  """A later commit overwrites what the one before did not count."""
+  cache, block = random_cache()
+  cache = cache.replace(length=jnp.zeros(B, jnp.int32))
+  first = jnp.broadcast_to(jnp.array([0, 1, 2]), (B, 3))
+  second = jnp.broadcast_to(jnp.array([4, 3]), (B, 2))
+  cache = cache_lib.commit(cache, block, first, jnp.array([0, 1, 2, 3]))
+  cache = cache_lib.commit(cache, block, second, jnp.array([2, 2, 1, 2]))
+  expected = [[4, 3], [0, 4, 3], [0, 1, 4], [0, 1, 2, 4, 3]]
+  np.testing.assert_array_equal(cache.length, [len(x) for x in expected])
+  for fresh, new in zip(slots_first(block), slots_first(cache)):
+    for row, slots in enumerate(expected):
+      np.testing.assert_array_equal(new[row, :len(slots)], fresh[row, slots])
+
+
+def test_a_commit_may_fill_the_cache():
+  cache, block = random_cache()
+  cache = cache.replace(length=jnp.full(B, S - 2))
+  slots = jnp.broadcast_to(jnp.array([3, 1]), (B, 2))
+  after = cache_lib.commit(cache, block, slots, jnp.full(B, 2))
+  np.testing.assert_array_equal(after.length, [S] * B)
+  for old, fresh, new in zip(slots_first(cache), slots_first(block),
+                             slots_first(after)):
+    np.testing.assert_array_equal(new[:, :-2], old[:, :-2])
+    np.testing.assert_array_equal(new[:, -2:], fresh[:, [3, 1]])
+
+
+@pytest.mark.parametrize("leading", [(), (3,)], ids=["flat", "layer axis"])
+def test_an_empty_block_has_the_shapes_of_the_model(leading):
+  cache, _ = random_cache(leading)
+  block = cache_lib.init_block(cache, 7)
+  assert [x.shape for x in block.keys] == [(*leading, B, H, C, 7)] * 2
+  assert [x.shape for x in block.values] == [(*leading, B, H, 7, C)] * 2
+  assert not any(np.asarray(x).any() for x in block.keys + block.values)
+
+
+def test_a_block_has_the_type_of_the_cache():
+  half = jnp.zeros((1, 1, 2, 3), jnp.bfloat16)
+  cache = types.Cache((half,), (half,), jnp.zeros(1, jnp.int32))
+  assert cache_lib.init_block(cache, 1).keys[0].dtype == jnp.bfloat16
+
+
+def test_a_model_that_keeps_nothing():
+  cache = types.Cache((), (), jnp.asarray(LENGTHS))
+  block = cache_lib.init_block(cache, 4)
+  assert block == types.Block((), ())
+  after = cache_lib.commit(cache, block, jnp.zeros((B, 1), jnp.int32),
+                           jnp.ones(B, jnp.int32))
+  np.testing.assert_array_equal(after.length, LENGTHS + 1)
+  assert cache_lib.capacity(cache) is None
+
+
+def test_capacity():
+  assert cache_lib.capacity(random_cache()[0]) == S
+  assert cache_lib.capacity(random_cache((3,))[0]) == S
+  assert cache_lib.capacity(random_cache()[0].replace(keys=())) == S

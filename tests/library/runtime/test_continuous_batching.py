@@ -1,0 +1,126 @@
+"""More prompts than rows: the same texts, fewer steps, caches in place."""
+
+import dataclasses
+import importlib
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from decoding_jax import sampling
+import decoding_jax as dj
+from decoding_jax.runtime import continuous_batching
+from decoding_jax.speculation import tree_decoder
+from models import transformer
+from models.testing import exactness
+from support import tiny_models as tiny
+from support.helpers import check_same
+
+generate = importlib.import_module("decoding_jax.generate")
+
+PROMPTS, VOCAB, NEW = 9, 6, 8
+METHOD, ROWS = dj.methods.rsd_s(2, 1), 8
+
+
+def prompts(vocab_size):
+  rng = np.random.default_rng(0)
+  return (rng.integers(0, vocab_size, (PROMPTS, 5), np.int32),
+          rng.integers(1, 6, PROMPTS, np.int32))
+
+
+def test_texts_do_not_depend_on_the_rows():
+  """Not on warps, constraints and ends that are a row's own either."""
+  rng = np.random.default_rng(1)
+  models = tiny.Models(*(tiny.Model(*exactness.table_model(
+      exactness.random_table(rng, VOCAB))) for _ in range(2)))
+  tokens, lengths = prompts(VOCAB)
+  mask = np.ones((PROMPTS, VOCAB), bool)
+  mask[np.arange(PROMPTS), np.arange(PROMPTS) % 5] = False
+  run = lambda rows: tiny.generate(
+      METHOD, models, prompts=tokens, lengths=lengths, new=NEW, rows=rows,
+      eos_id=5, reward=tiny.table_reward(), reward_params=2.0,
+      constraints=np.random.default_rng(2).random((PROMPTS, tiny.STATES)),
+      sampling=dj.Sampling(np.linspace(0.5, 1.5, PROMPTS), token_mask=mask))
+  found, expected = run(ROWS), run(None)
+  check_same(found, expected)
+  assert len(set(np.asarray(expected.lengths - lengths).tolist())) > 3
+  calls = np.asarray(found.stats.target_calls)
+  assert max(calls.max(), calls.sum() / ROWS) <= found.steps <= calls.sum()
+
+
+def test_a_search_of_some_rows_leaves_the_others():
+  """Its one step ends all rows; the last ones stand beside finished ones."""
+  model = tiny.Model(*exactness.table_model(exactness.random_table(
+      np.random.default_rng(1), VOCAB)))
+  tokens, lengths = prompts(VOCAB)
+  run = lambda rows: tiny.generate(
+      dj.methods.beam_search(2), tiny.Models(model, model), prompts=tokens,
+      lengths=lengths, new=NEW, rows=rows, eos_id=5)
+  found = run(ROWS)
+  check_same(found, run(None))
+  assert found.steps == 2
+
+
+def test_caches_of_rows_that_are_refilled():
+  tokens, lengths = prompts(tiny.LLAMA.vocab_size)
+  model = tiny.random_model(dataclasses.replace(tiny.LLAMA, num_layers=1))
+  run = lambda rows: tiny.generate(
+      dj.methods.speculative(1), tiny.Models(model, model), prompts=tokens,
+      lengths=lengths, rows=rows, eos_id=3)
+  check_same(run(ROWS), run(None))
+
+
+def test_nobody_waits_for_the_longest():
+  """One text of nine tokens, and seven of one, two at a time."""
+  # Each token is followed by the one below it.
+  model = tiny.Model(*exactness.table_model(np.eye(10)[np.arange(-1, 9) % 10]))
+  run = lambda starts, rows: tiny.generate(
+      dj.methods.autoregressive(), tiny.Models(model, model), new=9, rows=rows,
+      prompts=np.int32(starts)[:, None], eos_id=0,
+      lengths=np.ones(len(starts), np.int32))
+  out = run([9] + [1] * 7, 2)
+  assert (out.lengths - 1).tolist() == [9] + [1] * 7
+  assert out.steps == 9
+  # All have a turn, also where the last are fewer than are refilled at once.
+  out = run([3] * 9, 8)
+  assert (out.lengths - 1).tolist() == [3] * 9
+  assert out.steps == 6
+
+
+@pytest.mark.parametrize("rows", [0, -1, 1.5, "all"])
+def test_rows_that_cannot_be(rows):
+  model = tiny.scripted(np.zeros((2, 9)), 3)
+  with pytest.raises(ValueError, match=f"rows={rows!r}: a positive integer"):
+    tiny.generate(dj.methods.autoregressive(), tiny.Models(model, model),
+                  prompts=np.zeros((2, 1), np.int32), new=4, rows=rows,
+                  lengths=np.ones(2, np.int32))
+
+
+SLOTS = 2048
+CONFIG = transformer.Config(
+    vocab_size=32, dim=16, num_layers=1, num_heads=2, num_kv_heads=1,
+    head_dim=64, hidden_dim=32, max_length=SLOTS)
+
+
+def test_caches_stay_where_they_lie():
+  lm, params = (transformer.language_model(CONFIG),
+                transformer.abstract_params(CONFIG))
+  prompts_ = 3 * ROWS
+  warp = sampling.warp(dj.Sampling(), prompts_, CONFIG.vocab_size)
+  program = generate._generate_queued.lower(
+      tree_decoder.decoder(dj.methods.autoregressive().sampled), lm, None, None,
+      8, ROWS, SLOTS, 512, jax.random.split(jax.random.key(0), prompts_),
+      jnp.zeros((prompts_, 9), jnp.int32), jnp.full(prompts_, 5), params, None,
+      warp, warp, jnp.zeros(1, jnp.int32), None, None).compile()
+  sizes = f"64,{SLOTS}|{SLOTS},64"
+  # The entry comes last; there zeros are made a buffer for each layer.
+  loops = program.as_text().split("ENTRY")[0]
+  assert f"{ROWS},1,64,{SLOTS}" in loops
+  assert not re.search(rf"= f32\[{ROWS},1,({sizes})\]\S* copy\(", loops)
+  # All rows, twice those that are put in their place, and little else.
+  row = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(
+      jax.eval_shape(lambda: lm.init_cache(1, SLOTS))))
+  rows = ROWS + 2 * continuous_batching.refilled(ROWS)
+  assert program.memory_analysis().temp_size_in_bytes < (rows + 1) * row

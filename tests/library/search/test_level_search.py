@@ -1,0 +1,327 @@
+"""Beams and samples of whole texts, against enumeration and brute force."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import decoding_jax as dj
+from models.testing import exactness
+from support import helpers
+from support import tiny_models as tiny
+
+V, LENGTH, EOS = 4, 3, 2
+ROWS = 40_000
+
+
+def table(seed=0, zeros=0, size=V):
+  return exactness.random_table(np.random.default_rng(seed), size, zeros)
+
+
+def search(method, laws, rows=3, length=LENGTH, new_key=0, **kwargs):
+  """Texts behind tokens 0, 1, ...; the statistics on the host."""
+  model = tiny.Model(*exactness.table_model(laws))
+  firsts = np.arange(rows, dtype=np.int32)[:, None] % min(rows, len(laws))
+  out = tiny.generate(
+      method, tiny.Models(model, model), key=jax.random.key(new_key),
+      prompts=firsts, lengths=np.ones(rows, np.int32), new=length,
+      **{"eos_id": EOS, **kwargs})
+  return jax.tree.map(np.asarray, out)
+
+
+def beams(out, row):
+  """The beams of a row as tuples of tokens."""
+  extra = out.stats.extra
+  return [tuple(tokens[:length].tolist()) for tokens, length in zip(
+      extra["beams"][row], extra["beam_lengths"][row])]
+
+
+def texts(laws, first, length=LENGTH, eos=EOS):
+  """dict from each text that can follow to its probability."""
+  if not length:
+    return {(): 1.0}
+  found = {}
+  for token in np.flatnonzero(laws[first]):
+    rest = {(): 1.0} if token == eos else texts(laws, token, length - 1, eos)
+    found.update({(int(token), *text): laws[first, token] * p
+                  for text, p in rest.items()})
+  return found
+
+
+def grown(laws, first, width, length=LENGTH, penalty=0.0, groups=1):
+  """Beam search on the host: lists of (log-probability, text), best first."""
+  groups_of = [[(0.0, ())]] * groups
+  for _ in range(length):
+    taken, next_groups = np.zeros(len(laws)), []
+    for beam in groups_of:
+      options = []
+      for total, text in beam:
+        if text and text[-1] == EOS:
+          options.append((total, total, text))
+          continue
+        law = laws[text[-1] if text else first]
+        for token in np.flatnonzero(law):
+          longer = total + np.log(law[token])
+          options.append((longer - penalty * taken[token], longer,
+                          (*text, int(token))))
+      options = sorted(options, reverse=True)[:width // groups]
+      kept = [(total, text) for _, total, text in options]
+      fresh = {text for _, text in beam}
+      for _, text in kept:
+        if text not in fresh:
+          taken[text[-1]] += 1
+      next_groups.append(kept)
+    groups_of = next_groups
+  # A stable sort: of equal ones the earlier group's is the first.
+  return sorted(sum(groups_of, []), key=lambda x: -x[0])
+
+
+@pytest.mark.parametrize("width", [1, 2, 4])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_beam_search_equals_brute_force(width, seed):
+  laws = table(seed)
+  out = search(dj.methods.beam_search(width), laws)
+  for row in range(3):
+    expected = grown(laws, row, width)
+    assert beams(out, row) == [text for _, text in expected]
+    np.testing.assert_allclose(out.stats.extra["beam_log_probs"][row],
+                               [total for total, _ in expected], atol=1e-5)
+    length = out.lengths[row] - 1
+    assert tuple(out.tokens[row, 1:1 + length]) == expected[0][1]
+
+
+def test_control_a_beam_that_is_too_narrow_misses_the_best_text():
+  missed = 0
+  for seed in range(8):
+    laws = table(seed)
+    best = [max((p, text) for text, p in texts(laws, row).items())[1]
+            for row in range(3)]
+    narrow = search(dj.methods.beam_search(1), laws)
+    wide = search(dj.methods.beam_search(4), laws)
+    missed += sum(beams(narrow, row)[0] != best[row] for row in range(3))
+    assert sum(beams(wide, row)[0] == best[row] for row in range(3)) >= 2
+  assert missed
+
+
+def test_one_beam_is_greedy_decoding():
+  laws = table(3)
+  one = search(dj.methods.beam_search(1), laws,
+               sampling=dj.Sampling(temperature=0.0))
+  greedy = search(dj.methods.autoregressive(), laws,
+                  sampling=dj.Sampling(temperature=0.0))
+  np.testing.assert_array_equal(one.tokens, greedy.tokens)
+  np.testing.assert_allclose(one.log_probs, greedy.log_probs, atol=1e-6)
+  assert (one.stats.target_calls == greedy.stats.target_calls).all()
+
+
+def test_temperature_0_searches_the_law_of_the_model():
+  laws, mask = table(4), np.array([1, 1, 0, 1], bool)
+  method = dj.methods.beam_search(3)
+  plain = search(method, laws, sampling=dj.Sampling(token_mask=mask))
+  greedy = search(method, laws, sampling=dj.Sampling(0.0, token_mask=mask))
+  np.testing.assert_array_equal(plain.stats.extra["beams"],
+                                greedy.stats.extra["beams"])
+  for row in range(3):
+    expected = grown(helpers.warped(laws, token_mask=mask), row, 3)
+    assert beams(greedy, row) == [text for _, text in expected]
+
+
+def test_a_law_of_few_texts_leaves_beams_without_mass():
+  laws = np.roll(np.eye(V), 1, axis=1)
+  out = search(dj.methods.beam_search(3), laws)
+  assert beams(out, 0)[0] == (1, 2) and beams(out, 1)[0] == (2,)
+  log_probs = out.stats.extra["beam_log_probs"]
+  assert (log_probs[:, 0] == 0).all() and (log_probs[:, 1:] == -np.inf).all()
+  assert not np.isnan(out.stats.extra["beam_scores"]).any()
+  assert out.stats.target_calls[:2].tolist() == [2, 1]
+
+
+@pytest.mark.parametrize("penalty, shorter", [(0.0, True), (1.0, False)])
+def test_length_penalty(penalty, shorter):
+  """EOS at once has .4, and the best longer text .3 at two tokens."""
+  laws = np.array([[0, .6, .4], [.5, 0, .5], [1, 0, 0]])
+  out = search(dj.methods.beam_search(2, length_penalty=penalty), laws, rows=1,
+               length=2)
+  assert (out.lengths[0] == 2) == shorter
+
+
+@pytest.mark.parametrize("sampling", [
+    dj.Sampling(), dj.Sampling(temperature=0.6, top_p=0.9)], ids=str)
+def test_stochastic_beams_are_drawn_without_replacement(sampling):
+  """By enumeration of ordered samples of two texts."""
+  laws, width = table(5, zeros=1), 2
+  warped = helpers.warped(laws, float(sampling.temperature),
+                          top_p=float(sampling.top_p))
+  law = texts(warped, 0)
+  out = draw(dj.methods.stochastic_beam_search(width), laws, sampling)
+  counts = ordered_counts(out, list(law), width)
+  expected = np.zeros_like(counts)
+  for (i, p), (j, q) in itertools.permutations(enumerate(law.values()), 2):
+    expected[i, j] = p * q / (1 - p)
+  assert exactness.p_value(counts, expected) > exactness.MIN_P_VALUE
+  # The first one alone is a sample, and so is what is emitted.
+  firsts = counts.sum(axis=1)
+  assert exactness.p_value(firsts, np.array(list(law.values()))) > (
+      exactness.MIN_P_VALUE)
+  # Negative control: independent samples have other second texts.
+  independent = np.outer(*[list(law.values())] * 2)
+  assert exactness.p_value(counts, independent) < helpers.MAX_P_VALUE_OF_CONTROL
+  log_probs = np.array([[np.log(law[text]) for text in beams(out, row)]
+                        for row in range(20)])
+  np.testing.assert_allclose(out.stats.extra["beam_log_probs"][:20], log_probs,
+                             atol=1e-4)
+
+
+def draw(method, laws, sampling, **kwargs):
+  """Many rows behind token 0."""
+  model = tiny.Model(*exactness.table_model(laws))
+  with tiny.quickly_compiled():
+    out = dj.generate(
+        jax.random.key(2), jnp.zeros((ROWS, 1), jnp.int32),
+        jnp.ones(ROWS, jnp.int32), method=method, target=model.lm,
+        target_params=model.params, max_new_tokens=LENGTH, eos_id=EOS,
+        sampling=sampling, **kwargs)
+  return jax.tree.map(np.asarray, out)
+
+
+def ordered_counts(out, known, width):
+  """How often texts are the first, second, ... beam: `[texts] * width`."""
+  extra = out.stats.extra
+  index = {text: i for i, text in enumerate(known)}
+  counts = np.zeros((len(known),) * width)
+  lengths = extra["beam_lengths"]
+  code = lambda tokens, length: tuple(tokens[:length].tolist())
+  for tokens, length in zip(extra["beams"], lengths):
+    counts[tuple(index[code(t, n)] for t, n in zip(tokens, length))] += 1
+  return counts
+
+
+def test_perturbed_scores_descend():
+  out = search(dj.methods.stochastic_beam_search(3), table(6))
+  scores = out.stats.extra["beam_scores"]
+  assert (np.diff(scores, axis=1) < 0).all()
+  assert (scores != out.stats.extra["beam_log_probs"]).all()
+
+
+@pytest.mark.parametrize("groups, diversity", [(2, 0.7), (4, 2.0), (2, 0.0)])
+def test_diverse_beams_equal_brute_force(groups, diversity):
+  laws = table(7)
+  out = search(dj.methods.diverse_beam_search(4, groups, diversity), laws)
+  for row in range(3):
+    expected = grown(laws, row, 4, penalty=diversity, groups=groups)
+    assert sorted(beams(out, row)) == sorted(text for _, text in expected)
+    np.testing.assert_allclose(out.stats.extra["beam_log_probs"][row],
+                               [total for total, _ in expected], atol=1e-5)
+
+
+def test_diversity_makes_beams_differ():
+  laws = table(7)
+  alike = search(dj.methods.diverse_beam_search(4, 4, 0.0), laws)
+  apart = search(dj.methods.diverse_beam_search(4, 4, 5.0), laws)
+  assert len(set(beams(alike, 0))) == 1 < len(set(beams(apart, 0)))
+
+
+def test_best_of_n_draws_samples_of_the_law():
+  """Two samples are independent, and the better one is the text."""
+  laws = table(8)
+  law = texts(laws, 0)
+  values = np.random.default_rng(0).normal(size=tiny.STATES).astype(np.float32)
+  out = draw(dj.methods.best_of_n(2), laws, dj.Sampling(),
+             reward=tiny.table_reward(), reward_params=1.0,
+             constraints=np.tile(values, (ROWS, 1)))
+  known = list(law)
+  rewards = {text: tiny.table_value(values, (0, *text)) for text in known}
+  counts = ordered_counts(out, known, 2)
+  expected = np.zeros_like(counts)
+  for (i, a), (j, b) in itertools.product(enumerate(known), repeat=2):
+    better = (rewards[a], law[a]) >= (rewards[b], law[b])
+    first, second = (i, j) if better else (j, i)
+    expected[first, second] += law[a] * law[b]
+  assert exactness.p_value(counts, expected) > exactness.MIN_P_VALUE
+  # Negative control: the order in which they were drawn.
+  product = np.outer(list(law.values()), list(law.values()))
+  assert exactness.p_value(counts, product) < helpers.MAX_P_VALUE_OF_CONTROL
+  assert (out.stats.extra["reward_calls"] == 2).all()
+  np.testing.assert_allclose(
+      out.stats.extra["reward"][:50],
+      [rewards[beams(out, row)[0]] for row in range(50)], rtol=1e-6)
+
+
+METHODS = {
+    "beam_search": dj.methods.beam_search(3),
+    "stochastic_beam_search": dj.methods.stochastic_beam_search(3),
+    "diverse_beam_search": dj.methods.diverse_beam_search(4, 2),
+}
+
+
+def generate(name, **kwargs):
+  return tiny.generate(METHODS[name], tiny.llama_models(), eos_id=3, **kwargs)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_beams_of_a_transformer(name):
+  """Each beam has the log-probability of a plain forward over its text."""
+  out = jax.tree.map(np.asarray, generate(name))
+  model = tiny.llama_models().target
+  rows, width, new = out.stats.extra["beams"].shape
+  size = tiny.PROMPTS.shape[1] + new
+  tokens = np.zeros((rows, width, size), np.int32)
+  for row, (prompt, start) in enumerate(zip(tiny.PROMPTS, tiny.LENGTHS)):
+    tokens[row, :, :start] = prompt[:start]
+    for beam, text in enumerate(beams(out, row)):
+      tokens[row, beam, start:start + len(text)] = text
+  flat = tokens.reshape(-1, size)
+  log_law = jax.nn.log_softmax(tiny.causal(model, flat)[0])
+  each = np.take_along_axis(np.asarray(log_law)[:, :-1], flat[:, 1:, None], 2)
+  each = each.reshape(rows, width, size - 1)
+  for row, start in enumerate(tiny.LENGTHS):
+    for beam, text in enumerate(beams(out, row)):
+      total = each[row, beam, start - 1:start - 1 + len(text)].sum()
+      np.testing.assert_allclose(
+          out.stats.extra["beam_log_probs"][row, beam], total, atol=1e-4)
+    ends = out.lengths[row]
+    np.testing.assert_allclose(out.log_probs[row, start:ends],
+                               each[row, 0, start - 1:ends - 1], atol=1e-4)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_row_alone_gives_the_same(name):
+  keys = jax.random.split(jax.random.key(5), len(tiny.PROMPTS))
+  together = generate(name, key=keys)
+  for row in range(len(tiny.PROMPTS)):
+    # The same shapes, so that nothing is compiled anew.
+    alone = generate(name, key=jnp.roll(keys, -row),
+                     prompts=np.roll(tiny.PROMPTS, -row, axis=0),
+                     lengths=np.roll(tiny.LENGTHS, -row))
+    np.testing.assert_array_equal(together.tokens[row], alone.tokens[0])
+    np.testing.assert_array_equal(together.stats.target_calls[row],
+                                  alone.stats.target_calls[0])
+
+
+def test_a_budget_of_one_token():
+  """No beam needs a forward: the first one ends with the likeliest token."""
+  models = tiny.llama_models()
+  out = generate("beam_search", sampling=dj.Sampling(0.0), new=1)
+  assert tiny.texts(out, tiny.LENGTHS) == tiny.greedy(
+      models.target, tiny.PROMPTS, tiny.LENGTHS, 1)
+  assert out.stats.target_calls.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("make, message", [
+    (lambda: dj.methods.beam_search(0), "num_beams=0: a positive integer"),
+    (lambda: dj.methods.stochastic_beam_search(1.5), "num_beams=1.5"),
+    (lambda: dj.methods.best_of_n(-1), "num_samples=-1"),
+    (lambda: dj.methods.diverse_beam_search(4, 3), "num_groups=3: a divisor"),
+    (lambda: dj.methods.beam_search(2, length_penalty="x"),
+     "length_penalty='x'"),
+    (lambda: dj.methods.diverse_beam_search(4, 2, diversity=-1.0),
+     "diversity=-1.0"),
+    (lambda: search(dj.methods.beam_search(V + 1), table()), "5 siblings"),
+    (lambda: search(dj.methods.stochastic_beam_search(2), table(),
+                    sampling=dj.Sampling(0.0)), "temperatures above 0"),
+    (lambda: search(dj.methods.best_of_n(2), table()), "reward=None")])
+def test_errors(make, message):
+  with pytest.raises(ValueError, match=message):
+    make()

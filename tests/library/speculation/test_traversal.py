@@ -1,0 +1,295 @@
+"""Traversal verification, enumerated in float64 over all draws of a tree.
+
+The law of the tokens of one call, the one behind the path included and the rest
+by the target itself, is the target's joint law to rounding. That of a beam,
+whose shape depends on its tokens, is sampled.
+"""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import decoding_jax as dj
+from decoding_jax.speculation import drafters
+from decoding_jax.speculation import traversal
+from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.speculation import verifiers
+from decoding_jax.types import DraftTree, NONE
+from models.testing import exactness
+from support import helpers
+from support.example_methods import each
+
+TOLERANCE = 1e-10
+ROWS, LENGTH = 100_000, 4
+# Standard errors that a measured mean may lie off; a chance of 1 in 10^6.
+SIGMAS = 5
+CHAIN = ((1,), (1,), (1,))
+# Vocabulary, zeros of the laws, children of each node level after level.
+TREES = [
+    (3, (0, 0), CHAIN),
+    (3, (0, 0), ((2,), (1, 1))),
+    (3, (0, 0), ((2,), (2, 2))),
+    (3, (1, 1), ((2,), (2, 1))),
+    (4, (1, 2), ((3,),)),
+    (2, (0, 0), ((2,), (2, 0), (1, 2))),
+]
+
+
+def shape(children):
+  """Parents `[M]` of a static tree, and its layout."""
+  layout = tree_lib.static_layout(children)
+  counts = [1, *layout.widths]
+  starts = np.cumsum([0, *counts])
+  parents = [NONE]
+  for level, of_level in enumerate(children):
+    parents += [starts[level] + i for i, n in enumerate(of_level)
+                for _ in range(n)]
+  return layout, np.array(parents)
+
+
+def all_trees(draft, children):
+  """Tokens `[n, M]`, valid `[n, M]` and chances `[n]` of all draws of a tree.
+
+  The root is token 0; the law of a child is the row of its parent's token.
+  """
+  counts = list(itertools.chain(*children))
+  drawn = [((0,), (True,), 1.0)]
+  for node, count in enumerate(counts):
+    grown = []
+    for tokens, valid, chance in drawn:
+      # Of a node that is not there nothing is drawn.
+      law = draft[tokens[node]] * valid[node]
+      for x, p in helpers.ordered_draws(law, count, replacement=False):
+        missing = count - len(x)
+        grown.append((tokens + x + (0,) * missing,
+                      valid + (True,) * len(x) + (False,) * missing,
+                      chance * p))
+    drawn = grown
+  return tuple(map(np.array, zip(*drawn)))
+
+
+def post_order(parents):
+  """Nodes as they are tested: children in order, then their parent."""
+  def visit(node):
+    below = [visit(child) for child in np.flatnonzero(parents == node)]
+    return [*itertools.chain(*below), node]
+
+  return visit(0)
+
+
+def static_trees(draft, layout, parents, tokens, valid):
+  """A batch of trees, `[n, ...]`."""
+  inner = len(parents) - layout.widths[-1]
+  mask = np.zeros((len(parents),) * 2, bool)
+  for node, parent in enumerate(parents):
+    mask[node] = mask[parent] if node else False
+    mask[node, node] = True
+  with np.errstate(divide="ignore"):
+    log_probs = np.log(draft[tokens[:, :inner]])
+  repeat = lambda x: np.tile(x, (len(tokens),) + (1,) * x.ndim)
+  return DraftTree(tokens, repeat(parents), valid, repeat(mask), log_probs)
+
+
+def run(find, size, uniforms, tree, target):
+  """`find` on one tree: the accepted node, and the law of the next token."""
+  node, rest = find(uniforms, size, tree,
+                    lambda node: target[tree.tokens[node]])
+  return node, rest / rest.sum()
+
+
+def chance(find, size, tree, target, node):
+  """The probability to accept a node when all before it are rejected."""
+  def accepts(u):
+    uniforms = jnp.where(jnp.arange(len(tree.tokens)) == node, u, 1.0)
+    return run(find, size, uniforms, tree, target)[0] == node
+
+  # A uniform is less than 1, which nothing accepts.
+  return helpers.largest_uniform(accepts, 1.0 - 1e-15)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def of_trees(find, size, trees, target):
+  """Chances `[n, M]` of trees, and the laws `[n, M, V]` behind their nodes."""
+  nodes = jnp.arange(trees.tokens.shape[1])
+  chances = lambda tree, node: chance(find, size, tree, target, node)
+  rests = lambda tree, node: run(
+      find, size, jnp.where(nodes == node, 0.0, 1.0), tree, target)[1]
+  each = lambda f: jax.vmap(jax.vmap(f, (None, 0)), (0, None))(trees, nodes)
+  return each(chances), each(rests)
+
+
+def joint_law(find, target, draft, children):
+  """The law of the first tokens of a call, and its expected tokens."""
+  layout, parents = shape(children)
+  tokens, valid, reach = all_trees(draft, children)
+  with jax.enable_x64(True):
+    trees = static_trees(draft, layout, parents, tokens, valid)
+    chances, rests = map(np.asarray, of_trees(
+        find, tree_lib.max_branching(layout), trees, jnp.asarray(target)))
+  law, emitted = 0, 0.0
+  for node in post_order(parents):
+    accepted = reach * chances[:, node] * valid[:, node] if node else reach
+    reach = reach - accepted
+    path = np.flatnonzero(trees.mask[0, node])
+    emitted += accepted.sum() * len(path)
+    for x, p, rest in zip(tokens[:, path[1:]], accepted, rests[:, node]):
+      law = law + p * continued(target, x, rest, len(children) + 1)
+  return law, emitted
+
+
+def continued(target, tokens, rest, length):
+  """`[V] * length`: these tokens, one by `rest`, and others by the target."""
+  for _ in range(length - 1 - len(tokens)):
+    rest = rest[..., None] * target
+  law = np.zeros((len(target),) * length)
+  law[tuple(tokens)] = rest
+  return law
+
+
+def wrong(law, target):
+  expected = exactness.joint_law(target, 0, law.ndim)
+  return np.abs(law - expected).max() > TOLERANCE
+
+
+@pytest.mark.parametrize("size, zeros, children", TREES, ids=str)
+def test_joint_law_of_a_call(size, zeros, children):
+  target, draft = exactness.random_tables(size, *zeros)
+  law, _ = joint_law(traversal.of_tree, target, draft, children)
+  assert not wrong(law, target)
+
+
+@pytest.mark.parametrize("zeros", [(0, 0), (1, 1)], ids=str)
+def test_joint_law_of_a_chain(zeros):
+  target, draft = exactness.random_tables(3, *zeros)
+  law, _ = joint_law(traversal.of_chain, target, draft, CHAIN)
+  assert not wrong(law, target)
+
+
+def test_control_nodes_that_keep_their_chance(monkeypatch):
+  """As if the children of a rejected node had used up nothing."""
+  monkeypatch.setattr(traversal, "_left_over", lambda mass, accept: accept)
+  target, draft = exactness.random_tables(3, 0, 0)
+  for find, children in ((traversal.of_tree, ((2,), (1, 1))),
+                         (traversal.of_chain, CHAIN)):
+    # A new function, so that no program compiled with this is used elsewhere.
+    law, _ = joint_law(functools.partial(find), target, draft, children)
+    assert np.abs(law - exactness.joint_law(target, 0, law.ndim)).max() > 1e-3
+
+
+def test_control_children_in_another_order():
+  """Siblings drawn in one order, and tested in that of their ids."""
+  def find(uniforms, size, tree, law):
+    tokens = tree.tokens.at[1:].set(jnp.sort(tree.tokens[1:]))
+    return traversal.of_tree(uniforms, size, tree.replace(tokens=tokens), law)
+
+  target, draft = exactness.random_tables(4, 0, 0)
+  law, _ = joint_law(find, target, draft, ((2,),))
+  assert np.abs(law.sum(axis=1) - target[0]).max() > 1e-3
+
+
+def test_a_chain_all_at_once_is_a_traversal():
+  """Of float32, as it runs: the same node and the same law behind it."""
+  target, draft = exactness.random_tables(50, 5, 5)
+  layout, parents = shape(((1,),) * 5)
+  rng = np.random.default_rng(0)
+  tokens = np.zeros((200, len(parents)), np.int32)
+  for i in range(1, len(parents)):
+    tokens[:, i] = [rng.choice(50, p=draft[x]) for x in tokens[:, i - 1]]
+  valid = np.arange(len(parents)) < rng.integers(2, 7, (200, 1))
+  trees = static_trees(draft, layout, parents, tokens, valid)
+  uniforms = rng.random(tokens.shape, np.float32)
+  found, expected = (
+      jax.vmap(lambda u, tree: run(find, 1, u, tree, jnp.asarray(
+          target, jnp.float32)))(uniforms, jax.tree.map(jnp.asarray, trees))
+      for find in (traversal.of_chain, traversal.of_tree))
+  np.testing.assert_array_equal(found[0], expected[0])
+  np.testing.assert_allclose(found[1], expected[1], atol=2e-6)
+  assert len(set(np.asarray(found[0]).tolist())) == 6
+
+
+@pytest.mark.parametrize("children", [CHAIN, ((2,), (2, 2))], ids=str)
+def test_expected_tokens(children):
+  """As enumerated, and more than node by node."""
+  target, draft = (np.tile(law, (3, 1)) for law in (
+      [0.5, 0.3, 0.2], [0.2, 0.3, 0.5]))
+  find = traversal.of_chain if children is CHAIN else traversal.of_tree
+  _, expected = joint_law(find, target, draft, children)
+  usual, better = (
+      dj.methods.sequoia(children, form) for form in ("recursive", "traversal"))
+  tokens = {}
+  for method in (usual, better):
+    _, stats = exactness.frequencies(method, target, draft, 20_000, 1)
+    depths = np.asarray(stats.accepted_by_depth)
+    accepted = 1 + depths @ np.arange(depths.shape[1])
+    tokens[method] = accepted.mean()
+  error = accepted.std() / np.sqrt(len(accepted))
+  assert abs(tokens[better] - expected) <= SIGMAS * error
+  assert tokens[better] > tokens[usual] + SIGMAS * error
+
+
+@pytest.mark.parametrize("draft_sampling", [None, dj.Sampling(1e-3)],
+                         ids=["random", "cold"])
+@each([dj.methods.rsd_s(*sizes, "traversal") for sizes in ((2, 3), (3, 2))])
+def test_joint_law_of_a_beam(method, draft_sampling):
+  target, draft = exactness.random_tables(4, 0, 0)
+  counts, _ = exactness.frequencies(method, target, draft, ROWS, LENGTH,
+                                    draft_sampling=draft_sampling)
+  law = exactness.joint_law(target, 0, LENGTH)
+  assert exactness.p_value(counts, law) > exactness.MIN_P_VALUE
+
+
+def test_equal_laws_accept_the_first_leaf():
+  target, _ = exactness.random_tables(4, 0, 0)
+  method = dj.methods.rsd_c((2, 2), "traversal")
+  _, stats = exactness.frequencies(method, target, target, 1000, 3)
+  np.testing.assert_array_equal(stats.target_calls, 1)
+
+
+def test_nothing_drafted():
+  """A tree of a root: the token is the target's."""
+  target, draft = exactness.random_tables(4, 0, 0)
+  pair = verifiers.pair(drafters.gumbel_top_k(()), traversal.verifier())
+  counts, _ = exactness.frequencies(dj.Method("none", pair, None), target,
+                                    draft, ROWS, 2)
+  law = exactness.joint_law(target, 0, 2)
+  assert exactness.p_value(counts, law) > exactness.MIN_P_VALUE
+
+
+def test_verdict_of_every_node():
+  children = ((2,), (2, 1))
+  layout, parents = shape(children)
+  valid = np.array([1, 1, 1, 0, 1, 1], bool)
+  tree = jax.tree.map(lambda x: jnp.asarray(x[0]), static_trees(
+      np.ones((3, 3)), layout, parents, np.zeros((1, 6), int), valid[None]))
+  found = {node: traversal.verdict(layout, tree, jnp.int32(node), jnp.int32(7))
+           for node in (0, 2, 4, 5)}
+  paths = {0: [0, 0, 0], 2: [0, 2, 2], 4: [0, 1, 4], 5: [0, 2, 5]}
+  ranks = {0: [-1, -1], 2: [1, -1], 4: [0, 1], 5: [1, 0]}
+  # Of the first child one of two is there.
+  counts = {0: [2, 0], 2: [2, 1], 4: [2, 1], 5: [2, 1]}
+  for node, verdict in found.items():
+    assert verdict.path.tolist() == paths[node]
+    assert verdict.ranks.tolist() == ranks[node]
+    assert verdict.num_children.tolist() == counts[node]
+    assert verdict.num_accepted == sum(rank >= 0 for rank in ranks[node])
+    assert verdict.token == 7
+
+
+def test_pair_refuses_draws_with_replacement():
+  with pytest.raises(ValueError, match="Drafter.replacement=True"):
+    verifiers.pair(drafters.iid_paths(2, 2), traversal.verifier())
+
+
+@pytest.mark.parametrize("make, name, known", [
+    (lambda x: dj.methods.rsd_s(2, 2, x), "block", "'recursive', 'traversal'"),
+    (lambda x: dj.methods.rsd_c((2,), x), None, "'recursive', 'traversal'"),
+    (lambda x: dj.methods.sequoia(((2,),), x), "", "'recursive', 'traversal'"),
+    (lambda x: dj.methods.speculative(2, x), "traversal", "'token', 'block'")])
+def test_unknown_verification(make, name, known):
+  words = f"verification={name!r}: one of {known} is needed"
+  with pytest.raises(ValueError, match=words):
+    make(name)

@@ -1,0 +1,128 @@
+"""Plans: expected tokens by simulation, best trees by exhaustion."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from decoding_jax.speculation import tree_planning
+
+ACCEPT = tree_planning.Acceptance(by_rank=np.array([.6, .3, .2]),
+                                  hazard=np.array([1.0, .8]),
+                                  beam=np.array([.5]))
+FREE = tree_planning.Costs(target=lambda n: 1.0, draft=lambda n: 0.0,
+                           rest=lambda levels, nodes: 0.0)
+
+
+def chance(rank, depth):
+  """Of a sibling, from the definition."""
+  return 1 - (1 - ACCEPT.by_rank[rank])**ACCEPT.hazard[min(depth, 2) - 1]
+
+
+def simulated(children, rows, seed):
+  """Mean tokens of a step where siblings are accepted in turn."""
+  rng = np.random.default_rng(seed)
+  total = 0
+  for _ in range(rows):
+    node = 0
+    for depth, counts in enumerate(children, 1):
+      hits = [rng.random() < chance(rank, depth)
+              for rank in range(counts[node])]
+      total += 1
+      if not any(hits):
+        break
+      node = sum(counts[:node]) + hits.index(True)
+    else:
+      total += 1
+  return total / rows
+
+
+@pytest.mark.parametrize("children", [
+    ((1,),), ((3,),), ((2,), (2, 1)), ((3,), (0, 1, 2), (1, 0, 0))], ids=str)
+def test_expected_tokens(children):
+  rows = 20_000
+  # Steps have 1 to 4 tokens: a standard error is at most 1.5 / sqrt(rows).
+  assert abs(tree_planning.expected_tokens(children, ACCEPT) -
+             simulated(children, rows, 0)) < 5 * 1.5 / rows**.5
+
+
+def trees(nodes, depth):
+  """All trees of at most so many nodes and levels, with 3 siblings at most."""
+  def extend(levels, width, left):
+    yield tuple(levels)
+    if len(levels) < depth:
+      for counts in itertools.product(range(4), repeat=width):
+        if 0 < sum(counts) <= left:
+          yield from extend([*levels, counts], sum(counts), left - sum(counts))
+
+  return [tree for tree in extend([], 1, nodes) if tree]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_best_trees_are_the_best_of_all(depth):
+  values = {}
+  for tree in trees(5, depth):
+    size = sum(map(sum, tree))
+    values[size] = max(values.get(size, 0),
+                       tree_planning.expected_tokens(tree, ACCEPT))
+  most = list(itertools.accumulate((values[n] for n in sorted(values)), max))
+  found = [tree_planning.expected_tokens(tree, ACCEPT)
+           for tree in tree_planning.best_trees(ACCEPT, 5, depth)]
+  np.testing.assert_allclose(found[:len(most)], most, rtol=1e-12)
+  assert len(found) == 5
+
+
+def test_free_nodes_are_all_used():
+  best = tree_planning.plans(ACCEPT, FREE, nodes=12, depth=4)[0]
+  assert best.spec["name"] in ("sequoia", "rsd_s") and best.tokens > 2
+
+
+def test_speculation_that_cannot_pay():
+  dear = FREE._replace(target=float)
+  assert tree_planning.plans(ACCEPT, dear, nodes=12, depth=4)[0].spec == {
+      "name": "autoregressive"}
+
+
+def test_a_chain_where_nodes_are_dear():
+  some = FREE._replace(target=lambda n: 1 + .3 * (n - 1))
+  best = tree_planning.plans(ACCEPT, some, nodes=12, depth=4)[0]
+  assert best.spec["name"] == "speculative"
+
+
+def test_seconds_of_a_step():
+  costs = tree_planning.Costs(target=lambda n: 100.0 * n,
+                              draft=lambda n: 10.0 * n,
+                              rest=lambda levels, nodes: levels + nodes / 10)
+  assert tree_planning.step_seconds(costs, ()) == 100
+  assert tree_planning.step_seconds(costs, (3, 2)) == pytest.approx(
+      600 + 20 + 30 + 2.5)
+
+
+def counts(chances, steps=1e8):
+  """Steps that accept exactly 0, 1, ... drafts, for chances at each depth."""
+  reached = steps * np.cumprod([1, *chances])
+  return reached - np.append(reached[1:], 0)
+
+
+def test_acceptance_is_found_again():
+  """From counts as ACCEPT would have them."""
+  tested = np.array([1e7, 4e6, 2e6])
+  chain = [chance(0, depth) for depth in (1, 2, 3)]
+  beam = [1 - (1 - c)**(1 + .5 * np.log(4)) for c in chain]
+  found = tree_planning.acceptance(tested, tested * ACCEPT.by_rank,
+                                   counts(chain), counts(beam), 4)
+  np.testing.assert_allclose(found.by_rank, ACCEPT.by_rank, rtol=1e-4)
+  np.testing.assert_allclose(found.hazard, [1, .8, .8], rtol=1e-4)
+  np.testing.assert_allclose(found.beam, .5, rtol=1e-4)
+
+
+def test_rare_places_are_drawn_to_the_mean():
+  found = tree_planning.acceptance([100, 40, 1], [60, 12, 1], [40, 30, 30],
+                                   [20, 40, 40], 3)
+  assert .3 < found.by_rank[2] < 1
+
+
+def test_acceptance_of_nothing_and_of_everything():
+  found = tree_planning.acceptance([0, 0], [0, 0], [0, 0, 9], [0, 0], 2)
+  assert np.isfinite(np.concatenate(found)).all()
+  assert 1 < tree_planning.expected_tokens(((2,), (1, 1)), found) < 3

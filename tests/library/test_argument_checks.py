@@ -1,0 +1,502 @@
+"""What does not fit is refused before a model is called."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from decoding_jax import argument_checks
+from decoding_jax import sampling
+from decoding_jax import types
+import decoding_jax as dj
+from decoding_jax.speculation import drafters
+from decoding_jax.speculation import traversal
+from decoding_jax.speculation import verifiers
+from models import tabular
+
+V = 4
+
+
+def _refuse(*args):
+  raise AssertionError("A model was called.")
+
+
+# No check may get as far as calling it.
+UNTOUCHED = types.LanguageModel(_refuse, _refuse, V, max_length=8)
+METHOD = dj.methods.rsd_s(2, 2)
+ARGUMENTS = dict(
+    prompts=np.ones((2, 3), np.int32), prompt_lengths=np.array([3, 1]),
+    method=METHOD, target=UNTOUCHED, target_params=(), draft=UNTOUCHED,
+    draft_params=(), max_new_tokens=5)
+
+
+def generate(key=None, **changes):
+  arguments = {**ARGUMENTS, **changes}
+  key = jax.random.key(0) if key is None else key
+  return dj.generate(key, arguments.pop("prompts"),
+                     arguments.pop("prompt_lengths"), **arguments)
+
+
+def refused(words, **changes):
+  with pytest.raises(ValueError) as error:
+    generate(**changes)
+  for word in words:
+    assert word in str(error.value)
+
+
+def test_control_what_fits_reaches_the_models():
+  with pytest.raises(AssertionError, match="A model was called"):
+    generate()
+
+
+@pytest.mark.parametrize("name", ["target", "draft"])
+def test_forgotten_parameters(name):
+  refused([f"{name}_params=None", f"parameters of the {name} are needed"],
+          **{f"{name}_params": None})
+
+
+def test_parameters_of_no_drafter_are_not_needed():
+  with pytest.raises(AssertionError, match="A model was called"):
+    generate(method=dj.methods.autoregressive(), draft=None, draft_params=None)
+
+
+@pytest.mark.parametrize("make, words", [
+    (lambda: dj.methods.rsd_c(3), "branching=3: a tuple of integers"),
+    (lambda: dj.methods.rsd_c((2, 1.5)), "branching=.2, 1.5.: a tuple"),
+    (lambda: dj.methods.sequoia(3), r"children\[0\]=3: a tuple"),
+    (lambda: dj.methods.sequoia(((1,), 3)), r"children\[1\]=3: a tuple")])
+def test_trees_that_are_none(make, words):
+  with pytest.raises(ValueError, match=words):
+    make()
+
+
+@pytest.mark.parametrize("prompts, lengths, words", [
+    ([[1, 2], [3]], [2, 1], ["prompts", "padded on the right"]),
+    (np.ones((2, 3)), [3, 1], ["prompts", "(2, 3)", "float64"]),
+    (np.ones(3, int), [3], ["prompts", "(3,)", "2 axes"]),
+    (np.ones((2, 3), int), [3.0, 1.0], ["prompt_lengths", "float64"]),
+    (np.ones((2, 3), int), [[3, 1]], ["prompt_lengths", "(1, 2)", "1 axes"]),
+    (np.ones((2, 3), int), [3, 1, 2], ["(2, 3)", "(3,)", "[B, P] and [B]"]),
+    (np.ones((0, 3), int), np.ones(0, int), ["(0, 3)", "neither empty"]),
+    (np.ones((2, 0), int), [1, 1], ["(2, 0)", "neither empty"]),
+    (np.ones((2, 3), int), [3, 0], ["prompt_lengths[1]=0", "1 to 3"]),
+    (np.ones((2, 3), int), [4, 1], ["prompt_lengths[0]=4", "1 to 3"]),
+    (np.ones((2, 3), int), [3, -1], ["prompt_lengths[1]=-1"]),
+    ([[1, 2, 3], [1, 2, 4]], [3, 3], ["prompts[1, 2]=4", "0 to 3"]),
+    ([[1, -1, 3], [1, 2, 2]], [3, 3], ["prompts[0, 1]=-1", "0 to 3"]),
+    ([[1, 2], [3]], [2, 1], ["prompts is no array"]),
+    (["a", "b"], [1, 1], ["prompts", "(2,)", "type <U1"]),
+])
+def test_prompts(prompts, lengths, words):
+  refused(words, prompts=prompts, prompt_lengths=lengths)
+
+
+@pytest.mark.parametrize("name, value, words", [
+    ("method", "rsd_s", ["type str", "dj.Method"]),
+    ("method", dj.methods.rsd_s, ["type function", "dj.Method"]),
+    ("target", (UNTOUCHED, None), ["type tuple", "dj.LanguageModel"]),
+    ("draft", "gpt2", ["type str", "dj.LanguageModel", "or None"]),
+    ("sampling", 0.7, ["type float", "dj.Sampling"]),
+    ("draft_sampling", {"top_k": 3}, ["type dict", "dj.Sampling", "or None"]),
+    ("reward", len, ["dj.Reward", "or None"]),
+])
+def test_kinds(name, value, words):
+  refused([f"{name} is of type", *words], **{name: value})
+
+
+@pytest.mark.parametrize("contract, field, values, words", [
+    ("reward", "maximum", [None, "1", np.nan, 1j], "a number, or inf"),
+    ("reward", "init", [None, 3, len], "(params, constraint, prompt, length)"),
+    ("reward", "advance", [lambda state: state], "state, tokens, valid)"),
+    ("reward", "value", [True], "a function of (params, constraint, state)"),
+    ("target", "vocab_size", [None, "4", 4.0, 0, True], "integer from 1 on"),
+    ("draft", "max_length", [None, -1, "8"], "an integer from 0 on"),
+    ("target", "forward", [None, lambda tokens: tokens], "block, slot, mask)"),
+    ("draft", "init_cache", ["x"], "a function of (batch, capacity)"),
+    ("target", "after_prompt", [1], "(params, cache), or None,"),
+    ("method", "name", [None, 3], "a string"),
+    ("method", "greedy", ["top_k", 0], "what dj.pair makes"),
+])
+def test_fields(contract, field, values, words):
+  given = {**ARGUMENTS, "reward": REWARD}[contract]
+  for value in values:
+    refused([f"{contract}.{field}={value!r}: ", words],
+            **{contract: given._replace(**{field: value})})
+
+
+@pytest.mark.parametrize("part, field, value, words", [
+    ("drafter", "expand", None, "a function of (key, level, "),
+    ("drafter", "sampled", "yes", "True or False"),
+    ("verifier", "rule", lambda: 0, "target, draft, children, valid)"),
+    ("verifier", "replacement", 2, "True or False, or None,"),
+    ("verifier", "walk", lambda: 0, "(key, layout, tree, logits, warp), or "),
+])
+def test_fields_of_pairs(part, field, value, words):
+  """By `dj.pair`, and in a method that does without it."""
+  wrong = getattr(METHOD.sampled, part)._replace(**{field: value})
+  pair = METHOD.sampled._replace(**{part: wrong})
+  refused([f"method.sampled.{part}.{field}={value!r}: ", words],
+          method=METHOD._replace(sampled=pair))
+  with pytest.raises(ValueError, match=f"^{part}.{field}="):
+    dj.pair(*pair)
+
+
+@pytest.mark.parametrize("fields, words", [
+    ({"rule": None}, "neither a rule nor"),
+    ({"walk": traversal.walk}, "both a rule and")])
+def test_verifiers_have_one_way(fields, words):
+  pair = METHOD.sampled
+  with pytest.raises(ValueError, match=f"^verifier has {words} a walk: one"):
+    dj.pair(pair.drafter, pair.verifier._replace(**fields))
+
+
+@pytest.mark.parametrize("field, value", [
+    ("step", None), ("reach", 1.5), ("siblings", 0), ("rewards", "no")])
+def test_fields_of_decoders(field, value):
+  wrong = REWARDED.greedy._replace(**{field: value})
+  refused([f"method.greedy.{field}={value!r}: "], reward=REWARD,
+          method=REWARDED._replace(greedy=wrong))
+
+
+def test_fields_whose_arguments_python_does_not_know():
+  """They may be anything that can be called."""
+  with pytest.raises(AssertionError, match="A model was called"):
+    generate(target=UNTOUCHED._replace(init_cache=functools.partial(_refuse)),
+             reward=REWARD._replace(value=jnp.add, maximum=np.float32(3)))
+
+
+@pytest.mark.parametrize("key", [0, np.zeros(2), "seed"], ids=str)
+def test_keys_are_random_keys(key):
+  refused(["key"], key=key)
+
+
+def test_padding_may_be_anything():
+  prompts = jnp.array([[1, 2, -1], [3, 99, -7]])
+  argument_checks.check_prompts(prompts, jnp.array([2, 1]), V)
+
+
+def test_values_of_traced_prompts_are_not_looked_at():
+  @jax.jit
+  def run(prompts, lengths):
+    argument_checks.check_prompts(prompts, lengths, V)
+    return prompts.sum()
+
+  assert run(jnp.array([[99]]), jnp.array([7])) == 99
+  with pytest.raises(ValueError, match="float32"):
+    run(jnp.array([[1.0]]), jnp.array([1]))
+
+
+def test_a_drafting_method_needs_a_drafter():
+  refused(["draft=None", "rsd_s(2x2)"], draft=None)
+
+
+def test_the_baseline_needs_no_drafter():
+  argument_checks.check_models(dj.methods.autoregressive(), UNTOUCHED, None)
+
+
+@pytest.mark.parametrize("method", [
+    dj.methods.rsd_c((2, 5)), dj.methods.rsd_s(5, 1),
+    dj.methods.specinfer(5, 1), dj.methods.spectr(5, 2)], ids=lambda m: m.name)
+def test_more_siblings_than_tokens(method):
+  refused([method.name, "5 siblings", "4 tokens"], method=method)
+
+
+def test_as_many_siblings_as_tokens_are_allowed():
+  argument_checks.check_models(dj.methods.rsd_s(4, 2), UNTOUCHED, UNTOUCHED)
+
+
+def test_vocabularies_must_be_equal():
+  refused(["draft.vocab_size=5", "target.vocab_size=4"],
+          draft=UNTOUCHED._replace(vocab_size=5))
+
+
+@pytest.mark.parametrize("budget", [0, -3, 2.0, None])
+def test_the_budget_is_a_positive_integer(budget):
+  refused([f"max_new_tokens={budget!r}"], max_new_tokens=budget)
+
+
+@pytest.mark.parametrize("name", ["target", "draft"])
+def test_positions_must_suffice(name):
+  roomy = UNTOUCHED._replace(max_length=0)
+  words = ["width 3", "max_new_tokens=6", "9 positions", f"the {name} has",
+           "max_length=8"]
+  others = {"target": roomy, "draft": roomy, name: UNTOUCHED}
+  refused(words, max_new_tokens=6, **others)
+
+
+def test_all_positions_may_be_used():
+  argument_checks.check_budget(3, 5, UNTOUCHED, UNTOUCHED)
+  argument_checks.check_budget(3, 500, UNTOUCHED._replace(max_length=0), None)
+
+
+@pytest.mark.parametrize("eos_id", [-1, 4, 1.0, True, [[1]], [1, 4], [], "a"])
+def test_eos_is_a_token(eos_id):
+  refused([f"eos_id={eos_id}", "0 to 3"], eos_id=eos_id)
+
+
+@pytest.mark.parametrize("eos_id", [None, 0, 3, (1, 3)])
+def test_eos_may_be_any_tokens_or_none(eos_id):
+  argument_checks.check_eos(eos_id, V)
+
+
+@pytest.mark.parametrize("name", ["sampling", "draft_sampling"])
+@pytest.mark.parametrize("arguments, words", [
+    (dict(temperature=-0.5), ["temperature=-0.5"]),
+    (dict(temperature=float("inf")), ["temperature=inf"]),
+    (dict(temperature=float("nan")), ["temperature=nan"]),
+    (dict(temperature=1e-46), ["temperature=1e-46", "from 1e-30 to 1e+30"]),
+    (dict(temperature="0.7"), ["temperature='0.7'"]),
+    (dict(temperature=None), ["temperature=None"]),
+    (dict(temperature=np.ones(3)), ["temperature", "(3,)", "2 rows"]),
+    (dict(top_k=-1), ["top_k=-1"]),
+    (dict(top_k=2.0), ["top_k=2.0"]),
+    (dict(top_p=0.0), ["top_p=0.0"]),
+    (dict(top_p=1.5), ["top_p=1.5"]),
+    (dict(top_p=1e-50), ["top_p=1e-50", "from 1e-30 to 1"]),
+    (dict(top_p=float("nan")), ["top_p=nan"]),
+    (dict(top_p=np.ones((2, 1))), ["top_p", "(2, 1)"]),
+    (dict(min_p=-0.1), ["min_p=-0.1", "from 0 to 1"]),
+    (dict(min_p=1.5), ["min_p=1.5"]),
+    (dict(min_p=float("nan")), ["min_p=nan"]),
+    (dict(min_p=None), ["min_p=None"]),
+    (dict(min_p=np.zeros(3)), ["min_p", "(3,)", "2 rows"]),
+    (dict(temperature=[[1.0], [1.0, 2.0]]), ["temperature is no array"]),
+    (dict(token_mask=np.ones(V)), ["token_mask", "float64"]),
+    (dict(token_mask="x"), ["token_mask", "type <U1"]),
+    (dict(token_mask=np.ones(3, bool)), ["token_mask", "(3,)", "(4,)"]),
+    (dict(token_mask=np.array([[1] * 4, [0] * 4], bool)),
+     ["token_mask", "forbids every token"]),
+], ids=str)
+def test_sampling(name, arguments, words):
+  refused([name, *words], **{name: dj.Sampling(**arguments)})
+
+
+@pytest.mark.parametrize("arguments, word", [
+    (dict(temperature=np.array([0.0, 1.0])), "temperature"),
+    (dict(temperature=np.array([-1.0, 1.0])), "temperature"),
+    (dict(top_p=np.array([0.0, 1.0])), "top_p"),
+    (dict(top_p=np.array([1.0, 1.5])), "top_p"),
+    (dict(min_p=np.array([0.0, -0.5])), "min_p"),
+], ids=str)
+def test_sampling_by_row(arguments, word):
+  with pytest.raises(ValueError, match=word):
+    sampling.warp(dj.Sampling(**arguments), 2, V)
+
+
+def test_eos_as_an_integer_of_numpy():
+  with pytest.raises(ValueError, match="eos_id=99"):
+    argument_checks.check_eos(np.int64(99), V)
+
+
+@pytest.mark.parametrize("shape", [(1,), (3,), (2, 1)])
+def test_keys_are_one_or_one_a_row(shape):
+  refused([f"key has shape {shape}", "2 rows"],
+          key=jax.random.split(jax.random.key(0), shape))
+
+
+@pytest.mark.parametrize("make, word", [
+    (lambda: dj.methods.speculative(0), "depth=0"),
+    (lambda: dj.methods.speculative(1.5), "depth=1.5"),
+    (lambda: dj.methods.rsd_c(()), "depth of branching=0"),
+    (lambda: dj.methods.rsd_c((2, 0)), "branching=0"),
+    (lambda: dj.methods.rsd_c([2, -1]), "branching=-1"),
+    (lambda: dj.methods.rsd_s(0, 2), "width=0"),
+    (lambda: dj.methods.rsd_s(2, 0), "depth=0"),
+    (lambda: dj.methods.specinfer(0, 1), "num_paths=0"),
+    (lambda: dj.methods.specinfer(1, 0), "depth=0"),
+    (lambda: dj.methods.spectr(-2, 1), "num_paths=-2"),
+    (lambda: dj.methods.spectr(1, -2), "depth=-2"),
+])
+def test_sizes_of_methods(make, word):
+  with pytest.raises(ValueError, match=word):
+    make()
+
+
+def test_equal_sizes_are_the_same_method():
+  """Otherwise each call of a method would be compiled anew."""
+  assert dj.methods.rsd_c([2, 1]) is dj.methods.rsd_c((2, 1))
+  assert dj.methods.rsd_s(2, 2) is METHOD
+  assert dj.methods.speculative(2) is dj.methods.speculative(2)
+
+
+WITHOUT, WITH = drafters.gumbel_top_k((2,)), drafters.iid_paths(2, 1)
+BEAM, CHAIN = drafters.stochastic_beam(2, 1), drafters.gumbel_top_k((1, 1))
+TOP, TOP_BEAM = drafters.top_k((2,)), drafters.top_beam(2, 1)
+RULES = {
+    "with": verifiers.recursive(True), "without": verifiers.recursive(False),
+    "k_seq": verifiers.k_seq(), "match": verifiers.match()
+}
+
+
+@pytest.mark.parametrize("drafter, rule, words", [
+    (TOP, "with", "Drafter.sampled=False, Verifier.sampled=True"),
+    (TOP, "without", "Drafter.sampled=False, Verifier.sampled=True"),
+    (TOP, "k_seq", "Drafter.sampled=False, Verifier.sampled=True"),
+    (TOP_BEAM, "without", "Drafter.sampled=False, Verifier.sampled=True"),
+    (drafters.top_k((1,)), "without", "Drafter.sampled=False"),
+    (WITHOUT, "with", "Drafter.replacement=False, Verifier.replacement=True"),
+    (WITHOUT, "k_seq", "Drafter.replacement=False, Verifier.replacement=True"),
+    (BEAM, "with", "Drafter.replacement=False, Verifier.replacement=True"),
+    (WITH, "without", "Drafter.replacement=True, Verifier.replacement=False"),
+])
+def test_wrong_pairs_are_refused(drafter, rule, words):
+  with pytest.raises(ValueError, match=words):
+    dj.pair(drafter, RULES[rule])
+
+
+@pytest.mark.parametrize("drafter, rule", [
+    (WITHOUT, "without"), (BEAM, "without"), (WITH, "with"), (WITH, "k_seq"),
+    # Of one child there is nothing to replace.
+    (CHAIN, "with"), (CHAIN, "without"), (CHAIN, "k_seq"),
+    (drafters.iid_paths(1, 2), "without"),
+    (WITHOUT, "match"), (WITH, "match"), (TOP, "match"), (TOP_BEAM, "match"),
+])
+def test_right_pairs_are_not(drafter, rule):
+  assert dj.pair(drafter, RULES[rule]) == dj.Pair(drafter, RULES[rule])
+
+
+def test_all_methods_draft_equally_deep_at_all_temperatures():
+  for method in (dj.methods.autoregressive(), METHOD, dj.methods.rsd_c((2, 1)),
+                 dj.methods.speculative(3), dj.methods.spectr(2, 3),
+                 dj.methods.specinfer(3, 2)):
+    assert method.sampled.drafter.layout == method.greedy.drafter.layout
+    assert method.sampled.drafter.sampled and method.sampled.verifier.sampled
+    assert not method.greedy.verifier.sampled
+
+
+ALONE = dj.Method("alone", None, METHOD.greedy)
+WARM = dj.Method("warm", METHOD.sampled, None)
+REWARDED = dj.Method("rewarded", *(
+    dj.Decoder(_refuse, _refuse, reach=1, rewards=True),) * 2)
+REWARD = dj.Reward(_refuse, _refuse, _refuse)
+
+
+@pytest.mark.parametrize("method, temperature, words", [
+    (ALONE, 1.0, ["sampling.temperature=1.0", "alone", "temperature 0 only"]),
+    (WARM, 0, ["sampling.temperature=0", "warm", "temperatures above 0 only"]),
+], ids=["greedy", "sampled"])
+def test_temperatures_that_a_method_does_not_know(method, temperature, words):
+  refused(words, method=method,
+          sampling=dj.Sampling(temperature=temperature))
+
+
+@pytest.mark.parametrize("forward, words", [
+    (lambda logits, block: logits, "forward returned .*(logits, block)"),
+    (lambda logits, block: (logits[:, 0], block), r"\(2, 4\) .*\(2, 2, 4\)"),
+    (lambda logits, block: (logits[..., :1], block), r"\(2, 2, 1\) "),
+    (lambda logits, block: (logits.astype(int), block), "type int32: floats"),
+    (lambda logits, block: (logits, types.Block((logits,), ())), "a block of"),
+], ids=["logits", "last", "one", "integers", "block"])
+def test_what_a_model_returns(forward, words):
+  model, params = tabular.TabularLM(np.zeros((V, V)))
+  wrong = model._replace(forward=lambda *args: forward(*model.forward(*args)))
+  with pytest.raises(ValueError, match=words):
+    generate(target=wrong, target_params=params)
+
+
+def test_what_a_model_returns_of_prompts_of_one_token():
+  """Of these there is nothing to prefill."""
+  model, params = tabular.TabularLM(np.zeros((V, V)))
+  with pytest.raises(ValueError, match="type function: .logits, block."):
+    generate(prompts=np.ones((2, 1), int), prompt_lengths=np.ones(2, int),
+             target=model._replace(forward=lambda *_: model.forward),
+             target_params=params)
+
+
+# Caches of S = 32 slots are asked for; behind the batch of 2 comes one head.
+@pytest.mark.parametrize("keys, values, length, words", [
+    (((2, 1, 3, 4),), ((2, 1, 32, 3),), int, r"keys .*S\].*B=2, S=32"),
+    (((2, 1, 32, 3),), ((2, 1, 32, 3),), int, r"keys of .*\(2, 1, 32, 3\)"),
+    (((2, 1, 3, 32),), ((2, 32, 3),), int, r"values of .*\(2, 32, 3\)"),
+    ([(2, 1, 3, 32)], ((2, 1, 32, 3),), int, "keys are of type list: a tuple"),
+    (((2, 1, 3, 32),), ((2, 1, 32, 3),), float, "length .*float32: int32"),
+], ids=["small", "swapped", "axes", "list", "length"])
+def test_what_a_cache_is(keys, values, length, words):
+  model, params = tabular.TabularLM(np.zeros((V, V)))
+  zeros = lambda shapes: type(shapes)(map(jnp.zeros, shapes))
+  wrong = model._replace(init_cache=lambda *_: types.Cache(
+      zeros(keys), zeros(values), jnp.zeros(2, length)))
+  with pytest.raises(ValueError, match=words):
+    generate(target=wrong, target_params=params)
+
+
+def test_what_is_no_cache():
+  model, params = tabular.TabularLM(np.zeros((V, V)))
+  with pytest.raises(ValueError, match="type dict: a dj.Cache is needed"):
+    generate(target=model._replace(init_cache=lambda *_: {}),
+             target_params=params)
+
+
+def test_static_arguments_can_be_hashed():
+  refused(["target holds", "unhashable"],
+          target=UNTOUCHED._replace(vocab_size=jnp.int32(V)))
+
+
+def test_methods_hold_pairs_or_decoders():
+  refused(["method.sampled", "type Drafter", "dj.pair"],
+          method=dj.Method("m", METHOD.sampled.drafter, None))
+
+
+@pytest.mark.parametrize("drafter, rule, words", [
+    (lambda tokens: tokens[:1], None, r"expand .* tokens .*\(1,\).*\(2,\)"),
+    (lambda tokens: tokens * 1.0, None, "expand .* float32: integer"),
+    (None, lambda rank, rest: (rank * 1.0, rest), "rank .* float32: a single"),
+    (None, lambda rank, rest: (rank, rest[:1]), r"residual .*\(1,\)"),
+], ids=["fewer", "floats", "rank", "residual"])
+def test_what_a_pair_returns(drafter, rule, words):
+  grown, verifier = METHOD.sampled
+  if drafter:
+    grown = grown._replace(expand=lambda *args: (
+        lambda tokens, *rest: (drafter(tokens), *rest))(
+            *METHOD.sampled.drafter.expand(*args)))
+  if rule:
+    verifier = verifier._replace(
+        rule=lambda *args: rule(*METHOD.sampled.verifier.rule(*args)))
+  model, params = tabular.TabularLM(np.zeros((V, V)))
+  with pytest.raises(ValueError, match=words):
+    generate(method=dj.Method("own", dj.pair(grown, verifier), None),
+             target=model, target_params=params, draft=model,
+             draft_params=params)
+
+
+@pytest.mark.parametrize("state, value, words", [
+    (1.5, lambda state: state, r"advance returned .* float32\[\]: .*int32\[\]"),
+    (1, lambda state: jnp.stack([state] * 2), r"returned .* shape \(2,\)"),
+], ids=["state", "value"])
+def test_what_a_reward_returns(state, value, words):
+  reward = dj.Reward(lambda *_: jnp.int32(0),
+                     lambda params, constraint, x, *_: x + state,
+                     lambda params, constraint, x: value(x))
+  model, params = tabular.TabularLM(np.zeros((V, V)))
+  with pytest.raises(ValueError, match=words):
+    jax.eval_shape(lambda: generate(
+        method=dj.methods.autoregressive(), reward=reward,
+        target=model, target_params=params, draft=None))
+
+
+def test_control_temperatures_that_it_knows():
+  for method, temperature in ((ALONE, 0), (WARM, 0.5)):
+    with pytest.raises(AssertionError, match="A model was called"):
+      generate(method=method, sampling=dj.Sampling(temperature=temperature))
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (dict(method=REWARDED), ["reward=None", "rewarded"]),
+    (dict(constraints=np.ones(2)), ["reward=None", "constraints"]),
+    (dict(reward_params=1.0), ["reward=None", "reward_params"]),
+    (dict(reward=REWARD, constraints=[np.ones(2), np.ones((3, 2))]),
+     ["constraints", "(3, 2)", "2 rows"]),
+    (dict(reward=REWARD, constraints=1.0), ["constraints", "()", "2 rows"]),
+])
+def test_rewards(arguments, words):
+  refused(words, **arguments)
+
+
+def test_a_method_is_the_same_however_its_sizes_are_given():
+  assert dj.methods.rsd_s(2, depth=2) is METHOD
+  assert dj.methods.cdsl(2, num_candidates=3) is dj.methods.cdsl(
+      num_candidates=3, lookahead=2, slack=0.0)
+  with pytest.raises(TypeError, match=r"methods.rsd_s\(width: .*'depth'"):
+    dj.methods.rsd_s(2)

@@ -1,0 +1,60 @@
+"""The joint law of the first tokens through `generate`, by chi-square.
+
+Trees of depth 1 and 2 emit at most 3 tokens a call: the 4 tokens that are
+counted span at least two calls, each with branching. One-token marginals and
+one-call tests miss errors that carry over from call to call.
+"""
+
+import numpy as np
+import pytest
+
+import decoding_jax as dj
+from models.testing import exactness
+from support import helpers
+from support.example_methods import each
+
+ROWS = 100_000
+LENGTH = 4
+
+METHODS = [
+    dj.methods.autoregressive(),
+    dj.methods.speculative(2),
+    dj.methods.rsd_c((2, 1)),
+    dj.methods.rsd_c((2, 2)),
+    dj.methods.rsd_s(2, 2),
+    dj.methods.specinfer(2, 2),
+    dj.methods.spectr(2, 2),
+]
+# Vocabulary and number of zeros in each target and each draft law; those of one
+# vocabulary share their programs.
+PAIRS = [(2, 0, 0), (6, 0, 0), (6, 2, 1)]
+
+
+@each(METHODS)
+@pytest.mark.parametrize("sizes", PAIRS, ids=str)
+def test_joint_law(method, sizes):
+  target, draft = exactness.random_tables(*sizes)
+  counts, stats = exactness.frequencies(method, target, draft, ROWS, LENGTH)
+  law = exactness.joint_law(target, 0, LENGTH)
+  assert exactness.p_value(counts, law) > exactness.MIN_P_VALUE
+  assert np.asarray(stats.target_calls).min() >= 2
+
+
+@each(METHODS)
+def test_joint_law_of_a_cold_drafter(method):
+  """Of nearly all its tokens the probability is less than float32 has."""
+  target, draft = exactness.random_tables(*PAIRS[1])
+  counts, _ = exactness.frequencies(
+      method, target, draft, ROWS, LENGTH,
+      draft_sampling=dj.Sampling(temperature=1e-3))
+  law = exactness.joint_law(target, 0, LENGTH)
+  assert exactness.p_value(counts, law) > exactness.MIN_P_VALUE
+
+
+def test_joint_law_as_users_compile_it():
+  """In a process without the flags that `conftest` compiles tests with."""
+  script = ("from library import test_distribution as tests; "
+            "tests.test_joint_law(tests.METHODS[4], tests.PAIRS[1]); "
+            "print(tests.METHODS[4].name)")
+  output, errors = helpers.start("-c", script, XLA_FLAGS="").communicate()
+  assert output == "rsd_s(2x2)\n", errors

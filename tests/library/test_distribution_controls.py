@@ -1,0 +1,122 @@
+"""The joint law of `test_distribution` where it is warped, and wrong rules.
+
+A file of its own, so that another process can run it.
+"""
+
+import jax
+import numpy as np
+import pytest
+
+import decoding_jax as dj
+from decoding_jax.kernels import random
+from decoding_jax.speculation import drafters
+from decoding_jax.speculation import verifiers
+from library.test_distribution import LENGTH, ROWS
+from models.testing import exactness
+from support import helpers
+from support import tiny_models as tiny
+from support.example_methods import each
+
+# Fewer already tell a wrong law.
+CONTROL_ROWS = 50_000
+
+
+@each([dj.methods.rsd_c((3, 1)), dj.methods.rsd_s(3, 2)])
+def test_joint_law_of_three_siblings(method):
+  target, draft = exactness.random_tables(5, 0, 0)
+  counts, _ = exactness.frequencies(method, target, draft, ROWS, LENGTH)
+  law = exactness.joint_law(target, 0, LENGTH)
+  assert exactness.p_value(counts, law) > exactness.MIN_P_VALUE
+
+
+# What the target's law is warped by, and the drafter's; None: likewise.
+WARPS = [
+    (dict(temperature=0.6), None),
+    (dict(temperature=1.3, top_k=3, top_p=0.8), None),
+    (dict(top_p=0.7), dict(temperature=2.0)),
+    (dict(temperature=1.3, min_p=0.2), dict(min_p=0.5)),
+    (dict(token_mask=np.array([1, 0, 1, 1, 1, 0], bool)), dict(top_k=2)),
+    (dict(temperature=0.8), dict(temperature=0)),
+]
+
+
+# Laws are warped before a method sees them: one meets all warps.
+@pytest.mark.parametrize("method,warps", [
+    *((dj.methods.rsd_s(2, 2), warps) for warps in WARPS),
+    (dj.methods.spectr(2, 2), WARPS[1])],
+    ids=lambda x: getattr(x, "name", None) or "-".join(x[0]))
+def test_joint_law_of_a_warped_target(method, warps):
+  target, draft = exactness.random_tables(6, 0, 0)
+  sampling, draft_sampling = warps
+  counts, _ = exactness.frequencies(
+      method, target, draft, ROWS, LENGTH, sampling=dj.Sampling(**sampling),
+      draft_sampling=draft_sampling and dj.Sampling(**draft_sampling))
+  law = exactness.joint_law(helpers.warped(target, **sampling), 0, LENGTH)
+  assert exactness.p_value(counts, law) > exactness.MIN_P_VALUE
+
+
+def sorted_siblings():
+  """RSD-C, but with siblings in the order of their ids."""
+  drafter = drafters.gumbel_top_k((2, 2))
+
+  def expand(key, level, log_probs, valid, state):
+    tokens, parents, valid, state = drafter.expand(key, level, log_probs,
+                                                   valid, state)
+    return tokens.reshape(-1, 2).sort(axis=1).ravel(), parents, valid, state
+
+  return drafter._replace(expand=expand), verifiers.recursive(False)
+
+
+def top_k_children():
+  """RSD-C's rule over the most probable children."""
+  return drafters.top_k((2, 2)), verifiers.recursive(False)
+
+
+def with_taken_for_without():
+  """Independent paths verified as if drawn without replacement."""
+  return drafters.iid_paths(2, 2), verifiers.recursive(False)
+
+
+def without_taken_for_with():
+  """A stochastic beam verified as if drawn with replacement."""
+  return drafters.stochastic_beam(2, 2), verifiers.recursive(True)
+
+
+def target_for_residual():
+  """What is rejected is not taken off the target's law."""
+  rule = verifiers.recursive(False).rule
+  return drafters.gumbel_top_k((2, 2)), verifiers.Verifier(
+      lambda u, t, d, x, ok: (rule(u, t, d, x, ok)[0], t), True, False)
+
+
+CONTROLS = [sorted_siblings, top_k_children, with_taken_for_without,
+            without_taken_for_with, target_for_residual]
+
+
+@pytest.mark.parametrize("control", CONTROLS, ids=lambda f: f.__name__)
+def test_control_fails(control):
+  """Each of these is wrong, and the test of the joint law must see it."""
+  pair = dj.Pair(*control())
+  method = dj.Method(control.__name__, pair, pair)
+  target, draft = exactness.random_tables(4, 0, 0)
+  with tiny.quickly_compiled():
+    counts, _ = exactness.frequencies(method, target, draft, CONTROL_ROWS,
+                                      LENGTH)
+  law = exactness.joint_law(target, 0, LENGTH)
+  assert exactness.p_value(counts, law) < helpers.MAX_P_VALUE_OF_CONTROL
+
+
+def test_control_reused_randomness_fails(monkeypatch):
+  """The same draws in every call."""
+  keys = jax.random.split(jax.random.key(0), CONTROL_ROWS)
+  monkeypatch.setattr(random, "fold_in", lambda key, _: key)
+  # New functions, so that no program compiled with this is used elsewhere.
+  pair = dj.pair(drafters.gumbel_top_k((2, 1)),
+                 verifiers.recursive.__wrapped__(False))
+  target, draft = exactness.random_tables(4, 0, 0)
+  method = dj.Method("reused", pair, pair)
+  with tiny.quickly_compiled():
+    counts, _ = exactness.frequencies(method, target, draft, CONTROL_ROWS,
+                                      LENGTH, keys)
+  law = exactness.joint_law(target, 0, LENGTH)
+  assert exactness.p_value(counts, law) < helpers.MAX_P_VALUE_OF_CONTROL

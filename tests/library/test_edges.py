@@ -1,0 +1,204 @@
+"""Degenerate laws, ends, budgets and sizes, through `generate`."""
+
+import jax
+import numpy as np
+import pytest
+
+import decoding_jax as dj
+from models.testing import exactness
+from support import helpers
+from support import tiny_models as tiny
+from support.example_methods import depth, each, EACH, EACH_DRAFTING, METHODS
+
+# Those whose greedy drafters differ.
+EACH_GREEDY = each(METHODS[1:4])
+# One shape for nearly all runs, and a budget that is a multiple of what each
+# method emits at most.
+ROWS, NEW, V = 16, 12, 6
+# Token i is followed by i + 1, for certain.
+CYCLE = np.roll(np.eye(V), 1, axis=1)
+MASK = np.array([1, 0, 1, 1, 0, 1], bool)
+
+
+def tables(*laws):
+  """The models of a target's and a drafter's `[V, V]` laws."""
+  return tiny.Models(*(tiny.Model(*exactness.table_model(x)) for x in laws))
+
+
+def random_tables(size=V, seed=0):
+  """A law for the target and one for the drafter, no token being rare."""
+  rng = np.random.default_rng(seed)
+  return [(exactness.random_table(rng, size) + 1 / size) / 2 for _ in range(2)]
+
+
+def run(method, models, first=0, rows=ROWS, new=NEW, temperature=1.0, top_p=1.0,
+        allowed=None, **kwargs):
+  """Texts behind the token `first`, whose contract is checked on the way.
+
+  Top-p and token mask are arrays, so that a method has one program for all.
+  """
+  size = models.target.lm.vocab_size
+  prompts = np.broadcast_to(np.int32(first), (rows,))[:, None]
+  sampling = dj.Sampling(
+      temperature=temperature, top_p=np.broadcast_to(top_p, (rows,)),
+      token_mask=np.ones(size, bool) if allowed is None else allowed)
+  return tiny.generate(method, models, prompts=prompts,
+                       lengths=np.ones(rows, np.int32), new=new,
+                       sampling=sampling, **kwargs)
+
+
+def transitions(out):
+  """All pairs of a token and the one behind it."""
+  tokens = np.asarray(out.tokens)
+  before, behind = tokens[:, :-1].ravel(), tokens[:, 1:].ravel()
+  return before[behind >= 0], behind[behind >= 0]
+
+
+@EACH
+def test_identical_models(method):
+  """Everything is accepted."""
+  law = random_tables()[0]
+  out = run(method, tables(law, law))
+  calls = NEW // (depth(method) + 1)
+  expected = [[0] * depth(method) + [calls]] * ROWS
+  assert out.stats.accepted_by_depth.tolist() == expected
+
+
+@EACH
+@pytest.mark.parametrize("top_p", [0.3, 1e-6])
+def test_a_nucleus_smaller_than_the_siblings(method, top_p):
+  target, draft = random_tables()
+  out = run(method, tables(target, draft), top_p=top_p)
+  kept = helpers.warped(target, top_p=top_p) > 0
+  assert kept.sum(axis=1).max() <= 2
+  before, behind = transitions(out)
+  assert kept[before, behind].all()
+
+
+@EACH_DRAFTING
+def test_disjoint_supports(method):
+  """Nothing is accepted, and the target's law is kept."""
+  target = np.tile([0, 0, 0.4, 0.2, 0.2, 0.2], (V, 1))
+  draft = np.tile([0.5, 0.5, 0, 0, 0, 0], (V, 1))
+  out = run(method, tables(target, draft))
+  assert out.stats.accepted_by_depth.tolist() == [
+      [NEW] + [0] * depth(method)] * ROWS
+  assert np.asarray(out.tokens)[:, 1:].min() >= 2
+  assert len(np.unique(out.tokens)) == 5
+
+
+@EACH_GREEDY
+def test_disjoint_supports_at_temperature_0(method):
+  target = np.tile([0, 0, 0.4, 0.2, 0.2, 0.2], (V, 1))
+  draft = np.tile([0.5, 0.5, 0, 0, 0, 0], (V, 1))
+  out = run(method, tables(target, draft), temperature=0)
+  assert (np.asarray(out.tokens)[:, 1:] == 2).all()
+  assert np.asarray(out.stats.target_calls).tolist() == [NEW] * ROWS
+
+
+@EACH
+def test_certain_models(method):
+  """One-hot laws: no chance, and no second sibling."""
+  out = run(method, tables(CYCLE, CYCLE))
+  assert (np.asarray(out.tokens) == np.arange(1 + NEW) % V).all()
+  np.testing.assert_array_equal(out.log_probs, 0)
+  by_depth = np.asarray(out.stats.accepted_by_depth)
+  assert (by_depth[:, :-1] == 0).all()
+
+
+@EACH
+def test_a_token_mask(method):
+  target, draft = random_tables()
+  out = run(method, tables(target, draft), allowed=MASK)
+  assert set(np.asarray(out.tokens)[:, 1:].ravel()) == {0, 2, 3, 5}
+
+
+@EACH_GREEDY
+def test_a_token_mask_at_temperature_0(method):
+  target, draft = random_tables()
+  out = run(method, tables(target, draft), allowed=MASK, temperature=0)
+  text = [0]
+  for _ in range(NEW):
+    text.append(int(np.argmax(np.where(MASK, target[text[-1]], 0))))
+  assert np.asarray(out.tokens).tolist() == [text] * ROWS
+
+
+def script(first, places, eos_id=None):
+  """What follows `first` on the cycle, up to the first end."""
+  tokens = [(first + 1 + i) % V for i in range(places)]
+  return tokens[:tokens.index(eos_id) + 1] if eos_id in tokens else tokens
+
+
+@EACH
+def test_the_end_of_a_text(method):
+  """First, middle and last accepted token, the extra token, the next call.
+
+  The end is in the prompt of the row that starts with it, and ends nothing.
+  """
+  first, eos_id = np.arange(ROWS) % V, 2
+  out = run(method, tables(CYCLE, CYCLE), first, eos_id=eos_id)
+  expected = [script(x, NEW, eos_id) for x in first]
+  assert tiny.texts(out, np.ones(ROWS, int)) == expected
+  assert {len(text) for text in expected} == {1, 2, 3, 4, 5, 6}
+  calls = [-(-len(text) // (depth(method) + 1)) for text in expected]
+  assert np.asarray(out.stats.target_calls).tolist() == calls
+  # What a call accepts counts in full, where its text is cut as well.
+  assert np.asarray(out.stats.accepted_by_depth)[:, -1].tolist() == calls
+
+
+@EACH_DRAFTING
+def test_an_end_in_place_of_a_mistake(method):
+  """The drafter takes 2 to be followed by 0; the target ends the text."""
+  draft = CYCLE.copy()
+  draft[2] = np.eye(V)[0]
+  out = run(method, tables(CYCLE, draft), 1, eos_id=3)
+  assert tiny.texts(out, np.ones(ROWS, int)) == [[2, 3]] * ROWS
+  counts = [0, 1] + [0] * (depth(method) - 1)
+  assert out.stats.accepted_by_depth.tolist() == [counts] * ROWS
+
+
+def test_a_budget_of_one_token():
+  """The whole path is accepted, and all but its first token cut off."""
+  out = run(dj.methods.rsd_s(3, 2), tables(CYCLE, CYCLE), new=1)
+  assert tiny.texts(out, np.ones(ROWS, int)) == [[1]] * ROWS
+  assert out.stats.accepted_by_depth.tolist() == [[0, 0, 1]] * ROWS
+  assert np.asarray(out.stats.emitted).tolist() == [1] * ROWS
+
+
+def test_two_siblings_of_two_tokens():
+  """Without replacement one of them is always accepted."""
+  out = run(dj.methods.rsd_c((2, 2)), tables(*random_tables(2)))
+  assert (np.asarray(out.stats.accepted_by_depth)[:, :-1] == 0).all()
+  assert np.asarray(out.stats.extra["accepted_by_rank"])[:, 1].sum() > 0
+
+
+def test_as_many_siblings_as_tokens():
+  """All tokens are children of the root: one of them is accepted."""
+  out = run(dj.methods.rsd_s(V, 2), tables(*random_tables()))
+  assert (np.asarray(out.stats.accepted_by_depth)[:, 0] == 0).all()
+  tested = np.asarray(out.stats.extra["tested_by_rank"]).sum(axis=0)
+  assert tested[V - 2] > 0
+
+
+def test_drafts_at_temperature_0_of_a_warm_target():
+  """A certain draft law is a law as well."""
+  target, draft = random_tables()
+  out = run(dj.methods.rsd_c((2, 2)), tables(target, draft),
+            draft_sampling=dj.Sampling(temperature=0))
+  # The second sibling has no mass, and is never tested.
+  extra = jax.tree.map(np.asarray, out.stats.extra)
+  assert extra["tested_by_rank"][:, 0].min() > 0
+  assert not extra["tested_by_rank"][:, 1].any()
+
+
+def test_laws_of_one_token_in_some_rows():
+  """Rows of a batch may be warped to a point, or not at all."""
+  target, draft = random_tables()
+  top_p = np.where(np.arange(ROWS) % 2, 1.0, 1e-6)
+  out = run(dj.methods.rsd_s(3, 2), tables(target, draft), top_p=top_p)
+  tokens = np.asarray(out.tokens)
+  text = [0]
+  for _ in range(NEW):
+    text.append(int(np.argmax(target[text[-1]])))
+  assert tokens[::2].tolist() == [text] * (ROWS // 2)
+  assert len(np.unique(tokens[1::2], axis=0)) > 2

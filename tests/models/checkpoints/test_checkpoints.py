@@ -1,0 +1,220 @@
+"""Saving and loading models."""
+
+import dataclasses
+import json
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from models import checkpoints
+from models import transformer
+from models.folders import resolve
+from models.text import tokenizers
+from models.transformer import sharding
+from support import tiny_models as tiny
+
+CONFIG = transformer.Config(
+    vocab_size=11, dim=8, num_layers=3, num_heads=2, num_kv_heads=1,
+    head_dim=4, hidden_dim=12, max_length=16)
+PYTHON_DRAFT = resolve.PRETRAINED / "python-draft"
+TOKENS = jnp.arange(10).reshape(2, 5)
+
+
+@pytest.fixture(name="params", scope="module")
+def _params():
+  return tiny.init(jax.random.key(1), CONFIG)
+
+
+@pytest.fixture(name="folder")
+def _folder(tmp_path, params):
+  folder = tmp_path / "model"
+  checkpoints.save(folder, CONFIG, params)
+  return folder
+
+
+def _logits(lm, params):
+  logits = jax.jit(transformer.causal_logits, static_argnums=0)
+  return logits(lm, params, TOKENS)
+
+
+def _edit(folder, **fields):
+  path = folder / checkpoints.CONFIG
+  config = json.loads(path.read_text())
+  path.write_text(json.dumps({**config, **fields}))
+
+
+def test_round_trip(folder, params):
+  lm, loaded = checkpoints.load(folder)
+  assert lm is transformer.language_model(CONFIG)
+  jax.tree.map(np.testing.assert_array_equal, loaded, params)
+
+
+def test_one_folder_holds_everything(tmp_path, params):
+  tokenizer = tokenizers.train(["a b a b"], 260)
+  checkpoints.save(tmp_path / "model", CONFIG, params, tokenizer, {"loss": 2.5})
+  loaded = tokenizers.load(tmp_path / "model")
+  assert loaded.get_vocab() == tokenizer.get_vocab()
+  metadata = tmp_path / "model" / checkpoints.METADATA
+  assert json.loads(metadata.read_text()) == {"loss": 2.5}
+  assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_does_not_tell_where_it_was_written(folder):
+  for path in folder.rglob("*"):
+    assert path.is_dir() or str(folder.parent).encode() not in path.read_bytes()
+
+
+def test_replaces_an_older_model(folder, params):
+  changed = jax.tree.map(lambda x: x + 1, params)
+  checkpoints.save(folder, CONFIG, changed)
+  _, loaded = checkpoints.load(folder)
+  jax.tree.map(np.testing.assert_array_equal, loaded, changed)
+  assert [path.name for path in folder.parent.iterdir()] == ["model"]
+
+
+def test_replaces_nothing_else(tmp_path, params):
+  (tmp_path / "notes.txt").write_text("all that I know")
+  with pytest.raises(ValueError, match="has 'notes.txt', which is no part of"):
+    checkpoints.save(tmp_path, CONFIG, params)
+  assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_failed_save_leaves_the_older_model(folder, params):
+  with pytest.raises(TypeError):
+    checkpoints.save(folder, CONFIG, params, metadata={"bad": object()})
+  _, loaded = checkpoints.load(folder)
+  jax.tree.map(np.testing.assert_array_equal, loaded, params)
+  checkpoints.save(folder, CONFIG, params)
+  assert [path.name for path in folder.parent.iterdir()] == ["model"]
+
+
+def test_a_failed_first_save_leaves_no_model(tmp_path, params):
+  with pytest.raises(TypeError):
+    checkpoints.save(tmp_path / "new", CONFIG, params,
+                     metadata={"bad": object()})
+  assert not (tmp_path / "new").exists()
+
+
+def test_scanned_and_unrolled_agree(tmp_path, folder, params):
+  expected = _logits(transformer.language_model(CONFIG), params)
+  lm, scanned = checkpoints.load(folder, scan_layers=True)
+  kernel = scanned["layers"]["layer"]["attention"]["query"]["kernel"]
+  assert kernel.shape == (3, 8, 8)
+  np.testing.assert_allclose(_logits(lm, scanned), expected, atol=1e-6)
+
+  config = dataclasses.replace(CONFIG, scan_layers=True)
+  checkpoints.save(tmp_path / "scanned", config, scanned)
+  lm, unrolled = checkpoints.load(tmp_path / "scanned", scan_layers=False)
+  assert lm is transformer.language_model(CONFIG)
+  jax.tree.map(np.testing.assert_array_equal, unrolled, params)
+
+
+def test_dtype(folder, params):
+  lm, loaded = checkpoints.load(folder, dtype="bfloat16")
+  assert {x.dtype for x in jax.tree.leaves(loaded)} == {jnp.dtype("bfloat16")}
+  assert lm.init_cache(1, 1).keys[0].dtype == jnp.bfloat16
+  expected = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
+  jax.tree.map(np.testing.assert_array_equal, loaded, expected)
+
+
+def test_shardings(folder):
+  mesh = jax.make_mesh((1,), ("model",))
+  sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+  _, loaded = checkpoints.load(
+      folder, shardings=lambda tree: jax.tree.map(lambda _: sharding, tree))
+  assert {x.sharding for x in jax.tree.leaves(loaded)} == {sharding}
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_parameters_that_are_not_finite(tmp_path, params, value):
+  """Read as they are, and onto a mesh."""
+  scale = params["norm"]["scale"].at[3].set(value)
+  folder = tmp_path / "model"
+  checkpoints.save(folder, CONFIG, {**params, "norm": {"scale": scale}})
+  mesh = jax.make_mesh((1, 1), (sharding.DATA, sharding.MODEL),
+                       axis_types=(jax.sharding.AxisType.Auto,) * 2)
+  for shardings in (None, sharding.shardings(CONFIG, mesh)):
+    with pytest.raises(ValueError, match=f"'{folder}': parameter norm/scale has"
+                       " infinite or NaN values in float32"):
+      checkpoints.load(folder, shardings=shardings)
+
+
+def test_parameters_that_are_not_finite_in_another_type(tmp_path, params):
+  scale = params["norm"]["scale"].at[3].set(1e6)
+  checkpoints.save(tmp_path / "model", CONFIG,
+                   {**params, "norm": {"scale": scale}})
+  checkpoints.load(tmp_path / "model")
+  with pytest.raises(ValueError, match="norm/scale has .* in float16"):
+    checkpoints.load(tmp_path / "model", dtype="float16")
+
+
+def test_missing_folder(tmp_path):
+  with pytest.raises(FileNotFoundError, match="nowhere' is neither a folder"):
+    checkpoints.load(tmp_path / "nowhere")
+
+
+def test_missing_config(folder):
+  (folder / checkpoints.CONFIG).unlink()
+  with pytest.raises(FileNotFoundError, match="no config.json in it"):
+    checkpoints.load(folder)
+
+
+def test_missing_params(folder):
+  (folder / checkpoints.PARAMS).rename(folder / "elsewhere")
+  with pytest.raises(FileNotFoundError, match="no folder params in it"):
+    checkpoints.load(folder)
+
+
+@pytest.mark.parametrize("damage, message", [
+    ("cut", "params' cannot be read by orbax: "),
+    ("no metadata", "params' is damaged: orbax finds no metadata"),
+])
+def test_damaged_params(tmp_path, damage, message):
+  folder = tmp_path / "model"
+  shutil.copytree(PYTHON_DRAFT, folder)
+  params = folder / checkpoints.PARAMS
+  if damage == "cut":
+    path = max(params.rglob("d/*"), key=lambda path: path.stat().st_size)
+    path.write_bytes(path.read_bytes()[:path.stat().st_size // 2])
+  else:
+    (params / "_METADATA").unlink()
+  with pytest.raises(ValueError, match=message) as error:
+    checkpoints.load(folder)
+  assert "\n" not in str(error.value)
+
+
+def test_unknown_field(folder):
+  _edit(folder, colour="red")
+  with pytest.raises(ValueError, match=r"unknown \['colour'\]"):
+    checkpoints.load(folder)
+
+
+def test_missing_field(folder):
+  path = folder / checkpoints.CONFIG
+  config = json.loads(path.read_text())
+  del config["dim"]
+  path.write_text(json.dumps(config))
+  with pytest.raises(ValueError, match=r"\['dim'\] must be given"):
+    checkpoints.load(folder)
+
+
+def test_other_format(folder):
+  _edit(folder, format=2)
+  with pytest.raises(ValueError, match="format=2; 1 is allowed"):
+    checkpoints.load(folder)
+
+
+@pytest.mark.parametrize("field, value, name", [
+    ("vocab_size", 12, "embedding has shape (11, 8), but config.json asks for "
+                       "(12, 8)"),
+    ("num_layers", 2, "layer_2/attention/key/kernel has shape (4, 8), but "
+                      "config.json asks for None"),
+])
+def test_shapes_that_do_not_fit(folder, field, value, name):
+  _edit(folder, **{field: value})
+  with pytest.raises(ValueError) as error:
+    checkpoints.load(folder)
+  assert name in str(error.value)

@@ -1,0 +1,111 @@
+"""The drafter that looks up what followed the same tokens before."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import decoding_jax as dj
+from models import prompt_lookup
+from models import transformer
+from models.testing import conformance
+from models.testing import exactness
+from support import tiny_models as tiny
+
+V = 4
+# Behind the last token stand 1, 2 and 3, once each, 1 after more of the same.
+PROMPT = [0, 2, 3, 0, 1, 0, 3, 3, 0]
+ROWS = 40_000
+METHODS = [dj.methods.speculative(2), dj.methods.rsd_c((2, 1)),
+           dj.methods.rsd_s(3, 2), dj.methods.sequoia(((2,), (1, 0))),
+           dj.methods.specinfer(2, 2), dj.methods.spectr(2, 2)]
+
+
+def votes(text, ngram):
+  """`[V]`, one place of a text after the other."""
+  found, end = np.zeros(V), len(text) - 1
+  for place in range(end):
+    agreeing = 0
+    while agreeing < min(ngram, place + 1) and (
+        text[place - agreeing] == text[end - agreeing]):
+      agreeing += 1
+    if agreeing:
+      found[text[place + 1]] += 16**agreeing * (1 + place / len(text))
+  return found
+
+
+def generate(method, target, rows=1, prompt=tuple(PROMPT), new=4, **kwargs):
+  lm, params = exactness.table_model(target)
+  return dj.generate(jax.random.key(1),
+                     np.tile(prompt, (rows, 1)),
+                     np.full(rows, len(prompt)),
+                     method=method,
+                     target=lm,
+                     target_params=params,
+                     draft=prompt_lookup.language_model(V),
+                     draft_params=(),
+                     max_new_tokens=new,
+                     **kwargs)
+
+
+@pytest.mark.parametrize("ngram", [1, 2, 5])
+def test_all_places_vote(ngram):
+  texts = np.random.default_rng(0).integers(0, V, (3, 12))
+  laws = jax.nn.softmax(transformer.causal_logits(
+      prompt_lookup.language_model(V, ngram), (), jnp.asarray(texts)))
+  for text, row in zip(texts, laws):
+    for end, law in enumerate(row):
+      expected = votes(text[:end + 1], ngram)
+      expected = expected / expected.sum() if expected.any() else (
+          np.full(V, 1 / V))
+      np.testing.assert_allclose(law, expected, atol=1e-5)
+
+
+def test_many_tokens_that_agree():
+  """16^40 would be infinite."""
+  text = np.tile(np.arange(V), 12)[None]
+  logits = transformer.causal_logits(prompt_lookup.language_model(V, 40), (),
+                                     jnp.asarray(text))
+  law = jax.nn.softmax(logits[0, -1])
+  np.testing.assert_allclose(law, np.eye(V)[0], atol=1e-5)
+
+
+def test_it_is_a_language_model():
+  """Caches, blocks, masks and commits give the law of the text alone."""
+  lm = prompt_lookup.language_model(V)
+  conformance.check(lm, ())
+  assert prompt_lookup.language_model(V, 4) is lm
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda x: x.name)
+def test_the_law_is_the_targets(method):
+  target, other = exactness.random_tables(V)
+  out = generate(method, target, ROWS)
+  counts = np.zeros((V,) * 3)
+  np.add.at(counts, tuple(np.asarray(
+      out.tokens[:, len(PROMPT):len(PROMPT) + 3]).T), 1)
+  p_value = exactness.p_value(counts, exactness.joint_law(target, 0, 3))
+  assert p_value >= exactness.MIN_P_VALUE
+  # Some of what is looked up is accepted, and another law is another one.
+  assert np.mean(out.stats.target_calls) < 3.5
+  assert exactness.p_value(
+      counts, exactness.joint_law(other, 0, 3)) < exactness.MIN_P_VALUE
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda x: x.name)
+def test_a_text_that_repeats_is_drafted_in_full(method):
+  """Once a target that goes round has been there, all is accepted."""
+  around = np.roll(np.eye(V), 1, axis=1)
+  with tiny.quickly_compiled():
+    out = generate(method, around, prompt=(0, 1, 2, 3, 0), new=9,
+                   sampling=dj.Sampling(temperature=0))
+  assert np.asarray(out.tokens[0]).tolist() == [i % V for i in range(14)]
+  assert out.stats.target_calls[0] == 3  # Two drafts, and one behind them.
+
+
+@pytest.mark.parametrize("arguments, message", [
+    ((0,), "vocab_size=0: a positive integer"),
+    ((V, 1.5), "ngram=1.5: a positive integer")])
+def test_wrong_numbers(arguments, message):
+  with pytest.raises(ValueError, match=message):
+    prompt_lookup.language_model(*arguments)

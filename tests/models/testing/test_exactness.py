@@ -1,0 +1,73 @@
+"""The check of a method's law that users have, on right and wrong methods."""
+
+import numpy as np
+import pytest
+
+import decoding_jax as dj
+from decoding_jax.speculation import drafters
+from decoding_jax.speculation import verifiers
+from models.testing import exactness
+from support import helpers
+from support import tiny_models as tiny
+
+SIZES = {"rows": 20_000, "length": 3}
+
+
+def test_a_method_of_the_right_law_passes():
+  with tiny.quickly_compiled():
+    found = exactness.check(dj.methods.rsd_c((2,)), **SIZES)
+  assert found.p_value > exactness.MIN_P_VALUE
+  assert 0.5 < found.distance / found.by_chance < 2
+  assert 1 < found.target_calls < 3
+
+
+def test_a_method_of_another_law_is_told():
+  pair = dj.Pair(drafters.top_k((2,)), verifiers.recursive(False))
+  with tiny.quickly_compiled(), pytest.raises(
+      AssertionError, match=r"wrong: texts are 0\.\d+ away .* p=.*needed"):
+    exactness.check(dj.Method("wrong", pair, None), **SIZES)
+
+
+def test_a_text_that_cannot_be_has_no_chance():
+  law = np.array([0.5, 0.5, 0.0])
+  assert exactness.p_value(np.array([500, 500, 0]), law) > 0.9
+  assert exactness.p_value(np.array([500, 499, 1]), law) == 0
+
+
+def test_distance_by_chance_is_that_of_samples():
+  rng = np.random.default_rng(0)
+  table = exactness.random_table(rng, 3)
+  law = exactness.joint_law(table, 0, 2)
+  assert law.shape == (3, 3)
+  np.testing.assert_allclose(law.sum(), 1)
+  counts = rng.multinomial(1000, law.ravel(), size=400)
+  away = np.abs(counts / 1000 - law.ravel()).sum(axis=1) / 2
+  np.testing.assert_allclose(exactness.by_chance(law, 1000), away.mean(),
+                             rtol=0.05)
+
+
+def main(*flags):
+  """Status, output and errors of `experiments.exactness`."""
+  process = helpers.start("-m", "experiments.exactness", *flags,
+                          **helpers.QUICKLY)
+  output, errors = process.communicate()
+  return process.returncode, output, errors
+
+
+def test_main_tells_right_from_wrong():
+  status, output, errors = main("--method=speculative", "--depth=1",
+                                "--rows=20000", "--length=3")
+  assert status == 0, errors
+  lines = output.splitlines()
+  assert [line.split()[-1] for line in lines[2:7]] == ["yes"] * 5
+  assert lines[6].startswith("control: ")
+  assert lines[-1].startswith("All 4 tests found the target's law")
+
+
+def test_main_tells_a_method_of_another_law():
+  """A beam is no sample."""
+  status, output, errors = main("--method=beam_search", "--num_beams=2",
+                                "--rows=2000", "--length=2")
+  assert status == 2, output
+  assert " NO" in output
+  assert "beam_search(2), " in errors

@@ -1,0 +1,52 @@
+"""Texts as arrays, and arrays as texts."""
+
+import numpy as np
+import pytest
+
+import decoding_jax as dj
+from models.text import batching
+from models.text import tokenizers
+
+TOKENIZER = tokenizers.train(["a cat sat on a mat"] * 3, 270)
+
+
+def generation(tokens, lengths):
+  return dj.Generation(np.array(tokens), np.array(lengths), None, None)
+
+
+def test_there_and_back():
+  words = ["a cat", "a mat sat on", "ü"]
+  prompts, lengths = batching.encode(TOKENIZER, words)
+  assert prompts.dtype == lengths.dtype == np.int32
+  assert prompts.shape == (3, lengths.max())
+  assert [row[:n].tolist() for row, n in zip(prompts, lengths)] == [
+      TOKENIZER.encode(word).ids for word in words]
+  assert (prompts[np.arange(prompts.shape[1]) >= lengths[:, None]] == 0).all()
+  out = generation(prompts, lengths)
+  assert batching.decode(TOKENIZER, out, np.zeros(3, int)) == words
+  assert batching.decode(TOKENIZER, out, lengths) == [""] * 3
+
+
+def test_tokens_are_taken_as_they_are():
+  prompts, lengths = batching.encode(TOKENIZER, [[5, 6, 7], "a", (8,)])
+  assert prompts[0].tolist() == [5, 6, 7] and lengths.tolist()[::2] == [3, 1]
+
+
+def test_only_what_follows_a_prompt_is_decoded_up_to_its_end():
+  ids = TOKENIZER.encode("a cat sat").ids
+  eos = tokenizers.eos_id(TOKENIZER)
+  out = generation([[9, 9, *ids, eos, 9]], [3 + len(ids)])
+  assert batching.decode(TOKENIZER, out, [2]) == ["a cat sat"]
+
+
+@pytest.mark.parametrize("given, words", [
+    ("a cat", "a list of texts"), ([], "texts is empty"),
+    (["a", ""], r"texts\[1\] is empty"), ([[]], r"texts\[0\] is empty")])
+def test_what_is_no_prompt(given, words):
+  with pytest.raises(ValueError, match=words):
+    batching.encode(TOKENIZER, given)
+
+
+def test_lengths_of_other_rows():
+  with pytest.raises(ValueError, match=r"shape \(1,\): one for each of 2 rows"):
+    batching.decode(TOKENIZER, generation([[1], [2]], [1, 1]), [1])

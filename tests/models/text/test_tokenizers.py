@@ -1,0 +1,142 @@
+"""Byte-level BPE, and the tokenizers of published folders."""
+
+import json
+
+import pytest
+import tokenizers as library
+
+from models.text import tokenizers
+
+TEXTS = ["def f(x):\n    return x\n", "def g(y):\n    return f(y)\n"] * 4
+
+
+@pytest.fixture(name="tokenizer", scope="module")
+def _tokenizer():
+  return tokenizers.train(TEXTS, 270)
+
+
+@pytest.mark.parametrize("text", [
+    "", " ", "def f(x):\n        return x", "\t\r\n \n", "naïve — 深い木 🌳",
+    "e\u0301 is not \u00e9", "\x00\x7f\ufffd", "trailing   ",
+])
+def test_every_text_survives(tokenizer, text):
+  assert tokenizer.decode(tokenizer.encode(text).ids) == text
+
+
+def test_merges_are_learned(tokenizer):
+  assert tokenizer.get_vocab_size() == 270
+  assert len(tokenizer.encode("def f").ids) < len("def f")
+
+
+def test_eos_is_one_token(tokenizer):
+  eos = tokenizers.eos_id(tokenizer)
+  assert eos == 0
+  assert tokenizer.encode("x" + tokenizers.EOS).ids[-1] == eos
+  assert tokenizer.decode([eos]) == ""
+
+
+def test_training_is_reproducible(tokenizer):
+  assert tokenizers.train(TEXTS, 270).to_str() == tokenizer.to_str()
+
+
+@pytest.mark.parametrize("text", ["def f(x):\n\treturn", "naïve 深い \x00\x7f"])
+def test_pieces_are_the_bytes_of_the_text(tokenizer, text):
+  pieces = tokenizers.pieces(tokenizer, 280)
+  assert len(pieces) == 280 and pieces[270:] == [b""] * 10
+  ids = tokenizer.encode(text + tokenizers.EOS).ids
+  assert pieces[ids[-1]] == b""
+  assert b"".join(pieces[i] for i in ids) == text.encode()
+  assert {bytes([i]) for i in range(256)} <= set(pieces)
+
+
+def test_pieces_of_the_sentencepiece_kind():
+  vocabulary = {"<unk>": 0, "\u2581cat": 1, "<0xC3>": 2, "s": 3}
+  tokenizer = library.Tokenizer(library.models.BPE(
+      vocabulary, [], unk_token="<unk>", byte_fallback=True))
+  tokenizer.add_special_tokens(["<unk>"])
+  tokenizer.decoder = library.decoders.Sequence([
+      library.decoders.Replace("\u2581", " "), library.decoders.ByteFallback(),
+      library.decoders.Fuse()])
+  assert tokenizers.pieces(tokenizer) == [b"", b" cat", b"\xc3", b"s"]
+
+
+def test_pieces_that_are_not_known(tokenizer):
+  with pytest.raises(ValueError, match="vocab_size=269 is less than the 270"):
+    tokenizers.pieces(tokenizer, 269)
+  other = library.Tokenizer(library.models.WordLevel({"a": 0}, "a"))
+  with pytest.raises(ValueError, match="decoder None: the bytes of tokens"):
+    tokenizers.pieces(other)
+
+
+def test_save_and_load(tokenizer, tmp_path):
+  tokenizers.save(tokenizer, tmp_path / "new")
+  assert tokenizers.load(tmp_path / "new").to_str() == tokenizer.to_str()
+  assert [p.name for p in (tmp_path / "new").iterdir()] == [tokenizers.FILE]
+
+
+def test_missing_file(tmp_path):
+  with pytest.raises(FileNotFoundError, match="No tokenizer at '.*json'"):
+    tokenizers.load(tmp_path)
+
+
+def test_vocabulary_too_small():
+  with pytest.raises(ValueError, match="vocab_size=256 is too small"):
+    tokenizers.train(TEXTS, 256)
+
+
+def test_eos_of_a_published_folder(tokenizer, tmp_path):
+  """The tokenizer's own settings come first, then those of the model."""
+  assert tokenizers.eos_id(tokenizer, tmp_path) == 0
+  assert tokenizers.eos_ids(tokenizer, tmp_path) == (0,)
+  (tmp_path / "config.json").write_text('{"eos_token_id": 7}')
+  assert tokenizers.eos_id(tokenizer, tmp_path) == 7
+  (tmp_path / "generation_config.json").write_text('{"eos_token_id": [5, 6]}')
+  assert tokenizers.eos_id(tokenizer, tmp_path) == 5
+  assert tokenizers.eos_ids(tokenizer, tmp_path) == (5, 6)
+  (tmp_path / tokenizers.CONFIG).write_text('{"eos_token": {"content": "de"}}')
+  end = tokenizer.token_to_id("de")
+  assert tokenizers.eos_id(tokenizer, tmp_path) == end
+  assert tokenizers.eos_ids(tokenizer, tmp_path) == (end, 5, 6)
+  (tmp_path / tokenizers.CONFIG).write_text('{"eos_token": "not an entry"}')
+  assert tokenizers.eos_id(tokenizer, tmp_path) == 5
+
+
+def test_tokenizers_that_differ(tokenizer):
+  tokenizers.check_same(tokenizer, tokenizers.train(TEXTS, 270))
+  with pytest.raises(ValueError, match="their entry 268 is '.*' and None"):
+    tokenizers.check_same(tokenizer, tokenizers.train(TEXTS, 268))
+  with pytest.raises(ValueError, match="their entry 257 is '.*' and '.*'"):
+    tokenizers.check_same(tokenizer, tokenizers.train(["aaa bbb"] * 9, 262))
+
+
+def test_size_counts_added_tokens(tokenizer):
+  more = tokenizers.train(TEXTS, 270)
+  more.add_special_tokens(["<pad>"])
+  assert (tokenizers.size(tokenizer), tokenizers.size(more)) == (270, 271)
+
+
+def test_damaged_file(tmp_path):
+  (tmp_path / tokenizers.FILE).write_text("{}")
+  with pytest.raises(ValueError, match="its tokenizer cannot be read"):
+    tokenizers.load(tmp_path)
+
+
+def test_vocabulary_and_merges(tokenizer, tmp_path):
+  """As OPT has them: settings that let a text begin with a token; and GPT-2."""
+  tokenizer.model.save(str(tmp_path))
+  loaded = tokenizers.load(tmp_path)
+  for text in TEXTS + ["naïve 深い木", "  x"]:
+    assert loaded.encode(text).ids == tokenizer.encode(text).ids
+    assert loaded.decode(loaded.encode(text).ids) == text
+  # GPT-2 has no settings, and no token in front.
+  ids = tokenizer.encode("def").ids
+  assert loaded.encode("def" + tokenizers.EOS).ids == [*ids, 0]
+  assert loaded.decode([*ids, 0]) == "def"
+  (tmp_path / tokenizers.CONFIG).write_text(json.dumps(
+      {"add_bos_token": True, "bos_token": {"content": tokenizers.EOS},
+       "eos_token": {"content": tokenizers.EOS}, "pad_token": "<pad>"}))
+  loaded = tokenizers.load(tmp_path)
+  assert loaded.encode("def").ids == [0, *tokenizer.encode("def").ids]
+  assert loaded.encode("<pad>").ids == [0, 270]
+  assert loaded.decode(loaded.encode("def").ids) == "def"
+  assert tokenizers.eos_id(loaded, tmp_path) == 0

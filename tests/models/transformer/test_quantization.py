@@ -1,0 +1,240 @@
+"""Weights of eight bits: rounded right, multiplied right, read one by one."""
+
+import dataclasses
+import gc
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import decoding_jax as dj
+from experiments.training import steps as training_steps
+from models import checkpoints
+from models import transformer
+from models.transformer import linear_ops
+from models.transformer import quantization
+from support import tiny_models as tiny
+
+CONFIGS = {
+    "llama": tiny.LLAMA, "opt": tiny.OPT, "gemma": tiny.GEMMA,
+    "neox": tiny.NEOX, "mixtral": tiny.MIXTRAL,
+    "scanned": dataclasses.replace(tiny.MIXTRAL, scan_layers=True),
+    "projected": dataclasses.replace(tiny.OPT, embedding_dim=8)}
+TOKENS = np.arange(10, dtype=np.int32).reshape(2, 5)
+
+
+def in_8_bits(config, model=None):
+  return tiny.Model(*checkpoints.quantize(
+      config, (model or tiny.random_model(config)).params))
+
+
+def dequantized(params, dtype="float32"):
+  return jax.tree.map(lambda x: quantization.dequantize(x, dtype)
+                      if quantization.is_matrix(x) else x,
+                      params,
+                      is_leaf=quantization.is_matrix)
+
+
+def equal(some, others):
+  jax.tree.map(np.testing.assert_array_equal, some, others)
+
+
+def error(some, others):
+  return np.abs(np.asarray(some, np.float64) - np.asarray(others)).max()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("shape", [(7, 5), (3, 4, 6), (1, 1)])
+def test_no_weight_is_off_by_more_than_half_a_scale(shape, dtype):
+  x = jax.random.normal(jax.random.key(0), shape, dtype)
+  found = quantization.quantize(x)
+  assert found.values.dtype == jnp.int8 and found.values.shape == shape
+  assert found.scales.shape == (*shape[:-1], 1)
+  exact = np.asarray(x, np.float64)
+  # Beside the half, what float32 rounds.
+  off = np.abs(np.float64(found.values) * found.scales - exact)
+  assert (off <= np.float64(found.scales) * (0.5 + 2e-5)).all()
+  np.testing.assert_allclose(found.scales[..., 0],
+                             np.abs(exact).max(axis=-1) / 127, rtol=1e-6)
+  assert (np.abs(np.asarray(found.values)).max(axis=-1) == 127).all()
+
+
+def test_weights_that_are_hardly_any():
+  x = np.array([[0, 0], [0, -2e-3], [2e-43, 1e-43]], np.float32)
+  for found in (quantization.quantize(x), jax.jit(quantization.quantize)(x)):
+    assert found.values.tolist() == [[0, 0], [0, -127], [0, 0]]
+    off = np.abs(quantization.dequantize(found, "float32") - x)
+    assert np.isfinite(off).all() and off.max() < 1e-9
+
+
+def test_matrices_of_the_host_are_rounded_alike(monkeypatch):
+  x = np.random.default_rng(0).normal(size=(3, 5, 8)).astype(np.float16)
+  for at_once in (1, 17, 2**20):
+    monkeypatch.setattr(quantization, "_AT_ONCE", at_once)
+    found = quantization.on_host(x)
+    assert isinstance(found.values, np.ndarray)
+    equal(found, quantization.quantize(x))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("width", [1, 3, 8, 17])
+@pytest.mark.parametrize("large", [1, 48, 2**18])
+def test_products(dtype, width, large, monkeypatch):
+  """In blocks of one row, of three, the last of which overlap, and in one."""
+  monkeypatch.setattr(linear_ops, "LARGE", large)
+  kernel = quantization.quantize(jax.random.normal(jax.random.key(0), (10, 16)))
+  x = jax.random.normal(jax.random.key(1), (16, width), dtype)
+  expected = (np.float64(kernel.values) * kernel.scales) @ np.float64(x)
+  got = linear_ops.matmul(kernel, x)
+  assert got.dtype == jnp.float32 and got.shape == (10, width)
+  assert error(got, expected) < 1e-5
+  # That of other devices, which a CPU can compute as well.
+  assert error(linear_ops._mixed(kernel.values, x) * kernel.scales,
+               expected) < 1e-5
+  parts = linear_ops.by_inputs(kernel, x, 4)
+  assert parts.shape == (4, 10, width)
+  assert error(parts.sum(axis=0), expected) < 1e-5
+
+
+def test_rows_of_a_table():
+  table = quantization.quantize(jax.random.normal(jax.random.key(0), (5, 3)))
+  index = jnp.array([[4, 0], [4, 4]])
+  np.testing.assert_array_equal(
+      linear_ops.lookup(table, index),
+      quantization.dequantize(table, "float32")[index])
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_forward_is_that_of_the_rounded_weights(name):
+  config = CONFIGS[name]
+  model, found = tiny.random_model(config), in_8_bits(config)
+  whole = tiny.Model(model.lm, dequantized(found.params))
+  with tiny.quickly_compiled():
+    logits, same, others = (tiny.causal(x, TOKENS)[0]
+                            for x in (found, whole, model))
+  assert error(logits, same) < 1e-4
+  # Control: rounding shows.
+  assert error(logits, others) > 1e-2
+
+
+def test_forward_in_16_bits():
+  """Where products are of bfloat16 the rest rounds as much as ever."""
+  config = dataclasses.replace(tiny.LLAMA, dtype="bfloat16")
+  model, found = tiny.random_model(tiny.LLAMA), in_8_bits(config)
+  whole = tiny.Model(model.lm, dequantized(found.params))
+  logits, exact = (tiny.causal(x, TOKENS)[0] for x in (found, whole))
+  same, _ = tiny.causal(tiny.Model(
+      tiny.random_model(config).lm, dequantized(found.params, "bfloat16")),
+                        TOKENS)
+  assert logits.dtype == jnp.float32
+  assert np.std(logits - exact) < 1.5 * np.std(same - exact)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_what_is_rounded(name):
+  """Matrices of layers and tables of tokens; nothing else."""
+  whole = transformer.abstract_params(CONFIGS[name])
+  params = transformer.abstract_params(
+      dataclasses.replace(CONFIGS[name], weights="int8"))
+  found = {
+      transformer.param_name(path)
+      for path, x in jax.tree_util.tree_leaves_with_path(
+          params, is_leaf=quantization.is_matrix) if quantization.is_matrix(x)
+  }
+  names = [transformer.param_name(path)
+           for path, _ in jax.tree_util.tree_leaves_with_path(whole)]
+  assert found == {x for x in names
+                   if x.endswith(("kernel", "embedding", "head"))
+                   and "router" not in x and "project_" not in x}
+  assert "embedding" in found
+  same = lambda x, y: x.shape == y.shape and x.dtype == y.dtype
+  assert jax.tree.all(jax.tree.map(same, params,
+                                   in_8_bits(CONFIGS[name]).params))
+  # Scales are no parameters.
+  assert transformer.num_params(params) == transformer.num_params(whole)
+
+
+@pytest.mark.parametrize("method", [
+    dj.methods.autoregressive(), dj.methods.speculative(2),
+    dj.methods.rsd_s(2, 2)], ids=lambda method: method.name)
+def test_greedy_text_is_that_of_the_rounded_target(method):
+  """By another rounded model as drafter, and of another text than before."""
+  models = tiny.llama_models()
+  config = dataclasses.replace(tiny.LLAMA, scan_layers=True)
+  target, draft = (in_8_bits(config, model) for model in models)
+  out = tiny.generate(method, tiny.Models(target, draft),
+                      sampling=dj.Sampling(0.0))
+  whole = tiny.Model(models.target.lm, dequantized(target.params))
+  assert tiny.texts(out, tiny.LENGTHS) == tiny.greedy(
+      whole, tiny.PROMPTS, tiny.LENGTHS, tiny.NEW)
+  # The draft has some of the law of the target left, and so all of its text.
+  drafted = out.stats.emitted.sum() / out.stats.target_calls.sum()
+  assert method.name == "autoregressive" or drafted > 1.1
+
+
+@pytest.fixture(name="folders", scope="module")
+def _folders(tmp_path_factory):
+  """One model, as it is saved here and as transformers has it."""
+  root = tmp_path_factory.mktemp("models")
+  params = tiny.random_model(tiny.LLAMA).params
+  checkpoints.save(root / "ours", tiny.LLAMA, params)
+  checkpoints.to_hf(root / "theirs", tiny.LLAMA, params)
+  return root
+
+
+@pytest.mark.parametrize("kind", ["ours", "theirs"])
+@pytest.mark.parametrize("kwargs", [
+    {}, {"scan_layers": True, "dtype": "bfloat16"}], ids=str)
+def test_a_model_is_rounded_while_it_is_read(folders, kind, kwargs):
+  _, whole = checkpoints.load(folders / kind, **kwargs)
+  lm, found = checkpoints.load(folders / kind, weights="int8", **kwargs)
+  config = dataclasses.replace(tiny.LLAMA, weights="int8", **kwargs)
+  assert lm is transformer.language_model(config)
+  equal(found, quantization.tree(transformer.abstract_params(config), whole))
+  assert {x.dtype for x in jax.tree.leaves(found)} == {
+      jnp.dtype("int8"), jnp.dtype("float32"), jnp.dtype(config.dtype)}
+
+
+@pytest.mark.parametrize("kind", ["ours", "theirs"])
+def test_no_host_has_more_than_one_matrix(folders, kind, monkeypatch):
+  on_host, read = quantization.on_host, []
+
+  def spy(x):
+    gc.collect()
+    assert not any(before() is not None for before in read)
+    read.append(weakref.ref(x))
+    return on_host(x)
+
+  monkeypatch.setattr(quantization, "on_host", spy)
+  checkpoints.load(folders / kind, weights="int8")
+  assert len(read) == 2 + 2 * 7
+
+
+def test_damaged_parameters_are_named(tmp_path):
+  params = tiny.random_model(tiny.LLAMA).params
+  params = {**params, "head": params["head"].at[3, 2].set(jnp.nan)}
+  checkpoints.save(tmp_path / "model", tiny.LLAMA, params)
+  with pytest.raises(ValueError, match="parameter head has infinite or NaN"):
+    checkpoints.load(tmp_path / "model", weights="int8")
+
+
+def test_what_cannot_be_had(tmp_path):
+  config = dataclasses.replace(tiny.LLAMA, weights="int8")
+  params = in_8_bits(tiny.LLAMA).params
+  for function, what in (
+      (lambda: checkpoints.save(tmp_path / "x", config, params), "saved"),
+      (lambda: checkpoints.to_hf(tmp_path / "x", config, params),
+       "written for transformers"),
+      (lambda: training_steps.init(None, config, params), "trained")):
+    with pytest.raises(ValueError, match="weights='int8': a model can be "
+                       f"{what} with weights='dtype' alone"):
+      function()
+  assert not list(tmp_path.iterdir())
+  with pytest.raises(ValueError, match="weights='int4' is not one of"):
+    dataclasses.replace(tiny.LLAMA, weights="int4")
+  reward = dataclasses.replace(tiny.LLAMA, outputs=1)
+  with pytest.raises(ValueError, match="weights='int8', outputs=1: of what has "
+                     "no logits they can be 'dtype' alone"):
+    checkpoints.quantize(reward, tiny.random_model(reward).params)

@@ -1,0 +1,503 @@
+"""The decoder against numpy in float64, and its forwards against each other."""
+
+import dataclasses
+import functools
+import statistics
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from decoding_jax import types
+from decoding_jax.runtime import cache as cache_lib
+from models import transformer
+from models.transformer import layers
+from support import rope_reference
+from support import tiny_models as tiny
+
+CONFIGS = {"llama": tiny.LLAMA, "gemma": tiny.GEMMA, "opt": tiny.OPT}
+# Untied, tied, biased, one head a group: what the families leave out.
+VARIANTS = {
+    **CONFIGS,
+    "tied llama with bias": dataclasses.replace(
+        tiny.LLAMA, tie_embeddings=True, bias=True),
+    "untied opt without bias": dataclasses.replace(
+        tiny.OPT, tie_embeddings=False, bias=False),
+    "one kv head, other eps and theta": dataclasses.replace(
+        tiny.LLAMA, num_kv_heads=1, norm_eps=0.1, rope_theta=50.0),
+    "mistral": dataclasses.replace(tiny.LLAMA, window=5),
+    "qwen2": dataclasses.replace(tiny.LLAMA, qkv_bias=True),
+    "qwen3": dataclasses.replace(tiny.LLAMA, qk_norm=True, window=3),
+    "other biases": dataclasses.replace(
+        tiny.LLAMA, out_bias=True, feed_forward_bias=True),
+    "opt-350m": dataclasses.replace(tiny.OPT, post_norm=True, embedding_dim=8),
+    "untied projections": dataclasses.replace(
+        tiny.LLAMA, embedding_dim=8, post_norm=True),
+    "linear rope": dataclasses.replace(
+        tiny.LLAMA, rope_scaling="linear", rope_factor=4.0),
+    "llama-3": dataclasses.replace(
+        tiny.LLAMA, head_dim=8, rope_scaling="llama3", rope_factor=8.0,
+        rope_original_length=16, rope_theta=100.0),
+    "yarn": dataclasses.replace(
+        tiny.LLAMA, head_dim=10, rope_scaling="yarn", rope_factor=8.0,
+        rope_low_turns=0.3, rope_high_turns=3.0, rope_original_length=16,
+        rope_theta=30.0, rope_gain=1.4, rope_truncate=False),
+    "yarn, not in all layers": dataclasses.replace(
+        tiny.LLAMA, full_every=2, rope_full=False, rope_scaling="yarn",
+        rope_factor=8.0, rope_original_length=16, rope_theta=3.0,
+        rope_gain=1.4),
+    "longrope, short": dataclasses.replace(
+        tiny.LLAMA, head_dim=6, rope_part=0.7, rope_scaling="longrope",
+        rope_original_length=64, rope_gain=0.8, rope_short_factors=(1.5, 2.5),
+        rope_long_factors=(3.0, 8.0)),
+    "longrope, long": dataclasses.replace(
+        tiny.LLAMA, rope_scaling="longrope", rope_original_length=63,
+        rope_gain=0.8, rope_short_factors=(1.5, 2.5),
+        rope_long_factors=(3.0, 8.0)),
+    "gemma without a window": dataclasses.replace(
+        tiny.GEMMA, window=0, sandwich_norm=False, attention_softcap=0.0),
+    "gemma with windows alone": dataclasses.replace(
+        tiny.GEMMA, full_every=0, logit_softcap=0.0),
+    "gpt-2": tiny.GPT_2,
+    "gpt-neox": tiny.NEOX,
+    "olmo-2": dataclasses.replace(
+        tiny.LLAMA, reordered_norm=True, joint_qk_norm=True),
+    "smollm3": dataclasses.replace(tiny.LLAMA, full_every=2, rope_full=False),
+    "no rotation with windows": dataclasses.replace(
+        tiny.LLAMA, window=3, full_every=2, rope_full=False),
+    "granite": dataclasses.replace(
+        tiny.LLAMA, embedding_scale=3.0, residual_scale=0.6, logit_divisor=0.5,
+        query_scalar=11.1),
+    "mixtral": tiny.MIXTRAL,
+    "olmo-3": dataclasses.replace(
+        tiny.LLAMA, reordered_norm=True, joint_qk_norm=True, window=4,
+        full_every=2, rope_local_theta=20.0, rope_scaling="linear",
+        rope_factor=2.0),
+    "qwen2 with experts": dataclasses.replace(
+        tiny.MIXTRAL, normalize_experts=False, qkv_bias=True, shared_dim=20),
+    "olmoe": dataclasses.replace(
+        tiny.MIXTRAL, normalize_experts=False, joint_qk_norm=True),
+}
+# What changes how a cache, a block and a mask are used.
+CACHED = {**CONFIGS, **{x: VARIANTS[x] for x in (
+    "qwen3", "opt-350m", "gpt-neox", "smollm3", "mixtral")}}
+PLAIN = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+FAMILIES = pytest.mark.parametrize("config", CACHED.values(), ids=CACHED)
+B, T = 3, 7
+TOKENS = np.random.default_rng(0).integers(0, 13, (B, T)).astype(np.int32)
+
+
+def oracle(config, params, tokens):
+  """Logits `[T, V]` of one causal forward in float64, positions first."""
+  p = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+  x = p["embedding"][tokens] * config.embedding_scale
+  if config.embedding_dim:
+    x = _linear(p["project_in"], x)
+  if config.positions == "learned":
+    x = x + p["positions"][:len(tokens)]
+  for i in range(config.num_layers):
+    layer = p["layers"][f"layer_{i}"]
+    for name, function in (("attention", functools.partial(_attention, i)),
+                           ("feed_forward", _feed_forward)):
+      if name == "attention":
+        before = x
+      norm = functools.partial(_norm, config, layer.get(f"{name}_norm"))
+      if config.post_norm:
+        x = norm(x + function(config, layer[name], x))
+        continue
+      y = before if config.parallel else x
+      y = function(config, layer[name], y if config.reordered_norm else norm(y))
+      if config.sandwich_norm or config.reordered_norm:
+        y = _norm(config, layer[f"{name}_out_norm"], y)
+      x = x + y * config.residual_scale
+  if not config.post_norm:
+    x = _norm(config, p["norm"], x)
+  if config.embedding_dim:
+    x = _linear(p["project_out"], x)
+  logits = x @ p["embedding" if config.tie_embeddings else "head"].T
+  logits /= config.logit_divisor
+  return _bend(logits, config.logit_softcap)
+
+
+def _bend(x, cap):
+  return np.tanh(x / cap) * cap if cap else x
+
+
+def _linear(layer, x):
+  return x @ layer["kernel"].T + (layer["bias"][:, 0] if "bias" in layer else 0)
+
+
+def _norm(config, layer, x):
+  if config.norm != "layer":
+    y = x / np.sqrt((x**2).mean(-1, keepdims=True) + config.norm_eps)
+    return y * (layer["scale"][:, 0] + (config.norm == "rms_plus_one"))
+  y = (x - x.mean(-1, keepdims=True)) / np.sqrt(
+      x.var(-1, keepdims=True) + config.norm_eps)
+  return y * layer["scale"][:, 0] + layer["bias"][:, 0]
+
+
+def _feed_forward(config, layer, x):
+  if config.num_experts:
+    dense = dataclasses.replace(config, num_experts=0, shared_dim=0)
+    y = np.stack([_mixture(dense, config, layer, token) for token in x])
+    if not config.shared_dim:
+      return y
+    gate = 1 / (1 + np.exp(-_linear(layer["shared_gate"], x)))
+    return y + gate * _feed_forward(dense, layer["shared"], x)
+  up = _linear(layer["up"], x)
+  if config.feed_forward == "relu":
+    return _linear(layer["down"], np.maximum(up, 0))
+  if config.feed_forward == "gelu":
+    return _linear(layer["down"], _gelu(up))
+  if config.feed_forward == "erf_gelu":
+    normal = np.vectorize(statistics.NormalDist().cdf)
+    return _linear(layer["down"], up * normal(up))
+  gate = _linear(layer["gate"], x)
+  gate = (_gelu(gate) if config.feed_forward == "geglu"
+          else gate / (1 + np.exp(-gate)))
+  return _linear(layer["down"], gate * up)
+
+
+def _mixture(dense, config, layer, x):
+  """One token's experts, the most probable ones, by what they are worth."""
+  worth = np.exp(_linear(layer["router"], x))
+  worth /= worth.sum()
+  chosen = np.argsort(-worth)[:config.experts_per_token]
+  worth /= worth[chosen].sum() if config.normalize_experts else 1
+  return sum(worth[i] * _feed_forward(
+      dense, {name: {"kernel": layer[name]["kernel"][i]}
+              for name in ("gate", "up", "down")}, x) for i in chosen)
+
+
+def _gelu(x):
+  """Half of x, times one plus a tanh (Hendrycks, Gimpel 2016)."""
+  return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+def _attention(index, config, layer, x):
+  size, dim = len(x), config.head_dim
+  q, k, v = (_linear(layer[name], x) for name in ("query", "key", "value"))
+  if config.joint_qk_norm:
+    q = _norm(config, layer["query_norm"], q)
+    k = _norm(config, layer["key_norm"], k)
+  q, k, v = (y.reshape(size, -1, dim) for y in (q, k, v))
+  if config.qk_norm:
+    q = _norm(config, layer["query_norm"], q)
+    k = _norm(config, layer["key_norm"], k)
+  is_full = (config.full_every
+             and index % config.full_every == config.full_every - 1)
+  windowed = config.window and not is_full
+  if config.positions == "rope" and (config.rope_full or not is_full):
+    if windowed and config.rope_local_theta:
+      config = dataclasses.replace(config, rope_theta=config.rope_local_theta,
+                                   rope_scaling="none")
+    q, k = (rope_reference.rotate(config, x) for x in (q, k))
+  seen = np.tri(size, dtype=bool)
+  if windowed:
+    seen &= ~np.tri(size, k=-config.window, dtype=bool)
+  heads = []
+  for head in range(config.num_heads):
+    group = head // (config.num_heads // config.num_kv_heads)
+    scores = q[:, head] @ k[:, group].T / np.sqrt(config.query_scalar or dim)
+    scores = _bend(scores, config.attention_softcap)
+    scores[~seen] = -np.inf
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    heads.append(weights @ v[:, group])
+  return _linear(layer["out"], np.concatenate(heads, axis=-1))
+
+
+@pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
+def test_logits_equal_numpy(config):
+  model = tiny.random_model(config)
+  logits, _ = tiny.causal(model, TOKENS)
+  assert logits.shape == (B, T, config.vocab_size)
+  assert logits.dtype == jnp.float32
+  for row, tokens in zip(logits, TOKENS):
+    np.testing.assert_allclose(row, oracle(config, model.params, tokens),
+                               atol=1e-4)
+
+
+@PLAIN
+def test_laws_of_the_test_models_are_neither_flat_nor_certain(config):
+  """Without this the tests on these models would show little."""
+  logits, _ = tiny.causal(tiny.random_model(config), TOKENS)
+  best = np.asarray(jax.nn.softmax(logits)).max(axis=-1)
+  assert 0.2 < np.median(best) < 0.9
+  assert len(set(np.asarray(logits).argmax(-1).ravel())) > 4
+
+
+def forward(model, tokens, positions, cache, block, slot, mask):
+  """`forward`, compiled once a model and shape."""
+  return _forward(model.lm, model.params, jnp.asarray(tokens),
+                  jnp.asarray(positions), cache, block, jnp.int32(slot),
+                  jnp.asarray(mask))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _forward(lm, params, *args):
+  return lm.forward(params, *args)
+
+
+# Prefix lengths of the rows, and a tree of 6 nodes under the newest token.
+PREFIX = np.array([1, 4, 6], np.int32)
+PARENTS = [-1, 0, 0, 1, 1, 2, 4]
+DEPTHS = np.array([0, 1, 1, 2, 2, 2, 3])
+TREE_TOKENS = np.random.default_rng(1).integers(0, 13, (B, 7)).astype(np.int32)
+
+
+def path_to(node):
+  return ([] if node < 0 else path_to(PARENTS[node]) + [node])
+
+
+def tree_mask():
+  mask = np.zeros((7, 7), bool)
+  for node in range(7):
+    mask[node, path_to(node)] = True
+  return np.broadcast_to(mask, (B, 7, 7))
+
+
+def along_the_path(model, row, node):
+  """Logits at a node, by a plain forward over prefix and path."""
+  text = np.concatenate([TOKENS[row, :PREFIX[row]],
+                         TREE_TOKENS[row, path_to(node)]])
+  padded = np.zeros((1, 10), np.int32)
+  padded[0, :len(text)] = text
+  return np.asarray(tiny.causal(model, padded)[0])[0, len(text) - 1]
+
+
+@FAMILIES
+def test_tree_forward_equals_a_causal_forward_of_each_path(config):
+  model = tiny.random_model(config)
+  cache = tiny.committed(model, TOKENS, PREFIX, 12)
+  logits, _ = forward(model, TREE_TOKENS, PREFIX[:, None] + DEPTHS, cache,
+                      cache_lib.init_block(cache, 7), 0, tree_mask())
+  for row in range(B):
+    for node in range(7):
+      np.testing.assert_allclose(
+          logits[row, node], along_the_path(model, row, node), atol=1e-4)
+  # Negative control: without the ancestors it is another function.
+  itself = np.broadcast_to(np.eye(7, dtype=bool), (B, 7, 7))
+  wrong, _ = forward(model, TREE_TOKENS, PREFIX[:, None] + DEPTHS, cache,
+                     cache_lib.init_block(cache, 7), 0, itself)
+  assert np.abs(wrong - logits)[:, 1:].max(axis=-1).min() > 1e-3
+
+
+@FAMILIES
+def test_levels_equal_the_whole_tree(config):
+  """A block filled level by level serves as one filled at once."""
+  model = tiny.random_model(config)
+  cache = tiny.committed(model, TOKENS, PREFIX, 12)
+  positions, mask = PREFIX[:, None] + DEPTHS, tree_mask()
+  expected, expected_block = forward(
+      model, TREE_TOKENS, positions, cache, cache_lib.init_block(cache, 7), 0,
+      mask)
+  block = cache_lib.init_block(cache, 7)
+  for start, stop in ((0, 1), (1, 3), (3, 6), (6, 7)):
+    level = slice(start, stop)
+    logits, block = forward(model, TREE_TOKENS[:, level], positions[:, level],
+                            cache, block, start, mask[:, level])
+    np.testing.assert_allclose(logits, expected[:, level], atol=1e-4)
+  jax.tree.map(
+      lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5, rtol=3e-5),
+      block, expected_block)
+
+
+@FAMILIES
+def test_cached_equals_uncached(config):
+  """For all prefix lengths of a row, none included, in one batch."""
+  model = tiny.random_model(config)
+  expected, whole = tiny.causal(model, TOKENS)
+  for lengths in ([0, 1, 2], [3, 4, 5], [5, 0, 3]):
+    lengths = np.array(lengths, np.int32)
+    cache = tiny.committed(model, TOKENS, lengths, 12)
+    at = lengths[:, None] + np.arange(2)
+    mask = np.broadcast_to(np.tri(2, dtype=bool), (B, 2, 2))
+    logits, block = forward(
+        model, np.take_along_axis(TOKENS, at, axis=1), at, cache,
+        cache_lib.init_block(cache, 2), 0, mask)
+    for row in range(B):
+      np.testing.assert_allclose(logits[row], expected[row, at[row]],
+                                 atol=1e-4)
+      np.testing.assert_allclose(block.keys[1][row],
+                                 whole.keys[1][row][..., at[row]], atol=1e-4)
+      np.testing.assert_allclose(block.values[1][row],
+                                 whole.values[1][row][:, at[row]], atol=1e-4)
+
+
+@FAMILIES
+def test_what_is_masked_does_not_matter(config):
+  """Neither other block slots nor the cache behind its length."""
+  model = tiny.random_model(config)
+  cache = tiny.committed(model, TOKENS, PREFIX, 12)
+  block = cache_lib.init_block(cache, 3)
+  mask = np.zeros((B, 1, 3), bool)
+  mask[:, :, 1] = True
+  run = lambda cache, block: forward(
+      model, TREE_TOKENS[:, :1], PREFIX[:, None], cache, block, 1, mask)
+  logits, after = run(cache, block)
+
+  behind = np.arange(12) >= PREFIX[:, None]
+  spoil = lambda x, where: jnp.where(where, -30.0, x)
+  spoiled = types.Cache(
+      tuple(spoil(x, behind[:, None, None]) for x in cache.keys),
+      tuple(spoil(x, behind[:, None, :, None]) for x in cache.values),
+      cache.length)
+  junk = jax.tree.map(lambda x: x + 50.0, block)
+  again, junk_after = run(spoiled, junk)
+  np.testing.assert_array_equal(logits, again)
+  # Only the slot of the fresh token has been written.
+  for old, new, fresh in zip(junk.keys, junk_after.keys, after.keys):
+    np.testing.assert_array_equal(new[..., [0, 2]], old[..., [0, 2]])
+    np.testing.assert_array_equal(new[..., 1], fresh[..., 1])
+
+
+@FAMILIES
+def test_scanned_layers_equal_unrolled_ones(config):
+  model = tiny.random_model(config)
+  layers = model.params["layers"]
+  stacked = jax.tree.map(lambda *x: jnp.stack(x), layers["layer_0"],
+                         layers["layer_1"])
+  scanned = tiny.Model(
+      transformer.language_model(dataclasses.replace(config, scan_layers=True)),
+      {**model.params, "layers": {"layer": stacked}})
+  results = []
+  for each in (model, scanned):
+    cache = tiny.committed(each, TOKENS, PREFIX, 12)
+    results.append(forward(
+        each, TREE_TOKENS, PREFIX[:, None] + DEPTHS, cache,
+        cache_lib.init_block(cache, 7), 0, tree_mask()))
+  (logits, block), (scanned_logits, scanned_block) = results
+  np.testing.assert_allclose(scanned_logits, logits, atol=1e-4)
+  assert len(scanned_block.keys) == 1
+  np.testing.assert_allclose(scanned_block.keys[0], jnp.stack(block.keys),
+                             atol=1e-5)
+  np.testing.assert_allclose(scanned_block.values[0], jnp.stack(block.values),
+                             atol=1e-5)
+
+
+@FAMILIES
+def test_bfloat16_is_close_to_float32(config):
+  model = tiny.random_model(config)
+  half = tiny.Model(
+      transformer.language_model(dataclasses.replace(config, dtype="bfloat16")),
+      jax.tree.map(lambda x: x.astype(jnp.bfloat16), model.params))
+  expected, _ = tiny.causal(model, TOKENS)
+  logits, block = tiny.causal(half, TOKENS)
+  assert logits.dtype == jnp.float32
+  assert block.keys[0].dtype == block.values[0].dtype == jnp.bfloat16
+  # 8 bits of mantissa through two layers; some tokens choose other experts.
+  gap = np.abs(logits - expected)
+  typical = np.median(gap) if config.num_experts else gap.mean()
+  assert 0 < typical < 0.02 * np.std(expected)
+
+
+def test_grouped_heads_equal_repeated_ones():
+  model = tiny.random_model(tiny.LLAMA)
+  config = dataclasses.replace(tiny.LLAMA, num_kv_heads=tiny.LLAMA.num_heads)
+
+  def repeat(path, x):
+    if not {"key", "value"} & {entry.key for entry in path}:
+      return x
+    heads = x.reshape(tiny.LLAMA.num_kv_heads, tiny.LLAMA.head_dim, -1)
+    return jnp.repeat(heads, 2, axis=0).reshape(-1, x.shape[-1])
+
+  params = jax.tree_util.tree_map_with_path(repeat, model.params)
+  repeated = tiny.Model(transformer.language_model(config), params)
+  np.testing.assert_allclose(tiny.causal(repeated, TOKENS)[0],
+                             tiny.causal(model, TOKENS)[0], atol=1e-5)
+
+
+def shifted(model, shift):
+  cache = model.lm.init_cache(B, 0)
+  order = np.broadcast_to(np.arange(T), (B, T))
+  return forward(model, TOKENS, order + shift, cache,
+                 cache_lib.init_block(cache, T), 0,
+                 np.broadcast_to(np.tri(T, dtype=bool), (B, T, T)))[0]
+
+
+def test_rotary_positions_are_relative():
+  model = tiny.random_model(tiny.LLAMA)
+  np.testing.assert_allclose(shifted(model, 5), shifted(model, 0), atol=1e-4)
+
+
+def test_learned_positions_are_absolute():
+  model = tiny.random_model(tiny.OPT)
+  assert np.abs(shifted(model, 5) - shifted(model, 0)).max() > 0.1
+
+
+@FAMILIES
+def test_init_makes_all_parameters(config):
+  params = jax.jit(transformer.init, static_argnums=1)(jax.random.key(0),
+                                                       config)
+  expected = tiny.random_model(config).params
+  shapes = lambda tree: jax.tree.map(lambda x: x.shape, tree)
+  assert shapes(params) == shapes(expected)
+  assert all(np.isfinite(x).all() for x in jax.tree.leaves(params))
+
+
+def test_number_of_parameters():
+  # Embedding and head 13 x 16 each, the last norm 16; a layer: query and out
+  # 16 x 16, key and value 8 x 16, three matrices 16 x 24, two norms 16.
+  layer = 2 * 256 + 2 * 128 + 3 * 384 + 2 * 16
+  model = tiny.random_model(tiny.LLAMA)
+  assert transformer.num_params(model.params) == 2 * 208 + 16 + 2 * layer
+
+
+def test_equal_configs_are_the_same_model():
+  again = dataclasses.replace(tiny.LLAMA)
+  assert transformer.language_model(again) is transformer.language_model(
+      tiny.LLAMA)
+  lm = transformer.language_model(tiny.LLAMA)
+  assert (lm.vocab_size, lm.max_length) == (13, 64)
+  assert hash(lm) == hash(transformer.language_model(again))
+
+
+@pytest.mark.parametrize("scan_layers, shape, copies", [
+    (False, (), 2), (True, (2,), 1)])
+def test_an_empty_cache(scan_layers, shape, copies):
+  config = dataclasses.replace(tiny.LLAMA, scan_layers=scan_layers)
+  cache = transformer.language_model(config).init_cache(5, 9)
+  assert [x.shape for x in cache.keys] == [(*shape, 5, 2, 4, 9)] * copies
+  assert [x.shape for x in cache.values] == [(*shape, 5, 2, 9, 4)] * copies
+  np.testing.assert_array_equal(cache.length, np.zeros(5))
+
+
+@pytest.mark.parametrize("field, value", [
+    ("norm", "batch"), ("positions", "alibi"), ("feed_forward", "elu"),
+    ("rope_scaling", "su"), ("dtype", "float8")])
+def test_unknown_kinds_are_refused(field, value):
+  with pytest.raises(ValueError, match=f"{field}='{value}' is not one of"):
+    dataclasses.replace(tiny.LLAMA, **{field: value})
+
+
+@pytest.mark.parametrize("config, fields, message", [
+    (tiny.GEMMA, {"post_norm": True}, "post_norm=True and sandwich_norm=True"),
+    (tiny.GEMMA, {"joint_qk_norm": True}, "qk_norm=True and joint_qk_norm=Tr"),
+    (tiny.NEOX, {"post_norm": True}, "post_norm=True and parallel=True"),
+    (tiny.MIXTRAL, {"experts_per_token": 6}, "experts_per_token=6, .* 1 to"),
+    (tiny.MIXTRAL, {"feed_forward": "gelu"}, "feed_forward='gelu': 1 to num"),
+    (tiny.LLAMA, {"shared_dim": 8}, "shared_dim=8 needs num_experts"),
+    (tiny.LLAMA, {"rope_part": 0.25}, "rope_part=0.25: of head_dim=4 channels"),
+    (tiny.LLAMA, {"rope_part": 1.5}, "rope_part=1.5: of head_dim=4 channels")])
+def test_what_does_not_go_together_is_refused(config, fields, message):
+  with pytest.raises(ValueError, match=message):
+    dataclasses.replace(config, **fields)
+
+
+def test_a_scale_that_is_added_to_one_is_rounded_once():
+  """In bfloat16 one and a scale below 2**-9 are one, but not its product."""
+  config = dataclasses.replace(tiny.GEMMA, dtype="bfloat16")
+  x = np.random.default_rng(0).normal(size=(64, 5)).astype("bfloat16")
+  scale = np.full((64, 1), 2**-9.5, "bfloat16")
+  y = layers.RMSNorm(config).apply({"params": {"scale": scale}}, x)
+  x, scale = x.astype(np.float32), scale.astype(np.float32)
+  unit = x / np.sqrt((x**2).mean(axis=0) + config.norm_eps)
+  np.testing.assert_array_equal(y, (unit * (1 + scale)).astype("bfloat16"))
+  assert np.any(np.asarray(y) != unit.astype("bfloat16"))
+
+
+def test_heads_must_divide():
+  with pytest.raises(ValueError, match="num_kv_heads=3 .* num_heads=4"):
+    dataclasses.replace(tiny.LLAMA, num_kv_heads=3)

@@ -1,0 +1,219 @@
+"""Oracles in float64, and other processes.
+
+A negative control has to fail by a margin that chance cannot explain.
+"""
+
+import functools
+import itertools
+import os
+import pathlib
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.devices import model_pair
+from models.text import chat_template
+from models.text import tokenizers
+
+MAX_P_VALUE_OF_CONTROL = 1e-12
+# Environment of a process that compiles as `quickly_compiled` does.
+QUICKLY = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+
+
+def warped(table, temperature=1.0, top_k=0, top_p=1.0, token_mask=None,
+           min_p=0.0):
+  """The rows of `table` after `Sampling`, in float64 and by sorting."""
+  rows = []
+  for row in table:
+    law = np.where(True if token_mask is None else token_mask, row, 0.0)
+    law = law**(1 / temperature)
+    law /= law.sum()
+    if top_k:
+      law = np.where(law >= np.sort(law)[-min(top_k, len(law))], law, 0)
+      law /= law.sum()
+    order = np.argsort(-law, kind="stable")
+    before = np.cumsum(law[order]) - law[order]
+    kept = np.zeros(len(law), bool)
+    kept[order] = before < top_p
+    law = np.where(kept & (law >= min_p * law.max()), law, 0)
+    rows.append(law / law.sum())
+  return np.stack(rows)
+
+
+def ordered_draws(draft, size, replacement):
+  """All sequences of siblings with their probabilities.
+
+  Args:
+    draft: `[V]` float64.
+    size: siblings to draw; without replacement, fewer where the law has no
+      more tokens.
+    replacement: whether a token can come again.
+
+  Yields:
+    A tuple of tokens and its probability.
+  """
+  def extend(tokens, law, probability):
+    if len(tokens) == size or not law.any():
+      yield tokens, probability
+      return
+    for token in np.flatnonzero(law):
+      rest = law
+      if not replacement:
+        rest = np.where(np.arange(len(law)) == token, 0, law)
+        rest = rest / rest.sum() if rest.any() else rest
+      yield from extend(tokens + (int(token),), rest,
+                        probability * law[token])
+
+  yield from extend((), draft, 1.0)
+
+
+def pad_draws(draws, size):
+  """Draws as arrays: tokens `[n, size]`, valid `[n, size]`, probability."""
+  tokens = np.zeros((len(draws), size), np.int32)
+  valid = np.zeros((len(draws), size), bool)
+  for row, (sequence, _) in enumerate(draws):
+    tokens[row, :len(sequence)] = sequence
+    valid[row, :len(sequence)] = True
+  return tokens, valid, np.array([p for _, p in draws])
+
+
+def largest_uniform(accepts, most):
+  """The largest uniform that is accepted, by bisection; 1 if `most` is."""
+  def halve(_, bounds):
+    low, high = bounds
+    middle = (low + high) / 2
+    inside = accepts(middle)
+    return jnp.where(inside, middle, low), jnp.where(inside, high, middle)
+
+  low, _ = jax.lax.fori_loop(0, 60, halve, (0.0, 1.0))
+  return jnp.where(accepts(most), 1.0, low)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _acceptance(rule, target, draft, tokens, valid):
+  return jax.vmap(functools.partial(_acceptance_of_one, rule, target, draft))(
+      tokens, valid)
+
+
+def _acceptance_of_one(rule, target, draft, tokens, valid):
+  """Acceptance probability of each sibling when those before are rejected.
+
+  The rule is a black box: the probability is the largest uniform that it
+  accepts, found by bisection, with uniforms of 1 for the siblings before.
+  """
+  def of_rank(k):
+    def accepts(u):
+      uniforms = jnp.where(jnp.arange(len(tokens)) == k, u, 1.0)
+      rank, _ = rule(uniforms, target, draft, tokens, valid)
+      return rank == k
+
+    return largest_uniform(accepts, 1.0)
+
+  chances = jax.vmap(of_rank)(jnp.arange(len(tokens)))
+  _, rest = rule(jnp.ones(len(tokens)), target, draft, tokens, valid)
+  return chances, rest
+
+
+def acceptance(rule, target, draft, tokens, valid):
+  """Acceptance probabilities and residuals in float64.
+
+  Args:
+    rule: of a `Verifier`; another one is compiled anew.
+    target: `[V]` float64.
+    draft: `[V]` float64.
+    tokens: `[n, K]` int32, siblings in draw order.
+    valid: `[n, K]` bool.
+
+  Returns:
+    `[n, K]`, of each sibling when those before it are rejected; `[n, V]`, the
+    residual when all are.
+  """
+  with jax.enable_x64(True):
+    target, draft = jnp.asarray(target), jnp.asarray(draft)
+    chances, rests = _acceptance(rule, target, draft, tokens, valid)
+    return np.asarray(chances) * valid, np.asarray(rests)
+
+
+def enumerate_rule(rule, target, draft, draws, size):
+  """The law of what a rule emits at one node, by enumeration in float64.
+
+  Args:
+    rule: of a `Verifier`.
+    target: `[V]` float64.
+    draft: `[V]` float64.
+    draws: sequences of siblings with their probabilities.
+    size: K.
+
+  Returns:
+    `[V]` law of the emitted token, and the probability that it is a child.
+  """
+  tokens, valid, weights = pad_draws(draws, size)
+  chances, rests = acceptance(rule, target, draft, tokens, valid)
+  law, some = np.zeros(len(target)), 0.0
+  for x, reach, chance, rest in zip(tokens, weights, chances, rests):
+    for k in range(size):
+      accepted = reach * chance[k]
+      law[x[k]] += accepted
+      some += accepted
+      reach -= accepted
+    law += reach * rest
+  return law, some
+
+
+def product_efficiency(chances):
+  """Tokens a target call, where level l accepts with chance `chances[l]`."""
+  return 1 + sum(itertools.accumulate(chances, lambda a, b: a * b))
+
+
+@functools.lru_cache(maxsize=None)
+def load_pair(target, draft):
+  """Two models that share a tokenizer, from folders that do not change."""
+  return model_pair.with_params(model_pair.open_pair(target, draft), target,
+                                draft)
+
+
+def start(*command, devices=1, **environment):
+  """Starts Python in the repository with so many simulated devices.
+
+  A process of its own is needed, since their number is settled when JAX starts.
+
+  Args:
+    *command: arguments of Python.
+    devices: how many.
+    **environment: more variables.
+
+  Returns:
+    A `subprocess.Popen`, its output and its errors to be read as text.
+  """
+  paths = [REPOSITORY, REPOSITORY / "tests", os.environ.get("PYTHONPATH", "")]
+  environment = {
+      **os.environ, "JAX_PLATFORMS": "cpu",
+      "PYTHONPATH": os.pathsep.join(map(str, paths)),
+      "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} "
+                   f"--xla_force_host_platform_device_count={devices}",
+      **environment}
+  return subprocess.Popen(
+      [sys.executable, *map(str, command)], env=environment, text=True,
+      cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def check_same(found, expected):
+  """Asserts that two generations are equal but for their steps."""
+  for name in ("tokens", "lengths"):
+    np.testing.assert_array_equal(getattr(found, name),
+                                  getattr(expected, name))
+  np.testing.assert_allclose(found.log_probs, expected.log_probs, atol=1e-5)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5),
+               found.stats, expected.stats)
+
+
+def chat_model(folder):
+  """Writes a chat template; the tokenizer of a few words that goes with it."""
+  (folder / chat_template.FILE).write_text(
+      "{% for m in messages %}[{{ m.role }}]{{ m.content + '' }}{% endfor %}"
+      "[assistant]")
+  return tokenizers.train(["Hi there [user] [system] [assistant]"] * 2, 280)

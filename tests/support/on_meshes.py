@@ -1,0 +1,131 @@
+"""Runs one pair on meshes of eight devices, and counts what these exchange.
+
+Run by `test_meshes` with a folder for the models; prints JSON, a dict from
+"data x model" to what was found.
+"""
+
+import collections
+import dataclasses
+import functools
+import json
+import pathlib
+import re
+import sys
+
+import jax
+import numpy as np
+
+import decoding_jax as dj
+from experiments.devices import mesh as mesh_lib
+from experiments.devices import model_pair
+from models import checkpoints
+from models import prompt_lookup
+from models import transformer
+from models.text import tokenizers
+from support import tiny_models as tiny
+
+TARGET = transformer.Config(
+    vocab_size=264, dim=16, num_layers=1, num_heads=8, num_kv_heads=8,
+    head_dim=4, hidden_dim=16, max_length=32, num_experts=3,
+    experts_per_token=2, shared_dim=16)
+# Its key/value heads do not divide by 4, nor does it divide by 8 at all; and a
+# scan goes over layers with and without a window.
+DRAFT = dataclasses.replace(
+    TARGET, num_experts=0, shared_dim=0, num_layers=2, num_heads=4,
+    num_kv_heads=2, qkv_bias=True, scan_layers=True, norm="rms_plus_one",
+    sandwich_norm=True, qk_norm=True, feed_forward="geglu", embedding_scale=4.0,
+    attention_softcap=3.0, logit_softcap=8.0, window=3, full_every=2,
+    rope_local_theta=10.0)
+METHOD = dj.methods.rsd_s(2, 2)
+MESHES = ((8, 1), (4, 2), (2, 4), (1, 8))
+_COLLECTIVE = re.compile(
+    r" (all-gather|all-reduce|all-to-all|collective-\w+|reduce-scatter)"
+    r"(?:-start)?\(.*op_name=\"(.*?)\"")
+
+
+def save(folder):
+  """Writes both models."""
+  tokenizer = tokenizers.train(["a b c"], TARGET.vocab_size)
+  for name, config in (("target", TARGET), ("draft", DRAFT)):
+    checkpoints.save(folder / name, config, tiny.random_model(config).params,
+                     tokenizer)
+
+
+def processed(pair):
+  """The pair, each text of which alternates between halves of the tokens."""
+  half = np.arange(TARGET.vocab_size) < TARGET.vocab_size // 2
+  params = mesh_lib.on_all(pair.mesh, dj.processors.table(
+      np.stack([np.where(half, 1, -1), np.where(half, -1, 0)])))
+  apply = functools.partial(dj.processors.apply, dj.processors.automaton(),
+                            params)
+  target, target_params = apply(pair.target, pair.target_params)
+  draft, draft_params = apply(pair.draft, pair.draft_params)
+  return pair._replace(target=target, target_params=target_params, draft=draft,
+                       draft_params=draft_params)
+
+
+def run(folder, mesh, of_pair=lambda pair: pair, draft=None, weights="dtype"):
+  """A generation, and what devices exchange in a step of its loop."""
+  names = folder / "target", draft or folder / "draft"
+  pair = model_pair.open_pair(*names, weights=weights)
+  pair = (model_pair.with_params(pair, *names) if mesh is None
+          else mesh_lib.with_params(pair, *names, mesh))
+  pair = of_pair(pair)
+  rng = np.random.default_rng(0)
+  prompts = rng.integers(0, TARGET.vocab_size, (8, 4)).astype(np.int32)
+  programs = []
+  compiled = mesh_lib._generate
+
+  def spy(static, *args):
+    program = compiled.lower(static, *args).compile()
+    programs.append(program.as_text())
+    return program(*args)
+
+  mesh_lib._generate = spy
+  out = mesh_lib.generate(
+      pair, jax.random.split(jax.random.key(1), 8), prompts,
+      rng.integers(1, 5, 8), method=METHOD, max_new_tokens=8,
+      sampling=dj.Sampling(1.2))
+  mesh_lib._generate = compiled
+  exchanged = collections.Counter(
+      f"{kind} an expert" if "/feed_forward/while/" in name else kind
+      for program in programs
+      for kind, name in _COLLECTIVE.findall(program)
+      # The prefill has loops as well, over layers that are scanned.
+      if "/while/" in name and "(prefill)" not in name)
+  return out, exchanged
+
+
+def beside(one, out, exchanged):
+  """What was found on a mesh, beside the texts of one device."""
+  return {
+      "same": bool((out.tokens == one.tokens).all()),
+      "same_counts": all(jax.tree.leaves(jax.tree.map(
+          lambda a, b: bool((a == b).all()), out.stats, one.stats))),
+      "off": float(np.abs(out.log_probs - one.log_probs).max()),
+      **exchanged}
+
+
+def main(folder):
+  jax.config.update("jax_disable_most_optimizations", True)
+  save(folder)
+  one, _ = run(folder, None)
+  found = {"texts": len({tuple(row) for row in np.asarray(one.tokens)})}
+  for data, model in MESHES:
+    found[f"{data}x{model}"] = beside(
+        one, *run(folder, mesh_lib.make((data, model))))
+  rounded, _ = run(folder, None, weights="int8")
+  found["other"] = bool((rounded.tokens != one.tokens).any())
+  found["2x4 of 8 bits"] = beside(
+      rounded, *run(folder, mesh_lib.make((2, 4)), weights="int8"))
+  one, _ = run(folder, None, processed)
+  out, _ = run(folder, mesh_lib.make((4, 2)), processed)
+  found["processed"] = bool((out.tokens == one.tokens).all())
+  one, _ = run(folder, None, draft=prompt_lookup.NAME)
+  out, _ = run(folder, mesh_lib.make((4, 2)), draft=prompt_lookup.NAME)
+  found["looked_up"] = bool((out.tokens == one.tokens).all())
+  print(json.dumps(found))
+
+
+if __name__ == "__main__":
+  main(pathlib.Path(sys.argv[1]))

@@ -1,0 +1,231 @@
+"""`config.json` files as published, and how tests read them."""
+
+import json
+
+from models.huggingface import config as hf_config
+
+LLAMA_2 = {
+    "_name_or_path": "meta-llama/Llama-2-7b-hf",
+    "architectures": ["LlamaForCausalLM"], "bos_token_id": 1,
+    "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 4096,
+    "initializer_range": 0.02, "intermediate_size": 11008,
+    "max_position_embeddings": 4096, "model_type": "llama",
+    "num_attention_heads": 32, "num_hidden_layers": 32,
+    "num_key_value_heads": 32, "pretraining_tp": 1, "rms_norm_eps": 1e-05,
+    "rope_scaling": None, "tie_word_embeddings": False,
+    "torch_dtype": "float16", "transformers_version": "4.31.0.dev0",
+    "use_cache": True, "vocab_size": 32000}
+LLAMA_1 = {k: v for k, v in LLAMA_2.items()
+           if k not in ("num_key_value_heads", "rope_scaling",
+                        "tie_word_embeddings", "pretraining_tp")}
+LLAMA_3_2 = {
+    **LLAMA_2, "attention_bias": False, "attention_dropout": 0.0,
+    "head_dim": 64, "hidden_size": 2048, "intermediate_size": 8192,
+    "max_position_embeddings": 131072, "mlp_bias": False,
+    "num_hidden_layers": 16, "num_key_value_heads": 8, "rope_theta": 500000.0,
+    "rope_scaling": {
+        "factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+        "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+    "tie_word_embeddings": True, "torch_dtype": "bfloat16",
+    "vocab_size": 128256}
+MISTRAL = {
+    **LLAMA_2, "model_type": "mistral", "architectures": ["MistralForCausalLM"],
+    "intermediate_size": 14336, "max_position_embeddings": 32768,
+    "num_key_value_heads": 8, "rope_theta": 10000.0, "sliding_window": 4096,
+    "torch_dtype": "bfloat16"}
+QWEN_2 = {
+    **LLAMA_2, "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"],
+    "hidden_size": 896, "intermediate_size": 4864, "max_window_layers": 21,
+    "max_position_embeddings": 32768, "num_attention_heads": 14,
+    "num_hidden_layers": 24, "num_key_value_heads": 2, "rms_norm_eps": 1e-06,
+    "rope_theta": 1000000.0, "sliding_window": 32768, "use_mrope": False,
+    "tie_word_embeddings": True, "use_sliding_window": False,
+    "vocab_size": 151936}
+QWEN_3 = {
+    **QWEN_2, "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"],
+    "attention_bias": False, "head_dim": 128, "sliding_window": None}
+GEMMA = {
+    "architectures": ["GemmaForCausalLM"], "attention_bias": False,
+    "attention_dropout": 0.0, "bos_token_id": 2, "eos_token_id": 1,
+    "head_dim": 256, "hidden_act": "gelu", "hidden_size": 2048,
+    "initializer_range": 0.02, "intermediate_size": 16384,
+    "max_position_embeddings": 8192, "model_type": "gemma",
+    "num_attention_heads": 8, "num_hidden_layers": 18, "num_key_value_heads": 1,
+    "pad_token_id": 0, "rms_norm_eps": 1e-06, "rope_scaling": None,
+    "rope_theta": 10000.0, "torch_dtype": "bfloat16",
+    "transformers_version": "4.38.0.dev0", "use_cache": True,
+    "vocab_size": 256000}
+GEMMA_2 = {
+    **GEMMA, "architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2",
+    "attn_logit_softcapping": 50.0, "cache_implementation": "hybrid",
+    "final_logit_softcapping": 30.0, "head_dim": 128, "hidden_size": 4608,
+    "hidden_act": "gelu_pytorch_tanh", "intermediate_size": 36864,
+    "hidden_activation": "gelu_pytorch_tanh", "num_attention_heads": 32,
+    "num_hidden_layers": 46, "num_key_value_heads": 16,
+    "query_pre_attn_scalar": 144, "sliding_window": 4096,
+    "sliding_window_size": 4096}
+GEMMA_3 = {
+    **GEMMA, "architectures": ["Gemma3ForCausalLM"],
+    "attn_logit_softcapping": None, "cache_implementation": "hybrid",
+    "eos_token_id": [1, 106], "final_logit_softcapping": None,
+    "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 1152,
+    "intermediate_size": 6912, "max_position_embeddings": 32768,
+    "model_type": "gemma3_text", "num_attention_heads": 4,
+    "num_hidden_layers": 26, "query_pre_attn_scalar": 256,
+    "rope_local_base_freq": 10000, "rope_theta": 1000000, "sliding_window": 512,
+    "sliding_window_pattern": 6, "vocab_size": 262144}
+GEMMA_3_IMAGES = {
+    "architectures": ["Gemma3ForConditionalGeneration"],
+    "boi_token_index": 255999, "eoi_token_index": 256000,
+    "eos_token_id": [1, 106], "image_token_index": 262144,
+    "initializer_range": 0.02, "mm_tokens_per_image": 256,
+    "model_type": "gemma3", "text_config": {
+        "hidden_size": 2560, "intermediate_size": 10240,
+        "model_type": "gemma3_text", "num_hidden_layers": 34,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "sliding_window": 1024},
+    "torch_dtype": "bfloat16", "transformers_version": "4.50.0.dev0",
+    "vision_config": {"model_type": "siglip_vision_model"}}
+OLMO_2 = {
+    **LLAMA_2, "model_type": "olmo2", "architectures": ["Olmo2ForCausalLM"],
+    "attention_bias": False, "hidden_size": 2048, "intermediate_size": 8192,
+    "num_attention_heads": 16, "num_hidden_layers": 16,
+    "num_key_value_heads": 16, "rms_norm_eps": 1e-06, "rope_theta": 500000,
+    "torch_dtype": "float32", "vocab_size": 100352}
+# As in the release: transformers 4 has one base for all layers.
+OLMO_3 = {
+    **OLMO_2, "model_type": "olmo3", "architectures": ["Olmo3ForCausalLM"],
+    "hidden_size": 4096, "intermediate_size": 11008, "layer_types": [
+        *["sliding_attention"] * 3, "full_attention"] * 8,
+    "max_position_embeddings": 65536, "num_attention_heads": 32,
+    "num_hidden_layers": 32, "num_key_value_heads": 32, "rope_scaling": {
+        "attention_factor": 1.2079441541679836, "beta_fast": 32.0,
+        "beta_slow": 1.0, "factor": 8.0, "rope_type": "yarn",
+        "original_max_position_embeddings": 8192},
+    "sliding_window": 4096, "vocab_size": 100278}
+PHI_3 = {
+    **LLAMA_2, "model_type": "phi3", "architectures": ["Phi3ForCausalLM"],
+    "attention_bias": False, "auto_map": {
+        "AutoConfig": "configuration_phi3.Phi3Config",
+        "AutoModelForCausalLM": "modeling_phi3.Phi3ForCausalLM"},
+    "embd_pdrop": 0.0, "hidden_size": 3072, "intermediate_size": 8192,
+    "original_max_position_embeddings": 4096, "resid_pdrop": 0.0,
+    "rope_theta": 10000.0, "sliding_window": 2047, "torch_dtype": "bfloat16",
+    "vocab_size": 32064}
+SMOLLM_3 = {
+    **LLAMA_2, "model_type": "smollm3", "architectures": ["SmolLM3ForCausalLM"],
+    "attention_bias": False, "hidden_size": 2048, "intermediate_size": 11008,
+    "layer_types": ["full_attention"] * 36, "max_position_embeddings": 65536,
+    "max_window_layers": 28, "mlp_bias": False, "no_rope_layer_interval": 4,
+    "no_rope_layers": [1, 1, 1, 0] * 9, "num_attention_heads": 16,
+    "num_hidden_layers": 36, "num_key_value_heads": 4, "rms_norm_eps": 1e-06,
+    "rope_theta": 5000000.0, "sliding_window": None,
+    "torch_dtype": "bfloat16", "use_sliding_window": False,
+    "vocab_size": 128256}
+SMOLLM_3.pop("tie_word_embeddings")
+GRANITE = {
+    **LLAMA_2, "model_type": "granite", "architectures": ["GraniteForCausalLM"],
+    "attention_bias": False, "attention_multiplier": 0.015625,
+    "embedding_multiplier": 12.0, "hidden_size": 2048,
+    "intermediate_size": 8192, "logits_scaling": 8.0,
+    "max_position_embeddings": 131072, "mlp_bias": False,
+    "num_hidden_layers": 40, "num_key_value_heads": 8,
+    "residual_multiplier": 0.22, "rope_theta": 10000000.0,
+    "tie_word_embeddings": True, "torch_dtype": "bfloat16",
+    "vocab_size": 49159}
+MIXTRAL = {
+    **MISTRAL, "model_type": "mixtral", "architectures": ["MixtralForCausalLM"],
+    "num_experts_per_tok": 2, "num_local_experts": 8,
+    "output_router_logits": False, "rope_theta": 1000000.0,
+    "router_aux_loss_coef": 0.02, "sliding_window": None}
+QWEN_3_MOE = {
+    **QWEN_3, "model_type": "qwen3_moe",
+    "architectures": ["Qwen3MoeForCausalLM"], "decoder_sparse_step": 1,
+    "hidden_size": 2048, "intermediate_size": 6144, "mlp_only_layers": [],
+    "moe_intermediate_size": 768, "norm_topk_prob": True, "num_experts": 128,
+    "num_attention_heads": 32, "num_experts_per_tok": 8,
+    "num_hidden_layers": 48, "num_key_value_heads": 4,
+    "output_router_logits": False, "router_aux_loss_coef": 0.001,
+    "tie_word_embeddings": False}
+QWEN_2_MOE = {
+    **QWEN_2, "model_type": "qwen2_moe",
+    "architectures": ["Qwen2MoeForCausalLM"], "decoder_sparse_step": 1,
+    "hidden_size": 2048, "intermediate_size": 5632, "max_window_layers": 21,
+    "max_position_embeddings": 8192, "mlp_only_layers": [],
+    "moe_intermediate_size": 1408, "norm_topk_prob": False,
+    "num_attention_heads": 16, "num_experts": 60, "num_experts_per_tok": 4,
+    "num_key_value_heads": 16, "output_router_logits": False,
+    "router_aux_loss_coef": 0.001, "shared_expert_intermediate_size": 5632,
+    "tie_word_embeddings": False}
+OLMOE = {
+    **OLMO_2, "model_type": "olmoe", "architectures": ["OlmoeForCausalLM"],
+    "clip_qkv": None, "intermediate_size": 1024, "norm_topk_prob": False,
+    "num_experts": 64, "num_experts_per_tok": 8, "output_router_logits": False,
+    "router_aux_loss_coef": 0.01, "vocab_size": 50304}
+PYTHIA = {
+    "architectures": ["GPTNeoXForCausalLM"], "bos_token_id": 0,
+    "eos_token_id": 0, "hidden_act": "gelu", "hidden_size": 1024,
+    "initializer_range": 0.02, "intermediate_size": 4096,
+    "layer_norm_eps": 1e-05, "max_position_embeddings": 2048,
+    "model_type": "gpt_neox", "num_attention_heads": 16,
+    "num_hidden_layers": 24, "rotary_emb_base": 10000, "rotary_pct": 0.25,
+    "tie_word_embeddings": False, "torch_dtype": "float16",
+    "transformers_version": "4.24.0", "use_cache": True,
+    "use_parallel_residual": True, "vocab_size": 50304}
+# What transformers 5 writes for it.
+NEW_PYTHIA = {
+    **{k: v for k, v in PYTHIA.items()
+       if not k.startswith(("rotary", "torch"))},
+    "attention_bias": True, "dtype": "float16", "rope_parameters": {
+        "partial_rotary_factor": 0.25, "rope_theta": 10000.0,
+        "rope_type": "default"}}
+STARCODER_2 = {
+    "architectures": ["Starcoder2ForCausalLM"], "attention_dropout": 0.1,
+    "bos_token_id": 0, "embedding_dropout": 0.1, "eos_token_id": 0,
+    "hidden_act": "gelu_pytorch_tanh", "hidden_size": 3072,
+    "initializer_range": 0.018042, "intermediate_size": 12288,
+    "max_position_embeddings": 16384, "model_type": "starcoder2",
+    "norm_epsilon": 1e-05, "num_attention_heads": 24, "num_hidden_layers": 30,
+    "num_key_value_heads": 2, "residual_dropout": 0.1,
+    "rope_theta": 999999.4420358813, "sliding_window": 4096,
+    "torch_dtype": "bfloat16", "use_bias": True, "vocab_size": 49152}
+GPT_2 = {
+    "_num_labels": 1, "activation_function": "gelu_new",
+    "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1,
+    "bos_token_id": 50256, "embd_pdrop": 0.1, "eos_token_id": 50256,
+    "id2label": {"0": "LABEL_0"}, "initializer_range": 0.02,
+    "label2id": {"LABEL_0": 0}, "layer_norm_epsilon": 1e-05,
+    "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12,
+    "n_layer": 6, "n_positions": 1024, "n_special": 0,
+    "predict_special_tokens": True, "resid_pdrop": 0.1,
+    "summary_activation": None, "summary_first_dropout": 0.1,
+    "summary_proj_to_labels": True, "summary_type": "cls_index",
+    "summary_use_proj": True, "task_specific_params": {"text-generation": {}},
+    "vocab_size": 50257}
+# Of any size, what transformers 4.56 and 5 write for it.
+NEW_GEMMA_3 = {
+    **{k: v for k, v in GEMMA_3.items() if k not in (
+        "torch_dtype", "rope_theta", "rope_scaling", "rope_local_base_freq",
+        "sliding_window_pattern", "hidden_act")},
+    "_sliding_window_pattern": 6, "dtype": "bfloat16",
+    "layer_types": ["full_attention" if i % 6 == 5 else "sliding_attention"
+                    for i in range(26)],
+    "rope_parameters": {
+        "full_attention": {"rope_theta": 1000000.0, "rope_type": "default"},
+        "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"}},
+    "tie_word_embeddings": True, "use_bidirectional_attention": False}
+OPT = {
+    "_remove_final_layer_norm": False, "activation_dropout": 0.0,
+    "activation_function": "relu", "architectures": ["OPTForCausalLM"],
+    "attention_dropout": 0.0, "bos_token_id": 2, "hidden_size": 1024,
+    "do_layer_norm_before": False, "dropout": 0.1, "eos_token_id": 2,
+    "ffn_dim": 4096, "init_std": 0.02, "layerdrop": 0.0, "model_type": "opt",
+    "max_position_embeddings": 2048, "num_attention_heads": 16,
+    "num_hidden_layers": 24, "pad_token_id": 1, "prefix": "</s>",
+    "torch_dtype": "float16", "transformers_version": "4.20.0.dev0",
+    "use_cache": True, "vocab_size": 50272, "word_embed_proj_dim": 512}
+
+
+def read(folder, fields):
+  (folder / hf_config.FILE).write_text(json.dumps(fields))
+  return hf_config.read(folder)
