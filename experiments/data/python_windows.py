@@ -6,7 +6,6 @@ from experiments.data import batches
 from experiments.data import python_corpus
 
 
-
 def check(config) -> None:
   """Raises a ValueError for settings of samples that cannot be cut up."""
   if config.sample_fraction and config.sample_length <= max(config.windows):

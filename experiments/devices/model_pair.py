@@ -65,8 +65,8 @@ def drafter(name, methods, target, draft):
   Raises:
     UserError: if nobody names the drafter that is needed.
   """
-  if not any(tree_decoder.decoder(kind).drafts for launch.method in methods
-             for kind in (launch.method.sampled, launch.method.greedy) if kind):
+  if not any(tree_decoder.decoder(kind).drafts for method in methods
+             for kind in (method.sampled, method.greedy) if kind):
     return ""
   shipped = target.removesuffix("target") + "draft"
   comes = os.sep not in shipped and (resolve.PRETRAINED / shipped).is_dir()
