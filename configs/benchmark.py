@@ -7,7 +7,7 @@
   python -m experiments.benchmark --config=configs/benchmark.py \\
       --config.target=<folder> --config.draft=<folder> --workdir=<folder>
 
-The default builds a pair whose laws overlap by 0.7 (`synthetic_pair`)
+The default builds a pair whose distributions overlap by 0.7 (`synthetic_pair`)
 and takes twelve minutes on two cores; a second start goes on where the first
 one was. Without the packages of the extra `parity` the rivals' rows are empty.
 """
@@ -72,8 +72,8 @@ def get_config(preset="default"):
     A ConfigDict with the fields:
       target, draft: folders, names of shipped models, or hub:owner/name; ""
         for both: a pair that is built.
-      pair: that pair, see `synthetic_pair`: `overlap`, E sum min(t, d)
-        on text of the target; `perplexity` of its law; `core`, channels that
+      pair: that pair, see `synthetic_pair`: `overlap`, E sum min(t, d) on text
+        of the target; `perplexity` of its distribution; `core`, channels that
         both models share; `dtype` of the files; `seed`; sizes of both.
       pairs: folder where pairs are kept.
       methods: ours, with their sizes.
@@ -82,17 +82,17 @@ def get_config(preset="default"):
       rivals: tool -> settings, see its server; `length` is in drafted tokens,
         and those of `batch_1` decode one row at a time only.
       dtypes: of targets, in our runs; rival_dtypes: in those of the rivals.
-      draft_dtype: of drafts, in ours and theirs, since no text's law depends on
-        it; "" for that of their target.
+      draft_dtype: of drafts, in ours and theirs, since no text's distribution
+        depends on it; "" for that of their target.
       draft_weights: of matrices of our drafts, see `quantization`.
       batches: rows decoded together.
       temperatures: 0 is greedy.
-      top_p, top_k, min_p: cut of both laws; 1, 0 and 0 cut nothing.
+      top_p, top_k, min_p: cut of both distributions; 1, 0 and 0 cut nothing.
       text: where prompts come from: "sampled", by the target itself; "python",
         held-out source of the standard library, for models with tokenizers.
       prompts: how many there are; rounds take them in turn.
       prompt_length: tokens of each.
-      max_new_tokens: tokens behind each; no token ends a text.
+      max_new_tokens: tokens after each; no token ends a text.
       rounds: measurements of each row of the table.
       rival_threads: of other tools; 0: as many as there are cores.
       vllm_memory_share: of the GPU, for each setting of vllm.

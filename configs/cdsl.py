@@ -74,10 +74,11 @@ def get_config(presets="default"):
       target, draft: folders, names of shipped models, or hub:owner/name; the
         draft may be lookup, see `models.prompt_lookup`.
       dtype, draft_dtype: of parameters and activations; "" as they were saved,
-        and of the draft as `dtype` says. It is the law in `dtype` that is kept.
+        and of the draft as `dtype` says. It is the distribution in `dtype` that
+        is kept.
       weights, draft_weights: of matrices, "dtype", "bfloat16" or "int8"; "" of
-        the draft as `weights` says. It is the law with these `weights` that is
-        kept.
+        the draft as `weights` says. It is the distribution with these `weights`
+        that is kept.
       reward: harmless alone: folder, or name, of the reward model.
       examples: prompts; of CommonGen the first ones of dev.
       concepts: python alone: identifiers of an example, at most.

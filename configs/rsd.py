@@ -51,14 +51,15 @@ def get_config(preset="default"):
       target, draft: folders, names of shipped models, or hub:owner/name; the
         draft may be lookup, see `models.prompt_lookup`.
       dtype, draft_dtype: of parameters and activations; "" as they were saved,
-        and of the draft as `dtype` says. It is the law in `dtype` that is kept.
+        and of the draft as `dtype` says. It is the distribution in `dtype` that
+        is kept.
       weights, draft_weights: of matrices, "dtype", "bfloat16" or "int8"; "" of
-        the draft as `weights` says. It is the law with these `weights` that is
-        kept.
+        the draft as `weights` says. It is the distribution with these `weights`
+        that is kept.
       methods: names of the methods to run; empty: all that have trees.
       lengths, budgets: which points of the two experiments to run.
       temperatures: 0 is greedy, and compiled apart from the others.
-      top_p, top_k, min_p: cut of both laws; 1, 0 and 0 cut nothing.
+      top_p, top_k, min_p: cut of both distributions; 1, 0 and 0 cut nothing.
       task: "python", held-out source of the standard library; "text", any text
         continued; or one of `tasks`.
       data: file of the task; "hub:" and a name, or "", for the package

@@ -22,7 +22,7 @@ and a format is a mapping with
   frames: for fields that may be empty: what stands around others.
   shots: fields of examples that are solved in front of the prompt; for chat
     models they are earlier turns.
-  between: stands behind an example.
+  between: stands after an example.
 
 The templates and examples are the project's own, but for those that a data set
 has itself (HumanEval; MBPP's, of arXiv 2108.07732; Alpaca's instructions, which

@@ -31,7 +31,7 @@ much more than how such dialogues sound. To expect, on the held-out ones:
     harmless-target   1,000 steps   loss 3.34
     harmless-draft      500 steps   loss 3.64   overlap with it 0.70
 
-`smoke` is over in half a minute and leaves nothing behind but runs/.
+`smoke` is over in half a minute and leaves nothing after but runs/.
 """
 
 import ml_collections

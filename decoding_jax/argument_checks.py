@@ -80,13 +80,13 @@ def check_models(method: Method, target: LanguageModel,
     ValueError: naming what does not fit.
   """
   for decoder in _decoders(method):
-    if decoder.drafts and draft is None:
+    if decoder.needs_draft and draft is None:
       raise ValueError(f"draft=None: method {method.name} drafts, and needs "
                        "draft and draft_params.")
-    if decoder.siblings > target.vocab_size:
+    if decoder.max_samples_per_node > target.vocab_size:
       raise ValueError(
-          f"method {method.name} drafts {decoder.siblings} siblings: the "
-          f"vocabulary has {target.vocab_size} tokens.")
+          f"method {method.name} drafts {decoder.max_samples_per_node} "
+          f"siblings: the vocabulary has {target.vocab_size} tokens.")
   if draft is not None and draft.vocab_size != target.vocab_size:
     raise ValueError(
         f"draft.vocab_size={draft.vocab_size} and target.vocab_size="
@@ -184,7 +184,7 @@ def check_reward(method: Method, batch, reward: Reward | None, reward_params,
     ValueError: naming the argument.
   """
   if reward is None:
-    if any(decoder.rewards for decoder in _decoders(method)):
+    if any(decoder.needs_reward for decoder in _decoders(method)):
       raise ValueError(f"reward=None: method {method.name} searches for a "
                        "reward, and needs one.")
     if jax.tree.leaves((reward_params, constraints)):

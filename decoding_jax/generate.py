@@ -32,7 +32,7 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
              eos_id: int | Sequence[int] | None = None,
              reward: Optional[Reward] = None, reward_params: Params = None,
              constraints=None, rows: Optional[int] = None) -> Generation:
-  """Continues prompts; by most methods with the law of the target.
+  """Continues prompts; by most methods with the distribution of the target.
 
   Two compiled programs. The prefill serves all methods; the other, a single
   loop, any call with the same method, models, reward, `max_new_tokens`, top-k
@@ -48,16 +48,16 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
     prompts: `[B, P]` int32, right-padded.
     prompt_lengths: `[B]` int32, in 1..P.
     method: from `decoding_jax.methods`, or one's own.
-    target: the model whose law is kept.
+    target: the model whose distribution is kept.
     target_params: its parameters.
     draft: the model that drafts; None if the method needs none.
     draft_params: its parameters.
-    max_new_tokens: most tokens behind each prompt.
-    sampling: defines the law that is kept. At temperature 0 the output is the
-      target's greedy output.
+    max_new_tokens: most tokens after each prompt.
+    sampling: defines the distribution that is kept. At temperature 0 the output
+      is the target's greedy output.
     draft_sampling: the same for the drafter; None for the same warp. Not used
       at temperature 0, where drafts are the most probable tokens.
-    eos_id: a row ends behind its first such token, or the first of several
+    eos_id: a row ends after its first such token, or the first of several
       such tokens; None for none.
     reward: what a text is worth. A method that does not search for it leaves
       it alone; in any case `stats.extra["reward"]` is that of each text.
@@ -137,16 +137,17 @@ def _outputs(every, key, prompts, prompt_lengths, *, method, target,
       x.astype(jnp.int32) for x in (prompts, prompt_lengths))
   batch, vocab_size = len(prompts), target.vocab_size
   keys = _row_keys(key, batch)
-  warp = sampling_lib.warp(sampling, batch, vocab_size)
-  argument_checks.check_temperature(method, warp.greedy, sampling.temperature)
-  draft_warp = sampling_lib.untempered(warp) if warp.greedy else (
-      sampling_lib.warp(draft_sampling or sampling, batch, vocab_size,
-                        "draft_sampling"))
+  warper = sampling_lib.make_warper(sampling, batch, vocab_size)
+  argument_checks.check_temperature(method, warper.greedy, sampling.temperature)
+  draft_warper = sampling_lib.without_temperature(
+      warper) if warper.greedy else (sampling_lib.make_warper(
+          draft_sampling or sampling, batch, vocab_size, "draft_sampling"))
   decoder = tree_decoder.decoder(
-      method.greedy if warp.greedy else method.sampled)
-  slots = prefill_lib.capacity(prompts.shape[1], max_new_tokens + decoder.reach)
-  rest = (keys, prompts, prompt_lengths, target_params, draft_params, warp,
-          draft_warp, _end_tokens(eos_id), reward_params,
+      method.greedy if warper.greedy else method.sampled)
+  slots = prefill_lib.capacity(prompts.shape[1],
+                               max_new_tokens + decoder.max_slots_ahead)
+  rest = (keys, prompts, prompt_lengths, target_params, draft_params, warper,
+          draft_warper, _end_tokens(eos_id), reward_params,
           jax.tree.map(jnp.asarray, constraints))
   static = decoder, target, draft, reward, max_new_tokens
   if rows is not None and rows < batch:
@@ -156,16 +157,16 @@ def _outputs(every, key, prompts, prompt_lengths, *, method, target,
     raise ValueError("stream comes back to the host, so that its arguments "
                      "cannot be traced: generate can be inside of jit.")
   # Within a program that is traced, nobody could see that they are full.
-  now = slots if _traced(rest) else cache_growth.first(
-      prefill_lib.capacity(prompts.shape[1], decoder.reach), slots)
+  now = slots if _traced(rest) else cache_growth.initial_slots(
+      prefill_lib.capacity(prompts.shape[1], decoder.max_slots_ahead), slots)
   caches = _caches(decoder, now, prefill_lib.CHUNK, target, target_params,
                    draft, draft_params, prompts, prompt_lengths)
   every = np.int32(every or _ALL)
   out, state = _generate(*static, caches, every, *rest)
   yield out
   while (every < _ALL or now < slots) and not state.done.all():
-    if state.length.max() + decoder.reach > now:
-      now = cache_growth.following(now, slots)
+    if state.length.max() + decoder.max_slots_ahead > now:
+      now = cache_growth.next_slots(now, slots)
       state = cache_growth.grow(state, now)
     out, state = _resume(*static, state, out.steps, every, *rest)
     yield out
@@ -177,7 +178,7 @@ def _caches(decoder, slots, chunk, target, target_params, draft, draft_params,
   fill = functools.partial(prefill_lib.prefill, slots, chunk, prompts=prompts,
                            lengths=lengths)
   return (fill(target, target_params),
-          fill(draft, draft_params) if decoder.drafts else None)
+          fill(draft, draft_params) if decoder.needs_draft else None)
 
 
 def _traced(arguments) -> bool:
@@ -189,10 +190,10 @@ def _traced(arguments) -> bool:
 # The caches are given back, so that the loop writes where they lie.
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4), donate_argnums=5)
 def _generate(decoder, target, draft, reward, max_new_tokens, caches, every,
-              keys, prompts, lengths, target_params, draft_params, warp,
-              draft_warp, eos_id, reward_params, constraints):
+              keys, prompts, lengths, target_params, draft_params, warper,
+              draft_warper, eos_id, reward_params, constraints):
   context = _context(target, draft, reward, prompts, lengths, target_params,
-                     draft_params, warp, draft_warp, eos_id, reward_params,
+                     draft_params, warper, draft_warper, eos_id, reward_params,
                      constraints)
   state = decoder.init(context, _state(context, max_new_tokens, caches, keys))
   return _run(decoder, context, state, jnp.int32(0), every)
@@ -200,12 +201,12 @@ def _generate(decoder, target, draft, reward, max_new_tokens, caches, every,
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4), donate_argnums=5)
 def _resume(decoder, target, draft, reward, max_new_tokens, state, steps, every,
-            keys, prompts, lengths, target_params, draft_params, warp,
-            draft_warp, eos_id, reward_params, constraints):
+            keys, prompts, lengths, target_params, draft_params, warper,
+            draft_warper, eos_id, reward_params, constraints):
   """Goes on with what `_generate` has left, the caches having grown."""
   del max_new_tokens, keys  # They are in the state.
   context = _context(target, draft, reward, prompts, lengths, target_params,
-                     draft_params, warp, draft_warp, eos_id, reward_params,
+                     draft_params, warper, draft_warper, eos_id, reward_params,
                      constraints)
   return _run(decoder, context, state, steps, every)
 
@@ -222,7 +223,7 @@ def _run(decoder, context: Context, state: DecodeState, before, every):
 
   def goes_on(x):
     room = True if slots is None else (
-        x[0].length.max() + decoder.reach <= slots)
+        x[0].length.max() + decoder.max_slots_ahead <= slots)
     return ~x[0].done.all() & room & (x[1] - before < every)
 
   state, steps = jax.lax.while_loop(
@@ -234,7 +235,7 @@ def _run(decoder, context: Context, state: DecodeState, before, every):
 @functools.partial(jax.jit, static_argnums=tuple(range(8)))
 def _generate_queued(decoder, target, draft, reward, max_new_tokens, rows,
                      slots, chunk, keys, prompts, lengths, target_params,
-                     draft_params, warp, draft_warp, eos_id, reward_params,
+                     draft_params, warper, draft_warper, eos_id, reward_params,
                      constraints):
   def begin(context, keys):
     caches = _caches(decoder, slots, chunk, target, target_params, draft,
@@ -242,19 +243,20 @@ def _generate_queued(decoder, target, draft, reward, max_new_tokens, rows,
     return decoder.init(context, _state(context, max_new_tokens, caches, keys))
 
   context = _context(target, draft, reward, prompts, lengths, target_params,
-                     draft_params, warp, draft_warp, eos_id, reward_params,
+                     draft_params, warper, draft_warper, eos_id, reward_params,
                      constraints)
   return _generation(
       context, *continuous_batching.run(decoder, context, keys, rows, begin))
 
 
 def _context(target, draft, reward, prompts, lengths, target_params,
-             draft_params, warp, draft_warp, eos_id, reward_params,
+             draft_params, warper, draft_warper, eos_id, reward_params,
              constraints) -> Context:
   in_prompt = jnp.arange(prompts.shape[1])[None] < lengths[:, None]
-  return Context(target, target_params, draft, draft_params, warp, draft_warp,
-                 eos_id, jnp.where(in_prompt, prompts, 0), lengths, reward,
-                 reward_params, constraints)
+  return Context(target, target_params, draft,
+                 draft_params, warper, draft_warper, eos_id,
+                 jnp.where(in_prompt, prompts,
+                           0), lengths, reward, reward_params, constraints)
 
 
 def _state(context: Context, max_new_tokens, caches, keys) -> DecodeState:
@@ -276,7 +278,7 @@ def _generation(context: Context, state: DecodeState, steps) -> Generation:
   """What is returned of the last state."""
   stats = state.stats
   if context.reward is not None:
-    value = text_reward.of_text(context, state.tokens, state.length)
+    value = text_reward.value_of_text(context, state.tokens, state.length)
     stats = stats.replace(extra={**stats.extra, "reward": value})
   return Generation(state.tokens, state.length, state.log_probs, stats, steps)
 

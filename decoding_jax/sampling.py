@@ -1,4 +1,4 @@
-"""From logits to the law that is preserved, and samples of it."""
+"""From logits to the distribution that is preserved, and samples of it."""
 
 import functools
 from typing import Optional
@@ -27,7 +27,7 @@ _LEAST_BLOCKS = 8
 
 @flax.struct.dataclass
 class Sampling:
-  """What is done to logits before they are a law.
+  """What is done to logits before they are a distribution.
 
   In this order, as in other tools: token mask, temperature, top-k, top-p,
   min-p. Tokens that tie with the last one kept are kept too.
@@ -50,8 +50,8 @@ class Sampling:
 
 
 @flax.struct.dataclass
-class Warp:
-  """A checked `Sampling`, as the compiled program takes it; see `warp`.
+class LogitsWarper:
+  """A checked `Sampling`, as the compiled program takes it; see `make_warper`.
 
   Attributes:
     temperature: `[B]` float32; of no effect if greedy.
@@ -59,7 +59,7 @@ class Warp:
     min_p: `[B]` float32, or None for 0.
     token_mask: `[B, V]` bool, or None for all.
     top_k: static; 0 for all.
-    greedy: static; the law is one-hot.
+    greedy: static; the distribution is one-hot.
   """
   temperature: Array
   top_p: Optional[Array]
@@ -69,8 +69,8 @@ class Warp:
   greedy: bool = flax.struct.field(pytree_node=False)
 
 
-def warp(sampling: Sampling, batch: int, vocab_size: int,
-         name: str = "sampling") -> Warp:
+def make_warper(sampling: Sampling, batch: int, vocab_size: int,
+                name: str = "sampling") -> LogitsWarper:
   """Checks a `Sampling` and splits it into what is static and what is not.
 
   Whether decoding is greedy, and whether top-p and min-p cut anything, is
@@ -101,7 +101,7 @@ def warp(sampling: Sampling, batch: int, vocab_size: int,
   if not values_lib.is_integer(sampling.top_k) or sampling.top_k < 0:
     raise ValueError(f"{name}.top_k={sampling.top_k!r}: 0 (all) or a positive "
                      "integer is needed.")
-  return Warp(
+  return LogitsWarper(
       _per_row(f"{name}.temperature", temperature, batch),
       None if _is(top_p, 1) else _per_row(f"{name}.top_p", top_p, batch),
       None if _is(min_p, 0) else _per_row(f"{name}.min_p", min_p, batch, 0, 1),
@@ -110,8 +110,8 @@ def warp(sampling: Sampling, batch: int, vocab_size: int,
       _is(temperature, 0))
 
 
-def untempered(warp_: Warp) -> Warp:
-  """The law behind greedy decoding: temperature 1, nothing cut but the mask.
+def without_temperature(warper: LogitsWarper) -> LogitsWarper:
+  """Returns the warper at temperature 1 with nothing cut but the mask.
 
   Args:
     warp_: any warp.
@@ -119,12 +119,12 @@ def untempered(warp_: Warp) -> Warp:
   Returns:
     A warp that is not greedy.
   """
-  ones = np.ones(warp_.temperature.shape, np.float32)
-  return Warp(ones, None, None, warp_.token_mask, 0, False)
+  ones = np.ones(warper.temperature.shape, np.float32)
+  return LogitsWarper(ones, None, None, warper.token_mask, 0, False)
 
 
-def log_law(warp_: Warp, logits):
-  """The law of the next token, in one row.
+def log_probs(warper: LogitsWarper, logits):
+  """The distribution of the next token, in one row.
 
   Args:
     warp_: a warp without its batch axis.
@@ -134,39 +134,39 @@ def log_law(warp_: Warp, logits):
     `[..., V]` float32, normalised log-probabilities; -inf where cut off.
   """
   logits = logits.astype(jnp.float32)
-  if warp_.token_mask is not None:
-    masked = jnp.where(warp_.token_mask, logits, -jnp.inf)
+  if warper.token_mask is not None:
+    masked = jnp.where(warper.token_mask, logits, -jnp.inf)
     # A processor may forbid all that the mask allows: then the mask decides.
     logits = jnp.where(masked.max(-1, keepdims=True) == -jnp.inf,
-                       jnp.where(warp_.token_mask, 0.0, -jnp.inf), masked)
-  if warp_.greedy:
+                       jnp.where(warper.token_mask, 0.0, -jnp.inf), masked)
+  if warper.greedy:
     best = most_probable(logits)[..., None]
     tokens = jax.lax.broadcasted_iota(best.dtype, logits.shape, logits.ndim - 1)
     return jnp.where(tokens == best, 0.0, -jnp.inf)
   # The largest is subtracted first: of a quotient and a difference a compiler
   # makes one operation, which would not give 0 at the largest of large ones.
-  largest, log_mass = log_normalizer.normalizer(logits, warp_.temperature)
-  logits = (logits - largest) / warp_.temperature
-  if warp_.top_k:
+  largest, log_mass = log_normalizer.normalizer(logits, warper.temperature)
+  logits = (logits - largest) / warper.temperature
+  if warper.top_k:
     # Not [..., -1:]: XLA would make a full sort of a top-k that is sliced.
-    lowest = top_k(logits, warp_.top_k)[0].min(-1, keepdims=True)
+    lowest = top_k(logits, warper.top_k)[0].min(-1, keepdims=True)
     logits = jnp.where(logits >= lowest, logits, -jnp.inf)
     _, log_mass = log_normalizer.normalizer(logits)
   log_probs = logits - log_mass
-  if warp_.top_p is not None:
+  if warper.top_p is not None:
     probs = jnp.exp(log_probs)
-    kept = probs >= nucleus_threshold(probs, warp_.top_p)
+    kept = probs >= nucleus_threshold(probs, warper.top_p)
     log_probs = jax.nn.log_softmax(jnp.where(kept, log_probs, -jnp.inf))
-  if warp_.min_p is not None:
+  if warper.min_p is not None:
     # The largest logit is 0: they are the logarithms of these shares, whatever
     # was cut before.
     log_probs = jax.nn.log_softmax(
-        jnp.where(logits < jnp.log(warp_.min_p), -jnp.inf, log_probs))
+        jnp.where(logits < jnp.log(warper.min_p), -jnp.inf, log_probs))
   return log_probs
 
 
-def without_traces(log_probs):
-  """A law without tokens whose probability is 0 in float32.
+def drop_underflowing(log_probs):
+  """A distribution without tokens whose probability is 0 in float32.
 
   By its logarithm such a token could still be drawn, as a later sibling of one
   that has nearly all the mass. A rule that compares probabilities would then
@@ -221,7 +221,8 @@ def gumbel_top_k(key, log_probs, k):
 
   Returns:
     perturbed log-probabilities `[k]`, descending, which is draw order, and
-    tokens `[k]` int32. A perturbed value of -inf marks a token of no mass.
+    tokens `[k]` int32. A perturbed value of -inf marks a token of probability
+    zero.
   """
   form = {}
   if random.is_threefry(key) and bindings.reduces(len(log_probs)):
@@ -282,11 +283,11 @@ def top_k(values, k):
       *values.shape[:-1], number, _BLOCK)
   # In their order, so that the first of equal values is found first.
   chosen = jnp.sort(jax.lax.top_k(blocks.max(axis=-1), k)[1], axis=-1)
-  found = buffers.take(blocks, chosen[..., None], axis=-2)
+  found = buffers.take_along(blocks, chosen[..., None], axis=-2)
   best, at = jax.lax.top_k(found.reshape(*values.shape[:-1], k * _BLOCK), k)
   size = jnp.int32(_BLOCK)
   block, place = jax.lax.div(at, size), jax.lax.rem(at, size)
-  return best, buffers.take(chosen, block, axis=-1) * _BLOCK + place
+  return best, buffers.take_along(chosen, block, axis=-1) * _BLOCK + place
 
 
 def truncate_gumbel(perturbed, peak, bound):
@@ -300,7 +301,7 @@ def truncate_gumbel(perturbed, peak, bound):
   Returns:
     `[..., K]`, in the order of `perturbed`; -inf where that or `bound` is.
   """
-  # A family without mass would give -inf minus -inf.
+  # A family without probability would give -inf minus -inf.
   alive = (perturbed > -jnp.inf) & (bound > -jnp.inf)
   perturbed, peak, bound = (
       jnp.where(alive, x, 0.0) for x in (perturbed, peak, bound))
@@ -313,11 +314,11 @@ def residual(target, draft):
   """norm(max(target - draft, 0)); `target` itself where that has no mass.
 
   Args:
-    target: `[V]` float32, a law.
+    target: `[V]` float32, a distribution.
     draft: `[V]` float32, what was tested of it.
 
   Returns:
-    `[V]` float32, a law.
+    `[V]` float32, a distribution.
   """
   rest = jnp.maximum(target - draft, 0)
   mass = jnp.sum(rest)

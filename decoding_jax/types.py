@@ -20,7 +20,7 @@ import jax
 Array = jax.Array
 Params = Any
 
-# What stands behind the committed tokens of a row.
+# What stands after the committed tokens of a row.
 PAD = -1
 # The parent of a root; also "no node" and "no sibling rank".
 NONE = -1
@@ -47,7 +47,7 @@ class Cache:
   Attributes:
     keys: tuple of `[..., B, H, C, S]`.
     values: tuple of `[..., B, H, S, C]`.
-    length: `[B]` int32, filled slots a row; what lies behind is arbitrary.
+    length: `[B]` int32, filled slots a row; what lies after is arbitrary.
   """
   keys: tuple[Array, ...]
   values: tuple[Array, ...]
@@ -84,10 +84,10 @@ class LogitsProcessor(NamedTuple):
 
   Attributes:
     init: `(params) -> state`, a tree of arrays of fixed shapes.
-    advance: `(params, state, token []) -> state` behind that token.
+    advance: `(params, state, token []) -> state` after that token.
     process: `(params, state, logits [V]) -> logits [V]`; -inf forbids a token.
     reads_prompt: whether `init` is the state before the first token of the
-      prompt; else it is the one behind its last token.
+      prompt; else it is the one after its last token.
   """
   init: Callable[..., Any]
   advance: Callable[..., Any]
@@ -113,17 +113,17 @@ class Layout(NamedTuple):
 class DraftTree:
   """A tree of drafted tokens, level after level, the root at index 0.
 
-  Siblings stand in the order in which they were drawn: the law of recursive
-  rejection depends on it.
+  Siblings stand in the order in which they were drawn: the distribution of
+    recursive rejection depends on it.
 
   Attributes:
     tokens: `[B, M]` int32.
     parents: `[B, M]` int32, index of the parent; `NONE` for the root.
-    valid: `[B, M]` bool; False where the draft law had no mass left, and for
-      all descendants of such a node. Never tested by a verifier.
+    valid: `[B, M]` bool; False where the draft distribution had no mass left,
+      and for all descendants of such a node. Never tested by a verifier.
     mask: `[B, M, M]` bool; `mask[:, i, j]`: j is i or an ancestor of i.
-    log_probs: `[B, I, V]` float32, log of the law from which the children of
-      the first I nodes (all but the last level) were drawn.
+    log_probs: `[B, I, V]` float32, log of the distribution from which the
+      children of the first I nodes (all but the last level) were drawn.
   """
   tokens: Array
   parents: Array
@@ -137,13 +137,13 @@ class Verdict:
   """The path that a verifier accepts and the token that follows it.
 
   Attributes:
-    path: `[B, D + 1]` int32, node indices from the root on; behind the last
+    path: `[B, D + 1]` int32, node indices from the root on; after the last
       accepted node it is repeated.
     num_accepted: `[B]` int32, accepted nodes, 0..D, the root not counted.
-    token: `[B]` int32, the token behind the path.
-    ranks: `[B, D]` int32, sibling rank of each accepted node; `NONE` behind.
+    token: `[B]` int32, the token after the path.
+    ranks: `[B, D]` int32, sibling rank of each accepted node; `NONE` after it.
     num_children: `[B, D]` int32, valid children of each path node that was
-      visited; 0 behind.
+      visited; 0 after it.
   """
   path: Array
   num_accepted: Array
@@ -178,8 +178,8 @@ class Verifier(NamedTuple):
   Attributes:
     rule: `(uniforms [K], target [V], draft [V], children [K], valid [K]) ->
       (rank [], residual [V])`; rank of the accepted child of one node or
-      `NONE`, and the law of the token to emit if none is. All its chance is in
-      `uniforms`. None where there is a walk.
+      `NONE`, and the distribution of the token to emit if none is. All its
+      chance is in `uniforms`. None where there is a walk.
     sampled: whether it is exact only for children that are samples.
     replacement: how such children must be drawn; None if it does not matter.
     walk: `(key, layout, tree, logits [M, V], warp) -> Verdict`, in place of
@@ -221,15 +221,16 @@ class Context(NamedTuple):
   """What does not change from step to step.
 
   Attributes:
-    target: the model whose law is kept, or searched.
+    target: the model whose distribution is kept, or searched.
     target_params: its parameters.
     draft: the model that drafts, or None.
     draft_params: its parameters.
-    warp: a `sampling.Warp`, from logits to the law of the target.
-    draft_warp: the same of the drafter; at temperature 0 its law is that of
-      temperature 1, of which only the token mask is left.
+    warp: a `sampling.LogitsWarper`, from logits to the distribution of the
+      target.
+    draft_warper: the same of the drafter; at temperature 0 its distribution is
+      that of temperature 1, of which only the token mask is left.
     eos_id: `[E]` int32, each of which ends a text; `[NONE]` for none.
-    prompts: `[B, P]` int32, 0 behind a prompt.
+    prompts: `[B, P]` int32, 0 after a prompt.
     prompt_lengths: `[B]` int32.
     reward: a `Reward`, or None.
     reward_params: its parameters.
@@ -239,8 +240,8 @@ class Context(NamedTuple):
   target_params: Params
   draft: Optional[LanguageModel]
   draft_params: Params
-  warp: Any
-  draft_warp: Any
+  warper: Any
+  draft_warper: Any
   eos_id: Array
   prompts: Array
   prompt_lengths: Array
@@ -260,18 +261,19 @@ class Decoder(NamedTuple):
       None, and may change the caches.
     step: `(context, state) -> state`; every row that is not done gets at least
       one token, and a row that is done gets none.
-    reach: slots that a step may write behind `length` of a row, counted or
-      not, at most.
-    siblings: tokens that it takes of one law, at most; V must not be less.
-    drafts: whether it needs a draft model.
-    rewards: whether it needs a reward.
+    max_slots_ahead: slots that a step may write after `length` of a row,
+      counted or not, at most.
+    max_samples_per_node: tokens that it takes of one distribution, at most; V
+      must not be less.
+    needs_draft: whether it needs a draft model.
+    needs_reward: whether it needs a reward.
   """
   init: Callable[..., "DecodeState"]
   step: Callable[..., "DecodeState"]
-  reach: int
-  siblings: int = 1
-  drafts: bool = False
-  rewards: bool = False
+  max_slots_ahead: int
+  max_samples_per_node: int = 1
+  needs_draft: bool = False
+  needs_reward: bool = False
 
 
 class Method(NamedTuple):
@@ -293,9 +295,9 @@ class Stats:
   """Counts per row, taken only while that row runs.
 
   Attributes:
-    target_calls: `[B]` int32, target forwards behind the prefill.
-    draft_calls: `[B]` int32, draft forwards behind the prefill.
-    emitted: `[B]` int32, committed tokens behind the prompt.
+    target_calls: `[B]` int32, target forwards after the prefill.
+    draft_calls: `[B]` int32, draft forwards after the prefill.
+    emitted: `[B]` int32, committed tokens after the prompt.
     nodes: `[B]` int32, drafted nodes that the target scored.
     accepted_by_depth: `[B, D + 1]` int32, target calls that accepted exactly
       0, 1, ..., D drafted tokens.
@@ -324,7 +326,7 @@ class DecodeState:
     keys: `[B]` one random key a row, folded by `step` and used for nothing
       else.
     step: `[B]` int32, steps since the row began.
-    tokens: `[B, P + max_new_tokens]` int32, `PAD` behind the length.
+    tokens: `[B, P + max_new_tokens]` int32, `PAD` after the length.
     log_probs: float32 of the same shape; see `Generation`.
     length: `[B]` int32, committed tokens.
     limit: `[B]` int32, what the length may not pass.
@@ -356,7 +358,7 @@ class Generation:
     lengths: `[B]` int32, committed length, the prompt included.
     log_probs: `[B, P + max_new_tokens]` float32, natural log of the target's
       own probability (temperature 1, nothing cut off) of each generated token;
-      0 at the prompt and behind the length.
+      0 at the prompt and after the length.
     stats: counts per row.
     steps: `[]` int32, steps of the loop.
   """

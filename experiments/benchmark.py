@@ -57,7 +57,7 @@ def main():
     compilation_cache.keep(workdir / compilation_cache.FOLDER)
   tools, notes = _tools(config)
   known = forward_cost_tables.measured(config, pair, workdir)
-  chosen = auto_check.of_config(config, pair, workdir)
+  chosen = auto_check.from_config(config, pair, workdir)
   methods.update(auto_check.methods(chosen))
   groups = benchmark_runs.entries(config, benchmark_runs.methods(
       config.methods), tools, {at: x["name"] for at, x in chosen.items()})
@@ -71,7 +71,7 @@ def main():
                                benchmark_runs.read(path))))
   records = measure(config, pair, methods, groups, path)
   rows = benchmark_tables.rows(
-      records, roofline_share.of_runs(roof, config, pair, methods))
+      records, roofline_share.from_runs(roof, config, pair, methods))
   notes += [
       *systems.remarks(pair),
       roofline_share.note(roof), *forward_cost_tables.remarks(known),

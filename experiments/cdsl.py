@@ -50,12 +50,11 @@ def main():
   task = constrained_tasks.load(config, pair)
   for entry in entries.values():
     constrained_run.check(config, pair, task, entry)
-  pair = mesh.load(
-      pair, config.target, config.draft,
-      [kind for entry in (_BASELINE, *entries.values())
-       for kind in launch.kinds([entry.method], [entry.sampling.temperature])],
-      config.batch, min(config.batch, config.examples),
-      max(map(len, task.prompts)), config.max_new_tokens)
+  pair = mesh.load(pair, config.target, config.draft, [
+      kind for entry in (_BASELINE, *entries.values())
+      for kind in launch.decoders([entry.method], [entry.sampling.temperature])
+  ], config.batch, min(config.batch, config.examples),
+                   max(map(len, task.prompts)), config.max_new_tokens)
   params, batches = constrained_run.make_batches(config, task, pair)
   workdir = results_store.open_workdir(WORKDIR.value,
                                        settings(config, pair, task), _FREE)

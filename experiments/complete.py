@@ -3,14 +3,14 @@
   python -m experiments.complete --prompts=prompts.jsonl --method=rsd_s \\
       --width=3 --depth=4 --temperature=0.6 --batch=16 --num_samples=4
 
-A line of the file is a text, or an object with the field that `--field`
-names; with `--chat` it may be a list of messages. Models, method, law and what
-a completion must be have the flags of `experiments.generate`.
+A line of the file is a text, or an object with the field that `--field` names;
+with `--chat` it may be a list of messages. Models, method, distribution and
+what a completion must be have the flags of `experiments.generate`.
 
 `results_store.jsonl` in the workdir has, for each text, `prompt` and `sample`,
 numbers from 0, blank lines being no prompts; `text`; `tokens`, how many it has;
 `finish`: "stop", at a token that ends texts, "length", by the budget, or
-"too_long": there was no room behind the prompt, and there is no text;
+"too_long": there was no room after the prompt, and there is no text;
 `log_prob` by the target; and `target_calls`. A run that is killed goes on where
 it was; its texts depend neither on that nor on the batch.
 """
@@ -59,24 +59,24 @@ for _module in (generation_flags, model_flags, mesh_lib, constraint_flags,
 def main():
   method = launch.method({
       "name": generation_flags.METHOD.value,
-      **method_flags.of_flags(generation_flags.METHOD.value)
+      **method_flags.from_flags(generation_flags.METHOD.value)
   })
   mesh_lib.join(model_flags.TARGET.value, _BATCH.value)
   preemption.listen()
   pair = generation_flags.open_pair([method])
   prompts = prompts_file_flag.load(pair.tokenizer, model_flags.TARGET.value,
-                                   results_store.begun(_WORKDIR.value))
+                                   results_store.started_at(_WORKDIR.value))
   room = prompt_tasks.positions(pair, generation_flags.MAX_NEW_TOKENS.value)
   width = max((len(x) for x in prompts if len(x) <= room), default=1)
   model_pair.check(method, pair, width, generation_flags.MAX_NEW_TOKENS.value,
                    generation_flags.sampling())
   size = max(_BATCH.value, _QUEUE.value)
-  most = evaluation_run.most_rows(_BATCH.value,
-                                  len(prompts) * _NUM_SAMPLES.value, size
-                                  > _BATCH.value)
+  most = evaluation_run.max_rows(_BATCH.value,
+                                 len(prompts) * _NUM_SAMPLES.value, size
+                                 > _BATCH.value)
   pair = generation_flags.load(pair, [method], _BATCH.value, most, width)
   settings = _settings(method, pair, prompts)
-  # What is refused here leaves no folder behind that would refuse the next.
+  # What is refused here leaves no folder after that would refuse the next.
   pair = constraint_flags.apply(pair, width,
                                 generation_flags.MAX_NEW_TOKENS.value)
   workdir = results_store.open_workdir(_WORKDIR.value, settings)
@@ -124,7 +124,7 @@ def complete(method, pair, prompts, room, size, path):
     todo = [(i, j) for i, j in todo if len(prompts[i]) <= room]
     for batch, places in _batches(prompts, todo, size, pair.mesh):
       # Python sees SIGTERM when the batch is there, which is kept then.
-      with preemption.held():
+      with preemption.defer_signals():
         for record in _decoded(method, pair, batch, [todo[k] for k in places]):
           keep(record)
   return records
@@ -174,12 +174,12 @@ def _decoded(method, pair, batch, rows):
 
 def _settings(method, pair, prompts):
   """All that texts depend on."""
-  law = generation_flags.sampling()
+  sampling = generation_flags.sampling()
   return {
       "method": method.name, "models": model_pair.fingerprint(pair),
       "prompts": prompt_tasks.fingerprint(prompt_tasks.Examples(prompts)),
-      "temperature": law.temperature, "top_p": law.top_p, "top_k": law.top_k,
-      "min_p": law.min_p,
+      "temperature": sampling.temperature, "top_p": sampling.top_p,
+      "top_k": sampling.top_k, "min_p": sampling.min_p,
       "max_new_tokens": generation_flags.MAX_NEW_TOKENS.value,
       "seed": generation_flags.SEED.value, "num_samples": _NUM_SAMPLES.value,
       **constraint_flags.settings()}

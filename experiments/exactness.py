@@ -1,13 +1,14 @@
-"""Tests whether methods keep the law of the target, and prints how well.
+"""Tests whether methods keep the target's distribution, and how well.
 
   python -m experiments.exactness
   python -m experiments.exactness --method=rsd_s --width=3 --depth=2
 
-Draws texts of tabular models, whose joint law is known exactly: with a random
-drafter, with laws that have tokens of probability 0, with a drafter that is
-nearly certain, and at temperature 0, where texts must be the target's greedy
-ones. A control whose law is wrong must fail. Takes 10 to 30 seconds a method,
-most of it for compilation; the status is 2 unless all is as it should be.
+Draws texts of tabular models, whose joint distribution is known exactly: with a
+random drafter, with distributions that have tokens of probability 0, with a
+drafter that is nearly certain, and at temperature 0, where texts must be the
+target's greedy ones. A control whose distribution is wrong must fail. Takes 10
+to 30 seconds a method, most of it for compilation; the status is 2 unless all
+is as it should be.
 """
 
 from typing import NamedTuple
@@ -27,7 +28,7 @@ from models.testing import exactness
 
 _METHOD = flags.DEFINE_string(
     "method", "", "Name of a method, one of your own too; '' for all that keep "
-    "the law, at small sizes.")
+    "the distribution, at small sizes.")
 _ROWS = flags.DEFINE_integer("rows", 100_000, "Texts of each test.",
                              lower_bound=1)
 _LENGTH = flags.DEFINE_integer(
@@ -39,11 +40,14 @@ flags.adopt_module_key_flags(method_flags)
 
 # Different texts, each of which is a number in memory.
 _MOST_TEXTS = 10**7
-# Tokens without probability, of the target's and of the drafter's laws; and how
-# the drafter samples: cold, hardly a token is left but the first one.
+# Tokens without probability, of the target's and of the drafter's
+# distributions; and how the drafter samples: cold, hardly a token is left but
+# the first one.
 _PLAIN = ((0, 0), None)
-_DRAWN = {"random drafter": _PLAIN, "tokens of no mass": ((2, 1), None),
-          "nearly certain drafter": ((0, 0), dj.Sampling(temperature=1e-3))}
+_DRAWN = {
+    "random drafter": _PLAIN, "tokens of probability zero": ((2, 1), None),
+    "nearly certain drafter": ((0, 0), dj.Sampling(temperature=1e-3))
+}
 _GREEDY = "temperature 0"
 _CONTROL = "control"
 
@@ -69,7 +73,7 @@ def main():
         f"--vocab_size={_VOCAB.value} and --length={_LENGTH.value}: there are "
         f"{_VOCAB.value**_LENGTH.value:.2g} texts, at most {_MOST_TEXTS:.0g} "
         "are possible.")
-  tested = [launch.method({"name": _METHOD.value, **method_flags.of_flags(
+  tested = [launch.method({"name": _METHOD.value, **method_flags.from_flags(
       _METHOD.value)})] if _METHOD.value else _methods()
   parts = [(method, case) for method in tested for case in _cases(method)]
   parts.append((_control(), _CONTROL))
@@ -86,7 +90,7 @@ def main():
     raise launch.UserError(
         f"{len(wrong)} of {len(findings)} tests failed: " + "; ".join(
             f"{x.name}, {x.case}" for x in wrong) + ".")
-  print(f"All {len(findings) - 1} tests found the target's law (p > "
+  print(f"All {len(findings) - 1} tests found the target's distribution (p > "
         f"{exactness.MIN_P_VALUE:g}), and the control another.")
 
 
@@ -114,7 +118,7 @@ def _cases(method):
   """What is tested of a method."""
   cases = []
   if method.sampled:
-    drafts = tree_decoder.decoder(method.sampled).drafts
+    drafts = tree_decoder.decoder(method.sampled).needs_draft
     cases += [case for case, (_, draft_sampling) in _DRAWN.items()
               if drafts or not draft_sampling]
   return cases + ([_GREEDY] if method.greedy else [])

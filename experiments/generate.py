@@ -52,7 +52,9 @@ def _methods():
   if name == _AUTO:
     method_flags.check_none(_AUTO)
     return auto_method.methods()
-  return [launch.method({"name": name, **method_flags.of_flags(name, [_AUTO])})]
+  return [
+      launch.method({"name": name, **method_flags.from_flags(name, [_AUTO])})
+  ]
 
 
 def main():
@@ -80,8 +82,8 @@ def main():
                    eos_id=pair.eos_id)
   complete = functools.partial(mesh.generate, pair, keys, prompts, lengths,
                                **arguments)
-  if stream_flag.asked():
-    out, took = stream_flag.show(prompt_flag.shown(), pair, keys, prompts,
+  if stream_flag.is_enabled():
+    out, took = stream_flag.show(prompt_flag.prompt_text(), pair, keys, prompts,
                                  lengths, **arguments)
   else:
     out, took = _show(complete, pair, lengths)
@@ -101,7 +103,7 @@ def _show(complete, pair, lengths):
   _, first = stopwatch.timed(complete)
   out, seconds = stopwatch.decoded(complete)
   if multihost.first():
-    print(prompt_flag.shown() +
+    print(prompt_flag.prompt_text() +
           pair.tokenizer.decode(stream_flag.tokens(out, lengths)))
   rate = metrics.token_rate(out.stats.emitted, [seconds])
   return out, f"{rate:.0f} tokens/s, compiled in {first - seconds:.1f} s"

@@ -2,9 +2,9 @@
 
   python -m experiments.parity --model=<folder or hub:owner/name>
 
-Compares tokens, the law behind each token of a text, greedy decoding, and the
-chat template if there is one, all in float32. Needs the packages of the extra
-`parity`, and memory for the weights twice.
+Compares tokens, the distribution after each token of a text, greedy decoding,
+and the chat template if there is one, all in float32. Needs the packages of the
+extra `parity`, and memory for the weights twice.
 """
 
 from typing import NamedTuple
@@ -28,8 +28,9 @@ from models.text import tokenizers
 
 _MODEL = flags.DEFINE_string("model", "", "Folder as transformers writes it, "
                              "or hub:owner/name.")
-_TOKENS = flags.DEFINE_integer("tokens", 256, "Of the text whose laws are "
-                               "compared.")
+_TOKENS = flags.DEFINE_integer(
+    "tokens", 256, "Of the text whose distributions are "
+    "compared.")
 # What tokenizers do not agree on if they do not do the same.
 _TEXTS = (" ", "a  b\n\n\tc ", "don't I'll", "3.14159 1234567890 0x1F",
           "naïve café — “quotes”", "中文 العربية 한국어", "🙂👩‍👩‍👧",
@@ -38,7 +39,7 @@ _TURNS = [{"role": "user", "content": " What is a rainbow? "},
           {"role": "assistant", "content": "Light."},
           {"role": "user", "content": "Why?"}]
 _PROMPT, _NEW = 16, 32
-# Least sum of min(p, q) of two laws that are taken for the same.
+# Least sum of min(p, q) of two distributions that are taken for the same.
 OVERLAP = 0.999
 # How far a greedy token may be from the best one, in nats: they may be as good.
 TIE = 1e-3
@@ -66,8 +67,8 @@ def findings(folder, length) -> list[Finding]:
 
   Args:
     folder: as transformers writes it.
-    length: tokens of the text whose laws are compared; as many as the model has
-      positions for, if that is less.
+    length: tokens of the text whose distributions are compared; as many as the
+      model has positions for, if that is less.
 
   Returns:
     list of `Finding`.
@@ -94,7 +95,7 @@ def findings(folder, length) -> list[Finding]:
   length = min(length, (lm.max_length or length) - _NEW)
   text = np.array([tokenizer.encode(source).ids[:length]])
   found = [_tokens(tokenizer, their_tokenizer, [*_TEXTS, source]),
-           _laws(lm, params, their_logits, text),
+           _distributions(lm, params, their_logits, text),
            _greedy(lm, params, their_logits, text[:, :_PROMPT])]
   if their_tokenizer.chat_template:
     found.append(_chat(folder, their_tokenizer))
@@ -122,14 +123,16 @@ def _tokens(ours, theirs, texts):
                  same == len(texts))
 
 
-def _laws(lm, params, their_logits, text):
+def _distributions(lm, params, their_logits, text):
   logits = np.asarray(jax.jit(transformer.causal_logits, static_argnums=0)(
       lm, params, jnp.asarray(text)))[0]
   theirs = their_logits(text)
-  laws = [special.softmax(np.float64(x), axis=-1) for x in (logits, theirs)]
-  overlap = np.minimum(*laws).sum(axis=-1).min()
+  distributions = [
+      special.softmax(np.float64(x), axis=-1) for x in (logits, theirs)
+  ]
+  overlap = np.minimum(*distributions).sum(axis=-1).min()
   return Finding(
-      f"laws of {text.shape[1]} tokens",
+      f"distributions of {text.shape[1]} tokens",
       f"overlap at least {overlap:.6f}, logits at most "
       f"{np.abs(logits - theirs).max():.1e} apart", bool(overlap >= OVERLAP))
 
@@ -139,14 +142,16 @@ def _greedy(lm, params, their_logits, prompt):
       jax.random.key(0), prompt, [prompt.shape[1]], target=lm,
       target_params=params, method=dj.methods.autoregressive(),
       max_new_tokens=_NEW, sampling=dj.Sampling(temperature=0.0))
-  laws = special.log_softmax(np.float64(their_logits(out.tokens)), axis=-1)
-  laws = laws[prompt.shape[1] - 1:-1]
-  taken = np.take_along_axis(
-      laws, np.asarray(out.tokens[0, prompt.shape[1]:, None]), axis=-1)[:, 0]
-  behind = (laws.max(axis=-1) - taken).max()
+  distributions = special.log_softmax(np.float64(their_logits(out.tokens)),
+                                      axis=-1)
+  distributions = distributions[prompt.shape[1] - 1:-1]
+  taken = np.take_along_axis(distributions,
+                             np.asarray(out.tokens[0, prompt.shape[1]:, None]),
+                             axis=-1)[:, 0]
+  after = (distributions.max(axis=-1) - taken).max()
   return Finding(
       f"greedy text of {_NEW} tokens",
-      f"each at most {behind:.1e} nats behind their best", bool(behind <= TIE))
+      f"each at most {after:.1e} nats after their best", bool(after <= TIE))
 
 
 def _chat(folder, theirs):

@@ -38,22 +38,23 @@ flags.adopt_module_key_flags(mesh)
 
 def main():
   config = launch.config(CONFIG, "trees")
-  methods, points = method_grid.of_config(config)
+  methods, points = method_grid.from_config(config)
   mesh.join(config.target, config.batch)
   preemption.listen()
   pair = model_pair.open_pair(config.target, config.draft, config.dtype,
                               config.draft_dtype, config.weights,
                               config.draft_weights)
-  examples = prompt_tasks.load(config, pair, results_store.begun(WORKDIR.value))
+  examples = prompt_tasks.load(config, pair,
+                               results_store.started_at(WORKDIR.value))
   width = max(map(len, examples.prompts))
   for method in methods:
     for temperature in config.temperatures:
       model_pair.check(method, pair, width, config.max_new_tokens,
                        evaluation_run.sampling(config, temperature))
   pair = mesh.load(pair, config.target, config.draft,
-                   launch.kinds(methods, config.temperatures), config.batch,
-                   evaluation_run.most_rows(config.batch, config.prompts,
-                                            config.queue),
+                   launch.decoders(methods, config.temperatures), config.batch,
+                   evaluation_run.max_rows(config.batch, config.prompts,
+                                           config.queue),
                    width, config.max_new_tokens)
   settings = json.loads(config.to_json())
   # Of the tasks the one that is run; what others are does not matter.

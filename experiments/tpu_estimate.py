@@ -50,7 +50,7 @@ _MIB = 2**20
 def main():
   devices = tpu_compiler.devices(_DEVICES.value)
   method = launch.method(
-      {"name": _METHOD.value, **method_flags.of_flags(_METHOD.value)})
+      {"name": _METHOD.value, **method_flags.from_flags(_METHOD.value)})
   sampling = dj.Sampling(_TEMPERATURE.value)
   draft = model_flags.drafter(_METHOD.value, [method])
   pair = model_flags.open_pair(draft)
@@ -58,11 +58,11 @@ def main():
                    sampling)
   kinds = [*zip(pair.dtypes, pair.weights)]
   config = model_pair.architecture(model_flags.TARGET.value, *kinds[0])
-  shape = mesh_lib.asked(config, _BATCH.value, len(devices))
+  shape = mesh_lib.from_flags(config, _BATCH.value, len(devices))
   kind = method.sampled if _TEMPERATURE.value else method.greedy
   need = memory_estimate.estimate(pair, [kind], _BATCH.value,
                                   _PROMPT_LENGTH.value, _MAX_NEW_TOKENS.value,
-                                  mesh_lib.ways(config, shape))
+                                  mesh_lib.partition(config, shape))
   print(f"{method.name} on {shape[0]} x {shape[1]} of {len(devices)} "
         f"{devices[0].device_kind}: {_BATCH.value} rows of "
         f"{_PROMPT_LENGTH.value} + {_MAX_NEW_TOKENS.value} tokens", flush=True)

@@ -109,14 +109,14 @@ def _steps(config, run, state, evaluate):
   written = training_run.teacher_samples(config, run)
   start, clock, tokens = int(state.step), time.monotonic(), 0
   with tqdm.tqdm(total=config.steps, initial=start, unit="step",
-                 dynamic_ncols=True) as bar, preemption.held():
+                 dynamic_ncols=True) as bar, preemption.defer_signals():
     for step in range(start + 1, config.steps + 1):
       # The data and the loss of a step go by the updates before it.
       batch = run.data.train(step - 1, written)
       state, loss = update(step - 1, state, batch)
       tokens += batch.weights.size
       bar.update()
-      stops = preemption.asked()
+      stops = preemption.stop_requested()
       saves = (stops or step % config.checkpoint_every == 0
                or step == config.steps)
       if saves or step % config.log_every == 0:

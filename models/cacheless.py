@@ -23,7 +23,7 @@ def language_model(function, vocab_size: int,
   Args:
     function: `(params, tokens [n, L] int32) -> logits [n, L, V]`, such as
       `module.apply` of Flax. The logits at a token must not depend on those
-      behind it, which may be any. Hashable; it may be called with any n and L,
+      after it, which may be any. Hashable; it may be called with any n and L,
       but L is at most `max_length`.
     vocab_size: V.
     max_length: positions that it knows; 0 if there is no limit.
@@ -43,11 +43,11 @@ def language_model(function, vocab_size: int,
 @functools.lru_cache(maxsize=None)
 def at_ends(function, vocab_size: int,
             max_length: int = 0) -> types.LanguageModel:
-  """A language model of a function that gives one law a text.
+  """A language model of a function that gives one distribution a text.
 
   Args:
     function: `(params, tokens [n, L] int32, ends [n] int32) -> logits [n, V]`
-      behind the token at the end of each text; what stands behind it may be
+      after the token at the end of each text; what stands after it may be
       any. Hashable.
     vocab_size: V.
     max_length: positions that it knows; 0 if there is no limit.
@@ -67,7 +67,7 @@ def _init_cache(batch, capacity):
 
 def _forward(function, max_length, params, tokens, positions, cache, block,
              slot, mask):
-  del positions  # A token stands behind those that it sees.
+  del positions  # A token stands after those that it sees.
   kept = jax.lax.dynamic_update_slice_in_dim(block.keys[0][:, 0, 0], tokens,
                                              slot, 1)
   prefix = cache.keys[0][:, 0, 0]

@@ -1,10 +1,11 @@
 """A drafter without parameters: what followed the same tokens before.
 
 Prompt lookup decoding (Saxena 2023, github.com/apoorvumang/prompt-lookup-
-decoding) drafts the tokens behind the last place where the newest ones stood
-already. Here all such places vote, and the votes are a law: so any method
-drafts from it, trees too, and the text keeps the law of the target. It pays
-where a text repeats its prompt or itself: code, summaries, dialogues.
+decoding) drafts the tokens after the last place where the newest ones stood
+already. Here all such places vote, and the votes are a distribution: so any
+method drafts from it, trees too, and the text keeps the distribution of the
+target. It pays where a text repeats its prompt or itself: code, summaries,
+dialogues.
 """
 
 import functools
@@ -26,8 +27,8 @@ def language_model(vocab_size: int, ngram: int = 4) -> types.LanguageModel:
   """The drafter as a language model; its parameters are `()`.
 
   A place where m of the newest tokens stand, and at most `ngram`, votes for the
-  token behind it with the weight 16^m; the later of two equal places counts up
-  to twice as much. Without any such place the law is uniform.
+  token after it with the weight 16^m; the later of two equal places counts up
+  to twice as much. Without any such place the distribution is uniform.
 
   Args:
     vocab_size: V, of the target.
@@ -55,12 +56,12 @@ def _language_model(vocab_size, ngram):
 
 
 def _logits(vocab_size, ngram, text, end):
-  """Logits `[V]` behind the token at the end of a text `[L]`."""
+  """Logits `[V]` after the token at the end of a text `[L]`."""
   places = jnp.arange(len(text))
   agrees = places < end
   agreeing = jnp.zeros(len(text))
   for back in range(ngram):
-    # What is rolled in from behind stands before the text.
+    # What is rolled in from after stands before the text.
     same = jnp.roll(text, back) == text[jnp.maximum(end - back, 0)]
     agrees &= same & (places >= back)
     agreeing += agrees

@@ -1,4 +1,4 @@
-"""A first-order table: the model whose laws are known exactly."""
+"""A first-order table: the model whose distributions are known exactly."""
 
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ def TabularLM(table_logits):  # pylint: disable=invalid-name
   """A model whose next token depends on the last token alone.
 
   Args:
-    table_logits: `[V, V]`, row i the logits behind token i; -inf is allowed.
+    table_logits: `[V, V]`, row i the logits after token i; -inf is allowed.
 
   Returns:
     The `LanguageModel` and its parameters. It caches nothing; models of the

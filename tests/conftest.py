@@ -35,7 +35,7 @@ if "fusion_emitters" not in os.environ.get("XLA_FLAGS", "") and (
 def pytest_collection_finish():
   """Garbage is collected less often: else it takes a seventh of the time.
 
-  Of what tracing leaves behind there is little, and of what is imported none.
+  Of what tracing leaves after there is little, and of what is imported none.
   """
   gc.collect()
   gc.freeze()

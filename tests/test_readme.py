@@ -46,9 +46,9 @@ def test_models_of_your_own(monkeypatch):
       exec(block, names)  # pylint: disable=exec-used
       names.setdefault("first", names.get("out"))
   assert names["out"].lengths.tolist() == [3 + 16]
-  written = names["texts"].decode(names["tokenizer"], names["first"], [0, 0])
+  written = names["batching"].decode(names["tokenizer"], names["first"], [0, 0])
   assert [text[:9] for text in written] == ["def main(", "import os"]
-  assert names["lookup"].language_model(2000).vocab_size == 2000
+  assert names["prompt_lookup"].language_model(2000).vocab_size == 2000
 
 
 def test_processor_of_a_pattern_is_a_model(monkeypatch):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from decoding_jax.kernels.cpu import bindings
 
 
-def take(x, indices, axis):
+def take_along(x, indices, axis):
   """`jnp.take_along_axis` of indices that are all there.
 
   By default JAX would look for those that are not and fill in NaN, in an
@@ -31,7 +31,7 @@ def zeros(like, after):
   Args:
     like: their shapes and types, a tuple.
     after: an array that is there before they are needed; on a CPU they are
-      made behind it.
+      made after it.
 
   Returns:
     A tuple of arrays.
@@ -39,7 +39,7 @@ def zeros(like, after):
   return _made(like, after, True)
 
 
-def room(like, after):
+def empty_like(like, after):
   """Arrays that are written before they are read: zeros, or on a CPU anything.
 
   Args:
@@ -52,7 +52,7 @@ def room(like, after):
   return _made(like, after, False)
 
 
-def put(targets, sources, start):
+def write_slots(targets, sources, start):
   """Writes arrays into others, on a CPU by one operation.
 
   Args:

@@ -9,7 +9,8 @@ from decoding_jax.kernels.cpu import bindings
 def normalizer(logits, divisor=1.0):
   """The parts of a softmax that are sums over the vocabulary.
 
-  The logarithm of the law is `(logits - largest) / divisor - log_mass`.
+  The logarithm of the distribution is `(logits - largest) / divisor -
+  log_mass`.
 
   Args:
     logits: `[..., V]` float32.

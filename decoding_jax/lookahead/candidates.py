@@ -20,7 +20,7 @@ class Options(NamedTuple):
 
   Attributes:
     num_candidates: K, the most probable tokens.
-    steps: n, tokens rolled out behind each.
+    steps: n, tokens rolled out after each.
     weight: of the candidate's log-probability in its score.
     reward_weight: of the reward of the text with candidate and roll-out.
     roller: the model that rolls out.
@@ -29,7 +29,7 @@ class Options(NamedTuple):
   steps: int
   weight: float
   reward_weight: float
-  roller: greedy_rollout.Roller
+  roller: greedy_rollout.RolloutModel
 
 
 @flax.struct.dataclass
@@ -45,7 +45,7 @@ class Choice:
   token: Array
   index: Array
   reward: Array
-  paths: greedy_rollout.RollOut
+  paths: greedy_rollout.Rollout
 
 
 def make_options(num_candidates, lookahead, weight, reward_weight,
@@ -88,8 +88,8 @@ def choose(context: Context, options: Options, roller, logits, states,
     context: holds the reward.
     options: the sizes and weights.
     roller: (model, params, cache); the cache holds all that was committed.
-    logits: `[B, V]`, the target's behind what was committed.
-    states: of the reward, behind what was committed.
+    logits: `[B, V]`, the target's after what was committed.
+    states: of the reward, after what was committed.
     room: `[B]` int32, tokens that may still follow; 0 where no choice is
       needed.
 
@@ -109,7 +109,7 @@ def choose(context: Context, options: Options, roller, logits, states,
   if options.reward_weight:  # No times -inf would be NaN.
     scores += options.reward_weight * worth
   index = jnp.argmax(jnp.where(values > -jnp.inf, scores, -jnp.inf), axis=-1)
-  pick = lambda x: buffers.take(x, index[:, None], axis=1)[:, 0]
+  pick = lambda x: buffers.take_along(x, index[:, None], axis=1)[:, 0]
   return Choice(pick(candidates), index.astype(jnp.int32), pick(worth), paths)
 
 
@@ -125,11 +125,11 @@ def keep(context: Context, options: Options, state: DecodeState, choice: Choice,
     count: `[B]` int32, 1 where it counts, else 0.
 
   Returns:
-    The state with its caches, the target's logits `[B, V]` behind the token,
+    The state with its caches, the target's logits `[B, V]` after the token,
     and the forwards of the target that it took, `[B]`.
   """
   paths, index = choice.paths, choice.index[:, None]
-  if options.roller.drafts:
+  if options.roller.needs_draft:
     logits, cache = greedy_rollout.extend(
         context.target, context.target_params, state.target_cache,
         choice.token[:, None], count)
@@ -137,6 +137,6 @@ def keep(context: Context, options: Options, state: DecodeState, choice: Choice,
     state = state.replace(target_cache=cache, draft_cache=drafted)
     return state, logits[:, 0], (~state.done).astype(jnp.int32)
   # The first forward of the roll-out has said it already.
-  logits = buffers.take(paths.logits, index[..., None], axis=1)[:, 0]
+  logits = buffers.take_along(paths.logits, index[..., None], axis=1)[:, 0]
   cache = cache_lib.commit(state.target_cache, paths.block, index, count)
   return state.replace(target_cache=cache), logits, jnp.zeros_like(count)

@@ -32,26 +32,29 @@ class Gates(NamedTuple):
     slack: see `draft_lookahead.chain`.
     needed: of a lookahead of 0, 1, ..., n tokens, how many must be accepted
       for acceptance to be high.
-    low: `proceed` or `give_up`, what is done where it is not.
-    late: tokens that the draft cache may lack thereafter, the newest included.
+    on_low_acceptance: `proceed` or `give_up`, what is done where it is not.
+    max_draft_lag: tokens that the draft cache may lack thereafter, the newest
+      included.
     test: `(threshold, maximum, before, after) -> bool` of rewards.
     threshold: of the test, or None.
-    taken: `(accepted, drafted) -> tokens` that are committed of a lookahead.
-    to_rise: whether no more is committed than the reward has risen by.
-    whole: whether a search commits the roll-out that it has found as well.
+    num_to_commit: `(accepted, drafted) -> tokens` that are committed of a
+      lookahead.
+    only_if_gain: whether no more is committed than the reward has risen by.
+    commit_rollout: whether a search commits the roll-out that it has found as
+      well.
   """
   name: str
   width: int
   drafter: Callable[[int, int], Drafter]
   slack: float
   needed: tuple[int, ...]
-  low: Callable[..., Any]
-  late: int
+  on_low_acceptance: Callable[..., Any]
+  max_draft_lag: int
   test: Callable[..., Array]
   threshold: float | None
-  taken: Callable[..., Array]
-  to_rise: bool
-  whole: bool
+  num_to_commit: Callable[..., Array]
+  only_if_gain: bool
+  commit_rollout: bool
 
 
 @flax.struct.dataclass
@@ -60,10 +63,10 @@ class Rest:
 
   Attributes:
     tokens: `[B, n + 1]` int32, those that were the same included.
-    log_probs: `[B, n + 1]` float32, the target's own, behind the mismatch.
+    log_probs: `[B, n + 1]` float32, the target's own, after the mismatch.
     count: `[B]` int32, how many tokens there are.
     passed: `[B]` bool, whether the reward lets them through.
-    cache: the target's; where they passed, it holds them behind its length.
+    cache: the target's; where they passed, it holds them after its length.
     calls: `[B]` int32, forwards of the target.
     reward_calls: `[B]` int32.
   """
@@ -86,7 +89,7 @@ class Found:
     log_probs: `[B, n + 1]` float32, the target's own where it rolls out.
     count: `[B]` int32, how many of them are committed.
     calls: `[B]` int32, forwards of the roller.
-    cache: the target's; it holds what is committed behind its length.
+    cache: the target's; it holds what is committed after its length.
   """
   rows: Array
   tokens: Array
@@ -131,7 +134,7 @@ def make_gates(lookahead, width, tree, slack, acceptance_threshold,
     values.check_one_of("reward_threshold", reward_threshold, {None: None})
   else:
     values.check_number("reward_threshold", reward_threshold)
-  taken, to_rise = values.check_one_of("commit", commit, _TAKEN)
+  taken, only_if_gain = values.check_one_of("commit", commit, _TAKEN)
   if width > 1:
     # There is no one draft to commit the whole of.
     values.check_one_of("commit of width > 1", commit,
@@ -151,7 +154,7 @@ def make_gates(lookahead, width, tree, slack, acceptance_threshold,
           f"low={low_acceptance}, test={reward_test}{limit}, commit={commit}, "
           f"search={search_commit}")
   return Gates(name, int(width), drafter, float(slack), tuple(needed), low,
-               int(late), test, reward_threshold, taken, to_rise, whole)
+               int(late), test, reward_threshold, taken, only_if_gain, whole)
 
 
 def proceed(passes, context: Context, state: DecodeState, drafted: Lookahead,
@@ -162,7 +165,7 @@ def proceed(passes, context: Context, state: DecodeState, drafted: Lookahead,
     passes: `reward [B] -> [B]` bool.
     context: holds target and reward.
     state: what was committed.
-    drafted: what was drafted behind it.
+    drafted: what was drafted after it.
     rows: `[B]` bool, where this is wanted.
     states: of the reward.
 
@@ -173,20 +176,22 @@ def proceed(passes, context: Context, state: DecodeState, drafted: Lookahead,
   order, start = jnp.arange(steps + 1)[None], state.length + drafted.same
   cache = drafted.target_cache
   room = jnp.minimum(steps + 1 - drafted.same, state.limit - start)
-  behind = lambda x: buffers.take(x[:, 0], jnp.maximum(order - same, 0), axis=1)
+  after = lambda x: buffers.take_along(
+      x[:, 0], jnp.maximum(order - same, 0), axis=1)
 
   def branch():
     path = greedy_rollout.roll_out(
         context, (context.target, context.target_params,
                   cache.replace(length=start)),
-        buffers.take(drafted.following, same, axis=1),
+        buffers.take_along(drafted.following, same, axis=1),
         jnp.where(rows, room, 0), steps)
     tokens = jnp.where(order < same, _padded(drafted.tokens),
-                       behind(path.tokens))
+                       after(path.tokens))
     count = drafted.same + path.valid[:, 0].sum(
         axis=1, dtype=jnp.int32)
-    passed = rows & passes(text_reward.worth(context, states, tokens, count))
-    return (tokens, behind(path.log_probs), count, passed, path.block,
+    passed = rows & passes(
+        text_reward.value_after(context, states, tokens, count))
+    return (tokens, after(path.log_probs), count, passed, path.block,
             path.calls)
 
   *found, passed, block, calls = _where_any(rows, branch)
@@ -235,19 +240,21 @@ def search_where(rows, passes, gates: Gates, context: Context,
     choice = candidates.choose(
         context, options, roller, drafted.logits[:, 0], states,
         jnp.where(rows, state.limit - state.length, 0))
-    pick = lambda x: buffers.take(x, choice.index[:, None, None], axis=1)[:, 0]
-    paths, whole = choice.paths, rows & gates.whole & passes(choice.reward)
+    pick = lambda x: buffers.take_along(
+        x, choice.index[:, None, None], axis=1)[:, 0]
+    paths, whole = choice.paths, rows & gates.commit_rollout & passes(
+        choice.reward)
     tokens, log_probs = pick(paths.tokens), pick(paths.log_probs)
     first = token_buffer.log_probs(drafted.logits[:, 0], choice.token)
     count = jnp.where(
         whole, pick(paths.valid).sum(axis=1, dtype=jnp.int32),
         rows.astype(jnp.int32))
     found = (tokens, log_probs.at[:, 0].set(first), count, paths.calls)
-    return (*found, (choice.index, paths.block) if gates.whole else ())
+    return (*found, (choice.index, paths.block) if gates.commit_rollout else ())
 
   *found, winner = _where_any(rows, branch)
   cache = rest.cache
-  if gates.whole:
+  if gates.commit_rollout:
     index, block = winner
     # In other rows nothing that may yet be committed is overwritten.
     cache = cache.replace(length=state.length + jnp.where(
@@ -262,7 +269,7 @@ def merge(drafted: Lookahead, taken, rest: Rest, found: Found):
 
   Args:
     drafted: taken by rows for which nothing else is said.
-    taken: `[B]` int32, how much of it.
+    num_to_commit: `[B]` int32, how much of it.
     rest: taken by rows where it passed.
     found: taken by rows that needed a search.
 
@@ -274,7 +281,7 @@ def merge(drafted: Lookahead, taken, rest: Rest, found: Found):
   here = lambda x: x[:, None]
   tokens = jnp.where(
       order == here(taken),
-      buffers.take(drafted.following, here(taken), axis=1),
+      buffers.take_along(drafted.following, here(taken), axis=1),
       _padded(drafted.tokens))
   tokens = jnp.where(here(rest.passed), rest.tokens, tokens)
   log_probs = jnp.where(
@@ -327,7 +334,7 @@ def count(stats: Stats, options: candidates.Options, drafted: Lookahead,
   Returns:
     The counts.
   """
-  runs, by_draft = runs.astype(jnp.int32), int(options.roller.drafts)
+  runs, by_draft = runs.astype(jnp.int32), int(options.roller.needs_draft)
   rows = lambda size, x: runs[:, None] * (
       jnp.arange(size)[None] == x[:, None]).astype(jnp.int32)
   # The reward of V is known where it was compared with others.
@@ -358,7 +365,7 @@ def _padded(tokens):
 
 
 def _fan(width, depth):
-  """The most probable first tokens, each with a chain behind it."""
+  """The most probable first tokens, each with a chain after it."""
   return drafters.top_k((width,) + (1,) * (depth - 1))
 
 

@@ -18,17 +18,17 @@ from decoding_jax.types import (Array, Cache, Context, DecodeState, Drafter,
 
 @flax.struct.dataclass
 class Lookahead:
-  """What was drafted behind the text of each row, and what the target says.
+  """What was drafted after the text of each row, and what the target says.
 
   Attributes:
     tokens: `[B, n]` int32.
     size: `[B]` int32, how many of them there are: a lookahead ends where the
       text does.
     same: `[B]` int32, how many of them are verified.
-    logits: `[B, n + 1, V]` float32, the target's behind the text and behind
+    logits: `[B, n + 1, V]` float32, the target's after the text and after
       each of the tokens.
     following: `[B, n + 1]` int32, its most probable tokens.
-    target_cache: holds the text; behind its length, the tokens.
+    target_cache: holds the text; after its length, the tokens.
     draft_cache: the same; it may lack the last token.
     calls: `[B]` int32, forwards of the draft.
     nodes: `[B]` int32, drafted tokens that the target has scored.
@@ -65,7 +65,7 @@ def chain(steps: int, slack: float, late: int, context: Context,
   del states
   lacks = state.length - state.draft_cache.length
   logits, draft_cache = _catch_up(late, context, state, lacks)
-  first = greedy_rollout.best(context, buffers.take(
+  first = greedy_rollout.best(context, buffers.take_along(
       logits, lacks[:, None, None] - 1, axis=1))
   room = jnp.where(state.done, 0, state.limit - state.length)
   path = greedy_rollout.roll_out(
@@ -118,7 +118,7 @@ def tree(drafter: Drafter, slack: float, late: int, context: Context,
   grown, draft_block = drafters.grow(
       state.keys, drafter, context.draft, context.draft_params,
       state.draft_cache, token_buffer.newest(state, 2), state.length,
-      context.draft_warp)
+      context.draft_warper)
   logits, block = tree_decoder.score(layout, context, state.target_cache, grown,
                                      state.length)
   room = jnp.where(state.done, 0, state.limit - state.length)
@@ -136,11 +136,11 @@ def tree(drafter: Drafter, slack: float, late: int, context: Context,
                        tokens.shape)))
   ends_of_best = _greatest(ends_of_best, depths[None])
   node = jnp.argmax(jnp.where(ends_of_best, log_probs, -jnp.inf), axis=1)
-  pick = lambda x: buffers.take(x, node[:, None, None], axis=1)[:, 0]
+  pick = lambda x: buffers.take_along(x, node[:, None, None], axis=1)[:, 0]
   tokens, same = pick(tokens), depths[node]
   path = jnp.pad(pick(above), ((0, 0), (1, 0)))
-  logits = buffers.take(logits, path[:, :, None], axis=1)
-  last = buffers.take(tokens, jnp.maximum(same - 1, 0)[:, None], axis=1)
+  logits = buffers.take_along(logits, path[:, :, None], axis=1)
+  last = buffers.take_along(tokens, jnp.maximum(same - 1, 0)[:, None], axis=1)
   ended = (same > 0) & token_buffer.ends(last[:, 0], context.eos_id)
   compared = ends.sum(axis=1, dtype=jnp.int32)
   return Lookahead(
@@ -159,9 +159,9 @@ def _verified(context: Context, slack, grown: DraftTree, logits, within):
   parents, mask = jnp.maximum(grown.parents, 0), grown.mask
   nodes = jnp.arange(parents.shape[1])
   is_root = nodes[None] == 0
-  logits = buffers.take(logits, parents[:, :, None], axis=1)
+  logits = buffers.take_along(logits, parents[:, :, None], axis=1)
   after_end = (parents > 0) & token_buffer.ends(
-      buffers.take(grown.tokens, parents, axis=1), context.eos_id)
+      buffers.take_along(grown.tokens, parents, axis=1), context.eos_id)
   takes = is_root | (_agrees(context, slack, logits, grown.tokens) &
                      grown.valid & within & ~after_end)
   verified = jnp.all(~mask | takes[:, None], axis=-1)
@@ -179,9 +179,9 @@ def _greatest(rows, scores):
 
 
 def _catch_up(late, context: Context, state: DecodeState, count):
-  """Runs the draft on the text behind its cache; logits and cache."""
+  """Runs the draft on the text after its cache; logits and cache."""
   columns = state.draft_cache.length[:, None] + jnp.arange(late)[None]
-  newest = buffers.take(
+  newest = buffers.take_along(
       state.tokens, jnp.minimum(columns, state.length[:, None] - 1), axis=1)
   return greedy_rollout.extend(context.draft, context.draft_params,
                                state.draft_cache, newest, count)
@@ -190,6 +190,6 @@ def _catch_up(late, context: Context, state: DecodeState, count):
 def _agrees(context: Context, slack, logits, tokens):
   """Whether the target takes `tokens [B, T]`, given `logits [B, T, V]`."""
   logits = greedy_rollout.allowed(context, logits)
-  chosen = buffers.take(logits, tokens[..., None], axis=-1)[..., 0]
+  chosen = buffers.take_along(logits, tokens[..., None], axis=-1)[..., 0]
   return (tokens == sampling.most_probable(logits)) | (
       logits.max(axis=-1) - chosen < slack)

@@ -12,7 +12,8 @@ def make(num_beams: int, length_penalty: float = 0.0) -> Method:
   """Keeps the W most probable texts of each length; one call a token.
 
   A text that has ended keeps its place for as long as it is among them. The
-  law that is searched is that of `Sampling`; at temperature 0 the model's own.
+  distribution that is searched is that of `Sampling`; at temperature 0 the
+  model's own.
 
   Args:
     num_beams: W.

@@ -14,7 +14,7 @@ from decoding_jax.validation import values
 
 @functools.lru_cache(maxsize=None)
 def make(num_samples: int) -> Method:
-  """Draws n texts from the law of the target, and takes the best of them.
+  """Draws n texts from the target, and takes the best of them.
 
   Of equal rewards the more probable text is taken. For temperatures above 0.
 
@@ -29,10 +29,10 @@ def make(num_samples: int) -> Method:
     ValueError: if n is not a positive integer.
   """
   values.check_positive("num_samples", num_samples)
-  level = level_search.Level(_expand, level_search.reward, rewards=True)
+  level = level_search.Level(_expand, level_search.reward, needs_reward=True)
   decoder = level_search.decoder(level, num_samples)
   return Method(f"best_of_n({num_samples})",
-                sampled=decoder._replace(siblings=1), greedy=None)
+                sampled=decoder._replace(max_samples_per_node=1), greedy=None)
 
 
 def _expand(key, log_probs, alive, beams, width):
@@ -41,6 +41,6 @@ def _expand(key, log_probs, alive, beams, width):
   parents = jnp.minimum(jnp.arange(width, dtype=jnp.int32), len(log_probs) - 1)
   keys, log_probs = random.split(key, width), log_probs[parents]
   tokens = jax.vmap(sampling.draw)(keys, log_probs)[:, None]
-  totals = beams.log_probs[parents] + buffers.take(
+  totals = beams.log_probs[parents] + buffers.take_along(
       log_probs, tokens, axis=1)[:, 0]
   return tokens[:, 0], parents, beam.Beam(totals, totals)

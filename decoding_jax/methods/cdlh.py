@@ -18,13 +18,13 @@ def make(num_candidates: int, lookahead: int, weight: int = 1,
   roll-out); of equal ones the more probable is taken, then the smaller id. A
   roll-out ends where the text does: at its end, or at that of the budget.
 
-  What the target says behind c is kept from its roll-out: a token costs n
+  What the target says after c is kept from its roll-out: a token costs n
   forwards of k tokens, and the first token one more. Where the draft rolls
   out, a token costs n of its forwards, and one of the target.
 
   Args:
     num_candidates: k, the most probable tokens of the target.
-    lookahead: n, tokens rolled out behind each.
+    lookahead: n, tokens rolled out after each.
     weight: 1, or 0 to go by the reward alone.
     reward_weight: lambda.
     rollout: "target" or "draft", the model that rolls out.
@@ -41,29 +41,32 @@ def make(num_candidates: int, lookahead: int, weight: int = 1,
 
 @functools.lru_cache(maxsize=None)
 def _make(search):
-  return Method(
-      f"cdlh({candidates.describe(search)})", sampled=None, greedy=Decoder(
-          functools.partial(_init, search), functools.partial(_step, search),
-          reach=1, siblings=search.num_candidates, drafts=search.roller.drafts,
-          rewards=True))
+  return Method(f"cdlh({candidates.describe(search)})",
+                sampled=None,
+                greedy=Decoder(functools.partial(_init, search),
+                               functools.partial(_step, search),
+                               max_slots_ahead=1,
+                               max_samples_per_node=search.num_candidates,
+                               needs_draft=search.roller.needs_draft,
+                               needs_reward=True))
 
 
 def _init(search, context: Context, state: DecodeState) -> DecodeState:
   """Runs the models on the last token of each prompt as well.
 
   From then on the caches hold the whole text. What is carried are the target's
-  logits `[B, V]` behind it, and the states of the reward.
+  logits `[B, V]` after it, and the states of the reward.
   """
   newest = token_buffer.newest(state, 1)
   logits, cache = greedy_rollout.extend(context.target, context.target_params,
                                         state.target_cache, newest, 1)
-  if search.roller.drafts:
+  if search.roller.needs_draft:
     state = state.replace(draft_cache=greedy_rollout.extend(
         context.draft, context.draft_params, state.draft_cache, newest, 1)[1])
   none = jnp.zeros_like(state.length)
   return state.replace(
       target_cache=cache, carry=(logits[:, 0], text_reward.init(context)),
-      stats=Stats(none + 1, none + int(search.roller.drafts), none, none,
+      stats=Stats(none + 1, none + int(search.roller.needs_draft), none, none,
                   none[:, None], {"reward_calls": none}))
 
 
@@ -85,9 +88,9 @@ def _step(search, context: Context, state: DecodeState) -> DecodeState:
                                          count[:, None] > 0)),
       stats=stats.replace(
           target_calls=stats.target_calls + calls + (
-              0 if search.roller.drafts else rolled),
+              0 if search.roller.needs_draft else rolled),
           draft_calls=stats.draft_calls + (
-              rolled if search.roller.drafts else 0),
+              rolled if search.roller.needs_draft else 0),
           emitted=stats.emitted + count,
           accepted_by_depth=stats.accepted_by_depth + runs[:, None],
           extra={"reward_calls": stats.extra["reward_calls"] +

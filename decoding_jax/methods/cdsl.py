@@ -50,11 +50,11 @@ def make(lookahead: int, num_candidates: int, weight: int = 1,
       V is the verified path of the greatest reward; of equal ones the longest,
       then the most probable.
     tree: "rsd_s", by beam search; or "rsd_c", the `width` most probable first
-      tokens and a chain behind each, the chain of width 1 among them.
+      tokens and a chain after each, the chain of width 1 among them.
     slack: the target takes a drafted token that is its most probable one, or
       less than so many nats below it. Without slack it verifies one path.
     search_commit: "token", as the paper does; or "roll_out": a search commits
-      the roll-out behind its token too, where the reward of both passes.
+      the roll-out after its token too, where the reward of both passes.
 
   Returns:
     The method; its `stats.extra` has `states [B, 4]`, the iterations that
@@ -79,14 +79,18 @@ def _make(search, gates):
         draft_lookahead.tree, gates.drafter(gates.width, search.steps))
   else:
     look = functools.partial(draft_lookahead.chain, search.steps)
-  look = functools.partial(look, gates.slack, gates.late)
+  look = functools.partial(look, gates.slack, gates.max_draft_lag)
   return Method(
-      f"cdsl({candidates.describe(search)}, {gates.name})", sampled=None,
+      f"cdsl({candidates.describe(search)}, {gates.name})",
+      sampled=None,
       # Two lookaheads are written: the draft's, and what the target goes on.
       greedy=Decoder(functools.partial(_init, search),
                      functools.partial(_step, search, gates, look),
-                     reach=2 * search.steps + 1, drafts=True, rewards=True,
-                     siblings=max(gates.width, search.num_candidates)))
+                     max_slots_ahead=2 * search.steps + 1,
+                     needs_draft=True,
+                     needs_reward=True,
+                     max_samples_per_node=max(gates.width,
+                                              search.num_candidates)))
 
 
 def _init(search, context: Context, state: DecodeState) -> DecodeState:
@@ -106,19 +110,22 @@ def _step(search, gates, look, context: Context,
   passes = functools.partial(gates.test, gates.threshold,
                              context.reward.maximum, value)
   drafted = look(context, state, reward)
-  taken = gates.taken(drafted.same, drafted.size)
+  taken = gates.num_to_commit(drafted.same, drafted.size)
   high = runs & (drafted.same >= jnp.array(gates.needed)[drafted.size])
-  s1 = high & passes(text_reward.worth(context, reward, drafted.tokens, taken))
-  rest = gates.low(passes, context, state, drafted, runs & ~high, reward)
+  s1 = high & passes(
+      text_reward.value_after(context, reward, drafted.tokens, taken))
+  rest = gates.on_low_acceptance(passes, context, state, drafted, runs & ~high,
+                                 reward)
   searches = runs & ~(s1 | rest.passed)
   found = cdsl_rules.search_where(searches, passes, gates, context, search,
                                   state, drafted, rest, reward)
   tokens, log_probs, count, right = cdsl_rules.merge(drafted, taken, rest,
                                                      found)
   compared = jnp.zeros_like(count)
-  if gates.to_rise:
+  if gates.only_if_gain:
     compared, _ = token_buffer.cut(state, tokens, count, context.eos_id)
-    count = text_reward.rise(context, reward, value, tokens, compared)
+    count = text_reward.tokens_until_gain(context, reward, value, tokens,
+                                          compared)
   new, count = token_buffer.commit(state, tokens, log_probs, count,
                                    context.eos_id)
   reward = text_reward.advance(

@@ -9,11 +9,11 @@ from decoding_jax.validation import values
 
 @functools.lru_cache(maxsize=None)
 def make(num_beams: int) -> Method:
-  """A sample of W texts without replacement from the law of the target.
+  """Draws W texts without replacement from the target's distribution.
 
-  The first one has that law itself, so that `tokens` are an exact sample; the
-  beams stand in the order in which they were drawn. Texts that are cut off by
-  `max_new_tokens` count as texts. For temperatures above 0.
+  The first one has that distribution itself, so that `tokens` are an exact
+  sample; the beams stand in the order in which they were drawn. Texts that are
+  cut off by `max_new_tokens` count as texts. For temperatures above 0.
 
   Args:
     num_beams: W.

@@ -1,4 +1,4 @@
-"""Logits processors: laws that depend on what was generated; exact with trees.
+"""Logits processors: they read what was generated; exact with trees.
 
     processors = dj.processors
     pieces = tokenizers.pieces(tokenizer)               # bytes of V tokens

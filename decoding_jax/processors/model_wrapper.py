@@ -1,9 +1,9 @@
 """A language model whose logits are processed is a language model.
 
-The state of a processor behind each token is kept in the cache, beside the keys
+The state of a processor after each token is kept in the cache, beside the keys
 of that token: as one more array of keys, which nothing attends to. So it is
 drafted, scored, committed and dropped as they are, and every method works with
-it as it is; the law that it keeps is that of the processed model.
+it as it is; the distribution that it keeps is that of the processed model.
 """
 
 import functools
@@ -40,7 +40,8 @@ def apply(processor: LogitsProcessor, processor_params, lm: LanguageModel,
           params) -> tuple[LanguageModel, AppliedParams]:
   """A model and a processor as one model.
 
-  For the law of a constrained target, give `generate` the processed target. A
+  For the distribution of a constrained target, give `generate` the processed
+  target. A
   drafter may be processed or not: if it is, more of its drafts are accepted.
 
   Args:
@@ -235,12 +236,12 @@ def _process(reader, params, state, logits):
   if jnp.shape(new) != logits.shape:
     raise ValueError("LogitsProcessor.process returned logits of shape "
                      f"{jnp.shape(new)}: [V]={logits.shape} is needed.")
-  # A law without mass would be NaN.
+  # A distribution without probability would be NaN.
   return jnp.where((new > -jnp.inf).any(), new, logits).astype(logits.dtype)
 
 
 def _last(before, lengths, kind, init):
-  """The state `[B, ...]` behind each row's cache; the first one of none."""
+  """The state `[B, ...]` after each row's cache; the first one of none."""
   def of_rows(x, shape, init):
     init = jnp.broadcast_to(init, (len(lengths), *shape))
     if not x.shape[-1]:

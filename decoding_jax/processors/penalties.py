@@ -188,7 +188,7 @@ def _remember(params, tokens, token):
 
 
 def _places(tokens, vocab_size):
-  """Tokens as indices; one that is none is behind the vocabulary."""
+  """Tokens as indices; one that is none is after the vocabulary."""
   return jnp.where(tokens == NONE, vocab_size, tokens)
 
 

@@ -9,10 +9,10 @@ from decoding_jax.kernels import bits
 from decoding_jax.processors import token_automaton
 from decoding_jax.processors.token_automaton import Automaton
 
-# Stands behind each text. An index of `outlines_core` lacks transitions behind
+# Stands after each text. An index of `outlines_core` lacks transitions after
 # states in which a text may end: so it shall end nowhere else.
 _END = b"\0"
-# What is no operator: a character behind a backslash, a class of characters.
+# What is no operator: a character after a backslash, a class of characters.
 _PLAIN = re.compile(
     r"\\.|\[\^?\]?(?:\\.|\[[^\]]*\]|[^\]\\])*\]", re.DOTALL)
 _BYTES = 256

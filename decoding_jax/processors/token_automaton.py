@@ -23,7 +23,7 @@ class Automaton:
   Attributes:
     allowed: `[Q, V / 32]` uint32, bit b of word w for token `32 w + b`.
     classes: `[V]` int32, the class of each token.
-    following: `[Q, C]` int32, the state behind a token; `NONE` where it must
+    following: `[Q, C]` int32, the state after a token; `NONE` where it must
       not stand.
   """
   allowed: Array
@@ -32,7 +32,7 @@ class Automaton:
 
 
 def _advance(params, state, token):
-  # Behind a token that must not stand here, whatever follows must not either.
+  # After a token that must not stand here, whatever follows must not either.
   return jnp.where(state == NONE, NONE,
                    params.following[state, params.classes[token]])
 
@@ -56,7 +56,7 @@ _AUTOMATON = LogitsProcessor(init=_init, advance=_advance, process=_process)
 
 
 def automaton() -> LogitsProcessor:
-  """Allows the tokens that its automaton allows behind those generated.
+  """Allows the tokens that its automaton allows after those generated.
 
   Returns:
     The processor; its parameters are an `Automaton`.
@@ -68,7 +68,7 @@ def table(following) -> Automaton:
   """An automaton from the table of its transitions, on the host.
 
   Args:
-    following: `[Q, V]` int, the state behind each token; `NONE` where the token
+    following: `[Q, V]` int, the state after each token; `NONE` where the token
       must not stand.
 
   Returns:
@@ -136,7 +136,7 @@ def stop_strings(strings: Sequence[str], pieces: Sequence[bytes],
   """Ends a text where it has one of some strings, wherever in a token it ends.
 
   Aho and Corasick 1975, over the bytes of tokens. The text keeps the string,
-  and what its last token has behind it; then comes a token that ends texts.
+  and what its last token has after it; then comes a token that ends texts.
 
   Args:
     strings: none of them empty.
@@ -157,7 +157,7 @@ def stop_strings(strings: Sequence[str], pieces: Sequence[bytes],
   check_pieces(pieces)
   ends = end_tokens(eos_id, len(pieces))
   steps, found = _search(words)
-  # Behind a whole word the search stays where it is.
+  # After a whole word the search stays where it is.
   steps[found] = found
   following = np.tile(np.arange(len(steps))[:, None], len(pieces))
   for token, piece in enumerate(pieces):
@@ -197,7 +197,7 @@ def end_tokens(eos_id, vocab_size) -> tuple[int, ...]:
 
 
 def _automaton(rows, vocab_size) -> Automaton:
-  """An automaton from the tokens of each state and the states behind them."""
+  """An automaton from the tokens of each state and the states after them."""
   # Tokens of a class have the same sum: of a factor a state and what follows.
   factors = np.random.default_rng(0).integers(
       1, 2**64, len(rows), np.uint64, endpoint=False)
@@ -244,7 +244,7 @@ def _search(words):
     words: byte strings.
 
   Returns:
-    The state behind each byte in each state, and the state in which a word has
+    The state after each byte in each state, and the state in which a word has
     been found.
   """
   prefixes = sorted({word[:i] for word in words for i in range(len(word))},

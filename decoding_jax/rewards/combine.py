@@ -123,7 +123,7 @@ def _of_parts(name, count, given):
   """One for each part; None for each if nothing is given."""
   if given is None or isinstance(given, tuple) and not given:
     return (None,) * count
-  # Of too few, the parts behind them would be left out without a word.
+  # Of too few, the parts after them would be left out without a word.
   if not isinstance(given, (tuple, list)) or len(given) != count:
     raise ValueError(f"{name} of a weighted sum is of type "
                      f"{type(given).__name__}: a tuple of {count} is needed, "

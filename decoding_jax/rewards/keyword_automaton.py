@@ -6,7 +6,7 @@ is on while the text ends with the form up to this byte. A byte of text moves
 all bits one on and keeps those that the byte agrees with: a few operations on
 words of 32 bits, whatever the number of forms.
 
-A form counts where no word byte stands before or behind it: "cat" is not in
+A form counts where no word byte stands before or after it: "cat" is not in
 "category". Word bytes are the ASCII letters and digits, the underscore, and all
 bytes from 0x80 on, so that words of any script are words; typographic quotes
 and dashes are therefore parts of words too. The end of the text is a boundary.
@@ -28,7 +28,7 @@ class Vocabulary:
   """The bytes of all tokens.
 
   Attributes:
-    pieces: `[V, L]` uint8, the bytes of each token, 0 behind them.
+    pieces: `[V, L]` uint8, the bytes of each token, 0 after them.
     sizes: `[V]` int32, how many there are.
   """
   pieces: Array
@@ -103,7 +103,7 @@ def num_words(forms: Sequence[bytes]) -> int:
 
 
 def init(table: Vocabulary, automaton: Automaton, prompt, length) -> State:
-  """The state behind a prompt, of which only the last byte matters.
+  """The state after a prompt, of which only the last byte matters.
 
   Args:
     table: bytes of the tokens.
@@ -125,7 +125,7 @@ def init(table: Vocabulary, automaton: Automaton, prompt, length) -> State:
 
 def advance(table: Vocabulary, automaton: Automaton, state: State, tokens,
             valid) -> State:
-  """The state behind more tokens.
+  """The state after more tokens.
 
   The loop makes a turn for every byte, or for a token that has none: what is
   padding of the table costs nothing.
@@ -152,7 +152,7 @@ def advance(table: Vocabulary, automaton: Automaton, state: State, tokens,
     over = place + 1 >= size
     return token + over, jnp.where(over, 0, place + 1), state
 
-  # Behind the last token that has bytes, nothing is left to do.
+  # After the last token that has bytes, nothing is left to do.
   end = jnp.max(jnp.where(sizes > 0, jnp.arange(len(tokens)) + 1, 0),
                 initial=0)
   start = (jnp.int32(0), jnp.int32(0), state)

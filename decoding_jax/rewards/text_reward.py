@@ -8,7 +8,7 @@ from decoding_jax.types import Context
 
 
 def init(context: Context):
-  """The state of each row behind its prompt, a tree of `[B, ...]`."""
+  """The state of each row after its prompt, a tree of `[B, ...]`."""
   reward = context.reward
   return jax.vmap(reward.init, (None, 0, 0, 0))(
       context.reward_params, context.constraints, context.prompts,
@@ -16,7 +16,7 @@ def init(context: Context):
 
 
 def advance(context: Context, states, tokens, valid):
-  """The states behind more tokens.
+  """The states after more tokens.
 
   Args:
     context: holds the reward.
@@ -50,14 +50,14 @@ def _types(states):
   return jax.tree.map(lambda x: f"{x.dtype}{list(x.shape[1:])}", states)
 
 
-def worth(context: Context, states, tokens, count):
-  """`[B]` float32, the value behind the first `count [B]` of `[B, T]` tokens.
+def value_after(context: Context, states, tokens, count):
+  """`[B]` float32, the value after the first `count [B]` of `[B, T]` tokens.
   """
   valid = jnp.arange(tokens.shape[1])[None] < count[:, None]
   return value(context, advance(context, states, tokens, valid))
 
 
-def rise(context: Context, states, before, tokens, count):
+def tokens_until_gain(context: Context, states, before, tokens, count):
   """How many tokens it takes until the value has risen to where it ends.
 
   Args:
@@ -98,7 +98,7 @@ def of_paths(context: Context, states, tokens, valid):
   return jax.vmap(of_one, in_axes=1, out_axes=1)(tokens, valid)
 
 
-def of_text(context: Context, tokens, lengths):
+def value_of_text(context: Context, tokens, lengths):
   """The value of whole texts.
 
   Args:
@@ -111,7 +111,7 @@ def of_text(context: Context, tokens, lengths):
   """
   new = tokens.shape[1] - context.prompts.shape[1]
   columns = context.prompt_lengths[:, None] + jnp.arange(new)[None]
-  behind = buffers.take(tokens, columns, axis=1)
-  states = advance(context, init(context), jnp.maximum(behind, 0),
+  after = buffers.take_along(tokens, columns, axis=1)
+  states = advance(context, init(context), jnp.maximum(after, 0),
                    columns < lengths[:, None])
   return value(context, states)

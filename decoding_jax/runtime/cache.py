@@ -43,9 +43,9 @@ def init_block(cache: types.Cache, slots: int) -> types.Block:
 
 def commit(cache: types.Cache, block: types.Block, slots,
            count) -> types.Cache:
-  """Copies slots of a block behind the prefix of each row.
+  """Copies slots of a block after the prefix of each row.
 
-  All K slots are written, whatever the count: what lies behind the length is
+  All K slots are written, whatever the count: what lies after the length is
   masked, and overwritten by the next commit. The caller sees to it that
   `length + K` is within the capacity: beyond it, XLA would move the write
   back over the prefix without a word.

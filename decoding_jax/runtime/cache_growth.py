@@ -19,7 +19,7 @@ _ROOM = 512
 _FACTOR = 2
 
 
-def first(least, full) -> int:
+def initial_slots(least, full) -> int:
   """Slots to begin with.
 
   Args:
@@ -33,8 +33,8 @@ def first(least, full) -> int:
   return slots if _FACTOR * slots <= full else full
 
 
-def following(slots, full) -> int:
-  """Slots behind `slots`, which are full."""
+def next_slots(slots, full) -> int:
+  """Slots after `slots`, which are full."""
   return min(_FACTOR * slots, full)
 
 

@@ -98,7 +98,7 @@ def _take(context: Context, rows) -> Context:
   take = functools.partial(jax.tree.map, lambda x: x[rows])
   return context._replace(**{
       name: take(getattr(context, name)) for name in
-      ("warp", "draft_warp", "prompts", "prompt_lengths", "constraints")})
+      ("warper", "draft_warper", "prompts", "prompt_lengths", "constraints")})
 
 
 def _put(state: DecodeState, rows, fresh: DecodeState) -> DecodeState:

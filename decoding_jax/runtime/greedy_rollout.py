@@ -20,14 +20,14 @@ from decoding_jax.types import (Array, Block, Cache, Context, LanguageModel,
 
 
 @flax.struct.dataclass
-class RollOut:
+class Rollout:
   """Greedy continuations; K paths a row, n steps.
 
   Attributes:
     tokens: `[B, K, 1 + n]` int32, the first one given.
-    valid: `[B, K, 1 + n]` bool; False behind the end of the text.
+    valid: `[B, K, 1 + n]` bool; False after the end of the text.
     log_probs: `[B, K, 1 + n]` float32, the model's own; 0 for the first one.
-    logits: `[B, K, V]` float32 behind the first token.
+    logits: `[B, K, V]` float32 after the first token.
     block: `n * K` slots.
     calls: `[B]` int32, forwards that some path of the row needed.
   """
@@ -39,29 +39,29 @@ class RollOut:
   calls: Array
 
 
-class Roller(NamedTuple):
+class RolloutModel(NamedTuple):
   """Which model rolls out.
 
   Attributes:
     name: in the name of a method.
     pick: `(context, target_cache, draft_cache) -> (model, params, cache)`.
-    drafts: whether that is the draft model.
+    needs_draft: whether that is the draft model.
   """
   name: str
   pick: Callable[..., tuple[LanguageModel, Params, Cache]]
-  drafts: bool
+  needs_draft: bool
 
 
 ROLLERS = {
-    "target": Roller("target", lambda context, cache, _: (
-        context.target, context.target_params, cache), drafts=False),
-    "draft": Roller("draft", lambda context, _, cache: (
-        context.draft, context.draft_params, cache), drafts=True)}
+    "target": RolloutModel("target", lambda context, cache, _: (
+        context.target, context.target_params, cache), needs_draft=False),
+    "draft": RolloutModel("draft", lambda context, _, cache: (
+        context.draft, context.draft_params, cache), needs_draft=True)}
 
 
 def allowed(context: Context, logits):
   """`[B, ..., V]` float32 logits, -inf for tokens that may not occur."""
-  logits, mask = logits.astype(jnp.float32), context.warp.token_mask
+  logits, mask = logits.astype(jnp.float32), context.warper.token_mask
   if mask is None:
     return logits
   middle = (1,) * (logits.ndim - 2)
@@ -74,7 +74,7 @@ def best(context: Context, logits):
 
 
 def extend(model: LanguageModel, params: Params, cache: Cache, tokens, count):
-  """Runs a model on the tokens behind a cache, and commits them.
+  """Runs a model on the tokens after a cache, and commits them.
 
   Args:
     model: any model.
@@ -85,7 +85,7 @@ def extend(model: LanguageModel, params: Params, cache: Cache, tokens, count):
 
   Returns:
     logits `[B, T, V]` float32, and the cache; all T tokens are in it, those
-    that do not count behind its length.
+    that do not count after its length.
   """
   order = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
   logits, block = model.forward(
@@ -97,7 +97,7 @@ def extend(model: LanguageModel, params: Params, cache: Cache, tokens, count):
   return logits.astype(jnp.float32), cache
 
 
-def roll_out(context: Context, roller, firsts, room, steps: int) -> RollOut:
+def roll_out(context: Context, roller, firsts, room, steps: int) -> Rollout:
   """Continues K texts a row greedily, one forward of K tokens a step.
 
   A path ends with the end of the text, or where there is no more room; the
@@ -119,7 +119,7 @@ def roll_out(context: Context, roller, firsts, room, steps: int) -> RollOut:
   slots = jnp.arange(steps * num_paths)[None]
   own = slots % num_paths == jnp.arange(num_paths)[:, None]
   blank = jnp.zeros((*firsts.shape, 1 + steps), jnp.float32)
-  out = RollOut(
+  out = Rollout(
       tokens=blank.astype(jnp.int32).at[:, :, 0].set(firsts),
       valid=(blank > 0).at[:, :, 0].set(room > 0), log_probs=blank,
       logits=jnp.zeros((*firsts.shape, model.vocab_size), jnp.float32),
@@ -135,7 +135,7 @@ def roll_out(context: Context, roller, firsts, room, steps: int) -> RollOut:
                                   cache, out.block, i * num_paths, mask)
     tokens = best(context, logits)
     put = lambda buffer, x: buffer.at[:, :, i + 1].set(x)
-    out = RollOut(
+    out = Rollout(
         put(out.tokens, tokens), put(out.valid, alive),
         put(out.log_probs, token_buffer.log_probs(logits, tokens)),
         jnp.where(i == 0, logits.astype(jnp.float32), out.logits), block,

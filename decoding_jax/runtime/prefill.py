@@ -20,10 +20,10 @@ def capacity(width, room) -> int:
 
   Args:
     width: P, tokens of a prompt.
-    room: slots that are needed behind it.
+    room: slots that are needed after it.
 
   Returns:
-    S. The last chunk fits in as well: it may end a little behind the prompt.
+    S. The last chunk fits in as well: it may end a little after the prompt.
   """
   count, size = _chunks(width - 1, CHUNK)
   return cache_lib.round_up(max(width + room, count * size))
@@ -76,7 +76,7 @@ def _read(slots, chunk, model, params, prompts, lengths):
     return cache_lib.commit(cache, block, cache_lib.await_block(order, block),
                             jnp.clip(count - start, 0, size))
 
-  # No row has anything in the chunks behind the longest prompt.
+  # No row has anything in the chunks after the longest prompt.
   return jax.lax.fori_loop(0, -(-count.max() // size), step, cache)
 
 
@@ -87,7 +87,7 @@ def _chunks(width, chunk):
 
 
 def _score(model, params, tokens, positions, cache) -> Block:
-  """Keys and values of consecutive tokens, `[B, T]`, behind a cache."""
+  """Keys and values of consecutive tokens, `[B, T]`, after a cache."""
   order = positions - positions[:, :1]
   empty = cache_lib.init_block(cache, tokens.shape[1])
   found = model.forward(params, tokens, positions, cache, empty, 0,

@@ -48,11 +48,11 @@ def newest(state: DecodeState, count: int):
   In place of tokens that a shorter text does not have stands its first one.
   """
   columns = state.length[:, None] + jnp.arange(-count, 0)[None]
-  return buffers.take(state.tokens, jnp.maximum(columns, 0), axis=1)
+  return buffers.take_along(state.tokens, jnp.maximum(columns, 0), axis=1)
 
 
 def append(buffer, length, values, count):
-  """Writes the first `count` values of each row behind its length.
+  """Writes the first `count` values of each row after its length.
 
   Args:
     buffer: `[B, S]`.
@@ -126,6 +126,6 @@ def log_probs(logits, tokens):
   Returns:
     `[...]` float32.
   """
-  chosen = buffers.take(logits, tokens[..., None], axis=-1)
+  chosen = buffers.take_along(logits, tokens[..., None], axis=-1)
   largest, log_mass = log_normalizer.normalizer(logits.astype(jnp.float32))
   return (chosen.astype(jnp.float32) - largest - log_mass)[..., 0]

@@ -1,7 +1,7 @@
 """One level of a beam, by probability or by perturbed probability.
 
 With perturbation this is stochastic beam search (Kool et al. 2019, algorithm
-1): the beam is a sample without replacement of the law over sequences.
+1): the beam is a sample without replacement of the distribution over sequences.
 """
 
 import flax.struct
@@ -20,7 +20,7 @@ class Beam:
   Attributes:
     log_probs: `[W]` float32, phi, log-probability of the path to the node.
     scores: `[W]` float32, descending: perturbed phi, or phi itself; -inf marks
-      a node of no mass.
+      a node of probability zero.
   """
   log_probs: Array
   scores: Array
@@ -36,7 +36,7 @@ def plain(key, log_probs, beam: Beam, width: int):
 
   Args:
     key: not used; there so that both kinds of level are called alike.
-    log_probs: `[W, V]` float32, laws of the next token.
+    log_probs: `[W, V]` float32, distributions of the next token.
     beam: the nodes that are extended.
     width: nodes to keep, at most V; static.
 
@@ -51,7 +51,7 @@ def penalised(log_probs, beam: Beam, width: int, penalty):
   """The `width` extensions of the highest log-probability less a penalty.
 
   Args:
-    log_probs: `[W, V]` float32, laws of the next token.
+    log_probs: `[W, V]` float32, distributions of the next token.
     beam: the nodes that are extended.
     width: nodes to keep, at most V; static.
     penalty: broadcasts to `[W, V]`; it counts at this level alone.
@@ -62,7 +62,7 @@ def penalised(log_probs, beam: Beam, width: int, penalty):
   totals = beam.log_probs[:, None] + log_probs
   scores, tokens = sampling.top_k(totals - penalty,
                                   min(width, log_probs.shape[-1]))
-  totals = buffers.take(totals, tokens, axis=-1)
+  totals = buffers.take_along(totals, tokens, axis=-1)
   return _keep(width, tokens, totals, scores)
 
 
@@ -75,7 +75,7 @@ def perturbed(key, log_probs, beam: Beam, width: int):
 
   Args:
     key: a random key.
-    log_probs: `[W, V]` float32, laws of the next token.
+    log_probs: `[W, V]` float32, distributions of the next token.
     beam: the nodes that are extended.
     width: nodes to keep, at most V; static.
 
@@ -86,7 +86,8 @@ def perturbed(key, log_probs, beam: Beam, width: int):
   keys = random.split(key, len(log_probs))
   gumbels, tokens = jax.vmap(sampling.gumbel_top_k, (0, 0, None))(
       keys, beam.log_probs[:, None] + log_probs, size)
-  totals = beam.log_probs[:, None] + buffers.take(log_probs, tokens, axis=-1)
+  totals = beam.log_probs[:, None] + buffers.take_along(
+      log_probs, tokens, axis=-1)
   # Not gumbels[:, :1]: XLA would make a full sort of a top-k that is sliced.
   peak = gumbels.max(axis=-1, keepdims=True)
   scores = sampling.truncate_gumbel(gumbels, peak, beam.scores[:, None])

@@ -34,11 +34,11 @@ class Level(NamedTuple):
       [width], parents [width], beam)`, in one row; see `beam.plain`. A beam
       that is not alive has all its mass on one token, its end.
     rank: `(context, texts) -> [B, W]`, by which the text is chosen at last.
-    rewards: whether that needs a reward.
+    needs_reward: whether that needs a reward.
   """
   expand: Callable[..., tuple[Array, Array, Any]]
   rank: Callable[..., Array]
-  rewards: bool = False
+  needs_reward: bool = False
 
 
 @flax.struct.dataclass
@@ -46,7 +46,7 @@ class Texts:
   """The beams of each row.
 
   Attributes:
-    tokens: `[B, W, L]` int32, `PAD` behind the end.
+    tokens: `[B, W, L]` int32, `PAD` after the end.
     lengths: `[B, W]` int32.
     alive: `[B, W]` bool, whether the text goes on.
     beam: `beam.Beam` of `[B, W]`.
@@ -72,13 +72,14 @@ def decoder(level: Level, width: int) -> Decoder:
 
   Returns:
     The decoder. Its `stats.extra` has the texts of all beams, the best first:
-    `beams [B, W, L]` int32 (`PAD` behind their ends), `beam_lengths [B, W]`,
-    `beam_log_probs [B, W]`, of the law that is searched, and `beam_scores
-    [B, W]`, perturbed if the beams are samples without replacement.
+    `beams [B, W, L]` int32 (`PAD` after their ends), `beam_lengths [B, W]`,
+    `beam_log_probs [B, W]`, of the distribution that is searched, and
+    `beam_scores [B, W]`, perturbed if the beams are samples without
+    replacement.
   """
   return Decoder(functools.partial(_init, level, width),
-                 functools.partial(_step, level, width), reach=0,
-                 siblings=width, rewards=level.rewards)
+                 functools.partial(_step, level, width), max_slots_ahead=0,
+                 max_samples_per_node=width, needs_reward=level.needs_reward)
 
 
 def score(context: Context, texts: Texts):
@@ -121,7 +122,7 @@ def _init(level: Level, width, context: Context,
   extra = {"beams": jnp.full((batch, width, new), PAD, jnp.int32),
            "beam_lengths": beams.astype(jnp.int32), "beam_log_probs": beams,
            "beam_scores": beams}
-  if level.rewards:
+  if level.needs_reward:
     extra["reward_calls"] = zeros
   return state.replace(
       stats=Stats(zeros, zeros, zeros, zeros, zeros[:, None], extra))
@@ -141,7 +142,7 @@ def _step(level: Level, width, context: Context,
   extra = {"beams": tokens, "beam_lengths": lengths,
            "beam_log_probs": take(texts.beam.log_probs),
            "beam_scores": take(texts.beam.scores)}
-  if level.rewards:
+  if level.needs_reward:
     extra["reward_calls"] = jnp.full_like(calls, width)
   new = state.replace(
       tokens=first((state.tokens, tokens)),
@@ -199,17 +200,17 @@ def _none(cache, batch, width, limit) -> Texts:
 
 def _grow(level: Level, width, context: Context, state: DecodeState, i, logits,
           texts: Texts) -> Texts:
-  """Level i: the beams behind one more token."""
-  laws = jax.vmap(sampling.log_law)(
-      sampling.untempered(context.warp) if context.warp.greedy
-      else context.warp, logits)
+  """Level i: the beams after one more token."""
+  distributions = jax.vmap(sampling.log_probs)(
+      sampling.without_temperature(context.warper) if context.warper.greedy
+      else context.warper, logits)
   # What has ended goes on as it is, with certainty.
-  end = jnp.arange(laws.shape[-1]) == jnp.maximum(context.eos_id[0], 0)
-  laws = jnp.where(texts.alive[..., None], laws, jnp.where(end, 0., -jnp.inf))
+  end = jnp.arange(distributions.shape[-1]) == jnp.maximum(context.eos_id[0], 0)
+  distributions = jnp.where(texts.alive[..., None], distributions,
+                            jnp.where(end, 0., -jnp.inf))
   keys = jax.vmap(random.fold_in, (0, None))(state.keys, i)
-  tokens, parents, beam = jax.vmap(
-      functools.partial(level.expand, width=width))(keys, laws, texts.alive,
-                                                    texts.beam)
+  tokens, parents, beam = jax.vmap(functools.partial(
+      level.expand, width=width))(keys, distributions, texts.alive, texts.beam)
   take = lambda x: jax.vmap(lambda x, i: x[i])(x, parents)
   alive, lengths = take(texts.alive), take(texts.lengths)
   slots = jnp.arange(texts.mask.shape[-1])[None]
@@ -219,7 +220,8 @@ def _grow(level: Level, width, context: Context, state: DecodeState, i, logits,
   return Texts(
       tokens=put(texts.tokens, jnp.where(alive, tokens, PAD)),
       lengths=lengths + alive.astype(jnp.int32),
-      # A beam of no mass is there only because there are not W that have some.
+      # A beam of probability zero is there only because there are not W that
+      # have some.
       alive=(alive & ~token_buffer.ends(tokens, context.eos_id) &
              (beam.log_probs > -jnp.inf)),
       beam=beam,

@@ -27,7 +27,7 @@ _ROOT = 1
 
 def grow(keys, drafter: Drafter, model: LanguageModel, params: Params,
          cache: Cache | None, newest, length,
-         warp: sampling.Warp) -> tuple[DraftTree, Block | None]:
+         warper: sampling.LogitsWarper) -> tuple[DraftTree, Block | None]:
   """Drafts a tree, one forward a level; the deepest level needs none.
 
   Args:
@@ -38,7 +38,7 @@ def grow(keys, drafter: Drafter, model: LanguageModel, params: Params,
     cache: its cache, one or two tokens shorter than the row.
     newest: `[B, 2]` int32, the last two committed tokens.
     length: `[B]` int32, committed tokens.
-    warp: from logits to the law of the drafts.
+    warp: from logits to the distribution of the drafts.
 
   Returns:
     The tree, and a block of `1 + I` slots: the token that the cache may lack,
@@ -49,10 +49,10 @@ def grow(keys, drafter: Drafter, model: LanguageModel, params: Params,
   if not layout.widths:
     return _root(newest[:, 1], size), None
   inner = size - layout.widths[-1]
-  # Each level writes the laws of its nodes.
-  laws, = buffers.room([jax.ShapeDtypeStruct(
+  # Each level writes the distributions of its nodes.
+  distributions, = buffers.empty_like([jax.ShapeDtypeStruct(
       (len(length), inner, model.vocab_size), jnp.float32)], length)
-  tree = _root(newest[:, 1], size).replace(log_probs=laws)
+  tree = _root(newest[:, 1], size).replace(log_probs=distributions)
   block = cache_lib.init_block(cache, 1 + inner)
   late = cache.length == length - 2
   states = jax.vmap(lambda _: drafter.init())(length)
@@ -68,8 +68,8 @@ def grow(keys, drafter: Drafter, model: LanguageModel, params: Params,
     with jax.named_scope("draft_forward"):
       logits, block = model.forward(params, tokens, positions, cache, block,
                                     slot, mask)
-    log_probs = sampling.without_traces(
-        jax.vmap(sampling.log_law)(warp, logits[:, -nodes.width:]))
+    log_probs = sampling.drop_underflowing(
+        jax.vmap(sampling.log_probs)(warper, logits[:, -nodes.width:]))
     level_keys = jax.vmap(random.fold_in, (0, None))(keys, level)
     expand = lambda key, *row: _checked(
         layout.widths[shape], drafter.expand(key, shape, *row))
@@ -77,8 +77,9 @@ def grow(keys, drafter: Drafter, model: LanguageModel, params: Params,
         level_keys, log_probs, nodes.of(tree.valid, 1), states)
     tree = tree_lib.add_level(tree, nodes.start + nodes.width, tokens,
                               nodes.start + parents, valid)
-    laws, = buffers.put((tree.log_probs,), (log_probs,), nodes.start)
-    return tree.replace(log_probs=laws), block, states
+    distributions, = buffers.write_slots((tree.log_probs,), (log_probs,),
+                                         nodes.start)
+    return tree.replace(log_probs=distributions), block, states
 
   carry = tree, block, states
   # One program for all levels of a shape: it is compiled once.
@@ -104,7 +105,7 @@ def gumbel_top_k(branching: tuple[int, ...]) -> Drafter:
 
 
 def top_k(branching: tuple[int, ...]) -> Drafter:
-  """The most probable children; not samples of any law.
+  """The most probable children; not samples of any distribution.
 
   Args:
     branching: children of each node of level 0, 1, ..., D - 1.
@@ -131,7 +132,7 @@ def static_tree(children: tuple[tuple[int, ...], ...]) -> Drafter:
 
 
 def static_top_k(children: tuple[tuple[int, ...], ...]) -> Drafter:
-  """The same of the most probable children; not samples of any law.
+  """The same of the most probable children; not samples of any distribution.
 
   Args:
     children: as of `static_tree`.
@@ -187,7 +188,7 @@ def stochastic_beam(width: int, depth: int) -> Drafter:
 
 
 def top_beam(width: int, depth: int) -> Drafter:
-  """Beam search; not samples of any law.
+  """Beam search; not samples of any distribution.
 
   Args:
     width: nodes of a level.
@@ -291,7 +292,7 @@ def _beam(width, depth, step, sampled):
   layout = tree_lib.beam_layout(width, depth)
 
   def expand(key, level, log_probs, valid, state):
-    del level, valid  # A node without mass has the score -inf already.
+    del level, valid  # A node without probability has the score -inf already.
     tokens, parents, state = step(key, log_probs, state, width)
     return tokens, parents, state.scores > -jnp.inf, state
 

@@ -3,21 +3,21 @@
 Recursive rejection goes down and decides node by node. Here a path is taken or
 left as a whole: a leaf is accepted with the probability that is left of the
 ratios of its ancestors, each product cut at 1; if it is rejected, its siblings
-have their turn, and then its parent, with what the leaf has not used up.
-Drafts that a rejected ancestor would have taken along are accepted more often,
-and the law of the text is the target's as well. On a chain this is block
+have their turn, and then its parent, with what the leaf has not used up. Drafts
+that a rejected ancestor would have taken along are accepted more often, and the
+distribution of the text is the target's as well. On a chain this is block
 verification (arXiv 2403.10444).
 
-Of a node v with the laws t of the target and d of the drafter, after any number
-of rejected children: `accept`, the probability p to accept v; the residual
-r(x) = max(up t(x) - down d(x), 0) of all tokens x but the rejected ones, for
-which it is kept by itself; and `left`, what is left of the mass of d. A child x
-begins with p(x) = min(1, p r(x) left / d(x)). When it is rejected,
+Of a node v with the distributions t of the target and d of the drafter, after
+any number of rejected children: `accept`, the probability p to accept v; the
+residual r(x) = max(up t(x) - down d(x), 0) of all tokens x but the rejected
+ones, for which it is kept by itself; and `left`, what is left of the mass of d.
+A child x begins with p(x) = min(1, p r(x) left / d(x)). When it is rejected,
 
     r' = norm(max(p r - d / left, 0)),   p' = S / (S + 1 - p),
 
 S being the mass ahead of `norm`, and x leaves d. So two numbers a node tell the
-residual: no law of a node has to be kept.
+residual: no distribution of a node has to be kept.
 
 As with recursive rejection, whether a node has another child may depend on
 anything but the token of that child: a stochastic beam will do.
@@ -47,7 +47,7 @@ def verifier() -> Verifier:
   return Verifier(None, sampled=True, replacement=False, walk=walk)
 
 
-def walk(key, layout: Layout, tree: DraftTree, logits, warp) -> Verdict:
+def walk(key, layout: Layout, tree: DraftTree, logits, warper) -> Verdict:
   """Accepts a path, in one row.
 
   Args:
@@ -55,7 +55,7 @@ def walk(key, layout: Layout, tree: DraftTree, logits, warp) -> Verdict:
     layout: of the tree.
     tree: a tree without its batch axis.
     logits: `[M, V]`, the target's at each node.
-    warp: from logits to the target's law, without its batch axis.
+    warp: from logits to the target's distribution, without its batch axis.
 
   Returns:
     A verdict without its batch axis.
@@ -63,33 +63,33 @@ def walk(key, layout: Layout, tree: DraftTree, logits, warp) -> Verdict:
   accept_key, token_key = random.split(key)
   uniforms = random.uniform(accept_key, tree.tokens.shape)
   find = of_tree if tree_lib.max_branching(layout) > 1 else of_chain
-  law = lambda node: jnp.exp(sampling.log_law(warp, logits[node]))
-  node, rest = find(uniforms, tree_lib.max_branching(layout), tree, law)
+  probs = lambda node: jnp.exp(sampling.log_probs(warper, logits[node]))
+  node, rest = find(uniforms, tree_lib.max_branching(layout), tree, probs)
   token = sampling.draw(token_key, jnp.log(rest))
   return verdict(layout, tree, node, token)
 
 
-def of_chain(uniforms, size, tree: DraftTree, law):
+def of_chain(uniforms, size, tree: DraftTree, probs):
   """The last node that is accepted, of a chain: all of them at once.
 
   Args:
     uniforms: `[M]`, one for each node.
     size: 1.
     tree: without its batch axis.
-    law: `node [] -> [V]`, the target's behind a node.
+    distribution: `node [] -> [V]`, the target's after a node.
 
   Returns:
-    The node `[]` int32, and weights `[V]` of the token behind it.
+    The node `[]` int32, and weights `[V]` of the token after it.
   """
   del size
   order = jnp.arange(len(tree.tokens))
   leaf = tree.valid.sum() - 1
-  targets = jax.vmap(law)(order)
-  # Behind the leaf nothing is drafted: what is left over there is all.
+  targets = jax.vmap(probs)(order)
+  # After the leaf nothing is drafted: what is left over there is all.
   drafts = jnp.where(order[:, None] < leaf, jnp.pad(
       jnp.exp(tree.log_probs), ((0, 1), (0, 0))), 0)
-  there = lambda laws: buffers.take(
-      laws[:-1], tree.tokens[1:, None], axis=1)[:, 0]
+  there = lambda distributions: buffers.take_along(
+      distributions[:-1], tree.tokens[1:, None], axis=1)[:, 0]
   accept = jnp.stack(list(itertools.accumulate(
       _ratio(there(targets), there(drafts)),
       lambda p, ratio: jnp.minimum(1, p * ratio),
@@ -114,7 +114,7 @@ class _State:
     accept: `[M]`, the probability to accept a node, once it is known.
     up: `[M]`, of the residual.
     down: `[M]`, of the residual.
-    left: `[M]`, mass of the draft law without rejected children.
+    left: `[M]`, mass of the draft distribution without rejected children.
     tried: `[M]` bool, nodes that have been taken off their parents.
     kept: `[M]`, of such a node, the residual of its parent at its token.
   """
@@ -137,7 +137,8 @@ class _Node(NamedTuple):
     valid: `[K]` bool, which of them there are.
     tokens: `[K]` int32.
     rest: `[V]`, the residual, without what is tried just now.
-    drafted: `[V]`, the draft law without tried children, not normalised.
+    drafted: `[V]`, the draft distribution without tried children, not
+      normalised.
   """
   children: Array
   valid: Array
@@ -146,43 +147,44 @@ class _Node(NamedTuple):
   drafted: Array
 
 
-def of_tree(uniforms, size, tree: DraftTree, law):
+def of_tree(uniforms, size, tree: DraftTree, probs):
   """The last node that is accepted, and what follows it.
 
   Args:
     uniforms: `[M]`, one for each node.
     size: K, children of a node at most.
     tree: without its batch axis.
-    law: `node [] -> [V]`, the target's behind a node.
+    distribution: `node [] -> [V]`, the target's after a node.
 
   Returns:
-    The node `[]` int32, and weights `[V]` of the token behind it.
+    The node `[]` int32, and weights `[V]` of the token after it.
   """
   ones, zeros = jnp.ones_like(uniforms), jnp.zeros_like(uniforms)
-  look = functools.partial(_look, size, tree, law)
+  look = functools.partial(_look, size, tree, probs)
 
   def step(state):
     node = look(state)
     state, rest = _take_off(state, node)
     return _go_on(uniforms, tree, node._replace(rest=rest), state)
 
-  # Each round needs the law of one node, and takes one child off it or is the
-  # first there.
+  # Each round needs the distribution of one node, and takes one child off it or
+  # is the first there.
   state = jax.lax.while_loop(lambda state: ~state.done, step, _State(
       jnp.int32(0), jnp.int32(NONE), jnp.bool_(False), accept=ones, up=ones,
       down=zeros, left=ones, tried=zeros.astype(bool), kept=zeros))
   return state.node, look(state).rest
 
 
-def _look(size, tree: DraftTree, law, state: _State) -> _Node:
+def _look(size, tree: DraftTree, probs, state: _State) -> _Node:
   """The node whose children have their turn."""
   children, valid = tree_lib.children(tree, size, state.node)
   tokens = tree.tokens[children]
-  target = law(state.node)
-  # Nodes of the last level have no draft law, of which nothing is taken off.
+  target = probs(state.node)
+  # Nodes of the last level have no draft distribution, of which nothing is
+  # taken off.
   drafted = jnp.exp(tree.log_probs[state.node])
   places = jnp.where(valid & state.tried[children], tokens, len(target))
-  put = lambda law, values: law.at[places].set(values, mode="drop")
+  put = lambda probs, values: probs.at[places].set(values, mode="drop")
   rest = state.up[state.node] * target - state.down[state.node] * drafted
   return _Node(children, valid, tokens,
                put(jnp.maximum(rest, 0), state.kept[children]), put(drafted, 0))
@@ -198,7 +200,8 @@ def _take_off(state: _State, node: _Node):
   scale = 1 / jnp.where(some, mass, 1)
   rest = jnp.where(some, gain * scale, node.rest)
   tried = state.tried.at[child].set(True)
-  # Not 1 less what was taken: a law that is nearly certain would have no rest.
+  # Not 1 less what was taken: a distribution that is nearly certain would have
+  # no rest.
   left = node.drafted.at[jnp.where(node.children == child, node.tokens,
                                    len(rest))].set(0, mode="drop").sum()
   taken = state.replace(

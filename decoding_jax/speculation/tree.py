@@ -144,8 +144,8 @@ def add_level(tree: types.DraftTree, start, tokens, parents,
   """
   size, width = tree.tokens.shape[1], tokens.shape[1]
   itself = jnp.arange(size)[None] == start + jnp.arange(width)[:, None]
-  above = buffers.take(tree.mask, parents[:, :, None], axis=1)
-  tokens, parents, valid, mask = buffers.put(
+  above = buffers.take_along(tree.mask, parents[:, :, None], axis=1)
+  tokens, parents, valid, mask = buffers.write_slots(
       (tree.tokens, tree.parents, tree.valid, tree.mask),
       (tokens, parents, valid, above | itself[None]), start)
   return tree.replace(tokens=tokens, parents=parents, valid=valid, mask=mask)
@@ -160,7 +160,7 @@ def children(tree: types.DraftTree, size: int, node):
     node: `[]` int32.
 
   Returns:
-    indices `[K]` int32 and valid `[K]` bool. Behind the last child stand
+    indices `[K]` int32 and valid `[K]` bool. After the last child stand
     arbitrary indices that are not valid.
   """
   is_child = tree.parents == node

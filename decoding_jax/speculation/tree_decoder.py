@@ -30,8 +30,10 @@ def decoder(kind: Pair | Decoder) -> Decoder:
   depth = tree_lib.depth(layout)
   # A commit writes the whole path and the late token, counted or not.
   return Decoder(functools.partial(_init, layout),
-                 functools.partial(_step, kind), reach=depth + 1,
-                 siblings=tree_lib.max_branching(layout), drafts=depth > 0)
+                 functools.partial(_step, kind),
+                 max_slots_ahead=depth + 1,
+                 max_samples_per_node=tree_lib.max_branching(layout),
+                 needs_draft=depth > 0)
 
 
 def _step(pair: Pair, context: Context, state: DecodeState) -> DecodeState:
@@ -44,14 +46,14 @@ def _step(pair: Pair, context: Context, state: DecodeState) -> DecodeState:
     tree, draft_block = drafters.grow(
         draft_keys, pair.drafter, context.draft, context.draft_params,
         state.draft_cache, token_buffer.newest(state, 2), state.length,
-        context.draft_warp)
+        context.draft_warper)
   with jax.named_scope("target_forward"):
     logits, target_block = score(layout, context, state.target_cache, tree,
                                  state.length)
   with jax.named_scope("verify"):
     verdict = jax.vmap(
         lambda *row: verifiers.walk(row[0], pair.verifier, layout, *row[1:]))(
-            verify_keys, tree, logits, context.warp)
+            verify_keys, tree, logits, context.warper)
   with jax.named_scope("commit"):
     return _commit(state, context, layout, tree, verdict, logits, target_block,
                    draft_block)
@@ -59,10 +61,10 @@ def _step(pair: Pair, context: Context, state: DecodeState) -> DecodeState:
 
 def _commit(state: DecodeState, context: Context, layout, tree, verdict, logits,
             target_block, draft_block) -> DecodeState:
-  """The state with the accepted path and the token behind it."""
+  """The state with the accepted path and the token after it."""
   tokens = _path_tokens(tree, verdict)
   slots = cache_lib.await_logits(verdict.path, logits)
-  logits = buffers.take(logits, verdict.path[:, :, None], axis=1)
+  logits = buffers.take_along(logits, verdict.path[:, :, None], axis=1)
   new, count = token_buffer.commit(state, tokens,
                                    token_buffer.log_probs(logits, tokens),
                                    verdict.num_accepted + 1, context.eos_id)
@@ -93,9 +95,9 @@ def score(layout, context: Context, cache, tree: DraftTree, length):
 
 
 def _path_tokens(tree: DraftTree, verdict: Verdict):
-  """`[B, D + 1]`, the accepted tokens and the one behind them."""
+  """`[B, D + 1]`, the accepted tokens and the one after them."""
   order = jnp.arange(verdict.path.shape[1])[None]
-  accepted = buffers.take(tree.tokens, verdict.path, axis=1)
+  accepted = buffers.take_along(tree.tokens, verdict.path, axis=1)
   return jnp.where(order == verdict.num_accepted[:, None],
                    verdict.token[:, None], jnp.roll(accepted, -1, axis=1))
 
@@ -104,7 +106,7 @@ def commit_draft(state: DecodeState, block, path, count):
   """Commits the late token, if there is one, the root, and inner nodes.
 
   Nodes of the last level are not in the block: where one is accepted, the
-  draft cache falls one token behind, which the next root level makes good.
+  draft cache falls one token after, which the next root level makes good.
 
   Args:
     state: before anything is committed.
@@ -113,7 +115,7 @@ def commit_draft(state: DecodeState, block, path, count):
     count: `[B]` int32, how many of them count.
 
   Returns:
-    The draft cache; all of the path is in it, what does not count behind its
+    The draft cache; all of the path is in it, what does not count after its
     length.
   """
   if block is None:
@@ -122,7 +124,7 @@ def commit_draft(state: DecodeState, block, path, count):
   late = state.length - 1 - state.draft_cache.length
   slots = jnp.concatenate([jnp.zeros_like(path[:, :1]), 1 + path[:, :-1]], 1)
   order = jnp.arange(depth + 1)[None] + 1 - late[:, None]
-  slots = buffers.take(slots, jnp.minimum(order, depth), axis=1)
+  slots = buffers.take_along(slots, jnp.minimum(order, depth), axis=1)
   count = jnp.where(count > 0, late + jnp.minimum(count, depth), 0)
   return cache_lib.commit(state.draft_cache, block, slots, count)
 

@@ -83,7 +83,7 @@ def acceptance(tested_by_rank, accepted_by_rank, chain, beam,
 
 
 def expected_tokens(children, accept: Acceptance) -> float:
-  """Tokens of a step with a tree, the one behind the path included.
+  """Tokens of a step with a tree, the one after the path included.
 
   Args:
     children: of each node of level 0, 1, ..., D - 1, as of `methods.sequoia`.

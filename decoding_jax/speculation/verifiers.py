@@ -18,7 +18,7 @@ _BISECTIONS = 30
 
 
 def pair(drafter: Drafter, verifier: Verifier) -> Pair:
-  """Joins a drafter and a verifier, if that keeps the target's law.
+  """Joins a drafter and a verifier, if that keeps the target's distribution.
 
   Args:
     drafter: grows trees.
@@ -37,19 +37,19 @@ def pair(drafter: Drafter, verifier: Verifier) -> Pair:
   if verifier.sampled and not drafter.sampled:
     raise ValueError(
         "Drafter.sampled=False, Verifier.sampled=True: children that are not "
-        "samples of the draft law (top-k, beams) under a rule that divides by "
-        "it would change the law of the output.")
+        "samples of the draft distribution (top-k, beams) under a rule that "
+        "divides by it would change the distribution of the output.")
   alone = tree_lib.max_branching(drafter.layout) < 2
   if verifier.replacement not in (None, drafter.replacement) and not alone:
     raise ValueError(
         f"Drafter.replacement={drafter.replacement}, Verifier.replacement="
         f"{verifier.replacement}: siblings must be verified as they are drawn, "
-        "else the law of the output changes.")
+        "else the distribution of the output changes.")
   return Pair(drafter, verifier)
 
 
 def walk(key, verifier: Verifier, layout: Layout, tree: DraftTree, logits,
-         warp: sampling.Warp) -> Verdict:
+         warper: sampling.LogitsWarper) -> Verdict:
   """Accepts a path, in one row.
 
   Args:
@@ -58,41 +58,41 @@ def walk(key, verifier: Verifier, layout: Layout, tree: DraftTree, logits,
     layout: of the tree.
     tree: a tree without its batch axis.
     logits: `[M, V]`, the target's at each node.
-    warp: from logits to the target's law, without its batch axis.
+    warp: from logits to the target's distribution, without its batch axis.
 
   Returns:
     A verdict without its batch axis. If the drafts are samples that fit the
-    verifier, the accepted tokens and the one behind them have the law of the
-    target.
+    verifier, the accepted tokens and the one after them have the distribution
+    of the target.
   """
   depth, size = tree_lib.depth(layout), tree_lib.max_branching(layout)
   if verifier.walk is not None and depth:
-    return verifier.walk(key, layout, tree, logits, warp)
+    return verifier.walk(key, layout, tree, logits, warper)
   keys = random.split(key, 1 + depth)
 
   def descend(state, key):
-    node, alive, law, rest = state
+    node, alive, probs, rest = state
     indices, valid = tree_lib.children(tree, size, node)
     valid &= alive
     tokens = tree.tokens[indices]
     uniforms = random.uniform(key, tokens.shape)
-    rank, residual = verifier.rule(uniforms, law, jnp.exp(tree.log_probs[node]),
-                                   tokens, valid)
-    _check(rank, residual, law)
+    rank, residual = verifier.rule(uniforms, probs,
+                                   jnp.exp(tree.log_probs[node]), tokens, valid)
+    _check(rank, residual, probs)
     rest = jnp.where(alive, residual, rest)
     alive = rank != NONE
     # Of children with the same token, the first one has the subtree.
     twin = jnp.argmax(valid & (tokens == tokens[rank]))
     node = jnp.where(alive, indices[twin], node).astype(jnp.int32)
-    return (node, alive, _law(warp, logits, node), rest), (
+    return (node, alive, _distribution(warper, logits, node), rest), (
         node, rank, valid.sum().astype(jnp.int32))
 
   root, nothing = jnp.int32(0), jnp.zeros(0, jnp.int32)
-  law = _law(warp, logits, root)
-  (_, alive, law, rest), (path, ranks, counts) = jax.lax.scan(
-      descend, (root, jnp.bool_(True), law, law), keys[:-1]) if depth else (
-          (root, True, law, law), (nothing,) * 3)
-  token = sampling.draw(keys[-1], jnp.log(jnp.where(alive, law, rest)))
+  probs = _distribution(warper, logits, root)
+  (_, alive, probs, rest), (path, ranks, counts) = jax.lax.scan(
+      descend, (root, jnp.bool_(True), probs, probs), keys[:-1]) if depth else (
+          (root, True, probs, probs), (nothing,) * 3)
+  token = sampling.draw(keys[-1], jnp.log(jnp.where(alive, probs, rest)))
   return Verdict(jnp.concatenate([root[None], path]),
                  jnp.sum(ranks != NONE).astype(jnp.int32),
                  token, ranks, counts)
@@ -102,8 +102,9 @@ def walk(key, verifier: Verifier, layout: Layout, tree: DraftTree, logits,
 def recursive(replacement: bool) -> Verifier:
   """Recursive rejection sampling (arXiv 2402.14160, section 3.1).
 
-  Without replacement a rejected sibling leaves the draft law; with it the law
-  stays, which is multi-round rejection (SpecInfer, arXiv 2305.09781).
+  Without replacement a rejected sibling leaves the draft distribution; with it
+  the distribution stays, which is multi-round rejection (SpecInfer, arXiv
+  2305.09781).
 
   Args:
     replacement: how the siblings are drawn.
@@ -147,7 +148,7 @@ def k_seq() -> Verifier:
   """
   def rule(uniforms, target, draft, tokens, valid):
     count = valid.sum()
-    rho, beta = k_seq_division(target, draft, count)
+    rho, beta = k_seq_rho(target, draft, count)
     hits = valid & (uniforms * rho * draft[tokens] < target[tokens])
     some = (count > 0) & (beta > 0)
     scale = jnp.where(some, _any_of(beta, count) / jnp.where(some, beta, 1), 0)
@@ -157,12 +158,12 @@ def k_seq() -> Verifier:
   return Verifier(rule, sampled=True, replacement=True)
 
 
-def k_seq_division(target, draft, count):
+def k_seq_rho(target, draft, count):
   """The division factor of K-SEQ.
 
   Args:
-    target: `[V]`, a law.
-    draft: `[V]`, a law.
+    target: `[V]`, a distribution.
+    draft: `[V]`, a distribution.
     count: `[]` int32, siblings.
 
   Returns:
@@ -212,7 +213,7 @@ def of_name(verification: str, names: tuple[str, str] = (
       verification, which accepts more.
 
   Returns:
-    What stands behind the sizes in the name of the method, and the verifier.
+    What stands after the sizes in the name of the method, and the verifier.
 
   Raises:
     ValueError: naming the option, its value and what is allowed.
@@ -223,20 +224,21 @@ def of_name(verification: str, names: tuple[str, str] = (
       by_path: (f", {by_path}", traversal.verifier())})
 
 
-def _check(rank, residual, law):
+def _check(rank, residual, probs):
   """Raises ValueError, while it is traced, for wrong results of a rule."""
   shape, dtype = values.form(rank)
   if shape or not jnp.issubdtype(dtype, jnp.integer):
     raise ValueError(f"Verifier.rule returned a rank of shape {shape} and type "
                      f"{dtype}: a single integer is needed.")
-  if values.form(residual) != values.form(law):
+  if values.form(residual) != values.form(probs):
     shape, dtype = values.form(residual)
-    raise ValueError(f"Verifier.rule returned a residual of shape {shape} and "
-                     f"type {dtype}: {law.dtype} of [V]={law.shape} is needed.")
+    raise ValueError(
+        f"Verifier.rule returned a residual of shape {shape} and "
+        f"type {dtype}: {probs.dtype} of [V]={probs.shape} is needed.")
 
 
-def _law(warp, logits, node):
-  return jnp.exp(sampling.log_law(warp, logits[node]))
+def _distribution(warper, logits, node):
+  return jnp.exp(sampling.log_probs(warper, logits[node]))
 
 
 def _first(hits):
@@ -251,7 +253,7 @@ def _any_of(beta, count):
 
 
 def _without(draft, token):
-  """The law of what is left when a token has been drawn."""
+  """The distribution of what is left when a token has been drawn."""
   rest = draft.at[token].set(0)
   mass = jnp.sum(rest)
   return rest / jnp.where(mass > 0, mass, 1)

@@ -93,12 +93,12 @@ _FIELDS = {
                                    "valid")),
         "sampled": _FLAG, "replacement": _or_none(_FLAG),
         "walk": _or_none(_function("key", "layout", "tree", "logits",
-                                   "warp"))},
+                                   "warper"))},
     Decoder: {
         "init": _function("context", "state"),
         "step": _function("context", "state"),
-        "reach": _integer(0), "siblings": _integer(1), "drafts": _FLAG,
-        "rewards": _FLAG},
+        "max_slots_ahead": _integer(0), "max_samples_per_node": _integer(1),
+        "needs_draft": _FLAG, "needs_reward": _FLAG},
 }
 
 

@@ -186,7 +186,7 @@ def method(spec):
     return make(**sizes)
 
 
-def kinds(methods, temperatures):
+def decoders(methods, temperatures):
   """What decodes by these methods at these temperatures: pairs or decoders."""
   return list(dict.fromkeys(m.sampled if t else m.greedy for m in methods
                             for t in temperatures))

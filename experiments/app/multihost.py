@@ -101,7 +101,7 @@ def stop_together() -> None:
   Each would leave the others waiting if it ended where it stands.
   """
   if jax.process_count() > 1 and multihost_utils.process_allgather(
-      np.int32(preemption.asked())).any():
+      np.int32(preemption.stop_requested())).any():
     raise preemption.Stopped
 
 

@@ -23,13 +23,13 @@ def listen() -> None:
   signal.signal(signal.SIGTERM, _handle)
 
 
-def asked() -> bool:
+def stop_requested() -> bool:
   """Whether SIGTERM came."""
   return _state["asked"]
 
 
 @contextlib.contextmanager
-def held():
+def defer_signals():
   """What is inside is done to its end before `Stopped` is raised."""
   _state["held"] += 1
   try:

@@ -13,7 +13,7 @@ from experiments.timing import auto_method
 FILE = "trials.json"
 
 
-def of_config(config, pair, workdir):
+def from_config(config, pair, workdir):
   """The choice for each type, batch and temperature, kept in the workdir.
 
   Args:
@@ -51,7 +51,7 @@ def remarks(choices, rows):
   """A line for each choice: why, and what was measured then.
 
   Args:
-    choices: of `of_config`.
+    choices: of `from_config`.
     rows: of `tables.rows`.
   """
   rates = {row["entry"]: row["rate"] for row in rows}

@@ -54,7 +54,7 @@ def _measure(models):
     curve = forward_cost.measure(lm, params, 1, _LIVE, _SHORT)
     found[name] = [list(x) for x in zip(*curve)]
   full = prefill.capacity(_LIVE, _LONG - _LIVE)
-  sizes = (_SHORT, cache_growth.first(_LIVE, full), full)
+  sizes = (_SHORT, cache_growth.initial_slots(_LIVE, full), full)
   timers = [
       forward_cost.timer(models.target, models.target_params, 1, _LIVE, slots,
                          1) for slots in sizes

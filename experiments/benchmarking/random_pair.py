@@ -2,11 +2,12 @@
 
 Nothing is trained. The first channels of the residual stream hold a row of a
 table that both models have, and no layer writes there; the head reads from them
-the logits of a bigram law of low rank. The other channels are random, each
-model's own, and depend on the whole context. Logits are linear in the scale of
-the final norm: two numbers, one for the channels of the core and one for the
-others, are found by bisection, until text that the target has written has the
-perplexity, and both laws the overlap E sum min(t, d), that are asked for.
+the logits of a bigram distribution of low rank. The other channels are random,
+each model's own, and depend on the whole context. Logits are linear in the
+scale of the final norm: two numbers, one for the channels of the core and one
+for the others, are found by bisection, until text that the target has written
+has the perplexity, and both distributions the overlap E sum min(t, d), that are
+asked for.
 
 Both models are written as transformers reads them.
 """
@@ -29,8 +30,8 @@ TOLERANCE = 0.01
 # Root mean square of the core's channels. The others' is about 1: the norm, in
 # which they are together, is then nearly that of the core.
 _CORE_SCALE = 8.0
-# Texts that the laws are compared on. The first ones are random, and then they
-# are written anew until those that nothing was fitted to agree.
+# Texts that the distributions are compared on. The first ones are random, and
+# then they are written anew until those that nothing was fitted to agree.
 _ROWS, _LENGTH, _ROUNDS = 16, 64, 4
 _BISECTIONS, _LARGEST_SCALE = 12, 16.0
 
@@ -119,17 +120,17 @@ def measure(models_, texts):
     texts: `[R, T]` int32.
 
   Returns:
-    dict: `overlap`, E sum min(t, d), and `perplexity` of the target's law, both
-    means over all tokens but the first of each text.
+    dict: `overlap`, E sum min(t, d), and `perplexity` of the target's
+      distribution, both means over all tokens but the first of each text.
   """
-  laws = [_logits(config, params, texts) for config, params in models_]
-  overlap, perplexity = _figures(*laws)
+  distributions = [_logits(config, params, texts) for config, params in models_]
+  overlap, perplexity = _figures(*distributions)
   return {"overlap": round(float(overlap), 4),
           "perplexity": round(float(perplexity), 2)}
 
 
 def sample(config, params, seed, length=_LENGTH, rows=_ROWS):
-  """Texts `[rows, length]` int32 that a model writes behind random tokens."""
+  """Texts `[rows, length]` int32 that a model writes after random tokens."""
   first = np.random.default_rng(seed).integers(config.vocab_size,
                                                size=(rows, 1))
   return np.asarray(dj.generate(
@@ -261,7 +262,7 @@ def _logits(config, params, texts):
 
 @jax.jit
 def _figures(target, draft):
-  """Overlap of the laws, and perplexity of the first, of logits."""
+  """Overlap of the distributions, and perplexity of the first, of logits."""
   t, d = (jax.nn.log_softmax(x) for x in (target, draft))
   overlap = jnp.exp(jnp.minimum(t, d)).sum(axis=-1).mean()
   return overlap, jnp.exp(-(jnp.exp(t) * t).sum(axis=-1).mean())

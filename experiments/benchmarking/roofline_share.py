@@ -49,7 +49,7 @@ def note(roof):
           f"and multiplies {products}.")
 
 
-def of_runs(roof, config, pair, methods):
+def from_runs(roof, config, pair, methods):
   """A function that tells the least seconds of a run.
 
   Args:

@@ -31,7 +31,7 @@ class Entry(NamedTuple):
     name: of the method or setting, sizes included.
     dtype: of parameters and activations.
     batch: rows decoded together.
-    temperature: of the law that is kept; 0 is greedy.
+    temperature: of the distribution that is kept; 0 is greedy.
   """
   tool: str
   name: str

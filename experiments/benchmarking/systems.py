@@ -178,7 +178,7 @@ def prompts(config, pair):
 # What chooses a method, what measures and what profiles ask for the same.
 @functools.lru_cache(maxsize=1)
 def _sampled(pair, count, length, seed):
-  """`[count, length]` int32, texts of the target behind a random token."""
+  """`[count, length]` int32, texts of the target after a random token."""
   models = with_dtype(pair, pair.dtype)
   first = np.random.default_rng(seed).integers(
       pair.vocab_size, size=(count, 1), dtype=np.int32)
@@ -191,7 +191,7 @@ def _sampled(pair, count, length, seed):
 
 
 def sampling(config, temperature):
-  """The law that all keep: a `dj.Sampling`."""
+  """The distribution that all keep: a `dj.Sampling`."""
   return dj.Sampling(temperature, config.top_k, config.top_p,
                      min_p=config.min_p)
 

@@ -59,7 +59,9 @@ def generate(models, request):
     The answer, see `subprocess_server.generate`.
   """
   target = models["target"]
-  options = {**_law(request), **_SETTINGS[request["setting"]](models, request)}
+  options = {
+      **_distribution(request), **_SETTINGS[request["setting"]](models, request)
+  }
   prompts = torch.tensor(request["prompts"], device=target.device)
   torch.manual_seed(request["seed"])
   _forget_peak()
@@ -79,7 +81,7 @@ def generate(models, request):
           "target_calls": len(tokens[0]) if calls is None else len(calls)}
 
 
-def _law(request):
+def _distribution(request):
   if not request["temperature"]:
     return {"do_sample": False}
   return {"do_sample": True, "temperature": request["temperature"],

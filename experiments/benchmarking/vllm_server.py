@@ -7,8 +7,8 @@ Written from its documentation (0.26) and never tried: it needs a GPU. Settings:
     lookup     the same with drafts that are copied from the text
 
 An engine has one setting, so that each of them is a process. It cuts by min-p
-ahead of top-k and top-p, and not behind: with both its law is another. Versions
-of it have drafted nothing where there was a min-p.
+ahead of top-k and top-p, not after them: with both its distribution is another.
+Versions of it have drafted nothing where there was a min-p.
 """
 
 import time
@@ -39,14 +39,14 @@ def load(request):
 
 def generate(engine, request):
   """Continues prompts; arguments as of `transformers_server.generate`."""
-  law = vllm.SamplingParams(
+  probs = vllm.SamplingParams(
       temperature=request["temperature"], top_k=request["top_k"],
       top_p=request["top_p"], min_p=request["min_p"],
       max_tokens=request["max_new_tokens"], ignore_eos=True, detokenize=False,
       seed=request["seed"])
   prompts = [{"prompt_token_ids": tokens} for tokens in request["prompts"]]
   start = time.perf_counter()
-  found = engine.generate(prompts, law, use_tqdm=False)
+  found = engine.generate(prompts, probs, use_tqdm=False)
   seconds = time.perf_counter() - start
   return {"tokens": [list(x.outputs[0].token_ids) for x in found],
           "seconds": seconds, "target_calls": None, "peak_bytes": None}

@@ -24,7 +24,7 @@ class Data(NamedTuple):
       run sees it; `samples` as `teacher_samples` returns them, or None.
     held_out: `(count) -> Batch` of at most so many rows.
     prompts: `(count) -> (tokens [R, P], lengths [R])`, from the train split,
-      for a teacher to write behind; None without a teacher.
+      for a teacher to write after; None without a teacher.
     eos_id: ends a text of the teacher; None: another one follows in the row.
   """
   train: Callable[[int, Optional[np.ndarray]], Batch]

@@ -1,7 +1,7 @@
 """Training a language model on the dialogues of `preference_pairs`.
 
 It learns from those that people preferred and from the others, so that a reward
-finds something to choose from. An end of text stands behind every answer, where
+finds something to choose from. An end of text stands after every answer, where
 a model is to stop:
 
     \\n\\nHuman: hi\\n\\nAssistant: hello<|endoftext|>\\n\\nHuman: help me
@@ -47,7 +47,7 @@ def data(config, tokenizer) -> batches.Data:
 
 
 def encode(tokenizer, text: str) -> list[int]:
-  """Tokens of a dialogue, an end of text behind all its answers but the last.
+  """Tokens of a dialogue, an end of text after all its answers but the last.
   """
   turns = tokenizer.encode_batch(_TURN.split(text))
   end = tokenizers.eos_id(tokenizer)

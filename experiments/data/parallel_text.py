@@ -4,7 +4,7 @@ Line i of one file is the prompt of line i of the other. A pair is one row,
 
      dog catch frisbee = A dog catches a frisbee.<|endoftext|>
 
-Every word stands behind a space, the first ones of the prompt and of the
+Every word stands after a space, the first ones of the prompt and of the
 completion too, so that a word is the same tokens wherever it stands. The loss
 counts the completion and the end of text, not the prompt.
 """
@@ -28,7 +28,7 @@ class Rows(NamedTuple):
   Attributes:
     tokens: `[R, L]` int32, right-padded with `types.PAD`.
     starts: `[R]` int32, where the completion starts.
-    ends: `[R]` int32, behind its last token.
+    ends: `[R]` int32, after its last token.
   """
   tokens: np.ndarray
   starts: np.ndarray
@@ -123,7 +123,7 @@ def batch(rows_: Rows, chosen, length: int) -> batches.Batch:
   place = np.arange(1, length + 1)
   weights = ((place >= rows_.starts[chosen, None])
              & (place < rows_.ends[chosen, None]))
-  # Padding has no weight and stands behind: any token will do.
+  # Padding has no weight and comes last: any token will do.
   return batches.Batch(np.maximum(tokens, 0), weights.astype(np.float32))
 
 

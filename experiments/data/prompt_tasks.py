@@ -196,7 +196,7 @@ def positions(pair, max_new_tokens):
 
   Args:
     pair: a `ModelPair`.
-    max_new_tokens: the budget behind it.
+    max_new_tokens: the budget after it.
   """
   return min((model.max_length - max_new_tokens
               for model in (pair.target, pair.draft)

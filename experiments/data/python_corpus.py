@@ -72,7 +72,7 @@ def prompts(tokenizer, count: int, length: int, reference_length: int = 0,
     tokenizer: turns text into tokens.
     count: prompts to return.
     length: tokens of a prompt.
-    reference_length: tokens that the module must still have behind a prompt.
+    reference_length: tokens that the module must still have after a prompt.
     seed: of the choice.
     split: where to take them from.
     root: of `modules`.
@@ -87,7 +87,7 @@ def prompts(tokenizer, count: int, length: int, reference_length: int = 0,
 def references(tokenizer, count: int, length: int, reference_length: int,
                seed: int = 0, *, split: str = HELD_OUT,
                root: str | None = None) -> list[list[int]]:
-  """What the modules say behind `prompts` of the same arguments.
+  """What the modules say after `prompts` of the same arguments.
 
   Returns:
     `count` lists of `reference_length` tokens.

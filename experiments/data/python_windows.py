@@ -48,7 +48,7 @@ def of_streams(config, train, held_out, prompts) -> batches.Data:
     prompts: see `batches.Data`.
 
   Returns:
-    The data; what a teacher writes goes on behind an end of text.
+    The data; what a teacher writes goes on after an end of text.
   """
   shorter = min(len(train), len(held_out))
   if shorter <= max(config.windows):

@@ -2,14 +2,14 @@
 
 Weights and caches are counted exactly, from shapes alone. What comes and goes
 is estimated by the largest array that a forward computes: three of it in a
-prefill, where that are scores of attention; five where code of our own keeps no
-scores, and that are queries or features; and two where it has all layers in one
-call, which is given an array to compute in, or in a step, beside its logits.
-XLA's CPU programs of tree methods needed 0.7 to 1.0 times that, in a few cases,
-and a TPU's 0.4 to 2.6 times what is no weight: where widths are no multiples of
-128 it pads arrays, and lays weights out anew. `tpu_estimate` knows better.
-Searches were not compared, and keys and values of beams and samples of whole
-texts are not counted.
+prefill, where that are scores of attention; five where native CPU kernels keeps
+no scores, and that are queries or features; and two where it has all layers in
+one call, which is given an array to compute in, or in a step, beside its
+logits. XLA's CPU programs of tree methods needed 0.7 to 1.0 times that, in a
+few cases, and a TPU's 0.4 to 2.6 times what is no weight: where widths are no
+multiples of 128 it pads arrays, and lays weights out anew. `tpu_estimate` knows
+better. Searches were not compared, and keys and values of beams and samples of
+whole texts are not counted.
 """
 
 import math
@@ -54,7 +54,8 @@ class Need(NamedTuple):
   Attributes:
     weights: of both models.
     caches: of both models.
-    logits: of the target at the nodes of a tree, and laws of the drafter.
+    logits: of the target at the nodes of a tree, and distributions of the
+      drafter.
     temporaries: of the largest forward.
   """
   weights: int
@@ -111,7 +112,7 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
   decoders = [tree_decoder.decoder(kind) for kind in kinds]
   slots = most_slots(kinds, width, max_new_tokens)
   models = [(pair.target, pair.target_params)]
-  if any(decoder.drafts for decoder in decoders):
+  if any(decoder.needs_draft for decoder in decoders):
     models.append((pair.draft, pair.draft_params))
   scored, drafted = (max(sizes) for sizes in zip(*map(nodes, kinds)))
   chunk = max(min(width - 1, prefill.CHUNK), 1)
@@ -131,7 +132,7 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
 def most_slots(kinds, width, max_new_tokens) -> int:
   """Slots of the caches of a run, at most; arguments as of `estimate`."""
   return max(prefill.capacity(
-      width, max_new_tokens + tree_decoder.decoder(kind).reach)
+      width, max_new_tokens + tree_decoder.decoder(kind).max_slots_ahead)
              for kind in kinds)
 
 
@@ -177,8 +178,9 @@ def nodes(kind):
     layout = kind.drafter.layout
     size = 1 + tree.num_nodes(layout)
     return size, size - layout.widths[-1] if layout.widths else 0
-  # A search writes nothing behind the length, and scores a token of each beam.
-  return max(kind.reach, 1) * kind.siblings, kind.reach
+  # A search writes nothing after the length, and scores a token of each beam.
+  return max(kind.max_slots_ahead,
+             1) * kind.max_samples_per_node, kind.max_slots_ahead
 
 
 def _cache(lm, batch, slots):

@@ -134,7 +134,7 @@ def load(pair, target, draft, kinds, batch, most, width, max_new_tokens):
   # All processes choose the same, be their machines equal or not.
   shape = tuple(multihost.from_first(
       lambda: choose(pair, config, shapes, *sizes_)))
-  memory_estimate.check(pair, *sizes_, _FORCE.value, ways(config, shape))
+  memory_estimate.check(pair, *sizes_, _FORCE.value, partition(config, shape))
   return with_params(pair, target, draft, make(shape))
 
 
@@ -154,11 +154,11 @@ def choose(pair, config, shapes, kinds, most, width, max_new_tokens):
     One of `shapes`.
   """
   return next((shape for shape in shapes if memory_estimate.fits(
-      pair, kinds, most, width, max_new_tokens, ways(config, shape))),
+      pair, kinds, most, width, max_new_tokens, partition(config, shape))),
               shapes[-1])
 
 
-def ways(config, shape):
+def partition(config, shape):
   """What a mesh divides; a drafter is taken to be divided as the target is.
 
   Args:
@@ -173,7 +173,7 @@ def ways(config, shape):
                               heads=sharding.cache_ways(config, model))
 
 
-def asked(config, batch, count):
+def from_flags(config, batch, count):
   """The mesh that the flag asks for, of devices that need not be here.
 
   Args:
@@ -278,7 +278,7 @@ def _parsed(value, config, batch, count):
 
 
 def _auto(config, batch, count):
-  found = [(data, model) for model in sharding.ways(config)
+  found = [(data, model) for model in sharding.partition(config)
            for data in range(1, count // model + 1) if not batch % data]
   used = max(map(math.prod, found))
   if used < count and jax.process_count() > 1:
@@ -338,7 +338,7 @@ def _split(lm, name, kind, mesh, read):
   with launch.user_errors(FileNotFoundError, ValueError):
     config = model_pair.architecture(name, *kind)
     size = mesh.shape[sharding.MODEL]
-    if size not in sharding.ways(config):
+    if size not in sharding.partition(config):
       size = 1
     params = read(launch.model_folder(name), config,
                   sharding.shardings(config, mesh, size))
@@ -369,7 +369,7 @@ def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
     lengths: `[B]` int32.
     method: what decodes.
     max_new_tokens: the budget.
-    sampling: the law that is kept.
+    sampling: the distribution that is kept.
     eos_id: tokens that end a row, or None.
     reward: a `dj.Reward`, or None.
     reward_params: its parameters, of `on_all`.
@@ -389,7 +389,7 @@ def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
   run = _run(pair, method, max_new_tokens, sampling, eos_id, reward, rows)
   batch = _place(pair.mesh, PartitionSpec(sharding.DATA),
                  (jax.random.key_data(keys), prompts, lengths, constraints))
-  # Not behind it: what was decoded before has been written by now.
+  # Not after it: what was decoded before has been written by now.
   multihost.stop_together()
   return jax.tree.map(np.asarray, _generate(
       run, batch, np.float32(sampling.temperature),
@@ -406,7 +406,7 @@ def trace(pair, batch, width, *, method, max_new_tokens, sampling, eos_id=None):
     width: P, tokens of the longest prompt.
     method: what decodes.
     max_new_tokens: the budget.
-    sampling: the law that is kept.
+    sampling: the distribution that is kept.
     eos_id: tokens that end a row, or None.
 
   Returns:
@@ -452,7 +452,7 @@ def _generate(run: _Run, batch, temperature, params):
     return out.replace(steps=out.steps[None])
 
   by_rows, same = PartitionSpec(sharding.DATA), PartitionSpec()
-  # What loops carry is constant before the first step, and a row's own behind
+  # What loops carry is constant before the first step, and a row's own after
   # it: the check of what differs between devices would refuse that.
   out = jax.shard_map(
       of_rows, mesh=run.mesh, in_specs=(by_rows, same, same), out_specs=by_rows,

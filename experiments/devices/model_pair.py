@@ -29,7 +29,7 @@ class ModelPair(NamedTuple):
   """A target and its drafter, with the tokenizer that they share.
 
   Attributes:
-    target, target_params: the model whose law is preserved.
+    target, target_params: the model whose distribution is preserved.
     draft, draft_params: the model that drafts; None if there is none.
       Parameters of `open_pair` are their shapes.
     tokenizer: of the target.
@@ -65,7 +65,7 @@ def drafter(name, methods, target, draft):
   Raises:
     UserError: if nobody names the drafter that is needed.
   """
-  if not any(tree_decoder.decoder(kind).drafts for method in methods
+  if not any(tree_decoder.decoder(kind).needs_draft for method in methods
              for kind in (method.sampled, method.greedy) if kind):
     return ""
   shipped = target.removesuffix("target") + "draft"
@@ -109,10 +109,10 @@ def open_pair(target, draft, dtype="", draft_dtype="",
     draft: the same; "" for none, `prompt_lookup.NAME` for the one without
       parameters.
     dtype: of parameters and activations of both; "" as they were saved. What is
-      kept is the law of the target in this type.
+      kept is the distribution of the target in this type.
     draft_dtype: of the draft; "" as `dtype` says.
     weights: of matrices of both, one of `quantization.WEIGHTS`. What is kept is
-      the law of the target with these.
+      the distribution of the target with these.
     draft_weights: of the draft; "" as `weights` says.
 
   Returns:
@@ -221,8 +221,8 @@ def check(method_, pair, width, max_new_tokens, sampling, reward=None):
   with launch.user_errors(ValueError):
     argument_checks.check_models(method_, pair.target, pair.draft)
     argument_checks.check_budget(width, max_new_tokens, pair.target, pair.draft)
-    warp = sampling_lib.warp(sampling, 1, pair.target.vocab_size)
-    argument_checks.check_temperature(method_, warp.greedy,
+    warper = sampling_lib.make_warper(sampling, 1, pair.target.vocab_size)
+    argument_checks.check_temperature(method_, warper.greedy,
                                       sampling.temperature)
     argument_checks.check_reward(method_, 1, reward, None, None)
 
@@ -239,7 +239,7 @@ def fingerprint(pair, *others):
 
 
 def check_logits(out: dj.Generation):
-  """Raises `UserError` if logits of the target were NaN: a law was none."""
+  """Raises `UserError` if logits of the target were NaN."""
   if np.isnan(out.log_probs).any():
     raise launch.UserError(
         "the target's logits are NaN, though its parameters are "

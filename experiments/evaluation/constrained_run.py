@@ -26,7 +26,7 @@ class Entry(NamedTuple):
   Attributes:
     label: its name.
     method: what decodes.
-    sampling: from what law.
+    sampling: from what distribution.
   """
   label: str
   method: dj.Method

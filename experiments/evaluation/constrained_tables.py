@@ -90,9 +90,9 @@ def _comparison(cdsl, cdlh):
   least, most = cdsl_cost_model.bounds(cdsl, cdlh, score.runs_model)
   verdict = "inside" if least <= speed <= most else "OUTSIDE"
   values = [f"{x:+.{score.digits}f}" for x in (gain.mean(), low, high)]
-  before, behind = score.change
+  before, after = score.change
   return (f"{cdsl['label']} against {cdlh['label']}: {before} "
-          f"{values[0]}{behind} [{values[1]}, {values[2]}], "
+          f"{values[0]}{after} [{values[1]}, {values[2]}], "
           f"{speed:.1f} times as fast, {verdict} the cost model's "
           f"{least:.1f} to {most:.1f}.")
 

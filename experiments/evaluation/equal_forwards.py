@@ -60,7 +60,7 @@ def mixture(tree, chains):
 def _line(tree, first, second, share):
   name = task_rewards.first(tree)
   score, (before,
-          behind) = task_rewards.SCORES[name], task_rewards.SCORES[name].change
+          after) = task_rewards.SCORES[name], task_rewards.SCORES[name].change
   mixed = lambda key: (share * np.array(first[key], float)
                        + (1 - share) * np.array(second[key], float))
   gain = score.scale * (np.array(tree[name], float) - mixed(name))
@@ -71,7 +71,7 @@ def _line(tree, first, second, share):
   other = first["label"] if share == 1 else (
       f"{share:.2f} of ({first['label']}) + {1 - share:.2f} of "
       f"({second['label']})")
-  return (f"({tree['label']}) against {other}: {before} {values[0]}{behind} "
+  return (f"({tree['label']}) against {other}: {before} {values[0]}{after} "
           f"[{values[1]}, {values[2]}], {ratio:.2f} of the target's forwards.")
 
 

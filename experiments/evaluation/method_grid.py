@@ -4,7 +4,7 @@ import decoding_jax as dj
 from experiments.app import launch
 
 
-def of_config(config):
+def from_config(config):
   """The methods to run, and where each belongs.
 
   Args:

@@ -64,7 +64,7 @@ def open_workdir(workdir, settings, free=(), flag="--workdir"):
   return workdir
 
 
-def begun(workdir) -> datetime.datetime:
+def started_at(workdir) -> datetime.datetime:
   """When results of a folder were begun, so that prompts can tell that date.
 
   Args:
@@ -225,7 +225,7 @@ def append(path, record):
   """Appends one line, which is on the disk when this returns."""
   if not multihost.first():
     return
-  with preemption.held(), open(path, "a") as f:
+  with preemption.defer_signals(), open(path, "a") as f:
     f.write(json.dumps(record) + "\n")
     f.flush()
     os.fsync(f.fileno())

@@ -78,7 +78,7 @@ def decoder(config, pair, eos_id, method, temperature):
     pair: a `ModelPair`.
     eos_id: tokens that end a row; None: all outputs are equally long.
     method: what decodes.
-    temperature: of the law that is kept.
+    temperature: of the distribution that is kept.
 
   Returns:
     `batch -> Generation`.
@@ -95,12 +95,12 @@ def decoder(config, pair, eos_id, method, temperature):
 
 
 def sampling(config, temperature):
-  """The law that is kept: a `dj.Sampling`."""
+  """The distribution that is kept: a `dj.Sampling`."""
   return dj.Sampling(temperature, config.top_k, config.top_p,
                      min_p=config.min_p)
 
 
-def most_rows(batch, prompts, queued):
+def max_rows(batch, prompts, queued):
   """Rows that there is a cache for at a time, at most.
 
   Args:
@@ -229,7 +229,7 @@ def run(method, decode, baseline, batches, rows, size, tokenizer=None):
 
 
 def _texts(batches, outputs, rows, tokenizer):
-  """What was written behind each prompt; special tokens are left out."""
+  """What was written after each prompt; special tokens are left out."""
   found = [
       tokenizer.decode(tokens[start:end])
       for (_, _, starts), out in zip(batches, outputs)

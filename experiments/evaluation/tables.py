@@ -49,7 +49,7 @@ def _row(found, experiment, point, name, temperature):
   record = found[name, temperature]
   plain = found["autoregressive", temperature]
   family = name.split("(")[0]
-  # Behind its sizes a name has how it verifies, where that is not as usual.
+  # After its sizes a name has how it verifies, where that is not as usual.
   _, *forms = name.removesuffix(")").split(", ")
   return {**record, "experiment": experiment, "point": point,
           "label": ", ".join([LABELS.get(family, family), *forms]),
@@ -242,7 +242,8 @@ follow.
 - Token rate x AR: relative to autoregressive decoding, which was timed again
   in the course of each tree's run. Compilation is excluded.
 - Standard errors: how far the mean log-probability of the output is from that
-  of autoregressive decoding. All methods keep the target's law, so it is noise.
+  of autoregressive decoding. All methods keep the target's distribution, so it
+  is noise.
 - Idle: share of the row-steps of the loop in which a row had finished and
   waited for its batch, or was there only to fill it. Prompts share a batch with
   those whose texts by plain decoding were about as long.

@@ -1,4 +1,4 @@
-"""How prompts are completed: the flags for method and law."""
+"""How prompts are completed: the flags for method and distribution."""
 
 from absl import flags
 
@@ -26,18 +26,18 @@ _MIN_P = flags.DEFINE_float(
 
 
 def sampling() -> dj.Sampling:
-  """The law that is kept."""
+  """The distribution that is kept."""
   return dj.Sampling(_TEMPERATURE.value, _TOP_K.value, _TOP_P.value,
                      min_p=_MIN_P.value)
 
 
 def remarks() -> list[str]:
-  """A line if the target's authors recommend a law, and no flag sets one."""
-  law = _TEMPERATURE, _TOP_P, _TOP_K, _MIN_P
-  if any(flag.present for flag in law):
+  """Returns a line if the target recommends settings that no flag sets."""
+  probs = _TEMPERATURE, _TOP_P, _TOP_K, _MIN_P
+  if any(flag.present for flag in probs):
     return []
   line = notices.recommended(model_flags.TARGET.value,
-                             {flag.name: flag.value for flag in law})
+                             {flag.name: flag.value for flag in probs})
   return [line] if line else []
 
 
@@ -71,5 +71,5 @@ def load(pair, methods, batch, most, width) -> model_pair.ModelPair:
   """
   return mesh.load(pair, model_flags.TARGET.value,
                    model_flags.drafter(METHOD.value, methods),
-                   launch.kinds(methods, [_TEMPERATURE.value]), batch, most,
+                   launch.decoders(methods, [_TEMPERATURE.value]), batch, most,
                    width, MAX_NEW_TOKENS.value)

@@ -31,7 +31,7 @@ _MORE = flags.DEFINE_string(
 _STEERED_BY_REWARDS = ("best_of_n", "cdlh", "cdsl")
 
 
-def of_flags(name, more=()):
+def from_flags(name, more=()):
   """The sizes of a method: those of flags, and defaults of others it needs.
 
   Args:

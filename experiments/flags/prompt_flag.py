@@ -8,7 +8,7 @@ from experiments.flags import chat_flags
 _PROMPT = flags.DEFINE_string("prompt", "def main(", "Text to continue.")
 
 
-def shown() -> str:
+def prompt_text() -> str:
   """What is printed in front of a completion."""
   return "" if chat_flags.CHAT.value else _PROMPT.value
 

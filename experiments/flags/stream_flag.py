@@ -15,7 +15,7 @@ _STREAM = flags.DEFINE_bool(
     "or autoregressive, on one device.")
 
 
-def asked() -> bool:
+def is_enabled() -> bool:
   """Whether the flag is set."""
   return _STREAM.value
 
@@ -30,7 +30,7 @@ def check(methods, sampling):
   Raises:
     UserError: naming a method that finds its whole text at once.
   """
-  for method in methods if asked() else ():
+  for method in methods if is_enabled() else ():
     kind = method.sampled if sampling.temperature else method.greedy
     if not isinstance(kind, dj.Pair):
       raise launch.UserError(f"--stream: method {method.name} knows its text "
@@ -66,7 +66,7 @@ def show(prompt, pair, keys, prompts, lengths, **arguments):
       target_params=pair.target_params, draft=pair.draft,
       draft_params=pair.draft_params, **arguments):
     model_pair.check_logits(out)
-    text = tokenizers.settled(pair.tokenizer, tokens(out, lengths))
+    text = tokenizers.decode_stable_prefix(pair.tokenizer, tokens(out, lengths))
     print(text[shown:], end="", flush=True)
     shown = max(shown, len(text))
   print(pair.tokenizer.decode(tokens(out, lengths))[shown:])
@@ -74,5 +74,5 @@ def show(prompt, pair, keys, prompts, lengths, **arguments):
 
 
 def tokens(out: dj.Generation, lengths):
-  """The tokens behind the prompt of the first row."""
+  """The tokens after the prompt of the first row."""
   return np.asarray(out.tokens[0, int(lengths[0]):int(out.lengths[0])])

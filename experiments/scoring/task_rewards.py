@@ -31,10 +31,10 @@ class Score(NamedTuple):
   Attributes:
     of: `reward -> figure`.
     scale: of the mean that is reported.
-    digits: behind its point.
+    digits: after its point.
     title: of a column.
     axis: of a diagram.
-    change: what a difference is called, before it and behind it.
+    change: what a difference is called, before it and after it.
     runs_model: whether a model has to run for it.
   """
   of: Callable[[float], float]

@@ -1,7 +1,7 @@
 """Training losses of language models and of reward models.
 
-A distillation loss compares the laws of a teacher and a student at the same
-place of a text; every loss is a mean over places, weighted if need be.
+A distillation loss compares the distributions of a teacher and a student at the
+same place of a text; every loss is a mean over places, weighted if need be.
 """
 
 import jax
@@ -17,7 +17,7 @@ def cross_entropy(logits, targets, weights=None):
 
 def forward_kl(teacher, student, weights=None):
   """Mean of KL(teacher || student), from logits `[B, T, V]`."""
-  teacher, student = _log_laws(teacher, student)
+  teacher, student = _log_probs(teacher, student)
   divergence = jnp.sum(jnp.exp(teacher) * (teacher - student), axis=-1)
   return jnp.average(divergence, weights=weights)
 
@@ -30,7 +30,7 @@ def reverse_kl(teacher, student, weights=None):
 def total_variation(teacher, student, weights=None):
   """Mean of half the L1 distance: how often a draft token is rejected.
 
-  A token drawn from the student's law d and accepted with probability
+  A token drawn from the student's distribution d and accepted with probability
   min(1, t / d) passes with probability sum_x min(t, d) = 1 - TV(t, d).
 
   Args:
@@ -41,7 +41,7 @@ def total_variation(teacher, student, weights=None):
   Returns:
     A scalar in [0, 1].
   """
-  teacher, student = _log_laws(teacher, student)
+  teacher, student = _log_probs(teacher, student)
   distance = jnp.sum(jnp.abs(jnp.exp(teacher) - jnp.exp(student)), axis=-1)
   return 0.5 * jnp.average(distance, weights=weights)
 
@@ -58,5 +58,5 @@ DISTILLATION = {
 }
 
 
-def _log_laws(*logits):
+def _log_probs(*logits):
   return [jax.nn.log_softmax(x.astype(jnp.float32)) for x in logits]

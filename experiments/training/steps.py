@@ -127,7 +127,7 @@ def language_modelling(lm):
 
 
 def distillation(lm, teacher, loss):
-  """Objective: a distance from the teacher's law; takes its parameters."""
+  """Objective: a distance from the teacher's distribution."""
   def objective(params, batch, teacher_params):
     # The last token is only there as a target of `language_modelling`.
     tokens = batch.tokens[:, :-1]

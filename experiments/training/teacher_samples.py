@@ -1,6 +1,6 @@
 """Texts that a teacher writes, for its student to learn from.
 
-The student drafts behind what the teacher has written, so this is the text on
+The student drafts after what the teacher has written, so this is the text on
 which it has to agree.
 """
 
@@ -14,7 +14,7 @@ import decoding_jax as dj
 
 
 def load_or_write(path, config, data, teacher, teacher_params):
-  """Samples at temperature 1 behind prompts from the train split.
+  """Samples at temperature 1 after prompts from the train split.
 
   Args:
     path: `.npy` file; read if it is there, else written.

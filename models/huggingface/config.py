@@ -241,7 +241,11 @@ def _effective(config):
     if unused.get("rope_full", config.rope_full):
       unused["full_every"] = 0
   scalar = config.query_scalar if config.query_scalar != config.head_dim else 0
-  return dataclasses.replace(config, bias=False, scan_layers=False,
-                             window=config_fields.felt(config.window,
-                                                       config.max_length),
-                             query_scalar=scalar, **biases, **unused)
+  return dataclasses.replace(config,
+                             bias=False,
+                             scan_layers=False,
+                             window=config_fields.effective_window(
+                                 config.window, config.max_length),
+                             query_scalar=scalar,
+                             **biases,
+                             **unused)

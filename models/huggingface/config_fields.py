@@ -50,6 +50,6 @@ def channels(common):
   return common["dim"] // common["num_heads"]
 
 
-def felt(window, max_length):
+def effective_window(window, max_length):
   """A window, or 0 if no text is longer than it."""
   return window if window and window < max_length else 0

@@ -171,8 +171,9 @@ def _read(name, leaf, shape, sources):
     name: of the parameter.
     leaf: its shape and type.
     shape: of what each source gives.
-    sources: pairs of a `tensor_names.Place` and its `tensor_files.Tensor`: one,
-      or one for each place of `tensor_names.stacked`.
+    sources: pairs of a `tensor_names.TensorSlice` and its
+      `tensor_files.Tensor`: one, or one for each place of
+      `tensor_names.stacked`.
 
   Returns:
     The array.

@@ -277,4 +277,4 @@ def _window(fields, family, layers, longest):
       raise ValueError(f"layer_types={types!r}: sliding_window must be given.")
   elif family not in ("mistral", "mixtral", "phi3") and window is not None:
     raise ValueError(f"sliding_window={window} of {family} is not supported.")
-  return config_fields.felt(window, longest)
+  return config_fields.effective_window(window, longest)

@@ -85,16 +85,17 @@ def _neox(fields, common):
 
 def _starcoder(fields, common):
   rope = hf_rope.parse(fields, common["max_length"])
+  window = config_fields.effective_window(
+      _take(fields, "sliding_window", int, None),
+      hf_rope.longest(rope, common["max_length"]))
+  gelus = [x for x in _GELUS if _GELUS[x] == "gelu"]
   return {
       "num_kv_heads": _take(fields, "num_key_value_heads", int, 2),
-      "feed_forward": _gelu(fields, "starcoder2",
-                            [x for x in _GELUS if _GELUS[x] == "gelu"]),
+      "feed_forward": _gelu(fields, "starcoder2", gelus),
       "bias": _take(fields, "use_bias", bool, True),
       "tie_embeddings": _take(fields, "tie_word_embeddings", bool, True),
       "norm_eps": _take(fields, "norm_epsilon", float, 1e-5),
-      "window": config_fields.felt(_take(fields, "sliding_window", int, None),
-                                   hf_rope.longest(rope, common["max_length"])),
-      **rope}
+      "window": window, **rope}
 
 
 def _gelu(fields, family, allowed):

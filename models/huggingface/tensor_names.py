@@ -126,7 +126,7 @@ _JOINT = {
     "mlp.gate_up_proj.weight": ("mlp.gate_proj.weight", "mlp.up_proj.weight")}
 
 
-class Place(NamedTuple):
+class TensorSlice(NamedTuple):
   """Where a parameter without the axes of `stacked` lies.
 
   Attributes:
@@ -184,7 +184,7 @@ def stacked(config, name) -> tuple[int, ...]:
           *([config.num_experts] if of_experts else []))
 
 
-def places(config, name) -> list[Place]:
+def places(config, name) -> list[TensorSlice]:
   """Where a parameter lies: one place, or one for each of those of `stacked`.
 
   Args:
@@ -199,9 +199,9 @@ def places(config, name) -> list[Place]:
   *path, kind = name.split("/")
   if not path:
     skipped = _OPT_POSITIONS if (family, kind) == ("opt", "positions") else 0
-    return [Place(table[kind], skipped=skipped)]
-  place = Place("", column=kind != "kernel",
-                transposed=family == "gpt2" and kind == "kernel")
+    return [TensorSlice(table[kind], skipped=skipped)]
+  place = TensorSlice("", column=kind != "kernel",
+                      transposed=family == "gpt2" and kind == "kernel")
   if path[0] != "layers":
     return [place._replace(source=f"{table['/'.join(path)]}.{_KINDS[kind]}")]
   if family in ("gpt2", "gpt_neox") and path[-1] in _FUSED:

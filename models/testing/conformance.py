@@ -1,8 +1,8 @@
 """Does a language model keep the contract of `decoding_jax.LanguageModel`?
 
 A model that reads a mask or a position wrongly still writes text, of another
-law, and nobody notices. This compares every way in which the library calls a
-model with the plain one, a text from its beginning.
+distribution, and nobody notices. This compares every way in which the library
+calls a model with the plain one, a text from its beginning.
 """
 
 import functools
@@ -16,7 +16,7 @@ from decoding_jax import types
 from decoding_jax.runtime import cache as cache_lib
 from models import transformer
 
-# Committed tokens of the rows, and the levels of a tree behind them.
+# Committed tokens of the rows, and the levels of a tree after them.
 _LENGTHS = np.array([1, 4, 6])
 _PARENTS = np.array([-1, 0, 0, 1, 1, 4, 3])
 _LEVELS = (1, 2, 2, 2)
@@ -131,9 +131,9 @@ _CALLS = (
      "`cache.length` of its row, and to what its mask names, and to nothing "
      "else? Are `positions` used?", _at_once),
     ("forward of level after level", "Do fresh keys and values go to `slot` "
-     "and behind, and are those that stand in the block before them read?",
+     "and after, and are those that stand in the block before them read?",
      _by_levels),
-    ("forward behind a commit", "Are all that a token leaves behind in "
+    ("forward after a commit", "Are all that a token leaves after in "
      "`block.keys` and `block.values`, and read from `cache`?",
      _behind_a_commit),
 )
@@ -142,7 +142,7 @@ _CALLS = (
 def _committed(case):
   """A cache of each row's prefix, scored in parts, and an empty block.
 
-  What stands behind a shorter prefix is junk.
+  What stands after a shorter prefix is junk.
   """
   cache = case.lm.init_cache(len(_LENGTHS), _SLOTS)
   order = np.broadcast_to(np.arange(_PART), (len(_LENGTHS), _PART))
@@ -156,7 +156,7 @@ def _committed(case):
 
 
 def _score(case, cache, block, start, width):
-  """Logits of nodes of the tree, so many behind `start`, and the block."""
+  """Logits of nodes of the tree, so many after `start`, and the block."""
   nodes = np.arange(start, start + width)
   return _forward(case, case.tree[:, nodes],
                   cache.length[:, None] + _depths()[None, nodes], cache, block,
@@ -180,7 +180,7 @@ def _call(lm, params, *arguments):
 
 
 def _text(row, prefix, tree, node):
-  """`[L]`, the text that ends with a node; 0 behind it."""
+  """`[L]`, the text that ends with a node; 0 after it."""
   path = np.flatnonzero(_mask()[node])
   text = np.concatenate([prefix[row, :_LENGTHS[row]], tree[row, path]])
   return np.pad(text, (0, _LENGTHS.max() + len(_LEVELS) - len(text)))

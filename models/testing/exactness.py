@@ -1,8 +1,8 @@
-"""Does a method keep the law of the target? Sampled texts against their law.
+"""Does a method keep the target's distribution? A test on sampled texts.
 
-The joint law of the first tokens of a text of a tabular model is known exactly.
-Errors that carry over from call to call, and wrong laws of a call, change it;
-chi-square finds them.
+The joint distribution of the first tokens of a text of a tabular model is known
+exactly. Errors that carry over from call to call, and wrong distributions of a
+call, change it; chi-square finds them.
 """
 
 from typing import NamedTuple
@@ -15,19 +15,19 @@ import decoding_jax as dj
 from models import tabular
 
 # Stated in advance: with some hundred tests, one in a thousand suites fails by
-# chance. A wrong law fails by far.
+# chance. A wrong distribution fails by far.
 MIN_P_VALUE = 1e-5
 # Cells of fewer texts are put together.
 _LEAST_EXPECTED = 5
 
 
 class Fit(NamedTuple):
-  """How texts fit a law.
+  """How texts fit a distribution.
 
   Attributes:
     p_value: of chi-square.
-    distance: total variation between the frequencies and the law.
-    by_chance: what it is on average for samples of that law.
+    distance: total variation between the frequencies and the distribution.
+    by_chance: what it is on average for samples of that distribution.
     target_calls: of a text, on average.
   """
   p_value: float
@@ -37,22 +37,22 @@ class Fit(NamedTuple):
 
   @property
   def is_close(self) -> bool:
-    """Whether samples of the law could be as far from it."""
+    """Whether samples of the distribution could be as far from it."""
     return self.p_value >= MIN_P_VALUE
 
 
 def check(method: dj.Method, target=None, draft=None, **kwargs) -> Fit:
-  """Raises unless the sampled texts of a method have the target's law.
+  """Raises unless the sampled texts of a method have the target's distribution.
 
   Args:
     method: any method of temperatures above 0.
-    target: `[V, V]`, the law of the next token by the last one; None for
-      random laws of six tokens.
+    target: `[V, V]`, the distribution of the next token by the last one; None
+      for random distributions of six tokens.
     draft: the same of the drafter.
     **kwargs: more arguments of `fit`.
 
   Returns:
-    The fit, that of a law by chance.
+    The fit, that of a distribution by chance.
 
   Raises:
     AssertionError: telling how far they are from it.
@@ -63,33 +63,34 @@ def check(method: dj.Method, target=None, draft=None, **kwargs) -> Fit:
   if not found.is_close:
     raise AssertionError(
         f"{method.name}: texts are {found.distance:.3f} away from the target's "
-        f"law, of samples {found.by_chance:.3f} are expected; chi-square has "
-        f"p={found.p_value:.2g}, at least {MIN_P_VALUE:g} is needed.")
+        f"distribution, of samples {found.by_chance:.3f} are expected; "
+        f"chi-square p={found.p_value:.2g}, {MIN_P_VALUE:g} is needed.")
   return found
 
 
 def fit(method: dj.Method, target, draft, rows: int = 100_000, length: int = 4,
         key=None, **kwargs) -> Fit:
-  """Draws texts behind token 0, and compares them with their joint law.
+  """Draws texts after token 0, and compares them with their joint distribution.
 
   Args:
     method: any method of temperatures above 0.
-    target: `[V, V]` laws.
-    draft: `[V, V]` laws.
+    target: `[V, V]` distributions.
+    draft: `[V, V]` distributions.
     rows: texts to draw.
     length: tokens of a text that count; more than a call emits, so that errors
       between calls are seen.
     key: of `dj.generate`; None for a fixed one.
-    **kwargs: more arguments of `dj.generate`; the law is not warped by them.
+    **kwargs: more arguments of `dj.generate`, none that warps the target.
 
   Returns:
     A `Fit`.
   """
   counts, stats = frequencies(method, target, draft, rows, length, key,
                               **kwargs)
-  law = joint_law(target, 0, length)
-  return Fit(p_value(counts, law), float(np.abs(counts / rows - law).sum() / 2),
-             by_chance(law, rows), float(np.mean(stats.target_calls)))
+  probs = joint_distribution(target, 0, length)
+  return Fit(p_value(counts, probs),
+             float(np.abs(counts / rows - probs).sum() / 2),
+             by_chance(probs, rows), float(np.mean(stats.target_calls)))
 
 
 def frequencies(method: dj.Method, target, draft, rows: int, length: int,
@@ -98,8 +99,8 @@ def frequencies(method: dj.Method, target, draft, rows: int, length: int,
 
   Args:
     method: any method.
-    target: `[V, V]` laws.
-    draft: `[V, V]` laws.
+    target: `[V, V]` distributions.
+    draft: `[V, V]` distributions.
     rows: texts to draw.
     length: tokens of a text that are counted.
     key: of `dj.generate`; None for a fixed one.
@@ -121,23 +122,23 @@ def frequencies(method: dj.Method, target, draft, rows: int, length: int,
   return counts, out.stats
 
 
-def joint_law(table, first: int, length: int):
-  """`[V] * length`, the law of the tokens behind `first`."""
-  law = table[first]
+def joint_distribution(table, first: int, length: int):
+  """`[V] * length`, the distribution of the tokens after `first`."""
+  probs = table[first]
   for _ in range(length - 1):
-    law = law[..., None] * table
-  return law
+    probs = probs[..., None] * table
+  return probs
 
 
-def p_value(counts, law) -> float:
-  """Chi-square of counts against a law; rare cells are put together.
+def p_value(counts, probs) -> float:
+  """Chi-square of counts against a distribution; rare cells are put together.
 
   A cell that cannot occur but did gives 0.
   """
   from scipy import stats  # Takes half a second, and few programs need it.
-  if counts[law == 0].any():
+  if counts[probs == 0].any():
     return 0.0
-  expected = law * counts.sum()
+  expected = probs * counts.sum()
   often = expected >= _LEAST_EXPECTED
   observed = np.append(counts[often], counts[~often].sum())
   expected = np.append(expected[often], expected[~often].sum())
@@ -146,10 +147,10 @@ def p_value(counts, law) -> float:
                                sum_check=False).pvalue)
 
 
-def by_chance(law, rows: int) -> float:
-  """Total variation between a law and so many samples of it, on average."""
+def by_chance(probs, rows: int) -> float:
+  """Returns the mean total variation of so many samples."""
   # Half the mean absolute deviation of each cell, which is nearly normal.
-  return float(np.sqrt(law * (1 - law) / (2 * np.pi * rows)).sum())
+  return float(np.sqrt(probs * (1 - probs) / (2 * np.pi * rows)).sum())
 
 
 def random_tables(vocab_size: int, target_zeros: int = 0, draft_zeros: int = 0):
@@ -160,18 +161,18 @@ def random_tables(vocab_size: int, target_zeros: int = 0, draft_zeros: int = 0):
 
 
 def random_table(rng, size: int, zeros: int = 0):
-  """`[size, size]` float64, a random law a row."""
-  return np.stack([random_law(rng, size, zeros) for _ in range(size)])
+  """`[size, size]` float64, a random distribution a row."""
+  return np.stack([random_probs(rng, size, zeros) for _ in range(size)])
 
 
-def random_law(rng, size: int, zeros: int = 0):
-  """`[size]` float64, a law of uneven probabilities, some of them 0."""
-  law = rng.dirichlet(np.ones(size))
-  law[rng.permutation(size)[:zeros]] = 0
-  return law / law.sum()
+def random_probs(rng, size: int, zeros: int = 0):
+  """Returns `[size]` float64, uneven probabilities, some of them 0."""
+  probs = rng.dirichlet(np.ones(size))
+  probs[rng.permutation(size)[:zeros]] = 0
+  return probs / probs.sum()
 
 
 def table_model(table):
-  """A tabular model whose laws are the rows of `table`, and its parameters."""
+  """Returns a tabular model with the rows of `table`, and its parameters."""
   with np.errstate(divide="ignore"):
     return tabular.TabularLM(np.log(table))

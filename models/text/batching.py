@@ -31,7 +31,7 @@ def encode(tokenizer, texts):
 
 
 def decode(tokenizer, out, prompt_lengths) -> list[str]:
-  """What was written behind each prompt.
+  """What was written after each prompt.
 
   Args:
     tokenizer: that of the prompts.

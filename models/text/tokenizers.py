@@ -202,8 +202,8 @@ def check_same(ours: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer):
                        f"{others.get(i)!r}.")
 
 
-def settled(tokenizer: tokenizers.Tokenizer, tokens) -> str:
-  """What tokens decode to, as far as no token behind them can change it.
+def decode_stable_prefix(tokenizer: tokenizers.Tokenizer, tokens) -> str:
+  """What tokens decode to, as far as no token after them can change it.
 
   Held back are a character whose last bytes may be still to come, and with byte
   fallback all bytes in a row: one that does not fit spoils those before it.

@@ -1,7 +1,7 @@
 """Vocabularies of two models that are to work together.
 
 Embeddings are often padded to a round number of rows, and not to the same one
-in a target and its drafter; the tokens behind the real vocabulary never occur.
+in a target and its drafter; the tokens after the real vocabulary never occur.
 """
 
 import functools

@@ -2,15 +2,15 @@
 
 Llama: RMSNorm, rotary positions, grouped-query attention, gated SiLU; Mistral
 adds a window, Qwen2 biases of the attention's inputs, Qwen3 their norms,
-SmolLM3 layers without positions, Granite factors; OLMo 2 has its norms behind
+SmolLM3 layers without positions, Granite factors; OLMo 2 has its norms after
 attention and feed-forward layer, OLMo 3 windows of most layers besides; Phi-3
 is a Llama in other files. Mixtral, Qwen3 with experts and OLMoE have a choice
 of feed-forward layers, Qwen2 with experts one more for all tokens.
 Gemma: scaled embeddings, norms that multiply by one plus their scale, gated
-GELU; Gemma 2 adds norms behind the layers, caps of scores and logits, windows
+GELU; Gemma 2 adds norms after the layers, caps of scores and logits, windows
 of every other layer; Gemma 3 has the norms of Qwen3 and rotary bases for layers
 with and without a window.
-OPT: LayerNorm, learned positions, biases, ReLU; one size has its norms behind
+OPT: LayerNorm, learned positions, biases, ReLU; one size has its norms after
 the layers and projections around them. GPT-2: the same with GELU; StarCoder2:
 with rotary positions; GPT-NeoX: which turn a part of the channels, and with
 attention and feed-forward layer side by side.
@@ -64,8 +64,8 @@ class Config:
     norm_eps: added to the variance.
     qk_norm: whether the channels of a query or key head are normalised.
     joint_qk_norm: whether those of all query heads, and of all key heads, are.
-    post_norm: norms behind attention and feed-forward layer, none at the end.
-    sandwich_norm: norms before attention and feed-forward layer, and behind
+    post_norm: norms after attention and feed-forward layer, none at the end.
+    sandwich_norm: norms before attention and feed-forward layer, and after
       them ahead of the sum.
     reordered_norm: the latter alone (OLMo 2, arXiv 2501.00656, section 3.2).
     parallel: whether attention and feed-forward layer read the same sum, each
@@ -478,6 +478,6 @@ def _masks(window, cache, positions, mask):
     # The positions of the block's older tokens are not given; but ancestors
     # have one position each and stand in order, so that counting those between
     # a token and its ancestor tells how far back it is.
-    behind = jnp.cumsum(mask[..., ::-1], axis=-1)[..., ::-1] - mask
-    mask &= behind < window
+    after = jnp.cumsum(mask[..., ::-1], axis=-1)[..., ::-1] - mask
+    mask &= after < window
   return prefix, mask

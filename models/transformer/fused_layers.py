@@ -1,6 +1,6 @@
-"""The layers of a decoder: on a CPU all in one call of code of our own.
+"""The layers of a decoder: on a CPU all in one call of native CPU kernels.
 
-Layers with a choice of experts, and scanned ones, have code of our own for
+Layers with a choice of experts, and scanned ones, have native CPU kernels for
 products, norms and attention alone; so has training.
 """
 
@@ -52,7 +52,7 @@ def through(config, narrow, plain, params, x, cache, block, slot, views):
 
 
 def _fits(config, params, x, cache) -> bool:
-  """Whether there is code of our own for such layers."""
+  """Whether there is native CPU kernels for such layers."""
   if (config.scan_layers or config.num_experts
       or config.parallel and config.reordered_norm):
     return False

@@ -3,7 +3,7 @@
 Activations are feature-major, `[F, n]`, and weights stand on the left as
 `[out, in]`: with the few fresh tokens of a decoding step this is the faster
 layout on a CPU, and it is the layout of published checkpoints. The tokens of
-all rows stand behind one another; columns that are no tokens may follow, so
+all rows stand after one another; columns that are no tokens may follow, so
 that there are as many as products like.
 
 A `config` is a `transformer.Config`.
@@ -197,7 +197,7 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-  """Attention and feed-forward, with norms before or behind them or both."""
+  """Attention and feed-forward, with norms before or after them or both."""
   config: Any
 
   @nn.compact
@@ -218,19 +218,19 @@ class Layer(nn.Module):
     view = views[0] if narrow is None else jax.tree.map(
         lambda full, other: jnp.where(narrow, other, full), *views)
     ahead = not (cfg.post_norm or cfg.reordered_norm)
-    behind = cfg.sandwich_norm or cfg.reordered_norm
+    after = cfg.sandwich_norm or cfg.reordered_norm
 
     def norm(x, name, used):
       return NORMS[cfg.norm](cfg, name=name)(x) if used else x
 
     y, block = Attention(cfg, name="attention")(
         norm(x, "attention_norm", ahead), kv[:2], kv[2:], slot, view)
-    y = _times(norm(y, "attention_out_norm", behind), cfg.residual_scale)
+    y = _times(norm(y, "attention_out_norm", after), cfg.residual_scale)
     total = norm(x + y, "attention_norm", cfg.post_norm)
     feed_forward = Mixture if cfg.num_experts else FeedForward
     y = feed_forward(cfg, name="feed_forward")(
         norm(x if cfg.parallel else total, "feed_forward_norm", ahead))
-    y = _times(norm(y, "feed_forward_out_norm", behind), cfg.residual_scale)
+    y = _times(norm(y, "feed_forward_out_norm", after), cfg.residual_scale)
     return norm(total + y, "feed_forward_norm", cfg.post_norm), block
 
 

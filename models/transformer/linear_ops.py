@@ -22,7 +22,7 @@ LARGE = 2**18
 
 
 def columns(x):
-  """Features first, tokens of all rows behind one another.
+  """Features first, tokens of all rows after one another.
 
   Args:
     x: `[B, T, F]`.
@@ -53,7 +53,7 @@ def round_up(width, dtype) -> int:
 
 
 def pad(x, width):
-  """Puts columns of zeros behind those of `[F, n]`: `[F, width]`."""
+  """Puts columns of zeros after those of `[F, n]`: `[F, width]`."""
   more = width - x.shape[1]
   if not more:
     return x
@@ -209,7 +209,7 @@ def _values(kernels):
 
 
 def _together(kernels, x):
-  """`matmuls` by code of our own."""
+  """`matmuls` by native CPU kernels."""
   scales = tuple(x.scales for x in kernels if quantization.is_matrix(x))
   return _natively(_values(kernels), scales, x)
 
@@ -396,7 +396,7 @@ def _again(q):
   """The same queries, which a GPU's compiler takes for others.
 
   Of two products that share a factor it would make one: it would copy the keys
-  of a cache, to have those of the block behind them.
+  of a cache, to have those of the block after them.
   """
   return jax.lax.platform_dependent(
       q, default=_same, cuda=jax.lax.optimization_barrier,

@@ -20,7 +20,7 @@ class Text:
   """The state: the end of the text, prompt included.
 
   Attributes:
-    tokens: `[S]` int32; arbitrary behind the length.
+    tokens: `[S]` int32; arbitrary after the length.
     length: `[]` int32, at most S.
   """
   tokens: types.Array

@@ -58,7 +58,7 @@ def rotate(x, turns_: Turns):
     turns_: of their positions.
 
   Returns:
-    The same, turned; channels behind all planes are not.
+    The same, turned; channels after all planes are not.
   """
   planes = turns_.cos.shape[1]
   shape = (*x.shape[:2], 2, planes, *x.shape[3:])
@@ -93,7 +93,7 @@ def frequencies(config) -> np.ndarray:
       one if its `max_length` is at most the original length, else the long one.
       Files are read with a `max_length` of the original length: every text up
       to there has the logits that transformers gives, and a longer one is an
-      error and not another law. `dataclasses.replace(config,
+      error and not another distribution. `dataclasses.replace(config,
       max_length=131072)` has the long set, and gives longer texts those logits;
       shorter ones then have others, as in vLLM. Parameters are the same.
 

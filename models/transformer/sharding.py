@@ -32,12 +32,12 @@ _RULES = (
     (r"/feed_forward/down/kernel$", (None, _HIDDEN)),
     (r"/feed_forward/shared/(gate|up)/(kernel|bias)$", (_SHARED, None)),
     (r"/feed_forward/shared/down/kernel$", (None, _SHARED)),
-    # Norms, biases behind a sum, positions, projections of embeddings.
+    # Norms, biases after a sum, positions, projections of embeddings.
     (r"", (None, None)),
 )
 
 
-def ways(config: decoder.Config) -> list[int]:
+def partition(config: decoder.Config) -> list[int]:
   """Over how many devices a layer can be split.
 
   Args:
@@ -63,11 +63,11 @@ def check(config: decoder.Config, size: int) -> None:
   Raises:
     ValueError: saying what is allowed.
   """
-  if size not in ways(config):
+  if size not in partition(config):
     raise ValueError(
         f"{MODEL}:{size} does not divide num_heads={config.num_heads} and "
         f"hidden_dim={config.hidden_dim}; it can be one of "
-        f"{', '.join(map(str, ways(config)))}.")
+        f"{', '.join(map(str, partition(config)))}.")
 
 
 def specs(config: decoder.Config, size: int,
@@ -90,7 +90,7 @@ def specs(config: decoder.Config, size: int,
   def spec(path, leaf):
     name = re.sub("/(values|scales)$", "", decoder.param_name(path))
     axes = next(axes for rule, axes in _RULES if re.search(rule, name))
-    # An axis of one is that of scales behind a sum over the inputs.
+    # An axis of one is that of scales after a sum over the inputs.
     split = [MODEL if (axis and size > 1 and not counts[axis] % size
                        and length > 1) else None
              for axis, length in zip(axes, leaf.shape[-2:])]
@@ -150,8 +150,9 @@ def language_model(lm: types.LanguageModel,
                    spec: PartitionSpec) -> types.LanguageModel:
   """The model with what the compiler shall not choose otherwise.
 
-  Laws are made from logits that every device of a row has: one gathering a
-  call, where a law of a split vocabulary would need several.
+  Distributions are made from logits that every device of a row has: one
+    gathering a call, where a distribution of a split vocabulary would need
+    several.
 
   Args:
     lm: a model of `transformer`.

@@ -222,7 +222,7 @@ def test_configs_that_cannot_be(update, message):
     benchmark_runs.check(config, subprocess_server.SERVERS)
 
 
-def test_methods_that_do_not_keep_the_law():
+def test_methods_that_do_not_keep_the_distribution():
   with pytest.raises(launch.UserError, match="beam_search.* no tree"):
     benchmark_runs.methods([{"name": "beam_search", "num_beams": 2}])
 
@@ -330,7 +330,7 @@ def test_bounds_count_the_forwards(folders, tmp_path):
   roof = roofline.Roofline(1.0, {"float32": 1e30, "bfloat16": 1e30})
   methods = {m.name: m for m in (
       dj.methods.autoregressive(), dj.methods.rsd_s(3, 2))}
-  bound = roofline_share.of_runs(roof, config, pair, methods)
+  bound = roofline_share.from_runs(roof, config, pair, methods)
   target, draft = (
       roofline.sizes(checkpoints.architecture(folder),
                      checkpoints.load(folder)[1]) for folder in folders)
@@ -359,7 +359,7 @@ def test_bounds_count_the_forwards(folders, tmp_path):
 
   # Where nothing but products counts: 1 + 6 nodes, and drafts of 1 and 3.
   roof = roofline.Roofline(1e30, {"float32": 2.0})
-  bound = roofline_share.of_runs(roof, config, pair, methods)
+  bound = roofline_share.from_runs(roof, config, pair, methods)
   assert bound(_record(tree, 1, 1.0, 3)) == pytest.approx(
       4 * (target.multiplied * (4 + 3 * 7) + draft.multiplied * (4 + 3 * 4)))
 

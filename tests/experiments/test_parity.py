@@ -13,7 +13,7 @@ from support import tiny_models as tiny
 pytest.importorskip("torch", reason="needs pip install -e '.[parity]'")
 pytest.importorskip("transformers", reason="needs pip install -e '.[parity]'")
 
-WHAT = ["tokens", "laws of 64 tokens", "greedy text of 32 tokens",
+WHAT = ["tokens", "distributions of 64 tokens", "greedy text of 32 tokens",
         "chat template"]
 
 

@@ -123,7 +123,7 @@ def _sizes():
   """A method by its name and flags, as `experiments.generate` has it."""
   def of(name, **values):
     with flagsaver.as_parsed(**values):
-      return launch.method({"name": name, **method_flags.of_flags(name)})
+      return launch.method({"name": name, **method_flags.from_flags(name)})
 
   flags.FLAGS.mark_as_parsed()
   yield of
@@ -153,10 +153,10 @@ def test_sizes_of_a_method_of_your_own(sizes, monkeypatch, values, found):
   del sizes  # It has the flags parsed.
   monkeypatch.setattr(dj.methods, "rsd_c", lambda rounds, steps, depth: None)
   with flagsaver.as_parsed(**values):
-    assert method_flags.of_flags("rsd_c") == found
+    assert method_flags.from_flags("rsd_c") == found
   with pytest.raises(launch.UserError, match=(
       r'needs rounds, steps, .* but --sizes=\'{"rounds": 2, "steps": 2}')):
-    method_flags.of_flags("rsd_c")
+    method_flags.from_flags("rsd_c")
 
 
 @pytest.mark.parametrize("values, message", [
@@ -309,7 +309,7 @@ def test_too_few_held_out_prompts_are_a_user_error(folders, monkeypatch):
 
 def test_plan_runs_a_tree_of_two_experiments_once():
   config = rsd_config.get_config()
-  methods, points = method_grid.of_config(config)
+  methods, points = method_grid.from_config(config)
   names = [method.name for method in methods]
   assert names[0] == "autoregressive"
   assert len(set(names)) == len(names)
@@ -322,7 +322,7 @@ def test_plan_runs_a_tree_of_two_experiments_once():
 def test_trees_of_a_budget_have_its_size(budget):
   config = rsd_config.get_config()
   config.update(lengths=(), budgets=(budget,))
-  methods, _ = method_grid.of_config(config)
+  methods, _ = method_grid.from_config(config)
   # The baseline, a chain, one tree of SpecInfer, two of SpecTr and RSD-S each,
   # three of RSD-C.
   assert len(methods) == 10
@@ -334,7 +334,7 @@ def test_trees_of_a_budget_have_its_size(budget):
 def test_trees_of_a_length_have_its_depth(length):
   config = rsd_config.get_config()
   config.update(lengths=(length,), budgets=())
-  methods, _ = method_grid.of_config(config)
+  methods, _ = method_grid.from_config(config)
   sizes = {}
   for method in methods[1:]:
     widths = method.sampled.drafter.layout.widths
@@ -359,14 +359,14 @@ def test_plan_refuses(update, message):
   config = rsd_config.get_config()
   config.update(update)
   with pytest.raises(launch.UserError, match=message):
-    method_grid.of_config(config)
+    method_grid.from_config(config)
 
 
 def test_plan_refuses_a_config_without_trees():
   config = rsd_config.get_config()
   del config.trees["length"]
   with pytest.raises(launch.UserError, match="has no trees; there are none"):
-    method_grid.of_config(config)
+    method_grid.from_config(config)
 
 
 def test_unknown_preset():

@@ -282,7 +282,7 @@ def test_sampling(name, arguments, words):
 ], ids=str)
 def test_sampling_by_row(arguments, word):
   with pytest.raises(ValueError, match=word):
-    sampling.warp(dj.Sampling(**arguments), 2, V)
+    sampling.make_warper(dj.Sampling(**arguments), 2, V)
 
 
 def test_eos_as_an_integer_of_numpy():
@@ -369,7 +369,7 @@ def test_all_methods_draft_equally_deep_at_all_temperatures():
 ALONE = dj.Method("alone", None, METHOD.greedy)
 WARM = dj.Method("warm", METHOD.sampled, None)
 REWARDED = dj.Method("rewarded", *(
-    dj.Decoder(_refuse, _refuse, reach=1, rewards=True),) * 2)
+    dj.Decoder(_refuse, _refuse, max_slots_ahead=1, needs_reward=True),) * 2)
 REWARD = dj.Reward(_refuse, _refuse, _refuse)
 
 
@@ -405,7 +405,7 @@ def test_what_a_model_returns_of_prompts_of_one_token():
              target_params=params)
 
 
-# Caches of S = 32 slots are asked for; behind the batch of 2 comes one head.
+# Caches of S = 32 slots are asked for; after the batch of 2 comes one head.
 @pytest.mark.parametrize("keys, values, length, words", [
     (((2, 1, 3, 4),), ((2, 1, 32, 3),), int, r"keys .*S\].*B=2, S=32"),
     (((2, 1, 32, 3),), ((2, 1, 32, 3),), int, r"keys of .*\(2, 1, 32, 3\)"),

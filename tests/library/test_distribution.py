@@ -1,4 +1,4 @@
-"""The joint law of the first tokens through `generate`, by chi-square.
+"""The joint distribution of the first tokens through `generate`, by chi-square.
 
 Trees of depth 1 and 2 emit at most 3 tokens a call: the 4 tokens that are
 counted span at least two calls, each with branching. One-token marginals and
@@ -25,33 +25,33 @@ METHODS = [
     dj.methods.specinfer(2, 2),
     dj.methods.spectr(2, 2),
 ]
-# Vocabulary and number of zeros in each target and each draft law; those of one
-# vocabulary share their programs.
+# Vocabulary and number of zeros in each target and each draft distribution;
+# those of one vocabulary share their programs.
 PAIRS = [(2, 0, 0), (6, 0, 0), (6, 2, 1)]
 
 
 @each(METHODS)
 @pytest.mark.parametrize("sizes", PAIRS, ids=str)
-def test_joint_law(method, sizes):
+def test_joint_distribution(method, sizes):
   target, draft = exactness.random_tables(*sizes)
   counts, stats = exactness.frequencies(method, target, draft, ROWS, LENGTH)
-  law = exactness.joint_law(target, 0, LENGTH)
-  assert exactness.p_value(counts, law) > exactness.MIN_P_VALUE
+  probs = exactness.joint_distribution(target, 0, LENGTH)
+  assert exactness.p_value(counts, probs) > exactness.MIN_P_VALUE
   assert np.asarray(stats.target_calls).min() >= 2
 
 
 @each(METHODS)
-def test_joint_law_of_a_cold_drafter(method):
+def test_joint_distribution_of_a_cold_drafter(method):
   """Of nearly all its tokens the probability is less than float32 has."""
   target, draft = exactness.random_tables(*PAIRS[1])
   counts, _ = exactness.frequencies(
       method, target, draft, ROWS, LENGTH,
       draft_sampling=dj.Sampling(temperature=1e-3))
-  law = exactness.joint_law(target, 0, LENGTH)
-  assert exactness.p_value(counts, law) > exactness.MIN_P_VALUE
+  probs = exactness.joint_distribution(target, 0, LENGTH)
+  assert exactness.p_value(counts, probs) > exactness.MIN_P_VALUE
 
 
-def test_joint_law_as_users_compile_it():
+def test_joint_distribution_as_users_compile_it():
   """In a process without the flags that `conftest` compiles tests with."""
   script = ("from library import test_distribution as tests; "
             "tests.test_joint_law(tests.METHODS[4], tests.PAIRS[1]); "

@@ -1,4 +1,4 @@
-"""The joint law of `test_distribution` where it is warped, and wrong rules.
+"""The joint distribution where it is warped, and wrong rules.
 
 A file of its own, so that another process can run it.
 """
@@ -17,19 +17,20 @@ from support import helpers
 from support import tiny_models as tiny
 from support.example_methods import each
 
-# Fewer already tell a wrong law.
+# Fewer already tell a wrong distribution.
 CONTROL_ROWS = 50_000
 
 
 @each([dj.methods.rsd_c((3, 1)), dj.methods.rsd_s(3, 2)])
-def test_joint_law_of_three_siblings(method):
+def test_joint_distribution_of_three_siblings(method):
   target, draft = exactness.random_tables(5, 0, 0)
   counts, _ = exactness.frequencies(method, target, draft, ROWS, LENGTH)
-  law = exactness.joint_law(target, 0, LENGTH)
-  assert exactness.p_value(counts, law) > exactness.MIN_P_VALUE
+  probs = exactness.joint_distribution(target, 0, LENGTH)
+  assert exactness.p_value(counts, probs) > exactness.MIN_P_VALUE
 
 
-# What the target's law is warped by, and the drafter's; None: likewise.
+# What the target's distribution is warped by, and the drafter's; None:
+# likewise.
 WARPS = [
     (dict(temperature=0.6), None),
     (dict(temperature=1.3, top_k=3, top_p=0.8), None),
@@ -40,19 +41,20 @@ WARPS = [
 ]
 
 
-# Laws are warped before a method sees them: one meets all warps.
+# Distributions are warped before a method sees them: one meets all warps.
 @pytest.mark.parametrize("method,warps", [
     *((dj.methods.rsd_s(2, 2), warps) for warps in WARPS),
     (dj.methods.spectr(2, 2), WARPS[1])],
     ids=lambda x: getattr(x, "name", None) or "-".join(x[0]))
-def test_joint_law_of_a_warped_target(method, warps):
+def test_joint_distribution_of_a_warped_target(method, warps):
   target, draft = exactness.random_tables(6, 0, 0)
   sampling, draft_sampling = warps
   counts, _ = exactness.frequencies(
       method, target, draft, ROWS, LENGTH, sampling=dj.Sampling(**sampling),
       draft_sampling=draft_sampling and dj.Sampling(**draft_sampling))
-  law = exactness.joint_law(helpers.warped(target, **sampling), 0, LENGTH)
-  assert exactness.p_value(counts, law) > exactness.MIN_P_VALUE
+  probs = exactness.joint_distribution(helpers.warped(target, **sampling), 0,
+                                       LENGTH)
+  assert exactness.p_value(counts, probs) > exactness.MIN_P_VALUE
 
 
 def sorted_siblings():
@@ -83,7 +85,7 @@ def without_taken_for_with():
 
 
 def target_for_residual():
-  """What is rejected is not taken off the target's law."""
+  """What is rejected is not taken off the target's distribution."""
   rule = verifiers.recursive(False).rule
   return drafters.gumbel_top_k((2, 2)), verifiers.Verifier(
       lambda u, t, d, x, ok: (rule(u, t, d, x, ok)[0], t), True, False)
@@ -95,15 +97,15 @@ CONTROLS = [sorted_siblings, top_k_children, with_taken_for_without,
 
 @pytest.mark.parametrize("control", CONTROLS, ids=lambda f: f.__name__)
 def test_control_fails(control):
-  """Each of these is wrong, and the test of the joint law must see it."""
+  """Each of these is wrong, and the joint distribution must show it."""
   pair = dj.Pair(*control())
   method = dj.Method(control.__name__, pair, pair)
   target, draft = exactness.random_tables(4, 0, 0)
   with tiny.quickly_compiled():
     counts, _ = exactness.frequencies(method, target, draft, CONTROL_ROWS,
                                       LENGTH)
-  law = exactness.joint_law(target, 0, LENGTH)
-  assert exactness.p_value(counts, law) < helpers.MAX_P_VALUE_OF_CONTROL
+  probs = exactness.joint_distribution(target, 0, LENGTH)
+  assert exactness.p_value(counts, probs) < helpers.MAX_P_VALUE_OF_CONTROL
 
 
 def test_control_reused_randomness_fails(monkeypatch):
@@ -118,5 +120,5 @@ def test_control_reused_randomness_fails(monkeypatch):
   with tiny.quickly_compiled():
     counts, _ = exactness.frequencies(method, target, draft, CONTROL_ROWS,
                                       LENGTH, keys)
-  law = exactness.joint_law(target, 0, LENGTH)
-  assert exactness.p_value(counts, law) < helpers.MAX_P_VALUE_OF_CONTROL
+  probs = exactness.joint_distribution(target, 0, LENGTH)
+  assert exactness.p_value(counts, probs) < helpers.MAX_P_VALUE_OF_CONTROL

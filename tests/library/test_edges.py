@@ -1,4 +1,4 @@
-"""Degenerate laws, ends, budgets and sizes, through `generate`."""
+"""Degenerate distributions, ends, budgets and sizes, through `generate`."""
 
 import jax
 import numpy as np
@@ -20,20 +20,21 @@ CYCLE = np.roll(np.eye(V), 1, axis=1)
 MASK = np.array([1, 0, 1, 1, 0, 1], bool)
 
 
-def tables(*laws):
-  """The models of a target's and a drafter's `[V, V]` laws."""
-  return tiny.Models(*(tiny.Model(*exactness.table_model(x)) for x in laws))
+def tables(*distributions):
+  """The models of a target's and a drafter's `[V, V]` distributions."""
+  return tiny.Models(
+      *(tiny.Model(*exactness.table_model(x)) for x in distributions))
 
 
 def random_tables(size=V, seed=0):
-  """A law for the target and one for the drafter, no token being rare."""
+  """Distributions of target and drafter, no token being rare."""
   rng = np.random.default_rng(seed)
   return [(exactness.random_table(rng, size) + 1 / size) / 2 for _ in range(2)]
 
 
 def run(method, models, first=0, rows=ROWS, new=NEW, temperature=1.0, top_p=1.0,
         allowed=None, **kwargs):
-  """Texts behind the token `first`, whose contract is checked on the way.
+  """Texts after the token `first`, whose contract is checked on the way.
 
   Top-p and token mask are arrays, so that a method has one program for all.
   """
@@ -48,17 +49,17 @@ def run(method, models, first=0, rows=ROWS, new=NEW, temperature=1.0, top_p=1.0,
 
 
 def transitions(out):
-  """All pairs of a token and the one behind it."""
+  """All pairs of a token and the one after it."""
   tokens = np.asarray(out.tokens)
-  before, behind = tokens[:, :-1].ravel(), tokens[:, 1:].ravel()
-  return before[behind >= 0], behind[behind >= 0]
+  before, after = tokens[:, :-1].ravel(), tokens[:, 1:].ravel()
+  return before[after >= 0], after[after >= 0]
 
 
 @EACH
 def test_identical_models(method):
   """Everything is accepted."""
-  law = random_tables()[0]
-  out = run(method, tables(law, law))
+  probs = random_tables()[0]
+  out = run(method, tables(probs, probs))
   calls = NEW // (depth(method) + 1)
   expected = [[0] * depth(method) + [calls]] * ROWS
   assert out.stats.accepted_by_depth.tolist() == expected
@@ -71,13 +72,13 @@ def test_a_nucleus_smaller_than_the_siblings(method, top_p):
   out = run(method, tables(target, draft), top_p=top_p)
   kept = helpers.warped(target, top_p=top_p) > 0
   assert kept.sum(axis=1).max() <= 2
-  before, behind = transitions(out)
-  assert kept[before, behind].all()
+  before, after = transitions(out)
+  assert kept[before, after].all()
 
 
 @EACH_DRAFTING
 def test_disjoint_supports(method):
-  """Nothing is accepted, and the target's law is kept."""
+  """Nothing is accepted, and the target's distribution is kept."""
   target = np.tile([0, 0, 0.4, 0.2, 0.2, 0.2], (V, 1))
   draft = np.tile([0.5, 0.5, 0, 0, 0, 0], (V, 1))
   out = run(method, tables(target, draft))
@@ -98,7 +99,7 @@ def test_disjoint_supports_at_temperature_0(method):
 
 @EACH
 def test_certain_models(method):
-  """One-hot laws: no chance, and no second sibling."""
+  """One-hot distributions: no chance, and no second sibling."""
   out = run(method, tables(CYCLE, CYCLE))
   assert (np.asarray(out.tokens) == np.arange(1 + NEW) % V).all()
   np.testing.assert_array_equal(out.log_probs, 0)
@@ -181,7 +182,7 @@ def test_as_many_siblings_as_tokens():
 
 
 def test_drafts_at_temperature_0_of_a_warm_target():
-  """A certain draft law is a law as well."""
+  """A certain draft distribution is a distribution as well."""
   target, draft = random_tables()
   out = run(dj.methods.rsd_c((2, 2)), tables(target, draft),
             draft_sampling=dj.Sampling(temperature=0))
@@ -191,7 +192,7 @@ def test_drafts_at_temperature_0_of_a_warm_target():
   assert not extra["tested_by_rank"][:, 1].any()
 
 
-def test_laws_of_one_token_in_some_rows():
+def test_distributions_of_one_token_in_some_rows():
   """Rows of a batch may be warped to a point, or not at all."""
   target, draft = random_tables()
   top_p = np.where(np.arange(ROWS) % 2, 1.0, 1e-6)

@@ -1,4 +1,4 @@
-"""Block efficiency on laws without context: the exact value, by enumeration.
+"""Block efficiency without context: the exact value, by enumeration.
 
 There each level accepts independently of what came before it, but for RSD-S,
 whose two levels are enumerated together: the beam is a sample without

@@ -25,8 +25,10 @@ def teacher_forced(model, out):
   tokens = jnp.maximum(out.tokens, 0)
   logits = np.asarray(tiny.causal(model, tokens)[0], np.float64)
   peak = logits.max(axis=-1, keepdims=True)
-  laws = logits - peak - np.log(np.exp(logits - peak).sum(-1, keepdims=True))
-  before = np.take_along_axis(laws[:, :-1], np.asarray(tokens)[:, 1:, None], 2)
+  distributions = logits - peak - np.log(
+      np.exp(logits - peak).sum(-1, keepdims=True))
+  before = np.take_along_axis(distributions[:, :-1],
+                              np.asarray(tokens)[:, 1:, None], 2)
   return np.pad(before[..., 0], ((0, 0), (1, 0)))
 
 

@@ -65,7 +65,7 @@ def traced(method, config=LLAMA, *, sampling=dj.Sampling(), batch=BATCH,
   kind = tree_decoder.decoder(
       method.sampled if sampling.temperature else method.greedy)
   lm = transformer.language_model(config)
-  if rewarded or kind.rewards:
+  if rewarded or kind.needs_reward:
     kwargs["reward"] = tiny.table_reward(1.0)
   scores = shape(batch, tiny.STATES, dtype=jnp.float32)
 
@@ -74,8 +74,8 @@ def traced(method, config=LLAMA, *, sampling=dj.Sampling(), batch=BATCH,
     values = dict(reward_params=factor, constraints=scores)
     return dj.generate(
         key, prompts, lengths, method=method, target=model,
-        target_params=params, draft=model if kind.drafts else None,
-        draft_params=params if kind.drafts else None, max_new_tokens=NEW,
+        target_params=params, draft=model if kind.needs_draft else None,
+        draft_params=params if kind.needs_draft else None, max_new_tokens=NEW,
         sampling=sampling, eos_id=0, **kwargs,
         **values if "reward" in kwargs else {})
 
@@ -216,7 +216,7 @@ def test_no_products_of_one_column_on_a_tpu():
 
 
 def test_columns_are_padded_ahead_of_the_layers():
-  """And behind each attention; control: of experts nothing is ahead."""
+  """And after each attention; control: of experts nothing is ahead."""
   def pads(**fields):
     # A program has one function for equal layers.
     config = dataclasses.replace(LLAMA, num_layers=1, **fields)

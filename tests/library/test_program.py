@@ -25,14 +25,16 @@ def compiled(method):
   """The optimised program of a generation with top-k, top-p and min-p."""
   model = transformer.language_model(CONFIG)
   params = tiny.init(jax.random.key(0), CONFIG)
-  warp = sampling.warp(dj.Sampling(0.8, top_k=7, top_p=0.9, min_p=0.1), 2,
-                       VOCAB)
+  warper = sampling.make_warper(dj.Sampling(0.8, top_k=7, top_p=0.9, min_p=0.1),
+                                2, VOCAB)
   keys = jax.random.split(jax.random.key(0), 2)
   caches = model.init_cache(2, 32), model.init_cache(2, 32)
-  return generate._generate.lower(
-      tree_decoder.decoder(method.sampled), model, model, None, 8, caches, 8,
-      keys, jnp.zeros((2, 5), jnp.int32), jnp.full(2, 5), params, params, warp,
-      warp, jnp.zeros(1, jnp.int32), None, None).compile().as_text()
+  return generate._generate.lower(tree_decoder.decoder(
+      method.sampled), model, model, None, 8, caches, 8, keys,
+                                  jnp.zeros((2, 5), jnp.int32), jnp.full(2, 5),
+                                  params, params, warper, warper,
+                                  jnp.zeros(1, jnp.int32), None,
+                                  None).compile().as_text()
 
 
 def sorts_vocabulary(program):

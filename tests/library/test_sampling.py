@@ -1,4 +1,4 @@
-"""Laws against sorts in float64; draws against enumeration."""
+"""Distributions against sorts in float64; draws against enumeration."""
 
 import itertools
 
@@ -16,29 +16,30 @@ V, B = 11, 3
 
 
 def oracle(logits, temperature=1.0, top_k=0, top_p=1.0, mask=None, min_p=0.0):
-  """The law of one row in float64, by sorting; ties with the last one stay."""
+  """One row in float64, by sorting; ties with the last one stay."""
   logits = np.asarray(logits, np.float64)
   if mask is not None:
     logits = np.where(mask, logits, -np.inf)
   if temperature == 0:
     return np.eye(len(logits))[np.argmax(logits)]
-  law = np.exp((logits - logits.max()) / temperature)
-  law /= law.sum()
+  probs = np.exp((logits - logits.max()) / temperature)
+  probs /= probs.sum()
   if top_k:
-    law = np.where(law >= np.sort(law)[::-1][min(top_k, len(law)) - 1], law, 0)
-    law /= law.sum()
-  ordered = np.sort(law)[::-1]
-  last = min(np.searchsorted(np.cumsum(ordered), top_p), len(law) - 1)
-  law = np.where(law >= ordered[last], law, 0)
-  law = np.where(law >= min_p * law.max(), law, 0)
-  return law / law.sum()
+    probs = np.where(probs >= np.sort(probs)[::-1][min(top_k, len(probs)) - 1],
+                     probs, 0)
+    probs /= probs.sum()
+  ordered = np.sort(probs)[::-1]
+  last = min(np.searchsorted(np.cumsum(ordered), top_p), len(probs) - 1)
+  probs = np.where(probs >= ordered[last], probs, 0)
+  probs = np.where(probs >= min_p * probs.max(), probs, 0)
+  return probs / probs.sum()
 
 
-def laws(logits, **kwargs):
-  """`log_law` of `[B, V]` logits, by the way of a checked `Sampling`."""
+def distributions(logits, **kwargs):
+  """`log_probs` of `[B, V]` logits, by the way of a checked `Sampling`."""
   logits = jnp.asarray(logits)
-  warp = sampling.warp(Sampling(**kwargs), *logits.shape)
-  log_probs = jax.vmap(sampling.log_law)(warp, logits)
+  warper = sampling.make_warper(Sampling(**kwargs), *logits.shape)
+  log_probs = jax.vmap(sampling.log_probs)(warper, logits)
   assert log_probs.dtype == jnp.float32
   return np.exp(np.asarray(log_probs, np.float64))
 
@@ -67,11 +68,11 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: ",".join(c) or "plain")
-def test_law_equals_a_full_sort(case):
+def test_distribution_equals_a_full_sort(case):
   logits = random_logits()
   expected = [oracle(row, **case) for row in logits]
   arguments = {("token_mask" if k == "mask" else k): v for k, v in case.items()}
-  found = laws(logits, **arguments)
+  found = distributions(logits, **arguments)
   np.testing.assert_allclose(found, expected, atol=2e-6)
   np.testing.assert_array_equal(found > 0, np.array(expected) > 0)
 
@@ -81,38 +82,44 @@ def test_each_row_has_its_own_temperature_top_p_min_p_and_mask():
   temperature, top_p = np.array([0.5, 1.0, 2.0]), np.array([0.9, 0.2, 1.0])
   min_p = np.array([0.0, 0.2, 0.6])
   mask = np.random.default_rng(1).random((B, V)) < 0.6
-  found = laws(logits, temperature=temperature, top_p=top_p, token_mask=mask,
-               min_p=min_p)
+  found = distributions(logits,
+                        temperature=temperature,
+                        top_p=top_p,
+                        token_mask=mask,
+                        min_p=min_p)
   expected = [oracle(*row[:2], 0, *row[2:])
               for row in zip(logits, temperature, top_p, mask, min_p)]
   np.testing.assert_allclose(found, expected, atol=2e-6)
 
 
-def test_leading_axes_are_rows_of_the_same_law():
+def test_leading_axes_are_rows_of_the_same_distribution():
   logits = random_logits(6).reshape(1, 2, 3, V)
-  warp = sampling.warp(Sampling(temperature=0.5, top_k=6, top_p=0.9), 1, V)
-  found = jax.vmap(sampling.log_law)(warp, jnp.asarray(logits))
+  warper = sampling.make_warper(Sampling(temperature=0.5, top_k=6, top_p=0.9),
+                                1, V)
+  found = jax.vmap(sampling.log_probs)(warper, jnp.asarray(logits))
   expected = [oracle(row, 0.5, 6, 0.9) for row in logits.reshape(6, V)]
   np.testing.assert_allclose(np.exp(found).reshape(6, V), expected, atol=2e-6)
 
 
 def test_ties_with_the_last_one_are_kept():
   logits = np.array([[3.0, 1.0, 1.0, 1.0, 0.0]], np.float32)
-  assert (laws(logits, top_k=2) > 0).tolist() == [[1, 1, 1, 1, 0]]
-  assert (laws(logits, top_k=1) > 0).tolist() == [[1, 0, 0, 0, 0]]
+  assert (distributions(logits, top_k=2) > 0).tolist() == [[1, 1, 1, 1, 0]]
+  assert (distributions(logits, top_k=1) > 0).tolist() == [[1, 0, 0, 0, 0]]
   # 0.692, then three times 0.094: the first of them is needed.
-  assert (laws(logits, top_p=0.7) > 0).tolist() == [[1, 1, 1, 1, 0]]
-  assert (laws(logits, top_p=0.6) > 0).tolist() == [[1, 0, 0, 0, 0]]
-  assert (laws(logits, min_p=0.1) > 0).tolist() == [[1, 1, 1, 1, 0]]
+  assert (distributions(logits, top_p=0.7) > 0).tolist() == [[1, 1, 1, 1, 0]]
+  assert (distributions(logits, top_p=0.6) > 0).tolist() == [[1, 0, 0, 0, 0]]
+  assert (distributions(logits, min_p=0.1) > 0).tolist() == [[1, 1, 1, 1, 0]]
   equal = np.zeros((1, 5), np.float32)
-  np.testing.assert_allclose(laws(equal, top_k=2, top_p=0.1), 0.2, atol=1e-7)
-  np.testing.assert_allclose(laws(equal, min_p=1.0), 0.2, atol=1e-7)
+  np.testing.assert_allclose(distributions(equal, top_k=2, top_p=0.1),
+                             0.2,
+                             atol=1e-7)
+  np.testing.assert_allclose(distributions(equal, min_p=1.0), 0.2, atol=1e-7)
 
 
 def test_temperature_0_is_one_hot_at_the_first_of_equals():
   logits = np.array([[1, 5, 5, 0], [2, 2, 2, 2], [-np.inf, -9, -np.inf, -np.inf]
                      ], np.float32)
-  np.testing.assert_array_equal(laws(logits, temperature=0),
+  np.testing.assert_array_equal(distributions(logits, temperature=0),
                                 np.eye(4)[[1, 0, 1]])
 
 
@@ -123,48 +130,51 @@ def test_temperature_0_is_one_hot_at_the_first_of_equals():
 def test_tokens_of_no_mass_stay_out(case):
   logits = np.array([[-np.inf, 2.0, -np.inf, 1.0], [-np.inf] * 3 + [-30.0]],
                     np.float32)
-  found = laws(logits, **case)
+  found = distributions(logits, **case)
   case.update({name: x[0] for name, x in case.items() if np.ndim(x)})
   np.testing.assert_allclose(found, [oracle(row, **case) for row in logits],
                              atol=2e-6)
   assert (found[np.isneginf(logits)] == 0).all()
 
 
-def test_half_precision_logits_make_float32_laws():
+def test_half_precision_logits_make_float32_distributions():
   logits = jnp.asarray(random_logits(), jnp.bfloat16)
   expected = [oracle(np.asarray(row, np.float32), 0.7) for row in logits]
-  np.testing.assert_allclose(laws(logits, temperature=0.7), expected, atol=2e-6)
+  np.testing.assert_allclose(distributions(logits, temperature=0.7),
+                             expected,
+                             atol=2e-6)
 
 
 def test_large_logits_do_not_overflow():
   logits = np.array([[3e38, 0.0, -3e38], [-3e38, -3e38, -3e38]], np.float32)
-  np.testing.assert_allclose(laws(logits), [[1, 0, 0], [1 / 3] * 3], atol=1e-6)
+  np.testing.assert_allclose(distributions(logits), [[1, 0, 0], [1 / 3] * 3],
+                             atol=1e-6)
 
 
 @pytest.mark.parametrize("temperature", [1e-30, 1e-10, 1e-8])
 def test_at_low_temperatures_the_most_probable_token_is_certain(temperature):
   """In a program, which may round a quotient and a difference once."""
   logits = 10 * random_logits()
-  warp = sampling.warp(Sampling(temperature=temperature), B, V)
-  found = jax.jit(jax.vmap(sampling.log_law))(warp, jnp.asarray(logits))
+  warper = sampling.make_warper(Sampling(temperature=temperature), B, V)
+  found = jax.jit(jax.vmap(sampling.log_probs))(warper, jnp.asarray(logits))
   np.testing.assert_array_equal(np.exp(found), np.eye(V)[logits.argmax(1)])
 
 
 def test_what_is_traced_is_kept_in_its_range():
   """Nobody can refuse it there."""
   logits = random_logits()
-  law = jax.jit(lambda *x: jax.vmap(sampling.log_law)(
-      sampling.warp(Sampling(x[0], top_p=x[1], min_p=x[2]), B, V), logits))
+  probs = jax.jit(lambda *x: jax.vmap(sampling.log_probs)(sampling.make_warper(
+      Sampling(x[0], top_p=x[1], min_p=x[2]), B, V), logits))
   for case in ((0.0, 1.0, 0.0), (1.0, 0.0, 0.0), (0.0, np.zeros(B), -1.0),
                (1.0, 1.0, 1.5)):
-    np.testing.assert_array_equal(np.exp(law(*case)),
+    np.testing.assert_array_equal(np.exp(probs(*case)),
                                   np.eye(V)[logits.argmax(1)])
-  np.testing.assert_allclose(np.exp(law(1.0, 1.0, -1.0)),
+  np.testing.assert_allclose(np.exp(probs(1.0, 1.0, -1.0)),
                              [oracle(row) for row in logits], atol=2e-6)
 
 
-def law_of_transformers(logits, **settings):
-  """The law that `generate` of transformers would sample from."""
+def distribution_of_transformers(logits, **settings):
+  """The distribution that `generate` of transformers would sample from."""
   torch = pytest.importorskip("torch", reason="pip install -e '.[parity]'")
   transformers = pytest.importorskip("transformers")
   config = transformers.GenerationConfig(do_sample=True, **settings)
@@ -181,14 +191,14 @@ def law_of_transformers(logits, **settings):
     dict(temperature=2.5, min_p=0.3), dict(top_k=4, min_p=0.1),
     dict(temperature=2.5, top_p=0.7, min_p=0.3),
     dict(temperature=1.5, top_k=7, top_p=0.9, min_p=0.15)], ids=str)
-def test_law_equals_that_of_transformers(case):
+def test_distribution_equals_that_of_transformers(case):
   logits = random_logits(20)
   # Where nothing is given, its top-k is 50.
-  expected = law_of_transformers(logits, **{"top_k": 0, **case})
-  found = laws(logits, **case)
+  expected = distribution_of_transformers(logits, **{"top_k": 0, **case})
+  found = distributions(logits, **case)
   np.testing.assert_allclose(found, expected, atol=2e-6)
   np.testing.assert_array_equal(found > 0, expected > 0)
-  without = laws(logits, **{**case, "min_p": 0.0})
+  without = distributions(logits, **{**case, "min_p": 0.0})
   assert (found > 0).sum() < (without > 0).sum()
 
 
@@ -197,32 +207,36 @@ def test_where_nothing_of_the_mask_is_left_the_mask_decides(temperature):
   """As where a processor forbids its tokens; control: other rows."""
   logits = random_logits()
   logits[0] = np.where(MASK, -np.inf, logits[0])
-  law = np.exp(jax.vmap(sampling.log_law)(
-      sampling.warp(Sampling(temperature, token_mask=MASK), B, V),
+  probs = np.exp(jax.vmap(sampling.log_probs)(
+      sampling.make_warper(Sampling(temperature, token_mask=MASK), B, V),
       jnp.asarray(logits)))
   first = np.eye(V)[np.argmax(MASK)] if not temperature else MASK / sum(MASK)
-  np.testing.assert_allclose(law[0], first, rtol=1e-6)
+  np.testing.assert_allclose(probs[0], first, rtol=1e-6)
   if temperature:
-    np.testing.assert_allclose(law[1], oracle(logits[1], mask=MASK), atol=2e-6)
+    np.testing.assert_allclose(probs[1],
+                               oracle(logits[1], mask=MASK),
+                               atol=2e-6)
 
 
 def test_what_is_off_is_static():
-  warp = sampling.warp(Sampling(), B, V)
-  assert (warp.top_p, warp.min_p, warp.token_mask, warp.top_k) == (
+  warper = sampling.make_warper(Sampling(), B, V)
+  assert (warper.top_p, warper.min_p, warper.token_mask, warper.top_k) == (
       None, None, None, 0)
-  assert not warp.greedy
-  assert sampling.warp(Sampling(top_k=V), B, V).top_k == 0
-  assert sampling.warp(Sampling(temperature=np.float64(0)), B, V).greedy
-  assert sampling.warp(Sampling(top_p=np.ones(B)), B, V).top_p.shape == (B,)
-  assert sampling.warp(Sampling(min_p=np.zeros(B)), B, V).min_p.shape == (B,)
+  assert not warper.greedy
+  assert sampling.make_warper(Sampling(top_k=V), B, V).top_k == 0
+  assert sampling.make_warper(Sampling(temperature=np.float64(0)), B, V).greedy
+  assert sampling.make_warper(Sampling(top_p=np.ones(B)), B,
+                              V).top_p.shape == (B,)
+  assert sampling.make_warper(Sampling(min_p=np.zeros(B)), B,
+                              V).min_p.shape == (B,)
 
 
 def test_untempered_keeps_the_mask_alone():
-  warp = sampling.warp(Sampling(temperature=0, top_k=2, top_p=0.3,
-                                token_mask=MASK, min_p=0.5), B, V)
+  warper = sampling.make_warper(Sampling(temperature=0, top_k=2, top_p=0.3,
+                                         token_mask=MASK, min_p=0.5), B, V)
   logits = random_logits()
-  found = jax.vmap(sampling.log_law)(sampling.untempered(warp),
-                                     jnp.asarray(logits))
+  found = jax.vmap(sampling.log_probs)(sampling.without_temperature(warper),
+                                       jnp.asarray(logits))
   np.testing.assert_allclose(np.exp(found),
                              [oracle(row, mask=MASK) for row in logits],
                              atol=2e-6)
@@ -238,7 +252,7 @@ def test_untempered_keeps_the_mask_alone():
     ([1.0, 0.0], 1.0, 1.0),
     ([1.0], 0.1, 1.0),
     ([1.0, 2.0**-100], 1.0, 1.0),
-    # Rounding has left the law short of 1: everything is kept.
+    # Rounding has left the distribution short of 1: everything is kept.
     ([0.5, 0.25, 0.0], 1.0, 0.0),
 ])
 def test_nucleus_threshold_is_exact(probs, top_p, threshold):
@@ -259,9 +273,9 @@ def test_nucleus_threshold_is_one_of_the_probabilities():
 LAW = np.array([0.45, 0.0, 0.3, 0.2, 0.05])
 
 
-def draw(key, law, k, rows):
+def draw(key, probs, k, rows):
   keys = jax.random.split(jax.random.key(key), rows)
-  log_probs = jnp.log(jnp.asarray(law, jnp.float32))
+  log_probs = jnp.log(jnp.asarray(probs, jnp.float32))
   draws = jax.jit(jax.vmap(
       lambda key: sampling.gumbel_top_k(key, log_probs, k)))(keys)
   return tuple(np.asarray(x) for x in draws)
@@ -280,7 +294,7 @@ def test_gumbel_top_k_draws_without_replacement():
     expected[i, j] = LAW[i] * LAW[j] / (1 - LAW[i])
   counts = pair_counts(tokens, len(LAW))
   assert exactness.p_value(counts, expected) > exactness.MIN_P_VALUE
-  # Negative control: sorted siblings have another law.
+  # Negative control: sorted siblings have another distribution.
   sorted_counts = pair_counts(np.sort(tokens, axis=1), len(LAW))
   assert (exactness.p_value(sorted_counts, expected)
           < helpers.MAX_P_VALUE_OF_CONTROL)
@@ -307,7 +321,7 @@ def truncate(perturbed, bound):
 
 
 @pytest.mark.parametrize("bound", [-20.0, -1.0, 0.0, 3.0, 15.0])
-def test_truncate_gumbel_equals_the_inverse_of_its_law(bound):
+def test_truncate_gumbel_equals_the_inverse_of_its_distribution(bound):
   values = np.random.default_rng(0).gumbel(0, 3, (6, 5))
   peak = values.max(axis=1, keepdims=True)
   # Exact where the bound is no more than moderately far away.
@@ -345,10 +359,10 @@ def test_residual():
 
 
 @pytest.mark.parametrize("shift", [0.0, 1e-13])
-def test_a_residual_of_no_mass_keeps_the_law(shift):
-  law = np.array([0.5, 0.5, shift], np.float32)
-  found = sampling.residual(law, np.array([0.5, 0.5, 0.0], np.float32))
-  np.testing.assert_array_equal(found, law)
+def test_a_residual_of_no_mass_keeps_the_distribution(shift):
+  probs = np.array([0.5, 0.5, shift], np.float32)
+  found = sampling.residual(probs, np.array([0.5, 0.5, 0.0], np.float32))
+  np.testing.assert_array_equal(found, probs)
 
 
 def test_a_residual_of_little_mass_is_normalised():

@@ -13,7 +13,7 @@ from models.testing import exactness
 from support import tiny_models as tiny
 
 V = 4
-# Behind the last token stand 1, 2 and 3, once each, 1 after more of the same.
+# After the last token stand 1, 2 and 3, once each, 1 after more of the same.
 PROMPT = [0, 2, 3, 0, 1, 0, 3, 3, 0]
 ROWS = 40_000
 METHODS = [dj.methods.speculative(2), dj.methods.rsd_c((2, 1)),
@@ -51,14 +51,14 @@ def generate(method, target, rows=1, prompt=tuple(PROMPT), new=4, **kwargs):
 @pytest.mark.parametrize("ngram", [1, 2, 5])
 def test_all_places_vote(ngram):
   texts = np.random.default_rng(0).integers(0, V, (3, 12))
-  laws = jax.nn.softmax(transformer.causal_logits(
+  distributions = jax.nn.softmax(transformer.causal_logits(
       prompt_lookup.language_model(V, ngram), (), jnp.asarray(texts)))
-  for text, row in zip(texts, laws):
-    for end, law in enumerate(row):
+  for text, row in zip(texts, distributions):
+    for end, probs in enumerate(row):
       expected = votes(text[:end + 1], ngram)
       expected = expected / expected.sum() if expected.any() else (
           np.full(V, 1 / V))
-      np.testing.assert_allclose(law, expected, atol=1e-5)
+      np.testing.assert_allclose(probs, expected, atol=1e-5)
 
 
 def test_many_tokens_that_agree():
@@ -66,30 +66,32 @@ def test_many_tokens_that_agree():
   text = np.tile(np.arange(V), 12)[None]
   logits = transformer.causal_logits(prompt_lookup.language_model(V, 40), (),
                                      jnp.asarray(text))
-  law = jax.nn.softmax(logits[0, -1])
-  np.testing.assert_allclose(law, np.eye(V)[0], atol=1e-5)
+  probs = jax.nn.softmax(logits[0, -1])
+  np.testing.assert_allclose(probs, np.eye(V)[0], atol=1e-5)
 
 
 def test_it_is_a_language_model():
-  """Caches, blocks, masks and commits give the law of the text alone."""
+  """Caches, blocks, masks, commits: the distribution of the text alone."""
   lm = prompt_lookup.language_model(V)
   conformance.check(lm, ())
   assert prompt_lookup.language_model(V, 4) is lm
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda x: x.name)
-def test_the_law_is_the_targets(method):
+def test_the_distribution_is_the_targets(method):
   target, other = exactness.random_tables(V)
   out = generate(method, target, ROWS)
   counts = np.zeros((V,) * 3)
   np.add.at(counts, tuple(np.asarray(
       out.tokens[:, len(PROMPT):len(PROMPT) + 3]).T), 1)
-  p_value = exactness.p_value(counts, exactness.joint_law(target, 0, 3))
+  p_value = exactness.p_value(counts, exactness.joint_distribution(
+      target, 0, 3))
   assert p_value >= exactness.MIN_P_VALUE
-  # Some of what is looked up is accepted, and another law is another one.
+  # Some of what is looked up is accepted, and another distribution is another
+  # one.
   assert np.mean(out.stats.target_calls) < 3.5
   assert exactness.p_value(
-      counts, exactness.joint_law(other, 0, 3)) < exactness.MIN_P_VALUE
+      counts, exactness.joint_distribution(other, 0, 3)) < exactness.MIN_P_VALUE
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda x: x.name)
@@ -100,7 +102,7 @@ def test_a_text_that_repeats_is_drafted_in_full(method):
     out = generate(method, around, prompt=(0, 1, 2, 3, 0), new=9,
                    sampling=dj.Sampling(temperature=0))
   assert np.asarray(out.tokens[0]).tolist() == [i % V for i in range(14)]
-  assert out.stats.target_calls[0] == 3  # Two drafts, and one behind them.
+  assert out.stats.target_calls[0] == 3  # Two drafts, and one after them.
 
 
 @pytest.mark.parametrize("arguments, message", [

@@ -1,4 +1,4 @@
-"""The table model: its laws are the rows of the table."""
+"""The table model: its distributions are the rows of the table."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Methods whose law is the target's, for tests that hold for each of them."""
+"""Methods that keep the target's distribution, for tests of each of them."""
 
 import pytest
 

@@ -29,18 +29,19 @@ def warped(table, temperature=1.0, top_k=0, top_p=1.0, token_mask=None,
   """The rows of `table` after `Sampling`, in float64 and by sorting."""
   rows = []
   for row in table:
-    law = np.where(True if token_mask is None else token_mask, row, 0.0)
-    law = law**(1 / temperature)
-    law /= law.sum()
+    probs = np.where(True if token_mask is None else token_mask, row, 0.0)
+    probs = probs**(1 / temperature)
+    probs /= probs.sum()
     if top_k:
-      law = np.where(law >= np.sort(law)[-min(top_k, len(law))], law, 0)
-      law /= law.sum()
-    order = np.argsort(-law, kind="stable")
-    before = np.cumsum(law[order]) - law[order]
-    kept = np.zeros(len(law), bool)
+      probs = np.where(probs >= np.sort(probs)[-min(top_k, len(probs))], probs,
+                       0)
+      probs /= probs.sum()
+    order = np.argsort(-probs, kind="stable")
+    before = np.cumsum(probs[order]) - probs[order]
+    kept = np.zeros(len(probs), bool)
     kept[order] = before < top_p
-    law = np.where(kept & (law >= min_p * law.max()), law, 0)
-    rows.append(law / law.sum())
+    probs = np.where(kept & (probs >= min_p * probs.max()), probs, 0)
+    rows.append(probs / probs.sum())
   return np.stack(rows)
 
 
@@ -49,24 +50,24 @@ def ordered_draws(draft, size, replacement):
 
   Args:
     draft: `[V]` float64.
-    size: siblings to draw; without replacement, fewer where the law has no
-      more tokens.
+    size: siblings to draw; without replacement, fewer where the distribution
+      has no more tokens.
     replacement: whether a token can come again.
 
   Yields:
     A tuple of tokens and its probability.
   """
-  def extend(tokens, law, probability):
-    if len(tokens) == size or not law.any():
+  def extend(tokens, probs, probability):
+    if len(tokens) == size or not probs.any():
       yield tokens, probability
       return
-    for token in np.flatnonzero(law):
-      rest = law
+    for token in np.flatnonzero(probs):
+      rest = probs
       if not replacement:
-        rest = np.where(np.arange(len(law)) == token, 0, law)
+        rest = np.where(np.arange(len(probs)) == token, 0, probs)
         rest = rest / rest.sum() if rest.any() else rest
       yield from extend(tokens + (int(token),), rest,
-                        probability * law[token])
+                        probability * probs[token])
 
   yield from extend((), draft, 1.0)
 
@@ -139,7 +140,7 @@ def acceptance(rule, target, draft, tokens, valid):
 
 
 def enumerate_rule(rule, target, draft, draws, size):
-  """The law of what a rule emits at one node, by enumeration in float64.
+  """Enumerates what a rule emits at one node, in float64.
 
   Args:
     rule: of a `Verifier`.
@@ -149,19 +150,20 @@ def enumerate_rule(rule, target, draft, draws, size):
     size: K.
 
   Returns:
-    `[V]` law of the emitted token, and the probability that it is a child.
+    `[V]` distribution of the emitted token, and the probability that it is a
+    child.
   """
   tokens, valid, weights = pad_draws(draws, size)
   chances, rests = acceptance(rule, target, draft, tokens, valid)
-  law, some = np.zeros(len(target)), 0.0
+  probs, some = np.zeros(len(target)), 0.0
   for x, reach, chance, rest in zip(tokens, weights, chances, rests):
     for k in range(size):
       accepted = reach * chance[k]
-      law[x[k]] += accepted
+      probs[x[k]] += accepted
       some += accepted
       reach -= accepted
-    law += reach * rest
-  return law, some
+    probs += reach * rest
+  return probs, some
 
 
 def product_efficiency(chances):

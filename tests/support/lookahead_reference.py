@@ -139,7 +139,7 @@ def cdsl(row, look, gates):
       after = follow(row, row.target, taken, 1)
     else:
       after = follow(row, row.target, agreed, look.n + 1 - same)
-      passed = gates.low == "target_rollout" and (
+      passed = gates.on_low_acceptance == "target_rollout" and (
           gates.test(row.value(text), row.value(after)))
       state = 2 if passed else 3
     if not passed:

@@ -1,4 +1,4 @@
-"""Tiny models whose laws are not flat, one that follows a script, and runs.
+"""Tiny models that are not flat, one that follows a script, and runs.
 
 All runs of `generate` on transformers have the same shapes, so that tests of
 one method share its program.
@@ -20,7 +20,7 @@ from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.speculation import tree_decoder
 from models import transformer
 
-# Ragged prompts; what is behind them must not matter, so it is no padding.
+# Ragged prompts; what is after them must not matter, so it is no padding.
 PROMPTS = np.array([[5, 1, 12, 7, 3], [2, 9, 4, 11, 11], [8, 6, 6, 6, 6]],
                    np.int32)
 LENGTHS = np.array([5, 3, 1], np.int32)
@@ -223,7 +223,7 @@ def _causal(lm, params, tokens):
 
 
 def committed(model, tokens, lengths, capacity):
-  """A cache of the first tokens of each row; junk stands behind them."""
+  """A cache of the first tokens of each row; junk stands after them."""
   _, block = causal(model, tokens)
   cache = model.lm.init_cache(len(tokens), capacity)
   junk = lambda x: jnp.full_like(x, 7)
@@ -272,7 +272,7 @@ def init(key, config):
 def generate(method, models, *, key=None, prompts=PROMPTS, lengths=LENGTHS,
              new=NEW, **kwargs):
   """`dj.generate` on ragged prompts, and a check of its contract."""
-  drafts = tree_decoder.decoder(method.sampled or method.greedy).drafts
+  drafts = tree_decoder.decoder(method.sampled or method.greedy).needs_draft
   out = dj.generate(
       jax.random.key(0) if key is None else key, prompts, lengths,
       method=method, target=models.target.lm,

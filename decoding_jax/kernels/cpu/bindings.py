@@ -1,4 +1,4 @@
-"""Code of our own for a CPU, in `decoding_jax/kernels/cpu/src`.
+"""Native CPU kernels for a CPU, in `decoding_jax/kernels/cpu/src`.
 
 - Products: XLA packs weights into other arrays first, in each of them, which
   with few columns takes longer than the product.
@@ -6,8 +6,8 @@
 - Norms, for each of which XLA has several operations, which are compiled one by
   one.
 - Commits: to write a few slots of 16 bits, XLA converts the whole cache.
-- Laws and draws, which XLA computes in many passes over the vocabulary; and
-  random words.
+- Distributions and draws, which XLA computes in many passes over the
+  vocabulary; and random words.
 
 It is compiled when it is first needed, some seconds, and kept in the
 folder `decoding_jax` of `XDG_CACHE_HOME`, or of `~/.cache`. The compiler is the
@@ -63,7 +63,7 @@ def multiplies(kernels) -> bool:
 def matmuls(kernels, x, scales=()):
   """Products in float32; no column depends on what others are there.
 
-  The code has the features of a token behind one another. So has XLA then what
+  The code has the features of a token after one another. So has XLA then what
   is between two calls: transpositions stand in the program alone.
 
   Args:

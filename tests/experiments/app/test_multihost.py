@@ -96,7 +96,7 @@ def alone(config, path):
   """Records of the same settings from one process and one device."""
   settings = runpy.run_path(str(config))["get_config"]()
   pair = helpers.load_pair(settings.target, settings.draft)
-  methods, _ = method_grid.of_config(settings)
+  methods, _ = method_grid.from_config(settings)
   with tiny.quickly_compiled():
     return rsd.measure(settings, pair, methods, prompt_tasks.load(
         settings, pair), path)
@@ -172,10 +172,10 @@ def test_sigterm_ends_a_run_in_peace(config, tmp_path):
 def test_sigterm_waits_for_what_is_held():
   done = []
   with pytest.raises(preemption.Stopped):
-    with preemption.held():
-      with preemption.held():
+    with preemption.defer_signals():
+      with preemption.defer_signals():
         os.kill(os.getpid(), signal.SIGTERM)
-        done.append(preemption.asked())
+        done.append(preemption.stop_requested())
       done.append("both")
     done.append("neither")
   assert done == [True, "both"]

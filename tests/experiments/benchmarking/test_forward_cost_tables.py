@@ -90,7 +90,7 @@ def test_choices_are_kept_and_compared(tmp_path, monkeypatch):
   monkeypatch.setattr(systems, "prompts", lambda *_: tiny.PROMPTS)
   monkeypatch.setattr(systems, "with_dtype", lambda *_: None)
   for _ in range(2):
-    found = auto_check.of_config(config(), None, tmp_path)
+    found = auto_check.from_config(config(), None, tmp_path)
   assert calls == [1, 2]
   assert list(auto_check.methods(found)) == ["rsd_c(2-1)"]
   entry = benchmark_runs.Entry(benchmark_runs.OURS, "rsd_c(2-1)", "float32", 1,
@@ -102,7 +102,7 @@ def test_choices_are_kept_and_compared(tmp_path, monkeypatch):
       "auto, Batch 1, temperature 1, float32: It is fast. Measured: 18.0, 0.90 "
       "times the trial and 0.75 times the prediction.",
       "auto, Batch 2, temperature 1, float32: It is fast."]
-  assert auto_check.of_config(config(auto=False), None, tmp_path) == {}
+  assert auto_check.from_config(config(auto=False), None, tmp_path) == {}
 
 
 @pytest.mark.parametrize("chosen,names", [

@@ -50,7 +50,7 @@ def texts(models):
     return random_pair.sample(*models[0], seed=99)
 
 
-def test_laws_overlap_as_asked(written, models, texts):
+def test_distributions_overlap_as_asked(written, models, texts):
   _, found = written
   assert abs(found["overlap"] - 0.7) <= random_pair.TOLERANCE
   again = random_pair.measure(models, texts)
@@ -60,13 +60,13 @@ def test_laws_overlap_as_asked(written, models, texts):
 
 
 def test_measure_in_numpy(models, texts):
-  laws = []
+  distributions = []
   for config, params in models:
     logits = np.asarray(transformer.causal_logits(
         transformer.language_model(config), params, texts), np.float64)
-    laws.append(np.exp(logits - logits.max(axis=-1, keepdims=True)))
-    laws[-1] /= laws[-1].sum(axis=-1, keepdims=True)
-  target, draft = (x[:, 1:] for x in laws)
+    distributions.append(np.exp(logits - logits.max(axis=-1, keepdims=True)))
+    distributions[-1] /= distributions[-1].sum(axis=-1, keepdims=True)
+  target, draft = (x[:, 1:] for x in distributions)
   found = random_pair.measure(models, texts)
   entropy = -(target * np.log(target)).sum(axis=-1).mean()
   assert found["overlap"] == pytest.approx(
@@ -87,7 +87,7 @@ def test_files_have_the_numbers_that_were_measured(tmp_path, monkeypatch):
     jax.tree.map(np.testing.assert_array_equal, made, read)
 
 
-def test_laws_depend_on_the_context(models, texts):
+def test_distributions_depend_on_the_context(models, texts):
   # The newest token is the same, another one is not.
   changed = texts.copy()
   changed[:, 0] = (changed[:, 0] + 1) % SETTINGS.vocab_size
@@ -112,7 +112,7 @@ def test_the_core_is_the_same_in_both(models):
       assert not layer["feed_forward"]["down"]["kernel"][:core].any()
 
 
-def test_transformers_reads_the_same_laws(written, models, texts):
+def test_transformers_reads_the_same_distributions(written, models, texts):
   torch = pytest.importorskip("torch", reason="needs the extra parity")
   transformers = pytest.importorskip("transformers")
   for name, (config, params) in zip(

@@ -91,10 +91,10 @@ def server(tmp_path_factory):
   subprocess_server.stop(rival)
 
 
-def _generate(server, setting, length=0, prompts=PROMPTS, **law):
+def _generate(server, setting, length=0, prompts=PROMPTS, **probs):
   return subprocess_server.generate(server, {
       "setting": setting, "length": length, "prompts": prompts, "seed": 0,
-      "max_new_tokens": NEW, **LAW, **law})
+      "max_new_tokens": NEW, **LAW, **probs})
 
 
 def test_transformers_writes_our_greedy_text(server):
@@ -110,7 +110,8 @@ def test_transformers_writes_our_greedy_text(server):
   for setting in ("assisted", "lookup"):
     found = _generate(server, setting, 3)
     assert found["tokens"] == expected
-    # The law says how many are accepted; the draft is close to the target.
+    # The distribution says how many are accepted; the draft is close to the
+    # target.
     assert NEW / 4 <= found["target_calls"] <= NEW
   assert _generate(server, "assisted", 3)["target_calls"] < NEW
 

@@ -60,13 +60,19 @@ def test_weights_and_caches_are_exact(scan, weights):
                                   width, new)
   assert need.weights == arrays((real.target_params, real.draft_params))
   decoder = tree_decoder.decoder(METHOD.sampled)
-  caches = [prefill.prefill(
-      prefill.capacity(width, new + decoder.reach), prefill.CHUNK, lm, params,
-      prompts=jnp.ones((batch, width), jnp.int32), lengths=jnp.full(batch, 2))
-            for lm, params in ((real.target, real.target_params),
-                               (real.draft, real.draft_params))]
+  caches = [
+      prefill.prefill(prefill.capacity(width, new + decoder.max_slots_ahead),
+                      prefill.CHUNK,
+                      lm,
+                      params,
+                      prompts=jnp.ones((batch, width), jnp.int32),
+                      lengths=jnp.full(batch, 2))
+      for lm, params in ((real.target, real.target_params), (real.draft,
+                                                             real.draft_params))
+  ]
   assert need.caches == arrays(caches)
-  # Seven nodes are scored, of which the four above the last level have laws.
+  # Seven nodes are scored, of which the four above the last level have
+  # distributions.
   assert need.logits == 4 * batch * 13 * (7 + 4)
   # Without a drafter there is only the target; without a tree only a root.
   alone = memory_estimate.estimate(pair_of(*configs), [PLAIN.greedy], batch,

@@ -71,9 +71,9 @@ def test_texts_of_a_length_share_a_batch():
                                                 [9, 9, 7, 2, 7, 3])
   assert [b[1][:, 0].tolist() for b in batches] == [[1, 2], [4, 6], [3, 5]]
   assert places.tolist() == [0, 1, 4, 2, 5, 3]
-  assert evaluation_run.most_rows(2, 1, False) == 1
+  assert evaluation_run.max_rows(2, 1, False) == 1
   config.update(prompts=9, batch=8, queue=9)
-  assert evaluation_run.most_rows(8, 9, True) == 8 + 4
+  assert evaluation_run.max_rows(8, 9, True) == 8 + 4
   config.update(batch=2, queue=0)
   # Keys go by the prompt, not by the place.
   plain, _ = evaluation_run.make_batches(config, rows)

@@ -88,7 +88,7 @@ def test_sanity_agrees_when_nothing_differs():
   assert "agrees with" in tables.sanity(_of_prompts(_rows(), 16))
 
 
-def test_sanity_tells_a_changed_law():
+def test_sanity_tells_a_changed_distribution():
   line = tables.sanity(_of_prompts(_rows(rsd_c=-75.0), 16))
   assert "DIFFERS FROM" in line and "rsd_c" in line
 

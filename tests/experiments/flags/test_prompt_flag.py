@@ -16,8 +16,8 @@ def _encode(tmp_path):
 
   def encode(target=tmp_path, **values):
     with flagsaver.as_parsed(**values):
-      return (tokenizer.decode(prompt_flag.encode(tokenizer,
-                                                  target)), prompt_flag.shown())
+      return (tokenizer.decode(prompt_flag.encode(
+          tokenizer, target)), prompt_flag.prompt_text())
 
   flags.FLAGS.mark_as_parsed()
   yield encode

@@ -62,8 +62,8 @@ def test_what_is_settled_stays(name):
   for _ in range(300):
     ids = rng.integers(0, size, 12).tolist()
     text = tokenizer.decode(ids)
-    assert begins(text, ids, tokenizer, tokenizers.settled)
-    held += len(text) - len(tokenizers.settled(tokenizer, ids))
+    assert begins(text, ids, tokenizer, tokenizers.decode_stable_prefix)
+    held += len(text) - len(tokenizers.decode_stable_prefix(tokenizer, ids))
   assert held < 300 * 6
 
 
@@ -81,8 +81,8 @@ def test_control_what_is_decoded_does_not_stay(name):
 def test_a_whole_text_is_settled(text):
   tokenizer = TOKENIZERS["bytes"]()
   ids = tokenizer.encode(text).ids
-  assert tokenizers.settled(tokenizer, ids) == text
-  assert tokenizers.settled(tokenizer, ids[:-1]) in text[:-1]
+  assert tokenizers.decode_stable_prefix(tokenizer, ids) == text
+  assert tokenizers.decode_stable_prefix(tokenizer, ids[:-1]) in text[:-1]
 
 
 @pytest.fixture(name="pair")
@@ -93,7 +93,7 @@ def _pair(folders):
 
 
 def decoded(pair, new=12, eos_id=(0,)):
-  """Arguments of `stream_flag.show` behind the pair, and the text to expect."""
+  """Arguments of `stream_flag.show` after the pair, and the text to expect."""
   arguments = dict(method=METHOD, max_new_tokens=new, eos_id=eos_id,
                    sampling=dj.Sampling())
   keys = jax.random.split(jax.random.key(0), 1)

@@ -1,4 +1,4 @@
-"""Distillation losses against float64 sums over small laws."""
+"""Distillation losses against float64 sums over small distributions."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from models import transformer
 from support import tiny_models as tiny
 
 
-def _laws(logits):
+def _distributions(logits):
   weights = np.exp(np.asarray(logits, np.float64))
   return weights / weights.sum(axis=-1, keepdims=True)
 
@@ -23,8 +23,8 @@ def _logits():
 
 def test_cross_entropy(logits):
   targets = np.arange(12).reshape(3, 4) % 5
-  laws = _laws(logits[0])
-  expected = -np.mean([np.log(laws[i, j, targets[i, j]])
+  distributions = _distributions(logits[0])
+  expected = -np.mean([np.log(distributions[i, j, targets[i, j]])
                        for i in range(3) for j in range(4)])
   np.testing.assert_allclose(losses.cross_entropy(logits[0], targets), expected,
                              rtol=1e-6)
@@ -37,7 +37,9 @@ def test_cross_entropy(logits):
 ])
 def test_distillation(logits, name, expected):
   loss = losses.DISTILLATION[name]
-  np.testing.assert_allclose(loss(*logits), expected(*_laws(logits)), rtol=1e-5)
+  np.testing.assert_allclose(loss(*logits),
+                             expected(*_distributions(logits)),
+                             rtol=1e-5)
   np.testing.assert_allclose(loss(logits[0], logits[0] + 3), 0, atol=1e-6)
 
 

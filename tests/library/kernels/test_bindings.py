@@ -353,17 +353,17 @@ def test_slopes_of_normalizers():
 def test_draws_are_those_of_xla(size, k):
   """The same random words; the sums differ by roundings alone."""
   rng = np.random.default_rng(0)
-  laws = jax.nn.log_softmax(jnp.asarray(rng.standard_normal((6, size)),
-                                        jnp.float32))
+  distributions = jax.nn.log_softmax(jnp.asarray(rng.standard_normal((6, size)),
+                                                 jnp.float32))
   keys = jax.random.split(jax.random.key(1), 6)
-  draw = lambda function: jax.vmap(lambda key, law: function(key, law, k))(
-      keys, laws)
+  draw = lambda function: jax.vmap(lambda key, probs: function(key, probs, k))(
+      keys, distributions)
   got, expected = draw(sampling.gumbel_top_k), draw(sampling._gumbel_top_k)
   np.testing.assert_array_equal(got[1], expected[1])
   np.testing.assert_allclose(got[0], expected[0], rtol=0, atol=2e-6)
   # Control: of other keys they are others.
-  other = jax.vmap(lambda key, law: sampling.gumbel_top_k(key, law, k))(
-      keys[::-1], laws)
+  other = jax.vmap(lambda key, probs: sampling.gumbel_top_k(key, probs, k))(
+      keys[::-1], distributions)
   assert np.any(other[1] != got[1])
 
 
@@ -383,9 +383,10 @@ def test_all_gumbels():
 
 
 def test_draws_of_what_has_no_mass():
-  law = jnp.where(jnp.isin(jnp.arange(100), jnp.array([7, 60])), 0.0, -jnp.inf)
+  probs = jnp.where(jnp.isin(jnp.arange(100), jnp.array([7, 60])), 0.0,
+                    -jnp.inf)
   values, tokens = bindings.gumbel_top_k(
-      jax.random.key_data(jax.random.key(0)), law, 4)
+      jax.random.key_data(jax.random.key(0)), probs, 4)
   assert set(np.asarray(tokens[:2])) == {7, 60}
   # Then the first ones, as in XLA.
   assert tokens[2:].tolist() == [0, 1]

@@ -1,4 +1,4 @@
-"""Tests of decoding_jax.kernels.buffers, by code of our own and without it."""
+"""Tests of decoding_jax.kernels.buffers, with native kernels and without."""
 
 import jax
 import jax.numpy as jnp
@@ -17,13 +17,13 @@ X = jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, 3)), jnp.float32)
 def test_what_numpy_takes(axis, indices):
   indices = np.array(indices)
   expected = np.take_along_axis(np.asarray(X), indices, axis=axis)
-  np.testing.assert_array_equal(buffers.take(X, indices, axis), expected)
+  np.testing.assert_array_equal(buffers.take_along(X, indices, axis), expected)
 
 
 def test_nothing_is_filled_in():
   at = jax.ShapeDtypeStruct((2, 2, 1), jnp.int32)
   filled = lambda take: "nan" in str(jax.make_jaxpr(take)(X, at))
-  assert not filled(lambda x, at: buffers.take(x, at, 1))
+  assert not filled(lambda x, at: buffers.take_along(x, at, 1))
   assert filled(lambda x, at: jnp.take_along_axis(x, at, axis=1))
 
 
@@ -59,8 +59,9 @@ def test_room_is_made_in_each_turn_of_a_loop(form):
   like = (jax.ShapeDtypeStruct((4, 3), jnp.float32),)
 
   def turn(i, total):
-    room, = buffers.room(like, total)
-    written, = buffers.put((room,), (jnp.full((4, 3), i, jnp.float32),), 0)
+    room, = buffers.empty_like(like, total)
+    written, = buffers.write_slots((room,), (jnp.full((4, 3), i, jnp.float32),),
+                                   0)
     return total + written.sum()
 
   assert jax.jit(lambda: jax.lax.fori_loop(0, 5, turn, 0.0))() == 120
@@ -71,8 +72,10 @@ def test_put(form, start):
   large = jnp.arange(2 * 6 * 7.0).reshape(2, 6, 7)
   targets = (large, jnp.zeros((2, 6), jnp.int32), jnp.ones((2, 6, 1), bool))
   sources = (-large[:, 1:4], jnp.full((2, 3), 8), jnp.zeros((2, 3, 1), bool))
-  assert _called("put", buffers.put, targets, sources, 1) == (form == "native")
-  for x, y, got in zip(targets, sources, buffers.put(targets, sources, start)):
+  assert _called("put", buffers.write_slots, targets, sources,
+                 1) == (form == "native")
+  for x, y, got in zip(targets, sources,
+                       buffers.write_slots(targets, sources, start)):
     expected = np.array(x)
     expected[:, start:start + 3] = y
     assert got.dtype == x.dtype
@@ -83,5 +86,5 @@ def test_put_of_more_than_a_core_takes(form):
   del form
   target = jnp.zeros((1, 5, 2**16))
   source = jnp.arange(3.0 * 2**16).reshape(1, 3, -1)
-  got, = buffers.put((target,), (source,), 2)
+  got, = buffers.write_slots((target,), (source,), 2)
   np.testing.assert_array_equal(got, jnp.pad(source, ((0, 0), (2, 0), (0, 0))))

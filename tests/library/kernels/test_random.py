@@ -1,4 +1,4 @@
-"""Random numbers: bit for bit Threefry, and of the right law to the tails."""
+"""Random numbers: bit for bit Threefry, and right to the tails."""
 
 import jax
 from jax.extend import random as reference
@@ -29,7 +29,7 @@ def test_words_are_hashes_of_numbers(size):
   np.testing.assert_array_equal(random.bits(key, size), expected[:size])
 
 
-def test_gumbels_have_their_law():
+def test_gumbels_have_their_distribution():
   """Kolmogorov-Smirnov, 200,000 numbers of several keys."""
   draw = jax.vmap(lambda key: random.gumbel(key, 2000))
   found = np.asarray(draw(jax.random.split(jax.random.key(0), 100))).ravel()
@@ -42,7 +42,7 @@ def test_gumbels_have_their_law():
 
 
 def test_small_exponentials_keep_their_digits():
-  """They are the ones that win; the law of a float32 near 1 would be coarse."""
+  """They win; the float32 grid near 1 would be too coarse."""
   words = jnp.array([0, 1, 2, 1000, 2**31, 2**32 - 1], jnp.uint32)
   expected = -np.log1p(-(np.asarray(words, np.float64) + 0.5) / 2**32)
   found = np.asarray(random.exponential(words))

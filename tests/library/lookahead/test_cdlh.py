@@ -1,4 +1,4 @@
-"""CDLH against plain Python, its laws, its program."""
+"""CDLH against plain Python, its distributions, its program."""
 
 import functools
 import importlib
@@ -61,7 +61,7 @@ def rows_of_tables(seed=0, eos=EOS, new=NEW, models=None):
 
 
 def forward(model, text):
-  """The logits behind a text, without a cache."""
+  """The logits after a text, without a cache."""
   tokens = np.zeros((1, tiny.PROMPTS.shape[1] + tiny.NEW), np.int32)
   tokens[0, :len(text)] = text
   return np.asarray(tiny.causal(model, tokens)[0])[0, len(text) - 1]
@@ -157,7 +157,7 @@ def test_of_equal_scores_the_more_probable_is_taken():
 
 
 def test_tokens_that_may_not_occur_are_no_candidates():
-  """Fewer than k are left in every law, and a mask takes away more."""
+  """Fewer than k are left in every distribution, and a mask takes away more."""
   models = tables(5, zeros=V - 2)
   out = run(dj.methods.cdlh(*REWARD_ALONE), 5, models)
   table = np.asarray(models.target.params.table)

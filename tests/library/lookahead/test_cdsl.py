@@ -51,7 +51,7 @@ def check(out, expected, lengths, k=LOOK.k, width=1, commit="prefix"):
   # The draws of a tree are compared; and its drafter may have to catch up.
   draws, late = (width * steps, 1) if width > 1 else (0, 0)
   rewards = stats.extra["reward_calls"] - searches
-  # Where the reward rises is seen behind each token that may be committed.
+  # Where the reward rises is seen after each token that may be committed.
   rises, least = (steps + 1, stats.emitted) if commit == "rise" else (0, 0)
   assert ((high + least <= rewards) &
           (rewards <= (1 + draws + rises) * (high + low))).all()
@@ -105,7 +105,7 @@ def test_control_other_options_are_another_method(other):
     ("target", RISING),
     ("draft", dict(acceptance_threshold=0.75, width=2, slack=0.3))], ids=str)
 def test_transformers_equal_plain_forwards(rollout, options):
-  """The caches after each state; the draft's falls far behind in most."""
+  """The caches after each state; the draft's falls far after in most."""
   look, models = LOOK._replace(rollout=rollout), tiny.llama_models()
   out = cdlh.run_transformers(make(look, **options), models)
   states = check(out, [

@@ -39,12 +39,13 @@ def compiled(decoder, model, config=CONFIG):
   params = jax.eval_shape(lambda: transformer.init(jax.random.key(0), config))
   cache = jax.eval_shape(lambda: model.init_cache(ROWS, SLOTS))
   keys = jax.random.split(jax.random.key(0), ROWS)
-  warp = sampling.warp(dj.Sampling(0), ROWS, CONFIG.vocab_size)
+  warper = sampling.make_warper(dj.Sampling(0), ROWS, CONFIG.vocab_size)
   return generate._generate.lower(
       decoder, model, model, tiny.table_reward(), 8,
-      (cache, cache if decoder.drafts else None), 8, keys,
-      jnp.zeros((ROWS, 5), jnp.int32), jnp.full(ROWS, 5), params, params, warp,
-      sampling.untempered(warp), jnp.zeros(1, jnp.int32), 1.0,
+      (cache, cache if decoder.needs_draft else None), 8, keys,
+      jnp.zeros((ROWS, 5), jnp.int32), jnp.full(ROWS,
+                                                5), params, params, warper,
+      sampling.without_temperature(warper), jnp.zeros(1, jnp.int32), 1.0,
       jnp.zeros((ROWS, tiny.STATES))).compile()
 
 
@@ -118,7 +119,7 @@ def test_a_step_needs_little_beside_its_caches():
 
 
 def test_control_a_commit_that_does_not_wait_is_a_copy(monkeypatch):
-  """Where the compiler orders the layers; code of our own has read by then."""
+  """Where the compiler orders the layers; a native kernel has read by then."""
   monkeypatch.setattr(fused_layers, "_fits", lambda *_: False)
 
   def copied():

@@ -1,4 +1,4 @@
-"""RSD-S of two levels, enumerated in float64: its law and its efficiency.
+"""RSD-S of two levels, enumerated in float64: distribution, efficiency.
 
 A stochastic beam is a sample without replacement of sequences, in order: so
 the order of the sequences settles the tree. The first W of them are its second
@@ -28,26 +28,26 @@ def tables(zeros):
           exactness.random_table(rng, VOCAB, zeros))
 
 
-def orders(law):
+def orders(probs):
   """Orders of sequences, as far as they settle the tree: `(order, p)`."""
-  def extend(order, law, probability):
+  def extend(order, probs, probability):
     starts = {first for first, _ in order}
-    if not law.any() or len(order) >= WIDTH and len(starts) >= WIDTH:
+    if not probs.any() or len(order) >= WIDTH and len(starts) >= WIDTH:
       yield order, probability
       return
-    law = law / law.sum()
-    for pair in zip(*np.nonzero(law)):
-      rest = law.copy()
+    probs = probs / probs.sum()
+    for pair in zip(*np.nonzero(probs)):
+      rest = probs.copy()
       rest[pair] = 0
       yield from extend(order + [tuple(map(int, pair))], rest,
-                        probability * law[pair])
+                        probability * probs[pair])
 
-  yield from extend([], law, 1.0)
+  yield from extend([], probs, 1.0)
 
 
 @functools.lru_cache(maxsize=None)
 def walk(zeros):
-  """The law of two tokens `[V, V]`, and the mean of accepted tokens."""
+  """Returns the joint distribution `[V, V]`, and mean accepted tokens."""
   target, draft = tables(zeros)
 
   @functools.lru_cache(maxsize=None)
@@ -57,8 +57,8 @@ def walk(zeros):
         RULE, target[node], draft[node], tokens, valid)
     return chances[0], rests[0]
 
-  law, accepted = np.zeros((VOCAB, VOCAB)), 0.0
-  for order, reach in orders(exactness.joint_law(draft, 0, 2)):
+  probs, accepted = np.zeros((VOCAB, VOCAB)), 0.0
+  for order, reach in orders(exactness.joint_distribution(draft, 0, 2)):
     starts = tuple(dict.fromkeys(first for first, _ in order))[:WIDTH]
     chances, rest = visit(0, starts)
     for first, chance in zip(starts, chances):
@@ -67,21 +67,23 @@ def walk(zeros):
       below = tuple(b for a, b in order[:WIDTH] if a == first)
       deep, deep_rest = visit(first, below)
       for second, chance in zip(below, deep):
-        law[first, second] += here * chance
+        probs[first, second] += here * chance
         accepted += here * chance
         here *= 1 - chance
-      law[first] += here * deep_rest
-    # The second token is then the first one of the next call: its law is the
-    # target's, by the claim under test for one level.
-    law += reach * rest[:, None] * target
-  return law, accepted
+      probs[first] += here * deep_rest
+    # The second token is then the first one of the next call: its distribution
+    # is the target's, by the claim under test for one level.
+    probs += reach * rest[:, None] * target
+  return probs, accepted
 
 
 @pytest.mark.parametrize("zeros", [0, 1])
-def test_law_by_enumeration(zeros):
+def test_distribution_by_enumeration(zeros):
   target, draft = tables(zeros)
-  law, _ = walk(zeros)
-  np.testing.assert_allclose(law, exactness.joint_law(target, 0, 2), atol=1e-12)
+  probs, _ = walk(zeros)
+  np.testing.assert_allclose(probs,
+                             exactness.joint_distribution(target, 0, 2),
+                             atol=1e-12)
 
 
 def test_block_efficiency_is_the_enumerated_one():

@@ -52,19 +52,19 @@ def test_equal_numbers_are_rsd_c():
 def test_parents_and_order_of_children():
   """The tree of one row whose drafts are certain of their order."""
   drafter = drafters.static_top_k(LOPSIDED)
-  law = np.log(np.array([.4, .3, .2, .1], np.float32))
+  probs = np.log(np.array([.4, .3, .2, .1], np.float32))
   tokens, parents, valid, _ = drafter.expand(
-      None, 1, np.stack([law, law, law[::-1]]), np.ones(3, bool), ())
+      None, 1, np.stack([probs, probs, probs[::-1]]), np.ones(3, bool), ())
   assert parents.tolist() == [1, 2, 2] and tokens.tolist() == [0, 3, 2]
   assert valid.all()
 
 
-def test_joint_law():
+def test_joint_distribution():
   target, draft = tables()
   counts, _ = exactness.frequencies(dj.methods.sequoia(LOPSIDED), target,
                                     draft, ROWS, LENGTH)
-  law = exactness.joint_law(target, 0, LENGTH)
-  assert exactness.p_value(counts, law) > exactness.MIN_P_VALUE
+  probs = exactness.joint_distribution(target, 0, LENGTH)
+  assert exactness.p_value(counts, probs) > exactness.MIN_P_VALUE
 
 
 def test_control_siblings_in_another_order():
@@ -78,8 +78,8 @@ def test_control_siblings_in_another_order():
                                              verifiers.recursive(False)), None)
   target, draft = tables()
   counts, _ = exactness.frequencies(wrong, target, draft, ROWS // 4, LENGTH)
-  law = exactness.joint_law(target, 0, LENGTH)
-  assert exactness.p_value(counts, law) < helpers.MAX_P_VALUE_OF_CONTROL
+  probs = exactness.joint_distribution(target, 0, LENGTH)
+  assert exactness.p_value(counts, probs) < helpers.MAX_P_VALUE_OF_CONTROL
 
 
 def test_greedy_is_the_target_s_own():

@@ -1,7 +1,7 @@
-"""Laws that depend on what was generated: exact, by any method, in any branch.
+"""Logits processors are exact, by any method, in any branch.
 
-The law of a text under an automaton is enumerated in float64; greedy texts are
-those of a loop in Python, in which processors are written anew.
+The distribution of a text under an automaton is enumerated in float64; greedy
+texts are those of a loop in Python, in which processors are written anew.
 """
 
 import jax
@@ -46,13 +46,13 @@ def with_processor(models, processor, params, draft=True):
   return tiny.Models(target, other if draft else models.draft)
 
 
-def joint_law(table, following):
-  """`[V] * LENGTH`, the law of the tokens behind token 0 in state 0."""
-  law = np.zeros((V,) * LENGTH)
+def joint_distribution(table, following):
+  """`[V] * LENGTH`, the distribution of the tokens after token 0 in state 0."""
+  probs = np.zeros((V,) * LENGTH)
 
   def extend(tokens, state, last, chance):
     if len(tokens) == LENGTH:
-      law[tokens] = chance
+      probs[tokens] = chance
       return
     row = np.where(following[state] >= 0, table[last], 0)
     for token in np.flatnonzero(row):
@@ -60,34 +60,35 @@ def joint_law(table, following):
              chance * row[token] / row.sum())
 
   extend((), 0, 0, 1.0)
-  return law
+  return probs
 
 
 def frequencies(method, rows, processor=None, draft=True):
-  """How often each text follows, and the law that it should have."""
+  """How often each text follows, and the distribution that it should have."""
   rng = np.random.default_rng(0)
-  laws = [exactness.random_table(rng, V) for _ in range(2)]
+  distributions = [exactness.random_table(rng, V) for _ in range(2)]
   models = with_processor(
-      tiny.Models(*(tiny.Model(*exactness.table_model(x)) for x in laws)),
+      tiny.Models(
+          *(tiny.Model(*exactness.table_model(x)) for x in distributions)),
       processor or processors.automaton(), processors.table(FOLLOWING), draft)
   out = tiny.generate(method, models, prompts=np.zeros((rows, 1), np.int32),
                       lengths=np.ones(rows, np.int32), new=LENGTH)
   counts = np.zeros((V,) * LENGTH)
   np.add.at(counts, tuple(np.asarray(out.tokens[:, 1:]).T), 1)
-  return counts, joint_law(laws[0], FOLLOWING), out.stats
+  return counts, joint_distribution(distributions[0], FOLLOWING), out.stats
 
 
 @each(METHODS)
-def test_joint_law_of_an_automaton(method):
-  counts, law, _ = frequencies(method, ROWS)
-  assert (law > 0).sum() > 50
-  assert exactness.p_value(counts, law) > exactness.MIN_P_VALUE
+def test_joint_distribution_of_an_automaton(method):
+  counts, probs, _ = frequencies(method, ROWS)
+  assert (probs > 0).sum() > 50
+  assert exactness.p_value(counts, probs) > exactness.MIN_P_VALUE
 
 
-def test_joint_law_with_a_drafter_that_may_draft_anything():
+def test_joint_distribution_with_a_drafter_that_may_draft_anything():
   method = METHODS[1]
-  counts, law, free = frequencies(method, ROWS, draft=False)
-  assert exactness.p_value(counts, law) > exactness.MIN_P_VALUE
+  counts, probs, free = frequencies(method, ROWS, draft=False)
+  assert exactness.p_value(counts, probs) > exactness.MIN_P_VALUE
   _, _, guided = frequencies(method, ROWS)
   assert free.target_calls.sum() > guided.target_calls.sum()
 
@@ -97,10 +98,10 @@ def test_control_the_states_of_other_branches_fail(monkeypatch):
   monkeypatch.setattr(model_wrapper, "_parents", lambda above: jnp.where(
       above.any(axis=-1), jnp.arange(above.shape[1]) - 1, -1))
   # A new processor, so that no program compiled with this is used elsewhere.
-  counts, law, _ = frequencies(METHODS[0], CONTROL_ROWS,
-                               processors.automaton()._replace(
-                                   init=lambda params: jnp.int32(0)))
-  assert exactness.p_value(counts, law) < helpers.MAX_P_VALUE_OF_CONTROL
+  counts, probs, _ = frequencies(METHODS[0], CONTROL_ROWS,
+                                 processors.automaton()._replace(
+                                     init=lambda params: jnp.int32(0)))
+  assert exactness.p_value(counts, probs) < helpers.MAX_P_VALUE_OF_CONTROL
 
 
 def greedy(process):
@@ -193,13 +194,13 @@ def test_greedy_texts_that_depend_on_all_tokens(penalty, process):
   assert expected != greedy(lambda prompt, text, logits: logits)
 
 
-def law_of_texts(table, process):
-  """`[V] * LENGTH`, the law behind token 0 where logits are processed."""
-  law = np.zeros((V,) * LENGTH)
+def distribution_of_texts(table, process):
+  """`[V] * LENGTH`, the processed distribution after token 0."""
+  probs = np.zeros((V,) * LENGTH)
 
   def extend(text, chance):
     if len(text) == LENGTH:
-      law[tuple(text)] = chance
+      probs[tuple(text)] = chance
       return
     logits = np.log(table[text[-1] if text else 0])
     row = np.exp(process([0], text, logits))
@@ -207,13 +208,17 @@ def law_of_texts(table, process):
       extend([*text, int(token)], chance * row[token] / row.sum())
 
   extend([], 1.0)
-  return law
+  return probs
 
 
-def test_joint_law_of_a_penalty_and_of_sequences_that_do_not_come_twice():
+def test_joint_distribution_of_penalties_and_no_repeats(
+):
   """One reads the prompt and the other does not; the drafter has neither."""
-  laws = [exactness.random_table(np.random.default_rng(i), V) for i in (3, 4)]
-  models = tiny.Models(*(tiny.Model(*exactness.table_model(x)) for x in laws))
+  distributions = [
+      exactness.random_table(np.random.default_rng(i), V) for i in (3, 4)
+  ]
+  models = tiny.Models(
+      *(tiny.Model(*exactness.table_model(x)) for x in distributions))
   for processor in (processors.occurrence_penalty(1.5, -0.7, V, LENGTH),
                     processors.no_repeat_ngram(2, V, 1 + LENGTH)):
     models = with_processor(models, processor, (), draft=False)
@@ -221,12 +226,14 @@ def test_joint_law_of_a_penalty_and_of_sequences_that_do_not_come_twice():
                       lengths=np.ones(ROWS, np.int32), new=LENGTH)
   counts = np.zeros((V,) * LENGTH)
   np.add.at(counts, tuple(np.asarray(out.tokens[:, 1:]).T), 1)
-  law = law_of_texts(laws[0], lambda prompt, text, logits: without_ngrams(
-      2, prompt + text, with_penalties(1.5, -0.7, text, logits)))
-  assert exactness.p_value(counts, law) > exactness.MIN_P_VALUE
+  probs = distribution_of_texts(
+      distributions[0], lambda prompt, text, logits: without_ngrams(
+          2, prompt + text, with_penalties(1.5, -0.7, text, logits)))
+  assert exactness.p_value(counts, probs) > exactness.MIN_P_VALUE
   # Control: the prompt counts for the penalty as well.
-  other = law_of_texts(laws[0], lambda prompt, text, logits: without_ngrams(
-      2, prompt + text, with_penalties(1.5, -0.7, prompt + text, logits)))
+  other = distribution_of_texts(
+      distributions[0], lambda prompt, text, logits: without_ngrams(
+          2, prompt + text, with_penalties(1.5, -0.7, prompt + text, logits)))
   assert exactness.p_value(counts, other) < helpers.MAX_P_VALUE_OF_CONTROL
 
 

@@ -20,7 +20,7 @@ EOS = 0
 
 
 def walk(automaton, tokens):
-  """State behind tokens, -1 where one of them is not allowed."""
+  """State after tokens, -1 where one of them is not allowed."""
   state = 0
   for token in tokens:
     word = automaton.allowed[state][token // 32]

@@ -1,4 +1,4 @@
-"""Commits write behind the prefix of each row and nowhere else."""
+"""Commits write after the prefix of each row and nowhere else."""
 
 import jax
 import jax.numpy as jnp

@@ -69,10 +69,10 @@ def test_control_caches_that_do_not_grow(sizes, monkeypatch):
 
 
 def test_a_small_budget_has_one_size():
-  assert cache_growth.first(40, 700) == 700
-  assert cache_growth.first(40, 8192) == 576
-  assert cache_growth.following(576, 8192) == 1152
-  assert cache_growth.following(4608, 8192) == 8192
+  assert cache_growth.initial_slots(40, 700) == 700
+  assert cache_growth.initial_slots(40, 8192) == 576
+  assert cache_growth.next_slots(576, 8192) == 1152
+  assert cache_growth.next_slots(4608, 8192) == 8192
 
 
 def test_one_program_has_one_size(sizes):

@@ -108,12 +108,12 @@ def test_caches_stay_where_they_lie():
   lm, params = (transformer.language_model(CONFIG),
                 transformer.abstract_params(CONFIG))
   prompts_ = 3 * ROWS
-  warp = sampling.warp(dj.Sampling(), prompts_, CONFIG.vocab_size)
+  warper = sampling.make_warper(dj.Sampling(), prompts_, CONFIG.vocab_size)
   program = generate._generate_queued.lower(
       tree_decoder.decoder(dj.methods.autoregressive().sampled), lm, None, None,
       8, ROWS, SLOTS, 512, jax.random.split(jax.random.key(0), prompts_),
       jnp.zeros((prompts_, 9), jnp.int32), jnp.full(prompts_, 5), params, None,
-      warp, warp, jnp.zeros(1, jnp.int32), None, None).compile()
+      warper, warper, jnp.zeros(1, jnp.int32), None, None).compile()
   sizes = f"64,{SLOTS}|{SLOTS},64"
   # The entry comes last; there zeros are made a buffer for each layer.
   loops = program.as_text().split("ENTRY")[0]

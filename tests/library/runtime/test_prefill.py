@@ -16,7 +16,7 @@ from support import tiny_models as tiny
 
 ROWS, CHUNK, SLOTS = 5, 4, 32
 # Of prompts of 12 tokens 11 are cached, in three chunks, the last of which ends
-# behind them; of 9 tokens 8, in two that are full.
+# after them; of 9 tokens 8, in two that are full.
 CASES = {
     "scanned": (12, dataclasses.replace(tiny.LLAMA, scan_layers=True)),
     "full chunks": (9, tiny.LLAMA),

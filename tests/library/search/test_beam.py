@@ -16,10 +16,10 @@ from support import helpers
 STEPS = [beam.plain, beam.perturbed]
 
 
-def log_laws(seed, rows, size, zeros=0):
+def random_log_probs(seed, rows, size, zeros=0):
   rng = np.random.default_rng(seed)
   with np.errstate(divide="ignore"):
-    return np.log(np.stack([exactness.random_law(rng, size, zeros)
+    return np.log(np.stack([exactness.random_probs(rng, size, zeros)
                             for _ in range(rows)])).astype(np.float32)
 
 
@@ -44,7 +44,7 @@ def test_root_is_certain():
 
 @pytest.mark.parametrize("width", [1, 3, 5])
 def test_plain_equals_brute_force(width):
-  log_probs, totals = log_laws(0, 3, 5), np.array([-0.3, -1.1, -2.0])
+  log_probs, totals = random_log_probs(0, 3, 5), np.array([-0.3, -1.1, -2.0])
   every = sorted(((totals[i] + log_probs[i, x], i, x) for i, x in
                   itertools.product(range(3), range(5))), reverse=True)[:width]
   tokens, parents, found = level(beam.plain, log_probs,
@@ -57,7 +57,7 @@ def test_plain_equals_brute_force(width):
 
 
 def test_plain_does_not_depend_on_the_key():
-  log_probs = log_laws(1, 1, 6)
+  log_probs = random_log_probs(1, 1, 6)
   first = level(beam.plain, log_probs, beam.root(), 3, seed=0)
   second = level(beam.plain, log_probs, beam.root(), 3, seed=1)
   jax.tree.map(np.testing.assert_array_equal, first, second)
@@ -66,14 +66,14 @@ def test_plain_does_not_depend_on_the_key():
 @pytest.mark.parametrize("step", STEPS)
 def test_more_nodes_than_support(step):
   """What has no mass is marked, and so is all that comes of it."""
-  log_probs = log_laws(2, 1, 4, zeros=2)
+  log_probs = random_log_probs(2, 1, 4, zeros=2)
   support = set(np.flatnonzero(np.isfinite(log_probs[0])))
   tokens, parents, found = level(step, log_probs, beam.root(), 4)
   assert set(tokens[:2]) == support and not parents.any()
   assert np.isfinite(found.scores).tolist() == [True, True, False, False]
   assert not np.isnan(found.log_probs).any()
 
-  below = log_laws(3, 4, 4, zeros=1)
+  below = random_log_probs(3, 4, 4, zeros=1)
   tokens, parents, found = level(step, below, as_beam(*_leaves(found)), 4)
   assert set(parents) <= {0, 1} and np.isfinite(found.scores).all()
   assert np.isfinite(below[parents, tokens]).all()
@@ -96,7 +96,7 @@ def test_fewer_sequences_than_nodes(step):
 
 def test_perturbed_levels_are_consistent():
   """Siblings have their maximum at their parent's value."""
-  first, second = log_laws(4, 1, 5), log_laws(5, 3, 5)
+  first, second = random_log_probs(4, 1, 5), random_log_probs(5, 3, 5)
   for seed in range(20):
     tokens, parents, top = level(beam.perturbed, first, beam.root(), 3, seed)
     np.testing.assert_allclose(top.log_probs, first[0, tokens], atol=1e-6)
@@ -130,29 +130,30 @@ def kept_counts(first, second, rows=30_000):
   return counts
 
 
-def kept_law(first, second):
-  """Two draws without replacement of the law over sequences."""
+def kept_distribution(first, second):
+  """Two draws without replacement of the distribution over sequences."""
   sequences = np.exp(first.astype(np.float64)[:, None] + second).ravel()
-  law = np.zeros((len(sequences),) * 2)
+  probs = np.zeros((len(sequences),) * 2)
   for i, j in itertools.permutations(np.flatnonzero(sequences), 2):
-    law[i, j] = sequences[i] * sequences[j] / (1 - sequences[i])
-  return law / law.sum()
+    probs[i, j] = sequences[i] * sequences[j] / (1 - sequences[i])
+  return probs / probs.sum()
 
 
 @pytest.mark.parametrize("zeros", [0, 1])
 def test_perturbed_beam_is_a_sample_without_replacement(zeros):
-  first, second = log_laws(6, 1, 3, zeros)[0], log_laws(7, 3, 3, zeros)
+  first, second = random_log_probs(6, 1, 3, zeros)[0], random_log_probs(
+      7, 3, 3, zeros)
   p_value = exactness.p_value(kept_counts(first, second),
-                              kept_law(first, second))
+                              kept_distribution(first, second))
   assert p_value > exactness.MIN_P_VALUE
 
 
-def test_control_unconditioned_gumbels_have_another_law(monkeypatch):
+def test_control_unconditioned_gumbels_have_another_distribution(monkeypatch):
   monkeypatch.setattr(sampling, "truncate_gumbel",
                       lambda perturbed, peak, bound: perturbed)
-  first, second = log_laws(6, 1, 3)[0], log_laws(7, 3, 3)
+  first, second = random_log_probs(6, 1, 3)[0], random_log_probs(7, 3, 3)
   p_value = exactness.p_value(kept_counts(first, second),
-                              kept_law(first, second))
+                              kept_distribution(first, second))
   assert p_value < helpers.MAX_P_VALUE_OF_CONTROL
 
 

@@ -20,10 +20,11 @@ def table(seed=0, zeros=0, size=V):
   return exactness.random_table(np.random.default_rng(seed), size, zeros)
 
 
-def search(method, laws, rows=3, length=LENGTH, new_key=0, **kwargs):
-  """Texts behind tokens 0, 1, ...; the statistics on the host."""
-  model = tiny.Model(*exactness.table_model(laws))
-  firsts = np.arange(rows, dtype=np.int32)[:, None] % min(rows, len(laws))
+def search(method, distributions, rows=3, length=LENGTH, new_key=0, **kwargs):
+  """Texts after tokens 0, 1, ...; the statistics on the host."""
+  model = tiny.Model(*exactness.table_model(distributions))
+  firsts = np.arange(rows, dtype=np.int32)[:, None] % min(
+      rows, len(distributions))
   out = tiny.generate(
       method, tiny.Models(model, model), key=jax.random.key(new_key),
       prompts=firsts, lengths=np.ones(rows, np.int32), new=length,
@@ -38,32 +39,33 @@ def beams(out, row):
       extra["beams"][row], extra["beam_lengths"][row])]
 
 
-def texts(laws, first, length=LENGTH, eos=EOS):
+def texts(distributions, first, length=LENGTH, eos=EOS):
   """dict from each text that can follow to its probability."""
   if not length:
     return {(): 1.0}
   found = {}
-  for token in np.flatnonzero(laws[first]):
-    rest = {(): 1.0} if token == eos else texts(laws, token, length - 1, eos)
-    found.update({(int(token), *text): laws[first, token] * p
+  for token in np.flatnonzero(distributions[first]):
+    rest = {(): 1.0} if token == eos else texts(distributions, token, length -
+                                                1, eos)
+    found.update({(int(token), *text): distributions[first, token] * p
                   for text, p in rest.items()})
   return found
 
 
-def grown(laws, first, width, length=LENGTH, penalty=0.0, groups=1):
+def grown(distributions, first, width, length=LENGTH, penalty=0.0, groups=1):
   """Beam search on the host: lists of (log-probability, text), best first."""
   groups_of = [[(0.0, ())]] * groups
   for _ in range(length):
-    taken, next_groups = np.zeros(len(laws)), []
+    taken, next_groups = np.zeros(len(distributions)), []
     for beam in groups_of:
       options = []
       for total, text in beam:
         if text and text[-1] == EOS:
           options.append((total, total, text))
           continue
-        law = laws[text[-1] if text else first]
-        for token in np.flatnonzero(law):
-          longer = total + np.log(law[token])
+        probs = distributions[text[-1] if text else first]
+        for token in np.flatnonzero(probs):
+          longer = total + np.log(probs[token])
           options.append((longer - penalty * taken[token], longer,
                           (*text, int(token))))
       options = sorted(options, reverse=True)[:width // groups]
@@ -81,10 +83,10 @@ def grown(laws, first, width, length=LENGTH, penalty=0.0, groups=1):
 @pytest.mark.parametrize("width", [1, 2, 4])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_beam_search_equals_brute_force(width, seed):
-  laws = table(seed)
-  out = search(dj.methods.beam_search(width), laws)
+  distributions = table(seed)
+  out = search(dj.methods.beam_search(width), distributions)
   for row in range(3):
-    expected = grown(laws, row, width)
+    expected = grown(distributions, row, width)
     assert beams(out, row) == [text for _, text in expected]
     np.testing.assert_allclose(out.stats.extra["beam_log_probs"][row],
                                [total for total, _ in expected], atol=1e-5)
@@ -95,42 +97,44 @@ def test_beam_search_equals_brute_force(width, seed):
 def test_control_a_beam_that_is_too_narrow_misses_the_best_text():
   missed = 0
   for seed in range(8):
-    laws = table(seed)
-    best = [max((p, text) for text, p in texts(laws, row).items())[1]
+    distributions = table(seed)
+    best = [max((p, text) for text, p in texts(distributions, row).items())[1]
             for row in range(3)]
-    narrow = search(dj.methods.beam_search(1), laws)
-    wide = search(dj.methods.beam_search(4), laws)
+    narrow = search(dj.methods.beam_search(1), distributions)
+    wide = search(dj.methods.beam_search(4), distributions)
     missed += sum(beams(narrow, row)[0] != best[row] for row in range(3))
     assert sum(beams(wide, row)[0] == best[row] for row in range(3)) >= 2
   assert missed
 
 
 def test_one_beam_is_greedy_decoding():
-  laws = table(3)
-  one = search(dj.methods.beam_search(1), laws,
+  distributions = table(3)
+  one = search(dj.methods.beam_search(1), distributions,
                sampling=dj.Sampling(temperature=0.0))
-  greedy = search(dj.methods.autoregressive(), laws,
+  greedy = search(dj.methods.autoregressive(), distributions,
                   sampling=dj.Sampling(temperature=0.0))
   np.testing.assert_array_equal(one.tokens, greedy.tokens)
   np.testing.assert_allclose(one.log_probs, greedy.log_probs, atol=1e-6)
   assert (one.stats.target_calls == greedy.stats.target_calls).all()
 
 
-def test_temperature_0_searches_the_law_of_the_model():
-  laws, mask = table(4), np.array([1, 1, 0, 1], bool)
+def test_temperature_0_searches_the_distribution_of_the_model():
+  distributions, mask = table(4), np.array([1, 1, 0, 1], bool)
   method = dj.methods.beam_search(3)
-  plain = search(method, laws, sampling=dj.Sampling(token_mask=mask))
-  greedy = search(method, laws, sampling=dj.Sampling(0.0, token_mask=mask))
+  plain = search(method, distributions, sampling=dj.Sampling(token_mask=mask))
+  greedy = search(method,
+                  distributions,
+                  sampling=dj.Sampling(0.0, token_mask=mask))
   np.testing.assert_array_equal(plain.stats.extra["beams"],
                                 greedy.stats.extra["beams"])
   for row in range(3):
-    expected = grown(helpers.warped(laws, token_mask=mask), row, 3)
+    expected = grown(helpers.warped(distributions, token_mask=mask), row, 3)
     assert beams(greedy, row) == [text for _, text in expected]
 
 
-def test_a_law_of_few_texts_leaves_beams_without_mass():
-  laws = np.roll(np.eye(V), 1, axis=1)
-  out = search(dj.methods.beam_search(3), laws)
+def test_a_distribution_of_few_texts_leaves_beams_without_mass():
+  distributions = np.roll(np.eye(V), 1, axis=1)
+  out = search(dj.methods.beam_search(3), distributions)
   assert beams(out, 0)[0] == (1, 2) and beams(out, 1)[0] == (2,)
   log_probs = out.stats.extra["beam_log_probs"]
   assert (log_probs[:, 0] == 0).all() and (log_probs[:, 1:] == -np.inf).all()
@@ -141,8 +145,10 @@ def test_a_law_of_few_texts_leaves_beams_without_mass():
 @pytest.mark.parametrize("penalty, shorter", [(0.0, True), (1.0, False)])
 def test_length_penalty(penalty, shorter):
   """EOS at once has .4, and the best longer text .3 at two tokens."""
-  laws = np.array([[0, .6, .4], [.5, 0, .5], [1, 0, 0]])
-  out = search(dj.methods.beam_search(2, length_penalty=penalty), laws, rows=1,
+  distributions = np.array([[0, .6, .4], [.5, 0, .5], [1, 0, 0]])
+  out = search(dj.methods.beam_search(2, length_penalty=penalty),
+               distributions,
+               rows=1,
                length=2)
   assert (out.lengths[0] == 2) == shorter
 
@@ -151,32 +157,32 @@ def test_length_penalty(penalty, shorter):
     dj.Sampling(), dj.Sampling(temperature=0.6, top_p=0.9)], ids=str)
 def test_stochastic_beams_are_drawn_without_replacement(sampling):
   """By enumeration of ordered samples of two texts."""
-  laws, width = table(5, zeros=1), 2
-  warped = helpers.warped(laws, float(sampling.temperature),
+  distributions, width = table(5, zeros=1), 2
+  warped = helpers.warped(distributions, float(sampling.temperature),
                           top_p=float(sampling.top_p))
-  law = texts(warped, 0)
-  out = draw(dj.methods.stochastic_beam_search(width), laws, sampling)
-  counts = ordered_counts(out, list(law), width)
+  probs = texts(warped, 0)
+  out = draw(dj.methods.stochastic_beam_search(width), distributions, sampling)
+  counts = ordered_counts(out, list(probs), width)
   expected = np.zeros_like(counts)
-  for (i, p), (j, q) in itertools.permutations(enumerate(law.values()), 2):
+  for (i, p), (j, q) in itertools.permutations(enumerate(probs.values()), 2):
     expected[i, j] = p * q / (1 - p)
   assert exactness.p_value(counts, expected) > exactness.MIN_P_VALUE
   # The first one alone is a sample, and so is what is emitted.
   firsts = counts.sum(axis=1)
-  assert exactness.p_value(firsts, np.array(list(law.values()))) > (
+  assert exactness.p_value(firsts, np.array(list(probs.values()))) > (
       exactness.MIN_P_VALUE)
   # Negative control: independent samples have other second texts.
-  independent = np.outer(*[list(law.values())] * 2)
+  independent = np.outer(*[list(probs.values())] * 2)
   assert exactness.p_value(counts, independent) < helpers.MAX_P_VALUE_OF_CONTROL
-  log_probs = np.array([[np.log(law[text]) for text in beams(out, row)]
+  log_probs = np.array([[np.log(probs[text]) for text in beams(out, row)]
                         for row in range(20)])
   np.testing.assert_allclose(out.stats.extra["beam_log_probs"][:20], log_probs,
                              atol=1e-4)
 
 
-def draw(method, laws, sampling, **kwargs):
-  """Many rows behind token 0."""
-  model = tiny.Model(*exactness.table_model(laws))
+def draw(method, distributions, sampling, **kwargs):
+  """Many rows after token 0."""
+  model = tiny.Model(*exactness.table_model(distributions))
   with tiny.quickly_compiled():
     out = dj.generate(
         jax.random.key(2), jnp.zeros((ROWS, 1), jnp.int32),
@@ -207,41 +213,42 @@ def test_perturbed_scores_descend():
 
 @pytest.mark.parametrize("groups, diversity", [(2, 0.7), (4, 2.0), (2, 0.0)])
 def test_diverse_beams_equal_brute_force(groups, diversity):
-  laws = table(7)
-  out = search(dj.methods.diverse_beam_search(4, groups, diversity), laws)
+  distributions = table(7)
+  out = search(dj.methods.diverse_beam_search(4, groups, diversity),
+               distributions)
   for row in range(3):
-    expected = grown(laws, row, 4, penalty=diversity, groups=groups)
+    expected = grown(distributions, row, 4, penalty=diversity, groups=groups)
     assert sorted(beams(out, row)) == sorted(text for _, text in expected)
     np.testing.assert_allclose(out.stats.extra["beam_log_probs"][row],
                                [total for total, _ in expected], atol=1e-5)
 
 
 def test_diversity_makes_beams_differ():
-  laws = table(7)
-  alike = search(dj.methods.diverse_beam_search(4, 4, 0.0), laws)
-  apart = search(dj.methods.diverse_beam_search(4, 4, 5.0), laws)
+  distributions = table(7)
+  alike = search(dj.methods.diverse_beam_search(4, 4, 0.0), distributions)
+  apart = search(dj.methods.diverse_beam_search(4, 4, 5.0), distributions)
   assert len(set(beams(alike, 0))) == 1 < len(set(beams(apart, 0)))
 
 
-def test_best_of_n_draws_samples_of_the_law():
+def test_best_of_n_draws_samples_of_the_distribution():
   """Two samples are independent, and the better one is the text."""
-  laws = table(8)
-  law = texts(laws, 0)
+  distributions = table(8)
+  probs = texts(distributions, 0)
   values = np.random.default_rng(0).normal(size=tiny.STATES).astype(np.float32)
-  out = draw(dj.methods.best_of_n(2), laws, dj.Sampling(),
+  out = draw(dj.methods.best_of_n(2), distributions, dj.Sampling(),
              reward=tiny.table_reward(), reward_params=1.0,
              constraints=np.tile(values, (ROWS, 1)))
-  known = list(law)
+  known = list(probs)
   rewards = {text: tiny.table_value(values, (0, *text)) for text in known}
   counts = ordered_counts(out, known, 2)
   expected = np.zeros_like(counts)
   for (i, a), (j, b) in itertools.product(enumerate(known), repeat=2):
-    better = (rewards[a], law[a]) >= (rewards[b], law[b])
+    better = (rewards[a], probs[a]) >= (rewards[b], probs[b])
     first, second = (i, j) if better else (j, i)
-    expected[first, second] += law[a] * law[b]
+    expected[first, second] += probs[a] * probs[b]
   assert exactness.p_value(counts, expected) > exactness.MIN_P_VALUE
   # Negative control: the order in which they were drawn.
-  product = np.outer(list(law.values()), list(law.values()))
+  product = np.outer(list(probs.values()), list(probs.values()))
   assert exactness.p_value(counts, product) < helpers.MAX_P_VALUE_OF_CONTROL
   assert (out.stats.extra["reward_calls"] == 2).all()
   np.testing.assert_allclose(
@@ -273,8 +280,8 @@ def test_beams_of_a_transformer(name):
     for beam, text in enumerate(beams(out, row)):
       tokens[row, beam, start:start + len(text)] = text
   flat = tokens.reshape(-1, size)
-  log_law = jax.nn.log_softmax(tiny.causal(model, flat)[0])
-  each = np.take_along_axis(np.asarray(log_law)[:, :-1], flat[:, 1:, None], 2)
+  log_probs = jax.nn.log_softmax(tiny.causal(model, flat)[0])
+  each = np.take_along_axis(np.asarray(log_probs)[:, :-1], flat[:, 1:, None], 2)
   each = each.reshape(rows, width, size - 1)
   for row, start in enumerate(tiny.LENGTHS):
     for beam, text in enumerate(beams(out, row)):

@@ -31,8 +31,8 @@ WITHOUT_REPLACEMENT = [x for x in DRAFTERS if x != "iid_paths"]
 
 @tiny.quickly_compiled()
 @functools.partial(jax.jit, static_argnums=(1, 2))
-def grow(keys, drafter, lm, params, cache, newest, length, warp):
-  return drafters.grow(keys, drafter, lm, params, cache, newest, length, warp)
+def grow(keys, drafter, lm, params, cache, newest, length, warper):
+  return drafters.grow(keys, drafter, lm, params, cache, newest, length, warper)
 
 
 def grow_on_table(drafter, table, rows=64, seed=0, **kwargs):
@@ -41,9 +41,9 @@ def grow_on_table(drafter, table, rows=64, seed=0, **kwargs):
   keys = jax.random.split(jax.random.key(seed), rows)
   newest = jnp.zeros((rows, 2), jnp.int32)
   length = jnp.ones(rows, jnp.int32)
-  warp = sampling.warp(sampling.Sampling(**kwargs), rows, len(table))
+  warper = sampling.make_warper(sampling.Sampling(**kwargs), rows, len(table))
   tree, _ = grow(keys, drafter, lm, params, lm.init_cache(rows, 1), newest,
-                 length, warp)
+                 length, warper)
   return jax.tree.map(np.asarray, tree)
 
 
@@ -81,21 +81,23 @@ def check_tree(tree, layout):
   # What is valid has mass, at each step of its path.
   node = np.arange(1, size)
   parents = tree.parents[:, 1:]
-  laws = np.take_along_axis(tree.log_probs, parents[..., None], axis=1)
-  log_probs = np.take_along_axis(laws, tree.tokens[:, 1:, None], axis=2)
+  distributions = np.take_along_axis(tree.log_probs, parents[..., None], axis=1)
+  log_probs = np.take_along_axis(distributions,
+                                 tree.tokens[:, 1:, None],
+                                 axis=2)
   assert np.isfinite(log_probs[..., 0][tree.valid[:, node]]).all()
 
 
 @EACH
 def test_trees_on_a_table(name):
-  drafter, laws = DRAFTERS[name], table()
-  tree = grow_on_table(drafter, laws)
+  drafter, distributions = DRAFTERS[name], table()
+  tree = grow_on_table(drafter, distributions)
   check_tree(tree, drafter.layout)
   assert tree.valid.all()
   inner = tree.log_probs.shape[1]
   assert inner == 1 + drafter.layout.widths[0]
   np.testing.assert_allclose(np.exp(tree.log_probs),
-                             laws[tree.tokens[:, :inner]], atol=1e-6)
+                             distributions[tree.tokens[:, :inner]], atol=1e-6)
 
 
 @pytest.mark.parametrize("name", WITHOUT_REPLACEMENT)
@@ -117,7 +119,7 @@ def test_keys_matter_to_samples_alone(name, differ):
 
 @EACH
 def test_less_support_than_siblings(name):
-  """Nodes of no mass are marked, and so are all that come of them."""
+  """Nodes of probability zero are marked, and so are all that come of them."""
   drafter = DRAFTERS[name]
   tree = grow_on_table(drafter, table(5, zeros=3))
   check_tree(tree, drafter.layout)
@@ -133,7 +135,7 @@ def test_less_support_than_siblings(name):
 
 
 @EACH
-def test_a_certain_law(name):
+def test_a_certain_distribution(name):
   """One path of mass 1; all else is invalid, or a twin of it."""
   drafter, size = DRAFTERS[name], 5
   tree = grow_on_table(drafter, np.roll(np.eye(size), 1, axis=1))
@@ -165,38 +167,41 @@ def test_iid_paths_are_merged_at_their_first_twin():
 
 
 def test_merged_paths_are_still_independent():
-  laws = table(3, seed=1)
-  tree = grow_on_table(drafters.iid_paths(2, 2), laws, rows=40_000)
+  distributions = table(3, seed=1)
+  tree = grow_on_table(drafters.iid_paths(2, 2), distributions, rows=40_000)
   tops = np.take_along_axis(tree.tokens, tree.parents[:, 3:], axis=1)
   paths = tops * 3 + tree.tokens[:, 3:]
   counts = np.zeros((9, 9))
   np.add.at(counts, tuple(paths.T), 1)
-  law = exactness.joint_law(laws, 0, 2).ravel()
-  assert exactness.p_value(counts, np.outer(law, law)) > exactness.MIN_P_VALUE
+  probs = exactness.joint_distribution(distributions, 0, 2).ravel()
+  assert exactness.p_value(counts, np.outer(probs,
+                                            probs)) > exactness.MIN_P_VALUE
 
 
 def test_gumbel_siblings_keep_draw_order():
   """By enumeration of the ordered children of both levels."""
-  laws = table(3, seed=2)
-  tree = grow_on_table(drafters.gumbel_top_k((1, 2)), laws, rows=40_000)
-  counts, law = np.zeros((3, 3, 3)), np.zeros((3, 3, 3))
+  distributions = table(3, seed=2)
+  tree = grow_on_table(drafters.gumbel_top_k((1, 2)),
+                       distributions,
+                       rows=40_000)
+  counts, probs = np.zeros((3, 3, 3)), np.zeros((3, 3, 3))
   np.add.at(counts, tuple(tree.tokens[:, 1:].T), 1)
   for top in range(3):
     for i, j in itertools.permutations(range(3), 2):
-      law[top, i, j] = laws[0, top] * laws[top, i] * laws[top, j] / (
-          1 - laws[top, i])
-  assert exactness.p_value(counts, law) > exactness.MIN_P_VALUE
+      probs[top, i, j] = distributions[0, top] * distributions[
+          top, i] * distributions[top, j] / (1 - distributions[top, i])
+  assert exactness.p_value(counts, probs) > exactness.MIN_P_VALUE
   # Negative control: sorted siblings.
   mirrored = counts + counts.transpose(0, 2, 1)
-  p_value = exactness.p_value(np.triu(mirrored), law)
+  p_value = exactness.p_value(np.triu(mirrored), probs)
   assert p_value < helpers.MAX_P_VALUE_OF_CONTROL
 
 
 def test_top_k_equals_numpy():
-  laws = table()
-  tree = grow_on_table(DRAFTERS["top_k"], laws)
-  first = np.argsort(-laws[0])[:2]
-  second = np.argsort(-laws[first], axis=1)[:, :3]
+  distributions = table()
+  tree = grow_on_table(DRAFTERS["top_k"], distributions)
+  first = np.argsort(-distributions[0])[:2]
+  second = np.argsort(-distributions[first], axis=1)[:, :3]
   assert tree.tokens[0].tolist() == [0, *first, *second.ravel()]
   assert tree.parents[0].tolist() == [NONE, 0, 0, 1, 1, 1, 2, 2, 2]
 
@@ -204,12 +209,12 @@ def test_top_k_equals_numpy():
 @pytest.mark.parametrize("drafter, width, depth", [
     (DRAFTERS["top_beam"], 3, 2), (drafters.top_beam(2, 3), 2, 3)])
 def test_top_beam_equals_numpy(drafter, width, depth):
-  laws = table()
-  tree = grow_on_table(drafter, laws)
+  distributions = table()
+  tree = grow_on_table(drafter, distributions)
   beam, tokens, parents = [(1.0, 0)], [0], [NONE]
   for _ in range(depth):
     start = len(tokens) - len(beam)
-    grown = sorted(((p * laws[token, x], start + i, x)
+    grown = sorted(((p * distributions[token, x], start + i, x)
                     for i, (p, token) in enumerate(beam) for x in range(5)),
                    reverse=True)[:width]
     beam = [(p, x) for p, _, x in grown]
@@ -238,7 +243,7 @@ CACHED = np.array([0, 5, 0, 3], np.int32)
 
 
 def grow_on_transformer(drafter, config, temperature=0.7):
-  """A tree, its block and the model, behind `TEXTS` up to `ENDS`."""
+  """A tree, its block and the model, after `TEXTS` up to `ENDS`."""
   model = tiny.random_model(config)
   cache = tiny.committed(model, TEXTS, CACHED, 9)
   newest = np.maximum(ENDS[:, None] - [2, 1], 0)
@@ -246,7 +251,7 @@ def grow_on_transformer(drafter, config, temperature=0.7):
       jax.random.split(jax.random.key(3), 4), drafter, model.lm, model.params,
       cache, jnp.asarray(np.take_along_axis(TEXTS, newest, axis=1)),
       jnp.asarray(ENDS),
-      sampling.warp(sampling.Sampling(temperature=temperature), 4, 13))
+      sampling.make_warper(sampling.Sampling(temperature=temperature), 4, 13))
   return jax.tree.map(np.asarray, tree), block, model
 
 
@@ -265,17 +270,18 @@ def texts_of_paths(tree):
 
 
 def gaps(tree, block, model, temperature=0.7):
-  """How far laws and keys of a tree are from those of plain forwards."""
+  """How far a tree's distributions and keys are from plain forwards'."""
   texts, lengths = texts_of_paths(tree)
   logits, plain = tiny.causal(model, texts)
   at = np.arange(len(lengths)), lengths - 1
-  law = jax.nn.log_softmax(np.asarray(logits)[at] / temperature)
+  probs = jax.nn.log_softmax(np.asarray(logits)[at] / temperature)
   rows, inner = tree.log_probs.shape[:2]
-  laws = np.abs(np.asarray(law).reshape(tree.log_probs.shape) - tree.log_probs)
+  distributions = np.abs(
+      np.asarray(probs).reshape(tree.log_probs.shape) - tree.log_probs)
   keys = np.asarray(plain.keys[-1])[at[0], :, :, at[1]]
   keys = keys.reshape(rows, inner, *keys.shape[1:])
   found = np.moveaxis(np.asarray(block.keys[-1])[..., 1:], -1, 1)
-  return laws.max(), np.abs(keys - found).max()
+  return distributions.max(), np.abs(keys - found).max()
 
 
 # The deterministic drafters differ in `expand` alone, and families in their
@@ -284,7 +290,7 @@ def gaps(tree, block, model, temperature=0.7):
     ("gumbel_top_k", tiny.LLAMA), ("iid_paths", tiny.LLAMA),
     ("stochastic_beam", tiny.LLAMA), ("stochastic_beam", tiny.OPT)],
                          ids=lambda x: getattr(x, "positions", x))
-def test_laws_are_those_of_plain_forwards(name, config):
+def test_distributions_are_those_of_plain_forwards(name, config):
   drafter = DRAFTERS[name]
   tree, block, model = grow_on_transformer(drafter, config)
   check_tree(tree, drafter.layout)

@@ -1,8 +1,8 @@
 """Traversal verification, enumerated in float64 over all draws of a tree.
 
-The law of the tokens of one call, the one behind the path included and the rest
-by the target itself, is the target's joint law to rounding. That of a beam,
-whose shape depends on its tokens, is sampled.
+The distribution of the tokens of one call, the one after the path included and
+the rest by the target itself, is the target's joint distribution to rounding.
+That of a beam, whose shape depends on its tokens, is sampled.
 """
 
 import functools
@@ -28,7 +28,8 @@ ROWS, LENGTH = 100_000, 4
 # Standard errors that a measured mean may lie off; a chance of 1 in 10^6.
 SIGMAS = 5
 CHAIN = ((1,), (1,), (1,))
-# Vocabulary, zeros of the laws, children of each node level after level.
+# Vocabulary, zeros of the distributions, children of each node level after
+# level.
 TREES = [
     (3, (0, 0), CHAIN),
     (3, (0, 0), ((2,), (1, 1))),
@@ -54,7 +55,8 @@ def shape(children):
 def all_trees(draft, children):
   """Tokens `[n, M]`, valid `[n, M]` and chances `[n]` of all draws of a tree.
 
-  The root is token 0; the law of a child is the row of its parent's token.
+  The root is token 0; the distribution of a child is the row of its parent's
+  token.
   """
   counts = list(itertools.chain(*children))
   drawn = [((0,), (True,), 1.0)]
@@ -62,8 +64,8 @@ def all_trees(draft, children):
     grown = []
     for tokens, valid, chance in drawn:
       # Of a node that is not there nothing is drawn.
-      law = draft[tokens[node]] * valid[node]
-      for x, p in helpers.ordered_draws(law, count, replacement=False):
+      probs = draft[tokens[node]] * valid[node]
+      for x, p in helpers.ordered_draws(probs, count, replacement=False):
         missing = count - len(x)
         grown.append((tokens + x + (0,) * missing,
                       valid + (True,) * len(x) + (False,) * missing,
@@ -95,7 +97,7 @@ def static_trees(draft, layout, parents, tokens, valid):
 
 
 def run(find, size, uniforms, tree, target):
-  """`find` on one tree: the accepted node, and the law of the next token."""
+  """`find` on one tree: the accepted node, the next token's distribution."""
   node, rest = find(uniforms, size, tree,
                     lambda node: target[tree.tokens[node]])
   return node, rest / rest.sum()
@@ -113,7 +115,7 @@ def chance(find, size, tree, target, node):
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def of_trees(find, size, trees, target):
-  """Chances `[n, M]` of trees, and the laws `[n, M, V]` behind their nodes."""
+  """Probabilities `[n, M]` of nodes, distributions `[n, M, V]` after them."""
   nodes = jnp.arange(trees.tokens.shape[1])
   chances = lambda tree, node: chance(find, size, tree, target, node)
   rests = lambda tree, node: run(
@@ -122,51 +124,51 @@ def of_trees(find, size, trees, target):
   return each(chances), each(rests)
 
 
-def joint_law(find, target, draft, children):
-  """The law of the first tokens of a call, and its expected tokens."""
+def joint_distribution(find, target, draft, children):
+  """The distribution of the first tokens of a call, and its expected tokens."""
   layout, parents = shape(children)
   tokens, valid, reach = all_trees(draft, children)
   with jax.enable_x64(True):
     trees = static_trees(draft, layout, parents, tokens, valid)
     chances, rests = map(np.asarray, of_trees(
         find, tree_lib.max_branching(layout), trees, jnp.asarray(target)))
-  law, emitted = 0, 0.0
+  probs, emitted = 0, 0.0
   for node in post_order(parents):
     accepted = reach * chances[:, node] * valid[:, node] if node else reach
     reach = reach - accepted
     path = np.flatnonzero(trees.mask[0, node])
     emitted += accepted.sum() * len(path)
     for x, p, rest in zip(tokens[:, path[1:]], accepted, rests[:, node]):
-      law = law + p * continued(target, x, rest, len(children) + 1)
-  return law, emitted
+      probs = probs + p * continued(target, x, rest, len(children) + 1)
+  return probs, emitted
 
 
 def continued(target, tokens, rest, length):
   """`[V] * length`: these tokens, one by `rest`, and others by the target."""
   for _ in range(length - 1 - len(tokens)):
     rest = rest[..., None] * target
-  law = np.zeros((len(target),) * length)
-  law[tuple(tokens)] = rest
-  return law
+  probs = np.zeros((len(target),) * length)
+  probs[tuple(tokens)] = rest
+  return probs
 
 
-def wrong(law, target):
-  expected = exactness.joint_law(target, 0, law.ndim)
-  return np.abs(law - expected).max() > TOLERANCE
+def wrong(probs, target):
+  expected = exactness.joint_distribution(target, 0, probs.ndim)
+  return np.abs(probs - expected).max() > TOLERANCE
 
 
 @pytest.mark.parametrize("size, zeros, children", TREES, ids=str)
-def test_joint_law_of_a_call(size, zeros, children):
+def test_joint_distribution_of_a_call(size, zeros, children):
   target, draft = exactness.random_tables(size, *zeros)
-  law, _ = joint_law(traversal.of_tree, target, draft, children)
-  assert not wrong(law, target)
+  probs, _ = joint_distribution(traversal.of_tree, target, draft, children)
+  assert not wrong(probs, target)
 
 
 @pytest.mark.parametrize("zeros", [(0, 0), (1, 1)], ids=str)
-def test_joint_law_of_a_chain(zeros):
+def test_joint_distribution_of_a_chain(zeros):
   target, draft = exactness.random_tables(3, *zeros)
-  law, _ = joint_law(traversal.of_chain, target, draft, CHAIN)
-  assert not wrong(law, target)
+  probs, _ = joint_distribution(traversal.of_chain, target, draft, CHAIN)
+  assert not wrong(probs, target)
 
 
 def test_control_nodes_that_keep_their_chance(monkeypatch):
@@ -176,23 +178,26 @@ def test_control_nodes_that_keep_their_chance(monkeypatch):
   for find, children in ((traversal.of_tree, ((2,), (1, 1))),
                          (traversal.of_chain, CHAIN)):
     # A new function, so that no program compiled with this is used elsewhere.
-    law, _ = joint_law(functools.partial(find), target, draft, children)
-    assert np.abs(law - exactness.joint_law(target, 0, law.ndim)).max() > 1e-3
+    probs, _ = joint_distribution(functools.partial(find), target, draft,
+                                  children)
+    assert np.abs(
+        probs -
+        exactness.joint_distribution(target, 0, probs.ndim)).max() > 1e-3
 
 
 def test_control_children_in_another_order():
   """Siblings drawn in one order, and tested in that of their ids."""
-  def find(uniforms, size, tree, law):
+  def find(uniforms, size, tree, probs):
     tokens = tree.tokens.at[1:].set(jnp.sort(tree.tokens[1:]))
-    return traversal.of_tree(uniforms, size, tree.replace(tokens=tokens), law)
+    return traversal.of_tree(uniforms, size, tree.replace(tokens=tokens), probs)
 
   target, draft = exactness.random_tables(4, 0, 0)
-  law, _ = joint_law(find, target, draft, ((2,),))
-  assert np.abs(law.sum(axis=1) - target[0]).max() > 1e-3
+  probs, _ = joint_distribution(find, target, draft, ((2,),))
+  assert np.abs(probs.sum(axis=1) - target[0]).max() > 1e-3
 
 
 def test_a_chain_all_at_once_is_a_traversal():
-  """Of float32, as it runs: the same node and the same law behind it."""
+  """In float32, as it runs: the same node, the same distribution."""
   target, draft = exactness.random_tables(50, 5, 5)
   layout, parents = shape(((1,),) * 5)
   rng = np.random.default_rng(0)
@@ -214,10 +219,10 @@ def test_a_chain_all_at_once_is_a_traversal():
 @pytest.mark.parametrize("children", [CHAIN, ((2,), (2, 2))], ids=str)
 def test_expected_tokens(children):
   """As enumerated, and more than node by node."""
-  target, draft = (np.tile(law, (3, 1)) for law in (
+  target, draft = (np.tile(probs, (3, 1)) for probs in (
       [0.5, 0.3, 0.2], [0.2, 0.3, 0.5]))
   find = traversal.of_chain if children is CHAIN else traversal.of_tree
-  _, expected = joint_law(find, target, draft, children)
+  _, expected = joint_distribution(find, target, draft, children)
   usual, better = (
       dj.methods.sequoia(children, form) for form in ("recursive", "traversal"))
   tokens = {}
@@ -234,15 +239,15 @@ def test_expected_tokens(children):
 @pytest.mark.parametrize("draft_sampling", [None, dj.Sampling(1e-3)],
                          ids=["random", "cold"])
 @each([dj.methods.rsd_s(*sizes, "traversal") for sizes in ((2, 3), (3, 2))])
-def test_joint_law_of_a_beam(method, draft_sampling):
+def test_joint_distribution_of_a_beam(method, draft_sampling):
   target, draft = exactness.random_tables(4, 0, 0)
   counts, _ = exactness.frequencies(method, target, draft, ROWS, LENGTH,
                                     draft_sampling=draft_sampling)
-  law = exactness.joint_law(target, 0, LENGTH)
-  assert exactness.p_value(counts, law) > exactness.MIN_P_VALUE
+  probs = exactness.joint_distribution(target, 0, LENGTH)
+  assert exactness.p_value(counts, probs) > exactness.MIN_P_VALUE
 
 
-def test_equal_laws_accept_the_first_leaf():
+def test_equal_distributions_accept_the_first_leaf():
   target, _ = exactness.random_tables(4, 0, 0)
   method = dj.methods.rsd_c((2, 2), "traversal")
   _, stats = exactness.frequencies(method, target, target, 1000, 3)
@@ -255,8 +260,8 @@ def test_nothing_drafted():
   pair = verifiers.pair(drafters.gumbel_top_k(()), traversal.verifier())
   counts, _ = exactness.frequencies(dj.Method("none", pair, None), target,
                                     draft, ROWS, 2)
-  law = exactness.joint_law(target, 0, 2)
-  assert exactness.p_value(counts, law) > exactness.MIN_P_VALUE
+  probs = exactness.joint_distribution(target, 0, 2)
+  assert exactness.p_value(counts, probs) > exactness.MIN_P_VALUE
 
 
 def test_verdict_of_every_node():

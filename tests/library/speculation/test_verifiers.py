@@ -19,14 +19,14 @@ RULES = {
 }
 
 
-def laws(vocab_size, zeros):
-  """A target and a draft law, reproducible."""
+def distributions(vocab_size, zeros):
+  """A target and a draft distribution, reproducible."""
   rng = np.random.default_rng((vocab_size, zeros))
-  return (exactness.random_law(rng, vocab_size, zeros),
-          exactness.random_law(rng, vocab_size, zeros))
+  return (exactness.random_probs(rng, vocab_size, zeros),
+          exactness.random_probs(rng, vocab_size, zeros))
 
 
-def enumerate_law(name, target, draft, size):
+def enumerate_distribution(name, target, draft, size):
   rule, replacement = RULES[name]
   draws = list(helpers.ordered_draws(draft, size, replacement))
   return helpers.enumerate_rule(rule, target, draft, draws, size)
@@ -36,86 +36,88 @@ def enumerate_law(name, target, draft, size):
 @pytest.mark.parametrize("vocab_size, size, zeros",
                          [(2, 1, 0), (2, 2, 0), (3, 2, 0), (3, 3, 1),
                           (4, 3, 0), (5, 3, 2)])
-def test_rule_emits_the_target_law(name, vocab_size, size, zeros):
-  target, draft = laws(vocab_size, zeros)
-  law, _ = enumerate_law(name, target, draft, size)
-  np.testing.assert_allclose(law, target, atol=TOLERANCE, rtol=0)
+def test_rule_emits_the_target_distribution(name, vocab_size, size, zeros):
+  target, draft = distributions(vocab_size, zeros)
+  probs, _ = enumerate_distribution(name, target, draft, size)
+  np.testing.assert_allclose(probs, target, atol=TOLERANCE, rtol=0)
 
 
 @pytest.mark.parametrize("name", RULES)
 def test_disjoint_supports_reject_everything(name):
   target, draft = np.array([0.3, 0.7, 0, 0]), np.array([0, 0, 0.6, 0.4])
-  law, some = enumerate_law(name, target, draft, 2)
-  np.testing.assert_allclose(law, target, atol=TOLERANCE)
+  probs, some = enumerate_distribution(name, target, draft, 2)
+  np.testing.assert_allclose(probs, target, atol=TOLERANCE)
   assert some == 0
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_equal_laws_accept_the_first_child(name):
-  target, _ = laws(4, 0)
-  _, some = enumerate_law(name, target, target, 1)
+def test_equal_distributions_accept_the_first_child(name):
+  target, _ = distributions(4, 0)
+  _, some = enumerate_distribution(name, target, target, 1)
   np.testing.assert_allclose(some, 1, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("name", RULES)
 def test_one_child_is_plain_rejection(name):
-  target, draft = laws(5, 1)
-  _, some = enumerate_law(name, target, draft, 1)
+  target, draft = distributions(5, 1)
+  _, some = enumerate_distribution(name, target, draft, 1)
   np.testing.assert_allclose(some, np.minimum(target, draft).sum(),
                              atol=TOLERANCE)
 
 
 def test_two_of_two_without_replacement_always_accept():
-  target, draft = laws(2, 0)
-  _, some = enumerate_law("without replacement", target, draft, 2)
+  target, draft = distributions(2, 0)
+  _, some = enumerate_distribution("without replacement", target, draft, 2)
   np.testing.assert_allclose(some, 1, atol=TOLERANCE)
 
 
 def test_without_replacement_accepts_most():
-  target, draft = laws(5, 0)
-  accepted = {name: enumerate_law(name, target, draft, 3)[1] for name in RULES}
+  target, draft = distributions(5, 0)
+  accepted = {
+      name: enumerate_distribution(name, target, draft, 3)[1] for name in RULES
+  }
   assert accepted["without replacement"] > accepted["with replacement"]
   assert accepted["without replacement"] > accepted["k_seq"]
 
 
 def test_k_seq_division_solves_its_equation():
-  target, draft = laws(5, 0)
+  target, draft = distributions(5, 0)
   with jax.enable_x64(True):
-    rho, beta = map(float, verifiers.k_seq_division(
+    rho, beta = map(float, verifiers.k_seq_rho(
         jnp.asarray(target), jnp.asarray(draft), 3))
   np.testing.assert_allclose(1 - (1 - beta)**3, rho * beta, atol=1e-8)
   assert 1 - (1 - beta)**3 <= rho * beta
 
 
-def wrong(law, target):
-  return np.abs(law - target).max() > 1e-3
+def wrong(probs, target):
+  return np.abs(probs - target).max() > 1e-3
 
 
-def test_control_sorted_siblings_change_the_law():
-  target, draft = laws(4, 0)
+def test_control_sorted_siblings_change_the_distribution():
+  target, draft = distributions(4, 0)
   draws = [(tuple(sorted(x)), p)
            for x, p in helpers.ordered_draws(draft, 2, False)]
-  law, _ = helpers.enumerate_rule(RULES["without replacement"][0], target,
-                                  draft, draws, 2)
-  assert wrong(law, target)
+  probs, _ = helpers.enumerate_rule(RULES["without replacement"][0], target,
+                                    draft, draws, 2)
+  assert wrong(probs, target)
 
 
 @pytest.mark.parametrize("drawn, verified",
                          [(True, "without replacement"),
                           (False, "with replacement"), (False, "k_seq")])
-def test_control_wrong_replacement_changes_the_law(drawn, verified):
-  target, draft = laws(4, 0)
+def test_control_wrong_replacement_changes_the_distribution(drawn, verified):
+  target, draft = distributions(4, 0)
   draws = list(helpers.ordered_draws(draft, 2, drawn))
-  law, _ = helpers.enumerate_rule(RULES[verified][0], target, draft, draws, 2)
-  assert wrong(law, target)
+  probs, _ = helpers.enumerate_rule(RULES[verified][0], target, draft, draws, 2)
+  assert wrong(probs, target)
 
 
-def test_control_top_k_children_change_the_law():
-  target, draft = laws(4, 0)
+def test_control_top_k_children_change_the_distribution():
+  target, draft = distributions(4, 0)
   draws = [(tuple(np.argsort(-draft)[:2].tolist()), 1.0)]
-  law, _ = helpers.enumerate_rule(RULES["without replacement"][0], target,
-                                  draft, draws, 2)
-  assert wrong(law, target)
+  probs, _ = helpers.enumerate_rule(RULES["without replacement"][0], target,
+                                    draft, draws, 2)
+  assert wrong(probs, target)
 
 
 def test_worked_example_of_the_docstring():
@@ -127,7 +129,7 @@ def test_worked_example_of_the_docstring():
 
 
 def test_rejected_sibling_has_no_residual():
-  target, draft = laws(4, 0)
+  target, draft = distributions(4, 0)
   token = int(np.argmax(draft - target))
   rank, rest = verifiers.recursive(True).rule(
       jnp.ones(1), jnp.asarray(target, jnp.float32),
@@ -136,11 +138,11 @@ def test_rejected_sibling_has_no_residual():
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_residual_without_mass_keeps_the_law(name):
-  law = jnp.array([0.25, 0.75])
-  _, rest = RULES[name][0](jnp.ones(2), law, law, jnp.array([0, 1]),
+def test_residual_without_mass_keeps_the_distribution(name):
+  probs = jnp.array([0.25, 0.75])
+  _, rest = RULES[name][0](jnp.ones(2), probs, probs, jnp.array([0, 1]),
                            jnp.array([False, False]))
-  np.testing.assert_array_equal(rest, law)
+  np.testing.assert_array_equal(rest, probs)
 
 
 def test_match_follows_the_best_token():

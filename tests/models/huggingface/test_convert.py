@@ -164,7 +164,7 @@ TOKENS = np.random.default_rng(0).integers(0, 29, (2, 20)).astype(np.int32)
 
 @functools.lru_cache(maxsize=None)
 def their_model(variant):
-  """A model of transformers whose laws are neither flat nor certain."""
+  """A transformers model, its distributions neither flat nor certain."""
   family, fields = VARIANTS[variant]
   config = getattr(transformers, f"{family}Config")(
       **fields, bos_token_id=None, eos_token_id=None, pad_token_id=None,
@@ -246,7 +246,7 @@ def test_tree_scoring(both):
 
 
 def test_greedy_continuation(both):
-  """64 tokens behind a cache: the same texts, and the same logits."""
+  """64 tokens after a cache: the same texts, and the same logits."""
   theirs, ours = both
   with torch.no_grad():
     out = theirs.generate(
@@ -264,7 +264,7 @@ def test_greedy_continuation(both):
 
 @functools.partial(jax.jit, static_argnums=0)
 def _greedy(lm, params, prompts):
-  """Greedy tokens `[B, T]` and their logits `[B, T, V]`, behind a cache."""
+  """Greedy tokens `[B, T]` and their logits `[B, T, V]`, after a cache."""
   cache = lm.init_cache(len(prompts), PROMPT + NEW)
 
   def step(carry, _):
@@ -342,7 +342,7 @@ def test_the_text_of_a_model_with_images(tmp_path):
 
 
 def test_dynamic_scaling_ends_where_it_would_begin(tmp_path):
-  """Behind that length there are no logits that do not depend on the calls."""
+  """After that length there are no logits that do not depend on the calls."""
   theirs = their_model("llama dynamic")
   theirs.save_pretrained(tmp_path)
   lm, _ = checkpoints.from_hf(tmp_path)
@@ -371,7 +371,7 @@ def test_longrope_is_for_short_texts_or_for_long_ones(tmp_path, variant):
   ours = tiny.Model(transformer.language_model(longer), params)
   with tiny.quickly_compiled():
     assert_close(tiny.causal(ours, texts)[0], expected)
-    # Behind a cache, whatever its length was.
+    # After a cache, whatever its length was.
     cache = tiny.committed(ours, texts[:, :70], [70, 60], 96)
     at = np.array([[70], [60]]) + np.arange(18)
     logits, _ = jax.jit(ours.lm.forward)(

@@ -1,4 +1,4 @@
-"""The check of a method's law that users have, on right and wrong methods."""
+"""The check of distributions that users have, on right and wrong methods."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from support import tiny_models as tiny
 SIZES = {"rows": 20_000, "length": 3}
 
 
-def test_a_method_of_the_right_law_passes():
+def test_a_method_of_the_right_distribution_passes():
   with tiny.quickly_compiled():
     found = exactness.check(dj.methods.rsd_c((2,)), **SIZES)
   assert found.p_value > exactness.MIN_P_VALUE
@@ -21,7 +21,7 @@ def test_a_method_of_the_right_law_passes():
   assert 1 < found.target_calls < 3
 
 
-def test_a_method_of_another_law_is_told():
+def test_a_method_of_another_distribution_is_told():
   pair = dj.Pair(drafters.top_k((2,)), verifiers.recursive(False))
   with tiny.quickly_compiled(), pytest.raises(
       AssertionError, match=r"wrong: texts are 0\.\d+ away .* p=.*needed"):
@@ -29,20 +29,20 @@ def test_a_method_of_another_law_is_told():
 
 
 def test_a_text_that_cannot_be_has_no_chance():
-  law = np.array([0.5, 0.5, 0.0])
-  assert exactness.p_value(np.array([500, 500, 0]), law) > 0.9
-  assert exactness.p_value(np.array([500, 499, 1]), law) == 0
+  probs = np.array([0.5, 0.5, 0.0])
+  assert exactness.p_value(np.array([500, 500, 0]), probs) > 0.9
+  assert exactness.p_value(np.array([500, 499, 1]), probs) == 0
 
 
 def test_distance_by_chance_is_that_of_samples():
   rng = np.random.default_rng(0)
   table = exactness.random_table(rng, 3)
-  law = exactness.joint_law(table, 0, 2)
-  assert law.shape == (3, 3)
-  np.testing.assert_allclose(law.sum(), 1)
-  counts = rng.multinomial(1000, law.ravel(), size=400)
-  away = np.abs(counts / 1000 - law.ravel()).sum(axis=1) / 2
-  np.testing.assert_allclose(exactness.by_chance(law, 1000), away.mean(),
+  probs = exactness.joint_distribution(table, 0, 2)
+  assert probs.shape == (3, 3)
+  np.testing.assert_allclose(probs.sum(), 1)
+  counts = rng.multinomial(1000, probs.ravel(), size=400)
+  away = np.abs(counts / 1000 - probs.ravel()).sum(axis=1) / 2
+  np.testing.assert_allclose(exactness.by_chance(probs, 1000), away.mean(),
                              rtol=0.05)
 
 
@@ -61,10 +61,10 @@ def test_main_tells_right_from_wrong():
   lines = output.splitlines()
   assert [line.split()[-1] for line in lines[2:7]] == ["yes"] * 5
   assert lines[6].startswith("control: ")
-  assert lines[-1].startswith("All 4 tests found the target's law")
+  assert lines[-1].startswith("All 4 tests found the target's distribution")
 
 
-def test_main_tells_a_method_of_another_law():
+def test_main_tells_a_method_of_another_distribution():
   """A beam is no sample."""
   status, output, errors = main("--method=beam_search", "--num_beams=2",
                                 "--rows=2000", "--length=2")

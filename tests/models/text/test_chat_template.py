@@ -56,9 +56,10 @@ def test_a_date_is_that_of_the_first_start(tmp_path):
   path = jsonl(tmp_path / "a.jsonl", {"question": "1 + 1?", "answer": "2"})
   config = make_config("gsm8k", path, chat=True, target=str(tmp_path))
   [prompt] = prompt_tasks.load(config, pair,
-                               results_store.begun(workdir)).prompts
+                               results_store.started_at(workdir)).prompts
   assert pair.tokenizer.decode(prompt).startswith("10 May 2001")
-  new = chat_template.load(tmp_path, results_store.begun(tmp_path / "none"))([])
+  new = chat_template.load(tmp_path,
+                           results_store.started_at(tmp_path / "none"))([])
   assert new == chat_template.load(tmp_path)([])
 
 

@@ -73,7 +73,7 @@ def test_sums_over_hidden_units_wait(kind, devices, parts):
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_trees_of_a_target_with_experts(temperature):
-  """Of the same law: greedy texts are equal, and log-probabilities its own."""
+  """Greedy texts are equal, and log-probabilities the target's own."""
   target = tiny.random_model(tiny.MIXTRAL)
   draft = tiny.noisy(target, 0.3)
   run = lambda method: dj.generate(
@@ -90,8 +90,8 @@ def test_trees_of_a_target_with_experts(temperature):
       end = int(tree.lengths[row])
       text = np.asarray(tree.tokens)[row:row + 1, :end]
       logits, _ = tiny.causal(target, text)
-      laws = jax.nn.log_softmax(logits[0])
-      expected = [laws[i - 1, text[0, i]] for i in range(start, end)]
+      distributions = jax.nn.log_softmax(logits[0])
+      expected = [distributions[i - 1, text[0, i]] for i in range(start, end)]
       np.testing.assert_allclose(tree.log_probs[row, start:end], expected,
                                  atol=1e-4)
   assert (tree.stats.target_calls < tree.stats.emitted).any()

@@ -169,7 +169,8 @@ def test_greedy_text_is_that_of_the_rounded_target(method):
   whole = tiny.Model(models.target.lm, dequantized(target.params))
   assert tiny.texts(out, tiny.LENGTHS) == tiny.greedy(
       whole, tiny.PROMPTS, tiny.LENGTHS, tiny.NEW)
-  # The draft has some of the law of the target left, and so all of its text.
+  # The draft has some of the distribution of the target left, and so all of its
+  # text.
   drafted = out.stats.emitted.sum() / out.stats.target_calls.sum()
   assert method.name == "autoregressive" or drafted > 1.1
 

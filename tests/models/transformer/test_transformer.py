@@ -220,7 +220,7 @@ def test_logits_equal_numpy(config):
 
 
 @PLAIN
-def test_laws_of_the_test_models_are_neither_flat_nor_certain(config):
+def test_distributions_of_the_test_models_are_neither_flat_nor_certain(config):
   """Without this the tests on these models would show little."""
   logits, _ = tiny.causal(tiny.random_model(config), TOKENS)
   best = np.asarray(jax.nn.softmax(logits)).max(axis=-1)
@@ -328,7 +328,7 @@ def test_cached_equals_uncached(config):
 
 @FAMILIES
 def test_what_is_masked_does_not_matter(config):
-  """Neither other block slots nor the cache behind its length."""
+  """Neither other block slots nor the cache after its length."""
   model = tiny.random_model(config)
   cache = tiny.committed(model, TOKENS, PREFIX, 12)
   block = cache_lib.init_block(cache, 3)
@@ -338,11 +338,11 @@ def test_what_is_masked_does_not_matter(config):
       model, TREE_TOKENS[:, :1], PREFIX[:, None], cache, block, 1, mask)
   logits, after = run(cache, block)
 
-  behind = np.arange(12) >= PREFIX[:, None]
+  after = np.arange(12) >= PREFIX[:, None]
   spoil = lambda x, where: jnp.where(where, -30.0, x)
   spoiled = types.Cache(
-      tuple(spoil(x, behind[:, None, None]) for x in cache.keys),
-      tuple(spoil(x, behind[:, None, :, None]) for x in cache.values),
+      tuple(spoil(x, after[:, None, None]) for x in cache.keys),
+      tuple(spoil(x, after[:, None, :, None]) for x in cache.values),
       cache.length)
   junk = jax.tree.map(lambda x: x + 50.0, block)
   again, junk_after = run(spoiled, junk)

@@ -3,7 +3,7 @@
 // Between its products XLA has a dozen operations a layer. They take as long as
 // those of a small model, and each is compiled by itself.
 //
-// Tokens stand behind one another, [tokens, features]. Numbers are rounded to
+// Tokens stand after one another, [tokens, features]. Numbers are rounded to
 // the type of activations, A, where arrays of XLA are, and kept in float32.
 
 #pragma once
@@ -32,7 +32,7 @@ struct Sizes {
 };
 
 // What a config says besides; norms are ahead of what reads the residual
-// stream, unless they are behind the sum.
+// stream, unless they are after the sum.
 struct Kind {
   float epsilon, query_scale, cap, residual_scale;
   bool plus_one, joint_norm, norm_of_sum, parallel;

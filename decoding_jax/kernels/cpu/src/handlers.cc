@@ -170,12 +170,12 @@ ffi::Error DrawsOf(ffi::ThreadPool pool, ffi::Buffer<ffi::U32> keys,
   const int64_t size = log_probs.dimensions().back();
   const int64_t k = tokens->dimensions().back();
   const uint32_t* key = keys.typed_data();
-  const float* law = log_probs.typed_data();
+  const float* distribution = log_probs.typed_data();
   float* values = perturbed->typed_data();
   int32_t* places = tokens->typed_data();
   Team(pool).Share(keys.element_count() / 2, 1, [=](int64_t from, int64_t to) {
     for (; from < to; ++from) {
-      GumbelTopK(key + 2 * from, law + from * size, size, values + from * k,
+      GumbelTopK(key + 2 * from, distribution + from * size, size, values + from * k,
                  places + from * k, k);
     }
   });

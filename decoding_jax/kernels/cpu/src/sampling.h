@@ -1,4 +1,4 @@
-// Laws of the next token: what normalises one, and draws from it.
+// Distributions of the next token: what normalises one, and draws from it.
 
 #pragma once
 
@@ -154,11 +154,11 @@ inline void GumbelTopK(const uint32_t* key, const float* log_probs,
       const int64_t from = part * half + i;
       const int64_t count = std::min<int64_t>(kLanes, ends[part] - from);
       if (count <= 0) continue;
-      const Vector law = count == kLanes ? Load(log_probs + from)
+      const Vector distribution = count == kLanes ? Load(log_probs + from)
                                          : LoadFirst(log_probs + from, count);
       const Vector uniform = Uniform(words[part]);
-      if (!best.Wants(law + AtMost(uniform))) continue;
-      best.Look(law + Gumbels(uniform), from, count);
+      if (!best.Wants(distribution + AtMost(uniform))) continue;
+      best.Look(distribution + Gumbels(uniform), from, count);
     }
   }
   // Of what is no number none is the largest.

@@ -29,7 +29,7 @@ class Team {
 
   // Hands out items to all: a part of those left to whoever asks, since a core
   // that others use as well is slower. At a time `least` items, or a multiple
-  // of that; `compute` is called with the first one and the one behind the
+  // of that; `compute` is called with the first one and the one after the
   // last.
   void Share(int64_t items, int64_t least, Compute compute) {
     if (items <= least) return compute(0, items);
