@@ -1,6 +1,6 @@
 """Decoding with draft trees: exact, batched, one XLA program a generation."""
 
-from decoding_jax import constraints, methods, processors
+from decoding_jax import methods, processors, rewards
 from decoding_jax.generate import generate, stream
 from decoding_jax.sampling import Sampling
 from decoding_jax.speculation.verifiers import pair
@@ -9,9 +9,13 @@ from decoding_jax.types import (Block, Cache, Context, DecodeState, Decoder,
                                 Layout, LogitsProcessor, Method, Pair, Reward,
                                 Stats, Verdict, Verifier)
 
+# The name that rewards had when all of them were constraints.
+constraints = rewards
+
 __all__ = [
     "Block", "Cache", "Context", "DecodeState", "Decoder", "Drafter",
     "DraftTree", "Generation", "LanguageModel", "Layout", "LogitsProcessor",
     "Method", "Pair", "Reward", "Sampling", "Stats", "Verdict", "Verifier",
-    "constraints", "generate", "methods", "pair", "processors", "stream",
+    "constraints", "generate", "methods", "pair", "processors", "rewards",
+    "stream",
 ]

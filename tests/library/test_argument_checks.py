@@ -131,7 +131,7 @@ def test_fields(contract, field, values, words):
     ("drafter", "sampled", "yes", "True or False"),
     ("verifier", "rule", lambda: 0, "target, draft, children, valid)"),
     ("verifier", "replacement", 2, "True or False, or None,"),
-    ("verifier", "walk", lambda: 0, "(key, layout, tree, logits, warp), or "),
+    ("verifier", "walk", lambda: 0, "(key, layout, tree, logits, warper), or "),
 ])
 def test_fields_of_pairs(part, field, value, words):
   """By `dj.pair`, and in a method that does without it."""
@@ -153,7 +153,7 @@ def test_verifiers_have_one_way(fields, words):
 
 
 @pytest.mark.parametrize("field, value", [
-    ("step", None), ("reach", 1.5), ("siblings", 0), ("rewards", "no")])
+    ("step", None), ("max_slots_ahead", 1.5), ("max_samples_per_node", 0), ("needs_reward", "no")])
 def test_fields_of_decoders(field, value):
   wrong = REWARDED.greedy._replace(**{field: value})
   refused([f"method.greedy.{field}={value!r}: "], reward=REWARD,
