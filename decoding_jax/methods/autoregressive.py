@@ -5,6 +5,8 @@ import functools
 from decoding_jax.speculation import drafters, verifiers
 from decoding_jax.types import Method
 
+EXAMPLES = ({},)
+
 
 @functools.lru_cache(maxsize=None)
 def make() -> Method:

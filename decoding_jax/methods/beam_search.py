@@ -6,6 +6,8 @@ from decoding_jax.search import beam, level_search
 from decoding_jax.types import Method
 from decoding_jax.validation import values
 
+EXAMPLES = (dict(num_beams=3),)
+
 
 @functools.lru_cache(maxsize=None)
 def make(num_beams: int, length_penalty: float = 0.0) -> Method:

@@ -9,6 +9,8 @@ from decoding_jax.search import beam, level_search
 from decoding_jax.types import Method
 from decoding_jax.validation import values
 
+EXAMPLES = (dict(num_beams=4, num_groups=2),)
+
 
 @functools.lru_cache(maxsize=None)
 def make(num_beams: int, num_groups: int, diversity: float = 0.5,

@@ -6,6 +6,8 @@ from decoding_jax.speculation import drafters, verifiers
 from decoding_jax.types import Method
 from decoding_jax.validation import values
 
+EXAMPLES = (dict(branching=(2, 2)),)
+
 
 def make(branching, verification: str = "recursive") -> Method:
   """Siblings by Gumbel-Top-k, recursive rejection sampling.

@@ -5,6 +5,9 @@ import functools
 from decoding_jax.speculation import drafters, verifiers
 from decoding_jax.types import Method
 
+EXAMPLES = (dict(width=3, depth=2),
+            dict(width=3, depth=2, verification="traversal"))
+
 
 @functools.lru_cache(maxsize=None)
 def make(width: int, depth: int, verification: str = "recursive") -> Method:

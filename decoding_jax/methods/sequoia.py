@@ -7,6 +7,8 @@ from decoding_jax.speculation import drafters, verifiers
 from decoding_jax.types import Method
 from decoding_jax.validation import values
 
+EXAMPLES = (dict(children=((2,), (2, 1))),)
+
 
 def make(children, verification: str = "recursive") -> Method:
   """Siblings by Gumbel-Top-k, recursive rejection sampling.

@@ -5,6 +5,8 @@ import functools
 from decoding_jax.speculation import drafters, verifiers
 from decoding_jax.types import Method
 
+EXAMPLES = (dict(num_paths=2, depth=2),)
+
 
 @functools.lru_cache(maxsize=None)
 def make(num_paths: int, depth: int) -> Method:

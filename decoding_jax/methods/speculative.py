@@ -6,6 +6,8 @@ from decoding_jax.speculation import drafters, verifiers
 from decoding_jax.types import Method
 from decoding_jax.validation import values
 
+EXAMPLES = (dict(depth=2), dict(depth=2, verification="block"))
+
 
 @functools.lru_cache(maxsize=None)
 def make(depth: int, verification: str = "token") -> Method:
