@@ -24,10 +24,10 @@ from configs import common
 
 # What CDSL is compared with; a label is a line of the table.
 _SEARCH = {"num_candidates": 8, "lookahead": 8, "reward_weight": 10.0}
-# Beyond the paper: a search commits the roll-out that it has found, and nothing
-# commits more than it takes for the reward to rise.
-_TO_RISE = {"commit": "rise", "search_commit": "roll_out",
-            "low_acceptance": "cdlh_step"}
+# Beyond the reconstruction of CDSL: a search commits the roll-out that it has
+# found, and nothing commits more than it takes for the reward to rise.
+_TO_RISE = {"name": "cdsl_extended", "commit": "rise", "commit_rollout": True,
+            "target_continues": False}
 _METHODS = (
     {"label": "greedy", "name": "autoregressive"},
     {"label": "nucleus", "name": "autoregressive", "temperature": 1.0,
@@ -39,9 +39,9 @@ _METHODS = (
     {"label": "CDLH, draft roll-outs", "name": "cdlh", "rollout": "draft",
      **_SEARCH},
     {"label": "CDSL", "name": "cdsl", **_SEARCH},
-    {"label": "CDSL, no S3", "name": "cdsl", "low_acceptance": "cdlh_step",
-     **_SEARCH},
-    {"label": "CDSL to rise", "name": "cdsl", **_TO_RISE, **_SEARCH},
+    {"label": "CDSL, no S3", "name": "cdsl_extended",
+     "target_continues": False, **_SEARCH},
+    {"label": "CDSL to rise", **_TO_RISE, **_SEARCH},
 )
 # Of CommonGen: many candidates with short roll-outs, for both; and as few
 # searches as will do, since all that is verified may be committed.
@@ -49,9 +49,9 @@ _WIDE = {**_SEARCH, "num_candidates": 16, "lookahead": 4,
          "reward_weight": 30.0}
 _COMMONGEN = (
     *_METHODS[:-1], {"label": "CDLH 16x4", "name": "cdlh", **_WIDE},
-    {"label": "CDSL to rise 16x4", "name": "cdsl", **_TO_RISE, **_WIDE},
-    {"label": "CDSL to rise 16x4, a=0, slack 1", "name": "cdsl", **_TO_RISE,
-     **_WIDE, "acceptance_threshold": 0.0, "slack": 1.0})
+    {"label": "CDSL to rise 16x4", **_TO_RISE, **_WIDE},
+    {"label": "CDSL to rise 16x4, a=0, slack 1", **_TO_RISE, **_WIDE,
+     "acceptance_threshold": 0.0, "slack": 1.0})
 _BY_LABEL = {spec["label"]: spec for spec in _METHODS}
 _LOOKAHEADS = (2, 4, 8, 12)
 _THRESHOLDS = (0.0, 0.5, 0.75, 1.0)
@@ -124,7 +124,7 @@ def _sweep():
   return (_METHODS[0], *(
       {"label": f"CDLH n={n}", "name": "cdlh", "lookahead": n, **options}
       for n in _LOOKAHEADS), *(
-      {"label": f"CDSL n={n} a={a:g}", "name": "cdsl", "lookahead": n,
+      {"label": f"CDSL n={n} a={a:g}", "lookahead": n,
        "acceptance_threshold": a, **_TO_RISE, **options}
       for n in _LOOKAHEADS for a in _THRESHOLDS))
 

@@ -1,8 +1,7 @@
-"""What the mains share: flags, models, methods, one-line errors."""
+"""What the mains share: flags, models, one-line errors."""
 
 import contextlib
 import errno
-import inspect
 import os
 import pathlib
 import re
@@ -17,7 +16,6 @@ import jax
 from ml_collections import config_flags
 from ml_collections.config_flags import config_path
 
-import decoding_jax as dj
 from experiments.app import multihost
 from experiments.app import preemption
 from models.folders import resolve
@@ -160,44 +158,10 @@ def _fail(message, status=2):
   multihost.end(status)
 
 
-def method(spec):
-  """A method from its name and sizes.
-
-  Args:
-    spec: mapping such as `{"name": "rsd_s", "width": 3, "depth": 4}`.
-
-  Returns:
-    A `dj.Method`.
-
-  Raises:
-    UserError: for an unknown name, wrong sizes or an impossible tree.
-  """
-  sizes = {k: tuple(v) if isinstance(v, list) else v for k, v in spec.items()}
-  name = sizes.pop("name", None)
-  check_names("method", [name])
-  make = getattr(dj.methods, name)
-  signature = inspect.signature(make)
-  try:
-    signature.bind(**sizes)
-  except TypeError as e:
-    takes = ", ".join(signature.parameters) or "no sizes"
-    raise UserError(f"method {name} takes {takes}: {e}.") from e
-  with user_errors(ValueError):
-    return make(**sizes)
-
-
 def decoders(methods, temperatures):
   """What decodes by these methods at these temperatures: pairs or decoders."""
   return list(dict.fromkeys(m.sampled if t else m.greedy for m in methods
                             for t in temperatures))
-
-
-def check_names(what, names, more=()):
-  """Raises `UserError` unless these are names of methods, or of `more`."""
-  allowed = [*dj.methods.__all__, *more]
-  for name in names:
-    if name not in allowed:
-      raise UserError(f"{what}: {name!r} is not one of {', '.join(allowed)}.")
 
 
 def check_positive(settings, *names):

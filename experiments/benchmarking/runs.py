@@ -15,6 +15,7 @@ import tqdm
 
 import decoding_jax as dj
 from experiments.app import launch
+from experiments.app import method_specs
 from experiments.evaluation import results_store
 from models.transformer import quantization
 
@@ -142,12 +143,12 @@ def methods(specs):
   """Our methods by name.
 
   Args:
-    specs: names and sizes, of `launch.method`.
+    specs: names and sizes, of `method_specs.read`.
 
   Raises:
     UserError: for one that is not a tree of drafts.
   """
-  found = [launch.method(spec) for spec in specs]
+  found = [method_specs.read(spec, "methods") for spec in specs]
   for method in found:
     if not isinstance(method.sampled, dj.Pair):
       raise launch.UserError(f"methods: {method.name} has no tree of drafts: "

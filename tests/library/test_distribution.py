@@ -11,20 +11,16 @@ import pytest
 import decoding_jax as dj
 from models.testing import exactness
 from support import helpers
+from support import example_methods
 from support.example_methods import each
 
 ROWS = 100_000
 LENGTH = 4
 
-METHODS = [
-    dj.methods.autoregressive(),
-    dj.methods.speculative(2),
-    dj.methods.rsd_c((2, 1)),
-    dj.methods.rsd_c((2, 2)),
-    dj.methods.rsd_s(2, 2),
-    dj.methods.specinfer(2, 2),
-    dj.methods.spectr(2, 2),
-]
+# Paths of unequal branching, and a beam that is narrower than its parents'
+# children, beside the examples of all methods.
+METHODS = [*example_methods.METHODS, dj.methods.rsd_c((2, 1)),
+           dj.methods.rsd_s(2, 2)]
 # Vocabulary and number of zeros in each target and each draft distribution;
 # those of one vocabulary share their programs.
 PAIRS = [(2, 0, 0), (6, 0, 0), (6, 2, 1)]
@@ -54,7 +50,7 @@ def test_joint_distribution_of_a_cold_drafter(method):
 def test_joint_distribution_as_users_compile_it():
   """In a process without the flags that `conftest` compiles tests with."""
   script = ("from library import test_distribution as tests; "
-            "tests.test_joint_law(tests.METHODS[4], tests.PAIRS[1]); "
-            "print(tests.METHODS[4].name)")
+            "tests.test_joint_distribution(tests.METHODS[-1], tests.PAIRS[1]); "
+            "print(tests.METHODS[-1].name)")
   output, errors = helpers.start("-c", script, XLA_FLAGS="").communicate()
   assert output == "rsd_s(2x2)\n", errors

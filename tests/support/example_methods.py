@@ -4,12 +4,16 @@ import pytest
 
 import decoding_jax as dj
 
-METHODS = (
-    dj.methods.autoregressive(), dj.methods.speculative(3),
-    dj.methods.rsd_c((2, 2)), dj.methods.rsd_s(3, 2),
-    dj.methods.rsd_s(3, 2, "traversal"),
-    dj.methods.specinfer(2, 2), dj.methods.spectr(2, 2))
-DRAFTING = METHODS[1:]
+
+def drafting_and_verifying():
+  """Returns the examples of all methods that are a drafter and a verifier."""
+  return tuple(method for found in dj.methods.examples().values()
+               for method in found if isinstance(method.sampled, dj.Pair))
+
+
+def depth(method):
+  """Returns the levels of a method's tree."""
+  return len(method.sampled.drafter.layout.widths)
 
 
 def each(methods):
@@ -17,10 +21,6 @@ def each(methods):
   return pytest.mark.parametrize("method", methods, ids=lambda m: m.name)
 
 
+METHODS = drafting_and_verifying()
 EACH = each(METHODS)
-EACH_DRAFTING = each(DRAFTING)
-
-
-def depth(method):
-  """Levels of a method's tree."""
-  return len(method.sampled.drafter.layout.widths)
+EACH_DRAFTING = each([method for method in METHODS if depth(method)])

@@ -65,7 +65,7 @@ def greedy():
   return tiny.greedy(pair().target, *prompts(), NEW)
 
 
-OPEN = cdsl.make(LOOK, acceptance_threshold=0, low_acceptance="cdlh_step")
+OPEN = cdsl.make(LOOK, acceptance_threshold=0, target_continues=False)
 
 
 def test_no_gate_closed_is_greedy():
@@ -82,7 +82,7 @@ def test_every_gate_closed_is_cdlh():
 
 
 def test_a_target_that_drafts_for_itself_is_always_right():
-  method = cdsl.make(LOOK, acceptance_threshold=1, low_acceptance="cdlh_step")
+  method = cdsl.make(LOOK, acceptance_threshold=1, target_continues=False)
   texts, stats = run(method, 0, alone=True)
   assert texts == greedy()
   assert stats.extra["states"].tolist() == [
