@@ -16,6 +16,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 README = ROOT / "README.md"
 PROCESSORS = ROOT / "docs" / "processors.md"
 MODELS = ROOT / "docs" / "models.md"
+METHODS = ROOT / "docs" / "methods.md"
 
 
 def blocks(path=README):
@@ -36,6 +37,31 @@ def test_method_of_your_own_is_a_method():
   method = module.make(width=4, depth=3)
   assert isinstance(method, dj.Method)
   assert method.sampled.drafter.layout.widths == (4, 4, 4)
+  assert [module.make(**x).name for x in module.EXAMPLES] == ["wide(3x2)"]
+
+
+def method_module(number):
+  """Returns a block of docs/methods.md as the module that it is."""
+  module = types.ModuleType(f"method_{number}")
+  exec(blocks(METHODS)[number], module.__dict__)  # pylint: disable=exec-used
+  return module
+
+
+def test_methods_of_your_own_are_methods():
+  for number in range(len(blocks(METHODS))):
+    module = method_module(number)
+    for example in module.EXAMPLES:
+      assert isinstance(module.make(**example), dj.Method)
+
+
+def test_decoder_of_your_own():
+  """Where nothing else is plausible it is greedy; control: else it is not."""
+  make, models = method_module(1).make, tiny.llama_models()
+  texts = lambda method: tiny.texts(tiny.generate(
+      method, models, sampling=dj.Sampling(temperature=0)), tiny.LENGTHS)
+  greedy = texts(dj.methods.autoregressive())
+  assert texts(make(1.0)) == greedy
+  assert texts(make(0.1)) != greedy
 
 
 def test_models_of_your_own(monkeypatch):

@@ -6,6 +6,7 @@ tuple of dicts of arguments of `make` at small sizes. Tests, `--help` and
 one new file.
 """
 
+from collections.abc import Iterable
 import functools
 import importlib
 import inspect
@@ -31,13 +32,14 @@ def examples() -> dict[str, tuple[Method, ...]]:
           for name, found in example_arguments().items()}
 
 
-def _with_defaults(name, make):
-  """Wraps `make` so that it sees all arguments by position, defaults included.
+def _cached(name, make):
+  """Wraps `make` so that equal arguments give the same object.
 
-  A method is a static argument of `generate`. `make` caches by the form of a
-  call, and the same sizes in two forms would be compiled twice.
+  A method is a static argument of `generate`: equal methods that are different
+  objects would be compiled twice. Arguments are equal in whichever form they
+  are given: by position or name, default or not, list or tuple.
   """
-  signature = inspect.signature(make)
+  signature, cached = inspect.signature(make), functools.cache(make)
 
   @functools.wraps(make)
   def method(*args, **kwargs):
@@ -46,9 +48,17 @@ def _with_defaults(name, make):
     except TypeError as e:
       raise TypeError(f"methods.{name}{signature}: {e}.") from e
     bound.apply_defaults()
-    return make(*bound.args, **bound.kwargs)
+    return cached(*map(_hashable, bound.args),
+                  **{k: _hashable(v) for k, v in bound.kwargs.items()})
 
   return method
+
+
+def _hashable(value):
+  """Makes tuples of lists, arrays and other sequences, at all levels."""
+  if isinstance(value, Iterable) and not isinstance(value, str):
+    return tuple(map(_hashable, value))
+  return value
 
 
 @functools.cache
@@ -58,7 +68,7 @@ def _load(name):
   if not callable(getattr(module, "make", None)):
     raise ImportError(f"{module.__file__} is in the folder of methods, but has "
                       "no function make that returns a dj.Method.")
-  globals()[name] = _with_defaults(name, module.make)
+  globals()[name] = _cached(name, module.make)
   return module
 
 

@@ -1,14 +1,11 @@
 """One token a target call: a tree of a root."""
 
-import functools
-
 from decoding_jax.speculation import drafters, verifiers
 from decoding_jax.types import Method
 
 EXAMPLES = ({},)
 
 
-@functools.lru_cache(maxsize=None)
 def make() -> Method:
   """Plain decoding, the baseline; needs no drafter.
 

@@ -1,7 +1,5 @@
 """Beam search: the most probable text, as far as W beams can see."""
 
-import functools
-
 from decoding_jax.search import beam, level_search
 from decoding_jax.types import Method
 from decoding_jax.validation import values
@@ -9,7 +7,6 @@ from decoding_jax.validation import values
 EXAMPLES = (dict(num_beams=3),)
 
 
-@functools.lru_cache(maxsize=None)
 def make(num_beams: int, length_penalty: float = 0.0) -> Method:
   """Keeps the W most probable texts of each length; one call a token.
 

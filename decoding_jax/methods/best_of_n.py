@@ -1,7 +1,5 @@
 """Best of n: the sample that a reward likes best."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 
@@ -14,7 +12,6 @@ from decoding_jax.validation import values
 EXAMPLES = (dict(num_samples=3),)
 
 
-@functools.lru_cache(maxsize=None)
 def make(num_samples: int) -> Method:
   """Draws n texts from the target, and takes the best of them.
 

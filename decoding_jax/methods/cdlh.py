@@ -37,12 +37,8 @@ def make(num_candidates: int, lookahead: int, weight: int = 1,
   Raises:
     ValueError: naming the option, its value and what is allowed.
   """
-  return _make(candidates.make_options(num_candidates, lookahead, weight,
-                                       reward_weight, rollout))
-
-
-@functools.lru_cache(maxsize=None)
-def _make(options):
+  options = candidates.make_options(num_candidates, lookahead, weight,
+                                    reward_weight, rollout)
   return Method(f"cdlh({candidates.describe(options)})",
                 sampled=None,
                 greedy=Decoder(functools.partial(_init, options),

@@ -48,13 +48,8 @@ def make(lookahead: int, num_candidates: int, weight: int = 1,
   Raises:
     ValueError: naming the option, its value and what is allowed.
   """
-  return _make(candidates.make_options(num_candidates, lookahead, weight,
-                                       reward_weight, rollout),
-               acceptance_threshold, reward_threshold)
-
-
-@functools.lru_cache(maxsize=None)
-def _make(options, acceptance_threshold, reward_threshold):
+  options = candidates.make_options(num_candidates, lookahead, weight,
+                                    reward_weight, rollout)
   draft = functools.partial(draft_lookahead.chain, steps=options.steps)
   rules = cdsl_rules.make(draft, acceptance_threshold, reward_threshold)
   thresholds = cdsl_rules.describe(acceptance_threshold, reward_threshold)

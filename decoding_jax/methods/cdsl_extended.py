@@ -53,49 +53,41 @@ def make(lookahead: int, num_candidates: int, weight: int = 1,
   """
   options = candidates.make_options(num_candidates, lookahead, weight,
                                     reward_weight, rollout)
-  values.check_positive("width", width)
-  values.check_number("slack", slack, 0)
-  values.check_one_of("commit", commit, _COMMITS)
-  values.check_one_of("tree", tree, _TREES)
-  for name, value in (("commit_rollout", commit_rollout),
-                      ("target_continues", target_continues)):
-    values.check_one_of(name, value, {False: None, True: None})
+  shape, draft = _draft(options.steps, width, tree, slack)
+  num_to_commit, only_if_gain = values.check_one_of("commit", commit, _COMMITS)
   if width > 1:
     # A tree has no single drafted chain that could be committed in full.
     values.check_one_of("commit of width > 1", commit,
                         {"prefix": None, "rise": None})
+  values.check_one_of("commit_rollout", commit_rollout, _FLAGS)
+  values.check_one_of("target_continues", target_continues, _FLAGS)
   if commit_rollout:
     # A roll-out of the draft is not what the target would say.
     values.check_one_of("rollout where commit_rollout=True: rollout", rollout,
                         {"target": None})
-  return _make(options, acceptance_threshold, reward_threshold, commit,
-               bool(commit_rollout), bool(target_continues), width, tree,
-               float(slack))
-
-
-@functools.lru_cache(maxsize=None)
-def _make(options, acceptance_threshold, reward_threshold, commit,
-          commit_rollout, target_continues, width, tree, slack):
-  if width > 1:
-    shape = f"{tree}({width}x{options.steps})"
-    draft = functools.partial(draft_lookahead.tree, slack=slack,
-                              drafter=_TREES[tree](width, options.steps))
-  else:
-    shape = "chain"
-    draft = functools.partial(draft_lookahead.chain, slack=slack,
-                              steps=options.steps)
-  num_to_commit, only_if_gain = _COMMITS[commit]
   rules = cdsl_rules.make(
       draft, acceptance_threshold, reward_threshold,
       num_to_commit=num_to_commit, only_if_gain=only_if_gain,
-      commits_rollout=commit_rollout, target_continues=target_continues,
-      max_samples_per_node=width)
+      commits_rollout=bool(commit_rollout),
+      target_continues=bool(target_continues), max_samples_per_node=width)
   thresholds = cdsl_rules.describe(acceptance_threshold, reward_threshold)
   return Method(
       f"cdsl_extended({candidates.describe(options)}, {shape}, "
       f"slack={slack:g}, {thresholds}, commit={commit}, "
       f"commit_rollout={commit_rollout}, target_continues={target_continues})",
       sampled=None, greedy=cdsl_decoder.decoder(options, rules))
+
+
+def _draft(steps, width, tree, slack):
+  """Returns the shape of the drafts, for the name, and what drafts them."""
+  values.check_positive("width", width)
+  values.check_number("slack", slack, 0)
+  drafter = values.check_one_of("tree", tree, _TREES)
+  if width > 1:
+    return f"{tree}({width}x{steps})", functools.partial(
+        draft_lookahead.tree, drafter=drafter(width, steps), slack=slack)
+  return "chain", functools.partial(draft_lookahead.chain, steps=steps,
+                                    slack=slack)
 
 
 def _fan(width, depth):
@@ -107,4 +99,5 @@ def _fan(width, depth):
 _COMMITS = {"prefix": (cdsl_rules.verified, False),
             "rise": (cdsl_rules.verified, True),
             "full": (cdsl_rules.drafted, False)}
+_FLAGS = {False: None, True: None}
 _TREES = {"rsd_s": drafters.top_beam, "rsd_c": _fan}

@@ -12,7 +12,6 @@ from decoding_jax.validation import values
 EXAMPLES = (dict(num_beams=4, num_groups=2),)
 
 
-@functools.lru_cache(maxsize=None)
 def make(num_beams: int, num_groups: int, diversity: float = 0.5,
          length_penalty: float = 0.0) -> Method:
   """Beam search in groups; Hamming diversity (section 3 of the paper).

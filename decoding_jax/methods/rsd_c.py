@@ -1,7 +1,5 @@
 """RSD-C (arXiv 2402.14160, section 3.2): constant branching factors."""
 
-import functools
-
 from decoding_jax.speculation import drafters, verifiers
 from decoding_jax.types import Method
 from decoding_jax.validation import values
@@ -23,11 +21,7 @@ def make(branching, verification: str = "recursive") -> Method:
     ValueError: if there is no level, or a number is not a positive integer, or
       for another verification.
   """
-  return _make(values.integers("branching", branching), verification)
-
-
-@functools.lru_cache(maxsize=None)
-def _make(branching, verification):
+  branching = values.integers("branching", branching)
   values.check_positive("depth of branching", len(branching))
   suffix, verifier = verifiers.of_name(verification)
   return Method(f"rsd_c({'-'.join(map(str, branching))}{suffix})",

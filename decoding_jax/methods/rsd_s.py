@@ -1,7 +1,5 @@
 """RSD-S (arXiv 2402.14160, section 3.2): stochastic beam search."""
 
-import functools
-
 from decoding_jax.speculation import drafters, verifiers
 from decoding_jax.types import Method
 
@@ -9,7 +7,6 @@ EXAMPLES = (dict(width=3, depth=2),
             dict(width=3, depth=2, verification="traversal"))
 
 
-@functools.lru_cache(maxsize=None)
 def make(width: int, depth: int, verification: str = "recursive") -> Method:
   """Paths without replacement, recursive rejection sampling.
 

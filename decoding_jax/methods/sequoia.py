@@ -1,8 +1,6 @@
 """Sequoia (arXiv 2402.12374): a fixed tree, wider where more is accepted."""
 
 from collections.abc import Iterable
-import functools
-
 from decoding_jax.speculation import drafters, verifiers
 from decoding_jax.types import Method
 from decoding_jax.validation import values
@@ -30,12 +28,8 @@ def make(children, verification: str = "recursive") -> Method:
       child; or for another verification.
   """
   levels = children if isinstance(children, Iterable) else [children]
-  return _make(tuple(values.integers(f"children[{i}]", counts)
-                     for i, counts in enumerate(levels)), verification)
-
-
-@functools.lru_cache(maxsize=None)
-def _make(children, verification):
+  children = tuple(values.integers(f"children[{i}]", counts)
+                   for i, counts in enumerate(levels))
   if not children:
     raise ValueError(f"children={children!r}: one level is needed at least.")
   levels = "/".join(",".join(map(str, counts)) for counts in children)

@@ -1,14 +1,11 @@
 """SpecInfer (arXiv 2305.09781): independent paths, multi-round rejection."""
 
-import functools
-
 from decoding_jax.speculation import drafters, verifiers
 from decoding_jax.types import Method
 
 EXAMPLES = (dict(num_paths=2, depth=2),)
 
 
-@functools.lru_cache(maxsize=None)
 def make(num_paths: int, depth: int) -> Method:
   """Paths with replacement, recursive rejection with replacement.
 

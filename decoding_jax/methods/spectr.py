@@ -1,14 +1,11 @@
 """SpecTr (arXiv 2310.15141): independent paths, K-SEQ."""
 
-import functools
-
 from decoding_jax.speculation import drafters, verifiers
 from decoding_jax.types import Method
 
 EXAMPLES = (dict(num_paths=2, depth=2),)
 
 
-@functools.lru_cache(maxsize=None)
 def make(num_paths: int, depth: int) -> Method:
   """Paths with replacement, sequential selection.
 

@@ -1,7 +1,5 @@
 """Speculative decoding, SD (arXiv 2211.17192, 2302.01318): one chain."""
 
-import functools
-
 from decoding_jax.speculation import drafters, verifiers
 from decoding_jax.types import Method
 from decoding_jax.validation import values
@@ -9,7 +7,6 @@ from decoding_jax.validation import values
 EXAMPLES = (dict(depth=2), dict(depth=2, verification="block"))
 
 
-@functools.lru_cache(maxsize=None)
 def make(depth: int, verification: str = "token") -> Method:
   """Drafts a chain; recursive rejection of one child is plain rejection.
 

@@ -1,7 +1,5 @@
 """Stochastic beam search (Kool et al. 2019): texts without replacement."""
 
-import functools
-
 from decoding_jax.search import beam, level_search
 from decoding_jax.types import Method
 from decoding_jax.validation import values
@@ -9,7 +7,6 @@ from decoding_jax.validation import values
 EXAMPLES = (dict(num_beams=3),)
 
 
-@functools.lru_cache(maxsize=None)
 def make(num_beams: int) -> Method:
   """Draws W texts without replacement from the target's distribution.
 
