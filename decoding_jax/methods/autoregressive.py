@@ -1,4 +1,4 @@
-"""One token a target call: a tree of a root."""
+"""Autoregressive decoding: one token a target call."""
 
 from decoding_jax.speculation import drafters, verifiers
 from decoding_jax.types import Method
@@ -7,13 +7,15 @@ EXAMPLES = ({},)
 
 
 def make() -> Method:
-  """Plain decoding, the baseline; needs no drafter.
+  """Makes plain decoding, the baseline, which needs no drafter.
+
+  It is a tree of a root alone.
 
   Returns:
     The method.
   """
-  alone = drafters.gumbel_top_k(())
+  root = drafters.gumbel_top_k(())
   return Method("autoregressive",
-                sampled=verifiers.pair(alone,
+                sampled=verifiers.pair(root,
                                        verifiers.recursive(replacement=False)),
-                greedy=verifiers.pair(alone, verifiers.match()))
+                greedy=verifiers.pair(root, verifiers.match()))

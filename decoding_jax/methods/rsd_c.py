@@ -8,7 +8,7 @@ EXAMPLES = (dict(branching=(2, 2)),)
 
 
 def make(branching, verification: str = "recursive") -> Method:
-  """Siblings by Gumbel-Top-k, recursive rejection sampling.
+  """Makes RSD-C: siblings by Gumbel-Top-k, recursive rejection sampling.
 
   Args:
     branching: children of each node of level 0, 1, ..., D - 1.
@@ -18,8 +18,7 @@ def make(branching, verification: str = "recursive") -> Method:
     The method.
 
   Raises:
-    ValueError: if there is no level, or a number is not a positive integer, or
-      for another verification.
+    ValueError: naming the option, its value and what is allowed.
   """
   branching = values.integers("branching", branching)
   values.check_positive("depth of branching", len(branching))

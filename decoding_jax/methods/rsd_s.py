@@ -8,7 +8,7 @@ EXAMPLES = (dict(width=3, depth=2),
 
 
 def make(width: int, depth: int, verification: str = "recursive") -> Method:
-  """Paths without replacement, recursive rejection sampling.
+  """Makes RSD-S: paths without replacement, recursive rejection sampling.
 
   Args:
     width: nodes of a level.
@@ -19,8 +19,7 @@ def make(width: int, depth: int, verification: str = "recursive") -> Method:
     The method.
 
   Raises:
-    ValueError: if a size is not a positive integer, or for another
-      verification.
+    ValueError: naming the option, its value and what is allowed.
   """
   suffix, verifier = verifiers.of_name(verification)
   return Method(f"rsd_s({width}x{depth}{suffix})",
