@@ -1,4 +1,4 @@
-"""Constrained decoding: CDSL, CDLH and what they are compared with.
+"""Constrained decoding: CDSL, CDLH and other methods.
 
   python -m experiments.cdsl --config=configs/cdsl.py
   python -m experiments.cdsl --config=configs/cdsl.py:smoke
@@ -6,6 +6,9 @@
       --config.corpus=<folder of CommonGen> --workdir=runs/commongen
   python -m experiments.cdsl --config=configs/cdsl.py:harmless \\
       --config.corpus=<folder of dialogues> --workdir=runs/harmless
+
+CDSL is a reconstruction of its paper; "no S3", "to rise" and trees are variants
+of this repository, `methods.cdsl_extended`.
 
 The default needs no download: the shipped Python pair continues held-out
 modules, and must use identifiers that the real continuation uses. `commongen`
@@ -22,7 +25,7 @@ import ml_collections
 
 from configs import common
 
-# What CDSL is compared with; a label is a line of the table.
+# A label is a line of the table.
 _SEARCH = {"num_candidates": 8, "lookahead": 8, "reward_weight": 10.0}
 # Beyond the reconstruction of CDSL: a search commits the roll-out that it has
 # found, and nothing commits more than it takes for the reward to rise.
@@ -89,8 +92,8 @@ def get_config(presets="default"):
       batch: examples decoded together; a batch is the unit of time.
       seed: of prompts, tokens and bootstrap.
       compilation_cache: whether compiled programs are kept in the workdir.
-      methods: label, name and sizes of each, and what it samples from
-        (temperature, 0 if not given; top_p; top_k; min_p).
+      methods: label, name and sizes of each, and its sampling (temperature, 0
+        if not given; top_p; top_k; min_p); or a string, "cdlh(8, 4)".
   """
   config = ml_collections.ConfigDict({
       "task": "python",

@@ -202,17 +202,18 @@ def _empty(cache, batch, width, limit) -> Texts:
 def _grow(level: Level, width, context: Context, state: DecodeState, i, logits,
           texts: Texts) -> Texts:
   """Extends the beams to level i."""
-  distributions = jax.vmap(sampling.log_probs)(
+  next_log_probs = jax.vmap(sampling.log_probs)(
       sampling.without_temperature(context.warper) if context.warper.greedy
       else context.warper, logits)
   # A beam that has ended repeats its end with probability 1, which leaves its
   # log-probability as it is.
-  end = jnp.arange(distributions.shape[-1]) == jnp.maximum(context.eos_id[0], 0)
-  distributions = jnp.where(texts.alive[..., None], distributions,
-                            jnp.where(end, 0., -jnp.inf))
+  end = jnp.arange(next_log_probs.shape[-1]) == jnp.maximum(
+      context.eos_id[0], 0)
+  next_log_probs = jnp.where(texts.alive[..., None], next_log_probs,
+                             jnp.where(end, 0., -jnp.inf))
   keys = jax.vmap(random.fold_in, (0, None))(state.keys, i)
   tokens, parents, beam = jax.vmap(functools.partial(
-      level.expand, width=width))(keys, distributions, texts.alive, texts.beam)
+      level.expand, width=width))(keys, next_log_probs, texts.alive, texts.beam)
   take = lambda x: jax.vmap(lambda x, i: x[i])(x, parents)
   alive, lengths = take(texts.alive), take(texts.lengths)
   slots = jnp.arange(texts.mask.shape[-1])[None]

@@ -16,7 +16,7 @@ def from_config(config):
     (experiment, point) to the names of its methods.
 
   Raises:
-    UserError: for a point without trees, or trees that cannot be.
+    UserError: for a point without trees, or a method that cannot be made.
   """
   launch.check_positive(config, "prompts", "prompt_length", "batch")
   if config.queue and config.queue <= config.batch:

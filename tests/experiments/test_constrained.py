@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 
+import decoding_jax as dj
 from configs import cdsl as cdsl_config
 from experiments import cdsl
 from experiments.app import launch
@@ -295,6 +296,21 @@ def test_what_generate_would_refuse(folders, spec, message):
   entry = constrained_run.entries(settings)["x"]
   with pytest.raises(launch.UserError, match=message):
     constrained_run.check(settings, pair, task, entry)
+
+
+def test_a_method_as_a_string(folders):
+  settings = config(folders)
+  with settings.unlocked():
+    settings.methods = ("cdlh(8, lookahead=4)",
+                        {"label": "b", "name": "best_of_n(2)", "top_p": 0.5,
+                         "temperature": 1.0})
+  entries = constrained_run.entries(settings)
+  assert list(entries) == ["cdlh(8, lookahead=4)", "b"]
+  first, second = entries.values()
+  assert first.method is dj.methods.cdlh(8, 4)
+  assert first.sampling.temperature == 0
+  assert second.method is dj.methods.best_of_n(2)
+  assert second.sampling.top_p == 0.5
 
 
 def test_presets():

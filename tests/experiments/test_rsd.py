@@ -379,6 +379,21 @@ def test_plan_refuses(update, message):
     method_grid.from_config(config)
 
 
+def test_trees_as_strings():
+  config = rsd_config.get_config()
+  with config.unlocked():
+    config.trees.length = {"2": ("rsd_s(7, 2)", {"name": "rsd_c((2, 2))"},
+                                 "speculative(2, 'block')")}
+  config.update(lengths=(2,), budgets=(), methods=("rsd_s", "rsd_c"))
+  methods, points = method_grid.from_config(config)
+  assert methods[1:] == [dj.methods.rsd_s(7, 2), dj.methods.rsd_c((2, 2))]
+  assert points == {("length", 2): ["rsd_s(7x2)", "rsd_c(2-2)"]}
+  with config.unlocked():
+    config.trees.length = {"2": ("rsd_s(7",)}
+  with pytest.raises(launch.UserError, match="trees.length.2='rsd_s.7': a me"):
+    method_grid.from_config(config)
+
+
 def test_plan_refuses_a_config_without_trees():
   config = rsd_config.get_config()
   del config.trees["length"]

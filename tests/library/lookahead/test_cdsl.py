@@ -129,7 +129,7 @@ def run_with_tolls(method, scale, run=cdlh.run, rows=cdlh.ROWS, **kwargs):
 
 
 @pytest.mark.parametrize("options", [{}, dict(width=3, tree="rsd_c")], ids=str)
-def test_no_gate_closed_is_greedy(options):
+def test_rewards_that_always_pass_are_greedy(options):
   """Invariant 1, whatever the drafter."""
   method = make(acceptance_threshold=0, **options)
   other = cdlh.tables(1).target
@@ -144,15 +144,15 @@ def test_no_gate_closed_is_greedy(options):
 
 @pytest.mark.parametrize("options", [
     dict(acceptance_threshold=0), dict(target_continues=False)], ids=str)
-def test_every_gate_closed_is_cdlh(options):
-  """Invariant 2; `test_control_a_gate_ajar_is_not` is its control."""
+def test_rewards_that_never_pass_are_cdlh(options):
+  """Invariant 2; `test_control_rewards_that_pass_at_times_are_not` is its control."""
   out = run_with_tolls(make(**options), 0.5)
   expected = run_with_tolls(dj.methods.cdlh(*LOOK), 0.5)
   np.testing.assert_array_equal(out.tokens, expected.tokens)
   assert not np.asarray(out.stats.extra["states"])[:, ::2].any()
 
 
-def test_control_a_gate_ajar_is_not():
+def test_control_rewards_that_pass_at_times_are_not():
   assert not np.array_equal(cdlh.run(make()).tokens,
                             cdlh.run(dj.methods.cdlh(*LOOK)).tokens)
 
