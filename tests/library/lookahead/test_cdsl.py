@@ -145,7 +145,7 @@ def test_rewards_that_always_pass_are_greedy(options):
 @pytest.mark.parametrize("options", [
     dict(acceptance_threshold=0), dict(target_continues=False)], ids=str)
 def test_rewards_that_never_pass_are_cdlh(options):
-  """Invariant 2; `test_control_rewards_that_pass_at_times_are_not` is its control."""
+  """Invariant 2; its control is the next test."""
   out = run_with_tolls(make(**options), 0.5)
   expected = run_with_tolls(dj.methods.cdlh(*LOOK), 0.5)
   np.testing.assert_array_equal(out.tokens, expected.tokens)
