@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from decoding_jax import sampling
-from decoding_jax.speculation import drafters
+from decoding_jax.speculation import expanders
 from decoding_jax.speculation import verifiers
 from models.testing import exactness
 from support import helpers
@@ -164,22 +164,22 @@ def test_zero_uniform_does_not_accept_what_cannot_be():
 
 
 def test_pair_refuses_what_is_not_sampled():
-  for drafter in (drafters.top_k((2,)), drafters.top_beam(2, 2)):
+  for drafter in (expanders.top_k((2,)), expanders.top_beam(2, 2)):
     with pytest.raises(ValueError, match="sampled=False"):
       verifiers.pair(drafter, verifiers.recursive(False))
 
 
 def test_pair_refuses_other_replacement():
   with pytest.raises(ValueError, match="Drafter.replacement=False"):
-    verifiers.pair(drafters.gumbel_top_k((2,)), verifiers.recursive(True))
+    verifiers.pair(expanders.gumbel_top_k((2,)), verifiers.recursive(True))
   with pytest.raises(ValueError, match="Drafter.replacement=True"):
-    verifiers.pair(drafters.iid_paths(2, 2), verifiers.recursive(False))
+    verifiers.pair(expanders.iid_paths(2, 2), verifiers.recursive(False))
   with pytest.raises(ValueError, match="Drafter.replacement=False"):
-    verifiers.pair(drafters.stochastic_beam(2, 2), verifiers.k_seq())
+    verifiers.pair(expanders.stochastic_beam(2, 2), verifiers.k_seq())
 
 
 def test_pair_takes_one_child_drawn_either_way():
-  drafter = drafters.gumbel_top_k((1, 1))
+  drafter = expanders.gumbel_top_k((1, 1))
   assert verifiers.pair(drafter, verifiers.k_seq()).drafter is drafter
 
 
