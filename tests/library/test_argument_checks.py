@@ -11,6 +11,7 @@ from decoding_jax import argument_checks
 from decoding_jax import sampling
 from decoding_jax import types
 import decoding_jax as dj
+from decoding_jax.speculation import drafters
 from decoding_jax.speculation import expanders
 from decoding_jax.speculation import traversal
 from decoding_jax.speculation import verifiers
@@ -355,7 +356,8 @@ def test_wrong_pairs_are_refused(drafter, rule, words):
     (WITHOUT, "match"), (WITH, "match"), (TOP, "match"), (TOP_BEAM, "match"),
 ])
 def test_right_pairs_are_not(drafter, rule):
-  assert dj.pair(drafter, RULES[rule]) == dj.Pair(drafter, RULES[rule])
+  assert dj.pair(drafter, RULES[rule]) == dj.Pair(drafters.of_model(drafter),
+                                                  RULES[rule])
 
 
 def test_all_methods_draft_equally_deep_at_all_temperatures():
