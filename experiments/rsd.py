@@ -102,10 +102,11 @@ def measure(config, pair, methods, examples, path):
   workers = cells.at_once(pair.mesh)
   with tqdm.tqdm(total=sum(map(len, todo.values())), unit="cell",
                  dynamic_ncols=True, disable=not processes.first()) as bar:
+    bar.set_description(_warming(methods[:1]))
     seconds = cells.warm_up(methods[:1], config.temperatures, decoders, shapes,
                             workers)
     for group in cells.groups(list(todo), workers):
-      bar.set_description(f"compiling {', '.join(m.name for m in group)}")
+      bar.set_description(_warming(group))
       # A program's first call is the one that counts.
       seconds = {**cells.warm_up(group, config.temperatures, decoders,
                                  shapes, workers), **seconds}
@@ -128,6 +129,11 @@ def measure(config, pair, methods, examples, path):
           lengths.setdefault(temperature, record["emitted"])
           bar.update()
   return records
+
+
+def _warming(methods):
+  """What a bar says while their programs are compiled, and run once."""
+  return f"warming up {', '.join(m.name for m in methods)}"
 
 
 # Flags are defined where they are parsed: mains have some of the same name, and

@@ -3,7 +3,6 @@
 import gc
 import os
 import pathlib
-import signal
 
 import jax
 import pytest
@@ -73,11 +72,10 @@ def few_mappings():
 @pytest.fixture
 def listening(monkeypatch):
   """SIGTERM is listened to, for the time of a test."""
-  before = signal.getsignal(signal.SIGTERM)
   monkeypatch.setitem(stopping._state, "asked", False)
   stopping.listen()
   yield
-  signal.signal(signal.SIGTERM, before)
+  stopping.forget()
 
 
 @pytest.fixture(scope="module")
