@@ -9,11 +9,12 @@ from decoding_jax.kernels import buffers
 from decoding_jax.rewards import text_reward
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.runtime import greedy_rollout, token_buffer
-from decoding_jax.speculation import drafters
+from decoding_jax.speculation import expanders
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.speculation import tree_decoder
-from decoding_jax.types import (Array, Cache, Context, DecodeState, Drafter,
-                                DraftTree)
+from decoding_jax.speculation.drafters import language_model
+from decoding_jax.types import (Array, Cache, Context, DecodeState, DraftTree,
+                                Expander)
 
 
 @flax.struct.dataclass
@@ -90,7 +91,7 @@ def chain(max_draft_lag: int, context: Context, state: DecodeState,
 
 
 def tree(max_draft_lag: int, context: Context, state: DecodeState,
-         reward_states, *, drafter: Drafter, slack: float = 0.0) -> Lookahead:
+         reward_states, *, expander: Expander, slack: float = 0.0) -> Lookahead:
   """Drafts a tree, runs the target on it, and takes its best verified path.
 
   A path is verified where the target accepts all of its tokens, and no child of
@@ -103,24 +104,24 @@ def tree(max_draft_lag: int, context: Context, state: DecodeState,
     context: holds models and reward.
     state: the target cache lacks the newest token.
     reward_states: after the text.
-    drafter: of the tree; static.
+    expander: of the tree; static.
     slack: as of `chain`.
 
   Returns:
     The lookahead along that path.
   """
-  layout = drafter.layout
+  layout = expander.layout
   steps = tree_lib.depth(layout)
   lacks = state.length - state.draft_cache.length
   if max_draft_lag > 2:
     # The drafter goes on from a cache that lacks one token or two.
     _, cache = _catch_up(max_draft_lag - 1, context, state, lacks - 1)
     state = state.replace(draft_cache=cache)
-  grown, draft_block = drafters.grow(
-      state.keys, drafter, context.draft, context.draft_params,
+  grown, draft_block = expanders.grow(
+      state.keys, expander, context.draft, context.draft_params,
       state.draft_cache, token_buffer.newest(state, 2), state.length,
       context.draft_warper)
-  logits, block = tree_decoder.score(layout, context, state.target_cache, grown,
+  logits, block = tree_decoder.score(context, state.target_cache, grown,
                                      state.length)
   room = jnp.where(state.done, 0, state.limit - state.length)
   node, tokens, ancestors, compared = _best_path(
@@ -135,8 +136,8 @@ def tree(max_draft_lag: int, context: Context, state: DecodeState,
       tokens, jnp.where(ended, num_verified, jnp.minimum(room, steps)),
       num_verified, logits, greedy_rollout.best(context, logits),
       cache_lib.commit(state.target_cache, block, path, 1),
-      tree_decoder.commit_draft(state, draft_block, path,
-                                jnp.ones_like(num_verified)),
+      language_model.commit(state, draft_block, path,
+                            jnp.ones_like(num_verified)),
       steps + (lacks > 2).astype(jnp.int32),
       jnp.full_like(num_verified, tree_lib.num_nodes(layout)),
       jnp.where(compared > 1, compared, 0))

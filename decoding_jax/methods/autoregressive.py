@@ -1,6 +1,6 @@
 """Autoregressive decoding: one token a target call."""
 
-from decoding_jax.speculation import drafters, verifiers
+from decoding_jax.speculation import expanders, verifiers
 from decoding_jax.types import Method
 
 EXAMPLES = ({},)
@@ -14,7 +14,7 @@ def make() -> Method:
   Returns:
     The method.
   """
-  root = drafters.gumbel_top_k(())
+  root = expanders.gumbel_top_k(())
   return Method("autoregressive",
                 sampled=verifiers.pair(root,
                                        verifiers.recursive(replacement=False)),

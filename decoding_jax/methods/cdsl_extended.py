@@ -4,7 +4,7 @@ import functools
 
 from decoding_jax.lookahead import (candidates, cdsl_decoder, cdsl_rules,
                                     draft_lookahead)
-from decoding_jax.speculation import drafters
+from decoding_jax.speculation import expanders
 from decoding_jax.types import Method
 from decoding_jax.validation import values
 
@@ -82,17 +82,17 @@ def _draft(steps, width, tree, slack):
   """Returns the shape of the drafts, for the name, and what drafts them."""
   values.check_positive("width", width)
   values.check_number("slack", slack, 0)
-  drafter = values.check_one_of("tree", tree, _TREES)
+  expander = values.check_one_of("tree", tree, _TREES)
   if width > 1:
     return f"{tree}({width}x{steps})", functools.partial(
-        draft_lookahead.tree, drafter=drafter(width, steps), slack=slack)
+        draft_lookahead.tree, expander=expander(width, steps), slack=slack)
   return "chain", functools.partial(draft_lookahead.chain, steps=steps,
                                     slack=slack)
 
 
 def _fan(width, depth):
   """Drafts the most probable first tokens, and a chain after each."""
-  return drafters.top_k((width,) + (1,) * (depth - 1))
+  return expanders.top_k((width,) + (1,) * (depth - 1))
 
 
 # How many drafted tokens are committed, and whether a commit ends with a gain.
@@ -100,4 +100,4 @@ _COMMITS = {"prefix": (cdsl_rules.verified, False),
             "rise": (cdsl_rules.verified, True),
             "full": (cdsl_rules.drafted, False)}
 _FLAGS = {False: None, True: None}
-_TREES = {"rsd_s": drafters.top_beam, "rsd_c": _fan}
+_TREES = {"rsd_s": expanders.top_beam, "rsd_c": _fan}

@@ -1,7 +1,7 @@
 """Sequoia (arXiv 2402.12374): a fixed tree, wider where more is accepted."""
 
 from collections.abc import Iterable
-from decoding_jax.speculation import drafters, verifiers
+from decoding_jax.speculation import expanders, verifiers
 from decoding_jax.types import Method
 from decoding_jax.validation import values
 
@@ -35,7 +35,7 @@ def make(children, verification: str = "recursive") -> Method:
   levels = "/".join(",".join(map(str, counts)) for counts in children)
   suffix, verifier = verifiers.of_name(verification)
   return Method(f"sequoia({levels}{suffix})",
-                sampled=verifiers.pair(drafters.static_tree(children),
+                sampled=verifiers.pair(expanders.static_tree(children),
                                        verifier),
-                greedy=verifiers.pair(drafters.static_top_k(children),
+                greedy=verifiers.pair(expanders.static_top_k(children),
                                       verifiers.match()))

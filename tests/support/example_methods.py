@@ -3,6 +3,7 @@
 import pytest
 
 import decoding_jax as dj
+from decoding_jax.speculation import tree as tree_lib
 
 
 def drafting_and_verifying():
@@ -13,7 +14,12 @@ def drafting_and_verifying():
 
 def depth(method):
   """Returns the levels of a method's tree."""
-  return len(method.sampled.drafter.layout.widths)
+  return tree_lib.depth(method.sampled.drafter.layout)
+
+
+def drafts_by_a_model(method):
+  """Tells whether a method runs a draft model."""
+  return method.sampled.drafter.calls > 0
 
 
 def each(methods):
@@ -21,6 +27,9 @@ def each(methods):
   return pytest.mark.parametrize("method", methods, ids=lambda m: m.name)
 
 
-METHODS = drafting_and_verifying()
+PAIRS = drafting_and_verifying()
+DRAFTING = tuple(filter(drafts_by_a_model, PAIRS))
+# Those whose drafts depend on nothing but the newest token and the draft model.
+METHODS = (dj.methods.autoregressive(), *DRAFTING)
 EACH = each(METHODS)
-EACH_DRAFTING = each([method for method in METHODS if depth(method)])
+EACH_DRAFTING = each(DRAFTING)

@@ -16,14 +16,14 @@ from support import example_methods
 # A name of this test alone, since the import system remembers it.
 NAME = "fan_of_a_test"
 SOURCE = '''
-    from decoding_jax.speculation import drafters, verifiers
+    from decoding_jax.speculation import expanders, verifiers
     from decoding_jax.types import Method
 
     EXAMPLES = (dict(width=3), {"width": 2})
 
     def make(width):
       return Method(f"fan_of_a_test({width})",
-                    sampled=verifiers.pair(drafters.gumbel_top_k((width,)),
+                    sampled=verifiers.pair(expanders.gumbel_top_k((width,)),
                                            verifiers.recursive(False)),
                     greedy=None)
 '''
