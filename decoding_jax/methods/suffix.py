@@ -4,7 +4,7 @@ from decoding_jax.speculation import drafters, verifiers
 from decoding_jax.types import Method
 from decoding_jax.validation import values
 
-EXAMPLES = ({"nodes": 4, "depth": 3, "num_paths": 4},)
+EXAMPLES = ({"nodes": 4, "depth": 2, "num_paths": 4},)
 
 
 def make(nodes: int, depth: int, num_paths: int = 16, max_ngram: int = 8,
