@@ -8,7 +8,7 @@ EXAMPLES = ({"depth": 2}, {"depth": 2, "num_paths": 2})
 
 
 def make(depth: int, num_paths: int = 1, max_ngram: int = 3) -> Method:
-  """Drafts continuations of earlier occurrences; needs no draft model.
+  """Makes prompt lookup: drafts what followed before, without a model.
 
   Args:
     depth: tokens of a continuation.
