@@ -14,6 +14,8 @@ import pkgutil
 
 from decoding_jax.types import Method
 
+_MODULES = {}
+
 
 def names() -> list[str]:
   """Returns the names of all methods, sorted."""
@@ -61,15 +63,16 @@ def _hashable(value):
   return value
 
 
-@functools.cache
 def _load(name):
-  """Imports a method file; the package's attribute is then its `make`."""
-  module = importlib.import_module(f"{__name__}.{name}")
-  if not callable(getattr(module, "make", None)):
-    raise ImportError(f"{module.__file__} is in the folder of methods, but has "
-                      "no function make that returns a dj.Method.")
-  globals()[name] = _cached(name, module.make)
-  return module
+  """Imports a method file once; the package's attribute is then its `make`."""
+  if name not in _MODULES:
+    module = importlib.import_module(f"{__name__}.{name}")
+    if not callable(getattr(module, "make", None)):
+      raise ImportError(f"{module.__file__} is in the folder of methods, but "
+                        "has no function make that returns a dj.Method.")
+    globals()[name] = _cached(name, module.make)
+    _MODULES[name] = module
+  return _MODULES[name]
 
 
 def __getattr__(name):
