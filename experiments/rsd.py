@@ -112,8 +112,8 @@ def measure(config, pair, methods, examples, path):
   with tqdm.tqdm(total=sum(map(len, todo.values())), unit="cell",
                  dynamic_ncols=True, disable=not multihost.first()) as bar:
     bar.set_description(_warming(methods[:1]))
-    seconds = evaluation_run.warm_up(methods[:1], config.temperatures, decoders, shapes,
-                            workers)
+    seconds = evaluation_run.warm_up(methods[:1], config.temperatures,
+                                     decoders, shapes, workers)
     for group in evaluation_run.groups(list(todo), workers):
       bar.set_description(_warming(group))
       # A program's first call is the one that counts.

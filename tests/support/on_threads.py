@@ -1,7 +1,7 @@
 """Threads that generate at once, in one process.
 
-Run by `test_thread_team`: how many threads there are, and how often each of them
-generates. Prints whether all texts are those that one thread alone writes.
+Run by `test_thread_team`: how many threads there are, and how often each of
+them generates. Prints whether all texts are those that one thread alone writes.
 """
 
 import concurrent.futures

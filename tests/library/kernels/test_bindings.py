@@ -586,16 +586,16 @@ def test_libraries_depend_on_contents(fast, monkeypatch, tmp_path):
   before = digest()
   copy = tmp_path / "checkout"
   shutil.copytree(bindings._SOURCES, copy)
-  monkeypatch.setattr(native, "_SOURCES", copy)
+  monkeypatch.setattr(bindings, "_SOURCES", copy)
   assert digest() == before
   (fast.parents[1] / "version").write_text("1.1")
   newer = digest()
-  monkeypatch.setattr(native, "_FLAGS", ("-O0", *bindings._FLAGS[1:]))
+  monkeypatch.setattr(bindings, "_FLAGS", ("-O0", *bindings._FLAGS[1:]))
   slower = digest()
   with open(copy / "thread_team.h", "a") as f:
     f.write("\n")
   changed = digest()
-  monkeypatch.setattr(native, "_cpu", lambda: "another one")
+  monkeypatch.setattr(bindings, "_cpu", lambda: "another one")
   assert len({before, newer, slower, changed, digest()}) == 5
 
 

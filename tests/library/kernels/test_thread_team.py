@@ -10,12 +10,13 @@ from support import helpers
 _SECONDS = 120
 
 
-@pytest.mark.skipif(not bindings.is_there(), reason="no C++ compiler, or no CPU")
+@pytest.mark.skipif(not bindings.is_there(),
+                    reason="no C++ compiler, or no CPU")
 @pytest.mark.parametrize("threads", [2, 8])
 def test_threads_do_not_wait_for_one_another(threads):
   """In a process of its own, since what hangs hangs for ever."""
-  process = helpers.start(helpers.REPOSITORY / "tests" / "support" / "on_threads.py",
-                          threads, 20)
+  script = helpers.REPOSITORY / "tests" / "support" / "on_threads.py"
+  process = helpers.start(script, threads, 20)
   try:
     output, errors = process.communicate(timeout=_SECONDS)
   except subprocess.TimeoutExpired:
