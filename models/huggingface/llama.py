@@ -50,26 +50,26 @@ def parse(fields, family, common):
   Raises:
     ValueError: naming a field that is wrong or not supported.
   """
-  heads, head_dim = (_take(fields, name, int, None)
+  heads, head_dim = (_take(fields, name, None)
                      for name in ("num_key_value_heads", "head_dim"))
   part = _phi3(fields) if family == "phi3" else 1.0
   rope = _rope(fields, family, common["max_length"], part)
-  attention_bias = _take(fields, "attention_bias", bool, False)
+  attention_bias = _take(fields, "attention_bias", False)
   head_dim = head_dim or config_fields.channels(common)
   return {
       "num_kv_heads": heads or common["num_heads"],
       "head_dim": head_dim,
       **_feed_forward(fields, family),
       "qkv_bias": attention_bias or family == "qwen2" or (
-          family == "qwen2_moe" and _take(fields, "qkv_bias", bool, True)),
+          family == "qwen2_moe" and _take(fields, "qkv_bias", True)),
       "out_bias": attention_bias,
-      "feed_forward_bias": _take(fields, "mlp_bias", bool, False),
+      "feed_forward_bias": _take(fields, "mlp_bias", False),
       "qk_norm": family in ("qwen3", "qwen3_moe"),
       "joint_qk_norm": family in ("olmo2", "olmo3", "olmoe"),
       "reordered_norm": family in ("olmo2", "olmo3"),
-      "tie_embeddings": _take(fields, "tie_word_embeddings", bool,
+      "tie_embeddings": _take(fields, "tie_word_embeddings",
                               family == "smollm3"),
-      "norm_eps": _take(fields, "rms_norm_eps", float,
+      "norm_eps": _take(fields, "rms_norm_eps",
                         _DEFAULT_EPS.get(family, 1e-6)),
       **_windows(fields, family, common["num_layers"],
                  hf_rope.longest(rope, common["max_length"])),
@@ -146,7 +146,7 @@ def _family(config):
 def _feed_forward(fields, family):
   """The width of the feed-forward layer, and what is told of experts."""
   if family not in _EXPERTS:
-    return {"hidden_dim": _take(fields, "intermediate_size", int)}
+    return {"hidden_dim": _take(fields, "intermediate_size")}
   number, width, chosen = _EXPERTS[family]
   if family.startswith("qwen"):
     # Layers without experts, of which some versions have a few.
@@ -156,15 +156,12 @@ def _feed_forward(fields, family):
   if family == "qwen3_moe":
     # Transformers 5 calls it so.
     fields.setdefault(number, fields.pop("num_local_experts", None))
-  normalize = family == "mixtral" or _take(fields, "norm_topk_prob", bool,
-                                           False)
-  return {"hidden_dim": _take(fields, width, int),
-          "num_experts": _take(fields, number, int),
-          "experts_per_token": _take(fields, "num_experts_per_tok", int,
-                                     chosen),
+  normalize = family == "mixtral" or _take(fields, "norm_topk_prob", False)
+  return {"hidden_dim": _take(fields, width),
+          "num_experts": _take(fields, number),
+          "experts_per_token": _take(fields, "num_experts_per_tok", chosen),
           "normalize_experts": normalize,
-          "shared_dim": (_take(fields, _SHARED, int) if family == "qwen2_moe"
-                         else 0)}
+          "shared_dim": _take(fields, _SHARED) if family == "qwen2_moe" else 0}
 
 
 def _expert_fields(config, family):
@@ -187,27 +184,25 @@ def _granite(fields, head_dim):
   names = {"attention_multiplier": "query_scalar", **_FACTORS}
   found = {}
   for theirs, ours in names.items():
-    found[ours] = _take(fields, theirs, float, 1.0)
-    if not found[ours] > 0:
-      raise ValueError(f"{theirs}={found[ours]}: more than 0 is needed.")
+    found[ours] = _take(fields, theirs, 1.0)
   scalar = float(f"{found['query_scalar']**-2:.{_DIGITS}g}")
   return {**found, "query_scalar": 0 if scalar == head_dim else scalar}
 
 
 def _phi3(fields):
   """The part of the channels that is rotated; the rest becomes a Llama's."""
-  part = _take(fields, "partial_rotary_factor", float, 1.0)
+  part = _take(fields, "partial_rotary_factor", 1.0)
   if fields.get(hf_rope.ORIGINAL) is None:
     fields[hf_rope.ORIGINAL] = _PHI3_LENGTH
   for name in ("rope_scaling", "rope_parameters"):
-    rope = dict(_take(fields, name, dict, {}))
+    rope = dict(_take(fields, name, {}))
     if rope.get("rope_type", rope.get("type")) in _PHI3_NAMES:
       rope["rope_type"] = "longrope"
     # Transformers 5 has it there.
-    part = _take(dict(rope), "partial_rotary_factor", float, part)
+    part = _take(dict(rope), "partial_rotary_factor", part)
     fields[name] = rope
   # Its files name their own code, which transformers has since then.
-  classes = _take(fields, "auto_map", dict, {}).values()
+  classes = _take(fields, "auto_map", {}).values()
   unknown = [x for x in classes if not str(x).startswith(_PHI3_CODE)]
   if unknown:
     raise ValueError(f"auto_map: {unknown[0]} of phi3 is not supported.")
@@ -216,9 +211,9 @@ def _phi3(fields):
 
 def _smollm3(fields, num_layers):
   """Which layers of SmolLM3 are not rotated: every n-th, or none."""
-  every = _take(fields, "no_rope_layer_interval", int, _NOPE_EVERY)
-  given = _take(fields, "no_rope_layers", list, None) or _rotated(num_layers,
-                                                                  every)
+  every = _take(fields, "no_rope_layer_interval", _NOPE_EVERY)
+  given = (_take(fields, "no_rope_layers", None)
+           or _rotated(num_layers, every))
   every = given.index(0) + 1 if 0 in given else 0
   if given != _rotated(num_layers, every):
     raise ValueError(f"no_rope_layers={given!r}: {num_layers} are needed, of "
@@ -237,7 +232,7 @@ def _rope(fields, family, max_length, part):
   if family != "olmo3":
     return hf_rope.parse(fields, max_length, theta, part)
   # A base beside the parameters is that of all layers.
-  theta = _take(fields, "rope_theta", float, theta)
+  theta = _take(fields, "rope_theta", theta)
   return layer_types.two_ropes(fields, max_length, theta, theta)
 
 
@@ -258,15 +253,15 @@ def _window(fields, family, layers, longest):
     for name in ("sliding_window", "max_window_layers"):
       fields.pop(name, None)
     return 0
-  window = _take(fields, "sliding_window", int, None)
+  window = _take(fields, "sliding_window", None)
   if family in ("qwen2", "qwen3", "qwen3_moe", "smollm3"):
-    used = _take(fields, "use_sliding_window", bool, False)
-    first = _take(fields, "max_window_layers", int, layers, least=0)
+    used = _take(fields, "use_sliding_window", False)
+    first = _take(fields, "max_window_layers", layers)
     if family == "qwen3_moe":
       first = 0  # Transformers does not look at it.
     sliding = [bool(used and window and i >= first) for i in range(layers)]
     types = [f"{'sliding' if x else 'full'}_attention" for x in sliding]
-    types = _take(fields, "layer_types", list, types)
+    types = _take(fields, "layer_types", types)
     if len(set(types)) != 1 or types[0] not in ("full_attention",
                                                 "sliding_attention"):
       raise ValueError(f"layer_types={types!r}: only layers that are all "

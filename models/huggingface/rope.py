@@ -45,19 +45,19 @@ def parse(fields, max_length, theta=10000.0, part=1.0):
   Raises:
     ValueError: naming a field that is wrong or not supported.
   """
-  theta = _take(fields, "rope_theta", float, theta)
-  beside = _take(fields, ORIGINAL, int, None)
-  old = _take(fields, "rope_scaling", dict, None)
-  new = _take(fields, "rope_parameters", dict, None)
+  theta = _take(fields, "rope_theta", theta)
+  beside = _take(fields, ORIGINAL, None)
+  old = _take(fields, "rope_scaling", None)
+  new = _take(fields, "rope_parameters", None)
   if old and new and old != new:
     raise ValueError(f"rope_scaling={old!r} contradicts rope_parameters="
                      f"{new!r}.")
   given = dict(new or old or {})
-  kind = given.pop("type", "default")
-  kind = given.pop("rope_type", kind)
+  kind = _take(given, "type", "default")
+  kind = _take(given, "rope_type", kind)
   if kind not in _SCALINGS:
     raise ValueError(f"rope_type={kind!r} is not one of {sorted(_SCALINGS)}.")
-  theta = _take(given, "rope_theta", float, theta)
+  theta = _take(given, "rope_theta", theta)
   original = None
   if ORIGINAL in _SCALINGS[kind]:
     original = _original(given, beside, max_length)
@@ -127,12 +127,12 @@ def neutral(config):
 
 def _original(given, beside, max_length):
   """The length before it was scaled, which may also stand beside the rest."""
-  inside = _take(given, ORIGINAL, float, beside)
+  inside = _take(given, ORIGINAL, beside)
   if beside is not None and inside != beside:
     raise ValueError(f"{ORIGINAL}={inside} of the rotary embedding contradicts "
                      f"{ORIGINAL}={beside} of the model.")
   original = float(max_length if inside is None else inside)
-  if not original > 1:
+  if original == 1:
     raise ValueError(f"{ORIGINAL}={original}: more than 1 is needed.")
   return original
 
@@ -141,49 +141,40 @@ def _numbers(given, kind, max_length, original):
   """Where each is a number that must be there."""
   del max_length
   return {_NAMES[name]: original if name == ORIGINAL
-          else _take(given, name, float) for name in _SCALINGS[kind]}
+          else _take(given, name) for name in _SCALINGS[kind]}
 
 
 def _yarn(given, kind, max_length, original):
   del kind
   ratio = max_length / original
-  factor = _take(given, "factor", float, *([ratio] if ratio > 1 else []))
-  scales = [_take(given, name, float, 0.0)
+  factor = _take(given, "factor", *([ratio] if ratio > 1 else []))
+  scales = [_take(given, name, 0.0)
             for name in ("mscale", "mscale_all_dim")]
   over, under = scales if all(scales) else (1.0, 0.0)
   growth = 0.1 * math.log(max(factor, 1.0))
   return {
       "max_length": max(max_length, int(factor * original)),
       "rope_factor": factor, "rope_original_length": original,
-      **{_NAMES[name]: _take(given, name, float, default)
+      **{_NAMES[name]: _take(given, name, default)
          for name, default in _BETAS.items()},
-      "rope_gain": _take(given, "attention_factor", float,
+      "rope_gain": _take(given, "attention_factor",
                          (over * growth + 1) / (under * growth + 1)),
-      "rope_truncate": _take(given, "truncate", bool, True)}
+      "rope_truncate": _take(given, "truncate", True)}
 
 
 def _longrope(given, kind, max_length, original):
   del kind
-  short, long = (_factors(given, name)
+  short, long = (tuple(_take(given, name))
                  for name in ("short_factor", "long_factor"))
   ratio = max_length / original
-  gain = _longrope_gain(_take(given, "factor", float, ratio), original)
+  gain = _longrope_gain(_take(given, "factor", ratio), original)
   # With the same factors for all texts nothing changes at that length.
   return {
       "max_length": (max_length if short == long
                      else min(max_length, int(original))),
       "rope_factor": ratio, "rope_original_length": original,
       "rope_short_factors": short, "rope_long_factors": long,
-      "rope_gain": _take(given, "attention_factor", float, gain)}
-
-
-def _factors(given, name):
-  """A tuple of floats."""
-  factors = _take(given, name, list)
-  wrong = [x for x in factors if type(x) not in (int, float)]
-  if wrong:
-    raise ValueError(f"{name}: {wrong[0]!r} in it; numbers are needed.")
-  return tuple(map(float, factors))
+      "rope_gain": _take(given, "attention_factor", gain)}
 
 
 def _longrope_gain(factor, original):

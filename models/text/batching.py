@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from models.text import tokenizer_files
+
 
 def encode(tokenizer, texts):
   """Prompts of a batch.
@@ -19,8 +21,8 @@ def encode(tokenizer, texts):
   """
   if isinstance(texts, str):
     raise ValueError(f"texts={texts!r}: a list of texts is needed.")
-  rows = [tokenizer.encode(text).ids if isinstance(text, str) else list(text)
-          for text in texts]
+  rows = [tokenizer_files.encode(tokenizer, text).ids
+          if isinstance(text, str) else list(text) for text in texts]
   lengths = np.array([len(row) for row in rows], np.int32)
   if not lengths.all() or not rows:
     which = f"texts[{lengths.argmin()}]" if rows else "texts"

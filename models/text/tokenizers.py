@@ -17,6 +17,7 @@ from tokenizers import decoders, pre_tokenizers, trainers
 from tokenizers.models import BPE
 
 from models.folders import atomic
+from models.folders import json_files
 from models.folders import resolve
 from models.text import sentencepiece
 from models.text import tokenizer_files
@@ -29,6 +30,14 @@ _WITH = (CONFIG, _GENERATION, "special_tokens_map.json", "chat_template.jinja")
 FILES = (FILE, *_WITH)
 # Stands between documents and ends a text.
 EOS = "<|endoftext|>"
+# What each file of a tokenizer is read by, the first one that is there.
+_READERS = {
+    FILE: lambda folder: tokenizers.Tokenizer.from_file(str(folder / FILE)),
+    tokenizer_files.MERGES: tokenizer_files.load_merges,
+    sentencepiece.FILE: sentencepiece.load}
+# What every tokenizer must be able to encode: patterns that backtrack without
+# end mostly do so over repetitions.
+_PROBE = "".join(x * 64 for x in ("a", " ", "1", "x1", "-", "\n", "Ab, ", "é"))
 # A token of byte fallback.
 _BYTE = "<0x([0-9A-F]{2})>"
 
@@ -82,16 +91,19 @@ def load(folder) -> tokenizers.Tokenizer:
     ValueError: if the file cannot be read, or the hub has no such model.
   """
   path = resolve.folder(folder) / FILE
-  try:
-    if path.is_file():
-      return tokenizers.Tokenizer.from_file(str(path))
-    if (path.parent / tokenizer_files.MERGES).is_file():
-      return tokenizer_files.load_merges(path.parent)
-  except Exception as e:  # The library raises nothing more special.
-    raise ValueError(f"'{path.parent}': its tokenizer cannot be read: {e}"
-                     ) from e
-  if (path.parent / sentencepiece.FILE).is_file():
-    return sentencepiece.load(path.parent)
+  for name, read in _READERS.items():
+    if not (path.parent / name).is_file():
+      continue
+    try:
+      tokenizer = read(path.parent)
+      tokenizer_files.encode(tokenizer, _PROBE)
+      return tokenizer
+    except (KeyboardInterrupt, SystemExit, MemoryError):
+      raise
+    except BaseException as e:  # The library raises nothing more special.
+      reason = json_files.shortened(str(e) or type(e).__name__)
+      raise ValueError(f"'{path.parent / name}': its tokenizer cannot be read: "
+                       f"{reason}") from e
   raise FileNotFoundError(
       f"No tokenizer at '{path}': a checkpoint folder with a {FILE}, "
       f"{sentencepiece.FILE} or {tokenizer_files.MERGES} is needed.")
@@ -100,8 +112,7 @@ def load(folder) -> tokenizers.Tokenizer:
 def has(folder) -> bool:
   """Whether `load` finds a tokenizer in a folder."""
   folder = pathlib.Path(folder)
-  return any((folder / name).is_file()
-             for name in (FILE, sentencepiece.FILE, tokenizer_files.MERGES))
+  return any((folder / name).is_file() for name in _READERS)
 
 
 def copy(source, folder) -> int | None:
