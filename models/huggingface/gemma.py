@@ -104,7 +104,8 @@ def own_fields(config):
   if name == "gemma":
     return name, own
   caps = config.attention_softcap, config.logit_softcap
-  own |= {"query_pre_attn_scalar": config.query_scalar or config.head_dim,
+  scalar = config.query_scalar or config.head_dim
+  own |= {"query_pre_attn_scalar": int(scalar) if scalar % 1 == 0 else scalar,
           **layer_types.own_windows(config),
           **{cap: value or None for cap, value in zip(_CAPS, caps)}}
   if name == "gemma3_text":

@@ -86,8 +86,10 @@ def encode(tokenizer, text: str, **kwargs) -> tokenizers.Encoding:
                      f"characters: {reason}") from e
 
 
-def begin_with(tokenizer: tokenizers.Tokenizer, token: str) -> None:
-  """Lets every text begin with a special token."""
+def begin_with(tokenizer: tokenizers.Tokenizer, token: str | None) -> None:
+  """Lets every text begin with a special token, which must be an entry."""
+  if token is None or tokenizer.token_to_id(token) is None:
+    raise ValueError(f"bos_token must be given, and be an entry, not {token!r}")
   tokenizer.post_processor = processors.TemplateProcessing(
       single=f"{token} $A", pair=f"{token} $A {token} $B",
       special_tokens=[(token, tokenizer.token_to_id(token))])

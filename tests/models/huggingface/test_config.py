@@ -210,7 +210,7 @@ def test_both_ways_to_tell_the_layers_of_olmo_3(tmp_path):
      r"no_rope_layers=\[0, 1, .*: 36 are needed, of which every n-th is 0"),
     (SMOLLM_3, {"no_rope_layers": [1, 1, 1, 0]}, "36 are needed"),
     (GRANITE, {"logits_scaling": "8"}, "logits_scaling='8': a value of type"),
-    (GRANITE, {"attention_multiplier": 0}, "attention_multiplier=0.0: 1e-09 to"),
+    (GRANITE, {"attention_multiplier": 0}, "attention_multiplier=0.0: 1e-09"),
     (OLMO_2, {"sliding_window": 5}, "sliding_window=5 of olmo2"),
     (OLMO_3, {"sliding_window": None}, "sliding_window must be given"),
     (OLMO_3, {"layer_types": ["full_attention", "sliding_attention"] * 16},
