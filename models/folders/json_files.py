@@ -99,7 +99,8 @@ def check(name: str, value, field: Field):
       kind is float and not math.isfinite(value)):
     raise ValueError(f"{name}={shown(value)}: {_range(field)} is needed.")
   if kind in (list, str) and not field.least <= len(value) <= field.most:
-    raise ValueError(f"{name} has {len(value)} items: {_range(field)} is "
+    what = "items" if kind is list else "characters"
+    raise ValueError(f"{name} has {len(value)} {what}: {_range(field)} is "
                      "needed.")
   if kind is list and field.items:
     value = [check(f"{name}[{i}]", x, field.items) for i, x in enumerate(value)]

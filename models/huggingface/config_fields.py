@@ -13,6 +13,7 @@ from models.folders import json_files
 
 _Field = json_files.Field
 _BOOL = _Field(bool)
+_WORD = _Field(str, 0, 256)
 _VOCABULARY = _Field(int, 1, 1 << 24)
 _WIDTH = _Field(int, 1, 1 << 20)
 _LAYERS = _Field(int, 1, 1 << 10)
@@ -59,7 +60,7 @@ FIELDS = {
     "max_window_layers": _Field(int, 0, _LENGTH.most),
     "sliding_window_pattern": _Field(int, 1, _LAYERS.most + 1),
     "_sliding_window_pattern": _Field(int, 1, _LAYERS.most + 1),
-    "layer_types": _LAYER_LIST._replace(items=_Field(str)),
+    "layer_types": _LAYER_LIST._replace(items=_WORD),
     "no_rope_layers": _LAYER_LIST._replace(items=_Field(int, 0, 1)),
     "no_rope_layer_interval": _Field(int, 1, _LAYERS.most),
     # Rotary embeddings.
@@ -67,7 +68,7 @@ FIELDS = {
     "rope_local_base_freq": _THETA,
     "rotary_pct": _PART, "partial_rotary_factor": _PART,
     "rope_scaling": _Field(dict), "rope_parameters": _Field(dict),
-    "type": _Field(str), "rope_type": _Field(str),
+    "type": _WORD, "rope_type": _WORD,
     "full_attention": _Field(dict), "sliding_attention": _Field(dict),
     "factor": _FACTOR, "low_freq_factor": _TURNS, "high_freq_factor": _TURNS,
     "beta_slow": _TURNS, "beta_fast": _TURNS,
@@ -76,8 +77,8 @@ FIELDS = {
     "short_factor": _FACTORS, "long_factor": _FACTORS,
     "original_max_position_embeddings": _Field(float, 1, _LENGTH.most),
     # Everything else.
-    "model_type": _Field(str), "dtype": _Field(str), "torch_dtype": _Field(str),
-    "hidden_act": _Field(str), "text_config": _Field(dict),
+    "model_type": _WORD, "dtype": _WORD, "torch_dtype": _WORD,
+    "hidden_act": _WORD, "text_config": _Field(dict),
     "auto_map": _Field(dict)}
 
 ARCHITECTURE = {
@@ -185,7 +186,8 @@ def _check_rotation(config):
 
 def _field(field):
   """The range of a field of `transformer.Config`, else its type alone."""
-  return ARCHITECTURE.get(field.name) or _Field(field.type)
+  return ARCHITECTURE.get(field.name) or (
+      _WORD if field.type is str else _Field(field.type))
 
 
 def channels(common):

@@ -27,6 +27,8 @@ _SIZE = json_files.Field(int, 0, 1 << 48)
 _ENTRY = {"dtype": json_files.Field(str),
           "shape": json_files.Field(list, 0, 8, _SIZE),
           "data_offsets": json_files.Field(list, 2, 2, _SIZE)}
+# Bytes of a name, on file systems of today.
+_MAX_NAME = 255
 # Of an index: the file of each tensor.
 _NAMES = json_files.Field(dict, items=json_files.Field(str))
 
@@ -134,6 +136,7 @@ def _check_inside(index, file):
            else folder)
   try:
     inside = (file not in ("", ".", "..") and "\0" not in file
+              and len(file.encode()) <= _MAX_NAME
               and pathlib.Path(file).name == file
               and (folder / file).resolve().parent in (folder, blobs))
   except OSError as e:

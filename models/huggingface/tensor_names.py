@@ -1,11 +1,12 @@
 """What the tensors of Hugging Face's files are called, and how they lie there.
 
-The names follow from those of the parameters: a table a family. Matrices are
-the same on both sides, but GPT-2 has them transposed and those of query, key
-and value in one tensor, as GPT-NeoX has them, head by head; columns have one
-axis there; OPT's table of positions has two rows more, for positions that its
-tokenizer once needed. Each expert has tensors of its own. Phi-3 is the Llama
-that it is, but for several matrices in one tensor.
+The names follow from those of the parameters: a table for each family, for the
+likes of Llama from `llama.FAMILIES`. Matrices are the same on both sides, with
+these exceptions. GPT-2 transposes them and has query, key and value in one
+tensor; GPT-NeoX has those in one tensor too, head by head. A column has one
+axis less. OPT's table of positions has two more rows, for positions that its
+tokenizer once needed. Each expert has its own tensors. Phi-3 is a Llama with
+several matrices in one tensor.
 """
 
 import collections
@@ -15,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from models.huggingface import config as hf_config
+from models.huggingface import llama
 from models.transformer import moe
 
 _HEAD = "lm_head.weight"
@@ -34,29 +36,11 @@ _LLAMA = {
     "feed_forward/gate": "mlp.gate_proj",
     "feed_forward/up": "mlp.up_proj",
     "feed_forward/down": "mlp.down_proj"}
-_OLMO_2 = {
+_GEMMA_2 = {
     **_LLAMA,
     "attention_out_norm": "post_attention_layernorm",
+    "feed_forward_norm": "pre_feedforward_layernorm",
     "feed_forward_out_norm": "post_feedforward_layernorm"}
-_GEMMA_2 = {**_OLMO_2, "feed_forward_norm": "pre_feedforward_layernorm"}
-_QWEN_EXPERTS = {
-    **_LLAMA,
-    "feed_forward/router": "mlp.gate",
-    "feed_forward/gate": "mlp.experts.{}.gate_proj",
-    "feed_forward/up": "mlp.experts.{}.up_proj",
-    "feed_forward/down": "mlp.experts.{}.down_proj"}
-_QWEN_2_EXPERTS = {
-    **_QWEN_EXPERTS,
-    "feed_forward/shared_gate": "mlp.shared_expert_gate",
-    "feed_forward/shared/gate": "mlp.shared_expert.gate_proj",
-    "feed_forward/shared/up": "mlp.shared_expert.up_proj",
-    "feed_forward/shared/down": "mlp.shared_expert.down_proj"}
-_MIXTRAL = {
-    **_LLAMA,
-    "feed_forward/router": "block_sparse_moe.gate",
-    "feed_forward/gate": "block_sparse_moe.experts.{}.w1",
-    "feed_forward/up": "block_sparse_moe.experts.{}.w3",
-    "feed_forward/down": "block_sparse_moe.experts.{}.w2"}
 _STARCODER_2 = {
     **_LLAMA, "feed_forward/up": "mlp.c_fc", "feed_forward/down": "mlp.c_proj"}
 _NEOX = {
@@ -102,11 +86,11 @@ _GPT_2 = {
     "feed_forward_norm": "ln_2",
     "feed_forward/up": "mlp.c_fc",
     "feed_forward/down": "mlp.c_proj"}
-_TABLES = {"gemma2": _GEMMA_2, "gemma3_text": _GEMMA_2, "opt": _OPT,
-           "gpt2": _GPT_2, "olmo2": _OLMO_2, "olmo3": _OLMO_2,
-           "gpt_neox": _NEOX, "starcoder2": _STARCODER_2, "mixtral": _MIXTRAL,
-           "olmoe": _QWEN_EXPERTS, "qwen2_moe": _QWEN_2_EXPERTS,
-           "qwen3_moe": _QWEN_EXPERTS}
+_TABLES = {
+    "gemma": _LLAMA, "gemma2": _GEMMA_2, "gemma3_text": _GEMMA_2, "opt": _OPT,
+    "gpt2": _GPT_2, "gpt_neox": _NEOX, "starcoder2": _STARCODER_2,
+    **{name: {**_LLAMA, **family.names}
+       for name, family in llama.FAMILIES.items()}}
 _KINDS = {"kernel": "weight", "scale": "weight", "bias": "bias"}
 # Parts of one tensor, in this order.
 _FUSED = ("query", "key", "value")
@@ -195,7 +179,7 @@ def places(config, name) -> list[TensorSlice]:
     Its places, the last axis being the fastest.
   """
   family = hf_config.family(config)
-  table = _TABLES.get(family, _LLAMA)
+  table = _TABLES[family]
   *path, kind = name.split("/")
   if not path:
     skipped = _OPT_POSITIONS if (family, kind) == ("opt", "positions") else 0
@@ -232,7 +216,7 @@ def with_base(config, found):
   if family == "gemma3_text":
     found = {re.sub(_TEXT, r"\2", name): x for name, x in found.items()
              if not re.match(_IMAGES, name)}
-  table = _TABLES.get(family, _LLAMA)
+  table = _TABLES[family]
   base = table["embedding"].partition(".")[0] + "."
   # Transformers 5 calls all heads the same.
   head = {table["head"]: found[name] for name in (_HEAD, table["head"])
@@ -312,7 +296,7 @@ def check_rest(config, found, used):
     ValueError: naming the tensor.
   """
   family = hf_config.family(config)
-  table = _TABLES.get(family, _LLAMA)
+  table = _TABLES[family]
   embedding = table["embedding"]
   for name in sorted(set(found) - used):
     if name == table["head"]:

@@ -6,6 +6,7 @@ ends within limits of time and size (`models.text.template_sandbox`).
 """
 
 import datetime as dates
+import importlib
 import json
 import pathlib
 
@@ -39,6 +40,7 @@ def load(folder, now=None):
   """
   folder = resolve.folder(folder)
   try:
+    importlib.import_module("jinja2")  # Which the sandbox is made of.
     # pylint: disable-next=import-outside-toplevel
     from models.text import template_sandbox
   except ImportError as e:

@@ -86,10 +86,8 @@ def encode(tokenizer, text: str, **kwargs) -> tokenizers.Encoding:
                      f"characters: {reason}") from e
 
 
-def begin_with(tokenizer: tokenizers.Tokenizer, token: str | None) -> None:
-  """Lets every text begin with a special token, which must be an entry."""
-  if token is None or tokenizer.token_to_id(token) is None:
-    raise ValueError(f"bos_token must be given, and be an entry, not {token!r}")
+def begin_with(tokenizer: tokenizers.Tokenizer, token: str) -> None:
+  """Lets every text begin with a special token."""
   tokenizer.post_processor = processors.TemplateProcessing(
       single=f"{token} $A", pair=f"{token} $A {token} $B",
       special_tokens=[(token, tokenizer.token_to_id(token))])
@@ -117,5 +115,9 @@ def load_merges(folder) -> tokenizers.Tokenizer:
     special = {_END}
   tokenizer.add_special_tokens(sorted(special))
   if setting(folder, CONFIG, "add_bos_token"):
-    begin_with(tokenizer, special_token(folder, "bos_token"))
+    bos = special_token(folder, "bos_token")
+    if bos is None:
+      raise ValueError(f"'{folder / CONFIG}': bos_token must be given, since "
+                       "add_bos_token is true.")
+    begin_with(tokenizer, bos)
   return tokenizer

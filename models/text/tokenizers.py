@@ -96,17 +96,23 @@ def load(folder) -> tokenizers.Tokenizer:
       continue
     try:
       tokenizer = read(path.parent)
+    except (ValueError, KeyboardInterrupt, SystemExit):
+      raise  # Those of this package name the file.
+    except BaseException as e:  # Of the library, whose panics are no better.
+      raise _unreadable(path.parent / name, e) from e
+    try:
       tokenizer_files.encode(tokenizer, _PROBE)
-      return tokenizer
-    except (KeyboardInterrupt, SystemExit, MemoryError):
-      raise
-    except BaseException as e:  # The library raises nothing more special.
-      reason = json_files.shortened(str(e) or type(e).__name__)
-      raise ValueError(f"'{path.parent / name}': its tokenizer cannot be read: "
-                       f"{reason}") from e
+    except ValueError as e:
+      raise _unreadable(path.parent / name, e) from e
+    return tokenizer
   raise FileNotFoundError(
       f"No tokenizer at '{path}': a checkpoint folder with a {FILE}, "
       f"{sentencepiece.FILE} or {tokenizer_files.MERGES} is needed.")
+
+
+def _unreadable(path, error):
+  reason = json_files.shortened(str(error) or type(error).__name__)
+  return ValueError(f"'{path}': its tokenizer cannot be read: {reason}")
 
 
 def has(folder) -> bool:

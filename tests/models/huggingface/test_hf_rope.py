@@ -114,7 +114,7 @@ def test_texts_end_where_factors_would_change(tmp_path):
     (QWEN_2_LONG, {"rope_scaling": {"type": "yarn"}}, "factor must be given"),
     (QWEN_2_LONG, {"original_max_position_embeddings": 8192},
      "original_max_position_embeddings=32768.0 of the rotary embedding "
-     "contradicts original_max_position_embeddings=8192 of the model"),
+     "contradicts original_max_position_embeddings=8192.0 of the model"),
     (PHI_3_LONG, {"rope_scaling": {**_LONGROPE, "short_factor": ["1"] * 48}},
      r"short_factor\[0\]='1': a value of type float"),
     (PHI_3_LONG, {"rope_scaling": {**_LONGROPE, "long_factor": [1.0]}},

@@ -155,8 +155,8 @@ def test_an_index_that_leaves_its_folder(folder, tmp_path, file):
   names.pop("__metadata__")
   (model / "model.safetensors.index.json").write_text(json.dumps({
       "weight_map": {name: file.format(other=other) for name in names}}))
-  with pytest.raises(ValueError, match="index.json' names .*(which is not a "
-                     "file of its folder|File name too long)"):
+  with pytest.raises(ValueError, match="index.json' names .*, which is not a "
+                     "file of its folder"):
     checkpoints.load(model)
 
 

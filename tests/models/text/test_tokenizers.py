@@ -171,7 +171,7 @@ def test_eos_ids_of_other_types(tokenizer, tmp_path, file, value, message):
     ({"eos_token": ["a"]}, r"eos_token=\['a'\]: a value of type str or dict"),
     ({"eos_token": {}}, "eos_token has no content of type str"),
     ({"add_bos_token": 1}, "add_bos_token=1: a value of type bool"),
-    ({"add_bos_token": True}, "bos_token must be given, and be an entry"),
+    ({"add_bos_token": True}, "bos_token must be given, since"),
     ({"add_prefix_space": "yes"}, "add_prefix_space='yes': a value of type")])
 def test_settings_of_other_types(tokenizer, tmp_path, fields, message):
   tokenizer.model.save(str(tmp_path))
