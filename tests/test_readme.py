@@ -116,4 +116,4 @@ def test_processor_of_your_own_never_says_a_token_three_times():
 
 
 def test_readme_is_short():
-  assert len(README.read_text("utf-8").splitlines()) < 150
+  assert len(README.read_text("utf-8").splitlines()) <= 150

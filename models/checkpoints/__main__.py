@@ -1,4 +1,4 @@
-"""Adds digests to models that were saved without: the folders to change."""
+"""Adds digests to folders of models that were saved without them."""
 
 import sys
 

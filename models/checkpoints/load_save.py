@@ -54,7 +54,7 @@ def save(folder, config: transformer.Config, params: types.Params,
     params: its parameters. On several hosts every process calls this, and the
       folder is one that all of them see.
     tokenizer: a `tokenizers.Tokenizer` that goes with it, or None.
-    metadata: for people to read, as JSON, or None.
+    metadata: for people to read, written as JSON; or None.
 
   Raises:
     ValueError: for weights of 8 bits, or if another process is writing there;
@@ -104,7 +104,7 @@ def _meet(name):
 
 
 def _write_rest(folder, partial, config, tokenizer, metadata):
-  """Completes what `save` has begun, and gives it its name."""
+  """Writes everything but parameters, and gives the folder its name."""
   (partial / PARAMS / _COMMITTED).unlink(missing_ok=True)
   _write_config(partial, config)
   if metadata is not None:
@@ -124,9 +124,9 @@ def load(folder, *, scan_layers: bool | None = None, dtype: str | None = None,
       model or "hub:owner/name", see `resolve.folder`.
     scan_layers: whether the layers are scanned; None: as they were saved.
     dtype: of parameters and activations; None: as they were saved.
-    weights: "dtype"; or "bfloat16" or "int8", for the matrices that `quantized`
-      tells of. To 8 bits they are rounded one after the other: neither host nor
-      devices ever have all of them in another type.
+    weights: "dtype"; or "bfloat16" or "int8", for the matrices of
+      `transformer.quantization`. They are rounded to 8 bits one by one: neither
+      host nor devices ever have all of them in another type.
     shardings: `params -> tree of jax.sharding.Sharding`, called with the shapes
       of the parameters as they were saved, or of what is made of them in 8
       bits; None: on the default device.
@@ -161,7 +161,7 @@ def load(folder, *, scan_layers: bool | None = None, dtype: str | None = None,
 
 def quantize(config: transformer.Config, params: types.Params
              ) -> tuple[types.LanguageModel, types.Params]:
-  """A model that is in memory, with weights of 8 bits.
+  """Rounds the weights of a model in memory to 8 bits.
 
   Args:
     config: the architecture.
@@ -180,7 +180,7 @@ def quantize(config: transformer.Config, params: types.Params
 
 
 def architecture(folder) -> transformer.Config:
-  """The architecture of a model that `load` reads; no parameter is read."""
+  """Reads the architecture of a model of `load`, and no parameter."""
   folder = resolve.folder(folder)
   if hf_config.is_hf(folder):
     return hf_config.read(folder)
@@ -301,7 +301,7 @@ def load_config(folder) -> transformer.Config:
 
 
 def stack_layers(params: types.Params) -> types.Params:
-  """Parameters of unrolled layers as those of scanned ones."""
+  """Turns parameters of unrolled layers into those of scanned ones."""
   layers = params["layers"]
   layers = [layers[f"layer_{i}"] for i in range(len(layers))]
   stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
@@ -309,7 +309,7 @@ def stack_layers(params: types.Params) -> types.Params:
 
 
 def unstack_layers(params: types.Params) -> types.Params:
-  """Parameters of scanned layers as those of unrolled ones."""
+  """Turns parameters of scanned layers into those of unrolled ones."""
   stacked = params["layers"]["layer"]
   num_layers = len(jax.tree.leaves(stacked)[0])
   layers = {f"layer_{i}": jax.tree.map(lambda leaf: leaf[i], stacked)

@@ -1,4 +1,4 @@
-"""Parameters read from the Orbax folder of a model, checked as they are read.
+"""Reading of parameters from the Orbax folder of a model, with checks.
 
 Names and shapes must be those of the architecture, all numbers finite, and,
 where the model has digests, the bytes those that were saved.
@@ -71,7 +71,7 @@ def check_types(path, config: transformer.Config) -> None:
 
 
 def _at_once(path, read, made, shardings, known):
-  """All parameters in the types of `read`, then each in that of `made`."""
+  """Reads all parameters in the types of `read`; returns those of `made`."""
   read = jax.tree.map(
       lambda leaf, sharding: jax.ShapeDtypeStruct(
           leaf.shape, leaf.dtype, sharding=sharding), read, shardings)
@@ -92,7 +92,7 @@ def _at_once(path, read, made, shardings, known):
 
 
 def _one_by_one(path, whole, made, shardings, known, dtype):
-  """Each parameter in the type of `whole`, then `dtype`, then as of `made`."""
+  """Reads each parameter as of `whole`; returns it by `dtype` as of `made`."""
   def place(key, kind, sharding):
     def only(this, others):
       return jax.tree_util.tree_map_with_path(
@@ -124,7 +124,7 @@ def _checked(path, known, name, x):
 
 @contextlib.contextmanager
 def _readable(path):
-  """Says which folder it was that orbax could not read."""
+  """Turns what orbax raises into a `ValueError` that names the folder."""
   try:
     yield
   except Exception as e:  # Orbax raises nothing more special.
@@ -135,7 +135,7 @@ def _readable(path):
 
 
 def _saved(path):
-  """Shape and type of each parameter that orbax's metadata names."""
+  """Returns shape and type of each parameter in orbax's metadata."""
   with ocp.StandardCheckpointer() as checkpointer, _readable(path):
     saved = checkpointer.metadata(path).item_metadata
     if saved is not None:
@@ -162,7 +162,7 @@ def _check_shapes(path, saved, expected):
 
 
 def _with_types(tree, saved):
-  """A tree of shapes, each leaf in the type in which it is stored."""
+  """Returns a tree of shapes, each leaf with the type it is stored in."""
   return jax.tree_util.tree_map_with_path(
       lambda key, leaf: jax.ShapeDtypeStruct(
           leaf.shape, saved[transformer.param_name(key)][1]), tree)

@@ -1,4 +1,4 @@
-"""Folders that appear whole or not at all, and what is read from them."""
+"""Folders that appear whole or not at all, with one writer at a time."""
 
 import contextlib
 import errno
@@ -18,14 +18,14 @@ import numpy as np
 
 
 def partial(folder) -> pathlib.Path:
-  """Where a folder is written before it is complete."""
+  """Returns where a folder is written before it is complete."""
   folder = pathlib.Path(folder).resolve()
   return folder.with_name(f".{folder.name}.partial")
 
 
 @contextlib.contextmanager
 def replacing(folder):
-  """Gives an empty folder, which takes the place of `folder` at the end.
+  """Yields an empty folder, which takes the place of `folder` at the end.
 
   If an exception leaves the context, it is removed, and `folder` is as before.
 
@@ -114,7 +114,7 @@ def write_json(path, value) -> None:
 
 
 def check_finite(folder, name: str, x) -> None:
-  """Checks a parameter that has been read.
+  """Checks that a parameter has finite values.
 
   Args:
     folder: that it comes from, or a file; for the error.

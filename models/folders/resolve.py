@@ -1,4 +1,4 @@
-"""What a model is named: a folder, one that is shipped, or one of the hub."""
+"""Names of models: a folder, a shipped model, or one of the hub."""
 
 import pathlib
 
@@ -9,7 +9,7 @@ PRETRAINED = pathlib.Path(__file__).parents[1] / "pretrained"
 
 
 def folder(name) -> pathlib.Path:
-  """The folder of a model; one that is there goes before a shipped one.
+  """Returns the folder of a model; an existing folder precedes a shipped model.
 
   Args:
     name: a folder, the name of a shipped model, or "hub:owner/name", which is

@@ -1,8 +1,8 @@
-"""`config.json` of Hugging Face folders, read and written.
+"""Reads and writes the `config.json` of Hugging Face folders.
 
 Every field is either understood, or known not to change what the model
 computes, or refused by its name if some family has it and the computation
-depends on it. Published files also hold notes of all kinds, which transformers
+depends on it. Published files also hold other fields, which transformers
 ignores: a warning names them.
 """
 
@@ -89,13 +89,13 @@ _PARSERS = {"gemma": gemma.parse, "gemma2": gemma.parse,
 
 
 def is_hf(folder) -> bool:
-  """Whether a folder is as transformers writes it."""
+  """Returns whether a folder is one of transformers."""
   path = pathlib.Path(folder) / FILE
   return path.is_file() and "model_type" in json_files.read(path)
 
 
 def read(folder) -> transformer.Config:
-  """The architecture that a folder describes.
+  """Reads the architecture that a folder describes.
 
   Args:
     folder: with a `config.json`, as written by transformers 4 or 5.
@@ -123,12 +123,12 @@ def read(folder) -> transformer.Config:
 
 @functools.lru_cache(maxsize=None)
 def _warn(message):
-  """Once for each message: a file is read several times."""
+  """Warns once for each message: a file is read several times."""
   logging.warning(message)
 
 
 def _parse(fields):
-  """A `Config`, and "name=value" of each field that may say something else."""
+  """Returns a `Config`, and "name=value" of each field that is unknown."""
   fields = dict(fields)
   family = config_fields.take(fields, "model_type")
   if family not in ARCHITECTURES:
@@ -161,7 +161,7 @@ def _parse(fields):
 
 
 def _common(fields, sizes):
-  """What all families have."""
+  """Reads what all families have."""
   dtype = config_fields.take(fields, "torch_dtype", None)
   dtype = config_fields.take(fields, "dtype", dtype) or "float32"
   return {"dtype": dtype.removeprefix("torch."),
@@ -174,12 +174,12 @@ def _sizes(family):
 
 
 def family(config: transformer.Config) -> str:
-  """The `model_type` that an architecture has, if it has any."""
+  """Returns the `model_type` of an architecture."""
   return _own_fields(config)[0]
 
 
 def _own_fields(config):
-  """The name of a family, and its fields beside those that all have."""
+  """Returns the name of a family, and its fields beside the common ones."""
   if config.positions == "learned":
     return opt.own_fields(config)
   if config.norm == "rms_plus_one":
@@ -190,7 +190,7 @@ def _own_fields(config):
 
 
 def fields(config: transformer.Config) -> dict:
-  """An architecture as transformers 4 describes it; 5 reads that too.
+  """Returns the `config.json` of an architecture, for transformers 4 and 5.
 
   Args:
     config: any architecture.
@@ -217,7 +217,7 @@ def fields(config: transformer.Config) -> dict:
 
 
 def _effective(config):
-  """The architecture without what makes no difference to it."""
+  """Returns the architecture without fields that make no difference to it."""
   biases = {name: config.bias or getattr(config, name)
             for name in ("qkv_bias", "out_bias", "feed_forward_bias")}
   unused = hf_rope.neutral(config)

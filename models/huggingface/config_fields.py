@@ -137,7 +137,7 @@ def take_one_of(fields, name, family, allowed):
 
 
 def architecture(values: dict) -> transformer.Config:
-  """Makes an architecture of values from a file.
+  """Returns an architecture with the values of a file.
 
   Args:
     values: of fields of `transformer.Config`, as JSON has them.
@@ -185,7 +185,7 @@ def _check_rotation(config):
 
 
 def _field(field):
-  """The range of a field of `transformer.Config`, else its type alone."""
+  """Returns the range of a field of `transformer.Config`, or its type alone."""
   return ARCHITECTURE.get(field.name) or (
       _WORD if field.type is str else _Field(field.type))
 

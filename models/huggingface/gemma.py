@@ -26,7 +26,7 @@ _IMAGES = frozenset("""
 
 
 def text_part(fields):
-  """The fields of a model with images, as if it had none.
+  """Returns the fields of the text part of a model with images.
 
   Args:
     fields: dict, of "gemma3".
@@ -45,7 +45,7 @@ def text_part(fields):
 
 
 def parse(fields, family, common):
-  """What Gemma has.
+  """Reads what Gemma has.
 
   Args:
     fields: dict, from which it is taken out.
@@ -84,7 +84,7 @@ def parse(fields, family, common):
 
 
 def own_fields(config):
-  """An architecture as fields of `config.json`; what is lost is not told.
+  """Writes an architecture as fields of `config.json`, as far as they go.
 
   Args:
     config: a `transformer.Config`.
@@ -117,7 +117,7 @@ def own_fields(config):
 
 
 def _caps(fields, family):
-  """Null is no cap; what is absent is that of the family."""
+  """Reads caps; null is no cap, an absent one is that of the family."""
   for name, default in zip(_CAPS, _DEFAULT_CAPS[family]):
     fields.setdefault(name, default)
   if family == "gemma3_text":
@@ -128,7 +128,7 @@ def _caps(fields, family):
 
 
 def _windows(fields, family, num_layers):
-  """The window, and which layers see all positions nevertheless."""
+  """Reads the window, and which layers see all positions nevertheless."""
   every = _PATTERN[family]
   for name in _PATTERNS:
     every = _take(fields, name, every)
@@ -136,7 +136,7 @@ def _windows(fields, family, num_layers):
 
 
 def _two_ropes(fields, max_length):
-  """Rotary embeddings of layers with and without a window."""
+  """Reads rotary embeddings of layers with and without a window."""
   return layer_types.two_ropes(
       fields, max_length, _take(fields, "rope_theta", _THETA),
       _take(fields, _LOCAL, _LOCAL_THETA))

@@ -12,7 +12,7 @@ _FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
 def windows(fields, family, num_layers, every):
-  """The window, and which layers see all positions nevertheless.
+  """Reads the window, and which layers see all positions nevertheless.
 
   Args:
     fields: dict, from which it is taken out.
@@ -43,7 +43,7 @@ def windows(fields, family, num_layers, every):
 
 
 def two_ropes(fields, max_length, theta, local_theta):
-  """Rotary embeddings of layers with and without a window.
+  """Reads rotary embeddings of layers with and without a window.
 
   Args:
     fields: dict, from which it is taken out.
@@ -78,7 +78,7 @@ def two_ropes(fields, max_length, theta, local_theta):
 
 
 def own_windows(config):
-  """What `windows` reads.
+  """Writes what `windows` reads.
 
   Args:
     config: a `transformer.Config`.
@@ -94,7 +94,7 @@ def own_windows(config):
 
 
 def own_ropes(config):
-  """What `two_ropes` reads of both kinds, which transformers 5 alone knows.
+  """Writes what `two_ropes` reads of both kinds, for transformers 5 only.
 
   Args:
     config: a `transformer.Config`.

@@ -119,7 +119,7 @@ def _feed_forward(fields, family):
 
 
 def _expert_fields(config, family):
-  """Writes what `_feed_forward` reads of experts."""
+  """Writes the fields of experts that `_feed_forward` reads."""
   number, width, _ = FAMILIES[family].experts
   own = {number: config.num_experts, width: config.hidden_dim,
          "num_experts_per_tok": config.experts_per_token}

@@ -14,7 +14,7 @@ _take = config_fields.take
 
 
 def parse(fields, family, common):
-  """What these families have.
+  """Reads what these families have.
 
   Args:
     fields: dict, from which it is taken out.
@@ -33,7 +33,7 @@ def parse(fields, family, common):
 
 
 def own_fields(config):
-  """An architecture as fields of `config.json`; what is lost is not told.
+  """Writes an architecture as fields of `config.json`, as far as they go.
 
   Args:
     config: a `transformer.Config`.
@@ -99,7 +99,7 @@ def _starcoder(fields, common):
 
 
 def _gelu(fields, family, allowed):
-  """The activation, which must be one of those allowed."""
+  """Reads the activation, which must be one of those allowed."""
   name = fields.get("hidden_act")
   config_fields.take_one_of(fields, "hidden_act", family, tuple(allowed))
   return _GELUS[name or tuple(allowed)[-1]]

@@ -8,7 +8,7 @@ _take = config_fields.take
 
 
 def parse(fields, family, common):
-  """What these families have.
+  """Reads what these families have.
 
   Args:
     fields: dict, from which it is taken out.
@@ -30,7 +30,7 @@ def parse(fields, family, common):
 
 
 def own_fields(config):
-  """An architecture as fields of `config.json`; what is lost is not told.
+  """Writes an architecture as fields of `config.json`, as far as they go.
 
   Args:
     config: a `transformer.Config`.

@@ -1,7 +1,7 @@
-"""The rotary embedding, as the fields of `config.json` that describe it.
+"""Reads and writes the fields of `config.json` for the rotary embedding.
 
-Where they do not tell `attention_factor`, it follows from others as in the code
-of transformers; here it is always told, as `rope_gain`.
+Where `attention_factor` is absent, it follows from other fields as in the code
+of transformers. A `transformer.Config` always has it, as `rope_gain`.
 """
 
 import math
@@ -28,7 +28,7 @@ _BETAS = {"beta_slow": 1.0, "beta_fast": 32.0}
 
 
 def parse(fields, max_length, theta=10000.0, part=1.0):
-  """The rotary embedding as transformers 4 or 5 describes it.
+  """Reads the rotary embedding as transformers 4 or 5 describes it.
 
   Args:
     fields: dict, from which it is taken out.
@@ -74,7 +74,7 @@ def parse(fields, max_length, theta=10000.0, part=1.0):
 
 
 def longest(found, max_length):
-  """Positions of the longest text that there may be.
+  """Returns the number of positions of the longest text.
 
   Args:
     found: of `parse`.
@@ -87,7 +87,7 @@ def longest(found, max_length):
 
 
 def own_fields(config):
-  """The rotary embedding as transformers 4 describes it.
+  """Writes the rotary embedding as transformers 4 describes it.
 
   Args:
     config: a `transformer.Config`.
@@ -108,7 +108,7 @@ def own_fields(config):
 
 
 def neutral(config):
-  """Values for what makes no difference to the scaling.
+  """Returns neutral values for the fields that the scaling does not use.
 
   Args:
     config: a `transformer.Config`.
@@ -126,7 +126,7 @@ def neutral(config):
 
 
 def _original(given, beside, max_length):
-  """The length before it was scaled, which may also stand beside the rest."""
+  """Reads the length before scaling, which may also be a field of the model."""
   inside = _take(given, ORIGINAL, beside)
   if beside is not None and inside != beside:
     raise ValueError(f"{ORIGINAL}={inside} of the rotary embedding contradicts "
@@ -138,7 +138,7 @@ def _original(given, beside, max_length):
 
 
 def _numbers(given, kind, max_length, original):
-  """Where each is a number that must be there."""
+  """Reads the parameters of a scaling whose fields are all required numbers."""
   del max_length
   return {_NAMES[name]: original if name == ORIGINAL
           else _take(given, name) for name in _SCALINGS[kind]}
@@ -178,12 +178,12 @@ def _longrope(given, kind, max_length, original):
 
 
 def _longrope_gain(factor, original):
-  """As the authors' code has it, where nothing else is told."""
+  """Returns the gain by the authors' code, used where no field gives it."""
   return math.sqrt(1 + math.log(max(factor, 1.0)) / math.log(original))
 
 
 def _longrope_fields(config):
-  """As Phi-3 has them: transformers 4 accepts no others from it."""
+  """Writes the fields as Phi-3 has them: transformers 4 accepts no others."""
   original, longest = int(config.rope_original_length), config.max_length
   short, long = config.rope_short_factors, config.rope_long_factors
   if longest > original:

@@ -1,4 +1,4 @@
-"""Tensors in the files of Hugging Face folders, read and written one by one.
+"""Reads and writes the tensors of Hugging Face folders one by one.
 
 A safetensors file is eight bytes (the length of the header, little endian), a
 header in JSON (of each tensor its type, shape and where its bytes are), and the
@@ -48,13 +48,13 @@ class Tensor(NamedTuple):
   refusal: str = ""
 
   def rows(self, start: int, end: int) -> "Tensor":
-    """Some of the rows, as a tensor of its own."""
+    """Returns some of the rows as a `Tensor`."""
     return self._replace(shape=(end - start, *self.shape[1:]),
                          read=lambda: self.read()[start:end])
 
 
 def tensors(folder) -> dict[str, Tensor]:
-  """All tensors of a folder by name.
+  """Opens all tensors of a folder by name.
 
   Args:
     folder: with safetensors, or files of torch, in one piece or several.
@@ -103,7 +103,7 @@ def write(path, shapes, dtype, read):
 
 
 def _sharded(index, read):
-  """Tensors of the files that an index names."""
+  """Opens the tensors of the files that an index names."""
   try:
     names = json_files.check("weight_map",
                              json_files.read(index).get("weight_map"), _NAMES)
@@ -155,7 +155,7 @@ def _safetensors(path):
 
 
 def _read_header(path):
-  """Tensors of a safetensors file."""
+  """Opens the tensors of a safetensors file."""
   size = path.stat().st_size
   with open(path, "rb") as f:
     length = int.from_bytes(f.read(_LENGTH_BYTES), "little")
@@ -186,7 +186,7 @@ def _read_header(path):
 
 
 def _described(name, entry):
-  """Type, shape, first and last byte of an entry of a header."""
+  """Returns type, shape, first and last byte of an entry of a header."""
   entry = json_files.check(name, entry, json_files.Field(dict))
   found = {field: json_files.check(f"{field} of {json_files.shown(name)}",
                                    entry.get(field), kind)
@@ -195,7 +195,7 @@ def _described(name, entry):
 
 
 def _entry(path, name, start, dtype, shape, first, last):
-  """A `Tensor` of a safetensors file."""
+  """Returns a `Tensor` of a safetensors file."""
   if dtype not in _DTYPES:
     return Tensor(path, shape, None, f"has type {dtype}; "
                   f"{', '.join(_DTYPES)} are supported.")
@@ -217,7 +217,7 @@ def _entry(path, name, start, dtype, shape, first, last):
 
 
 def _torch(path):
-  """Tensors of a file that torch has written."""
+  """Opens the tensors of a file that torch has written."""
   try:
     import torch  # pylint: disable=g-import-not-at-top
   except ImportError as e:

@@ -1,4 +1,4 @@
-"""What the tensors of Hugging Face's files are called, and how they lie there.
+"""Names and layouts of tensors in Hugging Face's files.
 
 The names follow from those of the parameters: a table for each family, for the
 likes of Llama from `llama.FAMILIES`. Matrices are the same on both sides, with
@@ -111,7 +111,7 @@ _JOINT = {
 
 
 class TensorSlice(NamedTuple):
-  """Where a parameter without the axes of `stacked` lies.
+  """The part of a tensor that is a parameter without the axes of `stacked`.
 
   Attributes:
     source: the tensor's name.
@@ -131,20 +131,20 @@ class TensorSlice(NamedTuple):
   column: bool = False
 
   def shape(self, shape):
-    """The tensor's shape, from that of the parameter."""
+    """Returns the tensor's shape, from that of the parameter."""
     shape = (self.skipped + self.parts * shape[0], *shape[1:])
     if self.column:
       return shape[:1]
     return shape[::-1] if self.transposed else shape
 
   def read(self, x):
-    """The parameter, from the tensor; the axis of a column is missing."""
+    """Returns the parameter, from the tensor; without the axis of a column."""
     x = x.T if self.transposed and x.ndim > 1 else x
     rows = x[self.skipped:].reshape(self.groups, self.parts, -1, *x.shape[1:])
     return rows[:, self.part].reshape(-1, *x.shape[1:])
 
   def write(self, parts):
-    """The tensor, from all parameters that are parts of it."""
+    """Returns the tensor, from all parameters that are parts of it."""
     x = np.stack([x.reshape(self.groups, -1, *x.shape[1:]) for x in parts], 1)
     x = x.reshape(-1, *x.shape[3 + self.column:])
     if self.skipped:
@@ -153,7 +153,7 @@ class TensorSlice(NamedTuple):
 
 
 def stacked(config, name) -> tuple[int, ...]:
-  """The first axes of a parameter: layers that are scanned, experts.
+  """Returns the first axes of a parameter: scanned layers, experts.
 
   Args:
     config: a `transformer.Config`.
@@ -169,7 +169,7 @@ def stacked(config, name) -> tuple[int, ...]:
 
 
 def places(config, name) -> list[TensorSlice]:
-  """Where a parameter lies: one place, or one for each of those of `stacked`.
+  """Returns where a parameter is: one place, or one for each of `stacked`.
 
   Args:
     config: a `transformer.Config`.
@@ -202,7 +202,7 @@ def places(config, name) -> list[TensorSlice]:
 
 
 def with_base(config, found):
-  """Tensors under the names that a whole model of text has.
+  """Returns tensors under the names that a whole model of text has.
 
   Args:
     config: a `transformer.Config`.
@@ -229,7 +229,7 @@ def with_base(config, found):
 
 
 def _apart(config, found):
-  """Tensors that hold several matrices of a Llama, as one for each."""
+  """Splits tensors that hold several matrices of a Llama."""
   heads, kv_heads = (x * config.head_dim
                      for x in (config.num_heads, config.num_kv_heads))
   sizes = (heads, kv_heads, kv_heads), (config.hidden_dim,) * 2
@@ -254,7 +254,7 @@ def _apart(config, found):
 
 
 def together(config, shapes, read):
-  """What is to be written, those matrices in one tensor that Phi-3 has so.
+  """Joins those matrices that Phi-3 has in one tensor.
 
   Args:
     config: a `transformer.Config`.
@@ -276,7 +276,7 @@ def together(config, shapes, read):
 
 
 def _whole(name):
-  """The tensor of Phi-3 that one of a Llama is in, and which part it is."""
+  """Returns the tensor of Phi-3 that has one of a Llama, and its part there."""
   for joint, parts in _JOINT.items():
     for i, part in enumerate(parts):
       if name.endswith(part):

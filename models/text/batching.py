@@ -1,4 +1,4 @@
-"""From texts to what `decoding_jax.generate` takes, and back."""
+"""Batches of texts as `decoding_jax.generate` takes them, and back."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from models.text import tokenizer_files
 
 
 def encode(tokenizer, texts):
-  """Prompts of a batch.
+  """Encodes the prompts of a batch.
 
   Args:
     tokenizer: a `tokenizers.Tokenizer`, as of `models.text.tokenizers.load`.
@@ -33,7 +33,7 @@ def encode(tokenizer, texts):
 
 
 def decode(tokenizer, out, prompt_lengths) -> list[str]:
-  """What was written after each prompt.
+  """Decodes what was written after each prompt.
 
   Args:
     tokenizer: that of the prompts.

@@ -79,7 +79,7 @@ def load(folder, now=None):
 
 
 def encoder(folder, tokenizer, now=None):
-  """What `load` returns, as far as tokens.
+  """Returns the function of `load`, followed by the tokenizer.
 
   Args:
     folder: of `load`.
@@ -99,7 +99,7 @@ def encoder(folder, tokenizer, now=None):
 
 
 def _source(folder):
-  """The file of the program and its text, of its own or of the settings."""
+  """Returns the file of the program and its text."""
   path = pathlib.Path(folder) / FILE
   if path.is_file():
     try:
@@ -118,7 +118,7 @@ def _source(folder):
 
 
 def _reason(error):
-  """What an exception says, in one line."""
+  """Returns the message of an exception in one line."""
   lines = str(error).strip().splitlines() or [""]
   line = json_files.shortened(lines[0]).rstrip(".")
   name = type(error).__name__
@@ -129,11 +129,11 @@ def _reason(error):
 
 
 def _to_json(value, indent=None):
-  """Jinja's own filter would escape for HTML."""
+  """Returns JSON; Jinja's own filter would escape it for HTML."""
   return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
 def _refuse(message):
-  """What a template calls for messages that it was not made for."""
+  """Raises an error: templates call it for messages they do not support."""
   import jinja2  # pylint: disable=import-outside-toplevel
   raise jinja2.TemplateError(message)

@@ -1,4 +1,4 @@
-"""Files beside a tokenizer in published folders, and those of GPT-2's kind."""
+"""Settings of tokenizers in published folders, and the files of GPT-2."""
 
 import pathlib
 
@@ -54,7 +54,7 @@ def setting(folder, file, name, default=None):
 
 
 def special_token(folder, name):
-  """A token that the settings name, such as "eos_token"; None without."""
+  """Returns a token of the settings, such as "eos_token"; None if absent."""
   token = setting(folder, CONFIG, name)
   if isinstance(token, dict):
     token = token.get("content")
