@@ -11,6 +11,7 @@ of these, unless it rotates a part of the channels.
 from collections.abc import Callable
 from typing import NamedTuple
 
+from models.folders import json_files
 from models.huggingface import config_fields
 from models.huggingface import layer_types
 from models.huggingface import rope as hf_rope
@@ -179,7 +180,8 @@ def _phi3(fields):
   classes = _take(fields, "auto_map", {}).values()
   unknown = [x for x in classes if not str(x).startswith(_PHI3_CODE)]
   if unknown:
-    raise ValueError(f"auto_map: {unknown[0]} of phi3 is not supported.")
+    raise ValueError(f"auto_map: {json_files.shortened(str(unknown[0]))} of "
+                     "phi3 is not supported.")
   return part
 
 
