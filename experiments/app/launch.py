@@ -191,5 +191,5 @@ def model_folder(name):
   Raises:
     UserError: if there is neither.
   """
-  with user_errors(FileNotFoundError, ValueError):
+  with user_errors(OSError, ValueError):
     return resolve.folder(name)
