@@ -125,7 +125,7 @@ def _outputs(every, key, prompts, prompt_lengths, *, method, target,
   prompt_lengths = values.array("prompt_lengths", prompt_lengths)
   argument_checks.check_prompts(prompts, prompt_lengths, target.vocab_size)
   argument_checks.check_models(method, target, draft)
-  argument_checks.check_params(target_params, draft, draft_params)
+  argument_checks.check_params(target, target_params, draft, draft_params)
   argument_checks.check_budget(prompts.shape[1], max_new_tokens, target, draft)
   argument_checks.check_eos(eos_id, target.vocab_size)
   argument_checks.check_reward(method, len(prompts), reward, reward_params,
@@ -142,23 +142,28 @@ def _outputs(every, key, prompts, prompt_lengths, *, method, target,
   draft_warper = sampling_lib.without_temperature(
       warper) if warper.greedy else (sampling_lib.make_warper(
           draft_sampling or sampling, batch, vocab_size, "draft_sampling"))
-  decoder = tree_decoder.decoder(
-      method.greedy if warper.greedy else method.sampled)
+  kind = method.greedy if warper.greedy else method.sampled
+  decoder = tree_decoder.decoder(kind)
   slots = prefill_lib.capacity(prompts.shape[1],
                                max_new_tokens + decoder.max_slots_ahead)
   rest = (keys, prompts, prompt_lengths, target_params, draft_params, warper,
           draft_warper, _end_tokens(eos_id), reward_params,
           jax.tree.map(jnp.asarray, constraints))
   static = decoder, target, draft, reward, max_new_tokens
-  if rows is not None and rows < batch:
+  queued = rows is not None and rows < batch
+  # Within a program that is traced, nobody could see that they are full.
+  now = slots if queued or _traced(rest) else cache_growth.initial_slots(
+      prefill_lib.capacity(prompts.shape[1], decoder.max_slots_ahead), slots)
+  argument_checks.check_memory(
+      kind, prompts, max_new_tokens, slots=now, rows=rows,
+      models=[(target, target_params)] + (
+          [(draft, draft_params)] if decoder.needs_draft else []))
+  if queued:
     yield _generate_queued(*static, rows, slots, prefill_lib.CHUNK, *rest)
     return
   if every and _traced(rest):
     raise ValueError("stream comes back to the host, so that its arguments "
                      "cannot be traced: generate can be inside of jit.")
-  # Within a program that is traced, nobody could see that they are full.
-  now = slots if _traced(rest) else cache_growth.initial_slots(
-      prefill_lib.capacity(prompts.shape[1], decoder.max_slots_ahead), slots)
   caches = _caches(decoder, now, prefill_lib.CHUNK, target, target_params,
                    draft, draft_params, prompts, prompt_lengths)
   every = np.int32(every or _ALL)
@@ -296,12 +301,7 @@ def _fold_in(key, numbers):
 
 def _row_keys(key, batch):
   """`[B]` typed keys from a key, or from a key a row."""
-  key = values.array("key", key)
-  if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-    if key.dtype != jnp.uint32 or not key.ndim:
-      raise ValueError(f"key={key}: a random key is needed, such as "
-                       "jax.random.key(0).")
-    key = jax.random.wrap_key_data(key)
+  key = argument_checks.check_key(key)
   if not random.is_threefry(key):
     # In a batch, generators of hardware draw by the key of its first row.
     key = jax.random.wrap_key_data(jax.random.key_data(key)[..., :2],

@@ -52,7 +52,7 @@ def _language_model(vocab_size, ngram):
     del params
     return jax.vmap(functools.partial(_logits, vocab_size, ngram))(texts, ends)
 
-  return cacheless.at_ends(function, vocab_size)
+  return cacheless.at_ends(function, vocab_size, abstract_params=tuple)
 
 
 def _logits(vocab_size, ngram, text, end):

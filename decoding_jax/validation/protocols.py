@@ -66,7 +66,8 @@ _FIELDS = {
                              "slot", "mask"),
         "vocab_size": _integer(1),
         "max_length": _integer(0),
-        "after_prompt": _or_none(_function("params", "cache"))},
+        "after_prompt": _or_none(_function("params", "cache")),
+        "abstract_params": _or_none(_function())},
     LogitsProcessor: {
         "init": _function("params"),
         "advance": _function("params", "state", "token"),
