@@ -6,9 +6,10 @@ is set while the text ends with the form up to this byte. A byte of text shifts
 all bits by one and keeps those that match the byte: a few operations on words
 of 32 bits, whatever the number of forms.
 
-A form counts where no word byte is next to it: "cat" is not in "category". Word bytes are the ASCII letters and digits, the underscore, and all
-bytes from 0x80 on, so that words of any script are words; typographic quotes
-and dashes are therefore parts of words too. The end of the text is a boundary.
+A form counts where no word byte is next to it: "cat" is not in "category". Word
+bytes are the ASCII letters and digits, the underscore, and all bytes from 0x80
+on, so that words of any script are words; typographic quotes and dashes are
+therefore parts of words too. The end of the text is a boundary.
 """
 
 from collections.abc import Sequence

@@ -80,7 +80,8 @@ def tokens_until_gain(context: Context, states, before, tokens, count):
     count: `[B]` int32, how many of them count.
 
   Returns:
-    `[B]` int32, in 1..count; `count` where the last value is not above `before`.
+    `[B]` int32, in 1..count; `count` where the last value does not exceed
+    `before`.
   """
   def step(states, x):
     states = advance(context, states, *(y[:, None] for y in x))

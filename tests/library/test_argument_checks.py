@@ -172,6 +172,17 @@ def test_keys_are_random_keys(key):
   refused(["key"], key=key)
 
 
+@pytest.mark.parametrize("shape", [(3,), (1,), (2, 5)])
+def test_data_of_keys_has_a_shape(shape):
+  refused([f"key has shape {shape} and type uint32", "jax.random.key(0)"],
+          key=np.zeros(shape, np.uint32))
+
+
+def test_control_data_of_a_key_is_a_key():
+  with pytest.raises(AssertionError, match="A model was called"):
+    generate(key=np.zeros(2, np.uint32))
+
+
 def test_padding_may_be_anything():
   prompts = jnp.array([[1, 2, -1], [3, 99, -7]])
   argument_checks.check_prompts(prompts, jnp.array([2, 1]), V)
@@ -215,6 +226,13 @@ def test_vocabularies_must_be_equal():
 @pytest.mark.parametrize("budget", [0, -3, 2.0, None])
 def test_the_budget_is_a_positive_integer(budget):
   refused([f"max_new_tokens={budget!r}"], max_new_tokens=budget)
+
+
+@pytest.mark.parametrize("budget", [2**30, 2**31, 2**40, 10**30])
+def test_positions_are_numbers_of_32_bits(budget):
+  roomy = UNTOUCHED._replace(max_length=0)
+  refused([f"max_new_tokens={budget} ", f"{budget + 3} positions", str(2**30)],
+          max_new_tokens=budget, target=roomy, draft=roomy)
 
 
 @pytest.mark.parametrize("name", ["target", "draft"])
