@@ -99,7 +99,7 @@ def _measure(node, pieces) -> Size:
       (node, regex_syntax.Atom(r"\x00"))))
   symbols = _symbols(count.texts)
   states, moves = _subsets(count, whole.first, symbols)
-  transitions = _transitions(moves, symbols, pieces)
+  transitions = _transitions(moves, states - len(moves), symbols, pieces)
   size = transitions * _TRANSITION_BYTES
   if size > MAX_BYTES:
     raise ValueError(
@@ -110,7 +110,7 @@ def _measure(node, pieces) -> Size:
 
 
 def _length(node) -> int:
-  """Positions of a part, its repetitions written out."""
+  """Returns the positions of a part with its repetitions written out."""
   if isinstance(node, regex_syntax.Atom):
     return 1
   if isinstance(node, regex_syntax.Repeat):
@@ -249,7 +249,7 @@ def _inner(text, row):
 
 
 def _matcher(text):
-  """A function that tells whether an atom matches a character."""
+  """Returns a function that tells whether an atom matches a character."""
   if len(text) == 1 and text != ".":
     return lambda x: x == text
   text = re.sub(r"\[:(\^?)(\w+):\]", lambda x: _POSIX.get(
@@ -264,7 +264,7 @@ def _matcher(text):
 
 
 def _subsets(count, first, symbols):
-  """The states of the deterministic automaton, those within bytes included.
+  """Counts the states of the deterministic automaton, those in bytes included.
 
   Returns:
     How many there are; and of each of those between characters, the state
@@ -297,8 +297,15 @@ def _subsets(count, first, symbols):
   return total, np.stack(rows)
 
 
-def _transitions(moves, symbols, pieces) -> int:
-  """Tokens that the states allow, as far as their first two bytes tell."""
+def _transitions(moves, inner, symbols, pieces) -> int:
+  """Returns how many tokens the states allow, by their first two bytes.
+
+  Args:
+    moves: of `_subsets`.
+    inner: states within the bytes of characters.
+    symbols: of the pattern.
+    pieces: the bytes of V tokens.
+  """
   pairs = np.zeros((_BYTES, _BYTES + 1))
   for piece in pieces:
     if piece:
@@ -309,7 +316,8 @@ def _transitions(moves, symbols, pieces) -> int:
     can = moves[:, symbol] >= 0
     for x in characters:
       allowed[can, ord(x) if ord(x) < _ASCII else slice(_ASCII, _BYTES)] = 1
-  total = 0.0
+  # Any of the bytes that continue a character; few of them allow all.
+  total = inner * pairs[_ASCII:_ASCII + 64].sum()
   for symbol, row in enumerate(of_symbols):
     after = moves[:, symbol]
     after = after[after >= 0]
@@ -321,5 +329,5 @@ def _transitions(moves, symbols, pieces) -> int:
 
 
 def _by_second(pairs, characters):
-  """Tokens that begin with some characters of ASCII, by their second byte."""
+  """Returns how many tokens begin with ASCII characters, by second byte."""
   return pairs[[ord(x) for x in characters if ord(x) < _ASCII]].sum(axis=0)

@@ -153,7 +153,8 @@ def test_verifiers_have_one_way(fields, words):
 
 
 @pytest.mark.parametrize("field, value", [
-    ("step", None), ("max_slots_ahead", 1.5), ("max_samples_per_node", 0), ("needs_reward", "no")])
+    ("step", None), ("max_slots_ahead", 1.5), ("max_samples_per_node", 0),
+    ("needs_reward", "no")])
 def test_fields_of_decoders(field, value):
   wrong = REWARDED.greedy._replace(**{field: value})
   refused([f"method.greedy.{field}={value!r}: "], reward=REWARD,

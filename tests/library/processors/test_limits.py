@@ -3,6 +3,7 @@
 import json
 import re
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -29,7 +30,7 @@ def matches(automaton, text):
 
 
 @pytest.mark.parametrize("pattern, length", [
-    ("ab|c", 3), ("a{3}", 3), ("(a|bc){2,5}", 15), ("(a{2}b*){3,}", 12),
+    ("ab|c", 3), ("a{3}", 3), ("(a|bc){2,5}", 15), ("(a{2}b*){3,}", 9),
     ("a*", 1), ("(a?){500}a{500}", 1000), (r"[^]x]{4}\w\x{41}", 6),
     (r"[[:alpha:]\]&&[a-z]]+", 1), ("(?:a|(?P<n>b)){2}", 4), ("x{,3}", 5)])
 def test_lengths_with_repetitions_written_out(pattern, length):
@@ -43,7 +44,7 @@ def test_wrong_patterns_have_no_structure(pattern):
 
 @pytest.mark.parametrize("pattern", [
     "[a-c]{2,5}x", "(ab|c)*d?", "(a|b)*a(a|b){6}", "x{300}", "(a?){20}a{20}",
-    r"\d{3}", r"\w{2}", ".{4}", '"([^"]|x["y]){0,20}"', "é[а-я]+"])
+    r"\d{3}", r"\w{2}", ".{4}", '"([^"]|x["y]){0,20}"'])
 def test_estimates_of_states_and_transitions(pattern):
   """Against the automaton; that of bytes may share states, or have more."""
   pytest.importorskip("outlines_core")
@@ -67,7 +68,7 @@ def test_estimates_of_states_and_transitions(pattern):
     ("(" * 1000 + ")" * 1000, "nested 201 deep: at most 200"),
     ("a" + "*" * 1000, "nested 201 deep: at most 200"),
     ("a\ud800b", "character 1 is '.ud800', half of a surrogate pair"),
-    (3, "pattern=3: a text is needed")], ids=lambda x: str(x)[:20])
+    (3, "3: a text is needed")], ids=lambda x: str(x)[:20])
 def test_patterns_that_are_refused(pattern, words):
   pytest.importorskip("outlines_core")
   with pytest.raises(ValueError, match=f"^pattern=.*{words}") as error:
@@ -78,9 +79,9 @@ def test_patterns_that_are_refused(pattern, words):
 
 def test_memory_of_transitions_is_limited(monkeypatch):
   pytest.importorskip("outlines_core")
-  monkeypatch.setattr(regex_size, "MAX_BYTES", 10**5)
-  with pytest.raises(ValueError, match=r"12 states .* transitions by tokens, "
-                     r"and take .* GiB to compile: at most 0\.0 GiB"):
+  monkeypatch.setattr(regex_size, "MAX_BYTES", 10**4)
+  with pytest.raises(ValueError, match=r"of \d+ states .* transitions by "
+                     r"tokens, and take .* GiB to compile: at most 0\.0 GiB"):
     processors.regex("[a-z]{10}x", [x * 9 for x in PIECES[:-1]] + PIECES, EOS)
   processors.regex("x{10}", PIECES, EOS)
 
@@ -97,8 +98,8 @@ def test_patterns_that_took_no_end(pattern, texts, others):
 
 
 @pytest.mark.parametrize("pattern", [
-    ".+", "(?s).+", "(?s:.)x.", "[^b]{1,3}", r"\W\D", r"[\S\n]+", "[[:^alpha:]]",
-    r"\PL+", "(?i)AB?", "[]a]+", r"a[^\]]*", "(a|(?-s:.))b"])
+    ".+", "(?s).+", "(?s:.)x.", "[^b]{1,3}", r"\W\D", r"[\S\n]+",
+    "[[:^alpha:]]", r"\PL+", "(?i)AB?", "[]a]+", r"a[^\]]*", "(a|(?-s:.))b"])
 def test_classes_keep_all_characters_but_nul(pattern):
   """Against `re`; patterns are changed before they are compiled."""
   pytest.importorskip("outlines_core")
@@ -175,13 +176,15 @@ def test_schemas_that_took_no_end():
 
 def test_stop_strings_of_many_bytes():
   with pytest.raises(ValueError, match=(
-      r"^strings=\['xxx.*xxx'\]: an automaton of 100002 states: at most 20000")):
+      r"^strings=\['xxx.*xxx'\]: an automaton of 100002 states: at most 20000"
+  )):
     processors.stop_strings(["x" * 100_000], PIECES, EOS)
   with pytest.raises(ValueError, match="half of a surrogate pair"):
     processors.stop_strings(["a", "\ud800"], PIECES, EOS)
   automaton = processors.stop_strings(["x" * 2000, "xy"], PIECES, EOS)
-  assert not matches(automaton, "x" * 1999)
   assert matches(automaton, "x" * 2000) and matches(automaton, "xxxy")
+  assert not matches(automaton, "x" * 2001)
+  assert not matches(automaton, "xxxyx")
 
 
 def test_memory_of_stop_strings_is_limited(monkeypatch):
@@ -211,7 +214,7 @@ def test_sequences_of_any_size(size):
   state = processor.init(())
   for token in text:
     state = processor.advance((), state, np.int32(token))
-  forbidden = np.isneginf(processor.process((), state, np.zeros(5)))
+  forbidden = np.isneginf(processor.process((), state, jnp.zeros(5)))
   expected = [any(text[i:i + size] == [*text[len(text) - size + 1:], token]
                   for i in range(len(text) - size + 1)) for token in range(5)]
   assert forbidden.tolist() == expected and any(expected)
