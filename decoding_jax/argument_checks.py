@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax.sampling import Sampling
-from decoding_jax.speculation import tree_decoder
+from decoding_jax.speculation import tree, tree_decoder
 from decoding_jax.types import LanguageModel, Method, Pair, Reward
 from decoding_jax.validation import memory, params as params_lib
 from decoding_jax.validation import protocols, values
@@ -86,7 +86,7 @@ def check_models(method: Method, target: LanguageModel,
   Raises:
     ValueError: naming what does not fit.
   """
-  for decoder in _decoders(method):
+  for decoder in tree_decoder.decoders(method):
     if decoder.needs_draft and draft is None:
       raise ValueError(f"draft=None: method {method.name} drafts, and needs "
                        "draft and draft_params.")
@@ -170,7 +170,8 @@ def check_memory(kind, prompts, max_new_tokens, *, slots, rows, models):
   rows = min(rows or batch, batch)
   # In a queue the results of all rows are kept beside those that run.
   texts = batch + (rows if rows < batch else 0)
-  nodes = (1 + sum(kind.drafter.layout.widths) if isinstance(kind, Pair) else 1)
+  nodes = 1 + (tree.num_nodes(kind.drafter.layout)
+               if isinstance(kind, Pair) else 0)
   memory.check(
       memory.devices_of(prompts, [params for _, params in models]),
       parameters=memory.size([params for _, params in models]),
@@ -262,7 +263,7 @@ def check_reward(method: Method, batch, reward: Reward | None, reward_params,
     ValueError: naming the argument.
   """
   if reward is None:
-    if any(decoder.needs_reward for decoder in _decoders(method)):
+    if any(decoder.needs_reward for decoder in tree_decoder.decoders(method)):
       raise ValueError(f"reward=None: method {method.name} searches for a "
                        "reward, and needs one.")
     if jax.tree.leaves((reward_params, constraints)):
@@ -303,11 +304,6 @@ def check_axes(*arrays):
           f"an array lies on the mesh axes {mesh.axis_names} of type Explicit: "
           "jax.make_mesh(..., axis_types=(jax.sharding.AxisType.Auto,) * "
           f"{len(mesh.axis_names)}) is needed.")
-
-
-def _decoders(method):
-  return [tree_decoder.decoder(kind) for kind in (method.sampled, method.greedy)
-          if kind is not None]
 
 
 def _values(x):

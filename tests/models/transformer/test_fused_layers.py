@@ -12,6 +12,7 @@ from decoding_jax import types
 import decoding_jax as dj
 from decoding_jax.kernels.cpu import bindings
 from models import transformer
+from models.transformer import decoder
 from models.transformer import fused_layers
 from support import tiny_models as tiny
 
@@ -78,7 +79,7 @@ def _arguments(config, rows=ROWS):
   cache = types.Cache(*fill(SLOTS), jnp.arange(4, 4 + rows, dtype=jnp.int32))
   order = np.arange(NODES)[None] - FIRST
   mask = (order >= 0) & (order <= np.arange(LENGTH)[:, None])
-  views = transformer._views(
+  views = decoder._views(
       config, cache, cache.length[:, None] + jnp.arange(LENGTH)[None],
       jnp.broadcast_to(mask, (rows, *mask.shape)))
   # Features of the first tokens are the same, however many rows there are.
@@ -88,13 +89,13 @@ def _arguments(config, rows=ROWS):
 
 @functools.partial(jax.jit, static_argnums=0)
 def _layers(config, params, *arguments):
-  return fused_layers.through(config, transformer._narrow(config),
-                              transformer._compiled(config), params, *arguments)
+  return fused_layers.through(config, decoder._narrow(config),
+                              decoder._compiled(config), params, *arguments)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _by_the_compiler(config, params, *arguments):
-  return transformer._compiled(config)(params, *arguments)
+  return decoder._compiled(config)(params, *arguments)
 
 
 def _is_called(config, *arguments):
