@@ -182,7 +182,11 @@ def check_memory(kind, prompts, max_new_tokens, *, slots, rows, models):
 
 @functools.lru_cache(maxsize=256)
 def _cache_bytes(model, rows, slots):
-  return memory.size(jax.eval_shape(lambda: model.init_cache(rows, slots)))
+  """Returns the bytes of a model's cache; 0 if it cannot make one."""
+  try:
+    return memory.size(jax.eval_shape(lambda: model.init_cache(rows, slots)))
+  except Exception:  # pylint: disable=broad-except
+    return 0  # The prefill says what is wrong, of the target first.
 
 
 def check_budget(width, max_new_tokens, target: LanguageModel,
