@@ -45,7 +45,7 @@ def _advance(params, state, token):
 def _process(params, state, logits):
   if len(logits) != len(params.classes):
     raise ValueError(f"an automaton over {len(params.classes)} tokens: one "
-                     f"over the model's vocabulary of {len(logits)} is needed.")
+                     f"over {len(logits)}, those of the model, is needed.")
   allowed = bits.unpack(params.allowed[state], len(logits))
   return jnp.where(allowed & (state != NONE), logits, -jnp.inf)
 
