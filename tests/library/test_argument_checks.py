@@ -467,11 +467,11 @@ def test_methods_hold_pairs_or_decoders():
     (None, lambda rank, rest: (rank, rest[:1]), r"residual .*\(1,\)"),
 ], ids=["fewer", "floats", "rank", "residual"])
 def test_what_a_pair_returns(drafter, rule, words):
-  grown, verifier = METHOD.sampled
+  grown = right = expanders.stochastic_beam(2, 2)
+  verifier = METHOD.sampled.verifier
   if drafter:
-    grown = grown._replace(expand=lambda *args: (
-        lambda tokens, *rest: (drafter(tokens), *rest))(
-            *METHOD.sampled.drafter.expand(*args)))
+    grown = right._replace(expand=lambda *args: (
+        lambda tokens, *rest: (drafter(tokens), *rest))(*right.expand(*args)))
   if rule:
     verifier = verifier._replace(
         rule=lambda *args: rule(*METHOD.sampled.verifier.rule(*args)))
