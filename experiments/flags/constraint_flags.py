@@ -156,7 +156,8 @@ def _named(flag, argument=""):
   value = flag.value
   if isinstance(value, list):
     value = " ".join(map(repr, value))
-  value = str(value)
+  # Bytes of a command line that are no text are surrogates: not printable.
+  value = str(value).encode("utf-8", "backslashreplace").decode()
   if len(value) > _SHOWN:
     value = f"{value[:_SHOWN]}..."
   try:

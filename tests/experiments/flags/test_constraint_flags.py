@@ -108,6 +108,7 @@ def test_no_token_twice(applied):
     (dict(regex="a(?=b)"), r"--regex=a\(\?=b\): look-around"),
     (dict(regex="a" * 10**5), r"--regex=a{80}\.\.\.: 100000 characters"),
     (dict(stop=["x" * 10**5]), r"--stop='x{79}\.\.\.: an automaton of 100002"),
+    (dict(regex="a\udcff"), r"--regex=a.udcff: character 1 is .* surrogate"),
     (dict(no_repeat_ngram_size="1000000"),
      "--no_repeat_ngram_size=1000000: at most 131072 tokens"),
 ], ids=lambda x: str(x)[:40])
