@@ -1,20 +1,27 @@
 """Checks of the arguments of `generate`, made before anything is compiled.
 
-What is traced cannot be looked at: there, only shapes and types are checked.
+Of traced arrays only shapes and types are checked: their values are unknown.
 """
+
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax.sampling import Sampling
-from decoding_jax.speculation import tree_decoder
-from decoding_jax.types import LanguageModel, Method, Reward
+from decoding_jax.speculation import tree, tree_decoder
+from decoding_jax.types import LanguageModel, Method, Pair, Reward
+from decoding_jax.validation import memory, params as params_lib
 from decoding_jax.validation import protocols, values
 
 _KINDS = {"method": Method, "target": LanguageModel, "draft": LanguageModel,
           "sampling": Sampling, "draft_sampling": Sampling, "reward": Reward}
 _OPTIONAL = ("draft", "draft_sampling", "reward")
+# Positions are int32, and a cache has room for some more.
+_MAX_POSITIONS = 2**30
+# Bytes of a token and its log-probability, in the state and in the result.
+_TEXT_BYTES = 2 * (4 + 4)
 
 
 def check_kinds(**arguments):
@@ -93,22 +100,93 @@ def check_models(method: Method, target: LanguageModel,
         f"{target.vocab_size}: the models need the same vocabulary.")
 
 
-def check_params(target_params, draft, draft_params):
-  """Checks that no parameters were forgotten.
+def check_key(key):
+  """Checks a random key, or several.
 
   Args:
-    target_params: of the target.
-    draft: the drafter, or None.
-    draft_params: of the drafter.
+    key: `[...]` typed keys, or `[..., 2]` uint32 as of `jax.random.PRNGKey`.
+
+  Returns:
+    Typed keys.
 
   Raises:
-    ValueError: if there are none, naming the argument.
+    ValueError: naming what was found and what is needed.
   """
-  for name, params, used in (("target", target_params, True),
-                             ("draft", draft_params, draft is not None)):
-    if used and params is None:
+  key = values.array("key", key)
+  if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+    return key
+  if key.dtype != jnp.uint32 or not key.ndim:
+    raise ValueError(f"key={key}: a random key is needed, such as "
+                     "jax.random.key(0).")
+  try:
+    return jax.random.wrap_key_data(key)
+  except (TypeError, ValueError) as e:
+    raise ValueError(
+        f"key has shape {key.shape} and type uint32: a random key is needed, "
+        "such as jax.random.key(0), or its data, such as "
+        f"jax.random.PRNGKey(0): {e}") from e
+
+
+def check_params(target, target_params, draft, draft_params):
+  """Checks that parameters fit their models, by structure and shapes.
+
+  Args:
+    target: the target.
+    target_params: its parameters.
+    draft: the drafter, or None.
+    draft_params: its parameters.
+
+  Raises:
+    ValueError: naming the argument, and the leaf that does not fit.
+  """
+  for name, model, params in (("target", target, target_params),
+                              ("draft", draft, draft_params)):
+    if model is None:
+      continue
+    if params is None:
       raise ValueError(f"{name}_params=None: the parameters of the {name} are "
                        "needed; () if it has none.")
+    params_lib.check(f"{name}_params", model, params)
+
+
+def check_memory(kind, prompts, max_new_tokens, *, slots, rows, models):
+  """Checks that there is memory for the largest arrays of a call.
+
+  Counted are parameters, texts, caches and the distributions and masks of a
+  tree, once each: a call that passes may still need more.
+
+  Args:
+    kind: the pair or decoder that decodes.
+    prompts: `[B, P]`.
+    max_new_tokens: the budget.
+    slots: S, of the caches to begin with.
+    rows: decoded at a time, None for all.
+    models: (model, parameters) of the target, and of a drafter that is used.
+
+  Raises:
+    ValueError: saying how much is needed and how much there is.
+  """
+  batch, length = prompts.shape
+  rows = min(rows or batch, batch)
+  # In a queue the results of all rows are kept beside those that run.
+  texts = batch + (rows if rows < batch else 0)
+  nodes = 1 + (tree.num_nodes(kind.drafter.layout)
+               if isinstance(kind, Pair) else 0)
+  memory.check(
+      memory.devices_of(prompts, [params for _, params in models]),
+      parameters=memory.size([params for _, params in models]),
+      texts=_TEXT_BYTES * texts * (length + max_new_tokens),
+      caches=sum(_cache_bytes(model, rows, slots) for model, _ in models),
+      trees=rows * nodes * (4 * models[0][0].vocab_size + nodes))
+
+
+@functools.lru_cache(maxsize=256)
+def _cache_bytes(model, rows, slots):
+  """Returns the bytes of a model's cache; 0 if it cannot make one."""
+  try:
+    return memory.size(jax.eval_shape(lambda: model.init_cache(rows, slots)))
+  except Exception:  # pylint: disable=broad-except
+    return 0  # The prefill says what is wrong, of the target first.
 
 
 def check_budget(width, max_new_tokens, target: LanguageModel,
@@ -125,6 +203,11 @@ def check_budget(width, max_new_tokens, target: LanguageModel,
     ValueError: naming the model and its limit.
   """
   values.check_positive("max_new_tokens", max_new_tokens)
+  if width + max_new_tokens > _MAX_POSITIONS:
+    raise ValueError(
+        f"prompts of width {width} and max_new_tokens={max_new_tokens} need "
+        f"{width + max_new_tokens} positions: at most {_MAX_POSITIONS} are "
+        "supported.")
   for name, model in (("target", target), ("draft", draft)):
     if model and model.max_length and width + max_new_tokens > model.max_length:
       raise ValueError(

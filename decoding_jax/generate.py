@@ -125,7 +125,7 @@ def _outputs(every, key, prompts, prompt_lengths, *, method, target,
   prompt_lengths = values.array("prompt_lengths", prompt_lengths)
   argument_checks.check_prompts(prompts, prompt_lengths, target.vocab_size)
   argument_checks.check_models(method, target, draft)
-  argument_checks.check_params(target_params, draft, draft_params)
+  argument_checks.check_params(target, target_params, draft, draft_params)
   argument_checks.check_budget(prompts.shape[1], max_new_tokens, target, draft)
   argument_checks.check_eos(eos_id, target.vocab_size)
   argument_checks.check_reward(method, len(prompts), reward, reward_params,
@@ -153,18 +153,23 @@ def _outputs(every, key, prompts, prompt_lengths, *, method, target,
       constraints=jax.tree.map(jnp.asarray, constraints))
   slots = prefill_lib.capacity(prompts.shape[1],
                                max_new_tokens + decoder.max_slots_ahead)
-  if rows is not None and rows < batch:
+  queued, traced = rows is not None and rows < batch, _traced((context, keys))
+  # Under an outer jit the host cannot see that a cache is full, so that it has
+  # its full size from the start.
+  now = slots if queued or traced else cache_growth.initial_slots(
+      prefill_lib.capacity(prompts.shape[1], decoder.max_slots_ahead), slots)
+  argument_checks.check_memory(
+      method.greedy if warper.greedy else method.sampled, prompts,
+      max_new_tokens, slots=now, rows=rows,
+      models=[(target, target_params)] + (
+          [(draft, draft_params)] if decoder.needs_draft else []))
+  if queued:
     yield _generate_queued(decoder, max_new_tokens, rows, slots,
                            prefill_lib.CHUNK, context, keys)
     return
-  traced = _traced((context, keys))
   if every and traced:
     raise ValueError("stream comes back to the host, so that its arguments "
                      "cannot be traced: generate can be inside of jit.")
-  # Under an outer jit the host cannot see that a cache is full, so that it has
-  # its full size from the start.
-  now = slots if traced else cache_growth.initial_slots(
-      prefill_lib.capacity(prompts.shape[1], decoder.max_slots_ahead), slots)
   caches = _caches(decoder, now, prefill_lib.CHUNK, context)
   every = np.int32(every or _ALL)
   out, state = _generate(decoder, max_new_tokens, context, caches, keys, every)
@@ -289,12 +294,7 @@ def _fold_in(key, numbers):
 
 def _row_keys(key, batch):
   """`[B]` typed keys from a key, or from a key a row."""
-  key = values.array("key", key)
-  if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-    if key.dtype != jnp.uint32 or not key.ndim:
-      raise ValueError(f"key={key}: a random key is needed, such as "
-                       "jax.random.key(0).")
-    key = jax.random.wrap_key_data(key)
+  key = argument_checks.check_key(key)
   if not random.is_threefry(key):
     # In a batch, generators of hardware draw by the key of its first row.
     key = jax.random.wrap_key_data(jax.random.key_data(key)[..., :2],

@@ -1,4 +1,4 @@
-"""What is reported about a generation, from the counts in `types.Stats`.
+"""Metrics of generations, from the counts in `types.Stats`.
 
 Every figure is a ratio of two sums over prompts, and its interval comes from
 drawing the prompts again with replacement: the tokens of one prompt are far
@@ -11,7 +11,7 @@ RESAMPLES = 2000
 
 
 def ratio(numerators, denominators):
-  """Sum over sum; NaN if the denominators add up to nothing.
+  """Returns sum over sum; NaN if the denominators add up to 0.
 
   Args:
     numerators: `[B]`.
@@ -24,7 +24,7 @@ def ratio(numerators, denominators):
 
 
 def ratio_interval(numerators, denominators, seed=0, level=0.95):
-  """Percentile bootstrap interval of `ratio` over rows.
+  """Returns the percentile bootstrap interval of `ratio` over rows.
 
   Efron and Tibshirani 1993, "An Introduction to the Bootstrap", chapter 13.
 
@@ -55,7 +55,9 @@ def ratio_interval(numerators, denominators, seed=0, level=0.95):
 
 
 def deviation(numerators, denominators, other_numerators, other_denominators):
-  """How far two ratios over the same rows are apart, in standard errors.
+  """Returns the difference of two ratios over the same rows.
+
+  It is in standard errors, so that 2 is unlikely to be chance.
 
   The standard error is that of the delta method (Cochran 1977, "Sampling
   Techniques", chapter 6) for paired rows.
@@ -90,7 +92,7 @@ def deviation(numerators, denominators, other_numerators, other_denominators):
 
 
 def block_efficiency(emitted, target_calls):
-  """Tokens emitted per target call, the extra one included.
+  """Returns tokens emitted per target call, the extra one included.
 
   Leviathan et al. 2023, arXiv 2211.17192, section 3.1; the name is from SpecTr,
   arXiv 2310.15141.
@@ -106,7 +108,7 @@ def block_efficiency(emitted, target_calls):
 
 
 def mbsu(efficiency, depth, parameter_ratio):
-  """Memory-bound speed-up: what is left after paying for the drafts.
+  """Returns the memory-bound speed-up: block efficiency over memory read.
 
   Where reading the weights is all that costs, a step reads the target once and
   the draft `depth` times (Goel et al. 2024, arXiv 2403.00858; it is a metric of
@@ -124,11 +126,11 @@ def mbsu(efficiency, depth, parameter_ratio):
 
 
 def token_rate(emitted, seconds):
-  """Tokens a second.
+  """Returns tokens per second.
 
   Args:
     emitted: `[B]`.
-    seconds: `[B]`, the time that each row or batch took.
+    seconds: `[B]`, the time of each row or batch.
 
   Returns:
     float.
@@ -137,7 +139,7 @@ def token_rate(emitted, seconds):
 
 
 def acceptance_by_depth(accepted_by_depth):
-  """Of the target calls that reached a level, the share that passed it.
+  """Returns the share of target calls that passed each level they reached.
 
   Args:
     accepted_by_depth: `[B, D + 1]`, target calls that accepted exactly
@@ -152,7 +154,7 @@ def acceptance_by_depth(accepted_by_depth):
 
 
 def acceptance_by_rank(accepted_by_rank, tested_by_rank):
-  """Of the tested siblings of each rank, the share that was accepted.
+  """Returns the share of tested siblings of each rank that were accepted.
 
   Args:
     accepted_by_rank: `[B, K]`.

@@ -1,4 +1,4 @@
-"""From logits to the distribution that is preserved, and samples of it."""
+"""Logits warping, and samples of the resulting distributions."""
 
 import functools
 from typing import Optional
@@ -13,24 +13,24 @@ from decoding_jax.kernels.cpu import bindings
 from decoding_jax.types import Array
 from decoding_jax.validation import values as values_lib
 
-# A residual of less mass is rounding noise: its predecessor is kept.
+# A residual of less mass is rounding noise: the distribution before is kept.
 MIN_MASS = 1e-12
-# Temperatures and top-p that float32 has, with room for what they divide.
+# Bounds of temperatures and top-p, with room in float32 for quotients.
 _LEAST, _MOST = 1e-30, 1e30
-# The exponential of less is no normal number of float32, or 0.
+# The exponential of less is subnormal in float32, or 0.
 _LEAST_LOG = -87.0
-# Tokens of a block of `top_k`, and blocks for each token that is looked for,
-# from which on they pay.
+# Tokens of a block of `top_k`, and the least number of blocks for each token
+# that is looked for, below which blocks do not pay.
 _BLOCK = 128
 _LEAST_BLOCKS = 8
 
 
 @flax.struct.dataclass
 class Sampling:
-  """What is done to logits before they are a distribution.
+  """Parameters of the distribution that logits are warped to.
 
-  In this order, as in other tools: token mask, temperature, top-k, top-p,
-  min-p. Tokens that tie with the last one kept are kept too.
+  They apply in this order, as in other libraries: token mask, temperature,
+  top-k, top-p, min-p. Tokens that tie with the last one kept are kept too.
 
   Attributes:
     temperature: `[]` or `[B]`, 1e-30 to 1e30; or one 0, which is greedy
@@ -39,7 +39,7 @@ class Sampling:
     top_p: `[]` or `[B]` in (0, 1], keep the smallest set of most probable
       tokens whose mass reaches this; 1 keeps all.
     token_mask: `[V]` or `[B, V]` bool, tokens that may occur; None for all.
-    min_p: `[]` or `[B]` in [0, 1], cut tokens whose probability is less than
+    min_p: `[]` or `[B]` in [0, 1], drop tokens whose probability is less than
       this share of the largest one (arXiv 2407.01082); 0 keeps all.
   """
   temperature: float | Array = 1.0
@@ -51,10 +51,10 @@ class Sampling:
 
 @flax.struct.dataclass
 class LogitsWarper:
-  """A checked `Sampling`, as the compiled program takes it; see `make_warper`.
+  """A checked `Sampling` in the form of compiled programs; see `make_warper`.
 
   Attributes:
-    temperature: `[B]` float32; of no effect if greedy.
+    temperature: `[B]` float32; has no effect if greedy.
     top_p: `[B]` float32, or None for all.
     min_p: `[B]` float32, or None for 0.
     token_mask: `[B, V]` bool, or None for all.
@@ -71,19 +71,19 @@ class LogitsWarper:
 
 def make_warper(sampling: Sampling, batch: int, vocab_size: int,
                 name: str = "sampling") -> LogitsWarper:
-  """Checks a `Sampling` and splits it into what is static and what is not.
+  """Returns the warper of a `Sampling`, after checking it.
 
-  Whether decoding is greedy, and whether top-p and min-p cut anything, is
-  static, so that none of them costs anything where it is off.
+  Whether decoding is greedy, and whether top-p and min-p drop any tokens, is
+  static, so that each of them costs nothing where it is off.
 
   Args:
-    sampling: what the user asks for.
+    sampling: the user's parameters.
     batch: B.
     vocab_size: V.
-    name: what errors call the argument.
+    name: of the argument, for errors.
 
   Returns:
-    The warp.
+    The warper.
 
   Raises:
     ValueError: for a value outside its range or a mask of a wrong shape.
@@ -111,44 +111,44 @@ def make_warper(sampling: Sampling, batch: int, vocab_size: int,
 
 
 def without_temperature(warper: LogitsWarper) -> LogitsWarper:
-  """Returns the warper at temperature 1 with nothing cut but the mask.
+  """Returns a warper of temperature 1 that keeps only the token mask.
 
   Args:
-    warp_: any warp.
+    warper: any warper.
 
   Returns:
-    A warp that is not greedy.
+    A warper that is not greedy.
   """
   ones = np.ones(warper.temperature.shape, np.float32)
   return LogitsWarper(ones, None, None, warper.token_mask, 0, False)
 
 
 def log_probs(warper: LogitsWarper, logits):
-  """The distribution of the next token, in one row.
+  """Returns the distribution of the next token, in one row.
 
   Args:
-    warp_: a warp without its batch axis.
+    warper: a warper without its batch axis.
     logits: `[..., V]` of any float type.
 
   Returns:
-    `[..., V]` float32, normalised log-probabilities; -inf where cut off.
+    `[..., V]` float32, normalised log-probabilities; -inf for dropped tokens.
   """
   logits = logits.astype(jnp.float32)
   if warper.token_mask is not None:
     masked = jnp.where(warper.token_mask, logits, -jnp.inf)
-    # A processor may forbid all that the mask allows: then the mask decides.
+    # If a processor forbids all tokens of the mask, they are equally probable.
     logits = jnp.where(masked.max(-1, keepdims=True) == -jnp.inf,
                        jnp.where(warper.token_mask, 0.0, -jnp.inf), masked)
   if warper.greedy:
     best = most_probable(logits)[..., None]
     tokens = jax.lax.broadcasted_iota(best.dtype, logits.shape, logits.ndim - 1)
     return jnp.where(tokens == best, 0.0, -jnp.inf)
-  # The largest is subtracted first: of a quotient and a difference a compiler
-  # makes one operation, which would not give 0 at the largest of large ones.
+  # Subtract the largest first: fused with the division, the difference would
+  # not be exactly 0 at the largest logit if logits are large.
   largest, log_mass = log_normalizer.normalizer(logits, warper.temperature)
   logits = (logits - largest) / warper.temperature
   if warper.top_k:
-    # Not [..., -1:]: XLA would make a full sort of a top-k that is sliced.
+    # Not [..., -1:]: XLA turns a sliced top-k into a full sort.
     lowest = top_k(logits, warper.top_k)[0].min(-1, keepdims=True)
     logits = jnp.where(logits >= lowest, logits, -jnp.inf)
     _, log_mass = log_normalizer.normalizer(logits)
@@ -158,19 +158,19 @@ def log_probs(warper: LogitsWarper, logits):
     kept = probs >= nucleus_threshold(probs, warper.top_p)
     log_probs = jax.nn.log_softmax(jnp.where(kept, log_probs, -jnp.inf))
   if warper.min_p is not None:
-    # The largest logit is 0: they are the logarithms of these shares, whatever
-    # was cut before.
+    # The largest logit is 0, so that logits are logarithms of these shares,
+    # whatever was dropped before.
     log_probs = jax.nn.log_softmax(
         jnp.where(logits < jnp.log(warper.min_p), -jnp.inf, log_probs))
   return log_probs
 
 
 def drop_underflowing(log_probs):
-  """A distribution without tokens whose probability is 0 in float32.
+  """Removes tokens whose probability is 0 in float32.
 
-  By its logarithm such a token could still be drawn, as a later sibling of one
-  that has nearly all the mass. A rule that compares probabilities would then
-  take it for one that the draft never has, and accept it each time.
+  By its log-probability such a token could still be drawn, as a later sibling
+  of one with nearly all the mass. A rule that compares probabilities would then
+  see a token that the draft never proposes, and always accept it.
 
   Args:
     log_probs: `[..., V]` float32.
@@ -182,11 +182,11 @@ def drop_underflowing(log_probs):
 
 
 def nucleus_threshold(probs, top_p):
-  """The smallest probability that top-p keeps, without a sort.
+  """Returns the smallest probability that top-p keeps, without a sort.
 
-  The bits of non-negative floats, read as integers, are ordered as the floats
-  are: 31 halvings of an integer interval find the exact threshold, where a
-  sort of a vocabulary is a hundred times as dear as one of its sums.
+  Bits of non-negative floats, read as integers, have the order of the floats:
+  31 halvings of an integer interval find the exact threshold. A sort of a
+  vocabulary takes a hundred times as long as one sum over it.
 
   Args:
     probs: `[..., V]` float32.
@@ -194,7 +194,7 @@ def nucleus_threshold(probs, top_p):
 
   Returns:
     `[..., 1]` float32, the largest threshold whose survivors have at least
-    mass `top_p`; 0 if rounding leaves even all of them short of it.
+    mass `top_p`; 0 if by rounding even all of them have less.
   """
   def halve(_, bounds):
     low, high = bounds
@@ -220,9 +220,9 @@ def gumbel_top_k(key, log_probs, k):
     k: static, at most V.
 
   Returns:
-    perturbed log-probabilities `[k]`, descending, which is draw order, and
-    tokens `[k]` int32. A perturbed value of -inf marks a token of probability
-    zero.
+    Perturbed log-probabilities `[k]`, descending, which is draw order, and
+    tokens `[k]` int32. A perturbed value of -inf marks a zero-probability
+    token.
   """
   form = {}
   if random.is_threefry(key) and bindings.reduces(len(log_probs)):
@@ -250,7 +250,9 @@ def draw(key, log_probs):
 
 
 def most_probable(values):
-  """The first of the largest values; on a CPU argmax takes four times as long.
+  """Returns the index of the largest value, of equal ones the first.
+
+  On a CPU `argmax` takes four times as long.
 
   Args:
     values: `[..., V]`.
@@ -262,10 +264,11 @@ def most_probable(values):
 
 
 def top_k(values, k):
-  """The largest values in order, and where they are; of equal ones the first.
+  """Returns the largest values in order, and their indices.
 
-  Of a large vocabulary only the k blocks with the largest maxima are looked
-  through: on a CPU this takes half of the time, and less for small k.
+  Equal values are in the order of their indices. In a large vocabulary only the
+  k blocks with the largest maxima are searched: on a CPU this takes half of the
+  time, and less for small k.
 
   Args:
     values: `[..., V]`.
@@ -281,7 +284,7 @@ def top_k(values, k):
   spare = [(0, 0)] * (values.ndim - 1) + [(0, number * _BLOCK - size)]
   blocks = jnp.pad(values, spare, constant_values=-jnp.inf).reshape(
       *values.shape[:-1], number, _BLOCK)
-  # In their order, so that the first of equal values is found first.
+  # Sorted, so that the first of equal values is found first.
   chosen = jnp.sort(jax.lax.top_k(blocks.max(axis=-1), k)[1], axis=-1)
   found = buffers.take_along(blocks, chosen[..., None], axis=-2)
   best, at = jax.lax.top_k(found.reshape(*values.shape[:-1], k * _BLOCK), k)
@@ -295,13 +298,14 @@ def truncate_gumbel(perturbed, peak, bound):
 
   Args:
     perturbed: `[..., K]` perturbed log-probabilities.
-    peak: `[..., 1]`, the maximum of all that belong together.
-    bound: `[..., 1]`, the maximum that they are to have.
+    peak: `[..., 1]`, the maximum over the family of each value.
+    bound: `[..., 1]`, the maximum to condition on.
 
   Returns:
-    `[..., K]`, in the order of `perturbed`; -inf where that or `bound` is.
+    `[..., K]`, in the order of `perturbed`; -inf where `perturbed` or `bound`
+    is.
   """
-  # A family without probability would give -inf minus -inf.
+  # A family of probability 0 would give -inf minus -inf.
   alive = (perturbed > -jnp.inf) & (bound > -jnp.inf)
   perturbed, peak, bound = (
       jnp.where(alive, x, 0.0) for x in (perturbed, peak, bound))
@@ -311,11 +315,11 @@ def truncate_gumbel(perturbed, peak, bound):
 
 
 def residual(target, draft):
-  """norm(max(target - draft, 0)); `target` itself where that has no mass.
+  """Returns norm(max(target - draft, 0)), or `target` if that has no mass.
 
   Args:
     target: `[V]` float32, a distribution.
-    draft: `[V]` float32, what was tested of it.
+    draft: `[V]` float32, the draft's distribution.
 
   Returns:
     `[V]` float32, a distribution.
@@ -327,7 +331,7 @@ def residual(target, draft):
 
 
 def _is(value, constant):
-  """Whether one number for all rows is this one; what is traced is not."""
+  """Whether a value is one number for all rows, and this one; not if traced."""
   value = _on_host(value)
   return value is not None and value.ndim == 0 and value == constant
 
@@ -336,7 +340,8 @@ def _per_row(name, value, batch, low=_LEAST, high=_MOST):
   numpy = jnp if isinstance(value, jax.Array) else np
   value = numpy.asarray(value, np.float32)
   if isinstance(value, jax.core.Tracer):
-    # Nobody can check it. 0 is as good as greedy, where 0 / 0 would be NaN.
+    # Traced values cannot be checked. The least value is as good as greedy,
+    # where 0 / 0 would be NaN.
     value = jnp.clip(value, low, high)
   if value.shape not in ((), (batch,)):
     raise ValueError(f"{name} has shape {value.shape}: a number or one for "
@@ -352,7 +357,7 @@ def _check(name, value, allowed, what):
 
 
 def _on_host(value):
-  """A number or an array; None if it is traced."""
+  """Returns a number or an array of the host; None if it is traced."""
   return None if isinstance(value, jax.core.Tracer) else np.asarray(value)
 
 

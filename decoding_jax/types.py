@@ -74,12 +74,16 @@ class LanguageModel(NamedTuple):
     max_length: positions the model knows; 0 if there is no limit.
     after_prompt: `(params, cache) -> cache`, what is done to a cache that holds
       all of each prompt but its last token; None for nothing.
+    abstract_params: `() -> params`, the parameters that it needs as
+      `jax.ShapeDtypeStruct`, `...` in place of any tree; those given to
+      `generate` are compared with them. None for no such check.
   """
   init_cache: Callable[[int, int], Cache]
   forward: Callable[..., tuple[Array, Block]]
   vocab_size: int
   max_length: int = 0
   after_prompt: Optional[Callable[..., Cache]] = None
+  abstract_params: Optional[Callable[[], Params]] = None
 
 
 class LogitsProcessor(NamedTuple):

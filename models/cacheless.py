@@ -16,8 +16,8 @@ from decoding_jax import types
 
 
 @functools.lru_cache(maxsize=None)
-def language_model(function, vocab_size: int,
-                   max_length: int = 0) -> types.LanguageModel:
+def language_model(function, vocab_size: int, max_length: int = 0,
+                   abstract_params=None) -> types.LanguageModel:
   """Makes a language model of a function of whole texts.
 
   Args:
@@ -27,6 +27,7 @@ def language_model(function, vocab_size: int,
       but L is at most `max_length`.
     vocab_size: V.
     max_length: positions that it knows; 0 if there is no limit.
+    abstract_params: as of `types.LanguageModel`.
 
   Returns:
     The `LanguageModel`; its parameters are those of `function`. Of equal
@@ -37,12 +38,12 @@ def language_model(function, vocab_size: int,
     _check(logits, (*texts.shape, vocab_size))
     return jnp.take_along_axis(logits, ends[:, None, None], axis=1)[:, 0]
 
-  return at_ends(read, vocab_size, max_length)
+  return at_ends(read, vocab_size, max_length, abstract_params)
 
 
 @functools.lru_cache(maxsize=None)
-def at_ends(function, vocab_size: int,
-            max_length: int = 0) -> types.LanguageModel:
+def at_ends(function, vocab_size: int, max_length: int = 0,
+            abstract_params=None) -> types.LanguageModel:
   """Makes a language model of a function that gives one distribution per text.
 
   Args:
@@ -51,12 +52,14 @@ def at_ends(function, vocab_size: int,
       anything. Hashable.
     vocab_size: V.
     max_length: positions that it knows; 0 if there is no limit.
+    abstract_params: as of `types.LanguageModel`.
 
   Returns:
     The `LanguageModel`.
   """
   forward = functools.partial(_forward, function, max_length)
-  return types.LanguageModel(_init_cache, forward, vocab_size, max_length)
+  return types.LanguageModel(_init_cache, forward, vocab_size, max_length,
+                             abstract_params=abstract_params)
 
 
 def _init_cache(batch, capacity):

@@ -1,7 +1,9 @@
 """A table of next-token logits: a model whose distributions are known."""
 
+import functools
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from decoding_jax import types
@@ -28,8 +30,16 @@ def TabularLM(table_logits):  # pylint: disable=invalid-name
   table = jnp.asarray(table_logits, jnp.float32)
   if table.ndim != 2 or table.shape[0] != table.shape[1]:
     raise ValueError(f"table_logits has shape {table.shape}: [V, V] is needed.")
-  return (types.LanguageModel(_init_cache, _forward, len(table)),
-          TabularParams(table))
+  return _language_model(len(table)), TabularParams(table)
+
+
+@functools.lru_cache(maxsize=None)
+def _language_model(vocab_size):
+  def abstract_params():
+    return TabularParams(jax.ShapeDtypeStruct((vocab_size,) * 2, jnp.float32))
+
+  return types.LanguageModel(_init_cache, _forward, vocab_size,
+                             abstract_params=abstract_params)
 
 
 def _init_cache(batch, capacity):

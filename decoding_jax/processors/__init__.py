@@ -1,4 +1,4 @@
-"""Logits processors: they read what was generated; exact with trees.
+"""Logits processors: distributions that depend on the generated text.
 
     processors = dj.processors
     pieces = tokenizers.pieces(tokenizer)               # bytes of V tokens
@@ -9,7 +9,7 @@
         processors.automaton(), machine, draft, draft_params)
     dj.generate(..., eos_id=eos_id)                     # by any method
 
-One's own processor is three pure functions, see `dj.LogitsProcessor`.
+A processor of your own is three pure functions, see `dj.LogitsProcessor`.
 """
 
 from decoding_jax.processors.model_wrapper import AppliedParams, apply, chain

@@ -1,9 +1,9 @@
-"""A language model whose logits are processed is a language model.
+"""Wraps a model and a logits processor as one language model.
 
-The state of a processor after each token is kept in the cache, beside the keys
-of that token: as one more array of keys, which nothing attends to. So it is
-drafted, scored, committed and dropped as they are, and every method works with
-it as it is; the distribution that it keeps is that of the processed model.
+The processor's state after each token is kept in the cache, next to the keys of
+that token: as one more array of keys, which nothing attends to. So it is
+drafted, scored, committed and dropped with them, and every method works
+unchanged; the distribution that is preserved is that of the processed model.
 """
 
 import functools
@@ -25,7 +25,7 @@ class AppliedParams(NamedTuple):
 
 
 class _Kind(NamedTuple):
-  """What a state is made of; hashable."""
+  """Structure, shapes and types of a state; hashable."""
   structure: Any
   shapes: tuple[tuple[int, ...], ...]
   dtypes: tuple[Any, ...]
@@ -38,11 +38,11 @@ class _Kind(NamedTuple):
 
 def apply(processor: LogitsProcessor, processor_params, lm: LanguageModel,
           params) -> tuple[LanguageModel, AppliedParams]:
-  """A model and a processor as one model.
+  """Returns a model and a processor as one model.
 
-  For the distribution of a constrained target, give `generate` the processed
-  target. A
-  drafter may be processed or not: if it is, more of its drafts are accepted.
+  To decode from the distribution of a constrained target, give `generate` the
+  processed target. The drafter may be processed or not: if it is, more of its
+  drafts are accepted.
 
   Args:
     processor: changes logits.
@@ -56,17 +56,18 @@ def apply(processor: LogitsProcessor, processor_params, lm: LanguageModel,
     that the model allows, logits stay as they are.
 
   Raises:
-    ValueError: for a processor or a model that is none, or a processor whose
-      state changes its shape, or that is not for so many tokens.
+    ValueError: for arguments of other types, and for a processor whose state
+      changes its shape, or of another vocabulary.
   """
   protocols.check("processor", LogitsProcessor, processor)
   protocols.check("lm", LanguageModel, lm)
-  # What is on the host would be sent to the device at each call.
+  # Arrays on the host would be sent to the device at each call.
   processor_params = jax.tree.map(
       lambda x: jnp.asarray(values.array("processor_params", x)),
       processor_params)
   _check(processor, processor_params, lm.vocab_size)
-  reader = processor if processor.reads_prompt else _behind_prompt(processor)
+  reader = (processor if processor.reads_prompt else
+            _after_prompt_only(processor))
   kind = _kind(jax.eval_shape(reader.init, processor_params))
   return _language_model(reader, kind, lm), AppliedParams(params,
                                                           processor_params)
@@ -85,7 +86,7 @@ def _check(processor, params, vocab_size):
 
 
 def chain(processors: Sequence[LogitsProcessor]) -> LogitsProcessor:
-  """Several processors, one after the other.
+  """Returns a processor that applies several, one after the other.
 
   Args:
     processors: at least one; all of them read prompts, or none does.
@@ -95,7 +96,7 @@ def chain(processors: Sequence[LogitsProcessor]) -> LogitsProcessor:
     has none.
 
   Raises:
-    ValueError: if there is none, or if some read prompts and others do not:
+    ValueError: without processors, or if some read prompts and others do not:
       `apply` these one after the other.
   """
   if not isinstance(processors, Sequence):
@@ -113,7 +114,7 @@ def chain(processors: Sequence[LogitsProcessor]) -> LogitsProcessor:
 @functools.lru_cache(maxsize=None)
 def _chain(processors):
   def init(params):
-    # Of too few, what is left over would be left out without a word.
+    # `zip` would silently leave out the processors without parameters.
     if not isinstance(params, (tuple, list)) or len(params) != len(processors):
       raise ValueError(
           f"processor_params of a chain: a tuple of {len(processors)} is "
@@ -134,10 +135,11 @@ def _chain(processors):
 
 
 @functools.lru_cache(maxsize=None)
-def _behind_prompt(processor):
-  """The same processor with a state for the tokens of prompts: it waits.
+def _after_prompt_only(processor):
+  """Returns the processor with a further state, in which it waits.
 
-  A token that follows one that waits is read by nobody.
+  `after_prompt` gives it to all tokens of a prompt. The token after a waiting
+  one, the last of the prompt, is not read.
   """
   def advance(params, state, token):
     waits, state = state
@@ -157,7 +159,7 @@ def _language_model(reader, kind, lm):
   count = len(kind.shapes)
 
   def split(x):
-    """What the model keeps, and the states."""
+    """Returns the keys or the block of the model, and the states."""
     size = len(x.keys) - count
     return x.replace(keys=x.keys[:size]), x.keys[size:]
 
@@ -194,15 +196,19 @@ def _language_model(reader, kind, lm):
         jnp.broadcast_to(x.reshape(-1, 1), old.shape)
         for x, old in zip(init, states))))
 
+  def abstract_params():
+    model = lm.abstract_params() if lm.abstract_params else ...
+    return AppliedParams(model, processor=...)
+
   return lm._replace(init_cache=init_cache, forward=forward,
-                     after_prompt=after_prompt)
+                     after_prompt=after_prompt, abstract_params=abstract_params)
 
 
 def _advance(reader, params, tokens, slot, mask, states, last, kind):
-  """The states `[B, N, ...]` of a block, those of fresh tokens included.
+  """Returns the states `[B, N, ...]` of a block, fresh tokens included.
 
   The parent of a token is the last of its ancestors in the block, or the last
-  token of the cache. Fresh tokens of one depth do not need each other.
+  token of the cache. Fresh tokens of one depth are independent of each other.
   """
   slots = jnp.arange(mask.shape[-1])[None, None]
   own = slot + jnp.arange(tokens.shape[1])
@@ -227,7 +233,7 @@ def _advance(reader, params, tokens, slot, mask, states, last, kind):
 
 
 def _parents(above):
-  """`[B, T]` int32, the last of the ancestors `[B, T, N]`; -1 for none."""
+  """Returns the last of the ancestors `[B, T, N]`: `[B, T]`; -1 for none."""
   return jnp.max(jnp.where(above, jnp.arange(above.shape[-1]), -1), axis=-1)
 
 
@@ -236,12 +242,12 @@ def _process(reader, params, state, logits):
   if jnp.shape(new) != logits.shape:
     raise ValueError("LogitsProcessor.process returned logits of shape "
                      f"{jnp.shape(new)}: [V]={logits.shape} is needed.")
-  # A distribution without probability would be NaN.
+  # If all were forbidden, the distribution would be NaN.
   return jnp.where((new > -jnp.inf).any(), new, logits).astype(logits.dtype)
 
 
 def _last(before, lengths, kind, init):
-  """The state `[B, ...]` after each row's cache; the first one of none."""
+  """Returns the state `[B, ...]` after each row's cache; `init` if empty."""
   def of_rows(x, shape, init):
     init = jnp.broadcast_to(init, (len(lengths), *shape))
     if not x.shape[-1]:
@@ -258,12 +264,12 @@ def _where(rows, x, y):
 
 
 def _each_token(function):
-  """Of `[B, T, ...]`, a function of one token."""
+  """Maps a function of one token over `[B, T, ...]`."""
   return jax.vmap(jax.vmap(function))
 
 
 def _pack(x):
-  """`[B, N, ...]` as keys are kept, `[B, 1, C, N]`."""
+  """Returns `[B, N, ...]` in the layout of keys, `[B, 1, C, N]`."""
   return x.reshape(*x.shape[:2], -1).swapaxes(1, 2)[:, None]
 
 

@@ -1,15 +1,21 @@
-"""Processors of tokens that a text has already, and of its length."""
+"""Penalties of repeated tokens, and a least length."""
 
 import functools
 import numbers
 from collections.abc import Sequence
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax.kernels import bits
 from decoding_jax.types import NONE, LogitsProcessor
 from decoding_jax.validation import values
+
+# Tokens that a state may hold; each slot of a cache has room for as many.
+MAX_WINDOW = 2**17
+# A loop of more comparisons is not unrolled.
+_MAX_UNROLLED = 16
 
 
 @functools.lru_cache(maxsize=None)
@@ -60,8 +66,9 @@ def occurrence_penalty(presence: float, frequency: float, vocab_size: int,
     presence: any number; less than 0 makes such tokens more probable.
     frequency: the same, for each time.
     vocab_size: V.
-    window: so many tokens count, the last ones; all of them, if it is no less
-      than `max_new_tokens`. Each slot of a cache has room for as many.
+    window: the last tokens that count, at most `MAX_WINDOW`; all of them, if it
+      is no less than `max_new_tokens`. Each slot of a cache has room for as
+      many.
 
   Returns:
     A processor without parameters, `()`.
@@ -72,7 +79,7 @@ def occurrence_penalty(presence: float, frequency: float, vocab_size: int,
   values.check_number("presence", presence)
   values.check_number("frequency", frequency)
   values.check_positive("vocab_size", vocab_size)
-  values.check_positive("window", window)
+  _check_window(window)
   return _occurrence_penalty(float(presence), float(frequency), int(vocab_size),
                              int(window))
 
@@ -91,16 +98,16 @@ def _occurrence_penalty(presence, frequency, vocab_size, window):
 
 
 def no_repeat_ngram(size: int, vocab_size: int, window: int) -> LogitsProcessor:
-  """Forbids tokens that would end a sequence which was there already.
+  """Forbids tokens that would complete a sequence that occurred before.
 
   Sequences of the prompt, and those that begin in it, count.
 
   Args:
-    size: tokens of a sequence; 1 forbids every token that was there.
+    size: tokens of a sequence; 1 forbids every token that occurred.
     vocab_size: V.
-    window: only sequences within so many tokens count, the last ones; all of
-      them, if it is no less than a prompt and `max_new_tokens` together. Each
-      slot of a cache has room for as many.
+    window: only sequences within so many last tokens count, at most
+      `MAX_WINDOW`; all of them, if it is no less than a prompt and
+      `max_new_tokens` together. Each slot of a cache has room for as many.
 
   Returns:
     A processor without parameters, `()`.
@@ -111,7 +118,7 @@ def no_repeat_ngram(size: int, vocab_size: int, window: int) -> LogitsProcessor:
   """
   values.check_positive("size", size)
   values.check_positive("vocab_size", vocab_size)
-  values.check_positive("window", window)
+  _check_window(window)
   if window < size:
     raise ValueError(f"window={window}: at least size={size} is needed.")
   return _no_repeat_ngram(int(size), int(vocab_size), int(window))
@@ -124,11 +131,15 @@ def _no_repeat_ngram(size, vocab_size, window):
   def process(params, tokens, logits):
     del params
     _check_vocabulary(vocab_size, logits, "no_repeat_ngram")
-    # Those whose other tokens are the last ones of the text. Of a text that is
-    # too short for one, none is: what stands before it ends in no token.
-    same = jnp.ones(sequences, bool)
-    for i in range(size - 1):
-      same &= tokens[i:i + sequences] == tokens[sequences + i]
+    # Sequences whose other tokens are the last ones of the text. A text shorter
+    # than a sequence repeats none: those of its padding end in no token.
+
+    def compare(i, same):
+      part = jax.lax.dynamic_slice_in_dim(tokens, i, sequences)
+      return same & (part == tokens[sequences + i])
+
+    same = jax.lax.fori_loop(0, size - 1, compare, jnp.ones(sequences, bool),
+                             unroll=size <= _MAX_UNROLLED)
     ends = jnp.where(same, _places(tokens[size - 1:], vocab_size), vocab_size)
     return logits.at[ends].set(-jnp.inf, mode="drop")
 
@@ -141,15 +152,15 @@ def min_new_tokens(count: int,
   """Forbids the end of a text before it has so many tokens.
 
   Args:
-    count: tokens that stand before the end, at least.
+    count: the least number of tokens before the end.
     eos_id: the token that ends a text, or several such tokens.
 
   Returns:
     A processor without parameters, `()`.
 
   Raises:
-    ValueError: for a count that is negative or no integer; for tokens that are
-      none.
+    ValueError: for a count that is negative or no integer, and for tokens that
+      are no integers.
   """
   if not values.is_integer(count) or count < 0:
     raise ValueError(f"count={count!r}: 0 or a positive integer is needed.")
@@ -177,18 +188,25 @@ def _min_new_tokens(count, eos_id):
       process=process)
 
 
+def _check_window(window):
+  values.check_positive("window", window)
+  if window > MAX_WINDOW:
+    raise ValueError(f"window={window}: at most {MAX_WINDOW} tokens are "
+                     "supported.")
+
+
 def _no_tokens(window):
   return jnp.full(window, NONE, jnp.int32)
 
 
 def _remember(params, tokens, token):
-  """The last tokens of a text; before its first one stands `NONE`."""
+  """Returns the last tokens of a text, `NONE` before its first one."""
   del params
   return jnp.append(tokens[1:], token.astype(jnp.int32))
 
 
 def _places(tokens, vocab_size):
-  """Tokens as indices; one that is none is after the vocabulary."""
+  """Returns tokens as indices, V in place of `NONE`."""
   return jnp.where(tokens == NONE, vocab_size, tokens)
 
 

@@ -6,20 +6,22 @@ from collections.abc import Sequence
 import numpy as np
 
 from decoding_jax.kernels import bits
-from decoding_jax.processors import token_automaton
+from decoding_jax.processors import regex_size, regex_syntax, token_automaton
 from decoding_jax.processors.token_automaton import Automaton
+from decoding_jax.validation import values
 
-# Stands after each text. An index of `outlines_core` lacks transitions after
-# states in which a text may end: so it shall end nowhere else.
-_END = b"\0"
-# What is no operator: a character after a backslash, a class of characters.
-_PLAIN = re.compile(
-    r"\\.|\[\^?\]?(?:\\.|\[[^\]]*\]|[^\]\\])*\]", re.DOTALL)
+# Around each text, and in no token. An index of `outlines_core` lacks
+# transitions after states in which a text may end, so texts must end after this
+# byte alone. Its compiler also builds the automaton that finds a pattern
+# anywhere in a text, with a state for each set of places where it may have
+# begun: 2**n of them for `"(x|y")*"` of n characters. So patterns must begin
+# after this byte alone, and not match it.
+_EDGE = b"\0"
 _BYTES = 256
 
 
 def library():
-  """The module `outlines_core`; ImportError says how to install it."""
+  """Returns `outlines_core`; ImportError says how to install it."""
   try:
     import outlines_core  # pylint: disable=import-outside-toplevel
   except ImportError as e:
@@ -31,40 +33,57 @@ def library():
 
 def automaton(name: str, pattern: str, pieces: Sequence[bytes],
               eos_id) -> Automaton:
-  """As `patterns.regex`; errors of the pattern begin with a name."""
+  """Returns the automaton of a pattern.
+
+  Args:
+    name: what errors begin with.
+    pattern: as of `patterns.regex`.
+    pieces: as of `patterns.regex`.
+    eos_id: as of `patterns.regex`.
+
+  Raises:
+    ImportError: without `outlines_core`.
+    ValueError: for a pattern that is wrong, too large, or that no text of the
+      vocabulary matches.
+  """
   outlines_core = library()
   token_automaton.check_pieces(pieces)
   ends = token_automaton.end_tokens(eos_id, len(pieces))
-  over = len(pieces)
-  tokens = {_END: [over]}
+  values.utf8(name, pattern)
+  # The compiler cannot be interrupted, and knows no limits.
+  regex_size.check(name, pattern, pieces)
+  edge = len(pieces)
+  tokens = {_EDGE: [edge]}
   for token, piece in enumerate(pieces):
-    if piece and _END not in piece and token not in ends:
+    if piece and _EDGE not in piece and token not in ends:
       tokens.setdefault(piece, []).append(token)
   try:
-    index = outlines_core.Index(f"(?:{pattern})\\x00",
-                                outlines_core.Vocabulary(ends[0], tokens))
+    index = outlines_core.Index(
+        rf"\x00(?:{regex_syntax.without_nul(pattern)})\x00",
+        outlines_core.Vocabulary(ends[0], tokens))
   except ValueError as e:
     raise ValueError(f"{name}: {_reason(pattern, e)}") from e
   transitions, finals = index.get_transitions(), index.get_final_states()
+  begin = transitions.pop(index.get_initial_state()).get(edge)
   may_end = [state for state, arcs in transitions.items()
-             if arcs.pop(over, None) in finals]
+             if arcs.pop(edge, None) in finals]
   try:
-    return token_automaton.from_transitions(
-        transitions, index.get_initial_state(), may_end, len(pieces), ends)
+    return token_automaton.from_transitions(transitions, begin, may_end,
+                                            len(pieces), ends)
   except ValueError as e:
     raise ValueError(f"{name}: {e}") from e
 
 
 def check_anchors(name: str, pattern: str):
   """Raises ValueError, beginning with a name, for a pattern with ^ or $."""
-  # Within a pattern they would forbid, without a word, the texts around them.
-  if re.search(r"[$^]", _PLAIN.sub("", pattern)):
+  # They would silently forbid the texts around them.
+  if {"^", "$"} & {token.text for token in regex_syntax.tokens(pattern)}:
     raise ValueError(f"{name}: it is matched from end to end, so that ^ and $ "
                      r"are not needed; write \^ and \$ for the characters.")
 
 
 def possible_bytes(name: str, pattern: str) -> np.ndarray:
-  """Which bytes texts of a pattern may have, `[256]` bool."""
+  """Returns which bytes the texts of a pattern may have, `[256]` bool."""
   pieces = [bytes([byte]) for byte in range(_BYTES)]
   found = automaton(name, pattern, [*pieces, b""], _BYTES)
   words = np.bitwise_or.reduce(found.allowed, axis=0)
@@ -72,16 +91,15 @@ def possible_bytes(name: str, pattern: str) -> np.ndarray:
 
 
 def _reason(pattern, error):
-  """Why there is no automaton; `outlines_core` says little of syntax."""
+  """Returns why there is no automaton; `outlines_core` says little of syntax.
+  """
   if "NFA" not in str(error):
     return error
-  operators = _PLAIN.sub("", pattern)
-  if (re.search(r"\(\?<?[=!]|\(\?P=", operators) or
-      any(re.fullmatch(r"\\[1-9k]", plain) for plain in
-          _PLAIN.findall(pattern))):
+  texts = [token.text for token in regex_syntax.tokens(pattern)]
+  if any(re.fullmatch(r"\(\?<?[=!]|\(\?P=|\\[1-9k]", text) for text in texts):
     return "look-around and back references are not supported."
   try:
-    re.compile(pattern)
-  except re.error as e:
+    regex_syntax.as_python(pattern)
+  except (re.error, RecursionError) as e:
     return f"{e}."
   return f"it is no regular expression of Rust's `regex`: {error}."

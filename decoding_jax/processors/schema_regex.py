@@ -1,22 +1,24 @@
-"""JSON schemas in the few forms of which `outlines_core` makes exact patterns.
+"""JSON schemas in the few forms that `outlines_core` honours exactly.
 
-That package ignores, without a word, what it does not know: a `minimum`, what
-stands beside a `$ref`, all but the first of several ways to say what is
-allowed. So whatever is not known to be honoured is an error here.
+That package silently ignores what it does not know: a `minimum`, keywords next
+to a `$ref`, all but the first of several keywords that restrict a value. So a
+keyword that is not known to be honoured is an error here.
 """
 
+import dataclasses
 import decimal
 import itertools
 import json
 import re
+from typing import Any
 from urllib import parse
 
 import numpy as np
 
-from decoding_jax.processors import regex_automaton
+from decoding_jax.processors import regex_automaton, regex_size, schema_size
 from decoding_jax.validation import values as values_lib
 
-# Keywords that allow and forbid nothing by themselves.
+# Keywords that do not restrict a value.
 _ANNOTATIONS = frozenset((
     "title", "description", "default", "example", "examples", "deprecated",
     "readOnly", "writeOnly", "discriminator", "$schema", "$id", "$comment",
@@ -37,61 +39,96 @@ _TIME = (r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]+)?"
 _FORMATS = {
     "date": _DATE, "time": _TIME, "date-time": f"{_DATE}T{_TIME}",
     "uuid": "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"}
-# Those of JSON Schema have no others than these in ASCII.
+# In JSON Schema these classes have ASCII characters only.
 _CLASSES = {r"\d": "[0-9]", r"\w": "[0-9A-Za-z_]"}
-# Of a part whose type was not given: the schema allows all other types too.
+# Marks a part whose type was not given: the schema allows other types too.
 _INFERRED = {"$comment": "inferred"}
-# References to what contains them are followed so often.
+# How often a reference to a part that contains it is followed.
 _LEVELS = 3
+# Comparisons of values in `oneOf`; about a second.
+_MAX_COMPARISONS = 1_000_000
 
 
 class Unsupported(ValueError):
-  """A schema of which no exact pattern can be made."""
+  """A schema for which no exact pattern can be made."""
 
 
 class _Nothing(Unsupported):
   """A schema that allows no value, or none that ends."""
 
 
+@dataclasses.dataclass
+class _Source:
+  """A schema, and what has been spent on it.
+
+  Attributes:
+    schema: as of JSON.
+    parts: of `schema_size.MAX_PARTS`.
+    comparisons: of `_MAX_COMPARISONS`.
+  """
+  schema: Any
+  parts: int = 0
+  comparisons: int = 0
+
+
 def plain(schema) -> dict:
-  """A schema in forms that are honoured; its texts are texts of the first.
+  """Returns a schema in the forms that are honoured.
 
   Args:
     schema: as of JSON.
 
   Returns:
     A schema without references, each part one of an `enum`, an `anyOf` and one
-    `type` with its own keywords.
+    `type` with its own keywords. Its texts are texts of the given one.
 
   Raises:
-    Unsupported: naming the keyword, where it stands, and what is supported.
+    Unsupported: naming the keyword, its place, and what is supported; or the
+      limit that the schema exceeds.
   """
-  return _part(schema, "#", schema, ())
+  return _part(schema, "#", _Source(schema), ())
+
+
+def _spend(source, at, parts):
+  """Raises Unsupported if a schema has more parts than allowed."""
+  source.parts += parts
+  if source.parts > schema_size.MAX_PARTS:
+    _fail(at, f"more than {schema_size.MAX_PARTS} parts, references written "
+          "out and characters of patterns counted, the limit.")
 
 
 def _fail(at, problem, kind=Unsupported):
   raise kind(f"schema at {at}: {problem}")
 
 
-def _part(node, at, root, refs):
+def _part(node, at, source, refs):
+  """Returns a part of a schema in the forms that are honoured.
+
+  Args:
+    node: the part.
+    at: its place, such as "#/items".
+    source: the whole schema.
+    refs: references that led here.
+  """
+  _spend(source, at, 1)
   if node is True:
     node = {}
   if node is False:
     _fail(at, "false allows nothing.", _Nothing)
   if not isinstance(node, dict):
-    _fail(at, f"{node!r} is no schema, an object is needed.")
+    _fail(at, f"{values_lib.shortened(node)} is no schema, an object is "
+          "needed.")
   node = {k: v for k, v in node.items() if k not in _ANNOTATIONS}
   for keyword, make in _WAYS.items():
     if keyword in node:
       beside = ("type",) if make is _values else ()
       _check_keywords(node, at, (keyword, *beside))
-      return make(node, f"{at}/{keyword}", root, refs)
+      return make(node, f"{at}/{keyword}", source, refs)
   types = _types(node, at)
   _check_keywords(node, at, ("type", *itertools.chain(
       *(_KEYWORDS[kind] for kind in types))))
   parts = _some([lambda kind=kind: _MAKERS.get(kind, _simple)(
       {k: v for k, v in node.items() if k in _KEYWORDS[kind]} | {"type": kind},
-      at, root, refs) for kind in types])
+      at, source, refs) for kind in types])
   if "type" not in node and len(node):
     parts = [part | _INFERRED for part in parts]
   return parts[0] if len(parts) == 1 else {"anyOf": parts}
@@ -107,7 +144,7 @@ def _check_keywords(node, at, allowed):
 
 
 def _types(node, at):
-  """Those that are given, or else those that the keywords are for."""
+  """Returns the types given, or else those that the keywords are for."""
   if "type" not in node:
     types = [kind for kind, keywords in _KEYWORDS.items()
              if node.keys() & set(keywords)]
@@ -120,7 +157,7 @@ def _types(node, at):
 
 
 def _some(makers):
-  """What some functions return, without those that allow nothing."""
+  """Returns what some functions return, but for those that allow nothing."""
   parts, error = [], None
   for make in makers:
     try:
@@ -133,7 +170,7 @@ def _some(makers):
 
 
 def _limits(node, at, low, high):
-  """A least and a largest number; 0 and infinity unless they are given."""
+  """Returns the least and the largest number; 0 and infinity by default."""
   for name in (low, high):
     if name in node and not (values_lib.is_integer(node[name]) and
                              node[name] >= 0):
@@ -149,7 +186,7 @@ def _simple(node, *_):
   return node
 
 
-def _string(node, at, *_):
+def _string(node, at, source, _):
   _limits(node, at, "minLength", "maxLength")
   if not node.keys() & {"pattern", "format"}:
     return node
@@ -161,14 +198,15 @@ def _string(node, at, *_):
           f"supported are {', '.join(_FORMATS)}, or a 'pattern'.")
   pattern = (_FORMATS[node["format"]] if "format" in node else
              _pattern(node["pattern"], at))
+  _spend(source, at, regex_size.length(pattern))
   return {"type": "string", "pattern": f"(?:{pattern})"}
 
 
 def _pattern(pattern, at):
-  """A pattern of texts that stand in JSON as they are."""
-  name = f"schema at {at}: 'pattern' is {pattern!r}"
+  """Returns a pattern whose texts need no escapes in JSON."""
+  name = f"schema at {at}: 'pattern' is {values_lib.shortened(pattern)}"
   try:
-    # From end to end: fewer texts than those in which it is found.
+    # A schema asks for texts that contain it; whole texts are some of these.
     whole = re.sub(r"(?<!\\)((?:\\\\)*)\$\Z", r"\1", pattern.removeprefix("^"))
     regex_automaton.check_anchors(name, whole)
     whole = re.sub(r"\\.", lambda x: _CLASSES.get(x[0], x[0]), whole)
@@ -184,7 +222,7 @@ def _pattern(pattern, at):
   return whole
 
 
-def _array(node, at, root, refs):
+def _array(node, at, source, refs):
   least, most = _limits(node, at, "minItems", "maxItems")
   if "prefixItems" in node:
     first = _list(node, at, "prefixItems")
@@ -192,12 +230,12 @@ def _array(node, at, root, refs):
       _fail(at, f"'prefixItems' are {len(first)}: no fewer than 'minItems' and "
             "no more than 'maxItems' are supported.")
     return {"type": "array", "prefixItems": [
-        _part(x, f"{at}/prefixItems/{i}", root, refs)
+        _part(x, f"{at}/prefixItems/{i}", source, refs)
         for i, x in enumerate(first)]}
   if node.get("items", True) is True:
     return {k: v for k, v in node.items() if k != "items"}
   try:
-    return node | {"items": _part(node["items"], f"{at}/items", root, refs)}
+    return node | {"items": _part(node["items"], f"{at}/items", source, refs)}
   except _Nothing:
     if least:
       raise
@@ -211,7 +249,7 @@ def _list(node, at, keyword):
   return node[keyword]
 
 
-def _object(node, at, root, refs):
+def _object(node, at, source, refs):
   least, most = _limits(node, at, "minProperties", "maxProperties")
   properties, required = node.get("properties", {}), node.get("required", [])
   if not isinstance(properties, dict) or not isinstance(required, list):
@@ -221,7 +259,7 @@ def _object(node, at, root, refs):
       _fail(at, f"'required' has {name!r}: only what is in 'properties' is "
             "supported.")
   if "properties" not in node:
-    return _free_object(node, at, root, refs)
+    return _free_object(node, at, source, refs)
   if least > len(required) or most < len(properties):
     _fail(at, "'minProperties' and 'maxProperties' are supported only where "
           "'required' and 'properties' keep them anyway.")
@@ -232,15 +270,18 @@ def _object(node, at, root, refs):
       _fail(inside, "quotation marks, backslashes and control characters in "
             "names are not supported.")
     try:
-      parts[name] = _part(value, inside, root, refs)
+      parts[name] = _part(value, inside, source, refs)
     except _Nothing:
       if name in required:
         raise
   return {"type": "object", "properties": parts, "required": required}
 
 
-def _free_object(node, at, root, refs):
-  """An object of any names. One may come twice, so numbers are not kept."""
+def _free_object(node, at, source, refs):
+  """Returns an object of any names.
+
+  A name may come twice, so that the number of properties is not restricted.
+  """
   least, most = _limits(node, at, "minProperties", "maxProperties")
   if least > 1 or 0 < most < float("inf"):
     _fail(at, "'minProperties' of more than 1 and 'maxProperties' of more than "
@@ -252,18 +293,18 @@ def _free_object(node, at, root, refs):
     return node
   try:
     inside = f"{at}/additionalProperties"
-    return node | {"additionalProperties": _part(others, inside, root, refs)}
+    return node | {"additionalProperties": _part(others, inside, source, refs)}
   except _Nothing:
     if least:
       raise
     return {"type": "object", "maxProperties": 0}
 
 
-def _reference(node, at, root, refs):
+def _reference(node, at, source, refs):
   ref = node["$ref"]
   if not isinstance(ref, str) or not re.match("#(/|$)", ref):
     _fail(at, f"{ref!r}: only references such as #/$defs/name are supported.")
-  found = root
+  found = source.schema
   for name in ref.split("/")[1:]:
     name = parse.unquote(name).replace("~1", "/").replace("~0", "~")
     try:
@@ -273,19 +314,23 @@ def _reference(node, at, root, refs):
   refs = (*refs, ref)
   if len(refs) - len(set(refs)) > _LEVELS:
     _fail(at, f"{ref} contains itself without an end.", _Nothing)
-  return _part(found, ref, root, refs)
+  return _part(found, ref, source, refs)
 
 
-def _options(node, at, root, refs):
-  """Of anyOf, and of allOf and oneOf where that is the same."""
+def _options(node, at, source, refs):
+  """Returns an anyOf; allOf and oneOf only where they are equal to one."""
   keyword = at.rpartition("/")[2]
   given = _list(node, at, keyword)
   if keyword == "allOf" and len(given) > 1:
     _fail(at, "several schemas are not supported, only one is.")
-  parts = _some([lambda i=i, x=x: _part(x, f"{at}/{i}", root, refs)
+  parts = _some([lambda i=i, x=x: _part(x, f"{at}/{i}", source, refs)
                  for i, x in enumerate(given)])
   if keyword == "oneOf":
     for x, y in itertools.combinations(parts, 2):
+      source.comparisons += _num_values(x) * _num_values(y)
+      if source.comparisons > _MAX_COMPARISONS:
+        _fail(at, f"more than {_MAX_COMPARISONS} comparisons of values to tell "
+              "its schemas apart, the limit; 'anyOf' needs none.")
       if not _apart(x, y):
         _fail(at, "supported are schemas that have no value in common: of "
               "other types, other values, or objects of which a required "
@@ -312,7 +357,7 @@ def _type(value):
 
 
 def _check_numbers(value, at):
-  """Numbers of more digits come back as others from `outlines_core`."""
+  """Checks that numbers come back unchanged from `outlines_core`."""
   if isinstance(value, (list, dict)):
     for inside in value.values() if isinstance(value, dict) else value:
       _check_numbers(inside, at)
@@ -324,8 +369,15 @@ def _check_numbers(value, at):
     _fail(at, f"{value}: integers of at most 64 bits are supported.")
 
 
+def _num_values(node):
+  """Returns how many values and parts of a plain schema may be compared."""
+  return len(node.get("enum", ())) + 1 + sum(
+      map(_num_values, [*node.get("anyOf", ()),
+                        *node.get("properties", {}).values()]))
+
+
 def _apart(x, y):
-  """Whether two plain schemas have no value in common, as far as is seen."""
+  """Whether two plain schemas surely have no value in common."""
   if "anyOf" in x or "anyOf" in y:
     x, y = (x, y) if "anyOf" in x else (y, x)
     return all(_apart(part, y) for part in x["anyOf"])

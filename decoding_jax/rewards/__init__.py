@@ -1,11 +1,11 @@
-"""Rewards on device, of fixed shape; see `types.Reward`.
+"""Rewards of texts, computed on the device; see `types.Reward`.
 
     pieces = tokenizers.pieces(tokenizer)               # bytes of V tokens
     reward, params = lexical(), vocabulary(pieces)
     constraint = concepts([[["dog", "dogs"], ["catch", "caught"]]], pieces)
     evaluate(reward, params, constraint, generation, prompt_lengths)
 
-One's own reward is three pure functions.
+A reward of your own is three pure functions.
 """
 
 from decoding_jax.rewards.combine import evaluate, length, weighted_sum

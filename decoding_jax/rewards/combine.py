@@ -1,4 +1,4 @@
-"""Rewards of length, sums of rewards, and the reward of finished texts."""
+"""Rewards of length, weighted sums, and the reward of finished texts."""
 
 import functools
 import math
@@ -12,9 +12,10 @@ from decoding_jax.types import Generation, Reward
 
 @functools.lru_cache(maxsize=None)
 def length(minimum: int, maximum: int) -> Reward:
-  """1 for a text of so many tokens; less the shorter or longer it is.
+  """Returns a reward of 1 for a length in a range, less outside.
 
-  n tokens, an end of text included, are worth min(1, n / minimum, maximum / n).
+  Its value for n tokens, an end of text included, is min(1, n / minimum,
+  maximum / n).
 
   Args:
     minimum: 0 or more.
@@ -22,6 +23,9 @@ def length(minimum: int, maximum: int) -> Reward:
 
   Returns:
     A reward without parameters and constraints.
+
+  Raises:
+    ValueError: for a range that is empty.
   """
   if not 0 <= minimum <= maximum or maximum < 1:
     raise ValueError(f"length({minimum}, {maximum}): 0 <= minimum <= maximum "
@@ -41,7 +45,7 @@ def length(minimum: int, maximum: int) -> Reward:
 
 
 def weighted_sum(parts: Sequence[tuple[float, Reward]]) -> Reward:
-  """The sum of weighted rewards.
+  """Returns the weighted sum of rewards.
 
   Args:
     parts: (weight, reward).
@@ -49,6 +53,9 @@ def weighted_sum(parts: Sequence[tuple[float, Reward]]) -> Reward:
   Returns:
     A reward; its parameters, constraints and state are tuples of those of the
     parts, None where a part has none.
+
+  Raises:
+    ValueError: without parts, or for a weight that is not finite.
   """
   parts = tuple((float(weight), reward) for weight, reward in parts)
   if not parts or not all(math.isfinite(weight) for weight, _ in parts):
@@ -60,14 +67,14 @@ def weighted_sum(parts: Sequence[tuple[float, Reward]]) -> Reward:
 
 def evaluate(reward: Reward, params, constraints, generation: Generation,
              prompt_lengths):
-  """The reward of finished texts, however they were generated.
+  """Computes the reward of finished texts, whichever method generated them.
 
   Args:
-    reward: what they are judged by.
+    reward: any reward.
     params: its parameters.
     constraints: tree of `[B, ...]`, or None.
     generation: of B prompts.
-    prompt_lengths: `[B]`, tokens that are prompt.
+    prompt_lengths: `[B]`, tokens of each prompt.
 
   Returns:
     `[B]` float32.
@@ -106,13 +113,13 @@ def _weighted_sum(parts):
         in zip(rewards, of_params(params), of_constraints(constraint), state))
 
   def value(params, constraint, state):
-    # No times a reward of -inf would be NaN.
+    # Skip weights of 0: 0 times a reward of -inf would be NaN.
     return sum((
         w * r.value(p, c, s) for w, r, p, c, s
         in zip(weights, rewards, of_params(params), of_constraints(constraint),
                state) if w), jnp.float32(0))
 
-  # A reward has no known least value: with a weight below 0 there is no bound.
+  # Rewards have no known minimum: a negative weight leaves the sum unbounded.
   bounded = all(w == 0 or w > 0 and math.isfinite(r.maximum)
                 for w, r in parts)
   maximum = sum(w * r.maximum for w, r in parts if w) if bounded else math.inf
@@ -120,10 +127,10 @@ def _weighted_sum(parts):
 
 
 def _of_parts(name, count, given):
-  """One for each part; None for each if nothing is given."""
+  """Returns one value for each part; None for each if nothing is given."""
   if given is None or isinstance(given, tuple) and not given:
     return (None,) * count
-  # Of too few, the parts after them would be left out without a word.
+  # `zip` would silently leave out the parts without a value.
   if not isinstance(given, (tuple, list)) or len(given) != count:
     raise ValueError(f"{name} of a weighted sum is of type "
                      f"{type(given).__name__}: a tuple of {count} is needed, "

@@ -1,15 +1,15 @@
-"""Which words a text contains, byte after byte, as bits.
+"""Search for many words at once, byte by byte, by bit operations.
 
 An automaton looks for several byte strings at once (Shift-And, Baeza-Yates and
 Gonnet 1992). Every string, a *form*, has a bit for each of its bytes; that bit
-is on while the text ends with the form up to this byte. A byte of text moves
-all bits one on and keeps those that the byte agrees with: a few operations on
-words of 32 bits, whatever the number of forms.
+is set while the text ends with the form up to this byte. A byte of text shifts
+all bits by one and keeps those that match the byte: a few operations on words
+of 32 bits, whatever the number of forms.
 
-A form counts where no word byte stands before or after it: "cat" is not in
-"category". Word bytes are the ASCII letters and digits, the underscore, and all
-bytes from 0x80 on, so that words of any script are words; typographic quotes
-and dashes are therefore parts of words too. The end of the text is a boundary.
+A form counts where no word byte is next to it: "cat" is not in "category". Word
+bytes are the ASCII letters and digits, the underscore, and all bytes from 0x80
+on, so that words of any script are words; typographic quotes and dashes are
+therefore parts of words too. The end of the text is a boundary.
 """
 
 from collections.abc import Sequence
@@ -28,8 +28,8 @@ class Vocabulary:
   """The bytes of all tokens.
 
   Attributes:
-    pieces: `[V, L]` uint8, the bytes of each token, 0 after them.
-    sizes: `[V]` int32, how many there are.
+    pieces: `[V, L]` uint8, the bytes of each token, padded with 0.
+    sizes: `[V]` int32, the number of bytes of each token.
   """
   pieces: Array
   sizes: Array
@@ -40,7 +40,7 @@ class Automaton:
   """Forms as bits; bit b of word w is number `32 w + b`.
 
   Attributes:
-    agree: `[256, W]` uint32, the bits that agree with a byte.
+    agree: `[256, W]` uint32, the bits that match a byte.
     first: `[W]` uint32, the bits of first bytes.
     last: `[W]` uint32, the bits of last bytes.
   """
@@ -51,12 +51,12 @@ class Automaton:
 
 @flax.struct.dataclass
 class State:
-  """What an automaton knows of the text that was emitted.
+  """The state of an automaton after the generated text.
 
   Attributes:
-    active: `[W]` uint32, the bits that are on.
+    active: `[W]` uint32, the bits that are set.
     found: `[W]` uint32, last bits of forms that a boundary has followed.
-    in_word: `[]` bool, whether the last byte is of a word.
+    in_word: `[]` bool, whether the last byte is a word byte.
   """
   active: Array
   found: Array
@@ -64,7 +64,7 @@ class State:
 
 
 def vocabulary(pieces: Sequence[bytes]) -> Vocabulary:
-  """A table of the bytes of each token; b"" for special tokens."""
+  """Returns the table of the bytes of tokens, b"" for special tokens."""
   sizes = np.array([len(piece) for piece in pieces], np.int32)
   table = np.zeros((len(pieces), max(1, sizes.max(initial=0))), np.uint8)
   table[np.arange(table.shape[1]) < sizes[:, None]] = np.frombuffer(
@@ -73,11 +73,11 @@ def vocabulary(pieces: Sequence[bytes]) -> Vocabulary:
 
 
 def build(forms: Sequence[bytes], fold_case: bool, words: int | None = None):
-  """An automaton of forms, on the host.
+  """Builds the automaton of forms, on the host.
 
   Args:
     forms: none of them empty.
-    fold_case: whether ASCII letters agree with both of their cases.
+    fold_case: whether ASCII letters match both of their cases.
     words: W; None for as many as are needed.
 
   Returns:
@@ -98,12 +98,12 @@ def build(forms: Sequence[bytes], fold_case: bool, words: int | None = None):
 
 
 def num_words(forms: Sequence[bytes]) -> int:
-  """How many words of 32 bits an automaton of these forms has."""
+  """Returns W, the words of 32 bits of an automaton of these forms."""
   return max(1, bits.num_words(sum(map(len, forms))))
 
 
 def init(table: Vocabulary, automaton: Automaton, prompt, length) -> State:
-  """The state after a prompt, of which only the last byte matters.
+  """Returns the state after a prompt, which depends on its last byte only.
 
   Args:
     table: bytes of the tokens.
@@ -112,11 +112,11 @@ def init(table: Vocabulary, automaton: Automaton, prompt, length) -> State:
     length: `[]`, tokens of the prompt.
 
   Returns:
-    The state; no form that begins in the prompt will be found.
+    The state; forms that begin in the prompt are not found.
   """
   order = jnp.arange(len(prompt))
   sizes = jnp.where(order < length, table.sizes[prompt], 0)
-  # Special tokens have no bytes: what stands before them is the last byte.
+  # Special tokens have no bytes: the last byte is of a token before them.
   last = prompt[jnp.max(jnp.where(sizes > 0, order, 0))]
   byte = table.pieces[last, table.sizes[last] - 1]
   none = jnp.zeros_like(automaton.first)
@@ -125,15 +125,15 @@ def init(table: Vocabulary, automaton: Automaton, prompt, length) -> State:
 
 def advance(table: Vocabulary, automaton: Automaton, state: State, tokens,
             valid) -> State:
-  """The state after more tokens.
+  """Returns the state after more tokens.
 
-  The loop makes a turn for every byte, or for a token that has none: what is
+  The loop takes a step for every byte and for every token without bytes: the
   padding of the table costs nothing.
 
   Args:
     table: bytes of the tokens.
     automaton: of the row.
-    state: what was known before.
+    state: before these tokens.
     tokens: `[T]` int32.
     valid: `[T]` bool.
 
@@ -152,7 +152,7 @@ def advance(table: Vocabulary, automaton: Automaton, state: State, tokens,
     over = place + 1 >= size
     return token + over, jnp.where(over, 0, place + 1), state
 
-  # After the last token that has bytes, nothing is left to do.
+  # Stop after the last token that has bytes.
   end = jnp.max(jnp.where(sizes > 0, jnp.arange(len(tokens)) + 1, 0),
                 initial=0)
   start = (jnp.int32(0), jnp.int32(0), state)
@@ -160,12 +160,13 @@ def advance(table: Vocabulary, automaton: Automaton, state: State, tokens,
 
 
 def present(automaton: Automaton, state: State):
-  """`[W]` uint32, last bits of the forms found if the text ended here."""
+  """Returns `[W]` uint32, last bits of the forms found if the text ends here.
+  """
   return state.found | (state.active & automaton.last)
 
 
 def _step(automaton, state, byte):
-  """Reads one byte of text."""
+  """Returns the state after one more byte."""
   is_word = _is_word(byte)
   found = jnp.where(is_word, state.found, present(automaton, state))
   carried = jnp.concatenate([jnp.zeros(1, jnp.uint32),

@@ -1,8 +1,8 @@
-"""Words that a text must, or must not, contain.
+"""Rewards of texts that contain given words, or avoid them.
 
-The parameters of these rewards are an `automata.Vocabulary`. The value of a
-text that is not finished is that of the text if it ended there: "cat" is in
-"the cat", though no longer in "the category".
+The parameters of these rewards are a `keyword_automaton.Vocabulary`. The value
+of an unfinished text is its value if it ended there: "cat" is in "the cat",
+though no longer in "the category".
 """
 
 import functools
@@ -21,7 +21,7 @@ from decoding_jax.types import Array, Reward
 
 @flax.struct.dataclass
 class Concepts:
-  """The constraint of `lexical`; a leading `B` where it is one of many rows.
+  """The constraint of `lexical`, with a leading axis `B` for a batch.
 
   Attributes:
     automaton: of all forms of the row.
@@ -36,13 +36,13 @@ class Concepts:
 def concepts(rows: Sequence[Sequence[Sequence[str]]], pieces: Sequence[bytes],
              max_new_tokens: int | None = None,
              fold_case: bool = False) -> Concepts:
-  """Constraints of a batch.
+  """Returns the constraints of a batch for `lexical`.
 
   Args:
     rows: for each row its concepts, for each concept its surface forms; rows
-      may differ in how many they have, and may have none.
-    pieces: V byte strings, those of the tokens; b"" for special tokens.
-    max_new_tokens: the budget that the concepts must fit in; None: any.
+      may have different numbers of concepts, and none.
+    pieces: the bytes of V tokens; b"" for special tokens.
+    max_new_tokens: the budget that the concepts must fit in; None for any.
     fold_case: whether the case of ASCII letters does not matter.
 
   Returns:
@@ -71,7 +71,10 @@ def concepts(rows: Sequence[Sequence[Sequence[str]]], pieces: Sequence[bytes],
 
 @functools.lru_cache(maxsize=None)
 def lexical() -> Reward:
-  """The share of a row's `Concepts` that the text has; 1 if there are none."""
+  """Returns the reward that is the share of `Concepts` that a text contains.
+
+  Of a row without concepts it is 1.
+  """
   return Reward(
       init=lambda params, constraint, prompt, length: keyword_automaton.init(
           params, constraint.automaton, prompt, length),
@@ -82,12 +85,16 @@ def lexical() -> Reward:
 
 
 def hard_coverage(values):
-  """`[...]` bool, where a coverage means that no concept is missing."""
+  """Returns `[...]` bool, whether a coverage means that no concept is missing.
+  """
   return values >= 1
 
 
 def banned(phrases: Sequence[str], fold_case: bool = False) -> Reward:
-  """0 if the text has one of the phrases, at word boundaries; else 1."""
+  """Returns a reward of 0 for texts with one of the phrases, 1 for others.
+
+  Phrases count at word boundaries, as forms of `concepts` do.
+  """
   return _banned(tuple(_forms(phrases, "phrases", fold_case)), fold_case)
 
 
@@ -117,7 +124,7 @@ def _coverage(params, constraint, state):
 
 
 def _forms(concept, name, fold_case):
-  """The forms of a concept as bytes; `name` is for errors."""
+  """Returns the forms of a concept as bytes; `name` is for errors."""
   if isinstance(concept, (str, bytes)) or not len(concept):
     raise ValueError(
         f"{name}={concept!r}: a list of at least one form is needed.")
@@ -126,12 +133,12 @@ def _forms(concept, name, fold_case):
       raise ValueError(f"{name}={list(concept)!r} has an empty form.")
   forms = [form.encode() if isinstance(form, str) else bytes(form)
            for form in concept]
-  # That of bytes changes ASCII letters alone.
+  # `lower` of bytes changes ASCII letters only.
   return [form.lower() for form in forms] if fold_case else forms
 
 
 def _check(parts, row, name, max_new_tokens):
-  """Raises an error for concepts that no text could have."""
+  """Raises ValueError for concepts that no text can contain."""
   for j, forms in enumerate(row):
     for form in forms:
       if min_tokens.fewest_tokens(parts, form) == float("inf"):
@@ -152,7 +159,7 @@ def _check(parts, row, name, max_new_tokens):
 
 
 def _build(row, forms, width, words, fold_case):
-  """`Concepts` of one row, in numpy."""
+  """Returns the `Concepts` of one row, of numpy arrays."""
   automaton, lasts = keyword_automaton.build(forms, fold_case, words)
   place = dict(zip(forms, lasts))
   marks = np.zeros((width, words * bits.SIZE), bool)

@@ -1,4 +1,4 @@
-"""What a vocabulary can spell, and in how many tokens; on the host."""
+"""The least number of tokens that spell given words; on the host."""
 
 import functools
 import math
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-# As `automata` has it.
+# Word bytes, as in `keyword_automaton`.
 _WORD = rb"[0-9A-Za-z_\x80-\xff]"
 _BEGINS = re.compile(rb"(?<!%s)" % _WORD)
 _ENDS = re.compile(rb"(?!%s)" % _WORD)
@@ -14,12 +14,12 @@ _JOINS = re.compile(rb"%s.*(?!%s).+%s" % (_WORD, _WORD, _WORD), re.DOTALL)
 
 
 class Parts(NamedTuple):
-  """What the tokens of a vocabulary can contribute to a form.
+  """The byte strings that tokens of a vocabulary can contribute to a form.
 
   Attributes:
-    begin: with which a form may begin: ends of tokens, from a boundary on.
-    inner: what stands in the middle, whole tokens.
-    end: with which a form may end.
+    begin: those a form may begin with: ends of tokens, from a boundary on.
+    inner: those inside of a form: whole tokens.
+    end: those a form may end with: beginnings of tokens, up to a boundary.
     whole: forms that are inside of one token.
     joined: whether one token can have bytes of two words.
   """
@@ -32,7 +32,7 @@ class Parts(NamedTuple):
 
 @functools.lru_cache(maxsize=4)
 def parts(pieces: tuple[bytes, ...], fold_case: bool) -> Parts:
-  """Parts of a vocabulary, in lower case if case does not matter."""
+  """Returns the `Parts` of a vocabulary, in lower case if case is folded."""
   inner = frozenset(p.lower() if fold_case else p for p in pieces if p)
   begin, end, whole, joined = set(), set(), set(), False
   for piece in inner:
@@ -48,10 +48,10 @@ def parts(pieces: tuple[bytes, ...], fold_case: bool) -> Parts:
 
 @functools.lru_cache(maxsize=1 << 16)
 def fewest_tokens(vocabulary: Parts, form: bytes) -> float:
-  """How many tokens it takes to emit a form; inf if they cannot spell it."""
+  """Returns the least number of tokens that spell a form; inf if none do."""
   if form in vocabulary.whole:
     return 1
-  # Tokens for the first i bytes that end where a token ends.
+  # counts[i]: tokens for the first i bytes, the last token ending there.
   counts = [math.inf]
   for stop in range(1, len(form)):
     counts.append(1 if form[:stop] in vocabulary.begin else 1 + min(
@@ -63,7 +63,7 @@ def fewest_tokens(vocabulary: Parts, form: bytes) -> float:
 
 def fewest_tokens_of_all(vocabulary: Parts,
                          concepts: Iterable[list[bytes]]) -> float:
-  """A lower bound of the tokens that a form of each concept takes together.
+  """Returns a lower bound of the tokens that spell a form of each concept.
 
   Words cannot overlap, so their tokens add up. What may overlap or be shared
   (phrases, tokens of two words, forms of several concepts) is counted once.

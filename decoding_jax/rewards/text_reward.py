@@ -1,4 +1,4 @@
-"""The reward of a context, for all rows at once."""
+"""The reward of a `Context`, for all rows at once."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ from decoding_jax.types import Context
 
 
 def init(context: Context):
-  """The state of each row after its prompt, a tree of `[B, ...]`."""
+  """Returns the state of each row after its prompt, a tree of `[B, ...]`."""
   reward = context.reward
   return jax.vmap(reward.init, (None, 0, 0, 0))(
       context.reward_params, context.constraints, context.prompts,
@@ -16,7 +16,7 @@ def init(context: Context):
 
 
 def advance(context: Context, states, tokens, valid):
-  """The states after more tokens.
+  """Returns the states after more tokens.
 
   Args:
     context: holds the reward.
@@ -25,7 +25,10 @@ def advance(context: Context, states, tokens, valid):
     valid: `[B, T]` bool.
 
   Returns:
-    tree of `[B, ...]`.
+    Tree of `[B, ...]`.
+
+  Raises:
+    ValueError: if shapes or types of the states change.
   """
   new = jax.vmap(context.reward.advance, (None, 0, 0, 0, 0))(
       context.reward_params, context.constraints, states, tokens, valid)
@@ -36,7 +39,7 @@ def advance(context: Context, states, tokens, valid):
 
 
 def value(context: Context, states):
-  """`[B]` float32."""
+  """Returns the value of each state, `[B]` float32."""
   values = jax.vmap(context.reward.value, (None, 0, 0))(
       context.reward_params, context.constraints, states)
   if values.ndim != 1:
@@ -46,29 +49,39 @@ def value(context: Context, states):
 
 
 def _types(states):
-  """What the state of a row is made of, for messages."""
+  """Returns types and shapes of the state of a row, for messages."""
   return jax.tree.map(lambda x: f"{x.dtype}{list(x.shape[1:])}", states)
 
 
 def value_after(context: Context, states, tokens, count):
-  """`[B]` float32, the value after the first `count [B]` of `[B, T]` tokens.
+  """Returns the value after the first tokens of each row.
+
+  Args:
+    context: holds the reward.
+    states: tree of `[B, ...]`.
+    tokens: `[B, T]` int32.
+    count: `[B]` int32, how many of them count.
+
+  Returns:
+    `[B]` float32.
   """
   valid = jnp.arange(tokens.shape[1])[None] < count[:, None]
   return value(context, advance(context, states, tokens, valid))
 
 
 def tokens_until_gain(context: Context, states, before, tokens, count):
-  """How many tokens it takes until the value has risen to where it ends.
+  """Returns how many tokens it takes to reach the last value, if it rises.
 
   Args:
     context: holds the reward.
     states: tree of `[B, ...]`.
     before: `[B]` float32, their values.
     tokens: `[B, T]` int32.
-    count: `[B]` int32, how many of them follow.
+    count: `[B]` int32, how many of them count.
 
   Returns:
-    `[B]` int32, in 1..count; `count` where the value does not rise.
+    `[B]` int32, in 1..count; `count` where the last value does not exceed
+    `before`.
   """
   def step(states, x):
     states = advance(context, states, *(y[:, None] for y in x))
@@ -81,7 +94,7 @@ def tokens_until_gain(context: Context, states, before, tokens, count):
 
 
 def of_paths(context: Context, states, tokens, valid):
-  """The values of several continuations of each row.
+  """Returns the values of several continuations of each row.
 
   Args:
     context: holds the reward.
@@ -99,7 +112,7 @@ def of_paths(context: Context, states, tokens, valid):
 
 
 def value_of_text(context: Context, tokens, lengths):
-  """The value of whole texts.
+  """Returns the value of whole texts.
 
   Args:
     context: holds the reward, and the prompts that the texts begin with.

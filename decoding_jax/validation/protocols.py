@@ -1,4 +1,4 @@
-"""What the fields of the contracts of `types` must be."""
+"""Checks of the fields of `types.Method`, `types.LanguageModel` and others."""
 
 import functools
 import inspect
@@ -13,11 +13,11 @@ from decoding_jax.validation import values
 
 
 class _Kind(NamedTuple):
-  """What a field must be.
+  """A condition on a field.
 
   Attributes:
     fits: `value -> bool`.
-    words: the same for people.
+    words: what is allowed, for errors.
   """
   fits: Callable[[Any], bool]
   words: str
@@ -32,10 +32,10 @@ def _function(*names):
                f"a function of ({', '.join(names)})")
 
 
-# It takes longer than all else here, and each call of `generate` checks.
+# Cached: it takes longer than all other checks of a call of `generate`.
 @functools.lru_cache(maxsize=None)
 def _takes(function, names):
-  """Whether it can be called with so many arguments, as far as Python knows."""
+  """Whether a function accepts these arguments, as far as Python knows."""
   try:
     signature = inspect.signature(function)
   except (TypeError, ValueError):
@@ -67,7 +67,8 @@ _FIELDS = {
                              "slot", "mask"),
         "vocab_size": _integer(1),
         "max_length": _integer(0),
-        "after_prompt": _or_none(_function("params", "cache"))},
+        "after_prompt": _or_none(_function("params", "cache")),
+        "abstract_params": _or_none(_function())},
     LogitsProcessor: {
         "init": _function("params"),
         "advance": _function("params", "state", "token"),
@@ -111,11 +112,11 @@ _FIELDS = {
 
 
 def check(name: str, kind, value, optional: bool = False) -> None:
-  """Checks the type of an argument, its fields, and the fields of these.
+  """Checks the type of an argument and, recursively, its fields.
 
   Args:
     name: of the argument.
-    kind: the type that is needed; any but those of `types` has no fields here.
+    kind: the type that is needed; only fields of types of `types` are checked.
     value: what was given.
     optional: whether it may be None.
 

@@ -1,4 +1,4 @@
-"""Checks of arguments, and of what methods and models are made with."""
+"""Checks of numbers, arrays and texts, for arguments and options."""
 
 from collections.abc import Iterable
 import math
@@ -10,20 +10,20 @@ import numpy as np
 
 
 def form(x):
-  """Shape and type of an array or a number, traced or not."""
+  """Returns shape and type of an array or a number, traced or not."""
   return jnp.shape(x), jnp.result_type(x)
 
 
 def array(name, x):
-  """An argument as an array.
+  """Returns an argument as an array.
 
   Args:
     name: of the argument.
     x: what was given.
 
   Returns:
-    A `jax.Array` if that is what was given; else one of the host, since each
-    step of its own on a device takes longer than all of them in a program.
+    A `jax.Array` if one was given; else an array of the host, since separate
+    operations on a device take longer than those of one program.
 
   Raises:
     ValueError: naming the argument, such as a list of lists of many lengths.
@@ -37,14 +37,14 @@ def array(name, x):
 
 
 def integers(name, x) -> tuple[int, ...]:
-  """A tuple of integers, of any sequence of them.
+  """Returns a sequence of integers as a tuple.
 
   Args:
     name: of the option.
     x: what was given.
 
   Raises:
-    ValueError: naming the option, if it is none.
+    ValueError: naming the option, if it is no such sequence.
   """
   found = tuple(x) if isinstance(x, Iterable) else (None,)
   if not all(map(is_integer, found)):
@@ -53,7 +53,7 @@ def integers(name, x) -> tuple[int, ...]:
 
 
 def is_integer(x) -> bool:
-  """Whether it is a whole number, of Python or numpy; booleans are none."""
+  """Whether a value is an integer of Python or numpy, and no boolean."""
   return isinstance(x, numbers.Integral) and not isinstance(x, bool)
 
 
@@ -80,15 +80,12 @@ def check_number(name, value, low=-math.inf, high=math.inf):
 
 
 def check_one_of(name, value, choices):
-  """What an option stands for.
+  """Returns what an option stands for.
 
   Args:
     name: of the option.
     value: what was given.
-    choices: dict from what is allowed to what it stands for.
-
-  Returns:
-    That.
+    choices: dict from allowed values to what they stand for.
 
   Raises:
     ValueError: if the value is not allowed.
@@ -97,3 +94,31 @@ def check_one_of(name, value, choices):
     raise ValueError(f"{name}={value!r}: one of "
                      f"{', '.join(map(repr, choices))} is needed.")
   return choices[value]
+
+
+def shortened(x, size: int = 80) -> str:
+  """Returns the `repr` of a value, its middle left out if it is long."""
+  try:
+    text = repr(x)
+  except RecursionError:
+    return f"a {type(x).__name__} that is nested too deep to be shown"
+  half = size // 2
+  return text if len(text) <= size else f"{text[:half]}...{text[-half:]}"
+
+
+def utf8(name: str, text: str) -> bytes:
+  """Returns the bytes of a text.
+
+  Args:
+    name: of the argument.
+    text: any text.
+
+  Raises:
+    ValueError: if it has half of a surrogate pair, which has no bytes.
+  """
+  try:
+    return text.encode("utf-8")
+  except UnicodeEncodeError as e:
+    raise ValueError(f"{name}: character {e.start} is {text[e.start]!r}, half "
+                     "of a surrogate pair, which UTF-8 cannot encode: whole "
+                     "characters are needed.") from e

@@ -13,8 +13,6 @@ whole texts are not counted.
 """
 
 import math
-import os
-import pathlib
 from typing import NamedTuple
 
 import jax
@@ -27,9 +25,9 @@ from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.runtime import prefill
 from decoding_jax.speculation import tree
 from decoding_jax.speculation import tree_decoder
+from decoding_jax.validation import memory
 from experiments.app import launch
 
-_CGROUPS = pathlib.Path("/sys/fs/cgroup")
 _GIB = 2**30
 # Of the largest array in a step, or in a call that has all layers.
 _OF_STEP = 2
@@ -141,31 +139,8 @@ def device_memory(device) -> int | None:
   limit = (device.memory_stats() or {}).get("bytes_limit")
   if limit is None and device.platform == "cpu":
     # Devices that are simulated share the machine.
-    return host_memory() // jax.local_device_count()
+    return memory.host_memory() // jax.local_device_count()
   return limit
-
-
-def host_memory(root=_CGROUPS, groups="/proc/self/cgroup") -> int:
-  """Bytes of this machine's memory that this process may use.
-
-  Args:
-    root: where control groups are mounted.
-    groups: the file that names those of this process.
-  """
-  sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-  files = [root / "memory.max", root / "memory" / "memory.limit_in_bytes"]
-  try:
-    # Lines such as "0::/user/run": groups of version 2, each within the other.
-    own = pathlib.PurePath(pathlib.Path(groups).read_text().rpartition(":")[2]
-                           .strip().lstrip("/"))
-    files += [root / group / "memory.max" for group in (own, *own.parents)]
-  except OSError:
-    pass  # There are none.
-  for path in files:
-    text = path.read_text().strip() if path.is_file() else "max"
-    if text.isdigit():
-      sizes.append(int(text))
-  return min(sizes)
 
 
 def nodes(kind):

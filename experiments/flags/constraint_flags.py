@@ -1,12 +1,15 @@
-"""What a completion must be: flags for logits processors of both models."""
+"""Flags for logits processors: grammars, stop strings and penalties."""
 
 import contextlib
 import math
 import pathlib
+import sys
+import threading
 
 from absl import flags
 
 import decoding_jax as dj
+from decoding_jax.validation import values
 from experiments.app import launch
 from experiments.devices import mesh
 from experiments.devices import model_pair
@@ -15,25 +18,29 @@ from models.text import tokenizers
 _REGEX = flags.DEFINE_string(
     "regex", "", "Regular expression that the completion matches as a whole.")
 _JSON_SCHEMA = flags.DEFINE_string(
-    "json_schema", "", "File of a JSON schema that the completion has.")
+    "json_schema", "", "File of a JSON schema that the completion is valid by.")
 _STOP = flags.DEFINE_multi_string(
     "stop", [], "Text that ends the completion; may be given several times.")
 _PENALTY = flags.DEFINE_float(
-    "repetition_penalty", 1.0, "Divides the logits of tokens that were there "
-    "already, the prompt's too; 1: changes nothing.")
+    "repetition_penalty", 1.0, "Divides the positive logits of tokens that "
+    "occurred in prompt or completion, multiplies negative ones; 1: off.")
 _PRESENCE = flags.DEFINE_float(
-    "presence_penalty", 0.0, "Subtracted from the logits of tokens that were "
-    "generated already.")
+    "presence_penalty", 0.0, "Subtracted from the logits of tokens that "
+    "occurred in the completion.")
 _FREQUENCY = flags.DEFINE_float(
-    "frequency_penalty", 0.0, "The same, as often as they were.")
+    "frequency_penalty", 0.0, "The same, times how often they occurred.")
 _NO_REPEAT = flags.DEFINE_integer(
-    "no_repeat_ngram_size", 0, "So many tokens in a row do not come twice, in "
-    "prompt and completion; 0: they may.", lower_bound=0)
+    "no_repeat_ngram_size", 0, "Length of token sequences that occur at most "
+    "once in prompt and completion; 0: off.", lower_bound=0)
+# Seconds of compiling a grammar after which a line says so.
+_PATIENCE = 2.0
+# Characters of a value in an error.
+_SHOWN = 80
 
 
 def apply(pair: model_pair.ModelPair, width: int,
           budget: int) -> model_pair.ModelPair:
-  """The pair, both of its models with the processors that flags ask for.
+  """Applies the processors that flags ask for to both models.
 
   Args:
     pair: with parameters.
@@ -44,8 +51,8 @@ def apply(pair: model_pair.ModelPair, width: int,
     A pair; the same one if no flag is set.
 
   Raises:
-    UserError: for flags that no processor can be made of, or several of those
-      that say how the completion ends.
+    UserError: for flags with values that are wrong or too large, and for
+      several of those that say how the completion ends.
   """
   found = []
   with launch.user_errors(ValueError, ImportError, OSError):
@@ -54,10 +61,11 @@ def apply(pair: model_pair.ModelPair, width: int,
     if automaton:
       found.append((dj.processors.automaton(), automaton))
     if _NO_REPEAT.value:
-      # The last one: where it forbids all that a form allows, the form stays.
-      found.append((dj.processors.no_repeat_ngram(
-          _NO_REPEAT.value, pair.target.vocab_size,
-          max(width + budget, _NO_REPEAT.value)), ()))
+      # The last one: where it forbids all that a grammar allows, it is ignored.
+      window = max(width + budget, _NO_REPEAT.value)
+      with _named(_NO_REPEAT, f"window={window}"):
+        found.append((dj.processors.no_repeat_ngram(
+            _NO_REPEAT.value, pair.target.vocab_size, window), ()))
   for processor, params in found:
     params = mesh.on_all(pair.mesh, params)
     target, target_params = dj.processors.apply(
@@ -71,19 +79,19 @@ def apply(pair: model_pair.ModelPair, width: int,
 
 
 def form() -> bool:
-  """Whether flags say what form the whole completion has."""
+  """Whether flags give a grammar for the whole completion."""
   return bool(_REGEX.value or _JSON_SCHEMA.value)
 
 
 def settings() -> dict:
-  """What flags say, by their names; a schema as it is written."""
+  """Returns the values of flags by their names; the text of a schema."""
   given = {flag.name: flag.value for flag in (
       _REGEX, _STOP, _PENALTY, _PRESENCE, _FREQUENCY, _NO_REPEAT)}
   return {**given, _JSON_SCHEMA.name: _schema()}
 
 
 def _penalties(pair, budget):
-  """The processors that make tokens less probable."""
+  """Yields the processors that make tokens less probable."""
   size = pair.target.vocab_size
   if _PENALTY.value != 1:
     with _named(_PENALTY, f"penalty={_PENALTY.value!r}"):
@@ -97,7 +105,7 @@ def _penalties(pair, budget):
 
 
 def _automaton(pair):
-  """The automaton that a flag asks for; None if none does."""
+  """Returns the automaton that a flag asks for; None without such a flag."""
   given = [flag.name for flag in (_REGEX, _JSON_SCHEMA, _STOP) if flag.value]
   if not given:
     return None
@@ -110,13 +118,13 @@ def _automaton(pair):
   rest = (tokenizers.pieces(pair.tokenizer, pair.target.vocab_size),
           pair.eos_id)
   if _REGEX.value:
-    with _named(_REGEX, f"pattern={_REGEX.value!r}"):
+    with _compiled(_REGEX, f"pattern={values.shortened(_REGEX.value)}"):
       return dj.processors.regex(_REGEX.value, *rest)
   if _STOP.value:
-    with _named(_STOP, f"strings={_STOP.value!r}"):
+    with _compiled(_STOP, f"strings={values.shortened(_STOP.value)}"):
       return dj.processors.stop_strings(_STOP.value, *rest)
   schema = _schema()
-  with _named(_JSON_SCHEMA, f"schema={schema}"):
+  with _compiled(_JSON_SCHEMA, f"schema={values.shortened(schema)}"):
     return dj.processors.json_schema(schema, *rest)
 
 
@@ -128,11 +136,30 @@ def _schema():
 
 
 @contextlib.contextmanager
+def _compiled(flag, argument):
+  """As `_named`, with a line to stderr where it takes long."""
+  timer = threading.Timer(_PATIENCE, lambda: print(
+      f"compiling the automaton of --{flag.name}...", file=sys.stderr,
+      flush=True))
+  timer.daemon = True
+  timer.start()
+  try:
+    with _named(flag, argument):
+      yield
+  finally:
+    timer.cancel()
+
+
+@contextlib.contextmanager
 def _named(flag, argument=""):
-  """Errors name a flag, instead of the argument that its value is."""
+  """Makes errors name a flag instead of the argument with its value."""
   value = flag.value
   if isinstance(value, list):
     value = " ".join(map(repr, value))
+  # Bytes of a command line that are no text are surrogates: not printable.
+  value = str(value).encode("utf-8", "backslashreplace").decode()
+  if len(value) > _SHOWN:
+    value = f"{value[:_SHOWN]}..."
   try:
     yield
   except (ValueError, OSError) as e:

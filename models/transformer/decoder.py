@@ -322,8 +322,9 @@ def language_model(config: Config) -> types.LanguageModel:
     return decoder.apply({"params": params}, tokens, positions, cache, block,
                          slot, mask)
 
-  return types.LanguageModel(init_cache, forward, config.vocab_size,
-                             config.max_length)
+  return types.LanguageModel(
+      init_cache, forward, config.vocab_size, config.max_length,
+      abstract_params=functools.partial(abstract_params, config))
 
 
 def causal_logits(lm, params, tokens):

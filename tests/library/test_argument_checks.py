@@ -175,6 +175,17 @@ def test_keys_are_random_keys(key):
   refused(["key"], key=key)
 
 
+@pytest.mark.parametrize("shape", [(3,), (1,), (2, 5)])
+def test_data_of_keys_has_a_shape(shape):
+  refused([f"key has shape {shape} and type uint32", "jax.random.key(0)"],
+          key=np.zeros(shape, np.uint32))
+
+
+def test_control_data_of_a_key_is_a_key():
+  with pytest.raises(AssertionError, match="A model was called"):
+    generate(key=np.zeros(2, np.uint32))
+
+
 def test_padding_may_be_anything():
   prompts = jnp.array([[1, 2, -1], [3, 99, -7]])
   argument_checks.check_prompts(prompts, jnp.array([2, 1]), V)
@@ -218,6 +229,13 @@ def test_vocabularies_must_be_equal():
 @pytest.mark.parametrize("budget", [0, -3, 2.0, None])
 def test_the_budget_is_a_positive_integer(budget):
   refused([f"max_new_tokens={budget!r}"], max_new_tokens=budget)
+
+
+@pytest.mark.parametrize("budget", [2**30, 2**31, 2**40, 10**30])
+def test_positions_are_numbers_of_32_bits(budget):
+  roomy = UNTOUCHED._replace(max_length=0)
+  refused([f"max_new_tokens={budget} ", f"{budget + 3} positions", str(2**30)],
+          max_new_tokens=budget, target=roomy, draft=roomy)
 
 
 @pytest.mark.parametrize("name", ["target", "draft"])
@@ -448,11 +466,11 @@ def test_methods_hold_pairs_or_decoders():
     (None, lambda rank, rest: (rank, rest[:1]), r"residual .*\(1,\)"),
 ], ids=["fewer", "floats", "rank", "residual"])
 def test_what_a_pair_returns(drafter, rule, words):
-  grown, verifier = METHOD.sampled
+  grown = right = expanders.stochastic_beam(2, 2)
+  verifier = METHOD.sampled.verifier
   if drafter:
-    grown = grown._replace(expand=lambda *args: (
-        lambda tokens, *rest: (drafter(tokens), *rest))(
-            *METHOD.sampled.drafter.expand(*args)))
+    grown = right._replace(expand=lambda *args: (
+        lambda tokens, *rest: (drafter(tokens), *rest))(*right.expand(*args)))
   if rule:
     verifier = verifier._replace(
         rule=lambda *args: rule(*METHOD.sampled.verifier.rule(*args)))

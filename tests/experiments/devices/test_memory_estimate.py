@@ -15,6 +15,7 @@ import pytest
 import decoding_jax as dj
 from decoding_jax.runtime import prefill
 from decoding_jax.speculation import tree_decoder
+from decoding_jax.validation import memory
 from experiments.app import launch
 from experiments.devices import memory_estimate
 from experiments.devices import model_pair
@@ -169,21 +170,21 @@ def test_memory_of_devices(monkeypatch):
       platform=platform, memory_stats=lambda: stats)
   assert memory_estimate.device_memory(device("tpu", {"bytes_limit": 7})) == 7
   assert memory_estimate.device_memory(device("tpu", None)) is None
-  monkeypatch.setattr(memory_estimate, "host_memory", lambda: 16)
+  monkeypatch.setattr(memory, "host_memory", lambda: 16)
   monkeypatch.setattr(jax, "local_device_count", lambda: 4)
   assert memory_estimate.device_memory(device("cpu", None)) == 4
 
 
 def test_memory_of_a_control_group(tmp_path):
   groups = tmp_path / "groups"
-  plain = memory_estimate.host_memory(tmp_path, groups)
+  plain = memory.host_memory(tmp_path, groups)
   assert plain > 2**28
   groups.write_text("1:name=systemd:/\n0::/user/run\n")
   (tmp_path / "user" / "run").mkdir(parents=True)
   (tmp_path / "user" / "run" / "memory.max").write_text("max\n")
-  assert memory_estimate.host_memory(tmp_path, groups) == plain
+  assert memory.host_memory(tmp_path, groups) == plain
   (tmp_path / "user" / "memory.max").write_text("5000\n")
-  assert memory_estimate.host_memory(tmp_path, groups) == 5000
+  assert memory.host_memory(tmp_path, groups) == 5000
   (tmp_path / "memory").mkdir()
   (tmp_path / "memory" / "memory.limit_in_bytes").write_text("4000\n")
-  assert memory_estimate.host_memory(tmp_path, groups) == 4000
+  assert memory.host_memory(tmp_path, groups) == 4000

@@ -44,6 +44,20 @@ def completion(pair, new=NEW):
   return b"".join(pieces[token] for token in text), text[-1] in pair.eos_id
 
 
+def test_a_line_while_it_takes_long(applied, monkeypatch, capsys):
+  class Impatient:
+    """A timer whose time is up at once."""
+
+    def __init__(self, seconds, function):
+      assert seconds == 2
+      self.start, self.cancel = function, lambda: None
+
+  assert applied(stop=["x"]) and not capsys.readouterr().err
+  monkeypatch.setattr(constraint_flags.threading, "Timer", Impatient)
+  applied(stop=["x"])
+  assert capsys.readouterr().err == "compiling the automaton of --stop...\n"
+
+
 def test_without_flags_the_pair_is_as_it_was(applied, folders):
   pair = helpers.load_pair(*folders)
   assert applied(pair.eos_id).target is pair.target
@@ -91,7 +105,13 @@ def test_no_token_twice(applied):
     (dict(frequency_penalty="nan"), "--frequency_penalty=nan: a number is"),
     (dict(regex="("), r"--regex=\(: missing \)"),
     (dict(regex="^abc$"), r"--regex=\^abc\$: .* end to end"),
-    (dict(regex="a(?=b)"), r"--regex=a\(\?=b\): look-around")], ids=str)
+    (dict(regex="a(?=b)"), r"--regex=a\(\?=b\): look-around"),
+    (dict(regex="a" * 10**5), r"--regex=a{80}\.\.\.: 100000 characters"),
+    (dict(stop=["x" * 10**5]), r"--stop='x{79}\.\.\.: an automaton of 100002"),
+    (dict(regex="a\udcff"), r"--regex=a.udcff: character 1 is .* surrogate"),
+    (dict(no_repeat_ngram_size="1000000"),
+     "--no_repeat_ngram_size=1000000: at most 131072 tokens"),
+], ids=lambda x: str(x)[:40])
 def test_flags_that_cannot_be(applied, values, message):
   if "regex" in values:
     pytest.importorskip("outlines_core")

@@ -191,5 +191,5 @@ def test_pieces_are_bytes(pieces):
 
 def test_a_schema_that_is_none():
   pytest.importorskip("outlines_core")
-  with pytest.raises(ValueError, match="schema=nonsense: "):
+  with pytest.raises(ValueError, match="schema='nonsense': "):
     processors.json_schema("nonsense", PIECES, EOS)

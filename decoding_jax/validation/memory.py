@@ -1,0 +1,87 @@
+"""Memory that a call needs at least, and that the devices have."""
+
+import os
+import pathlib
+
+import jax
+import numpy as np
+
+_CGROUPS = pathlib.Path("/sys/fs/cgroup")
+_GIB = 2**30
+
+
+def check(devices, **parts: int):
+  """Checks that some devices together have memory enough.
+
+  Args:
+    devices: of JAX, over which arrays may be split.
+    **parts: bytes that are needed at least, by what they are for.
+
+  Raises:
+    ValueError: naming what is needed and what there is.
+  """
+  need, there = sum(parts.values()), device_memory(devices)
+  if there is not None and need > there:
+    each = ", ".join(f"{name} {part / _GIB:.2f}"
+                     for name, part in parts.items())
+    raise ValueError(
+        f"a call needs at least {need / _GIB:.2f} GiB ({each}), and there are "
+        f"{there / _GIB:.2f} GiB: a smaller max_new_tokens, fewer or shorter "
+        "prompts, or fewer rows at a time are needed.")
+
+
+def devices_of(*arrays) -> set:
+  """Returns the devices of arrays; all of them where some are traced."""
+  found = set()
+  for x in jax.tree.leaves(arrays):
+    if isinstance(x, jax.core.Tracer):
+      return set(jax.devices())
+    if isinstance(x, jax.Array):
+      found |= x.sharding.device_set
+  return found or {jax.devices()[0]}
+
+
+def size(arrays) -> int:
+  """Returns the bytes of a tree of arrays, or of their shapes."""
+  return sum(x.size * np.dtype(x.dtype).itemsize
+             for x in jax.tree.leaves(arrays) if hasattr(x, "dtype") and
+             not jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key))
+
+
+def device_memory(devices) -> int | None:
+  """Returns the bytes that devices have for arrays; None if unknown."""
+  total, hosts = 0, set()
+  for device in devices:
+    limit = ((device.memory_stats() or {}).get("bytes_limit")
+             if device.process_index == jax.process_index() else None)
+    if limit is not None:
+      total += limit
+    elif device.platform == "cpu":
+      hosts.add(device.process_index)  # Its devices share the memory.
+    else:
+      return None
+  # Other hosts are taken to be like this one.
+  return total + len(hosts) * host_memory()
+
+
+def host_memory(root=_CGROUPS, groups="/proc/self/cgroup") -> int:
+  """Returns the bytes of this machine's memory that this process may use.
+
+  Args:
+    root: where control groups are mounted.
+    groups: the file that names those of this process.
+  """
+  sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+  files = [root / "memory.max", root / "memory" / "memory.limit_in_bytes"]
+  try:
+    # Lines such as "0::/user/run": groups of version 2, each within the other.
+    own = pathlib.PurePath(pathlib.Path(groups).read_text().rpartition(":")[2]
+                           .strip().lstrip("/"))
+    files += [root / group / "memory.max" for group in (own, *own.parents)]
+  except OSError:
+    pass  # Without control groups, or not on Linux.
+  for path in files:
+    text = path.read_text().strip() if path.is_file() else "max"
+    if text.isdigit():
+      sizes.append(int(text))
+  return min(sizes)

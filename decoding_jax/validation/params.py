@@ -1,0 +1,114 @@
+"""Parameters against those that a model needs, by shapes alone."""
+
+import dataclasses
+import functools
+import numbers
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from decoding_jax.types import LanguageModel
+
+# In what a model needs, stands for any tree.
+ANY = ...
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shape:
+  """Attributes: `shape`, and `inexact`, whether numbers are floats."""
+  shape: tuple[int, ...]
+  inexact: bool
+
+
+def check(name: str, model: LanguageModel, params):
+  """Checks that parameters are arrays, and those that a model needs.
+
+  Shapes and kinds of numbers are compared where the model says what it needs;
+  which float type they have is left to the model.
+
+  Args:
+    name: of the argument.
+    model: whose parameters they are.
+    params: the tree.
+
+  Raises:
+    ValueError: naming the first leaf that does not fit.
+  """
+  leaves, structure = jax.tree.flatten(params)
+  shapes = tuple(map(_shape, leaves))
+  if None in shapes:
+    path, leaf = _leaves(params)[shapes.index(None)]
+    raise ValueError(f"{_place(name, path)} is of type {type(leaf).__name__}: "
+                     "an array is needed.")
+  problem = _problem(model, structure, shapes)
+  if problem:
+    raise ValueError(f"{name} do not fit the {name.removesuffix('_params')}: "
+                     f"{problem}.")
+
+
+def _shape(leaf):
+  """Returns the `_Shape` of an array or a number; None for anything else."""
+  if isinstance(leaf, (jax.Array, np.ndarray, np.generic)):
+    return _Shape(leaf.shape, _is_inexact(leaf.dtype))
+  return _Shape((), True) if isinstance(leaf, numbers.Number) else None
+
+
+@functools.lru_cache(maxsize=None)
+def _is_inexact(dtype):
+  return bool(jnp.issubdtype(dtype, jnp.inexact))
+
+
+# Most calls of `generate` have parameters of the same shapes as the last one.
+@functools.lru_cache(maxsize=256)
+def _problem(model, structure, shapes) -> str:
+  """Returns what does not fit; "" if all of it does."""
+  if model.abstract_params is None:
+    return ""
+  needed = model.abstract_params()
+  found = jax.tree.unflatten(structure, shapes)
+  if not _same_type(found, needed):
+    return (f"a {type(found).__name__} is given, the model needs a "
+            f"{type(needed).__name__}")
+  return _compared(_leaves(needed), dict(_leaves(found)))
+
+
+def _same_type(found, needed):
+  return type(found) is type(needed) or all(
+      isinstance(x, Mapping) for x in (found, needed))
+
+
+def _compared(needed, found):
+  for path, leaf in needed:
+    if leaf is ANY:
+      found = {other: x for other, x in found.items()
+               if other[:len(path)] != path}
+      continue
+    given = found.pop(path, None)
+    if given is None:
+      return (f"{_keys(path)} is missing, the model needs an array of shape "
+              f"{leaf.shape}")
+    if given.shape != leaf.shape:
+      return (f"{_keys(path)} has shape {given.shape}, the model needs "
+              f"{leaf.shape}")
+    inexact = _is_inexact(leaf.dtype)
+    if given.inexact != inexact:
+      kinds = ("floats", "integers") if inexact else ("integers", "floats")
+      return f"{_keys(path)} has {kinds[1]}, the model needs {kinds[0]}"
+  if found:
+    return f"{_keys(next(iter(found)))} is not a parameter of the model"
+  return ""
+
+
+def _leaves(tree):
+  return jax.tree_util.tree_flatten_with_path(
+      tree, is_leaf=lambda x: x is ANY)[0]
+
+
+def _keys(path):
+  return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def _place(name, path):
+  return f"{name}/{_keys(path)}" if path else name
