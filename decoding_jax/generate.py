@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax import argument_checks
+from decoding_jax import kernels
 from decoding_jax import sampling as sampling_lib
 from decoding_jax.kernels import random
 from decoding_jax.rewards import text_reward
@@ -118,6 +119,7 @@ def _outputs(every, key, prompts, prompt_lengths, *, method, target,
              target_params, draft, draft_params, max_new_tokens, sampling,
              draft_sampling, eos_id, reward, reward_params, constraints, rows):
   """What there is after so many steps each, or after each size of caches."""
+  kernels.prepare()  # Before anything is traced that may call them.
   argument_checks.check_kinds(method=method, target=target, draft=draft,
                               sampling=sampling, draft_sampling=draft_sampling,
                               reward=reward)

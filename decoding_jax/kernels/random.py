@@ -7,12 +7,12 @@ with 20 rounds (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2,
 Keys and uniform numbers are those of `jax.random`.
 """
 
-import functools
 import math
 
 import jax
 import jax.numpy as jnp
 
+from decoding_jax.kernels import dispatch
 from decoding_jax.kernels.cpu import bindings
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -32,7 +32,7 @@ def fold_in(key, number):
   """
   if not is_threefry(key):
     return jax.random.fold_in(key, number)
-  return _key(_hashes(key, jnp.asarray(number, jnp.uint32)))
+  return _key(threefry_hashes(key, jnp.asarray(number, jnp.uint32)))
 
 
 def split(key, count: int = 2):
@@ -143,27 +143,39 @@ def threefry(key, first, second):
   return first, second
 
 
-def _key(words):
-  """A key, or several, of words `[..., 2]`."""
-  return jax.random.wrap_key_data(words, impl=THREEFRY)
+def threefry_hashes(key, numbers):
+  """Returns hashes of numbers under a key.
 
+  Args:
+    key: a random key of Threefry.
+    numbers: `[...]` uint32, second halves of words whose first halves are 0.
 
-def _hashes(key, numbers):
-  """`[..., 2]`, both halves of those of numbers `[...]` uint32."""
-  form = {"cpu": bindings.hashes} if bindings.is_there() else {}
-  return jax.lax.platform_dependent(jax.random.key_data(key), numbers,
-                                    default=_hashed, **form)
+  Returns:
+    `[..., 2]` uint32, both halves.
+  """
+  return _hashes(jax.random.key_data(key), numbers)
 
 
 def _first_hashes(key, count):
-  """`[count, 2]`, both halves of those of 0, 1, ..."""
-  form = {"cpu": functools.partial(bindings.first_hashes, count)} if (
-      count and bindings.is_there()) else {}
-  return jax.lax.platform_dependent(
-      jax.random.key_data(key),
-      default=lambda key: _hashed(key, jnp.arange(count, dtype=jnp.uint32)),
-      **form)
+  """Returns the hashes of 0, 1, ...: `[count, 2]`."""
+  return _hashes_of_first(jax.random.key_data(key), count=count)
 
 
-def _hashed(key, numbers):
+def _key(words):
+  """Returns a key, or several, of words `[..., 2]`."""
+  return jax.random.wrap_key_data(words, impl=THREEFRY)
+
+
+def _reference(key, numbers):
   return jnp.stack(threefry(key, jnp.zeros_like(numbers), numbers), axis=-1)
+
+
+def _reference_of_first(key, *, count):
+  return _reference(key, jnp.arange(count, dtype=jnp.uint32))
+
+
+_hashes = dispatch.on_cpu(_reference, bindings.threefry_hashes,
+                          fits=lambda *_: bindings.available())
+_hashes_of_first = dispatch.on_cpu(
+    _reference_of_first, bindings.first_threefry_hashes,
+    fits=lambda _, *, count: count > 0 and bindings.available())

@@ -3,9 +3,8 @@
 import jax
 import jax.numpy as jnp
 
+from decoding_jax import kernels
 from decoding_jax import types
-from decoding_jax.kernels import buffers
-from decoding_jax.kernels.cpu import bindings
 
 # Axes from the end, so that layer axes may stand in front.
 ROW_AXIS = -4
@@ -35,7 +34,7 @@ def init_block(cache: types.Cache, slots: int) -> types.Block:
     shape[axis] = slots
     return jax.ShapeDtypeStruct(tuple(shape), x.dtype)
 
-  found = buffers.zeros([*(empty(k, KEY_SLOTS) for k in cache.keys),
+  found = kernels.zeros([*(empty(k, KEY_SLOTS) for k in cache.keys),
                          *(empty(v, VALUE_SLOTS) for v in cache.values)],
                         cache.length)
   return types.Block(found[:len(cache.keys)], found[len(cache.keys):])
@@ -59,27 +58,9 @@ def commit(cache: types.Cache, block: types.Block, slots,
   Returns:
     The cache, longer by `count`.
   """
-  form = {"cpu": bindings.commit} if bindings.writes(
-      cache.keys + cache.values) else {}
-  keys, values = jax.lax.platform_dependent(
-      cache.keys, cache.values, block.keys, block.values, slots, cache.length,
-      default=_commit, **form)
+  keys, values = kernels.commit(cache.keys, cache.values, block.keys,
+                                block.values, slots, cache.length)
   return types.Cache(keys, values, cache.length + count)
-
-
-def _commit(keys, values, fresh_keys, fresh_values, slots, lengths):
-  """What `bindings.commit` does."""
-  def copy(target, source, axis):
-    def row(target, source, slots, length):
-      fresh = jnp.take(source, slots, axis=axis)
-      return jax.lax.dynamic_update_slice_in_dim(
-          target, fresh, length, target.ndim + axis)
-
-    at = target.ndim + ROW_AXIS
-    return jax.vmap(row, (at, at, 0, 0), at)(target, source, slots, lengths)
-
-  return (tuple(copy(*x, KEY_SLOTS) for x in zip(keys, fresh_keys)),
-          tuple(copy(*x, VALUE_SLOTS) for x in zip(values, fresh_values)))
 
 
 def put_rows(cache: types.Cache, rows, other: types.Cache) -> types.Cache:

@@ -336,7 +336,7 @@ def test_what_is_masked_does_not_matter(config):
   mask[:, :, 1] = True
   run = lambda cache, block: forward(
       model, TREE_TOKENS[:, :1], PREFIX[:, None], cache, block, 1, mask)
-  logits, after = run(cache, block)
+  logits, written = run(cache, block)
 
   after = np.arange(12) >= PREFIX[:, None]
   spoil = lambda x, where: jnp.where(where, -30.0, x)
@@ -348,7 +348,7 @@ def test_what_is_masked_does_not_matter(config):
   again, junk_after = run(spoiled, junk)
   np.testing.assert_array_equal(logits, again)
   # Only the slot of the fresh token has been written.
-  for old, new, fresh in zip(junk.keys, junk_after.keys, after.keys):
+  for old, new, fresh in zip(junk.keys, junk_after.keys, written.keys):
     np.testing.assert_array_equal(new[..., [0, 2]], old[..., [0, 2]])
     np.testing.assert_array_equal(new[..., 1], fresh[..., 1])
 

@@ -9,7 +9,6 @@
 #include "buffers.h"
 #include "commit.h"
 #include "sampling.h"
-#include "layers.h"
 #include "norm.h"
 #include "product.h"
 #include "xla/ffi/api/ffi.h"
@@ -259,22 +258,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
         .RemainingArgs()
         .Ret<ffi::Buffer<ffi::F32>>()
         .Attr<float>("cap"));
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    layers, LayersOf,
-    ffi::Ffi::Bind()
-        .Ctx<ffi::ThreadPool>()
-        .Arg<ffi::AnyBuffer>()
-        .Arg<ffi::Buffer<ffi::S32>>()
-        .Arg<ffi::AnyBuffer>()
-        .RemainingArgs()
-        .Ret<ffi::AnyBuffer>()
-        .Ret<ffi::Buffer<ffi::F32>>()
-        .RemainingRets()
-        .Attr<Sizes>("sizes")
-        .Attr<Kind>("kind")
-        .Attr<Parts>("parts")
-        .Attr<ffi::Span<const int64_t>>("views"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
     commit, CommitOf,
