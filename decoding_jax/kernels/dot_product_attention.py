@@ -53,10 +53,12 @@ def _attend_twice(cap, q, parts):
 def _attend(cap, q, parts):
   product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32,
                               precision=linear.precision(q.dtype))
+  # Small arrays are transposed, so that keys and values never are.
+  q = q.transpose(0, 2, 3, 1, 4)
   queries = [q, *(_apart(q) for _ in parts[1:])]
   scores = jnp.concatenate(
       [jnp.where(mask[:, None, None], soft_cap(
-          product("bthgc,bhcs->bhgts", q, keys), cap), -jnp.inf)
+          product("bhgtc,bhcs->bhgts", q, keys), cap), -jnp.inf)
        for q, (keys, _, mask) in zip(queries, parts)], axis=-1)
   weights = jnp.exp(scores - scores.max(axis=-1, keepdims=True))
   total = weights.sum(axis=-1)

@@ -11,7 +11,6 @@
 They are called through `jax.ffi`, inside of XLA's programs and on its threads.
 """
 
-import functools
 import logging
 import math
 import os
@@ -27,6 +26,8 @@ _LOG = logging.getLogger(__name__)
 SWITCH, _OLD_SWITCH = "DECODING_JAX_KERNELS", "DECODING_JAX_NATIVE"
 _HANDLERS = ("products", "norm", "attention", "commit", "normalizer", "draws",
              "hashes", "room", "put")
+# The name of the library, or None, by whether it could be compiled then.
+_found = {}
 _FLOATS = ("float32", "bfloat16")
 _DTYPES = (*_FLOATS, "int8")
 
@@ -223,25 +224,20 @@ def write_slots(targets, sources, start):
 def prepare() -> bool:
   """Compiles the kernels unless they have been, and tells XLA of them.
 
-  Programs that are traced before call no kernels, even if they run afterwards.
-  `dj.generate` and `transformer.init` call it; who traces programs of his own
-  earlier calls it first.
+  `dj.generate` and `transformer.init` call it. Who traces a program of his own
+  before calls it first: within a trace nothing is compiled, and on a machine
+  where nothing was before, what is traced then is left to XLA for good.
 
   Returns:
     Whether there are native kernels now. There are none on other platforms,
-    without a C++ compiler, and where `DECODING_JAX_KERNELS=xla`. Within a trace
-    nothing is compiled.
+    without a C++ compiler, and where `DECODING_JAX_KERNELS=xla`.
   """
   return available()
 
 
 def available() -> bool:
   """Returns whether native kernels are wanted and there; see `prepare`."""
-  if _is_switched_off():
-    return False
-  if not _library.cache_info().currsize and _is_tracing():
-    return False
-  return _library() is not None
+  return not _is_switched_off() and _library() is not None
 
 
 def _is_switched_off() -> bool:
@@ -271,15 +267,25 @@ def _target(name, library):
   return f"decoding_jax_{name}_{library}"
 
 
-@functools.cache
 def _library() -> str | None:
+  """Returns the name of the library; it is loaded when first asked for."""
+  found = next(filter(None, _found.values()), None)
+  if found:
+    return found
+  may_compile = not _is_tracing()
+  if may_compile not in _found:
+    _found[may_compile] = _load(may_compile)
+  return _found[may_compile]
+
+
+def _load(may_compile) -> str | None:
   """Loads the library, and tells XLA of it: returns its name."""
   if jax.default_backend() != "cpu":
     return None
   # Not above: it is a program as well.
   from decoding_jax.kernels.cpu import build
   try:
-    digest, library = build.load()
+    digest, library = build.load(may_compile)
   except build.Unavailable as error:
     _LOG.log(logging.WARNING if error.is_fault else logging.INFO,
              "All computations are left to XLA: %s", error)

@@ -47,8 +47,11 @@ class Unavailable(Exception):
     self.is_fault = is_fault
 
 
-def load() -> tuple[str, ctypes.CDLL]:
+def load(may_compile=True) -> tuple[str, ctypes.CDLL]:
   """Loads the library, which is compiled unless it has been.
+
+  Args:
+    may_compile: whether it may be; else it must be there.
 
   Returns:
     The digest of what it depends on, and the library.
@@ -59,7 +62,7 @@ def load() -> tuple[str, ctypes.CDLL]:
   try:
     compiler = _compiler()
     with _folder() as folder:
-      path = _compiled(compiler, folder)
+      path = _compiled(compiler, folder, may_compile)
       return _digest(compiler), _loaded(path)
   except subprocess.CalledProcessError as error:
     raise Unavailable(f"{error}\n{error.stderr[-1000:]}", True) from error
@@ -91,13 +94,14 @@ def _compiler() -> list[str]:
   return command
 
 
-def _compiled(compiler, folder) -> pathlib.Path:
+def _compiled(compiler, folder, may_compile=True) -> pathlib.Path:
   """Returns the library in a folder, compiled unless it is there and whole.
 
   Its name tells what it was made of and what is in it: file systems may lose
   the end of a file, and to load such a one would kill the process.
 
   Raises:
+    Unavailable: if it is not there, and may not be compiled.
     OSError: if the folder cannot be written to.
     subprocess.CalledProcessError: if the compiler refuses.
   """
@@ -106,6 +110,11 @@ def _compiled(compiler, folder) -> pathlib.Path:
   for path in found:
     if path.stem == f"{digest}-{_contents(path)}":
       return path
+  if not may_compile:
+    raise Unavailable(
+        "native kernels are not compiled, and not while a program is traced: "
+        "call decoding_jax.kernels.prepare() before, or run once "
+        "python -m decoding_jax.kernels.cpu.build.", True)
   _LOG.warning("Compiling %s, once on this machine.", _SOURCES)
   _sweep(folder, _BUILD, "tmp")
   with tempfile.TemporaryDirectory(dir=folder, prefix=_BUILD) as build:

@@ -1,6 +1,5 @@
 """Tests of decoding_jax.kernels.cpu.build: what is compiled, and kept."""
 
-import functools
 import hashlib
 import os
 import shutil
@@ -20,8 +19,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture
 def no_library(monkeypatch):
   """None has been looked for yet."""
-  monkeypatch.setattr(bindings, "_library",
-                      functools.cache(bindings._library.__wrapped__))
+  monkeypatch.setattr(bindings, "_found", {})
 
 
 @pytest.fixture(name="fast")
