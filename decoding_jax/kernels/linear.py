@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from decoding_jax.kernels import dispatch
 from decoding_jax.kernels.cpu import bindings
 
-# Rows of a product, at least. A TPU leaves a single row to its vector unit,
-# which reads weights at a half or a third of the rate of the matrix unit; for a
-# single row of 16 bits XLA would keep a float32 copy of the weights on a CPU.
+# Rows that a single one becomes. A TPU would leave one to its vector unit, which
+# reads weights at a half or a third of the rate of the matrix unit; of 16 bits
+# XLA would keep a float32 copy of the weights on a CPU.
 _TPU_ROWS, _CPU_ROWS = 8, 2
 
 
@@ -51,10 +51,10 @@ def _reference(x, weights, scales):
 
 def _product(x, weights):
   forms = {}
-  if len(x) < _TPU_ROWS:
+  if len(x) == 1:
     forms["tpu"] = functools.partial(_padded, _TPU_ROWS)
-  if len(x) < _CPU_ROWS and x.dtype.itemsize < 4:
-    forms["cpu"] = functools.partial(_padded, _CPU_ROWS)
+    if x.dtype.itemsize < 4:
+      forms["cpu"] = functools.partial(_padded, _CPU_ROWS)
   return dispatch.by_platform(x, weights, default=_dot, **forms)
 
 
