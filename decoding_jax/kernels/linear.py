@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from decoding_jax.kernels import dispatch
 from decoding_jax.kernels.cpu import bindings
 
-# Rows that a single one becomes. A TPU would leave one to its vector unit, which
-# reads weights at a half or a third of the rate of the matrix unit; of 16 bits
-# XLA would keep a float32 copy of the weights on a CPU.
+# Rows that a single one becomes. A TPU would leave one to its vector unit,
+# which reads weights at a half or a third of the rate of the matrix unit; on a
+# CPU XLA would keep a float32 copy of weights of 16 bits.
 _TPU_ROWS, _CPU_ROWS = 8, 2
 
 
