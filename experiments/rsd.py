@@ -111,10 +111,11 @@ def measure(config, pair, methods, examples, path):
   workers = evaluation_run.at_once(pair.mesh)
   with tqdm.tqdm(total=sum(map(len, todo.values())), unit="cell",
                  dynamic_ncols=True, disable=not multihost.first()) as bar:
-    seconds = evaluation_run.warm_up(methods[:1], config.temperatures, decoders,
-                                     shapes, workers)
+    bar.set_description(_warming(methods[:1]))
+    seconds = evaluation_run.warm_up(methods[:1], config.temperatures,
+                                     decoders, shapes, workers)
     for group in evaluation_run.groups(list(todo), workers):
-      bar.set_description(f"compiling {', '.join(m.name for m in group)}")
+      bar.set_description(_warming(group))
       # A program's first call is the one that counts.
       seconds = {**evaluation_run.warm_up(group, config.temperatures, decoders,
                                           shapes, workers), **seconds}
@@ -137,6 +138,11 @@ def measure(config, pair, methods, examples, path):
           lengths.setdefault(temperature, record["emitted"])
           bar.update()
   return records
+
+
+def _warming(methods):
+  """What a bar says while their programs are compiled, and run once."""
+  return f"warming up {', '.join(m.name for m in methods)}"
 
 
 # Flags are defined where they are parsed: mains have some of the same name, and

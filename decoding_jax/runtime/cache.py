@@ -10,6 +10,8 @@ from decoding_jax import types
 ROW_AXIS = -4
 KEY_SLOTS = -1
 VALUE_SLOTS = -2
+# Of features, `[B, S, F]`.
+FEATURE_SLOTS = -2
 # Caches hold a multiple of so many slots: methods whose steps reach differently
 # far have the same prefill, which is compiled once for all of them.
 _STEP = 32
@@ -35,9 +37,11 @@ def init_block(cache: types.Cache, slots: int) -> types.Block:
     return jax.ShapeDtypeStruct(tuple(shape), x.dtype)
 
   found = kernels.zeros([*(empty(k, KEY_SLOTS) for k in cache.keys),
-                         *(empty(v, VALUE_SLOTS) for v in cache.values)],
+                         *(empty(v, VALUE_SLOTS) for v in cache.values),
+                         *(empty(f, FEATURE_SLOTS) for f in cache.features)],
                         cache.length)
-  return types.Block(found[:len(cache.keys)], found[len(cache.keys):])
+  keys, values = len(cache.keys), len(cache.keys) + len(cache.values)
+  return types.Block(found[:keys], found[keys:values], found[values:])
 
 
 def commit(cache: types.Cache, block: types.Block, slots,
@@ -51,7 +55,7 @@ def commit(cache: types.Cache, block: types.Block, slots,
 
   Args:
     cache: the cache.
-    block: fresh keys and values.
+    block: fresh keys, values and features.
     slots: `[B, K]` int32, block slots in the order in which they follow.
     count: `[B]` int32, how many of them count.
 
@@ -60,7 +64,17 @@ def commit(cache: types.Cache, block: types.Block, slots,
   """
   keys, values = kernels.commit(cache.keys, cache.values, block.keys,
                                 block.values, slots, cache.length)
-  return types.Cache(keys, values, cache.length + count)
+  features = tuple(_append(x, fresh, slots, cache.length) for x, fresh in zip(
+      cache.features, block.features))
+  return types.Cache(keys, values, cache.length + count, features)
+
+
+def _append(target, source, slots, lengths):
+  """Copies slots of `[B, N, F]` into `[B, S, F]`, from each row's length on."""
+  fresh = kernels.take_along(source, slots[:, :, None], axis=1)
+  return jax.vmap(
+      lambda x, y, length: jax.lax.dynamic_update_slice_in_dim(x, y, length, 0)
+  )(target, fresh, lengths)
 
 
 def put_rows(cache: types.Cache, rows, other: types.Cache) -> types.Cache:
@@ -77,7 +91,9 @@ def put_rows(cache: types.Cache, rows, other: types.Cache) -> types.Cache:
   put = lambda x, y: x.at[..., rows, :, :, :].set(y, mode="drop")
   return types.Cache(jax.tree.map(put, cache.keys, other.keys),
                      jax.tree.map(put, cache.values, other.values),
-                     cache.length.at[rows].set(other.length, mode="drop"))
+                     cache.length.at[rows].set(other.length, mode="drop"),
+                     tuple(x.at[rows].set(y, mode="drop") for x, y in zip(
+                         cache.features, other.features)))
 
 
 def await_logits(slots, logits):
@@ -130,4 +146,11 @@ def capacity(cache: types.Cache) -> int | None:
   """S; None if the model keeps nothing."""
   if cache.keys:
     return cache.keys[0].shape[KEY_SLOTS]
-  return cache.values[0].shape[VALUE_SLOTS] if cache.values else None
+  if cache.values:
+    return cache.values[0].shape[VALUE_SLOTS]
+  return cache.features[0].shape[FEATURE_SLOTS] if cache.features else None
+
+
+def is_cache(x) -> bool:
+  """Tells whether a node of a tree of arrays is a cache, or is None."""
+  return x is None or isinstance(x, types.Cache)

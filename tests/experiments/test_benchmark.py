@@ -385,9 +385,9 @@ def test_the_best_roofline_of_all_starts_counts(tmp_path, monkeypatch):
 def _start(tmp_path, seed=0):
   path = tmp_path / "config.py"
   path.write_text(_CONFIG.format(pairs=str(tmp_path / "pairs"), seed=seed))
-  script = ("from experiments import rivals; "
-            "rivals.SERVERS['nobody'] = ('nobody', ('no_such_package',)); "
-            "rivals.HINTS['nobody'] = 'it cannot be had'; import runpy; "
+  script = ("from experiments.benchmarking import subprocess_server as it; "
+            "it.SERVERS['nobody'] = ('nobody', ('no_such_package',)); "
+            "it.HINTS['nobody'] = 'it cannot be had'; import runpy; "
             "runpy.run_module('experiments.benchmark', run_name='__main__')")
   process = helpers.start("-c", script, f"--config={path}",
                           f"--workdir={tmp_path / 'run'}",

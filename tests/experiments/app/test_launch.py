@@ -134,7 +134,7 @@ def test_user_errors_converts_only_what_is_named():
     ("KeyboardInterrupt", 130, ["interrupted; what was written stays."]),
     ("BrokenPipeError", 128 + signal.SIGPIPE, [])])
 def test_ends_that_are_no_mistakes(error, status, words):
-  code = ("from experiments import launch\n"
+  code = ("from experiments.app import launch\n"
           f"def main(): raise {error}\n"
           "launch.run(main)")
   run = subprocess.run([sys.executable, "-c", code], cwd=_ROOT, text=True,
@@ -149,7 +149,7 @@ def test_ends_that_are_no_mistakes(error, status, words):
 ], ids=["bug", "file", "disk"])
 def test_a_bug_keeps_its_traceback(error, told, words):
   code = ("import errno\n"
-          "from experiments import launch\n"
+          "from experiments.app import launch\n"
           f"def main(): raise {error}\n"
           "launch.run(main)")
   got = subprocess.run([sys.executable, "-c", code], cwd=_ROOT, text=True,

@@ -270,8 +270,8 @@ def test_a_large_model_keeps_all_cores_busy_by_itself():
 
 def test_flags_and_variables_settle_devices():
   script = ("import sys, jax; from absl import flags; "
-            "from experiments import meshes; flags.FLAGS(sys.argv); "
-            "meshes.join('python-target', 8); print(jax.device_count())")
+            "from experiments.devices import mesh; flags.FLAGS(sys.argv); "
+            "mesh.join('python-target', 8); print(jax.device_count())")
   runs = [helpers.start("-c", script, *arguments, XLA_FLAGS=flags)
           for arguments, flags in (
               (["--mesh=data:1"], ""), (["--mesh=data:2"], ""), ([], ""),
