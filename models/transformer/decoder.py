@@ -204,8 +204,8 @@ class Config:
     turned = self.rope_part * self.head_dim
     if self.positions == "rope" and not 2 <= turned <= self.head_dim:
       raise ValueError(
-          f"transformer rope_part={self.rope_part}: two to head_dim="
-          f"{self.head_dim} channels can be rotated.")
+          f"transformer rope_part={self.rope_part}: of head_dim="
+          f"{self.head_dim} channels 2 to {self.head_dim} can be rotated.")
     rope.check(self)
 
 
