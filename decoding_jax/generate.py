@@ -119,7 +119,6 @@ def _outputs(every, key, prompts, prompt_lengths, *, method, target,
              target_params, draft, draft_params, max_new_tokens, sampling,
              draft_sampling, eos_id, reward, reward_params, constraints, rows):
   """What there is after so many steps each, or after each size of caches."""
-  kernels.prepare()  # Before anything is traced that may call them.
   argument_checks.check_kinds(method=method, target=target, draft=draft,
                               sampling=sampling, draft_sampling=draft_sampling,
                               reward=reward)
@@ -135,6 +134,7 @@ def _outputs(every, key, prompts, prompt_lengths, *, method, target,
   argument_checks.check_rows(rows)
   argument_checks.check_axes(prompts, target_params, draft_params,
                              reward_params, constraints)
+  kernels.prepare()  # Before anything is traced that may call them.
   prompts, prompt_lengths = (
       x.astype(jnp.int32) for x in (prompts, prompt_lengths))
   batch, vocab_size = len(prompts), target.vocab_size

@@ -454,12 +454,21 @@ def test_a_trace_finds_what_was_compiled(no_library):
 
 
 def test_generation_prepares_them(monkeypatch):
-  calls = []
-  monkeypatch.setattr(seam, "prepare", lambda: calls.append(1))
-  with pytest.raises(ValueError):
-    dj.generate(jax.random.key(0), [], [], method=None, target=None,
-                target_params=None, max_new_tokens=1)
-  assert calls
+  """Before it traces anything, but not for arguments that do not fit."""
+  model = tiny.random_model(tiny.LLAMA)
+  generate = functools.partial(
+      dj.generate, jax.random.key(0), tiny.PROMPTS, tiny.LENGTHS,
+      method=dj.methods.autoregressive(), target=model.lm,
+      target_params=model.params)
+
+  def prepare():
+    raise RuntimeError("prepared")
+
+  monkeypatch.setattr(seam, "prepare", prepare)
+  with pytest.raises(ValueError, match="max_new_tokens=0"):
+    generate(max_new_tokens=0)
+  with pytest.raises(RuntimeError, match="prepared"):
+    generate(max_new_tokens=1)
 
 
 def test_what_there_is_no_code_for():
