@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax import argument_checks
+from decoding_jax import kernels
 from decoding_jax import sampling as sampling_lib
 from decoding_jax.kernels import random
 from decoding_jax.rewards import text_reward
@@ -133,6 +134,7 @@ def _outputs(every, key, prompts, prompt_lengths, *, method, target,
   argument_checks.check_rows(rows)
   argument_checks.check_axes(prompts, target_params, draft_params,
                              reward_params, constraints)
+  kernels.prepare()  # Before anything is traced that may call them.
   prompts, prompt_lengths = (
       x.astype(jnp.int32) for x in (prompts, prompt_lengths))
   batch, vocab_size = len(prompts), target.vocab_size

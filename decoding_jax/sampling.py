@@ -1,6 +1,5 @@
 """Logits warping, and samples of the resulting distributions."""
 
-import functools
 from typing import Optional
 
 import flax.struct
@@ -8,8 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax.kernels import buffers, log_normalizer, random
-from decoding_jax.kernels.cpu import bindings
+from decoding_jax import kernels
 from decoding_jax.types import Array
 from decoding_jax.validation import values as values_lib
 
@@ -19,10 +17,8 @@ MIN_MASS = 1e-12
 _LEAST, _MOST = 1e-30, 1e30
 # The exponential of less is subnormal in float32, or 0.
 _LEAST_LOG = -87.0
-# Tokens of a block of `top_k`, and the least number of blocks for each token
-# that is looked for, below which blocks do not pay.
-_BLOCK = 128
-_LEAST_BLOCKS = 8
+
+top_k, gumbel_top_k = kernels.top_k, kernels.gumbel_top_k
 
 
 @flax.struct.dataclass
@@ -145,13 +141,13 @@ def log_probs(warper: LogitsWarper, logits):
     return jnp.where(tokens == best, 0.0, -jnp.inf)
   # Subtract the largest first: fused with the division, the difference would
   # not be exactly 0 at the largest logit if logits are large.
-  largest, log_mass = log_normalizer.normalizer(logits, warper.temperature)
+  largest, log_mass = kernels.log_normalizer(logits, warper.temperature)
   logits = (logits - largest) / warper.temperature
   if warper.top_k:
     # Not [..., -1:]: XLA turns a sliced top-k into a full sort.
     lowest = top_k(logits, warper.top_k)[0].min(-1, keepdims=True)
     logits = jnp.where(logits >= lowest, logits, -jnp.inf)
-    _, log_mass = log_normalizer.normalizer(logits)
+    _, log_mass = kernels.log_normalizer(logits)
   log_probs = logits - log_mass
   if warper.top_p is not None:
     probs = jnp.exp(log_probs)
@@ -211,31 +207,6 @@ def nucleus_threshold(probs, top_p):
   return jax.lax.bitcast_convert_type(low, jnp.float32)
 
 
-def gumbel_top_k(key, log_probs, k):
-  """Draws k tokens without replacement (Kool et al. 2019, section 2).
-
-  Args:
-    key: a random key.
-    log_probs: `[V]` float32.
-    k: static, at most V.
-
-  Returns:
-    Perturbed log-probabilities `[k]`, descending, which is draw order, and
-    tokens `[k]` int32. A perturbed value of -inf marks a zero-probability
-    token.
-  """
-  form = {}
-  if random.is_threefry(key) and bindings.reduces(len(log_probs)):
-    form["cpu"] = lambda key, log_probs: bindings.gumbel_top_k(
-        jax.random.key_data(key), log_probs, k)
-  return jax.lax.platform_dependent(
-      key, log_probs, default=functools.partial(_gumbel_top_k, k=k), **form)
-
-
-def _gumbel_top_k(key, log_probs, k):
-  return tuple(top_k(log_probs + random.gumbel(key, len(log_probs)), k))
-
-
 def draw(key, log_probs):
   """Draws one token.
 
@@ -261,36 +232,6 @@ def most_probable(values):
     `[...]` int32.
   """
   return top_k(values, 1)[1].squeeze(-1)
-
-
-def top_k(values, k):
-  """Returns the largest values in order, and their indices.
-
-  Equal values are in the order of their indices. In a large vocabulary only the
-  k blocks with the largest maxima are searched: on a CPU this takes half of the
-  time, and less for small k.
-
-  Args:
-    values: `[..., V]`.
-    k: static, at most V.
-
-  Returns:
-    `[..., k]`, and `[..., k]` int32.
-  """
-  size = values.shape[-1]
-  number = -(-size // _BLOCK)
-  if number < _LEAST_BLOCKS * k:
-    return jax.lax.top_k(values, k)
-  spare = [(0, 0)] * (values.ndim - 1) + [(0, number * _BLOCK - size)]
-  blocks = jnp.pad(values, spare, constant_values=-jnp.inf).reshape(
-      *values.shape[:-1], number, _BLOCK)
-  # Sorted, so that the first of equal values is found first.
-  chosen = jnp.sort(jax.lax.top_k(blocks.max(axis=-1), k)[1], axis=-1)
-  found = buffers.take_along(blocks, chosen[..., None], axis=-2)
-  best, at = jax.lax.top_k(found.reshape(*values.shape[:-1], k * _BLOCK), k)
-  size = jnp.int32(_BLOCK)
-  block, place = jax.lax.div(at, size), jax.lax.rem(at, size)
-  return best, buffers.take_along(chosen, block, axis=-1) * _BLOCK + place
 
 
 def truncate_gumbel(perturbed, peak, bound):

@@ -1,1 +1,31 @@
-"""Operations with native CPU kernels, each beside its pure-JAX reference."""
+"""Operations that have native CPU kernels, each beside its reference in JAX.
+
+The one door to native code: who computes with these functions gets the kernel
+on a CPU where it knows the arguments, and else the reference, with the same
+numbers up to rounding. Derivatives are those of the reference. Nobody outside
+this folder branches on a platform.
+
+  DECODING_JAX_KERNELS=xla python ...
+
+has the references compute everything.
+"""
+
+from decoding_jax.kernels.buffers import empty_like, take_along
+from decoding_jax.kernels.buffers import write_slots, zeros
+from decoding_jax.kernels.caches import commit
+from decoding_jax.kernels.cpu.bindings import available, prepare
+from decoding_jax.kernels.cpu.cores import cores
+from decoding_jax.kernels.dot_product_attention import attention, soft_cap
+from decoding_jax.kernels.gumbel import gumbel_top_k, top_k
+from decoding_jax.kernels.linear import matmul, matmuls
+from decoding_jax.kernels.mesh_axes import split_by_compiler
+from decoding_jax.kernels.norms import rms_norm
+from decoding_jax.kernels.random import threefry_hashes
+from decoding_jax.kernels.softmax import log_normalizer
+
+__all__ = [
+    "attention", "available", "commit", "cores", "empty_like", "gumbel_top_k",
+    "log_normalizer", "matmul", "matmuls", "prepare", "rms_norm", "soft_cap",
+    "split_by_compiler", "take_along", "threefry_hashes", "top_k",
+    "write_slots", "zeros",
+]

@@ -7,16 +7,16 @@ SIZE = 32
 
 
 def num_words(count: int) -> int:
-  """How many words so many bits take."""
+  """Returns the number of words that so many bits take."""
   return -(-count // SIZE)
 
 
 def pack(bits, words: int | None = None) -> np.ndarray:
-  """Bits as words, on the host.
+  """Packs bits into words, on the host.
 
   Args:
     bits: `[..., n]` bool.
-    words: W; None for as many as are needed.
+    words: W; None for the number that is needed.
 
   Returns:
     `[..., W]` uint32.
@@ -30,7 +30,7 @@ def pack(bits, words: int | None = None) -> np.ndarray:
 
 
 def unpack(words, count: int):
-  """The first bits of words.
+  """Returns the first bits of words.
 
   Args:
     words: `[W]` uint32.

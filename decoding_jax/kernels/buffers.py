@@ -1,18 +1,17 @@
-"""Arrays, and parts of them."""
-
-import functools
+"""Arrays that are made, and parts of arrays that are taken and written."""
 
 import jax
 import jax.numpy as jnp
 
+from decoding_jax.kernels import dispatch
 from decoding_jax.kernels.cpu import bindings
 
 
 def take_along(x, indices, axis):
-  """`jnp.take_along_axis` of indices that are all there.
+  """Returns `jnp.take_along_axis` of indices that are all within the array.
 
-  By default JAX would look for those that are not and fill in NaN, in an
-  operation more over all that is taken.
+  By default JAX would look for those that are not and fill in NaN, in one more
+  operation over all that is taken.
 
   Args:
     x: any array.
@@ -26,30 +25,31 @@ def take_along(x, indices, axis):
 
 
 def zeros(like, after):
-  """Arrays of zeros, on a CPU by one operation.
+  """Returns arrays of zeros, on a CPU by one operation.
 
   Args:
-    like: their shapes and types, a tuple.
-    after: an array that is there before they are needed; on a CPU they are
-      made after it.
+    like: their shapes and types, a sequence.
+    after: an array that is known before they are needed; on a CPU they are made
+      after it.
 
   Returns:
     A tuple of arrays.
   """
-  return _made(like, after, True)
+  return _new(after, like=tuple(like), is_zero=True)
 
 
 def empty_like(like, after):
-  """Arrays that are written before they are read: zeros, or on a CPU anything.
+  """Returns arrays that are written before they are read.
 
   Args:
-    like: see `zeros`.
-    after: see there.
+    like: their shapes and types, a sequence.
+    after: an array that is known before they are needed; on a CPU they are made
+      after it.
 
   Returns:
-    A tuple of arrays.
+    A tuple of arrays: of zeros, or with native kernels of anything.
   """
-  return _made(like, after, False)
+  return _new(after, like=tuple(like), is_zero=False)
 
 
 def write_slots(targets, sources, start):
@@ -57,28 +57,30 @@ def write_slots(targets, sources, start):
 
   Args:
     targets: a tuple of `[B, M, ...]`.
-    sources: the same, `[B, W, ...]`.
+    sources: a tuple of `[B, W, ...]`.
     start: `[]` int32, at which of M they begin, M - W at most.
 
   Returns:
     A tuple like the targets.
   """
   sources = tuple(x.astype(y.dtype) for x, y in zip(sources, targets))
-  form = {"cpu": bindings.put} if bindings.writes(targets + sources) else {}
-  return jax.lax.platform_dependent(
-      targets, sources, jnp.asarray(start, jnp.int32), default=_put, **form)
+  return _write_slots(tuple(targets), sources, jnp.asarray(start, jnp.int32))
 
 
-def _put(targets, sources, start):
+def _new_reference(after, *, like, is_zero):
+  del after, is_zero
+  return tuple(jnp.zeros(x.shape, x.dtype) for x in like)
+
+
+def _write_reference(targets, sources, start):
   return tuple(jax.lax.dynamic_update_slice_in_dim(x, y, start, 1)
                for x, y in zip(targets, sources))
 
 
-def _made(like, after, are_zeros):
-  like = tuple(like)
-  forms = {}
-  if bindings.writes(like):
-    forms["cpu"] = functools.partial(bindings.room, like, zeros=are_zeros)
-  return jax.lax.platform_dependent(
-      after, default=lambda _: tuple(jnp.zeros(x.shape, x.dtype) for x in like),
-      **forms)
+_new = dispatch.on_cpu(
+    _new_reference, bindings.empty_like,
+    fits=lambda _, *, like, **__: bindings.supports_writes(like))
+_write_slots = dispatch.on_cpu(
+    _write_reference, bindings.write_slots,
+    fits=lambda targets, sources, _: bindings.supports_writes(
+        targets + sources))

@@ -1,18 +1,18 @@
-"""Random keys and numbers, of which a step needs many.
+"""Random keys and numbers, of which a step of decoding needs many.
 
-JAX's generator computes, on a CPU, in a loop through memory, and by default
-twice the bits that are asked for. This is the same function, Threefry-2x32
-with 20 rounds (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2,
-3"), as plain arithmetic that a compiler fuses with what the bits are used for.
-Keys and uniform numbers are those of `jax.random`.
+On a CPU JAX's generator is a loop through memory, and by default it computes
+twice the bits that are asked for. This is the same function, Threefry-2x32 with
+20 rounds (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"),
+as plain arithmetic that a compiler fuses with what the bits are used for. Keys
+and uniform numbers are those of `jax.random`.
 """
 
-import functools
 import math
 
 import jax
 import jax.numpy as jnp
 
+from decoding_jax.kernels import dispatch
 from decoding_jax.kernels.cpu import bindings
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -21,7 +21,7 @@ THREEFRY = "threefry2x32"
 
 
 def fold_in(key, number):
-  """`jax.random.fold_in`.
+  """Returns `jax.random.fold_in(key, number)`.
 
   Args:
     key: a random key of any kind.
@@ -32,11 +32,11 @@ def fold_in(key, number):
   """
   if not is_threefry(key):
     return jax.random.fold_in(key, number)
-  return _key(_hashes(key, jnp.asarray(number, jnp.uint32)))
+  return _key(threefry_hashes(key, jnp.asarray(number, jnp.uint32)))
 
 
 def split(key, count: int = 2):
-  """`jax.random.split`.
+  """Returns `jax.random.split(key, count)`.
 
   Args:
     key: a random key of any kind.
@@ -51,7 +51,7 @@ def split(key, count: int = 2):
 
 
 def uniform(key, shape):
-  """`jax.random.uniform` of float32, in [0, 1).
+  """Returns `jax.random.uniform` of float32, in [0, 1).
 
   Args:
     key: a random key of any kind.
@@ -68,15 +68,15 @@ def uniform(key, shape):
 
 
 def gumbel(key, size: int):
-  """Standard Gumbels.
+  """Draws standard Gumbels.
 
   Args:
     key: a random key of any kind, used for nothing else.
     size: how many.
 
   Returns:
-    `[size]` float32. Large ones, which are the ones that win, are exact to the
-    last digit up to 22; JAX's own end at 16.6.
+    `[size]` float32. Large ones, which win, are exact to the last digit up to
+    22; those of JAX end at 16.6.
   """
   if not is_threefry(key):
     return jax.random.gumbel(key, (size,), jnp.float32)
@@ -84,12 +84,12 @@ def gumbel(key, size: int):
 
 
 def is_threefry(key) -> bool:
-  """Whether a random key is of the kind that is used here."""
+  """Returns whether a random key is one of Threefry."""
   return str(jax.random.key_impl(key)) == THREEFRY
 
 
 def exponential(words):
-  """Standard exponentials of random words.
+  """Returns standard exponentials made of random words.
 
   Args:
     words: uint32, uniform.
@@ -97,21 +97,23 @@ def exponential(words):
   Returns:
     float32 of that shape, positive and finite.
   """
-  # Small ones keep all their digits: half a unit more than none is the least.
+  # The smallest is half a unit, so that small ones keep all their digits.
   uniform = (words.astype(jnp.float32) + 0.5) * 2.0**-32
-  # None is infinite: the only token that has mass must win.
+  # Clamp below 1 so that no value is inf: a token that holds all the
+  # probability must still win.
   return -jnp.log1p(-jnp.minimum(uniform, 1 - 2.0**-24))
 
 
 def bits(key, size: int):
-  """Random words.
+  """Returns random words.
 
   Args:
     key: of Threefry.
     size: how many.
 
   Returns:
-    `[size]` uint32: the hashes of 0, 1, ...; first their first halves.
+    `[size]` uint32: the first halves of the hashes of 0, 1, ..., then the
+    second halves.
   """
   half = (size + 1) // 2
   words = threefry(jax.random.key_data(key), jnp.arange(half, dtype=jnp.uint32),
@@ -119,9 +121,9 @@ def bits(key, size: int):
   return jnp.concatenate(words)[:size]
 
 
-@jax.jit  # It is traced once for all that call it.
+@jax.jit  # Traced once for all callers.
 def threefry(key, first, second):
-  """Threefry-2x32 with 20 rounds.
+  """Hashes pairs of words by Threefry-2x32 with 20 rounds.
 
   Args:
     key: `[2]` uint32.
@@ -143,27 +145,39 @@ def threefry(key, first, second):
   return first, second
 
 
-def _key(words):
-  """A key, or several, of words `[..., 2]`."""
-  return jax.random.wrap_key_data(words, impl=THREEFRY)
+def threefry_hashes(key, numbers):
+  """Returns hashes of numbers under a key.
 
+  Args:
+    key: a random key of Threefry.
+    numbers: `[...]` uint32, second halves of words whose first halves are 0.
 
-def _hashes(key, numbers):
-  """`[..., 2]`, both halves of those of numbers `[...]` uint32."""
-  form = {"cpu": bindings.hashes} if bindings.is_there() else {}
-  return jax.lax.platform_dependent(jax.random.key_data(key), numbers,
-                                    default=_hashed, **form)
+  Returns:
+    `[..., 2]` uint32, both halves.
+  """
+  return _hashes(jax.random.key_data(key), numbers)
 
 
 def _first_hashes(key, count):
-  """`[count, 2]`, both halves of those of 0, 1, ..."""
-  form = {"cpu": functools.partial(bindings.first_hashes, count)} if (
-      count and bindings.is_there()) else {}
-  return jax.lax.platform_dependent(
-      jax.random.key_data(key),
-      default=lambda key: _hashed(key, jnp.arange(count, dtype=jnp.uint32)),
-      **form)
+  """Returns the hashes of 0, 1, ...: `[count, 2]`."""
+  return _hashes_of_first(jax.random.key_data(key), count=count)
 
 
-def _hashed(key, numbers):
+def _key(words):
+  """Returns a key, or several, of words `[..., 2]`."""
+  return jax.random.wrap_key_data(words, impl=THREEFRY)
+
+
+def _reference(key, numbers):
   return jnp.stack(threefry(key, jnp.zeros_like(numbers), numbers), axis=-1)
+
+
+def _reference_of_first(key, *, count):
+  return _reference(key, jnp.arange(count, dtype=jnp.uint32))
+
+
+_hashes = dispatch.on_cpu(_reference, bindings.threefry_hashes,
+                          fits=lambda *_: bindings.available())
+_hashes_of_first = dispatch.on_cpu(
+    _reference_of_first, bindings.first_threefry_hashes,
+    fits=lambda _, *, count: count > 0 and bindings.available())

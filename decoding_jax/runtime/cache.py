@@ -3,9 +3,8 @@
 import jax
 import jax.numpy as jnp
 
+from decoding_jax import kernels
 from decoding_jax import types
-from decoding_jax.kernels import buffers
-from decoding_jax.kernels.cpu import bindings
 
 # Axes from the end, so that layer axes may stand in front.
 ROW_AXIS = -4
@@ -37,7 +36,7 @@ def init_block(cache: types.Cache, slots: int) -> types.Block:
     shape[axis] = slots
     return jax.ShapeDtypeStruct(tuple(shape), x.dtype)
 
-  found = buffers.zeros([*(empty(k, KEY_SLOTS) for k in cache.keys),
+  found = kernels.zeros([*(empty(k, KEY_SLOTS) for k in cache.keys),
                          *(empty(v, VALUE_SLOTS) for v in cache.values),
                          *(empty(f, FEATURE_SLOTS) for f in cache.features)],
                         cache.length)
@@ -63,11 +62,8 @@ def commit(cache: types.Cache, block: types.Block, slots,
   Returns:
     The cache, longer by `count`.
   """
-  form = {"cpu": bindings.commit} if bindings.writes(
-      cache.keys + cache.values) else {}
-  keys, values = jax.lax.platform_dependent(
-      cache.keys, cache.values, block.keys, block.values, slots, cache.length,
-      default=_commit, **form)
+  keys, values = kernels.commit(cache.keys, cache.values, block.keys,
+                                block.values, slots, cache.length)
   features = tuple(_append(x, fresh, slots, cache.length) for x, fresh in zip(
       cache.features, block.features))
   return types.Cache(keys, values, cache.length + count, features)
@@ -75,25 +71,10 @@ def commit(cache: types.Cache, block: types.Block, slots,
 
 def _append(target, source, slots, lengths):
   """Copies slots of `[B, N, F]` into `[B, S, F]`, from each row's length on."""
-  fresh = buffers.take_along(source, slots[:, :, None], axis=1)
+  fresh = kernels.take_along(source, slots[:, :, None], axis=1)
   return jax.vmap(
       lambda x, y, length: jax.lax.dynamic_update_slice_in_dim(x, y, length, 0)
   )(target, fresh, lengths)
-
-
-def _commit(keys, values, fresh_keys, fresh_values, slots, lengths):
-  """What `bindings.commit` does."""
-  def copy(target, source, axis):
-    def row(target, source, slots, length):
-      fresh = jnp.take(source, slots, axis=axis)
-      return jax.lax.dynamic_update_slice_in_dim(
-          target, fresh, length, target.ndim + axis)
-
-    at = target.ndim + ROW_AXIS
-    return jax.vmap(row, (at, at, 0, 0), at)(target, source, slots, lengths)
-
-  return (tuple(copy(*x, KEY_SLOTS) for x in zip(keys, fresh_keys)),
-          tuple(copy(*x, VALUE_SLOTS) for x in zip(values, fresh_values)))
 
 
 def put_rows(cache: types.Cache, rows, other: types.Cache) -> types.Cache:

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from decoding_jax.kernels import buffers, log_normalizer
+from decoding_jax import kernels
 from decoding_jax.types import DecodeState
 
 
@@ -48,7 +48,7 @@ def newest(state: DecodeState, count: int):
   In place of tokens that a shorter text does not have stands its first one.
   """
   columns = state.length[:, None] + jnp.arange(-count, 0)[None]
-  return buffers.take_along(state.tokens, jnp.maximum(columns, 0), axis=1)
+  return kernels.take_along(state.tokens, jnp.maximum(columns, 0), axis=1)
 
 
 def append(buffer, length, values, count):
@@ -126,6 +126,6 @@ def log_probs(logits, tokens):
   Returns:
     `[...]` float32.
   """
-  chosen = buffers.take_along(logits, tokens[..., None], axis=-1)
-  largest, log_mass = log_normalizer.normalizer(logits.astype(jnp.float32))
+  chosen = kernels.take_along(logits, tokens[..., None], axis=-1)
+  largest, log_mass = kernels.log_normalizer(logits.astype(jnp.float32))
   return (chosen.astype(jnp.float32) - largest - log_mass)[..., 0]

@@ -2,9 +2,8 @@
 
 Weights and caches are counted exactly, from shapes alone. What comes and goes
 is estimated by the largest array that a forward computes: three of it in a
-prefill, where that are scores of attention; five where native CPU kernels keeps
-no scores, and that are queries or features; and two where it has all layers in
-one call, which is given an array to compute in, or in a step, beside its
+prefill, where that are scores of attention; five where native CPU kernels keep
+no scores, and that are queries or features; and two in a step, beside its
 logits. XLA's CPU programs of tree methods needed 0.7 to 1.0 times that, in a
 few cases, and a TPU's 0.4 to 2.6 times what is no weight: where widths are no
 multiples of 128 it pads arrays, and lays weights out anew. `tpu_estimate` knows
@@ -20,7 +19,7 @@ from jax.extend import core
 import jax.numpy as jnp
 
 import decoding_jax as dj
-from decoding_jax.kernels.cpu import bindings
+from decoding_jax import kernels
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.runtime import prefill
 from decoding_jax.speculation import tree
@@ -29,7 +28,7 @@ from decoding_jax.validation import memory
 from experiments.app import launch
 
 _GIB = 2**30
-# Of the largest array in a step, or in a call that has all layers.
+# Of the largest array in a step.
 _OF_STEP = 2
 
 
@@ -114,7 +113,7 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
     models.append((pair.draft, pair.draft_params))
   scored, drafted = (max(sizes) for sizes in zip(*map(nodes, kinds)))
   chunk = max(min(width - 1, prefill.CHUNK), 1)
-  of_prefill = 5 if bindings.is_there() else 3
+  of_prefill = 5 if kernels.available() else 3
   temporaries = max(
       *(_largest(lm, params, batch, chunk, slots, False, of_prefill)
         for lm, params in models),
@@ -177,7 +176,7 @@ def _largest(lm, params, batch, tokens, slots, logits, times):
     tokens: T.
     slots: S.
     logits: whether the logits are asked for; else only the block is.
-    times: how many there are at a time, but for a call that has all layers.
+    times: how many there are at a time.
   """
   def forward(params, fresh, cache, block, mask):
     found = lm.forward(params, fresh, fresh, cache, block, 0, mask)
@@ -190,8 +189,7 @@ def _largest(lm, params, batch, tokens, slots, logits, times):
       jax.eval_shape(lambda x: cache_lib.init_block(x, tokens), cache),
       shape((batch, tokens, tokens), bool)).jaxpr
   # A barrier has its arguments for results, and computes nothing.
-  return max((_bytes([v.aval for v in equation.outvars])
-              * (_OF_STEP if bindings.has_layers(equation) else times)
+  return max((times * _bytes([v.aval for v in equation.outvars])
               for equation in _used(jaxpr)
               if equation.primitive.name != "optimization_barrier"), default=0)
 

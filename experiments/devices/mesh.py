@@ -14,6 +14,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import NamedSharding, PartitionSpec
 import numpy as np
 
+from decoding_jax import kernels
 import decoding_jax as dj
 from experiments.app import launch
 from experiments.app import multihost
@@ -22,7 +23,6 @@ from experiments.devices import model_pair
 from models import checkpoints
 from models import transformer
 from models.text import vocab_alignment
-from models.transformer import linear_ops
 from models.transformer import sharding
 
 _MESH = flags.DEFINE_string(
@@ -41,6 +41,8 @@ _PROCESS_ID = flags.DEFINE_integer("process_id", None, "Which one this is.")
 _AUTO = "auto"
 # What settles how many devices a CPU has, if a user says so.
 _DEVICE_COUNT = "xla_force_host_platform_device_count"
+# Weights of a matrix from which on its products use several cores.
+_LARGE = 2**18
 _AXES = (sharding.DATA, sharding.MODEL)
 
 
@@ -77,7 +79,7 @@ def join(target, batch):
     return
   with launch.user_errors(OSError, ValueError):
     config = checkpoints.architecture(launch.model_folder(target))
-  count = host_devices(_MESH.value, config, batch, linear_ops.cores())
+  count = host_devices(_MESH.value, config, batch, kernels.cores())
   with contextlib.suppress(RuntimeError):  # A process that has used JAX.
     jax.config.update("jax_num_cpu_devices", count)
 
@@ -98,7 +100,7 @@ def host_devices(value, config, batch, cores):
   """
   if value != _AUTO:
     return min(math.prod(map(int, re.findall(r":(\d+)", value))), cores) or 1
-  if config.dim * config.hidden_dim >= linear_ops.LARGE:
+  if config.dim * config.hidden_dim >= _LARGE:
     return 1
   return max(n for n in range(1, cores + 1) if not batch % n)
 

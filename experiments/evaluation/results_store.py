@@ -25,11 +25,10 @@ try:
 except ImportError:  # Windows has no such locks.
   fcntl = None
 
-from decoding_jax.kernels.cpu import bindings
+from decoding_jax import kernels
 from experiments.app import launch
 from experiments.app import multihost
 from experiments.app import preemption
-from models.transformer import linear_ops
 
 RUN, RESULTS = "run.json", "results.jsonl"
 LOCK = ".lock"
@@ -170,8 +169,8 @@ def environment():
       "arguments": sys.argv[1:],
       "python": platform.python_version(),
       "platform": platform.platform(),
-      "cpus": linear_ops.cores(),
-      "native_products": bindings.is_there(),
+      "cpus": kernels.cores(),
+      "native_products": kernels.available(),
       "devices": [d.device_kind for d in jax.devices()],
       "versions": {name: importlib.metadata.version(name)
                    for name in _PACKAGES if _installed(name)},

@@ -5,6 +5,7 @@ import concurrent.futures
 import jax
 import numpy as np
 
+from decoding_jax import kernels
 from decoding_jax import metrics
 import decoding_jax as dj
 from decoding_jax.runtime import continuous_batching
@@ -13,7 +14,6 @@ from experiments.data import length_buckets
 from experiments.devices import mesh as mesh_lib
 from experiments.scoring import intervals
 from experiments.timing import stopwatch
-from models.transformer import linear_ops
 
 # Timings of the baseline in a cell, at most.
 REFERENCES = 6
@@ -141,7 +141,7 @@ def at_once(mesh):
   The devices of a mesh wait for each other in the course of a program: two of
   them in another order here and there would wait for ever.
   """
-  return linear_ops.cores() if mesh is None else 1
+  return kernels.cores() if mesh is None else 1
 
 
 def warm_up(methods, temperatures, decoders, batches, workers):

@@ -1,19 +1,19 @@
 """One decoder for several families of published models.
 
-Llama: RMSNorm, rotary positions, grouped-query attention, gated SiLU; Mistral
-adds a window, Qwen2 biases of the attention's inputs, Qwen3 their norms,
-SmolLM3 layers without positions, Granite factors; OLMo 2 has its norms after
-attention and feed-forward layer, OLMo 3 windows of most layers besides; Phi-3
-is a Llama in other files. Mixtral, Qwen3 with experts and OLMoE have a choice
-of feed-forward layers, Qwen2 with experts one more for all tokens.
+Llama: RMSNorm, rotary positions, grouped-query attention, gated SiLU. Mistral
+adds a sliding window, Qwen2 biases of query, key and value, Qwen3 norms of
+query and key, SmolLM3 layers without positions, Granite scaling factors. OLMo 2
+has its norms after attention and feed-forward layer, OLMo 3 windows in most
+layers as well. Phi-3 is a Llama with other tensor names. Mixtral, Qwen3-MoE and
+OLMoE have mixtures of experts, Qwen2-MoE a shared expert too.
 Gemma: scaled embeddings, norms that multiply by one plus their scale, gated
-GELU; Gemma 2 adds norms after the layers, caps of scores and logits, windows
-of every other layer; Gemma 3 has the norms of Qwen3 and rotary bases for layers
-with and without a window.
+GELU. Gemma 2 adds norms after the layers, soft caps of scores and logits, and
+windows in every other layer; Gemma 3 has the norms of Qwen3, and other rotary
+bases for layers with a window than for those without.
 OPT: LayerNorm, learned positions, biases, ReLU; one size has its norms after
-the layers and projections around them. GPT-2: the same with GELU; StarCoder2:
-with rotary positions; GPT-NeoX: which turn a part of the channels, and with
-attention and feed-forward layer side by side.
+the layers, and projections around them. GPT-2: the same with GELU. StarCoder2:
+the same with rotary positions. GPT-NeoX: rotary positions for a part of the
+channels, attention and feed-forward layer in parallel.
 """
 
 import dataclasses
@@ -23,8 +23,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from decoding_jax import kernels
 from decoding_jax import types
-from models.transformer import fused_layers
 from models.transformer import layers
 from models.transformer import linear_ops
 from models.transformer import quantization
@@ -43,67 +43,68 @@ class Config:
     num_kv_heads: key/value heads; divides `num_heads`.
     head_dim: channels of a head.
     hidden_dim: width of the feed-forward layer, or of an expert.
-    num_experts: gated feed-forward layers that there are a choice of; 0: one,
-      and none. Such a model cannot be trained here.
-    experts_per_token: how many of them a token uses.
-    normalize_experts: whether these count one together.
-    shared_dim: width of one that each token uses besides, as much as a gate of
-      its own says; 0: there is none.
+    num_experts: experts of a mixture; 0: one feed-forward layer for all tokens.
+      A mixture cannot be trained here.
+    experts_per_token: how many experts a token uses.
+    normalize_experts: whether their weights are normalised to sum to one.
+    shared_dim: width of an expert that all tokens use, scaled by a gate of its
+      own; 0: there is none.
     max_length: positions; the size of the table if they are learned.
-    norm: "rms", "rms_plus_one" (its scale is what is added to one) or "layer".
+    norm: "rms", "rms_plus_one" (scales are stored less one) or "layer".
     positions: "rope" or "learned".
-    feed_forward: "swiglu" or "geglu", which are gated, "relu", "gelu", which is
-      its tanh approximation as in "geglu", or "erf_gelu", which is not.
-    bias: whether all projections have biases; else the next three count.
+    feed_forward: "swiglu" or "geglu", which are gated; "relu"; "gelu" (its tanh
+      approximation, as in "geglu") or "erf_gelu" (exact).
+    bias: whether all projections have biases; else the next three decide.
     qkv_bias: whether query, key and value have biases.
-    out_bias: whether the output of the attention has.
-    feed_forward_bias: whether the feed-forward layer has.
+    out_bias: whether the output projection of the attention has one.
+    feed_forward_bias: whether the feed-forward layer has biases.
     tie_embeddings: whether the output layer is the embedding.
-    outputs: of each token, if they are not the logits of V tokens but, say,
-      one reward; 0: V logits.
+    outputs: outputs of each token, such as 1 of a reward model; 0: V logits.
     norm_eps: added to the variance.
-    qk_norm: whether the channels of a query or key head are normalised.
-    joint_qk_norm: whether those of all query heads, and of all key heads, are.
-    post_norm: norms after attention and feed-forward layer, none at the end.
-    sandwich_norm: norms before attention and feed-forward layer, and after
-      them ahead of the sum.
-    reordered_norm: the latter alone (OLMo 2, arXiv 2501.00656, section 3.2).
-    parallel: whether attention and feed-forward layer read the same sum, each
-      by its own norm, and are added to it at once.
-    residual_scale: what they are multiplied by ahead of the sum.
+    qk_norm: whether each query head and each key head is normalised.
+    joint_qk_norm: whether all query heads together are, and all key heads.
+    post_norm: norms after the residual sums, and none before the output layer.
+    sandwich_norm: norms before attention and feed-forward layer, and of their
+      outputs before the residual sum.
+    reordered_norm: norms of the outputs alone (OLMo 2, arXiv 2501.00656,
+      section 3.2).
+    parallel: whether attention and feed-forward layer read the same residual
+      stream, each by its own norm.
+    residual_scale: what their outputs are multiplied by before the sum.
     embedding_dim: width of embedding and output layer, if projections lie
-      between them and the residual stream; 0: `dim`, and none.
+      between them and the residual stream; 0: `dim`, without projections.
     embedding_scale: what embeddings are multiplied by, rounded to the type.
     logit_divisor: what logits are divided by.
-    query_scalar: scores are divided by the root of it; 0: `head_dim`.
-    attention_softcap: scores are bent into the range from minus to plus it; 0:
-      they are not.
-    logit_softcap: the same of logits.
+    query_scalar: scores are divided by its square root; 0: by that of
+      `head_dim`.
+    attention_softcap: cap of the scores, see `kernels.soft_cap`; 0: none.
+    logit_softcap: cap of the logits; 0: none.
     window: positions that a token attends to, itself included; 0: all. Caches
       hold the others too.
-    full_every: the last one of so many layers attends to all positions in
+    full_every: every so many layers, the last one attends to all positions in
       spite of the window; 0: none does.
     rope_full: whether queries and keys of these layers are rotated.
     rope_part: share of the channels of a head that are rotated, the first ones.
     rope_theta: base of the rotary wavelengths.
-    rope_local_theta: base in layers with a window, and not scaled; 0: as in
-      the others.
-    rope_scaling: one of `rope.KINDS`, see there.
-    rope_factor: of the scaling; of "longrope" the longest text in original
-      lengths, which files of Hugging Face tell.
+    rope_local_theta: base in layers with a window, which are then not scaled;
+      0: `rope_theta`.
+    rope_scaling: one of `rope.KINDS`, see `rope.frequencies`.
+    rope_factor: factor of the scaling; of "longrope" the longest text in
+      original lengths, as in files of Hugging Face.
     rope_low_turns, rope_high_turns: ends of the ramp of "llama3" and "yarn".
     rope_original_length: of "llama3", "yarn" and "longrope", the length before
       it was scaled.
-    rope_gain: of the last two, what cosines and sines are multiplied by.
+    rope_gain: of "yarn" and "longrope", what cosines and sines are multiplied
+      by.
     rope_truncate: whether the ramp of "yarn" begins and ends at whole planes.
     rope_short_factors, rope_long_factors: of "longrope", tuples of the factor
-      of each plane; which of them are used, `max_length` says.
+      of each plane; `max_length` decides which of them are used.
     scan_layers: one scanned layer instead of unrolled ones: compiles in
-      constant time, at the price of a slice of the cache a layer.
+      constant time, at the price of a copied slice of the cache in each layer.
     dtype: of parameters, activations and caches.
     weights: "dtype"; or "bfloat16" or "int8" for the matrices of layers, the
-      table of tokens and the output layer, see `quantized`. Such a model cannot
-      be trained.
+      embedding and the output layer, see `quantization`. Such a model cannot be
+      trained.
   """
   vocab_size: int
   dim: int
@@ -188,23 +189,23 @@ class Config:
                        "tie_embeddings=False.")
     if self.weights == quantization.BFLOAT16 and self.dtype == "float16":
       raise ValueError(
-          f"transformer weights={self.weights!r}, dtype={self.dtype!r}: of "
-          "float32 or bfloat16 they can be so.")
+          f"transformer weights={self.weights!r}, dtype={self.dtype!r}: "
+          "float32 or bfloat16 is needed.")
     if self.outputs and self.weights != quantization.DTYPE:
       raise ValueError(
-          f"transformer weights={self.weights!r}, outputs={self.outputs}: of "
-          f"what has no logits they can be {quantization.DTYPE!r} alone.")
+          f"transformer weights={self.weights!r}, outputs={self.outputs}: a "
+          f"model without logits needs {quantization.DTYPE!r}.")
     for names in (("post_norm", "sandwich_norm", "reordered_norm"),
                   ("post_norm", "parallel"), ("qk_norm", "joint_qk_norm")):
       given = [f"{name}=True" for name in names if getattr(self, name)]
       if len(given) > 1:
         raise ValueError(f"transformer {' and '.join(given)}: only one of them "
-                         "can be.")
+                         "is allowed.")
     turned = self.rope_part * self.head_dim
     if self.positions == "rope" and not 2 <= turned <= self.head_dim:
       raise ValueError(
           f"transformer rope_part={self.rope_part}: of head_dim="
-          f"{self.head_dim} channels two are needed, and all at most.")
+          f"{self.head_dim} channels 2 to {self.head_dim} can be rotated.")
     rope.check(self)
 
 
@@ -220,7 +221,7 @@ class Decoder(nn.Module):
     width = cfg.embedding_dim or cfg.dim
     matrix = quantization.initializer(layers.INIT, cfg.weights)
     embedding = self.param("embedding", matrix, (cfg.vocab_size, width), dtype)
-    x = linear_ops.columns(linear_ops.lookup(embedding, tokens).astype(dtype))
+    x = linear_ops.lookup(embedding, tokens).astype(dtype)
     if cfg.embedding_scale != 1:
       x *= jnp.asarray(cfg.embedding_scale, dtype)
     if cfg.embedding_dim:
@@ -228,28 +229,20 @@ class Decoder(nn.Module):
     if cfg.positions == "learned":
       table = self.param("positions", layers.INIT, (cfg.max_length, cfg.dim),
                          dtype)
-      x += linear_ops.columns(linear_ops.lookup(table, positions))
-    if not cfg.num_experts:  # Columns more would use more of them.
-      # Once: then nothing stands between products and what goes with them.
-      x = linear_ops.pad(x, linear_ops.round_up(x.shape[1], dtype))
+      x += linear_ops.lookup(table, positions)
     views = _views(cfg, cache, positions, mask)
-    if self.is_initializing():
-      x, block = _layers(cfg)(cfg, name="layers")(x, cache, block, slot, views)
-    else:
-      x, block = fused_layers.through(
-          cfg, _narrow(cfg), _compiled(cfg), self.variables["params"]["layers"],
-          x, cache, block, slot, views)
+    stack = Scanned if cfg.scan_layers else Unrolled
+    x, block = stack(cfg, name="layers")(x, cache, block, slot, views)
     if not cfg.post_norm:
       x = layers.NORMS[cfg.norm](cfg, name="norm")(x)
     if cfg.embedding_dim:
       x = layers.Linear(width, False, dtype, name="project_out")(x)
     head = embedding if cfg.tie_embeddings else self.param(
         "head", matrix, (cfg.outputs or cfg.vocab_size, width), dtype)
-    logits = linear_ops.columns_first(head, x, tokens.size)
+    logits = linear_ops.matmul(x, head)
     if cfg.logit_divisor != 1:
       logits /= cfg.logit_divisor
-    logits = linear_ops.soft_cap(logits, cfg.logit_softcap)
-    return logits.reshape(*tokens.shape, logits.shape[1]), block
+    return kernels.soft_cap(logits, cfg.logit_softcap), block
 
 
 class Unrolled(nn.Module):
@@ -275,7 +268,7 @@ class Unrolled(nn.Module):
 
 
 class Scanned(nn.Module):
-  """The layers as one scan; parameters, cache and block have a layer axis."""
+  """The layers as a scan; parameters, cache and block have a layer axis."""
   config: Config
 
   @nn.compact
@@ -297,7 +290,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 @functools.lru_cache(maxsize=None)
 def language_model(config: Config) -> types.LanguageModel:
-  """The decoder as pure functions; equal configs give the same object.
+  """Returns the decoder as pure functions; equal configs give the same object.
 
   Args:
     config: the architecture.
@@ -328,7 +321,7 @@ def language_model(config: Config) -> types.LanguageModel:
 
 
 def causal_logits(lm, params, tokens):
-  """Logits of a whole text at once: no cache, one block, a causal mask.
+  """Returns logits of a whole text: no cache, one block, a causal mask.
 
   Args:
     lm: of `language_model`, or any other.
@@ -349,7 +342,7 @@ def causal_logits(lm, params, tokens):
 
 
 def init(key, config: Config) -> types.Params:
-  """Random parameters.
+  """Returns random parameters.
 
   Args:
     key: a random key.
@@ -358,8 +351,8 @@ def init(key, config: Config) -> types.Params:
   Returns:
     The "params" collection of `Decoder`.
   """
-  # Of what goes through the layers the shapes are enough: nothing is computed,
-  # nor compiled, but the parameters.
+  kernels.prepare()  # Before anything is traced that may call them.
+  # Shapes of activations are enough: only parameters are computed.
   tokens, mask = (jax.ShapeDtypeStruct((1, 1), jnp.int32),
                   jax.ShapeDtypeStruct((1, 1, 1), bool))
   cache = jax.eval_shape(lambda: language_model(config).init_cache(1, 1))
@@ -369,36 +362,32 @@ def init(key, config: Config) -> types.Params:
 
 
 def abstract_params(config: Config) -> types.Params:
-  """The parameters of `init` as `jax.ShapeDtypeStruct`."""
+  """Returns the parameters of `init` as `jax.ShapeDtypeStruct`."""
   return jax.eval_shape(lambda key: init(key, config), jax.random.key(0))
 
 
 def param_name(path) -> str:
-  """The name of a parameter, such as "layers/layer_0/attention/key/kernel".
+  """Returns a parameter's name, as "layers/layer_0/attention/key/kernel".
 
   Args:
     path: of a leaf, as the functions of `jax.tree_util` give it.
 
   Returns:
-    Its keys with slashes between.
+    Its keys, joined by slashes.
   """
   return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def num_params(params: types.Params) -> int:
-  """Number of scalars in a tree of parameters; scales of others are none."""
+  """Returns the number of scalars in parameters, scales of int8 left out."""
   values = jax.tree.map(lambda x: x.values if quantization.is_matrix(x) else x,
                         params, is_leaf=quantization.is_matrix)
   return sum(x.size for x in jax.tree.leaves(values))
 
 
-def _layers(config):
-  return Scanned if config.scan_layers else Unrolled
-
-
 @functools.lru_cache(maxsize=None)
 def _traced_once(config):
-  """A layer as a function, of which those of the same shapes are one."""
+  """Returns a layer as a function, traced once for all layers of its shape."""
   def layer(params, *arguments):
     module = layers.Layer(config, parent=None)
     return module.apply({"params": params}, *arguments)
@@ -406,21 +395,10 @@ def _traced_once(config):
   return jax.jit(layer)
 
 
-@functools.lru_cache(maxsize=None)
-def _compiled(config):
-  """Layers as a function, left to the compiler."""
-  def through(params, *arguments):
-    # Without a parent, or it would be a part of the module that calls this.
-    module = _layers(config)(config, parent=None)
-    return module.apply({"params": params}, *arguments)
-
-  return through
-
-
 def _narrow(config):
-  """Whether each layer has the window, where others see all positions.
+  """Returns for each layer whether it is one of those with the window.
 
-  Or, without a window, whether it is rotated where others are not.
+  Or, without a window, one of those that are rotated where others are not.
   """
   every = config.full_every or config.num_layers + 1
   two_kinds = config.window > 0 or not config.rope_full
@@ -428,7 +406,7 @@ def _narrow(config):
 
 
 def _views(config, cache, positions, mask):
-  """What the layers see.
+  """Returns what the layers see.
 
   Args:
     config: the architecture.
@@ -437,8 +415,8 @@ def _views(config, cache, positions, mask):
     mask: `[B, T, N]`, itself and its ancestors in the block.
 
   Returns:
-    Tuple of a `layers.View`, or of two: that of all positions, and the narrow
-    one.
+    Tuple of a `layers.AttentionView`, or of two: that of all positions, and the
+    narrow one.
   """
   full, narrow = dataclasses.replace(config, window=0), config
   if config.rope_local_theta:
@@ -446,20 +424,21 @@ def _views(config, cache, positions, mask):
                                  rope_theta=config.rope_local_theta)
 
   def view(kind):
-    turns = None
+    angles = None
     if kind.positions == "rope":
-      turns = rope.turns(kind, positions)
+      angles = rope.angles(kind, positions)
       if kind is full and not kind.rope_full:
         # Not None: a scan has one program for all layers.
-        turns = rope.none(turns)
-    return layers.View(turns, *_masks(kind.window, cache, positions, mask))
+        angles = rope.no_rotation(angles)
+    return layers.AttentionView(
+        angles, *_masks(kind.window, cache, positions, mask))
 
   return tuple(view(narrow if is_narrow else full)
                for is_narrow in sorted(set(_narrow(config))))
 
 
 def _masks(window, cache, positions, mask):
-  """What each fresh token attends to.
+  """Returns what each fresh token attends to.
 
   Args:
     window: positions that it attends to, itself included; 0: all.

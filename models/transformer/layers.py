@@ -1,12 +1,12 @@
 """Layers of a decoder: projections, norms, attention, feed-forward layer.
 
-Activations are feature-major, `[F, n]`, and weights stand on the left as
-`[out, in]`: with the few fresh tokens of a decoding step this is the faster
-layout on a CPU, and it is the layout of published checkpoints. The tokens of
-all rows stand after one another; columns that are no tokens may follow, so
-that there are as many as products like.
+Activations are `[B, T, F]`. Parameters have the shapes of their files: weights
+are `[out, in]`, as published, biases and scales of norms `[F, 1]`. A `config`
+is a `transformer.Config`.
 
-A `config` is a `transformer.Config`.
+This is the code that computes, on every platform: what is changed here takes
+effect. Faster implementations of single operations are in
+`decoding_jax.kernels`.
 """
 
 import dataclasses
@@ -17,31 +17,31 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from decoding_jax import kernels
 from decoding_jax import types
 from models.transformer import linear_ops
 from models.transformer import moe
-from models.transformer import norms
 from models.transformer import quantization
 from models.transformer import rope
 
 INIT = nn.initializers.normal(0.02)
 
 
-class View(NamedTuple):
-  """What a layer sees of the text.
+class AttentionView(NamedTuple):
+  """What the fresh tokens see of the text in a layer.
 
   Attributes:
-    turns: of queries and keys; None without rotation.
+    angles: by which queries and keys are rotated; None without rotation.
     prefix: mask `[B, 1 or T, S]` of what may be attended to in the cache.
     block: mask `[B, T, N]` of what may in the block.
   """
-  turns: rope.Turns | None
+  angles: rope.RotaryAngles | None
   prefix: types.Array
   block: types.Array
 
 
 class Linear(nn.Module):
-  """`[in, n] -> [out, n]`, weights on the left."""
+  """A linear layer, `[..., in] -> [..., out]`."""
   features: int
   bias: bool
   dtype: Any
@@ -49,7 +49,7 @@ class Linear(nn.Module):
 
   @nn.compact
   def factors(self, inputs):
-    """Weights `[out, in]`, and a bias `[out, 1]` or None."""
+    """Returns weights `[out, in]`, and a bias `[out, 1]` or None."""
     kernel = self.param("kernel", quantization.initializer(INIT, self.weights),
                         (self.features, inputs), self.dtype)
     bias = self.param("bias", nn.initializers.zeros, (self.features, 1),
@@ -61,23 +61,24 @@ class Linear(nn.Module):
 
 
 def project(linears, x):
-  """What several of `Linear` make of the same columns `[in, n]`."""
-  kernels, biases = zip(*(linear.factors(len(x)) for linear in linears))
-  ys = [y.astype(x.dtype) for y in linear_ops.matmuls(kernels, x)]
-  return [y if bias is None else y + bias for y, bias in zip(ys, biases)]
+  """Returns what several of `Linear` make of the same `[..., in]`."""
+  weights, biases = zip(*(linear.factors(x.shape[-1]) for linear in linears))
+  ys = [y.astype(x.dtype) for y in linear_ops.matmuls(x, weights)]
+  return [y if bias is None else y + _along(bias, y)
+          for y, bias in zip(ys, biases)]
 
 
 class RMSNorm(nn.Module):
-  """Root mean square normalisation over features, `[..., F, n]`, in float32."""
+  """Root mean square normalisation over features, in float32."""
   config: Any
 
   @nn.compact
   def __call__(self, x):
     plus_one = self.config.norm == "rms_plus_one"
     ones_or_zeros = nn.initializers.zeros if plus_one else nn.initializers.ones
-    scale = self.param("scale", ones_or_zeros, (x.shape[-2], 1),
+    scale = self.param("scale", ones_or_zeros, (x.shape[-1], 1),
                        jnp.dtype(self.config.dtype))
-    return norms.rms(x, scale, self.config.norm_eps, plus_one)
+    return kernels.rms_norm(x, scale[:, 0], self.config.norm_eps, plus_one)
 
 
 class LayerNorm(nn.Module):
@@ -87,13 +88,13 @@ class LayerNorm(nn.Module):
   @nn.compact
   def __call__(self, x):
     dtype = jnp.dtype(self.config.dtype)
-    scale = self.param("scale", nn.initializers.ones, (x.shape[0], 1), dtype)
-    bias = self.param("bias", nn.initializers.zeros, (x.shape[0], 1), dtype)
+    scale = self.param("scale", nn.initializers.ones, (x.shape[-1], 1), dtype)
+    bias = self.param("bias", nn.initializers.zeros, (x.shape[-1], 1), dtype)
     y = x.astype(jnp.float32)
-    y -= jnp.mean(y, axis=0, keepdims=True)
+    y -= jnp.mean(y, axis=-1, keepdims=True)
     y *= jax.lax.rsqrt(
-        jnp.mean(y * y, axis=0, keepdims=True) + self.config.norm_eps)
-    return y.astype(x.dtype) * scale + bias
+        jnp.mean(y * y, axis=-1, keepdims=True) + self.config.norm_eps)
+    return y.astype(x.dtype) * _along(scale, y) + _along(bias, y)
 
 
 class FeedForward(nn.Module):
@@ -114,9 +115,9 @@ class FeedForward(nn.Module):
 
 
 class Mixture(nn.Module):
-  """Several gated feed-forward layers, of which each token uses a few.
+  """Gated feed-forward layers, of which each token uses a few.
 
-  And one that all use, where the architecture has it.
+  And a shared one that all tokens use, where the architecture has it.
   """
   config: Any
 
@@ -124,17 +125,19 @@ class Mixture(nn.Module):
   def __call__(self, x):
     cfg = self.config
     activation, _ = FEED_FORWARDS[cfg.feed_forward]
-    kernels = lambda name, features, inputs: moe.Kernels(
+    experts = lambda name, features, inputs: moe.Kernels(
         cfg, features, quantization.initializer(INIT, cfg.weights),
         name=name)(inputs)
-    # A token that is rounded to other experts is off by more than a rounding.
+    tokens = x.reshape(-1, cfg.dim)
+    # Not quantised: a token that goes to other experts is off by more than a
+    # rounding.
     logits = _linear(cfg, False)(cfg.num_experts, weights=quantization.DTYPE,
-                                 name="router")(x)
+                                 name="router")(tokens)
     y = moe.mix(
         moe.shares(logits, cfg.experts_per_token, cfg.normalize_experts),
-        x, activation, kernels("gate", cfg.hidden_dim, len(x)),
-        kernels("up", cfg.hidden_dim, len(x)),
-        kernels("down", len(x), cfg.hidden_dim))
+        tokens, activation, experts("gate", cfg.hidden_dim, cfg.dim),
+        experts("up", cfg.hidden_dim, cfg.dim),
+        experts("down", cfg.dim, cfg.hidden_dim)).reshape(x.shape)
     if not cfg.shared_dim:
       return y
     gate = _linear(cfg, False)(1, weights=quantization.DTYPE,
@@ -152,52 +155,48 @@ class Attention(nn.Module):
     """Attends and adds the fresh keys and values to the block.
 
     Args:
-      x: `[F, n]`, the first B * T columns of which are the fresh tokens.
+      x: `[B, T, F]`.
       prefix: keys `[B, H, C, S]` and values `[B, H, S, C]` of the cache.
       block: keys `[B, H, C, N]` and values `[B, H, N, C]`.
       slot: where in the block the first fresh token goes.
-      view: a `View`.
+      view: an `AttentionView`.
 
     Returns:
-      `[F, n]`, and the block with the fresh keys and values.
+      `[B, T, F]`, and the block with the fresh keys and values.
     """
     cfg = self.config
-    batch, length, _ = view.block.shape
-    heads = (cfg.num_kv_heads, -1, cfg.head_dim, batch, length)
-
     linear = _linear(cfg, cfg.qkv_bias)
     numbers = {"query": cfg.num_heads, "key": cfg.num_kv_heads,
                "value": cfg.num_kv_heads}
     q, k, v = project([linear(number * cfg.head_dim, name=name)
                        for name, number in numbers.items()], x)
 
-    def norm(y, name):
-      if cfg.qk_norm:
-        y = y.reshape(numbers[name], cfg.head_dim, -1)
-      if cfg.qk_norm or cfg.joint_qk_norm:
-        y = RMSNorm(cfg, name=f"{name}_norm")(y)
-      return y
+    def normed(y, name):
+      return RMSNorm(cfg, name=f"{name}_norm")(y)
 
-    q, k, v = (y[..., :batch * length].reshape(heads)
-               for y in (norm(q, "query"), norm(k, "key"), v))
-    v = v[:, 0]
-    if view.turns is not None:
-      q, k = rope.rotate(q, view.turns), rope.rotate(k, view.turns)
-    block = (_write(block[0], k[:, 0].transpose(2, 0, 1, 3), slot, axis=3),
-             _write(block[1], v.transpose(2, 0, 3, 1), slot, axis=2))
+    if cfg.joint_qk_norm:
+      q, k = normed(q, "query"), normed(k, "key")
+    heads = (*x.shape[:2], -1, cfg.head_dim)
+    q, k, v = q.reshape(heads), k.reshape(heads), v.reshape(heads)
+    if cfg.qk_norm:
+      q, k = normed(q, "query"), normed(k, "key")
+    if view.angles is not None:
+      q, k = rope.rotate(q, view.angles), rope.rotate(k, view.angles)
+    block = (_write(block[0], k.transpose(0, 2, 3, 1), slot, axis=3),
+             _write(block[1], v.transpose(0, 2, 1, 3), slot, axis=2))
     # A cache of no slots (training) is left out of the program altogether.
-    parts = [(*block, view.block[:, None, None])]
+    parts = [(*block, view.block)]
     if prefix[0].shape[-1]:
-      parts.insert(0, (*prefix, view.prefix[:, None, None]))
-    y = linear_ops.attention(q * (cfg.query_scalar or cfg.head_dim)**-0.5,
-                             parts, cfg.attention_softcap)
-    y = linear_ops.pad(
-        y.reshape(cfg.num_heads * cfg.head_dim, batch * length), x.shape[1])
+      parts.insert(0, (*prefix, view.prefix))
+    q *= (cfg.query_scalar or cfg.head_dim)**-0.5
+    grouped = (*x.shape[:2], cfg.num_kv_heads, -1, cfg.head_dim)
+    y = kernels.attention(q.reshape(grouped), parts, cfg.attention_softcap)
+    y = y.reshape(*x.shape[:2], cfg.num_heads * cfg.head_dim)
     return _linear(cfg, cfg.out_bias)(cfg.dim, name="out")(y), block
 
 
 class Layer(nn.Module):
-  """Attention and feed-forward, with norms before or after them or both."""
+  """Attention and feed-forward layer, with norms before or after them."""
   config: Any
 
   @nn.compact
@@ -205,14 +204,14 @@ class Layer(nn.Module):
     """Goes through one layer.
 
     Args:
-      x: `[F, n]`, the first B * T columns of which are the fresh tokens.
+      x: `[B, T, F]`.
       kv: `(prefix keys, prefix values, block keys, block values)`.
       narrow: `[]` bool, which of two views is this layer's; None for one.
       slot: where in the block the first fresh token goes.
-      views: tuple of a `View`, or of two, of which the narrow one is the last.
+      views: tuple of an `AttentionView`, or of two, the narrow one last.
 
     Returns:
-      `[F, n]`, and the block with the fresh keys and values.
+      `[B, T, F]`, and the block with the fresh keys and values.
     """
     cfg = self.config
     view = views[0] if narrow is None else jax.tree.map(
@@ -235,17 +234,17 @@ class Layer(nn.Module):
 
 
 def _gelu(x, approximate=True):
-  """GELU, by its tanh approximation or not, rounded once."""
+  """Returns the GELU, or its tanh approximation, rounded once."""
   return nn.gelu(x.astype(jnp.float32), approximate).astype(x.dtype)
 
 
 def _times(x, factor):
-  """Rounded once."""
+  """Returns a product that is rounded once."""
   return x if factor == 1 else (x.astype(jnp.float32) * factor).astype(x.dtype)
 
 
 NORMS = {"rms": RMSNorm, "rms_plus_one": RMSNorm, "layer": LayerNorm}
-# Activations, and whether they gate.
+# Activations, and whether they are gates.
 FEED_FORWARDS = {"swiglu": (nn.silu, True), "geglu": (_gelu, True),
                  "relu": (nn.relu, False), "gelu": (_gelu, False),
                  "erf_gelu": (functools.partial(_gelu, approximate=False),
@@ -256,6 +255,11 @@ def _linear(config, bias):
   return functools.partial(Linear, bias=config.bias or bias,
                            dtype=jnp.dtype(config.dtype),
                            weights=config.weights)
+
+
+def _along(parameter, y):
+  """Returns `[F, 1]` with as many axes as `[..., F]`."""
+  return jnp.expand_dims(parameter[:, 0], range(y.ndim - 1))
 
 
 def _write(block, fresh, slot, axis):

@@ -1,4 +1,4 @@
-"""Feed-forward layers of which each token uses a few: mixtures of experts.
+"""Mixtures of experts: feed-forward layers of which each token uses a few.
 
 Shazeer et al. 2017 (arXiv 1701.06538), as in Mixtral (arXiv 2401.04088).
 """
@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from decoding_jax.kernels.cpu import bindings
+from decoding_jax import kernels
 from models.transformer import linear_ops
 from models.transformer import quantization
 
@@ -31,46 +31,46 @@ class Kernels(nn.Module):
 
 
 def mix(share, x, activation, gate, up, down):
-  """What the experts of each token make of it, by its shares.
+  """Applies to each token its experts, weighted by its shares.
 
-  One expert after the other computes all tokens, whether they have chosen it or
-  not, if any has: its weights are read once, and with the few fresh tokens of
-  a step reading is what takes the time. A loop of as many turns as there are
-  experts in use cannot be differentiated in reverse.
+  Each expert that some token has chosen computes all tokens, one expert after
+  the other: its weights are read once, and with the few fresh tokens of a step
+  reading takes the time. The number of iterations is that of experts in use, so
+  that the loop cannot be differentiated in reverse.
 
   Args:
-    share: `[E, n]` float32, 0 for those not chosen.
-    x: `[F, n]`.
+    share: `[n, E]` float32, 0 for those not chosen.
+    x: `[n, F]`.
     activation: of the gate.
-    gate: `[E, hidden, F]`, of 8 bits too, and so is `up`.
-    up: see there.
-    down: `[E, F, hidden]`, of 8 bits too.
+    gate: `[E, hidden, F]`; or a `quantization.Matrix`, and so are the next two.
+    up: `[E, hidden, F]`.
+    down: `[E, F, hidden]`.
 
   Returns:
-    `[F, n]`, of the type of `x`.
+    `[n, F]`, of the type of `x`.
   """
-  in_use = share.any(axis=1)
+  in_use = share.any(axis=0)
   first = jnp.argsort(~in_use, stable=True)
-  axes = bindings.split_by_compiler()
+  axes = kernels.split_by_compiler()
   parts = math.prod(axes.values())
   if quantization.shape(gate)[1] % parts:
     parts = 1
 
   def add(i, total):
-    def of(kernels):
-      # In 16 bits XLA would convert all experts ahead of the loop on a CPU; the
-      # barrier makes it wait for the number.
-      kernels, number = jax.lax.optimization_barrier((kernels, first[i]))
+    def of(arrays, axis=0):
+      # The barrier keeps XLA from converting all experts of 16 bits ahead of
+      # the loop on a CPU.
+      arrays, number = jax.lax.optimization_barrier((arrays, first[i]))
       return jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(
-          x, number, keepdims=False), kernels)
+          x, number, axis, keepdims=False), arrays)
 
     gates, hidden = (y.astype(x.dtype)
-                     for y in linear_ops.matmuls((of(gate), of(up)), x))
-    made = linear_ops.by_inputs(of(down), activation(gates) * hidden, parts)
-    return total + of(share)[None, None] * made
+                     for y in linear_ops.matmuls(x, (of(gate), of(up))))
+    y = linear_ops.by_inputs(activation(gates) * hidden, of(down), parts)
+    return total + of(share, axis=1)[None, :, None] * y
 
-  # Each device of a mesh has some of the hidden units. Sums over them wait
-  # until the end: else devices would wait for each other at each expert.
+  # Each device of a mesh has some of the hidden units. They are summed at the
+  # end, since devices would else wait for each other at each expert.
   total = jnp.zeros((parts, *x.shape), jnp.float32)
   if parts > 1:
     total = jax.lax.with_sharding_constraint(total, PartitionSpec(tuple(axes)))
@@ -79,28 +79,28 @@ def mix(share, x, activation, gate, up, down):
 
 
 def is_kernel(name) -> bool:
-  """Whether a parameter, by its name in a `Decoder`, is one of each expert.
+  """Returns whether a parameter of this name has an axis of experts.
 
-  Its model has experts; without them it is that of the one layer there is.
+  So it does in a model with experts; else it is that of the one layer.
   """
   return bool(re.search(r"/feed_forward/(gate|up|down)/kernel$", name))
 
 
 def shares(logits, chosen, normalize):
-  """How much each expert counts for each token.
+  """Returns the weight of each expert for each token.
 
   Args:
-    logits: `[E, n]`, of the router.
-    chosen: experts a token.
-    normalize: whether those chosen count one together.
+    logits: `[n, E]`, of the router.
+    chosen: experts of a token.
+    normalize: whether their weights are normalised to sum to one.
 
   Returns:
-    `[E, n]` float32, 0 for those not chosen.
+    `[n, E]` float32, 0 for those not chosen.
   """
   values, index = jax.lax.top_k(
-      jax.nn.softmax(logits.T.astype(jnp.float32), axis=-1), chosen)
+      jax.nn.softmax(logits.astype(jnp.float32), axis=-1), chosen)
   if normalize:
     values /= values.sum(axis=-1, keepdims=True)
-  one_hot = jax.nn.one_hot(index, len(logits), dtype=jnp.float32)
-  return jnp.einsum("nke,nk->en", one_hot, values,
+  one_hot = jax.nn.one_hot(index, logits.shape[-1], dtype=jnp.float32)
+  return jnp.einsum("nke,nk->ne", one_hot, values,
                     precision=jax.lax.Precision.HIGHEST)

@@ -1,18 +1,17 @@
 """Weights of fewer bits than activations have.
 
-Of sixteen: bfloat16, for activations of float32. What a folder holds in
-bfloat16 is computed in float32 so, with the same numbers as if all of it were
-float32, and half of the bytes are read.
+bfloat16, for activations of float32: a checkpoint in bfloat16 is computed in
+float32, with the same numbers as if its weights were float32, while half of the
+bytes are read.
 
-Of eight: whole numbers, and a scale for each output channel.
-Symmetric, and rounded to the nearest (Jacob et al. 2018, arXiv 1712.05877, of
-weights alone): the largest weight of a row, the weights of one output channel,
-becomes 127 or -127. No weight is off by more than half of its row's scale.
-Activations, norms, biases and caches keep their type.
+int8, with a float32 scale for each output channel: symmetric, and rounded to
+the nearest (Jacob et al. 2018, arXiv 1712.05877, for weights alone). The
+largest weight of an output channel becomes 127 or -127, and no weight is off by
+more than half of its scale. Activations, norms, biases and caches keep their
+type.
 
-A table of tokens has a scale a row as well, be it the output layer or looked up
-alone: it is what a small model mostly consists of, and then needs no more room
-than the rest.
+The embedding has a scale for each token, whether or not it is the output layer:
+it is most of a small model.
 """
 
 from typing import Any
@@ -24,21 +23,20 @@ import numpy as np
 
 from decoding_jax import types
 
-# What the weights of a `transformer.Config` can be: of its own type, or of
-# sixteen or eight bits.
+# Weights of a `transformer.Config`: of its own type, or of 16 or 8 bits.
 DTYPE, BFLOAT16, INT8 = "dtype", "bfloat16", "int8"
 WEIGHTS = (DTYPE, BFLOAT16, INT8)
 _LARGEST = 127
-# A row without a larger weight is one of zeros: the inverse of its scale might
-# be infinite.
+# A row without a larger weight becomes zeros: the inverse of its scale might be
+# infinite.
 _SMALLEST = 1e-30
-# Weights that are quantised at once on the host, where they are float32.
+# Weights that are quantised at a time on the host, where they are float32.
 _AT_ONCE = 2**20
 
 
 @flax.struct.dataclass
 class Matrix:
-  """The matrix `values * scales`, or several.
+  """A matrix `values * scales`, or several.
 
   Attributes:
     values: `[..., out, in]` int8, -127 to 127.
@@ -49,12 +47,12 @@ class Matrix:
 
 
 def is_matrix(x) -> bool:
-  """Whether this part of a tree of parameters is a `Matrix`."""
+  """Returns whether this part of a tree of parameters is a `Matrix`."""
   return isinstance(x, Matrix)
 
 
 def shape(x) -> tuple[int, ...]:
-  """Of a matrix, be it an array or a `Matrix`."""
+  """Returns the shape of a matrix, an array or a `Matrix`."""
   return (x.values if is_matrix(x) else x).shape
 
 
@@ -65,19 +63,19 @@ def quantize(x) -> Matrix:
     x: `[..., out, in]`, of numpy or of JAX, and so is the result.
 
   Returns:
-    A `Matrix`, each of whose weights is within half of a scale of `x`, but for
+    A `Matrix`, each of whose weights is within half of a scale of `x`, up to
     roundings of float32.
   """
   x = x.astype(np.float32)
   largest = abs(x).max(axis=-1, keepdims=True)
-  # Products, for XLA makes such of quotients and would round as numpy does not.
+  # Products: XLA computes quotients as such, and would round as numpy does not.
   scales = largest * (largest > _SMALLEST) * np.float32(1 / _LARGEST)
   values = x * (1 / (scales + (scales == 0)))
   return Matrix(values.round().astype(np.int8), scales)
 
 
 def on_host(x: np.ndarray) -> Matrix:
-  """`quantize` with little memory beside matrix and result."""
+  """Does what `quantize` does, with little memory beside matrix and result."""
   rows = x.reshape(-1, x.shape[-1])
   values = np.empty(rows.shape, np.int8)
   scales = np.empty((len(rows), 1), np.float32)
@@ -90,12 +88,12 @@ def on_host(x: np.ndarray) -> Matrix:
 
 
 def dequantize(matrix: Matrix, dtype) -> types.Array:
-  """The matrix in a type of floating point numbers."""
+  """Returns the matrix in a floating-point type."""
   return (matrix.values.astype(jnp.float32) * matrix.scales).astype(dtype)
 
 
 def initializer(init, weights: str):
-  """What a parameter begins with, where it may be a `Matrix`.
+  """Returns an initializer of a parameter that may be a `Matrix`.
 
   Args:
     init: `(key, shape, dtype) -> array`.
@@ -114,7 +112,7 @@ def check_whole(weights: str, what: str) -> None:
 
   Args:
     weights: one of `WEIGHTS`.
-    what: is to become of the model, such as "saved".
+    what: what is asked of the model, such as "saved".
   """
   if weights != DTYPE:
     raise ValueError(f"weights={weights!r}: a model can be {what} with "
@@ -137,7 +135,7 @@ def tree(like: types.Params, params: types.Params) -> types.Params:
 
 
 def place(like: Any, where: Any, x: np.ndarray) -> Any:
-  """Puts a parameter of the host on devices, rounded if it is to be.
+  """Puts a parameter of the host on devices, quantised where `like` is.
 
   Args:
     like: its shape and type, or those of a `Matrix`.
@@ -153,5 +151,5 @@ def place(like: Any, where: Any, x: np.ndarray) -> Any:
 
   x = on_host(x) if is_matrix(like) else x.astype(like.dtype, copy=False)
   placed = jax.tree.map(put, x, where)
-  # Else the host's copies would add up while the devices fetch them.
+  # Copies on the host would else add up while the devices fetch them.
   return jax.block_until_ready(placed)

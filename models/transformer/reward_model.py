@@ -1,7 +1,7 @@
-"""A reward model as a `types.Reward`: a decoder with one output a token.
+"""A reward model as a `types.Reward`: a decoder with one output for each token.
 
-The output at the last token is what the text is worth. Trained with
-`config.preferences` by `experiments.train`; its tokens must be those of the
+The output at the last token is the reward of the text. `experiments.train`
+trains such a model with `config.preferences`; its tokens must be those of the
 models it judges.
 """
 
@@ -30,7 +30,7 @@ class Text:
 @functools.lru_cache(maxsize=None)
 def reward(lm: types.LanguageModel, capacity: int,
            left_out: tuple[int, ...] | None = None) -> types.Reward:
-  """The output of a reward model at the last token.
+  """Returns the reward that a model gives as its output at the last token.
 
   A value costs one forward over the whole buffer: nothing is cached, so that a
   state is small enough to have one for every candidate.
@@ -39,8 +39,8 @@ def reward(lm: types.LanguageModel, capacity: int,
     lm: of a `transformer.Config` with `outputs=1`.
     capacity: S, how many of the last tokens are read; at most the model's
       length.
-    left_out: tokens that are not read, such as an end of text that the reward
-      model has never seen; None for none.
+    left_out: tokens that are skipped, such as an end-of-text token that the
+      reward model has never seen; None for none.
 
   Returns:
     A reward without constraints; its parameters are those of the model.

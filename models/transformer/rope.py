@@ -8,72 +8,69 @@ import numpy as np
 from decoding_jax import types
 
 KINDS = ("none", "linear", "llama3", "dynamic", "yarn", "longrope")
-# Fields of those that have a gain, and what they must be more than.
+# Fields of the scalings with a gain, and what they must exceed.
 _BOUNDS = {
     "yarn": {"rope_original_length": 0, "rope_gain": 0, "rope_factor": 0,
              "rope_low_turns": 0, "rope_high_turns": 0, "rope_theta": 1},
     "longrope": {"rope_original_length": 1, "rope_gain": 0}}
 
 
-class Turns(NamedTuple):
-  """How far positions turn each plane of channels.
+class RotaryAngles(NamedTuple):
+  """Cosines and sines of the angles that rotate planes of channels.
 
   Attributes:
-    cos: `[2, planes, B, T]` float32, with the gain of the scaling; twice the
-      same.
-    sin: `[2, planes, B, T]` float32, the same; first those that are subtracted.
+    cos: `[B, T, 2, planes]` float32, with the gain of the scaling, once for
+      each half of the channels.
+    sin: `[B, T, 2, planes]` float32, the same; negative for the first half.
   """
   cos: types.Array
   sin: types.Array
 
 
-def turns(config, positions) -> Turns:
-  """Those of positions `[B, T]`."""
-  positions = positions.astype(jnp.float32)[None]
-  angles = frequencies(config)[:, None, None] * positions
-  cos, sin = jnp.cos(angles), jnp.sin(angles)
+def angles(config, positions) -> RotaryAngles:
+  """Returns the angles of positions `[B, T]`."""
+  phases = (positions[..., None].astype(jnp.float32)
+            * frequencies(config)[None, None])
+  cos, sin = jnp.cos(phases), jnp.sin(phases)
   if gain(config) != 1:
     cos, sin = cos * gain(config), sin * gain(config)
-  # For both halves of the channels. What is put together is an array, of which
-  # a CPU's compiler would else compute each number anew for each channel and
-  # layer.
-  return Turns(jnp.stack([cos, cos]), jnp.stack([-sin, sin]))
+  # Stacked, for both halves of the channels, they are arrays: else XLA would
+  # compute each cosine anew for each channel and layer on a CPU.
+  return RotaryAngles(jnp.stack([cos, cos], axis=2),
+                      jnp.stack([-sin, sin], axis=2))
 
 
-def none(like: Turns) -> Turns:
-  """As many that turn nothing."""
-  return Turns(jnp.ones_like(like.cos), jnp.zeros_like(like.sin))
+def no_rotation(like: RotaryAngles) -> RotaryAngles:
+  """Returns as many angles of zero."""
+  return RotaryAngles(jnp.ones_like(like.cos), jnp.zeros_like(like.sin))
 
 
 def gain(config) -> float:
-  """What cosines and sines are multiplied by, of keys and of queries."""
+  """Returns what cosines and sines are multiplied by."""
   return config.rope_gain if config.rope_scaling in _BOUNDS else 1.0
 
 
-def rotate(x, turns_: Turns):
-  """Rotates `[H, G, C, B, T]`; channels i and i + planes are one plane.
+def rotate(x, by: RotaryAngles):
+  """Rotates heads; channels i and i + planes are one plane.
 
   Args:
-    x: queries or keys.
-    turns_: of their positions.
+    x: `[B, T, heads, C]`, queries or keys.
+    by: the angles of their positions.
 
   Returns:
-    The same, turned; channels after all planes are not.
+    `[B, T, heads, C]`; channels after all planes are unchanged.
   """
-  planes = turns_.cos.shape[1]
-  shape = (*x.shape[:2], 2, planes, *x.shape[3:])
-  pairs, rest = jnp.split(x, [2 * planes], axis=2)
-  pairs = pairs.astype(jnp.float32).reshape(shape)
-  # Of halves that are put together an accelerator would make several operations
-  # instead of one.
-  y = pairs * turns_.cos[None, None] + (
-      pairs[:, :, ::-1] * turns_.sin[None, None])
-  y = y.reshape(*x.shape[:2], 2 * planes, *x.shape[3:]).astype(x.dtype)
-  return jnp.concatenate([y, rest], axis=2) if rest.size else y
+  planes = by.cos.shape[-1]
+  pairs, rest = jnp.split(x, [2 * planes], axis=-1)
+  pairs = pairs.astype(jnp.float32).reshape(*x.shape[:-1], 2, planes)
+  # One operation: to concatenate two halves takes an accelerator several.
+  y = pairs * by.cos[:, :, None] + pairs[..., ::-1, :] * by.sin[:, :, None]
+  y = y.reshape(*x.shape[:-1], 2 * planes).astype(x.dtype)
+  return jnp.concatenate([y, rest], axis=-1) if rest.size else y
 
 
 def frequencies(config) -> np.ndarray:
-  """Radians a position turns each plane of channels.
+  """Returns the angle between positions, in radians, for each plane.
 
   The scalings are those of published checkpoints:
 
@@ -112,7 +109,7 @@ def frequencies(config) -> np.ndarray:
 
 
 def check(config):
-  """Raises an error unless "yarn" and "longrope" have what they need.
+  """Checks that "yarn" and "longrope" have what they need.
 
   Args:
     config: a `transformer.Config`.
@@ -182,5 +179,5 @@ def _longrope(config, plain):
 
 
 def _between(config, plain, kept):
-  """As they are, or interpolated; `kept` is the share of the former."""
+  """Returns a mix; `kept` is the share that is not interpolated."""
   return plain * (kept + (1 - kept) / config.rope_factor)

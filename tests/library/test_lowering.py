@@ -14,6 +14,7 @@ from jax.sharding import AbstractMesh, AxisType
 import numpy as np
 import pytest
 
+from decoding_jax import kernels
 import decoding_jax as dj
 from decoding_jax.speculation import tree_decoder
 from configs import train as configs
@@ -22,7 +23,6 @@ from experiments.devices import mesh as mesh_lib
 from experiments.devices import model_pair
 from experiments.training import steps as training_steps
 from models import transformer
-from models.transformer import linear_ops
 from models.transformer import sharding
 from support import tiny_models as tiny
 from support.example_methods import each
@@ -173,20 +173,14 @@ def test_rewards_of_texts():
                                          shape(BATCH)))
 
 
-def test_forms_for_a_cpu_are_left_out(monkeypatch):
-  """They call the host here: another platform would refuse one that is left."""
-  def on_host(kernel, x):
-    form = jax.ShapeDtypeStruct((len(kernel), x.shape[1]), jnp.float32)
-    return jax.pure_callback(lambda kernel, x: kernel @ x, form, kernel, x)
-
-  monkeypatch.setattr(linear_ops, "LARGE", 1)
-  for name in ("_tokens_first", "_in_parts"):
-    monkeypatch.setattr(linear_ops, name, on_host)
+def test_native_kernels_are_left_out():
+  """Control: on a CPU they are called, if they are there."""
   for config in (GEMMA, LLAMA):
     program = traced(PLAIN, config, batch=1)
     assert not faults(program)
-    assert any("custom_call" in (fault(operation) or "") for operation in
-               operations(program.lower(lowering_platforms=("cpu",))))
+    called = any("custom_call" in (fault(operation) or "") for operation in
+                 operations(program.lower(lowering_platforms=("cpu",))))
+    assert called == kernels.available()
 
 
 def found_on(platform, program, is_one):
@@ -195,28 +189,13 @@ def found_on(platform, program, is_one):
       lowering_platforms=(platform,)))))
 
 
-def test_no_products_of_one_column_on_a_tpu():
+def test_no_products_of_one_row_on_a_tpu():
   """They are not left to its matrix unit; control: elsewhere there are some."""
   program = traced(PLAIN, batch=1)
   is_one = lambda operation: operation.name == "stablehlo.dot_general" and (
-      operation.results[0].type.shape[1:] == [1])
+      operation.results[0].type.shape[:-1] == [1])
   assert not found_on("tpu", program, is_one)
   assert found_on("cuda", program, is_one)
-
-
-def test_columns_are_padded_ahead_of_the_layers():
-  """And after each attention; control: of experts nothing is ahead."""
-  def pads(**fields):
-    # A program has one function for equal layers.
-    config = dataclasses.replace(LLAMA, num_layers=1, **fields)
-    lm = transformer.language_model(config)
-    program = jax.jit(transformer.causal_logits, static_argnums=0).trace(
-        lm, transformer.abstract_params(config), shape(1, 3))
-    return found_on("tpu", program, lambda x: x.name == "func.call" and (
-        "_pad" in str(x.attributes["callee"])))
-
-  assert pads() == 2
-  assert pads(num_experts=4, experts_per_token=2) > 3
 
 
 def test_equal_layers_are_one_function():

@@ -12,8 +12,8 @@ import sys
 import jax
 import numpy as np
 
+from decoding_jax import kernels
 import decoding_jax as dj
-from decoding_jax.kernels.cpu import bindings
 from support import tiny_models as tiny
 
 # Threads share the products of both, and of the draft those of its head alone.
@@ -45,7 +45,7 @@ def generate(task):
 
 
 def main(threads, rounds):
-  if not bindings.is_there():
+  if not kernels.available():
     sys.exit("native kernels are missing")
   tasks = list(itertools.product(_METHODS, (_LARGE, _SMALL)))[:threads]
   expected = [generate(task) for task in tasks]

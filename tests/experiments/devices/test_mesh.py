@@ -8,11 +8,11 @@ from jax.sharding import PartitionSpec
 import numpy as np
 import pytest
 
+from decoding_jax import kernels
 from experiments.devices import memory_estimate
 from experiments.devices import mesh as mesh_lib
 from experiments.devices import model_pair
 from models import transformer
-from models.transformer import linear_ops
 from models.transformer import sharding
 from support import helpers
 from support import on_meshes
@@ -279,7 +279,7 @@ def test_flags_and_variables_settle_devices():
                "--xla_force_host_platform_device_count=3"))]
   found = [run.communicate() for run in runs]
   assert [output.strip() for output, _ in found] == [
-      "1", str(min(2, linear_ops.cores())), "1", "3"], found
+      "1", str(min(2, kernels.cores())), "1", "3"], found
 
 
 @pytest.mark.parametrize("value, message", [

@@ -4,13 +4,13 @@ import subprocess
 
 import pytest
 
-from decoding_jax.kernels.cpu import bindings
+from decoding_jax import kernels
 from support import helpers
 
 _SECONDS = 120
 
 
-@pytest.mark.skipif(not bindings.is_there(),
+@pytest.mark.skipif(not kernels.available(),
                     reason="no C++ compiler, or no CPU")
 @pytest.mark.parametrize("threads", [2, 8])
 def test_threads_do_not_wait_for_one_another(threads):

@@ -14,7 +14,6 @@ import decoding_jax as dj
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.speculation import tree_decoder
 from models import transformer
-from models.transformer import fused_layers
 from support import tiny_models as tiny
 
 generate = importlib.import_module("decoding_jax.generate")
@@ -120,9 +119,7 @@ def test_a_step_needs_little_beside_its_caches():
 
 
 def test_control_a_commit_that_does_not_wait_is_a_copy(monkeypatch):
-  """Where the compiler orders the layers; a native kernel has read by then."""
-  monkeypatch.setattr(fused_layers, "_fits", lambda *_: False)
-
+  """Control of the test above."""
   def copied():
     # A new function, so that no program compiled with this is used elsewhere.
     decoder = tree_decoder.of_pair.__wrapped__(PLAIN)

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from decoding_jax import kernels
 from decoding_jax import types
-from decoding_jax.kernels.cpu import bindings
 from decoding_jax.runtime import cache as cache_lib
 
 B, H, C, S, N = 4, 2, 3, 9, 5
@@ -81,29 +81,9 @@ def test_a_commit_of_nothing_keeps_what_counts():
       np.testing.assert_array_equal(new[row, :length], old[row, :length])
 
 
-@pytest.mark.parametrize("leading", [(), (3,)], ids=["flat", "layer axis"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8"])
-def test_code_of_our_own_commits_as_xla_does(dtype, leading):
-  cache, block = (jax.tree.map(lambda x: x.astype(dtype), part.replace(
-      keys=tuple(10 * x for x in part.keys))) for part in random_cache(leading))
-  # One row has no room for all: the write is moved back.
-  slots = jnp.array([[4, 0, 2], [0, 0, 1], [1, 3, 3], [2, 1, 0]])
-  arrays = (cache.keys, cache.values, block.keys, block.values, slots,
-            jnp.array([0, 3, 2, S - 1]))
-  expected = cache_lib._commit(*arrays)
-  if not bindings.writes(cache.keys):
-    pytest.skip("no C++ compiler, or no CPU")
-  for got, old, other in zip(jax.tree.leaves(bindings.commit(*arrays)),
-                             cache.keys + cache.values,
-                             jax.tree.leaves(expected), strict=True):
-    assert got.dtype == dtype
-    np.testing.assert_array_equal(got, other)
-    assert not np.array_equal(got, old)
-
-
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_commit_copies_no_cache(dtype):
-  if dtype == "bfloat16" and not bindings.is_there():
+  if dtype == "bfloat16" and not kernels.available():
     pytest.skip("XLA converts what has 16 bits on a CPU")
   size = 256
   array = jnp.zeros((B, H, size, size), dtype)

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding_jax.kernels.cpu import bindings
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.runtime import prefill
 from models import transformer
@@ -112,7 +111,7 @@ def test_program_of_chunks(monkeypatch):
       f"[{VOCAB},16]"}
   # Controls: one block, and a commit by XLA that does not wait.
   assert temporaries(compiled(1025, 1024)) > 4 * temporaries(short)
-  monkeypatch.setattr(bindings, "is_there", lambda: False)
+  monkeypatch.setenv("DECODING_JAX_KERNELS", "xla")
   monkeypatch.setattr(cache_lib, "await_block", lambda slots, block: slots)
   prefill.prefill.clear_cache()
   assert copies(compiled(2049), 2049)

@@ -21,30 +21,30 @@ def kernels(seed=0):
 
 
 def test_shares_are_those_of_the_best():
-  logits = jnp.log(jnp.array([[1.0, 6], [2, 1], [3, 1], [4, 1], [0.5, 1]]))
+  logits = jnp.log(jnp.array([[1.0, 2, 3, 4, 0.5], [6, 1, 1, 1, 1]]))
   found = moe.shares(logits, 2, normalize=False)
-  np.testing.assert_allclose(found[:, 0], np.array([0, 0, 3, 4, 0]) / 10.5,
+  np.testing.assert_allclose(found[0], np.array([0, 0, 3, 4, 0]) / 10.5,
                              atol=1e-6)
   # Of experts that are worth the same, the first.
-  np.testing.assert_allclose(found[:, 1], np.array([6, 1, 0, 0, 0]) / 10,
+  np.testing.assert_allclose(found[1], np.array([6, 1, 0, 0, 0]) / 10,
                              atol=1e-6)
   np.testing.assert_allclose(
-      moe.shares(logits, 2, normalize=True)[:, 0],
+      moe.shares(logits, 2, normalize=True)[0],
       np.array([0, 0, 3, 4, 0]) / 7, atol=1e-6)
 
 
 @pytest.mark.parametrize("used", [(), (3,), (0, 4), range(E)])
 def test_only_experts_in_use_are_read(used):
   """The others are no numbers, which would show in every sum."""
-  x = jax.random.normal(jax.random.key(0), (F, N))
-  share = np.zeros((E, N), np.float32)
+  x = jax.random.normal(jax.random.key(0), (N, F))
+  share = np.zeros((N, E), np.float32)
   for i, expert in enumerate(used):
-    share[expert, i % N] = 0.25 + i
+    share[i % N, expert] = 0.25 + i
   gate, up, down = kernels()
-  expected = np.zeros((F, N))
+  expected = np.zeros((N, F))
   for i in used:
-    hidden = jax.nn.silu(gate[i] @ x) * (up[i] @ x)
-    expected += share[i] * np.asarray(down[i] @ hidden)
+    hidden = jax.nn.silu(x @ gate[i].T) * (x @ up[i].T)
+    expected += share[:, i:i + 1] * np.asarray(hidden @ down[i].T)
   unused = np.setdiff1d(np.arange(E), used)
   spoiled = [kernel.at[unused].set(jnp.nan) for kernel in (gate, up, down)]
   mix = jax.jit(lambda *arrays: moe.mix(*arrays[:2], jax.nn.silu,
@@ -66,9 +66,9 @@ def test_sums_over_hidden_units_wait(kind, devices, parts):
   with jax.sharding.use_abstract_mesh(mesh):
     traced = jax.make_jaxpr(
         lambda *arrays: moe.mix(*arrays[:2], jax.nn.silu, *arrays[2:]))(
-            jnp.ones((E, N)), jnp.ones((F, N)), *kernels())
+            jnp.ones((N, E)), jnp.ones((N, F)), *kernels())
   [loop] = [x for x in traced.eqns if x.primitive.name == "while"]
-  assert loop.outvars[-1].aval.shape == (parts, F, N)
+  assert loop.outvars[-1].aval.shape == (parts, N, F)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.kernels.cpu import bindings
 from models import checkpoints
 from models import transformer
 from models.transformer import linear_ops
@@ -38,20 +37,19 @@ def error(some, others):
   return np.abs(np.asarray(some) - np.asarray(others)).max()
 
 
-@pytest.mark.parametrize("natively", [True, False])
+@pytest.mark.parametrize("kernels", ["native", "xla"])
 @pytest.mark.parametrize("width", [1, 3, 8, 17, 80])
-def test_products(width, natively, monkeypatch):
-  if not natively:
-    monkeypatch.setattr(bindings, "is_there", lambda: False)
+def test_products(width, kernels, monkeypatch):
+  monkeypatch.setenv("DECODING_JAX_KERNELS", kernels)
   kernel = jax.random.normal(jax.random.key(0), (10, 16), jnp.bfloat16)
-  x = jax.random.normal(jax.random.key(1), (16, width))
-  expected = np.float64(kernel) @ np.float64(x)
-  for got in (linear_ops.matmul(kernel, x), linear_ops._mixed(kernel, x),
-              linear_ops.by_inputs(kernel, x, 4).sum(axis=0)):
+  x = jax.random.normal(jax.random.key(1), (width, 16))
+  expected = np.float64(x) @ np.float64(kernel).T
+  for got in (linear_ops.matmul(x, kernel),
+              linear_ops.by_inputs(x, kernel, 4).sum(axis=0)):
     assert got.dtype == jnp.float32
     assert error(got, expected) < 1e-5
-  # Control: columns of 16 bits show.
-  assert error(linear_ops.matmul(kernel, x.astype(jnp.bfloat16)),
+  # Control: activations of 16 bits show.
+  assert error(linear_ops.matmul(x.astype(jnp.bfloat16), kernel),
                expected) > 1e-3
 
 
@@ -82,11 +80,11 @@ def test_what_has_16_bits(name):
 
 def test_slopes():
   kernel = jax.random.normal(jax.random.key(0), (4, 6), jnp.bfloat16)
-  x = jax.random.normal(jax.random.key(1), (6, 3))
+  x = jax.random.normal(jax.random.key(1), (3, 6))
   of = lambda product: jax.grad(lambda *arrays: (product(*arrays)**2).sum(),
-                                argnums=(0, 1))(kernel, x)
-  for got, expected in zip(of(linear_ops.matmul),
-                           of(lambda kernel, x: kernel.astype(x.dtype) @ x)):
+                                argnums=(0, 1))(x, kernel)
+  for got, expected in zip(of(linear_ops.matmul), of(
+      lambda x, kernel: x @ kernel.astype(x.dtype).T)):
     assert got.dtype == expected.dtype
     np.testing.assert_allclose(got.astype(np.float32),
                                expected.astype(np.float32), rtol=2e-2)
@@ -125,5 +123,5 @@ def test_greedy_text_is_that_of_float32():
 
 def test_no_exact_numbers_of_float16():
   with pytest.raises(ValueError, match="weights='bfloat16', dtype='float16': "
-                     "of float32 or bfloat16 they can be so"):
+                     "float32 or bfloat16 is needed"):
     dataclasses.replace(tiny.LLAMA, weights="bfloat16", dtype="float16")

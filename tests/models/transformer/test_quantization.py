@@ -80,21 +80,17 @@ def test_matrices_of_the_host_are_rounded_alike(monkeypatch):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("width", [1, 3, 8, 17])
-@pytest.mark.parametrize("large", [1, 48, 2**18])
-def test_products(dtype, width, large, monkeypatch):
-  """In blocks of one row, of three, the last of which overlap, and in one."""
-  monkeypatch.setattr(linear_ops, "LARGE", large)
+@pytest.mark.parametrize("kernels", ["native", "xla"])
+def test_products(dtype, width, kernels, monkeypatch):
+  monkeypatch.setenv("DECODING_JAX_KERNELS", kernels)
   kernel = quantization.quantize(jax.random.normal(jax.random.key(0), (10, 16)))
-  x = jax.random.normal(jax.random.key(1), (16, width), dtype)
-  expected = (np.float64(kernel.values) * kernel.scales) @ np.float64(x)
-  got = linear_ops.matmul(kernel, x)
-  assert got.dtype == jnp.float32 and got.shape == (10, width)
+  x = jax.random.normal(jax.random.key(1), (width, 16), dtype)
+  expected = np.float64(x) @ (np.float64(kernel.values) * kernel.scales).T
+  got = linear_ops.matmul(x, kernel)
+  assert got.dtype == jnp.float32 and got.shape == (width, 10)
   assert error(got, expected) < 1e-5
-  # That of other devices, which a CPU can compute as well.
-  assert error(linear_ops._mixed(kernel.values, x) * kernel.scales,
-               expected) < 1e-5
-  parts = linear_ops.by_inputs(kernel, x, 4)
-  assert parts.shape == (4, 10, width)
+  parts = linear_ops.by_inputs(x, kernel, 4)
+  assert parts.shape == (4, width, 10)
   assert error(parts.sum(axis=0), expected) < 1e-5
 
 
@@ -236,6 +232,6 @@ def test_what_cannot_be_had(tmp_path):
   with pytest.raises(ValueError, match="weights='int4' is not one of"):
     dataclasses.replace(tiny.LLAMA, weights="int4")
   reward = dataclasses.replace(tiny.LLAMA, outputs=1)
-  with pytest.raises(ValueError, match="weights='int8', outputs=1: of what has "
-                     "no logits they can be 'dtype' alone"):
+  with pytest.raises(ValueError, match="weights='int8', outputs=1: a model "
+                     "without logits needs 'dtype'"):
     checkpoints.quantize(reward, tiny.random_model(reward).params)

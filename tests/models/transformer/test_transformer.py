@@ -336,7 +336,7 @@ def test_what_is_masked_does_not_matter(config):
   mask[:, :, 1] = True
   run = lambda cache, block: forward(
       model, TREE_TOKENS[:, :1], PREFIX[:, None], cache, block, 1, mask)
-  logits, after = run(cache, block)
+  logits, written = run(cache, block)
 
   after = np.arange(12) >= PREFIX[:, None]
   spoil = lambda x, where: jnp.where(where, -30.0, x)
@@ -348,7 +348,7 @@ def test_what_is_masked_does_not_matter(config):
   again, junk_after = run(spoiled, junk)
   np.testing.assert_array_equal(logits, again)
   # Only the slot of the fresh token has been written.
-  for old, new, fresh in zip(junk.keys, junk_after.keys, after.keys):
+  for old, new, fresh in zip(junk.keys, junk_after.keys, written.keys):
     np.testing.assert_array_equal(new[..., [0, 2]], old[..., [0, 2]])
     np.testing.assert_array_equal(new[..., 1], fresh[..., 1])
 
@@ -489,12 +489,12 @@ def test_what_does_not_go_together_is_refused(config, fields, message):
 def test_a_scale_that_is_added_to_one_is_rounded_once():
   """In bfloat16 one and a scale below 2**-9 are one, but not its product."""
   config = dataclasses.replace(tiny.GEMMA, dtype="bfloat16")
-  x = np.random.default_rng(0).normal(size=(64, 5)).astype("bfloat16")
+  x = np.random.default_rng(0).normal(size=(5, 64)).astype("bfloat16")
   scale = np.full((64, 1), 2**-9.5, "bfloat16")
   y = layers.RMSNorm(config).apply({"params": {"scale": scale}}, x)
   x, scale = x.astype(np.float32), scale.astype(np.float32)
-  unit = x / np.sqrt((x**2).mean(axis=0) + config.norm_eps)
-  np.testing.assert_array_equal(y, (unit * (1 + scale)).astype("bfloat16"))
+  unit = x / np.sqrt((x**2).mean(axis=1, keepdims=True) + config.norm_eps)
+  np.testing.assert_array_equal(y, (unit * (1 + scale.T)).astype("bfloat16"))
   assert np.any(np.asarray(y) != unit.astype("bfloat16"))
 
 

@@ -9,7 +9,6 @@
 #include "buffers.h"
 #include "commit.h"
 #include "sampling.h"
-#include "layers.h"
 #include "norm.h"
 #include "product.h"
 #include "xla/ffi/api/ffi.h"
@@ -30,16 +29,12 @@ void ProductsWith(ffi::ThreadPool pool, const X* columns, int64_t width,
     factors.push_back({static_cast<const T*>(kernel.untyped_data()),
                        {result->typed_data(), kernel.dimensions()[0]}});
   }
-  const int64_t used = Used(columns, inputs, width);
   Team team(pool);
-  Products(team, factors, columns, inputs, used,
+  Products(team, factors, columns, inputs, width,
            [&](int i, int64_t from, int64_t to) {
     const Result& y = factors[i].y;
-    for (int64_t t = 0; t < used && scales[i]; ++t) {
+    for (int64_t t = 0; t < width && scales[i]; ++t) {
       Combine(&y(from, t), to - from, Times, scales[i] + from);
-    }
-    for (int64_t t = used; t < width; ++t) {
-      std::fill(&y(from, t), &y(to, t), 0.f);
     }
   });
 }
@@ -259,22 +254,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
         .RemainingArgs()
         .Ret<ffi::Buffer<ffi::F32>>()
         .Attr<float>("cap"));
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    layers, LayersOf,
-    ffi::Ffi::Bind()
-        .Ctx<ffi::ThreadPool>()
-        .Arg<ffi::AnyBuffer>()
-        .Arg<ffi::Buffer<ffi::S32>>()
-        .Arg<ffi::AnyBuffer>()
-        .RemainingArgs()
-        .Ret<ffi::AnyBuffer>()
-        .Ret<ffi::Buffer<ffi::F32>>()
-        .RemainingRets()
-        .Attr<Sizes>("sizes")
-        .Attr<Kind>("kind")
-        .Attr<Parts>("parts")
-        .Attr<ffi::Span<const int64_t>>("views"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
     commit, CommitOf,

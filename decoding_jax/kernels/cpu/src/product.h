@@ -195,15 +195,6 @@ void Rows(const T* w, const X* x, Result y, int64_t inputs, int64_t used) {
   }
 }
 
-// Columns behind which there are only zeros: those that make a round number of
-// them stay zeros in a model without biases.
-template <class X>
-int64_t Used(const X* x, int64_t inputs, int64_t width) {
-  const X* end = x + width * inputs;
-  while (end > x && Number(end[-1]) == 0) --end;
-  return (end - x + inputs - 1) / inputs;
-}
-
 // y(o, t) = sum_i w[o, i] x[t, i] of some rows of a matrix.
 template <class T, class X>
 void Multiply(const T* w, const X* x, Result y, int64_t from, int64_t to,

@@ -93,13 +93,6 @@ V Kept(V x) {
   return x;
 }
 
-inline float Number(float x) { return x; }
-inline float Number(int8_t x) { return x; }
-inline float Number(uint16_t x) {
-  const uint32_t bits = uint32_t(x) << 16;
-  return Bits<float>(&bits);
-}
-
 // The first numbers, at most kLanes, and zeros.
 template <class T>
 Vector LoadFirst(const T* from, int64_t count) {

@@ -1,0 +1,65 @@
+"""The choice among implementations of an operation, by platform.
+
+The only file that branches on a platform, and the only one that gives functions
+derivatives of their own.
+"""
+
+import functools
+import inspect
+
+import jax
+
+
+def on_cpu(reference, kernel, fits):
+  """Returns a function that runs a native kernel on a CPU where it can.
+
+  Elsewhere, and for arguments that the kernel does not know, it runs the
+  reference: a kernel refuses what it does not know, and never ignores it. So an
+  argument that is added to the reference alone takes effect at once.
+  Derivatives are those of the reference, which is then also what computes the
+  values.
+
+  Args:
+    reference: `(*arrays, **static) -> arrays` in plain JAX. Arrays, or trees of
+      them, are positional; what the program is compiled for is a keyword.
+    kernel: computes the same on a CPU, by `decoding_jax.kernels.cpu`.
+    fits: returns whether the kernel can be called for these arguments; it is
+      asked while a program is traced.
+
+  Returns:
+    A function with the signature of the reference.
+  """
+  @functools.wraps(reference)
+  def call(*arrays, **static):
+    plain = functools.partial(reference, **static)
+    if not (_takes(kernel, arrays, static) and fits(*arrays, **static)):
+      return plain(*arrays)
+    native = jax.custom_jvp(functools.partial(kernel, **static))
+    native.defjvp(functools.partial(jax.jvp, plain))
+    return jax.lax.platform_dependent(*arrays, default=plain, cpu=native)
+
+  return call
+
+
+def by_platform(*arrays, default, **others):
+  """Runs one of several functions of the same arrays.
+
+  Args:
+    *arrays: arrays, or trees of them.
+    default: the function for platforms that are not named.
+    **others: functions by platform: "cpu", "tpu", "cuda" or "rocm".
+
+  Returns:
+    What the function of the platform that a program is compiled for returns.
+  """
+  if not others:
+    return default(*arrays)
+  return jax.lax.platform_dependent(*arrays, default=default, **others)
+
+
+def _takes(function, arrays, static) -> bool:
+  try:
+    inspect.signature(function).bind(*arrays, **static)
+  except TypeError:
+    return False
+  return True

@@ -1,0 +1,73 @@
+"""The most probable tokens, and tokens drawn without replacement."""
+
+import jax
+import jax.numpy as jnp
+
+from decoding_jax.kernels import buffers
+from decoding_jax.kernels import dispatch
+from decoding_jax.kernels import random
+from decoding_jax.kernels.cpu import bindings
+
+# Tokens of a block of `top_k`, and blocks for each token that is looked for,
+# from which on they pay.
+_BLOCK = 128
+_LEAST_BLOCKS = 8
+
+
+def gumbel_top_k(key, log_probs, k):
+  """Draws k tokens without replacement (Kool et al. 2019, section 2).
+
+  Args:
+    key: a random key.
+    log_probs: `[V]` float32.
+    k: static, at most V.
+
+  Returns:
+    perturbed log-probabilities `[k]`, descending, which is draw order, and
+    tokens `[k]` int32. A perturbed value of -inf marks a token of probability
+    zero.
+  """
+  return _gumbel_top_k(key, log_probs, k=k)
+
+
+def top_k(values, k):
+  """Returns the largest values in order, and where they are.
+
+  Of equal ones the first comes first. Of a large vocabulary only the k blocks
+  with the largest maxima are looked through: on a CPU this takes half of the
+  time, and less for small k.
+
+  Args:
+    values: `[..., V]`.
+    k: static, at most V.
+
+  Returns:
+    `[..., k]`, and `[..., k]` int32.
+  """
+  size = values.shape[-1]
+  number = -(-size // _BLOCK)
+  if number < _LEAST_BLOCKS * k:
+    return jax.lax.top_k(values, k)
+  spare = [(0, 0)] * (values.ndim - 1) + [(0, number * _BLOCK - size)]
+  blocks = jnp.pad(values, spare, constant_values=-jnp.inf).reshape(
+      *values.shape[:-1], number, _BLOCK)
+  # In their order, so that the first of equal values is found first.
+  chosen = jnp.sort(jax.lax.top_k(blocks.max(axis=-1), k)[1], axis=-1)
+  found = buffers.take_along(blocks, chosen[..., None], axis=-2)
+  best, at = jax.lax.top_k(found.reshape(*values.shape[:-1], k * _BLOCK), k)
+  size = jnp.int32(_BLOCK)
+  block, place = jax.lax.div(at, size), jax.lax.rem(at, size)
+  return best, buffers.take_along(chosen, block, axis=-1) * _BLOCK + place
+
+
+def _reference(key, log_probs, *, k):
+  return tuple(top_k(log_probs + random.gumbel(key, len(log_probs)), k))
+
+
+def _kernel(key, log_probs, *, k):
+  return bindings.gumbel_top_k(jax.random.key_data(key), log_probs, k)
+
+
+_gumbel_top_k = dispatch.on_cpu(
+    _reference, _kernel, fits=lambda key, log_probs, **_: (
+        random.is_threefry(key) and bindings.supports_vocab(len(log_probs))))

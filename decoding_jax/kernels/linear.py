@@ -1,0 +1,88 @@
+"""Products of activations with weights of 32, 16 or 8 bits."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from decoding_jax.kernels import dispatch
+from decoding_jax.kernels.cpu import bindings
+
+# Rows that a single one becomes. A TPU would leave one to its vector unit,
+# which reads weights at a half or a third of the rate of the matrix unit; on a
+# CPU XLA would keep a float32 copy of weights of 16 bits.
+_TPU_ROWS, _CPU_ROWS = 8, 2
+
+
+def matmul(x, weights, scale=None):
+  """Returns `x @ weights.T` in float32.
+
+  Args:
+    x: `[..., in]`, of a floating-point type.
+    weights: `[out, in]`, of the type of `x`, or of fewer bits: bfloat16, int8.
+    scale: `[out, 1]` float32 that outputs are multiplied by; None for one.
+
+  Returns:
+    `[..., out]` float32.
+  """
+  return matmuls(x, (weights,), None if scale is None else (scale,))[0]
+
+
+def matmuls(x, weights, scales=None):
+  """Returns products of the same activations with several matrices.
+
+  Args:
+    x: see `matmul`.
+    weights: a sequence of matrices as of `matmul`.
+    scales: one as of `matmul` for each of them; None for none.
+
+  Returns:
+    A tuple of `[..., out]` float32.
+  """
+  tokens = x.reshape(-1, x.shape[-1])
+  found = _matmuls(tokens, tuple(weights), tuple(scales or ()))
+  return tuple(y.reshape(*x.shape[:-1], y.shape[-1]) for y in found)
+
+
+def _reference(x, weights, scales):
+  ys = tuple(_product(x, w) for w in weights)
+  return tuple(y * scale[:, 0][None] for y, scale in zip(ys, scales)) or ys
+
+
+def _product(x, weights):
+  forms = {}
+  if len(x) == 1:
+    forms["tpu"] = functools.partial(_padded, _TPU_ROWS)
+    if x.dtype.itemsize < 4:
+      forms["cpu"] = functools.partial(_padded, _CPU_ROWS)
+  return dispatch.by_platform(x, weights, default=_dot, **forms)
+
+
+def _padded(rows, x, weights):
+  return _dot(jnp.pad(x, ((0, rows - len(x)), (0, 0))), weights)[:len(x)]
+
+
+def _dot(x, weights):
+  if weights.dtype != x.dtype:
+    # The conversion belongs to the product. The barrier keeps XLA from making
+    # it ahead of a loop, where it would be a copy of all weights.
+    weights, x = jax.lax.optimization_barrier((weights, x))
+  return jax.lax.dot_general(
+      x, weights, (((1,), (1,)), ((), ())), precision=precision(x.dtype),
+      preferred_element_type=jnp.float32)
+
+
+def precision(dtype):
+  """Returns the precision of products: all digits, unless others are asked for.
+
+  By default TPUs round float32 to bfloat16, and GPUs to TF32: a forward of
+  other shapes would then give other texts. `jax_default_matmul_precision` says
+  otherwise. CPUs never round.
+  """
+  if dtype.itemsize < 4 or jax.config.jax_default_matmul_precision:
+    return None
+  return jax.lax.Precision.HIGHEST
+
+
+_matmuls = dispatch.on_cpu(_reference, bindings.matmuls,
+                           fits=bindings.supports_matmul)
