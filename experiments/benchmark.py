@@ -26,6 +26,7 @@ from experiments.benchmarking import subprocess_server
 from experiments.benchmarking import systems
 from experiments.benchmarking import tables as benchmark_tables
 from experiments.devices import model_pair
+from experiments.evaluation import provenance
 from experiments.evaluation import results_store
 from experiments.timing import roofline
 
@@ -52,7 +53,10 @@ def main():
                        systems.sampling(config, temperature))
   settings = {**json.loads(config.to_json()),
               "models": model_pair.fingerprint(models)}
-  results_store.open_workdir(workdir, settings, _FREE)
+  results_store.open_workdir(
+      workdir, settings, _FREE, timed=True,
+      results=(results_store.RESULTS, auto_check.FILE, forward_cost_tables.FILE,
+               roofline_share.FILE))
   if config.compilation_cache:
     compilation_cache.keep(workdir / compilation_cache.FOLDER)
   tools, notes = _tools(config)
@@ -78,7 +82,10 @@ def main():
       *auto_check.remarks(chosen, rows)
   ]
   benchmark_tables.write(workdir, rows, notes,
-                         forward_cost_tables.markdown(known))
+                         forward_cost_tables.markdown(known),
+                         provenance.markdown({
+                             **settings, "target": str(pair.target),
+                             "draft": str(pair.draft)}))
   print("\n\n".join(
       filter(None, [
           benchmark_tables.terminal(rows, notes),

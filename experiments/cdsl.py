@@ -25,6 +25,7 @@ from experiments.devices import mesh
 from experiments.devices import model_pair
 from experiments.evaluation import constrained_run
 from experiments.evaluation import constrained_tables
+from experiments.evaluation import provenance
 from experiments.evaluation import results_store
 from experiments.timing import stopwatch
 
@@ -56,8 +57,8 @@ def main():
   ], config.batch, min(config.batch, config.examples),
                    max(map(len, task.prompts)), config.max_new_tokens)
   params, batches = constrained_run.make_batches(config, task, pair)
-  workdir = results_store.open_workdir(WORKDIR.value,
-                                       settings(config, pair, task), _FREE)
+  used = settings(config, pair, task)
+  workdir = results_store.open_workdir(WORKDIR.value, used, _FREE, timed=True)
   if config.compilation_cache:
     compilation_cache.keep(workdir / compilation_cache.FOLDER)
   decode = functools.partial(constrained_run.decoder, config, pair, task,
@@ -66,7 +67,7 @@ def main():
                     workdir / results_store.RESULTS)
   if not multihost.first():
     return
-  constrained_tables.write(workdir, records, config)
+  constrained_tables.write(workdir, records, config, provenance.markdown(used))
   print(constrained_tables.terminal(records))
   print(
       f"{workdir}: summary.md, {results_store.RESULTS}, {results_store.RUN}, "
@@ -84,6 +85,8 @@ def settings(config, pair, task):
   """
   return {**json.loads(config.to_json()),
           "models": model_pair.fingerprint(pair, task.judge.params),
+          "dtypes": model_pair.types(pair, config.target, config.draft),
+          "mesh": mesh.text(pair.mesh),
           "used_examples": constrained_tasks.fingerprint(task)}
 
 

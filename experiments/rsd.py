@@ -25,6 +25,7 @@ from experiments.devices import mesh
 from experiments.devices import model_pair
 from experiments.evaluation import figures
 from experiments.evaluation import method_grid
+from experiments.evaluation import provenance
 from experiments.evaluation import results_store
 from experiments.evaluation import run as evaluation_run
 from experiments.evaluation import tables
@@ -60,8 +61,11 @@ def main():
   # Of the tasks the one that is run; what others are does not matter.
   settings["tasks"] = settings["tasks"].get(config.task)
   settings.update(models=model_pair.fingerprint(pair),
+                  dtypes=model_pair.types(pair, config.target, config.draft),
+                  mesh=mesh.text(pair.mesh),
                   used_prompts=prompt_tasks.fingerprint(examples))
-  workdir = results_store.open_workdir(WORKDIR.value, settings, _FREE)
+  workdir = results_store.open_workdir(WORKDIR.value, settings, _FREE,
+                                       timed=True)
   if config.compilation_cache:
     compilation_cache.keep(workdir / compilation_cache.FOLDER)
   records = measure(config, pair, methods, examples,
@@ -69,7 +73,8 @@ def main():
   if not multihost.first():
     return
   rows = tables.rows(records, points, config.temperatures)
-  tables.write(workdir / "summary.md", rows, examples.note)
+  tables.write(workdir / "summary.md", rows, examples.note,
+               provenance.markdown(settings))
   figures.write(workdir, rows)
   print(tables.terminal(rows, examples.note))
   print(

@@ -31,7 +31,7 @@ from experiments.training import steps as training_steps
 from models import checkpoints
 from models import transformer
 
-_METRICS = "metrics.jsonl"
+_METRICS, _SAVED = "metrics.jsonl", "checkpoints"
 # What may change from one start of a run to the next.
 _FREE = ("checkpoint_every", "compilation_cache", "eval_every", "eval_windows",
          "export", "export_dtype", "log_every")
@@ -66,7 +66,7 @@ def train(config) -> dict:
   results_store.open_workdir(
       config.workdir,
       {**settings, "used_files": training_run.fingerprint(config, run)}, _FREE,
-      "--config.workdir")
+      "--config.workdir", results=(_METRICS, _SAVED, training_run.SAMPLES))
   evaluate = training_run.evaluator(run)
   state = _train(config, run, evaluate)
   params = training_steps.rounded(state.params, config.export_dtype)
@@ -86,20 +86,50 @@ def train(config) -> dict:
 
 
 def _train(config, run, evaluate):
-  """Makes the steps that are left; returns the last state."""
+  """Makes the remaining steps; returns the last state."""
   state = training_steps.init(config, run.architecture, run.start)
   options = ocp.CheckpointManagerOptions(
       max_to_keep=2, enable_async_checkpointing=False,
       cleanup_tmp_directories=True)
-  with ocp.CheckpointManager(run.workdir / "checkpoints",
-                             options=options) as saved:
-    if saved.latest_step() is not None:
-      abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, state)
-      state = saved.restore(saved.latest_step(),
-                            args=ocp.args.StandardRestore(abstract))
+  with ocp.CheckpointManager(run.workdir / _SAVED, options=options) as saved:
+    state = _restored(saved, state, run.workdir / _SAVED)
     _forget_after(int(state.step), run.workdir / _METRICS)
     for step, state in _steps(config, run, state, evaluate):
       saved.save(step, args=ocp.args.StandardSave(state))
+  return state
+
+
+def _restored(saved, state, folder):
+  """Returns the state of the last checkpoint that can be read.
+
+  Checkpoints after it, damaged by a full disk for instance, are deleted: their
+  steps are made again.
+
+  Args:
+    saved: an orbax `CheckpointManager`.
+    state: before the first step; returned if there are no checkpoints.
+    folder: of the checkpoints, for messages.
+
+  Raises:
+    UserError: if there are checkpoints, but none can be read.
+  """
+  abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, state)
+  args, damaged = ocp.args.StandardRestore(abstract), []
+  for step in sorted(saved.all_steps(), reverse=True):
+    try:
+      state = saved.restore(step, args=args)
+    except Exception as e:  # Of JSON, files, compression or shapes.
+      damaged.append((step, e))
+      continue
+    for other, _ in damaged:
+      print(f"'{folder / str(other)}' is damaged: going back to step {step}.",
+            file=sys.stderr)
+      saved.delete(other)
+    return state
+  if damaged:
+    step, error = damaged[0]
+    raise launch.UserError(
+        f"'{folder}' has no checkpoint that can be read, step {step}: {error}")
   return state
 
 

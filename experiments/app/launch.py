@@ -28,6 +28,8 @@ MOST_SEED = 2**32 - 1
 flags.disclaim_key_flags()
 # A disk that is full or read-only is no bug.
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+# Libraries without errno, such as TensorStore, have its text in a message.
+_DISK_TEXTS = tuple(map(os.strerror, _DISK))
 
 
 class UserError(Exception):
@@ -40,6 +42,8 @@ def user_errors(*kinds):
   try:
     yield
   except kinds as e:
+    if _disk_problem(e):
+      raise
     raise UserError(str(e)) from e
 
 
@@ -65,15 +69,14 @@ def run(main):
       # nowhere.
       os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
       multihost.end(128 + signal.SIGPIPE, interrupted=True)
-    except jax.errors.JaxRuntimeError as e:
-      if not jax.distributed.is_initialized():
-        raise
-      _fail(multihost.failure(e), status=1)
     except Exception as e:
-      if isinstance(e, OSError) and e.errno in _DISK:
-        _fail(f"{e}; what was written before stays.", status=1)
+      problem = _disk_problem(e)
+      if problem:
+        _fail(f"{problem}; results written before are kept.", status=1)
       if not jax.distributed.is_initialized():
         raise
+      if isinstance(e, jax.errors.JaxRuntimeError):
+        _fail(multihost.failure(e), status=1)
       traceback.print_exc()
       multihost.end(1)
 
@@ -146,6 +149,19 @@ def _parse_flags(argv):
     _fail(f"no config field {_root(e)}{hint}")
   except OSError as e:
     _fail(e)
+
+
+def _disk_problem(exception):
+  """Returns what a full or read-only disk has made impossible; None if none."""
+  seen = exception
+  while seen:
+    if isinstance(seen, OSError) and seen.errno in _DISK:
+      return str(seen)
+    found = next((text for text in _DISK_TEXTS if text in str(seen)), None)
+    if found:
+      return f"a file could not be written: {found}"
+    seen = seen.__cause__ or seen.__context__
+  return None
 
 
 def _root(exception):

@@ -104,7 +104,7 @@ def terminal(rows_, notes=()):
   return "\n\n".join([*blocks, "\n".join([*notes, *remarks(rows_)])])
 
 
-def write(folder, rows_, notes=(), more=""):
+def write(folder, rows_, notes=(), more="", about=""):
   """Writes `summary.md` and `tokens_per_second.png`.
 
   Args:
@@ -112,8 +112,9 @@ def write(folder, rows_, notes=(), more=""):
     rows_: of `rows`.
     notes: lines of text.
     more: Markdown to end with.
+    about: of `provenance.markdown`.
   """
-  blocks = ["# Benchmark", _NOTE, "\n".join([*notes, *remarks(rows_)])]
+  blocks = ["# Benchmark", about, _NOTE, "\n".join([*notes, *remarks(rows_)])]
   for group, members in groups(rows_).items():
     blocks += [
         f"## {title(*group)}",

@@ -290,6 +290,12 @@ def _auto(config, batch, count):
                 reverse=True)
 
 
+def text(mesh) -> str:
+  """Describes a mesh as `--mesh` does: "data:4,model:2"; "" without one."""
+  return "" if mesh is None else ",".join(
+      f"{axis}:{size}" for axis, size in mesh.shape.items())
+
+
 def multiple(mesh) -> int:
   """What a batch must be a multiple of."""
   return 1 if mesh is None else mesh.shape[sharding.DATA]

@@ -99,6 +99,29 @@ def architecture(name, dtype="", weights=quantization.DTYPE):
                              weights=weights)
 
 
+def types(pair, target, draft) -> list[str]:
+  """Returns the dtypes that target and draft compute in; no parameter is read.
+
+  Args:
+    pair: of `open_pair`.
+    target: folder of the target, or name of a shipped one.
+    draft: the same, or as of `open_pair`; one without parameters has no dtype.
+  """
+  return [architecture(name, dtype).dtype for name, dtype in zip(
+      (target, draft), pair.dtypes) if is_read(name)]
+
+
+def device_text(mesh) -> str:
+  """Names the devices that decode, such as "4 x TPU v5 lite".
+
+  Args:
+    mesh: of a pair; None for one device.
+  """
+  devices = [jax.devices()[0]] if mesh is None else [*mesh.devices.flat]
+  count = f"{len(devices)} x " if len(devices) > 1 else ""
+  return f"{count}{devices[0].device_kind}"
+
+
 def open_pair(target, draft, dtype="", draft_dtype="",
               weights=quantization.DTYPE, draft_weights=""):
   """Two models that share a tokenizer; their parameters are not read yet.

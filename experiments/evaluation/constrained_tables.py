@@ -41,8 +41,15 @@ def terminal(records):
                     *_remarks(records)])
 
 
-def write(workdir, records, config):
-  """Writes summary.md and tradeoff.png into a folder."""
+def write(workdir, records, config, about=""):
+  """Writes summary.md and tradeoff.png into a folder.
+
+  Args:
+    workdir: the folder, a Path.
+    records: of `constrained_run.run`, with `label`, `spec` and `metrics`.
+    config: `task`, `examples` and `batch`.
+    about: of `provenance.markdown`.
+  """
   shown = _shown(METRICS, records)
   lines = [["method", *(title for title, _ in shown.values()),
             "S1 S2 S3 S4, %", "first call, s"]]
@@ -52,7 +59,7 @@ def write(workdir, records, config):
         for name, (_, digits) in shown.items()),
         _states(record), f"{record['first_seconds']:.1f}"])
   specs = [f"- {r['label']}: {r['spec']}" for r in records]
-  text = ["# Constrained decoding", f"Task {config.task}, {config.examples} "
+  text = ["# Constrained decoding", *filter(None, [about]), f"Task {config.task}, {config.examples} "
           f"examples, batch {config.batch}. {_NOTE}",
           text_tables.markdown_table(lines), "\n".join(_remarks(records)),
           "\n".join(specs)]

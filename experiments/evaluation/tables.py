@@ -18,7 +18,9 @@ LABELS = {"speculative": "SD", "spectr": "SpecTr", "specinfer": "SpecInfer",
           "rsd_c": "RSD-C", "rsd_s": "RSD-S"}
 # Log-probabilities of a token that differ by less differ by rounding.
 _ROUNDING = 1e-4
-# Chance that a right program is called wrong.
+_TIES = (" At temperature 0 texts part where two tokens tie, as they often do "
+         "in bfloat16.")
+# Probability that a correct program is called wrong.
 _FALSE_ALARM = 0.01
 # Standard errors; where more must be allowed, nothing could be told.
 _MOST_ALLOWED = 6
@@ -108,7 +110,8 @@ def sanity(rows_):
   return (
       f"Log-probability of the output {verdict} autoregressive decoding: of "
       f"{len(cells)} cells the furthest, {method} at T={temperature:g}, is "
-      f"{worst:+.1f} standard errors away ({limit:.1f} allowed).")
+      f"{worst:+.1f} standard errors away ({limit:.1f} allowed)."
+      + (_TIES if not temperature and verdict != "agrees with" else ""))
 
 
 def idleness(rows_):
@@ -164,17 +167,18 @@ def _with_bounds(figure, digits, form):
   return f"{value:.{digits}f}" + ("" if low is None else form(low, high))
 
 
-def write(path, rows_, note=""):
+def write(path, rows_, note="", about=""):
   """Writes the summary: the best trees, the sanity figure, all cells.
 
   Args:
     path: file.
     rows_: of `rows`.
-    note: what is to be said of the prompts.
+    note: a sentence about the prompts; "" for none.
+    about: of `provenance.markdown`.
   """
   tables = {metric: best(rows_, metric) for metric in METRICS}
-  blocks = ["# Draft trees", _NOTE, *filter(None, [note]), idleness(rows_),
-            sanity(rows_)]
+  blocks = ["# Draft trees", *filter(None, [about, _NOTE, note]),
+            idleness(rows_), sanity(rows_)]
   quality = [name for name in QUALITY if name in rows_[0]["metrics"]]
   head = [*_HEAD, *(QUALITY[name] for name in quality)]
   for key in tables["mbsu"]:
@@ -241,9 +245,11 @@ follow.
 - MBSU: block efficiency / (1 + depth x draft parameters / target parameters).
 - Token rate x AR: relative to autoregressive decoding, which was timed again
   in the course of each tree's run. Compilation is excluded.
-- Standard errors: how far the mean log-probability of the output is from that
+- Standard errors: distance of the mean log-probability of the output from that
   of autoregressive decoding. All methods keep the target's distribution, so it
-  is noise.
+  is noise. At temperature 0 all texts are the same one, up to rounding: where
+  two tokens tie, as they often do in bfloat16, texts part, and the distance
+  tells of ties, not of the method.
 - Idle: share of the row-steps of the loop in which a row had finished and
   waited for its batch, or was there only to fill it. Prompts share a batch with
   those whose texts by plain decoding were about as long.

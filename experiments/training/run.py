@@ -26,6 +26,8 @@ from models.folders import resolve
 from models.text import tokenizers
 from models.transformer import presets
 
+# In the workdir, the texts of a teacher.
+SAMPLES = "samples.npy"
 _DTYPES = ("float32", "bfloat16")
 
 
@@ -219,7 +221,7 @@ def teacher_samples(config, run: Run) -> np.ndarray | None:
   """Texts of the teacher, `[R, L]` int32, written at the first start."""
   if not config.sample_fraction:
     return None
-  return teacher_samples_lib.load_or_write(run.workdir / "samples.npy", config,
+  return teacher_samples_lib.load_or_write(run.workdir / SAMPLES, config,
                                            run.data, run.teacher,
                                            run.teacher_params)
 

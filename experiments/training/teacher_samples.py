@@ -1,10 +1,11 @@
 """Texts that a teacher writes, for its student to learn from.
 
-The student drafts after what the teacher has written, so this is the text on
-which it has to agree.
+A draft model continues text of its target, so this is the text on which the
+two distributions must agree.
 """
 
 import pathlib
+import sys
 
 import jax
 import numpy as np
@@ -14,12 +15,12 @@ import decoding_jax as dj
 
 
 def load_or_write(path, config, data, teacher, teacher_params):
-  """Samples at temperature 1 after prompts from the train split.
+  """Returns samples at temperature 1 after prompts from the train split.
 
   Args:
-    path: `.npy` file; read if it is there, else written.
+    path: `.npy` file; read if it is there and whole, else written.
     config: `sample_rows`, `sample_length`, `sample_batch` and `seed`.
-    data: a `batches.Data`, which has the prompts.
+    data: a `batches.Data`, for the prompts.
     teacher: a language model.
     teacher_params: its parameters.
 
@@ -30,12 +31,25 @@ def load_or_write(path, config, data, teacher, teacher_params):
   """
   path = pathlib.Path(path)
   if path.exists():
-    return np.load(path)
+    try:
+      return _load(path, (config.sample_rows, config.sample_length))
+    except (EOFError, OSError, ValueError) as e:
+      print(f"'{path}' is damaged ({e}): samples are written again.",
+            file=sys.stderr)
   samples = _write(config, data, teacher, teacher_params)
   partial = path.with_suffix(".partial")
   with open(partial, "wb") as f:
     np.save(f, samples)
   partial.replace(path)
+  return samples
+
+
+def _load(path, shape):
+  """Reads `[sample_rows, sample_length]` int32; raises if it is damaged."""
+  samples = np.load(path)
+  if samples.shape != shape or samples.dtype != np.int32:
+    raise ValueError(f"{samples.dtype}{list(samples.shape)}, not "
+                     f"int32{list(shape)}")
   return samples
 
 
