@@ -153,8 +153,8 @@ def _tools(config):
 # See `experiments.rsd` for why flags are defined here.
 if __name__ == "__main__":
   CONFIG = launch.define_config(
-      str(pathlib.Path(__file__).parents[1] / "configs" / "benchmark.py"),
-      "File of settings, or file:preset.")
+      "benchmark", "Settings: file, file:preset, or the name of a shipped "
+      "file, such as benchmark:smoke.")
   WORKDIR = flags.DEFINE_string("workdir", "runs/benchmark",
                                 "Folder of results.")
   PROFILE = flags.DEFINE_string(

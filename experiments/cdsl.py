@@ -10,7 +10,6 @@ the method is relative to that: machines are noisy and drift.
 
 import functools
 import json
-import pathlib
 
 from absl import flags
 import tqdm
@@ -137,7 +136,7 @@ def _spec(entry):
 # a process may import several mains.
 if __name__ == "__main__":
   CONFIG = launch.define_config(
-      str(pathlib.Path(__file__).parents[1] / "configs" / "cdsl.py"),
-      "File of settings, or file:presets.")
+      "cdsl", "Settings: file, file:presets, or the name of a shipped file, "
+      "such as cdsl:smoke.")
   WORKDIR = flags.DEFINE_string("workdir", "runs/cdsl", "Folder of results.")
   launch.run(main)

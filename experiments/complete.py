@@ -85,7 +85,7 @@ def main():
   records = complete(method, pair, prompts, room, size,
                      workdir / results_store.RESULTS)
   if multihost.first():
-    print(_statistics(method, records))
+    print(_statistics(method, records, model_pair.device_text(pair.mesh)))
     print(f"{workdir}: {results_store.RESULTS}, {results_store.RUN}")
 
 
@@ -185,8 +185,8 @@ def _settings(method, pair, prompts):
       **constraint_flags.settings()}
 
 
-def _statistics(method, records):
-  """What there is, in one line."""
+def _statistics(method, records, device):
+  """Returns the statistics of all records as one line."""
   written = [r for r in records if "target_calls" in r]
   ends = [sum(r["finish"] == end for r in records)
           for end in ("stop", "length", "too_long")]
@@ -195,7 +195,7 @@ def _statistics(method, records):
   return (f"{method.name}: {len(written)} texts, {tokens} tokens, block "
           f"efficiency {tokens / max(calls, 1):.2f}; {ends[0]} stopped by "
           f"themselves, {ends[1]} by --max_new_tokens, {ends[2]} prompts were "
-          "too long.")
+          f"too long. Decoded on {device}.")
 
 
 if __name__ == "__main__":

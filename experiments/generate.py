@@ -91,7 +91,7 @@ def main():
     return
   if generation_flags.METHOD.value == _AUTO:
     print(choice.reason)
-  print(_statistics(method, out, took))
+  print(_statistics(method, out, took, model_pair.device_text(pair.mesh)))
   for line in _remarks(pair, stream_flag.tokens(out, lengths)):
     print(line)
   if _PROFILE.value:
@@ -109,12 +109,12 @@ def _show(complete, pair, lengths):
   return out, f"{rate:.0f} tokens/s, compiled in {first - seconds:.1f} s"
 
 
-def _statistics(method, out, took):
+def _statistics(method, out, took, device):
   stats = out.stats
   efficiency = metrics.block_efficiency(stats.emitted, stats.target_calls)
   return (f"{method.name}: {stats.emitted[0]} tokens, {stats.target_calls[0]} "
-          f"target calls, block efficiency {efficiency:.2f}, {took}, mean "
-          "log-probability "
+          f"target calls, block efficiency {efficiency:.2f}, {took} on "
+          f"{device}, mean log-probability "
           f"{metrics.ratio(out.log_probs[0], stats.emitted):.2f}")
 
 

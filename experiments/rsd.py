@@ -11,7 +11,6 @@ and the cell's speed is relative to that.
 
 import functools
 import json
-import pathlib
 
 from absl import flags
 import tqdm
@@ -148,7 +147,7 @@ def measure(config, pair, methods, examples, path):
 # a process may import several mains.
 if __name__ == "__main__":
   CONFIG = launch.define_config(
-      str(pathlib.Path(__file__).parents[1] / "configs" / "rsd.py"),
-      "File of settings, or file:preset.")
+      "rsd", "Settings: file, file:preset, or the name of a shipped file, "
+      "such as rsd:smoke.")
   WORKDIR = flags.DEFINE_string("workdir", "runs/rsd", "Folder of results.")
   launch.run(main)

@@ -28,7 +28,7 @@ def main():
 # See `experiments.rsd` for why flags are defined here.
 if __name__ == "__main__":
   CONFIG = launch.define_config(
-      str(pathlib.Path(__file__).parents[1] / "configs" / "benchmark.py"),
-      "File of settings, or file:preset.")
+      "benchmark", "Settings: file, file:preset, or the name of a shipped "
+      "file, such as benchmark:smoke.")
   OUT = flags.DEFINE_string("out", None, "Folder to write; must not exist.")
   launch.run(main)

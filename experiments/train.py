@@ -192,5 +192,6 @@ def _line(metrics):
 # a process may import several mains.
 if __name__ == "__main__":
   CONFIG = launch.define_config(
-      "configs/train.py:target", "configs/train.py:<run>.")
+      "train:target", "Settings: file:run, or the name of the shipped file, "
+      "such as train:target.")
   launch.run(main)

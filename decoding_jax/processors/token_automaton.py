@@ -1,4 +1,4 @@
-"""Texts that a finite automaton allows, and the automata of stop strings."""
+"""Finite automata over tokens, and those of stop strings."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +15,7 @@ _BYTES = 256
 
 @flax.struct.dataclass
 class Automaton:
-  """An automaton over tokens; state 0 is the first one.
+  """A deterministic automaton over tokens; state 0 is the first one.
 
   Tokens that lead to the same states everywhere are of one class, so that the
   table of Q states has C columns instead of V.
@@ -23,8 +23,8 @@ class Automaton:
   Attributes:
     allowed: `[Q, V / 32]` uint32, bit b of word w for token `32 w + b`.
     classes: `[V]` int32, the class of each token.
-    following: `[Q, C]` int32, the state after a token; `NONE` where it must
-      not stand.
+    following: `[Q, C]` int32, the state after a token; `NONE` where the token
+      is forbidden.
   """
   allowed: Array
   classes: Array
@@ -32,7 +32,7 @@ class Automaton:
 
 
 def _advance(params, state, token):
-  # After a token that must not stand here, whatever follows must not either.
+  # After a forbidden token, all others are forbidden too.
   return jnp.where(state == NONE, NONE,
                    params.following[state, params.classes[token]])
 
@@ -40,7 +40,7 @@ def _advance(params, state, token):
 def _process(params, state, logits):
   if len(logits) != len(params.classes):
     raise ValueError(f"an automaton over {len(params.classes)} tokens: one "
-                     f"over {len(logits)}, those of the model, is needed.")
+                     f"over the model's vocabulary of {len(logits)} is needed.")
   allowed = bits.unpack(params.allowed[state], len(logits))
   return jnp.where(allowed & (state != NONE), logits, -jnp.inf)
 
@@ -56,26 +56,28 @@ _AUTOMATON = LogitsProcessor(init=_init, advance=_advance, process=_process)
 
 
 def automaton() -> LogitsProcessor:
-  """Allows the tokens that its automaton allows after those generated.
+  """Returns the processor that allows what an automaton allows.
 
   Returns:
-    The processor; its parameters are an `Automaton`.
+    The processor; its parameters are the `Automaton`, which reads the generated
+    tokens.
   """
   return _AUTOMATON
 
 
 def table(following) -> Automaton:
-  """An automaton from the table of its transitions, on the host.
+  """Returns the automaton of a table of transitions.
 
   Args:
     following: `[Q, V]` int, the state after each token; `NONE` where the token
-      must not stand.
+      is forbidden.
 
   Returns:
     The automaton, of numpy arrays.
 
   Raises:
-    ValueError: if a state is not one of Q, or allows no token at all.
+    ValueError: if a state is not one of Q, or allows no token at all, or if
+      the automaton would take more than `MAX_BYTES`.
   """
   following = np.asarray(values.array("following", following))
   if following.ndim != 2 or not np.issubdtype(following.dtype, np.integer):
@@ -97,7 +99,7 @@ def table(following) -> Automaton:
 
 def from_transitions(transitions: Mapping[int, Mapping[int, int]], start: int,
                      finals, vocab_size: int, eos_id) -> Automaton:
-  """An automaton from the transitions of states, each a token and a state.
+  """Returns the automaton of the transitions of each state.
 
   Args:
     transitions: state -> token -> state; names of states are any integers.
@@ -110,33 +112,33 @@ def from_transitions(transitions: Mapping[int, Mapping[int, int]], start: int,
     The automaton. States from which no text can end are left out.
 
   Raises:
-    ValueError: if no text is possible, or there is no `eos_id`.
+    ValueError: if no text is possible, if there is no `eos_id`, or if the
+      automaton would take more than `MAX_BYTES`.
   """
   ends = end_tokens(eos_id, vocab_size)
-  arcs = {state: _without(tokens, ends)
-          for state, tokens in transitions.items()}
+  arcs = {state: _arrays(tokens, ends) for state, tokens in transitions.items()}
   finals = set(finals)
   live = _live(arcs, finals)
   if start not in live:
     raise ValueError("the vocabulary cannot spell any text that is allowed.")
   numbers = {state: i for i, state in enumerate([start, *(live - {start})])}
-  over, rows = len(numbers), []
+  ended = (np.array(ends), np.full(len(ends), len(numbers)))
+  nothing = (np.zeros(0, int),) * 2
+  rows = []
   for state in numbers:
-    tokens = {token: numbers[to] for token, to in arcs.get(state, {}).items()
-              if to in live}
-    rows.append(tokens | dict.fromkeys(ends if state in finals else (), over))
-  rows.append(dict.fromkeys(ends, over))
-  return _automaton(
-      [(np.fromiter(tokens, int), np.fromiter(tokens.values(), int))
-       for tokens in rows], vocab_size)
+    parts = [_renamed(arcs.pop(state, nothing), numbers)]
+    parts += [ended] if state in finals else []
+    rows.append(tuple(map(np.concatenate, zip(*parts))))
+  return _automaton([*rows, ended], vocab_size)
 
 
 def stop_strings(strings: Sequence[str], pieces: Sequence[bytes],
                  eos_id) -> Automaton:
-  """Ends a text where it has one of some strings, wherever in a token it ends.
+  """Returns an automaton that ends a text after any of some strings.
 
-  Aho and Corasick 1975, over the bytes of tokens. The text keeps the string,
-  and what its last token has after it; then comes a token that ends texts.
+  A string may end anywhere in a token. The text keeps the string and the rest
+  of that token; then comes a token that ends texts. The search is that of Aho
+  and Corasick (1975), over the bytes of tokens.
 
   Args:
     strings: none of them empty.
@@ -147,25 +149,52 @@ def stop_strings(strings: Sequence[str], pieces: Sequence[bytes],
     The automaton; it allows any token until then.
 
   Raises:
-    ValueError: without strings, for an empty one, or if there is no `eos_id`.
+    ValueError: without strings, for an empty one, if there is no `eos_id`, or
+      if the automaton would be larger than `MAX_STATES` or `MAX_BYTES`.
   """
-  words = [text.encode() if isinstance(text, str) else bytes(text)
+  name = f"strings={values.shortened(strings)}"
+  if isinstance(strings, (str, bytes)) or not len(strings) or not all(strings):
+    raise ValueError(f"{name}: a list of at least one string is needed, none "
+                     "of them empty.")
+  words = [values.utf8(name, text) if isinstance(text, str) else bytes(text)
            for text in strings]
-  if isinstance(strings, (str, bytes)) or not words or not all(words):
-    raise ValueError(f"strings={strings!r}: a list of at least one string is "
-                     "needed, none of them empty.")
   check_pieces(pieces)
   ends = end_tokens(eos_id, len(pieces))
+  # A state for each byte, less those of common beginnings.
+  check_size(name, sum(map(len, words)) + 2, len(pieces) * _ENTRY_BYTES)
   steps, found = _search(words)
   # After a whole word the search stays where it is.
   steps[found] = found
-  following = np.tile(np.arange(len(steps))[:, None], len(pieces))
+  following = np.tile(np.arange(len(steps), dtype=np.int32)[:, None],
+                      len(pieces))
   for token, piece in enumerate(pieces):
     for byte in piece:
       following[:, token] = steps[following[:, token], byte]
   following[found] = NONE
   following[found, ends] = found
   return table(following)
+
+
+def check_size(name: str, states: int, state_bytes: int):
+  """Checks the size of an automaton before it is built.
+
+  Args:
+    name: what the error begins with.
+    states: Q, an upper bound.
+    state_bytes: that each state takes while the automaton is built.
+
+  Raises:
+    ValueError: naming what is too large, and the limit.
+  """
+  if states > MAX_STATES:
+    raise ValueError(f"{name}: an automaton of {states} states: at most "
+                     f"{MAX_STATES} are supported.")
+  size = states * state_bytes
+  if size > MAX_BYTES:
+    raise ValueError(
+        f"{name}: an automaton of {states} states would take "
+        f"{size / 2**30:.1f} GiB: at most {MAX_BYTES / 2**30:.1f} GiB are "
+        "allowed.")
 
 
 def check_pieces(pieces):
@@ -179,7 +208,7 @@ def check_pieces(pieces):
 
 
 def end_tokens(eos_id, vocab_size) -> tuple[int, ...]:
-  """The tokens that end a text.
+  """Returns the tokens that end a text.
 
   Args:
     eos_id: one, or several.
@@ -197,7 +226,7 @@ def end_tokens(eos_id, vocab_size) -> tuple[int, ...]:
 
 
 def _automaton(rows, vocab_size) -> Automaton:
-  """An automaton from the tokens of each state and the states after them."""
+  """Returns the automaton of each state's tokens and the states after them."""
   # Tokens of a class have the same sum: of a factor a state and what follows.
   factors = np.random.default_rng(0).integers(
       1, 2**64, len(rows), np.uint64, endpoint=False)
@@ -205,6 +234,12 @@ def _automaton(rows, vocab_size) -> Automaton:
   for (tokens, states), factor in zip(rows, factors):
     sums[tokens] += factor * (states + 1).astype(np.uint64)
   kinds, classes = np.unique(sums, return_inverse=True)
+  size = len(rows) * (vocab_size // 8 + 4 * len(kinds))
+  if size > MAX_BYTES:
+    raise ValueError(
+        f"an automaton of {len(rows)} states and {len(kinds)} classes of "
+        f"tokens takes {size / 2**30:.1f} GiB: at most "
+        f"{MAX_BYTES / 2**30:.1f} GiB are allowed.")
   following = np.full((len(rows), len(kinds)), NONE, np.int32)
   allowed = np.zeros((len(rows), bits.num_words(vocab_size)), np.uint32)
   for i, (tokens, states) in enumerate(rows):
@@ -215,18 +250,28 @@ def _automaton(rows, vocab_size) -> Automaton:
   return Automaton(allowed, classes.astype(np.int32), following)
 
 
-def _without(arcs, tokens):
-  rest = dict(arcs)
-  for token in tokens:
-    rest.pop(token, None)
-  return rest
+def _arrays(tokens, left_out):
+  """Returns tokens and the states after them, without some of the tokens."""
+  keys = np.fromiter(tokens, np.int32, len(tokens))
+  states = np.fromiter(tokens.values(), np.int64, len(tokens))
+  kept = ~np.isin(keys, left_out)
+  return keys[kept], states[kept]
+
+
+def _renamed(arcs, numbers):
+  """Returns the arcs to states that have numbers, by their numbers."""
+  tokens, states = arcs
+  names, index = np.unique(states, return_inverse=True)
+  found = np.array([numbers.get(name, NONE) for name in names.tolist()], int)
+  to = found[index]
+  return tokens[to != NONE], to[to != NONE]
 
 
 def _live(arcs, finals):
-  """States from which one of `finals` can be reached."""
+  """Returns the states from which one of `finals` can be reached."""
   before = {}
-  for state, tokens in arcs.items():
-    for to in set(tokens.values()):
+  for state, (_, following) in arcs.items():
+    for to in np.unique(following).tolist():
       before.setdefault(to, []).append(state)
   waiting, live = list(finals), set(finals)
   while waiting:
@@ -238,24 +283,27 @@ def _live(arcs, finals):
 
 
 def _search(words):
-  """Of a search for any of several words, `[Q, 256]` states and the last one.
+  """Returns the search for any of several byte strings.
 
   Args:
-    words: byte strings.
+    words: none of them empty.
 
   Returns:
-    The state after each byte in each state, and the state in which a word has
-    been found.
+    `[Q, 256]` int32, the state after each byte in each state, and the state in
+    which a word has been found.
   """
-  prefixes = sorted({word[:i] for word in words for i in range(len(word))},
-                    key=len)
-  numbers = {prefix: i for i, prefix in enumerate(prefixes)}
-  found = len(prefixes)
-  steps = np.zeros((found + 1, _BYTES), np.int64)
-  for prefix, i in numbers.items():
-    for byte in range(_BYTES):
-      text = prefix + bytes([byte])
-      steps[i, byte] = found if text.endswith(tuple(words)) else next(
-          numbers[text[j:]] for j in range(len(text) + 1)
-          if text[j:] in numbers)
+  children, hits, parents = _trie(words)
+  found = len(children)
+  steps = np.zeros((found + 1, _BYTES), np.int32)
+  # The state of the longest proper suffix that begins a word.
+  suffixes = [0] * found
+  for state in _by_depth(children):
+    if state:
+      parent, byte = parents[state]
+      suffix = steps[suffixes[parent], byte] if parent else 0
+      # A word that ends here ends the search, before this state is reached.
+      suffixes[state] = 0 if suffix == found else suffix
+      steps[state] = steps[suffixes[state]]
+    for byte, child in children[state].items():
+      steps[state, byte] = found if hits[child] else child
   return steps, found

@@ -97,3 +97,31 @@ def check_one_of(name, value, choices):
     raise ValueError(f"{name}={value!r}: one of "
                      f"{', '.join(map(repr, choices))} is needed.")
   return choices[value]
+
+
+def shortened(x, size: int = 80) -> str:
+  """Returns the `repr` of a value, its middle left out if it is long."""
+  try:
+    text = repr(x)
+  except RecursionError:
+    return f"a {type(x).__name__} that is nested too deep to be shown"
+  half = size // 2
+  return text if len(text) <= size else f"{text[:half]}...{text[-half:]}"
+
+
+def utf8(name: str, text: str) -> bytes:
+  """Returns the bytes of a text.
+
+  Args:
+    name: of the argument.
+    text: any text.
+
+  Raises:
+    ValueError: if it has half of a surrogate pair, which has no bytes.
+  """
+  try:
+    return text.encode("utf-8")
+  except UnicodeEncodeError as e:
+    raise ValueError(f"{name}: character {e.start} is {text[e.start]!r}, half "
+                     "of a surrogate pair, which UTF-8 cannot encode: whole "
+                     "characters are needed.") from e

@@ -26,6 +26,8 @@ from models.folders import resolve
 MOST_SEED = 2**32 - 1
 # `define_config` defines a flag of the main that calls it, as its --help says.
 flags.disclaim_key_flags()
+# Shipped configs, beside the programs in a clone and in an installed package.
+CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
 # A disk that is full or read-only is no bug.
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 # Libraries without errno, such as TensorStore, have its text in a message.
@@ -41,6 +43,9 @@ def user_errors(*kinds):
   """Turns exceptions into `UserError`, where user input is interpreted."""
   try:
     yield
+  except RecursionError as e:
+    raise UserError("the input is nested too deeply for Python's recursion "
+                    f"limit of {sys.getrecursionlimit()} calls.") from e
   except kinds as e:
     if _disk_problem(e):
       raise
@@ -88,17 +93,19 @@ def run(main):
 
 
 def define_config(path, description):
-  """The flag `--config`, a file whose fields are flags `--config.<field>`.
+  """Defines `--config`, a file whose fields are flags `--config.<field>`.
 
   Args:
-    path: of the default file.
+    path: the default value: a file, or "rsd:smoke" for a preset of one of the
+      package `configs`.
     description: of the flag.
 
   Returns:
     Its holder, see `config`.
   """
   try:
-    return config_flags.DEFINE_config_file("config", path, description)
+    return config_flags.DEFINE_config_file(
+        "config", _installed(path), description, sys_argv=_arguments(sys.argv))
   except (IndexError, KeyError, ValueError) as e:
     # ml_collections looks for fields on the command line here already. What a
     # config file raises is none of these errors.
@@ -109,6 +116,34 @@ def define_config(path, description):
     _fail(f"{' '.join(given)}: no such part of the config: {e}. What is in a "
           "list or has a number for its name stands in brackets, as in "
           "--config.trees.length['2'][0].")
+
+
+def _arguments(argv):
+  """Arguments in which `--config` names a file, see `_installed`."""
+  found = list(argv)
+  for i, argument in enumerate(found):
+    name, equals, value = argument.partition("=")
+    if name in ("--config", "-config"):
+      if equals:
+        found[i] = f"{name}={_installed(value)}"
+      elif i + 1 < len(found):
+        found[i + 1] = _installed(found[i + 1])
+  return found
+
+
+def _installed(value):
+  """The file of a config: as it is named, else one of the package `configs`.
+
+  Args:
+    value: of `--config`, such as "configs/rsd.py:smoke" or "rsd:smoke".
+  """
+  path, colon, preset = value.partition(":")
+  if path and not pathlib.Path(path).is_file() and (
+      pathlib.PurePath(path).parent.name in ("", CONFIGS.name)):
+    found = CONFIGS / f"{pathlib.PurePath(path).name.removesuffix('.py')}.py"
+    if found.is_file():
+      return f"{found}{colon}{preset}"
+  return value
 
 
 def config(holder, *fields):
@@ -135,7 +170,7 @@ def config(holder, *fields):
 
 def _parse_flags(argv):
   try:
-    argv = flags.FLAGS(argv)
+    argv = flags.FLAGS(_arguments(argv))
     # absl would show INFO, of which orbax has a lot; --verbosity=0 still does.
     if flags.FLAGS["verbosity"].using_default_value:
       flags.FLAGS.verbosity = logging.WARNING

@@ -71,6 +71,9 @@ def join(target, batch):
   """
   with launch.user_errors(RuntimeError, ValueError):
     multihost.join(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
+  if _MESH.value is not None and _MESH.value != _AUTO:
+    with launch.user_errors(ValueError):
+      _axes(_MESH.value)
   if _MESH.value is None or jax.distributed.is_initialized() or (
       jax.config.jax_num_cpu_devices >= 0) or (
           _DEVICE_COUNT in os.environ.get("XLA_FLAGS", "")):
@@ -124,7 +127,9 @@ def load(pair, target, draft, kinds, batch, most, width, max_new_tokens):
       has not enough memory; if there are no parameters.
   """
   sizes_ = (kinds, most, width, max_new_tokens)
-  value = _MESH.value or (_AUTO if jax.process_count() > 1 else None)
+  value = _MESH.value
+  if value is None and jax.process_count() > 1:
+    value = _AUTO
   if value is None:
     memory_estimate.check(pair, *sizes_, _FORCE.value)
     return model_pair.with_params(pair, target, draft)
@@ -188,7 +193,8 @@ def from_flags(config, batch, count):
     UserError: for a mesh that model, batch or devices do not allow.
   """
   with launch.user_errors(ValueError):
-    return sizes(_MESH.value or "data:1", config, batch, count)[0]
+    value = "data:1" if _MESH.value is None else _MESH.value
+    return sizes(value, config, batch, count)[0]
 
 
 def make(shape, devices=None):
@@ -253,16 +259,22 @@ def sizes(value, config, batch, count):
   return [_parsed(value, config, batch, count)]
 
 
-def _parsed(value, config, batch, count):
-  def fail(what):
-    raise ValueError(f"--mesh={value}: {what}")
-
+def _axes(value):
+  """Sizes of "data" and "model" as `--mesh` has them; raises `ValueError`."""
   parts = [re.fullmatch(r"(\w+):(\d+)", part) for part in value.split(",")]
   found = {part[1]: int(part[2]) for part in parts if part}
   if (len(found) < len(parts) or not set(found) <= set(_AXES)
       or 0 in found.values()):
-    fail(f"data:N, model:N, both with a comma between, or {_AUTO} is needed.")
-  data, model = (found.get(axis, 1) for axis in _AXES)
+    raise ValueError(f"--mesh={value}: data:N, model:N, both with a comma "
+                     f"between, or {_AUTO} is needed.")
+  return [found.get(axis, 1) for axis in _AXES]
+
+
+def _parsed(value, config, batch, count):
+  def fail(what):
+    raise ValueError(f"--mesh={value}: {what}")
+
+  data, model = _axes(value)
   if data * model > count:
     fail(f"{data * model} devices are needed, there are {count}. Of a CPU each "
          f"core is one; XLA_FLAGS=--{_DEVICE_COUNT}={data * model} makes more.")

@@ -59,8 +59,9 @@ def write(workdir, records, config, about=""):
         for name, (_, digits) in shown.items()),
         _states(record), f"{record['first_seconds']:.1f}"])
   specs = [f"- {r['label']}: {r['spec']}" for r in records]
-  text = ["# Constrained decoding", *filter(None, [about]), f"Task {config.task}, {config.examples} "
-          f"examples, batch {config.batch}. {_NOTE}",
+  text = ["# Constrained decoding", *filter(None, [about]),
+          f"Task {config.task}, {config.examples} examples, batch "
+          f"{config.batch}. {_NOTE}",
           text_tables.markdown_table(lines), "\n".join(_remarks(records)),
           "\n".join(specs)]
   (workdir / "summary.md").write_text("\n\n".join(text) + "\n", "utf-8")
