@@ -158,6 +158,6 @@ if __name__ == "__main__":
   WORKDIR = flags.DEFINE_string("workdir", "runs/benchmark",
                                 "Folder of results.")
   PROFILE = flags.DEFINE_string(
-      "profile", "", "Folder for a profiler's traces of our methods, and "
-      "tables of where the time of a step goes; '' for none.")
+      "profile", "", "Folder for a profiler's traces of our methods and tables "
+      "of where the time of a step goes; '' for none.")
   launch.run(main)

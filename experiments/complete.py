@@ -42,13 +42,14 @@ _WORKDIR = flags.DEFINE_string("workdir", "runs/complete", "Folder of results.")
 _BATCH = flags.DEFINE_integer("batch", 8, "Rows decoded together.",
                               lower_bound=1)
 _QUEUE = flags.DEFINE_integer(
-    "queue", 0, "Rows of one program, of which --batch are decoded at a time: "
-    "one that has finished makes room for the next; 0: no more than --batch.",
+    "queue", 0, "Rows given to one program, which decodes --batch at a time "
+    "(continuous batching); 0 gives it no more than --batch.",
     lower_bound=0)
-_NUM_SAMPLES = flags.DEFINE_integer("num_samples", 1, "Texts of each prompt.",
+_NUM_SAMPLES = flags.DEFINE_integer("num_samples", 1, "Texts per prompt.",
                                     lower_bound=1)
 _BUCKETS = flags.DEFINE_integer(
-    "buckets", 4, "Most lengths to which prompts are padded; each is compiled.",
+    "buckets", 4, "Most lengths that prompts are padded to; a program is "
+    "compiled for each.",
     lower_bound=1)
 # See `experiments.generate`.
 for _module in (generation_flags, model_flags, mesh_lib, constraint_flags,

@@ -47,5 +47,5 @@ if __name__ == "__main__":
   OUT = flags.DEFINE_string("out", None, "Folder to write; must not exist.")
   DTYPE = flags.DEFINE_enum(
       "dtype", None, ["float32", "bfloat16", "float16"],
-      "Of the parameters; by default as they are.")
+      "Type of the parameters; as stored by default.")
   launch.run(main)

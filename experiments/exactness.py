@@ -27,13 +27,14 @@ from experiments.flags import method_flags
 from models.testing import exactness
 
 _METHOD = flags.DEFINE_string(
-    "method", "", "Name of a method, one of your own too; '' for all that keep "
-    "the distribution, at small sizes.")
+    "method", "", "Name of a method, also of your own; '' for all that keep the "
+    "distribution, at small sizes.")
 _ROWS = flags.DEFINE_integer("rows", 100_000, "Texts of each test.",
                              lower_bound=1)
 _LENGTH = flags.DEFINE_integer(
-    "length", 4, "Tokens of a text; more than a call emits.", lower_bound=1)
-_VOCAB = flags.DEFINE_integer("vocab_size", 6, "Tokens of the models.",
+    "length", 4, "Tokens of each text; should exceed what one target call "
+    "emits.", lower_bound=1)
+_VOCAB = flags.DEFINE_integer("vocab_size", 6, "Vocabulary size of the models.",
                               lower_bound=3)
 # --help shows flags of a main alone, and of modules that it adopts.
 flags.adopt_module_key_flags(method_flags)

@@ -39,7 +39,7 @@ from experiments.timing import stopwatch
 
 _AUTO = "auto"
 _PROFILE = flags.DEFINE_string(
-    "profile", "", "Folder for a profiler's trace, and a table of where the "
+    "profile", "", "Folder for a profiler's trace and a table of where the "
     "time of a step goes; '' for none.")
 # --help shows flags of a main alone, and of modules that it adopts.
 for _module in (generation_flags, model_flags, mesh, constraint_flags,

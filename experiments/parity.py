@@ -26,11 +26,10 @@ from models.huggingface import config as hf_config
 from models.text import chat_template
 from models.text import tokenizers
 
-_MODEL = flags.DEFINE_string("model", "", "Folder as transformers writes it, "
-                             "or hub:owner/name.")
+_MODEL = flags.DEFINE_string("model", "", "Model: folder as transformers "
+                             "writes it, or hub:owner/name.")
 _TOKENS = flags.DEFINE_integer(
-    "tokens", 256, "Of the text whose distributions are "
-    "compared.")
+    "tokens", 256, "Length of the text whose distributions are compared.")
 # What tokenizers do not agree on if they do not do the same.
 _TEXTS = (" ", "a  b\n\n\tc ", "don't I'll", "3.14159 1234567890 0x1F",
           "naïve café — “quotes”", "中文 العربية 한국어", "🙂👩‍👩‍👧",

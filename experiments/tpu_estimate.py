@@ -32,14 +32,16 @@ _DEVICES = flags.DEFINE_string(
     "devices", None, "TPUs to compile for, such as v5e:4x4 or v5p:2x2x1.",
     required=True)
 _METHOD = flags.DEFINE_string("method", "rsd_s", "Name of a method.")
-_TEMPERATURE = flags.DEFINE_float("temperature", 1.0, "0 is greedy.")
+_TEMPERATURE = flags.DEFINE_float("temperature", 1.0,
+                                  "Sampling temperature; 0 is greedy.")
 _BATCH = flags.DEFINE_integer("batch", 1, "Rows decoded together.",
                               lower_bound=1)
 _PROMPT_LENGTH = flags.DEFINE_integer(
     "prompt_length", 128, "Tokens of the longest prompt.", lower_bound=1)
-_MAX_NEW_TOKENS = flags.DEFINE_integer("max_new_tokens", 128, "Most tokens.")
+_MAX_NEW_TOKENS = flags.DEFINE_integer("max_new_tokens", 128,
+                                       "Most tokens to generate.")
 _COSTS = flags.DEFINE_bool(
-    "costs", True, "Count the cycles of forwards as well.")
+    "costs", True, "Also count the cycles of forwards.")
 # --help shows flags of a main alone, and those that it adopts.
 flags.adopt_module_key_flags(model_flags)
 flags.adopt_module_key_flags(method_flags)

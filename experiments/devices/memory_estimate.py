@@ -53,14 +53,16 @@ class Need(NamedTuple):
 
   Attributes:
     weights: of both models.
-    caches: of both models.
+    caches: of both models, and of logits processors beside them.
     logits: of the target at the nodes of a tree, and distributions of the
       drafter.
+    masks: ancestor masks of a tree, the drafted one and that of its scoring.
     temporaries: of the largest forward.
   """
   weights: int
   caches: int
   logits: int
+  masks: int
   temporaries: int
 
 
@@ -126,6 +128,7 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
       sum(_bytes(params) for _, params in models) // ways.weights,
       sum(_bytes(_cache(lm, batch, slots)) for lm, _ in models) // parts,
       4 * batch * pair.target.vocab_size * (scored + drafted) // ways.rows,
+      2 * batch * scored**2 // ways.rows,
       temporaries // parts)
 
 

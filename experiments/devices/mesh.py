@@ -26,17 +26,19 @@ from models.transformer import linear_ops
 from models.transformer import sharding
 
 _MESH = flags.DEFINE_string(
-    "mesh", None, "Devices: rows by data, heads by model, as data:4,model:2; "
-    "or auto. Default: one device; auto for several processes. Of a CPU each "
-    "core can be a device.")
+    "mesh", None, "Devices to split rows (data) and heads (model) over, as in "
+    "data:4,model:2; or auto. Default: one device; auto for several processes. "
+    "Each core of a CPU can be a device.")
 _FORCE = flags.DEFINE_bool(
-    "force", False, "Go on, though memory is not expected to be enough.")
+    "force", False, "Run even if the estimated memory exceeds the device's.")
 _COORDINATOR = flags.DEFINE_string(
-    "coordinator", None, "Address and port of the first of several processes. "
-    "TPU pods, GKE and SLURM need none of these three.")
+    "coordinator", None, "Address and port of the first of several processes, "
+    "such as 10.0.0.1:1234. TPU pods, GKE and SLURM need neither this flag nor "
+    "--num_processes and --process_id.")
 _NUM_PROCESSES = flags.DEFINE_integer(
-    "num_processes", None, "How many processes; 1: there are no others.")
-_PROCESS_ID = flags.DEFINE_integer("process_id", None, "Which one this is.")
+    "num_processes", None, "Number of processes; 1 runs one alone.")
+_PROCESS_ID = flags.DEFINE_integer("process_id", None,
+                                   "Number of this process, from 0.")
 
 _AUTO = "auto"
 # What settles how many devices a CPU has, if a user says so.
@@ -106,7 +108,8 @@ def host_devices(value, config, batch, cores):
   return max(n for n in range(1, cores + 1) if not batch % n)
 
 
-def load(pair, target, draft, kinds, batch, most, width, max_new_tokens):
+def load(pair, target, draft, kinds, batch, most, width, max_new_tokens,
+         decoded=None):
   """The parameters of a pair, on the devices that the flags ask for.
 
   Args:
@@ -118,6 +121,8 @@ def load(pair, target, draft, kinds, batch, most, width, max_new_tokens):
     most: rows that there is a cache for, at most.
     width: P, tokens of the longest prompt.
     max_new_tokens: the budget.
+    decoded: the pair as it will decode, with logits processors, whose states
+      need memory; None for `pair`.
 
   Returns:
     The pair, its mesh included.
@@ -126,20 +131,21 @@ def load(pair, target, draft, kinds, batch, most, width, max_new_tokens):
     UserError: for a mesh that model, batch or devices do not allow; if a device
       has not enough memory; if there are no parameters.
   """
-  sizes_ = (kinds, most, width, max_new_tokens)
+  sizes_, decoded = (kinds, most, width, max_new_tokens), decoded or pair
   value = _MESH.value
   if value is None and jax.process_count() > 1:
     value = _AUTO
   if value is None:
-    memory_estimate.check(pair, *sizes_, _FORCE.value)
+    memory_estimate.check(decoded, *sizes_, _FORCE.value)
     return model_pair.with_params(pair, target, draft)
   config = checkpoints.architecture(launch.model_folder(target))
   with launch.user_errors(ValueError):
     shapes = sizes(value, config, batch, jax.device_count())
   # All processes choose the same, be their machines equal or not.
   shape = tuple(multihost.from_first(
-      lambda: choose(pair, config, shapes, *sizes_)))
-  memory_estimate.check(pair, *sizes_, _FORCE.value, partition(config, shape))
+      lambda: choose(decoded, config, shapes, *sizes_)))
+  memory_estimate.check(decoded, *sizes_, _FORCE.value,
+                        partition(config, shape))
   return with_params(pair, target, draft, make(shape))
 
 

@@ -1,4 +1,7 @@
-"""What a completion must be: flags for logits processors of both models."""
+"""Flags for logits processors: the form of a completion, and penalties.
+
+Processors are applied to target and draft, so that drafts keep the form too.
+"""
 
 import contextlib
 import math
@@ -13,27 +16,29 @@ from experiments.devices import model_pair
 from models.text import tokenizers
 
 _REGEX = flags.DEFINE_string(
-    "regex", "", "Regular expression that the completion matches as a whole.")
+    "regex", "", "Regular expression that the whole completion matches.")
 _JSON_SCHEMA = flags.DEFINE_string(
-    "json_schema", "", "File of a JSON schema that the completion has.")
+    "json_schema", "", "File of a JSON schema that the completion follows.")
 _STOP = flags.DEFINE_multi_string(
-    "stop", [], "Text that ends the completion; may be given several times.")
+    "stop", [], "Text at which the completion ends; may be given several "
+    "times.")
 _PENALTY = flags.DEFINE_float(
-    "repetition_penalty", 1.0, "Divides the logits of tokens that were there "
-    "already, the prompt's too; 1: changes nothing.")
+    "repetition_penalty", 1.0, "Divides positive logits of tokens in prompt and "
+    "completion, and multiplies negative ones; 1 changes nothing.")
 _PRESENCE = flags.DEFINE_float(
-    "presence_penalty", 0.0, "Subtracted from the logits of tokens that were "
-    "generated already.")
+    "presence_penalty", 0.0, "Subtracted from the logits of all tokens that "
+    "have been generated.")
 _FREQUENCY = flags.DEFINE_float(
-    "frequency_penalty", 0.0, "The same, as often as they were.")
+    "frequency_penalty", 0.0, "Subtracted from the logit of a token once for "
+    "each time it has been generated.")
 _NO_REPEAT = flags.DEFINE_integer(
-    "no_repeat_ngram_size", 0, "So many tokens in a row do not come twice, in "
-    "prompt and completion; 0: they may.", lower_bound=0)
+    "no_repeat_ngram_size", 0, "Size of n-grams that occur only once in prompt "
+    "and completion; 0 allows repetitions.", lower_bound=0)
 
 
 def apply(pair: model_pair.ModelPair, width: int,
           budget: int) -> model_pair.ModelPair:
-  """The pair, both of its models with the processors that flags ask for.
+  """Applies the processors that flags ask for to both models of a pair.
 
   Args:
     pair: with parameters.
@@ -44,21 +49,42 @@ def apply(pair: model_pair.ModelPair, width: int,
     A pair; the same one if no flag is set.
 
   Raises:
-    UserError: for flags that no processor can be made of, or several of those
-      that say how the completion ends.
+    UserError: for values that no processor can be made of, or for several of
+      the flags that decide how the completion ends.
   """
-  found = []
   with launch.user_errors(ValueError, ImportError, OSError):
-    found += [(penalty, ()) for penalty in _penalties(pair, budget)]
     automaton = _automaton(pair)
-    if automaton:
-      found.append((dj.processors.automaton(), automaton))
-    if _NO_REPEAT.value:
-      # The last one: where it forbids all that a form allows, the form stays.
-      found.append((dj.processors.no_repeat_ngram(
-          _NO_REPEAT.value, pair.target.vocab_size,
-          max(width + budget, _NO_REPEAT.value)), ()))
-  for processor, params in found:
+    found = [*_penalties(pair, budget),
+             *([(dj.processors.automaton(), automaton)] if automaton else []),
+             # The last one: where it forbids all that a form allows, the form
+             # stays.
+             *_no_repeat(pair, width, budget)]
+  return _applied(pair, found)
+
+
+def with_penalties(pair: model_pair.ModelPair, width: int,
+                   budget: int) -> model_pair.ModelPair:
+  """Applies all processors but that of a form, to estimate memory by.
+
+  Args:
+    pair: its parameters may be shapes.
+    width: tokens of the longest prompt.
+    budget: most tokens of a completion.
+
+  Returns:
+    A pair.
+
+  Raises:
+    UserError: for values that no processor can be made of.
+  """
+  with launch.user_errors(ValueError):
+    return _applied(pair, [*_penalties(pair, budget),
+                           *_no_repeat(pair, width, budget)])
+
+
+def _applied(pair, processors):
+  """Applies pairs of (processor, parameters) to both models of a pair."""
+  for processor, params in processors:
     params = mesh.on_all(pair.mesh, params)
     target, target_params = dj.processors.apply(
         processor, params, pair.target, pair.target_params)
@@ -71,33 +97,41 @@ def apply(pair: model_pair.ModelPair, width: int,
 
 
 def form() -> bool:
-  """Whether flags say what form the whole completion has."""
+  """Returns whether a flag gives the form of the whole completion."""
   return bool(_REGEX.value or _JSON_SCHEMA.value)
 
 
 def settings() -> dict:
-  """What flags say, by their names; a schema as it is written."""
+  """Returns the values of the flags by name, and the text of the schema."""
   given = {flag.name: flag.value for flag in (
       _REGEX, _STOP, _PENALTY, _PRESENCE, _FREQUENCY, _NO_REPEAT)}
   return {**given, _JSON_SCHEMA.name: _schema()}
 
 
 def _penalties(pair, budget):
-  """The processors that make tokens less probable."""
+  """Yields processors that make tokens less probable, and parameters."""
   size = pair.target.vocab_size
   if _PENALTY.value != 1:
     with _named(_PENALTY, f"penalty={_PENALTY.value!r}"):
-      yield dj.processors.repetition_penalty(_PENALTY.value, size)
+      yield dj.processors.repetition_penalty(_PENALTY.value, size), ()
   for flag in (_PRESENCE, _FREQUENCY):
     if not math.isfinite(flag.value):
       raise ValueError(f"--{flag.name}={flag.value}: a number is needed.")
   if _PRESENCE.value or _FREQUENCY.value:
     yield dj.processors.occurrence_penalty(_PRESENCE.value, _FREQUENCY.value,
-                                           size, budget)
+                                           size, budget), ()
+
+
+def _no_repeat(pair, width, budget):
+  """Yields the processor against repeated n-grams, if a flag asks for it."""
+  size = _NO_REPEAT.value
+  if size:
+    yield dj.processors.no_repeat_ngram(
+        size, pair.target.vocab_size, max(width + budget, size)), ()
 
 
 def _automaton(pair):
-  """The automaton that a flag asks for; None if none does."""
+  """Returns the automaton that a flag asks for; None if none does."""
   given = [flag.name for flag in (_REGEX, _JSON_SCHEMA, _STOP) if flag.value]
   if not given:
     return None
@@ -129,7 +163,7 @@ def _schema():
 
 @contextlib.contextmanager
 def _named(flag, argument=""):
-  """Errors name a flag, instead of the argument that its value is."""
+  """Makes errors name the flag instead of the argument that it is."""
   value = flag.value
   if isinstance(value, list):
     value = " ".join(map(repr, value))

@@ -1,4 +1,4 @@
-"""What is to be continued: the flag `--prompt`."""
+"""The flag `--prompt`: one prompt on the command line."""
 
 from absl import flags
 
@@ -9,12 +9,12 @@ _PROMPT = flags.DEFINE_string("prompt", "def main(", "Text to continue.")
 
 
 def prompt_text() -> str:
-  """What is printed in front of a completion."""
+  """Returns the text to print in front of a completion; "" in a chat."""
   return "" if chat_flags.CHAT.value else _PROMPT.value
 
 
 def encode(tokenizer, target) -> list[int]:
-  """The tokens of the prompt.
+  """Returns the tokens of the prompt.
 
   Args:
     tokenizer: of the target.
@@ -32,7 +32,7 @@ def encode(tokenizer, target) -> list[int]:
   except UnicodeEncodeError as e:
     raise launch.UserError(f"--prompt={_PROMPT.value!r} is no text in UTF-8, "
                            "or the locale is another one.") from e
-  # What a template writes around it is no prompt.
+  # A chat template would add tokens to a prompt that has none.
   if not _PROMPT.value or not tokenizer.encode(_PROMPT.value).ids:
     raise launch.UserError("--prompt is empty: at least one token is needed.")
   with launch.user_errors(ValueError):

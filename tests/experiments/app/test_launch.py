@@ -92,6 +92,15 @@ def test_help_of_a_main_with_a_config():
   assert "--config: Settings: file:run, or the name of the shipped" in got
 
 
+def test_a_helper_module_says_that_it_is_no_program():
+  got = subprocess.run(
+      [sys.executable, "-m", "experiments.evaluation.run"], cwd=_ROOT,
+      text=True, capture_output=True, check=False)
+  assert got.returncode == 2
+  assert got.stderr.startswith("experiments.evaluation.run is not a program;")
+  assert len(got.stderr.splitlines()) == 1
+
+
 def test_method_of_a_spec():
   got = launch.method({"name": "rsd_s", "width": 3, "depth": 4})
   assert got is dj.methods.rsd_s(width=3, depth=4)
