@@ -27,8 +27,8 @@ from experiments.flags import method_flags
 from models.testing import exactness
 
 _METHOD = flags.DEFINE_string(
-    "method", "", "Name of a method, also of your own; '' for all that keep the "
-    "distribution, at small sizes.")
+    "method", "", "Name of a method, also of your own; '' for all that keep "
+    "the distribution, at small sizes.")
 _ROWS = flags.DEFINE_integer("rows", 100_000, "Texts of each test.",
                              lower_bound=1)
 _LENGTH = flags.DEFINE_integer(

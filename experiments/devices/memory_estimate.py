@@ -1,15 +1,16 @@
-"""How much memory a run needs, before any parameter is loaded.
+"""Estimates the memory of a run before any parameter is loaded.
 
-Weights and caches are counted exactly, from shapes alone. What comes and goes
-is estimated by the largest array that a forward computes: three of it in a
-prefill, where that are scores of attention; five where native CPU kernels keeps
-no scores, and that are queries or features; and two where it has all layers in
-one call, which is given an array to compute in, or in a step, beside its
-logits. XLA's CPU programs of tree methods needed 0.7 to 1.0 times that, in a
-few cases, and a TPU's 0.4 to 2.6 times what is no weight: where widths are no
-multiples of 128 it pads arrays, and lays weights out anew. `tpu_estimate` knows
-better. Searches were not compared, and keys and values of beams and samples of
-whole texts are not counted.
+Weights, caches and ancestor masks are counted exactly, from shapes.
+Temporaries are estimated by the largest array that a forward computes: three
+times its size in a prefill, where that array holds attention scores; five
+times with native CPU kernels, which keep no scores, so that it holds queries
+or features; twice in a step, beside its logits, and in calls that compute all
+layers in a buffer that they are given. In a few cases, XLA's CPU programs of
+tree methods needed 0.7 to 1.0 times the estimate, and those for TPUs 0.4 to 2.6
+times the estimate without weights: they pad widths to multiples of 128, and
+change the layout of weights. `tpu_estimate` compiles instead. Searches were not
+compared; keys and values of beams, and of samples of whole texts, are not
+counted.
 """
 
 import math
@@ -31,17 +32,17 @@ from experiments.app import launch
 
 _CGROUPS = pathlib.Path("/sys/fs/cgroup")
 _GIB = 2**30
-# Of the largest array in a step, or in a call that has all layers.
+# Times the largest array in a step, or in a call that computes all layers.
 _OF_STEP = 2
 
 
 class Ways(NamedTuple):
-  """Into how many parts a mesh of devices divides arrays.
+  """Number of parts that a mesh divides arrays into.
 
   Attributes:
-    weights: parameters.
-    rows: whatever has a row for each text.
-    heads: caches and scores, beyond that; logits are whole.
+    weights: of parameters.
+    rows: of arrays with an axis of rows.
+    heads: of caches and scores, in addition; logits have no heads.
   """
   weights: int = 1
   rows: int = 1
@@ -75,8 +76,8 @@ def check(pair, kinds, batch, width, max_new_tokens, force=False, ways=Ways()):
     batch: rows decoded together.
     width: P, tokens of the longest prompt.
     max_new_tokens: the budget.
-    force: whether to go on all the same.
-    ways: what a mesh divides.
+    force: whether to skip the check.
+    ways: how a mesh divides arrays.
   """
   if force or fits(pair, kinds, batch, width, max_new_tokens, ways):
     return
@@ -91,14 +92,14 @@ def check(pair, kinds, batch, width, max_new_tokens, force=False, ways=Ways()):
 
 
 def fits(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> bool:
-  """Whether nobody knows that it does not fit; arguments as of `estimate`."""
+  """Returns False if a run is known not to fit; arguments as of `estimate`."""
   there = device_memory(jax.local_devices()[0])
   return there is None or there >= sum(
       estimate(pair, kinds, batch, width, max_new_tokens, ways))
 
 
 def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
-  """Bytes that a run needs on each device.
+  """Estimates the bytes that a run needs on each device.
 
   Args:
     pair: a `ModelPair`, whose parameters may be shapes.
@@ -106,7 +107,7 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
     batch: rows decoded together.
     width: P, tokens of the longest prompt.
     max_new_tokens: the budget.
-    ways: what a mesh divides.
+    ways: how a mesh divides arrays.
 
   Returns:
     A `Need`.
@@ -133,27 +134,27 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
 
 
 def most_slots(kinds, width, max_new_tokens) -> int:
-  """Slots of the caches of a run, at most; arguments as of `estimate`."""
+  """Returns the most slots of a cache in a run; arguments as of `estimate`."""
   return max(prefill.capacity(
       width, max_new_tokens + tree_decoder.decoder(kind).max_slots_ahead)
              for kind in kinds)
 
 
 def device_memory(device) -> int | None:
-  """Bytes that a device has for arrays; None if nobody knows."""
+  """Returns the bytes that a device has for arrays; None if unknown."""
   limit = (device.memory_stats() or {}).get("bytes_limit")
   if limit is None and device.platform == "cpu":
-    # Devices that are simulated share the machine.
+    # The devices of a CPU share the machine's memory.
     return host_memory() // jax.local_device_count()
   return limit
 
 
 def host_memory(root=_CGROUPS, groups="/proc/self/cgroup") -> int:
-  """Bytes of this machine's memory that this process may use.
+  """Returns the bytes of this machine's memory that this process may use.
 
   Args:
-    root: where control groups are mounted.
-    groups: the file that names those of this process.
+    root: folder where control groups are mounted.
+    groups: file that names the control groups of this process.
   """
   sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
   files = [root / "memory.max", root / "memory" / "memory.limit_in_bytes"]
@@ -163,7 +164,7 @@ def host_memory(root=_CGROUPS, groups="/proc/self/cgroup") -> int:
                            .strip().lstrip("/"))
     files += [root / group / "memory.max" for group in (own, *own.parents)]
   except OSError:
-    pass  # There are none.
+    pass  # No control groups.
   for path in files:
     text = path.read_text().strip() if path.is_file() else "max"
     if text.isdigit():
@@ -172,16 +173,19 @@ def host_memory(root=_CGROUPS, groups="/proc/self/cgroup") -> int:
 
 
 def nodes(kind):
-  """(tokens of a target call, tokens whose children are drafted), at most.
+  """Returns the most nodes that are scored by a call, and drafted from.
 
   Args:
     kind: a pair or a decoder.
+
+  Returns:
+    (tokens of a target call, tokens whose children are drafted).
   """
   if isinstance(kind, dj.Pair):
     layout = kind.drafter.layout
     size = 1 + tree.num_nodes(layout)
     return size, size - layout.widths[-1] if layout.widths else 0
-  # A search writes nothing after the length, and scores a token of each beam.
+  # Searches score a token of each beam, and write no slots ahead.
   return max(kind.max_slots_ahead,
              1) * kind.max_samples_per_node, kind.max_slots_ahead
 
@@ -196,7 +200,7 @@ def _bytes(arrays):
 
 
 def _largest(lm, params, batch, tokens, slots, logits, times):
-  """Bytes of the largest array that a forward computes, so many times.
+  """Returns `times` the bytes of the largest array that a forward computes.
 
   Args:
     lm: a language model.
@@ -204,8 +208,9 @@ def _largest(lm, params, batch, tokens, slots, logits, times):
     batch: B.
     tokens: T.
     slots: S.
-    logits: whether the logits are asked for; else only the block is.
-    times: how many there are at a time, but for a call that has all layers.
+    logits: whether logits are computed, or only the block.
+    times: arrays of this size at a time; for calls that compute all layers,
+      `_OF_STEP`.
   """
   def forward(params, fresh, cache, block, mask):
     found = lm.forward(params, fresh, fresh, cache, block, 0, mask)
@@ -217,7 +222,7 @@ def _largest(lm, params, batch, tokens, slots, logits, times):
       params, shape((batch, tokens), jnp.int32), cache,
       jax.eval_shape(lambda x: cache_lib.init_block(x, tokens), cache),
       shape((batch, tokens, tokens), bool)).jaxpr
-  # A barrier has its arguments for results, and computes nothing.
+  # A barrier returns its arguments, and computes nothing.
   return max((_bytes([v.aval for v in equation.outvars])
               * (_OF_STEP if bindings.has_layers(equation) else times)
               for equation in _used(jaxpr)
@@ -225,7 +230,7 @@ def _largest(lm, params, batch, tokens, slots, logits, times):
 
 
 def _used(jaxpr):
-  """Equations that the results depend on, those of inner programs included."""
+  """Yields equations that results depend on, also those of inner programs."""
   needed = set(map(id, jaxpr.outvars))
   for equation in reversed(jaxpr.eqns):
     if not needed.isdisjoint(map(id, equation.outvars)):
@@ -236,7 +241,7 @@ def _used(jaxpr):
 
 
 def _inner(equation):
-  """Programs of an equation; of those for platforms only that for this one."""
+  """Returns the inner programs of an equation, for this platform only."""
   platforms = equation.params.get("branches_platforms")
   if not platforms:
     return core.jaxprs_in_params(equation.params)

@@ -1,4 +1,4 @@
-"""Decoding on many devices: rows by "data", heads by "model"."""
+"""Decodes on many devices: rows split over "data", heads over "model"."""
 
 import contextlib
 import functools
@@ -41,13 +41,13 @@ _PROCESS_ID = flags.DEFINE_integer("process_id", None,
                                    "Number of this process, from 0.")
 
 _AUTO = "auto"
-# What settles how many devices a CPU has, if a user says so.
+# The XLA flag by which a user sets the number of CPU devices.
 _DEVICE_COUNT = "xla_force_host_platform_device_count"
 _AXES = (sharding.DATA, sharding.MODEL)
 
 
 class _Run(NamedTuple):
-  """What a program is compiled for."""
+  """Static arguments of a compiled program."""
   mesh: jax.sharding.Mesh
   method: dj.Method
   target: dj.LanguageModel
@@ -60,16 +60,17 @@ class _Run(NamedTuple):
 
 
 def join(target, batch):
-  """Meets the other processes; to be called before JAX is used.
+  """Connects to the other processes; call it before JAX is used.
 
-  Where there are none, a CPU gets as many devices as the flags ask for.
+  Without others, a CPU gets as many devices as the flags ask for.
 
   Args:
     target: folder of the target, or name of a shipped one.
     batch: rows decoded together, at most.
 
   Raises:
-    UserError: if they cannot be met, or if there is no such model.
+    UserError: for flags that contradict each other, a mesh that is none, or if
+      there is no such model.
   """
   with launch.user_errors(RuntimeError, ValueError):
     multihost.join(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
@@ -83,23 +84,23 @@ def join(target, batch):
   with launch.user_errors(FileNotFoundError, ValueError):
     config = checkpoints.architecture(launch.model_folder(target))
   count = host_devices(_MESH.value, config, batch, linear_ops.cores())
-  with contextlib.suppress(RuntimeError):  # A process that has used JAX.
+  with contextlib.suppress(RuntimeError):  # JAX has been used already.
     jax.config.update("jax_num_cpu_devices", count)
 
 
 def host_devices(value, config, batch, cores):
-  """How many devices a CPU should have.
+  """Returns how many devices a CPU should have.
 
   Args:
     value: of the flag; see `sizes`.
     config: architecture of the target.
     batch: rows decoded together.
-    cores: that this process may use.
+    cores: number of cores that this process may use.
 
   Returns:
-    As many as are asked for, but no more than cores. By "auto" as many as
-    divide the rows, if a layer is too small for a product to use several cores;
-    otherwise each device would read all weights, and gain nothing.
+    As many as the flag asks for, but no more than cores. With "auto" as many as
+    divide the rows, if a layer is too small for one product to use several
+    cores; else 1, since each device would read all weights and gain nothing.
   """
   if value != _AUTO:
     return min(math.prod(map(int, re.findall(r":(\d+)", value))), cores) or 1
@@ -110,15 +111,15 @@ def host_devices(value, config, batch, cores):
 
 def load(pair, target, draft, kinds, batch, most, width, max_new_tokens,
          decoded=None):
-  """The parameters of a pair, on the devices that the flags ask for.
+  """Reads the parameters of a pair onto the devices that the flags ask for.
 
   Args:
     pair: of `model_pair.open_pair`.
     target: folder of the target, or name of a shipped one.
-    draft: the same, or as of `model_pair.open_pair`.
-    kinds: what will decode, see `memory_estimate.estimate`.
+    draft: folder or name of the draft, see `model_pair.open_pair`.
+    kinds: pairs or decoders that will decode, see `memory_estimate.estimate`.
     batch: rows decoded together, at most.
-    most: rows that there is a cache for, at most.
+    most: rows that have a cache at a time, at most.
     width: P, tokens of the longest prompt.
     max_new_tokens: the budget.
     decoded: the pair as it will decode, with logits processors, whose states
@@ -129,7 +130,7 @@ def load(pair, target, draft, kinds, batch, most, width, max_new_tokens,
 
   Raises:
     UserError: for a mesh that model, batch or devices do not allow; if a device
-      has not enough memory; if there are no parameters.
+      has too little memory; if there are no parameters.
   """
   sizes_, decoded = (kinds, most, width, max_new_tokens), decoded or pair
   value = _MESH.value
@@ -150,16 +151,16 @@ def load(pair, target, draft, kinds, batch, most, width, max_new_tokens,
 
 
 def choose(pair, config, shapes, kinds, most, width, max_new_tokens):
-  """The first of several meshes whose devices have the memory, or the last one.
+  """Chooses the first mesh whose devices have the memory, else the last one.
 
   Args:
     pair: of `model_pair.open_pair`.
     config: architecture of the target.
     shapes: of `sizes`.
-    kinds: as of `load`, and so are the others.
-    most: see there.
-    width: see there.
-    max_new_tokens: see there.
+    kinds: pairs or decoders, see `load`.
+    most: rows that have a cache at a time, at most.
+    width: P, tokens of the longest prompt.
+    max_new_tokens: the budget.
 
   Returns:
     One of `shapes`.
@@ -170,7 +171,7 @@ def choose(pair, config, shapes, kinds, most, width, max_new_tokens):
 
 
 def partition(config, shape):
-  """What a mesh divides; a drafter is taken to be divided as the target is.
+  """Returns how a mesh divides arrays, of the draft as those of the target.
 
   Args:
     config: architecture of the target.
@@ -185,15 +186,15 @@ def partition(config, shape):
 
 
 def from_flags(config, batch, count):
-  """The mesh that the flag asks for, of devices that need not be here.
+  """Returns the mesh that the flag asks for; no device is used.
 
   Args:
     config: architecture of the target.
     batch: rows decoded together.
-    count: devices there are.
+    count: number of devices.
 
   Returns:
-    Sizes of "data" and "model"; of one device without the flag.
+    Sizes of "data" and "model"; 1 and 1 without the flag.
 
   Raises:
     UserError: for a mesh that model, batch or devices do not allow.
@@ -204,11 +205,11 @@ def from_flags(config, batch, count):
 
 
 def make(shape, devices=None):
-  """A mesh of the first devices there are.
+  """Makes a mesh of the first devices.
 
   Args:
     shape: sizes of "data" and "model".
-    devices: to choose from; None for those of this process.
+    devices: to choose from; None for all of JAX.
 
   Returns:
     A `jax.sharding.Mesh`.
@@ -218,18 +219,18 @@ def make(shape, devices=None):
 
 
 def arranged(devices, shape):
-  """Devices in the order of a mesh: those of one row are near each other.
+  """Arranges devices in a mesh, those of one index of "data" near each other.
 
-  What `jax.make_mesh` refuses is allowed here: slices that are connected by a
-  slower network, which are the machines of a GPU cluster, and parts of the axes
-  of a TPU slice other than v5e. Rows never meet, so that they may be anywhere.
+  Allows what `jax.make_mesh` refuses: slices connected by a slower network,
+  such as the machines of a GPU cluster, and parts of the axes of a TPU slice
+  other than v5e. Rows exchange nothing, so they may be anywhere.
 
   Args:
-    devices: all there are.
+    devices: all devices.
     shape: sizes of "data" and "model".
 
   Returns:
-    An array of as many as are needed.
+    An array of devices of this shape.
   """
   place = lambda device: (getattr(device, "slice_index", None) or 0, device.id)
   devices = sorted(devices, key=place)
@@ -245,14 +246,14 @@ def arranged(devices, shape):
 
 
 def sizes(value, config, batch, count):
-  """The meshes that a description allows.
+  """Returns the meshes that a description allows.
 
   Args:
-    value: as "data:4,model:2"; or "auto": as many devices as can be used, and
-      as many of them by rows as have the memory for it.
+    value: such as "data:4,model:2"; or "auto": as many devices as can be used,
+      and as many of them for rows as memory allows.
     config: architecture of the target.
     batch: rows decoded together.
-    count: devices there are.
+    count: number of devices.
 
   Returns:
     list of sizes of "data" and "model", the best ones first.
@@ -315,12 +316,12 @@ def text(mesh) -> str:
 
 
 def multiple(mesh) -> int:
-  """What a batch must be a multiple of."""
+  """Returns the number that must divide a batch."""
   return 1 if mesh is None else mesh.shape[sharding.DATA]
 
 
 def stand_ins(folder, config, shardings):
-  """What stands for the parameters of a model that nobody reads."""
+  """Returns shapes and shardings in place of the parameters of a model."""
   del folder
   params = transformer.abstract_params(config)
   return jax.tree.map(
@@ -336,12 +337,12 @@ def _read(folder, config, shardings):
 def with_params(pair, target, draft, mesh, read=_read):
   """Reads the parameters of a pair onto a mesh.
 
-  A drafter whose heads cannot be split is on each of the devices.
+  A draft model whose heads cannot be split is replicated.
 
   Args:
     pair: of `model_pair.open_pair`.
     target: folder of the target, or name of a shipped one.
-    draft: the same, or as of `model_pair.open_pair`.
+    draft: folder or name of the draft, see `model_pair.open_pair`.
     mesh: of `make`.
     read: `(folder, config, shardings) -> parameters`; `stand_ins` reads none.
 
@@ -358,7 +359,7 @@ def with_params(pair, target, draft, mesh, read=_read):
 
 
 def _split(lm, name, kind, mesh, read):
-  """A model as it computes on a mesh, and its parameters there."""
+  """Returns a model that computes on a mesh, and its parameters there."""
   with launch.user_errors(FileNotFoundError, ValueError):
     config = model_pair.architecture(name, *kind)
     size = mesh.shape[sharding.MODEL]
@@ -368,40 +369,40 @@ def _split(lm, name, kind, mesh, read):
                   sharding.shardings(config, mesh, size))
   split = sharding.language_model(transformer.language_model(config),
                                   sharding.cache_spec(config, size))
-  # Logits are gathered before padding is cut off: its end may lie anywhere.
+  # Gather logits before cutting padding off: it may end on any device.
   return vocab_alignment.cut(split, lm.vocab_size), params
 
 
 def on_all(mesh, tree):
-  """Arrays that every device has, such as the parameters of a reward."""
+  """Replicates arrays, such as the parameters of a reward, on a mesh."""
   return tree if mesh is None else _place(mesh, PartitionSpec(), tree)
 
 
 def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
              eos_id=None, reward=None, reward_params=None, constraints=None,
              rows=None):
-  """`dj.generate` by a pair of models, wherever they are.
+  """Calls `dj.generate` with a pair of models, on one device or a mesh.
 
-  On a mesh all is one program, in which each index of "data" has a loop of its
-  own: it ends with its own rows, and rows never meet. Every process has the
-  whole result, on the host.
+  On a mesh it is one program, in which each index of "data" has its own loop,
+  which ends with its own rows. Every process gets the whole result, on the
+  host.
 
   Args:
     pair: a `model_pair.ModelPair`.
     keys: `[B]` random keys.
     prompts: `[B, P]` int32, right-padded.
     lengths: `[B]` int32.
-    method: what decodes.
+    method: a `dj.Method`.
     max_new_tokens: the budget.
-    sampling: the distribution that is kept.
+    sampling: a `dj.Sampling`.
     eos_id: tokens that end a row, or None.
     reward: a `dj.Reward`, or None.
     reward_params: its parameters, of `on_all`.
     constraints: tree of `[B, ...]`, or None.
-    rows: how many are decoded together, at most; None for all.
+    rows: rows decoded together, at most; None for all.
 
   Returns:
-    A `dj.Generation`; of several loops, its steps are those of the longest.
+    A `dj.Generation`; its steps are those of the longest loop.
   """
   if pair.mesh is None:
     return dj.generate(
@@ -413,7 +414,7 @@ def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
   run = _run(pair, method, max_new_tokens, sampling, eos_id, reward, rows)
   batch = _place(pair.mesh, PartitionSpec(sharding.DATA),
                  (jax.random.key_data(keys), prompts, lengths, constraints))
-  # Not after it: what was decoded before has been written by now.
+  # Before decoding: the results of earlier batches have been written by now.
   multihost.stop_together()
   return jax.tree.map(np.asarray, _generate(
       run, batch, np.float32(sampling.temperature),
@@ -421,16 +422,16 @@ def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
 
 
 def trace(pair, batch, width, *, method, max_new_tokens, sampling, eos_id=None):
-  """The program of `generate` on a mesh, of which nothing need be there.
+  """Traces the program of `generate` for a mesh of devices that may be absent.
 
   Args:
     pair: a `model_pair.ModelPair` on a mesh, whose parameters are
       `stand_ins`.
     batch: B.
     width: P, tokens of the longest prompt.
-    method: what decodes.
+    method: a `dj.Method`.
     max_new_tokens: the budget.
-    sampling: the distribution that is kept.
+    sampling: a `dj.Sampling`.
     eos_id: tokens that end a row, or None.
 
   Returns:
@@ -476,8 +477,8 @@ def _generate(run: _Run, batch, temperature, params):
     return out.replace(steps=out.steps[None])
 
   by_rows, same = PartitionSpec(sharding.DATA), PartitionSpec()
-  # What loops carry is constant before the first step, and a row's own after
-  # it: the check of what differs between devices would refuse that.
+  # check_vma=False: loop carries start replicated and become device-varying
+  # after the first step, which the check rejects.
   out = jax.shard_map(
       of_rows, mesh=run.mesh, in_specs=(by_rows, same, same), out_specs=by_rows,
       axis_names={sharding.DATA}, check_vma=False)(batch, temperature, params)
@@ -487,7 +488,7 @@ def _generate(run: _Run, batch, temperature, params):
 
 
 def _place(mesh, spec, tree):
-  """Arrays of the host on a mesh; each process hands over its own part."""
+  """Puts arrays of the host on a mesh; each process provides its part."""
   where = NamedSharding(mesh, spec)
 
   def place(x):

@@ -20,11 +20,10 @@ _REGEX = flags.DEFINE_string(
 _JSON_SCHEMA = flags.DEFINE_string(
     "json_schema", "", "File of a JSON schema that the completion follows.")
 _STOP = flags.DEFINE_multi_string(
-    "stop", [], "Text at which the completion ends; may be given several "
-    "times.")
+    "stop", [], "Text at which the completion ends.")
 _PENALTY = flags.DEFINE_float(
-    "repetition_penalty", 1.0, "Divides positive logits of tokens in prompt and "
-    "completion, and multiplies negative ones; 1 changes nothing.")
+    "repetition_penalty", 1.0, "Divides positive logits of tokens in prompt "
+    "and completion, and multiplies negative ones; 1 changes nothing.")
 _PRESENCE = flags.DEFINE_float(
     "presence_penalty", 0.0, "Subtracted from the logits of all tokens that "
     "have been generated.")
@@ -173,3 +172,5 @@ def _named(flag, argument=""):
     problem = getattr(e, "strerror", None) or e
     raise ValueError(f"--{flag.name}={value}: "
                      f"{str(problem).removeprefix(f'{argument}: ')}") from e
+  except RecursionError as e:
+    raise ValueError(f"--{flag.name}={value}: it is nested too deeply.") from e

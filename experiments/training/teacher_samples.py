@@ -25,9 +25,9 @@ def load_or_write(path, config, data, teacher, teacher_params):
     teacher_params: its parameters.
 
   Returns:
-    `[sample_rows, sample_length]` int32, in the order of the prompts. A text
-    that ends is followed by `types.PAD` if the data has an `eos_id`, else by
-    the start of another, as in the corpus.
+    `[sample_rows, sample_length]` int32, in the order of the prompts. After its
+    end a text is padded with `types.PAD` if the data has an `eos_id`; else the
+    teacher goes on with another text, as in the corpus.
   """
   path = pathlib.Path(path)
   if path.exists():
@@ -58,9 +58,9 @@ def _write(config, data, teacher, teacher_params):
   key = jax.random.key(config.seed)
   rows, width = prompts.shape
   batches = []
-  with tqdm.tqdm(total=rows, desc="samples", unit="row") as bar:
+  with tqdm.tqdm(total=rows, desc="teacher samples", unit="row") as bar:
     for start in range(0, rows, config.sample_batch):
-      # The last batch is filled up, to have the compiled shape.
+      # The last batch is filled up to the compiled shape.
       chosen = np.arange(start, start + config.sample_batch) % rows
       out = dj.generate(
           jax.random.fold_in(key, start), prompts[chosen], lengths[chosen],

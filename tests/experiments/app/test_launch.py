@@ -145,7 +145,8 @@ def test_user_errors_converts_only_what_is_named():
 
 
 @pytest.mark.parametrize("error, status, words", [
-    ("KeyboardInterrupt", 130, ["interrupted; what was written stays."]),
+    ("KeyboardInterrupt", 130,
+     ["interrupted; results written before are kept."]),
     ("BrokenPipeError", 128 + signal.SIGPIPE, [])])
 def test_ends_that_are_no_mistakes(error, status, words):
   code = ("from experiments.app import launch\n"

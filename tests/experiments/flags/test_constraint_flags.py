@@ -90,8 +90,11 @@ def test_no_token_twice(applied):
     (dict(presence_penalty="inf"), "--presence_penalty=inf: a number is"),
     (dict(frequency_penalty="nan"), "--frequency_penalty=nan: a number is"),
     (dict(regex="("), r"--regex=\(: missing \)"),
+    (dict(regex="a\udcff"), "--regex=a\udcff: "),
+    (dict(regex="(" * 5000 + "a" + ")" * 5000), "nested too deep"),
     (dict(regex="^abc$"), r"--regex=\^abc\$: .* end to end"),
-    (dict(regex="a(?=b)"), r"--regex=a\(\?=b\): look-around")], ids=str)
+    (dict(regex="a(?=b)"), r"--regex=a\(\?=b\): look-around")],
+                         ids=lambda x: ascii(x)[:40])
 def test_flags_that_cannot_be(applied, values, message):
   if "regex" in values:
     pytest.importorskip("outlines_core")
@@ -101,7 +104,9 @@ def test_flags_that_cannot_be(applied, values, message):
 
 @pytest.mark.parametrize("schema, message", [
     ("{", "Expect"), ('{"type": "integer", "minimum": 1}',
-                      "schema at #: 'minimum' is not supported")])
+                      "schema at #: 'minimum' is not supported"),
+    ('{"items":' * 1000 + "{}" + "}" * 1000, "it is nested too deeply"),
+    ('{"const": "\\udcff"}', "")], ids=lambda x: x[:20])
 def test_a_file_that_has_no_schema(applied, tmp_path, schema, message):
   pytest.importorskip("outlines_core")
   path = tmp_path / "schema.json"
