@@ -1,11 +1,11 @@
-"""This library against other tools, on the same weights, in one command.
+"""Compares this library with other tools on the same weights.
 
   python -m experiments.benchmark --config=configs/benchmark.py
   python -m experiments.benchmark --config=configs/benchmark.py:smoke
 
-Prints a table of all methods of ours and all settings of the others, measured
-in turn. A run that was ended goes on where it was. What a tool that is missing
-would have done is left out, and said.
+Prints a table of our methods and the settings of the other tools, measured in
+turn. An interrupted run resumes where it was. Tools that are not installed are
+left out, with a notice.
 """
 
 import functools
@@ -37,7 +37,7 @@ _FREE = ("methods", "rivals", "dtypes", "rival_dtypes", "batches",
 
 
 def main():
-  # On a GPU JAX would keep most of the memory to itself.
+  # On a GPU JAX would reserve most of the memory, which the rivals need.
   os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
   config = launch.config(CONFIG)
   benchmark_runs.check(config, subprocess_server.SERVERS)
@@ -103,7 +103,7 @@ def main():
 
 
 def measure(config, pair, methods, groups, path):
-  """Measures what has no result yet.
+  """Measures the entries that have no result yet.
 
   Args:
     config: see `configs/benchmark.py`.
@@ -122,7 +122,7 @@ def measure(config, pair, methods, groups, path):
       theirs = functools.partial(systems.theirs, config, servers, texts)
 
       def run(entry, number):
-        # Right before, since a machine that others use has its moments.
+        # Right before each run, since the speed of a shared machine varies.
         bandwidth = round(roofline.bandwidth())
         take = ours if entry.tool == benchmark_runs.OURS else theirs
         return {"bandwidth": bandwidth, **take(entry, number)}
@@ -136,7 +136,7 @@ def measure(config, pair, methods, groups, path):
 
 
 def _tools(config):
-  """The rivals that can run, and a line for each, why if one cannot."""
+  """Returns the installed rivals, and a line for each of the config."""
   tools, notes = [], []
   for tool in config.rivals:
     names = subprocess_server.missing(tool)

@@ -1,11 +1,11 @@
-"""Constrained decoding: coverage, quality and cost of every method.
+"""Measures coverage, quality and cost of methods of constrained decoding.
 
   python -m experiments.cdsl --config=configs/cdsl.py
   python -m experiments.cdsl --config=configs/cdsl.py:commongen \\
       --config.corpus=<folder> --workdir=runs/commongen
 
-Greedy decoding is timed again in the course of each method, and the speed of
-the method is relative to that: machines are noisy and drift.
+Greedy decoding is timed again in the course of each method, and the method's
+time is relative to that: machines are noisy and drift.
 """
 
 import functools
@@ -75,12 +75,12 @@ def main():
 
 
 def settings(config, pair, task):
-  """All that results depend on, as JSON values.
+  """Returns all that results depend on, as JSON values.
 
   Args:
     config: see `configs/cdsl.py`.
-    pair: a `ModelPair` with its parameters.
-    task: a `Task`, of files that may have changed since.
+    pair: a `ModelPair` with parameters.
+    task: a `Task`; its digest shows changes of its files.
   """
   return {**json.loads(config.to_json()),
           "models": model_pair.fingerprint(pair, task.judge.params),
@@ -90,7 +90,7 @@ def settings(config, pair, task):
 
 
 def measure(entries, decode, batches, task, tokenizer, path):
-  """Runs the lines that have no result yet.
+  """Runs the methods that have no result yet.
 
   Args:
     entries: dict from label to `Entry`.
@@ -101,7 +101,7 @@ def measure(entries, decode, batches, task, tokenizer, path):
     path: where results are read from and appended to.
 
   Returns:
-    list of records, one an entry, in their order.
+    list of records, one per entry, in their order.
   """
   found = {(r["label"], r["spec"]): r for r in results_store.read(
       path, "label", "spec", "metrics")}
@@ -132,8 +132,8 @@ def _spec(entry):
           f"min_p={sampling.min_p:g}")
 
 
-# Flags are defined where they are parsed: mains have some of the same name, and
-# a process may import several mains.
+# Flags are defined where they are parsed: programs have flags of the same name,
+# and a process may import several programs.
 if __name__ == "__main__":
   CONFIG = launch.define_config(
       "cdsl", "Settings: file, file:presets, or the name of a shipped file, "

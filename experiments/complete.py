@@ -4,15 +4,15 @@
       --width=3 --depth=4 --temperature=0.6 --batch=16 --num_samples=4
 
 A line of the file is a text, or an object with the field that `--field` names;
-with `--chat` it may be a list of messages. Models, method, distribution and
-what a completion must be have the flags of `experiments.generate`.
+with `--chat` it may be a list of messages. Flags for models, method, sampling
+and constraints are those of `experiments.generate`.
 
-`results_store.jsonl` in the workdir has, for each text, `prompt` and `sample`,
-numbers from 0, blank lines being no prompts; `text`; `tokens`, how many it has;
-`finish`: "stop", at a token that ends texts, "length", by the budget, or
-"too_long": there was no room after the prompt, and there is no text;
-`log_prob` by the target; and `target_calls`. A run that is killed goes on where
-it was; its texts depend neither on that nor on the batch.
+`results.jsonl` in the workdir has, for each text, `prompt` and `sample`,
+numbers from 0 (blank lines are no prompts); `text`; `tokens`, their number;
+`finish`: "stop" at a token that ends texts, "length" at the budget, or
+"too_long" for a prompt that leaves no room for a text; `log_prob` by the
+target; and `target_calls`. A run that is killed resumes where it was; texts
+depend neither on that nor on the batch.
 """
 
 from absl import flags
@@ -72,12 +72,13 @@ def main():
   model_pair.check(method, pair, width, generation_flags.MAX_NEW_TOKENS.value,
                    generation_flags.sampling())
   size = max(_BATCH.value, _QUEUE.value)
-  most = evaluation_run.max_rows(_BATCH.value,
-                                 len(prompts) * _NUM_SAMPLES.value, size
-                                 > _BATCH.value)
-  pair = generation_flags.load(pair, [method], _BATCH.value, most, width)
+  max_rows = evaluation_run.max_rows(_BATCH.value,
+                                     len(prompts) * _NUM_SAMPLES.value,
+                                     size > _BATCH.value)
+  pair = generation_flags.load(pair, [method], _BATCH.value, max_rows,
+                               width)
   settings = _settings(method, pair, prompts)
-  # What is refused here leaves no folder after that would refuse the next.
+  # Before the folder exists: settings refused here must not be recorded in it.
   pair = constraint_flags.apply(pair, width,
                                 generation_flags.MAX_NEW_TOKENS.value)
   workdir = results_store.open_workdir(_WORKDIR.value, settings)
@@ -91,18 +92,18 @@ def main():
 
 
 def complete(method, pair, prompts, room, size, path):
-  """Decodes what has no text yet.
+  """Decodes the prompts and samples that have no text yet.
 
   Args:
-    method: what decodes.
+    method: a `dj.Method`.
     pair: a `ModelPair`.
-    prompts: list of tokens of each.
+    prompts: tokens of each.
     room: tokens of a prompt, at most.
     size: rows of one program.
     path: of the results, read and appended to.
 
   Returns:
-    list of records, those of this start and of others.
+    list of records, of this and of earlier starts.
   """
   records = results_store.read(path, "prompt", "sample", "finish")
   done = {(r["prompt"], r["sample"]) for r in records}
@@ -124,7 +125,7 @@ def complete(method, pair, prompts, room, size, path):
               "tokens": 0})
     todo = [(i, j) for i, j in todo if len(prompts[i]) <= room]
     for batch, places in _batches(prompts, todo, size, pair.mesh):
-      # Python sees SIGTERM when the batch is there, which is kept then.
+      # A SIGTERM that comes now takes effect after this batch, which is kept.
       with preemption.defer_signals():
         for record in _decoded(method, pair, batch, [todo[k] for k in places]):
           keep(record)
@@ -132,7 +133,7 @@ def complete(method, pair, prompts, room, size, path):
 
 
 def _batches(prompts, todo, size, mesh):
-  """Batches, and the places in `todo` of those rows that are new in each."""
+  """Yields batches, and the places in `todo` of the rows new in each."""
   if not todo:
     return
   numbers = np.array([i * _NUM_SAMPLES.value + j for i, j in todo])
@@ -143,14 +144,14 @@ def _batches(prompts, todo, size, mesh):
     for places in evaluation_run.row_numbers(len(members), size,
                                              mesh_lib.multiple(mesh)):
       chosen = members[places]
-      # Rows that only fill the last batch stand at its end.
+      # Rows that only fill the last batch are at its end.
       new = [k for k in dict.fromkeys(chosen.tolist()) if k not in seen]
       seen.update(new)
       yield evaluation_run.batch_of(key, texts, numbers[chosen], width), new
 
 
 def _decoded(method, pair, batch, rows):
-  """Records of the first rows of a batch, so many as there are names."""
+  """Yields records of the first rows of a batch, named by `rows`."""
   keys, prompts, lengths = batch
   out, _ = stopwatch.decoded(lambda: mesh_lib.generate(
       pair,
@@ -174,7 +175,7 @@ def _decoded(method, pair, batch, rows):
 
 
 def _settings(method, pair, prompts):
-  """All that texts depend on."""
+  """Returns all that texts depend on, as JSON values."""
   sampling = generation_flags.sampling()
   return {
       "method": method.name, "models": model_pair.fingerprint(pair),

@@ -1,12 +1,12 @@
-"""Completes a prompt with any method, and tells what it took.
+"""Completes a prompt with any method, and prints statistics.
 
   python -m experiments.generate --prompt="def main(" --method=rsd_s \\
       --width=3 --depth=4 --temperature=0.6
 
 Prints the text, then one line of statistics. `--method=auto` measures first, on
-this prompt, and takes the method and the tree that are fastest.
-`--regex`, `--json_schema` and `--stop` say what the completion must be;
-`--stream` shows it while it grows. `--chat` makes the prompt what a user says:
+this prompt, and chooses the fastest method and tree. `--regex`, `--json_schema`
+and `--stop` constrain the completion; `--stream` prints it while it is
+generated. `--chat` makes the prompt a user's message:
 
   python -m experiments.generate --prompt="What is a rainbow?" --chat \\
       --target=hub:HuggingFaceTB/SmolLM2-1.7B-Instruct \\
@@ -60,8 +60,8 @@ def _methods():
 def main():
   methods = _methods()
   mesh.join(model_flags.TARGET.value, 1)
-  sampling, budget = generation_flags.sampling(
-  ), generation_flags.MAX_NEW_TOKENS.value
+  sampling = generation_flags.sampling()
+  budget = generation_flags.MAX_NEW_TOKENS.value
   pair = generation_flags.open_pair(methods)
   prompt = prompt_flag.encode(pair.tokenizer, model_flags.TARGET.value)
   for method in methods:
@@ -99,7 +99,7 @@ def main():
 
 
 def _show(complete, pair, lengths):
-  """Prints a completion, decoded twice; what `stream_flag.show` returns."""
+  """Decodes twice to time compilation; prints and returns as `--stream`."""
   _, first = stopwatch.timed(complete)
   out, seconds = stopwatch.decoded(complete)
   if multihost.first():
@@ -119,7 +119,7 @@ def _statistics(method, out, took, device):
 
 
 def _remarks(pair, tokens):
-  """Lines that a completion, or its sampling, gives cause for."""
+  """Yields notices about a completion and its sampling settings."""
   lines = [
       notices.unfinished(tokens, pair.eos_id,
                          generation_flags.MAX_NEW_TOKENS.value)

@@ -4,9 +4,9 @@
   python -m experiments.rsd --config=configs/rsd.py --config.task=spec_bench \\
       --config.data=question.jsonl --workdir=runs/spec_bench
 
-A method is compiled once and then run at all temperatures. Machines are noisy
-and drift: autoregressive decoding is timed again in the course of each cell,
-and the cell's speed is relative to that.
+A method is compiled once for temperature 0 and once for all others. Machines
+are noisy and drift: autoregressive decoding is timed again in the course of
+each cell, and the cell's speed is relative to that.
 """
 
 import functools
@@ -57,7 +57,7 @@ def main():
                                            config.queue),
                    width, config.max_new_tokens)
   settings = json.loads(config.to_json())
-  # Of the tasks the one that is run; what others are does not matter.
+  # Results depend on the task that is run, not on the others.
   settings["tasks"] = settings["tasks"].get(config.task)
   settings.update(models=model_pair.fingerprint(pair),
                   dtypes=model_pair.types(pair, config.target, config.draft),
@@ -93,7 +93,7 @@ def measure(config, pair, methods, examples, path):
     path: where results are read from and appended to.
 
   Returns:
-    list of records, one a cell.
+    list of records, one per cell.
   """
   records = results_store.read(path, "method", "temperature", "emitted",
                                "metrics")
@@ -109,7 +109,7 @@ def measure(config, pair, methods, examples, path):
   shapes = evaluation_run.one_of_each_shape(
       evaluation_run.make_batches(config, examples.prompts,
                                   multiple=multiple)[0])
-  # Of each temperature the first texts, which are those of the baseline.
+  # Lengths of the first texts of each temperature, those of the baseline.
   lengths = {r["temperature"]: r["emitted"] for r in reversed(records)}
   tokenizer = pair.tokenizer if examples.metrics else None
   workers = evaluation_run.at_once(pair.mesh)
@@ -119,7 +119,7 @@ def measure(config, pair, methods, examples, path):
                                      shapes, workers)
     for group in evaluation_run.groups(list(todo), workers):
       bar.set_description(f"compiling {', '.join(m.name for m in group)}")
-      # A program's first call is the one that counts.
+      # Later calls find a program compiled: the first seconds are kept.
       seconds = {**evaluation_run.warm_up(group, config.temperatures, decoders,
                                           shapes, workers), **seconds}
       for method in group:
@@ -143,8 +143,8 @@ def measure(config, pair, methods, examples, path):
   return records
 
 
-# Flags are defined where they are parsed: mains have some of the same name, and
-# a process may import several mains.
+# Flags are defined where they are parsed: programs have flags of the same name,
+# and a process may import several programs.
 if __name__ == "__main__":
   CONFIG = launch.define_config(
       "rsd", "Settings: file, file:preset, or the name of a shipped file, "

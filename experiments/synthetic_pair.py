@@ -1,8 +1,9 @@
-"""Builds a target and a draft of any size that agree as much as is asked.
+"""Builds a target and a draft of any size with a given overlap.
 
   python -m experiments.synthetic_pair --config=configs/benchmark.py --out=pair
 
-`benchmarking.random_pair` says how.
+The construction is that of `benchmarking.random_pair`; sizes and overlap are
+the field `pair` of the config.
 """
 
 import pathlib

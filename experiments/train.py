@@ -1,11 +1,11 @@
-"""Trains a model on Python source or on pairs of text, or distils it.
+"""Trains or distils a model on Python source, text pairs or dialogues.
 
   python -m experiments.train --config=configs/train.py:target
   python -m experiments.train --config=configs/train.py:draft
 
-A run that was killed goes on from its last checkpoint when the same command
-is given again, and ends with the parameters of an undisturbed one. SIGTERM
-makes a checkpoint before it ends the run.
+A run that was killed resumes from its last checkpoint with the same command,
+and ends with the parameters of an uninterrupted one. On SIGTERM it saves a
+checkpoint and ends.
 """
 
 import json
@@ -32,7 +32,7 @@ from models import checkpoints
 from models import transformer
 
 _METRICS, _SAVED = "metrics.jsonl", "checkpoints"
-# What may change from one start of a run to the next.
+# Fields that may change from one start of a run to the next.
 _FREE = ("checkpoint_every", "compilation_cache", "eval_every", "eval_windows",
          "export", "export_dtype", "log_every")
 
@@ -48,13 +48,13 @@ def main():
 
 
 def train(config) -> dict:
-  """Trains, or goes on training, and exports the model.
+  """Trains, or resumes training, and exports the model.
 
   Args:
     config: see `configs/train.py`.
 
   Returns:
-    What is written next to the model about how it came about.
+    The metadata saved with the model: command, settings, metrics.
 
   Raises:
     launch.UserError: for settings that cannot be trained.
@@ -141,7 +141,7 @@ def _steps(config, run, state, evaluate):
   with tqdm.tqdm(total=config.steps, initial=start, unit="step",
                  dynamic_ncols=True) as bar, preemption.defer_signals():
     for step in range(start + 1, config.steps + 1):
-      # The data and the loss of a step go by the updates before it.
+      # Data and loss of a step depend on the number of updates before it.
       batch = run.data.train(step - 1, written)
       state, loss = update(step - 1, state, batch)
       tokens += batch.weights.size
@@ -175,7 +175,7 @@ def _check_loss(step, loss):
 
 
 def _forget_after(step, path):
-  """Drops metrics of steps that are about to be made again."""
+  """Drops metrics of steps after `step`, which will be made again."""
   records = results_store.read(path, "step")
   partial = path.with_suffix(".partial")
   partial.write_text("".join(json.dumps(record) + "\n" for record in records
@@ -188,8 +188,8 @@ def _line(metrics):
                    if isinstance(value, float))
 
 
-# Flags are defined where they are parsed: mains have some of the same name, and
-# a process may import several mains.
+# Flags are defined where they are parsed: programs have flags of the same name,
+# and a process may import several programs.
 if __name__ == "__main__":
   CONFIG = launch.define_config(
       "train:target", "Settings: file:run, or the name of the shipped file, "
