@@ -5,8 +5,9 @@ from decoding_jax.generate import generate, stream
 from decoding_jax.sampling import Sampling
 from decoding_jax.speculation.verifiers import pair
 from decoding_jax.types import (Block, Cache, Context, DecodeState, Decoder,
-                                Drafter, DraftTree, Generation, LanguageModel,
-                                Layout, LogitsProcessor, Method, Pair, Reward,
+                                Drafter, DraftTree, Expander, FreeLayout,
+                                Generation, LanguageModel, Layout,
+                                LogitsProcessor, Method, Pair, Reward, Seen,
                                 Stats, Verdict, Verifier)
 
 # The name that rewards had when all of them were constraints.
@@ -14,8 +15,9 @@ constraints = rewards
 
 __all__ = [
     "Block", "Cache", "Context", "DecodeState", "Decoder", "Drafter",
-    "DraftTree", "Generation", "LanguageModel", "Layout", "LogitsProcessor",
-    "Method", "Pair", "Reward", "Sampling", "Stats", "Verdict", "Verifier",
+    "DraftTree", "Expander", "FreeLayout", "Generation", "LanguageModel",
+    "Layout", "LogitsProcessor", "Method", "Pair", "Reward", "Sampling", "Seen",
+    "Stats", "Verdict", "Verifier",
     "constraints", "generate", "methods", "pair", "processors", "rewards",
     "stream",
 ]

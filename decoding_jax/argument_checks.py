@@ -79,7 +79,7 @@ def check_models(method: Method, target: LanguageModel,
   Raises:
     ValueError: naming what does not fit.
   """
-  for decoder in _decoders(method):
+  for decoder in tree_decoder.decoders(method):
     if decoder.needs_draft and draft is None:
       raise ValueError(f"draft=None: method {method.name} drafts, and needs "
                        "draft and draft_params.")
@@ -184,7 +184,7 @@ def check_reward(method: Method, batch, reward: Reward | None, reward_params,
     ValueError: naming the argument.
   """
   if reward is None:
-    if any(decoder.needs_reward for decoder in _decoders(method)):
+    if any(decoder.needs_reward for decoder in tree_decoder.decoders(method)):
       raise ValueError(f"reward=None: method {method.name} searches for a "
                        "reward, and needs one.")
     if jax.tree.leaves((reward_params, constraints)):
@@ -225,11 +225,6 @@ def check_axes(*arrays):
           f"an array lies on the mesh axes {mesh.axis_names} of type Explicit: "
           "jax.make_mesh(..., axis_types=(jax.sharding.AxisType.Auto,) * "
           f"{len(mesh.axis_names)}) is needed.")
-
-
-def _decoders(method):
-  return [tree_decoder.decoder(kind) for kind in (method.sampled, method.greedy)
-          if kind is not None]
 
 
 def _values(x):

@@ -19,7 +19,7 @@ from decoding_jax.types import (Context, DecodeState, Generation, LanguageModel,
                                 Method, NONE, PAD, Params, Reward)
 from decoding_jax.validation import values
 
-# Steps that no generation has.
+# More steps than any generation takes: do not pause.
 _ALL = np.iinfo(np.int32).max
 
 
@@ -142,43 +142,49 @@ def _outputs(every, key, prompts, prompt_lengths, *, method, target,
   draft_warper = sampling_lib.without_temperature(
       warper) if warper.greedy else (sampling_lib.make_warper(
           draft_sampling or sampling, batch, vocab_size, "draft_sampling"))
-  decoder = tree_decoder.decoder(
-      method.greedy if warper.greedy else method.sampled)
+  decoder = tree_decoder.decoder_of(method, warper.greedy)
+  context = Context(
+      target=target, target_params=target_params, draft=draft,
+      draft_params=draft_params, warper=warper, draft_warper=draft_warper,
+      eos_id=_end_tokens(eos_id), prompts=_without_padding(
+          prompts, prompt_lengths),
+      prompt_lengths=prompt_lengths, reward=reward,
+      reward_params=reward_params,
+      constraints=jax.tree.map(jnp.asarray, constraints))
   slots = prefill_lib.capacity(prompts.shape[1],
                                max_new_tokens + decoder.max_slots_ahead)
-  rest = (keys, prompts, prompt_lengths, target_params, draft_params, warper,
-          draft_warper, _end_tokens(eos_id), reward_params,
-          jax.tree.map(jnp.asarray, constraints))
-  static = decoder, target, draft, reward, max_new_tokens
   if rows is not None and rows < batch:
-    yield _generate_queued(*static, rows, slots, prefill_lib.CHUNK, *rest)
+    yield _generate_queued(decoder, max_new_tokens, rows, slots,
+                           prefill_lib.CHUNK, context, keys)
     return
-  if every and _traced(rest):
+  traced = _traced((context, keys))
+  if every and traced:
     raise ValueError("stream comes back to the host, so that its arguments "
                      "cannot be traced: generate can be inside of jit.")
-  # Within a program that is traced, nobody could see that they are full.
-  now = slots if _traced(rest) else cache_growth.initial_slots(
+  # Under an outer jit the host cannot see that a cache is full, so that it has
+  # its full size from the start.
+  now = slots if traced else cache_growth.initial_slots(
       prefill_lib.capacity(prompts.shape[1], decoder.max_slots_ahead), slots)
-  caches = _caches(decoder, now, prefill_lib.CHUNK, target, target_params,
-                   draft, draft_params, prompts, prompt_lengths)
+  caches = _caches(decoder, now, prefill_lib.CHUNK, context)
   every = np.int32(every or _ALL)
-  out, state = _generate(*static, caches, every, *rest)
+  out, state = _generate(decoder, max_new_tokens, context, caches, keys, every)
   yield out
   while (every < _ALL or now < slots) and not state.done.all():
     if state.length.max() + decoder.max_slots_ahead > now:
       now = cache_growth.next_slots(now, slots)
       state = cache_growth.grow(state, now)
-    out, state = _resume(*static, state, out.steps, every, *rest)
+    out, state = _resume(decoder, context, state, out.steps, every)
     yield out
 
 
-def _caches(decoder, slots, chunk, target, target_params, draft, draft_params,
-            prompts, lengths):
+def _caches(decoder, slots, chunk, context: Context):
   """The caches of target and draft; None for a draft that is not needed."""
-  fill = functools.partial(prefill_lib.prefill, slots, chunk, prompts=prompts,
-                           lengths=lengths)
-  return (fill(target, target_params),
-          fill(draft, draft_params) if decoder.needs_draft else None)
+  fill = functools.partial(
+      prefill_lib.prefill, slots, chunk, prompts=context.prompts,
+      lengths=context.prompt_lengths)
+  return (fill(context.target, context.target_params),
+          fill(context.draft, context.draft_params) if decoder.needs_draft
+          else None)
 
 
 def _traced(arguments) -> bool:
@@ -188,85 +194,72 @@ def _traced(arguments) -> bool:
 
 
 # The caches are given back, so that the loop writes where they lie.
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4), donate_argnums=5)
-def _generate(decoder, target, draft, reward, max_new_tokens, caches, every,
-              keys, prompts, lengths, target_params, draft_params, warper,
-              draft_warper, eos_id, reward_params, constraints):
-  context = _context(target, draft, reward, prompts, lengths, target_params,
-                     draft_params, warper, draft_warper, eos_id, reward_params,
-                     constraints)
+@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
+def _generate(decoder, max_new_tokens, context: Context, caches, keys, every):
+  """Begins, and runs the loop for at most `every` steps."""
   state = decoder.init(context, _state(context, max_new_tokens, caches, keys))
   return _run(decoder, context, state, jnp.int32(0), every)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4), donate_argnums=5)
-def _resume(decoder, target, draft, reward, max_new_tokens, state, steps, every,
-            keys, prompts, lengths, target_params, draft_params, warper,
-            draft_warper, eos_id, reward_params, constraints):
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
+def _resume(decoder, context: Context, state, steps, every):
   """Goes on with what `_generate` has left, the caches having grown."""
-  del max_new_tokens, keys  # They are in the state.
-  context = _context(target, draft, reward, prompts, lengths, target_params,
-                     draft_params, warper, draft_warper, eos_id, reward_params,
-                     constraints)
   return _run(decoder, context, state, steps, every)
 
 
 def _run(decoder, context: Context, state: DecodeState, before, every):
   """Steps until all rows are done, or a cache may not have room for one more.
 
-  After so many more steps than `before` it ends as well.
+  After `every` more steps than `before` it ends as well.
 
   Returns:
     A `Generation`, as far as it has come, and the state.
   """
   slots = cache_lib.capacity(state.target_cache)
 
-  def goes_on(x):
-    room = True if slots is None else (
-        x[0].length.max() + decoder.max_slots_ahead <= slots)
-    return ~x[0].done.all() & room & (x[1] - before < every)
+  def goes_on(carry):
+    state, steps = carry
+    # Some row still runs.
+    runs = ~state.done.all()
+    # The next step's slots fit into every row's cache; else the caller grows
+    # them. A model that keeps nothing has no such limit.
+    fits = True if slots is None else (
+        state.length.max() + decoder.max_slots_ahead <= slots)
+    # A stream has not yet asked for the next result.
+    return runs & fits & (steps - before < every)
 
   state, steps = jax.lax.while_loop(
-      goes_on, lambda x: (decoder.step(context, x[0]), x[1] + 1),
+      goes_on, lambda carry: (decoder.step(context, carry[0]), carry[1] + 1),
       (state, before))
   return _generation(context, state, steps), state
 
 
-@functools.partial(jax.jit, static_argnums=tuple(range(8)))
-def _generate_queued(decoder, target, draft, reward, max_new_tokens, rows,
-                     slots, chunk, keys, prompts, lengths, target_params,
-                     draft_params, warper, draft_warper, eos_id, reward_params,
-                     constraints):
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
+def _generate_queued(decoder, max_new_tokens, rows, slots, chunk,
+                     context: Context, keys):
+  """Generates all prompts, `rows` of them at a time."""
   def begin(context, keys):
-    caches = _caches(decoder, slots, chunk, target, target_params, draft,
-                     draft_params, context.prompts, context.prompt_lengths)
+    caches = _caches(decoder, slots, chunk, context)
     return decoder.init(context, _state(context, max_new_tokens, caches, keys))
 
-  context = _context(target, draft, reward, prompts, lengths, target_params,
-                     draft_params, warper, draft_warper, eos_id, reward_params,
-                     constraints)
-  return _generation(
-      context, *continuous_batching.run(decoder, context, keys, rows, begin))
+  return _generation(context, *continuous_batching.run(
+      decoder, context, keys, rows, begin))
 
 
-def _context(target, draft, reward, prompts, lengths, target_params,
-             draft_params, warper, draft_warper, eos_id, reward_params,
-             constraints) -> Context:
+@jax.jit
+def _without_padding(prompts, lengths):
   in_prompt = jnp.arange(prompts.shape[1])[None] < lengths[:, None]
-  return Context(target, target_params, draft,
-                 draft_params, warper, draft_warper, eos_id,
-                 jnp.where(in_prompt, prompts,
-                           0), lengths, reward, reward_params, constraints)
+  return jnp.where(in_prompt, prompts, 0)
 
 
 def _state(context: Context, max_new_tokens, caches, keys) -> DecodeState:
-  """Nothing is generated yet."""
-  batch, width = context.prompts.shape
+  """The state in which nothing is generated yet."""
+  batch, prompt_length = context.prompts.shape
   lengths = context.prompt_lengths
-  tokens = jnp.full((batch, width + max_new_tokens), PAD, jnp.int32)
-  tokens = tokens.at[:, :width].set(
-      jnp.where(jnp.arange(width)[None] < lengths[:, None], context.prompts,
-                PAD))
+  tokens = jnp.full((batch, prompt_length + max_new_tokens), PAD, jnp.int32)
+  tokens = tokens.at[:, :prompt_length].set(
+      jnp.where(jnp.arange(prompt_length)[None] < lengths[:, None],
+                context.prompts, PAD))
   return DecodeState(
       keys=keys, step=jnp.zeros(batch, jnp.int32), tokens=tokens,
       log_probs=jnp.zeros(tokens.shape, jnp.float32), length=lengths,

@@ -28,30 +28,36 @@ NONE = -1
 
 @flax.struct.dataclass
 class Block:
-  """Keys and values that one or more `forward` calls have just computed.
+  """What one or more `forward` calls have just computed, a slot a token.
 
-  Leading axes, such as a layer axis of scanned layers, may stand before `B`.
+  Leading axes, such as a layer axis of scanned layers, may come before `B` in
+  keys and values.
 
   Attributes:
     keys: tuple of `[..., B, H, C, N]`.
     values: tuple of `[..., B, H, N, C]`.
+    features: tuple of `[B, N, F]`, what is kept of each token and no token
+      attends to: hidden states that a drafter reads, states of a processor.
   """
   keys: tuple[Array, ...]
   values: tuple[Array, ...]
+  features: tuple[Array, ...] = ()
 
 
 @flax.struct.dataclass
 class Cache:
-  """Keys and values of the committed prefix; slot and position are the same.
+  """What is kept of the committed prefix; slot and position are the same.
 
   Attributes:
     keys: tuple of `[..., B, H, C, S]`.
     values: tuple of `[..., B, H, S, C]`.
-    length: `[B]` int32, filled slots a row; what lies after is arbitrary.
+    length: `[B]` int32, filled slots a row; later slots hold arbitrary numbers.
+    features: tuple of `[B, S, F]`; see `Block`.
   """
   keys: tuple[Array, ...]
   values: tuple[Array, ...]
   length: Array
+  features: tuple[Array, ...] = ()
 
 
 class LanguageModel(NamedTuple):
@@ -96,7 +102,7 @@ class LogitsProcessor(NamedTuple):
 
 
 class Layout(NamedTuple):
-  """The static shape of a tree; level l = 1..D has index l - 1.
+  """The static shape of a tree of levels; level l = 1..D has index l - 1.
 
   Attributes:
     widths: nodes of each level.
@@ -109,27 +115,44 @@ class Layout(NamedTuple):
   children: tuple[tuple[int, ...], ...] = ()
 
 
+class FreeLayout(NamedTuple):
+  """Bounds of a tree whose nodes may have any parents of a lower index.
+
+  Attributes:
+    nodes: M - 1, drafted nodes, those included that are never tested.
+    depth: D, the deepest level of a node that is tested.
+    branching: K, the most children of a node that are tested.
+  """
+  nodes: int
+  depth: int
+  branching: int
+
+
 @flax.struct.dataclass
 class DraftTree:
-  """A tree of drafted tokens, level after level, the root at index 0.
+  """A tree of drafted tokens, the root at index 0, parents before children.
 
-  Siblings stand in the order in which they were drawn: the distribution of
-    recursive rejection depends on it.
+  Siblings are in the order in which they were drawn: recursive rejection
+  depends on it. A node's position in the text is that of the root plus its
+  number of ancestors, whatever the layout.
 
   Attributes:
     tokens: `[B, M]` int32.
     parents: `[B, M]` int32, index of the parent; `NONE` for the root.
     valid: `[B, M]` bool; False where the draft distribution had no mass left,
-      and for all descendants of such a node. Never tested by a verifier.
+      and for all descendants of such a node. A node that is not valid is scored
+      but never tested by a verifier: so a drafter may have passengers scored,
+      whose logits it reads afterwards.
     mask: `[B, M, M]` bool; `mask[:, i, j]`: j is i or an ancestor of i.
     log_probs: `[B, I, V]` float32, log of the distribution from which the
-      children of the first I nodes (all but the last level) were drawn.
+      children of the first I nodes (all but the last level) were drawn; None of
+      children that are no samples.
   """
   tokens: Array
   parents: Array
   valid: Array
   mask: Array
-  log_probs: Array
+  log_probs: Optional[Array] = None
 
 
 @flax.struct.dataclass
@@ -152,8 +175,10 @@ class Verdict:
   num_children: Array
 
 
-class Drafter(NamedTuple):
-  """Grows a tree, one level a step. All functions see one row.
+class Expander(NamedTuple):
+  """Grows a tree of a language model's tokens, one level a forward.
+
+  `drafters.of_model` makes a drafter of it. All functions see one row.
 
   Attributes:
     layout: the static shape of the tree.
@@ -170,6 +195,59 @@ class Drafter(NamedTuple):
   replacement: bool
 
 
+class Drafter(NamedTuple):
+  """Proposes a whole tree a step, and learns from what the target said of it.
+
+  It may keep a state per row in `DecodeState.carry`, a tree of arrays whose
+  first axis is B, and of `Cache`s, which grow as the text does. What outlives
+  a prompt is an input, such as `draft_params`, that `init` copies. The
+  functions see all rows.
+
+  Attributes:
+    layout: the static shape of the tree, or its bounds.
+    init: `(context, state) -> state`, after the prefill; sets `carry`, which
+      is None, or leaves it.
+    propose: `(keys [B], context, state) -> (tree, pending)`; `pending` is
+      anything that `observe` needs, such as the draft model's block.
+    observe: `(context, before, after, seen) -> state`: `after`, its `carry`
+      and draft cache brought up to date. `before` is the state of `propose`;
+      `seen` is a `Seen`. Only `seen.count` tokens of the path were committed.
+    calls: forwards of the draft model a step; 0 if there is no draft model.
+    sampled: whether the children of a node are samples of `tree.log_probs`.
+    replacement: whether siblings are drawn with replacement.
+  """
+  layout: Layout | FreeLayout
+  init: Callable[..., "DecodeState"]
+  propose: Callable[..., tuple[DraftTree, Any]]
+  observe: Callable[..., "DecodeState"]
+  calls: int
+  sampled: bool
+  replacement: bool
+
+
+@flax.struct.dataclass
+class Seen:
+  """What a drafter learns from after a step.
+
+  Attributes:
+    tree: that it has proposed.
+    logits: `[B, M, V]`, the target's at each node, before any warping.
+    block: of the target, M slots: keys, values and features of the nodes.
+    verdict: the accepted path and the token after it.
+    tokens: `[B, D + 1]` int32, the accepted tokens and the one after them.
+    count: `[B]` int32, how many of `tokens` were committed; 0 in a row that
+      was done.
+    pending: of `Drafter.propose`.
+  """
+  tree: DraftTree
+  logits: Array
+  block: Block
+  verdict: Verdict
+  tokens: Array
+  count: Array
+  pending: Any
+
+
 class Verifier(NamedTuple):
   """Chooses a path: child by child by a rule, or in a way of its own.
 
@@ -182,7 +260,7 @@ class Verifier(NamedTuple):
       chance is in `uniforms`. None where there is a walk.
     sampled: whether it is exact only for children that are samples.
     replacement: how such children must be drawn; None if it does not matter.
-    walk: `(key, layout, tree, logits [M, V], warp) -> Verdict`, in place of
+    walk: `(key, layout, tree, logits [M, V], warper) -> Verdict`, in place of
       going down from the root by the rule; None where there is a rule.
   """
   rule: Optional[Callable[..., tuple[Array, Array]]]
@@ -217,15 +295,16 @@ class Reward(NamedTuple):
   maximum: float = math.inf
 
 
-class Context(NamedTuple):
-  """What does not change from step to step.
+@flax.struct.dataclass
+class Context:
+  """What does not change from step to step; models and reward are static.
 
   Attributes:
     target: the model whose distribution is kept, or searched.
     target_params: its parameters.
     draft: the model that drafts, or None.
-    draft_params: its parameters.
-    warp: a `sampling.LogitsWarper`, from logits to the distribution of the
+    draft_params: its parameters, or those of a drafter without a model.
+    warper: a `sampling.LogitsWarper`, from logits to the distribution of the
       target.
     draft_warper: the same of the drafter; at temperature 0 its distribution is
       that of temperature 1, of which only the token mask is left.
@@ -236,16 +315,16 @@ class Context(NamedTuple):
     reward_params: its parameters.
     constraints: tree of `[B, ...]`, a row's own part of the reward, or None.
   """
-  target: LanguageModel
+  target: LanguageModel = flax.struct.field(pytree_node=False)
   target_params: Params
-  draft: Optional[LanguageModel]
+  draft: Optional[LanguageModel] = flax.struct.field(pytree_node=False)
   draft_params: Params
   warper: Any
   draft_warper: Any
   eos_id: Array
   prompts: Array
   prompt_lengths: Array
-  reward: Optional[Reward]
+  reward: Optional[Reward] = flax.struct.field(pytree_node=False)
   reward_params: Params
   constraints: Any
 
@@ -334,7 +413,8 @@ class DecodeState:
     target_cache: length is the row's less one.
     draft_cache: length is the row's less one or two; None without a drafter.
     stats: counts so far.
-    carry: a tree of arrays, what else the decoder carries; None for nothing.
+    carry: what else the decoder or drafter carries, a tree of arrays with rows
+      first, and of `Cache`s; None for nothing.
   """
   keys: Array
   step: Array

@@ -109,10 +109,10 @@ def measure(entries, decode, batches, task, tokenizer, path):
   with tqdm.tqdm(total=len(todo) * len(batches), unit="batch",
                  dynamic_ncols=True, disable=not multihost.first()) as bar:
     if todo:
-      bar.set_description("compiling greedy")
+      bar.set_description("warming up greedy")
       stopwatch.timed(decode(_BASELINE), batches[0])
     for entry in todo:
-      bar.set_description(f"compiling {entry.label}")
+      bar.set_description(f"warming up {entry.label}")
       _, first = stopwatch.timed(decode(entry), batches[0])
       bar.set_description(entry.label)
       record = constrained_run.run(

@@ -125,8 +125,8 @@ def complete(method, pair, prompts, room, size, path):
               "tokens": 0})
     todo = [(i, j) for i, j in todo if len(prompts[i]) <= room]
     for batch, places in _batches(prompts, todo, size, pair.mesh):
-      # A SIGTERM that comes now takes effect after this batch, which is kept.
-      with preemption.defer_signals():
+      # A batch that ends soon after SIGTERM is kept.
+      with preemption.deferred():
         for record in _decoded(method, pair, batch, [todo[k] for k in places]):
           keep(record)
   return records

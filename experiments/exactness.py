@@ -17,7 +17,7 @@ import numpy as np
 import tqdm
 
 import decoding_jax as dj
-from decoding_jax.speculation import drafters
+from decoding_jax.speculation import expanders
 from decoding_jax.speculation import tree_decoder
 from decoding_jax.speculation import verifiers
 from experiments.app import launch
@@ -117,7 +117,7 @@ def _cases(method):
   """Returns the cases to test a method in."""
   cases = []
   if method.sampled:
-    drafts = tree_decoder.decoder(method.sampled).needs_draft
+    drafts = tree_decoder.as_decoder(method.sampled).needs_draft
     cases += [case for case, (_, draft_sampling) in _DRAWN.items()
               if drafts or not draft_sampling]
   return cases + ([_GREEDY] if method.greedy else [])
@@ -125,7 +125,7 @@ def _cases(method):
 
 def _control():
   """Returns a wrong method: it treats the most probable tokens as samples."""
-  pair = dj.Pair(drafters.top_k((2, 2)), verifiers.recursive(False))
+  pair = dj.Pair(expanders.top_k((2, 2)), verifiers.recursive(False))
   return dj.Method("control: top-k for samples", pair, None)
 
 

@@ -115,10 +115,11 @@ def measure(config, pair, methods, examples, path):
   workers = evaluation_run.at_once(pair.mesh)
   with tqdm.tqdm(total=sum(map(len, todo.values())), unit="cell",
                  dynamic_ncols=True, disable=not multihost.first()) as bar:
-    seconds = evaluation_run.warm_up(methods[:1], config.temperatures, decoders,
-                                     shapes, workers)
+    bar.set_description(_warming(methods[:1]))
+    seconds = evaluation_run.warm_up(methods[:1], config.temperatures,
+                                     decoders, shapes, workers)
     for group in evaluation_run.groups(list(todo), workers):
-      bar.set_description(f"compiling {', '.join(m.name for m in group)}")
+      bar.set_description(_warming(group))
       # Later calls find a program compiled: the first seconds are kept.
       seconds = {**evaluation_run.warm_up(group, config.temperatures, decoders,
                                           shapes, workers), **seconds}
@@ -141,6 +142,11 @@ def measure(config, pair, methods, examples, path):
           lengths.setdefault(temperature, record["emitted"])
           bar.update()
   return records
+
+
+def _warming(methods):
+  """Describes the compilation and first run of programs, for the bar."""
+  return f"warming up {', '.join(m.name for m in methods)}"
 
 
 # Flags are defined where they are parsed: programs have flags of the same name,

@@ -3,7 +3,6 @@
 import gc
 import os
 import pathlib
-import signal
 
 import jax
 import pytest
@@ -75,11 +74,10 @@ def few_mappings():
 @pytest.fixture
 def listening(monkeypatch):
   """SIGTERM is listened to, for the time of a test."""
-  before = signal.getsignal(signal.SIGTERM)
   monkeypatch.setitem(preemption._state, "asked", False)
   preemption.listen()
   yield
-  signal.signal(signal.SIGTERM, before)
+  preemption.forget()
 
 
 @pytest.fixture(scope="module")

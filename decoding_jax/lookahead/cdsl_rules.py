@@ -12,7 +12,7 @@ from decoding_jax.lookahead.draft_lookahead import Lookahead
 from decoding_jax.rewards import text_reward
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.runtime import greedy_rollout, token_buffer
-from decoding_jax.speculation import drafters
+from decoding_jax.speculation import expanders
 from decoding_jax.types import (Array, Cache, Context, DecodeState, Drafter,
                                 Stats)
 from decoding_jax.validation import values
@@ -366,7 +366,7 @@ def _padded(tokens):
 
 def _fan(width, depth):
   """The most probable first tokens, each with a chain after it."""
-  return drafters.top_k((width,) + (1,) * (depth - 1))
+  return expanders.top_k((width,) + (1,) * (depth - 1))
 
 
 def _progress(threshold, maximum, before, after):
@@ -384,4 +384,4 @@ _TESTS = {"progress": _progress, "absolute": _absolute}
 _TAKEN = {"prefix": (lambda same, size: same, False),
           "rise": (lambda same, size: same, True),
           "full": (lambda same, size: size, False)}
-_TREES = {"rsd_s": drafters.top_beam, "rsd_c": _fan}
+_TREES = {"rsd_s": expanders.top_beam, "rsd_c": _fan}

@@ -9,10 +9,11 @@ from decoding_jax.kernels import buffers
 from decoding_jax.rewards import text_reward
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.runtime import greedy_rollout, token_buffer
-from decoding_jax.speculation import drafters
+from decoding_jax.speculation import expanders
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.speculation import tree_decoder
-from decoding_jax.types import (Array, Cache, Context, DecodeState, Drafter,
+from decoding_jax.speculation.drafters import language_model
+from decoding_jax.types import (Array, Cache, Context, DecodeState, Expander,
                                 DraftTree)
 
 
@@ -88,7 +89,7 @@ def chain(steps: int, slack: float, late: int, context: Context,
       size, jnp.zeros_like(size))
 
 
-def tree(drafter: Drafter, slack: float, late: int, context: Context,
+def tree(drafter: Expander, slack: float, late: int, context: Context,
          state: DecodeState, states) -> Lookahead:
   """Drafts a tree, runs the target on it, and takes its best verified path.
 
@@ -115,11 +116,11 @@ def tree(drafter: Drafter, slack: float, late: int, context: Context,
     # The drafter goes on from a cache that lacks one token or two.
     _, cache = _catch_up(late - 1, context, state, lacks - 1)
     state = state.replace(draft_cache=cache)
-  grown, draft_block = drafters.grow(
+  grown, draft_block = expanders.grow(
       state.keys, drafter, context.draft, context.draft_params,
       state.draft_cache, token_buffer.newest(state, 2), state.length,
       context.draft_warper)
-  logits, block = tree_decoder.score(layout, context, state.target_cache, grown,
+  logits, block = tree_decoder.score(context, state.target_cache, grown,
                                      state.length)
   room = jnp.where(state.done, 0, state.limit - state.length)
   depths = jnp.asarray(tree_lib.depths(layout), jnp.int32)
@@ -147,8 +148,7 @@ def tree(drafter: Drafter, slack: float, late: int, context: Context,
       tokens, jnp.where(ended, same, jnp.minimum(room, steps)), same, logits,
       greedy_rollout.best(context, logits),
       cache_lib.commit(state.target_cache, block, path, 1),
-      tree_decoder.commit_draft(state, draft_block, path,
-                                jnp.ones_like(same)),
+      language_model.commit(state, draft_block, path, jnp.ones_like(same)),
       steps + (lacks > 2).astype(jnp.int32),
       jnp.full_like(same, tree_lib.num_nodes(layout)),
       jnp.where(compared > 1, compared, 0))

@@ -2,7 +2,7 @@
 
 import functools
 
-from decoding_jax.speculation import drafters, verifiers
+from decoding_jax.speculation import expanders, verifiers
 from decoding_jax.types import Method
 
 
@@ -13,7 +13,7 @@ def make() -> Method:
   Returns:
     The method.
   """
-  alone = drafters.gumbel_top_k(())
+  alone = expanders.gumbel_top_k(())
   return Method("autoregressive",
                 sampled=verifiers.pair(alone,
                                        verifiers.recursive(replacement=False)),

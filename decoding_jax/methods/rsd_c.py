@@ -2,7 +2,7 @@
 
 import functools
 
-from decoding_jax.speculation import drafters, verifiers
+from decoding_jax.speculation import expanders, verifiers
 from decoding_jax.types import Method
 from decoding_jax.validation import values
 
@@ -29,7 +29,7 @@ def _make(branching, verification):
   values.check_positive("depth of branching", len(branching))
   suffix, verifier = verifiers.of_name(verification)
   return Method(f"rsd_c({'-'.join(map(str, branching))}{suffix})",
-                sampled=verifiers.pair(drafters.gumbel_top_k(branching),
+                sampled=verifiers.pair(expanders.gumbel_top_k(branching),
                                        verifier),
-                greedy=verifiers.pair(drafters.top_k(branching),
+                greedy=verifiers.pair(expanders.top_k(branching),
                                       verifiers.match()))

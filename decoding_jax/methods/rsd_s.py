@@ -2,7 +2,7 @@
 
 import functools
 
-from decoding_jax.speculation import drafters, verifiers
+from decoding_jax.speculation import expanders, verifiers
 from decoding_jax.types import Method
 
 
@@ -24,7 +24,7 @@ def make(width: int, depth: int, verification: str = "recursive") -> Method:
   """
   suffix, verifier = verifiers.of_name(verification)
   return Method(f"rsd_s({width}x{depth}{suffix})",
-                sampled=verifiers.pair(drafters.stochastic_beam(width, depth),
+                sampled=verifiers.pair(expanders.stochastic_beam(width, depth),
                                        verifier),
-                greedy=verifiers.pair(drafters.top_beam(width, depth),
+                greedy=verifiers.pair(expanders.top_beam(width, depth),
                                       verifiers.match()))

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 import functools
 
-from decoding_jax.speculation import drafters, verifiers
+from decoding_jax.speculation import expanders, verifiers
 from decoding_jax.types import Method
 from decoding_jax.validation import values
 
@@ -39,7 +39,7 @@ def _make(children, verification):
   levels = "/".join(",".join(map(str, counts)) for counts in children)
   suffix, verifier = verifiers.of_name(verification)
   return Method(f"sequoia({levels}{suffix})",
-                sampled=verifiers.pair(drafters.static_tree(children),
+                sampled=verifiers.pair(expanders.static_tree(children),
                                        verifier),
-                greedy=verifiers.pair(drafters.static_top_k(children),
+                greedy=verifiers.pair(expanders.static_top_k(children),
                                       verifiers.match()))

@@ -2,7 +2,7 @@
 
 import functools
 
-from decoding_jax.speculation import drafters, verifiers
+from decoding_jax.speculation import expanders, verifiers
 from decoding_jax.types import Method
 
 
@@ -22,7 +22,7 @@ def make(num_paths: int, depth: int) -> Method:
   """
   # Without noise, independent paths would all be the same one.
   return Method(f"specinfer({num_paths}x{depth})",
-                sampled=verifiers.pair(drafters.iid_paths(num_paths, depth),
+                sampled=verifiers.pair(expanders.iid_paths(num_paths, depth),
                                        verifiers.recursive(replacement=True)),
-                greedy=verifiers.pair(drafters.top_beam(num_paths, depth),
+                greedy=verifiers.pair(expanders.top_beam(num_paths, depth),
                                       verifiers.match()))

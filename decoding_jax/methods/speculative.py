@@ -2,7 +2,7 @@
 
 import functools
 
-from decoding_jax.speculation import drafters, verifiers
+from decoding_jax.speculation import expanders, verifiers
 from decoding_jax.types import Method
 from decoding_jax.validation import values
 
@@ -26,7 +26,7 @@ def make(depth: int, verification: str = "token") -> Method:
   branching = (1,) * depth
   suffix, verifier = verifiers.of_name(verification, ("token", "block"))
   return Method(f"speculative({depth}{suffix})",
-                sampled=verifiers.pair(drafters.gumbel_top_k(branching),
+                sampled=verifiers.pair(expanders.gumbel_top_k(branching),
                                        verifier),
-                greedy=verifiers.pair(drafters.top_k(branching),
+                greedy=verifiers.pair(expanders.top_k(branching),
                                       verifiers.match()))

@@ -11,6 +11,8 @@ from decoding_jax.kernels.cpu import bindings
 ROW_AXIS = -4
 KEY_SLOTS = -1
 VALUE_SLOTS = -2
+# Of features, `[B, S, F]`.
+FEATURE_SLOTS = -2
 # Caches hold a multiple of so many slots: methods whose steps reach differently
 # far have the same prefill, which is compiled once for all of them.
 _STEP = 32
@@ -36,9 +38,11 @@ def init_block(cache: types.Cache, slots: int) -> types.Block:
     return jax.ShapeDtypeStruct(tuple(shape), x.dtype)
 
   found = buffers.zeros([*(empty(k, KEY_SLOTS) for k in cache.keys),
-                         *(empty(v, VALUE_SLOTS) for v in cache.values)],
+                         *(empty(v, VALUE_SLOTS) for v in cache.values),
+                         *(empty(f, FEATURE_SLOTS) for f in cache.features)],
                         cache.length)
-  return types.Block(found[:len(cache.keys)], found[len(cache.keys):])
+  keys, values = len(cache.keys), len(cache.keys) + len(cache.values)
+  return types.Block(found[:keys], found[keys:values], found[values:])
 
 
 def commit(cache: types.Cache, block: types.Block, slots,
@@ -52,7 +56,7 @@ def commit(cache: types.Cache, block: types.Block, slots,
 
   Args:
     cache: the cache.
-    block: fresh keys and values.
+    block: fresh keys, values and features.
     slots: `[B, K]` int32, block slots in the order in which they follow.
     count: `[B]` int32, how many of them count.
 
@@ -64,7 +68,17 @@ def commit(cache: types.Cache, block: types.Block, slots,
   keys, values = jax.lax.platform_dependent(
       cache.keys, cache.values, block.keys, block.values, slots, cache.length,
       default=_commit, **form)
-  return types.Cache(keys, values, cache.length + count)
+  features = tuple(_append(x, fresh, slots, cache.length) for x, fresh in zip(
+      cache.features, block.features))
+  return types.Cache(keys, values, cache.length + count, features)
+
+
+def _append(target, source, slots, lengths):
+  """Copies slots of `[B, N, F]` into `[B, S, F]`, from each row's length on."""
+  fresh = buffers.take_along(source, slots[:, :, None], axis=1)
+  return jax.vmap(
+      lambda x, y, length: jax.lax.dynamic_update_slice_in_dim(x, y, length, 0)
+  )(target, fresh, lengths)
 
 
 def _commit(keys, values, fresh_keys, fresh_values, slots, lengths):
@@ -96,7 +110,9 @@ def put_rows(cache: types.Cache, rows, other: types.Cache) -> types.Cache:
   put = lambda x, y: x.at[..., rows, :, :, :].set(y, mode="drop")
   return types.Cache(jax.tree.map(put, cache.keys, other.keys),
                      jax.tree.map(put, cache.values, other.values),
-                     cache.length.at[rows].set(other.length, mode="drop"))
+                     cache.length.at[rows].set(other.length, mode="drop"),
+                     tuple(x.at[rows].set(y, mode="drop") for x, y in zip(
+                         cache.features, other.features)))
 
 
 def await_logits(slots, logits):
@@ -149,4 +165,11 @@ def capacity(cache: types.Cache) -> int | None:
   """S; None if the model keeps nothing."""
   if cache.keys:
     return cache.keys[0].shape[KEY_SLOTS]
-  return cache.values[0].shape[VALUE_SLOTS] if cache.values else None
+  if cache.values:
+    return cache.values[0].shape[VALUE_SLOTS]
+  return cache.features[0].shape[FEATURE_SLOTS] if cache.features else None
+
+
+def is_cache(x) -> bool:
+  """Tells whether a node of a tree of arrays is a cache, or is None."""
+  return x is None or isinstance(x, types.Cache)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax.runtime import cache as cache_lib
-from decoding_jax.types import DecodeState
+from decoding_jax.types import Cache, DecodeState
 
 # Slots for new tokens to begin with. Fewer would hardly make a step faster, and
 # there would be more to compile.
@@ -50,14 +50,18 @@ def grow(state: DecodeState, slots) -> DecodeState:
   Returns:
     The state.
   """
-  def wider(cache):
-    return cache and cache.replace(
-        keys=tuple(_grow(x, slots, cache_lib.KEY_SLOTS) for x in cache.keys),
-        values=tuple(_grow(x, slots, cache_lib.VALUE_SLOTS)
-                     for x in cache.values))
+  def wider(x):
+    return x.replace(
+        keys=tuple(_grow(k, slots, cache_lib.KEY_SLOTS) for k in x.keys),
+        values=tuple(_grow(v, slots, cache_lib.VALUE_SLOTS) for v in x.values),
+        features=tuple(_grow(f, slots, cache_lib.FEATURE_SLOTS)
+                       for f in x.features)) if isinstance(x, Cache) else x
 
-  return state.replace(target_cache=wider(state.target_cache),
-                       draft_cache=wider(state.draft_cache))
+  caches = jax.tree.map(
+      wider, (state.target_cache, state.draft_cache, state.carry),
+      is_leaf=cache_lib.is_cache)
+  return state.replace(target_cache=caches[0], draft_cache=caches[1],
+                       carry=caches[2])
 
 
 def _grow(x, slots, axis):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax.runtime import cache as cache_lib, token_buffer
-from decoding_jax.types import Context, DecodeState, Decoder
+from decoding_jax.types import Cache, Context, DecodeState, Decoder
 
 # Part of the rows that are refilled together, when so many have finished. One
 # at a time would cost a prefill each; more would wait longer for each other.
@@ -96,17 +96,16 @@ def _empty(begin, context, keys, rows) -> DecodeState:
 def _take(context: Context, rows) -> Context:
   """The context of some rows."""
   take = functools.partial(jax.tree.map, lambda x: x[rows])
-  return context._replace(**{
+  return context.replace(**{
       name: take(getattr(context, name)) for name in
       ("warper", "draft_warper", "prompts", "prompt_lengths", "constraints")})
 
 
 def _put(state: DecodeState, rows, fresh: DecodeState) -> DecodeState:
   """The state with some rows replaced; those beyond the last are left out."""
-  caches = {"target_cache": None, "draft_cache": None}
-  put = lambda x, y: x.at[rows].set(y, mode="drop")
-  rest = jax.tree.map(put, state.replace(**caches), fresh.replace(**caches))
-  return rest.replace(**{
-      name: None if getattr(state, name) is None else cache_lib.put_rows(
-          getattr(state, name), rows, getattr(fresh, name))
-      for name in caches})
+  def put(x, y):
+    if isinstance(x, Cache):
+      return cache_lib.put_rows(x, rows, y)
+    return None if x is None else x.at[rows].set(y, mode="drop")
+
+  return jax.tree.map(put, state, fresh, is_leaf=cache_lib.is_cache)

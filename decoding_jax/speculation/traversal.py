@@ -55,7 +55,7 @@ def walk(key, layout: Layout, tree: DraftTree, logits, warper) -> Verdict:
     layout: of the tree.
     tree: a tree without its batch axis.
     logits: `[M, V]`, the target's at each node.
-    warp: from logits to the target's distribution, without its batch axis.
+    warper: from logits to the target's distribution, without its batch axis.
 
   Returns:
     A verdict without its batch axis.

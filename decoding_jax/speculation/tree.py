@@ -10,12 +10,12 @@ A tree of depth 2 that branches 2 and then 1:
 
 import itertools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax import types
 from decoding_jax.kernels import buffers
-from decoding_jax.types import Layout
+from decoding_jax.types import Array, DraftTree, FreeLayout, Layout, NONE
 from decoding_jax.validation import values
 
 
@@ -81,18 +81,44 @@ def static_layout(children: tuple[tuple[int, ...], ...]) -> Layout:
                 tuple(map(tuple, children)))
 
 
-def depth(layout: Layout) -> int:
-  """D."""
+def free_layout(nodes: int, depth: int, branching: int) -> FreeLayout:
+  """The bounds of a tree whose nodes may have any parents.
+
+  Args:
+    nodes: drafted nodes.
+    depth: levels below the root of nodes that are tested.
+    branching: the most children of a node that are tested.
+
+  Returns:
+    The layout.
+
+  Raises:
+    ValueError: if a number is not a positive integer.
+  """
+  for name, value in (("nodes", nodes), ("depth", depth),
+                      ("branching", branching)):
+    values.check_positive(name, value)
+  return FreeLayout(nodes, depth, branching)
+
+
+def depth(layout: Layout | FreeLayout) -> int:
+  """Returns D."""
+  if isinstance(layout, FreeLayout):
+    return layout.depth
   return len(layout.widths)
 
 
-def num_nodes(layout: Layout) -> int:
-  """M - 1, the drafted nodes."""
+def num_nodes(layout: Layout | FreeLayout) -> int:
+  """Returns M - 1, the drafted nodes."""
+  if isinstance(layout, FreeLayout):
+    return layout.nodes
   return sum(layout.widths)
 
 
-def max_branching(layout: Layout) -> int:
-  """K, the most children that a node can have; 0 for a tree of a root."""
+def max_branching(layout: Layout | FreeLayout) -> int:
+  """Returns K, the most children of a node; 0 for a tree of a root."""
+  if isinstance(layout, FreeLayout):
+    return layout.branching
   return max(layout.branching, default=0)
 
 
@@ -103,9 +129,63 @@ def level_slices(layout: Layout) -> list[slice]:
 
 
 def depths(layout: Layout) -> np.ndarray:
-  """`[M]` int32, the depth of each node."""
+  """Returns `[M]` int32, the depth of each node."""
   widths = np.array((1, *layout.widths))
   return np.repeat(np.arange(len(widths), dtype=np.int32), widths)
+
+
+def positions(tree: DraftTree) -> Array:
+  """Returns `[B, M]` int32, how many ancestors each node has."""
+  return tree.mask.sum(axis=-1, dtype=jnp.int32) - 1
+
+
+def root(tokens, nodes: int) -> DraftTree:
+  """A tree of which the root alone is filled in; no other node is valid.
+
+  Args:
+    tokens: `[B]` int32, of the root: the newest token of each row.
+    nodes: M - 1, drafted nodes that there is room for.
+
+  Returns:
+    The tree, without log-probabilities.
+  """
+  batch, size = len(tokens), 1 + nodes
+  first = jnp.arange(size)[None] == 0
+  return DraftTree(
+      tokens=jnp.where(first, tokens[:, None], 0),
+      parents=jnp.full((batch, size), NONE, jnp.int32),
+      valid=jnp.broadcast_to(first, (batch, size)),
+      mask=jnp.broadcast_to(first & first.T, (batch, size, size)))
+
+
+def from_parents(tokens, parents, valid) -> DraftTree:
+  """A tree of any shape from the parent of each node.
+
+  Args:
+    tokens: `[B, M]` int32, that of the root first.
+    parents: `[B, M]` int32, each lower than the node's own index; that of the
+      root is not read.
+    valid: `[B, M]` bool, which nodes may be tested; descendants of a node that
+      may not are taken to be not valid either.
+
+  Returns:
+    The tree, without log-probabilities.
+  """
+  size = tokens.shape[1]
+  itself = jnp.eye(size, dtype=bool)
+  parents = parents.at[:, 0].set(NONE)
+
+  def add(node, carry):
+    mask, valid = carry
+    above = jnp.maximum(parents[:, node], 0)
+    rows = jnp.arange(len(tokens))
+    return (mask.at[:, node].set(mask[rows, above] | itself[node][None]),
+            valid.at[:, node].set(valid[:, node] & valid[rows, above]))
+
+  mask = jnp.broadcast_to(itself.at[1:].set(False), (len(tokens), size, size))
+  mask, valid = jax.lax.fori_loop(1, size, add, (mask,
+                                                 valid.at[:, 0].set(True)))
+  return DraftTree(tokens, parents, valid, mask)
 
 
 def runs(layout: Layout) -> list[range]:
@@ -126,8 +206,8 @@ def runs(layout: Layout) -> list[range]:
           for a, b in itertools.pairwise([0, *ends, len(shapes)]) if a < b]
 
 
-def add_level(tree: types.DraftTree, start, tokens, parents,
-              valid) -> types.DraftTree:
+def add_level(tree: DraftTree, start, tokens, parents,
+              valid) -> DraftTree:
   """Fills in the nodes of one level.
 
   All rows at once: one by one, in a `jax.vmap`, they would be scattered.
@@ -151,7 +231,7 @@ def add_level(tree: types.DraftTree, start, tokens, parents,
   return tree.replace(tokens=tokens, parents=parents, valid=valid, mask=mask)
 
 
-def children(tree: types.DraftTree, size: int, node):
+def children(tree: DraftTree, size: int, node):
   """The children of a node in draw order, of one row.
 
   Args:

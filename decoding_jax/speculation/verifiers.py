@@ -7,21 +7,21 @@ import jax.numpy as jnp
 
 from decoding_jax import sampling
 from decoding_jax.kernels import random
-from decoding_jax.speculation import traversal
+from decoding_jax.speculation import drafters, traversal
 from decoding_jax.speculation import tree as tree_lib
-from decoding_jax.types import (Drafter, DraftTree, Layout, NONE, Pair, Verdict,
-                                Verifier)
+from decoding_jax.types import (Drafter, DraftTree, Expander, Layout, NONE,
+                                Pair, Verdict, Verifier)
 from decoding_jax.validation import protocols, values
 
 # Halvings of the interval that K-SEQ's rho lies in.
 _BISECTIONS = 30
 
 
-def pair(drafter: Drafter, verifier: Verifier) -> Pair:
+def pair(drafter: Drafter | Expander, verifier: Verifier) -> Pair:
   """Joins a drafter and a verifier, if that keeps the target's distribution.
 
   Args:
-    drafter: grows trees.
+    drafter: proposes trees; an expander stands for `drafters.of_model` of it.
     verifier: accepts children.
 
   Returns:
@@ -32,6 +32,9 @@ def pair(drafter: Drafter, verifier: Verifier) -> Pair:
       the drafter's children are no samples, or are drawn otherwise than the
       verifier takes them to be; if one of them is none.
   """
+  if isinstance(drafter, Expander):
+    protocols.check("expander", Expander, drafter)
+    drafter = drafters.of_model(drafter)
   protocols.check("drafter", Drafter, drafter)
   protocols.check("verifier", Verifier, verifier)
   if verifier.sampled and not drafter.sampled:
@@ -58,7 +61,7 @@ def walk(key, verifier: Verifier, layout: Layout, tree: DraftTree, logits,
     layout: of the tree.
     tree: a tree without its batch axis.
     logits: `[M, V]`, the target's at each node.
-    warp: from logits to the target's distribution, without its batch axis.
+    warper: from logits to the target's distribution, without its batch axis.
 
   Returns:
     A verdict without its batch axis. If the drafts are samples that fit the
@@ -69,6 +72,8 @@ def walk(key, verifier: Verifier, layout: Layout, tree: DraftTree, logits,
   if verifier.walk is not None and depth:
     return verifier.walk(key, layout, tree, logits, warper)
   keys = random.split(key, 1 + depth)
+  drafted = lambda node: (None if tree.log_probs is None
+                          else jnp.exp(tree.log_probs[node]))
 
   def descend(state, key):
     node, alive, probs, rest = state
@@ -76,8 +81,8 @@ def walk(key, verifier: Verifier, layout: Layout, tree: DraftTree, logits,
     valid &= alive
     tokens = tree.tokens[indices]
     uniforms = random.uniform(key, tokens.shape)
-    rank, residual = verifier.rule(uniforms, probs,
-                                   jnp.exp(tree.log_probs[node]), tokens, valid)
+    rank, residual = verifier.rule(uniforms, probs, drafted(node), tokens,
+                                   valid)
     _check(rank, residual, probs)
     rest = jnp.where(alive, residual, rest)
     alive = rank != NONE
@@ -199,6 +204,37 @@ def match() -> Verifier:
     del uniforms, draft
     hits = valid & (tokens == sampling.most_probable(target))
     return _first(hits), target
+
+  return Verifier(rule, sampled=False, replacement=None)
+
+
+@functools.lru_cache(maxsize=None)
+def sample_and_match() -> Verifier:
+  """Draws the target's token, and follows the child that it is, if any.
+
+  The target's distribution is kept whatever the children are: tables, n-grams,
+  beams, top-k trees, at any temperature. Instead of drawing the token at once,
+  children are tested one after the other, child k accepted with probability
+  t(x_k) over the mass of t that was not tested before: the same distribution,
+  and at a node without children nothing is drawn in vain. Of children with the
+  same token the first one is tested.
+
+  Returns:
+    The verifier. For t = (.5, .3, .2) and children 1, 0: child 1 is accepted
+    with probability .3, else child 0 with .5 / .7, else token 2 is emitted.
+  """
+  def rule(uniforms, target, draft, tokens, valid):
+    del draft
+    ranks = jnp.arange(len(tokens))
+    twins = (tokens[:, None] == tokens[None]) & valid[None] & (
+        ranks[None] < ranks[:, None])
+    chances = jnp.where(valid & ~twins.any(axis=1), target[tokens], 0)
+    rest = target.at[jnp.where(valid, tokens, len(target))].set(0, mode="drop")
+    # Sums of what is left: 1 less what was tested would cancel.
+    left = rest.sum() + jnp.cumsum(chances[::-1])[::-1]
+    # A rest of no mass is of use only where rounding has spared all children.
+    rest = jnp.where(rest.sum() > 0, rest, target)
+    return _first(uniforms * left < chances), rest / rest.sum()
 
   return Verifier(rule, sampled=False, replacement=None)
 

@@ -6,8 +6,9 @@ import math
 import numbers
 from typing import Any, Callable, NamedTuple
 
-from decoding_jax.types import (Decoder, Drafter, LanguageModel, Layout,
-                                LogitsProcessor, Method, Pair, Reward, Verifier)
+from decoding_jax.types import (Decoder, Drafter, Expander, FreeLayout,
+                                LanguageModel, Layout, LogitsProcessor, Method,
+                                Pair, Reward, Verifier)
 from decoding_jax.validation import values
 
 
@@ -84,6 +85,13 @@ _FIELDS = {
     Pair: {"drafter": _instance(Drafter, "a dj.Drafter"),
            "verifier": _instance(Verifier, "a dj.Verifier")},
     Drafter: {
+        "layout": _instance((Layout, FreeLayout),
+                            "a dj.Layout or dj.FreeLayout"),
+        "init": _function("context", "state"),
+        "propose": _function("keys", "context", "state"),
+        "observe": _function("context", "before", "after", "seen"),
+        "calls": _integer(0), "sampled": _FLAG, "replacement": _FLAG},
+    Expander: {
         "layout": _instance(Layout, "a dj.Layout"),
         "init": _function(),
         "expand": _function("key", "level", "log_probs", "valid", "state"),

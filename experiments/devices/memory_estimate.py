@@ -112,7 +112,7 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
   Returns:
     A `Need`.
   """
-  decoders = [tree_decoder.decoder(kind) for kind in kinds]
+  decoders = [tree_decoder.as_decoder(kind) for kind in kinds]
   slots = most_slots(kinds, width, max_new_tokens)
   models = [(pair.target, pair.target_params)]
   if any(decoder.needs_draft for decoder in decoders):
@@ -136,7 +136,7 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
 def most_slots(kinds, width, max_new_tokens) -> int:
   """Returns the most slots of a cache in a run; arguments as of `estimate`."""
   return max(prefill.capacity(
-      width, max_new_tokens + tree_decoder.decoder(kind).max_slots_ahead)
+      width, max_new_tokens + tree_decoder.as_decoder(kind).max_slots_ahead)
              for kind in kinds)
 
 

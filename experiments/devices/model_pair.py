@@ -65,7 +65,7 @@ def drafter(name, methods, target, draft):
   Raises:
     UserError: if a draft model is needed and not named.
   """
-  if not any(tree_decoder.decoder(kind).needs_draft for method in methods
+  if not any(tree_decoder.as_decoder(kind).needs_draft for method in methods
              for kind in (method.sampled, method.greedy) if kind):
     return ""
   shipped = target.removesuffix("target") + "draft"

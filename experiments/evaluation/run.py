@@ -146,7 +146,7 @@ def at_once(mesh):
 
 
 def warm_up(methods, temperatures, decoders, batches, workers):
-  """Compiles several methods at a time, each on a core of its own.
+  """Compiles and runs several methods at a time, each on a core of its own.
 
   All temperatures but 0 are one program.
 
@@ -163,11 +163,15 @@ def warm_up(methods, temperatures, decoders, batches, workers):
   """
   programs = {(m, t == 0): decoders(m, t) for m in methods
               for t in temperatures}
-  with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+  pool = concurrent.futures.ThreadPoolExecutor(workers)
+  try:
     seconds = pool.map(
         lambda f: sum(stopwatch.timed(f, batch)[1] for batch in batches),
         programs.values())
     return dict(zip(programs, seconds))
+  finally:
+    # Who is told to end does not wait for programs that run.
+    pool.shutdown(wait=False, cancel_futures=True)
 
 
 def run(method, decode, baseline, batches, rows, size, tokenizer=None):

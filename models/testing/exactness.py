@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import decoding_jax as dj
+from decoding_jax.speculation import tree_decoder
 from models import tabular
 
 # Stated in advance: with some hundred tests, one in a thousand suites fails by
@@ -110,13 +111,14 @@ def frequencies(method: dj.Method, target, draft, rows: int, length: int,
     `[V] * length` counts, and the statistics.
   """
   target_lm, target_params = table_model(target)
-  draft_lm, draft_params = table_model(draft)
+  models = {}
+  if tree_decoder.decoder_of(method, greedy=False).needs_draft:
+    models["draft"], models["draft_params"] = table_model(draft)
   out = dj.generate(
       jax.random.key(0) if key is None else key,
       jnp.zeros((rows, 1), jnp.int32), jnp.ones(rows, jnp.int32),
       method=method, target=target_lm, target_params=target_params,
-      draft=draft_lm, draft_params=draft_params, max_new_tokens=length,
-      **kwargs)
+      max_new_tokens=length, **models, **kwargs)
   counts = np.zeros((len(target),) * length)
   np.add.at(counts, tuple(np.asarray(out.tokens[:, 1:1 + length]).T), 1)
   return counts, out.stats

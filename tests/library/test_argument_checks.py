@@ -12,6 +12,7 @@ from decoding_jax import sampling
 from decoding_jax import types
 import decoding_jax as dj
 from decoding_jax.speculation import drafters
+from decoding_jax.speculation import expanders
 from decoding_jax.speculation import traversal
 from decoding_jax.speculation import verifiers
 from models import tabular
@@ -127,7 +128,7 @@ def test_fields(contract, field, values, words):
 
 
 @pytest.mark.parametrize("part, field, value, words", [
-    ("drafter", "expand", None, "a function of (key, level, "),
+    ("drafter", "propose", None, "a function of (keys, context, "),
     ("drafter", "sampled", "yes", "True or False"),
     ("verifier", "rule", lambda: 0, "target, draft, children, valid)"),
     ("verifier", "replacement", 2, "True or False, or None,"),
@@ -153,7 +154,8 @@ def test_verifiers_have_one_way(fields, words):
 
 
 @pytest.mark.parametrize("field, value", [
-    ("step", None), ("max_slots_ahead", 1.5), ("max_samples_per_node", 0), ("needs_reward", "no")])
+    ("step", None), ("max_slots_ahead", 1.5), ("max_samples_per_node", 0),
+    ("needs_reward", "no")])
 def test_fields_of_decoders(field, value):
   wrong = REWARDED.greedy._replace(**{field: value})
   refused([f"method.greedy.{field}={value!r}: "], reward=REWARD,
@@ -321,9 +323,9 @@ def test_equal_sizes_are_the_same_method():
   assert dj.methods.speculative(2) is dj.methods.speculative(2)
 
 
-WITHOUT, WITH = drafters.gumbel_top_k((2,)), drafters.iid_paths(2, 1)
-BEAM, CHAIN = drafters.stochastic_beam(2, 1), drafters.gumbel_top_k((1, 1))
-TOP, TOP_BEAM = drafters.top_k((2,)), drafters.top_beam(2, 1)
+WITHOUT, WITH = expanders.gumbel_top_k((2,)), expanders.iid_paths(2, 1)
+BEAM, CHAIN = expanders.stochastic_beam(2, 1), expanders.gumbel_top_k((1, 1))
+TOP, TOP_BEAM = expanders.top_k((2,)), expanders.top_beam(2, 1)
 RULES = {
     "with": verifiers.recursive(True), "without": verifiers.recursive(False),
     "k_seq": verifiers.k_seq(), "match": verifiers.match()
@@ -335,7 +337,7 @@ RULES = {
     (TOP, "without", "Drafter.sampled=False, Verifier.sampled=True"),
     (TOP, "k_seq", "Drafter.sampled=False, Verifier.sampled=True"),
     (TOP_BEAM, "without", "Drafter.sampled=False, Verifier.sampled=True"),
-    (drafters.top_k((1,)), "without", "Drafter.sampled=False"),
+    (expanders.top_k((1,)), "without", "Drafter.sampled=False"),
     (WITHOUT, "with", "Drafter.replacement=False, Verifier.replacement=True"),
     (WITHOUT, "k_seq", "Drafter.replacement=False, Verifier.replacement=True"),
     (BEAM, "with", "Drafter.replacement=False, Verifier.replacement=True"),
@@ -350,11 +352,12 @@ def test_wrong_pairs_are_refused(drafter, rule, words):
     (WITHOUT, "without"), (BEAM, "without"), (WITH, "with"), (WITH, "k_seq"),
     # Of one child there is nothing to replace.
     (CHAIN, "with"), (CHAIN, "without"), (CHAIN, "k_seq"),
-    (drafters.iid_paths(1, 2), "without"),
+    (expanders.iid_paths(1, 2), "without"),
     (WITHOUT, "match"), (WITH, "match"), (TOP, "match"), (TOP_BEAM, "match"),
 ])
 def test_right_pairs_are_not(drafter, rule):
-  assert dj.pair(drafter, RULES[rule]) == dj.Pair(drafter, RULES[rule])
+  assert dj.pair(drafter, RULES[rule]) == dj.Pair(drafters.of_model(drafter),
+                                                  RULES[rule])
 
 
 def test_all_methods_draft_equally_deep_at_all_temperatures():

@@ -9,7 +9,7 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.kernels import random
-from decoding_jax.speculation import drafters
+from decoding_jax.speculation import expanders
 from decoding_jax.speculation import verifiers
 from library.test_distribution import LENGTH, ROWS
 from models.testing import exactness
@@ -59,7 +59,7 @@ def test_joint_distribution_of_a_warped_target(method, warps):
 
 def sorted_siblings():
   """RSD-C, but with siblings in the order of their ids."""
-  drafter = drafters.gumbel_top_k((2, 2))
+  drafter = expanders.gumbel_top_k((2, 2))
 
   def expand(key, level, log_probs, valid, state):
     tokens, parents, valid, state = drafter.expand(key, level, log_probs,
@@ -71,23 +71,23 @@ def sorted_siblings():
 
 def top_k_children():
   """RSD-C's rule over the most probable children."""
-  return drafters.top_k((2, 2)), verifiers.recursive(False)
+  return expanders.top_k((2, 2)), verifiers.recursive(False)
 
 
 def with_taken_for_without():
   """Independent paths verified as if drawn without replacement."""
-  return drafters.iid_paths(2, 2), verifiers.recursive(False)
+  return expanders.iid_paths(2, 2), verifiers.recursive(False)
 
 
 def without_taken_for_with():
   """A stochastic beam verified as if drawn with replacement."""
-  return drafters.stochastic_beam(2, 2), verifiers.recursive(True)
+  return expanders.stochastic_beam(2, 2), verifiers.recursive(True)
 
 
 def target_for_residual():
   """What is rejected is not taken off the target's distribution."""
   rule = verifiers.recursive(False).rule
-  return drafters.gumbel_top_k((2, 2)), verifiers.Verifier(
+  return expanders.gumbel_top_k((2, 2)), verifiers.Verifier(
       lambda u, t, d, x, ok: (rule(u, t, d, x, ok)[0], t), True, False)
 
 
@@ -113,7 +113,7 @@ def test_control_reused_randomness_fails(monkeypatch):
   keys = jax.random.split(jax.random.key(0), CONTROL_ROWS)
   monkeypatch.setattr(random, "fold_in", lambda key, _: key)
   # New functions, so that no program compiled with this is used elsewhere.
-  pair = dj.pair(drafters.gumbel_top_k((2, 1)),
+  pair = dj.pair(expanders.gumbel_top_k((2, 1)),
                  verifiers.recursive.__wrapped__(False))
   target, draft = exactness.random_tables(4, 0, 0)
   method = dj.Method("reused", pair, pair)

@@ -144,7 +144,7 @@ def test_types_under_other_settings_of_jax(method, setting):
   # Of 64 bits, where there are any.
   models = tiny.Models(*(tiny.Model(lm, params._replace(
       table=np.asarray(params.table, np.float64))) for lm, params in models))
-  rewarded = tree_decoder.decoder(method.greedy).needs_reward
+  rewarded = tree_decoder.as_decoder(method.greedy).needs_reward
   rewards = dict(reward=tiny.table_reward(), reward_params=np.float32(1),
                  constraints=np.zeros((2, tiny.STATES), np.float32))
 

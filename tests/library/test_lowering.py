@@ -62,7 +62,7 @@ def traced(method, config=LLAMA, *, sampling=dj.Sampling(), batch=BATCH,
 
   `place` says of the shape of an argument on which device it is.
   """
-  kind = tree_decoder.decoder(
+  kind = tree_decoder.as_decoder(
       method.sampled if sampling.temperature else method.greedy)
   lm = transformer.language_model(config)
   if rewarded or kind.needs_reward:

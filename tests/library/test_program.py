@@ -29,12 +29,11 @@ def compiled(method):
                                 2, VOCAB)
   keys = jax.random.split(jax.random.key(0), 2)
   caches = model.init_cache(2, 32), model.init_cache(2, 32)
-  return generate._generate.lower(tree_decoder.decoder(
-      method.sampled), model, model, None, 8, caches, 8, keys,
-                                  jnp.zeros((2, 5), jnp.int32), jnp.full(2, 5),
-                                  params, params, warper, warper,
-                                  jnp.zeros(1, jnp.int32), None,
-                                  None).compile().as_text()
+  context = tiny.context(model, params, jnp.zeros((2, 5), jnp.int32),
+                         jnp.full(2, 5), warper)
+  return generate._generate.lower(
+      tree_decoder.decoder_of(method, False), 8, context, caches, keys,
+      8).compile().as_text()
 
 
 def sorts_vocabulary(program):

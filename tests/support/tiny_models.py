@@ -272,7 +272,7 @@ def init(key, config):
 def generate(method, models, *, key=None, prompts=PROMPTS, lengths=LENGTHS,
              new=NEW, **kwargs):
   """`dj.generate` on ragged prompts, and a check of its contract."""
-  drafts = tree_decoder.decoder(method.sampled or method.greedy).needs_draft
+  drafts = tree_decoder.decoders(method)[0].needs_draft
   out = dj.generate(
       jax.random.key(0) if key is None else key, prompts, lengths,
       method=method, target=models.target.lm,
@@ -338,3 +338,13 @@ def check_stats(stats, emitted, method):
                                 by_depth @ np.arange(depth + 1))
   # A sibling is tested only where the one before it was tested and failed.
   assert (tested[:, 1:] <= tested[:, :-1] - accepted[:, :-1]).all()
+
+
+def context(lm, params, prompts, lengths, warper, **others):
+  """A `dj.Context` of one model, which drafts for itself."""
+  return dj.Context(**{
+      "target": lm, "target_params": params, "draft": lm,
+      "draft_params": params, "warper": warper, "draft_warper": warper,
+      "eos_id": jnp.zeros(1, jnp.int32), "prompts": prompts,
+      "prompt_lengths": lengths, "reward": None, "reward_params": None,
+      "constraints": None, **others})

@@ -10,11 +10,12 @@
   vocabulary; and random words.
 
 It is compiled when it is first needed, some seconds, and kept in the
-folder `decoding_jax` of `XDG_CACHE_HOME`, or of `~/.cache`. The compiler is the
-one that `CXX` names, or c++. Where there is none, or `DECODING_JAX_NATIVE=0`
-says so, XLA computes all of it.
+folder `decoding_jax` of `XDG_CACHE_HOME`, or of `~/.cache`, unless others may
+write there. The compiler is the one that `CXX` names, or c++. Where there is
+none, or `DECODING_JAX_NATIVE=0` says so, XLA computes all of it.
 """
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -27,6 +28,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import time
 
 import jax
 import jax.numpy as jnp
@@ -40,9 +42,17 @@ SWITCH = "DECODING_JAX_NATIVE"
 _SOURCES = pathlib.Path(__file__).with_name("src")
 _HANDLERS = ("products", "norm", "attention", "layers", "commit", "normalizer",
              "draws", "hashes", "room", "put")
-_FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-shared", "-w")
+# No vector is passed to what others have compiled, which -Wpsabi is about.
+_FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-shared", "-Wall",
+          "-Wextra", "-Wno-psabi")
+# Folders of builds begin so; one that is older was killed.
+_BUILD, _BUILD_SECONDS = "decoding_jax-build-", 3600
 _FLOATS = ("float32", "bfloat16")
 _DTYPES = (*_FLOATS, "int8")
+
+
+class _Refused(Exception):
+  """Something that the user has to mend, in one line."""
 
 
 def multiplies(kernels) -> bool:
@@ -336,8 +346,10 @@ def _library() -> str | None:
   if os.environ.get(SWITCH) == "0" or jax.default_backend() != "cpu":
     return None
   try:
-    path = _compiled()
-    library = ctypes.cdll.LoadLibrary(str(path))
+    digest, library = _loaded()
+  except _Refused as error:
+    _LOG.warning("All computations are left to XLA: %s", error)
+    return None
   except subprocess.CalledProcessError as error:
     _LOG.warning("All computations are left to XLA: %s\n%s", error,
                  error.stderr[-1000:])
@@ -347,48 +359,126 @@ def _library() -> str | None:
     return None
   for name in _HANDLERS:
     jax.ffi.register_ffi_target(
-        _target(name, path.stem), jax.ffi.pycapsule(getattr(library, name)),
+        _target(name, digest), jax.ffi.pycapsule(getattr(library, name)),
         platform="cpu")
-  return path.stem
+  return digest
 
 
-def _compiled() -> pathlib.Path:
-  """The library, compiled for this CPU.
+def _loaded():
+  """The code, compiled for this CPU: the digest of it, and the library.
 
   Raises:
-    OSError: if there is no compiler, or no folder that can be written to.
-    RuntimeError: if there is no home.
+    _Refused, OSError, RuntimeError, subprocess.CalledProcessError: see
+      `_compiled` and `_compiler`.
+  """
+  compiler = _compiler()
+  with _folder() as folder:
+    path = _compiled(compiler, folder)
+    try:
+      return _digest(compiler), ctypes.cdll.LoadLibrary(str(path))
+    except OSError as error:
+      raise _Refused(f"'{path}' cannot be loaded: {error}") from error
+
+
+def _compiler() -> list[str]:
+  """The command that compiles.
+
+  Raises:
+    FileNotFoundError: if there is none.
+    _Refused: if what `CXX` says is none.
+  """
+  told = os.environ.get("CXX", "").strip() or "c++"
+  try:
+    command = shlex.split(told)
+  except ValueError as error:
+    raise _Refused(f"CXX={told!r} is no command: {error}") from error
+  if shutil.which(command[0]) is None:
+    raise FileNotFoundError(f"there is no C++ compiler {command[0]!r}")
+  return command
+
+
+def _compiled(compiler, folder) -> pathlib.Path:
+  """The library in a folder, where it is made unless it is there and whole.
+
+  Its name tells what it was made of and what is in it: file systems may lose
+  the end of a file, and to load such a one would kill the process.
+
+  Raises:
+    OSError: if the folder cannot be written to.
     subprocess.CalledProcessError: if the compiler refuses.
   """
-  compiler = shlex.split(os.environ.get("CXX") or "c++")
-  if shutil.which(compiler[0]) is None:
-    raise FileNotFoundError(f"there is no C++ compiler {compiler[0]!r}")
-  command = [*compiler, *_FLAGS, "-I", jax.ffi.include_dir(),
-             str(_SOURCES / "handlers.cc")]
-  path = _folder() / f"{_digest(command)}.so"
-  if not path.exists():
-    _LOG.warning("Compiling %s, once on this machine.", _SOURCES)
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-      made = pathlib.Path(folder) / path.name
-      subprocess.run([*command, "-o", str(made)], check=True,
-                     capture_output=True, text=True)
-      # At once: other processes may be at it as well.
-      made.replace(path)
+  digest = _digest(compiler)
+  found = list(folder.glob(f"{digest}-*.so"))
+  for path in found:
+    if path.stem == f"{digest}-{_contents(path)}":
+      return path
+  _LOG.warning("Compiling %s, once on this machine.", _SOURCES)
+  _sweep(folder, _BUILD, "tmp")
+  with tempfile.TemporaryDirectory(dir=folder, prefix=_BUILD) as build:
+    made = pathlib.Path(build) / "made.so"
+    subprocess.run([*_command(compiler), "-o", str(made)], check=True,
+                   capture_output=True, text=True)
+    path = folder / f"{digest}-{_contents(made)}.so"
+    # At once: other processes may be at it as well.
+    made.replace(path)
+  for damaged in found:
+    if damaged != path:
+      damaged.unlink(missing_ok=True)
   return path
 
 
-def _folder() -> pathlib.Path:
+def _command(compiler) -> list[str]:
+  return [*compiler, *_FLAGS, "-isystem", jax.ffi.include_dir(),
+          str(_SOURCES / "handlers.cc")]
+
+
+def _contents(path) -> str:
+  return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _sweep(folder, *prefixes) -> None:
+  """Removes what builds have left there that were killed."""
+  for path in folder.iterdir():
+    with contextlib.suppress(OSError):
+      if path.name.startswith(prefixes) and (
+          _is_private(path.lstat()) and
+          path.lstat().st_mtime < time.time() - _BUILD_SECONDS):
+        shutil.rmtree(path)
+
+
+@contextlib.contextmanager
+def _folder():
+  """Where libraries are kept; or, with a warning, one of this process alone.
+
+  Whoever may write to the folder may have this process run anything.
+  """
   parent = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
   folder = pathlib.Path(parent) / "decoding_jax"
-  folder.mkdir(parents=True, exist_ok=True)
-  return folder
+  folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+  if _is_private(folder.stat()):
+    yield folder
+    return
+  _LOG.warning("'%s' is not used, since it belongs to or may be written by "
+               "others: each program will compile anew.", folder)
+  _sweep(pathlib.Path(tempfile.gettempdir()), _BUILD)
+  with tempfile.TemporaryDirectory(prefix=_BUILD) as private:
+    yield pathlib.Path(private)
 
 
-def _digest(command) -> str:
+def _is_private(status) -> bool:
+  """Whether a file is this user's, and nobody else may write to it."""
+  return not hasattr(os, "getuid") or (
+      status.st_uid == os.getuid() and not status.st_mode & 0o022)
+
+
+def _digest(compiler) -> str:
   """Of all that the library depends on: machines may share the folder."""
-  sources = [path.read_text() for path in sorted(_SOURCES.glob("*.[ch]*"))]
-  parts = (" ".join(command), *sources, jaxlib.__version__, _cpu())
-  return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+  version = subprocess.run([*compiler, "--version"], check=False,
+                           capture_output=True, text=True).stdout
+  sources = [(path.name, path.read_text())
+             for path in sorted(_SOURCES.glob("*.[ch]*"))]
+  parts = (compiler, _FLAGS, version, sources, jaxlib.__version__, _cpu())
+  return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
 def _cpu() -> str:

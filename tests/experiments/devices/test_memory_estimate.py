@@ -59,7 +59,7 @@ def test_weights_and_caches_are_exact(scan, weights):
   need = memory_estimate.estimate(pair_of(*configs), [METHOD.sampled], batch,
                                   width, new)
   assert need.weights == arrays((real.target_params, real.draft_params))
-  decoder = tree_decoder.decoder(METHOD.sampled)
+  decoder = tree_decoder.as_decoder(METHOD.sampled)
   caches = [
       prefill.prefill(prefill.capacity(width, new + decoder.max_slots_ahead),
                       prefill.CHUNK,

@@ -2,6 +2,11 @@
 
 import dataclasses
 import functools
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +19,7 @@ from decoding_jax.kernels import random
 from decoding_jax.kernels.cpu import bindings
 from models.transformer import linear_ops
 from models.transformer import norms
+from support import helpers
 from support import tiny_models as tiny
 
 DTYPES = ("float32", "bfloat16", "int8")
@@ -441,19 +447,165 @@ def test_it_can_be_turned_off(no_library, monkeypatch):
   assert not bindings.is_there()
 
 
-def test_it_is_compiled_once(monkeypatch, tmp_path):
-  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+@pytest.fixture(name="fast")
+def _fast(monkeypatch, tmp_path):
+  """Libraries are kept in a folder of the test, which is returned, and empty.
+
+  What compiles them writes its arguments, each time something else.
+  """
+  script = tmp_path / "compiler"
+  script.write_text(
+      "#!/bin/sh\n"
+      f"if [ $1 = --version ]; then cat {tmp_path}/version; exit; fi\n"
+      f"echo >> {tmp_path}/runs\n"
+      "while [ $# -gt 1 ]; do shift; done\n"
+      f"cat {tmp_path}/runs > $1\n")
+  script.chmod(0o700)
+  (tmp_path / "version").write_text("1.0")
+  (tmp_path / "runs").touch()
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+  monkeypatch.setenv("CXX", str(script))
+  monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+  (tmp_path / "temporary").mkdir()
+  return tmp_path / "cache" / "decoding_jax"
+
+
+def _build():
+  """The path of the library, made or found."""
+  with bindings._folder() as folder:
+    return bindings._compiled(bindings._compiler(), folder)
+
+
+def _runs(fast):
+  return len((fast.parents[1] / "runs").read_text())
+
+
+def test_it_is_compiled_once(fast):
+  library = _build()
+  assert list(fast.iterdir()) == [library]
+  assert _build() == library and _runs(fast) == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n\n\nforeign", None])
+def test_a_damaged_library_is_made_anew(fast, content):
+  """One that was cut off, to nothing at all, and one of something else."""
+  library = _build()
+  library.write_bytes(library.read_bytes()[:-1] if content is None else content)
+  whole = _build()
+  assert list(fast.iterdir()) == [whole] and _runs(fast) == 2
+  assert whole.stem.endswith(hashlib.sha256(whole.read_bytes()).hexdigest())
+
+
+def test_a_library_that_is_cut_off_kills_nobody(monkeypatch, tmp_path):
+  """The real one, in a process of its own, which it would end by SIGBUS."""
+  with bindings._folder() as folder:
+    [library] = [path for path in folder.glob("*.so") if path.stem == (
+        f"{bindings._library()}-{bindings._contents(path)}")]
+  cache = tmp_path / "decoding_jax"
+  cache.mkdir(mode=0o700)
+  damaged = cache / library.name
+  damaged.write_bytes(library.read_bytes()[:-5000])
+  # What would make it anew makes the same.
+  code = (
+      "import pathlib\n"
+      "from decoding_jax.kernels.cpu import bindings\n"
+      "make = bindings.subprocess.run\n"
+      "def run(command, **kwargs):\n"
+      "  if '-o' not in command: return make(command, **kwargs)\n"
+      f"  whole = pathlib.Path({str(library)!r}).read_bytes()\n"
+      "  pathlib.Path(command[-1]).write_bytes(whole)\n"
+      "bindings.subprocess.run = run\n"
+      "print(bindings.is_there())\n")
+  process = helpers.start("-c", code, XDG_CACHE_HOME=str(tmp_path))
+  output, errors = process.communicate(timeout=60)
+  assert process.returncode == 0, errors
+  assert output == "True\n"
+  assert damaged.read_bytes() == library.read_bytes()
+
+
+def test_what_no_system_can_load_is_one_line(fast, no_library, caplog):
+  assert not bindings.is_there()
+  assert "cannot be loaded" in caplog.messages[-1]
+  assert len(caplog.messages[-1].splitlines()) == 1
+  assert len(list(fast.iterdir())) == 1
+
+
+@pytest.mark.parametrize("reason", ["open", "others"])
+def test_a_folder_of_others_is_not_used(fast, monkeypatch, caplog, reason):
+  fast.mkdir(parents=True)
+  if reason == "open":
+    fast.chmod(0o775)
+  else:
+    monkeypatch.setattr(os, "getuid", lambda: fast.stat().st_uid + 1)
+  with bindings._folder() as folder:
+    library = bindings._compiled(bindings._compiler(), folder)
+    assert library.parent.parent == fast.parents[1] / "temporary"
+  assert "each program will compile anew" in caplog.messages[0]
+  assert not library.parent.exists() and not list(fast.iterdir())
+
+
+def test_a_new_folder_is_private(fast):
+  before = os.umask(0)
+  try:
+    _build()
+  finally:
+    os.umask(before)
+  assert fast.stat().st_mode & 0o777 == 0o700
+
+
+def test_what_killed_builds_leave_is_removed(fast):
+  others, old, new = (fast / name for name in (
+      "mine", f"{bindings._BUILD}old", f"{bindings._BUILD}new"))
+  for folder in (others, old, new):
+    folder.mkdir(mode=0o700, parents=True)
+    (folder / "made.so").touch()
+  for folder in (others, old):
+    os.utime(folder, (0, 0))
+  library = _build()
+  assert {*fast.iterdir()} == {others, new, library}
+
+
+@pytest.mark.parametrize("compiler", ["'c++", 'c++ -DX="', "c++ \\"])
+def test_a_malformed_compiler_is_one_line(compiler, fast, no_library,
+                                          monkeypatch, caplog):
+  monkeypatch.setenv("CXX", compiler)
+  assert not bindings.is_there()
+  assert "CXX=" in caplog.text and "is no command" in caplog.text
+  assert len(caplog.messages) == len(caplog.messages[0].splitlines()) == 1
+  assert not fast.exists()
+
+
+def test_an_empty_compiler_is_that_of_the_system(monkeypatch):
+  monkeypatch.setenv("CXX", " ")
+  assert bindings._compiler() == ["c++"]
+
+
+def test_libraries_depend_on_contents(fast, monkeypatch, tmp_path):
+  """On what is in sources, wherever they are, and on what compiles them."""
+  digest = lambda: bindings._digest(bindings._compiler())
+  before = digest()
+  copy = tmp_path / "checkout"
+  shutil.copytree(bindings._SOURCES, copy)
+  monkeypatch.setattr(bindings, "_SOURCES", copy)
+  assert digest() == before
+  (fast.parents[1] / "version").write_text("1.1")
+  newer = digest()
   monkeypatch.setattr(bindings, "_FLAGS", ("-O0", *bindings._FLAGS[1:]))
-  library = bindings._compiled()
-  assert [library] == [path for path in tmp_path.rglob("*") if path.is_file()]
-  monkeypatch.setattr("subprocess.run", None)
-  assert bindings._compiled() == library
-
-
-def test_other_cpus_have_libraries_of_their_own(monkeypatch):
-  before = bindings._digest(["c++"])
+  slower = digest()
+  with open(copy / "thread_team.h", "a") as f:
+    f.write("\n")
+  changed = digest()
   monkeypatch.setattr(bindings, "_cpu", lambda: "another one")
-  assert bindings._digest(["c++"]) != before
+  assert len({before, newer, slower, changed, digest()}) == 5
+
+
+def test_the_compiler_warns_of_nothing(tmp_path):
+  """With few optimisations, which takes less time."""
+  command = bindings._command(bindings._compiler())
+  made = subprocess.run(
+      [*command, "-O1", "-o", str(tmp_path / "made.so")], check=True,
+      capture_output=True, text=True)
+  assert not made.stderr
 
 
 def test_what_there_is_no_code_for():

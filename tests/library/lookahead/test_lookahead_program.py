@@ -40,13 +40,14 @@ def compiled(decoder, model, config=CONFIG):
   cache = jax.eval_shape(lambda: model.init_cache(ROWS, SLOTS))
   keys = jax.random.split(jax.random.key(0), ROWS)
   warper = sampling.make_warper(dj.Sampling(0), ROWS, CONFIG.vocab_size)
+  context = tiny.context(
+      model, params, jnp.zeros((ROWS, 5), jnp.int32), jnp.full(ROWS, 5), warper,
+      draft_warper=sampling.without_temperature(warper),
+      reward=tiny.table_reward(), reward_params=1.0,
+      constraints=jnp.zeros((ROWS, tiny.STATES)))
   return generate._generate.lower(
-      decoder, model, model, tiny.table_reward(), 8,
-      (cache, cache if decoder.needs_draft else None), 8, keys,
-      jnp.zeros((ROWS, 5), jnp.int32), jnp.full(ROWS,
-                                                5), params, params, warper,
-      sampling.without_temperature(warper), jnp.zeros(1, jnp.int32), 1.0,
-      jnp.zeros((ROWS, tiny.STATES))).compile()
+      decoder, 8, context, (cache, cache if decoder.needs_draft else None),
+      keys, 8).compile()
 
 
 METHODS = [lambda k: dj.methods.cdlh(k, 3), lambda k: dj.methods.cdsl(3, k)]
@@ -97,7 +98,7 @@ PLAIN = dj.methods.autoregressive().greedy
 
 @pytest.mark.parametrize("decoder", [
     METHODS[0](CANDIDATES).greedy, METHODS[1](CANDIDATES).greedy,
-    tree_decoder.decoder(PLAIN)], ids=["cdlh", "cdsl", "autoregressive"])
+    tree_decoder.as_decoder(PLAIN)], ids=["cdlh", "cdsl", "autoregressive"])
 def test_caches_are_written_where_they_lie(decoder):
   """In a step none is copied: all of it is read before it is written."""
   program = compiled(decoder, transformer.language_model(CONFIG))
@@ -109,8 +110,8 @@ def test_a_step_needs_little_beside_its_caches():
   """Temporaries: 5 % of the caches, and the logits of the tree."""
   config = dataclasses.replace(CONFIG, num_layers=4)
   model = transformer.language_model(config)
-  memory = compiled(tree_decoder.decoder(dj.methods.rsd_s(2, 2).sampled), model,
-                    config).memory_analysis()
+  memory = compiled(tree_decoder.decoder_of(dj.methods.rsd_s(2, 2), False),
+                    model, config).memory_analysis()
   cache = jax.eval_shape(lambda: model.init_cache(ROWS, SLOTS))
   caches = 2 * sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(cache))
   logits = 4 * ROWS * 5 * CONFIG.vocab_size
@@ -124,7 +125,7 @@ def test_control_a_commit_that_does_not_wait_is_a_copy(monkeypatch):
 
   def copied():
     # A new function, so that no program compiled with this is used elsewhere.
-    decoder = tree_decoder.decoder.__wrapped__(PLAIN)
+    decoder = tree_decoder.of_pair.__wrapped__(PLAIN)
     return copies(compiled(decoder, transformer.language_model(CONFIG)))
 
   assert not copied()

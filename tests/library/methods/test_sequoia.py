@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.speculation import drafters
+from decoding_jax.speculation import expanders
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.speculation import verifiers
 from models.testing import exactness
@@ -51,7 +51,7 @@ def test_equal_numbers_are_rsd_c():
 
 def test_parents_and_order_of_children():
   """The tree of one row whose drafts are certain of their order."""
-  drafter = drafters.static_top_k(LOPSIDED)
+  drafter = expanders.static_top_k(LOPSIDED)
   probs = np.log(np.array([.4, .3, .2, .1], np.float32))
   tokens, parents, valid, _ = drafter.expand(
       None, 1, np.stack([probs, probs, probs[::-1]]), np.ones(3, bool), ())
@@ -68,7 +68,7 @@ def test_joint_distribution():
 
 
 def test_control_siblings_in_another_order():
-  drafter = drafters.static_tree(UNEQUAL)
+  drafter = expanders.static_tree(UNEQUAL)
 
   def expand(*args):
     tokens, *rest = drafter.expand(*args)

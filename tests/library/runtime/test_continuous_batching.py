@@ -109,11 +109,13 @@ def test_caches_stay_where_they_lie():
                 transformer.abstract_params(CONFIG))
   prompts_ = 3 * ROWS
   warper = sampling.make_warper(dj.Sampling(), prompts_, CONFIG.vocab_size)
+  context = tiny.context(
+      lm, params, jnp.zeros((prompts_, 9), jnp.int32), jnp.full(prompts_, 5),
+      warper, draft=None, draft_params=None)
   program = generate._generate_queued.lower(
-      tree_decoder.decoder(dj.methods.autoregressive().sampled), lm, None, None,
-      8, ROWS, SLOTS, 512, jax.random.split(jax.random.key(0), prompts_),
-      jnp.zeros((prompts_, 9), jnp.int32), jnp.full(prompts_, 5), params, None,
-      warper, warper, jnp.zeros(1, jnp.int32), None, None).compile()
+      tree_decoder.decoder_of(dj.methods.autoregressive(), False), 8, ROWS,
+      SLOTS, 512, context,
+      jax.random.split(jax.random.key(0), prompts_)).compile()
   sizes = f"64,{SLOTS}|{SLOTS},64"
   # The entry comes last; there zeros are made a buffer for each layer.
   loops = program.as_text().split("ENTRY")[0]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.speculation import drafters
+from decoding_jax.speculation import expanders
 from decoding_jax.speculation import traversal
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.speculation import verifiers
@@ -257,7 +257,7 @@ def test_equal_distributions_accept_the_first_leaf():
 def test_nothing_drafted():
   """A tree of a root: the token is the target's."""
   target, draft = exactness.random_tables(4, 0, 0)
-  pair = verifiers.pair(drafters.gumbel_top_k(()), traversal.verifier())
+  pair = verifiers.pair(expanders.gumbel_top_k(()), traversal.verifier())
   counts, _ = exactness.frequencies(dj.Method("none", pair, None), target,
                                     draft, ROWS, 2)
   probs = exactness.joint_distribution(target, 0, 2)
@@ -286,7 +286,7 @@ def test_verdict_of_every_node():
 
 def test_pair_refuses_draws_with_replacement():
   with pytest.raises(ValueError, match="Drafter.replacement=True"):
-    verifiers.pair(drafters.iid_paths(2, 2), traversal.verifier())
+    verifiers.pair(expanders.iid_paths(2, 2), traversal.verifier())
 
 
 @pytest.mark.parametrize("make, name, known", [

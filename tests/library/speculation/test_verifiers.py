@@ -7,6 +7,7 @@ import pytest
 
 from decoding_jax import sampling
 from decoding_jax.speculation import drafters
+from decoding_jax.speculation import expanders
 from decoding_jax.speculation import verifiers
 from models.testing import exactness
 from support import helpers
@@ -164,22 +165,22 @@ def test_zero_uniform_does_not_accept_what_cannot_be():
 
 
 def test_pair_refuses_what_is_not_sampled():
-  for drafter in (drafters.top_k((2,)), drafters.top_beam(2, 2)):
+  for drafter in (expanders.top_k((2,)), expanders.top_beam(2, 2)):
     with pytest.raises(ValueError, match="sampled=False"):
       verifiers.pair(drafter, verifiers.recursive(False))
 
 
 def test_pair_refuses_other_replacement():
   with pytest.raises(ValueError, match="Drafter.replacement=False"):
-    verifiers.pair(drafters.gumbel_top_k((2,)), verifiers.recursive(True))
+    verifiers.pair(expanders.gumbel_top_k((2,)), verifiers.recursive(True))
   with pytest.raises(ValueError, match="Drafter.replacement=True"):
-    verifiers.pair(drafters.iid_paths(2, 2), verifiers.recursive(False))
+    verifiers.pair(expanders.iid_paths(2, 2), verifiers.recursive(False))
   with pytest.raises(ValueError, match="Drafter.replacement=False"):
-    verifiers.pair(drafters.stochastic_beam(2, 2), verifiers.k_seq())
+    verifiers.pair(expanders.stochastic_beam(2, 2), verifiers.k_seq())
 
 
 def test_pair_takes_one_child_drawn_either_way():
-  drafter = drafters.gumbel_top_k((1, 1))
+  drafter = drafters.of_model(expanders.gumbel_top_k((1, 1)))
   assert verifiers.pair(drafter, verifiers.k_seq()).drafter is drafter
 
 
@@ -187,3 +188,50 @@ def test_residual_is_normalised():
   rest = sampling.residual(jnp.array([0.5, 0.3, 0.2]),
                            jnp.array([0.1, 0.7, 0.2]))
   np.testing.assert_allclose(rest, [1, 0, 0])
+
+
+# Children that nobody has drawn: any tokens, twins among them, some not valid.
+CHILDREN = [((1,), (True,)), ((0, 2), (True, True)), ((3, 3, 1), (True,) * 3),
+            ((2, 0, 1), (True, False, True)), ((0, 1, 2, 3), (True,) * 4),
+            ((1, 2), (False, False))]
+
+
+def sampled_and_matched(rule, target, tokens, valid):
+  """Enumerates what a rule emits at one node with these children."""
+  chances, rests = helpers.acceptance(
+      lambda u, t, d, *rest: rule(u, t, None, *rest), target, target,
+      np.array([tokens]), np.array([valid]))
+  probs, reach = np.zeros(len(target)), 1.0
+  for token, chance in zip(tokens, chances[0]):
+    probs[token] += reach * chance
+    reach *= 1 - chance
+  return probs + reach * rests[0]
+
+
+@pytest.mark.parametrize("tokens, valid", CHILDREN)
+@pytest.mark.parametrize("zeros", [0, 2])
+def test_sample_and_match_takes_any_children(tokens, valid, zeros):
+  target, _ = distributions(4, zeros)
+  probs = sampled_and_matched(verifiers.sample_and_match().rule, target, tokens,
+                              valid)
+  np.testing.assert_allclose(probs, target, atol=TOLERANCE, rtol=0)
+
+
+def test_control_recursive_rejection_needs_samples():
+  """Children that nobody has drawn, taken for samples of a flat drafter."""
+  target, _ = distributions(4, 0)
+  rule = lambda u, t, d, *rest: verifiers.recursive(False).rule(
+      u, t, jnp.full_like(t, 0.25), *rest)
+  probs = sampled_and_matched(rule, target, (0, 2), (True, True))
+  assert np.abs(probs - target).max() > 0.05
+
+
+def test_sample_and_match_of_a_certain_token():
+  """At temperature 0 the child that is the target's token is accepted."""
+  rule = jax.jit(verifiers.sample_and_match().rule)
+  rank, _ = rule(jnp.full(3, 1 - 2.0**-24), jnp.eye(5)[3], None,
+                 jnp.array([1, 3, 3]), jnp.ones(3, bool))
+  assert rank == 1
+  rank, rest = rule(jnp.zeros(2), jnp.eye(5)[3], None, jnp.array([1, 2]),
+                    jnp.ones(2, bool))
+  assert rank == -1 and rest.tolist() == [0, 0, 0, 1, 0]

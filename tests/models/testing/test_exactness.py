@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.speculation import drafters
+from decoding_jax.speculation import expanders
 from decoding_jax.speculation import verifiers
 from models.testing import exactness
 from support import helpers
@@ -22,7 +22,7 @@ def test_a_method_of_the_right_distribution_passes():
 
 
 def test_a_method_of_another_distribution_is_told():
-  pair = dj.Pair(drafters.top_k((2,)), verifiers.recursive(False))
+  pair = dj.Pair(expanders.top_k((2,)), verifiers.recursive(False))
   with tiny.quickly_compiled(), pytest.raises(
       AssertionError, match=r"wrong: texts are 0\.\d+ away .* p=.*needed"):
     exactness.check(dj.Method("wrong", pair, None), **SIZES)

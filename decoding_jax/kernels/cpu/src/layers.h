@@ -150,7 +150,8 @@ inline ffi::Error LayersOf(ffi::ThreadPool pool, ffi::AnyBuffer x,
                            ffi::RemainingRets, const Sizes& sizes,
                            const Kind& kind, const Parts& parts,
                            ffi::Span<const int64_t> views) {
-  if (scratch->element_count() < Decoder<float, float>::Scratch(sizes)) {
+  if (static_cast<int64_t>(scratch->element_count()) <
+      Decoder<float, float>::Scratch(sizes)) {
     return ffi::Error::InvalidArgument("there is not enough room");
   }
   ffi::Error error = ffi::Error::Success();

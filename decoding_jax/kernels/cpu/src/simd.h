@@ -39,11 +39,18 @@ To Bits(const From* from) {
   return bits;
 }
 
+#if defined(__AVX512F__)
+// Without a mask of all lanes, these instructions come with a register that is
+// not initialised, of which GCC warns.
+constexpr __mmask16 kAll = 0xffff;
+#endif
+
 // What compilers make of conversions between vectors takes several times as
 // long as the instructions that there are.
 inline Full<int32_t> Widen(const int8_t* from) {
 #if defined(__AVX512F__)
-  return Full<int32_t>(_mm512_cvtepi8_epi32(Bits<__m128i>(from)));
+  return Full<int32_t>(
+      _mm512_maskz_cvtepi8_epi32(kAll, Bits<__m128i>(from)));
 #elif defined(__AVX2__)
   return Full<int32_t>(_mm256_cvtepi8_epi32(_mm_cvtsi64_si128(
       Bits<int64_t>(from))));
@@ -54,7 +61,8 @@ inline Full<int32_t> Widen(const int8_t* from) {
 
 inline Full<int32_t> Widen(const uint16_t* from) {
 #if defined(__AVX512F__)
-  return Full<int32_t>(_mm512_cvtepu16_epi32(Bits<__m256i>(from)));
+  return Full<int32_t>(
+      _mm512_maskz_cvtepu16_epi32(kAll, Bits<__m256i>(from)));
 #elif defined(__AVX2__)
   return Full<int32_t>(_mm256_cvtepu16_epi32(Bits<__m128i>(from)));
 #else
@@ -135,7 +143,7 @@ void Copy(const From* from, int64_t size, To* to) {
 
 // Of those of two vectors in a row, where `from` says.
 template <class From, size_t... lane>
-Vector Shuffled(Vector x, Vector y, From from, std::index_sequence<lane...>) {
+Vector Shuffled(Vector x, Vector y, From, std::index_sequence<lane...>) {
 #ifdef __clang__
   return __builtin_shufflevector(x, y, From()(lane)...);
 #else

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -14,16 +15,21 @@
 
 // Threads of a pool that share the work of one call, stage after stage.
 //
-// They come when the first stage has work for them, and stay until the call
-// ends: to wake a thread takes as long as a product of a small model. One that
-// comes late, or never, is not waited for.
+// No thread of the pool ever waits for another one to come: calls that run at
+// once may have all threads to themselves, and a queue that is full runs what
+// is scheduled in the very thread that schedules it. So a helper takes what
+// there is to do, looks out for the next stage for a moment, since to wake a
+// thread takes as long as a product of a small model, and leaves. The owner
+// does what nobody has taken. It waits for items alone that some thread is
+// computing, which never waits meanwhile: nothing that is computed may share
+// work itself.
 class Team {
  public:
   using Compute = std::function<void(int64_t, int64_t)>;
 
   explicit Team(xla::ffi::ThreadPool pool)
-      : pool_(pool), threads_(pool.num_threads()),
-        stages_(std::make_shared<std::deque<Stage>>(1)) {}
+      : pool_(pool), threads_(std::max<int64_t>(pool.num_threads(), 1)),
+        work_(std::make_shared<Work>()), now_(&work_->stages.front()) {}
   ~Team() { Next().is_last = true; Begin(); }
   Team(const Team&) = delete;
 
@@ -37,11 +43,8 @@ class Team {
     stage.items = items, stage.least = least, stage.parts = 2 * threads_;
     stage.compute = std::move(compute);
     Begin();
-    for (; helpers_ < std::min(threads_ - 1, (items - 1) / least); ++helpers_) {
-      // The stages outlive whoever comes when all is done.
-      pool_.Schedule([stages = stages_, first = &stage] { Follow(first); });
-    }
-    Work(stage);
+    CallHelpers(std::min(threads_ - 1, (items - 1) / least));
+    Take(stage);
     while (stage.done < items) std::this_thread::yield();
   }
 
@@ -54,16 +57,33 @@ class Team {
     std::atomic<Stage*> next{nullptr};
   };
 
+  // What helpers know. It outlives whoever comes when all is done.
+  struct Work {
+    const std::thread::id owner = std::this_thread::get_id();
+    // A deque leaves its items where they are.
+    std::deque<Stage> stages{1};
+    // Helpers that were called and have not left, whether they came or not.
+    std::atomic<int64_t> helpers{0};
+  };
+
   // A stage that nobody but this thread knows of, until it begins.
-  Stage& Next() { return stages_->emplace_back(); }
+  Stage& Next() { return work_->stages.emplace_back(); }
 
   void Begin() {
-    Stage& stage = stages_->back();
+    Stage& stage = work_->stages.back();
     now_->next.store(&stage);
     now_ = &stage;
   }
 
-  static void Work(Stage& stage) {
+  // Calls as many as are missing.
+  void CallHelpers(int64_t wanted) {
+    for (int64_t n = work_->helpers; n < wanted; ++n) {
+      ++work_->helpers;
+      pool_.Schedule([work = work_, stage = now_] { Help(*work, stage); });
+    }
+  }
+
+  static void Take(Stage& stage) {
     int64_t from = stage.taken;
     while (from < stage.items) {
       const int64_t part =
@@ -77,19 +97,37 @@ class Team {
     }
   }
 
-  static void Follow(Stage* stage) {
-    while (!stage->is_last) {
-      Work(*stage);
-      Stage* next;
-      while ((next = stage->next) == nullptr) std::this_thread::yield();
-      stage = next;
+  static void Help(Work& work, Stage* stage) {
+    // In the owner's thread it is in the owner's way.
+    if (std::this_thread::get_id() != work.owner) {
+      for (; stage != nullptr && !stage->is_last; stage = After(work, *stage)) {
+        Take(*stage);
+      }
+      if (stage == nullptr) return;
     }
+    --work.helpers;
   }
+
+  // The stage behind one of which nothing is left; null, and the helper has
+  // left, where none begins soon.
+  static Stage* After(Work& work, Stage& stage) {
+    const auto end = std::chrono::steady_clock::now() + kPatience;
+    do {
+      if (Stage* next = stage.next) return next;
+      std::this_thread::yield();
+    } while (std::chrono::steady_clock::now() < end);
+    --work.helpers;
+    // The owner may just have counted on this one.
+    Stage* next = stage.next;
+    if (next != nullptr) ++work.helpers;
+    return next;
+  }
+
+  // How long a helper looks out: a few times what it takes to wake one.
+  static constexpr std::chrono::microseconds kPatience{50};
 
   xla::ffi::ThreadPool pool_;
   const int64_t threads_;
-  // A deque leaves its items where they are.
-  std::shared_ptr<std::deque<Stage>> stages_;
-  Stage* now_ = &stages_->front();
-  int64_t helpers_ = 0;
+  std::shared_ptr<Work> work_;
+  Stage* now_;
 };

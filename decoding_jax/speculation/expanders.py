@@ -1,7 +1,7 @@
-"""Drafting: the level loop, and the drafters that expand a level.
+"""Trees drafted by a language model, level by level: loop and expanders.
 
-Of the same sizes a drafter is one object, so that methods share programs where
-they differ in name only: at temperature 0 those of equal trees.
+Of the same sizes an expander is one object, so that methods share programs
+where they differ in name only: at temperature 0 those of equal trees.
 """
 
 import functools
@@ -16,8 +16,8 @@ from decoding_jax.kernels import buffers, random
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.search import beam
 from decoding_jax.speculation import tree as tree_lib
-from decoding_jax.types import (Array, Block, Cache, Drafter, DraftTree,
-                                LanguageModel, NONE, Params)
+from decoding_jax.types import (Array, Block, Cache, DraftTree, Expander,
+                                LanguageModel, Params)
 from decoding_jax.validation import values
 
 # The draft block starts with the token that the draft cache may lack.
@@ -25,37 +25,37 @@ _LATE = 0
 _ROOT = 1
 
 
-def grow(keys, drafter: Drafter, model: LanguageModel, params: Params,
+def grow(keys, expander: Expander, model: LanguageModel, params: Params,
          cache: Cache | None, newest, length,
          warper: sampling.LogitsWarper) -> tuple[DraftTree, Block | None]:
   """Drafts a tree, one forward a level; the deepest level needs none.
 
   Args:
     keys: `[B]` random keys.
-    drafter: what expands the levels.
+    expander: what expands the levels.
     model: the drafting model; None for a tree of a root.
     params: its parameters.
     cache: its cache, one or two tokens shorter than the row.
     newest: `[B, 2]` int32, the last two committed tokens.
     length: `[B]` int32, committed tokens.
-    warp: from logits to the distribution of the drafts.
+    warper: from logits to the distribution of the drafts.
 
   Returns:
     The tree, and a block of `1 + I` slots: the token that the cache may lack,
     the root, and the other nodes that have children.
   """
-  layout = drafter.layout
+  layout = expander.layout
   size = 1 + tree_lib.num_nodes(layout)
   if not layout.widths:
-    return _root(newest[:, 1], size), None
+    return tree_lib.root(newest[:, 1], 0), None
   inner = size - layout.widths[-1]
   # Each level writes the distributions of its nodes.
   distributions, = buffers.empty_like([jax.ShapeDtypeStruct(
       (len(length), inner, model.vocab_size), jnp.float32)], length)
-  tree = _root(newest[:, 1], size).replace(log_probs=distributions)
+  tree = tree_lib.root(newest[:, 1], size - 1).replace(log_probs=distributions)
   block = cache_lib.init_block(cache, 1 + inner)
   late = cache.length == length - 2
-  states = jax.vmap(lambda _: drafter.init())(length)
+  states = jax.vmap(lambda _: expander.init())(length)
   starts = [nodes.start for nodes in tree_lib.level_slices(layout)]
 
   def step(shape, level, carry):
@@ -72,7 +72,7 @@ def grow(keys, drafter: Drafter, model: LanguageModel, params: Params,
         jax.vmap(sampling.log_probs)(warper, logits[:, -nodes.width:]))
     level_keys = jax.vmap(random.fold_in, (0, None))(keys, level)
     expand = lambda key, *row: _checked(
-        layout.widths[shape], drafter.expand(key, shape, *row))
+        layout.widths[shape], expander.expand(key, shape, *row))
     tokens, parents, valid, states = jax.vmap(expand)(
         level_keys, log_probs, nodes.of(tree.valid, 1), states)
     tree = tree_lib.add_level(tree, nodes.start + nodes.width, tokens,
@@ -91,7 +91,7 @@ def grow(keys, drafter: Drafter, model: LanguageModel, params: Params,
   return tree, block
 
 
-def gumbel_top_k(branching: tuple[int, ...]) -> Drafter:
+def gumbel_top_k(branching: tuple[int, ...]) -> Expander:
   """Children drawn without replacement (RSD-C; arXiv 2402.14160, sec. 3.2).
 
   Args:
@@ -99,24 +99,24 @@ def gumbel_top_k(branching: tuple[int, ...]) -> Drafter:
       for a tree of a root.
 
   Returns:
-    The drafter.
+    The expander.
   """
   return _product(tuple(branching), _draw, sampled=True)
 
 
-def top_k(branching: tuple[int, ...]) -> Drafter:
+def top_k(branching: tuple[int, ...]) -> Expander:
   """The most probable children; not samples of any distribution.
 
   Args:
     branching: children of each node of level 0, 1, ..., D - 1.
 
   Returns:
-    The drafter.
+    The expander.
   """
   return _product(tuple(branching), _best, sampled=False)
 
 
-def static_tree(children: tuple[tuple[int, ...], ...]) -> Drafter:
+def static_tree(children: tuple[tuple[int, ...], ...]) -> Expander:
   """Children drawn without replacement, of each node as many as are its own.
 
   Chen et al. 2024, "Sequoia" (arXiv 2402.12374), section 3.
@@ -126,25 +126,25 @@ def static_tree(children: tuple[tuple[int, ...], ...]) -> Drafter:
       `tree.static_layout`.
 
   Returns:
-    The drafter.
+    The expander.
   """
   return _static(tuple(map(tuple, children)), _draw, sampled=True)
 
 
-def static_top_k(children: tuple[tuple[int, ...], ...]) -> Drafter:
+def static_top_k(children: tuple[tuple[int, ...], ...]) -> Expander:
   """The same of the most probable children; not samples of any distribution.
 
   Args:
     children: as of `static_tree`.
 
   Returns:
-    The drafter.
+    The expander.
   """
   return _static(tuple(map(tuple, children)), _best, sampled=False)
 
 
 @functools.lru_cache(maxsize=None)
-def iid_paths(num_paths: int, depth: int) -> Drafter:
+def iid_paths(num_paths: int, depth: int) -> Expander:
   """Independent sampled paths (SpecInfer, SpecTr), merged where they agree.
 
   The children of a node are those of all paths that have come its way; they
@@ -155,7 +155,7 @@ def iid_paths(num_paths: int, depth: int) -> Drafter:
     depth: tokens of a path.
 
   Returns:
-    The drafter.
+    The expander.
   """
   values.check_positive("num_paths", num_paths)
   layout = tree_lib.beam_layout(num_paths, depth)
@@ -170,11 +170,11 @@ def iid_paths(num_paths: int, depth: int) -> Drafter:
     agree = equal(first) & equal(tokens)
     return tokens, first, valid, jnp.argmax(agree, axis=-1).astype(jnp.int32)
 
-  return Drafter(layout, lambda: jnp.zeros(num_paths, jnp.int32), expand,
-                 sampled=True, replacement=True)
+  return Expander(layout, lambda: jnp.zeros(num_paths, jnp.int32), expand,
+                  sampled=True, replacement=True)
 
 
-def stochastic_beam(width: int, depth: int) -> Drafter:
+def stochastic_beam(width: int, depth: int) -> Expander:
   """Stochastic beam search (RSD-S; arXiv 2402.14160, section 3.2).
 
   Args:
@@ -182,12 +182,12 @@ def stochastic_beam(width: int, depth: int) -> Drafter:
     depth: levels.
 
   Returns:
-    The drafter.
+    The expander.
   """
   return _beam(width, depth, beam.perturbed, sampled=True)
 
 
-def top_beam(width: int, depth: int) -> Drafter:
+def top_beam(width: int, depth: int) -> Expander:
   """Beam search; not samples of any distribution.
 
   Args:
@@ -195,21 +195,9 @@ def top_beam(width: int, depth: int) -> Drafter:
     depth: levels.
 
   Returns:
-    The drafter.
+    The expander.
   """
   return _beam(width, depth, beam.plain, sampled=False)
-
-
-def _root(tokens, size):
-  """A tree whose root alone is filled in."""
-  batch = len(tokens)
-  root = jnp.arange(size)[None] == 0
-  return DraftTree(
-      tokens=jnp.where(root, tokens[:, None], 0),
-      parents=jnp.full((batch, size), NONE, jnp.int32),
-      valid=jnp.broadcast_to(root, (batch, size)),
-      mask=jnp.broadcast_to(root & root.T, (batch, size, size)),
-      log_probs=None)
 
 
 class _Nodes(NamedTuple):
@@ -242,7 +230,7 @@ def _checked(width, grown):
                            (jnp.integer, jnp.integer, jnp.bool_)):
     shape, dtype = values.form(x)
     if shape != (width,) or not jnp.issubdtype(dtype, kind):
-      raise ValueError(f"Drafter.expand returned {name} of shape {shape} and "
+      raise ValueError(f"Expander.expand returned {name} of shape {shape} and "
                        f"type {dtype}: {kind.__name__} of shape ({width},), as "
                        "the layout has it, is needed.")
   return grown
@@ -275,7 +263,7 @@ def _static(children, pick, sampled):
 
 
 def _of_numbers(layout, pick, sampled, numbers):
-  """A drafter of fixed trees; `numbers(level)` are its nodes' children."""
+  """An expander of fixed trees; `numbers(level)` are its nodes' children."""
   def expand(key, level, log_probs, valid, state):
     counts, size = np.array(numbers(level)), layout.branching[level]
     parents = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
@@ -284,7 +272,7 @@ def _of_numbers(layout, pick, sampled, numbers):
     scores, tokens = (x[parents, ranks] for x in pick(key, log_probs, size))
     return tokens, parents, valid[parents] & (scores > -jnp.inf), state
 
-  return Drafter(layout, lambda: (), expand, sampled, replacement=False)
+  return Expander(layout, lambda: (), expand, sampled, replacement=False)
 
 
 @functools.lru_cache(maxsize=None)
@@ -296,4 +284,4 @@ def _beam(width, depth, step, sampled):
     tokens, parents, state = step(key, log_probs, state, width)
     return tokens, parents, state.scores > -jnp.inf, state
 
-  return Drafter(layout, beam.root, expand, sampled, replacement=False)
+  return Expander(layout, beam.root, expand, sampled, replacement=False)

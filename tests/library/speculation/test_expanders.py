@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from decoding_jax import sampling
-from decoding_jax.speculation import drafters
+from decoding_jax.speculation import expanders
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.types import NONE
 from models.testing import exactness
@@ -18,12 +18,12 @@ from support import tiny_models as tiny
 
 # One of each kind, all of depth 2.
 DRAFTERS = {
-    "chain": drafters.gumbel_top_k((1, 1)),
-    "gumbel_top_k": drafters.gumbel_top_k((3, 2)),
-    "top_k": drafters.top_k((2, 3)),
-    "iid_paths": drafters.iid_paths(3, 2),
-    "stochastic_beam": drafters.stochastic_beam(3, 2),
-    "top_beam": drafters.top_beam(3, 2),
+    "chain": expanders.gumbel_top_k((1, 1)),
+    "gumbel_top_k": expanders.gumbel_top_k((3, 2)),
+    "top_k": expanders.top_k((2, 3)),
+    "iid_paths": expanders.iid_paths(3, 2),
+    "stochastic_beam": expanders.stochastic_beam(3, 2),
+    "top_beam": expanders.top_beam(3, 2),
 }
 EACH = pytest.mark.parametrize("name", DRAFTERS)
 WITHOUT_REPLACEMENT = [x for x in DRAFTERS if x != "iid_paths"]
@@ -32,7 +32,8 @@ WITHOUT_REPLACEMENT = [x for x in DRAFTERS if x != "iid_paths"]
 @tiny.quickly_compiled()
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def grow(keys, drafter, lm, params, cache, newest, length, warper):
-  return drafters.grow(keys, drafter, lm, params, cache, newest, length, warper)
+  return expanders.grow(keys, drafter, lm, params, cache, newest, length,
+                        warper)
 
 
 def grow_on_table(drafter, table, rows=64, seed=0, **kwargs):
@@ -150,7 +151,7 @@ def test_a_certain_distribution(name):
 
 def test_iid_paths_are_merged_at_their_first_twin():
   """Paths that agree in a token alone, and not before it, stay apart."""
-  drafter = drafters.iid_paths(3, 3)
+  drafter = expanders.iid_paths(3, 3)
   tree = grow_on_table(drafter, table(3))
   check_tree(tree, drafter.layout)
   merged = 0
@@ -168,7 +169,7 @@ def test_iid_paths_are_merged_at_their_first_twin():
 
 def test_merged_paths_are_still_independent():
   distributions = table(3, seed=1)
-  tree = grow_on_table(drafters.iid_paths(2, 2), distributions, rows=40_000)
+  tree = grow_on_table(expanders.iid_paths(2, 2), distributions, rows=40_000)
   tops = np.take_along_axis(tree.tokens, tree.parents[:, 3:], axis=1)
   paths = tops * 3 + tree.tokens[:, 3:]
   counts = np.zeros((9, 9))
@@ -181,7 +182,7 @@ def test_merged_paths_are_still_independent():
 def test_gumbel_siblings_keep_draw_order():
   """By enumeration of the ordered children of both levels."""
   distributions = table(3, seed=2)
-  tree = grow_on_table(drafters.gumbel_top_k((1, 2)),
+  tree = grow_on_table(expanders.gumbel_top_k((1, 2)),
                        distributions,
                        rows=40_000)
   counts, probs = np.zeros((3, 3, 3)), np.zeros((3, 3, 3))
@@ -207,7 +208,7 @@ def test_top_k_equals_numpy():
 
 
 @pytest.mark.parametrize("drafter, width, depth", [
-    (DRAFTERS["top_beam"], 3, 2), (drafters.top_beam(2, 3), 2, 3)])
+    (DRAFTERS["top_beam"], 3, 2), (expanders.top_beam(2, 3), 2, 3)])
 def test_top_beam_equals_numpy(drafter, width, depth):
   distributions = table()
   tree = grow_on_table(drafter, distributions)
@@ -226,8 +227,8 @@ def test_top_beam_equals_numpy(drafter, width, depth):
 
 def test_a_tree_of_a_root():
   newest = jnp.array([[3, 4], [1, 2]])
-  tree, block = drafters.grow(
-      jax.random.split(jax.random.key(0), 2), drafters.gumbel_top_k(()), None,
+  tree, block = expanders.grow(
+      jax.random.split(jax.random.key(0), 2), expanders.gumbel_top_k(()), None,
       None, None, newest, jnp.array([5, 2]), None)
   assert block is None and tree.log_probs is None
   assert tree.tokens.tolist() == [[4], [2]]
@@ -320,9 +321,9 @@ def wrong_slot(*args, original):
 
 @pytest.mark.parametrize("wrong", [wrong_late, wrong_slot])
 def test_control_wrong_forwards_are_seen(wrong, monkeypatch):
-  monkeypatch.setattr(drafters, "_fresh", functools.partial(
-      wrong, original=drafters._fresh))
+  monkeypatch.setattr(expanders, "_fresh", functools.partial(
+      wrong, original=expanders._fresh))
   # Another object: the program of the right drafter must not be found.
-  drafter = drafters.gumbel_top_k((2, 1))
+  drafter = expanders.gumbel_top_k((2, 1))
   tree, block, model = grow_on_transformer(drafter, tiny.LLAMA)
   assert max(gaps(tree, block, model)) > 1e-2

@@ -1,0 +1,31 @@
+"""Prompt lookup (Saxena 2023): what came after the last tokens before."""
+
+import functools
+
+from decoding_jax.speculation import drafters, verifiers
+from decoding_jax.types import Method
+from decoding_jax.validation import values
+
+EXAMPLES = ({"depth": 2}, {"depth": 2, "num_paths": 2})
+
+
+@functools.lru_cache(maxsize=None)
+def make(depth: int, num_paths: int = 1, max_ngram: int = 3) -> Method:
+  """Drafts continuations of earlier occurrences; needs no draft model.
+
+  Args:
+    depth: tokens of a continuation.
+    num_paths: occurrences, the latest ones of the longest match.
+    max_ngram: tokens that are compared, at most.
+
+  Returns:
+    The method.
+
+  Raises:
+    ValueError: if a size is not a positive integer.
+  """
+  values.check_positive("depth", depth)
+  drafter = drafters.prompt_lookup(depth, num_paths, max_ngram)
+  return Method(f"prompt_lookup({num_paths}x{depth}, {max_ngram})",
+                sampled=verifiers.pair(drafter, verifiers.sample_and_match()),
+                greedy=verifiers.pair(drafter, verifiers.match()))

@@ -1,0 +1,188 @@
+"""Drafts from the text itself: prompt lookup and suffix decoding.
+
+Where the last tokens of a text have occurred before, it may go on as it did
+then. The latest occurrences give continuations, which become a tree of distinct
+prefixes; no model is asked, and no distribution is computed.
+
+Prompt lookup (arXiv 2304.04487; Saxena 2023) takes the latest occurrence of the
+longest match. Suffix decoding (arXiv 2411.04975) counts how often each
+continuation occurs, and keeps the nodes that are probable by these counts.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from decoding_jax.runtime import token_buffer
+from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.types import (Array, Context, DecodeState, Drafter, DraftTree,
+                                NONE)
+from decoding_jax.validation import values
+
+
+@functools.lru_cache(maxsize=None)
+def prompt_lookup(depth: int, num_paths: int, max_ngram: int) -> Drafter:
+  """The drafter of the latest continuations of the longest match.
+
+  Args:
+    depth: tokens of a continuation.
+    num_paths: continuations; equal beginnings are shared.
+    max_ngram: tokens that are compared, at most.
+
+  Returns:
+    The drafter.
+  """
+  return _drafter(depth * num_paths, depth, num_paths, max_ngram, 0.0, None)
+
+
+@functools.lru_cache(maxsize=None)
+def suffix(nodes: int, depth: int, num_paths: int, max_ngram: int,
+           min_probability: float, nodes_per_match: float) -> Drafter:
+  """The drafter of the nodes that are probable by counts of continuations.
+
+  A node's probability is the share of the occurrences that begin with its path.
+  Of all lengths of a match that one is taken whose nodes have the greatest sum
+  of probabilities.
+
+  `draft_params` of `dj.generate`, if there are any, are `[C]` int32: tokens of
+  other texts that are searched as well, `NONE` between two texts.
+
+  Args:
+    nodes: most nodes of a tree.
+    depth: tokens of a continuation.
+    num_paths: latest occurrences that are counted.
+    max_ngram: tokens that are compared, at most.
+    min_probability: of a node.
+    nodes_per_match: most nodes for each token of the match.
+
+  Returns:
+    The drafter.
+  """
+  return _drafter(nodes, depth, num_paths, max_ngram, min_probability,
+                  nodes_per_match)
+
+
+def _drafter(nodes, depth, num_paths, max_ngram, least, per_match):
+  values.check_positive("max_ngram", max_ngram)
+  values.check_positive("num_paths", num_paths)
+  layout = tree_lib.free_layout(nodes, depth, min(nodes, num_paths))
+  propose = functools.partial(_propose, layout, num_paths, max_ngram, least,
+                              per_match)
+  keep = lambda context, state: state
+  return Drafter(layout, keep, propose,
+                 lambda context, before, after, seen: after, calls=0,
+                 sampled=False, replacement=False)
+
+
+def _propose(layout, num_paths, max_ngram, least, per_match, keys,
+             context: Context, state: DecodeState) -> tuple[DraftTree, None]:
+  del keys
+  texts, lengths = state.tokens, state.length
+  if context.draft_params is not None:
+    others = jnp.asarray(context.draft_params, jnp.int32)
+    others = jnp.broadcast_to(jnp.append(others, NONE),
+                              (len(texts), len(others) + 1))
+    texts = jnp.concatenate([others, texts], axis=1)
+    lengths = lengths + others.shape[1]
+  propose = functools.partial(_of_row, layout, num_paths, max_ngram, least,
+                              per_match)
+  tokens, parents, valid = jax.vmap(propose)(texts, lengths)
+  root = token_buffer.newest(state, 1)
+  pad = lambda x, first: jnp.concatenate([first.astype(x.dtype), x], axis=1)
+  return tree_lib.from_parents(
+      pad(tokens, root), pad(parents, jnp.full_like(root, NONE)),
+      pad(valid, jnp.ones_like(root))), None
+
+
+def _of_row(layout, num_paths, max_ngram, least, per_match, text: Array,
+            length: Array):
+  """Tokens, parents and validity `[N]` of the nodes of one row."""
+  matched, paths, alive = occurrences(text, length, num_paths, max_ngram,
+                                      layout.depth)
+  if per_match is None:
+    match, most = matched.max(), layout.nodes
+  else:
+    matches = jnp.arange(1, max_ngram + 1)
+    budgets = jnp.minimum(layout.nodes, per_match * matches)
+    sums = jax.vmap(lambda match, most: _best(
+        layout, _probability(paths, alive & (matched >= match)[:, None], least)[
+            0], most)[1].sum())(matches, budgets)
+    match, most = matches[jnp.argmax(sums)], budgets[jnp.argmax(sums)]
+  probability, first = _probability(
+      paths, alive & (matched >= match)[:, None], least)
+  nodes, chosen = _best(layout, probability, most)
+  path, level = nodes // layout.depth, nodes % layout.depth
+  above = first[path, level - 1] * layout.depth + level - 1
+  index = jnp.zeros(paths.size, jnp.int32).at[nodes].set(
+      1 + jnp.arange(layout.nodes, dtype=jnp.int32))
+  return (paths.reshape(-1)[nodes],
+          jnp.where(level == 0, 0, index[above]), chosen > 0)
+
+
+def occurrences(text, length, count: int, max_ngram: int, depth: int):
+  """The latest occurrences of a text's last tokens, longest matches first.
+
+  Args:
+    text: `[S]` int32.
+    length: `[]` int32, its tokens.
+    count: R, occurrences.
+    max_ngram: tokens that are compared, at most.
+    depth: D, tokens that are read after an occurrence.
+
+  Returns:
+    tokens that agree `[R]` int32, 0 for no occurrence; what comes after
+    `[R, D]` int32; and which of these tokens there are `[R, D]` bool.
+  """
+  places = jnp.arange(len(text))
+  back = jnp.arange(max_ngram)[None]
+  last = text[jnp.maximum(length - 1 - back, 0)]
+  here = text[jnp.maximum(places[:, None] - back, 0)]
+  agree = (here == last) & (places[:, None] >= back) & (length > back) & (
+      here != NONE)
+  run = jnp.cumprod(agree, axis=1, dtype=jnp.int32).sum(axis=1)
+  run = jnp.where(places < length - 1, run, 0)
+  # A longer match counts more than a later one.
+  _, found = jax.lax.top_k(run * len(text) + jnp.where(run > 0, places, 0),
+                           min(count, len(text)))
+  found = jnp.resize(found, count)
+  after = found[:, None] + 1 + jnp.arange(depth)[None]
+  paths = text[jnp.minimum(after, len(text) - 1)]
+  matched = run[found] * (jnp.arange(count) < len(text))
+  alive = (after < length) & (paths != NONE) & (matched > 0)[:, None]
+  return matched, jnp.maximum(paths, 0), jnp.cumprod(alive, 1).astype(bool)
+
+
+def _probability(paths, alive, least):
+  """Shares of the paths that go through each node.
+
+  Args:
+    paths: `[R, D]` int32.
+    alive: `[R, D]` bool, which of these tokens count.
+    least: smaller shares are 0.
+
+  Returns:
+    `[R, D]` float32, 0 of all but the first path through a node; and `[R, D]`
+    int32, that path.
+  """
+  equal = (paths[:, None] == paths[None]) & alive[:, None] & alive[None]
+  through = jnp.cumprod(equal, axis=-1).astype(bool)
+  first = jnp.argmax(through, axis=1)
+  share = through.sum(axis=1) / jnp.maximum(alive[:, 0].sum(), 1)
+  counts = alive & (first == jnp.arange(len(paths))[:, None]) & (share >= least)
+  return jnp.where(counts, share, 0.0), first
+
+
+def _best(layout, probability, most):
+  """The N most probable nodes `[N]`, parents first, and their probabilities.
+
+  A child is never more probable than its parent. The probability is 0 of those
+  that are more than `most`, and where there are fewer.
+  """
+  deeper = jnp.broadcast_to(jnp.arange(layout.depth), probability.shape)
+  size = min(layout.nodes, probability.size)
+  # Of equally probable nodes a parent comes before its child.
+  _, nodes = jax.lax.top_k((probability - 1e-6 * deeper).reshape(-1), size)
+  nodes = jnp.pad(nodes, (0, layout.nodes - size))
+  kept = jnp.arange(layout.nodes) < jnp.minimum(most, size)
+  return nodes, jnp.where(kept, probability.reshape(-1)[nodes], 0.0)

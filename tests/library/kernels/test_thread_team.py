@@ -1,0 +1,26 @@
+"""Programs that run at once on the threads of one pool."""
+
+import subprocess
+
+import pytest
+
+from decoding_jax.kernels.cpu import bindings
+from support import helpers
+
+_SECONDS = 120
+
+
+@pytest.mark.skipif(not bindings.is_there(),
+                    reason="no C++ compiler, or no CPU")
+@pytest.mark.parametrize("threads", [2, 8])
+def test_threads_do_not_wait_for_one_another(threads):
+  """In a process of its own, since what hangs hangs for ever."""
+  script = helpers.REPOSITORY / "tests" / "support" / "on_threads.py"
+  process = helpers.start(script, threads, 20)
+  try:
+    output, errors = process.communicate(timeout=_SECONDS)
+  except subprocess.TimeoutExpired:
+    process.kill()
+    pytest.fail(f"it hangs: {process.communicate()}")
+  assert process.returncode == 0, errors
+  assert output.splitlines()[-1] == "the same"

@@ -1,0 +1,120 @@
+"""Prompt lookup and suffix decoding: exact, and what they propose."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import decoding_jax as dj
+from decoding_jax.speculation.drafters import text_matches
+from models.testing import exactness
+from support import helpers
+
+V, ROWS, LENGTH = 5, 50_000, 4
+METHODS = [dj.methods.prompt_lookup(2, 2), dj.methods.suffix(5, 2, 6, 2, 0.0)]
+OTHERS = np.random.default_rng(5).integers(0, V, 60).astype(np.int32)
+
+
+def tables():
+  return exactness.random_tables(V)
+
+
+def generate(method, prompt, new=24, **arguments):
+  lm, params = exactness.table_model(tables()[0])
+  prompt = np.asarray(prompt, np.int32)
+  return dj.generate(
+      jax.random.key(0), prompt, np.full(len(prompt), prompt.shape[1],
+                                         np.int32),
+      method=method, target=lm, target_params=params, max_new_tokens=new,
+      **arguments)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+def test_joint_distribution(method):
+  target, _ = tables()
+  counts, stats = exactness.frequencies(method, target, target, ROWS, LENGTH,
+                                        draft_params=OTHERS)
+  probs = exactness.joint_distribution(target, 0, LENGTH)
+  assert exactness.p_value(counts, probs) > exactness.MIN_P_VALUE
+  assert 1 < np.mean(stats.target_calls) < LENGTH
+  # More than one child of a node was tested.
+  assert np.asarray(stats.extra["tested_by_rank"])[:, 1].sum() > ROWS / 10
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+def test_greedy_text_is_the_targets(method):
+  prompt = [[0, 1, 2, 0, 1], [3, 3, 3, 3, 4]]
+  plain, found = (generate(m, prompt, sampling=dj.Sampling(0.0))
+                  for m in (dj.methods.autoregressive(), method))
+  np.testing.assert_array_equal(found.tokens, plain.tokens)
+  assert found.stats.target_calls.max() < plain.stats.target_calls.min()
+
+
+def test_rows_do_not_depend_on_each_other():
+  method, prompts = METHODS[1], np.random.default_rng(0).integers(0, V, (6, 9))
+  keys = jax.random.split(jax.random.key(1), 6)
+  lm, params = exactness.table_model(tables()[0])
+  run = lambda chosen, **kwargs: dj.generate(
+      keys[chosen], prompts[chosen].astype(np.int32),
+      np.full(len(chosen), 9, np.int32), method=method, target=lm,
+      target_params=params, max_new_tokens=12, **kwargs)
+  together = run(np.arange(6))
+  np.testing.assert_array_equal(together.tokens[4],
+                                run(np.array([4])).tokens[0])
+  helpers.check_same(run(np.arange(6), rows=2), together)
+
+
+def occurrences(text, count, max_ngram, depth, room=3):
+  padded = jnp.array([*text, *(-1,) * room], jnp.int32)
+  found = text_matches.occurrences(padded, len(text), count, max_ngram, depth)
+  return [np.asarray(x) for x in found]
+
+
+def test_longest_and_latest_occurrences_come_first():
+  #        0  1  2  3  4  5  6  7  8  9
+  text = [1, 2, 7, 1, 2, 8, 0, 2, 9, 1, 2]
+  matched, paths, alive = occurrences(text, 4, 3, 2)
+  assert matched.tolist() == [2, 2, 1, 0]
+  assert paths[:3].tolist() == [[8, 0], [7, 1], [9, 1]]
+  assert alive.tolist() == [[True] * 2] * 3 + [[False] * 2]
+
+
+def test_a_continuation_ends_with_the_text():
+  matched, paths, alive = occurrences([4, 4, 4], 2, 2, 3)
+  assert matched.tolist() == [2, 1]
+  assert alive.tolist() == [[True, False, False], [True, True, False]]
+  assert (paths[alive] == 4).all()
+
+
+def propose(text, method):
+  """Tree of one row, as (path of tokens) of each valid node."""
+  drafter = method.sampled.drafter
+  context = type("Context", (), {"draft_params": None})
+  state = type("State", (), {"tokens": jnp.array([[*text, -1, -1]], jnp.int32),
+                             "length": jnp.array([len(text)])})
+  tree, _ = drafter.propose(None, context, state)
+  tokens, valid = np.asarray(tree.tokens[0]), np.asarray(tree.valid[0])
+  paths = []
+  for node in np.flatnonzero(valid)[1:]:
+    above = np.flatnonzero(np.asarray(tree.mask[0, node]))[1:]
+    assert valid[above].all()
+    paths.append(tokens[above].tolist())
+  return paths
+
+
+def test_equal_beginnings_share_nodes():
+  text = [1, 5, 6, 1, 5, 7, 1, 8, 9, 1]
+  assert propose(text, dj.methods.prompt_lookup(2, 3, 1)) == [
+      [5], [8], [8, 9], [5, 7], [5, 6]]
+
+
+def test_probable_nodes_are_kept():
+  """After 1 come 5 twice and 8 once, of three occurrences."""
+  text = [1, 5, 6, 1, 5, 7, 1, 8, 9, 1]
+  method = dj.methods.suffix(4, 2, 8, 4, 0.5, 4.0)
+  assert propose(text, method) == [[5]]
+  assert propose(text, dj.methods.suffix(2, 2, 8, 4, 0.1, 4.0)) == [[5], [8]]
+
+
+def test_nothing_is_known():
+  assert propose([1, 2, 3], METHODS[0]) == propose([1, 2, 3], METHODS[1]) == []
