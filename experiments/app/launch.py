@@ -132,7 +132,7 @@ def _arguments(argv):
 
 
 def _installed(value):
-  """The file of a config: as it is named, else one of the package `configs`.
+  """Returns the file of a config: as named, else one of the package `configs`.
 
   Args:
     value: of `--config`, such as "configs/rsd.py:smoke" or "rsd:smoke".

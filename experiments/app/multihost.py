@@ -189,7 +189,7 @@ def end(status: int, interrupted: bool = False) -> None:
 
   Args:
     status: of the process. With 0 all processes end, and wait for each other,
-      since they need the first one until then; else nobody is waited for.
+      since they need the first one until then; else it ends at once.
     interrupted: whether a device may still be computing.
   """
   several = jax.distributed.is_initialized()

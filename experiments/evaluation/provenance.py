@@ -1,4 +1,4 @@
-"""Where results come from: the first lines of each `summary.md`."""
+"""Origin of results, the first lines of each `summary.md`."""
 
 import collections
 

@@ -129,7 +129,7 @@ def _open(workdir, settings, free, flag, results, timed):
 
 
 def _holds(path):
-  """Whether a file or a folder is there, and not empty."""
+  """Returns whether a file or a folder exists and is not empty."""
   return any(path.iterdir()) if path.is_dir() else (
       path.is_file() and path.stat().st_size > 0)
 
