@@ -1,1 +1,16 @@
-"""Mains, run as `python -m experiments.<name>`, and what they share."""
+"""Programs: python -m experiments.rsd, cdsl, benchmark, train, generate, ...
+
+Modules of this folder are programs; its packages hold what they share.
+"""
+
+import sys
+
+# While Python imports the packages of a module that it is told to run, "-m"
+# stands for the path of that module.
+if sys.argv[:1] == ["-m"] and "-m" in sys.orig_argv:
+  _name = sys.orig_argv[sys.orig_argv.index("-m") + 1]
+  # The servers are programs that `subprocess_server` starts.
+  if _name.count(".") > 1 and not _name.endswith("_server"):
+    print(f"{_name} is not a program; programs are named experiments.<name>, "
+          "such as experiments.rsd.", file=sys.stderr)
+    sys.exit(2)

@@ -1,11 +1,11 @@
-"""This library against other tools, on the same weights, in one command.
+"""Compares this library with other tools on the same weights.
 
   python -m experiments.benchmark --config=configs/benchmark.py
   python -m experiments.benchmark --config=configs/benchmark.py:smoke
 
-Prints a table of all methods of ours and all settings of the others, measured
-in turn. A run that was ended goes on where it was. What a tool that is missing
-would have done is left out, and said.
+Prints a table of our methods and the settings of the other tools, measured in
+turn. An interrupted run resumes where it was. Tools that are not installed are
+left out, with a notice.
 """
 
 import functools
@@ -26,6 +26,7 @@ from experiments.benchmarking import subprocess_server
 from experiments.benchmarking import systems
 from experiments.benchmarking import tables as benchmark_tables
 from experiments.devices import model_pair
+from experiments.evaluation import provenance
 from experiments.evaluation import results_store
 from experiments.timing import roofline
 
@@ -36,7 +37,7 @@ _FREE = ("methods", "rivals", "dtypes", "rival_dtypes", "batches",
 
 
 def main():
-  # On a GPU JAX would keep most of the memory to itself.
+  # On a GPU JAX would reserve most of the memory, which the rivals need.
   os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
   config = launch.config(CONFIG)
   benchmark_runs.check(config, subprocess_server.SERVERS)
@@ -52,7 +53,10 @@ def main():
                        systems.sampling(config, temperature))
   settings = {**json.loads(config.to_json()),
               "models": model_pair.fingerprint(models)}
-  results_store.open_workdir(workdir, settings, _FREE)
+  results_store.open_workdir(
+      workdir, settings, _FREE, timed=True,
+      results=(results_store.RESULTS, auto_check.FILE, forward_cost_tables.FILE,
+               roofline_share.FILE))
   if config.compilation_cache:
     compilation_cache.keep(workdir / compilation_cache.FOLDER)
   tools, notes = _tools(config)
@@ -78,7 +82,10 @@ def main():
       *auto_check.remarks(chosen, rows)
   ]
   benchmark_tables.write(workdir, rows, notes,
-                         forward_cost_tables.markdown(known))
+                         forward_cost_tables.markdown(known),
+                         provenance.markdown({
+                             **settings, "target": str(pair.target),
+                             "draft": str(pair.draft)}))
   print("\n\n".join(
       filter(None, [
           benchmark_tables.terminal(rows, notes),
@@ -96,7 +103,7 @@ def main():
 
 
 def measure(config, pair, methods, groups, path):
-  """Measures what has no result yet.
+  """Measures the entries that have no result yet.
 
   Args:
     config: see `configs/benchmark.py`.
@@ -115,7 +122,7 @@ def measure(config, pair, methods, groups, path):
       theirs = functools.partial(systems.theirs, config, servers, texts)
 
       def run(entry, number):
-        # Right before, since a machine that others use has its moments.
+        # Right before each run, since the speed of a shared machine varies.
         bandwidth = round(roofline.bandwidth())
         take = ours if entry.tool == benchmark_runs.OURS else theirs
         return {"bandwidth": bandwidth, **take(entry, number)}
@@ -129,7 +136,7 @@ def measure(config, pair, methods, groups, path):
 
 
 def _tools(config):
-  """The rivals that can run, and a line for each, why if one cannot."""
+  """Returns the installed rivals, and a line for each of the config."""
   tools, notes = [], []
   for tool in config.rivals:
     names = subprocess_server.missing(tool)
@@ -146,11 +153,11 @@ def _tools(config):
 # See `experiments.rsd` for why flags are defined here.
 if __name__ == "__main__":
   CONFIG = launch.define_config(
-      str(pathlib.Path(__file__).parents[1] / "configs" / "benchmark.py"),
-      "File of settings, or file:preset.")
+      "benchmark", "Settings: file, file:preset, or the name of a shipped "
+      "file, such as benchmark:smoke.")
   WORKDIR = flags.DEFINE_string("workdir", "runs/benchmark",
                                 "Folder of results.")
   PROFILE = flags.DEFINE_string(
-      "profile", "", "Folder for a profiler's traces of our methods, and "
-      "tables of where the time of a step goes; '' for none.")
+      "profile", "", "Folder for a profiler's traces of our methods and tables "
+      "of where the time of a step goes; '' for none.")
   launch.run(main)

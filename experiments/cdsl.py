@@ -1,16 +1,15 @@
-"""Constrained decoding: coverage, quality and cost of every method.
+"""Measures coverage, quality and cost of methods of constrained decoding.
 
   python -m experiments.cdsl --config=configs/cdsl.py
   python -m experiments.cdsl --config=configs/cdsl.py:commongen \\
       --config.corpus=<folder> --workdir=runs/commongen
 
-Greedy decoding is timed again in the course of each method, and the speed of
-the method is relative to that: machines are noisy and drift.
+Greedy decoding is timed again in the course of each method, and the method's
+time is relative to that: machines are noisy and drift.
 """
 
 import functools
 import json
-import pathlib
 
 from absl import flags
 import tqdm
@@ -26,6 +25,7 @@ from experiments.devices import mesh
 from experiments.devices import model_pair
 from experiments.evaluation import constrained_run
 from experiments.evaluation import constrained_tables
+from experiments.evaluation import provenance
 from experiments.evaluation import results_store
 from experiments.timing import stopwatch
 
@@ -57,8 +57,8 @@ def main():
   ], config.batch, min(config.batch, config.examples),
                    max(map(len, task.prompts)), config.max_new_tokens)
   params, batches = constrained_run.make_batches(config, task, pair)
-  workdir = results_store.open_workdir(WORKDIR.value,
-                                       settings(config, pair, task), _FREE)
+  used = settings(config, pair, task)
+  workdir = results_store.open_workdir(WORKDIR.value, used, _FREE, timed=True)
   if config.compilation_cache:
     compilation_cache.keep(workdir / compilation_cache.FOLDER)
   decode = functools.partial(constrained_run.decoder, config, pair, task,
@@ -67,7 +67,7 @@ def main():
                     workdir / results_store.RESULTS)
   if not multihost.first():
     return
-  constrained_tables.write(workdir, records, config)
+  constrained_tables.write(workdir, records, config, provenance.markdown(used))
   print(constrained_tables.terminal(records))
   print(
       f"{workdir}: summary.md, {results_store.RESULTS}, {results_store.RUN}, "
@@ -76,20 +76,22 @@ def main():
 
 
 def settings(config, pair, task):
-  """All that results depend on, as JSON values.
+  """Returns all that results depend on, as JSON values.
 
   Args:
     config: see `configs/cdsl.py`.
-    pair: a `ModelPair` with its parameters.
-    task: a `Task`, of files that may have changed since.
+    pair: a `ModelPair` with parameters.
+    task: a `Task`; its digest shows changes of its files.
   """
   return {**json.loads(config.to_json()),
           "models": model_pair.fingerprint(pair, task.judge.params),
+          "dtypes": model_pair.types(pair, config.target, config.draft),
+          "mesh": mesh.text(pair.mesh),
           "used_examples": constrained_tasks.fingerprint(task)}
 
 
 def measure(entries, decode, batches, task, tokenizer, path):
-  """Runs the lines that have no result yet.
+  """Runs the methods that have no result yet.
 
   Args:
     entries: dict from label to `Entry`.
@@ -100,7 +102,7 @@ def measure(entries, decode, batches, task, tokenizer, path):
     path: where results are read from and appended to.
 
   Returns:
-    list of records, one an entry, in their order.
+    list of records, one per entry, in their order.
   """
   found = {(r["label"], r["spec"]): r for r in results_store.read(
       path, "label", "spec", "metrics")}
@@ -131,11 +133,11 @@ def _spec(entry):
           f"min_p={sampling.min_p:g}")
 
 
-# Flags are defined where they are parsed: mains have some of the same name, and
-# a process may import several mains.
+# Flags are defined where they are parsed: programs have flags of the same name,
+# and a process may import several programs.
 if __name__ == "__main__":
   CONFIG = launch.define_config(
-      str(pathlib.Path(__file__).parents[1] / "configs" / "cdsl.py"),
-      "File of settings, or file:presets.")
+      "cdsl", "Settings: file, file:presets, or the name of a shipped file, "
+      "such as cdsl:smoke.")
   WORKDIR = flags.DEFINE_string("workdir", "runs/cdsl", "Folder of results.")
   launch.run(main)

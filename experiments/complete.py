@@ -4,15 +4,15 @@
       --width=3 --depth=4 --temperature=0.6 --batch=16 --num_samples=4
 
 A line of the file is a text, or an object with the field that `--field` names;
-with `--chat` it may be a list of messages. Models, method, distribution and
-what a completion must be have the flags of `experiments.generate`.
+with `--chat` it may be a list of messages. Flags for models, method, sampling
+and constraints are those of `experiments.generate`.
 
-`results_store.jsonl` in the workdir has, for each text, `prompt` and `sample`,
-numbers from 0, blank lines being no prompts; `text`; `tokens`, how many it has;
-`finish`: "stop", at a token that ends texts, "length", by the budget, or
-"too_long": there was no room after the prompt, and there is no text;
-`log_prob` by the target; and `target_calls`. A run that is killed goes on where
-it was; its texts depend neither on that nor on the batch.
+`results.jsonl` in the workdir has, for each text, `prompt` and `sample`,
+numbers from 0 (blank lines are no prompts); `text`; `tokens`, their number;
+`finish`: "stop" at a token that ends texts, "length" at the budget, or
+"too_long" for a prompt that leaves no room for a text; `log_prob` by the
+target; and `target_calls`. A run that is killed resumes where it was; texts
+depend neither on that nor on the batch.
 """
 
 from absl import flags
@@ -42,13 +42,14 @@ _WORKDIR = flags.DEFINE_string("workdir", "runs/complete", "Folder of results.")
 _BATCH = flags.DEFINE_integer("batch", 8, "Rows decoded together.",
                               lower_bound=1)
 _QUEUE = flags.DEFINE_integer(
-    "queue", 0, "Rows of one program, of which --batch are decoded at a time: "
-    "one that has finished makes room for the next; 0: no more than --batch.",
+    "queue", 0, "Rows given to one program, which decodes --batch at a time "
+    "(continuous batching); 0 gives it no more than --batch.",
     lower_bound=0)
-_NUM_SAMPLES = flags.DEFINE_integer("num_samples", 1, "Texts of each prompt.",
+_NUM_SAMPLES = flags.DEFINE_integer("num_samples", 1, "Texts per prompt.",
                                     lower_bound=1)
 _BUCKETS = flags.DEFINE_integer(
-    "buckets", 4, "Most lengths to which prompts are padded; each is compiled.",
+    "buckets", 4, "Most lengths that prompts are padded to; a program is "
+    "compiled for each.",
     lower_bound=1)
 # See `experiments.generate`.
 for _module in (generation_flags, model_flags, mesh_lib, constraint_flags,
@@ -68,12 +69,13 @@ def main():
   model_pair.check(method, pair, width, generation_flags.MAX_NEW_TOKENS.value,
                    generation_flags.sampling())
   size = max(_BATCH.value, _QUEUE.value)
-  most = evaluation_run.max_rows(_BATCH.value,
-                                 len(prompts) * _NUM_SAMPLES.value, size
-                                 > _BATCH.value)
-  pair = generation_flags.load(pair, [method], _BATCH.value, most, width)
+  max_rows = evaluation_run.max_rows(_BATCH.value,
+                                     len(prompts) * _NUM_SAMPLES.value,
+                                     size > _BATCH.value)
+  pair = generation_flags.load(pair, [method], _BATCH.value, max_rows,
+                               width)
   settings = _settings(method, pair, prompts)
-  # What is refused here leaves no folder after that would refuse the next.
+  # Before the folder exists: settings refused here must not be recorded in it.
   pair = constraint_flags.apply(pair, width,
                                 generation_flags.MAX_NEW_TOKENS.value)
   workdir = results_store.open_workdir(_WORKDIR.value, settings)
@@ -82,23 +84,23 @@ def main():
   records = complete(method, pair, prompts, room, size,
                      workdir / results_store.RESULTS)
   if multihost.first():
-    print(_statistics(method, records))
+    print(_statistics(method, records, model_pair.device_text(pair.mesh)))
     print(f"{workdir}: {results_store.RESULTS}, {results_store.RUN}")
 
 
 def complete(method, pair, prompts, room, size, path):
-  """Decodes what has no text yet.
+  """Decodes the prompts and samples that have no text yet.
 
   Args:
-    method: what decodes.
+    method: a `dj.Method`.
     pair: a `ModelPair`.
-    prompts: list of tokens of each.
+    prompts: tokens of each.
     room: tokens of a prompt, at most.
     size: rows of one program.
     path: of the results, read and appended to.
 
   Returns:
-    list of records, those of this start and of others.
+    list of records, of this and of earlier starts.
   """
   records = results_store.read(path, "prompt", "sample", "finish")
   done = {(r["prompt"], r["sample"]) for r in records}
@@ -120,7 +122,7 @@ def complete(method, pair, prompts, room, size, path):
               "tokens": 0})
     todo = [(i, j) for i, j in todo if len(prompts[i]) <= room]
     for batch, places in _batches(prompts, todo, size, pair.mesh):
-      # A batch that is there soon after SIGTERM is kept.
+      # A batch that ends soon after SIGTERM is kept.
       with preemption.deferred():
         for record in _decoded(method, pair, batch, [todo[k] for k in places]):
           keep(record)
@@ -128,7 +130,7 @@ def complete(method, pair, prompts, room, size, path):
 
 
 def _batches(prompts, todo, size, mesh):
-  """Batches, and the places in `todo` of those rows that are new in each."""
+  """Yields batches, and the places in `todo` of the rows new in each."""
   if not todo:
     return
   numbers = np.array([i * _NUM_SAMPLES.value + j for i, j in todo])
@@ -139,14 +141,14 @@ def _batches(prompts, todo, size, mesh):
     for places in evaluation_run.row_numbers(len(members), size,
                                              mesh_lib.multiple(mesh)):
       chosen = members[places]
-      # Rows that only fill the last batch stand at its end.
+      # Rows that only fill the last batch are at its end.
       new = [k for k in dict.fromkeys(chosen.tolist()) if k not in seen]
       seen.update(new)
       yield evaluation_run.batch_of(key, texts, numbers[chosen], width), new
 
 
 def _decoded(method, pair, batch, rows):
-  """Records of the first rows of a batch, so many as there are names."""
+  """Yields records of the first rows of a batch, named by `rows`."""
   keys, prompts, lengths = batch
   out, _ = stopwatch.decoded(lambda: mesh_lib.generate(
       pair,
@@ -170,7 +172,7 @@ def _decoded(method, pair, batch, rows):
 
 
 def _settings(method, pair, prompts):
-  """All that texts depend on."""
+  """Returns all that texts depend on, as JSON values."""
   sampling = generation_flags.sampling()
   return {
       "method": method.name, "models": model_pair.fingerprint(pair),
@@ -182,8 +184,8 @@ def _settings(method, pair, prompts):
       **constraint_flags.settings()}
 
 
-def _statistics(method, records):
-  """What there is, in one line."""
+def _statistics(method, records, device):
+  """Returns the statistics of all records as one line."""
   written = [r for r in records if "target_calls" in r]
   ends = [sum(r["finish"] == end for r in records)
           for end in ("stop", "length", "too_long")]
@@ -192,7 +194,7 @@ def _statistics(method, records):
   return (f"{method.name}: {len(written)} texts, {tokens} tokens, block "
           f"efficiency {tokens / max(calls, 1):.2f}; {ends[0]} stopped by "
           f"themselves, {ends[1]} by --max_new_tokens, {ends[2]} prompts were "
-          "too long.")
+          f"too long. Decoded on {device}.")
 
 
 if __name__ == "__main__":

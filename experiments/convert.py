@@ -1,13 +1,13 @@
-"""Converts models from and to the format of Hugging Face.
+"""Converts models from and to the Hugging Face format.
 
   python -m experiments.convert --hf=<folder or hub:owner/name> --out=<folder>
   python -m experiments.convert --to_hf=<model> --out=<folder>
 
-The first reads a folder of transformers (see docs/models.md) one tensor at a
-time and writes a model that restores straight onto a mesh; the tokenizer comes
-along. The second is the way back; of a Gemma 3 with images the text alone was
-kept, and a Phi-3 is a Llama then. Either the whole output folder appears, or
-none.
+The first command reads a folder of transformers (see docs/models.md) one tensor
+at a time, and writes a model that can be restored onto a mesh, with its
+tokenizer. The second converts back; of a Gemma 3 with images only the text
+model is kept, and a Phi-3 becomes a Llama. The output folder appears whole or
+not at all.
 """
 
 import pathlib
@@ -47,5 +47,5 @@ if __name__ == "__main__":
   OUT = flags.DEFINE_string("out", None, "Folder to write; must not exist.")
   DTYPE = flags.DEFINE_enum(
       "dtype", None, ["float32", "bfloat16", "float16"],
-      "Of the parameters; by default as they are.")
+      "Type of the parameters; as stored by default.")
   launch.run(main)

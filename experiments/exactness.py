@@ -1,14 +1,13 @@
-"""Tests whether methods keep the target's distribution, and how well.
+"""Tests whether methods preserve the target's distribution.
 
   python -m experiments.exactness
   python -m experiments.exactness --method=rsd_s --width=3 --depth=2
 
-Draws texts of tabular models, whose joint distribution is known exactly: with a
-random drafter, with distributions that have tokens of probability 0, with a
-drafter that is nearly certain, and at temperature 0, where texts must be the
-target's greedy ones. A control whose distribution is wrong must fail. Takes 10
-to 30 seconds a method, most of it for compilation; the status is 2 unless all
-is as it should be.
+Samples texts of tabular models, whose joint distribution is known exactly: with
+a random draft model, with zero-probability tokens, with a nearly certain draft
+model, and at temperature 0, where texts must be the target's greedy ones. A
+control with a wrong distribution must fail. Takes 10 to 30 seconds per method,
+mostly for compilation; the exit status is 2 unless all tests pass.
 """
 
 from typing import NamedTuple
@@ -32,17 +31,17 @@ _METHOD = flags.DEFINE_string(
 _ROWS = flags.DEFINE_integer("rows", 100_000, "Texts of each test.",
                              lower_bound=1)
 _LENGTH = flags.DEFINE_integer(
-    "length", 4, "Tokens of a text; more than a call emits.", lower_bound=1)
-_VOCAB = flags.DEFINE_integer("vocab_size", 6, "Tokens of the models.",
+    "length", 4, "Tokens of each text; should exceed what one target call "
+    "emits.", lower_bound=1)
+_VOCAB = flags.DEFINE_integer("vocab_size", 6, "Vocabulary size of the models.",
                               lower_bound=3)
 # --help shows flags of a main alone, and of modules that it adopts.
 flags.adopt_module_key_flags(method_flags)
 
-# Different texts, each of which is a number in memory.
+# Number of different texts; each has a count in memory.
 _MOST_TEXTS = 10**7
-# Tokens without probability, of the target's and of the drafter's
-# distributions; and how the drafter samples: cold, hardly a token is left but
-# the first one.
+# Zero-probability tokens of the target's and of the draft's distributions, and
+# the draft's sampling settings; at low temperature it is nearly certain.
 _PLAIN = ((0, 0), None)
 _DRAWN = {
     "random drafter": _PLAIN, "tokens of probability zero": ((2, 1), None),
@@ -57,9 +56,9 @@ class Finding(NamedTuple):
 
   Attributes:
     name: of the method.
-    case: what was tested.
-    fit: an `exactness.Fit`; None where texts are compared one by one.
-    right: whether it is as it should be.
+    case: a key of `_DRAWN`, `_GREEDY` or `_CONTROL`.
+    fit: an `exactness.Fit`; None if texts are compared one by one.
+    right: whether the test passed.
   """
   name: str
   case: str
@@ -95,7 +94,7 @@ def main():
 
 
 def table(findings) -> str:
-  """The findings as a table for a terminal."""
+  """Formats findings as a table for the terminal."""
   lines = [["method", "case", "p", "distance", "by chance", "target calls",
             "right"]]
   for x in findings:
@@ -113,7 +112,7 @@ def tested_methods():
 
 
 def _cases(method):
-  """What is tested of a method."""
+  """Returns the cases to test a method in."""
   cases = []
   if method.sampled:
     drafts = tree_decoder.as_decoder(method.sampled).needs_draft
@@ -123,13 +122,13 @@ def _cases(method):
 
 
 def _control():
-  """The most probable children, taken for samples."""
+  """Returns a wrong method: it treats the most probable tokens as samples."""
   pair = dj.Pair(expanders.top_k((2, 2)), verifiers.recursive(False))
   return dj.Method("control: top-k for samples", pair, None)
 
 
 def _find(method, case):
-  """The finding of a case of a method."""
+  """Tests a method in one case."""
   if case == _GREEDY:
     return Finding(method.name, case, None, _is_greedy(method))
   zeros, draft_sampling = _DRAWN.get(case, _PLAIN)
@@ -140,7 +139,7 @@ def _find(method, case):
 
 
 def _is_greedy(method):
-  """Whether the text is the target's most probable token each time."""
+  """Returns whether each token is the target's most probable one."""
   target, draft = exactness.random_tables(_VOCAB.value)
   counts, _ = exactness.frequencies(
       method, target, draft, 1, _LENGTH.value,

@@ -1,12 +1,12 @@
-"""Completes a prompt with any method, and tells what it took.
+"""Completes a prompt with any method, and prints statistics.
 
   python -m experiments.generate --prompt="def main(" --method=rsd_s \\
       --width=3 --depth=4 --temperature=0.6
 
 Prints the text, then one line of statistics. `--method=auto` measures first, on
-this prompt, and takes the method and the tree that are fastest.
-`--regex`, `--json_schema` and `--stop` say what the completion must be;
-`--stream` shows it while it grows. `--chat` makes the prompt what a user says:
+this prompt, and chooses the fastest method and tree. `--regex`, `--json_schema`
+and `--stop` constrain the completion; `--stream` prints it while it is
+generated. `--chat` makes the prompt a user's message:
 
   python -m experiments.generate --prompt="What is a rainbow?" --chat \\
       --target=hub:HuggingFaceTB/SmolLM2-1.7B-Instruct \\
@@ -39,7 +39,7 @@ from experiments.timing import stopwatch
 
 _AUTO = "auto"
 _PROFILE = flags.DEFINE_string(
-    "profile", "", "Folder for a profiler's trace, and a table of where the "
+    "profile", "", "Folder for a profiler's trace and a table of where the "
     "time of a step goes; '' for none.")
 # --help shows flags of a main alone, and of modules that it adopts.
 for _module in (generation_flags, model_flags, mesh, constraint_flags,
@@ -58,8 +58,8 @@ def _methods():
 def main():
   methods = _methods()
   mesh.join(model_flags.TARGET.value, 1)
-  sampling, budget = generation_flags.sampling(
-  ), generation_flags.MAX_NEW_TOKENS.value
+  sampling = generation_flags.sampling()
+  budget = generation_flags.MAX_NEW_TOKENS.value
   pair = generation_flags.open_pair(methods)
   prompt = prompt_flag.encode(pair.tokenizer, model_flags.TARGET.value)
   for method in methods:
@@ -89,7 +89,7 @@ def main():
     return
   if generation_flags.METHOD.value == _AUTO:
     print(choice.reason)
-  print(_statistics(method, out, took))
+  print(_statistics(method, out, took, model_pair.device_text(pair.mesh)))
   for line in _remarks(pair, stream_flag.tokens(out, lengths)):
     print(line)
   if _PROFILE.value:
@@ -97,7 +97,7 @@ def main():
 
 
 def _show(complete, pair, lengths):
-  """Prints a completion, decoded twice; what `stream_flag.show` returns."""
+  """Decodes twice to time compilation; prints and returns as `--stream`."""
   _, first = stopwatch.timed(complete)
   out, seconds = stopwatch.decoded(complete)
   if multihost.first():
@@ -107,17 +107,17 @@ def _show(complete, pair, lengths):
   return out, f"{rate:.0f} tokens/s, compiled in {first - seconds:.1f} s"
 
 
-def _statistics(method, out, took):
+def _statistics(method, out, took, device):
   stats = out.stats
   efficiency = metrics.block_efficiency(stats.emitted, stats.target_calls)
   return (f"{method.name}: {stats.emitted[0]} tokens, {stats.target_calls[0]} "
-          f"target calls, block efficiency {efficiency:.2f}, {took}, mean "
-          "log-probability "
+          f"target calls, block efficiency {efficiency:.2f}, {took} on "
+          f"{device}, mean log-probability "
           f"{metrics.ratio(out.log_probs[0], stats.emitted):.2f}")
 
 
 def _remarks(pair, tokens):
-  """Lines that a completion, or its sampling, gives cause for."""
+  """Yields notices about a completion and its sampling settings."""
   lines = [
       notices.unfinished(tokens, pair.eos_id,
                          generation_flags.MAX_NEW_TOKENS.value)

@@ -1,10 +1,10 @@
-"""Does a published model compute here what it computes in transformers?
+"""Compares a published model with its computation by transformers.
 
   python -m experiments.parity --model=<folder or hub:owner/name>
 
-Compares tokens, the distribution after each token of a text, greedy decoding,
-and the chat template if there is one, all in float32. Needs the packages of the
-extra `parity`, and memory for the weights twice.
+Compares tokens, next-token distributions of a text, greedy decoding, and the
+chat template if there is one, all in float32. Needs the packages of the extra
+`parity`, and memory for two copies of the weights.
 """
 
 from typing import NamedTuple
@@ -26,12 +26,11 @@ from models.huggingface import config as hf_config
 from models.text import chat_template
 from models.text import tokenizers
 
-_MODEL = flags.DEFINE_string("model", "", "Folder as transformers writes it, "
-                             "or hub:owner/name.")
+_MODEL = flags.DEFINE_string("model", "", "Model: folder as transformers "
+                             "writes it, or hub:owner/name.")
 _TOKENS = flags.DEFINE_integer(
-    "tokens", 256, "Of the text whose distributions are "
-    "compared.")
-# What tokenizers do not agree on if they do not do the same.
+    "tokens", 256, "Length of the text whose distributions are compared.")
+# Texts on which different tokenizers disagree.
 _TEXTS = (" ", "a  b\n\n\tc ", "don't I'll", "3.14159 1234567890 0x1F",
           "naïve café — “quotes”", "中文 العربية 한국어", "🙂👩‍👩‍👧",
           "\u200b\ufeff\u00a0", "x" * 100, "if x:\n        return  # it")
@@ -39,14 +38,14 @@ _TURNS = [{"role": "user", "content": " What is a rainbow? "},
           {"role": "assistant", "content": "Light."},
           {"role": "user", "content": "Why?"}]
 _PROMPT, _NEW = 16, 32
-# Least sum of min(p, q) of two distributions that are taken for the same.
+# Least overlap, sum of min(p, q), of distributions that count as equal.
 OVERLAP = 0.999
-# How far a greedy token may be from the best one, in nats: they may be as good.
+# Largest difference of a greedy token from the best one in nats, for ties.
 TIE = 1e-3
 
 
 class Finding(NamedTuple):
-  """What was compared, what was found, and whether it is as it should be."""
+  """A comparison: what was compared, the result, and whether it passed."""
   what: str
   found: str
   right: bool
@@ -67,15 +66,15 @@ def findings(folder, length) -> list[Finding]:
 
   Args:
     folder: as transformers writes it.
-    length: tokens of the text whose distributions are compared; as many as the
-      model has positions for, if that is less.
+    length: tokens of the text whose distributions are compared, at most the
+      positions of the model.
 
   Returns:
     list of `Finding`.
 
   Raises:
-    UserError: without packages, for a folder that cannot be read, or for fewer
-      than 17 tokens.
+    UserError: if packages are missing, for a folder that cannot be read, or for
+      fewer than 17 tokens.
   """
   missing = subprocess_server.missing("transformers")
   if missing:
@@ -104,7 +103,7 @@ def findings(folder, length) -> list[Finding]:
 
 
 def _theirs(folder):
-  """Their tokenizer, and a function from tokens `[1, L]` to logits `[L, V]`."""
+  """Loads their tokenizer, and a function from `[1, L]` to logits `[L, V]`."""
   import torch  # pylint: disable=import-outside-toplevel
   import transformers  # pylint: disable=import-outside-toplevel
   model = transformers.AutoModelForCausalLM.from_pretrained(
@@ -128,9 +127,8 @@ def _distributions(lm, params, their_logits, text):
   logits = np.asarray(jax.jit(transformer.causal_logits, static_argnums=0)(
       lm, params, jnp.asarray(text)))[0]
   theirs = their_logits(text)
-  distributions = [
-      special.softmax(np.float64(x), axis=-1) for x in (logits, theirs)
-  ]
+  distributions = [special.softmax(np.float64(x), axis=-1)
+                   for x in (logits, theirs)]
   overlap = np.minimum(*distributions).sum(axis=-1).min()
   return Finding(
       f"distributions of {text.shape[1]} tokens",
@@ -143,16 +141,14 @@ def _greedy(lm, params, their_logits, prompt):
       jax.random.key(0), prompt, [prompt.shape[1]], target=lm,
       target_params=params, method=dj.methods.autoregressive(),
       max_new_tokens=_NEW, sampling=dj.Sampling(temperature=0.0))
-  distributions = special.log_softmax(np.float64(their_logits(out.tokens)),
-                                      axis=-1)
-  distributions = distributions[prompt.shape[1] - 1:-1]
-  taken = np.take_along_axis(distributions,
-                             np.asarray(out.tokens[0, prompt.shape[1]:, None]),
-                             axis=-1)[:, 0]
-  after = (distributions.max(axis=-1) - taken).max()
+  log_probs = special.log_softmax(np.float64(their_logits(out.tokens)), axis=-1)
+  log_probs = log_probs[prompt.shape[1] - 1:-1]
+  taken = np.take_along_axis(
+      log_probs, np.asarray(out.tokens[0, prompt.shape[1]:, None]), axis=-1)
+  gap = (log_probs.max(axis=-1) - taken[:, 0]).max()
   return Finding(
       f"greedy text of {_NEW} tokens",
-      f"each at most {after:.1e} nats after their best", bool(after <= TIE))
+      f"each at most {gap:.1e} nats below their best", bool(gap <= TIE))
 
 
 def _chat(folder, theirs):

@@ -4,14 +4,13 @@
   python -m experiments.rsd --config=configs/rsd.py --config.task=spec_bench \\
       --config.data=question.jsonl --workdir=runs/spec_bench
 
-A method is compiled once and then run at all temperatures. Machines are noisy
-and drift: autoregressive decoding is timed again in the course of each cell,
-and the cell's speed is relative to that.
+A method is compiled once for temperature 0 and once for all others. Machines
+are noisy and drift: autoregressive decoding is timed again in the course of
+each cell, and the cell's speed is relative to that.
 """
 
 import functools
 import json
-import pathlib
 
 from absl import flags
 import tqdm
@@ -25,6 +24,7 @@ from experiments.devices import mesh
 from experiments.devices import model_pair
 from experiments.evaluation import figures
 from experiments.evaluation import method_grid
+from experiments.evaluation import provenance
 from experiments.evaluation import results_store
 from experiments.evaluation import run as evaluation_run
 from experiments.evaluation import tables
@@ -57,11 +57,14 @@ def main():
                                            config.queue),
                    width, config.max_new_tokens)
   settings = json.loads(config.to_json())
-  # Of the tasks the one that is run; what others are does not matter.
+  # Results depend on the task that is run, not on the others.
   settings["tasks"] = settings["tasks"].get(config.task)
   settings.update(models=model_pair.fingerprint(pair),
+                  dtypes=model_pair.types(pair, config.target, config.draft),
+                  mesh=mesh.text(pair.mesh),
                   used_prompts=prompt_tasks.fingerprint(examples))
-  workdir = results_store.open_workdir(WORKDIR.value, settings, _FREE)
+  workdir = results_store.open_workdir(WORKDIR.value, settings, _FREE,
+                                       timed=True)
   if config.compilation_cache:
     compilation_cache.keep(workdir / compilation_cache.FOLDER)
   records = measure(config, pair, methods, examples,
@@ -69,7 +72,8 @@ def main():
   if not multihost.first():
     return
   rows = tables.rows(records, points, config.temperatures)
-  tables.write(workdir / "summary.md", rows, examples.note)
+  tables.write(workdir / "summary.md", rows, examples.note,
+               provenance.markdown(settings))
   figures.write(workdir, rows)
   print(tables.terminal(rows, examples.note))
   print(
@@ -89,7 +93,7 @@ def measure(config, pair, methods, examples, path):
     path: where results are read from and appended to.
 
   Returns:
-    list of records, one a cell.
+    list of records, one per cell.
   """
   records = results_store.read(path, "method", "temperature", "emitted",
                                "metrics")
@@ -105,7 +109,7 @@ def measure(config, pair, methods, examples, path):
   shapes = evaluation_run.one_of_each_shape(
       evaluation_run.make_batches(config, examples.prompts,
                                   multiple=multiple)[0])
-  # Of each temperature the first texts, which are those of the baseline.
+  # Lengths of the first texts of each temperature, those of the baseline.
   lengths = {r["temperature"]: r["emitted"] for r in reversed(records)}
   tokenizer = pair.tokenizer if examples.metrics else None
   workers = evaluation_run.at_once(pair.mesh)
@@ -116,7 +120,7 @@ def measure(config, pair, methods, examples, path):
                                      decoders, shapes, workers)
     for group in evaluation_run.groups(list(todo), workers):
       bar.set_description(_warming(group))
-      # A program's first call is the one that counts.
+      # Later calls find a program compiled: the first seconds are kept.
       seconds = {**evaluation_run.warm_up(group, config.temperatures, decoders,
                                           shapes, workers), **seconds}
       for method in group:
@@ -141,15 +145,15 @@ def measure(config, pair, methods, examples, path):
 
 
 def _warming(methods):
-  """What a bar says while their programs are compiled, and run once."""
+  """Describes the compilation and first run of programs, for the bar."""
   return f"warming up {', '.join(m.name for m in methods)}"
 
 
-# Flags are defined where they are parsed: mains have some of the same name, and
-# a process may import several mains.
+# Flags are defined where they are parsed: programs have flags of the same name,
+# and a process may import several programs.
 if __name__ == "__main__":
   CONFIG = launch.define_config(
-      str(pathlib.Path(__file__).parents[1] / "configs" / "rsd.py"),
-      "File of settings, or file:preset.")
+      "rsd", "Settings: file, file:preset, or the name of a shipped file, "
+      "such as rsd:smoke.")
   WORKDIR = flags.DEFINE_string("workdir", "runs/rsd", "Folder of results.")
   launch.run(main)

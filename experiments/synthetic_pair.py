@@ -1,8 +1,9 @@
-"""Builds a target and a draft of any size that agree as much as is asked.
+"""Builds a target and a draft of any size with a given overlap.
 
   python -m experiments.synthetic_pair --config=configs/benchmark.py --out=pair
 
-`benchmarking.random_pair` says how.
+The construction is that of `benchmarking.random_pair`; sizes and overlap are
+the field `pair` of the config.
 """
 
 import pathlib
@@ -28,7 +29,7 @@ def main():
 # See `experiments.rsd` for why flags are defined here.
 if __name__ == "__main__":
   CONFIG = launch.define_config(
-      str(pathlib.Path(__file__).parents[1] / "configs" / "benchmark.py"),
-      "File of settings, or file:preset.")
+      "benchmark", "Settings: file, file:preset, or the name of a shipped "
+      "file, such as benchmark:smoke.")
   OUT = flags.DEFINE_string("out", None, "Folder to write; must not exist.")
   launch.run(main)

@@ -1,15 +1,16 @@
-"""What a generation would need of TPUs that are not here.
+"""Estimates memory and cost of a generation on TPUs, without a TPU.
 
   pip install -e '.[tpu]'
   python -m experiments.tpu_estimate --devices=v5e:4x4 --mesh=data:8,model:2 \\
       --target=<folder> --draft=<folder> --method=rsd_s --width=3 --depth=4 \\
       --batch=16 --prompt_length=512
 
-The compiler of TPUs makes the program of a generation, from the architectures
-of the models alone: no parameter is read, and nothing runs. Prints the memory
-of a device, or that it is not enough; and what the forwards of a step cost
-beside that of a token, by the cycles that the compiler has scheduled. These are
-no measurement: not all of the time that it waits for memory is in them.
+The TPU compiler compiles the program of a generation from the architectures of
+the models: no parameter is read, and nothing runs. Prints the memory that it
+needs on a device, or that a device has too little; and the cost of the forwards
+of a step relative to that of a token, in cycles that the compiler has
+scheduled. These are not measured: they miss some of the time spent waiting for
+memory.
 """
 
 import functools
@@ -38,9 +39,10 @@ _BATCH = flags.DEFINE_integer("batch", 1, "Rows decoded together.",
                               lower_bound=1)
 _PROMPT_LENGTH = flags.DEFINE_integer(
     "prompt_length", 128, "Tokens of the longest prompt.", lower_bound=1)
-_MAX_NEW_TOKENS = flags.DEFINE_integer("max_new_tokens", 128, "Most tokens.")
+_MAX_NEW_TOKENS = flags.DEFINE_integer("max_new_tokens", 128,
+                                       "Most tokens to generate.")
 _COSTS = flags.DEFINE_bool(
-    "costs", True, "Count the cycles of forwards as well.")
+    "costs", True, "Also count the cycles of forwards.")
 # --help shows flags of a main alone, and those that it adopts.
 flags.adopt_module_key_flags(model_flags)
 flags.adopt_module_key_flags(method_flags)
@@ -75,7 +77,7 @@ def main():
 
 
 def _memory(pair, draft, mesh, method, sampling, need):
-  """Compiles the generation; what it needs, as a table."""
+  """Compiles the generation; returns a table of the memory that it needs."""
   pair = mesh_lib.with_params(pair, model_flags.TARGET.value, draft, mesh,
                               mesh_lib.stand_ins)
   start = time.perf_counter()
@@ -85,8 +87,8 @@ def _memory(pair, draft, mesh, method, sampling, need):
       eos_id=pair.eos_id)))
   lines = [["MiB of a device", "compiled", "estimated"],
            ["parameters, prompts", found.arguments, need.weights],
-           ["caches, what comes and goes", found.temporaries,
-            need.caches + need.logits + need.temporaries],
+           ["caches, temporaries", found.temporaries,
+            need.caches + need.logits + need.masks + need.temporaries],
            ["results", found.results, 0],
            ["program", found.program, 0],
            ["together", sum(found), sum(need)]]
@@ -95,7 +97,7 @@ def _memory(pair, draft, mesh, method, sampling, need):
                    for name, *row in lines[1:])])
   there = tpu_compiler.capacity(mesh.devices.flat[0])
   if there is None:
-    verdict = "nobody has listed the memory of such a device"
+    verdict = "the memory of such a device is unknown"
   else:
     fits = "fits into" if sum(found) <= there else "does NOT fit into"
     verdict = f"{fits} the {there / _MIB:,.0f} MiB of a device"
@@ -104,7 +106,7 @@ def _memory(pair, draft, mesh, method, sampling, need):
 
 
 def _costs(config, drafter, kind, rows, device):
-  """What forwards of a step cost beside that of a token, as a table."""
+  """Returns a table of the cost of a step's forwards, relative to a token."""
   if any(x is not None and x.num_experts for x in (config, drafter)):
     return ("no cycles of forwards: how many experts take part depends on the "
             "text")

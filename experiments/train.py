@@ -1,11 +1,11 @@
-"""Trains a model on Python source or on pairs of text, or distils it.
+"""Trains or distils a model on Python source, text pairs or dialogues.
 
   python -m experiments.train --config=configs/train.py:target
   python -m experiments.train --config=configs/train.py:draft
 
-A run that was killed goes on from its last checkpoint when the same command
-is given again, and ends with the parameters of an undisturbed one. SIGTERM
-makes a checkpoint before it ends the run.
+A run that was killed resumes from its last checkpoint with the same command,
+and ends with the parameters of an uninterrupted one. On SIGTERM it saves a
+checkpoint and ends.
 """
 
 import json
@@ -31,8 +31,8 @@ from experiments.training import steps as training_steps
 from models import checkpoints
 from models import transformer
 
-_METRICS = "metrics.jsonl"
-# What may change from one start of a run to the next.
+_METRICS, _SAVED = "metrics.jsonl", "checkpoints"
+# Fields that may change from one start of a run to the next.
 _FREE = ("checkpoint_every", "compilation_cache", "eval_every", "eval_windows",
          "export", "export_dtype", "log_every")
 
@@ -48,13 +48,13 @@ def main():
 
 
 def train(config) -> dict:
-  """Trains, or goes on training, and exports the model.
+  """Trains, or resumes training, and exports the model.
 
   Args:
     config: see `configs/train.py`.
 
   Returns:
-    What is written next to the model about how it came about.
+    The metadata saved with the model: command, settings, metrics.
 
   Raises:
     launch.UserError: for settings that cannot be trained.
@@ -66,7 +66,7 @@ def train(config) -> dict:
   results_store.open_workdir(
       config.workdir,
       {**settings, "used_files": training_run.fingerprint(config, run)}, _FREE,
-      "--config.workdir")
+      "--config.workdir", results=(_METRICS, _SAVED, training_run.SAMPLES))
   evaluate = training_run.evaluator(run)
   state = _train(config, run, evaluate)
   params = training_steps.rounded(state.params, config.export_dtype)
@@ -86,20 +86,50 @@ def train(config) -> dict:
 
 
 def _train(config, run, evaluate):
-  """Makes the steps that are left; returns the last state."""
+  """Makes the remaining steps; returns the last state."""
   state = training_steps.init(config, run.architecture, run.start)
   options = ocp.CheckpointManagerOptions(
       max_to_keep=2, enable_async_checkpointing=False,
       cleanup_tmp_directories=True)
-  with ocp.CheckpointManager(run.workdir / "checkpoints",
-                             options=options) as saved:
-    if saved.latest_step() is not None:
-      abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, state)
-      state = saved.restore(saved.latest_step(),
-                            args=ocp.args.StandardRestore(abstract))
+  with ocp.CheckpointManager(run.workdir / _SAVED, options=options) as saved:
+    state = _restored(saved, state, run.workdir / _SAVED)
     _forget_after(int(state.step), run.workdir / _METRICS)
     for step, state in _steps(config, run, state, evaluate):
       saved.save(step, args=ocp.args.StandardSave(state))
+  return state
+
+
+def _restored(saved, state, folder):
+  """Returns the state of the last checkpoint that can be read.
+
+  Checkpoints after it, damaged by a full disk for instance, are deleted: their
+  steps are made again.
+
+  Args:
+    saved: an orbax `CheckpointManager`.
+    state: before the first step; returned if there are no checkpoints.
+    folder: of the checkpoints, for messages.
+
+  Raises:
+    UserError: if there are checkpoints, but none can be read.
+  """
+  abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, state)
+  args, damaged = ocp.args.StandardRestore(abstract), []
+  for step in sorted(saved.all_steps(), reverse=True):
+    try:
+      state = saved.restore(step, args=args)
+    except Exception as e:  # Of JSON, files, compression or shapes.
+      damaged.append((step, e))
+      continue
+    for other, _ in damaged:
+      print(f"'{folder / str(other)}' is damaged: going back to step {step}.",
+            file=sys.stderr)
+      saved.delete(other)
+    return state
+  if damaged:
+    step, error = damaged[0]
+    raise launch.UserError(
+        f"'{folder}' has no checkpoint that can be read, step {step}: {error}")
   return state
 
 
@@ -111,7 +141,7 @@ def _steps(config, run, state, evaluate):
   with tqdm.tqdm(total=config.steps, initial=start, unit="step",
                  dynamic_ncols=True) as bar, preemption.defer_signals():
     for step in range(start + 1, config.steps + 1):
-      # The data and the loss of a step go by the updates before it.
+      # Data and loss of a step depend on the number of updates before it.
       batch = run.data.train(step - 1, written)
       state, loss = update(step - 1, state, batch)
       tokens += batch.weights.size
@@ -145,7 +175,7 @@ def _check_loss(step, loss):
 
 
 def _forget_after(step, path):
-  """Drops metrics of steps that are about to be made again."""
+  """Drops metrics of steps after `step`, which will be made again."""
   records = results_store.read(path, "step")
   partial = path.with_suffix(".partial")
   partial.write_text("".join(json.dumps(record) + "\n" for record in records
@@ -158,9 +188,10 @@ def _line(metrics):
                    if isinstance(value, float))
 
 
-# Flags are defined where they are parsed: mains have some of the same name, and
-# a process may import several mains.
+# Flags are defined where they are parsed: programs have flags of the same name,
+# and a process may import several programs.
 if __name__ == "__main__":
   CONFIG = launch.define_config(
-      "configs/train.py:target", "configs/train.py:<run>.")
+      "train:target", "Settings: file:run, or the name of the shipped file, "
+      "such as train:target.")
   launch.run(main)

@@ -1,1 +1,1 @@
-"""What every program shares: launch, processes, signals, tables."""
+"""Parts of every program: launch, processes, signals, tables."""

@@ -1,4 +1,4 @@
-"""Compiled programs on the disk, which the next start loads."""
+"""Keeps compiled programs on disk, from which the next start loads them."""
 
 import importlib
 import pathlib
@@ -7,21 +7,21 @@ import jax
 
 from experiments.app import multihost
 
-# What a folder of results calls its folder of programs.
+# Name of the folder of programs within a folder of results.
 FOLDER = "compiled"
 _ENTRIES = "*-cache"
-# JAX takes the first of these that there is.
+# JAX uses the first of these that is installed.
 _COMPRESSIONS = ("compression.zstd", "zstandard", "zlib")
 
 
 def keep(folder):
   """Keeps compiled programs in a folder, for the next start.
 
-  JAX writes an entry where it lies and never replaces it: one that was cut
-  short by a kill would be read in vain at each start. It is removed.
+  JAX writes entries in place and never replaces them: one that a kill has cut
+  short would fail to load at every start. It is removed.
 
   Args:
-    folder: it need not exist.
+    folder: path; it need not exist.
   """
   # Of several processes the first one writes.
   for path in pathlib.Path(folder).glob(_ENTRIES):
@@ -29,8 +29,8 @@ def keep(folder):
       path.unlink(missing_ok=True)
   jax.config.update("jax_compilation_cache_dir", str(folder))
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-  # JAX 0.10 would make the name of the folder part of what an entry is found
-  # by: it could not be moved, nor be given as another path.
+  # Else JAX 0.10 makes the folder's name part of the key of an entry: the
+  # folder could not be moved, nor be given as another path.
   jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
 
 
@@ -39,6 +39,6 @@ def _is_whole(data):
     try:
       importlib.import_module(name).decompress(data)
       return True
-    except Exception:  # Of a module that is missing, or of three formats.
+    except Exception:  # A missing module, or errors of three formats.
       continue
   return False

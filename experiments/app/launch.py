@@ -1,4 +1,4 @@
-"""What the mains share: flags, models, one-line errors."""
+"""Launches programs: flags, configs, one-line errors."""
 
 import contextlib
 import errno
@@ -20,29 +20,38 @@ from experiments.app import multihost
 from experiments.app import preemption
 from models.folders import resolve
 
-# Of larger ones JAX takes the lowest bits alone: two would give the same texts.
+# JAX drops the higher bits of larger seeds: two of them would give equal texts.
 MOST_SEED = 2**32 - 1
-# `define_config` defines a flag of the main that calls it, as its --help says.
+# So that --help lists `--config` as a flag of the program that defines it.
 flags.disclaim_key_flags()
+# Shipped configs, beside the programs in a clone and in an installed package.
+CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
 # A disk that is full or read-only is no bug.
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+# Libraries without errno, such as TensorStore, have its text in a message.
+_DISK_TEXTS = tuple(map(os.strerror, _DISK))
 
 
 class UserError(Exception):
-  """Something only the user can mend, told in one line."""
+  """An error that only the user can correct, reported as one line."""
 
 
 @contextlib.contextmanager
 def user_errors(*kinds):
-  """Turns exceptions into `UserError`, where user input is interpreted."""
+  """Turns exceptions of these kinds into `UserError`, around user input."""
   try:
     yield
+  except RecursionError as e:
+    raise UserError("the input is nested too deeply for Python's recursion "
+                    f"limit of {sys.getrecursionlimit()} calls.") from e
   except kinds as e:
+    if _disk_problem(e):
+      raise
     raise UserError(str(e)) from e
 
 
 def run(main):
-  """Runs `main()`; a mistake of the user is one line and exit status 2."""
+  """Runs `main()`; user errors become one line and exit status 2."""
   def guarded(argv):
     try:
       if len(argv) > 1:
@@ -53,71 +62,97 @@ def run(main):
     except UserError as e:
       _fail(e)
     except KeyboardInterrupt:
-      print("\ninterrupted; what was written stays.", file=sys.stderr)
+      print("\ninterrupted; results written before are kept.",
+            file=sys.stderr)
       multihost.end(130, interrupted=True)
     except preemption.Stopped:
       print("\nstopped; resume with the same command.", file=sys.stderr)
       multihost.end(0, interrupted=True)
     except BrokenPipeError:
-      # Whoever read the output has left. What is still to be flushed goes
-      # nowhere.
+      # The reader of the output has left; drop what Python would still flush.
       os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
       multihost.end(128 + signal.SIGPIPE, interrupted=True)
-    except jax.errors.JaxRuntimeError as e:
-      if not jax.distributed.is_initialized():
-        raise
-      _fail(multihost.failure(e), status=1)
     except Exception as e:
-      if isinstance(e, OSError) and e.errno in _DISK:
-        _fail(f"{e}; what was written before stays.", status=1)
+      problem = _disk_problem(e)
+      if problem:
+        _fail(f"{problem}; results written before are kept.", status=1)
       if not jax.distributed.is_initialized():
         raise
+      if isinstance(e, jax.errors.JaxRuntimeError):
+        _fail(multihost.failure(e), status=1)
       traceback.print_exc()
       multihost.end(1)
 
-  # XLA reads this when it first compiles. On a CPU, unrolling its loops takes a
-  # fifth of a compilation, and gains nothing.
+  # XLA reads this when it first compiles. On a CPU, loop unrolling takes a
+  # fifth of the compilation time and gains nothing.
   os.environ.setdefault("XLA_FLAGS", "--xla_backend_extra_options="
                         "xla_cpu_disable_loop_unrolling")
   app.run(guarded, flags_parser=_parse_flags)
 
 
 def define_config(path, description):
-  """The flag `--config`, a file whose fields are flags `--config.<field>`.
+  """Defines `--config`, a file whose fields are flags `--config.<field>`.
 
   Args:
-    path: of the default file.
+    path: the default value: a file, or "rsd:smoke" for a preset of one of the
+      package `configs`.
     description: of the flag.
 
   Returns:
     Its holder, see `config`.
   """
   try:
-    return config_flags.DEFINE_config_file("config", path, description)
+    return config_flags.DEFINE_config_file(
+        "config", _installed(path), description, sys_argv=_arguments(sys.argv))
   except (IndexError, KeyError, ValueError) as e:
-    # ml_collections looks for fields on the command line here already. What a
-    # config file raises is none of these errors.
+    # ml_collections already looks for fields on the command line here. Errors
+    # that the config file itself raises are not meant.
     if pathlib.Path(traceback.extract_tb(e.__traceback__)[-1].filename) != (
         pathlib.Path(config_path.__file__)):
       raise
     given = [x for x in sys.argv[1:] if x.startswith("--config.")]
-    _fail(f"{' '.join(given)}: no such part of the config: {e}. What is in a "
-          "list or has a number for its name stands in brackets, as in "
+    _fail(f"{' '.join(given)}: no such part of the config: {e}. Items of "
+          "lists, and names that are numbers, stand in brackets, as in "
           "--config.trees.length['2'][0].")
 
 
-def config(holder, *fields):
-  """The ConfigDict of a config flag; absl defers a missing file until now.
+def _arguments(argv):
+  """Arguments in which `--config` names a file, see `_installed`."""
+  found = list(argv)
+  for i, argument in enumerate(found):
+    name, equals, value = argument.partition("=")
+    if name in ("--config", "-config"):
+      if equals:
+        found[i] = f"{name}={_installed(value)}"
+      elif i + 1 < len(found):
+        found[i + 1] = _installed(found[i + 1])
+  return found
+
+
+def _installed(value):
+  """Returns the file of a config: as named, else one of the package `configs`.
 
   Args:
-    holder: of the flag.
-    *fields: that tell the configs of this main from those of others.
+    value: of `--config`, such as "configs/rsd.py:smoke" or "rsd:smoke".
+  """
+  path, colon, preset = value.partition(":")
+  if path and not pathlib.Path(path).is_file() and (
+      pathlib.PurePath(path).parent.name in ("", CONFIGS.name)):
+    found = CONFIGS / f"{pathlib.PurePath(path).name.removesuffix('.py')}.py"
+    if found.is_file():
+      return f"{found}{colon}{preset}"
+  return value
 
-  Returns:
-    The ConfigDict.
+
+def config(holder, *fields):
+  """Returns the ConfigDict of a config flag.
+
+  Args:
+    holder: of `define_config`.
+    *fields: names that only configs of this program have.
 
   Raises:
-    UserError: if there is no such file, or it is one for another main.
+    UserError: if there is no such file, or it is for another program.
   """
   with user_errors(OSError):
     holder.value.lock()
@@ -130,13 +165,14 @@ def config(holder, *fields):
 
 def _parse_flags(argv):
   try:
-    argv = flags.FLAGS(argv)
-    # absl would show INFO, of which orbax has a lot; --verbosity=0 still does.
+    argv = flags.FLAGS(_arguments(argv))
+    # absl shows INFO by default, of which orbax logs a lot; --verbosity=0 still
+    # shows it.
     if flags.FLAGS["verbosity"].using_default_value:
       flags.FLAGS.verbosity = logging.WARNING
     return argv
   except flags.Error as e:
-    # A config file that raises: its own words, not the traceback around them.
+    # A config file that raises: only its message, not the traceback around it.
     _fail(_root(e) if "Traceback" in str(e) else e)
   except AttributeError as e:
     hint = re.search('Did you mean "([^"]+)"', str(e))
@@ -144,6 +180,19 @@ def _parse_flags(argv):
     _fail(f"no config field {_root(e)}{hint}")
   except OSError as e:
     _fail(e)
+
+
+def _disk_problem(exception):
+  """Returns what a full or read-only disk has made impossible; None if none."""
+  seen = exception
+  while seen:
+    if isinstance(seen, OSError) and seen.errno in _DISK:
+      return str(seen)
+    found = next((text for text in _DISK_TEXTS if text in str(seen)), None)
+    if found:
+      return f"a file could not be written: {found}"
+    seen = seen.__cause__ or seen.__context__
+  return None
 
 
 def _root(exception):
@@ -159,7 +208,7 @@ def _fail(message, status=2):
 
 
 def decoders(methods, temperatures):
-  """What decodes by these methods at these temperatures: pairs or decoders."""
+  """Returns the pairs or decoders of methods at temperatures, each once."""
   return list(dict.fromkeys(m.sampled if t else m.greedy for m in methods
                             for t in temperatures))
 
@@ -173,23 +222,23 @@ def check_positive(settings, *names):
 
 
 def check_seed(settings):
-  """Raises `UserError` unless the field `seed` is one of all generators."""
+  """Raises `UserError` unless the field `seed` is valid for all generators."""
   if not 0 <= settings.seed <= MOST_SEED:
     raise UserError(f"--config.seed={settings.seed}: 0 to {MOST_SEED} is "
                     "allowed.")
 
 
 def model_folder(name):
-  """A folder as it is given, else a shipped model of that name.
+  """Returns the folder of a model: as given, or that of a shipped model.
 
   Args:
-    name: see `models.folders.resolve`; one of the hub is downloaded.
+    name: see `models.folders.resolve`; a model of the hub is downloaded.
 
   Returns:
     A `pathlib.Path`.
 
   Raises:
-    UserError: if there is neither.
+    UserError: if there is neither such a folder nor such a model.
   """
   with user_errors(OSError, ValueError):
     return resolve.folder(name)

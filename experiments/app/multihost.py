@@ -1,14 +1,21 @@
-"""One program on many machines: who writes, and what happens when one ends.
+"""One program on many machines: joining, broadcasting, ending together.
 
 All processes run the same program on the same arguments, each on its own rows.
-The first one alone reads and writes results and prints; what it has read, it
-tells the others. So nothing but models and data must be on every machine.
+Only the first one prints, and reads and writes results; it broadcasts what it
+has read. So nothing but models and data must be on every machine.
 """
 
+import ctypes
 import json
 import os
+import pathlib
+import re
+import signal
 import sys
+import tempfile
+import time
 
+from absl import logging
 import jax
 from jax.experimental import multihost_utils
 import numpy as np
@@ -18,21 +25,34 @@ from experiments.app import preemption
 # A process that is silent for so long is taken for dead. Most deaths are
 # noticed at once, by a connection that breaks.
 _HEARTBEAT_SECONDS = 30
+# Less than a minute, in which all processes must have started.
+_JOIN_SECONDS = 50
+# An address of IPv6 stands in brackets.
+_ADDRESS = re.compile(r"(\[[0-9a-fA-F:.%]+\]|[^\s:\[\]/]+):\d{1,5}")
+# `told`: a line about the end of this process has been or is being printed.
+_state = {"joined": False, "told": False, "log": ""}
 
 
 def join(coordinator=None, num_processes=None, process_id=None) -> None:
-  """Meets the other processes, if there are any, before JAX is used.
+  """Connects to the other processes, if any; call it before JAX is used.
+
+  If they do not all connect within a minute, or if one dies later, the process
+  prints one line and exits with status 1.
 
   Args:
     coordinator: address and port of the first process; None, as for the other
       two, where JAX finds out itself: TPU pods, GKE, SLURM, Open MPI.
-    num_processes: how many they are; 1: there are no others.
-    process_id: which of them this is.
+    num_processes: number of processes; 1: there are no others.
+    process_id: number of this one, from 0.
 
   Raises:
-    RuntimeError: if they cannot be met.
-    ValueError: for arguments that contradict each other.
+    RuntimeError: if JAX has been used before.
+    ValueError: for an address that is none, or arguments that contradict each
+      other.
   """
+  if coordinator is not None and not _ADDRESS.fullmatch(coordinator):
+    raise ValueError(f"--coordinator={coordinator}: address and port of the "
+                     "first process are needed, such as 10.0.0.1:1234.")
   if num_processes == 1:
     return
   given = (coordinator, num_processes, process_id)
@@ -40,26 +60,85 @@ def join(coordinator=None, num_processes=None, process_id=None) -> None:
     raise ValueError(
         "--coordinator, --num_processes and --process_id: all three are "
         "needed, or none where JAX finds the other processes itself.")
+  restore = _tell_aborts(*given)
   try:
     jax.distributed.initialize(
-        *given, heartbeat_timeout_seconds=_HEARTBEAT_SECONDS)
+        *given, initialization_timeout=_JOIN_SECONDS,
+        heartbeat_timeout_seconds=_HEARTBEAT_SECONDS)
+    _state["joined"] = True
   except ValueError:
+    restore()
     # JAX has found no others.
     if coordinator is not None:
       raise
 
 
+def _tell_aborts(coordinator, num_processes, process_id):
+  """Makes one line of the message and stack dump of JAX's runtime.
+
+  Where a process is missing, JAX's C++ runtime writes to the file descriptor of
+  stderr and aborts; no Python exception is raised. So that descriptor becomes a
+  temporary file, Python's stderr a copy of the old one, and SIGABRT a line.
+
+  Returns:
+    A function that undoes it.
+  """
+  if os.name != "posix":
+    return lambda: None
+  who = "this process" if process_id is None else (
+      f"process {process_id} of {num_processes}")
+  at = f" at --coordinator={coordinator}" if coordinator else ""
+
+  @ctypes.CFUNCTYPE(None, ctypes.c_int)
+  def tell(_):
+    if _state["told"]:
+      time.sleep(1)  # The main thread is about to print why it ends.
+    else:
+      print(f"{pathlib.Path(sys.argv[0]).stem}: error: {who}: " + (
+          "another process has ended, or cannot be reached any more. Finished "
+          "results are kept: start all processes again, with the same command"
+          if _state["joined"] else "not all processes have met"
+          f"{at} within {_JOIN_SECONDS} s: start all of them within that time")
+            + f" (details: {_state['log']}).", file=sys.stderr, flush=True)
+    os._exit(1)  # pylint: disable=protected-access
+
+  stderr, descriptor = sys.stderr, os.dup(2)
+  log = tempfile.NamedTemporaryFile(prefix="decoding_jax-", suffix=".log",
+                                    delete=False)
+  handler = logging.get_absl_handler().python_handler
+  _state.update(log=log.name, handler=tell)  # C keeps no reference to it.
+  sys.stderr = open(os.dup(2), "w", buffering=1, encoding="utf-8",
+                    errors="backslashreplace")
+  handler.setStream(sys.stderr)
+  os.dup2(log.fileno(), 2)
+  libc = ctypes.CDLL(None)
+  libc.signal.argtypes, libc.signal.restype = (
+      (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p)
+  old = libc.signal(signal.SIGABRT, ctypes.cast(tell, ctypes.c_void_p))
+
+  def restore():
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+    sys.stderr = stderr
+    handler.setStream(stderr)
+    libc.signal(signal.SIGABRT, old)
+    log.close()
+    os.unlink(log.name)
+
+  return restore
+
+
 def first() -> bool:
-  """Whether this is the process that reads, writes and prints."""
+  """Returns whether this is the process that reads, writes and prints."""
   return jax.process_index() == 0
 
 
 def from_first(make, error=()):
-  """What the first process has, in all of them.
+  """Returns, in all processes, a value that the first one computes.
 
   Args:
     make: `() -> JSON value`, called by the first process alone.
-    error: a kind of exception that all of them raise if the first one does.
+    error: type of exception that all of them raise if the first one does.
 
   Returns:
     The value.
@@ -82,13 +161,13 @@ def from_first(make, error=()):
 
 
 def on_host(tree):
-  """Arrays on devices of any process as numpy arrays in all of them.
+  """Copies arrays on devices of any process to the host, in all processes.
 
   Args:
     tree: of arrays.
 
   Returns:
-    The tree.
+    The tree of numpy arrays.
   """
   if jax.process_count() > 1:
     return multihost_utils.process_allgather(tree, tiled=True)
@@ -96,9 +175,9 @@ def on_host(tree):
 
 
 def stop_together() -> None:
-  """Raises `preemption.Stopped` in all processes if SIGTERM came to one.
+  """Raises `preemption.Stopped` in all processes if one received SIGTERM.
 
-  Each would leave the others waiting if it ended where it stands.
+  A process that stopped alone would leave the others waiting.
   """
   if jax.process_count() > 1 and multihost_utils.process_allgather(
       np.int32(preemption.stop_requested())).any():
@@ -109,12 +188,12 @@ def end(status: int, interrupted: bool = False) -> None:
   """Ends this process.
 
   Args:
-    status: of the process. 0: all others end, too, and the first one is to be
-      the last, as they cannot be without it. Else nobody is waited for.
-    interrupted: whether a device may be computing still.
+    status: of the process. With 0 all processes end, and wait for each other,
+      since they need the first one until then; else it ends at once.
+    interrupted: whether a device may still be computing.
   """
   several = jax.distributed.is_initialized()
-  # Python would take apart what the threads of a computation still use.
+  # Python's own exit frees what threads of a computation still use.
   if not several and not interrupted:
     sys.exit(status)
   if several and not status:
@@ -125,7 +204,8 @@ def end(status: int, interrupted: bool = False) -> None:
 
 
 def failure(exception: jax.errors.JaxRuntimeError) -> str:
-  """One line about an error of a device or of a connection."""
+  """Returns one line about an error of a device or of a connection."""
+  _state["told"] = True
   return (f"process {jax.process_index()} of {jax.process_count()}: another "
           f"process has ended, or a device has failed ({exception}). Finished "
           "results are kept: start all processes again, with the same command.")

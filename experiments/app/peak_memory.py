@@ -1,6 +1,6 @@
-"""The most memory that this process has held since it was asked to forget.
+"""Peak memory of this process since the last reset.
 
-Of the standard library alone: processes that never load JAX use it, too.
+Uses only the standard library, since processes without JAX import it too.
 """
 
 import pathlib
@@ -10,7 +10,7 @@ _FORGET = pathlib.Path("/proc/self/clear_refs")
 
 
 def reset() -> bool:
-  """Begins anew at what is held now; False where that cannot be done."""
+  """Resets the peak to the memory in use; returns False if unsupported."""
   try:
     _FORGET.write_text("5")
     return True
@@ -19,9 +19,9 @@ def reset() -> bool:
 
 
 def peak() -> int | None:
-  """Bytes since the last `reset`; None where nobody counts them.
+  """Returns the peak in bytes since the last `reset`; None if unsupported.
 
-  Where `reset` returned False, they are those since the process began.
+  Where `reset` returned False, it is the peak since the process began.
   """
   try:
     lines = _STATUS.read_text().splitlines()

@@ -2,7 +2,7 @@
 
 
 def plain_table(lines):
-  """Aligned columns, the first to the left; the first line is ruled off."""
+  """Formats aligned columns, the first to the left, with a ruled-off head."""
   widths = [max(map(len, column)) for column in zip(*lines)]
   text = ["  ".join([line[0].ljust(widths[0]),
                      *(x.rjust(w) for x, w in zip(line[1:], widths[1:]))])
@@ -11,6 +11,6 @@ def plain_table(lines):
 
 
 def markdown_table(lines):
-  """A Markdown table; the first line is its head."""
+  """Formats a Markdown table; the first line is its head."""
   text = ["| " + " | ".join(line) + " |" for line in lines]
   return "\n".join([text[0], "|---" * len(lines[0]) + "|", *text[1:]])

@@ -1,4 +1,4 @@
-"""What `auto` chooses in a benchmark, and whether it was right."""
+"""Checks the choices of `auto` in a benchmark against its measurements."""
 
 import jax
 import numpy as np
@@ -14,17 +14,19 @@ FILE = "trials.json"
 
 
 def from_config(config, pair, workdir):
-  """The choice for each type, batch and temperature, kept in the workdir.
+  """Chooses a method for each dtype, batch and temperature.
+
+  Choices are kept in the workdir.
 
   Args:
-    config: see `configs/benchmark.py`; nothing is chosen unless `auto`.
+    config: see `configs/benchmark.py`; without `auto` nothing is chosen.
     pair: of `systems.open_pair`.
     workdir: folder of results.
 
   Returns:
     dict from (dtype, batch, temperature) to JSON objects: `spec` and `name` of
-    the method, `rate` and `predicted`, tokens a second in a trial and those
-    that were predicted, and `reason`.
+    the method; `rate` and `predicted`, measured and predicted tokens per
+    second; and `reason`.
   """
   if not config.auto:
     return {}
@@ -43,12 +45,12 @@ def from_config(config, pair, workdir):
 
 
 def methods(choices):
-  """dict from names to methods, of all that were chosen."""
+  """Returns a dict from names to methods, of all that were chosen."""
   return {x["name"]: method_specs.read(x["spec"]) for x in choices.values()}
 
 
 def remarks(choices, rows):
-  """A line for each choice: why, and what was measured then.
+  """Returns a line for each choice: its reason, and the rate measured later.
 
   Args:
     choices: of `from_config`.
@@ -75,7 +77,7 @@ def _choose(config, pair, dtype, batch, temperature):
       systems.with_dtype(pair, dtype), texts,
       np.full(len(texts), texts.shape[1], np.int32), config.max_new_tokens,
       systems.sampling(config, temperature), batch)
-  # The programs that told it are not needed any more.
+  # The programs of its trials are not needed any more.
   jax.clear_caches()
   return {"name": choice.method.name, "spec": choice.plan.spec,
           "rate": choice.plan.rate, "predicted": choice.predicted,

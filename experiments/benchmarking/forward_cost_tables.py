@@ -1,4 +1,4 @@
-"""What a forward costs by its tokens and its cache: tables of a benchmark."""
+"""Tables of a benchmark: the cost of forwards by tokens and by cache size."""
 
 import functools
 
@@ -16,23 +16,23 @@ from experiments.timing import forward_cost
 from experiments.timing import profile
 
 FILE = "costs.json"
-# A text in the middle of a short budget, and of a long one.
+# Committed tokens, and slots of a cache for a short and for a long budget.
 _LIVE, _SHORT, _LONG = 256, 512, 8192
 
 
 def measured(config, pair, workdir):
-  """Cost curves of both models, kept in the workdir.
+  """Measures cost curves of both models, or reads them from the workdir.
 
   Args:
-    config: see `configs/benchmark.py`; nothing is measured unless `costs`.
+    config: see `configs/benchmark.py`; without `costs` nothing is measured.
     pair: of `systems.open_pair`.
     workdir: folder of results.
 
   Returns:
     JSON object: dtype -> `target` and `draft`, each a list of (tokens, median,
-    least, most) in seconds; and `capacity`, slots and seconds of a token of the
-    target (slots, median) where the budget is short, where it is long, and if
-    the cache had all slots of that at once; and `draft_dtype`.
+    least, most) in seconds; `capacity`, (slots, median seconds of a target's
+    token) for a short budget, for a long one, and for a cache with all slots of
+    the long one at once; and `draft_dtype`.
   """
   if not config.costs:
     return {}
@@ -66,20 +66,20 @@ def _measure(models):
 
 
 def of_steps(config, pair, methods, folder) -> str:
-  """Where the time of a step goes, of each method, from a profiler's trace.
+  """Profiles the steps of each method, from a profiler's trace.
 
   Args:
     config: see `configs/benchmark.py`; its first dtype, batch and temperature.
     pair: of `systems.open_pair`.
     methods: dict from names to our methods.
-    folder: where traces and tables are written, a folder a method.
+    folder: of traces and tables, with a folder per method.
 
   Returns:
     The tables.
   """
   texts, tables = systems.prompts(config, pair), []
   for name in methods:
-    # Else there were programs of one name, which a trace does not tell apart.
+    # A trace does not distinguish programs of one name.
     jax.clear_caches()
     entry = benchmark_runs.Entry(benchmark_runs.OURS, name, config.dtypes[0],
                                  config.batches[0], config.temperatures[0])
@@ -95,7 +95,7 @@ def of_steps(config, pair, methods, folder) -> str:
 
 
 def terminal(known) -> str:
-  """Tables of `measured` for the terminal."""
+  """Formats the tables of `measured` for the terminal."""
   return "\n\n".join(
       f"{_title(dtype, of_dtype)}\n"
       f"{text_tables.plain_table(_lines(of_dtype))}"
@@ -103,7 +103,7 @@ def terminal(known) -> str:
 
 
 def markdown(known) -> str:
-  """The same for summary.md."""
+  """Formats the tables of `measured` for summary.md."""
   return "\n\n".join(
       f"## {_title(dtype, of_dtype)}\n\n"
       f"{text_tables.markdown_table(_lines(of_dtype))}"
@@ -111,7 +111,7 @@ def markdown(known) -> str:
 
 
 def remarks(known):
-  """A line for each dtype: what a large budget costs."""
+  """Returns a line for each dtype about the cost of a large budget."""
   found = []
   for dtype, of_dtype in known.items():
     (short, base), (first, seconds), (full, at_once) = of_dtype["capacity"]

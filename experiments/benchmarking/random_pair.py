@@ -1,13 +1,12 @@
-"""Builds a target and a draft of any size that agree as much as is asked.
+"""Builds a target and a draft of any size with a given overlap.
 
 Nothing is trained. The first channels of the residual stream hold a row of a
 table that both models have, and no layer writes there; the head reads from them
 the logits of a bigram distribution of low rank. The other channels are random,
-each model's own, and depend on the whole context. Logits are linear in the
-scale of the final norm: two numbers, one for the channels of the core and one
-for the others, are found by bisection, until text that the target has written
-has the perplexity, and both distributions the overlap E sum min(t, d), that are
-asked for.
+differ between the models, and depend on the whole context. Logits are linear in
+the scale of the final norm: two factors, one for the channels of the core and
+one for the others, are found by bisection, such that the target's samples have
+the given perplexity, and both distributions the given overlap E sum min(t, d).
 
 Both models are written as transformers reads them.
 """
@@ -25,19 +24,19 @@ from models.folders import atomic
 from models.huggingface import convert
 
 TARGET, DRAFT, METADATA = "target", "draft", "metadata.json"
-# How far the overlap may be from what is asked.
+# Largest allowed deviation of the overlap.
 TOLERANCE = 0.01
-# Root mean square of the core's channels. The others' is about 1: the norm, in
-# which they are together, is then nearly that of the core.
+# Root mean square of the core's channels. That of the others is about 1, so
+# that the final norm is nearly that of the core.
 _CORE_SCALE = 8.0
-# Texts that the distributions are compared on. The first ones are random, and
-# then they are written anew until those that nothing was fitted to agree.
+# Texts that the distributions are compared on. The first ones are random; then
+# the target samples new ones until the overlap holds on texts not fitted to.
 _ROWS, _LENGTH, _ROUNDS = 16, 64, 4
 _BISECTIONS, _LARGEST_SCALE = 12, 16.0
 
 
 def config_of(settings, model):
-  """The architecture of one of the two models.
+  """Returns the architecture of one of the two models.
 
   Args:
     settings: `vocab_size`, `max_length` and `dtype`.
@@ -53,7 +52,7 @@ def config_of(settings, model):
 
 
 def make(settings):
-  """The two models.
+  """Builds the two models.
 
   Args:
     settings: `pair` of `configs/benchmark.py`.
@@ -66,7 +65,7 @@ def make(settings):
     ValueError: for settings that no pair can meet.
   """
   _check(settings)
-  # All is measured in float32, of numbers that the type of the files has.
+  # Measured in float32, on numbers rounded to the type of the files.
   configs = [dataclasses.replace(config_of(settings, model), dtype="float32")
              for model in (settings.target, settings.draft)]
   core = _core(settings)
@@ -92,11 +91,11 @@ def write(folder, settings):
   """Writes the pair into a folder, which appears whole or not at all.
 
   Args:
-    folder: where to; `target` and `draft` are within it.
+    folder: to write; gets subfolders `target` and `draft`.
     settings: see `make`.
 
   Returns:
-    dict: what was measured, of `make`, and the settings.
+    dict: the measurements of `make`, and the settings.
 
   Raises:
     ValueError: see `make`.
@@ -113,7 +112,7 @@ def write(folder, settings):
 
 
 def measure(models_, texts):
-  """What two models say about texts.
+  """Measures overlap and perplexity of two models on texts.
 
   Args:
     models_: target and draft: of each the config and the parameters.
@@ -130,7 +129,7 @@ def measure(models_, texts):
 
 
 def sample(config, params, seed, length=_LENGTH, rows=_ROWS):
-  """Texts `[rows, length]` int32 that a model writes after random tokens."""
+  """Samples texts `[rows, length]` int32 of a model after random tokens."""
   first = np.random.default_rng(seed).integers(config.vocab_size,
                                                size=(rows, 1))
   return np.asarray(dj.generate(
@@ -157,10 +156,10 @@ def _check(settings):
 
 
 def _core(settings):
-  """The shared tables `[V, core]`: of the stream, and of the head.
+  """Draws the shared tables `[V, core]`: of the stream, and of the head.
 
-  Rows of the head are equally long: no token is likely after all others, which
-  would end greedy texts in a short cycle.
+  Rows of the head have equal norms: else some token would be likely after all
+  others, and greedy texts would end in a short cycle.
   """
   rng = np.random.default_rng([settings.seed, 2])
   stream, head = (_rows(rng, settings.vocab_size, settings.core)
@@ -169,19 +168,19 @@ def _core(settings):
 
 
 def _rows(rng, count, size):
-  """`[count, size]` random rows, their root mean square 1."""
+  """Draws `[count, size]` random rows with root mean square 1."""
   x = rng.standard_normal((count, size), np.float32)
   return x / np.sqrt((x * x).mean(axis=1, keepdims=True))
 
 
 def _random(settings, config, core, number):
-  """Parameters around the core; the final norm is still without its scale."""
+  """Draws parameters around the core; the final norm has no scale yet."""
   rng = np.random.default_rng([settings.seed, number])
   rank, rest = settings.core, config.dim - settings.core
   own = {"embedding": _rows(rng, config.vocab_size, rest),
          "head": _rows(rng, config.vocab_size, rest) / rest**0.5}
   shared = dict(zip(own, core))
-  # What makes the channels of the first layer's input equally large.
+  # Scale that makes the channels of the first layer's input equally large.
   size = np.sqrt((rank * _CORE_SCALE**2 + rest) / config.dim)
   scale = np.where(np.arange(config.dim) < rank, size / _CORE_SCALE, size)
 
@@ -203,7 +202,7 @@ def _random(settings, config, core, number):
 
 
 def _with_scales(settings, params, scales):
-  """Parameters with the two scales in the final norm."""
+  """Sets the two scales in the final norm."""
   shape = params["norm"]["scale"].shape
   scale = jnp.where(jnp.arange(shape[0]) < settings.core, *scales)
   scale = scale.astype(settings.dtype).astype(jnp.float32)
@@ -211,10 +210,10 @@ def _with_scales(settings, params, scales):
 
 
 def _parts(settings, config, params, texts):
-  """Logits of the core alone and of the rest alone, in units of their spread.
+  """Returns logits of the core alone and of the rest alone, normalized.
 
   Returns:
-    list of two `[R, T, V]`, and `[2]`, the units.
+    list of two `[R, T, V]`, and `[2]`, their standard deviations before.
   """
   found = [_logits(config, _with_scales(settings, params, scales), texts)
            for scales in ((1.0, 0.0), (0.0, 1.0))]
@@ -223,7 +222,7 @@ def _parts(settings, config, params, texts):
 
 
 def _scales(settings, parts):
-  """`[2]`, scales of the parts of the logits that meet what is asked."""
+  """Finds `[2]`, scales of the parts that give overlap and perplexity."""
   (target, _), (draft, _) = parts
   mixed = jax.jit(lambda scales: _figures(
       *(scales[0] * x[0] + scales[1] * x[1] for x in (target, draft))))
@@ -238,7 +237,7 @@ def _scales(settings, parts):
 
 
 def _bisect(figure, wanted, name):
-  """Where a falling function has a value."""
+  """Finds where a decreasing function has a value, by bisection."""
   low, high = 0.0, _LARGEST_SCALE
   ends = figure(np.float32(high)), figure(np.float32(low))
   if not ends[0] < wanted < ends[1]:
@@ -255,14 +254,14 @@ def _bisect(figure, wanted, name):
 
 @functools.partial(jax.jit, static_argnums=0)
 def _logits(config, params, texts):
-  # The first token is no text of the target's.
+  # The first token is random, no sample of the target.
   return transformer.causal_logits(
       transformer.language_model(config), params, texts)[:, 1:]
 
 
 @jax.jit
 def _figures(target, draft):
-  """Overlap of the distributions, and perplexity of the first, of logits."""
+  """Computes the overlap of two logits, and the perplexity of the first."""
   t, d = (jax.nn.log_softmax(x) for x in (target, draft))
   overlap = jnp.exp(jnp.minimum(t, d)).sum(axis=-1).mean()
   return overlap, jnp.exp(-(jnp.exp(t) * t).sum(axis=-1).mean())

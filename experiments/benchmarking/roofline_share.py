@@ -1,4 +1,4 @@
-"""The least time that this device allows for what was run.
+"""Computes the share of a run's time that this device needs at least.
 
 The forwards of a run are known: of the prompt, of drafts, of scoring. Each has
 its bound (`experiments.timing.roofline`); their sum is that of the run.
@@ -18,12 +18,12 @@ FILE = "roofline.json"
 
 
 def measured(workdir, dtypes, again):
-  """The roofline of this device, kept in a folder of results.
+  """Returns the roofline of this device, which a folder of results keeps.
 
   Args:
     workdir: the folder.
     dtypes: of matrix products.
-    again: whether to measure it, though it is there.
+    again: whether to measure it again if the folder has one.
 
   Returns:
     A `roofline.Roofline`, the best of all starts.
@@ -42,7 +42,7 @@ def measured(workdir, dtypes, again):
 
 
 def note(roof):
-  """One line about a roofline."""
+  """Describes a roofline in one line."""
   products = ", ".join(f"{value / 1e9:,.0f} GFLOP/s in {dtype}"
                        for dtype, value in roof.flops.items())
   return (f"Roofline of this device: it reads {roof.bandwidth / 1e9:,.1f} GB/s "
@@ -50,17 +50,17 @@ def note(roof):
 
 
 def from_runs(roof, config, pair, methods):
-  """A function that tells the least seconds of a run.
+  """Returns a function that computes the lower bound on a run's seconds.
 
   Args:
-    roof: a `roofline.Roofline` with all dtypes. A record's own `bandwidth`
-      takes the place of its, if there is one.
+    roof: a `roofline.Roofline` with all dtypes; a record's own `bandwidth`
+      replaces its bandwidth.
     config: see `configs/benchmark.py`.
     pair: of `systems.open_pair`.
     methods: dict from names to our methods.
 
   Returns:
-    `record of contest.measure -> seconds`.
+    `record of runs.measure -> seconds`.
   """
   def bound(record):
     entry = benchmark_runs.entry_of(record)
@@ -92,7 +92,7 @@ def from_runs(roof, config, pair, methods):
 
 
 def _their_step(name):
-  """Tokens that a step of another tool scores, and those of each draft call."""
+  """Returns tokens that a step of another tool scores, and of its drafts."""
   kind, _, length = name.rstrip(")").partition("(")
   length = int(length or 0)
   return 1 + length, (1,) * length if kind == "assisted" else ()

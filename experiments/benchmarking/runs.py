@@ -2,9 +2,8 @@
 
 An entry is a setting of a tool. Entries of one batch and temperature form a
 group, which is measured in rounds: in each, every entry decodes the same
-prompts once, ours and the rivals' in turn, so that none of them has the better
-minutes of the machine to itself. Before its rounds an entry is called once,
-which is when it compiles.
+prompts once, ours and the rivals' in turn, so that drifts of the machine affect
+all of them. Before its rounds an entry is called once, to compile.
 """
 
 import itertools
@@ -20,19 +19,19 @@ from experiments.evaluation import results_store
 from models.transformer import quantization
 
 OURS = "decoding_jax"
-# Threads of one tool go on spinning for a moment; the next one waits for it.
+# Threads of a tool spin for a moment after its run; the next tool waits.
 _PAUSE_SECONDS = 0.2
 
 
 class Entry(NamedTuple):
-  """What is measured.
+  """A tool's setting to measure.
 
   Attributes:
     tool: `OURS`, or a key of `subprocess_server.SERVERS`.
     name: of the method or setting, sizes included.
     dtype: of parameters and activations.
     batch: rows decoded together.
-    temperature: of the distribution that is kept; 0 is greedy.
+    temperature: of target and draft; 0 is greedy.
   """
   tool: str
   name: str
@@ -42,7 +41,7 @@ class Entry(NamedTuple):
 
 
 def entries(config, methods, tools, chosen=()):
-  """The groups of entries, ours and theirs in turn.
+  """Returns the groups of entries, ours and theirs in turn.
 
   Args:
     config: see `configs/benchmark.py`.
@@ -78,18 +77,18 @@ def _chosen(chosen, *place):
 
 
 def setting_name(setting):
-  """Of a setting of a rival, such as "assisted(4)"."""
+  """Returns the name of a rival's setting, such as "assisted(4)"."""
   return setting["name"] + (f"({setting['length']})"
                             if "length" in setting else "")
 
 
 def measure(groups, rounds, run, path):
-  """Measures what has no result yet.
+  """Measures the entries and rounds that have no result yet.
 
   Args:
     groups: of `entries`.
     rounds: measurements of each entry; round 0 is the first call.
-    run: `(entry, round) -> JSON object`, with `error` where it could not.
+    run: `(entry, round) -> JSON object`, with `error` if it failed.
     path: of the results, read and appended to.
 
   Returns:
@@ -110,7 +109,7 @@ def measure(groups, rounds, run, path):
     for entry, number in runs:
       if entry not in failed:
         if number and entry not in warm:
-          take(entry, 0)  # Of a start before this one; here it is cold again.
+          take(entry, 0)  # Compiled by an earlier start, not by this one.
         record = take(entry, number)
         results_store.append(path, record)
         records.append(record)
@@ -121,12 +120,12 @@ def measure(groups, rounds, run, path):
 
 
 def todo(groups, rounds, records):
-  """(entry, round) of each run that has no record yet, in order.
+  """Returns (entry, round) of each run that has no record yet, in order.
 
   Args:
     groups: of `entries`.
     rounds: of `measure`.
-    records: of `measure`; what has failed is to be tried again.
+    records: of `measure`; failed runs are tried again.
   """
   done = {(entry_of(record), record["round"]) for record in records
           if "error" not in record}
@@ -135,29 +134,29 @@ def todo(groups, rounds, records):
 
 
 def entry_of(record):
-  """The `Entry` of a record of `measure`."""
+  """Returns the `Entry` of a record of `measure`."""
   return Entry(*(record[name] for name in Entry._fields))
 
 
 def methods(specs):
-  """Our methods by name.
+  """Returns our methods by name.
 
   Args:
     specs: names and sizes, of `method_specs.read`.
 
   Raises:
-    UserError: for one that is not a tree of drafts.
+    UserError: for a method without a draft tree.
   """
   found = [method_specs.read(spec, "methods") for spec in specs]
   for method in found:
     if not isinstance(method.sampled, dj.Pair):
-      raise launch.UserError(f"methods: {method.name} has no tree of drafts: "
-                             "the others do not do the same.")
+      raise launch.UserError(f"methods: {method.name} has no draft tree; only "
+                             "methods with one are compared.")
   return {method.name: method for method in found}
 
 
 def check(config, tools):
-  """Raises `launch.UserError` for a config that has nothing to measure."""
+  """Raises `launch.UserError` for a config that cannot be measured."""
   launch.check_positive(config, "rounds", "prompt_length", "max_new_tokens")
   for name in ("batches", "temperatures", "dtypes", "rival_dtypes"):
     if not config[name]:

@@ -1,10 +1,10 @@
-"""Other tools, each in a process of its own.
+"""Runs other tools as servers, each in its own process.
 
-So neither their threads nor their memory mix with ours. A server reads requests
-from stdin and writes answers to stdout, a line of JSON each; between two
-requests it is blocked in a read and computes nothing. The first request is
-`{"load": ...}`, all others `{"generate": ...}`, see the servers. An answer with
-`error` tells why there is none.
+So their threads and memory do not mix with ours. A server reads requests from
+stdin and writes answers to stdout, a line of JSON each; between requests it
+waits in a read and computes nothing. The first request is `{"load": ...}`, all
+others `{"generate": ...}`, see the servers. An answer to a failed request has
+an `error`.
 """
 
 import contextlib
@@ -18,21 +18,21 @@ import tempfile
 import traceback
 from typing import Any, NamedTuple
 
-# Module of the server, and what it needs besides this package.
+# Tool -> module of its server, and packages that it needs.
 SERVERS = {
     "transformers": ("experiments.benchmarking.transformers_server",
                      ("torch", "transformers")),
     "vllm": ("experiments.benchmarking.vllm_server", ("vllm",)),
 }
-# How to get these packages.
+# Tool -> the command that installs these packages.
 HINTS = {"transformers": "pip install -e '.[parity]'",
          "vllm": "pip install vllm, on a machine with a GPU"}
-# An engine of vllm in a process of its own would look for work all the time.
+# A vllm engine in a separate process would poll for work all the time.
 _ENVIRONMENT = {"vllm": {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}}
 
 
 class Failure(Exception):
-  """What a rival could not do, in one line."""
+  """A failed request of a rival, in one line."""
 
 
 class Rival(NamedTuple):
@@ -40,8 +40,8 @@ class Rival(NamedTuple):
 
   Attributes:
     process: its `subprocess.Popen`.
-    log: file with what it wrote to stderr.
-    answer: to the request to load, which device it uses for instance.
+    log: file with its stderr.
+    answer: to the request to load, with the device that it uses.
   """
   process: subprocess.Popen
   log: Any
@@ -49,13 +49,13 @@ class Rival(NamedTuple):
 
 
 def missing(tool) -> list[str]:
-  """The packages that a rival needs and this Python has not."""
+  """Returns the packages that a rival needs and this Python lacks."""
   return [name for name in SERVERS[tool][1]
           if importlib.util.find_spec(name) is None]
 
 
 def versions(tool) -> str:
-  """The packages of a rival that is there, with their versions."""
+  """Returns the packages of an installed rival with their versions."""
   return ", ".join(f"{name} {importlib.metadata.version(name)}"
                    for name in SERVERS[tool][1])
 
@@ -68,10 +68,10 @@ def start(tool, load) -> Rival:
     load: JSON object, see the server.
 
   Returns:
-    A `Rival`, to be given to `stop` in the end.
+    A `Rival`, to be passed to `stop` in the end.
 
   Raises:
-    Failure: if it cannot.
+    Failure: if the server fails.
   """
   log = tempfile.TemporaryFile("w+")
   process = subprocess.Popen(
@@ -87,7 +87,7 @@ def start(tool, load) -> Rival:
 
 
 def generate(rival, request) -> dict:
-  """Lets a rival generate.
+  """Makes a rival generate.
 
   Args:
     rival: of `start`.
@@ -98,7 +98,7 @@ def generate(rival, request) -> dict:
     `target_calls`, `peak_bytes`; the last two may be None.
 
   Raises:
-    Failure: if it cannot; it may be asked for something else.
+    Failure: if the request fails; others may follow.
   """
   return _ask(rival, {"generate": request})
 
@@ -114,9 +114,9 @@ def stop(rival) -> None:
 
 
 def serve(load, generate_) -> None:
-  """Answers requests until stdin ends; the main of a server.
+  """Answers requests until stdin ends: the main loop of a server.
 
-  What anything else in this process prints goes to stderr.
+  All other output of this process goes to stderr.
 
   Args:
     load: `JSON object -> (state, answer)`.

@@ -1,4 +1,4 @@
-"""What the entries of a benchmark run on: pairs, prompts, other processes."""
+"""The systems of a benchmark: pairs of models, prompts, ours and rivals."""
 
 import contextlib
 import functools
@@ -26,7 +26,7 @@ from models.text import tokenizers
 from models.text import vocab_alignment
 from models.transformer import quantization
 
-# Where prompts come from.
+# Sources of prompts.
 SAMPLED, PYTHON = "sampled", "python"
 
 
@@ -36,10 +36,10 @@ class Pair(NamedTuple):
   Attributes:
     target, draft: folders as transformers writes them.
     tokenizer: of both; None if the folders have none.
-    vocab_size: tokens that they share.
-    dtype: in which the target is stored.
-    draft_dtype: in which the draft computes; "" for that of its target.
-    draft_weights: of matrices of our draft, one of `quantization.WEIGHTS`.
+    vocab_size: number of tokens that they share.
+    dtype: of the stored target.
+    draft_dtype: of the draft's computations; "" for that of its target.
+    draft_weights: format of our draft's matrices, of `quantization.WEIGHTS`.
   """
   target: pathlib.Path
   draft: pathlib.Path
@@ -50,13 +50,13 @@ class Pair(NamedTuple):
   draft_weights: str
 
   def dtypes(self, dtype):
-    """Of target and draft, if the target computes in `dtype`."""
+    """Returns dtypes of target and draft, if the target computes in `dtype`."""
     return dtype, self.draft_dtype or dtype
 
   def weights(self, dtype):
-    """Of matrices of our target and draft, if the target computes in `dtype`.
+    """Returns formats of our matrices, if the target computes in `dtype`.
 
-    What is stored in bfloat16 has the same numbers in float32.
+    Those of a target stored in bfloat16 are equal numbers in float32.
     """
     exact = (self.dtype, dtype) == ("bfloat16", "float32")
     return (quantization.BFLOAT16 if exact else quantization.DTYPE,
@@ -64,11 +64,11 @@ class Pair(NamedTuple):
 
 
 def open_pair(config, workdir):
-  """The pair of a config: built if it is not there yet, or exported.
+  """Opens the pair of a config; builds or exports it if need be.
 
   Args:
     config: see `configs/benchmark.py`.
-    workdir: where what other tools cannot read is written as they can.
+    workdir: folder for exports of models that other tools cannot read.
 
   Returns:
     A `Pair`.
@@ -92,8 +92,8 @@ def open_pair(config, workdir):
     elif len({x.vocab_size for x in architectures}) > 1:
       raise launch.UserError(
           f"'{folders[0]}' has {architectures[0].vocab_size} tokens, "
-          f"'{folders[1]}' {architectures[1].vocab_size}, and there are no "
-          "tokenizers that would tell which of them are used.")
+          f"'{folders[1]}' {architectures[1].vocab_size}, and without "
+          "tokenizers it is unknown which of them are used.")
     tokenizer = encoders[0] if len(encoders) == 2 else None
     folders = [_as_hf(x, pathlib.Path(workdir) / name)
                for x, name in zip(folders, ("target", "draft"))]
@@ -104,7 +104,7 @@ def open_pair(config, workdir):
 
 
 def _built(config):
-  """Folders of the correlated pair, which is built if it is not there."""
+  """Returns the folders of the synthetic pair, which is built if missing."""
   text = json.dumps(config.pair.to_dict(), sort_keys=True)
   name = hashlib.sha256(text.encode()).hexdigest()[:12]
   folder = pathlib.Path(config.pairs) / name
@@ -126,7 +126,7 @@ def _as_hf(folder, out):
 
 @functools.lru_cache(maxsize=None)
 def with_dtype(pair, dtype):
-  """The models of a `Pair` as a `ModelPair`, the target of that type."""
+  """Loads a `Pair` as a `ModelPair`, the target in `dtype`."""
   with launch.user_errors(OSError, ValueError):
     loaded = [checkpoints.load(folder, dtype=kind, weights=weights)
               for folder, kind, weights in zip(
@@ -139,7 +139,7 @@ def with_dtype(pair, dtype):
 
 
 def remarks(pair):
-  """Lines about the types of a `Pair`."""
+  """Returns lines about the types of a `Pair`."""
   found = []
   if pair.draft_dtype:
     found.append(f"All drafts, ours and theirs, compute in {pair.draft_dtype}.")
@@ -147,12 +147,12 @@ def remarks(pair):
     found.append(f"Matrices of our drafts are in {pair.draft_weights}.")
   if pair.weights("float32")[0] != quantization.DTYPE:
     found.append(f"The target is stored in {pair.dtype}. In float32 ours reads "
-                 "its matrices as they are stored, which are the same numbers.")
+                 "its matrices as stored, which are the same numbers.")
   return found
 
 
 def prompts(config, pair):
-  """`[prompts, prompt_length]` int32.
+  """Returns the prompts, `[prompts, prompt_length]` int32.
 
   Args:
     config: `text`, `prompts`, `prompt_length`, `seed`.
@@ -175,10 +175,10 @@ def prompts(config, pair):
   return _sampled(pair, count, length, config.seed)
 
 
-# What chooses a method, what measures and what profiles ask for the same.
+# Cached: choosing, measuring and profiling use the same prompts.
 @functools.lru_cache(maxsize=1)
 def _sampled(pair, count, length, seed):
-  """`[count, length]` int32, texts of the target after a random token."""
+  """Samples texts of the target after a random token, `[count, length]`."""
   models = with_dtype(pair, pair.dtype)
   first = np.random.default_rng(seed).integers(
       pair.vocab_size, size=(count, 1), dtype=np.int32)
@@ -191,13 +191,13 @@ def _sampled(pair, count, length, seed):
 
 
 def sampling(config, temperature):
-  """The distribution that all keep: a `dj.Sampling`."""
+  """Returns the sampling settings of all systems at a temperature."""
   return dj.Sampling(temperature, config.top_k, config.top_p,
                      min_p=config.min_p)
 
 
 def ours(config, pair, methods, texts, entry, number):
-  """One measurement of a method of ours.
+  """Measures a method of ours once.
 
   Args:
     config: see `configs/benchmark.py`.
@@ -228,7 +228,7 @@ def ours(config, pair, methods, texts, entry, number):
 
 
 def theirs(config, servers_, texts, entry, number):
-  """One measurement of another tool; `servers_` is of `servers`."""
+  """Measures another tool once; `servers_` is of `servers`."""
   rows, chosen = _chosen(texts, entry, number)
   setting = _setting(config, entry)
   try:
@@ -248,7 +248,7 @@ def theirs(config, servers_, texts, entry, number):
 
 @contextlib.contextmanager
 def servers(config, pair):
-  """Gives `(tool, dtype, setting) -> Rival`, each started when it is needed.
+  """Yields `(tool, dtype, setting) -> Rival`, each started when needed.
 
   Args:
     config: see `configs/benchmark.py`.
@@ -277,7 +277,7 @@ def servers(config, pair):
 
 
 def _chosen(texts, entry, number):
-  """Numbers `[B]` of the prompts of a round, and the prompts `[B, P]`."""
+  """Returns numbers `[B]` of a round's prompts, and the prompts `[B, P]`."""
   rows = (np.arange(entry.batch) + number * entry.batch) % len(texts)
   return rows, texts[rows]
 
@@ -289,20 +289,20 @@ def _setting(config, entry):
 
 
 def _record(seconds, emitted, steps, row_calls, peak_bytes):
-  """What is measured of a run.
+  """Makes the record of a run.
 
   Args:
-    seconds: that it took.
-    emitted: tokens, of all rows.
-    steps: forwards of the target, of all rows at once.
-    row_calls: rows in these, those that had finished left out.
-    peak_bytes: most memory held, or None.
+    seconds: of the run.
+    emitted: tokens of all rows.
+    steps: target forwards, each of all rows.
+    row_calls: rows in these forwards, without those that had finished.
+    peak_bytes: peak memory, or None.
   """
   return {"seconds": round(seconds, 6), "emitted": emitted, "steps": steps,
           "row_calls": row_calls, "peak_bytes": peak_bytes}
 
 
 def _peak():
-  """Of an accelerator since the process began; there it cannot be reset."""
+  """Returns peak bytes; an accelerator's since the process began."""
   stats = jax.local_devices()[0].memory_stats() or {}
   return stats.get("peak_bytes_in_use") or peak_memory.peak()

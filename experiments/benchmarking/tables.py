@@ -1,4 +1,4 @@
-"""The table of a benchmark: for the terminal, as Markdown, as a figure."""
+"""Tables of a benchmark for the terminal and for Markdown, and its figure."""
 
 import statistics
 
@@ -13,20 +13,19 @@ _COLORS = {True: "#D55E00", False: "#666666"}
 
 
 def rows(records, bounds=None):
-  """One row an entry, in the order of the records.
+  """Makes one row per entry, in the order of the records.
 
   Args:
     records: of `runs.measure`.
-    bounds: `record -> seconds` that the hardware allows, or None where nobody
-      knows; None for none.
+    bounds: `record -> seconds`, the hardware's lower bound; None for none.
 
   Returns:
-    list of dicts with `entry`; `rate`, tokens a second, and `steps`, target
+    list of dicts with `entry`; `rate`, tokens per second, and `steps`, target
     calls: (median, least, most) over the rounds; `block_efficiency`, `roofline`
     and `peak_bytes`; `first_seconds` of the first call; `same` and `any`, the
     rate over that of the best rival of the same batch and temperature, in the
-    same dtype and in any. What is not known is None; `error` tells why a rival
-    has no figures.
+    same dtype and in any. Unknown values are None; `error` tells why a rival
+    has none.
   """
   by_entry = {}
   for record in records:
@@ -63,7 +62,7 @@ def _row(entry, records, bounds):
 
 
 def _spread(values):
-  """(median, least, most), or None of nothing."""
+  """Returns (median, least, most); None without values."""
   values = list(values)
   if not values:
     return None
@@ -77,7 +76,7 @@ def _over(row, rivals):
 
 
 def groups(rows_):
-  """Rows by (batch, temperature); in each the fastest first, the failed last.
+  """Groups rows by (batch, temperature), the fastest first, failures last.
 
   Args:
     rows_: of `rows`.
@@ -93,7 +92,7 @@ def groups(rows_):
 
 
 def terminal(rows_, notes=()):
-  """All tables and what is to be said of them.
+  """Formats all tables, and remarks on them.
 
   Args:
     rows_: of `rows`.
@@ -104,16 +103,17 @@ def terminal(rows_, notes=()):
   return "\n\n".join([*blocks, "\n".join([*notes, *remarks(rows_)])])
 
 
-def write(folder, rows_, notes=(), more=""):
+def write(folder, rows_, notes=(), more="", about=""):
   """Writes `summary.md` and `tokens_per_second.png`.
 
   Args:
-    folder: where to.
+    folder: to write to.
     rows_: of `rows`.
     notes: lines of text.
     more: Markdown to end with.
+    about: of `provenance.markdown`.
   """
-  blocks = ["# Benchmark", _NOTE, "\n".join([*notes, *remarks(rows_)])]
+  blocks = ["# Benchmark", about, _NOTE, "\n".join([*notes, *remarks(rows_)])]
   for group, members in groups(rows_).items():
     blocks += [
         f"## {title(*group)}",
@@ -125,7 +125,7 @@ def write(folder, rows_, notes=(), more=""):
 
 
 def remarks(rows_):
-  """Lines: in each group our best against theirs, and who failed."""
+  """Returns lines: our best against theirs in each group, and failures."""
   found = []
   for group, members in groups(rows_).items():
     ours, theirs = ([x for x in members if x["rate"] and
@@ -143,12 +143,12 @@ def remarks(rows_):
 
 
 def name(entry):
-  """Of an entry, for people."""
+  """Returns the name of an entry."""
   return f"{entry.tool} {entry.name}"
 
 
 def title(batch, temperature):
-  """What a group is called."""
+  """Returns the title of a group."""
   return f"Batch {batch}, temperature {temperature:g}"
 
 
@@ -167,7 +167,7 @@ def _figure(value, digits, kind="f"):
 
 
 def _range(spread, digits):
-  """A median, and the range if there is one."""
+  """Formats a median, and the range if it is not empty."""
   if spread is None:
     return ""
   middle, low, high = (f"{x:.{digits}f}" for x in spread)
@@ -175,7 +175,7 @@ def _range(spread, digits):
 
 
 def _draw(rows_):
-  """Bars of tokens a second, a panel a group."""
+  """Draws bars of tokens per second, with a panel per group."""
   panels = {group: [row for row in members if row["rate"]]
             for group, members in groups(rows_).items()}
   sizes = [max(len(members), 1) for members in panels.values()]
@@ -197,7 +197,7 @@ def _draw(rows_):
     ax.tick_params(axis="y", labelsize=7)
     ax.set_title(title(*group), fontsize=10)
     ax.grid(axis="x", alpha=0.3)
-  axes[-1].set_xlabel("tokens a second; bars: range over rounds")
+  axes[-1].set_xlabel("tokens per second; bars: range over rounds")
   return fig
 
 
@@ -208,9 +208,9 @@ process of its own, and only one computes at a time.
 
 - x same dtype, x any: tokens/s over those of the best row of all other tools,
   in the same dtype and in any.
-- Block efficiency: tokens a target call. Target calls: of all rows at once.
+- Block efficiency: tokens per target call. Target calls: of all rows at once.
 - Roofline: the time that bandwidth, measured right before each run, and matrix
   products of this device allow for the forwards, over the time it took, prompt
   included.
-- First call: with compilation, which the other columns leave out.
-- Peak: most memory held in the run; of the whole process, models included."""
+- First call: with compilation, which the other columns exclude.
+- Peak: peak memory of the process during the run, models included."""

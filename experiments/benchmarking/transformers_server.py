@@ -1,13 +1,13 @@
 """Generation by `transformers`, as a server of `subprocess_server`.
 
-Its settings:
+Settings:
 
-    plain      `generate` as it is called by default
+    plain      `generate` with default options
     compiled   a static cache, `torch.compile`, weights frozen into the program
-    assisted   speculative decoding by the draft, so many tokens a step
-    lookup     the same with drafts that are copied from the text
+    assisted   speculative decoding with the draft model, `length` tokens a step
+    lookup     speculative decoding with n-grams copied from the text
 
-The last two decode one row at a time only; that is a limit of the library.
+The library decodes only one row at a time with the last two.
 """
 
 import contextlib
@@ -27,13 +27,13 @@ def load(request):
 
   Args:
     request: `target` and `draft`, folders; `dtype` and `draft_dtype`;
-      `threads`, how many, or 0 for as many as this process may run on.
+      `threads`, their number, or 0 for the cores that this process may use.
 
   Returns:
     The models by name, and an answer with threads and the device.
   """
   torch.set_num_threads(request["threads"] or len(os.sched_getaffinity(0)))
-  # Weights become constants of compiled programs, which may rearrange them.
+  # Weights become constants, which compiled programs may rearrange.
   torch._inductor.config.freezing = True  # pylint: disable=protected-access
   device = "cuda" if torch.cuda.is_available() else "cpu"
   models = {}
@@ -51,7 +51,7 @@ def generate(models, request):
 
   Args:
     models: of `load`.
-    request: `setting`, one of those above; `length`, drafted tokens a step;
+    request: `setting`; `length`, drafted tokens per step;
       `prompts`, of one length; `max_new_tokens`; `temperature`; `top_k`;
       `top_p`; `min_p`; `seed`.
 
@@ -60,12 +60,12 @@ def generate(models, request):
   """
   target = models["target"]
   options = {
-      **_distribution(request), **_SETTINGS[request["setting"]](models, request)
+      **_sampling(request), **_SETTINGS[request["setting"]](models, request)
   }
   prompts = torch.tensor(request["prompts"], device=target.device)
   torch.manual_seed(request["seed"])
   _forget_peak()
-  # Hooks would be compiled in; there each token is a call.
+  # Hooks would be compiled in; a compiled program makes a call per token.
   counting = (contextlib.nullcontext() if "compile_config" in options
               else _counted(target))
   _wait()
@@ -81,12 +81,12 @@ def generate(models, request):
           "target_calls": len(tokens[0]) if calls is None else len(calls)}
 
 
-def _distribution(request):
+def _sampling(request):
   if not request["temperature"]:
     return {"do_sample": False}
   return {"do_sample": True, "temperature": request["temperature"],
           "top_k": request["top_k"], "top_p": request["top_p"],
-          # Of 0 it would make a step that cuts nothing.
+          # With 0 the library would add a step that cuts nothing.
           "min_p": request["min_p"] or None}
 
 
@@ -96,8 +96,8 @@ def _plain(models, request):
 
 
 def _compiled(models, request):
-  # One cache for all runs of a shape: a program whose weights are frozen goes
-  # on writing into that which it was compiled with.
+  # One cache for all runs of a shape: a program with frozen weights always
+  # writes into the cache that it was compiled with.
   slots = len(request["prompts"][0]) + request["max_new_tokens"]
   shape = len(request["prompts"]), slots
   caches = models.setdefault("caches", {})
@@ -107,7 +107,7 @@ def _compiled(models, request):
   on_gpu = models["target"].device.type == "cuda"
   config = transformers.CompileConfig(
       mode="reduce-overhead" if on_gpu else "default", dynamic=False)
-  # Else it compiles on a GPU alone.
+  # Else it compiles only on GPUs.
   config._compile_all_devices = True  # pylint: disable=protected-access
   return {"past_key_values": caches[shape], "compile_config": config}
 
@@ -131,7 +131,7 @@ _SETTINGS = {"plain": _plain, "compiled": _compiled, "assisted": _assisted,
 
 @contextlib.contextmanager
 def _counted(model):
-  """Gives a list that gets an entry a forward."""
+  """Yields a list that gets an entry per forward."""
   calls = []
   hook = model.register_forward_pre_hook(lambda *_: calls.append(None))
   try:
@@ -141,7 +141,7 @@ def _counted(model):
 
 
 def _wait():
-  """Until the device has done what it was told."""
+  """Waits until the device has finished its work."""
   if torch.cuda.is_available():
     torch.cuda.synchronize()
 

@@ -1,14 +1,14 @@
 """Generation by `vllm`, as a server of `subprocess_server`.
 
-Written from its documentation (0.26) and never tried: it needs a GPU. Settings:
+Written from its documentation (0.26) and untested: it needs a GPU. Settings:
 
-    plain      as it is called by default
-    assisted   speculative decoding by the draft, so many tokens a step
-    lookup     the same with drafts that are copied from the text
+    plain      autoregressive decoding with default options
+    assisted   speculative decoding with the draft model, `length` tokens a step
+    lookup     speculative decoding with n-grams copied from the text
 
-An engine has one setting, so that each of them is a process. It cuts by min-p
-ahead of top-k and top-p, not after them: with both its distribution is another.
-Versions of it have drafted nothing where there was a min-p.
+An engine has one setting, so each setting is a process. It applies min-p before
+top-k and top-p, not after them: with both, its distribution differs from ours.
+Some of its versions draft nothing if min-p is set.
 """
 
 import time
@@ -22,9 +22,8 @@ def load(request):
   """Starts an engine.
 
   Args:
-    request: `target` and `draft`, folders; `dtype`, here of both; `setting` and
-      `length`; `max_length`, of a text; `memory_share`, of the device for all
-      it needs.
+    request: `target` and `draft`, folders; `dtype` of both; `setting` and
+      `length`; `max_length` of a text; `memory_share` of the device.
 
   Returns:
     The engine, and an answer with the device.
@@ -39,14 +38,14 @@ def load(request):
 
 def generate(engine, request):
   """Continues prompts; arguments as of `transformers_server.generate`."""
-  probs = vllm.SamplingParams(
+  sampling = vllm.SamplingParams(
       temperature=request["temperature"], top_k=request["top_k"],
       top_p=request["top_p"], min_p=request["min_p"],
       max_tokens=request["max_new_tokens"], ignore_eos=True, detokenize=False,
       seed=request["seed"])
   prompts = [{"prompt_token_ids": tokens} for tokens in request["prompts"]]
   start = time.perf_counter()
-  found = engine.generate(prompts, probs, use_tqdm=False)
+  found = engine.generate(prompts, sampling, use_tqdm=False)
   seconds = time.perf_counter() - start
   return {"tokens": [list(x.outputs[0].token_ids) for x in found],
           "seconds": seconds, "target_calls": None, "peak_bytes": None}

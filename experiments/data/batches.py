@@ -1,4 +1,4 @@
-"""What a model is trained or evaluated on: rows of tokens with weights."""
+"""Batches for training and evaluation: rows of tokens with weights."""
 
 from typing import Callable, NamedTuple, Optional
 
@@ -10,22 +10,22 @@ class Batch(NamedTuple):
 
   Attributes:
     tokens: `[B, T + 1]` int32, inputs and targets overlapping.
-    weights: `[B, T]` float32, how much the loss of a target counts.
+    weights: `[B, T]` float32, of the loss of each target.
   """
   tokens: np.ndarray
   weights: np.ndarray
 
 
 class Data(NamedTuple):
-  """What a run learns from; all functions are deterministic.
+  """Training and held-out data of a run; all functions are deterministic.
 
   Attributes:
     train: `(step, samples) -> Batch`, a function of the step, so that a resumed
-      run sees it; `samples` as `teacher_samples` returns them, or None.
-    held_out: `(count) -> Batch` of at most so many rows.
-    prompts: `(count) -> (tokens [R, P], lengths [R])`, from the train split,
-      for a teacher to write after; None without a teacher.
-    eos_id: ends a text of the teacher; None: another one follows in the row.
+      run sees the same batches; `samples` of `teacher_samples`, or None.
+    held_out: `(count) -> Batch` of at most `count` rows.
+    prompts: `(count) -> (tokens [R, P], lengths [R])` of the train split, which
+      a teacher continues; None without a teacher.
+    eos_id: token that ends a text of the teacher; None: another text follows.
   """
   train: Callable[[int, Optional[np.ndarray]], Batch]
   held_out: Callable[[int], Batch]
@@ -34,17 +34,17 @@ class Data(NamedTuple):
 
 
 def whole(tokens: np.ndarray) -> Batch:
-  """Rows `[B, T + 1]` of which every target counts the same."""
+  """Makes a batch of rows `[B, T + 1]` whose targets have equal weights."""
   return Batch(tokens, np.ones(tokens[:, 1:].shape, np.float32))
 
 
 def train_batch(config, step: int, tokens: np.ndarray,
                 samples: np.ndarray | None = None) -> np.ndarray:
-  """Random windows; a function of the step, so that a resumed run sees them.
+  """Draws random windows, the same at each call with the same step.
 
   Args:
-    config: `batch_tokens` a step, `windows` lengths in turn, `seed`, and
-      `sample_fraction`, the share of rows taken from `samples`.
+    config: `batch_tokens` per step; `windows`, lengths that take turns; `seed`;
+      and `sample_fraction`, the share of rows taken from `samples`.
     step: number of the update.
     tokens: `[n]` int32, the corpus.
     samples: `[R, L]` int32, texts of the teacher, or None.
@@ -67,7 +67,7 @@ def train_batch(config, step: int, tokens: np.ndarray,
 
 
 def even_windows(tokens: np.ndarray, count: int, length: int) -> np.ndarray:
-  """At most `count` windows `[W, length + 1]`, spread evenly over `[n]`."""
+  """Returns at most `count` windows `[W, length + 1]`, evenly over `[n]`."""
   count = min(count, (len(tokens) - 1) // length)
   starts = np.linspace(0, len(tokens) - length - 1, count).astype(np.int64)
   return tokens[starts[:, None] + np.arange(length + 1)]
@@ -80,15 +80,15 @@ def check_ascending(config) -> None:
 
 
 def padded(config, sizes: np.ndarray) -> np.ndarray:
-  """`[R]` int, the shortest of `config.windows` that `sizes` tokens fit in."""
+  """Returns `[R]` int, the shortest of `config.windows` that each row fits."""
   return np.take(config.windows, np.searchsorted(config.windows, sizes))
 
 
 def of_one_length(config, sizes: np.ndarray,
                   step: int) -> tuple[int, np.ndarray]:
-  """Rows of about the same size, so that little of a batch is padding.
+  """Chooses rows of about the same size, so that little of a batch is padding.
 
-  An epoch takes all rows at least once; what fills up its last batches, twice.
+  An epoch takes all rows once, and those that fill its last batches twice.
 
   Args:
     config: `batch_tokens` a step, `windows` to pad to, `seed`.
@@ -96,7 +96,7 @@ def of_one_length(config, sizes: np.ndarray,
     step: number of the update.
 
   Returns:
-    The length to pad to, and numbers of rows `[B]`.
+    The length to pad to, and row numbers `[B]`.
   """
   lengths = padded(config, sizes)
   rows = [max(1, config.batch_tokens // length) for length in config.windows]

@@ -1,4 +1,4 @@
-"""Prompts, and what their continuations are judged by."""
+"""Tasks of constrained decoding: prompts, references and rewards."""
 
 import collections
 import functools
@@ -24,7 +24,7 @@ _DIALOGUES = "hh_harmless_base_test.jsonl.gz"
 # Prompts, references and constraints of CommonGen.
 _COMMONGEN = ("dev.src_alpha.txt", "dev.tgt.txt", "dev.constraint.json")
 _IDENTIFIER = re.compile(r"(?<!\w)[^\W\d]\w{2,}(?=\W)", re.ASCII)
-# So many prompts are looked at for one that has identifiers.
+# Prompts to look at for each one that has identifiers.
 _SPARE = 4
 
 
@@ -33,9 +33,9 @@ class Task(NamedTuple):
 
   Attributes:
     prompts: tokens of each.
-    references: a good text, of each.
+    references: a good text for each.
     eos_id: tokens that end a text, or None.
-    judge: of the texts.
+    judge: the reward, and what is reported of it.
   """
   prompts: list[list[int]]
   references: list[str]
@@ -44,11 +44,11 @@ class Task(NamedTuple):
 
 
 def load(config, pair) -> Task:
-  """The examples of a config.
+  """Loads the examples of a config.
 
   Args:
     config: see `configs/cdsl.py`.
-    pair: a `model_pair.ModelPair`, its parameters need not be there.
+    pair: a `model_pair.ModelPair`; its parameters may be shapes.
 
   Returns:
     A `Task` of `config.examples` examples.
@@ -70,7 +70,7 @@ def load(config, pair) -> Task:
 
 
 def fingerprint(task) -> str:
-  """A short digest of prompts, references and constraints of a `Task`."""
+  """Returns a short digest of prompts, references and constraints."""
   digest = hashlib.sha256(json.dumps([task.prompts, task.references]).encode())
   for leaf in jax.tree.leaves(task.judge.constraints):
     digest.update(np.asarray(leaf).tobytes())
@@ -78,10 +78,10 @@ def fingerprint(task) -> str:
 
 
 def _python(config, pair):
-  """Held-out modules, and identifiers of what really follows.
+  """Loads held-out modules, with identifiers of their real continuations.
 
   The identifiers are the first ones of the continuation that are common in the
-  modules trained on; prompts without any are left out.
+  training modules; prompts without any are left out.
   """
   tokenizer = pair.tokenizer
   sizes = (config.prompt_length, config.max_new_tokens)
@@ -106,9 +106,9 @@ def _python(config, pair):
 
 
 def _identifiers(text, before=""):
-  """Identifiers in the order in which they first occur, keywords left out.
+  """Returns identifiers in the order in which they first occur, no keywords.
 
-  What stands before the text tells whether it begins within a word.
+  The text before tells whether this one begins within a word.
   """
   found = _IDENTIFIER.findall(before + text, len(before))
   return [word for word in dict.fromkeys(found) if not keyword.iskeyword(word)]
@@ -116,7 +116,7 @@ def _identifiers(text, before=""):
 
 @functools.lru_cache(maxsize=None)
 def _common(count, root):
-  """The identifiers that most modules of the training split have."""
+  """Returns the identifiers that occur in most modules of the train split."""
   modules = collections.Counter()
   for _, text in python_corpus.modules(python_corpus.TRAIN, root):
     modules.update(_identifiers(text))
@@ -124,7 +124,7 @@ def _common(count, root):
 
 
 def _commongen(config, pair):
-  """Concept sets of CommonGen's dev split, and their inflections."""
+  """Loads concept sets of CommonGen's dev split, with their inflections."""
   folder = pathlib.Path(config.corpus)
   for name in _COMMONGEN:
     if not (folder / name).is_file():
@@ -148,7 +148,7 @@ def _commongen(config, pair):
 
 
 def _parsed(path, number, line):
-  """The concepts of a line of JSON."""
+  """Parses the concepts of a line of JSON."""
   try:
     found = json.loads(line)
   except ValueError as e:
@@ -161,10 +161,10 @@ def _parsed(path, number, line):
 
 
 def _harmless(config, pair):
-  """Held-out dialogues up to their last answers, or the end of what is before.
+  """Loads held-out dialogues up to their last answers.
 
-  A reward model judges the whole; the references are the answers that people
-  preferred.
+  Of long prompts the end is kept. A reward model scores prompt and answer; the
+  references are the answers that people preferred.
   """
   found = preference_pairs.read(config.corpus, _DIALOGUES,
                                 python_corpus.HELD_OUT)

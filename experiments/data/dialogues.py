@@ -1,8 +1,8 @@
 """Training a language model on the dialogues of `preference_pairs`.
 
-It learns from those that people preferred and from the others, so that a reward
-finds something to choose from. An end of text stands after every answer, where
-a model is to stop:
+Both the preferred and the rejected ones are used, so that answers differ enough
+for a reward to choose from. An end of text follows every answer, where a model
+is to stop:
 
     \\n\\nHuman: hi\\n\\nAssistant: hello<|endoftext|>\\n\\nHuman: help me
 """
@@ -22,17 +22,17 @@ _TURN = re.compile(r"(?<=.)(?=\n\nHuman:)", re.DOTALL)
 
 
 def check(config) -> None:
-  """Raises a ValueError for settings of samples that cannot be cut up."""
+  """Raises a ValueError for samples that no window fits in."""
   python_windows.check(config)
 
 
 def texts(config) -> list[str]:
-  """What a tokenizer is trained on."""
+  """Returns the texts that a tokenizer is trained on."""
   return [text for pair in _pairs(config, python_corpus.TRAIN) for text in pair]
 
 
 def data(config, tokenizer) -> batches.Data:
-  """Windows of all dialogues in a row, first the chosen ones."""
+  """Makes windows of all dialogues in a row, first the chosen ones."""
   train, held_out = (_stream(tokenizer, _pairs(config, split))
                      for split in (python_corpus.TRAIN, python_corpus.HELD_OUT))
   size = config.sample_prompt
@@ -47,8 +47,7 @@ def data(config, tokenizer) -> batches.Data:
 
 
 def encode(tokenizer, text: str) -> list[int]:
-  """Tokens of a dialogue, an end of text after all its answers but the last.
-  """
+  """Encodes a dialogue, with an end of text after each answer but the last."""
   turns = tokenizer.encode_batch(_TURN.split(text))
   end = tokenizers.eos_id(tokenizer)
   return [token for turn in turns for token in [*turn.ids, end]][:-1]
@@ -59,7 +58,7 @@ def _pairs(config, split):
 
 
 def _stream(tokenizer, pairs):
-  """`[n]` int32; both dialogues of a pair are far from each other."""
+  """Returns tokens `[n]` int32; dialogues of a pair are far from each other."""
   end = tokenizers.eos_id(tokenizer)
   return np.array([token for side in zip(*pairs) for text in side
                    for token in [*encode(tokenizer, text), end]], np.int32)

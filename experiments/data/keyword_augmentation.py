@@ -1,9 +1,9 @@
-"""More pairs from the same text: completions asked for by their own words.
+"""Augments pairs of text: prompts made of words of their completions.
 
-A small model that learns from few pairs is slow to see that a completion has
-the words of its prompt. Two kinds of rows show it more clearly than the corpus
-does. In both the prompt is some words of the completion, in any order; in the
-second these words have given way to others, which nothing but the prompt tells:
+A small model is slow to learn from few pairs that a completion contains the
+words of its prompt. Two kinds of rows show it more clearly than the corpus. In
+both, the prompt is some words of the completion, in any order; in the second,
+other words replace these, so that only the prompt predicts them:
 
      catches frisbee = A dog catches a frisbee.
      violet meeting = A dog violet a meeting.
@@ -13,14 +13,15 @@ import collections
 import re
 
 _WORD = re.compile(r"[^\W\d_]+")
-# Words that are too frequent, or too short, to be asked for.
+# Words that are too frequent or too short for a prompt: the number of most
+# frequent words, and of characters.
 _FREQUENT, _SHORT = 80, 2
-# Words of a prompt.
+# Number of words of a prompt.
 _FEWEST, _MOST = 2, 5
 
 
 def check(config) -> None:
-  """Raises a ValueError for shares that are not shares."""
+  """Raises a ValueError for shares that are negative or exceed 1."""
   shares = config.keyword_fraction, config.renamed_fraction
   if min(shares) < 0 or sum(shares) > 1:
     raise ValueError(
@@ -29,15 +30,15 @@ def check(config) -> None:
 
 
 def rewriter(config, completions):
-  """What makes other pairs of those of a corpus.
+  """Returns a function that rewrites pairs of a corpus.
 
   Args:
     config: `keyword_fraction` and `renamed_fraction`, the shares of rows.
-    completions: all of the train split, where the words come from.
+    completions: all of the train split, the source of the words.
 
   Returns:
-    `(rng, prompt, completion) -> (prompt, completion)`; what is left as it is
-    has its prompt in another order.
+    `(rng, prompt, completion) -> (prompt, completion)`; of the other rows only
+    the order of the prompt's words changes.
   """
   counts = collections.Counter(
       word.lower() for text in completions for word in _WORD.findall(text))
@@ -52,7 +53,7 @@ def rewriter(config, completions):
         len(found) >= _FEWEST):
       size = min(len(found), rng.integers(_FEWEST, _MOST + 1))
       words = [found[i] for i in rng.permutation(len(found))[:size]]
-      # Of a small corpus there may be no other words to choose from.
+      # A small corpus may have no other words to choose from.
       if others and draw < config.renamed_fraction:
         new = {word: others[rng.integers(len(others))] for word in words}
         completion = _WORD.sub(lambda m: new.get(m[0], m[0]), completion)

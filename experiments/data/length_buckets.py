@@ -1,23 +1,23 @@
-"""A few static shapes for rows of many lengths."""
+"""Groups rows of many lengths into a few static widths."""
 
 import numpy as np
 
 
 def widths(lengths, count):
-  """The widths to pad rows to, with the least padding there can be.
+  """Returns the widths to pad rows to that minimize padding.
 
-  A width is the length of some row, so the best widths are found exactly, by
-  dynamic programming over the different lengths.
+  Each optimal width is the length of some row, so they are found exactly, by
+  dynamic programming over the distinct lengths.
 
   Args:
     lengths: `[R]` positive int, R > 0.
-    count: how many widths there may be, at least 1.
+    count: number of widths, at most; at least 1.
 
   Returns:
     `[W]` ascending, W <= `count`; the last one is the longest row.
   """
   sizes, rows = np.unique(lengths, return_counts=True)
-  # Rows that are at most so long, from none on.
+  # `below[j]`: number of rows of the first j sizes.
   below = np.concatenate([[0], np.cumsum(rows)])
   # `cost[j]`: tokens of the rows of the first j sizes, all of them padded.
   cost = np.where(np.arange(len(sizes) + 1), np.inf, 0.0)
@@ -36,14 +36,14 @@ def widths(lengths, count):
 
 
 def members(lengths, count):
-  """Rows by the width they are padded to.
+  """Groups rows by the width that they are padded to.
 
   Args:
     lengths: `[R]` positive int, R > 0.
-    count: how many widths there may be.
+    count: number of widths, at most.
 
   Returns:
-    list of (width, numbers of rows in their order).
+    list of (width, ascending row numbers).
   """
   chosen = widths(lengths, count)
   places = np.searchsorted(chosen, lengths)

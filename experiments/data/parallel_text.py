@@ -1,12 +1,12 @@
-"""Training on pairs of a prompt and its completion, from parallel text files.
+"""Training data: pairs of prompt and completion, from parallel text files.
 
 Line i of one file is the prompt of line i of the other. A pair is one row,
 
      dog catch frisbee = A dog catches a frisbee.<|endoftext|>
 
-Every word stands after a space, the first ones of the prompt and of the
-completion too, so that a word is the same tokens wherever it stands. The loss
-counts the completion and the end of text, not the prompt.
+A space precedes every word, also the first ones of prompt and completion, so
+that a word has the same tokens everywhere. The loss is over the completion and
+the end of text, not the prompt.
 """
 
 import pathlib
@@ -27,8 +27,8 @@ class Rows(NamedTuple):
 
   Attributes:
     tokens: `[R, L]` int32, right-padded with `types.PAD`.
-    starts: `[R]` int32, where the completion starts.
-    ends: `[R]` int32, after its last token.
+    starts: `[R]` int32, position where the completion starts.
+    ends: `[R]` int32, position after its last token.
   """
   tokens: np.ndarray
   starts: np.ndarray
@@ -50,13 +50,13 @@ def check(config) -> None:
 
 
 def texts(config) -> list[str]:
-  """What a tokenizer is trained on."""
+  """Returns the texts that a tokenizer is trained on."""
   return [PROMPT.format(a) + COMPLETION.format(b)
           for a, b in zip(*read(config.corpus, config.train_pairs))]
 
 
 def data(config, tokenizer) -> batches.Data:
-  """Rows of `config.train_pairs` and of `config.held_out_pairs`."""
+  """Reads rows of `config.train_pairs` and of `config.held_out_pairs`."""
   texts_, held_out_texts = (read(config.corpus, names) for names in (
       config.train_pairs, config.held_out_pairs))
   train, held_out = (rows(tokenizer, *x, config.windows)
@@ -87,7 +87,7 @@ def data(config, tokenizer) -> batches.Data:
     rng = np.random.default_rng((config.seed, step))
     parts = []
     if samples is not None:
-      # They may be shorter than the windows.
+      # Samples may be shorter than the windows.
       samples = np.pad(samples, ((0, 0), (0, longest + 1 - samples.shape[1])),
                        constant_values=types.PAD)
       written = Rows(samples, prompts(len(samples))[1],
@@ -96,7 +96,7 @@ def data(config, tokenizer) -> batches.Data:
       parts.append(_some(rng, written, fits, length,
                          config.sample_fraction * len(chosen)))
     left = chosen[:len(chosen) - sum(len(part.tokens) for part in parts)]
-    # The teacher may have written all of them.
+    # None are left if the teacher's samples are all of the batch.
     parts.append(rewritten(rng, left, length) if rewritten and len(left) else
                  batch(train, left, length))
     return batches.Batch(*map(np.concatenate, zip(*parts)))
@@ -106,7 +106,7 @@ def data(config, tokenizer) -> batches.Data:
 
 
 def rows(tokenizer, prompts, completions, windows) -> Rows:
-  """Tokens of pairs of lines, none longer than the longest of `windows`."""
+  """Encodes pairs of lines, none longer than the longest of `windows`."""
   found = [_encode(tokenizer, *pair)
            for pair in zip(prompts, completions, strict=True)]
   needed = [len(tokens) - 1 for _, tokens in found]
@@ -118,29 +118,33 @@ def rows(tokenizer, prompts, completions, windows) -> Rows:
 
 
 def batch(rows_: Rows, chosen, length: int) -> batches.Batch:
-  """Chosen rows, `length` inputs each; only completions have a weight."""
+  """Makes a batch of rows with `length` inputs; completions have weights."""
   tokens = rows_.tokens[chosen, :length + 1]
   place = np.arange(1, length + 1)
   weights = ((place >= rows_.starts[chosen, None])
              & (place < rows_.ends[chosen, None]))
-  # Padding has no weight and comes last: any token will do.
+  # Padding has no weight and comes last, so that its token does not matter.
   return batches.Batch(np.maximum(tokens, 0), weights.astype(np.float32))
 
 
 def prompt_tokens(tokenizer, prompt: str) -> list[int]:
-  """Tokens of a prompt, as a model of pairs has seen them."""
+  """Encodes a prompt as in the training data."""
   return tokenizer.encode(PROMPT.format(prompt)).ids
 
 
 def read(folder, names) -> tuple[list[str], list[str]]:
-  """The lines of two files of a folder, as many of one as of the other.
+  """Reads the lines of two parallel files.
 
   Args:
-    folder: where the files are.
+    folder: of the files.
     names: of the file of prompts and of that of completions.
 
   Returns:
-    Prompts and completions.
+    Prompts and completions, equally many.
+
+  Raises:
+    FileNotFoundError: if there is no such file.
+    ValueError: for files without lines, or with different numbers of them.
   """
   found = []
   for name in names:
@@ -159,9 +163,9 @@ def read(folder, names) -> tuple[list[str], list[str]]:
 
 
 def _rewritten(config, tokenizer, train, texts_):
-  """`(rng, chosen, length) -> Batch` of pairs made from those chosen.
+  """Returns `(rng, chosen, length) -> Batch` of rewritten pairs.
 
-  One that does not fit in the length stays as it was.
+  A rewritten pair that does not fit in the length is not used.
   """
   rewrite = keyword_augmentation.rewriter(config, texts_[1])
 
@@ -177,7 +181,7 @@ def _rewritten(config, tokenizer, train, texts_):
 
 
 def _encode(tokenizer, prompt, completion):
-  """Where the completion starts, and all tokens of a pair."""
+  """Returns the start of the completion, and all tokens of a pair."""
   start = tokenizer.encode(PROMPT.format(prompt)).ids
   return len(start), [
       *start, *tokenizer.encode(COMPLETION.format(completion)).ids,
@@ -185,7 +189,7 @@ def _encode(tokenizer, prompt, completion):
 
 
 def _pad(found, size):
-  """`Rows`, `size` tokens wide, of what `_encode` returned for each."""
+  """Makes `Rows`, `size` tokens wide, of results of `_encode`."""
   starts, texts_ = zip(*found)
   ends = np.array([len(text) for text in texts_], np.int32)
   tokens = np.full((len(ends), size), types.PAD, np.int32)
@@ -194,7 +198,7 @@ def _pad(found, size):
 
 
 def _some(rng, rows_, fits, length, share):
-  """About so many random rows of those that fit; none if none does."""
+  """Draws `share` random rows of those that fit; none if none does."""
   found = np.flatnonzero(fits)
   return batch(rows_, rng.choice(found, round(share) if len(found) else 0),
                length)

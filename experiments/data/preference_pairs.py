@@ -1,9 +1,9 @@
-"""Training a reward on pairs of texts of which people prefer one.
+"""Training data of reward models: pairs of texts of which people prefer one.
 
 Each line of a JSONL file, perhaps gzipped, has a `chosen` and a `rejected`
-dialogue. Of a long one its end is read. A dialogue belongs to the train or to
-the held-out split by a hash of what both texts begin with, so that the same
-question is never in both.
+dialogue. Of a long one the end is used. A hash of the texts' common beginning
+puts a pair into the train or the held-out split, so that no question is in
+both.
 """
 
 import os
@@ -15,7 +15,7 @@ from experiments.data import batches
 from experiments.data import python_corpus
 from experiments.data import records
 
-# One dialogue in so many is held out.
+# One dialogue in `_STRIDE` is held out.
 _STRIDE = 4
 _SIDES = ("chosen", "rejected")
 
@@ -29,12 +29,12 @@ def check(config) -> None:
 
 
 def texts(config) -> list[str]:
-  """What a tokenizer is trained on."""
+  """Returns the texts that a tokenizer is trained on."""
   return [text for pair in _read(config, python_corpus.TRAIN) for text in pair]
 
 
 def data(config, tokenizer) -> batches.Data:
-  """Pairs of rows: the chosen text, then the rejected one."""
+  """Makes pairs of rows: the chosen text, then the rejected one."""
   (train, sizes), (held_out, _) = (
       _encode(tokenizer, _read(config, split), max(config.windows))
       for split in (python_corpus.TRAIN, python_corpus.HELD_OUT))
@@ -53,10 +53,10 @@ def data(config, tokenizer) -> batches.Data:
 
 
 def read(folder, name, split) -> list[tuple[str, str]]:
-  """(chosen, rejected) of one split, in the order of the file.
+  """Reads (chosen, rejected) of one split, in the order of the file.
 
   Args:
-    folder: where the file is.
+    folder: of the file.
     name: of the file.
     split: `python_corpus.TRAIN` or `python_corpus.HELD_OUT`.
 
@@ -88,14 +88,14 @@ def _read(config, split):
 
 
 def _encode(tokenizer, pairs, longest):
-  """The last tokens of each text, and how many a pair has at most."""
+  """Returns the last tokens of each text, and the longer length of a pair."""
   rows = [[encoding.ids[-longest:] for encoding in tokenizer.encode_batch(pair)]
           for pair in pairs]
   return rows, np.array([max(1, *map(len, pair)) for pair in rows])
 
 
 def _batch(pairs, chosen, length):
-  """Rows 2i and 2i + 1 are pair i; the weights mark the last tokens."""
+  """Makes rows 2i and 2i + 1 of pair i, with weights at the last tokens."""
   rows = [row for i in chosen for row in pairs[i]]
   tokens = np.zeros((len(rows), length + 1), np.int32)
   weights = np.zeros((len(rows), length), np.float32)

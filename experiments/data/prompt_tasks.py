@@ -1,7 +1,7 @@
-"""Prompts of an experiment, and the references that their tasks have.
+"""Prompts and references of the tasks of an experiment.
 
-A task is described by its config alone, see `configs/tasks.py`: where the
-fields of a record are, how they become a prompt, and whether a text ends.
+A task is described by its config alone, see `configs/tasks.py`: the fields of a
+record, the template that makes a prompt of them, and whether texts end.
 """
 
 import hashlib
@@ -24,15 +24,15 @@ PYTHON, TEXT = "python", "text"
 
 
 class Examples(NamedTuple):
-  """What is decoded.
+  """Prompts to decode.
 
   Attributes:
-    prompts: tokens of each, not all equally many.
-    references: a text of each; None if the task has none.
+    prompts: tokens of each, of any lengths.
+    references: a text for each; None if the task has none.
     eos_id: tokens that end a row; None: rows are equally long.
-    stop: a text is scored up to here; "" for all of it.
-    metrics: names of `text_metrics.CORPUS`, by which texts are scored.
-    note: what is to be said of the choice; "" for nothing.
+    stop: string at which a text is cut off before it is scored; "" for none.
+    metrics: names of `text_metrics.CORPUS` that score the texts.
+    note: a sentence about the choice of prompts; "" for none.
   """
   prompts: list[list[int]]
   references: Optional[list[str]] = None
@@ -43,12 +43,12 @@ class Examples(NamedTuple):
 
 
 def load(config, pair, now=None) -> Examples:
-  """The examples of a config; more of them extend fewer.
+  """Loads the examples of a config; a larger number extends a smaller one.
 
   Args:
     config: see `configs/rsd.py`.
     pair: a `ModelPair`.
-    now: see `chat_template.load`.
+    now: date that a chat template inserts, see `chat_template.load`.
 
   Returns:
     `config.prompts` examples.
@@ -76,11 +76,11 @@ def load(config, pair, now=None) -> Examples:
 
 
 def score(examples, texts, seed=0):
-  """Figures of generated texts by the metrics of a task.
+  """Scores generated texts by the metrics of a task.
 
   Args:
     examples: of `load`.
-    texts: one a prompt; not needed without metrics.
+    texts: one per prompt; unused without metrics.
     seed: of the bootstrap.
 
   Returns:
@@ -96,7 +96,7 @@ def score(examples, texts, seed=0):
 
 
 def fingerprint(examples):
-  """A short digest of prompts and references."""
+  """Returns a short digest of prompts and references."""
   data = json.dumps([examples.prompts, examples.references])
   return hashlib.sha256(data.encode()).hexdigest()[:16]
 
@@ -109,7 +109,7 @@ def _check_name(what, name, known):
 
 
 def _continuations(config, tokenizer):
-  """Stretches of any texts, all of one length."""
+  """Takes passages of texts as prompts, all of one length."""
   if not config.data:
     raise ValueError("data is empty: task='text' needs a file.")
   texts = [
@@ -122,7 +122,7 @@ def _continuations(config, tokenizer):
 
 
 def _examples(config, pair, now):
-  """Prompts from records, in an order drawn with the seed."""
+  """Makes prompts of records, in an order drawn with the seed."""
   task = config.tasks[config.task]
   for name in task.metrics:
     _check_name(f"tasks.{config.task}.metrics", name,
@@ -166,7 +166,7 @@ def _of_category(found, category):
 
 
 def _encoder(config, tokenizer, form, now):
-  """A function from the fields of a record to the encoding of its prompt."""
+  """Returns a function from the fields of a record to its encoded prompt."""
   if not config.chat:
     return lambda values: tokenizer_files.encode(
         tokenizer, prompt_templates.plain(form, values))
@@ -177,10 +177,11 @@ def _encoder(config, tokenizer, form, now):
 
 
 def room(config, pair):
-  """Tokens of the longest prompt that is taken; None: of any length.
+  """Returns the most tokens of a prompt; None for any number.
 
   Args:
-    config: `longest_prompt`, 0 for what the models have; `max_new_tokens`.
+    config: `longest_prompt`, 0 for the positions that the models have; and
+      `max_new_tokens`.
     pair: a `ModelPair`.
   """
   if config.longest_prompt < 0:
@@ -194,11 +195,11 @@ def room(config, pair):
 
 
 def positions(pair, max_new_tokens):
-  """Those that the models have for a prompt; infinity if there is no limit.
+  """Returns the positions that the models leave for a prompt, or infinity.
 
   Args:
     pair: a `ModelPair`.
-    max_new_tokens: the budget after it.
+    max_new_tokens: the budget after the prompt.
   """
   return min((model.max_length - max_new_tokens
               for model in (pair.target, pair.draft)
@@ -206,7 +207,7 @@ def positions(pair, max_new_tokens):
 
 
 def _note(config, found, used, shortened, left_out, longest):
-  """What became of the examples, in one line."""
+  """Reports in one line how many examples were used, cut and left out."""
   kind = f" of category {config.category}" if config.category else ""
   line = (f"Task {config.task}: {used} prompts of the first {used + left_out} "
           f"of {found} examples{kind}, in an order drawn with seed "

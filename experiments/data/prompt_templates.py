@@ -1,4 +1,4 @@
-"""How a record becomes a prompt: the formats of `configs/tasks.py`."""
+"""Makes prompts of records, by the formats of `configs/tasks.py`."""
 
 from experiments.data import records
 
@@ -6,21 +6,21 @@ SIDES = ("left", "right", "leave_out")
 
 
 def layout(task, record):
-  """The format of a task that a file has.
+  """Finds the format of a task that fits a file.
 
   Args:
     task: `formats`, a mapping from names to formats.
     record: the first one of the file, a `records.Record`.
 
   Returns:
-    The format with the most fields of those whose fields are all there; of a
-    task with one format that one.
+    Of the formats whose fields are all present, that with the most fields; the
+    only format of a task in any case.
 
   Raises:
-    ValueError: if there is none, naming file, line and the fields.
+    ValueError: if none fits, naming file, line and the fields.
   """
   formats = sorted(task.formats.values(), key=lambda x: -len(x.fields))
-  if len(formats) == 1:  # What it lacks is told when it is read.
+  if len(formats) == 1:  # Missing fields are reported when they are read.
     return formats[0]
   for found in formats:
     if all(records.has(record, path) for path in found.fields.values()):
@@ -34,20 +34,20 @@ def layout(task, record):
 
 
 def values(form, record) -> dict[str, str]:
-  """The fields of a record, by their names in the templates."""
+  """Returns the fields of a record, by their names in the templates."""
   return {name: records.field(record, path)
           for name, path in form.fields.items()}
 
 
 def plain(form, found) -> str:
-  """A prompt for a model that continues text; examples come first."""
+  """Makes a prompt for a model that continues text; examples come first."""
   shots = [question(form, shot) + answer(form, shot) + form.get("between", "")
            for shot in form.get("shots", ())]
   return "".join([*shots, question(form, found)])
 
 
 def messages(form, found, system="") -> list[dict[str, str]]:
-  """The same for a chat model; examples are earlier turns of the chat."""
+  """Makes messages for a chat model; examples are earlier turns."""
   chat = [{"role": "system", "content": system}] if system else []
   for shot in form.get("shots", ()):
     chat += [{"role": "user", "content": question(form, shot).strip()},
@@ -56,24 +56,24 @@ def messages(form, found, system="") -> list[dict[str, str]]:
 
 
 def question(form, found) -> str:
-  """The prompt of one record, without examples."""
+  """Makes the prompt of one record, without examples."""
   return _filled("template", form.template, form, found)
 
 
 def answer(form, found) -> str:
-  """What is to follow it; "" if the format has no answers."""
+  """Makes the answer to one record; "" if the format has no answers."""
   return _filled("answer", form.get("answer", ""), form, found)
 
 
 def shorten(encoding, longest, side):
-  """Tokens of a prompt, no more than there is room for.
+  """Shortens a prompt to at most `longest` tokens.
 
-  Special tokens that every text begins with stay where they are.
+  Special tokens at its beginning are kept.
 
   Args:
     encoding: of the tokenizer.
-    longest: tokens there is room for; None: any number.
-    side: where tokens are dropped, one of `SIDES`.
+    longest: number of tokens; None for no limit.
+    side: side where tokens are dropped, one of `SIDES`.
 
   Returns:
     list of tokens; None if the prompt is to be left out.
@@ -91,7 +91,7 @@ def shorten(encoding, longest, side):
 
 
 def _filled(what, template, form, found):
-  """A template with its fields; of an empty field the frame is dropped too."""
+  """Fills in a template; an empty field is dropped together with its frame."""
   frames = form.get("frames", {})
   framed = {name: frames[name].format(text) if text and name in frames else text
             for name, text in found.items()}

@@ -1,4 +1,4 @@
-"""A corpus that every user has: the source of Python's standard library.
+"""The corpus of Python's standard library, which every user has.
 
 Whole modules are held out, chosen by a hash of their names, so that the same
 module is held out for every version of Python.
@@ -14,11 +14,11 @@ import numpy as np
 from models.text import tokenizers
 
 TRAIN, HELD_OUT = "train", "held-out"
-# Characters; longer ones, runs of spaces, are rare.
+# In characters; longer tokens, which are runs of spaces, are rare.
 _LONGEST_TOKEN = 16
-# One module in so many is held out.
+# One module in `_STRIDE` is held out.
 _STRIDE = 16
-# Generated tables and texts, tests, and what is not the standard library.
+# Generated tables and texts, tests, and packages beside the standard library.
 _LEFT_OUT = frozenset((
     "__phello__", "__pycache__", "dist-packages", "encodings", "entities",
     "idle_test", "lib2to3", "locale", "pydoc_data", "site-packages", "test",
@@ -26,7 +26,7 @@ _LEFT_OUT = frozenset((
 
 
 def split_of(name: str, stride: int = _STRIDE) -> str:
-  """The split of a module, from its dotted name; or of any other text."""
+  """Returns the split of a module from its dotted name, or of any text."""
   digest = hashlib.sha256(name.encode()).digest()
   held_out = int.from_bytes(digest[:8], "big") % stride == 0
   return HELD_OUT if held_out else TRAIN
@@ -34,7 +34,7 @@ def split_of(name: str, stride: int = _STRIDE) -> str:
 
 @functools.lru_cache(maxsize=None)
 def modules(split: str, root: str | None = None) -> list[tuple[str, str]]:
-  """Modules of one split.
+  """Reads the modules of one split.
 
   Args:
     split: `TRAIN` or `HELD_OUT`.
@@ -56,7 +56,7 @@ def modules(split: str, root: str | None = None) -> list[tuple[str, str]]:
 
 
 def encode(tokenizer, split: str, root: str | None = None) -> np.ndarray:
-  """All modules of one split as tokens `[n]` int32, each ended by EOS."""
+  """Encodes all modules of one split as `[n]` int32, each ended by EOS."""
   texts = [text for _, text in modules(split, root)]
   end = [tokenizers.eos_id(tokenizer)]
   return np.concatenate([np.asarray(encoding.ids + end, np.int32)
@@ -66,19 +66,19 @@ def encode(tokenizer, split: str, root: str | None = None) -> np.ndarray:
 def prompts(tokenizer, count: int, length: int, reference_length: int = 0,
             seed: int = 0, *, split: str = HELD_OUT,
             root: str | None = None) -> list[list[int]]:
-  """Prompts that start where a line starts; a longer list extends a shorter.
+  """Draws prompts that start at a line; a longer list extends a shorter one.
 
   Args:
-    tokenizer: turns text into tokens.
-    count: prompts to return.
+    tokenizer: of the prompts.
+    count: number of prompts.
     length: tokens of a prompt.
-    reference_length: tokens that the module must still have after a prompt.
+    reference_length: tokens of the module that must follow a prompt.
     seed: of the choice.
-    split: where to take them from.
-    root: of `modules`.
+    split: `TRAIN` or `HELD_OUT`.
+    root: folder to read, see `modules`.
 
   Returns:
-    `count` lists of `length` tokens; no passage comes twice.
+    `count` lists of `length` tokens, from different passages.
   """
   return [passage[:length] for passage in passages(
       tokenizer, count, length + reference_length, seed, _texts(split, root))]
@@ -87,7 +87,7 @@ def prompts(tokenizer, count: int, length: int, reference_length: int = 0,
 def references(tokenizer, count: int, length: int, reference_length: int,
                seed: int = 0, *, split: str = HELD_OUT,
                root: str | None = None) -> list[list[int]]:
-  """What the modules say after `prompts` of the same arguments.
+  """Returns the text that follows the `prompts` of the same arguments.
 
   Returns:
     `count` lists of `reference_length` tokens.
@@ -98,14 +98,14 @@ def references(tokenizer, count: int, length: int, reference_length: int,
 
 def passages(tokenizer, count: int, length: int, seed: int,
              texts: list[str]) -> list[list[int]]:
-  """Stretches of texts that start where a line starts, in an order drawn.
+  """Draws passages of texts that start at a line, in random order.
 
   Args:
-    tokenizer: turns text into tokens.
-    count: passages to return; more of them extend fewer.
+    tokenizer: of the passages.
+    count: number of passages; a larger number extends a smaller one.
     length: tokens of a passage.
     seed: of the choice.
-    texts: where to take them from.
+    texts: to draw from.
 
   Returns:
     `count` lists of `length` tokens, all different.
@@ -117,7 +117,7 @@ def passages(tokenizer, count: int, length: int, seed: int,
     if len(found) == count:
       break
     i, start = lines[line]
-    # Enough text for `length` tokens, and no more of a long module than that.
+    # Encode enough text for `length` tokens, not all of a long module.
     text = texts[i][start:start + _LONGEST_TOKEN * length]
     tokens = tokenizer.encode(text).ids[:length]
     if len(tokens) == length and tokens not in found:
@@ -125,7 +125,7 @@ def passages(tokenizer, count: int, length: int, seed: int,
   if len(found) < count:
     raise ValueError(
         f"prompts={count} are asked for, but the corpus has only "
-        f"{len(found)} different stretches of {length} tokens.")
+        f"{len(found)} different passages of {length} tokens.")
   return found
 
 
@@ -134,7 +134,7 @@ def _texts(split, root):
 
 
 def _paths(root):
-  """(dotted name, path) of every module under a folder, by name."""
+  """Returns (dotted name, path) of all modules under a folder, by name."""
   found = []
   for path in root.rglob("*.py"):
     parts = path.relative_to(root).with_suffix("").parts
@@ -146,7 +146,7 @@ def _paths(root):
 
 
 def _line_starts(text):
-  """Offsets of the lines that are not blank."""
+  """Yields the offsets of lines that are not blank."""
   offset = 0
   for line in text.splitlines(keepends=True):
     if line.strip():

@@ -1,4 +1,4 @@
-"""Training on windows of Python source, as long as a batch asks for."""
+"""Training data: windows of Python source."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from experiments.data import python_corpus
 
 
 def check(config) -> None:
-  """Raises a ValueError for settings of samples that cannot be cut up."""
+  """Raises a ValueError for samples that no window fits in."""
   if config.sample_fraction and config.sample_length <= max(config.windows):
     raise ValueError(f"--config.sample_length={config.sample_length} must "
                      f"exceed --config.windows={tuple(config.windows)}.")
@@ -17,7 +17,7 @@ def check(config) -> None:
 
 
 def texts(config) -> list[str]:
-  """What a tokenizer is trained on."""
+  """Returns the texts that a tokenizer is trained on."""
   return [
       text
       for _, text in python_corpus.modules(python_corpus.TRAIN, _root(config))
@@ -25,7 +25,7 @@ def texts(config) -> list[str]:
 
 
 def data(config, tokenizer) -> batches.Data:
-  """Windows of the corpus `config.corpus`."""
+  """Makes windows of the corpus `config.corpus`."""
   train, held_out = (python_corpus.encode(tokenizer, split, _root(config))
                      for split in (python_corpus.TRAIN, python_corpus.HELD_OUT))
 
@@ -39,16 +39,16 @@ def data(config, tokenizer) -> batches.Data:
 
 
 def of_streams(config, train, held_out, prompts) -> batches.Data:
-  """Windows of texts in a row, as tokens `[n]` int32 of each split.
+  """Makes windows of texts in a row.
 
   Args:
     config: `batch_tokens`, `windows`, `seed` and `sample_fraction`.
-    train: what is learned from.
-    held_out: what is measured on.
+    train: `[n]` int32, tokens to train on.
+    held_out: `[m]` int32, tokens to evaluate on.
     prompts: see `batches.Data`.
 
   Returns:
-    The data; what a teacher writes goes on after an end of text.
+    The data, without `eos_id`: after an end of text a teacher starts another.
   """
   shorter = min(len(train), len(held_out))
   if shorter <= max(config.windows):

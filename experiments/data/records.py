@@ -1,6 +1,6 @@
-"""Records of a data set: from a local file, or through `datasets`.
+"""Reads records of a data set: from a local file, or through `datasets`.
 
-Every mistake of a file is one error, which names file, line and field.
+Errors name file, line and field.
 """
 
 import gzip
@@ -12,7 +12,7 @@ from models.folders import hub
 
 
 class Record(NamedTuple):
-  """An example as it was read.
+  """An example as read.
 
   Attributes:
     where: file and line, for messages.
@@ -26,18 +26,18 @@ def load(data, dataset=None, by_line=False, name="data") -> list[Record]:
   """Reads all examples of a data set.
 
   Args:
-    data: a file (.jsonl, .json with a list, or anything else, which is one
-      text; each may end with .gz); or `hub:` and the name of a data set; or "".
-    dataset: mapping with `path`, `name` and `split` for `datasets`, of which
-      `hub:` replaces the path and "" nothing; None if there is none.
-    by_line: whether any other file is a text a line, those of blanks left out.
-    name: of the field or flag that `data` comes from, for messages.
+    data: a file: .jsonl, .json with a list, or any other, which is one text;
+      each may end with .gz. Or `hub:` and the name of a data set; or "".
+    dataset: mapping with `path`, `name` and `split` for `datasets`, or None; a
+      name after `hub:` replaces the path.
+    by_line: whether each line of any other file is a text, except blank ones.
+    name: of the field or flag that has `data` for its value, for messages.
 
   Returns:
     list of `Record`, at least one.
 
   Raises:
-    ValueError: naming file and line of what cannot be read.
+    ValueError: naming the file and line that cannot be read.
     OSError: if there is no such file.
   """
   if data and not data.startswith(hub.PREFIX):
@@ -50,14 +50,15 @@ def load(data, dataset=None, by_line=False, name="data") -> list[Record]:
 
 
 def field(record: Record, path: str) -> str:
-  """A text in a record.
+  """Returns a text in a record.
 
   Args:
-    record: as `load` returns it.
-    path: names and numbers of items, separated by dots; "" is all of it.
+    record: of `load`.
+    path: names, and numbers of list items, separated by dots; "" is the whole
+      record.
 
   Returns:
-    A text; lines, where the field is a list of texts.
+    A text; a list of texts is joined as lines.
 
   Raises:
     ValueError: naming file, line and field, if there is no such text.
@@ -72,7 +73,7 @@ def field(record: Record, path: str) -> str:
 
 
 def find(record: Record, path: str) -> Any:
-  """What there is in a record; arguments and errors are those of `field`."""
+  """Returns the value at a path; arguments and errors are those of `field`."""
   value = record.value
   for part in path.split(".") if path else ():
     try:
@@ -84,7 +85,7 @@ def find(record: Record, path: str) -> Any:
 
 
 def has(record: Record, path: str) -> bool:
-  """Whether a record has a text there."""
+  """Returns whether a record has a text at a path."""
   try:
     field(record, path)
   except ValueError:
@@ -93,7 +94,7 @@ def has(record: Record, path: str) -> bool:
 
 
 def contents(value) -> str:
-  """What there is in place of a field, for messages."""
+  """Describes a value that lacks a field, for messages."""
   if isinstance(value, dict):
     return f"there are {', '.join(map(str, value)) or 'none'}"
   return f"it is of type {type(value).__name__}"
@@ -135,7 +136,7 @@ def _parsed(where, text):
   except ValueError as e:
     raise ValueError(f"{where} is not JSON: {e}.") from e
   try:
-    # JSON can have halves of characters, of which no tokenizer knows.
+    # JSON can hold lone surrogates, which tokenizers refuse.
     json.dumps(value, ensure_ascii=False).encode()
   except UnicodeEncodeError as e:
     raise ValueError(f"{where} is no text in UTF-8: {e}.") from e
@@ -143,7 +144,7 @@ def _parsed(where, text):
 
 
 def _of_hub(path, dataset):
-  """Records of a data set that `datasets` knows."""
+  """Reads records of a data set by the package `datasets`."""
   if not path and not dataset:
     raise ValueError("data is empty, and the task has no data set of a "
                      f"registry: a file is needed, or '{hub.PREFIX}' and a "

@@ -1,14 +1,15 @@
-"""How much memory a run needs, before any parameter is loaded.
+"""Estimates the memory of a run before any parameter is loaded.
 
-Weights and caches are counted exactly, from shapes alone. What comes and goes
-is estimated by the largest array that a forward computes: three of it in a
-prefill, where that are scores of attention; five where native CPU kernels keep
-no scores, and that are queries or features; and two in a step, beside its
-logits. XLA's CPU programs of tree methods needed 0.7 to 1.0 times that, in a
-few cases, and a TPU's 0.4 to 2.6 times what is no weight: where widths are no
-multiples of 128 it pads arrays, and lays weights out anew. `tpu_estimate` knows
-better. Searches were not compared, and keys and values of beams and samples of
-whole texts are not counted.
+Weights, caches and ancestor masks are counted exactly, from shapes.
+Temporaries are estimated by the largest array that a forward computes: three
+times its size in a prefill, where that array holds attention scores; five
+times with native CPU kernels, which keep no scores, so that it holds queries
+or features; twice in a step, beside its logits. In a few cases, XLA's CPU
+programs of tree methods needed 0.7 to 1.0 times the estimate, and those for
+TPUs 0.4 to 2.6 times the estimate without weights: they pad widths to multiples
+of 128, and change the layout of weights. `tpu_estimate` compiles instead.
+Searches were not compared; keys and values of beams, and of samples of whole
+texts, are not counted.
 """
 
 import math
@@ -28,17 +29,17 @@ from decoding_jax.validation import memory
 from experiments.app import launch
 
 _GIB = 2**30
-# Of the largest array in a step.
+# Times the largest array in a step.
 _OF_STEP = 2
 
 
 class Ways(NamedTuple):
-  """Into how many parts a mesh of devices divides arrays.
+  """Number of parts that a mesh divides arrays into.
 
   Attributes:
-    weights: parameters.
-    rows: whatever has a row for each text.
-    heads: caches and scores, beyond that; logits are whole.
+    weights: of parameters.
+    rows: of arrays with an axis of rows.
+    heads: of caches and scores, in addition; logits have no heads.
   """
   weights: int = 1
   rows: int = 1
@@ -50,14 +51,16 @@ class Need(NamedTuple):
 
   Attributes:
     weights: of both models.
-    caches: of both models.
+    caches: of both models, and of logits processors beside them.
     logits: of the target at the nodes of a tree, and distributions of the
       drafter.
+    masks: ancestor masks of a tree, the drafted one and that of its scoring.
     temporaries: of the largest forward.
   """
   weights: int
   caches: int
   logits: int
+  masks: int
   temporaries: int
 
 
@@ -70,8 +73,8 @@ def check(pair, kinds, batch, width, max_new_tokens, force=False, ways=Ways()):
     batch: rows decoded together.
     width: P, tokens of the longest prompt.
     max_new_tokens: the budget.
-    force: whether to go on all the same.
-    ways: what a mesh divides.
+    force: whether to skip the check.
+    ways: how a mesh divides arrays.
   """
   if force or fits(pair, kinds, batch, width, max_new_tokens, ways):
     return
@@ -86,14 +89,14 @@ def check(pair, kinds, batch, width, max_new_tokens, force=False, ways=Ways()):
 
 
 def fits(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> bool:
-  """Whether nobody knows that it does not fit; arguments as of `estimate`."""
+  """Returns False if a run is known not to fit; arguments as of `estimate`."""
   there = device_memory(jax.local_devices()[0])
   return there is None or there >= sum(
       estimate(pair, kinds, batch, width, max_new_tokens, ways))
 
 
 def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
-  """Bytes that a run needs on each device.
+  """Estimates the bytes that a run needs on each device.
 
   Args:
     pair: a `ModelPair`, whose parameters may be shapes.
@@ -101,7 +104,7 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
     batch: rows decoded together.
     width: P, tokens of the longest prompt.
     max_new_tokens: the budget.
-    ways: what a mesh divides.
+    ways: how a mesh divides arrays.
 
   Returns:
     A `Need`.
@@ -123,18 +126,19 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
       sum(_bytes(params) for _, params in models) // ways.weights,
       sum(_bytes(_cache(lm, batch, slots)) for lm, _ in models) // parts,
       4 * batch * pair.target.vocab_size * (scored + drafted) // ways.rows,
+      2 * batch * scored**2 // ways.rows,
       temporaries // parts)
 
 
 def most_slots(kinds, width, max_new_tokens) -> int:
-  """Slots of the caches of a run, at most; arguments as of `estimate`."""
+  """Returns the most slots of a cache in a run; arguments as of `estimate`."""
   return max(prefill.capacity(
       width, max_new_tokens + tree_decoder.as_decoder(kind).max_slots_ahead)
              for kind in kinds)
 
 
 def device_memory(device) -> int | None:
-  """Bytes that a device has for arrays; None if nobody knows."""
+  """Returns the bytes that a device has for arrays; None if unknown."""
   limit = (device.memory_stats() or {}).get("bytes_limit")
   if limit is None and device.platform == "cpu":
     # Devices that are simulated share the machine.
@@ -143,16 +147,19 @@ def device_memory(device) -> int | None:
 
 
 def nodes(kind):
-  """(tokens of a target call, tokens whose children are drafted), at most.
+  """Returns the most nodes that are scored by a call, and drafted from.
 
   Args:
     kind: a pair or a decoder.
+
+  Returns:
+    (tokens of a target call, tokens whose children are drafted).
   """
   if isinstance(kind, dj.Pair):
     layout = kind.drafter.layout
     size = 1 + tree.num_nodes(layout)
     return size, size - layout.widths[-1] if layout.widths else 0
-  # A search writes nothing after the length, and scores a token of each beam.
+  # Searches score a token of each beam, and write no slots ahead.
   return max(kind.max_slots_ahead,
              1) * kind.max_samples_per_node, kind.max_slots_ahead
 
@@ -167,7 +174,7 @@ def _bytes(arrays):
 
 
 def _largest(lm, params, batch, tokens, slots, logits, times):
-  """Bytes of the largest array that a forward computes, so many times.
+  """Returns `times` the bytes of the largest array that a forward computes.
 
   Args:
     lm: a language model.
@@ -195,7 +202,7 @@ def _largest(lm, params, batch, tokens, slots, logits, times):
 
 
 def _used(jaxpr):
-  """Equations that the results depend on, those of inner programs included."""
+  """Yields equations that results depend on, also those of inner programs."""
   needed = set(map(id, jaxpr.outvars))
   for equation in reversed(jaxpr.eqns):
     if not needed.isdisjoint(map(id, equation.outvars)):
@@ -206,7 +213,7 @@ def _used(jaxpr):
 
 
 def _inner(equation):
-  """Programs of an equation; of those for platforms only that for this one."""
+  """Returns the inner programs of an equation, for this platform only."""
   platforms = equation.params.get("branches_platforms")
   if not platforms:
     return core.jaxprs_in_params(equation.params)

@@ -1,4 +1,4 @@
-"""Decoding on many devices: rows by "data", heads by "model"."""
+"""Decodes on many devices: rows split over "data", heads over "model"."""
 
 import contextlib
 import functools
@@ -26,20 +26,22 @@ from models.text import vocab_alignment
 from models.transformer import sharding
 
 _MESH = flags.DEFINE_string(
-    "mesh", None, "Devices: rows by data, heads by model, as data:4,model:2; "
-    "or auto. Default: one device; auto for several processes. Of a CPU each "
-    "core can be a device.")
+    "mesh", None, "Devices to split rows (data) and heads (model) over, as in "
+    "data:4,model:2; or auto. Default: one device; auto for several processes. "
+    "Each core of a CPU can be a device.")
 _FORCE = flags.DEFINE_bool(
-    "force", False, "Go on, though memory is not expected to be enough.")
+    "force", False, "Run even if the estimated memory exceeds the device's.")
 _COORDINATOR = flags.DEFINE_string(
-    "coordinator", None, "Address and port of the first of several processes. "
-    "TPU pods, GKE and SLURM need none of these three.")
+    "coordinator", None, "Address and port of the first of several processes, "
+    "such as 10.0.0.1:1234. TPU pods, GKE and SLURM need neither this flag nor "
+    "--num_processes and --process_id.")
 _NUM_PROCESSES = flags.DEFINE_integer(
-    "num_processes", None, "How many processes; 1: there are no others.")
-_PROCESS_ID = flags.DEFINE_integer("process_id", None, "Which one this is.")
+    "num_processes", None, "Number of processes; 1 runs one alone.")
+_PROCESS_ID = flags.DEFINE_integer("process_id", None,
+                                   "Number of this process, from 0.")
 
 _AUTO = "auto"
-# What settles how many devices a CPU has, if a user says so.
+# The XLA flag by which a user sets the number of CPU devices.
 _DEVICE_COUNT = "xla_force_host_platform_device_count"
 # Weights of a matrix from which on its products use several cores.
 _LARGE = 2**18
@@ -47,7 +49,7 @@ _AXES = (sharding.DATA, sharding.MODEL)
 
 
 class _Run(NamedTuple):
-  """What a program is compiled for."""
+  """Static arguments of a compiled program."""
   mesh: jax.sharding.Mesh
   method: dj.Method
   target: dj.LanguageModel
@@ -60,19 +62,23 @@ class _Run(NamedTuple):
 
 
 def join(target, batch):
-  """Meets the other processes; to be called before JAX is used.
+  """Connects to the other processes; call it before JAX is used.
 
-  Where there are none, a CPU gets as many devices as the flags ask for.
+  Without others, a CPU gets as many devices as the flags ask for.
 
   Args:
     target: folder of the target, or name of a shipped one.
     batch: rows decoded together, at most.
 
   Raises:
-    UserError: if they cannot be met, or if there is no such model.
+    UserError: for flags that contradict each other, a mesh that is none, or if
+      there is no such model.
   """
   with launch.user_errors(RuntimeError, ValueError):
     multihost.join(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
+  if _MESH.value is not None and _MESH.value != _AUTO:
+    with launch.user_errors(ValueError):
+      _axes(_MESH.value)
   if _MESH.value is None or jax.distributed.is_initialized() or (
       jax.config.jax_num_cpu_devices >= 0) or (
           _DEVICE_COUNT in os.environ.get("XLA_FLAGS", "")):
@@ -85,18 +91,18 @@ def join(target, batch):
 
 
 def host_devices(value, config, batch, cores):
-  """How many devices a CPU should have.
+  """Returns how many devices a CPU should have.
 
   Args:
     value: of the flag; see `sizes`.
     config: architecture of the target.
     batch: rows decoded together.
-    cores: that this process may use.
+    cores: number of cores that this process may use.
 
   Returns:
-    As many as are asked for, but no more than cores. By "auto" as many as
-    divide the rows, if a layer is too small for a product to use several cores;
-    otherwise each device would read all weights, and gain nothing.
+    As many as the flag asks for, but no more than cores. With "auto" as many as
+    divide the rows, if a layer is too small for one product to use several
+    cores; else 1, since each device would read all weights and gain nothing.
   """
   if value != _AUTO:
     return min(math.prod(map(int, re.findall(r":(\d+)", value))), cores) or 1
@@ -105,52 +111,58 @@ def host_devices(value, config, batch, cores):
   return max(n for n in range(1, cores + 1) if not batch % n)
 
 
-def load(pair, target, draft, kinds, batch, most, width, max_new_tokens):
-  """The parameters of a pair, on the devices that the flags ask for.
+def load(pair, target, draft, kinds, batch, most, width, max_new_tokens,
+         decoded=None):
+  """Reads the parameters of a pair onto the devices that the flags ask for.
 
   Args:
     pair: of `model_pair.open_pair`.
     target: folder of the target, or name of a shipped one.
-    draft: the same, or as of `model_pair.open_pair`.
-    kinds: what will decode, see `memory_estimate.estimate`.
+    draft: folder or name of the draft, see `model_pair.open_pair`.
+    kinds: pairs or decoders that will decode, see `memory_estimate.estimate`.
     batch: rows decoded together, at most.
-    most: rows that there is a cache for, at most.
+    most: rows that have a cache at a time, at most.
     width: P, tokens of the longest prompt.
     max_new_tokens: the budget.
+    decoded: the pair as it will decode, with logits processors, whose states
+      need memory; None for `pair`.
 
   Returns:
     The pair, its mesh included.
 
   Raises:
     UserError: for a mesh that model, batch or devices do not allow; if a device
-      has not enough memory; if there are no parameters.
+      has too little memory; if there are no parameters.
   """
-  sizes_ = (kinds, most, width, max_new_tokens)
-  value = _MESH.value or (_AUTO if jax.process_count() > 1 else None)
+  sizes_, decoded = (kinds, most, width, max_new_tokens), decoded or pair
+  value = _MESH.value
+  if value is None and jax.process_count() > 1:
+    value = _AUTO
   if value is None:
-    memory_estimate.check(pair, *sizes_, _FORCE.value)
+    memory_estimate.check(decoded, *sizes_, _FORCE.value)
     return model_pair.with_params(pair, target, draft)
   config = checkpoints.architecture(launch.model_folder(target))
   with launch.user_errors(ValueError):
     shapes = sizes(value, config, batch, jax.device_count())
   # All processes choose the same, be their machines equal or not.
   shape = tuple(multihost.from_first(
-      lambda: choose(pair, config, shapes, *sizes_)))
-  memory_estimate.check(pair, *sizes_, _FORCE.value, partition(config, shape))
+      lambda: choose(decoded, config, shapes, *sizes_)))
+  memory_estimate.check(decoded, *sizes_, _FORCE.value,
+                        partition(config, shape))
   return with_params(pair, target, draft, make(shape))
 
 
 def choose(pair, config, shapes, kinds, most, width, max_new_tokens):
-  """The first of several meshes whose devices have the memory, or the last one.
+  """Chooses the first mesh whose devices have the memory, else the last one.
 
   Args:
     pair: of `model_pair.open_pair`.
     config: architecture of the target.
     shapes: of `sizes`.
-    kinds: as of `load`, and so are the others.
-    most: see there.
-    width: see there.
-    max_new_tokens: see there.
+    kinds: pairs or decoders, see `load`.
+    most: rows that have a cache at a time, at most.
+    width: P, tokens of the longest prompt.
+    max_new_tokens: the budget.
 
   Returns:
     One of `shapes`.
@@ -161,7 +173,7 @@ def choose(pair, config, shapes, kinds, most, width, max_new_tokens):
 
 
 def partition(config, shape):
-  """What a mesh divides; a drafter is taken to be divided as the target is.
+  """Returns how a mesh divides arrays, of the draft as those of the target.
 
   Args:
     config: architecture of the target.
@@ -176,29 +188,30 @@ def partition(config, shape):
 
 
 def from_flags(config, batch, count):
-  """The mesh that the flag asks for, of devices that need not be here.
+  """Returns the mesh that the flag asks for; no device is used.
 
   Args:
     config: architecture of the target.
     batch: rows decoded together.
-    count: devices there are.
+    count: number of devices.
 
   Returns:
-    Sizes of "data" and "model"; of one device without the flag.
+    Sizes of "data" and "model"; 1 and 1 without the flag.
 
   Raises:
     UserError: for a mesh that model, batch or devices do not allow.
   """
   with launch.user_errors(ValueError):
-    return sizes(_MESH.value or "data:1", config, batch, count)[0]
+    value = "data:1" if _MESH.value is None else _MESH.value
+    return sizes(value, config, batch, count)[0]
 
 
 def make(shape, devices=None):
-  """A mesh of the first devices there are.
+  """Makes a mesh of the first devices.
 
   Args:
     shape: sizes of "data" and "model".
-    devices: to choose from; None for those of this process.
+    devices: to choose from; None for all of JAX.
 
   Returns:
     A `jax.sharding.Mesh`.
@@ -208,18 +221,18 @@ def make(shape, devices=None):
 
 
 def arranged(devices, shape):
-  """Devices in the order of a mesh: those of one row are near each other.
+  """Arranges devices in a mesh, those of one index of "data" near each other.
 
-  What `jax.make_mesh` refuses is allowed here: slices that are connected by a
-  slower network, which are the machines of a GPU cluster, and parts of the axes
-  of a TPU slice other than v5e. Rows never meet, so that they may be anywhere.
+  Allows what `jax.make_mesh` refuses: slices connected by a slower network,
+  such as the machines of a GPU cluster, and parts of the axes of a TPU slice
+  other than v5e. Rows exchange nothing, so they may be anywhere.
 
   Args:
-    devices: all there are.
+    devices: all devices.
     shape: sizes of "data" and "model".
 
   Returns:
-    An array of as many as are needed.
+    An array of devices of this shape.
   """
   place = lambda device: (getattr(device, "slice_index", None) or 0, device.id)
   devices = sorted(devices, key=place)
@@ -235,14 +248,14 @@ def arranged(devices, shape):
 
 
 def sizes(value, config, batch, count):
-  """The meshes that a description allows.
+  """Returns the meshes that a description allows.
 
   Args:
-    value: as "data:4,model:2"; or "auto": as many devices as can be used, and
-      as many of them by rows as have the memory for it.
+    value: such as "data:4,model:2"; or "auto": as many devices as can be used,
+      and as many of them for rows as memory allows.
     config: architecture of the target.
     batch: rows decoded together.
-    count: devices there are.
+    count: number of devices.
 
   Returns:
     list of sizes of "data" and "model", the best ones first.
@@ -255,16 +268,22 @@ def sizes(value, config, batch, count):
   return [_parsed(value, config, batch, count)]
 
 
-def _parsed(value, config, batch, count):
-  def fail(what):
-    raise ValueError(f"--mesh={value}: {what}")
-
+def _axes(value):
+  """Sizes of "data" and "model" as `--mesh` has them; raises `ValueError`."""
   parts = [re.fullmatch(r"(\w+):(\d+)", part) for part in value.split(",")]
   found = {part[1]: int(part[2]) for part in parts if part}
   if (len(found) < len(parts) or not set(found) <= set(_AXES)
       or 0 in found.values()):
-    fail(f"data:N, model:N, both with a comma between, or {_AUTO} is needed.")
-  data, model = (found.get(axis, 1) for axis in _AXES)
+    raise ValueError(f"--mesh={value}: data:N, model:N, both with a comma "
+                     f"between, or {_AUTO} is needed.")
+  return [found.get(axis, 1) for axis in _AXES]
+
+
+def _parsed(value, config, batch, count):
+  def fail(what):
+    raise ValueError(f"--mesh={value}: {what}")
+
+  data, model = _axes(value)
   if data * model > count:
     fail(f"{data * model} devices are needed, there are {count}. Of a CPU each "
          f"core is one; XLA_FLAGS=--{_DEVICE_COUNT}={data * model} makes more.")
@@ -292,13 +311,19 @@ def _auto(config, batch, count):
                 reverse=True)
 
 
+def text(mesh) -> str:
+  """Describes a mesh as `--mesh` does: "data:4,model:2"; "" without one."""
+  return "" if mesh is None else ",".join(
+      f"{axis}:{size}" for axis, size in mesh.shape.items())
+
+
 def multiple(mesh) -> int:
-  """What a batch must be a multiple of."""
+  """Returns the number that must divide a batch."""
   return 1 if mesh is None else mesh.shape[sharding.DATA]
 
 
 def stand_ins(folder, config, shardings):
-  """What stands for the parameters of a model that nobody reads."""
+  """Returns shapes and shardings in place of the parameters of a model."""
   del folder
   params = transformer.abstract_params(config)
   return jax.tree.map(
@@ -314,12 +339,12 @@ def _read(folder, config, shardings):
 def with_params(pair, target, draft, mesh, read=_read):
   """Reads the parameters of a pair onto a mesh.
 
-  A drafter whose heads cannot be split is on each of the devices.
+  A draft model whose heads cannot be split is replicated.
 
   Args:
     pair: of `model_pair.open_pair`.
     target: folder of the target, or name of a shipped one.
-    draft: the same, or as of `model_pair.open_pair`.
+    draft: folder or name of the draft, see `model_pair.open_pair`.
     mesh: of `make`.
     read: `(folder, config, shardings) -> parameters`; `stand_ins` reads none.
 
@@ -346,40 +371,40 @@ def _split(lm, name, kind, mesh, read):
                   sharding.shardings(config, mesh, size))
   split = sharding.language_model(transformer.language_model(config),
                                   sharding.cache_spec(config, size))
-  # Logits are gathered before padding is cut off: its end may lie anywhere.
+  # Gather logits before cutting padding off: it may end on any device.
   return vocab_alignment.cut(split, lm.vocab_size), params
 
 
 def on_all(mesh, tree):
-  """Arrays that every device has, such as the parameters of a reward."""
+  """Replicates arrays, such as the parameters of a reward, on a mesh."""
   return tree if mesh is None else _place(mesh, PartitionSpec(), tree)
 
 
 def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
              eos_id=None, reward=None, reward_params=None, constraints=None,
              rows=None):
-  """`dj.generate` by a pair of models, wherever they are.
+  """Calls `dj.generate` with a pair of models, on one device or a mesh.
 
-  On a mesh all is one program, in which each index of "data" has a loop of its
-  own: it ends with its own rows, and rows never meet. Every process has the
-  whole result, on the host.
+  On a mesh it is one program, in which each index of "data" has its own loop,
+  which ends with its own rows. Every process gets the whole result, on the
+  host.
 
   Args:
     pair: a `model_pair.ModelPair`.
     keys: `[B]` random keys.
     prompts: `[B, P]` int32, right-padded.
     lengths: `[B]` int32.
-    method: what decodes.
+    method: a `dj.Method`.
     max_new_tokens: the budget.
-    sampling: the distribution that is kept.
+    sampling: a `dj.Sampling`.
     eos_id: tokens that end a row, or None.
     reward: a `dj.Reward`, or None.
     reward_params: its parameters, of `on_all`.
     constraints: tree of `[B, ...]`, or None.
-    rows: how many are decoded together, at most; None for all.
+    rows: rows decoded together, at most; None for all.
 
   Returns:
-    A `dj.Generation`; of several loops, its steps are those of the longest.
+    A `dj.Generation`; its steps are those of the longest loop.
   """
   if pair.mesh is None:
     return dj.generate(
@@ -391,7 +416,7 @@ def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
   run = _run(pair, method, max_new_tokens, sampling, eos_id, reward, rows)
   batch = _place(pair.mesh, PartitionSpec(sharding.DATA),
                  (jax.random.key_data(keys), prompts, lengths, constraints))
-  # Not after it: what was decoded before has been written by now.
+  # Before decoding: the results of earlier batches have been written by now.
   multihost.stop_together()
   return jax.tree.map(np.asarray, _generate(
       run, batch, np.float32(sampling.temperature),
@@ -399,16 +424,16 @@ def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
 
 
 def trace(pair, batch, width, *, method, max_new_tokens, sampling, eos_id=None):
-  """The program of `generate` on a mesh, of which nothing need be there.
+  """Traces the program of `generate` for a mesh of devices that may be absent.
 
   Args:
     pair: a `model_pair.ModelPair` on a mesh, whose parameters are
       `stand_ins`.
     batch: B.
     width: P, tokens of the longest prompt.
-    method: what decodes.
+    method: a `dj.Method`.
     max_new_tokens: the budget.
-    sampling: the distribution that is kept.
+    sampling: a `dj.Sampling`.
     eos_id: tokens that end a row, or None.
 
   Returns:
@@ -454,8 +479,8 @@ def _generate(run: _Run, batch, temperature, params):
     return out.replace(steps=out.steps[None])
 
   by_rows, same = PartitionSpec(sharding.DATA), PartitionSpec()
-  # What loops carry is constant before the first step, and a row's own after
-  # it: the check of what differs between devices would refuse that.
+  # check_vma=False: loop carries start replicated and become device-varying
+  # after the first step, which the check rejects.
   out = jax.shard_map(
       of_rows, mesh=run.mesh, in_specs=(by_rows, same, same), out_specs=by_rows,
       axis_names={sharding.DATA}, check_vma=False)(batch, temperature, params)
@@ -465,7 +490,7 @@ def _generate(run: _Run, batch, temperature, params):
 
 
 def _place(mesh, spec, tree):
-  """Arrays of the host on a mesh; each process hands over its own part."""
+  """Puts arrays of the host on a mesh; each process provides its part."""
   where = NamedSharding(mesh, spec)
 
   def place(x):

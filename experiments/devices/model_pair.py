@@ -1,4 +1,4 @@
-"""A target and its drafter: opened from folders, checked, digested."""
+"""A target and its draft model: opening, checks, loading, digests."""
 
 import dataclasses
 import hashlib
@@ -26,16 +26,16 @@ from models.transformer import quantization
 
 
 class ModelPair(NamedTuple):
-  """A target and its drafter, with the tokenizer that they share.
+  """A target and its draft model, with the tokenizer that they share.
 
   Attributes:
     target, target_params: the model whose distribution is preserved.
-    draft, draft_params: the model that drafts; None if there is none.
-      Parameters of `open_pair` are their shapes.
+    draft, draft_params: the draft model; None without one. After `open_pair`
+      parameters are shapes.
     tokenizer: of the target.
     parameter_ratio: parameters of the draft over those of the target.
-    eos_id: tokens that end a text, each of them; None if there are none.
-    mesh: where the parameters are; None for one device.
+    eos_id: tokens that end a text; None for none.
+    mesh: of the parameters; None for one device.
     dtypes, weights: of the target and of the draft, see `open_pair`.
   """
   target: dj.LanguageModel
@@ -51,19 +51,19 @@ class ModelPair(NamedTuple):
 
 
 def drafter(name, methods, target, draft):
-  """The drafter of some methods.
+  """Returns folder or name of the draft model that methods need.
 
   Args:
-    name: of the methods, as `--method` has it.
+    name: value of `--method`.
     methods: list of `dj.Method`.
-    target: what `--target` says.
-    draft: what `--draft` says; "" for what comes with a shipped target.
+    target: value of `--target`.
+    draft: value of `--draft`; "" for the draft model of a shipped target.
 
   Returns:
     Folder or name; "" if none of the methods drafts.
 
   Raises:
-    UserError: if nobody names the drafter that is needed.
+    UserError: if a draft model is needed and not named.
   """
   if not any(tree_decoder.as_decoder(kind).needs_draft for method in methods
              for kind in (method.sampled, method.greedy) if kind):
@@ -72,21 +72,21 @@ def drafter(name, methods, target, draft):
   comes = os.sep not in shipped and (resolve.PRETRAINED / shipped).is_dir()
   if not draft and not comes:
     if not hub.is_hub(target):
-      launch.model_folder(target)  # If there is none, that comes first.
+      launch.model_folder(target)  # A target that is missing is told first.
     raise launch.UserError(
         f"--method={name} drafts, and no drafter comes with --target={target}: "
-        "name a --draft, or take --draft=lookup, which is no model, or "
+        "name a --draft, or use --draft=lookup, which needs no model, or "
         "--method=autoregressive.")
   return draft or shipped
 
 
 def architecture(name, dtype="", weights=quantization.DTYPE):
-  """The architecture of a model; no parameter is read.
+  """Returns the architecture of a model; no parameter is read.
 
   Args:
-    name: see `model_folder`.
-    dtype: of parameters and activations; "" as they were saved.
-    weights: of matrices, one of `quantization.WEIGHTS`.
+    name: see `launch.model_folder`.
+    dtype: of parameters and activations; "" as saved.
+    weights: format of matrices, one of `quantization.WEIGHTS`.
 
   Returns:
     A `transformer.Config`.
@@ -99,21 +99,44 @@ def architecture(name, dtype="", weights=quantization.DTYPE):
                              weights=weights)
 
 
+def types(pair, target, draft) -> list[str]:
+  """Returns the dtypes that target and draft compute in; no parameter is read.
+
+  Args:
+    pair: of `open_pair`.
+    target: folder of the target, or name of a shipped one.
+    draft: the same, or as of `open_pair`; one without parameters has no dtype.
+  """
+  return [architecture(name, dtype).dtype for name, dtype in zip(
+      (target, draft), pair.dtypes) if is_read(name)]
+
+
+def device_text(mesh) -> str:
+  """Names the devices that decode, such as "4 x TPU v5 lite".
+
+  Args:
+    mesh: of a pair; None for one device.
+  """
+  devices = [jax.devices()[0]] if mesh is None else [*mesh.devices.flat]
+  count = f"{len(devices)} x " if len(devices) > 1 else ""
+  return f"{count}{devices[0].device_kind}"
+
+
 def open_pair(target, draft, dtype="", draft_dtype="",
               weights=quantization.DTYPE, draft_weights=""):
-  """Two models that share a tokenizer; their parameters are not read yet.
+  """Opens two models that share a tokenizer; no parameters are read.
 
   Args:
     target: folder of `models.checkpoints` or Hugging Face, or the name of a
       shipped model.
-    draft: the same; "" for none, `prompt_lookup.NAME` for the one without
-      parameters.
-    dtype: of parameters and activations of both; "" as they were saved. What is
-      kept is the distribution of the target in this type.
-    draft_dtype: of the draft; "" as `dtype` says.
-    weights: of matrices of both, one of `quantization.WEIGHTS`. What is kept is
-      the distribution of the target with these.
-    draft_weights: of the draft; "" as `weights` says.
+    draft: folder or name of the draft; "" for none, `prompt_lookup.NAME` for
+      prompt lookup.
+    dtype: of parameters and activations of both; "" as saved. The distribution
+      that is preserved is the target's in this type.
+    draft_dtype: of the draft; "" for `dtype`.
+    weights: format of matrices of both, one of `quantization.WEIGHTS`. The
+      distribution that is preserved is the target's with these.
+    draft_weights: of the draft; "" for `weights`.
 
   Returns:
     A `ModelPair` with `jax.ShapeDtypeStruct` for parameters.
@@ -138,11 +161,11 @@ def open_pair(target, draft, dtype="", draft_dtype="",
   names = [target, *([draft] if is_read(draft) else [])]
   folders = [*map(launch.model_folder, names)]
   dtypes = dtype, draft_dtype or dtype
-  kinds_ = weights, draft_weights or weights
+  formats = weights, draft_weights or weights
   with launch.user_errors(OSError, ValueError):
     tokenizer = _tokenizer(folders)
     eos_id = tokenizers.eos_ids(tokenizer, folders[0]) or None
-    configs = [*map(architecture, names, dtypes, kinds_)]
+    configs = [*map(architecture, names, dtypes, formats)]
     for folder, config_ in zip(folders, configs):
       if config_.outputs:
         raise launch.UserError(
@@ -161,11 +184,11 @@ def open_pair(target, draft, dtype="", draft_dtype="",
   sizes = [transformer.num_params(tree) for tree in params]
   return ModelPair(lms[0], params[0], lms[1], params[1], tokenizer,
                    sizes[1] / sizes[0], eos_id, dtypes=dtypes,
-                   weights=kinds_)
+                   weights=formats)
 
 
 def _check_devices():
-  """Raises `UserError` if JAX has not the devices that it was told to use."""
+  """Raises `UserError` if JAX lacks the platform that it was told to use."""
   try:
     jax.devices()
   except (AssertionError, RuntimeError) as e:
@@ -176,12 +199,12 @@ def _check_devices():
 
 
 def is_read(draft) -> bool:
-  """Whether a drafter is in a folder; else it has no parameters, or is none."""
+  """Returns whether a draft model has parameters, which a folder holds."""
   return draft not in ("", prompt_lookup.NAME)
 
 
 def _tokenizer(folders):
-  """The one that all of these models have."""
+  """Returns the tokenizer that all of these models have."""
   found = [tokenizers.load(folder) for folder in folders]
   for other, folder in zip(found[1:], folders[1:]):
     try:
@@ -204,11 +227,11 @@ def with_params(pair, target, draft):
   return pair._replace(target_params=params[0], draft_params=params[1])
 
 
-def check(method_, pair, width, max_new_tokens, sampling, reward=None):
+def check(method, pair, width, max_new_tokens, sampling, reward=None):
   """Raises `UserError` if `dj.generate` would refuse the arguments.
 
   Args:
-    method_: what decodes.
+    method: a `dj.Method`.
     pair: a `ModelPair`.
     width: P, tokens of a prompt.
     max_new_tokens: the budget.
@@ -219,19 +242,19 @@ def check(method_, pair, width, max_new_tokens, sampling, reward=None):
     raise launch.UserError(
         f"temperature {sampling.temperature!r} is not a number.")
   with launch.user_errors(ValueError):
-    argument_checks.check_models(method_, pair.target, pair.draft)
+    argument_checks.check_models(method, pair.target, pair.draft)
     argument_checks.check_budget(width, max_new_tokens, pair.target, pair.draft)
     warper = sampling_lib.make_warper(sampling, 1, pair.target.vocab_size)
-    argument_checks.check_temperature(method_, warper.greedy,
+    argument_checks.check_temperature(method, warper.greedy,
                                       sampling.temperature)
-    argument_checks.check_reward(method_, 1, reward, None, None)
+    argument_checks.check_reward(method, 1, reward, None, None)
 
 
 def fingerprint(pair, *others):
-  """A short digest of the parameters of both models, and of other trees."""
+  """Returns a short digest of the parameters of both models and `others`."""
   digest = hashlib.sha256()
   for leaf in jax.tree.leaves((pair.target_params, pair.draft_params, *others)):
-    # Of scanned layers one after the other, else no device might have room.
+    # Scanned layers one by one: all at once might not fit on a device.
     places = range(len(leaf)) if leaf.ndim > 2 else [...]
     for at in places:
       digest.update(multihost.on_host(leaf[at]).tobytes())

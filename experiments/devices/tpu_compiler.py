@@ -1,7 +1,4 @@
-"""TPUs that are not here: programs made for them by their own compiler.
-
-It comes with `jax[tpu]`, and compiles without a TPU.
-"""
+"""Compiles programs for TPUs without a TPU, by the compiler of `jax[tpu]`."""
 
 import dataclasses
 import importlib.util
@@ -17,25 +14,25 @@ from decoding_jax.runtime import cache as cache_lib
 from experiments.app import launch
 from models import transformer
 
-# The library asks the cloud which TPU it is on, unless these say so; and it
-# lets one process at a time use a TPU, which none does here.
+# Without these the library asks the cloud which TPU it is on, and keeps other
+# processes from using it.
 _NOWHERE = {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost",
             "TPU_ACCELERATOR_TYPE": "v5litepod-4",
             "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
-# What the compiler says of a program whose temporaries alone are too large.
+# The compiler's message about a program whose temporaries do not fit.
 _TOO_LARGE = re.compile(r"RESOURCE_EXHAUSTED: (.*)")
-# Memory of a device by its kind, in GiB, as the makers have it.
+# Memory of a device by its kind in GiB, by its specification.
 _GIB = {"TPU v5 lite": 16, "TPU v5": 95, "TPU v6 lite": 32}
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _ENTRY = re.compile(r"^ENTRY .*?^}", re.MULTILINE | re.DOTALL)
 
 
 class Memory(NamedTuple):
-  """Bytes of one device, by the compiler.
+  """Bytes on one device, by the compiler.
 
   Attributes:
     arguments: parameters, prompts and keys.
-    temporaries: caches, and whatever comes and goes.
+    temporaries: caches and intermediate arrays.
     results: texts and statistics.
     program: the instructions.
   """
@@ -46,15 +43,15 @@ class Memory(NamedTuple):
 
 
 def devices(name):
-  """Devices of a topology.
+  """Returns the devices of a topology, to compile for.
+
+  JAX must not have been used before; from then on it uses the CPU.
 
   Args:
-    name: such as "v5e:4x4", chips of a slice; of "v5p:2x2x1" they have three
-      axes.
+    name: chips of a slice such as "v5e:4x4", or, with three axes, "v5p:2x2x1".
 
   Returns:
-    list of devices, which can be compiled for and have no memory. JAX must not
-    have been used before: it will use the CPU, and no TPU that is here.
+    list of devices without memory.
 
   Raises:
     UserError: if there is no such topology, or no compiler for it.
@@ -65,7 +62,7 @@ def devices(name):
         "with pip install 'jax[tpu]', on Linux.")
   for variable, value in _NOWHERE.items():
     os.environ.setdefault(variable, value)
-  # What there is beside them is a CPU; a TPU that is here is left alone.
+  # Leave a TPU of this machine alone.
   jax.config.update("jax_platforms", "cpu")
   try:
     return list(topologies.get_topology_desc(
@@ -77,7 +74,7 @@ def devices(name):
 
 
 def compile_(traced):
-  """Compiles a program for the devices that its arguments are on.
+  """Compiles a program for the devices of its arguments' shardings.
 
   Args:
     traced: a `jax.stages.Traced`.
@@ -100,19 +97,16 @@ def compile_(traced):
 
 
 def capacity(device) -> int | None:
-  """Bytes of memory that a device has; None for a kind that nobody listed."""
+  """Returns the bytes of memory of a device; None for an unknown kind."""
   size = _GIB.get(device.device_kind)
   return size and size * 2**30
 
 
 def memory(compiled) -> Memory:
-  """What a program needs.
+  """Returns the `Memory` that a program needs.
 
   Args:
     compiled: a `jax.stages.Compiled`.
-
-  Returns:
-    A `Memory`.
   """
   found = compiled.memory_analysis()
   return Memory(found.argument_size_in_bytes, found.temp_size_in_bytes,
@@ -120,18 +114,18 @@ def memory(compiled) -> Memory:
 
 
 def forward_cycles(config, device, batch, tokens, slots) -> int:
-  """Cycles of a forward as the compiler has scheduled them, not measured.
+  """Counts the cycles of a forward that the compiler has scheduled.
 
   Args:
-    config: architecture of a model without experts; two of its layers are
-      compiled, all of them counted.
-    device: of `devices`, which has whole layers.
+    config: architecture of a model without experts; programs of one and of two
+      layers are compiled, and extrapolated to all.
+    device: of `devices`; its layers are not split.
     batch: B.
     tokens: T.
     slots: S of the cache.
 
   Returns:
-    Their number; a program has no loops, so that each is counted.
+    Number of cycles; not measured.
   """
   one, two = (cycles(_forward(config, layers, device, batch, tokens, slots))
               for layers in (1, 2))
@@ -139,7 +133,7 @@ def forward_cycles(config, device, batch, tokens, slots) -> int:
 
 
 def cycles(compiled) -> int:
-  """Those of a program without loops, as the compiler has scheduled them."""
+  """Counts the scheduled cycles of a program without loops."""
   return sum(map(int, _CYCLES.findall(_ENTRY.search(compiled.as_text())[0])))
 
 

@@ -1,11 +1,11 @@
-"""What the calls of CDLH and CDSL let one expect of their times.
+"""Bounds on the speed of CDSL relative to CDLH, from their model calls.
 
-A target step is the unit. A draft step costs c_D in [0, 1], a target forward
+The unit is a target step. A draft step costs c_D in [0, 1], a target forward
 over the n + 1 tokens of a lookahead c_V in [1, n + 1], and a step of k
-roll-outs kappa in [1, k]. Then CDLH costs n kappa a token, and one for the
-first; an iteration of CDSL n c_D + c_V, its searches n kappa each, and the
-target's own lookaheads one a token (arXiv 2412.10418, section 3). Where a model
-has to run for a reward, each costs c_R >= 0.
+roll-outs kappa in [1, k]. Then CDLH costs n kappa per token, plus one for the
+first; CDSL costs n c_D + c_V per iteration, n kappa per search, and one per
+token of the target's own lookaheads (arXiv 2412.10418, section 3). A reward
+that runs a model costs c_R >= 0.
 """
 
 import itertools
@@ -15,17 +15,17 @@ import numpy as np
 
 
 def sizes(record):
-  """(k, n) of a method, from the name in its spec."""
+  """Returns (k, n) of a method, from the name in its spec."""
   return tuple(map(int, re.search(r"\((\d+)x(\d+)", record["spec"]).groups()))
 
 
 def bounds(cdsl, cdlh, priced=False):
-  """The least and the most that CDSL can be faster than CDLH.
+  """Returns the least and the largest speed of CDSL relative to CDLH.
 
   Args:
     cdsl: record of `constrained_run.run`, roll-outs by the target.
-    cdlh: the same, of the same sizes.
-    priced: whether rewards cost anything.
+    cdlh: record of CDLH with the same sizes.
+    priced: whether rewards have a cost.
 
   Returns:
     (least, most), ratios of seconds over the same examples.
@@ -35,13 +35,13 @@ def bounds(cdsl, cdlh, priced=False):
   for c_d, c_v, kappa in itertools.product((0, 1), (1, n + 1), (1, k)):
     ratios.append(_cdlh(cdlh, kappa) / _cdsl(cdsl, n, c_d, c_v, kappa))
   if priced:
-    # What it would be if nothing else cost anything.
+    # The limit of rewards that cost much more than all else.
     ratios.append(sum(cdlh["reward_calls"]) / sum(cdsl["reward_calls"]))
   return min(ratios), max(ratios)
 
 
 def _cdlh(record, kappa):
-  # One forward an example is that of the prompt's last token.
+  # One forward per example is that of the prompt's last token.
   first = len(record["target_calls"])
   return first + (sum(record["target_calls"]) - first) * kappa
 

@@ -1,4 +1,4 @@
-"""One method of constrained decoding, on all examples of a task."""
+"""Runs one method of constrained decoding on all examples of a task."""
 
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from experiments.scoring import task_rewards
 from experiments.scoring import text_metrics
 from experiments.timing import stopwatch
 
-# What a method's spec says of its sampling, and not of its sizes.
+# Fields of a method's spec that are sampling settings, and their defaults.
 _SAMPLING = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
 COUNTS = ("emitted", "target_calls", "draft_calls")
 
@@ -26,8 +26,8 @@ class Entry(NamedTuple):
 
   Attributes:
     label: its name.
-    method: what decodes.
-    sampling: from what distribution.
+    method: a `dj.Method`.
+    sampling: settings that it samples with.
   """
   label: str
   method: dj.Method
@@ -50,7 +50,7 @@ class Batch(NamedTuple):
 
 
 def entries(config):
-  """The methods of a config.
+  """Reads the methods of a config.
 
   Args:
     config: `methods`, see `configs/cdsl.py`.
@@ -80,7 +80,7 @@ def entries(config):
 
 
 def make_batches(config, task, pair):
-  """All examples in batches of one shape; the last repeats the first ones.
+  """Arranges examples in batches of one shape; the first rows fill the last.
 
   Args:
     config: `batch`, `max_new_tokens` and `seed`.
@@ -101,7 +101,7 @@ def make_batches(config, task, pair):
 
 
 def decoder(config, pair, task, params, entry):
-  """A function from a `Batch` to its `Generation`."""
+  """Returns a function from a `Batch` to its `Generation`."""
   def decode(batch):
     return mesh.generate(
         pair, batch.keys, batch.prompts, batch.lengths, method=entry.method,
@@ -119,21 +119,22 @@ def check(config, pair, task, entry):
 
 
 def run(decode, baseline, batches, task, tokenizer, bar):
-  """Decodes all examples, all programs being compiled already.
+  """Decodes all examples with programs that are compiled already.
 
   The baseline is timed in between, since machines drift.
 
   Args:
     decode: `Batch -> Generation`.
-    baseline: the same by greedy decoding.
+    baseline: `Batch -> Generation` by greedy decoding.
     batches: of `make_batches`.
     task: a `Task`.
     tokenizer: of the models.
-    bar: a progress bar that moves on with each batch.
+    bar: a progress bar that is updated with each batch.
 
   Returns:
-    A record of figures and counts an example as JSON values; `seconds` and
-    `baseline_seconds` an example.
+    A record of figures and counts of each example, as JSON values; `seconds`
+    per example of each batch, and their mean by greedy decoding,
+    `baseline_seconds`.
   """
   count = len(task.prompts)
   references, timings = [], []
@@ -147,16 +148,16 @@ def run(decode, baseline, batches, task, tokenizer, bar):
           for row in _rows(task, batch, out, tokenizer)][:count]
   texts = [row.pop("text") for row in rows]
   record = {name: [row[name] for row in rows] for name in rows[0]}
-  quality_ = {"bleu": text_metrics.bleu(texts, task.references),
-              "rouge_l": text_metrics.rouge_l(texts, task.references),
-              "distinct_2": text_metrics.distinct_2(texts)}
-  return {**record, **{k: v.round(4).tolist() for k, v in quality_.items()},
+  quality = {"bleu": text_metrics.bleu(texts, task.references),
+             "rouge_l": text_metrics.rouge_l(texts, task.references),
+             "distinct_2": text_metrics.distinct_2(texts)}
+  return {**record, **{k: v.round(4).tolist() for k, v in quality.items()},
           "texts": texts, "seconds": [t / size for _, t in timings],
           "baseline_seconds": float(np.mean(references)) / size}
 
 
 def _rows(task, batch, out, tokenizer):
-  """Counts and text of each example of a batch."""
+  """Yields counts and text of each example of a batch."""
   out = jax.tree.map(np.asarray, out)
   stats = out.stats
   for i, (start, end) in enumerate(zip(batch.lengths, out.lengths)):
@@ -174,15 +175,15 @@ def _rows(task, batch, out, tokenizer):
 
 
 def figures(record, seed=0):
-  """What is reported of a record.
+  """Computes the reported figures of a record.
 
   Args:
     record: of `run`.
     seed: of the bootstrap.
 
   Returns:
-    dict of [figure, low, high], the 95 % interval over examples; of the
-    seconds over batches. Scores are scaled; calls are a committed token.
+    dict of [figure, low, high], with 95 % bootstrap intervals over examples, of
+    seconds over batches. Scores are scaled; calls are per committed token.
   """
   ones = np.ones(len(record["emitted"]))
   emitted, seconds = record["emitted"], record["seconds"]

@@ -20,17 +20,17 @@ METRICS = {
     "seconds": ("s an example", 3), "slowdown": ("x greedy", 1),
     "target_calls": ("target calls", 2), "draft_calls": ("draft calls", 2),
     "reward_calls": ("reward calls", 2)}
-# What a terminal has room for.
+# Columns that fit a terminal.
 _SHORT = (*task_rewards.SCORES, "log_prob", "rouge_l", "seconds", "slowdown",
           "target_calls", "draft_calls")
 _COLORS = ("#D55E00", "#009E73", "#0072B2", "#E69F00", "#CC79A7", "#56B4E9",
            "#666666", "#000000")
-# Not as many, so that families differ by more than a colour.
+# Their number differs from that of colours, so that pairs do not repeat soon.
 _MARKERS = "osD^v"
 
 
 def terminal(records):
-  """The table as plain text, what CDSL is beside CDLH, trees beside chains."""
+  """Formats the table and the comparisons as plain text."""
   shown = _shown(_SHORT, records)
   lines = [["", *(title for title, _ in shown.values()), "S1 S2 S3 S4, %"]]
   for record in records:
@@ -41,8 +41,15 @@ def terminal(records):
                     *_remarks(records)])
 
 
-def write(workdir, records, config):
-  """Writes summary.md and tradeoff.png into a folder."""
+def write(workdir, records, config, about=""):
+  """Writes summary.md and tradeoff.png into a folder.
+
+  Args:
+    workdir: the folder, a Path.
+    records: of `constrained_run.run`, with `label`, `spec` and `metrics`.
+    config: `task`, `examples` and `batch`.
+    about: of `provenance.markdown`.
+  """
   shown = _shown(METRICS, records)
   lines = [["method", *(title for title, _ in shown.values()),
             "S1 S2 S3 S4, %", "first call, s"]]
@@ -52,8 +59,9 @@ def write(workdir, records, config):
         for name, (_, digits) in shown.items()),
         _states(record), f"{record['first_seconds']:.1f}"])
   specs = [f"- {r['label']}: {r['spec']}" for r in records]
-  text = ["# Constrained decoding", f"Task {config.task}, {config.examples} "
-          f"examples, batch {config.batch}. {_NOTE}",
+  text = ["# Constrained decoding", *filter(None, [about]),
+          f"Task {config.task}, {config.examples} examples, batch "
+          f"{config.batch}. {_NOTE}",
           text_tables.markdown_table(lines), "\n".join(_remarks(records)),
           "\n".join(specs)]
   (workdir / "summary.md").write_text("\n\n".join(text) + "\n", "utf-8")
@@ -65,7 +73,7 @@ def _remarks(records):
 
 
 def comparisons(records):
-  """A line for each CDSL that has a CDLH of the same sizes: list of text."""
+  """Returns a line for each CDSL that has a CDLH of the same sizes."""
   plain = {cdsl_cost_model.sizes(r): r for r in records
            if r["spec"].startswith("cdlh(") and "rollout=target" in r["spec"]}
   return [
@@ -76,7 +84,7 @@ def comparisons(records):
 
 
 def _shown(names, records):
-  """Titles and digits of those figures that the records have."""
+  """Returns titles and digits of those figures that the records have."""
   return {name: METRICS[name] for name in names
           if name in records[0]["metrics"]}
 
@@ -106,7 +114,7 @@ def _states(record):
 
 
 def _draw(records):
-  """A score against seconds; a line joins the settings of a method."""
+  """Draws a score against seconds; lines join the settings of a method."""
   # No pyplot: it would look for a display.
   fig = figure.Figure(figsize=(7, 4.5), layout="constrained")
   ax = fig.subplots()
@@ -123,7 +131,7 @@ def _draw(records):
                 marker=_MARKERS[i % len(_MARKERS)], markersize=4, linewidth=1,
                 elinewidth=0.8)
   ax.set_xscale("log")
-  ax.set_xlabel("time an example, relative to greedy decoding")
+  ax.set_xlabel("time per example, relative to greedy decoding")
   ax.set_ylabel(task_rewards.SCORES[name].axis)
   ax.grid(alpha=0.3)
   fig.legend(loc="outside right upper", frameon=False, fontsize=8)
@@ -131,13 +139,13 @@ def _draw(records):
 
 
 def _whiskers(values):
-  """A figure, and how far below and above it its interval reaches."""
+  """Returns a figure, and the lengths of its interval below and above it."""
   value, low, high = values
   return (value, 0, 0) if low is None else (
       value, max(0, value - low), max(0, high - value))
 
 
-_CALLS = "Calls are a committed token; ± is half of the 95 % interval."
+_CALLS = "Calls are per committed token; ± is half of the 95 % interval."
 _NOTE = """\
 Figures with 95 % bootstrap intervals over examples, of seconds over batches.
 
@@ -146,8 +154,8 @@ Figures with 95 % bootstrap intervals over examples, of seconds over batches.
 - BLEU (mean of sentences) and ROUGE-L are against one reference.
 - Seconds exclude compilation; "x greedy" is relative to greedy decoding, timed
   in the course of the same run.
-- Calls are a committed token: sequential forwards of target and draft, and
-  texts that the reward judged.
+- Calls are per committed token: sequential forwards of target and draft, and
+  texts that the reward scored.
 - S1 to S4: shares of CDSL's iterations, see `methods/cdsl.py`.
 
 Settings and environment: run.json. Texts and counts: results.jsonl."""

@@ -1,9 +1,9 @@
-"""Whether CDSL gains by drafting trees, at equal forwards of the target.
+"""Compares trees with chains in CDSL, at equal target forwards.
 
-A tree is scored in one forward, as a chain is, but one that accepts more needs
-fewer of them. So a tree is compared with the best that chains reach in as many
-forwards: with one of them, or with two, each example by either with a chance by
-which they take as many.
+A tree that accepts more needs fewer target forwards than a chain. For a fair
+comparison it is set against the best score that chains reach with as many
+forwards: one chain, or a mixture of two that decodes each example by the first
+with a probability that makes the expected forwards equal.
 """
 
 import itertools
@@ -16,7 +16,7 @@ from experiments.scoring import task_rewards
 
 
 def lines(records):
-  """A line for each tree that has chains of the same other options.
+  """Returns a line for each tree that has chains of the same other options.
 
   Args:
     records: of `constrained_run.run`, of the same examples.
@@ -35,15 +35,15 @@ def lines(records):
 
 
 def mixture(tree, chains):
-  """The best of chains in as many forwards of the target.
+  """Finds the best mixture of chains with as many target forwards as a tree.
 
   Args:
     tree: a record.
     chains: records of the same examples.
 
   Returns:
-    Two of the chains, perhaps the same one, and the share of the first; the one
-    of the fewest forwards, twice, if all need more than the tree.
+    Two chains, perhaps the same one, and the share of the first. If all chains
+    need more forwards than the tree: the one with the fewest, twice.
   """
   most = _calls(tree)
   found = [(_score(chain), chain, chain, 1.0) for chain in chains
@@ -76,7 +76,7 @@ def _line(tree, first, second, share):
 
 
 def _others(spec):
-  """What a spec says besides lookahead, slack, and shape of a draft."""
+  """Returns a spec without lookahead, slack, and shape of the draft."""
   return re.sub(r"(?<=\d)x\d+(?=, w=)|(chain|rsd_.\(\w+\)), slack=[^,]+", "",
                 spec)
 

@@ -1,8 +1,8 @@
-"""Figures of an experiment, as PNG files."""
+"""Draws the figures of an experiment, as PNG files."""
 
 from experiments.evaluation import tables
 
-# Okabe and Ito's colours, which most colour-blind people tell apart.
+# Okabe and Ito's colours, distinct to most colour-blind people.
 _STYLES = {"SD": ("#666666", "o"), "SpecTr": ("#E69F00", "s"),
            "SpecInfer": ("#56B4E9", "D"), "RSD-C": ("#009E73", "^"),
            "RSD-S": ("#D55E00", "v")}
@@ -12,7 +12,7 @@ _SPREAD = 0.12
 
 
 def write(folder, rows):
-  """Writes one PNG a metric: a panel an experiment and temperature.
+  """Writes a PNG per metric, with a panel per experiment and temperature.
 
   Args:
     folder: Path to write to.
@@ -35,8 +35,8 @@ def _draw(panels, metric, title):
   experiments = list(dict.fromkeys(e for e, _ in panels))
   temperatures = list(dict.fromkeys(t for _, t in panels))
   size = (1 + 3.2 * len(temperatures), 0.8 + 2.9 * len(experiments))
-  # Here, since a run starts half a second earlier; and no pyplot, which would
-  # look for a display.
+  # Imported here to start runs half a second earlier. No pyplot: it would look
+  # for a display.
   from matplotlib import figure  # pylint: disable=import-outside-toplevel
   fig = figure.Figure(figsize=size, layout="constrained")
   axes = fig.subplots(len(experiments), len(temperatures), squeeze=False,

@@ -1,10 +1,11 @@
-"""A folder of results: settings, environment, and one JSON line a result.
+"""A folder of results: settings, environment, and one JSON line per result.
 
     run.json       settings, and the environment of each start
-    results.jsonl  a line as soon as a result is there
+    results.jsonl  a line as soon as a result is computed
 
-A run that is killed at any moment goes on where it was, if its main skips what
-`read` returns. Of several processes the first one alone reads and writes.
+A run that is killed at any moment resumes where it was, if its program skips
+the results that `read` returns. Of several processes only the first one reads
+and writes.
 """
 
 import calendar
@@ -23,7 +24,7 @@ import jax
 try:
   import fcntl
 except ImportError:  # Windows has no such locks.
-  fcntl = None
+  fcntl = None  # Nobody is kept out of a folder then.
 
 from decoding_jax import kernels
 from experiments.app import launch
@@ -32,45 +33,52 @@ from experiments.app import preemption
 
 RUN, RESULTS = "run.json", "results.jsonl"
 LOCK = ".lock"
-# Files by which this process keeps others from a folder, as long as it runs.
+# Open lock files, which keep other processes out as long as this one runs.
 _locks = {}
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 _PACKAGES = ("decoding_jax", "flax", "jax", "jaxlib", "numpy")
+# Fields of `environment` that seconds depend on.
+_TIMED = ("python", "cpus", "kernels", "devices", "versions")
 
 
-def open_workdir(workdir, settings, free=(), flag="--workdir"):
-  """Makes or reopens a folder of results, and writes its `run.json`.
+def open_workdir(workdir, settings, free=(), flag="--workdir", *,
+                 results=(RESULTS,), timed=False):
+  """Creates or reopens a folder of results, and writes its `run.json`.
 
   Args:
     workdir: folder.
     settings: all that results depend on, as JSON values.
     free: fields that may change from start to start, since they only choose
       which results are computed.
-    flag: what the user chooses the folder with.
+    flag: the flag that the user chooses the folder with.
+    results: names of the files and folders that hold results.
+    timed: whether results are timings, which another environment (device,
+      cores, kernels, versions) must not add to.
 
   Returns:
     The folder as a Path.
 
   Raises:
-    UserError: if the folder holds results of other settings, or another
-      process is at work there.
+    UserError: if the folder holds results of other or unknown settings, or, if
+      they are timed, of another environment; or if another process uses it.
   """
   if not str(workdir):
     raise launch.UserError(f"{flag} is empty: a folder is needed.")
   workdir = pathlib.Path(workdir)
-  multihost.from_first(lambda: _open(workdir, settings, free, flag),
-                       launch.UserError)
+  multihost.from_first(
+      lambda: _open(workdir, settings, free, flag, results, timed),
+      launch.UserError)
   return workdir
 
 
 def started_at(workdir) -> datetime.datetime:
-  """When results of a folder were begun, so that prompts can tell that date.
+  """Returns when a run first started, the date that chat templates insert.
 
   Args:
-    workdir: of `open_workdir`, which tells what is wrong with it.
+    workdir: as of `open_workdir`, which reports a folder that is unusable.
 
   Returns:
-    Local time of the first start; now, if there was none.
+    Local time of the first start; the present time if there was none.
   """
   def first_start():
     try:
@@ -89,34 +97,64 @@ def _loaded(path):
     raise ValueError(f"'{path}' is damaged: {e}") from e
 
 
-def _open(workdir, settings, free, flag):
+def _open(workdir, settings, free, flag, results, timed):
   path = workdir / RUN
   try:
     workdir.mkdir(parents=True, exist_ok=True)
     _lock(workdir)
-    record = _loaded(path) if path.exists() else {"starts": []}
-    if not isinstance(record, dict) or not isinstance(
-        record.get("settings", {}), dict) or "starts" not in record:
+    held = [name for name in results if _holds(workdir / name)]
+    if not path.exists() and held:
+      raise ValueError(f"it has {held[0]}, but no {RUN} that would tell the "
+                       f"settings of these results; choose another {flag}")
+    record = _loaded(path) if path.exists() else {"settings": settings,
+                                                  "starts": []}
+    if not _is_run(record):
       raise ValueError(f"'{path}' is of another program")
   except (OSError, ValueError) as e:
     raise launch.UserError(f"{flag}={workdir} cannot be used: {e}.") from e
-  old = record.get("settings", settings)
-  found = first_difference(
-      *({k: v for k, v in x.items() if k not in free} for x in (old, settings)))
+  found = first_difference(*({k: v for k, v in x.items() if k not in free}
+                             for x in (record["settings"], settings)))
   if found:
     name, before, now = found
     raise launch.UserError(
         f"'{workdir}' has results of {name}={before!r}, not of {now!r}: choose "
         f"another {flag}, or the same settings.")
+  here = environment()
+  if timed and held and record["starts"]:
+    _check_environment(workdir, record["starts"][-1], here, flag)
   record["settings"] = settings
-  record["starts"].append(environment())
+  record["starts"].append(here)
   save(path, record)
 
 
-def _lock(workdir):
-  """Raises `OSError` if another process is at work in the folder.
+def _holds(path):
+  """Returns whether a file or a folder exists and is not empty."""
+  return any(path.iterdir()) if path.is_dir() else (
+      path.is_file() and path.stat().st_size > 0)
 
-  Where a file system has no locks, nobody is kept from anything.
+
+def _is_run(record):
+  return (isinstance(record, dict)
+          and isinstance(record.get("settings"), dict)
+          and isinstance(record.get("starts"), list)
+          and all(isinstance(start, dict) for start in record["starts"]))
+
+
+def _check_environment(workdir, old, new, flag):
+  """Raises `UserError` if timings of two starts are not comparable."""
+  found = first_difference(*({k: x.get(k) for k in _TIMED} for x in (old, new)))
+  if found:
+    name, before, now = found
+    raise launch.UserError(
+        f"'{workdir}' has timings with {name}={before!r}; here it is {now!r}, "
+        f"which may be faster or slower: choose another {flag}, or restore the "
+        "old environment.")
+
+
+def _lock(workdir):
+  """Locks a folder; raises `OSError` if another process is at work there.
+
+  File systems without locks are used unlocked.
   """
   key = workdir.resolve()
   if fcntl is None or key in _locks:
@@ -133,24 +171,24 @@ def _lock(workdir):
 
 
 def load(path):
-  """The JSON object that `save` wrote; an empty one if there is none.
+  """Returns the JSON object that `save` wrote, or {} if there is no file.
 
   Raises:
-    UserError: if it cannot be read.
+    UserError: if the file cannot be read.
   """
   with launch.user_errors(OSError, ValueError):
     return json.loads(path.read_text()) if path.exists() else {}
 
 
 def save(path, value):
-  """Writes a JSON object: either the whole file appears, or none."""
+  """Writes a JSON object atomically: the whole file appears, or none."""
   partial = path.with_suffix(".partial")
   partial.write_text(json.dumps(value, indent=2) + "\n")
   partial.replace(path)
 
 
 def first_difference(old, new, prefix=""):
-  """(dotted name, old value, new value) of a field that differs, or None."""
+  """Returns (dotted name, old value, new value) of a changed field, or None."""
   for name in sorted({*old, *new}):
     a, b = old.get(name), new.get(name)
     if isinstance(a, dict) and isinstance(b, dict):
@@ -163,14 +201,14 @@ def first_difference(old, new, prefix=""):
 
 
 def environment():
-  """What a result may depend on besides its settings."""
+  """Returns what results may depend on besides their settings, for JSON."""
   return {
       "time": time.strftime(_TIME, time.gmtime()),
       "arguments": sys.argv[1:],
       "python": platform.python_version(),
       "platform": platform.platform(),
       "cpus": kernels.cores(),
-      "native_products": kernels.available(),
+      "kernels": "native" if kernels.available() else "xla",
       "devices": [d.device_kind for d in jax.devices()],
       "versions": {name: importlib.metadata.version(name)
                    for name in _PACKAGES if _installed(name)},
@@ -182,18 +220,18 @@ def _installed(name):
 
 
 def read(path, *fields):
-  """Results that were appended, without a last line cut short by a kill.
+  """Reads appended results; drops a last line that a kill has cut short.
 
   Args:
-    path: of the JSON lines; it need not exist. A torn last line is removed, so
-      that what is appended next starts a line.
-    *fields: that each result has.
+    path: of the JSON lines; it need not exist. A torn last line is removed from
+      the file, so that the next result starts a line.
+    *fields: names that each result must have.
 
   Returns:
     List of dicts.
 
   Raises:
-    UserError: if any other line is not JSON, or no such result.
+    UserError: if any other line is not JSON, or lacks a field.
   """
   return multihost.from_first(lambda: _read(path, fields), launch.UserError)
 
@@ -221,7 +259,7 @@ def _read(path, fields):
 
 
 def append(path, record):
-  """Appends one line, which is on the disk when this returns."""
+  """Appends one line, and returns once it is on the disk."""
   if not multihost.first():
     return
   with preemption.defer_signals(), open(path, "a") as f:

@@ -1,4 +1,4 @@
-"""One cell of an experiment: one method, at one temperature, on all prompts."""
+"""Runs one cell of an experiment: a method at a temperature, on all prompts."""
 
 import concurrent.futures
 
@@ -20,24 +20,25 @@ REFERENCES = 6
 
 
 def make_batches(config, prompts, expected=None, multiple=1):
-  """Prompts in batches of a few widths; a width's last one repeats its first.
+  """Arranges prompts in batches of a few widths, each filled up to full size.
 
-  The key of a row depends on the number of its prompt alone, so that its text
+  The key of a row depends only on the number of its prompt, so that its text
   does not depend on the batch.
 
-  A row that has finished waits for the others of its batch. So those that are
-  expected to be equally long share one; where nothing is expected, or the same
-  of all, rows stay in their order.
+  A row that has finished waits for the others of its batch, so rows that are
+  expected to be equally long share one. Without expectations, or with equal
+  ones, rows stay in their order.
 
   Args:
     config: `batch`, `queue`, `buckets` and `seed`.
     prompts: tokens of each.
-    expected: `[R]`, how long each text will be, in any unit; None: not known.
-    multiple: of what the rows of a batch are to be.
+    expected: `[R]`, expected length of each text, in any unit; None: unknown.
+    multiple: number that divides the rows of a batch.
 
   Returns:
-    list of (keys `[B]`, prompts `[B, P]`, lengths `[B]`), those of one width
-    one after the other; and `[R]`, the row of each prompt in all of them.
+    list of (keys `[B]`, prompts `[B, P]`, lengths `[B]`), sorted by width; the
+    last of a width is filled with rows of its first. And `[R]`, the row of each
+    prompt in their concatenation.
   """
   key = jax.random.key(config.seed)
   lengths = np.array([len(prompt) for prompt in prompts], np.int32)
@@ -54,7 +55,7 @@ def make_batches(config, prompts, expected=None, multiple=1):
 
 
 def batch_of(key, prompts, rows, width):
-  """One batch: (keys `[B]`, prompts `[B, width]`, lengths `[B]`) of rows."""
+  """Returns the batch (keys `[B]`, prompts `[B, width]`, lengths `[B]`)."""
   lengths = np.array([len(prompts[row]) for row in rows], np.int32)
   padded = np.zeros((len(rows), width), np.int32)
   padded[np.arange(width) < lengths[:, None]] = np.concatenate(
@@ -63,7 +64,7 @@ def batch_of(key, prompts, rows, width):
 
 
 def one_of_each_shape(batches):
-  """The first batch of each width, which is all there is to compile."""
+  """Returns the first batch of each shape: one program is compiled for each."""
   found = {}
   for batch in batches:
     found.setdefault(batch[1].shape, batch)
@@ -71,14 +72,14 @@ def one_of_each_shape(batches):
 
 
 def decoder(config, pair, eos_id, method, temperature):
-  """A function that decodes one batch of `make_batches`.
+  """Returns a function that decodes one batch of `make_batches`.
 
   Args:
     config: `max_new_tokens`, `batch`, `top_p`, `top_k` and `min_p`.
     pair: a `ModelPair`.
     eos_id: tokens that end a row; None: all outputs are equally long.
-    method: what decodes.
-    temperature: of the distribution that is kept.
+    method: a `dj.Method`.
+    temperature: of target and draft.
 
   Returns:
     `batch -> Generation`.
@@ -95,34 +96,34 @@ def decoder(config, pair, eos_id, method, temperature):
 
 
 def sampling(config, temperature):
-  """The distribution that is kept: a `dj.Sampling`."""
+  """Returns the sampling settings of a config at a temperature."""
   return dj.Sampling(temperature, config.top_k, config.top_p,
                      min_p=config.min_p)
 
 
 def max_rows(batch, prompts, queued):
-  """Rows that there is a cache for at a time, at most.
+  """Returns the most rows that have a cache at a time.
 
   Args:
     batch: rows decoded together.
-    prompts: how many there are.
-    queued: whether a program gets more of them than it decodes together.
+    prompts: number of prompts.
+    queued: whether a program gets more prompts than it decodes together.
   """
   count = min(batch, prompts)
-  # Those that are put in the place of others are there twice.
+  # New rows have caches of their own while they are prefilled.
   return count + (2 * continuous_batching.refilled(count) if queued else 0)
 
 
 def row_numbers(count, batch, multiple=1):
-  """Numbers of rows for batches of one size, at most `batch`.
+  """Splits row numbers into batches of one size B, at most `batch`.
 
   Args:
-    count: rows there are.
+    count: number of rows.
     batch: rows of a batch, a multiple of `multiple`.
-    multiple: of what B is to be.
+    multiple: number that divides B.
 
   Returns:
-    list of `[B]` arrays; the last one goes on with the first rows.
+    list of `[B]` arrays; the last one is filled with the first rows.
   """
   number = -(-count // batch)
   size = -(-count // (number * multiple)) * multiple
@@ -131,15 +132,15 @@ def row_numbers(count, batch, multiple=1):
 
 
 def groups(items, size):
-  """A list cut into lists of at most `size`, in order."""
+  """Cuts a list into lists of at most `size` items, in order."""
   return [items[i:i + size] for i in range(0, len(items), size)]
 
 
 def at_once(mesh):
-  """Programs to compile at once, and to run, so that it is one on a mesh.
+  """Returns how many programs may be compiled and run at a time.
 
-  The devices of a mesh wait for each other in the course of a program: two of
-  them in another order here and there would wait for ever.
+  On a mesh it is one. Devices wait for each other within a program: if two
+  devices ran two programs in different orders, they would deadlock.
   """
   return kernels.cores() if mesh is None else 1
 
@@ -174,19 +175,19 @@ def warm_up(methods, temperatures, decoders, batches, workers):
 
 
 def run(method, decode, baseline, batches, rows, size, tokenizer=None):
-  """Decodes all prompts, all programs being compiled already.
+  """Decodes all prompts with programs that are compiled already.
 
   Machines are noisy and drift: the baseline is timed in between, on a few
   batches spread over the cell.
 
   Args:
-    method: what decodes.
+    method: a `dj.Method`.
     decode: `batch -> Generation`.
-    baseline: the same by autoregressive decoding.
+    baseline: `batch -> Generation` by autoregressive decoding.
     batches: of `make_batches`.
-    rows: `[R]`, of `make_batches` as well.
+    rows: `[R]`, also of `make_batches`.
     size: rows decoded together, at most.
-    tokenizer: for texts, which are part of the record then.
+    tokenizer: adds texts to the record; None for none.
 
   Returns:
     A record of counts and seconds, as JSON values: sums per prompt of
@@ -198,7 +199,7 @@ def run(method, decode, baseline, batches, rows, size, tokenizer=None):
   references, timings = [], []
   stride = -(-len(batches) // REFERENCES)
   for i, batch in enumerate(batches):
-    # Not the first of each stride, since the longest texts may come last.
+    # In the middle of each stride, since the longest texts may come last.
     if i % stride == stride // 2:
       references.append(stopwatch.decoded(baseline, batch))
     timings.append(stopwatch.decoded(decode, batch))
@@ -233,7 +234,7 @@ def run(method, decode, baseline, batches, rows, size, tokenizer=None):
 
 
 def _texts(batches, outputs, rows, tokenizer):
-  """What was written after each prompt; special tokens are left out."""
+  """Returns the text after each prompt, without special tokens."""
   found = [
       tokenizer.decode(tokens[start:end])
       for (_, _, starts), out in zip(batches, outputs)
@@ -243,7 +244,7 @@ def _texts(batches, outputs, rows, tokenizer):
 
 
 def figures(record, parameter_ratio, seed=0):
-  """What is reported of a record.
+  """Computes the reported figures of a record.
 
   Args:
     record: of `run`.
@@ -251,10 +252,10 @@ def figures(record, parameter_ratio, seed=0):
     seed: of the bootstrap.
 
   Returns:
-    dict of JSON values. Lists of three are a figure and its 95 % interval: of
-    the drawing of prompts, or, for speeds, of batches; None where it has none.
-    `idle_share` is [share] of the row-steps in which a row had finished, or was
-    there only to fill the batch.
+    dict of JSON values. Lists of three are a figure and its 95 % bootstrap
+    interval over prompts, or, for speeds, over batches; None without interval.
+    `idle_share` is [share] of the row-steps in which a row had finished, or
+    only filled the batch.
   """
   cost = metrics.mbsu(1, record["depth"], parameter_ratio)
   efficiency = intervals.interval(record["emitted"], record["target_calls"],

@@ -1,4 +1,4 @@
-"""Tables of an experiment, for the terminal and as Markdown."""
+"""Tables of an experiment, for the terminal and for Markdown."""
 
 import math
 import statistics
@@ -16,16 +16,18 @@ METRICS = {"block_efficiency": "block efficiency", "mbsu": "MBSU",
 QUALITY = {"bleu": "BLEU", "rouge_2": "ROUGE-2", "rouge_l": "ROUGE-L"}
 LABELS = {"speculative": "SD", "spectr": "SpecTr", "specinfer": "SpecInfer",
           "rsd_c": "RSD-C", "rsd_s": "RSD-S"}
-# Log-probabilities of a token that differ by less differ by rounding.
+# Mean log-probabilities that differ by less, differ by rounding.
 _ROUNDING = 1e-4
-# Chance that a right program is called wrong.
+_TIES = (" At temperature 0 texts part where two tokens tie, as they often do "
+         "in bfloat16.")
+# Probability that a correct program is called wrong.
 _FALSE_ALARM = 0.01
-# Standard errors; where more must be allowed, nothing could be told.
+# Standard errors; a limit above it is too loose to tell anything.
 _MOST_ALLOWED = 6
 
 
 def rows(records, points, temperatures):
-  """Records of cells, sorted into the experiments that they belong to.
+  """Sorts records of cells into the experiments that they belong to.
 
   Args:
     records: of `run.run`, with `temperature` and `metrics`.
@@ -35,7 +37,7 @@ def rows(records, points, temperatures):
   Returns:
     list of dicts: a record with `experiment`, `point`, `label` and `deviation`
     (of its log-probabilities from those of autoregressive decoding, in standard
-    errors). A cell of two experiments is there twice; autoregressive decoding
+    errors). A cell of two experiments appears twice; autoregressive decoding
     comes first, as an experiment of its own.
   """
   found = {(r["method"], r["temperature"]): r for r in records}
@@ -49,7 +51,7 @@ def _row(found, experiment, point, name, temperature):
   record = found[name, temperature]
   plain = found["autoregressive", temperature]
   family = name.split("(")[0]
-  # After its sizes a name has how it verifies, where that is not as usual.
+  # After its sizes, a name has its verification if that is not the default.
   _, *forms = name.removesuffix(")").split(", ")
   return {**record, "experiment": experiment, "point": point,
           "label": ", ".join([LABELS.get(family, family), *forms]),
@@ -65,11 +67,11 @@ def _deviation(record, plain):
 
 
 def best(rows_, metric):
-  """The best tree of each method.
+  """Finds the best tree of each method.
 
   Args:
     rows_: of `rows`.
-    metric: a key of `metrics`.
+    metric: a key of `METRICS`.
 
   Returns:
     dict from (experiment, temperature) to a dict from label to a dict from
@@ -87,13 +89,13 @@ def best(rows_, metric):
 
 
 def sanity(rows_):
-  """One line: whether all methods agree in the log-probability of the output.
+  """Compares the output's log-probability with autoregressive decoding's.
 
   Args:
     rows_: of `rows`.
 
   Returns:
-    text.
+    One line of text.
   """
   cells = {(row["method"], row["temperature"]): row["deviation"]
            for row in rows_ if row["experiment"] in TITLES}
@@ -108,17 +110,18 @@ def sanity(rows_):
   return (
       f"Log-probability of the output {verdict} autoregressive decoding: of "
       f"{len(cells)} cells the furthest, {method} at T={temperature:g}, is "
-      f"{worst:+.1f} standard errors away ({limit:.1f} allowed).")
+      f"{worst:+.1f} standard errors away ({limit:.1f} allowed)."
+      + (_TIES if not temperature and verdict != "agrees with" else ""))
 
 
 def idleness(rows_):
-  """One line: how much of the work was on rows that had nothing to do.
+  """Reports the share of row-steps spent on rows that had finished.
 
   Args:
     rows_: of `rows`.
 
   Returns:
-    text.
+    One line of text.
   """
   shares = {f"{row['method']} at T={row['temperature']:g}":
             row["metrics"]["idle_share"][0] for row in rows_}
@@ -128,7 +131,7 @@ def idleness(rows_):
 
 
 def terminal(rows_, note=""):
-  """Tables of the best trees, and what is to be said of the prompts."""
+  """Formats the tables of the best trees, with a note about the prompts."""
   blocks = []
   tables = {metric: best(rows_, metric) for metric in METRICS}
   for experiment, temperature in tables["mbsu"]:
@@ -152,7 +155,7 @@ def _figure(row, metric):
 
 
 def plus_minus(figure, digits=2):
-  """A figure with half of its interval; "-" if there is none."""
+  """Formats a figure with half of its interval; "-" for None."""
   return _with_bounds(figure, digits, lambda low, high: (
       f"±{(high - low) / 2:.{digits}f}"))
 
@@ -164,17 +167,18 @@ def _with_bounds(figure, digits, form):
   return f"{value:.{digits}f}" + ("" if low is None else form(low, high))
 
 
-def write(path, rows_, note=""):
+def write(path, rows_, note="", about=""):
   """Writes the summary: the best trees, the sanity figure, all cells.
 
   Args:
     path: file.
     rows_: of `rows`.
-    note: what is to be said of the prompts.
+    note: a sentence about the prompts; "" for none.
+    about: of `provenance.markdown`.
   """
   tables = {metric: best(rows_, metric) for metric in METRICS}
-  blocks = ["# Draft trees", _NOTE, *filter(None, [note]), idleness(rows_),
-            sanity(rows_)]
+  blocks = ["# Draft trees", *filter(None, [about, _NOTE, note]),
+            idleness(rows_), sanity(rows_)]
   quality = [name for name in QUALITY if name in rows_[0]["metrics"]]
   head = [*_HEAD, *(QUALITY[name] for name in quality)]
   for key in tables["mbsu"]:
@@ -220,7 +224,7 @@ def _cell_line(row, quality):
 
 
 def interval(figure, digits=2):
-  """A figure with the ends of its interval; "-" if there is none."""
+  """Formats a figure with the ends of its interval; "-" for None."""
   return _with_bounds(figure, digits, lambda low, high: (
       f" [{low:.{digits}f}, {high:.{digits}f}]"))
 
@@ -237,15 +241,17 @@ Figures with 95 % bootstrap intervals: over prompts, and over batches for token
 rates. The tree of a figure is the best of its method for that figure; all trees
 follow.
 
-- Block efficiency: tokens a target call.
+- Block efficiency: tokens per target call.
 - MBSU: block efficiency / (1 + depth x draft parameters / target parameters).
 - Token rate x AR: relative to autoregressive decoding, which was timed again
   in the course of each tree's run. Compilation is excluded.
-- Standard errors: how far the mean log-probability of the output is from that
-  of autoregressive decoding. All methods keep the target's distribution, so it
-  is noise.
+- Standard errors: distance of the mean log-probability of the output from that
+  of autoregressive decoding. All methods sample from the target's distribution,
+  so it is noise. At temperature 0 texts are equal up to rounding: where two
+  tokens tie, as they often do in bfloat16, texts part, and the distance is one
+  between ties, not between methods.
 - Idle: share of the row-steps of the loop in which a row had finished and
-  waited for its batch, or was there only to fill it. Prompts share a batch with
-  those whose texts by plain decoding were about as long.
+  waited for its batch, or only filled it. Prompts share a batch with those
+  whose texts by autoregressive decoding were about as long.
 
 Settings and environment: run.json. Counts of each prompt: results.jsonl."""

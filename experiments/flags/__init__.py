@@ -1,1 +1,1 @@
-"""Flags that programs share, and the checks of their values."""
+"""Flags that programs share, and checks of their values."""

@@ -1,4 +1,4 @@
-"""How a prompt is put to the target: the flags `--chat` and `--system`."""
+"""Flags for chat models: `--chat` and `--system`."""
 
 from absl import flags
 
@@ -7,14 +7,14 @@ from models.text import chat_template
 from models.text import tokenizer_files
 
 CHAT = flags.DEFINE_bool(
-    "chat", False, "A prompt is what a user says, written by the target's chat "
-    "template; the text is the answer alone.")
+    "chat", False, "Treat the prompt as a user's message: write it by the "
+    "target's chat template, and print only the answer.")
 _SYSTEM = flags.DEFINE_string(
-    "system", "", "What a chat model is told first; '' for nothing.")
+    "system", "", "System message of the chat; '' for none.")
 
 
 def encoder(tokenizer, target, now=None):
-  """A function from prompts to their tokens.
+  """Returns a function from prompts to their tokens.
 
   Args:
     tokenizer: of the target.

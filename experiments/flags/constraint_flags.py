@@ -54,19 +54,39 @@ def apply(pair: model_pair.ModelPair, width: int,
     UserError: for flags with values that are wrong or too large, and for
       several of those that say how the completion ends.
   """
-  found = []
   with launch.user_errors(ValueError, ImportError, OSError):
-    found += [(penalty, ()) for penalty in _penalties(pair, budget)]
     automaton = _automaton(pair)
-    if automaton:
-      found.append((dj.processors.automaton(), automaton))
-    if _NO_REPEAT.value:
-      # The last one: where it forbids all that a grammar allows, it is ignored.
-      window = max(width + budget, _NO_REPEAT.value)
-      with _named(_NO_REPEAT, f"window={window}"):
-        found.append((dj.processors.no_repeat_ngram(
-            _NO_REPEAT.value, pair.target.vocab_size, window), ()))
-  for processor, params in found:
+    found = [*_penalties(pair, budget),
+             *([(dj.processors.automaton(), automaton)] if automaton else []),
+             # The last one: where it forbids all that a grammar allows, it is
+             # ignored.
+             *_no_repeat(pair, width, budget)]
+  return _applied(pair, found)
+
+
+def with_penalties(pair: model_pair.ModelPair, width: int,
+                   budget: int) -> model_pair.ModelPair:
+  """Applies all processors but that of a grammar, to estimate memory by.
+
+  Args:
+    pair: its parameters may be shapes.
+    width: tokens of the longest prompt.
+    budget: most tokens of a completion.
+
+  Returns:
+    A pair.
+
+  Raises:
+    UserError: for values that no processor can be made of.
+  """
+  with launch.user_errors(ValueError):
+    return _applied(pair, [*_penalties(pair, budget),
+                           *_no_repeat(pair, width, budget)])
+
+
+def _applied(pair, processors):
+  """Applies pairs of (processor, parameters) to both models of a pair."""
+  for processor, params in processors:
     params = mesh.on_all(pair.mesh, params)
     target, target_params = dj.processors.apply(
         processor, params, pair.target, pair.target_params)
@@ -91,17 +111,27 @@ def settings() -> dict:
 
 
 def _penalties(pair, budget):
-  """Yields the processors that make tokens less probable."""
+  """Yields processors that make tokens less probable, and parameters."""
   size = pair.target.vocab_size
   if _PENALTY.value != 1:
     with _named(_PENALTY, f"penalty={_PENALTY.value!r}"):
-      yield dj.processors.repetition_penalty(_PENALTY.value, size)
+      yield dj.processors.repetition_penalty(_PENALTY.value, size), ()
   for flag in (_PRESENCE, _FREQUENCY):
     if not math.isfinite(flag.value):
       raise ValueError(f"--{flag.name}={flag.value}: a number is needed.")
   if _PRESENCE.value or _FREQUENCY.value:
     yield dj.processors.occurrence_penalty(_PRESENCE.value, _FREQUENCY.value,
-                                           size, budget)
+                                           size, budget), ()
+
+
+def _no_repeat(pair, width, budget):
+  """Yields the processor against repeated n-grams, if a flag asks for it."""
+  size = _NO_REPEAT.value
+  if size:
+    window = max(width + budget, size)
+    with _named(_NO_REPEAT, f"window={window}"):
+      yield dj.processors.no_repeat_ngram(size, pair.target.vocab_size,
+                                          window), ()
 
 
 def _automaton(pair):

@@ -1,4 +1,4 @@
-"""How prompts are completed: the flags for method and distribution."""
+"""Flags for decoding: method, sampling settings, token budget."""
 
 from absl import flags
 
@@ -6,71 +6,79 @@ import decoding_jax as dj
 from experiments.app import launch
 from experiments.devices import mesh
 from experiments.devices import model_pair
+from experiments.flags import constraint_flags
 from experiments.flags import method_flags
 from experiments.flags import model_flags
 from experiments.flags import notices
 
 METHOD = flags.DEFINE_string(
     "method", "rsd_s", method_flags.help_text("auto of experiments.generate"))
-MAX_NEW_TOKENS = flags.DEFINE_integer("max_new_tokens", 128, "Most tokens.")
-SEED = flags.DEFINE_integer("seed", 0, "Of the random key.", lower_bound=0,
+MAX_NEW_TOKENS = flags.DEFINE_integer("max_new_tokens", 128,
+                                      "Most tokens to generate.")
+SEED = flags.DEFINE_integer("seed", 0, "Seed of the random key.", lower_bound=0,
                             upper_bound=launch.MOST_SEED)
 COMPILED = flags.DEFINE_string(
     "compilation_cache", "runs/generate/compiled",
     "Folder of compiled programs, which the next start loads; '' for none.")
-_TEMPERATURE = flags.DEFINE_float("temperature", 1.0, "0 is greedy.")
-_TOP_P = flags.DEFINE_float("top_p", 1.0, "Mass of tokens to keep; 1: all.")
-_TOP_K = flags.DEFINE_integer("top_k", 0, "Tokens to keep; 0: all.")
+_TEMPERATURE = flags.DEFINE_float("temperature", 1.0,
+                                  "Sampling temperature; 0 is greedy.")
+_TOP_P = flags.DEFINE_float("top_p", 1.0, "Probability mass of the tokens to "
+                            "keep; 1 keeps all.")
+_TOP_K = flags.DEFINE_integer("top_k", 0, "Number of most probable tokens to "
+                              "keep; 0 keeps all.")
 _MIN_P = flags.DEFINE_float(
-    "min_p", 0.0, "Share of the largest probability that a token needs to be "
-    "kept; 0: all are.")
+    "min_p", 0.0, "Least probability of a token to keep, as a share of the "
+    "largest; 0 keeps all.")
 
 
 def sampling() -> dj.Sampling:
-  """The distribution that is kept."""
+  """Returns the sampling settings, whose distribution is preserved."""
   return dj.Sampling(_TEMPERATURE.value, _TOP_K.value, _TOP_P.value,
                      min_p=_MIN_P.value)
 
 
 def remarks() -> list[str]:
   """Returns a line if the target recommends settings that no flag sets."""
-  probs = _TEMPERATURE, _TOP_P, _TOP_K, _MIN_P
-  if any(flag.present for flag in probs):
+  settings = _TEMPERATURE, _TOP_P, _TOP_K, _MIN_P
+  if any(flag.present for flag in settings):
     return []
   line = notices.recommended(model_flags.TARGET.value,
-                             {flag.name: flag.value for flag in probs})
+                             {flag.name: flag.value for flag in settings})
   return [line] if line else []
 
 
 def open_pair(methods) -> model_pair.ModelPair:
-  """The models, of which no parameters are read yet.
+  """Opens the models of the flags; no parameters are read.
 
   Args:
-    methods: list of `dj.Method`, which may decode.
+    methods: list of `dj.Method`, those that may decode.
 
   Returns:
-    See `model_pair.open_pair`.
+    A `ModelPair`, see `model_pair.open_pair`.
 
   Raises:
-    UserError: see there, and `model_pair.drafter`.
+    UserError: for models that cannot be opened, or a draft model that is
+      needed and not named.
   """
   return model_flags.open_pair(model_flags.drafter(METHOD.value, methods))
 
 
-def load(pair, methods, batch, most, width) -> model_pair.ModelPair:
-  """The pair with its parameters.
+def load(pair, methods, batch, max_rows, width) -> model_pair.ModelPair:
+  """Reads the parameters of the pair, if there is memory for the run.
 
   Args:
     pair: of `open_pair`.
-    methods: as there.
+    methods: list of `dj.Method`, as for `open_pair`.
     batch: rows decoded together, at most.
-    most: rows that there is a cache for, at most.
+    max_rows: rows that have a cache at a time, at most.
     width: P, tokens of the longest prompt.
 
   Returns:
-    See `mesh.load`.
+    The pair with parameters, see `mesh.load`.
   """
   return mesh.load(pair, model_flags.TARGET.value,
                    model_flags.drafter(METHOD.value, methods),
-                   launch.decoders(methods, [_TEMPERATURE.value]), batch, most,
-                   width, MAX_NEW_TOKENS.value)
+                   launch.decoders(methods, [_TEMPERATURE.value]), batch,
+                   max_rows, width, MAX_NEW_TOKENS.value,
+                   constraint_flags.with_penalties(pair, width,
+                                                   MAX_NEW_TOKENS.value))

@@ -1,4 +1,4 @@
-"""Which models decode: the flags for a target and its draft."""
+"""Flags for models: the target, its draft, their types."""
 
 from absl import flags
 
@@ -7,37 +7,40 @@ from models import transformer
 from models.transformer import quantization
 
 TARGET = flags.DEFINE_string("target", "python-target",
-                             "Folder, hub:owner/name, or name of a shipped "
-                             "model.")
+                             "Target model: folder, hub:owner/name, or name of "
+                             "a shipped one.")
 _DRAFT = flags.DEFINE_string(
-    "draft", "", "The same, for a method that drafts, or lookup: what followed "
-    "the same tokens before; '' for what comes with a shipped target.")
+    "draft", "", "Draft model, for methods that draft: folder, hub:owner/name, "
+    "or name of a shipped one; lookup, which copies what followed the same "
+    "tokens before; or '', the draft model of a shipped target.")
 _DTYPE = flags.DEFINE_enum("dtype", "", ["", *transformer.DTYPES],
-                           "Of parameters and activations; '' as saved.")
+                           "Type of parameters and activations; '' as saved.")
 _DRAFT_DTYPE = flags.DEFINE_enum("draft_dtype", "", ["", *transformer.DTYPES],
-                                 "The same, of the draft; '' as --dtype says.")
+                                 "Type of the draft's parameters and "
+                                 "activations; '' as --dtype says.")
 _WEIGHTS = flags.DEFINE_enum(
     "weights", quantization.DTYPE, quantization.WEIGHTS,
-    "Of matrices: as --dtype "
-    "says; bfloat16, which of models that are stored so is exact in float32 "
-    "too; or of 8 bits, with a scale for each output channel.")
+    "Format of weight matrices: dtype, as --dtype says; bfloat16, exact in "
+    "float32 too for models stored in it; or int8, with a scale for each "
+    "output channel.")
 _DRAFT_WEIGHTS = flags.DEFINE_enum(
     "draft_weights", "", ["", *quantization.WEIGHTS],
-    "The same, of the draft; '' as --weights says.")
+    "Format of the draft's weight matrices: dtype, bfloat16 or int8; '' as "
+    "--weights says.")
 
 
 def drafter(name, methods) -> str:
-  """Folder or name of the draft; see `model_pair.drafter`.
+  """Returns folder or name of the draft model, see `model_pair.drafter`.
 
   Args:
-    name: of the methods, as `--method` has it.
-    methods: list of `dj.Method`, which may decode.
+    name: value of `--method`.
+    methods: list of `dj.Method`, those that may decode.
   """
   return model_pair.drafter(name, methods, TARGET.value, _DRAFT.value)
 
 
 def open_pair(draft) -> model_pair.ModelPair:
-  """The models, of which no parameters are read; see `model_pair.open_pair`.
+  """Opens both models without parameters, see `model_pair.open_pair`.
 
   Args:
     draft: of `drafter`.

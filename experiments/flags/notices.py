@@ -1,4 +1,4 @@
-"""What is to be remarked of a completion, beside its statistics."""
+"""Notices about a completion, printed after its statistics."""
 
 from experiments.app import launch
 from models.text import tokenizer_files
@@ -7,7 +7,7 @@ _FILE = tokenizer_files.GENERATION
 
 
 def unfinished(tokens, eos_id, max_new_tokens):
-  """What is to be said of a text that was to have a form.
+  """Returns a line if a text that was to have a form is not complete.
 
   Args:
     tokens: of the completion, the end included.
@@ -24,18 +24,18 @@ def unfinished(tokens, eos_id, max_new_tokens):
 
 
 def recommended(target, used):
-  """What the authors of a target say of its sampling, if it is not used.
+  """Returns the sampling settings that a target's authors recommend.
 
   Args:
     target: its folder, or its name.
-    used: dict from names of flags to values, such as temperature; the file
-      calls them the same.
+    used: dict from names of flags to the values in use, such as temperature;
+      the names are those of `generation_config.json`.
 
   Returns:
-    A line; "" if they recommend nothing else.
+    A line; "" if they recommend no other values.
   """
   folder = launch.model_folder(target)
-  # Else the rest is not meant, and transformers decodes greedily.
+  # Without it transformers decodes greedily and ignores the other fields.
   if tokenizer_files.setting(folder, _FILE, "do_sample") is not True:
     return ""
   found = {name: tokenizer_files.setting(folder, _FILE, name) for name in used}

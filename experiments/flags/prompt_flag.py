@@ -1,4 +1,4 @@
-"""What is to be continued: the flag `--prompt`."""
+"""The flag `--prompt`: one prompt on the command line."""
 
 from absl import flags
 
@@ -10,12 +10,12 @@ _PROMPT = flags.DEFINE_string("prompt", "def main(", "Text to continue.")
 
 
 def prompt_text() -> str:
-  """What is printed in front of a completion."""
+  """Returns the text to print in front of a completion; "" in a chat."""
   return "" if chat_flags.CHAT.value else _PROMPT.value
 
 
 def encode(tokenizer, target) -> list[int]:
-  """The tokens of the prompt.
+  """Returns the tokens of the prompt.
 
   Args:
     tokenizer: of the target.

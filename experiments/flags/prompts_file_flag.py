@@ -1,4 +1,4 @@
-"""Prompts of a file: the flags `--prompts` and `--field`."""
+"""The flags `--prompts` and `--field`: prompts from a file."""
 
 from absl import flags
 
@@ -8,22 +8,22 @@ from experiments.flags import chat_flags
 
 _PROMPTS = flags.DEFINE_string(
     "prompts", "", "File of prompts: .jsonl, .json with a list, or one prompt a"
-    " line; each may end with .gz. hub:owner/name is a data set.")
+    " line, each perhaps compressed (.gz); or hub:owner/name, a data set.")
 _FIELD = flags.DEFINE_string(
-    "field", "prompt", "Where the prompt is in an object of JSON; parts of a "
-    "path are separated by dots.")
+    "field", "prompt", "Path of the prompt in a JSON object, its parts "
+    "separated by dots.")
 
 
 def load(tokenizer, target, now=None) -> list[list[int]]:
-  """The tokens of each prompt.
+  """Reads and encodes the prompts of the file.
 
   Args:
     tokenizer: of the target.
-    target: see `chat_flags.encoder`.
-    now: see there.
+    target: its folder or name, see `chat_flags.encoder`.
+    now: date that a chat template inserts, see `chat_template.load`.
 
   Returns:
-    As many as the file has prompts.
+    The tokens of each prompt.
 
   Raises:
     UserError: naming the flag, or file, line and field.
@@ -58,5 +58,8 @@ def _encoded(encode, record):
 
 
 def _is_chat(value):
-  """Whether these are messages; a list of texts is one text, see `records`."""
+  """Returns whether a value is a list of messages.
+
+  A list of texts is one text of several lines, see `records.field`.
+  """
   return isinstance(value, list) and all(isinstance(x, dict) for x in value)

@@ -1,4 +1,4 @@
-"""A completion that is shown while it grows: the flag `--stream`."""
+"""The flag `--stream`: print a completion while it is generated."""
 
 import time
 
@@ -11,36 +11,36 @@ from experiments.devices import model_pair
 from models.text import tokenizers
 
 _STREAM = flags.DEFINE_bool(
-    "stream", False, "Print the text while it grows: by a method that drafts, "
-    "or autoregressive, on one device.")
+    "stream", False, "Print the text while it is generated; for methods that "
+    "draft and autoregressive decoding, on one device.")
 
 
 def is_enabled() -> bool:
-  """Whether the flag is set."""
+  """Returns the value of the flag."""
   return _STREAM.value
 
 
 def check(methods, sampling):
-  """Checks that texts grow while they are decoded, if they are to be shown.
+  """Checks that methods can stream, if the flag asks for it.
 
   Args:
     methods: list of `dj.Method`.
     sampling: a `dj.Sampling`.
 
   Raises:
-    UserError: naming a method that finds its whole text at once.
+    UserError: naming a method whose text is only known at its end.
   """
   for method in methods if is_enabled() else ():
     kind = method.sampled if sampling.temperature else method.greedy
     if not isinstance(kind, dj.Pair):
-      raise launch.UserError(f"--stream: method {method.name} knows its text "
-                             "only at the end.")
+      raise launch.UserError(f"--stream: the text of method {method.name} is "
+                             "only known at its end.")
 
 
 def show(prompt, pair, keys, prompts, lengths, **arguments):
-  """Prints a completion, as far as no further token can change it.
+  """Prints prompt and completion while they grow.
 
-  All that is printed is the text of prompt and tokens.
+  Characters that a further token could still change are held back.
 
   Args:
     prompt: a text.
@@ -48,17 +48,17 @@ def show(prompt, pair, keys, prompts, lengths, **arguments):
     keys: `[1]` random keys.
     prompts: `[1, P]` int32, the tokens of the text.
     lengths: `[1]` int32.
-    **arguments: others of `dj.stream`.
+    **arguments: further ones of `dj.stream`.
 
   Returns:
-    The `dj.Generation`, and what is to be told of the time.
+    The `dj.Generation`, and a phrase about the time it took.
 
   Raises:
     UserError: for a mesh, or logits that are NaN.
   """
   if pair.mesh is not None:
-    raise launch.UserError("--stream and --mesh: on a mesh a generation is one "
-                           "program, which tells nothing before its end.")
+    raise launch.UserError("--stream and --mesh: a generation on a mesh is one "
+                           "program, whose text is only known at its end.")
   start, shown = time.perf_counter(), 0
   print(prompt, end="", flush=True)
   for out in dj.stream(
@@ -74,5 +74,5 @@ def show(prompt, pair, keys, prompts, lengths, **arguments):
 
 
 def tokens(out: dj.Generation, lengths):
-  """The tokens after the prompt of the first row."""
+  """Returns the tokens after the prompt of the first row."""
   return np.asarray(out.tokens[0, int(lengths[0]):int(out.lengths[0])])

@@ -6,7 +6,7 @@ from decoding_jax import metrics
 
 
 def interval(numerators, denominators, seed):
-  """`[3]`, a ratio and its 95 % interval over rows; one row has none."""
+  """Returns `[3]`, a ratio and its 95 % interval over rows; NaN for one row."""
   value = metrics.ratio(numerators, denominators)
   bounds = (np.nan, np.nan) if len(numerators) < 2 else (
       metrics.ratio_interval(numerators, denominators, seed))
@@ -14,5 +14,5 @@ def interval(numerators, denominators, seed):
 
 
 def json_values(values):
-  """Rounded, and with null for NaN, which is not JSON."""
+  """Rounds values for JSON; NaN, which JSON lacks, becomes None."""
   return [None if np.isnan(x) else round(float(x), 6) for x in values]

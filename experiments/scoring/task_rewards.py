@@ -1,4 +1,4 @@
-"""What the texts of a task are judged by, and what is reported of it."""
+"""Rewards of tasks, and the scores that are reported of them."""
 
 from typing import Any, Callable, NamedTuple
 
@@ -11,13 +11,13 @@ from models.transformer import reward_model
 
 
 class Judge(NamedTuple):
-  """A reward.
+  """A reward of a task, with its parameters.
 
   Attributes:
-    reward: the reward.
+    reward: a `dj.Reward`.
     params: its parameters.
-    constraints: tree of `[R, ...]`, of each example; or None.
-    scores: names of `SCORES`, what is reported of it.
+    constraints: tree of `[R, ...]`, one entry per example; or None.
+    scores: names of `SCORES` to report.
   """
   reward: dj.Reward
   params: Any
@@ -26,16 +26,16 @@ class Judge(NamedTuple):
 
 
 class Score(NamedTuple):
-  """A figure of a text that its reward tells.
+  """A score of a text, computed from its reward.
 
   Attributes:
-    of: `reward -> figure`.
-    scale: of the mean that is reported.
-    digits: after its point.
+    of: `reward -> score`.
+    scale: factor of the reported mean.
+    digits: decimals of the reported mean.
     title: of a column.
-    axis: of a diagram.
-    change: what a difference is called, before it and after it.
-    runs_model: whether a model has to run for it.
+    axis: label of an axis.
+    change: words before and after a difference.
+    runs_model: whether the reward runs a model.
   """
   of: Callable[[float], float]
   scale: float
@@ -46,7 +46,7 @@ class Score(NamedTuple):
   runs_model: bool
 
 
-# By the first of them that a task has, methods are compared.
+# Methods are compared by the first of them that a task has.
 SCORES = {
     "hard": Score(lambda value: int(constraints.hard_coverage(value)), 100, 1,
                   "hard, %", "all words present, % of examples",
@@ -59,24 +59,21 @@ SCORES = {
 
 
 def first(names) -> str:
-  """The score that methods are compared by.
+  """Returns the score that methods are compared by.
 
   Args:
-    names: any, some of `SCORES` among them.
-
-  Returns:
-    One of them.
+    names: of figures, some of `SCORES` among them.
   """
   return next(name for name in SCORES if name in names)
 
 
 def lexical(concepts, pair, max_new_tokens) -> Judge:
-  """The words that a text has, see `constraints.lexical`.
+  """Makes the reward of lexical constraints, see `constraints.lexical`.
 
   Args:
-    concepts: of each example, for each concept its surface forms.
+    concepts: for each example and concept, its surface forms.
     pair: a `model_pair.ModelPair`, for its vocabulary.
-    max_new_tokens: the budget that they must fit in.
+    max_new_tokens: the budget that the concepts must fit in.
 
   Returns:
     The judge.
@@ -91,18 +88,18 @@ def lexical(concepts, pair, max_new_tokens) -> Judge:
 
 
 def model(name, pair, capacity) -> Judge:
-  """A reward model, see `models.transformer.reward_model`.
+  """Makes the reward of a model, see `models.transformer.reward_model`.
 
   Args:
     name: its folder, or the name of a shipped one.
-    pair: a `ModelPair`; their tokens must be those of the reward model.
-    capacity: how many of the last tokens it reads, if it can so many.
+    pair: a `ModelPair` with the tokenizer of the reward model.
+    capacity: number of last tokens that it reads, at most its `max_length`.
 
   Returns:
     The judge.
 
   Raises:
-    ValueError: if it gives no reward, or if its tokens are others.
+    ValueError: for a model without a reward, or with another tokenizer.
     UserError: if there is no such model.
   """
   folder = launch.model_folder(name)

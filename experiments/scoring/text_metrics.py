@@ -1,7 +1,7 @@
-"""What is said of generated texts, one figure an example or one of all.
+"""Metrics of generated texts: per example, or over a corpus.
 
-The packages are imported where they are used: together they take a second, and
-most runs score nothing.
+Packages are imported where they are used: together they take a second, and most
+runs score nothing.
 """
 
 import functools
@@ -14,17 +14,17 @@ _RESAMPLES = 1000
 
 
 def bleu(texts, references):
-  """`[R]`, BLEU of each sentence against its one reference, in 0..100."""
+  """Returns `[R]`, sentence BLEU against one reference each, in 0..100."""
   return np.array([score.score for score in _sentence_bleus(texts, references)])
 
 
 def rouge_l(texts, references):
-  """`[R]`, F-measure of the longest common subsequence, in 0..100."""
+  """Returns `[R]`, F-measure of the longest common subsequence, in 0..100."""
   return _rouge("rougeL", texts, references)
 
 
 def rouge_2(texts, references):
-  """`[R]`, F-measure of the pairs of words, in 0..100."""
+  """Returns `[R]`, F-measure of the pairs of words, in 0..100."""
   return _rouge("rouge2", texts, references)
 
 
@@ -37,7 +37,7 @@ def _rouge(name, texts, references):
 
 
 def distinct_2(texts):
-  """`[R]`, share of a text's word pairs that are different; 1 without any."""
+  """Returns `[R]`, share of distinct word pairs of a text; 1 without any."""
   shares = []
   for text in texts:
     words = text.split()
@@ -47,19 +47,19 @@ def distinct_2(texts):
 
 
 def corpus_bleu(texts, references, seed=0):
-  """BLEU of all texts together, as `sacrebleu.corpus_bleu`, and its interval.
+  """Computes corpus BLEU as `sacrebleu.corpus_bleu`, and its interval.
 
   Args:
     texts: R texts.
-    references: one a text.
+    references: one per text.
     seed: of the bootstrap.
 
   Returns:
-    [figure, low, high] in 0..100: 95 % of resamples of the texts are between;
-    None for both with a single text.
+    [figure, low, high] in 0..100, with the 95 % bootstrap interval over texts;
+    a single text has None for the latter two.
   """
   scores = _sentence_bleus(texts, references)
-  # What a corpus adds up: matches and n-grams by order, and both lengths.
+  # Corpus BLEU adds up matches and n-grams by order, and both lengths.
   counts = np.array([[*s.counts, *s.totals, s.sys_len, s.ref_len]
                      for s in scores])
   figure = _bleu_of(counts.sum(axis=0))
@@ -87,12 +87,12 @@ def _bleu_of(counts):
 
 
 def _mean(scores_of, texts, references, seed=0):
-  """The mean of a figure an example with its interval, as `corpus_bleu`."""
+  """Averages a metric per example; returns as `corpus_bleu` does."""
   scores = scores_of(texts, references)
   return intervals.json_values(
       intervals.interval(scores, np.ones(len(scores)), seed))
 
 
-# By name: `(texts, references, seed) -> [figure, low, high]`.
+# Name -> `(texts, references, seed) -> [figure, low, high]`.
 CORPUS = {"bleu": corpus_bleu, "rouge_2": functools.partial(_mean, rouge_2),
           "rouge_l": functools.partial(_mean, rouge_l)}

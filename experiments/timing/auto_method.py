@@ -1,9 +1,9 @@
-"""The fastest method for two models, a batch and this device, by measurement.
+"""Finds the fastest method for two models, a batch and this device.
 
-Timed are forwards of both models by the number of their tokens, and short runs
-of a few methods, which also tell what is accepted. From these `planning`
-predicts the rate of every tree, and of none. What promises most is tried out,
-beside autoregressive decoding.
+Measures forwards of both models by their number of tokens, and short runs of a
+few methods, which also give acceptance rates. From these, `tree_planning`
+predicts the rate of every tree, and of autoregressive decoding. The best ones
+are tried out beside autoregressive decoding.
 """
 
 import functools
@@ -22,37 +22,36 @@ from experiments.devices import mesh
 from experiments.timing import forward_cost
 from experiments.timing import stopwatch
 
-# What is run to see what is accepted: a chain for the depths, siblings for the
-# ranks, a beam for what a wider one gains.
+# Runs that measure acceptance: a chain by depth, siblings by rank, and a beam
+# for the gain of width.
 _CHAIN = {"name": "speculative", "depth": 5}
 _SIBLINGS = {"name": "rsd_c", "branching": (4, 2)}
 _BEAM = {"name": "rsd_s", "width": 4, "depth": 3}
 _PLAIN = {"name": "autoregressive"}
 _RUNS = (_PLAIN, _CHAIN, _SIBLINGS, _BEAM)
 _ROUNDS = 6
-# Methods of different names that are tried out; each takes a compilation.
+# Methods of different names to try out; each takes a compilation.
 _FINALISTS = 2
-# How samples are verified then: what accepts more may take longer to do so, but
-# a chain is verified all at once in either way.
+# Verifications to try out: one that accepts more may take longer. A chain is
+# verified in one pass by either, so only the better one is tried.
 _FORMS = {"speculative": ("block",),
           **dict.fromkeys(("rsd_c", "rsd_s", "sequoia"),
                           ("recursive", "traversal"))}
 _MOST_TOKENS = 128
 _MOST_NODES = 31
 _MOST_LEVELS = 8
-# Gains that are smaller are noise.
+# Smaller gains are noise.
 _MARGIN = 1.02
 
 
 class Choice(NamedTuple):
-  """What was chosen, and why.
+  """The chosen method, and the reason.
 
   Attributes:
     method: the `dj.Method`.
-    plan: the `tree_planning.Plan` that was tried out; rates are those of the
-      whole batch.
-    predicted: tokens a second that were predicted of it.
-    plans: the predictions of all methods, by falling rate.
+    plan: its `tree_planning.Plan` as measured; rates are of the whole batch.
+    predicted: predicted tokens per second.
+    plans: predictions for all methods, by falling rate.
     reason: a line of text.
   """
   method: Any
@@ -63,7 +62,7 @@ class Choice(NamedTuple):
 
 
 class _Run(NamedTuple):
-  """A short run of a method: layout, counts, seconds of a step, tokens/s."""
+  """A short run: layout, counts, seconds per step, idle share, tokens/s."""
   layout: Any
   stats: Any
   seconds: float
@@ -78,13 +77,13 @@ def methods():
 
 def choose(pair, prompts, lengths, max_new_tokens, sampling,
            batch=None) -> Choice:
-  """Measures for some minutes, and picks the method of the highest rate.
+  """Measures for some minutes, and chooses the method with the highest rate.
 
   Args:
     pair: a `model_pair.ModelPair` with parameters.
-    prompts: `[R, P]` int32, such as will be decoded.
+    prompts: `[R, P]` int32, similar to those that will be decoded.
     lengths: `[R]` int32.
-    max_new_tokens: the budget; what is measured are its first 128 tokens.
+    max_new_tokens: the budget; at most 128 tokens of it are measured.
     sampling: a `dj.Sampling`.
     batch: B, rows decoded together; None for R. Rounds take the prompts in
       turn.
@@ -96,8 +95,8 @@ def choose(pair, prompts, lengths, max_new_tokens, sampling,
     UserError: for models on a mesh.
   """
   if pair.mesh is not None:
-    raise launch.UserError("method auto and --mesh: forwards are timed on one "
-                           "device alone; name a method.")
+    raise launch.UserError("--method=auto and --mesh: forwards are timed on "
+                           "one device only; name a method.")
   budget = min(max_new_tokens, _MOST_TOKENS)
   prompts, lengths = np.asarray(prompts), np.asarray(lengths)
   batch = batch or len(prompts)
@@ -115,12 +114,12 @@ def choose(pair, prompts, lengths, max_new_tokens, sampling,
 
 
 def _predicted(pair, runs, curves, batch):
-  """Plans of all methods for the whole batch, by falling rate."""
+  """Predicts plans of all methods for the whole batch, by falling rate."""
   rest = _rest(runs, *curves)
   found = tree_planning.plans(
       _acceptance(runs), tree_planning.Costs(curves[0].at, curves[1].at, rest),
       min(_MOST_NODES, pair.target.vocab_size - 1), _MOST_LEVELS)
-  # Rows that have finished wait for the others.
+  # Rows that have finished wait for the others of their batch.
   busy = 1 - np.mean([run.idle for run in runs[1:]])
   found = [plan._replace(rate=plan.rate * batch * (
       1 if plan.spec == _PLAIN else busy)) for plan in found]
@@ -128,10 +127,10 @@ def _predicted(pair, runs, curves, batch):
 
 
 def _finalists(plans, greedy):
-  """Autoregressive decoding, and the best plans of the best other methods.
+  """Returns plans to try: autoregressive decoding and the best other methods.
 
-  Samples may be verified in several ways; what is predicted is that of the one
-  that decides token by token.
+  Predictions are for verification token by token; for samples the other ways
+  are tried as well.
   """
   [plain] = [plan for plan in plans if plan.spec == _PLAIN]
   best = {}
@@ -146,7 +145,7 @@ def _finalists(plans, greedy):
 
 
 def _tried(plan, run):
-  """The plan as it turned out."""
+  """Returns the plan with measured tokens, seconds and rate."""
   stats = run.stats
   return plan._replace(
       tokens=float(stats.emitted.sum() / stats.target_calls.sum()),
@@ -154,7 +153,7 @@ def _tried(plan, run):
 
 
 def _choice(finalists, trials, plans) -> Choice:
-  """The best of the trials, the first of which is autoregressive decoding."""
+  """Chooses the best trial; the first one is autoregressive decoding."""
   plain, *others = trials
   best = max(others, key=lambda plan: plan.rate)
   paces = (f"{best.tokens:.2f} tokens a step, which takes "
@@ -174,7 +173,7 @@ def _choice(finalists, trials, plans) -> Choice:
 
 
 def _curves(pair, batch, width, lengths, budget, bar):
-  """Cost curves of target and draft in the middle of a text."""
+  """Yields cost curves of target and draft in the middle of a text."""
   live = int(lengths.max()) + budget // 2
   slots = prefill.capacity(width, budget + _MOST_LEVELS)
   for lm, params in ((pair.target, pair.target_params),
@@ -217,12 +216,13 @@ def _of_timings(method, timings):
 
 
 def _rest(runs, target, draft):
-  """What a step takes beside its forwards, from the runs.
+  """Fits the seconds of a step beside its forwards.
 
-  Each run tells one step's seconds; the parts are none, some for each level and
-  some for each node, and not negative.
+  Each run gives the seconds of a step; the fitted parts, all non-negative, are
+  a constant, one per level and one per node.
   """
-  # Where nothing is chosen, programs start half a second earlier.
+  # Imported here, so that programs that choose nothing start half a second
+  # earlier.
   from scipy import optimize  # pylint: disable=import-outside-toplevel
   forwards = tree_planning.Costs(target.at, draft.at, lambda levels, nodes: 0.0)
   sizes = [(1, len(run.layout.widths), tree.num_nodes(run.layout))

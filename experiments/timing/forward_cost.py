@@ -1,8 +1,7 @@
-"""What a forward costs by the number of its fresh tokens, by measurement.
+"""Measures the cost of a forward by its number of fresh tokens.
 
-Forwards stand in a loop of one compiled program, each waiting for the one
-before, as in a generation. Sizes take turns, so that a machine that drifts
-slows them all.
+Forwards run in a loop of one compiled program, each after the one before, as in
+a generation. Sizes take turns, so that a drift of the machine affects all.
 """
 
 import functools
@@ -17,7 +16,7 @@ from experiments.timing import stopwatch
 
 TOKENS = (1, 2, 4, 8, 16, 32)
 ROUNDS = 7
-# Seconds that one timing takes, about.
+# Approximate seconds of one timing.
 _SPAN = 0.1
 
 
@@ -35,7 +34,7 @@ class Curve(NamedTuple):
   most: tuple[float, ...]
 
   def at(self, tokens) -> float:
-    """Seconds for a number of fresh tokens: a line between those measured."""
+    """Interpolates the seconds for a number of fresh tokens linearly."""
     return float(np.interp(tokens, self.tokens, self.seconds))
 
 
@@ -65,7 +64,7 @@ def measure(lm, params, batch, live_length, slots, tokens=None,
 
 
 def timer(lm, params, batch, live_length, slots, size):
-  """A function that times forwards of one size, compiled already.
+  """Compiles forwards of one size, and returns a function that times them.
 
   Args:
     lm: a language model.
@@ -76,11 +75,11 @@ def timer(lm, params, batch, live_length, slots, size):
     size: T, fresh tokens of each row.
 
   Returns:
-    Function without arguments; seconds of one forward.
+    Function without arguments that returns the seconds of one forward.
   """
   cache = lm.init_cache(batch, slots)
   cache = cache.replace(length=jnp.full(batch, live_length, jnp.int32))
-  # Equal ones would choose the same experts.
+  # Equal tokens would choose the same experts.
   fresh = jnp.asarray(np.random.default_rng(0).integers(
       lm.vocab_size, size=(batch, size), dtype=np.int32))
 
@@ -103,7 +102,7 @@ def _forwards(lm, params, cache, fresh, count):
   def step(_, tokens):
     block = cache_lib.init_block(cache, size)
     logits, _ = lm.forward(params, tokens, positions, cache, block, 0, mask)
-    # All logits are computed, as if somebody read them.
+    # Barrier: keeps XLA from dropping the logits that nothing reads.
     logits = jax.lax.optimization_barrier(logits)
     return cache_lib.await_logits(tokens, logits)
 

@@ -1,8 +1,8 @@
-"""Where the time of a step goes, from a trace of JAX's profiler.
+"""Profiles the parts of a decoding step, from a trace of JAX's profiler.
 
-Operations of a compiled program carry the names of the parts that they stand
-for; the profiler tells what each of them took. On several cores or streams they
-overlap, so their sum may be more than the time of a step.
+Operations of a compiled program carry the name of the part of a step that they
+belong to; the trace has the time of each. On several cores or streams they
+overlap, so their sum may exceed the time of a step.
 """
 
 import collections
@@ -16,10 +16,10 @@ from jax.profiler import ProfileData
 from experiments.app import launch
 from experiments.app import text_tables
 
-# Parts of a step, the innermost one counts; what is in none is the rest.
+# Parts of a step; of nested ones the innermost counts.
 _PARTS = ("draft_forward", "draft", "target_forward", "verify", "commit")
 _REST = "rest"
-# These stand for what they run, which is listed as well.
+# The operations that these run are in the trace, too.
 _AROUND = {"while", "conditional", "call"}
 _INSTRUCTION = re.compile(
     r'^\s*(?:ROOT )?%?([\w.\-]+) = .*?\s([a-z][\w\-]*)\(', re.MULTILINE)
@@ -31,12 +31,12 @@ _LONGEST = 12
 
 
 class Part(NamedTuple):
-  """What was measured under one name.
+  """Time of a part of a step, or of an operation.
 
   Attributes:
-    name: of a part of a step, or of an operation.
-    milliseconds: a step.
-    runs: operations a step.
+    name: of the part or the operation.
+    milliseconds: per step.
+    runs: operations per step.
   """
   name: str
   milliseconds: float
@@ -48,7 +48,7 @@ def profile(run, steps, folder) -> str:
 
   Args:
     run: function without arguments, compiled already, that returns arrays.
-    steps: how many steps of decoding it takes.
+    steps: number of decoding steps that it takes.
     folder: of the trace, which TensorBoard, XProf and Perfetto read.
 
   Returns:
@@ -66,16 +66,16 @@ def profile(run, steps, folder) -> str:
 
 
 def parts(events, places, steps):
-  """Sums of events.
+  """Sums events by parts and by operations.
 
   Args:
     events: (program, operation, nanoseconds) of each.
     places: (program, operation) -> (opcode, part).
-    steps: to divide by.
+    steps: number of steps.
 
   Returns:
-    list of `Part`, of the parts in their order; and of the operations that
-    took longest.
+    list of `Part` for the parts, in their order; and one for the operations
+    that took longest.
   """
   sums, counts = collections.Counter(), collections.Counter()
   for program, operation, nanoseconds in events:
@@ -92,7 +92,7 @@ def parts(events, places, steps):
 
 
 def table(of_step, operations) -> str:
-  """Parts and operations as one table."""
+  """Formats parts and operations as one table."""
   total = sum(part.milliseconds for part in of_step)
   lines = [["part", "ms a step", "share", "operations"]]
   for part in (*of_step, Part("all", total, sum(x.runs for x in of_step)),
@@ -104,7 +104,7 @@ def table(of_step, operations) -> str:
 
 
 def _events(path):
-  """(program, operation, nanoseconds) of what compiled programs ran."""
+  """Yields (program, operation, nanoseconds) of compiled programs."""
   for plane in ProfileData.from_file(str(path)).planes:
     for line in plane.lines:
       for event in line.events:
@@ -114,18 +114,18 @@ def _events(path):
 
 
 def _programs():
-  """(name, text) of the compiled programs that are loaded."""
+  """Yields (name, text) of the compiled programs that are loaded."""
   for executable in jax.devices()[0].client.live_executables():
     for module in executable.hlo_modules():
       yield module.name, module.to_string()
 
 
 def _places(programs):
-  """(program, operation) -> (opcode, part of a step)."""
+  """Returns a dict (program, operation) -> (opcode, part of a step)."""
   found = {}
   for name, text in programs:
     operations = list(_operations(text))
-    # Others, such as that of the prefill, are no part of a step.
+    # Programs without parts, such as the prefill, do not belong to a step.
     if any(part != _REST for _, _, part in operations):
       found.update({(name, operation): (opcode, part)
                     for opcode, operation, part in operations})
@@ -133,7 +133,7 @@ def _places(programs):
 
 
 def _operations(text):
-  """(opcode, name, part of a step) of all instructions of a program."""
+  """Yields (opcode, name, part of a step) of all instructions of a program."""
   bodies, body = {}, []
   for line in text.splitlines():
     head = _COMPUTATION.match(line)
@@ -141,8 +141,8 @@ def _operations(text):
       body = bodies.setdefault(head[1], [])
     elif instruction := _INSTRUCTION.match(line):
       body.append((instruction[2], instruction[1], _names(line), line))
-  # What the compiler has made itself may have no name. It then belongs where
-  # what is inside of it does, or around it, or what it reads.
+  # Instructions that the compiler has made may have no name. They belong to the
+  # part of the instructions inside them, around them, or that they read.
   inside = {computation: {part for _, _, part, _ in body if part}
             for computation, body in bodies.items()}
   for computation, body in bodies.items():
@@ -159,7 +159,7 @@ def _operations(text):
 
 
 def _names(line):
-  """The part of a step that an instruction is named by; None without name."""
+  """Returns the part of a step in an instruction's name; None without name."""
   scope = _NAME.search(line)
   if not scope:
     return None

@@ -1,10 +1,9 @@
-"""The least time that a forward can take on this device, by measurement.
+"""Measures a lower bound on the time of a forward on this device.
 
 A forward reads all weights and the filled part of the cache, and multiplies.
 Neither can be faster than this device reads a large array or multiplies large
-matrices (Williams et al. 2009, "Roofline", CACM 52). Left out is what attention
-multiplies, and whatever stays in a chip's own memory: it is a bound, not an
-estimate.
+matrices (Williams et al. 2009, "Roofline", CACM 52). The products of attention,
+and reuse of a chip's caches, are left out: it is a bound, not an estimate.
 """
 
 import functools
@@ -20,7 +19,7 @@ from models import transformer
 from models.transformer import moe
 from models.transformer import quantization
 
-# Bytes that are read: more than any chip's cache has room for.
+# Bytes to read: more than the caches of a chip hold.
 _BYTES = {"cpu": 2**28}
 _LARGE = 2**32
 # Side of square matrices.
@@ -31,7 +30,7 @@ _ROUNDS = 7
 
 
 class Roofline(NamedTuple):
-  """What this device does at most.
+  """Measured peak rates of this device.
 
   Attributes:
     bandwidth: bytes read per second.
@@ -42,12 +41,12 @@ class Roofline(NamedTuple):
 
 
 class Sizes(NamedTuple):
-  """What a forward of one model reads and multiplies.
+  """Amounts that a forward of one model reads and multiplies.
 
   Attributes:
     weights: bytes of parameters that every forward reads.
     slot: bytes of keys and values of a token.
-    multiplied: weights that each fresh token is multiplied with.
+    multiplied: number of weights that each fresh token is multiplied with.
     dtype: of activations.
   """
   weights: int
@@ -57,10 +56,10 @@ class Sizes(NamedTuple):
 
 
 def measure(dtypes=("float32",)) -> Roofline:
-  """Reads and multiplies on the first device, some seconds.
+  """Measures the peak rates of the first device, which takes some seconds.
 
   Args:
-    dtypes: of the matrix products; float32 is measured besides.
+    dtypes: of the matrix products; float32 is measured in any case.
 
   Returns:
     The best of several rounds each.
@@ -74,11 +73,11 @@ def measure(dtypes=("float32",)) -> Roofline:
 
 
 def bandwidth() -> float:
-  """Bytes that the first device reads per second at the moment.
+  """Measures the bytes that the first device reads per second.
 
   Returns:
-    The best of several rounds: of products of a matrix and a vector, and of
-    sums, whichever are the faster.
+    The best of several rounds of products of a matrix and a vector, and of
+    sums.
   """
   side = _side()
   rows = _BYTES.get(jax.devices()[0].platform, _LARGE) // (4 * side)
@@ -89,15 +88,15 @@ def bandwidth() -> float:
 
 
 def sizes(config, params) -> Sizes:
-  """What a forward of a transformer reads and multiplies.
+  """Returns the amounts that a forward of a transformer reads and multiplies.
 
   Args:
     config: its `transformer.Config`.
     params: its parameters, or their shapes.
 
   Returns:
-    `Sizes`. Of a table of embeddings only a few rows are read, unless it is
-    the output layer as well; of experts as many as a token uses, at least.
+    `Sizes`, without a table of embeddings that is not also the output layer, as
+    few of its rows are read; and with as many experts as one token uses.
   """
   leaves = {transformer.param_name(path): leaf for path, leaf
             in jax.tree_util.tree_leaves_with_path(
@@ -121,7 +120,7 @@ def sizes(config, params) -> Sizes:
 
 def step_seconds(roofline: Roofline, model: Sizes, batch, fresh_tokens,
                  live_length) -> float:
-  """The least seconds of one forward.
+  """Returns the lower bound on the seconds of one forward.
 
   Args:
     roofline: of `measure`, with the dtype of the model.
@@ -131,11 +130,11 @@ def step_seconds(roofline: Roofline, model: Sizes, batch, fresh_tokens,
     live_length: committed tokens of each row.
 
   Returns:
-    Seconds: those of reading, or of multiplying if they are more.
+    The larger of the seconds of reading and those of multiplying.
   """
   read = model.weights + batch * live_length * model.slot
   flops = 2 * batch * fresh_tokens * model.multiplied
-  # Numbers of fewer bits may be multiplied as float32, on CPUs the faster way.
+  # 16-bit inputs may be multiplied as float32, which is faster on CPUs.
   rate = max(roofline.flops[model.dtype], roofline.flops.get(_WIDEST, 0))
   return max(read / roofline.bandwidth, flops / rate)
 
@@ -149,12 +148,12 @@ def _side():
 
 
 def _best(function, *args):
-  """Seconds of the fastest call."""
+  """Returns the seconds of the fastest call."""
   jax.block_until_ready(function(*args))
   return min(stopwatch.timed(function, *args)[1] for _ in range(_ROUNDS))
 
 
-# As models multiply; what is rounded to 16 bits at once is slower on a CPU.
+# As models multiply; rounding results to 16 bits at once is slower on a CPU.
 _product = jax.jit(functools.partial(jnp.matmul,
                                      preferred_element_type=jnp.float32))
 _sum = jax.jit(jnp.sum)

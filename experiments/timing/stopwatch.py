@@ -1,4 +1,4 @@
-"""Timed calls, their computations on the device included."""
+"""Times calls, including their computations on the device."""
 
 import time
 
@@ -8,17 +8,20 @@ from experiments.devices import model_pair
 
 
 def timed(function, *args):
-  """(result, seconds) of a call, its computations included."""
+  """Returns (result, seconds) of a call, including its computations."""
   start = time.perf_counter()
   result = jax.block_until_ready(function(*args))
   return result, time.perf_counter() - start
 
 
 def decoded(decode, *args):
-  """`timed` of what returns a `dj.Generation`.
+  """Times a call that returns a `dj.Generation`.
+
+  Returns:
+    (generation, seconds).
 
   Raises:
-    UserError: see `model_pair.check_logits`.
+    UserError: if logits of the target were NaN.
   """
   out, seconds = timed(decode, *args)
   model_pair.check_logits(out)

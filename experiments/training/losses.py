@@ -1,7 +1,7 @@
 """Training losses of language models and of reward models.
 
-A distillation loss compares the distributions of a teacher and a student at the
-same place of a text; every loss is a mean over places, weighted if need be.
+A distillation loss compares the distributions of a teacher and a student at
+each position of a text; every loss is a mean over positions, with weights.
 """
 
 import jax
@@ -9,26 +9,26 @@ import jax.numpy as jnp
 
 
 def cross_entropy(logits, targets, weights=None):
-  """Mean of -log p(target): logits `[B, T, V]`, targets `[B, T]`."""
+  """Returns the mean of -log p: logits `[B, T, V]`, targets `[B, T]`."""
   log_probs = jax.nn.log_softmax(logits.astype(jnp.float32))
   found = jnp.take_along_axis(log_probs, targets[..., None], axis=-1)[..., 0]
   return -jnp.average(found, weights=weights)
 
 
 def forward_kl(teacher, student, weights=None):
-  """Mean of KL(teacher || student), from logits `[B, T, V]`."""
+  """Returns the mean of KL(teacher || student), from logits `[B, T, V]`."""
   teacher, student = _log_probs(teacher, student)
   divergence = jnp.sum(jnp.exp(teacher) * (teacher - student), axis=-1)
   return jnp.average(divergence, weights=weights)
 
 
 def reverse_kl(teacher, student, weights=None):
-  """Mean of KL(student || teacher), from logits `[B, T, V]`."""
+  """Returns the mean of KL(student || teacher), from logits `[B, T, V]`."""
   return forward_kl(student, teacher, weights)
 
 
 def total_variation(teacher, student, weights=None):
-  """Mean of half the L1 distance: how often a draft token is rejected.
+  """Returns the mean of half the L1 distance, the rejection rate of drafts.
 
   A token drawn from the student's distribution d and accepted with probability
   min(1, t / d) passes with probability sum_x min(t, d) = 1 - TV(t, d).
@@ -36,7 +36,7 @@ def total_variation(teacher, student, weights=None):
   Args:
     teacher: logits `[B, T, V]`.
     student: logits `[B, T, V]`.
-    weights: of the mean, `[B, T]`; None: all the same.
+    weights: of the mean, `[B, T]`; None for equal ones.
 
   Returns:
     A scalar in [0, 1].
@@ -47,7 +47,10 @@ def total_variation(teacher, student, weights=None):
 
 
 def bradley_terry(chosen, rejected):
-  """Mean of -log P(chosen is better), from rewards `[B]` (1952)."""
+  """Returns the mean of -log P(chosen is better), from rewards `[B]`.
+
+  The model is that of Bradley and Terry (1952).
+  """
   return -jnp.mean(jax.nn.log_sigmoid(chosen - rejected))
 
 

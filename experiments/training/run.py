@@ -1,4 +1,4 @@
-"""What a training run works with: corpus, tokenizer, models, updates."""
+"""Prepares a training run: corpus, tokenizer, models, updates."""
 
 import dataclasses
 import hashlib
@@ -26,18 +26,20 @@ from models.folders import resolve
 from models.text import tokenizers
 from models.transformer import presets
 
+# In the workdir, the texts of a teacher.
+SAMPLES = "samples.npy"
 _DTYPES = ("float32", "bfloat16")
 
 
 class Run(NamedTuple):
-  """What is fixed from the first to the last step.
+  """Parts of a run that do not change from step to step.
 
   Attributes:
     architecture: of the model.
     tokenizer: of the model and of its teacher.
-    task: what it learns.
-    data: what it learns from and is measured on.
-    start: parameters to begin with; None for random ones.
+    task: objective and evaluation.
+    data: rows to train and to evaluate on.
+    start: initial parameters; None for random ones.
     teacher, teacher_params: the model to learn from; None, None without one.
     workdir: folder of checkpoints and metrics.
   """
@@ -52,7 +54,7 @@ class Run(NamedTuple):
 
 
 def check(config) -> None:
-  """Raises a ValueError, one line, for settings that cannot be trained."""
+  """Raises a ValueError of one line for settings that cannot be trained."""
   launch.check_seed(config)
   if config.preset not in presets.PRESETS:
     raise ValueError(f"--config.preset={config.preset!r} is not one of "
@@ -102,10 +104,9 @@ def _check_samples(config):
 
 
 def _check_export(config):
-  """Raises a ValueError if the finished model would replace something else.
-  """
+  """Raises a ValueError if the exported model would replace other files."""
   export = pathlib.Path(config.export).resolve()
-  # The export may have the tokenizer's name, which comes along, no other.
+  # The export may replace the tokenizer's folder, as it includes the tokenizer.
   kept = {"workdir": pathlib.Path(config.workdir).resolve() / "run",
           "tokenizer": pathlib.Path(config.tokenizer).resolve()}
   if config.teacher:
@@ -122,13 +123,13 @@ def _check_export(config):
 
 
 def _objective(config):
-  """What is learned without a teacher: text, or what people prefer."""
+  """Returns the task without a teacher: language modelling or preferences."""
   return (training_steps.PREFERENCE if config.preferences
           else training_steps.LANGUAGE)
 
 
 def _source(config):
-  """The module that reads what this run learns from."""
+  """Returns the module that reads the training data."""
   if config.preferences:
     return preference_pairs
   if config.dialogues:
@@ -137,7 +138,7 @@ def _source(config):
 
 
 def prepare(config) -> Run:
-  """Reads the corpus and the teacher; trains the tokenizer if there is none."""
+  """Reads corpus and teacher; trains the tokenizer if the folder has none."""
   architecture = presets.PRESETS[config.preset]
   source = _source(config)
   teacher = teacher_params = None
@@ -156,7 +157,7 @@ def prepare(config) -> Run:
            (teacher or architecture).vocab_size)
   if sizes[0] > sizes[1] or sizes[1] != sizes[2]:
     raise ValueError(
-        "Vocabularies that do not fit: --config.tokenizer has %d entries, "
+        "Vocabularies do not fit: --config.tokenizer has %d entries, "
         "--config.preset %d, --config.teacher %d." % sizes)
   _check_room(config, teacher)
   return Run(architecture, tokenizer, task,
@@ -165,7 +166,7 @@ def prepare(config) -> Run:
 
 
 def fingerprint(config, run: Run) -> str:
-  """A short digest of what the files of a run held: texts and parameters.
+  """Returns a short digest of the files of a run: texts and parameters.
 
   Args:
     config: of the run.
@@ -189,7 +190,7 @@ def _check_room(config, teacher):
 
 
 def _start(config, architecture):
-  """Parameters of `config.start`, or None."""
+  """Reads the parameters of `config.start`; None without one."""
   if not config.start:
     return None
   found = checkpoints.load_config(config.start)
@@ -201,7 +202,7 @@ def _start(config, architecture):
 
 
 def updates(config, run: Run):
-  """`(step, state, batch) -> (state, loss)`, by the objective of that step."""
+  """Returns `(step, state, batch) -> (state, loss)`, one update."""
   lm = training_steps.mixed(transformer.language_model(dataclasses.replace(
       run.architecture, dtype=config.compute_dtype)), config.compute_dtype)
   if run.teacher is None:
@@ -216,16 +217,16 @@ def updates(config, run: Run):
 
 
 def teacher_samples(config, run: Run) -> np.ndarray | None:
-  """Texts of the teacher, `[R, L]` int32, written at the first start."""
+  """Returns texts of the teacher, `[R, L]` int32; None if none are used."""
   if not config.sample_fraction:
     return None
-  return teacher_samples_lib.load_or_write(run.workdir / "samples.npy", config,
+  return teacher_samples_lib.load_or_write(run.workdir / SAMPLES, config,
                                            run.data, run.teacher,
                                            run.teacher_params)
 
 
 def evaluator(run: Run):
-  """`(params, rows) -> metrics` on at most so many held-out rows."""
+  """Returns `(params, rows) -> metrics` on at most `rows` held-out rows."""
   lm = transformer.language_model(run.architecture)
   compiled = run.task.evaluator(lm, run.teacher)
 

@@ -1,4 +1,4 @@
-"""What a training run is made of: state, objectives, step, evaluation."""
+"""State, objectives, update step and evaluation of a training run."""
 
 import functools
 from typing import Any, Callable, NamedTuple
@@ -17,10 +17,10 @@ from models.transformer import quantization
 
 @flax.struct.dataclass
 class State:
-  """What a checkpoint of a run holds.
+  """Contents of a checkpoint.
 
   Attributes:
-    step: scalar int32, updates done.
+    step: scalar int32, number of updates made.
     params: of the model.
     opt_state: of the optimizer.
   """
@@ -30,11 +30,11 @@ class State:
 
 
 def optimizer(config) -> optax.GradientTransformation:
-  """A linear warm-up, a cosine down to nothing, clipped gradients; by name.
+  """Makes the optimizer, with clipped gradients and a learning-rate schedule.
 
-  "adamw" (Loshchilov and Hutter, arXiv 1711.05101); or "muon" (Jordan et al.
-  2024), by which kernels are updated at `matrix_learning_rate`, and what is
-  left by AdamW at `learning_rate`.
+  The rate rises linearly, then falls to 0 as a cosine. "adamw" is AdamW
+  (Loshchilov and Hutter, arXiv 1711.05101). "muon" (Jordan et al. 2024) updates
+  kernels at `matrix_learning_rate`, and all else by AdamW at `learning_rate`.
   """
   return optax.chain(optax.clip_by_global_norm(config.clip),
                      OPTIMIZERS[config.optimizer](config))
@@ -71,7 +71,7 @@ OPTIMIZERS = {"adamw": _adamw, "muon": _muon}
 
 
 def init(config, architecture: transformer.Config, params=None) -> State:
-  """The state before the first step; without `params`, random by the seed."""
+  """Returns the state before the first step, random without `params`."""
   quantization.check_whole(architecture.weights, "trained")
   if params is None:
     params = transformer.init(jax.random.key(config.seed), architecture)
@@ -79,7 +79,7 @@ def init(config, architecture: transformer.Config, params=None) -> State:
 
 
 def make_step(config, objective):
-  """Compiles one update; the old state's memory becomes the new one's.
+  """Compiles one update, which donates the memory of the old state.
 
   Args:
     config: of the run.
@@ -100,9 +100,9 @@ def make_step(config, objective):
 
 
 def mixed(lm, dtype):
-  """The model computing in `dtype`, whatever the type of its parameters.
+  """Makes a model compute in `dtype`, whatever the type of its parameters.
 
-  Gradients and updates stay in the type of the parameters.
+  Gradients and updates keep the type of the parameters.
   """
   def forward(params, *args):
     return lm.forward(jax.tree.map(lambda x: x.astype(dtype), params), *args)
@@ -111,15 +111,15 @@ def mixed(lm, dtype):
 
 
 def rounded(params, dtype):
-  """Parameters with the digits of `dtype`, in their own type.
+  """Rounds parameters to the precision of `dtype`, in their own type.
 
-  A checkpoint is compressed: with those of bfloat16 it takes half the room.
+  Checkpoints are compressed: rounded to bfloat16 they take half the space.
   """
   return jax.tree.map(lambda x: x.astype(dtype).astype(x.dtype), params)
 
 
 def language_modelling(lm):
-  """Objective: the cross entropy of the next token."""
+  """Returns the objective of language modelling: next-token cross entropy."""
   def objective(params, batch):
     logits = transformer.causal_logits(lm, params, batch.tokens[:, :-1])
     return losses.cross_entropy(logits, batch.tokens[:, 1:], batch.weights)
@@ -127,9 +127,9 @@ def language_modelling(lm):
 
 
 def distillation(lm, teacher, loss):
-  """Objective: a distance from the teacher's distribution."""
+  """Returns the objective of distillation: `loss` against the teacher."""
   def objective(params, batch, teacher_params):
-    # The last token is only there as a target of `language_modelling`.
+    # The last token is only a target of `language_modelling`.
     tokens = batch.tokens[:, :-1]
     target = transformer.causal_logits(teacher, teacher_params, tokens)
     draft = transformer.causal_logits(lm, params, tokens)
@@ -138,14 +138,14 @@ def distillation(lm, teacher, loss):
 
 
 def preference(lm):
-  """Objective: that a reward model prefers rows 0, 2, ... to 1, 3, ..."""
+  """Returns the objective of preferences: rows 0, 2, ... over 1, 3, ..."""
   def objective(params, batch):
     return losses.bradley_terry(*_rewards(lm, params, batch))
   return objective
 
 
 def loss_at(config, step: int) -> str:
-  """Name of the distillation loss of a step."""
+  """Returns the name of the distillation loss of a step."""
   final = step >= config.final_loss_from * config.steps
   return config.final_loss if final else config.loss
 
@@ -153,9 +153,9 @@ def loss_at(config, step: int) -> str:
 def evaluator(lm, teacher=None):
   """Compiles `(params, batch, teacher_params) -> metrics`.
 
-  The metrics are means: `held_out_loss`, the cross entropy of the text, and
-  with a teacher its `teacher_loss` and their `overlap`, sum_x min(t, d) at
-  temperature 1, the rate at which single drafts are accepted.
+  The metrics are means: `held_out_loss`, the cross entropy of the text; with a
+  teacher also its `teacher_loss`, and `overlap`, sum_x min(t, d) at temperature
+  1, the acceptance rate of a single draft token.
   """
   @jax.jit
   def evaluate(params, batch, teacher_params):
@@ -177,8 +177,8 @@ def evaluator(lm, teacher=None):
 def preference_evaluator(lm, teacher=None):
   """Compiles `(params, batch, teacher_params) -> metrics`.
 
-  The metrics are `held_out_loss` and `accuracy`, how often the first row of a
-  pair has more reward than the second.
+  The metrics are `held_out_loss` and `accuracy`, the share of pairs whose first
+  row has the larger reward.
   """
   del teacher
 
@@ -193,14 +193,14 @@ def preference_evaluator(lm, teacher=None):
 
 
 def _rewards(lm, params, batch):
-  """`[B / 2]` of even and of odd rows; weights mark the last tokens."""
+  """Returns rewards `[B / 2]` of even and of odd rows, at their last tokens."""
   values = transformer.causal_logits(lm, params, batch.tokens[:, :-1])[..., 0]
   rewards = jnp.sum(values * batch.weights, axis=1)
   return rewards[::2], rewards[1::2]
 
 
 class Task(NamedTuple):
-  """What is learned without a teacher.
+  """A training objective without a teacher, and its evaluation.
 
   Attributes:
     objective: `lm -> ((params, batch) -> loss)`.
@@ -219,7 +219,7 @@ PREFERENCE = Task(preference, preference_evaluator, 1)
 
 def evaluate(evaluate_batch, params, data, teacher_params=None,
              rows: int = 8) -> dict[str, float]:
-  """Means of an `evaluator` over a large batch, a few rows at a time."""
+  """Averages an `evaluator` over a large batch, `rows` at a time."""
   parts = [jax.tree.map(lambda x: x[i:i + rows], data)
            for i in range(0, len(data.tokens), rows)]
   results = [evaluate_batch(params, part, teacher_params) for part in parts]

@@ -1,10 +1,11 @@
 """Texts that a teacher writes, for its student to learn from.
 
-The student drafts after what the teacher has written, so this is the text on
-which it has to agree.
+A draft model continues text of its target, so this is the text on which the
+two distributions must agree.
 """
 
 import pathlib
+import sys
 
 import jax
 import numpy as np
@@ -14,23 +15,27 @@ import decoding_jax as dj
 
 
 def load_or_write(path, config, data, teacher, teacher_params):
-  """Samples at temperature 1 after prompts from the train split.
+  """Returns samples at temperature 1 after prompts from the train split.
 
   Args:
-    path: `.npy` file; read if it is there, else written.
+    path: `.npy` file; read if it is there and whole, else written.
     config: `sample_rows`, `sample_length`, `sample_batch` and `seed`.
-    data: a `batches.Data`, which has the prompts.
+    data: a `batches.Data`, for the prompts.
     teacher: a language model.
     teacher_params: its parameters.
 
   Returns:
-    `[sample_rows, sample_length]` int32, in the order of the prompts. A text
-    that ends is followed by `types.PAD` if the data has an `eos_id`, else by
-    the start of another, as in the corpus.
+    `[sample_rows, sample_length]` int32, in the order of the prompts. After its
+    end a text is padded with `types.PAD` if the data has an `eos_id`; else the
+    teacher goes on with another text, as in the corpus.
   """
   path = pathlib.Path(path)
   if path.exists():
-    return np.load(path)
+    try:
+      return _load(path, (config.sample_rows, config.sample_length))
+    except (EOFError, OSError, ValueError) as e:
+      print(f"'{path}' is damaged ({e}): samples are written again.",
+            file=sys.stderr)
   samples = _write(config, data, teacher, teacher_params)
   partial = path.with_suffix(".partial")
   with open(partial, "wb") as f:
@@ -39,14 +44,23 @@ def load_or_write(path, config, data, teacher, teacher_params):
   return samples
 
 
+def _load(path, shape):
+  """Reads `[sample_rows, sample_length]` int32; raises if it is damaged."""
+  samples = np.load(path)
+  if samples.shape != shape or samples.dtype != np.int32:
+    raise ValueError(f"{samples.dtype}{list(samples.shape)}, not "
+                     f"int32{list(shape)}")
+  return samples
+
+
 def _write(config, data, teacher, teacher_params):
   prompts, lengths = data.prompts(config.sample_rows)
   key = jax.random.key(config.seed)
   rows, width = prompts.shape
   batches = []
-  with tqdm.tqdm(total=rows, desc="samples", unit="row") as bar:
+  with tqdm.tqdm(total=rows, desc="teacher samples", unit="row") as bar:
     for start in range(0, rows, config.sample_batch):
-      # The last batch is filled up, to have the compiled shape.
+      # The last batch is filled up to the compiled shape.
       chosen = np.arange(start, start + config.sample_batch) % rows
       out = dj.generate(
           jax.random.fold_in(key, start), prompts[chosen], lengths[chosen],

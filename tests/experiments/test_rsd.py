@@ -78,6 +78,12 @@ def test_a_killed_run_resumes_and_repeats_nothing(folders, tmp_path):
                "token_rate_ratio.png"):
     assert (workdir / name).stat().st_size
 
+  lines = (workdir / "summary.md").read_text().splitlines()
+  assert lines[2].startswith(f"- Models: target={folders[0]}, draft=")
+  assert "dtypes=float32/float32" in lines[2]
+  assert lines[3].startswith("- Device: 1 x cpu; ")
+  assert "batch=2" in lines[5] and "prompts=3" in lines[5]
+
   # Other settings may not be mixed in, and what is there stays.
   process = _start("rsd", *arguments, "--config.seed=1")
   _, errors = process.communicate()
@@ -98,7 +104,7 @@ def test_generate(folders, tmp_path):
   assert last.startswith("sequoia(2/1,0): ")
   assert list(tmp_path.glob("jit__generate-*"))
   for part in ("target calls", "block efficiency", "tokens/s", "compiled in",
-               "mean log-probability -"):
+               " on cpu, mean log-probability -"):
     assert part in last
 
 

@@ -13,6 +13,7 @@ import time
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
+import ml_collections
 import numpy as np
 import pytest
 
@@ -24,6 +25,7 @@ from experiments.app import preemption
 from experiments.data import batches
 from experiments.data import python_corpus as modules
 from experiments.training import steps as training_steps
+from experiments.training import teacher_samples
 from models import checkpoints
 from models.text import tokenizers
 from models.transformer import presets
@@ -198,6 +200,68 @@ def test_distillation(source, undisturbed, tmp_path, monkeypatch):
   # The second start reads them; the teacher need not write again.
   monkeypatch.setattr(train.training_run.teacher_samples, "_write", None)
   train.train(config)
+
+
+def _damage(folder):
+  """Cuts the arrays of a checkpoint short, as a full disk does."""
+  for path in folder.glob("**/d/*"):
+    path.write_bytes(path.read_bytes()[:path.stat().st_size // 2])
+
+
+def test_a_damaged_checkpoint_is_done_without(source, undisturbed, tmp_path,
+                                              capsys):
+  shutil.copytree(undisturbed, tmp_path, dirs_exist_ok=True)
+  config = _config(source, undisturbed, workdir=str(tmp_path / "work"),
+                   export=str(tmp_path / "export"))
+  saved = tmp_path / "work" / "checkpoints"
+  text = (tmp_path / "work" / "run.json").read_text()
+  (tmp_path / "work" / "run.json").write_text(
+      text.replace(str(undisturbed / "work"), str(tmp_path / "work")))
+  _damage(saved / "6")
+  train.train(config)
+  assert f"'{saved / '6'}' is damaged: going back to step 4.\n" in (
+      capsys.readouterr().err)
+  _assert_same(tmp_path, undisturbed)
+  for path in saved.iterdir():
+    _damage(path)
+  with pytest.raises(launch.UserError, match="has no checkpoint that can be"):
+    train.train(config)
+
+
+@pytest.mark.parametrize("content", [b"", b"text", b"\x93NUMPY\x01\x00v\x00{"])
+def test_damaged_samples_are_written_again(tmp_path, monkeypatch, capsys,
+                                           content):
+  samples = np.arange(6, dtype=np.int32).reshape(2, 3)
+  monkeypatch.setattr(teacher_samples, "_write", lambda *_: samples)
+  config = ml_collections.ConfigDict({"sample_rows": 2, "sample_length": 3})
+  read = lambda: teacher_samples.load_or_write(tmp_path / "samples.npy", config,
+                                               None, None, None)
+  read()
+  assert not capsys.readouterr().err
+  (tmp_path / "samples.npy").write_bytes(content)
+  np.testing.assert_array_equal(read(), samples)
+  assert "samples are written again" in capsys.readouterr().err
+  # Of another shape, as of a run that was killed by an older version.
+  np.save(tmp_path / "samples.npy", samples[:1])
+  np.testing.assert_array_equal(read(), samples)
+  monkeypatch.setattr(teacher_samples, "_write", None)
+  np.testing.assert_array_equal(read(), samples)
+
+
+def test_a_full_disk_is_one_line(source, tmp_path, compiled):
+  """Files of more than 16 KB cannot be written, nor can checkpoints."""
+  command = _command("smoke", **_overrides(source, tmp_path))
+  result = subprocess.run(
+      ["bash", "-c", 'ulimit -f 16 && exec "$@"', "", *command], cwd=ROOT,
+      capture_output=True, text=True, check=False,
+      env={**os.environ, "PYTHONPATH": str(ROOT),
+           "JAX_COMPILATION_CACHE_DIR": str(compiled),
+           "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"})
+  assert result.returncode == 1
+  assert "Traceback" not in result.stderr
+  last = result.stderr.splitlines()[-1]
+  assert last.startswith("train: error: ") and "File too large" in last
+  assert last.endswith("; results written before are kept.")
 
 
 @pytest.mark.parametrize("changed", ["teacher", "corpus", "tokenizer"])

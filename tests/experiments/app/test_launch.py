@@ -1,6 +1,7 @@
 """Tests of `app.launch` and `evaluation.results_store`."""
 
 import json
+import os
 import pathlib
 import re
 import signal
@@ -31,6 +32,10 @@ _MISTAKES = {
     "rsd --config.trees.length.2=[]": "as in --config.trees.length['2'][0].",
     "rsd --config.temperatures[5]=1": "temperatures[5]=1: no such part of the",
     "rsd --config.batch.x=3": "--config.batch.x=3: no such part of the config",
+    "rsd --config=rsd:huge": "preset 'huge' is not one of",
+    "rsd --config configs/rsd:huge": "preset 'huge' is not one of",
+    "generate --mesh=": "--mesh=: data:N, model:N, both with a comma between",
+    "generate --coordinator=there --num_processes=1": "--coordinator=there: ad",
     "rsd leftover": "unexpected argument 'leftover'",
     "generate --method=medusa": "'medusa' is not one of autoregressive, ",
     "generate --method=auto --draft=x": "model 'x' is neither a folder nor one",
@@ -84,7 +89,16 @@ def test_help_of_a_main_with_a_config():
   got = subprocess.run(
       [sys.executable, "-m", "experiments.train", "--help"], cwd=_ROOT,
       text=True, capture_output=True, check=False).stdout
-  assert "--config: configs/train.py:<run>." in got
+  assert "--config: Settings: file:run, or the name of the shipped" in got
+
+
+def test_a_helper_module_says_that_it_is_no_program():
+  got = subprocess.run(
+      [sys.executable, "-m", "experiments.evaluation.run"], cwd=_ROOT,
+      text=True, capture_output=True, check=False)
+  assert got.returncode == 2
+  assert got.stderr.startswith("experiments.evaluation.run is not a program;")
+  assert len(got.stderr.splitlines()) == 1
 
 
 def test_check_positive():
@@ -104,7 +118,8 @@ def test_user_errors_converts_only_what_is_named():
 
 
 @pytest.mark.parametrize("error, status, words", [
-    ("KeyboardInterrupt", 130, ["interrupted; what was written stays."]),
+    ("KeyboardInterrupt", 130,
+     ["interrupted; results written before are kept."]),
     ("BrokenPipeError", 128 + signal.SIGPIPE, [])])
 def test_ends_that_are_no_mistakes(error, status, words):
   code = ("from experiments.app import launch\n"
@@ -118,8 +133,10 @@ def test_ends_that_are_no_mistakes(error, status, words):
 @pytest.mark.parametrize("error, told, words", [
     ("ValueError('a bug')", False, "Traceback"),
     ("OSError(errno.ENOENT, 'a bug')", False, "Traceback"),
-    ("OSError(errno.ENOSPC, 'No space')", True, "No space; what was written"),
-], ids=["bug", "file", "disk"])
+    ("OSError(errno.ENOSPC, 'No space')", True, "No space; results written"),
+    ("ValueError('x: [ENOSPC No space left on device]')", True,
+     "a file could not be written: No space left on device; results written"),
+], ids=["bug", "file", "disk", "library"])
 def test_a_bug_keeps_its_traceback(error, told, words):
   code = ("import errno\n"
           "from experiments.app import launch\n"
@@ -130,6 +147,12 @@ def test_a_bug_keeps_its_traceback(error, told, words):
   assert got.returncode == 1
   assert words in got.stderr
   assert (len(got.stderr.splitlines()) == 1) == told
+
+
+def test_input_that_is_nested_too_deeply_is_a_user_error():
+  with pytest.raises(launch.UserError, match="nested too deeply for Python's"):
+    with launch.user_errors(ValueError):
+      json.loads("[" * 100_000)
 
 
 def test_results_survive_a_torn_last_line(tmp_path):
@@ -210,6 +233,77 @@ def test_workdir_records_settings_and_every_start(tmp_path):
   assert record["settings"] == settings
   assert len(record["starts"]) == 2
   assert {"python", "devices", "versions", "time"} <= set(record["starts"][0])
+
+
+@pytest.mark.parametrize("name", ["rsd", "rsd.py", "configs/rsd.py"])
+def test_configs_have_names_outside_of_the_clone(name, tmp_path):
+  """As after an installation, where there is no such file."""
+  code = ("from experiments.app import launch\n"
+          "config = launch.define_config('rsd', '')\n"
+          "launch.run(lambda: print(launch.config(config).prompts))")
+  got = subprocess.run(
+      [sys.executable, "-c", code, f"--config={name}:smoke",
+       "--config.prompts=17"], cwd=tmp_path, text=True, capture_output=True,
+      check=False, env={**os.environ, "PYTHONPATH": str(_ROOT)})
+  assert got.stdout == "17\n", got.stderr
+
+
+def test_a_file_comes_before_a_name(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  shipped = launch._installed("rsd.py:smoke")
+  assert shipped == f"{launch.CONFIGS / 'rsd.py'}:smoke"
+  (tmp_path / "rsd.py").touch()
+  for value in ("rsd.py:smoke", "elsewhere/rsd.py", "no_such_file", ""):
+    assert launch._installed(value) == value
+
+
+@pytest.mark.parametrize("lose", [
+    lambda path: path.unlink(), lambda path: path.write_text('{"starts": []}')],
+                         ids=["no run.json", "no settings"])
+def test_results_of_unknown_settings_are_refused(tmp_path, lose):
+  results_store.open_workdir(tmp_path, {"seed": 1})
+  results_store.append(tmp_path / results_store.RESULTS, {"cell": 1})
+  lose(tmp_path / results_store.RUN)
+  with pytest.raises(launch.UserError, match="cannot be used: .*run.json"):
+    results_store.open_workdir(tmp_path, {"seed": 2})
+  assert results_store.read(tmp_path / results_store.RESULTS) == [{"cell": 1}]
+
+
+def test_a_folder_may_hold_other_files(tmp_path):
+  (tmp_path / "notes.txt").write_text("mine")
+  (tmp_path / "checkpoints").mkdir()
+  (tmp_path / results_store.RESULTS).touch()
+  results_store.open_workdir(tmp_path, {}, results=("checkpoints",
+                                                    results_store.RESULTS))
+
+
+@pytest.mark.parametrize("changes, message", [
+    ({"kernels": "xla"}, "timings with kernels='native'; here it is 'xla'"),
+    ({"cpus": 3}, "timings with cpus=2; here it is 3"),
+    ({"devices": ["cpu"] * 2}, r"devices=\['cpu'\]; here it is \['cpu', 'cpu'"),
+    ({"versions": {"jax": "0.11"}}, "versions.jax='0.10'; here it is '0.11'")],
+                         ids=str)
+def test_timings_of_two_environments_do_not_mix(tmp_path, monkeypatch, changes,
+                                                message):
+  here = {"python": "3.11", "cpus": 2, "kernels": "native", "devices": ["cpu"],
+          "versions": {"jax": "0.10"}, "time": "now"}
+  start = lambda **kwargs: results_store.open_workdir(tmp_path, {}, **kwargs)
+  monkeypatch.setattr(results_store, "environment", lambda: dict(here))
+  start(timed=True)
+  here.update(time="later")
+  start(timed=True)
+  before = dict(here)
+  # No result has been written: there is nothing to mix with.
+  here.update(changes)
+  start(timed=True)
+  here.update(before)
+  start(timed=True)
+  results_store.append(tmp_path / results_store.RESULTS, {"cell": 1})
+  here.update(changes)
+  with pytest.raises(launch.UserError, match=f"{message}.* another --workdir"):
+    start(timed=True)
+  # Texts do not depend on it.
+  start()
 
 
 def test_workdir_of_other_settings_is_refused(tmp_path):

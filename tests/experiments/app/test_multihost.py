@@ -108,9 +108,9 @@ def test_two_processes_are_killed_and_resume(config, tmp_path):
   first = wait_for_a_result(workdir, *running)
   running[1].kill()
   _, errors = running[0].communicate(timeout=60)
-  assert running[0].returncode not in (0, None)
-  assert "another process has ended" in errors or (
-      "another task died" in errors), errors
+  assert running[0].returncode == 1
+  assert errors.splitlines()[-1].startswith("rsd: error: process 0 of 2: an")
+  assert "stack trace" not in errors
 
   running = start_two(config, workdir)
   (output, errors), (others, more) = (p.communicate() for p in running)
@@ -193,6 +193,45 @@ def test_sigterm_while_a_result_is_written(tmp_path, monkeypatch):
   with pytest.raises(preemption.Stopped):
     results_store.append(tmp_path / "results.jsonl", {"cell": 1})
   assert results_store.read(tmp_path / "results.jsonl") == [{"cell": 1}]
+
+
+def joining(where, number, seconds):
+  """A process that joins, says so, and then waits for its end."""
+  code = ("import time\nfrom experiments.app import multihost\n"
+          f"multihost._JOIN_SECONDS = {seconds}\n"
+          f"multihost.join({where!r}, 2, {number})\n"
+          "print('joined', flush=True)\ntime.sleep(60)")
+  return helpers.start("-c", code)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_process_that_waits_in_vain_says_so(number):
+  where = address()
+  process = joining(where, number, seconds=2)
+  output, errors = process.communicate(timeout=60)
+  assert (process.returncode, output) == (1, "")
+  assert len(errors.splitlines()) == 1
+  assert (f"error: process {number} of 2: not all processes have met at "
+          f"--coordinator={where} within 2 s") in errors
+
+
+def test_a_killed_coordinator_is_one_line():
+  where = address()
+  running = [joining(where, i, seconds=50) for i in range(2)]
+  assert running[1].stdout.readline() == "joined\n"
+  running[0].kill()
+  running[0].communicate()
+  _, errors = running[1].communicate(timeout=60)
+  assert running[1].returncode == 1
+  assert len(errors.splitlines()) == 1
+  assert "error: process 1 of 2: another process has ended" in errors
+
+
+@pytest.mark.parametrize("value", ["", "localhost", "localhost:", "http://a:1"])
+def test_a_coordinator_has_an_address(value):
+  for others in ((None, None), (1, None), (2, 0)):
+    with pytest.raises(ValueError, match=f"^--coordinator={value}: address an"):
+      multihost.join(value, *others)
 
 
 @pytest.mark.parametrize("arguments", [

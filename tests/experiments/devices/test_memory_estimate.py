@@ -75,6 +75,7 @@ def test_weights_and_caches_are_exact(scan, weights):
   # Seven nodes are scored, of which the four above the last level have
   # distributions.
   assert need.logits == 4 * batch * 13 * (7 + 4)
+  assert need.masks == 2 * batch * 7 * 7
   # Without a drafter there is only the target; without a tree only a root.
   alone = memory_estimate.estimate(pair_of(*configs), [PLAIN.greedy], batch,
                                    width, new)
@@ -93,6 +94,7 @@ def test_parts_of_a_mesh():
       ways) for ways in (memory_estimate.Ways(), memory_estimate.Ways(2, 4, 2)))
   assert part.weights == whole.weights // 2
   assert part.logits == whole.logits // 4
+  assert part.masks == whole.masks // 4
   assert part.caches == whole.caches // 8
   assert part.temporaries == whole.temporaries // 8
 
@@ -118,6 +120,30 @@ def test_temporaries_of_the_compiled_prefill(width, weights):
 def test_methods_that_search_are_estimated(kind):
   need = memory_estimate.estimate(pair_of(CONFIG, CONFIG), [kind], 2, 9, 64)
   assert all(size > 0 for size in need)
+
+
+def test_masks_of_a_large_tree():
+  """They grow with the square of its nodes."""
+  pair = pair_of(tiny.LLAMA, tiny.OPT)
+  for depth in (32, 3000):
+    need = memory_estimate.estimate(
+        pair, [dj.methods.rsd_s(12, depth).sampled], 2, 5, 8)
+    assert need.masks == 2 * 2 * (1 + 12 * depth)**2
+
+
+def test_windows_of_penalties_are_counted():
+  """What a logits processor keeps of each token is there for each slot."""
+  plain = pair_of(tiny.LLAMA, tiny.OPT)
+  processor = dj.processors.occurrence_penalty(1.0, 0.0, 13, 300)
+  target, target_params = dj.processors.apply(processor, (), plain.target,
+                                              plain.target_params)
+  pair = plain._replace(target=target, target_params=target_params)
+  slots = memory_estimate.most_slots([METHOD.sampled], 5, 300)
+  need, before = (memory_estimate.estimate(x, [METHOD.sampled], 2, 5, 300)
+                  for x in (pair, plain))
+  assert need.weights == before.weights
+  # And for each, whether the prompt is over.
+  assert need.caches - before.caches == 2 * slots * (300 * 4 + 1)
 
 
 def check(monkeypatch, there, **kwargs):

@@ -7,6 +7,8 @@ import pytest
 
 from experiments.app import text_tables
 from experiments.evaluation import figures
+from experiments.evaluation import provenance
+from experiments.evaluation import results_store
 from experiments.evaluation import run as evaluation_run
 from experiments.evaluation import tables
 
@@ -93,6 +95,14 @@ def test_sanity_tells_a_changed_distribution():
   assert "DIFFERS FROM" in line and "rsd_c" in line
 
 
+@pytest.mark.parametrize("temperature, ties", [(0.0, True), (1.0, False)])
+def test_sanity_at_temperature_0_speaks_of_ties(temperature, ties):
+  rows = [{**row, "deviation": 9.0, "temperature": temperature}
+          for row in _rows()]
+  line = tables.sanity(_of_prompts(rows, 16))
+  assert "DIFFERS FROM" in line and ("two tokens tie" in line) == ties
+
+
 def test_sanity_is_no_false_alarm_for_few_prompts():
   """Some standard errors away by chance, where errors are so uncertain."""
   rows = [{**row, "deviation": 4.0} for row in _rows()]
@@ -164,6 +174,28 @@ def test_summary(tmp_path):
              .splitlines() if line.startswith("|")}
   assert len(columns) == 1
   assert "nan" not in text and "None" not in text
+
+
+def test_summaries_begin_with_models_device_versions_and_settings(
+    tmp_path, monkeypatch):
+  monkeypatch.setattr(results_store, "environment", lambda: {
+      "python": "3.11.9", "platform": "Linux", "cpus": 2, "kernels": "xla",
+      "devices": ["TPU v5"] * 4, "versions": {"jax": "0.10", "flax": "0.12"}})
+  about = provenance.markdown({
+      "target": "big", "draft": "small", "dtype": "", "dtypes": ["float32"] * 2,
+      "weights": "int8", "models": "ab12", "batch": 8, "mesh": "data:4",
+      "temperatures": [0.0, 1.0], "trees": {"length": {}}, "seed": 0})
+  tables.write(tmp_path / "summary.md", _rows(), "Note.", about)
+  text = (tmp_path / "summary.md").read_text()
+  assert text.startswith("""\
+# Draft trees
+
+- Models: target=big, draft=small, dtypes=float32/float32, weights=int8.
+- Device: 4 x TPU v5; 2 CPU cores, xla kernels; Linux.
+- Versions: Python 3.11.9, jax 0.10, flax 0.12.
+- Settings: batch=8, mesh=data:4, temperatures=0.0/1.0, seed=0.
+
+Figures with""")
 
 
 def test_labels_tell_how_trees_are_verified():

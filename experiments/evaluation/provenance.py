@@ -1,0 +1,52 @@
+"""Origin of results, the first lines of each `summary.md`."""
+
+import collections
+
+from experiments.evaluation import results_store
+
+# Fields of settings that have a line of their own.
+_MODELS = ("target", "draft", "reward", "dtypes", "dtype", "draft_dtype",
+           "weights", "draft_weights")
+_DIGESTS = ("models", "used_prompts", "used_examples")
+
+
+def markdown(settings) -> str:
+  """Describes models, device, versions and settings of a run.
+
+  Args:
+    settings: of the run, as JSON values; mappings among them, and long lists,
+      are left to `run.json`.
+
+  Returns:
+    A list in Markdown, four items.
+  """
+  environment = results_store.environment()
+  counts = collections.Counter(environment["devices"])
+  devices = ", ".join(f"{n} x {kind}" for kind, n in counts.items())
+  versions = ", ".join(f"{name} {version}" for name, version
+                       in environment["versions"].items())
+  return "\n".join([
+      f"- Models: {_fields(settings, _MODELS)}.",
+      f"- Device: {devices}; {environment['cpus']} CPU cores, "
+      f"{environment['kernels']} kernels; {environment['platform']}.",
+      f"- Versions: Python {environment['python']}, {versions}.",
+      "- Settings: " + _fields(settings, [
+          x for x in settings if x not in (*_MODELS, *_DIGESTS)]) + "."])
+
+
+def _fields(settings, names):
+  """The fields that fit in a line, as `name=value` with commas between."""
+  return ", ".join(f"{name}={_text(settings[name])}" for name in names
+                   if name in settings and _is_short(settings[name]))
+
+
+def _is_short(value):
+  if isinstance(value, (list, tuple)):
+    return all(isinstance(x, (str, int, float)) for x in value)
+  return value not in ("", None) and not isinstance(value, dict)
+
+
+def _text(value):
+  if isinstance(value, (list, tuple)):
+    return "/".join(map(str, value)) or "none"
+  return str(value)
