@@ -177,7 +177,7 @@ class Attention(nn.Module):
     if cfg.joint_qk_norm:
       q, k = normed(q, "query"), normed(k, "key")
     heads = (*x.shape[:2], -1, cfg.head_dim)
-    q, k, v = q.reshape(heads), k.reshape(heads), v.reshape(heads)
+    q, k, v = (y.reshape(heads) for y in (q, k, v))  # [B, T, heads, C]
     if cfg.qk_norm:
       q, k = normed(q, "query"), normed(k, "key")
     if view.angles is not None:
