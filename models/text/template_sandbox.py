@@ -55,6 +55,7 @@ class Sandbox(sandbox.ImmutableSandboxedEnvironment):
         **{name: _limited(self.filters[name], name in _OF_TEXTS)
            for name in (*_OF_TEXTS, *_OF_LISTS)},
         _ROUNDS: _rounds, _JOIN: _join, _ITEMS: _items, _TEXTS: _texts}
+    self.tests = {name: _compared(test) for name, test in self.tests.items()}
     self.globals = {name: self.globals[name] for name in _GLOBALS}
     self.data = 0
 
@@ -106,6 +107,8 @@ class Sandbox(sandbox.ImmutableSandboxedEnvironment):
     if not isinstance(subject, str):
       # A macro or a recursive loop writes no more than the whole template.
       _pay(self.data)
+      if getattr(function_, "__name__", "") == "changed":  # Of a loop.
+        _pay(sum(map(_size, args)))
       return super().call(context, function, *args, **kwargs)
     args = [_listed(x) for x in args]
     if function_.__name__ in ("format", "format_map"):
@@ -206,6 +209,19 @@ def _limited(function, of_texts):
   return limited
 
 
+def _compared(test):
+  """Returns a test that pays for what it compares."""
+  @functools.wraps(test)
+  def compared(*args):
+    if len(args) > 1:
+      _pay(sum(map(_size, args)))
+    elif isinstance(args[0], str):
+      _pay(len(args[0]))
+    return test(*args)
+
+  return compared
+
+
 def _rounds(values, data):
   """Yields values, each of which is a round of a loop."""
   for value in values:
@@ -214,6 +230,7 @@ def _rounds(values, data):
 
 
 def _join(values):
+  """Joins the values of an operator `~`."""
   _pay(_text_size(values))
   return "".join(map(str, values))
 
@@ -238,6 +255,7 @@ def _finalize(context, value):
 
 
 def _pay(size):
+  """Takes a step and a size out of the budget."""
   left = _left.get()
   left[0] -= _STEP + size
   if left[0] < 0:

@@ -43,6 +43,8 @@ def _render(tmp_path):
      "too many steps"),
     ("{% set x = 'a' * 4000000 %}" + _MANY + "{% if 'b' in x %}{% endif %}"
      + _END, "too many steps"),
+    ("{% set x = 'a' * 4000000 %}" + _MANY + "{% if x is eq (x ~ 'a') or x is "
+     "lower %}{% endif %}" + _END, "too many steps"),
     (_grown("'a'", "ns.x ~ ns.x"), "longer than"),
     (_grown("'a'", "ns.x + ns.x"), "longer than"),
     (_grown("3", "ns.x * ns.x"), "more than 64 bits"),
