@@ -76,7 +76,7 @@ def get_config(preset="default"):
         of the target; `perplexity` of its distribution; `core`, channels that
         both models share; `dtype` of the files; `seed`; sizes of both.
       pairs: folder where pairs are kept.
-      methods: ours, with their sizes.
+      methods: ours, with their sizes: mappings, or strings "rsd_s(3, 4)".
       auto: whether to choose one more by measurement, see `auto_method`.
       costs: whether to measure what forwards of more tokens cost.
       rivals: tool -> settings, see its server; `length` is in drafted tokens,

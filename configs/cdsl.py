@@ -1,4 +1,4 @@
-"""Constrained decoding: CDSL, CDLH and what they are compared with.
+"""Constrained decoding: CDSL, CDLH and other methods.
 
   python -m experiments.cdsl --config=configs/cdsl.py
   python -m experiments.cdsl --config=configs/cdsl.py:smoke
@@ -6,6 +6,9 @@
       --config.corpus=<folder of CommonGen> --workdir=runs/commongen
   python -m experiments.cdsl --config=configs/cdsl.py:harmless \\
       --config.corpus=<folder of dialogues> --workdir=runs/harmless
+
+CDSL is a reconstruction of its paper; "no S3", "to rise" and trees are variants
+of this repository, `methods.cdsl_extended`.
 
 The default needs no download: the shipped Python pair continues held-out
 modules, and must use identifiers that the real continuation uses. `commongen`
@@ -22,12 +25,12 @@ import ml_collections
 
 from configs import common
 
-# What CDSL is compared with; a label is a line of the table.
+# A label is a line of the table.
 _SEARCH = {"num_candidates": 8, "lookahead": 8, "reward_weight": 10.0}
-# Beyond the paper: a search commits the roll-out that it has found, and nothing
-# commits more than it takes for the reward to rise.
-_TO_RISE = {"commit": "rise", "search_commit": "roll_out",
-            "low_acceptance": "cdlh_step"}
+# Beyond the reconstruction of CDSL: a search commits the roll-out that it has
+# found, and nothing commits more than it takes for the reward to rise.
+_TO_RISE = {"name": "cdsl_extended", "commit": "rise", "commit_rollout": True,
+            "target_continues": False}
 _METHODS = (
     {"label": "greedy", "name": "autoregressive"},
     {"label": "nucleus", "name": "autoregressive", "temperature": 1.0,
@@ -39,9 +42,9 @@ _METHODS = (
     {"label": "CDLH, draft roll-outs", "name": "cdlh", "rollout": "draft",
      **_SEARCH},
     {"label": "CDSL", "name": "cdsl", **_SEARCH},
-    {"label": "CDSL, no S3", "name": "cdsl", "low_acceptance": "cdlh_step",
-     **_SEARCH},
-    {"label": "CDSL to rise", "name": "cdsl", **_TO_RISE, **_SEARCH},
+    {"label": "CDSL, no S3", "name": "cdsl_extended",
+     "target_continues": False, **_SEARCH},
+    {"label": "CDSL to rise", **_TO_RISE, **_SEARCH},
 )
 # Of CommonGen: many candidates with short roll-outs, for both; and as few
 # searches as will do, since all that is verified may be committed.
@@ -49,9 +52,9 @@ _WIDE = {**_SEARCH, "num_candidates": 16, "lookahead": 4,
          "reward_weight": 30.0}
 _COMMONGEN = (
     *_METHODS[:-1], {"label": "CDLH 16x4", "name": "cdlh", **_WIDE},
-    {"label": "CDSL to rise 16x4", "name": "cdsl", **_TO_RISE, **_WIDE},
-    {"label": "CDSL to rise 16x4, a=0, slack 1", "name": "cdsl", **_TO_RISE,
-     **_WIDE, "acceptance_threshold": 0.0, "slack": 1.0})
+    {"label": "CDSL to rise 16x4", **_TO_RISE, **_WIDE},
+    {"label": "CDSL to rise 16x4, a=0, slack 1", **_TO_RISE, **_WIDE,
+     "acceptance_threshold": 0.0, "slack": 1.0})
 _BY_LABEL = {spec["label"]: spec for spec in _METHODS}
 _LOOKAHEADS = (2, 4, 8, 12)
 _THRESHOLDS = (0.0, 0.5, 0.75, 1.0)
@@ -89,8 +92,8 @@ def get_config(presets="default"):
       batch: examples decoded together; a batch is the unit of time.
       seed: of prompts, tokens and bootstrap.
       compilation_cache: whether compiled programs are kept in the workdir.
-      methods: label, name and sizes of each, and what it samples from
-        (temperature, 0 if not given; top_p; top_k; min_p).
+      methods: label, name and sizes of each, and its sampling (temperature, 0
+        if not given; top_p; top_k; min_p); or a string, "cdlh(8, 4)".
   """
   config = ml_collections.ConfigDict({
       "task": "python",
@@ -124,7 +127,7 @@ def _sweep():
   return (_METHODS[0], *(
       {"label": f"CDLH n={n}", "name": "cdlh", "lookahead": n, **options}
       for n in _LOOKAHEADS), *(
-      {"label": f"CDSL n={n} a={a:g}", "name": "cdsl", "lookahead": n,
+      {"label": f"CDSL n={n} a={a:g}", "lookahead": n,
        "acceptance_threshold": a, **_TO_RISE, **options}
       for n in _LOOKAHEADS for a in _THRESHOLDS))
 

@@ -83,7 +83,8 @@ def get_config(preset="default"):
       seed: of prompts and tokens.
       compilation_cache: whether compiled programs are kept in the workdir, for
         the next start; what is reported of them is then loading time.
-      trees: experiment -> point -> methods with their sizes.
+      trees: experiment -> point -> methods with their sizes, as `_trees` makes
+        them or as strings, "rsd_s(3, 4)".
   """
   common.check_preset(preset, _PRESETS)
   config = ml_collections.ConfigDict({

@@ -17,6 +17,7 @@ import tqdm
 import decoding_jax as dj
 from experiments.app import compilation_cache
 from experiments.app import launch
+from experiments.app import method_specs
 from experiments.app import multihost
 from experiments.app import preemption
 from experiments.data import constrained_tasks
@@ -31,7 +32,7 @@ from experiments.timing import stopwatch
 # These only choose lines; a line does not depend on the others.
 _FREE = ("methods", "compilation_cache")
 _BASELINE = constrained_run.Entry(
-    "greedy", launch.method({"name": "autoregressive"}),
+    "greedy", method_specs.read({"name": "autoregressive"}),
     dj.Sampling(temperature=0.0))
 
 # --help shows flags of a main alone, and of modules that it adopts.

@@ -58,10 +58,7 @@ for _module in (generation_flags, model_flags, mesh_lib, constraint_flags,
 
 
 def main():
-  method = launch.method({
-      "name": generation_flags.METHOD.value,
-      **method_flags.from_flags(generation_flags.METHOD.value)
-  })
+  method = method_flags.from_flags(generation_flags.METHOD.value)
   mesh_lib.join(model_flags.TARGET.value, _BATCH.value)
   preemption.listen()
   pair = generation_flags.open_pair([method])

@@ -26,8 +26,8 @@ from experiments.flags import method_flags
 from models.testing import exactness
 
 _METHOD = flags.DEFINE_string(
-    "method", "", "Name of a method, also of your own; '' for all that keep "
-    "the distribution, at small sizes.")
+    "method", "", "'' for the examples of all methods that draft and verify. " +
+    method_flags.help_text())
 _ROWS = flags.DEFINE_integer("rows", 100_000, "Texts of each test.",
                              lower_bound=1)
 _LENGTH = flags.DEFINE_integer(
@@ -72,8 +72,8 @@ def main():
         f"--vocab_size={_VOCAB.value} and --length={_LENGTH.value}: there are "
         f"{_VOCAB.value**_LENGTH.value:.2g} texts, at most {_MOST_TEXTS:.0g} "
         "are possible.")
-  tested = [launch.method({"name": _METHOD.value, **method_flags.from_flags(
-      _METHOD.value)})] if _METHOD.value else _methods()
+  tested = ([method_flags.from_flags(_METHOD.value)] if _METHOD.value else
+            tested_methods())
   parts = [(method, case) for method in tested for case in _cases(method)]
   parts.append((_control(), _CONTROL))
   findings = []
@@ -105,12 +105,10 @@ def table(findings) -> str:
   return text_tables.plain_table(lines)
 
 
-def _methods():
-  make = dj.methods
-  return [make.autoregressive(), make.speculative(2),
-          make.speculative(2, "block"), make.rsd_c((2, 2)), make.rsd_s(3, 2),
-          make.rsd_s(3, 2, "traversal"), make.sequoia(((2,), (2, 1))),
-          make.specinfer(2, 2), make.spectr(2, 2)]
+def tested_methods():
+  """Returns all examples whose samples come of a drafter and a verifier."""
+  return [method for found in dj.methods.examples().values()
+          for method in found if isinstance(method.sampled, dj.Pair)]
 
 
 def _cases(method):

@@ -52,9 +52,7 @@ def _methods():
   if name == _AUTO:
     method_flags.check_none(_AUTO)
     return auto_method.methods()
-  return [
-      launch.method({"name": name, **method_flags.from_flags(name, [_AUTO])})
-  ]
+  return [method_flags.from_flags(name, [_AUTO])]
 
 
 def main():

@@ -80,9 +80,10 @@ def findings(folder, length) -> list[Finding]:
   if missing:
     raise launch.UserError(f"{', '.join(missing)} is not installed: "
                            f"{subprocess_server.HINTS['transformers']}.")
-  if not hf_config.is_hf(folder):
-    raise launch.UserError(f"--model={folder}: a folder as transformers writes "
-                           "it is needed.")
+  with launch.user_errors(OSError, ValueError):
+    if not hf_config.is_hf(folder):
+      raise ValueError(f"--model={folder}: a folder as transformers writes it "
+                       "is needed.")
   if length <= _PROMPT:
     raise launch.UserError(f"--tokens={length}: at least {_PROMPT + 1} are "
                            "needed.")
@@ -151,7 +152,7 @@ def _greedy(lm, params, their_logits, prompt):
 
 
 def _chat(folder, theirs):
-  with launch.user_errors(ValueError):
+  with launch.user_errors(OSError, ValueError):
     ours = chat_template.load(folder)(_TURNS)
   same = ours == theirs.apply_chat_template(_TURNS, tokenize=False,
                                             add_generation_prompt=True)

@@ -32,7 +32,8 @@ from experiments.flags import model_flags
 _DEVICES = flags.DEFINE_string(
     "devices", None, "TPUs to compile for, such as v5e:4x4 or v5p:2x2x1.",
     required=True)
-_METHOD = flags.DEFINE_string("method", "rsd_s", "Name of a method.")
+_METHOD = flags.DEFINE_string("method", "rsd_s",
+                              method_flags.help_text())
 _TEMPERATURE = flags.DEFINE_float("temperature", 1.0,
                                   "Sampling temperature; 0 is greedy.")
 _BATCH = flags.DEFINE_integer("batch", 1, "Rows decoded together.",
@@ -52,8 +53,7 @@ _MIB = 2**20
 
 def main():
   devices = tpu_compiler.devices(_DEVICES.value)
-  method = launch.method(
-      {"name": _METHOD.value, **method_flags.from_flags(_METHOD.value)})
+  method = method_flags.from_flags(_METHOD.value)
   sampling = dj.Sampling(_TEMPERATURE.value)
   draft = model_flags.drafter(_METHOD.value, [method])
   pair = model_flags.open_pair(draft)

@@ -59,7 +59,7 @@ def train(config) -> dict:
   Raises:
     launch.UserError: for settings that cannot be trained.
   """
-  with launch.user_errors(FileNotFoundError, ValueError):
+  with launch.user_errors(OSError, ValueError):
     training_run.check(config)
     run = training_run.prepare(config)
   settings = json.loads(config.to_json())

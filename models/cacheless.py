@@ -18,7 +18,7 @@ from decoding_jax import types
 @functools.lru_cache(maxsize=None)
 def language_model(function, vocab_size: int,
                    max_length: int = 0) -> types.LanguageModel:
-  """A language model of a function.
+  """Makes a language model of a function of whole texts.
 
   Args:
     function: `(params, tokens [n, L] int32) -> logits [n, L, V]`, such as
@@ -43,12 +43,12 @@ def language_model(function, vocab_size: int,
 @functools.lru_cache(maxsize=None)
 def at_ends(function, vocab_size: int,
             max_length: int = 0) -> types.LanguageModel:
-  """A language model of a function that gives one distribution a text.
+  """Makes a language model of a function that gives one distribution per text.
 
   Args:
     function: `(params, tokens [n, L] int32, ends [n] int32) -> logits [n, V]`
-      after the token at the end of each text; what stands after it may be
-      any. Hashable.
+      after the token at the end of each text; what follows it may be
+      anything. Hashable.
     vocab_size: V.
     max_length: positions that it knows; 0 if there is no limit.
 
@@ -60,14 +60,14 @@ def at_ends(function, vocab_size: int,
 
 
 def _init_cache(batch, capacity):
-  # The tokens themselves stand where others keep keys.
+  # The tokens themselves are kept in place of keys.
   return types.Cache((jnp.zeros((batch, 1, 1, capacity), jnp.int32),), (),
                      jnp.zeros(batch, jnp.int32))
 
 
 def _forward(function, max_length, params, tokens, positions, cache, block,
              slot, mask):
-  del positions  # A token stands after those that it sees.
+  del positions  # A token's position follows from the tokens that it sees.
   kept = jax.lax.dynamic_update_slice_in_dim(block.keys[0][:, 0, 0], tokens,
                                              slot, 1)
   prefix = cache.keys[0][:, 0, 0]
@@ -75,7 +75,7 @@ def _forward(function, max_length, params, tokens, positions, cache, block,
   length = min(slots, max_length) if max_length else slots
 
   def read(seen):
-    """Logits `[B, V]` of the token that sees these `[B, N]` of the block."""
+    """Returns logits `[B, V]` of the token that sees `[B, N]` of the block."""
     return function(params, *jax.vmap(functools.partial(_text, length))(
         prefix, cache.length, kept, seen))
 
@@ -86,10 +86,10 @@ def _forward(function, max_length, params, tokens, positions, cache, block,
 
 
 def _text(length, prefix, count, block, seen):
-  """A row's text `[length]`, and the index of its last token.
+  """Returns a row's text `[length]`, and the index of its last token.
 
   It is the prefix `[S]` as far as it counts, and those tokens of the block
-  `[N]` that are seen, which stand in the order of the text.
+  `[N]` that are seen, which are in the order of the text.
   """
   text = jnp.zeros(length, jnp.int32)
   text = text.at[jnp.arange(len(prefix))].set(prefix, mode="drop")

@@ -1,4 +1,4 @@
-"""A first-order table: the model whose distributions are known exactly."""
+"""A table of next-token logits: a model whose distributions are known."""
 
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ class TabularParams(NamedTuple):
 
 
 def TabularLM(table_logits):  # pylint: disable=invalid-name
-  """A model whose next token depends on the last token alone.
+  """Makes a model whose next token depends on the last token alone.
 
   Args:
     table_logits: `[V, V]`, row i the logits after token i; -inf is allowed.

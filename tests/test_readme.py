@@ -1,5 +1,10 @@
-"""Python blocks of README and docs run as they stand."""
+"""Python blocks of README and docs run as they stand.
 
+A document is one namespace, and its blocks run in order, as a reader would
+paste them; from an empty folder, so that none depends on where it runs.
+"""
+
+import functools
 import itertools
 import pathlib
 import re
@@ -16,53 +21,114 @@ ROOT = pathlib.Path(__file__).parents[1]
 README = ROOT / "README.md"
 PROCESSORS = ROOT / "docs" / "processors.md"
 MODELS = ROOT / "docs" / "models.md"
+METHODS = ROOT / "docs" / "methods.md"
+DOCUMENTS = [README, *sorted((ROOT / "docs").glob("*.md"))]
+# What a document needs beside the packages of every test.
+NEEDS = {"processors.md": "outlines_core"}
+_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.S | re.M)
 
 
-def blocks(path=README):
-  return re.findall(r"```python\n(.*?)```", path.read_text("utf-8"), re.S)
+def blocks(text):
+  """Returns the Python blocks of a text, each with its first line's number."""
+  return [(text[:match.start(1)].count("\n") + 1, match[1])
+          for match in _BLOCK.finditer(text)]
 
 
-def test_generation_runs():
-  names = {}
-  exec(blocks()[0], names)  # pylint: disable=exec-used
-  out = names["out"]
+def run(text, name):
+  """Runs all blocks; returns the names that there are after each of them."""
+  names, found = {"__name__": "__main__"}, []
+  for line, block in blocks(text):
+    # Errors tell the line of the document.
+    code = compile("\n" * (line - 1) + block, name, "exec")
+    exec(code, names)  # pylint: disable=exec-used
+    found.append(dict(names))
+  return found
+
+
+@functools.lru_cache(maxsize=None)
+def names_after(path):
+  """Names after each block of a document, which runs once."""
+  if path.name in NEEDS:
+    pytest.importorskip(NEEDS[path.name])
+  with tiny.quickly_compiled():
+    return run(path.read_text("utf-8"), str(path))
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in DOCUMENTS if blocks(path.read_text("utf-8"))],
+    ids=lambda path: path.name)
+def test_blocks_run(path):
+  assert names_after(path)
+
+
+def test_blocks_are_found_and_run_in_order():
+  text = "a\n```python\nx = 1\n```\n```text\nx = 5\n```\n```python\nx += 1\n```"
+  assert [names["x"] for names in run(text, "text")] == [1, 2]
+  assert [line for line, _ in blocks(text)] == [3, 9]
+  with pytest.raises(NameError):
+    run("```python\nunknown\n```", "text")
+
+
+def test_generation_of_the_readme():
+  out = names_after(README)[0]["out"]
   assert out.tokens.shape == (2, 3 + 32)
   assert out.lengths.tolist() == [3 + 32, 2 + 32]
 
 
 def test_method_of_your_own_is_a_method():
-  module = types.ModuleType("wide")
-  exec(blocks()[1], module.__dict__)  # pylint: disable=exec-used
+  module = types.SimpleNamespace(**names_after(README)[1])
   method = module.make(width=4, depth=3)
   assert isinstance(method, dj.Method)
   assert method.sampled.drafter.layout.widths == (4, 4, 4)
+  assert [module.make(**x).name for x in module.EXAMPLES] == ["wide(3x2)"]
 
 
-def test_models_of_your_own(monkeypatch):
-  monkeypatch.chdir(ROOT)
-  names = {}
-  with tiny.quickly_compiled():
-    for block in blocks(MODELS):
-      exec(block, names)  # pylint: disable=exec-used
-      names.setdefault("first", names.get("out"))
-  assert names["out"].lengths.tolist() == [3 + 16]
-  written = names["batching"].decode(names["tokenizer"], names["first"], [0, 0])
+def method_module(number):
+  """Returns a block of docs/methods.md as the module that it is."""
+  module = types.ModuleType(f"method_{number}")
+  _, block = blocks(METHODS.read_text("utf-8"))[number]
+  exec(block, module.__dict__)  # pylint: disable=exec-used
+  return module
+
+
+def test_methods_of_your_own_are_methods():
+  for number in range(len(blocks(METHODS.read_text("utf-8")))):
+    module = method_module(number)
+    for example in module.EXAMPLES:
+      assert isinstance(module.make(**example), dj.Method)
+
+
+def test_decoder_of_your_own():
+  """Where nothing else is plausible it is greedy; control: else it is not."""
+  make, models = method_module(1).make, tiny.llama_models()
+  texts = lambda method: tiny.texts(tiny.generate(
+      method, models, sampling=dj.Sampling(temperature=0)), tiny.LENGTHS)
+  greedy = texts(dj.methods.autoregressive())
+  assert texts(make(1.0)) == greedy
+  assert texts(make(0.1)) != greedy
+
+
+def test_models_of_the_docs():
+  first, *_, last = names_after(MODELS)
+  assert last["out"].lengths.tolist() == [3 + 16]
+  written = first["batching"].decode(first["tokenizer"], first["out"], [0, 0])
   assert [text[:9] for text in written] == ["def main(", "import os"]
-  assert names["prompt_lookup"].language_model(2000).vocab_size == 2000
+  assert last["prompt_lookup"].language_model(2000).vocab_size == 2000
 
 
-def test_processor_of_a_pattern_is_a_model(monkeypatch):
-  pytest.importorskip("outlines_core")
-  monkeypatch.chdir(ROOT)
-  names = {"dj": dj}
-  exec(blocks(PROCESSORS)[0], names)  # pylint: disable=exec-used
+def test_processor_of_a_pattern_is_a_model():
+  names = names_after(PROCESSORS)[0]
   assert isinstance(names["target"], dj.LanguageModel)
   assert isinstance(names["target_params"], dj.processors.AppliedParams)
 
 
 def test_processor_of_your_own_never_says_a_token_three_times():
-  names = {"dj": dj, "jnp": jnp}
-  exec(blocks(PROCESSORS)[1], names)  # pylint: disable=exec-used
+  names = names_after(PROCESSORS)[1]
   loop = tiny.Model(*tabular.TabularLM(9 * jnp.eye(tiny.LLAMA.vocab_size)))
 
   def longest(model):
@@ -77,4 +143,4 @@ def test_processor_of_your_own_never_says_a_token_three_times():
 
 
 def test_readme_is_short():
-  assert len(README.read_text("utf-8").splitlines()) < 150
+  assert len(README.read_text("utf-8").splitlines()) <= 150

@@ -1,4 +1,4 @@
-"""Candidates for the next token, and the choice among them by lookahead."""
+"""The CDLH step: candidates for the next token, chosen by lookahead."""
 
 from typing import NamedTuple
 
@@ -15,21 +15,21 @@ from decoding_jax.types import Array, Context, DecodeState
 from decoding_jax.validation import values as values_lib
 
 
-class Options(NamedTuple):
-  """How a token is chosen among candidates.
+class SearchOptions(NamedTuple):
+  """Sizes and weights of a CDLH step.
 
   Attributes:
     num_candidates: K, the most probable tokens.
     steps: n, tokens rolled out after each.
     weight: of the candidate's log-probability in its score.
     reward_weight: of the reward of the text with candidate and roll-out.
-    roller: the model that rolls out.
+    rollout_model: the model that rolls out.
   """
   num_candidates: int
   steps: int
   weight: float
   reward_weight: float
-  roller: greedy_rollout.RolloutModel
+  rollout_model: greedy_rollout.RolloutModel
 
 
 @flax.struct.dataclass
@@ -39,7 +39,7 @@ class Choice:
   Attributes:
     token: `[B]` int32.
     index: `[B]` int32, which of the paths it is.
-    reward: `[B]` float32, what the text with that path is worth.
+    reward: `[B]` float32, of the text with that path.
     paths: the roll-outs.
   """
   token: Array
@@ -49,8 +49,8 @@ class Choice:
 
 
 def make_options(num_candidates, lookahead, weight, reward_weight,
-                 rollout) -> Options:
-  """Checks how a token is to be chosen.
+                 rollout) -> SearchOptions:
+  """Checks sizes and weights of a CDLH step.
 
   Args:
     num_candidates: K.
@@ -69,27 +69,30 @@ def make_options(num_candidates, lookahead, weight, reward_weight,
   values_lib.check_positive("lookahead", lookahead)
   values_lib.check_one_of("weight", weight, {0: 0, 1: 1})
   values_lib.check_number("reward_weight", reward_weight)
-  roller = values_lib.check_one_of("rollout", rollout, greedy_rollout.ROLLERS)
-  return Options(int(num_candidates), int(lookahead), int(weight),
-                 float(reward_weight), roller)
+  rollout_model = values_lib.check_one_of("rollout", rollout,
+                                          greedy_rollout.ROLLERS)
+  return SearchOptions(int(num_candidates), int(lookahead), int(weight),
+                       float(reward_weight), rollout_model)
 
 
-def describe(options: Options) -> str:
-  """The options as they stand in the name of a method."""
+def describe(options: SearchOptions) -> str:
+  """Returns the options as they are written in the name of a method."""
   return (f"{options.num_candidates}x{options.steps}, w={options.weight}, "
-          f"lambda={options.reward_weight:g}, rollout={options.roller.name}")
+          f"lambda={options.reward_weight:g}, "
+          f"rollout={options.rollout_model.name}")
 
 
-def choose(context: Context, options: Options, roller, logits, states,
-           room) -> Choice:
-  """One token a row by a lookahead from each of its candidates.
+def choose(context: Context, options: SearchOptions, caches, logits,
+           reward_states, room) -> Choice:
+  """Chooses a token of each row by a lookahead from each of its candidates.
 
   Args:
     context: holds the reward.
     options: the sizes and weights.
-    roller: (model, params, cache); the cache holds all that was committed.
-    logits: `[B, V]`, the target's after what was committed.
-    states: of the reward, after what was committed.
+    caches: target cache and draft cache; that of the model that rolls out holds
+      the whole text.
+    logits: `[B, V]`, the target's after the text.
+    reward_states: after the text.
     room: `[B]` int32, tokens that may still follow; 0 where no choice is
       needed.
 
@@ -101,42 +104,43 @@ def choose(context: Context, options: Options, roller, logits, states,
   # In this order the first of equal scores is the one to take.
   values, candidates = sampling.top_k(logits, options.num_candidates)
   paths = greedy_rollout.roll_out(
-      context, roller, candidates, jnp.minimum(room, 1 + options.steps),
-      options.steps)
+      context, options.rollout_model.pick(context, *caches), candidates,
+      jnp.minimum(room, 1 + options.steps), options.steps)
   log_probs = values - jax.nn.logsumexp(logits, axis=-1, keepdims=True)
-  worth = text_reward.of_paths(context, states, paths.tokens, paths.valid)
+  rewards = text_reward.of_paths(context, reward_states, paths.tokens,
+                                 paths.valid)
   scores = options.weight * log_probs
-  if options.reward_weight:  # No times -inf would be NaN.
-    scores += options.reward_weight * worth
+  if options.reward_weight:  # 0 * -inf would be NaN.
+    scores += options.reward_weight * rewards
   index = jnp.argmax(jnp.where(values > -jnp.inf, scores, -jnp.inf), axis=-1)
   pick = lambda x: buffers.take_along(x, index[:, None], axis=1)[:, 0]
-  return Choice(pick(candidates), index.astype(jnp.int32), pick(worth), paths)
+  return Choice(pick(candidates), index.astype(jnp.int32), pick(rewards), paths)
 
 
-def keep(context: Context, options: Options, state: DecodeState, choice: Choice,
-         count):
-  """Commits a choice to the caches that hold the whole text.
+def commit_choice(context: Context, options: SearchOptions, state: DecodeState,
+                  choice: Choice, count):
+  """Commits a choice to the caches, which hold the whole text.
 
   Args:
     context: holds the models.
     options: of the choice.
     state: both caches hold the text.
-    choice: what follows it.
-    count: `[B]` int32, 1 where it counts, else 0.
+    choice: of `choose`.
+    count: `[B]` int32, 1 where the token is committed, else 0.
 
   Returns:
     The state with its caches, the target's logits `[B, V]` after the token,
     and the forwards of the target that it took, `[B]`.
   """
   paths, index = choice.paths, choice.index[:, None]
-  if options.roller.needs_draft:
+  if options.rollout_model.needs_draft:
     logits, cache = greedy_rollout.extend(
         context.target, context.target_params, state.target_cache,
         choice.token[:, None], count)
     drafted = cache_lib.commit(state.draft_cache, paths.block, index, count)
     state = state.replace(target_cache=cache, draft_cache=drafted)
     return state, logits[:, 0], (~state.done).astype(jnp.int32)
-  # The first forward of the roll-out has said it already.
+  # The first forward of the roll-out was that of the token.
   logits = buffers.take_along(paths.logits, index[..., None], axis=1)[:, 0]
   cache = cache_lib.commit(state.target_cache, paths.block, index, count)
   return state.replace(target_cache=cache), logits, jnp.zeros_like(count)

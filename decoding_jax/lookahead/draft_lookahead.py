@@ -1,4 +1,4 @@
-"""Drafted lookaheads, and what the target says of them."""
+"""Draft lookaheads, chains and trees, verified by the target."""
 
 import flax.struct
 import jax
@@ -13,19 +13,19 @@ from decoding_jax.speculation import expanders
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.speculation import tree_decoder
 from decoding_jax.speculation.drafters import language_model
-from decoding_jax.types import (Array, Cache, Context, DecodeState, Expander,
-                                DraftTree)
+from decoding_jax.types import (Array, Cache, Context, DecodeState, DraftTree,
+                                Expander)
 
 
 @flax.struct.dataclass
 class Lookahead:
-  """What was drafted after the text of each row, and what the target says.
+  """Draft tokens after the text of each row, scored by the target.
 
   Attributes:
     tokens: `[B, n]` int32.
     size: `[B]` int32, how many of them there are: a lookahead ends where the
       text does.
-    same: `[B]` int32, how many of them are verified.
+    num_verified: `[B]` int32, how many of them the target accepts.
     logits: `[B, n + 1, V]` float32, the target's after the text and after
       each of the tokens.
     following: `[B, n + 1]` int32, its most probable tokens.
@@ -37,7 +37,7 @@ class Lookahead:
   """
   tokens: Array
   size: Array
-  same: Array
+  num_verified: Array
   logits: Array
   following: Array
   target_cache: Cache
@@ -47,25 +47,26 @@ class Lookahead:
   reward_calls: Array
 
 
-def chain(steps: int, slack: float, late: int, context: Context,
-          state: DecodeState, states) -> Lookahead:
+def chain(max_draft_lag: int, context: Context, state: DecodeState,
+          reward_states, *, steps: int, slack: float = 0.0) -> Lookahead:
   """Drafts tokens greedily and runs the target on them, in one forward.
 
   Args:
-    steps: n, static.
-    slack: nats below its most probable token at which the target takes one;
+    max_draft_lag: tokens that the draft cache may lack, the newest included;
       static.
-    late: tokens that the draft cache may lack, the newest included; static.
     context: holds the models.
     state: the target cache lacks the newest token.
-    states: of the reward.
+    reward_states: after the text; not used.
+    steps: n, static.
+    slack: the target accepts its most probable token, and tokens less than so
+      many nats below it; static.
 
   Returns:
     The lookahead.
   """
-  del states
+  del reward_states
   lacks = state.length - state.draft_cache.length
-  logits, draft_cache = _catch_up(late, context, state, lacks)
+  logits, draft_cache = _catch_up(max_draft_lag, context, state, lacks)
   first = greedy_rollout.best(context, buffers.take_along(
       logits, lacks[:, None, None] - 1, axis=1))
   room = jnp.where(state.done, 0, state.limit - state.length)
@@ -79,7 +80,7 @@ def chain(steps: int, slack: float, late: int, context: Context,
       context.target, context.target_params, state.target_cache,
       jnp.concatenate([token_buffer.newest(state, 1), tokens], axis=1), 1)
   following = greedy_rollout.best(context, logits)
-  verified = valid & _agrees(context, slack, logits[:, :-1], tokens)
+  verified = valid & _accepts(context, slack, logits[:, :-1], tokens)
   size = valid.sum(axis=1, dtype=jnp.int32)
   return Lookahead(
       tokens, size,
@@ -89,82 +90,111 @@ def chain(steps: int, slack: float, late: int, context: Context,
       size, jnp.zeros_like(size))
 
 
-def tree(drafter: Expander, slack: float, late: int, context: Context,
-         state: DecodeState, states) -> Lookahead:
+def tree(max_draft_lag: int, context: Context, state: DecodeState,
+         reward_states, *, expander: Expander, slack: float = 0.0) -> Lookahead:
   """Drafts a tree, runs the target on it, and takes its best verified path.
 
-  A path is verified where the target takes all of its tokens, and no child of
+  A path is verified where the target accepts all of its tokens, and no child of
   its last one. The best is that of the greatest reward, of equal ones the
   longest, then the one that the target finds most probable. Without slack
   there is one, the target's own.
 
   Args:
-    drafter: of the tree.
-    slack: as of `chain`; so are the other arguments.
-    late: static.
+    max_draft_lag: as of `chain`; so are the next three arguments.
     context: holds models and reward.
     state: the target cache lacks the newest token.
-    states: of the reward.
+    reward_states: after the text.
+    expander: of the tree; static.
+    slack: as of `chain`.
 
   Returns:
     The lookahead along that path.
   """
-  layout = drafter.layout
+  layout = expander.layout
   steps = tree_lib.depth(layout)
   lacks = state.length - state.draft_cache.length
-  if late > 2:
+  if max_draft_lag > 2:
     # The drafter goes on from a cache that lacks one token or two.
-    _, cache = _catch_up(late - 1, context, state, lacks - 1)
+    _, cache = _catch_up(max_draft_lag - 1, context, state, lacks - 1)
     state = state.replace(draft_cache=cache)
   grown, draft_block = expanders.grow(
-      state.keys, drafter, context.draft, context.draft_params,
+      state.keys, expander, context.draft, context.draft_params,
       state.draft_cache, token_buffer.newest(state, 2), state.length,
       context.draft_warper)
   logits, block = tree_decoder.score(context, state.target_cache, grown,
                                      state.length)
   room = jnp.where(state.done, 0, state.limit - state.length)
-  depths = jnp.asarray(tree_lib.depths(layout), jnp.int32)
-  ends, log_probs = _verified(context, slack, grown, logits,
-                              depths[None] <= room[:, None])
-  # Of each node, its ancestor at each level, itself included.
-  above = jnp.stack([
-      level.start + jnp.argmax(grown.mask[:, :, level], axis=-1)
-      for level in tree_lib.level_slices(layout)[1:]], axis=-1)
-  tokens = jax.vmap(lambda tokens, above: tokens[above])(grown.tokens, above)
-  ends_of_best = _greatest(ends, text_reward.of_paths(
-      context, states, tokens,
-      jnp.broadcast_to(jnp.arange(steps)[None] < depths[:, None],
-                       tokens.shape)))
-  ends_of_best = _greatest(ends_of_best, depths[None])
-  node = jnp.argmax(jnp.where(ends_of_best, log_probs, -jnp.inf), axis=1)
-  pick = lambda x: buffers.take_along(x, node[:, None, None], axis=1)[:, 0]
-  tokens, same = pick(tokens), depths[node]
-  path = jnp.pad(pick(above), ((0, 0), (1, 0)))
+  node, tokens, ancestors, compared = _best_path(
+      context, slack, layout, grown, logits, room, reward_states)
+  num_verified = jnp.asarray(tree_lib.depths(layout), jnp.int32)[node]
+  path = jnp.pad(ancestors, ((0, 0), (1, 0)))
   logits = buffers.take_along(logits, path[:, :, None], axis=1)
-  last = buffers.take_along(tokens, jnp.maximum(same - 1, 0)[:, None], axis=1)
-  ended = (same > 0) & token_buffer.ends(last[:, 0], context.eos_id)
-  compared = ends.sum(axis=1, dtype=jnp.int32)
+  last = buffers.take_along(
+      tokens, jnp.maximum(num_verified - 1, 0)[:, None], axis=1)
+  ended = (num_verified > 0) & token_buffer.ends(last[:, 0], context.eos_id)
   return Lookahead(
-      tokens, jnp.where(ended, same, jnp.minimum(room, steps)), same, logits,
-      greedy_rollout.best(context, logits),
+      tokens, jnp.where(ended, num_verified, jnp.minimum(room, steps)),
+      num_verified, logits, greedy_rollout.best(context, logits),
       cache_lib.commit(state.target_cache, block, path, 1),
-      language_model.commit(state, draft_block, path, jnp.ones_like(same)),
+      language_model.commit(state, draft_block, path,
+                            jnp.ones_like(num_verified)),
       steps + (lacks > 2).astype(jnp.int32),
-      jnp.full_like(same, tree_lib.num_nodes(layout)),
+      jnp.full_like(num_verified, tree_lib.num_nodes(layout)),
       jnp.where(compared > 1, compared, 0))
 
 
+def _best_path(context: Context, slack, layout, grown: DraftTree, logits, room,
+               reward_states):
+  """Picks the best verified path of each row.
+
+  Args:
+    context: holds the reward.
+    slack: as of `chain`.
+    layout: of the tree.
+    grown: the tree.
+    logits: `[B, M, V]`, the target's at each node.
+    room: `[B]` int32, tokens that may still follow.
+    reward_states: after the text.
+
+  Returns:
+    The last node `[B]` of the path, its tokens `[B, n]` and nodes `[B, n]`,
+    and how many paths `[B]` were verified.
+  """
+  depths = jnp.asarray(tree_lib.depths(layout), jnp.int32)
+  ends, log_probs = _verified(context, slack, grown, logits,
+                              depths[None] <= room[:, None])
+  # The ancestor of each node at each level, itself included.
+  ancestors = jnp.stack([
+      level.start + jnp.argmax(grown.mask[:, :, level], axis=-1)
+      for level in tree_lib.level_slices(layout)[1:]], axis=-1)
+  tokens = jax.vmap(lambda tokens, nodes: tokens[nodes])(grown.tokens,
+                                                         ancestors)
+  order = jnp.arange(tree_lib.depth(layout))[None]
+  best = _greatest(ends, text_reward.of_paths(
+      context, reward_states, tokens,
+      jnp.broadcast_to(order < depths[:, None], tokens.shape)))
+  best = _greatest(best, depths[None])
+  node = jnp.argmax(jnp.where(best, log_probs, -jnp.inf), axis=1)
+  pick = lambda x: buffers.take_along(x, node[:, None, None], axis=1)[:, 0]
+  return node, pick(tokens), pick(ancestors), ends.sum(axis=1, dtype=jnp.int32)
+
+
 def _verified(context: Context, slack, grown: DraftTree, logits, within):
-  """Ends `[B, M]` of verified paths, and log-probabilities of all paths."""
+  """Finds the paths that the target accepts and could not accept further.
+
+  Returns:
+    `[B, M]` bool, last nodes of such paths, and `[B, M]`, log-probabilities of
+    the paths to all nodes.
+  """
   parents, mask = jnp.maximum(grown.parents, 0), grown.mask
   nodes = jnp.arange(parents.shape[1])
   is_root = nodes[None] == 0
   logits = buffers.take_along(logits, parents[:, :, None], axis=1)
   after_end = (parents > 0) & token_buffer.ends(
       buffers.take_along(grown.tokens, parents, axis=1), context.eos_id)
-  takes = is_root | (_agrees(context, slack, logits, grown.tokens) &
-                     grown.valid & within & ~after_end)
-  verified = jnp.all(~mask | takes[:, None], axis=-1)
+  accepted = is_root | (_accepts(context, slack, logits, grown.tokens) &
+                        grown.valid & within & ~after_end)
+  verified = jnp.all(~mask | accepted[:, None], axis=-1)
   is_child = grown.parents[:, :, None] == nodes[None, None]
   goes_on = (is_child & verified[:, :, None]).any(axis=1)
   log_probs = jnp.where(is_root, 0, token_buffer.log_probs(
@@ -173,22 +203,32 @@ def _verified(context: Context, slack, grown: DraftTree, logits, within):
 
 
 def _greatest(rows, scores):
-  """Of those set in `rows [B, M]`, those with the greatest score."""
+  """Returns those of `rows [B, M]` with the greatest score of their row."""
   scores = jnp.where(rows, scores.astype(jnp.float32), -jnp.inf)
   return rows & (scores == scores.max(axis=1, keepdims=True))
 
 
-def _catch_up(late, context: Context, state: DecodeState, count):
-  """Runs the draft on the text after its cache; logits and cache."""
-  columns = state.draft_cache.length[:, None] + jnp.arange(late)[None]
+def _catch_up(width, context: Context, state: DecodeState, count):
+  """Runs the draft on tokens after its cache, and commits `count` of them.
+
+  Args:
+    width: tokens of the forward, at least `count`; static.
+    context: holds the draft.
+    state: the draft cache lacks some tokens of the text.
+    count: `[B]` int32.
+
+  Returns:
+    logits `[B, width, V]` and the draft cache.
+  """
+  columns = state.draft_cache.length[:, None] + jnp.arange(width)[None]
   newest = buffers.take_along(
       state.tokens, jnp.minimum(columns, state.length[:, None] - 1), axis=1)
   return greedy_rollout.extend(context.draft, context.draft_params,
                                state.draft_cache, newest, count)
 
 
-def _agrees(context: Context, slack, logits, tokens):
-  """Whether the target takes `tokens [B, T]`, given `logits [B, T, V]`."""
+def _accepts(context: Context, slack, logits, tokens):
+  """Tells whether the target accepts `tokens [B, T]`, by its `logits`."""
   logits = greedy_rollout.allowed(context, logits)
   chosen = buffers.take_along(logits, tokens[..., None], axis=-1)[..., 0]
   return (tokens == sampling.most_probable(logits)) | (

@@ -1,20 +1,21 @@
-"""One token a target call: a tree of a root."""
-
-import functools
+"""Autoregressive decoding: one token a target call."""
 
 from decoding_jax.speculation import expanders, verifiers
 from decoding_jax.types import Method
 
+EXAMPLES = ({},)
 
-@functools.lru_cache(maxsize=None)
+
 def make() -> Method:
-  """Plain decoding, the baseline; needs no drafter.
+  """Makes plain decoding, the baseline, which needs no drafter.
+
+  It is a tree of a root alone.
 
   Returns:
     The method.
   """
-  alone = expanders.gumbel_top_k(())
+  root = expanders.gumbel_top_k(())
   return Method("autoregressive",
-                sampled=verifiers.pair(alone,
+                sampled=verifiers.pair(root,
                                        verifiers.recursive(replacement=False)),
-                greedy=verifiers.pair(alone, verifiers.match()))
+                greedy=verifiers.pair(root, verifiers.match()))

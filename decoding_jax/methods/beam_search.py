@@ -1,30 +1,28 @@
-"""Beam search: the most probable text, as far as W beams can see."""
-
-import functools
+"""Beam search: an approximation of the most probable text."""
 
 from decoding_jax.search import beam, level_search
 from decoding_jax.types import Method
 from decoding_jax.validation import values
 
+EXAMPLES = (dict(num_beams=3),)
 
-@functools.lru_cache(maxsize=None)
+
 def make(num_beams: int, length_penalty: float = 0.0) -> Method:
-  """Keeps the W most probable texts of each length; one call a token.
+  """Makes beam search, which keeps the W most probable texts of each length.
 
-  A text that has ended keeps its place for as long as it is among them. The
-  distribution that is searched is that of `Sampling`; at temperature 0 the
-  model's own.
+  A text that has ended stays a beam for as long as it is among them. What is
+  searched is the distribution of `Sampling`; at temperature 0 the model's own.
 
   Args:
     num_beams: W.
-    length_penalty: of the last beams, that with the highest log-probability
-      over length**length_penalty is the text.
+    length_penalty: the result is the last beam with the highest log-probability
+      over length**length_penalty.
 
   Returns:
     The method; `stats.extra` has all beams, see `level_search.decoder`.
 
   Raises:
-    ValueError: if W is not a positive integer, or the penalty no number.
+    ValueError: naming the option, its value and what is allowed.
   """
   values.check_positive("num_beams", num_beams)
   values.check_number("length_penalty", length_penalty)

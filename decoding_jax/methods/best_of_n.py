@@ -1,6 +1,4 @@
-"""Best of n: the sample that a reward likes best."""
-
-import functools
+"""Best of n: the sample of the highest reward."""
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +9,11 @@ from decoding_jax.search import beam, level_search
 from decoding_jax.types import Method
 from decoding_jax.validation import values
 
+EXAMPLES = (dict(num_samples=3),)
 
-@functools.lru_cache(maxsize=None)
+
 def make(num_samples: int) -> Method:
-  """Draws n texts from the target, and takes the best of them.
+  """Makes best of n: draws n texts, and takes that of the highest reward.
 
   Of equal rewards the more probable text is taken. For temperatures above 0.
 
@@ -37,7 +36,7 @@ def make(num_samples: int) -> Method:
 
 def _expand(key, log_probs, alive, beams, width):
   del alive
-  # Above the first level there is the root alone.
+  # The first level has one parent, the root.
   parents = jnp.minimum(jnp.arange(width, dtype=jnp.int32), len(log_probs) - 1)
   keys, log_probs = random.split(key, width), log_probs[parents]
   tokens = jax.vmap(sampling.draw)(keys, log_probs)[:, None]

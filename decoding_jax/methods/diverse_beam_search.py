@@ -1,4 +1,4 @@
-"""Diverse beam search (arXiv 1610.02424): groups that avoid each other."""
+"""Diverse beam search (arXiv 1610.02424): beams in groups that differ."""
 
 import functools
 
@@ -9,26 +9,27 @@ from decoding_jax.search import beam, level_search
 from decoding_jax.types import Method
 from decoding_jax.validation import values
 
+EXAMPLES = (dict(num_beams=4, num_groups=2),)
 
-@functools.lru_cache(maxsize=None)
+
 def make(num_beams: int, num_groups: int, diversity: float = 0.5,
          length_penalty: float = 0.0) -> Method:
-  """Beam search in groups; Hamming diversity (section 3 of the paper).
+  """Makes beam search in groups with Hamming diversity (section 3).
 
-  Groups choose one after the other at each level: a token loses `diversity`
+  At each level groups choose one after the other: a token loses `diversity`
   for each time that an earlier group has taken it at this level.
 
   Args:
     num_beams: W, of all groups.
     num_groups: groups, a divisor of W.
-    diversity: lambda.
+    diversity: lambda, in nats.
     length_penalty: as of `beam_search`.
 
   Returns:
     The method; `stats.extra` has all beams, see `level_search.decoder`.
 
   Raises:
-    ValueError: for sizes that are not positive integers or do not divide.
+    ValueError: naming the option, its value and what is allowed.
   """
   values.check_positive("num_beams", num_beams)
   values.check_positive("num_groups", num_groups)
@@ -50,14 +51,14 @@ def _expand(num_groups, diversity, key, log_probs, alive, beams, width):
 
   def pick(taken, group):
     log_probs, alive, beams = group
-    # What has ended takes no token any more.
+    # A beam that has ended goes on by its end, which is no choice.
     penalty = diversity * jnp.where(alive[:, None], taken, 0)
     tokens, parents, beams = beam.penalised(log_probs, beams, size, penalty)
     taken = taken.at[tokens].add(alive[parents].astype(jnp.float32))
     return taken, (tokens, parents, beams)
 
   def split(x):
-    """The root is above all groups."""
+    """Gives each group its parents: the root for all, or its own beams."""
     return (jnp.broadcast_to(x, (num_groups, *x.shape)) if above == 1 else
             x.reshape(num_groups, size, *x.shape[1:]))
 

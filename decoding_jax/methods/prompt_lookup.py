@@ -1,7 +1,5 @@
 """Prompt lookup (Saxena 2023): what came after the last tokens before."""
 
-import functools
-
 from decoding_jax.speculation import drafters, verifiers
 from decoding_jax.types import Method
 from decoding_jax.validation import values
@@ -9,9 +7,8 @@ from decoding_jax.validation import values
 EXAMPLES = ({"depth": 2}, {"depth": 2, "num_paths": 2})
 
 
-@functools.lru_cache(maxsize=None)
 def make(depth: int, num_paths: int = 1, max_ngram: int = 3) -> Method:
-  """Drafts continuations of earlier occurrences; needs no draft model.
+  """Makes prompt lookup: drafts what followed before, without a model.
 
   Args:
     depth: tokens of a continuation.

@@ -1,14 +1,14 @@
 """RSD-C (arXiv 2402.14160, section 3.2): constant branching factors."""
 
-import functools
-
 from decoding_jax.speculation import expanders, verifiers
 from decoding_jax.types import Method
 from decoding_jax.validation import values
 
+EXAMPLES = (dict(branching=(2, 2)),)
+
 
 def make(branching, verification: str = "recursive") -> Method:
-  """Siblings by Gumbel-Top-k, recursive rejection sampling.
+  """Makes RSD-C: siblings by Gumbel-Top-k, recursive rejection sampling.
 
   Args:
     branching: children of each node of level 0, 1, ..., D - 1.
@@ -18,14 +18,9 @@ def make(branching, verification: str = "recursive") -> Method:
     The method.
 
   Raises:
-    ValueError: if there is no level, or a number is not a positive integer, or
-      for another verification.
+    ValueError: naming the option, its value and what is allowed.
   """
-  return _make(values.integers("branching", branching), verification)
-
-
-@functools.lru_cache(maxsize=None)
-def _make(branching, verification):
+  branching = values.integers("branching", branching)
   values.check_positive("depth of branching", len(branching))
   suffix, verifier = verifiers.of_name(verification)
   return Method(f"rsd_c({'-'.join(map(str, branching))}{suffix})",

@@ -1,14 +1,14 @@
 """RSD-S (arXiv 2402.14160, section 3.2): stochastic beam search."""
 
-import functools
-
 from decoding_jax.speculation import expanders, verifiers
 from decoding_jax.types import Method
 
+EXAMPLES = (dict(width=3, depth=2),
+            dict(width=3, depth=2, verification="traversal"))
 
-@functools.lru_cache(maxsize=None)
+
 def make(width: int, depth: int, verification: str = "recursive") -> Method:
-  """Paths without replacement, recursive rejection sampling.
+  """Makes RSD-S: paths without replacement, recursive rejection sampling.
 
   Args:
     width: nodes of a level.
@@ -19,8 +19,7 @@ def make(width: int, depth: int, verification: str = "recursive") -> Method:
     The method.
 
   Raises:
-    ValueError: if a size is not a positive integer, or for another
-      verification.
+    ValueError: naming the option, its value and what is allowed.
   """
   suffix, verifier = verifiers.of_name(verification)
   return Method(f"rsd_s({width}x{depth}{suffix})",

@@ -1,17 +1,17 @@
 """Sequoia (arXiv 2402.12374): a fixed tree, wider where more is accepted."""
 
 from collections.abc import Iterable
-import functools
-
 from decoding_jax.speculation import expanders, verifiers
 from decoding_jax.types import Method
 from decoding_jax.validation import values
 
+EXAMPLES = (dict(children=((2,), (2, 1))),)
+
 
 def make(children, verification: str = "recursive") -> Method:
-  """Siblings by Gumbel-Top-k, recursive rejection sampling.
+  """Makes Sequoia: siblings by Gumbel-Top-k, recursive rejection sampling.
 
-  `tree_planning.best_trees` finds the trees for known acceptance rates.
+  `tree_planning.best_trees` finds the best trees for known acceptance rates.
 
   Args:
     children: of each node of level 0, 1, ..., D - 1, level after level in the
@@ -24,18 +24,14 @@ def make(children, verification: str = "recursive") -> Method:
     `rsd_c`, token for token.
 
   Raises:
-    ValueError: if a level has not one number for each of its nodes, or no
+    ValueError: if a level has not one number for each of its nodes, or has no
       child; or for another verification.
   """
   levels = children if isinstance(children, Iterable) else [children]
-  return _make(tuple(values.integers(f"children[{i}]", counts)
-                     for i, counts in enumerate(levels)), verification)
-
-
-@functools.lru_cache(maxsize=None)
-def _make(children, verification):
+  children = tuple(values.integers(f"children[{i}]", counts)
+                   for i, counts in enumerate(levels))
   if not children:
-    raise ValueError(f"children={children!r}: one level is needed at least.")
+    raise ValueError(f"children={children!r}: at least one level is needed.")
   levels = "/".join(",".join(map(str, counts)) for counts in children)
   suffix, verifier = verifiers.of_name(verification)
   return Method(f"sequoia({levels}{suffix})",

@@ -1,26 +1,25 @@
 """SpecInfer (arXiv 2305.09781): independent paths, multi-round rejection."""
 
-import functools
-
 from decoding_jax.speculation import expanders, verifiers
 from decoding_jax.types import Method
 
+EXAMPLES = (dict(num_paths=2, depth=2),)
 
-@functools.lru_cache(maxsize=None)
+
 def make(num_paths: int, depth: int) -> Method:
-  """Paths with replacement, recursive rejection with replacement.
+  """Makes SpecInfer: paths and recursive rejection with replacement.
 
   Args:
-    num_paths: paths.
+    num_paths: drafted paths.
     depth: tokens of a path.
 
   Returns:
     The method.
 
   Raises:
-    ValueError: if a size is not a positive integer.
+    ValueError: naming the size, its value and what is allowed.
   """
-  # Without noise, independent paths would all be the same one.
+  # At temperature 0 independent paths would all be the same one.
   return Method(f"specinfer({num_paths}x{depth})",
                 sampled=verifiers.pair(expanders.iid_paths(num_paths, depth),
                                        verifiers.recursive(replacement=True)),

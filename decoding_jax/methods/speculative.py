@@ -1,15 +1,16 @@
 """Speculative decoding, SD (arXiv 2211.17192, 2302.01318): one chain."""
 
-import functools
-
 from decoding_jax.speculation import expanders, verifiers
 from decoding_jax.types import Method
 from decoding_jax.validation import values
 
+EXAMPLES = (dict(depth=2), dict(depth=2, verification="block"))
 
-@functools.lru_cache(maxsize=None)
+
 def make(depth: int, verification: str = "token") -> Method:
-  """Drafts a chain; recursive rejection of one child is plain rejection.
+  """Makes speculative decoding: a chain and rejection sampling.
+
+  It is the tree with one child a node.
 
   Args:
     depth: drafted tokens.
@@ -19,8 +20,7 @@ def make(depth: int, verification: str = "token") -> Method:
     The method.
 
   Raises:
-    ValueError: if the depth is not a positive integer, or for another
-      verification.
+    ValueError: naming the option, its value and what is allowed.
   """
   values.check_positive("depth", depth)
   branching = (1,) * depth

@@ -1,19 +1,18 @@
 """Stochastic beam search (Kool et al. 2019): texts without replacement."""
 
-import functools
-
 from decoding_jax.search import beam, level_search
 from decoding_jax.types import Method
 from decoding_jax.validation import values
 
+EXAMPLES = (dict(num_beams=3),)
 
-@functools.lru_cache(maxsize=None)
+
 def make(num_beams: int) -> Method:
-  """Draws W texts without replacement from the target's distribution.
+  """Makes stochastic beam search: W texts of the target without replacement.
 
-  The first one has that distribution itself, so that `tokens` are an exact
-  sample; the beams stand in the order in which they were drawn. Texts that are
-  cut off by `max_new_tokens` count as texts. For temperatures above 0.
+  The first one is a sample of the target's distribution, so that `tokens` are
+  exact; the beams are in the order in which they were drawn. Texts that are cut
+  off by `max_new_tokens` count as texts. For temperatures above 0.
 
   Args:
     num_beams: W.

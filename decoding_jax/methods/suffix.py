@@ -1,18 +1,15 @@
 """Suffix decoding (arXiv 2411.04975): continuations by how often they occur."""
 
-import functools
-
 from decoding_jax.speculation import drafters, verifiers
 from decoding_jax.types import Method
 from decoding_jax.validation import values
 
-EXAMPLES = ({"nodes": 4, "depth": 3, "num_paths": 4},)
+EXAMPLES = ({"nodes": 4, "depth": 2, "num_paths": 4},)
 
 
-@functools.lru_cache(maxsize=None)
 def make(nodes: int, depth: int, num_paths: int = 16, max_ngram: int = 8,
          min_probability: float = 0.1, nodes_per_match: float = 4.0) -> Method:
-  """Drafts the continuations that are probable by counts; needs no model.
+  """Makes suffix decoding: drafts what follows most often, without a model.
 
   Args:
     nodes: most nodes of a tree.
@@ -30,12 +27,14 @@ def make(nodes: int, depth: int, num_paths: int = 16, max_ngram: int = 8,
     ValueError: for a size that is not a positive integer, or a probability that
       is none.
   """
-  for name, value in (("nodes", nodes), ("depth", depth)):
-    values.check_positive(name, value)
+  for size, value in (("nodes", nodes), ("depth", depth)):
+    values.check_positive(size, value)
   values.check_number("min_probability", min_probability, 0, 1)
   values.check_number("nodes_per_match", nodes_per_match)
   drafter = drafters.suffix(nodes, depth, num_paths, max_ngram,
                             min_probability, nodes_per_match)
-  return Method(f"suffix({nodes}, {depth})",
+  name = (f"suffix({nodes}x{depth}, paths={num_paths}, ngram={max_ngram}, "
+          f"p={min_probability:g}, nodes_per_match={nodes_per_match:g})")
+  return Method(name,
                 sampled=verifiers.pair(drafter, verifiers.sample_and_match()),
                 greedy=verifiers.pair(drafter, verifiers.match()))

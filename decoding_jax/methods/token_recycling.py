@@ -1,7 +1,5 @@
 """Token Recycling (arXiv 2408.08696): a table of the target's successors."""
 
-import functools
-
 from decoding_jax.speculation import drafters, verifiers
 from decoding_jax.types import Method
 from decoding_jax.validation import values
@@ -12,7 +10,7 @@ EXAMPLES = ({"widths": (3, 4), "branching": 3},)
 
 
 def make(widths=_PAPER, branching: int = 8) -> Method:
-  """Drafts from a table of successors; needs no draft model.
+  """Makes Token Recycling: drafts from a table of successors, without a model.
 
   Args:
     widths: nodes of level 1, 2, ..., D.
@@ -25,11 +23,7 @@ def make(widths=_PAPER, branching: int = 8) -> Method:
   Raises:
     ValueError: if a size is not a positive integer.
   """
-  return _make(values.integers("widths", widths), branching)
-
-
-@functools.lru_cache(maxsize=None)
-def _make(widths, branching):
+  widths = values.integers("widths", widths)
   values.check_positive("widths", *widths)
   values.check_positive("depth of widths", len(widths))
   values.check_positive("branching", branching)

@@ -1,1 +1,1 @@
-"""Search over whole texts: beams, and selection level by level."""
+"""Search over whole texts: one level of a beam, and the loop over levels."""

@@ -1,4 +1,4 @@
-"""One level of a beam, by probability or by perturbed probability.
+"""One level of a beam search, by probability or perturbed probability.
 
 With perturbation this is stochastic beam search (Kool et al. 2019, algorithm
 1): the beam is a sample without replacement of the distribution over sequences.
@@ -15,10 +15,10 @@ from decoding_jax.types import Array
 
 @flax.struct.dataclass
 class Beam:
-  """Scores of the nodes of a level, in one row.
+  """The scores of the nodes of a level, in one row.
 
   Attributes:
-    log_probs: `[W]` float32, phi, log-probability of the path to the node.
+    log_probs: `[W]` float32, phi, the log-probability of the path to the node.
     scores: `[W]` float32, descending: perturbed phi, or phi itself; -inf marks
       a node of probability zero.
   """
@@ -27,16 +27,16 @@ class Beam:
 
 
 def root() -> Beam:
-  """The beam that holds a root alone."""
+  """Returns the beam that holds a root alone."""
   return Beam(jnp.zeros(1, jnp.float32), jnp.zeros(1, jnp.float32))
 
 
 def plain(key, log_probs, beam: Beam, width: int):
-  """The `width` most probable extensions.
+  """Selects the `width` most probable extensions.
 
   Args:
-    key: not used; there so that both kinds of level are called alike.
-    log_probs: `[W, V]` float32, distributions of the next token.
+    key: not used; taken so that `plain` and `perturbed` are called alike.
+    log_probs: `[W, V]` float32, of the next token.
     beam: the nodes that are extended.
     width: nodes to keep, at most V; static.
 
@@ -48,16 +48,16 @@ def plain(key, log_probs, beam: Beam, width: int):
 
 
 def penalised(log_probs, beam: Beam, width: int, penalty):
-  """The `width` extensions of the highest log-probability less a penalty.
+  """Selects the `width` extensions of highest log-probability less penalty.
 
   Args:
-    log_probs: `[W, V]` float32, distributions of the next token.
+    log_probs: `[W, V]` float32, of the next token.
     beam: the nodes that are extended.
     width: nodes to keep, at most V; static.
-    penalty: broadcasts to `[W, V]`; it counts at this level alone.
+    penalty: broadcasts to `[W, V]`, in nats; it counts at this level alone.
 
   Returns:
-    As `plain`; scores are less the penalty, log-probabilities are not.
+    As `plain`; the penalty is in the scores, not in the log-probabilities.
   """
   totals = beam.log_probs[:, None] + log_probs
   scores, tokens = sampling.top_k(totals - penalty,
@@ -67,15 +67,15 @@ def penalised(log_probs, beam: Beam, width: int, penalty):
 
 
 def perturbed(key, log_probs, beam: Beam, width: int):
-  """A level of stochastic beam search.
+  """Draws a level of stochastic beam search.
 
-  Only the `width` largest Gumbels under each parent can survive, and
-  conditioning them on their maximum keeps their order: so it is done for those
-  alone, not for the vocabulary.
+  Only the `width` largest Gumbels under each parent can be selected, and
+  conditioning them on their maximum keeps their order. So only those are
+  conditioned, not the vocabulary.
 
   Args:
     key: a random key.
-    log_probs: `[W, V]` float32, distributions of the next token.
+    log_probs: `[W, V]` float32, of the next token.
     beam: the nodes that are extended.
     width: nodes to keep, at most V; static.
 
@@ -88,16 +88,16 @@ def perturbed(key, log_probs, beam: Beam, width: int):
       keys, beam.log_probs[:, None] + log_probs, size)
   totals = beam.log_probs[:, None] + buffers.take_along(
       log_probs, tokens, axis=-1)
-  # Not gumbels[:, :1]: XLA would make a full sort of a top-k that is sliced.
+  # Not gumbels[:, :1]: XLA turns a sliced top-k into a full sort.
   peak = gumbels.max(axis=-1, keepdims=True)
   scores = sampling.truncate_gumbel(gumbels, peak, beam.scores[:, None])
   return _keep(width, tokens, totals, scores)
 
 
 def _keep(width, tokens, totals, scores):
-  """Keeps the best of all `[W, K]` candidates."""
+  """Selects the best of all `[W, K]` candidates."""
   scores, best = jax.lax.top_k(scores.ravel(), width)
-  # Python's quotient looks at the signs, in three operations more.
+  # `//` handles signs, which takes three more operations.
   parents = jax.lax.div(best, jnp.int32(tokens.shape[-1]))
   return (tokens.ravel()[best], parents,
           Beam(totals.ravel()[best], scores))

@@ -1,9 +1,8 @@
-"""Search over whole texts: W beams a row, or W samples, in one block.
+"""Search over whole texts, level by level: W beams or W samples of each row.
 
 The beams of a row are a tree whose nodes are slots of one block: they share
 the committed prefix, and no cache is copied when beams are reordered. Node w of
-level i is slot `i * W + w`, and a row of the mask is all that a beam needs to
-know of its past:
+level i is slot `i * W + w`, and the past of a beam is one row of the mask:
 
     slot     0  1    2  3    4  5        W = 2 beams, 3 levels
     parent   -  -    1  1    2  3        slot 4 attends to 1, 2 and itself
@@ -27,14 +26,16 @@ from decoding_jax.types import (Array, Block, Context, DecodeState, Decoder,
 
 
 class Level(NamedTuple):
-  """How the beams of a level come of those above.
+  """The rules of a search.
 
   Attributes:
     expand: `(key, log_probs [W, V], alive [W], beam, width) -> (tokens
-      [width], parents [width], beam)`, in one row; see `beam.plain`. A beam
-      that is not alive has all its mass on one token, its end.
-    rank: `(context, texts) -> [B, W]`, by which the text is chosen at last.
-    needs_reward: whether that needs a reward.
+      [width], parents [width], beam)`, the next level of one row; see
+      `beam.plain`. The probability of a beam that is not alive is 1 at one
+      token, its end.
+    rank: `(context, texts) -> [B, W]`; the text of the highest rank is the
+      result.
+    needs_reward: whether `rank` needs a reward.
   """
   expand: Callable[..., tuple[Array, Array, Any]]
   rank: Callable[..., Array]
@@ -49,7 +50,7 @@ class Texts:
     tokens: `[B, W, L]` int32, `PAD` after the end.
     lengths: `[B, W]` int32.
     alive: `[B, W]` bool, whether the text goes on.
-    beam: `beam.Beam` of `[B, W]`.
+    beam: a `beam.Beam` of `[B, W]`.
     log_probs: `[B, W, L]` float32, the target's own, of each token.
     mask: `[B, W, N]` bool, the slots of each beam's tokens.
     block: N = W * max(L - 1, 1) slots; the last level needs no forward.
@@ -64,17 +65,17 @@ class Texts:
 
 
 def decoder(level: Level, width: int) -> Decoder:
-  """A decoder whose one step searches the whole text.
+  """Makes a decoder whose only step searches the whole text.
 
   Args:
-    level: how a level comes about, and what is best at last.
+    level: the rules of the search.
     width: W.
 
   Returns:
     The decoder. Its `stats.extra` has the texts of all beams, the best first:
     `beams [B, W, L]` int32 (`PAD` after their ends), `beam_lengths [B, W]`,
-    `beam_log_probs [B, W]`, of the distribution that is searched, and
-    `beam_scores [B, W]`, perturbed if the beams are samples without
+    `beam_log_probs [B, W]` under the distribution that is searched, and
+    `beam_scores [B, W]`, which are perturbed if the beams are samples without
     replacement.
   """
   return Decoder(functools.partial(_init, level, width),
@@ -83,16 +84,16 @@ def decoder(level: Level, width: int) -> Decoder:
 
 
 def score(context: Context, texts: Texts):
-  """`[B, W]`, scores of the beams: a rank of `Level`."""
+  """Returns the scores of the beams `[B, W]`: a `Level.rank`."""
   del context
   return texts.beam.scores
 
 
 def per_length(penalty: float):
-  """Log-probability over length to a power, as a rank of `Level`.
+  """Makes a `Level.rank`: the log-probability over length to a power.
 
   Args:
-    penalty: the power; 0 is the log-probability, 1 its mean a token.
+    penalty: the power; 0 ranks by log-probability, 1 by its mean a token.
 
   Returns:
     `(context, texts) -> [B, W]`.
@@ -106,7 +107,7 @@ def per_length(penalty: float):
 
 
 def reward(context: Context, texts: Texts):
-  """`[B, W]`, rewards of the beams: a rank of `Level`."""
+  """Returns the rewards of the beams `[B, W]`: a `Level.rank`."""
   order = jnp.arange(texts.tokens.shape[-1])[None, None]
   return text_reward.of_paths(
       context, text_reward.init(context), jnp.maximum(texts.tokens, 0),
@@ -130,10 +131,10 @@ def _init(level: Level, width, context: Context,
 
 def _step(level: Level, width, context: Context,
           state: DecodeState) -> DecodeState:
-  """Searches; then the best beam of each row is its text."""
+  """Searches all beams, and commits the best one of each row."""
   texts, calls = _search(level, width, context, state)
   rank = level.rank(context, texts)
-  # Equal ranks: the more probable, then the earlier beam.
+  # Of equal ranks the more probable beam is first, then the earlier one.
   order = jnp.lexsort((-texts.beam.log_probs, -rank), axis=-1)
   take = lambda x: jax.vmap(lambda x, i: x[i])(x, order)
   tokens, lengths = take(texts.tokens), take(texts.lengths)
@@ -151,20 +152,20 @@ def _step(level: Level, width, context: Context,
       stats=state.stats.replace(
           target_calls=calls, emitted=lengths[:, 0],
           accepted_by_depth=calls[:, None], extra=extra))
-  # Rows that are done may stand beside others, which are not.
+  # Some rows may be done already.
   new = token_buffer.keep_done(state, new)
   return new.replace(step=state.step + 1, done=jnp.ones_like(state.done))
 
 
 def _search(level: Level, width, context: Context, state: DecodeState):
-  """All beams, and the forwards of each row `[B]`."""
+  """Returns all beams, and the forwards of each row `[B]`."""
   limit = state.tokens.shape[1] - context.prompts.shape[1]
   model, params = context.target, context.target_params
   batch = len(state.length)
   logits, cache = greedy_rollout.extend(model, params, state.target_cache,
                                         token_buffer.newest(state, 1), 1)
   grow = functools.partial(_grow, level, width, context, state)
-  texts = grow(jnp.int32(0), logits, _none(cache, batch, width, limit))
+  texts = grow(jnp.int32(0), logits, _empty(cache, batch, width, limit))
 
   def step(carry):
     i, texts, calls = carry
@@ -183,9 +184,9 @@ def _search(level: Level, width, context: Context, state: DecodeState):
   return texts, calls
 
 
-def _none(cache, batch, width, limit) -> Texts:
-  """Texts of no tokens: one beam a row, in arrays that hold W."""
-  # With a budget of one token there is no forward, but its program is made.
+def _empty(cache, batch, width, limit) -> Texts:
+  """Returns empty texts, one beam a row, in arrays for whole texts."""
+  # With max_new_tokens=1 the loop does not run, but is traced.
   slots = width * max(limit - 1, 1)
   return Texts(
       tokens=jnp.full((batch, 1, limit), PAD, jnp.int32),
@@ -200,17 +201,19 @@ def _none(cache, batch, width, limit) -> Texts:
 
 def _grow(level: Level, width, context: Context, state: DecodeState, i, logits,
           texts: Texts) -> Texts:
-  """Level i: the beams after one more token."""
-  distributions = jax.vmap(sampling.log_probs)(
+  """Extends the beams to level i."""
+  next_log_probs = jax.vmap(sampling.log_probs)(
       sampling.without_temperature(context.warper) if context.warper.greedy
       else context.warper, logits)
-  # What has ended goes on as it is, with certainty.
-  end = jnp.arange(distributions.shape[-1]) == jnp.maximum(context.eos_id[0], 0)
-  distributions = jnp.where(texts.alive[..., None], distributions,
-                            jnp.where(end, 0., -jnp.inf))
+  # A beam that has ended repeats its end with probability 1, which leaves its
+  # log-probability as it is.
+  end = jnp.arange(next_log_probs.shape[-1]) == jnp.maximum(
+      context.eos_id[0], 0)
+  next_log_probs = jnp.where(texts.alive[..., None], next_log_probs,
+                             jnp.where(end, 0., -jnp.inf))
   keys = jax.vmap(random.fold_in, (0, None))(state.keys, i)
   tokens, parents, beam = jax.vmap(functools.partial(
-      level.expand, width=width))(keys, distributions, texts.alive, texts.beam)
+      level.expand, width=width))(keys, next_log_probs, texts.alive, texts.beam)
   take = lambda x: jax.vmap(lambda x, i: x[i])(x, parents)
   alive, lengths = take(texts.alive), take(texts.lengths)
   slots = jnp.arange(texts.mask.shape[-1])[None]
@@ -220,8 +223,7 @@ def _grow(level: Level, width, context: Context, state: DecodeState, i, logits,
   return Texts(
       tokens=put(texts.tokens, jnp.where(alive, tokens, PAD)),
       lengths=lengths + alive.astype(jnp.int32),
-      # A beam of probability zero is there only because there are not W that
-      # have some.
+      # A beam of probability 0 only fills up W.
       alive=(alive & ~token_buffer.ends(tokens, context.eos_id) &
              (beam.log_probs > -jnp.inf)),
       beam=beam,

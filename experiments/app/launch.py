@@ -1,8 +1,7 @@
-"""Launches programs: flags, configs, methods, one-line errors."""
+"""Launches programs: flags, configs, models, one-line errors."""
 
 import contextlib
 import errno
-import inspect
 import os
 import pathlib
 import re
@@ -17,7 +16,6 @@ import jax
 from ml_collections import config_flags
 from ml_collections.config_flags import config_path
 
-import decoding_jax as dj
 from experiments.app import multihost
 from experiments.app import preemption
 from models.folders import resolve
@@ -209,44 +207,10 @@ def _fail(message, status=2):
   multihost.end(status)
 
 
-def method(spec):
-  """Makes a method from its name and sizes.
-
-  Args:
-    spec: mapping such as `{"name": "rsd_s", "width": 3, "depth": 4}`.
-
-  Returns:
-    A `dj.Method`.
-
-  Raises:
-    UserError: for an unknown name, wrong sizes or an impossible tree.
-  """
-  sizes = {k: tuple(v) if isinstance(v, list) else v for k, v in spec.items()}
-  name = sizes.pop("name", None)
-  check_names("method", [name])
-  make = getattr(dj.methods, name)
-  signature = inspect.signature(make)
-  try:
-    signature.bind(**sizes)
-  except TypeError as e:
-    takes = ", ".join(signature.parameters) or "no sizes"
-    raise UserError(f"method {name} takes {takes}: {e}.") from e
-  with user_errors(ValueError):
-    return make(**sizes)
-
-
 def decoders(methods, temperatures):
   """Returns the pairs or decoders of methods at temperatures, each once."""
   return list(dict.fromkeys(m.sampled if t else m.greedy for m in methods
                             for t in temperatures))
-
-
-def check_names(what, names, more=()):
-  """Raises `UserError` unless all names are methods, or among `more`."""
-  allowed = [*dj.methods.__all__, *more]
-  for name in names:
-    if name not in allowed:
-      raise UserError(f"{what}: {name!r} is not one of {', '.join(allowed)}.")
 
 
 def check_positive(settings, *names):
@@ -276,5 +240,5 @@ def model_folder(name):
   Raises:
     UserError: if there is neither such a folder nor such a model.
   """
-  with user_errors(FileNotFoundError, ValueError):
+  with user_errors(OSError, ValueError):
     return resolve.folder(name)

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from experiments.app import launch
+from experiments.app import method_specs
 from experiments.benchmarking import runs as benchmark_runs
 from experiments.benchmarking import systems
 from experiments.benchmarking import tables as benchmark_tables
@@ -46,7 +46,7 @@ def from_config(config, pair, workdir):
 
 def methods(choices):
   """Returns a dict from names to methods, of all that were chosen."""
-  return {x["name"]: launch.method(x["spec"]) for x in choices.values()}
+  return {x["name"]: method_specs.read(x["spec"]) for x in choices.values()}
 
 
 def remarks(choices, rows):

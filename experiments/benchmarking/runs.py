@@ -14,6 +14,7 @@ import tqdm
 
 import decoding_jax as dj
 from experiments.app import launch
+from experiments.app import method_specs
 from experiments.evaluation import results_store
 from models.transformer import quantization
 
@@ -141,12 +142,12 @@ def methods(specs):
   """Returns our methods by name.
 
   Args:
-    specs: names and sizes, see `launch.method`.
+    specs: names and sizes, see `method_specs.read`.
 
   Raises:
     UserError: for a method without a draft tree.
   """
-  found = [launch.method(spec) for spec in specs]
+  found = [method_specs.read(spec, "methods") for spec in specs]
   for method in found:
     if not isinstance(method.sampled, dj.Pair):
       raise launch.UserError(f"methods: {method.name} has no draft tree; only "

@@ -84,7 +84,7 @@ def open_pair(config, workdir):
     folders = [launch.model_folder(x) for x in (config.target, config.draft)]
   else:
     folders = _built(config)
-  with launch.user_errors(FileNotFoundError, ValueError):
+  with launch.user_errors(OSError, ValueError):
     architectures = [checkpoints.architecture(x) for x in folders]
     encoders = [tokenizers.load(x) for x in folders if tokenizers.has(x)]
     if len(encoders) == 2:
@@ -127,7 +127,7 @@ def _as_hf(folder, out):
 @functools.lru_cache(maxsize=None)
 def with_dtype(pair, dtype):
   """Loads a `Pair` as a `ModelPair`, the target in `dtype`."""
-  with launch.user_errors(FileNotFoundError, ValueError):
+  with launch.user_errors(OSError, ValueError):
     loaded = [checkpoints.load(folder, dtype=kind, weights=weights)
               for folder, kind, weights in zip(
                   (pair.target, pair.draft), pair.dtypes(dtype),
@@ -166,7 +166,7 @@ def prompts(config, pair):
     if pair.tokenizer is None:
       raise launch.UserError(f"text={PYTHON!r} needs a tokenizer in the "
                              f"models' folders: {SAMPLED!r} does not.")
-    with launch.user_errors(ValueError, FileNotFoundError):
+    with launch.user_errors(OSError, ValueError):
       return np.array(python_corpus.prompts(pair.tokenizer, count, length,
                                             seed=config.seed), np.int32)
   if config.text != SAMPLED:

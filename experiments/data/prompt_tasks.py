@@ -18,6 +18,7 @@ from experiments.data import python_corpus
 from experiments.data import records
 from experiments.scoring import text_metrics
 from models.text import chat_template
+from models.text import tokenizer_files
 
 PYTHON, TEXT = "python", "text"
 
@@ -167,7 +168,8 @@ def _of_category(found, category):
 def _encoder(config, tokenizer, form, now):
   """Returns a function from the fields of a record to its encoded prompt."""
   if not config.chat:
-    return lambda values: tokenizer.encode(prompt_templates.plain(form, values))
+    return lambda values: tokenizer_files.encode(
+        tokenizer, prompt_templates.plain(form, values))
   encode = chat_template.encoder(launch.model_folder(config.target), tokenizer,
                                  now)
   return lambda values: encode(

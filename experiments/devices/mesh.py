@@ -81,7 +81,7 @@ def join(target, batch):
       jax.config.jax_num_cpu_devices >= 0) or (
           _DEVICE_COUNT in os.environ.get("XLA_FLAGS", "")):
     return
-  with launch.user_errors(FileNotFoundError, ValueError):
+  with launch.user_errors(OSError, ValueError):
     config = checkpoints.architecture(launch.model_folder(target))
   count = host_devices(_MESH.value, config, batch, linear_ops.cores())
   with contextlib.suppress(RuntimeError):  # JAX has been used already.
@@ -360,7 +360,7 @@ def with_params(pair, target, draft, mesh, read=_read):
 
 def _split(lm, name, kind, mesh, read):
   """Returns a model that computes on a mesh, and its parameters there."""
-  with launch.user_errors(FileNotFoundError, ValueError):
+  with launch.user_errors(OSError, ValueError):
     config = model_pair.architecture(name, *kind)
     size = mesh.shape[sharding.MODEL]
     if size not in sharding.partition(config):

@@ -162,7 +162,7 @@ def open_pair(target, draft, dtype="", draft_dtype="",
   folders = [*map(launch.model_folder, names)]
   dtypes = dtype, draft_dtype or dtype
   formats = weights, draft_weights or weights
-  with launch.user_errors(FileNotFoundError, ValueError):
+  with launch.user_errors(OSError, ValueError):
     tokenizer = _tokenizer(folders)
     eos_id = tokenizers.eos_ids(tokenizer, folders[0]) or None
     configs = [*map(architecture, names, dtypes, formats)]
@@ -217,7 +217,7 @@ def _tokenizer(folders):
 
 def with_params(pair, target, draft):
   """Reads the parameters of a pair of `open_pair` from the same folders."""
-  with launch.user_errors(FileNotFoundError, ValueError):
+  with launch.user_errors(OSError, ValueError):
     params = [
         checkpoints.load(launch.model_folder(name), dtype=dtype or None,
                          weights=weights)[1]

@@ -7,6 +7,7 @@ import numpy as np
 
 import decoding_jax as dj
 from experiments.app import launch
+from experiments.app import method_specs
 from experiments.devices import mesh
 from experiments.devices import model_pair
 from experiments.evaluation import run as evaluation_run
@@ -62,14 +63,17 @@ def entries(config):
       comes twice.
   """
   found = {}
-  for spec in map(dict, config.methods):
+  for spec in config.methods:
+    spec = ({"label": spec, "name": spec} if isinstance(spec, str) else
+            dict(spec))
     label = spec.pop("label", None)
     if not label or label in found:
       raise launch.UserError(f"methods: label {label!r} is missing, or comes "
                              "twice.")
     sampling = {name: spec.pop(name, default)
                 for name, default in _SAMPLING.items()}
-    found[label] = Entry(label, launch.method(spec), dj.Sampling(**sampling))
+    found[label] = Entry(label, method_specs.read(spec, f"methods, {label!r}"),
+                         dj.Sampling(**sampling))
   if not found:
     raise launch.UserError("methods is empty: one is needed.")
   return found

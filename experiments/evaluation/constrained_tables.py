@@ -78,7 +78,8 @@ def comparisons(records):
            if r["spec"].startswith("cdlh(") and "rollout=target" in r["spec"]}
   return [
       _comparison(r, plain[cdsl_cost_model.sizes(r)]) for r in records
-      if r["spec"].startswith("cdsl(") and cdsl_cost_model.sizes(r) in plain
+      if r["spec"].startswith(("cdsl(", "cdsl_extended("))
+      and cdsl_cost_model.sizes(r) in plain
   ]
 
 

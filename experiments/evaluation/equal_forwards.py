@@ -26,7 +26,7 @@ def lines(records):
   """
   found = {}
   for record in records:
-    if record["spec"].startswith("cdsl("):
+    if record["spec"].startswith(("cdsl(", "cdsl_extended(")):
       found.setdefault(_others(record["spec"]), []).append(record)
   return [_line(record, *mixture(record, chains))
           for members in found.values()

@@ -1,11 +1,12 @@
-"""Which trees a config compares, and where in the tables they belong."""
+"""The methods that a config of `experiments.rsd` compares, and their points."""
 
 import decoding_jax as dj
 from experiments.app import launch
+from experiments.app import method_specs
 
 
 def from_config(config):
-  """The methods to run, and where each belongs.
+  """Reads the methods to run, and the points of the tables they belong to.
 
   Args:
     config: see `configs/rsd.py`.
@@ -15,7 +16,7 @@ def from_config(config):
     (experiment, point) to the names of its methods.
 
   Raises:
-    UserError: for a point without trees, or trees that cannot be.
+    UserError: for a point without trees, or a method that cannot be made.
   """
   launch.check_positive(config, "prompts", "prompt_length", "batch")
   if config.queue and config.queue <= config.batch:
@@ -23,7 +24,8 @@ def from_config(config):
                            f"batch={config.batch}, is allowed.")
   if not config.temperatures:
     raise launch.UserError("temperatures is empty: one is needed.")
-  launch.check_names("methods", config.methods)
+  for name in config.methods:
+    method_specs.check_name(name, "methods")
   methods = {"autoregressive": dj.methods.autoregressive()}
   points = {}
   for experiment, chosen in (("length", config.lengths),
@@ -33,9 +35,11 @@ def from_config(config):
       if str(point) not in trees:
         raise launch.UserError(f"{experiment} {point!r} has no trees; "
                                f"there are {', '.join(trees) or 'none'}.")
-      built = [launch.method(spec) for spec in trees[str(point)]]
-      built = [method for spec, method in zip(trees[str(point)], built)
-               if spec["name"] in (config.methods or [spec["name"]])]
+      where = f"trees.{experiment}.{point}"
+      built = [method_specs.read(spec, where) for spec in trees[str(point)]]
+      names = [method_specs.parse(spec)[0] for spec in trees[str(point)]]
+      built = [method for name, method in zip(names, built)
+               if name in (config.methods or names)]
       methods.update({method.name: method for method in built})
       points[experiment, point] = [method.name for method in built]
   return list(methods.values()), points

@@ -4,6 +4,7 @@ from absl import flags
 
 from experiments.app import launch
 from models.text import chat_template
+from models.text import tokenizer_files
 
 CHAT = flags.DEFINE_bool(
     "chat", False, "Treat the prompt as a user's message: write it by the "
@@ -30,8 +31,8 @@ def encoder(tokenizer, target, now=None):
   if not CHAT.value:
     if _SYSTEM.value:
       raise launch.UserError(f"--system={_SYSTEM.value!r} needs --chat.")
-    return lambda prompt: tokenizer.encode(prompt).ids
-  with launch.user_errors(ValueError):
+    return lambda prompt: tokenizer_files.encode(tokenizer, prompt).ids
+  with launch.user_errors(OSError, ValueError):
     write = chat_template.encoder(launch.model_folder(target), tokenizer, now)
   first = ([{"role": "system", "content": _SYSTEM.value}] if _SYSTEM.value
            else [])

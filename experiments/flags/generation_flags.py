@@ -7,11 +7,12 @@ from experiments.app import launch
 from experiments.devices import mesh
 from experiments.devices import model_pair
 from experiments.flags import constraint_flags
+from experiments.flags import method_flags
 from experiments.flags import model_flags
 from experiments.flags import notices
 
 METHOD = flags.DEFINE_string(
-    "method", "rsd_s", "Name of a method; in experiments.generate also auto.")
+    "method", "rsd_s", method_flags.help_text("auto of experiments.generate"))
 MAX_NEW_TOKENS = flags.DEFINE_integer("max_new_tokens", 128,
                                       "Most tokens to generate.")
 SEED = flags.DEFINE_integer("seed", 0, "Seed of the random key.", lower_bound=0,

@@ -1,4 +1,4 @@
-"""Flags for the sizes of a method."""
+"""Flags for the sizes of a method, read with `--method` by `method_specs`."""
 
 import inspect
 import json
@@ -7,8 +7,9 @@ from absl import flags
 
 import decoding_jax as dj
 from experiments.app import launch
+from experiments.app import method_specs
 
-# Those that a method needs and no flag sets have defaults.
+# Flags, and the sizes of a method that is given none.
 _SIZES = {
     "width": (flags.DEFINE_integer("width", None, "Nodes of a level."), 3),
     "depth": (flags.DEFINE_integer("depth", None, "Drafted tokens."), 4),
@@ -26,52 +27,76 @@ _SIZES = {
         "traversal of rsd_c, rsd_s and sequoia."), None),
 }
 _MORE = flags.DEFINE_string(
-    "sizes", "", 'Others, of a method of your own: {"rounds": 3}.')
-# There is none where these flags are.
-_STEERED_BY_REWARDS = ("best_of_n", "cdlh", "cdsl")
+    "sizes", "", 'Sizes that have no flag, as JSON: {"rounds": 3}.')
 
 
-def from_flags(name, more=()):
-  """The sizes of a method: those of flags, and defaults of others it needs.
+def help_text(*others) -> str:
+  """Returns the help of a flag `--method`.
 
   Args:
-    name: of a method.
+    *others: names that the flag takes beside those of methods.
+  """
+  return ("Method, with sizes or without: " +
+          ", ".join([*others, *method_specs.examples()]) + ".")
+
+
+def from_flags(spec: str, more=()) -> dj.Method:
+  """Makes the method of `--method` and the flags of sizes.
+
+  Sizes that nothing gives have defaults: those above, else those of the
+  method's first example.
+
+  Args:
+    spec: of `--method`, a name or a call, see `method_specs`.
     more: what else could be given as a name, for the error.
 
   Returns:
-    dict of arguments of the method.
+    The method.
 
   Raises:
-    UserError: for an unknown name, a flag that is no size, or a method that
-      needs what no flag sets.
+    UserError: for an unknown name, a size that is not one of the method or
+      given twice, a method that needs a size without a default, or one that
+      needs a reward.
   """
-  launch.check_names("--method", [name], more)
-  if name in _STEERED_BY_REWARDS:
+  name, sizes = method_specs.parse({"name": spec, **_given()}, "--method", more)
+  method = method_specs.read(
+      {"name": name, **_defaults(name, sizes), **sizes}, "--method")
+  if all(getattr(decoder, "needs_reward", False)
+         for decoder in (method.sampled, method.greedy) if decoder):
     raise launch.UserError(
         f"--method={name} is steered by a reward, of which there is none here; "
         "experiments.cdsl has rewards.")
-  given = {**_given(), **_more()}
-  needed = [size for size, parameter in inspect.signature(
-      getattr(dj.methods, name)).parameters.items()
-            if parameter.default is parameter.empty and size not in given]
-  unset = [size for size in needed if size not in _SIZES]
-  if unset:
-    raise launch.UserError(
-        f"--method={name} needs {', '.join(unset)}, for which there is no flag "
-        f"but --sizes='{json.dumps(dict.fromkeys(unset, 2))}'.")
-  return {**{size: _SIZES[size][1] for size in needed}, **given}
+  return method
 
 
 def check_none(name):
   """Raises `UserError` if flags give sizes, for a method that chooses them."""
-  given = [*_given(), *_more()]
+  given = _given()
   if given:
     raise launch.UserError(f"--method={name} chooses sizes by itself, and "
                            f"{', '.join(given)} would not be used.")
 
 
+def _defaults(name, sizes):
+  """Returns defaults of the sizes that a method needs and nothing gives."""
+  examples = dj.methods.example_arguments()[name]
+  defaults = {**(examples[0] if examples else {}),
+              **{size: default for size, (_, default) in _SIZES.items()}}
+  needed = [size for size, parameter in inspect.signature(
+      getattr(dj.methods, name)).parameters.items()
+            if parameter.default is parameter.empty and size not in sizes]
+  unset = [size for size in needed if size not in defaults]
+  if unset:
+    arguments = ", ".join(f"{size}=2" for size in unset)
+    raise launch.UserError(
+        f"--method={name} needs {', '.join(unset)}: "
+        f"--method='{name}({arguments})', or "
+        f"--sizes='{json.dumps(dict.fromkeys(unset, 2))}'.")
+  return {size: defaults[size] for size in needed}
+
+
 def _given():
-  """The sizes of those flags that are set."""
+  """Returns the sizes that flags give."""
   given = {size: flag.value for size, (flag, _) in _SIZES.items()
            if flag.value is not None}
   if "branching" in given:
@@ -79,7 +104,12 @@ def _given():
   if "children" in given:
     given["children"] = tuple(_numbers("children", level)
                               for level in given["children"].split("/"))
-  return given
+  more = _more()
+  twice = [size for size in more if size in given]
+  if twice:
+    raise launch.UserError(f"--sizes={_MORE.value}: {', '.join(twice)} is "
+                           "given by a flag as well.")
+  return {**given, **more}
 
 
 def _more():
@@ -90,7 +120,7 @@ def _more():
   if not isinstance(found, dict):
     raise launch.UserError(f"--sizes={_MORE.value}: sizes by their names, as "
                            '{"rounds": 3}, are needed.')
-  return found
+  return method_specs.freeze(found, "--sizes")
 
 
 def _numbers(name, text):

@@ -4,6 +4,7 @@ from absl import flags
 
 from experiments.app import launch
 from experiments.flags import chat_flags
+from models.text import tokenizer_files
 
 _PROMPT = flags.DEFINE_string("prompt", "def main(", "Text to continue.")
 
@@ -32,8 +33,8 @@ def encode(tokenizer, target) -> list[int]:
   except UnicodeEncodeError as e:
     raise launch.UserError(f"--prompt={_PROMPT.value!r} is no text in UTF-8, "
                            "or the locale is another one.") from e
-  # A chat template would add tokens to a prompt that has none.
-  if not _PROMPT.value or not tokenizer.encode(_PROMPT.value).ids:
-    raise launch.UserError("--prompt is empty: at least one token is needed.")
   with launch.user_errors(ValueError):
+    if not _PROMPT.value or not tokenizer_files.encode(tokenizer,
+                                                       _PROMPT.value).ids:
+      raise ValueError("--prompt is empty: at least one token is needed.")
     return encode_(_PROMPT.value)

@@ -17,6 +17,7 @@ from decoding_jax.runtime import prefill
 from decoding_jax.speculation import tree
 from decoding_jax.speculation import tree_planning
 from experiments.app import launch
+from experiments.app import method_specs
 from experiments.devices import mesh
 from experiments.timing import forward_cost
 from experiments.timing import stopwatch
@@ -71,7 +72,7 @@ class _Run(NamedTuple):
 
 def methods():
   """Returns the methods that `choose` runs first, the plain one in front."""
-  return [launch.method(spec) for spec in _RUNS]
+  return [method_specs.read(spec) for spec in _RUNS]
 
 
 def choose(pair, prompts, lengths, max_new_tokens, sampling,
@@ -159,11 +160,11 @@ def _choice(finalists, trials, plans) -> Choice:
            f"{best.seconds / plain.seconds:.2f} times as long")
   chosen = best if best.rate >= _MARGIN * plain.rate else plain
   [predicted] = [plan.rate for plan in finalists if plan.spec == chosen.spec]
-  method = launch.method(chosen.spec)
+  method = method_specs.read(chosen.spec)
   reason = (f"{method.name}: {chosen.rate:.1f} tokens/s in a trial, "
             f"{predicted:.1f} were predicted; ")
   if chosen is plain:
-    reason += (f"no tree is faster: {launch.method(best.spec).name} emits "
+    reason += (f"no tree is faster: {method_specs.read(best.spec).name} emits "
                f"{paces}.")
   else:
     reason += (f"{best.rate / plain.rate:.2f} times those of autoregressive "
@@ -183,7 +184,7 @@ def _curves(pair, batch, width, lengths, budget, bar):
 
 def _runs(pair, prompts, lengths, budget, sampling, batch, bar, specs):
   """Runs a few methods in turns, round by round."""
-  chosen = list(map(launch.method, specs))
+  chosen = list(map(method_specs.read, specs))
 
   def run(method, number):
     keys = jax.random.split(jax.random.key(number), batch)

@@ -1,4 +1,4 @@
-"""Checkpoints: ours (Orbax) and Hugging Face's, loaded, saved, converted."""
+"""Loading, saving and converting checkpoints: Orbax's and Hugging Face's."""
 
 from models.checkpoints.load_save import (architecture, check_replaceable,
                                           CONFIG, convert, export, load,

@@ -1,9 +1,16 @@
-"""Folders that appear whole or not at all, and what is read from them."""
+"""Folders that appear whole or not at all, with one writer at a time."""
 
 import contextlib
+import errno
 import json
+import os
 import pathlib
 import shutil
+
+try:
+  import fcntl
+except ImportError:  # Windows.
+  fcntl = None
 
 import jax
 import jax.numpy as jnp
@@ -11,14 +18,14 @@ import numpy as np
 
 
 def partial(folder) -> pathlib.Path:
-  """Where a folder is written before it is complete."""
+  """Returns where a folder is written before it is complete."""
   folder = pathlib.Path(folder).resolve()
   return folder.with_name(f".{folder.name}.partial")
 
 
 @contextlib.contextmanager
 def replacing(folder):
-  """Gives an empty folder, which takes the place of `folder` at the end.
+  """Yields an empty folder, which takes the place of `folder` at the end.
 
   If an exception leaves the context, it is removed, and `folder` is as before.
 
@@ -27,15 +34,67 @@ def replacing(folder):
 
   Yields:
     A `pathlib.Path`.
+
+  Raises:
+    ValueError: if another process is writing the same folder.
   """
   unfinished = partial(folder)
-  shutil.rmtree(unfinished, ignore_errors=True)
-  unfinished.mkdir(parents=True)
-  try:
-    yield unfinished
-    replace(folder)
-  finally:
+  with locked(folder):
     shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    try:
+      yield unfinished
+      replace(folder)
+    finally:
+      shutil.rmtree(unfinished, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def locked(folder):
+  """Keeps every other process from writing a folder.
+
+  The lock is one of the operating system on a file beside the folder: it ends
+  with the process that holds it, however that ends. Where a file system has no
+  locks, nobody is kept from anything.
+
+  Args:
+    folder: to be written; it need not exist.
+
+  Raises:
+    ValueError: if another process holds the lock, or another thread.
+  """
+  folder = pathlib.Path(folder).resolve()
+  path = folder.with_name(f".{folder.name}.lock")
+  path.parent.mkdir(parents=True, exist_ok=True)
+  file = _locked_file(path)
+  if file is None:
+    raise ValueError(f"'{folder}' is being written by another process.")
+  try:
+    yield
+  finally:
+    # First the name and then the lock: whoever opens the file in between finds
+    # that it has no name any more, see `_locked_file`.
+    path.unlink(missing_ok=True)
+    file.close()
+
+
+def _locked_file(path):
+  """Returns an open file with the lock; None if somebody else has it."""
+  while True:
+    file = open(path, "w")  # pylint: disable=consider-using-with
+    try:
+      if fcntl is not None:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+        return file
+    except FileNotFoundError:
+      pass  # Its last holder has removed it: another attempt makes a new one.
+    except OSError as e:
+      if e.errno in (errno.EACCES, errno.EAGAIN):
+        file.close()
+        return None
+      return file
+    file.close()
 
 
 def replace(folder) -> None:
@@ -55,7 +114,7 @@ def write_json(path, value) -> None:
 
 
 def check_finite(folder, name: str, x) -> None:
-  """Checks a parameter that has been read.
+  """Checks that a parameter has finite values.
 
   Args:
     folder: that it comes from, or a file; for the error.

@@ -1,15 +1,15 @@
 """Models of the Hugging Face hub, such as "hub:HuggingFaceTB/SmolLM2-135M".
 
-`huggingface_hub` downloads each once, into a cache of its own, and shows how
-far it is; `HF_HOME` says where, `HF_TOKEN` lets into gated models, and with
-`HF_HUB_OFFLINE=1` only what is there already is taken.
+`huggingface_hub` downloads each model once, into its own cache, and shows the
+progress. `HF_HOME` sets the place of the cache, `HF_TOKEN` gives access to
+gated models, and with `HF_HUB_OFFLINE=1` only the cache is used.
 """
 
 import functools
 import pathlib
 
 PREFIX = "hub:"
-# What says how a model computes and how it writes; weights come twice.
+# Architecture and tokenizer; and the weights, in one of two formats.
 _DESCRIPTIONS = ("*.json", "*.model", "*.jinja", "merges.txt")
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 # Copies for other libraries.
@@ -17,13 +17,13 @@ _LEFT_OUT = "*/*"
 
 
 def is_hub(name) -> bool:
-  """Whether a name is one of the hub."""
+  """Returns whether a name is one of the hub."""
   return str(name).startswith(PREFIX)
 
 
 @functools.lru_cache(maxsize=None)
 def folder(name: str) -> pathlib.Path:
-  """The folder of a model, downloaded if it is not there yet.
+  """Returns the folder of a model, downloaded unless it is in the cache.
 
   Args:
     name: "hub:", owner and model, and maybe "@" and a branch, tag or commit.

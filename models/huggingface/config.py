@@ -1,19 +1,19 @@
-"""`config.json` of Hugging Face folders, read and written.
+"""Reads and writes the `config.json` of Hugging Face folders.
 
 Every field is either understood, or known not to change what the model
 computes, or refused by its name if some family has it and the computation
-depends on it. Published files also hold notes of all kinds, which transformers
+depends on it. Published files also hold other fields, which transformers
 ignores: a warning names them.
 """
 
 import dataclasses
 import functools
-import json
 import pathlib
 
 from absl import logging
 
 from models import transformer
+from models.folders import json_files
 from models.huggingface import config_fields
 from models.huggingface import gemma
 from models.huggingface import llama
@@ -89,13 +89,13 @@ _PARSERS = {"gemma": gemma.parse, "gemma2": gemma.parse,
 
 
 def is_hf(folder) -> bool:
-  """Whether a folder is as transformers writes it."""
+  """Returns whether a folder is one of transformers."""
   path = pathlib.Path(folder) / FILE
-  return path.is_file() and "model_type" in _load(path)
+  return path.is_file() and "model_type" in json_files.read(path)
 
 
 def read(folder) -> transformer.Config:
-  """The architecture that a folder describes.
+  """Reads the architecture that a folder describes.
 
   Args:
     folder: with a `config.json`, as written by transformers 4 or 5.
@@ -110,7 +110,7 @@ def read(folder) -> transformer.Config:
   path = pathlib.Path(folder) / FILE
   if not path.is_file():
     raise FileNotFoundError(f"Checkpoint '{folder}': no {FILE} in it.")
-  fields = _load(path)
+  fields = json_files.read(path)
   try:
     config, unknown = _parse(fields)
   except ValueError as e:
@@ -123,55 +123,49 @@ def read(folder) -> transformer.Config:
 
 @functools.lru_cache(maxsize=None)
 def _warn(message):
-  """Once for each message: a file is read several times."""
+  """Warns once for each message: a file is read several times."""
   logging.warning(message)
 
 
-def _load(path):
-  try:
-    fields = json.loads(path.read_text("utf-8"))
-  except ValueError as e:
-    raise ValueError(f"'{path}' is not JSON: {e}.") from e
-  if not isinstance(fields, dict):
-    raise ValueError(f"'{path}': an object is needed.")
-  return fields
-
-
 def _parse(fields):
-  """A `Config`, and "name=value" of each field that may say something else."""
+  """Returns a `Config`, and "name=value" of each field that is unknown."""
   fields = dict(fields)
-  family = fields.pop("model_type", None)
+  family = config_fields.take(fields, "model_type")
   if family not in ARCHITECTURES:
     raise ValueError(f"model_type={family!r} is not one of "
                      f"{sorted(ARCHITECTURES)}.")
   architectures = fields.pop("architectures", None)
   if architectures not in (None, [ARCHITECTURES[family]]):
-    raise ValueError(f"architectures={architectures!r} of {family}: "
-                     f"[{ARCHITECTURES[family]!r}] is supported.")
+    raise ValueError(
+        f"architectures={json_files.shown(architectures)} of {family}: "
+        f"[{ARCHITECTURES[family]!r}] is supported.")
   if family == "gemma3":
     family, fields = "gemma3_text", gemma.text_part(fields)
   common = _common(fields, _sizes(family))
   own = _PARSERS.get(family, llama.parse)(fields, family, common)
-  config = transformer.Config(**(common | own))
+  config = config_fields.architecture(common | own)
   unknown = []
   for name, value in sorted(fields.items()):
     if name in _ONLY and _ONLY[name] != value:
-      raise ValueError(f"{name}={value!r} of {family} is not supported; "
-                       f"{_ONLY[name]!r} is.")
+      raise ValueError(
+          f"{name}={json_files.shown(value)} of {family} is not supported; "
+          f"{_ONLY[name]!r} is.")
     if name in _ELSEWHERE and value:
-      raise ValueError(f"{name}={value!r} of {family} is not supported.")
+      raise ValueError(
+          f"{name}={json_files.shown(value)} of {family} is not supported.")
     if value and not (name in _HARMLESS or name in _ONLY
                       or name.startswith("_") or "." in name):
-      unknown.append(f"{name}={value!r}")
+      unknown.append(
+          f"{json_files.shown(name)[1:-1]}={json_files.shown(value)}")
   return config, unknown
 
 
 def _common(fields, sizes):
-  """What all families have."""
-  dtype = config_fields.take(fields, "torch_dtype", str, None)
-  dtype = config_fields.take(fields, "dtype", str, dtype) or "float32"
+  """Reads what all families have."""
+  dtype = config_fields.take(fields, "torch_dtype", None)
+  dtype = config_fields.take(fields, "dtype", dtype) or "float32"
   return {"dtype": dtype.removeprefix("torch."),
-          **{ours: config_fields.take(fields, theirs, int)
+          **{ours: config_fields.take(fields, theirs)
              for ours, theirs in sizes.items()}}
 
 
@@ -180,12 +174,12 @@ def _sizes(family):
 
 
 def family(config: transformer.Config) -> str:
-  """The `model_type` that an architecture has, if it has any."""
+  """Returns the `model_type` of an architecture."""
   return _own_fields(config)[0]
 
 
 def _own_fields(config):
-  """The name of a family, and its fields beside those that all have."""
+  """Returns the name of a family, and its fields beside the common ones."""
   if config.positions == "learned":
     return opt.own_fields(config)
   if config.norm == "rms_plus_one":
@@ -196,7 +190,7 @@ def _own_fields(config):
 
 
 def fields(config: transformer.Config) -> dict:
-  """An architecture as transformers 4 describes it; 5 reads that too.
+  """Returns the `config.json` of an architecture, for transformers 4 and 5.
 
   Args:
     config: any architecture.
@@ -223,7 +217,7 @@ def fields(config: transformer.Config) -> dict:
 
 
 def _effective(config):
-  """The architecture without what makes no difference to it."""
+  """Returns the architecture without fields that make no difference to it."""
   biases = {name: config.bias or getattr(config, name)
             for name in ("qkv_bias", "out_bias", "feed_forward_bias")}
   unused = hf_rope.neutral(config)

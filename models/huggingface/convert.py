@@ -1,4 +1,4 @@
-"""Hugging Face folders as models, and models as Hugging Face folders."""
+"""Reads Hugging Face folders as models, and writes models as such folders."""
 
 import collections
 import dataclasses
@@ -58,12 +58,12 @@ def from_hf(folder, *, scan_layers: bool = False, dtype: str | None = None,
 
 
 def open_folder(folder, *, scan_layers: bool = False, dtype: str | None = None):
-  """The parameters of a folder, checked but not read yet.
+  """Opens a folder: its parameters are checked, but not read yet.
 
   Args:
     folder: see `from_hf`.
-    scan_layers: see there.
-    dtype: see there.
+    scan_layers: whether the layers are to be scanned.
+    dtype: of the parameters; None: that of the folder.
 
   Returns:
     A `transformer.Config`, and a dict from the names of its parameters, such as
@@ -165,7 +165,7 @@ def _check(folder, found, source, shape):
 
 
 def _read(name, leaf, shape, sources):
-  """A parameter as a numpy array of the leaf's shape and type.
+  """Reads a parameter as a numpy array of the leaf's shape and type.
 
   Args:
     name: of the parameter.
@@ -191,6 +191,6 @@ def _read(name, leaf, shape, sources):
 
 
 def _named(tree):
-  """(name, leaf) of all parameters."""
+  """Returns (name, leaf) of all parameters."""
   return [(transformer.param_name(path), leaf)
           for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]

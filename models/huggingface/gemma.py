@@ -26,7 +26,7 @@ _IMAGES = frozenset("""
 
 
 def text_part(fields):
-  """The fields of a model with images, as if it had none.
+  """Returns the fields of the text part of a model with images.
 
   Args:
     fields: dict, of "gemma3".
@@ -38,14 +38,14 @@ def text_part(fields):
     ValueError: naming a field that is wrong.
   """
   fields = {name: x for name, x in fields.items() if name not in _IMAGES}
-  text = _take(fields, "text_config", dict)
+  text = _take(fields, "text_config")
   config_fields.take_one_of(text, "model_type", "gemma3", ("gemma3_text",))
   text.pop("architectures", None)
   return {**_TEXT, **text, **fields}
 
 
 def parse(fields, family, common):
-  """What Gemma has.
+  """Reads what Gemma has.
 
   Args:
     fields: dict, from which it is taken out.
@@ -63,18 +63,18 @@ def parse(fields, family, common):
   config_fields.take_one_of(fields, "hidden_activation", family, (_GELU,))
   config_fields.take_one_of(fields, "use_bidirectional_attention", family,
                             (False,))
-  attention_bias = _take(fields, "attention_bias", bool, False)
+  attention_bias = _take(fields, "attention_bias", False)
   found = {
-      "num_kv_heads": _take(fields, "num_key_value_heads", int),
-      "head_dim": _take(fields, "head_dim", int, 256),
-      "hidden_dim": _take(fields, "intermediate_size", int),
+      "num_kv_heads": _take(fields, "num_key_value_heads"),
+      "head_dim": _take(fields, "head_dim", 256),
+      "hidden_dim": _take(fields, "intermediate_size"),
       "norm": "rms_plus_one", "feed_forward": "geglu",
       "qkv_bias": attention_bias, "out_bias": attention_bias,
-      "tie_embeddings": _take(fields, "tie_word_embeddings", bool, True),
-      "norm_eps": _take(fields, "rms_norm_eps", float, 1e-6),
+      "tie_embeddings": _take(fields, "tie_word_embeddings", True),
+      "norm_eps": _take(fields, "rms_norm_eps", 1e-6),
       "embedding_scale": common["dim"]**0.5}
   if family != "gemma":
-    scalar = _take(fields, "query_pre_attn_scalar", int)
+    scalar = _take(fields, "query_pre_attn_scalar")
     found |= {"sandwich_norm": True, "qk_norm": family == "gemma3_text",
               "query_scalar": 0 if scalar == found["head_dim"] else scalar,
               **_caps(fields, family),
@@ -84,7 +84,7 @@ def parse(fields, family, common):
 
 
 def own_fields(config):
-  """An architecture as fields of `config.json`; what is lost is not told.
+  """Writes an architecture as fields of `config.json`, as far as they go.
 
   Args:
     config: a `transformer.Config`.
@@ -104,7 +104,8 @@ def own_fields(config):
   if name == "gemma":
     return name, own
   caps = config.attention_softcap, config.logit_softcap
-  own |= {"query_pre_attn_scalar": config.query_scalar or config.head_dim,
+  scalar = config.query_scalar or config.head_dim
+  own |= {"query_pre_attn_scalar": int(scalar) if scalar % 1 == 0 else scalar,
           **layer_types.own_windows(config),
           **{cap: value or None for cap, value in zip(_CAPS, caps)}}
   if name == "gemma3_text":
@@ -116,26 +117,26 @@ def own_fields(config):
 
 
 def _caps(fields, family):
-  """Null is no cap; what is absent is that of the family."""
+  """Reads caps; null is no cap, an absent one is that of the family."""
   for name, default in zip(_CAPS, _DEFAULT_CAPS[family]):
     fields.setdefault(name, default)
   if family == "gemma3_text":
     # Transformers leaves it out of the scores.
     config_fields.take_one_of(fields, _CAPS[0], family, (None,))
-  return {name: _take(fields, cap, float, 0.0) for name, cap in
+  return {name: _take(fields, cap, 0.0) for name, cap in
           zip(("attention_softcap", "logit_softcap"), _CAPS)}
 
 
 def _windows(fields, family, num_layers):
-  """The window, and which layers see all positions nevertheless."""
+  """Reads the window, and which layers see all positions nevertheless."""
   every = _PATTERN[family]
   for name in _PATTERNS:
-    every = _take(fields, name, int, every)
+    every = _take(fields, name, every)
   return layer_types.windows(fields, family, num_layers, every)
 
 
 def _two_ropes(fields, max_length):
-  """Rotary embeddings of layers with and without a window."""
+  """Reads rotary embeddings of layers with and without a window."""
   return layer_types.two_ropes(
-      fields, max_length, _take(fields, "rope_theta", float, _THETA),
-      _take(fields, _LOCAL, float, _LOCAL_THETA))
+      fields, max_length, _take(fields, "rope_theta", _THETA),
+      _take(fields, _LOCAL, _LOCAL_THETA))

@@ -12,7 +12,7 @@ _FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
 def windows(fields, family, num_layers, every):
-  """The window, and which layers see all positions nevertheless.
+  """Reads the window, and which layers see all positions nevertheless.
 
   Args:
     fields: dict, from which it is taken out.
@@ -26,10 +26,10 @@ def windows(fields, family, num_layers, every):
   Raises:
     ValueError: naming a field that is wrong or not supported.
   """
-  window = _take(fields, "sliding_window", int, None)
+  window = _take(fields, "sliding_window", None)
   if window is not None:
     config_fields.take_one_of(fields, "sliding_window_size", family, (window,))
-  types = _take(fields, "layer_types", list, None) or _types(num_layers, every)
+  types = _take(fields, "layer_types", None) or _types(num_layers, every)
   every = types.index(_FULL) + 1 if _FULL in types else num_layers + 1
   if types != _types(num_layers, every):
     raise ValueError(
@@ -43,7 +43,7 @@ def windows(fields, family, num_layers, every):
 
 
 def two_ropes(fields, max_length, theta, local_theta):
-  """Rotary embeddings of layers with and without a window.
+  """Reads rotary embeddings of layers with and without a window.
 
   Args:
     fields: dict, from which it is taken out.
@@ -58,17 +58,18 @@ def two_ropes(fields, max_length, theta, local_theta):
   Raises:
     ValueError: naming a field that is wrong or not supported.
   """
-  both = _take(fields, "rope_parameters", dict, {})
+  both = dict(_take(fields, "rope_parameters", {}))
   unknown = sorted(set(both) - {_FULL, _SLIDING})
   if unknown:
     raise ValueError(f"rope_parameters={both!r}: {_FULL} and {_SLIDING} are "
                      f"needed, not {unknown[0]}.")
+  full, sliding = (_take(both, name, {}) for name in (_FULL, _SLIDING))
   # Where a file tells both, transformers 5 adds the old field to the new one.
-  given = {**(both.get(_FULL) or {}), **_take(fields, "rope_scaling", dict, {})}
+  given = {**full, **_take(fields, "rope_scaling", {})}
   full = hf_rope.parse(
       {"rope_theta": theta, "rope_parameters": given}, max_length)
   local = hf_rope.parse(
-      {"rope_theta": local_theta, "rope_parameters": both.get(_SLIDING)},
+      {"rope_theta": local_theta, "rope_parameters": sliding},
       max_length)
   if local["rope_scaling"] != "none":
     raise ValueError(f"rope_type={local['rope_scaling']!r} of {_SLIDING} is "
@@ -77,7 +78,7 @@ def two_ropes(fields, max_length, theta, local_theta):
 
 
 def own_windows(config):
-  """What `windows` reads.
+  """Writes what `windows` reads.
 
   Args:
     config: a `transformer.Config`.
@@ -93,7 +94,7 @@ def own_windows(config):
 
 
 def own_ropes(config):
-  """What `two_ropes` reads of both kinds, which transformers 5 alone knows.
+  """Writes what `two_ropes` reads of both kinds, for transformers 5 only.
 
   Args:
     config: a `transformer.Config`.

@@ -1,25 +1,22 @@
 """The fields of `config.json` that Llama and its likes have.
 
-Mistral, Qwen2 and Qwen3, OLMo 2 and 3, SmolLM3, Granite; with experts Mixtral,
-Qwen2, Qwen3 and OLMoE. Phi-3 is a Llama or Mistral whose tensors lie otherwise,
-and is written as one of these, unless it rotates a part of the channels.
+`FAMILIES` has a row for each family: what sets it apart from a Llama, in fields
+and in names of tensors. A new one is such a row and its class in
+`config.ARCHITECTURES`.
+
+Phi-3 is a Llama or Mistral whose tensors lie otherwise, and is written as one
+of these, unless it rotates a part of the channels.
 """
 
+from collections.abc import Callable
+from typing import NamedTuple
+
+from models.folders import json_files
 from models.huggingface import config_fields
 from models.huggingface import layer_types
 from models.huggingface import rope as hf_rope
 
 _take = config_fields.take
-# Bases of rotary wavelengths that no field tells.
-_THETAS = {"smollm3": 2000000.0, "olmo3": 500000.0}
-_DEFAULT_EPS = {"olmo2": 1e-5, "olmo3": 1e-5, "phi3": 1e-5, "mixtral": 1e-5,
-                "olmoe": 1e-5}
-# With experts: the fields of their number and width, and how many a token has
-# where that is not told.
-_EXPERTS = {"mixtral": ("num_local_experts", "intermediate_size", 2),
-            "olmoe": ("num_experts", "intermediate_size", 8),
-            "qwen2_moe": ("num_experts", "moe_intermediate_size", 4),
-            "qwen3_moe": ("num_experts", "moe_intermediate_size", 8)}
 _SHARED = "shared_expert_intermediate_size"
 _NOPE_EVERY = 4
 # Of so many layers of OLMo 3, one sees all positions.
@@ -33,15 +30,17 @@ _PHI3_CODE = ("configuration_phi3.", "modeling_phi3.")
 _PHI3_LENGTH = 4096
 # Scalings that it has, and what its first files call the second one.
 _PHI3_SCALINGS, _PHI3_NAMES = ("none", "longrope"), ("su", "yarn")
+# How windows are told: of all layers; of all, if a switch is on; of most layers
+# by their types. Families without any refuse them.
+_ALWAYS, _SWITCHED, _TYPED = "always", "switched", "typed"
 
 
 def parse(fields, family, common):
-  """What these families have.
+  """Reads what these families have.
 
   Args:
     fields: dict, from which it is taken out.
-    family: "llama", "mistral", "qwen2", "qwen3", "olmo2", "olmo3", "smollm3",
-      "granite", "phi3", "mixtral", "qwen2_moe", "qwen3_moe" or "olmoe".
+    family: one of `FAMILIES`.
     common: fields of `transformer.Config` that are known already.
 
   Returns:
@@ -50,36 +49,28 @@ def parse(fields, family, common):
   Raises:
     ValueError: naming a field that is wrong or not supported.
   """
-  heads, head_dim = (_take(fields, name, int, None)
+  row = FAMILIES[family]
+  heads, head_dim = (_take(fields, name, None)
                      for name in ("num_key_value_heads", "head_dim"))
   part = _phi3(fields) if family == "phi3" else 1.0
-  rope = _rope(fields, family, common["max_length"], part)
-  attention_bias = _take(fields, "attention_bias", bool, False)
-  head_dim = head_dim or config_fields.channels(common)
-  return {
+  rope = _rope(fields, row, common["max_length"], part)
+  attention_bias = _take(fields, "attention_bias", False)
+  found = {
       "num_kv_heads": heads or common["num_heads"],
-      "head_dim": head_dim,
+      "head_dim": head_dim or config_fields.channels(common),
       **_feed_forward(fields, family),
-      "qkv_bias": attention_bias or family == "qwen2" or (
-          family == "qwen2_moe" and _take(fields, "qkv_bias", bool, True)),
-      "out_bias": attention_bias,
-      "feed_forward_bias": _take(fields, "mlp_bias", bool, False),
-      "qk_norm": family in ("qwen3", "qwen3_moe"),
-      "joint_qk_norm": family in ("olmo2", "olmo3", "olmoe"),
-      "reordered_norm": family in ("olmo2", "olmo3"),
-      "tie_embeddings": _take(fields, "tie_word_embeddings", bool,
-                              family == "smollm3"),
-      "norm_eps": _take(fields, "rms_norm_eps", float,
-                        _DEFAULT_EPS.get(family, 1e-6)),
+      "qkv_bias": attention_bias, "out_bias": attention_bias,
+      "feed_forward_bias": _take(fields, "mlp_bias", False),
+      "tie_embeddings": _take(fields, "tie_word_embeddings", row.tied),
+      "norm_eps": _take(fields, "rms_norm_eps", row.eps),
       **_windows(fields, family, common["num_layers"],
                  hf_rope.longest(rope, common["max_length"])),
-      "rope_part": part, **rope,
-      **(_smollm3(fields, common["num_layers"]) if family == "smollm3" else {}),
-      **(_granite(fields, head_dim) if family == "granite" else {})}
+      "rope_part": part, **rope, **row.fixed}
+  return found | row.read(fields, {**common, **found})
 
 
 def own_fields(config):
-  """An architecture as fields of `config.json`; what is lost is not told.
+  """Writes an architecture as fields of `config.json`, as far as they go.
 
   Args:
     config: a `transformer.Config`.
@@ -87,67 +78,32 @@ def own_fields(config):
   Returns:
     The name of the family, and its fields beside those that all have.
   """
-  family = _family(config)
+  family = next(name for name, row in FAMILIES.items() if row.has(config))
+  row = FAMILIES[family]
   own = {"num_key_value_heads": config.num_kv_heads,
          "head_dim": config.head_dim, "hidden_act": "silu",
          "intermediate_size": config.hidden_dim,
          "rms_norm_eps": config.norm_eps, **hf_rope.own_fields(config)}
-  if config.num_experts:
+  if row.experts:
     own |= _expert_fields(config, family)
-  if family == "olmo3":
+  if row.windows == _TYPED:
     own |= layer_types.own_windows(config) | layer_types.own_ropes(config)
   elif config.window:
     own["sliding_window"] = config.window
-  if family not in ("mistral", "qwen2", "qwen2_moe", "mixtral", "phi3"):
+  if "attention_bias" in row.biases:
     own["attention_bias"] = config.bias or config.qkv_bias
-  if family in ("llama", "smollm3", "granite"):
+  if "mlp_bias" in row.biases:
     own["mlp_bias"] = config.bias or config.feed_forward_bias
   if family.startswith("qwen"):
     own |= {"use_sliding_window": bool(config.window), "max_window_layers": 0}
-  if family == "phi3":
-    own["partial_rotary_factor"] = config.rope_part
-  if family == "smollm3":
-    own["no_rope_layers"] = _rotated(config.num_layers, config.full_every)
-  if family in ("phi3", "smollm3"):
-    # Without it transformers takes one that this vocabulary may lack.
-    own["pad_token_id"] = None
-  if family == "granite":
-    scalar = config.query_scalar or config.head_dim
-    own |= {"attention_multiplier": scalar**-0.5,
-            **{theirs: getattr(config, ours)
-               for theirs, ours in _FACTORS.items()}}
-  return family, own
-
-
-def _family(config):
-  """Whose fields say most of an architecture."""
-  if config.num_experts:
-    if config.shared_dim:
-      return "qwen2_moe"
-    if config.qk_norm:
-      return "qwen3_moe"
-    return "olmoe" if config.joint_qk_norm else "mixtral"
-  if config.qk_norm:
-    return "qwen3"
-  if config.reordered_norm:
-    return "olmo3" if config.window else "olmo2"
-  if not config.rope_full and config.full_every:
-    return "smollm3"
-  if config.query_scalar or any(getattr(config, ours) != 1
-                                for ours in _FACTORS.values()):
-    return "granite"
-  if config.qkv_bias and not config.out_bias:
-    return "qwen2"
-  if config.rope_part != 1 and config.rope_scaling in _PHI3_SCALINGS:
-    return "phi3"
-  return "mistral" if config.window else "llama"
+  return family, own | row.write(config)
 
 
 def _feed_forward(fields, family):
-  """The width of the feed-forward layer, and what is told of experts."""
-  if family not in _EXPERTS:
-    return {"hidden_dim": _take(fields, "intermediate_size", int)}
-  number, width, chosen = _EXPERTS[family]
+  """Reads the width of the feed-forward layer, and what is told of experts."""
+  if not FAMILIES[family].experts:
+    return {"hidden_dim": _take(fields, "intermediate_size")}
+  number, width, chosen = FAMILIES[family].experts
   if family.startswith("qwen"):
     # Layers without experts, of which some versions have a few.
     config_fields.take_one_of(fields, "decoder_sparse_step", family, (1,))
@@ -156,69 +112,90 @@ def _feed_forward(fields, family):
   if family == "qwen3_moe":
     # Transformers 5 calls it so.
     fields.setdefault(number, fields.pop("num_local_experts", None))
-  normalize = family == "mixtral" or _take(fields, "norm_topk_prob", bool,
-                                           False)
-  return {"hidden_dim": _take(fields, width, int),
-          "num_experts": _take(fields, number, int),
-          "experts_per_token": _take(fields, "num_experts_per_tok", int,
-                                     chosen),
-          "normalize_experts": normalize,
-          "shared_dim": (_take(fields, _SHARED, int) if family == "qwen2_moe"
-                         else 0)}
+  normalize = family == "mixtral" or _take(fields, "norm_topk_prob", False)
+  return {"hidden_dim": _take(fields, width),
+          "num_experts": _take(fields, number),
+          "experts_per_token": _take(fields, "num_experts_per_tok", chosen),
+          "normalize_experts": normalize}
 
 
 def _expert_fields(config, family):
-  """What `_feed_forward` reads of experts."""
-  number, width, _ = _EXPERTS[family]
+  """Writes the fields of experts that `_feed_forward` reads."""
+  number, width, _ = FAMILIES[family].experts
   own = {number: config.num_experts, width: config.hidden_dim,
          "num_experts_per_tok": config.experts_per_token}
   if family != "mixtral":
     own["norm_topk_prob"] = config.normalize_experts
   if family.startswith("qwen"):
     own |= {"decoder_sparse_step": 1, "mlp_only_layers": []}
-  if family == "qwen2_moe":
-    own |= {_SHARED: config.shared_dim,
-            "qkv_bias": config.bias or config.qkv_bias}
   return own
 
 
-def _granite(fields, head_dim):
-  """The factors of Granite; scores have one instead of the channels' root."""
+def _qwen2_moe(fields, found):
+  """Reads the expert of all tokens, and biases with a field of their own."""
+  return {"shared_dim": _take(fields, _SHARED),
+          "qkv_bias": found["qkv_bias"] or _take(fields, "qkv_bias", True)}
+
+
+def _qwen2_moe_fields(config):
+  return {_SHARED: config.shared_dim,
+          "qkv_bias": config.bias or config.qkv_bias}
+
+
+def _granite(fields, found):
+  """Reads factors; scores have one instead of the root of the channels."""
   names = {"attention_multiplier": "query_scalar", **_FACTORS}
-  found = {}
-  for theirs, ours in names.items():
-    found[ours] = _take(fields, theirs, float, 1.0)
-    if not found[ours] > 0:
-      raise ValueError(f"{theirs}={found[ours]}: more than 0 is needed.")
-  scalar = float(f"{found['query_scalar']**-2:.{_DIGITS}g}")
-  return {**found, "query_scalar": 0 if scalar == head_dim else scalar}
+  factors = {ours: _take(fields, theirs, 1.0)
+             for theirs, ours in names.items()}
+  scalar = float(f"{factors['query_scalar']**-2:.{_DIGITS}g}")
+  return {**factors,
+          "query_scalar": 0 if scalar == found["head_dim"] else scalar}
+
+
+def _granite_fields(config):
+  scalar = config.query_scalar or config.head_dim
+  return {"attention_multiplier": scalar**-0.5,
+          **{theirs: getattr(config, ours)
+             for theirs, ours in _FACTORS.items()}}
+
+
+def _has_factors(config):
+  return config.query_scalar or any(getattr(config, ours) != 1
+                                    for ours in _FACTORS.values())
 
 
 def _phi3(fields):
-  """The part of the channels that is rotated; the rest becomes a Llama's."""
-  part = _take(fields, "partial_rotary_factor", float, 1.0)
+  """Reads the part of the channels that is rotated; the rest is a Llama's."""
+  part = _take(fields, "partial_rotary_factor", 1.0)
   if fields.get(hf_rope.ORIGINAL) is None:
     fields[hf_rope.ORIGINAL] = _PHI3_LENGTH
   for name in ("rope_scaling", "rope_parameters"):
-    rope = dict(_take(fields, name, dict, {}))
+    rope = dict(_take(fields, name, {}))
     if rope.get("rope_type", rope.get("type")) in _PHI3_NAMES:
       rope["rope_type"] = "longrope"
     # Transformers 5 has it there.
-    part = _take(dict(rope), "partial_rotary_factor", float, part)
+    part = _take(dict(rope), "partial_rotary_factor", part)
     fields[name] = rope
   # Its files name their own code, which transformers has since then.
-  classes = _take(fields, "auto_map", dict, {}).values()
+  classes = _take(fields, "auto_map", {}).values()
   unknown = [x for x in classes if not str(x).startswith(_PHI3_CODE)]
   if unknown:
-    raise ValueError(f"auto_map: {unknown[0]} of phi3 is not supported.")
+    raise ValueError(f"auto_map: {json_files.shortened(str(unknown[0]))} of "
+                     "phi3 is not supported.")
   return part
 
 
-def _smollm3(fields, num_layers):
-  """Which layers of SmolLM3 are not rotated: every n-th, or none."""
-  every = _take(fields, "no_rope_layer_interval", int, _NOPE_EVERY)
-  given = _take(fields, "no_rope_layers", list, None) or _rotated(num_layers,
-                                                                  every)
+def _phi3_fields(config):
+  # Without the token transformers takes one that this vocabulary may lack.
+  return {"partial_rotary_factor": config.rope_part, "pad_token_id": None}
+
+
+def _smollm3(fields, found):
+  """Reads which layers are not rotated: every n-th, or none."""
+  num_layers = found["num_layers"]
+  every = _take(fields, "no_rope_layer_interval", _NOPE_EVERY)
+  given = (_take(fields, "no_rope_layers", None)
+           or _rotated(num_layers, every))
   every = given.index(0) + 1 if 0 in given else 0
   if given != _rotated(num_layers, every):
     raise ValueError(f"no_rope_layers={given!r}: {num_layers} are needed, of "
@@ -226,30 +203,35 @@ def _smollm3(fields, num_layers):
   return {"full_every": every, "rope_full": not every}
 
 
+def _smollm3_fields(config):
+  return {"no_rope_layers": _rotated(config.num_layers, config.full_every),
+          "pad_token_id": None}  # As of Phi-3.
+
+
 def _rotated(num_layers, every):
-  """1 for each layer that is rotated, 0 for every n-th."""
+  """Returns 1 for each layer that is rotated, 0 for every n-th."""
   return [int(not every or (i + 1) % every > 0) for i in range(num_layers)]
 
 
-def _rope(fields, family, max_length, part):
-  """The rotary embedding; of OLMo 3 without its scaling where a window is."""
-  theta = _THETAS.get(family, 10000.0)
-  if family != "olmo3":
-    return hf_rope.parse(fields, max_length, theta, part)
+def _rope(fields, row, max_length, part):
+  """Reads the rotary embedding; where layers have types, that of each type."""
+  if row.windows != _TYPED:
+    return hf_rope.parse(fields, max_length, row.theta, part)
   # A base beside the parameters is that of all layers.
-  theta = _take(fields, "rope_theta", float, theta)
+  theta = _take(fields, "rope_theta", row.theta)
   return layer_types.two_ropes(fields, max_length, theta, theta)
 
 
 def _windows(fields, family, layers, longest):
-  """The window, and which layers have none."""
-  if family == "olmo3":
+  """Reads the window, and which layers have none."""
+  if FAMILIES[family].windows == _TYPED:
     return layer_types.windows(fields, family, layers, _FULL_EVERY)
   return {"window": _window(fields, family, layers, longest)}
 
 
 def _window(fields, family, layers, longest):
-  """The window of all layers; 0 where it would never be felt."""
+  """Reads the window of all layers; 0 if no text is longer."""
+  told = FAMILIES[family].windows
   if family == "qwen2_moe":
     # Which layers have one, each version of transformers tells otherwise.
     config_fields.take_one_of(fields, "use_sliding_window", family, (False,))
@@ -258,15 +240,15 @@ def _window(fields, family, layers, longest):
     for name in ("sliding_window", "max_window_layers"):
       fields.pop(name, None)
     return 0
-  window = _take(fields, "sliding_window", int, None)
-  if family in ("qwen2", "qwen3", "qwen3_moe", "smollm3"):
-    used = _take(fields, "use_sliding_window", bool, False)
-    first = _take(fields, "max_window_layers", int, layers, least=0)
+  window = _take(fields, "sliding_window", None)
+  if told == _SWITCHED:
+    used = _take(fields, "use_sliding_window", False)
+    first = _take(fields, "max_window_layers", layers)
     if family == "qwen3_moe":
       first = 0  # Transformers does not look at it.
     sliding = [bool(used and window and i >= first) for i in range(layers)]
     types = [f"{'sliding' if x else 'full'}_attention" for x in sliding]
-    types = _take(fields, "layer_types", list, types)
+    types = _take(fields, "layer_types", types)
     if len(set(types)) != 1 or types[0] not in ("full_attention",
                                                 "sliding_attention"):
       raise ValueError(f"layer_types={types!r}: only layers that are all "
@@ -275,6 +257,100 @@ def _window(fields, family, layers, longest):
       return 0
     if not window:
       raise ValueError(f"layer_types={types!r}: sliding_window must be given.")
-  elif family not in ("mistral", "mixtral", "phi3") and window is not None:
+  elif told != _ALWAYS and window is not None:
     raise ValueError(f"sliding_window={window} of {family} is not supported.")
   return config_fields.effective_window(window, longest)
+
+
+class Family(NamedTuple):
+  """What sets a family apart from a Llama.
+
+  Attributes:
+    has: `transformer.Config -> bool`, whether an architecture is written as
+      one of this family; of several the first of `FAMILIES` is taken.
+    fixed: fields of `transformer.Config` that no field of a file tells.
+    tied: whether embeddings are tied where no field tells.
+    eps: of the norms, where no field tells.
+    theta: base of the rotary wavelengths, where no field tells.
+    biases: fields of biases that transformers knows in this family.
+    windows: how they are told; "" if it has none.
+    experts: fields of their number and width, and how many a token has where
+      that is not told; () for none.
+    read: `(fields, found) -> dict`, more fields of `transformer.Config`;
+      `found` are those that have been read.
+    write: `transformer.Config -> dict`, the same as fields of `config.json`.
+    names: of tensors, where they are not those of a Llama; see `tensor_names`.
+  """
+  has: Callable[..., bool]
+  fixed: dict = {}
+  tied: bool = False
+  eps: float = 1e-6
+  theta: float = 10000.0
+  biases: tuple[str, ...] = ()
+  windows: str = ""
+  experts: tuple = ()
+  read: Callable[..., dict] = lambda fields, found: {}
+  write: Callable[..., dict] = lambda config: {}
+  names: dict[str, str] = {}
+
+
+_BIASES = ("attention_bias", "mlp_bias")
+_NORMS_AFTER = {"attention_out_norm": "post_attention_layernorm",
+                "feed_forward_out_norm": "post_feedforward_layernorm"}
+_EXPERT_NAMES = {"feed_forward/router": "mlp.gate",
+                 "feed_forward/gate": "mlp.experts.{}.gate_proj",
+                 "feed_forward/up": "mlp.experts.{}.up_proj",
+                 "feed_forward/down": "mlp.experts.{}.down_proj"}
+# In this order: what has more features comes before what has fewer.
+FAMILIES = {
+    "qwen2_moe": Family(
+        lambda config: config.num_experts and config.shared_dim,
+        experts=("num_experts", "moe_intermediate_size", 4),
+        read=_qwen2_moe, write=_qwen2_moe_fields,
+        names={**_EXPERT_NAMES,
+               "feed_forward/shared_gate": "mlp.shared_expert_gate",
+               "feed_forward/shared/gate": "mlp.shared_expert.gate_proj",
+               "feed_forward/shared/up": "mlp.shared_expert.up_proj",
+               "feed_forward/shared/down": "mlp.shared_expert.down_proj"}),
+    "qwen3_moe": Family(
+        lambda config: config.num_experts and config.qk_norm,
+        fixed={"qk_norm": True}, biases=_BIASES[:1], windows=_SWITCHED,
+        experts=("num_experts", "moe_intermediate_size", 8),
+        names=_EXPERT_NAMES),
+    "olmoe": Family(
+        lambda config: config.num_experts and config.joint_qk_norm,
+        fixed={"joint_qk_norm": True}, eps=1e-5, biases=_BIASES[:1],
+        experts=("num_experts", "intermediate_size", 8), names=_EXPERT_NAMES),
+    "mixtral": Family(
+        lambda config: config.num_experts, eps=1e-5, windows=_ALWAYS,
+        experts=("num_local_experts", "intermediate_size", 2),
+        names={"feed_forward/router": "block_sparse_moe.gate",
+               "feed_forward/gate": "block_sparse_moe.experts.{}.w1",
+               "feed_forward/up": "block_sparse_moe.experts.{}.w3",
+               "feed_forward/down": "block_sparse_moe.experts.{}.w2"}),
+    "qwen3": Family(
+        lambda config: config.qk_norm, fixed={"qk_norm": True},
+        biases=_BIASES[:1], windows=_SWITCHED),
+    "olmo3": Family(
+        lambda config: config.reordered_norm and config.window,
+        fixed={"joint_qk_norm": True, "reordered_norm": True}, eps=1e-5,
+        theta=500000.0, biases=_BIASES[:1], windows=_TYPED, names=_NORMS_AFTER),
+    "olmo2": Family(
+        lambda config: config.reordered_norm,
+        fixed={"joint_qk_norm": True, "reordered_norm": True}, eps=1e-5,
+        biases=_BIASES[:1], names=_NORMS_AFTER),
+    "smollm3": Family(
+        lambda config: not config.rope_full and config.full_every,
+        tied=True, theta=2000000.0, biases=_BIASES, windows=_SWITCHED,
+        read=_smollm3, write=_smollm3_fields),
+    "granite": Family(_has_factors, biases=_BIASES, read=_granite,
+                      write=_granite_fields),
+    "qwen2": Family(
+        lambda config: config.qkv_bias and not config.out_bias,
+        fixed={"qkv_bias": True}, windows=_SWITCHED),
+    "phi3": Family(
+        lambda config: (config.rope_part != 1
+                        and config.rope_scaling in _PHI3_SCALINGS),
+        eps=1e-5, windows=_ALWAYS, write=_phi3_fields),
+    "mistral": Family(lambda config: config.window, windows=_ALWAYS),
+    "llama": Family(lambda config: True, biases=_BIASES)}

@@ -14,7 +14,7 @@ _take = config_fields.take
 
 
 def parse(fields, family, common):
-  """What these families have.
+  """Reads what these families have.
 
   Args:
     fields: dict, from which it is taken out.
@@ -28,12 +28,12 @@ def parse(fields, family, common):
     ValueError: naming a field that is wrong or not supported.
   """
   found = {"norm": "layer", "head_dim": config_fields.channels(common),
-           "hidden_dim": _take(fields, "intermediate_size", int)}
+           "hidden_dim": _take(fields, "intermediate_size")}
   return found | (_neox if family == "gpt_neox" else _starcoder)(fields, common)
 
 
 def own_fields(config):
-  """An architecture as fields of `config.json`; what is lost is not told.
+  """Writes an architecture as fields of `config.json`, as far as they go.
 
   Args:
     config: a `transformer.Config`.
@@ -64,42 +64,42 @@ def _is_starcoder(config):
 
 def _neox(fields, common):
   activation = _gelu(fields, "gpt_neox", _GELUS)
-  parallel = _take(fields, "use_parallel_residual", bool, True)
+  parallel = _take(fields, "use_parallel_residual", True)
   if not parallel and activation == "gelu":
     raise ValueError("use_parallel_residual=False of gpt_neox is only "
                      "supported with hidden_act='gelu'.")
-  bias = _take(fields, "attention_bias", bool, True)
-  theta = _take(fields, "rotary_emb_base", float, 10000.0)
-  part = _take(fields, "rotary_pct", float, _PART)
+  bias = _take(fields, "attention_bias", True)
+  theta = _take(fields, "rotary_emb_base", 10000.0)
+  part = _take(fields, "rotary_pct", _PART)
   # Transformers 5 has it there.
-  rope = fields.get("rope_parameters") or {}
-  part = _take(dict(rope), "partial_rotary_factor", float, part)
+  rope = _take(dict(fields), "rope_parameters", {})
+  part = _take(dict(rope), "partial_rotary_factor", part)
   return {
       "num_kv_heads": common["num_heads"], "feed_forward": activation,
       "parallel": parallel, "qkv_bias": bias, "out_bias": bias,
       "feed_forward_bias": True, "rope_part": part,
-      "tie_embeddings": _take(fields, "tie_word_embeddings", bool, False),
-      "norm_eps": _take(fields, "layer_norm_eps", float, 1e-5),
+      "tie_embeddings": _take(fields, "tie_word_embeddings", False),
+      "norm_eps": _take(fields, "layer_norm_eps", 1e-5),
       **hf_rope.parse(fields, common["max_length"], theta, part)}
 
 
 def _starcoder(fields, common):
   rope = hf_rope.parse(fields, common["max_length"])
   window = config_fields.effective_window(
-      _take(fields, "sliding_window", int, None),
+      _take(fields, "sliding_window", None),
       hf_rope.longest(rope, common["max_length"]))
   gelus = [x for x in _GELUS if _GELUS[x] == "gelu"]
   return {
-      "num_kv_heads": _take(fields, "num_key_value_heads", int, 2),
+      "num_kv_heads": _take(fields, "num_key_value_heads", 2),
       "feed_forward": _gelu(fields, "starcoder2", gelus),
-      "bias": _take(fields, "use_bias", bool, True),
-      "tie_embeddings": _take(fields, "tie_word_embeddings", bool, True),
-      "norm_eps": _take(fields, "norm_epsilon", float, 1e-5),
+      "bias": _take(fields, "use_bias", True),
+      "tie_embeddings": _take(fields, "tie_word_embeddings", True),
+      "norm_eps": _take(fields, "norm_epsilon", 1e-5),
       "window": window, **rope}
 
 
 def _gelu(fields, family, allowed):
-  """The activation, which must be one of those allowed."""
+  """Reads the activation, which must be one of those allowed."""
   name = fields.get("hidden_act")
   config_fields.take_one_of(fields, "hidden_act", family, tuple(allowed))
   return _GELUS[name or tuple(allowed)[-1]]

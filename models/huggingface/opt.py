@@ -8,7 +8,7 @@ _take = config_fields.take
 
 
 def parse(fields, family, common):
-  """What these families have.
+  """Reads what these families have.
 
   Args:
     fields: dict, from which it is taken out.
@@ -25,12 +25,12 @@ def parse(fields, family, common):
       "num_kv_heads": common["num_heads"],
       "head_dim": config_fields.channels(common),
       "norm": "layer", "positions": "learned",
-      "tie_embeddings": _take(fields, "tie_word_embeddings", bool, True)}
+      "tie_embeddings": _take(fields, "tie_word_embeddings", True)}
   return found | (_gpt2 if family == "gpt2" else _opt)(fields, common)
 
 
 def own_fields(config):
-  """An architecture as fields of `config.json`; what is lost is not told.
+  """Writes an architecture as fields of `config.json`, as far as they go.
 
   Args:
     config: a `transformer.Config`.
@@ -51,19 +51,19 @@ def own_fields(config):
 
 def _opt(fields, common):
   config_fields.take_one_of(fields, "activation_function", "opt", ("relu",))
-  width = _take(fields, "word_embed_proj_dim", int, None) or common["dim"]
+  width = _take(fields, "word_embed_proj_dim", None) or common["dim"]
   return {
-      "hidden_dim": _take(fields, "ffn_dim", int), "feed_forward": "relu",
-      "bias": _take(fields, "enable_bias", bool, True),
-      "post_norm": not _take(fields, "do_layer_norm_before", bool, True),
+      "hidden_dim": _take(fields, "ffn_dim"), "feed_forward": "relu",
+      "bias": _take(fields, "enable_bias", True),
+      "post_norm": not _take(fields, "do_layer_norm_before", True),
       "embedding_dim": width if width != common["dim"] else 0}
 
 
 def _gpt2(fields, common):
   config_fields.take_one_of(fields, "activation_function", "gpt2", _GELUS)
   config_fields.take_one_of(fields, "n_ctx", "gpt2", (common["max_length"],))
-  hidden = _take(fields, "n_inner", int, None)
+  hidden = _take(fields, "n_inner", None)
   return {
       "hidden_dim": hidden or 4 * common["dim"], "feed_forward": "gelu",
       "bias": True,
-      "norm_eps": _take(fields, "layer_norm_epsilon", float, 1e-5)}
+      "norm_eps": _take(fields, "layer_norm_epsilon", 1e-5)}

@@ -1,7 +1,7 @@
-"""The rotary embedding, as the fields of `config.json` that describe it.
+"""Reads and writes the fields of `config.json` for the rotary embedding.
 
-Where they do not tell `attention_factor`, it follows from others as in the code
-of transformers; here it is always told, as `rope_gain`.
+Where `attention_factor` is absent, it follows from other fields as in the code
+of transformers. A `transformer.Config` always has it, as `rope_gain`.
 """
 
 import math
@@ -28,7 +28,7 @@ _BETAS = {"beta_slow": 1.0, "beta_fast": 32.0}
 
 
 def parse(fields, max_length, theta=10000.0, part=1.0):
-  """The rotary embedding as transformers 4 or 5 describes it.
+  """Reads the rotary embedding as transformers 4 or 5 describes it.
 
   Args:
     fields: dict, from which it is taken out.
@@ -45,19 +45,19 @@ def parse(fields, max_length, theta=10000.0, part=1.0):
   Raises:
     ValueError: naming a field that is wrong or not supported.
   """
-  theta = _take(fields, "rope_theta", float, theta)
-  beside = _take(fields, ORIGINAL, int, None)
-  old = _take(fields, "rope_scaling", dict, None)
-  new = _take(fields, "rope_parameters", dict, None)
+  theta = _take(fields, "rope_theta", theta)
+  beside = _take(fields, ORIGINAL, None)
+  old = _take(fields, "rope_scaling", None)
+  new = _take(fields, "rope_parameters", None)
   if old and new and old != new:
     raise ValueError(f"rope_scaling={old!r} contradicts rope_parameters="
                      f"{new!r}.")
   given = dict(new or old or {})
-  kind = given.pop("type", "default")
-  kind = given.pop("rope_type", kind)
+  kind = _take(given, "type", "default")
+  kind = _take(given, "rope_type", kind)
   if kind not in _SCALINGS:
     raise ValueError(f"rope_type={kind!r} is not one of {sorted(_SCALINGS)}.")
-  theta = _take(given, "rope_theta", float, theta)
+  theta = _take(given, "rope_theta", theta)
   original = None
   if ORIGINAL in _SCALINGS[kind]:
     original = _original(given, beside, max_length)
@@ -74,7 +74,7 @@ def parse(fields, max_length, theta=10000.0, part=1.0):
 
 
 def longest(found, max_length):
-  """Positions of the longest text that there may be.
+  """Returns the number of positions of the longest text.
 
   Args:
     found: of `parse`.
@@ -87,7 +87,7 @@ def longest(found, max_length):
 
 
 def own_fields(config):
-  """The rotary embedding as transformers 4 describes it.
+  """Writes the rotary embedding as transformers 4 describes it.
 
   Args:
     config: a `transformer.Config`.
@@ -108,7 +108,7 @@ def own_fields(config):
 
 
 def neutral(config):
-  """Values for what makes no difference to the scaling.
+  """Returns neutral values for the fields that the scaling does not use.
 
   Args:
     config: a `transformer.Config`.
@@ -126,73 +126,64 @@ def neutral(config):
 
 
 def _original(given, beside, max_length):
-  """The length before it was scaled, which may also stand beside the rest."""
-  inside = _take(given, ORIGINAL, float, beside)
+  """Reads the length before scaling, which may also be a field of the model."""
+  inside = _take(given, ORIGINAL, beside)
   if beside is not None and inside != beside:
     raise ValueError(f"{ORIGINAL}={inside} of the rotary embedding contradicts "
                      f"{ORIGINAL}={beside} of the model.")
   original = float(max_length if inside is None else inside)
-  if not original > 1:
+  if original == 1:
     raise ValueError(f"{ORIGINAL}={original}: more than 1 is needed.")
   return original
 
 
 def _numbers(given, kind, max_length, original):
-  """Where each is a number that must be there."""
+  """Reads the parameters of a scaling whose fields are all required numbers."""
   del max_length
   return {_NAMES[name]: original if name == ORIGINAL
-          else _take(given, name, float) for name in _SCALINGS[kind]}
+          else _take(given, name) for name in _SCALINGS[kind]}
 
 
 def _yarn(given, kind, max_length, original):
   del kind
   ratio = max_length / original
-  factor = _take(given, "factor", float, *([ratio] if ratio > 1 else []))
-  scales = [_take(given, name, float, 0.0)
+  factor = _take(given, "factor", *([ratio] if ratio > 1 else []))
+  scales = [_take(given, name, 0.0)
             for name in ("mscale", "mscale_all_dim")]
   over, under = scales if all(scales) else (1.0, 0.0)
   growth = 0.1 * math.log(max(factor, 1.0))
   return {
       "max_length": max(max_length, int(factor * original)),
       "rope_factor": factor, "rope_original_length": original,
-      **{_NAMES[name]: _take(given, name, float, default)
+      **{_NAMES[name]: _take(given, name, default)
          for name, default in _BETAS.items()},
-      "rope_gain": _take(given, "attention_factor", float,
+      "rope_gain": _take(given, "attention_factor",
                          (over * growth + 1) / (under * growth + 1)),
-      "rope_truncate": _take(given, "truncate", bool, True)}
+      "rope_truncate": _take(given, "truncate", True)}
 
 
 def _longrope(given, kind, max_length, original):
   del kind
-  short, long = (_factors(given, name)
+  short, long = (tuple(_take(given, name))
                  for name in ("short_factor", "long_factor"))
   ratio = max_length / original
-  gain = _longrope_gain(_take(given, "factor", float, ratio), original)
+  gain = _longrope_gain(_take(given, "factor", ratio), original)
   # With the same factors for all texts nothing changes at that length.
   return {
       "max_length": (max_length if short == long
                      else min(max_length, int(original))),
       "rope_factor": ratio, "rope_original_length": original,
       "rope_short_factors": short, "rope_long_factors": long,
-      "rope_gain": _take(given, "attention_factor", float, gain)}
-
-
-def _factors(given, name):
-  """A tuple of floats."""
-  factors = _take(given, name, list)
-  wrong = [x for x in factors if type(x) not in (int, float)]
-  if wrong:
-    raise ValueError(f"{name}: {wrong[0]!r} in it; numbers are needed.")
-  return tuple(map(float, factors))
+      "rope_gain": _take(given, "attention_factor", gain)}
 
 
 def _longrope_gain(factor, original):
-  """As the authors' code has it, where nothing else is told."""
+  """Returns the gain by the authors' code, used where no field gives it."""
   return math.sqrt(1 + math.log(max(factor, 1.0)) / math.log(original))
 
 
 def _longrope_fields(config):
-  """As Phi-3 has them: transformers 4 accepts no others from it."""
+  """Writes the fields as Phi-3 has them: transformers 4 accepts no others."""
   original, longest = int(config.rope_original_length), config.max_length
   short, long = config.rope_short_factors, config.rope_long_factors
   if longest > original:

@@ -1,4 +1,4 @@
-"""Tensors in the files of Hugging Face folders, read and written one by one.
+"""Reads and writes the tensors of Hugging Face folders one by one.
 
 A safetensors file is eight bytes (the length of the header, little endian), a
 header in JSON (of each tensor its type, shape and where its bytes are), and the
@@ -15,10 +15,22 @@ from typing import Callable, NamedTuple
 import ml_dtypes
 import numpy as np
 
+from models.folders import json_files
+
 SAFETENSORS, TORCH = "model.safetensors", "pytorch_model.bin"
 _DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16,
            "BF16": ml_dtypes.bfloat16}
 _LENGTH_BYTES = 8
+# Bytes of a header, as the format's own library has it.
+_MAX_HEADER = 100_000_000
+_SIZE = json_files.Field(int, 0, 1 << 48)
+_ENTRY = {"dtype": json_files.Field(str),
+          "shape": json_files.Field(list, 0, 8, _SIZE),
+          "data_offsets": json_files.Field(list, 2, 2, _SIZE)}
+# Bytes of a name, on file systems of today.
+_MAX_NAME = 255
+# Of an index: the file of each tensor.
+_NAMES = json_files.Field(dict, items=json_files.Field(str))
 
 
 class Tensor(NamedTuple):
@@ -36,13 +48,13 @@ class Tensor(NamedTuple):
   refusal: str = ""
 
   def rows(self, start: int, end: int) -> "Tensor":
-    """Some of the rows, as a tensor of its own."""
+    """Returns some of the rows as a `Tensor`."""
     return self._replace(shape=(end - start, *self.shape[1:]),
                          read=lambda: self.read()[start:end])
 
 
 def tensors(folder) -> dict[str, Tensor]:
-  """All tensors of a folder by name.
+  """Opens all tensors of a folder by name.
 
   Args:
     folder: with safetensors, or files of torch, in one piece or several.
@@ -91,14 +103,16 @@ def write(path, shapes, dtype, read):
 
 
 def _sharded(index, read):
-  """Tensors of the files that an index names."""
+  """Opens the tensors of the files that an index names."""
   try:
-    names = json.loads(index.read_text("utf-8"))["weight_map"]
-    files = sorted(set(names.values()))
-  except (ValueError, KeyError, TypeError, AttributeError) as e:
-    raise ValueError(f"'{index}' is damaged: a weight_map is needed.") from e
+    names = json_files.check("weight_map",
+                             json_files.read(index).get("weight_map"), _NAMES)
+  except ValueError as e:
+    raise ValueError(f"'{index}' is damaged: a weight_map is needed: {e}"
+                     ) from e
   found = {}
-  for file in files:
+  for file in sorted(set(names.values())):
+    _check_inside(index, file)
     if not (index.parent / file).is_file():
       raise FileNotFoundError(f"'{index}' names {file}, which is missing.")
     more = read(index.parent / file)
@@ -114,22 +128,49 @@ def _sharded(index, read):
   return found
 
 
+def _check_inside(index, file):
+  """Raises an error if a file that an index names is not one of its folder."""
+  folder = index.parent.resolve()
+  # The cache of the Hugging Face hub has links to files beside its snapshots.
+  blobs = (folder.parents[1] / "blobs" if folder.parent.name == "snapshots"
+           else folder)
+  try:
+    inside = (file not in ("", ".", "..") and "\0" not in file
+              and len(file.encode()) <= _MAX_NAME
+              and pathlib.Path(file).name == file
+              and (folder / file).resolve().parent in (folder, blobs))
+  except OSError as e:
+    raise ValueError(f"'{index}' names {json_files.shown(file)}: {e.strerror}."
+                     ) from e
+  if not inside:
+    raise ValueError(f"'{index}' names {json_files.shown(file)}, which is not "
+                     "a file of its folder.")
+
+
 def _safetensors(path):
+  try:
+    return _read_header(path)
+  except OSError as e:
+    raise ValueError(f"'{path}' cannot be read: {e.strerror}.") from e
+
+
+def _read_header(path):
+  """Opens the tensors of a safetensors file."""
   size = path.stat().st_size
   with open(path, "rb") as f:
     length = int.from_bytes(f.read(_LENGTH_BYTES), "little")
     start = _LENGTH_BYTES + length
-    if not 2 <= length <= size - _LENGTH_BYTES:
+    if not 2 <= length <= size - _LENGTH_BYTES or length > _MAX_HEADER:
       raise ValueError(f"'{path}' is damaged: its header would have {length} "
                        f"bytes, and the file has {size}.")
-    try:
-      header = json.loads(f.read(length))
-      header.pop("__metadata__", None)
-      entries = {name: (x["dtype"], tuple(x["shape"]), *x["data_offsets"])
-                 for name, x in header.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as e:
-      raise ValueError(
-          f"'{path}' is damaged: its header cannot be read.") from e
+    header = f.read(length)
+  try:
+    header = json_files.parse(header)
+    header.pop("__metadata__", None)
+    entries = {name: _described(name, entry) for name, entry in header.items()}
+  except ValueError as e:
+    raise ValueError(f"'{path}' is damaged: its header cannot be read: {e}"
+                     ) from e
   end = 0
   for name, (_, _, first, last) in sorted(
       entries.items(), key=lambda entry: entry[1][2:]):
@@ -144,8 +185,17 @@ def _safetensors(path):
           for name, entry in entries.items()}
 
 
+def _described(name, entry):
+  """Returns type, shape, first and last byte of an entry of a header."""
+  entry = json_files.check(name, entry, json_files.Field(dict))
+  found = {field: json_files.check(f"{field} of {json_files.shown(name)}",
+                                   entry.get(field), kind)
+           for field, kind in _ENTRY.items()}
+  return found["dtype"], tuple(found["shape"]), *found["data_offsets"]
+
+
 def _entry(path, name, start, dtype, shape, first, last):
-  """A `Tensor` of a safetensors file."""
+  """Returns a `Tensor` of a safetensors file."""
   if dtype not in _DTYPES:
     return Tensor(path, shape, None, f"has type {dtype}; "
                   f"{', '.join(_DTYPES)} are supported.")
@@ -167,7 +217,7 @@ def _entry(path, name, start, dtype, shape, first, last):
 
 
 def _torch(path):
-  """Tensors of a file that torch has written."""
+  """Opens the tensors of a file that torch has written."""
   try:
     import torch  # pylint: disable=g-import-not-at-top
   except ImportError as e:

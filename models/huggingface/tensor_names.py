@@ -1,11 +1,12 @@
-"""What the tensors of Hugging Face's files are called, and how they lie there.
+"""Names and layouts of tensors in Hugging Face's files.
 
-The names follow from those of the parameters: a table a family. Matrices are
-the same on both sides, but GPT-2 has them transposed and those of query, key
-and value in one tensor, as GPT-NeoX has them, head by head; columns have one
-axis there; OPT's table of positions has two rows more, for positions that its
-tokenizer once needed. Each expert has tensors of its own. Phi-3 is the Llama
-that it is, but for several matrices in one tensor.
+The names follow from those of the parameters: a table for each family, for the
+likes of Llama from `llama.FAMILIES`. Matrices are the same on both sides, with
+these exceptions. GPT-2 transposes them and has query, key and value in one
+tensor; GPT-NeoX has those in one tensor too, head by head. A column has one
+axis less. OPT's table of positions has two more rows, for positions that its
+tokenizer once needed. Each expert has its own tensors. Phi-3 is a Llama with
+several matrices in one tensor.
 """
 
 import collections
@@ -15,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from models.huggingface import config as hf_config
+from models.huggingface import llama
 from models.transformer import moe
 
 _HEAD = "lm_head.weight"
@@ -34,29 +36,11 @@ _LLAMA = {
     "feed_forward/gate": "mlp.gate_proj",
     "feed_forward/up": "mlp.up_proj",
     "feed_forward/down": "mlp.down_proj"}
-_OLMO_2 = {
+_GEMMA_2 = {
     **_LLAMA,
     "attention_out_norm": "post_attention_layernorm",
+    "feed_forward_norm": "pre_feedforward_layernorm",
     "feed_forward_out_norm": "post_feedforward_layernorm"}
-_GEMMA_2 = {**_OLMO_2, "feed_forward_norm": "pre_feedforward_layernorm"}
-_QWEN_EXPERTS = {
-    **_LLAMA,
-    "feed_forward/router": "mlp.gate",
-    "feed_forward/gate": "mlp.experts.{}.gate_proj",
-    "feed_forward/up": "mlp.experts.{}.up_proj",
-    "feed_forward/down": "mlp.experts.{}.down_proj"}
-_QWEN_2_EXPERTS = {
-    **_QWEN_EXPERTS,
-    "feed_forward/shared_gate": "mlp.shared_expert_gate",
-    "feed_forward/shared/gate": "mlp.shared_expert.gate_proj",
-    "feed_forward/shared/up": "mlp.shared_expert.up_proj",
-    "feed_forward/shared/down": "mlp.shared_expert.down_proj"}
-_MIXTRAL = {
-    **_LLAMA,
-    "feed_forward/router": "block_sparse_moe.gate",
-    "feed_forward/gate": "block_sparse_moe.experts.{}.w1",
-    "feed_forward/up": "block_sparse_moe.experts.{}.w3",
-    "feed_forward/down": "block_sparse_moe.experts.{}.w2"}
 _STARCODER_2 = {
     **_LLAMA, "feed_forward/up": "mlp.c_fc", "feed_forward/down": "mlp.c_proj"}
 _NEOX = {
@@ -102,11 +86,11 @@ _GPT_2 = {
     "feed_forward_norm": "ln_2",
     "feed_forward/up": "mlp.c_fc",
     "feed_forward/down": "mlp.c_proj"}
-_TABLES = {"gemma2": _GEMMA_2, "gemma3_text": _GEMMA_2, "opt": _OPT,
-           "gpt2": _GPT_2, "olmo2": _OLMO_2, "olmo3": _OLMO_2,
-           "gpt_neox": _NEOX, "starcoder2": _STARCODER_2, "mixtral": _MIXTRAL,
-           "olmoe": _QWEN_EXPERTS, "qwen2_moe": _QWEN_2_EXPERTS,
-           "qwen3_moe": _QWEN_EXPERTS}
+_TABLES = {
+    "gemma": _LLAMA, "gemma2": _GEMMA_2, "gemma3_text": _GEMMA_2, "opt": _OPT,
+    "gpt2": _GPT_2, "gpt_neox": _NEOX, "starcoder2": _STARCODER_2,
+    **{name: {**_LLAMA, **family.names}
+       for name, family in llama.FAMILIES.items()}}
 _KINDS = {"kernel": "weight", "scale": "weight", "bias": "bias"}
 # Parts of one tensor, in this order.
 _FUSED = ("query", "key", "value")
@@ -127,7 +111,7 @@ _JOINT = {
 
 
 class TensorSlice(NamedTuple):
-  """Where a parameter without the axes of `stacked` lies.
+  """The part of a tensor that is a parameter without the axes of `stacked`.
 
   Attributes:
     source: the tensor's name.
@@ -147,20 +131,20 @@ class TensorSlice(NamedTuple):
   column: bool = False
 
   def shape(self, shape):
-    """The tensor's shape, from that of the parameter."""
+    """Returns the tensor's shape, from that of the parameter."""
     shape = (self.skipped + self.parts * shape[0], *shape[1:])
     if self.column:
       return shape[:1]
     return shape[::-1] if self.transposed else shape
 
   def read(self, x):
-    """The parameter, from the tensor; the axis of a column is missing."""
+    """Returns the parameter, from the tensor; without the axis of a column."""
     x = x.T if self.transposed and x.ndim > 1 else x
     rows = x[self.skipped:].reshape(self.groups, self.parts, -1, *x.shape[1:])
     return rows[:, self.part].reshape(-1, *x.shape[1:])
 
   def write(self, parts):
-    """The tensor, from all parameters that are parts of it."""
+    """Returns the tensor, from all parameters that are parts of it."""
     x = np.stack([x.reshape(self.groups, -1, *x.shape[1:]) for x in parts], 1)
     x = x.reshape(-1, *x.shape[3 + self.column:])
     if self.skipped:
@@ -169,7 +153,7 @@ class TensorSlice(NamedTuple):
 
 
 def stacked(config, name) -> tuple[int, ...]:
-  """The first axes of a parameter: layers that are scanned, experts.
+  """Returns the first axes of a parameter: scanned layers, experts.
 
   Args:
     config: a `transformer.Config`.
@@ -185,7 +169,7 @@ def stacked(config, name) -> tuple[int, ...]:
 
 
 def places(config, name) -> list[TensorSlice]:
-  """Where a parameter lies: one place, or one for each of those of `stacked`.
+  """Returns where a parameter is: one place, or one for each of `stacked`.
 
   Args:
     config: a `transformer.Config`.
@@ -195,7 +179,7 @@ def places(config, name) -> list[TensorSlice]:
     Its places, the last axis being the fastest.
   """
   family = hf_config.family(config)
-  table = _TABLES.get(family, _LLAMA)
+  table = _TABLES[family]
   *path, kind = name.split("/")
   if not path:
     skipped = _OPT_POSITIONS if (family, kind) == ("opt", "positions") else 0
@@ -218,7 +202,7 @@ def places(config, name) -> list[TensorSlice]:
 
 
 def with_base(config, found):
-  """Tensors under the names that a whole model of text has.
+  """Returns tensors under the names that a whole model of text has.
 
   Args:
     config: a `transformer.Config`.
@@ -232,7 +216,7 @@ def with_base(config, found):
   if family == "gemma3_text":
     found = {re.sub(_TEXT, r"\2", name): x for name, x in found.items()
              if not re.match(_IMAGES, name)}
-  table = _TABLES.get(family, _LLAMA)
+  table = _TABLES[family]
   base = table["embedding"].partition(".")[0] + "."
   # Transformers 5 calls all heads the same.
   head = {table["head"]: found[name] for name in (_HEAD, table["head"])
@@ -245,7 +229,7 @@ def with_base(config, found):
 
 
 def _apart(config, found):
-  """Tensors that hold several matrices of a Llama, as one for each."""
+  """Splits tensors that hold several matrices of a Llama."""
   heads, kv_heads = (x * config.head_dim
                      for x in (config.num_heads, config.num_kv_heads))
   sizes = (heads, kv_heads, kv_heads), (config.hidden_dim,) * 2
@@ -270,7 +254,7 @@ def _apart(config, found):
 
 
 def together(config, shapes, read):
-  """What is to be written, those matrices in one tensor that Phi-3 has so.
+  """Joins those matrices that Phi-3 has in one tensor.
 
   Args:
     config: a `transformer.Config`.
@@ -292,7 +276,7 @@ def together(config, shapes, read):
 
 
 def _whole(name):
-  """The tensor of Phi-3 that one of a Llama is in, and which part it is."""
+  """Returns the tensor of Phi-3 that has one of a Llama, and its part there."""
   for joint, parts in _JOINT.items():
     for i, part in enumerate(parts):
       if name.endswith(part):
@@ -312,7 +296,7 @@ def check_rest(config, found, used):
     ValueError: naming the tensor.
   """
   family = hf_config.family(config)
-  table = _TABLES.get(family, _LLAMA)
+  table = _TABLES[family]
   embedding = table["embedding"]
   for name in sorted(set(found) - used):
     if name == table["head"]:

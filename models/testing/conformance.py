@@ -1,8 +1,8 @@
-"""Does a language model keep the contract of `decoding_jax.LanguageModel`?
+"""Tests whether a model keeps the contract of `decoding_jax.LanguageModel`.
 
-A model that reads a mask or a position wrongly still writes text, of another
-distribution, and nobody notices. This compares every way in which the library
-calls a model with the plain one, a text from its beginning.
+A model that reads a mask or a position wrongly still writes text, but of
+another distribution, without an error. `check` calls a model in every way that
+the library does, and compares the logits with those of whole texts.
 """
 
 import functools
@@ -93,12 +93,12 @@ def _compare(name, hint, logits, plain, tolerance):
 
 
 def _at_once(case):
-  """The whole tree in one call, as a target scores it."""
+  """Scores the whole tree in one call, as a target does."""
   return _score(case, *_committed(case), 0, len(_PARENTS))[0]
 
 
 def _by_levels(case):
-  """Level after level into one block, as a drafter grows it."""
+  """Scores level after level into one block, as a drafter does."""
   cache, block = _committed(case)
   found, start = [], 0
   for width in _LEVELS:
@@ -108,8 +108,8 @@ def _by_levels(case):
   return np.concatenate(found, axis=1)
 
 
-def _behind_a_commit(case):
-  """The last node of a path of which all others were committed before.
+def _after_a_commit(case):
+  """Scores the last node of a path after a commit of all others.
 
   The other nodes keep what they should be.
   """
@@ -135,12 +135,12 @@ _CALLS = (
      _by_levels),
     ("forward after a commit", "Are all that a token leaves after in "
      "`block.keys` and `block.values`, and read from `cache`?",
-     _behind_a_commit),
+     _after_a_commit),
 )
 
 
 def _committed(case):
-  """A cache of each row's prefix, scored in parts, and an empty block.
+  """Returns a cache of each row's prefix, scored in parts; an empty block.
 
   What stands after a shorter prefix is junk.
   """
@@ -156,7 +156,7 @@ def _committed(case):
 
 
 def _score(case, cache, block, start, width):
-  """Logits of nodes of the tree, so many after `start`, and the block."""
+  """Returns logits of nodes of the tree from `start` on, and the block."""
   nodes = np.arange(start, start + width)
   return _forward(case, case.tree[:, nodes],
                   cache.length[:, None] + _depths()[None, nodes], cache, block,
@@ -180,7 +180,7 @@ def _call(lm, params, *arguments):
 
 
 def _text(row, prefix, tree, node):
-  """`[L]`, the text that ends with a node; 0 after it."""
+  """Returns `[L]`, the text that ends with a node; 0 after it."""
   path = np.flatnonzero(_mask()[node])
   text = np.concatenate([prefix[row, :_LENGTHS[row]], tree[row, path]])
   return np.pad(text, (0, _LENGTHS.max() + len(_LEVELS) - len(text)))
@@ -188,7 +188,7 @@ def _text(row, prefix, tree, node):
 
 @functools.lru_cache(maxsize=None)
 def _mask():
-  """`[M, M]` bool, each node and its ancestors."""
+  """Returns `[M, M]` bool, each node and its ancestors."""
   mask = np.eye(len(_PARENTS), dtype=bool)
   for node, parent in enumerate(_PARENTS[1:], 1):
     mask[node] |= mask[parent]

@@ -1,8 +1,8 @@
-"""Does a method keep the target's distribution? A test on sampled texts.
+"""Tests on sampled texts whether a method keeps the target's distribution.
 
-The joint distribution of the first tokens of a text of a tabular model is known
-exactly. Errors that carry over from call to call, and wrong distributions of a
-call, change it; chi-square finds them.
+The joint distribution of the first tokens of a tabular model is known exactly.
+A wrong distribution within a call, or an error carried from call to call,
+changes it; a chi-square test finds that.
 """
 
 from typing import NamedTuple
@@ -38,7 +38,7 @@ class Fit(NamedTuple):
 
   @property
   def is_close(self) -> bool:
-    """Whether samples of the distribution could be as far from it."""
+    """Returns whether samples of the distribution could be as far from it."""
     return self.p_value >= MIN_P_VALUE
 
 
@@ -53,10 +53,10 @@ def check(method: dj.Method, target=None, draft=None, **kwargs) -> Fit:
     **kwargs: more arguments of `fit`.
 
   Returns:
-    The fit, that of a distribution by chance.
+    The fit, which is one that chance explains.
 
   Raises:
-    AssertionError: telling how far they are from it.
+    AssertionError: with the distance and the p-value.
   """
   if target is None or draft is None:
     target, draft = random_tables(6)
@@ -96,7 +96,7 @@ def fit(method: dj.Method, target, draft, rows: int = 100_000, length: int = 4,
 
 def frequencies(method: dj.Method, target, draft, rows: int, length: int,
                 key=None, **kwargs):
-  """How often each text of `length` tokens follows token 0.
+  """Counts how often each text of `length` tokens follows token 0.
 
   Args:
     method: any method.
@@ -125,7 +125,7 @@ def frequencies(method: dj.Method, target, draft, rows: int, length: int,
 
 
 def joint_distribution(table, first: int, length: int):
-  """`[V] * length`, the distribution of the tokens after `first`."""
+  """Returns `[V] * length`, the distribution of the tokens after `first`."""
   probs = table[first]
   for _ in range(length - 1):
     probs = probs[..., None] * table
@@ -133,7 +133,7 @@ def joint_distribution(table, first: int, length: int):
 
 
 def p_value(counts, probs) -> float:
-  """Chi-square of counts against a distribution; rare cells are put together.
+  """Returns the p-value of a chi-square test; rare cells are merged.
 
   A cell that cannot occur but did gives 0.
   """
@@ -156,14 +156,14 @@ def by_chance(probs, rows: int) -> float:
 
 
 def random_tables(vocab_size: int, target_zeros: int = 0, draft_zeros: int = 0):
-  """`[V, V]` float64 of a target and a drafter; the same ones each time."""
+  """Returns `[V, V]` float64 of a target and a drafter, the same each time."""
   rng = np.random.default_rng((vocab_size, target_zeros, draft_zeros))
   return (random_table(rng, vocab_size, target_zeros),
           random_table(rng, vocab_size, draft_zeros))
 
 
 def random_table(rng, size: int, zeros: int = 0):
-  """`[size, size]` float64, a random distribution a row."""
+  """Returns `[size, size]` float64, a random distribution per row."""
   return np.stack([random_probs(rng, size, zeros) for _ in range(size)])
 
 

@@ -1,10 +1,12 @@
-"""From texts to what `decoding_jax.generate` takes, and back."""
+"""Batches of texts as `decoding_jax.generate` takes them, and back."""
 
 import numpy as np
 
+from models.text import tokenizer_files
+
 
 def encode(tokenizer, texts):
-  """Prompts of a batch.
+  """Encodes the prompts of a batch.
 
   Args:
     tokenizer: a `tokenizers.Tokenizer`, as of `models.text.tokenizers.load`.
@@ -19,8 +21,8 @@ def encode(tokenizer, texts):
   """
   if isinstance(texts, str):
     raise ValueError(f"texts={texts!r}: a list of texts is needed.")
-  rows = [tokenizer.encode(text).ids if isinstance(text, str) else list(text)
-          for text in texts]
+  rows = [tokenizer_files.encode(tokenizer, text).ids
+          if isinstance(text, str) else list(text) for text in texts]
   lengths = np.array([len(row) for row in rows], np.int32)
   if not lengths.all() or not rows:
     which = f"texts[{lengths.argmin()}]" if rows else "texts"
@@ -31,7 +33,7 @@ def encode(tokenizer, texts):
 
 
 def decode(tokenizer, out, prompt_lengths) -> list[str]:
-  """What was written after each prompt.
+  """Decodes what was written after each prompt.
 
   Args:
     tokenizer: that of the prompts.

@@ -1,13 +1,16 @@
 """Chat templates, as published tokenizers have them.
 
 A template is a Jinja program that comes with a checkpoint. It runs in a sandbox
-with the names that transformers gives it, and sees nothing but the messages.
+with the names that transformers gives it, sees nothing but the messages, and
+ends within limits of time and size (`models.text.template_sandbox`).
 """
 
 import datetime as dates
+import importlib
 import json
 import pathlib
 
+from models.folders import json_files
 from models.folders import resolve
 from models.text import tokenizer_files
 
@@ -17,7 +20,7 @@ _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 def load(folder, now=None):
-  """The chat template of a folder.
+  """Reads the chat template of a folder.
 
   Args:
     folder: with a `chat_template.jinja`, or a `chat_template` in its
@@ -31,44 +34,52 @@ def load(folder, now=None):
 
   Raises:
     FileNotFoundError: if there is no such folder.
-    ValueError: if there is no template, if it is wrong, or without Jinja; the
-      function, for messages that the template refuses.
+    ValueError: naming the file, if there is no template or it is wrong, or
+      without Jinja; from the function, if the template refuses the messages,
+      fails, writes nothing, or meets a limit.
   """
   folder = resolve.folder(folder)
   try:
-    import jinja2  # pylint: disable=import-outside-toplevel
-    from jinja2 import sandbox  # pylint: disable=import-outside-toplevel
+    importlib.import_module("jinja2")  # Which the sandbox is made of.
+    # pylint: disable-next=import-outside-toplevel
+    from models.text import template_sandbox
   except ImportError as e:
     raise ValueError("chat templates need the package jinja2: pip install "
                      "'decoding_jax[tasks]'.") from e
-  environment = sandbox.ImmutableSandboxedEnvironment(
-      trim_blocks=True, lstrip_blocks=True,
-      extensions=["jinja2.ext.loopcontrols"])
-  environment.filters["tojson"] = _to_json
-  environment.globals.update(
-      raise_exception=_refuse,
-      strftime_now=lambda form: (now or dates.datetime.now()).strftime(form))
+  environment = template_sandbox.Sandbox()
+  environment.text_filter("tojson", _to_json)
+
+  def strftime_now(form):
+    template_sandbox.check_format(form)
+    return (now or dates.datetime.now()).strftime(form)
+
+  environment.globals.update(raise_exception=_refuse, strftime_now=strftime_now)
   tokens = {name: tokenizer_files.special_token(folder, name)
             for name in _SPECIAL}
   tokens = {name: token for name, token in tokens.items() if token is not None}
+  path, source = _source(folder)
   try:
-    template = environment.from_string(_source(folder))
-  except jinja2.TemplateError as e:
-    raise ValueError(f"the chat template of '{folder}' is wrong: {e}.") from e
+    template = environment.from_source(source)
+  except Exception as e:  # The parsers of Jinja and of Python raise many.
+    raise ValueError(f"'{path}': the chat template is wrong: {_reason(e)}."
+                     ) from e
 
   def render(messages):
     try:
-      return template.render(messages=messages, add_generation_prompt=True,
-                             **tokens)
-    except (jinja2.TemplateError, TypeError) as e:
-      raise ValueError(f"the chat template of '{folder}' refuses the messages: "
-                       f"{e}.") from e
+      text = environment.render(template, messages=messages,
+                                add_generation_prompt=True, **tokens)
+    except Exception as e:  # A program of someone else may raise anything.
+      raise ValueError(f"'{path}': the chat template refuses the messages: "
+                       f"{_reason(e)}.") from e
+    if not text:
+      raise ValueError(f"'{path}': the chat template gives an empty prompt.")
+    return text
 
   return render
 
 
 def encoder(folder, tokenizer, now=None):
-  """What `load` returns, as far as tokens.
+  """Returns the function of `load`, followed by the tokenizer.
 
   Args:
     folder: of `load`.
@@ -83,30 +94,46 @@ def encoder(folder, tokenizer, now=None):
   """
   render = load(folder, now)
   # The template has written all special tokens.
-  return lambda messages: tokenizer.encode(render(messages),
-                                           add_special_tokens=False)
+  return lambda messages: tokenizer_files.encode(
+      tokenizer, render(messages), add_special_tokens=False)
 
 
 def _source(folder):
-  """The program: of a file of its own, else of the tokenizer's settings."""
+  """Returns the file of the program and its text."""
   path = pathlib.Path(folder) / FILE
   if path.is_file():
-    return path.read_text("utf-8")
+    try:
+      return path, path.read_text("utf-8")
+    except ValueError as e:
+      raise ValueError(f"'{path}' is no text: {e}.") from e
+  path = pathlib.Path(folder) / tokenizer_files.CONFIG
   found = tokenizer_files.setting(folder, tokenizer_files.CONFIG, _FIELD)
   if isinstance(found, list):  # Several with names.
-    found = {x["name"]: x["template"] for x in found}.get("default")
+    found = next((x.get("template") for x in found if isinstance(x, dict)
+                  and x.get("name") == "default"), None)
   if not isinstance(found, str):
     raise ValueError(f"'{folder}' has no chat template: neither {FILE} nor "
                      f"{_FIELD} in {tokenizer_files.CONFIG}.")
-  return found
+  return path, found
+
+
+def _reason(error):
+  """Returns the message of an exception in one line."""
+  lines = str(error).strip().splitlines() or [""]
+  line = json_files.shortened(lines[0]).rstrip(".")
+  name = type(error).__name__
+  # Of Jinja's own the message alone is for people.
+  if line and type(error).__module__.startswith("jinja2"):
+    return line
+  return f"{name}: {line}" if line else name
 
 
 def _to_json(value, indent=None):
-  """Jinja's own filter would escape for HTML."""
+  """Returns JSON; Jinja's own filter would escape it for HTML."""
   return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
 def _refuse(message):
-  """What a template calls for messages that it was not made for."""
+  """Raises an error: templates call it for messages they do not support."""
   import jinja2  # pylint: disable=import-outside-toplevel
   raise jinja2.TemplateError(message)

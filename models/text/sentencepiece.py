@@ -1,8 +1,8 @@
 """SentencePiece models as tokenizers of the `tokenizers` library.
 
-The file is read through `sentencepiece`; what it describes is put together
-from the parts of `tokenizers`, so that there is one kind of tokenizer here and
-a converted folder needs neither the file nor the package.
+The file is read through `sentencepiece` and rebuilt from parts of `tokenizers`.
+So there is one kind of tokenizer here, and a converted folder needs neither the
+file nor the package.
 """
 
 import pathlib
@@ -22,8 +22,9 @@ def load(folder) -> tokenizers.Tokenizer:
   """Reads the `tokenizer.model` of a folder.
 
   Args:
-    folder: with a BPE or unigram model; whether a text begins with a special
-      token is told by its `tokenizer_config.json`, and true without.
+    folder: with a BPE or unigram model. `add_bos_token` of its
+      `tokenizer_config.json` tells whether a text begins with a special token;
+      by default it does.
 
   Returns:
     A tokenizer.
@@ -66,7 +67,7 @@ def load(folder) -> tokenizers.Tokenizer:
 
 
 def _model(spec):
-  """The pieces, as what merges them."""
+  """Returns the model that merges pieces."""
   bytes_ = any(piece.type == piece.BYTE for piece in spec.pieces)
   if spec.trainer_spec.model_type == _UNIGRAM:
     return Unigram([(piece.piece, piece.score) for piece in spec.pieces],
@@ -77,7 +78,7 @@ def _model(spec):
 
 
 def _merges(spec):
-  """All pairs of pieces that make a piece, the best piece first."""
+  """Returns all pairs of pieces that make a piece, the best piece first."""
   scores = {piece.piece: piece.score for piece in spec.pieces
             if piece.type in (piece.NORMAL, piece.USER_DEFINED)}
   merges = []
@@ -91,7 +92,7 @@ def _merges(spec):
 
 
 def _normalizer(spec):
-  """What happens to a text before it is cut."""
+  """Returns what changes a text before it is split."""
   steps = []
   if spec.precompiled_charsmap:
     steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
@@ -105,7 +106,7 @@ def _normalizer(spec):
 
 
 def _decoder(spec):
-  """How tokens become text again."""
+  """Returns what turns tokens into text."""
   steps = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(),
            decoders.Fuse()]
   if spec.add_dummy_prefix:

@@ -1,33 +1,89 @@
-"""Files beside a tokenizer in published folders, and those of GPT-2's kind."""
+"""Settings of tokenizers in published folders, and the files of GPT-2."""
 
-import json
 import pathlib
 
 import tokenizers
 from tokenizers import decoders, pre_tokenizers, processors
 from tokenizers.models import BPE
 
+from models.folders import json_files
+
 CONFIG, VOCAB, MERGES = "tokenizer_config.json", "vocab.json", "merges.txt"
 GENERATION = "generation_config.json"
+_TOKEN = (json_files.Field(str), json_files.Field(dict))
+_ID = json_files.Field(int, 0, 2**31 - 1)
+# What is read of these files, and the types that each field may have.
+_FIELDS = {
+    "bos_token": _TOKEN, "eos_token": _TOKEN, "pad_token": _TOKEN,
+    "unk_token": _TOKEN, "add_bos_token": (json_files.Field(bool),),
+    "add_prefix_space": (json_files.Field(bool),),
+    "chat_template": (json_files.Field(str), json_files.Field(list)),
+    "eos_token_id": (_ID, json_files.Field(list, 0, 64, _ID))}
 # GPT-2's only special token, which its files do not name.
 _END = "<|endoftext|>"
 
 
 def setting(folder, file, name, default=None):
-  """A field of a JSON file of a folder; `default` if either is missing."""
+  """Returns a field of a JSON file of a folder, of the type that it must have.
+
+  Args:
+    folder: of a tokenizer.
+    file: that may be in it.
+    name: of the field, one of `_FIELDS`.
+    default: what is returned if the file or the field is missing.
+
+  Raises:
+    ValueError: naming the file, if it is no object or the field is wrong.
+  """
   path = pathlib.Path(folder) / file
   if not path.is_file():
     return default
-  try:
-    return json.loads(path.read_text("utf-8")).get(name, default)
-  except (ValueError, AttributeError) as e:
-    raise ValueError(f"'{path}' is not a JSON object: {e}.") from e
+  value = json_files.read(path).get(name)
+  if value is None:
+    return default
+  kinds = _FIELDS[name]
+  for kind in kinds:
+    if type(value) is kind.kind:
+      try:
+        return json_files.check(name, value, kind)
+      except ValueError as e:
+        raise ValueError(f"'{path}': {e}") from e
+  raise ValueError(
+      f"'{path}': {name}={json_files.shown(value)}: a value of type "
+      f"{' or '.join(kind.kind.__name__ for kind in kinds)} is needed.")
 
 
 def special_token(folder, name):
-  """A token that the settings name, such as "eos_token"; None without."""
+  """Returns a token of the settings, such as "eos_token"; None if absent."""
   token = setting(folder, CONFIG, name)
-  return token.get("content") if isinstance(token, dict) else token
+  if isinstance(token, dict):
+    token = token.get("content")
+    if not isinstance(token, str):
+      raise ValueError(f"'{pathlib.Path(folder) / CONFIG}': {name} has no "
+                       "content of type str.")
+  return token
+
+
+def encode(tokenizer, text: str, **kwargs) -> tokenizers.Encoding:
+  """Encodes a text; raises `ValueError` if the tokenizer fails.
+
+  Args:
+    tokenizer: any tokenizer. One whose pattern backtracks without end on this
+      text panics, with an exception that is no `Exception`.
+    text: what to encode.
+    **kwargs: of `tokenizers.Tokenizer.encode`.
+
+  Returns:
+    Its encoding.
+  """
+  try:
+    return tokenizer.encode(text, **kwargs)
+  except (KeyboardInterrupt, SystemExit, GeneratorExit):
+    raise
+  except BaseException as e:
+    reason = json_files.shortened(str(e) or type(e).__name__)
+    raise ValueError(f"the tokenizer fails on a text of {len(text)} "
+                     f"characters: {reason}") from e
 
 
 def begin_with(tokenizer: tokenizers.Tokenizer, token: str) -> None:
@@ -59,5 +115,9 @@ def load_merges(folder) -> tokenizers.Tokenizer:
     special = {_END}
   tokenizer.add_special_tokens(sorted(special))
   if setting(folder, CONFIG, "add_bos_token"):
-    begin_with(tokenizer, special_token(folder, "bos_token"))
+    bos = special_token(folder, "bos_token")
+    if bos is None:
+      raise ValueError(f"'{folder / CONFIG}': bos_token must be given, since "
+                       "add_bos_token is true.")
+    begin_with(tokenizer, bos)
   return tokenizer

@@ -1,4 +1,4 @@
-"""Tokenizers, kept as one `tokenizer.json`.
+"""Tokenizers, each of them one `tokenizer.json`.
 
 The object handed around is `tokenizers.Tokenizer` itself: `encode(text).ids`
 and `decode(ids)`. Those that are trained here are byte-level BPE: every text
@@ -17,6 +17,7 @@ from tokenizers import decoders, pre_tokenizers, trainers
 from tokenizers.models import BPE
 
 from models.folders import atomic
+from models.folders import json_files
 from models.folders import resolve
 from models.text import sentencepiece
 from models.text import tokenizer_files
@@ -27,8 +28,16 @@ _GENERATION = tokenizer_files.GENERATION
 _WITH = (CONFIG, _GENERATION, "special_tokens_map.json", "chat_template.jinja")
 # What `copy` writes.
 FILES = (FILE, *_WITH)
-# Stands between documents and ends a text.
+# Separates documents, and ends a text.
 EOS = "<|endoftext|>"
+# What each file of a tokenizer is read by, the first one that is there.
+_READERS = {
+    FILE: lambda folder: tokenizers.Tokenizer.from_file(str(folder / FILE)),
+    tokenizer_files.MERGES: tokenizer_files.load_merges,
+    sentencepiece.FILE: sentencepiece.load}
+# What is encoded when a tokenizer is loaded: patterns that backtrack without
+# end mostly do so over repetitions.
+_PROBE = "".join(x * 64 for x in ("a", " ", "1", "x1", "-", "\n", "Ab, ", "é"))
 # A token of byte fallback.
 _BYTE = "<0x([0-9A-F]{2})>"
 
@@ -82,30 +91,42 @@ def load(folder) -> tokenizers.Tokenizer:
     ValueError: if the file cannot be read, or the hub has no such model.
   """
   path = resolve.folder(folder) / FILE
-  try:
-    if path.is_file():
-      return tokenizers.Tokenizer.from_file(str(path))
-    if (path.parent / tokenizer_files.MERGES).is_file():
-      return tokenizer_files.load_merges(path.parent)
-  except Exception as e:  # The library raises nothing more special.
-    raise ValueError(f"'{path.parent}': its tokenizer cannot be read: {e}"
-                     ) from e
-  if (path.parent / sentencepiece.FILE).is_file():
-    return sentencepiece.load(path.parent)
+  for name, read in _READERS.items():
+    if not (path.parent / name).is_file():
+      continue
+    try:
+      tokenizer = read(path.parent)
+    except (ValueError, KeyboardInterrupt, SystemExit):
+      raise  # Those of this package name the file.
+    except BaseException as e:  # Of the library, whose panics are no better.
+      raise _unreadable(path.parent / name, e) from e
+    try:
+      tokenizer.encode(_PROBE)
+    except (KeyboardInterrupt, SystemExit):
+      raise
+    except Exception:  # It has no tokens for some of the characters.
+      pass
+    except BaseException as e:  # A panic.
+      raise _unreadable(path.parent / name, e) from e
+    return tokenizer
   raise FileNotFoundError(
       f"No tokenizer at '{path}': a checkpoint folder with a {FILE}, "
       f"{sentencepiece.FILE} or {tokenizer_files.MERGES} is needed.")
 
 
+def _unreadable(path, error):
+  reason = json_files.shortened(str(error) or type(error).__name__)
+  return ValueError(f"'{path}': its tokenizer cannot be read: {reason}")
+
+
 def has(folder) -> bool:
-  """Whether `load` finds a tokenizer in a folder."""
+  """Returns whether `load` finds a tokenizer in a folder."""
   folder = pathlib.Path(folder)
-  return any((folder / name).is_file()
-             for name in (FILE, sentencepiece.FILE, tokenizer_files.MERGES))
+  return any((folder / name).is_file() for name in _READERS)
 
 
 def copy(source, folder) -> int | None:
-  """Copies the tokenizer of a folder, and what tells how to use it.
+  """Copies the tokenizer of a folder with its settings.
 
   Args:
     source: a folder that `has` one.
@@ -133,13 +154,13 @@ def describe(tokenizer: tokenizers.Tokenizer, folder) -> None:
 
 
 def eos_id(tokenizer: tokenizers.Tokenizer, folder=None) -> int | None:
-  """The token that ends a text; None if there is none.
+  """Returns the token that ends a text; None if there is none.
 
   Args:
     tokenizer: any tokenizer.
     folder: that it comes from, or a name. If the files of a published
-      checkpoint are in it they tell, the tokenizer's own first: it is what a
-      chat ends with.
+      checkpoint are in it they decide, those of the tokenizer first: that is
+      the token that a chat ends with.
 
   Returns:
     A token id.
@@ -155,7 +176,7 @@ def eos_id(tokenizer: tokenizers.Tokenizer, folder=None) -> int | None:
 
 
 def eos_ids(tokenizer: tokenizers.Tokenizer, folder) -> tuple[int, ...]:
-  """All tokens that end a text, such as a text and the turn of a chat.
+  """Returns all tokens that end a text or a turn of a chat.
 
   Args:
     tokenizer: any tokenizer.
@@ -171,7 +192,7 @@ def eos_ids(tokenizer: tokenizers.Tokenizer, folder) -> tuple[int, ...]:
 
 
 def _listed(folder):
-  """Tokens that end a text by the settings of a published checkpoint."""
+  """Returns the tokens that end a text by the settings of a checkpoint."""
   for name in (_GENERATION, "config.json"):
     found = tokenizer_files.setting(folder, name, "eos_token_id")
     if found is not None:
@@ -180,7 +201,7 @@ def _listed(folder):
 
 
 def size(tokenizer: tokenizers.Tokenizer) -> int:
-  """Tokens that can occur: the largest id, and one."""
+  """Returns the number of ids: the largest one plus 1."""
   return max(tokenizer.get_vocab().values(), default=-1) + 1
 
 
@@ -203,7 +224,7 @@ def check_same(ours: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer):
 
 
 def decode_stable_prefix(tokenizer: tokenizers.Tokenizer, tokens) -> str:
-  """What tokens decode to, as far as no token after them can change it.
+  """Decodes tokens, as far as no token after them can change the text.
 
   Held back are a character whose last bytes may be still to come, and with byte
   fallback all bytes in a row: one that does not fit spoils those before it.
@@ -224,7 +245,7 @@ def decode_stable_prefix(tokenizer: tokenizers.Tokenizer, tokens) -> str:
 
 def pieces(tokenizer: tokenizers.Tokenizer,
            vocab_size: int | None = None) -> list[bytes]:
-  """The bytes that each token adds to a text.
+  """Returns the bytes that each token adds to a text.
 
   Args:
     tokenizer: byte-level, or of the SentencePiece kind with byte fallback.
@@ -251,7 +272,7 @@ def pieces(tokenizer: tokenizers.Tokenizer,
 
 
 def _piece_decoder(decoder):
-  """`text of a token -> bytes`, by the decoder of a `tokenizer.json`."""
+  """Returns `text of a token -> bytes`, by a decoder of `tokenizer.json`."""
   parts = [decoder or {}, *(decoder or {}).get("decoders", ())]
   kinds = [part.get("type") for part in parts]
   if "ByteLevel" in kinds:
@@ -264,9 +285,9 @@ def _piece_decoder(decoder):
 
 
 def _byte_chars():
-  """The 256 characters that stand for the bytes (GPT-2's `bytes_to_unicode`).
+  """Returns the characters that encode the bytes (GPT-2's `bytes_to_unicode`).
 
-  Printable bytes stand for themselves, the others for characters from 256 on.
+  Printable bytes are themselves, the others are characters from 256 on.
   """
   shown = {*range(33, 127), *range(161, 173), *range(174, 256)}
   others = iter(range(256, 512))

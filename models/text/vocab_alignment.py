@@ -1,4 +1,4 @@
-"""Vocabularies of two models that are to work together.
+"""Common vocabularies of a target and its drafter.
 
 Embeddings are often padded to a round number of rows, and not to the same one
 in a target and its drafter; the tokens after the real vocabulary never occur.
@@ -11,7 +11,7 @@ from decoding_jax import types
 
 @functools.lru_cache(maxsize=None)
 def cut(lm: types.LanguageModel, vocab_size: int) -> types.LanguageModel:
-  """The model without the tokens from `vocab_size` on.
+  """Returns the model without the tokens from `vocab_size` on.
 
   Args:
     lm: a model of at least as many tokens.
@@ -30,7 +30,7 @@ def cut(lm: types.LanguageModel, vocab_size: int) -> types.LanguageModel:
 
 def align(target: types.LanguageModel, draft: types.LanguageModel | None,
           used: int):
-  """Cuts the padding that only one of two models has.
+  """Removes the padding that only one of two models has.
 
   Args:
     target: any model.

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 
+import decoding_jax as dj
 from configs import cdsl as cdsl_config
 from experiments import cdsl
 from experiments.app import launch
@@ -297,6 +298,21 @@ def test_what_generate_would_refuse(folders, spec, message):
     constrained_run.check(settings, pair, task, entry)
 
 
+def test_a_method_as_a_string(folders):
+  settings = config(folders)
+  with settings.unlocked():
+    settings.methods = ("cdlh(8, lookahead=4)",
+                        {"label": "b", "name": "best_of_n(2)", "top_p": 0.5,
+                         "temperature": 1.0})
+  entries = constrained_run.entries(settings)
+  assert list(entries) == ["cdlh(8, lookahead=4)", "b"]
+  first, second = entries.values()
+  assert first.method is dj.methods.cdlh(8, 4)
+  assert first.sampling.temperature == 0
+  assert second.method is dj.methods.best_of_n(2)
+  assert second.sampling.top_p == 0.5
+
+
 def test_presets():
   for preset in ("default", "smoke", "commongen", "commongen,sweep", "harmless",
                  "trees"):
@@ -338,8 +354,8 @@ def test_cost_model():
 
 
 def shaped(label, shape, slack, calls, hard, tau="0.5"):
-  spec = (f"cdsl(8x{label[-1]}, w=1, lambda=10, rollout=target, {shape}, "
-          f"slack={slack}, tau={tau}, low=cdlh_step), T=0")
+  spec = (f"cdsl_extended(8x{label[-1]}, w=1, lambda=10, rollout=target, "
+          f"{shape}, slack={slack}, tau={tau}, target_continues=False), T=0")
   return {"label": label, "spec": spec, "target_calls": calls, "hard": hard}
 
 

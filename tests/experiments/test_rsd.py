@@ -129,7 +129,7 @@ def _sizes():
   """A method by its name and flags, as `experiments.generate` has it."""
   def of(name, **values):
     with flagsaver.as_parsed(**values):
-      return launch.method({"name": name, **method_flags.from_flags(name)})
+      return method_flags.from_flags(name)
 
   flags.FLAGS.mark_as_parsed()
   yield of
@@ -150,19 +150,31 @@ def test_sizes_from_flags(sizes, values, method):
   assert sizes(**values).name == method.name
 
 
-@pytest.mark.parametrize("values, found", [
-    (dict(sizes='{"rounds": 5, "steps": [1, 2]}'),
-     dict(rounds=5, steps=[1, 2], depth=4)),
-    (dict(sizes='{"rounds": 5, "steps": 1}', depth="2"),
-     dict(rounds=5, steps=1, depth=2))], ids=str)
-def test_sizes_of_a_method_of_your_own(sizes, monkeypatch, values, found):
-  del sizes  # It has the flags parsed.
-  monkeypatch.setattr(dj.methods, "rsd_c", lambda rounds, steps, depth: None)
-  with flagsaver.as_parsed(**values):
-    assert method_flags.from_flags("rsd_c") == found
+@pytest.mark.parametrize("spec, values, found", [
+    ("rsd_c", dict(sizes='{"rounds": 5, "steps": [1, 2]}'), (5, (1, 2), 4)),
+    ("rsd_c", dict(sizes='{"rounds": 5, "steps": 1}', depth="2"), (5, 1, 2)),
+    ("rsd_c(5, steps=(1, 2))", dict(depth="3"), (5, (1, 2), 3))], ids=str)
+def test_sizes_of_a_method_of_your_own(sizes, monkeypatch, spec, values, found):
+  monkeypatch.setattr(
+      dj.methods, "rsd_c", lambda rounds, steps, depth: dj.Method(
+          str((rounds, steps, depth)), None, dj.methods.speculative(1).greedy))
+  assert sizes(spec, **values).name == str(found)
   with pytest.raises(launch.UserError, match=(
-      r'needs rounds, steps, .* but --sizes=\'{"rounds": 2, "steps": 2}')):
-    method_flags.from_flags("rsd_c")
+      r"needs rounds, steps: --method='rsd_c\(rounds=2, steps=2\)', or "
+      r'--sizes=\'{"rounds": 2, "steps": 2}')):
+    sizes("rsd_c")
+
+
+def test_sizes_without_a_flag_have_those_of_the_first_example(sizes):
+  assert sizes("stochastic_beam_search").name == "stochastic_beam_search(4)"
+  method = sizes("diverse_beam_search", num_groups="1").name
+  assert method == "diverse_beam_search(1x4)"
+
+
+def test_help_lists_the_examples():
+  assert "rsd_s(width=3, depth=2), " in method_flags.help_text()
+  assert method_flags.help_text("auto").startswith(
+      "Method, with sizes or without: auto, autoregressive(), ")
 
 
 @pytest.mark.parametrize("values, message", [
@@ -173,6 +185,11 @@ def test_sizes_of_a_method_of_your_own(sizes, monkeypatch, values, found):
     (dict(name="rsd_c", branching="2-1"), "--branching: '2-1' is no list"),
     (dict(name="sequoia", children="2/1"), r"children\[1\]=\(1,\): 2 integ"),
     (dict(name="beam_search", width="3"), "beam_search takes num_beams"),
+    (dict(name="rsd_s", sizes='{"a": {"b": 1}}'),
+     "--sizes: a={'b': 1}: a number, a string"),
+    (dict(name="rsd_s", sizes='{"depth": 3}', depth="3"), "depth is given by"),
+    (dict(name="rsd_s(3, 4)", depth="3"), "--method: rsd_s is given depth twi"),
+    (dict(name="rsd_s(3", depth="3"), r"--method='rsd_s\(3': a method as"),
     (dict(name="cdsl"), "--method=cdsl is steered by a reward.*cdsl has"),
     (dict(name="best_of_n"), "--method=best_of_n is steered by a reward")],
     ids=str)
@@ -365,6 +382,21 @@ def test_plan_refuses(update, message):
   config = rsd_config.get_config()
   config.update(update)
   with pytest.raises(launch.UserError, match=message):
+    method_grid.from_config(config)
+
+
+def test_trees_as_strings():
+  config = rsd_config.get_config()
+  with config.unlocked():
+    config.trees.length = {"2": ("rsd_s(7, 2)", {"name": "rsd_c((2, 2))"},
+                                 "speculative(2, 'block')")}
+  config.update(lengths=(2,), budgets=(), methods=("rsd_s", "rsd_c"))
+  methods, points = method_grid.from_config(config)
+  assert methods[1:] == [dj.methods.rsd_s(7, 2), dj.methods.rsd_c((2, 2))]
+  assert points == {("length", 2): ["rsd_s(7x2)", "rsd_c(2-2)"]}
+  with config.unlocked():
+    config.trees.length = {"2": ("rsd_s(7",)}
+  with pytest.raises(launch.UserError, match="trees.length.2='rsd_s.7': a me"):
     method_grid.from_config(config)
 
 

@@ -16,6 +16,7 @@ from decoding_jax.speculation import expanders
 from decoding_jax.speculation import traversal
 from decoding_jax.speculation import verifiers
 from models import tabular
+from support import example_methods
 
 V = 4
 
@@ -361,9 +362,7 @@ def test_right_pairs_are_not(drafter, rule):
 
 
 def test_all_methods_draft_equally_deep_at_all_temperatures():
-  for method in (dj.methods.autoregressive(), METHOD, dj.methods.rsd_c((2, 1)),
-                 dj.methods.speculative(3), dj.methods.spectr(2, 3),
-                 dj.methods.specinfer(3, 2)):
+  for method in example_methods.METHODS:
     assert method.sampled.drafter.layout == method.greedy.drafter.layout
     assert method.sampled.drafter.sampled and method.sampled.verifier.sampled
     assert not method.greedy.verifier.sampled
@@ -500,6 +499,6 @@ def test_rewards(arguments, words):
 def test_a_method_is_the_same_however_its_sizes_are_given():
   assert dj.methods.rsd_s(2, depth=2) is METHOD
   assert dj.methods.cdsl(2, num_candidates=3) is dj.methods.cdsl(
-      num_candidates=3, lookahead=2, slack=0.0)
+      num_candidates=3, lookahead=2, weight=1)
   with pytest.raises(TypeError, match=r"methods.rsd_s\(width: .*'depth'"):
     dj.methods.rsd_s(2)

@@ -8,10 +8,11 @@ import decoding_jax as dj
 from models.testing import exactness
 from support import helpers
 from support import tiny_models as tiny
-from support.example_methods import depth, each, EACH, EACH_DRAFTING, METHODS
+from support.example_methods import depth, each, EACH, EACH_DRAFTING
 
 # Those whose greedy drafters differ.
-EACH_GREEDY = each(METHODS[1:4])
+EACH_GREEDY = each([dj.methods.speculative(3), dj.methods.rsd_c((2, 2)),
+                    dj.methods.rsd_s(3, 2)])
 # One shape for nearly all runs, and a budget that is a multiple of what each
 # method emits at most.
 ROWS, NEW, V = 16, 12, 6

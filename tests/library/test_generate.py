@@ -12,12 +12,14 @@ import decoding_jax as dj
 from decoding_jax.runtime import prefill as prefill_lib
 from models.testing import exactness
 from support import tiny_models as tiny
-from support.example_methods import depth, each, EACH, EACH_DRAFTING, METHODS
+from support.example_methods import depth, each, EACH, EACH_DRAFTING
 
 # The package has a function of this name as well.
 generate_lib = importlib.import_module("decoding_jax.generate")
 
 GREEDY = dj.Sampling(temperature=0)
+PLAIN, CHAIN = dj.methods.autoregressive(), dj.methods.speculative(3)
+BEAM = dj.methods.rsd_s(3, 2)
 
 
 def teacher_forced(model, out):
@@ -187,7 +189,7 @@ def table_models(seed=0):
       np.random.default_rng((seed, i)), 6))) for i in range(2)))
 
 
-def table_run(*, method=METHODS[3], prompts=np.zeros((2, 3), np.int32),
+def table_run(*, method=BEAM, prompts=np.zeros((2, 3), np.int32),
               lengths=np.array([1, 3]), seed=0, new=7, key=None, **kwargs):
   return tiny.generate(method, table_models(seed), prompts=prompts,
                        lengths=lengths, new=new, key=key, **kwargs)
@@ -235,7 +237,7 @@ def test_whether_it_is_greedy_is_static():
 
 
 def test_methods_share_their_prefill():
-  table_run(method=METHODS[1])
+  table_run(method=CHAIN)
   size = prefill_lib.prefill._cache_size()
   table_run()
   assert prefill_lib.prefill._cache_size() == size
@@ -247,7 +249,7 @@ def test_inside_another_program():
   @jax.jit
   def run(key, prompts, lengths, params, temperature):
     return dj.generate(
-        key, prompts, lengths, method=METHODS[3], target=models.target.lm,
+        key, prompts, lengths, method=BEAM, target=models.target.lm,
         target_params=params[0], draft=models.draft.lm, draft_params=params[1],
         max_new_tokens=7, sampling=dj.Sampling(temperature=temperature))
 
@@ -274,7 +276,7 @@ def test_kinds_of_keys():
 def test_other_integers(prompts, lengths):
   cycle = tiny.Model(*exactness.table_model(np.roll(np.eye(6), 1, axis=1)))
   out = tiny.generate(
-      METHODS[0], tiny.Models(cycle, cycle), new=4, eos_id=4,
+      PLAIN, tiny.Models(cycle, cycle), new=4, eos_id=4,
       prompts=np.array([[1, 2, 0, 0, 0], [3, 0, 0, 0, 0]], prompts),
       lengths=np.array([2, 1], lengths))
   assert tiny.texts(out, [2, 1]) == [[3, 4], [4]]
@@ -331,7 +333,7 @@ def test_control_callbacks_and_loops_are_seen():
 
   spied = tiny.Model(lm._replace(forward=forward),
                      tiny.opt_models().target.params)
-  found = programs(METHODS[1], tiny.Models(spied, spied))
+  found = programs(CHAIN, tiny.Models(spied, spied))
   assert [len(loops(jaxpr)) for jaxpr in found] == [1, 1, 1]
   assert all(map(callbacks, found))
 

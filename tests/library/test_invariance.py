@@ -131,11 +131,8 @@ def test_numbers_of_64_bits():
 @pytest.mark.parametrize("setting", [
     lambda: jax.enable_x64(True),
     lambda: jax.numpy_dtype_promotion("strict")], ids=["x64", "strict"])
-@each([
-    dj.methods.speculative(2), dj.methods.spectr(2, 2),
-    dj.methods.beam_search(3, length_penalty=1.0),
-    dj.methods.diverse_beam_search(4, 2), dj.methods.cdsl(2, 2),
-    dj.methods.cdsl(2, 2, width=2, tree="rsd_s", rollout="draft")])
+@each([method for found in dj.methods.examples().values() for method in found
+       if method.greedy])
 def test_types_under_other_settings_of_jax(method, setting):
   """They are traced; nothing is compiled."""
   rng = np.random.default_rng(0)

@@ -25,6 +25,7 @@ from models import transformer
 from models.transformer import linear_ops
 from models.transformer import sharding
 from support import tiny_models as tiny
+from support.example_methods import each
 
 PLATFORMS = ("tpu", "cuda")
 # A size that no other axis has, and large enough for a top-k by blocks.
@@ -33,21 +34,8 @@ BATCH, WIDTH, NEW, STATES = 2, 5, 8, 3
 LLAMA = dataclasses.replace(tiny.LLAMA, vocab_size=VOCAB, num_layers=1)
 GEMMA = dataclasses.replace(tiny.GEMMA, vocab_size=VOCAB, dtype="bfloat16",
                             scan_layers=True)
-METHODS = {
-    "autoregressive": dj.methods.autoregressive(),
-    "beam_search": dj.methods.beam_search(3),
-    "best_of_n": dj.methods.best_of_n(3),
-    "cdlh": dj.methods.cdlh(3, 4),
-    "cdsl": dj.methods.cdsl(4, 3, width=2),
-    "diverse_beam_search": dj.methods.diverse_beam_search(4, 2),
-    "rsd_c": dj.methods.rsd_c((2, 2)),
-    "rsd_s": dj.methods.rsd_s(3, 2),
-    "sequoia": dj.methods.sequoia(((2,), (1, 1))),
-    "specinfer": dj.methods.specinfer(2, 2),
-    "spectr": dj.methods.spectr(2, 2),
-    "speculative": dj.methods.speculative(3),
-    "stochastic_beam_search": dj.methods.stochastic_beam_search(3)}
-RSD_S = METHODS["rsd_s"]
+RSD_S = dj.methods.rsd_s(3, 2)
+PLAIN = dj.methods.autoregressive()
 WARP = dj.Sampling(0.8, top_k=7, top_p=0.9, min_p=0.1)
 
 
@@ -123,15 +111,16 @@ def faults(program):
   return set(filter(None, map(fault, operations(lowered))))
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_methods(name):
-  method = METHODS[name]
+def methods():
+  """Returns the examples of all methods."""
+  return [method for found in dj.methods.examples().values()
+          for method in found]
+
+
+@each(methods())
+def test_methods(method):
   assert not faults(traced(method, sampling=WARP) if method.sampled else
                     traced(method, sampling=dj.Sampling(0.0)))
-
-
-def test_all_methods_are_here():
-  assert sorted(METHODS) == sorted(dj.methods.__all__)
 
 
 def test_greedy():
@@ -194,7 +183,7 @@ def test_forms_for_a_cpu_are_left_out(monkeypatch):
   for name in ("_tokens_first", "_in_parts"):
     monkeypatch.setattr(linear_ops, name, on_host)
   for config in (GEMMA, LLAMA):
-    program = traced(METHODS["autoregressive"], config, batch=1)
+    program = traced(PLAIN, config, batch=1)
     assert not faults(program)
     assert any("custom_call" in (fault(operation) or "") for operation in
                operations(program.lower(lowering_platforms=("cpu",))))
@@ -208,7 +197,7 @@ def found_on(platform, program, is_one):
 
 def test_no_products_of_one_column_on_a_tpu():
   """They are not left to its matrix unit; control: elsewhere there are some."""
-  program = traced(METHODS["autoregressive"], batch=1)
+  program = traced(PLAIN, batch=1)
   is_one = lambda operation: operation.name == "stablehlo.dot_general" and (
       operation.results[0].type.shape[1:] == [1])
   assert not found_on("tpu", program, is_one)
@@ -257,7 +246,7 @@ def test_products_of_heads_share_no_factor_on_a_gpu():
 
 def test_other_digits_for_whom_asks_for_them():
   with jax.default_matmul_precision("tensorfloat32"):
-    found = faults(traced(METHODS["autoregressive"]))
+    found = faults(traced(PLAIN))
   assert found and all("without all digits" in x for x in found)
 
 

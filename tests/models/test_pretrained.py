@@ -17,6 +17,7 @@ from experiments.scoring import task_rewards
 from experiments.training import steps as training_steps
 from models import checkpoints
 from models import transformer
+from models.checkpoints import digests
 from models.folders import resolve
 from models.text import tokenizers
 from models.transformer import presets
@@ -47,6 +48,7 @@ def _metadata(name):
 def test_architecture_is_the_preset(folder):
   config = checkpoints.load_config(folder)
   assert config == presets.PRESETS[folder.name]
+  assert digests.read(folder)
   metadata = _metadata(folder.name)
   assert metadata["config"]["preset"] == folder.name
   assert not any(str(value).startswith("/")

@@ -3,13 +3,23 @@
 import pytest
 
 import decoding_jax as dj
+from decoding_jax.speculation import tree as tree_lib
 
-METHODS = (
-    dj.methods.autoregressive(), dj.methods.speculative(3),
-    dj.methods.rsd_c((2, 2)), dj.methods.rsd_s(3, 2),
-    dj.methods.rsd_s(3, 2, "traversal"),
-    dj.methods.specinfer(2, 2), dj.methods.spectr(2, 2))
-DRAFTING = METHODS[1:]
+
+def drafting_and_verifying():
+  """Returns the examples of all methods that are a drafter and a verifier."""
+  return tuple(method for found in dj.methods.examples().values()
+               for method in found if isinstance(method.sampled, dj.Pair))
+
+
+def depth(method):
+  """Returns the levels of a method's tree."""
+  return tree_lib.depth(method.sampled.drafter.layout)
+
+
+def drafts_by_a_model(method):
+  """Tells whether a method runs a draft model."""
+  return method.sampled.drafter.calls > 0
 
 
 def each(methods):
@@ -17,10 +27,9 @@ def each(methods):
   return pytest.mark.parametrize("method", methods, ids=lambda m: m.name)
 
 
+PAIRS = drafting_and_verifying()
+DRAFTING = tuple(filter(drafts_by_a_model, PAIRS))
+# Those whose drafts depend on nothing but the newest token and the draft model.
+METHODS = (dj.methods.autoregressive(), *DRAFTING)
 EACH = each(METHODS)
 EACH_DRAFTING = each(DRAFTING)
-
-
-def depth(method):
-  """Levels of a method's tree."""
-  return len(method.sampled.drafter.layout.widths)

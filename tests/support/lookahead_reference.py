@@ -10,7 +10,7 @@ import numpy as np
 
 
 class Row(NamedTuple):
-  """What is decoded, and what it is worth."""
+  """A prompt, its limits, the models, and the reward of its texts."""
   prompt: list
   new: int
   eos: Optional[int]
@@ -28,15 +28,15 @@ class Look(NamedTuple):
   rollout: str = "target"
 
 
-class Gates(NamedTuple):
-  """The other options of CDSL; `test` maps rewards before and after."""
-  tau: float
+class Rules(NamedTuple):
+  """The other options of CDSL; `test` maps rewards before and after to bool."""
+  acceptance_threshold: float
   test: Callable
-  low: str = "target_rollout"
   commit: str = "prefix"
+  commit_rollout: bool = False
+  target_continues: bool = True
   width: int = 1
   slack: float = 0.0
-  search_commit: str = "token"
 
 
 def ended(row, text):
@@ -45,7 +45,7 @@ def ended(row, text):
 
 
 def follow(row, model, text, most):
-  """The text with greedy tokens, until it has ended or grown by `most`."""
+  """Adds greedy tokens, until the text has ended or grown by `most`."""
   text, most = list(text), len(text) + most
   while len(text) < most and not ended(row, text):
     text.append(int(np.argmax(model(text))))
@@ -53,7 +53,7 @@ def follow(row, model, text, most):
 
 
 def candidate(row, look, text):
-  """The token that a CDLH step chooses, and the text with its roll-out."""
+  """Returns the token that CDLH chooses, and the text with its roll-out."""
   logits = np.asarray(row.target(text), np.float64)
   log_probs = logits - np.log(np.exp(logits - logits.max()).sum()) - (
       logits.max())
@@ -75,18 +75,18 @@ def cdlh(row, look):
   return text[len(row.prompt):]
 
 
-def takes(row, slack, text, token):
-  """Whether the target takes a token."""
+def accepts(row, slack, text, token):
+  """Tells whether the target accepts a token after a text."""
   logits = row.target(text)
   return token == int(np.argmax(logits)) or (
       logits[token] > max(logits) - slack)
 
 
 def drafted_chain(row, look, slack, text):
-  """Texts with V and with the whole draft, and how many tokens that has."""
+  """Returns the texts with V and with the whole draft, and its tokens."""
   whole = follow(row, row.draft, text, look.n)
   same = len(text)
-  while same < len(whole) and takes(row, slack, whole[:same], whole[same]):
+  while same < len(whole) and accepts(row, slack, whole[:same], whole[same]):
     same += 1
   return whole[:same], whole, len(whole) - len(text)
 
@@ -98,7 +98,7 @@ def log_softmax(logits):
 
 
 def drafted_tree(row, look, slack, width, text):
-  """As `drafted_chain`; there is no whole draft."""
+  """Returns the same for a tree, which has no whole draft."""
   beams, verified = [(0.0, text)], [text]
   for _ in range(look.n):
     beams = sorted(
@@ -109,7 +109,7 @@ def drafted_tree(row, look, slack, width, text):
         path for score, path in beams if score > -np.inf and
         path[:-1] in verified and not (
             path[:-1] != text and ended(row, path[:-1])) and
-        takes(row, slack, path[:-1], path[-1])]
+        accepts(row, slack, path[:-1], path[-1])]
   longest = [path for path in verified
              if not any(other[:-1] == path for other in verified)]
   best = max(longest, key=lambda path: (
@@ -121,33 +121,33 @@ def drafted_tree(row, look, slack, width, text):
   return best, None, len(best) - len(text) if stopped else min(look.n, room)
 
 
-def cdsl(row, look, gates):
-  """The text, and for each iteration its state and the tokens it committed."""
+def cdsl(row, look, rules):
+  """Returns the text, and of each iteration its state and committed tokens."""
   text, log = list(row.prompt), []
   while not ended(row, text):
     start = len(text)
-    if gates.width > 1:
-      agreed, whole, size = drafted_tree(row, look, gates.slack, gates.width,
+    if rules.width > 1:
+      agreed, whole, size = drafted_tree(row, look, rules.slack, rules.width,
                                          text)
     else:
-      agreed, whole, size = drafted_chain(row, look, gates.slack, text)
+      agreed, whole, size = drafted_chain(row, look, rules.slack, text)
     same = len(agreed) - start
-    if same / size >= gates.tau:
-      taken = whole if gates.commit == "full" else agreed
-      passed = gates.test(row.value(text), row.value(taken))
+    if same / size >= rules.acceptance_threshold:
+      taken = whole if rules.commit == "full" else agreed
+      passed = rules.test(row.value(text), row.value(taken))
       state = 0 if passed else 1
       after = follow(row, row.target, taken, 1)
     else:
       after = follow(row, row.target, agreed, look.n + 1 - same)
-      passed = gates.on_low_acceptance == "target_rollout" and (
-          gates.test(row.value(text), row.value(after)))
+      passed = rules.target_continues and rules.test(
+          row.value(text), row.value(after))
       state = 2 if passed else 3
     if not passed:
       token, path = candidate(row, look, text)
-      whole = gates.search_commit == "roll_out" and (
-          gates.test(row.value(text), row.value(path)))
+      whole = rules.commit_rollout and rules.test(
+          row.value(text), row.value(path))
       after = path if whole else text + [token]
-    if gates.commit == "rise" and row.value(after) > row.value(text):
+    if rules.commit == "rise" and row.value(after) > row.value(text):
       after = next(after[:i] for i in range(start + 1, len(after) + 1)
                    if row.value(after[:i]) >= row.value(after))
     text = after

@@ -101,33 +101,6 @@ def test_a_helper_module_says_that_it_is_no_program():
   assert len(got.stderr.splitlines()) == 1
 
 
-def test_method_of_a_spec():
-  got = launch.method({"name": "rsd_s", "width": 3, "depth": 4})
-  assert got is dj.methods.rsd_s(width=3, depth=4)
-
-
-def test_method_of_a_list_from_json():
-  got = launch.method({"name": "rsd_c", "branching": [2, 1]})
-  assert got is dj.methods.rsd_c((2, 1))
-
-
-@pytest.mark.parametrize("spec, message", [
-    ({"name": "medusa"}, "'medusa' is not one of autoregressive, "),
-    ({}, "None is not one of"),
-    ({"name": "rsd_s", "width": 3}, "takes width, depth, .*: missing.*'depth'"),
-    ({"name": "speculative", "depth": 2, "width": 3},
-     "takes depth, .*: .*'width'"),
-    ({"name": "autoregressive", "depth": 2}, "takes no sizes: .*'depth'"),
-    ({"name": "speculative", "depth": 0}, "depth=0"),
-    ({"name": "rsd_c", "branching": (2, 0)}, r"branching=0"),
-    ({"name": "rsd_c", "branching": ()}, "depth of branching=0"),
-    ({"name": "rsd_s", "width": -1, "depth": 2}, "width=-1"),
-])
-def test_method_tells_what_is_wrong(spec, message):
-  with pytest.raises(launch.UserError, match=message):
-    launch.method(spec)
-
-
 def test_check_positive():
   config = ml_collections.ConfigDict({"prompts": 0, "batch": 1})
   launch.check_positive(config, "batch")

@@ -6,7 +6,7 @@ import ml_collections
 import pytest
 
 from decoding_jax.speculation import tree_planning
-from experiments.app import launch
+from experiments.app import method_specs
 from experiments.benchmarking import auto_check
 from experiments.benchmarking import forward_cost_tables
 from experiments.benchmarking import runs as benchmark_runs
@@ -83,7 +83,7 @@ def test_choices_are_kept_and_compared(tmp_path, monkeypatch):
     calls.append(batch)
     plan = tree_planning.Plan({"name": "rsd_c", "branching": (2, 1)}, 2.0, 0.1,
                               20.0)
-    return auto_method.Choice(launch.method(plan.spec), plan, 24.0, [plan],
+    return auto_method.Choice(method_specs.read(plan.spec), plan, 24.0, [plan],
                               "It is fast.")
 
   monkeypatch.setattr(auto_method, "choose", choose)

@@ -181,7 +181,7 @@ def test_a_main_refuses_before_it_loads(folders, tmp_path):
       [sys.executable, "-m", "experiments.generate", f"--target={tmp_path}",
        f"--draft={folders[1]}", "--max_new_tokens=3", "--prompt=import os",
        "--compilation_cache=", *flags],
-      cwd=pathlib.Path(__file__).parents[1], text=True, stderr=subprocess.PIPE)
+      cwd=pathlib.Path(__file__).parents[3], text=True, stderr=subprocess.PIPE)
           for flags in ([], ["--force"])]
   errors = [run.communicate()[1] for run in runs]
   assert [run.returncode for run in runs] == [2, 2]

@@ -9,7 +9,7 @@ import pytest
 
 from configs import rsd as rsd_config
 from experiments import rsd
-from experiments.app import launch
+from experiments.app import method_specs
 from experiments.data import length_buckets
 from experiments.data import prompt_tasks
 from experiments.evaluation import run as evaluation_run
@@ -91,8 +91,8 @@ def test_a_run_of_ragged_prompts(folders, tmp_path):
   config.update(prompts=5, tasks={"wmt18_de_en": {"formats": {"pairs": {
       "template": "{german}", "shots": ()}}}})
   examples = prompt_tasks.load(config, pair)
-  methods = [launch.method({"name": "autoregressive"}),
-             launch.method({"name": "rsd_s", "width": 2, "depth": 1})]
+  methods = [method_specs.read({"name": "autoregressive"}),
+             method_specs.read({"name": "rsd_s", "width": 2, "depth": 1})]
   size = generate_lib._generate._cache_size  # pylint: disable=protected-access
   before = size()
   with tiny.quickly_compiled():

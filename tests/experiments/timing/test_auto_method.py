@@ -7,6 +7,7 @@ import decoding_jax as dj
 from decoding_jax.speculation import tree
 from decoding_jax.speculation import tree_planning
 from experiments.app import launch
+from experiments.app import method_specs
 from experiments.devices import model_pair
 from experiments.timing import auto_method
 from experiments.timing import forward_cost
@@ -65,7 +66,7 @@ def test_methods_have_the_forms_that_are_tried_out():
   assert sizes.keys() == auto_method._FORMS.keys()
   for name, forms in auto_method._FORMS.items():
     for form in forms:
-      launch.method({"name": name, **sizes[name], "verification": form})
+      method_specs.read({"name": name, **sizes[name], "verification": form})
 
 
 def test_what_is_beside_the_forwards_is_found_again():

@@ -15,27 +15,28 @@ generate_lib = importlib.import_module("decoding_jax.generate")
 
 LOOK = cdlh.LOOK
 # Options of several tests, which share a program.
-RISING = dict(acceptance_threshold=0.75, search_commit="roll_out",
-              commit="rise")
+RISING = dict(acceptance_threshold=0.75, commit_rollout=True, commit="rise")
+# Those of the variants, which `cdsl` does not have.
+EXTENDED = {"commit", "commit_rollout", "target_continues", "width", "tree",
+            "slack"}
 
 
 def make(look=LOOK, **options):
-  """The method that `reference.cdsl` is given the options of."""
-  return dj.methods.cdsl(look.n, look.k, look.weight, look.reward_weight,
-                         rollout=look.rollout, **options)
+  """Makes the method that has these options."""
+  make_method = (dj.methods.cdsl_extended if EXTENDED & options.keys() else
+                 dj.methods.cdsl)
+  return make_method(look.n, look.k, look.weight, look.reward_weight,
+                     rollout=look.rollout, **options)
 
 
-def gates(acceptance_threshold=0.5, low_acceptance="target_rollout",
-          commit="prefix", reward_test="progress", reward_threshold=None,
-          width=1, slack=0.0, search_commit="token"):
-  """The same options for the reference."""
+def rules(acceptance_threshold=0.5, reward_threshold=None, **options):
+  """Returns the same options for the reference."""
   def test(before, after):
-    if reward_test == "progress":
+    if reward_threshold is None:
       return after > before
     return after >= np.float32(reward_threshold)
 
-  return reference.Gates(acceptance_threshold, test, low_acceptance, commit,
-                         width, slack, search_commit)
+  return reference.Rules(acceptance_threshold, test, **options)
 
 
 def check(out, expected, lengths, k=LOOK.k, width=1, commit="prefix"):
@@ -69,11 +70,11 @@ def check(out, expected, lengths, k=LOOK.k, width=1, commit="prefix"):
 @pytest.mark.parametrize("rollout, options", [
     ("target", {}),
     ("target", dict(acceptance_threshold=0.3, commit="full")),
-    ("target", dict(acceptance_threshold=1, low_acceptance="cdlh_step")),
-    ("draft", dict(acceptance_threshold=2 / 3, reward_test="absolute",
-                   reward_threshold=0.2, slack=0.7)),
-    ("target", dict(acceptance_threshold=0.75, width=3,
-                    search_commit="roll_out")),
+    ("target", dict(acceptance_threshold=1, target_continues=False)),
+    ("draft", dict(acceptance_threshold=2 / 3, reward_threshold=0.2)),
+    ("draft", dict(acceptance_threshold=2 / 3, reward_threshold=0.2,
+                   slack=0.7)),
+    ("target", dict(acceptance_threshold=0.75, width=3, commit_rollout=True)),
     ("target", RISING),
     ("draft", dict(acceptance_threshold=0.75, width=3, slack=1.5)),
 ], ids=str)
@@ -82,22 +83,22 @@ def test_equals_plain_python(rollout, options):
   states = 0
   for seed in range(4):
     out = cdlh.run(make(look, **options), seed)
-    expected = [reference.cdsl(row, look, gates(**options))
+    expected = [reference.cdsl(row, look, rules(**options))
                 for row in cdlh.rows_of_tables(seed)]
     states += check(out, expected, cdlh.LENGTHS, width=options.get("width", 1),
                     commit=options.get("commit", "prefix"))
   assert (states > 0).tolist() == [
-      True, True, options.get("low_acceptance") is None, True]
+      True, True, options.get("target_continues", True), True]
 
 
 @pytest.mark.parametrize("other", [
-    dict(acceptance_threshold=0.75), dict(low_acceptance="cdlh_step"),
+    dict(acceptance_threshold=0.75), dict(target_continues=False),
     dict(commit="full"), dict(commit="rise"),
-    dict(reward_test="absolute", reward_threshold=0.0),
-    dict(slack=0.7), dict(width=3), dict(search_commit="roll_out")], ids=str)
+    dict(reward_threshold=0.0), dict(slack=0.7), dict(width=3),
+    dict(commit_rollout=True)], ids=str)
 def test_control_other_options_are_another_method(other):
   texts = tiny.texts(cdlh.run(make()), cdlh.LENGTHS)
-  assert texts != [reference.cdsl(row, LOOK, gates(**other))[0]
+  assert texts != [reference.cdsl(row, LOOK, rules(**other))[0]
                    for row in cdlh.rows_of_tables()]
 
 
@@ -109,7 +110,7 @@ def test_transformers_equal_plain_forwards(rollout, options):
   look, models = LOOK._replace(rollout=rollout), tiny.llama_models()
   out = cdlh.run_transformers(make(look, **options), models)
   states = check(out, [
-      reference.cdsl(row, look, gates(**options))
+      reference.cdsl(row, look, rules(**options))
       for row in cdlh.rows_of_transformers(models)], tiny.LENGTHS,
                  width=options.get("width", 1),
                  commit=options.get("commit", "prefix"))
@@ -128,7 +129,7 @@ def run_with_tolls(method, scale, run=cdlh.run, rows=cdlh.ROWS, **kwargs):
 
 
 @pytest.mark.parametrize("options", [{}, dict(width=3, tree="rsd_c")], ids=str)
-def test_no_gate_closed_is_greedy(options):
+def test_rewards_that_always_pass_are_greedy(options):
   """Invariant 1, whatever the drafter."""
   method = make(acceptance_threshold=0, **options)
   other = cdlh.tables(1).target
@@ -142,16 +143,16 @@ def test_no_gate_closed_is_greedy(options):
 
 
 @pytest.mark.parametrize("options", [
-    dict(acceptance_threshold=0), dict(low_acceptance="cdlh_step")], ids=str)
-def test_every_gate_closed_is_cdlh(options):
-  """Invariant 2; `test_control_a_gate_ajar_is_not` is its control."""
+    dict(acceptance_threshold=0), dict(target_continues=False)], ids=str)
+def test_rewards_that_never_pass_are_cdlh(options):
+  """Invariant 2; its control is the next test."""
   out = run_with_tolls(make(**options), 0.5)
   expected = run_with_tolls(dj.methods.cdlh(*LOOK), 0.5)
   np.testing.assert_array_equal(out.tokens, expected.tokens)
   assert not np.asarray(out.stats.extra["states"])[:, ::2].any()
 
 
-def test_control_a_gate_ajar_is_not():
+def test_control_rewards_that_pass_at_times_are_not():
   assert not np.array_equal(cdlh.run(make()).tokens,
                             cdlh.run(dj.methods.cdlh(*LOOK)).tokens)
 
@@ -195,7 +196,7 @@ def test_rows_alone_and_in_a_batch():
                          ids=str)
 def test_short_budgets_and_lookaheads(look, new):
   out = cdlh.run(make(look), new=new)
-  check(out, [reference.cdsl(row, look, gates())
+  check(out, [reference.cdsl(row, look, rules())
               for row in cdlh.rows_of_tables(new=new)], cdlh.LENGTHS, look.k)
 
 
@@ -208,23 +209,39 @@ def test_other_values_are_not_compiled_anew():
   assert size() == before
 
 
+def test_extended_without_variants_is_cdsl():
+  """Control: with one it is not; see above for all of them."""
+  found = cdlh.run(make(commit="prefix"))
+  cdlh.same_rows(found, cdlh.run(make()))
+  assert not np.array_equal(found.tokens, cdlh.run(make(commit="full")).tokens)
+
+
+@pytest.mark.parametrize("make_method", [
+    dj.methods.cdsl, dj.methods.cdsl_extended], ids=["cdsl", "extended"])
 @pytest.mark.parametrize("arguments, words", [
     (dict(lookahead=0), "lookahead=0"),
     (dict(acceptance_threshold=1.5), "acceptance_threshold=1.5.* from 0 to 1"),
-    (dict(low_acceptance="x"), "'target_rollout', 'cdlh_step'"),
-    (dict(reward_test="x"), "reward_test='x': one of 'progress', 'absolute'"),
-    (dict(reward_test="absolute"), "reward_threshold=None"),
-    (dict(reward_threshold=1), "reward_threshold=1"),
+    (dict(reward_threshold="x"), "reward_threshold='x': a number"),
+    (dict(rollout="both"), "rollout='both': one of 'target', 'draft'"),
+], ids=str)
+def test_options(make_method, arguments, words):
+  with pytest.raises(ValueError, match=words):
+    make_method(**{"num_candidates": 2, "lookahead": 2, **arguments})
+
+
+@pytest.mark.parametrize("arguments, words", [
     (dict(commit="all"), "commit='all': one of 'prefix', 'rise', "),
     (dict(width=0), "width=0"), (dict(tree="x"), "'rsd_s', 'rsd_c'"),
     (dict(width=2, commit="full"), "commit of width > 1='full'"),
     (dict(slack=-1), "slack=-1"),
-    (dict(search_commit="x"), "search_commit='x': one of 'token', 'roll_out'"),
-    (dict(search_commit="roll_out", rollout="draft"), "rollout='draft'"),
+    (dict(commit_rollout="x"), "commit_rollout='x': one of False, True"),
+    (dict(target_continues="cdlh"), "target_continues='cdlh': one of"),
+    (dict(commit_rollout=True, rollout="draft"), "rollout='draft'"),
 ], ids=str)
-def test_options(arguments, words):
+def test_options_of_variants(arguments, words):
   with pytest.raises(ValueError, match=words):
-    dj.methods.cdsl(**{"num_candidates": 2, "lookahead": 2, **arguments})
+    dj.methods.cdsl_extended(
+        **{"num_candidates": 2, "lookahead": 2, **arguments})
 
 
 def test_it_needs_a_drafter():

@@ -65,24 +65,24 @@ def greedy():
   return tiny.greedy(pair().target, *prompts(), NEW)
 
 
-OPEN = cdsl.make(LOOK, acceptance_threshold=0, low_acceptance="cdlh_step")
+OPEN = cdsl.make(LOOK, acceptance_threshold=0, target_continues=False)
 
 
-def test_no_gate_closed_is_greedy():
+def test_rewards_that_always_pass_are_greedy():
   texts, stats = run(OPEN, 0)
   assert texts == greedy()
   assert not stats.extra["states"][:, 1:].any()
   assert (stats.target_calls < NEW).all()
 
 
-def test_every_gate_closed_is_cdlh():
+def test_rewards_that_never_pass_are_cdlh():
   texts, stats = run(OPEN)
   assert texts == run(dj.methods.cdlh(*LOOK))[0] != greedy()
   assert stats.extra["states"].tolist() == [[0, NEW, 0, 0]] * len(SOURCES)
 
 
 def test_a_target_that_drafts_for_itself_is_always_right():
-  method = cdsl.make(LOOK, acceptance_threshold=1, low_acceptance="cdlh_step")
+  method = cdsl.make(LOOK, acceptance_threshold=1, target_continues=False)
   texts, stats = run(method, 0, alone=True)
   assert texts == greedy()
   assert stats.extra["states"].tolist() == [
@@ -96,7 +96,7 @@ def test_one_candidate_or_no_reward_is_greedy():
 
 
 def test_rows_alone_and_what_an_iteration_commits():
-  """Invariants 5 and 6, where gates are open and closed in turn."""
+  """Invariants 5 and 6, where rewards pass and fail in turn."""
   tokens, lengths = prompts()
   decode = lambda rows: cdlh.run(
       cdsl.make(LOOK), models=pair(), prompts=tokens, lengths=lengths, new=NEW,

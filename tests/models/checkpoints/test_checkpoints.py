@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import shutil
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +13,7 @@ import pytest
 
 from models import checkpoints
 from models import transformer
+from models.checkpoints import digests
 from models.folders import resolve
 from models.text import tokenizers
 from models.transformer import sharding
@@ -19,6 +22,8 @@ from support import tiny_models as tiny
 CONFIG = transformer.Config(
     vocab_size=11, dim=8, num_layers=3, num_heads=2, num_kv_heads=1,
     head_dim=4, hidden_dim=12, max_length=16)
+# Orbax has small arrays in its index, which has checks of its own.
+LARGE = dataclasses.replace(CONFIG, vocab_size=400)
 PYTHON_DRAFT = resolve.PRETRAINED / "python-draft"
 TOKENS = jnp.arange(10).reshape(2, 5)
 
@@ -184,6 +189,131 @@ def test_damaged_params(tmp_path, damage, message):
   with pytest.raises(ValueError, match=message) as error:
     checkpoints.load(folder)
   assert "\n" not in str(error.value)
+
+
+def _damaged(folder):
+  """Changes one byte of a value of the embedding."""
+  value = np.asarray(
+      checkpoints.load(folder)[1]["embedding"]).reshape(-1)[:16].tobytes()
+  for path in (folder / checkpoints.PARAMS).rglob("d/*"):
+    data = bytearray(path.read_bytes())
+    place = data.find(value)
+    if place >= 0:
+      data[place + 5] ^= 4
+      path.write_bytes(bytes(data))
+      return
+  raise AssertionError("the embedding is stored in another way")
+
+
+@pytest.fixture(name="uncompressed")
+def _uncompressed(tmp_path):
+  """A model whose bytes can be found in its files: those that do not shrink."""
+  params = tiny.init(jax.random.key(1), LARGE)
+  noise = np.random.default_rng(0).integers(0, 2**32, (LARGE.vocab_size, 8),
+                                            np.uint32)
+  # Finite floats of random bits.
+  noise = (noise & 0xBFFFFFFF | 0x20000000).astype(np.uint32).view(np.float32)
+  folder = tmp_path / "noise"
+  checkpoints.save(folder, LARGE, {**params, "embedding": jnp.array(noise)})
+  return folder
+
+
+@pytest.mark.parametrize("how", [
+    {}, {"dtype": "bfloat16"}, {"weights": "int8"}, {"weights": "bfloat16"},
+    {"scan_layers": True}, {"shardings": None}])
+def test_a_flipped_bit_is_named(uncompressed, how):
+  if "shardings" in how:
+    mesh = jax.make_mesh((1, 1), (sharding.DATA, sharding.MODEL),
+                         axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    how = {"shardings": sharding.shardings(LARGE, mesh)}
+  checkpoints.load(uncompressed, **how)
+  _damaged(uncompressed)
+  with pytest.raises(ValueError, match=f"'{uncompressed}': parameter embedding "
+                     "is damaged: its digest is"):
+    checkpoints.load(uncompressed, **how)
+
+
+def test_without_digests_it_is_read_as_before(uncompressed):
+  """Control: of such a model nobody knows that it is damaged."""
+  (uncompressed / digests.FILE).unlink()
+  _damaged(uncompressed)
+  checkpoints.load(uncompressed)
+
+
+def test_digests_are_added(uncompressed):
+  before = (uncompressed / digests.FILE).read_text()
+  (uncompressed / digests.FILE).unlink()
+  result = subprocess.run(
+      [sys.executable, "-m", "models.checkpoints", uncompressed], text=True,
+      cwd=resolve.PRETRAINED.parents[1], capture_output=True, check=True)
+  assert result.stdout == f"{uncompressed}: digests.json\n"
+  assert (uncompressed / digests.FILE).read_text() == before
+
+
+@pytest.mark.parametrize("change, message", [
+    (lambda found: found.pop("norm/scale"), "norm/scale must be given"),
+    (lambda found: found.update({"norm/scale": 3}), "scale'=3: a value of"),
+    (lambda found: found.update({"norm/scale": "0" * 8}), "norm/scale is dam"),
+])
+def test_damaged_digests(folder, change, message):
+  path = folder / digests.FILE
+  found = json.loads(path.read_text())
+  change(found)
+  path.write_text(json.dumps(found))
+  with pytest.raises(ValueError, match=message):
+    checkpoints.load(folder)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3, 5, 7), (70_000,), (2, 40_000)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_digests_are_the_same_everywhere(shape, dtype):
+  x = np.random.default_rng(1).standard_normal(shape).astype(jnp.dtype(dtype))
+  host, device = digests._on_host(x), digests._on_devices(jnp.asarray(x))
+  assert host == int(device)
+  assert digests.of(x) == digests.of(jnp.asarray(x)) == f"{host:08x}"
+
+
+def test_digests_tell_every_bit_and_place():
+  x = np.arange(6, dtype=np.float32).reshape(2, 3)
+  found = {digests.of(x), digests.of(x[::-1]), digests.of(x + 0)}
+  assert len(found) == 2
+  for bit in range(32):
+    bits = x.view(np.uint32).copy()
+    bits[1, 1] ^= np.uint32(1 << bit)
+    found.add(digests.of(bits.view(np.float32)))
+  assert len(found) == 34
+
+
+def test_metadata_that_lost_a_key(folder):
+  path = folder / checkpoints.PARAMS / "_METADATA"
+  fields = json.loads(path.read_text())
+  for name in list(fields):
+    path.write_text(json.dumps({k: v for k, v in fields.items() if k != name}))
+    try:
+      checkpoints.load(folder)
+    except ValueError as e:
+      assert str(folder) in str(e) and "\n" not in str(e)
+  path.write_text(json.dumps({"tree_metadata": {"a": {}}}))
+  with pytest.raises(ValueError, match="params' cannot be read by orbax: KeyE"):
+    checkpoints.load(folder)
+
+
+@pytest.mark.parametrize("field, value, message", [
+    ("num_layers", 10**7, "num_layers=10000000: 1 to 1024"),
+    ("num_layers", [3], r"num_layers=\[3\]: a value of type int"),
+    ("dim", 8.0, "dim=8.0: a value of type int"),
+    ("dim", None, "dim=None: a value of type int"),
+    ("norm", {}, "norm=.*: a value of type str"),
+    ("bias", 0, "bias=0: a value of type bool"),
+    ("norm_eps", float("inf"), "norm_eps=inf: 0 to 1"),
+    ("head_dim", 31, "head_dim=31, rope_part=1.0: 31 channels cannot be"),
+    ("rope_short_factors", ["a"], r"rope_short_factors\[0\]='a': a value of"),
+    ("format", [1], r"format=\[1\]; 1 is allowed"),
+])
+def test_fields_of_other_types(folder, field, value, message):
+  _edit(folder, **{field: value})
+  with pytest.raises(ValueError, match=f"config.json': {message}"):
+    checkpoints.load(folder)
 
 
 def test_unknown_field(folder):

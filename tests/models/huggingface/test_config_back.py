@@ -6,6 +6,9 @@ import json
 import pytest
 
 from models.huggingface import config as hf_config
+from models.huggingface import llama
+from models.huggingface import tensor_names
+from support import published_configs as published
 from support import tiny_models as tiny
 
 TINY_GEMMA = dataclasses.replace(tiny.GEMMA, attention_softcap=0.0)
@@ -56,6 +59,38 @@ def back(folder, config):
 def test_there_and_back(tmp_path, changes):
   config = dataclasses.replace(tiny.LLAMA, **changes)
   assert back(tmp_path, config) == config
+
+
+# Their tensors lie otherwise, or they have images: what they compute is that of
+# another family, in whose name they are written.
+_WRITTEN_AS = {"phi3": {"llama", "mistral", "phi3"}, "gemma3": {"gemma3_text"}}
+
+
+@pytest.mark.parametrize("name", sorted(
+    name for name, fields in vars(published).items()
+    if isinstance(fields, dict) and "model_type" in fields))
+def test_no_family_takes_the_name_of_another(tmp_path, name):
+  fields = getattr(published, name)
+  family = fields["model_type"]
+  config = published.read(tmp_path, fields)
+  assert hf_config.family(config) in _WRITTEN_AS.get(family, {family})
+
+
+def test_every_family_has_a_published_config_and_a_tensor_table():
+  families = {fields["model_type"] for fields in vars(published).values()
+              if isinstance(fields, dict) and "model_type" in fields}
+  assert families == set(hf_config.ARCHITECTURES)
+  # Those with images are read as models of text.
+  assert set(tensor_names._TABLES) == families - {"gemma3"}
+  assert set(llama.FAMILIES) <= families
+
+
+def test_control_a_greedy_family_is_seen(tmp_path, monkeypatch):
+  """One whose row says too little, ahead of all others, takes names."""
+  greedy = llama.Family(lambda config: config.norm == "rms")
+  monkeypatch.setattr(llama, "FAMILIES", {"new": greedy, **llama.FAMILIES})
+  config = published.read(tmp_path, published.QWEN_3)
+  assert hf_config.family(config) == "new"
 
 
 def test_one_base_for_both_kinds_of_layers(tmp_path):

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from models import checkpoints
+from models.folders import atomic
 from models.huggingface import config as hf_config
 from models.huggingface import convert
 from models.huggingface import tensor_files
@@ -464,14 +465,30 @@ def test_a_mesh_of_eight_devices(llama, tmp_path):
   assert result.stdout.splitlines() == ["(4, 16)"] * 2, result.stderr
 
 
+def _convert(folder, out):
+  return subprocess.run(
+      [sys.executable, "-m", "experiments.convert", f"--hf={folder}",
+       f"--out={out}"], cwd=REPOSITORY, text=True, capture_output=True,
+      check=False)
+
+
 def test_command_line(llama, tmp_path):
   """Of a damaged folder: one line, status 2, and nothing is left."""
   _truncated(llama)
-  result = subprocess.run(
-      [sys.executable, "-m", "experiments.convert", f"--hf={llama}",
-       f"--out={tmp_path / 'out'}"], cwd=REPOSITORY, text=True,
-      capture_output=True, check=False)
+  result = _convert(llama, tmp_path / "out")
   assert result.returncode == 2, result.stderr
   assert len(result.stderr.splitlines()) == 1, result.stderr
   assert "is damaged" in result.stderr
   assert [path.name for path in tmp_path.iterdir()] == ["hf"]
+
+
+def test_two_programs_that_write_one_folder(llama, tmp_path):
+  """The second is refused, and the first is not disturbed."""
+  with atomic.replacing(tmp_path / "out") as partial:
+    (partial / "first").write_text("first")
+    result = _convert(llama, tmp_path / "out")
+    assert result.returncode == 2, result.stderr
+    assert "is being written by another process" in result.stderr
+    assert len(result.stderr.splitlines()) == 1, result.stderr
+  assert [x.name for x in (tmp_path / "out").iterdir()] == ["first"]
+  assert sorted(x.name for x in tmp_path.iterdir()) == ["hf", "out"]

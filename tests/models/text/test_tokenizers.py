@@ -5,6 +5,8 @@ import json
 import pytest
 import tokenizers as library
 
+from models.text import batching
+from models.text import tokenizer_files
 from models.text import tokenizers
 
 TEXTS = ["def f(x):\n    return x\n", "def g(y):\n    return f(y)\n"] * 4
@@ -119,6 +121,63 @@ def test_damaged_file(tmp_path):
   (tmp_path / tokenizers.FILE).write_text("{}")
   with pytest.raises(ValueError, match="its tokenizer cannot be read"):
     tokenizers.load(tmp_path)
+
+
+def _with_pattern(tokenizer, pattern):
+  spec = json.loads(tokenizer.to_str())
+  spec["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [
+      {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated",
+       "invert": False}, {**spec["pre_tokenizer"], "use_regex": False}]}
+  return json.dumps(spec)
+
+
+def test_patterns_that_backtrack_without_end(tokenizer, tmp_path):
+  """The library panics, which is no `Exception`."""
+  path = tmp_path / tokenizers.FILE
+  path.write_text(_with_pattern(tokenizer, "(a+a+)+y"))
+  with pytest.raises(ValueError, match="json': its tokenizer cannot be read: "
+                     "Onig: Regex search error: retry-limit"):
+    tokenizers.load(tmp_path)
+  # On other texts than those that a tokenizer is tried with.
+  path.write_text(_with_pattern(tokenizer, "(q+q+)+y"))
+  loaded = tokenizers.load(tmp_path)
+  for encode in (tokenizer_files.encode,
+                 lambda tokenizer, text: batching.encode(tokenizer, [text])):
+    with pytest.raises(ValueError, match="fails on a text of 64 characters"):
+      encode(loaded, "q" * 64)
+  path.write_text(_with_pattern(tokenizer, "((("))
+  with pytest.raises(ValueError, match="cannot be read: .*parenthesis"):
+    tokenizers.load(tmp_path)
+
+
+@pytest.mark.parametrize("value, message", [
+    ("2", "eos_token_id='2': a value of type int or list"),
+    ({}, r"eos_token_id=\{\}: a value of type int or list"),
+    (2.0, "eos_token_id=2.0: a value of type int or list"),
+    (True, "eos_token_id=True: a value of type int or list"),
+    (-1, "eos_token_id=-1: 0 to 2147483647"),
+    ([2, None], r"eos_token_id\[1\]=None: a value of type int"),
+    ([[2]], r"eos_token_id\[0\]=\[2\]: a value of type int"),
+    ([1] * 100, "eos_token_id has 100 items")])
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+def test_eos_ids_of_other_types(tokenizer, tmp_path, file, value, message):
+  (tmp_path / file).write_text(json.dumps({"eos_token_id": value}))
+  for read in (tokenizers.eos_id, tokenizers.eos_ids):
+    with pytest.raises(ValueError, match=f"{file}': {message}"):
+      read(tokenizer, tmp_path)
+
+
+@pytest.mark.parametrize("fields, message", [
+    ({"eos_token": ["a"]}, r"eos_token=\['a'\]: a value of type str or dict"),
+    ({"eos_token": {}}, "eos_token has no content of type str"),
+    ({"add_bos_token": 1}, "add_bos_token=1: a value of type bool"),
+    ({"add_bos_token": True}, "bos_token must be given, since"),
+    ({"add_prefix_space": "yes"}, "add_prefix_space='yes': a value of type")])
+def test_settings_of_other_types(tokenizer, tmp_path, fields, message):
+  tokenizer.model.save(str(tmp_path))
+  (tmp_path / tokenizers.CONFIG).write_text(json.dumps(fields))
+  with pytest.raises(ValueError, match=message):
+    tokenizers.eos_id(tokenizers.load(tmp_path), tmp_path)
 
 
 def test_vocabulary_and_merges(tokenizer, tmp_path):

@@ -1,0 +1,103 @@
+"""CDSL with variants of this repository, which are not in its paper."""
+
+import functools
+
+from decoding_jax.lookahead import (candidates, cdsl_decoder, cdsl_rules,
+                                    draft_lookahead)
+from decoding_jax.speculation import expanders
+from decoding_jax.types import Method
+from decoding_jax.validation import values
+
+EXAMPLES = (
+    dict(lookahead=4, num_candidates=3, commit="rise", commit_rollout=True),
+    dict(lookahead=4, num_candidates=3, width=2, slack=0.5),
+)
+
+
+def make(lookahead: int, num_candidates: int, weight: int = 1,
+         reward_weight: float = 1.0, acceptance_threshold: float = 0.5,
+         reward_threshold: float | None = None, rollout: str = "target",
+         commit: str = "prefix", commit_rollout: bool = False,
+         target_continues: bool = True, width: int = 1, tree: str = "rsd_s",
+         slack: float = 0.0) -> Method:
+  """Makes CDSL with other drafts and other commits; the defaults are `cdsl`.
+
+  Args:
+    lookahead: n; this and the next six as of `cdsl`.
+    num_candidates: of CDLH.
+    weight: 1 or 0.
+    reward_weight: lambda.
+    acceptance_threshold: 0 to 1.
+    reward_threshold: a number, or None.
+    rollout: "target" or "draft".
+    commit: "prefix", as `cdsl`; "rise": where the reward rises, no more tokens
+      than it takes for that; "full": in S1 all drafted tokens, verified or not,
+      so that the text is no longer the target's.
+    commit_rollout: whether S2 and S4 commit the roll-out after their token too,
+      where the reward of both passes. The target must roll out.
+    target_continues: False: no S3; low acceptance is S4.
+    width: 1 drafts a chain; more, a tree of so many tokens a level. V is then
+      the verified path of the greatest reward, of equal ones the longest, then
+      the most probable.
+    tree: of width > 1: "rsd_s", by beam search; "rsd_c", the `width` most
+      probable first tokens and a chain after each, which include the chain of
+      width 1.
+    slack: the target accepts a drafted token that is its most probable one or
+      less than so many nats below it. Without slack it verifies one path.
+
+  Returns:
+    The method; `stats.extra` as of `cdsl`.
+
+  Raises:
+    ValueError: naming the option, its value and what is allowed.
+  """
+  options = candidates.make_options(num_candidates, lookahead, weight,
+                                    reward_weight, rollout)
+  shape, draft = _draft(options.steps, width, tree, slack)
+  num_to_commit, only_if_gain = values.check_one_of("commit", commit, _COMMITS)
+  if width > 1:
+    # A tree has no single drafted chain that could be committed in full.
+    values.check_one_of("commit of width > 1", commit,
+                        {"prefix": None, "rise": None})
+  values.check_one_of("commit_rollout", commit_rollout, _FLAGS)
+  values.check_one_of("target_continues", target_continues, _FLAGS)
+  if commit_rollout:
+    # A roll-out of the draft is not what the target would say.
+    values.check_one_of("rollout where commit_rollout=True: rollout", rollout,
+                        {"target": None})
+  rules = cdsl_rules.make(
+      draft, acceptance_threshold, reward_threshold,
+      num_to_commit=num_to_commit, only_if_gain=only_if_gain,
+      commits_rollout=bool(commit_rollout),
+      target_continues=bool(target_continues), max_samples_per_node=width)
+  thresholds = cdsl_rules.describe(acceptance_threshold, reward_threshold)
+  return Method(
+      f"cdsl_extended({candidates.describe(options)}, {shape}, "
+      f"slack={slack:g}, {thresholds}, commit={commit}, "
+      f"commit_rollout={commit_rollout}, target_continues={target_continues})",
+      sampled=None, greedy=cdsl_decoder.decoder(options, rules))
+
+
+def _draft(steps, width, tree, slack):
+  """Returns the shape of the drafts, for the name, and what drafts them."""
+  values.check_positive("width", width)
+  values.check_number("slack", slack, 0)
+  expander = values.check_one_of("tree", tree, _TREES)
+  if width > 1:
+    return f"{tree}({width}x{steps})", functools.partial(
+        draft_lookahead.tree, expander=expander(width, steps), slack=slack)
+  return "chain", functools.partial(draft_lookahead.chain, steps=steps,
+                                    slack=slack)
+
+
+def _fan(width, depth):
+  """Drafts the most probable first tokens, and a chain after each."""
+  return expanders.top_k((width,) + (1,) * (depth - 1))
+
+
+# How many drafted tokens are committed, and whether a commit ends with a gain.
+_COMMITS = {"prefix": (cdsl_rules.verified, False),
+            "rise": (cdsl_rules.verified, True),
+            "full": (cdsl_rules.drafted, False)}
+_FLAGS = {False: None, True: None}
+_TREES = {"rsd_s": expanders.top_beam, "rsd_c": _fan}

@@ -1,0 +1,168 @@
+"""Reading of parameters from the Orbax folder of a model, with checks.
+
+Names and shapes must be those of the architecture, all numbers finite, and,
+where the model has digests, the bytes those that were saved.
+"""
+
+import contextlib
+import dataclasses
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+from models import transformer
+from models.checkpoints import digests
+from models.folders import atomic
+from models.transformer import decoder
+from models.transformer import quantization
+
+CONFIG = "config.json"
+
+
+def params(path, config: transformer.Config, shardings=None):
+  """Reads the parameters of an architecture.
+
+  Args:
+    path: `pathlib.Path`, absolute, of the folder that orbax has written.
+    config: the architecture, with the types to read them in.
+    shardings: see `checkpoints.load`.
+
+  Returns:
+    The tree of parameters.
+
+  Raises:
+    FileNotFoundError: if there is no such folder.
+    ValueError: naming the folder, and the parameter that is wrong.
+  """
+  if not path.is_dir():
+    raise FileNotFoundError(
+        f"Checkpoint '{path.parent}': no folder {path.name} in it.")
+  made = transformer.abstract_params(config)
+  whole = transformer.abstract_params(
+      dataclasses.replace(config, weights=quantization.DTYPE))
+  if shardings is None:
+    device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    shardings = lambda tree: jax.tree.map(lambda _: device, tree)
+  saved = _saved(path)
+  _check_shapes(path, saved, whole)
+  known = digests.read(path.parent)
+  by_one = config.weights == quantization.INT8
+  read = whole if by_one else made
+  if known is not None:
+    # A digest is that of the stored bytes.
+    read = _with_types(read, saved)
+  if by_one:
+    return _one_by_one(path, read, made, shardings(made), known, config.dtype)
+  return _at_once(path, read, made, shardings(made), known)
+
+
+def check_types(path, config: transformer.Config) -> None:
+  """Raises `ValueError` unless all parameters are stored as `config` has them.
+
+  Args:
+    path: as of `params`.
+    config: the architecture.
+  """
+  for name, (_, dtype) in _saved(path).items():
+    if dtype != config.dtype:
+      raise ValueError(f"'{path}': parameter {name} has type {dtype}, but "
+                       f"{CONFIG} has dtype={config.dtype!r}.")
+
+
+def _at_once(path, read, made, shardings, known):
+  """Reads all parameters in the types of `read`; returns those of `made`."""
+  read = jax.tree.map(
+      lambda leaf, sharding: jax.ShapeDtypeStruct(
+          leaf.shape, leaf.dtype, sharding=sharding), read, shardings)
+  with ocp.StandardCheckpointer() as checkpointer, _readable(path):
+    tree = checkpointer.restore(path, read)
+  keys = [key for key, _ in jax.tree_util.tree_leaves_with_path(tree)]
+  left, structure = jax.tree.flatten(tree)
+  del tree
+  left.reverse()
+  found = []
+  for key, leaf in zip(keys, jax.tree.leaves(made)):
+    # Nothing else holds it: what was read in another type goes at once.
+    x = _checked(path, known, transformer.param_name(key), left.pop())
+    x = x if x.dtype == leaf.dtype else x.astype(leaf.dtype)
+    atomic.check_finite(path.parent, transformer.param_name(key), x)
+    found.append(x)
+  return jax.tree.unflatten(structure, found)
+
+
+def _one_by_one(path, whole, made, shardings, known, dtype):
+  """Reads each parameter as of `whole`; returns it by `dtype` as of `made`."""
+  def place(key, kind, sharding):
+    def only(this, others):
+      return jax.tree_util.tree_map_with_path(
+          lambda other, leaf: this(leaf) if other == key else others, whole)
+
+    skipped = ocp.RestoreArgs(restore_type=None)
+    with _readable(path):
+      read = checkpointer.restore(path, args=ocp.args.PyTreeRestore(
+          only(lambda leaf: leaf, ocp.PLACEHOLDER),
+          only(lambda leaf: ocp.RestoreArgs(np.ndarray, leaf.dtype), skipped)))
+    [x] = [leaf for leaf in jax.tree.leaves(read)
+           if leaf is not ocp.PLACEHOLDER]
+    name = transformer.param_name(key)
+    x = _checked(path, known, name, x).astype(dtype, copy=False)
+    atomic.check_finite(path.parent, name, x)
+    return quantization.place(kind, sharding, x)
+
+  with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+    return jax.tree_util.tree_map_with_path(
+        place, made, shardings, is_leaf=quantization.is_matrix)
+
+
+def _checked(path, known, name, x):
+  """Returns a parameter; raises an error if it is not what was saved."""
+  if known is not None:
+    digests.check(path.parent, known, name, x)
+  return x
+
+
+@contextlib.contextmanager
+def _readable(path):
+  """Turns what orbax raises into a `ValueError` that names the folder."""
+  try:
+    yield
+  except Exception as e:  # Orbax raises nothing more special.
+    reason = (str(e).splitlines() or [""])[0]
+    if not reason or isinstance(e, LookupError):
+      reason = f"{type(e).__name__} {reason}"
+    raise ValueError(f"'{path}' cannot be read by orbax: {reason}") from e
+
+
+def _saved(path):
+  """Returns shape and type of each parameter in orbax's metadata."""
+  with ocp.StandardCheckpointer() as checkpointer, _readable(path):
+    saved = checkpointer.metadata(path).item_metadata
+    if saved is not None:
+      leaves = jax.tree_util.tree_leaves_with_path(saved.tree)
+      return {transformer.param_name(key):
+              (tuple(leaf.shape), np.dtype(leaf.dtype).name)
+              for key, leaf in leaves}
+  raise ValueError(f"'{path}' is damaged: orbax finds no metadata in it.")
+
+
+def _check_shapes(path, saved, expected):
+  """Raises an error unless names and shapes are those of a tree."""
+  shapes = {transformer.param_name(key): leaf.shape for key, leaf
+            in jax.tree_util.tree_leaves_with_path(expected)}
+  for name in sorted(saved.keys() | shapes.keys()):
+    shape, dtype = saved.get(name, (None, None))
+    if shape != shapes.get(name):
+      raise ValueError(
+          f"'{path}': parameter {name} has shape {shape}, but {CONFIG} asks "
+          f"for {shapes.get(name)}.")
+    if dtype not in decoder.DTYPES:
+      raise ValueError(f"'{path}': parameter {name} has type {dtype}; "
+                       f"{', '.join(decoder.DTYPES)} are allowed.")
+
+
+def _with_types(tree, saved):
+  """Returns a tree of shapes, each leaf with the type it is stored in."""
+  return jax.tree_util.tree_map_with_path(
+      lambda key, leaf: jax.ShapeDtypeStruct(
+          leaf.shape, saved[transformer.param_name(key)][1]), tree)

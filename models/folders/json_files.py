@@ -1,0 +1,147 @@
+"""JSON that other people have written, read with types and ranges.
+
+Whatever is wrong with a file is one `ValueError` that names it: text that is no
+JSON, objects nested too deep, a field of another type, a number out of range.
+"""
+
+import json
+import math
+import pathlib
+from typing import NamedTuple
+
+# Bytes of a description of a model; the largest published ones have a few MB.
+MAX_BYTES = 64 << 20
+_MAX_DEPTH = 64
+_SHOWN = 100
+_NAMES = {int: "int", float: "float", bool: "bool", str: "str", list: "list",
+          dict: "dict"}
+
+
+class Field(NamedTuple):
+  """What a field may be.
+
+  Attributes:
+    kind: type of JSON: bool, int, float, str, list or dict. An integer will do
+      for a float, but true and false are no numbers.
+    least: smallest number, or number of items of a list.
+    most: largest number, or number of items of a list or characters of a text.
+    items: what each item of a list, or value of a dict, is; None: anything.
+  """
+  kind: type
+  least: float = -math.inf
+  most: float = math.inf
+  items: "Field | None" = None
+
+
+def read(path, max_bytes: int = MAX_BYTES) -> dict:
+  """Reads a JSON object.
+
+  Args:
+    path: of the file.
+    max_bytes: size of the largest file that is read.
+
+  Returns:
+    A dict.
+
+  Raises:
+    FileNotFoundError: if there is no such file.
+    ValueError: naming the file, if it cannot be read or is no object.
+  """
+  path = pathlib.Path(path)
+  try:
+    with open(path, "rb") as f:
+      text = f.read(max_bytes + 1)
+  except FileNotFoundError:
+    raise
+  except OSError as e:
+    raise ValueError(f"'{shortened(str(path))}' cannot be read: "
+                     f"{e.strerror}.") from e
+  if len(text) > max_bytes:
+    raise ValueError(f"'{path}' has more than {max_bytes} bytes.")
+  try:
+    return parse(text)
+  except ValueError as e:
+    raise ValueError(f"'{path}' is not a JSON object: {e}") from e
+
+
+def parse(text: bytes) -> dict:
+  """Returns the object that a JSON text is; raises `ValueError` otherwise."""
+  try:
+    value = json.loads(text.decode("utf-8"))
+    _check_depth(value)
+  except RecursionError as e:
+    raise ValueError("it is nested too deep.") from e
+  except ValueError as e:
+    raise ValueError(f"{str(e).rstrip('.')}.") from e
+  if not isinstance(value, dict):
+    raise ValueError(f"{shown(value)} is of type {type(value).__name__}.")
+  return value
+
+
+def check(name: str, value, field: Field):
+  """Returns a value, a float if the field is one; raises unless it is allowed.
+
+  Args:
+    name: of the field, for the error.
+    value: of JSON.
+    field: what it may be.
+
+  Raises:
+    ValueError: naming the field, its value and what is allowed.
+  """
+  kind = field.kind
+  if kind is float and type(value) is int and abs(value) < 1 << 1000:
+    value = float(value)
+  if type(value) is not kind:
+    raise ValueError(f"{name}={shown(value)}: a value of type {_NAMES[kind]} "
+                     "is needed.")
+  if kind in (int, float) and not field.least <= value <= field.most or (
+      kind is float and not math.isfinite(value)):
+    raise ValueError(f"{name}={shown(value)}: {_range(field)} is needed.")
+  if kind in (list, str) and not field.least <= len(value) <= field.most:
+    what = "items" if kind is list else "characters"
+    raise ValueError(f"{name} has {len(value)} {what}: {_range(field)} is "
+                     "needed.")
+  if kind is list and field.items:
+    value = [check(f"{name}[{i}]", x, field.items) for i, x in enumerate(value)]
+  if kind is dict and field.items:
+    value = {key: check(f"{name}.{shown(key)}", x, field.items)
+             for key, x in value.items()}
+  return value
+
+
+def shown(value) -> str:
+  """Returns a value as an error shows it: one line, shortened."""
+  return shortened(_repr(value))
+
+
+def shortened(text: str) -> str:
+  """Returns a text in one line of bounded length."""
+  text = " ".join(text[:8 * _SHOWN].split())
+  return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _repr(value):
+  try:
+    return repr(value)
+  except ValueError:  # Integers of thousands of digits have no decimal form.
+    return f"an integer of {value.bit_length()} bits"
+
+
+def _range(field):
+  least, most = (int(x) if abs(x) < 1e15 and x == int(x) else x
+                 for x in (field.least, field.most))
+  if math.isinf(least):
+    return f"at most {most}"
+  return f"at least {least}" if math.isinf(most) else f"{least} to {most}"
+
+
+def _check_depth(value):
+  """Raises `ValueError` if lists and objects are nested too deep."""
+  level, depth = [value], 0
+  while level:
+    depth += 1
+    if depth > _MAX_DEPTH:
+      raise ValueError(f"it is nested more than {_MAX_DEPTH} deep")
+    level = [x for part in level if isinstance(part, (dict, list))
+             for x in (part.values() if isinstance(part, dict) else part)]

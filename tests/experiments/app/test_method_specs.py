@@ -1,0 +1,78 @@
+"""Method specifications as mappings and as strings."""
+
+import ml_collections
+import numpy as np
+import pytest
+
+import decoding_jax as dj
+from experiments.app import launch
+from experiments.app import method_specs
+
+
+@pytest.mark.parametrize("spec", [
+    {"name": "rsd_s", "width": 3, "depth": 4}, "rsd_s(3, 4)",
+    "rsd_s(width=3, depth=4)", " rsd_s(3, depth=4) ",
+    {"name": "rsd_s(3, 4)"}, {"name": "rsd_s(width=3)", "depth": 4},
+    {"name": "rsd_s", "width": np.int64(3), "depth": 4},
+    ml_collections.ConfigDict({"name": "rsd_s", "width": 3, "depth": 4}),
+    ml_collections.FrozenConfigDict({"name": "rsd_s(3)", "depth": 4})],
+                         ids=str)
+def test_the_same_method_in_every_form(spec):
+  assert method_specs.read(spec) is dj.methods.rsd_s(width=3, depth=4)
+
+
+@pytest.mark.parametrize("spec, method", [
+    ({"name": "rsd_c", "branching": [2, 1]}, dj.methods.rsd_c((2, 1))),
+    ("rsd_c([2, 1])", dj.methods.rsd_c((2, 1))),
+    ("autoregressive", dj.methods.autoregressive()),
+    ("autoregressive()", dj.methods.autoregressive()),
+    ("sequoia(((2,), [2, 0]))", dj.methods.sequoia(((2,), (2, 0)))),
+    ("speculative(2, 'block')", dj.methods.speculative(2, "block")),
+    ("diverse_beam_search(4, 2, diversity=-0.0)",
+     dj.methods.diverse_beam_search(4, 2, 0.0))], ids=str)
+def test_values_of_strings(spec, method):
+  assert method_specs.read(spec).name == method.name
+
+
+def test_examples_are_strings_of_their_methods():
+  found = [method_specs.read(text) for text in method_specs.examples()]
+  assert found == [method for group in dj.methods.examples().values()
+                   for method in group]
+  assert "rsd_s(width=3, depth=2)" in method_specs.examples()
+
+
+@pytest.mark.parametrize("spec, message", [
+    ({"name": "medusa"}, "trees: 'medusa' is not one of autoregressive, "),
+    ("medusa(2)", "trees: 'medusa' is not one of autoregressive, "),
+    ({}, "None is not one of"),
+    ({"name": 3}, "trees: 3 is not one of"),
+    ({"name": {"a": 1}}, "is not one of"),
+    (3, "trees=3: a method as rsd_s.* or a mapping"),
+    (None, "trees=None: a method"),
+    ({"name": "rsd_s", "width": 3}, "takes width, depth, .*: missing.*'depth'"),
+    ("rsd_s(3)", "takes width, depth, .*: missing.*'depth'"),
+    ("rsd_s(1, 2, 'x', 4)", "trees=.rsd_s.*: rsd_s takes width, depth, "),
+    ("autoregressive(1)", "autoregressive takes no sizes"),
+    ({"name": "speculative", "depth": 2, "width": 3},
+     "takes depth, .*: .*'width'"),
+    ({"name": "autoregressive", "depth": 2}, "takes no sizes: .*'depth'"),
+    ({"name": "speculative", "depth": 0}, "trees: speculative: depth=0"),
+    ("speculative(-1)", "depth=-1"),
+    ({"name": "rsd_c", "branching": (2, 0)}, "branching=0"),
+    ({"name": "rsd_c", "branching": ()}, "depth of branching=0"),
+    ({"name": "rsd_s(3, 4)", "width": 3}, "rsd_s is given width twice"),
+    ("rsd_s(3, width=3)", "rsd_s is given width twice"),
+    ({"name": "rsd_s", "width": {"b": 1}, "depth": 2},
+     "trees: width={'b': 1}: a number, a string, .* is needed"),
+    ("rsd_c(({2}, 1))", "trees: branching=.* is needed"),
+    ("rsd_s(width=x, depth=2)", r"trees='rsd_s\(.*': x is not a number, "),
+    ("rsd_s(open('f'), 2)", "trees=.*: open.'f'. is not a number"),
+    ("rsd_s(*[3, 4])", "is not a number, "),
+    ("rsd_s(**{'width': 3})", "a method as rsd_s"),
+    ("rsd_s(3, 4", r"trees='rsd_s\(3, 4': a method as rsd_s"),
+    ("os.system('ls')", "a method as rsd_s"), ("", "trees='': a method as"),
+], ids=str)
+def test_errors_name_the_field_and_what_is_allowed(spec, message):
+  with pytest.raises(launch.UserError, match=message) as e:
+    method_specs.read(spec, "trees")
+  assert "\n" not in str(e.value)
