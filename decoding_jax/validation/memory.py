@@ -6,6 +6,8 @@ import pathlib
 import jax
 import numpy as np
 
+from decoding_jax import kernels
+
 _CGROUPS = pathlib.Path("/sys/fs/cgroup")
 _GIB = 2**30
 
@@ -52,12 +54,12 @@ def device_memory(devices) -> int | None:
   """Returns the bytes that devices have for arrays; None if unknown."""
   total, hosts = 0, set()
   for device in devices:
-    here = device.process_index == jax.process_index()
-    stats = device.memory_stats() if here else {}
-    if stats is None:
-      hosts.add(device.process_index)  # A CPU's devices share its memory.
-    elif "bytes_limit" in stats:
-      total += stats["bytes_limit"]
+    limit = ((device.memory_stats() or {}).get("bytes_limit")
+             if device.process_index == jax.process_index() else None)
+    if limit is not None:
+      total += limit
+    elif kernels.is_cpu(device):
+      hosts.add(device.process_index)  # Its devices share the memory.
     else:
       return None
   # Other hosts are taken to be like this one.
