@@ -321,8 +321,9 @@ def check_stats(stats, emitted, method):
   """Asserts the identities between counts of a tree method."""
   stats = jax.tree.map(np.asarray, stats)
   layout = method.sampled.drafter.layout
-  depth, calls = len(layout.widths), stats.target_calls
-  np.testing.assert_array_equal(stats.nodes, calls * sum(layout.widths))
+  depth, calls = tree_lib.depth(layout), stats.target_calls
+  np.testing.assert_array_equal(stats.nodes,
+                                calls * tree_lib.num_nodes(layout))
   np.testing.assert_array_equal(stats.draft_calls, calls * depth)
   by_depth = stats.accepted_by_depth
   assert by_depth.shape == (len(emitted), depth + 1)
