@@ -191,12 +191,16 @@ class Expander(NamedTuple):
       parents [W'], valid [W'], state)`; `parents` count within the level.
     sampled: whether the children of a node are samples of `log_probs`.
     replacement: whether siblings are drawn with replacement.
+    one_sampled: whether of the children of a node just the first one is drawn,
+      of what the others leave: tokens that `log_probs` alone decides. How many
+      there are depends on no token that was drawn.
   """
   layout: Layout
   init: Callable[[], Any]
   expand: Callable[..., tuple[Array, Array, Array, Any]]
   sampled: bool
   replacement: bool
+  one_sampled: bool = False
 
 
 class Drafter(NamedTuple):
@@ -219,6 +223,7 @@ class Drafter(NamedTuple):
     calls: forwards of the draft model a step; 0 if there is no draft model.
     sampled: whether the children of a node are samples of `tree.log_probs`.
     replacement: whether siblings are drawn with replacement.
+    one_sampled: whether just the first one of them is; see `Expander`.
   """
   layout: Layout | FreeLayout
   init: Callable[..., "DecodeState"]
@@ -227,6 +232,7 @@ class Drafter(NamedTuple):
   calls: int
   sampled: bool
   replacement: bool
+  one_sampled: bool = False
 
 
 @flax.struct.dataclass
@@ -266,11 +272,14 @@ class Verifier(NamedTuple):
     replacement: how such children must be drawn; None if it does not matter.
     walk: `(key, layout, tree, logits [M, V], warper) -> Verdict`, in place of
       going down from the root by the rule; None where there is a rule.
+    one_sampled: whether it is exact only for children of which just the first
+      one is drawn; see `Expander`.
   """
   rule: Optional[Callable[..., tuple[Array, Array]]]
   sampled: bool
   replacement: Optional[bool]
   walk: Optional[Callable[..., Verdict]] = None
+  one_sampled: bool = False
 
 
 class Pair(NamedTuple):

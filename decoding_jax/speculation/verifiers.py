@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from decoding_jax import sampling
 from decoding_jax.kernels import random
-from decoding_jax.speculation import drafters, traversal
+from decoding_jax.speculation import conditional_transport, drafters, traversal
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.types import (Drafter, DraftTree, Expander, Layout, NONE,
                                 Pair, Verdict, Verifier)
@@ -30,7 +30,8 @@ def pair(drafter: Drafter | Expander, verifier: Verifier) -> Pair:
   Raises:
     ValueError: if the verifier divides by the probability of a sample, but
       the drafter's children are no samples, or are drawn otherwise than the
-      verifier takes them to be; if one of them is none.
+      verifier takes them to be; if it is one of greedy drafts, and they are
+      others; if one of them is none.
   """
   if isinstance(drafter, Expander):
     protocols.check("expander", Expander, drafter)
@@ -42,6 +43,11 @@ def pair(drafter: Drafter | Expander, verifier: Verifier) -> Pair:
         "Drafter.sampled=False, Verifier.sampled=True: children that are not "
         "samples of the draft distribution (top-k, beams) under a rule that "
         "divides by it would change the distribution of the output.")
+  if verifier.one_sampled and not drafter.one_sampled:
+    raise ValueError(
+        "Drafter.one_sampled=False, Verifier.one_sampled=True: conditional "
+        "optimal transport is exact only for the drafts of expanders."
+        "greedy_and_sample, a sample and the most probable tokens.")
   alone = tree_lib.max_branching(drafter.layout) < 2
   if verifier.replacement not in (None, drafter.replacement) and not alone:
     raise ValueError(
@@ -240,13 +246,16 @@ def sample_and_match() -> Verifier:
 
 
 def of_name(verification: str, names: tuple[str, str] = (
-    "recursive", "traversal")) -> tuple[str, Verifier]:
+    "recursive", "traversal"), fixed: bool = False) -> tuple[str, Verifier]:
   """The verifier of siblings without replacement that a method is to have.
 
   Args:
     verification: one of the names.
     names: what the method calls recursive rejection, and what traversal
       verification, which accepts more.
+    fixed: whether the numbers of children of all nodes are fixed, and the
+      method has greedy drafts for a verifier that is `one_sampled`:
+      "conditional_ot".
 
   Returns:
     What stands after the sizes in the name of the method, and the verifier.
@@ -255,9 +264,12 @@ def of_name(verification: str, names: tuple[str, str] = (
     ValueError: naming the option, its value and what is allowed.
   """
   by_node, by_path = names
-  return values.check_one_of("verification", verification, {
-      by_node: ("", recursive(replacement=False)),
-      by_path: (f", {by_path}", traversal.verifier())})
+  found = {by_node: ("", recursive(replacement=False)),
+           by_path: (f", {by_path}", traversal.verifier())}
+  if fixed:
+    found["conditional_ot"] = (", conditional_ot",
+                               conditional_transport.verifier())
+  return values.check_one_of("verification", verification, found)
 
 
 def _check(rank, residual, probs):
