@@ -280,18 +280,21 @@ def _best(key, log_probs, counts):
 
 
 def _sample_and_best(key, log_probs, counts):
-  """Of each node one sample of what the most probable children leave, and them.
+  """Of each node a sample of what the most probable children leave, and them.
 
-  Their number is that of the node less one.
+  They are one less than the node has children, and leave one token of mass.
   """
   keys, vocab_size = random.split(key, len(log_probs)), log_probs.shape[-1]
   draw = lambda key, rest: sampling.gumbel_top_k(key, rest, 1)
   if max(counts) < 2:
     return jax.vmap(draw)(keys, log_probs)
   scores, tokens = sampling.top_k(log_probs, max(counts) - 1)
-  own = np.arange(max(counts) - 1) < counts[:, None] - 1
+  support = (log_probs > -jnp.inf).sum(axis=-1)
+  fixed = np.arange(max(counts) - 1)[None] < (
+      jnp.minimum(counts, support) - 1)[:, None]
   drop = lambda row, at: row.at[at].set(-jnp.inf, mode="drop")
-  rest = jax.vmap(drop)(log_probs, jnp.where(own, tokens, vocab_size))
+  rest = jax.vmap(drop)(log_probs, jnp.where(fixed, tokens, vocab_size))
+  scores = jnp.where(fixed, scores, -jnp.inf)
   return tuple(jnp.concatenate(pair, axis=1) for pair in zip(
       jax.vmap(draw)(keys, rest), (scores, tokens)))
 

@@ -28,18 +28,18 @@ def without_replacement(probs, count):
 
 
 def greedy_and_sample(probs, count):
-  """The same of the most probable tokens, and before them one of the rest."""
-  if not count:
-    yield (), (), 1.0
+  """The same of a sample and the most probable tokens, which leave some."""
+  count_of_mass = min(count, np.count_nonzero(probs))
+  missing = count - count_of_mass
+  valid = (True,) * count_of_mass + (False,) * missing
+  if not count_of_mass:
+    yield (0,) * missing, valid, 1.0
     return
-  fixed = np.argsort(-probs, kind="stable")[:count - 1]
-  others = tuple(fixed.tolist()), tuple((probs[fixed] > 0).tolist())
+  fixed = np.argsort(-probs, kind="stable")[:count_of_mass - 1]
   rest = probs.copy()
   rest[fixed] = 0
-  if not rest.any():
-    yield (0, *others[0]), (False, *others[1]), 1.0
   for token in np.flatnonzero(rest):
-    yield ((int(token), *others[0]), (True, *others[1]),
+    yield ((int(token), *fixed.tolist()) + (0,) * missing, valid,
            rest[token] / rest.sum())
 
 

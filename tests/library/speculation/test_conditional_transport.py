@@ -21,7 +21,7 @@ TREES = [
     (3, (0, 0), ((2,), (2, 2))),
     (3, (1, 1), ((2,), (2, 1))),
     (4, (1, 0), ((3,),)),
-    # Of the two tokens of mass one is fixed, the other one drawn or nothing.
+    # With two tokens of mass, not more than one is fixed.
     (4, (0, 2), ((3,), (1, 0, 1))),
     (3, (0, 2), ((2,), (0, 1))),
 ]
@@ -149,12 +149,15 @@ def test_greedy_drafts():
         exactness.MIN_P_VALUE)
 
 
-def test_greedy_drafts_of_a_certain_token():
-  """It is fixed, nothing is left to draw; the other children are none."""
+def test_greedy_drafts_of_few_tokens():
+  """One of them is left to be drawn; children without a token are none."""
   expander = expanders.greedy_and_sample((3,))
-  tokens, _, valid, _ = expander.expand(
-      jax.random.key(0), 0, jnp.log(jnp.eye(4)[2:3]), jnp.ones(1, bool), ())
-  assert valid.tolist() == [False, True, False] and tokens[1] == 2
+  for probs, expected in (([0, 0, 1.0, 0], [2]), ([0, 0.3, 0.7, 0], [1, 2])):
+    tokens, _, valid, _ = expander.expand(
+        jax.random.key(0), 0, jnp.log(jnp.array([probs])), jnp.ones(1, bool),
+        ())
+    assert valid.tolist() == [i < len(expected) for i in range(3)]
+    assert tokens[:len(expected)].tolist() == expected
 
 
 def test_wrong_pairs_are_refused():
