@@ -5,6 +5,7 @@ from decoding_jax.types import Method
 from decoding_jax.validation import values
 
 EXAMPLES = (dict(branching=(2, 2)),
+            dict(branching=(2, 2), verification="layer"),
             dict(branching=(2, 2), verification="conditional_ot"))
 
 
@@ -13,8 +14,9 @@ def make(branching, verification: str = "recursive") -> Method:
 
   Args:
     branching: children of each node of level 0, 1, ..., D - 1.
-    verification: "recursive"; "traversal" (arXiv 2505.12398); or
-      "conditional_ot" (arXiv 2605.04543), whose drafts are greedy but for one.
+    verification: "recursive"; "traversal" (arXiv 2505.12398); "layer", as
+      traversal but level by level; or "conditional_ot" (arXiv 2605.04543),
+      whose drafts are greedy but for one.
 
   Returns:
     The method.
@@ -24,7 +26,8 @@ def make(branching, verification: str = "recursive") -> Method:
   """
   branching = values.integers("branching", branching)
   values.check_positive("depth of branching", len(branching))
-  suffix, verifier = verifiers.of_name(verification, fixed=True)
+  suffix, verifier = verifiers.of_name(verification,
+                                       verifiers.OF_FIXED_TREES)
   drafts = (expanders.greedy_and_sample if verifier.one_sampled
             else expanders.gumbel_top_k)
   return Method(f"rsd_c({'-'.join(map(str, branching))}{suffix})",

@@ -25,8 +25,7 @@ def make(depth: int, verification: str = "token") -> Method:
   """
   values.check_positive("depth", depth)
   branching = (1,) * depth
-  suffix, verifier = verifiers.of_name(verification, ("token", "block"),
-                                       fixed=True)
+  suffix, verifier = verifiers.of_name(verification, verifiers.OF_CHAINS)
   drafts = (expanders.greedy_and_sample if verifier.one_sampled
             else expanders.gumbel_top_k)
   return Method(f"speculative({depth}{suffix})",

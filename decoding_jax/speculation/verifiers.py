@@ -7,12 +7,18 @@ import jax.numpy as jnp
 
 from decoding_jax import sampling
 from decoding_jax.kernels import random
-from decoding_jax.speculation import conditional_transport, drafters, traversal
-from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.speculation import conditional_transport, drafters, layers
+from decoding_jax.speculation import traversal, tree as tree_lib
 from decoding_jax.types import (Drafter, DraftTree, Expander, Layout, NONE,
                                 Pair, Verdict, Verifier)
 from decoding_jax.validation import protocols, values
 
+# What can verify any tree of siblings drawn without replacement, by node, path
+# and level; and, with greedy drafts, one whose nodes have fixed numbers of
+# children.
+OF_TREES = ("recursive", "traversal", "layer")
+OF_FIXED_TREES = (*OF_TREES, "conditional_ot")
+OF_CHAINS = ("token", "block", "conditional_ot")
 # Halvings of the interval that K-SEQ's rho lies in.
 _BISECTIONS = 30
 
@@ -245,17 +251,14 @@ def sample_and_match() -> Verifier:
   return Verifier(rule, sampled=False, replacement=None)
 
 
-def of_name(verification: str, names: tuple[str, str] = (
-    "recursive", "traversal"), fixed: bool = False) -> tuple[str, Verifier]:
+def of_name(verification: str, names: tuple[str, ...] = OF_TREES) -> (
+    tuple[str, Verifier]):
   """The verifier of siblings without replacement that a method is to have.
 
   Args:
     verification: one of the names.
-    names: what the method calls recursive rejection, and what traversal
-      verification, which accepts more.
-    fixed: whether the numbers of children of all nodes are fixed, and the
-      method has greedy drafts for a verifier that is `one_sampled`:
-      "conditional_ot".
+    names: what the method allows, the usual one first. With "conditional_ot"
+      it has greedy drafts, as `Verifier.one_sampled` says.
 
   Returns:
     What stands after the sizes in the name of the method, and the verifier.
@@ -263,13 +266,13 @@ def of_name(verification: str, names: tuple[str, str] = (
   Raises:
     ValueError: naming the option, its value and what is allowed.
   """
-  by_node, by_path = names
-  found = {by_node: ("", recursive(replacement=False)),
-           by_path: (f", {by_path}", traversal.verifier())}
-  if fixed:
-    found["conditional_ot"] = (", conditional_ot",
-                               conditional_transport.verifier())
-  return values.check_one_of("verification", verification, found)
+  by_node, by_path = recursive(replacement=False), traversal.verifier()
+  found = {"recursive": by_node, "token": by_node, "traversal": by_path,
+           "block": by_path, "layer": layers.verifier(),
+           "conditional_ot": conditional_transport.verifier()}
+  return values.check_one_of("verification", verification, {
+      name: ("" if name == names[0] else f", {name}", found[name])
+      for name in names})
 
 
 def _check(rank, residual, probs):

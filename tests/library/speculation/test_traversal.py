@@ -170,13 +170,14 @@ def test_pair_refuses_draws_with_replacement():
 
 
 @pytest.mark.parametrize("make, name, known", [
-    (lambda x: dj.methods.rsd_s(2, 2, x), "block", "'recursive', 'traversal'"),
+    (lambda x: dj.methods.rsd_s(2, 2, x), "block",
+     "'recursive', 'traversal', 'layer'"),
     (lambda x: dj.methods.rsd_s(2, 2, x), "conditional_ot",
-     "'recursive', 'traversal'"),
+     "'recursive', 'traversal', 'layer'"),
     (lambda x: dj.methods.rsd_c((2,), x), None,
-     "'recursive', 'traversal', 'conditional_ot'"),
+     "'recursive', 'traversal', 'layer', 'conditional_ot'"),
     (lambda x: dj.methods.sequoia(((2,),), x), "",
-     "'recursive', 'traversal', 'conditional_ot'"),
+     "'recursive', 'traversal', 'layer', 'conditional_ot'"),
     (lambda x: dj.methods.speculative(2, x), "traversal",
      "'token', 'block', 'conditional_ot'")])
 def test_unknown_verification(make, name, known):
