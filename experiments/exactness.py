@@ -17,6 +17,7 @@ import numpy as np
 import tqdm
 
 import decoding_jax as dj
+from decoding_jax.speculation import drafters
 from decoding_jax.speculation import expanders
 from decoding_jax.speculation import tree_decoder
 from decoding_jax.speculation import verifiers
@@ -44,7 +45,7 @@ _MOST_TEXTS = 10**7
 # the draft's sampling settings; at low temperature it is nearly certain.
 _PLAIN = ((0, 0), None)
 _DRAWN = {
-    "random drafter": _PLAIN, "tokens of probability zero": ((2, 1), None),
+    "random models": _PLAIN, "tokens of probability zero": ((2, 1), None),
     "nearly certain drafter": ((0, 0), dj.Sampling(temperature=1e-3))
 }
 _GREEDY = "temperature 0"
@@ -112,10 +113,10 @@ def tested_methods():
 
 
 def _cases(method):
-  """Returns the cases to test a method in."""
+  """Returns the cases to test a method in, fewer if no model drafts."""
   cases = []
   if method.sampled:
-    drafts = tree_decoder.as_decoder(method.sampled).needs_draft
+    drafts = tree_decoder.decoder_of(method, greedy=False).needs_draft
     cases += [case for case, (_, draft_sampling) in _DRAWN.items()
               if drafts or not draft_sampling]
   return cases + ([_GREEDY] if method.greedy else [])
@@ -123,7 +124,8 @@ def _cases(method):
 
 def _control():
   """Returns a wrong method: it treats the most probable tokens as samples."""
-  pair = dj.Pair(expanders.top_k((2, 2)), verifiers.recursive(False))
+  drafter = drafters.of_model(expanders.top_k((2, 2)))
+  pair = dj.Pair(drafter, verifiers.recursive(False))
   return dj.Method("control: top-k for samples", pair, None)
 
 
