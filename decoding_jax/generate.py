@@ -115,56 +115,23 @@ def stream(key, prompts, prompt_lengths, *, every: int = 1,
     yield jax.tree.map(np.array, out)
 
 
-def _outputs(every, key, prompts, prompt_lengths, *, method, target,
-             target_params, draft, draft_params, max_new_tokens, sampling,
-             draft_sampling, eos_id, reward, reward_params, constraints, rows):
+def _outputs(every, key, prompts, prompt_lengths, *, method, max_new_tokens,
+             rows, **arguments):
   """What there is after so many steps each, or after each size of caches."""
-  argument_checks.check_kinds(method=method, target=target, draft=draft,
-                              sampling=sampling, draft_sampling=draft_sampling,
-                              reward=reward)
-  prompts = values.array("prompts", prompts)
-  prompt_lengths = values.array("prompt_lengths", prompt_lengths)
-  argument_checks.check_prompts(prompts, prompt_lengths, target.vocab_size)
-  argument_checks.check_models(method, target, draft)
-  argument_checks.check_params(target, target_params, draft, draft_params)
-  argument_checks.check_budget(prompts.shape[1], max_new_tokens, target, draft)
-  argument_checks.check_eos(eos_id, target.vocab_size)
-  argument_checks.check_reward(method, len(prompts), reward, reward_params,
-                               constraints)
-  argument_checks.check_rows(rows)
-  argument_checks.check_axes(prompts, target_params, draft_params,
-                             reward_params, constraints)
-  kernels.prepare()  # Before anything is traced that may call them.
-  prompts, prompt_lengths = (
-      x.astype(jnp.int32) for x in (prompts, prompt_lengths))
-  batch, vocab_size = len(prompts), target.vocab_size
-  keys = _row_keys(key, batch)
-  warper = sampling_lib.make_warper(sampling, batch, vocab_size)
-  argument_checks.check_temperature(method, warper.greedy, sampling.temperature)
-  draft_warper = sampling_lib.without_temperature(
-      warper) if warper.greedy else (sampling_lib.make_warper(
-          draft_sampling or sampling, batch, vocab_size, "draft_sampling"))
-  decoder = tree_decoder.decoder_of(method, warper.greedy)
-  context = Context(
-      target=target, target_params=target_params, draft=draft,
-      draft_params=draft_params, warper=warper, draft_warper=draft_warper,
-      eos_id=_end_tokens(eos_id), prompts=_without_padding(
-          prompts, prompt_lengths),
-      prompt_lengths=prompt_lengths, reward=reward,
-      reward_params=reward_params,
-      constraints=jax.tree.map(jnp.asarray, constraints))
-  slots = prefill_lib.capacity(prompts.shape[1],
-                               max_new_tokens + decoder.max_slots_ahead)
+  decoder, context, keys = _prepared(key, prompts, prompt_lengths,
+                                     method=method, rows=rows,
+                                     max_new_tokens=max_new_tokens, **arguments)
+  batch, length = context.prompts.shape
+  slots = prefill_lib.capacity(length, max_new_tokens + decoder.max_slots_ahead)
   queued, traced = rows is not None and rows < batch, _traced((context, keys))
   # Under an outer jit the host cannot see that a cache is full, so that it has
   # its full size from the start.
   now = slots if queued or traced else cache_growth.initial_slots(
-      prefill_lib.capacity(prompts.shape[1], decoder.max_slots_ahead), slots)
+      prefill_lib.capacity(length, decoder.max_slots_ahead), slots)
   argument_checks.check_memory(
-      method.greedy if warper.greedy else method.sampled, prompts,
-      max_new_tokens, slots=now, rows=rows,
-      models=[(target, target_params)] + (
-          [(draft, draft_params)] if decoder.needs_draft else []))
+      method.greedy if context.warper.greedy else method.sampled,
+      context.prompts, max_new_tokens, slots=now, rows=rows,
+      models=_models(decoder, context))
   if queued:
     yield _generate_queued(decoder, max_new_tokens, rows, slots,
                            prefill_lib.CHUNK, context, keys)
@@ -184,14 +151,60 @@ def _outputs(every, key, prompts, prompt_lengths, *, method, target,
     yield out
 
 
+def _prepared(key, prompts, prompt_lengths, *, method, target, target_params,
+              draft, draft_params, max_new_tokens, sampling, draft_sampling,
+              eos_id, reward, reward_params, constraints, rows):
+  """Checks all arguments; the decoder, the context and the keys of the rows."""
+  argument_checks.check_kinds(method=method, target=target, draft=draft,
+                              sampling=sampling, draft_sampling=draft_sampling,
+                              reward=reward)
+  prompts = values.array("prompts", prompts)
+  prompt_lengths = values.array("prompt_lengths", prompt_lengths)
+  argument_checks.check_prompts(prompts, prompt_lengths, target.vocab_size)
+  argument_checks.check_models(method, target, draft)
+  argument_checks.check_params(target, target_params, draft, draft_params)
+  argument_checks.check_budget(prompts.shape[1], max_new_tokens, target, draft)
+  argument_checks.check_eos(eos_id, target.vocab_size)
+  argument_checks.check_reward(method, len(prompts), reward, reward_params,
+                               constraints)
+  argument_checks.check_rows(rows)
+  argument_checks.check_axes(prompts, target_params, draft_params,
+                             reward_params, constraints)
+  kernels.prepare()  # Before anything is traced that may call them.
+  prompts, prompt_lengths = (
+      x.astype(jnp.int32) for x in (prompts, prompt_lengths))
+  keys = _row_keys(key, len(prompts))
+  size = len(prompts), target.vocab_size
+  warper = sampling_lib.make_warper(sampling, *size)
+  argument_checks.check_temperature(method, warper.greedy, sampling.temperature)
+  draft_warper = sampling_lib.without_temperature(
+      warper) if warper.greedy else sampling_lib.make_warper(
+          draft_sampling or sampling, *size, "draft_sampling")
+  context = Context(
+      target=target, target_params=target_params, draft=draft,
+      draft_params=draft_params, warper=warper, draft_warper=draft_warper,
+      eos_id=_end_tokens(eos_id),
+      prompts=_without_padding(prompts, prompt_lengths),
+      prompt_lengths=prompt_lengths, reward=reward,
+      reward_params=reward_params,
+      constraints=jax.tree.map(jnp.asarray, constraints))
+  return tree_decoder.decoder_of(method, warper.greedy), context, keys
+
+
+def _models(decoder, context: Context):
+  """The models that a decoder runs, each with its parameters."""
+  target = context.target, context.target_params
+  if not decoder.needs_draft:
+    return [target]
+  return [target, (context.draft, context.draft_params)]
+
+
 def _caches(decoder, slots, chunk, context: Context):
   """The caches of target and draft; None for a draft that is not needed."""
-  fill = functools.partial(
-      prefill_lib.prefill, slots, chunk, prompts=context.prompts,
-      lengths=context.prompt_lengths)
-  return (fill(context.target, context.target_params),
-          fill(context.draft, context.draft_params) if decoder.needs_draft
-          else None)
+  caches = [prefill_lib.prefill(slots, chunk, *model, prompts=context.prompts,
+                                lengths=context.prompt_lengths)
+            for model in _models(decoder, context)]
+  return (*caches, None)[:2]
 
 
 def _traced(arguments) -> bool:

@@ -219,6 +219,8 @@ class Drafter(NamedTuple):
     calls: forwards of the draft model a step; 0 if there is no draft model.
     sampled: whether the children of a node are samples of `tree.log_probs`.
     replacement: whether siblings are drawn with replacement.
+    skips: whether the target scores the root alone in a step in which no row
+      has a valid node; not where nodes that are not valid are to be scored.
   """
   layout: Layout | FreeLayout
   init: Callable[..., "DecodeState"]
@@ -227,6 +229,7 @@ class Drafter(NamedTuple):
   calls: int
   sampled: bool
   replacement: bool
+  skips: bool = False
 
 
 @flax.struct.dataclass

@@ -74,7 +74,7 @@ def main():
         f"{_VOCAB.value**_LENGTH.value:.2g} texts, at most {_MOST_TEXTS:.0g} "
         "are possible.")
   tested = ([method_flags.from_flags(_METHOD.value)] if _METHOD.value else
-            tested_methods())
+            exactness.tested_methods())
   parts = [(method, case) for method in tested for case in _cases(method)]
   parts.append((_control(), _CONTROL))
   findings = []
@@ -104,12 +104,6 @@ def table(findings) -> str:
         f"{x.fit.by_chance:.4f}", f"{x.fit.target_calls:.2f}"]
     lines.append([x.name, x.case, *figures, "yes" if x.right else "NO"])
   return text_tables.plain_table(lines)
-
-
-def tested_methods():
-  """Returns all examples whose samples come of a drafter and a verifier."""
-  return [method for found in dj.methods.examples().values()
-          for method in found if isinstance(method.sampled, dj.Pair)]
 
 
 def _cases(method):

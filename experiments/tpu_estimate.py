@@ -35,7 +35,8 @@ _DEVICES = flags.DEFINE_string(
     required=True)
 _METHOD = flags.DEFINE_string("method", "rsd_s",
                               method_flags.help_text())
-_TEMPERATURE = flags.DEFINE_float("temperature", 1.0, "0 is greedy.")
+_TEMPERATURE = flags.DEFINE_float("temperature", 1.0,
+                                  "Sampling temperature; 0 is greedy.")
 _BATCH = flags.DEFINE_integer("batch", 1, "Rows decoded together.",
                               lower_bound=1)
 _PROMPT_LENGTH = flags.DEFINE_integer(

@@ -7,6 +7,7 @@ import pathlib
 import jax
 import pytest
 
+import decoding_jax as dj
 from experiments.app import preemption
 from experiments.data import python_corpus
 from models import checkpoints
@@ -29,6 +30,13 @@ if "fusion_emitters" not in os.environ.get("XLA_FLAGS", "") and (
     jax.__version_info__ < (0, 11)):
   os.environ["XLA_FLAGS"] = (f"{os.environ.get('XLA_FLAGS', '')} "
                              "--xla_cpu_use_fusion_emitters=false")
+
+
+def pytest_make_parametrize_id(val):
+  """Names functions and methods: their addresses differ between workers."""
+  if isinstance(val, dj.Method):
+    return val.name
+  return val.__name__ if hasattr(val, "__name__") else None
 
 
 def pytest_collection_finish():

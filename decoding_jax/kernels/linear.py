@@ -55,11 +55,18 @@ def _product(x, weights):
     forms["tpu"] = functools.partial(_padded, _TPU_ROWS)
     if x.dtype.itemsize < 4:
       forms["cpu"] = functools.partial(_padded, _CPU_ROWS)
+  elif x.dtype == weights.dtype == jnp.float32:
+    forms["cpu"] = _weights_first
   return dispatch.by_platform(x, weights, default=_dot, **forms)
 
 
 def _padded(rows, x, weights):
   return _dot(jnp.pad(x, ((0, rows - len(x)), (0, 0))), weights)[:len(x)]
+
+
+def _weights_first(x, weights):
+  """The same product; XLA's is faster on a CPU with few columns than rows."""
+  return jax.lax.dot_general(weights, x, (((1,), (1,)), ((), ()))).T
 
 
 def _dot(x, weights):

@@ -64,7 +64,8 @@ def _step(pair: Pair, context: Context, state: DecodeState) -> DecodeState:
   with jax.named_scope("draft"):
     tree, pending = pair.drafter.propose(draft_keys, context, state)
   with jax.named_scope("target_forward"):
-    logits, block = score(context, state.target_cache, tree, state.length)
+    score_tree = score_drafted if pair.drafter.skips else score
+    logits, block = score_tree(context, state.target_cache, tree, state.length)
   with jax.named_scope("verify"):
     verdict = jax.vmap(
         lambda *row: verifiers.walk(row[0], pair.verifier, layout, *row[1:]))(
@@ -106,6 +107,26 @@ def score(context: Context, cache, tree: DraftTree, length):
   positions = (length - 1)[:, None] + tree_lib.positions(tree)
   return context.target.forward(context.target_params, tree.tokens, positions,
                                 cache, block, 0, tree.mask)
+
+
+def score_drafted(context: Context, cache, tree: DraftTree, length):
+  """As `score`; of the root alone where no row has drafted anything.
+
+  Such a step then costs what one of plain decoding does. Logits of the other
+  nodes are 0, and their slots of the block empty.
+  """
+  def root(tree):
+    first = tree.replace(tokens=tree.tokens[:, :1], mask=tree.mask[:, :1])
+    block = cache_lib.init_block(cache, tree.tokens.shape[1])
+    logits, block = context.target.forward(
+        context.target_params, first.tokens, (length - 1)[:, None], cache,
+        block, 0, first.mask)
+    nodes = tree.tokens.shape[1] - 1
+    return jnp.pad(logits, ((0, 0), (0, nodes), (0, 0))), block
+
+  return jax.lax.cond(
+      tree.valid[:, 1:].any(),
+      lambda tree: score(context, cache, tree, length), root, tree)
 
 
 def _path_tokens(tree: DraftTree, verdict: Verdict):

@@ -2,6 +2,7 @@
 
 import functools
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 
@@ -9,8 +10,8 @@ from decoding_jax import sampling
 from decoding_jax.kernels import random
 from decoding_jax.speculation import drafters, traversal
 from decoding_jax.speculation import tree as tree_lib
-from decoding_jax.types import (Drafter, DraftTree, Expander, Layout, NONE,
-                                Pair, Verdict, Verifier)
+from decoding_jax.types import (Array, Drafter, DraftTree, Expander, Layout,
+                                NONE, Pair, Verdict, Verifier)
 from decoding_jax.validation import protocols, values
 
 # Halvings of the interval that K-SEQ's rho lies in.
@@ -68,39 +69,72 @@ def walk(key, verifier: Verifier, layout: Layout, tree: DraftTree, logits,
     verifier, the accepted tokens and the one after them have the distribution
     of the target.
   """
-  depth, size = tree_lib.depth(layout), tree_lib.max_branching(layout)
+  depth = tree_lib.depth(layout)
   if verifier.walk is not None and depth:
     return verifier.walk(key, layout, tree, logits, warper)
   keys = random.split(key, 1 + depth)
-  drafted = lambda node: (None if tree.log_probs is None
-                          else jnp.exp(tree.log_probs[node]))
-
-  def descend(state, key):
-    node, alive, probs, rest = state
-    indices, valid = tree_lib.children(tree, size, node)
-    valid &= alive
-    tokens = tree.tokens[indices]
-    uniforms = random.uniform(key, tokens.shape)
-    rank, residual = verifier.rule(uniforms, probs, drafted(node), tokens,
-                                   valid)
-    _check(rank, residual, probs)
-    rest = jnp.where(alive, residual, rest)
-    alive = rank != NONE
-    # Of children with the same token, the first one has the subtree.
-    twin = jnp.argmax(valid & (tokens == tokens[rank]))
-    node = jnp.where(alive, indices[twin], node).astype(jnp.int32)
-    return (node, alive, _distribution(warper, logits, node), rest), (
-        node, rank, valid.sum().astype(jnp.int32))
-
-  root, nothing = jnp.int32(0), jnp.zeros(0, jnp.int32)
+  root, levels = jnp.int32(0), jnp.zeros(depth, jnp.int32)
   probs = _distribution(warper, logits, root)
-  (_, alive, probs, rest), (path, ranks, counts) = jax.lax.scan(
-      descend, (root, jnp.bool_(True), probs, probs), keys[:-1]) if depth else (
-          (root, True, probs, probs), (nothing,) * 3)
-  token = sampling.draw(keys[-1], jnp.log(jnp.where(alive, probs, rest)))
+  descent = _Descent(root, root, jnp.bool_(depth > 0), probs, probs,
+                     levels, levels + NONE, levels)
+  if depth:
+    # Most walks end before the last level.
+    descent = jax.lax.while_loop(
+        lambda at: at.alive & (at.level < depth),
+        functools.partial(_descend, keys, verifier, tree_lib.max_branching(
+            layout), tree, lambda node: _distribution(warper, logits, node)),
+        descent)
+  # A walk that has come to the last level ends in a leaf.
+  leaf = descent.alive | (depth == 0)
+  token = sampling.draw(keys[-1], jnp.log(jnp.where(leaf, descent.probs,
+                                                    descent.rest)))
+  path = jnp.where(jnp.arange(depth) < descent.level, descent.path,
+                   descent.node)
   return Verdict(jnp.concatenate([root[None], path]),
-                 jnp.sum(ranks != NONE).astype(jnp.int32),
-                 token, ranks, counts)
+                 jnp.sum(descent.ranks != NONE).astype(jnp.int32), token,
+                 descent.ranks, descent.counts)
+
+
+@flax.struct.dataclass
+class _Descent:
+  """A walk on its way down.
+
+  Attributes:
+    level: `[]` int32, levels of children that have been tested.
+    node: `[]` int32, the last node that was accepted.
+    alive: `[]` bool, whether the last test has accepted a child.
+    probs: `[V]`, the target's distribution at `node`.
+    rest: `[V]`, the residual there.
+    path: `[D]` int32, the node after each level that was tested.
+    ranks: `[D]` int32, see `Verdict`.
+    counts: `[D]` int32, valid children at each level that was tested.
+  """
+  level: Array
+  node: Array
+  alive: Array
+  probs: Array
+  rest: Array
+  path: Array
+  ranks: Array
+  counts: Array
+
+
+def _descend(keys, verifier, size, tree, distribution, at: _Descent):
+  """Tests the children of a node, and goes to the one that is accepted."""
+  indices, valid = tree_lib.children(tree, size, at.node)
+  tokens = tree.tokens[indices]
+  draft = None if tree.log_probs is None else jnp.exp(tree.log_probs[at.node])
+  rank, rest = verifier.rule(random.uniform(keys[at.level], tokens.shape),
+                             at.probs, draft, tokens, valid)
+  _check(rank, rest, at.probs)
+  accepted = rank != NONE
+  # Of children with the same token, the first one has the subtree.
+  twin = jnp.argmax(valid & (tokens == tokens[rank]))
+  node = jnp.where(accepted, indices[twin], at.node).astype(jnp.int32)
+  return _Descent(
+      at.level + 1, node, accepted, distribution(node), rest,
+      at.path.at[at.level].set(node), at.ranks.at[at.level].set(rank),
+      at.counts.at[at.level].set(valid.sum().astype(jnp.int32)))
 
 
 @functools.lru_cache(maxsize=None)

@@ -91,7 +91,8 @@ _FIELDS = {
         "init": _function("context", "state"),
         "propose": _function("keys", "context", "state"),
         "observe": _function("context", "before", "after", "seen"),
-        "calls": _integer(0), "sampled": _FLAG, "replacement": _FLAG},
+        "calls": _integer(0), "sampled": _FLAG, "replacement": _FLAG,
+        "skips": _FLAG},
     Expander: {
         "layout": _instance(Layout, "a dj.Layout"),
         "init": _function(),

@@ -1,4 +1,4 @@
-"""Launches programs: flags, configs, one-line errors."""
+"""Launches programs: flags, configs, models, one-line errors."""
 
 import contextlib
 import errno

@@ -142,7 +142,7 @@ def methods(specs):
   """Returns our methods by name.
 
   Args:
-    specs: names and sizes, of `method_specs.read`.
+    specs: names and sizes, see `method_specs.read`.
 
   Raises:
     UserError: for a method without a draft tree.

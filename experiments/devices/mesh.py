@@ -361,7 +361,7 @@ def with_params(pair, target, draft, mesh, read=_read):
 
 
 def _split(lm, name, kind, mesh, read):
-  """A model as it computes on a mesh, and its parameters there."""
+  """Returns a model that computes on a mesh, and its parameters there."""
   with launch.user_errors(OSError, ValueError):
     config = model_pair.architecture(name, *kind)
     size = mesh.shape[sharding.MODEL]

@@ -232,7 +232,7 @@ def _tokenizer(folders):
 
 
 def with_params(pair, target, draft):
-  """The pair of `open_pair`, and the parameters from the same folders."""
+  """Reads the parameters of a pair of `open_pair` from the same folders."""
   with launch.user_errors(OSError, ValueError):
     params = [
         checkpoints.load(launch.model_folder(name), dtype=dtype or None,

@@ -33,7 +33,6 @@ def encode(tokenizer, target) -> list[int]:
   except UnicodeEncodeError as e:
     raise launch.UserError(f"--prompt={_PROMPT.value!r} is no text in UTF-8, "
                            "or the locale is another one.") from e
-  # What a template writes around it is no prompt.
   with launch.user_errors(ValueError):
     if not _PROMPT.value or not tokenizer_files.encode(tokenizer,
                                                        _PROMPT.value).ids:

@@ -72,7 +72,7 @@ class _Run(NamedTuple):
 
 
 def methods():
-  """What `choose` runs to see what is accepted, the plain method first."""
+  """Returns the methods that `choose` runs first, the plain one in front."""
   return [method_specs.read(spec) for spec in _RUNS]
 
 
@@ -184,7 +184,7 @@ def _curves(pair, batch, width, lengths, budget, bar):
 
 
 def _runs(pair, prompts, lengths, budget, sampling, batch, bar, specs):
-  """Short runs of a few methods, whose rounds take turns."""
+  """Runs a few methods in turns, round by round."""
   chosen = list(map(method_specs.read, specs))
 
   def run(method, number):

@@ -94,6 +94,12 @@ def fit(method: dj.Method, target, draft, rows: int = 100_000, length: int = 4,
              by_chance(probs, rows), float(np.mean(stats.target_calls)))
 
 
+def tested_methods():
+  """Returns all examples whose samples come of a drafter and a verifier."""
+  return [method for found in dj.methods.examples().values()
+          for method in found if isinstance(method.sampled, dj.Pair)]
+
+
 def frequencies(method: dj.Method, target, draft, rows: int, length: int,
                 key=None, **kwargs):
   """Counts how often each text of `length` tokens follows token 0.

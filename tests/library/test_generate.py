@@ -318,7 +318,7 @@ def callbacks(jaxpr):
 def test_one_loop_and_no_callback(method):
   found = programs(method, tiny.opt_models(), sampling=dj.Sampling(top_p=0.9))
   *prefills, generation = found
-  assert len(prefills) == 1 + bool(method.sampled.drafter.layout.widths)
+  assert len(prefills) == 1 + bool(method.sampled.drafter.calls)
   assert not any(map(loops, prefills)) and len(loops(generation)) == 1
   assert not any(map(callbacks, found))
 

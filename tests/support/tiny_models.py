@@ -320,10 +320,12 @@ def check_contract(out, prompts, lengths, method, new, eos_id=None):
 def check_stats(stats, emitted, method):
   """Asserts the identities between counts of a tree method."""
   stats = jax.tree.map(np.asarray, stats)
-  layout = method.sampled.drafter.layout
-  depth, calls = len(layout.widths), stats.target_calls
-  np.testing.assert_array_equal(stats.nodes, calls * sum(layout.widths))
-  np.testing.assert_array_equal(stats.draft_calls, calls * depth)
+  drafter = method.sampled.drafter
+  layout, calls = drafter.layout, stats.target_calls
+  depth = tree_lib.depth(layout)
+  np.testing.assert_array_equal(stats.nodes,
+                                calls * tree_lib.num_nodes(layout))
+  np.testing.assert_array_equal(stats.draft_calls, calls * drafter.calls)
   by_depth = stats.accepted_by_depth
   assert by_depth.shape == (len(emitted), depth + 1)
   np.testing.assert_array_equal(by_depth.sum(axis=1), calls)

@@ -29,7 +29,7 @@ def test_the_same_method_in_every_form(spec):
     ("sequoia(((2,), [2, 0]))", dj.methods.sequoia(((2,), (2, 0)))),
     ("speculative(2, 'block')", dj.methods.speculative(2, "block")),
     ("diverse_beam_search(4, 2, diversity=-0.0)",
-     dj.methods.diverse_beam_search(4, 2, 0.0))], ids=str)
+     dj.methods.diverse_beam_search(4, 2, 0.0))])
 def test_values_of_strings(spec, method):
   assert method_specs.read(spec).name == method.name
 

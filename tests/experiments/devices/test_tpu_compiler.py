@@ -24,16 +24,18 @@ NEEDS_COMPILER = pytest.mark.skipif(
 # JAX must not have been used before a topology is asked for.
 _CYCLES = """
 import json
-from experiments import topologies
-device = topologies.devices("v5e:2x2")[0]
+from experiments.devices import tpu_compiler
+device = tpu_compiler.devices("v5e:2x2")[0]
 import jax
-from models import products, transformer
+from decoding_jax.kernels import linear
+from models import transformer
 config = transformer.Config(
     vocab_size=8192, dim=4096, num_layers=3, num_heads=32, num_kv_heads=32,
     head_dim=128, hidden_dim=11008, max_length=4096, dtype="bfloat16")
-count = lambda tokens: topologies.forward_cycles(config, device, 1, tokens, 512)
+count = lambda tokens: tpu_compiler.forward_cycles(
+    config, device, 1, tokens, 512)
 found = [count(1), count(8)]
-products._TILE = 1
+linear._TPU_ROWS = 1
 jax.clear_caches()  # Of what was traced with the other tile.
 print(json.dumps([*found, count(1)]))
 """
@@ -41,17 +43,17 @@ print(json.dumps([*found, count(1)]))
 # the latter needs beside its arguments, and those of a layer in 16 bits.
 _OF_8_BITS = """
 import dataclasses, json
-from experiments import topologies
-device = topologies.devices("v6e:2x2")[0]
+from experiments.devices import tpu_compiler
+device = tpu_compiler.devices("v6e:2x2")[0]
 import jax
 import jax.numpy as jnp
-from decoding_jax import cache as cache_lib
+from decoding_jax.runtime import cache as cache_lib
 from models import transformer
 config = transformer.Config(
     vocab_size=8192, dim=4096, num_layers=3, num_heads=32, num_kv_heads=32,
     head_dim=128, hidden_dim=11008, max_length=4096, dtype="bfloat16")
 rounded = dataclasses.replace(config, weights="int8")
-found = [topologies.forward_cycles(x, device, 1, 8, 512)
+found = [tpu_compiler.forward_cycles(x, device, 1, 8, 512)
          for x in (config, rounded)]
 lm = transformer.language_model(rounded)
 where = jax.sharding.SingleDeviceSharding(device)
@@ -66,24 +68,24 @@ def loop(params):
         jnp.ones((1, 8, 8), bool))
     return jnp.argmax(logits, axis=-1).astype(jnp.int32)
   return jax.lax.fori_loop(0, 9, step, jnp.ones((1, 8), jnp.int32))
-compiled = topologies.compile_(jax.jit(loop).trace(params))
+compiled = tpu_compiler.compile_(jax.jit(loop).trace(params))
 layer = 2 * (4 * config.dim**2 + 3 * config.dim * config.hidden_dim)
-print(json.dumps([*found, topologies.memory(compiled).temporaries, layer]))
+print(json.dumps([*found, tpu_compiler.memory(compiled).temporaries, layer]))
 """
 # Prints how many bytes the program of a method needs beside its arguments.
 _METHOD = """
 import sys
-from experiments import topologies
-device = topologies.devices("v5e:2x2")[0]
+from experiments.devices import tpu_compiler
+device = tpu_compiler.devices("v5e:2x2")[0]
 import jax
 from library import test_lowering as lowering
 where = jax.sharding.SingleDeviceSharding(device)
 place = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)
-method = lowering.METHODS[sys.argv[1]]
+method = lowering.dj.methods.examples()[sys.argv[1]][0]
 sampling = lowering.WARP if method.sampled else lowering.dj.Sampling(0.0)
-compiled = topologies.compile_(
+compiled = tpu_compiler.compile_(
     lowering.traced(method, sampling=sampling, place=place))
-print(topologies.memory(compiled).temporaries)
+print(tpu_compiler.memory(compiled).temporaries)
 """
 
 

@@ -143,8 +143,8 @@ def test_methods_whose_text_does_not_grow(pair, method):
   stream_flag.check([method], greedy)
   with flagsaver.as_parsed(stream="true"):
     stream_flag.check([METHOD, dj.methods.autoregressive()], greedy)
-    with pytest.raises(launch.UserError, match="--stream: method .*beam_sea.*"
-                       "knows its text only at the end"):
+    with pytest.raises(launch.UserError, match="--stream: the text of method "
+                       ".*beam_sea.* is only known at its end"):
       stream_flag.check([METHOD, method], greedy)
 
 

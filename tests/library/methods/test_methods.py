@@ -7,10 +7,10 @@ import textwrap
 import pytest
 
 import decoding_jax as dj
-from experiments import exactness
 from experiments.app import method_specs
 from experiments.flags import method_flags
 from library import test_lowering
+from models.testing import exactness
 from support import example_methods
 
 # A name of this test alone, since the import system remembers it.

@@ -153,7 +153,7 @@ def endless():
      "more than 1000000 comparisons"),
     (lambda: {"properties": {str(i): {"pattern": "a{1000}"}
                              for i in range(30)}}, "more than 20000 parts"),
-], ids=str)
+])
 def test_schemas_that_are_refused(make, words):
   pytest.importorskip("outlines_core")
   with pytest.raises(ValueError, match=f"^schema.*{words}") as error:

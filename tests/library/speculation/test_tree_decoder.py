@@ -1,0 +1,52 @@
+"""The step of draft trees: what is scored, and when it may be less."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import decoding_jax as dj
+from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.speculation import tree_decoder
+from support import tiny_models as tiny
+
+METHOD = dj.methods.prompt_lookup(2, 2)
+
+
+def score(function, valid):
+  """Logits and block of one step on a tiny transformer."""
+  model = tiny.llama_models().target
+  prompts = jnp.asarray(tiny.PROMPTS)
+  tree = tree_lib.from_parents(
+      jnp.tile(jnp.array([[3, 4, 5]]), (len(prompts), 1)),
+      jnp.tile(jnp.array([[-1, 0, 1]]), (len(prompts), 1)),
+      jnp.tile(jnp.array([[True, valid, valid]]), (len(prompts), 1)))
+  context = tiny.context(model.lm, model.params, prompts,
+                         jnp.asarray(tiny.LENGTHS), None)
+  cache = model.lm.init_cache(len(prompts), 8)
+  return function(context, cache, tree, jnp.ones(len(prompts), jnp.int32))
+
+
+@pytest.mark.parametrize("valid", [True, False])
+def test_the_root_is_scored_either_way(valid):
+  logits, block = score(tree_decoder.score, valid)
+  found, fresh = score(tree_decoder.score_drafted, valid)
+  np.testing.assert_allclose(found[:, 0], logits[:, 0], atol=1e-5)
+  for x, y in zip(fresh.keys, block.keys):
+    np.testing.assert_allclose(x[..., 0], y[..., 0], atol=1e-5)
+  # Other nodes are scored where they may be tested.
+  assert bool(found[:, 1:].any()) == valid
+
+
+def test_texts_are_the_same_with_skipped_nodes_or_without():
+  drafter = METHOD.sampled.drafter
+  assert drafter.skips
+  scored = dj.Method("all are scored", *(
+      pair._replace(drafter=drafter._replace(skips=False))
+      for pair in (METHOD.sampled, METHOD.greedy)))
+  for temperature in (0.0, 1.0):
+    texts = [tiny.generate(method, tiny.llama_models(), new=12,
+                           key=jax.random.key(2),
+                           sampling=dj.Sampling(temperature)).tokens
+             for method in (METHOD, scored)]
+    np.testing.assert_array_equal(*texts)
