@@ -104,7 +104,7 @@ _FIELDS = {
         "sampled": _FLAG, "replacement": _or_none(_FLAG),
         "walk": _or_none(_function("key", "layout", "tree", "logits",
                                    "warper")),
-        "skips": _FLAG, "one_sampled": _FLAG},
+        "one_sampled": _FLAG},
     Decoder: {
         "init": _function("context", "state"),
         "step": _function("context", "state"),
