@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.speculation import conditional_transport, expanders
+from decoding_jax.speculation import conditional_transport, drafters
+from decoding_jax.speculation import expanders
 from decoding_jax.speculation import traversal, verifiers
 from decoding_jax.speculation import tree as tree_lib
-from models.testing import exactness
+from models.testing import drafter_conformance, exactness
 from support import enumerated_trees, helpers
 
 V, ROWS, LENGTH = 4, 50_000, 4
@@ -158,6 +159,11 @@ def test_greedy_drafts_of_few_tokens():
         ())
     assert valid.tolist() == [i < len(expected) for i in range(3)]
     assert tokens[:len(expected)].tolist() == expected
+
+
+def test_greedy_drafts_keep_the_contract_of_drafters():
+  drafter_conformance.check_drafter(
+      drafters.of_model(expanders.greedy_and_sample((2, 2))), rows=200, steps=2)
 
 
 def test_wrong_pairs_are_refused():

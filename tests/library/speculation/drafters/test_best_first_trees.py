@@ -12,7 +12,7 @@ from decoding_jax.speculation import drafters, expanders, verifiers
 from decoding_jax.speculation.drafters import best_first_trees
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.types import NONE
-from models.testing import exactness
+from models.testing import drafter_conformance, exactness
 from support import helpers
 from support import tiny_models as tiny
 
@@ -121,6 +121,11 @@ def test_control_children_taken_for_samples():
                                     draft, ROWS, LENGTH)
   probs = exactness.joint_distribution(target, 0, LENGTH)
   assert exactness.p_value(counts, probs) < helpers.MAX_P_VALUE_OF_CONTROL
+
+
+def test_contract_of_drafters():
+  drafter_conformance.check_drafter(drafters.best_first(**SIZES), rows=200,
+                                    steps=2)
 
 
 def test_wrong_pairs_are_refused():
