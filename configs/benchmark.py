@@ -1,15 +1,22 @@
-"""This library against what a user would pick instead, on the same weights.
+"""This library against transformers on the same weights, in turn.
 
-  python -m experiments.benchmark --config=configs/benchmark.py
-  python -m experiments.benchmark --config=configs/benchmark.py:full
+  python -m experiments.benchmark --config=configs/benchmark.py \\
+      --config.dtypes="('float32','bfloat16')"
+  python -m experiments.benchmark --config=configs/benchmark.py:smoke
   python -m experiments.benchmark --config=configs/benchmark.py:shipped \\
       --workdir=runs/benchmark_shipped
   python -m experiments.benchmark --config=configs/benchmark.py \\
       --config.target=<folder> --config.draft=<folder> --workdir=<folder>
 
-The default builds a pair whose distributions overlap by 0.7 (`synthetic_pair`)
-and takes twelve minutes on two cores; a second start goes on where the first
-one was. Without the packages of the extra `parity` the rivals' rows are empty.
+The default builds a pair of 134 M and 18 M parameters whose distributions
+overlap by 0.7 (`experiments.synthetic_pair`). A second start resumes. The other
+tool needs `pip install -e '.[parity]'`; without it its rows are empty.
+
+Hardware: two cores of an AMD EPYC (Zen 4), no GPU.
+Minutes: @@BENCHM@@ for the first command. `full` takes more than an hour; `gpu`
+has never run.
+To expect: @@BENCHX@@
+All rows: docs/performance.md.
 """
 
 import ml_collections
@@ -60,7 +67,7 @@ _PLAIN, _COMPILED = {"name": "plain"}, {"name": "compiled"}
 
 
 def get_config(preset="default"):
-  """The configuration of `experiments.benchmark`.
+  """Returns the configuration of `experiments.benchmark`.
 
   Args:
     preset: "default"; "full", all temperatures, types and batches, which takes

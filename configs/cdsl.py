@@ -1,14 +1,16 @@
-"""Constrained decoding: CDSL, CDLH and other methods.
+"""Constrained decoding: CDSL (arXiv 2412.10418), CDLH and other methods.
 
   python -m experiments.cdsl --config=configs/cdsl.py
   python -m experiments.cdsl --config=configs/cdsl.py:smoke
   python -m experiments.cdsl --config=configs/cdsl.py:commongen \\
-      --config.corpus=<folder of CommonGen> --workdir=runs/commongen
+      --config.examples=176 --config.corpus=<folder of CommonGen> \\
+      --workdir=runs/commongen
   python -m experiments.cdsl --config=configs/cdsl.py:harmless \\
       --config.corpus=<folder of dialogues> --workdir=runs/harmless
 
-CDSL is a reconstruction of its paper; "no S3", "to rise" and trees are variants
-of this repository, `methods.cdsl_extended`.
+`methods.cdsl` is a reconstruction: what could not be read in the paper is a
+choice of this repository. "no S3", "to rise" and trees are its own variants,
+`methods.cdsl_extended`.
 
 The default needs no download: the shipped Python pair continues held-out
 modules, and must use identifiers that the real continuation uses. `commongen`
@@ -19,6 +21,15 @@ answers in dialogues (arXiv 2204.05862), as a reward model likes it, with a pair
 that is shipped for it; `configs/train.py` says what its folder holds. Add
 `,sweep` to any for the trade-off over lookahead lengths and thresholds, or
 `,trees` for lookaheads that are trees.
+
+Hardware: two cores of an x86 server, no GPU.
+Minutes, at commit 0a9da8e: `commongen` with 128 examples 4, `harmless` 3.
+To expect, all words present and target calls a token:
+
+    default              CDLH 51.6 %, 7.12        CDSL 45.3 %, 6.92
+    commongen, 176 sets  CDLH 16x4 97.2 %, 4.05   CDSL to rise 16x4 96.6 %, 1.30
+
+and for `harmless` a reward of 1.647 by CDLH and 1.615 by CDSL, greedy 1.304.
 """
 
 import ml_collections
@@ -63,7 +74,7 @@ _SLACKS, _DEPTHS = (0.0, 1.0), (4, 8)
 
 
 def get_config(presets="default"):
-  """The configuration of `experiments.cdsl`.
+  """Returns the configuration of `experiments.cdsl`.
 
   Args:
     presets: names separated by commas: "default", "smoke", "commongen",
@@ -122,7 +133,7 @@ def get_config(presets="default"):
 
 
 def _sweep():
-  """CDSL by lookahead and threshold, and CDLH by lookahead."""
+  """Returns CDSL by lookahead and threshold, and CDLH by lookahead."""
   options = {"num_candidates": 8, "reward_weight": 10.0}
   return (_METHODS[0], *(
       {"label": f"CDLH n={n}", "name": "cdlh", "lookahead": n, **options}
@@ -133,7 +144,7 @@ def _sweep():
 
 
 def _trees():
-  """Chains and trees of the same depths, with the same slack and without."""
+  """Returns chains and trees of the same depths and slacks."""
   kept, shapes = _BY_LABEL["CDSL to rise"], {
       "chain": {}, "rsd_c": {"width": 3, "tree": "rsd_c"},
       "rsd_s": {"width": 3, "tree": "rsd_s"}}

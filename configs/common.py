@@ -1,4 +1,4 @@
-"""What the configurations share."""
+"""Checks that all configurations share."""
 
 
 def check_preset(name, known):

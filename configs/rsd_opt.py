@@ -6,15 +6,15 @@
 
 Presets are a model (6.7b, 13b, 30b, 66b) and a task: xsum, wmt18_de_en or
 dolly, or any other of `configs/tasks.py`. Without `--config.data` the package
-`datasets` is asked (`pip install 'decoding_jax[tasks]'`). The drafter, opt-125m
-by default, may be any smaller OPT: they share a tokenizer.
+`datasets` loads it (`pip install -e '.[tasks]'`). The drafter, opt-125m by
+default, may be any smaller OPT: they share a tokenizer.
 
-Hardware: the weights of the target alone, in float16 as published, are 13 GB
-(6.7b), 26 GB (13b), 60 GB (30b) and 131 GB (66b). OPT has 2,048 positions, for
-prompt and continuation together; longer prompts are left out and counted, see
-`too_long`.
-
-What to expect: see `configs/rsd_llama2.py`. Not measured here.
+Hardware: an accelerator. The weights of the target alone, in float16 as
+published, are 13 GB (6.7b), 26 GB (13b), 60 GB (30b) and 131 GB (66b). OPT has
+2,048 positions, for prompt and continuation together; longer prompts are left
+out and counted, see `too_long`.
+Minutes: never run.
+To expect: see `configs/rsd_llama2.py`.
 """
 
 from configs import rsd
@@ -25,7 +25,7 @@ _DRAFT = "checkpoints/opt-125m"
 
 
 def get_config(presets="13b,xsum"):
-  """The configuration of `experiments.rsd`, see `configs/rsd.py`.
+  """Returns the configuration of `experiments.rsd`, see `rsd.py`.
 
   Args:
     presets: a model and a task.

@@ -3,14 +3,17 @@
   python -m experiments.rsd --config=configs/rsd.py --config.task=humaneval \\
       --config.data=HumanEval.jsonl.gz --workdir=runs/humaneval
 
+Hardware and minutes are those of `configs/rsd.py`; numbers to expect depend on
+the pair, and none are given here. docs/tasks.md has the commands of each task.
+
 A task is a mapping with the fields
 
-  formats: by any name, how a record becomes a prompt. That one is taken whose
-    fields the first record has; if several fit, the one with the most fields.
+  formats: by any name, how a record becomes a prompt. The format whose fields
+    the first record has is used; if several fit, the one with the most fields.
   ends: whether a row ends with the end of text.
   stop: a text is scored up to here; "" for all of it. It ends no row.
   metrics: of `text_metrics.CORPUS`, for formats with answers.
-  dataset: path, name and split for the package `datasets`, which is asked if no
+  dataset: path, name and split for the package `datasets`, which is used if no
     file is given; a task may have none.
 
 and a format is a mapping with
@@ -19,16 +22,16 @@ and a format is a mapping with
     numbers of items separated by dots, "" for a record that is a text.
   template: of the prompt.
   answer: of what follows, without which there are no references.
-  frames: for fields that may be empty: what stands around others.
-  shots: fields of examples that are solved in front of the prompt; for chat
-    models they are earlier turns.
-  between: stands after an example.
+  frames: for fields that may be empty: the text around those that are not.
+  shots: fields of solved examples before the prompt; for chat models they are
+    earlier turns.
+  between: the text after an example.
 
 The templates and examples are the project's own, but for those that a data set
 has itself (HumanEval; MBPP's, of arXiv 2108.07732; Alpaca's instructions, which
-the prompts of some Dolly files have). A base model sees them as they are; with
+the prompts of some Dolly files have). A base model sees them unchanged; with
 `--config.chat=True` they are the user's turn in the chat template of the
-target's tokenizer. Of conversations only the first turn is asked, since the
+target's tokenizer. Of conversations only the first turn is used, since the
 second needs the answer to it.
 """
 
@@ -55,7 +58,7 @@ _TRANSLATION = {
 
 
 def get_tasks():
-  """dict from the name of a task to its mapping, see above."""
+  """Returns a dict from names of tasks to their mappings, see above."""
   return {
       "xsum": {
           "formats": {"one_shot": {
