@@ -125,7 +125,7 @@ def test_drafter_of_your_own_is_exact():
   drafter = names["make"](2).sampled.drafter
   wrong = dj.Method("wrong", dj.pair(drafter, verifiers.match()), None)
   with tiny.quickly_compiled(), pytest.raises(AssertionError, match="wrong: "):
-    exactness.check(wrong, rows=2000, length=3)
+    exactness.check(wrong, rows=30_000, length=5)
 
 
 def test_drafter_of_your_own_learns():

@@ -119,7 +119,7 @@ def await_block(slots, block: types.Block):
     slots: `[B, K]` int32, what will be committed.
     block: of the forward that reads the cache. Any layer reads its part of it
       before the next one's keys are known; what the last one reads has no
-      effect on a block.
+      effect on keys and values, but may have one on features.
 
   Returns:
     `[B, K]` int32, the slots.
@@ -127,6 +127,8 @@ def await_block(slots, block: types.Block):
   for keys in block.keys:
     layer = (0,) * (keys.ndim + ROW_AXIS)
     slots = _await(slots, keys[layer][:, 0, 0, :1])
+  for features in block.features:
+    slots = _await(slots, features[:, 0, :1])
   return slots
 
 

@@ -2,9 +2,10 @@
 
 from models.transformer.decoder import (abstract_params, causal_logits, Config,
                                         DTYPES, init, language_model,
-                                        num_params, param_name)
+                                        num_params, param_name,
+                                        with_features)
 
 __all__ = [
     "Config", "DTYPES", "abstract_params", "causal_logits", "init",
-    "language_model", "num_params", "param_name",
+    "language_model", "num_params", "param_name", "with_features",
 ]

@@ -210,8 +210,14 @@ class Config:
 
 
 class Decoder(nn.Module):
-  """Token and position embedding, layers, output layer."""
+  """Token and position embedding, layers, output layer.
+
+  Attributes:
+    config: the architecture.
+    kept: layers whose outputs the block keeps as features.
+  """
   config: Config
+  kept: tuple[int, ...] = ()
 
   @nn.compact
   def __call__(self, tokens, positions, cache, block, slot, mask):
@@ -232,7 +238,12 @@ class Decoder(nn.Module):
       x += linear_ops.lookup(table, positions)
     views = _views(cfg, cache, positions, mask)
     stack = Scanned if cfg.scan_layers else Unrolled
-    x, block = stack(cfg, name="layers")(x, cache, block, slot, views)
+    old = block.features
+    x, block, outputs = stack(cfg, self.kept, name="layers")(
+        x, cache, block, slot, views)
+    block = block.replace(features=tuple(
+        jax.lax.dynamic_update_slice_in_dim(kept, fresh, slot, 1)
+        for kept, fresh in zip(old, outputs)))
     if not cfg.post_norm:
       x = layers.NORMS[cfg.norm](cfg, name="norm")(x)
     if cfg.embedding_dim:
@@ -248,10 +259,11 @@ class Decoder(nn.Module):
 class Unrolled(nn.Module):
   """The layers, one after the other in the program."""
   config: Config
+  kept: tuple[int, ...] = ()
 
   @nn.compact
   def __call__(self, x, cache, block, slot, views):
-    keys, values = [], []
+    keys, values, outputs = [], [], []
     kv = zip(cache.keys, cache.values, block.keys, block.values)
     for i, (layer_kv, narrow) in enumerate(zip(kv, _narrow(self.config))):
       # With one view it is both the first and the last.
@@ -264,31 +276,41 @@ class Unrolled(nn.Module):
             self.variables["params"][name], *arguments)
       keys.append(k)
       values.append(v)
-    return x, types.Block(tuple(keys), tuple(values))
+      outputs.append(x)
+    return x, types.Block(tuple(keys), tuple(values)), [
+        outputs[i] for i in self.kept]
+
+
+class _KeptLayer(layers.Layer):
+  """A layer that also gives its output to a scan."""
+
+  def __call__(self, x, kv, narrow, slot, views):
+    x, kv = super().__call__(x, kv, narrow, slot, views)
+    return x, (kv, x)
 
 
 class Scanned(nn.Module):
   """The layers as a scan; parameters, cache and block have a layer axis."""
   config: Config
+  kept: tuple[int, ...] = ()
 
   @nn.compact
   def __call__(self, x, cache, block, slot, views):
     scan = nn.scan(
-        layers.Layer, variable_axes={"params": 0}, split_rngs={"params": True},
-        in_axes=(0, 0, nn.broadcast, nn.broadcast),
+        _KeptLayer if self.kept else layers.Layer, variable_axes={"params": 0},
+        split_rngs={"params": True}, in_axes=(0, 0, nn.broadcast, nn.broadcast),
         length=self.config.num_layers)
     kv = (cache.keys[0], cache.values[0], block.keys[0], block.values[0])
     narrow = jnp.array(_narrow(self.config)) if len(views) > 1 else None
-    x, (keys, values) = scan(self.config, name="layer")(
-        x, kv, narrow, slot, views)
-    return x, types.Block((keys,), (values,))
+    x, found = scan(self.config, name="layer")(x, kv, narrow, slot, views)
+    (keys, values), outputs = found if self.kept else (found, None)
+    return x, types.Block((keys,), (values,)), [outputs[i] for i in self.kept]
 
 
 _POSITIONS = ("rope", "learned")
 DTYPES = ("float32", "bfloat16", "float16")
 
 
-@functools.lru_cache(maxsize=None)
 def language_model(config: Config) -> types.LanguageModel:
   """Returns the decoder as pure functions; equal configs give the same object.
 
@@ -299,7 +321,37 @@ def language_model(config: Config) -> types.LanguageModel:
     A `LanguageModel`; its parameters are the "params" collection of `Decoder`,
     from `init` or `checkpoints`.
   """
-  decoder = Decoder(config)
+  return _language_model(config, ())
+
+
+def with_features(config: Config, kept: tuple[int, ...]) -> types.LanguageModel:
+  """Returns the decoder, which keeps outputs of some of its layers.
+
+  They are `Cache.features` and `Block.features`, `[B, S or N, dim]` for each of
+  these layers: the residual stream after it, before any norm of the output
+  layer. Drafters read them in `state.target_cache` and `seen.block`.
+
+  Args:
+    config: the architecture.
+    kept: numbers of layers, from 0 on.
+
+  Returns:
+    A `LanguageModel` with the parameters of `language_model`; equal arguments
+    give the same object.
+
+  Raises:
+    ValueError: for a layer that there is not, or none.
+  """
+  kept = tuple(kept)
+  if not kept or any(i not in range(config.num_layers) for i in kept):
+    raise ValueError(f"kept={kept}: some of the layers 0 to "
+                     f"{config.num_layers - 1} are needed.")
+  return _language_model(config, kept)
+
+
+@functools.lru_cache(maxsize=None)
+def _language_model(config, kept):
+  decoder = Decoder(config, kept)
 
   def init_cache(batch, capacity):
     heads, dim = config.num_kv_heads, config.head_dim
@@ -309,7 +361,9 @@ def language_model(config: Config) -> types.LanguageModel:
     key = jnp.zeros((*axes, batch, heads, dim, capacity), dtype)
     value = jnp.zeros((*axes, batch, heads, capacity, dim), dtype)
     return types.Cache((key,) * copies, (value,) * copies,
-                       jnp.zeros(batch, jnp.int32))
+                       jnp.zeros(batch, jnp.int32),
+                       (jnp.zeros((batch, capacity, config.dim), dtype),) * len(
+                           kept))
 
   def forward(params, tokens, positions, cache, block, slot, mask):
     return decoder.apply({"params": params}, tokens, positions, cache, block,
@@ -336,7 +390,8 @@ def causal_logits(lm, params, tokens):
   mask = jnp.tril(jnp.ones((length, length), bool))
   logits, _ = lm.forward(
       params, tokens, jnp.broadcast_to(jnp.arange(length), tokens.shape),
-      lm.init_cache(batch, 0), types.Block(fresh.keys, fresh.values), 0,
+      lm.init_cache(batch, 0), types.Block(
+          fresh.keys, fresh.values, fresh.features), 0,
       jnp.broadcast_to(mask, (batch, length, length)))
   return logits
 

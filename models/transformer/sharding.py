@@ -167,7 +167,7 @@ def language_model(lm: types.LanguageModel,
     place = lambda x: jax.lax.with_sharding_constraint(
         x, PartitionSpec(*(None,) * (x.ndim - 4), *spec))
     return types.Cache(*jax.tree.map(place, (cache.keys, cache.values)),
-                       cache.length)
+                       cache.length, cache.features)
 
   def forward(*args):
     logits, block = lm.forward(*args)
