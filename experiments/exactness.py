@@ -17,6 +17,7 @@ import numpy as np
 import tqdm
 
 import decoding_jax as dj
+from decoding_jax.speculation import drafters
 from decoding_jax.speculation import expanders
 from decoding_jax.speculation import tree_decoder
 from decoding_jax.speculation import verifiers
@@ -117,7 +118,8 @@ def _cases(method):
 
 def _control():
   """Returns a wrong method: it treats the most probable tokens as samples."""
-  pair = dj.Pair(expanders.top_k((2, 2)), verifiers.recursive(False))
+  drafter = drafters.of_model(expanders.top_k((2, 2)))
+  pair = dj.Pair(drafter, verifiers.recursive(False))
   return dj.Method("control: top-k for samples", pair, None)
 
 

@@ -6,6 +6,8 @@ import pathlib
 import jax
 import numpy as np
 
+from decoding_jax import kernels
+
 _CGROUPS = pathlib.Path("/sys/fs/cgroup")
 _GIB = 2**30
 
@@ -56,7 +58,7 @@ def device_memory(devices) -> int | None:
              if device.process_index == jax.process_index() else None)
     if limit is not None:
       total += limit
-    elif device.platform == "cpu":
+    elif kernels.is_cpu(device):
       hosts.add(device.process_index)  # Its devices share the memory.
     else:
       return None

@@ -1,5 +1,7 @@
 """Notices about a completion, printed after its statistics."""
 
+import functools
+
 from experiments.app import launch
 from models.text import tokenizer_files
 
@@ -35,12 +37,14 @@ def recommended(target, used):
     A line; "" if they recommend no other values.
   """
   folder = launch.model_folder(target)
-  # Without it transformers decodes greedily and ignores the other fields.
-  if tokenizer_files.setting(folder, _FILE, "do_sample") is not True:
-    return ""
-  found = {name: tokenizer_files.setting(folder, _FILE, name) for name in used}
+  setting = functools.partial(tokenizer_files.setting, folder, _FILE)
+  with launch.user_errors(ValueError):
+    # Without it transformers decodes greedily and ignores the other fields.
+    if not setting("do_sample"):
+      return ""
+    found = {name: setting(name) for name in used}
   wanted = [f"--{name}={value}" for name, value in found.items()
-            if type(value) in (int, float) and value != used[name]]
+            if value is not None and value != used[name]]
   if not wanted:
     return ""
   return f"{_FILE} of the target recommends {' '.join(wanted)}."

@@ -12,13 +12,16 @@ CONFIG, VOCAB, MERGES = "tokenizer_config.json", "vocab.json", "merges.txt"
 GENERATION = "generation_config.json"
 _TOKEN = (json_files.Field(str), json_files.Field(dict))
 _ID = json_files.Field(int, 0, 2**31 - 1)
+_NUMBER = (json_files.Field(float, 0, 1e9), json_files.Field(int, 0, 10**9))
 # What is read of these files, and the types that each field may have.
 _FIELDS = {
     "bos_token": _TOKEN, "eos_token": _TOKEN, "pad_token": _TOKEN,
     "unk_token": _TOKEN, "add_bos_token": (json_files.Field(bool),),
     "add_prefix_space": (json_files.Field(bool),),
     "chat_template": (json_files.Field(str), json_files.Field(list)),
-    "eos_token_id": (_ID, json_files.Field(list, 0, 64, _ID))}
+    "eos_token_id": (_ID, json_files.Field(list, 0, 64, _ID)),
+    "do_sample": (json_files.Field(bool),), "temperature": _NUMBER,
+    "top_p": _NUMBER, "min_p": _NUMBER, "top_k": (_ID,)}
 # GPT-2's only special token, which its files do not name.
 _END = "<|endoftext|>"
 

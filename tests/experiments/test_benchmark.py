@@ -223,7 +223,7 @@ def test_configs_that_cannot_be(update, message):
 
 
 def test_methods_that_do_not_keep_the_distribution():
-  with pytest.raises(launch.UserError, match="beam_search.* no tree"):
+  with pytest.raises(launch.UserError, match="beam_search.* no draft tree"):
     benchmark_runs.methods([{"name": "beam_search", "num_beams": 2}])
 
 
@@ -243,7 +243,8 @@ def test_models_that_do_not_fit(folders, tmp_path):
       head_dim=4, hidden_dim=8, max_length=32)
   checkpoints.save(tmp_path / "other", config,
                    tiny.init(jax.random.key(0), config))
-  with pytest.raises(launch.UserError, match="has 270 tokens, .* 9, and there"):
+  with pytest.raises(launch.UserError,
+                     match="has 270 tokens, .* 9, and without"):
     systems.open_pair(
         _config(target=folders[0], draft=str(tmp_path / "other")), tmp_path)
 
@@ -296,7 +297,7 @@ def test_what_is_stored_in_bfloat16_is_read_so(folders, tmp_path):
       "All drafts, ours and theirs, compute in bfloat16.",
       "Matrices of our drafts are in int8.",
       "The target is stored in bfloat16. In float32 ours reads its matrices as "
-      "they are stored, which are the same numbers."]
+      "stored, which are the same numbers."]
   # Where all of it is float32, so are the weights.
   config.target, config.draft_weights = folders[0], "dtype"
   assert systems.open_pair(config, tmp_path).weights("float32") == (

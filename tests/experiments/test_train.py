@@ -198,7 +198,7 @@ def test_distillation(source, undisturbed, tmp_path, monkeypatch):
   samples = np.load(tmp_path / "work" / "samples.npy")
   assert samples.shape == (5, 20) and samples.min() >= 0
   # The second start reads them; the teacher need not write again.
-  monkeypatch.setattr(train.training_run.teacher_samples, "_write", None)
+  monkeypatch.setattr(teacher_samples, "_write", None)
   train.train(config)
 
 

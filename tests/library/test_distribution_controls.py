@@ -9,6 +9,7 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.kernels import random
+from decoding_jax.speculation import drafters
 from decoding_jax.speculation import expanders
 from decoding_jax.speculation import verifiers
 from library.test_distribution import LENGTH, ROWS
@@ -98,7 +99,8 @@ CONTROLS = [sorted_siblings, top_k_children, with_taken_for_without,
 @pytest.mark.parametrize("control", CONTROLS, ids=lambda f: f.__name__)
 def test_control_fails(control):
   """Each of these is wrong, and the joint distribution must show it."""
-  pair = dj.Pair(*control())
+  expander, verifier = control()
+  pair = dj.Pair(drafters.of_model(expander), verifier)
   method = dj.Method(control.__name__, pair, pair)
   target, draft = exactness.random_tables(4, 0, 0)
   with tiny.quickly_compiled():

@@ -141,16 +141,19 @@ def test_types_under_other_settings_of_jax(method, setting):
   # Of 64 bits, where there are any.
   models = tiny.Models(*(tiny.Model(lm, params._replace(
       table=np.asarray(params.table, np.float64))) for lm, params in models))
-  rewarded = tree_decoder.as_decoder(method.greedy).needs_reward
+  decoder = tree_decoder.as_decoder(method.greedy)
+  rewarded = decoder.needs_reward
+  drafter = dict(draft=models.draft.lm, draft_params=models.draft.params) if (
+      decoder.needs_draft) else {}
   rewards = dict(reward=tiny.table_reward(), reward_params=np.float32(1),
                  constraints=np.zeros((2, tiny.STATES), np.float32))
 
   def trace():
     return jax.eval_shape(lambda key: dj.generate(
         key, np.array([[0, 1], [2, 2]], np.int32), np.array([2, 1]),
-        method=method, target=models.target.lm, draft=models.draft.lm,
-        target_params=models.target.params, draft_params=models.draft.params,
-        max_new_tokens=4, sampling=dj.Sampling(temperature=0.0),
+        method=method, target=models.target.lm,
+        target_params=models.target.params, max_new_tokens=4,
+        sampling=dj.Sampling(temperature=0.0), **drafter,
         **(rewards if rewarded else {})), jax.random.key(0))
 
   expected = trace()

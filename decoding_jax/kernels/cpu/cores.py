@@ -8,3 +8,8 @@ def cores() -> int:
   if hasattr(os, "sched_getaffinity"):
     return len(os.sched_getaffinity(0))
   return os.cpu_count()
+
+
+def is_cpu(device) -> bool:
+  """Tells whether a device is a CPU, whose memory is that of its host."""
+  return device.platform == "cpu"

@@ -104,7 +104,8 @@ def _of_row(layout, num_paths, max_ngram, least, per_match, text: Array,
     match, most = matched.max(), layout.nodes
   else:
     matches = jnp.arange(1, max_ngram + 1)
-    budgets = jnp.minimum(layout.nodes, per_match * matches)
+    budgets = jnp.minimum(layout.nodes, (
+        per_match * matches.astype(jnp.float32)).astype(jnp.int32))
     sums = jax.vmap(lambda match, most: _best(
         layout, _probability(paths, alive & (matched >= match)[:, None], least)[
             0], most)[1].sum())(matches, budgets)
@@ -148,7 +149,7 @@ def occurrences(text, length, count: int, max_ngram: int, depth: int):
   found = jnp.resize(found, count)
   after = found[:, None] + 1 + jnp.arange(depth)[None]
   paths = text[jnp.minimum(after, len(text) - 1)]
-  matched = run[found] * (jnp.arange(count) < len(text))
+  matched = jnp.where(jnp.arange(count) < len(text), run[found], 0)
   alive = (after < length) & (paths != NONE) & (matched > 0)[:, None]
   return matched, jnp.maximum(paths, 0), jnp.cumprod(alive, 1).astype(bool)
 
@@ -168,7 +169,8 @@ def _probability(paths, alive, least):
   equal = (paths[:, None] == paths[None]) & alive[:, None] & alive[None]
   through = jnp.cumprod(equal, axis=-1).astype(bool)
   first = jnp.argmax(through, axis=1)
-  share = through.sum(axis=1) / jnp.maximum(alive[:, 0].sum(), 1)
+  number = jnp.maximum(alive[:, 0].sum(dtype=jnp.float32), 1)
+  share = through.sum(axis=1, dtype=jnp.float32) / number
   counts = alive & (first == jnp.arange(len(paths))[:, None]) & (share >= least)
   return jnp.where(counts, share, 0.0), first
 
@@ -179,7 +181,8 @@ def _best(layout, probability, most):
   A child is never more probable than its parent. The probability is 0 of those
   that are more than `most`, and where there are fewer.
   """
-  deeper = jnp.broadcast_to(jnp.arange(layout.depth), probability.shape)
+  deeper = jnp.broadcast_to(jnp.arange(layout.depth, dtype=jnp.float32),
+                            probability.shape)
   size = min(layout.nodes, probability.size)
   # Of equally probable nodes a parent comes before its child.
   _, nodes = jax.lax.top_k((probability - 1e-6 * deeper).reshape(-1), size)

@@ -123,7 +123,7 @@ def test_a_profile_of_each_method(tmp_path, monkeypatch):
 
   monkeypatch.setattr(systems, "prompts", lambda *_: tiny.PROMPTS)
   monkeypatch.setattr(systems, "ours", ours)
-  monkeypatch.setattr(forward_cost_tables.profiles, "profile", profile)
+  monkeypatch.setattr(forward_cost_tables.profile, "profile", profile)
   assert forward_cost_tables.of_steps(
       config(), None, ["a(1)", "b(1/2)"],
       tmp_path) == ("a(1), float32, batch 1, temperature 1\na(1) 7 a(1)\n\n"

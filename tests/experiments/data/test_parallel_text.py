@@ -186,7 +186,7 @@ def test_the_mean_counts_completions_only():
 
   tokens = np.arange(3, dtype=np.int32)[:, None] * np.ones((1, 3), np.int32)
   weights = np.array([[1, 1], [0, 1], [0, 1]], np.float32)
-  mean = train.trainer.evaluate(
+  mean = train.training_steps.evaluate(
       evaluate, None, batches.Batch(tokens, weights), rows=1)
   assert found == [1, 1, 1] and mean == {"loss": 0.75}
 

@@ -126,5 +126,6 @@ def test_a_file_that_has_no_schema(applied, tmp_path, schema, message):
   pytest.importorskip("outlines_core")
   path = tmp_path / "schema.json"
   path.write_text(schema)
-  with pytest.raises(launch.UserError, match=f"_schema={path}: {message}"):
+  with pytest.raises(launch.UserError,
+                     match=f"_schema={str(path)[:40]}.*: {message}"):
     applied(json_schema=str(path))

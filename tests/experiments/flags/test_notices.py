@@ -30,7 +30,7 @@ def test_a_text_without_an_end(tokens, ended):
     (dict(do_sample=True, temperature=0.3, min_p=0.15),
      "--temperature=0.3 --min_p=0.15"),
     (dict(do_sample=True, temperature=1, top_p=1, top_k=0, min_p=None), ""),
-    (dict(do_sample=True, temperature=None, top_k="many"), ""),
+    (dict(do_sample=True, temperature=None), ""),
     (dict(do_sample=True), ""),
     (dict(do_sample=False, temperature=0.6), ""),
     (dict(temperature=0.6), ""),
@@ -40,6 +40,12 @@ def test_sampling_that_is_recommended(settings, words, tmp_path):
     (tmp_path / FILE).write_text(json.dumps(settings))
   assert notices.recommended(str(tmp_path), USED) == (
       words and f"{FILE} of the target recommends {words}.")
+
+
+def test_sampling_of_the_wrong_type_is_told(tmp_path):
+  (tmp_path / FILE).write_text('{"do_sample": true, "top_k": "many"}')
+  with pytest.raises(launch.UserError, match=f"{FILE}': top_k='?many'?: "):
+    notices.recommended(str(tmp_path), USED)
 
 
 def test_sampling_of_a_shipped_model_is_not_recommended():

@@ -77,7 +77,7 @@ def test_chats_of_a_date(load, tmp_path):
     ("a.jsonl", '{"prompt": []}', {"chat": "true"}, "its prompt is empty"),
     ("a.jsonl", '"Hi"', {"system": "there"}, "--system='there' needs --chat"),
     ("a.jsonl", '{"prompt": [{"role": "user"}]}', {"chat": "true"},
-     "line 1: the chat template of")])
+     "line 1: .*: the chat template refuses")])
 def test_what_is_wrong_is_named(load, name, content, values, message):
   with pytest.raises(launch.UserError, match=message):
     load(name, content, **values)

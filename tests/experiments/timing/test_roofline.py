@@ -108,7 +108,7 @@ def test_costs_are_those_of_different_tokens(monkeypatch):
     seen.append(np.asarray(fresh))
     return None, 1.0
 
-  monkeypatch.setattr(forward_cost.launch, "timed", timed)
+  monkeypatch.setattr(forward_cost.stopwatch, "timed", timed)
   model = tiny.random_model(tiny.MIXTRAL)
   forward_cost.timer(model.lm, model.params, 2, 3, 8, 4)
   for fresh in seen:

@@ -345,7 +345,7 @@ def test_dynamic_scaling_ends_where_it_would_begin(tmp_path):
   """After that length there are no logits that do not depend on the calls."""
   theirs = their_model("llama dynamic")
   theirs.save_pretrained(tmp_path)
-  lm, _ = checkpoints.from_hf(tmp_path)
+  lm, params = checkpoints.from_hf(tmp_path)
   longer = np.resize(TOKENS, (1, 2 * lm.max_length))
   end = lm.max_length
   short = their_logits(theirs, longer[:, :end])
@@ -353,7 +353,7 @@ def test_dynamic_scaling_ends_where_it_would_begin(tmp_path):
   method = dj.methods.autoregressive()
   with pytest.raises(ValueError, match=f"{end}"):
     dj.generate(jax.random.key(0), longer[:, :end], [end], method=method,
-                target=lm, target_params={}, max_new_tokens=1)
+                target=lm, target_params=params, max_new_tokens=1)
 
 
 @pytest.mark.parametrize("variant", ["llama longrope", "phi-4 mini"])

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
+from decoding_jax.speculation import drafters
 from decoding_jax.speculation import expanders
 from decoding_jax.speculation import verifiers
 from models.testing import exactness
@@ -22,7 +23,8 @@ def test_a_method_of_the_right_distribution_passes():
 
 
 def test_a_method_of_another_distribution_is_told():
-  pair = dj.Pair(expanders.top_k((2,)), verifiers.recursive(False))
+  drafter = drafters.of_model(expanders.top_k((2,)))
+  pair = dj.Pair(drafter, verifiers.recursive(False))
   with tiny.quickly_compiled(), pytest.raises(
       AssertionError, match=r"wrong: texts are 0\.\d+ away .* p=.*needed"):
     exactness.check(dj.Method("wrong", pair, None), **SIZES)
