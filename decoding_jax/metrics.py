@@ -107,22 +107,22 @@ def block_efficiency(emitted, target_calls):
   return ratio(emitted, target_calls)
 
 
-def mbsu(efficiency, depth, parameter_ratio):
+def mbsu(efficiency, calls, parameter_ratio):
   """Returns the memory-bound speed-up: block efficiency over memory read.
 
   Where reading the weights is all that costs, a step reads the target once and
-  the draft `depth` times (Goel et al. 2024, arXiv 2403.00858; it is a metric of
+  the draft `calls` times (Goel et al. 2024, arXiv 2403.00858; it is a metric of
   recursive speculative decoding, arXiv 2402.14160).
 
   Args:
     efficiency: block efficiency, float or array.
-    depth: draft forwards a step.
+    calls: draft forwards a step; 0 where no model drafts.
     parameter_ratio: parameters of the draft over those of the target.
 
   Returns:
     Of the shape of `efficiency`.
   """
-  return efficiency / (depth * parameter_ratio + 1)
+  return efficiency / (calls * parameter_ratio + 1)
 
 
 def token_rate(emitted, seconds):

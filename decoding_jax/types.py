@@ -191,12 +191,16 @@ class Expander(NamedTuple):
       parents [W'], valid [W'], state)`; `parents` count within the level.
     sampled: whether the children of a node are samples of `log_probs`.
     replacement: whether siblings are drawn with replacement.
+    one_sampled: whether of the children of a node just the first one is drawn,
+      of what the others leave: tokens that `log_probs` alone decides. How many
+      there are depends on no token that was drawn.
   """
   layout: Layout
   init: Callable[[], Any]
   expand: Callable[..., tuple[Array, Array, Array, Any]]
   sampled: bool
   replacement: bool
+  one_sampled: bool = False
 
 
 class Drafter(NamedTuple):
@@ -221,6 +225,7 @@ class Drafter(NamedTuple):
     replacement: whether siblings are drawn with replacement.
     skips: whether the target scores the root alone in a step in which no row
       has a valid node; not where nodes that are not valid are to be scored.
+    one_sampled: whether just the first one of them is; see `Expander`.
   """
   layout: Layout | FreeLayout
   init: Callable[..., "DecodeState"]
@@ -230,6 +235,7 @@ class Drafter(NamedTuple):
   sampled: bool
   replacement: bool
   skips: bool = False
+  one_sampled: bool = False
 
 
 @flax.struct.dataclass
@@ -269,11 +275,14 @@ class Verifier(NamedTuple):
     replacement: how such children must be drawn; None if it does not matter.
     walk: `(key, layout, tree, logits [M, V], warper) -> Verdict`, in place of
       going down from the root by the rule; None where there is a rule.
+    one_sampled: whether it is exact only for children of which just the first
+      one is drawn; see `Expander`.
   """
   rule: Optional[Callable[..., tuple[Array, Array]]]
   sampled: bool
   replacement: Optional[bool]
   walk: Optional[Callable[..., Verdict]] = None
+  one_sampled: bool = False
 
 
 class Pair(NamedTuple):

@@ -45,7 +45,7 @@ _MOST_TEXTS = 10**7
 # the draft's sampling settings; at low temperature it is nearly certain.
 _PLAIN = ((0, 0), None)
 _DRAWN = {
-    "random drafter": _PLAIN, "tokens of probability zero": ((2, 1), None),
+    "random models": _PLAIN, "tokens of probability zero": ((2, 1), None),
     "nearly certain drafter": ((0, 0), dj.Sampling(temperature=1e-3))
 }
 _GREEDY = "temperature 0"
@@ -107,10 +107,10 @@ def table(findings) -> str:
 
 
 def _cases(method):
-  """Returns the cases to test a method in."""
+  """Returns the cases to test a method in, fewer if no model drafts."""
   cases = []
   if method.sampled:
-    drafts = tree_decoder.as_decoder(method.sampled).needs_draft
+    drafts = tree_decoder.decoder_of(method, greedy=False).needs_draft
     cases += [case for case, (_, draft_sampling) in _DRAWN.items()
               if drafts or not draft_sampling]
   return cases + ([_GREEDY] if method.greedy else [])

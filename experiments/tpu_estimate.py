@@ -22,6 +22,7 @@ import decoding_jax as dj
 from decoding_jax.speculation import tree_planning
 from experiments.app import launch
 from experiments.app import text_tables
+from experiments.devices import draft_levels
 from experiments.devices import memory_estimate
 from experiments.devices import mesh as mesh_lib
 from experiments.devices import model_pair
@@ -72,9 +73,9 @@ def main():
   print(_memory(pair, draft, mesh_lib.make(shape, devices), method, sampling,
                 need), flush=True)
   if _COSTS.value:
-    drafter = (model_pair.architecture(draft, *kinds[1])
-               if model_pair.is_read(draft) else None)
-    print(_costs(config, drafter, kind, _BATCH.value // shape[0], devices[0]))
+    drafting = (model_pair.architecture(draft, *kinds[1])
+                if model_pair.is_read(draft) else None)
+    print(_costs(config, drafting, kind, _BATCH.value // shape[0], devices[0]))
 
 
 def _memory(pair, draft, mesh, method, sampling, need):
@@ -106,9 +107,9 @@ def _memory(pair, draft, mesh, method, sampling, need):
           f"{time.perf_counter() - start:.0f} s")
 
 
-def _costs(config, drafter, kind, rows, device):
+def _costs(config, drafting, kind, rows, device):
   """Returns a table of the cost of a step's forwards, relative to a token."""
-  if any(x is not None and x.num_experts for x in (config, drafter)):
+  if any(x is not None and x.num_experts for x in (config, drafting)):
     return ("no cycles of forwards: how many experts take part depends on the "
             "text")
   slots = memory_estimate.most_slots([kind], _PROMPT_LENGTH.value,
@@ -126,10 +127,10 @@ def _costs(config, drafter, kind, rows, device):
   target = count(config, tokens=scored)
   add("target, of a step", str(scored), target)
   levels, drafts = (), 0
-  if isinstance(kind, dj.Pair) and drafter is not None:
-    levels = tree_planning.draft_tokens(kind.drafter.layout.widths)
+  if isinstance(kind, dj.Pair) and drafting is not None:
+    levels = tree_planning.draft_tokens(draft_levels.widths(kind.drafter))
   if levels:
-    drafts = sum(count(drafter, tokens=tokens) for tokens in levels)
+    drafts = sum(count(drafting, tokens=tokens) for tokens in levels)
     add("draft, all levels", ", ".join(map(str, levels)), drafts)
   add("a step", "", target + drafts)
   return f"{text_tables.plain_table(lines)}\nundivided layers, {slots} slots"

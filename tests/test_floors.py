@@ -27,7 +27,7 @@ LIBRARY = [
 ]
 MODELS = [
     ("transformer", "folders", "tabular", "cacheless"),
-    ("text", "testing", "prompt_lookup"),
+    ("text", "testing", "prompt_lookup", "guided"),
     ("huggingface",),
     ("checkpoints",),
 ]

@@ -10,11 +10,14 @@ import pathlib
 import re
 import types
 
+import jax
 import jax.numpy as jnp
 import pytest
 
 import decoding_jax as dj
+from decoding_jax.speculation import verifiers
 from models import tabular
+from models.testing import exactness
 from support import tiny_models as tiny
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -22,6 +25,7 @@ README = ROOT / "README.md"
 PROCESSORS = ROOT / "docs" / "processors.md"
 MODELS = ROOT / "docs" / "models.md"
 METHODS = ROOT / "docs" / "methods.md"
+DRAFTERS = ROOT / "docs" / "drafters.md"
 DOCUMENTS = [README, *sorted((ROOT / "docs").glob("*.md"))]
 # What a document needs beside the packages of every test.
 NEEDS = {"processors.md": "outlines_core"}
@@ -113,6 +117,32 @@ def test_decoder_of_your_own():
   assert texts(make(0.1)) != greedy
 
 
+def test_drafter_of_your_own_is_exact():
+  """Its last block compares joint distributions; control: a greedy verifier."""
+  names = names_after(DRAFTERS)[-1]
+  # Tokens come again, so that some drafts are accepted.
+  assert 1 < names["fit"].target_calls < 4.9
+  drafter = names["make"](2).sampled.drafter
+  wrong = dj.Method("wrong", dj.pair(drafter, verifiers.match()), None)
+  with tiny.quickly_compiled(), pytest.raises(AssertionError, match="wrong: "):
+    exactness.check(wrong, rows=2000, length=3)
+
+
+def test_drafter_of_your_own_learns():
+  """A text that repeats itself is drafted; the first round is not."""
+  cycle = jnp.roll(jnp.eye(5), 1, axis=1)
+  lm, params = tabular.TabularLM(jnp.log(cycle))
+  with tiny.quickly_compiled():
+    out = dj.generate(
+        jax.random.key(0), jnp.zeros((1, 1), jnp.int32), jnp.ones(1, jnp.int32),
+        method=names_after(DRAFTERS)[0]["make"](2), target=lm,
+        target_params=params, max_new_tokens=5 + 9)
+  assert out.tokens[0].tolist() == [i % 5 for i in range(15)]
+  # A token a call until each is known, then three.
+  assert out.stats.target_calls.tolist() == [5 + 3]
+  assert out.stats.draft_calls.tolist() == [0]
+
+
 def test_models_of_the_docs():
   first, *_, last = names_after(MODELS)
   assert last["out"].lengths.tolist() == [3 + 16]
@@ -140,6 +170,10 @@ def test_processor_of_your_own_never_says_a_token_three_times():
   assert longest(loop) > 2
   assert longest(tiny.Model(*dj.processors.apply(
       names["no_triples"], (), *loop))) == 2
+
+
+def test_page_of_drafters_is_short():
+  assert len(DRAFTERS.read_text("utf-8").splitlines()) <= 120
 
 
 def test_readme_is_short():

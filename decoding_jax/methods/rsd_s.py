@@ -13,7 +13,8 @@ def make(width: int, depth: int, verification: str = "recursive") -> Method:
   Args:
     width: nodes of a level.
     depth: levels.
-    verification: "recursive", or "traversal" (arXiv 2505.12398).
+    verification: "recursive"; "traversal" (arXiv 2505.12398); or "layer", as
+      traversal but level by level.
 
   Returns:
     The method.

@@ -17,7 +17,9 @@ def make(children, verification: str = "recursive") -> Method:
     children: of each node of level 0, 1, ..., D - 1, level after level in the
       order of their parents and their draw; 0 for a leaf. `((2,), (2, 1))`:
       the root has two children, the first of which has two, the other one.
-    verification: "recursive", or "traversal" (arXiv 2505.12398).
+    verification: "recursive"; "traversal" (arXiv 2505.12398); "layer", as
+      traversal but level by level; or "conditional_ot" (arXiv 2605.04543),
+      whose drafts are greedy but for one.
 
   Returns:
     The method. Where all nodes of a level have equally many children it is
@@ -33,9 +35,11 @@ def make(children, verification: str = "recursive") -> Method:
   if not children:
     raise ValueError(f"children={children!r}: at least one level is needed.")
   levels = "/".join(",".join(map(str, counts)) for counts in children)
-  suffix, verifier = verifiers.of_name(verification)
+  suffix, verifier = verifiers.of_name(verification,
+                                       verifiers.OF_FIXED_TREES)
+  drafts = (expanders.static_greedy_and_sample if verifier.one_sampled
+            else expanders.static_tree)
   return Method(f"sequoia({levels}{suffix})",
-                sampled=verifiers.pair(expanders.static_tree(children),
-                                       verifier),
+                sampled=verifiers.pair(drafts(children), verifier),
                 greedy=verifiers.pair(expanders.static_top_k(children),
                                       verifiers.match()))

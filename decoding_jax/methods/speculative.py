@@ -14,7 +14,8 @@ def make(depth: int, verification: str = "token") -> Method:
 
   Args:
     depth: drafted tokens.
-    verification: "token", or "block" (arXiv 2403.10444).
+    verification: "token", or "block" (arXiv 2403.10444); "conditional_ot"
+      (arXiv 2605.04543) accepts as many as "block" does.
 
   Returns:
     The method.
@@ -24,9 +25,10 @@ def make(depth: int, verification: str = "token") -> Method:
   """
   values.check_positive("depth", depth)
   branching = (1,) * depth
-  suffix, verifier = verifiers.of_name(verification, ("token", "block"))
+  suffix, verifier = verifiers.of_name(verification, verifiers.OF_CHAINS)
+  drafts = (expanders.greedy_and_sample if verifier.one_sampled
+            else expanders.gumbel_top_k)
   return Method(f"speculative({depth}{suffix})",
-                sampled=verifiers.pair(expanders.gumbel_top_k(branching),
-                                       verifier),
+                sampled=verifiers.pair(drafts(branching), verifier),
                 greedy=verifiers.pair(expanders.top_k(branching),
                                       verifiers.match()))

@@ -143,6 +143,35 @@ def static_top_k(children: tuple[tuple[int, ...], ...]) -> Expander:
   return _static(tuple(map(tuple, children)), _best, sampled=False)
 
 
+def greedy_and_sample(branching: tuple[int, ...]) -> Expander:
+  """The k - 1 most probable children, and before them a sample of the rest.
+
+  The greedy drafts of conditional optimal transport (arXiv 2605.04543).
+
+  Args:
+    branching: k, children of each node of level 0, 1, ..., D - 1.
+
+  Returns:
+    The expander, for `conditional_transport.verifier`. Of one child a node it
+    draws as `gumbel_top_k` does.
+  """
+  return _product(tuple(branching), _sample_and_best, sampled=False,
+                  one_sampled=True)
+
+
+def static_greedy_and_sample(children: tuple[tuple[int, ...], ...]) -> Expander:
+  """The same where each node has a number of children of its own.
+
+  Args:
+    children: as of `static_tree`.
+
+  Returns:
+    The expander.
+  """
+  return _static(tuple(map(tuple, children)), _sample_and_best, sampled=False,
+                 one_sampled=True)
+
+
 @functools.lru_cache(maxsize=None)
 def iid_paths(num_paths: int, depth: int) -> Expander:
   """Independent sampled paths (SpecInfer, SpecTr), merged where they agree.
@@ -236,43 +265,64 @@ def _checked(width, grown):
   return grown
 
 
-def _draw(key, log_probs, size):
+def _draw(key, log_probs, counts):
   """Children of each node of a level, samples without replacement."""
   keys = random.split(key, len(log_probs))
-  return jax.vmap(sampling.gumbel_top_k, (0, 0, None))(keys, log_probs, size)
+  # The first ones of a draw are a draw of so many.
+  return jax.vmap(sampling.gumbel_top_k, (0, 0, None))(keys, log_probs,
+                                                       max(counts))
 
 
-def _best(key, log_probs, size):
+def _best(key, log_probs, counts):
   """Children of each node of a level, the most probable ones."""
   del key
-  return sampling.top_k(log_probs, size)
+  return sampling.top_k(log_probs, max(counts))
+
+
+def _sample_and_best(key, log_probs, counts):
+  """Of each node a sample of what the most probable children leave, and them.
+
+  They are one less than the node has children, and leave one token of mass.
+  """
+  keys, vocab_size = random.split(key, len(log_probs)), log_probs.shape[-1]
+  draw = lambda key, rest: sampling.gumbel_top_k(key, rest, 1)
+  if max(counts) < 2:
+    return jax.vmap(draw)(keys, log_probs)
+  scores, tokens = sampling.top_k(log_probs, max(counts) - 1)
+  support = (log_probs > -jnp.inf).sum(axis=-1)
+  fixed = np.arange(max(counts) - 1)[None] < (
+      jnp.minimum(counts, support) - 1)[:, None]
+  drop = lambda row, at: row.at[at].set(-jnp.inf, mode="drop")
+  rest = jax.vmap(drop)(log_probs, jnp.where(fixed, tokens, vocab_size))
+  scores = jnp.where(fixed, scores, -jnp.inf)
+  return tuple(jnp.concatenate(pair, axis=1) for pair in zip(
+      jax.vmap(draw)(keys, rest), (scores, tokens)))
 
 
 @functools.lru_cache(maxsize=None)
-def _product(branching, pick, sampled):
+def _product(branching, pick, **kind):
   layout = tree_lib.product_layout(branching)
   nodes = (1, *layout.widths)
-  return _of_numbers(layout, pick, sampled, lambda level: (
-      (branching[level],) * nodes[level]))
+  return _of_numbers(layout, pick, lambda level: (
+      (branching[level],) * nodes[level]), **kind)
 
 
 @functools.lru_cache(maxsize=None)
-def _static(children, pick, sampled):
+def _static(children, pick, **kind):
   layout = tree_lib.static_layout(children)
-  return _of_numbers(layout, pick, sampled, layout.children.__getitem__)
+  return _of_numbers(layout, pick, layout.children.__getitem__, **kind)
 
 
-def _of_numbers(layout, pick, sampled, numbers):
+def _of_numbers(layout, pick, numbers, **kind):
   """An expander of fixed trees; `numbers(level)` are its nodes' children."""
   def expand(key, level, log_probs, valid, state):
-    counts, size = np.array(numbers(level)), layout.branching[level]
+    counts = np.array(numbers(level))
     parents = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     ranks = np.concatenate([np.arange(count) for count in counts])
-    # The first ones of a draw are a draw of so many.
-    scores, tokens = (x[parents, ranks] for x in pick(key, log_probs, size))
+    scores, tokens = (x[parents, ranks] for x in pick(key, log_probs, counts))
     return tokens, parents, valid[parents] & (scores > -jnp.inf), state
 
-  return Expander(layout, lambda: (), expand, sampled, replacement=False)
+  return Expander(layout, lambda: (), expand, replacement=False, **kind)
 
 
 @functools.lru_cache(maxsize=None)

@@ -8,12 +8,18 @@ import jax.numpy as jnp
 
 from decoding_jax import sampling
 from decoding_jax.kernels import random
-from decoding_jax.speculation import drafters, traversal
-from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.speculation import conditional_transport, drafters, layers
+from decoding_jax.speculation import traversal, tree as tree_lib
 from decoding_jax.types import (Array, Drafter, DraftTree, Expander, Layout,
                                 NONE, Pair, Verdict, Verifier)
 from decoding_jax.validation import protocols, values
 
+# What can verify any tree of siblings drawn without replacement, by node, path
+# and level; and, with greedy drafts, one whose nodes have fixed numbers of
+# children.
+OF_TREES = ("recursive", "traversal", "layer")
+OF_FIXED_TREES = (*OF_TREES, "conditional_ot")
+OF_CHAINS = ("token", "block", "conditional_ot")
 # Halvings of the interval that K-SEQ's rho lies in.
 _BISECTIONS = 30
 
@@ -31,7 +37,8 @@ def pair(drafter: Drafter | Expander, verifier: Verifier) -> Pair:
   Raises:
     ValueError: if the verifier divides by the probability of a sample, but
       the drafter's children are no samples, or are drawn otherwise than the
-      verifier takes them to be; if one of them is none.
+      verifier takes them to be; if it is one of greedy drafts, and they are
+      others; if one of them is none.
   """
   if isinstance(drafter, Expander):
     protocols.check("expander", Expander, drafter)
@@ -43,6 +50,11 @@ def pair(drafter: Drafter | Expander, verifier: Verifier) -> Pair:
         "Drafter.sampled=False, Verifier.sampled=True: children that are not "
         "samples of the draft distribution (top-k, beams) under a rule that "
         "divides by it would change the distribution of the output.")
+  if verifier.one_sampled and not drafter.one_sampled:
+    raise ValueError(
+        "Drafter.one_sampled=False, Verifier.one_sampled=True: conditional "
+        "optimal transport is exact only for the drafts of expanders."
+        "greedy_and_sample, a sample and the most probable tokens.")
   alone = tree_lib.max_branching(drafter.layout) < 2
   if verifier.replacement not in (None, drafter.replacement) and not alone:
     raise ValueError(
@@ -273,14 +285,14 @@ def sample_and_match() -> Verifier:
   return Verifier(rule, sampled=False, replacement=None)
 
 
-def of_name(verification: str, names: tuple[str, str] = (
-    "recursive", "traversal")) -> tuple[str, Verifier]:
+def of_name(verification: str, names: tuple[str, ...] = OF_TREES) -> (
+    tuple[str, Verifier]):
   """The verifier of siblings without replacement that a method is to have.
 
   Args:
     verification: one of the names.
-    names: what the method calls recursive rejection, and what traversal
-      verification, which accepts more.
+    names: what the method allows, the usual one first. With "conditional_ot"
+      it has greedy drafts, as `Verifier.one_sampled` says.
 
   Returns:
     What stands after the sizes in the name of the method, and the verifier.
@@ -288,10 +300,13 @@ def of_name(verification: str, names: tuple[str, str] = (
   Raises:
     ValueError: naming the option, its value and what is allowed.
   """
-  by_node, by_path = names
+  by_node, by_path = recursive(replacement=False), traversal.verifier()
+  found = {"recursive": by_node, "token": by_node, "traversal": by_path,
+           "block": by_path, "layer": layers.verifier(),
+           "conditional_ot": conditional_transport.verifier()}
   return values.check_one_of("verification", verification, {
-      by_node: ("", recursive(replacement=False)),
-      by_path: (f", {by_path}", traversal.verifier())})
+      name: ("" if name == names[0] else f", {name}", found[name])
+      for name in names})
 
 
 def _check(rank, residual, probs):

@@ -7,7 +7,9 @@ its bound (`experiments.timing.roofline`); their sum is that of the run.
 import dataclasses
 import functools
 
+from decoding_jax.speculation import tree
 from experiments.benchmarking import runs as benchmark_runs
+from experiments.devices import draft_levels
 from experiments.evaluation import results_store
 from experiments.timing import roofline
 from models import checkpoints
@@ -71,8 +73,8 @@ def from_runs(roof, config, pair, methods):
     if entry.tool == benchmark_runs.OURS:
       kind = methods[entry.name]
       kind = kind.sampled if entry.temperature else kind.greedy
-      widths = kind.drafter.layout.widths
-      scored, drafted = 1 + sum(widths), (1, *widths)[:-1]
+      scored = 1 + tree.num_nodes(kind.drafter.layout)
+      drafted = (1, *draft_levels.widths(kind.drafter))[:-1]
     else:
       scored, drafted = _their_step(entry.name)
     prompt, new = config.prompt_length, config.max_new_tokens

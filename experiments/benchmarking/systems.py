@@ -213,12 +213,13 @@ def ours(config, pair, methods, texts, entry, number):
   rows, chosen = _chosen(texts, entry, number)
   keys = jax.vmap(jax.random.fold_in, (None, 0))(
       jax.random.key(config.seed), rows + number * len(texts))
-  models = with_dtype(pair, entry.dtype)
+  method = methods[entry.name]
+  models = model_pair.for_method(with_dtype(pair, entry.dtype), method)
   peak_memory.reset()
   out, seconds = stopwatch.timed(
       lambda: dj.generate(
           keys, chosen, np.full(len(rows), chosen.shape[1], np.int32),
-          method=methods[entry.name], target=models.target,
+          method=method, target=models.target,
           target_params=models.target_params, draft=models.draft,
           draft_params=models.draft_params,
           max_new_tokens=config.max_new_tokens,

@@ -27,6 +27,7 @@ from decoding_jax.speculation import tree
 from decoding_jax.speculation import tree_decoder
 from decoding_jax.validation import memory
 from experiments.app import launch
+from experiments.devices import draft_levels
 
 _GIB = 2**30
 # Times the largest array in a step.
@@ -51,7 +52,8 @@ class Need(NamedTuple):
 
   Attributes:
     weights: of both models.
-    caches: of both models, and of logits processors beside them.
+    caches: of both models, of logits processors beside them, and what a
+      drafter carries.
     logits: of the target at the nodes of a tree, and distributions of the
       drafter.
     masks: ancestor masks of a tree, the drafted one and that of its scoring.
@@ -124,7 +126,9 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
   parts = ways.rows * ways.heads
   return Need(
       sum(_bytes(params) for _, params in models) // ways.weights,
-      sum(_bytes(_cache(lm, batch, slots)) for lm, _ in models) // parts,
+      sum(_bytes(_cache(lm, batch, slots)) for lm, _ in models) // parts + max(
+          _bytes(_carry(pair, kind, batch, width, slots)) for kind in kinds
+      ) // ways.rows,
       4 * batch * pair.target.vocab_size * (scored + drafted) // ways.rows,
       2 * batch * scored**2 // ways.rows,
       temporaries // parts)
@@ -153,12 +157,11 @@ def nodes(kind):
     kind: a pair or a decoder.
 
   Returns:
-    (tokens of a target call, tokens whose children are drafted).
+    (tokens of a target call, tokens whose children a model drafts).
   """
   if isinstance(kind, dj.Pair):
-    layout = kind.drafter.layout
-    size = 1 + tree.num_nodes(layout)
-    return size, size - layout.widths[-1] if layout.widths else 0
+    return (1 + tree.num_nodes(kind.drafter.layout),
+            draft_levels.num_distributions(kind.drafter))
   # Searches score a token of each beam, and write no slots ahead.
   return max(kind.max_slots_ahead,
              1) * kind.max_samples_per_node, kind.max_slots_ahead
@@ -166,6 +169,30 @@ def nodes(kind):
 
 def _cache(lm, batch, slots):
   return jax.eval_shape(lambda: lm.init_cache(batch, slots))
+
+
+def _carry(pair, kind, batch, width, slots):
+  """Returns the shapes of what a drafter carries; None for nothing."""
+  if not isinstance(kind, dj.Pair):
+    return None
+  shape = jax.ShapeDtypeStruct
+  count, text = shape((batch,), jnp.int32), (batch, slots)
+  drafts = kind.drafter.calls > 0
+  context = dj.Context(
+      target=pair.target, target_params=pair.target_params,
+      draft=pair.draft if drafts else None,
+      draft_params=pair.draft_params if drafts else None, warper=None,
+      draft_warper=None, eos_id=shape((1,), jnp.int32),
+      prompts=shape((batch, width), jnp.int32), prompt_lengths=count,
+      reward=None, reward_params=None, constraints=None)
+  state = dj.DecodeState(
+      keys=jax.eval_shape(lambda: jax.random.split(jax.random.key(0), batch)),
+      step=count, tokens=shape(text, jnp.int32),
+      log_probs=shape(text, jnp.float32), length=count, limit=count,
+      done=shape((batch,), bool),
+      target_cache=_cache(pair.target, batch, slots),
+      draft_cache=_cache(pair.draft, batch, slots) if drafts else None)
+  return jax.eval_shape(kind.drafter.init, context, state).carry
 
 
 def _bytes(arrays):

@@ -53,7 +53,7 @@ class _Run(NamedTuple):
   mesh: jax.sharding.Mesh
   method: dj.Method
   target: dj.LanguageModel
-  draft: dj.LanguageModel
+  draft: dj.LanguageModel | None
   reward: dj.Reward | None
   max_new_tokens: int
   sampling: dj.Sampling
@@ -406,6 +406,7 @@ def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
   Returns:
     A `dj.Generation`; its steps are those of the longest loop.
   """
+  pair = model_pair.for_method(pair, method)
   if pair.mesh is None:
     return dj.generate(
         keys, prompts, lengths, method=method, target=pair.target,
@@ -439,6 +440,8 @@ def trace(pair, batch, width, *, method, max_new_tokens, sampling, eos_id=None):
   Returns:
     A `jax.stages.Traced`.
   """
+  pair = model_pair.for_method(pair, method)
+
   def shape(spec, axes, dtype):
     return jax.ShapeDtypeStruct(axes, dtype,
                                 sharding=NamedSharding(pair.mesh, spec))

@@ -60,13 +60,12 @@ def drafter(name, methods, target, draft):
     draft: value of `--draft`; "" for the draft model of a shipped target.
 
   Returns:
-    Folder or name; "" if none of the methods drafts.
+    Folder or name; "" if none of the methods needs a draft model.
 
   Raises:
     UserError: if a draft model is needed and not named.
   """
-  if not any(tree_decoder.as_decoder(kind).needs_draft for method in methods
-             for kind in (method.sampled, method.greedy) if kind):
+  if not any(map(needs_draft, methods)):
     return ""
   shipped = target.removesuffix("target") + "draft"
   comes = os.sep not in shipped and (resolve.PRETRAINED / shipped).is_dir()
@@ -75,9 +74,26 @@ def drafter(name, methods, target, draft):
       launch.model_folder(target)  # A target that is missing is told first.
     raise launch.UserError(
         f"--method={name} drafts, and no drafter comes with --target={target}: "
-        "name a --draft, or use --draft=lookup, which needs no model, or "
-        "--method=autoregressive.")
+        "name a --draft, or use --draft=lookup, which needs no model, or a "
+        "method that needs no drafter, such as prompt_lookup or "
+        "autoregressive.")
   return draft or shipped
+
+
+def needs_draft(method) -> bool:
+  """Returns whether a `dj.Method` needs a draft model."""
+  return any(x.needs_draft for x in tree_decoder.decoders(method))
+
+
+def for_method(pair, method):
+  """Returns the pair, without a draft model that a `dj.Method` does not need.
+
+  `draft_params` of such a method are no model's, but what its drafter begins
+  with.
+  """
+  if needs_draft(method):
+    return pair
+  return pair._replace(draft=None, draft_params=None)
 
 
 def architecture(name, dtype="", weights=quantization.DTYPE):
@@ -238,6 +254,7 @@ def check(method, pair, width, max_new_tokens, sampling, reward=None):
     sampling: a `dj.Sampling`.
     reward: a `dj.Reward`, or None.
   """
+  pair = for_method(pair, method)
   if not isinstance(sampling.temperature, numbers.Real):
     raise launch.UserError(
         f"temperature {sampling.temperature!r} is not a number.")

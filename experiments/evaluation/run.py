@@ -257,7 +257,8 @@ def figures(record, parameter_ratio, seed=0):
     `idle_share` is [share] of the row-steps in which a row had finished, or
     only filled the batch.
   """
-  cost = metrics.mbsu(1, record["depth"], parameter_ratio)
+  calls = metrics.ratio(record["draft_calls"], record["target_calls"])
+  cost = metrics.mbsu(1, calls, parameter_ratio)
   efficiency = intervals.interval(record["emitted"], record["target_calls"],
                                   seed)
   rate = intervals.interval(record["tokens"], record["seconds"], seed)

@@ -15,7 +15,9 @@ METRICS = {"block_efficiency": "block efficiency", "mbsu": "MBSU",
 # Figures of the texts, which tasks with references have.
 QUALITY = {"bleu": "BLEU", "rouge_2": "ROUGE-2", "rouge_l": "ROUGE-L"}
 LABELS = {"speculative": "SD", "spectr": "SpecTr", "specinfer": "SpecInfer",
-          "rsd_c": "RSD-C", "rsd_s": "RSD-S"}
+          "rsd_c": "RSD-C", "rsd_s": "RSD-S",
+          "token_recycling": "Token Recycling",
+          "prompt_lookup": "prompt lookup", "suffix": "suffix decoding"}
 # Mean log-probabilities that differ by less, differ by rounding.
 _ROUNDING = 1e-4
 _TIES = (" At temperature 0 texts part where two tokens tie, as they often do "
@@ -53,6 +55,7 @@ def _row(found, experiment, point, name, temperature):
   family = name.split("(")[0]
   # After its sizes, a name has its verification if that is not the default.
   _, *forms = name.removesuffix(")").split(", ")
+  forms = [form for form in forms if form.isidentifier()]
   return {**record, "experiment": experiment, "point": point,
           "label": ", ".join([LABELS.get(family, family), *forms]),
           "deviation": _deviation(record, plain)}
@@ -242,7 +245,8 @@ rates. The tree of a figure is the best of its method for that figure; all trees
 follow.
 
 - Block efficiency: tokens per target call.
-- MBSU: block efficiency / (1 + depth x draft parameters / target parameters).
+- MBSU: block efficiency / (1 + draft forwards a step x draft parameters /
+  target parameters).
 - Token rate x AR: relative to autoregressive decoding, which was timed again
   in the course of each tree's run. Compilation is excluded.
 - Standard errors: distance of the mean log-probability of the output from that

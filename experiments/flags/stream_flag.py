@@ -48,7 +48,7 @@ def show(prompt, pair, keys, prompts, lengths, **arguments):
     keys: `[1]` random keys.
     prompts: `[1, P]` int32, the tokens of the text.
     lengths: `[1]` int32.
-    **arguments: further ones of `dj.stream`.
+    **arguments: further ones of `dj.stream`, `method` among them.
 
   Returns:
     The `dj.Generation`, and a phrase about the time it took.
@@ -59,6 +59,7 @@ def show(prompt, pair, keys, prompts, lengths, **arguments):
   if pair.mesh is not None:
     raise launch.UserError("--stream and --mesh: a generation on a mesh is one "
                            "program, whose text is only known at its end.")
+  pair = model_pair.for_method(pair, arguments["method"])
   start, shown = time.perf_counter(), 0
   print(prompt, end="", flush=True)
   for out in dj.stream(

@@ -18,6 +18,7 @@ from decoding_jax.speculation import tree
 from decoding_jax.speculation import tree_planning
 from experiments.app import launch
 from experiments.app import method_specs
+from experiments.devices import draft_levels
 from experiments.devices import mesh
 from experiments.timing import forward_cost
 from experiments.timing import stopwatch
@@ -62,8 +63,8 @@ class Choice(NamedTuple):
 
 
 class _Run(NamedTuple):
-  """A short run: layout, counts, seconds per step, idle share, tokens/s."""
-  layout: Any
+  """A short run: drafter, counts, seconds per step, idle share, tokens/s."""
+  drafter: Any
   stats: Any
   seconds: float
   idle: float
@@ -210,7 +211,7 @@ def _of_timings(method, timings):
   seconds = np.array([s for _, s in timings])
   emitted = stats.emitted.reshape(len(outs), -1)
   busy = stats.target_calls.sum() / (steps.sum() * emitted.shape[1])
-  return _Run(method.sampled.drafter.layout, stats,
+  return _Run(method.sampled.drafter, stats,
               float(np.median(seconds / steps)), 1 - busy,
               float(np.median(emitted.sum(axis=1) / seconds)))
 
@@ -224,13 +225,18 @@ def _rest(runs, target, draft):
   # Imported here, so that programs that choose nothing start half a second
   # earlier.
   from scipy import optimize  # pylint: disable=import-outside-toplevel
-  forwards = tree_planning.Costs(target.at, draft.at, lambda levels, nodes: 0.0)
-  sizes = [(1, len(run.layout.widths), tree.num_nodes(run.layout))
-           for run in runs]
-  over = [run.seconds - tree_planning.step_seconds(forwards, run.layout.widths)
-          for run in runs]
+  layouts = [run.drafter.layout for run in runs]
+  sizes = [(1, tree.depth(x), tree.num_nodes(x)) for x in layouts]
+  over = [run.seconds - _forwards(run.drafter, target, draft) for run in runs]
   parts, _ = optimize.nnls(np.array(sizes, float), np.array(over))
   return lambda levels, nodes: float(parts @ (1, levels, nodes))
+
+
+def _forwards(drafter, target, draft):
+  """Returns the seconds of the forwards of a step."""
+  drafted = tree_planning.draft_tokens(draft_levels.widths(drafter))
+  return target.at(1 + tree.num_nodes(drafter.layout)) + sum(
+      map(draft.at, drafted))
 
 
 def _acceptance(runs):

@@ -330,7 +330,8 @@ def test_bounds_count_the_forwards(folders, tmp_path):
   # So slow at reading that nothing else counts; a token costs nothing.
   roof = roofline.Roofline(1.0, {"float32": 1e30, "bfloat16": 1e30})
   methods = {m.name: m for m in (
-      dj.methods.autoregressive(), dj.methods.rsd_s(3, 2))}
+      dj.methods.autoregressive(), dj.methods.rsd_s(3, 2),
+      dj.methods.prompt_lookup(3, 2), dj.methods.token_recycling((2,), 2))}
   bound = roofline_share.from_runs(roof, config, pair, methods)
   target, draft = (
       roofline.sizes(checkpoints.architecture(folder),
@@ -348,6 +349,8 @@ def test_bounds_count_the_forwards(folders, tmp_path):
   tree = _OURS._replace(name="rsd_s(3x2)", batch=4)
   for entry, steps, drafts in (
       (_OURS, 8, 0), (tree, 3, 2), (tree._replace(temperature=0.0), 3, 2),
+      (tree._replace(name="prompt_lookup(2x3, 3)"), 5, 0),
+      (tree._replace(name="token_recycling(2, 2)"), 5, 0),
       (_PLAIN, 8, 0), (_PLAIN._replace(name="compiled"), 8, 0),
       (_PLAIN._replace(name="assisted(3)"), 4, 3),
       (_PLAIN._replace(name="lookup(3)"), 7, 0)):
@@ -363,6 +366,9 @@ def test_bounds_count_the_forwards(folders, tmp_path):
   bound = roofline_share.from_runs(roof, config, pair, methods)
   assert bound(_record(tree, 1, 1.0, 3)) == pytest.approx(
       4 * (target.multiplied * (4 + 3 * 7) + draft.multiplied * (4 + 3 * 4)))
+  lookup = tree._replace(name="prompt_lookup(2x3, 3)")
+  assert bound(_record(lookup, 1, 1.0, 3)) == pytest.approx(
+      4 * target.multiplied * (4 + 3 * 7))
 
 
 def test_the_best_roofline_of_all_starts_counts(tmp_path, monkeypatch):

@@ -65,6 +65,19 @@ def test_texts_are_written_once_whatever_the_batch(folders, tmp_path):
   assert status == 2 and "seed=0, not of 1" in errors
 
 
+def test_no_draft_model_is_asked_for(folders, tmp_path):
+  prompts = tmp_path / "prompts.txt"
+  prompts.write_text("\n".join(_PROMPTS[:3]))
+  process = helpers.start(
+      "-m", "experiments.complete", f"--prompts={prompts}",
+      f"--workdir={tmp_path}/run", f"--target={folders[0]}",
+      "--method=suffix(4, 2)", "--max_new_tokens=4", "--batch=2",
+      "--compilation_cache=", **helpers.QUICKLY)
+  output, errors = process.communicate()
+  assert process.returncode == 0, errors
+  assert output.startswith("suffix(4x2, ") and ": 3 texts, " in output
+
+
 @pytest.mark.usefixtures("listening", "quickly")
 @pytest.mark.parametrize("several", [False, True])
 def test_a_batch_that_is_there_is_kept(folders, tmp_path, monkeypatch, several):

@@ -124,6 +124,21 @@ def test_a_method_that_does_not_draft_needs_no_drafter(folders, tmp_path):
     assert message in errors and len(errors.splitlines()) == 1
 
 
+@pytest.mark.parametrize("arguments, name", [
+    (["--method=token_recycling"], "token_recycling(8-21-25-15-8-3, 8)"),
+    (["--method=prompt_lookup(8)", "--stream"], "prompt_lookup(1x8, 3)")])
+def test_a_method_that_drafts_without_a_model(folders, tmp_path, arguments,
+                                              name):
+  process = _start("generate", f"--target={folders[0]}", "--prompt=import os",
+                   "--max_new_tokens=6", f"--compilation_cache={tmp_path}",
+                   *arguments)
+  output, errors = process.communicate()
+  assert process.returncode == 0, errors
+  assert output.startswith("import os")
+  assert output.splitlines()[-1].startswith(f"{name}: 6 tokens, ")
+  assert "NaN" not in output
+
+
 @pytest.fixture(name="sizes")
 def _sizes():
   """A method by its name and flags, as `experiments.generate` has it."""

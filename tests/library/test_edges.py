@@ -8,7 +8,8 @@ import decoding_jax as dj
 from models.testing import exactness
 from support import helpers
 from support import tiny_models as tiny
-from support.example_methods import depth, each, EACH, EACH_DRAFTING
+from support.example_methods import (depth, each, EACH, EACH_DRAFTING,
+                                     EACH_SAMPLING)
 
 # Those whose greedy drafters differ.
 EACH_GREEDY = each([dj.methods.speculative(3), dj.methods.rsd_c((2, 2)),
@@ -56,7 +57,7 @@ def transitions(out):
   return before[after >= 0], after[after >= 0]
 
 
-@EACH
+@EACH_SAMPLING
 def test_identical_models(method):
   """Everything is accepted."""
   probs = random_tables()[0]

@@ -12,7 +12,7 @@ import decoding_jax as dj
 from decoding_jax.runtime import prefill as prefill_lib
 from models.testing import exactness
 from support import tiny_models as tiny
-from support.example_methods import depth, each, EACH, EACH_DRAFTING
+from support.example_methods import depth, each, EACH, EACH_SAMPLING
 
 # The package has a function of this name as well.
 generate_lib = importlib.import_module("decoding_jax.generate")
@@ -137,7 +137,7 @@ def test_greedy_with_several_ends():
 
 @pytest.mark.parametrize("sampling", [dj.Sampling(), GREEDY],
                          ids=["sampled", "greedy"])
-@EACH_DRAFTING
+@EACH_SAMPLING
 def test_a_target_that_drafts_for_itself_is_always_right(method, sampling):
   """The sharpest test of the draft cache: any slip of it costs acceptance."""
   target = tiny.llama_models().target

@@ -22,6 +22,16 @@ def drafts_by_a_model(method):
   return method.sampled.drafter.calls > 0
 
 
+def samples_drafts(method):
+  """Tells whether drafts of the target itself are accepted whatever they are.
+
+  The most probable tokens, such as those of a best-first tree, are not what a
+  target that samples will say.
+  """
+  drafter = method.sampled.drafter
+  return drafter.sampled or drafter.one_sampled
+
+
 def each(methods):
   """Runs a test with `method` for each of these."""
   return pytest.mark.parametrize("method", methods, ids=lambda m: m.name)
@@ -30,6 +40,8 @@ def each(methods):
 PAIRS = drafting_and_verifying()
 DRAFTING = tuple(filter(drafts_by_a_model, PAIRS))
 # Those whose drafts depend on nothing but the newest token and the draft model.
+SAMPLING = tuple(filter(samples_drafts, DRAFTING))
 METHODS = (dj.methods.autoregressive(), *DRAFTING)
 EACH = each(METHODS)
 EACH_DRAFTING = each(DRAFTING)
+EACH_SAMPLING = each(SAMPLING)

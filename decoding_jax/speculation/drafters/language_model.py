@@ -26,7 +26,7 @@ def of_model(expander: Expander) -> Drafter:
   return Drafter(
       expander.layout, _init, functools.partial(_propose, expander), _observe,
       calls=tree_lib.depth(expander.layout), sampled=expander.sampled,
-      replacement=expander.replacement)
+      replacement=expander.replacement, one_sampled=expander.one_sampled)
 
 
 def _init(context: Context, state: DecodeState) -> DecodeState:

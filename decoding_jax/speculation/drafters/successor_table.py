@@ -108,8 +108,8 @@ def _observe(size, context: Context, before: DecodeState, after: DecodeState,
   renewed_later = (tree.tokens[:, :, None] == tree.tokens[:, None]) & (
       tree.valid[:, None] & (order[None] > order[:, None])[None])
   vocab_size = before.carry.shape[1]
-  entries = jnp.where(tree.valid & ~renewed_later.any(axis=-1), tree.tokens,
-                      vocab_size)
+  renews = tree.valid & ~renewed_later.any(axis=-1) & (seen.count > 0)[:, None]
+  entries = jnp.where(renews, tree.tokens, vocab_size)
   put = lambda table, at, x: table.at[at].set(x, mode="drop")
   return after.replace(carry=jax.vmap(put)(
       before.carry, entries, successors.astype(jnp.int32)))

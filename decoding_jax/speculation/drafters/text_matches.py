@@ -66,6 +66,8 @@ def suffix(nodes: int, depth: int, num_paths: int, max_ngram: int,
 def _drafter(nodes, depth, num_paths, max_ngram, least, per_match):
   values.check_positive("max_ngram", max_ngram)
   values.check_positive("num_paths", num_paths)
+  # So many continuations have no more tokens.
+  nodes = min(nodes, depth * num_paths)
   layout = tree_lib.free_layout(nodes, depth, min(nodes, num_paths))
   propose = functools.partial(_propose, layout, num_paths, max_ngram, least,
                               per_match)
@@ -183,9 +185,8 @@ def _best(layout, probability, most):
   """
   deeper = jnp.broadcast_to(jnp.arange(layout.depth, dtype=jnp.float32),
                             probability.shape)
-  size = min(layout.nodes, probability.size)
   # Of equally probable nodes a parent comes before its child.
-  _, nodes = jax.lax.top_k((probability - 1e-6 * deeper).reshape(-1), size)
-  nodes = jnp.pad(nodes, (0, layout.nodes - size))
-  kept = jnp.arange(layout.nodes) < jnp.minimum(most, size)
+  _, nodes = jax.lax.top_k((probability - 1e-6 * deeper).reshape(-1),
+                           layout.nodes)
+  kept = jnp.arange(layout.nodes) < most
   return nodes, jnp.where(kept, probability.reshape(-1)[nodes], 0.0)

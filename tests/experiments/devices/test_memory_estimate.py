@@ -14,9 +14,11 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.runtime import prefill
+from decoding_jax.speculation import tree
 from decoding_jax.speculation import tree_decoder
 from decoding_jax.validation import memory
 from experiments.app import launch
+from experiments.devices import draft_levels
 from experiments.devices import memory_estimate
 from experiments.devices import model_pair
 from models import checkpoints
@@ -86,6 +88,40 @@ def test_weights_and_caches_are_exact(scan, weights):
   beams = memory_estimate.estimate(
       pair_of(*configs), [dj.methods.beam_search(3).greedy], batch, width, new)
   assert beams.logits == 4 * batch * 13 * 3
+
+
+@pytest.mark.parametrize("method, carried", [
+    (dj.methods.token_recycling((3, 2), 2), 4 * 3 * 13 * 2),
+    (dj.methods.prompt_lookup(3, 2), 0), (dj.methods.suffix(5, 3), 0)],
+                         ids=lambda x: getattr(x, "name", ""))
+def test_drafters_without_a_model(method, carried):
+  """The draft model is not counted, nor distributions of drafts."""
+  pair = pair_of(tiny.LLAMA, tiny.OPT)
+  found, alone = (memory_estimate.estimate(x, [method.sampled], 3, 5, 40)
+                  for x in (pair, pair._replace(draft=None, draft_params=None)))
+  assert found == alone
+  plain = memory_estimate.estimate(pair, [PLAIN.sampled], 3, 5, 40)
+  slots = memory_estimate.most_slots([method.sampled], 5, 40)
+  assert memory_estimate.most_slots([PLAIN.sampled], 5, 40) == slots
+  assert found.weights == plain.weights
+  assert found.caches == plain.caches + carried
+  scored, drafted = memory_estimate.nodes(method.sampled)
+  assert (scored, drafted) == (
+      1 + tree.num_nodes(method.sampled.drafter.layout), 0)
+  assert found.logits == 4 * 3 * 13 * scored
+
+
+def test_levels_of_draft_models():
+  chain = dj.methods.rsd_s(3, 2).sampled.drafter
+  assert draft_levels.widths(chain) == (3, 3)
+  assert draft_levels.num_distributions(chain) == 4
+  free = chain._replace(layout=tree.free_layout(7, 3, 2), calls=3)
+  assert draft_levels.widths(free) == (3, 3, 3)
+  assert draft_levels.num_distributions(free) == 7
+  lookup = dj.methods.prompt_lookup(3).sampled.drafter
+  assert draft_levels.widths(lookup) == ()
+  assert draft_levels.num_distributions(lookup) == 0
+  assert draft_levels.num_distributions(PLAIN.sampled.drafter) == 0
 
 
 def test_parts_of_a_mesh():

@@ -12,7 +12,9 @@ from experiments import rsd
 from experiments.app import method_specs
 from experiments.data import length_buckets
 from experiments.data import prompt_tasks
+from experiments.evaluation import method_grid
 from experiments.evaluation import run as evaluation_run
+from experiments.evaluation import tables
 from experiments.scoring import text_metrics
 from support import helpers
 from support import tiny_models as tiny
@@ -79,6 +81,31 @@ def test_texts_of_a_length_share_a_batch():
   plain, _ = evaluation_run.make_batches(config, rows)
   np.testing.assert_array_equal(jax.random.key_data(batches[1][0])[0],
                                 jax.random.key_data(plain[1][0])[1])
+
+
+def test_drafters_without_a_model_have_cells_too(folders, tmp_path):
+  """Beside methods of the draft model, which these do not get to see."""
+  pair = helpers.load_pair(*folders)
+  config = make_config("text", "", batch=2, buckets=1, max_new_tokens=4,
+                       temperatures=(0.5,))
+  config.trees = {"length": {"2": (
+      {"name": "token_recycling", "widths": (2, 2), "branching": 2},
+      "prompt_lookup(2)", "suffix(3, 2)")}}
+  config.update(methods=(), lengths=(2,), budgets=())
+  methods, points = method_grid.from_config(config)
+  examples = prompt_tasks.Examples([[1, 2, 3], [4, 5, 6]])
+  with tiny.quickly_compiled():
+    found = rsd.measure(config, pair, methods, examples, tmp_path / "results")
+  assert [r["tree_nodes"] for r in found] == [0, 4, 2, 3]
+  for record in found:
+    assert record["draft_calls"] == [0, 0]
+    assert record["metrics"]["mbsu"] == record["metrics"]["block_efficiency"]
+  rows = tables.rows(found, points, config.temperatures)
+  text = tables.terminal(rows)
+  for label in ("Token Recycling", "prompt lookup", "suffix decoding"):
+    assert f"  {label} " in text
+  tables.write(tmp_path / "summary.md", rows)
+  assert "suffix(3x2, " in (tmp_path / "summary.md").read_text()
 
 
 def test_a_run_of_ragged_prompts(folders, tmp_path):

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+import decoding_jax as dj
 from experiments.app import text_tables
 from experiments.evaluation import figures
 from experiments.evaluation import provenance
@@ -28,6 +29,7 @@ def _record(method, temperature, log_prob=-60.0):
       "method": method, "temperature": temperature, "depth": depth,
       "tree_nodes": 6 if depth else 0, "emitted": [30] * 4,
       "target_calls": [_CALLS[method] + i % 2 for i in range(4)],
+      "draft_calls": [depth * (_CALLS[method] + i % 2) for i in range(4)],
       "log_prob": [log_prob + i for i in (-1, 1, 2, -2)],
       "accepted_by_depth": [4, *[8] * depth], "compile_seconds": 1.5,
       "accepted_by_rank": [9, 1, 0] if depth else [],
@@ -57,6 +59,26 @@ def test_figures_of_a_record():
   assert got["idle_share"] == [pytest.approx(2 / 44, abs=1e-6)]
   assert got["acceptance_by_depth"] == [0.8, 0.5]
   assert got["acceptance_by_rank"] == [0.75, 0.333333, None]
+
+
+def test_mbsu_where_no_model_drafts():
+  """However deep its tree, only the target is read."""
+  record = {**_record("rsd_c(2-2)", 1.0), "draft_calls": [0] * 4}
+  got = evaluation_run.figures(record, 0.1)
+  assert got["mbsu"] == got["block_efficiency"]
+
+
+@pytest.mark.parametrize("method, label", [
+    (dj.methods.prompt_lookup(4), "prompt lookup"),
+    (dj.methods.suffix(4, 2), "suffix decoding"),
+    (dj.methods.token_recycling((2,), 2), "Token Recycling"),
+    (dj.methods.rsd_s(3, 2, verification="traversal"), "RSD-S, traversal"),
+    (dj.methods.rsd_s(3, 2), "RSD-S")], ids=lambda x: getattr(x, "name", ""))
+def test_labels_have_no_sizes(method, label):
+  records = [{**_record("autoregressive", 1.0), "method": name}
+             for name in ("autoregressive", method.name)]
+  rows = tables.rows(records, {("length", 2): [method.name]}, [1.0])
+  assert rows[1]["label"] == label
 
 
 def test_figures_of_one_batch_have_no_interval_of_speed():

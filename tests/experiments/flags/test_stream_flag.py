@@ -9,6 +9,7 @@ import tokenizers as library
 
 import decoding_jax as dj
 from experiments.app import launch
+from experiments.devices import model_pair
 from experiments.flags import constraint_flags
 from experiments.flags import stream_flag
 from models.text import tokenizers
@@ -92,24 +93,28 @@ def _pair(folders):
   flags.FLAGS.unparse_flags()
 
 
-def decoded(pair, new=12, eos_id=(0,)):
+def decoded(pair, new=12, eos_id=(0,), method=METHOD):
   """Arguments of `stream_flag.show` after the pair, and the text to expect."""
-  arguments = dict(method=METHOD, max_new_tokens=new, eos_id=eos_id,
+  arguments = dict(method=method, max_new_tokens=new, eos_id=eos_id,
                    sampling=dj.Sampling())
+  models = model_pair.for_method(pair, method)
   keys = jax.random.split(jax.random.key(0), 1)
   out = dj.generate(keys, PROMPTS, LENGTHS, target=pair.target,
-                    target_params=pair.target_params, draft=pair.draft,
-                    draft_params=pair.draft_params, **arguments)
+                    target_params=pair.target_params, draft=models.draft,
+                    draft_params=models.draft_params, **arguments)
   return (keys, PROMPTS, LENGTHS), arguments, pair.tokenizer.decode(
       stream_flag.tokens(out, LENGTHS))
 
 
-@pytest.mark.parametrize("values", [{}, {"stop": ["e", "a", "t", " "]}],
-                         ids=["plain", "stop"])
-def test_the_text_is_that_of_generate(pair, capsys, monkeypatch, values):
+@pytest.mark.parametrize("values, method", [
+    ({}, METHOD), ({"stop": ["e", "a", "t", " "]}, METHOD),
+    ({}, dj.methods.token_recycling((2,), 2))],
+                         ids=["plain", "stop", "no draft model"])
+def test_the_text_is_that_of_generate(pair, capsys, monkeypatch, values,
+                                      method):
   with flagsaver.as_parsed(**values), tiny.quickly_compiled():
     pair = constraint_flags.apply(pair._replace(eos_id=(0,)), 8, 8)
-    arrays, arguments, expected = decoded(pair)
+    arrays, arguments, expected = decoded(pair, method=method)
     parts = []
     monkeypatch.setattr("builtins.print", lambda *args, **_: parts.extend(args))
     out, took = stream_flag.show("x = ", pair, *arrays, **arguments)

@@ -73,13 +73,15 @@ def test_what_is_beside_the_forwards_is_found_again():
   """From steps that take 5, 2 a level and 1 a node beside their forwards."""
   curve = forward_cost.Curve((1, 32), (10.0, 41.0), (10.0, 41.0), (10.0, 41.0))
   runs = []
-  for layout in (tree.product_layout(()), tree.product_layout((1, 1, 1)),
-                 tree.product_layout((4, 2)), tree.beam_layout(4, 3)):
-    nodes, levels = tree.num_nodes(layout), len(layout.widths)
+  for method in (dj.methods.autoregressive(), dj.methods.speculative(3),
+                 dj.methods.rsd_c((4, 2)), dj.methods.rsd_s(4, 3)):
+    drafter = method.sampled.drafter
+    layout = drafter.layout
+    nodes, levels = tree.num_nodes(layout), tree.depth(layout)
     forwards = tree_planning.step_seconds(
         tree_planning.Costs(curve.at, curve.at, lambda *_: 0.0), layout.widths)
     seconds = forwards + 5 + 2 * levels + nodes
-    runs.append(auto_method._Run(layout, None, seconds, 0, 0))
+    runs.append(auto_method._Run(drafter, None, seconds, 0, 0))
   rest = auto_method._rest(runs, curve, curve)
   assert rest(4, 10) == pytest.approx(5 + 8 + 10)
 

@@ -23,8 +23,8 @@ def test_a_method_of_the_right_distribution_passes():
 
 
 def test_a_method_of_another_distribution_is_told():
-  drafter = drafters.of_model(expanders.top_k((2,)))
-  pair = dj.Pair(drafter, verifiers.recursive(False))
+  pair = dj.Pair(drafters.of_model(expanders.top_k((2,))),
+                 verifiers.recursive(False))
   with tiny.quickly_compiled(), pytest.raises(
       AssertionError, match=r"wrong: texts are 0\.\d+ away .* p=.*needed"):
     exactness.check(dj.Method("wrong", pair, None), **SIZES)
@@ -64,6 +64,14 @@ def test_main_tells_right_from_wrong():
   assert [line.split()[-1] for line in lines[2:7]] == ["yes"] * 5
   assert lines[6].startswith("control: ")
   assert lines[-1].startswith("All 4 tests found the target's distribution")
+
+
+def test_main_tests_drafters_without_a_model():
+  status, output, errors = main("--method=prompt_lookup(2, 2)", "--rows=5000",
+                                "--length=3")
+  assert status == 0, errors
+  # Cases of a draft model's distribution are left out.
+  assert output.splitlines()[-1].startswith("All 3 tests found the target's")
 
 
 def test_main_tells_a_method_of_another_distribution():

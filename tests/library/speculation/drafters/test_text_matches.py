@@ -116,5 +116,12 @@ def test_probable_nodes_are_kept():
   assert propose(text, dj.methods.suffix(2, 2, 8, 4, 0.1, 4.0)) == [[5], [8]]
 
 
+def test_more_nodes_than_tokens_of_all_continuations():
+  text = [1, 5, 6, 1, 5, 7, 1, 8, 9, 1]
+  many, few = (propose(text, dj.methods.suffix(nodes, 2, 2, 1, 0.0, 99.0))
+               for nodes in (99, 4))
+  assert many == few and [5, 7] in many and [8, 9] in many
+
+
 def test_nothing_is_known():
   assert propose([1, 2, 3], METHODS[0]) == propose([1, 2, 3], METHODS[1]) == []

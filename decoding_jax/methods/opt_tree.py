@@ -1,0 +1,33 @@
+"""OPT-Tree (arXiv 2406.17276): the most probable nodes of a beam search."""
+
+from decoding_jax.speculation import drafters, verifiers
+from decoding_jax.types import Method
+
+EXAMPLES = (dict(nodes=4, width=3, depth=2),)
+
+
+def make(nodes: int, width: int, depth: int) -> Method:
+  """Makes OPT-Tree: a best-first tree of a fixed number of nodes.
+
+  The draft model grows a tree by beam search. Those of its nodes are scored
+  whose paths are the most probable ones, as by EAGLE-2 (arXiv 2406.16858).
+  They are no samples: above temperature 0 a token of the target is drawn, and
+  the child that it is, if any, is followed.
+
+  Args:
+    nodes: nodes that the target scores.
+    width: nodes of a level of the beam search; with as many as `nodes`, no more
+      probable node is missed.
+    depth: its levels, each a call of the draft model.
+
+  Returns:
+    The method. With `width * depth` nodes it scores the whole beam search.
+
+  Raises:
+    ValueError: if a size is not a positive integer, or `nodes` is not in
+      `depth` to `width * depth`.
+  """
+  drafter = drafters.best_first(nodes, width, depth)
+  return Method(f"opt_tree({nodes}, {width}x{depth})",
+                sampled=verifiers.pair(drafter, verifiers.sample_and_match()),
+                greedy=verifiers.pair(drafter, verifiers.match()))

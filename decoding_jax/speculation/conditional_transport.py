@@ -1,0 +1,162 @@
+"""Conditional optimal transport (UniVer, arXiv 2605.04543) of greedy drafts.
+
+Of the k children of a node the k - 1 most probable tokens S of the draft
+distribution d are fixed; just one, x, is drawn, of what they leave: of d off S,
+normalised. At a node that is reached with probability a, of its text as a
+whole, the target has the mass m = a t, and
+
+    x    begins with  a(x) = min(1, m(x) / d(x)),
+    y_j  begins with  a(y_j) = m(y_j) / (1 - a + R + sum of m(y_i), i >= j),
+         R = sum of max(m - d, 0) off S,
+
+once x and the more probable ones of S are rejected. The node itself is accepted
+with probability R / (1 - a + R) once all its children are, and is followed by a
+token of max(m - d, 0) off S. That of the root is 1; a leaf is accepted with a,
+and followed by a token of t. As of traversal, the children and all that is
+below them have their turn before their parent. But no number depends on what
+was rejected: those of a level are known at once, and the node that is accepted
+is the first one in that order whose uniform is small enough.
+
+With one child a node this is block verification (arXiv 2403.10444); with two
+and a = 1 the rule of SpecHub (arXiv 2411.05289). Unlike there, how many
+children a node has must not depend on a token that was drawn: a beam will not
+do.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from decoding_jax import sampling
+from decoding_jax.kernels import random
+from decoding_jax.speculation import traversal, tree as tree_lib
+from decoding_jax.types import Array, DraftTree, Layout, Verdict, Verifier
+
+
+@functools.lru_cache(maxsize=None)
+def verifier() -> Verifier:
+  """Conditional optimal transport.
+
+  Returns:
+    The verifier, for the drafts of `expanders.greedy_and_sample`.
+  """
+  return Verifier(None, sampled=False, replacement=None, walk=walk,
+                  one_sampled=True)
+
+
+def walk(key, layout: Layout, tree: DraftTree, logits, warper) -> Verdict:
+  """Accepts a path, in one row.
+
+  Args:
+    key: a random key.
+    layout: of the tree, each node of which has a fixed number of children.
+    tree: a tree without its batch axis.
+    logits: `[M, V]`, the target's at each node.
+    warper: from logits to the target's distribution, without its batch axis.
+
+  Returns:
+    A verdict without its batch axis.
+  """
+  accept_key, token_key = random.split(key)
+  uniforms = random.uniform(accept_key, tree.tokens.shape)
+  probs = lambda node: jnp.exp(sampling.log_probs(warper, logits[node]))
+  node, rest = find(uniforms, layout, tree, probs)
+  token = sampling.draw(token_key, jnp.log(rest))
+  return traversal.verdict(layout, tree, node, token)
+
+
+def find(uniforms, layout: Layout, tree: DraftTree, probs):
+  """The node that is accepted, and what follows it.
+
+  Args:
+    uniforms: `[M]`, one for each node.
+    layout: of the tree.
+    tree: without its batch axis.
+    probs: `node [] -> [V]`, the target's distribution after a node.
+
+  Returns:
+    The node `[]` int32, and weights `[V]` of the token after it.
+  """
+  size = tree_lib.max_branching(layout)
+  reached, chances = jnp.ones_like(uniforms), []
+  for level in tree_lib.level_slices(layout):
+    nodes = jnp.arange(level.start, level.stop)
+    at = jax.vmap(functools.partial(_weigh, size, tree, probs))(
+        nodes, reached[level])
+    # What is no child of the node is written nowhere.
+    reached = reached.at[at.children].set(at.chances, mode="drop")
+    chances.append(at.itself)
+  order = post_order(layout)
+  hits = tree.valid & (uniforms < jnp.concatenate(chances).at[0].set(2))
+  node = jnp.asarray(order)[jnp.argmax(hits[order])]
+  at = _weigh(size, tree, probs, node, reached[node])
+  return node, jnp.where(at.rest.sum() > 0, at.rest, probs(node))
+
+
+def post_order(layout: Layout) -> np.ndarray:
+  """Nodes as they have their turn: children in draw order, then their parent.
+
+  Args:
+    layout: of a tree whose nodes have fixed numbers of children.
+
+  Returns:
+    `[M]` int32, node indices, the root last.
+  """
+  levels = layout.children or [
+      (count,) * width for count, width in zip(layout.branching,
+                                               (1, *layout.widths))]
+  counts = np.concatenate([*levels, [0] * layout.widths[-1]]).astype(int)
+  ends = 1 + np.cumsum(counts)
+
+  def visit(node):
+    for child in range(ends[node] - counts[node], ends[node]):
+      yield from visit(child)
+    yield node
+
+  return np.fromiter(visit(0), np.int32)
+
+
+class _Weights(NamedTuple):
+  """What is known of a node by the probability that it is reached.
+
+  Attributes:
+    children: `[K]` int32, M where there is no child.
+    chances: `[K]`, with which they are reached.
+    itself: `[]`, the probability to accept the node after them.
+    rest: `[V]`, weights of the token that follows it then.
+  """
+  children: Array
+  chances: Array
+  itself: Array
+  rest: Array
+
+
+def _weigh(size, tree: DraftTree, probs, node, reached) -> _Weights:
+  """A node and its children."""
+  children, valid = tree_lib.children(tree, size, node)
+  tokens = tree.tokens[children]
+  mass = reached * probs(node)
+  fixed = jnp.where(valid[1:], tokens[1:], len(mass))
+  off = lambda x: x.at[fixed].set(0, mode="drop")
+  # A node of the last level has no draft distribution, and no child either.
+  draft = off(jnp.exp(tree.log_probs[node]))
+  draft = jnp.where(valid[0], draft / jnp.where(valid[0], draft.sum(), 1), 0)
+  rest = jnp.maximum(off(mass) - draft, 0)
+  left = 1 - reached + rest.sum()
+  likely = jnp.where(valid[1:], mass[tokens[1:]], 0)
+  # Sums of what is left: 1 less what was tested would cancel.
+  lefts = left + jnp.cumsum(likely[::-1])[::-1]
+  drawn = jnp.where(valid[0], jnp.minimum(1, _ratio(
+      mass[tokens[0]], draft[tokens[0]])), 0)
+  return _Weights(
+      jnp.where(valid, children, len(tree.tokens)),
+      jnp.concatenate([drawn[None], _ratio(likely, lefts)]),
+      _ratio(rest.sum(), left), rest)
+
+
+def _ratio(part, whole):
+  """A part of what may be nothing: then nothing is left to be rejected."""
+  return jnp.where(whole > 0, part / jnp.where(whole > 0, whole, 1), 1)

@@ -1,0 +1,128 @@
+"""Best-first trees: the nodes that the draft model finds most probable.
+
+OPT-Tree (arXiv 2406.17276) and the last step of EAGLE-2 (arXiv 2406.16858). A
+beam search drafts a larger tree. Of it the N nodes whose paths are the most
+probable ones are scored by the target, so that the tree is deep where the draft
+model is sure, and wide where it is not. No node is more probable than its
+parent: the N best nodes of all are a tree.
+"""
+
+import functools
+
+import jax.numpy as jnp
+
+from decoding_jax import sampling
+from decoding_jax.kernels import buffers
+from decoding_jax.runtime import token_buffer
+from decoding_jax.speculation import expanders, tree as tree_lib
+from decoding_jax.speculation.drafters import language_model
+from decoding_jax.types import (Context, DecodeState, Drafter, DraftTree,
+                                Layout, Seen)
+from decoding_jax.validation import values
+
+
+@functools.lru_cache(maxsize=None)
+def best_first(nodes: int, width: int, depth: int) -> Drafter:
+  """The drafter of the N best nodes of a beam search by the draft model.
+
+  None of the N most probable texts of up to D tokens is left out if the beam is
+  as wide as N: their beginnings are among them. A wider beam finds the same.
+
+  Args:
+    nodes: N, nodes that the target scores.
+    width: nodes of a level of the beam search.
+    depth: D, its levels.
+
+  Returns:
+    The drafter.
+
+  Raises:
+    ValueError: if a size is not a positive integer, or the beam search has
+      fewer nodes, or the tree fewer nodes than levels.
+  """
+  for name, value in (("nodes", nodes), ("width", width), ("depth", depth)):
+    values.check_positive(name, value)
+  if not depth <= nodes <= width * depth:
+    raise ValueError(f"nodes={nodes}: depth={depth} to width * depth="
+                     f"{width * depth} nodes are needed.")
+  grown = expanders.top_beam(min(width, nodes), depth)
+  return Drafter(
+      tree_lib.free_layout(nodes, depth, min(width, nodes)),
+      language_model.of_model(grown).init, functools.partial(
+          _propose, grown, nodes), _observe, calls=depth, sampled=False,
+      replacement=False)
+
+
+def path_log_probs(layout: Layout, tree: DraftTree):
+  """The log-probability of the path to each node, that of the root being 0.
+
+  Args:
+    layout: of the tree.
+    tree: with log-probabilities, of all rows.
+
+  Returns:
+    `[B, M]` float32, never more than that of the parent, not even by rounding;
+    -inf of nodes that are not valid.
+  """
+  totals = jnp.zeros_like(tree.log_probs[:, :1, 0])
+  for level in tree_lib.level_slices(layout)[1:]:
+    parents, tokens = tree.parents[:, level], tree.tokens[:, level]
+    own = buffers.take_along(tree.log_probs, parents[:, :, None], axis=1)
+    own = buffers.take_along(own, tokens[:, :, None], axis=2)[:, :, 0]
+    above = buffers.take_along(totals, parents, axis=1)
+    totals = jnp.concatenate([totals, jnp.where(
+        tree.valid[:, level], above + jnp.minimum(own, 0), -jnp.inf)], axis=1)
+  return totals
+
+
+def best_nodes(totals, nodes: int):
+  """The nodes of the largest totals, the root first.
+
+  Args:
+    totals: `[B, M]`, of the root first, and of no node more than of its parent.
+    nodes: how many beside the root.
+
+  Returns:
+    `[B, 1 + nodes]` int32, ascending. Of equal totals the nodes of the lower
+    indices are taken: the parent of a node comes before it.
+  """
+  best = jnp.sort(sampling.top_k(totals[:, 1:], nodes)[1], axis=1)
+  return jnp.pad(1 + best, ((0, 0), (1, 0))).astype(jnp.int32)
+
+
+def subtree(tree: DraftTree, kept) -> DraftTree:
+  """The tree of some of the nodes.
+
+  Args:
+    tree: of all rows.
+    kept: `[B, N]` int32, ascending, the root first; with each node its parent.
+
+  Returns:
+    The tree, without log-probabilities.
+  """
+  take = lambda x: buffers.take_along(x, kept, axis=1)
+  # The new index of a node is how many of those kept are before it.
+  parents = take(tree.parents)
+  parents = (kept[:, None] <= parents[:, :, None]).sum(axis=-1) - 1
+  mask = buffers.take_along(tree.mask, kept[:, :, None], axis=1)
+  mask = buffers.take_along(mask, kept[:, None], axis=2)
+  return DraftTree(take(tree.tokens), parents.astype(jnp.int32),
+                   take(tree.valid), mask)
+
+
+def _propose(grown, nodes, keys, context: Context, state: DecodeState):
+  """The tree, the draft block, and which of the grown nodes are in the tree."""
+  tree, block = expanders.grow(
+      keys, grown, context.draft, context.draft_params, state.draft_cache,
+      token_buffer.newest(state, 2), state.length, context.draft_warper)
+  kept = best_nodes(path_log_probs(grown.layout, tree), nodes)
+  return subtree(tree, kept), (block, kept)
+
+
+def _observe(context: Context, before: DecodeState, after: DecodeState,
+             seen: Seen) -> DecodeState:
+  del context
+  block, kept = seen.pending
+  path = buffers.take_along(kept, seen.verdict.path, axis=1)
+  return after.replace(draft_cache=language_model.commit(before, block, path,
+                                                         seen.count))

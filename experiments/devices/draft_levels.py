@@ -1,0 +1,32 @@
+"""What a drafter says of the forwards of its draft model."""
+
+import decoding_jax as dj
+from decoding_jax.speculation import tree
+
+
+def widths(drafter: dj.Drafter) -> tuple[int, ...]:
+  """Returns the nodes of each level that a draft model grows, a forward each.
+
+  Args:
+    drafter: any drafter.
+
+  Returns:
+    The nodes of each level; none if no model drafts. Where a forward is not a
+    level, as in a tree of a free layout, the forwards share the nodes evenly.
+  """
+  layout = drafter.layout
+  if isinstance(layout, dj.Layout) and drafter.calls == tree.depth(layout):
+    return layout.widths
+  nodes = tree.num_nodes(layout)
+  return (-(-nodes // max(drafter.calls, 1)),) * drafter.calls
+
+
+def num_distributions(drafter: dj.Drafter) -> int:
+  """Returns of how many nodes a step keeps draft distributions, at most."""
+  layout = drafter.layout
+  if not drafter.calls and not drafter.sampled:
+    return 0
+  if isinstance(layout, dj.Layout):
+    return 1 + sum(layout.widths[:-1]) if layout.widths else 0
+  # The last node of a free tree has no children.
+  return tree.num_nodes(layout)

@@ -1,0 +1,143 @@
+"""Layer verification, enumerated in float64 over all draws of a tree."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import decoding_jax as dj
+from decoding_jax.speculation import expanders, layers, traversal, verifiers
+from decoding_jax.speculation import tree as tree_lib
+from models.testing import exactness
+from support import enumerated_trees, helpers
+from support.example_methods import each
+
+V, ROWS, LENGTH = 4, 50_000, 4
+# Vocabulary, zeros of the distributions, children of each node level after
+# level.
+TREES = [
+    (3, (0, 0), ((2,), (2, 2))),
+    (3, (1, 1), ((2,), (2, 1))),
+    (4, (1, 2), ((3,),)),
+    (2, (0, 0), ((2,), (2, 0), (1, 2))),
+]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def of_trees(layout, trees, target):
+  """Probabilities `[n, M]` of nodes, distributions `[n, M, V]` after them."""
+  def of_tree(tree):
+    probs = lambda node: target[tree.tokens[node]]
+    chances, masses = layers.accept_chances(layout, tree, probs)
+    rests = jax.vmap(lambda node: layers.rest_of(
+        layout, tree, probs, masses, node))(jnp.arange(chances.size))
+    return chances, rests / rests.sum(axis=1, keepdims=True)
+
+  return jax.vmap(of_tree)(trees)
+
+
+def joint_distribution(target, draft, children, change=lambda trees: trees):
+  """The distribution of the first tokens of a call, and its expected tokens."""
+  layout, parents = enumerated_trees.shape(children)
+  tokens, valid, reach = enumerated_trees.all_trees(
+      draft, children, enumerated_trees.without_replacement)
+  with jax.enable_x64(True):
+    trees = change(enumerated_trees.static_trees(draft, layout, parents, tokens,
+                                                 valid))
+    chances, rests = map(np.asarray, of_trees(
+        layout, jax.tree.map(jnp.asarray, trees), jnp.asarray(target)))
+  np.testing.assert_allclose(chances.sum(axis=1), 1, atol=1e-12)
+  assert (chances[~trees.valid] == 0).all()
+  probs, emitted = 0, 0.0
+  for node in range(len(parents)):
+    path = np.flatnonzero(trees.mask[0, node])[1:]
+    emitted += (reach * chances[:, node]).sum() * (1 + len(path))
+    for x, p, rest in zip(trees.tokens[:, path], reach * chances[:, node],
+                          rests[:, node]):
+      probs = probs + p * enumerated_trees.continued(target, x, rest,
+                                                     len(children) + 1)
+  return probs, emitted
+
+
+@pytest.mark.parametrize("size, zeros, children", TREES, ids=str)
+def test_joint_distribution_of_a_call(size, zeros, children):
+  target, draft = exactness.random_tables(size, *zeros)
+  probs, _ = joint_distribution(target, draft, children)
+  expected = exactness.joint_distribution(target, 0, probs.ndim)
+  np.testing.assert_allclose(probs, expected, atol=1e-12, rtol=0)
+
+
+def test_control_children_in_another_order():
+  """Siblings drawn in one order, and tested in that of their ids."""
+  def change(trees):
+    return trees.replace(tokens=np.concatenate(
+        [trees.tokens[:, :1], np.sort(trees.tokens[:, 1:], axis=1)], axis=1))
+
+  target, draft = exactness.random_tables(4)
+  probs, _ = joint_distribution(target, draft, ((2,),), change)
+  assert np.abs(probs.sum(axis=1) - target[0]).max() > 1e-3
+
+
+def test_expected_tokens():
+  """On a chain as block verification does; on a tree, less than traversal."""
+  target, draft = (np.tile(probs, (3, 1)) for probs in (
+      [0.5, 0.3, 0.2], [0.2, 0.3, 0.5]))
+  for children in (((1,), (1,)), ((2,), (2, 2))):
+    _, found = joint_distribution(target, draft, children)
+    _, rival = enumerated_trees.joint_distribution(
+        traversal.of_tree, target, draft, children)
+    if children[0] == (1,):
+      np.testing.assert_allclose(found, rival, rtol=1e-9)
+    else:
+      assert found < rival
+
+
+def test_equal_distributions_accept_a_leaf():
+  target, _ = exactness.random_tables(V)
+  method = dj.methods.rsd_c((2, 2), "layer")
+  _, stats = exactness.frequencies(method, target, target, 1000, 3)
+  np.testing.assert_array_equal(stats.target_calls, 1)
+
+
+@each([dj.methods.rsd_c((2, 2), "layer"), dj.methods.rsd_s(2, 3, "layer"),
+       dj.methods.sequoia(((3,), (2, 0, 1)), "layer")])
+def test_joint_distribution_of_texts(method):
+  """The shape of a beam depends on what is drawn, and is not enumerated."""
+  target, draft = exactness.random_tables(V)
+  counts, stats = exactness.frequencies(method, target, draft, ROWS, LENGTH)
+  probs = exactness.joint_distribution(target, 0, LENGTH)
+  assert exactness.p_value(counts, probs) > exactness.MIN_P_VALUE
+  assert 1 < np.mean(stats.target_calls) < LENGTH
+
+
+def test_control_texts_of_greedy_drafts():
+  target, draft = exactness.random_tables(V)
+  pair = dj.Pair(dj.methods.rsd_c((2, 2), "conditional_ot").sampled.drafter,
+                 layers.verifier())
+  counts, _ = exactness.frequencies(dj.Method("wrong", pair, pair), target,
+                                    draft, ROWS, LENGTH)
+  probs = exactness.joint_distribution(target, 0, LENGTH)
+  assert exactness.p_value(counts, probs) < helpers.MAX_P_VALUE_OF_CONTROL
+
+
+def test_wrong_pairs_are_refused():
+  for drafter, words in (
+      (expanders.greedy_and_sample((2, 2)), "Drafter.sampled=False"),
+      (expanders.iid_paths(2, 2), "Drafter.replacement=True")):
+    with pytest.raises(ValueError, match=words):
+      verifiers.pair(drafter, layers.verifier())
+
+
+def test_disjoint_supports_reject_everything():
+  target, draft = np.tile([0.5, 0.5, 0, 0], (4, 1)), np.tile(
+      [0, 0, 0.5, 0.5], (4, 1))
+  layout = tree_lib.static_layout(((2,), (2, 2)))
+  tokens = np.array([[0, 2, 3, 2, 3, 3, 2]], np.int32)
+  _, parents = enumerated_trees.shape(((2,), (2, 2)))
+  trees = jax.tree.map(jnp.asarray, enumerated_trees.static_trees(
+      draft, layout, parents, tokens, np.ones((1, 7), bool)))
+  chances, rests = of_trees(layout, trees, jnp.asarray(target, jnp.float32))
+  assert chances[0].tolist() == [1, 0, 0, 0, 0, 0, 0]
+  np.testing.assert_allclose(rests[0, 0], target[0])
