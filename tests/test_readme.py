@@ -177,4 +177,4 @@ def test_page_of_drafters_is_short():
 
 
 def test_readme_is_short():
-  assert len(README.read_text("utf-8").splitlines()) <= 150
+  assert len(README.read_text("utf-8").splitlines()) < 150
