@@ -1,4 +1,7 @@
-"""Rules of CDSL: when a drafted lookahead is committed, and how much of it."""
+"""Rules of CDSL: when a drafted lookahead is committed, and how much of it.
+
+A reconstruction of the paper's, see `methods.cdsl`.
+"""
 
 from typing import Any, Callable, NamedTuple
 
