@@ -270,7 +270,7 @@ def test_nucleus_threshold_is_one_of_the_probabilities():
     assert threshold == np.float32(ordered[kept - 1])
 
 
-LAW = np.array([0.45, 0.0, 0.3, 0.2, 0.05])
+PROBS = np.array([0.45, 0.0, 0.3, 0.2, 0.05])
 
 
 def draw(key, probs, k, rows):
@@ -288,22 +288,22 @@ def pair_counts(tokens, size):
 
 
 def test_gumbel_top_k_draws_without_replacement():
-  scores, tokens = draw(0, LAW, 2, 50_000)
-  expected = np.zeros((len(LAW),) * 2)
-  for i, j in itertools.permutations(np.flatnonzero(LAW), 2):
-    expected[i, j] = LAW[i] * LAW[j] / (1 - LAW[i])
-  counts = pair_counts(tokens, len(LAW))
+  scores, tokens = draw(0, PROBS, 2, 50_000)
+  expected = np.zeros((len(PROBS),) * 2)
+  for i, j in itertools.permutations(np.flatnonzero(PROBS), 2):
+    expected[i, j] = PROBS[i] * PROBS[j] / (1 - PROBS[i])
+  counts = pair_counts(tokens, len(PROBS))
   assert exactness.p_value(counts, expected) > exactness.MIN_P_VALUE
   # Negative control: sorted siblings have another distribution.
-  sorted_counts = pair_counts(np.sort(tokens, axis=1), len(LAW))
+  sorted_counts = pair_counts(np.sort(tokens, axis=1), len(PROBS))
   assert (exactness.p_value(sorted_counts, expected)
           < helpers.MAX_P_VALUE_OF_CONTROL)
   assert (scores[:, 0] > scores[:, 1]).all()
 
 
 def test_gumbel_top_k_marks_tokens_of_no_mass():
-  scores, tokens = draw(1, LAW, len(LAW), 100)
-  assert (np.sort(tokens) == np.arange(len(LAW))).all()
+  scores, tokens = draw(1, PROBS, len(PROBS), 100)
+  assert (np.sort(tokens) == np.arange(len(PROBS))).all()
   np.testing.assert_array_equal(np.isneginf(scores), tokens == 1)
   assert (tokens[:, -1] == 1).all()
 

@@ -12,7 +12,7 @@ from support import helpers
 from support import tiny_models as tiny
 
 PROMPTS = [[5, 1, 12, 7, 3, 5, 1]]
-LAW = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+GREEDY = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 NEW = 12
 
 
@@ -94,7 +94,7 @@ def server(tmp_path_factory):
 def _generate(server, setting, length=0, prompts=PROMPTS, **probs):
   return subprocess_server.generate(server, {
       "setting": setting, "length": length, "prompts": prompts, "seed": 0,
-      "max_new_tokens": NEW, **LAW, **probs})
+      "max_new_tokens": NEW, **GREEDY, **probs})
 
 
 def test_transformers_writes_our_greedy_text(server):
