@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from decoding_jax import kernels
 from decoding_jax.runtime import cache as cache_lib
 from models import transformer
 from models.transformer import linear_ops
@@ -61,6 +62,7 @@ def test_no_copies_in_float32(config, length, of_xla):
   assert _of_steps(config, length) < 2 * CONFIG.vocab_size * CONFIG.dim
 
 
+@pytest.mark.skipif(not kernels.available(), reason="no native kernels")
 @pytest.mark.parametrize("weights", ["dtype", "int8"])
 @pytest.mark.parametrize("config, length", [(CONFIG, 1), (GEMMA, 4)])
 def test_no_copies_by_native_kernels(config, length, weights):
