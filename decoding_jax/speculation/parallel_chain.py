@@ -114,7 +114,7 @@ def _step(depth, draw, judge, context: Context,
         carry=_Pending(fresh.tokens[:, 1:], fresh.log_probs[:, 1:], some),
         target_cache=target_cache.replace(length=cached),
         draft_cache=draft_cache.replace(
-            length=cached + jnp.where(some, depth - 1, 0)),
+            length=cached + (depth - 1) * some.astype(jnp.int32)),
         stats=_count(before, depth, accepted, count))
 
 
@@ -146,7 +146,8 @@ def _judged(pending: _Pending, fresh: _Pending):
 
   chain = (either(pending.tokens, fresh.tokens),
            either(pending.log_probs, fresh.log_probs))
-  return chain, jnp.where(pending.some, chain[0].shape[1], 1)
+  size = jnp.where(pending.some, chain[0].shape[1], 1)
+  return chain, size.astype(jnp.int32)
 
 
 def _verify(judge, key, logits, warper, chain, size):
@@ -162,7 +163,8 @@ def _verify(judge, key, logits, warper, chain, size):
   target = jnp.exp(sampling.log_probs(warper, logits))
   hits, rests = jax.vmap(judge)(random.uniform(uniform_key, tokens.shape),
                                 target, jnp.exp(log_probs), tokens)
-  accepted = jnp.cumprod((hits & (order < size)).astype(jnp.int32)).sum()
+  passed = jnp.cumprod((hits & (order < size)).astype(jnp.int32))
+  accepted = passed.sum(dtype=jnp.int32)
   rest = rests[jnp.minimum(accepted, len(tokens) - 1)]
   other = sampling.draw(draw_key, jnp.log(rest)).astype(jnp.int32)
   return jnp.where(order == accepted, other, tokens), accepted
@@ -171,7 +173,7 @@ def _verify(judge, key, logits, warper, chain, size):
 def _count(state: DecodeState, depth, accepted, count) -> Stats:
   """Returns the counts after a round; `state` is the one before it."""
   stats, runs = state.stats, (~state.done).astype(jnp.int32)
-  post = runs * state.carry.some
+  post = runs * state.carry.some.astype(jnp.int32)
   depths = jnp.arange(depth + 1)[None]
   return Stats(
       target_calls=stats.target_calls + runs,
@@ -179,5 +181,5 @@ def _count(state: DecodeState, depth, accepted, count) -> Stats:
       emitted=stats.emitted + count,
       nodes=stats.nodes + post * (depth - 1),
       accepted_by_depth=stats.accepted_by_depth + runs[:, None] * (
-          depths == accepted[:, None]),
+          depths == accepted[:, None]).astype(jnp.int32),
       extra={"post_verify_calls": stats.extra["post_verify_calls"] + post})
