@@ -2,9 +2,10 @@
 
 from decoding_jax.speculation.drafters.best_first_trees import best_first
 from decoding_jax.speculation.drafters.language_model import of_model
+from decoding_jax.speculation.drafters.merged_trees import merged
 from decoding_jax.speculation.drafters.successor_table import token_recycling
 from decoding_jax.speculation.drafters.text_matches import (prompt_lookup,
                                                             suffix)
 
-__all__ = ["best_first", "of_model", "prompt_lookup", "suffix",
+__all__ = ["best_first", "merged", "of_model", "prompt_lookup", "suffix",
            "token_recycling"]
