@@ -60,8 +60,9 @@ def get_config(preset="default"):
   Returns:
     A ConfigDict with the fields:
       target, draft: folders, names of shipped models, or hub:owner/name; the
-        draft may be lookup, see `models.prompt_lookup`, or "" if no method
-        needs one.
+        draft may have another tokenizer; or be layers:N, the target's first N
+        layers, or lookup, see `models.prompt_lookup`; or "" if no method needs
+        one.
       dtype, draft_dtype: of parameters and activations; "" as they were saved,
         and of the draft as `dtype` says. It is the distribution in `dtype` that
         is kept.

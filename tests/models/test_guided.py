@@ -39,11 +39,11 @@ def proxy_table():
   return normalised(base + tuned - untuned)
 
 
-def counts(target, params):
+def counts(target, params, method=dj.methods.rsd_s(2, 2)):
   amateur, amateur_params = exactness.table_model(tables()[1])
   out = dj.generate(
       jax.random.key(0), np.zeros((ROWS, 1), np.int32),
-      np.ones(ROWS, np.int32), method=dj.methods.rsd_s(2, 2), target=target,
+      np.ones(ROWS, np.int32), method=method, target=target,
       target_params=params, draft=amateur, draft_params=amateur_params,
       max_new_tokens=LENGTH)
   found = np.zeros((V,) * LENGTH)
@@ -55,10 +55,12 @@ def models():
   return zip(*map(exactness.table_model, tables()))
 
 
-def test_joint_distribution_of_contrastive_decoding():
+@pytest.mark.parametrize("method", [dj.methods.rsd_s(2, 2),
+                                    dj.methods.speculative(2)])
+def test_joint_distribution_of_speculative_contrastive_decoding(method):
   """Control: it is not that of the expert."""
   lms, params = models()
-  found = counts(guided.contrastive(*lms[:2], ALPHA, BETA), params[:2])
+  found = counts(guided.contrastive(*lms[:2], ALPHA, BETA), params[:2], method)
   of_table = lambda table: exactness.p_value(
       found, exactness.joint_distribution(table, 0, LENGTH))
   assert of_table(contrastive_table()) > exactness.MIN_P_VALUE
