@@ -27,6 +27,7 @@ LIBRARY = [
 ]
 MODELS = [
     ("transformer", "folders", "tabular", "cacheless"),
+    ("gguf",),
     ("text", "testing", "prompt_lookup", "guided"),
     ("huggingface",),
     ("checkpoints",),

@@ -10,10 +10,10 @@ A reward of your own is three pure functions.
 
 from decoding_jax.rewards.combine import evaluate, length, weighted_sum
 from decoding_jax.rewards.keyword_automaton import Vocabulary, vocabulary
-from decoding_jax.rewards.keywords import (banned, Concepts, concepts,
-                                           hard_coverage, lexical)
+from decoding_jax.rewards.keywords import (avoided, banned, Concepts,
+                                           concepts, hard_coverage, lexical)
 
 __all__ = [
-    "Concepts", "Vocabulary", "banned", "concepts", "evaluate",
+    "Concepts", "Vocabulary", "avoided", "banned", "concepts", "evaluate",
     "hard_coverage", "length", "lexical", "vocabulary", "weighted_sum",
 ]

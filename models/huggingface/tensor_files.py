@@ -16,6 +16,8 @@ import ml_dtypes
 import numpy as np
 
 from models.folders import json_files
+from models.gguf import files as gguf_files
+from models.gguf import tensors as gguf_tensors
 
 SAFETENSORS, TORCH = "model.safetensors", "pytorch_model.bin"
 _DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16,
@@ -57,7 +59,8 @@ def tensors(folder) -> dict[str, Tensor]:
   """Opens all tensors of a folder by name.
 
   Args:
-    folder: with safetensors, or files of torch, in one piece or several.
+    folder: with safetensors, or files of torch, in one piece or several; or a
+      GGUF file.
 
   Returns:
     dict of tensors, whose headers have been checked.
@@ -67,6 +70,9 @@ def tensors(folder) -> dict[str, Tensor]:
     ValueError: if a file is damaged, or a tensor missing.
   """
   folder = pathlib.Path(folder)
+  if gguf_files.is_gguf(folder):
+    return {name: Tensor(x.path, x.shape, x.read, x.refusal)
+            for name, x in gguf_tensors.tensors(folder).items()}
   for name, read in ((SAFETENSORS, _safetensors), (TORCH, _torch)):
     if (folder / name).is_file():
       return read(folder / name)
