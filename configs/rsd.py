@@ -60,8 +60,9 @@ def get_config(preset="default"):
   Returns:
     A ConfigDict with the fields:
       target, draft: folders, names of shipped models, or hub:owner/name; the
-        draft may be lookup, see `models.prompt_lookup`, or "" if no method
-        needs one.
+        draft may be lookup, see `models.prompt_lookup`; a file .npz of
+        `experiments.start_table`, for the methods that begin with one; or "" if
+        no method needs one.
       dtype, draft_dtype: of parameters and activations; "" as they were saved,
         and of the draft as `dtype` says. It is the distribution in `dtype` that
         is kept.

@@ -22,6 +22,7 @@ from experiments.app import preemption
 from experiments.data import prompt_tasks
 from experiments.devices import mesh
 from experiments.devices import model_pair
+from experiments.devices import start_tables
 from experiments.evaluation import figures
 from experiments.evaluation import method_grid
 from experiments.evaluation import provenance
@@ -44,6 +45,7 @@ def main():
   pair = model_pair.open_pair(config.target, config.draft, config.dtype,
                               config.draft_dtype, config.weights,
                               config.draft_weights)
+  start_tables.check_used(pair.start, methods)
   examples = prompt_tasks.load(config, pair,
                                results_store.started_at(WORKDIR.value))
   width = max(map(len, examples.prompts))

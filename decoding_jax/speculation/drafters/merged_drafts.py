@@ -125,7 +125,8 @@ def _grow(width, branching, min_probability, min_share, warper, logits,
   links = jnp.where(old.any(axis=1), jnp.argmax(old, axis=1), links)
   links = jnp.where(grows, links[first], NONE)
   at = jnp.where(chance > 0, nodes, len(graph.chance))  # Beyond: not written.
-  put = lambda x, at, y: x.at[at].set(y.reshape(-1, *x.shape[1:]), mode="drop")
+  put = lambda x, at, y: x.at[at].set(y.reshape(-1, *x.shape[1:]).astype(
+      x.dtype), mode="drop")
   return _Graph(
       put(graph.ends, at, ends[best]),
       put(graph.mask, at, graph.mask[parents[best]] | graph.mask[nodes]),
