@@ -36,9 +36,9 @@ class StartTable(NamedTuple):
   path: str = ""
 
 
-def is_file(draft: str) -> bool:
+def is_file(draft) -> bool:
   """Returns whether a value of `--draft` names a start table."""
-  return draft.endswith(_SUFFIX)
+  return str(draft).endswith(_SUFFIX)
 
 
 def make(kind: str, texts, vocab_size: int, branching: int = 8,
