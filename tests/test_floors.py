@@ -33,7 +33,8 @@ MODELS = [
     ("checkpoints",),
 ]
 PROGRAMS = ("benchmark", "cdsl", "complete", "convert", "exactness", "generate",
-            "parity", "rsd", "synthetic_pair", "tpu_estimate", "train")
+            "parity", "rsd", "start_table", "synthetic_pair", "tpu_estimate",
+            "train")
 EXPERIMENTS = [
     ("app",),
     ("devices", "scoring"),

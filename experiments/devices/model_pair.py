@@ -15,6 +15,7 @@ import decoding_jax as dj
 from decoding_jax.speculation import tree_decoder
 from experiments.app import launch
 from experiments.app import multihost
+from experiments.devices import start_tables
 from models import checkpoints
 from models import prompt_lookup
 from models import transformer
@@ -37,6 +38,7 @@ class ModelPair(NamedTuple):
     eos_id: tokens that end a text; None for none.
     mesh: of the parameters; None for one device.
     dtypes, weights: of the target and of the draft, see `open_pair`.
+    start: what drafters without a model begin with, a `StartTable`, or None.
   """
   target: dj.LanguageModel
   target_params: Any
@@ -48,6 +50,7 @@ class ModelPair(NamedTuple):
   mesh: jax.sharding.Mesh | None = None
   dtypes: tuple[str, str] = ("", "")
   weights: tuple[str, str] = (quantization.DTYPE,) * 2
+  start: start_tables.StartTable | None = None
 
 
 def drafter(name, methods, target, draft):
@@ -60,11 +63,18 @@ def drafter(name, methods, target, draft):
     draft: value of `--draft`; "" for the draft model of a shipped target.
 
   Returns:
-    Folder or name; "" if none of the methods needs a draft model.
+    Folder or name; "" if none of the methods needs a draft model. A start
+    table, which is no model, is returned as it is.
 
   Raises:
     UserError: if a draft model is needed and not named.
   """
+  if start_tables.is_file(draft):
+    if all(map(needs_draft, methods)):
+      raise launch.UserError(
+          f"--draft={draft} is a start table, of drafters without a model, and "
+          f"--method={name} needs a draft model.")
+    return draft
   if not any(map(needs_draft, methods)):
     return ""
   shipped = target.removesuffix("target") + "draft"
@@ -89,11 +99,12 @@ def for_method(pair, method):
   """Returns the pair, without a draft model that a `dj.Method` does not need.
 
   `draft_params` of such a method are no model's, but what its drafter begins
-  with.
+  with, if there is a start table of it.
   """
   if needs_draft(method):
     return pair
-  return pair._replace(draft=None, draft_params=None)
+  return pair._replace(draft=None,
+                       draft_params=start_tables.params(pair.start, method))
 
 
 def architecture(name, dtype="", weights=quantization.DTYPE):
@@ -146,7 +157,7 @@ def open_pair(target, draft, dtype="", draft_dtype="",
     target: folder of `models.checkpoints` or Hugging Face, or the name of a
       shipped model.
     draft: folder or name of the draft; "" for none, `prompt_lookup.NAME` for
-      prompt lookup.
+      prompt lookup; or file of a start table, see `start_tables`.
     dtype: of parameters and activations of both; "" as saved. The distribution
       that is preserved is the target's in this type.
     draft_dtype: of the draft; "" for `dtype`.
@@ -191,6 +202,8 @@ def open_pair(target, draft, dtype="", draft_dtype="",
     lms = vocab_alignment.align(*lms[:2], tokenizers.size(tokenizer))
     if draft == prompt_lookup.NAME:
       lms = lms[0], prompt_lookup.language_model(lms[0].vocab_size)
+    start = (start_tables.load(draft, tokenizer)
+             if start_tables.is_file(draft) else None)
     for token in eos_id or ():
       if not 0 <= token < lms[0].vocab_size:
         raise launch.UserError(f"'{folders[0]}': eos_token_id={token}: 0 to "
@@ -200,7 +213,7 @@ def open_pair(target, draft, dtype="", draft_dtype="",
   sizes = [transformer.num_params(tree) for tree in params]
   return ModelPair(lms[0], params[0], lms[1], params[1], tokenizer,
                    sizes[1] / sizes[0], eos_id, dtypes=dtypes,
-                   weights=formats)
+                   weights=formats, start=start)
 
 
 def _check_devices():
@@ -216,7 +229,8 @@ def _check_devices():
 
 def is_read(draft) -> bool:
   """Returns whether a draft model has parameters, which a folder holds."""
-  return draft not in ("", prompt_lookup.NAME)
+  return draft not in ("", prompt_lookup.NAME) and (
+      not start_tables.is_file(draft))
 
 
 def _tokenizer(folders):
@@ -254,6 +268,7 @@ def check(method, pair, width, max_new_tokens, sampling, reward=None):
     sampling: a `dj.Sampling`.
     reward: a `dj.Reward`, or None.
   """
+  start_tables.check(pair.start, method, pair.target)
   pair = for_method(pair, method)
   if not isinstance(sampling.temperature, numbers.Real):
     raise launch.UserError(
@@ -268,9 +283,10 @@ def check(method, pair, width, max_new_tokens, sampling, reward=None):
 
 
 def fingerprint(pair, *others):
-  """Returns a short digest of the parameters of both models and `others`."""
+  """Returns a short digest of parameters, start table and `others`."""
   digest = hashlib.sha256()
-  for leaf in jax.tree.leaves((pair.target_params, pair.draft_params, *others)):
+  for leaf in jax.tree.leaves((pair.target_params, pair.draft_params,
+                               pair.start and pair.start.params, *others)):
     # Scanned layers one by one: all at once might not fit on a device.
     places = range(len(leaf)) if leaf.ndim > 2 else [...]
     for at in places:
