@@ -63,7 +63,8 @@ def get_config(preset="default"):
   Returns:
     A ConfigDict with the fields:
       target, draft: folders, names of shipped models, or hub:owner/name; the
-        draft may be lookup, see `models.prompt_lookup`; a file .npz of
+        draft may have another tokenizer; or be layers:N, the target's first N
+        layers, or lookup, see `models.prompt_lookup`; a file .npz of
         `experiments.start_table`, for the methods that begin with one; or "" if
         no method needs one.
       dtype, draft_dtype: of parameters and activations; "" as they were saved,

@@ -174,7 +174,7 @@ def check_memory(kind, prompts, max_new_tokens, *, slots, rows, models):
                if isinstance(kind, Pair) else 0)
   memory.check(
       memory.devices_of(prompts, [params for _, params in models]),
-      parameters=memory.size([params for _, params in models]),
+      parameters=memory.size(memory.distinct([x for _, x in models])),
       texts=_TEXT_BYTES * texts * (length + max_new_tokens),
       caches=sum(_cache_bytes(model, rows, slots) for model, _ in models),
       trees=rows * nodes * (4 * models[0][0].vocab_size + nodes))

@@ -17,7 +17,7 @@ from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.search import beam
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.types import (Array, Block, Cache, DraftTree, Expander,
-                                LanguageModel, Params)
+                                LanguageModel, Layout, Params)
 from decoding_jax.validation import values
 
 # The draft block starts with the token that the draft cache may lack.
@@ -172,34 +172,57 @@ def static_greedy_and_sample(children: tuple[tuple[int, ...], ...]) -> Expander:
                  one_sampled=True)
 
 
-@functools.lru_cache(maxsize=None)
 def iid_paths(num_paths: int, depth: int) -> Expander:
   """Independent sampled paths (SpecInfer, SpecTr), merged where they agree.
-
-  The children of a node are those of all paths that have come its way; they
-  hang from the first such path's node.
 
   Args:
     num_paths: paths.
     depth: tokens of a path.
 
   Returns:
-    The expander.
+    The expander, as `iid_tree` of paths that part at the root.
+
+  Raises:
+    ValueError: if a size is not a positive integer.
   """
   values.check_positive("num_paths", num_paths)
-  layout = tree_lib.beam_layout(num_paths, depth)
+  values.check_positive("depth", depth)
+  return iid_tree((num_paths,) + (1,) * (depth - 1))
+
+
+@functools.lru_cache(maxsize=None)
+def iid_tree(expansion: tuple[int, ...]) -> Expander:
+  """Independent samples, several of each node (SpecInfer, arXiv 2305.09781).
+
+  Each path of level l continues in `expansion[l]` ways, independently of each
+  other and of all other paths. Where paths agree they are merged: the children
+  of a node are those of all paths that have come its way; they hang from the
+  first such path's node.
+
+  Args:
+    expansion: continuations of each path of level 0, 1, ..., D - 1.
+
+  Returns:
+    The expander.
+
+  Raises:
+    ValueError: if a number is not a positive integer, or there is none.
+  """
+  values.check_positive("depth of expansion", len(expansion))
+  widths = tree_lib.product_layout(expansion).widths
+  # A node may have the continuations of all paths.
+  layout = Layout(widths, widths)
 
   def expand(key, level, log_probs, valid, first):
-    keys = random.split(key, num_paths)
-    if level == 0:
-      log_probs = jnp.repeat(log_probs, num_paths, axis=0)
-      valid = jnp.repeat(valid, num_paths)
+    keys, each = random.split(key, widths[level]), expansion[level]
+    log_probs, valid, first = (jnp.repeat(x, each, axis=0)
+                               for x in (log_probs, valid, first))
     tokens = jax.vmap(sampling.draw)(keys, log_probs)
     equal = lambda x: x[None] == x[:, None]
     agree = equal(first) & equal(tokens)
     return tokens, first, valid, jnp.argmax(agree, axis=-1).astype(jnp.int32)
 
-  return Expander(layout, lambda: jnp.zeros(num_paths, jnp.int32), expand,
+  return Expander(layout, lambda: jnp.zeros(1, jnp.int32), expand,
                   sampled=True, replacement=True)
 
 

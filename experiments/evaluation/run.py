@@ -211,11 +211,11 @@ def run(method, decode, baseline, batches, rows, size, tokenizer=None,
   stats = jax.tree.map(
       lambda *parts: np.concatenate(parts)[rows].astype(int), *stats)
   log_probs = [np.asarray(out.log_probs).sum(axis=1) for out, _ in timings]
-  layout = method.sampled.drafter.layout
+  depth, nodes = _tree_size(method, stats)
   return {
       "method": method.name,
-      "depth": tree.depth(layout),
-      "tree_nodes": tree.num_nodes(layout),
+      "depth": depth,
+      "tree_nodes": nodes,
       "emitted": stats.emitted.tolist(),
       "target_calls": stats.target_calls.tolist(),
       "draft_calls": stats.draft_calls.tolist(),
@@ -254,6 +254,14 @@ def _texts(batches, outputs, rows, tokenizer):
       for tokens, start, end in zip(np.asarray(out.tokens), starts,
                                     np.asarray(out.lengths))]
   return [found[row] for row in rows]
+
+
+def _tree_size(method, stats):
+  """Returns levels and nodes of a method's tree; without one, of a chain."""
+  if isinstance(method.sampled, dj.Pair):
+    layout = method.sampled.drafter.layout
+    return tree.depth(layout), tree.num_nodes(layout)
+  return (stats.accepted_by_depth.shape[1] - 1,) * 2
 
 
 def figures(record, parameter_ratio, seed=0):

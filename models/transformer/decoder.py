@@ -18,6 +18,7 @@ channels, attention and feed-forward layer in parallel.
 
 import dataclasses
 import functools
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -215,9 +216,11 @@ class Decoder(nn.Module):
   Attributes:
     config: the architecture.
     kept: layers whose outputs the block keeps as features.
+    stack: module of the layers; None for the usual one.
   """
   config: Config
   kept: tuple[int, ...] = ()
+  stack: Any = None
 
   @nn.compact
   def __call__(self, tokens, positions, cache, block, slot, mask):
@@ -237,7 +240,7 @@ class Decoder(nn.Module):
                          dtype)
       x += linear_ops.lookup(table, positions)
     views = _views(cfg, cache, positions, mask)
-    stack = Scanned if cfg.scan_layers else Unrolled
+    stack = self.stack or (Scanned if cfg.scan_layers else Unrolled)
     old = block.features
     x, block, outputs = stack(cfg, self.kept, name="layers")(
         x, cache, block, slot, views)
@@ -265,7 +268,7 @@ class Unrolled(nn.Module):
   def __call__(self, x, cache, block, slot, views):
     keys, values, outputs = [], [], []
     kv = zip(cache.keys, cache.values, block.keys, block.values)
-    for i, (layer_kv, narrow) in enumerate(zip(kv, _narrow(self.config))):
+    for i, (layer_kv, narrow) in enumerate(zip(kv, narrow_layers(self.config))):
       # With one view it is both the first and the last.
       arguments = x, layer_kv, None, slot, (views[-1 if narrow else 0],)
       name = f"layer_{i}"
@@ -301,7 +304,7 @@ class Scanned(nn.Module):
         split_rngs={"params": True}, in_axes=(0, 0, nn.broadcast, nn.broadcast),
         length=self.config.num_layers)
     kv = (cache.keys[0], cache.values[0], block.keys[0], block.values[0])
-    narrow = jnp.array(_narrow(self.config)) if len(views) > 1 else None
+    narrow = jnp.array(narrow_layers(self.config)) if len(views) > 1 else None
     x, found = scan(self.config, name="layer")(x, kv, narrow, slot, views)
     (keys, values), outputs = found if self.kept else (found, None)
     return x, types.Block((keys,), (values,)), [outputs[i] for i in self.kept]
@@ -321,7 +324,7 @@ def language_model(config: Config) -> types.LanguageModel:
     A `LanguageModel`; its parameters are the "params" collection of `Decoder`,
     from `init` or `checkpoints`.
   """
-  return _language_model(config, ())
+  return of_stack(config, ())
 
 
 def with_features(config: Config, kept: tuple[int, ...]) -> types.LanguageModel:
@@ -346,12 +349,20 @@ def with_features(config: Config, kept: tuple[int, ...]) -> types.LanguageModel:
   if not kept or any(i not in range(config.num_layers) for i in kept):
     raise ValueError(f"kept={kept}: some of the layers 0 to "
                      f"{config.num_layers - 1} are needed.")
-  return _language_model(config, kept)
+  return of_stack(config, kept)
 
 
 @functools.lru_cache(maxsize=None)
-def _language_model(config, kept):
-  decoder = Decoder(config, kept)
+def of_stack(config: Config, kept: tuple[int, ...],
+             stack=None) -> types.LanguageModel:
+  """Returns the decoder with layers that a module of its own runs.
+
+  Args:
+    config: the architecture.
+    kept: layers whose outputs are features.
+    stack: as of `Decoder`.
+  """
+  decoder = Decoder(config, kept, stack)
 
   def init_cache(batch, capacity):
     heads, dim = config.num_kv_heads, config.head_dim
@@ -450,7 +461,7 @@ def _traced_once(config):
   return jax.jit(layer)
 
 
-def _narrow(config):
+def narrow_layers(config):
   """Returns for each layer whether it is one of those with the window.
 
   Or, without a window, one of those that are rotated where others are not.
@@ -489,7 +500,7 @@ def _views(config, cache, positions, mask):
         angles, *_masks(kind.window, cache, positions, mask))
 
   return tuple(view(narrow if is_narrow else full)
-               for is_narrow in sorted(set(_narrow(config))))
+               for is_narrow in sorted(set(narrow_layers(config))))
 
 
 def _masks(window, cache, positions, mask):
