@@ -27,7 +27,7 @@ LIBRARY = [
 ]
 MODELS = [
     ("transformer", "folders", "tabular", "cacheless"),
-    ("text", "testing", "prompt_lookup", "guided"),
+    ("text", "testing", "prompt_lookup", "guided", "heads"),
     ("huggingface",),
     ("checkpoints",),
 ]
