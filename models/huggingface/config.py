@@ -110,7 +110,19 @@ def read(folder) -> transformer.Config:
   path = pathlib.Path(folder) / FILE
   if not path.is_file():
     raise FileNotFoundError(f"Checkpoint '{folder}': no {FILE} in it.")
-  fields = json_files.read(path)
+  return parse(path, json_files.read(path))
+
+
+def parse(path, fields: dict) -> transformer.Config:
+  """Returns the architecture that the fields of a `config.json` describe.
+
+  Args:
+    path: of the file, for messages.
+    fields: of the file.
+
+  Raises:
+    ValueError: see `read`.
+  """
   try:
     config, unknown = _parse(fields)
   except ValueError as e:
