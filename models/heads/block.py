@@ -130,6 +130,40 @@ def head(config: Config, target) -> Head:
                   lambda key: init(key, config, target), jax.random.key(0)))
 
 
+def predicted(config: Config, target, params, target_params, features, tokens,
+              anchors: tuple[int, ...]):
+  """Returns what blocks predict after several tokens of a text, for training.
+
+  Args:
+    config: of the drafter.
+    target: the `transformer.Config` of the target.
+    params: of the drafter.
+    target_params: of the target.
+    features: tuple of `[B, T, F]`, of each token.
+    tokens: `[B, T]` int32; the bias of a token before is of the right one.
+    anchors: places of the A roots.
+
+  Returns:
+    `[B, A, L, V]` logits of the L tokens after each root.
+  """
+  spec, (batch, length) = _Spec(config, target), tokens.shape
+  count, places = len(anchors), np.asarray(anchors)
+  state = _read(spec, params, target_params, _init(spec, batch, length),
+                features, tokens, jnp.full(batch, length, jnp.int32))
+  # Each root sees what is before it.
+  state = jax.tree.map(lambda x: jnp.repeat(x, count, axis=0), state)
+  state = state.replace(length=jnp.tile(jnp.asarray(places, jnp.int32), batch))
+  roots = tokens[:, places].reshape(-1)
+  found = _start(spec, params, target_params, state, roots, 0).logits
+  found = found.reshape(batch, count, *found.shape[1:])
+  if config.markov_rank:
+    before = np.minimum(places[:, None] + np.arange(config.depth), length - 1)
+    found += linear_ops.matmul(
+        linear_ops.lookup(params["markov_in"], tokens[:, before]),
+        params["markov_out"])
+  return found
+
+
 def _init(spec, batch, slots):
   return transformer.language_model(spec.config.layers).init_cache(batch, slots)
 

@@ -16,6 +16,7 @@ import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from decoding_jax.kernels import buffers
 from decoding_jax.runtime import cache as cache_lib
@@ -208,6 +209,50 @@ def head(config: Config, target, num_features: int = 0) -> Head:
                   jax.random.key(0)))
 
 
+def unrolled(config: Config, target, params, target_params, features, tokens,
+             depth: int):
+  """Returns what the head predicts on its own features, for training.
+
+  The training-time test of EAGLE-3 (arXiv 2503.01840, section 3): in round r a
+  pair reads the head's features of round r - 1 in place of the target's, and
+  attends to its r last predecessors of the rounds before, as it does when r
+  tokens are drafted. All pairs of a round are computed at once.
+
+  Args:
+    config: of the head.
+    target: of the target.
+    params: of the head.
+    target_params: of the target.
+    features: tuple of `[B, T, F]`.
+    tokens: `[B, T]` int32, the token after each.
+    depth: rounds.
+
+  Returns:
+    `[B, depth, T, V]` logits of the token after `tokens`; those of pair t in
+    round r are meant only for t >= r.
+  """
+  spec, (batch, length) = _Spec(config, target), tokens.shape
+  if config.version == 1:
+    features = (target_ends.norm(target, target_params, features[0]),)
+  order, found, hidden = np.arange(length), [], None
+  back = order[:, None] - order[None]  # How far back a pair is.
+  nothing = _empty_cache(config.layer, batch, 0)
+  block = cache_lib.init_block(nothing, depth * length)
+  for round_ in range(depth):
+    # Of round k > 0 the pair that is so far back that it came k rounds in.
+    sees = [back >= round_, *(back == round_ - k for k in range(1, round_ + 1))]
+    sees += [np.zeros_like(back, bool)] * (depth - len(sees))
+    inputs = _Inputs(
+        tokens, jnp.broadcast_to(jnp.asarray(order, jnp.int32), tokens.shape),
+        jnp.broadcast_to(np.concatenate(sees, axis=1),
+                         (batch, length, depth * length)))
+    hidden, block = _forward(spec, params, target_params, inputs, hidden,
+                             features, nothing, block, round_ * length)
+    found.append(_output(spec, params, target_params, hidden))
+    hidden = jnp.pad(hidden[:, :-1], ((0, 0), (1, 0), (0, 0)))
+  return jnp.stack(found, axis=1)
+
+
 def _init(spec, batch, slots):
   layer = spec.config.layer
   return _State(_empty_cache(layer, batch, slots),
@@ -242,16 +287,20 @@ def _start(spec, params, target_params, state, root, nodes):
 def _logits(spec, params, target_params, state, draft, tree, level, nodes):
   if not nodes.is_root:
     draft = _grow(spec, params, target_params, state, draft, tree, level, nodes)
-  hidden = nodes.of(draft.hidden, 1)
+  return _output(spec, params, target_params, nodes.of(draft.hidden, 1)), draft
+
+
+def _output(spec, params, target_params, hidden):
+  """Returns logits `[..., V]` of features of the head."""
   if spec.config.version == 1:
-    return target_ends.logits(spec.target, target_params, hidden), draft
+    return target_ends.logits(spec.target, target_params, hidden)
   found = _Eagle(*spec).apply({"params": params["layer"]}, hidden,
                               method="logits")
-  if spec.config.draft_vocab:
-    # The other tokens are never drafted.
-    size = (*found.shape[:-1], spec.target.vocab_size)
-    found = jnp.full(size, -jnp.inf).at[..., params["tokens"]].set(found)
-  return found, draft
+  if not spec.config.draft_vocab:
+    return found
+  # The other tokens are never drafted.
+  size = (*found.shape[:-1], spec.target.vocab_size)
+  return jnp.full(size, -jnp.inf).at[..., params["tokens"]].set(found)
 
 
 def _grow(spec, params, target_params, state, draft, tree, level, nodes):

@@ -103,6 +103,25 @@ def head(config: Config, target) -> Head:
                   lambda key: init(key, config, target), jax.random.key(0)))
 
 
+def predicted(config: Config, target, params, target_params, features):
+  """Returns what each head predicts at each token, for training.
+
+  Args:
+    config: sizes.
+    target: the `transformer.Config` of the target.
+    params: of the heads.
+    target_params: of the target.
+    features: tuple of `[B, T, F]`.
+
+  Returns:
+    `[B, H, T, V]` logits; head i predicts the token i + 2 places after.
+  """
+  x = target_ends.norm(target, target_params, features[0])
+  found = _Heads(config, target).apply({"params": params},
+                                       x.reshape(-1, x.shape[-1]))
+  return found.reshape(*x.shape[:2], *found.shape[1:]).swapaxes(1, 2)
+
+
 def init(key, config: Config, target):
   """Returns random parameters.
 
