@@ -13,6 +13,7 @@ deepseek-ai/DeepSpec@5905deb7 (modeling/dspark).
 """
 
 import dataclasses
+import json
 import pathlib
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ import numpy as np
 
 from decoding_jax import types
 from models import transformer
+from models.folders import atomic
 from models.folders import json_files
 from models.heads import block
 from models.heads import eagle
@@ -33,6 +35,7 @@ _EAGLE3 = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM",
            "Eagle3Speculator", "Eagle3DraftModel")
 _BLOCKS = ("DFlashDraftModel", "Qwen3DSparkModel", "DSparkDraftModel")
 _MEDUSA_FILES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
+_MIDDLE = "midlayer"
 # Of a config, what describes the layers of a head as those of a Llama.
 _LAYER_FIELDS = (
     "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim",
@@ -57,6 +60,7 @@ _LAYER = {
     "feed_forward_norm": "post_attention_layernorm",
     "feed_forward/gate": "mlp.gate_proj", "feed_forward/up": "mlp.up_proj",
     "feed_forward/down": "mlp.down_proj"}
+_METADATA = "metadata.json"
 _ENDS = {"kernel": "weight", "scale": "weight", "bias": "bias"}
 
 
@@ -75,11 +79,10 @@ class Loaded(NamedTuple):
 
 
 class _Kind(NamedTuple):
-  """What a folder holds: module, architecture, layers, names of tensors."""
+  """What a folder holds: module, architecture, and layers that it reads."""
   module: object
   config: object
   kept: tuple[int, ...]
-  names: dict[str, str]
 
 
 def is_head(folder) -> bool:
@@ -120,13 +123,13 @@ def load(folder, target: transformer.Config,
   fields = json_files.read(path / hf_config.FILE)
   tensors = _tensors(path)
   kind = _kind(path, fields, tensors, target, dtype)
-  arguments = (kind.config, target) + (
-      (len(kind.kept),) if kind.module is eagle else ())
-  head = kind.module.head(*arguments)
+  head = _head(kind, target)
+  names = _names(kind, _MIDDLE if f"{_MIDDLE}.hidden_norm.weight" in tensors
+                 else "layers.0")
   used = set()
 
-  def read(path_, leaf):
-    name = kind.names[transformer.param_name(path_)]
+  def read(place, leaf):
+    name = names[transformer.param_name(place)]
     used.add(name)
     return _read(path, tensors, name, leaf)
 
@@ -135,6 +138,79 @@ def load(folder, target: transformer.Config,
   if "tokens" in params:
     params["tokens"] = _draft_tokens(path, params["tokens"], target)
   return Loaded(head, params, kind.kept)
+
+
+def _head(kind, target):
+  more = (len(kind.kept),) if kind.module is eagle else ()
+  return kind.module.head(kind.config, target, *more)
+
+
+def save(folder, module, config, params, kept, metadata=None) -> None:
+  """Writes a head as it is published, in the type of its parameters.
+
+  The folder appears whole or not at all; an existing one is replaced.
+
+  Args:
+    folder: where to.
+    module: `models.heads.eagle`, `medusa` or `block`.
+    config: of the head.
+    params: its parameters.
+    kept: layers of the target that it reads.
+    metadata: for people to read, written as JSON; or None.
+
+  Raises:
+    ValueError: for a head with a draft vocabulary.
+  """
+  kind = _Kind(module, config, tuple(kept))
+  if getattr(config, "draft_vocab", 0):
+    raise ValueError(f"draft_vocab={config.draft_vocab}: heads that draft all "
+                     "tokens can be written.")
+  names = {}
+  for place, leaf in jax.tree_util.tree_leaves_with_path(params):
+    names[_names(kind)[transformer.param_name(place)]] = np.asarray(
+        leaf[:, 0] if leaf.shape[1:] == (1,) else leaf)
+  file = (_MEDUSA_FILES[0] if module is medusa else tensor_files.SAFETENSORS)
+  dtype = str(jax.tree.leaves(params)[0].dtype)
+  with atomic.replacing(folder) as partial:
+    (partial / hf_config.FILE).write_text(
+        json.dumps(_fields(kind, dtype), indent=2) + "\n")
+    tensor_files.write(partial / file, {k: x.shape for k, x in names.items()},
+                       dtype, names.__getitem__)
+    if metadata is not None:
+      (partial / _METADATA).write_text(json.dumps(metadata, indent=2) + "\n")
+
+
+def _fields(kind, dtype):
+  """Returns the `config.json` of a head."""
+  config = kind.config
+  if kind.module is medusa:
+    return {"medusa_num_heads": config.heads,
+            "medusa_num_layers": config.blocks}
+  if kind.module is eagle:
+    own = {"architectures": [_EAGLE3[0] if config.version == 3
+                             else "LlamaForCausalLM"],
+           "model_type": "llama",
+           "eagle_aux_hidden_state_layer_ids": [i + 1 for i in kind.kept],
+           "norm_before_residual": config.norm_before_residual}
+    return _layer_fields(config.layer, dtype) | own
+  own = {"architectures": [_BLOCKS[1] if config.markov_rank else _BLOCKS[0]],
+         "model_type": "qwen3", "block_size": config.block_size,
+         "mask_token_id": config.mask_token,
+         "target_layer_ids": list(kind.kept),
+         "markov_rank": config.markov_rank, "markov_head_type": "vanilla",
+         "sample_from_anchor": config.from_root,
+         "causal_head": config.causal}
+  return _layer_fields(config.layers, dtype) | own
+
+
+def _layer_fields(config, dtype):
+  return {"hidden_size": config.dim, "num_attention_heads": config.num_heads,
+          "num_key_value_heads": config.num_kv_heads,
+          "head_dim": config.head_dim, "intermediate_size": config.hidden_dim,
+          "rms_norm_eps": config.norm_eps, "rope_theta": config.rope_theta,
+          "max_position_embeddings": config.max_length, "hidden_act": "silu",
+          "num_hidden_layers": config.num_layers,
+          "vocab_size": config.vocab_size, "torch_dtype": dtype}
 
 
 def _tensors(path):
@@ -167,23 +243,14 @@ def _kind(path, fields, tensors, target, dtype):
 def _medusa(tensors, last):
   heads = 1 + max(int(name.split(".")[0]) for name in tensors)
   blocks = max(int(name.split(".")[1]) for name in tensors)
-  names = {}
-  for i in range(heads):
-    names[f"head_{i}_out"] = f"{i}.{blocks}.weight"
-    for j in range(blocks):
-      for end in ("kernel", "bias"):
-        names[f"head_{i}_block_{j}/{end}"] = f"{i}.{j}.linear.{_ENDS[end]}"
-  return _Kind(medusa, medusa.Config(heads, blocks), (last,), names)
+  return _Kind(medusa, medusa.Config(heads, blocks), (last,))
 
 
 def _eagle1(path, fields, tensors, target, dtype):
   config = eagle.Config(
       _layers(path, fields, dtype), version=1, bias="fc.bias" in tensors,
       own_embedding=_own_embedding(tensors, target))
-  names = {"embedding": "embed_tokens.weight", "layer/fc/kernel": "fc.weight",
-           "layer/fc/bias": "fc.bias",
-           **_layer_names("layer/layer", "layers.0")}
-  return _Kind(eagle, config, (target.num_layers - 1,), names)
+  return _Kind(eagle, config, (target.num_layers - 1,))
 
 
 def _eagle3(path, fields, tensors, target, dtype):
@@ -199,20 +266,15 @@ def _eagle3(path, fields, tensors, target, dtype):
   kept = tuple(i - 1 for i in ids) if ids else eagle.taps(target)
   _check_kept(path, kept, target)
   size = fields.get("draft_vocab_size") or 0
-  config = eagle.Config(
+  return _Kind(eagle, eagle.Config(
       _layers(path, inner, dtype), draft_vocab=size if "d2t" in tensors else 0,
       own_embedding=_own_embedding(tensors, target),
       norm_before_residual=bool(fields.get(
-          "norm_before_residual", "speculators_model_type" in fields)))
-  prefix = "midlayer" if "midlayer.hidden_norm.weight" in tensors else (
-      "layers.0")
-  names = {"embedding": "embed_tokens.weight", "tokens": "d2t",
-           "layer/fc/kernel": "fc.weight", "layer/norm/scale": "norm.weight",
-           "layer/output": "lm_head.weight", **_layer_names("layer", prefix)}
-  return _Kind(eagle, config, kept, names)
+          "norm_before_residual", "speculators_model_type" in fields))), kept)
 
 
 def _block(path, fields, tensors, target, dtype):
+  del tensors
   more = {**fields, **(fields.get("dflash_config") or {})}
   if more.get("markov_head_type", "vanilla") != "vanilla":
     raise ValueError(f"'{path}': markov_head_type="
@@ -224,19 +286,43 @@ def _block(path, fields, tensors, target, dtype):
   kept = tuple(more["target_layer_ids"])
   _check_kept(path, kept, target)
   rank = int(more.get("markov_rank") or 0)
-  layers = _layers(path, fields, dtype, "qwen3")
-  config = block.Config(
-      layers, int(more["block_size"]), int(more["mask_token_id"]), len(kept),
-      rank, from_root=bool(more.get("sample_from_anchor", rank > 0)),
-      causal=bool(more.get("causal_head")))
-  names = {"network/fc/kernel": "fc.weight",
-           "network/hidden_norm/scale": "hidden_norm.weight",
-           "network/norm/scale": "norm.weight",
-           "markov_in": "markov_head.markov_w1.weight",
-           "markov_out": "markov_head.markov_w2.weight"}
-  for i in range(layers.num_layers):
-    names |= _layer_names(f"network/layers/layer_{i}", f"layers.{i}")
-  return _Kind(block, config, kept, names)
+  return _Kind(block, block.Config(
+      _layers(path, fields, dtype, "qwen3"), int(more["block_size"]),
+      int(more["mask_token_id"]), len(kept), rank,
+      from_root=bool(more.get("sample_from_anchor", rank > 0)),
+      causal=bool(more.get("causal_head"))), kept)
+
+
+def _names(kind, prefix=_MIDDLE):
+  """Returns the tensor of each parameter that a kind of heads may have.
+
+  Args:
+    kind: of the head.
+    prefix: of the layer of EAGLE-3.
+  """
+  config = kind.config
+  if kind.module is medusa:
+    return {f"head_{i}_out": f"{i}.{config.blocks}.weight"
+            for i in range(config.heads)} | {
+                f"head_{i}_block_{j}/{end}": f"{i}.{j}.linear.{theirs}"
+                for i in range(config.heads) for j in range(config.blocks)
+                for end, theirs in (("kernel", "weight"), ("bias", "bias"))}
+  if kind.module is block:
+    names = {"network/fc/kernel": "fc.weight",
+             "network/hidden_norm/scale": "hidden_norm.weight",
+             "network/norm/scale": "norm.weight",
+             "markov_in": "markov_head.markov_w1.weight",
+             "markov_out": "markov_head.markov_w2.weight"}
+    for i in range(config.layers.num_layers):
+      names |= _layer_names(f"network/layers/layer_{i}", f"layers.{i}")
+    return names
+  names = {"embedding": "embed_tokens.weight", "layer/fc/kernel": "fc.weight",
+           "layer/fc/bias": "fc.bias"}
+  if config.version == 1:
+    return names | _layer_names("layer/layer", "layers.0")
+  return names | {"tokens": "d2t", "layer/norm/scale": "norm.weight",
+                  "layer/output": "lm_head.weight",
+                  **_layer_names("layer", prefix)}
 
 
 def _layers(path, fields, dtype, family="llama"):

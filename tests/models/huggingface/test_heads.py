@@ -1,5 +1,6 @@
 """Tests of published heads, against their mathematics in numpy."""
 
+import dataclasses
 import json
 
 import jax
@@ -12,6 +13,9 @@ import decoding_jax as dj
 from decoding_jax.kernels import random
 from decoding_jax.speculation import expanders
 from models import transformer
+from models.heads import block
+from models.heads import eagle
+from models.heads import medusa
 from models.huggingface import heads
 from support import head_reference as reference
 from support import tiny_models as tiny
@@ -283,3 +287,21 @@ def test_heads_that_do_not_fit(tmp_path, fields, tensors, message):
                  drawn({k: v for k, v in shapes.items() if v}))
   with pytest.raises(ValueError, match=message):
     heads.load(folder, _TARGET)
+
+
+@pytest.mark.parametrize("kind", ["medusa", "eagle1", "eagle3", "dspark"])
+def test_what_is_saved_is_read_back(tmp_path, kind):
+  layer_ = dataclasses.replace(_TARGET, num_layers=1)
+  module, config, kept = {
+      "medusa": (medusa, medusa.Config(2), (1,)),
+      "eagle1": (eagle, eagle.Config(layer_, version=1), (1,)),
+      "eagle3": (eagle, eagle.Config(layer_), (0, 0, 1)),
+      "dspark": (block, block.Config(
+          dataclasses.replace(_TARGET, qk_norm=True), num_features=2,
+          markov_rank=3, from_root=True), (0, 1))}[kind]
+  params = module.init(jax.random.key(2), config, _TARGET)
+  heads.save(tmp_path / "head", module, config, params, kept, {"loss": 1})
+  assert heads.is_head(tmp_path / "head")
+  found = heads.load(tmp_path / "head", _TARGET)
+  assert found.kept == kept
+  jax.tree.map(np.testing.assert_array_equal, found.params, params)
