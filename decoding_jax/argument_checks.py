@@ -11,7 +11,7 @@ import numpy as np
 
 from decoding_jax.sampling import Sampling
 from decoding_jax.speculation import tree, tree_decoder
-from decoding_jax.types import LanguageModel, Method, Pair, Reward
+from decoding_jax.types import Head, LanguageModel, Method, Pair, Reward
 from decoding_jax.validation import memory, params as params_lib
 from decoding_jax.validation import protocols, values
 
@@ -34,7 +34,9 @@ def check_kinds(**arguments):
     ValueError: naming the argument, or its field, and what is needed.
   """
   for name, value in arguments.items():
-    protocols.check(name, _KINDS[name], value, name in _OPTIONAL)
+    kind = Head if isinstance(value, Head) and name == "draft" else (
+        _KINDS[name])
+    protocols.check(name, kind, value, name in _OPTIONAL)
 
 
 def check_prompts(prompts, prompt_lengths, vocab_size):

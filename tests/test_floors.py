@@ -28,7 +28,7 @@ LIBRARY = [
 MODELS = [
     ("transformer", "folders", "tabular", "cacheless"),
     ("gguf",),
-    ("text", "testing", "prompt_lookup", "guided"),
+    ("text", "testing", "prompt_lookup", "guided", "heads"),
     ("huggingface",),
     ("checkpoints",),
 ]
@@ -47,7 +47,9 @@ FLOORS = {"decoding_jax": LIBRARY, "models": MODELS, "experiments": EXPERIMENTS}
 # What of ours, beside itself, a package may import.
 BELOW = {
     "decoding_jax": (),
-    "models": ("decoding_jax.types", "decoding_jax.kernels"),
+    # Heads commit what they read to caches of their own.
+    "models": ("decoding_jax.types", "decoding_jax.kernels",
+               "decoding_jax.runtime.cache"),
     "configs": (),
     "experiments": ("decoding_jax", "models"),
 }
