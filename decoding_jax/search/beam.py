@@ -94,6 +94,26 @@ def perturbed(key, log_probs, beam: Beam, width: int):
   return _keep(width, tokens, totals, scores)
 
 
+def independent(key, log_probs, beam: Beam, width: int):
+  """Draws one token after each node, independently of the others.
+
+  Args:
+    key: a random key.
+    log_probs: `[W, V]` float32, of the next token.
+    beam: the nodes that are extended: a root, or `width` of them.
+    width: samples to draw; static.
+
+  Returns:
+    As `plain`; scores are log-probabilities of paths.
+  """
+  parents = jnp.minimum(jnp.arange(width, dtype=jnp.int32), len(log_probs) - 1)
+  keys, log_probs = random.split(key, width), log_probs[parents]
+  tokens = jax.vmap(sampling.draw)(keys, log_probs)[:, None]
+  totals = beam.log_probs[parents] + buffers.take_along(
+      log_probs, tokens, axis=1)[:, 0]
+  return tokens[:, 0], parents, Beam(totals, totals)
+
+
 def _keep(width, tokens, totals, scores):
   """Selects the best of all `[W, K]` candidates."""
   scores, best = jax.lax.top_k(scores.ravel(), width)
