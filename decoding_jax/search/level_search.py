@@ -178,9 +178,6 @@ def _begin(level: Level, context: Context):
   return level.init(context) if level.init else ((), {})
 
 
-
-
-
 def _step(level: Level, width, context: Context,
           state: DecodeState) -> DecodeState:
   return search_step(functools.partial(_search, level, width), level, context,
