@@ -127,7 +127,7 @@ def search_step(search, level: Level, context: Context,
 
   Args:
     search: `(context, state) -> (texts, counts)`, the latter a dict of fields
-      of `Stats`, `[B]`.
+      of `Stats`.
     level: its rank is used.
     context: of the rows.
     state: before the search.
@@ -149,7 +149,7 @@ def search_step(search, level: Level, context: Context,
       log_probs=first(state.log_probs, texts.log_probs),
       length=state.length + emitted,
       stats=state.stats.replace(
-          emitted=emitted, accepted_by_depth=counts["target_calls"][:, None],
+          emitted=emitted,
           extra={**texts.counts, "beams": texts.tokens,
                  "beam_lengths": texts.lengths,
                  "beam_log_probs": texts.beam.log_probs,
@@ -159,9 +159,17 @@ def search_step(search, level: Level, context: Context,
   return new.replace(step=state.step + 1, done=jnp.ones_like(state.done))
 
 
-def init_stats(level: Level, width: int, context: Context,
-               state: DecodeState) -> DecodeState:
-  """Returns the state with counts of 0 and W empty texts."""
+def init_stats(level: Level, width: int, context: Context, state: DecodeState,
+               depth: int = 0) -> DecodeState:
+  """Returns the state with counts of 0 and W empty texts.
+
+  Args:
+    level: the rules of the search.
+    width: W.
+    context: of the rows.
+    state: before the search.
+    depth: D, levels that are drafted.
+  """
   batch, size = state.tokens.shape
   new = size - context.prompts.shape[1]
   zeros = jnp.zeros(batch, jnp.int32)
@@ -170,7 +178,8 @@ def init_stats(level: Level, width: int, context: Context,
            "beam_lengths": beams.astype(jnp.int32), "beam_log_probs": beams,
            "beam_scores": beams, **_begin(level, context)[1]}
   return state.replace(
-      stats=Stats(zeros, zeros, zeros, zeros, zeros[:, None], extra))
+      stats=Stats(zeros, zeros, zeros, zeros,
+                  jnp.zeros((batch, depth + 1), jnp.int32), extra))
 
 
 def _begin(level: Level, context: Context):
@@ -219,7 +228,7 @@ def _search(level: Level, width, context: Context, state: DecodeState):
   _, texts, calls = jax.lax.while_loop(
       lambda carry: (carry[0] < limit) & carry[1].alive.any(), step,
       (jnp.int32(1), texts, jnp.ones_like(state.length)))
-  return texts, {"target_calls": calls}
+  return texts, {"target_calls": calls, "accepted_by_depth": calls[:, None]}
 
 
 def _fold_in(keys, number):
