@@ -76,7 +76,8 @@ def test_texts_of_a_search(texts):
 def test_texts_of_other_methods_are_of_other_keys(texts):
   out = generation([[1, 2, 3, 4, -1]], {})
   with texts("3", reference="3 4 5 6"):
-    *lines, line = report(out, [[1, 2, 3, 4, 5, 6, -1], [1, 2, 7, -1], None])
+    *lines, line = report(out, [[1, 2, 3, 4, 5, 6, -1],
+                                [1, 2, 7, -1, -1, -1, -1]])
   assert lines == ["[1] 3 4 ", "[2] 3 4 5 6 ", "[3] 7 "]
   assert "oracle BLEU " in line and line.endswith(" of 1, 100.0 of 2")
 
