@@ -12,10 +12,10 @@ def make(num_beams: int, width: int, depth: int,
   """Makes beam search whose levels are drafted: the texts of `beam_search`.
 
   The draft model searches N beams for some levels, and one call of the target
-  takes all levels at which its own K best texts are among them (section 3.1,
-  strict top-K verification). The relaxed verification of the paper is left out:
-  it draws beams with replacement and fills up the rest, so that its texts are
-  neither those of beam search nor samples of the target.
+  takes all levels at which its own K best texts are among them: strict top-K
+  verification. The relaxed one of the paper is left out: it accepts beams that
+  are drawn without replacement as if they were independent, so that its texts
+  are neither those of beam search nor samples of the target.
 
   Args:
     num_beams: K.

@@ -11,8 +11,8 @@ def make(num_samples: int, num_finished: int = 1,
          answer_after: int | None = None) -> Method:
   """Makes first finish search: n samples in lockstep, the first to end wins.
 
-  A row ends with its k-th sample that ends. With k > 1 the k shortest vote, as
-  in `samples`. For temperatures above 0.
+  A row ends with its k-th sample that ends; the others are cut off there. With
+  k > 1 the k shortest vote, as in `samples`. For temperatures above 0.
 
   Args:
     num_samples: n.

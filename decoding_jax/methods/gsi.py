@@ -5,7 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from decoding_jax.kernels import random
+from decoding_jax.kernels import buffers, random
 from decoding_jax.rewards import text_reward
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.runtime import greedy_rollout, token_buffer
@@ -25,7 +25,7 @@ def make(num_samples: int, segment: int, reward_weight: float = 1.0,
   (log t - log d) / beta the tilted reward, r that of the text so far, t and d
   the probabilities of the continuation under target and draft. If its tilted
   reward is under a threshold u, the target draws n itself, of which one is
-  drawn in proportion to exp(beta r) (algorithm 1). As n grows a segment has the
+  drawn in proportion to exp(beta r). As n grows a segment has the
   distribution t exp(beta r), normalised. For temperatures above 0.
 
   Args:
@@ -82,7 +82,7 @@ def _step(sizes, beta, threshold, context: Context,
   chosen = _draw(keys[:, 1], beta * tilted)
   fallback = jnp.zeros_like(state.done)
   if threshold is not None:
-    of_chosen = jnp.take_along_axis(tilted, chosen[:, None], axis=1)[:, 0]
+    of_chosen = buffers.take_along(tilted, chosen[:, None], axis=1)[:, 0]
     fallback = (of_chosen < threshold) & ~state.done
 
     def draw():

@@ -25,7 +25,8 @@ def make(num_particles: int, reward_weight: float = 1.0,
   no text is favoured because its tokens had few alternatives. Rows whose
   effective sample size is small are resampled. The text is drawn among the
   particles by their weights; as W grows its distribution becomes the one above.
-  For temperatures above 0.
+  Texts that are cut off by `max_new_tokens` count as texts. For temperatures
+  above 0.
 
   Args:
     num_particles: W.

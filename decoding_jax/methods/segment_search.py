@@ -13,7 +13,7 @@ EXAMPLES = (dict(num_beams=2, num_samples=2, segment=3),)
 
 
 def make(num_beams: int, num_samples: int, segment: int) -> Method:
-  """Makes beam search over segments, by any reward (section 4.3).
+  """Makes beam search over segments, by any reward.
 
   After each segment the W beams of the highest reward stay, and each goes on in
   n samples; a beam that has ended competes as the one that it is. The result is

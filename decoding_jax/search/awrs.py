@@ -13,6 +13,8 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from decoding_jax import sampling
+from decoding_jax.kernels import buffers
 from decoding_jax.types import Array
 
 
@@ -50,13 +52,13 @@ def draw(perturbed, log_probs, passes, active) -> Draw:
 
   def step(carry):
     rest, drawn, own, left, searching, active = carry
-    token = jnp.argmax(rest, axis=-1).astype(jnp.int32)
+    token = sampling.most_probable(rest)
     there = active & (rest.max(axis=-1) > -jnp.inf)
     passed = there & passes(token)
     # Sum what is left instead of computing 1 - p(R), which cancels.
     mass = jnp.where(rest > -jnp.inf, probs, 0).sum(axis=-1)
     found, second = searching & passed, active & ~searching
-    own_mass = jnp.take_along_axis(probs, one(token), axis=-1)[..., 0]
+    own_mass = buffers.take_along(probs, one(token), axis=-1)[..., 0]
     drawn = drawn.replace(
         tokens=jnp.where(found, token, drawn.tokens),
         log_weights=jnp.where(second, jnp.log(jnp.where(passed, left, own)),

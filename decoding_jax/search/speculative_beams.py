@@ -20,6 +20,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from decoding_jax.kernels import buffers
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.runtime import greedy_rollout, token_buffer
 from decoding_jax.search import beam as beam_lib, level_search
@@ -27,7 +28,6 @@ from decoding_jax.search import texts as texts_lib
 from decoding_jax.search.texts import Texts
 from decoding_jax.types import (Array, Block, Cache, Context, DecodeState,
                                 Decoder)
-
 
 # No slot of a block: what is copied there is dropped.
 _NOWHERE = 2**30
@@ -205,7 +205,7 @@ def _read_beams(sizes: Sizes, context: Context, cache: Cache, found: _Found,
   texts, levels = found.texts, found.levels
   order = jnp.arange(sizes.beams, dtype=jnp.int32)
   place = jnp.maximum(levels - 2, 0)[:, None, None]
-  second = jnp.take_along_axis(texts.tokens, jnp.broadcast_to(
+  second = buffers.take_along(texts.tokens, jnp.broadcast_to(
       place, (*texts.lengths.shape, 1)), axis=-1)[..., 0]
   tokens = jnp.concatenate(
       [jnp.maximum(second, 0), texts_lib.newest(texts)], axis=1)

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax import sampling
-from decoding_jax.kernels import random
+from decoding_jax.kernels import buffers, random
 from decoding_jax.runtime import cache as cache_lib, token_buffer
 from decoding_jax.search import beam as beam_lib
 from decoding_jax.types import Array, Block, Context, PAD
@@ -88,7 +88,7 @@ def take(texts: Texts, parents) -> Texts:
 def newest(texts: Texts):
   """Returns the last token of each text: `[B, W]` int32, 0 of empty ones."""
   last = jnp.maximum(texts.lengths - 1, 0)[..., None]
-  return jnp.maximum(jnp.take_along_axis(texts.tokens, last, axis=-1)[..., 0],
+  return jnp.maximum(buffers.take_along(texts.tokens, last, axis=-1)[..., 0],
                      0)
 
 

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from decoding_jax.kernels import buffers
 from decoding_jax.search import texts as texts_lib
 from decoding_jax.search.texts import Texts
 from decoding_jax.types import PAD
@@ -62,7 +63,7 @@ def count(texts: Texts, voters, answer_after: int | None = None):
     start = jnp.where(marked.any(axis=-1), 1 + jnp.max(
         jnp.where(marked, order, -1), axis=-1), texts.lengths)
   places = start[..., None] + order
-  answers = jnp.where(places < texts.lengths[..., None], jnp.take_along_axis(
+  answers = jnp.where(places < texts.lengths[..., None], buffers.take_along(
       tokens, jnp.minimum(places, tokens.shape[-1] - 1), axis=-1), PAD)
   given = voters & (start < texts.lengths)
   same = jax.vmap(lambda x: (x[:, None] == x[None]).all(axis=-1))(answers)

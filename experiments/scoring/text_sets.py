@@ -33,7 +33,7 @@ def oracle(scores, sizes) -> list[float]:
 def distinct(texts, size: int) -> float:
   """Returns the share of distinct n-grams among those of all texts of a set.
 
-  Li et al. 2016, arXiv 1510.03055, section 5.2: distinct-1 and distinct-2.
+  Li et al. 2016, arXiv 1510.03055: distinct-1 and distinct-2.
 
   Args:
     texts: of one set.
@@ -51,8 +51,8 @@ def distinct(texts, size: int) -> float:
 def self_bleu(texts) -> float:
   """Returns the mean BLEU of each text against the others of its set.
 
-  Zhu et al. 2018, arXiv 1802.01886, section 3.2: 100 for equal texts, less the
-  more they differ.
+  Zhu et al. 2018, arXiv 1802.01886: 100 for equal texts, less the more they
+  differ.
 
   Args:
     texts: of one set.

@@ -43,10 +43,8 @@ def check_counts(stats):
   np.testing.assert_array_equal(stats.nodes, 12 * (calls - 1))
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.7])
-def test_beams_of_a_transformer(temperature):
-  models = tiny.llama_models()
-  sampling = dj.Sampling(temperature)
+def test_beams_of_a_transformer():
+  models, sampling = tiny.llama_models(), dj.Sampling(0.7)
   expected = generate(BEAMS, models, sampling=sampling)
   found = generate(METHOD, models, sampling=sampling)
   check_same(found, expected)
@@ -79,18 +77,23 @@ def test_a_drafter_of_another_mind():
   assert found.stats.target_calls.sum() > 0.7 * expected.sum()
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_beams_of_tables(seed):
+@pytest.mark.parametrize("seed, temperature", [(0, 1.0), (1, 1.0), (2, 0.0)])
+def test_beams_of_tables(seed, temperature):
   """Texts of all lengths end at once, in rows that accept differently."""
   rng = np.random.default_rng(seed)
   target = exactness.random_table(rng, 13, zeros=4)
   draft = 0.7 * target + 0.3 * exactness.random_table(rng, 13)
   models = tiny.Models(*(tiny.Model(*exactness.table_model(x))
                          for x in (target, draft)))
-  found, expected = generate(METHOD, models), generate(BEAMS, models)
-  check_same(found, expected)
+  sampling = dj.Sampling(temperature)
+  found = generate(METHOD, models, sampling=sampling)
+  check_same(found, generate(BEAMS, models, sampling=sampling))
   check_counts(found.stats)
-  queued = generate(METHOD, models, rows=2)
+
+
+def test_rows_of_a_queue():
+  models = tiny.llama_models()
+  found, queued = generate(METHOD, models), generate(METHOD, models, rows=2)
   np.testing.assert_array_equal(found.tokens, queued.tokens)
   np.testing.assert_array_equal(found.stats.target_calls,
                                 queued.stats.target_calls)
