@@ -94,6 +94,8 @@ def get_config(presets="default"):
         the draft as `weights` says. It is the distribution with these `weights`
         that is kept.
       reward: harmless alone: folder, or name, of the reward model.
+      reward_on_host: whether it scores texts on the host, where it may have
+        another tokenizer than the target; the program waits for it.
       examples: prompts; of CommonGen the first ones of dev.
       concepts: python alone: identifiers of an example, at most.
       common: python alone: only the identifiers that most modules of the
@@ -116,6 +118,7 @@ def get_config(presets="default"):
       "weights": "dtype",
       "draft_weights": "",
       "reward": "harmless-reward",
+      "reward_on_host": False,
       "examples": 64,
       "concepts": 3,
       "common": 100,

@@ -27,6 +27,7 @@ from experiments.evaluation import constrained_run
 from experiments.evaluation import constrained_tables
 from experiments.evaluation import provenance
 from experiments.evaluation import results_store
+from experiments.scoring import task_rewards
 from experiments.timing import stopwatch
 
 # These only choose lines; a line does not depend on the others.
@@ -56,6 +57,9 @@ def main():
       for kind in launch.decoders([entry.method], [entry.sampling.temperature])
   ], config.batch, min(config.batch, config.examples),
                    max(map(len, task.prompts)), config.max_new_tokens)
+  if config.reward_on_host and pair.mesh is not None:
+    raise launch.UserError("--config.reward_on_host=True needs a single device,"
+                           f" and the mesh is {mesh.text(pair.mesh)}.")
   params, batches = constrained_run.make_batches(config, task, pair)
   used = settings(config, pair, task)
   workdir = results_store.open_workdir(WORKDIR.value, used, _FREE, timed=True)
@@ -69,6 +73,9 @@ def main():
     return
   constrained_tables.write(workdir, records, config, provenance.markdown(used))
   print(constrained_tables.terminal(records))
+  costs = task_rewards.host_costs(task.judge)
+  if costs:
+    print(costs)
   print(
       f"{workdir}: summary.md, {results_store.RESULTS}, {results_store.RUN}, "
       "*.png"
@@ -84,7 +91,8 @@ def settings(config, pair, task):
     task: a `Task`; its digest shows changes of its files.
   """
   return {**json.loads(config.to_json()),
-          "models": model_pair.fingerprint(pair, task.judge.params),
+          "models": model_pair.fingerprint(pair, task.judge.params,
+                                           task.judge.host_params),
           "dtypes": model_pair.types(pair, config.target, config.draft),
           "mesh": mesh.text(pair.mesh),
           "used_examples": constrained_tasks.fingerprint(task)}

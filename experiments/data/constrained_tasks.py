@@ -179,7 +179,8 @@ def _harmless(config, pair):
        for before, name, _ in parts],
       [answer.strip() for *_, answer in parts],
       pair.eos_id,
-      task_rewards.model(config.reward, pair, size + config.max_new_tokens))
+      task_rewards.model(config.reward, pair, size + config.max_new_tokens,
+                         config.reward_on_host, config.max_new_tokens))
 
 
 _TASKS = {"python": _python, "commongen": _commongen, "harmless": _harmless}
