@@ -106,7 +106,8 @@ def get_config(presets="default"):
       seed: of prompts, tokens and bootstrap.
       compilation_cache: whether compiled programs are kept in the workdir.
       methods: label, name and sizes of each, and its sampling (temperature, 0
-        if not given; top_p; top_k; min_p); or a string, "cdlh(8, 4)".
+        if not given; top_p; top_k; min_p; typical_p); or a string,
+        "cdlh(8, 4)".
   """
   config = ml_collections.ConfigDict({
       "task": "python",

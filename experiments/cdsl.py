@@ -138,7 +138,7 @@ def _spec(entry):
   sampling = entry.sampling
   return (f"{entry.method.name}, T={sampling.temperature:g}, "
           f"top_p={sampling.top_p:g}, top_k={sampling.top_k}, "
-          f"min_p={sampling.min_p:g}")
+          f"min_p={sampling.min_p:g}, typical_p={sampling.typical_p:g}")
 
 
 # Flags are defined where they are parsed: programs have flags of the same name,
