@@ -31,7 +31,8 @@ MODELS = [
     ("huggingface",),
     ("checkpoints",),
 ]
-PROGRAMS = ("benchmark", "cdsl", "complete", "convert", "exactness", "generate",
+PROGRAMS = ("benchmark", "cdsl", "complete", "convert", "entropy_threshold",
+            "exactness", "generate",
             "parity", "rsd", "synthetic_pair", "tpu_estimate", "train")
 EXPERIMENTS = [
     ("app",),
