@@ -48,7 +48,8 @@ def make(num_candidates: int, penalty: float = 0.6) -> Method:
                 greedy=Decoder(_init, functools.partial(
                     _step, int(num_candidates), float(penalty)),
                                max_slots_ahead=1,
-                               max_samples_per_node=int(num_candidates)))
+                               max_samples_per_node=int(num_candidates),
+                               needs_features=True))
 
 
 def _init(context: Context, state: DecodeState) -> DecodeState:
@@ -57,11 +58,6 @@ def _init(context: Context, state: DecodeState) -> DecodeState:
   From then on its cache holds the whole text, and `carry` are the logits
   `[B, V]` after it.
   """
-  if not state.target_cache.features:
-    raise ValueError(
-        "target keeps no features: contrastive_search compares hidden states, "
-        "and needs a target such as transformer.with_features(config, "
-        "(config.num_layers - 1,)).")
   logits, cache = greedy_rollout.extend(
       context.target, context.target_params, state.target_cache,
       token_buffer.newest(state, 1), 1)

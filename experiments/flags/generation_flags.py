@@ -63,7 +63,8 @@ def open_pair(methods) -> model_pair.ModelPair:
     UserError: for models that cannot be opened, or a draft model that is
       needed and not named.
   """
-  return model_flags.open_pair(model_flags.drafter(METHOD.value, methods))
+  pair = model_flags.open_pair(model_flags.drafter(METHOD.value, methods))
+  return model_pair.with_features(pair, model_flags.TARGET.value, methods)
 
 
 def load(pair, methods, batch, max_rows, width) -> model_pair.ModelPair:

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
+from experiments.app import launch
+from experiments.devices import model_pair
 from models import transformer
 from support import tiny_models as tiny
 
@@ -108,3 +110,15 @@ def test_a_target_without_features_is_refused():
 def test_options(arguments, words):
   with pytest.raises(ValueError, match=words):
     dj.methods.contrastive_search(**{"num_candidates": 2, **arguments})
+
+
+def test_experiments_keep_features_for_methods_that_read_them(folders):
+  pair = model_pair.open_pair(folders[0], "")
+  method = dj.methods.contrastive_search(2)
+  kept = model_pair.with_features(pair, folders[0], [method])
+  model_pair.check(method, kept, 4, 4, GREEDY)
+  assert model_pair.with_features(
+      pair, folders[0], [dj.methods.autoregressive()]) is pair
+  # Control: the pair as it is opened for other methods.
+  with pytest.raises(launch.UserError, match="target keeps no features"):
+    model_pair.check(method, pair, 4, 4, GREEDY)
