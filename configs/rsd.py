@@ -76,7 +76,8 @@ def get_config(preset="default"):
       methods: names of the methods to run; empty: all that have trees.
       lengths, budgets: which points of the two experiments to run.
       temperatures: 0 is greedy, and compiled apart from the others.
-      top_p, top_k, min_p: cut of both distributions; 1, 0 and 0 cut nothing.
+      top_p, top_k, min_p, typical_p: cut of both distributions; 1, 0, 0 and 1
+        cut nothing.
       task: "python", held-out source of the standard library; "text", any text
         continued; or one of `tasks`.
       data: file of the task; "hub:" and a name, or "", for the package
@@ -121,6 +122,7 @@ def get_config(preset="default"):
       "top_p": 1.0,
       "top_k": 0,
       "min_p": 0.0,
+      "typical_p": 1.0,
       "task": "python",
       "data": "",
       "category": "",

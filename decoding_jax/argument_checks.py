@@ -96,6 +96,12 @@ def check_models(method: Method, target: LanguageModel,
       raise ValueError(
           f"method {method.name} drafts {decoder.max_samples_per_node} "
           f"siblings: the vocabulary has {target.vocab_size} tokens.")
+    if decoder.needs_features and not jax.eval_shape(
+        lambda: target.init_cache(1, 1)).features:
+      raise ValueError(
+          f"target keeps no features: method {method.name} reads hidden states,"
+          " and needs a target such as transformer.with_features(config, "
+          "(config.num_layers - 1,)).")
   if draft is not None and draft.vocab_size != target.vocab_size:
     raise ValueError(
         f"draft.vocab_size={draft.vocab_size} and target.vocab_size="

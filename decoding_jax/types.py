@@ -403,6 +403,7 @@ class Decoder(NamedTuple):
       must not be less.
     needs_draft: whether it needs a draft model.
     needs_reward: whether it needs a reward.
+    needs_features: whether the target must keep features, see `Cache`.
   """
   init: Callable[..., "DecodeState"]
   step: Callable[..., "DecodeState"]
@@ -410,6 +411,7 @@ class Decoder(NamedTuple):
   max_samples_per_node: int = 1
   needs_draft: bool = False
   needs_reward: bool = False
+  needs_features: bool = False
 
 
 class Method(NamedTuple):

@@ -32,9 +32,9 @@ MODELS = [
     ("huggingface",),
     ("checkpoints",),
 ]
-PROGRAMS = ("benchmark", "cdsl", "complete", "convert", "exactness", "generate",
-            "parity", "rsd", "start_table", "synthetic_pair", "tpu_estimate",
-            "train")
+PROGRAMS = ("benchmark", "cdsl", "complete", "convert", "entropy_threshold",
+            "exactness", "generate", "parity", "rsd", "start_table",
+            "synthetic_pair", "tpu_estimate", "train")
 EXPERIMENTS = [
     ("app",),
     ("devices", "scoring"),

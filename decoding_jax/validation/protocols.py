@@ -122,7 +122,8 @@ _FIELDS = {
         "init": _function("context", "state"),
         "step": _function("context", "state"),
         "max_slots_ahead": _integer(0), "max_samples_per_node": _integer(1),
-        "needs_draft": _FLAG, "needs_reward": _FLAG},
+        "needs_draft": _FLAG, "needs_reward": _FLAG,
+        "needs_features": _FLAG},
 }
 
 

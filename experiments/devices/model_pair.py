@@ -113,6 +113,22 @@ def for_method(pair, method):
                        draft_params=start_tables.params(pair.start, method))
 
 
+def with_features(pair, target, methods):
+  """Returns the pair; its target keeps hidden states if a method reads them.
+
+  Args:
+    pair: of `open_pair`.
+    target: as of `open_pair`.
+    methods: list of `dj.Method`.
+  """
+  if not any(kind.needs_features for method in methods
+             for kind in tree_decoder.decoders(method)):
+    return pair
+  config = architecture(target, pair.dtypes[0], pair.weights[0])
+  lm = transformer.with_features(config, (config.num_layers - 1,))
+  return pair._replace(target=vocab_alignment.cut(lm, pair.target.vocab_size))
+
+
 def architecture(name, dtype="", weights=quantization.DTYPE):
   """Returns the architecture of a model; no parameter is read.
 

@@ -75,7 +75,8 @@ def decoder(config, pair, eos_id, method, temperature):
   """Returns a function that decodes one batch of `make_batches`.
 
   Args:
-    config: `max_new_tokens`, `batch`, `top_p`, `top_k` and `min_p`.
+    config: `max_new_tokens`, `batch`, `top_p`, `top_k`, `min_p` and
+      `typical_p`.
     pair: a `ModelPair`.
     eos_id: tokens that end a row; None: all outputs are equally long.
     method: a `dj.Method`.
@@ -98,7 +99,7 @@ def decoder(config, pair, eos_id, method, temperature):
 def sampling(config, temperature):
   """Returns the sampling settings of a config at a temperature."""
   return dj.Sampling(temperature, config.top_k, config.top_p,
-                     min_p=config.min_p)
+                     min_p=config.min_p, typical_p=config.typical_p)
 
 
 def max_rows(batch, prompts, queued):

@@ -30,17 +30,20 @@ _TOP_K = flags.DEFINE_integer("top_k", 0, "Number of most probable tokens to "
 _MIN_P = flags.DEFINE_float(
     "min_p", 0.0, "Least probability of a token to keep, as a share of the "
     "largest; 0 keeps all.")
+_TYPICAL_P = flags.DEFINE_float(
+    "typical_p", 1.0, "Probability mass of the tokens to keep whose surprise "
+    "is closest to the entropy; 1 keeps all.")
 
 
 def sampling() -> dj.Sampling:
   """Returns the sampling settings, whose distribution is preserved."""
   return dj.Sampling(_TEMPERATURE.value, _TOP_K.value, _TOP_P.value,
-                     min_p=_MIN_P.value)
+                     min_p=_MIN_P.value, typical_p=_TYPICAL_P.value)
 
 
 def remarks() -> list[str]:
   """Returns a line if the target recommends settings that no flag sets."""
-  settings = _TEMPERATURE, _TOP_P, _TOP_K, _MIN_P
+  settings = _TEMPERATURE, _TOP_P, _TOP_K, _MIN_P, _TYPICAL_P
   if any(flag.present for flag in settings):
     return []
   line = notices.recommended(model_flags.TARGET.value,
@@ -63,7 +66,7 @@ def open_pair(methods) -> model_pair.ModelPair:
   """
   pair = model_flags.open_pair(model_flags.drafter(METHOD.value, methods))
   start_tables.check_used(pair.start, methods)
-  return pair
+  return model_pair.with_features(pair, model_flags.TARGET.value, methods)
 
 
 def load(pair, methods, batch, max_rows, width) -> model_pair.ModelPair:
