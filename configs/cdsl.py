@@ -105,6 +105,8 @@ def get_config(presets="default"):
         that is kept.
       reward: harmless, and a file without words: folder, or name, of the
         reward model.
+      reward_on_host: whether it scores texts on the host, where it may have
+        another tokenizer than the target; the program waits for it.
       examples: prompts; of CommonGen the first ones of dev.
       concepts: python alone: identifiers of an example, at most.
       common: python alone: only the identifiers that most modules of the
@@ -115,7 +117,8 @@ def get_config(presets="default"):
       seed: of prompts, tokens and bootstrap.
       compilation_cache: whether compiled programs are kept in the workdir.
       methods: label, name and sizes of each, and its sampling (temperature, 0
-        if not given; top_p; top_k; min_p); or a string, "cdlh(8, 4)".
+        if not given; top_p; top_k; min_p; typical_p); or a string,
+        "cdlh(8, 4)".
       choice: an operating point that is chosen on the first `examples`, and
         reported with `methods` on the others alone: of `choice.methods` the
         fastest whose score is at most `within` points (of a reward: units)
@@ -131,6 +134,7 @@ def get_config(presets="default"):
       "weights": "dtype",
       "draft_weights": "",
       "reward": "harmless-reward",
+      "reward_on_host": False,
       "examples": 64,
       "concepts": 3,
       "common": 100,

@@ -30,6 +30,7 @@ from experiments.evaluation import constrained_tables
 from experiments.evaluation import operating_point
 from experiments.evaluation import provenance
 from experiments.evaluation import results_store
+from experiments.scoring import task_rewards
 from experiments.timing import stopwatch
 
 # These only choose lines; a line does not depend on the others.
@@ -70,6 +71,9 @@ def main():
       for kind in launch.decoders([entry.method], [entry.sampling.temperature])
   ], config.batch, min(config.batch, config.examples), width,
                    config.max_new_tokens)
+  if config.reward_on_host and pair.mesh is not None:
+    raise launch.UserError("--config.reward_on_host=True needs a single device,"
+                           f" and the mesh is {mesh.text(pair.mesh)}.")
   used = settings(config, pair, task)
   workdir = results_store.open_workdir(WORKDIR.value, used, _FREE, timed=True,
                                        results=(results_store.RESULTS, CHOICE))
@@ -100,6 +104,9 @@ def main():
   constrained_tables.write(workdir, records, config, provenance.markdown(used),
                            note)
   print(constrained_tables.terminal(records, note))
+  costs = task_rewards.host_costs(task.judge)
+  if costs:
+    print(costs)
   print(
       f"{workdir}: summary.md, {results_store.RESULTS}, {results_store.RUN}, "
       "*.png"
@@ -115,7 +122,8 @@ def settings(config, pair, task):
     task: a `Task`; its digest shows changes of its files.
   """
   return {**json.loads(config.to_json()),
-          "models": model_pair.fingerprint(pair, task.judge.params),
+          "models": model_pair.fingerprint(pair, task.judge.params,
+                                           task.judge.host_params),
           "dtypes": model_pair.types(pair, config.target, config.draft),
           "mesh": mesh.text(pair.mesh),
           "used_examples": constrained_tasks.fingerprint(task)}
@@ -161,7 +169,7 @@ def _spec(entry):
   sampling = entry.sampling
   return (f"{entry.method.name}, T={sampling.temperature:g}, "
           f"top_p={sampling.top_p:g}, top_k={sampling.top_k}, "
-          f"min_p={sampling.min_p:g}")
+          f"min_p={sampling.min_p:g}, typical_p={sampling.typical_p:g}")
 
 
 # Flags are defined where they are parsed: programs have flags of the same name,

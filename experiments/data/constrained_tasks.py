@@ -178,7 +178,8 @@ def _file(config, pair):
                                  banned=banned if any(banned) else None)
   else:
     longest = max(map(len, prompts)) + config.max_new_tokens
-    judge = task_rewards.model(config.reward, pair, longest)
+    judge = task_rewards.model(config.reward, pair, longest,
+                               config.reward_on_host, config.max_new_tokens)
   return Task(prompts, [x.reference for x in examples], pair.eos_id, judge)
 
 
@@ -218,7 +219,9 @@ def _harmless(config, pair):
   return Task([prompt[-size:] for prompt in prompts], list(answers),
               pair.eos_id,
               task_rewards.model(config.reward, pair,
-                                 size + config.max_new_tokens))
+                                 size + config.max_new_tokens,
+                                 config.reward_on_host,
+                                 config.max_new_tokens))
 
 
 def _dialogue_encoder(config, tokenizer):

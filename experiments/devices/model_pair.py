@@ -17,6 +17,7 @@ import decoding_jax as dj
 from decoding_jax.speculation import tree_decoder
 from experiments.app import launch
 from experiments.app import multihost
+from experiments.devices import start_tables
 from models import checkpoints
 from models import prompt_lookup
 from models import transformer
@@ -43,6 +44,7 @@ class ModelPair(NamedTuple):
     eos_id: tokens that end a text; None for none.
     mesh: of the parameters; None for one device.
     dtypes, weights: of the target and of the draft, see `open_pair`.
+    start: what drafters without a model begin with, a `StartTable`, or None.
   """
   target: dj.LanguageModel
   target_params: Any
@@ -54,6 +56,7 @@ class ModelPair(NamedTuple):
   mesh: jax.sharding.Mesh | None = None
   dtypes: tuple[str, str] = ("", "")
   weights: tuple[str, str] = (quantization.DTYPE,) * 2
+  start: start_tables.StartTable | None = None
 
 
 def drafter(name, methods, target, draft):
@@ -66,11 +69,18 @@ def drafter(name, methods, target, draft):
     draft: value of `--draft`; "" for the draft model of a shipped target.
 
   Returns:
-    Folder or name; "" if none of the methods needs a draft model.
+    Folder or name; "" if none of the methods needs a draft model. A start
+    table, which is no model, is returned as it is.
 
   Raises:
     UserError: if a draft model is needed and not named.
   """
+  if start_tables.is_file(draft):
+    if all(map(needs_draft, methods)):
+      raise launch.UserError(
+          f"--draft={draft} is a start table, of drafters without a model, and "
+          f"--method={name} needs a draft model.")
+    return draft
   if not any(map(needs_draft, methods)):
     return ""
   shipped = target.removesuffix("target") + "draft"
@@ -95,11 +105,28 @@ def for_method(pair, method):
   """Returns the pair, without a draft model that a `dj.Method` does not need.
 
   `draft_params` of such a method are no model's, but what its drafter begins
-  with.
+  with, if there is a start table of it.
   """
   if needs_draft(method):
     return pair
-  return pair._replace(draft=None, draft_params=None)
+  return pair._replace(draft=None,
+                       draft_params=start_tables.params(pair.start, method))
+
+
+def with_features(pair, target, methods):
+  """Returns the pair; its target keeps hidden states if a method reads them.
+
+  Args:
+    pair: of `open_pair`.
+    target: as of `open_pair`.
+    methods: list of `dj.Method`.
+  """
+  if not any(kind.needs_features for method in methods
+             for kind in tree_decoder.decoders(method)):
+    return pair
+  config = architecture(target, pair.dtypes[0], pair.weights[0])
+  lm = transformer.with_features(config, (config.num_layers - 1,))
+  return pair._replace(target=vocab_alignment.cut(lm, pair.target.vocab_size))
 
 
 def architecture(name, dtype="", weights=quantization.DTYPE):
@@ -194,7 +221,8 @@ def open_pair(target, draft, dtype="", draft_dtype="",
     target: folder of `models.checkpoints` or Hugging Face, or the name of a
       shipped model.
     draft: folder or name of the draft; "" for none, `prompt_lookup.NAME` for
-      prompt lookup, "layers:N" for the first N layers of the target.
+      prompt lookup, "layers:N" for the first N layers of the target; or file of
+      a start table, see `start_tables`.
     dtype: of parameters and activations of both; "" as saved. The distribution
       that is preserved is the target's in this type.
     draft_dtype: of the draft; "" for `dtype`.
@@ -233,13 +261,15 @@ def open_pair(target, draft, dtype="", draft_dtype="",
             f"'{folder}' is a reward model: outputs="
             f"{config_.outputs}, where a language model has 0.")
     lms, params = _models(draft, configs, found, folders)
+    start = (start_tables.load(draft, found[0])
+             if start_tables.is_file(draft) else None)
     for token in eos_id or ():
       if not 0 <= token < lms[0].vocab_size:
         raise launch.UserError(f"'{folders[0]}': eos_token_id={token}: 0 to "
                                f"{lms[0].vocab_size - 1} is allowed.")
   return ModelPair(lms[0], params[0], lms[1], params[1], found[0],
                    _parameter_ratio(draft, configs), eos_id, dtypes=dtypes,
-                   weights=formats)
+                   weights=formats, start=start)
 
 
 def _check_draft(draft, dtype, draft_dtype, weights, draft_weights):
@@ -335,7 +365,8 @@ def _check_devices():
 
 def is_read(draft) -> bool:
   """Returns whether a draft model has parameters in a folder of its own."""
-  return draft not in ("", prompt_lookup.NAME) and not exit_layers(draft)
+  return draft not in ("", prompt_lookup.NAME) and not (
+      exit_layers(draft) or start_tables.is_file(draft))
 
 
 def with_params(pair, target, draft):
@@ -378,6 +409,7 @@ def check(method, pair, width, max_new_tokens, sampling, reward=None):
     sampling: a `dj.Sampling`.
     reward: a `dj.Reward`, or None.
   """
+  start_tables.check(pair.start, method, pair.target)
   pair = for_method(pair, method)
   if not isinstance(sampling.temperature, numbers.Real):
     raise launch.UserError(
@@ -392,9 +424,10 @@ def check(method, pair, width, max_new_tokens, sampling, reward=None):
 
 
 def fingerprint(pair, *others):
-  """Returns a short digest of the parameters of both models and `others`."""
+  """Returns a short digest of parameters, start table and `others`."""
   digest = hashlib.sha256()
-  for leaf in jax.tree.leaves((pair.target_params, pair.draft_params, *others)):
+  for leaf in jax.tree.leaves((pair.target_params, pair.draft_params,
+                               pair.start and pair.start.params, *others)):
     # Scanned layers one by one: all at once might not fit on a device.
     places = range(len(leaf)) if leaf.ndim > 2 else [...]
     for at in places:

@@ -17,7 +17,8 @@ from experiments.scoring import text_metrics
 from experiments.timing import stopwatch
 
 # Fields of a method's spec that are sampling settings, and their defaults.
-_SAMPLING = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
+_SAMPLING = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0,
+             "typical_p": 1.0}
 COUNTS = ("emitted", "target_calls", "draft_calls")
 
 

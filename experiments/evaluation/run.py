@@ -75,7 +75,8 @@ def decoder(config, pair, eos_id, method, temperature):
   """Returns a function that decodes one batch of `make_batches`.
 
   Args:
-    config: `max_new_tokens`, `batch`, `top_p`, `top_k` and `min_p`.
+    config: `max_new_tokens`, `batch`, `top_p`, `top_k`, `min_p` and
+      `typical_p`.
     pair: a `ModelPair`.
     eos_id: tokens that end a row; None: all outputs are equally long.
     method: a `dj.Method`.
@@ -98,7 +99,7 @@ def decoder(config, pair, eos_id, method, temperature):
 def sampling(config, temperature):
   """Returns the sampling settings of a config at a temperature."""
   return dj.Sampling(temperature, config.top_k, config.top_p,
-                     min_p=config.min_p)
+                     min_p=config.min_p, typical_p=config.typical_p)
 
 
 def max_rows(batch, prompts, queued):
@@ -174,7 +175,8 @@ def warm_up(methods, temperatures, decoders, batches, workers):
     pool.shutdown(wait=False, cancel_futures=True)
 
 
-def run(method, decode, baseline, batches, rows, size, tokenizer=None):
+def run(method, decode, baseline, batches, rows, size, tokenizer=None,
+        most_references=REFERENCES):
   """Decodes all prompts with programs that are compiled already.
 
   Machines are noisy and drift: the baseline is timed in between, on a few
@@ -188,16 +190,19 @@ def run(method, decode, baseline, batches, rows, size, tokenizer=None):
     rows: `[R]`, also of `make_batches`.
     size: rows decoded together, at most.
     tokenizer: adds texts to the record; None for none.
+    most_references: timings of the baseline, at most.
 
   Returns:
     A record of counts and seconds, as JSON values: sums per prompt of
     `emitted`, `target_calls`, `draft_calls`, `nodes` and `log_prob`; sums over
     prompts of `accepted_by_depth` and the counts by rank; `seconds` per batch
     and `tokens` of each batch; `row_steps`, rows at a time of each batch times
-    steps of its loop; `baseline_rate`, tokens per second.
+    steps of its loop; `baseline_rate`, tokens per second. If each prompt is a
+    batch and the baseline is timed on all of them, per prompt `speed`, tokens
+    per second relative to it.
   """
   references, timings = [], []
-  stride = -(-len(batches) // REFERENCES)
+  stride = -(-len(batches) // most_references)
   for i, batch in enumerate(batches):
     # In the middle of each stride, since the longest texts may come last.
     if i % stride == stride // 2:
@@ -227,10 +232,19 @@ def run(method, decode, baseline, batches, rows, size, tokenizer=None):
       "baseline_rate": metrics.token_rate(
           [int(out.stats.emitted.sum()) for out, _ in references],
           [seconds for _, seconds in references]),
+      **({"speed": _speeds(timings, references, rows)}
+         if len(references) == len(rows) else {}),
       **({} if tokenizer is None else
          {"texts": _texts(batches, [out for out, _ in timings], rows,
                           tokenizer)}),
   }
+
+
+def _speeds(timings, references, rows):
+  """Returns, per prompt, the token rate relative to that of the baseline."""
+  rates = [[int(out.stats.emitted.sum()) / seconds for out, seconds in cell]
+           for cell in (timings, references)]
+  return intervals.json_values(np.divide(*rates)[rows])
 
 
 def _texts(batches, outputs, rows, tokenizer):

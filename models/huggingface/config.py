@@ -120,6 +120,19 @@ def read(folder) -> transformer.Config:
     fields = json_files.read(path)
   else:
     raise FileNotFoundError(f"Checkpoint '{folder}': no {FILE} in it.")
+  return parse(path, fields)
+
+
+def parse(path, fields: dict) -> transformer.Config:
+  """Returns the architecture that the fields of a `config.json` describe.
+
+  Args:
+    path: of the file, for messages.
+    fields: of the file.
+
+  Raises:
+    ValueError: see `read`.
+  """
   try:
     config, unknown = _parse(fields)
   except ValueError as e:

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from decoding_jax import types
 from models.transformer import decoder
 from models.transformer import layers
+from models.transformer import views as views_lib
 
 
 def early_exit(config: decoder.Config, num_layers: int) -> types.LanguageModel:
@@ -62,7 +63,7 @@ class FirstScanned(nn.Module):
       return layer.apply({"params": own}, x, kv, narrow, slot, views)
 
     kv = (cache.keys[0], cache.values[0], block.keys[0], block.values[0])
-    narrow = (jnp.array(decoder.narrow_layers(config)) if len(views) > 1
+    narrow = (jnp.array(views_lib.narrow(config)) if len(views) > 1
               else None)
     order = jnp.arange(config.num_layers, dtype=jnp.int32)
     x, (keys, values) = jax.lax.scan(step, x, (order, kv, narrow))

@@ -198,11 +198,33 @@ def test_a_reward_model(folders, dialogues, tmp_path):
                    constrained_tables.terminal(records))
 
 
+def test_a_reward_model_on_the_host(folders, dialogues, tmp_path):
+  """With the pair's tokenizer it gives what it gives on the device."""
+  settings = config(folders, dialogues, task="harmless",
+                    reward=f"{dialogues}/reward")
+  settings.update(prompt_length=20, max_new_tokens=4)
+  expected = constrained_tasks.load(settings, helpers.load_pair(*folders)).judge
+  settings.reward_on_host = True
+  task = constrained_tasks.load(settings, helpers.load_pair(*folders))
+  prompt, rest = task.prompts[0], [40, 41, *task.eos_id]
+  assert value(task.judge, 0, prompt, rest) == pytest.approx(
+      value(expected, 0, prompt, rest), rel=1e-5)
+  assert not task_rewards.host_costs(expected)
+  assert "1 calls, 1 texts" in task_rewards.host_costs(task.judge)
+  # Another tokenizer: that of a shipped model.
+  settings.reward = "harmless-reward"
+  task = constrained_tasks.load(settings, helpers.load_pair(*folders))
+  records, _ = measured(settings, tmp_path / results_store.RESULTS,
+                        ("greedy", "CDLH"))
+  for record in records:
+    assert len(set(record["reward"])) == 3
+
+
 def test_reward_models_that_cannot_be(folders, dialogues):
   settings = config(folders, dialogues, task="harmless", reward=folders[1])
   pair = model_pair.open_pair(*folders)
   for name, message in ((folders[1], "is a model of texts, not of rewards"),
-                        ("harmless-reward", "has another tokenizer than the"),
+                        ("harmless-reward", "reward_on_host=True"),
                         ("nowhere", "model 'nowhere' is neither a folder")):
     settings.reward = name
     with pytest.raises(launch.UserError, match=message):
