@@ -296,5 +296,7 @@ def figures(record, parameter_ratio, seed=0):
       "acceptance_by_depth": metrics.acceptance_by_depth(
           [record["accepted_by_depth"]]),
       "acceptance_by_rank": metrics.acceptance_by_rank(
-          [record["accepted_by_rank"]], [record["tested_by_rank"]]),
+          # Only trees have siblings.
+          [record.get("accepted_by_rank", [])],
+          [record.get("tested_by_rank", [])]),
   }.items()}

@@ -15,7 +15,7 @@ METRICS = {"block_efficiency": "block efficiency", "mbsu": "MBSU",
 # Figures of the texts, which tasks with references have.
 QUALITY = {"bleu": "BLEU", "rouge_2": "ROUGE-2", "rouge_l": "ROUGE-L"}
 LABELS = {"speculative": "SD", "spectr": "SpecTr", "specinfer": "SpecInfer",
-          "rsd_c": "RSD-C", "rsd_s": "RSD-S",
+          "rsd_c": "RSD-C", "rsd_s": "RSD-S", "pearl": "PEARL",
           "token_recycling": "Token Recycling",
           "prompt_lookup": "prompt lookup", "suffix": "suffix decoding",
           "lookahead": "Lookahead", "aded": "ADED", "gsd": "GSD"}
