@@ -38,7 +38,7 @@ def make(num_beams: int, draft_beams: int, depth: int,
                      f"{num_beams} is needed.")
   level = level_search.Level(level_search.of_beams(beam.plain),
                              level_search.per_length(length_penalty))
-  decoder = speculative_beams.decoder(
-      level, speculative_beams.Sizes(num_beams, draft_beams, depth))
-  return Method(f"at_speed({num_beams}, {draft_beams}x{depth})", sampled=decoder,
-                greedy=decoder)
+  sizes = speculative_beams.Sizes(num_beams, draft_beams, depth)
+  decoder = speculative_beams.decoder(level, sizes)
+  return Method(f"at_speed({num_beams}, {draft_beams}x{depth})",
+                sampled=decoder, greedy=decoder)
