@@ -21,11 +21,8 @@ from experiments.devices import model_pair
 from experiments.evaluation import method_grid
 from experiments.evaluation import run as evaluation_run
 from experiments.flags import method_flags
-from models import checkpoints
 from models import prompt_lookup
-from models.text import tokenizers
 from support import helpers
-from support import tiny_models as tiny
 
 _CONFIG = '''
 from configs import rsd
@@ -303,15 +300,6 @@ def test_types_that_are_none(folders):
 def test_a_target_is_a_model(target):
   with pytest.raises(launch.UserError, match=f"model '{target}' is neither a"):
     model_pair.open_pair(target, "lookup")
-
-
-def test_pair_of_different_vocabularies(folders, tmp_path):
-  other = tokenizers.train(["spam spam spam eggs"], 265)
-  config = checkpoints.load_config(folders[1])
-  checkpoints.save(tmp_path / "draft", config,
-                   tiny.init(jax.random.key(0), config), other)
-  with pytest.raises(launch.UserError, match="different tokenizers"):
-    model_pair.open_pair(folders[0], str(tmp_path / "draft"))
 
 
 def test_rows_do_not_depend_on_the_batch(folders):
