@@ -5,7 +5,7 @@ import functools
 
 import jax.numpy as jnp
 
-from decoding_jax.search import arena
+from decoding_jax.search import arena, paths
 from decoding_jax.types import Method
 from decoding_jax.validation import values as values_lib
 
@@ -98,7 +98,7 @@ def budget(confidence, max_budget, values, depths, baseline):
 
 def _choose(keys, context, first, i, logits):
   """Goes on greedily from a node that has no child yet."""
-  return jnp.where(first[:, None], arena.greedy_tokens(context, logits),
+  return jnp.where(first[:, None], paths.greedy(context, i, logits),
                    arena.sampled_tokens(keys, context, i, logits))
 
 

@@ -115,11 +115,6 @@ def decoder(rules: Rules, max_samples_per_node: int = 1) -> Decoder:
                  max_samples_per_node=max_samples_per_node, needs_reward=True)
 
 
-def greedy_tokens(context: Context, logits):
-  """Returns the most probable tokens, `[B, W]` int32."""
-  return sampling.most_probable(paths_lib.next_log_probs(context, logits))
-
-
 def distinct_tokens(context: Context, i, logits):
   """Returns greedy tokens, but the K most probable ones at the beginning.
 
@@ -171,7 +166,7 @@ def _step(rules: Rules, context: Context, state: DecodeState) -> DecodeState:
   calls, baseline, greedy = jnp.zeros(batch, jnp.int32), None, None
   if rules.has_baseline:
     grown = finish(block, root,
-                   choose=lambda i, logits: greedy_tokens(context, logits))
+                   choose=functools.partial(paths_lib.greedy, context))
     greedy, block, calls = grown.paths, grown.block, grown.calls
     baseline = paths_lib.rewards(context, greedy)[:, 0]
   value = paths_lib.rewards(context, root)
