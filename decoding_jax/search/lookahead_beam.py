@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax import sampling
+from decoding_jax.kernels import buffers
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.search import paths as paths_lib
 from decoding_jax.search.paths import Paths
@@ -128,7 +129,7 @@ def _extend(sizes: Sizes, context: Context, state: DecodeState, carry):
   scores, best = jax.lax.top_k(scores, width)
   running = alive.any(axis=1)
   chosen = paths_lib.take(candidates, best)
-  log_probs = jnp.take_along_axis(log_probs, best, axis=1)
+  log_probs = buffers.take_along(log_probs, best, axis=1)
   return i + 1, _Beams(
       chosen.replace(alive=chosen.alive & (log_probs > -jnp.inf)), log_probs,
       scores, rolled.block, beams.calls + grown.calls + rolled.calls,

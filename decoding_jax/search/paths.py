@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax import sampling
+from decoding_jax.kernels import buffers
 from decoding_jax.rewards import text_reward
 from decoding_jax.runtime import token_buffer
 from decoding_jax.types import (Array, Block, Cache, Context, DecodeState, NONE,
@@ -189,7 +190,7 @@ def commit(state: DecodeState, paths: Paths, calls, extra) -> DecodeState:
 def _newest(paths: Paths, prompt_end):
   """Returns the last token of each text, `[B, W]` int32; else the prompt's."""
   last = jnp.maximum(paths.lengths - 1, 0)[..., None]
-  found = jnp.take_along_axis(paths.tokens, last, axis=-1)[..., 0]
+  found = buffers.take_along(paths.tokens, last, axis=-1)[..., 0]
   return jnp.where(paths.lengths > 0, found, prompt_end)
 
 
