@@ -11,12 +11,12 @@ of texts.
 
 from decoding_jax.rewards.combine import evaluate, length, weighted_sum
 from decoding_jax.rewards.keyword_automaton import Vocabulary, vocabulary
-from decoding_jax.rewards.keywords import (banned, Concepts, concepts,
-                                           hard_coverage, lexical)
+from decoding_jax.rewards.keywords import (avoided, banned, Concepts,
+                                           concepts, hard_coverage, lexical)
 from decoding_jax.rewards.on_host import HostReport, host_report, on_host
 
 __all__ = [
-    "Concepts", "HostReport", "Vocabulary", "banned", "concepts", "evaluate",
-    "hard_coverage", "host_report", "length", "lexical", "on_host",
+    "Concepts", "HostReport", "Vocabulary", "avoided", "banned", "concepts",
+    "evaluate", "hard_coverage", "host_report", "length", "lexical", "on_host",
     "vocabulary", "weighted_sum",
 ]

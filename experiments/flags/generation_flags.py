@@ -6,6 +6,7 @@ import decoding_jax as dj
 from experiments.app import launch
 from experiments.devices import mesh
 from experiments.devices import model_pair
+from experiments.devices import start_tables
 from experiments.flags import constraint_flags
 from experiments.flags import method_flags
 from experiments.flags import model_flags
@@ -60,10 +61,11 @@ def open_pair(methods) -> model_pair.ModelPair:
     A `ModelPair`, see `model_pair.open_pair`.
 
   Raises:
-    UserError: for models that cannot be opened, or a draft model that is
-      needed and not named.
+    UserError: for models that cannot be opened, a draft model that is needed
+      and not named, or a start table of another method.
   """
   pair = model_flags.open_pair(model_flags.drafter(METHOD.value, methods))
+  start_tables.check_used(pair.start, methods)
   return model_pair.with_features(pair, model_flags.TARGET.value, methods)
 
 

@@ -70,13 +70,16 @@ def first(names) -> str:
   return next(name for name in SCORES if name in names)
 
 
-def lexical(concepts, pair, max_new_tokens) -> Judge:
+def lexical(concepts, pair, max_new_tokens, banned=None) -> Judge:
   """Makes the reward of lexical constraints, see `constraints.lexical`.
 
   Args:
     concepts: for each example and concept, its surface forms.
     pair: a `model_pair.ModelPair`, for its vocabulary.
     max_new_tokens: the budget that the concepts must fit in.
+    banned: for each example, concepts that its text must not contain; None for
+      none. The reward is then the mean of the share of the concepts that the
+      text contains, and of the share of the banned ones that it avoids.
 
   Returns:
     The judge.
@@ -85,9 +88,15 @@ def lexical(concepts, pair, max_new_tokens) -> Judge:
     ValueError: for a constraint that cannot be met.
   """
   pieces = tokenizers.pieces(pair.tokenizer, pair.target.vocab_size)
-  return Judge(constraints.lexical(), constraints.vocabulary(pieces),
-               constraints.concepts(concepts, pieces, max_new_tokens),
-               ("hard", "soft"))
+  vocabulary = constraints.vocabulary(pieces)
+  rows = constraints.concepts(concepts, pieces, max_new_tokens)
+  scores = ("hard", "soft")
+  if banned is None:
+    return Judge(constraints.lexical(), vocabulary, rows, scores)
+  reward = constraints.weighted_sum(
+      ((0.5, constraints.lexical()), (0.5, constraints.avoided())))
+  return Judge(reward, (vocabulary, vocabulary),
+               (rows, constraints.concepts(banned, pieces)), scores)
 
 
 def model(name, pair, capacity, on_host=False, max_new_tokens=None) -> Judge:

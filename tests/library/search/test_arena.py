@@ -15,7 +15,7 @@ from library.lookahead import test_cdlh as cdlh
 from models.testing import exactness
 from support import lookahead_reference as reference
 from support import helpers
-from support import search_reference
+from support import arena_reference
 from support import tiny_models as tiny
 
 # The package has its `make` by this name.
@@ -56,7 +56,7 @@ def test_a_star_equals_a_heap(options, eos):
   """With expansions to spare, and without: then a text is completed."""
   k, steps, expansions, weight, pause = options
   rows = rows_of(eos=eos)
-  expected = [search_reference.a_star(row, *options) for row in rows]
+  expected = [arena_reference.a_star(row, *options) for row in rows]
   out = run(dj.methods.a_star(k, steps, expansions, pause, weight), eos_id=eos)
   assert orders(out) == [order for _, order in expected]
   assert tiny.texts(out, cdlh.LENGTHS[SOME]) == [text for text, _ in expected]
@@ -65,7 +65,7 @@ def test_a_star_equals_a_heap(options, eos):
   # Control: the other weight is another search.
   if eos is None and expansions > 3:
     assert orders(out) != [
-        search_reference.a_star(row, k, steps, expansions, 1 - weight, pause)[1]
+        arena_reference.a_star(row, k, steps, expansions, 1 - weight, pause)[1]
         for row in rows]
 
 
@@ -73,7 +73,7 @@ def test_a_star_of_transformers():
   """Slots, masks and positions; and a row alone."""
   models, method = tiny.llama_models(), dj.methods.a_star(2, 3, 5)
   out = cdlh.run_transformers(method, models)
-  expected = [search_reference.a_star(row, 2, 3, 5)
+  expected = [arena_reference.a_star(row, 2, 3, 5)
               for row in cdlh.rows_of_transformers(models)]
   assert orders(out) == [order for _, order in expected]
   assert tiny.texts(out, tiny.LENGTHS) == [text for text, _ in expected]
@@ -113,7 +113,7 @@ def sample_of(rows, key):
 def test_lite_search_equals_lists():
   rows, steps, expansions = rows_of(SHARES), 2, 12
   sample = sample_of(rows, KEY)
-  expected = [search_reference.lite_search(row, steps, expansions, sample(i))
+  expected = [arena_reference.lite_search(row, steps, expansions, sample(i))
               for i, row in enumerate(rows)]
   out = run(dj.methods.lite_search(steps, expansions), SHARES,
             sampling=dj.Sampling(), key=KEY)
@@ -123,7 +123,7 @@ def test_lite_search_equals_lists():
   assert 0 in counts or len(counts) > 2
   # Control: another bound is another search.
   assert [order for _, order in expected] != [
-      search_reference.lite_search(row, steps, expansions, sample(i),
+      arena_reference.lite_search(row, steps, expansions, sample(i),
                                    min_value=0.2)[1]
       for i, row in enumerate(rows)]
 
@@ -138,7 +138,7 @@ def test_budgets_of_lite_search():
   found = lite_search_lib.budget(
       0.9, 10, *(jnp.asarray(x, t) for x, t in (
           (values, jnp.float32), (depths, jnp.int32), (greedy, jnp.float32))))
-  assert found.tolist() == [search_reference.budget(v, d + 1, g) for v, d, g in
+  assert found.tolist() == [arena_reference.budget(v, d + 1, g) for v, d, g in
                             zip(values, depths, greedy)]
   assert found[0] == 2 and found[1] == 0 and set(found.tolist()) > {2, 4, 10}
 
@@ -147,7 +147,7 @@ def test_budgets_of_lite_search():
     (3, 14, np.inf), (2, 9, 0.7)])
 def test_pg_td_equals_dicts(k, simulations, maximum):
   rows = rows_of(SHARES)
-  expected = [search_reference.pg_td(row, k, simulations, maximum)
+  expected = [arena_reference.pg_td(row, k, simulations, maximum)
               for row in rows]
   out = run(dj.methods.pg_td(k, simulations), SHARES,
             reward=tiny.table_reward(maximum))
@@ -158,7 +158,7 @@ def test_pg_td_equals_dicts(k, simulations, maximum):
   np.testing.assert_array_equal(out.stats.extra["simulations"],
                                 [len(order) for _, order in expected])
   # Control: other constants are another search.
-  assert found != [search_reference.pg_td(row, k, simulations, maximum, c=0.5
+  assert found != [arena_reference.pg_td(row, k, simulations, maximum, c=0.5
                                           )[1] for row in rows]
 
 
@@ -168,7 +168,7 @@ def test_pg_td_of_transformers():
   out = cdlh.run_transformers(method, models, constraints=shares)
   rows = [row._replace(value=functools.partial(tiny.table_value, table))
           for row, table in zip(cdlh.rows_of_transformers(models), shares)]
-  expected = [search_reference.pg_td(row, 2, 6) for row in rows]
+  expected = [arena_reference.pg_td(row, 2, 6) for row in rows]
   assert tiny.texts(out, tiny.LENGTHS) == [text for text, _ in expected]
   np.testing.assert_allclose(out.stats.extra["reward"], [
       row.value(row.prompt + text)
@@ -194,14 +194,14 @@ def test_without_a_choice_it_is_greedy(method):
 def test_a_budget_of_one_token():
   """Then the children of the root are all texts that there are."""
   rows = rows_of(SHARES, new=1)
-  best = [max(search_reference.ranked(row.target(row.prompt), 2),
+  best = [max(arena_reference.ranked(row.target(row.prompt), 2),
               key=lambda x, row=row: row.value([*row.prompt, x]))
           for row in rows]
   out = run(dj.methods.a_star(2, 2, 3), SHARES, new=1)
   assert tiny.texts(out, cdlh.LENGTHS[SOME]) == [[x] for x in best]
   out = run(dj.methods.pg_td(2, 3), SHARES, new=1)
   assert tiny.texts(out, cdlh.LENGTHS[SOME]) == [
-      search_reference.pg_td(row, 2, 3)[0] for row in rows]
+      arena_reference.pg_td(row, 2, 3)[0] for row in rows]
 
 
 def test_rows_that_make_room_for_others():
