@@ -7,12 +7,12 @@ from models import transformer
 from models.transformer import quantization
 
 TARGET = flags.DEFINE_string("target", "python-target",
-                             "Target model: folder, hub:owner/name, or name of "
-                             "a shipped one.")
+                             "Target model: folder, .gguf file, package:name, "
+                             "hub:owner/name, or name of a shipped one.")
 _DRAFT = flags.DEFINE_string(
-    "draft", "", "Draft model, for methods that draft: folder, hub:owner/name, "
-    "or name of a shipped one; lookup, which copies what followed the same "
-    "tokens before; or '', the draft model of a shipped target.")
+    "draft", "", "Draft model, for methods that draft: named as --target is; "
+    "lookup, which copies what followed the same tokens before; or '', the "
+    "draft model of a shipped target.")
 _DTYPE = flags.DEFINE_enum("dtype", "", ["", *transformer.DTYPES],
                            "Type of parameters and activations; '' as saved.")
 _DRAFT_DTYPE = flags.DEFINE_enum("draft_dtype", "", ["", *transformer.DTYPES],
