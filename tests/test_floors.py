@@ -54,7 +54,9 @@ CHECKS = "models.testing"
 # What the library needs of the world; it knows no flags, files or tokenizers.
 LIBRARY_NEEDS = {"flax", "jax", "jaxlib", "numpy"}
 # What a single module asks for when it is used, and tells how to install.
-OPTIONAL = {("decoding_jax.processors.regex_automaton", "outlines_core")}
+OPTIONAL = {("decoding_jax.processors.regex_automaton", "outlines_core"),
+            ("decoding_jax.processors.llguidance_engine", "llguidance"),
+            ("decoding_jax.processors.xgrammar_engine", "xgrammar")}
 
 
 def modules(package):

@@ -12,6 +12,9 @@
 A processor of your own is three pure functions, see `dj.LogitsProcessor`.
 """
 
+from decoding_jax.processors import llguidance_engine, xgrammar_engine
+from decoding_jax.processors.host_engine import (HostGrammar, HostTimes,
+                                                 host_grammar, host_times)
 from decoding_jax.processors.model_wrapper import AppliedParams, apply, chain
 from decoding_jax.processors.patterns import json_schema, regex
 from decoding_jax.processors.penalties import (min_new_tokens, no_repeat_ngram,
@@ -22,8 +25,9 @@ from decoding_jax.processors.token_automaton import (Automaton, automaton,
                                                      stop_strings, table)
 
 __all__ = [
-    "AppliedParams", "Automaton", "apply", "automaton", "chain",
-    "from_transitions", "json_schema", "min_new_tokens", "no_repeat_ngram",
+    "AppliedParams", "Automaton", "HostGrammar", "HostTimes", "apply",
+    "automaton", "chain", "from_transitions", "host_grammar", "host_times",
+    "json_schema", "llguidance_engine", "min_new_tokens", "no_repeat_ngram",
     "occurrence_penalty", "regex", "repetition_penalty", "stop_strings",
-    "table",
+    "table", "xgrammar_engine",
 ]
