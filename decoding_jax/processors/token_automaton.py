@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax.kernels import bits
+from decoding_jax.processors import sparse_automaton
+from decoding_jax.processors.sparse_automaton import SparseAutomaton
 from decoding_jax.types import Array, LogitsProcessor, NONE
 from decoding_jax.validation import values
 
@@ -37,12 +39,16 @@ class Automaton:
 
 
 def _advance(params, state, token):
+  if isinstance(params, SparseAutomaton):
+    return sparse_automaton.advance(params, state, token)
   # After a forbidden token, all others are forbidden too.
   return jnp.where(state == NONE, NONE,
                    params.following[state, params.classes[token]])
 
 
 def _process(params, state, logits):
+  if isinstance(params, SparseAutomaton):
+    return sparse_automaton.process(params, state, logits)
   if len(logits) != len(params.classes):
     raise ValueError(f"an automaton over {len(params.classes)} tokens: one "
                      f"over {len(logits)}, those of the model, is needed.")
@@ -51,7 +57,7 @@ def _process(params, state, logits):
 
 
 def _init(params):
-  if not isinstance(params, Automaton):
+  if not isinstance(params, (Automaton, SparseAutomaton)):
     raise ValueError(f"processor_params is of type {type(params).__name__}: an "
                      "Automaton, as dj.processors.regex makes, is needed.")
   return jnp.int32(0)
@@ -64,8 +70,8 @@ def automaton() -> LogitsProcessor:
   """Returns the processor that allows what an automaton allows.
 
   Returns:
-    The processor; its parameters are the `Automaton`, which reads the generated
-    tokens.
+    The processor; its parameters are the `Automaton` or `SparseAutomaton`,
+    which reads the generated tokens.
   """
   return _AUTOMATON
 
