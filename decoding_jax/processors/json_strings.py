@@ -8,7 +8,6 @@ from decoding_jax.processors import ecma_regex, finite_automata
 from decoding_jax.processors.finite_automata import Dfa, Nfa
 
 _QUOTE, _BACKSLASH = 34, 92
-_SHORT = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r"}
 _SURROGATES = (0xd800, 0xdfff)
 # Least and largest characters of one to four bytes.
 _SIZES = ((0, 0x7f), (0x80, 0x7ff), (0x800, 0xffff), (0x10000, 0x10ffff))
@@ -160,11 +159,13 @@ def add_literal(nfa: Nfa, start: int, text: str) -> int:
 
 def _add_characters(target, start, low, high):
   """Adds arcs for characters of a range, escaped where they have to be."""
-  for number in range(max(low, 0), min(high, 31) + 1):
-    spellings = [f"\\u{number:04x}", f"\\u{number:04X}"]
-    spellings += [f"\\{_SHORT[number]}"] if number in _SHORT else []
-    for text in dict.fromkeys(spellings):
-      _add_ranges(target, start, tuple((x, x) for x in text.encode()))
+  if low <= 0 and high >= 31:
+    for ranges in (*_SHORT, *_CONTROLS):
+      _add_ranges(target, start, ranges)
+  else:
+    for number in range(max(low, 0), min(high, 31) + 1):
+      _add_ranges(target, start, tuple(
+          map(_one, json.dumps(chr(number))[1:-1])))
   for number in (_QUOTE, _BACKSLASH):
     if low <= number <= high:
       _add_ranges(target, start, ((_BACKSLASH,) * 2, (number,) * 2))
@@ -172,6 +173,18 @@ def _add_characters(target, start, low, high):
                       (_SURROGATES[1] + 1, ecma_regex.HIGHEST)):
     for ranges in utf8(max(low, first), min(high, last)):
       _add_ranges(target, start, ranges)
+
+
+def _one(character):
+  return (ord(character),) * 2
+
+
+# All control characters, as json.dumps has them.
+_SHORT = tuple((_one("\\"), _one(x)) for x in "bfnrt")
+_CONTROLS = tuple(
+    (*map(_one, "\\u00"), _one(first), (ord(low), ord(high)))
+    for first, low, high in (("0", "0", "7"), ("0", "b", "b"), ("0", "e", "f"),
+                             ("1", "0", "9"), ("1", "a", "f")))
 
 
 def _add_free_escapes(target, start):

@@ -3,10 +3,11 @@
 What has no bound in JSON has one here: values of any kind and references of a
 part to itself are followed a few levels deep. If the automaton is too large
 nevertheless, they are followed less deep, and lists and texts that may be long
-are cut; see `_BUDGETS`. So each text is valid, but not each valid text is there.
+are cut; see `_BUDGETS`. So each text is valid, but not each valid one is there.
 """
 
 import dataclasses
+import gc
 import time
 from typing import NamedTuple
 
@@ -70,12 +71,18 @@ def of_schema(schema, whitespace: str | None = None, limit: int | None = None,
   between = ecma_regex.search(
       f"^(?:{_WHITESPACE if whitespace is None else whitespace})$")
   deadline = time.monotonic() + seconds
-  for budget in _BUDGETS:
-    try:
-      return _attempt(schema, between, budget, limit, deadline)
-    except TooLarge:
-      if budget == _BUDGETS[-1] or time.monotonic() > deadline:
-        raise
+  collects = gc.isenabled()
+  gc.disable()  # There are many small objects, and no circles among them.
+  try:
+    for budget in _BUDGETS:
+      try:
+        return _attempt(schema, between, budget, limit, deadline)
+      except TooLarge:
+        if budget == _BUDGETS[-1] or time.monotonic() > deadline:
+          raise
+  finally:
+    if collects:
+      gc.enable()
 
 
 def _attempt(schema, whitespace, budget, limit, deadline):
@@ -327,16 +334,18 @@ def _add_others(build, branch, names, places):
     if place not in found:
       found[place] = finite_automata.add_state(nfa)
     nfa.empty[state].append(found[place])
-  waiting = list(found)
+  waiting, begins = list(found), {}
   for place in waiting:
     following = _next(branch, place, other=True)
     if following is None:
       continue
-    begin = (found[place] if place.first else _comma(build, found[place]))
-    ends = [_add_or_none(build, parts, _colon(
-        build, json_strings.add_string(nfa, begin, keys)))
-            for keys, parts in kinds]
-    for end in ends:
+    known = following in begins
+    begin = begins.setdefault(following, finite_automata.add_state(nfa))
+    nfa.empty[found[place] if place.first else
+              _comma(build, found[place])].append(begin)
+    for keys, parts in () if known else kinds:
+      end = _add_or_none(build, parts, _colon(
+          build, json_strings.add_string(nfa, begin, keys)))
       if end is not None:
         if following not in found:
           found[following] = finite_automata.add_state(nfa)
@@ -353,6 +362,9 @@ def _other_names(build, branch, names):
   if len(branch.patterns) > _MAX_PATTERNS:
     fail("#", f"more than {_MAX_PATTERNS} patterns of names in one object are "
          "not supported.")
+  if not names and not branch.names and not branch.patterns:
+    return [] if schema_branches.is_never(branch.others) else [
+        (None, branch.others)]
   free = json_strings.of_length(0, None)
   allowed = json_strings.without(free, json_strings.of_texts(names))
   if branch.names:
