@@ -15,7 +15,7 @@ from decoding_jax.processors.finite_automata import Dfa, Nfa
 HIGHEST = 0x10FFFF
 # States of the automaton of a pattern, and characters of it with repetitions
 # written out.
-MAX_STATES, MAX_PARTS = 5_000, 50_000
+MAX_STATES, MAX_PARTS = 2_000, 20_000
 _BEGIN, _END = -1, HIGHEST + 1
 _DIGITS = ((48, 57),)
 _WORDS = ((48, 57), (65, 90), (95, 95), (97, 122))

@@ -62,8 +62,16 @@ def of_format(name: str) -> Dfa:
 
 @functools.lru_cache(maxsize=256)
 def of_length(least: int, most: int | None) -> Dfa:
-  """Returns the automaton of the texts of so many characters."""
+  """Returns the automaton of the texts of so many characters.
+
+  Raises:
+    finite_automata.TooLarge: beyond `finite_automata.MAX_STATES`.
+  """
   size = least if most is None else most
+  if size > finite_automata.MAX_STATES:
+    raise finite_automata.TooLarge(
+        f"texts of {size} characters need as many states: at most "
+        f"{finite_automata.MAX_STATES} are supported.")
   arc = lambda to: [(0, ecma_regex.HIGHEST, to)]
   moves = [arc(state + 1) for state in range(size)]
   return Dfa([*moves, arc(size) if most is None else []],
@@ -152,9 +160,10 @@ def add_string(nfa: Nfa, start: int, texts: Dfa | None) -> int:
 
 def add_literal(nfa: Nfa, start: int, text: str) -> int:
   """Adds one string of JSON, spelled as `json.dumps` does."""
+  # Halves of surrogate pairs have no bytes of their own.
+  halves = any(_SURROGATES[0] <= ord(x) <= _SURROGATES[1] for x in text)
   return finite_automata.add_text(
-      nfa, start, json.dumps(text, ensure_ascii=False).encode(
-          "utf-8", "surrogatepass"))
+      nfa, start, json.dumps(text, ensure_ascii=halves).encode())
 
 
 def _add_characters(target, start, low, high):

@@ -68,8 +68,12 @@ def of_schema(schema, whitespace: str | None = None, limit: int | None = None,
     TooLarge: if more states or seconds are needed, however much is left out.
   """
   limit = limit or finite_automata.MAX_STATES
-  between = ecma_regex.search(
-      f"^(?:{_WHITESPACE if whitespace is None else whitespace})$")
+  between = finite_automata.intersect(ecma_regex.search(
+      f"^(?:{_WHITESPACE if whitespace is None else whitespace})$"),
+                                      ecma_regex.search(r"^[ \t\n\r]*$"))
+  if finite_automata.is_empty(between):
+    raise ValueError(f"whitespace={whitespace!r}: a pattern of blanks, tabs "
+                     "and line ends is needed.")
   deadline = time.monotonic() + seconds
   collects = gc.isenabled()
   gc.disable()  # There are many small objects, and no circles among them.
@@ -86,7 +90,7 @@ def of_schema(schema, whitespace: str | None = None, limit: int | None = None,
 
 
 def _attempt(schema, whitespace, budget, limit, deadline):
-  build = _Build(Source(schema), Nfa(limit=20 * limit, deadline=deadline),
+  build = _Build(Source(schema), Nfa(limit=8 * limit, deadline=deadline),
                  budget, whitespace, budget.levels)
   start = finite_automata.add_state(build.nfa)
   end = _add(build, (schema_source.Part(schema),), start)

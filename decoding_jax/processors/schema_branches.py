@@ -5,10 +5,12 @@ union. Parts of parts, such as the properties of an object, stay lists of parts
 of the schema of which all hold, until they are needed.
 """
 
+import collections
 import dataclasses
 import decimal
 import functools
 import itertools
+import math
 from typing import Any, NamedTuple
 
 from decoding_jax.processors import (finite_automata, json_numbers,
@@ -18,16 +20,20 @@ from decoding_jax.validation import values as values_lib
 
 # Branches of a part.
 MAX_BRANCHES = 400
+# Pairs of branches of `oneOf`.
+MAX_COMPARISONS = 40_000
 # Parts of which all hold; () allows everything.
 Parts = tuple
 NEVER = (Part(False),)
 
 
-class Null(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Null:
   """The value null."""
 
 
-class Boolean(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Boolean:
   """Both truth values."""
 
 
@@ -108,10 +114,16 @@ def of_parts(source: Source, parts: Parts) -> list:
   Raises:
     schema_source.Unsupported: naming the keyword and its place.
   """
-  found = any_branches()
-  for part in parts:
-    found = meet(source, found, of_part(source, part), part.at)
-  return found
+  if not parts:
+    return any_branches()
+  key = tuple((id(x.node), x.at, x.refs) for x in parts)
+  if key not in source.known:
+    found = of_part(source, parts[0])
+    for part in parts[1:]:
+      found = meet(source, found, of_part(source, part), part.at)
+    # With the parts, so that no other node gets the place of one of them.
+    source.known[key] = found, parts
+  return source.known[key][0]
 
 
 def any_branches() -> list:
@@ -151,6 +163,14 @@ def of_part(source: Source, part: Part) -> list:
 def _exactly_one(source, options) -> list:
   """Returns the branches of values that are of one part only."""
   found, branches = {}, [of_part(source, x) for x in options]
+  if all(isinstance(x, Value) for mine in branches for x in mine):
+    times = collections.Counter(x.key for mine in branches for x in mine)
+    return [x for mine in branches for x in mine if times[x.key] == 1]
+  sizes = list(map(len, branches))
+  if sum(sizes)**2 > MAX_COMPARISONS:
+    fail(options[0].at, f"{sum(sizes)} alternatives to tell apart: at most "
+         f"{math.isqrt(MAX_COMPARISONS)} are supported; 'anyOf' need not tell "
+         "them apart.")
   for i, (option, mine) in enumerate(zip(options, branches)):
     for other, theirs in zip(options[:i] + options[i + 1:],
                              branches[:i] + branches[i + 1:]):
@@ -212,7 +232,7 @@ def meet(source: Source, xs: list, ys: list, at: str) -> list:
     both = _meet(source, x, y)
     if both is not None:
       found[_key(both)] = both
-    if len(found) > MAX_BRANCHES:
+    if len(found) > MAX_BRANCHES and not isinstance(both, Value):
       fail(at, f"more than {MAX_BRANCHES} combinations of its schemas, the "
            "limit.")
   return list(found.values())
@@ -320,8 +340,19 @@ def _values(source, part, found):
     given = [const] if not given or any(
         key_of(x) == key_of(const) for x in given) else []
   schema_source.spend(source, part.at, len(given) // 8)
+  for x in given:
+    _check_finite(part, x)
   values = {key_of(x): x for x in given if conforms(source, x, found)}
   return [Value(key, x) for key, x in values.items()]
+
+
+def _check_finite(part, value):
+  """Raises `Unsupported` for numbers that JSON has not."""
+  if isinstance(value, (list, dict)):
+    for inside in value.values() if isinstance(value, dict) else value:
+      _check_finite(part, inside)
+  elif isinstance(value, float) and not math.isfinite(value):
+    fail(part.at, f"{value} is no number of JSON.")
 
 
 def key_of(value) -> str:

@@ -89,10 +89,10 @@ def _of_keyword(source, part, keyword):
   given = part.node[keyword]
   if keyword == "type":
     types = schema_source.types_of(part)
-    # Numbers that are no integers are left out.
     rest = [x for x in schema_source.TYPES if x not in types and not (
         x == "number" and "integer" in types)]
-    return [{"type": rest}] if rest else []
+    # Numbers that are no integers have no keyword.
+    return [{"type": rest}] * bool(rest) + [None] * ("integer" in types)
   if keyword in ("enum", "const"):
     return _other_values(given if keyword == "enum" else [given])
   if keyword == "required" and isinstance(given, list):

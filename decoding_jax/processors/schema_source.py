@@ -55,9 +55,11 @@ class Source:
   Attributes:
     schema: as of JSON.
     parts: of `MAX_PARTS`.
+    known: branches of parts that were met before.
   """
   schema: Any
   parts: int = 0
+  known: dict = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
