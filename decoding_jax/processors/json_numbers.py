@@ -56,7 +56,7 @@ def between(low, high, open_low: bool = False, open_high: bool = False,
 
 
 def of_constraints(x) -> Dfa:
-  """Returns the automaton of a `schema_branches.Number`."""
+  """Returns the automaton of a `schema_types.Number`."""
   bounds = x.low, x.high, x.open_low, x.open_high, x.integer
   found = between(*bounds, *x.multiples[:1])
   for multiple in x.multiples[1:]:

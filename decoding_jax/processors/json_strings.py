@@ -109,7 +109,7 @@ def of_pattern(pattern: str) -> Dfa:
 
 
 def of_constraints(x) -> Dfa | None:
-  """Returns the automaton of a `schema_branches.String`; None for all texts."""
+  """Returns the automaton of a `schema_types.String`; None for all texts."""
   parts = [*map(of_pattern, x.patterns), *map(of_format, x.formats)]
   if x.least or x.most is not None:
     parts.append(of_length(x.least, x.most))

@@ -15,9 +15,9 @@ from decoding_jax.processors import (ecma_regex, finite_automata, json_numbers,
                                      json_strings, schema_branches,
                                      schema_source)
 from decoding_jax.processors.finite_automata import Dfa, Nfa, TooLarge
-from decoding_jax.processors.schema_branches import (
-    Array, Boolean, Null, Number, Object, String, Value)
 from decoding_jax.processors.schema_source import Endless, Source, fail
+from decoding_jax.processors.schema_types import (
+    Array, Boolean, Null, Number, Object, String, Value, is_never)
 
 # Patterns of names in one object: each subset of them is a kind of name.
 _MAX_PATTERNS = 3
@@ -241,7 +241,7 @@ def _add_or_none(build, parts, start):
 
   Where they are needed, the whole is not possible either.
   """
-  if schema_branches.is_never(parts):
+  if is_never(parts):
     return None
   try:
     return _add(build, parts, start)
@@ -300,7 +300,7 @@ def _add_property(build, branch, name, places):
   nfa, needed = build.nfa, name in branch.required
   after = {} if needed else {x: y for x, y in places.items()}
   parts = schema_branches.property_parts(branch, name)
-  if schema_branches.is_never(parts) or branch.names and not (
+  if is_never(parts) or branch.names and not (
       schema_branches.conforms(build.source, name, schema_branches.of_parts(
           build.source, branch.names))):
     return after
@@ -367,7 +367,7 @@ def _other_names(build, branch, names):
     fail("#", f"more than {_MAX_PATTERNS} patterns of names in one object are "
          "not supported.")
   if not names and not branch.names and not branch.patterns:
-    return [] if schema_branches.is_never(branch.others) else [
+    return [] if is_never(branch.others) else [
         (None, branch.others)]
   free = json_strings.of_length(0, None)
   allowed = json_strings.without(free, json_strings.of_texts(names))
@@ -383,7 +383,7 @@ def _other_names(build, branch, names):
   return [(keys, tuple(x for parts in found for x in parts)
            if found else branch.others) for keys, found in kinds
           if not finite_automata.is_empty(keys) and not (
-              not found and schema_branches.is_never(branch.others))]
+              not found and is_never(branch.others))]
 
 
 def _names_of(build, parts):

@@ -8,104 +8,20 @@ of the schema of which all hold, until they are needed.
 import collections
 import dataclasses
 import decimal
-import functools
 import itertools
 import math
-from typing import Any, NamedTuple
 
 from decoding_jax.processors import (finite_automata, json_numbers,
-                                     json_strings, schema_logic, schema_source)
+                                     json_strings, schema_keywords,
+                                     schema_logic, schema_source, schema_types)
 from decoding_jax.processors.schema_source import Endless, Part, Source, fail
-from decoding_jax.validation import values as values_lib
+from decoding_jax.processors.schema_types import (
+    Array, Boolean, Null, Number, Object, Parts, String, Value, is_never)
 
 # Branches of a part.
 MAX_BRANCHES = 400
 # Pairs of branches of `oneOf`.
 MAX_COMPARISONS = 40_000
-# Parts of which all hold; () allows everything.
-Parts = tuple
-NEVER = (Part(False),)
-
-
-@dataclasses.dataclass(frozen=True)
-class Null:
-  """The value null."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Boolean:
-  """Both truth values."""
-
-
-class Value(NamedTuple):
-  """One value, as `key`, which tells 1 from true, and itself."""
-  key: str
-  value: Any
-
-
-@dataclasses.dataclass(frozen=True)
-class Number:
-  """Numbers between bounds; see `json_numbers.between`."""
-  low: Any = None
-  high: Any = None
-  open_low: bool = False
-  open_high: bool = False
-  integer: bool = False
-  multiples: tuple = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class String:
-  """Texts of some length that have all patterns and formats, and not others.
-
-  Attributes:
-    least, most: characters; `most` is None for any number.
-    patterns: that are found in the text.
-    formats: of `json_strings.FORMATS`.
-    not_patterns: that are not found in it.
-    not_values: texts that are left out.
-  """
-  least: int = 0
-  most: int | None = None
-  patterns: tuple = ()
-  formats: tuple = ()
-  not_patterns: tuple = ()
-  not_values: tuple = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class Array:
-  """Lists: first items, the parts of all others, and how many there are."""
-  first: tuple = ()
-  rest: Parts = ()
-  least: int = 0
-  most: int | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Object:
-  """Objects.
-
-  Attributes:
-    properties: name -> parts, in order.
-    patterns: (pattern of names, parts), of which all that match hold.
-    others: parts of names that are in neither.
-    required: names.
-    names: parts that hold for each name, as a string.
-    least, most: properties.
-  """
-  properties: dict = dataclasses.field(default_factory=dict)
-  patterns: tuple = ()
-  others: Parts = ()
-  required: tuple = ()
-  names: Parts = ()
-  least: int = 0
-  most: int | None = None
-
-
-def is_never(parts: Parts) -> bool:
-  """Returns whether parts allow nothing, as far as this is seen at once."""
-  return any(x.node is False for x in parts)
 
 
 def of_parts(source: Source, parts: Parts) -> list:
@@ -139,8 +55,8 @@ def of_part(source: Source, part: Part) -> list:
   if part.node is False:
     return []
   schema_source.check_keywords(part)
-  found = [make(part) for make in map(_MAKERS.get,
-                                      schema_source.types_of(part))]
+  found = [schema_keywords.of_type(part, kind)
+           for kind in schema_source.types_of(part)]
   node = part.node
   if "enum" in node or "const" in node:
     found = _values(source, part, found)
@@ -252,9 +168,9 @@ def _meet(source, x, y):
   if type(x) is not type(y):
     return None
   if isinstance(x, Number):
-    return _meet_numbers(x, y)
+    return schema_types.meet_numbers(x, y)
   if isinstance(x, String):
-    return String(max(x.least, y.least), _least(x.most, y.most),
+    return String(max(x.least, y.least), schema_types.smaller(x.most, y.most),
                   *(tuple(dict.fromkeys([*a, *b])) for a, b in (
                       (x.patterns, y.patterns), (x.formats, y.formats),
                       (x.not_patterns, y.not_patterns),
@@ -265,23 +181,8 @@ def _meet(source, x, y):
     size = max(len(x.first), len(y.first))
     first = tuple(item(x, i) + item(y, i) for i in range(size))
     return Array(first, x.rest + y.rest, max(x.least, y.least),
-                 _least(x.most, y.most))
+                 schema_types.smaller(x.most, y.most))
   return _meet_objects(x, y) if isinstance(x, Object) else x
-
-
-def _least(x, y):
-  return y if x is None else x if y is None else min(x, y)
-
-
-def _meet_numbers(x, y):
-  low = max((v for v in ((x.low, x.open_low), (y.low, y.open_low))
-             if v[0] is not None), default=(None, False))
-  high = min(((v, not is_open) for v, is_open in (
-      (x.high, x.open_high), (y.high, y.open_high)) if v is not None),
-             default=(None, True))
-  return Number(low[0], high[0], low[1], not high[1],
-                x.integer or y.integer,
-                tuple(dict.fromkeys(x.multiples + y.multiples)))
 
 
 def item(array: Array, i: int) -> Parts:
@@ -302,7 +203,7 @@ def _meet_objects(x, y):
   return Object(properties, x.patterns + y.patterns, x.others + y.others,
                 tuple(dict.fromkeys(x.required + y.required)),
                 x.names + y.names, max(x.least, y.least),
-                _least(x.most, y.most))
+                schema_types.smaller(x.most, y.most))
 
 
 def _names_only(x):
@@ -404,116 +305,3 @@ def _number_conforms(value, x):
            number == x.high and not x.open_high) and
           (not x.integer or number == number.to_integral_value()) and
           all(json_numbers.is_multiple(value, y) for y in x.multiples))
-
-
-def _number(part, integer=False) -> Number:
-  bounds = {}
-  for keyword in schema_source.KEYWORDS["number"]:
-    given = part.node.get(keyword)
-    if given is None or keyword.startswith("exclusive") and (
-        isinstance(given, bool)):
-      continue
-    if isinstance(given, bool) or not isinstance(given, (int, float)) or (
-        given != given or abs(given) > 1e300):
-      fail(part.at, f"{keyword!r} is {given!r}: a number is needed.")
-    bounds[keyword] = decimal.Decimal(repr(given))
-  if bounds.get("multipleOf", 1) <= 0:
-    fail(part.at, f"'multipleOf' is {part.node['multipleOf']!r}: a positive "
-         "number is needed.")
-  found = Number(integer=integer, multiples=tuple(
-      x for x in [bounds.get("multipleOf")] if x is not None))
-  # In draft 4, these say whether the bound itself is left out.
-  of_draft_4 = lambda keyword: part.node.get(keyword) is True
-  for low, high, open_low, open_high in (
-      (bounds.get("minimum"), bounds.get("maximum"),
-       of_draft_4("exclusiveMinimum"), of_draft_4("exclusiveMaximum")),
-      (bounds.get("exclusiveMinimum"), bounds.get("exclusiveMaximum"), True,
-       True)):
-    found = _meet_numbers(found, Number(low, high, open_low and low is not None,
-                                        open_high and high is not None))
-  return found
-
-
-def _limits(part, low, high):
-  """Returns the least and the largest number; None for no limit."""
-  for name in (low, high):
-    given = part.node.get(name, 0)
-    if isinstance(given, float) and given.is_integer():
-      given = int(given)
-    if not values_lib.is_integer(given) or given < 0:
-      fail(part.at, f"{name!r} is {given!r}: 0 or a positive integer is "
-           "needed.")
-  most = part.node.get(high)
-  return int(part.node.get(low, 0)), None if most is None else int(most)
-
-
-def _string(part) -> String:
-  node, formats = part.node, ()
-  if "format" in node:
-    name = node["format"]
-    if not isinstance(name, str) or name in json_strings.UNKNOWN_FORMATS:
-      fail(part.at, f"'format' is {name!r}, which is not supported; supported "
-           f"are {', '.join(json_strings.FORMATS)}, and a 'pattern'.")
-    formats = (name,) if name in json_strings.FORMATS else ()
-  if not isinstance(node.get("pattern", ""), str):
-    fail(part.at, f"'pattern' is {node['pattern']!r}: a text is needed.")
-  patterns = (node["pattern"],) if "pattern" in node else ()
-  for pattern in patterns:
-    _check_pattern(part, pattern)
-  return String(*_limits(part, "minLength", "maxLength"), patterns, formats,
-                *(tuple(node.get(x, ())) for x in (
-                    schema_logic.NOT_PATTERNS, schema_logic.NOT_VALUES)))
-
-
-def _check_pattern(part, pattern):
-  try:
-    json_strings.of_pattern(pattern)
-  except ValueError as e:
-    fail(part.at, f"'pattern' is {values_lib.shortened(pattern)}: {e}")
-
-
-def _array(part) -> Array:
-  node = part.node
-  least, most = _limits(part, "minItems", "maxItems")
-  if node.get("uniqueItems", False) is not False and (most is None or most > 1):
-    fail(part.at, "'uniqueItems' is supported only with 'maxItems' of 1.")
-  keyword = "prefixItems" if "prefixItems" in node else "items"
-  if isinstance(node.get(keyword), list):
-    first = tuple((part.inside(keyword, i),)
-                  for i in range(len(node[keyword])))
-    rest = "items" if keyword == "prefixItems" else "additionalItems"
-  else:
-    first, rest = (), "items"
-  others = (part.inside(rest),) if node.get(rest, True) is not True else ()
-  return Array(first, others, least, most)
-
-
-def _object(part) -> Object:
-  node = part.node
-  mapping = lambda keyword: _mapping(part, keyword)
-  required = node.get("required", [])
-  if not isinstance(required, list) or not all(
-      isinstance(x, str) for x in required):
-    fail(part.at, "'required' must be a list of names.")
-  for pattern in mapping("patternProperties"):
-    _check_pattern(part, pattern)
-  one = lambda keyword: ((part.inside(keyword),)
-                         if node.get(keyword, True) is not True else ())
-  return Object(
-      {name: (x,) for name, x in mapping("properties").items()},
-      tuple((name, (x,)) for name, x in mapping("patternProperties").items()),
-      one("additionalProperties"), tuple(dict.fromkeys(required)),
-      one("propertyNames"), *_limits(part, "minProperties", "maxProperties"))
-
-
-def _mapping(part, keyword):
-  given = part.node.get(keyword, {})
-  if not isinstance(given, dict):
-    fail(part.at, f"{keyword!r} must be an object.")
-  return {name: part.inside(keyword, name) for name in given}
-
-
-_MAKERS = {
-    "null": lambda part: Null(), "boolean": lambda part: Boolean(),
-    "number": _number, "integer": functools.partial(_number, integer=True),
-    "string": _string, "array": _array, "object": _object}
