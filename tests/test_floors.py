@@ -33,7 +33,7 @@ MODELS = [
     ("checkpoints",),
 ]
 PROGRAMS = ("benchmark", "cdsl", "complete", "convert", "entropy_threshold",
-            "exactness", "generate", "parity", "rsd", "start_table",
+            "exactness", "generate", "grammar", "parity", "rsd", "start_table",
             "synthetic_pair", "tpu_estimate", "train")
 EXPERIMENTS = [
     ("app",),

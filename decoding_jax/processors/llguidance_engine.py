@@ -52,7 +52,7 @@ def json_schema(schema, pieces: Sequence[bytes], eos_id) -> HostGrammar:
     ValueError: for what `llguidance` refuses, with its reason.
   """
   return _grammar(f"schema={values.shortened(schema)}",
-                  f"start: %json {_as_json(schema)}", pieces, eos_id)
+                  source_of_schema(schema), pieces, eos_id)
 
 
 def regex(pattern: str, pieces: Sequence[bytes], eos_id) -> HostGrammar:
@@ -117,9 +117,10 @@ def engine(name: str, source: str, pieces: Sequence[bytes],
       mask=functools.partial(_mask, bits.num_words(len(pieces))))
 
 
-def _as_json(schema):
-  """Returns a schema as a text of JSON."""
-  return schema if isinstance(schema, str) else json.dumps(schema)
+def source_of_schema(schema) -> str:
+  """Returns the grammar of a schema, for `engine`; a dict or a text of JSON."""
+  text = schema if isinstance(schema, str) else json.dumps(schema)
+  return f"start: %json {text}"
 
 
 def _with_options(source):

@@ -49,11 +49,8 @@ def json_schema(schema, pieces: Sequence[bytes], eos_id) -> HostGrammar:
     ValueError: for what `xgrammar` refuses, with its reason. It ignores
       keywords that it does not know.
   """
-  text = schema if isinstance(schema, str) else json.dumps(schema)
-  # Not strict: what a schema does not name may be there, as in JSON Schema.
   return _grammar(f"schema={values.shortened(schema)}",
-                  lambda x: x.compile_json_schema(text, strict_mode=False),
-                  pieces, eos_id)
+                  maker_of_schema(schema), pieces, eos_id)
 
 
 def regex(pattern: str, pieces: Sequence[bytes], eos_id) -> HostGrammar:
@@ -66,6 +63,13 @@ def gbnf(grammar: str, pieces: Sequence[bytes], eos_id) -> HostGrammar:
   """Returns a grammar of llama.cpp's GBNF, with a rule `root`."""
   return _grammar(f"grammar={values.shortened(grammar)}",
                   lambda x: x.compile_grammar(grammar), pieces, eos_id)
+
+
+def maker_of_schema(schema):
+  """Returns what compiles a schema, for `engine`; a dict or a text of JSON."""
+  text = schema if isinstance(schema, str) else json.dumps(schema)
+  # Not strict: what a schema does not name may be there, as in JSON Schema.
+  return lambda x: x.compile_json_schema(text, strict_mode=False)
 
 
 def engine(name: str, make, pieces: Sequence[bytes],
