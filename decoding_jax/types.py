@@ -139,11 +139,17 @@ class LogitsProcessor(NamedTuple):
     process: `(params, state, logits [V]) -> logits [V]`; -inf forbids a token.
     reads_prompt: whether `init` is the state before the first token of the
       prompt; else it is the one after its last token.
+    advance_block: `(params, states [B, T, ...], tokens [B, T], parents [B, T])
+      -> states [B, T, ...]`, `advance` for all tokens of a block at once; None
+      to call that once for each level of a tree. Token `i` follows token
+      `parents[:, i] < i` of the block or, where that is `NONE`, the state
+      `states[:, i]`; a token `NONE` leaves that state unchanged.
   """
   init: Callable[..., Any]
   advance: Callable[..., Any]
   process: Callable[..., Array]
   reads_prompt: bool = False
+  advance_block: Optional[Callable[..., Any]] = None
 
 
 class Layout(NamedTuple):
