@@ -23,11 +23,13 @@ from decoding_jax.validation import values
 # The draft block starts with the token that the draft cache may lack.
 _LATE = 0
 _ROOT = 1
+# Children by noise that nodes, steps and the target share: no fresh samples.
+_SHARED = {"sampled": False, "shared_noise": True}
 
 
 def grow(keys, expander: Expander, model: LanguageModel, params: Params,
-         cache: Cache | None, newest, length,
-         warper: sampling.LogitsWarper) -> tuple[DraftTree, Block | None]:
+         cache: Cache | None, newest, length, warper: sampling.LogitsWarper,
+         noise_keys=None) -> tuple[DraftTree, Block | None]:
   """Drafts a tree, one forward a level; the deepest level needs none.
 
   Args:
@@ -39,6 +41,8 @@ def grow(keys, expander: Expander, model: LanguageModel, params: Params,
     newest: `[B, 2]` int32, the last two committed tokens.
     length: `[B]` int32, committed tokens.
     warper: from logits to the distribution of the drafts.
+    noise_keys: `[B, D + 1]`, see `DraftTree`, for an expander with
+      `shared_noise`; else None.
 
   Returns:
     The tree, and a block of `1 + I` slots: the token that the cache may lack,
@@ -47,7 +51,7 @@ def grow(keys, expander: Expander, model: LanguageModel, params: Params,
   layout = expander.layout
   size = 1 + tree_lib.num_nodes(layout)
   if not layout.widths:
-    return tree_lib.root(newest[:, 1], 0), None
+    return tree_lib.root(newest[:, 1], 0).replace(noise_keys=noise_keys), None
   inner = size - layout.widths[-1]
   # Each level writes the distributions of its nodes.
   distributions, = buffers.empty_like([jax.ShapeDtypeStruct(
@@ -70,7 +74,8 @@ def grow(keys, expander: Expander, model: LanguageModel, params: Params,
                                     slot, mask)
     log_probs = sampling.drop_underflowing(
         jax.vmap(sampling.log_probs)(warper, logits[:, -nodes.width:]))
-    level_keys = jax.vmap(random.fold_in, (0, None))(keys, level)
+    level_keys = (jax.vmap(random.fold_in, (0, None))(keys, level)
+                  if noise_keys is None else noise_keys[:, level])
     expand = lambda key, *row: _checked(
         layout.widths[shape], expander.expand(key, shape, *row))
     tokens, parents, valid, states = jax.vmap(expand)(
@@ -88,19 +93,24 @@ def grow(keys, expander: Expander, model: LanguageModel, params: Params,
     carry = body(run.start, carry) if len(run) == 1 else (
         jax.lax.fori_loop(run.start, run.stop, body, carry))
   tree, block, _ = carry
-  return tree, block
+  return tree.replace(noise_keys=noise_keys), block
 
 
-def gumbel_top_k(branching: tuple[int, ...]) -> Expander:
+def gumbel_top_k(branching: tuple[int, ...],
+                 shared_noise: bool = False) -> Expander:
   """Children drawn without replacement (RSD-C; arXiv 2402.14160, sec. 3.2).
 
   Args:
     branching: children of each node of level 0, 1, ..., D - 1; of no level
       for a tree of a root.
+    shared_noise: whether by noise that the target shares, for
+      `shared_gumbel.verifier`; nodes of a level have the same.
 
   Returns:
     The expander.
   """
+  if shared_noise:
+    return _product(tuple(branching), _draw_alike, **_SHARED)
   return _product(tuple(branching), _draw, sampled=True)
 
 
@@ -116,7 +126,8 @@ def top_k(branching: tuple[int, ...]) -> Expander:
   return _product(tuple(branching), _best, sampled=False)
 
 
-def static_tree(children: tuple[tuple[int, ...], ...]) -> Expander:
+def static_tree(children: tuple[tuple[int, ...], ...],
+                shared_noise: bool = False) -> Expander:
   """Children drawn without replacement, of each node as many as are its own.
 
   Chen et al. 2024, "Sequoia" (arXiv 2402.12374), section 3.
@@ -124,11 +135,15 @@ def static_tree(children: tuple[tuple[int, ...], ...]) -> Expander:
   Args:
     children: of each node of level 0, 1, ..., D - 1; see
       `tree.static_layout`.
+    shared_noise: as of `gumbel_top_k`.
 
   Returns:
     The expander.
   """
-  return _static(tuple(map(tuple, children)), _draw, sampled=True)
+  children = tuple(map(tuple, children))
+  if shared_noise:
+    return _static(children, _draw_alike, **_SHARED)
+  return _static(children, _draw, sampled=True)
 
 
 def static_top_k(children: tuple[tuple[int, ...], ...]) -> Expander:
@@ -203,16 +218,22 @@ def iid_paths(num_paths: int, depth: int) -> Expander:
                   sampled=True, replacement=True)
 
 
-def stochastic_beam(width: int, depth: int) -> Expander:
+def stochastic_beam(width: int, depth: int,
+                    shared_noise: bool = False) -> Expander:
   """Stochastic beam search (RSD-S; arXiv 2402.14160, section 3.2).
 
   Args:
     width: nodes of a level.
     depth: levels.
+    shared_noise: as of `gumbel_top_k`. The children of a node are then ordered
+      as there, and the beam keeps those whose paths have the largest scores;
+      it is a sample no more.
 
   Returns:
     The expander.
   """
+  if shared_noise:
+    return _beam(width, depth, _perturbed_alike, **_SHARED)
   return _beam(width, depth, beam.perturbed, sampled=True)
 
 
@@ -273,6 +294,17 @@ def _draw(key, log_probs, counts):
                                                        max(counts))
 
 
+def _draw_alike(key, log_probs, counts):
+  """Children of each node of a level, by the same noise."""
+  return jax.vmap(sampling.gumbel_top_k, (None, 0, None))(key, log_probs,
+                                                          max(counts))
+
+
+def _perturbed_alike(key, log_probs, state, width):
+  keys = jnp.broadcast_to(key[None], len(log_probs))
+  return beam.perturbed_by(keys, log_probs, state, width)
+
+
 def _best(key, log_probs, counts):
   """Children of each node of a level, the most probable ones."""
   del key
@@ -326,7 +358,7 @@ def _of_numbers(layout, pick, numbers, **kind):
 
 
 @functools.lru_cache(maxsize=None)
-def _beam(width, depth, step, sampled):
+def _beam(width, depth, step, **kind):
   layout = tree_lib.beam_layout(width, depth)
 
   def expand(key, level, log_probs, valid, state):
@@ -334,4 +366,4 @@ def _beam(width, depth, step, sampled):
     tokens, parents, state = step(key, log_probs, state, width)
     return tokens, parents, state.scores > -jnp.inf, state
 
-  return Expander(layout, beam.root, expand, sampled, replacement=False)
+  return Expander(layout, beam.root, expand, replacement=False, **kind)

@@ -6,7 +6,8 @@ import jax.numpy as jnp
 
 from decoding_jax.kernels import buffers
 from decoding_jax.runtime import cache as cache_lib, token_buffer
-from decoding_jax.speculation import expanders, tree as tree_lib
+from decoding_jax.speculation import expanders, shared_gumbel
+from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.types import (Block, Cache, Context, DecodeState, Drafter,
                                 DraftTree, Expander, Seen)
 
@@ -26,7 +27,8 @@ def of_model(expander: Expander) -> Drafter:
   return Drafter(
       expander.layout, _init, functools.partial(_propose, expander), _observe,
       calls=tree_lib.depth(expander.layout), sampled=expander.sampled,
-      replacement=expander.replacement, one_sampled=expander.one_sampled)
+      replacement=expander.replacement, one_sampled=expander.one_sampled,
+      shared_noise=expander.shared_noise)
 
 
 def _init(context: Context, state: DecodeState) -> DecodeState:
@@ -36,9 +38,14 @@ def _init(context: Context, state: DecodeState) -> DecodeState:
 
 def _propose(expander, keys, context: Context,
              state: DecodeState) -> tuple[DraftTree, Block | None]:
+  noise_keys = None
+  if expander.shared_noise:
+    noise_keys = shared_gumbel.noise_keys(state.keys, state.length,
+                                          tree_lib.depth(expander.layout))
   return expanders.grow(
       keys, expander, context.draft, context.draft_params, state.draft_cache,
-      token_buffer.newest(state, 2), state.length, context.draft_warper)
+      token_buffer.newest(state, 2), state.length, context.draft_warper,
+      noise_keys)
 
 
 def _observe(context: Context, before: DecodeState, after: DecodeState,
