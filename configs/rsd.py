@@ -4,6 +4,7 @@
   python -m experiments.rsd --config=configs/rsd.py:smoke
   python -m experiments.rsd --config=configs/rsd.py:verification \\
       --workdir=runs/verification
+  python -m experiments.rsd --config=configs/rsd.py:paths --workdir=runs/paths
   python -m experiments.rsd --config=configs/rsd.py --config.task=humaneval \\
       --config.data=HumanEval.jsonl.gz --workdir=runs/humaneval
 
@@ -48,14 +49,26 @@ _BUDGETS = {
          ((5, 1, 1, 1, 1, 1), (2, 2, 2, 2), (6, 1, 1, 1, 1))),
 }
 _SMOKE = (((3, 2),), ((2, 2),))
+# Nodes -> trees of so many: two branchings, the second one with a stem, a
+# single path before it branches; and width and depth of the beam search of a
+# best-first tree.
+_EQUAL_NODES = {
+    8: (((2, 1, 1, 1), (1, 1, 2, 1, 1)), (4, 5)),
+    16: (((2, 1, 2, 1, 1), (1, 1, 2, 2, 1, 1)), (6, 6)),
+    32: (((4, 1, 2, 1, 1), (1, 1, 2, 2, 1, 1, 1, 1, 1, 1)), (8, 7)),
+}
+_VERIFICATIONS = ("recursive", "traversal", "layer", "conditional_ot",
+                  "shared_gumbel")
+_WITH_STEM = ("traversal", "conditional_ot")
 
 
 def get_config(preset="default"):
   """Returns the configuration of `experiments.rsd`.
 
   Args:
-    preset: "smoke", "default", "full"; or "verification", the same trees
-      verified node by node and path by path.
+    preset: "smoke", "default", "full"; "paths", the same trees verified node by
+      node and path by path; or "verification", all ways to verify and
+      best-first trees, at equal nodes.
 
   Returns:
     A ConfigDict with the fields:
@@ -93,6 +106,8 @@ def get_config(preset="default"):
       queue: 0; or prompts of a longer batch, of which `batch` are decoded at a
         time: a row that has finished makes room for the next prompt.
       seed: of prompts and tokens.
+      bounds: prompts whose texts are decoded once more, step by step, to tell
+        how much any rule could accept; 0 for none.
       compilation_cache: whether compiled programs are kept in the workdir, for
         the next start; what is reported of them is then loading time.
       trees: experiment -> point -> methods with their sizes, as `_trees` makes
@@ -128,6 +143,7 @@ def get_config(preset="default"):
       "batch": 1,
       "queue": 0,
       "seed": 0,
+      "bounds": 8,
       "compilation_cache": True,
       "trees": {
           "length": {str(n): _trees(n, *_LENGTHS[n]) for n in _LENGTHS},
@@ -180,16 +196,33 @@ def _both(trees):
                for form in (tree, {**tree, "verification": ways[tree["name"]]}))
 
 
+def _verified(nodes):
+  """Returns trees of so many nodes, verified in all ways."""
+  branchings, (width, depth) = _EQUAL_NODES[nodes]
+  return ({"name": "speculative", "depth": nodes, "verification": "block"},
+          *({"name": "rsd_c", "branching": branchings[0], "verification": way}
+            for way in _VERIFICATIONS),
+          *({"name": "rsd_c", "branching": branchings[1], "verification": way}
+            for way in _WITH_STEM),
+          {"name": "opt_tree", "nodes": nodes, "width": width, "depth": depth})
+
+
 _PRESETS = {
     "default": {},
     # Five trees of six nodes and a chain of two: one compilation each.
     "smoke": {"lengths": (2,), "budgets": (6,), "temperatures": (0.6,),
-              "prompts": 16, "max_new_tokens": 32,
+              "prompts": 16, "max_new_tokens": 32, "bounds": 2,
               "trees": {"length": {"2": _trees(2, *_SMOKE)},
                         "budget": {"6": _trees(6, *_SMOKE)}}},
     "full": {"temperatures": (0.0, 0.3, 0.6, 1.0), "prompts": 256,
              "max_new_tokens": 128},
     "verification": {
+        "lengths": (), "budgets": tuple(_EQUAL_NODES), "prompts": 256,
+        "batch": 16, "max_new_tokens": 32, "bounds": 0,
+        "temperatures": (0.0, 0.3, 0.7, 1.0),
+        "trees": {"length": {},
+                  "budget": {str(n): _verified(n) for n in _EQUAL_NODES}}},
+    "paths": {
         "budgets": (), "prompts": 64,
         "trees": {"length": {str(n): _both(_trees(n, *_LENGTHS[n]))
                              for n in _LENGTHS}, "budget": {}}},
