@@ -218,7 +218,7 @@ _PRESETS = {
              "max_new_tokens": 128},
     "verification": {
         "lengths": (), "budgets": tuple(_EQUAL_NODES), "prompts": 256,
-        "batch": 16, "max_new_tokens": 32, "bounds": 0,
+        "batch": 16, "max_new_tokens": 24, "bounds": 0,
         "temperatures": (0.0, 0.3, 0.7, 1.0),
         "trees": {"length": {},
                   "budget": {str(n): _verified(n) for n in _EQUAL_NODES}}},

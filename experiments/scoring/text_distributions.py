@@ -17,7 +17,7 @@ def at(lm, params, sampling, texts, places, greedy_as_samples=False):
     lm: a language model.
     params: its parameters.
     sampling: a `dj.Sampling`, by which logits are warped.
-    texts: `[B, L]` int32; what comes after a text is not read.
+    texts: list of int32 arrays; what comes after a text is not read.
     places: list of `[n]` integer arrays, one a row: how many tokens each of its
       beginnings has, at least 1.
     greedy_as_samples: whether temperature 0 stands for 1, as of drafters.
@@ -28,9 +28,10 @@ def at(lm, params, sampling, texts, places, greedy_as_samples=False):
   warper = sampling_lib.make_warper(sampling, 1, lm.vocab_size)
   if greedy_as_samples and warper.greedy:
     warper = sampling_lib.without_temperature(warper)
-  texts = np.maximum(np.asarray(texts, np.int32), 0)
+  size = max(map(len, texts))
+  padded = lambda row: np.pad(np.maximum(row, 0), (0, size - len(row)))[None]
   # One row at a time: logits of many would need much memory.
-  found = [np.asarray(_of_row(lm, params, warper, row[None]))[ends - 1]
+  found = [np.asarray(_of_row(lm, params, warper, padded(row)))[ends - 1]
            for row, ends in zip(texts, places) if len(ends)]
   return np.concatenate(found or [np.zeros((0, lm.vocab_size), np.float32)])
 

@@ -73,19 +73,19 @@ def test_best_trees_are_the_best_of_all(depth):
 
 
 def test_free_nodes_are_all_used():
-  best = tree_planning.plans(ACCEPT, FREE, nodes=12, depth=4)[0]
+  best = tree_planning.plans(ACCEPTS, FREE, nodes=12, depth=4)[0]
   assert best.spec["name"] in ("sequoia", "rsd_s") and best.tokens > 2
 
 
 def test_speculation_that_cannot_pay():
   dear = FREE._replace(target=float)
-  assert tree_planning.plans(ACCEPT, dear, nodes=12, depth=4)[0].spec == {
+  assert tree_planning.plans(ACCEPTS, dear, nodes=12, depth=4)[0].spec == {
       "name": "autoregressive"}
 
 
 def test_a_chain_where_nodes_are_dear():
   some = FREE._replace(target=lambda n: 1 + .3 * (n - 1))
-  best = tree_planning.plans(ACCEPT, some, nodes=12, depth=4)[0]
+  best = tree_planning.plans(ACCEPTS, some, nodes=12, depth=4)[0]
   assert best.spec["name"] == "speculative"
 
 
