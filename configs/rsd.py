@@ -49,17 +49,15 @@ _BUDGETS = {
          ((5, 1, 1, 1, 1, 1), (2, 2, 2, 2), (6, 1, 1, 1, 1))),
 }
 _SMOKE = (((3, 2),), ((2, 2),))
-# Nodes -> trees of so many: two branchings, the second one with a stem, a
-# single path before it branches; and width and depth of the beam search of a
-# best-first tree.
+# Nodes -> trees of so many: a branching, one with a stem, a single path before
+# it branches, and width and depth of the beam search of a best-first tree.
 _EQUAL_NODES = {
-    8: (((2, 1, 1, 1), (1, 1, 2, 1, 1)), (4, 5)),
-    16: (((2, 1, 2, 1, 1), (1, 1, 2, 2, 1, 1)), (6, 6)),
-    32: (((4, 1, 2, 1, 1), (1, 1, 2, 2, 1, 1, 1, 1, 1, 1)), (8, 7)),
+    8: ((2, 1, 1, 1), (1, 1, 2, 1, 1), (4, 5)),
+    16: ((2, 1, 2, 1, 1), (1, 1, 2, 2, 1, 1), (6, 6)),
+    32: ((4, 1, 2, 1, 1), (1, 1, 2, 2, 1, 1, 1, 1, 1, 1), (8, 7)),
 }
 _VERIFICATIONS = ("recursive", "traversal", "layer", "conditional_ot",
                   "shared_gumbel")
-_WITH_STEM = ("traversal", "conditional_ot")
 
 
 def get_config(preset="default"):
@@ -67,8 +65,9 @@ def get_config(preset="default"):
 
   Args:
     preset: "smoke", "default", "full"; "paths", the same trees verified node by
-      node and path by path; or "verification", all ways to verify and
-      best-first trees, at equal nodes.
+      node and path by path; "verification", all ways to verify and best-first
+      trees, at equal nodes; or "stems", trees of as many that begin with a
+      single path.
 
   Returns:
     A ConfigDict with the fields:
@@ -198,13 +197,18 @@ def _both(trees):
 
 def _verified(nodes):
   """Returns trees of so many nodes, verified in all ways."""
-  branchings, (width, depth) = _EQUAL_NODES[nodes]
+  branching, _, (width, depth) = _EQUAL_NODES[nodes]
   return ({"name": "speculative", "depth": nodes, "verification": "block"},
-          *({"name": "rsd_c", "branching": branchings[0], "verification": way}
+          *({"name": "rsd_c", "branching": branching, "verification": way}
             for way in _VERIFICATIONS),
-          *({"name": "rsd_c", "branching": branchings[1], "verification": way}
-            for way in _WITH_STEM),
           {"name": "opt_tree", "nodes": nodes, "width": width, "depth": depth})
+
+
+def _stems(nodes):
+  """Returns trees of so many nodes that begin with a branching or a stem."""
+  return tuple({"name": "rsd_c", "branching": b, "verification": way}
+               for b in _EQUAL_NODES[nodes][:2]
+               for way in ("recursive", "traversal"))
 
 
 _PRESETS = {
@@ -222,6 +226,11 @@ _PRESETS = {
         "temperatures": (0.0, 0.3, 0.7, 1.0),
         "trees": {"length": {},
                   "budget": {str(n): _verified(n) for n in _EQUAL_NODES}}},
+    "stems": {
+        "lengths": (), "budgets": tuple(_EQUAL_NODES), "prompts": 256,
+        "batch": 16, "max_new_tokens": 24, "bounds": 0, "temperatures": (1.0,),
+        "trees": {"length": {},
+                  "budget": {str(n): _stems(n) for n in _EQUAL_NODES}}},
     "paths": {
         "budgets": (), "prompts": 64,
         "trees": {"length": {str(n): _both(_trees(n, *_LENGTHS[n]))

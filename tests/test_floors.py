@@ -32,7 +32,8 @@ MODELS = [
     ("checkpoints",),
 ]
 PROGRAMS = ("benchmark", "cdsl", "complete", "convert", "exactness", "generate",
-            "parity", "rsd", "synthetic_pair", "tpu_estimate", "train")
+            "parity", "rsd", "synthetic_pair", "tpu_estimate", "train",
+            "tree_budget")
 EXPERIMENTS = [
     ("app",),
     ("devices", "scoring"),

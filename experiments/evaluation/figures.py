@@ -34,6 +34,12 @@ def write(folder, rows):
   return paths
 
 
+def styles(labels):
+  """Returns a dict from labels of methods to (color, marker)."""
+  others = itertools.cycle(_OTHERS)
+  return {label: _STYLES.get(label) or next(others) for label in labels}
+
+
 def _draw(panels, metric, title):
   experiments = list(dict.fromkeys(e for e, _ in panels))
   temperatures = list(dict.fromkeys(t for _, t in panels))
@@ -59,9 +65,8 @@ def _draw(panels, metric, title):
 def _panel(ax, methods, metric):
   """Draws the best tree of each method at each point, with its interval."""
   points = sorted({point for trees in methods.values() for point in trees})
-  others = itertools.cycle(_OTHERS)
-  for i, (label, trees) in enumerate(methods.items()):
-    color, marker = _STYLES.get(label) or next(others)
+  for i, (label, (color, marker)) in enumerate(styles(methods).items()):
+    trees = methods[label]
     shift = _SPREAD * (i - (len(methods) - 1) / 2)
     x = [points.index(point) + shift for point in sorted(trees)]
     figures = [trees[point]["metrics"][metric] for point in sorted(trees)]

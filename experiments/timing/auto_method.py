@@ -21,8 +21,8 @@ from decoding_jax.speculation import tree_planning
 from experiments.app import launch
 from experiments.app import method_specs
 from experiments.devices import draft_levels
-from experiments.devices import memory_estimate
 from experiments.devices import mesh
+from experiments.devices import tree_memory
 from experiments.scoring import text_distributions
 from experiments.timing import forward_cost
 from experiments.timing import stopwatch
@@ -209,26 +209,11 @@ def _without_model(spec, texts, costs):
 def _fitting(plans, pair, batch, width, budget, sampling, most):
   """Returns the smallest of the fast plans that fit into so many bytes."""
   greedy = np.all(np.asarray(sampling.temperature) == 0)
-  sizes = {}
-
-  def bytes_of(plan):
-    method = method_specs.read(plan.spec)
-    kind = method.greedy if greedy else method.sampled
-    # Trees of equal depth and nodes need nearly as much.
-    key = (plan.spec["name"] == _RECYCLING["name"], kind.drafter.calls,
-           tree.num_nodes(kind.drafter.layout))
-    if key not in sizes:
-      sizes[key] = sum(memory_estimate.estimate(pair, [kind], batch, width,
-                                                budget))
-    return sizes[key]
-
-  found = tree_planning.within_budget(plans, bytes_of, most)
-  [plain] = [plan for plan in plans if plan.spec == _PLAIN]
-  if plain not in found:
-    raise launch.UserError(
-        f"--memory_budget: autoregressive decoding needs about "
-        f"{bytes_of(plain):,} bytes, and there are {most:,}.")
-  return found
+  size_of = tree_memory.bytes_of(pair, batch, width, budget, greedy)
+  # Nothing needs less than this one.
+  tree_memory.smallest([plan for plan in plans if plan.spec == _PLAIN], size_of,
+                       most)
+  return tree_planning.within_budget(plans, size_of, most)
 
 
 def _finalists(plans):
