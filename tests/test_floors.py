@@ -33,7 +33,7 @@ MODELS = [
 ]
 PROGRAMS = ("benchmark", "cdsl", "complete", "convert", "exactness", "generate",
             "parity", "rsd", "synthetic_pair", "tpu_estimate", "train",
-            "tree_budget")
+            "plan_check", "tree_budget")
 EXPERIMENTS = [
     ("app",),
     ("devices", "scoring"),

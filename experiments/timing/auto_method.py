@@ -149,25 +149,48 @@ def choose(pair, prompts, lengths, max_new_tokens, sampling, batch=None,
   return _choice(finalists, list(map(_tried, finalists, trials)), plans)
 
 
+def acceptances(pair, prompts, lengths, max_new_tokens, sampling):
+  """Returns what `choose` would know of acceptance, and times nothing.
+
+  Args:
+    pair: of two models, and the others, as of `choose`.
+    prompts: see there.
+    lengths: see there.
+    max_new_tokens: see there.
+    sampling: see there.
+
+  Returns:
+    dict from verification to `tree_planning.Acceptance`.
+  """
+  with tqdm.tqdm(total=len(_RUNS), desc="measuring acceptance", unit="run",
+                 leave=False, dynamic_ncols=True) as bar:
+    runs = _runs(pair, prompts, lengths, max_new_tokens, sampling, len(prompts),
+                 bar, _RUNS, rounds=1)
+  return _acceptances(runs, _texts(pair, runs[0].outs[0], lengths, sampling))
+
+
 def _predicted(pair, runs, curves, batch, lengths, sampling):
   """Predicts plans of all methods for the whole batch, by falling rate."""
   draft = curves[1].at if pair.draft else lambda tokens: 0.0
   costs = tree_planning.Costs(curves[0].at, draft, _rest(runs, *curves))
   texts = _texts(pair, runs[0].outs[0], np.resize(lengths, batch), sampling)
-  accepts = {}
-  if pair.draft:
-    accepts = {"recursive": _acceptance(runs)}
-    if texts:
-      accepts = text_estimates.acceptances(texts, accepts["recursive"])
   found = tree_planning.plans(
-      accepts, costs, min(_MOST_NODES, pair.target.vocab_size - 1),
-      _MOST_LEVELS)
+      _acceptances(runs, texts) if pair.draft else {}, costs,
+      min(_MOST_NODES, pair.target.vocab_size - 1), _MOST_LEVELS)
   found += [_without_model(spec, texts, costs) for spec in _MODEL_FREE]
   # Rows that have finished wait for the others of their batch.
   busy = 1 - np.mean([run.idle for run in runs[1:] or runs])
   found = [plan._replace(rate=plan.rate * batch * (
       1 if plan.spec == _PLAIN else busy)) for plan in found]
   return sorted(found, key=lambda plan: -plan.rate)
+
+
+def _acceptances(runs, texts):
+  """Returns the acceptance by verification, measured and estimated."""
+  measured = _acceptance(runs)
+  if not texts:
+    return {"recursive": measured}
+  return text_estimates.acceptances(texts, measured)
 
 
 def _texts(pair, out, lengths, sampling):
@@ -275,7 +298,8 @@ def _curves(pair, batch, width, lengths, budget, bar):
     bar.update()
 
 
-def _runs(pair, prompts, lengths, budget, sampling, batch, bar, specs):
+def _runs(pair, prompts, lengths, budget, sampling, batch, bar, specs,
+          rounds=None):
   """Runs a few methods in turns, round by round."""
   chosen = list(map(method_specs.read, specs))
 
@@ -290,7 +314,7 @@ def _runs(pair, prompts, lengths, budget, sampling, batch, bar, specs):
     jax.block_until_ready(run(method, 0))
     bar.update()
   found = [[stopwatch.timed(run, method, number) for method in chosen]
-           for number in range(_ROUNDS)]
+           for number in range(rounds or _ROUNDS)]
   return [_of_timings(method, timings)
           for method, timings in zip(chosen, zip(*found))]
 
