@@ -28,14 +28,9 @@ from experiments.evaluation import run as evaluation_run
 from experiments.evaluation import tables
 from experiments.timing import auto_method
 
-_WORKDIR = flags.DEFINE_string("workdir", "runs/verification",
-                               "Folder of a run of experiments.rsd.")
-_PROMPTS = flags.DEFINE_integer("prompts", 32, "Prompts of the short runs.",
-                                lower_bound=1)
-
 
 def main():
-  workdir = pathlib.Path(_WORKDIR.value)
+  workdir = pathlib.Path(WORKDIR.value)
   with launch.user_errors(OSError, ValueError, LookupError):
     settings = json.loads((workdir / results_store.RUN).read_text())["settings"]
   config = ml_collections.ConfigDict(settings)
@@ -47,7 +42,7 @@ def main():
                               config.draft_dtype, config.weights,
                               config.draft_weights)
   pair = model_pair.with_params(pair, config.target, config.draft)
-  config.prompts = config.batch = min(config.prompts, _PROMPTS.value)
+  config.prompts = config.batch = min(config.prompts, PROMPTS.value)
   batch = evaluation_run.make_batches(
       config, prompt_tasks.load(config, pair).prompts)[0][0]
   lines = [["T", "nodes", "auto takes", "expects", "measured", "best measured",
@@ -109,5 +104,10 @@ def verdict(measured) -> list[str]:
           tables.plus_minus(measured[best][1]), "yes" if inside else "no"]
 
 
+# Flags are defined where they are parsed, see `experiments.rsd`.
 if __name__ == "__main__":
+  WORKDIR = flags.DEFINE_string("workdir", "runs/verification",
+                                "Folder of a run of experiments.rsd.")
+  PROMPTS = flags.DEFINE_integer("prompts", 32, "Prompts of the short runs.",
+                                 lower_bound=1)
   launch.run(main)

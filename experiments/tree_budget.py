@@ -28,10 +28,6 @@ from experiments.evaluation import results_store
 from experiments.evaluation import tables
 from experiments.flags import memory_budget_flag
 
-_WORKDIR = flags.DEFINE_string("workdir", "runs/verification",
-                               "Folder of a run of experiments.rsd.")
-_BATCH = flags.DEFINE_integer("batch", 0, "Rows decoded together; 0 for those "
-                              "of the run.", lower_bound=0)
 flags.adopt_module_key_flags(memory_budget_flag)
 # Share of the best block efficiency that a smaller tree must have.
 _KEPT = 0.95
@@ -48,7 +44,7 @@ class Tree(NamedTuple):
 
 
 def main():
-  workdir = pathlib.Path(_WORKDIR.value)
+  workdir = pathlib.Path(WORKDIR.value)
   settings, records = _run(workdir)
   budget = memory_budget_flag.num_bytes()
   panels = {}
@@ -87,7 +83,7 @@ def _trees(settings, records):
     kind = method.sampled if temperature else method.greedy
     if kind not in sizes:
       need = memory_estimate.estimate(
-          pair, [kind], _BATCH.value or config.batch, config.prompt_length,
+          pair, [kind], BATCH.value or config.batch, config.prompt_length,
           config.max_new_tokens)
       sizes[kind] = sum(need) - need.weights
     found.setdefault(temperature, {})[method.name] = Tree(
@@ -157,5 +153,10 @@ def _draw(panels):
   return fig
 
 
+# Flags are defined where they are parsed, see `experiments.rsd`.
 if __name__ == "__main__":
+  WORKDIR = flags.DEFINE_string("workdir", "runs/verification",
+                                "Folder of a run of experiments.rsd.")
+  BATCH = flags.DEFINE_integer("batch", 0, "Rows decoded together; 0 for those "
+                               "of the run.", lower_bound=0)
   launch.run(main)

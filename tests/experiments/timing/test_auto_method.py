@@ -91,6 +91,7 @@ def test_what_is_beside_the_forwards_is_found_again():
 def test_a_choice_for_two_models(monkeypatch):
   """A draft that is the target: all that it drafts is accepted."""
   monkeypatch.setattr(auto_method, "_ROUNDS", 1)
+  monkeypatch.setattr(auto_method, "_FINALISTS", 2)
   monkeypatch.setattr(forward_cost, "TOKENS", (1, 8))
   model = tiny.llama_models().target
   pair = model_pair.ModelPair(model.lm, model.params, model.lm, model.params,
@@ -125,7 +126,7 @@ def test_a_choice_without_a_draft_model(monkeypatch):
     found = choose(memory_budget=2**40)
     assert {x.spec["name"] for x in found.plans} == {
         "autoregressive", "token_recycling", "prompt_lookup", "suffix"}
-    with pytest.raises(launch.UserError, match="autoregressive decoding needs"):
+    with pytest.raises(launch.UserError, match="autoregressive needs"):
       choose(memory_budget=10)
 
 
