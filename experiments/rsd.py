@@ -23,7 +23,9 @@ from experiments.app import preemption
 from experiments.data import prompt_tasks
 from experiments.devices import mesh
 from experiments.devices import model_pair
+from experiments.devices import start_tables
 from experiments.evaluation import bounds
+from experiments.evaluation import category_tables
 from experiments.evaluation import figures
 from experiments.evaluation import method_grid
 from experiments.evaluation import provenance
@@ -47,6 +49,7 @@ def main():
   pair = model_pair.open_pair(config.target, config.draft, config.dtype,
                               config.draft_dtype, config.weights,
                               config.draft_weights)
+  start_tables.check_used(pair.start, methods)
   examples = prompt_tasks.load(config, pair,
                                results_store.started_at(WORKDIR.value))
   width = max(map(len, examples.prompts))
@@ -75,10 +78,14 @@ def main():
   if not multihost.first():
     return
   rows = tables.rows(records, points, config.temperatures)
+  by_category = category_tables.rows(records, examples.categories,
+                                     config.temperatures)
   tables.write(workdir / "summary.md", rows, examples.note,
-               provenance.markdown(settings))
+               provenance.markdown(settings),
+               category_tables.markdown(by_category))
   figures.write(workdir, rows)
-  print(tables.terminal(rows, examples.note))
+  print("\n\n".join(filter(None, [tables.terminal(rows, examples.note),
+                                  category_tables.terminal(by_category)])))
   print(
       f"{workdir}: summary.md, {results_store.RESULTS}, {results_store.RUN}, "
       "*.png"
@@ -135,7 +142,8 @@ def measure(config, pair, methods, examples, path):
           record = _same(records, methods, method, temperature) or (
               evaluation_run.run(method, decoders(method, temperature),
                                  decoders(methods[0], temperature), batches,
-                                 rows, config.batch, tokenizer))
+                                 rows, config.batch, tokenizer,
+                                 config.references))
           record = {**record, "method": method.name,
                     "temperature": temperature,
                     "bound_by_depth": _bounds(

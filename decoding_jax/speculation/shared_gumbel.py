@@ -23,8 +23,8 @@ import jax.numpy as jnp
 from decoding_jax import sampling
 from decoding_jax.kernels import random
 from decoding_jax.speculation import paths, tree as tree_lib
-from decoding_jax.types import (Array, DraftTree, Layout, NONE, Verdict,
-                                Verifier)
+from decoding_jax.types import (Array, DecodeState, DraftTree, Expander, Layout,
+                                NONE, Verdict, Verifier)
 
 # Not the number of any step, by which a row's key is folded elsewhere.
 _STREAM = 2**32 - 1
@@ -56,6 +56,13 @@ def noise_keys(keys, length, depth: int):
   streams = jax.vmap(random.fold_in, (0, None))(keys, jnp.uint32(_STREAM))
   positions = length[:, None] + jnp.arange(depth + 1)[None]
   return jax.vmap(jax.vmap(random.fold_in, (None, 0)))(streams, positions)
+
+
+def keys_for(expander: Expander, state: DecodeState):
+  """Returns the `noise_keys` of a tree that an expander grows now, or None."""
+  if not expander.shared_noise:
+    return None
+  return noise_keys(state.keys, state.length, tree_lib.depth(expander.layout))
 
 
 def walk(key, layout: Layout, tree: DraftTree, logits, warper) -> Verdict:
