@@ -40,6 +40,8 @@ _RECYCLING = {"name": "token_recycling", "widths": (4, 4, 3), "branching": 4}
 _LOOKUP = {"name": "prompt_lookup", "depth": 4, "num_paths": 2, "max_ngram": 3}
 _SUFFIX = {"name": "suffix", "nodes": 8, "depth": 8, "num_paths": 8}
 _MODEL_FREE = (_RECYCLING, _LOOKUP, _SUFFIX)
+# Methods whose children are no samples.
+_MATCHED = ("opt_tree", *(spec["name"] for spec in _MODEL_FREE))
 _ROUNDS = 6
 # Methods to try out, each of which takes a compilation: the best ones of
 # different names, and of different ways to verify, since one that accepts more
@@ -242,20 +244,20 @@ def _fitting(plans, pair, batch, width, budget, sampling, most):
 def _finalists(plans):
   """Returns plans to try: autoregressive decoding and the best others."""
   [plain] = [plan for plan in plans if plan.spec == _PLAIN]
-  found, names, rules = [], set(), set()
-  rule_of = lambda plan: plan.spec.get("verification")
-  for plan in plans:
-    if plan is not plain and plan.spec["name"] not in names and (
-        len(names) < _NAMES):
-      found.append(plan)
-      names.add(plan.spec["name"])
-      rules.add(rule_of(plan))
-  for plan in plans:
-    if plan is not plain and rule_of(plan) not in rules and (
-        len(found) < _FINALISTS):
-      found.append(plan)
-      rules.add(rule_of(plan))
+  trees = [plan for plan in plans if plan is not plain]
+  found = []
+  for key, most in (lambda plan: plan.spec["name"], _NAMES), (
+      _rule, _FINALISTS):
+    for plan in trees:
+      if len(found) < most and key(plan) not in map(key, found):
+        found.append(plan)
   return [plain, *found]
+
+
+def _rule(plan):
+  """Returns how a plan is verified."""
+  usual = "match" if plan.spec["name"] in _MATCHED else "recursive"
+  return plan.spec.get("verification", usual)
 
 
 def _tried(plan, run):
@@ -269,6 +271,10 @@ def _tried(plan, run):
 def _choice(finalists, trials, plans) -> Choice:
   """Chooses the best trial; the first one is autoregressive decoding."""
   plain, *others = trials
+  if not others:
+    return Choice(method_specs.read(_PLAIN), plain, finalists[0].rate, plans,
+                  f"autoregressive: {plain.rate:.1f} tokens/s in a trial; no "
+                  "tree fits into the budget of memory.")
   best = max(others, key=lambda plan: plan.rate)
   paces = (f"{best.tokens:.2f} tokens a step, which takes "
            f"{best.seconds / plain.seconds:.2f} times as long")

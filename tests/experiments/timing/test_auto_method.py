@@ -59,7 +59,18 @@ def test_the_best_names_and_ways_to_verify_are_tried_out():
   # Two names, then what is verified otherwise.
   assert auto_method._finalists(plans) == [PLAIN, plans[0], plans[3], plans[1],
                                            plans[4]]
+  # So are children that are no samples.
+  matched = plan(8.2, "opt_tree")
+  assert auto_method._finalists([*plans[:4], matched]) == [
+      PLAIN, plans[0], plans[3], plans[1], matched]
   assert auto_method._finalists(plans[1:3]) == [PLAIN, plans[1]]
+
+
+def test_where_no_tree_fits():
+  found = auto_method._choice([PLAIN], [PLAIN._replace(rate=98.0)], [PLAIN])
+  assert found.method.name == "autoregressive" and found.plan.rate == 98.0
+  assert found.reason == ("autoregressive: 98.0 tokens/s in a trial; no tree "
+                          "fits into the budget of memory.")
 
 
 def test_methods_without_a_draft_model():
