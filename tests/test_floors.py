@@ -33,8 +33,9 @@ MODELS = [
     ("checkpoints",),
 ]
 PROGRAMS = ("benchmark", "cdsl", "complete", "convert", "entropy_threshold",
-            "exactness", "generate", "grammar", "parity", "rsd", "start_table",
-            "synthetic_pair", "tpu_estimate", "train")
+            "exactness", "generate", "grammar", "parity", "plan_check", "rsd",
+            "start_table", "synthetic_pair", "tpu_estimate", "train",
+            "tree_budget")
 EXPERIMENTS = [
     ("app",),
     ("devices", "scoring"),

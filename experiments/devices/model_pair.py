@@ -84,9 +84,7 @@ def drafter(name, methods, target, draft):
     return draft
   if not any(map(needs_draft, methods)):
     return ""
-  shipped = target.removesuffix("target") + "draft"
-  comes = os.sep not in shipped and (resolve.PRETRAINED / shipped).is_dir()
-  if not draft and not comes:
+  if not has_drafter(target, draft):
     if not hub.is_hub(target):
       launch.model_folder(target)  # A target that is missing is told first.
     raise launch.UserError(
@@ -94,7 +92,26 @@ def drafter(name, methods, target, draft):
         "name a --draft, or use --draft=lookup or --draft=layers:N, which need "
         "no other model, or a method that needs no drafter, such as "
         "prompt_lookup or autoregressive.")
-  return draft or shipped
+  return draft or _shipped(target)
+
+
+def has_drafter(target, draft) -> bool:
+  """Returns whether a draft model is named, or comes with the target.
+
+  Args:
+    target: value of `--target`.
+    draft: value of `--draft`.
+  """
+  if start_tables.is_file(draft):
+    return False
+  shipped = _shipped(target)
+  return bool(draft) or (os.sep not in shipped and
+                         (resolve.PRETRAINED / shipped).is_dir())
+
+
+def _shipped(target):
+  """Returns the name of the draft model that would come with a target."""
+  return target.removesuffix("target") + "draft"
 
 
 def needs_draft(method) -> bool:

@@ -42,6 +42,11 @@ def drafter(name, methods) -> str:
   return model_pair.drafter(name, methods, TARGET.value, _DRAFT.value)
 
 
+def has_drafter() -> bool:
+  """Returns whether the flags give a draft model."""
+  return model_pair.has_drafter(TARGET.value, _DRAFT.value)
+
+
 def open_pair(draft) -> model_pair.ModelPair:
   """Opens both models without parameters, see `model_pair.open_pair`.
 
