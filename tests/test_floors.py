@@ -20,7 +20,7 @@ LIBRARY = [
     ("validation",),
     ("sampling", "rewards"),
     ("processors", "runtime"),
-    ("search",),
+    ("search", "canvas"),
     ("speculation",),
     ("lookahead", "argument_checks", "metrics"),
     ("generate", "methods"),

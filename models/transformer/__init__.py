@@ -7,6 +7,7 @@ from models.transformer.decoder import (abstract_params, bidirectional_logits,
                                         with_features)
 
 __all__ = [
-    "Config", "DTYPES", "abstract_params", "bidirectional_logits", "causal_logits", "init",
-    "language_model", "num_params", "param_name", "with_features",
+    "Config", "DTYPES", "abstract_params", "bidirectional_logits",
+    "causal_logits", "init", "language_model", "num_params", "param_name",
+    "with_features",
 ]
