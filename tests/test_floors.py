@@ -31,8 +31,9 @@ MODELS = [
     ("huggingface",),
     ("checkpoints",),
 ]
-PROGRAMS = ("benchmark", "cdsl", "complete", "convert", "exactness", "generate",
-            "parity", "rsd", "synthetic_pair", "tpu_estimate", "train")
+PROGRAMS = ("benchmark", "cdsl", "complete", "convert", "diffusion",
+            "exactness", "generate", "parity", "rsd", "synthetic_pair",
+            "tpu_estimate", "train")
 EXPERIMENTS = [
     ("app",),
     ("devices", "scoring"),

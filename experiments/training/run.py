@@ -88,7 +88,8 @@ def check(config) -> None:
   _source(config).check(config)
   if config.masked and (config.preferences or config.teacher):
     raise ValueError("--config.masked=True: a masked-diffusion model is "
-                     "trained without --config.preferences and --config.teacher.")
+                     "trained on text alone, without --config.preferences and "
+                     "--config.teacher.")
   _check_samples(config)
   _check_export(config)
 
