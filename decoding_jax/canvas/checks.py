@@ -3,8 +3,9 @@
 import jax
 import jax.numpy as jnp
 
-from decoding_jax.canvas.types import MaskedModel, Method
+from decoding_jax.canvas.types import Method
 from decoding_jax.kernels import random
+from decoding_jax.types import MaskedModel
 from decoding_jax.validation import params as params_lib
 from decoding_jax.validation import values
 

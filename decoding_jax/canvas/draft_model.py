@@ -4,8 +4,7 @@ import functools
 
 import jax.numpy as jnp
 
-from decoding_jax.canvas.types import MaskedModel
-from decoding_jax.types import Block, Cache, LanguageModel
+from decoding_jax.types import Block, Cache, LanguageModel, MaskedModel
 
 
 @functools.lru_cache(maxsize=None)

@@ -10,9 +10,8 @@ from decoding_jax import kernels
 from decoding_jax import sampling as sampling_lib
 from decoding_jax.canvas import confidence as confidence_lib
 from decoding_jax.canvas import checks, forward, places
-from decoding_jax.canvas.types import (Context, Filled, MaskedModel, Method,
-                                       State)
-from decoding_jax.types import NONE, Params
+from decoding_jax.canvas.types import Context, Filled, Method, State
+from decoding_jax.types import MaskedModel, NONE, Params
 from decoding_jax.validation import values
 
 

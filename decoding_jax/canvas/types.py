@@ -13,25 +13,7 @@ from typing import Any, Callable, NamedTuple, Optional
 
 import flax.struct
 
-from decoding_jax.types import Array, LanguageModel, Params
-
-
-class MaskedModel(NamedTuple):
-  """A masked-diffusion language model; hashable.
-
-  Attributes:
-    language_model: its forward is called with masks that are not causal. The
-      logits at a token are those of the token itself.
-    mask_id: token of a place that is not filled.
-    shifted: whether the logits at a token are those of the next one, as of
-      models that were adapted from autoregressive ones, such as Dream.
-    block_causal: whether a block sees itself, the blocks before it and the
-      prompt, which sees itself alone; else all tokens see each other.
-  """
-  language_model: LanguageModel
-  mask_id: int
-  shifted: bool = False
-  block_causal: bool = False
+from decoding_jax.types import Array, MaskedModel, Params
 
 
 class Method(NamedTuple):

@@ -26,10 +26,12 @@ def samples_drafts(method):
   """Tells whether drafts of the target itself are accepted whatever they are.
 
   The most probable tokens, such as those of a best-first tree, are not what a
-  target that samples will say.
+  target that samples will say; nor are those of a model that drafts several
+  levels by one call, none of which sees the one before it.
   """
   drafter = method.sampled.drafter
-  return drafter.sampled or drafter.one_sampled
+  return (drafter.sampled or drafter.one_sampled) and (
+      drafter.calls == depth(method))
 
 
 def each(methods):
