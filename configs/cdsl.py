@@ -82,29 +82,47 @@ def get_config(presets="default"):
 
   Returns:
     A ConfigDict with the fields:
-      task: "python", "commongen" or "harmless", see
-        `experiments.data.constrained_tasks`.
-      corpus: folder of the task's files; "" for the standard library.
+      task: "python", "commongen", "harmless", or "file" of one's own, see
+        `experiments.data.constraint_file`.
+      corpus: folder of the task's files, or the file; "" for the standard
+        library.
+      split: commongen alone: of its files, "dev" or "test".
+      prompt: commongen and file: what a model that is not trained for the task
+        is told: `template`, `answer`, `shots` and `between` of a format, see
+        `configs/tasks.py`. The field of commongen is {words}; fields of a file
+        are those of its records. An empty template is the form of the shipped
+        pair's training data.
+      chat: whether prompts are written with the target's chat template.
+      system: message before them in chats, or "".
       target, draft: folders, names of shipped models, or hub:owner/name; the
-        draft may be lookup, see `models.prompt_lookup`.
+        draft may have another tokenizer; or be layers:N, the target's first N
+        layers, or lookup, see `models.prompt_lookup`.
       dtype, draft_dtype: of parameters and activations; "" as they were saved,
         and of the draft as `dtype` says. It is the distribution in `dtype` that
         is kept.
       weights, draft_weights: of matrices, "dtype", "bfloat16" or "int8"; "" of
         the draft as `weights` says. It is the distribution with these `weights`
         that is kept.
-      reward: harmless alone: folder, or name, of the reward model.
+      reward: harmless, and a file without words: folder, or name, of the
+        reward model.
+      reward_on_host: whether it scores texts on the host, where it may have
+        another tokenizer than the target; the program waits for it.
       examples: prompts; of CommonGen the first ones of dev.
       concepts: python alone: identifiers of an example, at most.
       common: python alone: only the identifiers that most modules of the
         training split have, so many of them; 0: any.
-      prompt_length: tokens of a prompt; of harmless at most, of CommonGen any.
+      prompt_length: tokens of a prompt; of harmless at most, else any.
       max_new_tokens: the budget.
       batch: examples decoded together; a batch is the unit of time.
       seed: of prompts, tokens and bootstrap.
       compilation_cache: whether compiled programs are kept in the workdir.
       methods: label, name and sizes of each, and its sampling (temperature, 0
-        if not given; top_p; top_k; min_p); or a string, "cdlh(8, 4)".
+        if not given; top_p; top_k; min_p; typical_p); or a string,
+        "cdlh(8, 4)".
+      choice: an operating point that is chosen on the first `examples`, and
+        reported with `methods` on the others alone: of `choice.methods` the
+        fastest whose score is at most `within` points (of a reward: units)
+        below that of the method labelled `reference`. No examples, no choice.
   """
   config = ml_collections.ConfigDict({
       "task": "python",
@@ -116,6 +134,7 @@ def get_config(presets="default"):
       "weights": "dtype",
       "draft_weights": "",
       "reward": "harmless-reward",
+      "reward_on_host": False,
       "examples": 64,
       "concepts": 3,
       "common": 100,
@@ -125,6 +144,12 @@ def get_config(presets="default"):
       "seed": 0,
       "compilation_cache": True,
       "methods": _METHODS,
+      "split": "dev",
+      "prompt": {"template": "", "answer": "", "shots": (), "between": "\n\n"},
+      "chat": False,
+      "system": "",
+      "choice": {"examples": 0, "methods": (), "reference": "CDLH",
+                 "within": 3.0},
   })
   for preset in presets.split(","):
     common.check_preset(preset, _PRESETS)

@@ -4,6 +4,8 @@
   python -m experiments.rsd --config=configs/rsd.py:smoke
   python -m experiments.rsd --config=configs/rsd.py:verification \\
       --workdir=runs/verification
+  python -m experiments.rsd --config=configs/rsd.py:no_drafter \\
+      --workdir=runs/no_drafter
   python -m experiments.rsd --config=configs/rsd.py --config.task=humaneval \\
       --config.data=HumanEval.jsonl.gz --workdir=runs/humaneval
 
@@ -54,14 +56,17 @@ def get_config(preset="default"):
   """Returns the configuration of `experiments.rsd`.
 
   Args:
-    preset: "smoke", "default", "full"; or "verification", the same trees
-      verified node by node and path by path.
+    preset: "smoke", "default", "full"; "verification", the same trees
+      verified node by node and path by path; or "no_drafter", drafters that
+      have no model, timed beside plain decoding on each prompt.
 
   Returns:
     A ConfigDict with the fields:
       target, draft: folders, names of shipped models, or hub:owner/name; the
-        draft may be lookup, see `models.prompt_lookup`, or "" if no method
-        needs one.
+        draft may have another tokenizer; or be layers:N, the target's first N
+        layers, or lookup, see `models.prompt_lookup`; a file .npz of
+        `experiments.start_table`, for the methods that begin with one; or "" if
+        no method needs one.
       dtype, draft_dtype: of parameters and activations; "" as they were saved,
         and of the draft as `dtype` says. It is the distribution in `dtype` that
         is kept.
@@ -71,7 +76,8 @@ def get_config(preset="default"):
       methods: names of the methods to run; empty: all that have trees.
       lengths, budgets: which points of the two experiments to run.
       temperatures: 0 is greedy, and compiled apart from the others.
-      top_p, top_k, min_p: cut of both distributions; 1, 0 and 0 cut nothing.
+      top_p, top_k, min_p, typical_p: cut of both distributions; 1, 0, 0 and 1
+        cut nothing.
       task: "python", held-out source of the standard library; "text", any text
         continued; or one of `tasks`.
       data: file of the task; "hub:" and a name, or "", for the package
@@ -92,6 +98,9 @@ def get_config(preset="default"):
       batch: rows decoded together; one batch is the unit of time.
       queue: 0; or prompts of a longer batch, of which `batch` are decoded at a
         time: a row that has finished makes room for the next prompt.
+      references: timings of autoregressive decoding in the course of a method's
+        run, at most. If each prompt is a batch and has one, the summary has
+        speeds by category.
       seed: of prompts and tokens.
       compilation_cache: whether compiled programs are kept in the workdir, for
         the next start; what is reported of them is then loading time.
@@ -113,6 +122,7 @@ def get_config(preset="default"):
       "top_p": 1.0,
       "top_k": 0,
       "min_p": 0.0,
+      "typical_p": 1.0,
       "task": "python",
       "data": "",
       "category": "",
@@ -127,6 +137,7 @@ def get_config(preset="default"):
       "max_new_tokens": 48,
       "batch": 1,
       "queue": 0,
+      "references": 6,
       "seed": 0,
       "compilation_cache": True,
       "trees": {
@@ -180,6 +191,12 @@ def _both(trees):
                for form in (tree, {**tree, "verification": ways[tree["name"]]}))
 
 
+_NO_DRAFTER = (
+    {"name": "prompt_lookup", "depth": 4},
+    {"name": "suffix", "nodes": 6, "depth": 4},
+    {"name": "token_recycling", "widths": (3, 2, 1, 1), "branching": 4},
+    {"name": "aded", "nodes": 6, "depth": 4},
+    {"name": "lookahead", "ngram": 3, "window": 4, "guesses": 3})
 _PRESETS = {
     "default": {},
     # Five trees of six nodes and a chain of two: one compilation each.
@@ -193,4 +210,9 @@ _PRESETS = {
         "budgets": (), "prompts": 64,
         "trees": {"length": {str(n): _both(_trees(n, *_LENGTHS[n]))
                              for n in _LENGTHS}, "budget": {}}},
+    "no_drafter": {
+        "draft": "", "temperatures": (0.0,), "prompts": 32, "buckets": 1,
+        "max_new_tokens": 64, "lengths": (4,), "budgets": (),
+        "references": 10**6,
+        "trees": {"length": {"4": _NO_DRAFTER}, "budget": {}}},
 }

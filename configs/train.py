@@ -186,7 +186,7 @@ def _canvas_tasks():
                     "replace_any", "sudoku", "latin"),
       masked=True, workdir="runs/canvas-tasks",
       export="models/pretrained/canvas-tasks", export_dtype="bfloat16",
-      batch_tokens=36 * 128, windows=(36,), steps=1500, optimizer="muon",
+      batch_tokens=36 * 128, windows=(36,), steps=1250, optimizer="muon",
       learning_rate=3e-3, matrix_learning_rate=0.02, weight_decay=0.01,
       eval_every=500, eval_windows=512)
 

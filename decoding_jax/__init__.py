@@ -6,7 +6,7 @@ from decoding_jax.sampling import Sampling
 from decoding_jax.speculation.verifiers import pair
 from decoding_jax.types import (Block, Cache, Context, DecodeState, Decoder,
                                 Drafter, DraftTree, Expander, FreeLayout,
-                                Generation, LanguageModel, Layout,
+                                Generation, Head, LanguageModel, Layout,
                                 LogitsProcessor, Method, Pair, Reward, Seen,
                                 Stats, Verdict, Verifier)
 
@@ -15,9 +15,9 @@ constraints = rewards
 
 __all__ = [
     "Block", "Cache", "Context", "DecodeState", "Decoder", "Drafter",
-    "DraftTree", "Expander", "FreeLayout", "Generation", "LanguageModel",
-    "Layout", "LogitsProcessor", "Method", "Pair", "Reward", "Sampling", "Seen",
-    "Stats", "Verdict", "Verifier",
+    "DraftTree", "Expander", "FreeLayout", "Generation", "Head",
+    "LanguageModel", "Layout", "LogitsProcessor", "Method", "Pair", "Reward",
+    "Sampling", "Seen", "Stats", "Verdict", "Verifier",
     "canvas", "constraints", "generate", "methods", "pair", "processors",
     "rewards", "stream",
 ]

@@ -104,6 +104,47 @@ class MaskedModel(NamedTuple):
   block_causal: bool = False
 
 
+class Head(NamedTuple):
+  """A network that drafts from features of the target; hashable.
+
+  It may be given wherever a draft model is, to a target that keeps such
+  features. A head reads the committed text as pairs: the features of a token,
+  and the token after it. Its functions see all rows; their first two arguments
+  are the parameters of the head and of the target.
+
+  Attributes:
+    init: `(batch, slots) -> state` before any pair: arrays with rows first, and
+      `Cache`s with room for so many pairs.
+    read: `(params, target_params, state, features, tokens [B, T], count [B]) ->
+      state` after the first `count` of T more pairs; features are those that
+      the target keeps, a tuple of `[B, T, F]`.
+    start: `(params, target_params, state, root [B], nodes) -> draft`, anything
+      that a draft needs, of a tree with so many inner nodes; `root` is the
+      token of the last pair.
+    logits: `(params, target_params, state, draft, tree, level, nodes) ->
+      (logits [B, W, V], draft)` of what follows each of the W nodes of a
+      level, which are filled in; `nodes` has their `start` and `width`, see
+      `expanders.Nodes`.
+    vocab_size: V, that of the target.
+    widths: F of each of the features that it reads.
+    forwards: `(depth) -> number` of forwards of the head that a draft of so
+      many levels costs.
+    depth: levels that it can draft; 0 if there is no limit.
+    max_length: positions it knows; 0 if there is no limit.
+    abstract_params: as of `LanguageModel`.
+  """
+  init: Callable[[int, int], Any]
+  read: Callable[..., Any]
+  start: Callable[..., Any]
+  logits: Callable[..., tuple[Array, Any]]
+  vocab_size: int
+  widths: tuple[int, ...]
+  forwards: Callable[[int], int]
+  depth: int = 0
+  max_length: int = 0
+  abstract_params: Optional[Callable[[], Params]] = None
+
+
 class LogitsProcessor(NamedTuple):
   """Changes logits by the tokens that stand before them; hashable.
 
@@ -336,7 +377,7 @@ class Context:
   Attributes:
     target: the model whose distribution is kept, or searched.
     target_params: its parameters.
-    draft: the model that drafts, or None.
+    draft: the model or the head that drafts, or None.
     draft_params: its parameters, or those of a drafter without a model.
     warper: a `sampling.LogitsWarper`, from logits to the distribution of the
       target.
@@ -351,7 +392,7 @@ class Context:
   """
   target: LanguageModel = flax.struct.field(pytree_node=False)
   target_params: Params
-  draft: Optional[LanguageModel] = flax.struct.field(pytree_node=False)
+  draft: Optional[LanguageModel | Head] = flax.struct.field(pytree_node=False)
   draft_params: Params
   warper: Any
   draft_warper: Any
@@ -380,6 +421,7 @@ class Decoder(NamedTuple):
       must not be less.
     needs_draft: whether it needs a draft model.
     needs_reward: whether it needs a reward.
+    needs_features: whether the target must keep features, see `Cache`.
   """
   init: Callable[..., "DecodeState"]
   step: Callable[..., "DecodeState"]
@@ -387,6 +429,7 @@ class Decoder(NamedTuple):
   max_samples_per_node: int = 1
   needs_draft: bool = False
   needs_reward: bool = False
+  needs_features: bool = False
 
 
 class Method(NamedTuple):

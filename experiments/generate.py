@@ -6,7 +6,8 @@
 Prints the text, then one line of statistics. `--method=auto` measures first, on
 this prompt, and chooses the fastest method and tree. `--regex`, `--json_schema`
 and `--stop` constrain the completion; `--stream` prints it while it is
-generated. `--chat` makes the prompt a user's message:
+generated. `--texts=4` shows so many beams or samples, and how they differ.
+`--chat` makes the prompt a user's message:
 
   python -m experiments.generate --prompt="What is a rainbow?" --chat \\
       --target=hub:HuggingFaceTB/SmolLM2-1.7B-Instruct \\
@@ -33,6 +34,7 @@ from experiments.flags import model_flags
 from experiments.flags import notices
 from experiments.flags import prompt_flag
 from experiments.flags import stream_flag
+from experiments.flags import text_set_flag
 from experiments.timing import auto_method
 from experiments.timing import profile
 from experiments.timing import stopwatch
@@ -43,7 +45,8 @@ _PROFILE = flags.DEFINE_string(
     "time of a step goes; '' for none.")
 # --help shows flags of a main alone, and of modules that it adopts.
 for _module in (generation_flags, model_flags, mesh, constraint_flags,
-                method_flags, stream_flag, prompt_flag, chat_flags):
+                method_flags, stream_flag, prompt_flag, chat_flags,
+                text_set_flag):
   flags.adopt_module_key_flags(_module)
 
 
@@ -65,7 +68,9 @@ def main():
   for method in methods:
     model_pair.check(method, pair, len(prompt), budget, sampling)
   stream_flag.check(methods, sampling)
-  pair = generation_flags.load(pair, methods, 1, 1, len(prompt))
+  text_set_flag.check(stream_flag.is_enabled())
+  rows = text_set_flag.count()
+  pair = generation_flags.load(pair, methods, rows, rows, len(prompt))
   pair = constraint_flags.apply(pair, len(prompt), budget)
   if generation_flags.COMPILED.value:
     compilation_cache.keep(generation_flags.COMPILED.value)
@@ -74,8 +79,7 @@ def main():
   if generation_flags.METHOD.value == _AUTO:
     choice = auto_method.choose(pair, prompts, lengths, budget, sampling)
     method = choice.method
-  keys = jax.random.fold_in(jax.random.key(generation_flags.SEED.value),
-                            0)[None]
+  keys = _row_keys(0, 1)
   arguments = dict(method=method, max_new_tokens=budget, sampling=sampling,
                    eos_id=pair.eos_id)
   complete = functools.partial(mesh.generate, pair, keys, prompts, lengths,
@@ -85,8 +89,15 @@ def main():
                                  lengths, **arguments)
   else:
     out, took = _show(complete, pair, lengths)
+  others = text_set_flag.report(
+      lambda count: mesh.generate(
+          pair, _row_keys(1, count), np.repeat(prompts, count, axis=0),
+          np.repeat(lengths, count), **arguments),
+      out, lengths, pair.tokenizer.decode)
   if not multihost.first():
     return
+  for line in others:
+    print(line)
   if generation_flags.METHOD.value == _AUTO:
     print(choice.reason)
   print(_statistics(method, out, took, model_pair.device_text(pair.mesh)))
@@ -94,6 +105,13 @@ def main():
     print(line)
   if _PROFILE.value:
     print(profile.profile(complete, int(out.steps), _PROFILE.value))
+
+
+def _row_keys(first, count):
+  """Returns the keys of rows, as of `dj.generate`."""
+  key = jax.random.key(generation_flags.SEED.value)
+  return jax.vmap(jax.random.fold_in, (None, 0))(
+      key, np.arange(first, first + count, dtype=np.uint32))
 
 
 def _show(complete, pair, lengths):

@@ -22,6 +22,8 @@ from experiments.app import preemption
 from experiments.data import prompt_tasks
 from experiments.devices import mesh
 from experiments.devices import model_pair
+from experiments.devices import start_tables
+from experiments.evaluation import category_tables
 from experiments.evaluation import figures
 from experiments.evaluation import method_grid
 from experiments.evaluation import provenance
@@ -44,6 +46,7 @@ def main():
   pair = model_pair.open_pair(config.target, config.draft, config.dtype,
                               config.draft_dtype, config.weights,
                               config.draft_weights)
+  start_tables.check_used(pair.start, methods)
   examples = prompt_tasks.load(config, pair,
                                results_store.started_at(WORKDIR.value))
   width = max(map(len, examples.prompts))
@@ -72,10 +75,14 @@ def main():
   if not multihost.first():
     return
   rows = tables.rows(records, points, config.temperatures)
+  by_category = category_tables.rows(records, examples.categories,
+                                     config.temperatures)
   tables.write(workdir / "summary.md", rows, examples.note,
-               provenance.markdown(settings))
+               provenance.markdown(settings),
+               category_tables.markdown(by_category))
   figures.write(workdir, rows)
-  print(tables.terminal(rows, examples.note))
+  print("\n\n".join(filter(None, [tables.terminal(rows, examples.note),
+                                  category_tables.terminal(by_category)])))
   print(
       f"{workdir}: summary.md, {results_store.RESULTS}, {results_store.RUN}, "
       "*.png"
@@ -131,7 +138,8 @@ def measure(config, pair, methods, examples, path):
                                                       multiple)
           record = evaluation_run.run(method, decoders(method, temperature),
                                       decoders(methods[0], temperature),
-                                      batches, rows, config.batch, tokenizer)
+                                      batches, rows, config.batch, tokenizer,
+                                      config.references)
           record["temperature"] = temperature
           record["compile_seconds"] = seconds[method, temperature == 0]
           record["metrics"] = {

@@ -73,8 +73,8 @@ def main():
   print(_memory(pair, draft, mesh_lib.make(shape, devices), method, sampling,
                 need), flush=True)
   if _COSTS.value:
-    drafting = (model_pair.architecture(draft, *kinds[1])
-                if model_pair.is_read(draft) else None)
+    drafting = model_pair.draft_architecture(pair, model_flags.TARGET.value,
+                                             draft)
     print(_costs(config, drafting, kind, _BATCH.value // shape[0], devices[0]))
 
 

@@ -27,13 +27,14 @@ LIBRARY = [
 ]
 MODELS = [
     ("transformer", "folders", "tabular", "cacheless"),
-    ("text", "testing", "prompt_lookup", "guided"),
+    ("gguf",),
+    ("text", "testing", "prompt_lookup", "guided", "heads"),
     ("huggingface",),
     ("checkpoints",),
 ]
 PROGRAMS = ("benchmark", "cdsl", "complete", "convert", "diffusion",
-            "exactness", "generate", "parity", "rsd", "synthetic_pair",
-            "tpu_estimate", "train")
+            "entropy_threshold", "exactness", "generate", "parity", "rsd",
+            "start_table", "synthetic_pair", "tpu_estimate", "train")
 EXPERIMENTS = [
     ("app",),
     ("devices", "scoring"),
@@ -46,7 +47,9 @@ FLOORS = {"decoding_jax": LIBRARY, "models": MODELS, "experiments": EXPERIMENTS}
 # What of ours, beside itself, a package may import.
 BELOW = {
     "decoding_jax": (),
-    "models": ("decoding_jax.types", "decoding_jax.kernels"),
+    # Heads commit what they read to caches of their own.
+    "models": ("decoding_jax.types", "decoding_jax.kernels",
+               "decoding_jax.runtime.cache"),
     "configs": (),
     "experiments": ("decoding_jax", "models"),
 }

@@ -12,7 +12,9 @@
 A processor of your own is three pure functions, see `dj.LogitsProcessor`.
 """
 
+from decoding_jax.processors.budget_forcing import budget_forcing
 from decoding_jax.processors.model_wrapper import AppliedParams, apply, chain
+from decoding_jax.processors.momentum import momentum
 from decoding_jax.processors.patterns import json_schema, regex
 from decoding_jax.processors.penalties import (min_new_tokens, no_repeat_ngram,
                                                occurrence_penalty,
@@ -22,8 +24,8 @@ from decoding_jax.processors.token_automaton import (Automaton, automaton,
                                                      stop_strings, table)
 
 __all__ = [
-    "AppliedParams", "Automaton", "apply", "automaton", "chain",
-    "from_transitions", "json_schema", "min_new_tokens", "no_repeat_ngram",
-    "occurrence_penalty", "regex", "repetition_penalty", "stop_strings",
-    "table",
+    "AppliedParams", "Automaton", "apply", "automaton", "budget_forcing",
+    "chain", "from_transitions", "json_schema", "min_new_tokens", "momentum",
+    "no_repeat_ngram", "occurrence_penalty", "regex", "repetition_penalty",
+    "stop_strings", "table",
 ]

@@ -125,7 +125,7 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
       _largest(*models[0], batch, scored, slots, True, _OF_STEP))
   parts = ways.rows * ways.heads
   return Need(
-      sum(_bytes(params) for _, params in models) // ways.weights,
+      _bytes(memory.distinct([x for _, x in models])) // ways.weights,
       sum(_bytes(_cache(lm, batch, slots)) for lm, _ in models) // parts + max(
           _bytes(_carry(pair, kind, batch, width, slots)) for kind in kinds
       ) // ways.rows,

@@ -1,12 +1,16 @@
 """Draws the figures of an experiment, as PNG files."""
 
+import itertools
+
 from experiments.evaluation import tables
 
 # Okabe and Ito's colours, distinct to most colour-blind people.
 _STYLES = {"SD": ("#666666", "o"), "SpecTr": ("#E69F00", "s"),
            "SpecInfer": ("#56B4E9", "D"), "RSD-C": ("#009E73", "^"),
            "RSD-S": ("#D55E00", "v")}
-_OTHERS = (("#CC79A7", "P"), ("#0072B2", "X"), ("#000000", "*"))
+# Of further methods, in turn.
+_OTHERS = (("#CC79A7", "P"), ("#0072B2", "X"), ("#000000", "*"),
+           ("#E69F00", "<"), ("#009E73", ">"))
 # Points of several methods side by side, so that no interval hides another.
 _SPREAD = 0.12
 
@@ -56,7 +60,7 @@ def _draw(panels, metric, title):
 def _panel(ax, methods, metric):
   """Draws the best tree of each method at each point, with its interval."""
   points = sorted({point for trees in methods.values() for point in trees})
-  others = iter(_OTHERS)
+  others = itertools.cycle(_OTHERS)
   for i, (label, trees) in enumerate(methods.items()):
     color, marker = _STYLES.get(label) or next(others)
     shift = _SPREAD * (i - (len(methods) - 1) / 2)

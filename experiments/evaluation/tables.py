@@ -17,7 +17,8 @@ QUALITY = {"bleu": "BLEU", "rouge_2": "ROUGE-2", "rouge_l": "ROUGE-L"}
 LABELS = {"speculative": "SD", "spectr": "SpecTr", "specinfer": "SpecInfer",
           "rsd_c": "RSD-C", "rsd_s": "RSD-S",
           "token_recycling": "Token Recycling",
-          "prompt_lookup": "prompt lookup", "suffix": "suffix decoding"}
+          "prompt_lookup": "prompt lookup", "suffix": "suffix decoding",
+          "lookahead": "Lookahead", "aded": "ADED", "gsd": "GSD"}
 # Mean log-probabilities that differ by less, differ by rounding.
 _ROUNDING = 1e-4
 _TIES = (" At temperature 0 texts part where two tokens tie, as they often do "
@@ -170,7 +171,7 @@ def _with_bounds(figure, digits, form):
   return f"{value:.{digits}f}" + ("" if low is None else form(low, high))
 
 
-def write(path, rows_, note="", about=""):
+def write(path, rows_, note="", about="", more=""):
   """Writes the summary: the best trees, the sanity figure, all cells.
 
   Args:
@@ -178,6 +179,7 @@ def write(path, rows_, note="", about=""):
     rows_: of `rows`.
     note: a sentence about the prompts; "" for none.
     about: of `provenance.markdown`.
+    more: further tables, in Markdown.
   """
   tables = {metric: best(rows_, metric) for metric in METRICS}
   blocks = ["# Draft trees", *filter(None, [about, _NOTE, note]),
@@ -196,7 +198,8 @@ def write(path, rows_, note="", about=""):
         text_tables.markdown_table(
             [head, *(_cell_line(row, quality) for row in cells.values())])
     ]
-  path.write_text("\n\n".join(blocks) + "\n", encoding="utf-8")
+  path.write_text("\n\n".join(filter(None, [*blocks, more])) + "\n",
+                  encoding="utf-8")
 
 
 def _best_table(experiment, trees):

@@ -11,8 +11,10 @@ TARGET = flags.DEFINE_string("target", "python-target",
                              "a shipped one.")
 _DRAFT = flags.DEFINE_string(
     "draft", "", "Draft model, for methods that draft: folder, hub:owner/name, "
-    "or name of a shipped one; lookup, which copies what followed the same "
-    "tokens before; or '', the draft model of a shipped target.")
+    "or name of a shipped one, which may have another tokenizer; layers:N, the "
+    "first N layers of the target; lookup, which copies what followed the same "
+    "tokens before; a file .npz of experiments.start_table, for drafters "
+    "without a model; or '', the draft model of a shipped target.")
 _DTYPE = flags.DEFINE_enum("dtype", "", ["", *transformer.DTYPES],
                            "Type of parameters and activations; '' as saved.")
 _DRAFT_DTYPE = flags.DEFINE_enum("draft_dtype", "", ["", *transformer.DTYPES],

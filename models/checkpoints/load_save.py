@@ -121,8 +121,8 @@ def load(folder, *, scan_layers: bool | None = None, dtype: str | None = None,
   """Reads a model.
 
   Args:
-    folder: of `save`, or as transformers writes it; or a name, of a shipped
-      model or "hub:owner/name", see `resolve.folder`.
+    folder: of `save`, or as transformers writes it; a GGUF file; or a name, of
+      a shipped model, "hub:owner/name" or "package:name", see `resolve.folder`.
     scan_layers: whether the layers are scanned; None: as they were saved.
     dtype: of parameters and activations; None: as they were saved.
     weights: "dtype"; or "bfloat16" or "int8", for the matrices of
@@ -212,13 +212,14 @@ def architecture(folder) -> transformer.Config:
 
 
 def convert(folder, out, *, dtype: str | None = None) -> transformer.Config:
-  """Writes a Hugging Face folder as `save` would, one tensor at a time.
+  """Writes a Hugging Face folder, or GGUF file, as `save` would, by tensors.
 
   The folder appears whole or not at all. Of a model of 1.3 GB in three files
   the whole process needs 0.44 GB at its peak, 0.18 GB more than to start.
 
   Args:
-    folder: as transformers writes it, tokenizer included; or `hub:owner/name`.
+    folder: as transformers writes it, tokenizer included; a GGUF file; or a
+      name, see `resolve.folder`.
     out: where to.
     dtype: of the parameters; None: as they are.
 
@@ -244,10 +245,10 @@ def convert(folder, out, *, dtype: str | None = None) -> transformer.Config:
 
 
 def export(folder, out, *, dtype: str | None = None) -> transformer.Config:
-  """Writes a folder of `save` as transformers reads it.
+  """Writes a model as transformers reads it.
 
   Args:
-    folder: of `save`, or the name of a shipped model.
+    folder: of `save`, a GGUF file, or a name of `load`.
     out: where to.
     dtype: of the parameters; None: as they are.
 
@@ -258,7 +259,7 @@ def export(folder, out, *, dtype: str | None = None) -> transformer.Config:
     FileNotFoundError, ValueError: see `load` and `convert.to_hf`.
   """
   folder = resolve.folder(folder)
-  config = load_config(folder)
+  config = architecture(folder)
   config = dataclasses.replace(config, dtype=dtype or config.dtype)
   _, params = load(folder, dtype=dtype)
   with atomic.replacing(out) as partial:

@@ -1,33 +1,39 @@
-"""Names of models: a folder, a shipped model, or one of the hub."""
+"""Names of models: a folder or file, shipped, of the hub, or of a package."""
 
 import pathlib
 
 from models.folders import hub
 from models.folders import json_files
+from models.folders import packages
 
 PRETRAINED = pathlib.Path(__file__).parents[1] / "pretrained"
+# Suffix of a file that is a model.
+GGUF = ".gguf"
 
 
 def folder(name) -> pathlib.Path:
   """Returns the folder of a model; an existing folder precedes a shipped model.
 
   Args:
-    name: a folder, the name of a shipped model, or "hub:owner/name", which is
-      downloaded once.
+    name: a folder, a GGUF file, the name of a shipped model, "hub:owner/name",
+      which is downloaded once, or "package:name", of an installed package.
 
   Returns:
-    A folder that exists.
+    A folder that exists, or a file with the suffix ".gguf".
 
   Raises:
     FileNotFoundError: if there is neither a folder nor a shipped model.
-    ValueError: if the name is none of a folder, or the hub does not have it,
-      see `hub.folder`.
+    ValueError: if the name is none of a folder, or hub or packages do not have
+      it, see `hub.folder` and `packages.folder`.
   """
   if hub.is_hub(name):
     return hub.folder(str(name))
+  if packages.is_package(name):
+    return packages.folder(str(name))
   for path in (pathlib.Path(name), PRETRAINED / name):
     try:
-      if str(name) and path.is_dir():
+      if str(name) and (path.is_dir()
+                        or path.suffix == GGUF and path.is_file()):
         return path
     except OSError as e:  # Too long a name, or no permission.
       raise ValueError(f"model '{json_files.shortened(str(name))}': "
@@ -35,5 +41,6 @@ def folder(name) -> pathlib.Path:
   shipped = sorted(p.name for p in PRETRAINED.glob("*") if p.is_dir())
   raise FileNotFoundError(
       f"model '{name}' is neither a folder nor one of the shipped "
-      f"{', '.join(shipped) or '(none)'}; a model of the Hugging Face hub is "
-      "hub:owner/name.")
+      f"{', '.join(shipped) or '(none)'}, nor a {GGUF} file; a model of "
+      "the Hugging Face hub is hub:owner/name, one of an installed package "
+      "package:name.")

@@ -14,6 +14,8 @@ from absl import logging
 
 from models import transformer
 from models.folders import json_files
+from models.gguf import config as gguf_config
+from models.gguf import files as gguf_files
 from models.huggingface import config_fields
 from models.huggingface import gemma
 from models.huggingface import llama
@@ -92,7 +94,9 @@ _PARSERS = {"gemma": gemma.parse, "gemma2": gemma.parse,
 
 
 def is_hf(folder) -> bool:
-  """Returns whether a folder is one of transformers."""
+  """Returns whether a folder is one of transformers, or a GGUF file."""
+  if gguf_files.is_gguf(folder):
+    return True
   path = pathlib.Path(folder) / FILE
   return path.is_file() and "model_type" in json_files.read(path)
 
@@ -101,7 +105,8 @@ def read(folder) -> transformer.Config:
   """Reads the architecture that a folder describes.
 
   Args:
-    folder: with a `config.json`, as written by transformers 4 or 5.
+    folder: with a `config.json`, as written by transformers 4 or 5; or a GGUF
+      file, whose metadata tell the same.
 
   Returns:
     A `transformer.Config` of unrolled layers.
@@ -111,9 +116,26 @@ def read(folder) -> transformer.Config:
     ValueError: naming a field and its value, if that is not supported.
   """
   path = pathlib.Path(folder) / FILE
-  if not path.is_file():
+  if gguf_files.is_gguf(folder):
+    path = pathlib.Path(folder)
+    fields = gguf_config.fields(path)
+  elif path.is_file():
+    fields = json_files.read(path)
+  else:
     raise FileNotFoundError(f"Checkpoint '{folder}': no {FILE} in it.")
-  fields = json_files.read(path)
+  return parse(path, fields)
+
+
+def parse(path, fields: dict) -> transformer.Config:
+  """Returns the architecture that the fields of a `config.json` describe.
+
+  Args:
+    path: of the file, for messages.
+    fields: of the file.
+
+  Raises:
+    ValueError: see `read`.
+  """
   try:
     config, unknown = _parse(fields)
   except ValueError as e:

@@ -16,10 +16,12 @@ import ml_dtypes
 import numpy as np
 
 from models.folders import json_files
+from models.gguf import files as gguf_files
+from models.gguf import tensors as gguf_tensors
 
 SAFETENSORS, TORCH = "model.safetensors", "pytorch_model.bin"
 _DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16,
-           "BF16": ml_dtypes.bfloat16}
+           "BF16": ml_dtypes.bfloat16, "I64": np.int64}
 _LENGTH_BYTES = 8
 # Bytes of a header, as the format's own library has it.
 _MAX_HEADER = 100_000_000
@@ -57,7 +59,8 @@ def tensors(folder) -> dict[str, Tensor]:
   """Opens all tensors of a folder by name.
 
   Args:
-    folder: with safetensors, or files of torch, in one piece or several.
+    folder: with safetensors, or files of torch, in one piece or several; or a
+      GGUF file.
 
   Returns:
     dict of tensors, whose headers have been checked.
@@ -67,6 +70,9 @@ def tensors(folder) -> dict[str, Tensor]:
     ValueError: if a file is damaged, or a tensor missing.
   """
   folder = pathlib.Path(folder)
+  if gguf_files.is_gguf(folder):
+    return {name: Tensor(x.path, x.shape, x.read, x.refusal)
+            for name, x in gguf_tensors.tensors(folder).items()}
   for name, read in ((SAFETENSORS, _safetensors), (TORCH, _torch)):
     if (folder / name).is_file():
       return read(folder / name)
@@ -75,6 +81,12 @@ def tensors(folder) -> dict[str, Tensor]:
   raise FileNotFoundError(
       f"Checkpoint '{folder}': neither {SAFETENSORS} nor {TORCH} in it, in one "
       "piece or with an index.")
+
+
+def of_file(path) -> dict[str, Tensor]:
+  """Opens all tensors of one file, of safetensors or else of torch."""
+  path = pathlib.Path(path)
+  return (_safetensors if path.suffix == ".safetensors" else _torch)(path)
 
 
 def write(path, shapes, dtype, read):
@@ -240,7 +252,8 @@ def _torch(path):
     return x.numpy().copy()
 
   refusals = {name: f"has type {x.dtype}; floating point numbers are supported."
-              for name, x in held.items() if not x.is_floating_point()}
+              for name, x in held.items()
+              if not (x.is_floating_point() or x.dtype == torch.int64)}
   return {name: Tensor(path, shape, functools.partial(read, name),
                        refusals.get(name, ""))
           for name, shape in shapes.items()}

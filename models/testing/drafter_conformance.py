@@ -60,7 +60,8 @@ def check_drafter(drafter: dj.Drafter, *, target=None, target_params=None,
     target: a language model; None for random distributions of six tokens by the
       last one.
     target_params: its parameters.
-    draft: the draft model; None for another such table, if the drafter has one.
+    draft: the draft model, or a head; None for another such table, if the
+      drafter has one.
     draft_params: its parameters, or those of a drafter without a model.
     rows: texts that are continued.
     steps: of each text.
@@ -143,7 +144,8 @@ def _begin(decoder, models, keys, prompts, lengths, budgets):
       limit=lengths + budgets, done=jnp.zeros(batch, bool),
       target_cache=fill(models.target, models.target_params),
       draft_cache=fill(models.draft, models.draft_params) if (
-          decoder.needs_draft) else None)
+          decoder.needs_draft and not isinstance(models.draft, dj.Head)) else (
+              None))
   return context, jax.jit(decoder.init)(context, state)
 
 

@@ -24,7 +24,8 @@ def load(folder, now=None):
 
   Args:
     folder: with a `chat_template.jinja`, or a `chat_template` in its
-      `tokenizer_config.json`; or a name, see `resolve.folder`.
+      `tokenizer_config.json`; a GGUF file with one; or a name, see
+      `resolve.folder`.
     now: a `datetime.datetime`, for templates that tell the date; None: that of
       each call.
 

@@ -14,7 +14,7 @@ from tokenizers.models import BPE, Unigram
 from models.text import tokenizer_files
 
 FILE = "tokenizer.model"
-_SPACE = "\u2581"
+SPACE = "\u2581"
 _UNIGRAM, _BPE = 1, 2
 
 
@@ -51,7 +51,7 @@ def load(folder) -> tokenizers.Tokenizer:
                      "pieces; BPE and unigram models are supported.")
   tokenizer = tokenizers.Tokenizer(_model(spec))
   tokenizer.normalizer = _normalizer(spec.normalizer_spec)
-  tokenizer.decoder = _decoder(spec.normalizer_spec)
+  tokenizer.decoder = decoder(spec.normalizer_spec.add_dummy_prefix)
   tokenizer.add_special_tokens([
       tokenizers.AddedToken(piece.piece, normalized=False, special=True)
       for piece in spec.pieces if piece.type in (piece.CONTROL, piece.UNKNOWN)])
@@ -73,22 +73,26 @@ def _model(spec):
     return Unigram([(piece.piece, piece.score) for piece in spec.pieces],
                    unk_id=spec.trainer_spec.unk_id, byte_fallback=bytes_)
   vocab = {piece.piece: i for i, piece in enumerate(spec.pieces)}
-  return BPE(vocab, _merges(spec), unk_token=spec.trainer_spec.unk_piece,
+  scores = {piece.piece: piece.score for piece in spec.pieces
+            if piece.type in (piece.NORMAL, piece.USER_DEFINED)}
+  return BPE(vocab, merges(scores), unk_token=spec.trainer_spec.unk_piece,
              fuse_unk=True, byte_fallback=bytes_)
 
 
-def _merges(spec):
-  """Returns all pairs of pieces that make a piece, the best piece first."""
-  scores = {piece.piece: piece.score for piece in spec.pieces
-            if piece.type in (piece.NORMAL, piece.USER_DEFINED)}
-  merges = []
+def merges(scores: dict[str, float]) -> list[tuple[str, str]]:
+  """Returns all pairs of pieces that make a piece, the best piece first.
+
+  Args:
+    scores: of pieces by their spellings.
+  """
+  found = []
   for piece, score in scores.items():
     for cut in range(1, len(piece)):
       pair = piece[:cut], piece[cut:]
       if pair[0] in scores and pair[1] in scores:
-        merges.append((-score, pair))
+        found.append((-score, pair))
   # Python sorts stably: pairs of one piece stay in order.
-  return [pair for _, pair in sorted(merges, key=lambda merge: merge[0])]
+  return [pair for _, pair in sorted(found, key=lambda merge: merge[0])]
 
 
 def _normalizer(spec):
@@ -100,15 +104,19 @@ def _normalizer(spec):
     steps += [normalizers.Strip(),
               normalizers.Replace(tokenizers.Regex(" {2,}"), " ")]
   if spec.add_dummy_prefix:
-    steps.append(normalizers.Prepend(_SPACE))
-  steps.append(normalizers.Replace(" ", _SPACE))
+    steps.append(normalizers.Prepend(SPACE))
+  steps.append(normalizers.Replace(" ", SPACE))
   return normalizers.Sequence(steps)
 
 
-def _decoder(spec):
-  """Returns what turns tokens into text."""
-  steps = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(),
+def decoder(prefixed: bool) -> decoders.Decoder:
+  """Returns what turns tokens into text.
+
+  Args:
+    prefixed: whether a text was encoded with a space before its first word.
+  """
+  steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(),
            decoders.Fuse()]
-  if spec.add_dummy_prefix:
+  if prefixed:
     steps.append(decoders.Strip(" ", 1, 0))
   return decoders.Sequence(steps)

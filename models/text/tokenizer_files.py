@@ -7,6 +7,8 @@ from tokenizers import decoders, pre_tokenizers, processors
 from tokenizers.models import BPE
 
 from models.folders import json_files
+from models.gguf import files as gguf_files
+from models.gguf import settings as gguf_settings
 
 CONFIG, VOCAB, MERGES = "tokenizer_config.json", "vocab.json", "merges.txt"
 GENERATION = "generation_config.json"
@@ -21,7 +23,8 @@ _FIELDS = {
     "chat_template": (json_files.Field(str), json_files.Field(list)),
     "eos_token_id": (_ID, json_files.Field(list, 0, 64, _ID)),
     "do_sample": (json_files.Field(bool),), "temperature": _NUMBER,
-    "top_p": _NUMBER, "min_p": _NUMBER, "top_k": (_ID,)}
+    "top_p": _NUMBER, "min_p": _NUMBER, "top_k": (_ID,),
+    "typical_p": _NUMBER}
 # GPT-2's only special token, which its files do not name.
 _END = "<|endoftext|>"
 
@@ -30,7 +33,7 @@ def setting(folder, file, name, default=None):
   """Returns a field of a JSON file of a folder, of the type that it must have.
 
   Args:
-    folder: of a tokenizer.
+    folder: of a tokenizer, or a GGUF file, which has the same settings.
     file: that may be in it.
     name: of the field, one of `_FIELDS`.
     default: what is returned if the file or the field is missing.
@@ -39,9 +42,13 @@ def setting(folder, file, name, default=None):
     ValueError: naming the file, if it is no object or the field is wrong.
   """
   path = pathlib.Path(folder) / file
-  if not path.is_file():
+  if gguf_files.is_gguf(folder):
+    path = pathlib.Path(folder)
+    value = gguf_settings.read(path).get(file, {}).get(name)
+  elif path.is_file():
+    value = json_files.read(path).get(name)
+  else:
     return default
-  value = json_files.read(path).get(name)
   if value is None:
     return default
   kinds = _FIELDS[name]

@@ -19,6 +19,9 @@ from tokenizers.models import BPE
 from models.folders import atomic
 from models.folders import json_files
 from models.folders import resolve
+from models.gguf import files as gguf_files
+from models.gguf import settings as gguf_settings
+from models.text import gguf_tokenizer
 from models.text import sentencepiece
 from models.text import tokenizer_files
 
@@ -81,7 +84,8 @@ def load(folder) -> tokenizers.Tokenizer:
 
   Args:
     folder: with a `tokenizer.json`, a `tokenizer.model` of SentencePiece, or a
-      `vocab.json` with `merges.txt`; or a name, see `resolve.folder`.
+      `vocab.json` with `merges.txt`; a GGUF file; or a name, see
+      `resolve.folder`.
 
   Returns:
     A tokenizer.
@@ -90,28 +94,34 @@ def load(folder) -> tokenizers.Tokenizer:
     FileNotFoundError: if there is none of them.
     ValueError: if the file cannot be read, or the hub has no such model.
   """
-  path = resolve.folder(folder) / FILE
+  folder = resolve.folder(folder)
+  if gguf_files.is_gguf(folder):
+    return _read(folder, folder, gguf_tokenizer.load)
   for name, read in _READERS.items():
-    if not (path.parent / name).is_file():
-      continue
-    try:
-      tokenizer = read(path.parent)
-    except (ValueError, KeyboardInterrupt, SystemExit):
-      raise  # Those of this package name the file.
-    except BaseException as e:  # Of the library, whose panics are no better.
-      raise _unreadable(path.parent / name, e) from e
-    try:
-      tokenizer.encode(_PROBE)
-    except (KeyboardInterrupt, SystemExit):
-      raise
-    except Exception:  # It has no tokens for some of the characters.
-      pass
-    except BaseException as e:  # A panic.
-      raise _unreadable(path.parent / name, e) from e
-    return tokenizer
+    if (folder / name).is_file():
+      return _read(folder / name, folder, read)
   raise FileNotFoundError(
-      f"No tokenizer at '{path}': a checkpoint folder with a {FILE}, "
+      f"No tokenizer at '{folder / FILE}': a checkpoint folder with a {FILE}, "
       f"{sentencepiece.FILE} or {tokenizer_files.MERGES} is needed.")
+
+
+def _read(path, folder, read):
+  """Returns `read(folder)`, after it has encoded a text; errors name `path`."""
+  try:
+    tokenizer = read(folder)
+  except (ValueError, OSError, KeyboardInterrupt, SystemExit):
+    raise  # Those of this package name the file.
+  except BaseException as e:  # Of the library, whose panics are no better.
+    raise _unreadable(path, e) from e
+  try:
+    tokenizer.encode(_PROBE)
+  except (KeyboardInterrupt, SystemExit):
+    raise
+  except Exception:  # It has no tokens for some of the characters.
+    pass
+  except BaseException as e:  # A panic.
+    raise _unreadable(path, e) from e
+  return tokenizer
 
 
 def _unreadable(path, error):
@@ -120,8 +130,10 @@ def _unreadable(path, error):
 
 
 def has(folder) -> bool:
-  """Returns whether `load` finds a tokenizer in a folder."""
+  """Returns whether `load` finds a tokenizer in a folder, or a GGUF file."""
   folder = pathlib.Path(folder)
+  if gguf_files.is_gguf(folder):
+    return gguf_settings.TOKENS in gguf_files.read(folder).metadata
   return any((folder / name).is_file() for name in _READERS)
 
 
@@ -129,7 +141,7 @@ def copy(source, folder) -> int | None:
   """Copies the tokenizer of a folder with its settings.
 
   Args:
-    source: a folder that `has` one.
+    source: a folder or a GGUF file that `has` one.
     folder: where to.
 
   Returns:
@@ -137,6 +149,12 @@ def copy(source, folder) -> int | None:
   """
   tokenizer = load(source)
   save(tokenizer, folder)
+  if gguf_files.is_gguf(source):
+    for name, fields in gguf_settings.read(source).items():
+      atomic.write_json(pathlib.Path(folder) / name, {
+          **({"tokenizer_class": "PreTrainedTokenizerFast",
+              "clean_up_tokenization_spaces": False} if name == CONFIG else {}),
+          **fields})
   for name in _WITH:
     if (pathlib.Path(source) / name).is_file():
       shutil.copy(pathlib.Path(source) / name, pathlib.Path(folder) / name)

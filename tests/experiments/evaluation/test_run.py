@@ -2,6 +2,7 @@
 
 import importlib
 import itertools
+import types
 
 import jax
 import numpy as np
@@ -146,3 +147,14 @@ def test_a_run_of_ragged_prompts(folders, tmp_path):
   assert queued["texts"] == found[0]["texts"]
   assert len(queued["tokens"]) == 2
   assert 0 <= queued["metrics"]["idle_share"][0] < 1
+
+
+def test_speeds_are_relative_to_the_baseline_of_the_same_prompt():
+  """Of two prompts, the second of which is decoded first."""
+  def out(tokens, seconds):
+    stats = types.SimpleNamespace(emitted=np.array([tokens]))
+    return types.SimpleNamespace(stats=stats), seconds
+
+  found = evaluation_run._speeds([out(8, 2.0), out(6, 1.0)],
+                                 [out(8, 4.0), out(6, 1.5)], np.array([1, 0]))
+  assert found == [1.5, 2.0]

