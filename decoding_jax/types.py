@@ -86,6 +86,24 @@ class LanguageModel(NamedTuple):
   abstract_params: Optional[Callable[[], Params]] = None
 
 
+class MaskedModel(NamedTuple):
+  """A masked-diffusion language model, see `canvas.generate`; hashable.
+
+  Attributes:
+    language_model: its forward is called with masks that are not causal. The
+      logits at a token are those of the token itself.
+    mask_id: token of a place that is not filled.
+    shifted: whether the logits at a token are those of the next one, as of
+      models that were adapted from autoregressive ones, such as Dream.
+    block_causal: whether a block sees itself, the blocks before it and the
+      prompt, which sees itself alone; else all tokens see each other.
+  """
+  language_model: LanguageModel
+  mask_id: int
+  shifted: bool = False
+  block_causal: bool = False
+
+
 class Head(NamedTuple):
   """A network that drafts from features of the target; hashable.
 

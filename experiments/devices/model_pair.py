@@ -466,9 +466,14 @@ def check(method, pair, width, max_new_tokens, sampling, reward=None):
 
 def fingerprint(pair, *others):
   """Returns a short digest of parameters, start table and `others`."""
+  return digest_of(pair.target_params, pair.draft_params,
+                   pair.start and pair.start.params, *others)
+
+
+def digest_of(*params):
+  """Returns a short digest of trees of parameters."""
   digest = hashlib.sha256()
-  for leaf in jax.tree.leaves((pair.target_params, pair.draft_params,
-                               pair.start and pair.start.params, *others)):
+  for leaf in jax.tree.leaves(params):
     # Scanned layers one by one: all at once might not fit on a device.
     places = range(len(leaf)) if leaf.ndim > 2 else [...]
     for at in places:

@@ -13,7 +13,9 @@ import numpy as np
 import decoding_jax as dj
 from experiments.app import launch
 from experiments.data import batches
+from experiments.data import canvas_tasks
 from experiments.data import dialogues
+from experiments.data import masking
 from experiments.data import parallel_text
 from experiments.data import preference_pairs
 from experiments.data import python_windows
@@ -91,6 +93,10 @@ def check(config) -> None:
     raise ValueError(f"--config.windows={tuple(config.windows)} must be "
                      f"lengths from 1 to {longest}.")
   _source(config).check(config)
+  if config.masked and (config.preferences or config.teacher):
+    raise ValueError("--config.masked=True: a masked-diffusion model is "
+                     "trained on text alone, without --config.preferences and "
+                     "--config.teacher.")
   _check_samples(config)
   _check_export(config)
 
@@ -143,13 +149,17 @@ def _check_export(config):
 
 
 def _objective(config):
-  """Returns the task without a teacher: language modelling or preferences."""
+  """Returns the task without a teacher, such as language modelling."""
+  if config.masked:
+    return training_steps.MASKED
   return (training_steps.PREFERENCE if config.preferences
           else training_steps.LANGUAGE)
 
 
 def _source(config):
   """Returns the module that reads the training data."""
+  if config.canvas_tasks:
+    return canvas_tasks
   if config.preferences:
     return preference_pairs
   if config.dialogues:
@@ -166,7 +176,8 @@ def prepare(config) -> Run:
   if config.teacher:
     teacher, teacher_params = checkpoints.load(config.teacher)
   if not (pathlib.Path(config.tokenizer) / tokenizers.FILE).exists():
-    tokenizers.save(tokenizers.train(source.texts(config),
+    tokenizers.save(canvas_tasks.tokenizer() if config.canvas_tasks else
+                    tokenizers.train(source.texts(config),
                                      architecture.vocab_size), config.tokenizer)
   task = _objective(config)
   if architecture.outputs != task.outputs:
@@ -181,8 +192,9 @@ def prepare(config) -> Run:
         "Vocabularies do not fit: --config.tokenizer has %d entries, "
         "--config.preset %d, --config.teacher %d." % sizes)
   _check_room(config, teacher)
+  data = source.data(config, tokenizer)
   return Run(architecture, tokenizer, task,
-             source.data(config, tokenizer),
+             masking.masked(config, data) if config.masked else data,
              None if config.head else _start(config, architecture),
              teacher, teacher_params, pathlib.Path(config.workdir).resolve(),
              head_objectives.choose(config.head, architecture,
