@@ -1,8 +1,7 @@
 """Best-first trees: the best nodes, exact texts, and a draft cache in step."""
 
-import itertools
-
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
