@@ -225,7 +225,7 @@ def _stems(nodes):
 _NO_DRAFTER = (
     {"name": "prompt_lookup", "depth": 4},
     {"name": "suffix", "nodes": 6, "depth": 4},
-    {"name": "token_recycling", "widths": (3, 2, 1, 1), "branching": 4},
+    {"name": "token_recycling", "widths": (3, 2, 1, 1)},
     {"name": "aded", "nodes": 6, "depth": 4},
     {"name": "lookahead", "ngram": 3, "window": 4, "guesses": 3})
 # Chains that are drafted before the target scores them, or meanwhile.
