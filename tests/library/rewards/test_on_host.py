@@ -25,7 +25,10 @@ METHODS = {
     "best_of_n": (dj.methods.best_of_n(3), 1.0),
     "beam_search": (dj.methods.beam_search(3), 0.0),
     "a_star": (dj.methods.a_star(2, 2, 3), 1.0),
-    "pg_td": (dj.methods.pg_td(2, 4), 0.0)}
+    "pg_td": (dj.methods.pg_td(2, 4), 0.0),
+    "particles": (dj.methods.particles(3), 1.0),
+    "segment_search": (dj.methods.segment_search(2, 2, 2), 1.0),
+    "conditional_beam_search": (dj.methods.conditional_beam_search(2, 2), 0.0)}
 
 
 def table_values(texts, prompts, constraints):
