@@ -66,8 +66,8 @@ def get_config(preset="default"):
   """Returns the configuration of `experiments.rsd`.
 
   Args:
-    preset: "smoke", "default", "full", "pearl"; "paths", the same trees verified node by
-      node and path by path; "verification", all ways to verify and best-first
+    preset: "smoke", "default", "full", "pearl"; "paths", the same trees
+      verified node by node and path by path; "verification", all ways to verify and best-first
       trees, at equal nodes; "stems", trees of as many that begin with a single
       path; or "no_drafter", drafters that have no model, timed beside plain
       decoding on each prompt.
