@@ -19,8 +19,9 @@ the pair that is shipped for it; its folder holds dev.src_alpha.txt, dev.tgt.txt
 and dev.constraint.json, as in the repository of NeuroLogic decoding. `harmless`
 answers in dialogues (arXiv 2204.05862), as a reward model likes it, with a pair
 that is shipped for it; `configs/train.py` says what its folder holds. Add
-`,sweep` to any for the trade-off over lookahead lengths and thresholds, or
-`,trees` for lookaheads that are trees.
+`,sweep` to any for the trade-off over lookahead lengths and thresholds,
+`,trees` for lookaheads that are trees, or `,search` for searches, samples and
+particles that the same reward guides.
 
 Hardware: two cores of an x86 server, no GPU.
 Minutes, at commit 0a9da8e: `commongen` with 128 examples 4, `harmless` 3.
@@ -66,6 +67,22 @@ _COMMONGEN = (
     {"label": "CDSL to rise 16x4", **_TO_RISE, **_WIDE},
     {"label": "CDSL to rise 16x4, a=0, slack 1", **_TO_RISE, **_WIDE,
      "acceptance_threshold": 0.0, "slack": 1.0})
+# By the reward, without lookaheads; the last one by the drafter's segments.
+_DRAWN = {"temperature": 1.0}
+_SEARCHES = (
+    *_METHODS[:1], *_METHODS[2:4],
+    {"label": "beam by reward", "name": "beam_search", "num_beams": 16,
+     "rank": "reward"},
+    {"label": "conditional beams", "name": "conditional_beam_search",
+     "num_beams": 8, "num_candidates": 8, "weight": 10.0},
+    {"label": "segments", "name": "segment_search", "num_beams": 4,
+     "num_samples": 4, "segment": 4, **_DRAWN},
+    {"label": "particles 16", "name": "particles", "num_particles": 16,
+     "reward_weight": 10.0, **_DRAWN},
+    {"label": "particles 64", "name": "particles", "num_particles": 64,
+     "reward_weight": 10.0, **_DRAWN},
+    {"label": "GSI", "name": "gsi", "num_samples": 16, "segment": 4,
+     "reward_weight": 10.0, **_DRAWN})
 _BY_LABEL = {spec["label"]: spec for spec in _METHODS}
 _LOOKAHEADS = (2, 4, 8, 12)
 _THRESHOLDS = (0.0, 0.5, 0.75, 1.0)
@@ -78,33 +95,52 @@ def get_config(presets="default"):
 
   Args:
     presets: names separated by commas: "default", "smoke", "commongen",
-      "harmless"; "sweep", CDSL at other lookaheads and thresholds; "trees".
+      "harmless"; "sweep", CDSL at other lookaheads and thresholds; "trees";
+      "search", searches, samples and particles.
 
   Returns:
     A ConfigDict with the fields:
-      task: "python", "commongen" or "harmless", see
-        `experiments.data.constrained_tasks`.
-      corpus: folder of the task's files; "" for the standard library.
+      task: "python", "commongen", "harmless", or "file" of one's own, see
+        `experiments.data.constraint_file`.
+      corpus: folder of the task's files, or the file; "" for the standard
+        library.
+      split: commongen alone: of its files, "dev" or "test".
+      prompt: commongen and file: what a model that is not trained for the task
+        is told: `template`, `answer`, `shots` and `between` of a format, see
+        `configs/tasks.py`. The field of commongen is {words}; fields of a file
+        are those of its records. An empty template is the form of the shipped
+        pair's training data.
+      chat: whether prompts are written with the target's chat template.
+      system: message before them in chats, or "".
       target, draft: folders, names of shipped models, or hub:owner/name; the
-        draft may be lookup, see `models.prompt_lookup`.
+        draft may have another tokenizer; or be layers:N, the target's first N
+        layers, or lookup, see `models.prompt_lookup`.
       dtype, draft_dtype: of parameters and activations; "" as they were saved,
         and of the draft as `dtype` says. It is the distribution in `dtype` that
         is kept.
       weights, draft_weights: of matrices, "dtype", "bfloat16" or "int8"; "" of
         the draft as `weights` says. It is the distribution with these `weights`
         that is kept.
-      reward: harmless alone: folder, or name, of the reward model.
+      reward: harmless, and a file without words: folder, or name, of the
+        reward model.
+      reward_on_host: whether it scores texts on the host, where it may have
+        another tokenizer than the target; the program waits for it.
       examples: prompts; of CommonGen the first ones of dev.
       concepts: python alone: identifiers of an example, at most.
       common: python alone: only the identifiers that most modules of the
         training split have, so many of them; 0: any.
-      prompt_length: tokens of a prompt; of harmless at most, of CommonGen any.
+      prompt_length: tokens of a prompt; of harmless at most, else any.
       max_new_tokens: the budget.
       batch: examples decoded together; a batch is the unit of time.
       seed: of prompts, tokens and bootstrap.
       compilation_cache: whether compiled programs are kept in the workdir.
       methods: label, name and sizes of each, and its sampling (temperature, 0
-        if not given; top_p; top_k; min_p); or a string, "cdlh(8, 4)".
+        if not given; top_p; top_k; min_p; typical_p); or a string,
+        "cdlh(8, 4)".
+      choice: an operating point that is chosen on the first `examples`, and
+        reported with `methods` on the others alone: of `choice.methods` the
+        fastest whose score is at most `within` points (of a reward: units)
+        below that of the method labelled `reference`. No examples, no choice.
   """
   config = ml_collections.ConfigDict({
       "task": "python",
@@ -116,6 +152,7 @@ def get_config(presets="default"):
       "weights": "dtype",
       "draft_weights": "",
       "reward": "harmless-reward",
+      "reward_on_host": False,
       "examples": 64,
       "concepts": 3,
       "common": 100,
@@ -125,6 +162,12 @@ def get_config(presets="default"):
       "seed": 0,
       "compilation_cache": True,
       "methods": _METHODS,
+      "split": "dev",
+      "prompt": {"template": "", "answer": "", "shots": (), "between": "\n\n"},
+      "chat": False,
+      "system": "",
+      "choice": {"examples": 0, "methods": (), "reference": "CDLH",
+                 "within": 3.0},
   })
   for preset in presets.split(","):
     common.check_preset(preset, _PRESETS)
@@ -169,4 +212,5 @@ _PRESETS = {
                  "prompt_length": 64},
     "sweep": {"methods": _sweep()},
     "trees": {"methods": _trees()},
+    "search": {"methods": _SEARCHES},
 }

@@ -4,6 +4,9 @@
   python -m experiments.rsd --config=configs/rsd.py:smoke
   python -m experiments.rsd --config=configs/rsd.py:verification \\
       --workdir=runs/verification
+  python -m experiments.rsd --config=configs/rsd.py:paths --workdir=runs/paths
+  python -m experiments.rsd --config=configs/rsd.py:no_drafter \\
+      --workdir=runs/no_drafter
   python -m experiments.rsd --config=configs/rsd.py --config.task=humaneval \\
       --config.data=HumanEval.jsonl.gz --workdir=runs/humaneval
 
@@ -12,8 +15,8 @@ nodes that the target scores. SpecInfer, which the paper does not list, has one
 tree a point.
 
 Hardware: two cores of an AMD EPYC, no GPU; the shipped pair, no download.
-Minutes: 4 for 57 methods at two temperatures. `full` and `verification`
-take longer; their minutes were not noted.
+Minutes: 4 for 57 methods at two temperatures, without bounds. `full`, `paths`
+and `verification` take longer.
 To expect, block efficiency at temperature 0.3 and draft length 5 or 2:
 
     RSD-S 4.06 2.69   SpecTr 3.41 2.46   RSD-C 3.27 2.53   SD 2.72 2.17
@@ -48,20 +51,34 @@ _BUDGETS = {
          ((5, 1, 1, 1, 1, 1), (2, 2, 2, 2), (6, 1, 1, 1, 1))),
 }
 _SMOKE = (((3, 2),), ((2, 2),))
+# Nodes -> trees of so many: a branching, one with a stem, a single path before
+# it branches, and width and depth of the beam search of a best-first tree.
+_EQUAL_NODES = {
+    8: ((2, 1, 1, 1), (1, 1, 2, 1, 1), (4, 5)),
+    16: ((2, 1, 2, 1, 1), (1, 1, 2, 2, 1, 1), (6, 6)),
+    32: ((4, 1, 2, 1, 1), (1, 1, 2, 2, 1, 1, 1, 1, 1, 1), (8, 7)),
+}
+_VERIFICATIONS = ("recursive", "traversal", "layer", "conditional_ot",
+                  "shared_gumbel")
 
 
 def get_config(preset="default"):
   """Returns the configuration of `experiments.rsd`.
 
   Args:
-    preset: "smoke", "default", "full"; or "verification", the same trees
-      verified node by node and path by path.
+    preset: "smoke", "default", "full"; "paths", the same trees verified node by
+      node and path by path; "verification", all ways to verify and best-first
+      trees, at equal nodes; "stems", trees of as many that begin with a single
+      path; or "no_drafter", drafters that have no model, timed beside plain
+      decoding on each prompt.
 
   Returns:
     A ConfigDict with the fields:
       target, draft: folders, names of shipped models, or hub:owner/name; the
-        draft may be lookup, see `models.prompt_lookup`, or "" if no method
-        needs one.
+        draft may have another tokenizer; or be layers:N, the target's first N
+        layers, or lookup, see `models.prompt_lookup`; a file .npz of
+        `experiments.start_table`, for the methods that begin with one; or "" if
+        no method needs one.
       dtype, draft_dtype: of parameters and activations; "" as they were saved,
         and of the draft as `dtype` says. It is the distribution in `dtype` that
         is kept.
@@ -71,7 +88,8 @@ def get_config(preset="default"):
       methods: names of the methods to run; empty: all that have trees.
       lengths, budgets: which points of the two experiments to run.
       temperatures: 0 is greedy, and compiled apart from the others.
-      top_p, top_k, min_p: cut of both distributions; 1, 0 and 0 cut nothing.
+      top_p, top_k, min_p, typical_p: cut of both distributions; 1, 0, 0 and 1
+        cut nothing.
       task: "python", held-out source of the standard library; "text", any text
         continued; or one of `tasks`.
       data: file of the task; "hub:" and a name, or "", for the package
@@ -92,7 +110,12 @@ def get_config(preset="default"):
       batch: rows decoded together; one batch is the unit of time.
       queue: 0; or prompts of a longer batch, of which `batch` are decoded at a
         time: a row that has finished makes room for the next prompt.
+      references: timings of autoregressive decoding in the course of a method's
+        run, at most. If each prompt is a batch and has one, the summary has
+        speeds by category.
       seed: of prompts and tokens.
+      bounds: prompts whose texts are decoded once more, step by step, to tell
+        how much any rule could accept; 0 for none.
       compilation_cache: whether compiled programs are kept in the workdir, for
         the next start; what is reported of them is then loading time.
       trees: experiment -> point -> methods with their sizes, as `_trees` makes
@@ -113,6 +136,7 @@ def get_config(preset="default"):
       "top_p": 1.0,
       "top_k": 0,
       "min_p": 0.0,
+      "typical_p": 1.0,
       "task": "python",
       "data": "",
       "category": "",
@@ -127,7 +151,9 @@ def get_config(preset="default"):
       "max_new_tokens": 48,
       "batch": 1,
       "queue": 0,
+      "references": 6,
       "seed": 0,
+      "bounds": 4,
       "compilation_cache": True,
       "trees": {
           "length": {str(n): _trees(n, *_LENGTHS[n]) for n in _LENGTHS},
@@ -180,17 +206,55 @@ def _both(trees):
                for form in (tree, {**tree, "verification": ways[tree["name"]]}))
 
 
+def _verified(nodes):
+  """Returns trees of so many nodes, verified in all ways."""
+  branching, _, (width, depth) = _EQUAL_NODES[nodes]
+  return ({"name": "speculative", "depth": nodes, "verification": "block"},
+          *({"name": "rsd_c", "branching": branching, "verification": way}
+            for way in _VERIFICATIONS),
+          {"name": "opt_tree", "nodes": nodes, "width": width, "depth": depth})
+
+
+def _stems(nodes):
+  """Returns trees of so many nodes that begin with a branching or a stem."""
+  return tuple({"name": "rsd_c", "branching": b, "verification": way}
+               for b in _EQUAL_NODES[nodes][:2]
+               for way in ("recursive", "traversal"))
+
+
+_NO_DRAFTER = (
+    {"name": "prompt_lookup", "depth": 4},
+    {"name": "suffix", "nodes": 6, "depth": 4},
+    {"name": "token_recycling", "widths": (3, 2, 1, 1), "branching": 4},
+    {"name": "aded", "nodes": 6, "depth": 4},
+    {"name": "lookahead", "ngram": 3, "window": 4, "guesses": 3})
 _PRESETS = {
     "default": {},
     # Five trees of six nodes and a chain of two: one compilation each.
     "smoke": {"lengths": (2,), "budgets": (6,), "temperatures": (0.6,),
-              "prompts": 16, "max_new_tokens": 32,
+              "prompts": 16, "max_new_tokens": 32, "bounds": 2,
               "trees": {"length": {"2": _trees(2, *_SMOKE)},
                         "budget": {"6": _trees(6, *_SMOKE)}}},
     "full": {"temperatures": (0.0, 0.3, 0.6, 1.0), "prompts": 256,
              "max_new_tokens": 128},
     "verification": {
+        "lengths": (), "budgets": tuple(_EQUAL_NODES), "prompts": 256,
+        "batch": 16, "max_new_tokens": 24, "bounds": 0,
+        "temperatures": (0.0, 0.3, 0.7, 1.0),
+        "trees": {"length": {},
+                  "budget": {str(n): _verified(n) for n in _EQUAL_NODES}}},
+    "stems": {
+        "lengths": (), "budgets": tuple(_EQUAL_NODES), "prompts": 256,
+        "batch": 16, "max_new_tokens": 24, "bounds": 0, "temperatures": (1.0,),
+        "trees": {"length": {},
+                  "budget": {str(n): _stems(n) for n in _EQUAL_NODES}}},
+    "paths": {
         "budgets": (), "prompts": 64,
         "trees": {"length": {str(n): _both(_trees(n, *_LENGTHS[n]))
                              for n in _LENGTHS}, "budget": {}}},
+    "no_drafter": {
+        "draft": "", "temperatures": (0.0,), "prompts": 32, "buckets": 1,
+        "max_new_tokens": 64, "lengths": (4,), "budgets": (),
+        "references": 10**6,
+        "trees": {"length": {"4": _NO_DRAFTER}, "budget": {}}},
 }

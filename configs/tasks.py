@@ -15,6 +15,8 @@ A task is a mapping with the fields
   metrics: of `text_metrics.CORPUS`, for formats with answers.
   dataset: path, name and split for the package `datasets`, which is used if no
     file is given; a task may have none.
+  groups: names under which the summary puts some categories of records
+    together; a task may have none.
 
 and a format is a mapping with
 
@@ -91,7 +93,10 @@ def get_tasks():
       "spec_bench": {
           "formats": {"turns": {"fields": {"turn": "turns.0"},
                                 "template": "{turn}\n"}},
-          "ends": True, "stop": "", "metrics": ()},
+          "ends": True, "stop": "", "metrics": (),
+          "groups": {"mt_bench": ("writing", "roleplay", "reasoning", "math",
+                                  "coding", "extraction", "stem",
+                                  "humanities")}},
       "mt_bench": {
           "formats": {
               "turns": {"fields": {"turn": "turns.0"}, "template": "{turn}\n"},

@@ -1,12 +1,12 @@
 """Decoding with draft trees: exact, batched, one XLA program a generation."""
 
-from decoding_jax import methods, processors, rewards
+from decoding_jax import canvas, methods, processors, rewards
 from decoding_jax.generate import generate, stream
 from decoding_jax.sampling import Sampling
 from decoding_jax.speculation.verifiers import pair
 from decoding_jax.types import (Block, Cache, Context, DecodeState, Decoder,
                                 Drafter, DraftTree, Expander, FreeLayout,
-                                Generation, LanguageModel, Layout,
+                                Generation, Head, LanguageModel, Layout,
                                 LogitsProcessor, Method, Pair, Reward, Seen,
                                 Stats, Verdict, Verifier)
 
@@ -15,9 +15,9 @@ constraints = rewards
 
 __all__ = [
     "Block", "Cache", "Context", "DecodeState", "Decoder", "Drafter",
-    "DraftTree", "Expander", "FreeLayout", "Generation", "LanguageModel",
-    "Layout", "LogitsProcessor", "Method", "Pair", "Reward", "Sampling", "Seen",
-    "Stats", "Verdict", "Verifier",
-    "constraints", "generate", "methods", "pair", "processors", "rewards",
-    "stream",
+    "DraftTree", "Expander", "FreeLayout", "Generation", "Head",
+    "LanguageModel", "Layout", "LogitsProcessor", "Method", "Pair", "Reward",
+    "Sampling", "Seen", "Stats", "Verdict", "Verifier",
+    "canvas", "constraints", "generate", "methods", "pair", "processors",
+    "rewards", "stream",
 ]

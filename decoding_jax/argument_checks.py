@@ -11,7 +11,7 @@ import numpy as np
 
 from decoding_jax.sampling import Sampling
 from decoding_jax.speculation import tree, tree_decoder
-from decoding_jax.types import LanguageModel, Method, Pair, Reward
+from decoding_jax.types import Head, LanguageModel, Method, Pair, Reward
 from decoding_jax.validation import memory, params as params_lib
 from decoding_jax.validation import protocols, values
 
@@ -34,7 +34,9 @@ def check_kinds(**arguments):
     ValueError: naming the argument, or its field, and what is needed.
   """
   for name, value in arguments.items():
-    protocols.check(name, _KINDS[name], value, name in _OPTIONAL)
+    kind = Head if isinstance(value, Head) and name == "draft" else (
+        _KINDS[name])
+    protocols.check(name, kind, value, name in _OPTIONAL)
 
 
 def check_prompts(prompts, prompt_lengths, vocab_size):
@@ -94,6 +96,12 @@ def check_models(method: Method, target: LanguageModel,
       raise ValueError(
           f"method {method.name} drafts {decoder.max_samples_per_node} "
           f"siblings: the vocabulary has {target.vocab_size} tokens.")
+    if decoder.needs_features and not jax.eval_shape(
+        lambda: target.init_cache(1, 1)).features:
+      raise ValueError(
+          f"target keeps no features: method {method.name} reads hidden states,"
+          " and needs a target such as transformer.with_features(config, "
+          "(config.num_layers - 1,)).")
   if draft is not None and draft.vocab_size != target.vocab_size:
     raise ValueError(
         f"draft.vocab_size={draft.vocab_size} and target.vocab_size="
@@ -174,7 +182,7 @@ def check_memory(kind, prompts, max_new_tokens, *, slots, rows, models):
                if isinstance(kind, Pair) else 0)
   memory.check(
       memory.devices_of(prompts, [params for _, params in models]),
-      parameters=memory.size([params for _, params in models]),
+      parameters=memory.size(memory.distinct([x for _, x in models])),
       texts=_TEXT_BYTES * texts * (length + max_new_tokens),
       caches=sum(_cache_bytes(model, rows, slots) for model, _ in models),
       trees=rows * nodes * (4 * models[0][0].vocab_size + nodes))

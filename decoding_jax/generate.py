@@ -16,8 +16,9 @@ from decoding_jax.rewards import text_reward
 from decoding_jax.runtime import cache as cache_lib, cache_growth
 from decoding_jax.runtime import continuous_batching, prefill as prefill_lib
 from decoding_jax.speculation import tree_decoder
-from decoding_jax.types import (Context, DecodeState, Generation, LanguageModel,
-                                Method, NONE, PAD, Params, Reward)
+from decoding_jax.types import (Context, DecodeState, Generation, Head,
+                                LanguageModel, Method, NONE, PAD, Params,
+                                Reward)
 from decoding_jax.validation import values
 
 # More steps than any generation takes: do not pause.
@@ -26,7 +27,7 @@ _ALL = np.iinfo(np.int32).max
 
 def generate(key, prompts, prompt_lengths, *, method: Method,
              target: LanguageModel, target_params: Params,
-             draft: Optional[LanguageModel] = None,
+             draft: Optional[LanguageModel | Head] = None,
              draft_params: Params = None, max_new_tokens: int = 128,
              sampling: sampling_lib.Sampling = sampling_lib.Sampling(),
              draft_sampling: Optional[sampling_lib.Sampling] = None,
@@ -51,7 +52,8 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
     method: from `decoding_jax.methods`, or one's own.
     target: the model whose distribution is kept.
     target_params: its parameters.
-    draft: the model that drafts; None if the method needs none.
+    draft: the model that drafts, or a head on the target's features; None if
+      the method needs none.
     draft_params: its parameters.
     max_new_tokens: most tokens after each prompt.
     sampling: defines the distribution that is kept. At temperature 0 the output
@@ -192,9 +194,10 @@ def _prepared(key, prompts, prompt_lengths, *, method, target, target_params,
 
 
 def _models(decoder, context: Context):
-  """The models that a decoder runs, each with its parameters."""
+  """The models that a decoder prefills, each with its parameters."""
   target = context.target, context.target_params
-  if not decoder.needs_draft:
+  # A head reads what the target has read of the prompts.
+  if not decoder.needs_draft or isinstance(context.draft, Head):
     return [target]
   return [target, (context.draft, context.draft_params)]
 

@@ -125,6 +125,26 @@ def mbsu(efficiency, calls, parameter_ratio):
   return efficiency / (calls * parameter_ratio + 1)
 
 
+def parallel_latency(target_calls, draft_calls, draft_cost):
+  """Returns the simulated latency of models that run at the same time.
+
+  A round of PEARL (arXiv 2408.11850) takes as long as the slower one of its
+  target call and its draft calls. It is a figure for two devices that exchange
+  tokens in no time, not a measurement.
+
+  Args:
+    target_calls: rounds, `[B]` or a number.
+    draft_calls: draft calls of all rounds, equally many in each.
+    draft_cost: time of a draft call over that of a target call.
+
+  Returns:
+    Of the shape of `target_calls`, in target calls: with `emitted` over it,
+    the speed relative to autoregressive decoding.
+  """
+  return np.maximum(np.asarray(draft_calls, np.float64) * draft_cost,
+                    np.asarray(target_calls, np.float64))
+
+
 def token_rate(emitted, seconds):
   """Returns tokens per second.
 

@@ -26,7 +26,8 @@ class Sampling:
   """Parameters of the distribution that logits are warped to.
 
   They apply in this order, as in other libraries: token mask, temperature,
-  top-k, top-p, min-p. Tokens that tie with the last one kept are kept too.
+  top-k, top-p, min-p, typical-p. Tokens that tie with the last one kept are
+  kept too.
 
   Attributes:
     temperature: `[]` or `[B]`, 1e-30 to 1e30; or one 0, which is greedy
@@ -37,12 +38,16 @@ class Sampling:
     token_mask: `[V]` or `[B, V]` bool, tokens that may occur; None for all.
     min_p: `[]` or `[B]` in [0, 1], drop tokens whose probability is less than
       this share of the largest one (arXiv 2407.01082); 0 keeps all.
+    typical_p: `[]` or `[B]` in (0, 1], keep the smallest set of tokens whose
+      mass reaches this, those first whose surprise is closest to the entropy
+      (locally typical sampling, arXiv 2202.00666); 1 keeps all.
   """
   temperature: float | Array = 1.0
   top_k: int = flax.struct.field(pytree_node=False, default=0)
   top_p: float | Array = 1.0
   token_mask: Optional[Array] = None
   min_p: float | Array = 0.0
+  typical_p: float | Array = 1.0
 
 
 @flax.struct.dataclass
@@ -56,6 +61,7 @@ class LogitsWarper:
     token_mask: `[B, V]` bool, or None for all.
     top_k: static; 0 for all.
     greedy: static; the distribution is one-hot.
+    typical_p: `[B]` float32, or None for all.
   """
   temperature: Array
   top_p: Optional[Array]
@@ -63,14 +69,15 @@ class LogitsWarper:
   token_mask: Optional[Array]
   top_k: int = flax.struct.field(pytree_node=False)
   greedy: bool = flax.struct.field(pytree_node=False)
+  typical_p: Optional[Array] = None
 
 
 def make_warper(sampling: Sampling, batch: int, vocab_size: int,
                 name: str = "sampling") -> LogitsWarper:
   """Returns the warper of a `Sampling`, after checking it.
 
-  Whether decoding is greedy, and whether top-p and min-p drop any tokens, is
-  static, so that each of them costs nothing where it is off.
+  Whether decoding is greedy, and whether top-p, min-p and typical-p drop any
+  tokens, is static, so that each of them costs nothing where it is off.
 
   Args:
     sampling: the user's parameters.
@@ -90,20 +97,23 @@ def make_warper(sampling: Sampling, batch: int, vocab_size: int,
          lambda x: (x >= _LEAST) & (x <= _MOST) | (x.ndim == 0) & (x == 0),
          f"a number from {_LEAST} to {_MOST}, one for each row, or 0 "
          "(greedy) for all rows")
-  _check(f"{name}.top_p", top_p, lambda x: (x >= _LEAST) & (x <= 1),
-         f"a number from {_LEAST} to 1, or one for each row,")
+  for field, x in (("top_p", top_p), ("typical_p", sampling.typical_p)):
+    _check(f"{name}.{field}", x, lambda x: (x >= _LEAST) & (x <= 1),
+           f"a number from {_LEAST} to 1, or one for each row,")
   _check(f"{name}.min_p", min_p, lambda x: (x >= 0) & (x <= 1),
          "a number from 0 to 1, or one for each row,")
   if not values_lib.is_integer(sampling.top_k) or sampling.top_k < 0:
     raise ValueError(f"{name}.top_k={sampling.top_k!r}: 0 (all) or a positive "
                      "integer is needed.")
+  mass = lambda field, x: (
+      None if _is(x, 1) else _per_row(f"{name}.{field}", x, batch))
   return LogitsWarper(
       _per_row(f"{name}.temperature", temperature, batch),
-      None if _is(top_p, 1) else _per_row(f"{name}.top_p", top_p, batch),
+      mass("top_p", top_p),
       None if _is(min_p, 0) else _per_row(f"{name}.min_p", min_p, batch, 0, 1),
       _token_mask(sampling.token_mask, batch, vocab_size, name),
       0 if sampling.top_k >= vocab_size else int(sampling.top_k),
-      _is(temperature, 0))
+      _is(temperature, 0), mass("typical_p", sampling.typical_p))
 
 
 def without_temperature(warper: LogitsWarper) -> LogitsWarper:
@@ -158,6 +168,10 @@ def log_probs(warper: LogitsWarper, logits):
     # whatever was dropped before.
     log_probs = jax.nn.log_softmax(
         jnp.where(logits < jnp.log(warper.min_p), -jnp.inf, log_probs))
+  if warper.typical_p is not None:
+    probs, distance = jnp.exp(log_probs), distance_from_entropy(log_probs)
+    kept = distance <= typical_threshold(distance, probs, warper.typical_p)
+    log_probs = jax.nn.log_softmax(jnp.where(kept, log_probs, -jnp.inf))
   return log_probs
 
 
@@ -180,9 +194,7 @@ def drop_underflowing(log_probs):
 def nucleus_threshold(probs, top_p):
   """Returns the smallest probability that top-p keeps, without a sort.
 
-  Bits of non-negative floats, read as integers, have the order of the floats:
-  31 halvings of an integer interval find the exact threshold. A sort of a
-  vocabulary takes a hundred times as long as one sum over it.
+  A sort of a vocabulary takes a hundred times as long as one sum over it.
 
   Args:
     probs: `[..., V]` float32.
@@ -192,18 +204,72 @@ def nucleus_threshold(probs, top_p):
     `[..., 1]` float32, the largest threshold whose survivors have at least
     mass `top_p`; 0 if by rounding even all of them have less.
   """
+  def is_enough(threshold):
+    kept = jnp.where(probs >= threshold, probs, 0)
+    return jnp.sum(kept, -1, keepdims=True) >= top_p
+
+  return _largest(is_enough, probs[..., :1], 2)
+
+
+def distance_from_entropy(log_probs):
+  """Returns `[..., V]` float32, how far surprises are from their mean.
+
+  Args:
+    log_probs: `[..., V]` float32, normalised.
+
+  Returns:
+    |-log p - H| in nats, H the entropy; inf of tokens of probability zero.
+  """
+  possible = log_probs > -jnp.inf
+  surprise = jnp.where(possible, -log_probs, 0)
+  entropy = jnp.sum(jnp.exp(log_probs) * surprise, -1, keepdims=True)
+  return jnp.where(possible, jnp.abs(surprise - entropy), jnp.inf)
+
+
+def typical_threshold(distance, probs, typical_p):
+  """Returns the largest distance that typical-p keeps, without a sort.
+
+  Args:
+    distance: `[..., V]` float32, of `distance_from_entropy`.
+    probs: `[..., V]` float32.
+    typical_p: `[]` float32.
+
+  Returns:
+    `[..., 1]` float32, the smallest threshold whose survivors have at least
+    mass `typical_p`; the largest float if by rounding even all of them have
+    less.
+  """
+  def is_too_little(bound):
+    closer = jnp.where(distance < bound, probs, 0)
+    return jnp.sum(closer, -1, keepdims=True) < typical_p
+
+  return _largest(is_too_little, probs[..., :1], jnp.inf)
+
+
+def _largest(holds, like, bound):
+  """Finds the largest float for which a condition holds, by bisection.
+
+  Bits of non-negative floats, read as integers, have the order of the floats:
+  31 halvings of an integer interval find an exact threshold.
+
+  Args:
+    holds: `[..., 1] float32 -> [..., 1] bool`; of 0 it is taken to hold.
+    like: `[..., 1]` float32.
+    bound: for which it is taken not to hold.
+
+  Returns:
+    `[..., 1]` float32.
+  """
   def halve(_, bounds):
     low, high = bounds
     middle = low + (high - low) // 2
-    threshold = jax.lax.bitcast_convert_type(middle, jnp.float32)
-    mass = jnp.sum(jnp.where(probs >= threshold, probs, 0), -1, keepdims=True)
-    enough = mass >= top_p
-    return jnp.where(enough, middle, low), jnp.where(enough, high, middle)
+    held = holds(jax.lax.bitcast_convert_type(middle, jnp.float32))
+    return jnp.where(held, middle, low), jnp.where(held, high, middle)
 
   def bits(x):
-    return jnp.full_like(probs[..., :1], x).view(jnp.int32)
+    return jnp.full_like(like, x).view(jnp.int32)
 
-  low, _ = jax.lax.fori_loop(0, 31, halve, (bits(0), bits(2)))
+  low, _ = jax.lax.fori_loop(0, 31, halve, (bits(0), bits(bound)))
   return jax.lax.bitcast_convert_type(low, jnp.float32)
 
 

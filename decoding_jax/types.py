@@ -86,6 +86,65 @@ class LanguageModel(NamedTuple):
   abstract_params: Optional[Callable[[], Params]] = None
 
 
+class MaskedModel(NamedTuple):
+  """A masked-diffusion language model, see `canvas.generate`; hashable.
+
+  Attributes:
+    language_model: its forward is called with masks that are not causal. The
+      logits at a token are those of the token itself.
+    mask_id: token of a place that is not filled.
+    shifted: whether the logits at a token are those of the next one, as of
+      models that were adapted from autoregressive ones, such as Dream.
+    block_causal: whether a block sees itself, the blocks before it and the
+      prompt, which sees itself alone; else all tokens see each other.
+  """
+  language_model: LanguageModel
+  mask_id: int
+  shifted: bool = False
+  block_causal: bool = False
+
+
+class Head(NamedTuple):
+  """A network that drafts from features of the target; hashable.
+
+  It may be given wherever a draft model is, to a target that keeps such
+  features. A head reads the committed text as pairs: the features of a token,
+  and the token after it. Its functions see all rows; their first two arguments
+  are the parameters of the head and of the target.
+
+  Attributes:
+    init: `(batch, slots) -> state` before any pair: arrays with rows first, and
+      `Cache`s with room for so many pairs.
+    read: `(params, target_params, state, features, tokens [B, T], count [B]) ->
+      state` after the first `count` of T more pairs; features are those that
+      the target keeps, a tuple of `[B, T, F]`.
+    start: `(params, target_params, state, root [B], nodes) -> draft`, anything
+      that a draft needs, of a tree with so many inner nodes; `root` is the
+      token of the last pair.
+    logits: `(params, target_params, state, draft, tree, level, nodes) ->
+      (logits [B, W, V], draft)` of what follows each of the W nodes of a
+      level, which are filled in; `nodes` has their `start` and `width`, see
+      `expanders.Nodes`.
+    vocab_size: V, that of the target.
+    widths: F of each of the features that it reads.
+    forwards: `(depth) -> number` of forwards of the head that a draft of so
+      many levels costs.
+    depth: levels that it can draft; 0 if there is no limit.
+    max_length: positions it knows; 0 if there is no limit.
+    abstract_params: as of `LanguageModel`.
+  """
+  init: Callable[[int, int], Any]
+  read: Callable[..., Any]
+  start: Callable[..., Any]
+  logits: Callable[..., tuple[Array, Any]]
+  vocab_size: int
+  widths: tuple[int, ...]
+  forwards: Callable[[int], int]
+  depth: int = 0
+  max_length: int = 0
+  abstract_params: Optional[Callable[[], Params]] = None
+
+
 class LogitsProcessor(NamedTuple):
   """Changes logits by the tokens that stand before them; hashable.
 
@@ -98,11 +157,17 @@ class LogitsProcessor(NamedTuple):
     process: `(params, state, logits [V]) -> logits [V]`; -inf forbids a token.
     reads_prompt: whether `init` is the state before the first token of the
       prompt; else it is the one after its last token.
+    advance_block: `(params, states [B, T, ...], tokens [B, T], parents [B, T])
+      -> states [B, T, ...]`, `advance` for all tokens of a block at once; None
+      to call that once for each level of a tree. Token `i` follows token
+      `parents[:, i] < i` of the block or, where that is `NONE`, the state
+      `states[:, i]`; a token `NONE` leaves that state unchanged.
   """
   init: Callable[..., Any]
   advance: Callable[..., Any]
   process: Callable[..., Array]
   reads_prompt: bool = False
+  advance_block: Optional[Callable[..., Any]] = None
 
 
 class Layout(NamedTuple):
@@ -151,12 +216,16 @@ class DraftTree:
     log_probs: `[B, I, V]` float32, log of the distribution from which the
       children of the first I nodes (all but the last level) were drawn; None of
       children that are no samples.
+    noise_keys: `[B, D + 1]` random keys, of the Gumbel vectors by which the
+      children of nodes of level 0, 1, ..., D are ranked and the target's token
+      is drawn; None unless they share it.
   """
   tokens: Array
   parents: Array
   valid: Array
   mask: Array
   log_probs: Optional[Array] = None
+  noise_keys: Optional[Array] = None
 
 
 @flax.struct.dataclass
@@ -194,6 +263,9 @@ class Expander(NamedTuple):
     one_sampled: whether of the children of a node just the first one is drawn,
       of what the others leave: tokens that `log_probs` alone decides. How many
       there are depends on no token that was drawn.
+    shared_noise: whether `key` is that of the level's entry in
+      `DraftTree.noise_keys`, and children are ranked by log-probability plus
+      its Gumbel vector. Such children are no fresh samples.
   """
   layout: Layout
   init: Callable[[], Any]
@@ -201,6 +273,7 @@ class Expander(NamedTuple):
   sampled: bool
   replacement: bool
   one_sampled: bool = False
+  shared_noise: bool = False
 
 
 class Drafter(NamedTuple):
@@ -226,6 +299,7 @@ class Drafter(NamedTuple):
     skips: whether the target scores the root alone in a step in which no row
       has a valid node; not where nodes that are not valid are to be scored.
     one_sampled: whether just the first one of them is; see `Expander`.
+    shared_noise: whether `propose` sets `DraftTree.noise_keys`.
   """
   layout: Layout | FreeLayout
   init: Callable[..., "DecodeState"]
@@ -236,6 +310,7 @@ class Drafter(NamedTuple):
   replacement: bool
   skips: bool = False
   one_sampled: bool = False
+  shared_noise: bool = False
 
 
 @flax.struct.dataclass
@@ -277,12 +352,14 @@ class Verifier(NamedTuple):
       going down from the root by the rule; None where there is a rule.
     one_sampled: whether it is exact only for children of which just the first
       one is drawn; see `Expander`.
+    shared_noise: whether it draws by `DraftTree.noise_keys`.
   """
   rule: Optional[Callable[..., tuple[Array, Array]]]
   sampled: bool
   replacement: Optional[bool]
   walk: Optional[Callable[..., Verdict]] = None
   one_sampled: bool = False
+  shared_noise: bool = False
 
 
 class Pair(NamedTuple):
@@ -318,7 +395,7 @@ class Context:
   Attributes:
     target: the model whose distribution is kept, or searched.
     target_params: its parameters.
-    draft: the model that drafts, or None.
+    draft: the model or the head that drafts, or None.
     draft_params: its parameters, or those of a drafter without a model.
     warper: a `sampling.LogitsWarper`, from logits to the distribution of the
       target.
@@ -333,7 +410,7 @@ class Context:
   """
   target: LanguageModel = flax.struct.field(pytree_node=False)
   target_params: Params
-  draft: Optional[LanguageModel] = flax.struct.field(pytree_node=False)
+  draft: Optional[LanguageModel | Head] = flax.struct.field(pytree_node=False)
   draft_params: Params
   warper: Any
   draft_warper: Any
@@ -362,6 +439,7 @@ class Decoder(NamedTuple):
       must not be less.
     needs_draft: whether it needs a draft model.
     needs_reward: whether it needs a reward.
+    needs_features: whether the target must keep features, see `Cache`.
   """
   init: Callable[..., "DecodeState"]
   step: Callable[..., "DecodeState"]
@@ -369,6 +447,7 @@ class Decoder(NamedTuple):
   max_samples_per_node: int = 1
   needs_draft: bool = False
   needs_reward: bool = False
+  needs_features: bool = False
 
 
 class Method(NamedTuple):
@@ -418,8 +497,8 @@ class DecodeState:
   its last level.
 
   Attributes:
-    keys: `[B]` one random key a row, folded by `step` and used for nothing
-      else.
+    keys: `[B]` one random key a row, folded by `step`, or for noise that
+      drafter and target share by position, and used for nothing else.
     step: `[B]` int32, steps since the row began.
     tokens: `[B, P + max_new_tokens]` int32, `PAD` after the length.
     log_probs: float32 of the same shape; see `Generation`.

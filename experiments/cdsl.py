@@ -10,6 +10,7 @@ time is relative to that: machines are noisy and drift.
 
 import functools
 import json
+import sys
 
 from absl import flags
 import tqdm
@@ -21,16 +22,21 @@ from experiments.app import method_specs
 from experiments.app import multihost
 from experiments.app import preemption
 from experiments.data import constrained_tasks
+from experiments.data import constraint_prompts
 from experiments.devices import mesh
 from experiments.devices import model_pair
 from experiments.evaluation import constrained_run
 from experiments.evaluation import constrained_tables
+from experiments.evaluation import operating_point
 from experiments.evaluation import provenance
 from experiments.evaluation import results_store
+from experiments.scoring import task_rewards
 from experiments.timing import stopwatch
 
 # These only choose lines; a line does not depend on the others.
 _FREE = ("methods", "compilation_cache")
+# Results of what is chosen from, on examples of their own.
+CHOICE = "choice.jsonl"
 _BASELINE = constrained_run.Entry(
     "greedy", method_specs.read({"name": "autoregressive"}),
     dj.Sampling(temperature=0.0))
@@ -40,8 +46,12 @@ flags.adopt_module_key_flags(mesh)
 
 
 def main():
-  config = launch.config(CONFIG, "concepts")
+  config = launch.config(CONFIG, "concepts", "choice")
   entries = constrained_run.entries(config)
+  choices = constrained_run.entries(config.choice, "choice.methods") if (
+      config.choice.examples) else {}
+  if choices:
+    operating_point.check(config, choices)
   launch.check_positive(config, "batch")
   mesh.join(config.target, config.batch)
   preemption.listen()
@@ -49,26 +59,54 @@ def main():
                               config.draft_dtype, config.weights,
                               config.draft_weights)
   task = constrained_tasks.load(config, pair)
-  for entry in entries.values():
+  warning = constraint_prompts.advice(config)
+  if warning and multihost.first():
+    print(warning, file=sys.stderr)
+  everything = (*entries.values(), *choices.values())
+  for entry in everything:
     constrained_run.check(config, pair, task, entry)
+  width = max(map(len, task.prompts))
   pair = mesh.load(pair, config.target, config.draft, [
-      kind for entry in (_BASELINE, *entries.values())
+      kind for entry in (_BASELINE, *everything)
       for kind in launch.decoders([entry.method], [entry.sampling.temperature])
-  ], config.batch, min(config.batch, config.examples),
-                   max(map(len, task.prompts)), config.max_new_tokens)
-  params, batches = constrained_run.make_batches(config, task, pair)
+  ], config.batch, min(config.batch, config.examples), width,
+                   config.max_new_tokens)
+  if config.reward_on_host and pair.mesh is not None:
+    raise launch.UserError("--config.reward_on_host=True needs a single device,"
+                           f" and the mesh is {mesh.text(pair.mesh)}.")
   used = settings(config, pair, task)
-  workdir = results_store.open_workdir(WORKDIR.value, used, _FREE, timed=True)
+  workdir = results_store.open_workdir(WORKDIR.value, used, _FREE, timed=True,
+                                       results=(results_store.RESULTS, CHOICE))
   if config.compilation_cache:
     compilation_cache.keep(workdir / compilation_cache.FOLDER)
-  decode = functools.partial(constrained_run.decoder, config, pair, task,
-                             params)
-  records = measure(entries, decode, batches, task, pair.tokenizer,
-                    workdir / results_store.RESULTS)
+
+  def measured(entries, task, name):
+    params, batches = constrained_run.make_batches(config, task, pair, width)
+    decode = functools.partial(constrained_run.decoder, config, pair, task,
+                               params)
+    return measure(entries, decode, batches, task, pair.tokenizer,
+                   workdir / name)
+
+  note = ""
+  if choices:
+    first = config.choice.examples
+    found = measured(choices, constrained_tasks.part(task, 0, first), CHOICE)
+    # Times differ between processes.
+    label = multihost.from_first(lambda: operating_point.choose(
+        found, config.choice.reference, config.choice.within))
+    note = operating_point.describe(found, label, config)
+    entries[f"{label}, chosen"] = choices[label]._replace(
+        label=f"{label}, chosen")
+    task = constrained_tasks.part(task, first, len(task.prompts))
+  records = measured(entries, task, results_store.RESULTS)
   if not multihost.first():
     return
-  constrained_tables.write(workdir, records, config, provenance.markdown(used))
-  print(constrained_tables.terminal(records))
+  constrained_tables.write(workdir, records, config, provenance.markdown(used),
+                           note)
+  print(constrained_tables.terminal(records, note))
+  costs = task_rewards.host_costs(task.judge)
+  if costs:
+    print(costs)
   print(
       f"{workdir}: summary.md, {results_store.RESULTS}, {results_store.RUN}, "
       "*.png"
@@ -84,7 +122,8 @@ def settings(config, pair, task):
     task: a `Task`; its digest shows changes of its files.
   """
   return {**json.loads(config.to_json()),
-          "models": model_pair.fingerprint(pair, task.judge.params),
+          "models": model_pair.fingerprint(pair, task.judge.params,
+                                           task.judge.host_params),
           "dtypes": model_pair.types(pair, config.target, config.draft),
           "mesh": mesh.text(pair.mesh),
           "used_examples": constrained_tasks.fingerprint(task)}
@@ -130,7 +169,7 @@ def _spec(entry):
   sampling = entry.sampling
   return (f"{entry.method.name}, T={sampling.temperature:g}, "
           f"top_p={sampling.top_p:g}, top_k={sampling.top_k}, "
-          f"min_p={sampling.min_p:g}")
+          f"min_p={sampling.min_p:g}, typical_p={sampling.typical_p:g}")
 
 
 # Flags are defined where they are parsed: programs have flags of the same name,

@@ -179,6 +179,7 @@ def _settings(method, pair, prompts):
       "prompts": prompt_tasks.fingerprint(prompt_tasks.Examples(prompts)),
       "temperature": sampling.temperature, "top_p": sampling.top_p,
       "top_k": sampling.top_k, "min_p": sampling.min_p,
+      "typical_p": sampling.typical_p,
       "max_new_tokens": generation_flags.MAX_NEW_TOKENS.value,
       "seed": generation_flags.SEED.value, "num_samples": _NUM_SAMPLES.value,
       **constraint_flags.settings()}

@@ -4,9 +4,11 @@
       --width=3 --depth=4 --temperature=0.6
 
 Prints the text, then one line of statistics. `--method=auto` measures first, on
-this prompt, and chooses the fastest method and tree. `--regex`, `--json_schema`
+this prompt, and chooses the fastest method and tree; `--memory_budget=900MB`
+leaves out those that need more. `--regex`, `--json_schema`
 and `--stop` constrain the completion; `--stream` prints it while it is
-generated. `--chat` makes the prompt a user's message:
+generated. `--texts=4` shows so many beams or samples, and how they differ.
+`--chat` makes the prompt a user's message:
 
   python -m experiments.generate --prompt="What is a rainbow?" --chat \\
       --target=hub:HuggingFaceTB/SmolLM2-1.7B-Instruct \\
@@ -28,11 +30,13 @@ from experiments.devices import model_pair
 from experiments.flags import chat_flags
 from experiments.flags import constraint_flags
 from experiments.flags import generation_flags
+from experiments.flags import memory_budget_flag
 from experiments.flags import method_flags
 from experiments.flags import model_flags
 from experiments.flags import notices
 from experiments.flags import prompt_flag
 from experiments.flags import stream_flag
+from experiments.flags import text_set_flag
 from experiments.timing import auto_method
 from experiments.timing import profile
 from experiments.timing import stopwatch
@@ -46,7 +50,8 @@ _PROFILE = flags.DEFINE_string(
 _WIDTH = 32
 # --help shows flags of a main alone, and of modules that it adopts.
 for _module in (generation_flags, model_flags, mesh, constraint_flags,
-                method_flags, stream_flag, prompt_flag, chat_flags):
+                method_flags, memory_budget_flag, stream_flag, prompt_flag,
+                chat_flags, text_set_flag):
   flags.adopt_module_key_flags(_module)
 
 
@@ -54,7 +59,10 @@ def _methods():
   name = generation_flags.METHOD.value
   if name == _AUTO:
     method_flags.check_none(_AUTO)
-    return auto_method.methods()
+    return auto_method.methods(model_flags.has_drafter())
+  if memory_budget_flag.num_bytes() is not None:
+    raise launch.UserError(f"--memory_budget and --method={name}: it is "
+                           f"--method={_AUTO} that chooses by a budget.")
   return [method_flags.from_flags(name, [_AUTO])]
 
 
@@ -69,7 +77,9 @@ def main():
   for method in methods:
     model_pair.check(method, pair, width, budget, sampling)
   stream_flag.check(methods, sampling)
-  pair = generation_flags.load(pair, methods, 1, 1, width)
+  text_set_flag.check(stream_flag.is_enabled())
+  rows = text_set_flag.count()
+  pair = generation_flags.load(pair, methods, rows, rows, width)
   pair = constraint_flags.apply(pair, width, budget)
   if generation_flags.COMPILED.value:
     compilation_cache.keep(generation_flags.COMPILED.value)
@@ -77,10 +87,11 @@ def main():
   prompts[0, :len(prompt)] = prompt
   method = methods[0]
   if generation_flags.METHOD.value == _AUTO:
-    choice = auto_method.choose(pair, prompts, lengths, budget, sampling)
+    choice = auto_method.choose(
+        pair, prompts, lengths, budget, sampling,
+        memory_budget=memory_budget_flag.num_bytes())
     method = choice.method
-  keys = jax.random.fold_in(jax.random.key(generation_flags.SEED.value),
-                            0)[None]
+  keys = _row_keys(0, 1)
   arguments = dict(method=method, max_new_tokens=budget, sampling=sampling,
                    eos_id=pair.eos_id)
   complete = functools.partial(mesh.generate, pair, keys, prompts, lengths,
@@ -90,8 +101,15 @@ def main():
                                  lengths, **arguments)
   else:
     out, took = _show(complete, pair, lengths)
+  others = text_set_flag.report(
+      lambda count: mesh.generate(
+          pair, _row_keys(1, count), np.repeat(prompts, count, axis=0),
+          np.repeat(lengths, count), **arguments),
+      out, lengths, pair.tokenizer.decode)
   if not multihost.first():
     return
+  for line in others:
+    print(line)
   if generation_flags.METHOD.value == _AUTO:
     print(choice.reason)
   print(_statistics(method, out, took, model_pair.device_text(pair.mesh)))
@@ -106,6 +124,13 @@ def _width(length, budget, pair):
   room = min([model.max_length - budget for model in (pair.target, pair.draft)
               if model and model.max_length], default=length + _WIDTH)
   return max(length, min(-(-length // _WIDTH) * _WIDTH, room))
+
+
+def _row_keys(first, count):
+  """Returns the keys of rows, as of `dj.generate`."""
+  key = jax.random.key(generation_flags.SEED.value)
+  return jax.vmap(jax.random.fold_in, (None, 0))(
+      key, np.arange(first, first + count, dtype=np.uint32))
 
 
 def _show(complete, pair, lengths):

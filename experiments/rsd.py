@@ -15,6 +15,7 @@ import json
 from absl import flags
 import tqdm
 
+from decoding_jax.speculation import tree_decoder
 from experiments.app import compilation_cache
 from experiments.app import launch
 from experiments.app import multihost
@@ -22,12 +23,16 @@ from experiments.app import preemption
 from experiments.data import prompt_tasks
 from experiments.devices import mesh
 from experiments.devices import model_pair
+from experiments.devices import start_tables
+from experiments.evaluation import bounds
+from experiments.evaluation import category_tables
 from experiments.evaluation import figures
 from experiments.evaluation import method_grid
 from experiments.evaluation import provenance
 from experiments.evaluation import results_store
 from experiments.evaluation import run as evaluation_run
 from experiments.evaluation import tables
+from experiments.scoring import intervals
 
 # These only choose cells; a cell does not depend on the others.
 _FREE = ("methods", "lengths", "budgets", "temperatures", "trees",
@@ -44,6 +49,7 @@ def main():
   pair = model_pair.open_pair(config.target, config.draft, config.dtype,
                               config.draft_dtype, config.weights,
                               config.draft_weights)
+  start_tables.check_used(pair.start, methods)
   examples = prompt_tasks.load(config, pair,
                                results_store.started_at(WORKDIR.value))
   width = max(map(len, examples.prompts))
@@ -72,10 +78,14 @@ def main():
   if not multihost.first():
     return
   rows = tables.rows(records, points, config.temperatures)
+  by_category = category_tables.rows(records, examples.categories,
+                                     config.temperatures)
   tables.write(workdir / "summary.md", rows, examples.note,
-               provenance.markdown(settings))
+               provenance.markdown(settings),
+               category_tables.markdown(by_category))
   figures.write(workdir, rows)
-  print(tables.terminal(rows, examples.note))
+  print("\n\n".join(filter(None, [tables.terminal(rows, examples.note),
+                                  category_tables.terminal(by_category)])))
   print(
       f"{workdir}: summary.md, {results_store.RESULTS}, {results_store.RUN}, "
       "*.png"
@@ -133,10 +143,16 @@ def measure(config, pair, methods, examples, path):
           batches, rows = evaluation_run.make_batches(config, examples.prompts,
                                                       lengths.get(temperature),
                                                       multiple)
-          record = evaluation_run.run(method, decoders(method, temperature),
-                                      decoders(methods[0], temperature),
-                                      batches, rows, config.batch, tokenizer)
-          record["temperature"] = temperature
+          record = _same(records, methods, method, temperature) or (
+              evaluation_run.run(method, decoders(method, temperature),
+                                 decoders(methods[0], temperature), batches,
+                                 rows, config.batch, tokenizer,
+                                 config.references))
+          record = {**record, "method": method.name,
+                    "temperature": temperature,
+                    "bound_by_depth": _bounds(
+                        config, pair, examples.eos_id, method, temperature,
+                        batches)}
           record["compile_seconds"] = seconds[method, temperature == 0]
           record["metrics"] = {
               **evaluation_run.figures(record, pair.parameter_ratio),
@@ -146,6 +162,28 @@ def measure(config, pair, methods, examples, path):
           lengths.setdefault(temperature, record["emitted"])
           bar.update()
   return records
+
+
+def _same(records, methods, method, temperature):
+  """Returns the record of a method that has the same program and texts.
+
+  At temperature 0 that is one which differs in its verification alone.
+  """
+  decoder = functools.partial(tree_decoder.decoder_of,
+                              greedy=temperature == 0)
+  same = {x.name for x in methods if decoder(x) is decoder(method)}
+  return next((r for r in records if r["method"] in same and
+               r["temperature"] == temperature), None)
+
+
+def _bounds(config, pair, eos_id, method, temperature, batches):
+  """Returns the bounds of acceptance by depth; none if they are not wanted."""
+  if not config.bounds or config.queue:
+    return []
+  return intervals.json_values(bounds.by_depth(
+      pair, method, evaluation_run.sampling(config, temperature), batches,
+      config.bounds, max_new_tokens=config.max_new_tokens, eos_id=eos_id,
+      rows=config.batch))
 
 
 def _warming(methods):

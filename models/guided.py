@@ -1,4 +1,4 @@
-"""Targets that are several models at once: contrastive decoding, proxy tuning.
+"""Targets of several models or prompts: contrastive decoding, guidance.
 
 A function combines the logits of models that share a vocabulary; what it gives
 is a language model like any other, with the caches of all of them. So every
@@ -11,18 +11,24 @@ method that keeps a target's distribution keeps that of the combination.
                 draft_params=amateur_params)
 
 is speculative contrastive decoding (arXiv 2311.08981) with a tree.
+
+Classifier-free guidance is one model with two prompts, see `classifier_free`.
 """
 
 import functools
 import itertools
 import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from decoding_jax import types
 
-_PARTS = ("keys", "values", "features")
+# The axes of rows and of slots of what a cache holds.
+_AXES = {"keys": (-4, -1), "values": (-4, -2), "features": (0, 1)}
+_PARTS = tuple(_AXES)
 # What is less is taken for this: a token that an amateur excludes is not made
 # infinitely attractive by it.
 _LEAST = -1e4
@@ -91,6 +97,185 @@ def proxy_tuned(base: types.LanguageModel, tuned: types.LanguageModel,
                            jnp.maximum(untuned, _LEAST))
 
   return combined((base, tuned, untuned), mix)
+
+
+def mixture(models, weights=None) -> types.LanguageModel:
+  """A mixture of models, of which several drafters are one.
+
+  Args:
+    models: two or more of one vocabulary.
+    weights: of each model, positive; None for equal ones.
+
+  Returns:
+    The language model; its parameters are a tuple of those of the models. Equal
+    arguments give the same object.
+
+  Raises:
+    ValueError: for models of different vocabularies, or weights that are not
+      one positive number for each of them.
+  """
+  models = tuple(models)
+  weights = (1.0,) * len(models) if weights is None else tuple(weights)
+  if len(weights) != len(models) or not all(
+      weight > 0 and math.isfinite(weight) for weight in weights):
+    raise ValueError(f"weights={weights}: a positive number for each of "
+                     f"{len(models)} models is needed.")
+  return _mixture(models, tuple(weight / sum(weights) for weight in weights))
+
+
+@functools.lru_cache(maxsize=None)
+def _mixture(models, shares):
+  def mix(*log_probs):
+    return functools.reduce(jnp.logaddexp, (
+        math.log(share) + x for share, x in zip(shares, log_probs)))
+
+  return combined(models, mix)
+
+
+class GuidedParams(NamedTuple):
+  """Parameters of `classifier_free`.
+
+  Attributes:
+    model: those of the model.
+    keys, values, features: of all of the negative prompt but its last token, of
+      one row.
+    last: `[]` int32, that token.
+  """
+  model: types.Params
+  keys: tuple[types.Array, ...]
+  values: tuple[types.Array, ...]
+  features: tuple[types.Array, ...]
+  last: types.Array
+
+
+def classifier_free(model: types.LanguageModel, params: types.Params,
+                    negative_prompt, scale: float = 1.5):
+  """Classifier-free guidance (arXiv 2306.17806): one model, two prompts.
+
+  The logits are log p_negative + scale (log p - log p_negative), p being the
+  model after prompt and text, p_negative after the negative prompt and the same
+  text. A negative prompt of the token that begins a text leaves the prompt out.
+
+  A call runs the model twice. It also copies the cache of the negative prompt,
+  in which the text follows at once, while it has its slots after the prompt.
+
+  Args:
+    model: a language model.
+    params: its parameters.
+    negative_prompt: `[n]` token ids, one or more, of all rows.
+    scale: above 0; 1 is the model itself, more keeps closer to the prompt.
+
+  Returns:
+    The language model and its parameters. Models of equal arguments are the
+    same object, whatever the ids are, if they are equally many.
+
+  Raises:
+    ValueError: for ids, or a number of them, that the model does not have, or a
+      scale that is not allowed.
+  """
+  tokens = np.asarray(negative_prompt)
+  if tokens.ndim != 1 or not len(tokens) or not np.issubdtype(
+      tokens.dtype, np.integer) or not (
+          (0 <= tokens) & (tokens < model.vocab_size)).all():
+    raise ValueError(f"negative_prompt={negative_prompt!r}: some token ids of "
+                     f"0 to {model.vocab_size - 1} are needed.")
+  if model.max_length and len(tokens) > model.max_length:
+    raise ValueError(f"negative_prompt has {len(tokens)} tokens: the model has "
+                     f"{model.max_length} positions.")
+  if not (scale > 0 and math.isfinite(scale)):
+    raise ValueError(f"scale={scale!r}: a number above 0 is needed.")
+  tokens = jnp.asarray(tokens, jnp.int32)
+  prefix = _read(model, params, tokens[None, :-1])
+  return _classifier_free(model, len(tokens) - 1, float(scale)), GuidedParams(
+      params, prefix.keys, prefix.values, prefix.features, tokens[-1])
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _read(model, params, tokens) -> types.Cache:
+  """Returns a cache of the tokens `[1, n]`, which has no other slots."""
+  cache, size = model.init_cache(1, tokens.shape[1]), tokens.shape[1]
+  if size:
+    mask = jnp.tril(jnp.ones((1, size, size), bool))
+    _, block = model.forward(
+        params, tokens, jnp.arange(size, dtype=jnp.int32)[None],
+        model.init_cache(1, 0), types.Block(*(getattr(
+            cache, name) for name in _PARTS)), 0, mask)
+    cache = types.Cache(block.keys, block.values,
+                        jnp.full(1, size, jnp.int32), block.features)
+  return model.after_prompt(params, cache) if model.after_prompt else cache
+
+
+@functools.lru_cache(maxsize=None)
+def _classifier_free(model, prefix_length, scale) -> types.LanguageModel:
+  """Returns the model of a negative prompt of `prefix_length + 1` tokens.
+
+  Its last feature is where each row's text begins, in the first slot; 0 until
+  the prompt is read.
+  """
+  pair = model, model
+
+  def init_cache(batch, capacity):
+    cache = model.init_cache(batch, capacity)
+    parts = _joined([cache, cache])
+    begins = jnp.zeros((batch, capacity, 1), jnp.int32)
+    return cache.replace(**{**parts, "features": (*parts["features"], begins)})
+
+  def forward(params, tokens, positions, cache, block, slot, mask):
+    begin = (cache.features[-1][:, :1, 0] if cache.features[-1].shape[1]
+             else jnp.zeros_like(cache.length[:, None]))
+    (own, other), blocks = _split(pair, cache), _split(pair, block)
+    given, block_given = model.forward(params.model, tokens, positions, own,
+                                       blocks[0], slot, mask)
+    # The token before the text is that of the other prompt.
+    tokens = jnp.where(positions == begin, params.last, tokens)
+    negative, block_negative = model.forward(
+        params.model, tokens, positions - begin + prefix_length,
+        _after_prefix(params, other, begin, prefix_length), blocks[1], slot,
+        mask)
+    given, negative = (jax.nn.log_softmax(x.astype(jnp.float32))
+                       for x in (given, negative))
+    negative = jnp.maximum(negative, _LEAST)
+    parts = _joined([block_given, block_negative])
+    return negative + scale * (given - negative), block.replace(
+        **{**parts, "features": (*parts["features"], block.features[-1])})
+
+  def after_prompt(params, cache):
+    own, other = _split(pair, cache)
+    if model.after_prompt:
+      own = model.after_prompt(params.model, own)
+    parts = _joined([own, other])
+    begins = jnp.broadcast_to(cache.length[:, None, None],
+                              cache.features[-1].shape)
+    return cache.replace(**{**parts, "features": (*parts["features"], begins)})
+
+  def abstract_params():
+    inner = model.abstract_params() if model.abstract_params else ...
+    return GuidedParams(inner, ..., ..., ..., jax.ShapeDtypeStruct(
+        (), jnp.int32))
+
+  return types.LanguageModel(
+      init_cache, forward, model.vocab_size,
+      model.max_length and max(model.max_length - prefix_length, 1),
+      after_prompt, abstract_params)
+
+
+def _after_prefix(params, cache, begin, prefix_length) -> types.Cache:
+  """Returns a cache of the prefix, and of each row's slots from `begin` on."""
+  def follow(prefix, x, rows, axis):
+    size = x.shape[axis]
+    order = jnp.minimum(begin + jnp.arange(size)[None], size - 1)
+    shape, of_prefix = [1] * x.ndim, list(prefix.shape)
+    shape[rows], shape[axis] = order.shape
+    of_prefix[rows] = len(begin)
+    return jnp.concatenate([
+        jnp.broadcast_to(prefix, of_prefix),
+        jnp.take_along_axis(x, order.reshape(shape), axis)], axis)
+
+  parts = {name: tuple(follow(prefix, x, *axes) for prefix, x in zip(
+      getattr(params, name), getattr(cache, name)))
+           for name, axes in _AXES.items()}
+  return cache.replace(
+      length=cache.length - begin[:, 0] + prefix_length, **parts)
 
 
 def combined(models, mix) -> types.LanguageModel:

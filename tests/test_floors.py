@@ -20,7 +20,7 @@ LIBRARY = [
     ("validation",),
     ("sampling", "rewards"),
     ("processors", "runtime"),
-    ("search",),
+    ("search", "canvas"),
     ("speculation",),
     ("lookahead", "argument_checks", "metrics"),
     ("generate", "methods"),
@@ -28,12 +28,14 @@ LIBRARY = [
 MODELS = [
     ("transformer", "folders", "tabular", "cacheless"),
     ("gguf",),
-    ("text", "testing", "prompt_lookup", "guided"),
+    ("text", "testing", "prompt_lookup", "guided", "heads"),
     ("huggingface",),
     ("checkpoints",),
 ]
-PROGRAMS = ("benchmark", "cdsl", "complete", "convert", "exactness", "generate",
-            "parity", "rsd", "synthetic_pair", "tpu_estimate", "train")
+PROGRAMS = ("benchmark", "cdsl", "complete", "convert", "diffusion",
+            "entropy_threshold", "exactness", "generate", "grammar", "parity",
+            "plan_check", "rsd", "start_table", "synthetic_pair",
+            "tpu_estimate", "train", "tree_budget")
 EXPERIMENTS = [
     ("app",),
     ("devices", "scoring"),
@@ -46,7 +48,9 @@ FLOORS = {"decoding_jax": LIBRARY, "models": MODELS, "experiments": EXPERIMENTS}
 # What of ours, beside itself, a package may import.
 BELOW = {
     "decoding_jax": (),
-    "models": ("decoding_jax.types", "decoding_jax.kernels"),
+    # Heads commit what they read to caches of their own.
+    "models": ("decoding_jax.types", "decoding_jax.kernels",
+               "decoding_jax.runtime.cache"),
     "configs": (),
     "experiments": ("decoding_jax", "models"),
 }
@@ -55,7 +59,9 @@ CHECKS = "models.testing"
 # What the library needs of the world; it knows no flags, files or tokenizers.
 LIBRARY_NEEDS = {"flax", "jax", "jaxlib", "numpy"}
 # What a single module asks for when it is used, and tells how to install.
-OPTIONAL = {("decoding_jax.processors.regex_automaton", "outlines_core")}
+OPTIONAL = {("decoding_jax.processors.regex_automaton", "outlines_core"),
+            ("decoding_jax.processors.llguidance_engine", "llguidance"),
+            ("decoding_jax.processors.xgrammar_engine", "xgrammar")}
 
 
 def modules(package):

@@ -57,8 +57,12 @@ def _cached(name, make):
 
 
 def _hashable(value):
-  """Makes tuples of lists, arrays and other sequences, at all levels."""
-  if isinstance(value, Iterable) and not isinstance(value, str):
+  """Makes tuples of lists, arrays and other sequences, at all levels.
+
+  Named tuples, such as a `LogitsProcessor`, are hashable as they are.
+  """
+  if isinstance(value, Iterable) and not (
+      isinstance(value, str) or hasattr(value, "_fields")):
     return tuple(map(_hashable, value))
   return value
 

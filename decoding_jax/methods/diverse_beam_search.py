@@ -38,8 +38,9 @@ def make(num_beams: int, num_groups: int, diversity: float = 0.5,
                      f"{num_beams} is needed.")
   values.check_number("diversity", diversity, 0.0)
   values.check_number("length_penalty", length_penalty)
-  level = level_search.Level(functools.partial(_expand, num_groups, diversity),
-                             level_search.per_length(length_penalty))
+  expand = level_search.each_row(
+      functools.partial(_expand, num_groups, diversity))
+  level = level_search.Level(expand, level_search.per_length(length_penalty))
   decoder = level_search.decoder(level, num_beams)
   return Method(f"diverse_beam_search({num_groups}x{num_beams // num_groups})",
                 sampled=decoder, greedy=decoder)

@@ -1,17 +1,22 @@
-"""SpecInfer (arXiv 2305.09781): independent paths, multi-round rejection."""
+"""SpecInfer (arXiv 2305.09781): independent samples, multi-round rejection."""
 
 from decoding_jax.speculation import expanders, verifiers
 from decoding_jax.types import Method
+from decoding_jax.validation import values
 
-EXAMPLES = (dict(num_paths=2, depth=2),)
+EXAMPLES = (dict(num_paths=2, depth=2), dict(expansion=(2, 2)))
+# What an expansion replaces: the sizes that a call without any has.
+_SIZES = (3, 4)
 
 
-def make(num_paths: int, depth: int) -> Method:
-  """Makes SpecInfer: paths and recursive rejection with replacement.
+def make(num_paths: int = 3, depth: int = 4, expansion=None) -> Method:
+  """Makes SpecInfer: samples and recursive rejection with replacement.
 
   Args:
-    num_paths: drafted paths.
+    num_paths: drafted paths, which part at the root.
     depth: tokens of a path.
+    expansion: in place of both, in how many ways a path goes on at level
+      0, 1, ..., D - 1, the paper's expansion: `(3, 1)` is 3 paths of 2 tokens.
 
   Returns:
     The method.
@@ -19,9 +24,21 @@ def make(num_paths: int, depth: int) -> Method:
   Raises:
     ValueError: naming the size, its value and what is allowed.
   """
-  # At temperature 0 independent paths would all be the same one.
-  return Method(f"specinfer({num_paths}x{depth})",
-                sampled=verifiers.pair(expanders.iid_paths(num_paths, depth),
+  if expansion is None:
+    # At temperature 0 independent paths would all be the same one.
+    return _method(f"{num_paths}x{depth}", expanders.iid_paths(
+        num_paths, depth), expanders.top_beam(num_paths, depth))
+  if (num_paths, depth) != _SIZES:
+    raise ValueError(f"num_paths={num_paths}, depth={depth}, expansion="
+                     f"{expansion}: an expansion stands in place of both.")
+  expansion = values.integers("expansion", expansion)
+  values.check_positive("expansion", *expansion)
+  return _method("-".join(map(str, expansion)), expanders.iid_tree(expansion),
+                 expanders.top_k(expansion))
+
+
+def _method(sizes, samples, best) -> Method:
+  return Method(f"specinfer({sizes})",
+                sampled=verifiers.pair(samples,
                                        verifiers.recursive(replacement=True)),
-                greedy=verifiers.pair(expanders.top_beam(num_paths, depth),
-                                      verifiers.match()))
+                greedy=verifiers.pair(best, verifiers.match()))

@@ -25,12 +25,7 @@ def make(num_beams: int) -> Method:
     ValueError: if W is not a positive integer.
   """
   values.check_positive("num_beams", num_beams)
+  level = level_search.Level(level_search.of_beams(beam.perturbed),
+                             level_search.score)
   return Method(f"stochastic_beam_search({num_beams})",
-                sampled=level_search.decoder(
-                    level_search.Level(_expand, level_search.score), num_beams),
-                greedy=None)
-
-
-def _expand(key, log_probs, alive, beams, width):
-  del alive
-  return beam.perturbed(key, log_probs, beams, width)
+                sampled=level_search.decoder(level, num_beams), greedy=None)

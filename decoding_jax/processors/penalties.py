@@ -47,7 +47,7 @@ def repetition_penalty(penalty: float, vocab_size: int) -> LogitsProcessor:
 
   def process(params, seen, logits):
     del params
-    _check_vocabulary(vocab_size, logits, "a repetition penalty")
+    check_vocabulary(vocab_size, logits, "a repetition penalty")
     less = jnp.where(logits > 0, logits / penalty, logits * penalty)
     return jnp.where(bits.unpack(seen, vocab_size), less, logits)
 
@@ -79,7 +79,7 @@ def occurrence_penalty(presence: float, frequency: float, vocab_size: int,
   values.check_number("presence", presence)
   values.check_number("frequency", frequency)
   values.check_positive("vocab_size", vocab_size)
-  _check_window(window)
+  check_window(window)
   return _occurrence_penalty(float(presence), float(frequency), int(vocab_size),
                              int(window))
 
@@ -88,13 +88,13 @@ def occurrence_penalty(presence: float, frequency: float, vocab_size: int,
 def _occurrence_penalty(presence, frequency, vocab_size, window):
   def process(params, tokens, logits):
     del params
-    _check_vocabulary(vocab_size, logits, "an occurrence penalty")
+    check_vocabulary(vocab_size, logits, "an occurrence penalty")
     times = jnp.zeros(vocab_size).at[_places(tokens, vocab_size)].add(
         1, mode="drop")
     return logits - jnp.where(times > 0, presence + frequency * times, 0)
 
-  return LogitsProcessor(init=lambda params: _no_tokens(window),
-                         advance=_remember, process=process)
+  return LogitsProcessor(init=lambda params: no_tokens(window),
+                         advance=remember, process=process)
 
 
 def no_repeat_ngram(size: int, vocab_size: int, window: int) -> LogitsProcessor:
@@ -118,7 +118,7 @@ def no_repeat_ngram(size: int, vocab_size: int, window: int) -> LogitsProcessor:
   """
   values.check_positive("size", size)
   values.check_positive("vocab_size", vocab_size)
-  _check_window(window)
+  check_window(window)
   if window < size:
     raise ValueError(f"window={window}: at least size={size} is needed.")
   return _no_repeat_ngram(int(size), int(vocab_size), int(window))
@@ -130,7 +130,7 @@ def _no_repeat_ngram(size, vocab_size, window):
 
   def process(params, tokens, logits):
     del params
-    _check_vocabulary(vocab_size, logits, "no_repeat_ngram")
+    check_vocabulary(vocab_size, logits, "no_repeat_ngram")
     # Sequences whose other tokens are the last ones of the text. A text shorter
     # than a sequence repeats none: those of its padding end in no token.
 
@@ -143,8 +143,8 @@ def _no_repeat_ngram(size, vocab_size, window):
     ends = jnp.where(same, _places(tokens[size - 1:], vocab_size), vocab_size)
     return logits.at[ends].set(-jnp.inf, mode="drop")
 
-  return LogitsProcessor(init=lambda params: _no_tokens(window),
-                         advance=_remember, process=process, reads_prompt=True)
+  return LogitsProcessor(init=lambda params: no_tokens(window),
+                         advance=remember, process=process, reads_prompt=True)
 
 
 def min_new_tokens(count: int,
@@ -188,18 +188,20 @@ def _min_new_tokens(count, eos_id):
       process=process)
 
 
-def _check_window(window):
+def check_window(window):
+  """Raises ValueError unless a state may hold so many tokens."""
   values.check_positive("window", window)
   if window > MAX_WINDOW:
     raise ValueError(f"window={window}: at most {MAX_WINDOW} tokens are "
                      "supported.")
 
 
-def _no_tokens(window):
+def no_tokens(window):
+  """Returns `[window]` int32, the last tokens of a text without any."""
   return jnp.full(window, NONE, jnp.int32)
 
 
-def _remember(params, tokens, token):
+def remember(params, tokens, token):
   """Returns the last tokens of a text, `NONE` before its first one."""
   del params
   return jnp.append(tokens[1:], token.astype(jnp.int32))
@@ -210,7 +212,8 @@ def _places(tokens, vocab_size):
   return jnp.where(tokens == NONE, vocab_size, tokens)
 
 
-def _check_vocabulary(vocab_size, logits, name):
+def check_vocabulary(vocab_size, logits, name):
+  """Raises ValueError if a processor is for a model of another vocabulary."""
   if len(logits) != vocab_size:
     raise ValueError(f"vocab_size={vocab_size} of {name}: {len(logits)}, that "
                      "of the model, is needed.")

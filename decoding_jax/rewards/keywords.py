@@ -75,13 +75,19 @@ def lexical() -> Reward:
 
   Of a row without concepts it is 1.
   """
-  return Reward(
-      init=lambda params, constraint, prompt, length: keyword_automaton.init(
-          params, constraint.automaton, prompt, length),
-      advance=lambda params, constraint, state, tokens, valid: keyword_automaton
-      .advance(params, constraint.automaton, state, tokens, valid),
-      value=_coverage,
-      maximum=1.0)
+  return _of_concepts(lambda constraint, state: _share(
+      constraint, _present(constraint, state)))
+
+
+@functools.lru_cache(maxsize=None)
+def avoided() -> Reward:
+  """Returns the reward that is the share of `Concepts` that a text lacks.
+
+  It is `banned` with phrases of each row's own. Of a row without concepts it is
+  1.
+  """
+  return _of_concepts(lambda constraint, state: _share(
+      constraint, constraint.count - _present(constraint, state)))
 
 
 def hard_coverage(values):
@@ -115,11 +121,26 @@ def _banned(forms, fold_case):
       value=value, maximum=1.0)
 
 
-def _coverage(params, constraint, state):
-  del params
+def _of_concepts(value):
+  """Returns a reward from a function of the constraint and the state."""
+  return Reward(
+      init=lambda params, constraint, prompt, length: keyword_automaton.init(
+          params, constraint.automaton, prompt, length),
+      advance=lambda params, constraint, state, tokens, valid: keyword_automaton
+      .advance(params, constraint.automaton, state, tokens, valid),
+      value=lambda params, constraint, state: value(constraint, state),
+      maximum=1.0)
+
+
+def _present(constraint, state):
+  """Returns `[]` int32, the number of concepts that the text contains."""
   present = keyword_automaton.present(constraint.automaton, state)
-  covered = ((constraint.lasts & present[None]) != 0).any(axis=-1).sum()
-  share = covered / jnp.maximum(1, constraint.count)
+  return ((constraint.lasts & present[None]) != 0).any(axis=-1).sum(
+      dtype=jnp.int32)
+
+
+def _share(constraint, number):
+  share = number / jnp.maximum(1, constraint.count)
   return jnp.where(constraint.count == 0, 1, share).astype(jnp.float32)
 
 

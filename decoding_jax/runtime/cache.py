@@ -77,6 +77,32 @@ def _append(target, source, slots, lengths):
   )(target, fresh, lengths)
 
 
+def move(block: types.Block, sources, targets) -> types.Block:
+  """Copies slots of a block to other slots of it.
+
+  Args:
+    block: keys, values and features of N slots.
+    sources: `[B, K]` int32, slots that are read.
+    targets: `[B, K]` int32, slots that are written, none of them read; those
+      that are not below N are left out. Where several are the same, so are
+      what is written there.
+
+  Returns:
+    The block.
+  """
+  def moved(x, row_axis, axis):
+    def row(x, sources, targets):
+      x = jnp.moveaxis(x, axis, 0)
+      return jnp.moveaxis(x.at[targets].set(x[sources], mode="drop"), 0, axis)
+
+    return jax.vmap(row, (row_axis, 0, 0), row_axis)(x, sources, targets)
+
+  return types.Block(
+      tuple(moved(x, x.ndim + ROW_AXIS, KEY_SLOTS) for x in block.keys),
+      tuple(moved(x, x.ndim + ROW_AXIS, VALUE_SLOTS) for x in block.values),
+      tuple(moved(x, 0, FEATURE_SLOTS) for x in block.features))
+
+
 def put_rows(cache: types.Cache, rows, other: types.Cache) -> types.Cache:
   """Writes whole rows, and no others.
 

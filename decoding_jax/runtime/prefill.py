@@ -25,7 +25,7 @@ def capacity(width, room) -> int:
   Returns:
     S. The last chunk fits in as well: it may end a little after the prompt.
   """
-  count, size = _chunks(width - 1, CHUNK)
+  count, size = chunks(width - 1, CHUNK)
   return cache_lib.round_up(max(width + room, count * size))
 
 
@@ -53,7 +53,7 @@ def _read(slots, chunk, model, params, prompts, lengths):
   batch, width = prompts.shape[0], prompts.shape[1] - 1
   cache, count = model.init_cache(batch, slots), lengths - 1
   _check_cache(cache, batch, slots)
-  number, size = _chunks(width, chunk)
+  number, size = chunks(width, chunk)
   if not number:
     # What the model returns is checked all the same.
     jax.eval_shape(lambda: _score(model, params, prompts[:, :1],
@@ -80,8 +80,13 @@ def _read(slots, chunk, model, params, prompts, lengths):
   return jax.lax.fori_loop(0, -(-count.max() // size), step, cache)
 
 
-def _chunks(width, chunk):
-  """(number, size) of equal chunks; together hardly wider than the prompt."""
+def chunks(width: int, chunk: int) -> tuple[int, int]:
+  """Returns number and size of equal chunks, together hardly wider than this.
+
+  Args:
+    width: tokens.
+    chunk: the largest size.
+  """
   number = -(-width // chunk)
   return number, -(-width // max(number, 1))
 

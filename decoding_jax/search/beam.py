@@ -63,7 +63,7 @@ def penalised(log_probs, beam: Beam, width: int, penalty):
   scores, tokens = sampling.top_k(totals - penalty,
                                   min(width, log_probs.shape[-1]))
   totals = buffers.take_along(totals, tokens, axis=-1)
-  return _keep(width, tokens, totals, scores)
+  return keep_best(width, tokens, totals, scores)
 
 
 def perturbed(key, log_probs, beam: Beam, width: int):
@@ -82,8 +82,12 @@ def perturbed(key, log_probs, beam: Beam, width: int):
   Returns:
     As `plain`; scores are perturbed log-probabilities of paths.
   """
+  return perturbed_by(random.split(key, len(log_probs)), log_probs, beam, width)
+
+
+def perturbed_by(keys, log_probs, beam: Beam, width: int):
+  """As `perturbed`, with a random key `[W]` for each node."""
   size = min(width, log_probs.shape[-1])
-  keys = random.split(key, len(log_probs))
   gumbels, tokens = jax.vmap(sampling.gumbel_top_k, (0, 0, None))(
       keys, beam.log_probs[:, None] + log_probs, size)
   totals = beam.log_probs[:, None] + buffers.take_along(
@@ -91,13 +95,47 @@ def perturbed(key, log_probs, beam: Beam, width: int):
   # Not gumbels[:, :1]: XLA turns a sliced top-k into a full sort.
   peak = gumbels.max(axis=-1, keepdims=True)
   scores = sampling.truncate_gumbel(gumbels, peak, beam.scores[:, None])
-  return _keep(width, tokens, totals, scores)
+  return keep_best(width, tokens, totals, scores)
 
 
-def _keep(width, tokens, totals, scores):
-  """Selects the best of all `[W, K]` candidates."""
-  scores, best = jax.lax.top_k(scores.ravel(), width)
+def independent(key, log_probs, beam: Beam, width: int):
+  """Draws one token after each node, independently of the others.
+
+  Args:
+    key: a random key.
+    log_probs: `[W, V]` float32, of the next token.
+    beam: the nodes that are extended: a root, or `width` of them.
+    width: samples to draw; static.
+
+  Returns:
+    As `plain`; scores are log-probabilities of paths.
+  """
+  parents = jnp.minimum(jnp.arange(width, dtype=jnp.int32), len(log_probs) - 1)
+  keys, log_probs = random.split(key, width), log_probs[parents]
+  tokens = jax.vmap(sampling.draw)(keys, log_probs)[:, None]
+  totals = beam.log_probs[parents] + buffers.take_along(
+      log_probs, tokens, axis=1)[:, 0]
+  return tokens[:, 0], parents, Beam(totals, totals)
+
+
+def keep_best(width: int, tokens, totals, scores):
+  """Selects the candidates of the highest scores.
+
+  Args:
+    width: nodes to keep; static. Where there are fewer candidates, nodes of
+      probability 0 fill it up.
+    tokens: `[W, K]` int32, candidates after each of W nodes.
+    totals: `[W, K]` float32, log-probabilities of the paths to them.
+    scores: `[W, K]` float32.
+
+  Returns:
+    As `plain`.
+  """
+  missing = max(0, width - tokens.size)
+  fill = lambda x, value: jnp.pad(x.ravel(), (0, missing),
+                                  constant_values=value)
+  scores, best = jax.lax.top_k(fill(scores, -jnp.inf), width)
   # `//` handles signs, which takes three more operations.
   parents = jax.lax.div(best, jnp.int32(tokens.shape[-1]))
-  return (tokens.ravel()[best], parents,
-          Beam(totals.ravel()[best], scores))
+  return (fill(tokens, 0)[best], jnp.minimum(parents, len(tokens) - 1),
+          Beam(fill(totals, -jnp.inf)[best], scores))

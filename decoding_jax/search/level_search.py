@@ -1,67 +1,47 @@
 """Search over whole texts, level by level: W beams or W samples of each row.
 
-The beams of a row are a tree whose nodes are slots of one block: they share
-the committed prefix, and no cache is copied when beams are reordered. Node w of
-level i is slot `i * W + w`, and the past of a beam is one row of the mask:
-
-    slot     0  1    2  3    4  5        W = 2 beams, 3 levels
-    parent   -  -    1  1    2  3        slot 4 attends to 1, 2 and itself
+Between two levels the rules of a search may select among the texts, as
+particles do that are resampled, and end a row before its texts have ended.
 """
 
 import functools
 from typing import Any, Callable, NamedTuple
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import sampling
 from decoding_jax.kernels import random
 from decoding_jax.rewards import text_reward
-from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.runtime import greedy_rollout, token_buffer
-from decoding_jax.search import beam as beam_lib
-from decoding_jax.types import (Array, Block, Context, DecodeState, Decoder,
-                                PAD, Stats)
+from decoding_jax.search import texts as texts_lib
+from decoding_jax.search.texts import Texts
+from decoding_jax.types import (Array, Context, DecodeState, Decoder, PAD,
+                                Stats)
 
 
 class Level(NamedTuple):
-  """The rules of a search.
+  """The rules of a search; all functions see all rows.
 
   Attributes:
-    expand: `(key, log_probs [W, V], alive [W], beam, width) -> (tokens
-      [width], parents [width], beam)`, the next level of one row; see
-      `beam.plain`. The probability of a beam that is not alive is 1 at one
-      token, its end.
-    rank: `(context, texts) -> [B, W]`; the text of the highest rank is the
-      result.
-    needs_reward: whether `rank` needs a reward.
+    expand: `(keys [B], context, log_probs [B, W', V], texts, width) -> (tokens
+      [B, width], parents [B, width], beam, counts)`, the next level; see
+      `each_row`. The probability of a text that is not alive is 1 at one token,
+      its end.
+    rank: `(keys [B], context, texts) -> [B, W]`; the text of the highest rank
+      is the result.
+    needs_reward: whether the rules need a reward.
+    init: `(context) -> (state, counts)`, see `Texts`; None for neither.
+    select: `(keys [B], i, context, texts) -> texts` after level i, such as
+      `texts.take` of some of them; None for all.
+    ends: `(context, texts) -> [B]` bool, whether a row ends before its texts
+      do; None for never.
   """
-  expand: Callable[..., tuple[Array, Array, Any]]
+  expand: Callable[..., tuple[Array, Array, Any, dict[str, Array]]]
   rank: Callable[..., Array]
   needs_reward: bool = False
-
-
-@flax.struct.dataclass
-class Texts:
-  """The beams of each row.
-
-  Attributes:
-    tokens: `[B, W, L]` int32, `PAD` after the end.
-    lengths: `[B, W]` int32.
-    alive: `[B, W]` bool, whether the text goes on.
-    beam: a `beam.Beam` of `[B, W]`.
-    log_probs: `[B, W, L]` float32, the target's own, of each token.
-    mask: `[B, W, N]` bool, the slots of each beam's tokens.
-    block: N = W * max(L - 1, 1) slots; the last level needs no forward.
-  """
-  tokens: Array
-  lengths: Array
-  alive: Array
-  beam: beam_lib.Beam
-  log_probs: Array
-  mask: Array
-  block: Block
+  init: Callable[..., tuple[Any, dict[str, Array]]] | None = None
+  select: Callable[..., Texts] | None = None
+  ends: Callable[..., Array] | None = None
 
 
 def decoder(level: Level, width: int) -> Decoder:
@@ -76,16 +56,39 @@ def decoder(level: Level, width: int) -> Decoder:
     `beams [B, W, L]` int32 (`PAD` after their ends), `beam_lengths [B, W]`,
     `beam_log_probs [B, W]` under the distribution that is searched, and
     `beam_scores [B, W]`, which are perturbed if the beams are samples without
-    replacement.
+    replacement, and log-weights if they are particles; and the counts of the
+    rules.
   """
-  return Decoder(functools.partial(_init, level, width),
+  return Decoder(functools.partial(init_stats, level, width),
                  functools.partial(_step, level, width), max_slots_ahead=0,
                  max_samples_per_node=width, needs_reward=level.needs_reward)
 
 
-def score(context: Context, texts: Texts):
+def each_row(rule):
+  """Makes a `Level.expand` of a rule for one row.
+
+  Args:
+    rule: `(key, log_probs [W', V], alive [W'], beam, width) -> (tokens [width],
+      parents [width], beam)`, such as `beam.plain` but for `alive`.
+  """
+  def expand(keys, context, log_probs, texts, width):
+    del context
+    tokens, parents, beam = jax.vmap(functools.partial(rule, width=width))(
+        keys, log_probs, texts.alive, texts.beam)
+    return tokens, parents, beam, texts.counts
+
+  return expand
+
+
+def of_beams(rule):
+  """Makes a `Level.expand` of a function of `beam`, such as `beam.plain`."""
+  return each_row(lambda key, log_probs, alive, beam, width: rule(
+      key, log_probs, beam, width))
+
+
+def score(keys, context: Context, texts: Texts):
   """Returns the scores of the beams `[B, W]`: a `Level.rank`."""
-  del context
+  del keys, context
   return texts.beam.scores
 
 
@@ -94,138 +97,139 @@ def per_length(penalty: float):
 
   Args:
     penalty: the power; 0 ranks by log-probability, 1 by its mean a token.
-
-  Returns:
-    `(context, texts) -> [B, W]`.
   """
-  def rank(context, texts):
-    del context
+  def rank(keys, context, texts):
+    del keys, context
     lengths = jnp.maximum(texts.lengths, 1).astype(jnp.float32)
     return texts.beam.log_probs / lengths**penalty
 
   return rank
 
 
-def reward(context: Context, texts: Texts):
+def reward(keys, context: Context, texts: Texts):
   """Returns the rewards of the beams `[B, W]`: a `Level.rank`."""
+  del keys
   order = jnp.arange(texts.tokens.shape[-1])[None, None]
   return text_reward.of_paths(
       context, text_reward.init(context), jnp.maximum(texts.tokens, 0),
       order < texts.lengths[..., None])
 
 
-def _init(level: Level, width, context: Context,
-          state: DecodeState) -> DecodeState:
+def count_rewards(width: int):
+  """Makes a `Level.init` of `reward_calls`, W a row: those of the ranking."""
+  return lambda context: ((), {
+      "reward_calls": jnp.full_like(context.prompt_lengths, width)})
+
+
+def search_step(search, level: Level, context: Context,
+                state: DecodeState) -> DecodeState:
+  """Searches all texts, and commits the best one of each row.
+
+  Args:
+    search: `(context, state) -> (texts, counts)`, the latter a dict of fields
+      of `Stats`.
+    level: its rank is used.
+    context: of the rows.
+    state: before the search.
+
+  Returns:
+    The state, in which all rows are done.
+  """
+  texts, counts = search(context, state)
+  limit = texts.tokens.shape[-1]
+  rank = level.rank(_fold_in(state.keys, 2 * limit), context, texts)
+  # Of equal ranks the more probable text is first, then the earlier one.
+  order = jnp.lexsort((-texts.beam.log_probs, -rank), axis=-1)
+  texts = texts_lib.take(texts, order)
+  first = lambda buffer, x: token_buffer.append(buffer, state.length, x[:, 0],
+                                                texts.lengths[:, 0])
+  emitted = texts.lengths[:, 0]
+  new = state.replace(
+      tokens=first(state.tokens, texts.tokens),
+      log_probs=first(state.log_probs, texts.log_probs),
+      length=state.length + emitted,
+      stats=state.stats.replace(
+          emitted=emitted,
+          extra={**texts.counts, "beams": texts.tokens,
+                 "beam_lengths": texts.lengths,
+                 "beam_log_probs": texts.beam.log_probs,
+                 "beam_scores": texts.beam.scores}, **counts))
+  # Some rows may be done already.
+  new = token_buffer.keep_done(state, new)
+  return new.replace(step=state.step + 1, done=jnp.ones_like(state.done))
+
+
+def init_stats(level: Level, width: int, context: Context, state: DecodeState,
+               depth: int = 0) -> DecodeState:
+  """Returns the state with counts of 0 and W empty texts.
+
+  Args:
+    level: the rules of the search.
+    width: W.
+    context: of the rows.
+    state: before the search.
+    depth: D, levels that are drafted.
+  """
   batch, size = state.tokens.shape
   new = size - context.prompts.shape[1]
   zeros = jnp.zeros(batch, jnp.int32)
   beams = jnp.zeros((batch, width), jnp.float32)
   extra = {"beams": jnp.full((batch, width, new), PAD, jnp.int32),
            "beam_lengths": beams.astype(jnp.int32), "beam_log_probs": beams,
-           "beam_scores": beams}
-  if level.needs_reward:
-    extra["reward_calls"] = zeros
+           "beam_scores": beams, **_begin(level, context)[1]}
   return state.replace(
-      stats=Stats(zeros, zeros, zeros, zeros, zeros[:, None], extra))
+      stats=Stats(zeros, zeros, zeros, zeros,
+                  jnp.zeros((batch, depth + 1), jnp.int32), extra))
+
+
+def _begin(level: Level, context: Context):
+  """Returns state and counts of the rules."""
+  return level.init(context) if level.init else ((), {})
 
 
 def _step(level: Level, width, context: Context,
           state: DecodeState) -> DecodeState:
-  """Searches all beams, and commits the best one of each row."""
-  texts, calls = _search(level, width, context, state)
-  rank = level.rank(context, texts)
-  # Of equal ranks the more probable beam is first, then the earlier one.
-  order = jnp.lexsort((-texts.beam.log_probs, -rank), axis=-1)
-  take = lambda x: jax.vmap(lambda x, i: x[i])(x, order)
-  tokens, lengths = take(texts.tokens), take(texts.lengths)
-  first = lambda x: token_buffer.append(x[0], state.length, x[1][:, 0],
-                                        lengths[:, 0])
-  extra = {"beams": tokens, "beam_lengths": lengths,
-           "beam_log_probs": take(texts.beam.log_probs),
-           "beam_scores": take(texts.beam.scores)}
-  if level.needs_reward:
-    extra["reward_calls"] = jnp.full_like(calls, width)
-  new = state.replace(
-      tokens=first((state.tokens, tokens)),
-      log_probs=first((state.log_probs, take(texts.log_probs))),
-      length=state.length + lengths[:, 0],
-      stats=state.stats.replace(
-          target_calls=calls, emitted=lengths[:, 0],
-          accepted_by_depth=calls[:, None], extra=extra))
-  # Some rows may be done already.
-  new = token_buffer.keep_done(state, new)
-  return new.replace(step=state.step + 1, done=jnp.ones_like(state.done))
+  return search_step(functools.partial(_search, level, width), level, context,
+                     state)
 
 
 def _search(level: Level, width, context: Context, state: DecodeState):
-  """Returns all beams, and the forwards of each row `[B]`."""
+  """Returns all texts, and the forwards of each row."""
   limit = state.tokens.shape[1] - context.prompts.shape[1]
   model, params = context.target, context.target_params
-  batch = len(state.length)
   logits, cache = greedy_rollout.extend(model, params, state.target_cache,
                                         token_buffer.newest(state, 1), 1)
-  grow = functools.partial(_grow, level, width, context, state)
-  texts = grow(jnp.int32(0), logits, _empty(cache, batch, width, limit))
+
+  def grow(i, logits, texts):
+    levels = jnp.full_like(state.length, i)
+    texts = texts_lib.grow(level.expand, width, context, state.keys, levels,
+                           logits, texts)
+    if level.select:
+      texts = level.select(_fold_in(state.keys, limit + i), i, context, texts)
+    if level.ends:
+      texts = texts.replace(
+          alive=texts.alive & ~level.ends(context, texts)[:, None])
+    return texts
 
   def step(carry):
     i, texts, calls = carry
     calls += texts.alive.any(axis=1).astype(jnp.int32)
-    newest = jnp.maximum(texts.tokens[:, :, i - 1], 0)
+    tokens = jnp.maximum(texts.tokens[:, :, i - 1], 0)
     positions = cache.length[:, None] + i - 1
     logits, block = model.forward(
-        params, newest, jnp.broadcast_to(positions, newest.shape), cache,
+        params, tokens, jnp.broadcast_to(positions, tokens.shape), cache,
         texts.block, (i - 1) * width, texts.mask)
     return i + 1, grow(i, logits, texts.replace(block=block)), calls
 
-  calls = jnp.ones(batch, jnp.int32)
+  # With max_new_tokens=1 the loop does not run, but is traced.
+  texts = grow(jnp.int32(0), logits, texts_lib.empty(
+      cache, len(state.length), limit, width * max(limit - 1, 1),
+      *_begin(level, context)))
   _, texts, calls = jax.lax.while_loop(
       lambda carry: (carry[0] < limit) & carry[1].alive.any(), step,
-      (jnp.int32(1), texts, calls))
-  return texts, calls
+      (jnp.int32(1), texts, jnp.ones_like(state.length)))
+  return texts, {"target_calls": calls, "accepted_by_depth": calls[:, None]}
 
 
-def _empty(cache, batch, width, limit) -> Texts:
-  """Returns empty texts, one beam a row, in arrays for whole texts."""
-  # With max_new_tokens=1 the loop does not run, but is traced.
-  slots = width * max(limit - 1, 1)
-  return Texts(
-      tokens=jnp.full((batch, 1, limit), PAD, jnp.int32),
-      lengths=jnp.zeros((batch, 1), jnp.int32),
-      alive=jnp.ones((batch, 1), bool),
-      beam=jax.tree.map(lambda x: jnp.broadcast_to(x, (batch, 1)),
-                        beam_lib.root()),
-      log_probs=jnp.zeros((batch, 1, limit), jnp.float32),
-      mask=jnp.zeros((batch, 1, slots), bool),
-      block=cache_lib.init_block(cache, slots))
-
-
-def _grow(level: Level, width, context: Context, state: DecodeState, i, logits,
-          texts: Texts) -> Texts:
-  """Extends the beams to level i."""
-  next_log_probs = jax.vmap(sampling.log_probs)(
-      sampling.without_temperature(context.warper) if context.warper.greedy
-      else context.warper, logits)
-  # A beam that has ended repeats its end with probability 1, which leaves its
-  # log-probability as it is.
-  end = jnp.arange(next_log_probs.shape[-1]) == jnp.maximum(
-      context.eos_id[0], 0)
-  next_log_probs = jnp.where(texts.alive[..., None], next_log_probs,
-                             jnp.where(end, 0., -jnp.inf))
-  keys = jax.vmap(random.fold_in, (0, None))(state.keys, i)
-  tokens, parents, beam = jax.vmap(functools.partial(
-      level.expand, width=width))(keys, next_log_probs, texts.alive, texts.beam)
-  take = lambda x: jax.vmap(lambda x, i: x[i])(x, parents)
-  alive, lengths = take(texts.alive), take(texts.lengths)
-  slots = jnp.arange(texts.mask.shape[-1])[None]
-  own = slots == i * width + jnp.arange(width)[:, None]
-  log_probs = token_buffer.log_probs(take(logits), tokens)
-  put = lambda buffer, x: take(buffer).at[:, :, i].set(x)
-  return Texts(
-      tokens=put(texts.tokens, jnp.where(alive, tokens, PAD)),
-      lengths=lengths + alive.astype(jnp.int32),
-      # A beam of probability 0 only fills up W.
-      alive=(alive & ~token_buffer.ends(tokens, context.eos_id) &
-             (beam.log_probs > -jnp.inf)),
-      beam=beam,
-      log_probs=put(texts.log_probs, jnp.where(alive, log_probs, 0.)),
-      mask=take(texts.mask) | own[None], block=texts.block)
+def _fold_in(keys, number):
+  return jax.vmap(random.fold_in, (0, None))(keys, number)

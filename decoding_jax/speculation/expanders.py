@@ -5,7 +5,7 @@ where they differ in name only: at temperature 0 those of equal trees.
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,17 +17,19 @@ from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.search import beam
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.types import (Array, Block, Cache, DraftTree, Expander,
-                                LanguageModel, Params)
+                                LanguageModel, Layout, Params)
 from decoding_jax.validation import values
 
 # The draft block starts with the token that the draft cache may lack.
 _LATE = 0
 _ROOT = 1
+# Children by noise that nodes, steps and the target share: no fresh samples.
+_SHARED = {"sampled": False, "shared_noise": True}
 
 
 def grow(keys, expander: Expander, model: LanguageModel, params: Params,
-         cache: Cache | None, newest, length,
-         warper: sampling.LogitsWarper) -> tuple[DraftTree, Block | None]:
+         cache: Cache | None, newest, length, warper: sampling.LogitsWarper,
+         noise_keys=None) -> tuple[DraftTree, Block | None]:
   """Drafts a tree, one forward a level; the deepest level needs none.
 
   Args:
@@ -39,38 +41,91 @@ def grow(keys, expander: Expander, model: LanguageModel, params: Params,
     newest: `[B, 2]` int32, the last two committed tokens.
     length: `[B]` int32, committed tokens.
     warper: from logits to the distribution of the drafts.
+    noise_keys: `[B, D + 1]`, see `DraftTree`, for an expander with
+      `shared_noise`; else None.
 
   Returns:
     The tree, and a block of `1 + I` slots: the token that the cache may lack,
     the root, and the other nodes that have children.
   """
   layout = expander.layout
-  size = 1 + tree_lib.num_nodes(layout)
   if not layout.widths:
-    return tree_lib.root(newest[:, 1], 0), None
-  inner = size - layout.widths[-1]
+    return tree_lib.root(newest[:, 1], 0).replace(noise_keys=noise_keys), None
+  block = cache_lib.init_block(cache, 1 + inner_nodes(layout))
+  late = cache.length == length - 2
+
+  def logits(tree, level, nodes, block):
+    tokens, positions, slot, mask = _fresh(tree, level, nodes, newest, length,
+                                           late)
+    with jax.named_scope("draft_forward"):
+      logits, block = model.forward(params, tokens, positions, cache, block,
+                                    slot, mask)
+    return logits[:, -nodes.width:], block
+
+  return grow_by(keys, expander, newest[:, 1], logits, block, model.vocab_size,
+                 warper, noise_keys)
+
+
+class Nodes(NamedTuple):
+  """The nodes of a level.
+
+  Attributes:
+    start: `[]` int32, the index of the first one.
+    width: W, how many they are.
+    is_root: whether it is the level of the root.
+  """
+  start: Array
+  width: int
+  is_root: bool
+
+  def of(self, x, axis):
+    """Returns their part of an array."""
+    return jax.lax.dynamic_slice_in_dim(x, self.start, self.width, axis)
+
+
+def inner_nodes(layout: Layout) -> int:
+  """Returns I, the nodes of all levels but the last, the root included."""
+  return 1 + sum(layout.widths[:-1])
+
+
+def grow_by(keys, expander: Expander, root, logits, carry, vocab_size: int,
+            warper: sampling.LogitsWarper,
+            noise_keys=None) -> tuple[DraftTree, Any]:
+  """Drafts a tree by any function that knows what follows the nodes of a level.
+
+  Args:
+    keys: `[B]` random keys.
+    expander: what expands the levels, of which there is one.
+    root: `[B]` int32, the newest token of each row.
+    logits: `(tree, level [], nodes, carry) -> (logits [B, W, V], carry)`, of
+      the W nodes of a level, the last ones that the tree has so far.
+    carry: what it takes from level to level, a tree of arrays.
+    vocab_size: V.
+    warper: from logits to the distribution of the drafts.
+    noise_keys: as of `grow`.
+
+  Returns:
+    The tree and the last carry.
+  """
+  layout = expander.layout
+  size = 1 + tree_lib.num_nodes(layout)
   # Each level writes the distributions of its nodes.
   distributions, = buffers.empty_like([jax.ShapeDtypeStruct(
-      (len(length), inner, model.vocab_size), jnp.float32)], length)
-  tree = tree_lib.root(newest[:, 1], size - 1).replace(log_probs=distributions)
-  block = cache_lib.init_block(cache, 1 + inner)
-  late = cache.length == length - 2
-  states = jax.vmap(lambda _: expander.init())(length)
+      (len(root), inner_nodes(layout), vocab_size), jnp.float32)], root)
+  tree = tree_lib.root(root, size - 1).replace(log_probs=distributions)
+  states = jax.vmap(lambda _: expander.init())(root)
   starts = [nodes.start for nodes in tree_lib.level_slices(layout)]
 
   def step(shape, level, carry):
     """Grows one level; `shape` is a level like it that is known statically."""
-    tree, block, states = carry
+    tree, carry, states = carry
     start = jnp.asarray(starts, jnp.int32)[level]
-    nodes = _Nodes(start, starts[shape + 1] - starts[shape])
-    tokens, positions, slot, mask = _fresh(tree, shape == 0, level, nodes,
-                                           newest, length, late)
-    with jax.named_scope("draft_forward"):
-      logits, block = model.forward(params, tokens, positions, cache, block,
-                                    slot, mask)
+    nodes = Nodes(start, starts[shape + 1] - starts[shape], shape == 0)
+    found, carry = logits(tree, level, nodes, carry)
     log_probs = sampling.drop_underflowing(
-        jax.vmap(sampling.log_probs)(warper, logits[:, -nodes.width:]))
-    level_keys = jax.vmap(random.fold_in, (0, None))(keys, level)
+        jax.vmap(sampling.log_probs)(warper, found))
+    level_keys = (jax.vmap(random.fold_in, (0, None))(keys, level)
+                  if noise_keys is None else noise_keys[:, level])
     expand = lambda key, *row: _checked(
         layout.widths[shape], expander.expand(key, shape, *row))
     tokens, parents, valid, states = jax.vmap(expand)(
@@ -79,28 +134,33 @@ def grow(keys, expander: Expander, model: LanguageModel, params: Params,
                               nodes.start + parents, valid)
     distributions, = buffers.write_slots((tree.log_probs,), (log_probs,),
                                          nodes.start)
-    return tree.replace(log_probs=distributions), block, states
+    return tree.replace(log_probs=distributions), carry, states
 
-  carry = tree, block, states
+  carry = tree, carry, states
   # One program for all levels of a shape: it is compiled once.
   for run in tree_lib.runs(layout):
     body = functools.partial(step, run.start)
     carry = body(run.start, carry) if len(run) == 1 else (
         jax.lax.fori_loop(run.start, run.stop, body, carry))
-  tree, block, _ = carry
-  return tree, block
+  tree, carry, _ = carry
+  return tree.replace(noise_keys=noise_keys), carry
 
 
-def gumbel_top_k(branching: tuple[int, ...]) -> Expander:
+def gumbel_top_k(branching: tuple[int, ...],
+                 shared_noise: bool = False) -> Expander:
   """Children drawn without replacement (RSD-C; arXiv 2402.14160, sec. 3.2).
 
   Args:
     branching: children of each node of level 0, 1, ..., D - 1; of no level
       for a tree of a root.
+    shared_noise: whether by noise that the target shares, for
+      `shared_gumbel.verifier`; nodes of a level have the same.
 
   Returns:
     The expander.
   """
+  if shared_noise:
+    return _product(tuple(branching), _draw_alike, **_SHARED)
   return _product(tuple(branching), _draw, sampled=True)
 
 
@@ -116,7 +176,8 @@ def top_k(branching: tuple[int, ...]) -> Expander:
   return _product(tuple(branching), _best, sampled=False)
 
 
-def static_tree(children: tuple[tuple[int, ...], ...]) -> Expander:
+def static_tree(children: tuple[tuple[int, ...], ...],
+                shared_noise: bool = False) -> Expander:
   """Children drawn without replacement, of each node as many as are its own.
 
   Chen et al. 2024, "Sequoia" (arXiv 2402.12374), section 3.
@@ -124,11 +185,15 @@ def static_tree(children: tuple[tuple[int, ...], ...]) -> Expander:
   Args:
     children: of each node of level 0, 1, ..., D - 1; see
       `tree.static_layout`.
+    shared_noise: as of `gumbel_top_k`.
 
   Returns:
     The expander.
   """
-  return _static(tuple(map(tuple, children)), _draw, sampled=True)
+  children = tuple(map(tuple, children))
+  if shared_noise:
+    return _static(children, _draw_alike, **_SHARED)
+  return _static(children, _draw, sampled=True)
 
 
 def static_top_k(children: tuple[tuple[int, ...], ...]) -> Expander:
@@ -172,47 +237,76 @@ def static_greedy_and_sample(children: tuple[tuple[int, ...], ...]) -> Expander:
                  one_sampled=True)
 
 
-@functools.lru_cache(maxsize=None)
 def iid_paths(num_paths: int, depth: int) -> Expander:
   """Independent sampled paths (SpecInfer, SpecTr), merged where they agree.
-
-  The children of a node are those of all paths that have come its way; they
-  hang from the first such path's node.
 
   Args:
     num_paths: paths.
     depth: tokens of a path.
 
   Returns:
-    The expander.
+    The expander, as `iid_tree` of paths that part at the root.
+
+  Raises:
+    ValueError: if a size is not a positive integer.
   """
   values.check_positive("num_paths", num_paths)
-  layout = tree_lib.beam_layout(num_paths, depth)
+  values.check_positive("depth", depth)
+  return iid_tree((num_paths,) + (1,) * (depth - 1))
+
+
+@functools.lru_cache(maxsize=None)
+def iid_tree(expansion: tuple[int, ...]) -> Expander:
+  """Independent samples, several of each node (SpecInfer, arXiv 2305.09781).
+
+  Each path of level l continues in `expansion[l]` ways, independently of each
+  other and of all other paths. Where paths agree they are merged: the children
+  of a node are those of all paths that have come its way; they hang from the
+  first such path's node.
+
+  Args:
+    expansion: continuations of each path of level 0, 1, ..., D - 1.
+
+  Returns:
+    The expander.
+
+  Raises:
+    ValueError: if a number is not a positive integer, or there is none.
+  """
+  values.check_positive("depth of expansion", len(expansion))
+  widths = tree_lib.product_layout(expansion).widths
+  # A node may have the continuations of all paths.
+  layout = Layout(widths, widths)
 
   def expand(key, level, log_probs, valid, first):
-    keys = random.split(key, num_paths)
-    if level == 0:
-      log_probs = jnp.repeat(log_probs, num_paths, axis=0)
-      valid = jnp.repeat(valid, num_paths)
+    keys, each = random.split(key, widths[level]), expansion[level]
+    log_probs, valid, first = (jnp.repeat(x, each, axis=0)
+                               for x in (log_probs, valid, first))
     tokens = jax.vmap(sampling.draw)(keys, log_probs)
     equal = lambda x: x[None] == x[:, None]
     agree = equal(first) & equal(tokens)
     return tokens, first, valid, jnp.argmax(agree, axis=-1).astype(jnp.int32)
 
-  return Expander(layout, lambda: jnp.zeros(num_paths, jnp.int32), expand,
+  return Expander(layout, lambda: jnp.zeros(1, jnp.int32), expand,
                   sampled=True, replacement=True)
 
 
-def stochastic_beam(width: int, depth: int) -> Expander:
+def stochastic_beam(width: int, depth: int,
+                    shared_noise: bool = False) -> Expander:
   """Stochastic beam search (RSD-S; arXiv 2402.14160, section 3.2).
 
   Args:
     width: nodes of a level.
     depth: levels.
+    shared_noise: as of `gumbel_top_k`. The children of a node are then ordered
+      as there, and the beam keeps those whose paths have the largest scores;
+      it is a sample no more.
 
   Returns:
     The expander.
   """
+  if shared_noise:
+    return _beam(width, depth, _perturbed_alike, **_SHARED)
   return _beam(width, depth, beam.perturbed, sampled=True)
 
 
@@ -229,22 +323,13 @@ def top_beam(width: int, depth: int) -> Expander:
   return _beam(width, depth, beam.plain, sampled=False)
 
 
-class _Nodes(NamedTuple):
-  """The nodes of a level: where they start, and how many they are."""
-  start: Array
-  width: int
-
-  def of(self, x, axis):
-    return jax.lax.dynamic_slice_in_dim(x, self.start, self.width, axis)
-
-
-def _fresh(tree, is_root, level, nodes, newest, length, late):
+def _fresh(tree, level, nodes, newest, length, late):
   """Tokens, positions, first slot and mask of the forward of a level."""
   mask = nodes.of(tree.mask, 1)[:, :, :tree.log_probs.shape[1]]
   sees_late = jnp.broadcast_to(late[:, None, None], (*mask.shape[:2], 1))
   mask = jnp.concatenate([sees_late, mask], axis=-1)
   positions = jnp.broadcast_to((length - 1 + level)[:, None], mask.shape[:2])
-  if not is_root:
+  if not nodes.is_root:
     return nodes.of(tree.tokens, 1), positions, _ROOT + nodes.start, mask
   # A row whose cache is complete computes its last slot anew, for nobody.
   itself = jnp.broadcast_to(jnp.arange(mask.shape[-1]) == _LATE, mask.shape)
@@ -271,6 +356,17 @@ def _draw(key, log_probs, counts):
   # The first ones of a draw are a draw of so many.
   return jax.vmap(sampling.gumbel_top_k, (0, 0, None))(keys, log_probs,
                                                        max(counts))
+
+
+def _draw_alike(key, log_probs, counts):
+  """Children of each node of a level, by the same noise."""
+  return jax.vmap(sampling.gumbel_top_k, (None, 0, None))(key, log_probs,
+                                                          max(counts))
+
+
+def _perturbed_alike(key, log_probs, state, width):
+  keys = jnp.broadcast_to(key[None], len(log_probs))
+  return beam.perturbed_by(keys, log_probs, state, width)
 
 
 def _best(key, log_probs, counts):
@@ -326,7 +422,7 @@ def _of_numbers(layout, pick, numbers, **kind):
 
 
 @functools.lru_cache(maxsize=None)
-def _beam(width, depth, step, sampled):
+def _beam(width, depth, step, **kind):
   layout = tree_lib.beam_layout(width, depth)
 
   def expand(key, level, log_probs, valid, state):
@@ -334,4 +430,4 @@ def _beam(width, depth, step, sampled):
     tokens, parents, state = step(key, log_probs, state, width)
     return tokens, parents, state.scores > -jnp.inf, state
 
-  return Expander(layout, beam.root, expand, sampled, replacement=False)
+  return Expander(layout, beam.root, expand, replacement=False, **kind)

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from decoding_jax.kernels import buffers, random
 from decoding_jax.runtime import cache as cache_lib, token_buffer
 from decoding_jax.speculation import tree as tree_lib, verifiers
-from decoding_jax.types import (Context, DecodeState, Decoder, DraftTree,
-                                Method, NONE, Pair, Seen, Stats, Verdict)
+from decoding_jax.types import (Context, DecodeState, Decoder, Drafter,
+                                DraftTree, Head, LanguageModel, Method, NONE,
+                                Pair, Seen, Stats, Verdict)
 
 
 def decoder_of(method: Method, greedy: bool) -> Decoder | None:
@@ -73,7 +74,9 @@ def _step(pair: Pair, context: Context, state: DecodeState) -> DecodeState:
   with jax.named_scope("commit"):
     after, tokens, count = _commit(state, context, tree, verdict, logits,
                                    block)
-    after = after.replace(stats=_count(state, pair.drafter, verdict, count))
+    after = after.replace(stats=_count(
+        state, pair.drafter, draft_calls(pair.drafter, context.draft), verdict,
+        count))
     seen = Seen(tree, logits, block, verdict, tokens, count, pending)
     return pair.drafter.observe(context, state, after, seen)
 
@@ -148,7 +151,15 @@ def _init(pair: Pair, context: Context, state: DecodeState) -> DecodeState:
       {"tested_by_rank": ranks, "accepted_by_rank": ranks})))
 
 
-def _count(state: DecodeState, drafter, verdict: Verdict, count) -> Stats:
+def draft_calls(drafter: Drafter, draft: LanguageModel | Head | None) -> int:
+  """Returns the forwards of a draft model or a head that a step takes."""
+  if isinstance(draft, Head) and drafter.calls:
+    return draft.forwards(tree_lib.depth(drafter.layout))
+  return drafter.calls
+
+
+def _count(state: DecodeState, drafter, calls, verdict: Verdict,
+           count) -> Stats:
   stats, runs = state.stats, (~state.done).astype(jnp.int32)
   layout = drafter.layout
   ranks = jnp.arange(tree_lib.max_branching(layout))[None, None]
@@ -160,7 +171,7 @@ def _count(state: DecodeState, drafter, verdict: Verdict, count) -> Stats:
   add = lambda total, hits: total + runs[:, None] * hits.astype(jnp.int32)
   return Stats(
       target_calls=stats.target_calls + runs,
-      draft_calls=stats.draft_calls + runs * drafter.calls,
+      draft_calls=stats.draft_calls + runs * calls,
       emitted=stats.emitted + count,
       nodes=stats.nodes + runs * tree_lib.num_nodes(layout),
       accepted_by_depth=add(stats.accepted_by_depth, by_depth),

@@ -50,6 +50,11 @@ def size(arrays) -> int:
              not jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key))
 
 
+def distinct(arrays) -> list:
+  """Returns the arrays of a tree, those once that several models share."""
+  return [*{id(x): x for x in jax.tree.leaves(arrays)}.values()]
+
+
 def device_memory(devices) -> int | None:
   """Returns the bytes that devices have for arrays; None if unknown."""
   total, hosts = 0, set()

@@ -6,7 +6,7 @@ import math
 import numbers
 from typing import Any, Callable, NamedTuple
 
-from decoding_jax.types import (Decoder, Drafter, Expander, FreeLayout,
+from decoding_jax.types import (Decoder, Drafter, Expander, FreeLayout, Head,
                                 LanguageModel, Layout, LogitsProcessor, Method,
                                 Pair, Reward, Verifier)
 from decoding_jax.validation import values
@@ -69,6 +69,19 @@ _FIELDS = {
         "max_length": _integer(0),
         "after_prompt": _or_none(_function("params", "cache")),
         "abstract_params": _or_none(_function())},
+    Head: {
+        "init": _function("batch", "slots"),
+        "read": _function("params", "target_params", "state", "features",
+                          "tokens", "count"),
+        "start": _function("params", "target_params", "state", "root",
+                           "nodes"),
+        "logits": _function("params", "target_params", "state", "draft",
+                            "tree", "level", "nodes"),
+        "vocab_size": _integer(1),
+        "widths": _instance(tuple, "a tuple of integers"),
+        "forwards": _function("depth"),
+        "depth": _integer(0), "max_length": _integer(0),
+        "abstract_params": _or_none(_function())},
     LogitsProcessor: {
         "init": _function("params"),
         "advance": _function("params", "state", "token"),
@@ -92,24 +105,26 @@ _FIELDS = {
         "propose": _function("keys", "context", "state"),
         "observe": _function("context", "before", "after", "seen"),
         "calls": _integer(0), "sampled": _FLAG, "replacement": _FLAG,
-        "skips": _FLAG, "one_sampled": _FLAG},
+        "skips": _FLAG, "one_sampled": _FLAG, "shared_noise": _FLAG},
     Expander: {
         "layout": _instance(Layout, "a dj.Layout"),
         "init": _function(),
         "expand": _function("key", "level", "log_probs", "valid", "state"),
-        "sampled": _FLAG, "replacement": _FLAG, "one_sampled": _FLAG},
+        "sampled": _FLAG, "replacement": _FLAG, "one_sampled": _FLAG,
+        "shared_noise": _FLAG},
     Verifier: {
         "rule": _or_none(_function("uniforms", "target", "draft", "children",
                                    "valid")),
         "sampled": _FLAG, "replacement": _or_none(_FLAG),
         "walk": _or_none(_function("key", "layout", "tree", "logits",
                                    "warper")),
-        "one_sampled": _FLAG},
+        "one_sampled": _FLAG, "shared_noise": _FLAG},
     Decoder: {
         "init": _function("context", "state"),
         "step": _function("context", "state"),
         "max_slots_ahead": _integer(0), "max_samples_per_node": _integer(1),
-        "needs_draft": _FLAG, "needs_reward": _FLAG},
+        "needs_draft": _FLAG, "needs_reward": _FLAG,
+        "needs_features": _FLAG},
 }
 
 

@@ -3,6 +3,7 @@
 import collections
 import functools
 import hashlib
+import itertools
 import json
 import keyword
 import pathlib
@@ -14,6 +15,8 @@ import numpy as np
 
 from decoding_jax import argument_checks
 from experiments.app import launch
+from experiments.data import constraint_file
+from experiments.data import constraint_prompts
 from experiments.data import dialogues
 from experiments.data import parallel_text
 from experiments.data import preference_pairs
@@ -21,8 +24,8 @@ from experiments.data import python_corpus
 from experiments.scoring import task_rewards
 
 _DIALOGUES = "hh_harmless_base_test.jsonl.gz"
-# Prompts, references and constraints of CommonGen.
-_COMMONGEN = ("dev.src_alpha.txt", "dev.tgt.txt", "dev.constraint.json")
+# Prompts, references and constraints of a split of CommonGen.
+_COMMONGEN = ("{}.src_alpha.txt", "{}.tgt.txt", "{}.constraint.json")
 _IDENTIFIER = re.compile(r"(?<!\w)[^\W\d]\w{2,}(?=\W)", re.ASCII)
 # Prompts to look at for each one that has identifiers.
 _SPARE = 4
@@ -67,6 +70,14 @@ def load(config, pair) -> Task:
     raise launch.UserError(f"common={config.common}: at least 0 is needed.")
   with launch.user_errors(OSError, ValueError):
     return _TASKS[config.task](config, pair)
+
+
+def part(task: Task, start: int, end: int) -> Task:
+  """Returns the examples from `start` to before `end` as a task."""
+  judge = task.judge._replace(constraints=jax.tree.map(
+      lambda x: x[start:end], task.judge.constraints))
+  return Task(task.prompts[start:end], task.references[start:end], task.eos_id,
+              judge)
 
 
 def fingerprint(task) -> str:
@@ -124,27 +135,52 @@ def _common(count, root):
 
 
 def _commongen(config, pair):
-  """Loads concept sets of CommonGen's dev split, with their inflections."""
+  """Loads concept sets of a split of CommonGen, with their inflections."""
   folder = pathlib.Path(config.corpus)
-  for name in _COMMONGEN:
+  names = [name.format(config.split) for name in _COMMONGEN]
+  for name in names:
     if not (folder / name).is_file():
       raise FileNotFoundError(
           f"No file '{folder / name}' of CommonGen: --config.corpus="
-          f"{config.corpus!r} must be a folder with {', '.join(_COMMONGEN)}.")
+          f"{config.corpus!r} must be a folder with {', '.join(names)}.")
   # Not splitlines, which also splits at characters that a text may contain.
-  prompts, references, concepts = (
+  words, references, concepts = (
       (folder / name).read_text("utf-8").removesuffix("\n").split("\n")
-      [:config.examples] for name in _COMMONGEN)
-  concepts = [_parsed(folder / _COMMONGEN[-1], i, line)
+      [:config.examples] for name in names)
+  concepts = [_parsed(folder / names[-1], i, line)
               for i, line in enumerate(concepts, 1)]
-  if not len(prompts) == len(references) == len(concepts) == config.examples:
+  if not len(words) == len(references) == len(concepts) == config.examples:
     raise ValueError(
-        f"examples={config.examples}: '{folder}' has {len(prompts)} concept "
+        f"examples={config.examples}: '{folder}' has {len(words)} concept "
         f"sets, {len(references)} references, {len(concepts)} constraints.")
-  return Task([
-      parallel_text.prompt_tokens(pair.tokenizer, prompt) for prompt in prompts
-  ], references, pair.eos_id,
+  return Task(_commongen_prompts(config, pair.tokenizer, words), references,
+              pair.eos_id,
               task_rewards.lexical(concepts, pair, config.max_new_tokens))
+
+
+def _commongen_prompts(config, tokenizer, words):
+  """Encodes prompts as the shipped pair has learnt, or as the config tells."""
+  if not config.prompt.template:
+    return [parallel_text.prompt_tokens(tokenizer, x) for x in words]
+  encode = constraint_prompts.encoder(config, tokenizer)
+  return [encode({"words": ", ".join(x.split())}) for x in words]
+
+
+def _file(config, pair):
+  """Loads prompts and constraints of a file of the user."""
+  examples = constraint_file.load(config.corpus, config.examples)
+  encode = constraint_prompts.encoder(config, pair.tokenizer)
+  prompts = [encode(example.fields) for example in examples]
+  words, banned = ([getattr(x, name) for x in examples]
+                   for name in (constraint_file.WORDS, constraint_file.BANNED))
+  if any(words) or any(banned):
+    judge = task_rewards.lexical(words, pair, config.max_new_tokens,
+                                 banned=banned if any(banned) else None)
+  else:
+    longest = max(map(len, prompts)) + config.max_new_tokens
+    judge = task_rewards.model(config.reward, pair, longest,
+                               config.reward_on_host, config.max_new_tokens)
+  return Task(prompts, [x.reference for x in examples], pair.eos_id, judge)
 
 
 def _parsed(path, number, line):
@@ -163,23 +199,40 @@ def _parsed(path, number, line):
 def _harmless(config, pair):
   """Loads held-out dialogues up to their last answers.
 
-  Of long prompts the end is kept. A reward model scores prompt and answer; the
-  references are the answers that people preferred.
+  A reward model scores prompt and answer; the references are the answers that
+  people preferred.
   """
   found = preference_pairs.read(config.corpus, _DIALOGUES,
                                 python_corpus.HELD_OUT)
-  if len(found) < config.examples:
-    raise ValueError(f"examples={config.examples}: '{config.corpus}' has "
-                     f"{len(found)} held-out dialogues.")
-  parts = [chosen.rpartition(dialogues.ANSWER)
-           for chosen, _ in found[:config.examples]]
+  encode = _dialogue_encoder(config, pair.tokenizer)
+  encoded = ((encode(before), answer.strip()) for before, _, answer in (
+      chosen.rpartition(dialogues.ANSWER) for chosen, _ in found))
+  # A chat that is cut off would lose its template.
   size = config.prompt_length
-  return Task(
-      [dialogues.encode(pair.tokenizer, before + name)[-size:]
-       for before, name, _ in parts],
-      [answer.strip() for *_, answer in parts],
-      pair.eos_id,
-      task_rewards.model(config.reward, pair, size + config.max_new_tokens))
+  fitting = (x for x in encoded if not config.chat or len(x[0]) <= size)
+  chosen = list(itertools.islice(fitting, config.examples))
+  if len(chosen) < config.examples:
+    raise ValueError(f"examples={config.examples}: '{config.corpus}' has "
+                     f"{len(found)} held-out dialogues, {len(chosen)} of them "
+                     f"for prompt_length={size}.")
+  prompts, answers = zip(*chosen)
+  return Task([prompt[-size:] for prompt in prompts], list(answers),
+              pair.eos_id,
+              task_rewards.model(config.reward, pair,
+                                 size + config.max_new_tokens,
+                                 config.reward_on_host,
+                                 config.max_new_tokens))
 
 
-_TASKS = {"python": _python, "commongen": _commongen, "harmless": _harmless}
+def _dialogue_encoder(config, tokenizer):
+  """Returns a function from a dialogue before its last answer to tokens."""
+  if not config.chat:
+    return lambda text: dialogues.encode(tokenizer, text + dialogues.ANSWER)
+  encode = constraint_prompts.of_chats(config, tokenizer)
+  system = [{"role": "system", "content": config.system}]
+  return lambda text: encode(
+      system * bool(config.system) + dialogues.messages(text))
+
+
+_TASKS = {"python": _python, "commongen": _commongen, "harmless": _harmless,
+          "file": _file}

@@ -19,6 +19,8 @@ from models.text import tokenizers
 
 ANSWER = "\n\nAssistant:"
 _TURN = re.compile(r"(?<=.)(?=\n\nHuman:)", re.DOTALL)
+_SPEAKER = re.compile(r"\n\n(Human|Assistant):")
+_ROLES = {"Human": "user", "Assistant": "assistant"}
 
 
 def check(config) -> None:
@@ -51,6 +53,13 @@ def encode(tokenizer, text: str) -> list[int]:
   turns = tokenizer.encode_batch(_TURN.split(text))
   end = tokenizers.eos_id(tokenizer)
   return [token for turn in turns for token in [*turn.ids, end]][:-1]
+
+
+def messages(text: str) -> list[dict[str, str]]:
+  """Splits a dialogue into the messages of a chat."""
+  _, *parts = _SPEAKER.split(text)
+  return [{"role": _ROLES[name], "content": said.strip()}
+          for name, said in zip(parts[::2], parts[1::2])]
 
 
 def _pairs(config, split):

@@ -33,6 +33,7 @@ class Examples(NamedTuple):
     stop: string at which a text is cut off before it is scored; "" for none.
     metrics: names of `text_metrics.CORPUS` that score the texts.
     note: a sentence about the choice of prompts; "" for none.
+    categories: of each prompt; None if records have none.
   """
   prompts: list[list[int]]
   references: Optional[list[str]] = None
@@ -40,6 +41,7 @@ class Examples(NamedTuple):
   stop: str = ""
   metrics: tuple[str, ...] = ()
   note: str = ""
+  categories: Optional[list[str]] = None
 
 
 def load(config, pair, now=None) -> Examples:
@@ -133,7 +135,8 @@ def _examples(config, pair, now):
   form = prompt_templates.layout(task, found[0])
   encode = _encoder(config, pair.tokenizer, form, now)
   longest = room(config, pair)
-  prompts, references, shortened, left_out = [], [], 0, 0
+  prompts, references, categories = [], [], []
+  shortened, left_out, kind = 0, 0, _category_of(task)
   for i in np.random.default_rng(config.seed).permutation(len(found)):
     if len(prompts) == config.prompts:
       break
@@ -148,13 +151,29 @@ def _examples(config, pair, now):
     shortened += len(tokens) < len(encoding.ids)
     prompts.append(tokens)
     references.append(prompt_templates.answer(form, values).strip())
+    categories.append(kind(found[i]))
   note = _note(config, len(found), len(prompts), shortened, left_out, longest)
   if len(prompts) < config.prompts:
     raise ValueError(f"prompts={config.prompts} are too many. {note}")
   return Examples(
       prompts, references if form.get("answer") else None,
       pair.eos_id if task.ends else None, task.stop,
-      tuple(task.metrics) if form.get("answer") else (), note)
+      tuple(task.metrics) if form.get("answer") else (), note,
+      categories if all(categories) else None)
+
+
+def _category_of(task):
+  """Returns a function from records to the names of their groups, or ""."""
+  groups = {category: group for group, categories in task.get(
+      "groups", {}).items() for category in categories}
+
+  def of_record(record):
+    if not records.has(record, "category"):
+      return ""
+    category = records.field(record, "category")
+    return groups.get(category, category)
+
+  return of_record
 
 
 def _of_category(found, category):

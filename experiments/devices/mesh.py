@@ -23,6 +23,7 @@ from experiments.devices import model_pair
 from models import checkpoints
 from models import transformer
 from models.text import vocab_alignment
+from models.text import vocab_mapping
 from models.transformer import sharding
 
 _MESH = flags.DEFINE_string(
@@ -351,16 +352,26 @@ def with_params(pair, target, draft, mesh, read=_read):
   Returns:
     The pair.
   """
+  if model_pair.is_head(draft):
+    raise launch.UserError(f"draft={draft!r} is a head on the target's "
+                           "features, which runs on one device: leave --mesh "
+                           "empty.")
   kinds = [*zip(pair.dtypes, pair.weights)]
-  target_lm, target_params = _split(pair.target, target, kinds[0], mesh, read)
-  draft_lm, draft_params = (_split(pair.draft, draft, kinds[1], mesh, read)
-                            if model_pair.is_read(draft) else
-                            (pair.draft, pair.draft_params))
-  return pair._replace(target=target_lm, target_params=target_params,
-                       draft=draft_lm, draft_params=draft_params, mesh=mesh)
+  lm, params = _split(target, kinds[0], mesh, read)
+  # Gather logits before cutting padding off: it may end on any device.
+  pair = pair._replace(target=vocab_alignment.cut(lm, pair.target.vocab_size),
+                       target_params=params, mesh=mesh)
+  exit_layers, draft_lm, own = model_pair.exit_layers(draft), pair.draft, None
+  if exit_layers:
+    draft_lm, _ = _split(target, kinds[0], mesh, lambda *_: None, exit_layers)
+  elif model_pair.is_read(draft):
+    draft_lm, own = _split(draft, kinds[1], mesh, read)
+    draft_lm = _of_target_vocab(pair, draft_lm)
+  draft_params = model_pair.draft_params(pair, draft, params, own)
+  return pair._replace(draft=draft_lm, draft_params=draft_params)
 
 
-def _split(lm, name, kind, mesh, read):
+def _split(name, kind, mesh, read, exit_layers=0):
   """Returns a model that computes on a mesh, and its parameters there."""
   with launch.user_errors(OSError, ValueError):
     config = model_pair.architecture(name, *kind)
@@ -369,10 +380,16 @@ def _split(lm, name, kind, mesh, read):
       size = 1
     params = read(launch.model_folder(name), config,
                   sharding.shardings(config, mesh, size))
-  split = sharding.language_model(transformer.language_model(config),
-                                  sharding.cache_spec(config, size))
-  # Gather logits before cutting padding off: it may end on any device.
-  return vocab_alignment.cut(split, lm.vocab_size), params
+  lm = (transformer.early_exit(config, exit_layers) if exit_layers
+        else transformer.language_model(config))
+  return sharding.language_model(lm, sharding.cache_spec(config, size)), params
+
+
+def _of_target_vocab(pair, lm):
+  """Returns the draft of a pair on a mesh with the tokens of its target."""
+  if isinstance(pair.draft_params, vocab_mapping.MappedParams):
+    return vocab_mapping.mapped(lm, pair.target.vocab_size)
+  return vocab_alignment.cut(lm, pair.draft.vocab_size)
 
 
 def on_all(mesh, tree):

@@ -17,7 +17,8 @@ from experiments.scoring import text_metrics
 from experiments.timing import stopwatch
 
 # Fields of a method's spec that are sampling settings, and their defaults.
-_SAMPLING = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
+_SAMPLING = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0,
+             "typical_p": 1.0}
 COUNTS = ("emitted", "target_calls", "draft_calls")
 
 
@@ -49,11 +50,12 @@ class Batch(NamedTuple):
   constraints: Any
 
 
-def entries(config):
+def entries(config, where="methods"):
   """Reads the methods of a config.
 
   Args:
     config: `methods`, see `configs/cdsl.py`.
+    where: the name of that field, for errors.
 
   Returns:
     dict from label to `Entry`.
@@ -68,29 +70,31 @@ def entries(config):
             dict(spec))
     label = spec.pop("label", None)
     if not label or label in found:
-      raise launch.UserError(f"methods: label {label!r} is missing, or comes "
+      raise launch.UserError(f"{where}: label {label!r} is missing, or comes "
                              "twice.")
     sampling = {name: spec.pop(name, default)
                 for name, default in _SAMPLING.items()}
-    found[label] = Entry(label, method_specs.read(spec, f"methods, {label!r}"),
+    found[label] = Entry(label, method_specs.read(spec, f"{where}, {label!r}"),
                          dj.Sampling(**sampling))
   if not found:
-    raise launch.UserError("methods is empty: one is needed.")
+    raise launch.UserError(f"{where} is empty: one is needed.")
   return found
 
 
-def make_batches(config, task, pair):
+def make_batches(config, task, pair, width=0):
   """Arranges examples in batches of one shape; the first rows fill the last.
 
   Args:
     config: `batch`, `max_new_tokens` and `seed`.
     task: a `Task`.
     pair: a `ModelPair`.
+    width: tokens that prompts are padded to; 0: of the longest.
 
   Returns:
     The parameters of the reward where the pair is, and a list of `Batch`.
   """
-  width, key = max(map(len, task.prompts)), jax.random.key(config.seed)
+  width = width or max(map(len, task.prompts))
+  key = jax.random.key(config.seed)
   batches = []
   for rows in evaluation_run.row_numbers(len(task.prompts), config.batch,
                                          mesh.multiple(pair.mesh)):

@@ -29,8 +29,8 @@ _COLORS = ("#D55E00", "#009E73", "#0072B2", "#E69F00", "#CC79A7", "#56B4E9",
 _MARKERS = "osD^v"
 
 
-def terminal(records):
-  """Formats the table and the comparisons as plain text."""
+def terminal(records, note=""):
+  """Formats the table and the comparisons as plain text, `note` the last."""
   shown = _shown(_SHORT, records)
   lines = [["", *(title for title, _ in shown.values()), "S1 S2 S3 S4, %"]]
   for record in records:
@@ -38,10 +38,10 @@ def terminal(records):
         tables.plus_minus(record["metrics"][name], digits)
         for name, (_, digits) in shown.items()), _states(record)])
   return "\n".join([text_tables.plain_table(lines), "", _CALLS,
-                    *_remarks(records)])
+                    *_remarks(records), *filter(None, [note])])
 
 
-def write(workdir, records, config, about=""):
+def write(workdir, records, config, about="", note=""):
   """Writes summary.md and tradeoff.png into a folder.
 
   Args:
@@ -49,6 +49,7 @@ def write(workdir, records, config, about=""):
     records: of `constrained_run.run`, with `label`, `spec` and `metrics`.
     config: `task`, `examples` and `batch`.
     about: of `provenance.markdown`.
+    note: how settings were chosen, or "".
   """
   shown = _shown(METRICS, records)
   lines = [["method", *(title for title, _ in shown.values()),
@@ -60,9 +61,10 @@ def write(workdir, records, config, about=""):
         _states(record), f"{record['first_seconds']:.1f}"])
   specs = [f"- {r['label']}: {r['spec']}" for r in records]
   text = ["# Constrained decoding", *filter(None, [about]),
-          f"Task {config.task}, {config.examples} examples, batch "
+          f"Task {config.task}, {len(records[0]['emitted'])} examples, batch "
           f"{config.batch}. {_NOTE}",
-          text_tables.markdown_table(lines), "\n".join(_remarks(records)),
+          text_tables.markdown_table(lines),
+          "\n".join([*_remarks(records), *filter(None, [note])]),
           "\n".join(specs)]
   (workdir / "summary.md").write_text("\n\n".join(text) + "\n", "utf-8")
   _draw(records).savefig(workdir / "tradeoff.png", dpi=120)

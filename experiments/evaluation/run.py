@@ -75,7 +75,8 @@ def decoder(config, pair, eos_id, method, temperature):
   """Returns a function that decodes one batch of `make_batches`.
 
   Args:
-    config: `max_new_tokens`, `batch`, `top_p`, `top_k` and `min_p`.
+    config: `max_new_tokens`, `batch`, `top_p`, `top_k`, `min_p` and
+      `typical_p`.
     pair: a `ModelPair`.
     eos_id: tokens that end a row; None: all outputs are equally long.
     method: a `dj.Method`.
@@ -98,7 +99,7 @@ def decoder(config, pair, eos_id, method, temperature):
 def sampling(config, temperature):
   """Returns the sampling settings of a config at a temperature."""
   return dj.Sampling(temperature, config.top_k, config.top_p,
-                     min_p=config.min_p)
+                     min_p=config.min_p, typical_p=config.typical_p)
 
 
 def max_rows(batch, prompts, queued):
@@ -203,7 +204,8 @@ def compile_note(left, seconds, shapes, workers) -> str:
           f"{max(1, round(each * left / workers / 60))} min")
 
 
-def run(method, decode, baseline, batches, rows, size, tokenizer=None):
+def run(method, decode, baseline, batches, rows, size, tokenizer=None,
+        most_references=REFERENCES):
   """Decodes all prompts with programs that are compiled already.
 
   Machines are noisy and drift: the baseline is timed in between, on a few
@@ -217,16 +219,19 @@ def run(method, decode, baseline, batches, rows, size, tokenizer=None):
     rows: `[R]`, also of `make_batches`.
     size: rows decoded together, at most.
     tokenizer: adds texts to the record; None for none.
+    most_references: timings of the baseline, at most.
 
   Returns:
     A record of counts and seconds, as JSON values: sums per prompt of
     `emitted`, `target_calls`, `draft_calls`, `nodes` and `log_prob`; sums over
     prompts of `accepted_by_depth` and the counts by rank; `seconds` per batch
     and `tokens` of each batch; `row_steps`, rows at a time of each batch times
-    steps of its loop; `baseline_rate`, tokens per second.
+    steps of its loop; `baseline_rate`, tokens per second. If each prompt is a
+    batch and the baseline is timed on all of them, per prompt `speed`, tokens
+    per second relative to it.
   """
   references, timings = [], []
-  stride = -(-len(batches) // REFERENCES)
+  stride = -(-len(batches) // most_references)
   for i, batch in enumerate(batches):
     # In the middle of each stride, since the longest texts may come last.
     if i % stride == stride // 2:
@@ -236,11 +241,11 @@ def run(method, decode, baseline, batches, rows, size, tokenizer=None):
   stats = jax.tree.map(
       lambda *parts: np.concatenate(parts)[rows].astype(int), *stats)
   log_probs = [np.asarray(out.log_probs).sum(axis=1) for out, _ in timings]
-  layout = method.sampled.drafter.layout
+  depth, nodes = _tree_size(method, stats)
   return {
       "method": method.name,
-      "depth": tree.depth(layout),
-      "tree_nodes": tree.num_nodes(layout),
+      "depth": depth,
+      "tree_nodes": nodes,
       "emitted": stats.emitted.tolist(),
       "target_calls": stats.target_calls.tolist(),
       "draft_calls": stats.draft_calls.tolist(),
@@ -256,10 +261,19 @@ def run(method, decode, baseline, batches, rows, size, tokenizer=None):
       "baseline_rate": metrics.token_rate(
           [int(out.stats.emitted.sum()) for out, _ in references],
           [seconds for _, seconds in references]),
+      **({"speed": _speeds(timings, references, rows)}
+         if len(references) == len(rows) else {}),
       **({} if tokenizer is None else
          {"texts": _texts(batches, [out for out, _ in timings], rows,
                           tokenizer)}),
   }
+
+
+def _speeds(timings, references, rows):
+  """Returns, per prompt, the token rate relative to that of the baseline."""
+  rates = [[int(out.stats.emitted.sum()) / seconds for out, seconds in cell]
+           for cell in (timings, references)]
+  return intervals.json_values(np.divide(*rates)[rows])
 
 
 def _texts(batches, outputs, rows, tokenizer):
@@ -270,6 +284,14 @@ def _texts(batches, outputs, rows, tokenizer):
       for tokens, start, end in zip(np.asarray(out.tokens), starts,
                                     np.asarray(out.lengths))]
   return [found[row] for row in rows]
+
+
+def _tree_size(method, stats):
+  """Returns levels and nodes of a method's tree; without one, of a chain."""
+  if isinstance(method.sampled, dj.Pair):
+    layout = method.sampled.drafter.layout
+    return tree.depth(layout), tree.num_nodes(layout)
+  return (stats.accepted_by_depth.shape[1] - 1,) * 2
 
 
 def figures(record, parameter_ratio, seed=0):
@@ -284,7 +306,8 @@ def figures(record, parameter_ratio, seed=0):
     dict of JSON values. Lists of three are a figure and its 95 % bootstrap
     interval over prompts, or, for speeds, over batches; None without interval.
     `idle_share` is [share] of the row-steps in which a row had finished, or
-    only filled the batch.
+    only filled the batch. `bound_by_depth` is that of `bounds.by_depth`, and
+    empty where it was not measured.
   """
   calls = metrics.ratio(record["draft_calls"], record["target_calls"])
   cost = metrics.mbsu(1, calls, parameter_ratio)
@@ -302,6 +325,9 @@ def figures(record, parameter_ratio, seed=0):
                                        record["row_steps"])],
       "acceptance_by_depth": metrics.acceptance_by_depth(
           [record["accepted_by_depth"]]),
+      "bound_by_depth": np.array(record.get("bound_by_depth", ()), float),
       "acceptance_by_rank": metrics.acceptance_by_rank(
-          [record["accepted_by_rank"]], [record["tested_by_rank"]]),
+          # Only trees have siblings.
+          [record.get("accepted_by_rank", [])],
+          [record.get("tested_by_rank", [])]),
   }.items()}

@@ -13,6 +13,7 @@ from decoding_jax.validation import values
 from experiments.app import launch
 from experiments.devices import mesh
 from experiments.devices import model_pair
+from models.text import tokenizer_files
 from models.text import tokenizers
 
 _REGEX = flags.DEFINE_string(
@@ -32,6 +33,21 @@ _FREQUENCY = flags.DEFINE_float(
 _NO_REPEAT = flags.DEFINE_integer(
     "no_repeat_ngram_size", 0, "Length of token sequences that occur at most "
     "once in prompt and completion; 0: off.", lower_bound=0)
+_MOMENTUM = flags.DEFINE_float(
+    "momentum", 0.0, "Resistance of momentum decoding to repeated tokens, such "
+    "as 0.2, at --temperature=0; 0: off.", lower_bound=0.0)
+_THINK_AT_LEAST = flags.DEFINE_integer(
+    "think_at_least", 0, "Tokens before which --end_of_thinking is replaced by "
+    "--wait; 0: off.", lower_bound=0)
+_THINK_AT_MOST = flags.DEFINE_integer(
+    "think_at_most", 0, "Tokens after which --end_of_thinking is forced; 0: "
+    "off.", lower_bound=0)
+_END_OF_THINKING = flags.DEFINE_string(
+    "end_of_thinking", "</think>", "Text that ends thinking; its last token "
+    "ends it wherever it comes.")
+_WAIT = flags.DEFINE_string(
+    "wait", "", "Text of one token that is written in place of an end that is "
+    "too early; '' for the next probable one.")
 # Seconds of compiling a grammar after which a line says so.
 _PATIENCE = 2.0
 # Characters of a value in an error.
@@ -57,10 +73,11 @@ def apply(pair: model_pair.ModelPair, width: int,
   with launch.user_errors(ValueError, ImportError, OSError):
     automaton = _automaton(pair)
     found = [*_penalties(pair, budget),
+             *_thinking(pair),
              *([(dj.processors.automaton(), automaton)] if automaton else []),
              # The last one: where it forbids all that a grammar allows, it is
              # ignored.
-             *_no_repeat(pair, width, budget)]
+             *_no_repeat(pair, width, budget), *_momentum(pair, width, budget)]
   return _applied(pair, found)
 
 
@@ -80,8 +97,9 @@ def with_penalties(pair: model_pair.ModelPair, width: int,
     UserError: for values that no processor can be made of.
   """
   with launch.user_errors(ValueError):
-    return _applied(pair, [*_penalties(pair, budget),
-                           *_no_repeat(pair, width, budget)])
+    return _applied(pair, [*_penalties(pair, budget), *_thinking(pair),
+                           *_no_repeat(pair, width, budget),
+                           *_momentum(pair, width, budget)])
 
 
 def _applied(pair, processors):
@@ -106,7 +124,8 @@ def form() -> bool:
 def settings() -> dict:
   """Returns the values of flags by their names; the text of a schema."""
   given = {flag.name: flag.value for flag in (
-      _REGEX, _STOP, _PENALTY, _PRESENCE, _FREQUENCY, _NO_REPEAT)}
+      _REGEX, _STOP, _PENALTY, _PRESENCE, _FREQUENCY, _NO_REPEAT, _MOMENTUM,
+      _THINK_AT_LEAST, _THINK_AT_MOST, _END_OF_THINKING, _WAIT)}
   return {**given, _JSON_SCHEMA.name: _schema()}
 
 
@@ -132,6 +151,38 @@ def _no_repeat(pair, width, budget):
     with _named(_NO_REPEAT, f"window={window}"):
       yield dj.processors.no_repeat_ngram(size, pair.target.vocab_size,
                                           window), ()
+
+
+def _momentum(pair, width, budget):
+  """Yields the processor of momentum decoding, if a flag asks for it."""
+  if _MOMENTUM.value:
+    with _named(_MOMENTUM):
+      yield dj.processors.momentum(pair.target.vocab_size, width + budget,
+                                   resistance=_MOMENTUM.value), ()
+
+
+def _thinking(pair):
+  """Yields the processor that forbids or forces the end of thinking."""
+  if not (_THINK_AT_LEAST.value or _THINK_AT_MOST.value):
+    return
+  with _named(_END_OF_THINKING):
+    end = _tokens(pair, _END_OF_THINKING.value)
+    if not end:
+      raise ValueError("a text of at least one token is needed.")
+  wait = _tokens(pair, _WAIT.value)
+  if len(wait) > 1:
+    raise ValueError(f"--wait={_WAIT.value}: a text of one token is needed, it "
+                     f"has {len(wait)}.")
+  yield dj.processors.budget_forcing(
+      end, minimum=_THINK_AT_LEAST.value,
+      maximum=_THINK_AT_MOST.value or None, wait=wait[0] if wait else None,
+      eos_id=pair.eos_id), ()
+
+
+def _tokens(pair, text):
+  """Returns the tokens of a part of a text."""
+  return tokenizer_files.encode(pair.tokenizer, text,
+                                add_special_tokens=False).ids
 
 
 def _automaton(pair):

@@ -6,6 +6,7 @@ import decoding_jax as dj
 from experiments.app import launch
 from experiments.devices import mesh
 from experiments.devices import model_pair
+from experiments.devices import start_tables
 from experiments.flags import constraint_flags
 from experiments.flags import method_flags
 from experiments.flags import model_flags
@@ -29,17 +30,20 @@ _TOP_K = flags.DEFINE_integer("top_k", 0, "Number of most probable tokens to "
 _MIN_P = flags.DEFINE_float(
     "min_p", 0.0, "Least probability of a token to keep, as a share of the "
     "largest; 0 keeps all.")
+_TYPICAL_P = flags.DEFINE_float(
+    "typical_p", 1.0, "Probability mass of the tokens to keep whose surprise "
+    "is closest to the entropy; 1 keeps all.")
 
 
 def sampling() -> dj.Sampling:
   """Returns the sampling settings, whose distribution is preserved."""
   return dj.Sampling(_TEMPERATURE.value, _TOP_K.value, _TOP_P.value,
-                     min_p=_MIN_P.value)
+                     min_p=_MIN_P.value, typical_p=_TYPICAL_P.value)
 
 
 def remarks() -> list[str]:
   """Returns a line if the target recommends settings that no flag sets."""
-  settings = _TEMPERATURE, _TOP_P, _TOP_K, _MIN_P
+  settings = _TEMPERATURE, _TOP_P, _TOP_K, _MIN_P, _TYPICAL_P
   if any(flag.present for flag in settings):
     return []
   line = notices.recommended(model_flags.TARGET.value,
@@ -57,10 +61,12 @@ def open_pair(methods) -> model_pair.ModelPair:
     A `ModelPair`, see `model_pair.open_pair`.
 
   Raises:
-    UserError: for models that cannot be opened, or a draft model that is
-      needed and not named.
+    UserError: for models that cannot be opened, a draft model that is needed
+      and not named, or a start table of another method.
   """
-  return model_flags.open_pair(model_flags.drafter(METHOD.value, methods))
+  pair = model_flags.open_pair(model_flags.drafter(METHOD.value, methods))
+  start_tables.check_used(pair.start, methods)
+  return model_pair.with_features(pair, model_flags.TARGET.value, methods)
 
 
 def load(pair, methods, batch, max_rows, width) -> model_pair.ModelPair:

@@ -6,6 +6,7 @@ from decoding_jax import constraints
 import decoding_jax as dj
 from experiments.app import launch
 from models import checkpoints
+from models.text import text_scorer
 from models.text import tokenizers
 from models.transformer import reward_model
 
@@ -18,11 +19,13 @@ class Judge(NamedTuple):
     params: its parameters.
     constraints: tree of `[R, ...]`, one entry per example; or None.
     scores: names of `SCORES` to report.
+    host_params: of a reward on the host, for its digest.
   """
   reward: dj.Reward
   params: Any
   constraints: Any
   scores: tuple[str, ...]
+  host_params: Any = None
 
 
 class Score(NamedTuple):
@@ -67,13 +70,16 @@ def first(names) -> str:
   return next(name for name in SCORES if name in names)
 
 
-def lexical(concepts, pair, max_new_tokens) -> Judge:
+def lexical(concepts, pair, max_new_tokens, banned=None) -> Judge:
   """Makes the reward of lexical constraints, see `constraints.lexical`.
 
   Args:
     concepts: for each example and concept, its surface forms.
     pair: a `model_pair.ModelPair`, for its vocabulary.
     max_new_tokens: the budget that the concepts must fit in.
+    banned: for each example, concepts that its text must not contain; None for
+      none. The reward is then the mean of the share of the concepts that the
+      text contains, and of the share of the banned ones that it avoids.
 
   Returns:
     The judge.
@@ -82,34 +88,61 @@ def lexical(concepts, pair, max_new_tokens) -> Judge:
     ValueError: for a constraint that cannot be met.
   """
   pieces = tokenizers.pieces(pair.tokenizer, pair.target.vocab_size)
-  return Judge(constraints.lexical(), constraints.vocabulary(pieces),
-               constraints.concepts(concepts, pieces, max_new_tokens),
-               ("hard", "soft"))
+  vocabulary = constraints.vocabulary(pieces)
+  rows = constraints.concepts(concepts, pieces, max_new_tokens)
+  scores = ("hard", "soft")
+  if banned is None:
+    return Judge(constraints.lexical(), vocabulary, rows, scores)
+  reward = constraints.weighted_sum(
+      ((0.5, constraints.lexical()), (0.5, constraints.avoided())))
+  return Judge(reward, (vocabulary, vocabulary),
+               (rows, constraints.concepts(banned, pieces)), scores)
 
 
-def model(name, pair, capacity) -> Judge:
+def model(name, pair, capacity, on_host=False, max_new_tokens=None) -> Judge:
   """Makes the reward of a model, see `models.transformer.reward_model`.
 
   Args:
     name: its folder, or the name of a shipped one.
-    pair: a `ModelPair` with the tokenizer of the reward model.
+    pair: a `ModelPair`.
     capacity: number of last tokens that it reads, at most its `max_length`.
+    on_host: whether it scores texts on the host, see `rewards.on_host`, where
+      it may have another tokenizer than the pair.
+    max_new_tokens: the budget of a text on the host.
 
   Returns:
     The judge.
 
   Raises:
-    ValueError: for a model without a reward, or with another tokenizer.
+    ValueError: for a model without a reward, or one on the device with another
+      tokenizer.
     UserError: if there is no such model.
   """
   folder = launch.model_folder(name)
   if checkpoints.architecture(folder).outputs != 1:
     raise ValueError(f"reward={name!r} is a model of texts, not of rewards.")
+  tokenizer = tokenizers.load(folder)
+  if on_host:
+    lm, params = checkpoints.load(folder)
+    score = text_scorer.scorer(lm, params, tokenizer, lm.max_length or capacity)
+    reward = dj.rewards.on_host(score, decode=pair.tokenizer.decode,
+                                max_tokens=max_new_tokens)
+    return Judge(reward, None, None, ("reward",), params)
   try:
-    tokenizers.check_same(tokenizers.load(folder), pair.tokenizer)
+    tokenizers.check_same(tokenizer, pair.tokenizer)
   except ValueError as e:
     raise ValueError(f"reward={name!r} has another tokenizer than the target: "
-                     f"{e}") from e
+                     f"{e} It needs --config.reward_on_host=True.") from e
   lm, params = checkpoints.load(folder)
   reward = reward_model.reward(lm, min(capacity, lm.max_length), pair.eos_id)
   return Judge(reward, params, None, ("reward",))
+
+
+def host_costs(judge) -> str:
+  """Returns a line about a reward on the host; "" for any other."""
+  report = dj.rewards.host_report(judge.reward)
+  if report is None:
+    return ""
+  return (f"reward on the host: {report.calls} calls, {report.texts} texts, "
+          f"{report.repeated} values known before, {report.seconds:.1f} s "
+          f"({1e3 * report.seconds / max(report.texts, 1):.1f} ms a text)")

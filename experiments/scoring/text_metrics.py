@@ -18,6 +18,12 @@ def bleu(texts, references):
   return np.array([score.score for score in _sentence_bleus(texts, references)])
 
 
+def bleu_against(text, references):
+  """Returns the sentence BLEU of a text against several references."""
+  import sacrebleu  # pylint: disable=import-outside-toplevel
+  return sacrebleu.sentence_bleu(text, references).score
+
+
 def rouge_l(texts, references):
   """Returns `[R]`, F-measure of the longest common subsequence, in 0..100."""
   return _rouge("rougeL", texts, references)

@@ -21,7 +21,7 @@ from models.gguf import tensors as gguf_tensors
 
 SAFETENSORS, TORCH = "model.safetensors", "pytorch_model.bin"
 _DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16,
-           "BF16": ml_dtypes.bfloat16}
+           "BF16": ml_dtypes.bfloat16, "I64": np.int64}
 _LENGTH_BYTES = 8
 # Bytes of a header, as the format's own library has it.
 _MAX_HEADER = 100_000_000
@@ -81,6 +81,12 @@ def tensors(folder) -> dict[str, Tensor]:
   raise FileNotFoundError(
       f"Checkpoint '{folder}': neither {SAFETENSORS} nor {TORCH} in it, in one "
       "piece or with an index.")
+
+
+def of_file(path) -> dict[str, Tensor]:
+  """Opens all tensors of one file, of safetensors or else of torch."""
+  path = pathlib.Path(path)
+  return (_safetensors if path.suffix == ".safetensors" else _torch)(path)
 
 
 def write(path, shapes, dtype, read):
@@ -246,7 +252,8 @@ def _torch(path):
     return x.numpy().copy()
 
   refusals = {name: f"has type {x.dtype}; floating point numbers are supported."
-              for name, x in held.items() if not x.is_floating_point()}
+              for name, x in held.items()
+              if not (x.is_floating_point() or x.dtype == torch.int64)}
   return {name: Tensor(path, shape, functools.partial(read, name),
                        refusals.get(name, ""))
           for name, shape in shapes.items()}

@@ -60,7 +60,8 @@ def check_drafter(drafter: dj.Drafter, *, target=None, target_params=None,
     target: a language model; None for random distributions of six tokens by the
       last one.
     target_params: its parameters.
-    draft: the draft model; None for another such table, if the drafter has one.
+    draft: the draft model, or a head; None for another such table, if the
+      drafter has one.
     draft_params: its parameters, or those of a drafter without a model.
     rows: texts that are continued.
     steps: of each text.
@@ -110,7 +111,7 @@ def _run(drafter, models, steps, keys, prompts, lengths,
     length = np.asarray(state.length)
     look = _Look(
         number, np.asarray(state.tokens)[np.arange(len(length)), length - 1],
-        ~np.asarray(state.done), jax.tree.map(np.asarray, tree))
+        ~np.asarray(state.done), _on_host(tree))
     _check_tree(drafter.layout, models.target.vocab_size, look)
     _check_done(number, state, after)
     looks.append(look)
@@ -143,7 +144,8 @@ def _begin(decoder, models, keys, prompts, lengths, budgets):
       limit=lengths + budgets, done=jnp.zeros(batch, bool),
       target_cache=fill(models.target, models.target_params),
       draft_cache=fill(models.draft, models.draft_params) if (
-          decoder.needs_draft) else None)
+          decoder.needs_draft and not isinstance(models.draft, dj.Head)) else (
+              None))
   return context, jax.jit(decoder.init)(context, state)
 
 
@@ -194,6 +196,11 @@ def _check_forms(drafter, decoder, context, state):
 
 def _sizes(drafter, state):
   return len(state.length), 1 + tree_lib.num_nodes(drafter.layout)
+
+
+def _on_host(tree):
+  """Returns a tree of NumPy arrays, which random keys cannot be."""
+  return jax.tree.map(np.asarray, tree.replace(noise_keys=None))
 
 
 def _forms(tree):

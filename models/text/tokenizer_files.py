@@ -23,7 +23,8 @@ _FIELDS = {
     "chat_template": (json_files.Field(str), json_files.Field(list)),
     "eos_token_id": (_ID, json_files.Field(list, 0, 64, _ID)),
     "do_sample": (json_files.Field(bool),), "temperature": _NUMBER,
-    "top_p": _NUMBER, "min_p": _NUMBER, "top_k": (_ID,)}
+    "top_p": _NUMBER, "min_p": _NUMBER, "top_k": (_ID,),
+    "typical_p": _NUMBER}
 # GPT-2's only special token, which its files do not name.
 _END = "<|endoftext|>"
 

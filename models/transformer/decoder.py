@@ -18,6 +18,7 @@ channels, attention and feed-forward layer in parallel.
 
 import dataclasses
 import functools
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -29,6 +30,7 @@ from models.transformer import layers
 from models.transformer import linear_ops
 from models.transformer import quantization
 from models.transformer import rope
+from models.transformer import views as views_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,9 +217,11 @@ class Decoder(nn.Module):
   Attributes:
     config: the architecture.
     kept: layers whose outputs the block keeps as features.
+    stack: module of the layers; None for the usual one.
   """
   config: Config
   kept: tuple[int, ...] = ()
+  stack: Any = None
 
   @nn.compact
   def __call__(self, tokens, positions, cache, block, slot, mask):
@@ -236,8 +240,8 @@ class Decoder(nn.Module):
       table = self.param("positions", layers.INIT, (cfg.max_length, cfg.dim),
                          dtype)
       x += linear_ops.lookup(table, positions)
-    views = _views(cfg, cache, positions, mask)
-    stack = Scanned if cfg.scan_layers else Unrolled
+    views = views_lib.of(cfg, cache, positions, mask)
+    stack = self.stack or (Scanned if cfg.scan_layers else Unrolled)
     old = block.features
     x, block, outputs = stack(cfg, self.kept, name="layers")(
         x, cache, block, slot, views)
@@ -265,7 +269,8 @@ class Unrolled(nn.Module):
   def __call__(self, x, cache, block, slot, views):
     keys, values, outputs = [], [], []
     kv = zip(cache.keys, cache.values, block.keys, block.values)
-    for i, (layer_kv, narrow) in enumerate(zip(kv, _narrow(self.config))):
+    narrow_ones = views_lib.narrow(self.config)
+    for i, (layer_kv, narrow) in enumerate(zip(kv, narrow_ones)):
       # With one view it is both the first and the last.
       arguments = x, layer_kv, None, slot, (views[-1 if narrow else 0],)
       name = f"layer_{i}"
@@ -301,7 +306,8 @@ class Scanned(nn.Module):
         split_rngs={"params": True}, in_axes=(0, 0, nn.broadcast, nn.broadcast),
         length=self.config.num_layers)
     kv = (cache.keys[0], cache.values[0], block.keys[0], block.values[0])
-    narrow = jnp.array(_narrow(self.config)) if len(views) > 1 else None
+    narrow = jnp.array(views_lib.narrow(self.config)) if (
+        len(views) > 1) else None
     x, found = scan(self.config, name="layer")(x, kv, narrow, slot, views)
     (keys, values), outputs = found if self.kept else (found, None)
     return x, types.Block((keys,), (values,)), [outputs[i] for i in self.kept]
@@ -321,7 +327,7 @@ def language_model(config: Config) -> types.LanguageModel:
     A `LanguageModel`; its parameters are the "params" collection of `Decoder`,
     from `init` or `checkpoints`.
   """
-  return _language_model(config, ())
+  return of_stack(config, ())
 
 
 def with_features(config: Config, kept: tuple[int, ...]) -> types.LanguageModel:
@@ -346,12 +352,20 @@ def with_features(config: Config, kept: tuple[int, ...]) -> types.LanguageModel:
   if not kept or any(i not in range(config.num_layers) for i in kept):
     raise ValueError(f"kept={kept}: some of the layers 0 to "
                      f"{config.num_layers - 1} are needed.")
-  return _language_model(config, kept)
+  return of_stack(config, kept)
 
 
 @functools.lru_cache(maxsize=None)
-def _language_model(config, kept):
-  decoder = Decoder(config, kept)
+def of_stack(config: Config, kept: tuple[int, ...],
+             stack=None) -> types.LanguageModel:
+  """Returns the decoder with layers that a module of its own runs.
+
+  Args:
+    config: the architecture.
+    kept: layers whose outputs are features.
+    stack: as of `Decoder`.
+  """
+  decoder = Decoder(config, kept, stack)
 
   def init_cache(batch, capacity):
     heads, dim = config.num_kv_heads, config.head_dim
@@ -385,9 +399,29 @@ def causal_logits(lm, params, tokens):
   Returns:
     `[B, T, V]`.
   """
+  length = tokens.shape[1]
+  return _whole_logits(lm, params, tokens,
+                       jnp.tril(jnp.ones((length, length), bool)))
+
+
+def bidirectional_logits(lm, params, tokens):
+  """Returns logits of a whole text whose tokens all see each other.
+
+  Args:
+    lm: of `language_model`, trained so.
+    params: its parameters.
+    tokens: `[B, T]` int32.
+
+  Returns:
+    `[B, T, V]`, of the tokens themselves, not of those after them.
+  """
+  length = tokens.shape[1]
+  return _whole_logits(lm, params, tokens, jnp.ones((length, length), bool))
+
+
+def _whole_logits(lm, params, tokens, mask):
   batch, length = tokens.shape
   fresh = lm.init_cache(batch, length)
-  mask = jnp.tril(jnp.ones((length, length), bool))
   logits, _ = lm.forward(
       params, tokens, jnp.broadcast_to(jnp.arange(length), tokens.shape),
       lm.init_cache(batch, 0), types.Block(
@@ -448,71 +482,3 @@ def _traced_once(config):
     return module.apply({"params": params}, *arguments)
 
   return jax.jit(layer)
-
-
-def _narrow(config):
-  """Returns for each layer whether it is one of those with the window.
-
-  Or, without a window, one of those that are rotated where others are not.
-  """
-  every = config.full_every or config.num_layers + 1
-  two_kinds = config.window > 0 or not config.rope_full
-  return [two_kinds and (i + 1) % every > 0 for i in range(config.num_layers)]
-
-
-def _views(config, cache, positions, mask):
-  """Returns what the layers see.
-
-  Args:
-    config: the architecture.
-    cache: the committed prefix.
-    positions: `[B, T]`.
-    mask: `[B, T, N]`, itself and its ancestors in the block.
-
-  Returns:
-    Tuple of a `layers.AttentionView`, or of two: that of all positions, and the
-    narrow one.
-  """
-  full, narrow = dataclasses.replace(config, window=0), config
-  if config.rope_local_theta:
-    narrow = dataclasses.replace(config, rope_scaling="none",
-                                 rope_theta=config.rope_local_theta)
-
-  def view(kind):
-    angles = None
-    if kind.positions == "rope":
-      angles = rope.angles(kind, positions)
-      if kind is full and not kind.rope_full:
-        # Not None: a scan has one program for all layers.
-        angles = rope.no_rotation(angles)
-    return layers.AttentionView(
-        angles, *_masks(kind.window, cache, positions, mask))
-
-  return tuple(view(narrow if is_narrow else full)
-               for is_narrow in sorted(set(_narrow(config))))
-
-
-def _masks(window, cache, positions, mask):
-  """Returns what each fresh token attends to.
-
-  Args:
-    window: positions that it attends to, itself included; 0: all.
-    cache: the committed prefix.
-    positions: `[B, T]`.
-    mask: `[B, T, N]`, itself and its ancestors in the block.
-
-  Returns:
-    Masks `[B, 1 or T, S]` of the cache and `[B, T, N]` of the block.
-  """
-  slots = jnp.arange(cache.keys[0].shape[-1])[None, None]
-  prefix = slots < cache.length[:, None, None]
-  if not window:
-    return prefix, mask
-  prefix &= slots > positions[:, :, None] - window
-  if mask.shape[-1] > window:
-    # The positions of the block's older tokens are not given; but ancestors
-    # have one position each and stand in order, so that counting those between
-    # a token and its ancestor tells how far back it is.
-    after = jnp.cumsum(mask[..., ::-1], axis=-1)[..., ::-1] - mask
-    mask &= after < window
-  return prefix, mask

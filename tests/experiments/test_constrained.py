@@ -14,6 +14,7 @@ from configs import cdsl as cdsl_config
 from experiments import cdsl
 from experiments.app import launch
 from experiments.data import constrained_tasks
+from experiments.data import constraint_prompts
 from experiments.data import preference_pairs
 from experiments.data import python_corpus
 from experiments.devices import model_pair
@@ -21,6 +22,7 @@ from experiments.evaluation import cdsl_cost_model
 from experiments.evaluation import constrained_run
 from experiments.evaluation import constrained_tables
 from experiments.evaluation import equal_forwards
+from experiments.evaluation import operating_point
 from experiments.evaluation import results_store
 from experiments.scoring import task_rewards
 from experiments.scoring import text_metrics
@@ -196,11 +198,33 @@ def test_a_reward_model(folders, dialogues, tmp_path):
                    constrained_tables.terminal(records))
 
 
+def test_a_reward_model_on_the_host(folders, dialogues, tmp_path):
+  """With the pair's tokenizer it gives what it gives on the device."""
+  settings = config(folders, dialogues, task="harmless",
+                    reward=f"{dialogues}/reward")
+  settings.update(prompt_length=20, max_new_tokens=4)
+  expected = constrained_tasks.load(settings, helpers.load_pair(*folders)).judge
+  settings.reward_on_host = True
+  task = constrained_tasks.load(settings, helpers.load_pair(*folders))
+  prompt, rest = task.prompts[0], [40, 41, *task.eos_id]
+  assert value(task.judge, 0, prompt, rest) == pytest.approx(
+      value(expected, 0, prompt, rest), rel=1e-5)
+  assert not task_rewards.host_costs(expected)
+  assert "1 calls, 1 texts" in task_rewards.host_costs(task.judge)
+  # Another tokenizer: that of a shipped model.
+  settings.reward = "harmless-reward"
+  task = constrained_tasks.load(settings, helpers.load_pair(*folders))
+  records, _ = measured(settings, tmp_path / results_store.RESULTS,
+                        ("greedy", "CDLH"))
+  for record in records:
+    assert len(set(record["reward"])) == 3
+
+
 def test_reward_models_that_cannot_be(folders, dialogues):
   settings = config(folders, dialogues, task="harmless", reward=folders[1])
   pair = model_pair.open_pair(*folders)
   for name, message in ((folders[1], "is a model of texts, not of rewards"),
-                        ("harmless-reward", "has another tokenizer than the"),
+                        ("harmless-reward", "reward_on_host=True"),
                         ("nowhere", "model 'nowhere' is neither a folder")):
     settings.reward = name
     with pytest.raises(launch.UserError, match=message):
@@ -315,7 +339,7 @@ def test_a_method_as_a_string(folders):
 
 def test_presets():
   for preset in ("default", "smoke", "commongen", "commongen,sweep", "harmless",
-                 "trees"):
+                 "trees", "commongen,search"):
     entries = constrained_run.entries(cdsl_config.get_config(preset))
     assert "greedy" in entries
   with pytest.raises(ValueError, match="'nothing' is not one of"):
@@ -379,3 +403,94 @@ def test_trees_at_equal_forwards():
   assert equal_forwards.mixture(tree, chains)[::2] == (chains[1], 1)
   tree["target_calls"] = [1, 1, 1, 1]
   assert equal_forwards.mixture(tree, chains)[::2] == (chains[0], 1)
+
+
+def test_own_file_of_words_and_banned_words(folders, tmp_path):
+  path = tmp_path / "own.jsonl"
+  path.write_text("\n".join(map(json.dumps, (
+      {"prompt": "say", "words": ["a", ["i", "I"]], "banned": ["o"]},
+      {"prompt": "go", "reference": "an e"}))) + "\n")
+  settings = config(folders, str(path), task="file")
+  settings.update(examples=2, prompt={
+      "template": "{prompt} {words}:", "answer": " {said}", "between": ";",
+      "shots": ({"prompt": "be", "words": "u", "said": "u"},)})
+  pair = helpers.load_pair(settings.target, settings.draft)
+  task = constrained_tasks.load(settings, pair)
+  assert [pair.tokenizer.decode(x) for x in task.prompts] == [
+      "be u: u;say a, i:", "be u: u;go :"]
+  assert task.references == ["", "an e"]
+
+  def value(row, text):
+    """The reward of a text of an example."""
+    prompt, said = task.prompts[row], pair.tokenizer.encode(text).ids
+    tokens = np.array([[*prompt, *said]], np.int32)
+    one = constrained_tasks.part(task, row, row + 1).judge
+    out = dj.Generation(tokens, np.array([tokens.size]), None, None)
+    return float(dj.rewards.evaluate(one.reward, one.params, one.constraints,
+                                     out, np.array([len(prompt)]))[0])
+
+  # Half for the words, half for what is avoided.
+  assert [value(0, x) for x in (" a i", " a", " a i o", " o", " no")] == [
+      1, .75, .5, 0, .5]
+  assert value(1, " o") == 1
+
+
+@pytest.mark.parametrize("record, message", [
+    ({"prompt": "a", "words": "b"}, "field 'words' is of type str: a list"),
+    ({"prompt": "a", "words": [[]]}, "field 'words' has .*: a word, or a list"),
+    ({"prompt": "a", "banned": [3]}, "field 'banned' is .3.: a list of words"),
+    ({"text": "a", "words": ["b"]}, "is not a template of the fields text, "),
+    ("a", "line 1: a record with fields is needed; it is of type str"),
+])
+def test_own_file_that_cannot_be_read(folders, tmp_path, record, message):
+  path = tmp_path / "own.jsonl"
+  path.write_text(json.dumps(record) + "\n")
+  settings = config(folders, str(path), task="file")
+  settings.update(examples=1, prompt={"template": "{prompt}"})
+  pair = helpers.load_pair(settings.target, settings.draft)
+  with pytest.raises(launch.UserError, match=message):
+    constrained_tasks.load(settings, pair)
+
+
+def test_commongen_by_instruction(folders, commongen, tmp_path):
+  settings = config(folders, commongen, task="commongen")
+  settings.prompt.template = "use {words}"
+  pair = helpers.load_pair(settings.target, settings.draft)
+  decode = pair.tokenizer.decode
+  prompts = constrained_tasks.load(settings, pair).prompts
+  assert [decode(x) for x in prompts] == ["use a, b", "use i", "use o, e"]
+  # A chat model is to be asked in its own form.
+  settings.target = str(tmp_path / "chat")
+  pathlib.Path(settings.target).mkdir()
+  for file in pathlib.Path(folders[0]).iterdir():
+    (pathlib.Path(settings.target) / file.name).symlink_to(file)
+  (pathlib.Path(settings.target) / "chat_template.jinja").write_text(
+      "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}:")
+  assert "is a chat model" in constraint_prompts.advice(settings)
+  settings.update(chat=True, system="be")
+  assert not constraint_prompts.advice(settings)
+  prompts = constrained_tasks.load(settings, pair).prompts
+  assert decode(prompts[1]) == "[system]be[user]use i:"
+
+
+def _record(label, score, slowdown):
+  return {"label": label, "metrics": {"hard": [score, 0, 0],
+                                      "slowdown": [slowdown, 0, 0]}}
+
+
+@pytest.mark.parametrize("scores, chosen", [
+    ((90, 89, 88, 60), "b"), ((90, 95, 80, 60), "a"), ((90, 50, 40, 60), "c")])
+def test_operating_point(scores, chosen):
+  labels, slowdowns = ("CDLH", "a", "b", "c"), (9, 5, 3, 1)
+  records = list(map(_record, labels, scores, slowdowns))
+  assert operating_point.choose(records, "CDLH", 3.0) == chosen
+
+
+def test_choice_that_cannot_be(folders):
+  settings = config(folders)
+  settings.choice.examples = 3
+  with pytest.raises(launch.UserError, match="choice.examples=3: from 1 to"):
+    operating_point.check(settings, {"CDLH": 0, "CDSL": 0})
+  settings.choice.examples = 1
+  with pytest.raises(launch.UserError, match="choice.reference='CDLH': a lab"):
+    operating_point.check(settings, {"CDSL": 0})

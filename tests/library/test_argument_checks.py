@@ -327,6 +327,9 @@ def test_keys_are_one_or_one_a_row(shape):
     (lambda: dj.methods.rsd_s(2, 0), "depth=0"),
     (lambda: dj.methods.specinfer(0, 1), "num_paths=0"),
     (lambda: dj.methods.specinfer(1, 0), "depth=0"),
+    (lambda: dj.methods.specinfer(expansion=(2, 0)), "expansion=0"),
+    (lambda: dj.methods.specinfer(expansion=()), "depth of expansion=0"),
+    (lambda: dj.methods.specinfer(2, expansion=(2,)), "num_paths=2, depth=4"),
     (lambda: dj.methods.spectr(-2, 1), "num_paths=-2"),
     (lambda: dj.methods.spectr(1, -2), "depth=-2"),
 ])

@@ -37,6 +37,7 @@ WARPS = [
     (dict(temperature=1.3, top_k=3, top_p=0.8), None),
     (dict(top_p=0.7), dict(temperature=2.0)),
     (dict(temperature=1.3, min_p=0.2), dict(min_p=0.5)),
+    (dict(typical_p=0.6), dict(temperature=1.5)),
     (dict(token_mask=np.array([1, 0, 1, 1, 1, 0], bool)), dict(top_k=2)),
     (dict(temperature=0.8), dict(temperature=0)),
 ]

@@ -15,7 +15,8 @@ from support import helpers
 V, B = 11, 3
 
 
-def oracle(logits, temperature=1.0, top_k=0, top_p=1.0, mask=None, min_p=0.0):
+def oracle(logits, temperature=1.0, top_k=0, top_p=1.0, mask=None, min_p=0.0,
+           typical_p=1.0):
   """One row in float64, by sorting; ties with the last one stay."""
   logits = np.asarray(logits, np.float64)
   if mask is not None:
@@ -32,6 +33,13 @@ def oracle(logits, temperature=1.0, top_k=0, top_p=1.0, mask=None, min_p=0.0):
   last = min(np.searchsorted(np.cumsum(ordered), top_p), len(probs) - 1)
   probs = np.where(probs >= ordered[last], probs, 0)
   probs = np.where(probs >= min_p * probs.max(), probs, 0)
+  probs /= probs.sum()
+  surprise = -np.log(np.where(probs > 0, probs, 1))
+  distance = np.where(probs > 0, abs(surprise - probs @ surprise), np.inf)
+  order = np.argsort(distance)
+  last = min(np.searchsorted(np.cumsum(probs[order]), typical_p),
+             len(probs) - 1)
+  probs = np.where(distance <= distance[order[last]], probs, 0)
   return probs / probs.sum()
 
 
@@ -56,6 +64,10 @@ CASES = [
     dict(top_k=V + 5), dict(top_p=1e-6), dict(top_p=0.5), dict(top_p=0.93),
     dict(top_p=0.99999), dict(min_p=1.0), dict(min_p=0.3), dict(min_p=1e-3),
     dict(temperature=0, min_p=1.0), dict(mask=MASK),
+    dict(typical_p=1e-6), dict(typical_p=0.2), dict(typical_p=0.9),
+    dict(typical_p=0.99999), dict(temperature=0, typical_p=0.5),
+    dict(temperature=3.0, typical_p=0.5), dict(top_k=4, typical_p=0.6),
+    dict(top_p=0.8, min_p=0.05, typical_p=0.7), dict(typical_p=0.6, mask=MASK),
     dict(temperature=0, mask=MASK),
     # The order of the parts matters in these.
     dict(temperature=0.4, top_p=0.8), dict(temperature=3.0, top_p=0.8),
@@ -114,6 +126,8 @@ def test_ties_with_the_last_one_are_kept():
                              0.2,
                              atol=1e-7)
   np.testing.assert_allclose(distributions(equal, min_p=1.0), 0.2, atol=1e-7)
+  np.testing.assert_allclose(distributions(equal, typical_p=0.1), 0.2,
+                             atol=1e-7)
 
 
 def test_temperature_0_is_one_hot_at_the_first_of_equals():
@@ -125,7 +139,7 @@ def test_temperature_0_is_one_hot_at_the_first_of_equals():
 
 @pytest.mark.parametrize("case", [
     dict(), dict(temperature=0.1), dict(top_k=3), dict(top_p=0.999),
-    dict(min_p=1e-30), dict(min_p=np.zeros(2)),
+    dict(min_p=1e-30), dict(min_p=np.zeros(2)), dict(typical_p=0.999),
     dict(temperature=2.0, top_k=1, top_p=0.2), dict(temperature=0)])
 def test_tokens_of_no_mass_stay_out(case):
   logits = np.array([[-np.inf, 2.0, -np.inf, 1.0], [-np.inf] * 3 + [-30.0]],
@@ -190,7 +204,9 @@ def distribution_of_transformers(logits, **settings):
     dict(min_p=0.2), dict(min_p=1.0), dict(temperature=0.4, min_p=0.05),
     dict(temperature=2.5, min_p=0.3), dict(top_k=4, min_p=0.1),
     dict(temperature=2.5, top_p=0.7, min_p=0.3),
-    dict(temperature=1.5, top_k=7, top_p=0.9, min_p=0.15)], ids=str)
+    dict(temperature=1.5, top_k=7, top_p=0.9, min_p=0.15),
+    dict(typical_p=0.3), dict(temperature=2.5, typical_p=0.9),
+    dict(top_k=7, min_p=0.05, typical_p=0.6)], ids=str)
 def test_distribution_equals_that_of_transformers(case):
   logits = random_logits(20)
   # Where nothing is given, its top-k is 50.
@@ -198,7 +214,7 @@ def test_distribution_equals_that_of_transformers(case):
   found = distributions(logits, **case)
   np.testing.assert_allclose(found, expected, atol=2e-6)
   np.testing.assert_array_equal(found > 0, expected > 0)
-  without = distributions(logits, **{**case, "min_p": 0.0})
+  without = distributions(logits, **{**case, "min_p": 0.0, "typical_p": 1.0})
   assert (found > 0).sum() < (without > 0).sum()
 
 
@@ -392,3 +408,29 @@ def test_equal_values_of_several_blocks_come_in_their_order():
   values[[4000, 300, 17]] = 2, 2, 1
   assert sampling.top_k(jnp.asarray(values), 4)[1].tolist() == [
       300, 4000, 17, 0]
+
+
+def test_a_peaked_distribution_may_lose_its_most_probable_token():
+  """Unlike with top-p: the entropy of 0.6 and eight times 0.05 is 1.50 nats."""
+  probs = np.array([[0.6] + [0.05] * 8])
+  # Surprises: 0.51, which is 0.99 away, and 3.00, which is 1.49 away.
+  assert (distributions(np.log(probs), typical_p=0.5) > 0).tolist() == [
+      [True] + [False] * 8]
+  probs = np.array([[0.3, 0.3] + [0.1] * 4])
+  # The entropy is 1.64: 0.44 from 1.20, 0.66 from 2.30.
+  assert (distributions(np.log(probs), typical_p=0.5) > 0).tolist() == [
+      [True, True] + [False] * 4]
+  probs = np.array([[0.4] + [0.15] * 4])
+  # The entropy is 1.50: 0.59 from 0.92, 0.39 from 1.90.
+  assert (distributions(np.log(probs), typical_p=0.5) > 0).tolist() == [
+      [False] + [True] * 4]
+
+
+def test_typical_p_of_each_row():
+  logits, typical_p = random_logits(), np.array([0.2, 0.6, 1.0])
+  found = distributions(logits, typical_p=typical_p)
+  np.testing.assert_allclose(
+      found, [oracle(row, typical_p=p) for row, p in zip(logits, typical_p)],
+      atol=2e-6)
+  with pytest.raises(ValueError, match="sampling.typical_p=0.0: a number"):
+    sampling.make_warper(Sampling(typical_p=0.0), B, V)

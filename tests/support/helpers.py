@@ -25,7 +25,7 @@ REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 
 
 def warped(table, temperature=1.0, top_k=0, top_p=1.0, token_mask=None,
-           min_p=0.0):
+           min_p=0.0, typical_p=1.0):
   """The rows of `table` after `Sampling`, in float64 and by sorting."""
   rows = []
   for row in table:
@@ -41,6 +41,12 @@ def warped(table, temperature=1.0, top_k=0, top_p=1.0, token_mask=None,
     kept = np.zeros(len(probs), bool)
     kept[order] = before < top_p
     probs = np.where(kept & (probs >= min_p * probs.max()), probs, 0)
+    probs /= probs.sum()
+    surprise = -np.log(probs, where=probs > 0, out=np.full(len(probs), np.inf))
+    entropy = probs[probs > 0] @ surprise[probs > 0]
+    order = np.argsort(abs(surprise - entropy), kind="stable")
+    before = np.cumsum(probs[order]) - probs[order]
+    probs[order[before >= typical_p]] = 0
     rows.append(probs / probs.sum())
   return np.stack(rows)
 

@@ -13,15 +13,20 @@ import re
 import sys
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import decoding_jax as dj
+from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.speculation import verifiers
 from experiments.devices import mesh as mesh_lib
 from experiments.devices import model_pair
+from experiments.devices import start_tables
 from models import checkpoints
 from models import prompt_lookup
 from models import transformer
 from models.text import tokenizers
+from models.transformer import sharding
 from support import tiny_models as tiny
 
 TARGET = transformer.Config(
@@ -64,7 +69,51 @@ def processed(pair):
                        draft_params=draft_params)
 
 
-def run(folder, mesh, of_pair=lambda pair: pair, draft=None, weights="dtype"):
+def with_features_and_start(pair):
+  """The pair, whose target keeps its layer's outputs, with a start table."""
+  target, size = transformer.with_features(TARGET, (0,)), TARGET.vocab_size
+  if pair.mesh is not None:
+    target = sharding.language_model(target, sharding.cache_spec(
+        TARGET, pair.mesh.shape[sharding.MODEL]))
+  text = np.random.default_rng(1).permutation(size).astype(np.int32)
+  return pair._replace(target=target, start=start_tables.make(
+      "token_recycling", [text], size, 1))
+
+
+def by_features():
+  """Drafts what a start table says, by the sign of the last token's features.
+
+  Its name is that of the method whose tables it begins with.
+  """
+  def propose(keys, context, state):
+    del keys
+    cache = state.target_cache
+    last = jax.vmap(lambda x, at: x[at])(cache.features[0], jnp.maximum(
+        cache.length - 1, 0))
+    root = jnp.take_along_axis(state.tokens, state.length[:, None] - 1, axis=1)
+    child = jnp.asarray(context.draft_params)[:, 0][root]
+    return tree_lib.from_parents(
+        jnp.concatenate([root, jnp.maximum(child, 0)], axis=1),
+        jnp.broadcast_to(jnp.array([[-1, 0]], jnp.int32), (len(root), 2)),
+        jnp.concatenate([root >= 0, (last[:, :1] > 0) & (child >= 0)],
+                        axis=1)), None
+
+  drafter = dj.Drafter(
+      tree_lib.free_layout(1, 1, 1), lambda context, state: state, propose,
+      lambda context, before, after, seen: after, calls=0, sampled=False,
+      replacement=False)
+  return dj.Method("token_recycling(by features)", verifiers.pair(
+      drafter, verifiers.sample_and_match()), None)
+
+
+# Drafters without a model, and what else their pair has.
+NO_MODEL = {
+    "lookahead": (dj.methods.lookahead(3, 2, 2), lambda pair: pair),
+    "features": (by_features(), with_features_and_start)}
+
+
+def run(folder, mesh, of_pair=lambda pair: pair, draft=None, weights="dtype",
+        method=METHOD):
   """A generation, and what devices exchange in a step of its loop."""
   names = folder / "target", draft or folder / "draft"
   pair = model_pair.open_pair(*names, weights=weights)
@@ -84,7 +133,7 @@ def run(folder, mesh, of_pair=lambda pair: pair, draft=None, weights="dtype"):
   mesh_lib._generate = spy
   out = mesh_lib.generate(
       pair, jax.random.split(jax.random.key(1), 8), prompts,
-      rng.integers(1, 5, 8), method=METHOD, max_new_tokens=8,
+      rng.integers(1, 5, 8), method=method, max_new_tokens=8,
       sampling=dj.Sampling(1.2))
   mesh_lib._generate = compiled
   exchanged = collections.Counter(
@@ -124,6 +173,11 @@ def main(folder):
   one, _ = run(folder, None, draft=prompt_lookup.NAME)
   out, _ = run(folder, mesh_lib.make((4, 2)), draft=prompt_lookup.NAME)
   found["looked_up"] = bool((out.tokens == one.tokens).all())
+  for name, (method, of_pair) in NO_MODEL.items():
+    one, out = (run(folder, mesh, of_pair, method=method)[0]
+                for mesh in (None, mesh_lib.make((4, 2))))
+    found[name] = beside(one, out, {})
+    found[name]["tested"] = one.stats.extra["tested_by_rank"][:, 0].tolist()
   print(json.dumps(found))
 
 

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 
 from decoding_jax import sampling
 from decoding_jax.kernels import buffers
-from decoding_jax.runtime import token_buffer
 from decoding_jax.speculation import expanders, tree as tree_lib
 from decoding_jax.speculation.drafters import language_model
 from decoding_jax.types import (Context, DecodeState, Drafter, DraftTree,
@@ -48,9 +47,8 @@ def best_first(nodes: int, width: int, depth: int) -> Drafter:
   grown = expanders.top_beam(min(width, nodes), depth)
   return Drafter(
       tree_lib.free_layout(nodes, depth, min(width, nodes)),
-      language_model.of_model(grown).init, functools.partial(
-          _propose, grown, nodes), _observe, calls=depth, sampled=False,
-      replacement=False)
+      language_model.init, functools.partial(_propose, grown, nodes), _observe,
+      calls=depth, sampled=False, replacement=False)
 
 
 def path_log_probs(layout: Layout, tree: DraftTree):
@@ -112,17 +110,14 @@ def subtree(tree: DraftTree, kept) -> DraftTree:
 
 def _propose(grown, nodes, keys, context: Context, state: DecodeState):
   """The tree, the draft block, and which of the grown nodes are in the tree."""
-  tree, block = expanders.grow(
-      keys, grown, context.draft, context.draft_params, state.draft_cache,
-      token_buffer.newest(state, 2), state.length, context.draft_warper)
+  tree, block = language_model.propose(grown, keys, context, state)
   kept = best_nodes(path_log_probs(grown.layout, tree), nodes)
   return subtree(tree, kept), (block, kept)
 
 
 def _observe(context: Context, before: DecodeState, after: DecodeState,
              seen: Seen) -> DecodeState:
-  del context
   block, kept = seen.pending
   path = buffers.take_along(kept, seen.verdict.path, axis=1)
-  return after.replace(draft_cache=language_model.commit(before, block, path,
-                                                         seen.count))
+  return language_model.observe(context, before, after,
+                                seen.replace(pending=block), path)

@@ -1,4 +1,4 @@
-"""The drafter that asks a language model for each level of its tree."""
+"""The drafter that asks a model or a head for each level of its tree."""
 
 import functools
 
@@ -6,16 +6,19 @@ import jax.numpy as jnp
 
 from decoding_jax.kernels import buffers
 from decoding_jax.runtime import cache as cache_lib, token_buffer
-from decoding_jax.speculation import expanders, tree as tree_lib
+from decoding_jax.speculation import expanders, shared_gumbel
+from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.speculation.drafters import feature_head
 from decoding_jax.types import (Block, Cache, Context, DecodeState, Drafter,
-                                DraftTree, Expander, Seen)
+                                DraftTree, Expander, Head, Seen)
 
 
 @functools.lru_cache(maxsize=None)
 def of_model(expander: Expander) -> Drafter:
-  """The drafter that grows its tree by `dj.generate`'s draft model.
+  """The drafter that grows its tree by `dj.generate`'s draft model or head.
 
-  Its state is the draft model's cache, `DecodeState.draft_cache`.
+  Its state is the draft model's cache, `DecodeState.draft_cache`, or what a
+  head has read, `DecodeState.carry`.
 
   Args:
     expander: grows the tree level by level.
@@ -24,28 +27,52 @@ def of_model(expander: Expander) -> Drafter:
     The drafter.
   """
   return Drafter(
-      expander.layout, _init, functools.partial(_propose, expander), _observe,
+      expander.layout, init, functools.partial(propose, expander), observe,
       calls=tree_lib.depth(expander.layout), sampled=expander.sampled,
-      replacement=expander.replacement, one_sampled=expander.one_sampled)
+      replacement=expander.replacement, one_sampled=expander.one_sampled,
+      shared_noise=expander.shared_noise)
 
 
-def _init(context: Context, state: DecodeState) -> DecodeState:
-  del context
-  return state
+def init(context: Context, state: DecodeState) -> DecodeState:
+  """As `Drafter.init`; a draft model is prefilled as the target is."""
+  return feature_head.init(context, state) if _is_head(context) else state
 
 
-def _propose(expander, keys, context: Context,
-             state: DecodeState) -> tuple[DraftTree, Block | None]:
+def propose(expander, keys, context: Context,
+            state: DecodeState) -> tuple[DraftTree, Block | None]:
+  """As `Drafter.propose`, with the block of a draft model."""
+  if _is_head(context):
+    return feature_head.propose(expander, keys, context, state)
   return expanders.grow(
       keys, expander, context.draft, context.draft_params, state.draft_cache,
-      token_buffer.newest(state, 2), state.length, context.draft_warper)
+      token_buffer.newest(state, 2), state.length, context.draft_warper,
+      shared_gumbel.keys_for(expander, state))
 
 
-def _observe(context: Context, before: DecodeState, after: DecodeState,
-             seen: Seen) -> DecodeState:
-  del context
-  return after.replace(draft_cache=commit(before, seen.pending,
-                                          seen.verdict.path, seen.count))
+def observe(context: Context, before: DecodeState, after: DecodeState,
+            seen: Seen, grown=None) -> DecodeState:
+  """As `Drafter.observe`.
+
+  Args:
+    context: see there.
+    before: see there.
+    after: see there.
+    seen: see there; `pending` is what `propose` has returned.
+    grown: `[B, D + 1]` int32, nodes of the path in the tree of `propose`; None
+      if it is the tree that was scored.
+
+  Returns:
+    The state.
+  """
+  if _is_head(context):
+    return feature_head.observe(context, after, seen)
+  path = seen.verdict.path if grown is None else grown
+  return after.replace(draft_cache=commit(before, seen.pending, path,
+                                          seen.count))
+
+
+def _is_head(context):
+  return isinstance(context.draft, Head)
 
 
 def commit(state: DecodeState, block: Block | None, path,

@@ -37,7 +37,7 @@ _MISTAKES = {
     "generate --mesh=": "--mesh=: data:N, model:N, both with a comma between",
     "generate --coordinator=there --num_processes=1": "--coordinator=there: ad",
     "rsd leftover": "unexpected argument 'leftover'",
-    "generate --method=medusa": "'medusa' is not one of autoregressive, ",
+    "generate --method=medusa": "'medusa' is not one of ",
     "generate --method=auto --draft=x": "model 'x' is neither a folder nor one",
     "generate --method=auto --width=3": "chooses sizes by itself, and width",
     "generate --target=nowhere": "model 'nowhere' is neither a folder nor one",

@@ -42,8 +42,8 @@ def test_examples_are_strings_of_their_methods():
 
 
 @pytest.mark.parametrize("spec, message", [
-    ({"name": "medusa"}, "trees: 'medusa' is not one of autoregressive, "),
-    ("medusa(2)", "trees: 'medusa' is not one of autoregressive, "),
+    ({"name": "medusa"}, "trees: 'medusa' is not one of .*autoregressive, "),
+    ("medusa(2)", "trees: 'medusa' is not one of .*autoregressive, "),
     ({}, "None is not one of"),
     ({"name": 3}, "trees: 3 is not one of"),
     ({"name": {"a": 1}}, "is not one of"),

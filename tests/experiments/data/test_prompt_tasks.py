@@ -233,9 +233,20 @@ def test_one_category(pair, tmp_path):
   assert {pair.tokenizer.decode(p) for p in got.prompts} == {
       "1\n", "3\n", "5\n"}
   assert "3 prompts of the first 3 of 3 examples of category qa" in got.note
+  assert got.categories == ["qa"] * 3
   config.category = "maths"
   with pytest.raises(launch.UserError, match="'maths' is not one of 'rag', '"):
     prompt_tasks.load(config, pair)
+
+
+def test_categories_in_groups(pair, tmp_path):
+  path = jsonl(tmp_path / "a.jsonl", *(
+      {"turns": [name], "category": name} for name in ("stem", "rag", "math")))
+  config = make_config("spec_bench", path)
+  config.prompts = 3
+  got = prompt_tasks.load(config, pair)
+  found = dict(zip(map(pair.tokenizer.decode, got.prompts), got.categories))
+  assert found == {"stem\n": "mt_bench", "math\n": "mt_bench", "rag\n": "rag"}
 
 
 def test_data_sets_by_name(pair, monkeypatch):

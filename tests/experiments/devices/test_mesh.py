@@ -60,6 +60,17 @@ def test_same_tokens_of_looked_up_drafts(found):
   assert found["looked_up"]
 
 
+@pytest.mark.parametrize("name", on_meshes.NO_MODEL)
+def test_same_tokens_of_drafters_without_a_model(found, name):
+  """What a row has learned, a start table and features are on all devices.
+
+  Control: rows differ in how often they have a draft.
+  """
+  assert len(set(found[name]["tested"])) > 1
+  assert found[name]["same"] and found[name]["same_counts"]
+  assert found[name]["off"] < 1e-5
+
+
 @pytest.mark.parametrize("mesh, split_draft", [
     ("8x1", None), ("4x2", True), ("2x4", True), ("1x8", False)])
 def test_devices_exchange_sums_of_layers_and_logits_only(found, mesh,

@@ -2,6 +2,7 @@
 
 import importlib
 import itertools
+import types
 
 import jax
 import numpy as np
@@ -119,6 +120,22 @@ def test_drafters_without_a_model_have_cells_too(folders, tmp_path):
   assert "suffix(3x2, " in (tmp_path / "summary.md").read_text()
 
 
+def test_a_decoder_that_drafts_has_a_cell_too(folders, tmp_path):
+  pair = helpers.load_pair(*folders)
+  config = make_config("text", "", batch=2, buckets=1, max_new_tokens=4,
+                       temperatures=(0.5,))
+  config.trees = {"length": {"2": ("pearl(2)",)}}
+  config.update(methods=(), lengths=(2,), budgets=())
+  methods, points = method_grid.from_config(config)
+  examples = prompt_tasks.Examples([[1, 2, 3], [4, 5, 6]])
+  with tiny.quickly_compiled():
+    found = rsd.measure(config, pair, methods, examples, tmp_path / "results")
+  assert [r["depth"] for r in found] == [0, 2]
+  assert found[1]["draft_calls"] == [2 * n for n in found[1]["target_calls"]]
+  text = tables.terminal(tables.rows(found, points, config.temperatures))
+  assert "  PEARL " in text
+
+
 def test_a_run_of_ragged_prompts(folders, tmp_path):
   pair = helpers.load_pair(*folders)
   path = jsonl(tmp_path / "a.jsonl", *(
@@ -157,3 +174,14 @@ def test_a_run_of_ragged_prompts(folders, tmp_path):
   assert queued["texts"] == found[0]["texts"]
   assert len(queued["tokens"]) == 2
   assert 0 <= queued["metrics"]["idle_share"][0] < 1
+
+
+def test_speeds_are_relative_to_the_baseline_of_the_same_prompt():
+  """Of two prompts, the second of which is decoded first."""
+  def out(tokens, seconds):
+    stats = types.SimpleNamespace(emitted=np.array([tokens]))
+    return types.SimpleNamespace(stats=stats), seconds
+
+  found = evaluation_run._speeds([out(8, 2.0), out(6, 1.0)],
+                                 [out(8, 4.0), out(6, 1.5)], np.array([1, 0]))
+  assert found == [1.5, 2.0]

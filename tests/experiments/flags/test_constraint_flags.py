@@ -44,6 +44,27 @@ def completion(pair, new=NEW):
   return b"".join(pieces[token] for token in text), text[-1] in pair.eos_id
 
 
+def test_thinking_of_so_many_tokens(applied):
+  """Here an end is a full stop, after two or three other tokens.
+
+  A token may have two bytes.
+  """
+  pair = applied(think_at_least="2", think_at_most="3", end_of_thinking=".",
+                 wait=",")
+  text, _ = completion(pair)
+  assert 2 <= text.index(b".") <= 6
+
+
+def test_momentum_that_forbids_repetitions(applied):
+  """The resistance is larger than any probability."""
+  pair = applied(momentum="2", eos_id=())
+  out = tiny.generate(dj.methods.autoregressive(), tiny.Models(
+      tiny.Model(pair.target, pair.target_params), None), new=NEW,
+                      sampling=dj.Sampling(temperature=0))
+  for text in tiny.texts(out, tiny.LENGTHS):
+    assert len(set(text)) == NEW
+
+
 def test_a_line_while_it_takes_long(applied, monkeypatch, capsys):
   class Impatient:
     """A timer whose time is up at once."""
@@ -71,7 +92,6 @@ def test_a_regular_expression(applied):
 
 
 def test_a_schema_in_a_file(applied, tmp_path):
-  pytest.importorskip("outlines_core")
   path = tmp_path / "schema.json"
   path.write_text('{"enum": ["ab"]}')
   assert completion(applied(json_schema=str(path))) == (b'"ab"', True)
@@ -103,6 +123,9 @@ def test_no_token_twice(applied):
     (dict(repetition_penalty="0"), "--repetition_penalty=0.0: a positive num"),
     (dict(presence_penalty="inf"), "--presence_penalty=inf: a number is"),
     (dict(frequency_penalty="nan"), "--frequency_penalty=nan: a number is"),
+    (dict(think_at_least="2", end_of_thinking=""), "--end_of_thinking=: a tex"),
+    (dict(think_at_least="2", wait="zq"), "--wait=zq: a text of one token is"),
+    (dict(think_at_least="2", think_at_most="1"), "maximum=1: at least minim"),
     (dict(regex="("), r"--regex=\(: missing \)"),
     (dict(regex="^abc$"), r"--regex=\^abc\$: .* end to end"),
     (dict(regex="a(?=b)"), r"--regex=a\(\?=b\): look-around"),
@@ -120,10 +143,9 @@ def test_flags_that_cannot_be(applied, values, message):
 
 
 @pytest.mark.parametrize("schema, message", [
-    ("{", "Expect"), ('{"type": "integer", "minimum": 1}',
-                      "schema at #: 'minimum' is not supported")])
+    ("{", "Expect"), ('{"type": "array", "contains": 1}',
+                      "schema at #: 'contains' is not supported")])
 def test_a_file_that_has_no_schema(applied, tmp_path, schema, message):
-  pytest.importorskip("outlines_core")
   path = tmp_path / "schema.json"
   path.write_text(schema)
   with pytest.raises(launch.UserError,

@@ -63,7 +63,7 @@ def test_capacity_is_enough_for_prompt_and_chunks(monkeypatch, chunk):
   monkeypatch.setattr(prefill, "CHUNK", chunk)
   for width in range(1, 200):
     slots = prefill.capacity(width, 2)
-    number, size = prefill._chunks(width - 1, chunk)
+    number, size = prefill.chunks(width - 1, chunk)
     assert size <= chunk and (number - 1) * size < max(width - 1, 1)
     assert slots >= max(width + 2, number * size)
     assert slots % 32 == 0 and slots < width + 2 + 32 + number

@@ -179,6 +179,23 @@ def test_merged_paths_are_still_independent():
                                             probs)) > exactness.MIN_P_VALUE
 
 
+def test_paths_of_an_expansion_are_independent_given_what_they_share():
+  """By enumeration; children of equal nodes hang from the first one."""
+  distributions = table(2, seed=3)
+  tree = grow_on_table(expanders.iid_tree((2, 2)), distributions, rows=40_000)
+  tops = tree.tokens[:, 1:3]
+  twins = tops[:, 0] == tops[:, 1]
+  np.testing.assert_array_equal(tree.parents[twins, 3:], 1)
+  np.testing.assert_array_equal(tree.parents[~twins, 3:],
+                                np.tile([1, 1, 2, 2], ((~twins).sum(), 1)))
+  counts, probs = np.zeros((2,) * 6), np.zeros((2,) * 6)
+  np.add.at(counts, tuple(tree.tokens[:, 1:].T), 1)
+  for a, b, *rest in itertools.product(range(2), repeat=6):
+    probs[(a, b, *rest)] = distributions[0, a] * distributions[0, b] * np.prod(
+        distributions[[a, a, b, b], rest])
+  assert exactness.p_value(counts, probs) > exactness.MIN_P_VALUE
+
+
 def test_gumbel_siblings_keep_draw_order():
   """By enumeration of the ordered children of both levels."""
   distributions = table(3, seed=2)

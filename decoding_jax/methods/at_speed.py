@@ -1,0 +1,44 @@
+"""Speculative beam search (AtSpeed, arXiv 2410.05165), strictly verified."""
+
+from decoding_jax.search import beam, level_search, speculative_beams
+from decoding_jax.types import Method
+from decoding_jax.validation import values
+
+EXAMPLES = (dict(num_beams=2, draft_beams=4, depth=2),)
+
+
+def make(num_beams: int, draft_beams: int, depth: int,
+         length_penalty: float = 0.0) -> Method:
+  """Makes beam search whose levels are drafted: the texts of `beam_search`.
+
+  The draft model searches N beams for some levels, and one call of the target
+  takes all levels at which its own K best texts are among them: strict top-K
+  verification. The relaxed one of the paper is left out: it accepts beams that
+  are drawn without replacement as if they were independent, so that its texts
+  are neither those of beam search nor samples of the target.
+
+  Args:
+    num_beams: K.
+    draft_beams: N, beams of the draft model, at least K.
+    depth: levels that are drafted for a call of the target.
+    length_penalty: as of `beam_search`.
+
+  Returns:
+    The method; `stats.extra` has all beams, see `level_search.decoder`.
+
+  Raises:
+    ValueError: naming the option, its value and what is allowed.
+  """
+  values.check_positive("num_beams", num_beams)
+  values.check_positive("draft_beams", draft_beams)
+  values.check_positive("depth", depth)
+  values.check_number("length_penalty", length_penalty)
+  if draft_beams < num_beams:
+    raise ValueError(f"draft_beams={draft_beams}: at least num_beams="
+                     f"{num_beams} is needed.")
+  level = level_search.Level(level_search.of_beams(beam.plain),
+                             level_search.per_length(length_penalty))
+  sizes = speculative_beams.Sizes(num_beams, draft_beams, depth)
+  decoder = speculative_beams.decoder(level, sizes)
+  return Method(f"at_speed({num_beams}, {draft_beams}x{depth})",
+                sampled=decoder, greedy=decoder)

@@ -1,0 +1,300 @@
+"""Best-first search over partial texts, in arrays of a fixed size.
+
+An arena has room for all nodes that a search may make. An open list is a column
+of it, and the best entry is found by argmax in place of a heap: of equal ones
+the oldest. All rows expand a node at a time, each its own, and a row whose
+search is over waits for the others.
+"""
+
+from collections.abc import Callable
+import functools
+from typing import NamedTuple
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from decoding_jax import sampling
+from decoding_jax.kernels import random
+from decoding_jax.runtime import cache as cache_lib
+from decoding_jax.search import paths as paths_lib
+from decoding_jax.search.paths import Paths
+from decoding_jax.types import (Array, Block, Context, DecodeState, Decoder,
+                                NONE, Stats)
+
+
+@flax.struct.dataclass
+class Nodes:
+  """The partial texts of each row; node 0 is the empty one.
+
+  Attributes:
+    paths: the texts, `[B, M, ...]`; `alive` is not used.
+    parents: `[B, M]` int32; `NONE` of the root.
+    depths: `[B, M]` int32, steps from the root.
+    values: `[B, M]` float32, the reward of the text.
+    costs: `[B, M]` float32, what the rules have added up along the path.
+    ended: `[B, M]` bool, whether the text is complete.
+    used: `[B, M]` bool, whether there is such a node.
+    expansions: `[B, M]` int32, how often it was expanded.
+    budgets: `[B, M]` int32, how often it may be.
+  """
+  paths: Paths
+  parents: Array
+  depths: Array
+  values: Array
+  costs: Array
+  ended: Array
+  used: Array
+  expansions: Array
+  budgets: Array
+
+
+class Rules(NamedTuple):
+  """The rules of a search; all functions see all rows.
+
+  Attributes:
+    num_children: K, of an expansion.
+    steps: tokens of a child after those of its parent, at most.
+    expansions: E, at most.
+    pause: tokens that end a step.
+    choose: `(keys [B], context, first [B], i, logits [B, K, V]) -> [B, K]`
+      int32, the next tokens of the children; `first` tells whether their node
+      is expanded for the first time.
+    cost: `(context, cost [B, 1], parent [B, 1], values [B, K]) -> [B, K]`,
+      costs of children by that of their parent and the values of both.
+    priority: `(context, nodes) -> [B, M]`; the highest is the best.
+    budget: `(values, depths, baseline [B, 1]) -> int32` of the same shape as
+      the values, how often a node may be expanded.
+    stops: `(nodes, index [B], baseline [B]) -> [B]` bool, whether a search is
+      over when it comes to a node.
+    has_baseline: whether the greedy text is made first; its value is the
+      baseline, and it is the result if no complete text is better.
+  """
+  num_children: int
+  steps: int
+  expansions: int
+  pause: tuple[int, ...]
+  choose: Callable[..., Array]
+  cost: Callable[..., Array]
+  priority: Callable[..., Array]
+  budget: Callable[..., Array]
+  stops: Callable[..., Array]
+  has_baseline: bool = False
+
+
+@flax.struct.dataclass
+class _Search:
+  """What a search carries from expansion to expansion."""
+  nodes: Nodes
+  block: Block
+  over: Array
+  order: Array
+  calls: Array
+  reward_calls: Array
+
+
+def decoder(rules: Rules, max_samples_per_node: int = 1) -> Decoder:
+  """Makes a decoder whose only step searches the whole text.
+
+  The result is the best complete text. If there is none when all expansions
+  are used up, the best partial one is completed.
+
+  Args:
+    rules: of the search.
+    max_samples_per_node: tokens that `choose` takes of one distribution.
+
+  Returns:
+    The decoder. Its `stats.extra` has `expanded [B, E]` int32, the nodes in the
+    order in which they were expanded, `NONE` after the last one; node 0 is the
+    empty text, and the children of expansion e are nodes 1 + e * K to
+    (e + 1) * K. And it has `node_values [B, 1 + E * K]`, their rewards; NaN of
+    nodes that there are not; and `reward_calls [B]`.
+  """
+  return Decoder(functools.partial(_init, rules),
+                 functools.partial(_step, rules), max_slots_ahead=0,
+                 max_samples_per_node=max_samples_per_node, needs_reward=True)
+
+
+def distinct_tokens(context: Context, i, logits):
+  """Returns greedy tokens, but the K most probable ones at the beginning.
+
+  Args:
+    context: holds the token mask.
+    i: tokens of the children so far.
+    logits: `[B, K, V]`, at the beginning of equal texts.
+
+  Returns:
+    `[B, K]` int32.
+  """
+  log_probs = paths_lib.next_log_probs(context, logits)
+  _, first = sampling.top_k(log_probs[:, 0], logits.shape[1])
+  return jnp.where(i == 0, first, sampling.most_probable(log_probs))
+
+
+def sampled_tokens(keys, context: Context, i, logits):
+  """Draws the next tokens, `[B, W]` int32, independently of each other."""
+  def row(key, log_probs):
+    keys = random.split(random.fold_in(key, i), len(log_probs))
+    return jax.vmap(sampling.draw)(keys, log_probs)
+
+  return jax.vmap(row)(keys, paths_lib.next_log_probs(context, logits))
+
+
+def _init(rules: Rules, context: Context, state: DecodeState) -> DecodeState:
+  del context
+  none = jnp.zeros_like(state.length)
+  size = len(none), 1 + rules.expansions * rules.num_children
+  extra = {"expanded": jnp.full((len(none), rules.expansions), NONE, jnp.int32),
+           "node_values": jnp.zeros(size, jnp.float32), "reward_calls": none}
+  return state.replace(stats=Stats(none, none, none, none, none[:, None],
+                                   extra))
+
+
+def _step(rules: Rules, context: Context, state: DecodeState) -> DecodeState:
+  """Searches, and commits the best text of each row."""
+  limit = state.tokens.shape[1] - context.prompts.shape[1]
+  # The last slots are those of the greedy text, and of a text to complete.
+  scratch = rules.expansions * rules.num_children * rules.steps
+  slots = scratch + limit
+  batch, cache = len(state.length), state.target_cache
+  finish = functools.partial(
+      paths_lib.grow, context, state, cache, steps=limit,
+      slot=lambda i: scratch + i)
+  block = cache_lib.init_block(cache, slots)
+  root = paths_lib.empty(batch, limit, slots)
+  root = root.replace(alive=~state.done[:, None])
+  calls, baseline, greedy = jnp.zeros(batch, jnp.int32), None, None
+  if rules.has_baseline:
+    grown = finish(block, root,
+                   choose=functools.partial(paths_lib.greedy, context))
+    greedy, block, calls = grown.paths, grown.block, grown.calls
+    baseline = paths_lib.rewards(context, greedy)[:, 0]
+  value = paths_lib.rewards(context, root)
+  # Of the prompt alone, and of the greedy text.
+  reward_calls = jnp.where(state.done, 0, 1 + int(rules.has_baseline))
+  search = _search(rules, context, state, cache, _Search(
+      _empty(rules, root, value, baseline), block, state.done,
+      jnp.full((batch, rules.expansions), NONE, jnp.int32), calls,
+      reward_calls.astype(jnp.int32)), baseline)
+  nodes = search.nodes
+  best, complete = _best(rules, context, nodes)
+  found = _at(nodes.paths, best)
+  if rules.has_baseline:
+    worse = ~complete | (baseline > _at(nodes.values, best)[:, 0])
+    found = jax.tree.map(lambda x, y: jnp.where(
+        worse.reshape(-1, *[1] * (x.ndim - 1)), x, y), greedy, found)
+  else:
+    keys = jax.vmap(random.fold_in, (0, None))(state.keys, rules.expansions)
+    grown = finish(search.block, found.replace(
+        alive=~(complete | state.done)[:, None]), choose=functools.partial(
+            rules.choose, keys, context, jnp.zeros(batch, bool)))
+    found, calls = grown.paths, grown.calls
+    search = search.replace(calls=search.calls + calls)
+  extra = {"expanded": search.order, "reward_calls": search.reward_calls,
+           "node_values": jnp.where(nodes.used, nodes.values, jnp.nan)}
+  return paths_lib.commit(state, found, search.calls, extra)
+
+
+def _search(rules: Rules, context: Context, state: DecodeState, cache,
+            search: _Search, baseline) -> _Search:
+  """Expands nodes until all searches are over."""
+  def expand(carry):
+    e, search = carry
+    nodes = search.nodes
+    index, none = _next(rules, context, nodes)
+    over = search.over | none | rules.stops(nodes, index, baseline)
+    parent = _at(nodes.paths, index).replace(alive=~over[:, None])
+    keys = jax.vmap(random.fold_in, (0, None))(state.keys, e)
+    first = _at(nodes.expansions, index)[:, 0] == 0
+    width = rules.num_children
+    grown = paths_lib.grow(
+        context, state, cache, search.block, paths_lib.repeat(parent, width),
+        steps=rules.steps, slot=lambda i: (e * rules.steps + i) * width,
+        choose=functools.partial(rules.choose, keys, context, first),
+        pause=rules.pause)
+    running = (~over).astype(jnp.int32)
+    nodes = _insert(rules, context, nodes, e, index, grown.paths, ~over,
+                    baseline)
+    return e + 1, _Search(
+        nodes, grown.block, over,
+        search.order.at[:, e].set(jnp.where(over, NONE, index)),
+        search.calls + grown.calls, search.reward_calls + running * width)
+
+  return jax.lax.while_loop(
+      lambda carry: (carry[0] < rules.expansions) & ~carry[1].over.all(),
+      expand, (jnp.int32(0), search))[1]
+
+
+def _empty(rules: Rules, root: Paths, value, baseline) -> Nodes:
+  """Returns arenas in which there are roots alone."""
+  size = 1 + rules.expansions * rules.num_children
+  batch = len(root.lengths)
+  wide = paths_lib.repeat(root, size)
+  none = jnp.zeros((batch, size), jnp.int32)
+  zeros = none.astype(jnp.float32)
+  is_root = jnp.arange(size)[None] == 0
+  return Nodes(
+      paths=wide, parents=none + NONE, depths=none,
+      values=jnp.broadcast_to(value, none.shape), costs=zeros,
+      ended=none > 0, used=jnp.broadcast_to(is_root, none.shape),
+      expansions=none, budgets=jnp.broadcast_to(rules.budget(
+          value, none[:, :1], _column(baseline)), none.shape))
+
+
+def _available(nodes: Nodes):
+  """Returns `[B, M]` bool, the open list: complete texts are on it as well."""
+  return nodes.used & (nodes.ended | (nodes.expansions < nodes.budgets))
+
+
+def _next(rules: Rules, context: Context, nodes: Nodes):
+  """Returns the best open node `[B]` int32, and whether there is none `[B]`."""
+  open_ = _available(nodes)
+  return _first_best(rules.priority(context, nodes), open_), ~open_.any(axis=1)
+
+
+def _best(rules: Rules, context: Context, nodes: Nodes):
+  """Returns the node to end with `[B]`, and whether its text is complete."""
+  complete = nodes.used & nodes.ended
+  some = complete.any(axis=1)
+  among = jnp.where(some[:, None], complete, _available(nodes))
+  return _first_best(rules.priority(context, nodes), among), some
+
+
+def _first_best(priority, among):
+  """Returns the first of the best of some nodes, `[B]` int32."""
+  best = jnp.where(among, priority, -jnp.inf).max(axis=1, keepdims=True)
+  # Not the argmax: the best priority of these may be -inf.
+  return jnp.argmax(among & (priority >= best), axis=1).astype(jnp.int32)
+
+
+def _insert(rules: Rules, context: Context, nodes: Nodes, e, index,
+            children: Paths, running, baseline) -> Nodes:
+  """Adds the children of a node of each row, where its search goes on."""
+  width = rules.num_children
+  values = paths_lib.rewards(context, children)
+  at = lambda x: _at(x, index)
+  depths = jnp.broadcast_to(at(nodes.depths) + 1, values.shape)
+  fresh = Nodes(
+      paths=children, parents=jnp.broadcast_to(index[:, None], values.shape),
+      depths=depths, values=values,
+      costs=rules.cost(context, at(nodes.costs), at(nodes.values), values),
+      ended=paths_lib.ended(context, children),
+      used=jnp.broadcast_to(running[:, None], values.shape),
+      expansions=jnp.zeros_like(depths),
+      budgets=jnp.broadcast_to(rules.budget(values, depths, _column(baseline)),
+                               values.shape))
+  put = lambda x, y: jax.lax.dynamic_update_slice_in_dim(
+      x, y.astype(x.dtype), 1 + e * width, axis=1)
+  is_parent = jnp.arange(nodes.used.shape[1])[None] == index[:, None]
+  return jax.tree.map(put, nodes.replace(
+      expansions=nodes.expansions + (is_parent & running[:, None])), fresh)
+
+
+def _at(tree, index):
+  """Returns one entry of each row, `[B, 1, ...]`."""
+  return jax.tree.map(lambda x: jax.vmap(lambda x, i: x[i][None])(x, index),
+                      tree)
+
+
+def _column(baseline):
+  return None if baseline is None else baseline[:, None]

@@ -1,0 +1,75 @@
+"""Adaptive weighted rejection sampling (AWRS, arXiv 2504.05410).
+
+Draws a token that passes a test of which little is known: tokens are drawn
+without replacement until one passes, and one more tells how much mass passes.
+Let R be the rejected tokens, x the one that passes, and y the next draw. Then
+the weight of x is 1 - p(R) if y passes as well, else p(x). Given R and x its
+mean is p(x) + (1 - p(R) - p(x)) P(y passes), which is the mass of all tokens
+that pass: x with its weight is worth a draw of the distribution that is cut
+down to these and not normalised.
+"""
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from decoding_jax import sampling
+from decoding_jax.kernels import buffers
+from decoding_jax.types import Array
+
+
+@flax.struct.dataclass
+class Draw:
+  """Tokens with their weights.
+
+  Attributes:
+    tokens: `[...]` int32; 0 if none passes.
+    log_weights: `[...]` float32; -inf if none passes.
+    checks: `[...]` int32, tokens that were tested.
+  """
+  tokens: Array
+  log_weights: Array
+  checks: Array
+
+
+def draw(perturbed, log_probs, passes, active) -> Draw:
+  """Draws tokens that pass a test.
+
+  Args:
+    perturbed: `[..., V]` float32, log-probabilities with Gumbel noise; tokens
+      are drawn in their descending order.
+    log_probs: `[..., V]` float32.
+    passes: `(tokens [...]) -> [...]` bool.
+    active: `[...]` bool; elsewhere nothing is drawn.
+
+  Returns:
+    The draws.
+  """
+  order = jnp.arange(log_probs.shape[-1])
+  order = order.reshape((1,) * (log_probs.ndim - 1) + order.shape)
+  probs = jnp.exp(log_probs)
+  one = lambda x: x[..., None]
+
+  def step(carry):
+    rest, drawn, own, left, searching, active = carry
+    token = sampling.most_probable(rest)
+    there = active & (rest.max(axis=-1) > -jnp.inf)
+    passed = there & passes(token)
+    # Sum what is left instead of computing 1 - p(R), which cancels.
+    mass = jnp.where(rest > -jnp.inf, probs, 0).sum(axis=-1)
+    found, second = searching & passed, active & ~searching
+    own_mass = buffers.take_along(probs, one(token), axis=-1)[..., 0]
+    drawn = drawn.replace(
+        tokens=jnp.where(found, token, drawn.tokens),
+        log_weights=jnp.where(second, jnp.log(jnp.where(passed, left, own)),
+                              drawn.log_weights),
+        checks=drawn.checks + there.astype(jnp.int32))
+    own, left = jnp.where(found, own_mass, own), jnp.where(found, mass, left)
+    rest = jnp.where(one(there) & (order == one(token)), -jnp.inf, rest)
+    return (rest, drawn, own, left, searching & ~found, there & ~second)
+
+  zeros = jnp.zeros(active.shape, jnp.float32)
+  none = Draw(zeros.astype(jnp.int32), jnp.full_like(zeros, -jnp.inf),
+              zeros.astype(jnp.int32))
+  carry = (perturbed, none, zeros, zeros, jnp.ones_like(active), active)
+  return jax.lax.while_loop(lambda carry: carry[-1].any(), step, carry)[1]

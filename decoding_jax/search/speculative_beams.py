@@ -1,0 +1,311 @@
+"""Speculative beam search with strict verification (AtSpeed, 2410.05165).
+
+The draft model searches N beams for some levels, beginning with the K beams
+that the target has. One forward of the target scores all of them. Then the
+target's own beam search goes on from level to level for as long as each of its
+K best texts is among the drafted ones; the first K that are not, or those after
+the last drafted level, are kept as well. So the beams are those of the target's
+beam search, at one to D + 1 levels a forward.
+
+Both models keep the K beams of each level in slots of a block, as `texts` does,
+and what is drafted in slots after those of the whole text; what is accepted is
+copied. The draft model never runs its deepest level, so that it reads the last
+two tokens of each beam anew.
+"""
+
+import functools
+from typing import NamedTuple
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from decoding_jax.kernels import buffers
+from decoding_jax.runtime import cache as cache_lib
+from decoding_jax.runtime import greedy_rollout, token_buffer
+from decoding_jax.search import beam as beam_lib, level_search
+from decoding_jax.search import texts as texts_lib
+from decoding_jax.search.texts import Texts
+from decoding_jax.types import (Array, Block, Cache, Context, DecodeState,
+                                Decoder)
+
+# No slot of a block: what is copied there is dropped.
+_NOWHERE = 2**30
+
+
+class Sizes(NamedTuple):
+  """Attributes: `beams` K, `width` N of a drafted level, `depth` D."""
+  beams: int
+  width: int
+  depth: int
+
+  def nodes(self) -> int:
+    """Returns M, the tokens that a call of the target scores."""
+    return self.beams + self.depth * self.width
+
+
+@flax.struct.dataclass
+class _Found:
+  """The search between two calls.
+
+  Attributes:
+    texts: of the target; its state is the node of each, within a call.
+    levels: `[B]` int32, of the texts.
+    block: of the draft model.
+    calls: `[B]` int32, of the target.
+    accepted: `[B, D + 1]` int32, calls that accepted so many levels.
+  """
+  texts: Texts
+  levels: Array
+  block: Block
+  calls: Array
+  accepted: Array
+
+
+@flax.struct.dataclass
+class _Nodes:
+  """Nodes that are drafted; the first K are the beams, N a level follow.
+
+  Attributes:
+    tokens: `[B, T]` int32.
+    parents: `[B, T]` int32, their nodes.
+    beams: `[B, T]` int32, the beam that each continues.
+    mask: `[B, T, M]` bool, each node and its ancestors.
+    valid: `[B, T]` bool, whether the parent's text goes on.
+  """
+  tokens: Array
+  parents: Array
+  beams: Array
+  mask: Array
+  valid: Array
+
+
+def decoder(level: level_search.Level, sizes: Sizes) -> Decoder:
+  """Makes a decoder whose texts are those of beam search.
+
+  Args:
+    level: of beam search; its `expand` is `beam.plain`.
+    sizes: K, N, D.
+
+  Returns:
+    The decoder, with statistics of `level_search.decoder`; the drafted levels
+    that calls of the target accepted are in `accepted_by_depth`.
+  """
+  search = functools.partial(_search, level, sizes)
+  return Decoder(
+      functools.partial(level_search.init_stats, level, sizes.beams,
+                        depth=sizes.depth),
+      functools.partial(level_search.search_step, search, level),
+      max_slots_ahead=0, max_samples_per_node=sizes.width, needs_draft=True)
+
+
+def _search(level, sizes: Sizes, context: Context, state: DecodeState):
+  """Returns all texts, and fields of `Stats`."""
+  limit = state.tokens.shape[1] - context.prompts.shape[1]
+  newest = token_buffer.newest(state, 1)
+  logits, cache = greedy_rollout.extend(
+      context.target, context.target_params, state.target_cache, newest, 1)
+  _, draft_cache = greedy_rollout.extend(
+      context.draft, context.draft_params, state.draft_cache, newest, 1)
+  batch, kept, ones = len(newest), sizes.beams * limit, jnp.ones_like(
+      state.length)
+  # The draft model needs slots for two tokens of each beam, and none for the
+  # deepest level.
+  draft_slots = kept + sizes.beams + sizes.nodes() - sizes.width
+  found = _Found(
+      texts_lib.grow(
+          level.expand, sizes.beams, context, state.keys, ones - 1, logits,
+          texts_lib.empty(cache, batch, limit, kept + sizes.nodes(),
+                          jnp.zeros((batch, 1), jnp.int32), {})),
+      ones, cache_lib.init_block(draft_cache, draft_slots), ones,
+      jnp.zeros((batch, sizes.depth + 1), jnp.int32).at[:, 0].set(1))
+
+  def active(found):
+    return found.texts.alive.any(axis=1) & (found.levels < limit)
+
+  def step(found):
+    runs = active(found)
+    drafted, draft_block = _draft(sizes, context, draft_cache, found, kept)
+    logits, block = _score(sizes, context, cache, found, drafted, kept)
+    texts, levels, nodes, targets = _verify(
+        level, sizes, context, state.keys, found, drafted, logits, runs, limit)
+    depths = (levels - found.levels - 1)[:, None]
+    once = runs[:, None] & (depths == jnp.arange(sizes.depth + 1)[None])
+    # What the draft model has not read, it reads when it begins anew.
+    read = nodes < sizes.nodes() - sizes.width
+    return _Found(
+        texts.replace(block=cache_lib.move(block, kept + nodes, targets)),
+        levels, cache_lib.move(draft_block, kept + sizes.beams + nodes,
+                               jnp.where(read, targets, _NOWHERE)),
+        found.calls + runs.astype(jnp.int32),
+        found.accepted + once.astype(jnp.int32))
+
+  found = jax.lax.while_loop(lambda found: active(found).any(), step, found)
+  again = found.calls - 1
+  return found.texts, {
+      "target_calls": found.calls, "draft_calls": 1 + again * sizes.depth,
+      "nodes": again * sizes.depth * sizes.width,
+      "accepted_by_depth": found.accepted}
+
+
+def _kept_before(sizes: Sizes, found: _Found, kept, levels):
+  """Returns `[B, K, K * L]` bool, each text's slots below some level `[B]`."""
+  of_slot = (jnp.arange(kept) // sizes.beams)[None, None]
+  return found.texts.mask[..., :kept] & (of_slot < levels[:, None, None])
+
+
+def _take(x, indices):
+  """Returns `x[b, indices[b]]` of each row."""
+  return jax.vmap(lambda x, i: x[i])(x, indices)
+
+
+def _draft(sizes: Sizes, context: Context, cache: Cache, found: _Found, kept):
+  """Searches beams with the draft model, after those of the target.
+
+  Returns:
+    `_Nodes` of all M nodes, and the block of the draft model.
+  """
+  texts, count = found.texts, sizes.nodes()
+  beams = jnp.broadcast_to(jnp.arange(sizes.beams, dtype=jnp.int32)[None],
+                           texts.lengths.shape)
+  nodes = _Nodes(
+      texts_lib.newest(texts), beams, beams, jnp.broadcast_to(
+          jnp.eye(sizes.beams, count, dtype=bool)[None],
+          (*beams.shape, count)), texts.alive)
+  logits, block = _read_beams(sizes, context, cache, found, kept)
+  levels, scores, alive = [nodes], texts.beam, texts.alive
+  # The first node of the level above, and of this one.
+  above, first = 0, sizes.beams
+  for i in range(sizes.depth):
+    if i:
+      logits, block = _read_level(sizes, context, cache, found, kept, i, nodes,
+                                  block)
+    log_probs = texts_lib.next_log_probs(context, context.draft_warper, logits,
+                                         alive)
+    tokens, parents, scores = jax.vmap(lambda log_probs, scores: beam_lib.plain(
+        None, log_probs, scores, sizes.width))(log_probs, scores)
+    own = jnp.arange(count)[None] == first + jnp.arange(sizes.width)[:, None]
+    nodes = _Nodes(tokens, above + parents, _take(nodes.beams, parents),
+                   _take(nodes.mask, parents) | own[None],
+                   _take(alive, parents))
+    levels.append(nodes)
+    alive = nodes.valid & ~token_buffer.ends(tokens, context.eos_id) & (
+        scores.log_probs > -jnp.inf)
+    above, first = first, first + sizes.width
+  return jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *levels), block
+
+
+def _read_beams(sizes: Sizes, context: Context, cache: Cache, found: _Found,
+                kept):
+  """Runs the draft model on the last two tokens of each beam, and keeps them.
+
+  Returns:
+    logits `[B, K, V]` after each beam, and the block.
+  """
+  texts, levels = found.texts, found.levels
+  order = jnp.arange(sizes.beams, dtype=jnp.int32)
+  place = jnp.maximum(levels - 2, 0)[:, None, None]
+  second = buffers.take_along(texts.tokens, jnp.broadcast_to(
+      place, (*texts.lengths.shape, 1)), axis=-1)[..., 0]
+  tokens = jnp.concatenate(
+      [jnp.maximum(second, 0), texts_lib.newest(texts)], axis=1)
+  older = _kept_before(sizes, found, kept, levels - 2)
+  eye = jnp.broadcast_to(jnp.eye(sizes.beams, dtype=bool)[None],
+                         (len(levels), sizes.beams, sizes.beams))
+  # At the first level there is but one token, after those of the prompt.
+  two = eye & (levels > 1)[:, None, None]
+  rest = jnp.zeros((len(levels), sizes.beams, (sizes.depth - 1) * sizes.width),
+                   bool)
+  mask = jnp.concatenate([
+      jnp.concatenate([older, eye, jnp.zeros_like(eye), rest], axis=2),
+      jnp.concatenate([older, two, eye, rest], axis=2)], axis=1)
+  back = jnp.repeat(jnp.array([2, 1], jnp.int32), sizes.beams)[None]
+  positions = (cache.length + levels)[:, None] - back
+  logits, block = context.draft.forward(
+      context.draft_params, tokens, positions, cache, found.block, kept, mask)
+  before = _kept_before(sizes, found, kept, levels - 1) & ~older
+  slots = jnp.where(before.any(axis=-1), jnp.argmax(before, axis=-1), _NOWHERE)
+  targets = jnp.concatenate(
+      [slots.astype(jnp.int32),
+       ((levels - 1) * sizes.beams)[:, None] + order[None]], axis=1)
+  sources = kept + jnp.arange(2 * sizes.beams, dtype=jnp.int32)[None]
+  return logits[:, sizes.beams:], cache_lib.move(
+      block, jnp.broadcast_to(sources, targets.shape), targets)
+
+
+def _read_level(sizes: Sizes, context: Context, cache: Cache, found: _Found,
+                kept, depth, nodes: _Nodes, block: Block):
+  """Runs the draft model on a drafted level: logits `[B, N, V]`, and block."""
+  older = _kept_before(sizes, found, kept, found.levels - 2)
+  two = (nodes.beams[..., None] == jnp.arange(sizes.beams)[None, None]) & (
+      found.levels > 1)[:, None, None]
+  mask = jnp.concatenate(
+      [_take(older, nodes.beams), two, nodes.mask[..., :-sizes.width]], axis=2)
+  positions = jnp.broadcast_to(
+      (cache.length + found.levels - 1 + depth)[:, None], nodes.tokens.shape)
+  slot = kept + 2 * sizes.beams + (depth - 1) * sizes.width
+  return context.draft.forward(context.draft_params, nodes.tokens, positions,
+                               cache, block, slot, mask)
+
+
+def _score(sizes: Sizes, context: Context, cache: Cache, found: _Found,
+           drafted: _Nodes, kept):
+  """Runs the target on all nodes: logits `[B, M, V]`, and its block."""
+  older = _kept_before(sizes, found, kept, found.levels - 1)
+  depths = jnp.concatenate([
+      jnp.zeros(sizes.beams, jnp.int32),
+      jnp.repeat(1 + jnp.arange(sizes.depth, dtype=jnp.int32), sizes.width)])
+  positions = (cache.length + found.levels - 1)[:, None] + depths[None]
+  mask = jnp.concatenate([_take(older, drafted.beams), drafted.mask], axis=2)
+  return context.target.forward(context.target_params, drafted.tokens,
+                                positions, cache, found.texts.block, kept, mask)
+
+
+def _verify(level, sizes: Sizes, context: Context, keys, found: _Found,
+            drafted: _Nodes, logits, runs, limit):
+  """Goes on with beam search for as long as its beams are drafted.
+
+  Returns:
+    Texts without a block, levels `[B]`, nodes that are accepted `[B, J]`, and
+    the slots to keep them in, `_NOWHERE` for those that only fill up J.
+  """
+  order = jnp.arange(sizes.beams, dtype=jnp.int32)[None]
+
+  def slots(levels, which):
+    return jnp.where(which[:, None],
+                     ((levels - 1) * sizes.beams)[:, None] + order, _NOWHERE)
+
+  def step(carry, nodes):
+    texts, levels, going = carry
+    tokens, parents, valid, first = nodes
+    new = texts_lib.grow(level.expand, sizes.beams, context, keys, levels,
+                         _take(logits, texts.state), texts)
+    same = (tokens[:, None] == texts_lib.newest(new)[..., None]) & (
+        parents[:, None] == new.state[..., None]) & valid[:, None]
+    # A text that has ended needs no node.
+    there = (same.any(axis=-1) | ~new.alive).all(axis=1)
+    node = first + jnp.argmax(same, axis=-1).astype(jnp.int32)
+    new = new.replace(state=node)
+    texts = jax.tree.map(lambda new, old: jnp.where(going.reshape(
+        -1, *(1,) * (new.ndim - 1)), new, old), new, texts)
+    levels += going.astype(jnp.int32)
+    accepted = going & there
+    going = accepted & texts.alive.any(axis=1) & (levels < limit)
+    return (texts, levels, going), (node, slots(levels, accepted))
+
+  def by_level(x):
+    """Levels first; none of the level after the last is drafted."""
+    x = x[:, sizes.beams:].reshape(len(x), sizes.depth, sizes.width)
+    return jnp.concatenate([x, jnp.zeros_like(x[:, :1])], axis=1).swapaxes(0, 1)
+
+  # As large as a node of the level after the last would be.
+  firsts = sizes.beams + sizes.width * jnp.arange(sizes.depth + 1,
+                                                  dtype=jnp.int32)
+  roots = jnp.broadcast_to(order, found.texts.lengths.shape)
+  (texts, levels, _), (nodes, targets) = jax.lax.scan(
+      step, (found.texts.replace(block=None, state=roots), found.levels, runs),
+      (*map(by_level, (drafted.tokens, drafted.parents, drafted.valid)),
+       firsts))
+  join = lambda first, x: jnp.concatenate([first, *x], axis=1)
+  return texts, levels, join(roots, nodes), join(slots(found.levels, runs),
+                                                 targets)

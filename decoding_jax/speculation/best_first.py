@@ -1,0 +1,66 @@
+"""Trees of the most probable texts, where a few states tell what comes next.
+
+A state is anything that has successors: the last tokens of a text in a table
+of n-grams, a node of a graph. No text is more probable than its beginning: so
+the N most probable ones are a tree, and are found one after the other.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from decoding_jax import sampling
+from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.types import DraftTree, FreeLayout
+
+
+def expand(layout: FreeLayout, start, successors):
+  """Returns the N most probable nodes below a state, in one row.
+
+  Args:
+    layout: N nodes, of D levels at most; K successors of each state.
+    start: `[...]` int32, the state of the root.
+    successors: `state -> (tokens [K] int32, probabilities [K] float32, states
+      [K, ...] int32)`. Where a probability is 0 there is no successor; those
+      of a state add up to 1 at most.
+
+  Returns:
+    tokens, parents and validity, `[N]` each, parents first; of equally probable
+    nodes that one comes first whose parent does. The parent 0 is the root.
+  """
+  def add(i, carry):
+    level, chance, state, known, nodes = carry
+    tokens, chances, states = successors(state)
+    chances = jnp.where(level < layout.depth, chance * chances, 0)
+    known = tuple(x.at[i].set(y) for x, y in zip(known, (
+        tokens, chances, jnp.full_like(tokens, level + 1), states)))
+    best = sampling.most_probable(known[1].ravel())
+    place = best // layout.branching, best % layout.branching
+    token, chance, level, state = (x[place] for x in known)
+    taken = known[1].at[place].set(0)
+    nodes = tuple(x.at[i].set(y) for x, y in zip(
+        nodes, (token, place[0], chance > 0)))
+    return level, chance, state, (known[0], taken, *known[2:]), nodes
+
+  size = layout.nodes, layout.branching
+  known = (jnp.zeros(size, jnp.int32), jnp.zeros(size, jnp.float32),
+           jnp.zeros(size, jnp.int32),
+           jnp.zeros((*size, *start.shape), jnp.int32))
+  nodes = tuple(jnp.zeros(layout.nodes, dtype) for dtype in (
+      jnp.int32, jnp.int32, bool))
+  return jax.lax.fori_loop(0, layout.nodes, add, (
+      jnp.int32(0), jnp.float32(1), start, known, nodes))[-1]
+
+
+def with_root(root, tokens, parents, valid) -> DraftTree:
+  """Returns the tree of a root and of nodes whose parents count from it.
+
+  Args:
+    root: `[B]` int32, its token.
+    tokens: `[B, N]` int32.
+    parents: `[B, N]` int32, 0 for the root.
+    valid: `[B, N]` bool.
+  """
+  before = lambda x, first: jnp.concatenate([first[:, None], x], axis=1)
+  return tree_lib.from_parents(
+      before(tokens, root), before(parents, jnp.zeros_like(root)),
+      before(valid, jnp.ones_like(root, bool)))

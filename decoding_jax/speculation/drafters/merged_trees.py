@@ -1,0 +1,201 @@
+"""Several drafters at once, whose trees are merged into one.
+
+SpecInfer (arXiv 2305.09781, section 3.2) merges the trees of several drafters:
+each finds what the others miss. Here they may be of any kind, tables and text
+matches beside a model. Nodes of the same text become one:
+
+    drafter 1    a - b          of both    a - b, c
+    drafter 2    a - c, d                  d
+
+A node that is there already is not tested; it is scored all the same, since
+shapes are static. The children are no samples of one distribution, whatever
+those of each drafter are: `verifiers.sample_and_match` and `match` verify them.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from decoding_jax.kernels import random
+from decoding_jax.runtime import cache as cache_lib, greedy_rollout
+from decoding_jax.runtime import token_buffer
+from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.types import (Block, Context, DecodeState, Drafter,
+                                DraftTree, NONE, Seen)
+from decoding_jax.validation import protocols
+
+
+@functools.lru_cache(maxsize=None)
+def merged(*drafters: Drafter) -> Drafter:
+  """The drafter that proposes the trees of several drafters as one.
+
+  Drafters that ask a language model all ask the draft model of `dj.generate`,
+  whose cache is all that they may carry. As the accepted path may be another
+  one's, that model reads it anew: one more forward a step.
+
+  `draft_params` of `dj.generate` are those of the draft model, and the other
+  drafters begin with nothing. If there is no draft model they are a tuple, for
+  each drafter what it begins with, or None.
+
+  Args:
+    *drafters: two or more; siblings are tested in their order.
+
+  Returns:
+    The drafter.
+
+  Raises:
+    ValueError: for fewer than two, or something that is no drafter.
+  """
+  if len(drafters) < 2:
+    raise ValueError(f"{len(drafters)} drafters: two or more are needed.")
+  for drafter in drafters:
+    protocols.check("drafter", Drafter, drafter)
+  layouts = [drafter.layout for drafter in drafters]
+  calls = sum(drafter.calls for drafter in drafters)
+  layout = tree_lib.free_layout(
+      sum(map(tree_lib.num_nodes, layouts)), max(map(tree_lib.depth, layouts)),
+      sum(map(tree_lib.max_branching, layouts)))
+  return Drafter(layout, functools.partial(_init, drafters),
+                 functools.partial(_propose, drafters),
+                 functools.partial(_observe, drafters), calls + bool(calls),
+                 sampled=False, replacement=False,
+                 skips=all(drafter.skips for drafter in drafters))
+
+
+def join(trees) -> tuple[DraftTree, jax.Array]:
+  """Joins trees at their root, those of all rows.
+
+  Args:
+    trees: of the same roots.
+
+  Returns:
+    The tree, the nodes of the first one in front; and `[B, M]` int32, for each
+    node the one of the same text that is tested in its place, or itself.
+  """
+  root = trees[0]
+  tokens, valid = (jnp.concatenate([x[:, :1], *(y[:, 1:] for y in ys)], axis=1)
+                   for x, ys in ((root.tokens, [t.tokens for t in trees]),
+                                 (root.valid, [t.valid for t in trees])))
+  size, at = tokens.shape[1], 1
+  parents = [root.parents[:, :1]]
+  mask = jnp.zeros((*tokens.shape, size), bool).at[:, 0, 0].set(True)
+  for tree in trees:
+    end = at + tree.tokens.shape[1] - 1
+    above = tree.parents[:, 1:]
+    parents.append(jnp.where(above > 0, above + at - 1, 0))
+    mask = mask.at[:, at:end, 0].set(tree.mask[:, 1:, 0])
+    mask = mask.at[:, at:end, at:end].set(tree.mask[:, 1:, 1:])
+    at = end
+  first, parents = jax.vmap(_first_of_each_text)(
+      tokens, jnp.concatenate(parents, axis=1), valid)
+  valid &= first == jnp.arange(size, dtype=jnp.int32)[None]
+  tree = tree_lib.from_parents(tokens, parents, valid)
+  # Nodes that are not tested see what they saw; twins have the same logits.
+  return tree.replace(mask=jnp.where(tree.valid[:, :, None], tree.mask,
+                                     mask)), first
+
+
+def _first_of_each_text(tokens, parents, valid):
+  """Returns `[M]` the first node of each text, and parents among these."""
+  order = jnp.arange(len(tokens), dtype=jnp.int32)
+
+  def visit(node, carry):
+    first, parents = carry
+    above = first[jnp.maximum(parents[node], 0)]
+    same = ((tokens == tokens[node]) & (parents == above) & valid
+            & (order < node) & (order > 0))
+    found = jnp.where(same.any() & valid[node], jnp.argmax(same), node)
+    # What is not tested is no child: ranks are those of the ones that are.
+    tested = valid[node] & (found == node)
+    return (first.at[node].set(found.astype(jnp.int32)),
+            parents.at[node].set(jnp.where(tested, above, NONE)))
+
+  return jax.lax.fori_loop(1, len(tokens), visit, (order, parents))
+
+
+def _contexts(drafters, context: Context):
+  """Returns what each drafter sees: only those with a model see the model."""
+  params = context.draft_params
+  if any(drafter.calls for drafter in drafters):
+    return [context if drafter.calls else
+            context.replace(draft=None, draft_params=None)
+            for drafter in drafters]
+  params = (None,) * len(drafters) if params is None else params
+  if not isinstance(params, tuple) or len(params) != len(drafters):
+    raise ValueError(f"draft_params is of type {type(params).__name__}: None "
+                     f"or a tuple of {len(drafters)}, one for each of the "
+                     "drafters that are merged, is needed.")
+  return [context.replace(draft_params=own) for own in params]
+
+
+def _init(drafters, context: Context, state: DecodeState) -> DecodeState:
+  carries = []
+  for drafter, own in zip(drafters, _contexts(drafters, context)):
+    state = drafter.init(own, state.replace(carry=None))
+    if drafter.calls and state.carry is not None:
+      raise ValueError("A drafter with a draft model that carries more than "
+                       "its cache cannot be merged with others.")
+    carries.append(state.carry)
+  return state.replace(carry=tuple(carries))
+
+
+def _propose(drafters, keys, context: Context, state: DecodeState):
+  """The tree; and what each drafter has proposed, and which nodes are one."""
+  keys = jax.vmap(lambda key: random.split(key, len(drafters)),
+                  out_axes=1)(keys)
+  found = [drafter.propose(key, own, state.replace(carry=carry))
+           for drafter, key, own, carry in zip(
+               drafters, keys, _contexts(drafters, context), state.carry)]
+  tree, first = join([tree for tree, _ in found])
+  return tree, (found, first)
+
+
+def _observe(drafters, context: Context, before: DecodeState,
+             after: DecodeState, seen: Seen) -> DecodeState:
+  """Tells each drafter what the target said of its own nodes."""
+  found, first = seen.pending
+  carries, at = [], 1
+  for drafter, own, carry, (tree, pending) in zip(
+      drafters, _contexts(drafters, context), before.carry, found):
+    end = at + tree.tokens.shape[1] - 1
+    own_seen = _part(seen, drafter.layout, tree, pending, first, at, end)
+    carries.append(None if drafter.calls else drafter.observe(
+        own, before.replace(carry=carry), after.replace(carry=carry),
+        own_seen).carry)
+    at = end
+  after = after.replace(carry=tuple(carries))
+  if not any(drafter.calls for drafter in drafters):
+    return after
+  read = jnp.concatenate([token_buffer.newest(before, 1),
+                          seen.tokens[:, :-1]], axis=1)
+  _, cache = greedy_rollout.extend(context.draft, context.draft_params,
+                                   before.draft_cache, read, seen.count)
+  return after.replace(draft_cache=cache)
+
+
+def _part(seen: Seen, layout, tree, pending, first, at, end) -> Seen:
+  """What was seen of the nodes `at` to `end`, those of one drafter.
+
+  The path is the accepted one as far as its nodes are the drafter's, or of the
+  same texts; tokens and count are those that were committed.
+  """
+  nodes = jnp.array([0, *range(at, end)], jnp.int32)
+  take = lambda arrays, axis: tuple(jnp.take(x, nodes, axis) for x in arrays)
+  block = Block(take(seen.block.keys, cache_lib.KEY_SLOTS),
+                take(seen.block.values, cache_lib.VALUE_SLOTS),
+                take(seen.block.features, cache_lib.FEATURE_SLOTS))
+  depth, verdict = tree_lib.depth(layout), seen.verdict
+  own = first[:, None, nodes] == verdict.path[:, :, None]
+  order = jnp.arange(verdict.path.shape[1], dtype=jnp.int32)[None]
+  inside = own.any(axis=-1) & (order <= verdict.num_accepted[:, None])
+  length = jnp.cumprod(inside.astype(jnp.int32), axis=1).sum(
+      axis=1, dtype=jnp.int32) - 1
+  path = jnp.take_along_axis(jnp.argmax(own, axis=-1).astype(jnp.int32),
+                             jnp.minimum(order, length[:, None]), axis=1)
+  verdict = verdict.replace(
+      path=path[:, :depth + 1], num_accepted=length,
+      ranks=verdict.ranks[:, :depth],
+      num_children=verdict.num_children[:, :depth])
+  return Seen(tree, seen.logits[:, nodes], block, verdict, seen.tokens,
+              seen.count, pending)

@@ -1,0 +1,68 @@
+"""Prompts of constrained tasks: instructions, solved examples, chat templates.
+
+A model that was trained for a task reads prompts in the form of its training
+data. Any other is told what to do, by the fields `prompt`, `chat` and `system`
+of `configs/cdsl.py`.
+"""
+
+from collections.abc import Callable
+
+from experiments.app import launch
+from experiments.data import prompt_templates
+from models.text import chat_template
+from models.text import tokenizer_files
+
+
+def encoder(config, tokenizer) -> Callable[[dict[str, str]], list[int]]:
+  """Returns a function from the fields of an example to its prompt's tokens.
+
+  Args:
+    config: `target`, `prompt`, `chat` and `system`, see `configs/cdsl.py`.
+    tokenizer: of the target.
+
+  Raises:
+    ValueError, FileNotFoundError: without a template, and for a chat template
+      that is missing or wrong.
+  """
+  form = config.prompt
+  if not form.template:
+    raise ValueError("prompt.template is empty: it says what the target is to "
+                     "do with an example, such as '{prompt}'.")
+  if not config.chat:
+    return lambda values: tokenizer_files.encode(
+        tokenizer, prompt_templates.plain(form, values)).ids
+  encode = of_chats(config, tokenizer)
+  return lambda values: encode(prompt_templates.messages(
+      form, values, config.system))
+
+
+def of_chats(config, tokenizer) -> Callable[[list], list[int]]:
+  """Returns a function from messages to tokens, by the target's chat template.
+
+  Args:
+    config: `target`.
+    tokenizer: of the target.
+
+  Raises:
+    ValueError, FileNotFoundError: for a template that is missing or wrong.
+  """
+  encode = chat_template.encoder(launch.model_folder(config.target), tokenizer)
+  return lambda messages: encode(messages).ids
+
+
+def advice(config) -> str:
+  """Returns a warning if a chat model is asked without its template, or "".
+
+  Args:
+    config: `target`, `prompt` and `chat`.
+  """
+  if config.chat or config.prompt.shots:
+    return ""
+  try:
+    chat_template.load(launch.model_folder(config.target))
+  except (OSError, ValueError):
+    return ""
+  return (f"target={config.target!r} is a chat model, and reads prompts as "
+          "plain text without solved examples: it may not understand them. "
+          "--config.chat=True writes them with its template, --config.prompt."
+          "shots are examples; configs/cdsl_llm.py has both.")

@@ -1,0 +1,185 @@
+"""Start tables: what a drafter without a model knows of texts, in a file.
+
+`experiments.start_table` writes one, `--draft` reads it. Its arrays become
+`draft_params` of `dj.generate`.
+"""
+
+import hashlib
+import json
+from typing import NamedTuple
+import zipfile
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import decoding_jax as dj
+from decoding_jax.speculation.drafters import trigram_table
+from decoding_jax.types import NONE
+from experiments.app import launch
+
+# Methods that begin with a table.
+KINDS = ("token_recycling", "aded", "suffix")
+_SUFFIX = ".npz"
+
+
+class StartTable(NamedTuple):
+  """What drafters of a kind begin with.
+
+  Attributes:
+    kind: one of `KINDS`.
+    params: `draft_params` of such a method, see there.
+    path: file that it was read from; "" for none.
+  """
+  kind: str
+  params: dj.types.Params
+  path: str = ""
+
+
+def is_file(draft) -> bool:
+  """Returns whether a value of `--draft` names a start table."""
+  return str(draft).endswith(_SUFFIX)
+
+
+def make(kind: str, texts, vocab_size: int, branching: int = 8,
+         buckets: int = 16384) -> StartTable:
+  """Makes a start table of texts.
+
+  Args:
+    kind: one of `KINDS`.
+    texts: list of `[T]` int32, tokens of each.
+    vocab_size: V, of the target.
+    branching: as of the method: tokens that are kept of what came next, the
+      most frequent ones.
+    buckets: of aded, as of the method.
+
+  Returns:
+    The table.
+  """
+  if kind == "suffix":
+    parts = [np.append(text, NONE) for text in texts]
+    return StartTable(kind, np.concatenate(parts)[:-1].astype(np.int32))
+  if kind == "token_recycling":
+    found = [(text[:-1], text[1:]) for text in texts]
+    return StartTable(kind, _most_frequent(found, vocab_size, branching)[0])
+  found = [(trigram_table.bucket(text[:-2], text[1:-1], buckets), text[2:])
+           for text in texts]
+  tokens, counts = _most_frequent(found, buckets, branching)
+  shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+  return StartTable(kind, (tokens, shares.astype(np.float32)))
+
+
+def save(path, table: StartTable, tokenizer):
+  """Writes a start table, for models of this tokenizer."""
+  arrays = {str(i): x for i, x in enumerate(jax.tree.leaves(table.params))}
+  np.savez_compressed(path, kind=table.kind, vocabulary=_digest(tokenizer),
+                      **arrays)
+
+
+def load(path: str, tokenizer) -> StartTable:
+  """Reads a start table.
+
+  Args:
+    path: of the file.
+    tokenizer: of the target.
+
+  Raises:
+    OSError: if there is no such file.
+    ValueError: if it is none of a start table, or of another tokenizer.
+  """
+  try:
+    # Not by its name: numpy takes any file that is no archive for a pickle.
+    with zipfile.ZipFile(path), np.load(path) as found:
+      values = dict(found)
+    kind, vocabulary = str(values.pop("kind")), str(values.pop("vocabulary"))
+    arrays = tuple(values[str(i)] for i in range(len(values)))
+  except (KeyError, ValueError, zipfile.BadZipFile) as e:
+    raise ValueError(f"draft='{path}' is not a start table, as experiments."
+                     "start_table writes it.") from e
+  if kind not in KINDS:
+    raise ValueError(f"draft='{path}' is a start table of {kind}: one of "
+                     f"{', '.join(KINDS)} is needed.")
+  if vocabulary != _digest(tokenizer):
+    raise ValueError(f"draft='{path}' was made with another tokenizer than the "
+                     "target's: make it anew by experiments.start_table.")
+  return StartTable(kind, arrays if len(arrays) > 1 else arrays[0], path)
+
+
+def params(table: StartTable | None, method: dj.Method):
+  """Returns `draft_params` of a method without a draft model; None for none."""
+  return table.params if table and table.kind == _family(method) else None
+
+
+def check_used(table: StartTable | None, methods):
+  """Raises `UserError` if none of the methods begins with this table."""
+  if table and table.kind not in map(_family, methods):
+    raise launch.UserError(
+        f"draft='{table.path}' is a start table of {table.kind}, and not of "
+        f"{', '.join(dict.fromkeys(map(_family, methods)))}.")
+
+
+def check(table: StartTable | None, method: dj.Method, lm: dj.LanguageModel):
+  """Raises `UserError` if a method's table has another shape.
+
+  Args:
+    table: a start table, or None.
+    method: any method.
+    lm: the target.
+  """
+  start = params(table, method)
+  if start is None:
+    return
+  count, text = jnp.ones(1, jnp.int32), jnp.zeros((1, 1), jnp.int32)
+  nothing = dict.fromkeys((
+      "target_params", "draft", "warper", "draft_warper", "eos_id", "reward",
+      "reward_params", "constraints"))
+  context = dj.Context(target=lm, draft_params=start, prompts=text,
+                       prompt_lengths=count, **nothing)
+  state = dj.DecodeState(*[None] * 2, text, None, count, *[None] * 4)
+  try:
+    jax.eval_shape(lambda: method.sampled.drafter.init(context, state).carry)
+  except ValueError as e:
+    raise launch.UserError(f"draft='{table.path}', method {method.name}: "
+                           f"{e}") from e
+
+
+def described(table: StartTable) -> str:
+  """Returns a phrase about kind, shape and how much of a table is known."""
+  tokens = jax.tree.leaves(table.params)[0]
+  share = np.mean(tokens.reshape(len(tokens), -1)[:, 0] != NONE)
+  return f"{table.kind}, {list(tokens.shape)}, {share:.0%} of it known"
+
+
+def _family(method):
+  return method.name.split("(")[0]
+
+
+def _digest(tokenizer):
+  entries = json.dumps(sorted(tokenizer.get_vocab().items()))
+  return hashlib.sha256(entries.encode()).hexdigest()[:16]
+
+
+def _most_frequent(found, size, count):
+  """Returns the tokens that come most often with each key, and how often.
+
+  Args:
+    found: list of (keys `[T]`, tokens `[T]`), keys less than `size`.
+    size: number of keys.
+    count: tokens that are kept of a key.
+
+  Returns:
+    `[size, count]` int32, `NONE` for none, and float32.
+  """
+  keys, tokens = (np.concatenate(x).astype(np.int64) for x in zip(*found))
+  base = tokens.max(initial=0) + 1
+  pairs, counts = np.unique(keys * base + tokens, return_counts=True)
+  keys, tokens = pairs // base, pairs % base
+  order = np.lexsort((-counts, keys))
+  keys, tokens, counts = keys[order], tokens[order], counts[order]
+  ranks = np.arange(len(keys)) - np.searchsorted(keys, keys)
+  kept = ranks < count
+  table = np.full((size, count), NONE, np.int32)
+  scores = np.zeros((size, count), np.float32)
+  table[keys[kept], ranks[kept]] = tokens[kept]
+  scores[keys[kept], ranks[kept]] = counts[kept]
+  return table, scores

@@ -1,0 +1,1 @@
+"""Heads on the target's features: drafters in place of a draft model."""

@@ -1,0 +1,251 @@
+"""Block drafters: one forward drafts several tokens (DFlash, DSpark, JetSpec).
+
+A few layers read the root and a mask for each token after it, all at once, and
+attend to each other and to keys and values that the layers' own projections
+make of the target's features. What they say of a place depends on no other
+drafted token: the distribution is a product. DSpark adds to the logits a bias
+of the token before, of low rank, so that children of all nodes of a level cost
+one small product and no forward; JetSpec's places attend to those before them
+alone.
+
+Formats were read in z-lab/dflash (model.py) and deepseek-ai/DeepSpec
+(deepspec/modeling/dspark); docs/drafters.md names the commits.
+"""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from decoding_jax.runtime import cache as cache_lib
+from decoding_jax.types import Array, Block, Head
+from models import transformer
+from models.heads import target_ends
+from models.transformer import decoder
+from models.transformer import layers
+from models.transformer import linear_ops
+from models.transformer import views
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """The architecture of a block drafter.
+
+  Attributes:
+    layers: a `transformer.Config` with the sizes of its layers; its `dim` is
+      the target's, its vocabulary is not used.
+    block_size: tokens of a block, the root included.
+    mask_token: token whose embedding stands for what is to be drafted.
+    num_features: layers of the target that it reads.
+    markov_rank: rank of the bias by the token before; 0 for none.
+    from_root: whether the place of a token predicts the next one, so that a
+      block drafts `block_size` tokens; else its own, and it drafts one less.
+    causal: whether places attend to those before them alone.
+  """
+  layers: Any
+  block_size: int = 8
+  mask_token: int = 0
+  num_features: int = 1
+  markov_rank: int = 0
+  from_root: bool = False
+  causal: bool = False
+
+  def __post_init__(self):
+    if self.layers.scan_layers:
+      raise ValueError("block drafters need scan_layers=False.")
+    if self.block_size < 2:
+      raise ValueError(f"block_size={self.block_size}: at least 2 are needed.")
+
+  @property
+  def depth(self) -> int:
+    """Tokens that a block drafts."""
+    return self.block_size - (not self.from_root)
+
+
+@flax.struct.dataclass
+class _Draft:
+  """Attributes: `logits [B, L, V]` of the places of a block."""
+  logits: Array
+
+
+class _Spec(NamedTuple):
+  """Attributes: configs of the drafter and of the target."""
+  config: Config
+  target: Any
+
+
+class _Network(nn.Module):
+  """Projection of features, layers and last norm."""
+  config: Config
+
+  def setup(self):
+    cfg = self.config.layers
+    norm = functools.partial(layers.NORMS[cfg.norm], cfg)
+    self.fc = layers.Linear(cfg.dim, False, jnp.dtype(cfg.dtype))
+    self.hidden_norm, self.norm = norm(), norm()
+    self.layers = decoder.Unrolled(cfg)
+
+  def __call__(self, x, cache, block, seen):
+    """Returns what the layers make of a block, `[B, T, F]`, normed."""
+    if self.is_initializing():
+      self.project((jnp.zeros_like(x),) * self.config.num_features)
+    x, _, _ = self.layers(x, cache, block, 0, seen)
+    return self.norm(x)
+
+  def project(self, features):
+    """Returns `[B, T, F]` of the target's features."""
+    return self.hidden_norm(self.fc(jnp.concatenate(features, axis=-1)))
+
+
+@functools.lru_cache(maxsize=None)
+def head(config: Config, target) -> Head:
+  """Returns a block drafter.
+
+  Args:
+    config: its architecture.
+    target: the `transformer.Config` of the target, which keeps as many layers'
+      outputs as the drafter reads.
+
+  Returns:
+    The head; its parameters are those of `init`.
+
+  Raises:
+    ValueError: for a target that does not fit.
+  """
+  target_ends.check(target)
+  if config.layers.dim != target.dim:
+    raise ValueError(f"layers.dim={config.layers.dim}: that of the target, "
+                     f"{target.dim}, is needed.")
+  parts = (functools.partial(part, _Spec(config, target))
+           for part in (_init, _read, _start, _logits))
+  return Head(*parts, target.vocab_size, (target.dim,) * config.num_features,
+              lambda depth: 1, depth=config.depth,
+              max_length=config.layers.max_length,
+              abstract_params=lambda: jax.eval_shape(
+                  lambda key: init(key, config, target), jax.random.key(0)))
+
+
+def predicted(config: Config, target, params, target_params, features, tokens,
+              anchors: tuple[int, ...]):
+  """Returns what blocks predict after several tokens of a text, for training.
+
+  Args:
+    config: of the drafter.
+    target: the `transformer.Config` of the target.
+    params: of the drafter.
+    target_params: of the target.
+    features: tuple of `[B, T, F]`, of each token.
+    tokens: `[B, T]` int32; the bias of a token before is of the right one.
+    anchors: places of the A roots.
+
+  Returns:
+    `[B, A, L, V]` logits of the L tokens after each root.
+  """
+  spec, (batch, length) = _Spec(config, target), tokens.shape
+  count, places = len(anchors), np.asarray(anchors)
+  state = _read(spec, params, target_params, _init(spec, batch, length),
+                features, tokens, jnp.full(batch, length, jnp.int32))
+  # Each root sees what is before it.
+  state = jax.tree.map(lambda x: jnp.repeat(x, count, axis=0), state)
+  state = state.replace(length=jnp.tile(jnp.asarray(places, jnp.int32), batch))
+  roots = tokens[:, places].reshape(-1)
+  found = _start(spec, params, target_params, state, roots, 0).logits
+  found = found.reshape(batch, count, *found.shape[1:])
+  if config.markov_rank:
+    before = np.minimum(places[:, None] + np.arange(config.depth), length - 1)
+    found += linear_ops.matmul(
+        linear_ops.lookup(params["markov_in"], tokens[:, before]),
+        params["markov_out"])
+  return found
+
+
+def _init(spec, batch, slots):
+  return transformer.language_model(spec.config.layers).init_cache(batch, slots)
+
+
+def _read(spec, params, target_params, state, features, tokens, count):
+  """Keeps keys and values of features; tokens do not matter."""
+  del target_params
+  x = _Network(spec.config).apply({"params": params["network"]}, features,
+                                  method="project")
+  slots = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+  block = _projected(spec.config.layers, params, x, state, slots)
+  return cache_lib.commit(state, block, slots, count)
+
+
+def _start(spec, params, target_params, state, root, nodes):
+  del nodes
+  config, batch, order = spec.config, len(root), np.arange(
+      spec.config.block_size)
+  tokens = jnp.full((batch, len(order)), config.mask_token, jnp.int32)
+  x = target_ends.embed(spec.target, target_params,
+                        tokens.at[:, 0].set(root))
+  sees = (order[:, None] >= order[None]) | (not config.causal)
+  seen = views.of(config.layers, state,
+                  state.length[:, None] + jnp.asarray(order, jnp.int32)[None],
+                  jnp.broadcast_to(sees, (batch, *sees.shape)))
+  x = _Network(config).apply({"params": params["network"]}, x, state,
+                             cache_lib.init_block(state, len(order)), seen)
+  return _Draft(target_ends.logits(spec.target, target_params,
+                                   x if config.from_root else x[:, 1:]))
+
+
+def _logits(spec, params, target_params, state, draft, tree, level, nodes):
+  del target_params, state
+  found = jax.lax.dynamic_index_in_dim(draft.logits, level, 1)
+  if not spec.config.markov_rank:
+    return jnp.broadcast_to(found, (len(found), nodes.width,
+                                    found.shape[-1])), draft
+  before = linear_ops.lookup(params["markov_in"], nodes.of(tree.tokens, 1))
+  return found + linear_ops.matmul(before, params["markov_out"]), draft
+
+
+def _projected(config, params, x, cache, slots):
+  """The block of keys and values that the layers make of `[B, T, F]`."""
+  batch, width = slots.shape
+  # Each sees itself alone: only keys and values are asked for.
+  mask = jnp.broadcast_to(jnp.eye(width, dtype=bool), (batch, width, width))
+  seen = views.of(config, cache, cache.length[:, None] + slots, mask)
+  empty = cache_lib.init_block(cache, width)
+  nothing = transformer.language_model(config).init_cache(batch, 0)
+  found = [
+      layers.Attention(config, parent=None).apply(
+          {"params": params["network"]["layers"][f"layer_{i}"]["attention"]},
+          x, (nothing.keys[i], nothing.values[i]),
+          (empty.keys[i], empty.values[i]), 0, seen[-1])[1]
+      for i in range(config.num_layers)]
+  return Block(*map(tuple, zip(*found)))
+
+
+def init(key, config: Config, target):
+  """Returns random parameters.
+
+  Args:
+    key: a random key.
+    config: the architecture.
+    target: the `transformer.Config` of the target.
+
+  Returns:
+    A dict of `network`, and of `markov_in [V, r]` and `markov_out [V, r]` for a
+    bias by the token before.
+  """
+  cfg = config.layers
+  x = jax.ShapeDtypeStruct((1, 1, cfg.dim), jnp.dtype(cfg.dtype))
+  cache = jax.eval_shape(
+      lambda: transformer.language_model(cfg).init_cache(1, 1))
+  numbers, mask = (jax.ShapeDtypeStruct((1, 1), jnp.int32),
+                   jax.ShapeDtypeStruct((1, 1, 1), bool))
+  seen = jax.eval_shape(lambda *y: views.of(cfg, *y), cache, numbers, mask)
+  params = {"network": _Network(config).lazy_init(
+      key, x, cache, Block(cache.keys, cache.values), seen)["params"]}
+  if config.markov_rank:
+    for i, name in enumerate(("markov_in", "markov_out"), 1):
+      params[name] = layers.INIT(
+          jax.random.fold_in(key, i), (target.vocab_size, config.markov_rank),
+          jnp.dtype(cfg.dtype))
+  return params

@@ -1,0 +1,373 @@
+"""EAGLE (arXiv 2401.15077, 2406.16858, 2503.01840): a layer on features.
+
+The head is a decoder layer that reads, for each token, its embedding and the
+target's features of the token before it, and makes features of its own: these
+take the place of the target's where a token was drafted. EAGLE-1 and -2 read
+the last hidden state, and share the target's output layer; EAGLE-3 reads the
+outputs of three layers and has an output layer of its own, perhaps of the most
+frequent tokens alone. The draft vocabulary is `params["tokens"]`.
+"""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from decoding_jax.kernels import buffers
+from decoding_jax.runtime import cache as cache_lib
+from decoding_jax.types import Array, Block, Cache, Head
+from models.heads import target_ends
+from models.transformer import layers
+from models.transformer import linear_ops
+from models.transformer import views
+
+VERSIONS = (1, 3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """The architecture of the head.
+
+  Attributes:
+    layer: a `transformer.Config` with the sizes of its one layer; its `dim` is
+      that of the head, its vocabulary is not used.
+    version: 1, of EAGLE-1 and -2, or 3.
+    draft_vocab: tokens that it can draft; 0: all of the target's. Of 3 alone.
+    own_embedding: whether it has an embedding of its own.
+    norm_before_residual: whether the residual stream begins after the norm of
+      the features. Of 3 alone.
+    bias: whether the projection of the features has a bias.
+  """
+  layer: Any
+  version: int = 3
+  draft_vocab: int = 0
+  own_embedding: bool = False
+  norm_before_residual: bool = False
+  bias: bool = False
+
+  def __post_init__(self):
+    if self.version not in VERSIONS:
+      raise ValueError(f"eagle version={self.version}: one of {VERSIONS} is "
+                       "needed.")
+
+
+def taps(target) -> tuple[int, ...]:
+  """Returns the layers that EAGLE-3 reads where its files name none.
+
+  They are 2, n // 2 and n - 3 of n layers in counts of layers before the
+  feature, as files have it; a target of few layers gives what it has.
+
+  Args:
+    target: a `transformer.Config`.
+  """
+  count = target.num_layers
+  return tuple(min(max(x - 1, 0), count - 1)
+               for x in (2, count // 2, count - 3))
+
+
+@flax.struct.dataclass
+class _State:
+  """What has been read.
+
+  Attributes:
+    cache: of the layer, a slot a pair.
+    hidden: `[B, F]`, what the head made of the last pair.
+  """
+  cache: Cache
+  hidden: Array
+
+
+@flax.struct.dataclass
+class _Draft:
+  """A draft on its way.
+
+  Attributes:
+    block: of the inner nodes but the root, which is read.
+    hidden: `[B, I, F]`, features of the inner nodes.
+  """
+  block: Block
+  hidden: Array
+
+
+class _Spec(NamedTuple):
+  """Attributes: configs of the head and of the target."""
+  config: Config
+  target: Any
+
+
+class _Inputs(NamedTuple):
+  """Tokens `[B, T]`, their positions, and their mask `[B, T, N]`."""
+  tokens: Array
+  positions: Array
+  mask: Array
+
+
+class _Eagle(nn.Module):
+  """Projection of features, the layer, and the output layer of EAGLE-3."""
+  config: Config
+  target: Any
+
+  def setup(self):
+    cfg, layer = self.config, self.config.layer
+    norm = functools.partial(layers.NORMS[layer.norm], layer)
+    self.fc = layers.Linear(layer.dim, cfg.bias, jnp.dtype(layer.dtype))
+    if cfg.version == 1:
+      # Of the first layer there is no norm before the attention.
+      self.layer = _Plain(layer)
+      return
+    self.embed_norm, self.feature_norm, self.middle_norm, self.norm = (
+        norm() for _ in range(4))
+    self.attention = layers.Attention(layer)
+    self.feed_forward = layers.FeedForward(layer)
+    self.head = self.param(
+        "output", layers.INIT, (cfg.draft_vocab or self.target.vocab_size,
+                                layer.dim), jnp.dtype(layer.dtype))
+
+  def __call__(self, embeddings, hidden, features, cache, block, slot, view):
+    """Goes through the layer.
+
+    Args:
+      embeddings: `[B, T, F]`, of the tokens.
+      hidden: `[B, T, F]`, features of the head's own; or None.
+      features: of the target, a tuple, in their place.
+      cache: of what has been read.
+      block: of the layer.
+      slot: where the first fresh token goes.
+      view: an `AttentionView`.
+
+    Returns:
+      `[B, T, F]` and the block.
+    """
+    kv = (cache.keys[0], cache.values[0], block.keys[0], block.values[0])
+    if self.config.version == 1:
+      first = features[0] if hidden is None else hidden
+      x = self.fc(jnp.concatenate([embeddings, first], axis=-1))
+      x, (keys, values) = self.layer(x, kv, slot, view)
+      return x, Block((keys,), (values,))
+    if hidden is None:
+      hidden = self.fc(jnp.concatenate(features, axis=-1))
+    normed = self.feature_norm(hidden)
+    x = jnp.concatenate([self.embed_norm(embeddings), normed], axis=-1)
+    x, (keys, values) = self.attention(x, kv[:2], kv[2:], slot, view)
+    x += normed if self.config.norm_before_residual else hidden
+    x += self.feed_forward(self.middle_norm(x))
+    if self.is_initializing():
+      self.norm(x)
+    return x, Block((keys,), (values,))
+
+  def logits(self, hidden):
+    """Returns logits of the draft vocabulary, of EAGLE-3."""
+    return linear_ops.matmul(self.norm(hidden), self.head)
+
+
+class _Plain(nn.Module):
+  """A layer without the norm before its attention."""
+  config: Any
+
+  @nn.compact
+  def __call__(self, x, kv, slot, view):
+    cfg = self.config
+    y, block = layers.Attention(cfg, name="attention")(x, kv[:2], kv[2:], slot,
+                                                       view)
+    x += y
+    y = layers.NORMS[cfg.norm](cfg, name="feed_forward_norm")(x)
+    return x + layers.FeedForward(cfg, name="feed_forward")(y), block
+
+
+@functools.lru_cache(maxsize=None)
+def head(config: Config, target, num_features: int = 0) -> Head:
+  """Returns an EAGLE head.
+
+  Args:
+    config: its architecture.
+    target: the `transformer.Config` of the target, which keeps the outputs of
+      its last layer (EAGLE-1) or of those of `taps` (EAGLE-3).
+    num_features: layers that EAGLE-3 reads; 0: three.
+
+  Returns:
+    The head; its parameters are those of `init`.
+
+  Raises:
+    ValueError: for a target that does not fit.
+  """
+  target_ends.check(target)
+  if config.version == 1 and config.layer.dim != target.dim:
+    raise ValueError(f"eagle layer.dim={config.layer.dim}: that of the target, "
+                     f"{target.dim}, is needed by EAGLE-1.")
+  widths = (target.dim,) * (num_features or config.version)
+  parts = (functools.partial(part, _Spec(config, target))
+           for part in (_init, _read, _start, _logits))
+  return Head(*parts, target.vocab_size, widths, lambda depth: depth,
+              max_length=config.layer.max_length,
+              abstract_params=lambda: jax.eval_shape(
+                  lambda key: init(key, config, target, num_features),
+                  jax.random.key(0)))
+
+
+def unrolled(config: Config, target, params, target_params, features, tokens,
+             depth: int):
+  """Returns what the head predicts on its own features, for training.
+
+  The training-time test of EAGLE-3 (arXiv 2503.01840, section 3): in round r a
+  pair reads the head's features of round r - 1 in place of the target's, and
+  attends to its r last predecessors of the rounds before, as it does when r
+  tokens are drafted. All pairs of a round are computed at once.
+
+  Args:
+    config: of the head.
+    target: of the target.
+    params: of the head.
+    target_params: of the target.
+    features: tuple of `[B, T, F]`.
+    tokens: `[B, T]` int32, the token after each.
+    depth: rounds.
+
+  Returns:
+    `[B, depth, T, V]` logits of the token after `tokens`; those of pair t in
+    round r are meant only for t >= r.
+  """
+  spec, (batch, length) = _Spec(config, target), tokens.shape
+  if config.version == 1:
+    features = (target_ends.norm(target, target_params, features[0]),)
+  order, found, hidden = np.arange(length), [], None
+  back = order[:, None] - order[None]  # How far back a pair is.
+  nothing = _empty_cache(config.layer, batch, 0)
+  block = cache_lib.init_block(nothing, depth * length)
+  for round_ in range(depth):
+    # Of round k > 0 the pair that is so far back that it came k rounds in.
+    sees = [back >= round_, *(back == round_ - k for k in range(1, round_ + 1))]
+    sees += [np.zeros_like(back, bool)] * (depth - len(sees))
+    inputs = _Inputs(
+        tokens, jnp.broadcast_to(jnp.asarray(order, jnp.int32), tokens.shape),
+        jnp.broadcast_to(np.concatenate(sees, axis=1),
+                         (batch, length, depth * length)))
+    hidden, block = _forward(spec, params, target_params, inputs, hidden,
+                             features, nothing, block, round_ * length)
+    found.append(_output(spec, params, target_params, hidden))
+    hidden = jnp.pad(hidden[:, :-1], ((0, 0), (1, 0), (0, 0)))
+  return jnp.stack(found, axis=1)
+
+
+def _init(spec, batch, slots):
+  layer = spec.config.layer
+  return _State(_empty_cache(layer, batch, slots),
+                jnp.zeros((batch, layer.dim), layer.dtype))
+
+
+def _read(spec, params, target_params, state, features, tokens, count):
+  if spec.config.version == 1:
+    features = (target_ends.norm(spec.target, target_params, features[0]),)
+  order = jnp.arange(tokens.shape[1])
+  inputs = _Inputs(tokens, state.cache.length[:, None] + order[None],
+                   jnp.broadcast_to(order[:, None] >= order[None],
+                                    (len(tokens), len(order), len(order))))
+  block = cache_lib.init_block(state.cache, len(order))
+  hidden, block = _forward(spec, params, target_params, inputs, None, features,
+                           state.cache, block, 0)
+  slots = cache_lib.await_block(jnp.broadcast_to(order, tokens.shape), block)
+  last = jnp.maximum(count - 1, 0)[:, None, None]
+  newest = buffers.take_along(hidden, last, axis=1)[:, 0]
+  return _State(cache_lib.commit(state.cache, block, slots, count),
+                jnp.where(count[:, None] > 0, newest, state.hidden))
+
+
+def _start(spec, params, target_params, state, root, nodes):
+  del spec, params, target_params, root
+  hidden = jnp.zeros((len(state.hidden), nodes, state.hidden.shape[1]),
+                     state.hidden.dtype)
+  return _Draft(cache_lib.init_block(state.cache, max(nodes - 1, 1)),
+                hidden.at[:, 0].set(state.hidden))
+
+
+def _logits(spec, params, target_params, state, draft, tree, level, nodes):
+  if not nodes.is_root:
+    draft = _grow(spec, params, target_params, state, draft, tree, level, nodes)
+  return _output(spec, params, target_params, nodes.of(draft.hidden, 1)), draft
+
+
+def _output(spec, params, target_params, hidden):
+  """Returns logits `[..., V]` of features of the head."""
+  if spec.config.version == 1:
+    return target_ends.logits(spec.target, target_params, hidden)
+  found = _Eagle(*spec).apply({"params": params["layer"]}, hidden,
+                              method="logits")
+  if not spec.config.draft_vocab:
+    return found
+  # The other tokens are never drafted.
+  size = (*found.shape[:-1], spec.target.vocab_size)
+  return jnp.full(size, -jnp.inf).at[..., params["tokens"]].set(found)
+
+
+def _grow(spec, params, target_params, state, draft, tree, level, nodes):
+  """The draft with the features of the nodes of a level."""
+  above = buffers.take_along(
+      draft.hidden, nodes.of(tree.parents, 1)[:, :, None], axis=1)
+  # The root is read, and in no slot of the block.
+  mask = nodes.of(tree.mask, 1)[:, :, 1:draft.hidden.shape[1]]
+  positions = jnp.broadcast_to((state.cache.length + level - 1)[:, None],
+                               mask.shape[:2])
+  inputs = _Inputs(nodes.of(tree.tokens, 1), positions, mask)
+  hidden, block = _forward(spec, params, target_params, inputs, above, None,
+                           state.cache, draft.block, nodes.start - 1)
+  return _Draft(block, jax.lax.dynamic_update_slice_in_dim(
+      draft.hidden, hidden, nodes.start, 1))
+
+
+def _forward(spec, params, target_params, inputs, hidden, features, cache,
+             block, slot):
+  """Goes through the layer; see `_Eagle`."""
+  layer = spec.config.layer
+  embeddings = (
+      linear_ops.lookup(params["embedding"], inputs.tokens).astype(layer.dtype)
+      if spec.config.own_embedding
+      else target_ends.embed(spec.target, target_params, inputs.tokens))
+  view, = views.of(layer, cache, inputs.positions, inputs.mask)
+  return _Eagle(*spec).apply({"params": params["layer"]}, embeddings, hidden,
+                             features, cache, block, slot, view)
+
+
+def init(key, config: Config, target, num_features: int = 0):
+  """Returns random parameters.
+
+  Args:
+    key: a random key.
+    config: the architecture.
+    target: the `transformer.Config` of the target.
+    num_features: as of `head`.
+
+  Returns:
+    A dict of `layer`, and `embedding` and `tokens` where the head has its own;
+    `tokens [draft_vocab]` int32 are the first ones.
+  """
+  layer = config.layer
+  one = jax.ShapeDtypeStruct((1, 1, layer.dim), jnp.dtype(layer.dtype))
+  features = (jax.ShapeDtypeStruct((1, 1, target.dim), jnp.dtype(
+      layer.dtype)),) * (num_features or config.version)
+  embeddings = one if config.own_embedding else features[0]
+  cache = jax.eval_shape(lambda: _empty_cache(layer, 1, 1))
+  numbers, mask = (jax.ShapeDtypeStruct((1, 1), jnp.int32),
+                   jax.ShapeDtypeStruct((1, 1, 1), bool))
+  view = jax.eval_shape(lambda *x: views.of(layer, *x)[0], cache, numbers, mask)
+  params = {"layer": _Eagle(config, target).lazy_init(
+      key, embeddings, None, features, cache, Block(cache.keys, cache.values),
+      0, view)["params"]}
+  if config.own_embedding:
+    params["embedding"] = layers.INIT(
+        jax.random.fold_in(key, 1), (target.vocab_size, layer.dim),
+        jnp.dtype(layer.dtype))
+  if config.draft_vocab:
+    params["tokens"] = jnp.arange(config.draft_vocab, dtype=jnp.int32)
+  return params
+
+
+def _empty_cache(layer, batch, slots):
+  shape = (batch, layer.num_kv_heads)
+  return Cache(
+      (jnp.zeros((*shape, layer.head_dim, slots), layer.dtype),),
+      (jnp.zeros((*shape, slots, layer.head_dim), layer.dtype),),
+      jnp.zeros(batch, jnp.int32))

@@ -1,0 +1,134 @@
+"""Medusa (arXiv 2401.10774): heads that each predict one of the next tokens.
+
+Head i reads the target's last hidden state at a token and predicts the token
+i + 1 places after it, whatever stands between: the draft distribution is a
+product. A step costs the heads once, however large the tree.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from decoding_jax.types import Array, Head
+from models.heads import target_ends
+from models.transformer import layers
+from models.transformer import linear_ops
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """Sizes of the heads.
+
+  Attributes:
+    heads: how many there are: the levels that they can draft.
+    blocks: residual blocks of a head before its output layer.
+  """
+  heads: int = 4
+  blocks: int = 1
+
+
+@flax.struct.dataclass
+class _State:
+  """Attributes: `feature [B, F]`, the hidden state before the root."""
+  feature: Array
+
+
+class _Heads(nn.Module):
+  """All heads, `[B, F] -> [B, H, V]`."""
+  config: Config
+  target: Any
+
+  @nn.compact
+  def __call__(self, x):
+    cfg, dtype = self.config, jnp.dtype(self.target.dtype)
+    found = []
+    for i in range(cfg.heads):
+      y = x
+      for j in range(cfg.blocks):
+        y += nn.silu(layers.Linear(self.target.dim, True, dtype,
+                                   name=f"head_{i}_block_{j}")(y))
+      table = self.param(f"head_{i}_out", layers.INIT,
+                         (self.target.vocab_size, self.target.dim), dtype)
+      found.append(linear_ops.matmul(y, table))
+    return jnp.stack(found, axis=1)
+
+
+@functools.lru_cache(maxsize=None)
+def head(config: Config, target) -> Head:
+  """Returns Medusa heads on a target that keeps its last layer's output.
+
+  Args:
+    config: sizes.
+    target: the `transformer.Config` of the target; it is to be
+      `transformer.with_features(target, (target.num_layers - 1,))`.
+
+  Returns:
+    The head; its parameters are those of `init`.
+
+  Raises:
+    ValueError: for a target that has no such hidden states.
+  """
+  target_ends.check(target)
+  module = _Heads(config, target)
+
+  def init_state(batch, slots):
+    del slots
+    return _State(jnp.zeros((batch, target.dim), target.dtype))
+
+  def read(params, target_params, state, features, tokens, count):
+    del params, tokens
+    last = jnp.maximum(count - 1, 0)[:, None, None]
+    newest = jnp.take_along_axis(features[0], last, axis=1)[:, 0]
+    newest = target_ends.norm(target, target_params, newest)
+    return _State(jnp.where(count[:, None] > 0, newest, state.feature))
+
+  def start(params, target_params, state, root, nodes):
+    del target_params, root, nodes
+    return module.apply({"params": params}, state.feature)
+
+  def logits(params, target_params, state, draft, tree, level, nodes):
+    del params, target_params, state, tree
+    here = jax.lax.dynamic_index_in_dim(draft, level, 1)
+    return jnp.broadcast_to(here, (len(draft), nodes.width,
+                                   draft.shape[-1])), draft
+
+  return Head(init_state, read, start, logits, target.vocab_size,
+              (target.dim,), lambda depth: 1, depth=config.heads,
+              abstract_params=lambda: jax.eval_shape(
+                  lambda key: init(key, config, target), jax.random.key(0)))
+
+
+def predicted(config: Config, target, params, target_params, features):
+  """Returns what each head predicts at each token, for training.
+
+  Args:
+    config: sizes.
+    target: the `transformer.Config` of the target.
+    params: of the heads.
+    target_params: of the target.
+    features: tuple of `[B, T, F]`.
+
+  Returns:
+    `[B, H, T, V]` logits; head i predicts the token i + 2 places after.
+  """
+  x = target_ends.norm(target, target_params, features[0])
+  found = _Heads(config, target).apply({"params": params},
+                                       x.reshape(-1, x.shape[-1]))
+  return found.reshape(*x.shape[:2], *found.shape[1:]).swapaxes(1, 2)
+
+
+def init(key, config: Config, target):
+  """Returns random parameters.
+
+  Args:
+    key: a random key.
+    config: sizes.
+    target: the `transformer.Config` of the target.
+  """
+  shape = jax.ShapeDtypeStruct((1, target.dim), jnp.dtype(target.dtype))
+  return _Heads(config, target).lazy_init(key, shape)["params"]

@@ -1,0 +1,64 @@
+"""A reward model as a function of texts, whatever its tokenizer is.
+
+    score = text_scorer.scorer(lm, params, tokenizer, capacity=512)
+    reward = dj.rewards.on_host(score, decode=target_tokenizer.decode,
+                                max_tokens=128)
+
+A reward model with the tokens of the target is faster on the device, see
+`models.transformer.reward_model`.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+
+import jax
+import numpy as np
+
+from decoding_jax import types
+from models.text import tokenizer_files
+from models.transformer import decoder
+
+
+def scorer(lm: types.LanguageModel, params: types.Params, tokenizer,
+           capacity: int) -> Callable[..., np.ndarray]:
+  """Returns a function that scores texts by a model's output at their ends.
+
+  It runs on a CPU, which a callback of a program on another device may use.
+
+  Args:
+    lm: of a `transformer.Config` with `outputs=1`.
+    params: its parameters.
+    tokenizer: its own.
+    capacity: how many of the last tokens of prompt and text are read.
+
+  Returns:
+    `(texts, prompts) -> [N]` float32; prompt and text are joined as they are,
+    and encoded together.
+
+  Raises:
+    ValueError: for a capacity that the model does not have.
+  """
+  if not 1 <= capacity <= (lm.max_length or capacity):
+    raise ValueError(
+        f"capacity={capacity}: 1 to {lm.max_length}, the length of the reward "
+        "model, is needed.")
+  params = jax.device_put(params, jax.local_devices(backend="cpu")[0])
+
+  def score(texts: Sequence[str], prompts: Sequence[str]):
+    ids = [tokenizer_files.encode(tokenizer, prompt + text).ids[-capacity:]
+           for text, prompt in zip(texts, prompts)]
+    # A program for each power of 2, of rows that are all equally long.
+    tokens = np.zeros((1 << (len(ids) - 1).bit_length(), capacity), np.int32)
+    last = np.zeros(len(tokens), np.int32)
+    for i, row in enumerate(ids):
+      tokens[i, :len(row)], last[i] = row, max(len(row) - 1, 0)
+    return np.asarray(_outputs(lm, params, tokens, last))[:len(ids)]
+
+  return score
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _outputs(lm, params, tokens, last):
+  """Returns the output `[N]` at one token of each text."""
+  outputs = decoder.causal_logits(lm, params, tokens)[..., 0]
+  return outputs[np.arange(len(last)), last].astype(np.float32)

@@ -1,0 +1,160 @@
+"""Drafters with another tokenizer: their tokens under the ids of the target.
+
+Token-level intersection (Timor et al. 2025, "Accelerating LLM inference with
+lossless speculative decoding algorithms for heterogeneous vocabularies", arXiv
+2502.05202, section 3.3). A drafter keeps those of its tokens that the target
+has too, and is a language model of the target's vocabulary, in which the others
+have no probability. Any method drafts from it, and stays exact.
+
+Tokens are the same if they add the same bytes to a text, however a space is
+spelled: "\u0120the" of a byte-level tokenizer is "\u2581the" of SentencePiece.
+
+The drafter reads a text token by token, as the target has divided it, and not
+as its own tokenizer would: programs have static shapes, in which a text cannot
+be encoded anew. A token that it does not have is read as the last one of those
+that its tokenizer divides that token into.
+"""
+
+import functools
+import re
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from decoding_jax import types
+from models.text import tokenizers
+
+# A token of byte fallback, which may add the same byte as another token.
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
+_SPACES = str.maketrans("\u0120\u2581", "  ")
+
+
+class Table(NamedTuple):
+  """Tokens of a target as tokens of a drafter; V is the target's.
+
+  Attributes:
+    ids: `[V]` int32, what the drafter reads in place of each token.
+    common: `[V]` bool, tokens that the drafter has too, and drafts.
+  """
+  ids: types.Array
+  common: types.Array
+
+
+class MappedParams(NamedTuple):
+  """Parameters of `mapped`: `model`, those of the drafter, and the `table`."""
+  model: types.Params
+  table: Table
+
+
+@functools.lru_cache(maxsize=None)
+def mapped(draft: types.LanguageModel, vocab_size: int) -> types.LanguageModel:
+  """Returns a drafter as a language model of the target's vocabulary.
+
+  Args:
+    draft: the drafter.
+    vocab_size: V of the target.
+
+  Returns:
+    The `LanguageModel`; its parameters are `MappedParams`. Equal arguments give
+    the same object.
+  """
+  def forward(params, tokens, positions, cache, block, slot, mask):
+    ids, common = map(jnp.asarray, params.table)
+    logits, block = draft.forward(params.model, ids[tokens], positions, cache,
+                                  block, slot, mask)
+    common = common[None, None]
+    return jnp.where(common, logits[..., ids], -jnp.inf), block
+
+  def after_prompt(params, cache):
+    return draft.after_prompt(params.model, cache)
+
+  def abstract_params():
+    shape = functools.partial(jax.ShapeDtypeStruct, (vocab_size,))
+    return MappedParams(
+        draft.abstract_params() if draft.abstract_params else ...,
+        Table(shape(jnp.int32), shape(jnp.bool_)))
+
+  return draft._replace(
+      forward=forward, vocab_size=vocab_size, abstract_params=abstract_params,
+      after_prompt=after_prompt if draft.after_prompt else None)
+
+
+def table(target, draft, vocab_size: int, draft_vocab_size: int,
+          ends=()) -> Table:
+  """Returns which tokens of a target are tokens of a drafter.
+
+  Args:
+    target: tokenizer of the target.
+    draft: tokenizer of the drafter.
+    vocab_size: V, of the target's logits.
+    draft_vocab_size: of the drafter's logits.
+    ends: pairs of a token of the target and one of the drafter that mean the
+      same in spite of their spelling, such as the ends of a text.
+
+  Returns:
+    A `Table` of numpy arrays.
+
+  Raises:
+    ValueError: if a model has fewer tokens than its tokenizer, or if no token
+      is common.
+  """
+  for name, tokenizer, size in (("target", target, vocab_size),
+                                ("draft", draft, draft_vocab_size)):
+    if tokenizers.size(tokenizer) > size:
+      raise ValueError(f"vocab_size={size} of the {name}: its tokenizer has "
+                       f"{tokenizers.size(tokenizer)} entries.")
+  ours, theirs = _meanings(target), _meanings(draft)
+  of_meaning = _tokens_of(theirs, draft)
+  ids, common = np.zeros(vocab_size, np.int32), np.zeros(vocab_size, bool)
+  for meaning, token in _tokens_of(ours, target).items():
+    common[token] = meaning in of_meaning
+  found = {token: of_meaning[meaning] for token, meaning in ours.items()
+           if meaning in of_meaning}
+  taken = set(found.values())
+  for token, other in ends:
+    if token not in found and other not in taken:
+      found[token], common[token] = other, True
+  if not common.any():
+    raise ValueError("no token of the draft's tokenizer is one of the "
+                     "target's.")
+  found |= _last_pieces(draft, {token: text for token, (_, text) in ours.items()
+                                if token not in found})
+  ids[list(found)] = list(found.values())
+  return Table(ids, common)
+
+
+def _meanings(tokenizer):
+  """Returns a dict from ids to (special or not, the bytes of a token)."""
+  vocabulary = tokenizer.get_vocab()
+  added = tokenizer.get_added_tokens_decoder()
+  try:
+    bytes_of = tokenizers.pieces(tokenizer)
+  except (ValueError, KeyError):  # Of a kind whose bytes are unknown.
+    bytes_of = {token: text.translate(_SPACES).encode()
+                for text, token in vocabulary.items()}
+  special = lambda token: token in added and added[token].special
+  return {token: (True, text.encode()) if special(token)
+          else (False, bytes_of[token]) for text, token in vocabulary.items()}
+
+
+def _tokens_of(meanings, tokenizer):
+  """Returns the inverse; of equal tokens those of byte fallback come last."""
+  is_byte = lambda token: bool(_BYTE.fullmatch(tokenizer.id_to_token(token)))
+  order = sorted(meanings, key=lambda token: (not is_byte(token), -token))
+  return {meanings[token]: token for token in order}
+
+
+def _last_pieces(tokenizer, texts):
+  """Returns the last token of each text; texts without any token are left out.
+
+  Args:
+    tokenizer: that divides them.
+    texts: dict from ids to bytes.
+  """
+  found = tokenizer.encode_batch(
+      [text.decode("utf-8", "replace") for text in texts.values()],
+      add_special_tokens=False)
+  return {token: encoding.ids[-1] for token, encoding in zip(texts, found)
+          if encoding.ids}

@@ -1,0 +1,76 @@
+"""What the layers of a decoder see: rotations, and masks of cache and block."""
+
+import dataclasses
+
+import jax.numpy as jnp
+
+from models.transformer import layers
+from models.transformer import rope
+
+
+def narrow(config):
+  """Returns for each layer whether it is one of those with the window.
+
+  Or, without a window, one of those that are rotated where others are not.
+  """
+  every = config.full_every or config.num_layers + 1
+  two_kinds = config.window > 0 or not config.rope_full
+  return [two_kinds and (i + 1) % every > 0 for i in range(config.num_layers)]
+
+
+def of(config, cache, positions, mask):
+  """Returns what the layers see.
+
+  Args:
+    config: the architecture.
+    cache: the committed prefix.
+    positions: `[B, T]`.
+    mask: `[B, T, N]`, itself and its ancestors in the block.
+
+  Returns:
+    Tuple of a `layers.AttentionView`, or of two: that of all positions, and the
+    narrow one.
+  """
+  full, local = dataclasses.replace(config, window=0), config
+  if config.rope_local_theta:
+    local = dataclasses.replace(config, rope_scaling="none",
+                                rope_theta=config.rope_local_theta)
+
+  def view(kind):
+    angles = None
+    if kind.positions == "rope":
+      angles = rope.angles(kind, positions)
+      if kind is full and not kind.rope_full:
+        # Not None: a scan has one program for all layers.
+        angles = rope.no_rotation(angles)
+    return layers.AttentionView(
+        angles, *_masks(kind.window, cache, positions, mask))
+
+  return tuple(view(local if is_narrow else full)
+               for is_narrow in sorted(set(narrow(config))))
+
+
+def _masks(window, cache, positions, mask):
+  """Returns what each fresh token attends to.
+
+  Args:
+    window: positions that it attends to, itself included; 0: all.
+    cache: the committed prefix.
+    positions: `[B, T]`.
+    mask: `[B, T, N]`, itself and its ancestors in the block.
+
+  Returns:
+    Masks `[B, 1 or T, S]` of the cache and `[B, T, N]` of the block.
+  """
+  slots = jnp.arange(cache.keys[0].shape[-1])[None, None]
+  prefix = slots < cache.length[:, None, None]
+  if not window:
+    return prefix, mask
+  prefix &= slots > positions[:, :, None] - window
+  if mask.shape[-1] > window:
+    # The positions of the block's older tokens are not given; but ancestors
+    # have one position each and stand in order, so that counting those between
+    # a token and its ancestor tells how far back it is.
+    after = jnp.cumsum(mask[..., ::-1], axis=-1)[..., ::-1] - mask
+    mask &= after < window
+  return prefix, mask

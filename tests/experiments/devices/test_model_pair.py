@@ -1,0 +1,113 @@
+"""Drafts that are layers of the target, or have another tokenizer."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+import decoding_jax as dj
+from experiments.app import launch
+from experiments.devices import memory_estimate
+from experiments.devices import mesh as mesh_lib
+from experiments.devices import model_pair
+from models import checkpoints
+from models.text import tokenizers
+from models.text import vocab_mapping
+from support import tiny_models as tiny
+
+METHOD = dj.methods.rsd_s(2, 2)
+PROMPTS = np.array([[40, 41, 42], [50, 60, 70]], np.int32)
+
+
+@pytest.fixture(name="target", scope="module")
+def _target(folders, tmp_path_factory):
+  """A target of three layers, and the folder of a draft of other tokens."""
+  folder = str(tmp_path_factory.mktemp("target"))
+  config = dataclasses.replace(checkpoints.load_config(folders[0]),
+                               num_layers=3)
+  checkpoints.save(folder, config, tiny.init(jax.random.key(0), config),
+                   tokenizers.load(folders[0]))
+  return folder
+
+
+@pytest.fixture(name="draft", scope="module")
+def _draft(folders, tmp_path_factory):
+  folder = str(tmp_path_factory.mktemp("draft"))
+  config = checkpoints.load_config(folders[1])
+  checkpoints.save(folder, config, tiny.init(jax.random.key(0), config),
+                   tokenizers.train(["spam spam spam eggs"], 265))
+  return folder
+
+
+@pytest.fixture(name="greedy", scope="module")
+def _greedy(target):
+  """Greedy texts of the target alone."""
+  return decoded(open_(target, ""), dj.methods.autoregressive())
+
+
+def open_(target, draft, **kwargs):
+  return model_pair.with_params(
+      model_pair.open_pair(target, draft, **kwargs), target, draft)
+
+
+def decoded(pair, method):
+  with tiny.quickly_compiled():
+    return np.asarray(mesh_lib.generate(
+        pair, jax.random.split(jax.random.key(0), 2), PROMPTS,
+        np.full(2, 3, np.int32), method=method, max_new_tokens=6,
+        sampling=dj.Sampling(temperature=0.0)).tokens)
+
+
+def test_layers_of_the_target_share_its_parameters(target, greedy):
+  """They need no memory, and count as the part that they are."""
+  pair = open_(target, "layers:1")
+  assert pair.draft_params is pair.target_params
+  assert 1 / 3 < pair.parameter_ratio < 1
+  np.testing.assert_array_equal(decoded(pair, METHOD), greedy)
+  both, one = (memory_estimate.estimate(pair, [method.sampled], 2, 3, 6).weights
+               for method in (METHOD, dj.methods.autoregressive()))
+  assert both == one
+  assert model_pair.draft_architecture(pair, target, "layers:1").num_layers == 1
+
+
+def test_layers_of_the_target_on_a_mesh(target, greedy):
+  pair = mesh_lib.with_params(model_pair.open_pair(target, "layers:2"), target,
+                              "layers:2", mesh_lib.make((1, 1)))
+  assert pair.draft_params is pair.target_params
+  np.testing.assert_array_equal(decoded(pair, METHOD), greedy)
+
+
+@pytest.mark.parametrize("draft, more, message", [
+    ("layers:3", {}, "--draft=layers:3: num_layers=3: an early exit needs 1 to "
+     "2 of the target's 3 layers"),
+    ("layers:", {}, "--draft=layers:: layers:N with a number N"),
+    ("layers:-1", {}, "--draft=layers:-1: layers:N with a number N"),
+    ("layers:1", {"draft_dtype": "bfloat16"}, "draft_dtype='bfloat16': draft="
+     "'layers:1' has the parameters of the target; leave it '' or ''"),
+    ("layers:1", {"draft_weights": "int8"}, "draft_weights='int8': draft=")])
+def test_layers_that_cannot_draft(target, draft, more, message):
+  with pytest.raises(launch.UserError, match=message):
+    model_pair.open_pair(target, draft, **more)
+
+
+def test_a_draft_of_another_tokenizer(target, draft, greedy, caplog):
+  pair = open_(target, draft)
+  assert f"'{draft}' has another tokenizer than the target" in caplog.text
+  common = int(pair.draft_params.table.common.sum())
+  # All bytes, the end of a text, and few of the merges.
+  assert 257 <= common < 265
+  assert f"drafts the {common} of the target's 270 tokens" in caplog.text
+  np.testing.assert_array_equal(decoded(pair, METHOD), greedy)
+
+
+def test_a_draft_of_another_tokenizer_on_a_mesh(target, draft, greedy):
+  pair = mesh_lib.with_params(model_pair.open_pair(target, draft), target,
+                              draft, mesh_lib.make((1, 1)))
+  assert isinstance(pair.draft_params, vocab_mapping.MappedParams)
+  np.testing.assert_array_equal(decoded(pair, METHOD), greedy)
+
+
+def test_a_draft_of_the_same_tokenizer_is_as_it_is(target, folders):
+  pair = model_pair.open_pair(target, folders[1])
+  assert not isinstance(pair.draft_params, vocab_mapping.MappedParams)

@@ -1,0 +1,98 @@
+"""Start tables: what is counted, and that it is drafted from."""
+
+import numpy as np
+import pytest
+
+import decoding_jax as dj
+from decoding_jax.speculation.drafters import trigram_table
+from experiments.app import launch
+from experiments.devices import mesh as mesh_lib
+from experiments.devices import model_pair
+from experiments.devices import start_tables
+from models.text import tokenizers
+from support import helpers
+
+TEXTS = [np.array(text, np.int32) for text in ([1, 2, 1, 3, 1, 2, 4], [2, 4])]
+
+
+def test_the_most_frequent_successors():
+  """After 1 come 2 twice and 3; after 2 come 4 twice and 1; 4 ends texts."""
+  table = start_tables.make("token_recycling", TEXTS, 5, 2)
+  assert table.params.tolist() == [[-1, -1], [2, 3], [4, 1], [1, -1], [-1, -1]]
+
+
+def test_shares_of_tri_grams():
+  tokens, shares = start_tables.make("aded", [*TEXTS, np.array(
+      [1, 2, 4], np.int32)], 5, 2, 101).params
+  at = int(trigram_table.bucket(np.array(1), np.array(2), 101))
+  assert tokens[at].tolist() == [4, 1]
+  np.testing.assert_allclose(shares[at], [2 / 3, 1 / 3])
+  assert (tokens >= 0).sum() == 5 and shares.sum() == pytest.approx(4)
+
+
+def test_texts_of_suffix_decoding():
+  found = start_tables.make("suffix", TEXTS, 5).params
+  assert found.tolist() == [1, 2, 1, 3, 1, 2, 4, -1, 2, 4]
+
+
+def opened(folders, path):
+  return model_pair.open_pair(folders[0], str(path))
+
+
+def test_a_table_of_the_text_itself_is_drafted_from(folders, tmp_path):
+  """The target's own greedy text is accepted; control: without it is not."""
+  pair = helpers.load_pair(folders[0], "")
+  prompts, lengths = np.array([[5, 9]], np.int32), np.array([2])
+  plain = dict(max_new_tokens=12, sampling=dj.Sampling(0.0))
+  key = np.array([[0, 1]], np.uint32)
+
+  def run(pair, method):
+    return mesh_lib.generate(pair, key, prompts, lengths, method=method,
+                             **plain)
+
+  text = np.asarray(run(pair, dj.methods.autoregressive()).tokens[0])
+  for kind, method in (
+      ("token_recycling", dj.methods.token_recycling((1, 1), 1)),
+      ("aded", dj.methods.aded(2, 2, 1, 64))):
+    path = tmp_path / f"{kind}.npz"
+    start_tables.save(path, start_tables.make(kind, [text], 270, 1, 64),
+                      pair.tokenizer)
+    table = start_tables.load(str(path), pair.tokenizer)
+    started = pair._replace(start=table)
+    model_pair.check(method, started, 2, 12, dj.Sampling(0.0))
+    found, other = run(started, method), run(pair, method)
+    np.testing.assert_array_equal(found.tokens, other.tokens)
+    assert found.stats.target_calls[0] < other.stats.target_calls[0]
+    assert model_pair.fingerprint(started) != model_pair.fingerprint(pair)
+
+
+def test_wrong_tables_are_user_errors(folders, tmp_path):
+  target = folders[0]
+  tokenizer = tokenizers.load(target)
+  table = start_tables.make("token_recycling", TEXTS, 270, 2)
+  path, other = tmp_path / "table.npz", tmp_path / "other.npz"
+  start_tables.save(path, table, tokenizer)
+  pair = opened(folders, path)
+  assert pair.draft is None and not model_pair.is_read(str(path))
+  recycling = dj.methods.token_recycling((2,), 3)
+  start_tables.check_used(pair.start, [dj.methods.autoregressive(), recycling])
+  with pytest.raises(launch.UserError, match="table of token_recycling, and no"
+                     "t of aded"):
+    start_tables.check_used(pair.start, [dj.methods.aded(2, 2)])
+  with pytest.raises(launch.UserError, match=r"table.npz', method token_rec.* "
+                     r"\(270, 2\).*\[V, K\]=\(270, 3\)"):
+    model_pair.check(recycling, pair, 2, 4, dj.Sampling())
+  with pytest.raises(launch.UserError, match="is a start table, .* --method="
+                     "rsd_s needs a draft model"):
+    model_pair.drafter("rsd_s", [dj.methods.rsd_s(2, 2)], target, str(path))
+  with pytest.raises(launch.UserError, match="No such file"):
+    opened(folders, tmp_path / "missing.npz")
+  other.write_text("no archive")
+  with pytest.raises(launch.UserError, match="is not a start table"):
+    opened(folders, other)
+  start_tables.save(other, table, tokenizers.train(["a b"] * 2, 270))
+  with pytest.raises(launch.UserError, match="with another tokenizer"):
+    opened(folders, other)
+  start_tables.save(other, table._replace(kind="beams"), tokenizer)
+  with pytest.raises(launch.UserError, match="table of beams: one of token_"):
+    opened(folders, other)

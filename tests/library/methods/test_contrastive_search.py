@@ -1,0 +1,124 @@
+"""Contrastive search against plain forwards of whole texts."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import decoding_jax as dj
+from experiments.app import launch
+from experiments.devices import model_pair
+from models import transformer
+from support import tiny_models as tiny
+
+pytestmark = pytest.mark.usefixtures("quickly")
+
+GREEDY = dj.Sampling(temperature=0)
+K, ALPHA = 3, 0.6
+
+
+def models(config=tiny.LLAMA):
+  """A target that keeps the outputs of its last layer, behind another one."""
+  target = tiny.random_model(dataclasses.replace(config, scan_layers=False))
+  lm = transformer.with_features(config, (0, config.num_layers - 1))
+  return tiny.Models(tiny.Model(lm, target.params), target)
+
+
+def run(method, found, rows=slice(None), **kwargs):
+  return tiny.generate(method, found, prompts=tiny.PROMPTS[rows],
+                       lengths=tiny.LENGTHS[rows], sampling=GREEDY, **kwargs)
+
+
+def forward(model, text):
+  """Logits and hidden states of a text, without a cache."""
+  tokens = np.zeros((1, tiny.PROMPTS.shape[1] + tiny.NEW + 1), np.int32)
+  tokens[0, :len(text)] = text
+  logits, block = tiny.causal(model, tokens)
+  return (np.asarray(logits, np.float64)[0, len(text) - 1],
+          np.asarray(block.features[-1], np.float64)[0, :len(text)])
+
+
+def reference(model, prompt, alpha, k=K, eos=None):
+  text = list(prompt)
+  while len(text) < len(prompt) + tiny.NEW and (
+      len(text) == len(prompt) or text[-1] != eos):
+    logits, _ = forward(model, text)
+    probs = np.exp(logits - logits.max())
+    probs /= probs.sum()
+    scores = []
+    for token in np.argsort(-probs, kind="stable")[:k]:
+      _, states = forward(model, text + [int(token)])
+      states /= np.linalg.norm(states, axis=1, keepdims=True)
+      scores.append(((1 - alpha) * probs[token] -
+                     alpha * (states[:-1] @ states[-1]).max(), int(token)))
+    text.append(max(scores)[1])
+  return text[len(prompt):]
+
+
+def references(found, alpha, **kwargs):
+  return [reference(found.target, prompt[:length].tolist(), alpha, **kwargs)
+          for prompt, length in zip(tiny.PROMPTS, tiny.LENGTHS)]
+
+
+@pytest.mark.parametrize("config", [
+    tiny.LLAMA, dataclasses.replace(tiny.OPT, max_length=64)],
+                         ids=["llama", "opt"])
+def test_equals_plain_forwards(config):
+  found, method = models(config), dj.methods.contrastive_search(K, ALPHA)
+  out = run(method, found)
+  expected = references(found, ALPHA)
+  assert tiny.texts(out, tiny.LENGTHS) == expected
+  np.testing.assert_array_equal(out.stats.target_calls, 1 + tiny.NEW)
+  # Controls: another weight, and none.
+  assert expected != references(found, 0.2)
+  assert expected != tiny.greedy(found.target, tiny.PROMPTS, tiny.LENGTHS,
+                                 tiny.NEW)
+
+
+def test_without_a_penalty_it_is_greedy():
+  found = models()
+  assert tiny.texts(run(dj.methods.contrastive_search(K, 0.0), found),
+                    tiny.LENGTHS) == tiny.greedy(
+                        found.target, tiny.PROMPTS, tiny.LENGTHS, tiny.NEW)
+
+
+def test_a_row_alone_and_in_a_queue_and_an_end():
+  found, method = models(), dj.methods.contrastive_search(K, ALPHA)
+  eos = references(found, ALPHA)[0][3]
+  out = run(method, found, eos_id=eos)
+  assert tiny.texts(out, tiny.LENGTHS) == references(found, ALPHA, eos=eos)
+  alone = run(method, found, slice(1, 2), eos_id=eos)
+  assert tiny.texts(alone, tiny.LENGTHS[1:2]) == tiny.texts(
+      out, tiny.LENGTHS)[1:2]
+
+
+def test_rows_that_make_room_for_others():
+  found, method = models(), dj.methods.contrastive_search(K, ALPHA)
+  queued = tiny.generate(method, found, sampling=GREEDY, rows=2)
+  assert tiny.texts(queued, tiny.LENGTHS) == references(found, ALPHA)
+
+
+def test_a_target_without_features_is_refused():
+  found = models()
+  with pytest.raises(ValueError, match="target keeps no features"):
+    run(dj.methods.contrastive_search(K), tiny.Models(found.draft, found.draft))
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (dict(num_candidates=0), "num_candidates=0"),
+    (dict(penalty=1.5), "penalty=1.5")], ids=str)
+def test_options(arguments, words):
+  with pytest.raises(ValueError, match=words):
+    dj.methods.contrastive_search(**{"num_candidates": 2, **arguments})
+
+
+def test_experiments_keep_features_for_methods_that_read_them(folders):
+  pair = model_pair.open_pair(folders[0], "")
+  method = dj.methods.contrastive_search(2)
+  kept = model_pair.with_features(pair, folders[0], [method])
+  model_pair.check(method, kept, 4, 4, GREEDY)
+  assert model_pair.with_features(
+      pair, folders[0], [dj.methods.autoregressive()]) is pair
+  # Control: the pair as it is opened for other methods.
+  with pytest.raises(launch.UserError, match="target keeps no features"):
+    model_pair.check(method, pair, 4, 4, GREEDY)

@@ -1,0 +1,140 @@
+"""Speculative beam search: the beams of beam search, with fewer calls."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import decoding_jax as dj
+from decoding_jax import types
+from decoding_jax.runtime import cache as cache_lib
+from models.testing import exactness
+from support import tiny_models as tiny
+
+pytestmark = pytest.mark.usefixtures("quickly")
+METHOD, BEAMS = dj.methods.at_speed(2, 4, 3), dj.methods.beam_search(2)
+EXTRA = ("beams", "beam_lengths")
+
+
+def generate(method, models, **kwargs):
+  return jax.tree.map(np.asarray, tiny.generate(method, models, eos_id=3,
+                                                **kwargs))
+
+
+def check_same(found, expected):
+  np.testing.assert_array_equal(found.tokens, expected.tokens)
+  np.testing.assert_allclose(found.log_probs, expected.log_probs, atol=1e-4)
+  for name in EXTRA:
+    np.testing.assert_array_equal(found.stats.extra[name],
+                                  expected.stats.extra[name])
+  for name in ("beam_log_probs", "beam_scores"):
+    np.testing.assert_allclose(found.stats.extra[name],
+                               expected.stats.extra[name], atol=1e-4)
+
+
+def check_counts(stats):
+  """Calls add up, and so do drafted levels that they accepted."""
+  calls, by_depth = stats.target_calls, stats.accepted_by_depth
+  np.testing.assert_array_equal(by_depth.sum(axis=1), calls)
+  levels = by_depth @ np.arange(1, by_depth.shape[1] + 1)
+  np.testing.assert_array_equal(levels,
+                                stats.extra["beam_lengths"].max(axis=1))
+  np.testing.assert_array_equal(stats.draft_calls, 1 + 3 * (calls - 1))
+  np.testing.assert_array_equal(stats.nodes, 12 * (calls - 1))
+
+
+def test_beams_of_a_transformer():
+  models, sampling = tiny.llama_models(), dj.Sampling(0.7)
+  expected = generate(BEAMS, models, sampling=sampling)
+  found = generate(METHOD, models, sampling=sampling)
+  check_same(found, expected)
+  check_counts(found.stats)
+  assert found.stats.target_calls.sum() < expected.stats.target_calls.sum()
+
+
+def test_the_target_as_its_own_drafter_is_always_right():
+  """Only if the draft model has read all that it should have."""
+  target = tiny.llama_models().target
+  models = tiny.Models(target, target)
+  found = generate(METHOD, models)
+  check_same(found, generate(BEAMS, models))
+  by_depth = found.stats.accepted_by_depth
+  # The first call is before any draft, and the last may have no room.
+  assert (by_depth[:, :-1].sum(axis=1) <= 2).all()
+  lengths = found.stats.extra["beam_lengths"].max(axis=1)
+  np.testing.assert_array_equal(found.stats.target_calls,
+                                1 + -(-(lengths - 1) // 4))
+
+
+def test_a_drafter_of_another_mind():
+  """Control: nothing is accepted, and the beams are the same."""
+  target = tiny.llama_models().target
+  other = tiny.Model(target.lm, jax.tree.map(
+      lambda x: -x if x.ndim > 1 else x, target.params))
+  found = generate(METHOD, tiny.Models(target, other))
+  check_same(found, generate(BEAMS, tiny.llama_models()))
+  expected = found.stats.extra["beam_lengths"].max(axis=1)
+  assert found.stats.target_calls.sum() > 0.7 * expected.sum()
+
+
+@pytest.mark.parametrize("seed, temperature", [(0, 1.0), (1, 1.0), (2, 0.0)])
+def test_beams_of_tables(seed, temperature):
+  """Texts of all lengths end at once, in rows that accept differently."""
+  rng = np.random.default_rng(seed)
+  target = exactness.random_table(rng, 13, zeros=4)
+  draft = 0.7 * target + 0.3 * exactness.random_table(rng, 13)
+  models = tiny.Models(*(tiny.Model(*exactness.table_model(x))
+                         for x in (target, draft)))
+  sampling = dj.Sampling(temperature)
+  found = generate(METHOD, models, sampling=sampling)
+  check_same(found, generate(BEAMS, models, sampling=sampling))
+  check_counts(found.stats)
+
+
+def test_rows_of_a_queue():
+  models = tiny.llama_models()
+  found, queued = generate(METHOD, models), generate(METHOD, models, rows=2)
+  np.testing.assert_array_equal(found.tokens, queued.tokens)
+  np.testing.assert_array_equal(found.stats.target_calls,
+                                queued.stats.target_calls)
+
+
+@pytest.mark.parametrize("method, new", [
+    (dj.methods.at_speed(1, 1, 1, 1.0), 9), (dj.methods.at_speed(3, 3, 2), 1)],
+                         ids=["one beam", "one token"])
+def test_edges(method, new):
+  rng = np.random.default_rng(9)
+  model = tiny.Model(*exactness.table_model(exactness.random_table(rng, 13)))
+  beams = dj.methods.beam_search(int(method.name[9]), 1.0 if new > 1 else 0.0)
+  models = tiny.Models(model, model)
+  check_same(generate(method, models, new=new),
+             generate(beams, models, new=new))
+
+
+def test_slots_of_a_block_are_moved():
+  rng = np.random.default_rng(0)
+  keys, values, features = (
+      rng.normal(size=shape) for shape in (
+          (3, 2, 1, 4, 6), (2, 1, 6, 4), (2, 6, 5)))
+  block = types.Block((jnp.asarray(keys),), (jnp.asarray(values),),
+                      (jnp.asarray(features),))
+  sources = np.array([[4, 5], [3, 4]])
+  targets = np.array([[1, 99], [2, 0]])
+  found = cache_lib.move(block, sources, targets)
+  for row, source, target in ((0, 4, 1), (1, 3, 2), (1, 4, 0)):
+    keys[:, row, ..., target] = keys[:, row, ..., source]
+    values[row, :, target] = values[row, :, source]
+    features[row, target] = features[row, source]
+  np.testing.assert_allclose(found.keys[0], keys, rtol=1e-6)
+  np.testing.assert_allclose(found.values[0], values, rtol=1e-6)
+  np.testing.assert_allclose(found.features[0], features, rtol=1e-6)
+
+
+@pytest.mark.parametrize("make, message", [
+    (lambda: dj.methods.at_speed(3, 2, 1), "draft_beams=2: at least num_b"),
+    (lambda: dj.methods.at_speed(1, 1, 0), "depth=0: a positive integer"),
+    (lambda: generate(dj.methods.at_speed(2, 14, 1), tiny.llama_models()),
+     "14 siblings")])
+def test_errors(make, message):
+  with pytest.raises(ValueError, match=message):
+    make()

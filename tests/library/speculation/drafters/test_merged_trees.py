@@ -1,0 +1,162 @@
+"""Trees of several drafters as one: which nodes are one, and exactness."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import decoding_jax as dj
+from decoding_jax.speculation import drafters
+from decoding_jax.speculation import expanders
+from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.speculation import verifiers
+from decoding_jax.speculation.drafters import merged_trees
+from decoding_jax.types import NONE
+from models.testing import drafter_conformance
+from models.testing import exactness
+from support import helpers
+from support import tiny_models as tiny
+
+V, ROWS, LENGTH = 5, 20_000, 4
+PATHS = drafters.of_model(expanders.iid_paths(2, 2))
+TABLE = drafters.token_recycling((2, 2), 2)
+LOOKUP = drafters.prompt_lookup(3, 1, 2)
+
+
+def method(*parts):
+  drafter = drafters.merged(*parts)
+  return dj.Method("merged", dj.pair(drafter, verifiers.sample_and_match()),
+                   dj.pair(drafter, verifiers.match()))
+
+
+def texts(tokens, parents, valid):
+  """The text of each valid node of a row, the root's being empty."""
+  found = [()]
+  for token, parent in zip(tokens[1:], parents[1:]):
+    found.append((*found[max(parent, 0)], int(token)))
+  return [text if ok else None for text, ok in zip(found, valid)]
+
+
+@functools.lru_cache(maxsize=None)
+def random_trees():
+  """Trees of two levels with many twins, some not valid, of 200 rows."""
+  rng, found = np.random.default_rng(0), []
+  for layout in ((2, 3), (1, 4)):
+    starts = np.cumsum([0, 1, *layout])
+    tokens = rng.integers(0, 3, (200, starts[-1]))
+    tokens[:, 0] = 0
+    parents = [[NONE], *(rng.integers(starts[i], starts[i + 1],
+                                      (200, layout[i])).tolist()
+                         for i in range(2))]
+    parents = np.concatenate(
+        [np.full((200, 1), NONE), *map(np.array, parents[1:])], axis=1)
+    valid = rng.random(tokens.shape) < 0.8
+    found.append(tree_lib.from_parents(*(
+        jnp.asarray(x, dtype) for x, dtype in (
+            (tokens, jnp.int32), (parents, jnp.int32), (valid, bool)))))
+  return found
+
+
+def test_the_union_has_each_text_once():
+  """Of random trees, in plain Python."""
+  parts = random_trees()
+  union, first = jax.tree.map(np.asarray, jax.jit(merged_trees.join)(parts))
+  own = [jax.tree.map(np.asarray, tree) for tree in parts]
+  twins = 0
+  for row in range(len(union.tokens)):
+    expected = [text for tree in own for text in texts(
+        tree.tokens[row], tree.parents[row], tree.valid[row])]
+    found = texts(union.tokens[row], union.parents[row], union.valid[row])
+    kept = [text for text in found if text is not None]
+    assert len(kept) == len(set(kept))
+    assert set(kept) == set(expected) - {None}
+    twins += len(kept) < len(expected)
+    # Each node has the text of the first node that is tested in its place.
+    nodes = expected[:own[0].tokens.shape[1]] + expected[
+        own[0].tokens.shape[1] + 1:]
+    for node, text in enumerate(nodes):
+      if text is not None:
+        assert found[first[row, node]] == text
+    for node, text in enumerate(found):
+      if text is not None:
+        assert union.mask[row, node].sum() == 1 + len(text)
+  assert twins
+
+
+def test_contract():
+  with tiny.quickly_compiled():
+    drafter_conformance.check_drafter(
+        drafters.merged(PATHS, TABLE, LOOKUP), rows=20, steps=2)
+
+
+def test_joint_distribution():
+  """Samples of a model beside a table.
+
+  Control: the same trees under a rule that always takes the first child.
+  """
+  target, draft = exactness.random_tables(V)
+  parts = PATHS, TABLE
+  with tiny.quickly_compiled():
+    exactness.check(method(*parts), target, draft, rows=ROWS, length=LENGTH)
+    first = lambda uniforms, target, draft, tokens, valid: (
+        jnp.where(valid[0], 0, NONE).astype(jnp.int32), target)
+    wrong = dj.Pair(drafters.merged(*parts), dj.Verifier(first, False, None))
+    fit = exactness.fit(dj.Method("wrong", wrong, None), target, draft,
+                        rows=ROWS, length=LENGTH)
+  assert fit.p_value < helpers.MAX_P_VALUE_OF_CONTROL
+
+
+def test_the_draft_model_reads_what_others_have_drafted():
+  """The target drafts for itself beside a table: its chain is always right.
+
+  So is its cache, whichever drafter's nodes are accepted.
+  """
+  models = tiny.opt_models()
+  same = tiny.Models(models.target, models.target)
+  chain = drafters.of_model(expanders.top_k((1, 1)))
+  plain, ours = (tiny.generate(x, same, sampling=dj.Sampling(0.0)) for x in (
+      dj.methods.autoregressive(), method(TABLE, chain)))
+  np.testing.assert_array_equal(plain.tokens, ours.tokens)
+  assert (ours.stats.target_calls == -(-tiny.NEW // 3)).all()
+  assert (ours.stats.draft_calls == 3 * ours.stats.target_calls).all()
+
+
+def test_a_table_learns_the_same_beside_another_drafter():
+  """At temperature 0: as many calls as with it alone if the other is useless.
+
+  Nodes of the lookup come first, so that those of the table have other indices.
+  """
+  table = np.roll(np.eye(V), 1, axis=1) * 0.9 + 0.02
+  counts = []
+  for parts in ((TABLE,), (LOOKUP, TABLE)):
+    drafter = parts[0] if len(parts) == 1 else drafters.merged(*parts)
+    lm, params = exactness.table_model(table)
+    with tiny.quickly_compiled():
+      out = dj.generate(
+          jax.random.key(0), np.zeros((1, 1), np.int32), np.ones(1, np.int32),
+          method=dj.Method("x", None, dj.pair(drafter, verifiers.match())),
+          target=lm, target_params=params, max_new_tokens=3 * V,
+          sampling=dj.Sampling(0.0))
+    counts.append((out.tokens.tolist(), int(out.stats.target_calls[0])))
+  assert counts[0][0] == counts[1][0]
+  assert counts[1][1] <= counts[0][1] < 3 * V
+
+
+def test_what_cannot_be_merged():
+  with pytest.raises(ValueError, match="1 drafters: two or more are needed"):
+    drafters.merged(TABLE)
+  with pytest.raises(ValueError, match="drafter"):
+    drafters.merged(TABLE, None)
+  carrying = PATHS._replace(init=lambda context, state: state.replace(
+      carry=jnp.zeros(len(state.length))))
+  target, draft = exactness.random_tables(V)
+  with pytest.raises(ValueError, match="carries more than its cache"):
+    exactness.fit(method(carrying, TABLE), target, draft, rows=2)
+  lm, params = exactness.table_model(target)
+  with pytest.raises(ValueError, match="None or a tuple of 2, one for each"):
+    dj.generate(jax.random.key(0), np.zeros((1, 1), np.int32),
+                np.ones(1, np.int32), method=method(TABLE, LOOKUP), target=lm,
+                target_params=params, draft_params=np.zeros((V, 2), np.int32),
+                max_new_tokens=2)

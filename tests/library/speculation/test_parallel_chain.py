@@ -1,0 +1,141 @@
+"""PEARL: rounds in plain Python, exactness, controls, rows of a batch."""
+
+import jax
+import numpy as np
+import pytest
+
+from decoding_jax import metrics
+from decoding_jax import sampling
+import decoding_jax as dj
+from decoding_jax.speculation import parallel_chain
+from models.testing import exactness
+from support import helpers
+from support import tiny_models as tiny
+
+V, DEPTH, NEW, END = 5, 3, 14, 4
+ROWS, LENGTH = 50_000, 5
+METHOD = dj.methods.pearl(DEPTH)
+
+
+def rounds(target, draft, first):
+  """Greedy PEARL on tables `[V, V]`: the text, rounds, and post-verifies."""
+  text, pending, calls, post = [first], [], 0, 0
+  while len(text) < 1 + NEW and END not in text[1:]:
+    calls, post = calls + 1, post + bool(pending)
+    chain = text[-1:] + pending
+    for _ in range(DEPTH):
+      chain.append(int(draft[chain[-1]].argmax()))
+    judged = len(pending) + 1
+    for i in range(judged):
+      text.append(int(target[chain[i]].argmax()))
+      if text[-1] != chain[i + 1]:
+        pending = []
+        break
+    else:
+      pending = chain[judged + 1:]
+  ends = text.index(END, 1) + 1 if END in text[1:] else 1 + NEW
+  return text[:ends], calls, post
+
+
+def generate(target, draft, firsts=range(V), **kwargs):
+  (lm, params), (draft_lm, draft_params) = map(exactness.table_model,
+                                               (target, draft))
+  firsts = np.array(firsts, np.int32)
+  with tiny.quickly_compiled():
+    return dj.generate(
+        jax.random.split(jax.random.key(0), V)[firsts], firsts[:, None],
+        np.ones(len(firsts), np.int32), method=METHOD, target=lm,
+        target_params=params, draft=draft_lm, draft_params=draft_params,
+        max_new_tokens=NEW, eos_id=END, **kwargs)
+
+
+@pytest.mark.parametrize("alike", [0, 0.8, 1])
+def test_greedy_rounds_are_those_of_plain_python(alike):
+  """Texts, target calls and modes, with drafts that fail at times."""
+  target, other = exactness.random_tables(V)
+  target[:, END] /= 20
+  draft = alike * target + (1 - alike) * other
+  out = generate(target, draft, sampling=dj.Sampling(0.0))
+  for row in range(V):
+    text, calls, post = rounds(target, draft, row)
+    assert out.tokens[row, :out.lengths[row]].tolist() == text
+    assert out.stats.target_calls[row] == calls
+    assert out.stats.draft_calls[row] == calls * DEPTH
+    assert out.stats.nodes[row] == post * (DEPTH - 1)
+    assert out.stats.extra["post_verify_calls"][row] == post
+
+
+def test_a_row_does_not_depend_on_the_others():
+  """In a batch, in a queue, in another order."""
+  target, draft = exactness.random_tables(V)
+  whole, queued, turned = (
+      np.asarray(generate(target, draft, **kwargs).tokens)
+      for kwargs in ({}, {"rows": 2}, {"firsts": range(V)[::-1]}))
+  np.testing.assert_array_equal(whole, queued)
+  np.testing.assert_array_equal(whole, turned[::-1])
+
+
+@pytest.mark.parametrize("depth", [2, DEPTH])
+def test_joint_distribution(depth):
+  """Five tokens: both modes, and ways from each to the other, are in them."""
+  target, draft = exactness.random_tables(V)
+  with tiny.quickly_compiled():
+    found = exactness.check(dj.methods.pearl(depth), target, draft, rows=ROWS,
+                            length=LENGTH)
+  assert 2 < found.target_calls < LENGTH
+
+
+def kept_target(uniform, target, draft, token):
+  """What is rejected is not taken off the target's distribution."""
+  return parallel_chain.reject(uniform, target, draft, token)[0], target
+
+
+def without_draft(uniform, target, draft, token):
+  """A draft is accepted by the target's probability alone."""
+  return uniform < target[token], parallel_chain.reject(
+      uniform, target, draft, token)[1]
+
+
+@pytest.mark.parametrize("judge", [kept_target, without_draft])
+def test_control_wrong_judges_fail(judge):
+  target, draft = exactness.random_tables(V)
+  wrong = parallel_chain.decoder(2, sampling.draw, judge)
+  with tiny.quickly_compiled():
+    found = exactness.fit(dj.Method("wrong", wrong, None), target, draft,
+                          rows=ROWS, length=LENGTH)
+  assert found.p_value < helpers.MAX_P_VALUE_OF_CONTROL
+
+
+def test_caches_hold_what_is_pending_and_nothing_that_was_rejected():
+  """Of a drafter that errs the text; of the target itself the calls as well."""
+  models = tiny.opt_models()
+  same = tiny.Models(models.target, models.target)
+  plain, ours, own = (
+      tiny.generate(method, pair, sampling=dj.Sampling(0.0)) for method, pair in
+      ((dj.methods.autoregressive(), models), (METHOD, models), (METHOD, same)))
+  np.testing.assert_array_equal(plain.tokens, ours.tokens)
+  np.testing.assert_array_equal(plain.tokens, own.tokens)
+  assert (own.stats.target_calls == 1 + -(-(tiny.NEW - 1) // DEPTH)).all()
+
+
+def test_a_drafter_that_is_the_target_is_accepted_always():
+  """One token in the first round, `DEPTH` in each of the others."""
+  target, _ = exactness.random_tables(V)
+  found = exactness.fit(METHOD, target, target, rows=100, length=1 + DEPTH)
+  assert found.target_calls == 2
+
+
+def test_latency_is_simulated():
+  """By hand: 4 rounds of 3 drafts; of a quarter of a call they are hidden."""
+  assert metrics.parallel_latency(4, 12, 0.25) == 4
+  assert metrics.parallel_latency(4, 12, 0.5) == 6
+  np.testing.assert_array_equal(
+      metrics.parallel_latency(np.array([4, 1]), np.array([12, 3]), 0.5),
+      [6, 1.5])
+
+
+def test_depths_that_cannot_be():
+  for depth, message in ((1, "depth=1: at least 2"), (0, "depth=0"),
+                         (2.5, "depth=2.5")):
+    with pytest.raises(ValueError, match=message):
+      dj.methods.pearl(depth)

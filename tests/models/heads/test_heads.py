@@ -1,0 +1,178 @@
+"""Tests of heads: exact whatever their weights, and no trace of rejections."""
+
+import dataclasses
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import decoding_jax as dj
+from decoding_jax.speculation import drafters
+from decoding_jax.speculation import expanders
+from decoding_jax.speculation import tree_decoder
+from decoding_jax.speculation import verifiers
+from decoding_jax.speculation.drafters import feature_head
+from models import transformer
+from models.heads import block
+from models.heads import eagle
+from models.heads import medusa
+from models.testing import drafter_conformance
+from models.testing import exactness
+from support import tiny_models as tiny
+
+_TARGET = dataclasses.replace(tiny.LLAMA, vocab_size=4)
+_LAYER = dataclasses.replace(_TARGET, num_layers=1)
+_LAST = _TARGET.num_layers - 1
+_ALL = tuple(range(_TARGET.num_layers))
+_HEADS = {
+    "medusa": (medusa, medusa.Config(heads=3), (_LAST,)),
+    "eagle1": (eagle, eagle.Config(_LAYER, version=1, bias=True), (_LAST,)),
+    "eagle3": (eagle, eagle.Config(_LAYER, draft_vocab=3, own_embedding=True),
+               (0, 1, 1)),
+    "dflash": (block, block.Config(dataclasses.replace(_TARGET, qk_norm=True),
+                                   block_size=4, num_features=2), _ALL),
+    "dspark": (block, block.Config(_LAYER, block_size=3, num_features=2,
+                                   markov_rank=2, from_root=True), _ALL),
+    "jetspec": (block, block.Config(_LAYER, block_size=4, causal=True),
+                (_LAST,))}
+_ROWS, _LENGTH = 8000, 4
+
+
+@functools.lru_cache(maxsize=None)
+def models(name):
+  """A target that keeps features, and a head of random parameters."""
+  kind, config, kept = _HEADS[name]
+  target, params = tiny.random_model(_TARGET)
+  target = transformer.with_features(_TARGET, kept)
+  head = kind.head(config, _TARGET)
+  rng = np.random.default_rng(7)
+  # So large that drafts are far from uniform.
+  drawn = jax.tree.map(
+      lambda x: x if x.dtype == jnp.int32 else jnp.asarray(
+          rng.standard_normal(x.shape) * (.6 if x.shape[-1] > 1 else 1),
+          x.dtype), kind.init(jax.random.key(0), config, _TARGET))
+  return {"target": target, "target_params": params, "draft": head,
+          "draft_params": drawn}
+
+
+@functools.lru_cache(maxsize=None)
+def joint():
+  """`[V] * L`, the target's distribution of what follows the prompt."""
+  target, params = tiny.random_model(_TARGET)
+  texts = np.array([(1, 2, *x) for x in itertools.product(
+      range(4), repeat=_LENGTH)], np.int32)
+  logits = transformer.causal_logits(target, params, texts)
+  probs = jax.nn.log_softmax(np.asarray(logits, np.float64)[:, 1:-1])
+  told = np.take_along_axis(np.asarray(probs), texts[:, 2:, None], 2)
+  return np.exp(told.sum((1, 2))).reshape((4,) * _LENGTH)
+
+
+def p_value(method, name):
+  prompts = np.tile([[1, 2]], (_ROWS, 1))
+  out = dj.generate(jax.random.key(1), prompts, np.full(_ROWS, 2),
+                    method=method, max_new_tokens=_LENGTH, **models(name))
+  counts = np.zeros((4,) * _LENGTH)
+  np.add.at(counts, tuple(np.asarray(out.tokens)[:, 2:].T), 1)
+  return exactness.p_value(counts, joint()), out.stats
+
+
+_METHODS = {
+    "medusa": dj.methods.rsd_c((2, 2)),
+    "eagle1": dj.methods.rsd_s(2, 3, verification="traversal"),
+    "eagle3": dj.methods.rsd_s(3, 3),
+    "dflash": dj.methods.speculative(3, "block"),
+    "dspark": dj.methods.rsd_s(3, 3),
+    "jetspec": dj.methods.opt_tree(4, 3, 2)}
+
+
+@pytest.mark.parametrize("name", _HEADS)
+def test_texts_have_the_distribution_of_the_target(name):
+  found, stats = p_value(_METHODS[name], name)
+  assert found >= exactness.MIN_P_VALUE
+  # Of some use: more than a token a call.
+  assert stats.emitted.sum() > 1.1 * stats.target_calls.sum()
+  calls = {"eagle1": 3, "eagle3": 3}.get(name, 1)
+  np.testing.assert_array_equal(stats.draft_calls, calls * stats.target_calls)
+
+
+def test_control_most_probable_children_taken_for_samples():
+  drafter = drafters.of_model(expanders.top_k((2, 2)))._replace(sampled=True)
+  pair = dj.Pair(drafter, verifiers.recursive(replacement=False))
+  found, _ = p_value(dj.Method("wrong", pair, None), "dspark")
+  assert found < exactness.MIN_P_VALUE
+
+
+@pytest.mark.parametrize("name", ["eagle3"])
+def test_trees_and_state_are_as_a_drafter_has_them(name):
+  drafter_conformance.check_drafter(
+      _METHODS[name].sampled.drafter, rows=200, steps=2, **models(name))
+
+
+@pytest.mark.parametrize("name", _HEADS)
+def test_greedy_texts_are_those_of_the_target(name):
+  given = {**models(name), "sampling": dj.Sampling(temperature=0.0),
+           "max_new_tokens": 9}
+  prompts, lengths = tiny.PROMPTS % 4, tiny.LENGTHS
+  plain = dj.generate(jax.random.key(0), prompts, lengths,
+                      method=dj.methods.autoregressive(), **given)
+  out = dj.generate(jax.random.key(0), prompts, lengths,
+                    method=_METHODS[name], **given)
+  np.testing.assert_array_equal(out.tokens, plain.tokens)
+
+
+@pytest.mark.parametrize("name", _HEADS)
+def test_rejected_tokens_leave_no_trace(name):
+  """The state after some steps is that of the committed text, read at once."""
+  given = models(name)
+  decoder = tree_decoder.of_pair(_METHODS[name].sampled)
+  keys = jax.random.split(jax.random.key(4), 8)
+  found = drafter_conformance._Models(**given)
+  begin = functools.partial(drafter_conformance._begin, decoder, found)
+  context, state = begin(keys, np.tile(tiny.PROMPTS[:2] % 4, (4, 1)),
+                         np.tile(tiny.LENGTHS[:2], 4), np.full(8, 30))
+  step = jax.jit(lambda state: decoder.step(context, state))
+  for _ in range(3):
+    state = step(state)
+  assert len(set(np.asarray(state.length))) > 1
+  texts = jnp.maximum(state.tokens[:, :int(state.length.max())], 0)
+  again = context.replace(prompts=texts, prompt_lengths=state.length)
+  plain = feature_head.init(again, state)
+  for a, b in zip(jax.tree.leaves(cut(state.carry)),
+                  jax.tree.leaves(cut(plain.carry))):
+    scale = np.abs(b).max()
+    np.testing.assert_allclose(a / scale, b / scale, atol=1e-5)
+
+
+def cut(carry):
+  """The state without what is in no row's cache."""
+  def of_cache(x):
+    if not isinstance(x, dj.Cache):
+      return x
+    inside = jnp.arange(x.keys[0].shape[-1])[None] < x.length[:, None]
+    return x.replace(
+        keys=tuple(jnp.where(inside[:, None, None], k, 0) for k in x.keys),
+        values=tuple(jnp.where(inside[:, None, :, None], v, 0)
+                     for v in x.values))
+
+  return jax.tree.map(of_cache, carry, is_leaf=lambda x: isinstance(
+      x, dj.Cache))
+
+
+def test_head_and_target_that_do_not_fit():
+  given = models("eagle3")
+  prompts = np.ones((1, 2), np.int32)
+  run = lambda method, **other: dj.generate(
+      jax.random.key(0), prompts, [2], method=method, max_new_tokens=3,
+      **{**given, **other})
+  with pytest.raises(ValueError, match=r"widths \(16, 16, 16\), the target ke"):
+    run(_METHODS["eagle3"], target=transformer.language_model(_TARGET))
+  with pytest.raises(ValueError, match="drafts 3 levels: the head drafts at m"):
+    run(dj.methods.speculative(3), **models("dspark") | {
+        "draft": models("medusa")["draft"]._replace(depth=2)} | {
+            "draft_params": models("medusa")["draft_params"],
+            "target": models("medusa")["target"]})
+  with pytest.raises(ValueError, match="draft_params"):
+    run(_METHODS["eagle3"], draft_params={"layer": {}})

@@ -1,0 +1,307 @@
+"""Tests of published heads, against their mathematics in numpy."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from decoding_jax import sampling
+import decoding_jax as dj
+from decoding_jax.kernels import random
+from decoding_jax.speculation import expanders
+from models import transformer
+from models.heads import block
+from models.heads import eagle
+from models.heads import medusa
+from models.huggingface import heads
+from support import head_reference as reference
+from support import tiny_models as tiny
+
+_TARGET = tiny.LLAMA
+_DIM, _VOCAB = _TARGET.dim, _TARGET.vocab_size
+_SIZES = {"heads": 4, "kv_heads": 2, "head_dim": 4, "theta": 1e4, "eps": 1e-6}
+_TEXT = np.array([3, 7, 1, 9, 4, 4, 11])
+_DEPTH = 3
+# Logits of random weights are far apart.
+_TEMPERATURE = 20
+_CODES = {"float32": "F32", "int64": "I64", "bool": "BOOL"}
+_FIELDS = {
+    "hidden_size": _DIM, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "head_dim": 4, "intermediate_size": 24, "rms_norm_eps": 1e-6,
+    "rope_theta": 1e4, "max_position_embeddings": 64, "hidden_act": "silu",
+    "vocab_size": _VOCAB, "torch_dtype": "float32"}
+
+
+def write(folder, fields, tensors):
+  """Writes a folder with tensors of several types."""
+  folder.mkdir(exist_ok=True)
+  (folder / "config.json").write_text(json.dumps(fields))
+  header, end = {}, 0
+  for name, x in tensors.items():
+    header[name] = {"dtype": _CODES[str(x.dtype)], "shape": list(x.shape),
+                    "data_offsets": [end, end + x.nbytes]}
+    end += x.nbytes
+  text = json.dumps(header).encode()
+  (folder / "model.safetensors").write_bytes(
+      len(text).to_bytes(8, "little") + text + b"".join(
+          x.tobytes() for x in tensors.values()))
+  return folder
+
+
+def layer(prefix, inputs=_DIM, qk_norm=False):
+  """Shapes of the tensors of a layer of Llama or Qwen3."""
+  shapes = {"self_attn.q_proj": (16, inputs), "self_attn.k_proj": (8, inputs),
+            "self_attn.v_proj": (8, inputs), "self_attn.o_proj": (_DIM, 16),
+            "mlp.gate_proj": (24, _DIM), "mlp.up_proj": (24, _DIM),
+            "mlp.down_proj": (_DIM, 24), "post_attention_layernorm": (_DIM,)}
+  if qk_norm:
+    shapes |= {"self_attn.q_norm": (4,), "self_attn.k_norm": (4,)}
+  return {f"{prefix}.{name}.weight": shape for name, shape in shapes.items()}
+
+
+def drawn(shapes):
+  rng = np.random.default_rng(5)
+  return {name: (rng.standard_normal(shape) / (
+      np.sqrt(shape[-1]) / 2 if len(shape) > 1 else 3) + (
+          len(shape) == 1)).astype(np.float32)
+          for name, shape in shapes.items()}
+
+
+@pytest.fixture(scope="module")
+def target():
+  return tiny.random_model(_TARGET)
+
+
+def features(params, kept):
+  """`[T - 1, F]` of each of the layers, of all of the text but the root."""
+  lm = transformer.with_features(_TARGET, tuple(sorted(set(kept))))
+  fresh, size = lm.init_cache(1, len(_TEXT)), len(_TEXT)
+  _, block = lm.forward(
+      params, _TEXT[None], np.arange(size)[None], lm.init_cache(1, 0),
+      dj.Block(fresh.keys, fresh.values, fresh.features), 0,
+      np.tril(np.ones((1, size, size), bool)))
+  found = dict(zip(sorted(set(kept)), block.features))
+  return [np.asarray(found[i][0, :-1], np.float64) for i in kept]
+
+
+def drafted(loaded, target_params):
+  """A greedy chain: its tokens, and the log-probabilities of each level."""
+  head, params, kept = loaded
+  read = [jnp.asarray(x, jnp.float32)[None] for x in features(target_params,
+                                                              kept)]
+  # In two parts, the second one padded.
+  state = head.init(1, 32)
+  pad = lambda x: jnp.pad(x, ((0, 0), (0, 1)) + ((0, 0),) * (x.ndim - 2))
+  after = jnp.asarray(_TEXT[None, 1:], jnp.int32)
+  for part, count in ((slice(0, 4), 4), (slice(4, None), 2)):
+    more = pad if count == 2 else (lambda x: x)
+    state = head.read(params, target_params, state,
+                      tuple(more(x[:, part]) for x in read),
+                      more(after[:, part]), jnp.array([count]))
+  root = after[:, -1]
+  chain = expanders.top_k((1,) * _DEPTH)
+  draft = head.start(params, target_params, state, root, _DEPTH)
+  warper = sampling.make_warper(dj.Sampling(temperature=_TEMPERATURE), 1,
+                                _VOCAB)
+  tree, _ = expanders.grow_by(
+      random.split(jax.random.key(0), 1), chain, root,
+      lambda tree, level, nodes, draft: head.logits(
+          params, target_params, state, draft, tree, level, nodes),
+      draft, _VOCAB, warper)
+  return np.asarray(tree.tokens[0, 1:]), np.asarray(tree.log_probs[0])
+
+
+def log_softmax(x):
+  x = (x - x.max()) / _TEMPERATURE
+  return x - np.log(np.exp(x).sum())
+
+
+def as_numpy(params):
+  return jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+
+
+def check_chain(found, own):
+  """Compares each level with `own(tokens drafted so far) -> logits`."""
+  tokens, log_probs = found
+  for level in range(_DEPTH):
+    expected = log_softmax(own(tokens[:level]))
+    inside = ~np.isinf(expected)
+    np.testing.assert_array_equal(np.isinf(log_probs[level]), ~inside)
+    np.testing.assert_allclose(log_probs[level][inside], expected[inside],
+                               atol=1e-4)
+
+
+@pytest.mark.parametrize("flavour", ["midlayer", "layers.0"])
+def test_eagle3(tmp_path, target, flavour):
+  draft_vocab = 6
+  shapes = {"fc.weight": (_DIM, 3 * _DIM), "norm.weight": (_DIM,),
+            "lm_head.weight": (draft_vocab, _DIM),
+            f"{flavour}.input_layernorm.weight": (_DIM,),
+            f"{flavour}.hidden_norm.weight": (_DIM,),
+            **layer(flavour, 2 * _DIM)}
+  ids = np.array([0, 2, 3, 7, 8, 11])
+  w = drawn(shapes) | {"d2t": ids - np.arange(6), "t2d": np.zeros(_VOCAB, bool)}
+  fields = {**_FIELDS, "architectures": ["LlamaForCausalLMEagle3"],
+            "model_type": "llama", "draft_vocab_size": draft_vocab}
+  if flavour == "layers.0":
+    w |= drawn({"embed_tokens.weight": (_VOCAB, _DIM)})
+    fields = {"speculators_model_type": "eagle3", "draft_vocab_size": 6,
+              "transformer_layer_config": {**_FIELDS, "model_type": "llama"},
+              "eagle_aux_hidden_state_layer_ids": [1, 1, 2],
+              "norm_before_residual": True}
+  folder = write(tmp_path / "head", fields, w)
+  assert heads.is_head(folder)
+  loaded = heads.load(folder, _TARGET)
+  assert loaded.kept == ((0, 0, 1) if flavour == "layers.0" else (1, 0, 0))
+  w = {name: np.asarray(x, np.float64) for name, x in w.items()}
+  table = w.get("embed_tokens.weight",
+                as_numpy(target.params)["embedding"])
+  read = np.concatenate(features(target.params, loaded.kept), -1) @ w[
+      "fc.weight"].T
+
+  def logits(drafts):
+    hidden = read
+    for count in range(len(drafts) + 1):
+      tokens = np.concatenate([_TEXT[1:], drafts[:count]]).astype(int)
+      out = reference.eagle3(w, flavour, table[tokens], hidden, _SIZES,
+                             flavour == "layers.0")
+      hidden = np.concatenate([hidden, out[-1:]])
+    found = reference.rms(out[-1], w["norm.weight"], 1e-6) @ w[
+        "lm_head.weight"].T
+    spread = np.full(_VOCAB, -np.inf)
+    spread[ids] = found
+    return spread
+
+  check_chain(drafted(loaded, target.params), logits)
+
+
+def test_eagle1(tmp_path, target):
+  shapes = {"fc.weight": (_DIM, 2 * _DIM), "fc.bias": (_DIM,),
+            "embed_tokens.weight": (_VOCAB, _DIM), **layer("layers.0")}
+  w = drawn(shapes)
+  folder = write(tmp_path / "head", {**_FIELDS, "model_type": "llama",
+                                     "architectures": ["LlamaForCausalLM"]}, w)
+  assert heads.is_head(folder)
+  loaded = heads.load(folder, _TARGET)
+  w, own = as_numpy(w), as_numpy(target.params)
+  read = reference.rms(features(target.params, loaded.kept)[0],
+                       own["norm"]["scale"][:, 0], _TARGET.norm_eps)
+
+  def logits(drafts):
+    hidden = read
+    for count in range(len(drafts) + 1):
+      tokens = np.concatenate([_TEXT[1:], drafts[:count]]).astype(int)
+      out = reference.eagle1(w, w["embed_tokens.weight"][tokens], hidden,
+                             _SIZES)
+      hidden = np.concatenate([hidden, out[-1:]])
+    return out[-1] @ own["head"].T
+
+  check_chain(drafted(loaded, target.params), logits)
+
+
+def test_medusa(tmp_path, target):
+  shapes = {}
+  for i in range(_DEPTH):
+    shapes |= {f"{i}.0.linear.weight": (_DIM, _DIM),
+               f"{i}.0.linear.bias": (_DIM,), f"{i}.1.weight": (_VOCAB, _DIM)}
+  w = drawn(shapes)
+  folder = write(tmp_path / "head", {"medusa_num_heads": 3,
+                                     "medusa_num_layers": 1}, w)
+  (folder / "model.safetensors").rename(folder / "medusa_lm_head.safetensors")
+  loaded = heads.load(folder, _TARGET)
+  w, own = as_numpy(w), as_numpy(target.params)
+  x = reference.rms(features(target.params, loaded.kept)[0][-1],
+                    own["norm"]["scale"][:, 0], _TARGET.norm_eps)
+
+  def logits(drafts):
+    i = len(drafts)
+    y = x + reference.silu(x @ w[f"{i}.0.linear.weight"].T + w[
+        f"{i}.0.linear.bias"])
+    return y @ w[f"{i}.1.weight"].T
+
+  check_chain(drafted(loaded, target.params), logits)
+
+
+@pytest.mark.parametrize("name", ["dflash", "jetspec", "dspark"])
+def test_blocks(tmp_path, target, name):
+  kept, rank, size = (0, 1), 3, 4
+  shapes = {"fc.weight": (_DIM, 2 * _DIM), "hidden_norm.weight": (_DIM,),
+            "norm.weight": (_DIM,)}
+  for i in range(2):
+    shapes |= {f"layers.{i}.input_layernorm.weight": (_DIM,),
+               **layer(f"layers.{i}", qk_norm=True)}
+  fields = {**_FIELDS, "model_type": "qwen3", "num_hidden_layers": 2,
+            "block_size": size, "architectures": ["DFlashDraftModel"],
+            "dflash_config": {"mask_token_id": 5, "target_layer_ids": kept}}
+  if name == "jetspec":
+    fields["dflash_config"]["causal_head"] = True
+  if name == "dspark":
+    shapes |= {"markov_head.markov_w1.weight": (_VOCAB, rank),
+               "markov_head.markov_w2.weight": (_VOCAB, rank),
+               "lm_head.weight": (_VOCAB, _DIM),
+               "confidence_head.proj.weight": (1, _DIM)}
+    fields |= {"architectures": ["Qwen3DSparkModel"], "markov_rank": rank,
+               "markov_head_type": "vanilla", "mask_token_id": 5,
+               "target_layer_ids": kept}
+  w = drawn(shapes)
+  loaded = heads.load(write(tmp_path / "head", fields, w), _TARGET)
+  assert loaded.head.depth == (4 if name == "dspark" else 3)
+  w, own = as_numpy(w), as_numpy(target.params)
+  tokens = np.array([_TEXT[-1], 5, 5, 5])
+  out = reference.block(
+      w, 2, own["embedding"][tokens],
+      np.concatenate(features(target.params, kept), -1), _SIZES,
+      name == "jetspec")
+
+  def logits(drafts):
+    i = len(drafts)
+    if name != "dspark":
+      return out[i + 1] @ own["head"].T
+    before = (drafts[-1:] if i else _TEXT[-1:])[0]
+    return out[i] @ own["head"].T + w["markov_head.markov_w1.weight"][
+        before] @ w["markov_head.markov_w2.weight"].T
+
+  check_chain(drafted(loaded, target.params), logits)
+
+
+@pytest.mark.parametrize("fields, tensors, message", [
+    ({"norm_before_fc": True}, {}, "norm_before_fc=True is not supported"),
+    ({"eagle_aux_hidden_state_layer_ids": [1, 2, 9]}, {},
+     r"layers \(0, 1, 8\): the target has the layers 0 to 1"),
+    ({}, {"fc.weight": (_DIM, 2 * _DIM)}, r"fc.weight has shape .*\(16, 48\)"),
+    ({}, {"extra.weight": (2,)}, "extra.weight is not one of a head"),
+    ({}, {"norm.weight": None}, "norm.weight is missing"),
+])
+def test_heads_that_do_not_fit(tmp_path, fields, tensors, message):
+  shapes = {"fc.weight": (_DIM, 3 * _DIM), "norm.weight": (_DIM,),
+            "lm_head.weight": (_VOCAB, _DIM),
+            "midlayer.input_layernorm.weight": (_DIM,),
+            "midlayer.hidden_norm.weight": (_DIM,),
+            **layer("midlayer", 2 * _DIM), **tensors}
+  folder = write(tmp_path / "head", {
+      **_FIELDS, "architectures": ["LlamaForCausalLMEagle3"],
+      "model_type": "llama", **fields},
+                 drawn({k: v for k, v in shapes.items() if v}))
+  with pytest.raises(ValueError, match=message):
+    heads.load(folder, _TARGET)
+
+
+@pytest.mark.parametrize("kind", ["medusa", "eagle1", "eagle3", "dspark"])
+def test_what_is_saved_is_read_back(tmp_path, kind):
+  layer_ = dataclasses.replace(_TARGET, num_layers=1)
+  module, config, kept = {
+      "medusa": (medusa, medusa.Config(2), (1,)),
+      "eagle1": (eagle, eagle.Config(layer_, version=1), (1,)),
+      "eagle3": (eagle, eagle.Config(layer_), (0, 0, 1)),
+      "dspark": (block, block.Config(
+          dataclasses.replace(_TARGET, qk_norm=True), num_features=2,
+          markov_rank=3, from_root=True), (0, 1))}[kind]
+  params = module.init(jax.random.key(2), config, _TARGET)
+  heads.save(tmp_path / "head", module, config, params, kept, {"loss": 1})
+  assert heads.is_head(tmp_path / "head")
+  found = heads.load(tmp_path / "head", _TARGET)
+  assert found.kept == kept
+  jax.tree.map(np.testing.assert_array_equal, found.params, params)

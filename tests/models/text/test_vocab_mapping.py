@@ -1,0 +1,137 @@
+"""Drafters with another tokenizer: which tokens are the same, and exactness."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tokenizers as tokenizers_lib
+from tokenizers import decoders
+
+import decoding_jax as dj
+from models import tabular
+from models.testing import exactness
+from models.text import tokenizers
+from models.text import vocab_mapping
+from support import helpers
+from support import tiny_models as tiny
+
+V, ROWS, LENGTH = 5, 50_000, 4
+
+
+def words(vocabulary, decoder=None):
+  tokenizer = tokenizers_lib.Tokenizer(tokenizers_lib.models.BPE(
+      {text: i for i, text in enumerate(vocabulary)}, []))
+  tokenizer.decoder = decoder
+  return tokenizer
+
+
+def sentencepiece(vocabulary):
+  return words(vocabulary, decoders.Sequence([decoders.ByteFallback()]))
+
+
+def byte_level(vocabulary):
+  return words(vocabulary, decoders.ByteLevel())
+
+
+def table(target, draft, **kwargs):
+  return vocab_mapping.table(target, draft, tokenizers.size(target),
+                             tokenizers.size(draft), **kwargs)
+
+
+def test_spaces_are_the_same_however_they_are_spelled():
+  found = table(byte_level(["a", "\u0120a", "\u0120b"]),
+                sentencepiece(["b", "\u2581b", "\u2581a", "a"]))
+  assert found.ids.tolist() == [3, 2, 1]
+  assert found.common.all()
+
+
+def test_a_byte_is_drafted_by_one_token():
+  """Two tokens of the draft, or of the target, that add the same byte."""
+  ours, theirs = byte_level(["A", "B"]), sentencepiece(["B", "A", "<0x41>"])
+  assert table(ours, theirs).ids.tolist() == [1, 0]
+  found = table(theirs, ours)
+  assert found.ids.tolist() == [1, 0, 0]
+  assert found.common.tolist() == [True, True, False]
+
+
+def test_a_token_that_the_draft_lacks_is_read_as_its_last_piece():
+  """Control: one that has no piece at all is read as token 0."""
+  found = table(byte_level(["ab", "c", "d"]), byte_level(["d", "a", "b"]))
+  assert found.ids.tolist() == [2, 0, 0]
+  assert found.common.tolist() == [False, False, True]
+
+
+def test_special_tokens_are_the_same_by_name_or_as_the_end():
+  ours, theirs = byte_level(["a", "</s>", "<b>"]), byte_level(
+      ["<end>", "a", "</s>"])
+  ours.add_special_tokens(["</s>", "<b>"])
+  theirs.add_special_tokens(["<end>"])
+  # Of the draft "</s>" is text.
+  assert table(ours, theirs).common.tolist() == [True, False, False]
+  found = table(ours, theirs, ends=[(1, 0)])
+  assert found.common.tolist() == [True, True, False]
+  assert found.ids.tolist()[:2] == [1, 0]
+
+
+def test_tokenizers_without_bytes_are_compared_by_their_strings():
+  found = table(words(["\u2581a", "b"]), words(["b", "\u0120a"]))
+  assert found.ids.tolist() == [1, 0] and found.common.all()
+
+
+@pytest.mark.parametrize("sizes, message", [
+    ((1, 2), "vocab_size=1 of the target: its tokenizer has 2 entries"),
+    ((2, 1), "vocab_size=1 of the draft: its tokenizer has 2 entries"),
+    ((2, 2), "no token of the draft's tokenizer is one of the target's")])
+def test_vocabularies_that_do_not_fit(sizes, message):
+  with pytest.raises(ValueError, match=message):
+    vocab_mapping.table(words(["a", "b"]), words(["c", "d"]), *sizes)
+
+
+def mapped(draft_table, ids, common):
+  lm, params = tabular.TabularLM(draft_table)
+  return (vocab_mapping.mapped(lm, len(ids)), vocab_mapping.MappedParams(
+      params, vocab_mapping.Table(jnp.asarray(ids, jnp.int32),
+                                  jnp.asarray(common))))
+
+
+def counts(probs, draft, draft_params):
+  target, params = exactness.table_model(probs)
+  with tiny.quickly_compiled():
+    out = dj.generate(
+        jax.random.key(0), np.zeros((ROWS, 1), np.int32),
+        np.ones(ROWS, np.int32), method=dj.methods.rsd_s(2, 2), target=target,
+        target_params=params, draft=draft, draft_params=draft_params,
+        max_new_tokens=LENGTH)
+  found = np.zeros((V,) * LENGTH)
+  np.add.at(found, tuple(np.asarray(out.tokens[:, 1:]).T), 1)
+  return found, out.stats
+
+
+def test_joint_distribution_with_a_draft_of_other_tokens():
+  """A draft of seven tokens, three of which are the target's.
+
+  Control: a draft that has no probability for the others, verified as if it
+  drafted them, would leave them out.
+  """
+  probs, _ = exactness.random_tables(V)
+  draft = np.random.default_rng(3).normal(size=(7, 7))
+  common = np.array([True, False, True, False, True])
+  found, _ = counts(probs, *mapped(draft, [6, 0, 2, 2, 5], common))
+  joint = exactness.joint_distribution(probs, 0, LENGTH)
+  assert exactness.p_value(found, joint) > exactness.MIN_P_VALUE
+  without = np.where(common, probs, 0)
+  without = without / without.sum(axis=1, keepdims=True)
+  assert exactness.p_value(found, exactness.joint_distribution(
+      without, 0, LENGTH)) < helpers.MAX_P_VALUE_OF_CONTROL
+
+
+def test_a_permuted_target_is_accepted_always():
+  """Control: by the table of another permutation, at times."""
+  probs, _ = exactness.random_tables(V)
+  order, everything = np.array([3, 0, 6, 1, 2]), np.ones(V, bool)
+  permuted = np.full((7, 7), -3.0)
+  permuted[np.ix_(order, order)] = np.log(probs)
+  _, stats = counts(probs, *mapped(permuted, order, everything))
+  assert np.asarray(stats.target_calls).max() == 2
+  _, stats = counts(probs, *mapped(permuted, order[::-1], everything))
+  assert np.asarray(stats.target_calls).mean() > 2.2
