@@ -24,6 +24,7 @@ LIBRARY = [
     ("speculation",),
     ("lookahead", "argument_checks", "metrics"),
     ("generate", "methods"),
+    ("grammar_aligned",),
 ]
 MODELS = [
     ("transformer", "folders", "tabular", "cacheless"),

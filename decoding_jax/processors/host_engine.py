@@ -297,6 +297,31 @@ def _mask(texts, text) -> np.ndarray:
 
 def _matcher_at(texts, text):
   """Returns a matcher that has read a text."""
+  walker, unread = _nearest(texts, text)
+  try:
+    _read(texts, walker, unread)
+  except ValueError:
+    # Rolled back, it may not be what it was: once more, from the beginning.
+    texts.walkers.remove(walker)
+    walker, unread = _Walker(texts.engine.start()), []
+    texts.walkers.append(walker)
+    while text != START:
+      unread.append(text)
+      text = texts.last[text][0]
+    _read(texts, walker, unread)
+  return walker.matcher
+
+
+def _read(texts, walker, unread):
+  """Has a matcher read texts, the last of them first."""
+  for text in reversed(unread):
+    texts.engine.consume(walker.matcher, texts.last[text][1])
+    walker.depths[text] = len(walker.path)
+    walker.path.append(text)
+
+
+def _nearest(texts, text):
+  """Returns a matcher at a beginning of a text, and the texts up to there."""
   unread = []
   while True:
     holders = [x for x in texts.walkers if text in x.depths]
@@ -320,11 +345,7 @@ def _matcher_at(texts, text):
     for old in walker.path[-back:]:
       del walker.depths[old]
     del walker.path[-back:]
-  for text in reversed(unread):
-    texts.engine.consume(walker.matcher, texts.last[text][1])
-    walker.depths[text] = len(walker.path)
-    walker.path.append(text)
-  return walker.matcher
+  return walker, unread
 
 
 def _forget(texts):
