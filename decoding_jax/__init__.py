@@ -1,6 +1,6 @@
 """Decoding with draft trees: exact, batched, one XLA program a generation."""
 
-from decoding_jax import methods, processors, rewards
+from decoding_jax import canvas, methods, processors, rewards
 from decoding_jax.generate import generate, stream
 from decoding_jax.grammar_aligned import asap
 from decoding_jax.sampling import Sampling
@@ -19,6 +19,6 @@ __all__ = [
     "DraftTree", "Expander", "FreeLayout", "Generation", "Head",
     "LanguageModel", "Layout", "LogitsProcessor", "Method", "Pair", "Reward",
     "Sampling", "Seen", "Stats", "Verdict", "Verifier", "asap",
-    "constraints", "generate", "methods", "pair", "processors", "rewards",
-    "stream",
+    "canvas", "constraints", "generate", "methods", "pair", "processors",
+    "rewards", "stream",
 ]

@@ -20,7 +20,7 @@ LIBRARY = [
     ("validation",),
     ("sampling", "rewards"),
     ("processors", "runtime"),
-    ("search",),
+    ("search", "canvas"),
     ("speculation",),
     ("lookahead", "argument_checks", "metrics"),
     ("generate", "methods"),
@@ -33,9 +33,10 @@ MODELS = [
     ("huggingface",),
     ("checkpoints",),
 ]
-PROGRAMS = ("benchmark", "cdsl", "complete", "convert", "entropy_threshold",
-            "exactness", "generate", "grammar", "parity", "rsd", "start_table",
-            "synthetic_pair", "tpu_estimate", "train")
+PROGRAMS = ("benchmark", "cdsl", "complete", "convert", "diffusion",
+            "entropy_threshold", "exactness", "generate", "grammar", "parity",
+            "plan_check", "rsd", "start_table", "synthetic_pair",
+            "tpu_estimate", "train", "tree_budget")
 EXPERIMENTS = [
     ("app",),
     ("devices", "scoring"),

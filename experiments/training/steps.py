@@ -75,6 +75,11 @@ def init(config, architecture: transformer.Config, params=None) -> State:
   quantization.check_whole(architecture.weights, "trained")
   if params is None:
     params = transformer.init(jax.random.key(config.seed), architecture)
+  return of_params(config, params)
+
+
+def of_params(config, params) -> State:
+  """Returns the state before the first step with these parameters."""
   return State(jnp.int32(0), params, optimizer(config).init(params))
 
 
@@ -124,6 +129,37 @@ def language_modelling(lm):
     logits = transformer.causal_logits(lm, params, batch.tokens[:, :-1])
     return losses.cross_entropy(logits, batch.tokens[:, 1:], batch.weights)
   return objective
+
+
+def masked_diffusion(lm):
+  """Returns the objective of masked diffusion, see `experiments.data.masking`.
+
+  The last entry of the vocabulary is the mask. The loss is the mean over rows
+  and masked tokens, which is the bound on -log p in nats a token.
+  """
+  mask_id = lm.vocab_size - 1
+
+  def objective(params, batch):
+    targets = batch.tokens[:, 1:]
+    inputs = jnp.asarray(batch.tokens).at[:, 1:].set(
+        jnp.where(batch.weights > 0, mask_id, targets))
+    logits = transformer.bidirectional_logits(lm, params, inputs)[:, 1:]
+    return losses.cross_entropy(logits, targets, batch.weights)
+  return objective
+
+
+def masked_evaluator(lm, teacher=None):
+  """Compiles `(params, batch, teacher_params) -> metrics`: `held_out_loss`."""
+  del teacher
+  objective = masked_diffusion(lm)
+
+  @jax.jit
+  def evaluate(params, batch, teacher_params):
+    del teacher_params
+    return {"held_out_loss": objective(params, jax.tree.map(
+        jnp.asarray, batch))}
+
+  return evaluate
 
 
 def distillation(lm, teacher, loss):
@@ -215,6 +251,7 @@ class Task(NamedTuple):
 
 LANGUAGE = Task(language_modelling, evaluator, 0)
 PREFERENCE = Task(preference, preference_evaluator, 1)
+MASKED = Task(masked_diffusion, masked_evaluator, 0)
 
 
 def evaluate(evaluate_batch, params, data, teacher_params=None,

@@ -2,13 +2,13 @@
 
 from models.checkpoints.load_save import (architecture, check_replaceable,
                                           CONFIG, convert, export, load,
-                                          load_config, METADATA, PARAMS,
-                                          quantize, save, stack_layers,
+                                          load_config, load_masked, METADATA,
+                                          PARAMS, quantize, save, stack_layers,
                                           unstack_layers)
 from models.huggingface.convert import from_hf, to_hf
 
 __all__ = [
     "CONFIG", "METADATA", "PARAMS", "architecture", "check_replaceable",
-    "convert", "export", "from_hf", "load", "load_config", "quantize", "save",
-    "stack_layers", "to_hf", "unstack_layers",
+    "convert", "export", "from_hf", "load", "load_config", "load_masked",
+    "quantize", "save", "stack_layers", "to_hf", "unstack_layers",
 ]

@@ -29,6 +29,7 @@ from models.folders import resolve
 from models.huggingface import config as hf_config
 from models.huggingface import config_fields
 from models.huggingface import convert as convert_lib
+from models.huggingface import masked as hf_masked
 from models.text import tokenizers
 from models.transformer import quantization
 
@@ -157,6 +158,29 @@ def load(folder, *, scan_layers: bool | None = None, dtype: str | None = None,
     config = dataclasses.replace(saved, scan_layers=scan_layers)
     params = (stack_layers if scan_layers else unstack_layers)(params)
   return transformer.language_model(config), params
+
+
+def load_masked(folder, **options) -> tuple[types.MaskedModel, types.Params]:
+  """Reads a masked-diffusion model.
+
+  Args:
+    folder: of LLaDA or Dream, or of a model that was trained here; or a name,
+      see `resolve.folder`.
+    **options: of `load`.
+
+  Returns:
+    A masked model and its parameters. The mask of a model that was trained
+    here is the last entry of its vocabulary.
+
+  Raises:
+    FileNotFoundError, ValueError: see `load`; and for a folder of transformers
+      that is of another kind.
+  """
+  folder = resolve.folder(folder)
+  lm, params = load(folder, **options)
+  if not hf_config.is_hf(folder):
+    return types.MaskedModel(lm, lm.vocab_size - 1), params
+  return types.MaskedModel(lm, *hf_masked.mask_of(folder)), params
 
 
 def quantize(config: transformer.Config, params: types.Params

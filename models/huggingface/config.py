@@ -19,6 +19,7 @@ from models.gguf import files as gguf_files
 from models.huggingface import config_fields
 from models.huggingface import gemma
 from models.huggingface import llama
+from models.huggingface import masked
 from models.huggingface import neox
 from models.huggingface import opt
 from models.huggingface import rope as hf_rope
@@ -36,7 +37,8 @@ ARCHITECTURES = {
     "gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM",
     "gemma3_text": "Gemma3ForCausalLM",
     "gemma3": "Gemma3ForConditionalGeneration",
-    "opt": "OPTForCausalLM", "gpt2": "GPT2LMHeadModel"}
+    "opt": "OPTForCausalLM", "gpt2": "GPT2LMHeadModel",
+    masked.LLADA: "LLaDAModelLM", masked.DREAM: "DreamModel"}
 
 # For training, for generation, for other libraries, or just notes; and what
 # changes nothing but rounding. Beside these, names that begin with "_" or have
@@ -87,7 +89,8 @@ _GPT2_SIZES = {"vocab_size": "vocab_size", "dim": "n_embd",
 _PARSERS = {"gemma": gemma.parse, "gemma2": gemma.parse,
             "gemma3_text": gemma.parse, "opt": opt.parse,
             "gpt2": opt.parse, "gpt_neox": neox.parse,
-            "starcoder2": neox.parse}
+            "starcoder2": neox.parse, masked.LLADA: masked.parse,
+            masked.DREAM: masked.parse}
 
 
 def is_hf(folder) -> bool:
@@ -192,7 +195,8 @@ def _common(fields, sizes):
 
 
 def _sizes(family):
-  return _GPT2_SIZES if family == "gpt2" else _SIZES
+  return {"gpt2": _GPT2_SIZES, masked.LLADA: masked.LLADA_SIZES}.get(
+      family, _SIZES)
 
 
 def family(config: transformer.Config) -> str:

@@ -37,7 +37,9 @@ FIELDS = {
     "vocab_size": _VOCABULARY, "hidden_size": _WIDTH, "n_embd": _WIDTH,
     "word_embed_proj_dim": _WIDTH, "intermediate_size": _WIDTH,
     "moe_intermediate_size": _WIDTH, "shared_expert_intermediate_size": _WIDTH,
-    "ffn_dim": _WIDTH, "n_inner": _WIDTH,
+    "ffn_dim": _WIDTH, "n_inner": _WIDTH, "d_model": _WIDTH,
+    "mlp_hidden_size": _WIDTH, "n_layers": _LAYERS, "n_heads": _HEADS,
+    "n_kv_heads": _HEADS, "max_sequence_length": _LENGTH,
     "num_hidden_layers": _LAYERS, "n_layer": _LAYERS,
     "num_attention_heads": _HEADS, "n_head": _HEADS,
     "num_key_value_heads": _HEADS, "head_dim": _HEAD_DIM,
@@ -47,6 +49,7 @@ FIELDS = {
     # Layers.
     "attention_bias": _BOOL, "mlp_bias": _BOOL, "qkv_bias": _BOOL,
     "use_bias": _BOOL, "enable_bias": _BOOL, "tie_word_embeddings": _BOOL,
+    "include_qkv_bias": _BOOL, "weight_tying": _BOOL,
     "norm_topk_prob": _BOOL, "do_layer_norm_before": _BOOL,
     "use_parallel_residual": _BOOL,
     "rms_norm_eps": _EPS, "layer_norm_eps": _EPS, "layer_norm_epsilon": _EPS,
@@ -79,7 +82,7 @@ FIELDS = {
     # Everything else.
     "model_type": _WORD, "dtype": _WORD, "torch_dtype": _WORD,
     "hidden_act": _WORD, "text_config": _Field(dict),
-    "auto_map": _Field(dict)}
+    "auto_map": _Field(dict), "mask_token_id": _Field(int, 0, 1 << 24)}
 
 ARCHITECTURE = {
     "vocab_size": _VOCABULARY, "dim": _WIDTH, "num_layers": _LAYERS,

@@ -17,6 +17,7 @@ import numpy as np
 
 from models.huggingface import config as hf_config
 from models.huggingface import llama
+from models.huggingface import masked
 from models.transformer import moe
 
 _HEAD = "lm_head.weight"
@@ -212,7 +213,7 @@ def with_base(config, found):
   Returns:
     dict by the names of `places`, and of what belongs to no parameter.
   """
-  family = hf_config.family(config)
+  family, found = hf_config.family(config), masked.renamed(found)
   if family == "gemma3_text":
     found = {re.sub(_TEXT, r"\2", name): x for name, x in found.items()
              if not re.match(_IMAGES, name)}

@@ -399,9 +399,29 @@ def causal_logits(lm, params, tokens):
   Returns:
     `[B, T, V]`.
   """
+  length = tokens.shape[1]
+  return _whole_logits(lm, params, tokens,
+                       jnp.tril(jnp.ones((length, length), bool)))
+
+
+def bidirectional_logits(lm, params, tokens):
+  """Returns logits of a whole text whose tokens all see each other.
+
+  Args:
+    lm: of `language_model`, trained so.
+    params: its parameters.
+    tokens: `[B, T]` int32.
+
+  Returns:
+    `[B, T, V]`, of the tokens themselves, not of those after them.
+  """
+  length = tokens.shape[1]
+  return _whole_logits(lm, params, tokens, jnp.ones((length, length), bool))
+
+
+def _whole_logits(lm, params, tokens, mask):
   batch, length = tokens.shape
   fresh = lm.init_cache(batch, length)
-  mask = jnp.tril(jnp.ones((length, length), bool))
   logits, _ = lm.forward(
       params, tokens, jnp.broadcast_to(jnp.arange(length), tokens.shape),
       lm.init_cache(batch, 0), types.Block(

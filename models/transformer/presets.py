@@ -31,6 +31,16 @@ PRESETS = {
     "harmless-draft": decoder.Config(
         vocab_size=2000, dim=96, num_layers=2, num_heads=3, num_kv_heads=3,
         head_dim=32, hidden_dim=192, max_length=320),
+    # The shipped masked-diffusion model of list operations and grids: rows of
+    # 20 + 16 tokens. The last entry of the vocabulary is the mask.
+    "canvas-tasks": decoder.Config(
+        vocab_size=56, dim=160, num_layers=4, num_heads=5, num_kv_heads=5,
+        head_dim=32, hidden_dim=432, max_length=64, positions="learned",
+        tie_embeddings=False),
+    # One of Python source; its tokenizer has 2,000 entries.
+    "python-diffusion": decoder.Config(
+        vocab_size=2001, dim=192, num_layers=7, num_heads=6, num_kv_heads=6,
+        head_dim=32, hidden_dim=512, max_length=320),
     # Trained in seconds, to see that everything works.
     "smoke": decoder.Config(
         vocab_size=2000, dim=32, num_layers=1, num_heads=2, num_kv_heads=1,

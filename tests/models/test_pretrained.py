@@ -10,6 +10,7 @@ import pytest
 import decoding_jax as dj
 from experiments.app import launch
 from experiments.data import batches
+from experiments.data import canvas_tasks
 from experiments.data import parallel_text
 from experiments.data import python_corpus
 from experiments.devices import model_pair
@@ -126,3 +127,20 @@ def test_overlap_on_held_out_text(pair):
       batches.whole(batches.even_windows(tokens, 8, 256)), target_params)
   assert metrics["overlap"] > 0.6
   assert metrics["teacher_loss"] < min(3.3, metrics["held_out_loss"])
+
+
+def test_the_masked_model_fills_in_lists():
+  """Copies and edits, of which it is sure; FreeDave fills in the same."""
+  model, params = checkpoints.load_masked("canvas-tasks")
+  examples = canvas_tasks.draw(("copy", "insert", "remove", "replace"), 16, 7)
+  prompts = np.array([canvas_tasks.prompt(*x[:3]) for x in examples])
+  lengths = np.full(len(prompts), canvas_tasks.PROMPT)
+  base, found = (dj.canvas.generate(
+      jax.random.key(0), prompts, lengths, method=method, model=model,
+      params=params, length=canvas_tasks.CANVAS, block=8) for method in (
+          dj.canvas.methods.static(2), dj.canvas.methods.free_dave(2, 3)))
+  right = [canvas_tasks.is_right(*pair) for pair in zip(examples, base.tokens)]
+  assert np.mean(right) > 0.9
+  np.testing.assert_array_equal(base.tokens, found.tokens)
+  assert base.forwards.sum() > 1.5 * found.forwards.sum()
+  assert _metadata("canvas-tasks")["parameters"] < 2e6

@@ -18,8 +18,12 @@ def depth(method):
 
 
 def drafts_by_a_model(method):
-  """Tells whether a method runs a draft model."""
-  return method.sampled.drafter.calls > 0
+  """Tells whether a method runs a draft model, once for each level.
+
+  A model that drafts several levels by one call is not told of the tokens
+  between them: what it drafts is another distribution than the tests know.
+  """
+  return method.sampled.drafter.calls == depth(method) > 0
 
 
 def samples_drafts(method):
@@ -29,7 +33,7 @@ def samples_drafts(method):
   target that samples will say.
   """
   drafter = method.sampled.drafter
-  return drafter.sampled or drafter.one_sampled
+  return drafter.sampled or drafter.one_sampled or drafter.shared_noise
 
 
 def each(methods):

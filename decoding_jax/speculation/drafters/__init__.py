@@ -3,6 +3,7 @@
 from decoding_jax.speculation.drafters.best_first_trees import best_first
 from decoding_jax.speculation.drafters.jacobi_window import lookahead
 from decoding_jax.speculation.drafters.language_model import of_model
+from decoding_jax.speculation.drafters.masked_places import masked
 from decoding_jax.speculation.drafters.merged_drafts import gsd
 from decoding_jax.speculation.drafters.merged_trees import merged
 from decoding_jax.speculation.drafters.successor_table import token_recycling
@@ -10,5 +11,5 @@ from decoding_jax.speculation.drafters.text_matches import (prompt_lookup,
                                                             suffix)
 from decoding_jax.speculation.drafters.trigram_table import aded
 
-__all__ = ["aded", "best_first", "gsd", "lookahead", "merged", "of_model",
-           "prompt_lookup", "suffix", "token_recycling"]
+__all__ = ["aded", "best_first", "gsd", "lookahead", "masked", "merged",
+           "of_model", "prompt_lookup", "suffix", "token_recycling"]

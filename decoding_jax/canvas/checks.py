@@ -1,0 +1,86 @@
+"""Checks of the arguments of `canvas.generate`."""
+
+import jax
+import jax.numpy as jnp
+
+from decoding_jax.canvas.types import Method
+from decoding_jax.kernels import random
+from decoding_jax.types import MaskedModel
+from decoding_jax.validation import params as params_lib
+from decoding_jax.validation import values
+
+
+def check(prompts, prompt_lengths, *, method, model, params, length, block,
+          eos_id, method_params, canvases, cache) -> None:
+  """Raises a ValueError naming the first argument that does not fit."""
+  for name, value, kind in (("method", method, Method),
+                            ("model", model, MaskedModel)):
+    if not isinstance(value, kind):
+      raise ValueError(f"{name} is of type {type(value).__name__}: a canvas."
+                       f"{kind.__name__} is needed.")
+  _check_prompts(prompts, prompt_lengths)
+  for name, value in (("length", length), ("block", block),
+                      ("method.drafts", method.drafts)):
+    values.check_positive(name, value)
+  if length % block:
+    raise ValueError(f"block={block} does not divide length={length}.")
+  lm = model.language_model
+  total = prompts.shape[1] + length
+  if lm.max_length and total > lm.max_length:
+    raise ValueError(f"prompts of width {prompts.shape[1]} and length={length} "
+                     f"need {total} positions: the model has max_length="
+                     f"{lm.max_length}.")
+  _check_token("model.mask_id", model.mask_id, lm.vocab_size)
+  if eos_id is not None:
+    _check_token("eos_id", eos_id, lm.vocab_size)
+  elif method.ends_text:
+    raise ValueError(f"eos_id=None: method {method.name} predicts the end of a "
+                     "text, and needs its token.")
+  if (method_params is None) == method.needs_params:
+    raise ValueError(
+        f"method_params={'None' if method_params is None else '...'}: method "
+        f"{method.name} has {'' if method.needs_params else 'no '}parameters.")
+  if cache and method.drafts > 1:
+    raise ValueError(f"cache=True: method {method.name} reads drafts of whole "
+                     "canvases, for which cache=False is needed.")
+  if canvases is not None and jnp.shape(canvases) != (len(prompts), length):
+    raise ValueError(f"canvases has shape {jnp.shape(canvases)}: [B, L]="
+                     f"{(len(prompts), length)} is needed.")
+  params_lib.check("params", lm, params)
+
+
+def _check_prompts(prompts, prompt_lengths):
+  for name, x, rank in (("prompts", prompts, 2),
+                        ("prompt_lengths", prompt_lengths, 1)):
+    if x.ndim != rank or not jnp.issubdtype(x.dtype, jnp.integer):
+      raise ValueError(f"{name} of shape {x.shape} and type {x.dtype}: "
+                       f"integers of {'[B, P]' if rank == 2 else '[B]'} are "
+                       "needed.")
+  if prompt_lengths.shape != prompts.shape[:1]:
+    raise ValueError(f"prompt_lengths of shape {prompt_lengths.shape}: one for "
+                     f"each of {len(prompts)} prompts is needed.")
+  if isinstance(prompt_lengths, jax.core.Tracer):
+    return
+  if (prompt_lengths < 1).any() or (prompt_lengths > prompts.shape[1]).any():
+    raise ValueError(f"prompt_lengths={prompt_lengths}: 1 to "
+                     f"{prompts.shape[1]}, the width of prompts, is needed.")
+
+
+def _check_token(name, token, vocab_size):
+  if not values.is_integer(token) or not 0 <= token < vocab_size:
+    raise ValueError(f"{name}={token!r}: 0 to {vocab_size - 1}, the model's "
+                     "vocabulary, is needed.")
+
+
+def row_keys(key, batch):
+  """Returns `[B]` typed keys from a key, or from a key a row."""
+  key = values.array("key", key)
+  if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+    key = jax.random.wrap_key_data(key)
+  if key.ndim == 0:
+    return jax.vmap(random.fold_in, (None, 0))(
+        key, jnp.arange(batch, dtype=jnp.uint32))
+  if key.shape != (batch,):
+    raise ValueError(f"key has shape {key.shape}: one key, or one for each of "
+                     f"{batch} rows is needed.")
+  return key

@@ -1,0 +1,49 @@
+"""A masked-diffusion model in the place of `dj.generate`'s draft model."""
+
+import functools
+
+import jax.numpy as jnp
+
+from decoding_jax.types import Block, Cache, LanguageModel, MaskedModel
+
+
+@functools.lru_cache(maxsize=None)
+def as_draft(model: MaskedModel, vocab_size: int) -> LanguageModel:
+  """Makes the draft model of `drafters.masked`; equal arguments, one object.
+
+  Args:
+    model: a masked-diffusion model.
+    vocab_size: V of the target; further tokens of the model, such as its mask,
+      are never drafted.
+
+  Returns:
+    A language model that caches nothing: of whole texts, whose masked places
+    are tokens below 0. Its parameters are those of `model`.
+
+  Raises:
+    ValueError: if the model has fewer than V tokens.
+  """
+  inner = model.language_model
+  if inner.vocab_size < vocab_size:
+    raise ValueError(f"vocab_size={vocab_size}: the masked model has "
+                     f"{inner.vocab_size} tokens.")
+
+  def init_cache(batch, capacity):
+    del capacity
+    return Cache((), (), jnp.zeros(batch, jnp.int32))
+
+  def forward(params, tokens, positions, cache, block, slot, mask):
+    del cache, slot
+    tokens = jnp.where(tokens < 0, model.mask_id, tokens)
+    room = inner.init_cache(*tokens.shape)
+    logits, _ = inner.forward(
+        params, tokens, positions, inner.init_cache(len(tokens), 0),
+        Block(room.keys, room.values, room.features), 0,
+        mask[:, :, :tokens.shape[1]])
+    if model.shifted:
+      logits = jnp.concatenate([logits[:, :1], logits[:, :-1]], axis=1)
+    masks = jnp.arange(vocab_size)[None, None] == model.mask_id
+    return jnp.where(masks, -jnp.inf, logits[..., :vocab_size]), block
+
+  return LanguageModel(init_cache, forward, vocab_size, 0,
+                       abstract_params=inner.abstract_params)

@@ -1,0 +1,32 @@
+"""What rules are made of: the most confident places, and the block."""
+
+import jax.numpy as jnp
+
+
+def most_confident(confidence, eligible, count):
+  """Returns the most confident of the eligible places; of equal ones the first.
+
+  Args:
+    confidence: `[L]` float32.
+    eligible: `[L]` bool.
+    count: how many, an integer or `[]` int32.
+
+  Returns:
+    `[L]` bool; fewer than `count` where fewer are eligible.
+  """
+  return eligible & (ranks(confidence, eligible) < count)
+
+
+def ranks(confidence, eligible):
+  """Returns the rank `[L]` of each place, 0 of the most confident one.
+
+  Those that are not eligible come last.
+  """
+  order = jnp.argsort(jnp.where(eligible, -confidence, jnp.inf), stable=True)
+  places = jnp.arange(len(confidence), dtype=jnp.int32)
+  return jnp.zeros_like(places).at[order].set(places, unique_indices=True)
+
+
+def at_least_one(chosen, confidence, eligible):
+  """Adds the most confident place to those that a rule has chosen."""
+  return chosen & eligible | most_confident(confidence, eligible, 1)

@@ -1,0 +1,124 @@
+"""Arrays and contracts of decoding on a canvas.
+
+A masked-diffusion language model sees a prompt and a canvas, L places that
+follow it, of which some are masked; and it gives a distribution at each of
+them. Decoding fills all places, several a forward. Beside the axes of
+`decoding_jax.types`:
+
+  L  places of a canvas        S  places of a block
+  D  canvases that are tried at once
+"""
+
+from typing import Any, Callable, NamedTuple, Optional
+
+import flax.struct
+
+from decoding_jax.types import Array, MaskedModel, Params
+
+
+class Method(NamedTuple):
+  """A way to fill a canvas; hashable.
+
+  Attributes:
+    name: as in a table, with its sizes.
+    rule: `(params, confidence [L] float32, eligible [L] bool, start []) ->
+      [L] bool`, which of the eligible places of one row to fill, at least one
+      of them. The current block begins at place `start`.
+    drafts: D, canvases a forward; more than 1: see `methods.free_dave`.
+    ends_text: whether the places after an end of text are filled with ends of
+      text at once.
+    needs_params: whether the rule has parameters.
+  """
+  name: str
+  rule: Callable[..., Array]
+  drafts: int = 1
+  ends_text: bool = False
+  needs_params: bool = False
+
+
+@flax.struct.dataclass
+class Context:
+  """What does not change from step to step.
+
+  Attributes:
+    model: a `MaskedModel`.
+    params: its parameters.
+    method: a `Method`.
+    method_params: parameters of its rule, or None.
+    confidence: see `confidence`.
+    block: S.
+    warper: a `sampling.LogitsWarper`.
+    keys: `[B]` random keys, of the noise of each row.
+    prompts: `[B, P]` int32, left-padded.
+    padding: `[B]` int32, slots before the prompt.
+    eos_id: `[]` int32, `NONE` for none.
+  """
+  model: MaskedModel = flax.struct.field(pytree_node=False)
+  params: Params
+  method: Method = flax.struct.field(pytree_node=False)
+  method_params: Params
+  confidence: Callable[..., Array] = flax.struct.field(pytree_node=False)
+  block: int = flax.struct.field(pytree_node=False)
+  warper: Any
+  keys: Array
+  prompts: Array
+  padding: Array
+  eos_id: Array
+
+
+@flax.struct.dataclass
+class State:
+  """What the loop carries.
+
+  Attributes:
+    canvas: `[B, L]` int32, the mask's token where a place is not filled.
+    drafts: `[B, D, L]` int32, canvases of the next forward; the first one is
+      `canvas`.
+    filled_at: `[B, L]` int32, the forward that filled each place, from 0 on;
+      `NONE` where it is not filled.
+    forwards: `[B]` int32, forwards a row has taken.
+    whole_forwards: `[B]` int32, those of them that read prompt and canvas anew;
+      all without a cache.
+    steps: `[B]` int32, times that the rule has filled places.
+    trace: `[B, F, L]` float32 of confidences and `[B, F, L]` int32 of tokens,
+      of each forward; None if it is not kept.
+    store: keys and values of prompt and canvas, as a `Block`; None without a
+      cache.
+    stored: `[B]` int32, the block at whose beginning a row was stored; `NONE`
+      at first.
+  """
+  canvas: Array
+  drafts: Array
+  filled_at: Array
+  forwards: Array
+  whole_forwards: Array
+  steps: Array
+  trace: Any = None
+  store: Any = None
+  stored: Optional[Array] = None
+
+
+@flax.struct.dataclass
+class Filled:
+  """What `canvas.generate` returns.
+
+  Attributes:
+    tokens: `[B, L]` int32; after an end of text, ends of text.
+    lengths: `[B]` int32, tokens up to the end of text, which is counted; L
+      without one.
+    filled_at: `[B, L]` int32, the forward that filled each place; `NONE` after
+      the end where none did.
+    forwards: `[B]` int32, forwards that a row has taken, of all its drafts
+      together.
+    whole_forwards: `[B]` int32, those that read prompt and canvas anew.
+    steps: `[B]` int32, times that the rule has filled places: the forwards of a
+      method without drafts.
+    trace: see `State`.
+  """
+  tokens: Array
+  lengths: Array
+  filled_at: Array
+  forwards: Array
+  whole_forwards: Array
+  steps: Array
+  trace: Any = None

@@ -1,0 +1,107 @@
+"""Drafts of a masked-diffusion model: all places by one forward.
+
+The model reads the end of the text and D masked places after it, and gives a
+distribution at each of them: a product, since no place sees what another one is
+filled with. Any expander grows a tree of it. The children of a node are samples
+of the distribution of its level, whatever the node: verification is exact.
+"""
+
+import functools
+
+import jax.numpy as jnp
+
+from decoding_jax.kernels import buffers
+from decoding_jax.runtime import token_buffer
+from decoding_jax.speculation import expanders, tree as tree_lib
+from decoding_jax.types import (Block, Cache, Context, DecodeState, Drafter,
+                                DraftTree, Expander, LanguageModel, NONE, Seen)
+from decoding_jax.validation import values
+
+
+@functools.lru_cache(maxsize=None)
+def masked(expander: Expander, window: int) -> Drafter:
+  """The drafter of a masked-diffusion model, see `canvas.as_draft`.
+
+  Args:
+    expander: grows the tree level by level, of distributions that are known.
+    window: tokens of the text that the model reads, the last ones.
+
+  Returns:
+    The drafter: one call of the draft model a step, however deep the tree.
+
+  Raises:
+    ValueError: if the window is not a positive integer.
+  """
+  values.check_positive("window", window)
+  return Drafter(
+      expander.layout, _init, functools.partial(_propose, expander, window),
+      _observe, calls=1, sampled=expander.sampled,
+      replacement=expander.replacement, one_sampled=expander.one_sampled)
+
+
+def _init(context: Context, state: DecodeState) -> DecodeState:
+  del context
+  return state
+
+
+def _propose(expander, window, keys, context: Context,
+             state: DecodeState) -> tuple[DraftTree, None]:
+  logits = read(context.draft, context.draft_params, state, window,
+                tree_lib.depth(expander.layout))
+  tree, _ = expanders.grow(
+      keys, expander, _known(context.draft.vocab_size),
+      (logits, state.length), Cache((), (), state.length - 1),
+      token_buffer.newest(state, 2), state.length, context.draft_warper)
+  return tree, None
+
+
+def read(model: LanguageModel, params, state: DecodeState, window: int,
+         depth: int):
+  """Returns logits `[B, D, V]` of the D places after the texts.
+
+  Args:
+    model: of `canvas.as_draft`.
+    params: its parameters.
+    state: the texts.
+    window: last tokens of each that are read.
+    depth: D.
+  """
+  order = jnp.arange(window + depth)[None]
+  columns = state.length[:, None] - window + order
+  # Shorter texts stand at the end of the window, with nothing before them.
+  padding = jnp.maximum(window - state.length, 0)[:, None]
+  inside = order >= padding
+  text = buffers.take_along(state.tokens, jnp.clip(
+      columns, 0, state.tokens.shape[1] - 1), axis=1)
+  tokens = jnp.where(order < window, jnp.where(inside, text, 0), NONE)
+  mask = jnp.broadcast_to(inside[:, None], (*tokens.shape, tokens.shape[1]))
+  # A slot without a token sees itself, so that no softmax is over nothing.
+  mask |= jnp.eye(tokens.shape[1], dtype=bool)[None]
+  room = model.init_cache(*tokens.shape)
+  logits, _ = model.forward(
+      params, tokens, jnp.maximum(order - padding, 0),
+      model.init_cache(len(tokens), 0),
+      Block(room.keys, room.values, room.features), 0, mask)
+  return logits[:, window:]
+
+
+@functools.lru_cache(maxsize=None)
+def _known(vocab_size) -> LanguageModel:
+  """A model whose parameters are the logits at each level, and the lengths."""
+  def forward(params, tokens, positions, cache, block, slot, mask):
+    del tokens, cache, slot, mask
+    logits, length = params
+    # The root, which predicts the first place, is the last token of the text.
+    level = jnp.maximum(positions - (length - 1)[:, None], 0)
+    return buffers.take_along(logits, level[:, :, None], axis=1), block
+
+  return LanguageModel(lambda batch, _: Cache((), (), jnp.zeros(
+      batch, jnp.int32)), forward, vocab_size)
+
+
+def _observe(context: Context, before: DecodeState, after: DecodeState,
+             seen: Seen) -> DecodeState:
+  del context, before, seen
+  # Nothing is cached, but the cache has a length that others check.
+  return after.replace(draft_cache=after.draft_cache.replace(
+      length=after.length - 1))

@@ -1,0 +1,49 @@
+"""Masked rows for the training of masked-diffusion language models.
+
+Of the n tokens of a row that may be masked, m are, with m uniform from 1 to n.
+The mean of their losses, times n, is an unbiased estimate of the bound on the
+row's negative log-likelihood, of less variance than with each token masked by
+itself (LLaDA, arXiv 2502.09992, appendix A.2 and equation 6).
+"""
+
+import numpy as np
+
+from experiments.data import batches
+
+
+def masked(config, data: batches.Data) -> batches.Data:
+  """Masks the rows of a run, in another way at each step.
+
+  Args:
+    config: `seed`.
+    data: rows; tokens whose weight is not 0 may be masked.
+
+  Returns:
+    Data without prompts. The tokens are whole; the weights `[B, T]` of a row
+    are 1 / m at its m masked tokens and 0 elsewhere.
+  """
+  def train(step, samples):
+    rng = np.random.default_rng((config.seed, 1, step))
+    return mask(rng, data.train(step, samples))
+
+  def held_out(count):
+    # One generator a row: a row is masked alike however many there are.
+    batch = data.held_out(count)
+    rows = [mask(np.random.default_rng((config.seed, 2, i)),
+                 batches.Batch(batch.tokens[i:i + 1], batch.weights[i:i + 1]))
+            for i in range(len(batch.tokens))]
+    return batches.Batch(*(np.concatenate(parts) for parts in zip(*rows)))
+
+  return batches.Data(train, held_out)
+
+
+def mask(rng: np.random.Generator, batch: batches.Batch) -> batches.Batch:
+  """Masks m of the tokens of each row whose weight is not 0."""
+  may = batch.weights > 0
+  total = may.sum(axis=1, keepdims=True)
+  count = rng.integers(1, np.maximum(total, 1) + 1)
+  # The masked ones are those of the lowest ranks in a random order.
+  order = np.where(may, rng.random(may.shape), 2.0)
+  ranks = np.argsort(np.argsort(order, axis=1), axis=1)
+  chosen = may & (ranks < count)
+  return batches.Batch(batch.tokens, (chosen / count).astype(np.float32))

@@ -1,0 +1,187 @@
+"""Measures decoding of a masked-diffusion model: quality against parallelism.
+
+  python -m experiments.diffusion --config=configs/diffusion.py
+  python -m experiments.diffusion --config=configs/diffusion.py:smoke
+
+All methods of `dj.canvas.methods` on list operations, Sudoku and Latin squares;
+FreeDave against the static decoding that it keeps; and the exact limits of
+parallel decoding beside what is measured.
+"""
+
+import functools
+import json
+
+from absl import flags
+import jax
+import numpy as np
+import tqdm
+
+import decoding_jax as dj
+from experiments.app import compilation_cache
+from experiments.app import launch
+from experiments.app import preemption
+from experiments.app import text_tables
+from experiments.data import canvas_tasks
+from experiments.devices import model_pair
+from experiments.evaluation import canvas_run
+from experiments.evaluation import canvas_tables
+from experiments.evaluation import parallel_limits
+from experiments.evaluation import provenance
+from experiments.evaluation import results_store
+from experiments.scoring import intervals
+from experiments.timing import stopwatch
+from experiments.training import canvas_filter
+from models import checkpoints
+from models.text import tokenizers
+
+# These only choose lines; a line does not depend on the others.
+_FREE = ("methods", "limits")
+# Examples of the filter and of the limits have numbers of their own.
+_FILTER, _LIMITS = 10**6, 2 * 10**6
+_LIMIT_RESULTS = "limits.jsonl"
+
+
+def main():
+  config = launch.config(CONFIG, "canvas_tasks", "filter_steps")
+  _check(config)
+  preemption.listen()
+  methods = [canvas_run.read(spec) for spec in config.methods]
+  model, params = _load(config.model)
+  settings = {**json.loads(config.to_json()),
+              "models": model_pair.digest_of(params)}
+  workdir = results_store.open_workdir(WORKDIR.value, settings, _FREE,
+                                       timed=True)
+  compilation_cache.keep(workdir / compilation_cache.FOLDER)
+  examples = canvas_tasks.draw(config.canvas_tasks, config.examples,
+                               config.seed + 1)
+  decoders = functools.partial(canvas_run.decoder, config, model, params)
+  records = measure(config, methods, decoders, examples,
+                    workdir / results_store.RESULTS)
+  found = measure_limits(config, decoders, workdir / _LIMIT_RESULTS)
+  canvas_tables.write(workdir, records, found, config,
+                      provenance.markdown(settings))
+  print(canvas_tables.text(records, found, config.canvas_tasks,
+                           text_tables.plain_table))
+  print(f"{workdir}: summary.md, {results_store.RESULTS}, {_LIMIT_RESULTS}, "
+        f"{results_store.RUN}, quality.png")
+
+
+def _check(config):
+  launch.check_seed(config)
+  launch.check_positive(config, "examples", "batch", "block", "filter_examples",
+                        "filter_steps", "limit_examples", "limit_length")
+  if config.examples % config.batch:
+    raise launch.UserError(f"--config.batch={config.batch} must divide "
+                           f"--config.examples={config.examples}.")
+  for name in config.canvas_tasks:
+    if name not in canvas_tasks.TASKS:
+      raise launch.UserError(f"--config.canvas_tasks: {name!r} is not one of "
+                             f"{', '.join(canvas_tasks.TASKS)}.")
+
+
+def _load(name):
+  """Returns the model and its parameters; it must know the tasks' words."""
+  folder = launch.model_folder(name)
+  with launch.user_errors(OSError, ValueError):
+    lm, params = checkpoints.load(folder)
+    if tokenizers.load(folder).get_vocab() != (
+        canvas_tasks.tokenizer().get_vocab()):
+      raise ValueError(f"--config.model={name!r} was not trained on "
+                       "--config.canvas_tasks.")
+  mask = canvas_tasks.WORDS.index(canvas_tasks.MASK)
+  return dj.canvas.MaskedModel(lm, mask), params
+
+
+def measure(config, methods, decoders, examples, path):
+  """Runs the methods that have no result yet; returns all records, in order."""
+  found = {x["method"]: x for x in results_store.read(path, "method", "tokens")}
+  todo = [x for x in methods if x.name not in found]
+  batches = canvas_run.make_batches(examples, config.batch, config.seed)
+  baseline = decoders(methods[0])
+  filtered = None
+  if any(x.needs_params for x in todo):
+    filtered = train_filter(config, decoders)
+  if todo:
+    stopwatch.timed(baseline, *batches[0])
+  for method in tqdm.tqdm(todo, unit="method", dynamic_ncols=True):
+    decode = decoders(method, method_params=filtered)
+    stopwatch.timed(decode, *batches[0])
+    record = canvas_run.run(method.name, decode, baseline, batches, examples)
+    results_store.append(path, record)
+    found[method.name] = record
+    preemption.check()
+  records = [found[method.name] for method in methods]
+  return [{**x, "metrics": canvas_run.figures(x, records[0], config.seed)}
+          for x in records]
+
+
+def train_filter(config, decoders):
+  """Trains Learn2PD's filter on traces of static decoding."""
+  examples = canvas_tasks.draw(config.canvas_tasks, config.filter_examples,
+                               config.seed + 1, start=_FILTER)
+  decode = decoders(dj.canvas.methods.static(1), traced=True)
+  parts = [jax.device_get(decode(*batch))
+           for batch in canvas_run.make_batches(examples, config.batch,
+                                                config.seed)]
+  data = [canvas_filter.traces(part, config.block) for part in parts]
+  params, losses = canvas_filter.train(
+      jax.random.key(config.seed),
+      canvas_filter.Traces(*map(np.concatenate, zip(*data))),
+      config.filter_steps)
+  print(f"filter of Learn2PD: cross entropy {losses[0]:.4f} at first, "
+        f"{losses[-1]:.4f} after {config.filter_steps} steps")
+  return params
+
+
+def measure_limits(config, decoders, path):
+  """Measures accuracy at temperature 1 in lists of one length.
+
+  Places after the answer are given, and places are filled in an order that does
+  not depend on what is drawn: as the closed forms have it.
+  """
+  found = {(x["task"], x["tokens"]): x
+           for x in results_store.read(path, "task", "tokens", "limit")}
+  length, size = config.limit_length, config.limit_examples
+  given = np.full((size, canvas_tasks.CANVAS), 0, np.int32)
+  given[:, :length] = canvas_tasks.WORDS.index(canvas_tasks.MASK)
+  for task in parallel_limits.TASKS:
+    examples = _lists(task, length, size, config.seed + 1)
+    for tokens in config.limits:
+      if (task, tokens) in found:
+        continue
+      decode = decoders(
+          dj.canvas.methods.static(tokens), sampling=dj.Sampling(1.0),
+          confidence=dj.canvas.confidence.largest, canvases=given, eos_id=None,
+          block=canvas_tasks.CANVAS)
+      batch, = canvas_run.make_batches(examples, size, config.seed)
+      out = jax.device_get(decode(*batch))
+      right = [canvas_tasks.is_right(x, row)
+               for x, row in zip(examples, out.tokens)]
+      found[task, tokens] = {
+          "task": task, "tokens": tokens,
+          "limit": parallel_limits.accuracy(task, length, tokens),
+          "dependence": parallel_limits.dependence(task, length),
+          "measured": intervals.json_values(intervals.interval(
+              np.array(right, float), np.ones(size), config.seed))}
+      results_store.append(path, found[task, tokens])
+  return [found[task, tokens] for task in parallel_limits.TASKS
+          for tokens in config.limits]
+
+
+def _lists(task, length, count, seed):
+  """Draws examples of a task whose answers are all of one length."""
+  found, start = [], _LIMITS
+  while len(found) < count:
+    found += [x for x in canvas_tasks.draw((task,), count, seed, start)
+              if len(x[3]) == length]
+    start += count
+  return found[:count]
+
+
+if __name__ == "__main__":
+  CONFIG = launch.define_config(
+      "diffusion", "Settings: file, file:preset, or the name of a shipped "
+      "file, such as diffusion:smoke.")
+  WORKDIR = flags.DEFINE_string("workdir", "runs/diffusion",
+                                "Folder of results.")
+  launch.run(main)

@@ -1,0 +1,130 @@
+"""Tables and a figure of experiments on a canvas."""
+
+import numpy as np
+
+from experiments.app import text_tables
+from experiments.scoring import intervals
+
+COLUMNS = {"accuracy": "accuracy", "forwards_per_token": "forwards / token",
+           "tokens_per_second": "tokens / s", "speed_up": "speed-up"}
+_STYLES = {"static": ("#666666", "o"), "free_dave": ("#009E73", "s"),
+           "threshold": ("#D55E00", "^"), "factor": ("#E69F00", "D"),
+           "local_leap": ("#56B4E9", "v"), "learn2pd": ("#CC79A7", "P")}
+
+
+def methods(records) -> list[list[str]]:
+  """Returns lines: each method with its figures and their intervals."""
+  lines = [["method", *COLUMNS.values()]]
+  for record in records:
+    lines.append([record["method"], *(
+        _shown(record["metrics"][name]) for name in COLUMNS)])
+  return lines
+
+
+def tasks(records, names) -> list[list[str]]:
+  """Returns lines: the accuracy of each method in each task."""
+  lines = [["method", *names]]
+  for record in records:
+    right = _by_task(record)
+    lines.append([record["method"], *(
+        f"{np.mean(right[name]):.2f}" if name in right else "-"
+        for name in names)])
+  return lines
+
+
+def limits(found) -> list[list[str]]:
+  """Returns lines of (task, k, limit, measured interval) of dicts."""
+  lines = [["task", "tokens / step", "limit", "measured", "nats"]]
+  for x in found:
+    lines.append([x["task"], str(x["tokens"]), f"{x['limit']:.4f}",
+                  _shown(x["measured"]), f"{x['dependence']:.2f}"])
+  return lines
+
+
+def lossless(records) -> list[list[str]]:
+  """Returns lines: FreeDave against the static decoding that it keeps."""
+  by_name = {record["method"]: record for record in records}
+  lines = [["method", "equal rows", "forwards saved"]]
+  for record in records:
+    base = by_name.get(_base(record["method"]))
+    if base is None or record is base:
+      continue
+    equal = sum(x == y for x, y in zip(record["tokens"], base["tokens"]))
+    lines.append([record["method"], f"{equal} of {len(base['tokens'])}",
+                  f"{sum(base['forwards']) / sum(record['forwards']):.2f} x"])
+  return lines
+
+
+def text(records, found, names, table) -> str:
+  """Joins all tables, formatted by a function of `text_tables`."""
+  parts = [methods(records), tasks(records, names), lossless(records)]
+  if found:
+    parts.append(limits(found))
+  return "\n\n".join(table(lines) for lines in parts if len(lines) > 1)
+
+
+def write(folder, records, found, config, note) -> None:
+  """Writes `summary.md` and `quality.png`."""
+  tables = text(records, found, config.canvas_tasks,
+                text_tables.markdown_table)
+  (folder / "summary.md").write_text(f"{note}\n\n{tables}\n", "utf-8")
+  _draw(records, config).savefig(folder / "quality.png", dpi=120)
+
+
+def _base(name):
+  """Returns the name of what a method is lossless against, or None."""
+  if not name.startswith("free_dave("):
+    return None
+  return f"static({name.removeprefix('free_dave(').split(',')[0]})"
+
+
+def _shown(interval):
+  value, low, high = interval
+  digits = 2 if value < 100 else 0
+  value, *bounds = (None if x is None else f"{x:.{digits}f}"
+                    for x in (value, low, high))
+  return value if low is None else f"{value} [{', '.join(bounds)}]"
+
+
+def _by_task(record):
+  found = {}
+  for name, right in zip(record["tasks"], record["right"]):
+    found.setdefault(name, []).append(right)
+  return found
+
+
+def _draw(records, config):
+  # Imported here to start runs half a second earlier.
+  from matplotlib import figure  # pylint: disable=import-outside-toplevel
+  several = [x for x in config.canvas_tasks
+             if x.endswith("_any") or x in ("shuffle", "latin")]
+  one = [x for x in config.canvas_tasks if x not in several]
+  fig = figure.Figure(figsize=(8.4, 3.9), layout="constrained")
+  panels = fig.subplots(1, 2, sharey=True)
+  for ax, names, title in ((panels[0], one, "one right answer"),
+                           (panels[1], several, "several right answers")):
+    for family, (color, marker) in _STYLES.items():
+      points = sorted(_point(record, names, config.seed) for record in records
+                      if record["method"].split("(")[0] == family)
+      if points and names:
+        x, y, low, high = zip(*points)
+        ax.errorbar(x, y, yerr=[low, high], label=family, color=color,
+                    marker=marker, markersize=4, linewidth=1, elinewidth=1)
+    ax.set_title(title, fontsize=10)
+    ax.set_xlabel("tokens a forward")
+    ax.grid(alpha=0.3)
+  panels[0].set_ylabel("accuracy")
+  handles, labels = panels[0].get_legend_handles_labels()
+  fig.legend(handles, labels, loc="outside upper center", ncols=6,
+             frameon=False)
+  return fig
+
+
+def _point(record, names, seed):
+  """Returns (tokens a forward, accuracy, bars) in some of the tasks."""
+  chosen = np.isin(record["tasks"], names)
+  take = lambda name: np.array(record[name], float)[chosen]
+  value, low, high = intervals.interval(take("right"), np.ones(chosen.sum()),
+                                        seed)
+  return (take("emitted").sum() / take("forwards").sum(), value,
+          max(0, value - low), max(0, high - value))

@@ -1,0 +1,90 @@
+"""Trains the filter of Learn2PD (arXiv 2509.25188, section 3.2).
+
+It learns from traces of static decoding: after each forward, whether what the
+model would fill in at a place is what the place ends with.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from decoding_jax import canvas
+from decoding_jax.types import NONE
+
+
+class Traces(NamedTuple):
+  """Blocks of places, one of each forward.
+
+  Attributes:
+    confidence: `[R, S]` float32, 1 where a place was filled already.
+    final: `[R, S]` bool, whether the model's token is the last one.
+    masked: `[R, S]` bool, where there was something to decide.
+  """
+  confidence: np.ndarray
+  final: np.ndarray
+  masked: np.ndarray
+
+
+def traces(filled, block: int) -> Traces:
+  """Cuts the current block of each forward out of what was decoded.
+
+  Args:
+    filled: a `canvas.Filled` with its trace, on the host.
+    block: S.
+  """
+  confidence, tokens = filled.trace
+  rows, found = np.arange(len(filled.tokens)), []
+  for i in range(confidence.shape[1]):
+    # Open before this forward: filled by it or later.
+    masked = filled.filled_at >= i
+    running = rows[masked.any(axis=1)]
+    if not len(running):
+      break
+    start = masked[running].argmax(axis=1) // block * block
+    at = (running[:, None], start[:, None] + np.arange(block)[None])
+    found.append(Traces(
+        np.where(masked[at], confidence[:, i][at], 1.0).astype(np.float32),
+        tokens[:, i][at] == filled.tokens[at],
+        masked[at] & (filled.filled_at[at] != NONE)))
+  return Traces(*map(np.concatenate, zip(*found)))
+
+
+def train(key, data: Traces, steps: int, rate: float = 3e-3):
+  """Trains a filter by AdamW on all traces at once.
+
+  Args:
+    key: of the initial parameters.
+    data: of `traces`.
+    steps: updates.
+    rate: of learning.
+
+  Returns:
+    Parameters of `canvas.filters`, and the binary cross entropy `[steps]`.
+  """
+  return _train(steps, rate, key, Traces(*map(jnp.asarray, data)))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _train(steps, rate, key, data):
+  optimizer = optax.adamw(rate)
+  params = canvas.filters.init(key, data.confidence.shape[1])
+
+  def loss(params):
+    losses = optax.sigmoid_binary_cross_entropy(
+        canvas.filters.logits(params, data.confidence),
+        data.final.astype(jnp.float32))
+    return jnp.average(losses, weights=data.masked.astype(jnp.float32))
+
+  def step(carry, _):
+    params, state = carry
+    value, grads = jax.value_and_grad(loss)(params)
+    updates, state = optimizer.update(grads, state, params)
+    return (optax.apply_updates(params, updates), state), value
+
+  (params, _), values = jax.lax.scan(step, (params, optimizer.init(params)),
+                                     length=steps)
+  return params, values

@@ -1,0 +1,116 @@
+"""Masked-diffusion models of Hugging Face: LLaDA and Dream.
+
+LLaDA (arXiv 2502.09992) is a Llama whose fields and tensors have the names of
+OLMo; Dream (arXiv 2508.15487) is a Qwen2. All tokens of both see each other.
+Their files name code of their own, which is not run.
+"""
+
+import pathlib
+import re
+
+from models.folders import json_files
+from models.huggingface import config_fields
+from models.huggingface import llama
+from models.huggingface import rope as hf_rope
+
+LLADA, DREAM = "llada", "Dream"
+FAMILIES = (LLADA, DREAM)
+# Fields of LLaDA, as `transformer.Config` calls what they hold.
+LLADA_SIZES = {"vocab_size": "vocab_size", "dim": "d_model",
+               "num_layers": "n_layers", "num_heads": "n_heads",
+               "max_length": "max_sequence_length"}
+# What else OLMo could have, and LLaDA has not.
+_FIXED = {
+    "activation_type": ("silu",), "block_type": ("llama",),
+    "layer_norm_type": ("rms",), "layer_norm_with_affine": (True,),
+    "bias_for_layer_norm": (False,), "attention_layer_norm": (False,),
+    "block_group_size": (1,), "alibi": (False,), "rope": (True,),
+    "include_bias": (False,), "scale_logits": (False,),
+    "input_emb_norm": (False,), "multi_query_attention": (False,)}
+# These change nothing where the others are as they are here.
+_UNUSED = """
+    alibi_bias_max attention_layer_norm_with_affine flash_attention
+    init_cutoff_factor init_device init_fn mlp_ratio precision
+    rope_full_precision
+    """.split()
+_CODE = {LLADA: r"(configuration|modeling)_llada\.",
+         DREAM: r"(configuration|modeling|tokenization)_dream\."}
+_TOP = {"wte.weight": "model.embed_tokens.weight",
+        "ln_f.weight": "model.norm.weight", "ff_out.weight": "lm_head.weight"}
+_BLOCK = {"attn_norm": "input_layernorm", "q_proj": "self_attn.q_proj",
+          "k_proj": "self_attn.k_proj", "v_proj": "self_attn.v_proj",
+          "attn_out": "self_attn.o_proj", "ff_norm": "post_attention_layernorm",
+          "ff_proj": "mlp.gate_proj", "up_proj": "mlp.up_proj",
+          "ff_out": "mlp.down_proj"}
+_take = config_fields.take
+
+
+def parse(fields, family, common):
+  """Reads what these families have.
+
+  Args:
+    fields: dict, from which it is taken out.
+    family: one of `FAMILIES`.
+    common: fields of `transformer.Config` that are known already.
+
+  Returns:
+    More fields of it.
+
+  Raises:
+    ValueError: naming a field that is wrong or not supported.
+  """
+  for value in _take(fields, "auto_map", {}).values():
+    if not re.match(_CODE[family], str(value).rpartition("--")[2]):
+      raise ValueError(f"auto_map: {json_files.shortened(str(value))} of "
+                       f"{family} is not supported.")
+  _take(fields, "mask_token_id")  # Of no use to the architecture.
+  if family == DREAM:
+    return llama.parse(fields, "qwen2", common)
+  for name, allowed in _FIXED.items():
+    config_fields.take_one_of(fields, name, family, allowed)
+  config_fields.take_one_of(fields, "embedding_size", family,
+                            (common["vocab_size"],))
+  for name in _UNUSED:
+    fields.pop(name, None)
+  rope = hf_rope.parse(fields, common["max_length"], llama.FAMILIES[
+      "llama"].theta, 1.0)
+  return {
+      "num_kv_heads": _take(fields, "n_kv_heads", None) or common["num_heads"],
+      "head_dim": config_fields.channels(common),
+      "hidden_dim": _take(fields, "mlp_hidden_size"),
+      "qkv_bias": _take(fields, "include_qkv_bias", False),
+      "tie_embeddings": _take(fields, "weight_tying", False),
+      "norm_eps": _take(fields, "rms_norm_eps", 1e-5), **rope}
+
+
+def mask_of(folder) -> tuple[int, bool]:
+  """Returns the mask's token, and whether logits are those of the next token.
+
+  Args:
+    folder: with a `config.json`.
+
+  Raises:
+    ValueError: if it is of no family of `FAMILIES`.
+  """
+  path = pathlib.Path(folder) / "config.json"
+  fields = json_files.read(path)
+  family = fields.get("model_type")
+  if family not in FAMILIES:
+    raise ValueError(f"'{path}': model_type={json_files.shown(family)} is no "
+                     f"masked-diffusion model; {' or '.join(FAMILIES)} is.")
+  return _take(fields, "mask_token_id"), family == DREAM
+
+
+def renamed(found):
+  """Returns tensors of LLaDA under the names of a Llama, others unchanged."""
+  if not any(".blocks." in name for name in found):
+    return found
+  return {_llama_name(name): x for name, x in found.items()}
+
+
+def _llama_name(name):
+  name = name.removeprefix("model.").removeprefix("transformer.")
+  match = re.fullmatch(r"blocks\.(\d+)\.(\w+)\.(weight|bias)", name)
+  if match and match[2] in _BLOCK:
+    return f"model.layers.{match[1]}.{_BLOCK[match[2]]}.{match[3]}"
+  return _TOP.get(name, name)

@@ -1,0 +1,204 @@
+"""Filling of canvases: distributions, rows, caches, ends and errors."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import decoding_jax as dj
+from decoding_jax.canvas import confidence
+from models import transformer
+from support import masked_models as toys
+from support import tiny_models as tiny
+
+pytestmark = pytest.mark.usefixtures("quickly")
+
+canvas = dj.canvas
+STATIC = canvas.methods.static
+# Chi-square over 36 pairs of tokens: far below 1e-6 of probability beyond.
+ROWS, THRESHOLD = 8192, 95.0
+
+
+def _pairs(method, temperature=1.0, confidence_=confidence.largest):
+  """Returns counts `[36]` of the pairs that fill a canvas of two places."""
+  out = canvas.generate(
+      jax.random.key(5), np.full((ROWS, 1), 2), np.ones(ROWS, np.int32),
+      method=method, model=toys.MODEL, params=toys.toy_params(), length=2,
+      block=2, sampling=dj.Sampling(temperature), confidence=confidence_)
+  tokens = np.asarray(out.tokens)
+  return np.bincount(tokens[:, 0] * 6 + tokens[:, 1], minlength=36)
+
+
+def _expected(one_by_one):
+  """Returns the exact distribution `[36]` of pairs of tokens."""
+  def probs(tokens):
+    logits = toys.toy_logits(toys.toy_params(), tokens)[1:, :6]
+    return np.exp(logits - np.logaddexp.reduce(logits, 1, keepdims=True))
+
+  mask, first = toys.MASK, probs([2, toys.MASK, toys.MASK])
+  if not one_by_one:
+    return np.outer(first[0], first[1]).ravel()
+  # The surer place is filled first, then the other one, which sees it.
+  place = int(np.argmax(first.max(axis=1)))
+  joint = np.zeros((6, 6))
+  for x, y in itertools.product(range(6), range(6)):
+    seen = [2, x, mask] if place == 0 else [2, mask, y]
+    joint[x, y] = first[place, (x, y)[place]] * probs(seen)[
+        1 - place, (x, y)[1 - place]]
+  return joint.ravel()
+
+
+def _statistic(counts, expected):
+  return np.sum((counts - ROWS * expected)**2 / (ROWS * expected))
+
+
+def test_one_token_a_step_is_the_models_distribution():
+  counts = _pairs(STATIC(1))
+  assert _statistic(counts, _expected(True)) < THRESHOLD
+  # Negative controls: both at once, and another temperature.
+  assert _statistic(counts, _expected(False)) > 3 * THRESHOLD
+  assert _statistic(_pairs(STATIC(1), 0.8), _expected(True)) > 3 * THRESHOLD
+
+
+def test_two_tokens_a_step_are_independent():
+  counts = _pairs(STATIC(2), confidence_=confidence.probability)
+  assert _statistic(counts, _expected(False)) < THRESHOLD
+
+
+def test_a_row_alone_is_a_row_of_a_batch():
+  method = canvas.methods.free_dave(2, 4)
+  together = toys.fill(method, 0.7)
+  for row, (prompt, size) in enumerate(zip(*toys.prompts())):
+    alone = canvas.generate(
+        toys.row_key(row)[None], prompt[None], np.array([size]), method=method,
+        model=toys.MODEL, params=toys.toy_params(), length=8, block=4,
+        sampling=dj.Sampling(0.7), eos_id=toys.EOS)
+    for name in ("tokens", "lengths", "filled_at", "forwards", "steps"):
+      np.testing.assert_array_equal(getattr(alone, name)[0],
+                                    getattr(together, name)[row])
+
+
+@pytest.fixture(name="network", scope="module")
+def _network():
+  config = transformer.Config(
+      vocab_size=toys.VOCAB, dim=16, num_layers=2, num_heads=2, num_kv_heads=1,
+      head_dim=8, hidden_dim=16, max_length=32)
+  params = jax.tree.map(lambda x: 5 * x if x.shape[-1] > 1 else x,
+                        tiny.init(jax.random.key(2), config))
+  return transformer.language_model(config), params
+
+
+def _with_network(network, cache, **fields):
+  lm, params = network
+  return canvas.generate(
+      jax.random.key(1), *toys.prompts(), method=STATIC(1),
+      model=canvas.MaskedModel(lm, toys.MASK, **fields), params=params,
+      length=8, block=4, sampling=dj.Sampling(0.7), cache=cache, traced=True)
+
+
+def _difference(found):
+  """Returns how far confidences of the first block's forwards differ."""
+  first, second = (out.trace[0][:, :, :4] for out in found)
+  return np.abs(first - second)[:, :4].max()
+
+
+@pytest.mark.parametrize("shifted", [False, True])
+def test_a_cache_is_exact_where_blocks_are_causal(network, shifted):
+  found = [_with_network(network, cache, block_causal=True, shifted=shifted)
+           for cache in (False, True)]
+  np.testing.assert_array_equal(found[0].tokens, found[1].tokens)
+  assert _difference(found) < 1e-4
+  assert found[0].whole_forwards.tolist() == [8] * 4
+  assert found[1].whole_forwards.tolist() == [2] * 4
+
+
+def test_control_a_cache_is_not_exact_where_all_is_seen(network):
+  assert _difference([_with_network(network, cache)
+                      for cache in (False, True)]) > 1e-3
+
+
+def test_bidirectional_logits_see_what_follows(network):
+  lm, params = network
+  tokens = jnp.array([[1, 2, 3, 4], [1, 2, 3, 5]])
+  logits = transformer.bidirectional_logits(lm, params, tokens)
+  assert np.abs(logits[0, 0] - logits[1, 0]).max() > 1e-3
+  causal = transformer.causal_logits(lm, params, tokens)
+  np.testing.assert_allclose(causal[0, 0], causal[1, 0], atol=1e-6)
+
+
+@pytest.mark.parametrize("function, expected", [
+    (confidence.probability, [0.25, 0.125]), (confidence.largest, [0.5, 0.5]),
+    (confidence.margin, [0.25, 0.125]),
+    # Of 1.5 bits and of 1.406 bits, where 2 are the most.
+    (confidence.certainty, [0.25, 0.297])])
+def test_confidences(function, expected):
+  probs = jnp.array([[.5, .25, .25, 0], [.5, .125, .375, 0]])
+  found = function(jnp.log(probs), jnp.array([1, 1]))
+  np.testing.assert_allclose(found, expected, atol=1e-3)
+
+
+def _fill(**arguments):
+  given = dict(method=STATIC(1), model=toys.MODEL, params=toys.toy_params(),
+               length=8, block=4, eos_id=toys.EOS)
+  return canvas.generate(jax.random.key(1), *toys.prompts(),
+                         **{**given, **arguments})
+
+
+def test_places_that_are_given_are_kept():
+  given = np.full((4, 8), toys.MASK)
+  given[:, 5] = 3
+  out = _fill(canvases=given, eos_id=None)
+  assert (out.tokens[:, 5] == 3).all() and (out.filled_at[:, 5] == -1).all()
+  assert (np.asarray(out.tokens) != toys.MASK).all()
+  assert out.forwards.tolist() == [7] * 4
+
+
+def test_an_end_of_text_ends_a_row():
+  given = np.full((4, 8), toys.MASK)
+  given[:2, 2] = toys.EOS
+  out = _fill(canvases=given)
+  assert (out.tokens[:2, 2:] == toys.EOS).all()
+  assert (out.lengths[:2] <= 3).all() and (out.forwards[:2] <= 3).all()
+
+
+def test_learn2pd_fills_what_its_filter_is_sure_of():
+  method = canvas.methods.learn2pd(0.5)
+  params = jax.tree.map(jnp.zeros_like, canvas.filters.init(
+      jax.random.key(0), 4))
+  sure = {**params, "out_bias": jnp.array([9., -9., 9., -9.])}
+  out = _fill(method=method, method_params=sure, eos_id=5)
+  # The first and the third place at once, with the surest of the others.
+  assert (out.filled_at[:, [0, 2]] == 0).all()
+  none = _fill(method=method, method_params={**params,
+                                             "out_bias": jnp.full(4, -9.)})
+  base = _fill()
+  np.testing.assert_array_equal(none.tokens, base.tokens)
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (dict(block=3), "block=3 does not divide length=8"),
+    (dict(length=0, block=1), "length=0: a positive integer"),
+    (dict(eos_id=9), "eos_id=9: 0 to 6"),
+    (dict(method=canvas.methods.learn2pd()), "has parameters"),
+    (dict(method_params=()), "has no parameters"),
+    (dict(method=canvas.methods.free_dave(1, 2), cache=True), "cache=False"),
+    (dict(method=None), "canvas.Method is needed"),
+    (dict(canvases=np.zeros((4, 7), int)), r"\(4, 8\) is needed"),
+])
+def test_errors_name_the_argument(arguments, message):
+  with pytest.raises(ValueError, match=message):
+    _fill(**arguments)
+
+
+@pytest.mark.parametrize("make, message", [
+    (lambda: STATIC(0), "tokens=0"),
+    (lambda: canvas.methods.threshold(1.5), "least=1.5"),
+    (lambda: canvas.methods.factor(0.0), "bound=0.0"),
+    (lambda: canvas.methods.local_leap(0.5, 0.6), "least=0.6"),
+    (lambda: canvas.methods.free_dave(1, 0), "drafts=0"),
+])
+def test_sizes_are_checked(make, message):
+  with pytest.raises(ValueError, match=message):
+    make()
