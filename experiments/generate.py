@@ -30,6 +30,7 @@ from experiments.devices import model_pair
 from experiments.flags import chat_flags
 from experiments.flags import constraint_flags
 from experiments.flags import generation_flags
+from experiments.flags import grammar_engine
 from experiments.flags import memory_budget_flag
 from experiments.flags import method_flags
 from experiments.flags import model_flags
@@ -159,7 +160,8 @@ def _remarks(pair, tokens):
       notices.unfinished(tokens, pair.eos_id,
                          generation_flags.MAX_NEW_TOKENS.value)
   ] if constraint_flags.form() else []
-  return filter(None, [*lines, *generation_flags.remarks()])
+  return filter(None, [grammar_engine.report(pair.target_params), *lines,
+                       *generation_flags.remarks()])
 
 
 if __name__ == "__main__":
