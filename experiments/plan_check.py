@@ -33,6 +33,9 @@ def main():
   workdir = pathlib.Path(WORKDIR.value)
   with launch.user_errors(OSError, ValueError, LookupError):
     settings = json.loads((workdir / results_store.RUN).read_text())["settings"]
+  # The task that was run is all that is kept of them.
+  settings["tasks"] = ({settings["task"]: settings["tasks"]}
+                       if settings["tasks"] else {})
   config = ml_collections.ConfigDict(settings)
   records = results_store.read(workdir / results_store.RESULTS, "method",
                                "temperature", "metrics")
