@@ -19,8 +19,9 @@ the pair that is shipped for it; its folder holds dev.src_alpha.txt, dev.tgt.txt
 and dev.constraint.json, as in the repository of NeuroLogic decoding. `harmless`
 answers in dialogues (arXiv 2204.05862), as a reward model likes it, with a pair
 that is shipped for it; `configs/train.py` says what its folder holds. Add
-`,sweep` to any for the trade-off over lookahead lengths and thresholds, or
-`,trees` for lookaheads that are trees.
+`,sweep` to any for the trade-off over lookahead lengths and thresholds,
+`,trees` for lookaheads that are trees, or `,search` for searches, samples and
+particles that the same reward guides.
 
 Hardware: two cores of an x86 server, no GPU.
 Minutes, at commit 0a9da8e: `commongen` with 128 examples 4, `harmless` 3.
@@ -66,6 +67,22 @@ _COMMONGEN = (
     {"label": "CDSL to rise 16x4", **_TO_RISE, **_WIDE},
     {"label": "CDSL to rise 16x4, a=0, slack 1", **_TO_RISE, **_WIDE,
      "acceptance_threshold": 0.0, "slack": 1.0})
+# By the reward, without lookaheads; the last one by the drafter's segments.
+_DRAWN = {"temperature": 1.0}
+_SEARCHES = (
+    *_METHODS[:1], *_METHODS[2:4],
+    {"label": "beam by reward", "name": "beam_search", "num_beams": 16,
+     "rank": "reward"},
+    {"label": "conditional beams", "name": "conditional_beam_search",
+     "num_beams": 8, "num_candidates": 8, "weight": 10.0},
+    {"label": "segments", "name": "segment_search", "num_beams": 4,
+     "num_samples": 4, "segment": 4, **_DRAWN},
+    {"label": "particles 16", "name": "particles", "num_particles": 16,
+     "reward_weight": 10.0, **_DRAWN},
+    {"label": "particles 64", "name": "particles", "num_particles": 64,
+     "reward_weight": 10.0, **_DRAWN},
+    {"label": "GSI", "name": "gsi", "num_samples": 16, "segment": 4,
+     "reward_weight": 10.0, **_DRAWN})
 _BY_LABEL = {spec["label"]: spec for spec in _METHODS}
 _LOOKAHEADS = (2, 4, 8, 12)
 _THRESHOLDS = (0.0, 0.5, 0.75, 1.0)
@@ -78,7 +95,8 @@ def get_config(presets="default"):
 
   Args:
     presets: names separated by commas: "default", "smoke", "commongen",
-      "harmless"; "sweep", CDSL at other lookaheads and thresholds; "trees".
+      "harmless"; "sweep", CDSL at other lookaheads and thresholds; "trees";
+      "search", searches, samples and particles.
 
   Returns:
     A ConfigDict with the fields:
@@ -194,4 +212,5 @@ _PRESETS = {
                  "prompt_length": 64},
     "sweep": {"methods": _sweep()},
     "trees": {"methods": _trees()},
+    "search": {"methods": _SEARCHES},
 }

@@ -4,6 +4,7 @@
   python -m experiments.rsd --config=configs/rsd.py:smoke
   python -m experiments.rsd --config=configs/rsd.py:verification \\
       --workdir=runs/verification
+  python -m experiments.rsd --config=configs/rsd.py:paths --workdir=runs/paths
   python -m experiments.rsd --config=configs/rsd.py:no_drafter \\
       --workdir=runs/no_drafter
   python -m experiments.rsd --config=configs/rsd.py --config.task=humaneval \\
@@ -14,8 +15,8 @@ nodes that the target scores. SpecInfer, which the paper does not list, has one
 tree a point.
 
 Hardware: two cores of an AMD EPYC, no GPU; the shipped pair, no download.
-Minutes: 4 for 57 methods at two temperatures. `full` and `verification`
-take longer; their minutes were not noted.
+Minutes: 4 for 57 methods at two temperatures, without bounds. `full`, `paths`
+and `verification` take longer.
 To expect, block efficiency at temperature 0.3 and draft length 5 or 2:
 
     RSD-S 4.06 2.69   SpecTr 3.41 2.46   RSD-C 3.27 2.53   SD 2.72 2.17
@@ -50,15 +51,26 @@ _BUDGETS = {
          ((5, 1, 1, 1, 1, 1), (2, 2, 2, 2), (6, 1, 1, 1, 1))),
 }
 _SMOKE = (((3, 2),), ((2, 2),))
+# Nodes -> trees of so many: a branching, one with a stem, a single path before
+# it branches, and width and depth of the beam search of a best-first tree.
+_EQUAL_NODES = {
+    8: ((2, 1, 1, 1), (1, 1, 2, 1, 1), (4, 5)),
+    16: ((2, 1, 2, 1, 1), (1, 1, 2, 2, 1, 1), (6, 6)),
+    32: ((4, 1, 2, 1, 1), (1, 1, 2, 2, 1, 1, 1, 1, 1, 1), (8, 7)),
+}
+_VERIFICATIONS = ("recursive", "traversal", "layer", "conditional_ot",
+                  "shared_gumbel")
 
 
 def get_config(preset="default"):
   """Returns the configuration of `experiments.rsd`.
 
   Args:
-    preset: "smoke", "default", "full"; "verification", the same trees
-      verified node by node and path by path; or "no_drafter", drafters that
-      have no model, timed beside plain decoding on each prompt.
+    preset: "smoke", "default", "full"; "paths", the same trees verified node by
+      node and path by path; "verification", all ways to verify and best-first
+      trees, at equal nodes; "stems", trees of as many that begin with a single
+      path; or "no_drafter", drafters that have no model, timed beside plain
+      decoding on each prompt.
 
   Returns:
     A ConfigDict with the fields:
@@ -102,6 +114,8 @@ def get_config(preset="default"):
         run, at most. If each prompt is a batch and has one, the summary has
         speeds by category.
       seed: of prompts and tokens.
+      bounds: prompts whose texts are decoded once more, step by step, to tell
+        how much any rule could accept; 0 for none.
       compilation_cache: whether compiled programs are kept in the workdir, for
         the next start; what is reported of them is then loading time.
       trees: experiment -> point -> methods with their sizes, as `_trees` makes
@@ -139,6 +153,7 @@ def get_config(preset="default"):
       "queue": 0,
       "references": 6,
       "seed": 0,
+      "bounds": 4,
       "compilation_cache": True,
       "trees": {
           "length": {str(n): _trees(n, *_LENGTHS[n]) for n in _LENGTHS},
@@ -191,6 +206,22 @@ def _both(trees):
                for form in (tree, {**tree, "verification": ways[tree["name"]]}))
 
 
+def _verified(nodes):
+  """Returns trees of so many nodes, verified in all ways."""
+  branching, _, (width, depth) = _EQUAL_NODES[nodes]
+  return ({"name": "speculative", "depth": nodes, "verification": "block"},
+          *({"name": "rsd_c", "branching": branching, "verification": way}
+            for way in _VERIFICATIONS),
+          {"name": "opt_tree", "nodes": nodes, "width": width, "depth": depth})
+
+
+def _stems(nodes):
+  """Returns trees of so many nodes that begin with a branching or a stem."""
+  return tuple({"name": "rsd_c", "branching": b, "verification": way}
+               for b in _EQUAL_NODES[nodes][:2]
+               for way in ("recursive", "traversal"))
+
+
 _NO_DRAFTER = (
     {"name": "prompt_lookup", "depth": 4},
     {"name": "suffix", "nodes": 6, "depth": 4},
@@ -201,12 +232,23 @@ _PRESETS = {
     "default": {},
     # Five trees of six nodes and a chain of two: one compilation each.
     "smoke": {"lengths": (2,), "budgets": (6,), "temperatures": (0.6,),
-              "prompts": 16, "max_new_tokens": 32,
+              "prompts": 16, "max_new_tokens": 32, "bounds": 2,
               "trees": {"length": {"2": _trees(2, *_SMOKE)},
                         "budget": {"6": _trees(6, *_SMOKE)}}},
     "full": {"temperatures": (0.0, 0.3, 0.6, 1.0), "prompts": 256,
              "max_new_tokens": 128},
     "verification": {
+        "lengths": (), "budgets": tuple(_EQUAL_NODES), "prompts": 256,
+        "batch": 16, "max_new_tokens": 24, "bounds": 0,
+        "temperatures": (0.0, 0.3, 0.7, 1.0),
+        "trees": {"length": {},
+                  "budget": {str(n): _verified(n) for n in _EQUAL_NODES}}},
+    "stems": {
+        "lengths": (), "budgets": tuple(_EQUAL_NODES), "prompts": 256,
+        "batch": 16, "max_new_tokens": 24, "bounds": 0, "temperatures": (1.0,),
+        "trees": {"length": {},
+                  "budget": {str(n): _stems(n) for n in _EQUAL_NODES}}},
+    "paths": {
         "budgets": (), "prompts": 64,
         "trees": {"length": {str(n): _both(_trees(n, *_LENGTHS[n]))
                              for n in _LENGTHS}, "budget": {}}},

@@ -46,6 +46,8 @@ bound on the negative log-likelihood of a place, in nats:
 `python_diffusion` trains one of Python source, which is not shipped.
 """
 
+import functools
+
 import ml_collections
 
 from configs import common
@@ -63,6 +65,10 @@ def _common():
   return dict(
       seed=0,
       preset="",              # of models.transformer.presets
+      # Or a head on the features of the teacher, which is its target: one of
+      # `experiments.training.head_objectives.KINDS`.
+      head="",
+      head_depth=4,           # levels that it is to draft
       start="",               # checkpoint folder to begin with; random if empty
       tokenizer="",           # folder; trained and written if it is not there
       corpus="",              # folder of *.py; the standard library if empty
@@ -131,6 +137,14 @@ def _draft():
       teacher="models/pretrained/python-target",
       steps=5000, learning_rate=4e-3, sample_fraction=0.5, sample_rows=1024,
       final_loss_from=0.4)
+
+
+def _head(name, depth):
+  return dict(
+      head=name, head_depth=depth, tokenizer="models/pretrained/python-target",
+      workdir=f"runs/python-{name}", export=f"models/pretrained/python-{name}",
+      export_dtype="bfloat16", teacher="models/pretrained/python-target",
+      windows=(128,), steps=1500, learning_rate=3e-3, final_loss_from=0.4)
 
 
 def _commongen(name):
@@ -220,6 +234,9 @@ def _smoke():
 _RUNS = {
     "target": _target,
     "draft": _draft,
+    "eagle3": functools.partial(_head, "eagle3", 4),
+    "dspark": functools.partial(_head, "dspark", 7),
+    "medusa": functools.partial(_head, "medusa", 4),
     "commongen_target": _commongen_target,
     "commongen_draft": _commongen_draft,
     "harmless_reward": _harmless_reward,

@@ -157,11 +157,17 @@ class LogitsProcessor(NamedTuple):
     process: `(params, state, logits [V]) -> logits [V]`; -inf forbids a token.
     reads_prompt: whether `init` is the state before the first token of the
       prompt; else it is the one after its last token.
+    advance_block: `(params, states [B, T, ...], tokens [B, T], parents [B, T])
+      -> states [B, T, ...]`, `advance` for all tokens of a block at once; None
+      to call that once for each level of a tree. Token `i` follows token
+      `parents[:, i] < i` of the block or, where that is `NONE`, the state
+      `states[:, i]`; a token `NONE` leaves that state unchanged.
   """
   init: Callable[..., Any]
   advance: Callable[..., Any]
   process: Callable[..., Array]
   reads_prompt: bool = False
+  advance_block: Optional[Callable[..., Any]] = None
 
 
 class Layout(NamedTuple):
@@ -210,12 +216,16 @@ class DraftTree:
     log_probs: `[B, I, V]` float32, log of the distribution from which the
       children of the first I nodes (all but the last level) were drawn; None of
       children that are no samples.
+    noise_keys: `[B, D + 1]` random keys, of the Gumbel vectors by which the
+      children of nodes of level 0, 1, ..., D are ranked and the target's token
+      is drawn; None unless they share it.
   """
   tokens: Array
   parents: Array
   valid: Array
   mask: Array
   log_probs: Optional[Array] = None
+  noise_keys: Optional[Array] = None
 
 
 @flax.struct.dataclass
@@ -253,6 +263,9 @@ class Expander(NamedTuple):
     one_sampled: whether of the children of a node just the first one is drawn,
       of what the others leave: tokens that `log_probs` alone decides. How many
       there are depends on no token that was drawn.
+    shared_noise: whether `key` is that of the level's entry in
+      `DraftTree.noise_keys`, and children are ranked by log-probability plus
+      its Gumbel vector. Such children are no fresh samples.
   """
   layout: Layout
   init: Callable[[], Any]
@@ -260,6 +273,7 @@ class Expander(NamedTuple):
   sampled: bool
   replacement: bool
   one_sampled: bool = False
+  shared_noise: bool = False
 
 
 class Drafter(NamedTuple):
@@ -285,6 +299,7 @@ class Drafter(NamedTuple):
     skips: whether the target scores the root alone in a step in which no row
       has a valid node; not where nodes that are not valid are to be scored.
     one_sampled: whether just the first one of them is; see `Expander`.
+    shared_noise: whether `propose` sets `DraftTree.noise_keys`.
   """
   layout: Layout | FreeLayout
   init: Callable[..., "DecodeState"]
@@ -295,6 +310,7 @@ class Drafter(NamedTuple):
   replacement: bool
   skips: bool = False
   one_sampled: bool = False
+  shared_noise: bool = False
 
 
 @flax.struct.dataclass
@@ -336,12 +352,14 @@ class Verifier(NamedTuple):
       going down from the root by the rule; None where there is a rule.
     one_sampled: whether it is exact only for children of which just the first
       one is drawn; see `Expander`.
+    shared_noise: whether it draws by `DraftTree.noise_keys`.
   """
   rule: Optional[Callable[..., tuple[Array, Array]]]
   sampled: bool
   replacement: Optional[bool]
   walk: Optional[Callable[..., Verdict]] = None
   one_sampled: bool = False
+  shared_noise: bool = False
 
 
 class Pair(NamedTuple):
@@ -479,8 +497,8 @@ class DecodeState:
   its last level.
 
   Attributes:
-    keys: `[B]` one random key a row, folded by `step` and used for nothing
-      else.
+    keys: `[B]` one random key a row, folded by `step`, or for noise that
+      drafter and target share by position, and used for nothing else.
     step: `[B]` int32, steps since the row began.
     tokens: `[B, P + max_new_tokens]` int32, `PAD` after the length.
     log_probs: float32 of the same shape; see `Generation`.

@@ -41,7 +41,8 @@ def main():
 # See `experiments.rsd` for why flags are defined here.
 if __name__ == "__main__":
   HF = flags.DEFINE_string(
-      "hf", None, "Hugging Face folder to convert, or hub:owner/name.")
+      "hf", None, "Hugging Face folder or .gguf file to convert, package:name, "
+      "or hub:owner/name.")
   TO_HF = flags.DEFINE_string(
       "to_hf", None, "Folder or name of a model to write for transformers.")
   OUT = flags.DEFINE_string("out", None, "Folder to write; must not exist.")

@@ -4,7 +4,8 @@
       --width=3 --depth=4 --temperature=0.6
 
 Prints the text, then one line of statistics. `--method=auto` measures first, on
-this prompt, and chooses the fastest method and tree. `--regex`, `--json_schema`
+this prompt, and chooses the fastest method and tree; `--memory_budget=900MB`
+leaves out those that need more. `--regex`, `--json_schema`
 and `--stop` constrain the completion; `--stream` prints it while it is
 generated. `--texts=4` shows so many beams or samples, and how they differ.
 `--chat` makes the prompt a user's message:
@@ -29,6 +30,7 @@ from experiments.devices import model_pair
 from experiments.flags import chat_flags
 from experiments.flags import constraint_flags
 from experiments.flags import generation_flags
+from experiments.flags import memory_budget_flag
 from experiments.flags import method_flags
 from experiments.flags import model_flags
 from experiments.flags import notices
@@ -45,8 +47,8 @@ _PROFILE = flags.DEFINE_string(
     "time of a step goes; '' for none.")
 # --help shows flags of a main alone, and of modules that it adopts.
 for _module in (generation_flags, model_flags, mesh, constraint_flags,
-                method_flags, stream_flag, prompt_flag, chat_flags,
-                text_set_flag):
+                method_flags, memory_budget_flag, stream_flag, prompt_flag,
+                chat_flags, text_set_flag):
   flags.adopt_module_key_flags(_module)
 
 
@@ -54,7 +56,10 @@ def _methods():
   name = generation_flags.METHOD.value
   if name == _AUTO:
     method_flags.check_none(_AUTO)
-    return auto_method.methods()
+    return auto_method.methods(model_flags.has_drafter())
+  if memory_budget_flag.num_bytes() is not None:
+    raise launch.UserError(f"--memory_budget and --method={name}: it is "
+                           f"--method={_AUTO} that chooses by a budget.")
   return [method_flags.from_flags(name, [_AUTO])]
 
 
@@ -77,7 +82,9 @@ def main():
   prompts, lengths = np.array([prompt], np.int32), np.array([len(prompt)])
   method = methods[0]
   if generation_flags.METHOD.value == _AUTO:
-    choice = auto_method.choose(pair, prompts, lengths, budget, sampling)
+    choice = auto_method.choose(
+        pair, prompts, lengths, budget, sampling,
+        memory_budget=memory_budget_flag.num_bytes())
     method = choice.method
   keys = _row_keys(0, 1)
   arguments = dict(method=method, max_new_tokens=budget, sampling=sampling,

@@ -1,12 +1,14 @@
 """Compares a published model with its computation by transformers.
 
-  python -m experiments.parity --model=<folder or hub:owner/name>
+  python -m experiments.parity --model=<folder, GGUF file or hub:owner/name>
 
 Compares tokens, next-token distributions of a text, greedy decoding, and the
-chat template if there is one, all in float32. Needs the packages of the extra
-`parity`, and memory for two copies of the weights.
+chat template if there is one, all in float32. A GGUF file is read by either
+side on its own. Needs the packages of the extra `parity`, and memory for two
+copies of the weights.
 """
 
+import importlib.util
 from typing import NamedTuple
 
 from absl import flags
@@ -22,12 +24,14 @@ from experiments.benchmarking import subprocess_server
 from experiments.data import python_corpus
 from models import checkpoints
 from models import transformer
+from models.gguf import files as gguf_files
 from models.huggingface import config as hf_config
 from models.text import chat_template
 from models.text import tokenizers
 
 _MODEL = flags.DEFINE_string("model", "", "Model: folder as transformers "
-                             "writes it, or hub:owner/name.")
+                             "writes it, .gguf file, package:name, or "
+                             "hub:owner/name.")
 _TOKENS = flags.DEFINE_integer(
     "tokens", 256, "Length of the text whose distributions are compared.")
 # Texts on which different tokenizers disagree.
@@ -65,7 +69,7 @@ def findings(folder, length) -> list[Finding]:
   """Compares a model with transformers.
 
   Args:
-    folder: as transformers writes it.
+    folder: as transformers writes it, or a GGUF file.
     length: tokens of the text whose distributions are compared, at most the
       positions of the model.
 
@@ -77,6 +81,8 @@ def findings(folder, length) -> list[Finding]:
       fewer than 17 tokens.
   """
   missing = subprocess_server.missing("transformers")
+  if gguf_files.is_gguf(folder) and not importlib.util.find_spec("accelerate"):
+    missing.append("accelerate")
   if missing:
     raise launch.UserError(f"{', '.join(missing)} is not installed: "
                            f"{subprocess_server.HINTS['transformers']}.")
@@ -106,14 +112,17 @@ def _theirs(folder):
   """Loads their tokenizer, and a function from `[1, L]` to logits `[L, V]`."""
   import torch  # pylint: disable=import-outside-toplevel
   import transformers  # pylint: disable=import-outside-toplevel
+  file = {}
+  if gguf_files.is_gguf(folder):
+    folder, file = folder.parent, {"gguf_file": folder.name}
   model = transformers.AutoModelForCausalLM.from_pretrained(
-      folder, dtype=torch.float32).eval()
+      folder, dtype=torch.float32, **file).eval()
 
   def logits(tokens):
     with torch.no_grad():
       return model(torch.tensor(np.asarray(tokens, np.int64))).logits[0].numpy()
 
-  return transformers.AutoTokenizer.from_pretrained(folder), logits
+  return transformers.AutoTokenizer.from_pretrained(folder, **file), logits
 
 
 def _tokens(ours, theirs, texts):

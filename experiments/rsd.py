@@ -15,6 +15,7 @@ import json
 from absl import flags
 import tqdm
 
+from decoding_jax.speculation import tree_decoder
 from experiments.app import compilation_cache
 from experiments.app import launch
 from experiments.app import multihost
@@ -23,6 +24,7 @@ from experiments.data import prompt_tasks
 from experiments.devices import mesh
 from experiments.devices import model_pair
 from experiments.devices import start_tables
+from experiments.evaluation import bounds
 from experiments.evaluation import category_tables
 from experiments.evaluation import figures
 from experiments.evaluation import method_grid
@@ -30,6 +32,7 @@ from experiments.evaluation import provenance
 from experiments.evaluation import results_store
 from experiments.evaluation import run as evaluation_run
 from experiments.evaluation import tables
+from experiments.scoring import intervals
 
 # These only choose cells; a cell does not depend on the others.
 _FREE = ("methods", "lengths", "budgets", "temperatures", "trees",
@@ -136,11 +139,16 @@ def measure(config, pair, methods, examples, path):
           batches, rows = evaluation_run.make_batches(config, examples.prompts,
                                                       lengths.get(temperature),
                                                       multiple)
-          record = evaluation_run.run(method, decoders(method, temperature),
-                                      decoders(methods[0], temperature),
-                                      batches, rows, config.batch, tokenizer,
-                                      config.references)
-          record["temperature"] = temperature
+          record = _same(records, methods, method, temperature) or (
+              evaluation_run.run(method, decoders(method, temperature),
+                                 decoders(methods[0], temperature), batches,
+                                 rows, config.batch, tokenizer,
+                                 config.references))
+          record = {**record, "method": method.name,
+                    "temperature": temperature,
+                    "bound_by_depth": _bounds(
+                        config, pair, examples.eos_id, method, temperature,
+                        batches)}
           record["compile_seconds"] = seconds[method, temperature == 0]
           record["metrics"] = {
               **evaluation_run.figures(record, pair.parameter_ratio),
@@ -150,6 +158,28 @@ def measure(config, pair, methods, examples, path):
           lengths.setdefault(temperature, record["emitted"])
           bar.update()
   return records
+
+
+def _same(records, methods, method, temperature):
+  """Returns the record of a method that has the same program and texts.
+
+  At temperature 0 that is one which differs in its verification alone.
+  """
+  decoder = functools.partial(tree_decoder.decoder_of,
+                              greedy=temperature == 0)
+  same = {x.name for x in methods if decoder(x) is decoder(method)}
+  return next((r for r in records if r["method"] in same and
+               r["temperature"] == temperature), None)
+
+
+def _bounds(config, pair, eos_id, method, temperature, batches):
+  """Returns the bounds of acceptance by depth; none if they are not wanted."""
+  if not config.bounds or config.queue:
+    return []
+  return intervals.json_values(bounds.by_depth(
+      pair, method, evaluation_run.sampling(config, temperature), batches,
+      config.bounds, max_new_tokens=config.max_new_tokens, eos_id=eos_id,
+      rows=config.batch))
 
 
 def _warming(methods):

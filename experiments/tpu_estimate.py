@@ -5,6 +5,9 @@
       --target=<folder> --draft=<folder> --method=rsd_s --width=3 --depth=4 \\
       --batch=16 --prompt_length=512
 
+`--memory_budget=14GiB` chooses the tree: of those that fit, the smallest one
+that keeps most of the speed, for siblings accepted as `--acceptance` says.
+
 The TPU compiler compiles the program of a generation from the architectures of
 the models: no parameter is read, and nothing runs. Prints the memory that it
 needs on a device, or that a device has too little; and the cost of the forwards
@@ -21,12 +24,15 @@ from absl import flags
 import decoding_jax as dj
 from decoding_jax.speculation import tree_planning
 from experiments.app import launch
+from experiments.app import method_specs
 from experiments.app import text_tables
 from experiments.devices import draft_levels
 from experiments.devices import memory_estimate
 from experiments.devices import mesh as mesh_lib
 from experiments.devices import model_pair
 from experiments.devices import tpu_compiler
+from experiments.devices import tree_memory
+from experiments.flags import memory_budget_flag
 from experiments.flags import method_flags
 from experiments.flags import model_flags
 
@@ -35,6 +41,10 @@ _DEVICES = flags.DEFINE_string(
     required=True)
 _METHOD = flags.DEFINE_string("method", "rsd_s",
                               method_flags.help_text())
+_ACCEPTANCE = flags.DEFINE_list(
+    "acceptance", ["0.7", "0.4", "0.3", "0.2"], "With --memory_budget: the "
+    "probability to accept a sibling of rank 0, 1, ..., those before it "
+    "rejected.")
 _TEMPERATURE = flags.DEFINE_float("temperature", 1.0,
                                   "Sampling temperature; 0 is greedy.")
 _BATCH = flags.DEFINE_integer("batch", 1, "Rows decoded together.",
@@ -48,21 +58,26 @@ _COSTS = flags.DEFINE_bool(
 # --help shows flags of a main alone, and those that it adopts.
 flags.adopt_module_key_flags(model_flags)
 flags.adopt_module_key_flags(method_flags)
+flags.adopt_module_key_flags(memory_budget_flag)
 flags.declare_key_flag("mesh")
 _MIB = 2**20
 
 
 def main():
   devices = tpu_compiler.devices(_DEVICES.value)
-  method = method_flags.from_flags(_METHOD.value)
+  budget = memory_budget_flag.num_bytes()
   sampling = dj.Sampling(_TEMPERATURE.value)
+  method = (method_flags.from_flags(_METHOD.value) if budget is None
+            else method_specs.read(_plans(0)[0].spec))
   draft = model_flags.drafter(_METHOD.value, [method])
   pair = model_flags.open_pair(draft)
-  model_pair.check(method, pair, _PROMPT_LENGTH.value, _MAX_NEW_TOKENS.value,
-                   sampling)
   kinds = [*zip(pair.dtypes, pair.weights)]
   config = model_pair.architecture(model_flags.TARGET.value, *kinds[0])
   shape = mesh_lib.from_flags(config, _BATCH.value, len(devices))
+  if budget is not None:
+    method = _within(budget, pair, mesh_lib.partition(config, shape))
+  model_pair.check(method, pair, _PROMPT_LENGTH.value, _MAX_NEW_TOKENS.value,
+                   sampling)
   kind = method.sampled if _TEMPERATURE.value else method.greedy
   need = memory_estimate.estimate(pair, [kind], _BATCH.value,
                                   _PROMPT_LENGTH.value, _MAX_NEW_TOKENS.value,
@@ -76,6 +91,25 @@ def main():
     drafting = model_pair.draft_architecture(pair, model_flags.TARGET.value,
                                              draft)
     print(_costs(config, drafting, kind, _BATCH.value // shape[0], devices[0]))
+
+
+def _plans(parameter_ratio):
+  method_flags.check_none(_METHOD.value)
+  return tree_memory.plans(_METHOD.value, _ACCEPTANCE.value, parameter_ratio)
+
+
+def _within(budget, pair, ways):
+  """Returns the method of the smallest good tree that fits."""
+  plans = _plans(pair.parameter_ratio)
+  plan = tree_memory.smallest(
+      plans, tree_memory.bytes_of(pair, _BATCH.value, _PROMPT_LENGTH.value,
+                                  _MAX_NEW_TOKENS.value,
+                                  not _TEMPERATURE.value, ways), budget)
+  method = method_specs.read(plan.spec)
+  print(f"{method.name}: {plan.tokens:.2f} tokens a step expected, "
+        f"{plans[0].tokens:.2f} of the fastest tree without a budget",
+        flush=True)
+  return method
 
 
 def _memory(pair, draft, mesh, method, sampling, need):

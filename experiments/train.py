@@ -28,7 +28,6 @@ from experiments.app import preemption
 from experiments.evaluation import results_store
 from experiments.training import run as training_run
 from experiments.training import steps as training_steps
-from models import checkpoints
 from models import transformer
 
 _METRICS, _SAVED = "metrics.jsonl", "checkpoints"
@@ -79,15 +78,14 @@ def train(config) -> dict:
       "config": settings,
       "python": platform.python_version(),
   }
-  checkpoints.save(config.export, run.architecture, params, run.tokenizer,
-                   metadata)
+  training_run.export(config, run, params, metadata)
   print(f"{config.export}: {_line(metadata)}")
   return metadata
 
 
 def _train(config, run, evaluate):
   """Makes the remaining steps; returns the last state."""
-  state = training_steps.init(config, run.architecture, run.start)
+  state = training_run.first_state(config, run)
   options = ocp.CheckpointManagerOptions(
       max_to_keep=2, enable_async_checkpointing=False,
       cleanup_tmp_directories=True)

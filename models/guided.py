@@ -99,6 +99,39 @@ def proxy_tuned(base: types.LanguageModel, tuned: types.LanguageModel,
   return combined((base, tuned, untuned), mix)
 
 
+def mixture(models, weights=None) -> types.LanguageModel:
+  """A mixture of models, of which several drafters are one.
+
+  Args:
+    models: two or more of one vocabulary.
+    weights: of each model, positive; None for equal ones.
+
+  Returns:
+    The language model; its parameters are a tuple of those of the models. Equal
+    arguments give the same object.
+
+  Raises:
+    ValueError: for models of different vocabularies, or weights that are not
+      one positive number for each of them.
+  """
+  models = tuple(models)
+  weights = (1.0,) * len(models) if weights is None else tuple(weights)
+  if len(weights) != len(models) or not all(
+      weight > 0 and math.isfinite(weight) for weight in weights):
+    raise ValueError(f"weights={weights}: a positive number for each of "
+                     f"{len(models)} models is needed.")
+  return _mixture(models, tuple(weight / sum(weights) for weight in weights))
+
+
+@functools.lru_cache(maxsize=None)
+def _mixture(models, shares):
+  def mix(*log_probs):
+    return functools.reduce(jnp.logaddexp, (
+        math.log(share) + x for share, x in zip(shares, log_probs)))
+
+  return combined(models, mix)
+
+
 class GuidedParams(NamedTuple):
   """Parameters of `classifier_free`.
 

@@ -33,8 +33,9 @@ MODELS = [
     ("checkpoints",),
 ]
 PROGRAMS = ("benchmark", "cdsl", "complete", "convert", "diffusion",
-            "entropy_threshold", "exactness", "generate", "parity", "rsd",
-            "start_table", "synthetic_pair", "tpu_estimate", "train")
+            "entropy_threshold", "exactness", "generate", "grammar", "parity",
+            "plan_check", "rsd", "start_table", "synthetic_pair",
+            "tpu_estimate", "train", "tree_budget")
 EXPERIMENTS = [
     ("app",),
     ("devices", "scoring"),
@@ -58,7 +59,9 @@ CHECKS = "models.testing"
 # What the library needs of the world; it knows no flags, files or tokenizers.
 LIBRARY_NEEDS = {"flax", "jax", "jaxlib", "numpy"}
 # What a single module asks for when it is used, and tells how to install.
-OPTIONAL = {("decoding_jax.processors.regex_automaton", "outlines_core")}
+OPTIONAL = {("decoding_jax.processors.regex_automaton", "outlines_core"),
+            ("decoding_jax.processors.llguidance_engine", "llguidance"),
+            ("decoding_jax.processors.xgrammar_engine", "xgrammar")}
 
 
 def modules(package):

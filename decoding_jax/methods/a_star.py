@@ -6,6 +6,7 @@ import math
 
 import jax.numpy as jnp
 
+from decoding_jax.kernels import buffers
 from decoding_jax.search import arena
 from decoding_jax.types import Method
 from decoding_jax.validation import values
@@ -85,4 +86,4 @@ def _priority(path_weight, context, nodes):
 
 def _stops(nodes, index, baseline):
   del baseline
-  return jnp.take_along_axis(nodes.ended, index[:, None], axis=1)[:, 0]
+  return buffers.take_along(nodes.ended, index[:, None], axis=1)[:, 0]

@@ -4,10 +4,10 @@ from decoding_jax.search import beam, level_search, speculative_beams
 from decoding_jax.types import Method
 from decoding_jax.validation import values
 
-EXAMPLES = (dict(num_beams=2, width=3, depth=2),)
+EXAMPLES = (dict(num_beams=2, draft_beams=4, depth=2),)
 
 
-def make(num_beams: int, width: int, depth: int,
+def make(num_beams: int, draft_beams: int, depth: int,
          length_penalty: float = 0.0) -> Method:
   """Makes beam search whose levels are drafted: the texts of `beam_search`.
 
@@ -19,7 +19,7 @@ def make(num_beams: int, width: int, depth: int,
 
   Args:
     num_beams: K.
-    width: N, drafted beams, at least K.
+    draft_beams: N, beams of the draft model, at least K.
     depth: levels that are drafted for a call of the target.
     length_penalty: as of `beam_search`.
 
@@ -30,15 +30,15 @@ def make(num_beams: int, width: int, depth: int,
     ValueError: naming the option, its value and what is allowed.
   """
   values.check_positive("num_beams", num_beams)
-  values.check_positive("width", width)
+  values.check_positive("draft_beams", draft_beams)
   values.check_positive("depth", depth)
   values.check_number("length_penalty", length_penalty)
-  if width < num_beams:
-    raise ValueError(f"width={width}: at least num_beams={num_beams} is "
-                     "needed.")
+  if draft_beams < num_beams:
+    raise ValueError(f"draft_beams={draft_beams}: at least num_beams="
+                     f"{num_beams} is needed.")
   level = level_search.Level(level_search.of_beams(beam.plain),
                              level_search.per_length(length_penalty))
-  decoder = speculative_beams.decoder(
-      level, speculative_beams.Sizes(num_beams, width, depth))
-  return Method(f"at_speed({num_beams}, {width}x{depth})", sampled=decoder,
-                greedy=decoder)
+  sizes = speculative_beams.Sizes(num_beams, draft_beams, depth)
+  decoder = speculative_beams.decoder(level, sizes)
+  return Method(f"at_speed({num_beams}, {draft_beams}x{depth})",
+                sampled=decoder, greedy=decoder)

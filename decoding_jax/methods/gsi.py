@@ -32,7 +32,7 @@ def make(num_samples: int, segment: int, reward_weight: float = 1.0,
     num_samples: n.
     segment: tokens of a segment, at most.
     reward_weight: beta, positive.
-    threshold: u; None for never under it.
+    threshold: u; None: the target draws only if it allows none of the drafts.
     end: a token that ends a segment, such as that of a blank line; None for
       none.
 
@@ -80,21 +80,22 @@ def _step(sizes, beta, threshold, context: Context,
   tilted = _rewards(context, state, scored) + (
       scored.log_probs - drafted.log_probs) / beta
   chosen = _draw(keys[:, 1], beta * tilted)
-  fallback = jnp.zeros_like(state.done)
+  of_chosen = buffers.take_along(tilted, chosen[:, None], axis=1)[:, 0]
+  # It is -inf only where the target allows none of the drafts.
+  under = of_chosen == -jnp.inf
   if threshold is not None:
-    of_chosen = buffers.take_along(tilted, chosen[:, None], axis=1)[:, 0]
-    fallback = (of_chosen < threshold) & ~state.done
+    under |= of_chosen < threshold
+  fallback = under & ~state.done
 
-    def draw():
-      own = segments_lib.draw(keys[:, 2], context, target, newest,
-                              jnp.where(fallback, room, 0), sizes)
-      again = _draw(keys[:, 3], beta * _rewards(context, state, own))
-      return segments_lib.where(
-          fallback, own.replace(calls=scored.calls + own.calls),
-          scored), jnp.where(fallback, again, chosen)
+  def draw():
+    own = segments_lib.draw(keys[:, 2], context, target, newest,
+                            jnp.where(fallback, room, 0), sizes)
+    again = _draw(keys[:, 3], beta * _rewards(context, state, own))
+    return segments_lib.where(
+        fallback, own.replace(calls=scored.calls + own.calls),
+        scored), jnp.where(fallback, again, chosen)
 
-    scored, chosen = jax.lax.cond(fallback.any(), draw,
-                                  lambda: (scored, chosen))
+  scored, chosen = jax.lax.cond(fallback.any(), draw, lambda: (scored, chosen))
   return _commit(context, state, sizes, drafted, scored, chosen, fallback)
 
 

@@ -5,7 +5,8 @@ import functools
 
 import jax.numpy as jnp
 
-from decoding_jax.search import arena
+from decoding_jax.kernels import buffers
+from decoding_jax.search import arena, paths
 from decoding_jax.types import Method
 from decoding_jax.validation import values as values_lib
 
@@ -98,7 +99,7 @@ def budget(confidence, max_budget, values, depths, baseline):
 
 def _choose(keys, context, first, i, logits):
   """Goes on greedily from a node that has no child yet."""
-  return jnp.where(first[:, None], arena.greedy_tokens(context, logits),
+  return jnp.where(first[:, None], paths.greedy(context, i, logits),
                    arena.sampled_tokens(keys, context, i, logits))
 
 
@@ -106,7 +107,7 @@ def _stops(min_value, max_leaves, nodes, index, baseline):
   """Tells whether a search is over, its best node being the one of `index`."""
   leaf = nodes.used & nodes.ended
   best = jnp.where(leaf, nodes.values, -jnp.inf).max(axis=1)
-  at = lambda x: jnp.take_along_axis(x, index[:, None], axis=1)[:, 0]
+  at = lambda x: buffers.take_along(x, index[:, None], axis=1)[:, 0]
   return ((best > jnp.maximum(min_value, baseline - _LITTLE)) |
           (leaf.sum(axis=1) >= max_leaves) | at(nodes.ended) |
           (index > 0) & (at(nodes.values) < _LITTLE))

@@ -7,7 +7,7 @@ from decoding_jax.speculation import parallel_chain
 from decoding_jax.types import Decoder, Method
 from decoding_jax.validation import values
 
-EXAMPLES = (dict(depth=2), dict(depth=3))
+EXAMPLES = (dict(depth=3),)
 
 
 def make(depth: int) -> Method:

@@ -6,7 +6,8 @@ from decoding_jax.validation import values
 
 EXAMPLES = (dict(branching=(2, 2)),
             dict(branching=(2, 2), verification="layer"),
-            dict(branching=(2, 2), verification="conditional_ot"))
+            dict(branching=(2, 2), verification="conditional_ot"),
+            dict(branching=(2, 2), verification="shared_gumbel"))
 
 
 def make(branching, verification: str = "recursive") -> Method:
@@ -15,8 +16,9 @@ def make(branching, verification: str = "recursive") -> Method:
   Args:
     branching: children of each node of level 0, 1, ..., D - 1.
     verification: "recursive"; "traversal" (arXiv 2505.12398); "layer", as
-      traversal but level by level; or "conditional_ot" (arXiv 2605.04543),
-      whose drafts are greedy but for one.
+      traversal but level by level; "conditional_ot" (arXiv 2605.04543), whose
+      drafts are greedy but for one; or "shared_gumbel" (arXiv 2408.07978),
+      whose text does not depend on the drafts.
 
   Returns:
     The method.
@@ -28,9 +30,9 @@ def make(branching, verification: str = "recursive") -> Method:
   values.check_positive("depth of branching", len(branching))
   suffix, verifier = verifiers.of_name(verification,
                                        verifiers.OF_FIXED_TREES)
-  drafts = (expanders.greedy_and_sample if verifier.one_sampled
-            else expanders.gumbel_top_k)
+  drafts = (expanders.greedy_and_sample(branching) if verifier.one_sampled
+            else expanders.gumbel_top_k(branching, verifier.shared_noise))
   return Method(f"rsd_c({'-'.join(map(str, branching))}{suffix})",
-                sampled=verifiers.pair(drafts(branching), verifier),
+                sampled=verifiers.pair(drafts, verifier),
                 greedy=verifiers.pair(expanders.top_k(branching),
                                       verifiers.match()))

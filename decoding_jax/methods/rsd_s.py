@@ -13,8 +13,9 @@ def make(width: int, depth: int, verification: str = "recursive") -> Method:
   Args:
     width: nodes of a level.
     depth: levels.
-    verification: "recursive"; "traversal" (arXiv 2505.12398); or "layer", as
-      traversal but level by level.
+    verification: "recursive"; "traversal" (arXiv 2505.12398); "layer", as
+      traversal but level by level; or "shared_gumbel" (arXiv 2408.07978), whose
+      text does not depend on the drafts.
 
   Returns:
     The method.
@@ -24,7 +25,7 @@ def make(width: int, depth: int, verification: str = "recursive") -> Method:
   """
   suffix, verifier = verifiers.of_name(verification)
   return Method(f"rsd_s({width}x{depth}{suffix})",
-                sampled=verifiers.pair(expanders.stochastic_beam(width, depth),
-                                       verifier),
+                sampled=verifiers.pair(expanders.stochastic_beam(
+                    width, depth, verifier.shared_noise), verifier),
                 greedy=verifiers.pair(expanders.top_beam(width, depth),
                                       verifiers.match()))

@@ -18,8 +18,9 @@ def make(children, verification: str = "recursive") -> Method:
       order of their parents and their draw; 0 for a leaf. `((2,), (2, 1))`:
       the root has two children, the first of which has two, the other one.
     verification: "recursive"; "traversal" (arXiv 2505.12398); "layer", as
-      traversal but level by level; or "conditional_ot" (arXiv 2605.04543),
-      whose drafts are greedy but for one.
+      traversal but level by level; "conditional_ot" (arXiv 2605.04543), whose
+      drafts are greedy but for one; or "shared_gumbel" (arXiv 2408.07978),
+      whose text does not depend on the drafts.
 
   Returns:
     The method. Where all nodes of a level have equally many children it is
@@ -37,9 +38,9 @@ def make(children, verification: str = "recursive") -> Method:
   levels = "/".join(",".join(map(str, counts)) for counts in children)
   suffix, verifier = verifiers.of_name(verification,
                                        verifiers.OF_FIXED_TREES)
-  drafts = (expanders.static_greedy_and_sample if verifier.one_sampled
-            else expanders.static_tree)
+  drafts = (expanders.static_greedy_and_sample(children) if verifier.one_sampled
+            else expanders.static_tree(children, verifier.shared_noise))
   return Method(f"sequoia({levels}{suffix})",
-                sampled=verifiers.pair(drafts(children), verifier),
+                sampled=verifiers.pair(drafts, verifier),
                 greedy=verifiers.pair(expanders.static_top_k(children),
                                       verifiers.match()))

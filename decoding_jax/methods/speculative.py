@@ -15,7 +15,8 @@ def make(depth: int, verification: str = "token") -> Method:
   Args:
     depth: drafted tokens.
     verification: "token", or "block" (arXiv 2403.10444); "conditional_ot"
-      (arXiv 2605.04543) accepts as many as "block" does.
+      (arXiv 2605.04543) accepts as many as "block" does; the text of
+      "shared_gumbel" (arXiv 2408.07978) does not depend on the drafts.
 
   Returns:
     The method.
@@ -26,9 +27,9 @@ def make(depth: int, verification: str = "token") -> Method:
   values.check_positive("depth", depth)
   branching = (1,) * depth
   suffix, verifier = verifiers.of_name(verification, verifiers.OF_CHAINS)
-  drafts = (expanders.greedy_and_sample if verifier.one_sampled
-            else expanders.gumbel_top_k)
+  drafts = (expanders.greedy_and_sample(branching) if verifier.one_sampled
+            else expanders.gumbel_top_k(branching, verifier.shared_noise))
   return Method(f"speculative({depth}{suffix})",
-                sampled=verifiers.pair(drafts(branching), verifier),
+                sampled=verifiers.pair(drafts, verifier),
                 greedy=verifiers.pair(expanders.top_k(branching),
                                       verifiers.match()))

@@ -12,20 +12,27 @@
 A processor of your own is three pure functions, see `dj.LogitsProcessor`.
 """
 
+from decoding_jax.processors import llguidance_engine, xgrammar_engine
 from decoding_jax.processors.budget_forcing import budget_forcing
+from decoding_jax.processors.choices import choice, token_choice
+from decoding_jax.processors.host_engine import (HostGrammar, HostTimes,
+                                                 host_grammar, host_times)
 from decoding_jax.processors.model_wrapper import AppliedParams, apply, chain
 from decoding_jax.processors.momentum import momentum
 from decoding_jax.processors.patterns import json_schema, regex
 from decoding_jax.processors.penalties import (min_new_tokens, no_repeat_ngram,
                                                occurrence_penalty,
                                                repetition_penalty)
+from decoding_jax.processors.sparse_automaton import SparseAutomaton
 from decoding_jax.processors.token_automaton import (Automaton, automaton,
                                                      from_transitions,
                                                      stop_strings, table)
 
 __all__ = [
-    "AppliedParams", "Automaton", "apply", "automaton", "budget_forcing",
-    "chain", "from_transitions", "json_schema", "min_new_tokens", "momentum",
-    "no_repeat_ngram", "occurrence_penalty", "regex", "repetition_penalty",
-    "stop_strings", "table",
+    "AppliedParams", "Automaton", "HostGrammar", "HostTimes", "SparseAutomaton",
+    "apply", "automaton", "budget_forcing", "chain", "choice",
+    "from_transitions", "host_grammar", "host_times", "json_schema",
+    "llguidance_engine", "min_new_tokens", "momentum", "no_repeat_ngram",
+    "occurrence_penalty", "regex", "repetition_penalty", "stop_strings",
+    "table", "token_choice", "xgrammar_engine",
 ]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from decoding_jax.types import LanguageModel, LogitsProcessor, Params
+from decoding_jax.types import LanguageModel, LogitsProcessor, NONE, Params
 from decoding_jax.validation import protocols, values
 
 
@@ -147,11 +147,19 @@ def _after_prompt_only(processor):
     return jnp.zeros_like(waits), jax.tree.map(
         functools.partial(jnp.where, waits), state, read)
 
+  def advance_block(params, states, tokens, parents):
+    waits, states = states
+    # A parent that waits is the last of the prompt but one.
+    unread = waits & (parents == NONE)
+    return jnp.zeros_like(waits), processor.advance_block(
+        params, states, jnp.where(unread, NONE, tokens), parents)
+
   return LogitsProcessor(
       init=lambda params: (jnp.bool_(True), processor.init(params)),
       advance=advance,
       process=lambda params, state, logits: processor.process(
-          params, state[1], logits))
+          params, state[1], logits),
+      advance_block=advance_block if processor.advance_block else None)
 
 
 @functools.lru_cache(maxsize=None)
@@ -214,22 +222,40 @@ def _advance(reader, params, tokens, slot, mask, states, last, kind):
   own = slot + jnp.arange(tokens.shape[1])
   above = mask & (slots != own[None, :, None])
   parents = _parents(above)
+  if reader.advance_block:
+    return _advance_at_once(reader, params, tokens, slot, parents, states, last,
+                            kind)
   depths = (above & (slots >= slot)).sum(axis=-1)
   step = _each_token(functools.partial(reader.advance, params))
 
   def level(depth, states):
-    def of_parents(x, last):
-      found = jax.vmap(lambda x, i: x[i])(x, jnp.maximum(parents, 0))
-      return _where(parents >= 0, found, last[:, None])
-
     new = step(jax.tree.unflatten(
-        kind.structure, list(map(of_parents, states, last))), tokens)
+        kind.structure, _of_parents(parents, states, last)), tokens)
     now = depths == depth
     return [jax.lax.dynamic_update_slice_in_dim(
         x, _where(now, y, jax.lax.dynamic_slice_in_dim(x, slot, len(own), 1)),
         slot, 1) for x, y in zip(states, jax.tree.leaves(new))]
 
   return jax.lax.fori_loop(0, depths.max() + 1, level, states)
+
+
+def _advance_at_once(reader, params, tokens, slot, parents, states, last, kind):
+  """Returns the states of a block by a single call of `advance_block`."""
+  before = jax.tree.unflatten(kind.structure,
+                              _of_parents(parents, states, last))
+  new = reader.advance_block(params, before, tokens,
+                             jnp.where(parents >= slot, parents - slot, NONE))
+  return [jax.lax.dynamic_update_slice_in_dim(x, y, slot, 1)
+          for x, y in zip(states, jax.tree.leaves(new))]
+
+
+def _of_parents(parents, states, last):
+  """Returns the states `[B, T, ...]` of parents, in the block or before it."""
+  def of_parents(x, last):
+    found = jax.vmap(lambda x, i: x[i])(x, jnp.maximum(parents, 0))
+    return _where(parents >= 0, found, last[:, None])
+
+  return list(map(of_parents, states, last))
 
 
 def _parents(above):

@@ -28,7 +28,8 @@ def momentum(vocab_size: int, window: int, *, resistance: float = 0.2,
 
   For temperature 0, with any method: the greedy text of the processed model is
   that of momentum decoding, and a drafted tree gives several of its tokens a
-  call.
+  call. Its logits are these scores, so that log-probabilities of a generation
+  are none of the model's.
 
   Args:
     vocab_size: V.

@@ -1,9 +1,12 @@
-"""Automata of regular expressions and JSON schemas, by `outlines_core`."""
+"""Automata of regular expressions, by `outlines_core`, and of JSON schemas."""
 
 import json
 from collections.abc import Sequence
 
-from decoding_jax.processors import regex_automaton, schema_regex, schema_size
+from decoding_jax.processors import (byte_automaton, regex_automaton,
+                                     schema_automaton, schema_source,
+                                     token_automaton)
+from decoding_jax.processors.finite_automata import TooLarge
 from decoding_jax.processors.token_automaton import Automaton
 from decoding_jax.validation import values
 
@@ -38,51 +41,56 @@ def regex(pattern: str, pieces: Sequence[bytes], eos_id) -> Automaton:
 
 
 def json_schema(schema, pieces: Sequence[bytes], eos_id,
-                whitespace: str | None = None) -> Automaton:
+                whitespace: str | None = None,
+                seconds: float = float("inf")) -> Automaton:
   """Returns the automaton of JSON texts of a schema, though not of all of them.
 
-  Of objects with `properties` there are those with no other property, in the
-  order of the schema, and a schema that refers to itself ends after a few
-  levels. The limits are those of `regex`, and those of `schema_size`.
+  Properties come in the order of the schema, those of other names after them.
+  What may be nested without end, be it a value of any kind or a schema that
+  refers to itself, ends after a few levels. The limits are
+  `token_automaton.MAX_STATES` and `MAX_BYTES`, and those of `schema_source`.
 
   Args:
     schema: a dict, or a text of JSON.
     pieces: as of `regex`.
     eos_id: as of `regex`.
-    whitespace: what may be between the parts, a regular expression; None for
-      at most one blank.
+    whitespace: what may be between the parts, a pattern; None for at most one
+      blank.
+    seconds: after which it is given up.
 
   Returns:
     The automaton.
 
   Raises:
-    ImportError: without `outlines_core`.
-    ValueError: for a schema that is wrong or too large, or that has a keyword
-      which is not supported, see `schema_regex.plain`.
+    finite_automata.TooLarge: a ValueError, if it needs more states or seconds.
+    ValueError: for a schema that is wrong, or that has a keyword which is not
+      supported, see docs/grammars.md.
   """
-  outlines_core = regex_automaton.library()
   name = f"schema={values.shortened(schema)}"
   try:
-    plain = schema_regex.plain(_as_json(schema))
-    schema_size.check(name, plain, whitespace)
-    pattern = outlines_core.json_schema.build_regex_from_schema(
-        json.dumps(plain), whitespace)
-  except schema_regex.Unsupported:
+    dfa = schema_automaton.of_schema(_as_json(schema), whitespace,
+                                     token_automaton.MAX_STATES, seconds)
+  except schema_source.Unsupported:
     raise
   except RecursionError as e:
-    raise ValueError(f"{name}: nested too deep: at most {schema_size.MAX_DEPTH}"
-                     " levels are supported.") from e
+    raise ValueError(f"{name}: nested too deep: at most "
+                     f"{schema_source.MAX_DEPTH} levels are supported.") from e
   except (TypeError, ValueError) as e:
-    problem = str(e).removeprefix(f"{name}: ")
-    raise ValueError(f"{name}: {problem}") from e
-  return regex_automaton.automaton(name, pattern, pieces, eos_id)
+    raise _renamed(e, f"{name}: {e}") from e
+  return byte_automaton.of_dfa(name, dfa, pieces, eos_id)
+
+
+def _renamed(error, text):
+  """Returns an error with another text, of one of two types."""
+  kind = TooLarge if isinstance(error, TooLarge) else ValueError
+  return kind(text)
 
 
 def _as_json(schema):
   """Returns what a schema is in JSON; a dict may hold more than JSON has."""
   if not isinstance(schema, str):
-    schema_size.check_depth(schema)
+    schema_source.check_depth(schema)
     schema = json.dumps(schema)
   found = json.loads(schema)
-  schema_size.check_depth(found)
+  schema_source.check_depth(found)
   return found

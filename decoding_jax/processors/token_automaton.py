@@ -1,12 +1,15 @@
 """Finite automata over tokens, and those of stop strings."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import flax.struct
 import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax.kernels import bits
+from decoding_jax.processors import sparse_automaton
+from decoding_jax.processors.sparse_automaton import SparseAutomaton
 from decoding_jax.types import Array, LogitsProcessor, NONE
 from decoding_jax.validation import values
 
@@ -16,6 +19,10 @@ MAX_BYTES = 4 * 2**30
 _BYTES = 256
 # Bytes that an entry of the table of stop strings takes while it is built.
 _ENTRY_BYTES = 24
+
+
+class NoText(ValueError):
+  """An automaton that allows no text."""
 
 
 @flax.struct.dataclass
@@ -37,12 +44,16 @@ class Automaton:
 
 
 def _advance(params, state, token):
+  if isinstance(params, SparseAutomaton):
+    return sparse_automaton.advance(params, state, token)
   # After a forbidden token, all others are forbidden too.
   return jnp.where(state == NONE, NONE,
                    params.following[state, params.classes[token]])
 
 
 def _process(params, state, logits):
+  if isinstance(params, SparseAutomaton):
+    return sparse_automaton.process(params, state, logits)
   if len(logits) != len(params.classes):
     raise ValueError(f"an automaton over {len(params.classes)} tokens: one "
                      f"over {len(logits)}, those of the model, is needed.")
@@ -51,7 +62,7 @@ def _process(params, state, logits):
 
 
 def _init(params):
-  if not isinstance(params, Automaton):
+  if not isinstance(params, (Automaton, SparseAutomaton)):
     raise ValueError(f"processor_params is of type {type(params).__name__}: an "
                      "Automaton, as dj.processors.regex makes, is needed.")
   return jnp.int32(0)
@@ -64,8 +75,8 @@ def automaton() -> LogitsProcessor:
   """Returns the processor that allows what an automaton allows.
 
   Returns:
-    The processor; its parameters are the `Automaton`, which reads the generated
-    tokens.
+    The processor; its parameters are the `Automaton` or `SparseAutomaton`,
+    which reads the generated tokens.
   """
   return _AUTOMATON
 
@@ -122,15 +133,34 @@ def from_transitions(transitions: Mapping[int, Mapping[int, int]], start: int,
   """
   ends = end_tokens(eos_id, vocab_size)
   arcs = {state: _arrays(tokens, ends) for state, tokens in transitions.items()}
+  return from_arcs(arcs, start, finals, vocab_size, ends)
+
+
+def from_arcs(arcs, start: int, finals, vocab_size: int, ends) -> Automaton:
+  """Returns the automaton of the arcs of each state, as `from_transitions`.
+
+  Args:
+    arcs: state -> (tokens, states after them), two arrays; none of the tokens
+      ends texts. States are taken out of it.
+    start: the first state.
+    finals: states in which a text may end.
+    vocab_size: V.
+    ends: tokens that end a text.
+
+  Raises:
+    NoText: if no text is possible.
+    ValueError: if the automaton would take more than `MAX_BYTES`.
+  """
   finals = set(finals)
   live = _live(arcs, finals)
   if start not in live:
-    raise ValueError("the vocabulary cannot spell any text that is allowed.")
-  numbers = {state: i for i, state in enumerate([start, *(live - {start})])}
-  ended = (np.array(ends), np.full(len(ends), len(numbers)))
+    raise NoText("the vocabulary cannot spell any text that is allowed.")
+  order = [start, *(live - {start})]
+  numbers = _Numbers(np.sort(order), np.argsort(order))
+  ended = (np.array(ends), np.full(len(ends), len(order)))
   nothing = (np.zeros(0, int),) * 2
   rows = []
-  for state in numbers:
+  for state in order:
     parts = [_renamed(arcs.pop(state, nothing), numbers)]
     parts += [ended] if state in finals else []
     rows.append(tuple(map(np.concatenate, zip(*parts))))
@@ -263,13 +293,19 @@ def _arrays(tokens, left_out):
   return keys[kept], states[kept]
 
 
+class _Numbers(NamedTuple):
+  """New numbers of states: their `names`, ascending, and `numbers`."""
+  names: np.ndarray
+  numbers: np.ndarray
+
+
 def _renamed(arcs, numbers):
   """Returns the arcs to states that have numbers, by their numbers."""
   tokens, states = arcs
-  names, index = np.unique(states, return_inverse=True)
-  found = np.array([numbers.get(name, NONE) for name in names.tolist()], int)
-  to = found[index]
-  return tokens[to != NONE], to[to != NONE]
+  place = np.minimum(np.searchsorted(numbers.names, states),
+                     len(numbers.names) - 1)
+  kept = numbers.names[place] == states
+  return tokens[kept], numbers.numbers[place[kept]]
 
 
 def _live(arcs, finals):

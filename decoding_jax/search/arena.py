@@ -115,11 +115,6 @@ def decoder(rules: Rules, max_samples_per_node: int = 1) -> Decoder:
                  max_samples_per_node=max_samples_per_node, needs_reward=True)
 
 
-def greedy_tokens(context: Context, logits):
-  """Returns the most probable tokens, `[B, W]` int32."""
-  return sampling.most_probable(paths_lib.next_log_probs(context, logits))
-
-
 def distinct_tokens(context: Context, i, logits):
   """Returns greedy tokens, but the K most probable ones at the beginning.
 
@@ -171,7 +166,7 @@ def _step(rules: Rules, context: Context, state: DecodeState) -> DecodeState:
   calls, baseline, greedy = jnp.zeros(batch, jnp.int32), None, None
   if rules.has_baseline:
     grown = finish(block, root,
-                   choose=lambda i, logits: greedy_tokens(context, logits))
+                   choose=functools.partial(paths_lib.greedy, context))
     greedy, block, calls = grown.paths, grown.block, grown.calls
     baseline = paths_lib.rewards(context, greedy)[:, 0]
   value = paths_lib.rewards(context, root)
@@ -254,26 +249,22 @@ def _available(nodes: Nodes):
 def _next(rules: Rules, context: Context, nodes: Nodes):
   """Returns the best open node `[B]` int32, and whether there is none `[B]`."""
   open_ = _available(nodes)
-  scores = jnp.where(open_, rules.priority(context, nodes), -jnp.inf)
-  # A priority may be -inf as well.
-  index = jnp.argmax(jnp.where(open_.any(axis=1)[:, None], scores, 0.), axis=1)
-  first = jnp.argmax(open_, axis=1)
-  index = jnp.where(jnp.take_along_axis(open_, index[:, None], axis=1)[:, 0],
-                    index, first)
-  return index.astype(jnp.int32), ~open_.any(axis=1)
+  return _first_best(rules.priority(context, nodes), open_), ~open_.any(axis=1)
 
 
 def _best(rules: Rules, context: Context, nodes: Nodes):
   """Returns the node to end with `[B]`, and whether its text is complete."""
   complete = nodes.used & nodes.ended
   some = complete.any(axis=1)
-  priority = rules.priority(context, nodes)
   among = jnp.where(some[:, None], complete, _available(nodes))
-  scores = jnp.where(among, priority, -jnp.inf)
-  index = jnp.argmax(scores, axis=1)
-  index = jnp.where(jnp.take_along_axis(among, index[:, None], axis=1)[:, 0],
-                    index, jnp.argmax(among, axis=1))
-  return index.astype(jnp.int32), some
+  return _first_best(rules.priority(context, nodes), among), some
+
+
+def _first_best(priority, among):
+  """Returns the first of the best of some nodes, `[B]` int32."""
+  best = jnp.where(among, priority, -jnp.inf).max(axis=1, keepdims=True)
+  # Not the argmax: the best priority of these may be -inf.
+  return jnp.argmax(among & (priority >= best), axis=1).astype(jnp.int32)
 
 
 def _insert(rules: Rules, context: Context, nodes: Nodes, e, index,

@@ -82,8 +82,12 @@ def perturbed(key, log_probs, beam: Beam, width: int):
   Returns:
     As `plain`; scores are perturbed log-probabilities of paths.
   """
+  return perturbed_by(random.split(key, len(log_probs)), log_probs, beam, width)
+
+
+def perturbed_by(keys, log_probs, beam: Beam, width: int):
+  """As `perturbed`, with a random key `[W]` for each node."""
   size = min(width, log_probs.shape[-1])
-  keys = random.split(key, len(log_probs))
   gumbels, tokens = jax.vmap(sampling.gumbel_top_k, (0, 0, None))(
       keys, beam.log_probs[:, None] + log_probs, size)
   totals = beam.log_probs[:, None] + buffers.take_along(

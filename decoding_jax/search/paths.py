@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax import sampling
+from decoding_jax.kernels import buffers
 from decoding_jax.rewards import text_reward
 from decoding_jax.runtime import token_buffer
 from decoding_jax.types import (Array, Block, Cache, Context, DecodeState, NONE,
@@ -120,7 +121,7 @@ def grow(context: Context, state: DecodeState, cache: Cache, block: Block,
     logits = logits.astype(jnp.float32)
     kept = paths.replace(mask=paths.mask | own[None] & paths.alive[..., None])
     return i + 1, Grown(
-        _append(context, kept, choose(i, logits), logits, pause), block,
+        append(context, kept, choose(i, logits), logits, pause), block,
         jnp.where(i == 0, logits, grown.logits),
         grown.calls + paths.alive.any(axis=1).astype(jnp.int32))
 
@@ -139,6 +140,17 @@ def next_log_probs(context: Context, logits):
   warper = context.warper
   warper = sampling.without_temperature(warper) if warper.greedy else warper
   return jax.vmap(sampling.log_probs)(warper, logits)
+
+
+def greedy(context: Context, i, logits):
+  """Returns the most probable tokens, `[B, W]` int32: a `choose` of `grow`."""
+  del i
+  return sampling.most_probable(next_log_probs(context, logits))
+
+
+def take(paths: Paths, index) -> Paths:
+  """Returns some of the texts of each row, `index [B, W']` int32."""
+  return jax.tree.map(lambda x: jax.vmap(lambda x, i: x[i])(x, index), paths)
 
 
 def rewards(context: Context, paths: Paths):
@@ -178,17 +190,28 @@ def commit(state: DecodeState, paths: Paths, calls, extra) -> DecodeState:
 def _newest(paths: Paths, prompt_end):
   """Returns the last token of each text, `[B, W]` int32; else the prompt's."""
   last = jnp.maximum(paths.lengths - 1, 0)[..., None]
-  found = jnp.take_along_axis(paths.tokens, last, axis=-1)[..., 0]
+  found = buffers.take_along(paths.tokens, last, axis=-1)[..., 0]
   return jnp.where(paths.lengths > 0, found, prompt_end)
 
 
-def _append(context, paths, tokens, logits, pause):
+def append(context: Context, paths: Paths, tokens, logits,
+           pause=(NONE,)) -> Paths:
+  """Adds a token to each text that is alive.
+
+  Args:
+    context: holds the end of text.
+    paths: the texts.
+    tokens: `[B, W]` int32.
+    logits: `[B, W, V]` float32 before the tokens.
+    pause: `[...]` int32, tokens after which a text is not alive, as after its
+      end.
+  """
   alive, limit = paths.alive, paths.tokens.shape[-1]
   here = (jnp.arange(limit)[None, None] == paths.lengths[..., None]) & (
       alive[..., None])
   lengths = paths.lengths + alive.astype(jnp.int32)
   over = (token_buffer.ends(tokens, context.eos_id) | (lengths == limit) |
-          token_buffer.ends(tokens, pause))
+          token_buffer.ends(tokens, jnp.asarray(pause)))
   own = token_buffer.log_probs(logits, tokens)
   return paths.replace(
       tokens=jnp.where(here, tokens[..., None], paths.tokens),

@@ -113,7 +113,7 @@ def _step(policy: Policy, context: Context, state: DecodeState) -> DecodeState:
   grown = paths_lib.grow(
       context, state, state.target_cache,
       cache_lib.init_block(state.target_cache, slots), root, steps=1,
-      slot=lambda i: i, choose=functools.partial(_greedy, context))
+      slot=lambda i: i, choose=functools.partial(paths_lib.greedy, context))
   none = jnp.zeros(batch, jnp.int32)
   tree = _expand(policy, context, _empty(policy, batch), none, 0,
                  grown.logits[:, 0], ~state.done)
@@ -131,11 +131,6 @@ def _step(policy: Policy, context: Context, state: DecodeState) -> DecodeState:
        "reward_calls": search.reward_calls})
 
 
-def _greedy(context, i, logits):
-  del i
-  return sampling.most_probable(paths_lib.next_log_probs(context, logits))
-
-
 def _simulate(policy: Policy, context: Context, state: DecodeState, carry):
   """Selects a node of each row, completes its text, and learns its value."""
   s, search = carry
@@ -149,7 +144,7 @@ def _simulate(policy: Policy, context: Context, state: DecodeState, carry):
       context, state, state.target_cache, search.block,
       paths.replace(alive=(running & ~is_end)[:, None]), steps=limit,
       slot=lambda i: jnp.where(i == 0, 1 + s, policy.simulations + i),
-      choose=functools.partial(_greedy, context))
+      choose=functools.partial(paths_lib.greedy, context))
   value = paths_lib.rewards(context, grown.paths)[:, 0]
   tree = _expand(policy, context, search.tree, nodes, 1 + s,
                  grown.logits[:, 0], running & ~is_end)

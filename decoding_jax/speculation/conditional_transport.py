@@ -30,10 +30,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax import sampling
 from decoding_jax.kernels import random
-from decoding_jax.speculation import traversal, tree as tree_lib
-from decoding_jax.types import Array, DraftTree, Layout, Verdict, Verifier
+from decoding_jax.speculation import paths, tree as tree_lib
+from decoding_jax.types import Array, DraftTree, Layout, Verifier
 
 
 @functools.lru_cache(maxsize=None)
@@ -45,27 +44,6 @@ def verifier() -> Verifier:
   """
   return Verifier(None, sampled=False, replacement=None, walk=walk,
                   one_sampled=True)
-
-
-def walk(key, layout: Layout, tree: DraftTree, logits, warper) -> Verdict:
-  """Accepts a path, in one row.
-
-  Args:
-    key: a random key.
-    layout: of the tree, each node of which has a fixed number of children.
-    tree: a tree without its batch axis.
-    logits: `[M, V]`, the target's at each node.
-    warper: from logits to the target's distribution, without its batch axis.
-
-  Returns:
-    A verdict without its batch axis.
-  """
-  accept_key, token_key = random.split(key)
-  uniforms = random.uniform(accept_key, tree.tokens.shape)
-  probs = lambda node: jnp.exp(sampling.log_probs(warper, logits[node]))
-  node, rest = find(uniforms, layout, tree, probs)
-  token = sampling.draw(token_key, jnp.log(rest))
-  return traversal.verdict(layout, tree, node, token)
 
 
 def find(uniforms, layout: Layout, tree: DraftTree, probs):
@@ -94,6 +72,13 @@ def find(uniforms, layout: Layout, tree: DraftTree, probs):
   node = jnp.asarray(order)[jnp.argmax(hits[order])]
   at = _weigh(size, tree, probs, node, reached[node])
   return node, jnp.where(at.rest.sum() > 0, at.rest, probs(node))
+
+
+def _find(key, layout, tree, probs):
+  return find(random.uniform(key, tree.tokens.shape), layout, tree, probs)
+
+
+walk = functools.partial(paths.walk, _find)
 
 
 def post_order(layout: Layout) -> np.ndarray:

@@ -23,11 +23,13 @@ from decoding_jax.validation import values
 # The draft block starts with the token that the draft cache may lack.
 _LATE = 0
 _ROOT = 1
+# Children by noise that nodes, steps and the target share: no fresh samples.
+_SHARED = {"sampled": False, "shared_noise": True}
 
 
 def grow(keys, expander: Expander, model: LanguageModel, params: Params,
-         cache: Cache | None, newest, length,
-         warper: sampling.LogitsWarper) -> tuple[DraftTree, Block | None]:
+         cache: Cache | None, newest, length, warper: sampling.LogitsWarper,
+         noise_keys=None) -> tuple[DraftTree, Block | None]:
   """Drafts a tree, one forward a level; the deepest level needs none.
 
   Args:
@@ -39,6 +41,8 @@ def grow(keys, expander: Expander, model: LanguageModel, params: Params,
     newest: `[B, 2]` int32, the last two committed tokens.
     length: `[B]` int32, committed tokens.
     warper: from logits to the distribution of the drafts.
+    noise_keys: `[B, D + 1]`, see `DraftTree`, for an expander with
+      `shared_noise`; else None.
 
   Returns:
     The tree, and a block of `1 + I` slots: the token that the cache may lack,
@@ -46,7 +50,7 @@ def grow(keys, expander: Expander, model: LanguageModel, params: Params,
   """
   layout = expander.layout
   if not layout.widths:
-    return tree_lib.root(newest[:, 1], 0), None
+    return tree_lib.root(newest[:, 1], 0).replace(noise_keys=noise_keys), None
   block = cache_lib.init_block(cache, 1 + inner_nodes(layout))
   late = cache.length == length - 2
 
@@ -59,7 +63,7 @@ def grow(keys, expander: Expander, model: LanguageModel, params: Params,
     return logits[:, -nodes.width:], block
 
   return grow_by(keys, expander, newest[:, 1], logits, block, model.vocab_size,
-                 warper)
+                 warper, noise_keys)
 
 
 class Nodes(NamedTuple):
@@ -85,7 +89,8 @@ def inner_nodes(layout: Layout) -> int:
 
 
 def grow_by(keys, expander: Expander, root, logits, carry, vocab_size: int,
-            warper: sampling.LogitsWarper) -> tuple[DraftTree, Any]:
+            warper: sampling.LogitsWarper,
+            noise_keys=None) -> tuple[DraftTree, Any]:
   """Drafts a tree by any function that knows what follows the nodes of a level.
 
   Args:
@@ -97,6 +102,7 @@ def grow_by(keys, expander: Expander, root, logits, carry, vocab_size: int,
     carry: what it takes from level to level, a tree of arrays.
     vocab_size: V.
     warper: from logits to the distribution of the drafts.
+    noise_keys: as of `grow`.
 
   Returns:
     The tree and the last carry.
@@ -118,7 +124,8 @@ def grow_by(keys, expander: Expander, root, logits, carry, vocab_size: int,
     found, carry = logits(tree, level, nodes, carry)
     log_probs = sampling.drop_underflowing(
         jax.vmap(sampling.log_probs)(warper, found))
-    level_keys = jax.vmap(random.fold_in, (0, None))(keys, level)
+    level_keys = (jax.vmap(random.fold_in, (0, None))(keys, level)
+                  if noise_keys is None else noise_keys[:, level])
     expand = lambda key, *row: _checked(
         layout.widths[shape], expander.expand(key, shape, *row))
     tokens, parents, valid, states = jax.vmap(expand)(
@@ -136,19 +143,24 @@ def grow_by(keys, expander: Expander, root, logits, carry, vocab_size: int,
     carry = body(run.start, carry) if len(run) == 1 else (
         jax.lax.fori_loop(run.start, run.stop, body, carry))
   tree, carry, _ = carry
-  return tree, carry
+  return tree.replace(noise_keys=noise_keys), carry
 
 
-def gumbel_top_k(branching: tuple[int, ...]) -> Expander:
+def gumbel_top_k(branching: tuple[int, ...],
+                 shared_noise: bool = False) -> Expander:
   """Children drawn without replacement (RSD-C; arXiv 2402.14160, sec. 3.2).
 
   Args:
     branching: children of each node of level 0, 1, ..., D - 1; of no level
       for a tree of a root.
+    shared_noise: whether by noise that the target shares, for
+      `shared_gumbel.verifier`; nodes of a level have the same.
 
   Returns:
     The expander.
   """
+  if shared_noise:
+    return _product(tuple(branching), _draw_alike, **_SHARED)
   return _product(tuple(branching), _draw, sampled=True)
 
 
@@ -164,7 +176,8 @@ def top_k(branching: tuple[int, ...]) -> Expander:
   return _product(tuple(branching), _best, sampled=False)
 
 
-def static_tree(children: tuple[tuple[int, ...], ...]) -> Expander:
+def static_tree(children: tuple[tuple[int, ...], ...],
+                shared_noise: bool = False) -> Expander:
   """Children drawn without replacement, of each node as many as are its own.
 
   Chen et al. 2024, "Sequoia" (arXiv 2402.12374), section 3.
@@ -172,11 +185,15 @@ def static_tree(children: tuple[tuple[int, ...], ...]) -> Expander:
   Args:
     children: of each node of level 0, 1, ..., D - 1; see
       `tree.static_layout`.
+    shared_noise: as of `gumbel_top_k`.
 
   Returns:
     The expander.
   """
-  return _static(tuple(map(tuple, children)), _draw, sampled=True)
+  children = tuple(map(tuple, children))
+  if shared_noise:
+    return _static(children, _draw_alike, **_SHARED)
+  return _static(children, _draw, sampled=True)
 
 
 def static_top_k(children: tuple[tuple[int, ...], ...]) -> Expander:
@@ -274,16 +291,22 @@ def iid_tree(expansion: tuple[int, ...]) -> Expander:
                   sampled=True, replacement=True)
 
 
-def stochastic_beam(width: int, depth: int) -> Expander:
+def stochastic_beam(width: int, depth: int,
+                    shared_noise: bool = False) -> Expander:
   """Stochastic beam search (RSD-S; arXiv 2402.14160, section 3.2).
 
   Args:
     width: nodes of a level.
     depth: levels.
+    shared_noise: as of `gumbel_top_k`. The children of a node are then ordered
+      as there, and the beam keeps those whose paths have the largest scores;
+      it is a sample no more.
 
   Returns:
     The expander.
   """
+  if shared_noise:
+    return _beam(width, depth, _perturbed_alike, **_SHARED)
   return _beam(width, depth, beam.perturbed, sampled=True)
 
 
@@ -333,6 +356,17 @@ def _draw(key, log_probs, counts):
   # The first ones of a draw are a draw of so many.
   return jax.vmap(sampling.gumbel_top_k, (0, 0, None))(keys, log_probs,
                                                        max(counts))
+
+
+def _draw_alike(key, log_probs, counts):
+  """Children of each node of a level, by the same noise."""
+  return jax.vmap(sampling.gumbel_top_k, (None, 0, None))(key, log_probs,
+                                                          max(counts))
+
+
+def _perturbed_alike(key, log_probs, state, width):
+  keys = jnp.broadcast_to(key[None], len(log_probs))
+  return beam.perturbed_by(keys, log_probs, state, width)
 
 
 def _best(key, log_probs, counts):
@@ -388,7 +422,7 @@ def _of_numbers(layout, pick, numbers, **kind):
 
 
 @functools.lru_cache(maxsize=None)
-def _beam(width, depth, step, sampled):
+def _beam(width, depth, step, **kind):
   layout = tree_lib.beam_layout(width, depth)
 
   def expand(key, level, log_probs, valid, state):
@@ -396,4 +430,4 @@ def _beam(width, depth, step, sampled):
     tokens, parents, state = step(key, log_probs, state, width)
     return tokens, parents, state.scores > -jnp.inf, state
 
-  return Expander(layout, beam.root, expand, sampled, replacement=False)
+  return Expander(layout, beam.root, expand, replacement=False, **kind)

@@ -32,9 +32,8 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax import sampling
-from decoding_jax.kernels import random
-from decoding_jax.speculation import traversal, tree as tree_lib
-from decoding_jax.types import Array, DraftTree, Layout, Verdict, Verifier
+from decoding_jax.speculation import paths, tree as tree_lib
+from decoding_jax.types import Array, DraftTree, Layout, Verifier
 
 
 @functools.lru_cache(maxsize=None)
@@ -47,26 +46,24 @@ def verifier() -> Verifier:
   return Verifier(None, sampled=True, replacement=False, walk=walk)
 
 
-def walk(key, layout: Layout, tree: DraftTree, logits, warper) -> Verdict:
-  """Accepts a path, in one row.
+def find(key, layout: Layout, tree: DraftTree, probs):
+  """Draws the node at which the path ends.
 
   Args:
     key: a random key.
     layout: of the tree.
-    tree: a tree without its batch axis.
-    logits: `[M, V]`, the target's at each node.
-    warper: from logits to the target's distribution, without its batch axis.
+    tree: without its batch axis.
+    probs: `node [] -> [V]`, the target's distribution after a node.
 
   Returns:
-    A verdict without its batch axis.
+    The node `[]` int32, and weights `[V]` of the token after it.
   """
-  node_key, token_key = random.split(key)
-  probs = lambda node: jnp.exp(sampling.log_probs(warper, logits[node]))
   chances, masses = accept_chances(layout, tree, probs)
-  node = sampling.draw(node_key, jnp.log(chances))
-  rest = rest_of(layout, tree, probs, masses, node)
-  token = sampling.draw(token_key, jnp.log(rest))
-  return traversal.verdict(layout, tree, node, token)
+  node = sampling.draw(key, jnp.log(chances))
+  return node, rest_of(layout, tree, probs, masses, node)
+
+
+walk = functools.partial(paths.walk, find)
 
 
 def accept_chances(layout: Layout, tree: DraftTree, probs):

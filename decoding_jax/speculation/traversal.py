@@ -33,8 +33,8 @@ import jax.numpy as jnp
 
 from decoding_jax import sampling
 from decoding_jax.kernels import buffers, random
-from decoding_jax.speculation import tree as tree_lib
-from decoding_jax.types import Array, DraftTree, Layout, NONE, Verdict, Verifier
+from decoding_jax.speculation import paths, tree as tree_lib
+from decoding_jax.types import Array, DraftTree, Layout, NONE, Verifier
 
 
 @functools.lru_cache(maxsize=None)
@@ -47,26 +47,24 @@ def verifier() -> Verifier:
   return Verifier(None, sampled=True, replacement=False, walk=walk)
 
 
-def walk(key, layout: Layout, tree: DraftTree, logits, warper) -> Verdict:
-  """Accepts a path, in one row.
+def find(key, layout: Layout, tree: DraftTree, probs):
+  """Returns the last node that is accepted, and what follows it.
 
   Args:
     key: a random key.
     layout: of the tree.
-    tree: a tree without its batch axis.
-    logits: `[M, V]`, the target's at each node.
-    warper: from logits to the target's distribution, without its batch axis.
+    tree: without its batch axis.
+    probs: `node [] -> [V]`, the target's distribution after a node.
 
   Returns:
-    A verdict without its batch axis.
+    The node `[]` int32, and weights `[V]` of the token after it.
   """
-  accept_key, token_key = random.split(key)
-  uniforms = random.uniform(accept_key, tree.tokens.shape)
-  find = of_tree if tree_lib.max_branching(layout) > 1 else of_chain
-  probs = lambda node: jnp.exp(sampling.log_probs(warper, logits[node]))
-  node, rest = find(uniforms, tree_lib.max_branching(layout), tree, probs)
-  token = sampling.draw(token_key, jnp.log(rest))
-  return verdict(layout, tree, node, token)
+  uniforms = random.uniform(key, tree.tokens.shape)
+  size = tree_lib.max_branching(layout)
+  return (of_tree if size > 1 else of_chain)(uniforms, size, tree, probs)
+
+
+walk = functools.partial(paths.walk, find)
 
 
 def of_chain(uniforms, size, tree: DraftTree, probs):
@@ -76,7 +74,7 @@ def of_chain(uniforms, size, tree: DraftTree, probs):
     uniforms: `[M]`, one for each node.
     size: 1.
     tree: without its batch axis.
-    distribution: `node [] -> [V]`, the target's after a node.
+    probs: `node [] -> [V]`, the target's distribution after a node.
 
   Returns:
     The node `[]` int32, and weights `[V]` of the token after it.
@@ -154,7 +152,7 @@ def of_tree(uniforms, size, tree: DraftTree, probs):
     uniforms: `[M]`, one for each node.
     size: K, children of a node at most.
     tree: without its batch axis.
-    distribution: `node [] -> [V]`, the target's after a node.
+    probs: `node [] -> [V]`, the target's distribution after a node.
 
   Returns:
     The node `[]` int32, and weights `[V]` of the token after it.
@@ -235,34 +233,6 @@ def _go_on(uniforms, tree: DraftTree, node: _Node, state: _State) -> _State:
       node=jnp.where(down | hit, last, tree.parents[last]).astype(jnp.int32),
       rejected=jnp.where(down | hit, NONE, last).astype(jnp.int32),
       done=hit, accept=accept)
-
-
-def verdict(layout: Layout, tree: DraftTree, node, token) -> Verdict:
-  """The path to a node.
-
-  Args:
-    layout: of the tree.
-    tree: without its batch axis.
-    node: `[]` int32.
-    token: `[]` int32, what follows it.
-
-  Returns:
-    A verdict without its batch axis.
-  """
-  levels = jnp.arange(tree_lib.depth(layout) + 1)
-  at_level = tree_lib.depths(layout)[None] == levels[:, None]
-  on_path = tree.mask[node][None] & at_level
-  path = jnp.where(on_path.any(1), jnp.argmax(on_path, axis=1), node)
-  accepted = on_path.sum() - 1
-  parents, child = tree.parents[None], path[1:, None]
-  order = jnp.arange(parents.size)[None]
-  before = (parents == tree.parents[child]) & (order < child)
-  children = (parents == path[:-1, None]) & tree.valid[None]
-  levels, integers = levels[:-1], lambda x: x.astype(jnp.int32)
-  return Verdict(
-      integers(path), integers(accepted), token,
-      integers(jnp.where(levels < accepted, before.sum(1), NONE)),
-      integers(jnp.where(levels <= accepted, children.sum(1), 0)))
 
 
 def _ratio(target, draft):

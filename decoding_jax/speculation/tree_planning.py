@@ -5,6 +5,7 @@ sibling is accepted, where those before it were rejected, with a probability
 that depends on its rank; here on its depth as well. Plain numpy.
 """
 
+import functools
 import itertools
 from typing import Any, Callable, NamedTuple
 
@@ -12,6 +13,8 @@ import numpy as np
 
 # Probabilities are kept off 0 and 1, of which no count can be sure.
 _SURE = 1e-3
+# The longest stem that is looked at, a path before the first branching.
+_STEM = 3
 # Trials that the mean of a run counts for, where those of a place are few.
 _PRIOR = 5
 
@@ -80,6 +83,29 @@ def acceptance(tested_by_rank, accepted_by_rank, chain, beam,
   known = chain[np.minimum(np.arange(len(beam)), len(chain) - 1)]
   return Acceptance(by_rank, chain / np.log1p(-by_rank[0]), np.maximum(
       (beam / known - 1) / np.log(width), 0))
+
+
+def acceptance_of_ranks(ranks, most: int, depth: int) -> Acceptance:
+  """Returns what texts say of acceptance, where drafts follow the text.
+
+  Args:
+    ranks: list of `[n]` integers, one array a text: the rank that each of its
+      tokens has among the children of the text before it, the best one 0.
+    most: K, children of a node; a rank of K or more is accepted by none.
+    depth: D, levels of chains that are counted.
+
+  Returns:
+    `Acceptance`, in which wider beams accept no more.
+  """
+  known = np.concatenate([np.zeros(0, int), *ranks])
+  tested = [(known >= rank).sum() for rank in range(most)]
+  hits = [(known == rank).sum() for rank in range(most)]
+  chain = np.zeros(depth + 1)
+  for of_text in ranks:
+    for start in range(len(of_text) - depth + 1):
+      missed = np.flatnonzero(of_text[start:start + depth])
+      chain[missed[0] if len(missed) else depth] += 1
+  return acceptance(tested, hits, chain, chain, 2)
 
 
 def expected_tokens(children, accept: Acceptance) -> float:
@@ -156,11 +182,13 @@ def _split(hit, first, rest):
   return values, sizes
 
 
-def plans(accept: Acceptance, costs: Costs, nodes=32, depth=8):
+def plans(accepts: dict[str, Acceptance], costs: Costs, nodes=32, depth=8):
   """All methods with their trees, the best first.
 
   Args:
-    accept: what is accepted.
+    accepts: what is accepted by each verification: "recursive", "traversal"
+      (of chains "block"), "layer", "conditional_ot", "shared_gumbel"; or
+      "match", of the most probable children, for best-first trees.
     costs: what forwards cost.
     nodes: most nodes of a tree.
     depth: most levels of a tree.
@@ -169,31 +197,101 @@ def plans(accept: Acceptance, costs: Costs, nodes=32, depth=8):
     list of `Plan`, by falling rate.
   """
   found = [_of({"name": "autoregressive"}, 1.0, (), costs)]
-  found += [_plan({"name": "speculative", "depth": d}, ((1,),) * d, accept,
-                  costs) for d in range(1, depth + 1)]
-  found += [_plan({"name": "rsd_c", "branching": b}, _product(b), accept, costs)
-            for b in _branchings(nodes, depth)]
-  trees = dict.fromkeys(tree for d in range(1, depth + 1)
-                        for tree in best_trees(accept, nodes, d))
-  found += [_plan({"name": "sequoia", "children": tree}, tree, accept, costs)
-            for tree in trees if max(map(max, tree)) > 1]
-  found += [_beam_plan(w, d, accept, costs) for d in range(1, depth + 1)
-            for w in range(2, nodes // d + 1)]
+  for rule, accept in accepts.items():
+    found += (_best_first if rule == "match" else functools.partial(
+        _of_rule, rule))(accept, costs, nodes, depth)
   return sorted(found, key=lambda plan: -plan.rate)
 
 
-def step_seconds(costs: Costs, level_widths) -> float:
+def within_budget(found: list[Plan], bytes_of, budget: int,
+                  kept: float = 0.95) -> list[Plan]:
+  """Chooses the smallest trees that fit and keep most of the speed.
+
+  SpecMemo (arXiv 2506.01986).
+
+  Args:
+    found: of `plans`, by falling rate.
+    bytes_of: `(plan) -> bytes` that its run needs.
+    budget: bytes that there are.
+    kept: share of the rate of the fastest tree that fits, which a smaller one
+      must have.
+
+  Returns:
+    By falling rate, one plan for each method and verification of which a tree
+    fits.
+  """
+  groups = {}
+  for plan in found:
+    key = plan.spec["name"], plan.spec.get("verification")
+    size = bytes_of(plan)
+    if size <= budget:
+      groups.setdefault(key, []).append((size, plan))
+  chosen = []
+  for sized in groups.values():
+    least = kept * sized[0][1].rate
+    chosen.append(min((x for x in sized if x[1].rate >= least),
+                      key=lambda x: x[0])[1])
+  return sorted(chosen, key=lambda plan: -plan.rate)
+
+
+def _of_rule(rule, accept, costs, nodes, depth):
+  """Plans of all trees that a rule verifies."""
+  plan = lambda name, tree, **sizes: _plan(
+      _spec(name, rule, sizes), tree, accept, costs)
+  found = []
+  # On a chain these are the block verification of "traversal".
+  if rule not in ("layer", "conditional_ot"):
+    found += [plan("speculative", ((1,),) * d, depth=d)
+              for d in range(1, depth + 1)]
+  found += [plan("rsd_c", _product(b), branching=b)
+            for b in _branchings(nodes, depth)]
+  trees = dict.fromkeys(tree for d in range(1, depth + 1)
+                        for tree in best_trees(accept, nodes, d))
+  found += [plan("sequoia", tree, children=tree)
+            for tree in trees if max(map(max, tree)) > 1]
+  # Greedy drafts have fixed numbers of children.
+  if rule != "conditional_ot":
+    found += [_beam_plan(rule, w, d, accept, costs)
+              for d in range(1, depth + 1) for w in range(2, nodes // d + 1)]
+  return found
+
+
+def _spec(name, rule, sizes):
+  """A method and its sizes, the usual verification left out."""
+  if name == "speculative" and rule == "traversal":
+    rule = "block"
+  form = {} if rule == "recursive" else {"verification": rule}
+  return {"name": name, **sizes, **form}
+
+
+def _best_first(accept, costs, nodes, depth):
+  """Plans of best-first trees, taken to be as good as the best fixed ones."""
+  found = []
+  for levels in range(1, depth + 1):
+    for size, children in enumerate(best_trees(accept, nodes, levels), 1):
+      # The beam is as wide as the widest level that is kept.
+      width = max(*map(sum, children), -(-size // levels))
+      if levels <= size:
+        spec = {"name": "opt_tree", "nodes": size, "width": width,
+                "depth": levels}
+        found.append(_of(spec, expected_tokens(children, accept),
+                         (width,) * levels, costs, size))
+  return found
+
+
+def step_seconds(costs: Costs, level_widths, nodes: int | None = None) -> float:
   """Seconds of a step.
 
   Args:
     costs: of its parts.
     level_widths: nodes of each level of the tree; of none for autoregressive
       decoding.
+    nodes: nodes that the target scores; None for all of these.
 
   Returns:
     Seconds.
   """
-  nodes = sum(level_widths)
+  nodes = sum(level_widths) if nodes is None else nodes
   return (costs.target(1 + nodes)
           + sum(map(costs.draft, draft_tokens(level_widths)))
           + costs.rest(len(level_widths), nodes))
@@ -217,14 +315,14 @@ def _plan(spec, children, accept, costs):
              tuple(map(sum, children)), costs)
 
 
-def _beam_plan(width, depth, accept, costs):
+def _beam_plan(rule, width, depth, accept, costs):
   chances = [_of_beam(accept, width, level) for level in range(1, depth + 1)]
-  return _of({"name": "rsd_s", "width": width, "depth": depth},
+  return _of(_spec("rsd_s", rule, {"width": width, "depth": depth}),
              1 + float(np.cumprod(chances).sum()), (width,) * depth, costs)
 
 
-def _of(spec, tokens, level_widths, costs):
-  seconds = step_seconds(costs, level_widths)
+def _of(spec, tokens, level_widths, costs, nodes=None):
+  seconds = step_seconds(costs, level_widths, nodes)
   return Plan(spec, tokens, seconds, tokens / seconds)
 
 
@@ -243,7 +341,10 @@ def _of_beam(accept, width, depth):
 
 
 def _branchings(nodes, depth):
-  """Branching vectors that do not widen on the way down, of so many nodes."""
+  """Branching vectors of so many nodes, which may begin with a stem.
+
+  After it they do not widen on the way down.
+  """
   def extend(vector, width, left):
     if vector:
       yield vector
@@ -252,7 +353,13 @@ def _branchings(nodes, depth):
         yield from extend((*vector, b), width * b, left - width * b)
 
   # A chain is no branching.
-  return [b for b in extend((), 1, nodes) if b[0] > 1]
+  wide = [b for b in extend((), 1, nodes) if b[0] > 1]
+  return [(1,) * stem + b for stem in range(_STEM + 1) for b in wide
+          if len(b) + stem <= depth and stem + _size(b) <= nodes]
+
+
+def _size(branching):
+  return sum(itertools.accumulate(branching, lambda a, b: a * b))
 
 
 def _product(branching):

@@ -9,17 +9,18 @@ import jax.numpy as jnp
 from decoding_jax import sampling
 from decoding_jax.kernels import random
 from decoding_jax.speculation import conditional_transport, drafters, layers
-from decoding_jax.speculation import traversal, tree as tree_lib
+from decoding_jax.speculation import shared_gumbel, traversal
+from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.types import (Array, Drafter, DraftTree, Expander, Layout,
                                 NONE, Pair, Verdict, Verifier)
 from decoding_jax.validation import protocols, values
 
 # What can verify any tree of siblings drawn without replacement, by node, path
-# and level; and, with greedy drafts, one whose nodes have fixed numbers of
-# children.
-OF_TREES = ("recursive", "traversal", "layer")
+# and level, and by noise that the target shares; and, with greedy drafts, one
+# whose nodes have fixed numbers of children.
+OF_TREES = ("recursive", "traversal", "layer", "shared_gumbel")
 OF_FIXED_TREES = (*OF_TREES, "conditional_ot")
-OF_CHAINS = ("token", "block", "conditional_ot")
+OF_CHAINS = ("token", "block", "conditional_ot", "shared_gumbel")
 # Halvings of the interval that K-SEQ's rho lies in.
 _BISECTIONS = 30
 
@@ -48,8 +49,14 @@ def pair(drafter: Drafter | Expander, verifier: Verifier) -> Pair:
   if verifier.sampled and not drafter.sampled:
     raise ValueError(
         "Drafter.sampled=False, Verifier.sampled=True: children that are not "
-        "samples of the draft distribution (top-k, beams) under a rule that "
-        "divides by it would change the distribution of the output.")
+        "fresh samples of the draft distribution (top-k, beams, shared noise) "
+        "under a rule that divides by it would change the distribution of the "
+        "output.")
+  if verifier.shared_noise and not drafter.shared_noise:
+    raise ValueError(
+        "Drafter.shared_noise=False, Verifier.shared_noise=True: the target "
+        "draws by the noise that the children were ranked by; expanders."
+        "gumbel_top_k(..., shared_noise=True) and its like keep the keys.")
   if verifier.one_sampled and not drafter.one_sampled:
     raise ValueError(
         "Drafter.one_sampled=False, Verifier.one_sampled=True: conditional "
@@ -292,7 +299,8 @@ def of_name(verification: str, names: tuple[str, ...] = OF_TREES) -> (
   Args:
     verification: one of the names.
     names: what the method allows, the usual one first. With "conditional_ot"
-      it has greedy drafts, as `Verifier.one_sampled` says.
+      it has greedy drafts, as `Verifier.one_sampled` says; with
+      "shared_gumbel" such as `Verifier.shared_noise` says.
 
   Returns:
     What stands after the sizes in the name of the method, and the verifier.
@@ -303,7 +311,8 @@ def of_name(verification: str, names: tuple[str, ...] = OF_TREES) -> (
   by_node, by_path = recursive(replacement=False), traversal.verifier()
   found = {"recursive": by_node, "token": by_node, "traversal": by_path,
            "block": by_path, "layer": layers.verifier(),
-           "conditional_ot": conditional_transport.verifier()}
+           "conditional_ot": conditional_transport.verifier(),
+           "shared_gumbel": shared_gumbel.verifier()}
   return values.check_one_of("verification", verification, {
       name: ("" if name == names[0] else f", {name}", found[name])
       for name in names})

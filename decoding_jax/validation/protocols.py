@@ -105,19 +105,20 @@ _FIELDS = {
         "propose": _function("keys", "context", "state"),
         "observe": _function("context", "before", "after", "seen"),
         "calls": _integer(0), "sampled": _FLAG, "replacement": _FLAG,
-        "skips": _FLAG, "one_sampled": _FLAG},
+        "skips": _FLAG, "one_sampled": _FLAG, "shared_noise": _FLAG},
     Expander: {
         "layout": _instance(Layout, "a dj.Layout"),
         "init": _function(),
         "expand": _function("key", "level", "log_probs", "valid", "state"),
-        "sampled": _FLAG, "replacement": _FLAG, "one_sampled": _FLAG},
+        "sampled": _FLAG, "replacement": _FLAG, "one_sampled": _FLAG,
+        "shared_noise": _FLAG},
     Verifier: {
         "rule": _or_none(_function("uniforms", "target", "draft", "children",
                                    "valid")),
         "sampled": _FLAG, "replacement": _or_none(_FLAG),
         "walk": _or_none(_function("key", "layout", "tree", "logits",
                                    "warper")),
-        "one_sampled": _FLAG},
+        "one_sampled": _FLAG, "shared_noise": _FLAG},
     Decoder: {
         "init": _function("context", "state"),
         "step": _function("context", "state"),

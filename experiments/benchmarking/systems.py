@@ -117,7 +117,7 @@ def _built(config):
 
 
 def _as_hf(folder, out):
-  if hf_config.is_hf(folder):
+  if hf_config.is_hf(folder) and folder.is_dir():
     return folder
   if not out.exists():
     checkpoints.export(folder, out)

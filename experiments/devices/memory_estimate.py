@@ -114,7 +114,10 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
   decoders = [tree_decoder.as_decoder(kind) for kind in kinds]
   slots = most_slots(kinds, width, max_new_tokens)
   models = [(pair.target, pair.target_params)]
-  if any(decoder.needs_draft for decoder in decoders):
+  drafts = any(decoder.needs_draft for decoder in decoders)
+  # What a head keeps is counted as what its drafter carries.
+  is_head = isinstance(pair.draft, dj.Head)
+  if drafts and not is_head:
     models.append((pair.draft, pair.draft_params))
   scored, drafted = (max(sizes) for sizes in zip(*map(nodes, kinds)))
   chunk = max(min(width - 1, prefill.CHUNK), 1)
@@ -125,7 +128,8 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
       _largest(*models[0], batch, scored, slots, True, _OF_STEP))
   parts = ways.rows * ways.heads
   return Need(
-      _bytes(memory.distinct([x for _, x in models])) // ways.weights,
+      _bytes(memory.distinct([x for _, x in models] + [
+          pair.draft_params] * (drafts and is_head))) // ways.weights,
       sum(_bytes(_cache(lm, batch, slots)) for lm, _ in models) // parts + max(
           _bytes(_carry(pair, kind, batch, width, slots)) for kind in kinds
       ) // ways.rows,
@@ -191,7 +195,8 @@ def _carry(pair, kind, batch, width, slots):
       log_probs=shape(text, jnp.float32), length=count, limit=count,
       done=shape((batch,), bool),
       target_cache=_cache(pair.target, batch, slots),
-      draft_cache=_cache(pair.draft, batch, slots) if drafts else None)
+      draft_cache=(_cache(pair.draft, batch, slots) if drafts and
+                   not isinstance(pair.draft, dj.Head) else None))
   return jax.eval_shape(kind.drafter.init, context, state).carry
 
 

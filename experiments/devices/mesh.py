@@ -352,6 +352,10 @@ def with_params(pair, target, draft, mesh, read=_read):
   Returns:
     The pair.
   """
+  if model_pair.is_head(draft):
+    raise launch.UserError(f"draft={draft!r} is a head on the target's "
+                           "features, which runs on one device: leave --mesh "
+                           "empty.")
   kinds = [*zip(pair.dtypes, pair.weights)]
   lm, params = _split(target, kinds[0], mesh, read)
   # Gather logits before cutting padding off: it may end on any device.

@@ -23,6 +23,7 @@ from models import prompt_lookup
 from models import transformer
 from models.folders import hub
 from models.folders import resolve
+from models.huggingface import heads
 from models.text import tokenizers
 from models.text import vocab_alignment
 from models.text import vocab_mapping
@@ -37,8 +38,8 @@ class ModelPair(NamedTuple):
 
   Attributes:
     target, target_params: the model whose distribution is preserved.
-    draft, draft_params: the draft model; None without one. After `open_pair`
-      parameters are shapes.
+    draft, draft_params: the draft model or head; None without one. After
+      `open_pair` parameters are shapes.
     tokenizer: of the target.
     parameter_ratio: parameters of the draft over those of the target.
     eos_id: tokens that end a text; None for none.
@@ -83,9 +84,7 @@ def drafter(name, methods, target, draft):
     return draft
   if not any(map(needs_draft, methods)):
     return ""
-  shipped = target.removesuffix("target") + "draft"
-  comes = os.sep not in shipped and (resolve.PRETRAINED / shipped).is_dir()
-  if not draft and not comes:
+  if not has_drafter(target, draft):
     if not hub.is_hub(target):
       launch.model_folder(target)  # A target that is missing is told first.
     raise launch.UserError(
@@ -93,7 +92,26 @@ def drafter(name, methods, target, draft):
         "name a --draft, or use --draft=lookup or --draft=layers:N, which need "
         "no other model, or a method that needs no drafter, such as "
         "prompt_lookup or autoregressive.")
-  return draft or shipped
+  return draft or _shipped(target)
+
+
+def has_drafter(target, draft) -> bool:
+  """Returns whether a draft model is named, or comes with the target.
+
+  Args:
+    target: value of `--target`.
+    draft: value of `--draft`.
+  """
+  if start_tables.is_file(draft):
+    return False
+  shipped = _shipped(target)
+  return bool(draft) or (os.sep not in shipped and
+                         (resolve.PRETRAINED / shipped).is_dir())
+
+
+def _shipped(target):
+  """Returns the name of the draft model that would come with a target."""
+  return target.removesuffix("target") + "draft"
 
 
 def needs_draft(method) -> bool:
@@ -221,8 +239,9 @@ def open_pair(target, draft, dtype="", draft_dtype="",
     target: folder of `models.checkpoints` or Hugging Face, or the name of a
       shipped model.
     draft: folder or name of the draft; "" for none, `prompt_lookup.NAME` for
-      prompt lookup, "layers:N" for the first N layers of the target; or file of
-      a start table, see `start_tables`.
+      prompt lookup, "layers:N" for the first N layers of the target; file of a
+      start table, see `start_tables`; or folder of a head, see
+      `models.huggingface.heads`.
     dtype: of parameters and activations of both; "" as saved. The distribution
       that is preserved is the target's in this type.
     draft_dtype: of the draft; "" for `dtype`.
@@ -308,6 +327,8 @@ def _models(draft, configs, found, folders):
           params[0], ())
     if exit_layers(draft):
       return (target, _early_exit(draft, configs[0])), (params[0], params[0])
+    if is_head(draft):
+      return _with_head(draft, configs[0], params[0])
     return (target, None), params[:2]
   try:
     tokenizers.check_same(*found)
@@ -315,6 +336,13 @@ def _models(draft, configs, found, folders):
     lm, own = _mapped(target, others[0], params[1], found, folders)
     return (target, lm), (params[0], own)
   return vocab_alignment.align(target, *others, used), params[:2]
+
+
+def _with_head(draft, config, params):
+  """Returns a target that keeps what a head reads, the head, and shapes."""
+  found = heads.open_folder(launch.model_folder(draft), config)
+  return (transformer.with_features(config, found.kept), found.head), (
+      params, found.params)
 
 
 def _early_exit(draft, config):
@@ -349,6 +377,9 @@ def _parameter_ratio(draft, configs):
                                                    exit_layers(draft))
   sizes = [transformer.num_params(transformer.abstract_params(config_))
            for config_ in configs]
+  if is_head(draft):
+    found = heads.open_folder(launch.model_folder(draft), configs[0])
+    sizes.append(transformer.num_params(found.params))
   return sizes[1] / sizes[0] if len(sizes) > 1 else 0.0
 
 
@@ -366,7 +397,14 @@ def _check_devices():
 def is_read(draft) -> bool:
   """Returns whether a draft model has parameters in a folder of its own."""
   return draft not in ("", prompt_lookup.NAME) and not (
-      exit_layers(draft) or start_tables.is_file(draft))
+      exit_layers(draft) or start_tables.is_file(draft) or is_head(draft))
+
+
+def is_head(draft) -> bool:
+  """Returns whether a draft is a head on the target's features."""
+  return draft not in ("", prompt_lookup.NAME) and not (
+      exit_layers(draft) or start_tables.is_file(draft)) and (
+          heads.is_head(launch.model_folder(draft)))
 
 
 def with_params(pair, target, draft):
@@ -378,6 +416,9 @@ def with_params(pair, target, draft):
   with launch.user_errors(OSError, ValueError):
     params, own = [read(name, *kind) if is_read(name) else None for name, *kind
                    in zip((target, draft), pair.dtypes, pair.weights)]
+    if is_head(draft):
+      own = heads.load(launch.model_folder(draft), architecture(
+          target, pair.dtypes[0])).params
   return pair._replace(target_params=params, draft_params=draft_params(
       pair, draft, params, own))
 

@@ -8,9 +8,8 @@ from experiments.evaluation import tables
 _STYLES = {"SD": ("#666666", "o"), "SpecTr": ("#E69F00", "s"),
            "SpecInfer": ("#56B4E9", "D"), "RSD-C": ("#009E73", "^"),
            "RSD-S": ("#D55E00", "v")}
-# Of further methods, in turn.
 _OTHERS = (("#CC79A7", "P"), ("#0072B2", "X"), ("#000000", "*"),
-           ("#E69F00", "<"), ("#009E73", ">"))
+           ("#E69F00", "s"), ("#56B4E9", "D"), ("#999933", "p"))
 # Points of several methods side by side, so that no interval hides another.
 _SPREAD = 0.12
 
@@ -33,6 +32,12 @@ def write(folder, rows):
       _draw(panels, metric, title).savefig(path, dpi=120)
       paths.append(path)
   return paths
+
+
+def styles(labels):
+  """Returns a dict from labels of methods to (color, marker)."""
+  others = itertools.cycle(_OTHERS)
+  return {label: _STYLES.get(label) or next(others) for label in labels}
 
 
 def _draw(panels, metric, title):
@@ -60,9 +65,8 @@ def _draw(panels, metric, title):
 def _panel(ax, methods, metric):
   """Draws the best tree of each method at each point, with its interval."""
   points = sorted({point for trees in methods.values() for point in trees})
-  others = itertools.cycle(_OTHERS)
-  for i, (label, trees) in enumerate(methods.items()):
-    color, marker = _STYLES.get(label) or next(others)
+  for i, (label, (color, marker)) in enumerate(styles(methods).items()):
+    trees = methods[label]
     shift = _SPREAD * (i - (len(methods) - 1) / 2)
     x = [points.index(point) + shift for point in sorted(trees)]
     figures = [trees[point]["metrics"][metric] for point in sorted(trees)]

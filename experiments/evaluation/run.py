@@ -277,7 +277,8 @@ def figures(record, parameter_ratio, seed=0):
     dict of JSON values. Lists of three are a figure and its 95 % bootstrap
     interval over prompts, or, for speeds, over batches; None without interval.
     `idle_share` is [share] of the row-steps in which a row had finished, or
-    only filled the batch.
+    only filled the batch. `bound_by_depth` is that of `bounds.by_depth`, and
+    empty where it was not measured.
   """
   calls = metrics.ratio(record["draft_calls"], record["target_calls"])
   cost = metrics.mbsu(1, calls, parameter_ratio)
@@ -295,6 +296,9 @@ def figures(record, parameter_ratio, seed=0):
                                        record["row_steps"])],
       "acceptance_by_depth": metrics.acceptance_by_depth(
           [record["accepted_by_depth"]]),
+      "bound_by_depth": np.array(record.get("bound_by_depth", ()), float),
       "acceptance_by_rank": metrics.acceptance_by_rank(
-          [record["accepted_by_rank"]], [record["tested_by_rank"]]),
+          # Only trees have siblings.
+          [record.get("accepted_by_rank", [])],
+          [record.get("tested_by_rank", [])]),
   }.items()}

@@ -1,5 +1,6 @@
 """Tables of an experiment, for the terminal and for Markdown."""
 
+import itertools
 import math
 import statistics
 
@@ -15,7 +16,8 @@ METRICS = {"block_efficiency": "block efficiency", "mbsu": "MBSU",
 # Figures of the texts, which tasks with references have.
 QUALITY = {"bleu": "BLEU", "rouge_2": "ROUGE-2", "rouge_l": "ROUGE-L"}
 LABELS = {"speculative": "SD", "spectr": "SpecTr", "specinfer": "SpecInfer",
-          "rsd_c": "RSD-C", "rsd_s": "RSD-S",
+          "rsd_c": "RSD-C", "rsd_s": "RSD-S", "pearl": "PEARL",
+          "opt_tree": "OPT-Tree",
           "token_recycling": "Token Recycling",
           "prompt_lookup": "prompt lookup", "suffix": "suffix decoding",
           "lookahead": "Lookahead", "aded": "ADED", "gsd": "GSD"}
@@ -223,7 +225,9 @@ def _cell_line(row, quality):
   return [row["method"], str(row["tree_nodes"]), str(row["depth"]),
           *(interval(figures[name]) for name in METRICS),
           f"{figures['token_rate'][0]:.0f}", interval(figures["log_prob"]),
-          f"{row['deviation']:+.1f}", _shares(figures["acceptance_by_depth"]),
+          f"{row['deviation']:+.1f}",
+          _shares(figures["acceptance_by_depth"],
+                  figures.get("bound_by_depth", ())),
           _shares(figures["acceptance_by_rank"]),
           f"{figures['idle_share'][0]:.0%}", f"{row['compile_seconds']:.1f}",
           *(interval(figures[name]) for name in quality)]
@@ -235,8 +239,12 @@ def interval(figure, digits=2):
       f" [{low:.{digits}f}, {high:.{digits}f}]"))
 
 
-def _shares(values):
-  return " ".join("-" if x is None else f"{x:.2f}" for x in values)
+def _shares(values, bounds=()):
+  """Formats shares, each with its bound in brackets if there is one."""
+  found = ["-" if x is None else f"{x:.2f}" for x in values]
+  return " ".join(
+      x if bound is None else f"{x} ({bound:.2f})"
+      for x, bound in itertools.zip_longest(found, bounds[:len(found)]))
 
 
 _HEAD = ["tree", "nodes", "depth", *METRICS.values(), "tokens/s",
@@ -257,6 +265,10 @@ follow.
   so it is noise. At temperature 0 texts are equal up to rounding: where two
   tokens tie, as they often do in bfloat16, texts part, and the distance is one
   between ties, not between methods.
+- Acceptance by depth: share of the target calls that accepted a token of a
+  level, of those that accepted one of the level above. In brackets the most
+  that any rule could accept at these nodes, with children drawn as they were,
+  where it is known; it is measured on a sample of them.
 - Idle: share of the row-steps of the loop in which a row had finished and
   waited for its batch, or only filled it. Prompts share a batch with those
   whose texts by autoregressive decoding were about as long.

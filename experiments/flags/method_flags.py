@@ -23,8 +23,9 @@ _SIZES = {
         "children", None, "Children of each node, level after level: "
         "2/2,0/1,1."), ((2,), (2, 0), (1, 1))),
     "verification": (flags.DEFINE_string(
-        "verification", None, "token or block of speculative; recursive or "
-        "traversal of rsd_c, rsd_s and sequoia."), None),
+        "verification", None, "token or block of speculative; recursive, "
+        "traversal or layer of rsd_c, rsd_s and sequoia; shared_gumbel of all "
+        "of them, conditional_ot of all but rsd_s."), None),
 }
 _MORE = flags.DEFINE_string(
     "sizes", "", 'Sizes that have no flag, as JSON: {"rounds": 3}.')

@@ -7,14 +7,15 @@ from models import transformer
 from models.transformer import quantization
 
 TARGET = flags.DEFINE_string("target", "python-target",
-                             "Target model: folder, hub:owner/name, or name of "
-                             "a shipped one.")
+                             "Target model: folder, .gguf file, package:name, "
+                             "hub:owner/name, or name of a shipped one.")
 _DRAFT = flags.DEFINE_string(
-    "draft", "", "Draft model, for methods that draft: folder, hub:owner/name, "
-    "or name of a shipped one, which may have another tokenizer; layers:N, the "
-    "first N layers of the target; lookup, which copies what followed the same "
-    "tokens before; a file .npz of experiments.start_table, for drafters "
-    "without a model; or '', the draft model of a shipped target.")
+    "draft", "", "What drafts, for methods that need it: a model named as "
+    "--target is, which may have another tokenizer; a folder of a head on the "
+    "target's features; layers:N, the first N layers of the target; lookup, "
+    "which copies what followed the same tokens before; a file .npz of "
+    "experiments.start_table, for drafters without a model; or '', the draft "
+    "model of a shipped target.")
 _DTYPE = flags.DEFINE_enum("dtype", "", ["", *transformer.DTYPES],
                            "Type of parameters and activations; '' as saved.")
 _DRAFT_DTYPE = flags.DEFINE_enum("draft_dtype", "", ["", *transformer.DTYPES],
@@ -39,6 +40,11 @@ def drafter(name, methods) -> str:
     methods: list of `dj.Method`, those that may decode.
   """
   return model_pair.drafter(name, methods, TARGET.value, _DRAFT.value)
+
+
+def has_drafter() -> bool:
+  """Returns whether the flags give a draft model."""
+  return model_pair.has_drafter(TARGET.value, _DRAFT.value)
 
 
 def open_pair(draft) -> model_pair.ModelPair:

@@ -8,7 +8,7 @@ import numpy as np
 import decoding_jax as dj
 from experiments.app import launch
 from experiments.devices import model_pair
-from models.text import tokenizers
+from models.text import batching
 
 _STREAM = flags.DEFINE_bool(
     "stream", False, "Print the text while it is generated; for methods that "
@@ -60,17 +60,16 @@ def show(prompt, pair, keys, prompts, lengths, **arguments):
     raise launch.UserError("--stream and --mesh: a generation on a mesh is one "
                            "program, whose text is only known at its end.")
   pair = model_pair.for_method(pair, arguments["method"])
-  start, shown = time.perf_counter(), 0
-  print(prompt, end="", flush=True)
-  for out in dj.stream(
+  start = time.perf_counter()
+  outs = dj.stream(
       keys, prompts, lengths, target=pair.target,
       target_params=pair.target_params, draft=pair.draft,
-      draft_params=pair.draft_params, **arguments):
+      draft_params=pair.draft_params, **arguments)
+  print(prompt, end="", flush=True)
+  for out, parts in batching.stream(pair.tokenizer, outs, lengths):
     model_pair.check_logits(out)
-    text = tokenizers.decode_stable_prefix(pair.tokenizer, tokens(out, lengths))
-    print(text[shown:], end="", flush=True)
-    shown = max(shown, len(text))
-  print(pair.tokenizer.decode(tokens(out, lengths))[shown:])
+    print(parts[0], end="", flush=True)
+  print()
   return out, f"{time.perf_counter() - start:.1f} s with compilation"
 
 

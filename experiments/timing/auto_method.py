@@ -1,9 +1,11 @@
-"""Finds the fastest method for two models, a batch and this device.
+"""Finds the fastest method for one or two models, a batch and this device.
 
 Measures forwards of both models by their number of tokens, and short runs of a
-few methods, which also give acceptance rates. From these, `tree_planning`
-predicts the rate of every tree, and of autoregressive decoding. The best ones
-are tried out beside autoregressive decoding.
+few methods, which also give acceptance rates. The texts of these runs tell of
+other ways to verify, of best-first trees and of drafts without a model; see
+`text_estimates`. From all that, `tree_planning` predicts the rate of every
+tree, and of autoregressive decoding. The best ones are tried out beside
+autoregressive decoding.
 """
 
 import functools
@@ -20,8 +22,11 @@ from experiments.app import launch
 from experiments.app import method_specs
 from experiments.devices import draft_levels
 from experiments.devices import mesh
+from experiments.devices import tree_memory
+from experiments.scoring import text_distributions
 from experiments.timing import forward_cost
 from experiments.timing import stopwatch
+from experiments.timing import text_estimates
 
 # Runs that measure acceptance: a chain by depth, siblings by rank, and a beam
 # for the gain of width.
@@ -30,14 +35,23 @@ _SIBLINGS = {"name": "rsd_c", "branching": (4, 2)}
 _BEAM = {"name": "rsd_s", "width": 4, "depth": 3}
 _PLAIN = {"name": "autoregressive"}
 _RUNS = (_PLAIN, _CHAIN, _SIBLINGS, _BEAM)
+# Drafts without a model.
+_RECYCLING = {"name": "token_recycling", "widths": (4, 4, 3), "branching": 4}
+_LOOKUP = {"name": "prompt_lookup", "depth": 4, "num_paths": 2, "max_ngram": 3}
+_SUFFIX = {"name": "suffix", "nodes": 8, "depth": 8, "num_paths": 8}
+_MODEL_FREE = (_RECYCLING, _LOOKUP, _SUFFIX)
+# Methods whose children are no samples.
+_MATCHED = ("opt_tree", *(spec["name"] for spec in _MODEL_FREE))
 _ROUNDS = 6
-# Methods of different names to try out; each takes a compilation.
-_FINALISTS = 2
-# Verifications to try out: one that accepts more may take longer. A chain is
-# verified in one pass by either, so only the better one is tried.
-_FORMS = {"speculative": ("block",),
-          **dict.fromkeys(("rsd_c", "rsd_s", "sequoia"),
-                          ("recursive", "traversal"))}
+# Methods to try out, each of which takes a compilation: the best ones of
+# different names, and of different ways to verify, since one that accepts more
+# may take longer.
+_NAMES = 2
+_FINALISTS = 4
+# Texts, and elements of their distributions, from which acceptance is
+# estimated.
+_TEXTS = 8
+_MOST_ELEMENTS = 2**25
 _MOST_TOKENS = 128
 _MOST_NODES = 31
 _MOST_LEVELS = 8
@@ -63,37 +77,56 @@ class Choice(NamedTuple):
 
 
 class _Run(NamedTuple):
-  """A short run: drafter, counts, seconds per step, idle share, tokens/s."""
+  """A short run.
+
+  Attributes:
+    drafter: of the method.
+    stats: counts of all rows.
+    seconds: of a step.
+    idle: share of row-steps in which a row had finished.
+    rate: tokens per second.
+    outs: the generations, one a round.
+  """
   drafter: Any
   stats: Any
   seconds: float
   idle: float
   rate: float
+  outs: list = ()
 
 
-def methods():
-  """Returns the methods that `choose` runs first, the plain one in front."""
-  return [method_specs.read(spec) for spec in _RUNS]
+def methods(drafts=True):
+  """Returns the methods that `choose` runs first, the plain one in front.
+
+  Args:
+    drafts: whether there is a draft model.
+  """
+  return [method_specs.read(spec) for spec in (
+      *(_RUNS if drafts else (_PLAIN,)), *_MODEL_FREE)]
 
 
-def choose(pair, prompts, lengths, max_new_tokens, sampling,
-           batch=None) -> Choice:
+def choose(pair, prompts, lengths, max_new_tokens, sampling, batch=None,
+           memory_budget=None) -> Choice:
   """Measures for some minutes, and chooses the method with the highest rate.
 
   Args:
-    pair: a `model_pair.ModelPair` with parameters.
+    pair: a `model_pair.ModelPair` with parameters; without a draft model,
+      methods that draft without one are tried.
     prompts: `[R, P]` int32, similar to those that will be decoded.
     lengths: `[R]` int32.
     max_new_tokens: the budget; at most 128 tokens of it are measured.
     sampling: a `dj.Sampling`.
     batch: B, rows decoded together; None for R. Rounds take the prompts in
       turn.
+    memory_budget: bytes that a run may need by `memory_estimate`; of the trees
+      that fit, the smallest ones are taken that keep most of the speed. None
+      for no limit.
 
   Returns:
     A `Choice`.
 
   Raises:
-    UserError: for models on a mesh.
+    UserError: for models on a mesh, or a budget that nothing fits into.
   """
   if pair.mesh is not None:
     raise launch.UserError("--method=auto and --mesh: forwards are timed on "
@@ -101,48 +134,130 @@ def choose(pair, prompts, lengths, max_new_tokens, sampling,
   budget = min(max_new_tokens, _MOST_TOKENS)
   prompts, lengths = np.asarray(prompts), np.asarray(lengths)
   batch = batch or len(prompts)
-  parts = 2 + len(_RUNS) + 1 + _FINALISTS
+  specs = _RUNS if pair.draft else (_PLAIN,)
+  parts = 1 + bool(pair.draft) + len(specs) + 1 + _FINALISTS
   with tqdm.tqdm(total=parts, desc="choosing a method", unit="part",
                  leave=False, dynamic_ncols=True) as bar:
     curves = list(_curves(pair, batch, prompts.shape[1], lengths, budget, bar))
     run = functools.partial(_runs, pair, prompts, lengths, budget, sampling,
                             batch, bar)
-    plans = _predicted(pair, run(_RUNS), curves, batch)
-    finalists = _finalists(plans, np.all(np.asarray(sampling.temperature) == 0))
+    plans = _predicted(pair, run(specs), curves, batch, lengths, sampling)
+    if memory_budget is not None:
+      plans = _fitting(plans, pair, batch, prompts.shape[1], max_new_tokens,
+                       sampling, memory_budget)
+    finalists = _finalists(plans)
     bar.total = parts - 1 - _FINALISTS + len(finalists)
     trials = run([plan.spec for plan in finalists])
   return _choice(finalists, list(map(_tried, finalists, trials)), plans)
 
 
-def _predicted(pair, runs, curves, batch):
+def acceptances(pair, prompts, lengths, max_new_tokens, sampling):
+  """Returns what `choose` would know of acceptance, and times nothing.
+
+  Args:
+    pair: of two models, and the others, as of `choose`.
+    prompts: see there.
+    lengths: see there.
+    max_new_tokens: see there.
+    sampling: see there.
+
+  Returns:
+    dict from verification to `tree_planning.Acceptance`.
+  """
+  with tqdm.tqdm(total=len(_RUNS), desc="measuring acceptance", unit="run",
+                 leave=False, dynamic_ncols=True) as bar:
+    runs = _runs(pair, prompts, lengths, max_new_tokens, sampling, len(prompts),
+                 bar, _RUNS, rounds=1)
+  return _acceptances(runs, _texts(pair, runs[0].outs[0], lengths, sampling))
+
+
+def _predicted(pair, runs, curves, batch, lengths, sampling):
   """Predicts plans of all methods for the whole batch, by falling rate."""
-  rest = _rest(runs, *curves)
+  draft = curves[1].at if pair.draft else lambda tokens: 0.0
+  costs = tree_planning.Costs(curves[0].at, draft, _rest(runs, *curves))
+  texts = _texts(pair, runs[0].outs[0], np.resize(lengths, batch), sampling)
   found = tree_planning.plans(
-      _acceptance(runs), tree_planning.Costs(curves[0].at, curves[1].at, rest),
+      _acceptances(runs, texts) if pair.draft else {}, costs,
       min(_MOST_NODES, pair.target.vocab_size - 1), _MOST_LEVELS)
+  found += [_without_model(spec, texts, costs) for spec in _MODEL_FREE]
   # Rows that have finished wait for the others of their batch.
-  busy = 1 - np.mean([run.idle for run in runs[1:]])
+  busy = 1 - np.mean([run.idle for run in runs[1:] or runs])
   found = [plan._replace(rate=plan.rate * batch * (
       1 if plan.spec == _PLAIN else busy)) for plan in found]
   return sorted(found, key=lambda plan: -plan.rate)
 
 
-def _finalists(plans, greedy):
-  """Returns plans to try: autoregressive decoding and the best other methods.
+def _acceptances(runs, texts):
+  """Returns the acceptance by verification, measured and estimated."""
+  measured = _acceptance(runs)
+  if not texts:
+    return {"recursive": measured}
+  return text_estimates.acceptances(texts, measured)
 
-  Predictions are for verification token by token; for samples the other ways
-  are tried as well.
-  """
+
+def _texts(pair, out, lengths, sampling):
+  """Returns texts with distributions along them, of a plain run."""
+  if any(lm and lm.after_prompt for lm in (pair.target, pair.draft)):
+    return []  # What a processor does depends on where the prompt ends.
+  tokens, ends = np.asarray(out.tokens), np.asarray(out.lengths)
+  written = max(int((ends - lengths).max()), 1)
+  count = _MOST_ELEMENTS // (written * pair.target.vocab_size)
+  found = []
+  for row in range(min(len(tokens), _TEXTS, max(count, 1))):
+    text, start = tokens[row, :ends[row]], int(lengths[row])
+    target, draft = (
+        lm and text_distributions.at(lm, params, sampling, [tokens[row]],
+                                     [np.arange(start, len(text))], drafts)
+        for lm, params, drafts in (
+            (pair.target, pair.target_params, False),
+            (pair.draft, pair.draft_params, True)))
+    found.append(text_estimates.Text(text, start, target, draft))
+  return found
+
+
+def _without_model(spec, texts, costs):
+  """Predicts a method that drafts without a model."""
+  layout = method_specs.read(spec).greedy.drafter.layout
+  if not texts:
+    tokens = 1.0
+  elif spec is _RECYCLING:
+    tokens = tree_planning.expected_tokens(
+        layout.children,
+        text_estimates.successor_acceptance(texts, spec["branching"]))
+  else:
+    tokens = text_estimates.lookup_tokens(texts, spec["depth"],
+                                          spec.get("max_ngram", 8))
+  seconds = tree_planning.step_seconds(costs, (), tree.num_nodes(layout))
+  return tree_planning.Plan(spec, tokens, seconds, tokens / seconds)
+
+
+def _fitting(plans, pair, batch, width, budget, sampling, most):
+  """Returns the smallest of the fast plans that fit into so many bytes."""
+  greedy = np.all(np.asarray(sampling.temperature) == 0)
+  size_of = tree_memory.bytes_of(pair, batch, width, budget, greedy)
+  # Nothing needs less than this one.
+  tree_memory.smallest([plan for plan in plans if plan.spec == _PLAIN], size_of,
+                       most)
+  return tree_planning.within_budget(plans, size_of, most)
+
+
+def _finalists(plans):
+  """Returns plans to try: autoregressive decoding and the best others."""
   [plain] = [plan for plan in plans if plan.spec == _PLAIN]
-  best = {}
-  for plan in plans:
-    if plan is not plain:
-      best.setdefault(plan.spec["name"], plan)
-  best = list(best.values())[:_FINALISTS]
-  if greedy:
-    return [plain, *best]
-  return [plain, *(plan._replace(spec={**plan.spec, "verification": form})
-                   for plan in best for form in _FORMS[plan.spec["name"]])]
+  trees = [plan for plan in plans if plan is not plain]
+  found = []
+  for key, most in (lambda plan: plan.spec["name"], _NAMES), (
+      _rule, _FINALISTS):
+    for plan in trees:
+      if len(found) < most and key(plan) not in map(key, found):
+        found.append(plan)
+  return [plain, *found]
+
+
+def _rule(plan):
+  """Returns how a plan is verified."""
+  usual = "match" if plan.spec["name"] in _MATCHED else "recursive"
+  return plan.spec.get("verification", usual)
 
 
 def _tried(plan, run):
@@ -156,6 +271,10 @@ def _tried(plan, run):
 def _choice(finalists, trials, plans) -> Choice:
   """Chooses the best trial; the first one is autoregressive decoding."""
   plain, *others = trials
+  if not others:
+    return Choice(method_specs.read(_PLAIN), plain, finalists[0].rate, plans,
+                  f"autoregressive: {plain.rate:.1f} tokens/s in a trial; no "
+                  "tree fits into the budget of memory.")
   best = max(others, key=lambda plan: plan.rate)
   paces = (f"{best.tokens:.2f} tokens a step, which takes "
            f"{best.seconds / plain.seconds:.2f} times as long")
@@ -177,13 +296,16 @@ def _curves(pair, batch, width, lengths, budget, bar):
   """Yields cost curves of target and draft in the middle of a text."""
   live = int(lengths.max()) + budget // 2
   slots = prefill.capacity(width, budget + _MOST_LEVELS)
-  for lm, params in ((pair.target, pair.target_params),
-                     (pair.draft, pair.draft_params)):
+  models = [(pair.target, pair.target_params)]
+  if pair.draft:
+    models.append((pair.draft, pair.draft_params))
+  for lm, params in models:
     yield forward_cost.measure(lm, params, batch, live, slots)
     bar.update()
 
 
-def _runs(pair, prompts, lengths, budget, sampling, batch, bar, specs):
+def _runs(pair, prompts, lengths, budget, sampling, batch, bar, specs,
+          rounds=None):
   """Runs a few methods in turns, round by round."""
   chosen = list(map(method_specs.read, specs))
 
@@ -198,7 +320,7 @@ def _runs(pair, prompts, lengths, budget, sampling, batch, bar, specs):
     jax.block_until_ready(run(method, 0))
     bar.update()
   found = [[stopwatch.timed(run, method, number) for method in chosen]
-           for number in range(_ROUNDS)]
+           for number in range(rounds or _ROUNDS)]
   return [_of_timings(method, timings)
           for method, timings in zip(chosen, zip(*found))]
 
@@ -213,10 +335,10 @@ def _of_timings(method, timings):
   busy = stats.target_calls.sum() / (steps.sum() * emitted.shape[1])
   return _Run(method.sampled.drafter, stats,
               float(np.median(seconds / steps)), 1 - busy,
-              float(np.median(emitted.sum(axis=1) / seconds)))
+              float(np.median(emitted.sum(axis=1) / seconds)), outs)
 
 
-def _rest(runs, target, draft):
+def _rest(runs, target, draft=None):
   """Fits the seconds of a step beside its forwards.
 
   Each run gives the seconds of a step; the fitted parts, all non-negative, are
@@ -236,7 +358,7 @@ def _forwards(drafter, target, draft):
   """Returns the seconds of the forwards of a step."""
   drafted = tree_planning.draft_tokens(draft_levels.widths(drafter))
   return target.at(1 + tree.num_nodes(drafter.layout)) + sum(
-      map(draft.at, drafted))
+      draft.at(tokens) for tokens in drafted)
 
 
 def _acceptance(runs):

@@ -42,24 +42,59 @@ class Kind(NamedTuple):
   predict: Callable[..., Any]
 
 
+class Chosen(NamedTuple):
+  """A head to be trained.
+
+  Attributes:
+    kind: one of `KINDS`.
+    config: of the head.
+    target: the architecture of its target.
+    depth: levels that it is to draft.
+  """
+  kind: Kind
+  config: Any
+  target: transformer.Config
+  depth: int
+
+  @property
+  def kept(self) -> tuple[int, ...]:
+    """Layers of the target that it reads."""
+    return self.kind.kept(self.target)
+
+
+def choose(name: str, target: transformer.Config, depth: int) -> Chosen:
+  """Returns a head for a target, see `KINDS`.
+
+  Args:
+    name: of the kind.
+    target: the architecture of the target.
+    depth: levels that it is to draft.
+  """
+  kind = KINDS[name]
+  return Chosen(kind, kind.config(target, depth), target, depth)
+
+
+def init(key, head: Chosen):
+  """Returns random parameters of a head."""
+  more = (len(head.kept),) if head.kind.module is eagle else ()
+  return head.kind.module.init(key, head.config, head.target, *more)
+
+
 def lm(kind: Kind, target: transformer.Config):
   """Returns the target as a model that keeps what a kind of heads reads."""
   return transformer.with_features(target, tuple(sorted(set(
       kind.kept(target)))))
 
 
-def objective(kind: Kind, config, target: transformer.Config, depth: int, loss):
+def objective(head: Chosen, loss):
   """Returns `(params, batch, target_params) -> loss`.
 
   Args:
-    kind: of the head.
-    config: of the head.
-    target: the architecture of the target.
-    depth: levels that it is to draft.
+    head: to be trained.
     loss: of `losses.DISTILLATION`.
   """
   def compute(params, batch, target_params):
-    levels = _levels(kind, config, target, depth, params, batch, target_params)
+    levels = _levels(*head, params, batch, target_params)
     weights = _DECAY**np.arange(len(levels))
     return sum(w * loss(teacher, student, counts) for w, (
         teacher, student, counts) in zip(weights, levels)) / weights.sum()
@@ -67,7 +102,7 @@ def objective(kind: Kind, config, target: transformer.Config, depth: int, loss):
   return compute
 
 
-def evaluator(kind: Kind, config, target: transformer.Config, depth: int):
+def evaluator(head: Chosen):
   """Compiles `(params, batch, target_params) -> metrics`.
 
   The metrics are the `overlap` of the first level, sum_x min(t, d), that of the
@@ -76,7 +111,7 @@ def evaluator(kind: Kind, config, target: transformer.Config, depth: int):
   """
   @jax.jit
   def evaluate(params, batch, target_params):
-    levels = _levels(kind, config, target, depth, params, batch, target_params)
+    levels = _levels(*head, params, batch, target_params)
     found = jnp.stack([1 - losses.total_variation(*level) for level in levels])
     return {"overlap": found[0], "last_overlap": found[-1],
             "tokens_a_call": 1 + jnp.cumprod(found).sum()}

@@ -19,12 +19,14 @@ from experiments.data import masking
 from experiments.data import parallel_text
 from experiments.data import preference_pairs
 from experiments.data import python_windows
+from experiments.training import head_objectives
 from experiments.training import losses
 from experiments.training import steps as training_steps
 from experiments.training import teacher_samples as teacher_samples_lib
 from models import checkpoints
 from models import transformer
 from models.folders import resolve
+from models.huggingface import heads
 from models.text import tokenizers
 from models.transformer import presets
 
@@ -44,6 +46,7 @@ class Run(NamedTuple):
     start: initial parameters; None for random ones.
     teacher, teacher_params: the model to learn from; None, None without one.
     workdir: folder of checkpoints and metrics.
+    head: a head on the teacher's features, in place of a model; or None.
   """
   architecture: transformer.Config
   tokenizer: Any
@@ -53,12 +56,15 @@ class Run(NamedTuple):
   teacher: dj.LanguageModel | None
   teacher_params: Any
   workdir: pathlib.Path
+  head: head_objectives.Chosen | None = None
 
 
 def check(config) -> None:
   """Raises a ValueError of one line for settings that cannot be trained."""
   launch.check_seed(config)
-  if config.preset not in presets.PRESETS:
+  if config.head:
+    _check_head(config)
+  elif config.preset not in presets.PRESETS:
     raise ValueError(f"--config.preset={config.preset!r} is not one of "
                      f"{sorted(presets.PRESETS)}.")
   for name in ("tokenizer", "workdir", "export"):
@@ -81,7 +87,8 @@ def check(config) -> None:
     if config[name] not in known:
       raise ValueError(f"--config.{name}={config[name]!r} is not one of "
                        f"{sorted(known)}.")
-  longest = presets.PRESETS[config.preset].max_length
+  longest = (checkpoints.architecture(config.teacher) if config.head
+             else presets.PRESETS[config.preset]).max_length
   if not all(1 <= length <= longest for length in config.windows or (0,)):
     raise ValueError(f"--config.windows={tuple(config.windows)} must be "
                      f"lengths from 1 to {longest}.")
@@ -92,6 +99,19 @@ def check(config) -> None:
                      "--config.teacher.")
   _check_samples(config)
   _check_export(config)
+
+
+def _check_head(config):
+  """Raises a ValueError for a head that cannot be trained."""
+  if config.head not in head_objectives.KINDS:
+    raise ValueError(f"--config.head={config.head!r} is not one of "
+                     f"{', '.join(head_objectives.KINDS)}.")
+  if not config.teacher:
+    raise ValueError(f"--config.head={config.head!r} reads the features of a "
+                     "--config.teacher, its target.")
+  if config.head_depth < 1:
+    raise ValueError(f"--config.head_depth={config.head_depth} must be at "
+                     "least 1.")
 
 
 def _check_samples(config):
@@ -149,7 +169,8 @@ def _source(config):
 
 def prepare(config) -> Run:
   """Reads corpus and teacher; trains the tokenizer if the folder has none."""
-  architecture = presets.PRESETS[config.preset]
+  architecture = (checkpoints.architecture(config.teacher) if config.head
+                  else presets.PRESETS[config.preset])
   source = _source(config)
   teacher = teacher_params = None
   if config.teacher:
@@ -174,8 +195,29 @@ def prepare(config) -> Run:
   data = source.data(config, tokenizer)
   return Run(architecture, tokenizer, task,
              masking.masked(config, data) if config.masked else data,
-             _start(config, architecture), teacher, teacher_params,
-             pathlib.Path(config.workdir).resolve())
+             None if config.head else _start(config, architecture),
+             teacher, teacher_params, pathlib.Path(config.workdir).resolve(),
+             head_objectives.choose(config.head, architecture,
+                                    config.head_depth) if config.head else None)
+
+
+def first_state(config, run: Run) -> training_steps.State:
+  """Returns the state before the first step."""
+  if not run.head:
+    return training_steps.init(config, run.architecture, run.start)
+  params = head_objectives.init(jax.random.key(config.seed), run.head)
+  return training_steps.of_params(config, params)
+
+
+def export(config, run: Run, params, metadata) -> None:
+  """Writes what has been trained: a model, or a head as it is published."""
+  if not run.head:
+    checkpoints.save(config.export, run.architecture, params, run.tokenizer,
+                     metadata)
+    return
+  heads.save(config.export, run.head.kind.module, run.head.config,
+             jax.tree.map(lambda x: x.astype(config.export_dtype), params),
+             run.head.kept, metadata)
 
 
 def fingerprint(config, run: Run) -> str:
@@ -216,6 +258,11 @@ def _start(config, architecture):
 
 def updates(config, run: Run):
   """Returns `(step, state, batch) -> (state, loss)`, one update."""
+  if run.head:
+    by_name = {name: training_steps.make_step(config, head_objectives.objective(
+        run.head, losses.DISTILLATION[name]))
+               for name in (config.loss, config.final_loss)}
+    return _by_step(config, run, by_name)
   lm = training_steps.mixed(transformer.language_model(dataclasses.replace(
       run.architecture, dtype=config.compute_dtype)), config.compute_dtype)
   if run.teacher is None:
@@ -225,6 +272,10 @@ def updates(config, run: Run):
       name: training_steps.make_step(config, training_steps.distillation(
           lm, run.teacher, losses.DISTILLATION[name]))
       for name in (config.loss, config.final_loss)}
+  return _by_step(config, run, by_name)
+
+
+def _by_step(config, run, by_name):
   return lambda step, state, batch: by_name[training_steps.loss_at(
       config, step)](state, batch, run.teacher_params)
 
@@ -240,8 +291,11 @@ def teacher_samples(config, run: Run) -> np.ndarray | None:
 
 def evaluator(run: Run):
   """Returns `(params, rows) -> metrics` on at most `rows` held-out rows."""
-  lm = transformer.language_model(run.architecture)
-  compiled = run.task.evaluator(lm, run.teacher)
+  if run.head:
+    compiled = head_objectives.evaluator(run.head)
+  else:
+    lm = transformer.language_model(run.architecture)
+    compiled = run.task.evaluator(lm, run.teacher)
 
   def evaluate(params, rows):
     return training_steps.evaluate(compiled, params, run.data.held_out(rows),

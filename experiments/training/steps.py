@@ -75,6 +75,11 @@ def init(config, architecture: transformer.Config, params=None) -> State:
   quantization.check_whole(architecture.weights, "trained")
   if params is None:
     params = transformer.init(jax.random.key(config.seed), architecture)
+  return of_params(config, params)
+
+
+def of_params(config, params) -> State:
+  """Returns the state before the first step with these parameters."""
   return State(jnp.int32(0), params, optimizer(config).init(params))
 
 

@@ -96,10 +96,20 @@ def is_head(folder) -> bool:
   if _architecture(fields) in _EAGLE3 + _BLOCKS or (
       "speculators_model_type" in fields):
     return True
+  if fields.get("num_hidden_layers") != 1:
+    return False
   try:
     return "fc.weight" in tensor_files.tensors(path)
   except (FileNotFoundError, ValueError):
     return False
+
+
+def open_folder(folder, target: transformer.Config,
+                dtype: str | None = None) -> Loaded:
+  """Opens a head, whose parameters are shapes; as `load` in all else."""
+  path, _, _, kind = _opened(folder, target, dtype)
+  head = _head(kind, target)
+  return Loaded(head, head.abstract_params(), kind.kept)
 
 
 def load(folder, target: transformer.Config,
@@ -119,10 +129,7 @@ def load(folder, target: transformer.Config,
     ValueError: naming the field or tensor that is wrong, is not supported, or
       does not fit the target.
   """
-  path, dtype = pathlib.Path(folder), dtype or target.dtype
-  fields = json_files.read(path / hf_config.FILE)
-  tensors = _tensors(path)
-  kind = _kind(path, fields, tensors, target, dtype)
+  path, tensors, _, kind = _opened(folder, target, dtype)
   head = _head(kind, target)
   names = _names(kind, _MIDDLE if f"{_MIDDLE}.hidden_norm.weight" in tensors
                  else "layers.0")
@@ -138,6 +145,14 @@ def load(folder, target: transformer.Config,
   if "tokens" in params:
     params["tokens"] = _draft_tokens(path, params["tokens"], target)
   return Loaded(head, params, kind.kept)
+
+
+def _opened(folder, target, dtype):
+  """Returns the folder, its tensors, the type of the head, and its kind."""
+  path, dtype = pathlib.Path(folder), dtype or target.dtype
+  fields = json_files.read(path / hf_config.FILE)
+  tensors = _tensors(path)
+  return path, tensors, dtype, _kind(path, fields, tensors, target, dtype)
 
 
 def _head(kind, target):

@@ -111,7 +111,7 @@ def _run(drafter, models, steps, keys, prompts, lengths,
     length = np.asarray(state.length)
     look = _Look(
         number, np.asarray(state.tokens)[np.arange(len(length)), length - 1],
-        ~np.asarray(state.done), jax.tree.map(np.asarray, tree))
+        ~np.asarray(state.done), _on_host(tree))
     _check_tree(drafter.layout, models.target.vocab_size, look)
     _check_done(number, state, after)
     looks.append(look)
@@ -196,6 +196,11 @@ def _check_forms(drafter, decoder, context, state):
 
 def _sizes(drafter, state):
   return len(state.length), 1 + tree_lib.num_nodes(drafter.layout)
+
+
+def _on_host(tree):
+  """Returns a tree of NumPy arrays, which random keys cannot be."""
+  return jax.tree.map(np.asarray, tree.replace(noise_keys=None))
 
 
 def _forms(tree):

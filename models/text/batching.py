@@ -3,6 +3,7 @@
 import numpy as np
 
 from models.text import tokenizer_files
+from models.text import tokenizers
 
 
 def encode(tokenizer, texts):
@@ -46,10 +47,50 @@ def decode(tokenizer, out, prompt_lengths) -> list[str]:
   Raises:
     ValueError: if there is not one length a row.
   """
+  return tokenizer.decode_batch(_written(out, prompt_lengths))
+
+
+def stream(tokenizer, outs, prompt_lengths):
+  """Decodes texts while they are written, into parts that never change.
+
+  A part is what the last tokens have added for certain: a character whose bytes
+  are still to come is held back until they are there.
+
+    for out, parts in stream(tokenizer, dj.stream(...), lengths):
+      print(parts[0], end="", flush=True)
+
+  Args:
+    tokenizer: that of the prompts.
+    outs: iterator of `decoding_jax.Generation`, as of `decoding_jax.stream`.
+    prompt_lengths: `[B]` int32, as of `encode`.
+
+  Yields:
+    Pairs of a `Generation` and a list of B texts, without special tokens; the
+    last one a second time, with what was held back. The texts of a row make
+    what `decode` returns for it.
+
+  Raises:
+    ValueError: if there is not one length a row.
+  """
+  out, shown = None, None
+  for out in outs:
+    rows = _written(out, prompt_lengths)
+    shown = shown or [0] * len(rows)
+    texts = [tokenizers.decode_stable_prefix(tokenizer, row) for row in rows]
+    yield out, [text[n:] for text, n in zip(texts, shown)]
+    # A text may end before what was settled: special tokens are left out.
+    shown = [max(len(text), n) for text, n in zip(texts, shown)]
+  if out is not None:
+    texts = decode(tokenizer, out, prompt_lengths)
+    yield out, [text[n:] for text, n in zip(texts, shown)]
+
+
+def _written(out, prompt_lengths):
+  """Returns a list of the tokens after each prompt."""
   tokens, ends = np.asarray(out.tokens), np.asarray(out.lengths)
   starts = np.asarray(prompt_lengths)
   if starts.shape != ends.shape:
     raise ValueError(f"prompt_lengths has shape {starts.shape}: one for each "
                      f"of {len(ends)} rows is needed.")
-  return tokenizer.decode_batch([row[start:end].tolist() for row, start, end
-                                 in zip(tokens, starts, ends)])
+  return [row[start:end].tolist()
+          for row, start, end in zip(tokens, starts, ends)]

@@ -137,7 +137,7 @@ def _byte_level(metadata, tokens, types):
       BPE(vocab, merges, ignore_merges=pre in _WHOLE_WORDS))
   tokenizer.pre_tokenizer = _splitter(pre)
   tokenizer.decoder = decoders.ByteLevel()
-  if pre in ("qwen2", "deepseek-r1-qwen"):
+  if pre == "qwen2":
     tokenizer.normalizer = normalizers.NFC()
   _add_special(tokenizer, tokens, types, (_CONTROL, _UNKNOWN))
   return tokenizer, pre in _WITH_BOS

@@ -339,7 +339,7 @@ def test_a_method_as_a_string(folders):
 
 def test_presets():
   for preset in ("default", "smoke", "commongen", "commongen,sweep", "harmless",
-                 "trees"):
+                 "trees", "commongen,search"):
     entries = constrained_run.entries(cdsl_config.get_config(preset))
     assert "greedy" in entries
   with pytest.raises(ValueError, match="'nothing' is not one of"):

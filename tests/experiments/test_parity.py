@@ -1,5 +1,7 @@
 """The comparison of a published model with transformers."""
 
+import json
+
 import jax
 import pytest
 
@@ -8,6 +10,7 @@ from experiments.app import launch
 from models import checkpoints
 from models.text import chat_template
 from models.text import tokenizers
+from support import gguf_writer
 from support import tiny_models as tiny
 
 pytest.importorskip("torch", reason="needs pip install -e '.[parity]'")
@@ -33,6 +36,19 @@ def test_the_shipped_draft_is_the_same_model_there(folder):
   assert [x.what for x in found] == WHAT
   assert all(x.right for x in found), found
   assert found[0].found == "the same of 11 of 11 texts"
+
+
+def test_a_gguf_file_is_read_by_both(folder, tmp_path):
+  pytest.importorskip("accelerate", reason="needs pip install -e '.[parity]'")
+  spec = json.loads((folder / tokenizers.FILE).read_text())["model"]
+  gguf_writer.write(tmp_path / "draft.gguf", folder, "llama", extra=[
+      ("add_tokenizer_model", "gpt2"), ("add_tokenizer_pre", "gpt-2"),
+      ("add_token_list", sorted(spec["vocab"], key=spec["vocab"].get)),
+      ("add_token_merges", [" ".join(pair) for pair in spec["merges"]])])
+  with tiny.quickly_compiled():
+    found = parity.findings(tmp_path / "draft.gguf", 64)
+  assert [x.what for x in found] == WHAT[:3]
+  assert all(x.right for x in found), found
 
 
 def test_another_model_is_found_out(folder, monkeypatch):

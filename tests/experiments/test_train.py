@@ -17,6 +17,7 @@ import ml_collections
 import numpy as np
 import pytest
 
+import decoding_jax as dj
 from configs import train as configs
 from experiments import train
 from experiments.app import compilation_cache as compilation_cache_lib
@@ -24,6 +25,7 @@ from experiments.app import launch
 from experiments.app import preemption
 from experiments.data import batches
 from experiments.data import python_corpus as modules
+from experiments.devices import model_pair
 from experiments.training import steps as training_steps
 from experiments.training import teacher_samples
 from models import checkpoints
@@ -417,3 +419,35 @@ def test_a_bad_flag_is_one_line_and_status_2():
 def test_unknown_run():
   with pytest.raises(ValueError, match="'tiny' is not one of target, draft"):
     configs.get_config("tiny")
+
+
+def test_a_head_is_trained_and_drafts(source, undisturbed, tmp_path):
+  """From the features of its target to a folder that --draft takes."""
+  teacher = str(undisturbed / "export")
+  metadata = train.train(_config(
+      source, tmp_path, head="medusa", head_depth=2, teacher=teacher,
+      tokenizer=teacher))
+  assert 0 < metadata["overlap"] < 1 < metadata["tokens_a_call"]
+  folder = str(tmp_path / "export")
+  pair = model_pair.open_pair(teacher, folder)
+  assert 0 < pair.parameter_ratio
+  pair = model_pair.with_params(pair, teacher, folder)
+  method = dj.methods.rsd_c((2, 1))
+  model_pair.check(method, pair, 4, 6, dj.Sampling())
+  out = dj.generate(jax.random.key(0), np.ones((2, 4), np.int32), [4, 3],
+                    method=method, target=pair.target,
+                    target_params=pair.target_params, draft=pair.draft,
+                    draft_params=pair.draft_params, max_new_tokens=6)
+  np.testing.assert_array_equal(out.stats.emitted, [6, 6])
+  np.testing.assert_array_equal(out.stats.draft_calls, out.stats.target_calls)
+
+
+@pytest.mark.parametrize("changes, message", [
+    (dict(head="hat"), "--config.head='hat' is not one of medusa, eagle, "),
+    (dict(head="medusa"), "reads the features of a --config.teacher"),
+    (dict(head="medusa", teacher="python-target", head_depth=0),
+     "head_depth=0 must be at least 1"),
+])
+def test_heads_that_cannot_be_trained(source, tmp_path, changes, message):
+  with pytest.raises(launch.UserError, match=message):
+    train.train(_config(source, tmp_path, **changes))

@@ -74,6 +74,21 @@ def test_joint_distribution_of_proxy_tuning():
   assert exactness.p_value(found, probs) > exactness.MIN_P_VALUE
 
 
+def test_a_mixture_is_a_draft():
+  """Its distribution is that of two drafts by weight."""
+  (_, *lms), (_, *params) = models()
+  draft = guided.mixture(lms, (1, 3))
+  assert draft is guided.mixture(tuple(lms), (1, 3))
+  tokens = jnp.arange(V, dtype=jnp.int32)[None]
+  logits, _ = draft.forward(tuple(params), tokens, tokens,
+                            draft.init_cache(1, V), dj.Block((), ()), 0, None)
+  expected = tables()[1] / 4 + 3 * tables()[2] / 4
+  np.testing.assert_allclose(jax.nn.softmax(logits[0]), expected, atol=1e-6)
+  for weights in ((1,), (1, 0), (1, np.inf)):
+    with pytest.raises(ValueError, match="weights="):
+      guided.mixture(lms, weights)
+
+
 def test_transformers_of_different_shapes():
   """Caches of both: cached logits are those without a cache, trees included."""
   expert, amateur = tiny.opt_models()
@@ -94,15 +109,15 @@ def by_first_and_last(params, texts):
 
 
 def test_joint_distribution_of_classifier_free_guidance():
-  """Prompts of two lengths, one shorter than the negative one.
+  """Prompts of two lengths; a negative one of a token.
 
   Control: it is not that of the model without guidance.
   """
-  scale, negative = 1.7, (3, 2)
+  scale, negative = 1.7, 3
   probs = np.random.default_rng(5).dirichlet(np.ones(V), (V, V))
   model = cacheless.language_model(by_first_and_last, V)
   target, params = guided.classifier_free(
-      model, jnp.asarray(np.log(probs), jnp.float32), negative, scale)
+      model, jnp.asarray(np.log(probs), jnp.float32), [negative], scale)
   draft, draft_params = exactness.table_model(tables()[1])
   rows = 40_000
   lengths = np.tile([1, 3], rows // 2)
@@ -116,10 +131,10 @@ def test_joint_distribution_of_classifier_free_guidance():
     found = np.zeros((V,) * 3)
     texts = np.asarray(out.tokens)[lengths == length, length:length + 3]
     np.add.at(found, tuple(texts.T), 1)
-    given, other = np.log(probs[1]), np.log(probs[negative[0]])
+    given, other = np.log(probs[1]), np.log(probs[negative])
     mixed = normalised(other + scale * (given - other))
-    first = normalised(np.log(probs[negative])[None] + scale * (
-        given[last] - np.log(probs[negative]))[None])[0]
+    start = other[[negative]]
+    first, = normalised(start + scale * (given[[last]] - start))
     expected = first[:, None, None] * mixed[:, :, None] * mixed[None]
     assert exactness.p_value(found, expected) > exactness.MIN_P_VALUE
     plain = exactness.joint_distribution(probs[1], last, 3)
@@ -149,10 +164,12 @@ def guided_greedily(model, negative, scale):
   return [text[length:] for text, length in zip(texts, tiny.LENGTHS)]
 
 
-@pytest.mark.parametrize("negative", [(7,), (4, 2, 9, 9)])
-def test_classifier_free_guidance_of_a_transformer(negative):
-  """Scanned layers; the draft is the model without guidance."""
-  models = tiny.llama_models()
+def test_classifier_free_guidance_of_a_transformer():
+  """A negative prompt longer than some prompts; scanned layers.
+
+  The draft is the model without guidance.
+  """
+  models, negative = tiny.llama_models(), (4, 2, 9, 9)
   lm, params = guided.classifier_free(*models.target, negative, 2.5)
   expected = guided_greedily(models.target, negative, 2.5)
   out = tiny.generate(

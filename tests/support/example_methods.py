@@ -33,7 +33,7 @@ def samples_drafts(method):
   target that samples will say.
   """
   drafter = method.sampled.drafter
-  return drafter.sampled or drafter.one_sampled
+  return drafter.sampled or drafter.one_sampled or drafter.shared_noise
 
 
 def each(methods):

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 
 from decoding_jax.kernels import buffers
 from decoding_jax.runtime import cache as cache_lib, prefill, token_buffer
-from decoding_jax.speculation import expanders, tree as tree_lib
+from decoding_jax.speculation import expanders, shared_gumbel
+from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.types import Context, DecodeState, DraftTree, Expander, Seen
 
 
@@ -53,7 +54,8 @@ def propose(expander: Expander, keys, context: Context,
   depth = tree_lib.depth(layout)
   root = token_buffer.newest(state, 1)[:, 0]
   if not depth:
-    return tree_lib.root(root, 0), None
+    return tree_lib.root(root, 0).replace(
+        noise_keys=shared_gumbel.keys_for(expander, state)), None
   if head.depth and depth > head.depth:
     raise ValueError(f"the method drafts {depth} levels: the head drafts at "
                      f"most {head.depth}.")
@@ -66,7 +68,8 @@ def propose(expander: Expander, keys, context: Context,
     return head.logits(*params, state.carry, draft, tree, level, nodes)
 
   tree, _ = expanders.grow_by(keys, expander, root, logits, draft,
-                              head.vocab_size, context.draft_warper)
+                              head.vocab_size, context.draft_warper,
+                              shared_gumbel.keys_for(expander, state))
   return tree, None
 
 

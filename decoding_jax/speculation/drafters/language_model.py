@@ -6,7 +6,8 @@ import jax.numpy as jnp
 
 from decoding_jax.kernels import buffers
 from decoding_jax.runtime import cache as cache_lib, token_buffer
-from decoding_jax.speculation import expanders, tree as tree_lib
+from decoding_jax.speculation import expanders, shared_gumbel
+from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.speculation.drafters import feature_head
 from decoding_jax.types import (Block, Cache, Context, DecodeState, Drafter,
                                 DraftTree, Expander, Head, Seen)
@@ -28,7 +29,8 @@ def of_model(expander: Expander) -> Drafter:
   return Drafter(
       expander.layout, init, functools.partial(propose, expander), observe,
       calls=tree_lib.depth(expander.layout), sampled=expander.sampled,
-      replacement=expander.replacement, one_sampled=expander.one_sampled)
+      replacement=expander.replacement, one_sampled=expander.one_sampled,
+      shared_noise=expander.shared_noise)
 
 
 def init(context: Context, state: DecodeState) -> DecodeState:
@@ -43,7 +45,8 @@ def propose(expander, keys, context: Context,
     return feature_head.propose(expander, keys, context, state)
   return expanders.grow(
       keys, expander, context.draft, context.draft_params, state.draft_cache,
-      token_buffer.newest(state, 2), state.length, context.draft_warper)
+      token_buffer.newest(state, 2), state.length, context.draft_warper,
+      shared_gumbel.keys_for(expander, state))
 
 
 def observe(context: Context, before: DecodeState, after: DecodeState,

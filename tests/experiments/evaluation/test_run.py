@@ -109,6 +109,22 @@ def test_drafters_without_a_model_have_cells_too(folders, tmp_path):
   assert "suffix(3x2, " in (tmp_path / "summary.md").read_text()
 
 
+def test_a_decoder_that_drafts_has_a_cell_too(folders, tmp_path):
+  pair = helpers.load_pair(*folders)
+  config = make_config("text", "", batch=2, buckets=1, max_new_tokens=4,
+                       temperatures=(0.5,))
+  config.trees = {"length": {"2": ("pearl(2)",)}}
+  config.update(methods=(), lengths=(2,), budgets=())
+  methods, points = method_grid.from_config(config)
+  examples = prompt_tasks.Examples([[1, 2, 3], [4, 5, 6]])
+  with tiny.quickly_compiled():
+    found = rsd.measure(config, pair, methods, examples, tmp_path / "results")
+  assert [r["depth"] for r in found] == [0, 2]
+  assert found[1]["draft_calls"] == [2 * n for n in found[1]["target_calls"]]
+  text = tables.terminal(tables.rows(found, points, config.temperatures))
+  assert "  PEARL " in text
+
+
 def test_a_run_of_ragged_prompts(folders, tmp_path):
   pair = helpers.load_pair(*folders)
   path = jsonl(tmp_path / "a.jsonl", *(

@@ -1,5 +1,7 @@
 """The choice of a method: its parts, and once as a whole."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,6 @@ import decoding_jax as dj
 from decoding_jax.speculation import tree
 from decoding_jax.speculation import tree_planning
 from experiments.app import launch
-from experiments.app import method_specs
 from experiments.devices import model_pair
 from experiments.timing import auto_method
 from experiments.timing import forward_cost
@@ -48,25 +49,37 @@ def test_where_speculation_cannot_pay_it_says_why(rate):
       f"{2 / rate / 0.01:.2f} times as long.")
 
 
-def test_the_best_of_the_best_names_are_tried_out():
-  plans = [plan(9.0, "rsd_s"), plan(8.0, "rsd_s"), plan(7.0), PLAIN,
-           plan(6.0, "sequoia")]
-  assert auto_method._finalists(plans,
-                                greedy=True) == [PLAIN, plans[0], plans[2]]
-  # Samples are verified in each way that may be the faster one.
-  found = auto_method._finalists(plans, greedy=False)
-  assert [x.spec.get("verification") for x in found] == [
-      None, "recursive", "traversal", "block"]
-  assert [x.rate for x in found] == [PLAIN.rate, 9.0, 9.0, 7.0]
+def test_the_best_names_and_ways_to_verify_are_tried_out():
+  verified = lambda rate, name, way: plan(rate, name)._replace(
+      spec={"name": name, "depth": 2, "verification": way})
+  plans = [verified(9.0, "rsd_s", "traversal"), plan(8.5, "rsd_s"), PLAIN,
+           verified(8.0, "rsd_c", "traversal"),
+           verified(7.0, "rsd_c", "layer"), plan(6.0, "sequoia"),
+           verified(5.0, "rsd_c", "shared_gumbel")]
+  # Two names, then what is verified otherwise.
+  assert auto_method._finalists(plans) == [PLAIN, plans[0], plans[3], plans[1],
+                                           plans[4]]
+  # So are children that are no samples.
+  matched = plan(8.2, "opt_tree")
+  assert auto_method._finalists([*plans[:4], matched]) == [
+      PLAIN, plans[0], plans[3], plans[1], matched]
+  assert auto_method._finalists(plans[1:3]) == [PLAIN, plans[1]]
 
 
-def test_methods_have_the_forms_that_are_tried_out():
-  sizes = {"speculative": {"depth": 2}, "rsd_c": {"branching": (2,)},
-           "rsd_s": {"width": 2, "depth": 2}, "sequoia": {"children": ((2,),)}}
-  assert sizes.keys() == auto_method._FORMS.keys()
-  for name, forms in auto_method._FORMS.items():
-    for form in forms:
-      method_specs.read({"name": name, **sizes[name], "verification": form})
+def test_where_no_tree_fits():
+  found = auto_method._choice([PLAIN], [PLAIN._replace(rate=98.0)], [PLAIN])
+  assert found.method.name == "autoregressive" and found.plan.rate == 98.0
+  assert found.reason == ("autoregressive: 98.0 tokens/s in a trial; no tree "
+                          "fits into the budget of memory.")
+
+
+def test_methods_without_a_draft_model():
+  found = [method.name.split("(")[0] for method in auto_method.methods(False)]
+  assert found == ["autoregressive", "token_recycling", "prompt_lookup",
+                   "suffix"]
+  drafting = auto_method.methods()
+  assert len(drafting) == len(found) + 3
+  assert sum(method.sampled.drafter.calls > 0 for method in drafting) == 3
 
 
 def test_what_is_beside_the_forwards_is_found_again():
@@ -89,6 +102,7 @@ def test_what_is_beside_the_forwards_is_found_again():
 def test_a_choice_for_two_models(monkeypatch):
   """A draft that is the target: all that it drafts is accepted."""
   monkeypatch.setattr(auto_method, "_ROUNDS", 1)
+  monkeypatch.setattr(auto_method, "_FINALISTS", 2)
   monkeypatch.setattr(forward_cost, "TOKENS", (1, 8))
   model = tiny.llama_models().target
   pair = model_pair.ModelPair(model.lm, model.params, model.lm, model.params,
@@ -104,7 +118,27 @@ def test_a_choice_for_two_models(monkeypatch):
   assert found.reason.startswith(found.method.name)
   assert found.plan.rate > 0 and found.predicted in rates
   assert {x.spec["name"] for x in found.plans} == {
-      "autoregressive", "speculative", "rsd_c", "rsd_s", "sequoia"}
+      "autoregressive", "speculative", "rsd_c", "rsd_s", "sequoia", "opt_tree",
+      "token_recycling", "prompt_lookup", "suffix"}
+  assert {x.spec.get("verification") for x in found.plans} == {
+      None, "traversal", "block", "layer", "conditional_ot", "shared_gumbel"}
+
+
+def test_a_choice_without_a_draft_model(monkeypatch):
+  """And with a budget of memory that all fit into, and one that none does."""
+  monkeypatch.setattr(auto_method, "_ROUNDS", 1)
+  monkeypatch.setattr(forward_cost, "TOKENS", (1, 8))
+  model = tiny.llama_models().target
+  pair = model_pair.ModelPair(model.lm, model.params, None, None, None, 0.0)
+  choose = functools.partial(
+      auto_method.choose, pair, tiny.PROMPTS, tiny.LENGTHS, tiny.NEW,
+      dj.Sampling())
+  with tiny.quickly_compiled():
+    found = choose(memory_budget=2**40)
+    assert {x.spec["name"] for x in found.plans} == {
+        "autoregressive", "token_recycling", "prompt_lookup", "suffix"}
+    with pytest.raises(launch.UserError, match="autoregressive needs"):
+      choose(memory_budget=10)
 
 
 def test_meshes_are_refused():

@@ -18,7 +18,6 @@ from support import tiny_models as tiny
 
 _TARGET = dataclasses.replace(tiny.LLAMA, num_layers=3)
 _DEPTH, _LENGTH = 3, 13
-_ARGUMENTS = {"eagle": (1,), "eagle3": (3,)}
 
 
 def forced(tokens):
@@ -32,24 +31,21 @@ def forced(tokens):
 
 
 def made(name):
-  """A kind, its config, random parameters, and tokens `[2, T + 1]`."""
-  kind = head_objectives.KINDS[name]
-  config = kind.config(_TARGET, _DEPTH)
-  params = kind.module.init(jax.random.key(1), config, _TARGET,
-                            *_ARGUMENTS.get(name, ()))
+  """A head, random parameters, and tokens `[2, T + 1]`."""
+  head = head_objectives.choose(name, _TARGET, _DEPTH)
   tokens = np.random.default_rng(0).integers(
       _TARGET.vocab_size, size=(2, _LENGTH + 1)).astype(np.int32)
-  return kind, config, params, tokens
+  return head, head_objectives.init(jax.random.key(1), head), tokens
 
 
 @pytest.mark.parametrize("name", head_objectives.KINDS)
 def test_predictions_are_those_of_drafts(name):
-  kind, config, params, tokens = made(name)
+  (kind, config, *_), params, tokens = made(name)
   _, own = tiny.random_model(_TARGET)
   _, features = head_objectives._scored(kind, _TARGET, own, tokens[:, :-1])
   predicted, places = kind.predict(config, _TARGET, params, own, features,
                                    tokens, _DEPTH)
-  head = kind.module.head(config, _TARGET, *_ARGUMENTS.get(name, ()))
+  head = kind.module.head(config, _TARGET)
   root = 4  # A place of a root; pairs of all tokens before it are read.
   state = head.read(params, own, head.init(2, 32),
                     tuple(x[:, :root] for x in features), tokens[:, 1:root + 1],
@@ -74,16 +70,14 @@ def test_predictions_are_those_of_drafts(name):
 
 @pytest.mark.parametrize("name", ["eagle3", "dspark"])
 def test_a_head_learns(name):
-  kind, config, params, tokens = made(name)
+  head, params, tokens = made(name)
   _, own = tiny.random_model(_TARGET)
-  loss = head_objectives.objective(kind, config, _TARGET, _DEPTH,
-                                   losses.forward_kl)
+  loss = head_objectives.objective(head, losses.forward_kl)
   batch = batches.whole(tokens)
   before, slope = jax.jit(jax.value_and_grad(loss))(params, batch, own)
   step = jax.tree.map(lambda x, g: x - 0.02 * g / jnp.sqrt(
       sum(jnp.vdot(y, y) for y in jax.tree.leaves(slope))), params, slope)
   assert np.isfinite(before) and loss(step, batch, own) < before
-  metrics = head_objectives.evaluator(kind, config, _TARGET, _DEPTH)(
-      params, batch, own)
+  metrics = head_objectives.evaluator(head)(params, batch, own)
   assert 0 < metrics["overlap"] < 1
   assert 1 < metrics["tokens_a_call"] < 1 + _DEPTH

@@ -127,9 +127,9 @@ def pieces_of(pair):
 
 def test_json_of_a_schema(pair):
   """All texts that have ended are JSON, by the method of this library."""
-  pytest.importorskip("outlines_core")
   schema = {"type": "object", "required": ["name", "size"], "properties": {
-      "name": {"enum": ["left", "right"]}, "size": {"type": "integer"}}}
+      "name": {"enum": ["left", "right"]}, "size": {"type": "integer"}},
+            "additionalProperties": False}
   automaton = processors.json_schema(schema, pieces_of(pair), pair.eos_id)
   found, ended = complete(pair, automaton, 32)
   assert sum(ended) >= 4
@@ -190,6 +190,5 @@ def test_pieces_are_bytes(pieces):
 
 
 def test_a_schema_that_is_none():
-  pytest.importorskip("outlines_core")
   with pytest.raises(ValueError, match="schema='nonsense': "):
     processors.json_schema("nonsense", PIECES, EOS)

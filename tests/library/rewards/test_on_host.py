@@ -23,7 +23,9 @@ METHODS = {
     "cdsl": (dj.methods.cdsl(2, 3), 0.0),
     "cdsl_extended": (dj.methods.cdsl_extended(2, 3, commit="rise"), 0.0),
     "best_of_n": (dj.methods.best_of_n(3), 1.0),
-    "beam_search": (dj.methods.beam_search(3), 0.0)}
+    "beam_search": (dj.methods.beam_search(3), 0.0),
+    "a_star": (dj.methods.a_star(2, 2, 3), 1.0),
+    "pg_td": (dj.methods.pg_td(2, 4), 0.0)}
 
 
 def table_values(texts, prompts, constraints):

@@ -124,7 +124,7 @@ def test_lite_search_equals_lists():
   # Control: another bound is another search.
   assert [order for _, order in expected] != [
       arena_reference.lite_search(row, steps, expansions, sample(i),
-                                   min_value=0.2)[1]
+                                  min_value=0.2)[1]
       for i, row in enumerate(rows)]
 
 
@@ -158,8 +158,9 @@ def test_pg_td_equals_dicts(k, simulations, maximum):
   np.testing.assert_array_equal(out.stats.extra["simulations"],
                                 [len(order) for _, order in expected])
   # Control: other constants are another search.
-  assert found != [arena_reference.pg_td(row, k, simulations, maximum, c=0.5
-                                          )[1] for row in rows]
+  assert found != [
+      arena_reference.pg_td(row, k, simulations, maximum, c=0.5)[1]
+      for row in rows]
 
 
 def test_pg_td_of_transformers():

@@ -19,6 +19,8 @@ pytestmark = pytest.mark.usefixtures("quickly")
 SIZE, NEW, STEPS, BETA, U = 3, 3, 2, 1.5, 0.2
 VALUES = np.random.default_rng(0).normal(size=tiny.STATES).astype(np.float32)
 TARGET, DRAFT = table(0, size=SIZE), table(1, size=SIZE)
+# Many drafts are impossible under this one.
+STRICT = table(2, zeros=1, size=SIZE)
 
 
 def worth(text):
@@ -37,14 +39,18 @@ def softmax(x):
   return weights / weights.sum()
 
 
-def segment(text, room, threshold, count=2):
+def segment(text, room, threshold, count=2, target=TARGET):
   """Of the segment that follows: a dict, and how often the target draws."""
   last, size = (0, *text)[-1], min(STEPS, room)
-  target, draft = (texts(x, last, size) for x in (TARGET, DRAFT))
+  target, draft = (texts(x, last, size) for x in (target, DRAFT))
   found, under = collections.Counter(), 0.0
   for outcome, p in drawn(draft, count).items():
-    tilted = [worth((*text, *x)) + np.log(target[x] / draft[x]) / BETA
-              for x in outcome]
+    if not any(x in target for x in outcome):
+      under += p
+      continue
+    with np.errstate(divide="ignore"):
+      tilted = [worth((*text, *x)) + np.log(target.get(x, 0) / draft[x]) / BETA
+                for x in outcome]
     for x, value, q in zip(outcome, tilted, softmax(BETA * np.array(tilted))):
       if value >= threshold:
         found[x] += p * q
@@ -57,19 +63,21 @@ def segment(text, room, threshold, count=2):
   return found, under
 
 
-def distribution(threshold, text=()):
+def distribution(threshold, text=(), target=TARGET):
   if len(text) == NEW or text and text[-1] == EOS:
     return {text: 1.0}
   result = collections.Counter()
-  for x, p in segment(text, NEW - len(text), threshold)[0].items():
-    for whole, q in distribution(threshold, (*text, *x)).items():
+  for x, p in segment(text, NEW - len(text), threshold,
+                      target=target)[0].items():
+    for whole, q in distribution(threshold, (*text, *x), target).items():
       result[whole] += p * q
   return result
 
 
 @functools.lru_cache(maxsize=None)
-def generate(threshold, rows=ROWS):
-  models = [exactness.table_model(x) for x in (TARGET, DRAFT)]
+def generate(threshold, strict=False, rows=ROWS):
+  models = [exactness.table_model(x)
+            for x in (STRICT if strict else TARGET, DRAFT)]
   out = dj.generate(
       jax.random.key(0), jnp.zeros((rows, 1), jnp.int32),
       jnp.ones(rows, jnp.int32), target=models[0][0],
@@ -80,11 +88,13 @@ def generate(threshold, rows=ROWS):
   return jax.tree.map(np.asarray, out)
 
 
-@pytest.mark.parametrize("threshold", [None, U])
-def test_texts_equal_enumeration(threshold):
+@pytest.mark.parametrize("threshold, strict", [
+    (None, False), (U, False), (None, True)])
+def test_texts_equal_enumeration(threshold, strict):
   """Control: another threshold gives another distribution."""
-  lowest = -np.inf if threshold is None else threshold
-  out, expected = generate(threshold), distribution(lowest)
+  lowest, target = (-np.inf if threshold is None else threshold,
+                    STRICT if strict else TARGET)
+  out, expected = generate(threshold, strict), distribution(lowest, (), target)
   assert sum(expected.values()) == pytest.approx(1)
   counts = collections.Counter(
       tuple(tokens[1:length].tolist())
@@ -93,7 +103,7 @@ def test_texts_equal_enumeration(threshold):
   vector = lambda found: np.array([found[text] for text in expected])
   assert exactness.p_value(vector(counts), vector(expected)) > (
       exactness.MIN_P_VALUE)
-  other = distribution(U if threshold is None else -np.inf)
+  other = distribution(U if threshold is None else -np.inf, (), target)
   assert exactness.p_value(vector(counts), vector(other)) < (
       helpers.MAX_P_VALUE_OF_CONTROL)
 

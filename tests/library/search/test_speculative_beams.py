@@ -131,7 +131,7 @@ def test_slots_of_a_block_are_moved():
 
 
 @pytest.mark.parametrize("make, message", [
-    (lambda: dj.methods.at_speed(3, 2, 1), "width=2: at least num_beams=3"),
+    (lambda: dj.methods.at_speed(3, 2, 1), "draft_beams=2: at least num_b"),
     (lambda: dj.methods.at_speed(1, 1, 0), "depth=0: a positive integer"),
     (lambda: generate(dj.methods.at_speed(2, 14, 1), tiny.llama_models()),
      "14 siblings")])

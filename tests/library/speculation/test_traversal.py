@@ -14,6 +14,7 @@ import pytest
 
 import decoding_jax as dj
 from decoding_jax.speculation import expanders
+from decoding_jax.speculation import paths as paths_lib
 from decoding_jax.speculation import traversal
 from decoding_jax.speculation import verifiers
 from models.testing import exactness
@@ -150,7 +151,7 @@ def test_verdict_of_every_node():
   valid = np.array([1, 1, 1, 0, 1, 1], bool)
   tree = jax.tree.map(lambda x: jnp.asarray(x[0]), static_trees(
       np.ones((3, 3)), layout, parents, np.zeros((1, 6), int), valid[None]))
-  found = {node: traversal.verdict(layout, tree, jnp.int32(node), jnp.int32(7))
+  found = {node: paths_lib.verdict(layout, tree, jnp.int32(node), jnp.int32(7))
            for node in (0, 2, 4, 5)}
   paths = {0: [0, 0, 0], 2: [0, 2, 2], 4: [0, 1, 4], 5: [0, 2, 5]}
   ranks = {0: [-1, -1], 2: [1, -1], 4: [0, 1], 5: [1, 0]}
@@ -171,15 +172,15 @@ def test_pair_refuses_draws_with_replacement():
 
 @pytest.mark.parametrize("make, name, known", [
     (lambda x: dj.methods.rsd_s(2, 2, x), "block",
-     "'recursive', 'traversal', 'layer'"),
+     "'recursive', 'traversal', 'layer', 'shared_gumbel'"),
     (lambda x: dj.methods.rsd_s(2, 2, x), "conditional_ot",
-     "'recursive', 'traversal', 'layer'"),
+     "'recursive', 'traversal', 'layer', 'shared_gumbel'"),
     (lambda x: dj.methods.rsd_c((2,), x), None,
-     "'recursive', 'traversal', 'layer', 'conditional_ot'"),
+     "'recursive', 'traversal', 'layer', 'shared_gumbel', 'conditional_ot'"),
     (lambda x: dj.methods.sequoia(((2,),), x), "",
-     "'recursive', 'traversal', 'layer', 'conditional_ot'"),
+     "'recursive', 'traversal', 'layer', 'shared_gumbel', 'conditional_ot'"),
     (lambda x: dj.methods.speculative(2, x), "traversal",
-     "'token', 'block', 'conditional_ot'")])
+     "'token', 'block', 'conditional_ot', 'shared_gumbel'")])
 def test_unknown_verification(make, name, known):
   words = f"verification={name!r}: one of {known} is needed"
   with pytest.raises(ValueError, match=words):

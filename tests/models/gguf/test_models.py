@@ -173,7 +173,7 @@ def test_a_split_file(tmp_path):
      r"llama.feed_forward_length=\[24, 32\]: layers that differ"),
     (("add_string", "llama.rope.scaling.type", "ntk"),
      "llama.rope.scaling.type='ntk' is not one of linear, longrope, none"),
-    (("add_value_length", 8), "llama.attention.value_length=8: that of keys, 4"),
+    (("add_value_length", 8), "llama.attention.value_length=8: that of keys"),
 ])
 def test_what_is_unknown_is_named(tmp_path, extra, error):
   path, _ = write(tmp_path, tiny.LLAMA, "llama", extra=[extra])

@@ -50,3 +50,27 @@ def test_what_is_no_prompt(given, words):
 def test_lengths_of_other_rows():
   with pytest.raises(ValueError, match=r"shape \(1,\): one for each of 2 rows"):
     batching.decode(TOKENIZER, generation([[1], [2]], [1, 1]), [1])
+
+
+def test_a_stream_of_texts_is_settled_and_complete():
+  """Two rows, one token a step: bytes wait for the rest of their character."""
+  texts = ["a caté 深い 🌳 mat", "ü sat"]
+  rows = [TOKENIZER.encode(text).ids for text in texts]
+  width = max(map(len, rows))
+  tokens = [[7] + row + [0] * (width - len(row)) for row in rows]
+  outs = [generation(tokens, [1 + min(n, len(row)) for row in rows])
+          for n in range(width + 1)]
+  parts = [parts for _, parts in batching.stream(TOKENIZER, outs, [1, 1])]
+  assert len(parts) == len(outs) + 1
+  assert ["".join(row) for row in zip(*parts)] == texts
+  assert not any("\ufffd" in part for row in parts for part in row)
+  # The tree has four bytes, of which three add nothing.
+  assert sum(part == "" for part, _ in parts) > 6
+  assert not list(batching.stream(TOKENIZER, [], [1]))
+
+
+def test_a_stream_ends_with_what_was_held_back():
+  ids = TOKENIZER.encode("a 木").ids[:-1]
+  outs = [generation([ids], [len(ids)])]
+  [(_, [first]), (_, [last])] = batching.stream(TOKENIZER, outs, [0])
+  assert first == "a " and set(last) == {"\ufffd"}

@@ -1,5 +1,7 @@
 """Best-first trees: the best nodes, exact texts, and a draft cache in step."""
 
+
+import functools
 import itertools
 
 import jax
@@ -156,7 +158,9 @@ def test_with_all_nodes_texts_and_counts_are_those_of_the_beam():
       for method in (dj.methods.opt_tree(6, 3, 2), dj.methods.rsd_s(3, 2)))
   assert tiny.texts(found, tiny.LENGTHS) == tiny.greedy(
       models.target, tiny.PROMPTS, tiny.LENGTHS, tiny.NEW)
-  jax.tree.map(np.testing.assert_array_equal, found, expected)
+  # Programs of different trees may round differently.
+  jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), found,
+               expected)
   assert (np.asarray(found.stats.accepted_by_depth).sum(axis=0)[1:] > 0).all()
 
 

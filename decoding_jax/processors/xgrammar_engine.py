@@ -1,0 +1,132 @@
+"""Grammars that `xgrammar` follows: JSON schemas, GBNF, patterns.
+
+    grammar = dj.processors.xgrammar_engine.gbnf(text, pieces, eos_id)
+    target, target_params = dj.processors.apply(
+        dj.processors.host_grammar(), grammar, target, target_params)
+"""
+
+import functools
+import json
+from collections.abc import Sequence
+
+import numpy as np
+
+from decoding_jax.kernels import bits
+from decoding_jax.processors import (host_engine, token_automaton,
+                                     vocabulary_digest)
+from decoding_jax.processors.host_engine import HostGrammar
+from decoding_jax.validation import values
+
+# Vocabularies that are kept, each with its compiler.
+_MAX_VOCABULARIES = 4
+_COMPILERS: dict = {}
+
+
+def library():
+  """Returns `xgrammar`; ImportError says how to install it."""
+  try:
+    import xgrammar  # pylint: disable=import-outside-toplevel
+  except ImportError as e:
+    raise ImportError("these grammars on the host need the package xgrammar: "
+                      "pip install 'decoding_jax[xgrammar]' or pip install "
+                      "xgrammar.") from e
+  return xgrammar
+
+
+def json_schema(schema, pieces: Sequence[bytes], eos_id) -> HostGrammar:
+  """Returns the grammar of JSON texts of a schema.
+
+  Args:
+    schema: a dict, or a text of JSON.
+    pieces: as of `llguidance_engine.json_schema`.
+    eos_id: the token that ends a text, or several such tokens.
+
+  Returns:
+    The parameters of `host_grammar()`.
+
+  Raises:
+    ImportError: without `xgrammar`.
+    ValueError: for what `xgrammar` refuses, with its reason. It ignores
+      keywords that it does not know.
+  """
+  return _grammar(f"schema={values.shortened(schema)}",
+                  maker_of_schema(schema), pieces, eos_id)
+
+
+def regex(pattern: str, pieces: Sequence[bytes], eos_id) -> HostGrammar:
+  """Returns the grammar of a pattern; as `json_schema`."""
+  return _grammar(f"pattern={values.shortened(pattern)}",
+                  lambda x: x.compile_regex(pattern), pieces, eos_id)
+
+
+def gbnf(grammar: str, pieces: Sequence[bytes], eos_id) -> HostGrammar:
+  """Returns a grammar of llama.cpp's GBNF, with a rule `root`."""
+  return _grammar(f"grammar={values.shortened(grammar)}",
+                  lambda x: x.compile_grammar(grammar), pieces, eos_id)
+
+
+def maker_of_schema(schema):
+  """Returns what compiles a schema, for `engine`; a dict or a text of JSON."""
+  text = schema if isinstance(schema, str) else json.dumps(schema)
+  # Not strict: what a schema does not name may be there, as in JSON Schema.
+  return lambda x: x.compile_json_schema(text, strict_mode=False)
+
+
+def engine(name: str, make, pieces: Sequence[bytes],
+           ends: Sequence[int]) -> host_engine.Engine:
+  """Returns an engine that follows texts of a grammar.
+
+  Args:
+    name: what errors begin with.
+    make: `(xgrammar.GrammarCompiler) -> xgrammar.CompiledGrammar`.
+    pieces: the bytes of V tokens.
+    ends: tokens that end a text.
+
+  Raises:
+    ValueError: for a grammar that is refused, with the reason.
+  """
+  package = library()
+  try:
+    compiled = make(_compiler(pieces, tuple(ends)))
+  except (RuntimeError, ValueError) as e:
+    raise ValueError(f"{name}: xgrammar: {e}") from e
+  return host_engine.Engine(
+      start=lambda: package.GrammarMatcher(compiled), consume=_consume,
+      rollback=lambda matcher, count: matcher.rollback(count),
+      mask=functools.partial(_mask, bits.num_words(len(pieces))))
+
+
+def _grammar(name, make, pieces, eos_id):
+  token_automaton.check_pieces(pieces)
+  ends = token_automaton.end_tokens(eos_id, len(pieces))
+  return host_engine.register(name, engine(name, make, pieces, ends), pieces,
+                              ends)
+
+
+def _compiler(pieces, ends):
+  """Returns the compiler of a vocabulary, of the last few asked for."""
+  key = vocabulary_digest.of_pieces(pieces), ends
+  if key not in _COMPILERS:
+    while len(_COMPILERS) >= _MAX_VOCABULARIES:
+      del _COMPILERS[next(iter(_COMPILERS))]
+    package = library()
+    info = package.TokenizerInfo(
+        # The end tokens are no text, whatever their bytes.
+        [b"" if token in ends else x for token, x in enumerate(pieces)],
+        vocab_type=package.VocabType.RAW, vocab_size=len(pieces),
+        stop_token_ids=list(ends))
+    _COMPILERS[key] = package.GrammarCompiler(info)
+  return _COMPILERS[key]
+
+
+def _consume(matcher, token):
+  if not matcher.accept_token(token):
+    raise ValueError(f"xgrammar does not take token {token}, which it allowed.")
+
+
+def _mask(words, matcher):
+  mask = np.zeros((1, words), np.int32)
+  # It leaves a mask that allows everything as it was.
+  if not matcher.fill_next_token_bitmask(mask):
+    mask[:] = -1
+  return mask[0].view(np.uint32)

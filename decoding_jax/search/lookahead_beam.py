@@ -1,0 +1,161 @@
+"""A beam whose texts are ranked with a lookahead: the decoder of DeAL."""
+
+import functools
+from typing import NamedTuple
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from decoding_jax import sampling
+from decoding_jax.kernels import buffers
+from decoding_jax.runtime import cache as cache_lib
+from decoding_jax.search import paths as paths_lib
+from decoding_jax.search.paths import Paths
+from decoding_jax.types import (Array, Block, Context, DecodeState, Decoder,
+                                Stats)
+
+
+class Sizes(NamedTuple):
+  """The sizes of a search.
+
+  Attributes:
+    num_beams: W.
+    num_candidates: k, the most probable next tokens of each beam.
+    steps: tokens rolled out after each.
+    reward_weight: lambda.
+  """
+  num_beams: int
+  num_candidates: int
+  steps: int
+  reward_weight: float
+
+
+@flax.struct.dataclass
+class _Beams:
+  """What a search carries from token to token.
+
+  Attributes:
+    paths: the beams, `[B, W, ...]`.
+    log_probs: `[B, W]` float32, of each text; -inf of a beam that only fills up
+      W.
+    scores: `[B, W]` float32, by which they were chosen.
+    block: of L * W slots of beams, and those of roll-outs, which are written
+      anew for each token.
+    calls: `[B]` int32, forwards.
+    reward_calls: `[B]` int32.
+  """
+  paths: Paths
+  log_probs: Array
+  scores: Array
+  block: Block
+  calls: Array
+  reward_calls: Array
+
+
+def decoder(sizes: Sizes) -> Decoder:
+  """Makes a decoder whose only step searches the whole text.
+
+  Args:
+    sizes: of the search.
+
+  Returns:
+    The decoder, for temperature 0. Its `stats.extra` has `beams [B, W, L]`
+    int32, the last beams, the best first; `beam_scores [B, W]`, and
+    `reward_calls [B]`.
+  """
+  return Decoder(functools.partial(_init, sizes),
+                 functools.partial(_step, sizes), max_slots_ahead=0,
+                 max_samples_per_node=sizes.num_candidates, needs_reward=True)
+
+
+def _limit(context, state):
+  return state.tokens.shape[1] - context.prompts.shape[1]
+
+
+def _init(sizes: Sizes, context: Context, state: DecodeState) -> DecodeState:
+  none = jnp.zeros_like(state.length)
+  shape = len(none), sizes.num_beams, _limit(context, state)
+  extra = {"beams": jnp.zeros(shape, jnp.int32),
+           "beam_scores": jnp.zeros(shape[:2], jnp.float32),
+           "reward_calls": none}
+  return state.replace(stats=Stats(none, none, none, none, none[:, None],
+                                   extra))
+
+
+def _step(sizes: Sizes, context: Context, state: DecodeState) -> DecodeState:
+  """Searches, and commits the best beam of each row."""
+  limit, batch = _limit(context, state), len(state.length)
+  width, size = sizes.num_beams, sizes.num_beams * sizes.num_candidates
+  slots = limit * width + size * sizes.steps
+  root = paths_lib.empty(batch, limit, slots)
+  paths = paths_lib.repeat(root.replace(alive=~state.done[:, None]), width)
+  first = jnp.broadcast_to(jnp.arange(width)[None] == 0, paths.lengths.shape)
+  none = jnp.zeros(batch, jnp.int32)
+  log_probs = jnp.where(first, 0., -jnp.inf)
+  beams = _Beams(paths.replace(alive=paths.alive & first), log_probs, log_probs,
+                 cache_lib.init_block(state.target_cache, slots), none, none)
+  _, beams = jax.lax.while_loop(
+      lambda carry: carry[1].paths.alive.any(),
+      functools.partial(_extend, sizes, context, state), (jnp.int32(0), beams))
+  extra = {"beams": beams.paths.tokens, "beam_scores": beams.scores,
+           "reward_calls": beams.reward_calls}
+  best = paths_lib.take(beams.paths, none[:, None])
+  return paths_lib.commit(state, best, beams.calls, extra)
+
+
+def _extend(sizes: Sizes, context: Context, state: DecodeState, carry):
+  """Extends all beams by a token; the best of their extensions are beams."""
+  i, beams = carry
+  limit, width = beams.paths.tokens.shape[-1], sizes.num_beams
+  size = width * sizes.num_candidates
+  alive = beams.paths.alive
+  grow = functools.partial(
+      paths_lib.grow, context, state, state.target_cache,
+      choose=functools.partial(paths_lib.greedy, context))
+  # Their next tokens are not those that `grow` has chosen.
+  grown = grow(beams.block, beams.paths, steps=1, slot=lambda _: i * width)
+  paths = beams.paths.replace(mask=grown.paths.mask)
+  candidates, log_probs = _candidates(sizes, context, paths, grown.logits)
+  log_probs += jnp.repeat(beams.log_probs, sizes.num_candidates, axis=1)
+  rolled = grow(
+      grown.block, candidates.replace(
+          alive=candidates.alive & (log_probs > -jnp.inf)),
+      steps=sizes.steps, slot=lambda j: limit * width + j * size)
+  scores = log_probs
+  if sizes.reward_weight:  # 0 * -inf would be NaN.
+    scores += sizes.reward_weight * paths_lib.rewards(context, rolled.paths)
+  scores = jnp.where(log_probs > -jnp.inf, scores, -jnp.inf)
+  scores, best = jax.lax.top_k(scores, width)
+  running = alive.any(axis=1)
+  chosen = paths_lib.take(candidates, best)
+  log_probs = buffers.take_along(log_probs, best, axis=1)
+  return i + 1, _Beams(
+      chosen.replace(alive=chosen.alive & (log_probs > -jnp.inf)), log_probs,
+      scores, rolled.block, beams.calls + grown.calls + rolled.calls,
+      beams.reward_calls + running.astype(jnp.int32) * size)
+
+
+def _candidates(sizes: Sizes, context: Context, paths: Paths, logits):
+  """Returns the extensions of the beams, and how probable they are.
+
+  Args:
+    sizes: of the search.
+    context: holds the token mask.
+    paths: W texts of each row.
+    logits: `[B, W, V]` after them.
+
+  Returns:
+    W * k texts, those of a beam together, the more probable first; and
+    `[B, W * k]` float32, the log-probability of the token. A beam that has
+    ended has one extension, itself, whose log-probability is 0.
+  """
+  count = sizes.num_candidates
+  best, tokens = sampling.top_k(paths_lib.next_log_probs(context, logits),
+                                count)
+  own = jnp.where(jnp.arange(count) == 0, 0., -jnp.inf)
+  best = jnp.where(paths.alive[..., None], best, own[None, None])
+  wide = paths_lib.repeat(paths, count)
+  flat = lambda x: x.reshape(len(x), -1, *x.shape[3:])
+  return paths_lib.append(context, wide, flat(tokens),
+                          jnp.repeat(logits, count, axis=1)), flat(best)

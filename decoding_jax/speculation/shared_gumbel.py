@@ -1,0 +1,111 @@
+"""Shared Gumbel noise: drafter and target draw with the same random numbers.
+
+The token at each position of a text is argmax(log t + g), g being a Gumbel
+vector that the row's key and the position alone decide. The drafter ranks
+children by log d + g with the same g; so the target's token is likely to be
+among them, and the path follows it for as long as it is.
+
+The text has the target's distribution whatever the tree is, and it is the same
+text for every drafter and every tree. For one child a node this is Daliri et
+al., "Coupling without communication and drafter-invariant speculative decoding"
+(arXiv 2408.07978), which accepts the token i with probability
+1 / sum_j max(t_j / t_i, d_j / d_i). With several children of a node they are
+those of the largest log d + g; Rowan et al. (arXiv 2506.05632) take one draw of
+each of several vectors instead.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from decoding_jax import sampling
+from decoding_jax.kernels import random
+from decoding_jax.speculation import paths, tree as tree_lib
+from decoding_jax.types import (Array, DecodeState, DraftTree, Expander, Layout,
+                                NONE, Verdict, Verifier)
+
+# Not the number of any step, by which a row's key is folded elsewhere.
+_STREAM = 2**32 - 1
+
+
+@functools.lru_cache(maxsize=None)
+def verifier() -> Verifier:
+  """Draws the target's tokens with the noise that the children were drawn by.
+
+  Returns:
+    The verifier, for the drafts of expanders with `shared_noise`.
+  """
+  return Verifier(None, sampled=False, replacement=None, walk=walk,
+                  shared_noise=True)
+
+
+def noise_keys(keys, length, depth: int):
+  """Returns the keys of the Gumbel vectors of the next positions.
+
+  Args:
+    keys: `[B]` random keys, one a row, the same in all steps.
+    length: `[B]` int32, committed tokens.
+    depth: D, levels of a tree.
+
+  Returns:
+    `[B, D + 1]` random keys, for the children of nodes of level 0, 1, ..., D.
+    Those of a position are the same whichever step comes to it.
+  """
+  streams = jax.vmap(random.fold_in, (0, None))(keys, jnp.uint32(_STREAM))
+  positions = length[:, None] + jnp.arange(depth + 1)[None]
+  return jax.vmap(jax.vmap(random.fold_in, (None, 0)))(streams, positions)
+
+
+def keys_for(expander: Expander, state: DecodeState):
+  """Returns the `noise_keys` of a tree that an expander grows now, or None."""
+  if not expander.shared_noise:
+    return None
+  return noise_keys(state.keys, state.length, tree_lib.depth(expander.layout))
+
+
+def walk(key, layout: Layout, tree: DraftTree, logits, warper) -> Verdict:
+  """Follows the target's tokens for as long as they are children, in one row.
+
+  Args:
+    key: not used: the noise is that of `tree.noise_keys`.
+    layout: of the tree.
+    tree: a tree without its batch axis.
+    logits: `[M, V]`, the target's at each node.
+    warper: from logits to the target's distribution, without its batch axis.
+
+  Returns:
+    A verdict without its batch axis. For log t = (-1, -0.7, -2), g = (0.3, -1,
+    0.2) the token is 0, whatever the children are.
+  """
+  del key
+
+  def look(level, node) -> _Visit:
+    token = sampling.draw(tree.noise_keys[level],
+                          sampling.log_probs(warper, logits[node]))
+    children, valid = tree_lib.children(tree, tree_lib.max_branching(layout),
+                                        node)
+    hits = valid & (tree.tokens[children] == token)
+    child = jnp.sum(jnp.where(hits, children - NONE, 0)) + NONE
+    return _Visit(level, node, token, child.astype(jnp.int32))
+
+  last = jax.lax.while_loop(
+      lambda at: at.child != NONE, lambda at: look(at.level + 1, at.child),
+      look(jnp.int32(0), jnp.int32(0)))
+  return paths.verdict(layout, tree, last.node, last.token)
+
+
+class _Visit(NamedTuple):
+  """A node on the path.
+
+  Attributes:
+    level: `[]` int32, its depth.
+    node: `[]` int32.
+    token: `[]` int32, the target's after it.
+    child: `[]` int32, the child that has this token, or `NONE`.
+  """
+  level: Array
+  node: Array
+  token: Array
+  child: Array

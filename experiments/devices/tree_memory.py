@@ -1,0 +1,97 @@
+"""Choice of a tree by the memory that its run needs (SpecMemo, 2506.01986)."""
+
+import numpy as np
+
+from decoding_jax.speculation import tree
+from decoding_jax.speculation import tree_planning
+from experiments.app import launch
+from experiments.app import method_specs
+from experiments.devices import memory_estimate
+
+
+def bytes_of(pair, batch, width, max_new_tokens, greedy,
+             ways=memory_estimate.Ways()):
+  """Returns a function that estimates the bytes of a plan's run.
+
+  Trees of equally many nodes need nearly the same, and are estimated once.
+
+  Args:
+    pair: as of `memory_estimate.estimate`, and so are the others.
+    batch: rows decoded together.
+    width: P, tokens of the longest prompt.
+    max_new_tokens: the budget of tokens.
+    greedy: whether the temperature is 0.
+    ways: how a mesh divides arrays.
+
+  Returns:
+    `(tree_planning.Plan) -> bytes` of a device.
+  """
+  sizes = {}
+
+  def of_plan(plan):
+    method = method_specs.read(plan.spec)
+    kind = method.greedy if greedy else method.sampled
+    # A table of successors is all that a drafter without a model may carry.
+    key = (plan.spec["name"] == "token_recycling", kind.drafter.calls > 0,
+           tree.num_nodes(kind.drafter.layout))
+    if key not in sizes:
+      sizes[key] = sum(memory_estimate.estimate(
+          pair, [kind], batch, width, max_new_tokens, ways))
+    return sizes[key]
+
+  return of_plan
+
+
+def plans(name, acceptance, parameter_ratio) -> list[tree_planning.Plan]:
+  """Returns plans of a method's trees where reading weights is all that costs.
+
+  Args:
+    name: of the method.
+    acceptance: numbers or texts, the probability to accept a sibling of rank 0,
+      1, ..., those before it rejected.
+    parameter_ratio: parameters of the draft over those of the target.
+
+  Returns:
+    By falling rate.
+
+  Raises:
+    UserError: for a method whose trees are not planned, or no probabilities.
+  """
+  with launch.user_errors(ValueError):
+    chances = np.array([float(x) for x in acceptance])
+  if not len(chances) or not ((chances > 0) & (chances < 1)).all():
+    raise launch.UserError(
+        f"--acceptance={','.join(map(str, acceptance))}: probabilities between "
+        "0 and 1 are needed.")
+  accept = tree_planning.Acceptance(chances, np.ones(1), np.ones(1))
+  found = tree_planning.plans({"recursive": accept, "match": accept},
+                              tree_planning.Costs(
+                                  lambda tokens: 1.0,
+                                  lambda tokens: parameter_ratio,
+                                  lambda levels, nodes: 0.0))
+  named = [plan for plan in found if plan.spec["name"] == name]
+  if not named:
+    names = sorted({plan.spec["name"] for plan in found})
+    raise launch.UserError(f"--memory_budget and --method={name}: the trees of "
+                           f"{', '.join(names)} are planned.")
+  return named
+
+
+def smallest(found, size_of, budget) -> tree_planning.Plan:
+  """Returns the plan of the smallest tree that fits and keeps the speed.
+
+  Args:
+    found: plans of one method, by falling rate.
+    size_of: of `bytes_of`.
+    budget: bytes that there are.
+
+  Raises:
+    UserError: if none fits.
+  """
+  chosen = tree_planning.within_budget(found, size_of, budget)
+  if not chosen:
+    least = min(map(size_of, found))
+    raise launch.UserError(
+        f"--memory_budget: {found[0].spec['name']} needs about {least:,} bytes "
+        f"at least, and there are {budget:,}.")
+  return chosen[0]

@@ -1,0 +1,186 @@
+"""Estimates of acceptance from texts of the target, without any drafting.
+
+A rule that draws the target's token and follows the child which it is accepts
+along a text what the ranks of its tokens say. So texts that are decoded anyway,
+and the distributions of both models along them, tell of trees that were never
+run. Plain numpy.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from decoding_jax.speculation import acceptance_bounds
+from decoding_jax.speculation import tree_planning
+
+# Of children and levels what is told apart.
+_MOST_CHILDREN = 8
+_DEPTH = 5
+_NONE = 10**6
+
+
+class Text(NamedTuple):
+  """A text of the target, with distributions before each of its tokens.
+
+  Attributes:
+    tokens: `[L]` int32, the prompt first.
+    start: tokens of the prompt.
+    target: `[L - start, V]` float32, of the target, from which they were drawn.
+    draft: the same of the draft model; None without one.
+  """
+  tokens: np.ndarray
+  start: int
+  target: np.ndarray
+  draft: np.ndarray | None
+
+
+def acceptances(texts: list[Text], measured: tree_planning.Acceptance,
+                seed: int = 0) -> dict[str, tree_planning.Acceptance]:
+  """Returns the acceptance of all ways to verify.
+
+  Args:
+    texts: with draft distributions.
+    measured: of recursive rejection, as measured in runs.
+    seed: of the noise that is shared.
+
+  Returns:
+    dict as of `tree_planning.plans`. Rules for paths are estimated by what they
+    gain on a chain, of which "layer" is taken to have half; greedy drafts by
+    the best acceptance at a node.
+  """
+  ranks = [_ranks(np.log(_positive(text.draft)), _written(text))
+           for text in texts]
+  found = {"match": _of_ranks(ranks)}
+  if all((text.target.max(axis=1) == 1).all() for text in texts):
+    return {"recursive": measured, **found}  # Temperature 0.
+  rng = np.random.default_rng(seed)
+  noisy = [_ranks(np.log(_positive(text.draft)) + _noise(rng, text),
+                  _written(text)) for text in texts]
+  hazard = measured.hazard[:_DEPTH]
+  gains = _path_gains(texts)[:len(hazard)]
+  by_path = measured._replace(hazard=hazard * gains)
+  return {"recursive": measured, "traversal": by_path,
+          "layer": measured._replace(hazard=hazard * (1 + gains) / 2),
+          "conditional_ot": by_path._replace(by_rank=_greedy_ranks(texts)),
+          "shared_gumbel": _of_ranks(noisy), **found}
+
+
+def lookup_tokens(texts: list[Text], depth: int, max_ngram: int) -> float:
+  """Returns the tokens of a step that drafts what followed the last match.
+
+  Args:
+    texts: of the target.
+    depth: drafted tokens.
+    max_ngram: tokens that are compared, at most.
+
+  Returns:
+    The accepted ones and the one after them, on average over all places.
+  """
+  found = [_copied(list(text.tokens[:place]), text.tokens[place:place + depth],
+                   max_ngram)
+           for text in texts for place in range(text.start, len(text.tokens))]
+  return 1 + float(np.mean(found))
+
+
+def successor_acceptance(texts: list[Text],
+                         branching: int) -> tree_planning.Acceptance:
+  """Returns the acceptance of a table of the target's latest successors.
+
+  Args:
+    texts: of the target.
+    branching: successors that are kept of a token.
+
+  Returns:
+    `Acceptance`. Only nodes on the path renew the table here.
+  """
+  return _of_ranks([_table_ranks(text, branching) for text in texts])
+
+
+def _of_ranks(ranks):
+  return tree_planning.acceptance_of_ranks(ranks, _MOST_CHILDREN, _DEPTH)
+
+
+def _written(text):
+  return text.tokens[text.start:text.start + len(text.target)]
+
+
+def _positive(probs):
+  """Probabilities above 0, whose logarithms are finite."""
+  return np.maximum(np.asarray(probs, np.float64), 1e-300)
+
+
+def _ranks(scores, tokens):
+  """Returns `[n]`, how many scores are above that of each token."""
+  return (scores > scores[np.arange(len(tokens)), tokens][:, None]).sum(axis=1)
+
+
+def _noise(rng, text):
+  """Draws Gumbels by which the target draws just the tokens of a text.
+
+  The perturbed log-probability of the token is the largest; the others are
+  conditioned on it (Maddison et al. 2014, "A* sampling").
+  """
+  log_probs, tokens = np.log(_positive(text.target)), _written(text)
+  order = np.arange(len(tokens))
+  largest = rng.gumbel(size=(len(tokens), 1))
+  others = log_probs + rng.gumbel(size=log_probs.shape)
+  perturbed = -np.logaddexp(-largest, -others)
+  perturbed[order, tokens] = largest[:, 0]
+  # Of tokens that the target forbids nothing is known.
+  return np.where(text.target > 0, perturbed - log_probs,
+                  rng.gumbel(size=log_probs.shape))
+
+
+def _path_gains(texts):
+  """Returns `[D]`, by which exponents a chain accepts more as a whole.
+
+  Token by token the first j drafts are accepted with the product of the lesser
+  of 1 and d / t along a text; as a block of j, with the least product of
+  ratios so far (arXiv 2403.10444).
+  """
+  chains = []
+  for text in texts:
+    order = np.arange(len(_written(text)))
+    target, draft = (_positive(x)[order, _written(text)]
+                     for x in (text.target, text.draft))
+    logs = np.log(draft) - np.log(target)
+    chains += [logs[i:i + _DEPTH] for i in range(len(logs) - _DEPTH + 1)]
+  if not chains:
+    return np.ones(_DEPTH)
+  logs = np.array(chains)
+  by_token = np.exp(np.cumsum(np.minimum(logs, 0), axis=1)).mean(axis=0)
+  by_path = np.exp(np.minimum(np.minimum.accumulate(
+      np.cumsum(logs, axis=1), axis=1), 0)).mean(axis=0)
+  rejected = [np.log1p(-np.clip(x / np.append(1, x[:-1]), 1e-6, 1 - 1e-6))
+              for x in (by_token, by_path)]
+  return np.maximum(rejected[1] / rejected[0], 1)
+
+
+def _greedy_ranks(texts):
+  """Returns `[K]`, what each further child of greedy drafts adds at a node."""
+  accepted = np.concatenate([acceptance_bounds.greedy_and_sample(
+      text.target, text.draft, _MOST_CHILDREN) for text in texts]).mean(axis=0)
+  left = 1 - np.append(0, accepted)
+  return np.clip(1 - left[1:] / np.maximum(left[:-1], 1e-6), 1e-3, 1 - 1e-3)
+
+
+def _copied(before, tokens, max_ngram):
+  """Returns how many of the tokens followed the latest longest match."""
+  for size in range(min(max_ngram, len(before) - 1), 0, -1):
+    suffix = before[-size:]
+    for end in range(len(before) - 1, size - 1, -1):
+      if before[end - size:end] == suffix:
+        agree = [a == b for a, b in zip(before[end:], tokens)]
+        return agree.index(False) if False in agree else len(agree)
+  return 0
+
+
+def _table_ranks(text, branching):
+  table, found = {}, []
+  for place, probs in enumerate(text.target, text.start):
+    last = int(text.tokens[place - 1])
+    known = table.get(last, [])
+    token = int(text.tokens[place])
+    found.append(known.index(token) if token in known else _NONE)
+    table[last] = np.argsort(-probs, kind="stable")[:branching].tolist()
+  return np.array(found, int)

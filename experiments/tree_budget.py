@@ -1,0 +1,162 @@
+"""Block efficiency against memory, of the trees of a run of `experiments.rsd`.
+
+  python -m experiments.tree_budget --workdir=runs/verification
+  python -m experiments.tree_budget --workdir=runs/verification --batch=256 \\
+      --memory_budget=900MB
+
+Reads the results of the run, decodes nothing, and estimates what each tree
+needs beside the weights: caches, logits, masks and temporaries. Prints the
+trees that no other one beats in both, writes `tree_budget.png`, and, of a
+budget, tells the smallest tree that keeps most of the tokens a call (SpecMemo,
+arXiv 2506.01986).
+"""
+
+import json
+import pathlib
+from typing import NamedTuple
+
+from absl import flags
+import ml_collections
+
+from experiments.app import launch
+from experiments.app import text_tables
+from experiments.devices import memory_estimate
+from experiments.devices import model_pair
+from experiments.evaluation import figures
+from experiments.evaluation import method_grid
+from experiments.evaluation import results_store
+from experiments.evaluation import tables
+from experiments.flags import memory_budget_flag
+
+flags.adopt_module_key_flags(memory_budget_flag)
+# Share of the best block efficiency that a smaller tree must have.
+_KEPT = 0.95
+_MIB = 2**20
+FIGURE = "tree_budget.png"
+
+
+class Tree(NamedTuple):
+  """A tree at a temperature: method, label, bytes, block efficiency `[3]`."""
+  method: str
+  label: str
+  size: int
+  efficiency: list[float]
+
+
+def main():
+  workdir = pathlib.Path(WORKDIR.value)
+  settings, records = _run(workdir)
+  budget = memory_budget_flag.num_bytes()
+  panels = {}
+  for temperature, trees in _trees(settings, records).items():
+    panels[temperature] = trees
+    print(report(temperature, trees, budget) + "\n")
+  _draw(panels).savefig(workdir / FIGURE, dpi=120)
+  print(workdir / FIGURE)
+
+
+def _run(workdir):
+  """Returns settings and records of a run."""
+  try:
+    settings = json.loads((workdir / results_store.RUN).read_text())["settings"]
+  except (OSError, ValueError, LookupError) as e:
+    raise launch.UserError(f"--workdir={workdir}: no run of experiments.rsd "
+                           f"({e}).") from e
+  return settings, results_store.read(workdir / results_store.RESULTS, "method",
+                                      "temperature", "metrics")
+
+
+def _trees(settings, records):
+  """Returns a dict from temperatures to lists of `Tree`."""
+  config = ml_collections.ConfigDict(settings)
+  methods, points = method_grid.from_config(config)
+  methods = {method.name: method for method in methods}
+  pair = model_pair.open_pair(config.target, config.draft, config.dtype,
+                              config.draft_dtype, config.weights,
+                              config.draft_weights)
+  temperatures = sorted({record["temperature"] for record in records})
+  sizes, found = {}, {}
+  for row in tables.rows(records, {
+      key: [name for name in names if name in {r["method"] for r in records}]
+      for key, names in points.items()}, temperatures):
+    method, temperature = methods[row["method"]], row["temperature"]
+    kind = method.sampled if temperature else method.greedy
+    if kind not in sizes:
+      need = memory_estimate.estimate(
+          pair, [kind], BATCH.value or config.batch, config.prompt_length,
+          config.max_new_tokens)
+      sizes[kind] = sum(need) - need.weights
+    found.setdefault(temperature, {})[method.name] = Tree(
+        method.name, row["label"], sizes[kind],
+        row["metrics"]["block_efficiency"])
+  return {temperature: list(trees.values())
+          for temperature, trees in found.items()}
+
+
+def front(trees: list[Tree]) -> list[Tree]:
+  """Returns the trees that no smaller one reaches, by rising size."""
+  found = []
+  for tree in sorted(trees, key=lambda x: (x.size, -x.efficiency[0])):
+    if not found or tree.efficiency[0] > found[-1].efficiency[0]:
+      found.append(tree)
+  return found
+
+
+def chosen(trees: list[Tree], budget: int) -> Tree | None:
+  """Returns the smallest good tree that fits; None if none does."""
+  fitting = [tree for tree in front(trees) if tree.size <= budget]
+  if not fitting:
+    return None
+  least = _KEPT * fitting[-1].efficiency[0]
+  return next(tree for tree in fitting if tree.efficiency[0] >= least)
+
+
+def report(temperature, trees: list[Tree], budget: int | None) -> str:
+  """Returns the table of a temperature, and the choice for a budget."""
+  lines = [["tree", "MiB", "block efficiency"]]
+  lines += [[tree.method, f"{tree.size / _MIB:.1f}",
+             tables.plus_minus(tree.efficiency)] for tree in front(trees)]
+  text = f"temperature {temperature:g}\n{text_tables.plain_table(lines)}"
+  if budget is None:
+    return text
+  tree = chosen(trees, budget)
+  return text + (f"\nof {budget / _MIB:.1f} MiB: " + (
+      "no tree fits" if tree is None else
+      f"{tree.method}, {tree.size / _MIB:.1f} MiB"))
+
+
+def _draw(panels):
+  """Draws a panel of each temperature, all trees and the front."""
+  # Imported here, as in `figures`.
+  from matplotlib import figure  # pylint: disable=import-outside-toplevel
+  fig = figure.Figure(figsize=(1 + 3.2 * len(panels), 3.7),
+                      layout="constrained")
+  axes = fig.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+  for ax, (temperature, trees) in zip(axes, panels.items()):
+    labels = dict.fromkeys(tree.label for tree in trees)
+    for (label, (color, marker)) in figures.styles(labels).items():
+      of_label = [tree for tree in trees if tree.label == label]
+      ax.plot([tree.size / _MIB for tree in of_label],
+              [tree.efficiency[0] for tree in of_label], marker, color=color,
+              markersize=4, label=label)
+    best = front(trees)
+    ax.step([tree.size / _MIB for tree in best],
+            [tree.efficiency[0] for tree in best], where="post",
+            color="black", linewidth=0.8)
+    ax.set_title(f"T = {temperature:g}", fontsize=10)
+    ax.set_xlabel("MiB beside the weights")
+    ax.grid(alpha=0.3)
+  axes[0].set_ylabel("block efficiency")
+  handles, labels = axes[0].get_legend_handles_labels()
+  fig.legend(handles, labels, loc="outside upper center", ncols=5,
+             frameon=False, fontsize=8)
+  return fig
+
+
+# Flags are defined where they are parsed, see `experiments.rsd`.
+if __name__ == "__main__":
+  WORKDIR = flags.DEFINE_string("workdir", "runs/verification",
+                                "Folder of a run of experiments.rsd.")
+  BATCH = flags.DEFINE_integer("batch", 0, "Rows decoded together; 0 for those "
+                               "of the run.", lower_bound=0)
+  launch.run(main)

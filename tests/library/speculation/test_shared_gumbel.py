@@ -1,0 +1,130 @@
+"""Shared Gumbel noise: one text of a key, whatever drafts it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import decoding_jax as dj
+from decoding_jax.kernels import random
+from decoding_jax.speculation import drafters
+from decoding_jax.speculation import expanders
+from decoding_jax.speculation import shared_gumbel
+from decoding_jax.speculation import traversal
+from decoding_jax.speculation import verifiers
+from models import tabular
+from models.testing import drafter_conformance, exactness
+from support import helpers
+from support import tiny_models as tiny
+
+NAME = "shared_gumbel"
+METHODS = [dj.methods.rsd_c((2, 2), NAME), dj.methods.rsd_s(3, 2, NAME),
+           dj.methods.sequoia(((3,), (2, 0, 1)), NAME),
+           dj.methods.speculative(3, NAME)]
+V, NEW = 6, 9
+
+
+def generate(method, target, draft, keys, new=NEW, **kwargs):
+  """Texts after token 0 of tabular models."""
+  models = {}
+  for name, probs in (("target", target), ("draft", draft)):
+    models[name], models[f"{name}_params"] = tabular.TabularLM(
+        jnp.log(jnp.asarray(probs, jnp.float32)))
+  prompts = np.zeros((len(keys), 1), np.int32)
+  with tiny.quickly_compiled():
+    return jax.tree.map(np.asarray, dj.generate(
+        keys, prompts, np.ones(len(keys), np.int32), method=method,
+        max_new_tokens=new, **models, **kwargs))
+
+
+def oracle(target, keys):
+  """The same texts from the definition, token after token."""
+  noise_keys = shared_gumbel.noise_keys(keys, jnp.ones(len(keys), jnp.int32),
+                                        NEW - 1)
+  noise = np.asarray(jax.vmap(jax.vmap(lambda key: random.gumbel(key, V)))(
+      noise_keys))
+  texts = np.zeros((len(keys), 1 + NEW), np.int32)
+  with np.errstate(divide="ignore"):
+    scores = np.log(target)
+  for i in range(NEW):
+    texts[:, i + 1] = np.argmax(scores[texts[:, i]] + noise[:, i], axis=1)
+  return texts
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+def test_texts_are_those_of_the_noise_for_every_drafter(method):
+  target, draft = exactness.random_tables(V, 2, 1)
+  keys = jax.random.split(jax.random.key(3), 64)
+  expected = oracle(target, keys)
+  found = [generate(method, target, x, keys) for x in (draft, draft[::-1])]
+  for out in found:
+    np.testing.assert_array_equal(out.tokens, expected)
+  # The drafts do matter for the number of calls.
+  calls = [out.stats.target_calls for out in found]
+  assert (calls[0] != calls[1]).any() and (calls[0] < NEW).any()
+
+
+def test_queued_rows_have_the_same_texts():
+  target, draft = exactness.random_tables(V, 2, 1)
+  keys = jax.random.split(jax.random.key(3), 10)
+  out = generate(METHODS[0], target, draft, keys, rows=4)
+  np.testing.assert_array_equal(out.tokens, oracle(target, keys))
+
+
+def test_a_single_draft_is_accepted_as_often_as_it_should_be():
+  """By theorem 3.2 of arXiv 2408.07978; all contexts are alike."""
+  target, draft = np.array([.5, .3, .2]), np.array([.2, .5, .3])
+  expected = sum(1 / np.maximum(target / target[i], draft / draft[i]).sum()
+                 for i in range(3))
+  keys = jax.random.split(jax.random.key(0), 4000)
+  out = generate(dj.methods.speculative(1, NAME), np.tile(target, (3, 1)),
+                 np.tile(draft, (3, 1)), keys, new=8)
+  # The first call of each row alone: the last one may be cut short.
+  tested, hits = out.stats.target_calls.sum(), out.stats.accepted_by_depth
+  share = hits[:, 1].sum() / tested
+  assert abs(share - expected) < 5 * (expected * (1 - expected) / tested)**.5
+  # Less than the optimal coupling, more than independent draws.
+  assert (target * draft).sum() < share < np.minimum(target, draft).sum()
+
+
+def test_a_draft_like_the_target_is_always_accepted():
+  target, _ = exactness.random_tables(V)
+  out = generate(METHODS[1], target, target,
+                 jax.random.split(jax.random.key(1), 32))
+  assert (out.stats.target_calls == NEW / 3).all()
+
+
+def test_control_noise_that_is_used_again(monkeypatch):
+  """The same noise in all steps: of tokens, the distribution; not of texts."""
+  keys_of = shared_gumbel.noise_keys
+  monkeypatch.setattr(shared_gumbel, "noise_keys",
+                      lambda keys, length, depth: keys_of(keys, 0 * length,
+                                                          depth))
+  # New functions, so that no program compiled with this is used elsewhere.
+  drafter = drafters.of_model.__wrapped__(
+      expanders.gumbel_top_k((2, 1), shared_noise=True))
+  pair = dj.pair(drafter, shared_gumbel.verifier.__wrapped__())
+  target, draft = exactness.random_tables(4)
+  with tiny.quickly_compiled():
+    counts, _ = exactness.frequencies(dj.Method("reused", pair, pair), target,
+                                      draft, 20_000, 4)
+  probs = exactness.joint_distribution(target, 0, 4)
+  assert exactness.p_value(counts, probs) < helpers.MAX_P_VALUE_OF_CONTROL
+
+
+def test_children_keep_the_contract_of_drafters():
+  drafter_conformance.check_drafter(drafters.of_model(
+      expanders.gumbel_top_k((2, 2), shared_noise=True)), rows=200, steps=2)
+
+
+def test_wrong_pairs_are_refused():
+  for expander in (expanders.gumbel_top_k((2, 2)), expanders.top_k((2, 2)),
+                   expanders.stochastic_beam(2, 2)):
+    with pytest.raises(ValueError, match="Drafter.shared_noise=False"):
+      verifiers.pair(expander, shared_gumbel.verifier())
+  shared = expanders.gumbel_top_k((2, 2), shared_noise=True)
+  for verifier in (verifiers.recursive(False), traversal.verifier()):
+    with pytest.raises(ValueError, match="Drafter.sampled=False"):
+      verifiers.pair(shared, verifier)
+  # Exact for children of any kind.
+  assert verifiers.pair(shared, verifiers.sample_and_match())
