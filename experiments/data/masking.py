@@ -3,7 +3,7 @@
 Of the n tokens of a row that may be masked, m are, with m uniform from 1 to n.
 The mean of their losses, times n, is an unbiased estimate of the bound on the
 row's negative log-likelihood, of less variance than with each token masked by
-itself (LLaDA, arXiv 2502.09992, appendix A.2 and equation 6).
+itself: LLaDA (arXiv 2502.09992) evaluates likelihoods so.
 """
 
 import numpy as np
