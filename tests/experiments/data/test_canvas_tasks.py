@@ -90,7 +90,7 @@ def test_examples_are_functions_of_their_number():
 def _config():
   return ml_collections.ConfigDict(dict(
       seed=0, batch_tokens=36 * 64, canvas_tasks=tuple(canvas_tasks.TASKS),
-      masked=True, tokenizer=""))
+      masked=True, masked_suffix=0, tokenizer=""))
 
 
 def test_masks_are_of_the_canvas_and_a_function_of_the_step(config):
@@ -113,6 +113,11 @@ def test_windows_of_a_corpus_are_masked_too(config):
   batch = data.train(0, None)
   assert batch.tokens.shape == (8, 9) and (batch.weights.sum(axis=1) > 0).all()
   assert data.held_out(4).weights.shape == (4, 8)
+  config.masked_suffix = 3
+  data = masking.masked(config, python_windows.of_streams(
+      config, stream, stream[:90], None))
+  np.testing.assert_allclose(data.train(0, None).weights,
+                             np.tile([0] * 5 + [1 / 3] * 3, (8, 1)))
 
 
 def test_the_number_of_masks_is_uniform():
