@@ -1,6 +1,5 @@
 """Best-first trees: the best nodes, exact texts, and a draft cache in step."""
 
-
 import functools
 import itertools
 
