@@ -9,7 +9,7 @@
 
 The families are `smollm2`, `qwen2_5` and `llama3_2`: a target, and a drafter of
 its kind. Targets are told what to do by an instruction and solved examples, in
-their chat templates. The settings of CDSL are chosen on the first 32 examples,
+their chat templates. The settings of CDSL are chosen on the first 24 examples,
 and reported on the others (`choice`).
 
 A task of one's own is a file of prompts and constraints, see
@@ -54,6 +54,8 @@ _METHODS = (
     {"label": "beam", "name": "beam_search", "num_beams": 8},
     {"label": "best of n", "name": "best_of_n", "num_samples": 16,
      "temperature": 1.0},
+    {"label": "particles", "name": "particles", "num_particles": 16,
+     "reward_weight": 10.0, "temperature": 1.0},
     _CDLH,
     {"label": "CDLH, draft roll-outs", "name": "cdlh", "rollout": "draft",
      **_SEARCH},
@@ -89,14 +91,15 @@ _PROMPT = {"template": _INSTRUCTION, "answer": "{sentence}", "shots": _SHOTS}
 _TASKS = {
     "commongen": {
         **_FAMILIES["smollm2"], "chat": True, "prompt": _PROMPT,
-        "examples": 132, "prompt_length": 192, "max_new_tokens": 32,
+        "examples": 124, "prompt_length": 192, "max_new_tokens": 32,
         "methods": _METHODS,
-        "choice": {"examples": 32, "methods": _CHOICES}},
+        "choice": {"examples": 24, "methods": _CHOICES}},
     "harmless": {
-        "task": "harmless", "corpus": "data/harmless", "examples": 96,
+        "task": "harmless", "corpus": "data/harmless", "examples": 80,
+        "reward_on_host": True,
         "prompt": {"template": "", "answer": "", "shots": ()},
         "prompt_length": 192, "max_new_tokens": 40,
-        "choice": {"within": 0.05}},
+        "choice": {"examples": 16, "within": 0.05}},
     "file": {
         "task": "file", "corpus": "", "examples": 8,
         "prompt": {"template": "{prompt}", "answer": "", "shots": ()},

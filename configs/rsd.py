@@ -66,8 +66,8 @@ def get_config(preset="default"):
   """Returns the configuration of `experiments.rsd`.
 
   Args:
-    preset: "smoke", "default", "full"; "paths", the same trees verified node by
-      node and path by path; "verification", all ways to verify and best-first
+    preset: "smoke", "default", "full", "pearl"; "paths", the same trees
+      verified node by node and path by path; "verification", all ways to verify and best-first
       trees, at equal nodes; "stems", trees of as many that begin with a single
       path; or "no_drafter", drafters that have no model, timed beside plain
       decoding on each prompt.
@@ -225,9 +225,12 @@ def _stems(nodes):
 _NO_DRAFTER = (
     {"name": "prompt_lookup", "depth": 4},
     {"name": "suffix", "nodes": 6, "depth": 4},
-    {"name": "token_recycling", "widths": (3, 2, 1, 1), "branching": 4},
+    {"name": "token_recycling", "widths": (3, 2, 1, 1)},
     {"name": "aded", "nodes": 6, "depth": 4},
     {"name": "lookahead", "ngram": 3, "window": 4, "guesses": 3})
+# Chains that are drafted before the target scores them, or meanwhile.
+_PEARL = tuple({"name": name, "depth": depth} for depth in (2, 4)
+               for name in ("speculative", "pearl"))
 _PRESETS = {
     "default": {},
     # Five trees of six nodes and a chain of two: one compilation each.
@@ -252,6 +255,10 @@ _PRESETS = {
         "budgets": (), "prompts": 64,
         "trees": {"length": {str(n): _both(_trees(n, *_LENGTHS[n]))
                              for n in _LENGTHS}, "budget": {}}},
+    "pearl": {
+        "lengths": (4,), "budgets": (), "temperatures": (0.0, 1.0),
+        "prompt_length": 64, "max_new_tokens": 64, "bounds": 0,
+        "trees": {"length": {"4": _PEARL}, "budget": {}}},
     "no_drafter": {
         "draft": "", "temperatures": (0.0,), "prompts": 32, "buckets": 1,
         "max_new_tokens": 64, "lengths": (4,), "budgets": (),

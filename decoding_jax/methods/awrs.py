@@ -80,7 +80,7 @@ def _expand(threshold, keys, context, log_probs, texts, width):
                                                   -jnp.inf)
   scores = particles.times(take(texts.beam.scores), factors)
   counts = {**texts.counts, "reward_calls": texts.counts["reward_calls"] +
-            drawn.checks.sum(axis=1)}
+            drawn.checks.sum(axis=1, dtype=jnp.int32)}
   return (tokens, jnp.broadcast_to(parents, tokens.shape),
           beam.Beam(totals, scores), counts)
 

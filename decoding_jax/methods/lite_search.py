@@ -34,7 +34,9 @@ def make(step_length: int, expansions: int = 100, step_end: Sequence[int] = (),
   A search ends with a complete text that is worth more than `min_value` and no
   less than the greedy one, with `max_leaves` complete texts, when a complete
   text is the best of all, or when no partial text is worth 0.01. The result is
-  the best complete text, or the greedy one if that is better.
+  the best complete text, or the greedy one if that is better. The rules of the
+  authors' code for steps that repeat or are very long are left out: they belong
+  in the reward.
 
   Args:
     step_length: tokens of a step, at most.

@@ -67,7 +67,7 @@ def _select(num_beams, num_samples, segment, keys, i, context, texts):
         goes_on, jnp.repeat(kept, num_samples, axis=1), order))
     copies = jnp.where(goes_on, ~chosen.alive & (order % num_samples > 0),
                        texts.state)
-    calls = goes_on[:, 0] * jnp.int32(order.size)
+    calls = goes_on[:, 0].astype(jnp.int32) * order.size
     return chosen.replace(state=copies, counts={
         "reward_calls": texts.counts["reward_calls"] + calls})
 

@@ -159,7 +159,7 @@ def host_report(reward: Reward) -> HostReport | None:
     return record.report
 
 
-@functools.lru_cache(maxsize=None)
+@functools.lru_cache(maxsize=128)
 def _on_host(options: _Options) -> Reward:
   record = _Record(HostReport(), {}, threading.Lock())
   score = functools.partial(_score, options, record)

@@ -155,47 +155,60 @@ def _step(rules: Rules, context: Context, state: DecodeState) -> DecodeState:
   limit = state.tokens.shape[1] - context.prompts.shape[1]
   # The last slots are those of the greedy text, and of a text to complete.
   scratch = rules.expansions * rules.num_children * rules.steps
-  slots = scratch + limit
-  batch, cache = len(state.length), state.target_cache
-  finish = functools.partial(
-      paths_lib.grow, context, state, cache, steps=limit,
+  write = functools.partial(
+      paths_lib.grow, context, state, state.target_cache, steps=limit,
       slot=lambda i: scratch + i)
-  block = cache_lib.init_block(cache, slots)
-  root = paths_lib.empty(batch, limit, slots)
+  root = paths_lib.empty(len(state.length), limit, scratch + limit)
   root = root.replace(alive=~state.done[:, None])
-  calls, baseline, greedy = jnp.zeros(batch, jnp.int32), None, None
+  block = cache_lib.init_block(state.target_cache, scratch + limit)
+  greedy, baseline, calls = None, None, jnp.zeros_like(state.length)
   if rules.has_baseline:
-    grown = finish(block, root,
-                   choose=functools.partial(paths_lib.greedy, context))
+    grown = write(block, root,
+                  choose=functools.partial(paths_lib.greedy, context))
     greedy, block, calls = grown.paths, grown.block, grown.calls
     baseline = paths_lib.rewards(context, greedy)[:, 0]
+  search = _search(rules, context, state, _begin(
+      rules, context, state, root, block, calls, baseline), baseline)
+  found, calls = (_better(rules, context, search.nodes, greedy, baseline)
+                  if rules.has_baseline else
+                  _completed(rules, context, state, search, write))
+  nodes = search.nodes
+  extra = {"expanded": search.order, "reward_calls": search.reward_calls,
+           "node_values": jnp.where(nodes.used, nodes.values, jnp.nan)}
+  return paths_lib.commit(state, found, search.calls + calls, extra)
+
+
+def _begin(rules: Rules, context: Context, state: DecodeState, root: Paths,
+           block, calls, baseline) -> _Search:
+  """Returns searches of roots alone, of the calls that were made before."""
   value = paths_lib.rewards(context, root)
   # Of the prompt alone, and of the greedy text.
   reward_calls = jnp.where(state.done, 0, 1 + int(rules.has_baseline))
-  search = _search(rules, context, state, cache, _Search(
-      _empty(rules, root, value, baseline), block, state.done,
-      jnp.full((batch, rules.expansions), NONE, jnp.int32), calls,
-      reward_calls.astype(jnp.int32)), baseline)
-  nodes = search.nodes
+  order = jnp.full((len(value), rules.expansions), NONE, jnp.int32)
+  return _Search(_empty(rules, root, value, baseline), block, state.done, order,
+                 calls, reward_calls.astype(jnp.int32))
+
+
+def _better(rules: Rules, context: Context, nodes: Nodes, greedy, baseline):
+  """Returns the best complete text or the greedy one, and no more calls."""
   best, complete = _best(rules, context, nodes)
-  found = _at(nodes.paths, best)
-  if rules.has_baseline:
-    worse = ~complete | (baseline > _at(nodes.values, best)[:, 0])
-    found = jax.tree.map(lambda x, y: jnp.where(
-        worse.reshape(-1, *[1] * (x.ndim - 1)), x, y), greedy, found)
-  else:
-    keys = jax.vmap(random.fold_in, (0, None))(state.keys, rules.expansions)
-    grown = finish(search.block, found.replace(
-        alive=~(complete | state.done)[:, None]), choose=functools.partial(
-            rules.choose, keys, context, jnp.zeros(batch, bool)))
-    found, calls = grown.paths, grown.calls
-    search = search.replace(calls=search.calls + calls)
-  extra = {"expanded": search.order, "reward_calls": search.reward_calls,
-           "node_values": jnp.where(nodes.used, nodes.values, jnp.nan)}
-  return paths_lib.commit(state, found, search.calls, extra)
+  worse = ~complete | (baseline > _at(nodes.values, best)[:, 0])
+  return paths_lib.where(worse, greedy, _at(nodes.paths, best)), 0
 
 
-def _search(rules: Rules, context: Context, state: DecodeState, cache,
+def _completed(rules: Rules, context: Context, state: DecodeState,
+               search: _Search, write):
+  """Returns the best text, completed if it is not complete; and the calls."""
+  best, complete = _best(rules, context, search.nodes)
+  keys = jax.vmap(random.fold_in, (0, None))(state.keys, rules.expansions)
+  found = _at(search.nodes.paths, best).replace(
+      alive=~(complete | state.done)[:, None])
+  grown = write(search.block, found, choose=functools.partial(
+      rules.choose, keys, context, jnp.zeros_like(complete)))
+  return grown.paths, grown.calls
+
+
+def _search(rules: Rules, context: Context, state: DecodeState,
             search: _Search, baseline) -> _Search:
   """Expands nodes until all searches are over."""
   def expand(carry):
@@ -208,8 +221,9 @@ def _search(rules: Rules, context: Context, state: DecodeState, cache,
     first = _at(nodes.expansions, index)[:, 0] == 0
     width = rules.num_children
     grown = paths_lib.grow(
-        context, state, cache, search.block, paths_lib.repeat(parent, width),
-        steps=rules.steps, slot=lambda i: (e * rules.steps + i) * width,
+        context, state, state.target_cache, search.block,
+        paths_lib.repeat(parent, width), steps=rules.steps,
+        slot=lambda i: (e * rules.steps + i) * width,
         choose=functools.partial(rules.choose, keys, context, first),
         pause=rules.pause)
     running = (~over).astype(jnp.int32)

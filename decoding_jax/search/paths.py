@@ -148,6 +148,12 @@ def greedy(context: Context, i, logits):
   return sampling.most_probable(next_log_probs(context, logits))
 
 
+def where(rows, paths: Paths, others: Paths) -> Paths:
+  """Returns the first texts in some rows `[B]` bool, else the others."""
+  return jax.tree.map(lambda x, y: jnp.where(
+      rows.reshape(-1, *[1] * (x.ndim - 1)), x, y), paths, others)
+
+
 def take(paths: Paths, index) -> Paths:
   """Returns some of the texts of each row, `index [B, W']` int32."""
   return jax.tree.map(lambda x: jax.vmap(lambda x, i: x[i])(x, index), paths)

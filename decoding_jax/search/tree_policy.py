@@ -150,8 +150,7 @@ def _simulate(policy: Policy, context: Context, state: DecodeState, carry):
                  grown.logits[:, 0], running & ~is_end)
   tree = jax.vmap(_learn)(tree, visited, value, running)
   better = running & (value > search.value)
-  best = jax.tree.map(lambda x, y: jnp.where(
-      better.reshape(-1, *[1] * (x.ndim - 1)), x, y), grown.paths, search.best)
+  best = paths_lib.where(better, grown.paths, search.best)
   best_value = jnp.where(better, value, search.value)
   return s + 1, _Search(
       tree, grown.block, best, best_value,

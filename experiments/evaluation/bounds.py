@@ -36,8 +36,10 @@ def by_depth(pair, method, sampling, batches, prompts, **arguments) -> list:
     `[D]`: of the children of the root, of those of level 1, and so on; NaN
     where there is no such bound, or where no node was tested. Below the root
     there is none for rules that verify paths as a whole, nor for nodes whose
-    numbers of children depend on the draft.
+    numbers of children depend on the draft; nothing of methods without a tree.
   """
+  if not isinstance(method.sampled, dj.Pair):
+    return []
   drafter, verifier = method.sampled
   counts = _children(drafter, verifier)
   if not any(counts) or pair.mesh is not None or not sampling.temperature:

@@ -64,8 +64,12 @@ def mapped(draft: types.LanguageModel, vocab_size: int) -> types.LanguageModel:
     ids, common = map(jnp.asarray, params.table)
     logits, block = draft.forward(params.model, ids[tokens], positions, cache,
                                   block, slot, mask)
-    common = common[None, None]
-    return jnp.where(common, logits[..., ids], -jnp.inf), block
+    common, logits = common[None, None], logits[..., ids]
+    # A draft that excludes all common tokens has no distribution of them.
+    kept = common & (logits > -jnp.inf)
+    none = ~kept.any(axis=-1, keepdims=True)
+    logits = jnp.where(none, jnp.zeros((), logits.dtype), logits)
+    return jnp.where(common & (kept | none), logits, -jnp.inf), block
 
   def after_prompt(params, cache):
     return draft.after_prompt(params.model, cache)

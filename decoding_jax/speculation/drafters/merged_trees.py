@@ -134,8 +134,9 @@ def _init(drafters, context: Context, state: DecodeState) -> DecodeState:
   for drafter, own in zip(drafters, _contexts(drafters, context)):
     state = drafter.init(own, state.replace(carry=None))
     if drafter.calls and state.carry is not None:
-      raise ValueError("A drafter with a draft model that carries more than "
-                       "its cache cannot be merged with others.")
+      raise ValueError("A drafter that carries more than the cache of a draft "
+                       "model, such as one by a head, cannot be merged with "
+                       "others.")
     carries.append(state.carry)
   return state.replace(carry=tuple(carries))
 

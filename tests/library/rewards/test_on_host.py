@@ -20,12 +20,13 @@ TABLES = np.random.default_rng(7).normal(size=(ROWS, tiny.STATES)).astype(
     np.float32)
 METHODS = {
     "cdlh": (dj.methods.cdlh(3, 2), 0.0),
-    "cdsl": (dj.methods.cdsl(2, 3), 0.0),
     "cdsl_extended": (dj.methods.cdsl_extended(2, 3, commit="rise"), 0.0),
     "best_of_n": (dj.methods.best_of_n(3), 1.0),
     "beam_search": (dj.methods.beam_search(3), 0.0),
     "a_star": (dj.methods.a_star(2, 2, 3), 1.0),
-    "pg_td": (dj.methods.pg_td(2, 4), 0.0)}
+    "pg_td": (dj.methods.pg_td(2, 4), 0.0),
+    "particles": (dj.methods.particles(3), 1.0),
+    "segment_search": (dj.methods.segment_search(2, 2, 2), 1.0)}
 
 
 def table_values(texts, prompts, constraints):

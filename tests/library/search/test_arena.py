@@ -51,7 +51,7 @@ def orders(out, name="expanded"):
 
 @pytest.mark.parametrize("options, eos", [
     ((3, 2, 8, 1.0, ()), cdlh.EOS), ((2, 2, 20, 1.0, ()), None),
-    ((2, 3, 6, 0.0, (4, 5)), None), ((2, 2, 3, 1.0, ()), None)], ids=str)
+    ((2, 3, 3, 0.0, (4, 5)), None)], ids=str)
 def test_a_star_equals_a_heap(options, eos):
   """With expansions to spare, and without: then a text is completed."""
   k, steps, expansions, weight, pause = options
@@ -63,7 +63,7 @@ def test_a_star_equals_a_heap(options, eos):
   np.testing.assert_array_equal(
       out.stats.extra["reward_calls"], [1 + k * len(x) for x in orders(out)])
   # Control: the other weight is another search.
-  if eos is None and expansions > 3:
+  if eos is None:
     assert orders(out) != [
         arena_reference.a_star(row, k, steps, expansions, 1 - weight, pause)[1]
         for row in rows]

@@ -6,7 +6,7 @@ import pytest
 import decoding_jax as dj
 from library.lookahead import test_cdlh as cdlh
 from support import lookahead_reference as reference
-from support import search_reference
+from support import arena_reference
 from support import tiny_models as tiny
 
 pytestmark = pytest.mark.usefixtures("quickly")
@@ -22,7 +22,7 @@ def deal(row, beams, k, steps, weight):
         found.append((log_prob + weight * row.value(text), log_prob, text))
         continue
       log_probs = reference.log_softmax(row.target(text))
-      for token in search_reference.ranked(log_probs, k):
+      for token in arena_reference.ranked(log_probs, k):
         path = reference.follow(row, row.target, [*text, token], steps)
         total = log_prob + log_probs[token]
         found.append((total + weight * row.value(path), total, [*text, token]))

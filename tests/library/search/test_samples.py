@@ -221,6 +221,30 @@ def test_a_row_does_not_depend_on_others(method):
         x[row], y[0], rtol=1e-5), together.stats, rolled.stats)
 
 
+@pytest.mark.parametrize("method", [
+    *METHODS, dj.methods.samples(3, 1), dj.methods.gsi(2, 2, 1.0, 0.1, 3)])
+def test_types_under_other_settings_of_jax(method):
+  """They are traced; nothing is compiled."""
+  target, draft = (exactness.table_model(table(seed, size=5))
+                   for seed in range(2))
+  drafts = dict(draft=draft[0], draft_params=draft[1]) if (
+      method.sampled.needs_draft) else {}
+  rewards = dict(reward=tiny.table_reward(), reward_params=np.float32(1),
+                 constraints=np.zeros((2, tiny.STATES), np.float32)) if (
+                     method.sampled.needs_reward) else {}
+
+  def trace():
+    return jax.eval_shape(lambda key: dj.generate(
+        key, np.array([[0, 1], [2, 2]], np.int32), np.array([2, 1]),
+        method=method, target=target[0], target_params=target[1],
+        max_new_tokens=4, eos_id=2, **drafts, **rewards), jax.random.key(0))
+
+  expected = trace()
+  for setting in (jax.enable_x64(True), jax.numpy_dtype_promotion("strict")):
+    with setting:
+      assert trace() == expected
+
+
 @pytest.mark.parametrize("make, message", [
     (lambda: dj.methods.samples(0), "num_samples=0: a positive integer"),
     (lambda: dj.methods.samples(2, answer_after=-1), "answer_after=-1: the id"),

@@ -125,6 +125,18 @@ def test_joint_distribution_with_a_draft_of_other_tokens():
       without, 0, LENGTH)) < helpers.MAX_P_VALUE_OF_CONTROL
 
 
+def test_logits_are_those_of_the_common_tokens():
+  """Where the draft excludes them all, they are equal."""
+  draft = np.array([[1., 2, 3], [-np.inf, 5, -np.inf], [4, 5, 6]])
+  lm, params = mapped(draft, [2, 1, 0, 0], [True, False, True, False])
+  tokens = jnp.array([[0, 1, 2]], jnp.int32)
+  logits, _ = lm.forward(params, tokens, tokens, lm.init_cache(1, 1),
+                         dj.Block((), ()), 0, None)
+  none = -np.inf
+  np.testing.assert_array_equal(logits[0], [
+      [6, none, 4, none], [0, none, 0, none], [3, none, 1, none]])
+
+
 def test_a_permuted_target_is_accepted_always():
   """Control: by the table of another permutation, at times."""
   probs, _ = exactness.random_tables(V)

@@ -152,7 +152,7 @@ def test_what_cannot_be_merged():
   carrying = PATHS._replace(init=lambda context, state: state.replace(
       carry=jnp.zeros(len(state.length))))
   target, draft = exactness.random_tables(V)
-  with pytest.raises(ValueError, match="carries more than its cache"):
+  with pytest.raises(ValueError, match="carries more than the cache"):
     exactness.fit(method(carrying, TABLE), target, draft, rows=2)
   lm, params = exactness.table_model(target)
   with pytest.raises(ValueError, match="None or a tuple of 2, one for each"):
