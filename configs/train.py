@@ -229,7 +229,7 @@ def _python_masked_draft():
   return dict(
       _python_diffusion(), preset="python-masked-draft", masked_suffix=4,
       workdir="runs/python-masked-draft",
-      export="runs/python-masked-draft/export", windows=(24,), steps=500)
+      export="runs/python-masked-draft/export", windows=(24,), steps=350)
 
 
 def _smoke():
