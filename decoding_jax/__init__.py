@@ -2,6 +2,7 @@
 
 from decoding_jax import canvas, methods, processors, rewards
 from decoding_jax.generate import generate, stream
+from decoding_jax.grammar_aligned import asap
 from decoding_jax.sampling import Sampling
 from decoding_jax.speculation.verifiers import pair
 from decoding_jax.types import (Block, Cache, Context, DecodeState, Decoder,
@@ -17,7 +18,7 @@ __all__ = [
     "Block", "Cache", "Context", "DecodeState", "Decoder", "Drafter",
     "DraftTree", "Expander", "FreeLayout", "Generation", "Head",
     "LanguageModel", "Layout", "LogitsProcessor", "Method", "Pair", "Reward",
-    "Sampling", "Seen", "Stats", "Verdict", "Verifier",
+    "Sampling", "Seen", "Stats", "Verdict", "Verifier", "asap",
     "canvas", "constraints", "generate", "methods", "pair", "processors",
     "rewards", "stream",
 ]

@@ -494,7 +494,7 @@ class DecodeState:
 
   Of tree methods, the newest token of a row is the root of its next tree and
   in no cache. The draft cache may be one token shorter still: no drafter runs
-  its last level.
+  its last level, and some catch up with what was committed when they draft.
 
   Attributes:
     keys: `[B]` one random key a row, folded by `step`, or for noise that
@@ -506,7 +506,7 @@ class DecodeState:
     limit: `[B]` int32, what the length may not pass.
     done: `[B]` bool.
     target_cache: length is the row's less one.
-    draft_cache: length is the row's less one or two; None without a drafter.
+    draft_cache: length is the row's less one, or more; None without a drafter.
     stats: counts so far.
     carry: what else the decoder or drafter carries, a tree of arrays with rows
       first, and of `Cache`s; None for nothing.

@@ -30,6 +30,7 @@ from experiments.devices import model_pair
 from experiments.flags import chat_flags
 from experiments.flags import constraint_flags
 from experiments.flags import generation_flags
+from experiments.flags import grammar_engine
 from experiments.flags import memory_budget_flag
 from experiments.flags import method_flags
 from experiments.flags import model_flags
@@ -45,6 +46,9 @@ _AUTO = "auto"
 _PROFILE = flags.DEFINE_string(
     "profile", "", "Folder for a profiler's trace and a table of where the "
     "time of a step goes; '' for none.")
+# Prompts are padded to a multiple of it: those of about the same length share
+# the programs of `--compilation_cache`.
+_WIDTH = 32
 # --help shows flags of a main alone, and of modules that it adopts.
 for _module in (generation_flags, model_flags, mesh, constraint_flags,
                 method_flags, memory_budget_flag, stream_flag, prompt_flag,
@@ -70,16 +74,18 @@ def main():
   budget = generation_flags.MAX_NEW_TOKENS.value
   pair = generation_flags.open_pair(methods)
   prompt = prompt_flag.encode(pair.tokenizer, model_flags.TARGET.value)
+  width = _width(len(prompt), budget, pair)
   for method in methods:
-    model_pair.check(method, pair, len(prompt), budget, sampling)
+    model_pair.check(method, pair, width, budget, sampling)
   stream_flag.check(methods, sampling)
   text_set_flag.check(stream_flag.is_enabled())
   rows = text_set_flag.count()
-  pair = generation_flags.load(pair, methods, rows, rows, len(prompt))
-  pair = constraint_flags.apply(pair, len(prompt), budget)
+  pair = generation_flags.load(pair, methods, rows, rows, width)
+  pair = constraint_flags.apply(pair, width, budget)
   if generation_flags.COMPILED.value:
     compilation_cache.keep(generation_flags.COMPILED.value)
-  prompts, lengths = np.array([prompt], np.int32), np.array([len(prompt)])
+  prompts, lengths = np.zeros((1, width), np.int32), np.array([len(prompt)])
+  prompts[0, :len(prompt)] = prompt
   method = methods[0]
   if generation_flags.METHOD.value == _AUTO:
     choice = auto_method.choose(
@@ -112,6 +118,13 @@ def main():
     print(line)
   if _PROFILE.value:
     print(profile.profile(complete, int(out.steps), _PROFILE.value))
+
+
+def _width(length, budget, pair):
+  """Returns the tokens that a prompt is padded to, as far as models allow."""
+  room = min([model.max_length - budget for model in (pair.target, pair.draft)
+              if model and model.max_length], default=length + _WIDTH)
+  return max(length, min(-(-length // _WIDTH) * _WIDTH, room))
 
 
 def _row_keys(first, count):
@@ -147,7 +160,8 @@ def _remarks(pair, tokens):
       notices.unfinished(tokens, pair.eos_id,
                          generation_flags.MAX_NEW_TOKENS.value)
   ] if constraint_flags.form() else []
-  return filter(None, [*lines, *generation_flags.remarks()])
+  return filter(None, [grammar_engine.report(pair.target_params), *lines,
+                       *generation_flags.remarks()])
 
 
 if __name__ == "__main__":

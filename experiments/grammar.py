@@ -33,11 +33,7 @@ _SHOWN = 12
 
 def main():
   config = launch.config(_CONFIG, "schemas", "engines", "seconds")
-  launch.check_positive(config, "rows", "max_new_tokens")
-  for name in config.engines:
-    if name not in _ENGINES:
-      raise launch.UserError(f"--config.engines has {name!r}: "
-                             f"{', '.join(_ENGINES)} are allowed.")
+  check(config)
   tasks = _tasks(config)
   if config.target:
     print(text_tables.plain_table(grammar_speed.table(config, tasks)))
@@ -48,6 +44,15 @@ def main():
   print(text_tables.plain_table(failures(results, tasks)))
   if _WORKDIR.value:
     _write(results, tasks)
+
+
+def check(config):
+  """Raises `UserError` for fields that cannot be."""
+  launch.check_positive(config, "rows", "max_new_tokens")
+  for name in config.engines:
+    if name not in _ENGINES:
+      raise launch.UserError(f"--config.engines has {name!r}: "
+                             f"{', '.join(_ENGINES)} are allowed.")
 
 
 def compare(config, tasks) -> dict:

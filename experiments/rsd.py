@@ -128,8 +128,12 @@ def measure(config, pair, methods, examples, path):
     bar.set_description(_warming(methods[:1]))
     seconds = evaluation_run.warm_up(methods[:1], config.temperatures,
                                      decoders, shapes, workers)
-    for group in evaluation_run.groups(list(todo), workers):
-      bar.set_description(_warming(group))
+    for i, group in enumerate(evaluation_run.groups(list(todo), workers)):
+      left = [method for method in list(todo)[i * workers:]
+              if method != methods[0]]
+      count = evaluation_run.num_programs(left, config.temperatures, shapes)
+      bar.set_description(f"{_warming(group)}: " + evaluation_run.compile_note(
+          count, seconds, len(shapes), workers))
       # Later calls find a program compiled: the first seconds are kept.
       seconds = {**evaluation_run.warm_up(group, config.temperatures, decoders,
                                           shapes, workers), **seconds}

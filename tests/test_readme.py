@@ -28,7 +28,7 @@ METHODS = ROOT / "docs" / "methods.md"
 DRAFTERS = ROOT / "docs" / "drafters.md"
 DOCUMENTS = [README, *sorted((ROOT / "docs").glob("*.md"))]
 # What a document needs beside the packages of every test.
-NEEDS = {"processors.md": "outlines_core"}
+NEEDS = {"processors.md": "outlines_core", "grammars.md": "llguidance"}
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.S | re.M)
 
 

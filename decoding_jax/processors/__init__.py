@@ -13,6 +13,7 @@ A processor of your own is three pure functions, see `dj.LogitsProcessor`.
 """
 
 from decoding_jax.processors import llguidance_engine, xgrammar_engine
+from decoding_jax.processors.automaton_store import stored
 from decoding_jax.processors.budget_forcing import budget_forcing
 from decoding_jax.processors.choices import choice, token_choice
 from decoding_jax.processors.host_engine import (HostGrammar, HostTimes,
@@ -34,5 +35,5 @@ __all__ = [
     "from_transitions", "host_grammar", "host_times", "json_schema",
     "llguidance_engine", "min_new_tokens", "momentum", "no_repeat_ngram",
     "occurrence_penalty", "regex", "repetition_penalty", "stop_strings",
-    "table", "token_choice", "xgrammar_engine",
+    "stored", "table", "token_choice", "xgrammar_engine",
 ]

@@ -8,9 +8,9 @@ tokens is the same as with any other processor. Each forward calls the host
 twice, whatever the batch and the tree: for the states of its tokens, and for
 the masks of those whose logits are used.
 
-A matcher of the engine is at one text at a time. To get from one node of a tree
-to the next it forgets the tokens up to their common ancestor, and reads the
-others; after a step it forgets what was not accepted.
+A matcher of the engine is at one text at a time. That of a node is a copy of
+its parent's, which reads one more token; those of nodes that were not accepted
+are dropped when others are needed.
 """
 
 import collections
@@ -39,9 +39,8 @@ MAX_TEXTS = 2**18
 _RECENT_CALLS = 2048
 # Bytes of masks that are remembered.
 MAX_MASK_BYTES = 2**28
-# Matchers of a grammar, and tokens that one forgets before another is made.
-_MAX_MATCHERS = 256
-_MAX_ROLLBACK = 32
+# Matchers of a grammar.
+_MAX_MATCHERS = 1024
 
 
 class Engine(NamedTuple):
@@ -50,13 +49,13 @@ class Engine(NamedTuple):
   Attributes:
     start: `() -> matcher`, at the empty text.
     consume: `(matcher, token)`, one that is allowed and does not end the text.
-    rollback: `(matcher, count)` forgets the last tokens.
+    copy: `(matcher) -> matcher`, at the same text; each then reads on alone.
     mask: `(matcher) -> [V / 32]` uint32, the tokens that may come next; the
       first of those that end a text stands for all of them.
   """
   start: Callable[[], Any]
   consume: Callable[[Any, int], None]
-  rollback: Callable[[Any, int], None]
+  copy: Callable[[Any], Any]
   mask: Callable[[Any], np.ndarray]
 
 
@@ -87,15 +86,6 @@ class HostTimes:
 
 
 @dataclasses.dataclass
-class _Walker:
-  """A matcher, and the texts that it has read, each one token longer."""
-  matcher: Any
-  path: list[int] = dataclasses.field(default_factory=lambda: [START])
-  depths: dict[int, int] = dataclasses.field(
-      default_factory=lambda: {START: 0})
-
-
-@dataclasses.dataclass
 class _Texts:
   """The texts of a grammar as a trie, and what is known of them.
 
@@ -108,6 +98,7 @@ class _Texts:
     children: (text, token) -> text.
     masks: text -> `[W]` uint32, the last used ones last.
     used: text -> the call in which it was used last.
+    matchers: text -> a matcher that has read it, the last used ones last.
   """
   engine: Engine
   ends: tuple[int, ...]
@@ -118,7 +109,8 @@ class _Texts:
   masks: collections.OrderedDict = dataclasses.field(
       default_factory=collections.OrderedDict)
   used: dict = dataclasses.field(default_factory=dict)
-  walkers: list[_Walker] = dataclasses.field(default_factory=list)
+  matchers: collections.OrderedDict = dataclasses.field(
+      default_factory=collections.OrderedDict)
   numbers: Any = dataclasses.field(
       default_factory=lambda: itertools.count(ENDED + 1))
   times: HostTimes = dataclasses.field(default_factory=HostTimes)
@@ -296,35 +288,28 @@ def _mask(texts, text) -> np.ndarray:
 
 
 def _matcher_at(texts, text):
-  """Returns a matcher that has read a text."""
-  unread = []
-  while True:
-    holders = [x for x in texts.walkers if text in x.depths]
-    if holders:
-      walker = min(holders, key=lambda x: len(x.path) - x.depths[text])
-      back = len(walker.path) - 1 - walker.depths[text]
-      full = len(texts.walkers) >= _MAX_MATCHERS
-      if back <= _MAX_ROLLBACK or full:
-        break
-    if text == START:
-      walker, back = _Walker(texts.engine.start()), 0
-      texts.walkers.append(walker)
-      break
-    if text not in texts.last:
-      raise ValueError(f"text {text} of a grammar has been forgotten: it was "
+  """Returns a matcher that has read a text, and remembers it."""
+  found, unread = text, []
+  while found != START and found not in texts.matchers:
+    if found not in texts.last:
+      raise ValueError(f"text {found} of a grammar has been forgotten: it was "
                        f"not used in the last {_RECENT_CALLS} forwards.")
-    unread.append(text)
-    text = texts.last[text][0]
-  if back:
-    texts.engine.rollback(walker.matcher, back)
-    for old in walker.path[-back:]:
-      del walker.depths[old]
-    del walker.path[-back:]
-  for text in reversed(unread):
-    texts.engine.consume(walker.matcher, texts.last[text][1])
-    walker.depths[text] = len(walker.path)
-    walker.path.append(text)
-  return walker.matcher
+    unread.append(found)
+    found = texts.last[found][0]
+  if not unread and found in texts.matchers:
+    texts.matchers.move_to_end(found)
+    return texts.matchers[found]
+  if found in texts.matchers:
+    texts.matchers.move_to_end(found)
+    matcher = texts.engine.copy(texts.matchers[found])
+  else:
+    matcher = texts.engine.start()
+  for x in reversed(unread):
+    texts.engine.consume(matcher, texts.last[x][1])
+  texts.matchers[text] = matcher
+  if len(texts.matchers) > _MAX_MATCHERS:
+    texts.matchers.popitem(last=False)
+  return matcher
 
 
 def _forget(texts):
@@ -339,5 +324,5 @@ def _forget(texts):
   texts.last = {x: y for x, y in texts.last.items() if x in kept}
   texts.children = {x: y for x, y in texts.children.items() if y in kept}
   texts.used = {x: y for x, y in texts.used.items() if x in kept}
-  # Their paths may hold what was dropped.
-  texts.walkers.clear()
+  for text in [x for x in texts.matchers if x not in kept]:
+    del texts.matchers[text]

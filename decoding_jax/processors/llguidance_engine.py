@@ -113,7 +113,8 @@ def engine(name: str, source: str, pieces: Sequence[bytes],
     raise ValueError(f"{name}: {e}") from e
   return host_engine.Engine(
       start=first.deep_copy, consume=_consume,
-      rollback=lambda matcher, count: matcher.rollback(count),
+      # Not rollback: masks after it were found to be those of other texts.
+      copy=lambda matcher: matcher.deep_copy(),
       mask=functools.partial(_mask, bits.num_words(len(pieces))))
 
 

@@ -47,12 +47,13 @@ def from_arcs(arcs, vocab_size: int) -> SparseAutomaton:
   vocabulary = np.zeros(vocab_size, bool)
   vocabulary[tokens] = True
   return SparseAutomaton(starts, tokens, following,
-                         np.arange(counts.max(), dtype=np.int32), vocabulary)
+                         np.arange(max(counts.max(), 1), dtype=np.int32),
+                         vocabulary)
 
 
 def advance(params: SparseAutomaton, state, token):
   """Returns the state after a token; `NONE` where it is forbidden."""
-  arcs, theirs = _arcs(params, state)
+  arcs, theirs = arcs_of(params, state)
   hit = theirs & (params.tokens[arcs] == token)
   return jnp.where(hit, params.following[arcs], NONE).max()
 
@@ -67,13 +68,13 @@ def process(params: SparseAutomaton, state, logits):
   if len(logits) != size:
     raise ValueError(f"an automaton over {size} tokens: one over "
                      f"{len(logits)}, those of the model, is needed.")
-  arcs, theirs = _arcs(params, state)
+  arcs, theirs = arcs_of(params, state)
   tokens = params.tokens[arcs]
   return jnp.full_like(logits, -jnp.inf).at[
       jnp.where(theirs, tokens, size)].set(logits[tokens], mode="drop")
 
 
-def _arcs(params, state):
+def arcs_of(params: SparseAutomaton, state):
   """Returns numbers of arcs `[K]`, and which of them are the state's own."""
   here = jnp.maximum(state, 0)
   arcs = params.starts[here][None] + params.order

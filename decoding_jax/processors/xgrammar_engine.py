@@ -92,7 +92,7 @@ def engine(name: str, make, pieces: Sequence[bytes],
     raise ValueError(f"{name}: xgrammar: {e}") from e
   return host_engine.Engine(
       start=lambda: package.GrammarMatcher(compiled), consume=_consume,
-      rollback=lambda matcher, count: matcher.rollback(count),
+      copy=lambda matcher: matcher.fork(),
       mask=functools.partial(_mask, bits.num_words(len(pieces))))
 
 

@@ -175,6 +175,35 @@ def warm_up(methods, temperatures, decoders, batches, workers):
     pool.shutdown(wait=False, cancel_futures=True)
 
 
+def num_programs(methods, temperatures, batches) -> int:
+  """Returns how many programs `warm_up` compiles for these methods.
+
+  Args:
+    methods: different ones.
+    temperatures: all but 0 are one program.
+    batches: one of each shape.
+  """
+  kinds = {temperature == 0 for temperature in temperatures}
+  return len(methods) * len(kinds) * len(batches)
+
+
+def compile_note(left, seconds, shapes, workers) -> str:
+  """Tells how many programs are left to compile, and for how long.
+
+  Args:
+    left: number of programs.
+    seconds: of the first calls so far, as `warm_up` returns them.
+    shapes: programs of each of these calls.
+    workers: how many are compiled at a time.
+
+  Returns:
+    Such as "12 programs to compile, about 3 min".
+  """
+  each = np.mean(list(seconds.values())) / shapes
+  return (f"{left} programs to compile, about "
+          f"{max(1, round(each * left / workers / 60))} min")
+
+
 def run(method, decode, baseline, batches, rows, size, tokenizer=None,
         most_references=REFERENCES):
   """Decodes all prompts with programs that are compiled already.

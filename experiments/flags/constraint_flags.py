@@ -13,6 +13,7 @@ from decoding_jax.validation import values
 from experiments.app import launch
 from experiments.devices import mesh
 from experiments.devices import model_pair
+from experiments.flags import grammar_engine
 from models.text import tokenizer_files
 from models.text import tokenizers
 
@@ -48,6 +49,7 @@ _END_OF_THINKING = flags.DEFINE_string(
 _WAIT = flags.DEFINE_string(
     "wait", "", "Text of one token that is written in place of an end that is "
     "too early; '' for the next probable one.")
+flags.adopt_module_key_flags(grammar_engine)
 # Seconds of compiling a grammar after which a line says so.
 _PATIENCE = 2.0
 # Characters of a value in an error.
@@ -71,10 +73,10 @@ def apply(pair: model_pair.ModelPair, width: int,
       several of those that say how the completion ends.
   """
   with launch.user_errors(ValueError, ImportError, OSError):
-    automaton = _automaton(pair)
+    grammar = _grammar(pair)
     found = [*_penalties(pair, budget),
              *_thinking(pair),
-             *([(dj.processors.automaton(), automaton)] if automaton else []),
+             *([grammar] if grammar else []),
              # The last one: where it forbids all that a grammar allows, it is
              # ignored.
              *_no_repeat(pair, width, budget), *_momentum(pair, width, budget)]
@@ -118,7 +120,8 @@ def _applied(pair, processors):
 
 def form() -> bool:
   """Whether flags give a grammar for the whole completion."""
-  return bool(_REGEX.value or _JSON_SCHEMA.value)
+  return bool(_REGEX.value or _JSON_SCHEMA.value or
+              grammar_engine.GRAMMAR.value or grammar_engine.CHOICES.value)
 
 
 def settings() -> dict:
@@ -126,7 +129,7 @@ def settings() -> dict:
   given = {flag.name: flag.value for flag in (
       _REGEX, _STOP, _PENALTY, _PRESENCE, _FREQUENCY, _NO_REPEAT, _MOMENTUM,
       _THINK_AT_LEAST, _THINK_AT_MOST, _END_OF_THINKING, _WAIT)}
-  return {**given, _JSON_SCHEMA.name: _schema()}
+  return {**given, _JSON_SCHEMA.name: _schema(), **grammar_engine.settings()}
 
 
 def _penalties(pair, budget):
@@ -185,9 +188,11 @@ def _tokens(pair, text):
                                 add_special_tokens=False).ids
 
 
-def _automaton(pair):
-  """Returns the automaton that a flag asks for; None without such a flag."""
-  given = [flag.name for flag in (_REGEX, _JSON_SCHEMA, _STOP) if flag.value]
+def _grammar(pair):
+  """Returns the processor that a flag asks for; None without such a flag."""
+  flags_ = (_REGEX, _JSON_SCHEMA, _STOP, grammar_engine.GRAMMAR,
+            grammar_engine.CHOICES)
+  given = [flag.name for flag in flags_ if flag.value]
   if not given:
     return None
   if len(given) > 1:
@@ -200,13 +205,22 @@ def _automaton(pair):
           pair.eos_id)
   if _REGEX.value:
     with _compiled(_REGEX, f"pattern={values.shortened(_REGEX.value)}"):
-      return dj.processors.regex(_REGEX.value, *rest)
+      return grammar_engine.of_regex(_REGEX.value, *rest)
   if _STOP.value:
     with _compiled(_STOP, f"strings={values.shortened(_STOP.value)}"):
-      return dj.processors.stop_strings(_STOP.value, *rest)
-  schema = _schema()
-  with _compiled(_JSON_SCHEMA, f"schema={values.shortened(schema)}"):
-    return dj.processors.json_schema(schema, *rest)
+      return dj.processors.automaton(), dj.processors.stop_strings(
+          _STOP.value, *rest)
+  if _JSON_SCHEMA.value:
+    schema = _schema()
+    with _compiled(_JSON_SCHEMA, f"schema={values.shortened(schema)}"):
+      return grammar_engine.of_schema(schema, *rest)
+  flag = (grammar_engine.GRAMMAR if grammar_engine.GRAMMAR.value else
+          grammar_engine.CHOICES)
+  with _compiled(flag, ""):
+    text = pathlib.Path(flag.value).read_text(encoding="utf-8")
+    if flag is grammar_engine.GRAMMAR:
+      return grammar_engine.of_grammar(text, *rest)
+    return grammar_engine.of_choices(text, *rest, pair.tokenizer)
 
 
 def _schema():

@@ -60,7 +60,7 @@ def show(prompt, pair, keys, prompts, lengths, **arguments):
     raise launch.UserError("--stream and --mesh: a generation on a mesh is one "
                            "program, whose text is only known at its end.")
   pair = model_pair.for_method(pair, arguments["method"])
-  start = time.perf_counter()
+  times, counts = [time.perf_counter()], []
   outs = dj.stream(
       keys, prompts, lengths, target=pair.target,
       target_params=pair.target_params, draft=pair.draft,
@@ -69,8 +69,23 @@ def show(prompt, pair, keys, prompts, lengths, **arguments):
   for out, parts in batching.stream(pair.tokenizer, outs, lengths):
     model_pair.check_logits(out)
     print(parts[0], end="", flush=True)
+    times.append(time.perf_counter())
+    counts.append(int(out.lengths[0]))
   print()
-  return out, f"{time.perf_counter() - start:.1f} s with compilation"
+  return out, _took(times, counts)
+
+
+def _took(times, counts):
+  """Returns a phrase about the time of a stream.
+
+  Args:
+    times: in seconds, of the start and of each part.
+    counts: tokens after each part.
+  """
+  total = f"{times[-1] - times[0]:.1f} s with compilation"
+  later, seconds = counts[-1] - counts[0], times[-1] - times[1]
+  return f"{later / seconds:.1f} tokens/s after the first step, {total}" if (
+      later) else total
 
 
 def tokens(out: dj.Generation, lengths):

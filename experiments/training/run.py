@@ -19,19 +19,25 @@ from experiments.data import masking
 from experiments.data import parallel_text
 from experiments.data import preference_pairs
 from experiments.data import python_windows
+from experiments.data import text_corpus
 from experiments.training import head_objectives
 from experiments.training import losses
+from experiments.training import own_texts
 from experiments.training import steps as training_steps
 from experiments.training import teacher_samples as teacher_samples_lib
 from models import checkpoints
 from models import transformer
 from models.folders import resolve
+from models.huggingface import config_fields
 from models.huggingface import heads
 from models.text import tokenizers
 from models.transformer import presets
 
 # In the workdir, the texts of a teacher.
 SAMPLES = "samples.npy"
+# Entries of a tokenizer, where no size tells; and what hidden sizes are
+# multiples of.
+_VOCABULARY, _MULTIPLE = 2000, 32
 _DTYPES = ("float32", "bfloat16")
 
 
@@ -64,10 +70,11 @@ def check(config) -> None:
   launch.check_seed(config)
   if config.head:
     _check_head(config)
-  elif config.preset not in presets.PRESETS:
+  elif config.preset and config.preset not in presets.PRESETS:
     raise ValueError(f"--config.preset={config.preset!r} is not one of "
                      f"{sorted(presets.PRESETS)}.")
-  for name in ("tokenizer", "workdir", "export"):
+  for name in ("workdir", "export", *(
+      [] if config.teacher else ["tokenizer"])):
     if not config[name]:
       raise ValueError(f"--config.{name}='' must name a folder.")
   for name in ("steps", "batch_tokens", "log_every", "eval_every",
@@ -83,12 +90,12 @@ def check(config) -> None:
   for name, known in (("loss", losses.DISTILLATION),
                       ("final_loss", losses.DISTILLATION),
                       ("optimizer", training_steps.OPTIMIZERS),
-                      ("compute_dtype", _DTYPES), ("export_dtype", _DTYPES)):
+                      ("compute_dtype", _DTYPES), ("export_dtype", _DTYPES),
+                      ("teacher_dtype", ("", *_DTYPES))):
     if config[name] not in known:
       raise ValueError(f"--config.{name}={config[name]!r} is not one of "
                        f"{sorted(known)}.")
-  longest = (checkpoints.architecture(config.teacher) if config.head
-             else presets.PRESETS[config.preset]).max_length
+  longest = architecture(config).max_length
   if not all(1 <= length <= longest for length in config.windows or (0,)):
     raise ValueError(f"--config.windows={tuple(config.windows)} must be "
                      f"lengths from 1 to {longest}.")
@@ -133,8 +140,9 @@ def _check_export(config):
   """Raises a ValueError if the exported model would replace other files."""
   export = pathlib.Path(config.export).resolve()
   # The export may replace the tokenizer's folder, as it includes the tokenizer.
-  kept = {"workdir": pathlib.Path(config.workdir).resolve() / "run",
-          "tokenizer": pathlib.Path(config.tokenizer).resolve()}
+  kept = {"workdir": pathlib.Path(config.workdir).resolve() / "run"}
+  if config.tokenizer:
+    kept["tokenizer"] = pathlib.Path(config.tokenizer).resolve()
   if config.teacher:
     kept["teacher"] = resolve.folder(config.teacher).resolve() / "model"
   for name, path in kept.items():
@@ -146,6 +154,41 @@ def _check_export(config):
     checkpoints.check_replaceable(export)
   except ValueError as e:
     raise ValueError(f"--config.export={config.export!r}: {e}") from e
+
+
+def architecture(config) -> transformer.Config:
+  """Returns the architecture: that of the preset, with the sizes of the config.
+
+  With a head it is that of the target. Without a preset `config.sizes` must
+  have `dim`, `num_layers` and `num_heads`; what else it has not follows from
+  them, or from the teacher.
+
+  Raises:
+    ValueError: naming a size that is missing or wrong.
+  """
+  if config.head:
+    return checkpoints.architecture(config.teacher)
+  given = {name: size for name, size in config.sizes.items() if size}
+  if config.preset:
+    found = dataclasses.replace(presets.PRESETS[config.preset], **given)
+  else:
+    for name in ("dim", "num_layers", "num_heads"):
+      if name not in given:
+        raise ValueError(f"--config.sizes.{name}=0: at least 1 is needed, or a "
+                         "--config.preset.")
+    teacher = checkpoints.architecture(config.teacher) if (
+        config.teacher) else None
+    heads = given["num_heads"]
+    found = transformer.Config(**{
+        "vocab_size": teacher.vocab_size if teacher else _VOCABULARY,
+        "num_kv_heads": heads, "head_dim": given["dim"] // heads,
+        "hidden_dim": -(-8 * given["dim"] // 3 // _MULTIPLE) * _MULTIPLE,
+        "max_length": (teacher.max_length if teacher else 0) or max(
+            config.windows or (1,)), **given})
+  try:
+    return config_fields.architecture(dataclasses.asdict(found))
+  except ValueError as e:
+    raise ValueError(f"--config.sizes: {e}") from e
 
 
 def _objective(config):
@@ -164,41 +207,42 @@ def _source(config):
     return preference_pairs
   if config.dialogues:
     return dialogues
+  if own_texts.is_source(config):
+    return own_texts
+  if text_corpus.is_corpus(config):
+    return text_corpus
   return parallel_text if config.train_pairs else python_windows
 
 
 def prepare(config) -> Run:
   """Reads corpus and teacher; trains the tokenizer if the folder has none."""
-  architecture = (checkpoints.architecture(config.teacher) if config.head
-                  else presets.PRESETS[config.preset])
+  model = architecture(config)
   source = _source(config)
   teacher = teacher_params = None
   if config.teacher:
-    teacher, teacher_params = checkpoints.load(config.teacher)
-  if not (pathlib.Path(config.tokenizer) / tokenizers.FILE).exists():
-    tokenizers.save(canvas_tasks.tokenizer() if config.canvas_tasks else
-                    tokenizers.train(source.texts(config),
-                                     architecture.vocab_size), config.tokenizer)
+    teacher, teacher_params = checkpoints.load(
+        config.teacher, dtype=config.teacher_dtype or None)
   task = _objective(config)
-  if architecture.outputs != task.outputs:
+  if model.outputs != task.outputs:
     raise ValueError(
         f"--config.preset={config.preset!r} has outputs="
-        f"{architecture.outputs}; what is trained needs {task.outputs}.")
-  tokenizer = tokenizers.load(config.tokenizer)
-  sizes = (tokenizer.get_vocab_size(), architecture.vocab_size,
-           (teacher or architecture).vocab_size)
+        f"{model.outputs}; what is trained needs {task.outputs}.")
+  tokenizer = _tokenizer(config, source, model.vocab_size)
+  sizes = (tokenizers.size(tokenizer), model.vocab_size,
+           (teacher or model).vocab_size)
   if sizes[0] > sizes[1] or sizes[1] != sizes[2]:
     raise ValueError(
         "Vocabularies do not fit: --config.tokenizer has %d entries, "
         "--config.preset %d, --config.teacher %d." % sizes)
   _check_room(config, teacher)
-  data = source.data(config, tokenizer)
-  return Run(architecture, tokenizer, task,
+  arguments = (teacher, teacher_params) if source is own_texts else ()
+  data = source.data(config, tokenizer, *arguments)
+  return Run(model, tokenizer, task,
              masking.masked(config, data) if config.masked else data,
-             None if config.head else _start(config, architecture),
+             None if config.head else _start(config, model),
              teacher, teacher_params, pathlib.Path(config.workdir).resolve(),
-             head_objectives.choose(config.head, architecture,
-                                    config.head_depth) if config.head else None)
+             head_objectives.choose(config.head, model, config.head_depth)
+             if config.head else None)
 
 
 def first_state(config, run: Run) -> training_steps.State:
@@ -220,6 +264,21 @@ def export(config, run: Run, params, metadata) -> None:
              run.head.kept, metadata)
 
 
+def _tokenizer(config, source, vocab_size):
+  """Reads the tokenizer; trains it, if the folder that is named has none."""
+  if not config.tokenizer:
+    return tokenizers.load(config.teacher)
+  try:
+    found = tokenizers.has(resolve.folder(config.tokenizer))
+  except FileNotFoundError:
+    found = False
+  if not found:
+    tokenizers.save(canvas_tasks.tokenizer() if config.canvas_tasks else
+                    tokenizers.train(source.texts(config), vocab_size),
+                    config.tokenizer)
+  return tokenizers.load(config.tokenizer)
+
+
 def fingerprint(config, run: Run) -> str:
   """Returns a short digest of the files of a run: texts and parameters.
 
@@ -237,7 +296,8 @@ def fingerprint(config, run: Run) -> str:
 
 def _check_room(config, teacher):
   """Raises a ValueError if the teacher cannot write so long a sample."""
-  if config.sample_fraction and teacher.max_length and (
+  if (config.sample_fraction or own_texts.is_source(config)) and (
+      teacher.max_length) and (
       config.sample_length > teacher.max_length):
     raise ValueError(
         f"--config.sample_length={config.sample_length} must be at most "

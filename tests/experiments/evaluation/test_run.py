@@ -47,6 +47,17 @@ def test_members_are_all_rows():
   assert got == {4: [0, 2, 4], 9: [1, 3], 30: [5]}
 
 
+def test_programs_that_are_left_to_compile_are_told():
+  shapes, temperatures = [0, 0, 0], [0.0, 0.3, 1.0]
+  assert evaluation_run.num_programs(["a", "b"], temperatures, shapes) == 12
+  assert evaluation_run.num_programs(["a"], temperatures[1:], shapes) == 3
+  # Of three programs each, so that one takes 20 seconds, two at a time.
+  seconds = {("base", False): 50.0, ("base", True): 70.0}
+  assert evaluation_run.compile_note(12, seconds, 3, 2) == (
+      "12 programs to compile, about 2 min")
+  assert evaluation_run.compile_note(1, seconds, 3, 2).endswith("about 1 min")
+
+
 def test_ragged_batches():
   config = rsd_config.get_config()
   config.update(batch=2, buckets=2)

@@ -11,6 +11,7 @@ import decoding_jax as dj
 from experiments.app import launch
 from experiments.devices import mesh
 from experiments.flags import constraint_flags
+from experiments.flags import grammar_engine
 from models.text import tokenizers
 from support import helpers
 from support import tiny_models as tiny
@@ -95,6 +96,57 @@ def test_a_schema_in_a_file(applied, tmp_path):
   path = tmp_path / "schema.json"
   path.write_text('{"enum": ["ab"]}')
   assert completion(applied(json_schema=str(path))) == (b'"ab"', True)
+
+
+def test_one_of_the_lines_of_a_file(applied, tmp_path):
+  path = tmp_path / "names"
+  path.write_text("x1\nx2\n\nyy\n")
+  assert completion(applied(choices=str(path))) in [
+      (text, True) for text in (b"x1", b"x2", b"yy")]
+
+
+def test_a_grammar_in_a_file(applied, tmp_path, capsys):
+  """In both languages; brackets are matched."""
+  pytest.importorskip("llguidance")
+  path = tmp_path / "grammar"
+  for text in ('start: "[" start? "]"', 'root ::= "[" root? "]"'):
+    path.write_text(text)
+    pair = applied(grammar=str(path))
+    found, ended = completion(pair)
+    assert not ended or found.count(b"[") == found.count(b"]")
+    assert set(found) <= set(b"[]") and found[:1] == b"["
+    assert capsys.readouterr().err == "grammar: llguidance\n"
+    assert grammar_engine.report(pair.target_params).startswith(
+        "grammar on the host: ")
+  with pytest.raises(launch.UserError, match="automaton: it does not read"):
+    applied(grammar=str(path), grammar_engine="automaton")
+
+
+def test_an_engine_for_what_has_no_automaton(applied, tmp_path, capsys):
+  pytest.importorskip("llguidance")
+  path = tmp_path / "schema.json"
+  path.write_text('{"type": "number", "multipleOf": 0.25}')
+  pair = applied(json_schema=str(path))
+  assert grammar_engine.report(pair.target_params)
+  assert "llguidance, since there is no automaton: schema at #: multiples" in (
+      capsys.readouterr().err)
+  with pytest.raises(launch.UserError, match="multiples of 0.25 are not"):
+    applied(json_schema=str(path), grammar_engine="automaton")
+  path.write_text('{"enum": ["ab"]}')
+  pair = applied(json_schema=str(path), grammar_engine="llguidance")
+  assert completion(pair) == (b'"ab"', True)
+  assert not grammar_engine.report(applied(json_schema=str(path)).target_params)
+
+
+def test_automata_that_take_long_are_kept(applied, tmp_path, capsys,
+                                          monkeypatch):
+  monkeypatch.setattr(grammar_engine, "_LEAST_SECONDS", 0.0)
+  path = tmp_path / "schema.json"
+  path.write_text('{"enum": ["ab"]}')
+  for how in ("compiled", "read from disk"):
+    pair = applied(json_schema=str(path), grammar_cache=str(tmp_path / "kept"))
+    assert f"an automaton of 6 states, {how} in" in capsys.readouterr().err
+  assert completion(pair) == (b'"ab"', True)
 
 
 def test_stop_strings_and_a_penalty(applied):

@@ -1,0 +1,224 @@
+"""Grammar-aligned decoding: samples of a model, given that a text is valid.
+
+A mask forbids tokens one by one. What is sampled then is p(x) times, at each
+token, one over the probability of the tokens that were allowed: not p(x) given
+that x is valid, in which a token also counts for how probable it is that the
+text can be finished after it. ASAp (Park et al. 2024, arXiv 2405.21047,
+algorithm 1) samples again and again. It keeps an upper bound of the probability
+that a text which begins so is valid, 1 at first, and that of the tokens which
+are allowed once a beginning was seen, less what was lost after it. The bounds
+only fall, and with them the samples approach the conditional distribution.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from decoding_jax.generate import generate
+from decoding_jax.runtime import cache as cache_lib
+from decoding_jax.processors import model_wrapper, sparse_automaton
+from decoding_jax.processors.sparse_automaton import SparseAutomaton
+from decoding_jax.types import Array, LogitsProcessor, NONE
+from decoding_jax.validation import values
+
+# Bounds are never smaller, so that no token that may come is forbidden.
+_LEAST = 1e-30
+
+
+class Asap(NamedTuple):
+  """Samples of all rounds.
+
+  Attributes:
+    tokens: `[R, B, P + max_new_tokens]` int32, as of `Generation`.
+    lengths: `[R, B]` int32.
+    validity: `[R]` float64, upper bounds of the probability that a text of the
+      model is valid, after each round.
+  """
+  tokens: np.ndarray
+  lengths: np.ndarray
+  validity: np.ndarray
+
+
+@flax.struct.dataclass
+class _Bounds:
+  """Bounds of the beginnings that were seen: a trie.
+
+  Attributes:
+    arcs: `SparseAutomaton` of the trie.
+    log_bounds: `[E]` float32, of the beginning after each arc.
+    grammar: parameters of the grammar's processor.
+  """
+  arcs: SparseAutomaton
+  log_bounds: Array
+  grammar: Any
+
+
+def asap(key, prompt, *, grammar: LogitsProcessor, grammar_params, target,
+         target_params, method, eos_id, rounds: int, rows: int,
+         max_new_tokens: int, draft=None, draft_params=None) -> Asap:
+  """Draws texts that approach the model's distribution of valid texts.
+
+  Args:
+    key: a random key.
+    prompt: `[P]` int32.
+    grammar: `dj.processors.automaton()` or `dj.processors.host_grammar()`.
+    grammar_params: its parameters.
+    target: the model; its distribution is that of temperature 1.
+    target_params: its parameters.
+    method: any `dj.Method` that samples.
+    eos_id: the token that ends a text, or several such tokens.
+    rounds: R, each with a further forward over its texts.
+    rows: B, texts of a round; they share the prompt, and what was learned.
+    max_new_tokens: of each text. A text that is cut counts as valid.
+    draft: a drafter that may draft anything, or None.
+    draft_params: its parameters.
+
+  Returns:
+    The texts of all rounds: those of the last one are the closest.
+
+  Raises:
+    ValueError: for numbers that are not positive, a grammar that reads prompts,
+      and as `generate`.
+  """
+  for name, value in (("rounds", rounds), ("rows", rows)):
+    values.check_positive(name, value)
+  if grammar.reads_prompt:
+    raise ValueError("grammar reads prompts: one that begins after the prompt "
+                     "is needed.")
+  prompt = np.asarray(prompt, np.int32)
+  ends = frozenset(np.atleast_1d(eos_id).tolist())
+  trie = [_Node()]
+  found, validity = [], []
+  for step in range(rounds):
+    size = rounds * rows * max_new_tokens + 1
+    bounds = _pack(trie, size, min(target.vocab_size, rounds * rows),
+                   target.vocab_size, grammar_params)
+    lm, params = model_wrapper.apply(_processor(grammar), bounds, target,
+                                     target_params)
+    out = generate(
+        jax.random.fold_in(key, step), np.tile(prompt, (rows, 1)),
+        np.full(rows, len(prompt), np.int32), method=method, target=lm,
+        target_params=params, draft=draft, draft_params=draft_params,
+        max_new_tokens=max_new_tokens, eos_id=eos_id)
+    log_probs, log_masses = _score(
+        grammar, target, len(prompt), target_params,
+        jax.tree.map(jnp.asarray, grammar_params),
+        jnp.maximum(out.tokens, 0))
+    tokens, lengths = np.asarray(out.tokens), np.asarray(out.lengths)
+    for row, length, *logs in zip(tokens, lengths, np.asarray(log_probs),
+                                  np.asarray(log_masses)):
+      _learn(trie, row[len(prompt):length].tolist(), *logs, ends)
+    found.append((tokens, lengths))
+    validity.append(trie[0].bound)
+  return Asap(*map(np.stack, zip(*found)), np.array(validity))
+
+
+class _Node:
+  """A beginning of a text.
+
+  Attributes:
+    bound: of the probability that a text which begins so is valid.
+    mass: of the tokens that are allowed next; 1 if none was seen yet.
+    children: token -> (its probability, number of the beginning with it).
+  """
+  __slots__ = ("bound", "mass", "children")
+
+  def __init__(self):
+    self.bound, self.mass, self.children = 1.0, 1.0, {}
+
+
+def _learn(trie, text, log_probs, log_masses, ends):
+  """Adds a text to the trie, and lowers the bounds of its beginnings."""
+  path, node = [], 0
+  for token, log_prob, log_mass in zip(text, log_probs.tolist(),
+                                       log_masses.tolist()):
+    path.append(node)
+    trie[node].mass = float(np.exp(log_mass))
+    if token not in trie[node].children:
+      trie[node].children[token] = float(np.exp(log_prob)), len(trie)
+      trie.append(_Node())
+    node = trie[node].children[token][1]
+    if token in ends:
+      break
+  for node in reversed(path):
+    lost = sum(prob * (1 - trie[child].bound)
+               for prob, child in trie[node].children.values())
+    trie[node].bound = max(trie[node].mass - lost, _LEAST)
+
+
+def _pack(trie, size, children, vocab_size, grammar_params) -> _Bounds:
+  """Returns the bounds as arrays, of shapes that are the same in each round."""
+  arcs = sparse_automaton.from_arcs(
+      [{token: child for token, (_, child) in x.children.items()}
+       for x in trie], vocab_size)
+  logs = np.log([trie[child].bound for child in arcs.following.tolist()])
+  pad = lambda x, count, value: np.pad(x, (0, count - len(x)),
+                                       constant_values=value)
+  return _Bounds(
+      arcs.replace(starts=pad(arcs.starts, size + 1, arcs.starts[-1]),
+                   tokens=pad(arcs.tokens, size, 0),
+                   following=pad(arcs.following, size, NONE),
+                   order=np.arange(children, dtype=np.int32)),
+      pad(logs.astype(np.float32), size, 0), grammar_params)
+
+
+@functools.lru_cache(maxsize=None)
+def _processor(grammar) -> LogitsProcessor:
+  """Returns the grammar's processor, with bounds added to its logits."""
+  def advance(params, states, token):
+    inner, node = states
+    return (grammar.advance(params.grammar, inner, token),
+            sparse_automaton.advance(params.arcs, node, token))
+
+  def process(params, states, logits):
+    inner, node = states
+    logits = grammar.process(params.grammar, inner, logits)
+    arcs, theirs = sparse_automaton.arcs_of(params.arcs, node)
+    return logits.at[jnp.where(theirs, params.arcs.tokens[arcs], len(logits))
+                     ].add(params.log_bounds[arcs].astype(logits.dtype),
+                           mode="drop")
+
+  return LogitsProcessor(
+      init=lambda params: (grammar.init(params.grammar), jnp.int32(0)),
+      advance=advance, process=process)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _score(grammar, lm, width, params, grammar_params, tokens):
+  """Returns log-probabilities of texts, and of what was allowed.
+
+  Args:
+    grammar: its processor.
+    lm: the model.
+    width: P, tokens of the prompts.
+    params: of the model.
+    grammar_params: of the grammar.
+    tokens: `[B, P + N]`.
+
+  Returns:
+    `[B, N]` float32 of each token, and of all tokens that might have come.
+  """
+  batch, size = tokens.shape
+  order = jnp.broadcast_to(jnp.arange(size), tokens.shape)
+  cache = lm.init_cache(batch, 0)
+  logits, _ = lm.forward(params, tokens, order, cache,
+                         cache_lib.init_block(cache, size), 0,
+                         order[:, :, None] >= order[:, None])
+  logs = jax.nn.log_softmax(logits[:, width - 1:-1].astype(jnp.float32))
+  text = tokens[:, width:]
+
+  def of_row(text, logs):
+    def step(state, x):
+      token, row = x
+      allowed = grammar.process(grammar_params, state, row)
+      return (grammar.advance(grammar_params, state, token),
+              jax.nn.logsumexp(allowed))
+
+    return jax.lax.scan(step, grammar.init(grammar_params), (text, logs))[1]
+
+  chosen = jnp.take_along_axis(logs, text[..., None], axis=-1)[..., 0]
+  return chosen, jax.vmap(of_row)(text, logs)

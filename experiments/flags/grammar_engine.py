@@ -1,0 +1,140 @@
+"""Flags for grammars: which engine follows them, and what is kept on disk."""
+
+import importlib.util
+import sys
+import time
+
+from absl import flags
+
+import decoding_jax as dj
+from decoding_jax.processors.finite_automata import TooLarge
+from decoding_jax.processors.schema_source import Unsupported
+from experiments.app import multihost
+
+AUTO, AUTOMATON, LLGUIDANCE, XGRAMMAR = (
+    "auto", "automaton", "llguidance", "xgrammar")
+GRAMMAR = flags.DEFINE_string(
+    "grammar", "", "File of a grammar that the completion is of: in GBNF if it "
+    "has a rule 'root ::=', else in the language of Lark.")
+CHOICES = flags.DEFINE_string(
+    "choices", "", "File of texts, one a line, of which the completion is one.")
+_ENGINE = flags.DEFINE_enum(
+    "grammar_engine", AUTO, [AUTO, AUTOMATON, LLGUIDANCE, XGRAMMAR],
+    "What follows a grammar: an automaton on the device, or a package on the "
+    "host. auto: an automaton if there is one of at most --grammar_seconds, "
+    "else llguidance.")
+_SECONDS = flags.DEFINE_float(
+    "grammar_seconds", 20.0, "Seconds of compiling the automaton of a schema.",
+    lower_bound=0.0)
+_CACHE = flags.DEFINE_string(
+    "grammar_cache", "runs/generate/grammars", "Folder of automata that took "
+    "longer than a second to compile; none are kept if empty.")
+_LEAST_SECONDS = 1.0
+
+
+def settings() -> dict:
+  """Returns the values of flags that texts depend on, by their names."""
+  return {flag.name: flag.value for flag in (GRAMMAR, CHOICES, _ENGINE)}
+
+
+def of_regex(pattern, pieces, eos_id):
+  """Returns the processor of a pattern, and its parameters."""
+  if _ENGINE.value in (AUTO, AUTOMATON):
+    return _automaton(dj.processors.regex, pattern, pieces, eos_id)
+  return _host(_engine().regex(pattern, pieces, eos_id), _ENGINE.value)
+
+
+def of_schema(schema, pieces, eos_id):
+  """Returns the processor of a JSON schema, and its parameters.
+
+  Args:
+    schema: a text.
+    pieces: the bytes of V tokens.
+    eos_id: tokens that end a text.
+
+  Raises:
+    ValueError: if no engine that may follow it takes it.
+  """
+  if _ENGINE.value not in (AUTO, AUTOMATON):
+    return _host(_engine().json_schema(schema, pieces, eos_id), _ENGINE.value)
+  try:
+    return _automaton(dj.processors.json_schema, schema, pieces, eos_id,
+                      seconds=_SECONDS.value)
+  except (TooLarge, Unsupported) as e:
+    if _ENGINE.value == AUTOMATON:
+      raise
+    if importlib.util.find_spec(LLGUIDANCE) is None:
+      raise ValueError(f"{e} A package that may take it is not installed: pip "
+                       "install 'decoding_jax[llguidance]'.") from e
+    reason = e
+  try:
+    found = dj.processors.llguidance_engine.json_schema(schema, pieces, eos_id)
+  except ValueError as e:
+    raise ValueError(f"{reason} Nor does llguidance take it: {e}") from e
+  return _host(found, f"{LLGUIDANCE}, since there is no automaton: {reason}")
+
+
+def of_grammar(text, pieces, eos_id):
+  """Returns the processor of a grammar of GBNF or Lark, and its parameters."""
+  gbnf = "root ::=" in text
+  if _ENGINE.value == AUTOMATON or _ENGINE.value == XGRAMMAR and not gbnf:
+    raise ValueError(f"--grammar_engine={_ENGINE.value}: it does not read "
+                     "such grammars, llguidance does.")
+  make = _engine().gbnf if gbnf else _engine().lark
+  name = LLGUIDANCE if _ENGINE.value == AUTO else _ENGINE.value
+  return _host(make(text, pieces, eos_id), name)
+
+
+def of_choices(text, pieces, eos_id, tokenizer):
+  """Returns the processor of the lines of a text, and its parameters."""
+  encode = lambda x: tokenizer.encode(x, add_special_tokens=False).ids
+  lines = [line for line in text.splitlines() if line]
+  return dj.processors.automaton(), dj.processors.choice(lines, pieces, eos_id,
+                                                         encode)
+
+
+def _engine():
+  return (dj.processors.xgrammar_engine if _ENGINE.value == XGRAMMAR else
+          dj.processors.llguidance_engine)
+
+
+def _automaton(make, what, pieces, eos_id, **options):
+  """Returns the processor of an automaton, from disk if it is there."""
+  begin = time.monotonic()
+  if _CACHE.value:
+    found, was_there = dj.processors.stored(
+        _CACHE.value, make, what, pieces, eos_id,
+        least_seconds=_LEAST_SECONDS, **options)
+  else:
+    found, was_there = make(what, pieces, eos_id, **options), False
+  seconds = time.monotonic() - begin
+  if seconds >= _LEAST_SECONDS or was_there:
+    how = "read from disk" if was_there else "compiled"
+    _say(f"an automaton of {len(found.following)} states, {how} in "
+         f"{seconds:.1f} s.")
+  return dj.processors.automaton(), found
+
+
+def _host(found, how):
+  _say(how)
+  return dj.processors.host_grammar(), found
+
+
+def _say(line):
+  if multihost.first():
+    print(f"grammar: {line}", file=sys.stderr, flush=True)
+
+
+def report(params) -> str:
+  """Returns a line on the time that a grammar took on the host; "" for none.
+
+  Args:
+    params: of a target, with those of its processors.
+  """
+  while isinstance(params, dj.processors.AppliedParams):
+    if isinstance(params.processor, dj.processors.HostGrammar):
+      times = dj.processors.host_times(params.processor)
+      return (f"grammar on the host: {times.calls} calls, {times.masks} masks, "
+              f"{1e3 * times.seconds / max(times.calls, 1):.2f} ms a call")
+    params = params.model
+  return ""

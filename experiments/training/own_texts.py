@@ -1,0 +1,209 @@
+"""Training data of a drafter: texts that its target writes itself.
+
+A drafter is to agree with its target on the target's own answers, so that these
+are all the data it needs, whatever the target is. Questions are those of a
+file, or written by the target as well: its chat template, cut off where a user
+speaks, is continued by what users say (Magpie, arXiv 2406.08464). A target
+without a template begins with its first token.
+
+Texts are sampled in the batch queue, so that a row that has ended makes room
+for the next prompt, and kept in files of `_CHUNK` texts each: a run that was
+killed goes on after the last file.
+"""
+
+import hashlib
+import pathlib
+
+import jax
+import numpy as np
+import tqdm
+
+import decoding_jax as dj
+from decoding_jax import types
+from experiments.data import batches
+from experiments.data import parallel_text
+from experiments.data import records
+from models.text import chat_template
+from models.text import tokenizer_files
+from models.text import tokenizers
+
+_FOLDER = "texts"
+_CHUNK = 256
+# Prompts are padded to a multiple of it, so that there are few programs.
+_WIDTH = 32
+# One text in so many is held out.
+_STRIDE = 16
+_MARK = "\u2042"
+
+
+def is_source(config) -> bool:
+  """Returns whether a target's own texts are the data."""
+  return bool(config.own_texts or config.prompts)
+
+
+def check(config) -> None:
+  """Raises a ValueError for settings that do not describe own texts."""
+  if not config.teacher:
+    raise ValueError(f"--config.own_texts={config.own_texts}, --config.prompts="
+                     f"{config.prompts!r} need a --config.teacher that writes.")
+  if config.own_texts < 0 or config.sample_batch < 1:
+    raise ValueError(f"--config.own_texts={config.own_texts}, "
+                     f"--config.sample_batch={config.sample_batch}: at least 0 "
+                     "and 1 are needed.")
+  if config.sample_fraction:
+    raise ValueError(f"--config.sample_fraction={config.sample_fraction}: all "
+                     "texts are the teacher's, so that it must be 0.")
+  batches.check_ascending(config)
+  if not 2 <= config.sample_length <= max(config.windows) + 1:
+    raise ValueError(
+        f"--config.sample_length={config.sample_length} must be 2 to one more "
+        f"than the longest of --config.windows={tuple(config.windows)}.")
+  if config.prompts:
+    _prompts_of_file(config)
+
+
+def texts(config) -> list[str]:
+  """Returns the prompts of the file, which are part of a run."""
+  return [str(x) for x in _prompts_of_file(config)] if config.prompts else []
+
+
+def data(config, tokenizer, teacher, teacher_params) -> batches.Data:
+  """Samples the texts, or reads those of an earlier start; makes batches.
+
+  Args:
+    config: `teacher`, `own_texts`, `prompts`, `sample_length`, `sample_batch`,
+      `windows`, `workdir` and `seed`.
+    tokenizer: of the teacher.
+    teacher: a language model.
+    teacher_params: its parameters.
+
+  Returns:
+    The data; the loss is over what the teacher has written.
+  """
+  write = _Writer(config, tokenizer, teacher, teacher_params)
+  start, encode = _template(config.teacher, tokenizer)
+  questions = _prompts_of_file(config) if config.prompts else []
+  if config.own_texts:
+    asked = write("questions", [start] * config.own_texts,
+                  config.sample_length // 2)
+    questions += [tokenizer.decode(row[n:end].tolist()).strip()
+                  for row, n, end in zip(*asked)]
+  prompts = [encode(question) for question in questions if question]
+  # A text has room for an answer at least as long as its prompt.
+  prompts = [x for x in prompts if len(x) <= config.sample_length // 2]
+  if not prompts:
+    raise ValueError("no prompt is at most half of --config.sample_length="
+                     f"{config.sample_length} tokens long.")
+  return _batches(config, write("answers", prompts, config.sample_length))
+
+
+def _prompts_of_file(config):
+  """Reads prompts: texts, or lists of messages."""
+  found = records.load(config.prompts, by_line=True, name="--config.prompts")
+  return [x.value if isinstance(x.value, str)
+          else records.find(x, config.prompts_field) for x in found]
+
+
+def _template(name, tokenizer):
+  """Returns what comes before a user's words, and `question -> tokens`."""
+  try:
+    render = chat_template.load(name)
+  except ValueError as e:
+    if "has no chat template" not in str(e):
+      raise
+    first = tokenizer.encode("").ids or [
+        tokenizers.eos_id(tokenizer, name) or 0]
+    return first, lambda text: tokenizer_files.encode(tokenizer, text).ids
+  encode = chat_template.encoder(name, tokenizer)
+  before = render([{"role": "user", "content": _MARK}]).partition(_MARK)[0]
+  return tokenizer_files.encode(
+      tokenizer, before, add_special_tokens=False).ids, lambda said: encode(
+          said if isinstance(said, list) else [
+              {"role": "user", "content": said}]).ids
+
+
+class _Writer:
+  """Writes texts after prompts, a file after the other."""
+
+  def __init__(self, config, tokenizer, teacher, teacher_params):
+    self.config, self.lm, self.params = config, teacher, teacher_params
+    self.eos_id = tokenizers.eos_ids(tokenizer, config.teacher) or None
+
+  def __call__(self, name, prompts, length):
+    """Returns `Rows` of prompts and what follows, `length` tokens at most."""
+    starts = np.array([len(prompt) for prompt in prompts], np.int32)
+    if starts.min() >= length:
+      raise ValueError(f"--config.sample_length={self.config.sample_length} "
+                       f"leaves no room after {starts.min()} tokens of the "
+                       "chat template.")
+    folder = self._folder(name, prompts, length)
+    folder.mkdir(parents=True, exist_ok=True)
+    width = -(-starts.max() // _WIDTH) * _WIDTH
+    padded = np.zeros((len(prompts), width), np.int32)
+    padded[np.arange(width) < starts[:, None]] = np.concatenate(prompts)
+    parts = []
+    with tqdm.tqdm(total=len(prompts), desc=name, unit="text") as bar:
+      for first in range(0, len(prompts), _CHUNK):
+        # The last chunk is filled up to the compiled shape.
+        chosen = np.arange(first, first + _CHUNK) % len(prompts)
+        path = folder / f"{first:08}.npy"
+        if not path.is_file():
+          _save(path, self._generate(padded[chosen], starts[chosen], first,
+                                     length - starts.min(), name))
+        parts.append(np.load(path))
+        bar.update(min(_CHUNK, len(prompts) - first))
+    tokens = np.concatenate(parts)[:len(prompts), :length]
+    ends = (tokens != types.PAD).sum(axis=1).astype(np.int32)
+    return parallel_text.Rows(tokens, starts, ends)
+
+  def _folder(self, name, prompts, length):
+    """Returns a folder of its own for all that texts depend on."""
+    settings = [self.config[x] for x in ("teacher", "teacher_dtype", "seed",
+                                         "sample_batch")]
+    digest = hashlib.sha256(repr((settings, prompts, length)).encode())
+    return (pathlib.Path(self.config.workdir).resolve() / _FOLDER
+            / f"{name}-{digest.hexdigest()[:12]}")
+
+  def _generate(self, prompts, lengths, first, budget, name):
+    """Returns `[_CHUNK, P + budget]` int32, padded after the end of a text."""
+    key = jax.random.fold_in(jax.random.key(self.config.seed), first)
+    key = jax.random.fold_in(key, len(name))
+    out = dj.generate(
+        key, prompts, lengths, method=dj.methods.autoregressive(),
+        target=self.lm, target_params=self.params, eos_id=self.eos_id,
+        max_new_tokens=int(budget), rows=self.config.sample_batch)
+    return np.asarray(out.tokens)
+
+
+def _save(path, tokens):
+  """Writes a file, which appears whole or not at all."""
+  partial = path.with_suffix(".partial")
+  with open(partial, "wb") as f:
+    np.save(f, tokens)
+  partial.replace(path)
+
+
+def _batches(config, rows):
+  """Makes batches of rows; the first one of `_STRIDE` is held out."""
+  rows = parallel_text.Rows(*(x[rows.ends > rows.starts] for x in rows))
+  longest = max(config.windows)
+  tokens = np.pad(rows.tokens, ((0, 0), (0, longest + 1 - rows.tokens.shape[1])
+                                ), constant_values=types.PAD)
+  rows = rows._replace(tokens=tokens)
+  held_out = np.arange(len(tokens)) % _STRIDE == 0
+  train, kept = (parallel_text.Rows(*(x[chosen] for x in rows))
+                 for chosen in (~held_out, held_out))
+  if not len(train.tokens):
+    raise ValueError(f"{len(tokens)} texts are too few: 2 are needed.")
+
+  def train_batch(step, samples):
+    del samples
+    length, chosen = batches.of_one_length(config, train.ends - 1, step)
+    return parallel_text.batch(train, chosen, length)
+
+  def held_out_batch(count):
+    count = min(count, len(kept.tokens))
+    chosen = np.linspace(0, len(kept.tokens) - 1, count).astype(np.int64)
+    return parallel_text.batch(kept, chosen, longest)
+
+  return batches.Data(train_batch, held_out_batch)

@@ -1,0 +1,77 @@
+"""Grammar engines side by side, on the schemas that come along."""
+
+import gzip
+import json
+
+import pytest
+
+from configs import grammar as config_lib
+from experiments import grammar
+from experiments.app import launch
+from experiments.benchmarking import grammar_engines
+from experiments.data import schema_tasks
+
+
+def test_automata_pass_all_of_the_shipped_schemas():
+  config = config_lib.get_config()
+  config.engines = ("automaton",)
+  tasks = schema_tasks.shipped()
+  results = grammar.compare(config, tasks)
+  assert all(x.passes and x.masks > 10 for x in results["automaton"])
+  head, line = grammar.table(results, tasks)
+  assert dict(zip(head, line))["pass %"] == "100.0"
+  assert grammar.failures(results, tasks) == [
+      ["schemas that fail, by keyword", "schemas", "automaton"]]
+
+
+def test_what_an_engine_gets_wrong_is_counted():
+  """One that allows what has no quotation mark, whatever the schema."""
+  class Letters:
+    """A tokenizer of bytes."""
+
+    def encode(self, text, add_special_tokens):
+      assert not add_special_tokens
+      self.ids = list(text.encode())
+      return self
+
+  def engine(schema, pieces, eos_id):
+    if "oneOf" in schema:
+      raise ValueError("oneOf")
+    return lambda tokens: (ord('"') not in tokens, len(tokens), 1e-6)
+
+  task = schema_tasks.SchemaTask("a", {"minimum": 2}, [2, 3, "x"], [1, "y"],
+                                 ("minimum",))
+  found = grammar_engines.run(engine, task, Letters(), [], 0)
+  assert (found.rejected, found.accepted, found.masks) == (1, 1, 9)
+  refused = grammar_engines.run(engine, task._replace(schema={"oneOf": []}),
+                                Letters(), [], 0)
+  assert refused.error == "oneOf" and not refused.passes
+  results = {"x": [found, refused]}
+  lines = grammar.table(results, [task, task])
+  assert lines[1][:8] == ["x", "2", "1", "0", "0.0", "1", "1", "1"]
+  assert grammar.failures(results, [task, task])[1] == ["minimum", "2", "2"]
+
+
+def test_files_of_schemas(tmp_path):
+  line = json.dumps({"schema": {"format": "date", "not": {"type": "null"}},
+                     "tests": [{"data": 1, "valid": True},
+                               {"data": None, "valid": False}]})
+  path = tmp_path / "schemas.jsonl.gz"
+  path.write_bytes(gzip.compress(f"{line}\n{line}\n".encode()))
+  [task] = schema_tasks.read(path, 1)
+  assert task == schema_tasks.SchemaTask(
+      "1", json.loads(line)["schema"], [1], [None], ("format:date", "not"))
+  path.write_text('{"schema": {}}')
+  with pytest.raises(ValueError, match="line 1: an object with 'schema' and"):
+    schema_tasks.read(path)
+
+
+def test_errors_name_the_field():
+  config = config_lib.get_config()
+  config.engines = ("automata",)
+  with pytest.raises(launch.UserError, match="engines has 'automata': automat"):
+    grammar.check(config)
+  config = config_lib.get_config()
+  config.rows = 0
+  with pytest.raises(launch.UserError, match="--config.rows=0: at least 1"):
+    grammar.check(config)

@@ -1,0 +1,142 @@
+"""A drafter that learns from its target's own texts; and any text as corpus."""
+
+import json
+import re
+import types
+
+import numpy as np
+import pytest
+
+from configs import train as configs
+from experiments import train
+from experiments.app import launch
+from experiments.data import text_corpus
+from experiments.training import own_texts
+from experiments.training import run as training_run
+from models import checkpoints
+from models import transformer
+from models.text import chat_template
+from models.text import tokenizers
+
+pytestmark = pytest.mark.usefixtures("quickly")
+
+TEMPLATE = ("{% for m in messages %}Q:{{ m.content }}\n{% endfor %}"
+            "{% if add_generation_prompt %}A:{% endif %}")
+SIZES = dict(dim=16, num_layers=1, num_heads=2, hidden_dim=32)
+
+
+@pytest.fixture(name="target", scope="module")
+def _target(tmp_path_factory):
+  """A target of random parameters, with a tokenizer and a chat template."""
+  folder = tmp_path_factory.mktemp("target") / "target"
+  config = transformer.Config(
+      vocab_size=270, dim=16, num_layers=1, num_heads=2, num_kv_heads=1,
+      head_dim=8, hidden_dim=32, max_length=96)
+  import jax  # pylint: disable=import-outside-toplevel
+  checkpoints.save(folder, config, transformer.init(jax.random.key(0), config),
+                   tokenizers.train(["Q: a cat? A: a mat."] * 4, 270))
+  (folder / chat_template.FILE).write_text(TEMPLATE)
+  return folder
+
+
+def own_config(target, folder, **changes):
+  config = configs.get_config("smoke")
+  config.update({**dict(
+      preset="", sizes=SIZES, teacher=str(target), tokenizer="", own_texts=12,
+      workdir=str(folder / "work"), export=str(folder / "export"), steps=4,
+      warmup_steps=1, windows=(16, 32), sample_length=33, sample_batch=3,
+      batch_tokens=64, eval_every=2, checkpoint_every=2), **changes})
+  return config
+
+
+def test_a_drafter_of_a_targets_own_texts(target, tmp_path, monkeypatch):
+  prompts = tmp_path / "prompts.jsonl"
+  prompts.write_text("\n".join(json.dumps({"prompt": x}) for x in (
+      "a cat?", [{"role": "user", "content": "a mat?"}])))
+  config = own_config(target, tmp_path, prompts=str(prompts))
+  monkeypatch.setattr(own_texts, "_CHUNK", 8)
+  metadata = train.train(config)
+  assert 0 < metadata["overlap"] < 1 and metadata["parameters"] > 0
+  draft = checkpoints.load_config(tmp_path / "export")
+  # What the config does not tell is the target's.
+  assert (draft.vocab_size, draft.max_length, draft.head_dim) == (270, 96, 8)
+  tokenizers.check_same(tokenizers.load(tmp_path / "export"),
+                        tokenizers.load(target))
+  kept = sorted((tmp_path / "work" / "texts").glob("*/*.npy"))
+  # 12 questions in files of 8; answers to the two of the file and those that
+  # are short enough, which few of a random target are.
+  names = [path.parent.name.partition("-")[0] for path in kept]
+  assert names == ["answers"] * (len(kept) - 2) + ["questions"] * 2
+  # A second start reads them; whatever is missing is written as before.
+  lost = np.load(kept[-1])
+  kept[-1].unlink()
+  training_run.prepare(config)
+  np.testing.assert_array_equal(np.load(kept[-1]), lost)
+  monkeypatch.setattr(own_texts.dj, "generate", None)
+  run = training_run.prepare(config)
+  batch = run.data.train(0, None)
+  tokens = run.tokenizer.decode(batch.tokens[0].tolist())
+  assert tokens.startswith("Q:")
+  # The loss is over the answer alone.
+  start = int(np.flatnonzero(batch.weights[0])[0])
+  assert run.tokenizer.decode(batch.tokens[0, :start + 1].tolist()).endswith(
+      "\nA:")
+  # Texts of other settings are others.
+  config = own_config(target, tmp_path, prompts=str(prompts), seed=1)
+  with pytest.raises(TypeError):
+    training_run.prepare(config)
+
+
+@pytest.mark.parametrize("changes, error", [
+    ({"teacher": "", "tokenizer": "x"}, "need a --config.teacher that writes"),
+    ({"sample_length": 40}, "sample_length=40 must be 2 to one more than the"),
+    ({"sample_length": 4}, "sample_length=4 leaves no room after 2 tokens"),
+    ({"sample_fraction": 0.5}, "it must be 0"),
+    ({"windows": (32, 16)}, "must ascend"),
+    ({"sizes": {**SIZES, "dim": 0}}, "--config.sizes.dim=0: at least 1"),
+    ({"sizes": {**SIZES, "vocab_size": 300}}, "--config.teacher 270"),
+    ({"prompts": "/nowhere.txt"}, "No such file or directory"),
+    ({"teacher_dtype": "int8"}, "teacher_dtype='int8' is not one of"),
+])
+def test_settings_that_describe_no_texts(target, tmp_path, changes, error):
+  with pytest.raises(launch.UserError, match=error):
+    train.train(own_config(target, tmp_path, **changes))
+
+
+def test_a_preset_with_other_sizes(target):
+  config = own_config(target, target.parent, preset="smoke",
+                      sizes=dict(vocab_size=270, num_layers=3))
+  found = training_run.architecture(config)
+  assert (found.vocab_size, found.num_layers, found.dim) == (270, 3, 32)
+
+
+def test_any_text_is_a_corpus(tmp_path):
+  whole = tmp_path / "book.txt"
+  text = "".join(f"line {i} of a book\n" for i in range(400))
+  whole.write_text(text)
+  lines = tmp_path / "texts.jsonl"
+  lines.write_text("".join(
+      json.dumps({"body": f"document {i} has a few words"}) + "\n"
+      for i in range(200)))
+  tokenizer = tokenizers.train([text], 300)
+  for path, number in ((whole, 64), (lines, 200)):
+    config = types.SimpleNamespace(
+        corpus=str(path), corpus_field="body", windows=(8,), seed=0,
+        batch_tokens=32, sample_fraction=0.0, sample_prompt=14)
+    assert text_corpus.is_corpus(config)
+    train_texts = text_corpus.texts(config)
+    assert 0.85 * number < len(train_texts) < number
+    data = text_corpus.data(config, tokenizer)
+    assert data.train(0, None).tokens.shape == (4, 9)
+    # What is held out is no part of the rest, whole documents or lines.
+    held_out = tokenizer.decode(data.held_out(10**6).tokens.ravel().tolist())
+    numbers = {int(x) for x in re.findall(r"(?:line|document) (\d+) (?:of|has)",
+                                          held_out)}
+    assert numbers and not numbers & {
+        int(x) for x in re.findall(r"(?:line|document) (\d+) ",
+                                   "".join(train_texts))}
+    tokens, lengths = data.prompts(2)
+    assert tokens.shape == (2, 14) and lengths.tolist() == [14, 14]
+  config.corpus_field = "text"
+  with pytest.raises(ValueError, match="line 1 has no field 'text'"):
+    text_corpus.texts(config)

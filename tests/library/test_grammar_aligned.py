@@ -1,0 +1,92 @@
+"""ASAp against the conditional distribution of valid texts, enumerated."""
+
+import jax
+import numpy as np
+import pytest
+
+from decoding_jax import processors
+import decoding_jax as dj
+from models.testing import exactness
+from support import helpers
+
+# Token 0 ends a text; after 1 it is hard to come to an end, after 2 it is not.
+FOLLOWING = np.array([[-1, 1, 2, 5], [-1, -1, -1, 3], [4, 3, -1, 3],
+                      [4, -1, -1, -1], [4, -1, -1, -1], [4, 1, 2, -1]])
+V, NEW, ROWS, ROUNDS = 4, 5, 4000, 3
+
+
+def valid_texts(table):
+  """Each text that ends within NEW tokens, and the model's probability of it.
+  """
+  def extend(text, state, chance):
+    if text and text[-1] == 0:
+      yield text, chance
+    elif len(text) < NEW:
+      for token in np.flatnonzero(FOLLOWING[state] >= 0):
+        yield from extend((*text, int(token)), FOLLOWING[state, token],
+                          chance * table[text[-1] if text else 0, token])
+
+  return dict(extend((), 0, 1.0))
+
+
+@pytest.fixture(name="drawn", scope="module")
+def _drawn():
+  """The model's table, and what was drawn by a method that drafts."""
+  rng = np.random.default_rng(4)
+  target, draft = (exactness.random_table(rng, V) for _ in range(2))
+  lm, params = exactness.table_model(target)
+  draft, draft_params = exactness.table_model(draft)
+  return target, dj.asap(
+      jax.random.key(0), [0], grammar=processors.automaton(),
+      grammar_params=processors.table(FOLLOWING), target=lm,
+      target_params=params,
+      method=dj.methods.speculative(2), eos_id=0, rounds=ROUNDS, rows=ROWS,
+      max_new_tokens=NEW + 1, draft=draft, draft_params=draft_params)
+
+
+def p_value(found, step, expected):
+  """Of the texts of a round, against probabilities of texts."""
+  counts = dict.fromkeys(expected, 0)
+  for row, length in zip(found.tokens[step], found.lengths[step]):
+    counts[tuple(row[1:length].tolist())] += 1
+  return exactness.p_value(np.array(list(counts.values())),
+                           np.array(list(expected.values())))
+
+
+def test_the_last_round_is_the_conditional_distribution(drawn):
+  """All beginnings were seen, so that bounds are probabilities."""
+  table, found = drawn
+  texts = valid_texts(table)
+  total = sum(texts.values())
+  expected = {text: x / total for text, x in texts.items()}
+  assert len(texts) == 9
+  np.testing.assert_allclose(found.validity[-1], total, rtol=1e-5)
+  assert p_value(found, ROUNDS - 1, expected) > exactness.MIN_P_VALUE
+  # Control: the first round is the masked distribution, another one.
+  assert p_value(found, 0, expected) < helpers.MAX_P_VALUE_OF_CONTROL
+
+
+def test_the_first_round_is_the_masked_distribution(drawn):
+  table, found = drawn
+  expected = {}
+  for text in valid_texts(table):
+    chance, state, before = 1.0, 0, 0
+    for token in text:
+      allowed = FOLLOWING[state] >= 0
+      chance *= table[before, token] / table[before, allowed].sum()
+      state, before = FOLLOWING[state, token], token
+    expected[text] = chance
+  np.testing.assert_allclose(sum(expected.values()), 1)
+  assert p_value(found, 0, expected) > exactness.MIN_P_VALUE
+  assert (np.diff(found.validity) <= 1e-9).all()
+
+
+@pytest.mark.parametrize("grammar, rounds, message", [
+    (processors.automaton(), 0, "rounds=0: "),
+    (processors.repetition_penalty(1.5, V), 1, "grammar reads prompts")],
+    ids=["rounds", "prompt"])
+def test_errors_tell_what_is_needed(grammar, rounds, message):
+  with pytest.raises(ValueError, match=message):
+    dj.asap(None, [0], grammar=grammar, grammar_params=(), target=None,
+            target_params=None, method=None, eos_id=0, rounds=rounds, rows=1,
+            max_new_tokens=1)
