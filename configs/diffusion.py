@@ -5,6 +5,11 @@
 
 The shipped model `canvas-tasks` on list operations, Sudoku and Latin squares,
 by every method of `dj.canvas.methods`; no download.
+
+Hardware: two cores of an x86 server, no GPU.
+Minutes: 12 on a machine that had other work; `smoke` 1.
+To expect: `static(1)` right in 0.72 of the examples with 1.57 forwards a token,
+`free_dave(1, 4)` the same tokens with 0.67.
 """
 
 import ml_collections
@@ -15,11 +20,11 @@ _ALL = ("copy", "reverse", "sort", "insert", "remove", "replace", "sudoku",
         "shuffle", "insert_any", "remove_any", "replace_any", "latin")
 _METHODS = (
     "static(1)", "static(2)", "static(4)", "static(8)",
-    "free_dave(1, 4)", "free_dave(1, 8)", "free_dave(2, 4)",
-    "threshold(0.98)", "threshold(0.9)", "threshold(0.7)", "threshold(0.5)",
-    "factor(1)", "local_leap(0.98, 0.9, 4)", "local_leap(0.9, 0.75, 4)",
-    "local_leap(0.7, 0.5, 4)", "learn2pd(0.98)", "learn2pd(0.9)",
-    "learn2pd(0.7)")
+    "free_dave(1, 4)", "free_dave(2, 4)",
+    "threshold(0.9)", "threshold(0.7)", "threshold(0.5)", "factor(1)",
+    "local_leap(0.9, 0.75, 4)", "local_leap(0.7, 0.5, 4)",
+    "local_leap(0.5, 0.3, 4)", "learn2pd(0.9)", "learn2pd(0.7)",
+    "learn2pd(0.5)")
 
 
 def get_config(preset="default"):
@@ -52,15 +57,15 @@ def get_config(preset="default"):
       model="canvas-tasks",
       methods=_METHODS,
       canvas_tasks=_ALL,
-      examples=384,
-      batch=64,
+      examples=288,
+      batch=48,
       block=8,
       temperature=0.0,
       eos=False,
       filter_examples=768,
       filter_steps=2000,
       limits=(1, 2, 4, 8),
-      limit_examples=256,
+      limit_examples=192,
       limit_length=8,
       seed=0,
   ))

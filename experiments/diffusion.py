@@ -47,7 +47,8 @@ def main():
   preemption.listen()
   methods = [canvas_run.read(spec) for spec in config.methods]
   model, params = _load(config.model)
-  settings = {**json.loads(config.to_json()),
+  # Speed-ups are relative to the first method.
+  settings = {**json.loads(config.to_json()), "baseline": methods[0].name,
               "models": model_pair.digest_of(params)}
   workdir = results_store.open_workdir(WORKDIR.value, settings, _FREE,
                                        timed=True)
@@ -73,6 +74,12 @@ def _check(config):
   if config.examples % config.batch:
     raise launch.UserError(f"--config.batch={config.batch} must divide "
                            f"--config.examples={config.examples}.")
+  if canvas_tasks.CANVAS % config.block:
+    raise launch.UserError(f"--config.block={config.block} must divide "
+                           f"{canvas_tasks.CANVAS}, the places of a canvas.")
+  if not config.methods or not config.canvas_tasks:
+    raise launch.UserError("--config.methods and --config.canvas_tasks must "
+                           "not be empty.")
   for name in config.canvas_tasks:
     if name not in canvas_tasks.TASKS:
       raise launch.UserError(f"--config.canvas_tasks: {name!r} is not one of "

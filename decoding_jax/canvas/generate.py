@@ -126,13 +126,14 @@ def _step(context: Context, state: State) -> State:
     at = jnp.where(running, state.forwards, canvas.shape[1])
     trace = put(trace[0], confidence, at), put(trace[1], tokens, at)
   # A draft that is whole has no step after it.
-  steps = best + (canvas != take(state.drafts)).any(axis=1)
+  moved = (canvas != take(state.drafts)).any(axis=1)
   fresh = canvas != state.canvas
   return state.replace(
       canvas=canvas, drafts=jnp.stack(drafts, axis=1), trace=trace,
       filled_at=jnp.where(fresh, state.forwards[:, None], state.filled_at),
-      forwards=state.forwards + running,
-      steps=state.steps + jnp.where(running, steps, 0))
+      forwards=state.forwards + running.astype(jnp.int32),
+      steps=state.steps + jnp.where(running, best + moved.astype(jnp.int32),
+                                    0))
 
 
 def _confirmed(drafts, targets):
@@ -151,7 +152,7 @@ def _logits(context: Context, state: State, running):
   """Returns logits `[B, D, L, V]` of the drafts, and counts whole forwards."""
   if state.store is None:
     logits, _ = forward.whole(context, state.drafts)
-    return state.replace(whole_forwards=state.whole_forwards + running), logits
+    return _counted(state, running), logits
   start = places.block_start(context, state.canvas)
   # Rows that are done have no block; they read the last one for nothing.
   start = jnp.minimum(start, state.canvas.shape[1] - context.block)
@@ -163,7 +164,12 @@ def _logits(context: Context, state: State, running):
 
   store = jax.lax.cond(begins.any(), read, lambda store: store, state.store)
   logits = forward.of_block(context, state.canvas, store, start)
-  state = state.replace(
-      store=store, stored=jnp.where(begins, start, state.stored),
-      whole_forwards=state.whole_forwards + begins)
-  return state, logits[:, None]
+  state = state.replace(store=store,
+                        stored=jnp.where(begins, start, state.stored))
+  return _counted(state, begins), logits[:, None]
+
+
+def _counted(state: State, rows) -> State:
+  """Counts a whole forward of these rows `[B]`."""
+  return state.replace(
+      whole_forwards=state.whole_forwards + rows.astype(jnp.int32))

@@ -3,8 +3,10 @@
 Of the n tokens of a row that may be masked, m are, with m uniform from 1 to n.
 The mean of their losses, times n, is an unbiased estimate of the bound on the
 row's negative log-likelihood, of less variance than with each token masked by
-itself (LLaDA, arXiv 2502.09992, appendix A.2 and equation 6).
+itself: LLaDA (arXiv 2502.09992) evaluates likelihoods so.
 """
+
+import functools
 
 import numpy as np
 
@@ -15,13 +17,19 @@ def masked(config, data: batches.Data) -> batches.Data:
   """Masks the rows of a run, in another way at each step.
 
   Args:
-    config: `seed`.
+    config: `seed`; and `masked_suffix`, D, for a model that drafts: the last D
+      tokens of each row are masked; 0 for random ones.
     data: rows; tokens whose weight is not 0 may be masked.
 
   Returns:
     Data without prompts. The tokens are whole; the weights `[B, T]` of a row
     are 1 / m at its m masked tokens and 0 elsewhere.
   """
+  if config.masked_suffix:
+    last = functools.partial(suffix, config.masked_suffix)
+    return batches.Data(lambda *step: last(data.train(*step)),
+                        lambda count: last(data.held_out(count)))
+
   def train(step, samples):
     rng = np.random.default_rng((config.seed, 1, step))
     return mask(rng, data.train(step, samples))
@@ -35,6 +43,13 @@ def masked(config, data: batches.Data) -> batches.Data:
     return batches.Batch(*(np.concatenate(parts) for parts in zip(*rows)))
 
   return batches.Data(train, held_out)
+
+
+def suffix(count: int, batch: batches.Batch) -> batches.Batch:
+  """Masks the last `count` tokens of each row."""
+  weights = np.zeros_like(batch.weights)
+  weights[:, -count:] = 1 / count
+  return batches.Batch(batch.tokens, weights)
 
 
 def mask(rng: np.random.Generator, batch: batches.Batch) -> batches.Batch:

@@ -1,4 +1,4 @@
-"""Trains the filter of Learn2PD (arXiv 2509.25188, section 3.2).
+"""Trains the filter of Learn2PD (arXiv 2509.25188).
 
 It learns from traces of static decoding: after each forward, whether what the
 model would fill in at a place is what the place ends with.

@@ -41,6 +41,10 @@ PRESETS = {
     "python-diffusion": decoder.Config(
         vocab_size=2001, dim=192, num_layers=7, num_heads=6, num_kv_heads=6,
         head_dim=32, hidden_dim=512, max_length=320),
+    # One that drafts for python-target, the last entry being the mask again.
+    "python-masked-draft": decoder.Config(
+        vocab_size=2001, dim=128, num_layers=3, num_heads=4, num_kv_heads=4,
+        head_dim=32, hidden_dim=320, max_length=320),
     # Trained in seconds, to see that everything works.
     "smoke": decoder.Config(
         vocab_size=2000, dim=32, num_layers=1, num_heads=2, num_kv_heads=1,

@@ -102,3 +102,15 @@ def test_a_filter_learns_a_threshold():
 def test_methods_are_checked(spec, message):
   with pytest.raises(launch.UserError, match=message):
     canvas_run.read(spec)
+
+
+@pytest.mark.parametrize("field, value, message", [
+    ("batch", 7, "--config.batch=7 must divide --config.examples=24"),
+    ("block", 5, "--config.block=5 must divide 16"),
+    ("canvas_tasks", ("copy", "paste"), "'paste' is not one of"),
+    ("methods", (), "must not be empty")])
+def test_settings_are_checked(field, value, message):
+  config = _config()
+  config[field] = value
+  with pytest.raises(launch.UserError, match=message):
+    diffusion._check(config)

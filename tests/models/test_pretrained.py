@@ -138,7 +138,7 @@ def test_the_masked_model_fills_in_lists():
   base, found = (dj.canvas.generate(
       jax.random.key(0), prompts, lengths, method=method, model=model,
       params=params, length=canvas_tasks.CANVAS, block=8) for method in (
-          dj.canvas.methods.static(2), dj.canvas.methods.free_dave(2, 3)))
+          dj.canvas.methods.static(1), dj.canvas.methods.free_dave(1, 4)))
   right = [canvas_tasks.is_right(*pair) for pair in zip(examples, base.tokens)]
   assert np.mean(right) > 0.9
   np.testing.assert_array_equal(base.tokens, found.tokens)

@@ -24,7 +24,7 @@ def _forward(params, tokens, positions, cache, block, slot, mask):
   del cache, slot
   away = (positions[:, :, None] - positions[:, None]) % _REACH
   parts = params["table"][tokens[:, None], away]
-  return jnp.sum(parts * mask[..., None], axis=2), block
+  return jnp.sum(jnp.where(mask[..., None], parts, 0), axis=2), block
 
 
 TOY = dj.LanguageModel(_init_cache, _forward, VOCAB)

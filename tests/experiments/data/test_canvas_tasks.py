@@ -8,6 +8,7 @@ from experiments.data import batches
 from experiments.data import canvas_tasks
 from experiments.data import grid_tasks
 from experiments.data import masking
+from experiments.data import python_windows
 
 EXAMPLES = canvas_tasks.draw(tuple(canvas_tasks.TASKS), 240, 0)
 ANY = ("shuffle", "insert_any", "remove_any", "replace_any", "latin")
@@ -89,7 +90,7 @@ def test_examples_are_functions_of_their_number():
 def _config():
   return ml_collections.ConfigDict(dict(
       seed=0, batch_tokens=36 * 64, canvas_tasks=tuple(canvas_tasks.TASKS),
-      masked=True, tokenizer=""))
+      masked=True, masked_suffix=0, tokenizer=""))
 
 
 def test_masks_are_of_the_canvas_and_a_function_of_the_step(config):
@@ -102,6 +103,21 @@ def test_masks_are_of_the_canvas_and_a_function_of_the_step(config):
   np.testing.assert_allclose(batch.weights.sum(axis=1), 1, rtol=1e-6)
   few, many = data.held_out(3), data.held_out(5)
   np.testing.assert_array_equal(few.weights, many.weights[:3])
+
+
+def test_windows_of_a_corpus_are_masked_too(config):
+  config.update(windows=(8,), batch_tokens=64, sample_fraction=0.0)
+  stream = np.arange(500, dtype=np.int32)
+  data = masking.masked(config, python_windows.of_streams(
+      config, stream, stream[:90], None))
+  batch = data.train(0, None)
+  assert batch.tokens.shape == (8, 9) and (batch.weights.sum(axis=1) > 0).all()
+  assert data.held_out(4).weights.shape == (4, 8)
+  config.masked_suffix = 3
+  data = masking.masked(config, python_windows.of_streams(
+      config, stream, stream[:90], None))
+  np.testing.assert_allclose(data.train(0, None).weights,
+                             np.tile([0] * 5 + [1 / 3] * 3, (8, 1)))
 
 
 def test_the_number_of_masks_is_uniform():

@@ -139,6 +139,32 @@ def test_confidences(function, expected):
   np.testing.assert_allclose(found, expected, atol=1e-3)
 
 
+EXAMPLES = [getattr(canvas.methods, name)(**sizes) for name, found in
+            canvas.methods.example_arguments().items() for sizes in found]
+
+
+@pytest.mark.parametrize("setting", [
+    lambda: jax.enable_x64(True),
+    lambda: jax.numpy_dtype_promotion("strict")], ids=["x64", "strict"])
+@pytest.mark.parametrize("method", EXAMPLES, ids=lambda m: m.name)
+def test_types_under_other_settings_of_jax(network, method, setting):
+  """They are traced; nothing is compiled."""
+  lm, params = network
+  filtered = canvas.filters.init(jax.random.key(0), 4)
+
+  def trace():
+    return jax.eval_shape(lambda key: canvas.generate(
+        key, *toys.prompts(), method=method, params=params, length=8, block=4,
+        model=canvas.MaskedModel(lm, toys.MASK), sampling=dj.Sampling(0.7),
+        eos_id=toys.EOS, cache=method.drafts == 1, traced=True,
+        method_params=filtered if method.needs_params else None),
+                          jax.random.key(0))
+
+  expected = trace()
+  with setting():
+    assert trace() == expected
+
+
 def _fill(**arguments):
   given = dict(method=STATIC(1), model=toys.MODEL, params=toys.toy_params(),
                length=8, block=4, eos_id=toys.EOS)
