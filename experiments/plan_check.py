@@ -9,6 +9,7 @@ measured another one whose interval of block efficiency is above it.
 """
 
 import json
+import math
 import pathlib
 
 from absl import flags
@@ -67,7 +68,7 @@ def main():
 
 
 def predicted(spec, accepts, temperature) -> float:
-  """Returns the tokens of a step that `auto` expects.
+  """Returns the tokens of a step that `auto` expects; -inf if it tries none.
 
   Args:
     spec: of a chain, `rsd_c` or `opt_tree`.
@@ -88,6 +89,8 @@ def predicted(spec, accepts, temperature) -> float:
   layout = method_specs.read(spec).greedy.drafter.layout
   if not isinstance(layout, dj.Layout) or name not in ("speculative", "rsd_c"):
     raise launch.UserError(f"{name}: chains, rsd_c and opt_tree are compared.")
+  if rule not in accepts:
+    return -math.inf
   widths = (1, *layout.widths)
   return tree_planning.expected_tokens(
       tuple((b,) * n for b, n in zip(layout.branching, widths)), accepts[rule])

@@ -34,14 +34,17 @@ class Text(NamedTuple):
   draft: np.ndarray | None
 
 
-def acceptances(texts: list[Text], measured: tree_planning.Acceptance,
-                seed: int = 0) -> dict[str, tree_planning.Acceptance]:
-  """Returns the acceptance of all ways to verify.
+def acceptances(
+    texts: list[Text], measured: tree_planning.Acceptance
+) -> dict[str, tree_planning.Acceptance]:
+  """Returns the acceptance of all ways to verify that may be the fastest.
+
+  Noise that is shared is not: what it is for is a text that does not depend on
+  what drafts, and it accepts a little less than recursive rejection.
 
   Args:
     texts: with draft distributions.
     measured: of recursive rejection, as measured in runs.
-    seed: of the noise that is shared.
 
   Returns:
     dict as of `tree_planning.plans`. Rules for paths are estimated by what they
@@ -53,16 +56,13 @@ def acceptances(texts: list[Text], measured: tree_planning.Acceptance,
   found = {"match": _of_ranks(ranks)}
   if all((text.target.max(axis=1) == 1).all() for text in texts):
     return {"recursive": measured, **found}  # Temperature 0.
-  rng = np.random.default_rng(seed)
-  noisy = [_ranks(np.log(_positive(text.draft)) + _noise(rng, text),
-                  _written(text)) for text in texts]
   hazard = measured.hazard[:_DEPTH]
   gains = _path_gains(texts)[:len(hazard)]
   by_path = measured._replace(hazard=hazard * gains)
   return {"recursive": measured, "traversal": by_path,
           "layer": measured._replace(hazard=hazard * (1 + gains) / 2),
           "conditional_ot": by_path._replace(by_rank=_greedy_ranks(texts)),
-          "shared_gumbel": _of_ranks(noisy), **found}
+          **found}
 
 
 def lookup_tokens(texts: list[Text], depth: int, max_ngram: int) -> float:
@@ -112,23 +112,6 @@ def _positive(probs):
 def _ranks(scores, tokens):
   """Returns `[n]`, how many scores are above that of each token."""
   return (scores > scores[np.arange(len(tokens)), tokens][:, None]).sum(axis=1)
-
-
-def _noise(rng, text):
-  """Draws Gumbels by which the target draws just the tokens of a text.
-
-  The perturbed log-probability of the token is the largest; the others are
-  conditioned on it (Maddison et al. 2014, "A* sampling").
-  """
-  log_probs, tokens = np.log(_positive(text.target)), _written(text)
-  order = np.arange(len(tokens))
-  largest = rng.gumbel(size=(len(tokens), 1))
-  others = log_probs + rng.gumbel(size=log_probs.shape)
-  perturbed = -np.logaddexp(-largest, -others)
-  perturbed[order, tokens] = largest[:, 0]
-  # Of tokens that the target forbids nothing is known.
-  return np.where(text.target > 0, perturbed - log_probs,
-                  rng.gumbel(size=log_probs.shape))
 
 
 def _path_gains(texts):

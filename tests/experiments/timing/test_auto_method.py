@@ -121,7 +121,7 @@ def test_a_choice_for_two_models(monkeypatch):
       "autoregressive", "speculative", "rsd_c", "rsd_s", "sequoia", "opt_tree",
       "token_recycling", "prompt_lookup", "suffix"}
   assert {x.spec.get("verification") for x in found.plans} == {
-      None, "traversal", "block", "layer", "conditional_ot", "shared_gumbel"}
+      None, "traversal", "block", "layer", "conditional_ot"}
 
 
 def test_a_choice_without_a_draft_model(monkeypatch):

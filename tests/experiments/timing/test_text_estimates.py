@@ -45,20 +45,17 @@ def measured_share(method, rows=4000):
   return hits[1:].sum() / hits.sum()
 
 
-@pytest.mark.parametrize("name, method", [
-    ("shared_gumbel", dj.methods.rsd_c((2,), "shared_gumbel")),
-    ("match", dj.methods.opt_tree(2, 2, 1))], ids=["shared_gumbel", "match"])
-def test_acceptance_is_that_of_runs(name, method):
+def test_acceptance_is_that_of_runs():
   """Roots of runs are other places than all of a text, a little."""
-  found = text_estimates.acceptances(texts_of(*TABLES), MEASURED)[name]
+  found = text_estimates.acceptances(texts_of(*TABLES), MEASURED)["match"]
   share = 1 - np.prod(1 - found.by_rank[:2])
-  assert share == pytest.approx(measured_share(method), abs=0.04)
+  assert share == pytest.approx(measured_share(dj.methods.opt_tree(2, 2, 1)),
+                                abs=0.04)
 
 
 def test_equal_distributions_are_accepted():
   target, _ = TABLES
   found = text_estimates.acceptances(texts_of(target, target, 40), MEASURED)
-  assert found["shared_gumbel"].by_rank[0] > .98
   assert found["conditional_ot"].by_rank[0] > .98
   # Nothing is gained by looking at a path of ratios that are 1.
   np.testing.assert_allclose(found["traversal"].hazard, MEASURED.hazard,
