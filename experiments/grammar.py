@@ -22,17 +22,13 @@ from experiments.benchmarking import grammar_speed
 from experiments.data import schema_tasks
 from models.text import tokenizers
 
-_CONFIG = launch.define_config("grammar", "Configuration.")
-_WORKDIR = flags.DEFINE_string(
-    "workdir", "", "Folder for results.jsonl, a line of JSON for each schema "
-    "and engine; none if empty.")
 _ENGINES = ("automaton", "either", "llguidance", "xgrammar", "outlines_core")
 # Features of failing schemas that are shown.
 _SHOWN = 12
 
 
 def main():
-  config = launch.config(_CONFIG, "schemas", "engines", "seconds")
+  config = launch.config(CONFIG, "schemas", "engines", "seconds")
   check(config)
   tasks = _tasks(config)
   if config.target:
@@ -42,8 +38,8 @@ def main():
   print(text_tables.plain_table(table(results, tasks)))
   print()
   print(text_tables.plain_table(failures(results, tasks)))
-  if _WORKDIR.value:
-    _write(results, tasks)
+  if WORKDIR.value:
+    _write(WORKDIR.value, results, tasks)
 
 
 def check(config):
@@ -121,8 +117,8 @@ def _tasks(config):
   return tasks
 
 
-def _write(results, tasks):
-  folder = pathlib.Path(_WORKDIR.value)
+def _write(workdir, results, tasks):
+  folder = pathlib.Path(workdir)
   folder.mkdir(parents=True, exist_ok=True)
   lines = [json.dumps({"name": task.name, "engine": name, **result._asdict()})
            for name, found in results.items()
@@ -130,5 +126,12 @@ def _write(results, tasks):
   (folder / "results.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
 
 
+# Flags are defined where they are parsed, see `experiments.rsd`.
 if __name__ == "__main__":
+  CONFIG = launch.define_config(
+      "grammar", "Settings: file, file:preset, or the name of a shipped file, "
+      "such as grammar:speed.")
+  WORKDIR = flags.DEFINE_string(
+      "workdir", "", "Folder for results.jsonl, a line of JSON for each schema "
+      "and engine; none if empty.")
   launch.run(main)

@@ -146,7 +146,7 @@ def test_no_text_ends_while_its_model_thinks():
     (processors.momentum, dict(resistance=-1.0), "resistance=-1.0"),
     (processors.momentum, dict(num_candidates=9), "num_candidates=9: at most"),
     (processors.momentum, dict(max_match=65), "max_match=65: at most 64"),
-], ids=str)
+])
 def test_options(make, arguments, words):
   if make is processors.momentum:
     arguments = {"vocab_size": V, "window": 9, **arguments}

@@ -222,7 +222,7 @@ def test_rows_that_make_room_for_others():
     (dj.methods.lite_search, dict(max_budget=1), "max_budget=1: an integer fr"),
     (dj.methods.lite_search, dict(confidence=2.0), "confidence=2.0"),
     (dj.methods.pg_td, dict(simulations=0), "simulations=0"),
-    (dj.methods.pg_td, dict(base=0.0), "base=0.0")], ids=str)
+    (dj.methods.pg_td, dict(base=0.0), "base=0.0")])
 def test_options(make, arguments, words):
   base = {dj.methods.a_star: dict(num_children=2, step_length=2, expansions=2),
           dj.methods.lite_search: dict(step_length=2),
