@@ -57,6 +57,11 @@ def by_platform(*arrays, default, **others):
   return jax.lax.platform_dependent(*arrays, default=default, **others)
 
 
+def host_device():
+  """Returns the device of the host's own processor."""
+  return jax.local_devices(backend="cpu")[0]
+
+
 def _takes(function, arrays, static) -> bool:
   try:
     inspect.signature(function).bind(*arrays, **static)

@@ -33,8 +33,10 @@ def make(num_paths: int = 3, depth: int = 4, expansion=None) -> Method:
                      f"{expansion}: an expansion stands in place of both.")
   expansion = values.integers("expansion", expansion)
   values.check_positive("expansion", *expansion)
-  return _method("-".join(map(str, expansion)), expanders.iid_tree(expansion),
-                 expanders.top_k(expansion))
+  samples = expanders.iid_tree(expansion)
+  # The same bounds at all temperatures, though here no paths agree.
+  best = expanders.top_k(expansion)._replace(layout=samples.layout)
+  return _method("-".join(map(str, expansion)), samples, best)
 
 
 def _method(sizes, samples, best) -> Method:

@@ -300,8 +300,9 @@ def _insert(rules: Rules, context: Context, nodes: Nodes, e, index,
   put = lambda x, y: jax.lax.dynamic_update_slice_in_dim(
       x, y.astype(x.dtype), 1 + e * width, axis=1)
   is_parent = jnp.arange(nodes.used.shape[1])[None] == index[:, None]
-  return jax.tree.map(put, nodes.replace(
-      expansions=nodes.expansions + (is_parent & running[:, None])), fresh)
+  more = (is_parent & running[:, None]).astype(jnp.int32)
+  return jax.tree.map(put, nodes.replace(expansions=nodes.expansions + more),
+                      fresh)
 
 
 def _at(tree, index):

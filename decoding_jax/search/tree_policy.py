@@ -187,7 +187,8 @@ def _select(policy: Policy, limit, slots, eos_id, tree: Tree):
 
   def descend(carry):
     node, path, on_way = carry
-    children = tree.first[node] + jnp.arange(policy.num_children)
+    children = tree.first[node] + jnp.arange(
+        policy.num_children, dtype=jnp.int32)
     scores = _scores(policy, tree.visits[node], tree.values[children],
                      tree.counts[children], tree.priors[children])
     child = children[jnp.argmax(scores)]
@@ -248,9 +249,10 @@ def _expand(policy: Policy, context: Context, tree: Tree, nodes, number,
 def _learn(tree: Tree, on_way, value, running) -> Tree:
   """Takes a value up to the root, in one row."""
   on_way &= running
+  more = on_way.astype(jnp.int32)
   # A node whose values are all negative has not that of no text, 0.
   first = tree.counts == 0
   values = jnp.where(first, value, jnp.maximum(tree.values, value))
   return tree.replace(
       values=jnp.where(on_way, values, tree.values),
-      counts=tree.counts + on_way, visits=tree.visits + on_way)
+      counts=tree.counts + more, visits=tree.visits + more)

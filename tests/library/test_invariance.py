@@ -132,7 +132,8 @@ def test_numbers_of_64_bits():
     lambda: jax.enable_x64(True),
     lambda: jax.numpy_dtype_promotion("strict")], ids=["x64", "strict"])
 @each([method for found in dj.methods.examples().values() for method in found
-       if method.greedy])
+       if method.greedy and not tree_decoder.as_decoder(
+           method.greedy).needs_features])
 def test_types_under_other_settings_of_jax(method, setting):
   """They are traced; nothing is compiled."""
   rng = np.random.default_rng(0)

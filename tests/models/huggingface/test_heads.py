@@ -32,7 +32,7 @@ _FIELDS = {
     "hidden_size": _DIM, "num_attention_heads": 4, "num_key_value_heads": 2,
     "head_dim": 4, "intermediate_size": 24, "rms_norm_eps": 1e-6,
     "rope_theta": 1e4, "max_position_embeddings": 64, "hidden_act": "silu",
-    "vocab_size": _VOCAB, "torch_dtype": "float32"}
+    "vocab_size": _VOCAB, "torch_dtype": "float32", "num_hidden_layers": 1}
 
 
 def write(folder, fields, tensors):
