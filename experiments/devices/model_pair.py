@@ -413,12 +413,13 @@ def with_params(pair, target, draft):
     return checkpoints.load(launch.model_folder(name), dtype=dtype or None,
                             weights=weights)[1]
 
+  kinds = [*zip(pair.dtypes, pair.weights)]
   with launch.user_errors(OSError, ValueError):
-    params, own = [read(name, *kind) if is_read(name) else None for name, *kind
-                   in zip((target, draft), pair.dtypes, pair.weights)]
+    params, own = [read(name, *kind) if is_read(name) else None
+                   for name, kind in zip((target, draft), kinds)]
     if is_head(draft):
       own = heads.load(launch.model_folder(draft), architecture(
-          target, pair.dtypes[0])).params
+          target, *kinds[0]), target_params=params).params
   return pair._replace(target_params=params, draft_params=draft_params(
       pair, draft, params, own))
 

@@ -5,7 +5,8 @@ target's features of the token before it, and makes features of its own: these
 take the place of the target's where a token was drafted. EAGLE-1 and -2 read
 the last hidden state, and share the target's output layer; EAGLE-3 reads the
 outputs of three layers and has an output layer of its own, perhaps of the most
-frequent tokens alone. The draft vocabulary is `params["tokens"]`.
+frequent tokens alone. The draft vocabulary is `params["tokens"]`. An output
+layer that is rows of the target's, `params["output"]`, is not learned.
 """
 
 import dataclasses
@@ -38,6 +39,8 @@ class Config:
       that of the head, its vocabulary is not used.
     version: 1, of EAGLE-1 and -2, or 3.
     draft_vocab: tokens that it can draft; 0: all of the target's. Of 3 alone.
+    shared_output: whether its output layer is that of the target, of the
+      `draft_vocab` tokens alone. Of 3 alone.
     own_embedding: whether it has an embedding of its own.
     norm_before_residual: whether the residual stream begins after the norm of
       the features. Of 3 alone.
@@ -46,6 +49,7 @@ class Config:
   layer: Any
   version: int = 3
   draft_vocab: int = 0
+  shared_output: bool = False
   own_embedding: bool = False
   norm_before_residual: bool = False
   bias: bool = False
@@ -54,6 +58,9 @@ class Config:
     if self.version not in VERSIONS:
       raise ValueError(f"eagle version={self.version}: one of {VERSIONS} is "
                        "needed.")
+    if self.shared_output and not self.draft_vocab:
+      raise ValueError("eagle shared_output=True needs a draft_vocab, of the "
+                       "tokens whose rows are shared.")
 
 
 def taps(target) -> tuple[int, ...]:
@@ -124,9 +131,10 @@ class _Eagle(nn.Module):
         norm() for _ in range(4))
     self.attention = layers.Attention(layer)
     self.feed_forward = layers.FeedForward(layer)
-    self.head = self.param(
-        "output", layers.INIT, (cfg.draft_vocab or self.target.vocab_size,
-                                layer.dim), jnp.dtype(layer.dtype))
+    if not cfg.shared_output:
+      self.head = self.param(
+          "output", layers.INIT, (cfg.draft_vocab or self.target.vocab_size,
+                                  layer.dim), jnp.dtype(layer.dtype))
 
   def __call__(self, embeddings, hidden, features, cache, block, slot, view):
     """Goes through the layer.
@@ -160,9 +168,10 @@ class _Eagle(nn.Module):
       self.norm(x)
     return x, Block((keys,), (values,))
 
-  def logits(self, hidden):
+  def logits(self, hidden, shared):
     """Returns logits of the draft vocabulary, of EAGLE-3."""
-    return linear_ops.matmul(self.norm(hidden), self.head)
+    return linear_ops.matmul(self.norm(hidden),
+                             self.head if shared is None else shared)
 
 
 class _Plain(nn.Module):
@@ -196,9 +205,10 @@ def head(config: Config, target, num_features: int = 0) -> Head:
     ValueError: for a target that does not fit.
   """
   target_ends.check(target)
-  if config.version == 1 and config.layer.dim != target.dim:
+  if config.layer.dim != target.dim and (
+      config.version == 1 or config.shared_output):
     raise ValueError(f"eagle layer.dim={config.layer.dim}: that of the target, "
-                     f"{target.dim}, is needed by EAGLE-1.")
+                     f"{target.dim}, is needed where its output layer is used.")
   widths = (target.dim,) * (num_features or config.version)
   parts = (functools.partial(part, _Spec(config, target))
            for part in (_init, _read, _start, _logits))
@@ -210,7 +220,7 @@ def head(config: Config, target, num_features: int = 0) -> Head:
 
 
 def unrolled(config: Config, target, params, target_params, features, tokens,
-             depth: int):
+             depth: int, whole: bool = True):
   """Returns what the head predicts on its own features, for training.
 
   The training-time test of EAGLE-3 (arXiv 2503.01840, section 3): in round r a
@@ -226,10 +236,12 @@ def unrolled(config: Config, target, params, target_params, features, tokens,
     features: tuple of `[B, T, F]`.
     tokens: `[B, T]` int32, the token after each.
     depth: rounds.
+    whole: whether tokens that cannot be drafted have logits too.
 
   Returns:
-    `[B, depth, T, V]` logits of the token after `tokens`; those of pair t in
-    round r are meant only for t >= r.
+    `[B, depth, T, V]` logits of the token after `tokens`, V of the draft
+    vocabulary if not `whole`; those of pair t in round r are meant only for
+    t >= r.
   """
   spec, (batch, length) = _Spec(config, target), tokens.shape
   if config.version == 1:
@@ -248,7 +260,7 @@ def unrolled(config: Config, target, params, target_params, features, tokens,
                          (batch, length, depth * length)))
     hidden, block = _forward(spec, params, target_params, inputs, hidden,
                              features, nothing, block, round_ * length)
-    found.append(_output(spec, params, target_params, hidden))
+    found.append(_output(spec, params, target_params, hidden, whole))
     hidden = jnp.pad(hidden[:, :-1], ((0, 0), (1, 0), (0, 0)))
   return jnp.stack(found, axis=1)
 
@@ -290,13 +302,13 @@ def _logits(spec, params, target_params, state, draft, tree, level, nodes):
   return _output(spec, params, target_params, nodes.of(draft.hidden, 1)), draft
 
 
-def _output(spec, params, target_params, hidden):
-  """Returns logits `[..., V]` of features of the head."""
+def _output(spec, params, target_params, hidden, whole=True):
+  """Returns logits `[..., V]` of features of the head; see `unrolled`."""
   if spec.config.version == 1:
     return target_ends.logits(spec.target, target_params, hidden)
   found = _Eagle(*spec).apply({"params": params["layer"]}, hidden,
-                              method="logits")
-  if not spec.config.draft_vocab:
+                              params.get("output"), method="logits")
+  if not (whole and spec.config.draft_vocab):
     return found
   # The other tokens are never drafted.
   size = (*found.shape[:-1], spec.target.vocab_size)
@@ -342,7 +354,8 @@ def init(key, config: Config, target, num_features: int = 0):
 
   Returns:
     A dict of `layer`, and `embedding` and `tokens` where the head has its own;
-    `tokens [draft_vocab]` int32 are the first ones.
+    `tokens [draft_vocab]` int32 are the first ones. A shared `output
+    [draft_vocab, F]` is random as well, see `target_ends.rows`.
   """
   layer = config.layer
   one = jax.ShapeDtypeStruct((1, 1, layer.dim), jnp.dtype(layer.dtype))
@@ -362,6 +375,10 @@ def init(key, config: Config, target, num_features: int = 0):
         jnp.dtype(layer.dtype))
   if config.draft_vocab:
     params["tokens"] = jnp.arange(config.draft_vocab, dtype=jnp.int32)
+  if config.shared_output:
+    params["output"] = layers.INIT(
+        jax.random.fold_in(key, 2), (config.draft_vocab, layer.dim),
+        jnp.dtype(layer.dtype))
   return params
 
 

@@ -33,8 +33,28 @@ def norm(config, params, x):
       {"params": params["norm"]}, x)
 
 
-def logits(config, params, x):
-  """Returns the target's logits `[..., V]` float32 of normed `[..., F]`."""
-  table = params["embedding" if config.tie_embeddings else "head"]
+def rows(config, params, tokens):
+  """Returns rows `[N, F]` of the target's output layer, of tokens `[N]`."""
+  found = linear_ops.lookup(_table(config, params), tokens)
+  return found.astype(config.dtype)
+
+
+def logits(config, params, x, table=None):
+  """Returns the target's logits of its residual stream after the last norm.
+
+  Args:
+    config: of the target.
+    params: its parameters.
+    x: `[..., F]`.
+    table: of `rows`, for the logits of these tokens alone.
+
+  Returns:
+    `[..., V]` float32, or `[..., N]` of N rows.
+  """
+  table = _table(config, params) if table is None else table
   return kernels.soft_cap(linear_ops.matmul(x, table) / config.logit_divisor,
                           config.logit_softcap)
+
+
+def _table(config, params):
+  return params["embedding" if config.tie_embeddings else "head"]

@@ -28,6 +28,7 @@ from models.folders import json_files
 from models.heads import block
 from models.heads import eagle
 from models.heads import medusa
+from models.heads import target_ends
 from models.huggingface import config as hf_config
 from models.huggingface import tensor_files
 
@@ -36,6 +37,9 @@ _EAGLE3 = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM",
 _BLOCKS = ("DFlashDraftModel", "Qwen3DSparkModel", "DSparkDraftModel")
 _MEDUSA_FILES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
 _MIDDLE = "midlayer"
+_OFFSETS = "d2t"
+# Parameter that is not in files: rows of the target's output layer.
+_SHARED = "output"
 # Of a config, what describes the layers of a head as those of a Llama.
 _LAYER_FIELDS = (
     "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim",
@@ -112,14 +116,15 @@ def open_folder(folder, target: transformer.Config,
   return Loaded(head, head.abstract_params(), kind.kept)
 
 
-def load(folder, target: transformer.Config,
-         dtype: str | None = None) -> Loaded:
+def load(folder, target: transformer.Config, dtype: str | None = None,
+         target_params=None) -> Loaded:
   """Reads a head.
 
   Args:
     folder: of the head.
     target: the architecture of the target.
     dtype: of its parameters; None: that of the target.
+    target_params: of the target, whose output layer some heads share.
 
   Returns:
     The head, its parameters, and what the target is to keep.
@@ -136,6 +141,8 @@ def load(folder, target: transformer.Config,
   used = set()
 
   def read(place, leaf):
+    if transformer.param_name(place) == _SHARED:
+      return leaf
     name = names[transformer.param_name(place)]
     used.add(name)
     return _read(path, tensors, name, leaf)
@@ -144,6 +151,8 @@ def load(folder, target: transformer.Config,
   _check_rest(path, tensors, used)
   if "tokens" in params:
     params["tokens"] = _draft_tokens(path, params["tokens"], target)
+  if _SHARED in params:
+    params[_SHARED] = target_ends.rows(target, target_params, params["tokens"])
   return Loaded(head, params, kind.kept)
 
 
@@ -172,25 +181,24 @@ def save(folder, module, config, params, kept, metadata=None) -> None:
     params: its parameters.
     kept: layers of the target that it reads.
     metadata: for people to read, written as JSON; or None.
-
-  Raises:
-    ValueError: for a head with a draft vocabulary.
   """
   kind = _Kind(module, config, tuple(kept))
-  if getattr(config, "draft_vocab", 0):
-    raise ValueError(f"draft_vocab={config.draft_vocab}: heads that draft all "
-                     "tokens can be written.")
+  params = {name: x for name, x in params.items() if name != _SHARED}
+  if "tokens" in params:
+    # Files count from the entry of the draft vocabulary.
+    params["tokens"] = np.asarray(params["tokens"]) - np.arange(
+        len(params["tokens"]))
   names = {}
   for place, leaf in jax.tree_util.tree_leaves_with_path(params):
     names[_names(kind)[transformer.param_name(place)]] = np.asarray(
         leaf[:, 0] if leaf.shape[1:] == (1,) else leaf)
   file = (_MEDUSA_FILES[0] if module is medusa else tensor_files.SAFETENSORS)
-  dtype = str(jax.tree.leaves(params)[0].dtype)
+  dtype = str(next(x.dtype for name, x in names.items() if name != _OFFSETS))
   with atomic.replacing(folder) as partial:
     (partial / hf_config.FILE).write_text(
         json.dumps(_fields(kind, dtype), indent=2) + "\n")
     tensor_files.write(partial / file, {k: x.shape for k, x in names.items()},
-                       dtype, names.__getitem__)
+                       dtype, names.__getitem__, (_OFFSETS,))
     if metadata is not None:
       (partial / _METADATA).write_text(json.dumps(metadata, indent=2) + "\n")
 
@@ -207,6 +215,8 @@ def _fields(kind, dtype):
            "model_type": "llama",
            "eagle_aux_hidden_state_layer_ids": [i + 1 for i in kind.kept],
            "norm_before_residual": config.norm_before_residual}
+    if config.draft_vocab:
+      own["draft_vocab_size"] = config.draft_vocab
     return _layer_fields(config.layer, dtype) | own
   own = {"architectures": [_BLOCKS[1] if config.markov_rank else _BLOCKS[0]],
          "model_type": "qwen3", "block_size": config.block_size,
@@ -282,7 +292,9 @@ def _eagle3(path, fields, tensors, target, dtype):
   _check_kept(path, kept, target)
   size = fields.get("draft_vocab_size") or 0
   return _Kind(eagle, eagle.Config(
-      _layers(path, inner, dtype), draft_vocab=size if "d2t" in tensors else 0,
+      _layers(path, inner, dtype), draft_vocab=size if _OFFSETS in tensors
+      else 0,
+      shared_output=_OFFSETS in tensors and "lm_head.weight" not in tensors,
       own_embedding=_own_embedding(tensors, target),
       norm_before_residual=bool(fields.get(
           "norm_before_residual", "speculators_model_type" in fields))), kept)
@@ -335,7 +347,7 @@ def _names(kind, prefix=_MIDDLE):
            "layer/fc/bias": "fc.bias"}
   if config.version == 1:
     return names | _layer_names("layer/layer", "layers.0")
-  return names | {"tokens": "d2t", "layer/norm/scale": "norm.weight",
+  return names | {"tokens": _OFFSETS, "layer/norm/scale": "norm.weight",
                   "layer/output": "lm_head.weight",
                   **_layer_names("layer", prefix)}
 

@@ -89,21 +89,23 @@ def of_file(path) -> dict[str, Tensor]:
   return (_safetensors if path.suffix == ".safetensors" else _torch)(path)
 
 
-def write(path, shapes, dtype, read):
+def write(path, shapes, dtype, read, integers=()):
   """Writes a safetensors file, one tensor after the other.
 
   Args:
     path: of the file.
     shapes: dict from names to shapes.
-    dtype: of all tensors, "float32", "float16" or "bfloat16".
+    dtype: of the tensors, "float32", "float16" or "bfloat16".
     read: `name -> numpy array` of that shape.
+    integers: names of those that are int64 in its place.
   """
-  dtype = np.dtype(dtype)
-  code = next(code for code, kind in _DTYPES.items() if kind == dtype)
+  kinds = {name: np.dtype(np.int64 if name in integers else dtype)
+           for name in shapes}
+  codes = {np.dtype(kind): code for code, kind in _DTYPES.items()}
   header, end = {"__metadata__": {"format": "pt"}}, 0
   for name, shape in shapes.items():
-    start, end = end, end + math.prod(shape) * dtype.itemsize
-    header[name] = {"dtype": code, "shape": list(shape),
+    start, end = end, end + math.prod(shape) * kinds[name].itemsize
+    header[name] = {"dtype": codes[kinds[name]], "shape": list(shape),
                     "data_offsets": [start, end]}
   header = json.dumps(header).encode()
   # Readers map the file: the first tensor has to be aligned.
@@ -111,7 +113,7 @@ def write(path, shapes, dtype, read):
   with open(path, "wb") as f:
     f.write(len(header).to_bytes(_LENGTH_BYTES, "little") + header)
     for name in shapes:
-      f.write(np.ascontiguousarray(read(name), dtype).tobytes())
+      f.write(np.ascontiguousarray(read(name), kinds[name]).tobytes())
 
 
 def _sharded(index, read):

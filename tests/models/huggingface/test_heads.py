@@ -289,6 +289,29 @@ def test_heads_that_do_not_fit(tmp_path, fields, tensors, message):
     heads.load(folder, _TARGET)
 
 
+def test_rows_of_the_targets_output_layer(tmp_path, target):
+  """A head with `d2t` and no output layer has the logits of the target's."""
+  config = eagle.Config(dataclasses.replace(_TARGET, num_layers=1),
+                        draft_vocab=5, shared_output=True)
+  params = eagle.init(jax.random.key(2), config, _TARGET)
+  ids = jnp.array([1, 2, 5, 7, 10])
+  params["tokens"] = ids
+  heads.save(tmp_path / "head", eagle, config, params, (0, 0, 1))
+  found = heads.load(tmp_path / "head", _TARGET, target_params=target.params)
+  own = target.params["head"]
+  np.testing.assert_array_equal(found.params["tokens"], ids)
+  np.testing.assert_array_equal(found.params["output"], own[ids])
+  full = eagle.Config(config.layer)
+  whole = {"layer": {**found.params["layer"], "output": own}}
+  expected = drafted((eagle.head(full, _TARGET), whole, found.kept),
+                     target.params)[1][0]
+  at_hand = drafted(found, target.params)[1][0]
+  assert set(np.flatnonzero(np.isfinite(at_hand))) == set(np.asarray(ids))
+  np.testing.assert_allclose(
+      at_hand[ids], expected[ids] - np.logaddexp.reduce(expected[ids]),
+      atol=1e-5)
+
+
 @pytest.mark.parametrize("kind", ["medusa", "eagle1", "eagle3", "dspark"])
 def test_what_is_saved_is_read_back(tmp_path, kind):
   layer_ = dataclasses.replace(_TARGET, num_layers=1)
