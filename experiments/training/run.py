@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 import decoding_jax as dj
+from decoding_jax import types
 from experiments.app import launch
 from experiments.data import batches
 from experiments.data import canvas_tasks
@@ -20,6 +21,7 @@ from experiments.data import parallel_text
 from experiments.data import preference_pairs
 from experiments.data import python_windows
 from experiments.data import text_corpus
+from experiments.training import feature_shards
 from experiments.training import head_objectives
 from experiments.training import losses
 from experiments.training import own_texts
@@ -119,6 +121,10 @@ def _check_head(config):
   if config.head_depth < 1:
     raise ValueError(f"--config.head_depth={config.head_depth} must be at "
                      "least 1.")
+  for name in ("head_vocab", "keep_features"):
+    if config[name] and not own_texts.is_source(config):
+      raise ValueError(f"--config.{name}={config[name]} needs texts that stay "
+                       "the same, of --config.own_texts or --config.prompts.")
 
 
 def _check_samples(config):
@@ -151,7 +157,8 @@ def _check_export(config):
           f"--config.export={config.export!r} would replace --config.{name}="
           f"{config[name]!r} at the end: another folder is needed.")
   try:
-    checkpoints.check_replaceable(export)
+    checkpoints.check_replaceable(
+        export, *([heads.PARTS] if config.head else []))
   except ValueError as e:
     raise ValueError(f"--config.export={config.export!r}: {e}") from e
 
@@ -237,12 +244,32 @@ def prepare(config) -> Run:
   _check_room(config, teacher)
   arguments = (teacher, teacher_params) if source is own_texts else ()
   data = source.data(config, tokenizer, *arguments)
-  return Run(model, tokenizer, task,
-             masking.masked(config, data) if config.masked else data,
-             None if config.head else _start(config, model),
-             teacher, teacher_params, pathlib.Path(config.workdir).resolve(),
-             head_objectives.choose(config.head, model, config.head_depth)
-             if config.head else None)
+  run = Run(model, tokenizer, task,
+            masking.masked(config, data) if config.masked else data,
+            None if config.head else _start(config, model),
+            teacher, teacher_params, pathlib.Path(config.workdir).resolve())
+  return _with_head(config, run) if config.head else run
+
+
+def _with_head(config, run):
+  """Returns the run of a head, which is trained in float32."""
+  target = dataclasses.replace(run.architecture, dtype="float32")
+  params = jax.tree.map(lambda x: x.astype(target.dtype), run.teacher_params)
+  head = head_objectives.choose(config.head, target, config.head_depth,
+                                _frequent(config, run.data))
+  data = feature_shards.with_features(config, head, run.data, params) if (
+      config.keep_features) else run.data
+  return run._replace(head=head, data=data, teacher_params=params)
+
+
+def _frequent(config, data):
+  """Returns the most frequent tokens of the texts; None for all tokens."""
+  if not config.head_vocab:
+    return None
+  tokens, _ = data.rows
+  counts = np.bincount(tokens[tokens != types.PAD])
+  return np.sort(np.argsort(-counts, kind="stable")[:config.head_vocab]).astype(
+      np.int32)
 
 
 def first_state(config, run: Run) -> training_steps.State:
@@ -259,8 +286,10 @@ def export(config, run: Run, params, metadata) -> None:
     checkpoints.save(config.export, run.architecture, params, run.tokenizer,
                      metadata)
     return
-  heads.save(config.export, run.head.kind.module, run.head.config,
-             jax.tree.map(lambda x: x.astype(config.export_dtype), params),
+  params = jax.tree.map(lambda x: x.astype(config.export_dtype), params)
+  if run.head.tokens is not None:
+    params["tokens"] = run.head.tokens
+  heads.save(config.export, run.head.kind.module, run.head.config, params,
              run.head.kept, metadata)
 
 

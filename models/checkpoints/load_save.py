@@ -77,11 +77,12 @@ def save(folder, config: transformer.Config, params: types.Params,
     _meet("the folder is complete")
 
 
-def check_replaceable(folder) -> None:
+def check_replaceable(folder, parts=_PARTS) -> None:
   """Checks that nothing but an older model is lost where one is written.
 
   Args:
     folder: of `save`.
+    parts: names of the files and folders of a model.
 
   Raises:
     ValueError: naming what is there and is no part of a model.
@@ -90,7 +91,7 @@ def check_replaceable(folder) -> None:
   if folder.exists() and not folder.is_dir():
     raise ValueError(f"'{folder}' is no folder: no model can be written there.")
   others = sorted(path.name for path in folder.glob("*")
-                  if path.name not in _PARTS)
+                  if path.name not in parts)
   if others:
     raise ValueError(
         f"'{folder}' has '{others[0]}', which is no part of a model of this "

@@ -65,6 +65,8 @@ _LAYER = {
     "feed_forward/gate": "mlp.gate_proj", "feed_forward/up": "mlp.up_proj",
     "feed_forward/down": "mlp.down_proj"}
 _METADATA = "metadata.json"
+# What `save` writes.
+PARTS = (hf_config.FILE, _METADATA, tensor_files.SAFETENSORS, _MEDUSA_FILES[0])
 _ENDS = {"kernel": "weight", "scale": "weight", "bias": "bias"}
 
 

@@ -38,13 +38,21 @@ def made(name):
   return head, head_objectives.init(jax.random.key(1), head), tokens
 
 
+def read(chosen, own, tokens):
+  """What the head reads of all tokens but the last."""
+  found = head_objectives.features(chosen, own, jnp.asarray(tokens[:, :-1]))
+  by_layer = dict(zip(chosen.features, found))
+  return tuple(by_layer[i] for i in chosen.kept)
+
+
 @pytest.mark.parametrize("name", head_objectives.KINDS)
 def test_predictions_are_those_of_drafts(name):
-  (kind, config, *_), params, tokens = made(name)
+  chosen, params, tokens = made(name)
+  kind, config = chosen.kind, chosen.config
   _, own = tiny.random_model(_TARGET)
-  _, features = head_objectives._scored(kind, _TARGET, own, tokens[:, :-1])
+  features = read(chosen, own, tokens)
   predicted, places = kind.predict(config, _TARGET, params, own, features,
-                                   tokens, _DEPTH)
+                                   tokens, _DEPTH, True)
   head = kind.module.head(config, _TARGET)
   root = 4  # A place of a root; pairs of all tokens before it are read.
   state = head.read(params, own, head.init(2, 32),
@@ -81,3 +89,44 @@ def test_a_head_learns(name):
   metrics = head_objectives.evaluator(head)(params, batch, own)
   assert 0 < metrics["overlap"] < 1
   assert 1 < metrics["tokens_a_call"] < 1 + _DEPTH
+
+
+def test_a_draft_vocabulary():
+  """Training compares what can be drafted; metrics are of all tokens."""
+  tokens_ = np.array([0, 2, 3, 5, 9], np.int32)
+  head = head_objectives.choose("eagle3", _TARGET, _DEPTH, tokens_)
+  params = head_objectives.init(jax.random.key(1), head)
+  assert set(params) == {"layer"} and "output" not in params["layer"]
+  _, own = tiny.random_model(_TARGET)
+  batch = batches.whole(made("eagle3")[2])
+  levels = {whole: head_objectives._levels(head, params, batch, own, whole)
+            for whole in (False, True)}
+  for few, all_ in zip(*(levels[x] for x in (False, True))):
+    for i in range(2):
+      np.testing.assert_allclose(few[i], all_[i][..., tokens_], atol=1e-5)
+    others = np.setdiff1d(np.arange(_TARGET.vocab_size), tokens_)
+    assert np.all(np.isneginf(all_[1][..., others]))
+  loss = jax.jit(head_objectives.objective(head, losses.forward_kl))
+  assert np.isfinite(loss(params, batch, own))
+  overlap = float(head_objectives.evaluator(head)(params, batch, own)[
+      "overlap"])
+  teacher, student, weights = levels[True][0]
+  shared = np.minimum(jax.nn.softmax(teacher), jax.nn.softmax(student)).sum(-1)
+  np.testing.assert_allclose(overlap, np.average(shared, weights=weights),
+                             atol=1e-5)
+  with pytest.raises(ValueError, match="head 'medusa' drafts all tokens"):
+    head_objectives.choose("medusa", _TARGET, _DEPTH, tokens_)
+
+
+def test_features_of_a_batch_are_used():
+  head, params, tokens = made("eagle3")
+  _, own = tiny.random_model(_TARGET)
+  batch = batches.whole(tokens)
+  loss = jax.jit(head_objectives.objective(head, losses.forward_kl))
+  kept = head_objectives.features(head, own, jnp.asarray(tokens[:, :-1]))
+  expected = loss(params, batch, own)
+  np.testing.assert_allclose(loss(params, batch._replace(features=kept), own),
+                             expected, rtol=1e-6)
+  others = tuple(-x for x in kept)
+  assert abs(loss(params, batch._replace(features=others), own)
+             - expected) > 1e-3

@@ -11,10 +11,13 @@ from configs import train as configs
 from experiments import train
 from experiments.app import launch
 from experiments.data import text_corpus
+from experiments.training import feature_shards
+from experiments.training import head_objectives
 from experiments.training import own_texts
 from experiments.training import run as training_run
 from models import checkpoints
 from models import transformer
+from models.huggingface import heads
 from models.text import chat_template
 from models.text import tokenizers
 
@@ -140,3 +143,60 @@ def test_any_text_is_a_corpus(tmp_path):
   config.corpus_field = "text"
   with pytest.raises(ValueError, match="line 1 has no field 'text'"):
     text_corpus.texts(config)
+
+
+def head_config(target, folder):
+  """Of a head on the answers to 12 prompts."""
+  prompts = folder / "prompts.txt"
+  prompts.write_text("".join(f"{'cat' * (i % 3)}{i}\n" for i in range(12)))
+  return own_config(
+      target, folder, own_texts=0, prompts=str(prompts), head="eagle3",
+      head_depth=2, head_vocab=20, keep_features=True, sizes={})
+
+
+def test_a_head_on_features_that_are_kept(target, tmp_path, monkeypatch):
+  """With a draft vocabulary; files of features that are lost come again."""
+  monkeypatch.setattr(feature_shards, "_ROWS", 5)
+  monkeypatch.setattr(feature_shards, "_BATCH", 2)
+  config = head_config(target, tmp_path)
+  metadata = train.train(config)
+  assert 0 < metadata["overlap"] < 1
+  files = sorted((tmp_path / "work/features").glob("*/*.npy"))
+  assert len(files) > 1
+  before = [x.read_bytes() for x in files]
+  files[1].unlink()
+  (tmp_path / "work/metrics.jsonl").unlink()
+  again = train.train(config)
+  assert [x.read_bytes() for x in files] == before
+  assert again["overlap"] == metadata["overlap"]
+  architecture = checkpoints.load_config(target)
+  params = checkpoints.load(target)[1]
+  found = heads.load(tmp_path / "export", architecture, target_params=params)
+  assert found.params["tokens"].shape == (20,)
+  # In the place of the target's rows of these tokens.
+  np.testing.assert_array_equal(
+      found.params["output"], params["embedding" if architecture.tie_embeddings
+                                     else "head"][found.params["tokens"]])
+
+
+def test_features_on_disk_are_those_of_the_forward(target, tmp_path):
+  config = head_config(target, tmp_path)
+  run = training_run.prepare(config)
+  batch = run.data.train(3, None)
+  texts = run.data.rows[0][batch.rows, :batch.tokens.shape[1] - 1]
+  expected = head_objectives.features(run.head, run.teacher_params,
+                                      np.maximum(texts, 0))
+  inside = (texts >= 0)[..., None]
+  for found, whole in zip(batch.features, expected, strict=True):
+    np.testing.assert_allclose(found.astype(np.float32) * inside,
+                               whole * inside, rtol=0.01, atol=0.01)
+
+
+@pytest.mark.parametrize("name, value", [("head_vocab", 20),
+                                         ("keep_features", True)])
+def test_texts_that_are_drawn_anew(tmp_path, name, value):
+  config = configs.get_config("smoke")
+  config.update(dict(head="eagle3", teacher="python-target", head_depth=2,
+                     workdir=str(tmp_path / "work"), **{name: value}))
+  with pytest.raises(launch.UserError, match=f"--config.{name}=.* needs texts"):
+    train.train(config)
