@@ -92,10 +92,10 @@ def choose(name: str, target: transformer.Config, depth: int,
   kind = KINDS[name]
   config = kind.config(target, depth)
   if tokens is not None:
-    if not hasattr(config, "shared_output"):
+    if not hasattr(config, "draft_vocab") or name == "eagle":
       raise ValueError(f"head {name!r} drafts all tokens.")
-    config = dataclasses.replace(config, draft_vocab=len(tokens),
-                                 shared_output=True)
+    shared = {"shared_output": True} if kind.module is eagle else {}
+    config = dataclasses.replace(config, draft_vocab=len(tokens), **shared)
   return Chosen(kind, config, target, depth, tokens)
 
 
@@ -218,11 +218,10 @@ def _predict_eagle(config, target, params, target_params, features, tokens,
 
 def _predict_block(config, target, params, target_params, features, tokens,
                    depth, whole):
-  del whole
   tokens = tokens[:, :-1]
   anchors = tuple(range(_STRIDE, tokens.shape[1], _STRIDE))
   found = block.predicted(config, target, params, target_params, features,
-                          tokens, anchors)
+                          tokens, anchors, whole)
   return found.swapaxes(1, 2), np.asarray(anchors)[None] + np.arange(
       depth)[:, None]
 

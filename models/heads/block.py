@@ -46,6 +46,8 @@ class Config:
     from_root: whether the place of a token predicts the next one, so that a
       block drafts `block_size` tokens; else its own, and it drafts one less.
     causal: whether places attend to those before them alone.
+    draft_vocab: tokens that it can draft, `params["tokens"]`, with their rows
+      of the target's output layer, `params["output"]`; 0: all.
   """
   layers: Any
   block_size: int = 8
@@ -54,6 +56,7 @@ class Config:
   markov_rank: int = 0
   from_root: bool = False
   causal: bool = False
+  draft_vocab: int = 0
 
   def __post_init__(self):
     if self.layers.scan_layers:
@@ -131,7 +134,7 @@ def head(config: Config, target) -> Head:
 
 
 def predicted(config: Config, target, params, target_params, features, tokens,
-              anchors: tuple[int, ...]):
+              anchors: tuple[int, ...], whole: bool = True):
   """Returns what blocks predict after several tokens of a text, for training.
 
   Args:
@@ -142,9 +145,11 @@ def predicted(config: Config, target, params, target_params, features, tokens,
     features: tuple of `[B, T, F]`, of each token.
     tokens: `[B, T]` int32; the bias of a token before is of the right one.
     anchors: places of the A roots.
+    whole: whether tokens that cannot be drafted have logits too.
 
   Returns:
-    `[B, A, L, V]` logits of the L tokens after each root.
+    `[B, A, L, V]` logits of the L tokens after each root, V of the draft
+    vocabulary if not `whole`.
   """
   spec, (batch, length) = _Spec(config, target), tokens.shape
   count, places = len(anchors), np.asarray(anchors)
@@ -161,7 +166,8 @@ def predicted(config: Config, target, params, target_params, features, tokens,
     found += linear_ops.matmul(
         linear_ops.lookup(params["markov_in"], tokens[:, before]),
         params["markov_out"])
-  return found
+  return target_ends.spread(target, found,
+                            params.get("tokens")) if whole else found
 
 
 def _init(spec, batch, slots):
@@ -191,18 +197,20 @@ def _start(spec, params, target_params, state, root, nodes):
                   jnp.broadcast_to(sees, (batch, *sees.shape)))
   x = _Network(config).apply({"params": params["network"]}, x, state,
                              cache_lib.init_block(state, len(order)), seen)
-  return _Draft(target_ends.logits(spec.target, target_params,
-                                   x if config.from_root else x[:, 1:]))
+  return _Draft(target_ends.logits(
+      spec.target, target_params, x if config.from_root else x[:, 1:],
+      params.get("output")))
 
 
 def _logits(spec, params, target_params, state, draft, tree, level, nodes):
   del target_params, state
   found = jax.lax.dynamic_index_in_dim(draft.logits, level, 1)
-  if not spec.config.markov_rank:
-    return jnp.broadcast_to(found, (len(found), nodes.width,
-                                    found.shape[-1])), draft
-  before = linear_ops.lookup(params["markov_in"], nodes.of(tree.tokens, 1))
-  return found + linear_ops.matmul(before, params["markov_out"]), draft
+  if spec.config.markov_rank:
+    before = linear_ops.lookup(params["markov_in"], nodes.of(tree.tokens, 1))
+    found += linear_ops.matmul(before, params["markov_out"])
+  found = target_ends.spread(spec.target, found, params.get("tokens"))
+  return jnp.broadcast_to(found, (len(found), nodes.width,
+                                  found.shape[-1])), draft
 
 
 def _projected(config, params, x, cache, slots):
@@ -231,8 +239,10 @@ def init(key, config: Config, target):
     target: the `transformer.Config` of the target.
 
   Returns:
-    A dict of `network`, and of `markov_in [V, r]` and `markov_out [V, r]` for a
-    bias by the token before.
+    A dict of `network`, and of `markov_in [V, r]` and `markov_out [N, r]` for a
+    bias by the token before; N are the tokens that it can draft. If these are
+    not all, `tokens [N]` int32 are the first ones, and their `output [N, F]` is
+    random, see `target_ends.rows`.
   """
   cfg = config.layers
   x = jax.ShapeDtypeStruct((1, 1, cfg.dim), jnp.dtype(cfg.dtype))
@@ -243,9 +253,15 @@ def init(key, config: Config, target):
   seen = jax.eval_shape(lambda *y: views.of(cfg, *y), cache, numbers, mask)
   params = {"network": _Network(config).lazy_init(
       key, x, cache, Block(cache.keys, cache.values), seen)["params"]}
+  drafted = config.draft_vocab or target.vocab_size
   if config.markov_rank:
-    for i, name in enumerate(("markov_in", "markov_out"), 1):
-      params[name] = layers.INIT(
-          jax.random.fold_in(key, i), (target.vocab_size, config.markov_rank),
-          jnp.dtype(cfg.dtype))
+    for i, (name, rows) in enumerate((
+        ("markov_in", target.vocab_size), ("markov_out", drafted)), 1):
+      params[name] = layers.INIT(jax.random.fold_in(key, i),
+                                 (rows, config.markov_rank),
+                                 jnp.dtype(cfg.dtype))
+  if config.draft_vocab:
+    params["tokens"] = jnp.arange(drafted, dtype=jnp.int32)
+    params["output"] = layers.INIT(jax.random.fold_in(key, 3),
+                                   (drafted, cfg.dim), jnp.dtype(cfg.dtype))
   return params

@@ -308,11 +308,8 @@ def _output(spec, params, target_params, hidden, whole=True):
     return target_ends.logits(spec.target, target_params, hidden)
   found = _Eagle(*spec).apply({"params": params["layer"]}, hidden,
                               params.get("output"), method="logits")
-  if not (whole and spec.config.draft_vocab):
-    return found
-  # The other tokens are never drafted.
-  size = (*found.shape[:-1], spec.target.vocab_size)
-  return jnp.full(size, -jnp.inf).at[..., params["tokens"]].set(found)
+  return target_ends.spread(spec.target, found,
+                            params.get("tokens")) if whole else found
 
 
 def _grow(spec, params, target_params, state, draft, tree, level, nodes):

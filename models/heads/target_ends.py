@@ -39,6 +39,23 @@ def rows(config, params, tokens):
   return found.astype(config.dtype)
 
 
+def spread(config, logits_, tokens):
+  """Returns logits of all of the target's tokens; others are never drafted.
+
+  Args:
+    config: of the target.
+    logits_: `[..., N]`, of `tokens`.
+    tokens: `[N]` int32; or None if these are all.
+
+  Returns:
+    `[..., V]`, -inf for the others.
+  """
+  if tokens is None:
+    return logits_
+  size = (*logits_.shape[:-1], config.vocab_size)
+  return jnp.full(size, -jnp.inf).at[..., tokens].set(logits_)
+
+
 def logits(config, params, x, table=None):
   """Returns the target's logits of its residual stream after the last norm.
 

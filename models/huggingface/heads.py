@@ -226,7 +226,8 @@ def _fields(kind, dtype):
          "target_layer_ids": list(kind.kept),
          "markov_rank": config.markov_rank, "markov_head_type": "vanilla",
          "sample_from_anchor": config.from_root,
-         "causal_head": config.causal}
+         "causal_head": config.causal,
+         "draft_vocab_size": config.draft_vocab}
   return _layer_fields(config.layers, dtype) | own
 
 
@@ -303,7 +304,6 @@ def _eagle3(path, fields, tensors, target, dtype):
 
 
 def _block(path, fields, tensors, target, dtype):
-  del tensors
   more = {**fields, **(fields.get("dflash_config") or {})}
   if more.get("markov_head_type", "vanilla") != "vanilla":
     raise ValueError(f"'{path}': markov_head_type="
@@ -319,7 +319,9 @@ def _block(path, fields, tensors, target, dtype):
       _layers(path, fields, dtype, "qwen3"), int(more["block_size"]),
       int(more["mask_token_id"]), len(kept), rank,
       from_root=bool(more.get("sample_from_anchor", rank > 0)),
-      causal=bool(more.get("causal_head"))), kept)
+      causal=bool(more.get("causal_head")),
+      draft_vocab=tensors[_OFFSETS].shape[0] if _OFFSETS in tensors else 0),
+               kept)
 
 
 def _names(kind, prefix=_MIDDLE):
@@ -340,7 +342,7 @@ def _names(kind, prefix=_MIDDLE):
     names = {"network/fc/kernel": "fc.weight",
              "network/hidden_norm/scale": "hidden_norm.weight",
              "network/norm/scale": "norm.weight",
-             "markov_in": "markov_head.markov_w1.weight",
+             "tokens": _OFFSETS, "markov_in": "markov_head.markov_w1.weight",
              "markov_out": "markov_head.markov_w2.weight"}
     for i in range(config.layers.num_layers):
       names |= _layer_names(f"network/layers/layer_{i}", f"layers.{i}")

@@ -289,6 +289,26 @@ def test_heads_that_do_not_fit(tmp_path, fields, tensors, message):
     heads.load(folder, _TARGET)
 
 
+def test_a_block_of_some_tokens(tmp_path, target):
+  """It drafts as one of all tokens does, if these are not considered."""
+  ids = jnp.array([1, 2, 5, 7, 10])
+  config = block.Config(dataclasses.replace(_TARGET, qk_norm=True), 4, 5, 2, 3,
+                        from_root=True, draft_vocab=5)
+  params = block.init(jax.random.key(2), config, _TARGET) | {"tokens": ids}
+  heads.save(tmp_path / "head", block, config, params, (0, 1))
+  found = heads.load(tmp_path / "head", _TARGET, target_params=target.params)
+  out = jnp.zeros((_VOCAB, 3)).at[ids].set(params["markov_out"])
+  whole = {"network": params["network"], "markov_in": params["markov_in"],
+           "markov_out": out}
+  full = dataclasses.replace(config, draft_vocab=0)
+  expected = drafted((block.head(full, _TARGET), whole, found.kept),
+                     target.params)[1][0][ids]
+  at_hand = drafted(found, target.params)[1][0]
+  assert set(np.flatnonzero(np.isfinite(at_hand))) == set(np.asarray(ids))
+  np.testing.assert_allclose(
+      at_hand[ids], expected - np.logaddexp.reduce(expected), atol=1e-5)
+
+
 def test_rows_of_the_targets_output_layer(tmp_path, target):
   """A head with `d2t` and no output layer has the logits of the target's."""
   config = eagle.Config(dataclasses.replace(_TARGET, num_layers=1),
