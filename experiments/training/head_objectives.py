@@ -2,10 +2,14 @@
 
 A head predicts, after each text, what the target would say of the next tokens.
 All of them are compared with the target's distributions, which come of the same
-forward as the features; level l counts 0.8^l.
+forward as the features; level l counts 0.8^l. Some heads make hidden states too,
+which are compared with the target's own: partial alignment distillation (FSPAD,
+arXiv 2408.15562, section 3.2) where they are another output than that of the
+logits, as also in Clover-2 and Chimera where they are the same.
 """
 
 import dataclasses
+import functools
 from typing import Any, Callable, NamedTuple
 
 import jax
@@ -16,8 +20,12 @@ import decoding_jax as dj
 from experiments.training import losses
 from models import transformer
 from models.heads import block
+from models.heads import chimera
+from models.heads import clover
 from models.heads import eagle
+from models.heads import hydra
 from models.heads import medusa
+from models.heads import target_ends
 
 # What the loss of a level counts, of that of the level before.
 _DECAY = 0.8
@@ -34,12 +42,16 @@ class Kind(NamedTuple):
     kept: `(target) -> layers` whose outputs it reads.
     predict: `(config, target, params, target_params, features, tokens, depth)
       -> (logits [B, L, N, V], places [L, N])`: the place of the target's
-      distribution that each is compared with; -1 for none.
+      distribution that each is compared with; -1 for none. Where there is a
+      `feature_weight`, `[B, L, N, F]` after them: hidden states that stand for
+      the normed ones of the target at these places.
+    feature_weight: what their distance counts, of what the distributions do.
   """
   module: Any
   config: Callable[..., Any]
   kept: Callable[..., tuple[int, ...]]
   predict: Callable[..., Any]
+  feature_weight: float = 0.0
 
 
 class Chosen(NamedTuple):
@@ -94,10 +106,13 @@ def objective(head: Chosen, loss):
     loss: of `losses.DISTILLATION`.
   """
   def compute(params, batch, target_params):
-    levels = _levels(*head, params, batch, target_params)
+    levels, gaps = _levels(*head, params, batch, target_params)
     weights = _DECAY**np.arange(len(levels))
-    return sum(w * loss(teacher, student, counts) for w, (
-        teacher, student, counts) in zip(weights, levels)) / weights.sum()
+    of_levels = [loss(*level) for level in levels]
+    if gaps:
+      of_levels = [x + head.kind.feature_weight * gap
+                   for x, gap in zip(of_levels, gaps)]
+    return sum(w * x for w, x in zip(weights, of_levels)) / weights.sum()
 
   return compute
 
@@ -111,7 +126,7 @@ def evaluator(head: Chosen):
   """
   @jax.jit
   def evaluate(params, batch, target_params):
-    levels = _levels(*head, params, batch, target_params)
+    levels, _ = _levels(*head, params, batch, target_params)
     found = jnp.stack([1 - losses.total_variation(*level) for level in levels])
     return {"overlap": found[0], "last_overlap": found[-1],
             "tokens_a_call": 1 + jnp.cumprod(found).sum()}
@@ -120,21 +135,26 @@ def evaluator(head: Chosen):
 
 
 def _levels(kind, config, target, depth, params, batch, target_params):
-  """Returns (teacher, student, weights) of each level."""
+  """Returns (teacher, student, weights) and feature distances of levels."""
   tokens = batch.tokens[:, :-1]
   logits, features = _scored(kind, target, target_params, tokens)
   features = tuple(map(jax.lax.stop_gradient, features))
-  student, places = kind.predict(config, target, params, target_params,
-                                 features, batch.tokens, depth)
+  student, places, *made = kind.predict(config, target, params, target_params,
+                                        features, batch.tokens, depth)
   weights = jnp.pad(batch.weights, ((0, 0), (0, 1)))
-  found = []
+  found, gaps = [], []
   for level, at in enumerate(places):
     # What is beyond the window is compared with nothing.
     inside = (at >= 0) & (at < tokens.shape[1])
     at = np.where(inside, at, 0)
     found.append((jax.lax.stop_gradient(logits[:, at]), student[:, level],
                   weights[:, at] * inside[None]))
-  return found
+    if made:
+      hidden = target_ends.norm(target, target_params, features[-1])
+      gaps.append(losses.smooth_l1(
+          jax.lax.stop_gradient(hidden[:, at]), made[0][:, level],
+          found[-1][2]))
+  return found, gaps
 
 
 def _scored(kind, target, target_params, tokens):
@@ -165,8 +185,27 @@ def _predict_eagle(config, target, params, target_params, features, tokens,
                    depth):
   found = eagle.unrolled(config, target, params, target_params, features,
                          tokens[:, 1:], depth)
-  order, rounds = np.arange(found.shape[2])[None], np.arange(depth)[:, None]
-  return found, np.where(order >= rounds, order + 1, -1)
+  return found, _places_of_pairs(found.shape[2], depth)
+
+
+def _predict_rounds(rounds, config, target, params, target_params, features,
+                    tokens, depth):
+  logits, made = rounds(config, target, params, target_params, features,
+                        tokens[:, 1:], depth)
+  return logits, _places_of_pairs(logits.shape[2], depth), made
+
+
+def _predict_hydra(config, target, params, target_params, features, tokens,
+                   depth):
+  found = hydra.unrolled(config, target, params, target_params, features,
+                         tokens[:, 1:], depth)
+  return found, _places_of_pairs(found.shape[2], depth)
+
+
+def _places_of_pairs(length, depth):
+  """Returns places `[L, N]` of pairs that are the last of a path each."""
+  order, rounds = np.arange(length)[None], np.arange(depth)[:, None]
+  return np.where(order >= rounds, order + 1, -1)
 
 
 def _predict_block(config, target, params, target_params, features, tokens,
@@ -186,10 +225,14 @@ def _block_config(target, depth, markov_rank, layers=2):
                       from_root=bool(markov_rank))
 
 
-def _eagle_config(target, depth, version):
+def _eagle_config(target, depth, version, **more):
   del depth
-  return eagle.Config(dataclasses.replace(
-      target, num_layers=1, scan_layers=False, tie_embeddings=False), version)
+  return eagle.Config(dataclasses.replace(_layers(target, 1),
+                                          tie_embeddings=False), version, **more)
+
+
+def _layers(target, count):
+  return dataclasses.replace(target, num_layers=count, scan_layers=False)
 
 
 def _last(target):
@@ -203,6 +246,19 @@ KINDS = {
                   _last, _predict_eagle),
     "eagle3": Kind(eagle, lambda target, depth: _eagle_config(target, depth, 3),
                    eagle.taps, _predict_eagle),
+    "fspad": Kind(eagle, lambda target, depth: _eagle_config(
+        target, depth, 1, bias=True, sampled_features=True, decoupled=True),
+                  _last, functools.partial(_predict_rounds, eagle.rounds), 10),
+    "hydra": Kind(hydra, lambda target, depth: hydra.Config(depth), _last,
+                  _predict_hydra),
+    "hydra++": Kind(hydra, lambda target, depth: hydra.Config(
+        depth, prefix=_layers(target, 1)), _last, _predict_hydra),
+    "clover": Kind(clover, lambda target, depth: clover.Config(
+        _layers(target, 2)), _last,
+                   functools.partial(_predict_rounds, clover.rounds), 10),
+    "chimera": Kind(chimera, lambda target, depth: chimera.Config(
+        _layers(target, 1), depth), _last,
+                    functools.partial(_predict_rounds, chimera.rounds), 1),
     "dflash": Kind(block, lambda target, depth: _block_config(target, depth, 0),
                    eagle.taps, _predict_block),
     "dspark": Kind(block,

@@ -29,6 +29,7 @@ from models.heads import target_ends
 from models.transformer import decoder
 from models.transformer import layers
 from models.transformer import linear_ops
+from models.transformer import quantization
 from models.transformer import views
 
 
@@ -86,7 +87,7 @@ class _Network(nn.Module):
   def setup(self):
     cfg = self.config.layers
     norm = functools.partial(layers.NORMS[cfg.norm], cfg)
-    self.fc = layers.Linear(cfg.dim, False, jnp.dtype(cfg.dtype))
+    self.fc = layers.Linear(cfg.dim, False, jnp.dtype(cfg.dtype), cfg.weights)
     self.hidden_norm, self.norm = norm(), norm()
     self.layers = decoder.Unrolled(cfg)
 
@@ -99,7 +100,8 @@ class _Network(nn.Module):
 
   def project(self, features):
     """Returns `[B, T, F]` of the target's features."""
-    return self.hidden_norm(self.fc(jnp.concatenate(features, axis=-1)))
+    x = jnp.concatenate(features, axis=-1).astype(self.config.layers.dtype)
+    return self.hidden_norm(self.fc(x))
 
 
 @functools.lru_cache(maxsize=None)
@@ -245,7 +247,7 @@ def init(key, config: Config, target):
       key, x, cache, Block(cache.keys, cache.values), seen)["params"]}
   if config.markov_rank:
     for i, name in enumerate(("markov_in", "markov_out"), 1):
-      params[name] = layers.INIT(
+      params[name] = quantization.initializer(layers.INIT, cfg.weights)(
           jax.random.fold_in(key, i), (target.vocab_size, config.markov_rank),
           jnp.dtype(cfg.dtype))
   return params

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from decoding_jax import kernels
 from models.transformer import layers
 from models.transformer import linear_ops
+from models.transformer import quantization
 
 
 def check(config) -> None:
@@ -27,14 +28,27 @@ def embed(config, params, tokens):
   return x * jnp.asarray(config.embedding_scale, x.dtype)
 
 
+def output_rows(config, params, tokens):
+  """Returns the rows `[..., F]` of the target's output layer of tokens."""
+  return linear_ops.lookup(_output_layer(config, params), tokens).astype(
+      config.dtype)
+
+
 def norm(config, params, x):
   """Returns `[..., F]`, the target's residual stream after its last norm."""
   return layers.NORMS[config.norm](config, parent=None).apply(
-      {"params": params["norm"]}, x)
+      {"params": params["norm"]}, x).astype(config.dtype)
 
 
 def logits(config, params, x):
   """Returns the target's logits `[..., V]` float32 of normed `[..., F]`."""
-  table = params["embedding" if config.tie_embeddings else "head"]
+  table = _output_layer(config, params)
+  if not quantization.is_matrix(table):
+    # A head may compute in fewer bits than the target.
+    x = x.astype(jnp.promote_types(x.dtype, table.dtype))
   return kernels.soft_cap(linear_ops.matmul(x, table) / config.logit_divisor,
                           config.logit_softcap)
+
+
+def _output_layer(config, params):
+  return params["embedding" if config.tie_embeddings else "head"]

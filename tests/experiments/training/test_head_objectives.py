@@ -38,13 +38,19 @@ def made(name):
   return head, head_objectives.init(jax.random.key(1), head), tokens
 
 
+def larger(params):
+  """Parameters of which each matters."""
+  return jax.tree.map(lambda x: 12 * x if x.shape[-1] > 1 else x, params)
+
+
 @pytest.mark.parametrize("name", head_objectives.KINDS)
 def test_predictions_are_those_of_drafts(name):
   (kind, config, *_), params, tokens = made(name)
+  params = larger(params)
   _, own = tiny.random_model(_TARGET)
   _, features = head_objectives._scored(kind, _TARGET, own, tokens[:, :-1])
-  predicted, places = kind.predict(config, _TARGET, params, own, features,
-                                   tokens, _DEPTH)
+  predicted, places, *_ = kind.predict(config, _TARGET, params, own, features,
+                                       tokens, _DEPTH)
   head = kind.module.head(config, _TARGET)
   root = 4  # A place of a root; pairs of all tokens before it are read.
   state = head.read(params, own, head.init(2, 32),
@@ -68,7 +74,8 @@ def test_predictions_are_those_of_drafts(name):
                                  atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["eagle3", "dspark"])
+@pytest.mark.parametrize("name", ["eagle3", "dspark", "fspad", "hydra++",
+                                  "clover", "chimera"])
 def test_a_head_learns(name):
   head, params, tokens = made(name)
   _, own = tiny.random_model(_TARGET)
@@ -81,3 +88,28 @@ def test_a_head_learns(name):
   metrics = head_objectives.evaluator(head)(params, batch, own)
   assert 0 < metrics["overlap"] < 1
   assert 1 < metrics["tokens_a_call"] < 1 + _DEPTH
+
+
+def test_features_are_compared_with_those_of_the_target():
+  """The loss of FSPAD: distributions, and ten times the features."""
+  head, params, tokens = made("fspad")
+  _, own = tiny.random_model(_TARGET)
+  batch = batches.whole(tokens)
+  whole, plain = (head_objectives.objective(x, losses.forward_kl)(
+      params, batch, own) for x in (head, head._replace(
+          kind=head.kind._replace(feature_weight=0))))
+  _, features = head_objectives._scored(head.kind, _TARGET, own, tokens[:, :-1])
+  scale = own["norm"]["scale"][:, 0]
+  x = np.asarray(features[0], np.float64)
+  hidden = x / np.sqrt((x * x).mean(-1, keepdims=True) + _TARGET.norm_eps) * (
+      scale[None, None])
+  *_, found = head.kind.predict(head.config, _TARGET, params, own, features,
+                                tokens, _DEPTH)
+  expected = []
+  for level in range(_DEPTH):
+    # Pair t stands for the token after it; the last one is beyond the window.
+    gap = np.abs(found[:, level, level:-1] - hidden[:, level + 1:])
+    expected.append(np.where(gap < 1, gap**2 / 2, gap - .5).mean())
+  weights = 0.8**np.arange(_DEPTH)
+  np.testing.assert_allclose(
+      whole - plain, 10 * np.average(expected, weights=weights), rtol=1e-4)

@@ -17,7 +17,10 @@ from decoding_jax.speculation import verifiers
 from decoding_jax.speculation.drafters import feature_head
 from models import transformer
 from models.heads import block
+from models.heads import chimera
+from models.heads import clover
 from models.heads import eagle
+from models.heads import hydra
 from models.heads import medusa
 from models.testing import drafter_conformance
 from models.testing import exactness
@@ -37,7 +40,15 @@ _HEADS = {
     "dspark": (block, block.Config(_LAYER, block_size=3, num_features=2,
                                    markov_rank=2, from_root=True), _ALL),
     "jetspec": (block, block.Config(_LAYER, block_size=4, causal=True),
-                (_LAST,))}
+                (_LAST,)),
+    "fspad": (eagle, eagle.Config(_LAYER, version=1, bias=True,
+                                  sampled_features=True, decoupled=True),
+              (_LAST,)),
+    "hydra": (hydra, hydra.Config(heads=3, blocks=2), (_LAST,)),
+    "hydra++": (hydra, hydra.Config(heads=3, prefix=_LAYER), (_LAST,)),
+    "clover1": (clover, clover.Config(_LAYER, version=1), (_LAST,)),
+    "clover2": (clover, clover.Config(_TARGET, own_embedding=True), (_LAST,)),
+    "chimera": (chimera, chimera.Config(_LAYER, heads=3), (_LAST,))}
 _ROWS, _LENGTH = 8000, 4
 
 
@@ -85,7 +96,15 @@ _METHODS = {
     "eagle3": dj.methods.rsd_s(3, 3),
     "dflash": dj.methods.speculative(3, "block"),
     "dspark": dj.methods.rsd_s(3, 3),
-    "jetspec": dj.methods.opt_tree(4, 3, 2)}
+    "jetspec": dj.methods.opt_tree(4, 3, 2),
+    "fspad": dj.methods.rsd_c((2, 2)),
+    "hydra": dj.methods.rsd_s(3, 3),
+    "hydra++": dj.methods.rsd_c((2, 1, 1)),
+    "clover1": dj.methods.rsd_c((2, 2)),
+    "clover2": dj.methods.rsd_s(3, 3),
+    "chimera": dj.methods.rsd_s(3, 3)}
+# Forwards of those that need one for each level.
+_FORWARDS = {"eagle1": 3, "eagle3": 3, "fspad": 2, "chimera": 3}
 
 
 @pytest.mark.parametrize("name", _HEADS)
@@ -94,7 +113,7 @@ def test_texts_have_the_distribution_of_the_target(name):
   assert found >= exactness.MIN_P_VALUE
   # Of some use: more than a token a call.
   assert stats.emitted.sum() > 1.1 * stats.target_calls.sum()
-  calls = {"eagle1": 3, "eagle3": 3}.get(name, 1)
+  calls = _FORWARDS.get(name, 1)
   np.testing.assert_array_equal(stats.draft_calls, calls * stats.target_calls)
 
 
