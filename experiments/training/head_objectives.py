@@ -2,10 +2,10 @@
 
 A head predicts, after each text, what the target would say of the next tokens.
 All of them are compared with the target's distributions, which come of the same
-forward as the features; level l counts 0.8^l. Some heads make hidden states too,
-which are compared with the target's own: partial alignment distillation (FSPAD,
-arXiv 2408.15562, section 3.2) where they are another output than that of the
-logits, as also in Clover-2 and Chimera where they are the same.
+forward as the features; level l counts 0.8^l. Some heads make hidden states
+too, which are compared with the target's own: of FSPAD they are another output
+than the logits are of (partial alignment distillation, arXiv 2408.15562,
+section 3.2), of Clover-2 and Chimera the same.
 """
 
 import dataclasses
@@ -227,8 +227,8 @@ def _block_config(target, depth, markov_rank, layers=2):
 
 def _eagle_config(target, depth, version, **more):
   del depth
-  return eagle.Config(dataclasses.replace(_layers(target, 1),
-                                          tie_embeddings=False), version, **more)
+  layer = dataclasses.replace(_layers(target, 1), tie_embeddings=False)
+  return eagle.Config(layer, version, **more)
 
 
 def _layers(target, count):

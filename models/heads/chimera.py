@@ -35,6 +35,8 @@ from models.transformer import quantization
 from models.transformer import views
 
 _GRAM = 3
+# Of slots, in keys and values without a layer axis.
+_KEY_AXIS, _VALUE_AXIS = 3, 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -309,8 +311,8 @@ def _keys(spec, params, x, places):
 def _write(block, fresh, slot):
   """Returns the block with keys and values from a slot on."""
   put = jax.lax.dynamic_update_slice_in_dim
-  return Block((put(block.keys[0], fresh[0], slot, block.keys[0].ndim - 1),),
-               (put(block.values[0], fresh[1], slot, block.values[0].ndim - 2),))
+  return Block((put(block.keys[0], fresh[0], slot, _KEY_AXIS),),
+               (put(block.values[0], fresh[1], slot, _VALUE_AXIS),))
 
 
 def _output(spec, params, before, out, level):

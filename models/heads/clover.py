@@ -1,4 +1,4 @@
-"""Clover (arXiv 2405.00263) and Clover-2 (arXiv 2408.00264): a light recurrence.
+"""Clover (arXiv 2405.00263) and Clover-2 (2408.00264): a light recurrence.
 
 A few decoder layers, the augmenting block, read the target's last hidden states
 once a step. Then each drafted token changes a state (the regressive
@@ -202,7 +202,7 @@ def _read(spec, params, target_params, state, features, tokens, count):
 
 
 def _start(spec, params, target_params, state, root, nodes):
-  """Returns `[B, I, F]`, states of the inner nodes, of which the root has one."""
+  """Returns `[B, I, F]`, states of inner nodes; but for the root all empty."""
   del spec, params, target_params, root
   states = jnp.zeros((len(state.hidden), nodes, state.hidden.shape[1]),
                      state.hidden.dtype)

@@ -7,10 +7,11 @@ the last hidden state, and share the target's output layer; EAGLE-3 reads the
 outputs of three layers and has an output layer of its own, perhaps of the most
 frequent tokens alone. The draft vocabulary is `params["tokens"]`.
 
-FSPAD (arXiv 2408.15562) changes EAGLE-1 twice: the embedding of the token is the
-gate of a feed-forward layer on the projected features, which so picks from more
-dimensions (section 3.1), and the layer has two outputs, one for logits and one
-for the features that it reads next, each with a loss of its own (section 3.2).
+FSPAD (arXiv 2408.15562) changes EAGLE-1 twice: the embedding of the token is
+the gate of a feed-forward layer on the projected features, and so picks among
+more dimensions (section 3.1); and the layer has two outputs, one for logits and
+one for the features that it reads next, each with a loss of its own (section
+3.2).
 """
 
 import dataclasses
@@ -66,8 +67,8 @@ class Config:
                        "needed.")
     for name in ("sampled_features", "decoupled"):
       if getattr(self, name) and self.version != 1:
-        raise ValueError(f"eagle {name}=True, version={self.version}: version=1 "
-                         "is needed.")
+        raise ValueError(f"eagle {name}=True, version={self.version}: "
+                         "version=1 is needed.")
 
   @property
   def width(self) -> int:
@@ -147,8 +148,9 @@ class _Eagle(nn.Module):
     self.attention = layers.Attention(layer)
     self.feed_forward = layers.FeedForward(layer)
     self.head = self.param(
-        "output", quantization.initializer(layers.INIT, layer.weights), (cfg.draft_vocab or self.target.vocab_size,
-                                layer.dim), jnp.dtype(layer.dtype))
+        "output", quantization.initializer(layers.INIT, layer.weights),
+        (cfg.draft_vocab or self.target.vocab_size, layer.dim),
+        jnp.dtype(layer.dtype))
 
   def __call__(self, embeddings, hidden, features, cache, block, slot, view):
     """Goes through the layer.

@@ -5,8 +5,8 @@ of the root and of the i drafted tokens after it: so each node of a tree has a
 distribution of its own, of a product with few rows. Hydra++ (section 4) puts a
 decoder layer over the hidden states of all tokens first.
 
-The format was read in zankner/Hydra@3f39fbd2 (hydra/model/hydra_heads/mlp_head.py
-and prefix_mlp_head.py).
+The format was read in zankner/Hydra@3f39fbd2 (mlp_head.py, prefix_mlp_head.py
+of hydra/model/hydra_heads).
 """
 
 import dataclasses

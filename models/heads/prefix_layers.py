@@ -1,4 +1,4 @@
-"""Decoder layers over the pairs that a head has read, a slot of a cache each."""
+"""Decoder layers over the pairs that a head has read, with a cache of them."""
 
 import flax.linen as nn
 import jax

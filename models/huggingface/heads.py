@@ -177,26 +177,26 @@ def save(folder, module, config, params, kept, metadata=None) -> None:
     metadata: for people to read, written as JSON; or None.
 
   Raises:
-    ValueError: for a head with a draft vocabulary, or quantised matrices.
+    ValueError: for a head with a draft vocabulary, or matrices of fewer bits.
   """
   kind = _Kind(module, config, tuple(kept))
   if getattr(config, "draft_vocab", 0):
     raise ValueError(f"draft_vocab={config.draft_vocab}: heads that draft all "
                      "tokens can be written.")
-  if any(map(quantization.is_matrix, jax.tree.leaves(
-      params, is_leaf=quantization.is_matrix))):
-    quantization.check_whole(quantization.INT8, "saved")
+  dtypes = sorted({str(x.dtype) for x in jax.tree.leaves(params)})
+  if len(dtypes) > 1:
+    raise ValueError(f"params are of {' and '.join(dtypes)}: a head of one "
+                     "type can be saved; give other weights when it is loaded.")
   names = {}
   for place, leaf in jax.tree_util.tree_leaves_with_path(params):
     names[_names(kind)[transformer.param_name(place)]] = np.asarray(
         leaf[:, 0] if leaf.shape[1:] == (1,) else leaf)
   file = _FILES.get(module, tensor_files.SAFETENSORS)
-  dtype = str(jax.tree.leaves(params)[0].dtype)
   with atomic.replacing(folder) as partial:
     (partial / hf_config.FILE).write_text(
-        json.dumps(_fields(kind, dtype), indent=2) + "\n")
+        json.dumps(_fields(kind, dtypes[0]), indent=2) + "\n")
     tensor_files.write(partial / file, {k: x.shape for k, x in names.items()},
-                       dtype, names.__getitem__)
+                       dtypes[0], names.__getitem__)
     if metadata is not None:
       (partial / _METADATA).write_text(json.dumps(metadata, indent=2) + "\n")
 

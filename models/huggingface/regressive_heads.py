@@ -84,8 +84,9 @@ def _hydra(path, fields, found, target, dtype):
     if fields.get(name, only) != only:
       raise ValueError(f"'{path}': {name}={fields[name]!r} is not supported; "
                        f"{only!r} is.")
-  return hydra.Config(fields["hydra_num_heads"], fields.get("hydra_num_layers", 1),
-                      _of_target(target) if _ARCHITECTURES[arch] else None)
+  prefix = _of_target(target) if _ARCHITECTURES[arch] else None
+  return hydra.Config(fields["hydra_num_heads"],
+                      fields.get("hydra_num_layers", 1), prefix)
 
 
 def _hydra_names(config):
@@ -165,7 +166,8 @@ def _chimera_fields(config, dtype):
 
 
 def _linear(ours, theirs):
-  return {f"{ours}/kernel": f"{theirs}.weight", f"{ours}/bias": f"{theirs}.bias"}
+  return {f"{ours}/kernel": f"{theirs}.weight",
+          f"{ours}/bias": f"{theirs}.bias"}
 
 
 def _of_target(target):

@@ -88,8 +88,8 @@ def chimera(w, hidden, embeddings, count, sizes):
             keys(grams[:at - 1], 1 + np.arange(at - 1)),
             keys(made, pairs + np.arange(len(made))))
     before = tuple(np.concatenate(parts) for parts in zip(*seen))
-    out = layer(w, name, grams[at - 1:at], np.array([at]), np.ones((1, 1), bool),
-                sizes, before)
+    out = layer(w, name, grams[at - 1:at], np.array([at]),
+                np.ones((1, 1), bool), sizes, before)
     made = np.concatenate([made, out])
   return np.concatenate([hidden[-1], made[-1]]) @ w[
       f"chimera_head.{count}.0.weight"].T
