@@ -279,7 +279,8 @@ def open_pair(target, draft, dtype="", draft_dtype="",
         raise launch.UserError(
             f"'{folder}' is a reward model: outputs="
             f"{config_.outputs}, where a language model has 0.")
-    lms, params = _models(draft, configs, found, folders)
+    lms, params = _models(draft, configs, found, folders,
+                          (dtypes[1], formats[1]))
     start = (start_tables.load(draft, found[0])
              if start_tables.is_file(draft) else None)
     for token in eos_id or ():
@@ -308,7 +309,7 @@ def _check_draft(draft, dtype, draft_dtype, weights, draft_weights):
           f"target; leave it {of_target!r} or ''.")
 
 
-def _models(draft, configs, found, folders):
+def _models(draft, configs, found, folders, head_kind):
   """Returns both models of one vocabulary, and the shapes of parameters.
 
   Args:
@@ -316,6 +317,7 @@ def _models(draft, configs, found, folders):
     configs: of the models that are read.
     found: their tokenizers.
     folders: their folders.
+    head_kind: dtype and format of matrices of a head.
   """
   target, *others = map(transformer.language_model, configs)
   params = [*map(transformer.abstract_params, configs), None]
@@ -328,7 +330,7 @@ def _models(draft, configs, found, folders):
     if exit_layers(draft):
       return (target, _early_exit(draft, configs[0])), (params[0], params[0])
     if is_head(draft):
-      return _with_head(draft, configs[0], params[0])
+      return _with_head(draft, configs[0], params[0], head_kind)
     return (target, None), params[:2]
   try:
     tokenizers.check_same(*found)
@@ -338,9 +340,11 @@ def _models(draft, configs, found, folders):
   return vocab_alignment.align(target, *others, used), params[:2]
 
 
-def _with_head(draft, config, params):
+def _with_head(draft, config, params, kind):
   """Returns a target that keeps what a head reads, the head, and shapes."""
-  found = heads.open_folder(launch.model_folder(draft), config)
+  dtype, weights = kind
+  found = heads.open_folder(launch.model_folder(draft), config, dtype or None,
+                            weights)
   return (transformer.with_features(config, found.kept), found.head), (
       params, found.params)
 
@@ -419,7 +423,8 @@ def with_params(pair, target, draft):
                    for name, kind in zip((target, draft), kinds)]
     if is_head(draft):
       own = heads.load(launch.model_folder(draft), architecture(
-          target, *kinds[0]), target_params=params).params
+          target, *kinds[0]), pair.dtypes[1] or None, pair.weights[1],
+                       params).params
   return pair._replace(target_params=params, draft_params=draft_params(
       pair, draft, params, own))
 

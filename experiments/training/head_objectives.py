@@ -3,7 +3,10 @@
 A head predicts, after each text, what the target would say of the next tokens.
 All of them are compared with the target's distributions, which come of the same
 forward as the features; level l counts 0.8^l. A batch may bring the features,
-see `feature_shards`.
+see `feature_shards`. Some heads make hidden states too, which are compared with
+the target's own: of FSPAD they are another output than the logits are of
+(partial alignment distillation, arXiv 2408.15562, section 3.2), of Clover-2 and
+Chimera the same.
 
 A head may draft the most frequent tokens alone: its output layer is then rows
 of the target's, which are not learned, and it is compared with the target's
@@ -11,6 +14,7 @@ distribution of these tokens (EAGLE-3; SpecForge).
 """
 
 import dataclasses
+import functools
 from typing import Any, Callable, NamedTuple
 
 import jax
@@ -21,7 +25,10 @@ import decoding_jax as dj
 from experiments.training import losses
 from models import transformer
 from models.heads import block
+from models.heads import chimera
+from models.heads import clover
 from models.heads import eagle
+from models.heads import hydra
 from models.heads import medusa
 from models.heads import target_ends
 
@@ -41,12 +48,16 @@ class Kind(NamedTuple):
     predict: `(config, target, params, target_params, features, tokens, depth,
       whole) -> (logits [B, L, N, V], places [L, N])`: the place of the target's
       distribution that each is compared with, -1 for none; V of its draft
-      vocabulary if not `whole`.
+      vocabulary if not `whole`. Where there is a `feature_weight`, `[B, L, N,
+      F]` after them: hidden states that stand for the normed ones of the target
+      at these places.
+    feature_weight: what their distance counts, of what the distributions do.
   """
   module: Any
   config: Callable[..., Any]
   kept: Callable[..., tuple[int, ...]]
   predict: Callable[..., Any]
+  feature_weight: float = 0.0
 
 
 class Chosen(NamedTuple):
@@ -92,7 +103,8 @@ def choose(name: str, target: transformer.Config, depth: int,
   kind = KINDS[name]
   config = kind.config(target, depth)
   if tokens is not None:
-    if not hasattr(config, "draft_vocab") or name == "eagle":
+    if getattr(config, "draft_vocab", None) is None or (
+        kind.module is eagle and config.version == 1):
       raise ValueError(f"head {name!r} drafts all tokens.")
     shared = {"shared_output": True} if kind.module is eagle else {}
     config = dataclasses.replace(config, draft_vocab=len(tokens), **shared)
@@ -112,7 +124,7 @@ def complete(head: Chosen, params, target_params):
   if head.tokens is None:
     return params
   tokens = jnp.asarray(head.tokens, jnp.int32)
-  return {**params, "tokens": tokens, "output": target_ends.rows(
+  return {**params, "tokens": tokens, "output": target_ends.output_rows(
       head.target, target_params, tokens)}
 
 
@@ -143,10 +155,13 @@ def objective(head: Chosen, loss):
     loss: of `losses.DISTILLATION`.
   """
   def compute(params, batch, target_params):
-    levels = _levels(head, params, batch, target_params, False)
+    levels, gaps = _levels(head, params, batch, target_params, False)
     weights = _DECAY**np.arange(len(levels))
-    return sum(w * loss(teacher, student, counts) for w, (
-        teacher, student, counts) in zip(weights, levels)) / weights.sum()
+    of_levels = [loss(*level) for level in levels]
+    if gaps:
+      of_levels = [x + head.kind.feature_weight * gap
+                   for x, gap in zip(of_levels, gaps)]
+    return sum(w * x for w, x in zip(weights, of_levels)) / weights.sum()
 
   return compute
 
@@ -160,7 +175,7 @@ def evaluator(head: Chosen):
   """
   @jax.jit
   def evaluate(params, batch, target_params):
-    levels = _levels(head, params, batch, target_params, True)
+    levels, _ = _levels(head, params, batch, target_params, True)
     found = jnp.stack([1 - losses.total_variation(*level) for level in levels])
     return {"overlap": found[0], "last_overlap": found[-1],
             "tokens_a_call": 1 + jnp.cumprod(found).sum()}
@@ -169,35 +184,33 @@ def evaluator(head: Chosen):
 
 
 def _levels(head, params, batch, target_params, whole):
-  """Returns (teacher, student, weights) of each level."""
+  """Returns (teacher, student, weights) and feature distances of levels."""
   tokens = batch.tokens[:, :-1]
   found = batch.features or features(head, target_params, tokens)
   # On disk they have 16 bits.
   by_layer = {i: jax.lax.stop_gradient(x).astype(head.target.dtype)
               for i, x in zip(head.features, found, strict=True)}
   params = complete(head, params, target_params)
-  logits = _logits(head, target_params, by_layer,
-                   None if whole else params.get("output"))
-  student, places = head.kind.predict(
+  hidden = jax.lax.stop_gradient(target_ends.norm(
+      head.target, target_params, by_layer[head.target.num_layers - 1]))
+  logits = jax.lax.stop_gradient(target_ends.logits(
+      head.target, target_params, hidden,
+      None if whole else params.get("output")))
+  student, places, *made = head.kind.predict(
       head.config, head.target, params, target_params,
       tuple(by_layer[i] for i in head.kept), batch.tokens, head.depth, whole)
   weights = jnp.pad(batch.weights, ((0, 0), (0, 1)))
-  found = []
+  found, gaps = [], []
   for level, at in enumerate(places):
     # What is beyond the window is compared with nothing.
     inside = (at >= 0) & (at < tokens.shape[1])
     at = np.where(inside, at, 0)
     found.append((logits[:, at], student[:, level],
                   weights[:, at] * inside[None]))
-  return found
-
-
-def _logits(head, target_params, by_layer, table):
-  """Returns the target's logits; of the draft vocabulary with a `table`."""
-  last = by_layer[head.target.num_layers - 1]
-  normed = target_ends.norm(head.target, target_params, last)
-  return jax.lax.stop_gradient(target_ends.logits(
-      head.target, target_params, normed, table))
+    if made:
+      gaps.append(losses.smooth_l1(hidden[:, at], made[0][:, level],
+                                   found[-1][2]))
+  return found, gaps
 
 
 def _predict_medusa(config, target, params, target_params, features, tokens,
@@ -212,8 +225,29 @@ def _predict_eagle(config, target, params, target_params, features, tokens,
                    depth, whole):
   found = eagle.unrolled(config, target, params, target_params, features,
                          tokens[:, 1:], depth, whole)
-  order, rounds = np.arange(found.shape[2])[None], np.arange(depth)[:, None]
-  return found, np.where(order >= rounds, order + 1, -1)
+  return found, _places_of_pairs(found.shape[2], depth)
+
+
+def _predict_rounds(rounds, config, target, params, target_params, features,
+                    tokens, depth, whole):
+  del whole
+  logits, made = rounds(config, target, params, target_params, features,
+                        tokens[:, 1:], depth)
+  return logits, _places_of_pairs(logits.shape[2], depth), made
+
+
+def _predict_hydra(config, target, params, target_params, features, tokens,
+                   depth, whole):
+  del whole
+  found = hydra.unrolled(config, target, params, target_params, features,
+                         tokens[:, 1:], depth)
+  return found, _places_of_pairs(found.shape[2], depth)
+
+
+def _places_of_pairs(length, depth):
+  """Returns places `[L, N]` of pairs that are the last of a path each."""
+  order, rounds = np.arange(length)[None], np.arange(depth)[:, None]
+  return np.where(order >= rounds, order + 1, -1)
 
 
 def _predict_block(config, target, params, target_params, features, tokens,
@@ -233,10 +267,14 @@ def _block_config(target, depth, markov_rank, layers=2):
                       from_root=bool(markov_rank))
 
 
-def _eagle_config(target, depth, version):
+def _eagle_config(target, depth, version, **more):
   del depth
-  return eagle.Config(dataclasses.replace(
-      target, num_layers=1, scan_layers=False, tie_embeddings=False), version)
+  layer = dataclasses.replace(_layers(target, 1), tie_embeddings=False)
+  return eagle.Config(layer, version, **more)
+
+
+def _layers(target, count):
+  return dataclasses.replace(target, num_layers=count, scan_layers=False)
 
 
 def _last(target):
@@ -250,6 +288,19 @@ KINDS = {
                   _last, _predict_eagle),
     "eagle3": Kind(eagle, lambda target, depth: _eagle_config(target, depth, 3),
                    eagle.taps, _predict_eagle),
+    "fspad": Kind(eagle, lambda target, depth: _eagle_config(
+        target, depth, 1, bias=True, sampled_features=True, decoupled=True),
+                  _last, functools.partial(_predict_rounds, eagle.rounds), 10),
+    "hydra": Kind(hydra, lambda target, depth: hydra.Config(depth), _last,
+                  _predict_hydra),
+    "hydra++": Kind(hydra, lambda target, depth: hydra.Config(
+        depth, prefix=_layers(target, 1)), _last, _predict_hydra),
+    "clover": Kind(clover, lambda target, depth: clover.Config(
+        _layers(target, 2)), _last,
+                   functools.partial(_predict_rounds, clover.rounds), 10),
+    "chimera": Kind(chimera, lambda target, depth: chimera.Config(
+        _layers(target, 1), depth), _last,
+                    functools.partial(_predict_rounds, chimera.rounds), 1),
     "dflash": Kind(block, lambda target, depth: _block_config(target, depth, 0),
                    eagle.taps, _predict_block),
     "dspark": Kind(block,

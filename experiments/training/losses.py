@@ -46,6 +46,24 @@ def total_variation(teacher, student, weights=None):
   return 0.5 * jnp.average(distance, weights=weights)
 
 
+def smooth_l1(teacher, student, weights=None):
+  """Returns the mean distance of features `[B, T, F]`, squared where small.
+
+  Girshick 2015 (arXiv 1504.08083), equation 3: x^2 / 2 of less than 1, else
+  |x| - 1 / 2.
+
+  Args:
+    teacher: `[B, T, F]`.
+    student: `[B, T, F]`.
+    weights: of the mean, `[B, T]`; None for equal ones.
+  """
+  gap = jnp.abs(teacher.astype(jnp.float32) - student.astype(jnp.float32))
+  # Two branches of a `where` would both have gradients.
+  small = jnp.minimum(gap, 1)
+  return jnp.average((small * (gap - small / 2)).mean(axis=-1),
+                     weights=weights)
+
+
 def bradley_terry(chosen, rejected):
   """Returns the mean of -log P(chosen is better), from rewards `[B]`.
 

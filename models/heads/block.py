@@ -29,6 +29,7 @@ from models.heads import target_ends
 from models.transformer import decoder
 from models.transformer import layers
 from models.transformer import linear_ops
+from models.transformer import quantization
 from models.transformer import views
 
 
@@ -89,7 +90,7 @@ class _Network(nn.Module):
   def setup(self):
     cfg = self.config.layers
     norm = functools.partial(layers.NORMS[cfg.norm], cfg)
-    self.fc = layers.Linear(cfg.dim, False, jnp.dtype(cfg.dtype))
+    self.fc = layers.Linear(cfg.dim, False, jnp.dtype(cfg.dtype), cfg.weights)
     self.hidden_norm, self.norm = norm(), norm()
     self.layers = decoder.Unrolled(cfg)
 
@@ -102,7 +103,8 @@ class _Network(nn.Module):
 
   def project(self, features):
     """Returns `[B, T, F]` of the target's features."""
-    return self.hidden_norm(self.fc(jnp.concatenate(features, axis=-1)))
+    x = jnp.concatenate(features, axis=-1).astype(self.config.layers.dtype)
+    return self.hidden_norm(self.fc(x))
 
 
 @functools.lru_cache(maxsize=None)
@@ -242,7 +244,7 @@ def init(key, config: Config, target):
     A dict of `network`, and of `markov_in [V, r]` and `markov_out [N, r]` for a
     bias by the token before; N are the tokens that it can draft. If these are
     not all, `tokens [N]` int32 are the first ones, and their `output [N, F]` is
-    random, see `target_ends.rows`.
+    random, see `target_ends.output_rows`.
   """
   cfg = config.layers
   x = jax.ShapeDtypeStruct((1, 1, cfg.dim), jnp.dtype(cfg.dtype))
@@ -254,14 +256,14 @@ def init(key, config: Config, target):
   params = {"network": _Network(config).lazy_init(
       key, x, cache, Block(cache.keys, cache.values), seen)["params"]}
   drafted = config.draft_vocab or target.vocab_size
+  matrix = quantization.initializer(layers.INIT, cfg.weights)
   if config.markov_rank:
     for i, (name, rows) in enumerate((
         ("markov_in", target.vocab_size), ("markov_out", drafted)), 1):
-      params[name] = layers.INIT(jax.random.fold_in(key, i),
-                                 (rows, config.markov_rank),
-                                 jnp.dtype(cfg.dtype))
+      params[name] = matrix(jax.random.fold_in(key, i),
+                            (rows, config.markov_rank), jnp.dtype(cfg.dtype))
   if config.draft_vocab:
     params["tokens"] = jnp.arange(drafted, dtype=jnp.int32)
-    params["output"] = layers.INIT(jax.random.fold_in(key, 3),
-                                   (drafted, cfg.dim), jnp.dtype(cfg.dtype))
+    params["output"] = matrix(jax.random.fold_in(key, 3), (drafted, cfg.dim),
+                              jnp.dtype(cfg.dtype))
   return params

@@ -7,6 +7,12 @@ the last hidden state, and share the target's output layer; EAGLE-3 reads the
 outputs of three layers and has an output layer of its own, perhaps of the most
 frequent tokens alone. The draft vocabulary is `params["tokens"]`. An output
 layer that is rows of the target's, `params["output"]`, is not learned.
+
+FSPAD (arXiv 2408.15562) changes EAGLE-1 twice: the embedding of the token is
+the gate of a feed-forward layer on the projected features, and so picks among
+more dimensions (section 3.1); and the layer has two outputs, one for logits and
+one for the features that it reads next, each with a loss of its own (section
+3.2).
 """
 
 import dataclasses
@@ -25,6 +31,7 @@ from decoding_jax.types import Array, Block, Cache, Head
 from models.heads import target_ends
 from models.transformer import layers
 from models.transformer import linear_ops
+from models.transformer import quantization
 from models.transformer import views
 
 VERSIONS = (1, 3)
@@ -45,6 +52,8 @@ class Config:
     norm_before_residual: whether the residual stream begins after the norm of
       the features. Of 3 alone.
     bias: whether the projection of the features has a bias.
+    sampled_features: whether the token picks from them, see FSPAD. Of 1 alone.
+    decoupled: whether logits and features are of two outputs. Of 1 alone.
   """
   layer: Any
   version: int = 3
@@ -53,6 +62,8 @@ class Config:
   own_embedding: bool = False
   norm_before_residual: bool = False
   bias: bool = False
+  sampled_features: bool = False
+  decoupled: bool = False
 
   def __post_init__(self):
     if self.version not in VERSIONS:
@@ -61,6 +72,15 @@ class Config:
     if self.shared_output and not self.draft_vocab:
       raise ValueError("eagle shared_output=True needs a draft_vocab, of the "
                        "tokens whose rows are shared.")
+    for name in ("sampled_features", "decoupled"):
+      if getattr(self, name) and self.version != 1:
+        raise ValueError(f"eagle {name}=True, version={self.version}: "
+                         "version=1 is needed.")
+
+  @property
+  def width(self) -> int:
+    """Of what the layer makes of a pair: what is for logits comes first."""
+    return self.layer.dim * (1 + self.decoupled)
 
 
 def taps(target) -> tuple[int, ...]:
@@ -83,7 +103,7 @@ class _State:
 
   Attributes:
     cache: of the layer, a slot a pair.
-    hidden: `[B, F]`, what the head made of the last pair.
+    hidden: `[B, width]`, what the head made of the last pair.
   """
   cache: Cache
   hidden: Array
@@ -95,7 +115,7 @@ class _Draft:
 
   Attributes:
     block: of the inner nodes but the root, which is read.
-    hidden: `[B, I, F]`, features of the inner nodes.
+    hidden: `[B, I, width]`, what it made of the inner nodes.
   """
   block: Block
   hidden: Array
@@ -122,10 +142,13 @@ class _Eagle(nn.Module):
   def setup(self):
     cfg, layer = self.config, self.config.layer
     norm = functools.partial(layers.NORMS[layer.norm], layer)
-    self.fc = layers.Linear(layer.dim, cfg.bias, jnp.dtype(layer.dtype))
+    self.fc = layers.Linear(layer.dim, cfg.bias, jnp.dtype(layer.dtype),
+                            layer.weights)
     if cfg.version == 1:
       # Of the first layer there is no norm before the attention.
-      self.layer = _Plain(layer)
+      self.layer = _Plain(layer, cfg.width)
+      if cfg.sampled_features:
+        self.sample = _Sampled(layer)
       return
     self.embed_norm, self.feature_norm, self.middle_norm, self.norm = (
         norm() for _ in range(4))
@@ -133,15 +156,16 @@ class _Eagle(nn.Module):
     self.feed_forward = layers.FeedForward(layer)
     if not cfg.shared_output:
       self.head = self.param(
-          "output", layers.INIT, (cfg.draft_vocab or self.target.vocab_size,
-                                  layer.dim), jnp.dtype(layer.dtype))
+          "output", quantization.initializer(layers.INIT, layer.weights),
+          (cfg.draft_vocab or self.target.vocab_size, layer.dim),
+          jnp.dtype(layer.dtype))
 
   def __call__(self, embeddings, hidden, features, cache, block, slot, view):
     """Goes through the layer.
 
     Args:
       embeddings: `[B, T, F]`, of the tokens.
-      hidden: `[B, T, F]`, features of the head's own; or None.
+      hidden: `[B, T, width]`, made by the head; or None.
       features: of the target, a tuple, in their place.
       cache: of what has been read.
       block: of the layer.
@@ -149,12 +173,17 @@ class _Eagle(nn.Module):
       view: an `AttentionView`.
 
     Returns:
-      `[B, T, F]` and the block.
+      `[B, T, width]` and the block.
     """
+    if hidden is None:
+      features = [x.astype(embeddings.dtype) for x in features]
     kv = (cache.keys[0], cache.values[0], block.keys[0], block.values[0])
     if self.config.version == 1:
-      first = features[0] if hidden is None else hidden
+      first = features[0] if hidden is None else (
+          hidden[..., -self.config.layer.dim:])
       x = self.fc(jnp.concatenate([embeddings, first], axis=-1))
+      if self.config.sampled_features:
+        x = self.sample(x, embeddings)
       x, (keys, values) = self.layer(x, kv, slot, view)
       return x, Block((keys,), (values,))
     if hidden is None:
@@ -175,8 +204,9 @@ class _Eagle(nn.Module):
 
 
 class _Plain(nn.Module):
-  """A layer without the norm before its attention."""
+  """A layer without the norm before its attention, of `width` outputs."""
   config: Any
+  width: int
 
   @nn.compact
   def __call__(self, x, kv, slot, view):
@@ -185,7 +215,24 @@ class _Plain(nn.Module):
                                                        view)
     x += y
     y = layers.NORMS[cfg.norm](cfg, name="feed_forward_norm")(x)
-    return x + layers.FeedForward(cfg, name="feed_forward")(y), block
+    wide = dataclasses.replace(cfg, dim=self.width)
+    y = layers.FeedForward(wide, name="feed_forward")(y)
+    return y + jnp.concatenate([x] * (self.width // cfg.dim), axis=-1), block
+
+
+class _Sampled(nn.Module):
+  """A feed-forward layer on features, gated by the embedding of a token."""
+  config: Any
+
+  @nn.compact
+  def __call__(self, x, embeddings):
+    cfg = self.config
+    linear = functools.partial(layers.Linear, bias=False,
+                               dtype=jnp.dtype(cfg.dtype), weights=cfg.weights)
+    y = layers.NORMS[cfg.norm](cfg, name="norm")(x)
+    gate = nn.silu(linear(cfg.hidden_dim, name="gate")(embeddings))
+    up = linear(cfg.hidden_dim, name="up")(y)
+    return x + linear(cfg.dim, name="down")(gate * up)
 
 
 @functools.lru_cache(maxsize=None)
@@ -243,10 +290,22 @@ def unrolled(config: Config, target, params, target_params, features, tokens,
     vocabulary if not `whole`; those of pair t in round r are meant only for
     t >= r.
   """
+  return rounds(config, target, params, target_params, features, tokens,
+                depth, whole)[0]
+
+
+def rounds(config: Config, target, params, target_params, features, tokens,
+           depth: int, whole: bool = True):
+  """Does what `unrolled` does, and returns the features that were read too.
+
+  Returns:
+    Logits of `unrolled`, and `[B, depth, T, F]` features of the head, which
+    stand for those of the target at `tokens`.
+  """
   spec, (batch, length) = _Spec(config, target), tokens.shape
   if config.version == 1:
     features = (target_ends.norm(target, target_params, features[0]),)
-  order, found, hidden = np.arange(length), [], None
+  order, found, made, hidden = np.arange(length), [], [], None
   back = order[:, None] - order[None]  # How far back a pair is.
   nothing = _empty_cache(config.layer, batch, 0)
   block = cache_lib.init_block(nothing, depth * length)
@@ -261,14 +320,15 @@ def unrolled(config: Config, target, params, target_params, features, tokens,
     hidden, block = _forward(spec, params, target_params, inputs, hidden,
                              features, nothing, block, round_ * length)
     found.append(_output(spec, params, target_params, hidden, whole))
+    made.append(hidden[..., -config.layer.dim:])
     hidden = jnp.pad(hidden[:, :-1], ((0, 0), (1, 0), (0, 0)))
-  return jnp.stack(found, axis=1)
+  return jnp.stack(found, axis=1), jnp.stack(made, axis=1)
 
 
 def _init(spec, batch, slots):
   layer = spec.config.layer
   return _State(_empty_cache(layer, batch, slots),
-                jnp.zeros((batch, layer.dim), layer.dtype))
+                jnp.zeros((batch, spec.config.width), layer.dtype))
 
 
 def _read(spec, params, target_params, state, features, tokens, count):
@@ -305,7 +365,8 @@ def _logits(spec, params, target_params, state, draft, tree, level, nodes):
 def _output(spec, params, target_params, hidden, whole=True):
   """Returns logits `[..., V]` of features of the head; see `unrolled`."""
   if spec.config.version == 1:
-    return target_ends.logits(spec.target, target_params, hidden)
+    return target_ends.logits(spec.target, target_params,
+                              hidden[..., :spec.config.layer.dim])
   found = _Eagle(*spec).apply({"params": params["layer"]}, hidden,
                               params.get("output"), method="logits")
   return target_ends.spread(spec.target, found,
@@ -352,7 +413,7 @@ def init(key, config: Config, target, num_features: int = 0):
   Returns:
     A dict of `layer`, and `embedding` and `tokens` where the head has its own;
     `tokens [draft_vocab]` int32 are the first ones. A shared `output
-    [draft_vocab, F]` is random as well, see `target_ends.rows`.
+    [draft_vocab, F]` is random as well, see `target_ends.output_rows`.
   """
   layer = config.layer
   one = jax.ShapeDtypeStruct((1, 1, layer.dim), jnp.dtype(layer.dtype))
@@ -367,13 +428,13 @@ def init(key, config: Config, target, num_features: int = 0):
       key, embeddings, None, features, cache, Block(cache.keys, cache.values),
       0, view)["params"]}
   if config.own_embedding:
-    params["embedding"] = layers.INIT(
+    params["embedding"] = quantization.initializer(layers.INIT, layer.weights)(
         jax.random.fold_in(key, 1), (target.vocab_size, layer.dim),
         jnp.dtype(layer.dtype))
   if config.draft_vocab:
     params["tokens"] = jnp.arange(config.draft_vocab, dtype=jnp.int32)
   if config.shared_output:
-    params["output"] = layers.INIT(
+    params["output"] = quantization.initializer(layers.INIT, layer.weights)(
         jax.random.fold_in(key, 2), (config.draft_vocab, layer.dim),
         jnp.dtype(layer.dtype))
   return params

@@ -18,6 +18,7 @@ from decoding_jax.types import Array, Head
 from models.heads import target_ends
 from models.transformer import layers
 from models.transformer import linear_ops
+from models.transformer import quantization
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,9 +28,11 @@ class Config:
   Attributes:
     heads: how many there are: the levels that they can draft.
     blocks: residual blocks of a head before its output layer.
+    weights: format of matrices, one of `quantization.WEIGHTS`.
   """
   heads: int = 4
   blocks: int = 1
+  weights: str = quantization.DTYPE
 
 
 @flax.struct.dataclass
@@ -50,10 +53,11 @@ class _Heads(nn.Module):
     for i in range(cfg.heads):
       y = x
       for j in range(cfg.blocks):
-        y += nn.silu(layers.Linear(self.target.dim, True, dtype,
+        y += nn.silu(layers.Linear(self.target.dim, True, dtype, cfg.weights,
                                    name=f"head_{i}_block_{j}")(y))
-      table = self.param(f"head_{i}_out", layers.INIT,
-                         (self.target.vocab_size, self.target.dim), dtype)
+      table = self.param(
+          f"head_{i}_out", quantization.initializer(layers.INIT, cfg.weights),
+          (self.target.vocab_size, self.target.dim), dtype)
       found.append(linear_ops.matmul(y, table))
     return jnp.stack(found, axis=1)
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from decoding_jax import kernels
 from models.transformer import layers
 from models.transformer import linear_ops
+from models.transformer import quantization
 
 
 def check(config) -> None:
@@ -27,16 +28,16 @@ def embed(config, params, tokens):
   return x * jnp.asarray(config.embedding_scale, x.dtype)
 
 
+def output_rows(config, params, tokens):
+  """Returns the rows `[..., F]` of the target's output layer of tokens."""
+  return linear_ops.lookup(_output_layer(config, params), tokens).astype(
+      config.dtype)
+
+
 def norm(config, params, x):
   """Returns `[..., F]`, the target's residual stream after its last norm."""
   return layers.NORMS[config.norm](config, parent=None).apply(
-      {"params": params["norm"]}, x)
-
-
-def rows(config, params, tokens):
-  """Returns rows `[N, F]` of the target's output layer, of tokens `[N]`."""
-  found = linear_ops.lookup(_table(config, params), tokens)
-  return found.astype(config.dtype)
+      {"params": params["norm"]}, x).astype(config.dtype)
 
 
 def spread(config, logits_, tokens):
@@ -63,15 +64,18 @@ def logits(config, params, x, table=None):
     config: of the target.
     params: its parameters.
     x: `[..., F]`.
-    table: of `rows`, for the logits of these tokens alone.
+    table: of `output_rows`, for the logits of these tokens alone.
 
   Returns:
     `[..., V]` float32, or `[..., N]` of N rows.
   """
-  table = _table(config, params) if table is None else table
+  table = _output_layer(config, params) if table is None else table
+  if not quantization.is_matrix(table):
+    # A head may compute in fewer bits than the target.
+    x = x.astype(jnp.promote_types(x.dtype, table.dtype))
   return kernels.soft_cap(linear_ops.matmul(x, table) / config.logit_divisor,
                           config.logit_softcap)
 
 
-def _table(config, params):
+def _output_layer(config, params):
   return params["embedding" if config.tie_embeddings else "head"]

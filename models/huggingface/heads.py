@@ -6,10 +6,13 @@
     DFlash, DSpark, JetSpec
                  `fc`, `hidden_norm` and layers of Qwen3 that share a target's
                  embedding and output layer
+    FSPAD        `fc.fc`, `fc.mlp.*` and a layer of two outputs, else EAGLE-1
+    others       see `regressive_heads`
 
 Names were read in sgl-project/SpecForge@89241ea0 (draft/llama3_eagle.py),
-FasterDecoding/Medusa, z-lab/dflash@10129599 (dflash/model.py) and
-deepseek-ai/DeepSpec@5905deb7 (modeling/dspark).
+FasterDecoding/Medusa, z-lab/dflash@10129599 (dflash/model.py),
+deepseek-ai/DeepSpec@5905deb7 (modeling/dspark) and Luc4Gui/FSPAD@1c2df5e2
+(eagle/model/cnets_fspad.py).
 """
 
 import dataclasses
@@ -30,44 +33,33 @@ from models.heads import eagle
 from models.heads import medusa
 from models.heads import target_ends
 from models.huggingface import config as hf_config
+from models.huggingface import head_layers
+from models.huggingface import regressive_heads
 from models.huggingface import tensor_files
+from models.transformer import quantization
 
 _EAGLE3 = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM",
            "Eagle3Speculator", "Eagle3DraftModel")
 _BLOCKS = ("DFlashDraftModel", "Qwen3DSparkModel", "DSparkDraftModel")
 _MEDUSA_FILES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
+_FILES = {medusa: _MEDUSA_FILES[0], **{
+    module: x.file for module, x in regressive_heads.FORMATS.items()}}
 _MIDDLE = "midlayer"
 _OFFSETS = "d2t"
 # Parameter that is not in files: rows of the target's output layer.
 _SHARED = "output"
-# Of a config, what describes the layers of a head as those of a Llama.
-_LAYER_FIELDS = (
-    "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim",
-    "intermediate_size", "rms_norm_eps", "rope_theta", "rope_scaling",
-    "rope_parameters", "max_position_embeddings", "hidden_act",
-    "attention_bias", "mlp_bias", "vocab_size", "torch_dtype", "dtype",
-    "num_hidden_layers")
 # Variants of EAGLE-3 that change the computation, and are not computed here.
 _OFF = ("norm_before_fc", "fc_norm", "norm_output", "input_norm")
 # Copies of what the target has, masks of the draft vocabulary, and confidence
 # heads, which decide how much is drafted, not what.
 _UNUSED = ("t2d", "lm_head.weight", "embed_tokens.weight", "confidence_head.",
-           "rotary_emb.inv_freq", "layers.0.self_attn.rotary_emb.inv_freq")
-_LAYER = {
-    "attention/query": "self_attn.q_proj", "attention/key": "self_attn.k_proj",
-    "attention/value": "self_attn.v_proj", "attention/out": "self_attn.o_proj",
-    "attention/query_norm": "self_attn.q_norm",
-    "attention/key_norm": "self_attn.k_norm",
-    "attention_norm": "input_layernorm", "embed_norm": "input_layernorm",
-    "feature_norm": "hidden_norm",
-    "middle_norm": "post_attention_layernorm",
-    "feed_forward_norm": "post_attention_layernorm",
-    "feed_forward/gate": "mlp.gate_proj", "feed_forward/up": "mlp.up_proj",
-    "feed_forward/down": "mlp.down_proj"}
+           "rotary_emb.inv_freq", "layers.0.self_attn.rotary_emb.inv_freq",
+           "fast_layer1.0.self_attn.rotary_emb.inv_freq",
+           "prefix_embeding_layer.embed_tokens.weight",
+           "prefix_embeding_layer.layers.0.self_attn.rotary_emb.inv_freq")
 _METADATA = "metadata.json"
 # What `save` writes.
-PARTS = (hf_config.FILE, _METADATA, tensor_files.SAFETENSORS, _MEDUSA_FILES[0])
-_ENDS = {"kernel": "weight", "scale": "weight", "bias": "bias"}
+PARTS = (hf_config.FILE, _METADATA, tensor_files.SAFETENSORS, *_FILES.values())
 
 
 class Loaded(NamedTuple):
@@ -100,32 +92,33 @@ def is_head(folder) -> bool:
     return False
   fields = json_files.read(path / hf_config.FILE)
   if _architecture(fields) in _EAGLE3 + _BLOCKS or (
-      "speculators_model_type" in fields):
+      "speculators_model_type" in fields or regressive_heads.kind(fields)):
     return True
   if fields.get("num_hidden_layers") != 1:
     return False
   try:
-    return "fc.weight" in tensor_files.tensors(path)
+    found = tensor_files.tensors(path)
+    return "fc.weight" in found or "fc.fc.weight" in found
   except (FileNotFoundError, ValueError):
     return False
 
 
-def open_folder(folder, target: transformer.Config,
-                dtype: str | None = None) -> Loaded:
+def open_folder(folder, target: transformer.Config, dtype: str | None = None,
+                weights: str = quantization.DTYPE) -> Loaded:
   """Opens a head, whose parameters are shapes; as `load` in all else."""
-  path, _, _, kind = _opened(folder, target, dtype)
-  head = _head(kind, target)
+  *_, kind, head = _opened(folder, target, dtype, weights)
   return Loaded(head, head.abstract_params(), kind.kept)
 
 
 def load(folder, target: transformer.Config, dtype: str | None = None,
-         target_params=None) -> Loaded:
+         weights: str = quantization.DTYPE, target_params=None) -> Loaded:
   """Reads a head.
 
   Args:
     folder: of the head.
     target: the architecture of the target.
-    dtype: of its parameters; None: that of the target.
+    dtype: of its parameters and activations; None: that of the target.
+    weights: format of its matrices, one of `quantization.WEIGHTS`.
     target_params: of the target, whose output layer some heads share.
 
   Returns:
@@ -136,8 +129,7 @@ def load(folder, target: transformer.Config, dtype: str | None = None,
     ValueError: naming the field or tensor that is wrong, is not supported, or
       does not fit the target.
   """
-  path, tensors, _, kind = _opened(folder, target, dtype)
-  head = _head(kind, target)
+  path, tensors, kind, head = _opened(folder, target, dtype, weights)
   names = _names(kind, _MIDDLE if f"{_MIDDLE}.hidden_norm.weight" in tensors
                  else "layers.0")
   used = set()
@@ -149,26 +141,44 @@ def load(folder, target: transformer.Config, dtype: str | None = None,
     used.add(name)
     return _read(path, tensors, name, leaf)
 
-  params = jax.tree_util.tree_map_with_path(read, head.abstract_params())
+  params = jax.tree_util.tree_map_with_path(read, head.abstract_params(),
+                                            is_leaf=quantization.is_matrix)
   _check_rest(path, tensors, used)
   if "tokens" in params:
     params["tokens"] = _draft_tokens(path, params["tokens"], target)
   if _SHARED in params:
-    params[_SHARED] = target_ends.rows(target, target_params, params["tokens"])
+    shared = target_ends.output_rows(target, target_params, params["tokens"])
+    params[_SHARED] = _like(params[_SHARED], shared)
   return Loaded(head, params, kind.kept)
 
 
-def _opened(folder, target, dtype):
-  """Returns the folder, its tensors, the type of the head, and its kind."""
+def _like(leaf, x):
+  """Returns `x` in the format of a parameter."""
+  return (quantization.quantize(x) if quantization.is_matrix(leaf)
+          else x.astype(leaf.dtype))
+
+
+def _opened(folder, target, dtype, weights):
+  """Returns the folder, its tensors, its kind, and the head."""
   path, dtype = pathlib.Path(folder), dtype or target.dtype
   fields = json_files.read(path / hf_config.FILE)
-  tensors = _tensors(path)
-  return path, tensors, dtype, _kind(path, fields, tensors, target, dtype)
-
-
-def _head(kind, target):
+  tensors = _tensors(path, fields)
+  # What a head takes from the target it converts to its own type.
+  target = dataclasses.replace(target, dtype=dtype, weights=quantization.DTYPE)
+  kind = _kind(path, fields, tensors, target, dtype)
+  kind = kind._replace(config=_with_weights(kind.config, weights))
   more = (len(kind.kept),) if kind.module is eagle else ()
-  return kind.module.head(kind.config, target, *more)
+  return path, tensors, kind, kind.module.head(kind.config, target, *more)
+
+
+def _with_weights(config, weights):
+  """Returns the config of a head with matrices of another format."""
+  changed = {name: dataclasses.replace(getattr(config, name), weights=weights)
+             for name in ("layer", "layers", "prefix")
+             if getattr(config, name, None)}
+  if hasattr(config, "weights"):
+    changed["weights"] = weights
+  return dataclasses.replace(config, **changed)
 
 
 def save(folder, module, config, params, kept, metadata=None) -> None:
@@ -178,13 +188,21 @@ def save(folder, module, config, params, kept, metadata=None) -> None:
 
   Args:
     folder: where to.
-    module: `models.heads.eagle`, `medusa` or `block`.
+    module: such as `models.heads.eagle`.
     config: of the head.
     params: its parameters.
     kept: layers of the target that it reads.
     metadata: for people to read, written as JSON; or None.
+
+  Raises:
+    ValueError: for a head with matrices of fewer bits.
   """
   kind = _Kind(module, config, tuple(kept))
+  dtypes = sorted({str(x.dtype) for name, x in params.items()
+                   if name != "tokens" for x in jax.tree.leaves(x)})
+  if len(dtypes) > 1:
+    raise ValueError(f"params are of {' and '.join(dtypes)}: a head of one "
+                     "type can be saved; give other weights when it is loaded.")
   params = {name: x for name, x in params.items() if name != _SHARED}
   if "tokens" in params:
     # Files count from the entry of the draft vocabulary.
@@ -194,13 +212,12 @@ def save(folder, module, config, params, kept, metadata=None) -> None:
   for place, leaf in jax.tree_util.tree_leaves_with_path(params):
     names[_names(kind)[transformer.param_name(place)]] = np.asarray(
         leaf[:, 0] if leaf.shape[1:] == (1,) else leaf)
-  file = (_MEDUSA_FILES[0] if module is medusa else tensor_files.SAFETENSORS)
-  dtype = str(next(x.dtype for name, x in names.items() if name != _OFFSETS))
+  file = _FILES.get(module, tensor_files.SAFETENSORS)
   with atomic.replacing(folder) as partial:
     (partial / hf_config.FILE).write_text(
-        json.dumps(_fields(kind, dtype), indent=2) + "\n")
+        json.dumps(_fields(kind, dtypes[0]), indent=2) + "\n")
     tensor_files.write(partial / file, {k: x.shape for k, x in names.items()},
-                       dtype, names.__getitem__, (_OFFSETS,))
+                       dtypes[0], names.__getitem__, (_OFFSETS,))
     if metadata is not None:
       (partial / _METADATA).write_text(json.dumps(metadata, indent=2) + "\n")
 
@@ -208,6 +225,8 @@ def save(folder, module, config, params, kept, metadata=None) -> None:
 def _fields(kind, dtype):
   """Returns the `config.json` of a head."""
   config = kind.config
+  if kind.module in regressive_heads.FORMATS:
+    return regressive_heads.FORMATS[kind.module].fields(config, dtype)
   if kind.module is medusa:
     return {"medusa_num_heads": config.heads,
             "medusa_num_layers": config.blocks}
@@ -219,7 +238,7 @@ def _fields(kind, dtype):
            "norm_before_residual": config.norm_before_residual}
     if config.draft_vocab:
       own["draft_vocab_size"] = config.draft_vocab
-    return _layer_fields(config.layer, dtype) | own
+    return head_layers.fields(config.layer, dtype) | own
   own = {"architectures": [_BLOCKS[1] if config.markov_rank else _BLOCKS[0]],
          "model_type": "qwen3", "block_size": config.block_size,
          "mask_token_id": config.mask_token,
@@ -228,20 +247,13 @@ def _fields(kind, dtype):
          "sample_from_anchor": config.from_root,
          "causal_head": config.causal,
          "draft_vocab_size": config.draft_vocab}
-  return _layer_fields(config.layers, dtype) | own
+  return head_layers.fields(config.layers, dtype) | own
 
 
-def _layer_fields(config, dtype):
-  return {"hidden_size": config.dim, "num_attention_heads": config.num_heads,
-          "num_key_value_heads": config.num_kv_heads,
-          "head_dim": config.head_dim, "intermediate_size": config.hidden_dim,
-          "rms_norm_eps": config.norm_eps, "rope_theta": config.rope_theta,
-          "max_position_embeddings": config.max_length, "hidden_act": "silu",
-          "num_hidden_layers": config.num_layers,
-          "vocab_size": config.vocab_size, "torch_dtype": dtype}
-
-
-def _tensors(path):
+def _tensors(path, fields):
+  module = regressive_heads.kind(fields)
+  if module:
+    return regressive_heads.tensors(path, module)
   for name in _MEDUSA_FILES:
     if (path / name).is_file():
       return tensor_files.of_file(path / name)
@@ -254,6 +266,10 @@ def _architecture(fields):
 
 def _kind(path, fields, tensors, target, dtype):
   """Returns what is in the folder as a `_Kind`."""
+  module = regressive_heads.kind(fields)
+  if module:
+    return _Kind(module, regressive_heads.FORMATS[module].config(
+        path, fields, tensors, target, dtype), (target.num_layers - 1,))
   if "medusa_num_heads" in fields or any(
       name.startswith("0.0.") for name in tensors):
     return _medusa(tensors, target.num_layers - 1)
@@ -262,10 +278,11 @@ def _kind(path, fields, tensors, target, dtype):
   if "midlayer.hidden_norm.weight" in tensors or (
       "layers.0.hidden_norm.weight" in tensors):
     return _eagle3(path, fields, tensors, target, dtype)
-  if "fc.weight" in tensors:
+  if "fc.weight" in tensors or "fc.fc.weight" in tensors:
     return _eagle1(path, fields, tensors, target, dtype)
   raise ValueError(f"'{path}' holds no head of a kind that is known: EAGLE, "
-                   "Medusa, DFlash, DSpark or JetSpec.")
+                   "FSPAD, Medusa, Hydra, Clover-2, Chimera, DFlash, DSpark or "
+                   "JetSpec.")
 
 
 def _medusa(tensors, last):
@@ -275,9 +292,13 @@ def _medusa(tensors, last):
 
 
 def _eagle1(path, fields, tensors, target, dtype):
+  layer = head_layers.config(path, fields, dtype)
+  sampled = "fc.fc.weight" in tensors
+  down = tensors.get("layers.0.mlp.down_proj.weight")
   config = eagle.Config(
-      _layers(path, fields, dtype), version=1, bias="fc.bias" in tensors,
-      own_embedding=_own_embedding(tensors, target))
+      layer, version=1, bias=f"fc{'.fc' * sampled}.bias" in tensors,
+      own_embedding=_own_embedding(tensors, target), sampled_features=sampled,
+      decoupled=down is not None and down.shape[0] == 2 * layer.dim)
   return _Kind(eagle, config, (target.num_layers - 1,))
 
 
@@ -295,8 +316,8 @@ def _eagle3(path, fields, tensors, target, dtype):
   _check_kept(path, kept, target)
   size = fields.get("draft_vocab_size") or 0
   return _Kind(eagle, eagle.Config(
-      _layers(path, inner, dtype), draft_vocab=size if _OFFSETS in tensors
-      else 0,
+      head_layers.config(path, inner, dtype),
+      draft_vocab=size if _OFFSETS in tensors else 0,
       shared_output=_OFFSETS in tensors and "lm_head.weight" not in tensors,
       own_embedding=_own_embedding(tensors, target),
       norm_before_residual=bool(fields.get(
@@ -316,7 +337,7 @@ def _block(path, fields, tensors, target, dtype):
   _check_kept(path, kept, target)
   rank = int(more.get("markov_rank") or 0)
   return _Kind(block, block.Config(
-      _layers(path, fields, dtype, "qwen3"), int(more["block_size"]),
+      head_layers.config(path, fields, dtype, "qwen3"), int(more["block_size"]),
       int(more["mask_token_id"]), len(kept), rank,
       from_root=bool(more.get("sample_from_anchor", rank > 0)),
       causal=bool(more.get("causal_head")),
@@ -332,6 +353,8 @@ def _names(kind, prefix=_MIDDLE):
     prefix: of the layer of EAGLE-3.
   """
   config = kind.config
+  if kind.module in regressive_heads.FORMATS:
+    return regressive_heads.FORMATS[kind.module].names(config)
   if kind.module is medusa:
     return {f"head_{i}_out": f"{i}.{config.blocks}.weight"
             for i in range(config.heads)} | {
@@ -345,29 +368,19 @@ def _names(kind, prefix=_MIDDLE):
              "tokens": _OFFSETS, "markov_in": "markov_head.markov_w1.weight",
              "markov_out": "markov_head.markov_w2.weight"}
     for i in range(config.layers.num_layers):
-      names |= _layer_names(f"network/layers/layer_{i}", f"layers.{i}")
+      names |= head_layers.names(f"network/layers/layer_{i}", f"layers.{i}")
     return names
-  names = {"embedding": "embed_tokens.weight", "layer/fc/kernel": "fc.weight",
-           "layer/fc/bias": "fc.bias"}
+  fc = "fc.fc" if config.sampled_features else "fc"
+  names = {"embedding": "embed_tokens.weight",
+           "layer/fc/kernel": f"{fc}.weight", "layer/fc/bias": f"{fc}.bias"}
   if config.version == 1:
-    return names | _layer_names("layer/layer", "layers.0")
+    names |= {f"layer/sample/{name}/kernel": f"fc.mlp.{name}_proj.weight"
+              for name in ("gate", "up", "down")}
+    names["layer/sample/norm/scale"] = "fc.post_attention_layernorm.weight"
+    return names | head_layers.names("layer/layer", "layers.0")
   return names | {"tokens": _OFFSETS, "layer/norm/scale": "norm.weight",
                   "layer/output": "lm_head.weight",
-                  **_layer_names("layer", prefix)}
-
-
-def _layers(path, fields, dtype, family="llama"):
-  """Returns the architecture of the layers of a head."""
-  given = {name: fields[name] for name in _LAYER_FIELDS if name in fields}
-  config = hf_config.parse(path / hf_config.FILE, {
-      "num_hidden_layers": 1, **given, "model_type": family,
-      "tie_word_embeddings": False})
-  return dataclasses.replace(config, dtype=dtype)
-
-
-def _layer_names(ours, theirs):
-  return {f"{ours}/{a}/{end}": f"{theirs}.{b}.{_ENDS[end]}"
-          for a, b in _LAYER.items() for end in _ENDS}
+                  **head_layers.names("layer", prefix)}
 
 
 def _own_embedding(tensors, target):
@@ -386,14 +399,17 @@ def _read(path, tensors, name, leaf):
   """Returns a tensor as a parameter."""
   if name not in tensors:
     raise ValueError(f"'{path}': tensor {name} is missing.")
-  found = tensors[name]
+  found, full = tensors[name], quantization.shape(leaf)
   # Vectors are columns here.
-  shape = leaf.shape[:1] if leaf.shape[1:] == (1,) else leaf.shape
+  shape = full[:1] if full[1:] == (1,) else full
   if found.refusal or found.shape != shape:
     raise ValueError(f"'{path}': tensor {name} "
                      f"{found.refusal or f'has shape {found.shape}'}: {shape} "
                      "fits the target and the config of the head.")
-  return jnp.asarray(found.read().reshape(leaf.shape), leaf.dtype)
+  read = found.read().reshape(full)
+  if quantization.is_matrix(leaf):
+    return jax.tree.map(jnp.asarray, quantization.on_host(read))
+  return jnp.asarray(read, leaf.dtype)
 
 
 def _check_rest(path, tensors, used):

@@ -12,8 +12,11 @@ from experiments.devices import memory_estimate
 from experiments.devices import mesh as mesh_lib
 from experiments.devices import model_pair
 from models import checkpoints
+from models.heads import hydra
+from models.huggingface import heads
 from models.text import tokenizers
 from models.text import vocab_mapping
+from models.transformer import quantization
 from support import tiny_models as tiny
 
 METHOD = dj.methods.rsd_s(2, 2)
@@ -111,3 +114,24 @@ def test_a_draft_of_another_tokenizer_on_a_mesh(target, draft, greedy):
 def test_a_draft_of_the_same_tokenizer_is_as_it_is(target, folders):
   pair = model_pair.open_pair(target, folders[1])
   assert not isinstance(pair.draft_params, vocab_mapping.MappedParams)
+
+
+@pytest.mark.parametrize("kind", [{"draft_weights": "int8"},
+                                  {"draft_weights": "bfloat16"},
+                                  {"draft_dtype": "bfloat16"}],
+                         ids=lambda kind: "-".join(*kind.items()))
+def test_a_head_of_fewer_bits(target, greedy, tmp_path, kind):
+  config = checkpoints.load_config(target)
+  prefix = dataclasses.replace(config, num_layers=1, scan_layers=False)
+  sizes = hydra.Config(2, prefix=prefix)
+  folder = str(tmp_path / "head")
+  heads.save(folder, hydra, sizes, hydra.init(jax.random.key(1), sizes, config),
+             (config.num_layers - 1,))
+  pair = open_(target, folder, **kind)
+  whole = open_(target, folder)
+  size = lambda pair: sum(x.nbytes for x in jax.tree.leaves(pair.draft_params))
+  share = {"int8": (.2, .48), "bfloat16": (.48, .6)}[[*kind.values()][0]]
+  assert share[0] < size(pair) / size(whole) < share[1]
+  assert not any(map(quantization.is_matrix, jax.tree.leaves(
+      pair.target_params, is_leaf=quantization.is_matrix)))
+  np.testing.assert_array_equal(decoded(pair, METHOD), greedy)

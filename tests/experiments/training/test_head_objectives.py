@@ -45,14 +45,19 @@ def read(chosen, own, tokens):
   return tuple(by_layer[i] for i in chosen.kept)
 
 
+def larger(params):
+  """Parameters of which each matters."""
+  return jax.tree.map(lambda x: 12 * x if x.shape[-1] > 1 else x, params)
+
+
 @pytest.mark.parametrize("name", head_objectives.KINDS)
 def test_predictions_are_those_of_drafts(name):
   chosen, params, tokens = made(name)
-  kind, config = chosen.kind, chosen.config
+  kind, config, params = chosen.kind, chosen.config, larger(params)
   _, own = tiny.random_model(_TARGET)
   features = read(chosen, own, tokens)
-  predicted, places = kind.predict(config, _TARGET, params, own, features,
-                                   tokens, _DEPTH, True)
+  predicted, places, *_ = kind.predict(config, _TARGET, params, own, features,
+                                       tokens, _DEPTH, True)
   head = kind.module.head(config, _TARGET)
   root = 4  # A place of a root; pairs of all tokens before it are read.
   state = head.read(params, own, head.init(2, 32),
@@ -76,7 +81,8 @@ def test_predictions_are_those_of_drafts(name):
                                  atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["eagle3", "dspark"])
+@pytest.mark.parametrize("name", ["eagle3", "dspark", "fspad", "hydra++",
+                                  "clover", "chimera"])
 def test_a_head_learns(name):
   head, params, tokens = made(name)
   _, own = tiny.random_model(_TARGET)
@@ -100,7 +106,7 @@ def test_a_draft_vocabulary(name):
   assert not set(params) & {"tokens", "output"}
   _, own = tiny.random_model(_TARGET)
   batch = batches.whole(made(name)[2])
-  levels = {whole: head_objectives._levels(head, params, batch, own, whole)
+  levels = {whole: head_objectives._levels(head, params, batch, own, whole)[0]
             for whole in (False, True)}
   for few, all_ in zip(*(levels[x] for x in (False, True))):
     for i in range(2):
@@ -135,3 +141,28 @@ def test_features_of_a_batch_are_used():
 def test_heads_that_draft_all_tokens(name):
   with pytest.raises(ValueError, match=f"head '{name}' drafts all tokens"):
     head_objectives.choose(name, _TARGET, _DEPTH, np.arange(3))
+
+
+def test_features_are_compared_with_those_of_the_target():
+  """The loss of FSPAD: distributions, and ten times the features."""
+  head, params, tokens = made("fspad")
+  _, own = tiny.random_model(_TARGET)
+  batch = batches.whole(tokens)
+  whole, plain = (head_objectives.objective(x, losses.forward_kl)(
+      params, batch, own) for x in (head, head._replace(
+          kind=head.kind._replace(feature_weight=0))))
+  features = read(head, own, tokens)
+  scale = own["norm"]["scale"][:, 0]
+  x = np.asarray(features[0], np.float64)
+  hidden = x / np.sqrt((x * x).mean(-1, keepdims=True) + _TARGET.norm_eps) * (
+      scale[None, None])
+  *_, found = head.kind.predict(head.config, _TARGET, params, own, features,
+                                tokens, _DEPTH, True)
+  expected = []
+  for level in range(_DEPTH):
+    # Pair t stands for the token after it; the last one is beyond the window.
+    gap = np.abs(found[:, level, level:-1] - hidden[:, level + 1:])
+    expected.append(np.where(gap < 1, gap**2 / 2, gap - .5).mean())
+  weights = 0.8**np.arange(_DEPTH)
+  np.testing.assert_allclose(
+      whole - plain, 10 * np.average(expected, weights=weights), rtol=1e-4)

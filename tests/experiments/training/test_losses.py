@@ -56,6 +56,20 @@ def test_places_without_weight_do_not_count(logits, name):
       losses.cross_entropy(logits[0, 1:2, :2], targets[1:2, :2]), rtol=1e-6)
 
 
+def test_smooth_l1():
+  """Half of the square up to 1, and then as steep as there."""
+  gaps = np.array([[0, .5, 1, -3]])
+  weights = np.array([[1, 3]])
+  both = np.stack([gaps, 2 * gaps], axis=1)
+  expected = [(.125 + .5 + 2.5) / 4, (.5 + 1.5 + 5.5) / 4]
+  np.testing.assert_allclose(
+      losses.smooth_l1(np.ones((1, 2, 4)), 1 + both, weights),
+      np.average(expected, weights=weights[0]), rtol=1e-6)
+  slope = jax.grad(lambda x: losses.smooth_l1(np.zeros((1, 1, 4)), x))(
+      gaps[None].astype(np.float32))
+  np.testing.assert_allclose(slope[0], np.array([[0, .5, 1, -1]]) / 4)
+
+
 def test_bradley_terry():
   chosen, rejected = np.array([1.0, -2.0, 90.0]), np.array([0.5, 1.0, -90.0])
   expected = -np.mean(np.log(1 / (1 + np.exp(rejected - chosen))))

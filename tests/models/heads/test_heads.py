@@ -17,10 +17,14 @@ from decoding_jax.speculation import verifiers
 from decoding_jax.speculation.drafters import feature_head
 from models import transformer
 from models.heads import block
+from models.heads import chimera
+from models.heads import clover
 from models.heads import eagle
+from models.heads import hydra
 from models.heads import medusa
 from models.testing import drafter_conformance
 from models.testing import exactness
+from models.transformer import quantization
 from support import tiny_models as tiny
 
 _TARGET = dataclasses.replace(tiny.LLAMA, vocab_size=4)
@@ -37,7 +41,15 @@ _HEADS = {
     "dspark": (block, block.Config(_LAYER, block_size=3, num_features=2,
                                    markov_rank=2, from_root=True), _ALL),
     "jetspec": (block, block.Config(_LAYER, block_size=4, causal=True),
-                (_LAST,))}
+                (_LAST,)),
+    "fspad": (eagle, eagle.Config(_LAYER, version=1, bias=True,
+                                  sampled_features=True, decoupled=True),
+              (_LAST,)),
+    "hydra": (hydra, hydra.Config(heads=3, blocks=2), (_LAST,)),
+    "hydra++": (hydra, hydra.Config(heads=3, prefix=_LAYER), (_LAST,)),
+    "clover1": (clover, clover.Config(_LAYER, version=1), (_LAST,)),
+    "clover2": (clover, clover.Config(_TARGET, own_embedding=True), (_LAST,)),
+    "chimera": (chimera, chimera.Config(_LAYER, heads=3), (_LAST,))}
 _ROWS, _LENGTH = 8000, 4
 
 
@@ -58,6 +70,19 @@ def models(name):
           "draft_params": drawn}
 
 
+def in_8_bits(name):
+  """The same with a head whose matrices have 8 bits."""
+  (kind, config, _), given = _HEADS[name], models(name)
+  narrow = {field: dataclasses.replace(getattr(config, field), weights="int8")
+            for field in ("layer", "layers", "prefix")
+            if getattr(config, field, None)}
+  if hasattr(config, "weights"):
+    narrow["weights"] = "int8"
+  head = kind.head(dataclasses.replace(config, **narrow), _TARGET)
+  return {**given, "draft": head, "draft_params": quantization.tree(
+      head.abstract_params(), given["draft_params"])}
+
+
 @functools.lru_cache(maxsize=None)
 def joint():
   """`[V] * L`, the target's distribution of what follows the prompt."""
@@ -70,10 +95,10 @@ def joint():
   return np.exp(told.sum((1, 2))).reshape((4,) * _LENGTH)
 
 
-def p_value(method, name):
+def p_value(method, given):
   prompts = np.tile([[1, 2]], (_ROWS, 1))
   out = dj.generate(jax.random.key(1), prompts, np.full(_ROWS, 2),
-                    method=method, max_new_tokens=_LENGTH, **models(name))
+                    method=method, max_new_tokens=_LENGTH, **given)
   counts = np.zeros((4,) * _LENGTH)
   np.add.at(counts, tuple(np.asarray(out.tokens)[:, 2:].T), 1)
   return exactness.p_value(counts, joint()), out.stats
@@ -85,23 +110,42 @@ _METHODS = {
     "eagle3": dj.methods.rsd_s(3, 3),
     "dflash": dj.methods.speculative(3, "block"),
     "dspark": dj.methods.rsd_s(3, 3),
-    "jetspec": dj.methods.opt_tree(4, 3, 2)}
+    "jetspec": dj.methods.opt_tree(4, 3, 2),
+    "fspad": dj.methods.rsd_c((2, 2)),
+    "hydra": dj.methods.rsd_s(3, 3),
+    "hydra++": dj.methods.rsd_c((2, 1, 1)),
+    "clover1": dj.methods.rsd_c((2, 2)),
+    "clover2": dj.methods.rsd_s(3, 3),
+    "chimera": dj.methods.rsd_s(3, 3)}
+# Forwards of those that need one for each level.
+_FORWARDS = {"eagle1": 3, "eagle3": 3, "fspad": 2, "chimera": 3}
 
 
 @pytest.mark.parametrize("name", _HEADS)
 def test_texts_have_the_distribution_of_the_target(name):
-  found, stats = p_value(_METHODS[name], name)
+  found, stats = p_value(_METHODS[name], models(name))
   assert found >= exactness.MIN_P_VALUE
   # Of some use: more than a token a call.
   assert stats.emitted.sum() > 1.1 * stats.target_calls.sum()
-  calls = {"eagle1": 3, "eagle3": 3}.get(name, 1)
+  calls = _FORWARDS.get(name, 1)
   np.testing.assert_array_equal(stats.draft_calls, calls * stats.target_calls)
+
+
+@pytest.mark.parametrize("name", ["medusa", "eagle3", "dspark", "hydra++"])
+def test_texts_drafted_by_8_bits_have_it_too(name):
+  given = in_8_bits(name)
+  narrow = [x.dtype == jnp.int8 for x in jax.tree.leaves(given["draft_params"])]
+  assert sum(narrow) >= 4
+  found, stats = p_value(_METHODS[name], given)
+  assert found >= exactness.MIN_P_VALUE
+  assert stats.emitted.sum() > 1.1 * stats.target_calls.sum()
 
 
 def test_control_most_probable_children_taken_for_samples():
   drafter = drafters.of_model(expanders.top_k((2, 2)))._replace(sampled=True)
   pair = dj.Pair(drafter, verifiers.recursive(replacement=False))
-  found, _ = p_value(dj.Method("wrong", pair, None), "dspark")
+  found, _ = p_value(dj.Method("wrong", pair, None),
+                     models("dspark"))
   assert found < exactness.MIN_P_VALUE
 
 
@@ -159,6 +203,24 @@ def cut(carry):
 
   return jax.tree.map(of_cache, carry, is_leaf=lambda x: isinstance(
       x, dj.Cache))
+
+
+@pytest.mark.parametrize("make, message", [
+    (lambda: clover.Config(_LAYER, version=3), r"clover version=3: one of \(1"),
+    (lambda: clover.Config(dataclasses.replace(_LAYER, dim=18)),
+     "num_heads=4 does not divide dim=18"),
+    (lambda: clover.head(clover.Config(dataclasses.replace(_LAYER, dim=32)),
+                         _TARGET), "dim=32, .* the dim of the target, 16"),
+    (lambda: eagle.Config(_LAYER, decoupled=True),
+     "eagle decoupled=True, version=3: version=1 is needed"),
+    (lambda: chimera.head(chimera.Config(dataclasses.replace(
+        _LAYER, scan_layers=True)), _TARGET), "scan_layers=False are needed"),
+    (lambda: hydra.head(hydra.Config(), dataclasses.replace(
+        _TARGET, outputs=1)), "outputs=1, .* heads need a target"),
+], ids=["version", "heads", "dim", "decoupled", "scanned", "outputs"])
+def test_architectures_that_are_refused(make, message):
+  with pytest.raises(ValueError, match=message):
+    make()
 
 
 def test_head_and_target_that_do_not_fit():

@@ -14,10 +14,15 @@ from decoding_jax.kernels import random
 from decoding_jax.speculation import expanders
 from models import transformer
 from models.heads import block
+from models.heads import chimera
+from models.heads import clover
 from models.heads import eagle
+from models.heads import hydra
 from models.heads import medusa
 from models.huggingface import heads
+from models.transformer import quantization
 from support import head_reference as reference
+from support import regressive_head_reference as regressive
 from support import tiny_models as tiny
 
 _TARGET = tiny.LLAMA
@@ -267,6 +272,140 @@ def test_blocks(tmp_path, target, name):
   check_chain(drafted(loaded, target.params), logits)
 
 
+def text_before(loaded, target_params):
+  """Normed hidden states, and the embedding and output tables of the target."""
+  own = as_numpy(target_params)
+  hidden = reference.rms(features(target_params, loaded.kept)[0],
+                         own["norm"]["scale"][:, 0], _TARGET.norm_eps)
+  return hidden, own["embedding"], own["head"]
+
+
+def after(drafts):
+  """Tokens after the first one of all, and drafted ones."""
+  return np.concatenate([_TEXT[1:], drafts]).astype(int)
+
+
+def test_fspad(tmp_path, target):
+  shapes = {"fc.fc.weight": (_DIM, 2 * _DIM), "fc.fc.bias": (_DIM,),
+            "fc.post_attention_layernorm.weight": (_DIM,),
+            "fc.mlp.gate_proj.weight": (24, _DIM),
+            "fc.mlp.up_proj.weight": (24, _DIM),
+            "fc.mlp.down_proj.weight": (_DIM, 24), **layer("layers.0"),
+            "layers.0.mlp.down_proj.weight": (2 * _DIM, 24)}
+  w = drawn(shapes)
+  folder = write(tmp_path / "head", {**_FIELDS, "model_type": "llama",
+                                     "architectures": ["LlamaForCausalLM"]}, w)
+  assert heads.is_head(folder)
+  loaded = heads.load(folder, _TARGET)
+  w, (read, table, output) = as_numpy(w), text_before(loaded, target.params)
+
+  def logits(drafts):
+    hidden = read
+    for count in range(len(drafts) + 1):
+      out, made = regressive.fspad(w, table[after(drafts[:count])], hidden,
+                                   _SIZES)
+      hidden = np.concatenate([hidden, made[-1:]])
+    return out[-1] @ output.T
+
+  check_chain(drafted(loaded, target.params), logits)
+
+
+@pytest.mark.parametrize("arch", ["mlp", "prefix-mlp"])
+def test_hydra(tmp_path, target, arch):
+  step, last, shapes = 1, "", {}
+  if arch == "prefix-mlp":
+    prefix, step, last = "prefix_embeding_layer", 2, ".1"
+    shapes = {f"{prefix}.norm.weight": (_DIM,),
+              f"{prefix}.embed_tokens.weight": (_VOCAB, _DIM),
+              f"{prefix}.layers.0.input_layernorm.weight": (_DIM,),
+              **layer(f"{prefix}.layers.0")}
+  for i in range(_DEPTH):
+    for j, inputs in ((0, (i + 2) * _DIM), (1, _DIM)):
+      name = f"hydra_mlp.{i}.{step - 1 + step * j}"
+      parts = ["linear"] if j else ["linear", "res_connection"]
+      for part in parts:
+        shapes |= {f"{name}.{part}.weight": (_DIM, inputs),
+                   f"{name}.{part}.bias": (_DIM,)}
+    shapes |= {f"hydra_lm_head.{i}{last}.weight": (_VOCAB, _DIM),
+               f"hydra_lm_head.{i}{last}.bias": (_VOCAB,)}
+  w = drawn(shapes)
+  fields = {"hydra_num_heads": _DEPTH, "hydra_num_layers": 2,
+            "hydra_head_arch": arch, "grounded_heads": True}
+  folder = write(tmp_path / "head", fields, w)
+  (folder / "model.safetensors").rename(folder / "hydra_lm_head.safetensors")
+  assert heads.is_head(folder)
+  loaded = heads.load(folder, _TARGET)
+  w, (read, table, _) = as_numpy(w), text_before(loaded, target.params)
+  if arch == "prefix-mlp":
+    read = regressive.layers(
+        w, (f"{prefix}.layers.0",), f"{prefix}.norm.weight", read,
+        _SIZES | {"eps": _TARGET.norm_eps})
+
+  def logits(drafts):
+    return regressive.hydra(w, len(drafts), read[-1],
+                            table[after(drafts)][len(read) - 1:], step, last)
+
+  check_chain(drafted(loaded, target.params), logits)
+  write(folder, {**fields, "grounded_heads": False}, {})
+  with pytest.raises(ValueError, match="grounded_heads=False is not supported"):
+    heads.load(folder, _TARGET)
+
+
+def test_clover2(tmp_path, target):
+  shapes = {f"clover_{name}.weight": (_DIM,) for name in ("norm", "head_norm")}
+  shapes |= {"clover_embed_tokens.weight": (_VOCAB, _DIM),
+             "lm_head.weight": (_VOCAB, _DIM)}
+  parts = [(f"rnn{end}.{part}", _DIM) for end in ("", "2") for part in "qkv"]
+  for name, inputs in (("", _DIM), ("2", 2 * _DIM), *parts):
+    name = f"clover_head_mlp{f'_{name}' if '.' in name else name}"
+    shapes |= {f"{name}.weight": (_DIM, inputs), f"{name}.bias": (_DIM,)}
+  for end in ("", "2"):
+    shapes[f"clover_head_mlp_rnn{end}.input_layernorm.weight"] = (_DIM,)
+  for i in range(2):
+    shapes |= {f"layers.{i}.input_layernorm.weight": (_DIM,),
+               **layer(f"layers.{i}")}
+  w = drawn(shapes)
+  # The base of the rotation is not that of the config.
+  folder = write(tmp_path / "head", {
+      **_FIELDS, "model_type": "llama", "architectures": ["LlamaForCausalLM"],
+      "rope_theta": 5e5, "clover": {"num_heads": 5, "num_layers": 2}}, w)
+  assert heads.is_head(folder)
+  loaded = heads.load(folder, _TARGET)
+  w, (_, _, output) = as_numpy(w), text_before(loaded, target.params)
+  read = features(target.params, loaded.kept)[0]
+  table = w["clover_embed_tokens.weight"]
+
+  def logits(drafts):
+    return regressive.clover2(w, read, table[after(drafts)], len(drafts),
+                              _SIZES) @ output.T
+
+  check_chain(drafted(loaded, target.params), logits)
+
+
+def test_chimera(tmp_path, target):
+  torch = pytest.importorskip("torch")
+  name = "fast_layer1.0"
+  shapes = {"trimlp.0.linear.weight": (3 * _DIM, 3 * _DIM),
+            "trimlp.0.linear.bias": (3 * _DIM,),
+            "trimlp.1.weight": (_DIM, 3 * _DIM),
+            f"{name}.input_layernorm.weight": (_DIM,), **layer(name),
+            **{f"chimera_head.{i}.0.weight": (_VOCAB, 2 * _DIM)
+               for i in range(_DEPTH)}}
+  w = drawn(shapes)
+  (tmp_path / "config.json").write_text(json.dumps(
+      {"chimera_num_heads": _DEPTH, "chimera_num_layers": 1}))
+  for part in ("trimlp", "fast_layer1", "chimera_head"):
+    torch.save({key.removeprefix(f"{part}."): torch.tensor(x)
+                for key, x in w.items() if key.startswith(part)},
+               tmp_path / f"{part}.pt")
+  assert heads.is_head(tmp_path)
+  loaded = heads.load(tmp_path, _TARGET)
+  w, (read, table, _) = as_numpy(w), text_before(loaded, target.params)
+  sizes = _SIZES | {"eps": _TARGET.norm_eps}
+  check_chain(drafted(loaded, target.params), lambda drafts: regressive.chimera(
+      w, read, table[after(drafts)], len(drafts), sizes))
+
+
 @pytest.mark.parametrize("fields, tensors, message", [
     ({"norm_before_fc": True}, {}, "norm_before_fc=True is not supported"),
     ({"eagle_aux_hidden_state_layer_ids": [1, 2, 9]}, {},
@@ -332,19 +471,75 @@ def test_rows_of_the_targets_output_layer(tmp_path, target):
       atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["medusa", "eagle1", "eagle3", "dspark"])
-def test_what_is_saved_is_read_back(tmp_path, kind):
-  layer_ = dataclasses.replace(_TARGET, num_layers=1)
-  module, config, kept = {
-      "medusa": (medusa, medusa.Config(2), (1,)),
-      "eagle1": (eagle, eagle.Config(layer_, version=1), (1,)),
-      "eagle3": (eagle, eagle.Config(layer_), (0, 0, 1)),
-      "dspark": (block, block.Config(
-          dataclasses.replace(_TARGET, qk_norm=True), num_features=2,
-          markov_rank=3, from_root=True), (0, 1))}[kind]
+_LAYER = dataclasses.replace(_TARGET, num_layers=1)
+_WRITTEN = {
+    "medusa": (medusa, medusa.Config(_DEPTH), (1,)),
+    "eagle1": (eagle, eagle.Config(_LAYER, version=1), (1,)),
+    "eagle3": (eagle, eagle.Config(_LAYER), (0, 0, 1)),
+    "dspark": (block, block.Config(
+        dataclasses.replace(_TARGET, qk_norm=True), num_features=2,
+        markov_rank=3, from_root=True), (0, 1)),
+    "fspad": (eagle, eagle.Config(_LAYER, version=1, bias=True,
+                                  sampled_features=True, decoupled=True), (1,)),
+    "hydra": (hydra, hydra.Config(_DEPTH, 2), (1,)),
+    "hydra++": (hydra, hydra.Config(_DEPTH, prefix=_LAYER), (1,)),
+    "clover1": (clover, clover.Config(_LAYER, version=1), (1,)),
+    "clover2": (clover, clover.Config(_TARGET, own_embedding=True), (1,)),
+    "chimera": (chimera, chimera.Config(_LAYER, _DEPTH), (1,))}
+
+
+def written(folder, kind):
+  """Writes a head of random parameters, which are returned."""
+  module, config, kept = _WRITTEN[kind]
   params = module.init(jax.random.key(2), config, _TARGET)
-  heads.save(tmp_path / "head", module, config, params, kept, {"loss": 1})
+  heads.save(folder, module, config, params, kept, {"loss": 1})
+  return params
+
+
+@pytest.mark.parametrize("kind", _WRITTEN)
+def test_what_is_saved_is_read_back(tmp_path, kind):
+  params = written(tmp_path / "head", kind)
   assert heads.is_head(tmp_path / "head")
   found = heads.load(tmp_path / "head", _TARGET)
-  assert found.kept == kept
+  assert found.kept == _WRITTEN[kind][2]
   jax.tree.map(np.testing.assert_array_equal, found.params, params)
+
+
+@pytest.mark.parametrize("kind", _WRITTEN)
+@pytest.mark.parametrize("weights", ["int8", "bfloat16"])
+def test_matrices_of_fewer_bits(tmp_path, kind, weights):
+  """All products and tables are narrow, no norm and no bias is."""
+  params = written(tmp_path / "head", kind)
+  found = heads.load(tmp_path / "head", _TARGET, weights=weights)
+  opened = heads.open_folder(tmp_path / "head", _TARGET, weights=weights)
+  assert jax.tree.map(lambda x: (x.shape, x.dtype), found.params) == (
+      jax.tree.map(lambda x: (x.shape, x.dtype), opened.params))
+
+  def check(x, whole):
+    if whole.shape[-1] == 1:
+      assert x.dtype == whole.dtype
+      np.testing.assert_array_equal(x, whole)
+    elif weights == "int8":
+      assert x.values.dtype == jnp.int8
+      assert (abs(quantization.dequantize(x, jnp.float32) - whole) <=
+              x.scales * .5001).all()
+    else:
+      assert x.dtype == jnp.bfloat16
+      np.testing.assert_array_equal(x, whole.astype(jnp.bfloat16))
+
+  jax.tree.map(check, found.params, params, is_leaf=quantization.is_matrix)
+  module, config, kept = _WRITTEN[kind]
+  with pytest.raises(ValueError, match="float32.*: a head of one type can be"):
+    heads.save(tmp_path / "again", module, config, found.params, kept)
+
+
+@pytest.mark.parametrize("kind", _WRITTEN)
+@pytest.mark.parametrize("narrow", [
+    {"weights": "int8"}, {"weights": "bfloat16"}, {"dtype": "bfloat16"}],
+    ids=["int8", "bfloat16", "dtype"])
+def test_narrow_heads_draft_almost_alike(tmp_path, kind, narrow, target):
+  written(tmp_path / "head", kind)
+  whole, found = (drafted(heads.load(tmp_path / "head", _TARGET, **more),
+                          target.params)[1] for more in ({}, narrow))
+  np.testing.assert_allclose(found[0], whole[0], atol=.01)
+  assert np.isfinite(found).all()

@@ -1,0 +1,345 @@
+"""Chimera (arXiv 2402.15758): trigrams for near tokens, one layer for all.
+
+The trigram encoder, a small network on the embeddings of three tokens, stands
+for the lower layers of the target. The full context encoder, one decoder layer,
+reads it at the root and at each drafted token, and attends to the target's last
+hidden states of the text, to the trigrams of the text and of the path, and to
+its own outputs for the path, which stand for hidden states that the target has
+not computed. Level i has an output layer of its own, on that output beside the
+hidden state before the root (the residual connection).
+
+Written from the forward that kafkayu/Chimera@1650c932 trains with
+(chimera/chimera/model/Chimera_model.py); what its drafting reads differs from
+it. There a trigram that has fewer than two tokens before it repeats one; here
+the first token of a text is in no trigram, since a head is not told it.
+"""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from decoding_jax.kernels import buffers
+from decoding_jax.runtime import cache as cache_lib
+from decoding_jax.types import Array, Block, Cache, Head, NONE
+from models.heads import prefix_layers
+from models.heads import target_ends
+from models.transformer import layers
+from models.transformer import linear_ops
+from models.transformer import quantization
+from models.transformer import views
+
+_GRAM = 3
+# Of slots, in keys and values without a layer axis.
+_KEY_AXIS, _VALUE_AXIS = 3, 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """The architecture of the head.
+
+  Attributes:
+    layer: a `transformer.Config` with the sizes of the full context encoder.
+      Files hold none of them: they are those of the target's layers there.
+    heads: output layers: the levels that it can draft.
+  """
+  layer: Any
+  heads: int = 4
+
+
+@flax.struct.dataclass
+class _State:
+  """What has been read.
+
+  Attributes:
+    cache: keys and values of the hidden state, and of the trigram, of a pair.
+    feature: `[B, F]`, the hidden state before the root.
+    recent: `[B, 3]` int32, the tokens of the last pairs; `NONE` for none.
+  """
+  cache: Cache
+  feature: Array
+  recent: Array
+
+
+@flax.struct.dataclass
+class _Draft:
+  """A draft on its way.
+
+  Attributes:
+    context: keys and values of the text, hidden states before trigrams.
+    block: of the inner nodes, 2I slots: trigrams before outputs.
+    grams: `[B, I, 3]` int32, tokens up to each inner node.
+  """
+  context: tuple[Array, Array]
+  block: Block
+  grams: Array
+
+
+class _Spec(NamedTuple):
+  """Attributes: configs of the head and of the target."""
+  config: Config
+  target: Any
+
+
+class _Chimera(nn.Module):
+  """Trigram encoder, layer, and output layers."""
+  config: Config
+  target: Any
+
+  def setup(self):
+    cfg = self.config.layer
+    linear = functools.partial(layers.Linear, dtype=jnp.dtype(cfg.dtype),
+                               weights=cfg.weights)
+    self.gram = linear(_GRAM * cfg.dim, True)
+    self.gram_out = linear(cfg.dim, False)
+    self.layer = layers.Layer(cfg)
+    self.heads = [self.param(
+        f"head_{i}", quantization.initializer(layers.INIT, cfg.weights),
+        (self.target.vocab_size, 2 * cfg.dim), jnp.dtype(cfg.dtype))
+                  for i in range(self.config.heads)]
+
+  def encode(self, x):
+    """Returns `[..., F]` of the embeddings of trigrams, `[..., 3 F]`."""
+    return self.gram_out(x + nn.silu(self.gram(x)))
+
+  def forward(self, x, kv, slot, view):
+    """Goes through the layer; see `layers.Layer`."""
+    return self.layer(x, kv, None, slot, (view,))
+
+  def logits(self, x, level):
+    """Returns `[..., V]` of hidden states beside outputs, `[..., 2 F]`."""
+    return linear_ops.matmul(x, self.heads[level])
+
+  def __call__(self, x, kv, view):
+    """Goes everywhere, to make all parameters."""
+    return self.forward(self.encode(x), kv, 0, view)
+
+
+@functools.lru_cache(maxsize=None)
+def head(config: Config, target) -> Head:
+  """Returns a Chimera head on a target that keeps its last layer's output.
+
+  Args:
+    config: its architecture.
+    target: the `transformer.Config` of the target.
+
+  Returns:
+    The head; its parameters are those of `init`.
+
+  Raises:
+    ValueError: for a target that does not fit.
+  """
+  target_ends.check(target)
+  prefix_layers.check(config.layer, target)
+  parts = (functools.partial(part, _Spec(config, target))
+           for part in (_init, _read, _start, _logits))
+  return Head(*parts, target.vocab_size, (target.dim,), lambda depth: depth,
+              depth=config.heads, max_length=config.layer.max_length,
+              abstract_params=lambda: jax.eval_shape(
+                  lambda key: init(key, config, target), jax.random.key(0)))
+
+
+def rounds(config: Config, target, params, target_params, features, tokens,
+           depth: int):
+  """Returns what the head predicts on its own outputs, for training.
+
+  As in `eagle.unrolled`, pair t of round r stands for the node r levels below
+  the root that pair t - r ends in.
+
+  Args:
+    config: of the head.
+    target: the `transformer.Config` of the target.
+    params: of the head.
+    target_params: of the target.
+    features: tuple of `[B, T, F]`.
+    tokens: `[B, T]` int32, the token after each.
+    depth: rounds.
+
+  Returns:
+    `[B, depth, T, V]` logits of the token after `tokens`, and `[B, depth, T,
+    F]`, outputs that stand for the target's normed hidden states; those of pair
+    t in round r are meant only for t >= r.
+  """
+  spec, (batch, length) = _Spec(config, target), tokens.shape
+  order = np.arange(length)
+  back = order[:, None] - order[None]  # How far back a pair is.
+  places = jnp.broadcast_to(jnp.asarray(order, jnp.int32), tokens.shape)
+  hidden = target_ends.norm(target, target_params, features[0])
+  x = _encode(spec, params, target_params, _grams(
+      jnp.full((batch, _GRAM), NONE, jnp.int32), tokens))
+  nothing = prefix_layers.empty_cache(config.layer, batch, 0)
+  # Slots: hidden states, trigrams, the outputs of each round but the last.
+  block = cache_lib.init_block(nothing, (depth + 1) * length)
+  block = _write(block, _keys(spec, params, hidden, places), 0)
+  logits, made = [], []
+  for round_ in range(depth):
+    sees = [back >= round_, back >= 0, *(back == round_ - k
+                                         for k in range(round_))]
+    sees += [np.zeros_like(back, bool)] * (depth + 1 - len(sees))
+    mask = jnp.broadcast_to(np.concatenate(sees, axis=1),
+                            (batch, length, (depth + 1) * length))
+    view, = views.of(config.layer, nothing, places + 1, mask)
+    out, block = _forward(spec, params, x, (nothing.keys[0], nothing.values[0]),
+                          block, length, view)
+    if round_ < depth - 1:
+      block = _write(block, _keys(spec, params, out, places + 1),
+                     (round_ + 2) * length)
+    before = jnp.pad(hidden, ((0, 0), (round_, 0), (0, 0)))[:, :length]
+    logits.append(_output(spec, params, before, out, round_))
+    made.append(out)
+  return jnp.stack(logits, axis=1), jnp.stack(made, axis=1)
+
+
+def _init(spec, batch, slots):
+  layer = spec.config.layer
+  one = prefix_layers.empty_cache(layer, batch, slots)
+  return _State(one.replace(keys=one.keys * 2, values=one.values * 2),
+                jnp.zeros((batch, layer.dim), layer.dtype),
+                jnp.full((batch, _GRAM), NONE, jnp.int32))
+
+
+def _read(spec, params, target_params, state, features, tokens, count):
+  """Keeps keys and values of hidden states and trigrams."""
+  order = jnp.arange(tokens.shape[1], dtype=jnp.int32)
+  places = state.cache.length[:, None] + order[None]
+  hidden = target_ends.norm(spec.target, target_params, features[0])
+  x = _encode(spec, params, target_params, _grams(state.recent, tokens))
+  found = (_keys(spec, params, hidden, places),
+           _keys(spec, params, x, places + 1))
+  block = Block(*(tuple(parts) for parts in zip(*found)))
+  slots = jnp.broadcast_to(order, tokens.shape)
+  last = count[:, None] + jnp.arange(_GRAM, dtype=jnp.int32)[None]
+  recent = jnp.take_along_axis(
+      jnp.concatenate([state.recent, tokens], axis=1), last, axis=1)
+  return _State(cache_lib.commit(state.cache, block, slots, count),
+                prefix_layers.newest(hidden, count, state.feature), recent)
+
+
+def _start(spec, params, target_params, state, root, nodes):
+  del params, target_params
+  cache, batch = state.cache, len(root)
+  grams = jnp.zeros((batch, nodes, _GRAM), jnp.int32)
+  last = _whole(jnp.concatenate([state.recent[:, :2], root[:, None]], axis=1))
+  empty = prefix_layers.empty_cache(spec.config.layer, batch, 0)
+  context = (jnp.concatenate(cache.keys, axis=cache_lib.KEY_SLOTS),
+             jnp.concatenate(cache.values, axis=cache_lib.VALUE_SLOTS))
+  return _Draft(context, cache_lib.init_block(empty, 2 * nodes),
+                grams.at[:, 0].set(last))
+
+
+def _logits(spec, params, target_params, state, draft, tree, level, nodes):
+  if not nodes.is_root:
+    draft = _with_tokens(draft, tree, nodes)
+  size, length = draft.grams.shape[1], state.cache.length
+  x = _encode(spec, params, target_params, nodes.of(draft.grams, 1))
+  places = jnp.broadcast_to((length + level)[:, None], x.shape[:2])
+  # The outputs of ancestors, and the trigrams of these and of itself.
+  mask = nodes.of(tree.mask, 1)[:, :, :size]
+  itself = jnp.arange(size)[None] == (
+      nodes.start + jnp.arange(nodes.width))[:, None]
+  mask = jnp.concatenate([mask, mask & ~itself[None]], axis=-1)
+  view, = views.of(spec.config.layer, state.cache, places, mask)
+  slots = jnp.arange(cache_lib.capacity(state.cache))[None, None]
+  # The trigram of the root is in the cache and in the block.
+  trigrams = slots < length[:, None, None] - 1
+  view = view._replace(prefix=jnp.concatenate([view.prefix, trigrams], -1))
+  out, block = _forward(spec, params, x, draft.context, draft.block,
+                        nodes.start, view)
+  block = _write(block, _keys(spec, params, out, places), size + nodes.start)
+  before = jnp.broadcast_to(state.feature[:, None], out.shape)
+  # Levels of one shape share a program.
+  return jax.lax.switch(level, [
+      lambda *pair, i=i: _output(spec, params, *pair, i)
+      for i in range(spec.config.heads)], before, out), (
+          draft.replace(block=block))
+
+
+def _with_tokens(draft, tree, nodes):
+  """Returns the draft with the trigrams of the nodes of a level."""
+  above = buffers.take_along(
+      draft.grams, nodes.of(tree.parents, 1)[:, :, None], axis=1)
+  grams = jnp.concatenate([above[:, :, 1:],
+                           nodes.of(tree.tokens, 1)[:, :, None]], axis=-1)
+  return draft.replace(grams=jax.lax.dynamic_update_slice_in_dim(
+      draft.grams, grams, nodes.start, 1))
+
+
+def _grams(recent, tokens):
+  """Returns `[B, T, 3]`: each of `tokens [B, T]` after the two before it."""
+  text = jnp.concatenate([recent[:, 1:], tokens], axis=1)
+  return _whole(jnp.stack([text[:, :-2], text[:, 1:-1], text[:, 2:]], axis=-1))
+
+
+def _whole(grams):
+  """Puts the next token where there is none."""
+  first, second, third = jnp.moveaxis(grams, -1, 0)
+  second = jnp.where(second == NONE, third, second)
+  return jnp.stack([jnp.where(first == NONE, second, first), second, third],
+                   axis=-1)
+
+
+def _encode(spec, params, target_params, grams):
+  x = target_ends.embed(spec.target, target_params, grams)
+  return _apply(spec, params, "encode", x.reshape(*x.shape[:-2], -1))
+
+
+def _forward(spec, params, x, context, block, slot, view):
+  """Goes through the layer: outputs `[B, T, F]`, and the block."""
+  out, (keys, values) = _apply(
+      spec, params, "forward", x,
+      (*context, block.keys[0], block.values[0]), slot, view)
+  return out, Block((keys,), (values,))
+
+
+def _keys(spec, params, x, places):
+  """Returns keys `[B, H, C, T]` and values `[B, H, T, C]` of `[B, T, F]`."""
+  layer, (batch, width) = spec.config.layer, places.shape
+  nothing = prefix_layers.empty_cache(layer, batch, 0)
+  # Each sees itself alone: only keys and values are asked for.
+  mask = jnp.broadcast_to(jnp.eye(width, dtype=bool), (batch, width, width))
+  view, = views.of(layer, nothing, places, mask)
+  _, block = _forward(spec, params, x, (nothing.keys[0], nothing.values[0]),
+                      cache_lib.init_block(nothing, width), 0, view)
+  return block.keys[0], block.values[0]
+
+
+def _write(block, fresh, slot):
+  """Returns the block with keys and values from a slot on."""
+  put = jax.lax.dynamic_update_slice_in_dim
+  return Block((put(block.keys[0], fresh[0], slot, _KEY_AXIS),),
+               (put(block.values[0], fresh[1], slot, _VALUE_AXIS),))
+
+
+def _output(spec, params, before, out, level):
+  return _apply(spec, params, "logits", jnp.concatenate([before, out], -1),
+                level)
+
+
+def _apply(spec, params, method, *args):
+  return _Chimera(*spec).apply({"params": params}, *args, method=method)
+
+
+def init(key, config: Config, target):
+  """Returns random parameters.
+
+  Args:
+    key: a random key.
+    config: the architecture.
+    target: the `transformer.Config` of the target.
+  """
+  layer = config.layer
+  dtype = jnp.dtype(layer.dtype)
+  cache = jax.eval_shape(lambda: prefix_layers.empty_cache(layer, 1, 1))
+  view, = jax.eval_shape(
+      lambda *y: views.of(layer, *y), cache,
+      jax.ShapeDtypeStruct((1, 1), jnp.int32),
+      jax.ShapeDtypeStruct((1, 1, 1), bool))
+  kv = (cache.keys[0], cache.values[0]) * 2
+  return _Chimera(config, target).lazy_init(
+      key, jax.ShapeDtypeStruct((1, 1, _GRAM * layer.dim), dtype), kv,
+      view)["params"]
