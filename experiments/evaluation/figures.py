@@ -1,4 +1,4 @@
-"""Draws the figures of an experiment, as PNG files."""
+"""Draws the figures of an experiment, as PNG and PDF files."""
 
 import itertools
 
@@ -10,27 +10,29 @@ _STYLES = {"SD": ("#666666", "o"), "SpecTr": ("#E69F00", "s"),
            "RSD-S": ("#D55E00", "v")}
 _OTHERS = (("#CC79A7", "P"), ("#0072B2", "X"), ("#000000", "*"),
            ("#E69F00", "s"), ("#56B4E9", "D"), ("#999933", "p"))
+_KINDS = "png", "pdf"
 # Points of several methods side by side, so that no interval hides another.
 _SPREAD = 0.12
 
 
 def write(folder, rows):
-  """Writes a PNG per metric, with a panel per experiment and temperature.
+  """Writes a figure per metric, with a panel per experiment and temperature.
 
   Args:
     folder: Path to write to.
     rows: of `tables.rows`.
 
   Returns:
-    list of paths.
+    list of paths, a PNG and a PDF file per metric.
   """
   paths = []
   for metric, title in tables.METRICS.items():
     panels = tables.best(rows, metric)
     if panels:
-      path = folder / f"{metric}.png"
-      _draw(panels, metric, title).savefig(path, dpi=120)
-      paths.append(path)
+      drawn = _draw(panels, metric, title)
+      for kind in _KINDS:
+        paths.append(folder / f"{metric}.{kind}")
+        drawn.savefig(paths[-1], dpi=120)
   return paths
 
 
