@@ -13,6 +13,7 @@ import pytest
 
 import decoding_jax as dj
 from configs import rsd as rsd_config
+from decoding_jax.speculation import tree
 from experiments.app import launch
 from experiments.data import prompt_tasks
 from experiments.data import python_corpus
@@ -426,9 +427,9 @@ def test_real_text_in_few_programs():
   for (experiment, point), group in points.items():
     for method in methods:
       if method.name in group and method.name.startswith(("rsd", "opt")):
-        widths = method.sampled.drafter.layout.widths
-        assert point == (len(widths) if experiment == "length"
-                         else sum(widths)), method.name
+        layout = method.sampled.drafter.layout
+        assert point == (tree.depth(layout) if experiment == "length"
+                         else tree.num_nodes(layout)), method.name
   # Each prompt is timed beside plain decoding of it.
   assert config.batch == 1 and config.references >= config.prompts
 
