@@ -3,6 +3,8 @@
 As the tables of Spec-Bench (arXiv 2401.07851) have them, with intervals.
 """
 
+import collections
+import re
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -11,6 +13,8 @@ from experiments.evaluation import record_figures
 
 ALL = "all"
 PLAIN = "autoregressive"
+# An option in the name of a method, as in suffix(8x4, paths=16).
+_OPTION = re.compile(r", \w+=[^,)]*")
 FASTER, SLOWER, EVEN = "faster", "slower", "no difference"
 
 
@@ -74,3 +78,17 @@ def against_plain(row) -> Optional[str]:
   if row.method == PLAIN or low is None:
     return None
   return FASTER if low > 1 else SLOWER if high < 1 else EVEN
+
+
+def short_names(rows_) -> dict[str, str]:
+  """Returns names without options, where no two methods differ in these alone.
+
+  Args:
+    rows_: of `rows`.
+
+  Returns:
+    dict from the names of all methods.
+  """
+  short = {row.method: _OPTION.sub("", row.method) for row in rows_}
+  count = collections.Counter(short.values())
+  return {name: x if count[x] == 1 else name for name, x in short.items()}

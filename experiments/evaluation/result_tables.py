@@ -25,8 +25,9 @@ def overall(rows) -> dict:
     dict from titles to lines of text, the head first.
   """
   head = ["method", "nodes", "depth", *FIGURES.values(), "than plain decoding"]
+  names = result_rows.short_names(rows)
   return {f"Results, temperature {temperature:g}": [head, *(
-      [row.method, str(row.nodes), str(row.depth),
+      [names[row.method], str(row.nodes), str(row.depth),
        *(_cell(row, figure) for figure in FIGURES),
        result_rows.against_plain(row) or "-"]
       for row in rows if row.temperature == temperature
@@ -79,9 +80,9 @@ def latex(rows) -> str:
 def _lines(figure, rows):
   """Returns lines of text: a head with the prompts of each category, methods.
   """
-  methods = {}
+  methods, names = {}, result_rows.short_names(rows)
   for row in rows:
-    methods.setdefault(row.method, []).append(row)
+    methods.setdefault(names[row.method], []).append(row)
   head = [f"{row.category} ({row.prompts})"
           for row in next(iter(methods.values()))]
   return [["method (prompts)", *head], *(

@@ -49,8 +49,10 @@ def why_slow(rows, parameters) -> str:
 
 
 def _overall(rows, temperature):
-  return [row for row in rows if row.category == result_rows.ALL
-          and row.temperature == temperature
+  """Returns rows of all prompts, with short names."""
+  names = result_rows.short_names(rows)
+  return [row._replace(method=names[row.method]) for row in rows
+          if row.category == result_rows.ALL and row.temperature == temperature
           and row.method != result_rows.PLAIN]
 
 

@@ -41,3 +41,11 @@ def test_verdicts(ratio, verdict):
   assert result_rows.against_plain(row._replace(
       method="autoregressive")) is None
   assert result_rows.against_plain(row._replace(figures={})) is None
+
+
+def test_names_without_options_where_these_tell_nothing_apart():
+  rows = [_rows()[0]._replace(method=name) for name in (
+      "suffix(8x4, paths=16, p=0.1)", "rsd_s(2x2, traversal)",
+      "cdsl(3, a=1)", "cdsl(3, a=2)")]
+  assert list(result_rows.short_names(rows).values()) == [
+      "suffix(8x4)", "rsd_s(2x2, traversal)", "cdsl(3, a=1)", "cdsl(3, a=2)"]
