@@ -2,6 +2,7 @@
 
 import csv
 
+from experiments.evaluation import category_figure
 from experiments.evaluation import figures
 from experiments.evaluation import provenance
 from experiments.evaluation import result_rows
@@ -28,6 +29,7 @@ def write(folder, rows, results, *, notes, settings) -> None:
   write_csv(folder / "summary.csv", results, provenance.fields(settings))
   write_latex(folder / "summary.tex", results, about)
   figures.write(folder, rows)
+  category_figure.write(folder, results)
 
 
 def write_csv(path, rows, origin) -> None:

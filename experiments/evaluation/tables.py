@@ -55,13 +55,21 @@ def rows(records, points, temperatures):
 def _row(found, experiment, point, name, temperature):
   record = found[name, temperature]
   plain = found["autoregressive", temperature]
+  return {**record, "experiment": experiment, "point": point,
+          "label": label(name), "deviation": _deviation(record, plain)}
+
+
+def label(name) -> str:
+  """Returns what papers call a method, without its sizes.
+
+  Args:
+    name: such as "rsd_s(3x4, traversal)", which is "RSD-S, traversal".
+  """
   family = name.split("(")[0]
   # After its sizes, a name has its verification if that is not the default.
   _, *forms = name.removesuffix(")").split(", ")
   forms = [form for form in forms if form.isidentifier()]
-  return {**record, "experiment": experiment, "point": point,
-          "label": ", ".join([LABELS.get(family, family), *forms]),
-          "deviation": _deviation(record, plain)}
+  return ", ".join([LABELS.get(family, family), *forms])
 
 
 def _deviation(record, plain):
