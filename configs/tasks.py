@@ -15,6 +15,9 @@ A task is a mapping with the fields
   metrics: of `text_metrics.CORPUS`, for formats with answers.
   dataset: path, name and split for the package `datasets`, which is used if no
     file is given; a task may have none.
+  file: of the package, which is used if neither is given; a task may have none.
+  placeholder: the text of records that the data set leaves out; they are left
+    out here as well. A task may have none.
   groups: names under which the summary puts some categories of records
     together; a task may have none.
 
@@ -34,7 +37,8 @@ has itself (HumanEval; MBPP's, of arXiv 2108.07732; Alpaca's instructions, which
 the prompts of some Dolly files have). A base model sees them unchanged; with
 `--config.chat=True` they are the user's turn in the chat template of the
 target's tokenizer. Of conversations only the first turn is used, since the
-second needs the answer to it.
+second needs the answer to it. Files of DeepSpec, with `turns` for every task,
+have the instructions in them and are for chat models.
 """
 
 _ARTICLE = (
@@ -50,6 +54,9 @@ _ALPACA = ("Below is an instruction that describes a task. Write a response "
            "### Instruction:\n{instruction}\n\n{context}### Response:\n")
 _MBPP = ("You are an expert Python programmer, and here is your task: {text} "
          "Your code should pass these tests:\n\n{tests}\n[BEGIN]\n")
+# What Spec-Bench has of MT-Bench.
+_MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction",
+             "stem", "humanities")
 _TRANSLATION = {
     "template": "German: {german}\nEnglish:", "answer": " {english}",
     "between": "\n\n",
@@ -90,26 +97,28 @@ def get_tasks():
                           "template": "{prompt}\n", "answer": "{answer}"}},
           "ends": True, "stop": "", "metrics": ("rouge_2", "rouge_l"),
           "dataset": _dataset("databricks/databricks-dolly-15k", "", "train")},
-      "spec_bench": {
-          "formats": {"turns": {"fields": {"turn": "turns.0"},
-                                "template": "{turn}\n"}},
-          "ends": True, "stop": "", "metrics": (),
-          "groups": {"mt_bench": ("writing", "roleplay", "reasoning", "math",
-                                  "coding", "extraction", "stem",
-                                  "humanities")}},
-      "mt_bench": {
-          "formats": {
-              "turns": {"fields": {"turn": "turns.0"}, "template": "{turn}\n"},
-              "hub": {"fields": {"turn": "prompt.0"}, "template": "{turn}\n"}},
-          "ends": True, "stop": "", "metrics": (),
-          "dataset": _dataset("HuggingFaceH4/mt_bench_prompts", "", "train")},
+      "questions": _of_turns(groups={"mt_bench": _MT_BENCH},
+                             file="questions.jsonl"),
+      "spec_bench": _of_turns(groups={"mt_bench": _MT_BENCH}),
+      # The records of other data sets that it refers to are placeholders.
+      "speed_bench": _of_turns(
+          dataset=_dataset("nvidia/SPEED-Bench", "qualitative"),
+          placeholder="FULL BENCHMARK DATA SHOULD BE FETCHED"),
+      "mt_bench": _of_turns(
+          "prompt.0", dataset=_dataset("HuggingFaceH4/mt_bench_prompts", "",
+                                       "train")),
+      "math500": _of_turns("problem",
+                           dataset=_dataset("HuggingFaceH4/MATH-500")),
+      "livecodebench": _of_turns(),
+      "arena_hard": _of_turns("prompt"),
       "humaneval": {
           "formats": {"completion": {"fields": {"prompt": "prompt"},
-                                     "template": "{prompt}"}},
+                                     "template": "{prompt}"},
+                      "turns": _turns()},
           "ends": True, "stop": "", "metrics": (),
           "dataset": _dataset("openai/openai_humaneval")},
       "mbpp": {
-          "formats": {"one_shot": {
+          "formats": {"turns": _turns(), "one_shot": {
               "fields": {"text": "text", "tests": "test_list", "code": "code"},
               "template": _MBPP, "answer": "{code}\n[DONE]",
               "between": "\n\n",
@@ -122,7 +131,7 @@ def get_tasks():
           "ends": True, "stop": "[DONE]", "metrics": (),
           "dataset": _dataset("google-research-datasets/mbpp", "full")},
       "gsm8k": {
-          "formats": {"one_shot": {
+          "formats": {"turns": _turns(), "one_shot": {
               "fields": {"question": "question", "answer": "answer"},
               "template": "Question: {question}\nAnswer:",
               "answer": " {answer}", "between": "\n\n",
@@ -133,6 +142,18 @@ def get_tasks():
           "ends": True, "stop": "\n\n", "metrics": (),
           "dataset": _dataset("openai/gsm8k", "main")},
   }
+
+
+def _of_turns(field="", **more):
+  """Returns a task of `turns`, or of prompts that other files have in `field`.
+  """
+  formats = {"turns": _turns(), **({"hub": _turns(field)} if field else {})}
+  return {"formats": formats, "ends": True, "stop": "", "metrics": (), **more}
+
+
+def _turns(field="turns.0"):
+  """Returns the format of Spec-Bench and DeepSpec: the turns of a user."""
+  return {"fields": {"turn": field}, "template": "{turn}\n"}
 
 
 def _dataset(path, name="", split="test"):

@@ -5,6 +5,8 @@ drawing the prompts again with replacement: the tokens of one prompt are far
 from independent, the prompts are not. Plain numpy, in float64.
 """
 
+import functools
+
 import numpy as np
 
 RESAMPLES = 2000
@@ -42,16 +44,37 @@ def ratio_interval(numerators, denominators, seed=0, level=0.95):
     ValueError: for arrays that are not of one length, or empty.
   """
   numerators, denominators = _paired(numerators, denominators)
-  rows = len(numerators)
-  counts = np.random.default_rng(seed).multinomial(
-      rows, np.full(rows, 1 / rows), size=RESAMPLES)
-  ratios = _divide(counts @ numerators, counts @ denominators)
-  ratios = ratios[~np.isnan(ratios)]
-  if not len(ratios):
-    return float("nan"), float("nan")
-  tail = (1 - level) / 2
-  low, high = np.quantile(ratios, (tail, 1 - tail))
-  return float(low), float(high)
+  counts = _resampled(len(numerators), seed)
+  return _percentiles(
+      _divide(counts @ numerators, counts @ denominators), level)
+
+
+def relative_interval(numerators, denominators, other_numerators,
+                      other_denominators, seed=0, level=0.95):
+  """Returns the percentile bootstrap interval of a ratio over another one.
+
+  Such as a speed-up: tokens a second over those of another method on the same
+  prompts. Rows of both are drawn together, since they vary together.
+
+  Args:
+    numerators: `[B]`.
+    denominators: `[B]`, paired with them.
+    other_numerators: `[B]`, of the same rows.
+    other_denominators: `[B]`.
+    seed: as of `ratio_interval`.
+    level: as of `ratio_interval`.
+
+  Returns:
+    (low, high), floats; NaN if nothing is defined.
+
+  Raises:
+    ValueError: for arrays that are not of one length, or empty.
+  """
+  a, b, c, d = _same_rows(numerators, denominators, other_numerators,
+                          other_denominators)
+  counts = _resampled(len(a), seed)
+  return _percentiles(_divide(_divide(counts @ a, counts @ b),
+                              _divide(counts @ c, counts @ d)), level)
 
 
 def deviation(numerators, denominators, other_numerators, other_denominators):
@@ -75,10 +98,8 @@ def deviation(numerators, denominators, other_numerators, other_denominators):
   Raises:
     ValueError: for arrays that are not of one length, or empty.
   """
-  a, b = _paired(numerators, denominators)
-  c, d = _paired(other_numerators, other_denominators)
-  if len(a) != len(c):
-    raise ValueError(f"{len(a)} rows are compared with {len(c)}.")
+  a, b, c, d = _same_rows(numerators, denominators, other_numerators,
+                          other_denominators)
   gap = ratio(a, b) - ratio(c, d)
   if len(a) < 2 or np.isnan(gap):
     return float("nan")
@@ -201,3 +222,29 @@ def _paired(a, b):
   if a.shape != b.shape or a.ndim != 1 or not len(a):
     raise ValueError(f"shapes {a.shape} and {b.shape} are not two [B], B > 0.")
   return a, b
+
+
+def _same_rows(numerators, denominators, other_numerators, other_denominators):
+  """Returns both pairs of `[B]` arrays, in float64."""
+  a, b = _paired(numerators, denominators)
+  c, d = _paired(other_numerators, other_denominators)
+  if len(a) != len(c):
+    raise ValueError(f"{len(a)} rows are compared with {len(c)}.")
+  return a, b, c, d
+
+
+@functools.lru_cache(maxsize=4)  # Many figures are of the same rows.
+def _resampled(rows, seed):
+  """Returns `[RESAMPLES, B]`, how often each row is drawn."""
+  return np.random.default_rng(seed).multinomial(
+      rows, np.full(rows, 1 / rows), size=RESAMPLES)
+
+
+def _percentiles(values, level):
+  """Returns the ends of the middle `level` of values, those of NaN aside."""
+  values = values[~np.isnan(values)]
+  if not len(values):
+    return float("nan"), float("nan")
+  tail = (1 - level) / 2
+  low, high = np.quantile(values, (tail, 1 - tail))
+  return float(low), float(high)

@@ -25,14 +25,17 @@ from experiments.devices import mesh
 from experiments.devices import model_pair
 from experiments.devices import start_tables
 from experiments.evaluation import bounds
-from experiments.evaluation import category_tables
-from experiments.evaluation import figures
 from experiments.evaluation import method_grid
-from experiments.evaluation import provenance
+from experiments.evaluation import record_figures
+from experiments.evaluation import result_rows
+from experiments.evaluation import result_tables
 from experiments.evaluation import results_store
 from experiments.evaluation import run as evaluation_run
+from experiments.evaluation import summary_files
 from experiments.evaluation import tables
+from experiments.evaluation import verdicts
 from experiments.scoring import intervals
+from models import transformer
 
 # These only choose cells; a cell does not depend on the others.
 _FREE = ("methods", "lengths", "budgets", "temperatures", "trees",
@@ -77,19 +80,20 @@ def main():
                     workdir / results_store.RESULTS)
   if not multihost.first():
     return
+  # An earlier start may have run other methods.
+  records = [r for method in methods for r in records
+             if r["method"] == method.name]
   rows = tables.rows(records, points, config.temperatures)
-  by_category = category_tables.rows(records, examples.categories,
-                                     config.temperatures)
-  tables.write(workdir / "summary.md", rows, examples.note,
-               provenance.markdown(settings),
-               category_tables.markdown(by_category))
-  figures.write(workdir, rows)
-  print("\n\n".join(filter(None, [tables.terminal(rows, examples.note),
-                                  category_tables.terminal(by_category)])))
-  print(
-      f"{workdir}: summary.md, {results_store.RESULTS}, {results_store.RUN}, "
-      "*.png"
-  )
+  results = result_rows.rows(records, examples.categories, config.temperatures,
+                             pair.parameter_ratio)
+  speeds = [*verdicts.lines(results), verdicts.why_slow(
+      results, transformer.num_params(pair.target_params))]
+  summary_files.write(workdir, rows, results, settings=settings,
+                      notes=_paragraphs(examples.note, *speeds))
+  print(_paragraphs(tables.terminal(rows, examples.note),
+                    result_tables.terminal(results), *speeds))
+  print(f"{workdir}: {', '.join(summary_files.NAMES)}, "
+        f"{results_store.RESULTS}, {results_store.RUN}")
 
 
 def measure(config, pair, methods, examples, path):
@@ -155,7 +159,7 @@ def measure(config, pair, methods, examples, path):
                         batches)}
           record["compile_seconds"] = seconds[method, temperature == 0]
           record["metrics"] = {
-              **evaluation_run.figures(record, pair.parameter_ratio),
+              **record_figures.of_record(record, pair.parameter_ratio),
               **prompt_tasks.score(examples, record.get("texts"), config.seed)}
           results_store.append(path, record)
           records.append(record)
@@ -184,6 +188,10 @@ def _bounds(config, pair, eos_id, method, temperature, batches):
       pair, method, evaluation_run.sampling(config, temperature), batches,
       config.bounds, max_new_tokens=config.max_new_tokens, eos_id=eos_id,
       rows=config.batch))
+
+
+def _paragraphs(*texts):
+  return "\n\n".join(filter(None, texts))
 
 
 def _warming(methods):

@@ -4,9 +4,11 @@ A task is described by its config alone, see `configs/tasks.py`: the fields of a
 record, the template that makes a prompt of them, and whether texts end.
 """
 
+import collections
 import hashlib
 import json
 import math
+import pathlib
 from typing import NamedTuple, Optional
 
 import numpy as np
@@ -21,6 +23,8 @@ from models.text import chat_template
 from models.text import tokenizer_files
 
 PYTHON, TEXT = "python", "text"
+# Where the `file` of a task is.
+_FILES = pathlib.Path(__file__).parent
 
 
 class Examples(NamedTuple):
@@ -129,15 +133,13 @@ def _examples(config, pair, now):
   for name in task.metrics:
     _check_name(f"tasks.{config.task}.metrics", name,
                 tuple(text_metrics.CORPUS))
-  found = records.load(config.data, task.get("dataset"))
-  if config.category:
-    found = _of_category(found, config.category)
+  found = _records(config, task)
   form = prompt_templates.layout(task, found[0])
   encode = _encoder(config, pair.tokenizer, form, now)
   longest = room(config, pair)
   prompts, references, categories = [], [], []
   shortened, left_out, kind = 0, 0, _category_of(task)
-  for i in np.random.default_rng(config.seed).permutation(len(found)):
+  for i in _order(config, [*map(kind, found)]):
     if len(prompts) == config.prompts:
       break
     values = prompt_templates.values(form, found[i])
@@ -160,6 +162,40 @@ def _examples(config, pair, now):
       pair.eos_id if task.ends else None, task.stop,
       tuple(task.metrics) if form.get("answer") else (), note,
       categories if all(categories) else None)
+
+
+def _records(config, task):
+  """Returns the records that prompts are made of, in the order of the file."""
+  data = config.data
+  if not data and task.get("file"):
+    data = str(_FILES / task.file)
+  found = records.load(data, task.get("dataset"))
+  if config.category:
+    found = _of_category(found, config.category)
+  left = [x for x in found if not _is_placeholder(task, x)]
+  if not left:
+    raise ValueError(f"data={data!r}: all {len(found)} examples refer to other "
+                     f"data sets ('{task.placeholder} ...'): the tool of the "
+                     "data set has to fill them in first.")
+  return left
+
+
+def _is_placeholder(task, record):
+  """Tells whether the text of a record is elsewhere."""
+  text = task.get("placeholder")
+  return bool(text) and text in json.dumps(record.value, default=str)
+
+
+def _order(config, kinds):
+  """Returns record numbers in the order in which prompts are taken."""
+  order = np.random.default_rng(config.seed).permutation(len(kinds))
+  if not config.balanced:
+    return order
+  seen, rounds = collections.Counter(), []
+  for i in order:
+    rounds.append(seen[kinds[i]])
+    seen[kinds[i]] += 1
+  return order[np.argsort(rounds, kind="stable")]
 
 
 def _category_of(task):
@@ -230,7 +266,8 @@ def _note(config, found, used, shortened, left_out, longest):
   kind = f" of category {config.category}" if config.category else ""
   line = (f"Task {config.task}: {used} prompts of the first {used + left_out} "
           f"of {found} examples{kind}, in an order drawn with seed "
-          f"{config.seed}")
+          f"{config.seed}"
+          + (", each category in turn" if config.balanced else ""))
   if longest is None:
     return f"{line}; prompts may be of any length."
   what = (f"{left_out} longer ones were left out"

@@ -1,4 +1,4 @@
-"""Draws the figures of an experiment, as PNG files."""
+"""Draws the figures of an experiment, as PNG and PDF files."""
 
 import itertools
 
@@ -10,27 +10,26 @@ _STYLES = {"SD": ("#666666", "o"), "SpecTr": ("#E69F00", "s"),
            "RSD-S": ("#D55E00", "v")}
 _OTHERS = (("#CC79A7", "P"), ("#0072B2", "X"), ("#000000", "*"),
            ("#E69F00", "s"), ("#56B4E9", "D"), ("#999933", "p"))
+_KINDS = "png", "pdf"
 # Points of several methods side by side, so that no interval hides another.
 _SPREAD = 0.12
 
 
 def write(folder, rows):
-  """Writes a PNG per metric, with a panel per experiment and temperature.
+  """Writes a figure per metric, with a panel per experiment and temperature.
 
   Args:
     folder: Path to write to.
     rows: of `tables.rows`.
 
   Returns:
-    list of paths.
+    list of paths, a PNG and a PDF file per metric.
   """
   paths = []
   for metric, title in tables.METRICS.items():
-    panels = tables.best(rows, metric)
-    if panels:
-      path = folder / f"{metric}.png"
-      _draw(panels, metric, title).savefig(path, dpi=120)
-      paths.append(path)
+    chosen = tables.best(rows, metric)
+    if chosen:
+      paths += save(_draw(chosen, metric, title), folder, metric)
   return paths
 
 
@@ -40,44 +39,81 @@ def styles(labels):
   return {label: _STYLES.get(label) or next(others) for label in labels}
 
 
-def _draw(panels, metric, title):
-  experiments = list(dict.fromkeys(e for e, _ in panels))
-  temperatures = list(dict.fromkeys(t for _, t in panels))
-  size = (1 + 3.2 * len(temperatures), 0.8 + 2.9 * len(experiments))
+def save(fig, folder, name):
+  """Writes a figure as PNG and PDF; returns the paths."""
+  paths = [folder / f"{name}.{kind}" for kind in _KINDS]
+  for path in paths:
+    fig.savefig(path, dpi=120)
+  return paths
+
+
+def panels(height, width):
+  """Returns a figure, and its `[height, width]` axes of one scale."""
   # Imported here to start runs half a second earlier. No pyplot: it would look
   # for a display.
   from matplotlib import figure  # pylint: disable=import-outside-toplevel
-  fig = figure.Figure(figsize=size, layout="constrained")
-  axes = fig.subplots(len(experiments), len(temperatures), squeeze=False,
-                      sharey=True)
+  fig = figure.Figure(figsize=(1 + 3.2 * width, 0.8 + 2.9 * height),
+                      layout="constrained")
+  return fig, fig.subplots(height, width, squeeze=False, sharey=True)
+
+
+def add_legend(fig, ax):
+  """Puts the labels of one panel above all of them."""
+  handles, labels = ax.get_legend_handles_labels()
+  fig.legend(handles, labels, loc="outside upper center", ncols=len(labels),
+             frameon=False)
+
+
+def shift(number, count):
+  """Returns how far beside its point one of several methods is drawn."""
+  return _SPREAD * (number - (count - 1) / 2)
+
+
+def draw(ax, places, values, label, style, **more):
+  """Draws figures with their intervals.
+
+  Args:
+    ax: a panel.
+    places: of the figures.
+    values: list of [figure, low, high].
+    label: of the method.
+    style: (color, marker).
+    **more: of `errorbar`.
+  """
+  # A percentile interval need not hold the figure itself.
+  bars = [[0 if low is None else max(0, value - low)
+           for value, low, _ in values],
+          [0 if high is None else max(0, high - value)
+           for value, _, high in values]]
+  color, marker = style
+  ax.errorbar(places, [value for value, _, _ in values], yerr=bars, label=label,
+              color=color, marker=marker, markersize=4, elinewidth=1,
+              **{"linewidth": 1, **more})
+
+
+def _draw(chosen, metric, title):
+  experiments = list(dict.fromkeys(e for e, _ in chosen))
+  temperatures = list(dict.fromkeys(t for _, t in chosen))
+  fig, axes = panels(len(experiments), len(temperatures))
   for row, experiment in zip(axes, experiments):
     for ax, temperature in zip(row, temperatures):
-      _panel(ax, panels[experiment, temperature], metric)
+      _panel(ax, chosen[experiment, temperature], metric)
       ax.set_title(f"T = {temperature:g}", fontsize=10)
       ax.set_xlabel(tables.POINTS[experiment])
     row[0].set_ylabel(title)
-  handles, labels = axes[0, 0].get_legend_handles_labels()
-  fig.legend(handles, labels, loc="outside upper center", ncols=len(labels),
-             frameon=False)
+  add_legend(fig, axes[0, 0])
   return fig
 
 
 def _panel(ax, methods, metric):
   """Draws the best tree of each method at each point, with its interval."""
   points = sorted({point for trees in methods.values() for point in trees})
-  for i, (label, (color, marker)) in enumerate(styles(methods).items()):
+  for i, (label, style) in enumerate(styles(methods).items()):
     trees = methods[label]
-    shift = _SPREAD * (i - (len(methods) - 1) / 2)
-    x = [points.index(point) + shift for point in sorted(trees)]
-    figures = [trees[point]["metrics"][metric] for point in sorted(trees)]
-    y = [value for value, _, _ in figures]
-    # A percentile interval need not hold the figure itself.
-    bars = [[0 if low is None else max(0, value - low)
-             for value, low, _ in figures],
-            [0 if high is None else max(0, high - value)
-             for value, _, high in figures]]
-    ax.errorbar(x, y, yerr=bars, label=label, color=color, marker=marker,
-                markersize=4, linewidth=1, elinewidth=1)
+    draw(ax, [points.index(point) + shift(i, len(methods))
+              for point in sorted(trees)],
+         [trees[point]["metrics"][metric] for point in sorted(trees)], label,
+         style)
   ax.axhline(1, color="black", linewidth=0.8, linestyle=":")
   ax.set_xticks(range(len(points)), map(str, points))
   ax.grid(axis="y", alpha=0.3)

@@ -20,18 +20,38 @@ def markdown(settings) -> str:
   Returns:
     A list in Markdown, four items.
   """
+  return "\n".join([
+      f"- Models: {_fields(settings, _MODELS)}.",
+      f"- Device: {_device()}.",
+      f"- Versions: {_versions()}.",
+      "- Settings: " + _fields(settings, [
+          x for x in settings if x not in (*_MODELS, *_DIGESTS)]) + "."])
+
+
+def fields(settings) -> dict[str, str]:
+  """Returns models, device and versions of a run, for each line of a file.
+
+  Args:
+    settings: as of `markdown`.
+  """
+  return {**{name: _text(settings[name]) for name in _MODELS
+             if name in settings and _is_short(settings[name])},
+          "device": _device(), "versions": _versions()}
+
+
+def _device():
   environment = results_store.environment()
   counts = collections.Counter(environment["devices"])
   devices = ", ".join(f"{n} x {kind}" for kind, n in counts.items())
-  versions = ", ".join(f"{name} {version}" for name, version
-                       in environment["versions"].items())
-  return "\n".join([
-      f"- Models: {_fields(settings, _MODELS)}.",
-      f"- Device: {devices}; {environment['cpus']} CPU cores, "
-      f"{environment['kernels']} kernels; {environment['platform']}.",
-      f"- Versions: Python {environment['python']}, {versions}.",
-      "- Settings: " + _fields(settings, [
-          x for x in settings if x not in (*_MODELS, *_DIGESTS)]) + "."])
+  return (f"{devices}; {environment['cpus']} CPU cores, "
+          f"{environment['kernels']} kernels; {environment['platform']}")
+
+
+def _versions():
+  environment = results_store.environment()
+  return ", ".join([f"Python {environment['python']}", *(
+      f"{name} {version}" for name, version
+      in environment["versions"].items())])
 
 
 def _fields(settings, names):

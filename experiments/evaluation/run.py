@@ -223,12 +223,12 @@ def run(method, decode, baseline, batches, rows, size, tokenizer=None,
 
   Returns:
     A record of counts and seconds, as JSON values: sums per prompt of
-    `emitted`, `target_calls`, `draft_calls`, `nodes` and `log_prob`; sums over
-    prompts of `accepted_by_depth` and the counts by rank; `seconds` per batch
-    and `tokens` of each batch; `row_steps`, rows at a time of each batch times
-    steps of its loop; `baseline_rate`, tokens per second. If each prompt is a
-    batch and the baseline is timed on all of them, per prompt `speed`, tokens
-    per second relative to it.
+    `emitted`, `target_calls`, `draft_calls`, `nodes` and `log_prob`; per prompt
+    `accepted_by_depth`; sums over prompts of the counts by rank; `seconds` per
+    batch and `tokens` of each batch; `row_steps`, rows at a time of each batch
+    times steps of its loop; `baseline_rate`, tokens per second. If each prompt
+    is a batch, `prompt_seconds`; and if the baseline is timed on all of them,
+    its `plain_tokens` and `plain_seconds` per prompt.
   """
   references, timings = [], []
   stride = -(-len(batches) // most_references)
@@ -251,7 +251,7 @@ def run(method, decode, baseline, batches, rows, size, tokenizer=None,
       "draft_calls": stats.draft_calls.tolist(),
       "nodes": stats.nodes.tolist(),
       "log_prob": intervals.json_values(np.concatenate(log_probs)[rows]),
-      "accepted_by_depth": stats.accepted_by_depth.sum(0).tolist(),
+      "accepted_by_depth": stats.accepted_by_depth.tolist(),
       **{name: x.sum(0).tolist() for name, x in stats.extra.items()},
       "seconds": intervals.json_values([seconds for _, seconds in timings]),
       "tokens": [int(out.stats.emitted.sum()) for out, _ in timings],
@@ -261,19 +261,25 @@ def run(method, decode, baseline, batches, rows, size, tokenizer=None,
       "baseline_rate": metrics.token_rate(
           [int(out.stats.emitted.sum()) for out, _ in references],
           [seconds for _, seconds in references]),
-      **({"speed": _speeds(timings, references, rows)}
-         if len(references) == len(rows) else {}),
+      **_by_prompt(timings, references, rows),
       **({} if tokenizer is None else
          {"texts": _texts(batches, [out for out, _ in timings], rows,
                           tokenizer)}),
   }
 
 
-def _speeds(timings, references, rows):
-  """Returns, per prompt, the token rate relative to that of the baseline."""
-  rates = [[int(out.stats.emitted.sum()) / seconds for out, seconds in cell]
-           for cell in (timings, references)]
-  return intervals.json_values(np.divide(*rates)[rows])
+def _by_prompt(timings, references, rows):
+  """Returns tokens and seconds per prompt, where each prompt is a batch."""
+  if any(len(out.lengths) > 1 for out, _ in timings):
+    return {}
+  seconds = lambda cell: intervals.json_values(
+      [cell[row][1] for row in rows])
+  found = {"prompt_seconds": seconds(timings)}
+  if len(references) == len(timings):
+    found["plain_seconds"] = seconds(references)
+    found["plain_tokens"] = [int(references[row][0].stats.emitted.sum())
+                             for row in rows]
+  return found
 
 
 def _texts(batches, outputs, rows, tokenizer):
@@ -292,42 +298,3 @@ def _tree_size(method, stats):
     layout = method.sampled.drafter.layout
     return tree.depth(layout), tree.num_nodes(layout)
   return (stats.accepted_by_depth.shape[1] - 1,) * 2
-
-
-def figures(record, parameter_ratio, seed=0):
-  """Computes the reported figures of a record.
-
-  Args:
-    record: of `run`.
-    parameter_ratio: parameters of the draft over those of the target.
-    seed: of the bootstrap.
-
-  Returns:
-    dict of JSON values. Lists of three are a figure and its 95 % bootstrap
-    interval over prompts, or, for speeds, over batches; None without interval.
-    `idle_share` is [share] of the row-steps in which a row had finished, or
-    only filled the batch. `bound_by_depth` is that of `bounds.by_depth`, and
-    empty where it was not measured.
-  """
-  calls = metrics.ratio(record["draft_calls"], record["target_calls"])
-  cost = metrics.mbsu(1, calls, parameter_ratio)
-  efficiency = intervals.interval(record["emitted"], record["target_calls"],
-                                  seed)
-  rate = intervals.interval(record["tokens"], record["seconds"], seed)
-  return {name: intervals.json_values(values) for name, values in {
-      "block_efficiency": efficiency,
-      "mbsu": efficiency * cost,
-      "token_rate": rate,
-      "token_rate_ratio": rate / record["baseline_rate"],
-      "log_prob": intervals.interval(record["log_prob"], record["emitted"],
-                                     seed),
-      "idle_share": [1 - metrics.ratio(record["target_calls"],
-                                       record["row_steps"])],
-      "acceptance_by_depth": metrics.acceptance_by_depth(
-          [record["accepted_by_depth"]]),
-      "bound_by_depth": np.array(record.get("bound_by_depth", ()), float),
-      "acceptance_by_rank": metrics.acceptance_by_rank(
-          # Only trees have siblings.
-          [record.get("accepted_by_rank", [])],
-          [record.get("tested_by_rank", [])]),
-  }.items()}

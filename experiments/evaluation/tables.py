@@ -55,13 +55,21 @@ def rows(records, points, temperatures):
 def _row(found, experiment, point, name, temperature):
   record = found[name, temperature]
   plain = found["autoregressive", temperature]
+  return {**record, "experiment": experiment, "point": point,
+          "label": label(name), "deviation": _deviation(record, plain)}
+
+
+def label(name) -> str:
+  """Returns what papers call a method, without its sizes.
+
+  Args:
+    name: such as "rsd_s(3x4, traversal)", which is "RSD-S, traversal".
+  """
   family = name.split("(")[0]
   # After its sizes, a name has its verification if that is not the default.
   _, *forms = name.removesuffix(")").split(", ")
   forms = [form for form in forms if form.isidentifier()]
-  return {**record, "experiment": experiment, "point": point,
-          "label": ", ".join([LABELS.get(family, family), *forms]),
-          "deviation": _deviation(record, plain)}
+  return ", ".join([LABELS.get(family, family), *forms])
 
 
 def _deviation(record, plain):
@@ -173,19 +181,19 @@ def _with_bounds(figure, digits, form):
   return f"{value:.{digits}f}" + ("" if low is None else form(low, high))
 
 
-def write(path, rows_, note="", about="", more=""):
-  """Writes the summary: the best trees, the sanity figure, all cells.
+def write(path, rows_, note="", about="", results=""):
+  """Writes the summary: results, the best trees, checks of all cells.
 
   Args:
     path: file.
     rows_: of `rows`.
-    note: a sentence about the prompts; "" for none.
+    note: sentences about the prompts and speeds; "" for none.
     about: of `provenance.markdown`.
-    more: further tables, in Markdown.
+    results: tables of results, in Markdown.
   """
   tables = {metric: best(rows_, metric) for metric in METRICS}
   blocks = ["# Draft trees", *filter(None, [about, _NOTE, note]),
-            idleness(rows_), sanity(rows_)]
+            idleness(rows_), sanity(rows_), *filter(None, [results])]
   quality = [name for name in QUALITY if name in rows_[0]["metrics"]]
   head = [*_HEAD, *(QUALITY[name] for name in quality)]
   for key in tables["mbsu"]:
@@ -200,8 +208,7 @@ def write(path, rows_, note="", about="", more=""):
         text_tables.markdown_table(
             [head, *(_cell_line(row, quality) for row in cells.values())])
     ]
-  path.write_text("\n\n".join(filter(None, [*blocks, more])) + "\n",
-                  encoding="utf-8")
+  path.write_text("\n\n".join(blocks) + "\n", encoding="utf-8")
 
 
 def _best_table(experiment, trees):
@@ -223,10 +230,8 @@ def _best_table(experiment, trees):
 def _cell_line(row, quality):
   figures = row["metrics"]
   return [row["method"], str(row["tree_nodes"]), str(row["depth"]),
-          *(interval(figures[name]) for name in METRICS),
-          f"{figures['token_rate'][0]:.0f}", interval(figures["log_prob"]),
-          f"{row['deviation']:+.1f}",
-          _shares(figures["acceptance_by_depth"],
+          interval(figures["log_prob"]), f"{row['deviation']:+.1f}",
+          _shares([x for x, _, _ in figures["acceptance_by_depth"]],
                   figures.get("bound_by_depth", ())),
           _shares(figures["acceptance_by_rank"]),
           f"{figures['idle_share'][0]:.0%}", f"{row['compile_seconds']:.1f}",
@@ -247,30 +252,34 @@ def _shares(values, bounds=()):
       for x, bound in itertools.zip_longest(found, bounds[:len(found)]))
 
 
-_HEAD = ["tree", "nodes", "depth", *METRICS.values(), "tokens/s",
-         "log-prob a token", "standard errors", "acceptance by depth",
-         "by sibling rank", "idle", "compile, s"]
+_HEAD = ["tree", "nodes", "depth", "log-prob a token", "standard errors",
+         "acceptance by depth", "by sibling rank", "idle", "compile, s"]
 _NOTE = """\
-Figures with 95 % bootstrap intervals: over prompts, and over batches for token
-rates. The tree of a figure is the best of its method for that figure; all trees
-follow.
+Figures with 95 % bootstrap intervals: over prompts, and over batches for rates
+where prompts share a batch. First all trees on all prompts, and by category of
+prompts if these have one; then the trees that are best of their method for a
+figure; then what checks the run.
 
-- Block efficiency: tokens per target call.
+- Block efficiency (tau): tokens per target call.
+- Acceptance rate by position: share of the target calls that accepted a token
+  of a level, of those that accepted one of the level above.
 - MBSU: block efficiency / (1 + draft forwards a step x draft parameters /
   target parameters).
-- Token rate x AR: relative to autoregressive decoding, which was timed again
-  in the course of each tree's run. Compilation is excluded.
+- Speed-up, or token rate x AR: tokens a second relative to autoregressive
+  (plain) decoding, which was timed again in the course of each tree's run; a
+  method is slower than plain decoding if all of the interval is below 1.
+  Compilation is excluded, the prefill of prompts is not.
 - Standard errors: distance of the mean log-probability of the output from that
   of autoregressive decoding. All methods sample from the target's distribution,
   so it is noise. At temperature 0 texts are equal up to rounding: where two
   tokens tie, as they often do in bfloat16, texts part, and the distance is one
   between ties, not between methods.
-- Acceptance by depth: share of the target calls that accepted a token of a
-  level, of those that accepted one of the level above. In brackets the most
-  that any rule could accept at these nodes, with children drawn as they were,
-  where it is known; it is measured on a sample of them.
+- Acceptance by depth is that by position. In brackets the most that any rule
+  could accept at these nodes, with children drawn as they were, where it is
+  known; it is measured on a sample of them.
 - Idle: share of the row-steps of the loop in which a row had finished and
   waited for its batch, or only filled it. Prompts share a batch with those
   whose texts by autoregressive decoding were about as long.
 
-Settings and environment: run.json. Counts of each prompt: results.jsonl."""
+Settings and environment: run.json. Counts of each prompt: results.jsonl. These
+tables: summary.csv, summary.tex."""

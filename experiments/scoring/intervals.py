@@ -13,6 +13,17 @@ def interval(numerators, denominators, seed):
   return np.array([value, *bounds])
 
 
+def relative(numerators, denominators, other_numerators, other_denominators,
+             seed):
+  """Returns `[3]`, a ratio over another one of the same rows; see `interval`.
+  """
+  rows = numerators, denominators, other_numerators, other_denominators
+  value = metrics.ratio(*rows[:2]) / metrics.ratio(*rows[2:])
+  bounds = (np.nan, np.nan) if len(numerators) < 2 else (
+      metrics.relative_interval(*rows, seed))
+  return np.array([value, *bounds])
+
+
 def json_values(values):
   """Rounds values for JSON; NaN, which JSON lacks, becomes None."""
   return [None if np.isnan(x) else round(float(x), 6) for x in values]

@@ -452,6 +452,7 @@ def init(key, config: Config) -> types.Params:
 
 def abstract_params(config: Config) -> types.Params:
   """Returns the parameters of `init` as `jax.ShapeDtypeStruct`."""
+  kernels.prepare()  # Not by `init`, which is traced here.
   return jax.eval_shape(lambda key: init(key, config), jax.random.key(0))
 
 

@@ -13,6 +13,7 @@ import pytest
 
 import decoding_jax as dj
 from configs import rsd as rsd_config
+from decoding_jax.speculation import tree
 from experiments.app import launch
 from experiments.data import prompt_tasks
 from experiments.data import python_corpus
@@ -71,9 +72,11 @@ def test_a_killed_run_resumes_and_repeats_nothing(folders, tmp_path):
     assert record["emitted"] == [6, 6, 6]
     assert len(record["seconds"]) == 2
   assert "Fixed draft length, temperature 0.6" in output
-  for name in ("summary.md", "run.json", "block_efficiency.png", "mbsu.png",
-               "token_rate_ratio.png"):
+  for name in ("summary.md", "summary.csv", "summary.tex", "run.json",
+               *(f"{figure}.{kind}" for kind in ("png", "pdf") for figure in (
+                   "block_efficiency", "mbsu", "token_rate_ratio"))):
     assert (workdir / name).stat().st_size
+  assert "Temperature 0.6: " in output and "times the rate of plain" in output
 
   lines = (workdir / "summary.md").read_text().splitlines()
   assert lines[2].startswith(f"- Models: target={folders[0]}, draft=")
@@ -409,6 +412,26 @@ def test_plan_refuses_a_config_without_trees():
   del config.trees["length"]
   with pytest.raises(launch.UserError, match="has no trees; there are none"):
     method_grid.from_config(config)
+
+
+def test_real_text_in_few_programs():
+  """The two experiments of the paper, in a compilation for each tree."""
+  config = rsd_config.get_config("smollm2")
+  methods, points = method_grid.from_config(config)
+  names = [method.name for method in methods]
+  assert {x for x, _ in points} == {"length", "budget"}
+  assert {name.partition("(")[0] for name in names} == {
+      "autoregressive", "speculative", "rsd_c", "rsd_s", "opt_tree",
+      "prompt_lookup", "suffix"}
+  assert len(names) == len(set(names)) <= 12 and config.buckets == 1
+  for (experiment, point), group in points.items():
+    for method in methods:
+      if method.name in group and method.name.startswith(("rsd", "opt")):
+        layout = method.sampled.drafter.layout
+        assert point == (tree.depth(layout) if experiment == "length"
+                         else tree.num_nodes(layout)), method.name
+  # Each prompt is timed beside plain decoding of it.
+  assert config.batch == 1 and config.references >= config.prompts
 
 
 def test_unknown_preset():

@@ -109,6 +109,20 @@ def test_interval_needs_paired_rows(a, b):
     metrics.ratio_interval(a, b)
 
 
+def test_relative_interval_is_of_rows_drawn_together():
+  rng = np.random.default_rng(4)
+  seconds = rng.uniform(1, 100, size=40)
+  tokens = rng.integers(5, 60, size=40)
+  # However much rows differ, each is twice as fast.
+  assert metrics.relative_interval(tokens, seconds, tokens, 2 * seconds) == (
+      pytest.approx((2, 2)))
+  noisy = seconds * rng.uniform(0.9, 1.1, size=40)
+  low, high = metrics.relative_interval(tokens, seconds, tokens, 2 * noisy)
+  assert 1.9 < low < 2 * noisy.sum() / seconds.sum() < high < 2.1
+  with pytest.raises(ValueError, match="2 rows are compared with 3"):
+    metrics.relative_interval([1, 2], [1, 1], [1, 2, 3], [1, 1, 1])
+
+
 def test_deviation_of_means_is_the_paired_t_statistic():
   a, b = np.array([1.0, 2, 4, 7]), np.array([1.0, 1, 5, 4])
   gap = a - b

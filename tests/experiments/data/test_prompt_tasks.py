@@ -34,6 +34,15 @@ _RECORDS = {
               "### Instruction:\nWhy?\n\n### Response:\n", "So."),
     "spec_bench": ({"question_id": 1, "category": "qa",
                     "turns": ["Who?", "And?"]}, "Who?\n", None),
+    "questions": ({"question_id": 1, "category": "chat", "turns": ["Who?"]},
+                  "Who?\n", None),
+    "speed_bench": ({"question_id": "7f", "category": "multilingual",
+                     "sub_category": "de", "turns": ["Wer?", "Und?"],
+                     "source": "x", "src_id": "1", "difficulty": "easy",
+                     "multiturn": True}, "Wer?\n", None),
+    "math500": ({"turns": ["Find $x$."]}, "Find $x$.\n", None),
+    "livecodebench": ({"turns": ["Swap cards."]}, "Swap cards.\n", None),
+    "arena_hard": ({"turns": ["Write zig."]}, "Write zig.\n", None),
     "mt_bench": ({"question_id": 81, "turns": ["Who?", "And?"]}, "Who?\n",
                  None),
     "humaneval": ({"task_id": "HumanEval/0", "prompt": "def f():\n",
@@ -72,6 +81,12 @@ def test_readers(task, pair, tmp_path):
          instruction="Why?", context="### Input:\nIt is.\n\n"), "So."),
     ("wmt18_de_en", "Translate: Ja", "Translate: Ja", None),
     ("mt_bench", {"prompt": ["Who?", "And?"]}, "Who?\n", None),
+    ("math500", {"problem": "Find $x$.", "answer": "1", "level": 2},
+     "Find $x$.\n", None),
+    ("arena_hard", {"uid": "a", "category": "hard_prompt", "prompt": "Write."},
+     "Write.\n", None),
+    *((task, {"turns": ["Solve it."]}, "Solve it.\n", None)
+      for task in ("gsm8k", "humaneval", "mbpp")),
 ])
 def test_other_formats(task, value, prompt, reference, pair, tmp_path):
   path = tmp_path / "data.json"
@@ -247,6 +262,65 @@ def test_categories_in_groups(pair, tmp_path):
   got = prompt_tasks.load(config, pair)
   found = dict(zip(map(pair.tokenizer.decode, got.prompts), got.categories))
   assert found == {"stem\n": "mt_bench", "math\n": "mt_bench", "rag\n": "rag"}
+
+
+def test_categories_in_turn(pair, tmp_path):
+  path = jsonl(tmp_path / "a.jsonl", *(
+      {"turns": [f"{name}{n}"], "category": name}
+      for name, count in (("qa", 6), ("rag", 2), ("math", 1))
+      for n in range(count)))
+  config = make_config("spec_bench", path, balanced=True)
+  config.prompts = 7
+  got = prompt_tasks.load(config, pair)
+  assert [sorted(part) for part in (
+      got.categories[:3], got.categories[3:5], got.categories[5:])] == [
+          ["mt_bench", "qa", "rag"], ["qa", "rag"], ["qa", "qa"]]
+  assert got.note.startswith("Task spec_bench: 7 prompts of the first 7 of 9 "
+                             "examples, in an order drawn with seed 0, each "
+                             "category in turn")
+  config.prompts = 4
+  assert prompt_tasks.load(config, pair).prompts == got.prompts[:4]
+
+
+def test_questions_of_our_own(pair):
+  config = make_config("questions", "", balanced=True)
+  config.prompts = 12
+  got = prompt_tasks.load(config, pair)
+  assert sorted(set(got.categories)) == [
+      "chat", "code", "math_reasoning", "qa", "summarization", "translation"]
+  # Two of each: half of them are one of each.
+  assert len(set(got.categories[:6])) == 6 == len(set(got.categories[6:]))
+
+
+def test_records_that_refer_to_other_data_sets_are_left_out(pair, tmp_path):
+  text = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE"
+  path = jsonl(tmp_path / "a.jsonl", {"turns": [text], "category": "math"},
+               {"turns": ["Who?"], "category": "qa"})
+  got = prompt_tasks.load(make_config("speed_bench", path), pair)
+  assert got.categories == ["qa"] and "of 1 examples" in got.note
+  jsonl(path, {"turns": [text], "category": "math"})
+  with pytest.raises(launch.UserError, match="all 1 examples refer to other "
+                     "data sets .'FULL BENCHMARK DATA"):
+    prompt_tasks.load(make_config("speed_bench", path), pair)
+  # Other tasks have texts that are what they are.
+  assert prompt_tasks.load(make_config("spec_bench", path), pair).prompts
+
+
+def test_speed_bench_by_name(pair, monkeypatch):
+  asked = []
+
+  def load_dataset(*args, **kwargs):
+    asked.append((args, kwargs))
+    return [{"category": "qa", "turns": ["Who?"]}]
+
+  monkeypatch.setitem(sys.modules, "datasets",
+                      types.SimpleNamespace(load_dataset=load_dataset))
+  config = make_config("speed_bench", "")
+  assert prompt_tasks.load(config, pair).categories == ["qa"]
+  config.tasks.speed_bench.dataset.name = "throughput_1k"
+  prompt_tasks.load(config, pair)
+  assert asked == [(("nvidia/SPEED-Bench", name), {"split": "test"})
+                   for name in ("qualitative", "throughput_1k")]
 
 
 def test_data_sets_by_name(pair, monkeypatch):

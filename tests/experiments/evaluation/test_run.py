@@ -176,12 +176,19 @@ def test_a_run_of_ragged_prompts(folders, tmp_path):
   assert 0 <= queued["metrics"]["idle_share"][0] < 1
 
 
-def test_speeds_are_relative_to_the_baseline_of_the_same_prompt():
+def test_seconds_of_each_prompt_and_of_its_baseline():
   """Of two prompts, the second of which is decoded first."""
-  def out(tokens, seconds):
-    stats = types.SimpleNamespace(emitted=np.array([tokens]))
-    return types.SimpleNamespace(stats=stats), seconds
+  def out(seconds, *tokens):
+    stats = types.SimpleNamespace(emitted=np.array(tokens))
+    return types.SimpleNamespace(stats=stats, lengths=tokens), seconds
 
-  found = evaluation_run._speeds([out(8, 2.0), out(6, 1.0)],
-                                 [out(8, 4.0), out(6, 1.5)], np.array([1, 0]))
-  assert found == [1.5, 2.0]
+  by_prompt = evaluation_run._by_prompt
+  rows = np.array([1, 0])
+  timings, references = [out(2.0, 8), out(1.0, 6)], [out(4.0, 8), out(1.5, 5)]
+  assert by_prompt(timings, references, rows) == {
+      "prompt_seconds": [1.0, 2.0], "plain_seconds": [1.5, 4.0],
+      "plain_tokens": [5, 8]}
+  assert by_prompt(timings, references[:1], rows) == {
+      "prompt_seconds": [1.0, 2.0]}
+  # Prompts that share a batch have no seconds of their own.
+  assert by_prompt([out(2.0, 8, 6), out(1.0, 6, 6)], references, rows) == {}

@@ -1,4 +1,4 @@
-"""Tests of `evaluation.run`, `evaluation.tables` and the figures."""
+"""Tests of `evaluation.tables` and the figures."""
 
 import math
 
@@ -9,8 +9,8 @@ import decoding_jax as dj
 from experiments.app import text_tables
 from experiments.evaluation import figures
 from experiments.evaluation import provenance
+from experiments.evaluation import record_figures
 from experiments.evaluation import results_store
-from experiments.evaluation import run as evaluation_run
 from experiments.evaluation import tables
 
 _POINTS = {("length", 2): ["speculative(2)", "rsd_c(2-2)", "rsd_c(4-1)"],
@@ -31,12 +31,12 @@ def _record(method, temperature, log_prob=-60.0):
       "target_calls": [_CALLS[method] + i % 2 for i in range(4)],
       "draft_calls": [depth * (_CALLS[method] + i % 2) for i in range(4)],
       "log_prob": [log_prob + i for i in (-1, 1, 2, -2)],
-      "accepted_by_depth": [4, *[8] * depth], "compile_seconds": 1.5,
+      "accepted_by_depth": [[1, *[2] * depth]] * 4, "compile_seconds": 1.5,
       "accepted_by_rank": [9, 1, 0] if depth else [],
       "tested_by_rank": [12, 3, 0] if depth else [],
       "seconds": [1.0, 1.5], "tokens": [60, 60], "baseline_rate": 40.0,
       "row_steps": [2 * (_CALLS[method] + 1)] * 2}
-  return {**record, "metrics": evaluation_run.figures(record, 0.1)}
+  return {**record, "metrics": record_figures.of_record(record, 0.1)}
 
 
 def _rows(temperatures=(0.5, 1.0), **log_probs):
@@ -57,14 +57,14 @@ def test_figures_of_a_record():
   assert got["log_prob"][0] == -2
   # Two of four rows end a step before the other one of their batch.
   assert got["idle_share"] == [pytest.approx(2 / 44, abs=1e-6)]
-  assert got["acceptance_by_depth"] == [0.8, 0.5]
+  assert got["acceptance_by_depth"] == [[0.8] * 3, [0.5] * 3]
   assert got["acceptance_by_rank"] == [0.75, 0.333333, None]
 
 
 def test_mbsu_where_no_model_drafts():
   """However deep its tree, only the target is read."""
   record = {**_record("rsd_c(2-2)", 1.0), "draft_calls": [0] * 4}
-  got = evaluation_run.figures(record, 0.1)
+  got = record_figures.of_record(record, 0.1)
   assert got["mbsu"] == got["block_efficiency"]
 
 
@@ -83,7 +83,7 @@ def test_labels_have_no_sizes(method, label):
 
 def test_figures_of_one_batch_have_no_interval_of_speed():
   record = {**_record("rsd_c(2-2)", 1.0), "seconds": [2.0], "tokens": [120]}
-  assert evaluation_run.figures(record, 0.1)["token_rate"] == [60, None, None]
+  assert record_figures.of_record(record, 0.1)["token_rate"] == [60, None, None]
 
 
 def test_a_cell_of_two_experiments_is_reported_in_both():
@@ -235,8 +235,12 @@ def test_figures_are_written(tmp_path):
           for row in _rows()]
   paths = figures.write(tmp_path, rows)
   assert [path.name for path in paths] == [
-      "block_efficiency.png", "mbsu.png", "token_rate_ratio.png"]
-  assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
+      f"{name}.{kind}" for name in ("block_efficiency", "mbsu",
+                                    "token_rate_ratio")
+      for kind in ("png", "pdf")]
+  for path in paths:
+    assert path.read_bytes().startswith(
+        b"%PDF" if path.suffix == ".pdf" else b"\x89PNG")
 
 
 def test_nothing_to_draw(tmp_path):

@@ -17,6 +17,7 @@ from decoding_jax.kernels import random
 from decoding_jax.kernels import softmax
 from decoding_jax.kernels.cpu import bindings
 from decoding_jax.kernels.cpu import build
+from models import transformer
 from support import tiny_models as tiny
 
 DTYPES = ("float32", "bfloat16", "int8")
@@ -469,6 +470,15 @@ def test_generation_prepares_them(monkeypatch):
     generate(max_new_tokens=0)
   with pytest.raises(RuntimeError, match="prepared"):
     generate(max_new_tokens=1)
+
+
+def test_shapes_of_parameters_prepare_them(monkeypatch):
+  """Not within the trace that finds the shapes: nothing is compiled there."""
+  traced = []
+  monkeypatch.setattr(seam, "prepare", lambda: traced.append(
+      bindings._is_tracing()))  # pylint: disable=protected-access
+  transformer.abstract_params(tiny.LLAMA)
+  assert traced[0] is False
 
 
 def test_what_there_is_no_code_for():

@@ -1,0 +1,70 @@
+"""Figures of some of the prompts of a record."""
+
+import pytest
+
+from experiments.evaluation import record_figures
+from support import tiny_records
+
+CHAIN = tiny_records.records()[1]
+
+
+def test_figures_of_all_prompts():
+  found = record_figures.main(CHAIN, tiny_records.RATIO)
+  assert found["block_efficiency"][0] == 1.6
+  # Two draft calls a step, of a quarter of the parameters.
+  assert found["mbsu"] == pytest.approx(
+      [x / 1.5 for x in found["block_efficiency"]], abs=1e-6)
+  assert found["token_rate"][0] == pytest.approx(16 / 1.9, abs=1e-6)
+  value, low, high = found["token_rate_ratio"]
+  assert value == pytest.approx(3 / 1.9, abs=1e-6)
+  assert 1.25 <= low < value < high <= 2
+
+
+def test_acceptance_has_an_interval_for_each_position():
+  first, second = record_figures.main(CHAIN, 0)["acceptance_by_depth"]
+  # Of ten calls five accept a token, and two of these another one.
+  assert first[0] == 0.5 and second[0] == 0.4
+  assert first[1] < 0.5 < first[2] <= 1 and 0 == second[1] < 0.4 < second[2]
+
+
+def test_a_position_that_was_never_reached_has_no_rate():
+  record = tiny_records.record("speculative(2)", [1] * 3, drafts=2, nodes=2,
+                               accepted=[(6, 0, 0)] * 3)
+  found = record_figures.main(record, 0)["acceptance_by_depth"]
+  assert found == [[0, 0, 0], [None] * 3]
+
+
+def test_speed_up_is_paired_by_prompt():
+  """Prompts that differ a hundredfold have an equal speed-up."""
+  found = record_figures.main({
+      **CHAIN, "seconds": [0.5, 5.0, 50.0], "plain_seconds": [1.0, 10.0, 100.0]
+  }, 0)
+  assert found["token_rate_ratio"] == [2, 2, 2]
+
+
+def test_figures_of_a_category():
+  part = record_figures.of_prompts(CHAIN, [0, 2])
+  found = record_figures.main(part, tiny_records.RATIO)
+  assert found["block_efficiency"][0] == pytest.approx(10 / 6, abs=1e-6)
+  assert found["token_rate"][0] == pytest.approx(10 / 1.3, abs=1e-6)
+  assert found["token_rate_ratio"][0] == pytest.approx(2 / 1.3, abs=1e-6)
+  assert found["acceptance_by_depth"][0][0] == pytest.approx(2 / 6, abs=1e-6)
+  one = record_figures.main(record_figures.of_prompts(CHAIN, [1]), 0)
+  assert one["token_rate_ratio"] == [pytest.approx(1 / 0.6, abs=1e-6), None,
+                                     None]
+
+
+def test_categories_without_seconds():
+  """Of prompts that shared a batch counts are known, and no rates."""
+  shared = {name: x for name, x in CHAIN.items()
+            if not name.startswith(("prompt_", "plain_"))}
+  assert "token_rate_ratio" in record_figures.main(shared, 0)
+  found = record_figures.main(record_figures.of_prompts(shared, [0, 1]), 0)
+  assert set(found) == {"block_efficiency", "mbsu", "acceptance_by_depth"}
+
+
+def test_categories_of_a_baseline_that_was_timed_on_few_prompts():
+  timed = {name: x for name, x in CHAIN.items()
+           if not name.startswith("plain_")}
+  found = record_figures.main(record_figures.of_prompts(timed, [0, 1]), 0)
+  assert "token_rate" in found and "token_rate_ratio" not in found
