@@ -6,6 +6,7 @@ forward as the features; level l counts 0.8^l.
 """
 
 import dataclasses
+import functools
 from typing import Any, Callable, NamedTuple
 
 import jax
@@ -18,6 +19,7 @@ from models import transformer
 from models.heads import block
 from models.heads import eagle
 from models.heads import medusa
+from models.heads import mtp
 
 # What the loss of a level counts, of that of the level before.
 _DECAY = 0.8
@@ -162,9 +164,9 @@ def _predict_medusa(config, target, params, target_params, features, tokens,
 
 
 def _predict_eagle(config, target, params, target_params, features, tokens,
-                   depth):
-  found = eagle.unrolled(config, target, params, target_params, features,
-                         tokens[:, 1:], depth)
+                   depth, unrolled=eagle.unrolled):
+  found = unrolled(config, target, params, target_params, features,
+                   tokens[:, 1:], depth)
   order, rounds = np.arange(found.shape[2])[None], np.arange(depth)[:, None]
   return found, np.where(order >= rounds, order + 1, -1)
 
@@ -203,6 +205,9 @@ KINDS = {
                   _last, _predict_eagle),
     "eagle3": Kind(eagle, lambda target, depth: _eagle_config(target, depth, 3),
                    eagle.taps, _predict_eagle),
+    "mtp": Kind(mtp, lambda target, depth: mtp.Config(mtp.layer_of(target)),
+                _last, functools.partial(_predict_eagle,
+                                         unrolled=mtp.unrolled)),
     "dflash": Kind(block, lambda target, depth: _block_config(target, depth, 0),
                    eagle.taps, _predict_block),
     "dspark": Kind(block,

@@ -55,6 +55,11 @@ class Config:
       raise ValueError(f"eagle version={self.version}: one of {VERSIONS} is "
                        "needed.")
 
+  @property
+  def shares_output(self) -> bool:
+    """Whether it reads the target's normed state, and has its output layer."""
+    return self.version == 1
+
 
 def taps(target) -> tuple[int, ...]:
   """Returns the layers that EAGLE-3 reads where its files name none.
@@ -95,9 +100,10 @@ class _Draft:
 
 
 class _Spec(NamedTuple):
-  """Attributes: configs of the head and of the target."""
-  config: Config
+  """Attributes: configs of the head and of the target; what it computes."""
+  config: Any
   target: Any
+  network: Any
 
 
 class _Inputs(NamedTuple):
@@ -199,18 +205,30 @@ def head(config: Config, target, num_features: int = 0) -> Head:
   if config.version == 1 and config.layer.dim != target.dim:
     raise ValueError(f"eagle layer.dim={config.layer.dim}: that of the target, "
                      f"{target.dim}, is needed by EAGLE-1.")
-  widths = (target.dim,) * (num_features or config.version)
-  parts = (functools.partial(part, _Spec(config, target))
+  return of_network(_Eagle, config, target, num_features or config.version)
+
+
+def of_network(network, config, target, num_features: int) -> Head:
+  """Returns a head that reads its own features where a token was drafted.
+
+  Args:
+    network: a module of a config and a target, called as `_Eagle` is.
+    config: its architecture, with `layer`, `own_embedding`, `draft_vocab` and
+      `shares_output` as of `Config`.
+    target: the `transformer.Config` of the target.
+    num_features: layers of the target that it reads.
+  """
+  parts = (functools.partial(part, _Spec(config, target, network))
            for part in (_init, _read, _start, _logits))
-  return Head(*parts, target.vocab_size, widths, lambda depth: depth,
-              max_length=config.layer.max_length,
+  return Head(*parts, target.vocab_size, (target.dim,) * num_features,
+              lambda depth: depth, max_length=config.layer.max_length,
               abstract_params=lambda: jax.eval_shape(
-                  lambda key: init(key, config, target, num_features),
-                  jax.random.key(0)))
+                  lambda key: init_network(network, key, config, target,
+                                           num_features), jax.random.key(0)))
 
 
-def unrolled(config: Config, target, params, target_params, features, tokens,
-             depth: int):
+def unrolled(config, target, params, target_params, features, tokens,
+             depth: int, network=_Eagle):
   """Returns what the head predicts on its own features, for training.
 
   The training-time test of EAGLE-3 (arXiv 2503.01840, section 3): in round r a
@@ -226,13 +244,14 @@ def unrolled(config: Config, target, params, target_params, features, tokens,
     features: tuple of `[B, T, F]`.
     tokens: `[B, T]` int32, the token after each.
     depth: rounds.
+    network: as of `of_network`.
 
   Returns:
     `[B, depth, T, V]` logits of the token after `tokens`; those of pair t in
     round r are meant only for t >= r.
   """
-  spec, (batch, length) = _Spec(config, target), tokens.shape
-  if config.version == 1:
+  spec, (batch, length) = _Spec(config, target, network), tokens.shape
+  if config.shares_output:
     features = (target_ends.norm(target, target_params, features[0]),)
   order, found, hidden = np.arange(length), [], None
   back = order[:, None] - order[None]  # How far back a pair is.
@@ -260,7 +279,7 @@ def _init(spec, batch, slots):
 
 
 def _read(spec, params, target_params, state, features, tokens, count):
-  if spec.config.version == 1:
+  if spec.config.shares_output:
     features = (target_ends.norm(spec.target, target_params, features[0]),)
   order = jnp.arange(tokens.shape[1])
   inputs = _Inputs(tokens, state.cache.length[:, None] + order[None],
@@ -292,10 +311,10 @@ def _logits(spec, params, target_params, state, draft, tree, level, nodes):
 
 def _output(spec, params, target_params, hidden):
   """Returns logits `[..., V]` of features of the head."""
-  if spec.config.version == 1:
+  if spec.config.shares_output:
     return target_ends.logits(spec.target, target_params, hidden)
-  found = _Eagle(*spec).apply({"params": params["layer"]}, hidden,
-                              method="logits")
+  found = spec.network(spec.config, spec.target).apply(
+      {"params": params["layer"]}, hidden, method="logits")
   if not spec.config.draft_vocab:
     return found
   # The other tokens are never drafted.
@@ -327,8 +346,9 @@ def _forward(spec, params, target_params, inputs, hidden, features, cache,
       if spec.config.own_embedding
       else target_ends.embed(spec.target, target_params, inputs.tokens))
   view, = views.of(layer, cache, inputs.positions, inputs.mask)
-  return _Eagle(*spec).apply({"params": params["layer"]}, embeddings, hidden,
-                             features, cache, block, slot, view)
+  return spec.network(spec.config, spec.target).apply(
+      {"params": params["layer"]}, embeddings, hidden, features, cache, block,
+      slot, view)
 
 
 def init(key, config: Config, target, num_features: int = 0):
@@ -344,16 +364,22 @@ def init(key, config: Config, target, num_features: int = 0):
     A dict of `layer`, and `embedding` and `tokens` where the head has its own;
     `tokens [draft_vocab]` int32 are the first ones.
   """
+  return init_network(_Eagle, key, config, target,
+                      num_features or config.version)
+
+
+def init_network(network, key, config, target, num_features: int):
+  """Returns random parameters; arguments as of `of_network` and `init`."""
   layer = config.layer
   one = jax.ShapeDtypeStruct((1, 1, layer.dim), jnp.dtype(layer.dtype))
   features = (jax.ShapeDtypeStruct((1, 1, target.dim), jnp.dtype(
-      layer.dtype)),) * (num_features or config.version)
+      layer.dtype)),) * num_features
   embeddings = one if config.own_embedding else features[0]
   cache = jax.eval_shape(lambda: _empty_cache(layer, 1, 1))
   numbers, mask = (jax.ShapeDtypeStruct((1, 1), jnp.int32),
                    jax.ShapeDtypeStruct((1, 1, 1), bool))
   view = jax.eval_shape(lambda *x: views.of(layer, *x)[0], cache, numbers, mask)
-  params = {"layer": _Eagle(config, target).lazy_init(
+  params = {"layer": network(config, target).lazy_init(
       key, embeddings, None, features, cache, Block(cache.keys, cache.values),
       0, view)["params"]}
   if config.own_embedding:

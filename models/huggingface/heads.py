@@ -6,6 +6,7 @@
     DFlash, DSpark, JetSpec
                  `fc`, `hidden_norm` and layers of Qwen3 that share a target's
                  embedding and output layer
+    MTP          modules in the checkpoint of a target, see `mtp_tensors`
 
 Names were read in sgl-project/SpecForge@89241ea0 (draft/llama3_eagle.py),
 FasterDecoding/Medusa, z-lab/dflash@10129599 (dflash/model.py) and
@@ -28,12 +29,15 @@ from models.folders import json_files
 from models.heads import block
 from models.heads import eagle
 from models.heads import medusa
+from models.heads import mtp
 from models.huggingface import config as hf_config
+from models.huggingface import mtp_tensors
 from models.huggingface import tensor_files
 
 _EAGLE3 = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM",
            "Eagle3Speculator", "Eagle3DraftModel")
 _BLOCKS = ("DFlashDraftModel", "Qwen3DSparkModel", "DSparkDraftModel")
+_MTP = ("Qwen3NextMTP", "DeepSeekMTPModel", "Glm4MoeMTPModel", "MiMoMTPModel")
 _MEDUSA_FILES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
 _MIDDLE = "midlayer"
 # Of a config, what describes the layers of a head as those of a Llama.
@@ -93,7 +97,7 @@ def is_head(folder) -> bool:
   if not (path / hf_config.FILE).is_file():
     return False
   fields = json_files.read(path / hf_config.FILE)
-  if _architecture(fields) in _EAGLE3 + _BLOCKS or (
+  if _architecture(fields) in _EAGLE3 + _BLOCKS + _MTP or (
       "speculators_model_type" in fields):
     return True
   if fields.get("num_hidden_layers") != 1:
@@ -152,6 +156,9 @@ def _opened(folder, target, dtype):
   path, dtype = pathlib.Path(folder), dtype or target.dtype
   fields = json_files.read(path / hf_config.FILE)
   tensors = _tensors(path)
+  found = mtp_tensors.find(tensors)
+  if found:
+    return path, found.tensors, dtype, _mtp(path, found, target, dtype)
   return path, tensors, dtype, _kind(path, fields, tensors, target, dtype)
 
 
@@ -167,7 +174,7 @@ def save(folder, module, config, params, kept, metadata=None) -> None:
 
   Args:
     folder: where to.
-    module: `models.heads.eagle`, `medusa` or `block`.
+    module: `models.heads.eagle`, `medusa`, `block` or `mtp`.
     config: of the head.
     params: its parameters.
     kept: layers of the target that it reads.
@@ -201,6 +208,9 @@ def _fields(kind, dtype):
   if kind.module is medusa:
     return {"medusa_num_heads": config.heads,
             "medusa_num_layers": config.blocks}
+  if kind.module is mtp:
+    return _layer_fields(config.layer, dtype) | {
+        "architectures": [_MTP[0]], "mtp_num_hidden_layers": 1}
   if kind.module is eagle:
     own = {"architectures": [_EAGLE3[0] if config.version == 3
                              else "LlamaForCausalLM"],
@@ -252,7 +262,19 @@ def _kind(path, fields, tensors, target, dtype):
   if "fc.weight" in tensors:
     return _eagle1(path, fields, tensors, target, dtype)
   raise ValueError(f"'{path}' holds no head of a kind that is known: EAGLE, "
-                   "Medusa, DFlash, DSpark or JetSpec.")
+                   "Medusa, DFlash, DSpark, JetSpec or MTP.")
+
+
+def _mtp(path, found, target, dtype):
+  unlike = [name for name in ("num_experts", "sandwich_norm", "reordered_norm",
+                              "parallel") if getattr(target, name)]
+  if unlike or target.norm == "layer":
+    raise ValueError(f"'{path}': a next-token module with a layer like those "
+                     f"of the target, {(unlike or ['norm'])[0]}="
+                     f"{getattr(target, (unlike or ['norm'])[0])!r}, is not "
+                     "supported; layers of Llama, Qwen2 and Qwen3 are.")
+  layer = dataclasses.replace(mtp.layer_of(target), dtype=dtype)
+  return _Kind(mtp, mtp.Config(layer, found.is_mimo), (target.num_layers - 1,))
 
 
 def _medusa(tensors, last):
@@ -331,6 +353,11 @@ def _names(kind, prefix=_MIDDLE):
     for i in range(config.layers.num_layers):
       names |= _layer_names(f"network/layers/layer_{i}", f"layers.{i}")
     return names
+  if kind.module is mtp:
+    return {"layer/fc/kernel": mtp_tensors.PROJECTION,
+            **{f"{ours}/scale": f"{theirs}.weight"
+               for ours, theirs in mtp_tensors.NORMS.items()},
+            **_layer_names("layer/layer", mtp_tensors.LAYER)}
   names = {"embedding": "embed_tokens.weight", "layer/fc/kernel": "fc.weight",
            "layer/fc/bias": "fc.bias"}
   if config.version == 1:

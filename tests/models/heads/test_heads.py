@@ -19,6 +19,7 @@ from models import transformer
 from models.heads import block
 from models.heads import eagle
 from models.heads import medusa
+from models.heads import mtp
 from models.testing import drafter_conformance
 from models.testing import exactness
 from support import tiny_models as tiny
@@ -32,6 +33,7 @@ _HEADS = {
     "eagle1": (eagle, eagle.Config(_LAYER, version=1, bias=True), (_LAST,)),
     "eagle3": (eagle, eagle.Config(_LAYER, draft_vocab=3, own_embedding=True),
                (0, 1, 1)),
+    "mtp": (mtp, mtp.Config(mtp.layer_of(_TARGET)), (_LAST,)),
     "dflash": (block, block.Config(dataclasses.replace(_TARGET, qk_norm=True),
                                    block_size=4, num_features=2), _ALL),
     "dspark": (block, block.Config(_LAYER, block_size=3, num_features=2,
@@ -83,6 +85,7 @@ _METHODS = {
     "medusa": dj.methods.rsd_c((2, 2)),
     "eagle1": dj.methods.rsd_s(2, 3, verification="traversal"),
     "eagle3": dj.methods.rsd_s(3, 3),
+    "mtp": dj.methods.rsd_s(2, 3),
     "dflash": dj.methods.speculative(3, "block"),
     "dspark": dj.methods.rsd_s(3, 3),
     "jetspec": dj.methods.opt_tree(4, 3, 2)}
@@ -94,7 +97,7 @@ def test_texts_have_the_distribution_of_the_target(name):
   assert found >= exactness.MIN_P_VALUE
   # Of some use: more than a token a call.
   assert stats.emitted.sum() > 1.1 * stats.target_calls.sum()
-  calls = {"eagle1": 3, "eagle3": 3}.get(name, 1)
+  calls = {"eagle1": 3, "eagle3": 3, "mtp": 3}.get(name, 1)
   np.testing.assert_array_equal(stats.draft_calls, calls * stats.target_calls)
 
 
