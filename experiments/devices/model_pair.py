@@ -423,10 +423,16 @@ def with_params(pair, target, draft):
     params, own = [read(name, *kind) if is_read(name) else None for name, *kind
                    in zip((target, draft), pair.dtypes, pair.weights)]
     if is_head(draft):
-      own = heads.load(head_folder(draft, target), architecture(
-          target, pair.dtypes[0])).params
+      own = head_params(pair, target, draft)
   return pair._replace(target_params=params, draft_params=draft_params(
       pair, draft, params, own))
+
+
+def head_params(pair, target, draft):
+  """Reads the parameters of a head, as of `with_params`."""
+  with launch.user_errors(OSError, ValueError):
+    return heads.load(head_folder(draft, target), architecture(
+        target, pair.dtypes[0])).params
 
 
 def draft_params(pair, draft, target_params, own):
