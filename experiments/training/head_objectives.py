@@ -20,6 +20,7 @@ from models.heads import block
 from models.heads import eagle
 from models.heads import medusa
 from models.heads import mtp
+from models.heads import prompt_tokens
 
 # What the loss of a level counts, of that of the level before.
 _DECAY = 0.8
@@ -181,6 +182,16 @@ def _predict_block(config, target, params, target_params, features, tokens,
       depth)[:, None]
 
 
+def _predict_prompts(config, target, params, target_params, features, tokens,
+                     depth):
+  del features
+  anchors = tuple(range(0, tokens.shape[1] - 1, _STRIDE))
+  found = prompt_tokens.predicted(config, target, params, target_params,
+                                  tokens[:, :-1], anchors)
+  return found.swapaxes(1, 2), np.asarray(anchors)[None] + 1 + np.arange(
+      depth)[:, None]
+
+
 def _block_config(target, depth, markov_rank, layers=2):
   inner = dataclasses.replace(target, num_layers=layers, qk_norm=True,
                               scan_layers=False, tie_embeddings=False)
@@ -208,6 +219,9 @@ KINDS = {
     "mtp": Kind(mtp, lambda target, depth: mtp.Config(mtp.layer_of(target)),
                 _last, functools.partial(_predict_eagle,
                                          unrolled=mtp.unrolled)),
+    "ppd": Kind(prompt_tokens,
+                lambda target, depth: prompt_tokens.Config(depth), _last,
+                _predict_prompts),
     "dflash": Kind(block, lambda target, depth: _block_config(target, depth, 0),
                    eagle.taps, _predict_block),
     "dspark": Kind(block,

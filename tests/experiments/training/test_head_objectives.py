@@ -38,7 +38,7 @@ def made(name):
   return head, head_objectives.init(jax.random.key(1), head), tokens
 
 
-@pytest.mark.parametrize("name", head_objectives.KINDS)
+@pytest.mark.parametrize("name", sorted(head_objectives.KINDS.keys() - {"ppd"}))
 def test_predictions_are_those_of_drafts(name):
   (kind, config, *_), params, tokens = made(name)
   _, own = tiny.random_model(_TARGET)
@@ -68,7 +68,25 @@ def test_predictions_are_those_of_drafts(name):
                                  atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["eagle3", "dspark"])
+def test_prompt_tokens_are_compared_with_what_they_guess():
+  """A chain says what the target would, were the tokens before it the text's.
+
+  Embeddings of the text's own tokens are such a chain.
+  """
+  (kind, config, *_), _, tokens = made("ppd")
+  _, own = tiny.random_model(_TARGET)
+  logits, features = head_objectives._scored(kind, _TARGET, own, tokens[:, :-1])
+  anchor = 4
+  params = {"prompts": own["embedding"][tokens[0, anchor + 1:][:_DEPTH]]}
+  found, places = kind.predict(config, _TARGET, params, own, features, tokens,
+                               _DEPTH)
+  at, = np.flatnonzero(places[0] == anchor + 1)
+  for level in range(_DEPTH):
+    np.testing.assert_allclose(found[0, level, at],
+                               logits[0, places[level, at]], atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["eagle3", "dspark", "ppd"])
 def test_a_head_learns(name):
   head, params, tokens = made(name)
   _, own = tiny.random_model(_TARGET)
