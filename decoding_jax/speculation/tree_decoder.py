@@ -154,7 +154,9 @@ def _init(pair: Pair, context: Context, state: DecodeState) -> DecodeState:
 def draft_calls(drafter: Drafter, draft: LanguageModel | Head | None) -> int:
   """Returns the forwards of a draft model or a head that a step takes."""
   if isinstance(draft, Head) and drafter.calls:
-    return draft.forwards(tree_lib.depth(drafter.layout))
+    depth = tree_lib.depth(drafter.layout)
+    # Forwards beside those of levels are no draft model's.
+    return draft.forwards(depth) + drafter.calls - depth
   return drafter.calls
 
 

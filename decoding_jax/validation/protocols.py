@@ -68,7 +68,9 @@ _FIELDS = {
         "vocab_size": _integer(1),
         "max_length": _integer(0),
         "after_prompt": _or_none(_function("params", "cache")),
-        "abstract_params": _or_none(_function())},
+        "abstract_params": _or_none(_function()),
+        "early_logits": _or_none(_function(
+            "num_layers", "params", "tokens", "positions", "cache", "mask"))},
     Head: {
         "init": _function("batch", "slots"),
         "read": _function("params", "target_params", "state", "features",

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import itertools
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +12,10 @@ import decoding_jax as dj
 from decoding_jax.speculation import drafters
 from decoding_jax.speculation import tree_decoder
 from decoding_jax.speculation import verifiers
-from models import transformer
 from models.heads import prompt_tokens
 from models.testing import drafter_conformance
 from models.testing import exactness
+from support import small_texts
 from support import tiny_models as tiny
 
 _CONFIG = dataclasses.replace(tiny.LLAMA, vocab_size=4)
@@ -39,17 +38,7 @@ def p_value(method):
   out = dj.generate(jax.random.key(1), np.tile([[1, 2]], (_ROWS, 1)),
                     np.full(_ROWS, 2), method=method, max_new_tokens=_LENGTH,
                     **models())
-  counts = np.zeros((4,) * _LENGTH)
-  np.add.at(counts, tuple(np.asarray(out.tokens)[:, 2:].T), 1)
-  texts = np.array([(1, 2, *x) for x in itertools.product(
-      range(4), repeat=_LENGTH)], np.int32)
-  target, params = tiny.random_model(_CONFIG)
-  probs = jax.nn.log_softmax(
-      transformer.causal_logits(target, params, texts)[:, 1:-1])
-  told = np.take_along_axis(np.asarray(probs, np.float64), texts[:, 2:, None],
-                            2)
-  joint = np.exp(told.sum((1, 2))).reshape(counts.shape)
-  return exactness.p_value(counts, joint / joint.sum()), out.stats
+  return small_texts.p_value(_CONFIG, (1, 2), out.tokens), out.stats
 
 
 def test_texts_have_the_distribution_of_the_target():
