@@ -304,6 +304,8 @@ class Drafter(NamedTuple):
       has a valid node; not where nodes that are not valid are to be scored.
     one_sampled: whether just the first one of them is; see `Expander`.
     shared_noise: whether `propose` sets `DraftTree.noise_keys`.
+    head_calls: `(head) -> number`, the calls where a head drafts; None for
+      `head.forwards(D)`.
   """
   layout: Layout | FreeLayout
   init: Callable[..., "DecodeState"]
@@ -315,6 +317,7 @@ class Drafter(NamedTuple):
   skips: bool = False
   one_sampled: bool = False
   shared_noise: bool = False
+  head_calls: Optional[Callable[[Head], int]] = None
 
 
 @flax.struct.dataclass

@@ -107,7 +107,8 @@ _FIELDS = {
         "propose": _function("keys", "context", "state"),
         "observe": _function("context", "before", "after", "seen"),
         "calls": _integer(0), "sampled": _FLAG, "replacement": _FLAG,
-        "skips": _FLAG, "one_sampled": _FLAG, "shared_noise": _FLAG},
+        "skips": _FLAG, "one_sampled": _FLAG, "shared_noise": _FLAG,
+        "head_calls": _or_none(_function("head"))},
     Expander: {
         "layout": _instance(Layout, "a dj.Layout"),
         "init": _function(),

@@ -29,7 +29,8 @@ def propd(branching: tuple[int, ...], nodes: int, layers: int) -> Drafter:
       layout, language_model.init,
       functools.partial(_propose, grown, nodes, layers),
       best_first_trees.observe, calls=len(branching) + 1, sampled=False,
-      replacement=False)
+      replacement=False,
+      head_calls=lambda head: head.forwards(len(branching)) + 1)
 
 
 def _propose(grown, nodes, layers, keys, context: Context,
