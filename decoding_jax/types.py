@@ -77,6 +77,9 @@ class LanguageModel(NamedTuple):
     abstract_params: `() -> params`, the parameters that it needs as
       `jax.ShapeDtypeStruct`, `...` in place of any tree; those given to
       `generate` are compared with them. None for no such check.
+    early_logits: `(num_layers, params, tokens, positions, cache, mask [B, T,
+      T]) -> logits [B, T, V]` that its first layers alone would give, as
+      `forward` in all else; None if it has none.
   """
   init_cache: Callable[[int, int], Cache]
   forward: Callable[..., tuple[Array, Block]]
@@ -84,6 +87,7 @@ class LanguageModel(NamedTuple):
   max_length: int = 0
   after_prompt: Optional[Callable[..., Cache]] = None
   abstract_params: Optional[Callable[[], Params]] = None
+  early_logits: Optional[Callable[..., Array]] = None
 
 
 class MaskedModel(NamedTuple):
@@ -300,6 +304,8 @@ class Drafter(NamedTuple):
       has a valid node; not where nodes that are not valid are to be scored.
     one_sampled: whether just the first one of them is; see `Expander`.
     shared_noise: whether `propose` sets `DraftTree.noise_keys`.
+    head_calls: `(head) -> number`, the calls where a head drafts; None for
+      `head.forwards(D)`.
   """
   layout: Layout | FreeLayout
   init: Callable[..., "DecodeState"]
@@ -311,6 +317,7 @@ class Drafter(NamedTuple):
   skips: bool = False
   one_sampled: bool = False
   shared_noise: bool = False
+  head_calls: Optional[Callable[[Head], int]] = None
 
 
 @flax.struct.dataclass

@@ -209,7 +209,8 @@ def _language_model(reader, kind, lm):
     return AppliedParams(model, processor=...)
 
   return lm._replace(init_cache=init_cache, forward=forward,
-                     after_prompt=after_prompt, abstract_params=abstract_params)
+                     after_prompt=after_prompt, abstract_params=abstract_params,
+                     early_logits=None)
 
 
 def _advance(reader, params, tokens, slot, mask, states, last, kind):

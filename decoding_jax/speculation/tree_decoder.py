@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from decoding_jax.kernels import buffers, random
 from decoding_jax.runtime import cache as cache_lib, token_buffer
 from decoding_jax.speculation import tree as tree_lib, verifiers
+from decoding_jax.speculation.drafters import feature_head
 from decoding_jax.types import (Context, DecodeState, Decoder, Drafter,
                                 DraftTree, Head, LanguageModel, Method, NONE,
                                 Pair, Seen, Stats, Verdict)
@@ -154,7 +155,7 @@ def _init(pair: Pair, context: Context, state: DecodeState) -> DecodeState:
 def draft_calls(drafter: Drafter, draft: LanguageModel | Head | None) -> int:
   """Returns the forwards of a draft model or a head that a step takes."""
   if isinstance(draft, Head) and drafter.calls:
-    return draft.forwards(tree_lib.depth(drafter.layout))
+    return feature_head.calls(drafter, draft)
   return drafter.calls
 
 

@@ -68,7 +68,9 @@ _FIELDS = {
         "vocab_size": _integer(1),
         "max_length": _integer(0),
         "after_prompt": _or_none(_function("params", "cache")),
-        "abstract_params": _or_none(_function())},
+        "abstract_params": _or_none(_function()),
+        "early_logits": _or_none(_function(
+            "num_layers", "params", "tokens", "positions", "cache", "mask"))},
     Head: {
         "init": _function("batch", "slots"),
         "read": _function("params", "target_params", "state", "features",
@@ -105,7 +107,8 @@ _FIELDS = {
         "propose": _function("keys", "context", "state"),
         "observe": _function("context", "before", "after", "seen"),
         "calls": _integer(0), "sampled": _FLAG, "replacement": _FLAG,
-        "skips": _FLAG, "one_sampled": _FLAG, "shared_noise": _FLAG},
+        "skips": _FLAG, "one_sampled": _FLAG, "shared_noise": _FLAG,
+        "head_calls": _or_none(_function("head"))},
     Expander: {
         "layout": _instance(Layout, "a dj.Layout"),
         "init": _function(),

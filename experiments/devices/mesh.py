@@ -340,7 +340,8 @@ def _read(folder, config, shardings):
 def with_params(pair, target, draft, mesh, read=_read):
   """Reads the parameters of a pair onto a mesh.
 
-  A draft model whose heads cannot be split is replicated.
+  A draft model whose heads cannot be split is replicated, and so is a head on
+  the target's features.
 
   Args:
     pair: of `model_pair.open_pair`.
@@ -352,18 +353,23 @@ def with_params(pair, target, draft, mesh, read=_read):
   Returns:
     The pair.
   """
-  if model_pair.is_head(draft):
-    raise launch.UserError(f"draft={draft!r} is a head on the target's "
-                           "features, which runs on one device: leave --mesh "
-                           "empty.")
   kinds = [*zip(pair.dtypes, pair.weights)]
+  if model_pair.is_head(draft):
+    # It keeps what the head reads.
+    lm, params = _split(target, kinds[0], mesh, read, lambda _: pair.target)
+    return pair._replace(
+        target=lm, target_params=params, draft=sharding.head(pair.draft),
+        draft_params=_head_params(pair, target, draft, params, mesh, read),
+        mesh=mesh)
   lm, params = _split(target, kinds[0], mesh, read)
   # Gather logits before cutting padding off: it may end on any device.
   pair = pair._replace(target=vocab_alignment.cut(lm, pair.target.vocab_size),
                        target_params=params, mesh=mesh)
   exit_layers, draft_lm, own = model_pair.exit_layers(draft), pair.draft, None
   if exit_layers:
-    draft_lm, _ = _split(target, kinds[0], mesh, lambda *_: None, exit_layers)
+    draft_lm, _ = _split(
+        target, kinds[0], mesh, lambda *_: None,
+        lambda config: transformer.early_exit(config, exit_layers))
   elif model_pair.is_read(draft):
     draft_lm, own = _split(draft, kinds[1], mesh, read)
     draft_lm = _of_target_vocab(pair, draft_lm)
@@ -371,8 +377,18 @@ def with_params(pair, target, draft, mesh, read=_read):
   return pair._replace(draft=draft_lm, draft_params=draft_params)
 
 
-def _split(name, kind, mesh, read, exit_layers=0):
-  """Returns a model that computes on a mesh, and its parameters there."""
+def _head_params(pair, target, draft, target_params, mesh, read):
+  """Returns the parameters of a head, or stand-ins, on all devices."""
+  if read is not stand_ins:
+    return on_all(mesh, model_pair.head_params(pair, target, draft,
+                                               target_params))
+  where = NamedSharding(mesh, PartitionSpec())
+  return jax.tree.map(lambda x: jax.ShapeDtypeStruct(
+      x.shape, x.dtype, sharding=where), pair.draft_params)
+
+
+def _split(name, kind, mesh, read, model=transformer.language_model):
+  """Returns a `model` of a config, on a mesh, and its parameters there."""
   with launch.user_errors(OSError, ValueError):
     config = model_pair.architecture(name, *kind)
     size = mesh.shape[sharding.MODEL]
@@ -380,9 +396,8 @@ def _split(name, kind, mesh, read, exit_layers=0):
       size = 1
     params = read(launch.model_folder(name), config,
                   sharding.shardings(config, mesh, size))
-  lm = (transformer.early_exit(config, exit_layers) if exit_layers
-        else transformer.language_model(config))
-  return sharding.language_model(lm, sharding.cache_spec(config, size)), params
+  return sharding.language_model(
+      model(config), sharding.cache_spec(config, size)), params
 
 
 def _of_target_vocab(pair, lm):

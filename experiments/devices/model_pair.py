@@ -31,6 +31,8 @@ from models.transformer import quantization
 
 # Value of `--draft` for the first layers of the target, "layers:8".
 _LAYERS = "layers:"
+# The same for the next-token module in the target's own folder.
+_MTP = "mtp"
 
 
 class ModelPair(NamedTuple):
@@ -241,7 +243,7 @@ def open_pair(target, draft, dtype="", draft_dtype="",
     draft: folder or name of the draft; "" for none, `prompt_lookup.NAME` for
       prompt lookup, "layers:N" for the first N layers of the target; file of a
       start table, see `start_tables`; or folder of a head, see
-      `models.huggingface.heads`.
+      `models.huggingface.heads`, or "mtp" for the target's own module.
     dtype: of parameters and activations of both; "" as saved. The distribution
       that is preserved is the target's in this type.
     draft_dtype: of the draft; "" for `dtype`.
@@ -288,8 +290,8 @@ def open_pair(target, draft, dtype="", draft_dtype="",
         raise launch.UserError(f"'{folders[0]}': eos_token_id={token}: 0 to "
                                f"{lms[0].vocab_size - 1} is allowed.")
   return ModelPair(lms[0], params[0], lms[1], params[1], found[0],
-                   _parameter_ratio(draft, configs), eos_id, dtypes=dtypes,
-                   weights=formats, start=start)
+                   _parameter_ratio(draft, configs, params), eos_id,
+                   dtypes=dtypes, weights=formats, start=start)
 
 
 def _check_draft(draft, dtype, draft_dtype, weights, draft_weights):
@@ -330,7 +332,8 @@ def _models(draft, configs, found, folders, head_kind):
     if exit_layers(draft):
       return (target, _early_exit(draft, configs[0])), (params[0], params[0])
     if is_head(draft):
-      return _with_head(draft, configs[0], params[0], head_kind)
+      return _with_head(head_folder(draft, folders[0]), configs[0], params[0],
+                        head_kind)
     return (target, None), params[:2]
   try:
     tokenizers.check_same(*found)
@@ -340,11 +343,10 @@ def _models(draft, configs, found, folders, head_kind):
   return vocab_alignment.align(target, *others, used), params[:2]
 
 
-def _with_head(draft, config, params, kind):
+def _with_head(folder, config, params, kind):
   """Returns a target that keeps what a head reads, the head, and shapes."""
   dtype, weights = kind
-  found = heads.open_folder(launch.model_folder(draft), config, dtype or None,
-                            weights)
+  found = heads.open_folder(folder, config, dtype or None, weights)
   return (transformer.with_features(config, found.kept), found.head), (
       params, found.params)
 
@@ -374,7 +376,7 @@ def _mapped(target, draft, params, found, folders):
           vocab_mapping.MappedParams(params, table))
 
 
-def _parameter_ratio(draft, configs):
+def _parameter_ratio(draft, configs, params):
   """Returns parameters of the draft over those of the target."""
   if exit_layers(draft):
     configs = configs[0], transformer.first_layers(configs[0],
@@ -382,8 +384,7 @@ def _parameter_ratio(draft, configs):
   sizes = [transformer.num_params(transformer.abstract_params(config_))
            for config_ in configs]
   if is_head(draft):
-    found = heads.open_folder(launch.model_folder(draft), configs[0])
-    sizes.append(transformer.num_params(found.params))
+    sizes.append(transformer.num_params(params[1]))
   return sizes[1] / sizes[0] if len(sizes) > 1 else 0.0
 
 
@@ -408,7 +409,12 @@ def is_head(draft) -> bool:
   """Returns whether a draft is a head on the target's features."""
   return draft not in ("", prompt_lookup.NAME) and not (
       exit_layers(draft) or start_tables.is_file(draft)) and (
-          heads.is_head(launch.model_folder(draft)))
+          draft == _MTP or heads.is_head(launch.model_folder(draft)))
+
+
+def head_folder(draft, target):
+  """Returns the folder of a head; of "mtp" it is that of its target."""
+  return launch.model_folder(target if draft == _MTP else draft)
 
 
 def with_params(pair, target, draft):
@@ -422,11 +428,25 @@ def with_params(pair, target, draft):
     params, own = [read(name, *kind) if is_read(name) else None
                    for name, kind in zip((target, draft), kinds)]
     if is_head(draft):
-      own = heads.load(launch.model_folder(draft), architecture(
-          target, *kinds[0]), pair.dtypes[1] or None, pair.weights[1],
-                       params).params
+      own = head_params(pair, target, draft, params)
   return pair._replace(target_params=params, draft_params=draft_params(
       pair, draft, params, own))
+
+
+def head_params(pair, target, draft, target_params):
+  """Reads the parameters of a head, as of `with_params`.
+
+  Args:
+    pair: of `open_pair`.
+    target: as there.
+    draft: as there.
+    target_params: of the target, some of which heads share.
+  """
+  config = architecture(target, pair.dtypes[0], pair.weights[0])
+  with launch.user_errors(OSError, ValueError):
+    return heads.load(head_folder(draft, target), config,
+                      pair.dtypes[1] or None, pair.weights[1],
+                      target_params).params
 
 
 def draft_params(pair, draft, target_params, own):

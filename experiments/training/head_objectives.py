@@ -30,6 +30,8 @@ from models.heads import clover
 from models.heads import eagle
 from models.heads import hydra
 from models.heads import medusa
+from models.heads import mtp
+from models.heads import prompt_tokens
 from models.heads import target_ends
 
 # What the loss of a level counts, of that of the level before.
@@ -103,7 +105,7 @@ def choose(name: str, target: transformer.Config, depth: int,
   kind = KINDS[name]
   config = kind.config(target, depth)
   if tokens is not None:
-    if getattr(config, "draft_vocab", None) is None or (
+    if "draft_vocab" not in (x.name for x in dataclasses.fields(config)) or (
         kind.module is eagle and config.version == 1):
       raise ValueError(f"head {name!r} drafts all tokens.")
     shared = {"shared_output": True} if kind.module is eagle else {}
@@ -236,11 +238,11 @@ def _predict_rounds(rounds, config, target, params, target_params, features,
   return logits, _places_of_pairs(logits.shape[2], depth), made
 
 
-def _predict_hydra(config, target, params, target_params, features, tokens,
-                   depth, whole):
+def _predict_pairs(unrolled, config, target, params, target_params, features,
+                   tokens, depth, whole):
   del whole
-  found = hydra.unrolled(config, target, params, target_params, features,
-                         tokens[:, 1:], depth)
+  found = unrolled(config, target, params, target_params, features,
+                   tokens[:, 1:], depth)
   return found, _places_of_pairs(found.shape[2], depth)
 
 
@@ -257,6 +259,16 @@ def _predict_block(config, target, params, target_params, features, tokens,
   found = block.predicted(config, target, params, target_params, features,
                           tokens, anchors, whole)
   return found.swapaxes(1, 2), np.asarray(anchors)[None] + np.arange(
+      depth)[:, None]
+
+
+def _predict_prompts(config, target, params, target_params, features, tokens,
+                     depth, whole):
+  del features, whole
+  anchors = tuple(range(0, tokens.shape[1] - 1, _STRIDE))
+  found = prompt_tokens.predicted(config, target, params, target_params,
+                                  tokens[:, :-1], anchors)
+  return found.swapaxes(1, 2), np.asarray(anchors)[None] + 1 + np.arange(
       depth)[:, None]
 
 
@@ -291,16 +303,22 @@ KINDS = {
     "fspad": Kind(eagle, lambda target, depth: _eagle_config(
         target, depth, 1, bias=True, sampled_features=True, decoupled=True),
                   _last, functools.partial(_predict_rounds, eagle.rounds), 10),
+    "mtp": Kind(mtp, lambda target, depth: mtp.Config(mtp.layer_of(target)),
+                _last, functools.partial(_predict_pairs, mtp.unrolled)),
     "hydra": Kind(hydra, lambda target, depth: hydra.Config(depth), _last,
-                  _predict_hydra),
+                  functools.partial(_predict_pairs, hydra.unrolled)),
     "hydra++": Kind(hydra, lambda target, depth: hydra.Config(
-        depth, prefix=_layers(target, 1)), _last, _predict_hydra),
+        depth, prefix=_layers(target, 1)), _last,
+                    functools.partial(_predict_pairs, hydra.unrolled)),
     "clover": Kind(clover, lambda target, depth: clover.Config(
         _layers(target, 2)), _last,
                    functools.partial(_predict_rounds, clover.rounds), 10),
     "chimera": Kind(chimera, lambda target, depth: chimera.Config(
         _layers(target, 1), depth), _last,
                     functools.partial(_predict_rounds, chimera.rounds), 1),
+    "ppd": Kind(prompt_tokens,
+                lambda target, depth: prompt_tokens.Config(depth), _last,
+                _predict_prompts),
     "dflash": Kind(block, lambda target, depth: _block_config(target, depth, 0),
                    eagle.taps, _predict_block),
     "dspark": Kind(block,

@@ -82,6 +82,11 @@ class Config:
     """Of what the layer makes of a pair: what is for logits comes first."""
     return self.layer.dim * (1 + self.decoupled)
 
+  @property
+  def shares_output(self) -> bool:
+    """Whether it reads the target's normed state, and has its output layer."""
+    return self.version == 1
+
 
 def taps(target) -> tuple[int, ...]:
   """Returns the layers that EAGLE-3 reads where its files name none.
@@ -122,9 +127,10 @@ class _Draft:
 
 
 class _Spec(NamedTuple):
-  """Attributes: configs of the head and of the target."""
-  config: Config
+  """Attributes: configs of the head and of the target; what it computes."""
+  config: Any
   target: Any
+  network: Any
 
 
 class _Inputs(NamedTuple):
@@ -256,18 +262,30 @@ def head(config: Config, target, num_features: int = 0) -> Head:
       config.version == 1 or config.shared_output):
     raise ValueError(f"eagle layer.dim={config.layer.dim}: that of the target, "
                      f"{target.dim}, is needed where its output layer is used.")
-  widths = (target.dim,) * (num_features or config.version)
-  parts = (functools.partial(part, _Spec(config, target))
+  return of_network(_Eagle, config, target, num_features or config.version)
+
+
+def of_network(network, config, target, num_features: int) -> Head:
+  """Returns a head that reads its own features where a token was drafted.
+
+  Args:
+    network: a module of a config and a target, called as `_Eagle` is.
+    config: its architecture, with `layer`, `own_embedding`, `draft_vocab`,
+      `shared_output`, `shares_output` and `width` as of `Config`.
+    target: the `transformer.Config` of the target.
+    num_features: layers of the target that it reads.
+  """
+  parts = (functools.partial(part, _Spec(config, target, network))
            for part in (_init, _read, _start, _logits))
-  return Head(*parts, target.vocab_size, widths, lambda depth: depth,
-              max_length=config.layer.max_length,
+  return Head(*parts, target.vocab_size, (target.dim,) * num_features,
+              lambda depth: depth, max_length=config.layer.max_length,
               abstract_params=lambda: jax.eval_shape(
-                  lambda key: init(key, config, target, num_features),
-                  jax.random.key(0)))
+                  lambda key: init_network(network, key, config, target,
+                                           num_features), jax.random.key(0)))
 
 
-def unrolled(config: Config, target, params, target_params, features, tokens,
-             depth: int, whole: bool = True):
+def unrolled(config, target, params, target_params, features, tokens,
+             depth: int, whole: bool = True, network=_Eagle):
   """Returns what the head predicts on its own features, for training.
 
   The training-time test of EAGLE-3 (arXiv 2503.01840, section 3): in round r a
@@ -284,6 +302,7 @@ def unrolled(config: Config, target, params, target_params, features, tokens,
     tokens: `[B, T]` int32, the token after each.
     depth: rounds.
     whole: whether tokens that cannot be drafted have logits too.
+    network: as of `of_network`.
 
   Returns:
     `[B, depth, T, V]` logits of the token after `tokens`, V of the draft
@@ -291,19 +310,19 @@ def unrolled(config: Config, target, params, target_params, features, tokens,
     t >= r.
   """
   return rounds(config, target, params, target_params, features, tokens,
-                depth, whole)[0]
+                depth, whole, network)[0]
 
 
-def rounds(config: Config, target, params, target_params, features, tokens,
-           depth: int, whole: bool = True):
+def rounds(config, target, params, target_params, features, tokens,
+           depth: int, whole: bool = True, network=_Eagle):
   """Does what `unrolled` does, and returns the features that were read too.
 
   Returns:
     Logits of `unrolled`, and `[B, depth, T, F]` features of the head, which
     stand for those of the target at `tokens`.
   """
-  spec, (batch, length) = _Spec(config, target), tokens.shape
-  if config.version == 1:
+  spec, (batch, length) = _Spec(config, target, network), tokens.shape
+  if config.shares_output:
     features = (target_ends.norm(target, target_params, features[0]),)
   order, found, made, hidden = np.arange(length), [], [], None
   back = order[:, None] - order[None]  # How far back a pair is.
@@ -332,7 +351,7 @@ def _init(spec, batch, slots):
 
 
 def _read(spec, params, target_params, state, features, tokens, count):
-  if spec.config.version == 1:
+  if spec.config.shares_output:
     features = (target_ends.norm(spec.target, target_params, features[0]),)
   order = jnp.arange(tokens.shape[1])
   inputs = _Inputs(tokens, state.cache.length[:, None] + order[None],
@@ -364,11 +383,12 @@ def _logits(spec, params, target_params, state, draft, tree, level, nodes):
 
 def _output(spec, params, target_params, hidden, whole=True):
   """Returns logits `[..., V]` of features of the head; see `unrolled`."""
-  if spec.config.version == 1:
+  if spec.config.shares_output:
     return target_ends.logits(spec.target, target_params,
                               hidden[..., :spec.config.layer.dim])
-  found = _Eagle(*spec).apply({"params": params["layer"]}, hidden,
-                              params.get("output"), method="logits")
+  found = spec.network(spec.config, spec.target).apply(
+      {"params": params["layer"]}, hidden, params.get("output"),
+      method="logits")
   return target_ends.spread(spec.target, found,
                             params.get("tokens")) if whole else found
 
@@ -397,8 +417,9 @@ def _forward(spec, params, target_params, inputs, hidden, features, cache,
       if spec.config.own_embedding
       else target_ends.embed(spec.target, target_params, inputs.tokens))
   view, = views.of(layer, cache, inputs.positions, inputs.mask)
-  return _Eagle(*spec).apply({"params": params["layer"]}, embeddings, hidden,
-                             features, cache, block, slot, view)
+  return spec.network(spec.config, spec.target).apply(
+      {"params": params["layer"]}, embeddings, hidden, features, cache, block,
+      slot, view)
 
 
 def init(key, config: Config, target, num_features: int = 0):
@@ -415,16 +436,22 @@ def init(key, config: Config, target, num_features: int = 0):
     `tokens [draft_vocab]` int32 are the first ones. A shared `output
     [draft_vocab, F]` is random as well, see `target_ends.output_rows`.
   """
+  return init_network(_Eagle, key, config, target,
+                      num_features or config.version)
+
+
+def init_network(network, key, config, target, num_features: int):
+  """Returns random parameters; arguments as of `of_network` and `init`."""
   layer = config.layer
   one = jax.ShapeDtypeStruct((1, 1, layer.dim), jnp.dtype(layer.dtype))
   features = (jax.ShapeDtypeStruct((1, 1, target.dim), jnp.dtype(
-      layer.dtype)),) * (num_features or config.version)
+      layer.dtype)),) * num_features
   embeddings = one if config.own_embedding else features[0]
   cache = jax.eval_shape(lambda: _empty_cache(layer, 1, 1))
   numbers, mask = (jax.ShapeDtypeStruct((1, 1), jnp.int32),
                    jax.ShapeDtypeStruct((1, 1, 1), bool))
   view = jax.eval_shape(lambda *x: views.of(layer, *x)[0], cache, numbers, mask)
-  params = {"layer": _Eagle(config, target).lazy_init(
+  params = {"layer": network(config, target).lazy_init(
       key, embeddings, None, features, cache, Block(cache.keys, cache.values),
       0, view)["params"]}
   if config.own_embedding:

@@ -48,7 +48,8 @@ _HARMLESS = frozenset("""
     cache_implementation classifier_dropout do_sample dropout embd_pdrop
     embedding_dropout eos_token_id gradient_checkpointing hidden_dropout
     id2label init_std initializer_range is_llama_config
-    label2id layerdrop max_length max_sequence_length name_or_path
+    label2id layerdrop max_length max_sequence_length mtp_num_hidden_layers
+    name_or_path num_nextn_predict_layers
     output_attentions output_hidden_states output_past output_router_logits
     pad_token_id predict_special_tokens prefix pretraining_tp
     reorder_and_upcast_attn resid_pdrop residual_dropout return_dict

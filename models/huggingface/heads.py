@@ -7,6 +7,7 @@
                  `fc`, `hidden_norm` and layers of Qwen3 that share a target's
                  embedding and output layer
     FSPAD        `fc.fc`, `fc.mlp.*` and a layer of two outputs, else EAGLE-1
+    MTP          modules in the checkpoint of a target, see `mtp_tensors`
     others       see `regressive_heads`
 
 Names were read in sgl-project/SpecForge@89241ea0 (draft/llama3_eagle.py),
@@ -31,9 +32,11 @@ from models.folders import json_files
 from models.heads import block
 from models.heads import eagle
 from models.heads import medusa
+from models.heads import mtp
 from models.heads import target_ends
 from models.huggingface import config as hf_config
 from models.huggingface import head_layers
+from models.huggingface import mtp_tensors
 from models.huggingface import regressive_heads
 from models.huggingface import tensor_files
 from models.transformer import quantization
@@ -41,6 +44,7 @@ from models.transformer import quantization
 _EAGLE3 = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM",
            "Eagle3Speculator", "Eagle3DraftModel")
 _BLOCKS = ("DFlashDraftModel", "Qwen3DSparkModel", "DSparkDraftModel")
+_MTP = ("Qwen3NextMTP", "DeepSeekMTPModel", "Glm4MoeMTPModel", "MiMoMTPModel")
 _MEDUSA_FILES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
 _FILES = {medusa: _MEDUSA_FILES[0], **{
     module: x.file for module, x in regressive_heads.FORMATS.items()}}
@@ -91,7 +95,7 @@ def is_head(folder) -> bool:
   if not (path / hf_config.FILE).is_file():
     return False
   fields = json_files.read(path / hf_config.FILE)
-  if _architecture(fields) in _EAGLE3 + _BLOCKS or (
+  if _architecture(fields) in _EAGLE3 + _BLOCKS + _MTP or (
       "speculators_model_type" in fields or regressive_heads.kind(fields)):
     return True
   if fields.get("num_hidden_layers") != 1:
@@ -165,7 +169,11 @@ def _opened(folder, target, dtype, weights):
   tensors = _tensors(path, fields)
   # What a head takes from the target it converts to its own type.
   target = dataclasses.replace(target, dtype=dtype, weights=quantization.DTYPE)
-  kind = _kind(path, fields, tensors, target, dtype)
+  module = mtp_tensors.find(tensors)
+  if module:
+    tensors, kind = module.tensors, _mtp(path, module, target, dtype)
+  else:
+    kind = _kind(path, fields, tensors, target, dtype)
   kind = kind._replace(config=_with_weights(kind.config, weights))
   more = (len(kind.kept),) if kind.module is eagle else ()
   return path, tensors, kind, kind.module.head(kind.config, target, *more)
@@ -230,6 +238,9 @@ def _fields(kind, dtype):
   if kind.module is medusa:
     return {"medusa_num_heads": config.heads,
             "medusa_num_layers": config.blocks}
+  if kind.module is mtp:
+    return head_layers.fields(config.layer, dtype) | {
+        "architectures": [_MTP[0]], "mtp_num_hidden_layers": 1}
   if kind.module is eagle:
     own = {"architectures": [_EAGLE3[0] if config.version == 3
                              else "LlamaForCausalLM"],
@@ -281,8 +292,20 @@ def _kind(path, fields, tensors, target, dtype):
   if "fc.weight" in tensors or "fc.fc.weight" in tensors:
     return _eagle1(path, fields, tensors, target, dtype)
   raise ValueError(f"'{path}' holds no head of a kind that is known: EAGLE, "
-                   "FSPAD, Medusa, Hydra, Clover-2, Chimera, DFlash, DSpark or "
-                   "JetSpec.")
+                   "FSPAD, Medusa, Hydra, Clover-2, Chimera, DFlash, DSpark, "
+                   "JetSpec or MTP.")
+
+
+def _mtp(path, found, target, dtype):
+  unlike = [name for name in ("num_experts", "sandwich_norm", "reordered_norm",
+                              "parallel") if getattr(target, name)]
+  if unlike or target.norm == "layer":
+    raise ValueError(f"'{path}': a next-token module with a layer like those "
+                     f"of the target, {(unlike or ['norm'])[0]}="
+                     f"{getattr(target, (unlike or ['norm'])[0])!r}, is not "
+                     "supported; layers of Llama, Qwen2 and Qwen3 are.")
+  layer = dataclasses.replace(mtp.layer_of(target), dtype=dtype)
+  return _Kind(mtp, mtp.Config(layer, found.is_mimo), (target.num_layers - 1,))
 
 
 def _medusa(tensors, last):
@@ -370,6 +393,11 @@ def _names(kind, prefix=_MIDDLE):
     for i in range(config.layers.num_layers):
       names |= head_layers.names(f"network/layers/layer_{i}", f"layers.{i}")
     return names
+  if kind.module is mtp:
+    return {"layer/fc/kernel": mtp_tensors.PROJECTION,
+            **{f"{ours}/scale": f"{theirs}.weight"
+               for ours, theirs in mtp_tensors.NORMS.items()},
+            **head_layers.names("layer/layer", mtp_tensors.LAYER)}
   fc = "fc.fc" if config.sampled_features else "fc"
   names = {"embedding": "embed_tokens.weight",
            "layer/fc/kernel": f"{fc}.weight", "layer/fc/bias": f"{fc}.bias"}

@@ -18,6 +18,7 @@ import numpy as np
 from models.huggingface import config as hf_config
 from models.huggingface import llama
 from models.huggingface import masked
+from models.huggingface import mtp_tensors
 from models.transformer import moe
 
 _HEAD = "lm_head.weight"
@@ -288,6 +289,8 @@ def _whole(name):
 def check_rest(config, found, used):
   """Raises an error if a tensor is left that would be ignored.
 
+  Next-token modules are drafters, which `heads` reads.
+
   Args:
     config: a `transformer.Config`.
     found: dict of `tensor_files.Tensor`.
@@ -299,7 +302,7 @@ def check_rest(config, found, used):
   family = hf_config.family(config)
   table = _TABLES[family]
   embedding = table["embedding"]
-  for name in sorted(set(found) - used):
+  for name in sorted(set(found) - used - mtp_tensors.names(found)):
     if name == table["head"]:
       # Some files hold the tied head twice.
       tied = found[embedding]

@@ -218,10 +218,12 @@ class Decoder(nn.Module):
     config: the architecture.
     kept: layers whose outputs the block keeps as features.
     stack: module of the layers; None for the usual one.
+    prompts: trained embeddings of prompt tokens, -1, -2, ...
   """
   config: Config
   kept: tuple[int, ...] = ()
   stack: Any = None
+  prompts: int = 0
 
   @nn.compact
   def __call__(self, tokens, positions, cache, block, slot, mask):
@@ -231,7 +233,12 @@ class Decoder(nn.Module):
     width = cfg.embedding_dim or cfg.dim
     matrix = quantization.initializer(layers.INIT, cfg.weights)
     embedding = self.param("embedding", matrix, (cfg.vocab_size, width), dtype)
-    x = linear_ops.lookup(embedding, tokens).astype(dtype)
+    x = linear_ops.lookup(embedding, jnp.maximum(
+        tokens, 0) if self.prompts else tokens).astype(dtype)
+    if self.prompts:
+      own = self.param("prompts", layers.INIT, (self.prompts, width), dtype)
+      x = jnp.where((tokens < 0)[:, :, None], own[jnp.clip(
+          -1 - tokens, 0, self.prompts - 1)], x)
     if cfg.embedding_scale != 1:
       x *= jnp.asarray(cfg.embedding_scale, dtype)
     if cfg.embedding_dim:
@@ -355,17 +362,40 @@ def with_features(config: Config, kept: tuple[int, ...]) -> types.LanguageModel:
   return of_stack(config, kept)
 
 
+def with_prompts(config: Config, prompts: int) -> types.LanguageModel:
+  """Returns the decoder with trained prompt tokens beside its vocabulary.
+
+  The tokens -1, -2, ... have embeddings of their own, as in parallel prompt
+  decoding (arXiv 2405.18628, section 3.1); `methods.ppd` has them scored.
+
+  Args:
+    config: the architecture.
+    prompts: how many there are.
+
+  Returns:
+    A `LanguageModel` whose parameters are those of `language_model` with
+    `prompts [prompts, F]`; equal arguments give the same object.
+
+  Raises:
+    ValueError: for a number that is not positive.
+  """
+  if prompts < 1:
+    raise ValueError(f"prompts={prompts}: at least 1 is needed.")
+  return of_stack(config, (), prompts=prompts)
+
+
 @functools.lru_cache(maxsize=None)
-def of_stack(config: Config, kept: tuple[int, ...],
-             stack=None) -> types.LanguageModel:
+def of_stack(config: Config, kept: tuple[int, ...], stack=None,
+             prompts: int = 0) -> types.LanguageModel:
   """Returns the decoder with layers that a module of its own runs.
 
   Args:
     config: the architecture.
     kept: layers whose outputs are features.
     stack: as of `Decoder`.
+    prompts: as of `Decoder`.
   """
-  decoder = Decoder(config, kept, stack)
+  decoder = Decoder(config, kept, stack, prompts)
 
   def init_cache(batch, capacity):
     heads, dim = config.num_kv_heads, config.head_dim
@@ -385,7 +415,27 @@ def of_stack(config: Config, kept: tuple[int, ...],
 
   return types.LanguageModel(
       init_cache, forward, config.vocab_size, config.max_length,
-      abstract_params=functools.partial(abstract_params, config))
+      abstract_params=functools.partial(_abstract, config, prompts),
+      early_logits=functools.partial(_early_logits, config, prompts))
+
+
+def _early_logits(config, prompts, num_layers, params, tokens, positions,
+                  cache, mask):
+  """As `LanguageModel.early_logits`; of all layers where there are no more."""
+  count = min(num_layers, config.num_layers)
+  keys, values = cache.keys[:count], cache.values[:count]
+  if config.scan_layers:
+    # Copies, which unrolled layers do without.
+    params = {**params, "layers": jax.tree.map(lambda x: x[:count],
+                                               params["layers"])}
+    keys, values = (jax.tree.map(lambda x: x[:count], y)
+                    for y in (cache.keys, cache.values))
+  lm = of_stack(dataclasses.replace(config, num_layers=count), (),
+                prompts=prompts)
+  fresh = lm.init_cache(*tokens.shape)
+  return lm.forward(params, tokens, positions,
+                    types.Cache(keys, values, cache.length),
+                    types.Block(fresh.keys, fresh.values), 0, mask)[0]
 
 
 def causal_logits(lm, params, tokens):
@@ -454,6 +504,16 @@ def abstract_params(config: Config) -> types.Params:
   """Returns the parameters of `init` as `jax.ShapeDtypeStruct`."""
   kernels.prepare()  # Not by `init`, which is traced here.
   return jax.eval_shape(lambda key: init(key, config), jax.random.key(0))
+
+
+def _abstract(config, prompts):
+  """Returns the parameters of a decoder with prompt tokens, as shapes."""
+  found = abstract_params(config)
+  if prompts:
+    width = config.embedding_dim or config.dim
+    found["prompts"] = jax.ShapeDtypeStruct((prompts, width),
+                                            jnp.dtype(config.dtype))
+  return found
 
 
 def param_name(path) -> str:

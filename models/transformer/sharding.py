@@ -174,3 +174,25 @@ def language_model(lm: types.LanguageModel,
     return jax.lax.with_sharding_constraint(logits, PartitionSpec()), block
 
   return lm._replace(init_cache=init_cache, forward=forward)
+
+
+@functools.lru_cache(maxsize=None)
+def head(found: types.Head) -> types.Head:
+  """The head on a split target, computed by every device of a row.
+
+  Its parameters are on all devices. What it makes of the target's output layer
+  is gathered, as logits of the target are.
+
+  Args:
+    found: of `models.heads`.
+
+  Returns:
+    A head for use inside of `jax.shard_map` over "data"; equal arguments give
+    the same object.
+  """
+  def whole(compute):
+    return lambda *args: jax.lax.with_sharding_constraint(
+        compute(*args), PartitionSpec())
+
+  return found._replace(read=whole(found.read), start=whole(found.start),
+                        logits=whole(found.logits))

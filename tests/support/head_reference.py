@@ -2,9 +2,11 @@
 
 Written from sgl-project/SpecForge@89241ea0 (specforge/modeling/draft/
 llama3_eagle.py), SafeAILab/EAGLE (eagle/model/cnets1.py), FasterDecoding/Medusa
-(medusa/model/medusa_model.py), z-lab/dflash@10129599 (dflash/model.py) and
-deepseek-ai/DeepSpec@5905deb7 (deepspec/modeling/dspark). `w` is a dict from the
-names of tensors to arrays; `sizes` has heads, kv_heads, head_dim, theta, eps.
+(medusa/model/medusa_model.py), sgl-project/sglang@d737979c (glm4_moe_nextn.py),
+vllm-project/vllm@ffdc9857 (qwen3_next_mtp.py) and @98debc24 (mimo_mtp.py),
+z-lab/dflash@10129599 (dflash/model.py) and deepseek-ai/DeepSpec@5905deb7
+(deepspec/modeling/dspark). `w` is a dict from the names of tensors to arrays;
+`sizes` has heads, kv_heads, head_dim, theta, eps.
 """
 
 import numpy as np
@@ -103,3 +105,23 @@ def block(w, layers, embeddings, features, sizes, is_causal=False):
     x = x + feed_forward(w, prefix, rms(
         x, w[f"{prefix}.post_attention_layernorm.weight"], eps))
   return rms(x, w["norm.weight"], eps)
+
+
+def mtp(w, names, embeddings, features, sizes, state_first=False):
+  """The normed outputs of a next-token module.
+
+  `names` are those of the norms of embedding and state, the projection, the
+  last norm, and the prefix of the layer.
+  """
+  eps = sizes["eps"]
+  of_embedding, of_state, projection, last, prefix = names
+  pair = [rms(embeddings, w[f"{of_embedding}.weight"], eps),
+          rms(features, w[f"{of_state}.weight"], eps)]
+  x = np.concatenate(pair[::-1] if state_first else pair, -1) @ w[
+      f"{projection}.weight"].T
+  x = x + attention(
+      w, prefix, rms(x, w[f"{prefix}.input_layernorm.weight"], eps),
+      np.arange(len(x)), causal(len(x)), sizes)
+  x = x + feed_forward(w, prefix, rms(
+      x, w[f"{prefix}.post_attention_layernorm.weight"], eps))
+  return rms(x, w[f"{last}.weight"], eps)

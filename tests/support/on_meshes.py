@@ -25,6 +25,9 @@ from experiments.devices import start_tables
 from models import checkpoints
 from models import prompt_lookup
 from models import transformer
+from models.heads import block
+from models.heads import eagle
+from models.huggingface import heads
 from models.text import tokenizers
 from models.transformer import sharding
 from support import tiny_models as tiny
@@ -54,6 +57,23 @@ def save(folder):
   for name, config in (("target", TARGET), ("draft", DRAFT)):
     checkpoints.save(folder / name, config, tiny.random_model(config).params,
                      tokenizer)
+
+
+_LAYER = dataclasses.replace(TARGET, num_experts=0, shared_dim=0,
+                             num_kv_heads=4)
+# Heads on the target's features, and layers that they read.
+HEADS = {
+    "eagle": (eagle, eagle.Config(_LAYER, version=1), (0,)),
+    "dspark": (block, block.Config(
+        dataclasses.replace(_LAYER, qk_norm=True), block_size=3, markov_rank=2,
+        from_root=True), (0,))}
+
+
+def save_heads(folder):
+  """Writes heads of random parameters."""
+  for name, (module, config, kept) in HEADS.items():
+    heads.save(folder / name, module, config,
+               module.init(jax.random.key(5), config, TARGET), kept)
 
 
 def processed(pair):
@@ -173,6 +193,11 @@ def main(folder):
   one, _ = run(folder, None, draft=prompt_lookup.NAME)
   out, _ = run(folder, mesh_lib.make((4, 2)), draft=prompt_lookup.NAME)
   found["looked_up"] = bool((out.tokens == one.tokens).all())
+  save_heads(folder)
+  for name in HEADS:
+    one, out = (run(folder, mesh, draft=folder / name)[0]
+                for mesh in (None, mesh_lib.make((4, 2))))
+    found[name] = beside(one, out, {})
   for name, (method, of_pair) in NO_MODEL.items():
     one, out = (run(folder, mesh, of_pair, method=method)[0]
                 for mesh in (None, mesh_lib.make((4, 2))))

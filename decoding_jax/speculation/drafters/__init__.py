@@ -6,10 +6,13 @@ from decoding_jax.speculation.drafters.language_model import of_model
 from decoding_jax.speculation.drafters.masked_places import masked
 from decoding_jax.speculation.drafters.merged_drafts import gsd
 from decoding_jax.speculation.drafters.merged_trees import merged
+from decoding_jax.speculation.drafters.prompt_tokens import ppd
+from decoding_jax.speculation.drafters.pruned_trees import propd
 from decoding_jax.speculation.drafters.successor_table import token_recycling
 from decoding_jax.speculation.drafters.text_matches import (prompt_lookup,
                                                             suffix)
 from decoding_jax.speculation.drafters.trigram_table import aded
 
 __all__ = ["aded", "best_first", "gsd", "lookahead", "masked", "merged",
-           "of_model", "prompt_lookup", "suffix", "token_recycling"]
+           "of_model", "ppd", "prompt_lookup", "propd", "suffix",
+           "token_recycling"]

@@ -47,7 +47,7 @@ def best_first(nodes: int, width: int, depth: int) -> Drafter:
   grown = expanders.top_beam(min(width, nodes), depth)
   return Drafter(
       tree_lib.free_layout(nodes, depth, min(width, nodes)),
-      language_model.init, functools.partial(_propose, grown, nodes), _observe,
+      language_model.init, functools.partial(_propose, grown, nodes), observe,
       calls=depth, sampled=False, replacement=False)
 
 
@@ -115,8 +115,9 @@ def _propose(grown, nodes, keys, context: Context, state: DecodeState):
   return subtree(tree, kept), (block, kept)
 
 
-def _observe(context: Context, before: DecodeState, after: DecodeState,
-             seen: Seen) -> DecodeState:
+def observe(context: Context, before: DecodeState, after: DecodeState,
+            seen: Seen) -> DecodeState:
+  """As `Drafter.observe`; `pending` is a draft block, and the kept nodes."""
   block, kept = seen.pending
   path = buffers.take_along(kept, seen.verdict.path, axis=1)
   return language_model.observe(context, before, after,

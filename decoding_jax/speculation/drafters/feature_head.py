@@ -12,7 +12,8 @@ from decoding_jax.kernels import buffers
 from decoding_jax.runtime import cache as cache_lib, prefill, token_buffer
 from decoding_jax.speculation import expanders, shared_gumbel
 from decoding_jax.speculation import tree as tree_lib
-from decoding_jax.types import Context, DecodeState, DraftTree, Expander, Seen
+from decoding_jax.types import (Context, DecodeState, Drafter, DraftTree,
+                                Expander, Head, Seen)
 
 
 def init(context: Context, state: DecodeState) -> DecodeState:
@@ -81,6 +82,13 @@ def observe(context: Context, after: DecodeState, seen: Seen) -> DecodeState:
   return after.replace(carry=context.draft.read(
       context.draft_params, context.target_params, after.carry, features,
       seen.tokens, seen.count))
+
+
+def calls(drafter: Drafter, head: Head) -> int:
+  """Returns the forwards of a step that a head drafts."""
+  if drafter.head_calls:
+    return drafter.head_calls(head)
+  return head.forwards(tree_lib.depth(drafter.layout))
 
 
 def _check_widths(head, cache):

@@ -21,8 +21,9 @@ from decoding_jax.kernels import random
 from decoding_jax.runtime import cache as cache_lib, greedy_rollout
 from decoding_jax.runtime import token_buffer
 from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.speculation.drafters import feature_head
 from decoding_jax.types import (Block, Context, DecodeState, Drafter,
-                                DraftTree, NONE, Seen)
+                                DraftTree, Head, NONE, Seen)
 from decoding_jax.validation import protocols
 
 
@@ -32,7 +33,8 @@ def merged(*drafters: Drafter) -> Drafter:
 
   Drafters that ask a language model all ask the draft model of `dj.generate`,
   whose cache is all that they may carry. As the accepted path may be another
-  one's, that model reads it anew: one more forward a step.
+  one's, that model reads it anew: one more forward a step. A head on the
+  target's features reads what was committed in any case.
 
   `draft_params` of `dj.generate` are those of the draft model, and the other
   drafters begin with nothing. If there is no draft model they are a tuple, for
@@ -60,7 +62,9 @@ def merged(*drafters: Drafter) -> Drafter:
                  functools.partial(_propose, drafters),
                  functools.partial(_observe, drafters), calls + bool(calls),
                  sampled=False, replacement=False,
-                 skips=all(drafter.skips for drafter in drafters))
+                 skips=all(drafter.skips for drafter in drafters),
+                 head_calls=lambda head: sum(feature_head.calls(x, head)
+                                             for x in drafters if x.calls))
 
 
 def join(trees) -> tuple[DraftTree, jax.Array]:
@@ -133,12 +137,15 @@ def _init(drafters, context: Context, state: DecodeState) -> DecodeState:
   carries = []
   for drafter, own in zip(drafters, _contexts(drafters, context)):
     state = drafter.init(own, state.replace(carry=None))
-    if drafter.calls and state.carry is not None:
+    if drafter.calls and state.carry is not None and not _by_head(context):
       raise ValueError("A drafter that carries more than the cache of a draft "
-                       "model, such as one by a head, cannot be merged with "
-                       "others.")
+                       "model cannot be merged with others.")
     carries.append(state.carry)
   return state.replace(carry=tuple(carries))
+
+
+def _by_head(context):
+  return isinstance(context.draft, Head)
 
 
 def _propose(drafters, keys, context: Context, state: DecodeState):
@@ -161,12 +168,17 @@ def _observe(drafters, context: Context, before: DecodeState,
       drafters, _contexts(drafters, context), before.carry, found):
     end = at + tree.tokens.shape[1] - 1
     own_seen = _part(seen, drafter.layout, tree, pending, first, at, end)
-    carries.append(None if drafter.calls else drafter.observe(
-        own, before.replace(carry=carry), after.replace(carry=carry),
-        own_seen).carry)
+    if not drafter.calls:
+      carry = drafter.observe(own, before.replace(carry=carry),
+                              after.replace(carry=carry), own_seen).carry
+    elif _by_head(context):
+      # It reads the whole path, whoever has drafted it.
+      carry = feature_head.observe(context, after.replace(carry=carry),
+                                   seen).carry
+    carries.append(carry)
     at = end
   after = after.replace(carry=tuple(carries))
-  if not any(drafter.calls for drafter in drafters):
+  if _by_head(context) or not any(drafter.calls for drafter in drafters):
     return after
   read = jnp.concatenate([token_buffer.newest(before, 1),
                           seen.tokens[:, :-1]], axis=1)

@@ -71,6 +71,13 @@ def test_same_tokens_of_drafters_without_a_model(found, name):
   assert found[name]["off"] < 1e-5
 
 
+@pytest.mark.parametrize("name", on_meshes.HEADS)
+def test_same_tokens_of_heads_on_the_target(found, name):
+  """Of a target whose layers and logits are split."""
+  assert found[name]["same"] and found[name]["same_counts"]
+  assert found[name]["off"] < 1e-4
+
+
 @pytest.mark.parametrize("mesh, split_draft", [
     ("8x1", None), ("4x2", True), ("2x4", True), ("1x8", False)])
 def test_devices_exchange_sums_of_layers_and_logits_only(found, mesh,

@@ -14,6 +14,7 @@ from decoding_jax.speculation import expanders
 from experiments.data import batches
 from experiments.training import head_objectives
 from experiments.training import losses
+from models import transformer
 from support import tiny_models as tiny
 
 _TARGET = dataclasses.replace(tiny.LLAMA, num_layers=3)
@@ -50,7 +51,7 @@ def larger(params):
   return jax.tree.map(lambda x: 12 * x if x.shape[-1] > 1 else x, params)
 
 
-@pytest.mark.parametrize("name", head_objectives.KINDS)
+@pytest.mark.parametrize("name", sorted(head_objectives.KINDS.keys() - {"ppd"}))
 def test_predictions_are_those_of_drafts(name):
   chosen, params, tokens = made(name)
   kind, config, params = chosen.kind, chosen.config, larger(params)
@@ -81,8 +82,27 @@ def test_predictions_are_those_of_drafts(name):
                                  atol=1e-4)
 
 
+def test_prompt_tokens_are_compared_with_what_they_guess():
+  """A chain says what the target would, were the tokens before it the text's.
+
+  Embeddings of the text's own tokens are such a chain.
+  """
+  chosen, _, tokens = made("ppd")
+  model, own = tiny.random_model(_TARGET)
+  logits = transformer.causal_logits(model, own, jnp.asarray(tokens[:, :-1]))
+  features = read(chosen, own, tokens)
+  anchor = 4
+  params = {"prompts": own["embedding"][tokens[0, anchor + 1:][:_DEPTH]]}
+  found, places = chosen.kind.predict(chosen.config, _TARGET, params, own,
+                                      features, tokens, _DEPTH, True)
+  at, = np.flatnonzero(places[0] == anchor + 1)
+  for level in range(_DEPTH):
+    np.testing.assert_allclose(found[0, level, at],
+                               logits[0, places[level, at]], atol=1e-4)
+
+
 @pytest.mark.parametrize("name", ["eagle3", "dspark", "fspad", "hydra++",
-                                  "clover", "chimera"])
+                                  "clover", "chimera", "ppd"])
 def test_a_head_learns(name):
   head, params, tokens = made(name)
   _, own = tiny.random_model(_TARGET)

@@ -22,6 +22,7 @@ from models.heads import clover
 from models.heads import eagle
 from models.heads import hydra
 from models.heads import medusa
+from models.heads import mtp
 from models.testing import drafter_conformance
 from models.testing import exactness
 from models.transformer import quantization
@@ -36,6 +37,7 @@ _HEADS = {
     "eagle1": (eagle, eagle.Config(_LAYER, version=1, bias=True), (_LAST,)),
     "eagle3": (eagle, eagle.Config(_LAYER, draft_vocab=3, own_embedding=True),
                (0, 1, 1)),
+    "mtp": (mtp, mtp.Config(mtp.layer_of(_TARGET)), (_LAST,)),
     "dflash": (block, block.Config(dataclasses.replace(_TARGET, qk_norm=True),
                                    block_size=4, num_features=2), _ALL),
     "dspark": (block, block.Config(_LAYER, block_size=3, num_features=2,
@@ -108,6 +110,7 @@ _METHODS = {
     "medusa": dj.methods.rsd_c((2, 2)),
     "eagle1": dj.methods.rsd_s(2, 3, verification="traversal"),
     "eagle3": dj.methods.rsd_s(3, 3),
+    "mtp": dj.methods.rsd_s(2, 3),
     "dflash": dj.methods.speculative(3, "block"),
     "dspark": dj.methods.rsd_s(3, 3),
     "jetspec": dj.methods.opt_tree(4, 3, 2),
@@ -118,7 +121,7 @@ _METHODS = {
     "clover2": dj.methods.rsd_s(3, 3),
     "chimera": dj.methods.rsd_s(3, 3)}
 # Forwards of those that need one for each level.
-_FORWARDS = {"eagle1": 3, "eagle3": 3, "fspad": 2, "chimera": 3}
+_FORWARDS = {"eagle1": 3, "eagle3": 3, "mtp": 3, "fspad": 2, "chimera": 3}
 
 
 @pytest.mark.parametrize("name", _HEADS)

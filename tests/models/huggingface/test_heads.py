@@ -19,7 +19,10 @@ from models.heads import clover
 from models.heads import eagle
 from models.heads import hydra
 from models.heads import medusa
+from models.heads import mtp
+from models.huggingface import convert
 from models.huggingface import heads
+from models.huggingface import tensor_files
 from models.transformer import quantization
 from support import head_reference as reference
 from support import regressive_head_reference as regressive
@@ -310,6 +313,63 @@ def test_fspad(tmp_path, target):
   check_chain(drafted(loaded, target.params), logits)
 
 
+_MTP = {
+    "deepseek": ("model.layers.2.enorm", "model.layers.2.hnorm",
+                 "model.layers.2.eh_proj", "model.layers.2.shared_head.norm",
+                 "model.layers.2"),
+    "qwen": ("mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.fc",
+             "mtp.norm", "mtp.layers.0"),
+    "mimo": ("model.mtp_layers.0.token_layernorm",
+             "model.mtp_layers.0.hidden_layernorm",
+             "model.mtp_layers.0.input_proj",
+             "model.mtp_layers.0.final_layernorm", "model.mtp_layers.0")}
+
+
+def module(name):
+  """Tensors of a next-token module."""
+  *norms, projection, last, prefix = _MTP[name]
+  shapes = {f"{x}.weight": (_DIM,) for x in (*norms, last)} | {
+      f"{projection}.weight": (_DIM, 2 * _DIM),
+      f"{prefix}.input_layernorm.weight": (_DIM,), **layer(prefix)}
+  if name == "deepseek":
+    shapes |= {f"{prefix}.shared_head.head.weight": (_VOCAB, _DIM),
+               f"{prefix}.embed_tokens.weight": (_VOCAB, _DIM)}
+  return drawn(shapes)
+
+
+@pytest.mark.parametrize("name", _MTP)
+def test_mtp(tmp_path, target, name):
+  """In the target's own folder, which is no head and loads as before."""
+  convert.to_hf(tmp_path / "own", _TARGET, target.params)
+  own = {key: x.read() for key, x in tensor_files.tensors(
+      tmp_path / "own").items()}
+  fields = json.loads((tmp_path / "own" / "config.json").read_text())
+  folder = write(tmp_path / "target", {**fields, "num_nextn_predict_layers": 1},
+                 own | module(name))
+  assert not heads.is_head(folder)
+  jax.tree.map(np.testing.assert_array_equal, convert.from_hf(folder)[1],
+               target.params)
+  loaded = heads.load(folder, _TARGET)
+  w, own = as_numpy(module(name)), as_numpy(target.params)
+  read = reference.rms(features(target.params, loaded.kept)[0],
+                       own["norm"]["scale"][:, 0], _TARGET.norm_eps)
+  sizes = {**_SIZES, "eps": _TARGET.norm_eps}
+
+  def logits(drafts):
+    hidden = read
+    for count in range(len(drafts) + 1):
+      tokens = np.concatenate([_TEXT[1:], drafts[:count]]).astype(int)
+      embeddings = own["embedding"][tokens]
+      if name == "mimo":
+        embeddings[0] = 0
+      out = reference.mtp(w, _MTP[name], embeddings, hidden, sizes,
+                          name == "mimo")
+      hidden = np.concatenate([hidden, out[-1:]])
+    return out[-1] @ own["head"].T
+
+  check_chain(drafted(loaded, target.params), logits)
+
+
 @pytest.mark.parametrize("arch", ["mlp", "prefix-mlp"])
 def test_hydra(tmp_path, target, arch):
   step, last, shapes = 1, "", {}
@@ -406,6 +466,16 @@ def test_chimera(tmp_path, target):
       w, read, table[after(drafts)], len(drafts), sizes))
 
 
+def test_mtp_that_does_not_fit(tmp_path):
+  folder = write(tmp_path / "head", {"architectures": ["Qwen3NextMTP"]},
+                 module("qwen"))
+  assert heads.is_head(folder)
+  with pytest.raises(ValueError, match="target, num_experts=5, is not support"):
+    heads.load(folder, tiny.MIXTRAL)
+  with pytest.raises(ValueError, match="_proj.bias is missing"):
+    heads.load(folder, dataclasses.replace(_TARGET, qkv_bias=True))
+
+
 @pytest.mark.parametrize("fields, tensors, message", [
     ({"norm_before_fc": True}, {}, "norm_before_fc=True is not supported"),
     ({"eagle_aux_hidden_state_layer_ids": [1, 2, 9]}, {},
@@ -479,6 +549,7 @@ _WRITTEN = {
     "dspark": (block, block.Config(
         dataclasses.replace(_TARGET, qk_norm=True), num_features=2,
         markov_rank=3, from_root=True), (0, 1)),
+    "mtp": (mtp, mtp.Config(mtp.layer_of(_TARGET)), (1,)),
     "fspad": (eagle, eagle.Config(_LAYER, version=1, bias=True,
                                   sampled_features=True, decoupled=True), (1,)),
     "hydra": (hydra, hydra.Config(_DEPTH, 2), (1,)),

@@ -1,0 +1,82 @@
+"""Prompt tokens of parallel prompt decoding (arXiv 2405.18628).
+
+Their embeddings are all that is trained. They are no head: the target itself
+says, after the i-th of them, what comes i + 1 tokens after the token before.
+"""
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+
+from decoding_jax.types import Block, LanguageModel
+from models import transformer
+from models.transformer import layers
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """Attributes: `prompts`, how many prompt tokens there are."""
+  prompts: int = 3
+
+
+def target(config: Config, architecture) -> LanguageModel:
+  """Returns the target that knows prompt tokens.
+
+  Args:
+    config: how many there are.
+    architecture: the `transformer.Config` of the target.
+  """
+  return transformer.with_prompts(architecture, config.prompts)
+
+
+def predicted(config: Config, architecture, params, target_params, tokens,
+              anchors: tuple[int, ...]):
+  """Returns what the target guesses after several tokens, for training.
+
+  Args:
+    config: how many prompt tokens there are.
+    architecture: the `transformer.Config` of the target.
+    params: of `init`.
+    target_params: of the target.
+    tokens: `[B, T]` int32.
+    anchors: places of A tokens, each of which a chain comes after.
+
+  Returns:
+    `[B, A, prompts, V]` logits of the tokens from the second one after each.
+  """
+  (batch, length), count = tokens.shape, config.prompts
+  places, order = np.asarray(anchors), np.arange(count)
+  chains = jnp.broadcast_to(jnp.asarray(np.tile(-1 - order, len(places)),
+                                        jnp.int32)[None],
+                            (batch, count * len(places)))
+  positions = np.concatenate(
+      [np.arange(length), (places[:, None] + 1 + order).ravel()])
+  size = len(positions)
+  mask = np.zeros((size, size), bool)
+  mask[:length, :length] = np.tri(length, dtype=bool)
+  mask[length:, :length] = np.repeat(
+      np.arange(length) <= places[:, None], count, axis=0)
+  mask[length:, length:] = np.kron(np.eye(len(places), dtype=bool),
+                                   np.tri(count, dtype=bool))
+  model = target(config, architecture)
+  empty = model.init_cache(batch, size)
+  logits, _ = model.forward(
+      {**target_params, **params}, jnp.concatenate([tokens, chains], axis=1),
+      jnp.broadcast_to(jnp.asarray(positions, jnp.int32)[None], (batch, size)),
+      model.init_cache(batch, 0), Block(empty.keys, empty.values), 0,
+      jnp.broadcast_to(mask[None], (batch, size, size)))
+  return logits[:, length:].reshape(batch, len(places), count, -1)
+
+
+def init(key, config: Config, architecture):
+  """Returns random parameters, a dict of `prompts [prompts, F]`.
+
+  Args:
+    key: a random key.
+    config: how many there are.
+    architecture: the `transformer.Config` of the target.
+  """
+  width = architecture.embedding_dim or architecture.dim
+  return {"prompts": layers.INIT(key, (config.prompts, width),
+                                 jnp.dtype(architecture.dtype))}

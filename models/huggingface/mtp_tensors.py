@@ -1,0 +1,100 @@
+"""Next-token modules (MTP) among the tensors of a checkpoint.
+
+    DeepSeek-V3, GLM-4.5  model.layers.N.{enorm,hnorm,eh_proj,shared_head}, and
+                          a layer, after the N layers of the target
+    Qwen3-Next, Qwen3.5   mtp.{pre_fc_norm_embedding,pre_fc_norm_hidden,fc,norm}
+                          and mtp.layers.0
+    MiMo                  model.mtp_layers.0.{token_layernorm,hidden_layernorm,
+                          input_proj,final_layernorm}, and a layer
+
+Here all have the names of Qwen3-Next. Names were read in
+sgl-project/sglang@d737979c (glm4_moe_nextn.py), vllm-project/vllm@ffdc9857
+(qwen3_next_mtp.py) and @98debc24 (mimo_mtp.py).
+"""
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+from models.huggingface import tensor_files
+
+PREFIX = "mtp."
+LAYER = "mtp.layers.0"
+NORMS = {"layer/embed_norm": "mtp.pre_fc_norm_embedding",
+         "layer/feature_norm": "mtp.pre_fc_norm_hidden",
+         "layer/norm": "mtp.norm"}
+PROJECTION = "mtp.fc.weight"
+_NUMBERED = r"model\.layers\.(\d+)\."
+_MIMO = "model.mtp_layers."
+_DEEPSEEK_NAMES = {
+    "enorm": "pre_fc_norm_embedding", "hnorm": "pre_fc_norm_hidden",
+    "eh_proj": "fc", "shared_head.norm": "norm"}
+_MIMO_NAMES = {
+    "token_layernorm": "pre_fc_norm_embedding",
+    "hidden_layernorm": "pre_fc_norm_hidden", "input_proj": "fc",
+    "final_layernorm": "norm"}
+# Copies of what the target has.
+_COPIES = ("shared_head.head.weight", "embed_tokens.weight")
+
+
+class Found(NamedTuple):
+  """The first module of a checkpoint.
+
+  Attributes:
+    tensors: dict by the names of Qwen3-Next.
+    is_mimo: whether it computes as those of MiMo do.
+  """
+  tensors: dict[str, tensor_files.Tensor]
+  is_mimo: bool
+
+
+def find(tensors) -> Found | None:
+  """Returns the first module among tensors; None if there is none.
+
+  It drafts all tokens, as it does in SGLang: others are for the second token
+  and those after it.
+
+  Args:
+    tensors: dict of `tensor_files.Tensor`.
+  """
+  if PROJECTION in tensors:
+    return Found({name: x for name, x in tensors.items()
+                  if name.startswith(PREFIX)}, False)
+  if f"{_MIMO}0.input_proj.weight" in tensors:
+    found = _renamed(tensors, f"{_MIMO}0.", _MIMO_NAMES)
+    found[PROJECTION] = _swapped(found[PROJECTION])
+    return Found(found, True)
+  layers = _layers(tensors)
+  return Found(_renamed(tensors, f"model.layers.{layers[0]}.", _DEEPSEEK_NAMES),
+               False) if layers else None
+
+
+def names(tensors) -> set[str]:
+  """Returns the names of all tensors that belong to modules."""
+  prefixes = PREFIX, _MIMO, *(f"model.layers.{i}." for i in _layers(tensors))
+  return {name for name in tensors if name.startswith(prefixes)}
+
+
+def _layers(tensors):
+  """Returns the numbers of the layers that are modules, as of DeepSeek-V3."""
+  found = (re.fullmatch(_NUMBERED + r"eh_proj\.weight", x) for x in tensors)
+  return sorted(int(match[1]) for match in found if match)
+
+
+def _renamed(tensors, prefix, table):
+  found = {}
+  for name, x in tensors.items():
+    rest = name.removeprefix(prefix)
+    if rest == name or rest in _COPIES:
+      continue
+    part, _, end = rest.rpartition(".")
+    found[f"{PREFIX}{table[part]}.{end}" if part in table
+          else f"{LAYER}.{rest}"] = x
+  return found
+
+
+def _swapped(tensor):
+  """Returns a projection whose inputs begin with the other half."""
+  return tensor._replace(
+      read=lambda: np.roll(tensor.read(), tensor.shape[1] // 2, axis=1))

@@ -1,0 +1,107 @@
+"""Trees that the target's first layers prune."""
+
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+import decoding_jax as dj
+from decoding_jax.speculation import drafters
+from decoding_jax.speculation import verifiers
+from models import transformer
+from models.heads import medusa
+from support import small_texts
+from support import tiny_models as tiny
+
+_CONFIG = dataclasses.replace(tiny.LLAMA, vocab_size=4)
+_HEADS = medusa.Config(heads=2)
+_SIZES = dict(branching=(3, 2), nodes=4, layers=1)
+_METHOD = dj.methods.propd(**_SIZES)
+_ROWS, _LENGTH = 8000, 4
+
+
+@functools.lru_cache(maxsize=None)
+def models():
+  """A target that keeps its last layer, and Medusa heads on it."""
+  params = medusa.init(jax.random.key(0), _HEADS, _CONFIG)
+  return {
+      "target": transformer.with_features(_CONFIG, (1,)),
+      "target_params": tiny.random_model(_CONFIG).params,
+      "draft": medusa.head(_HEADS, _CONFIG),
+      "draft_params": jax.tree.map(lambda x: 20 * x, params)}
+
+
+def p_value(method):
+  out = dj.generate(jax.random.key(1), np.tile([[1, 2]], (_ROWS, 1)),
+                    np.full(_ROWS, 2), method=method, max_new_tokens=_LENGTH,
+                    **models())
+  return small_texts.p_value(_CONFIG, (1, 2), out.tokens), out.stats
+
+
+def test_texts_have_the_distribution_of_the_target():
+  found, stats = p_value(_METHOD)
+  assert found >= 1e-5
+  assert stats.emitted.sum() > 1.1 * stats.target_calls.sum()
+  # The heads, and the first layers.
+  np.testing.assert_array_equal(stats.draft_calls, 2 * stats.target_calls)
+
+
+def test_control_children_that_are_tested_by_matches_alone():
+  pair = dj.Pair(drafters.propd(*_SIZES.values()), verifiers.match())
+  assert p_value(dj.Method("wrong", pair, None))[0] < 1e-5
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_greedy_texts_and_the_nodes_that_are_kept(scan_layers):
+  """Those of the most probable paths, each scored by a plain forward."""
+  config = dataclasses.replace(tiny.LLAMA, scan_layers=scan_layers)
+  target = tiny.random_model(config)
+  early = tiny.Model(transformer.early_exit(config, 1), target.params)
+  draft = tiny.noisy(target, 0.5)
+  trees = []
+
+  def propose(keys, context, state):
+    tree, (block, kept) = _METHOD.greedy.drafter.propose(keys, context, state)
+    jax.debug.callback(lambda *x: trees.append(x), state.tokens, state.length,
+                       tree)
+    return tree, (block, kept)
+
+  drafter = _METHOD.greedy.drafter._replace(propose=propose)
+  method = dj.Method("spied", None, dj.Pair(drafter, verifiers.match()))
+  given = dict(target=target.lm, target_params=target.params, draft=draft.lm,
+               draft_params=draft.params, max_new_tokens=3,
+               sampling=dj.Sampling(temperature=0.0))
+  plain, out = (dj.generate(jax.random.key(0), tiny.PROMPTS, tiny.LENGTHS,
+                            method=x, **given)
+                for x in (dj.methods.autoregressive(), method))
+  jax.effects_barrier()
+  np.testing.assert_array_equal(out.tokens, plain.tokens)
+  tokens, lengths, tree = jax.tree.map(np.asarray, trees[0])
+  for row, length in enumerate(lengths):
+    text = tuple(tokens[row, :length])
+    chances = {}
+    for x in _probs(draft, text).argsort()[::-1][:3]:
+      chances[x,] = _probs(early, text)[x]
+      for y in _probs(draft, (*text, x)).argsort()[::-1][:2]:
+        chances[x, y] = chances[x,] * _probs(early, (*text, x))[y]
+    assert {tuple(tree.tokens[row, 1:][mask[1:]])
+            for mask in tree.mask[row, 1:]} == {
+                *sorted(chances, key=chances.get)[-4:]}
+
+
+def _probs(model, text):
+  """Of the token after a text."""
+  logits, _ = tiny.causal(model, np.array([text], np.int32))
+  return np.asarray(jax.nn.softmax(logits[0, -1]))
+
+
+@pytest.mark.parametrize("sizes, message", [
+    (dict(branching=(3, 2), nodes=1, layers=1), "nodes=1: a number from 2"),
+    (dict(branching=(3, 2), nodes=10, layers=1), "nodes=10: a number from 2"),
+    (dict(branching=(3, 0), nodes=2, layers=1), "branching"),
+    (dict(branching=(3,), nodes=2, layers=0), "layers")])
+def test_sizes_that_cannot_be(sizes, message):
+  with pytest.raises(ValueError, match=message):
+    dj.methods.propd(**sizes)
