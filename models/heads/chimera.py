@@ -51,6 +51,11 @@ class Config:
   layer: Any
   heads: int = 4
 
+  def __post_init__(self):
+    if self.layer.window:
+      raise ValueError(f"chimera layer: window={self.layer.window}: 0, a layer "
+                       "that attends to all positions, is needed.")
+
 
 @flax.struct.dataclass
 class _State:

@@ -134,7 +134,7 @@ def test_texts_have_the_distribution_of_the_target(name):
   np.testing.assert_array_equal(stats.draft_calls, calls * stats.target_calls)
 
 
-@pytest.mark.parametrize("name", ["medusa", "eagle3", "dspark", "hydra++"])
+@pytest.mark.parametrize("name", ["eagle3", "hydra++"])
 def test_texts_drafted_by_8_bits_have_it_too(name):
   given = in_8_bits(name)
   narrow = [x.dtype == jnp.int8 for x in jax.tree.leaves(given["draft_params"])]
@@ -218,9 +218,12 @@ def cut(carry):
      "eagle decoupled=True, version=3: version=1 is needed"),
     (lambda: chimera.head(chimera.Config(dataclasses.replace(
         _LAYER, scan_layers=True)), _TARGET), "scan_layers=False are needed"),
+    (lambda: chimera.Config(dataclasses.replace(_LAYER, window=3)),
+     "window=3: 0, a layer that attends to all"),
     (lambda: hydra.head(hydra.Config(), dataclasses.replace(
         _TARGET, outputs=1)), "outputs=1, .* heads need a target"),
-], ids=["version", "heads", "dim", "decoupled", "scanned", "outputs"])
+], ids=["version", "heads", "dim", "decoupled", "scanned", "window",
+        "outputs"])
 def test_architectures_that_are_refused(make, message):
   with pytest.raises(ValueError, match=message):
     make()
