@@ -1,4 +1,4 @@
-"""Draws the figures of an experiment, as PNG files."""
+"""Draws the figures of an experiment, as PNG files, some as PDF too."""
 
 import itertools
 
@@ -29,8 +29,36 @@ def write(folder, rows):
     panels = tables.best(rows, metric)
     if panels:
       path = folder / f"{metric}.png"
-      _draw(panels, metric, title).savefig(path, dpi=120)
+      _draw(panels, metric, title, lambda experiment, temperature: (
+          f"T = {temperature:g}", tables.POINTS[experiment])).savefig(
+              path, dpi=120)
       paths.append(path)
+  return paths
+
+
+def write_drafters(folder, rows):
+  """Writes block efficiencies as PNG and PDF, a panel for each drafter.
+
+  Args:
+    folder: Path to write to.
+    rows: dict from drafters to rows of `tables.rows`, which have a panel at
+      each temperature.
+
+  Returns:
+    list of paths.
+  """
+  metric = "block_efficiency"
+  panels = {(temperature, name): trees for name, of_drafter in rows.items()
+            for (experiment, temperature), trees in tables.best(
+                of_drafter, metric).items() if experiment == "budget"}
+  if not panels:
+    return []
+  fig = _draw(panels, metric, tables.METRICS[metric],
+              lambda temperature, name: (f"{name}, T = {temperature:g}",
+                                         tables.POINTS["budget"]))
+  paths = [folder / f"drafters.{kind}" for kind in ("png", "pdf")]
+  for path in paths:
+    fig.savefig(path, dpi=120)
   return paths
 
 
@@ -40,22 +68,30 @@ def styles(labels):
   return {label: _STYLES.get(label) or next(others) for label in labels}
 
 
-def _draw(panels, metric, title):
-  experiments = list(dict.fromkeys(e for e, _ in panels))
-  temperatures = list(dict.fromkeys(t for _, t in panels))
-  size = (1 + 3.2 * len(temperatures), 0.8 + 2.9 * len(experiments))
+def _draw(panels, metric, title, describe):
+  """Draws panels.
+
+  Args:
+    panels: dict from (row, column) to the trees of a panel, see `tables.best`.
+    metric: a key of `tables.METRICS`.
+    title: of the vertical axes.
+    describe: `(row, column) -> (title, label of the horizontal axis)`.
+  """
+  rows, columns = (list(dict.fromkeys(x)) for x in zip(*panels))
+  size = (1 + 3.2 * len(columns), 0.8 + 2.9 * len(rows))
   # Imported here to start runs half a second earlier. No pyplot: it would look
   # for a display.
   from matplotlib import figure  # pylint: disable=import-outside-toplevel
   fig = figure.Figure(figsize=size, layout="constrained")
-  axes = fig.subplots(len(experiments), len(temperatures), squeeze=False,
-                      sharey=True)
-  for row, experiment in zip(axes, experiments):
-    for ax, temperature in zip(row, temperatures):
-      _panel(ax, panels[experiment, temperature], metric)
-      ax.set_title(f"T = {temperature:g}", fontsize=10)
-      ax.set_xlabel(tables.POINTS[experiment])
-    row[0].set_ylabel(title)
+  axes = fig.subplots(len(rows), len(columns), squeeze=False, sharey=True)
+  for i, j in itertools.product(range(len(rows)), range(len(columns))):
+    ax, place = axes[i, j], (rows[i], columns[j])
+    _panel(ax, panels[place], metric)
+    heading, label = describe(*place)
+    ax.set_title(heading, fontsize=10)
+    ax.set_xlabel(label)
+    if not j:
+      ax.set_ylabel(title)
   handles, labels = axes[0, 0].get_legend_handles_labels()
   fig.legend(handles, labels, loc="outside upper center", ncols=len(labels),
              frameon=False)
