@@ -93,8 +93,10 @@ def _draw(panels, metric, title, describe):
     if not j:
       ax.set_ylabel(title)
   handles, labels = axes[0, 0].get_legend_handles_labels()
-  fig.legend(handles, labels, loc="outside upper center", ncols=len(labels),
-             frameon=False)
+  # An inch holds about eleven letters; a marker is as wide as six.
+  fitting = int(11 * size[0] / (6 + max(map(len, labels))))
+  fig.legend(handles, labels, loc="outside upper center",
+             ncols=max(1, min(len(labels), fitting)), frameon=False)
   return fig
 
 
