@@ -48,7 +48,7 @@ def get_config(preset="default"):
                   batch_tokens=512)
   config = ml_collections.ConfigDict(dict(
       training=training,
-      drafters={f"{dim}x{layers}": dict(
+      drafters={f"d{dim}x{layers}": dict(
           dim=dim, num_layers=layers, num_heads=dim // 32, hidden_dim=2 * dim)
                 for dim, layers in ((32, 1), (64, 1), (96, 2), (128, 3))},
       tokens=(32_768, 65_536, 131_072, 262_144),

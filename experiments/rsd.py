@@ -73,7 +73,8 @@ def run_drafters(config, workdir):
     compilation_cache.keep(workdir / compilation_cache.FOLDER)
   rows = {}
   for name, draft in drafts.items():
-    print(f"drafter {name}: {draft}")
+    if multihost.first():
+      print(f"drafter {name}: {draft}")
     one = config.copy_and_resolve_references()
     # All share the programs that are kept: JAX has one folder of them.
     one.update(draft=draft, compilation_cache=False)

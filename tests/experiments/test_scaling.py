@@ -28,7 +28,7 @@ def _config(folders, tmp_path):
       batch_tokens=32, eval_windows=4)
   config.update(tokens=(64, 128), prompts=3, prompt_length=4, max_new_tokens=6,
                 method="speculative(2)")
-  config.drafters = {f"{dim}x1": {"dim": dim, "num_layers": 1, "num_heads": 1}
+  config.drafters = {f"d{dim}x1": {"dim": dim, "num_layers": 1, "num_heads": 1}
                      for dim in (4, 8)}
   return config
 
@@ -41,7 +41,7 @@ def _measured(config, workdir):
     training_run.check(point)
   with tiny.quickly_compiled():
     return scaling.measure(config, method, points,
-                           training_run.prepare(points["8x1", 64]),
+                           training_run.prepare(points["d8x1", 64]),
                            workdir / "results.jsonl")
 
 
@@ -64,12 +64,12 @@ def test_a_study_goes_on_where_it_was(config, tmp_path, monkeypatch):
     _measured(config, workdir)
   lines = (workdir / "results.jsonl").read_text().splitlines()
   assert [(r["drafter"], r["tokens"]) for r in map(json.loads, lines)] == [
-      ("4x1", 64), ("8x1", 64)]
+      ("d4x1", 64), ("d8x1", 64)]
   records = _measured(config, workdir)
   assert len(calls) == 5  # Two drafters are not measured again.
   assert records[:2] == [json.loads(line) for line in lines]
   assert [(r["drafter"], r["tokens"]) for r in records] == [
-      ("4x1", 64), ("8x1", 64), ("4x1", 128), ("8x1", 128)]
+      ("d4x1", 64), ("d8x1", 64), ("d4x1", 128), ("d8x1", 128)]
   for record in records:
     assert 0 < record["overlap"] < 1
     decoded, = record["decoded"]
@@ -79,7 +79,7 @@ def test_a_study_goes_on_where_it_was(config, tmp_path, monkeypatch):
         workdir / "drafters" / f"{record['drafter']}-{record['tokens']}")) == (
             record["parameters"])
 
-  config.drafters = {"8x1": config.drafters["4x1"]}
+  config.drafters = {"d8x1": config.drafters["d4x1"]}
   assert _measured(config, workdir) == records[::2]
 
 
@@ -98,14 +98,14 @@ def get_config():
   assert process.returncode == 0, errors
   assert output.startswith("overlap  parameters  64 tokens")
   for name in ("summary.md", "run.json", "scaling.png", "scaling.pdf",
-               "drafters/4x1-64/config.json"):
+               "drafters/d4x1-64/config.json"):
     assert (tmp_path / "run" / name).stat().st_size
   text = (tmp_path / "run" / "summary.md").read_text()
   assert f"- Models: target={config.training.teacher}." in text
 
 
 def test_each_training_has_a_schedule_of_its_own(config, tmp_path):
-  found = [scaling.of_point(config, "8x1", tokens, tmp_path)
+  found = [scaling.of_point(config, "d8x1", tokens, tmp_path)
            for tokens in (320, 640)]
   assert [(x.steps, x.warmup_steps) for x in found] == [(10, 1), (20, 2)]
   assert found[0].sizes.dim == 8 and found[0].export != found[1].export
