@@ -17,6 +17,7 @@ import functools
 import json
 
 from absl import flags
+import jax
 import tqdm
 
 from decoding_jax.speculation import tree_decoder
@@ -79,6 +80,8 @@ def run_drafters(config, workdir):
     # All share the programs that are kept: JAX has one folder of them.
     one.update(draft=draft, compilation_cache=False)
     rows[name] = run(one, workdir / name)
+    # Other drafters have other programs, and a process has room for so many.
+    jax.clear_caches()
   if multihost.first():
     drafter_tables.write(workdir / "summary.md", rows,
                          provenance.markdown(settings))
