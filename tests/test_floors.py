@@ -35,7 +35,7 @@ MODELS = [
 ]
 PROGRAMS = ("benchmark", "cdsl", "complete", "convert", "diffusion",
             "entropy_threshold", "exactness", "generate", "grammar", "parity",
-            "plan_check", "rsd", "start_table", "synthetic_pair",
+            "plan_check", "rsd", "scaling", "start_table", "synthetic_pair",
             "tpu_estimate", "train", "tree_budget")
 EXPERIMENTS = [
     ("app",),

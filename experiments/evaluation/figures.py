@@ -25,12 +25,38 @@ def write(folder, rows):
   Returns:
     list of paths, a PNG and a PDF file per metric.
   """
+  def describe(experiment, temperature):
+    return f"T = {temperature:g}", tables.POINTS[experiment]
+
   paths = []
   for metric, title in tables.METRICS.items():
     chosen = tables.best(rows, metric)
     if chosen:
-      paths += save(_draw(chosen, metric, title), folder, metric)
+      paths += save(_draw(chosen, metric, title, describe), folder, metric)
   return paths
+
+
+def write_drafters(folder, rows):
+  """Writes block efficiencies as PNG and PDF, a panel for each drafter.
+
+  Args:
+    folder: Path to write to.
+    rows: dict from drafters to rows of `tables.rows`, which have a panel at
+      each temperature.
+
+  Returns:
+    list of paths.
+  """
+  metric = "block_efficiency"
+  chosen = {(temperature, name): trees for name, of_drafter in rows.items()
+            for (experiment, temperature), trees in tables.best(
+                of_drafter, metric).items() if experiment == "budget"}
+  if not chosen:
+    return []
+  return save(_draw(chosen, metric, tables.METRICS[metric],
+                    lambda temperature, name: (f"{name}, T = {temperature:g}",
+                                               tables.POINTS["budget"])),
+              folder, "drafters")
 
 
 def styles(labels):
@@ -60,8 +86,10 @@ def panels(height, width):
 def add_legend(fig, ax):
   """Puts the labels of one panel above all of them."""
   handles, labels = ax.get_legend_handles_labels()
-  fig.legend(handles, labels, loc="outside upper center", ncols=len(labels),
-             frameon=False)
+  # An inch holds about eleven letters; a marker is as wide as six.
+  fitting = int(11 * fig.get_figwidth() / (6 + max(map(len, labels))))
+  fig.legend(handles, labels, loc="outside upper center",
+             ncols=max(1, min(len(labels), fitting)), frameon=False)
 
 
 def shift(number, count):
@@ -91,16 +119,25 @@ def draw(ax, places, values, label, style, **more):
               **{"linewidth": 1, **more})
 
 
-def _draw(chosen, metric, title):
-  experiments = list(dict.fromkeys(e for e, _ in chosen))
-  temperatures = list(dict.fromkeys(t for _, t in chosen))
-  fig, axes = panels(len(experiments), len(temperatures))
-  for row, experiment in zip(axes, experiments):
-    for ax, temperature in zip(row, temperatures):
-      _panel(ax, chosen[experiment, temperature], metric)
-      ax.set_title(f"T = {temperature:g}", fontsize=10)
-      ax.set_xlabel(tables.POINTS[experiment])
-    row[0].set_ylabel(title)
+def _draw(chosen, metric, title, describe):
+  """Draws panels.
+
+  Args:
+    chosen: dict from (row, column) to the trees of a panel, see `tables.best`.
+    metric: a key of `tables.METRICS`.
+    title: of the vertical axes.
+    describe: `(row, column) -> (title, label of the horizontal axis)`.
+  """
+  rows, columns = (list(dict.fromkeys(x)) for x in zip(*chosen))
+  fig, axes = panels(len(rows), len(columns))
+  for i, j in itertools.product(range(len(rows)), range(len(columns))):
+    ax, place = axes[i, j], (rows[i], columns[j])
+    _panel(ax, chosen[place], metric)
+    heading, label = describe(*place)
+    ax.set_title(heading, fontsize=10)
+    ax.set_xlabel(label)
+    if not j:
+      ax.set_ylabel(title)
   add_legend(fig, axes[0, 0])
   return fig
 

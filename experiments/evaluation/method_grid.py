@@ -1,8 +1,10 @@
 """The methods that a config of `experiments.rsd` compares, and their points."""
 
 import decoding_jax as dj
+from decoding_jax.speculation import tree
 from experiments.app import launch
 from experiments.app import method_specs
+from experiments.devices import model_pair
 
 
 def from_config(config):
@@ -43,3 +45,34 @@ def from_config(config):
       methods.update({method.name: method for method in built})
       points[experiment, point] = [method.name for method in built]
   return list(methods.values()), points
+
+
+def that_fit(pair, methods, points):
+  """Leaves out trees that are deeper than a head drafts.
+
+  Args:
+    pair: a `ModelPair`.
+    methods: of `from_config`.
+    points: of `from_config`.
+
+  Returns:
+    Methods and points without them, and a sentence that says so, or "".
+  """
+  most = pair.draft.depth if isinstance(pair.draft, dj.Head) else 0
+  left = [method for method in methods
+          if not most or _levels(method) <= most]
+  if len(left) == len(methods):
+    return methods, points, ""
+  names = {method.name for method in left}
+  points = {point: [name for name in of_point if name in names]
+            for point, of_point in points.items()}
+  return left, points, (f"The head drafts {most} levels: "
+                        f"{len(methods) - len(left)} deeper trees were left "
+                        "out.")
+
+
+def _levels(method):
+  """Returns the levels that a drafter drafts for a method; 0 without one."""
+  kind = method.sampled or method.greedy
+  return tree.depth(kind.drafter.layout) if model_pair.needs_draft(method) and (
+      isinstance(kind, dj.Pair)) else 0

@@ -92,6 +92,34 @@ def test_a_killed_run_resumes_and_repeats_nothing(folders, tmp_path):
   assert len(path.read_text().splitlines()) == 3
 
 
+def test_several_drafters_are_compared(folders, tmp_path):
+  config, workdir = tmp_path / "config.py", tmp_path / "run"
+  config.write_text(_CONFIG.format(target=folders[0], draft="").replace(
+      "  return config", f"""
+  config.trees.length["1"] += ({{"name": "opt_tree", "nodes": 2, "width": 2,
+                                "depth": 1}},)
+  config.trees.budget = {{"2": config.trees.length["1"]}}
+  config.update(lengths=(), budgets=(2,), methods=())
+  config.drafts = {{"small": {folders[1]!r}, "first": "lookup", "no": ""}}
+  return config"""))
+  arguments = f"--config={config}", f"--workdir={workdir}"
+  process = _start("rsd", *arguments, "--config.drafts.small=missing")
+  _, errors = process.communicate()
+  assert process.returncode == 2 and "'missing'" in errors
+  assert len(errors.splitlines()) == 1 and not workdir.exists()
+
+  process = _start("rsd", *arguments)
+  output, errors = process.communicate()
+  assert process.returncode == 0, errors
+  assert "T = 0.6: first " in output and "; small " in output
+  for name in ("summary.md", "run.json", "drafters.png", "drafters.pdf",
+               "small/summary.md", "first/results.jsonl"):
+    assert (workdir / name).stat().st_size
+  # Both drafters share the compiled programs of plain decoding.
+  assert not list(workdir.glob("*/compiled"))
+  assert "| first | best-first |" in (workdir / "summary.md").read_text()
+
+
 def test_generate(folders, tmp_path):
   process = _start(
       "generate", f"--target={folders[0]}", f"--draft={folders[1]}",
@@ -437,3 +465,34 @@ def test_real_text_in_few_programs():
 def test_unknown_preset():
   with pytest.raises(ValueError, match="'huge' is not one of default, smoke"):
     rsd_config.get_config("huge")
+
+
+@pytest.mark.parametrize("preset", ["heads", "heads_smollm2"])
+def test_trees_of_heads_are_equally_large(preset):
+  config = rsd_config.get_config(preset)
+  methods, points = method_grid.from_config(config)
+  by_name = {method.name: method for method in methods}
+  for (_, nodes), names in points.items():
+    for name in names:
+      size = tree.num_nodes(by_name[name].sampled.drafter.layout)
+      assert size <= nodes
+      assert size >= 0.8 * nodes or name.startswith("speculative")
+
+
+def test_what_a_head_cannot_draft_is_left_out():
+  """Of each method some trees are left, and what needs no head is."""
+  config = rsd_config.get_config("heads")
+  methods, points = method_grid.from_config(config)
+  methods.append(dj.methods.prompt_lookup(8))
+  head = dj.Head(*[None] * 4, 7, (3,), lambda depth: 1, depth=4)
+  pair = model_pair.ModelPair(None, None, head, None, None, 0.1)
+  left, some, note = method_grid.that_fit(pair, methods, points)
+  assert note == ("The head drafts 4 levels: "
+                  f"{len(methods) - len(left)} deeper trees were left out.")
+  assert left[-1] is methods[-1]
+  for point, names in some.items():
+    assert {x.split("(")[0] for x in names} == {
+        x.split("(")[0] for x in points[point]}
+    assert "speculative(7, block)" not in names
+  whole = method_grid.that_fit(pair._replace(draft=None), methods, points)
+  assert whole == (methods, points, "")

@@ -1,0 +1,72 @@
+"""Acceptance against size of the drafter and tokens that it was trained on.
+
+  python -m experiments.scaling --config=configs/scaling.py
+  python -m experiments.scaling --config=configs/scaling.py:smoke
+  python -m experiments.scaling --config=configs/scaling.py \\
+      --config.tokens='(1_000_000, 2_000_000, 4_000_000, 8_000_000)' \\
+      --workdir=runs/scaling_long
+
+Four drafters of the shipped Python target, each trained on four numbers of
+tokens. Each of the sixteen is a training of its own, whose learning rate rises
+over a tenth of the steps and falls to 0 at the end: a checkpoint in the midst
+of a longer training has a rate that has not fallen, and accepts less than its
+tokens allow (Hoffmann et al. 2022, arXiv 2203.15556, section 3.1).
+
+Hardware: two cores of an x86 server, no GPU.
+"""
+
+import ml_collections
+
+from configs import common
+from configs import train
+
+
+def get_config(preset="default"):
+  """Returns the configuration of `experiments.scaling`.
+
+  Args:
+    preset: "smoke" or "default".
+
+  Returns:
+    A ConfigDict with the fields:
+      training: of all drafters, see `configs/train.py`. `sizes`, `steps`,
+        `warmup_steps`, `workdir` and `export` follow from the other fields.
+      drafters: names -> sizes of each, as `training.sizes`.
+      tokens: of the trainings, each of so many / `training.batch_tokens` steps.
+      warmup: share of the steps in which the learning rate rises.
+      method: which decodes with the drafters.
+      temperatures: of the decoding.
+      prompts: how many, beginnings of held-out windows.
+      prompt_length: tokens of a prompt.
+      max_new_tokens: the budget.
+      compilation_cache: whether compiled programs are kept in the workdir.
+  """
+  common.check_preset(preset, _PRESETS)
+  training = train.get_config("draft")
+  # One loss all along, so that there is no moment at which it changes.
+  training.update(final_loss=training.loss, sample_fraction=0.0, windows=(128,),
+                  batch_tokens=512)
+  config = ml_collections.ConfigDict(dict(
+      training=training,
+      drafters={f"d{dim}x{layers}": dict(
+          dim=dim, num_layers=layers, num_heads=dim // 32, hidden_dim=2 * dim)
+                for dim, layers in ((32, 1), (64, 1), (96, 2), (128, 3))},
+      tokens=(32_768, 65_536, 131_072, 262_144),
+      warmup=0.1,
+      method="speculative(4)",
+      temperatures=(0.0, 1.0),
+      prompts=96,
+      prompt_length=32,
+      max_new_tokens=48,
+      compilation_cache=True,
+  ))
+  config.update(_PRESETS[preset])
+  return config
+
+
+_PRESETS = {
+    "default": {},
+    "smoke": {"tokens": (2048, 4096), "prompts": 8, "max_new_tokens": 16,
+              "training": {"eval_windows": 8},
+              "temperatures": (1.0,)},
+}

@@ -1,0 +1,93 @@
+"""Tests of the tables and figure of several drafters."""
+
+import pytest
+
+from experiments.evaluation import drafter_tables
+from experiments.evaluation import figures
+from experiments.evaluation import run as evaluation_run
+from experiments.evaluation import tables
+
+_POINTS = {("budget", 8): ["opt_tree(8, 6x4)", "rsd_s(2x4)", "rsd_s(4x2)",
+                           "rsd_s(2x4, traversal)"],
+           ("budget", 16): ["opt_tree(16, 8x4)", "rsd_s(4x4)"],
+           ("length", 4): ["rsd_s(2x4)"]}
+_NAMES = ["autoregressive", *dict.fromkeys(
+    name for names in _POINTS.values() for name in names)]
+
+
+def _record(name, temperature, calls, forwards):
+  """Eight prompts of 24 tokens in about so many calls."""
+  calls = [calls + i % 2 for i in range(8)]
+  record = {
+      "method": name, "temperature": temperature, "depth": 4, "tree_nodes": 8,
+      "emitted": [24] * 8, "target_calls": calls,
+      "draft_calls": [forwards * x for x in calls], "log_prob": [-30.0] * 8,
+      "accepted_by_depth": [1, 1], "seconds": [1.0], "tokens": [192],
+      "row_steps": [sum(calls)], "baseline_rate": 1.0, "compile_seconds": 1.0}
+  return {**record, "metrics": evaluation_run.figures(record, 0.1)}
+
+
+def _rows(best_first, forwards=1, names=_NAMES, temperatures=(0.0, 1.0)):
+  """Rows of a drafter; sampled trees need 10 calls a prompt, less some."""
+  calls = lambda name: best_first if "opt" in name else 10 - ("trav" in name)
+  records = [_record(name, t, calls(name), forwards) for name in names
+             for t in temperatures]
+  return tables.rows(records, {point: [x for x in of_point if x in names]
+                               for point, of_point in _POINTS.items()},
+                     temperatures)
+
+
+def test_answers_are_of_the_better_sampled_tree():
+  """Of 8 nodes 9.5 calls against 12.5, of 16 nodes 10.5 against 12.5."""
+  lines = drafter_tables.answers({"block": _rows(12)})
+  assert [line.split(":")[0] for line in lines] == ["T = 0", "T = 1"]
+  assert "block yes, +25.2 % [" in lines[1]
+  assert "(+31.6 at 8, +19.0 at 16 nodes)" in lines[1]
+
+
+@pytest.mark.parametrize("calls, verdict", [(7, "no"), (30, "yes")])
+def test_verdicts(calls, verdict):
+  line = drafter_tables.answers({"block": _rows(calls)})[0]
+  assert f"block {verdict}, " in line
+
+
+def test_what_is_within_the_interval_is_undecided():
+  rows = _rows(10, names=_NAMES[:3], temperatures=(1.0,))
+  for row in rows:
+    if "opt" in row["method"]:
+      row["target_calls"] = row["target_calls"][::-1]
+  line, = drafter_tables.answers({"block": rows})
+  assert "block undecided, +0.0 % [-" in line
+
+
+def test_a_drafter_of_several_forwards_is_in_the_tables_alone():
+  rows = {"small": _rows(12, forwards=4), "block": _rows(12)}
+  assert not drafter_tables.answers({"small": rows["small"]})
+  assert "small" not in "".join(drafter_tables.answers(rows))
+  text = drafter_tables.terminal(rows)
+  lines = [line.split()[:2] for line in text.splitlines()]
+  assert lines.count(["small", "best-first"]) == 2
+  assert lines.count(["block", "best-first"]) == 2
+
+
+def test_summary(tmp_path):
+  """A drafter without the deeper trees has empty places."""
+  few = _rows(12, names=_NAMES[:3])
+  drafter_tables.write(tmp_path / "summary.md", {"few": few, "all": _rows(12)},
+                       "- About.")
+  text = (tmp_path / "summary.md").read_text()
+  assert "- About." in text and "- T = 1: few yes" in text
+  assert "| drafter | method | 8 | 16 |" in text
+  assert "| all | RSD-S, traversal | 2.53 [" in text
+  line = next(x for x in text.splitlines() if x.startswith("| few | best"))
+  assert line.endswith("|  |")
+  assert text.count("| gain of RSD-S | 8 | 16 |") == 2
+  assert "nan" not in text and "None" not in text
+
+
+def test_figures_are_written(tmp_path):
+  png, pdf = figures.write_drafters(tmp_path, {"a": _rows(12),
+                                               "b": _rows(9)})
+  assert png.read_bytes().startswith(b"\x89PNG")
+  assert pdf.read_bytes().startswith(b"%PDF")
+  assert figures.write_drafters(tmp_path, {"a": []}) == []
