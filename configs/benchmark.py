@@ -67,6 +67,8 @@ _LARGE_TREES = (
     {"name": "rsd_c", "branching": (2, 2, 2, 2)},
     {"name": "rsd_s", "width": 5, "depth": 6},
 )
+# Engines in environments of their own, see `--prepare`; `_draft` is exact too,
+# by samples of the draft.
 _PLAIN, _COMPILED = {"name": "plain"}, {"name": "compiled"}
 
 
@@ -92,7 +94,9 @@ def get_config(preset="default"):
       costs: whether to measure what forwards of more tokens cost.
       rivals: tool -> settings, see its server; `length` is in drafted tokens,
         and those of `batch_1` decode one row at a time only.
-      dtypes: of targets, in our runs; rival_dtypes: in those of the rivals.
+      dtypes: of targets' weights in our runs; rival_dtypes: in those of the
+        rivals, as far as they have them. float32, bfloat16 and int8, whose
+        activations are in bfloat16; the rivals' alone int4.
       draft_dtype: of drafts, in ours and theirs, since no text's distribution
         depends on it; "" for that of their target.
       draft_weights: of matrices of our drafts, see `quantization`.
