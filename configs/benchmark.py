@@ -7,6 +7,9 @@
       --workdir=runs/benchmark_shipped
   python -m experiments.benchmark --config=configs/benchmark.py \\
       --config.target=<folder> --config.draft=<folder> --workdir=<folder>
+  python -m experiments.benchmark --prepare=llama_cpp
+  python -m experiments.benchmark --config=configs/benchmark.py:engines \\
+      --workdir=runs/engines
 
 The default builds a pair of 134 M and 18 M parameters whose distributions
 overlap by 0.7 (`experiments.synthetic_pair`). A second start resumes. The other
@@ -67,8 +70,6 @@ _LARGE_TREES = (
     {"name": "rsd_c", "branching": (2, 2, 2, 2)},
     {"name": "rsd_s", "width": 5, "depth": 6},
 )
-# Engines in environments of their own, see `--prepare`; `_draft` is exact too,
-# by samples of the draft.
 _PLAIN, _COMPILED = {"name": "plain"}, {"name": "compiled"}
 
 
@@ -78,8 +79,9 @@ def get_config(preset="default"):
   Args:
     preset: "default"; "full", all temperatures, types and batches, which takes
       more than an hour on a CPU; "shipped", the pair that comes along; "gpu",
-      in bfloat16 and with larger trees; or "smoke", a tiny pair, which shows
-      that everything works.
+      in bfloat16 and with larger trees; "engines", in 16, 8 and 4 bits against
+      the engines that `--prepare` installs; or "smoke", a tiny pair, which
+      shows that everything works.
 
   Returns:
     A ConfigDict with the fields:
@@ -148,8 +150,8 @@ def get_config(preset="default"):
   return config
 
 
-def _drafts(*lengths, batch_1=True):
-  return tuple({"name": "assisted", "length": n, "batch_1": batch_1}
+def _drafts(*lengths, batch_1=True, name="assisted"):
+  return tuple({"name": name, "length": n, "batch_1": batch_1}
                for n in lengths)
 
 
@@ -157,6 +159,11 @@ def _lookup(length, batch_1=True):
   return {"name": "lookup", "length": length, "batch_1": batch_1}
 
 
+# Engines in environments of their own, which `--prepare` makes.
+_ENGINES = {
+    "llama_cpp": (_PLAIN, *_drafts(2, 3), *_drafts(2, 3, name="probabilistic"),
+                  _lookup(3)),
+}
 _FULL = {"dtypes": ("float32", "bfloat16"), "batches": (1, 4, 16),
          "temperatures": (0.0, 1.0)}
 _PRESETS = {
@@ -171,6 +178,11 @@ _PRESETS = {
                                         *_drafts(2, 3, 4, 5, 6), _lookup(3)),
                        "vllm": (_PLAIN, *_drafts(3, 5, batch_1=False),
                                 _lookup(3, batch_1=False))}},
+    "engines": {"dtypes": ("bfloat16", "int8"), "rivals": _ENGINES,
+                "rival_dtypes": ("bfloat16", "int8", "int4"), "rounds": 2,
+                "auto": False, "costs": False,
+                "methods": (_METHODS[0], _METHODS[1], *_METHODS[3:5],
+                            _METHODS[-1])},
     "smoke": {"pair": _TINY, "auto": False, "costs": False,
               "methods": _METHODS[:2] + _METHODS[-1:],
               "rivals": {"transformers": (_PLAIN, *_drafts(2))},

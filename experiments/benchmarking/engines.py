@@ -31,6 +31,7 @@ class Engine(NamedTuple):
     requirements: what its environment has installed; () for an engine that runs
       in this Python.
     hint: the command that makes it available.
+    settings: of its server.
     weights: types of weights that it computes with, of `runs.WEIGHTS`.
     format: of the model files that its server is given.
     per_setting: whether a process has one setting only.
@@ -40,6 +41,7 @@ class Engine(NamedTuple):
   packages: tuple[str, ...]
   requirements: tuple[str, ...] = ()
   hint: str = ""
+  settings: tuple[str, ...] = ("plain",)
   weights: tuple[str, ...] = ("float32", "bfloat16")
   format: str = HUGGING_FACE
   per_setting: bool = False
@@ -56,13 +58,16 @@ def _own(name, package, *requirements, **more):
 ENGINES = {
     "transformers": Engine(
         "experiments.benchmarking.transformers_server",
-        ("torch", "transformers"), hint="pip install -e '.[parity]'"),
+        ("torch", "transformers"), hint="pip install -e '.[parity]'",
+        settings=("plain", "assisted", "lookup")),
     "llama_cpp": _own(
         "llama_cpp", "xllamacpp", "xllamacpp==2026.10.11549", format=GGUF,
+        settings=("plain", "assisted", "probabilistic", "lookup"),
         weights=("float32", "bfloat16", "int8", "int4"), per_setting=True),
     "vllm": Engine(
         "experiments.benchmarking.vllm_server", ("vllm",),
         hint="pip install vllm, on a machine with a GPU", per_setting=True,
+        settings=("plain", "assisted", "lookup"),
         # In a separate process it would poll for work all the time.
         environment={"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}),
 }

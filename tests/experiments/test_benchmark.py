@@ -177,7 +177,8 @@ def test_tables_and_files(tmp_path):
       "speculative(3)", "autoregressive", "plain", "compiled"]
   assert lines[-1].split() == ["transformers", "compiled", "float32"]
   assert ("Batch 1, temperature 1, 32 bits: decoding_jax speculative(3) has "
-          "8.00 times the tokens/s of transformers plain, the best" in tables[3])
+          "8.00 times the tokens/s of transformers plain, the best "
+          in tables[3])
   assert ("decoding_jax autoregressive has 2.00 times the tokens/s of "
           "transformers plain, the fastest plain decoding" in tables[3])
   assert "Batch 1, temperature 1: no compiler" in tables[3]
