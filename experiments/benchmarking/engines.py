@@ -64,6 +64,14 @@ ENGINES = {
         "llama_cpp", "xllamacpp", "xllamacpp==2026.10.11549", format=GGUF,
         settings=("plain", "assisted", "probabilistic", "lookup"),
         weights=("float32", "bfloat16", "int8", "int4"), per_setting=True),
+    "openvino": _own(
+        "openvino", "openvino_genai", "openvino-genai==2026.4.1.0",
+        "openvino==2026.4.1",
+        settings=("plain", "assisted", "lookup"),
+        weights=("float32", "bfloat16", "int8"), per_setting=True),
+    "ctranslate2": _own(
+        "ctranslate2", "ctranslate2", "ctranslate2==4.8.5",
+        weights=("float32", "int8")),
     "vllm": Engine(
         "experiments.benchmarking.vllm_server", ("vllm",),
         hint="pip install vllm, on a machine with a GPU", per_setting=True,
