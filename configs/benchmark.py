@@ -7,7 +7,7 @@
       --workdir=runs/benchmark_shipped
   python -m experiments.benchmark --config=configs/benchmark.py \\
       --config.target=<folder> --config.draft=<folder> --workdir=<folder>
-  python -m experiments.benchmark --prepare=llama_cpp
+  python -m experiments.benchmark --prepare=llama_cpp,openvino,ctranslate2
   python -m experiments.benchmark --config=configs/benchmark.py:engines \\
       --workdir=runs/engines
 
@@ -161,8 +161,10 @@ def _lookup(length, batch_1=True):
 
 # Engines in environments of their own, which `--prepare` makes.
 _ENGINES = {
-    "llama_cpp": (_PLAIN, *_drafts(2, 3), *_drafts(2, 3, name="probabilistic"),
+    "llama_cpp": (_PLAIN, *_drafts(2), *_drafts(2, 3, name="probabilistic"),
                   _lookup(3)),
+    "openvino": (_PLAIN, *_drafts(2), _lookup(3)),
+    "ctranslate2": ({"name": "plain", "batch_1": True},),
 }
 _FULL = {"dtypes": ("float32", "bfloat16"), "batches": (1, 4, 16),
          "temperatures": (0.0, 1.0)}

@@ -116,8 +116,8 @@ def _test_engine(name):
         f"--engine={name}: {', '.join(missing)} is not installed "
         f"({engines.ENGINES[name].hint}).")
   findings = engine_exactness.test(name, _TEXTS.value, _TEXT_LENGTH)
-  print(f"{engines.versions(name)}, float32; samples of {_TEXTS.value} texts of "
-        f"{_TEXT_LENGTH} tokens, seeds 0 to {_TEXTS.value - 1}.")
+  print(f"{engines.versions(name)}, float32; samples of {_TEXTS.value} texts "
+        f"of {_TEXT_LENGTH} tokens, seeds 0 to {_TEXTS.value - 1}.")
   print(engine_exactness.table(findings))
   wrong = [x.name for x in findings if not x.is_right]
   if wrong:

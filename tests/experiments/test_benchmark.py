@@ -31,7 +31,8 @@ def get_config():
                 methods=({{"name": "autoregressive"}},
                          {{"name": "speculative", "depth": 1}}),
                 pairs={pairs!r}, batches=(2,), seed={seed})
-  config.rivals = {{"nobody": ({{"name": "plain"}},)}}
+  config.rivals = {{"nobody": ({{"name": "plain"}},),
+                   "broken": ({{"name": "plain"}},)}}
   return config
 '''
 _OURS = benchmark_runs.Entry(benchmark_runs.OURS, "autoregressive", "float32",
@@ -399,7 +400,9 @@ def _start(tmp_path, seed=0):
   path.write_text(_CONFIG.format(pairs=str(tmp_path / "pairs"), seed=seed))
   script = ("from experiments.benchmarking import engines as it; "
             "it.ENGINES['nobody'] = it.Engine('nobody', ('no_such_package',), "
-            "hint='it cannot be had'); import runpy; "
+            "hint='it cannot be had'); "
+            "it.ENGINES['broken'] = it.Engine('support.no_server', ()); "
+            "import runpy; "
             "runpy.run_module('experiments.benchmark', run_name='__main__')")
   process = helpers.start("-c", script, f"--config={path}",
                           f"--workdir={tmp_path / 'run'}",
@@ -415,6 +418,10 @@ def test_the_whole_command(tmp_path):
           "had)." in output)
   path = tmp_path / "run" / "results.jsonl"
   records = [json.loads(line) for line in path.read_text().splitlines()]
+  [failed] = [r for r in records if "error" in r]
+  assert failed["tool"] == "broken" and "No module named" in failed["error"]
+  assert "broken plain in float32, Batch 2, temperature 1: its pro" in output
+  records.remove(failed)
   assert [(r["name"], r["batch"], r["round"]) for r in records] == [
       (name, 2, number) for number in range(3)
       for name in ("autoregressive", "speculative(1)")]
