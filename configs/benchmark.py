@@ -7,6 +7,9 @@
       --workdir=runs/benchmark_shipped
   python -m experiments.benchmark --config=configs/benchmark.py \\
       --config.target=<folder> --config.draft=<folder> --workdir=<folder>
+  python -m experiments.benchmark --prepare=llama_cpp,openvino,ctranslate2
+  python -m experiments.benchmark --config=configs/benchmark.py:engines \\
+      --workdir=runs/engines
 
 The default builds a pair of 134 M and 18 M parameters whose distributions
 overlap by 0.7 (`experiments.synthetic_pair`). A second start resumes. The other
@@ -76,8 +79,9 @@ def get_config(preset="default"):
   Args:
     preset: "default"; "full", all temperatures, types and batches, which takes
       more than an hour on a CPU; "shipped", the pair that comes along; "gpu",
-      in bfloat16 and with larger trees; or "smoke", a tiny pair, which shows
-      that everything works.
+      in bfloat16 and with larger trees; "engines", in 16, 8 and 4 bits against
+      the engines that `--prepare` installs; or "smoke", a tiny pair, which
+      shows that everything works.
 
   Returns:
     A ConfigDict with the fields:
@@ -92,7 +96,9 @@ def get_config(preset="default"):
       costs: whether to measure what forwards of more tokens cost.
       rivals: tool -> settings, see its server; `length` is in drafted tokens,
         and those of `batch_1` decode one row at a time only.
-      dtypes: of targets, in our runs; rival_dtypes: in those of the rivals.
+      dtypes: of targets' weights in our runs; rival_dtypes: in those of the
+        rivals, as far as they have them. float32, bfloat16 and int8, whose
+        activations are in bfloat16; the rivals' alone int4.
       draft_dtype: of drafts, in ours and theirs, since no text's distribution
         depends on it; "" for that of their target.
       draft_weights: of matrices of our drafts, see `quantization`.
@@ -144,8 +150,8 @@ def get_config(preset="default"):
   return config
 
 
-def _drafts(*lengths, batch_1=True):
-  return tuple({"name": "assisted", "length": n, "batch_1": batch_1}
+def _drafts(*lengths, batch_1=True, name="assisted"):
+  return tuple({"name": name, "length": n, "batch_1": batch_1}
                for n in lengths)
 
 
@@ -153,6 +159,13 @@ def _lookup(length, batch_1=True):
   return {"name": "lookup", "length": length, "batch_1": batch_1}
 
 
+# Engines in environments of their own, which `--prepare` makes.
+_ENGINES = {
+    "llama_cpp": (_PLAIN, *_drafts(2), *_drafts(2, 3, name="probabilistic"),
+                  _lookup(3)),
+    "openvino": (_PLAIN, *_drafts(2), _lookup(3)),
+    "ctranslate2": ({"name": "plain", "batch_1": True},),
+}
 _FULL = {"dtypes": ("float32", "bfloat16"), "batches": (1, 4, 16),
          "temperatures": (0.0, 1.0)}
 _PRESETS = {
@@ -167,6 +180,11 @@ _PRESETS = {
                                         *_drafts(2, 3, 4, 5, 6), _lookup(3)),
                        "vllm": (_PLAIN, *_drafts(3, 5, batch_1=False),
                                 _lookup(3, batch_1=False))}},
+    "engines": {"dtypes": ("bfloat16", "int8"), "rivals": _ENGINES,
+                "rival_dtypes": ("bfloat16", "int8", "int4"), "rounds": 2,
+                "auto": False, "costs": False,
+                "methods": (_METHODS[0], _METHODS[1], *_METHODS[3:5],
+                            _METHODS[-1])},
     "smoke": {"pair": _TINY, "auto": False, "costs": False,
               "methods": _METHODS[:2] + _METHODS[-1:],
               "rivals": {"transformers": (_PLAIN, *_drafts(2))},

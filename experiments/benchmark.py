@@ -5,7 +5,9 @@
 
 Prints a table of our methods and the settings of the other tools, measured in
 turn. An interrupted run resumes where it was. Tools that are not installed are
-left out, with a notice.
+left out, with a notice; they get environments of their own by
+
+  python -m experiments.benchmark --prepare=llama_cpp,openvino,ctranslate2
 """
 
 import functools
@@ -19,10 +21,10 @@ from experiments.app import compilation_cache
 from experiments.app import launch
 from experiments.app import preemption
 from experiments.benchmarking import auto_check
+from experiments.benchmarking import engines
 from experiments.benchmarking import forward_cost_tables
 from experiments.benchmarking import roofline_share
 from experiments.benchmarking import runs as benchmark_runs
-from experiments.benchmarking import subprocess_server
 from experiments.benchmarking import systems
 from experiments.benchmarking import tables as benchmark_tables
 from experiments.devices import model_pair
@@ -39,8 +41,10 @@ _FREE = ("methods", "rivals", "dtypes", "rival_dtypes", "batches",
 def main():
   # On a GPU JAX would reserve most of the memory, which the rivals need.
   os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+  if PREPARE.value:
+    return prepare(PREPARE.value)
   config = launch.config(CONFIG)
-  benchmark_runs.check(config, subprocess_server.SERVERS)
+  benchmark_runs.check(config, engines.ENGINES)
   methods = benchmark_runs.methods(config.methods)
   preemption.listen()
   workdir = pathlib.Path(WORKDIR.value)
@@ -102,6 +106,31 @@ def main():
                                      pathlib.Path(PROFILE.value)))
 
 
+def prepare(names):
+  """Makes environments of other tools.
+
+  Args:
+    names: of `engines.ENGINES`.
+
+  Raises:
+    UserError: for an unknown name, or naming all that cannot be installed; the
+      others are there then.
+  """
+  known = [x for x, engine in engines.ENGINES.items() if engine.requirements]
+  for name in names:
+    if name not in known:
+      raise launch.UserError(f"--prepare={name} is not one of "
+                             f"{', '.join(known)}.")
+  failures = []
+  for name in names:
+    try:
+      print(f"{engines.prepare(name)}: {engines.versions(name)}.", flush=True)
+    except ValueError as e:
+      failures.append(str(e))
+  if failures:
+    raise launch.UserError(" ".join(failures))
+
+
 def measure(config, pair, methods, groups, path):
   """Measures the entries that have no result yet.
 
@@ -117,7 +146,7 @@ def measure(config, pair, methods, groups, path):
   """
   if benchmark_runs.todo(groups, config.rounds, benchmark_runs.read(path)):
     texts = systems.prompts(config, pair)
-    with systems.servers(config, pair) as servers:
+    with systems.servers(config, pair, path.parent) as servers:
       ours = functools.partial(systems.ours, config, pair, methods, texts)
       theirs = functools.partial(systems.theirs, config, servers, texts)
 
@@ -139,14 +168,14 @@ def _tools(config):
   """Returns the installed rivals, and a line for each of the config."""
   tools, notes = [], []
   for tool in config.rivals:
-    names = subprocess_server.missing(tool)
+    names = engines.missing(tool)
     if names:
       notes.append(f"{tool} was left out: {', '.join(names)} is not installed "
-                   f"({subprocess_server.HINTS[tool]}).")
+                   f"({engines.ENGINES[tool].hint}).")
       print(notes[-1], flush=True)
     else:
       tools.append(tool)
-      notes.append(f"{tool}: {subprocess_server.versions(tool)}.")
+      notes.append(f"{tool}: {engines.versions(tool)}.")
   return tools, notes
 
 
@@ -157,6 +186,9 @@ if __name__ == "__main__":
       "file, such as benchmark:smoke.")
   WORKDIR = flags.DEFINE_string("workdir", "runs/benchmark",
                                 "Folder of results.")
+  PREPARE = flags.DEFINE_list(
+      "prepare", [], "Other tools whose environments are made, in "
+      f"{engines.FOLDER}, such as llama_cpp; nothing is measured then.")
   PROFILE = flags.DEFINE_string(
       "profile", "", "Folder for a profiler's traces of our methods and tables "
       "of where the time of a step goes; '' for none.")

@@ -2,12 +2,15 @@
 
   python -m experiments.exactness
   python -m experiments.exactness --method=rsd_s --width=3 --depth=2
+  python -m experiments.exactness --engine=llama_cpp
 
 Samples texts of tabular models, whose joint distribution is known exactly: with
 a random draft model, with zero-probability tokens, with a nearly certain draft
 model, and at temperature 0, where texts must be the target's greedy ones. A
 control with a wrong distribution must fail. Takes 10 to 30 seconds per method,
-mostly for compilation; the exit status is 2 unless all tests pass.
+mostly for compilation; the exit status is 2 unless all tests pass. With
+`--engine` another engine is tested in our place, see
+`benchmarking.engine_exactness`.
 """
 
 from typing import NamedTuple
@@ -23,6 +26,8 @@ from decoding_jax.speculation import tree_decoder
 from decoding_jax.speculation import verifiers
 from experiments.app import launch
 from experiments.app import text_tables
+from experiments.benchmarking import engine_exactness
+from experiments.benchmarking import engines
 from experiments.flags import method_flags
 from models.testing import exactness
 
@@ -34,6 +39,11 @@ _ROWS = flags.DEFINE_integer("rows", 100_000, "Texts of each test.",
 _LENGTH = flags.DEFINE_integer(
     "length", 4, "Tokens of each text; should exceed what one target call "
     "emits.", lower_bound=1)
+_ENGINE = flags.DEFINE_enum(
+    "engine", "", ["", *engines.ENGINES], "Another engine to test; '' for "
+    "methods of ours.")
+_TEXTS = flags.DEFINE_integer(
+    "texts", 100, "Texts of 300 tokens that an engine samples.", lower_bound=1)
 _VOCAB = flags.DEFINE_integer("vocab_size", 6, "Vocabulary size of the models.",
                               lower_bound=3)
 # --help shows flags of a main alone, and of modules that it adopts.
@@ -41,6 +51,8 @@ flags.adopt_module_key_flags(method_flags)
 
 # Number of different texts; each has a count in memory.
 _MOST_TEXTS = 10**7
+# Tokens of an engine's text.
+_TEXT_LENGTH = 300
 # Zero-probability tokens of the target's and of the draft's distributions, and
 # the draft's sampling settings; at low temperature it is nearly certain.
 _PLAIN = ((0, 0), None)
@@ -68,6 +80,8 @@ class Finding(NamedTuple):
 
 
 def main():
+  if _ENGINE.value:
+    return _test_engine(_ENGINE.value)
   if _VOCAB.value**_LENGTH.value > _MOST_TEXTS:
     raise launch.UserError(
         f"--vocab_size={_VOCAB.value} and --length={_LENGTH.value}: there are "
@@ -92,6 +106,25 @@ def main():
             f"{x.name}, {x.case}" for x in wrong) + ".")
   print(f"All {len(findings) - 1} tests found the target's distribution (p > "
         f"{exactness.MIN_P_VALUE:g}), and the control another.")
+
+
+def _test_engine(name):
+  """Tests another engine, and prints what was found."""
+  missing = engines.missing(name)
+  if missing:
+    raise launch.UserError(
+        f"--engine={name}: {', '.join(missing)} is not installed "
+        f"({engines.ENGINES[name].hint}).")
+  findings = engine_exactness.test(name, _TEXTS.value, _TEXT_LENGTH)
+  print(f"{engines.versions(name)}, float32; samples of {_TEXTS.value} texts "
+        f"of {_TEXT_LENGTH} tokens, seeds 0 to {_TEXTS.value - 1}.")
+  print(engine_exactness.table(findings))
+  wrong = [x.name for x in findings if not x.is_right]
+  if wrong:
+    raise launch.UserError(
+        f"{len(wrong)} of {len(findings)} settings failed: {', '.join(wrong)}; "
+        f"p of at least {exactness.MIN_P_VALUE:g} is needed, and less of the "
+        "control.")
 
 
 def table(findings) -> str:

@@ -20,7 +20,7 @@ from scipy import special
 import decoding_jax as dj
 from experiments.app import launch
 from experiments.app import text_tables
-from experiments.benchmarking import subprocess_server
+from experiments.benchmarking import engines
 from experiments.data import python_corpus
 from models import checkpoints
 from models import transformer
@@ -80,12 +80,12 @@ def findings(folder, length) -> list[Finding]:
     UserError: if packages are missing, for a folder that cannot be read, or for
       fewer than 17 tokens.
   """
-  missing = subprocess_server.missing("transformers")
+  missing = engines.missing("transformers")
   if gguf_files.is_gguf(folder) and not importlib.util.find_spec("accelerate"):
     missing.append("accelerate")
   if missing:
     raise launch.UserError(f"{', '.join(missing)} is not installed: "
-                           f"{subprocess_server.HINTS['transformers']}.")
+                           f"{engines.ENGINES['transformers'].hint}.")
   with launch.user_errors(OSError, ValueError):
     if not hf_config.is_hf(folder):
       raise ValueError(f"--model={folder}: a folder as transformers writes it "

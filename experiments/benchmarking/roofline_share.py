@@ -62,12 +62,13 @@ def from_runs(roof, config, pair, methods):
     methods: dict from names to our methods.
 
   Returns:
-    `record of runs.measure -> seconds`.
+    `record of runs.measure -> seconds`; None for weights of 4 bits.
   """
   def bound(record):
     entry = benchmark_runs.entry_of(record)
-    kinds = (pair.weights(entry.dtype) if entry.tool == benchmark_runs.OURS
-             else (quantization.DTYPE,) * 2)
+    kinds = _formats(pair, entry)
+    if kinds is None:
+      return None
     models = [_sizes(*kind) for kind in zip(
         (pair.target, pair.draft), pair.dtypes(entry.dtype), kinds)]
     if entry.tool == benchmark_runs.OURS:
@@ -93,11 +94,20 @@ def from_runs(roof, config, pair, methods):
   return bound
 
 
+def _formats(pair, entry):
+  """Returns formats of both models' matrices; None for what ours has not."""
+  if entry.tool == benchmark_runs.OURS:
+    return pair.weights(entry.dtype)
+  return {"int4": None, "int8": (quantization.INT8,) * 2}.get(
+      entry.dtype, (quantization.DTYPE,) * 2)
+
+
 def _their_step(name):
   """Returns tokens that a step of another tool scores, and of its drafts."""
   kind, _, length = name.rstrip(")").partition("(")
   length = int(length or 0)
-  return 1 + length, (1,) * length if kind == "assisted" else ()
+  drafts = kind in ("assisted", "probabilistic")
+  return 1 + length, (1,) * length if drafts else ()
 
 
 @functools.lru_cache(maxsize=None)

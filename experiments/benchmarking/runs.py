@@ -15,10 +15,14 @@ import tqdm
 import decoding_jax as dj
 from experiments.app import launch
 from experiments.app import method_specs
+from experiments.benchmarking import engines
 from experiments.evaluation import results_store
 from models.transformer import quantization
 
 OURS = "decoding_jax"
+# Types of weights, and the classes in which systems are compared.
+WEIGHTS = {"float32": "32 bits", "bfloat16": "16 bits", "int8": "8 bits",
+           "int4": "4 bits"}
 # Threads of a tool spin for a moment after its run; the next tool waits.
 _PAUSE_SECONDS = 0.2
 
@@ -27,9 +31,10 @@ class Entry(NamedTuple):
   """A tool's setting to measure.
 
   Attributes:
-    tool: `OURS`, or a key of `subprocess_server.SERVERS`.
+    tool: `OURS`, or a key of `engines.ENGINES`.
     name: of the method or setting, sizes included.
-    dtype: of parameters and activations.
+    dtype: of weights, a key of `WEIGHTS`; activations of 8 bits and fewer are
+      in 16 bits.
     batch: rows decoded together.
     temperature: of target and draft; 0 is greedy.
   """
@@ -60,6 +65,7 @@ def entries(config, methods, tools, chosen=()):
                   [*methods, *_chosen(chosen, dtype, batch, temperature)])]
       theirs = [Entry(tool, setting_name(setting), dtype, batch, temperature)
                 for tool in tools for dtype in config.rival_dtypes
+                if dtype in engines.ENGINES[tool].weights
                 for setting in config.rivals[tool]
                 if batch == 1 or not setting.get("batch_1")]
       turns = itertools.zip_longest(ours, theirs)
@@ -166,12 +172,13 @@ def check(config, tools):
       raise launch.UserError(f"batches={tuple(config.batches)}: each is at "
                              "least 1.")
   drafts = [config.draft_dtype] if config.draft_dtype else []
-  for name, dtypes in (("dtypes", config.dtypes), ("draft_dtype", drafts),
-                       ("rival_dtypes", config.rival_dtypes)):
+  for name, dtypes, allowed in (
+      ("dtypes", config.dtypes, _OUR_DTYPES), ("draft_dtype", drafts, _DTYPES),
+      ("rival_dtypes", config.rival_dtypes, WEIGHTS)):
     for dtype in dtypes:
-      if dtype not in _DTYPES:
+      if dtype not in allowed:
         raise launch.UserError(f"{name}: {dtype!r} is not one of "
-                               f"{', '.join(_DTYPES)}.")
+                               f"{', '.join(allowed)}.")
   if config.draft_weights not in quantization.WEIGHTS:
     raise launch.UserError(f"draft_weights={config.draft_weights!r} is not one "
                            f"of {', '.join(quantization.WEIGHTS)}.")
@@ -182,3 +189,4 @@ def check(config, tools):
 
 
 _DTYPES = ("float32", "bfloat16")
+_OUR_DTYPES = (*_DTYPES, "int8")

@@ -8,27 +8,19 @@ an `error`.
 """
 
 import contextlib
-import importlib.metadata
-import importlib.util
 import json
 import os
+import pathlib
 import subprocess
 import sys
 import tempfile
 import traceback
 from typing import Any, NamedTuple
 
-# Tool -> module of its server, and packages that it needs.
-SERVERS = {
-    "transformers": ("experiments.benchmarking.transformers_server",
-                     ("torch", "transformers")),
-    "vllm": ("experiments.benchmarking.vllm_server", ("vllm",)),
-}
-# Tool -> the command that installs these packages.
-HINTS = {"transformers": "pip install -e '.[parity]'",
-         "vllm": "pip install vllm, on a machine with a GPU"}
-# A vllm engine in a separate process would poll for work all the time.
-_ENVIRONMENT = {"vllm": {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}}
+from experiments.benchmarking import engines
+
+# Servers are modules of this checkout, whichever Python runs them.
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 class Failure(Exception):
@@ -48,23 +40,11 @@ class Rival(NamedTuple):
   answer: dict
 
 
-def missing(tool) -> list[str]:
-  """Returns the packages that a rival needs and this Python lacks."""
-  return [name for name in SERVERS[tool][1]
-          if importlib.util.find_spec(name) is None]
-
-
-def versions(tool) -> str:
-  """Returns the packages of an installed rival with their versions."""
-  return ", ".join(f"{name} {importlib.metadata.version(name)}"
-                   for name in SERVERS[tool][1])
-
-
 def start(tool, load) -> Rival:
   """Starts a server and lets it load the models.
 
   Args:
-    tool: a key of `SERVERS`.
+    tool: a key of `engines.ENGINES`.
     load: JSON object, see the server.
 
   Returns:
@@ -73,11 +53,13 @@ def start(tool, load) -> Rival:
   Raises:
     Failure: if the server fails.
   """
-  log = tempfile.TemporaryFile("w+")
+  log, engine = tempfile.TemporaryFile("w+"), engines.ENGINES[tool]
+  path = os.pathsep.join(filter(None, [str(_ROOT),
+                                       os.environ.get("PYTHONPATH", "")]))
   process = subprocess.Popen(
-      [sys.executable, "-m", SERVERS[tool][0]], stdin=subprocess.PIPE,
+      [engines.python(tool), "-m", engine.server], stdin=subprocess.PIPE,
       stdout=subprocess.PIPE, stderr=log, text=True,
-      env={**os.environ, **_ENVIRONMENT.get(tool, {})})
+      env={**os.environ, "PYTHONPATH": path, **engine.environment})
   rival = Rival(process, log, {})
   try:
     return rival._replace(answer=_ask(rival, {"load": load}))

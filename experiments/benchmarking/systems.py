@@ -13,6 +13,8 @@ import numpy as np
 import decoding_jax as dj
 from experiments.app import launch
 from experiments.app import peak_memory
+from experiments.benchmarking import engines
+from experiments.benchmarking import gguf_export
 from experiments.benchmarking import random_pair
 from experiments.benchmarking import runs as benchmark_runs
 from experiments.benchmarking import subprocess_server
@@ -21,6 +23,7 @@ from experiments.devices import model_pair
 from experiments.timing import stopwatch
 from models import checkpoints
 from models import transformer
+from models.gguf import files as gguf_files
 from models.huggingface import config as hf_config
 from models.text import tokenizers
 from models.text import vocab_alignment
@@ -28,6 +31,8 @@ from models.transformer import quantization
 
 # Sources of prompts.
 SAMPLED, PYTHON = "sampled", "python"
+# Types of weights that activations have as well; of others it is bfloat16.
+_COMPUTED = ("float32", "bfloat16")
 
 
 class Pair(NamedTuple):
@@ -40,6 +45,7 @@ class Pair(NamedTuple):
     dtype: of the stored target.
     draft_dtype: of the draft's computations; "" for that of its target.
     draft_weights: format of our draft's matrices, of `quantization.WEIGHTS`.
+    file: the GGUF file that the target is read from, or None.
   """
   target: pathlib.Path
   draft: pathlib.Path
@@ -48,16 +54,20 @@ class Pair(NamedTuple):
   dtype: str
   draft_dtype: str
   draft_weights: str
+  file: pathlib.Path | None = None
 
   def dtypes(self, dtype):
-    """Returns dtypes of target and draft, if the target computes in `dtype`."""
-    return dtype, self.draft_dtype or dtype
+    """Returns dtypes of target and draft, if a run is in `dtype`."""
+    computed = dtype if dtype in _COMPUTED else "bfloat16"
+    return computed, self.draft_dtype or computed
 
   def weights(self, dtype):
-    """Returns formats of our matrices, if the target computes in `dtype`.
+    """Returns formats of our matrices, if a run is in `dtype`.
 
     Those of a target stored in bfloat16 are equal numbers in float32.
     """
+    if dtype == quantization.INT8:
+      return quantization.INT8, self.draft_weights
     exact = (self.dtype, dtype) == ("bfloat16", "float32")
     return (quantization.BFLOAT16 if exact else quantization.DTYPE,
             self.draft_weights)
@@ -81,7 +91,7 @@ def open_pair(config, workdir):
         f"target={config.target!r}, draft={config.draft!r}: both are needed, "
         "or none for a pair that is built.")
   if config.target:
-    folders = [launch.model_folder(x) for x in (config.target, config.draft)]
+    folders = _named(config, pathlib.Path(workdir))
   else:
     folders = _built(config)
   with launch.user_errors(OSError, ValueError):
@@ -94,13 +104,35 @@ def open_pair(config, workdir):
           f"'{folders[0]}' has {architectures[0].vocab_size} tokens, "
           f"'{folders[1]}' {architectures[1].vocab_size}, and without "
           "tokenizers it is unknown which of them are used.")
-    tokenizer = encoders[0] if len(encoders) == 2 else None
+    # The first layers of a model have its tokenizer, and no copy of it.
+    own = len(encoders) == 2 or model_pair.exit_layers(config.draft)
+    tokenizer = encoders[0] if encoders and own else None
+    file = folders[0] if gguf_files.is_gguf(folders[0]) else None
     folders = [_as_hf(x, pathlib.Path(workdir) / name)
                for x, name in zip(folders, ("target", "draft"))]
   smallest = min(x.vocab_size for x in architectures)
   return Pair(*folders, tokenizer,
               tokenizers.size(tokenizer) if tokenizer else smallest,
-              architectures[0].dtype, config.draft_dtype, config.draft_weights)
+              architectures[0].dtype, config.draft_dtype, config.draft_weights,
+              file)
+
+
+def _named(config, workdir):
+  """Returns the folders of named models, and cuts a target's first layers."""
+  target = launch.model_folder(config.target)
+  layers = model_pair.exit_layers(config.draft)
+  if not layers:
+    return [target, launch.model_folder(config.draft)]
+  cut = workdir / f"first_{layers}"
+  with launch.user_errors(OSError, ValueError):
+    if not cut.exists():
+      architecture = transformer.first_layers(checkpoints.architecture(target),
+                                              layers)
+      params = checkpoints.load(target)[1]
+      kept = {f"layer_{i}": params["layers"][f"layer_{i}"]
+              for i in range(layers)}
+      checkpoints.to_hf(cut, architecture, {**params, "layers": kept})
+  return [target, cut]
 
 
 def _built(config):
@@ -240,7 +272,8 @@ def theirs(config, servers_, texts, entry, number):
             "max_new_tokens": config.max_new_tokens, "top_k": config.top_k,
             "top_p": config.top_p, "min_p": config.min_p,
             "temperature": entry.temperature})
-  except subprocess_server.Failure as e:
+  # Models may have no place in an engine's format.
+  except (subprocess_server.Failure, OSError, ValueError) as e:
     return {"error": str(e)}
   calls = answer["target_calls"]
   return _record(answer["seconds"], sum(map(len, answer["tokens"])), calls,
@@ -248,22 +281,25 @@ def theirs(config, servers_, texts, entry, number):
 
 
 @contextlib.contextmanager
-def servers(config, pair):
+def servers(config, pair, folder):
   """Yields `(tool, dtype, setting) -> Rival`, each started when needed.
 
   Args:
     config: see `configs/benchmark.py`.
     pair: a `Pair`.
+    folder: for models in the formats of other tools.
   """
   running = {}
 
   def server(tool, dtype, setting):
-    load = {"target": str(pair.target), "draft": str(pair.draft),
-            "dtype": dtype, "draft_dtype": pair.dtypes(dtype)[1],
-            "threads": config.rival_threads,
+    engine, (computed, draft_dtype) = engines.ENGINES[tool], pair.dtypes(dtype)
+    target, draft = _files(engine, pair, dtype, folder)
+    load = {"target": str(target), "draft": str(draft), "dtype": computed,
+            "weights": dtype, "draft_dtype": draft_dtype,
+            "folder": str(folder), "threads": config.rival_threads,
             "max_length": config.prompt_length + config.max_new_tokens,
             "memory_share": config.vllm_memory_share}
-    if tool == "vllm":
+    if engine.per_setting:
       load.update(setting)
     name = json.dumps([tool, load])
     if name not in running:
@@ -275,6 +311,23 @@ def servers(config, pair):
   finally:
     for rival in running.values():
       subprocess_server.stop(rival)
+
+
+def _files(engine, pair, dtype, folder):
+  """Returns target and draft in the format of an engine, written if need be."""
+  if engine.format == engines.HUGGING_FACE:
+    return pair.target, pair.draft
+  drafts = pair.dtypes(dtype)[1]
+  if pair.draft_weights == quantization.INT8:
+    drafts = quantization.INT8
+  found = []
+  for name, model, weights in (("target", pair.target, dtype),
+                               ("draft", pair.draft, drafts)):
+    path = pathlib.Path(folder) / f"{name}-{weights}.gguf"
+    if not path.exists():
+      gguf_export.write(model, path, weights)
+    found.append(path)
+  return pair.file if pair.file and dtype == "int4" else found[0], found[1]
 
 
 def _chosen(texts, entry, number):

@@ -9,6 +9,8 @@ from experiments.benchmarking import runs as benchmark_runs
 
 _HEAD = ["", "dtype", "tokens/s", "x same dtype", "x any", "block eff.",
          "target calls", "roofline", "first call, s", "peak, MB"]
+# Names of what drafts nothing.
+_PLAIN = ("autoregressive", "plain", "compiled")
 _COLORS = {True: "#D55E00", False: "#666666"}
 
 
@@ -45,7 +47,8 @@ def _row(entry, records, bounds):
   rounds = [r for r in records if r["round"] and "error" not in r]
   first = [r["seconds"] for r in records if not r["round"] and "seconds" in r]
   known = [r for r in rounds if r["row_calls"]]
-  share = [bounds(r) / r["seconds"] for r in known] if bounds else []
+  limits = [bounds(r) for r in known] if bounds else []
+  share = [limit / r["seconds"] for limit, r in zip(limits, known) if limit]
   return {
       "entry": entry,
       "rate": _spread(r["emitted"] / r["seconds"] for r in rounds),
@@ -76,7 +79,9 @@ def _over(row, rivals):
 
 
 def groups(rows_):
-  """Groups rows by (batch, temperature), the fastest first, failures last.
+  """Groups rows by (batch, temperature, bits of the weights).
+
+  Groups of wider weights come first; in each the fastest, failures last.
 
   Args:
     rows_: of `rows`.
@@ -87,8 +92,11 @@ def groups(rows_):
   found = {}
   for row in sorted(rows_, key=lambda x: -x["rate"][0] if x["rate"] else 0):
     entry = row["entry"]
-    found.setdefault((entry.batch, entry.temperature), []).append(row)
-  return dict(sorted(found.items()))
+    group = entry.batch, entry.temperature, benchmark_runs.WEIGHTS[entry.dtype]
+    found.setdefault(group, []).append(row)
+  bits = list(benchmark_runs.WEIGHTS.values())
+  return dict(sorted(found.items(),
+                     key=lambda x: (*x[0][:2], bits.index(x[0][2]))))
 
 
 def terminal(rows_, notes=()):
@@ -125,21 +133,30 @@ def write(folder, rows_, notes=(), more="", about=""):
 
 
 def remarks(rows_):
-  """Returns lines: our best against theirs in each group, and failures."""
+  """Returns lines: our best against theirs in each group, and failures.
+
+  The second line of a group compares plain decoding alone.
+  """
   found = []
   for group, members in groups(rows_).items():
-    ours, theirs = ([x for x in members if x["rate"] and
-                     (x["entry"].tool == benchmark_runs.OURS) == mine]
-                    for mine in (True, False))
-    if ours and theirs:
-      a, b = ours[0], theirs[0]
-      found.append(
-          f"{title(*group)}: {name(a['entry'])} in {a['entry'].dtype} is "
-          f"{a['any']:.2f} times {name(b['entry'])} in {b['entry'].dtype}, the "
-          "best of the others.")
+    for wanted, what in ((lambda row: True, "the best"),
+                         (_is_plain, "the fastest plain decoding")):
+      ours, theirs = ([x for x in members if x["rate"] and wanted(x) and
+                       (x["entry"].tool == benchmark_runs.OURS) == mine]
+                      for mine in (True, False))
+      if ours and theirs:
+        a, b = ours[0], theirs[0]
+        found.append(
+            f"{title(*group)}: {name(a['entry'])} has "
+            f"{_over(a, [b]):.2f} times the tokens/s of {name(b['entry'])}, "
+            f"{what} of the others.")
   return found + [f"{name(x['entry'])} in {x['entry'].dtype}, "
                   f"{title(*x['entry'][3:])}: {x['error']}"
                   for x in rows_ if x["error"]]
+
+
+def _is_plain(row):
+  return row["entry"].name in _PLAIN
 
 
 def name(entry):
@@ -147,9 +164,10 @@ def name(entry):
   return f"{entry.tool} {entry.name}"
 
 
-def title(batch, temperature):
-  """Returns the title of a group."""
-  return f"Batch {batch}, temperature {temperature:g}"
+def title(batch, temperature, bits=""):
+  """Returns the title of a group, of all weights or of those of some bits."""
+  return f"Batch {batch}, temperature {temperature:g}" + (
+      f", {bits}" if bits else "")
 
 
 def _lines(rows_):
@@ -206,6 +224,9 @@ Medians over rounds, with the least and the most. In each round every row
 decodes the same prompts once, ours and the others' in turn; another tool is a
 process of its own, and only one computes at a time.
 
+- Bits are those of the target's matrices. 16 are bfloat16, or what an engine
+  has in its place; 8 are q8_0 of llama.cpp, or int8 with a scale for each
+  channel, as ours; drafts may have fewer.
 - x same dtype, x any: tokens/s over those of the best row of all other tools,
   in the same dtype and in any.
 - Block efficiency: tokens per target call. Target calls: of all rows at once.

@@ -12,9 +12,9 @@ import pytest
 import decoding_jax as dj
 from configs import benchmark as benchmark_config
 from experiments.app import launch
+from experiments.benchmarking import engines
 from experiments.benchmarking import roofline_share
 from experiments.benchmarking import runs as benchmark_runs
-from experiments.benchmarking import subprocess_server
 from experiments.benchmarking import systems
 from experiments.benchmarking import tables as benchmark_tables
 from experiments.timing import roofline
@@ -31,7 +31,8 @@ def get_config():
                 methods=({{"name": "autoregressive"}},
                          {{"name": "speculative", "depth": 1}}),
                 pairs={pairs!r}, batches=(2,), seed={seed})
-  config.rivals = {{"nobody": ({{"name": "plain"}},)}}
+  config.rivals = {{"nobody": ({{"name": "plain"}},),
+                   "broken": ({{"name": "plain"}},)}}
   return config
 '''
 _OURS = benchmark_runs.Entry(benchmark_runs.OURS, "autoregressive", "float32",
@@ -166,21 +167,25 @@ def test_tables_and_files(tmp_path):
   text = benchmark_tables.terminal(rows, ["vllm was left out."])
   tables = text.split("\n\n")
   assert [x.splitlines()[0] for x in tables] == [
-      "Batch 1, temperature 1", "Batch 4, temperature 1", "vllm was left out."]
+      "Batch 1, temperature 1, 32 bits", "Batch 1, temperature 1, 16 bits",
+      "Batch 4, temperature 1, 32 bits", "vllm was left out."]
   lines = tables[0].splitlines()
   assert lines[3].split() == [
       benchmark_runs.OURS, "speculative(3)", "float32", "40.0", "8.00", "5.00",
       "2.22", "9", "[8,", "10]", "8.0", "2"]
   # The fastest first, those without figures last.
   assert [line.split()[1] for line in lines[3:]] == [
-      "speculative(3)", "autoregressive", "plain", "plain", "compiled"]
+      "speculative(3)", "autoregressive", "plain", "compiled"]
   assert lines[-1].split() == ["transformers", "compiled", "float32"]
-  assert ("decoding_jax speculative(3) in float32 is 5.00 times transformers "
-          "plain in bfloat16" in tables[2])
-  assert "Batch 1, temperature 1: no compiler" in tables[2]
+  assert ("Batch 1, temperature 1, 32 bits: decoding_jax speculative(3) has "
+          "8.00 times the tokens/s of transformers plain, the best "
+          in tables[3])
+  assert ("decoding_jax autoregressive has 2.00 times the tokens/s of "
+          "transformers plain, the fastest plain decoding" in tables[3])
+  assert "Batch 1, temperature 1: no compiler" in tables[3]
   benchmark_tables.write(tmp_path, rows)
   summary = (tmp_path / "summary.md").read_text()
-  assert "## Batch 4, temperature 1" in summary
+  assert "## Batch 4, temperature 1, 32 bits" in summary
   assert "10.0 [5.0, 20.0] | 2.00 | 1.25 |" in summary
   assert (tmp_path / "tokens_per_second.png").stat().st_size
 
@@ -195,7 +200,7 @@ def test_tables_of_us_alone(tmp_path):
 @pytest.mark.parametrize("preset", benchmark_config._PRESETS)
 def test_presets(preset):
   config = benchmark_config.get_config(preset)
-  benchmark_runs.check(config, subprocess_server.SERVERS)
+  benchmark_runs.check(config, engines.ENGINES)
   names = list(benchmark_runs.methods(config.methods))
   assert names[0] == "autoregressive"
   assert len(names) == len(config.methods)
@@ -212,14 +217,15 @@ def test_unknown_preset():
     ({"rounds": 0}, "rounds=0: at least 1"),
     ({"batches": ()}, "batches is empty"),
     ({"batches": (0,)}, r"batches=\(0,\): each is at least 1"),
-    ({"dtypes": ("int8",)}, "dtypes: 'int8' is not one of float32, bfloat16"),
+    ({"dtypes": ("int4",)}, "dtypes: 'int4' is not one of float32, bfloat16"),
+    ({"rival_dtypes": ("int7",)}, "rival_dtypes: 'int7' is not one of .*int4"),
     ({"rivals": {"ollama": ()}}, "rivals: 'ollama' is not one of transformers"),
 ])
 def test_configs_that_cannot_be(update, message):
   config = benchmark_config.get_config()
   config.update(update)
   with pytest.raises(launch.UserError, match=message):
-    benchmark_runs.check(config, subprocess_server.SERVERS)
+    benchmark_runs.check(config, engines.ENGINES)
 
 
 def test_methods_that_do_not_keep_the_distribution():
@@ -274,7 +280,7 @@ def test_drafts_may_have_a_type_of_their_own(folders, tmp_path):
       assert {str(x.dtype) for x in jax.tree.leaves(params)} == {dtype}
   config.draft_dtype = "int7"
   with pytest.raises(launch.UserError, match="draft_dtype: 'int7' is not one"):
-    benchmark_runs.check(config, subprocess_server.SERVERS)
+    benchmark_runs.check(config, engines.ENGINES)
 
 
 def test_what_is_stored_in_bfloat16_is_read_so(folders, tmp_path):
@@ -304,7 +310,7 @@ def test_what_is_stored_in_bfloat16_is_read_so(folders, tmp_path):
       "dtype", "dtype")
   config.draft_weights = "int7"
   with pytest.raises(launch.UserError, match="draft_weights='int7' is not one"):
-    benchmark_runs.check(config, subprocess_server.SERVERS)
+    benchmark_runs.check(config, engines.ENGINES)
 
 
 def test_prompts_are_sampled_once(folders, tmp_path, monkeypatch):
@@ -392,9 +398,11 @@ def test_the_best_roofline_of_all_starts_counts(tmp_path, monkeypatch):
 def _start(tmp_path, seed=0):
   path = tmp_path / "config.py"
   path.write_text(_CONFIG.format(pairs=str(tmp_path / "pairs"), seed=seed))
-  script = ("from experiments.benchmarking import subprocess_server as it; "
-            "it.SERVERS['nobody'] = ('nobody', ('no_such_package',)); "
-            "it.HINTS['nobody'] = 'it cannot be had'; import runpy; "
+  script = ("from experiments.benchmarking import engines as it; "
+            "it.ENGINES['nobody'] = it.Engine('nobody', ('no_such_package',), "
+            "hint='it cannot be had'); "
+            "it.ENGINES['broken'] = it.Engine('support.no_server', ()); "
+            "import runpy; "
             "runpy.run_module('experiments.benchmark', run_name='__main__')")
   process = helpers.start("-c", script, f"--config={path}",
                           f"--workdir={tmp_path / 'run'}",
@@ -410,6 +418,10 @@ def test_the_whole_command(tmp_path):
           "had)." in output)
   path = tmp_path / "run" / "results.jsonl"
   records = [json.loads(line) for line in path.read_text().splitlines()]
+  [failed] = [r for r in records if "error" in r]
+  assert failed["tool"] == "broken" and "No module named" in failed["error"]
+  assert "broken plain in float32, Batch 2, temperature 1: its pro" in output
+  records.remove(failed)
   assert [(r["name"], r["batch"], r["round"]) for r in records] == [
       (name, 2, number) for number in range(3)
       for name in ("autoregressive", "speculative(1)")]

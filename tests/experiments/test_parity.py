@@ -70,6 +70,6 @@ def test_what_cannot_be_compared(folder, monkeypatch):
     parity.findings(folder, 16)
   with pytest.raises(launch.UserError, match="as transformers writes it is"):
     parity.findings(launch.model_folder("python-draft"), 64)
-  monkeypatch.setattr(parity.subprocess_server, "missing", lambda _: ["torch"])
+  monkeypatch.setattr(parity.engines, "missing", lambda _: ["torch"])
   with pytest.raises(launch.UserError, match="torch is not installed: pip in"):
     parity.findings(folder, 64)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.app import peak_memory
+from experiments.benchmarking import engines
 from experiments.benchmarking import subprocess_server
 from models import checkpoints
 from support import helpers
@@ -19,8 +20,8 @@ NEW = 12
 @pytest.fixture
 def fake(monkeypatch):
   """The name of a server that only repeats."""
-  monkeypatch.setitem(subprocess_server.SERVERS, "fake",
-                      ("support.rival_server", ()))
+  monkeypatch.setitem(engines.ENGINES, "fake",
+                      engines.Engine("support.rival_server", ()))
   monkeypatch.setenv("PYTHONPATH",
                      f"{helpers.REPOSITORY}:{helpers.REPOSITORY / 'tests'}")
   return "fake"
@@ -52,13 +53,12 @@ def test_a_model_that_cannot_be_loaded(fake):
 
 
 def test_missing_packages(monkeypatch):
-  monkeypatch.setitem(subprocess_server.SERVERS, "fake",
-                      ("support.rival_server", ("json", "no_such_package")))
-  assert subprocess_server.missing("fake") == ["no_such_package"]
-  monkeypatch.setitem(subprocess_server.SERVERS, "fake",
-                      ("support.rival_server", ("jax",)))
-  assert subprocess_server.missing("fake") == []
-  assert subprocess_server.versions("fake") == f"jax {jax.__version__}"
+  fake = engines.Engine("support.rival_server", ("json", "no_such_package"))
+  monkeypatch.setitem(engines.ENGINES, "fake", fake)
+  assert engines.missing("fake") == ["no_such_package"]
+  monkeypatch.setitem(engines.ENGINES, "fake", fake._replace(packages=("jax",)))
+  assert engines.missing("fake") == []
+  assert engines.versions("fake") == f"jax {jax.__version__}"
 
 
 def test_peak_of_memory():
@@ -78,7 +78,7 @@ def test_peak_of_memory():
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
   """transformers with a tiny pair."""
-  for name in subprocess_server.SERVERS["transformers"][1]:
+  for name in engines.ENGINES["transformers"].packages:
     pytest.importorskip(name, reason="needs pip install -e '.[parity]'")
   folder = tmp_path_factory.mktemp("rivals")
   load = {"dtype": "float32", "draft_dtype": "bfloat16", "threads": 1}

@@ -1,0 +1,149 @@
+"""The engines that the benchmark compares with, and their environments.
+
+Engines need packages that get in each other's way, so that each but
+`transformers` has a Python environment of its own, a folder of `FOLDER`, made
+by `python -m experiments.benchmark --prepare=<names>`. This module needs the
+standard library alone: the servers of these environments import it.
+"""
+
+import importlib.metadata
+import importlib.util
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+from typing import NamedTuple
+
+FOLDER = pathlib.Path("runs/rivals")
+# Written into an environment once everything is installed.
+_DONE = "installed.json"
+# Formats of model files that engines read.
+HUGGING_FACE, GGUF = "huggingface", "gguf"
+
+
+class Engine(NamedTuple):
+  """An engine, and how it is run.
+
+  Attributes:
+    server: module of its server, see `subprocess_server`.
+    packages: modules that it needs.
+    requirements: what its environment has installed; () for an engine that runs
+      in this Python.
+    hint: the command that makes it available.
+    settings: of its server.
+    weights: types of weights that it computes with, of `runs.WEIGHTS`.
+    format: of the model files that its server is given.
+    per_setting: whether a process has one setting only.
+    environment: variables of its process.
+  """
+  server: str
+  packages: tuple[str, ...]
+  requirements: tuple[str, ...] = ()
+  hint: str = ""
+  settings: tuple[str, ...] = ("plain",)
+  weights: tuple[str, ...] = ("float32", "bfloat16")
+  format: str = HUGGING_FACE
+  per_setting: bool = False
+  environment: dict[str, str] = {}
+
+
+def _own(name, package, *requirements, **more):
+  """Returns an engine with an environment of its own."""
+  return Engine(
+      f"experiments.benchmarking.{name}_server", (package,), requirements,
+      f"python -m experiments.benchmark --prepare={name}", **more)
+
+
+ENGINES = {
+    "transformers": Engine(
+        "experiments.benchmarking.transformers_server",
+        ("torch", "transformers"), hint="pip install -e '.[parity]'",
+        settings=("plain", "assisted", "lookup")),
+    "llama_cpp": _own(
+        "llama_cpp", "xllamacpp", "xllamacpp==2026.10.11549", format=GGUF,
+        settings=("plain", "assisted", "probabilistic", "lookup"),
+        weights=("float32", "bfloat16", "int8", "int4"), per_setting=True),
+    "openvino": _own(
+        "openvino", "openvino_genai", "openvino-genai==2026.4.1.0",
+        "openvino==2026.4.1",
+        settings=("plain", "assisted", "lookup"),
+        weights=("float32", "bfloat16", "int8"), per_setting=True),
+    "ctranslate2": _own(
+        "ctranslate2", "ctranslate2", "ctranslate2==4.8.5",
+        weights=("float32", "int8")),
+    "vllm": Engine(
+        "experiments.benchmarking.vllm_server", ("vllm",),
+        hint="pip install vllm, on a machine with a GPU", per_setting=True,
+        settings=("plain", "assisted", "lookup"),
+        # In a separate process it would poll for work all the time.
+        environment={"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}),
+}
+
+
+def python(name) -> str:
+  """Returns the Python that an engine runs in."""
+  if not ENGINES[name].requirements:
+    return sys.executable
+  return str((FOLDER / name / "bin" / "python").absolute())
+
+
+def missing(name) -> list[str]:
+  """Returns the packages of an engine that are not installed."""
+  engine = ENGINES[name]
+  if engine.requirements:
+    return [] if _installed(name) else list(engine.packages)
+  return [package for package in engine.packages
+          if importlib.util.find_spec(package) is None]
+
+
+def versions(name) -> str:
+  """Returns the packages of an installed engine with their versions."""
+  engine = ENGINES[name]
+  if engine.requirements:
+    return ", ".join(" ".join(x.split("==")) for x in engine.requirements)
+  return ", ".join(f"{package} {importlib.metadata.version(package)}"
+                   for package in engine.packages)
+
+
+def prepare(name) -> pathlib.Path:
+  """Makes the environment of an engine, unless it is there.
+
+  Args:
+    name: a key of `ENGINES`.
+
+  Returns:
+    Its folder.
+
+  Raises:
+    ValueError: in one line, for an engine without an environment, or if its
+      packages cannot be installed.
+  """
+  engine, folder = ENGINES[name], FOLDER / name
+  if not engine.requirements:
+    raise ValueError(f"{name} has no environment of its own: {engine.hint}.")
+  if _installed(name):
+    return folder
+  shutil.rmtree(folder, ignore_errors=True)
+  _run(name, sys.executable, "-m", "venv", str(folder))
+  _run(name, python(name), "-m", "pip", "install", "--quiet",
+       "--only-binary=:all:", *engine.requirements)
+  (folder / _DONE).write_text(json.dumps(engine.requirements), "utf-8")
+  return folder
+
+
+def _installed(name):
+  """Returns whether an environment has the pinned versions."""
+  try:
+    found = json.loads((FOLDER / name / _DONE).read_text("utf-8"))
+  except (OSError, ValueError):
+    return False
+  return found == list(ENGINES[name].requirements)
+
+
+def _run(name, *command):
+  found = subprocess.run(command, capture_output=True, text=True, check=False)
+  if found.returncode:
+    lines = [x for x in found.stderr.splitlines() if x.startswith("ERROR")]
+    reason = (lines or found.stderr.splitlines() or ["no reason was given"])[-1]
+    raise ValueError(f"{name} cannot be installed: {reason}")

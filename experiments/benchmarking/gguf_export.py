@@ -1,0 +1,110 @@
+"""Writes Llamas as GGUF files with a vocabulary of numbers.
+
+Engines that read this format are fed token ids and give token ids, so that a
+text of token i needs no more than a name for it, "t" and its number. The
+tokenizer is of a kind without special tokens: none ends a text, and an engine
+that suppresses the end of a text suppresses nothing.
+"""
+
+import os
+import pathlib
+
+import numpy as np
+
+from models.folders import json_files
+from models.huggingface import config as hf_config
+from models.huggingface import tensor_files
+
+# Types of weights, and what the format calls them.
+KINDS = {"float32": "F32", "bfloat16": "BF16", "float16": "F16", "int8": "Q8_0",
+         "int4": "Q4_0"}
+# Fields of `config.json` and the setters of `gguf.GGUFWriter`.
+_FIELDS = {
+    "vocab_size": "add_vocab_size",
+    "max_position_embeddings": "add_context_length",
+    "hidden_size": "add_embedding_length",
+    "num_hidden_layers": "add_block_count",
+    "intermediate_size": "add_feed_forward_length",
+    "num_attention_heads": "add_head_count",
+    "num_key_value_heads": "add_head_count_kv",
+    "rms_norm_eps": "add_layer_norm_rms_eps",
+    "rope_theta": "add_rope_freq_base"}
+_NORMAL = 1
+
+
+def write(folder, path, weights) -> None:
+  """Writes a Llama as a GGUF file, which appears whole or not at all.
+
+  Args:
+    folder: of the model, as transformers writes it.
+    path: of the file.
+    weights: a key of `KINDS`, of the matrices; a matrix whose rows have no
+      whole blocks of 32 stays in float32, as do norms.
+
+  Raises:
+    ValueError: for another architecture, or without the package `gguf`.
+  """
+  fields = json_files.read(pathlib.Path(folder) / hf_config.FILE)
+  if fields["model_type"] != "llama" or fields.get("rope_scaling"):
+    raise ValueError(f"'{folder}' is of the architecture "
+                     f"{fields['model_type']!r}: only Llamas without scaled "
+                     "rotary embeddings are written as GGUF files.")
+  path = pathlib.Path(path)
+  path.parent.mkdir(parents=True, exist_ok=True)
+  unfinished = path.with_name(f".{path.name}.partial")
+  gguf = _gguf()
+  writer = gguf.GGUFWriter(unfinished, "llama")
+  _add_metadata(writer, gguf, fields, KINDS[weights])
+  names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA,
+                                   fields["num_hidden_layers"])
+  for name, tensor in tensor_files.tensors(folder).items():
+    stem, _, suffix = name.rpartition(".")
+    x = _paired(tensor.read().astype(np.float32), stem, fields)
+    kind = gguf.GGMLQuantizationType[_kind(x, KINDS[weights], gguf)]
+    writer.add_tensor(f"{names.get_name(stem)}.{suffix}",
+                      gguf.quantize(x, kind), raw_dtype=kind)
+  writer.write_header_to_file()
+  writer.write_kv_data_to_file()
+  writer.write_tensors_to_file()
+  writer.close()
+  os.replace(unfinished, path)
+
+
+def _add_metadata(writer, gguf, fields, kind):
+  for name, setter in _FIELDS.items():
+    getattr(writer, setter)(fields[name])
+  size = fields.get("head_dim") or (
+      fields["hidden_size"] // fields["num_attention_heads"])
+  for setter in ("add_key_length", "add_value_length",
+                 "add_rope_dimension_count"):
+    getattr(writer, setter)(size)
+  writer.add_file_type(
+      gguf.LlamaFileType["ALL_F32" if kind == "F32" else f"MOSTLY_{kind}"])
+  count = fields["vocab_size"]
+  writer.add_tokenizer_model("rwkv")
+  writer.add_token_list([f"t{i}" for i in range(count)])
+  writer.add_token_types([_NORMAL] * count)
+
+
+def _paired(x, stem, fields):
+  """Returns rows such that neighbours are rotated, as the format has them."""
+  heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
+  part = stem.rpartition(".")[2]
+  if part not in heads:
+    return np.ascontiguousarray(x)
+  halves = x.reshape(fields[heads[part]], 2, -1, *x.shape[1:])
+  return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(x.shape))
+
+
+def _kind(x, kind, gguf):
+  block = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]][0]
+  return "F32" if x.ndim < 2 or x.shape[-1] % block else kind
+
+
+def _gguf():
+  try:
+    import gguf  # pylint: disable=import-outside-toplevel
+  except ImportError as e:
+    raise ValueError("GGUF files are written by the package gguf: pip install "
+                     "'decoding_jax[gguf]'.") from e
+  return gguf

@@ -1,0 +1,129 @@
+"""Generation by llama.cpp, as a server of `subprocess_server`.
+
+By the package `xllamacpp`, whose requests go to the server in this process.
+Settings:
+
+    plain          autoregressive decoding
+    assisted       speculative decoding with the draft model, `length` tokens a
+                   step, which are its most probable ones
+    probabilistic  the same with sampled drafts, where the temperature is not 0
+    lookup         speculative decoding with n-grams copied from the text
+
+A process has one setting, and decodes one row at a time.
+"""
+
+import http.client
+import json
+import os
+import time
+import urllib.parse
+
+import xllamacpp
+
+from experiments.app import peak_memory
+from experiments.benchmarking import subprocess_server
+
+# Tokens before a token that are compared with the text for a copy.
+_NGRAM = 2
+_TYPES = xllamacpp.common_speculative_type
+
+
+def load(request):
+  """Loads the target, and the draft if the setting has one.
+
+  Args:
+    request: `target` and `draft`, GGUF files; `weights` of the target;
+      `setting` and `length`; `max_length` of a text; `threads`, or 0 for all
+      cores.
+
+  Returns:
+    The server, and an answer with threads and the device.
+  """
+  threads = request["threads"] or len(os.sched_getaffinity(0))
+  params = xllamacpp.CommonParams()
+  params.model.path = request["target"]
+  params.n_parallel, params.n_ctx = 1, request["max_length"] + 64
+  params.cache_ram_mib = 0
+  if request["weights"] == "float32":
+    wide = xllamacpp.ggml_type.GGML_TYPE_F32
+    params.cache_type_k = params.cache_type_v = wide
+  _with_threads(params, threads)
+  _SETTINGS[request["setting"]](params, request, threads)
+  return xllamacpp.Server(params), {"threads": threads, "device": "cpu"}
+
+
+def generate(server, request):
+  """Continues one prompt; arguments as of `transformers_server.generate`."""
+  [prompt] = request["prompts"]
+  peak_memory.reset()
+  start = time.perf_counter()
+  answer = _post(server, {
+      "prompt": prompt, "n_predict": request["max_new_tokens"],
+      "seed": request["seed"], "cache_prompt": False, "return_tokens": True,
+      "ignore_eos": True, **_sampling(request)})
+  seconds = time.perf_counter() - start
+  accepted = answer["timings"].get("draft_n_accepted", 0)
+  return {"tokens": [answer["tokens"]], "seconds": seconds,
+          "target_calls": len(answer["tokens"]) - accepted,
+          "peak_bytes": peak_memory.peak()}
+
+
+def _sampling(request):
+  """Returns the fields of a request, with no sampler that cuts nothing."""
+  if not request["temperature"]:
+    return {"samplers": ["top_k"], "top_k": 1, "temperature": 0.0}
+  used = {"top_k": request["top_k"] > 0, "top_p": request["top_p"] < 1,
+          "min_p": request["min_p"] > 0}
+  return {"samplers": ["temperature", *(x for x, cuts in used.items() if cuts)],
+          **{x: request[x] for x in ("temperature", *used)}}
+
+
+def _post(server, request):
+  address = urllib.parse.urlsplit(server.listening_address)
+  connection = http.client.HTTPConnection(address.hostname, address.port)
+  try:
+    connection.request("POST", "/completion", json.dumps(request),
+                       {"Content-Type": "application/json"})
+    answer = json.load(connection.getresponse())
+  finally:
+    connection.close()
+  if "error" in answer:
+    raise ValueError(answer["error"]["message"])
+  return answer
+
+
+def _with_threads(params, threads):
+  for cpu in (params.cpuparams, params.cpuparams_batch):
+    cpu.n_threads = threads
+
+
+def _plain(params, request, threads):
+  del params, request, threads
+
+
+def _assisted(params, request, threads, probabilistic=False):
+  params.speculative.types = [_TYPES.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
+  draft = params.speculative.draft
+  draft.mparams.path = request["draft"]
+  draft.n_max, draft.n_min, draft.p_min = request["length"], 0, 0.0
+  draft.probabilistic = probabilistic
+  _with_threads(draft, threads)
+
+
+def _probabilistic(params, request, threads):
+  _assisted(params, request, threads, True)
+
+
+def _lookup(params, request, threads):
+  del threads
+  params.speculative.types = [_TYPES.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
+  params.speculative.ngram_simple.size_n = _NGRAM
+  params.speculative.ngram_simple.size_m = request["length"]
+
+
+_SETTINGS = {"plain": _plain, "assisted": _assisted,
+             "probabilistic": _probabilistic, "lookup": _lookup}
+
+
+if __name__ == "__main__":
+  subprocess_server.serve(load, generate)

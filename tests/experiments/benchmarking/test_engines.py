@@ -1,0 +1,94 @@
+"""Tests of other engines: environments, and texts of those installed."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from experiments import benchmark
+from experiments.app import launch
+from experiments.benchmarking import engine_exactness
+from experiments.benchmarking import engines
+
+OWN = [name for name, engine in engines.ENGINES.items() if engine.requirements]
+
+
+@pytest.fixture
+def commands(monkeypatch, tmp_path):
+  """Commands that would have been run, in a folder without environments."""
+  ran = []
+
+  def run(name, *command):
+    ran.append(command)
+    if command[1] == "-m" and command[2] == "venv":
+      (engines.FOLDER / name).mkdir(parents=True)
+
+  monkeypatch.setattr(engines, "FOLDER", tmp_path / "rivals")
+  monkeypatch.setattr(engines, "_run", run)
+  return ran
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_an_environment_is_made_once(commands, name):
+  engine = engines.ENGINES[name]
+  assert engines.missing(name) == list(engine.packages)
+  folder = engines.prepare(name)
+  assert folder == engines.FOLDER / name
+  venv, install = commands
+  assert venv == (sys.executable, "-m", "venv", str(folder))
+  assert install[0] == engines.python(name)
+  assert set(engine.requirements) <= set(install)
+  assert all("==" in x for x in engine.requirements)
+  assert engines.missing(name) == []
+  engines.prepare(name)
+  assert len(commands) == 2
+  assert f"--prepare={name}" in engine.hint
+
+
+def test_other_versions_are_installed_anew(commands, monkeypatch):
+  name = OWN[0]
+  engines.prepare(name)
+  newer = engines.ENGINES[name]._replace(requirements=("package==99",))
+  monkeypatch.setitem(engines.ENGINES, name, newer)
+  assert engines.missing(name)
+  engines.prepare(name)
+  assert commands[-1][-1] == "package==99"
+  assert engines.versions(name) == "package 99"
+
+
+def test_one_that_cannot_be_installed_keeps_no_other(commands, monkeypatch,
+                                                     capsys):
+  run = engines._run
+
+  def fail(name, *command):
+    if name == OWN[0]:
+      raise ValueError(f"{name} cannot be installed: no wheel")
+    run(name, *command)
+
+  monkeypatch.setattr(engines, "_run", fail)
+  with pytest.raises(launch.UserError, match="cannot be installed: no wheel"):
+    benchmark.prepare(OWN[:2])
+  assert f"{engines.FOLDER / OWN[1]}: " in capsys.readouterr().out
+  with pytest.raises(launch.UserError, match="--prepare=ollama is not one of"):
+    benchmark.prepare(["ollama"])
+  with pytest.raises(ValueError, match="no environment of its own"):
+    engines.prepare("transformers")
+  assert engines.missing(OWN[0])
+
+
+def test_a_failed_command_gives_its_reason():
+  with pytest.raises(ValueError, match="^it cannot be installed: ERROR: why$"):
+    engines._run("it", sys.executable, "-c",
+                 "import sys; sys.exit('ERROR: why')")
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_greedy_texts_are_ours(name, tmp_path):
+  """And samples never have tokens of no probability, by few texts."""
+  if engines.missing(name):
+    pytest.skip(f"needs {engines.ENGINES[name].hint}")
+  [plain, *_] = engine_exactness.test(name, texts=2, length=60)
+  assert not plain.error
+  assert plain.same[0] == plain.same[1]
+  assert plain.p_value > 1e-5
+  assert np.isfinite(plain.control)
