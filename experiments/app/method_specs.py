@@ -1,8 +1,8 @@
 """Method specifications of configs and flags: a name, and sizes.
 
 A specification is a mapping, `{"name": "rsd_s", "width": 3, "depth": 4}`, or a
-string of a call, `"rsd_s(width=3, depth=4)"` or `"rsd_s(3, 4)"`. The name in a
-mapping may itself be such a string, to which the mapping adds sizes.
+string of a call, `"rsd_s(width=3, depth=4)"` or `"speculative(4, block)"`. The
+name in a mapping may itself be such a string, to which the mapping adds sizes.
 """
 
 import ast
@@ -132,6 +132,9 @@ def _parse_call(text, where, more):
 
 
 def _literal(node, where, text):
+  # Quotation marks may be left out, as they are in names of methods.
+  if isinstance(node, ast.Name):
+    return node.id
   try:
     return ast.literal_eval(node)
   except ValueError as e:
