@@ -30,6 +30,7 @@ from models.heads import block
 from models.heads import eagle
 from models.heads import medusa
 from models.heads import mtp
+from models.heads import prompt_tokens
 from models.huggingface import config as hf_config
 from models.huggingface import mtp_tensors
 from models.huggingface import tensor_files
@@ -39,6 +40,7 @@ _EAGLE3 = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM",
 _BLOCKS = ("DFlashDraftModel", "Qwen3DSparkModel", "DSparkDraftModel")
 _MTP = ("Qwen3NextMTP", "DeepSeekMTPModel", "Glm4MoeMTPModel", "MiMoMTPModel")
 _MEDUSA_FILES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
+_PROMPTS = "PromptDecoder"
 _MIDDLE = "midlayer"
 # Of a config, what describes the layers of a head as those of a Llama.
 _LAYER_FIELDS = (
@@ -108,6 +110,33 @@ def is_head(folder) -> bool:
     return False
 
 
+def is_prompts(folder) -> bool:
+  """Returns whether a folder holds prompt tokens, see `load_prompts`."""
+  path = pathlib.Path(folder) / hf_config.FILE
+  return path.is_file() and _architecture(json_files.read(path)) == _PROMPTS
+
+
+def load_prompts(folder, target: transformer.Config):
+  """Reads prompt tokens of parallel prompt decoding.
+
+  Args:
+    folder: that `save` has written.
+    target: the architecture of the target.
+
+  Returns:
+    The target that knows them, and `[prompts, F]`, which its parameters have as
+    `prompts`.
+
+  Raises:
+    FileNotFoundError, ValueError: as of `load`.
+  """
+  path, tensors = pathlib.Path(folder), _tensors(pathlib.Path(folder))
+  name = _names(_Kind(prompt_tokens, None, ()))["prompts"]
+  count = tensors[name].shape[0] if name in tensors else 1
+  lm = transformer.with_prompts(target, count)
+  return lm, _read(path, tensors, name, lm.abstract_params()["prompts"])
+
+
 def open_folder(folder, target: transformer.Config,
                 dtype: str | None = None) -> Loaded:
   """Opens a head, whose parameters are shapes; as `load` in all else."""
@@ -174,7 +203,7 @@ def save(folder, module, config, params, kept, metadata=None) -> None:
 
   Args:
     folder: where to.
-    module: `models.heads.eagle`, `medusa`, `block` or `mtp`.
+    module: `models.heads.eagle`, `medusa`, `block`, `mtp` or `prompt_tokens`.
     config: of the head.
     params: its parameters.
     kept: layers of the target that it reads.
@@ -205,6 +234,8 @@ def save(folder, module, config, params, kept, metadata=None) -> None:
 def _fields(kind, dtype):
   """Returns the `config.json` of a head."""
   config = kind.config
+  if kind.module is prompt_tokens:
+    return {"architectures": [_PROMPTS], "num_virtual_tokens": config.prompts}
   if kind.module is medusa:
     return {"medusa_num_heads": config.heads,
             "medusa_num_layers": config.blocks}
@@ -338,6 +369,8 @@ def _names(kind, prefix=_MIDDLE):
     prefix: of the layer of EAGLE-3.
   """
   config = kind.config
+  if kind.module is prompt_tokens:
+    return {"prompts": "prompt_embeddings"}
   if kind.module is medusa:
     return {f"head_{i}_out": f"{i}.{config.blocks}.weight"
             for i in range(config.heads)} | {
