@@ -361,6 +361,9 @@ def with_params(pair, target, draft, mesh, read=_read):
         target=lm, target_params=params, draft=sharding.head(pair.draft),
         draft_params=_head_params(pair, target, draft, params, mesh, read),
         mesh=mesh)
+  if model_pair.is_prompts(draft):
+    raise launch.UserError(f"draft={draft!r} are prompt tokens, which are for "
+                           "one device: leave --mesh empty.")
   lm, params = _split(target, kinds[0], mesh, read)
   # Gather logits before cutting padding off: it may end on any device.
   pair = pair._replace(target=vocab_alignment.cut(lm, pair.target.vocab_size),

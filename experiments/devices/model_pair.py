@@ -84,6 +84,12 @@ def drafter(name, methods, target, draft):
           f"--draft={draft} is a start table, of drafters without a model, and "
           f"--method={name} needs a draft model.")
     return draft
+  if is_prompts(draft):
+    if any(map(needs_draft, methods)):
+      raise launch.UserError(
+          f"--draft={draft} are prompt tokens, of --method=ppd, and "
+          f"--method={name} needs a draft model.")
+    return draft
   if not any(map(needs_draft, methods)):
     return ""
   if not has_drafter(target, draft):
@@ -243,7 +249,8 @@ def open_pair(target, draft, dtype="", draft_dtype="",
     draft: folder or name of the draft; "" for none, `prompt_lookup.NAME` for
       prompt lookup, "layers:N" for the first N layers of the target; file of a
       start table, see `start_tables`; or folder of a head, see
-      `models.huggingface.heads`, or "mtp" for the target's own module.
+      `models.huggingface.heads`, or "mtp" for the target's own module; or of
+      prompt tokens, which become parameters of the target.
     dtype: of parameters and activations of both; "" as saved. The distribution
       that is preserved is the target's in this type.
     draft_dtype: of the draft; "" for `dtype`.
@@ -331,6 +338,9 @@ def _models(draft, configs, found, folders, head_kind):
           params[0], ())
     if exit_layers(draft):
       return (target, _early_exit(draft, configs[0])), (params[0], params[0])
+    if is_prompts(draft):
+      lm, _ = heads.load_prompts(launch.model_folder(draft), configs[0])
+      return (lm, None), (lm.abstract_params(), None)
     if is_head(draft):
       return _with_head(head_folder(draft, folders[0]), configs[0], params[0],
                         head_kind)
@@ -402,7 +412,31 @@ def _check_devices():
 def is_read(draft) -> bool:
   """Returns whether a draft model has parameters in a folder of its own."""
   return draft not in ("", prompt_lookup.NAME) and not (
-      exit_layers(draft) or start_tables.is_file(draft) or is_head(draft))
+      exit_layers(draft) or start_tables.is_file(draft) or is_head(draft)
+      or is_prompts(draft))
+
+
+def is_prompts(draft) -> bool:
+  """Returns whether a draft are prompt tokens of the target."""
+  return draft not in ("", prompt_lookup.NAME, _MTP) and not (
+      exit_layers(draft) or start_tables.is_file(draft)) and (
+          heads.is_prompts(launch.model_folder(draft)))
+
+
+def with_prompts(pair, target, draft, params):
+  """Returns parameters of the target with prompt tokens, if a draft is those.
+
+  Args:
+    pair: of `open_pair`.
+    target: as there.
+    draft: as there.
+    params: of the target.
+  """
+  if not is_prompts(draft):
+    return params
+  with launch.user_errors(OSError, ValueError):
+    return {**params, "prompts": heads.load_prompts(
+        launch.model_folder(draft), architecture(target, pair.dtypes[0]))[1]}
 
 
 def is_head(draft) -> bool:
@@ -429,8 +463,9 @@ def with_params(pair, target, draft):
                    for name, kind in zip((target, draft), kinds)]
     if is_head(draft):
       own = head_params(pair, target, draft, params)
-  return pair._replace(target_params=params, draft_params=draft_params(
-      pair, draft, params, own))
+  return pair._replace(
+      target_params=with_prompts(pair, target, draft, params),
+      draft_params=draft_params(pair, draft, params, own))
 
 
 def head_params(pair, target, draft, target_params):

@@ -12,7 +12,8 @@ TARGET = flags.DEFINE_string("target", "python-target",
 _DRAFT = flags.DEFINE_string(
     "draft", "", "What drafts, for methods that need it: a model named as "
     "--target is, which may have another tokenizer; a folder of a head on the "
-    "target's features; mtp, the next-token module in the target's folder; "
+    "target's features; mtp, the next-token module in the target's folder; a "
+    "folder of prompt tokens, for ppd; "
     "layers:N, the first N layers of the target; lookup, "
     "which copies what followed the same tokens before; a file .npz of "
     "experiments.start_table, for drafters without a model; or '', the draft "

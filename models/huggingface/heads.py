@@ -33,6 +33,7 @@ from models.heads import block
 from models.heads import eagle
 from models.heads import medusa
 from models.heads import mtp
+from models.heads import prompt_tokens
 from models.heads import target_ends
 from models.huggingface import config as hf_config
 from models.huggingface import head_layers
@@ -48,6 +49,7 @@ _MTP = ("Qwen3NextMTP", "DeepSeekMTPModel", "Glm4MoeMTPModel", "MiMoMTPModel")
 _MEDUSA_FILES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
 _FILES = {medusa: _MEDUSA_FILES[0], **{
     module: x.file for module, x in regressive_heads.FORMATS.items()}}
+_PROMPTS = "PromptDecoder"
 _MIDDLE = "midlayer"
 _OFFSETS = "d2t"
 # Parameter that is not in files: rows of the target's output layer.
@@ -105,6 +107,33 @@ def is_head(folder) -> bool:
     return "fc.weight" in found or "fc.fc.weight" in found
   except (FileNotFoundError, ValueError):
     return False
+
+
+def is_prompts(folder) -> bool:
+  """Returns whether a folder holds prompt tokens, see `load_prompts`."""
+  path = pathlib.Path(folder) / hf_config.FILE
+  return path.is_file() and _architecture(json_files.read(path)) == _PROMPTS
+
+
+def load_prompts(folder, target: transformer.Config):
+  """Reads prompt tokens of parallel prompt decoding.
+
+  Args:
+    folder: that `save` has written.
+    target: the architecture of the target.
+
+  Returns:
+    The target that knows them, and `[prompts, F]`, which its parameters have as
+    `prompts`.
+
+  Raises:
+    FileNotFoundError, ValueError: as of `load`.
+  """
+  path, tensors = pathlib.Path(folder), tensor_files.tensors(folder)
+  name = _names(_Kind(prompt_tokens, None, ()))["prompts"]
+  count = tensors[name].shape[0] if name in tensors else 1
+  lm = transformer.with_prompts(target, count)
+  return lm, _read(path, tensors, name, lm.abstract_params()["prompts"])
 
 
 def open_folder(folder, target: transformer.Config, dtype: str | None = None,
@@ -235,6 +264,8 @@ def _fields(kind, dtype):
   config = kind.config
   if kind.module in regressive_heads.FORMATS:
     return regressive_heads.FORMATS[kind.module].fields(config, dtype)
+  if kind.module is prompt_tokens:
+    return {"architectures": [_PROMPTS], "num_virtual_tokens": config.prompts}
   if kind.module is medusa:
     return {"medusa_num_heads": config.heads,
             "medusa_num_layers": config.blocks}
@@ -378,6 +409,8 @@ def _names(kind, prefix=_MIDDLE):
   config = kind.config
   if kind.module in regressive_heads.FORMATS:
     return regressive_heads.FORMATS[kind.module].names(config)
+  if kind.module is prompt_tokens:
+    return {"prompts": "prompt_embeddings"}
   if kind.module is medusa:
     return {f"head_{i}_out": f"{i}.{config.blocks}.weight"
             for i in range(config.heads)} | {

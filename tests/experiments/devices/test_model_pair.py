@@ -13,7 +13,11 @@ from experiments.devices import mesh as mesh_lib
 from experiments.devices import model_pair
 from models import checkpoints
 from models.heads import hydra
+from models.heads import mtp
+from models.heads import prompt_tokens
+from models.huggingface import convert
 from models.huggingface import heads
+from models.huggingface import tensor_files
 from models.text import tokenizers
 from models.text import vocab_mapping
 from models.transformer import quantization
@@ -81,7 +85,50 @@ def test_layers_of_the_target_on_a_mesh(target, greedy):
   np.testing.assert_array_equal(decoded(pair, METHOD), greedy)
 
 
+def test_the_next_token_module_of_the_target(folders, tmp_path):
+  """In the target's own folder, alone and on a mesh."""
+  config = checkpoints.load_config(folders[0])
+  params = tiny.init(jax.random.key(0), config)
+  layer = mtp.Config(mtp.layer_of(config))
+  both = []
+  heads.save(tmp_path / "head", mtp, layer, mtp.init(
+      jax.random.key(1), layer, config), (0,))
+  convert.to_hf(tmp_path / "target", config, params,
+                tokenizers.load(folders[0]))
+  for name in ("target", "head"):
+    both.append(tensor_files.tensors(tmp_path / name))
+  found = {name: x.read() for part in both for name, x in part.items()}
+  file = tmp_path / "target" / tensor_files.SAFETENSORS
+  tensor_files.write(file, {k: x.shape for k, x in found.items()}, "float32",
+                     found.__getitem__)
+  target = str(tmp_path / "target")
+  plain = decoded(open_(target, ""), dj.methods.autoregressive())
+  np.testing.assert_array_equal(decoded(open_(target, "mtp"), METHOD), plain)
+  pair = mesh_lib.with_params(model_pair.open_pair(target, "mtp"), target,
+                              "mtp", mesh_lib.make((1, 1)))
+  np.testing.assert_array_equal(decoded(pair, METHOD), plain)
+
+
+def test_prompt_tokens_of_a_target(target, greedy, tmp_path):
+  config = checkpoints.load_config(target)
+  prompts = prompt_tokens.Config(2)
+  folder = str(tmp_path / "prompts")
+  heads.save(folder, prompt_tokens, prompts, prompt_tokens.init(
+      jax.random.key(1), prompts, config), ())
+  method = dj.methods.ppd((2, 2), 3)
+  assert model_pair.drafter("ppd", [method], target, folder) == folder
+  pair = open_(target, folder)
+  assert pair.draft is None and pair.target_params["prompts"].shape == (2, 8)
+  np.testing.assert_array_equal(decoded(pair, method), greedy)
+  with pytest.raises(launch.UserError, match="are prompt tokens, of --method="):
+    model_pair.drafter("rsd_s", [METHOD], target, folder)
+  with pytest.raises(launch.UserError, match="for one device: leave --mesh e"):
+    mesh_lib.with_params(model_pair.open_pair(target, folder), target, folder,
+                         mesh_lib.make((1, 1)))
+
+
 @pytest.mark.parametrize("draft, more, message", [
+    ("mtp", {}, "model.safetensors"),
     ("layers:3", {}, "--draft=layers:3: num_layers=3: an early exit needs 1 to "
      "2 of the target's 3 layers"),
     ("layers:", {}, "--draft=layers:: layers:N with a number N"),

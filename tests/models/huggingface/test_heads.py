@@ -20,6 +20,7 @@ from models.heads import eagle
 from models.heads import hydra
 from models.heads import medusa
 from models.heads import mtp
+from models.heads import prompt_tokens
 from models.huggingface import convert
 from models.huggingface import heads
 from models.huggingface import tensor_files
@@ -539,6 +540,19 @@ def test_rows_of_the_targets_output_layer(tmp_path, target):
   np.testing.assert_allclose(
       at_hand[ids], expected[ids] - np.logaddexp.reduce(expected[ids]),
       atol=1e-5)
+
+
+def test_prompt_tokens(tmp_path):
+  config = prompt_tokens.Config(2)
+  params = prompt_tokens.init(jax.random.key(2), config, _TARGET)
+  folder = tmp_path / "prompts"
+  heads.save(folder, prompt_tokens, config, params, (1,))
+  assert heads.is_prompts(folder) and not heads.is_head(folder)
+  lm, found = heads.load_prompts(folder, _TARGET)
+  assert lm is prompt_tokens.target(config, _TARGET)
+  np.testing.assert_array_equal(found, params["prompts"])
+  with pytest.raises(ValueError, match=r"prompt_embeddings has shape \(2, 16"):
+    heads.load_prompts(folder, dataclasses.replace(_TARGET, dim=8))
 
 
 _LAYER = dataclasses.replace(_TARGET, num_layers=1)
