@@ -3,7 +3,7 @@
 Models are built of the operations that its model builder uses on CPUs: fused
 attention with rotary embeddings and, with fewer bits, products by blocks of 32
 weights. It has one setting, plain, and no 16 bits on CPUs. Some token must end
-texts; it is the last one of the vocabulary, which is suppressed.
+texts: the vocabulary gets one more, which is suppressed.
 """
 
 import json
@@ -101,17 +101,17 @@ def build(folder, bits):
   graph.node("Shape", ["attention_mask"], "shape")
   graph.node("Gather", ["shape", "one"], "total")
   graph.node("Cast", ["total"], "total_32", to=onnx.TensorProto.INT32)
-  graph.constant("embedding", weights["model.embed_tokens.weight"])
+  graph.constant("embedding", _with_end(weights["model.embed_tokens.weight"]))
   x = graph.node("Gather", ["embedding", "input_ids"], "embedded")
   for i in range(layers):
     x = _layer(graph, config, weights, i, x)
   x = graph.norm(x, weights["model.norm.weight"], config, "norm")
-  graph.product(x, weights["lm_head.weight"], "logits")
+  graph.product(x, _with_end(weights["lm_head.weight"]), "logits")
   past = ["batch", heads, "past", size]
   inputs = [("input_ids", onnx.TensorProto.INT64, ["batch", "fresh"]),
             ("attention_mask", onnx.TensorProto.INT64, ["batch", "all"])]
   outputs = [("logits", onnx.TensorProto.FLOAT,
-              ["batch", "fresh", config["vocab_size"]])]
+              ["batch", "fresh", config["vocab_size"] + 1])]
   for i in range(layers):
     for part in ("key", "value"):
       inputs.append((f"past_key_values.{i}.{part}", onnx.TensorProto.FLOAT,
@@ -125,6 +125,11 @@ def build(folder, bits):
             for part in (inputs, outputs)), graph.constants),
       opset_imports=[helper.make_opsetid("", 18),
                      helper.make_opsetid(_CONTRIB, 1)], ir_version=10)
+
+
+def _with_end(rows):
+  """Appends the row of the token that would end a text."""
+  return np.pad(rows, ((0, 1), (0, 0)))
 
 
 class _Graph:
@@ -214,10 +219,11 @@ def _description(config, threads):
   """Returns what the engine must know of the model."""
   return {
       "model": {
-          "type": "llama", "vocab_size": config["vocab_size"],
+          "type": "llama", "vocab_size": config["vocab_size"] + 1,
           "context_length": config["max_position_embeddings"],
-          "bos_token_id": 0, "pad_token_id": 0,
-          "eos_token_id": config["vocab_size"] - 1,
+          # Padding is masked, and would be wherever a prompt has that token.
+          **{f"{x}_token_id": config["vocab_size"]
+             for x in ("bos", "eos", "pad")},
           "decoder": {
               "session_options": {"intra_op_num_threads": threads,
                                   "provider_options": []},
