@@ -7,7 +7,8 @@
       --workdir=runs/benchmark_shipped
   python -m experiments.benchmark --config=configs/benchmark.py \\
       --config.target=<folder> --config.draft=<folder> --workdir=<folder>
-  python -m experiments.benchmark --prepare=llama_cpp,openvino,ctranslate2
+  python -m experiments.benchmark \\
+      --prepare=llama_cpp,openvino,ctranslate2,onnxruntime
   python -m experiments.benchmark --config=configs/benchmark.py:engines \\
       --workdir=runs/engines
 
@@ -164,7 +165,7 @@ _ENGINES = {
     "llama_cpp": (_PLAIN, *_drafts(2), *_drafts(2, 3, name="probabilistic"),
                   _lookup(3)),
     "openvino": (_PLAIN, *_drafts(2), _lookup(3)),
-    "ctranslate2": ({"name": "plain", "batch_1": True},),
+    "ctranslate2": (_PLAIN,), "onnxruntime": (_PLAIN,),
 }
 _FULL = {"dtypes": ("float32", "bfloat16"), "batches": (1, 4, 16),
          "temperatures": (0.0, 1.0)}

@@ -7,7 +7,8 @@ Prints a table of our methods and the settings of the other tools, measured in
 turn. An interrupted run resumes where it was. Tools that are not installed are
 left out, with a notice; they get environments of their own by
 
-  python -m experiments.benchmark --prepare=llama_cpp,openvino,ctranslate2
+  python -m experiments.benchmark \\
+      --prepare=llama_cpp,openvino,ctranslate2,onnxruntime
 """
 
 import functools

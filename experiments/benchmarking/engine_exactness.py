@@ -4,8 +4,8 @@ At temperature 1 in float32 an engine continues texts of a table that is built
 into a Llama (`table_llama`), with another table as its draft. Texts are cut
 into windows of a few tokens; given the token before it, the joint distribution
 of a window is known exactly, and steps of speculative decoding begin anywhere
-in it. Chi-square tells whether the counts could be samples. A control, the same counts
-against a flatter table, must fail.
+in it. Chi-square tells whether the counts could be samples. A control, the same
+counts against a flatter table, must fail.
 
 At temperature 0 its texts are compared with ours, by a pair of models with
 several layers and a context (`random_pair`).

@@ -72,6 +72,10 @@ ENGINES = {
     "ctranslate2": _own(
         "ctranslate2", "ctranslate2", "ctranslate2==4.8.5",
         weights=("float32", "int8")),
+    "onnxruntime": _own(
+        "onnxruntime", "onnxruntime_genai", "onnxruntime-genai==0.18.0",
+        "onnxruntime==1.32.0", "onnx==1.23.2",
+        weights=("float32", "int8", "int4")),
     "vllm": Engine(
         "experiments.benchmarking.vllm_server", ("vllm",),
         hint="pip install vllm, on a machine with a GPU", per_setting=True,

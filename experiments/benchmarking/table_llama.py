@@ -17,6 +17,8 @@ from models.huggingface import convert
 # that the table lacks have this logit, as have its zeros.
 SIZE = 64
 _NEVER = -80.0
+# Of an embedding: the epsilon of the norm is nothing beside its mean square.
+_LARGE = 16.0
 
 
 def write(folder, table) -> None:
@@ -35,7 +37,7 @@ def write(folder, table) -> None:
     logs = np.maximum(np.log(table), _NEVER)
   head = np.full((SIZE, SIZE), _NEVER)
   head[:len(table), :len(table)] = logs.T
-  given = {"embedding": np.eye(SIZE), "head": head / SIZE**0.5,
+  given = {"embedding": _LARGE * np.eye(SIZE), "head": head / SIZE**0.5,
            "norm/scale": np.ones((SIZE, 1))}
 
   def leaf(path, shape):
