@@ -235,7 +235,7 @@ _NO_DRAFTER = (
     {"name": "aded", "nodes": 6, "depth": 4},
     {"name": "lookahead", "ngram": 3, "window": 4, "guesses": 3})
 # Drafter of `smollm2`, as `draft` says.
-_SMOLLM2_DRAFT = "layers:6"
+_SMOLLM2_DRAFT = "smollm2-eagle3"
 # Chains, trees of RSD and best-first trees of four and eight nodes, and copies
 # of the text; small, since a core scores few nodes at the price of one.
 _CHAINS = {n: {"name": "speculative", "depth": n, "verification": "block"}
