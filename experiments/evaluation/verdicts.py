@@ -6,8 +6,7 @@ from experiments.evaluation import result_rows
 _NAMED = 6
 # Parameters below which the weights of a target are read in no time.
 _SMALL = 20e6
-WHERE_TREES_PAY = ("python -m experiments.rsd --config=rsd:smollm2 "
-                   "--workdir=runs/smollm2")
+WHERE_TREES_PAY = "python -m experiments.benchmark"
 
 
 def lines(rows) -> list[str]:
