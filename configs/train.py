@@ -256,8 +256,9 @@ def _smollm2_head(name, depth):
       teacher_dtype="bfloat16", own_texts=1245, sample_length=321,
       sample_batch=64, windows=(96, 192, 320), workdir=f"runs/smollm2-{name}",
       export=f"models/pretrained/smollm2-{name}", export_dtype="bfloat16",
-      head_vocab=8192, keep_features=True, batch_tokens=2048, steps=500,
-      learning_rate=1e-3, warmup_steps=40, final_loss_from=0.6, eval_every=100)
+      head_vocab=8192, keep_features=True, batch_tokens=2048, steps=700,
+      optimizer="muon", learning_rate=2e-3, warmup_steps=40,
+      final_loss_from=0.6, eval_every=100)
 
 
 def _canvas_tasks():

