@@ -21,7 +21,7 @@ def generate(state, request):
   if request.get("fail"):
     raise RuntimeError("")
   return {"tokens": request["prompts"], "seconds": 0.5,
-          "target_calls": state["calls"], "peak_bytes": None}
+          "target_calls": state.get("calls"), "peak_bytes": None}
 
 
 if __name__ == "__main__":
