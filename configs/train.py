@@ -93,7 +93,7 @@ def _common():
       # Whether the teacher's hidden states over its own texts are computed once
       # and kept in the workdir: 5 kB a token for a dim of 576.
       keep_features=False,
-      start="",               # checkpoint folder to begin with; random if empty
+      start="",               # model or head to begin with; random if empty
       # Folder, trained and written if it is not there; that of the teacher if
       # empty.
       tokenizer="",

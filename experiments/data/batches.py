@@ -46,6 +46,12 @@ def whole(tokens: np.ndarray) -> Batch:
   return Batch(tokens, np.ones(tokens[:, 1:].shape, np.float32))
 
 
+def joined(parts) -> Batch:
+  """Makes one batch of the tokens and weights of several."""
+  return Batch(np.concatenate([part.tokens for part in parts]),
+               np.concatenate([part.weights for part in parts]))
+
+
 def train_batch(config, step: int, tokens: np.ndarray,
                 samples: np.ndarray | None = None) -> np.ndarray:
   """Draws random windows, the same at each call with the same step.

@@ -40,7 +40,7 @@ def masked(config, data: batches.Data) -> batches.Data:
     rows = [mask(np.random.default_rng((config.seed, 2, i)),
                  batches.Batch(batch.tokens[i:i + 1], batch.weights[i:i + 1]))
             for i in range(len(batch.tokens))]
-    return batches.Batch(*(np.concatenate(parts) for parts in zip(*rows)))
+    return batches.joined(rows)
 
   return batches.Data(train, held_out)
 

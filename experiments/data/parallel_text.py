@@ -99,7 +99,7 @@ def data(config, tokenizer) -> batches.Data:
     # None are left if the teacher's samples are all of the batch.
     parts.append(rewritten(rng, left, length) if rewritten and len(left) else
                  batch(train, left, length))
-    return batches.Batch(*map(np.concatenate, zip(*parts)))
+    return batches.joined(parts)
 
   return batches.Data(train_batch, held_out_batch, prompts,
                       tokenizers.eos_id(tokenizer))

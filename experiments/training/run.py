@@ -255,11 +255,29 @@ def _with_head(config, run):
   """Returns the run of a head, which is trained in float32."""
   target = dataclasses.replace(run.architecture, dtype="float32")
   params = jax.tree.map(lambda x: x.astype(target.dtype), run.teacher_params)
-  head = head_objectives.choose(config.head, target, config.head_depth,
-                                _frequent(config, run.data))
+  start = heads.load(resolve.folder(config.start), target,
+                     target_params=params).params if config.start else {}
+  tokens = start.pop("tokens", None) if start else _frequent(config, run.data)
+  start.pop("output", None)
+  head = head_objectives.choose(config.head, target, config.head_depth, tokens)
+  if start:
+    _check_start(config, head, start)
   data = feature_shards.with_features(config, head, run.data, params) if (
       config.keep_features) else run.data
-  return run._replace(head=head, data=data, teacher_params=params)
+  return run._replace(head=head, data=data, teacher_params=params,
+                      start=start or None)
+
+
+def _check_start(config, head, params):
+  """Raises a ValueError for the parameters of another head."""
+  shapes = jax.eval_shape(
+      lambda: head_objectives.init(jax.random.key(0), head))
+  kinds = lambda tree: jax.tree.map(lambda x: (x.shape, str(x.dtype)), tree)
+  if kinds(params) != kinds(shapes):
+    raise ValueError(f"--config.start={config.start!r} is another head than "
+                     f"--config.head={config.head!r} with --config.head_depth="
+                     f"{config.head_depth} of --config.teacher="
+                     f"{config.teacher!r}.")
 
 
 def _frequent(config, data):
@@ -276,7 +294,9 @@ def first_state(config, run: Run) -> training_steps.State:
   """Returns the state before the first step."""
   if not run.head:
     return training_steps.init(config, run.architecture, run.start)
-  params = head_objectives.init(jax.random.key(config.seed), run.head)
+  params = run.start
+  if params is None:
+    params = head_objectives.init(jax.random.key(config.seed), run.head)
   return training_steps.of_params(config, params)
 
 

@@ -51,7 +51,7 @@ def _texts(tokenizer, batch):
            for row in batch.tokens]
   counted = [tokenizer.decode(list(row[1:][weights > 0]),
                               skip_special_tokens=False)
-             for row, weights in zip(*batch)]
+             for row, weights in zip(batch.tokens, batch.weights)]
   return shown, counted
 
 

@@ -68,7 +68,7 @@ def test_same_tokens_of_drafters_without_a_model(found, name):
   """
   assert len(set(found[name]["tested"])) > 1
   assert found[name]["same"] and found[name]["same_counts"]
-  assert found[name]["off"] < 1e-5
+  assert found[name]["off"] < 1e-4
 
 
 @pytest.mark.parametrize("name", on_meshes.HEADS)

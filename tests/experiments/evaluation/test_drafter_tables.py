@@ -4,7 +4,7 @@ import pytest
 
 from experiments.evaluation import drafter_tables
 from experiments.evaluation import figures
-from experiments.evaluation import run as evaluation_run
+from experiments.evaluation import record_figures
 from experiments.evaluation import tables
 
 _POINTS = {("budget", 8): ["opt_tree(8, 6x4)", "rsd_s(2x4)", "rsd_s(4x2)",
@@ -22,9 +22,9 @@ def _record(name, temperature, calls, forwards):
       "method": name, "temperature": temperature, "depth": 4, "tree_nodes": 8,
       "emitted": [24] * 8, "target_calls": calls,
       "draft_calls": [forwards * x for x in calls], "log_prob": [-30.0] * 8,
-      "accepted_by_depth": [1, 1], "seconds": [1.0], "tokens": [192],
+      "accepted_by_depth": [[1, 1]] * 8, "seconds": [1.0], "tokens": [192],
       "row_steps": [sum(calls)], "baseline_rate": 1.0, "compile_seconds": 1.0}
-  return {**record, "metrics": evaluation_run.figures(record, 0.1)}
+  return {**record, "metrics": record_figures.of_record(record, 0.1)}
 
 
 def _rows(best_first, forwards=1, names=_NAMES, temperatures=(0.0, 1.0)):

@@ -4,6 +4,7 @@ import json
 import re
 import types
 
+import jax
 import numpy as np
 import pytest
 
@@ -35,7 +36,6 @@ def _target(tmp_path_factory):
   config = transformer.Config(
       vocab_size=270, dim=16, num_layers=1, num_heads=2, num_kv_heads=1,
       head_dim=8, hidden_dim=32, max_length=96)
-  import jax  # pylint: disable=import-outside-toplevel
   checkpoints.save(folder, config, transformer.init(jax.random.key(0), config),
                    tokenizers.train(["Q: a cat? A: a mat."] * 4, 270))
   (folder / chat_template.FILE).write_text(TEMPLATE)
@@ -177,6 +177,24 @@ def test_a_head_on_features_that_are_kept(target, tmp_path, monkeypatch):
   np.testing.assert_array_equal(
       found.params["output"], params["embedding" if architecture.tie_embeddings
                                      else "head"][found.params["tokens"]])
+
+
+def test_a_head_is_trained_further(target, tmp_path):
+  """Its draft vocabulary stays; heads of other shapes are refused."""
+  config = head_config(target, tmp_path)
+  train.train(config)
+  config.update(start=str(tmp_path / "export"), head_vocab=0,
+                workdir=str(tmp_path / "more"), export=str(tmp_path / "last"))
+  run = training_run.prepare(config)
+  before = training_run.first_state(config, run).params
+  assert run.head.tokens.shape == (20,)
+  found = heads.load(tmp_path / "export", checkpoints.load_config(target),
+                     target_params=checkpoints.load(target)[1]).params
+  jax.tree.map(np.testing.assert_array_equal, before["layer"], found["layer"])
+  train.train(config)
+  config.head = "dflash"
+  with pytest.raises(launch.UserError, match="start=.* is another head than"):
+    train.train(config)
 
 
 def test_features_on_disk_are_those_of_the_forward(target, tmp_path):
