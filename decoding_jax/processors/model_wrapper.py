@@ -24,6 +24,13 @@ class AppliedParams(NamedTuple):
   processor: Params
 
 
+def inner(params: Params) -> Params:
+  """Returns the parameters of a model without the processors around it."""
+  while isinstance(params, AppliedParams):
+    params = params.model
+  return params
+
+
 class _Kind(NamedTuple):
   """Structure, shapes and types of a state; hashable."""
   structure: Any

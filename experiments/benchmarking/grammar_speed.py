@@ -43,10 +43,12 @@ def _run(config, pair, pieces, method, make, task):
   if processor:
     target, target_params = dj.processors.apply(
         processor, params, pair.target, pair.target_params)
-    draft, draft_params = dj.processors.apply(
-        processor, params, pair.draft, pair.draft_params)
-    pair = pair._replace(target=target, target_params=target_params,
-                         draft=draft, draft_params=draft_params)
+    pair = pair._replace(target=target, target_params=target_params)
+    # A head has no state of its tokens.
+    if isinstance(pair.draft, dj.LanguageModel):
+      draft, draft_params = dj.processors.apply(
+          processor, params, pair.draft, pair.draft_params)
+      pair = pair._replace(draft=draft, draft_params=draft_params)
   prompt = pair.tokenizer.encode(_PROMPT).ids
   prompts = np.tile(np.int32(prompt), (config.rows, 1))
   lengths = np.full(config.rows, len(prompt), np.int32)

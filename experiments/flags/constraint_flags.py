@@ -111,7 +111,8 @@ def _applied(pair, processors):
     target, target_params = dj.processors.apply(
         processor, params, pair.target, pair.target_params)
     pair = pair._replace(target=target, target_params=target_params)
-    if pair.draft is not None:
+    # A head has no state of its tokens: what it drafts may be refused.
+    if isinstance(pair.draft, dj.LanguageModel):
       draft, draft_params = dj.processors.apply(
           processor, params, pair.draft, pair.draft_params)
       pair = pair._replace(draft=draft, draft_params=draft_params)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax.kernels import buffers
+from decoding_jax.processors import model_wrapper
 from decoding_jax.runtime import cache as cache_lib, prefill, token_buffer
 from decoding_jax.speculation import expanders, shared_gumbel
 from decoding_jax.speculation import tree as tree_lib
@@ -35,7 +36,7 @@ def init(context: Context, state: DecodeState) -> DecodeState:
 
   def read(i, carry):
     part = lambda x: jax.lax.dynamic_slice_in_dim(x, i * size, size, 1)
-    return head.read(context.draft_params, context.target_params, carry,
+    return head.read(*_params(context), carry,
                      tuple(map(part, cache.features)), part(after),
                      jnp.clip(count - i * size, 0, size))
 
@@ -60,7 +61,7 @@ def propose(expander: Expander, keys, context: Context,
   if head.depth and depth > head.depth:
     raise ValueError(f"the method drafts {depth} levels: the head drafts at "
                      f"most {head.depth}.")
-  params = context.draft_params, context.target_params
+  params = _params(context)
   with jax.named_scope("draft_forward"):
     draft = head.start(*params, state.carry, root,
                        expanders.inner_nodes(layout))
@@ -80,8 +81,7 @@ def observe(context: Context, after: DecodeState, seen: Seen) -> DecodeState:
   features = tuple(buffers.take_along(x, path, axis=1)
                    for x in seen.block.features)
   return after.replace(carry=context.draft.read(
-      context.draft_params, context.target_params, after.carry, features,
-      seen.tokens, seen.count))
+      *_params(context), after.carry, features, seen.tokens, seen.count))
 
 
 def calls(drafter: Drafter, head: Head) -> int:
@@ -89,6 +89,11 @@ def calls(drafter: Drafter, head: Head) -> int:
   if drafter.head_calls:
     return drafter.head_calls(head)
   return head.forwards(tree_lib.depth(drafter.layout))
+
+
+def _params(context):
+  """Returns parameters of the head, and those of the target's own model."""
+  return context.draft_params, model_wrapper.inner(context.target_params)
 
 
 def _check_widths(head, cache):

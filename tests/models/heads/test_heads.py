@@ -244,3 +244,23 @@ def test_head_and_target_that_do_not_fit():
             "target": models("medusa")["target"]})
   with pytest.raises(ValueError, match="draft_params"):
     run(_METHODS["eagle3"], draft_params={"layer": {}})
+
+
+@pytest.mark.parametrize("name", ["eagle3", "dspark"])
+def test_a_target_with_a_processor(name):
+  """The head reads the target's own parameters, not those around them."""
+  given = models(name)
+  target, params = dj.processors.apply(
+      dj.processors.repetition_penalty(3.0, 4), (), given["target"],
+      given["target_params"])
+  texts = [dj.generate(
+      jax.random.key(0), np.array([[1, 2]]), np.array([2]), method=method,
+      **{**given, "target": target, "target_params": params},
+      max_new_tokens=10, sampling=dj.Sampling(temperature=0)).tokens
+           for method in (dj.methods.autoregressive(), dj.methods.rsd_s(3, 3))]
+  plain = dj.generate(
+      jax.random.key(0), np.array([[1, 2]]), np.array([2]),
+      method=dj.methods.autoregressive(), **given, max_new_tokens=10,
+      sampling=dj.Sampling(temperature=0)).tokens
+  np.testing.assert_array_equal(*texts)
+  assert (np.asarray(plain) != np.asarray(texts[0])).any()
