@@ -47,12 +47,12 @@ class Kind(NamedTuple):
     module: that has `head` and `init`.
     config: `(target, depth) -> config` of its sizes.
     kept: `(target) -> layers` whose outputs it reads.
-    predict: `(config, target, params, target_params, features, tokens, depth,
-      whole) -> (logits [B, L, N, V], places [L, N])`: the place of the target's
-      distribution that each is compared with, -1 for none; V of its draft
-      vocabulary if not `whole`. Where there is a `feature_weight`, `[B, L, N,
-      F]` after them: hidden states that stand for the normed ones of the target
-      at these places.
+    predict: `(config, target, params, target_params, features, tokens, depth)
+      -> (logits [B, L, N, V], places [L, N])`: of the tokens that it can draft,
+      and the place of the target's distribution that each is compared with, -1
+      for none. Where there is a `feature_weight`, `[B, L, N, F]` after them:
+      hidden states that stand for the normed ones of the target at these
+      places.
     feature_weight: what their distance counts, of what the distributions do.
   """
   module: Any
@@ -200,7 +200,9 @@ def _levels(head, params, batch, target_params, whole):
       None if whole else params.get("output")))
   student, places, *made = head.kind.predict(
       head.config, head.target, params, target_params,
-      tuple(by_layer[i] for i in head.kept), batch.tokens, head.depth, whole)
+      tuple(by_layer[i] for i in head.kept), batch.tokens, head.depth)
+  if whole:
+    student = target_ends.spread(head.target, student, params.get("tokens"))
   weights = jnp.pad(batch.weights, ((0, 0), (0, 1)))
   found, gaps = [], []
   for level, at in enumerate(places):
@@ -216,31 +218,29 @@ def _levels(head, params, batch, target_params, whole):
 
 
 def _predict_medusa(config, target, params, target_params, features, tokens,
-                    depth, whole):
-  del tokens, whole
+                    depth):
+  del tokens
   found = medusa.predicted(config, target, params, target_params, features)
   order = np.arange(found.shape[2])
   return found, order[None] + 1 + np.arange(depth)[:, None]
 
 
 def _predict_eagle(config, target, params, target_params, features, tokens,
-                   depth, whole):
+                   depth):
   found = eagle.unrolled(config, target, params, target_params, features,
-                         tokens[:, 1:], depth, whole)
+                         tokens[:, 1:], depth)
   return found, _places_of_pairs(found.shape[2], depth)
 
 
 def _predict_rounds(rounds, config, target, params, target_params, features,
-                    tokens, depth, whole):
-  del whole
+                    tokens, depth):
   logits, made = rounds(config, target, params, target_params, features,
                         tokens[:, 1:], depth)
   return logits, _places_of_pairs(logits.shape[2], depth), made
 
 
 def _predict_pairs(unrolled, config, target, params, target_params, features,
-                   tokens, depth, whole):
-  del whole
+                   tokens, depth):
   found = unrolled(config, target, params, target_params, features,
                    tokens[:, 1:], depth)
   return found, _places_of_pairs(found.shape[2], depth)
@@ -253,18 +253,18 @@ def _places_of_pairs(length, depth):
 
 
 def _predict_block(config, target, params, target_params, features, tokens,
-                   depth, whole):
+                   depth):
   tokens = tokens[:, :-1]
   anchors = tuple(range(_STRIDE, tokens.shape[1], _STRIDE))
   found = block.predicted(config, target, params, target_params, features,
-                          tokens, anchors, whole)
+                          tokens, anchors)
   return found.swapaxes(1, 2), np.asarray(anchors)[None] + np.arange(
       depth)[:, None]
 
 
 def _predict_prompts(config, target, params, target_params, features, tokens,
-                     depth, whole):
-  del features, whole
+                     depth):
+  del features
   anchors = tuple(range(0, tokens.shape[1] - 1, _STRIDE))
   found = prompt_tokens.predicted(config, target, params, target_params,
                                   tokens[:, :-1], anchors)

@@ -14,7 +14,7 @@ Formats were read in z-lab/dflash (model.py) and deepseek-ai/DeepSpec
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.linen as nn
 import flax.struct
@@ -24,7 +24,8 @@ import numpy as np
 
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.types import Array, Block, Head
-from models import transformer
+from models.heads import assembly
+from models.heads import prefix_layers
 from models.heads import target_ends
 from models.transformer import decoder
 from models.transformer import layers
@@ -77,12 +78,6 @@ class _Draft:
   logits: Array
 
 
-class _Spec(NamedTuple):
-  """Attributes: configs of the drafter and of the target."""
-  config: Config
-  target: Any
-
-
 class _Network(nn.Module):
   """Projection of features, layers and last norm."""
   config: Config
@@ -126,17 +121,15 @@ def head(config: Config, target) -> Head:
   if config.layers.dim != target.dim:
     raise ValueError(f"layers.dim={config.layers.dim}: that of the target, "
                      f"{target.dim}, is needed.")
-  parts = (functools.partial(part, _Spec(config, target))
-           for part in (_init, _read, _start, _logits))
-  return Head(*parts, target.vocab_size, (target.dim,) * config.num_features,
-              lambda depth: 1, depth=config.depth,
-              max_length=config.layers.max_length,
-              abstract_params=lambda: jax.eval_shape(
-                  lambda key: init(key, config, target), jax.random.key(0)))
+  return assembly.head(
+      assembly.Spec(config, target), (_init, _read, _start, _logits),
+      lambda key: init(key, config, target), lambda depth: 1,
+      num_features=config.num_features, depth=config.depth,
+      max_length=config.layers.max_length)
 
 
 def predicted(config: Config, target, params, target_params, features, tokens,
-              anchors: tuple[int, ...], whole: bool = True):
+              anchors: tuple[int, ...]):
   """Returns what blocks predict after several tokens of a text, for training.
 
   Args:
@@ -147,13 +140,12 @@ def predicted(config: Config, target, params, target_params, features, tokens,
     features: tuple of `[B, T, F]`, of each token.
     tokens: `[B, T]` int32; the bias of a token before is of the right one.
     anchors: places of the A roots.
-    whole: whether tokens that cannot be drafted have logits too.
 
   Returns:
-    `[B, A, L, V]` logits of the L tokens after each root, V of the draft
-    vocabulary if not `whole`.
+    `[B, A, L, N]` logits of the L tokens after each root, of the N tokens that
+    it can draft.
   """
-  spec, (batch, length) = _Spec(config, target), tokens.shape
+  spec, (batch, length) = assembly.Spec(config, target), tokens.shape
   count, places = len(anchors), np.asarray(anchors)
   state = _read(spec, params, target_params, _init(spec, batch, length),
                 features, tokens, jnp.full(batch, length, jnp.int32))
@@ -168,12 +160,11 @@ def predicted(config: Config, target, params, target_params, features, tokens,
     found += linear_ops.matmul(
         linear_ops.lookup(params["markov_in"], tokens[:, before]),
         params["markov_out"])
-  return target_ends.spread(target, found,
-                            params.get("tokens")) if whole else found
+  return found
 
 
 def _init(spec, batch, slots):
-  return transformer.language_model(spec.config.layers).init_cache(batch, slots)
+  return prefix_layers.empty_cache(spec.config.layers, batch, slots)
 
 
 def _read(spec, params, target_params, state, features, tokens, count):
@@ -222,7 +213,7 @@ def _projected(config, params, x, cache, slots):
   mask = jnp.broadcast_to(jnp.eye(width, dtype=bool), (batch, width, width))
   seen = views.of(config, cache, cache.length[:, None] + slots, mask)
   empty = cache_lib.init_block(cache, width)
-  nothing = transformer.language_model(config).init_cache(batch, 0)
+  nothing = prefix_layers.empty_cache(config, batch, 0)
   found = [
       layers.Attention(config, parent=None).apply(
           {"params": params["network"]["layers"][f"layer_{i}"]["attention"]},
@@ -248,11 +239,7 @@ def init(key, config: Config, target):
   """
   cfg = config.layers
   x = jax.ShapeDtypeStruct((1, 1, cfg.dim), jnp.dtype(cfg.dtype))
-  cache = jax.eval_shape(
-      lambda: transformer.language_model(cfg).init_cache(1, 1))
-  numbers, mask = (jax.ShapeDtypeStruct((1, 1), jnp.int32),
-                   jax.ShapeDtypeStruct((1, 1, 1), bool))
-  seen = jax.eval_shape(lambda *y: views.of(cfg, *y), cache, numbers, mask)
+  cache, seen = prefix_layers.abstract_inputs(cfg)
   params = {"network": _Network(config).lazy_init(
       key, x, cache, Block(cache.keys, cache.values), seen)["params"]}
   drafted = config.draft_vocab or target.vocab_size

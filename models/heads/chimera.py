@@ -16,7 +16,7 @@ the first token of a text is in no trigram, since a head is not told it.
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.linen as nn
 import flax.struct
@@ -27,6 +27,7 @@ import numpy as np
 from decoding_jax.kernels import buffers
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.types import Array, Block, Cache, Head, NONE
+from models.heads import assembly
 from models.heads import prefix_layers
 from models.heads import target_ends
 from models.transformer import layers
@@ -85,12 +86,6 @@ class _Draft:
   grams: Array
 
 
-class _Spec(NamedTuple):
-  """Attributes: configs of the head and of the target."""
-  config: Config
-  target: Any
-
-
 class _Chimera(nn.Module):
   """Trigram encoder, layer, and output layers."""
   config: Config
@@ -141,12 +136,10 @@ def head(config: Config, target) -> Head:
   """
   target_ends.check(target)
   prefix_layers.check(config.layer, target)
-  parts = (functools.partial(part, _Spec(config, target))
-           for part in (_init, _read, _start, _logits))
-  return Head(*parts, target.vocab_size, (target.dim,), lambda depth: depth,
-              depth=config.heads, max_length=config.layer.max_length,
-              abstract_params=lambda: jax.eval_shape(
-                  lambda key: init(key, config, target), jax.random.key(0)))
+  return assembly.head(
+      assembly.Spec(config, target), (_init, _read, _start, _logits),
+      lambda key: init(key, config, target), lambda depth: depth,
+      depth=config.heads, max_length=config.layer.max_length)
 
 
 def rounds(config: Config, target, params, target_params, features, tokens,
@@ -170,7 +163,7 @@ def rounds(config: Config, target, params, target_params, features, tokens,
     F]`, outputs that stand for the target's normed hidden states; those of pair
     t in round r are meant only for t >= r.
   """
-  spec, (batch, length) = _Spec(config, target), tokens.shape
+  spec, (batch, length) = assembly.Spec(config, target), tokens.shape
   order = np.arange(length)
   back = order[:, None] - order[None]  # How far back a pair is.
   places = jnp.broadcast_to(jnp.asarray(order, jnp.int32), tokens.shape)
@@ -339,11 +332,7 @@ def init(key, config: Config, target):
   """
   layer = config.layer
   dtype = jnp.dtype(layer.dtype)
-  cache = jax.eval_shape(lambda: prefix_layers.empty_cache(layer, 1, 1))
-  view, = jax.eval_shape(
-      lambda *y: views.of(layer, *y), cache,
-      jax.ShapeDtypeStruct((1, 1), jnp.int32),
-      jax.ShapeDtypeStruct((1, 1, 1), bool))
+  cache, (view,) = prefix_layers.abstract_inputs(layer)
   kv = (cache.keys[0], cache.values[0]) * 2
   return _Chimera(config, target).lazy_init(
       key, jax.ShapeDtypeStruct((1, 1, _GRAM * layer.dim), dtype), kv,

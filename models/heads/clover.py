@@ -15,7 +15,7 @@ in XiaoBin1992/clover@9d37214a (clover/model/clover2.py).
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.linen as nn
 import flax.struct
@@ -24,6 +24,7 @@ import jax.numpy as jnp
 
 from decoding_jax.kernels import buffers
 from decoding_jax.types import Array, Cache, Head
+from models.heads import assembly
 from models.heads import prefix_layers
 from models.heads import target_ends
 from models.transformer import layers
@@ -69,12 +70,6 @@ class _State:
   """
   cache: Cache
   hidden: Array
-
-
-class _Spec(NamedTuple):
-  """Attributes: configs of the head and of the target."""
-  config: Config
-  target: Any
 
 
 class _Connection(nn.Module):
@@ -146,12 +141,10 @@ def head(config: Config, target) -> Head:
   """
   target_ends.check(target)
   prefix_layers.check(config.layers, target)
-  parts = (functools.partial(part, _Spec(config, target))
-           for part in (_init, _read, _start, _logits))
-  return Head(*parts, target.vocab_size, (target.dim,), lambda depth: 1,
-              max_length=config.layers.max_length,
-              abstract_params=lambda: jax.eval_shape(
-                  lambda key: init(key, config, target), jax.random.key(0)))
+  return assembly.head(
+      assembly.Spec(config, target), (_init, _read, _start, _logits),
+      lambda key: init(key, config, target), lambda depth: 1,
+      max_length=config.layers.max_length)
 
 
 def rounds(config: Config, target, params, target_params, features, tokens,
@@ -172,7 +165,7 @@ def rounds(config: Config, target, params, target_params, features, tokens,
     F]` that they are of, which stand for the target's normed hidden states;
     those of pair t of level i are meant only for t >= i.
   """
-  spec, cfg = _Spec(config, target), config.layers
+  spec, cfg = assembly.Spec(config, target), config.layers
   embeddings = _embed(spec, params, target_params, tokens)
   x = _apply(spec, params, "read", features[0].astype(cfg.dtype), embeddings)
   x, _ = prefix_layers.forward(cfg, params["augment"], x,

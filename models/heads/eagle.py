@@ -28,6 +28,8 @@ import numpy as np
 from decoding_jax.kernels import buffers
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.types import Array, Block, Cache, Head
+from models.heads import assembly
+from models.heads import prefix_layers
 from models.heads import target_ends
 from models.transformer import layers
 from models.transformer import linear_ops
@@ -83,7 +85,7 @@ class Config:
     return self.layer.dim * (1 + self.decoupled)
 
   @property
-  def shares_output(self) -> bool:
+  def reads_normed(self) -> bool:
     """Whether it reads the target's normed state, and has its output layer."""
     return self.version == 1
 
@@ -271,21 +273,19 @@ def of_network(network, config, target, num_features: int) -> Head:
   Args:
     network: a module of a config and a target, called as `_Eagle` is.
     config: its architecture, with `layer`, `own_embedding`, `draft_vocab`,
-      `shared_output`, `shares_output` and `width` as of `Config`.
+      `shared_output`, `reads_normed` and `width` as of `Config`.
     target: the `transformer.Config` of the target.
     num_features: layers of the target that it reads.
   """
-  parts = (functools.partial(part, _Spec(config, target, network))
-           for part in (_init, _read, _start, _logits))
-  return Head(*parts, target.vocab_size, (target.dim,) * num_features,
-              lambda depth: depth, max_length=config.layer.max_length,
-              abstract_params=lambda: jax.eval_shape(
-                  lambda key: init_network(network, key, config, target,
-                                           num_features), jax.random.key(0)))
+  return assembly.head(
+      _Spec(config, target, network), (_init, _read, _start, _logits),
+      lambda key: init_network(network, key, config, target, num_features),
+      lambda depth: depth, num_features=num_features,
+      max_length=config.layer.max_length)
 
 
 def unrolled(config, target, params, target_params, features, tokens,
-             depth: int, whole: bool = True, network=_Eagle):
+             depth: int, network=_Eagle):
   """Returns what the head predicts on its own features, for training.
 
   The training-time test of EAGLE-3 (arXiv 2503.01840, section 3): in round r a
@@ -301,20 +301,18 @@ def unrolled(config, target, params, target_params, features, tokens,
     features: tuple of `[B, T, F]`.
     tokens: `[B, T]` int32, the token after each.
     depth: rounds.
-    whole: whether tokens that cannot be drafted have logits too.
     network: as of `of_network`.
 
   Returns:
-    `[B, depth, T, V]` logits of the token after `tokens`, V of the draft
-    vocabulary if not `whole`; those of pair t in round r are meant only for
-    t >= r.
+    `[B, depth, T, N]` logits of the token after `tokens`, of the N tokens that
+    it can draft; those of pair t in round r are meant only for t >= r.
   """
   return rounds(config, target, params, target_params, features, tokens,
-                depth, whole, network)[0]
+                depth, network)[0]
 
 
 def rounds(config, target, params, target_params, features, tokens,
-           depth: int, whole: bool = True, network=_Eagle):
+           depth: int, network=_Eagle):
   """Does what `unrolled` does, and returns the features that were read too.
 
   Returns:
@@ -322,7 +320,7 @@ def rounds(config, target, params, target_params, features, tokens,
     stand for those of the target at `tokens`.
   """
   spec, (batch, length) = _Spec(config, target, network), tokens.shape
-  if config.shares_output:
+  if config.reads_normed:
     features = (target_ends.norm(target, target_params, features[0]),)
   order, found, made, hidden = np.arange(length), [], [], None
   back = order[:, None] - order[None]  # How far back a pair is.
@@ -338,7 +336,7 @@ def rounds(config, target, params, target_params, features, tokens,
                          (batch, length, depth * length)))
     hidden, block = _forward(spec, params, target_params, inputs, hidden,
                              features, nothing, block, round_ * length)
-    found.append(_output(spec, params, target_params, hidden, whole))
+    found.append(_output(spec, params, target_params, hidden))
     made.append(hidden[..., -config.layer.dim:])
     hidden = jnp.pad(hidden[:, :-1], ((0, 0), (1, 0), (0, 0)))
   return jnp.stack(found, axis=1), jnp.stack(made, axis=1)
@@ -351,7 +349,7 @@ def _init(spec, batch, slots):
 
 
 def _read(spec, params, target_params, state, features, tokens, count):
-  if spec.config.shares_output:
+  if spec.config.reads_normed:
     features = (target_ends.norm(spec.target, target_params, features[0]),)
   order = jnp.arange(tokens.shape[1])
   inputs = _Inputs(tokens, state.cache.length[:, None] + order[None],
@@ -361,10 +359,8 @@ def _read(spec, params, target_params, state, features, tokens, count):
   hidden, block = _forward(spec, params, target_params, inputs, None, features,
                            state.cache, block, 0)
   slots = cache_lib.await_block(jnp.broadcast_to(order, tokens.shape), block)
-  last = jnp.maximum(count - 1, 0)[:, None, None]
-  newest = buffers.take_along(hidden, last, axis=1)[:, 0]
   return _State(cache_lib.commit(state.cache, block, slots, count),
-                jnp.where(count[:, None] > 0, newest, state.hidden))
+                prefix_layers.newest(hidden, count, state.hidden))
 
 
 def _start(spec, params, target_params, state, root, nodes):
@@ -378,19 +374,18 @@ def _start(spec, params, target_params, state, root, nodes):
 def _logits(spec, params, target_params, state, draft, tree, level, nodes):
   if not nodes.is_root:
     draft = _grow(spec, params, target_params, state, draft, tree, level, nodes)
-  return _output(spec, params, target_params, nodes.of(draft.hidden, 1)), draft
+  found = _output(spec, params, target_params, nodes.of(draft.hidden, 1))
+  return target_ends.spread(spec.target, found, params.get("tokens")), draft
 
 
-def _output(spec, params, target_params, hidden, whole=True):
-  """Returns logits `[..., V]` of features of the head; see `unrolled`."""
-  if spec.config.shares_output:
+def _output(spec, params, target_params, hidden):
+  """Returns logits `[..., N]` of the tokens that the head can draft."""
+  if spec.config.reads_normed:
     return target_ends.logits(spec.target, target_params,
                               hidden[..., :spec.config.layer.dim])
-  found = spec.network(spec.config, spec.target).apply(
+  return spec.network(spec.config, spec.target).apply(
       {"params": params["layer"]}, hidden, params.get("output"),
       method="logits")
-  return target_ends.spread(spec.target, found,
-                            params.get("tokens")) if whole else found
 
 
 def _grow(spec, params, target_params, state, draft, tree, level, nodes):

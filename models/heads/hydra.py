@@ -11,7 +11,7 @@ of hydra/model/hydra_heads).
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.linen as nn
 import flax.struct
@@ -20,6 +20,7 @@ import jax.numpy as jnp
 
 from decoding_jax.kernels import buffers
 from decoding_jax.types import Array, Cache, Head
+from models.heads import assembly
 from models.heads import prefix_layers
 from models.heads import target_ends
 from models.transformer import layers
@@ -55,12 +56,6 @@ class _State:
   """
   caches: tuple[Cache, ...]
   feature: Array
-
-
-class _Spec(NamedTuple):
-  """Attributes: configs of the heads and of the target."""
-  config: Config
-  target: Any
 
 
 class _Heads(nn.Module):
@@ -118,13 +113,11 @@ def head(config: Config, target) -> Head:
   target_ends.check(target)
   if config.prefix:
     prefix_layers.check(config.prefix, target)
-  parts = (functools.partial(part, _Spec(config, target))
-           for part in (_init, _read, _start, _logits))
-  return Head(*parts, target.vocab_size, (target.dim,), lambda depth: 1,
-              depth=config.heads,
-              max_length=config.prefix.max_length if config.prefix else 0,
-              abstract_params=lambda: jax.eval_shape(
-                  lambda key: init(key, config, target), jax.random.key(0)))
+  return assembly.head(
+      assembly.Spec(config, target), (_init, _read, _start, _logits),
+      lambda key: init(key, config, target), lambda depth: 1,
+      depth=config.heads,
+      max_length=config.prefix.max_length if config.prefix else 0)
 
 
 def unrolled(config: Config, target, params, target_params, features, tokens,

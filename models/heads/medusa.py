@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax.types import Array, Head
+from models.heads import prefix_layers
 from models.heads import target_ends
 from models.transformer import layers
 from models.transformer import linear_ops
@@ -86,10 +87,8 @@ def head(config: Config, target) -> Head:
 
   def read(params, target_params, state, features, tokens, count):
     del params, tokens
-    last = jnp.maximum(count - 1, 0)[:, None, None]
-    newest = jnp.take_along_axis(features[0], last, axis=1)[:, 0]
-    newest = target_ends.norm(target, target_params, newest)
-    return _State(jnp.where(count[:, None] > 0, newest, state.feature))
+    x = target_ends.norm(target, target_params, features[0])
+    return _State(prefix_layers.newest(x, count, state.feature))
 
   def start(params, target_params, state, root, nodes):
     del target_params, root, nodes

@@ -33,7 +33,7 @@ class Config:
   own_embedding: ClassVar[bool] = False
   draft_vocab: ClassVar[int] = 0
   shared_output: ClassVar[bool] = False
-  shares_output: ClassVar[bool] = True
+  reads_normed: ClassVar[bool] = True
 
   @property
   def width(self) -> int:

@@ -78,12 +78,18 @@ def newest(x, count, before):
   return jnp.where(count[:, None] > 0, found, before)
 
 
-def init(key, config):
-  """Returns random parameters of the layers and their norm."""
-  x = jax.ShapeDtypeStruct((1, 1, config.dim), jnp.dtype(config.dtype))
+def abstract_inputs(config):
+  """Returns shapes of a cache of one slot, and what one token sees of it."""
   cache = jax.eval_shape(lambda: empty_cache(config, 1, 1))
   numbers, mask = (jax.ShapeDtypeStruct((1, 1), jnp.int32),
                    jax.ShapeDtypeStruct((1, 1, 1), bool))
-  seen = jax.eval_shape(lambda *y: views.of(config, *y), cache, numbers, mask)
+  return cache, jax.eval_shape(lambda *x: views.of(config, *x), cache, numbers,
+                               mask)
+
+
+def init(key, config):
+  """Returns random parameters of the layers and their norm."""
+  x = jax.ShapeDtypeStruct((1, 1, config.dim), jnp.dtype(config.dtype))
+  cache, seen = abstract_inputs(config)
   return _Layers(config).lazy_init(
       key, x, cache, Block(cache.keys, cache.values), seen)["params"]

@@ -58,7 +58,7 @@ def test_predictions_are_those_of_drafts(name):
   _, own = tiny.random_model(_TARGET)
   features = read(chosen, own, tokens)
   predicted, places, *_ = kind.predict(config, _TARGET, params, own, features,
-                                       tokens, _DEPTH, True)
+                                       tokens, _DEPTH)
   head = kind.module.head(config, _TARGET)
   root = 4  # A place of a root; pairs of all tokens before it are read.
   state = head.read(params, own, head.init(2, 32),
@@ -94,7 +94,7 @@ def test_prompt_tokens_are_compared_with_what_they_guess():
   anchor = 4
   params = {"prompts": own["embedding"][tokens[0, anchor + 1:][:_DEPTH]]}
   found, places = chosen.kind.predict(chosen.config, _TARGET, params, own,
-                                      features, tokens, _DEPTH, True)
+                                      features, tokens, _DEPTH)
   at, = np.flatnonzero(places[0] == anchor + 1)
   for level in range(_DEPTH):
     np.testing.assert_allclose(found[0, level, at],
@@ -177,7 +177,7 @@ def test_features_are_compared_with_those_of_the_target():
   hidden = x / np.sqrt((x * x).mean(-1, keepdims=True) + _TARGET.norm_eps) * (
       scale[None, None])
   *_, found = head.kind.predict(head.config, _TARGET, params, own, features,
-                                tokens, _DEPTH, True)
+                                tokens, _DEPTH)
   expected = []
   for level in range(_DEPTH):
     # Pair t stands for the token after it; the last one is beyond the window.
