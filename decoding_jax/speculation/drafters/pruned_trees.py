@@ -37,31 +37,21 @@ def _propose(grown, nodes, layers, keys, context: Context,
              state: DecodeState):
   """The pruned tree, the draft block, and which of the nodes are kept."""
   tree, block = language_model.propose(grown, keys, context, state)
+  scored = tree
   if context.target.early_logits:
     with jax.named_scope("early_forward"):
-      totals = _early_totals(layers, context, state, tree)
-  else:
-    totals = best_first_trees.path_log_probs(grown.layout, tree)
-  kept = best_first_trees.best_nodes(totals, nodes)
+      scored = _by_early_layers(layers, context, state, tree)
+  kept = best_first_trees.best_nodes(
+      best_first_trees.path_log_probs(grown.layout, scored), nodes)
   return best_first_trees.subtree(tree, kept), (block, kept)
 
 
-def _early_totals(layers, context: Context, state: DecodeState,
-                  tree: DraftTree):
-  """As `best_first_trees.path_log_probs`, by the target's first layers."""
+def _by_early_layers(layers, context: Context, state: DecodeState,
+                     tree: DraftTree) -> DraftTree:
+  """The tree with log-probabilities of the target's first layers."""
   positions = (state.length - 1)[:, None] + tree_lib.positions(tree)
   logits = context.target.early_logits(
       layers, context.target_params, tree.tokens, positions,
-      state.target_cache, tree.mask)
-  log_probs = jax.nn.log_softmax(logits.astype(jnp.float32))
-  own = jax.vmap(lambda row, parents, tokens: row[parents, tokens])(
-      log_probs, jnp.maximum(tree.parents, 0), tree.tokens)
-  own = jnp.where(tree.valid, jnp.minimum(own, 0), -jnp.inf).at[:, 0].set(0)
-
-  # Sums from the root on: no node's is more than its parent's.
-  def add(node, totals):
-    above = jax.vmap(lambda row, at: row[at])(
-        totals, jnp.maximum(tree.parents[:, node], 0))
-    return totals.at[:, node].set(above + own[:, node])
-
-  return jax.lax.fori_loop(1, own.shape[1], add, jnp.zeros_like(own))
+      state.target_cache, tree.mask)[:, :tree.log_probs.shape[1]]
+  return tree.replace(
+      log_probs=jax.nn.log_softmax(logits.astype(jnp.float32)))
