@@ -28,7 +28,7 @@ def load(request):
   Returns:
     The generator, and an answer with threads and the device.
   """
-  threads = request["threads"] or len(os.sched_getaffinity(0))
+  threads = subprocess_server.threads(request)
   folder = os.path.join(request["folder"], "ctranslate2")
   if not os.path.exists(os.path.join(folder, "model.bin")):
     os.makedirs(folder, exist_ok=True)
@@ -45,8 +45,7 @@ def generate(generator, request):
   Raises:
     ValueError: for min-p, which this engine lacks.
   """
-  if request["min_p"]:
-    raise ValueError(f"min_p={request['min_p']}: this engine has none.")
+  subprocess_server.check_no_min_p(request)
   ctranslate2.set_random_seed(request["seed"])
   sampled = request["temperature"] > 0
   options = {"sampling_topk": request["top_k"] if sampled else 1}

@@ -11,8 +11,7 @@ import pathlib
 
 import numpy as np
 
-from models.folders import json_files
-from models.huggingface import config as hf_config
+from experiments.benchmarking import llama_files
 from models.huggingface import tensor_files
 
 # Types of weights, and what the format calls them.
@@ -44,11 +43,7 @@ def write(folder, path, weights) -> None:
   Raises:
     ValueError: for another architecture, or without the package `gguf`.
   """
-  fields = json_files.read(pathlib.Path(folder) / hf_config.FILE)
-  if fields["model_type"] != "llama" or fields.get("rope_scaling"):
-    raise ValueError(f"'{folder}' is of the architecture "
-                     f"{fields['model_type']!r}: only Llamas without scaled "
-                     "rotary embeddings are written as GGUF files.")
+  fields = llama_files.config(folder)
   path = pathlib.Path(path)
   path.parent.mkdir(parents=True, exist_ok=True)
   unfinished = path.with_name(f".{path.name}.partial")
@@ -73,11 +68,9 @@ def write(folder, path, weights) -> None:
 def _add_metadata(writer, gguf, fields, kind):
   for name, setter in _FIELDS.items():
     getattr(writer, setter)(fields[name])
-  size = fields.get("head_dim") or (
-      fields["hidden_size"] // fields["num_attention_heads"])
   for setter in ("add_key_length", "add_value_length",
                  "add_rope_dimension_count"):
-    getattr(writer, setter)(size)
+    getattr(writer, setter)(fields["head_dim"])
   writer.add_file_type(
       gguf.LlamaFileType["ALL_F32" if kind == "F32" else f"MOSTLY_{kind}"])
   count = fields["vocab_size"]

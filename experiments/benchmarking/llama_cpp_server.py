@@ -14,7 +14,6 @@ A process has one setting, and decodes one row at a time.
 
 import http.client
 import json
-import os
 import time
 import urllib.parse
 
@@ -39,7 +38,7 @@ def load(request):
   Returns:
     The server, and an answer with threads and the device.
   """
-  threads = request["threads"] or len(os.sched_getaffinity(0))
+  threads = subprocess_server.threads(request)
   params = xllamacpp.CommonParams()
   params.model.path = request["target"]
   params.n_parallel, params.n_ctx = 1, request["max_length"] + 64

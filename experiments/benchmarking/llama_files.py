@@ -23,8 +23,9 @@ def config(folder) -> dict:
     raise ValueError(f"'{folder}' is of the architecture "
                      f"{fields['model_type']!r}: only Llamas without scaled "
                      "rotary embeddings are built for this engine.")
-  fields.setdefault(
-      "head_dim", fields["hidden_size"] // fields["num_attention_heads"])
+  # Some files have the field without a value.
+  fields["head_dim"] = fields.get("head_dim") or (
+      fields["hidden_size"] // fields["num_attention_heads"])
   return fields
 
 

@@ -36,7 +36,7 @@ def load(request):
   Returns:
     The model, and an answer with threads and the device.
   """
-  threads = request["threads"] or len(os.sched_getaffinity(0))
+  threads = subprocess_server.threads(request)
   folder = os.path.join(request["folder"], f"onnxruntime-{request['weights']}")
   if not os.path.exists(os.path.join(folder, _MODEL)):
     os.makedirs(folder, exist_ok=True)
@@ -55,8 +55,7 @@ def generate(model, request):
   Raises:
     ValueError: for min-p, which this engine lacks.
   """
-  if request["min_p"]:
-    raise ValueError(f"min_p={request['min_p']}: this engine has none.")
+  subprocess_server.check_no_min_p(request)
   prompts = np.array(request["prompts"], np.int32)
   params = genai.GeneratorParams(model)
   length = prompts.shape[1] + request["max_new_tokens"]

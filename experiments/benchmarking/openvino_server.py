@@ -42,7 +42,7 @@ def load(request):
   Returns:
     The pipeline, and an answer with threads and the device.
   """
-  threads = request["threads"] or len(os.sched_getaffinity(0))
+  threads = subprocess_server.threads(request)
   scheduler = genai.SchedulerConfig()
   scheduler.cache_size = _CACHE_GB
   scheduler.enable_prefix_caching = False

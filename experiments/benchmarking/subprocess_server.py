@@ -119,6 +119,17 @@ def serve(load, generate_) -> None:
     print(json.dumps(answer), file=answers, flush=True)
 
 
+def threads(request) -> int:
+  """Returns how many threads a server is to use: all cores for none."""
+  return request["threads"] or len(os.sched_getaffinity(0))
+
+
+def check_no_min_p(request) -> None:
+  """Raises a ValueError for min-p, which some engines lack."""
+  if request["min_p"]:
+    raise ValueError(f"min_p={request['min_p']}: this engine has none.")
+
+
 def _ask(rival, request):
   try:
     rival.process.stdin.write(json.dumps(request) + "\n")

@@ -11,7 +11,6 @@ The library decodes only one row at a time with the last two.
 """
 
 import contextlib
-import os
 import time
 
 import torch
@@ -32,7 +31,7 @@ def load(request):
   Returns:
     The models by name, and an answer with threads and the device.
   """
-  torch.set_num_threads(request["threads"] or len(os.sched_getaffinity(0)))
+  torch.set_num_threads(subprocess_server.threads(request))
   # Weights become constants, which compiled programs may rearrange.
   torch._inductor.config.freezing = True  # pylint: disable=protected-access
   device = "cuda" if torch.cuda.is_available() else "cpu"
