@@ -25,6 +25,13 @@ def ratio(numerators, denominators):
   return float(_divide(_sum(numerators), _sum(denominators)))
 
 
+@functools.lru_cache(maxsize=4)  # Many figures are of the same rows.
+def resampled(rows: int, seed: int):
+  """Returns `[RESAMPLES, rows]`, how often a bootstrap draws each row."""
+  return np.random.default_rng(seed).multinomial(
+      rows, np.full(rows, 1 / rows), size=RESAMPLES)
+
+
 def ratio_interval(numerators, denominators, seed=0, level=0.95):
   """Returns the percentile bootstrap interval of `ratio` over rows.
 
@@ -44,7 +51,7 @@ def ratio_interval(numerators, denominators, seed=0, level=0.95):
     ValueError: for arrays that are not of one length, or empty.
   """
   numerators, denominators = _paired(numerators, denominators)
-  counts = _resampled(len(numerators), seed)
+  counts = resampled(len(numerators), seed)
   return _percentiles(
       _divide(counts @ numerators, counts @ denominators), level)
 
@@ -72,7 +79,7 @@ def relative_interval(numerators, denominators, other_numerators,
   """
   a, b, c, d = _same_rows(numerators, denominators, other_numerators,
                           other_denominators)
-  counts = _resampled(len(a), seed)
+  counts = resampled(len(a), seed)
   return _percentiles(_divide(_divide(counts @ a, counts @ b),
                               _divide(counts @ c, counts @ d)), level)
 
@@ -231,13 +238,6 @@ def _same_rows(numerators, denominators, other_numerators, other_denominators):
   if len(a) != len(c):
     raise ValueError(f"{len(a)} rows are compared with {len(c)}.")
   return a, b, c, d
-
-
-@functools.lru_cache(maxsize=4)  # Many figures are of the same rows.
-def _resampled(rows, seed):
-  """Returns `[RESAMPLES, B]`, how often each row is drawn."""
-  return np.random.default_rng(seed).multinomial(
-      rows, np.full(rows, 1 / rows), size=RESAMPLES)
 
 
 def _percentiles(values, level):

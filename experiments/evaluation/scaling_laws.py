@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments.app import text_tables
+from experiments.evaluation import figures
 from experiments.evaluation import tables
 from experiments.scoring import intervals
 
@@ -106,9 +107,7 @@ def write(folder, records, about=""):
       *_measured(records, tables.interval), _law_lines(records)))
   (folder / "summary.md").write_text(
       "\n\n".join(filter(None, blocks)) + "\n", encoding="utf-8")
-  fig = _draw(records)
-  for kind in ("png", "pdf"):
-    fig.savefig(folder / f"scaling.{kind}", dpi=120)
+  figures.save(_draw(records), folder, "scaling")
 
 
 def _figures(records):
@@ -117,7 +116,7 @@ def _figures(records):
 
 
 def _figure(record, name):
-  """Returns `[3]`, a figure and its interval, NaN where there is none."""
+  """Returns `[3]`, a figure and its interval, None where there is none."""
   if name == _OVERLAP:
     return [record[_OVERLAP], None, None]
   found = next(x for x in record["decoded"]
@@ -189,14 +188,8 @@ def _panel(ax, records, name, x, other, law):
       _groups(records, other).items(), itertools.cycle(_LINES)):
     members = sorted(members, key=lambda r: r[x])
     places = [r[x] for r in members]
-    found = np.array([[np.nan if y is None else y for y in _figure(r, name)]
-                      for r in members])
-    # A percentile interval need not hold the figure itself.
-    bars = np.nan_to_num(np.maximum(0, [found[:, 0] - found[:, 1],
-                                        found[:, 2] - found[:, 0]]))
-    ax.errorbar(places, found[:, 0], yerr=bars, color=color, marker=marker,
-                markersize=4, linestyle="none", elinewidth=1,
-                label=f"{value:,}")
+    figures.draw(ax, places, [_figure(r, name) for r in members],
+                 f"{value:,}", (color, marker), linestyle="none")
     ax.plot(places, [law.constant + np.dot(law.slopes, np.log10(
         [r[_PARAMETERS], r[_TOKENS]])) for r in members], color=color,
             linewidth=0.8)

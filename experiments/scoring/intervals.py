@@ -37,8 +37,7 @@ def gain(pairs, seed=0):
     interval; NaN for the interval of one row.
   """
   rows = len(pairs[0][0][0])
-  draws = np.concatenate([np.ones((1, rows)), np.random.default_rng(
-      seed).multinomial(rows, np.full(rows, 1 / rows), metrics.RESAMPLES)])
+  draws = np.concatenate([np.ones((1, rows)), metrics.resampled(rows, seed)])
   logs = [[np.log(draws @ np.asarray(over)) - np.log(draws @ np.asarray(under))
            for over, under in pair] for pair in pairs]
   found = np.expm1(np.mean([first - second for first, second in logs], axis=0))
