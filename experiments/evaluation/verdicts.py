@@ -41,7 +41,7 @@ def why_slow(rows, parameters) -> str:
            and result_rows.against_plain(row) == result_rows.SLOWER]
   if not trees or parameters >= _SMALL:
     return ""
-  return ("Trees are slower than plain decoding here because reading "
+  return ("Where trees are slower here it is because reading "
           f"{parameters / 1e6:.1f} M parameters takes no time: each node that "
           "the target scores, and each draft level, costs its own. Where trees "
           f"pay: {WHERE_TREES_PAY}")
