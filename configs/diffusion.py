@@ -40,7 +40,7 @@ def get_config(preset="default"):
         are compared with.
       canvas_tasks: of `experiments.data.canvas_tasks`; they take turns.
       examples: how many, of all tasks together.
-      batch: rows decoded together; a batch is the unit of time.
+      batch: rows decoded together, task by task; a batch is the unit of time.
       block: places of a block; divides 16.
       temperature: 0 takes the most probable token of a place.
       eos: whether a row ends once its text up to an end of text is filled;
@@ -57,8 +57,8 @@ def get_config(preset="default"):
       model="canvas-tasks",
       methods=_METHODS,
       canvas_tasks=_ALL,
-      examples=288,
-      batch=48,
+      examples=576,
+      batch=24,
       block=8,
       temperature=0.0,
       eos=False,

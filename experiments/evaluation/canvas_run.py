@@ -14,9 +14,6 @@ from experiments.scoring import intervals
 from experiments.timing import stopwatch
 from models.text import tokenizers
 
-# Batches on which the baseline is timed again in the course of each method.
-REFERENCES = 3
-
 
 def read(spec: str) -> dj.canvas.Method:
   """Makes a method of a string such as "static(4)".
@@ -81,14 +78,11 @@ def run(method, decode, baseline, batches, examples) -> dict:
   Returns:
     A record of JSON values: of each example `right`, `tokens` and its
     `emitted` tokens up to the end of the text, `forwards` and `steps`; of each
-    batch `seconds`; `reference_batches` and their `reference_seconds`.
+    batch `seconds`, and the `reference_seconds` of the baseline beside it.
   """
-  stride = -(-len(batches) // REFERENCES)
-  found, seconds, chosen, references = [], [], [], []
-  for i, batch in enumerate(batches):
-    if i % stride == stride // 2:
-      chosen.append(i)
-      references.append(stopwatch.timed(baseline, *batch)[1])
+  found, seconds, references = [], [], []
+  for batch in batches:
+    references.append(stopwatch.timed(baseline, *batch)[1])
     out, time = stopwatch.timed(decode, *batch)
     found.append(jax.device_get(out))
     seconds.append(time)
@@ -105,7 +99,6 @@ def run(method, decode, baseline, batches, examples) -> dict:
       "forwards": gather("forwards").tolist(),
       "steps": gather("steps").tolist(),
       "seconds": seconds,
-      "reference_batches": chosen,
       "reference_seconds": references,
   }
 
@@ -121,16 +114,12 @@ def figures(record, baseline, seed) -> dict[str, list]:
   right, emitted = (np.array(record[name], float)
                     for name in ("right", "emitted"))
   forwards, rows = np.array(record["forwards"], float), len(right)
-  size = -(-rows // len(record["seconds"]))
-  per_batch = np.array([emitted[i:i + size].sum()
-                        for i in range(0, rows, size)])
-  base = np.array([np.sum(baseline["emitted"][i * size:(i + 1) * size])
-                   for i in record["reference_batches"]], float)
-  at = record["reference_batches"]
   seconds = np.array(record["seconds"])
   # Batches are the unit: what this method writes a second over the baseline.
-  ratio = (per_batch[at] / seconds[at]) / (base / np.array(
-      record["reference_seconds"]))
+  starts = np.arange(0, rows, -(-rows // len(seconds)))
+  per_batch = np.add.reduceat(emitted, starts)
+  base = np.add.reduceat(np.array(baseline["emitted"], float), starts)
+  ratio = (per_batch / seconds) / (base / np.array(record["reference_seconds"]))
   pair = lambda x, y: intervals.json_values(intervals.interval(x, y, seed))
   return {
       "accuracy": pair(right, np.ones(rows)),

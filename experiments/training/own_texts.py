@@ -8,7 +8,8 @@ without a template begins with its first token.
 
 Texts are sampled in the batch queue, so that a row that has ended makes room
 for the next prompt, and kept in files of `_CHUNK` texts each: a run that was
-killed goes on after the last file.
+killed goes on after the last file. A drafter that is to serve greedy decoding
+too needs greedy answers among them.
 """
 
 import hashlib
@@ -53,6 +54,10 @@ def check(config) -> None:
   if config.sample_fraction:
     raise ValueError(f"--config.sample_fraction={config.sample_fraction}: all "
                      "texts are the teacher's, so that it must be 0.")
+  if not config.answer_temperatures or min(config.answer_temperatures) < 0:
+    raise ValueError("--config.answer_temperatures="
+                     f"{tuple(config.answer_temperatures)}: numbers of at least "
+                     "0 are needed.")
   batches.check_ascending(config)
   if not 2 <= config.sample_length <= max(config.windows) + 1:
     raise ValueError(
@@ -71,8 +76,8 @@ def data(config, tokenizer, teacher, teacher_params) -> batches.Data:
   """Samples the texts, or reads those of an earlier start; makes batches.
 
   Args:
-    config: `teacher`, `own_texts`, `prompts`, `sample_length`, `sample_batch`,
-      `windows`, `workdir` and `seed`.
+    config: `teacher`, `own_texts`, `prompts`, `answer_temperatures`,
+      `sample_length`, `sample_batch`, `windows`, `workdir` and `seed`.
     tokenizer: of the teacher.
     teacher: a language model.
     teacher_params: its parameters.
@@ -94,7 +99,8 @@ def data(config, tokenizer, teacher, teacher_params) -> batches.Data:
   if not prompts:
     raise ValueError("no prompt is at most half of --config.sample_length="
                      f"{config.sample_length} tokens long.")
-  return _batches(config, write("answers", prompts, config.sample_length))
+  return _batches(config, write("answers", prompts, config.sample_length,
+                                config.answer_temperatures))
 
 
 def _prompts_of_file(config):
@@ -129,14 +135,14 @@ class _Writer:
     self.config, self.lm, self.params = config, teacher, teacher_params
     self.eos_id = tokenizers.eos_ids(tokenizer, config.teacher) or None
 
-  def __call__(self, name, prompts, length):
+  def __call__(self, name, prompts, length, temperatures=(1.0,)):
     """Returns `Rows` of prompts and what follows, `length` tokens at most."""
     starts = np.array([len(prompt) for prompt in prompts], np.int32)
     if starts.min() >= length:
       raise ValueError(f"--config.sample_length={self.config.sample_length} "
                        f"leaves no room after {starts.min()} tokens of the "
                        "chat template.")
-    folder = self._folder(name, prompts, length)
+    folder = self._folder(name, prompts, length, temperatures)
     folder.mkdir(parents=True, exist_ok=True)
     width = -(-starts.max() // _WIDTH) * _WIDTH
     padded = np.zeros((len(prompts), width), np.int32)
@@ -148,30 +154,33 @@ class _Writer:
         chosen = np.arange(first, first + _CHUNK) % len(prompts)
         path = folder / f"{first:08}.npy"
         if not path.is_file():
+          temperature = temperatures[first // _CHUNK % len(temperatures)]
           _save(path, self._generate(padded[chosen], starts[chosen], first,
-                                     length - starts.min(), name))
+                                     length - starts.min(), name, temperature))
         parts.append(np.load(path))
         bar.update(min(_CHUNK, len(prompts) - first))
     tokens = np.concatenate(parts)[:len(prompts), :length]
     ends = (tokens != types.PAD).sum(axis=1).astype(np.int32)
     return parallel_text.Rows(tokens, starts, ends)
 
-  def _folder(self, name, prompts, length):
+  def _folder(self, name, prompts, length, temperatures):
     """Returns a folder of its own for all that texts depend on."""
     settings = [self.config[x] for x in ("teacher", "teacher_dtype", "seed",
                                          "sample_batch")]
-    digest = hashlib.sha256(repr((settings, prompts, length)).encode())
+    digest = hashlib.sha256(repr((settings, prompts, length, tuple(
+        temperatures))).encode())
     return (pathlib.Path(self.config.workdir).resolve() / _FOLDER
             / f"{name}-{digest.hexdigest()[:12]}")
 
-  def _generate(self, prompts, lengths, first, budget, name):
+  def _generate(self, prompts, lengths, first, budget, name, temperature):
     """Returns `[_CHUNK, P + budget]` int32, padded after the end of a text."""
     key = jax.random.fold_in(jax.random.key(self.config.seed), first)
     key = jax.random.fold_in(key, len(name))
     out = dj.generate(
         key, prompts, lengths, method=dj.methods.autoregressive(),
         target=self.lm, target_params=self.params, eos_id=self.eos_id,
-        max_new_tokens=int(budget), rows=self.config.sample_batch)
+        sampling=dj.Sampling(temperature), max_new_tokens=int(budget),
+        rows=self.config.sample_batch)
     return np.asarray(out.tokens)
 
 

@@ -90,7 +90,27 @@ def test_a_drafter_of_a_targets_own_texts(target, tmp_path, monkeypatch):
     training_run.prepare(config)
 
 
+def test_files_of_answers_take_turns_in_temperature(target, tmp_path,
+                                                    monkeypatch):
+  prompts = tmp_path / "prompts.txt"
+  prompts.write_text("\n".join(["a cat?", "a mat?", "a cat?", "a mat?"]))
+  monkeypatch.setattr(own_texts, "_CHUNK", 2)
+
+  def answers(seed):
+    config = own_config(target, tmp_path / str(seed), own_texts=0, seed=seed,
+                        prompts=str(prompts), answer_temperatures=(1.0, 0.0))
+    training_run.prepare(config)
+    files = sorted((tmp_path / str(seed)).glob("work/texts/answers-*/*.npy"))
+    return [np.load(path) for path in files]
+
+  sampled, greedy = zip(answers(0), answers(1))
+  assert not np.array_equal(*sampled)
+  np.testing.assert_array_equal(*greedy)
+
+
 @pytest.mark.parametrize("changes, error", [
+    ({"answer_temperatures": ()}, r"answer_temperatures=\(\): numbers of at"),
+    ({"answer_temperatures": (1.0, -1.0)}, "numbers of at least 0 are needed"),
     ({"teacher": "", "tokenizer": "x"}, "need a --config.teacher that writes"),
     ({"sample_length": 40}, "sample_length=40 must be 2 to one more than the"),
     ({"sample_length": 4}, "sample_length=4 leaves no room after 2 tokens"),
