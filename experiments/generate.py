@@ -7,7 +7,8 @@ Prints the text, then one line of statistics. `--method=auto` measures first, on
 this prompt, and chooses the fastest method and tree; `--memory_budget=900MB`
 leaves out those that need more. `--regex`, `--json_schema`
 and `--stop` constrain the completion; `--stream` prints it while it is
-generated. `--texts=4` shows so many beams or samples, and how they differ.
+generated, and `--compare` times plain decoding beside it. `--texts=4` shows so
+many beams or samples, and how they differ.
 `--chat` makes the prompt a user's message:
 
   python -m experiments.generate --prompt="What is a rainbow?" --chat \\
@@ -21,6 +22,7 @@ from absl import flags
 import jax
 import numpy as np
 
+import decoding_jax as dj
 from decoding_jax import metrics
 from experiments.app import compilation_cache
 from experiments.app import launch
@@ -28,6 +30,7 @@ from experiments.app import multihost
 from experiments.devices import mesh
 from experiments.devices import model_pair
 from experiments.flags import chat_flags
+from experiments.flags import compare_flag
 from experiments.flags import constraint_flags
 from experiments.flags import generation_flags
 from experiments.flags import grammar_engine
@@ -52,7 +55,7 @@ _WIDTH = 32
 # --help shows flags of a main alone, and of modules that it adopts.
 for _module in (generation_flags, model_flags, mesh, constraint_flags,
                 method_flags, memory_budget_flag, stream_flag, prompt_flag,
-                chat_flags, text_set_flag):
+                chat_flags, text_set_flag, compare_flag):
   flags.adopt_module_key_flags(_module)
 
 
@@ -95,8 +98,8 @@ def main():
   keys = _row_keys(0, 1)
   arguments = dict(method=method, max_new_tokens=budget, sampling=sampling,
                    eos_id=pair.eos_id)
-  complete = functools.partial(mesh.generate, pair, keys, prompts, lengths,
-                               **arguments)
+  decode = functools.partial(mesh.generate, pair, keys, prompts, lengths)
+  complete = functools.partial(decode, **arguments)
   if stream_flag.is_enabled():
     out, took = stream_flag.show(prompt_flag.prompt_text(), pair, keys, prompts,
                                  lengths, **arguments)
@@ -107,6 +110,9 @@ def main():
           pair, _row_keys(1, count), np.repeat(prompts, count, axis=0),
           np.repeat(lengths, count), **arguments),
       out, lengths, pair.tokenizer.decode)
+  rates = [compare_flag.report(method.name, complete, functools.partial(
+      decode, **{**arguments, "method": dj.methods.autoregressive()}))
+           ] if compare_flag.is_enabled() else []
   if not multihost.first():
     return
   for line in others:
@@ -114,7 +120,7 @@ def main():
   if generation_flags.METHOD.value == _AUTO:
     print(choice.reason)
   print(_statistics(method, out, took, model_pair.device_text(pair.mesh)))
-  for line in _remarks(pair, stream_flag.tokens(out, lengths)):
+  for line in (*rates, *_remarks(pair, stream_flag.tokens(out, lengths))):
     print(line)
   if _PROFILE.value:
     print(profile.profile(complete, int(out.steps), _PROFILE.value))

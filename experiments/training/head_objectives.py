@@ -90,7 +90,8 @@ class Chosen(NamedTuple):
 
 
 def choose(name: str, target: transformer.Config, depth: int,
-           tokens: np.ndarray | None = None) -> Chosen:
+           tokens: np.ndarray | None = None, layers: int = 0,
+           markov_rank: int = 0) -> Chosen:
   """Returns a head for a target, see `KINDS`.
 
   Args:
@@ -98,12 +99,19 @@ def choose(name: str, target: transformer.Config, depth: int,
     target: the architecture of the target.
     depth: levels that it is to draft.
     tokens: `[N]` int32 that it can draft, ascending; None for all.
+    layers: of a block drafter; 0 for two.
+    markov_rank: of the bias of `dspark`; 0 for 64.
 
   Raises:
     ValueError: for tokens and a kind that drafts all.
   """
   kind = KINDS[name]
   config = kind.config(target, depth)
+  if layers:
+    config = dataclasses.replace(config, layers=dataclasses.replace(
+        config.layers, num_layers=layers))
+  if markov_rank:
+    config = dataclasses.replace(config, markov_rank=markov_rank)
   if tokens is not None:
     if "draft_vocab" not in (x.name for x in dataclasses.fields(config)) or (
         kind.module is eagle and config.version == 1):

@@ -118,6 +118,11 @@ def _check_head(config):
   if not config.teacher:
     raise ValueError(f"--config.head={config.head!r} reads the features of a "
                      "--config.teacher, its target.")
+  for name, kinds in (("head_layers", ("dflash", "dspark")),
+                      ("head_rank", ("dspark",))):
+    if config[name] and (config[name] < 0 or config.head not in kinds):
+      raise ValueError(f"--config.{name}={config[name]} must be positive, and "
+                       f"is of --config.head={' or '.join(kinds)} alone.")
   if config.head_depth < 1:
     raise ValueError(f"--config.head_depth={config.head_depth} must be at "
                      "least 1.")
@@ -259,7 +264,9 @@ def _with_head(config, run):
                      target_params=params).params if config.start else {}
   tokens = start.pop("tokens", None) if start else _frequent(config, run.data)
   start.pop("output", None)
-  head = head_objectives.choose(config.head, target, config.head_depth, tokens)
+  head = head_objectives.choose(
+      config.head, target, config.head_depth, tokens,
+      layers=config.head_layers, markov_rank=config.head_rank)
   if start:
     _check_start(config, head, start)
   data = feature_shards.with_features(config, head, run.data, params) if (

@@ -449,6 +449,10 @@ def test_a_head_is_trained_and_drafts(source, undisturbed, tmp_path, head):
     (dict(head="medusa"), "reads the features of a --config.teacher"),
     (dict(head="medusa", teacher="python-target", head_depth=0),
      "head_depth=0 must be at least 1"),
+    (dict(head="dspark", teacher="python-target", head_layers=-1),
+     "head_layers=-1 must be positive, and is of --config.head=dflash or"),
+    (dict(head="dflash", teacher="python-target", head_rank=8),
+     "head_rank=8 must be positive, and is of --config.head=dspark alone"),
 ])
 def test_heads_that_cannot_be_trained(source, tmp_path, changes, message):
   with pytest.raises(launch.UserError, match=message):

@@ -143,6 +143,16 @@ def test_a_draft_vocabulary(name):
                              atol=1e-5)
 
 
+def test_sizes_of_a_block_head():
+  head = head_objectives.choose("dspark", _TARGET, _DEPTH, layers=1,
+                                markov_rank=3)
+  params = head_objectives.init(jax.random.key(1), head)
+  assert head.config.layers.num_layers == 1 and head.config.markov_rank == 3
+  whole = head_objectives.init(jax.random.key(1), made("dspark")[0])
+  count = lambda tree: sum(x.size for x in jax.tree.leaves(tree))
+  assert count(params) < count(whole)
+
+
 def test_features_of_a_batch_are_used():
   head, params, tokens = made("eagle3")
   _, own = tiny.random_model(_TARGET)
