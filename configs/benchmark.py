@@ -88,6 +88,8 @@ def get_config(preset="default"):
     A ConfigDict with the fields:
       target, draft: folders, names of shipped models, or hub:owner/name; ""
         for both: a pair that is built.
+      head: folder or name of a head on the target's features, which drafts for
+        our methods in place of `draft`; "" for none.
       pair: that pair, see `synthetic_pair`: `overlap`, E sum min(t, d) on text
         of the target; `perplexity` of its distribution; `core`, channels that
         both models share; `dtype` of the files; `seed`; sizes of both.
@@ -121,6 +123,7 @@ def get_config(preset="default"):
   config = ml_collections.ConfigDict({
       "target": "",
       "draft": "",
+      "head": "",
       "pair": _PAIR,
       "pairs": "runs/pairs",
       "methods": _METHODS,

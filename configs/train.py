@@ -188,7 +188,8 @@ def _head(name, depth):
       head=name, head_depth=depth, tokenizer="models/pretrained/python-target",
       workdir=f"runs/python-{name}", export=f"models/pretrained/python-{name}",
       export_dtype="bfloat16", teacher="models/pretrained/python-target",
-      windows=(128,), steps=1500, learning_rate=3e-3, final_loss_from=0.4)
+      windows=(128,), steps=1500, optimizer="muon", learning_rate=2e-3,
+      final_loss_from=0.4)
 
 
 def _commongen(name):

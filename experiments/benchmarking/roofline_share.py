@@ -75,7 +75,9 @@ def from_runs(roof, config, pair, methods):
       kind = methods[entry.name]
       kind = kind.sampled if entry.temperature else kind.greedy
       scored = 1 + tree.num_nodes(kind.drafter.layout)
-      drafted = (1, *draft_levels.widths(kind.drafter))[:-1]
+      # What a head reads besides its target is left out of the bound.
+      drafted = () if pair.head else (
+          1, *draft_levels.widths(kind.drafter))[:-1]
     else:
       scored, drafted = _their_step(entry.name)
     prompt, new = config.prompt_length, config.max_new_tokens

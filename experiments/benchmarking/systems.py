@@ -46,6 +46,7 @@ class Pair(NamedTuple):
     draft_dtype: of the draft's computations; "" for that of its target.
     draft_weights: format of our draft's matrices, of `quantization.WEIGHTS`.
     file: the GGUF file that the target is read from, or None.
+    head: folder or name of what drafts for our methods; "" for the draft.
   """
   target: pathlib.Path
   draft: pathlib.Path
@@ -55,6 +56,7 @@ class Pair(NamedTuple):
   draft_dtype: str
   draft_weights: str
   file: pathlib.Path | None = None
+  head: str = ""
 
   def dtypes(self, dtype):
     """Returns dtypes of target and draft, if a run is in `dtype`."""
@@ -90,6 +92,9 @@ def open_pair(config, workdir):
     raise launch.UserError(
         f"target={config.target!r}, draft={config.draft!r}: both are needed, "
         "or none for a pair that is built.")
+  if config.head and not model_pair.is_head(config.head):
+    raise launch.UserError(f"--config.head={config.head!r} is no head on "
+                           "features of a target, see docs/heads.md.")
   if config.target:
     folders = _named(config, pathlib.Path(workdir))
   else:
@@ -114,7 +119,7 @@ def open_pair(config, workdir):
   return Pair(*folders, tokenizer,
               tokenizers.size(tokenizer) if tokenizer else smallest,
               architectures[0].dtype, config.draft_dtype, config.draft_weights,
-              file)
+              file, config.head)
 
 
 def _named(config, workdir):
@@ -159,6 +164,11 @@ def _as_hf(folder, out):
 @functools.lru_cache(maxsize=None)
 def with_dtype(pair, dtype):
   """Loads a `Pair` as a `ModelPair`, the target in `dtype`."""
+  if pair.head:
+    target = str(pair.target)
+    return model_pair.with_params(model_pair.open_pair(
+        target, pair.head, *pair.dtypes(dtype), *pair.weights(dtype)), target,
+                                  pair.head)
   with launch.user_errors(OSError, ValueError):
     loaded = [checkpoints.load(folder, dtype=kind, weights=weights)
               for folder, kind, weights in zip(

@@ -20,6 +20,8 @@ from experiments.benchmarking import tables as benchmark_tables
 from experiments.timing import roofline
 from models import checkpoints
 from models import transformer
+from models.heads import hydra
+from models.huggingface import heads
 from support import helpers
 from support import tiny_models as tiny
 
@@ -280,6 +282,32 @@ def test_drafts_may_have_a_type_of_their_own(folders, tmp_path):
   config.draft_dtype = "int7"
   with pytest.raises(launch.UserError, match="draft_dtype: 'int7' is not one"):
     benchmark_runs.check(config, engines.ENGINES)
+
+
+def test_a_head_drafts_for_our_methods(folders, tmp_path):
+  target = checkpoints.load_config(folders[0])
+  sizes = hydra.Config(2)
+  heads.save(tmp_path / "head", hydra, sizes, hydra.init(
+      jax.random.key(1), sizes, target), (target.num_layers - 1,))
+  config = _config(target=folders[0], draft=folders[1], text="python",
+                   head=str(tmp_path / "head"), draft_weights="dtype",
+                   max_new_tokens=6)
+  pair = systems.open_pair(config, tmp_path)
+  texts = systems.prompts(config, pair)
+  entry = _OURS._replace(name="speculative(1)")
+  methods = {entry.name: dj.methods.speculative(1)}
+  run = lambda pair: systems.ours(config, pair, methods, texts, entry, 0)
+  headed, drafted = run(pair), run(pair._replace(head=""))
+  assert headed["emitted"] == drafted["emitted"] == config.max_new_tokens
+  assert isinstance(systems.with_dtype(pair, "float32").draft, dj.Head)
+  # Of a head no forward is in the bound.
+  roof = roofline.Roofline(1e9, {"float32": 1e9, "bfloat16": 1e9})
+  bounds = [roofline_share.from_runs(roof, config, x, methods)(
+      _record(entry, 0, 1.0)) for x in (pair, pair._replace(head=""))]
+  assert 0 < bounds[0] < bounds[1]
+  config.head = folders[1]
+  with pytest.raises(launch.UserError, match="config.head='.*' is no head on"):
+    systems.open_pair(config, tmp_path)
 
 
 def test_what_is_stored_in_bfloat16_is_read_so(folders, tmp_path):
