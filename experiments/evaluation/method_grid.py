@@ -4,7 +4,7 @@ import decoding_jax as dj
 from decoding_jax.speculation import tree
 from experiments.app import launch
 from experiments.app import method_specs
-from experiments.devices import model_pair
+from experiments.devices import draft_names
 
 
 def from_config(config):
@@ -74,5 +74,5 @@ def that_fit(pair, methods, points):
 def _levels(method):
   """Returns the levels that a drafter drafts for a method; 0 without one."""
   kind = method.sampled or method.greedy
-  return tree.depth(kind.drafter.layout) if model_pair.needs_draft(method) and (
-      isinstance(kind, dj.Pair)) else 0
+  drafts = isinstance(kind, dj.Pair) and draft_names.needs_draft(method)
+  return tree.depth(kind.drafter.layout) if drafts else 0

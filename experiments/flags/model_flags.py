@@ -2,6 +2,7 @@
 
 from absl import flags
 
+from experiments.devices import draft_names
 from experiments.devices import model_pair
 from models import transformer
 from models.transformer import quantization
@@ -35,18 +36,18 @@ _DRAFT_WEIGHTS = flags.DEFINE_enum(
 
 
 def drafter(name, methods) -> str:
-  """Returns folder or name of the draft model, see `model_pair.drafter`.
+  """Returns folder or name of the draft model, see `draft_names.drafter`.
 
   Args:
     name: value of `--method`.
     methods: list of `dj.Method`, those that may decode.
   """
-  return model_pair.drafter(name, methods, TARGET.value, _DRAFT.value)
+  return draft_names.drafter(name, methods, TARGET.value, _DRAFT.value)
 
 
 def has_drafter() -> bool:
   """Returns whether the flags give a draft model."""
-  return model_pair.has_drafter(TARGET.value, _DRAFT.value)
+  return draft_names.has_drafter(TARGET.value, _DRAFT.value)
 
 
 def open_pair(draft) -> model_pair.ModelPair:

@@ -56,8 +56,8 @@ def check(config) -> None:
                      "texts are the teacher's, so that it must be 0.")
   if not config.answer_temperatures or min(config.answer_temperatures) < 0:
     raise ValueError("--config.answer_temperatures="
-                     f"{tuple(config.answer_temperatures)}: numbers of at least "
-                     "0 are needed.")
+                     f"{tuple(config.answer_temperatures)}: numbers of at "
+                     "least 0 are needed.")
   batches.check_ascending(config)
   if not 2 <= config.sample_length <= max(config.windows) + 1:
     raise ValueError(

