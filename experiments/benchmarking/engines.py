@@ -37,6 +37,8 @@ class Engine(NamedTuple):
     weights: types of weights that it computes with, of `runs.WEIGHTS`.
     format: of the model files that its server is given.
     per_setting: whether a process has one setting only.
+    inexact: settings whose texts above temperature 0 do not have the target's
+      distribution, as `experiments.exactness --engine` found.
     environment: variables of its process.
   """
   server: str
@@ -48,6 +50,7 @@ class Engine(NamedTuple):
   weights: tuple[str, ...] = ("float32", "bfloat16")
   format: str = HUGGING_FACE
   per_setting: bool = False
+  inexact: tuple[str, ...] = ()
   environment: dict[str, str] = {}
 
 
@@ -76,7 +79,7 @@ ENGINES = {
     "openvino": _own(
         "openvino", "openvino_genai", "openvino-genai==2026.4.1.0",
         "openvino==2026.4.1",
-        settings=("plain", "assisted", "lookup"),
+        settings=("plain", "assisted", "lookup"), inexact=("assisted",),
         weights=("float32", "bfloat16", "int8"), per_setting=True),
     "ctranslate2": _own(
         "ctranslate2", "ctranslate2", "ctranslate2==4.8.5",

@@ -5,6 +5,7 @@ import statistics
 from matplotlib import figure
 
 from experiments.app import text_tables
+from experiments.benchmarking import engines
 from experiments.benchmarking import runs as benchmark_runs
 
 _HEAD = ["", "dtype", "tokens/s", "x same dtype", "x any", "block eff.",
@@ -25,9 +26,9 @@ def rows(records, bounds=None):
     list of dicts with `entry`; `rate`, tokens per second, and `steps`, target
     calls: (median, least, most) over the rounds; `block_efficiency`, `roofline`
     and `peak_bytes`; `first_seconds` of the first call; `same` and `any`, the
-    rate over that of the best rival of the same batch and temperature, in the
-    same dtype and in any. Unknown values are None; `error` tells why a rival
-    has none.
+    rate over that of the best exact rival of the same batch and temperature, in
+    the same dtype and in any. Unknown values are None; `error` tells why a
+    rival has none.
   """
   by_entry = {}
   for record in records:
@@ -36,7 +37,8 @@ def rows(records, bounds=None):
   for row in found:
     rivals = [
         x for x in found if x["entry"].tool != benchmark_runs.OURS and
-        x["rate"] and x["entry"][3:] == row["entry"][3:]
+        x["rate"] and _is_exact(x["entry"]) and
+        x["entry"][3:] == row["entry"][3:]
     ]
     same = [x for x in rivals if x["entry"].dtype == row["entry"].dtype]
     row["same"], row["any"] = (_over(row, x) for x in (same, rivals))
@@ -70,6 +72,13 @@ def _spread(values):
   if not values:
     return None
   return statistics.median(values), min(values), max(values)
+
+
+def _is_exact(entry):
+  """Returns whether texts have the target's distribution, as far as known."""
+  engine = engines.ENGINES.get(entry.tool)
+  return not (engine and entry.temperature and
+              entry.name.partition("(")[0] in engine.inexact)
 
 
 def _over(row, rivals):
@@ -135,7 +144,8 @@ def write(folder, rows_, notes=(), more="", about=""):
 def remarks(rows_):
   """Returns lines: our best against theirs in each group, and failures.
 
-  The second line of a group compares plain decoding alone.
+  The second line of a group compares plain decoding alone. What is not exact is
+  told apart.
   """
   found = []
   for group, members in groups(rows_).items():
@@ -144,12 +154,18 @@ def remarks(rows_):
       ours, theirs = ([x for x in members if x["rate"] and wanted(x) and
                        (x["entry"].tool == benchmark_runs.OURS) == mine]
                       for mine in (True, False))
-      if ours and theirs:
-        a, b = ours[0], theirs[0]
+      exact = [x for x in theirs if _is_exact(x["entry"])]
+      if ours and exact:
+        a, b = ours[0], exact[0]
         found.append(
             f"{title(*group)}: {name(a['entry'])} has "
             f"{_over(a, [b]):.2f} times the tokens/s of {name(b['entry'])}, "
             f"{what} of the others.")
+      if ours and theirs and theirs[0] not in exact:
+        found.append(
+            f"{title(*group)}: {name(ours[0]['entry'])} has "
+            f"{_over(ours[0], theirs[:1]):.2f} times those of "
+            f"{name(theirs[0]['entry'])}, which is not exact.")
   return found + [f"{name(x['entry'])} in {x['entry'].dtype}, "
                   f"{title(*x['entry'][3:])}: {x['error']}"
                   for x in rows_ if x["error"]]
@@ -160,8 +176,8 @@ def _is_plain(row):
 
 
 def name(entry):
-  """Returns the name of an entry."""
-  return f"{entry.tool} {entry.name}"
+  """Returns the name of an entry, with a star if it is not exact."""
+  return f"{entry.tool} {entry.name}" + ("" if _is_exact(entry) else " *")
 
 
 def title(batch, temperature, bits=""):
@@ -227,6 +243,8 @@ process of its own, and only one computes at a time.
 - Bits are those of the target's matrices. 16 are bfloat16, or what an engine
   has in its place; 8 are q8_0 of llama.cpp, or int8 with a scale for each
   channel, as ours; drafts may have fewer.
+- *: texts do not have the target's distribution, as `experiments.exactness
+  --engine` tests. Such rows are left out of the next two columns.
 - x same dtype, x any: tokens/s over those of the best row of all other tools,
   in the same dtype and in any.
 - Block efficiency: tokens per target call. Target calls: of all rows at once.

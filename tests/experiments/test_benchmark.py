@@ -191,6 +191,23 @@ def test_tables_and_files(tmp_path):
   assert (tmp_path / "tokens_per_second.png").stat().st_size
 
 
+def test_a_setting_that_is_not_exact_is_told_apart():
+  """Above temperature 0: others are compared with what is exact."""
+  openvino = [benchmark_runs.Entry("openvino", name, "float32", 1, t)
+              for t in (1.0, 0.0) for name in ("plain", "assisted(2)")]
+  rows = benchmark_tables.rows([
+      _record(entry, 1, seconds) for entry, seconds in zip(
+          (_OURS, *openvino), (1.0, 4.0, 2.0, 4.0, 2.0))])
+  ours, plain, assisted, greedy, greedy_assisted = rows
+  assert (ours["same"], plain["same"], assisted["same"]) == (4.0, 1.0, 2.0)
+  assert (greedy["same"], greedy_assisted["same"]) == (0.5, 1.0)
+  assert [benchmark_tables.name(x["entry"])[-1] for x in rows[1:]] == [
+      "n", "*", "n", ")"]
+  lines = benchmark_tables.remarks(rows)
+  assert "4.00 times the tokens/s of openvino plain, the best" in lines[0]
+  assert "2.00 times those of openvino assisted(2) *, which is" in lines[1]
+
+
 def test_tables_of_us_alone(tmp_path):
   rows = benchmark_tables.rows([_record(_OURS, 0, 1.0), _record(_OURS, 1, 2.0)])
   assert rows[0]["same"] is rows[0]["any"] is None
