@@ -7,9 +7,9 @@ The shipped model `canvas-tasks` on list operations, Sudoku and Latin squares,
 by every method of `dj.canvas.methods`; no download.
 
 Hardware: a CPU.
-Minutes: 5 on two cores of an Intel Xeon with AMX; `smoke` 1.
+Minutes: 3 on two cores of an Intel Xeon with AMX; `smoke` 1.
 To expect: `static(1)` right in 0.71 of the examples with 1.56 forwards a token,
-`free_dave(1, 4)` the same tokens with 0.67, `threshold(0.9)` 2.9 times as fast.
+`free_dave(1, 4)` the same tokens with 0.67, `threshold(0.9)` 2.7 times as fast.
 """
 
 import ml_collections
