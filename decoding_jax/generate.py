@@ -90,8 +90,8 @@ def stream(key, prompts, prompt_lengths, *, every: int = 1,
            **arguments) -> Iterator[Generation]:
   """Continues prompts, and tells after a few steps what there is so far.
 
-  The texts are those of `generate`, and its programs are the same. Between two
-  results the loop comes back to the host, which waits for it.
+  The texts are those of `generate`. Between two results the loop comes back to
+  the host, which waits for it.
 
   Args:
     key: as of `generate`, and so are the others.
@@ -142,14 +142,21 @@ def _outputs(every, key, prompts, prompt_lengths, *, method, max_new_tokens,
     raise ValueError("stream comes back to the host, so that its arguments "
                      "cannot be traced: generate can be inside of jit.")
   caches = _caches(decoder, now, prefill_lib.CHUNK, context)
-  every = np.int32(every or _ALL)
-  out, state = _generate(decoder, max_new_tokens, context, caches, keys, every)
-  yield out
-  while (every < _ALL or now < slots) and not state.done.all():
+  if every:
+    # All steps of a stream are one program: the next result needs no other.
+    state = _begin(decoder, max_new_tokens, context, caches, keys)
+    steps = jnp.int32(0)
+  else:
+    out, state = _generate(decoder, max_new_tokens, context, caches, keys)
+    steps = out.steps
+    yield out
+  while (every or now < slots) and not state.done.all():
     if state.length.max() + decoder.max_slots_ahead > now:
       now = cache_growth.next_slots(now, slots)
       state = cache_growth.grow(state, now)
-    out, state = _resume(decoder, context, state, out.steps, every)
+    out, state = _resume(decoder, context, state, steps,
+                         np.int32(every or _ALL))
+    steps = out.steps
     yield out
 
 
@@ -218,15 +225,21 @@ def _traced(arguments) -> bool:
 
 # The caches are given back, so that the loop writes where they lie.
 @functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
-def _generate(decoder, max_new_tokens, context: Context, caches, keys, every):
-  """Begins, and runs the loop for at most `every` steps."""
+def _begin(decoder, max_new_tokens, context: Context, caches, keys):
+  """The state before the first step."""
+  return decoder.init(context, _state(context, max_new_tokens, caches, keys))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
+def _generate(decoder, max_new_tokens, context: Context, caches, keys):
+  """Begins, and runs the loop."""
   state = decoder.init(context, _state(context, max_new_tokens, caches, keys))
-  return _run(decoder, context, state, jnp.int32(0), every)
+  return _run(decoder, context, state, jnp.int32(0), _ALL)
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
 def _resume(decoder, context: Context, state, steps, every):
-  """Goes on with what `_generate` has left, the caches having grown."""
+  """Goes on with what `_begin` or a loop has left, perhaps in larger caches."""
   return _run(decoder, context, state, steps, every)
 
 

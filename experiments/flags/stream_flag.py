@@ -83,9 +83,13 @@ def _took(times, counts):
     counts: tokens after each part.
   """
   total = f"{times[-1] - times[0]:.1f} s with compilation"
-  later, seconds = counts[-1] - counts[0], times[-1] - times[1]
-  return f"{later / seconds:.1f} tokens/s after the first step, {total}" if (
-      later) else total
+  added, seconds = np.diff(counts), np.diff(times[1:])
+  grows = added > 0
+  if not grows.any():
+    return total
+  # A median: where a cache grows, a step waits for another program.
+  rate = added[grows].mean() / np.median(seconds[grows])
+  return f"{rate:.1f} tokens/s after the first step, {total}"
 
 
 def tokens(out: dj.Generation, lengths):

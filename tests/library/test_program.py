@@ -32,8 +32,8 @@ def compiled(method):
   context = tiny.context(model, params, jnp.zeros((2, 5), jnp.int32),
                          jnp.full(2, 5), warper)
   return generate._generate.lower(
-      tree_decoder.decoder_of(method, False), 8, context, caches, keys,
-      8).compile().as_text()
+      tree_decoder.decoder_of(method, False), 8, context, caches,
+      keys).compile().as_text()
 
 
 def sorts_vocabulary(program):

@@ -125,6 +125,14 @@ def test_the_text_is_that_of_generate(pair, capsys, monkeypatch, values,
   assert all("\ufffd" != part[-1:] for part in parts[:-1])
 
 
+def test_a_pause_of_the_compiler_is_not_in_the_rate():
+  """And the last part, which has no token of its own, is no step."""
+  took = stream_flag._took([0.0, 3.0, 3.1, 3.2, 7.2, 7.3, 7.3],
+                           [5, 7, 9, 11, 13, 13])
+  assert took == "20.0 tokens/s after the first step, 7.3 s with compilation"
+  assert stream_flag._took([0.0, 3.0, 3.1], [5, 5]) == "3.1 s with compilation"
+
+
 def test_logits_that_are_nan_are_told(pair, capsys):
   wrong = jax.tree.map(lambda x: x * np.nan, pair.target_params)
   with tiny.quickly_compiled():

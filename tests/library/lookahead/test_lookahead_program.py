@@ -46,7 +46,7 @@ def compiled(decoder, model, config=CONFIG):
       constraints=jnp.zeros((ROWS, tiny.STATES)))
   return generate._generate.lower(
       decoder, 8, context, (cache, cache if decoder.needs_draft else None),
-      keys, 8).compile()
+      keys).compile()
 
 
 METHODS = [lambda k: dj.methods.cdlh(k, 3), lambda k: dj.methods.cdsl(3, k)]
