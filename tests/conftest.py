@@ -83,6 +83,9 @@ def few_mappings():
 def listening(monkeypatch):
   """SIGTERM is listened to, for the time of a test."""
   monkeypatch.setitem(preemption._state, "asked", False)
+  # On a busy machine a test may go on for longer than a program may: its
+  # process, which has other tests to run, is not ended.
+  monkeypatch.setattr(preemption, "PATIENCE", 3600.0)
   preemption.listen()
   yield
   preemption.forget()
