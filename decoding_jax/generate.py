@@ -227,13 +227,13 @@ def _traced(arguments) -> bool:
 @functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
 def _begin(decoder, max_new_tokens, context: Context, caches, keys):
   """The state before the first step."""
-  return decoder.init(context, _state(context, max_new_tokens, caches, keys))
+  return _first_state(decoder, max_new_tokens, context, caches, keys)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
 def _generate(decoder, max_new_tokens, context: Context, caches, keys):
   """Begins, and runs the loop."""
-  state = decoder.init(context, _state(context, max_new_tokens, caches, keys))
+  state = _first_state(decoder, max_new_tokens, context, caches, keys)
   return _run(decoder, context, state, jnp.int32(0), _ALL)
 
 
@@ -276,7 +276,7 @@ def _generate_queued(decoder, max_new_tokens, rows, slots, chunk,
   """Generates all prompts, `rows` of them at a time."""
   def begin(context, keys):
     caches = _caches(decoder, slots, chunk, context)
-    return decoder.init(context, _state(context, max_new_tokens, caches, keys))
+    return _first_state(decoder, max_new_tokens, context, caches, keys)
 
   return _generation(context, *continuous_batching.run(
       decoder, context, keys, rows, begin))
@@ -288,7 +288,8 @@ def _without_padding(prompts, lengths):
   return jnp.where(in_prompt, prompts, 0)
 
 
-def _state(context: Context, max_new_tokens, caches, keys) -> DecodeState:
+def _first_state(decoder, max_new_tokens, context: Context, caches,
+                 keys) -> DecodeState:
   """The state in which nothing is generated yet."""
   batch, prompt_length = context.prompts.shape
   lengths = context.prompt_lengths
@@ -296,11 +297,11 @@ def _state(context: Context, max_new_tokens, caches, keys) -> DecodeState:
   tokens = tokens.at[:, :prompt_length].set(
       jnp.where(jnp.arange(prompt_length)[None] < lengths[:, None],
                 context.prompts, PAD))
-  return DecodeState(
+  return decoder.init(context, DecodeState(
       keys=keys, step=jnp.zeros(batch, jnp.int32), tokens=tokens,
       log_probs=jnp.zeros(tokens.shape, jnp.float32), length=lengths,
       limit=lengths + max_new_tokens, done=jnp.zeros(batch, bool),
-      target_cache=caches[0], draft_cache=caches[1])
+      target_cache=caches[0], draft_cache=caches[1]))
 
 
 def _generation(context: Context, state: DecodeState, steps) -> Generation:

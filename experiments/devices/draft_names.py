@@ -89,7 +89,7 @@ def exit_layers(draft) -> int:
   """Returns N of a draft "layers:N", the target's first layers; 0 of others.
 
   Args:
-    draft: as of `open_pair`.
+    draft: as of `model_pair.open_pair`.
 
   Raises:
     UserError: if N is no number.
@@ -122,23 +122,25 @@ def check_types(draft, dtype, draft_dtype, weights, draft_weights):
 
 def is_read(draft) -> bool:
   """Returns whether a draft model has parameters in a folder of its own."""
-  return draft not in ("", prompt_lookup.NAME) and not (
-      exit_layers(draft) or start_tables.is_file(draft) or is_head(draft)
-      or is_prompts(draft))
+  return _has_params(draft) and not (is_head(draft) or is_prompts(draft))
 
 
 def is_prompts(draft) -> bool:
   """Returns whether a draft are prompt tokens of the target."""
-  return draft not in ("", prompt_lookup.NAME, _MTP) and not (
-      exit_layers(draft) or start_tables.is_file(draft)) and (
-          heads.is_prompts(launch.model_folder(draft)))
+  return _has_params(draft) and draft != _MTP and heads.is_prompts(
+      launch.model_folder(draft))
 
 
 def is_head(draft) -> bool:
   """Returns whether a draft is a head on the target's features."""
+  return _has_params(draft) and (
+      draft == _MTP or heads.is_head(launch.model_folder(draft)))
+
+
+def _has_params(draft):
+  """Returns whether a draft has parameters that the target's model lacks."""
   return draft not in ("", prompt_lookup.NAME) and not (
-      exit_layers(draft) or start_tables.is_file(draft)) and (
-          draft == _MTP or heads.is_head(launch.model_folder(draft)))
+      exit_layers(draft) or start_tables.is_file(draft))
 
 
 def head_folder(draft, target):
