@@ -15,8 +15,9 @@ To expect, on all held-out text of Python 3.11:
     draft    5,000 steps   loss 3.23   overlap sum_x min(t, d) with it 0.69
 
 `dspark` and `dflash` train heads on the features of this target, which are
-shipped too; `eagle3` and `medusa` others, which are not. Minutes: 8 for each on
-an idle Intel Xeon. To expect, at the first and the last of 7 levels:
+shipped too; `eagle3` and `medusa` others, which are not. Minutes: about 8 for
+each, by the rate on an idle Intel Xeon; these were trained beside other
+programs. To expect, at the first and the last of 7 levels:
 
     python-dspark     800 steps   overlap with it 0.66, 0.41
     python-dflash     800 steps   overlap with it 0.64, 0.20
@@ -65,7 +66,7 @@ expect. `smollm2_eagle3` trains the head that is shipped for this target, on
 
     smollm2-eagle3      700 steps   overlap with it 0.47, then 0.43
 
-`smollm2_dspark` would train another on the same texts; it has not been run.
+`smollm2_dspark` would train another on such texts; it has not been run.
 """
 
 import functools
