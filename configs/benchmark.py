@@ -11,7 +11,8 @@
       --prepare=llama_cpp,openvino,ctranslate2,onnxruntime,vllm_cpu
   python -m experiments.benchmark --config=configs/benchmark.py:engines \\
       --workdir=runs/engines
-  python -m experiments.benchmark --config=configs/benchmark.py:engines_smollm2 \\
+  python -m experiments.benchmark \\
+      --config=configs/benchmark.py:engines_smollm2 \\
       --workdir=runs/engines_smollm2
 
 The default builds a pair of 134 M and 18 M parameters whose distributions
