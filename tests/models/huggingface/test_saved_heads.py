@@ -1,0 +1,103 @@
+"""Tests of heads that are saved, and of those of fewer bits."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from models.heads import block
+from models.heads import chimera
+from models.heads import clover
+from models.heads import eagle
+from models.heads import hydra
+from models.heads import medusa
+from models.heads import mtp
+from models.huggingface import heads
+from models.transformer import quantization
+from support import published_heads as hf
+from support import tiny_models as tiny
+
+_TARGET = hf.TARGET
+_DEPTH = hf.DEPTH
+
+
+@pytest.fixture(scope="module")
+def target():
+  return tiny.random_model(_TARGET)
+
+
+_LAYER = dataclasses.replace(_TARGET, num_layers=1)
+_WRITTEN = {
+    "medusa": (medusa, medusa.Config(_DEPTH), (1,)),
+    "eagle1": (eagle, eagle.Config(_LAYER, version=1), (1,)),
+    "eagle3": (eagle, eagle.Config(_LAYER), (0, 0, 1)),
+    "dspark": (block, block.Config(
+        dataclasses.replace(_TARGET, qk_norm=True), num_features=2,
+        markov_rank=3, from_root=True), (0, 1)),
+    "mtp": (mtp, mtp.Config(mtp.layer_of(_TARGET)), (1,)),
+    "fspad": (eagle, eagle.Config(_LAYER, version=1, bias=True,
+                                  sampled_features=True, decoupled=True), (1,)),
+    "hydra": (hydra, hydra.Config(_DEPTH, 2), (1,)),
+    "hydra++": (hydra, hydra.Config(_DEPTH, prefix=_LAYER), (1,)),
+    "clover1": (clover, clover.Config(_LAYER, version=1), (1,)),
+    "clover2": (clover, clover.Config(_TARGET, own_embedding=True), (1,)),
+    "chimera": (chimera, chimera.Config(_LAYER, _DEPTH), (1,))}
+
+
+def written(folder, kind):
+  """Writes a head of random parameters, which are returned."""
+  module, config, kept = _WRITTEN[kind]
+  params = module.init(jax.random.key(2), config, _TARGET)
+  heads.save(folder, module, config, params, kept, {"loss": 1})
+  return params
+
+
+@pytest.mark.parametrize("kind", _WRITTEN)
+def test_what_is_saved_is_read_back(tmp_path, kind):
+  params = written(tmp_path / "head", kind)
+  assert heads.is_head(tmp_path / "head")
+  found = heads.load(tmp_path / "head", _TARGET)
+  assert found.kept == _WRITTEN[kind][2]
+  jax.tree.map(np.testing.assert_array_equal, found.params, params)
+
+
+@pytest.mark.parametrize("kind", _WRITTEN)
+@pytest.mark.parametrize("weights", ["int8", "bfloat16"])
+def test_matrices_of_fewer_bits(tmp_path, kind, weights):
+  """All products and tables are narrow, no norm and no bias is."""
+  params = written(tmp_path / "head", kind)
+  found = heads.load(tmp_path / "head", _TARGET, weights=weights)
+  opened = heads.open_folder(tmp_path / "head", _TARGET, weights=weights)
+  assert jax.tree.map(lambda x: (x.shape, x.dtype), found.params) == (
+      jax.tree.map(lambda x: (x.shape, x.dtype), opened.params))
+
+  def check(x, whole):
+    if whole.shape[-1] == 1:
+      assert x.dtype == whole.dtype
+      np.testing.assert_array_equal(x, whole)
+    elif weights == "int8":
+      assert x.values.dtype == jnp.int8
+      assert (abs(quantization.dequantize(x, jnp.float32) - whole) <=
+              x.scales * .5001).all()
+    else:
+      assert x.dtype == jnp.bfloat16
+      np.testing.assert_array_equal(x, whole.astype(jnp.bfloat16))
+
+  jax.tree.map(check, found.params, params, is_leaf=quantization.is_matrix)
+  module, config, kept = _WRITTEN[kind]
+  with pytest.raises(ValueError, match="float32.*: a head of one type can be"):
+    heads.save(tmp_path / "again", module, config, found.params, kept)
+
+
+@pytest.mark.parametrize("kind", _WRITTEN)
+@pytest.mark.parametrize("narrow", [
+    {"weights": "int8"}, {"weights": "bfloat16"}, {"dtype": "bfloat16"}],
+    ids=["int8", "bfloat16", "dtype"])
+def test_narrow_heads_draft_almost_alike(tmp_path, kind, narrow, target):
+  written(tmp_path / "head", kind)
+  whole, found = (hf.drafted(heads.load(tmp_path / "head", _TARGET, **more),
+                             target.params)[1] for more in ({}, narrow))
+  np.testing.assert_allclose(found[0], whole[0], atol=.01)
+  assert np.isfinite(found).all()
