@@ -287,7 +287,7 @@ _COPIES = ({"name": "prompt_lookup", "depth": 4},
 _PEARL = tuple({"name": name, "depth": depth} for depth in (2, 4)
                for name in ("speculative", "pearl"))
 _HEADS = {
-    "lengths": (), "budgets": tuple(_HEAD_TREES), "prompts": 128, "batch": 16,
+    "lengths": (), "budgets": tuple(_HEAD_TREES), "prompts": 64, "batch": 16,
     "max_new_tokens": 48, "bounds": 0, "references": 1,
     "temperatures": (0.0, 0.6, 1.0),
     "trees": {"length": {},
