@@ -59,11 +59,12 @@ for _module in (generation_flags, model_flags, mesh, constraint_flags,
   flags.adopt_module_key_flags(_module)
 
 
-def _methods():
+def _methods(draft=None):
+  """Returns the methods that may decode, with a drafter where it is open."""
   name = generation_flags.METHOD.value
   if name == _AUTO:
     method_flags.check_none(_AUTO)
-    return auto_method.methods(model_flags.has_drafter())
+    return auto_method.methods(draft or model_flags.has_drafter())
   if memory_budget_flag.num_bytes() is not None:
     raise launch.UserError(f"--memory_budget and --method={name}: it is "
                            f"--method={_AUTO} that chooses by a budget.")
@@ -76,6 +77,7 @@ def main():
   sampling = generation_flags.sampling()
   budget = generation_flags.MAX_NEW_TOKENS.value
   pair = generation_flags.open_pair(methods)
+  methods = _methods(pair.draft)
   prompt = prompt_flag.encode(pair.tokenizer, model_flags.TARGET.value)
   width = _width(len(prompt), budget, pair)
   for method in methods:

@@ -6,6 +6,10 @@ other ways to verify, of best-first trees and of drafts without a model; see
 `text_estimates`. From all that, `tree_planning` predicts the rate of every
 tree, and of autoregressive decoding. The best ones are tried out beside
 autoregressive decoding.
+
+Of a head on the target's features no forward is timed: what it costs is part of
+what the runs take beside the target's forwards. Nor do texts tell what it
+drafts; it is taken to accept by paths what it accepts by nodes.
 """
 
 import functools
@@ -15,6 +19,7 @@ import jax
 import numpy as np
 import tqdm
 
+import decoding_jax as dj
 from decoding_jax.runtime import prefill
 from decoding_jax.speculation import tree
 from decoding_jax.speculation import tree_planning
@@ -34,7 +39,6 @@ _CHAIN = {"name": "speculative", "depth": 5}
 _SIBLINGS = {"name": "rsd_c", "branching": (4, 2)}
 _BEAM = {"name": "rsd_s", "width": 4, "depth": 3}
 _PLAIN = {"name": "autoregressive"}
-_RUNS = (_PLAIN, _CHAIN, _SIBLINGS, _BEAM)
 # Drafts without a model.
 _RECYCLING = {"name": "token_recycling", "widths": (4, 4, 3), "branching": 4}
 _LOOKUP = {"name": "prompt_lookup", "depth": 4, "num_paths": 2, "max_ngram": 3}
@@ -95,14 +99,13 @@ class _Run(NamedTuple):
   outs: list = ()
 
 
-def methods(drafts=True):
+def methods(draft: Any = True) -> list[dj.Method]:
   """Returns the methods that `choose` runs first, the plain one in front.
 
   Args:
-    drafts: whether there is a draft model.
+    draft: a draft model or head; or whether there is one.
   """
-  return [method_specs.read(spec) for spec in (
-      *(_RUNS if drafts else (_PLAIN,)), *_MODEL_FREE)]
+  return [method_specs.read(spec) for spec in (*_specs(draft), *_MODEL_FREE)]
 
 
 def choose(pair, prompts, lengths, max_new_tokens, sampling, batch=None,
@@ -134,8 +137,8 @@ def choose(pair, prompts, lengths, max_new_tokens, sampling, batch=None,
   budget = min(max_new_tokens, _MOST_TOKENS)
   prompts, lengths = np.asarray(prompts), np.asarray(lengths)
   batch = batch or len(prompts)
-  specs = _RUNS if pair.draft else (_PLAIN,)
-  parts = 1 + bool(pair.draft) + len(specs) + 1 + _FINALISTS
+  specs = _specs(pair.draft)
+  parts = len(_timed(pair)) + len(specs) + 1 + _FINALISTS
   with tqdm.tqdm(total=parts, desc="choosing a method", unit="part",
                  leave=False, dynamic_ncols=True) as bar:
     curves = list(_curves(pair, batch, prompts.shape[1], lengths, budget, bar))
@@ -164,21 +167,31 @@ def acceptances(pair, prompts, lengths, max_new_tokens, sampling):
   Returns:
     dict from verification to `tree_planning.Acceptance`.
   """
-  with tqdm.tqdm(total=len(_RUNS), desc="measuring acceptance", unit="run",
+  specs = _specs(pair.draft)
+  with tqdm.tqdm(total=len(specs), desc="measuring acceptance", unit="run",
                  leave=False, dynamic_ncols=True) as bar:
     runs = _runs(pair, prompts, lengths, max_new_tokens, sampling, len(prompts),
-                 bar, _RUNS, rounds=1)
+                 bar, specs, rounds=1)
+  if _is_head(pair.draft):
+    return _acceptances_of_head(runs, sampling)
   return _acceptances(runs, _texts(pair, runs[0].outs[0], lengths, sampling))
 
 
 def _predicted(pair, runs, curves, batch, lengths, sampling):
   """Predicts plans of all methods for the whole batch, by falling rate."""
-  draft = curves[1].at if pair.draft else lambda tokens: 0.0
-  costs = tree_planning.Costs(curves[0].at, draft, _rest(runs, *curves))
+  draft = curves[1].at if len(curves) > 1 else lambda tokens: 0.0
+  head = pair.draft if _is_head(pair.draft) else None
+  costs = tree_planning.Costs(
+      curves[0].at, draft,
+      _rest(runs, *curves, forwards=head and head.forwards))
   texts = _texts(pair, runs[0].outs[0], np.resize(lengths, batch), sampling)
+  if head:
+    accepts = _acceptances_of_head(runs, sampling)
+  else:
+    accepts = _acceptances(runs, texts) if pair.draft else {}
   found = tree_planning.plans(
-      _acceptances(runs, texts) if pair.draft else {}, costs,
-      min(_MOST_NODES, pair.target.vocab_size - 1), _MOST_LEVELS)
+      accepts, costs, min(_MOST_NODES, pair.target.vocab_size - 1),
+      _levels(pair.draft))
   found += [_without_model(spec, texts, costs) for spec in _MODEL_FREE]
   # Rows that have finished wait for the others of their batch.
   busy = 1 - np.mean([run.idle for run in runs[1:] or runs])
@@ -195,9 +208,40 @@ def _acceptances(runs, texts):
   return text_estimates.acceptances(texts, measured)
 
 
+def _acceptances_of_head(runs, sampling):
+  """Returns the acceptance by verification; paths accept no less than nodes."""
+  measured = _acceptance(runs)
+  greedy = np.all(np.asarray(sampling.temperature) == 0)
+  return {"recursive": measured,
+          "match" if greedy else "traversal": measured}
+
+
+def _is_head(draft):
+  return isinstance(draft, dj.Head)
+
+
+def _levels(draft):
+  """Returns the levels of the deepest tree to draft."""
+  most = draft.depth if _is_head(draft) else 0
+  return min(most or _MOST_LEVELS, _MOST_LEVELS)
+
+
+def _specs(draft):
+  """Returns the runs that measure acceptance, no deeper than a head drafts."""
+  if not draft:
+    return (_PLAIN,)
+  most = _levels(draft)
+  return (_PLAIN, {**_CHAIN, "depth": min(_CHAIN["depth"], most)},
+          {**_SIBLINGS, "branching": _SIBLINGS["branching"][:most]},
+          {**_BEAM, "depth": min(_BEAM["depth"], most)})
+
+
 def _texts(pair, out, lengths, sampling):
   """Returns texts with distributions along them, of a plain run."""
-  if any(lm and lm.after_prompt for lm in (pair.target, pair.draft)):
+  models = [(pair.target, pair.target_params, False),
+            (None if _is_head(pair.draft) else pair.draft, pair.draft_params,
+             True)]
+  if any(lm and lm.after_prompt for lm, *_ in models):
     return []  # What a processor does depends on where the prompt ends.
   tokens, ends = np.asarray(out.tokens), np.asarray(out.lengths)
   written = max(int((ends - lengths).max()), 1)
@@ -208,9 +252,7 @@ def _texts(pair, out, lengths, sampling):
     target, draft = (
         lm and text_distributions.at(lm, params, sampling, [tokens[row]],
                                      [np.arange(start, len(text))], drafts)
-        for lm, params, drafts in (
-            (pair.target, pair.target_params, False),
-            (pair.draft, pair.draft_params, True)))
+        for lm, params, drafts in models)
     found.append(text_estimates.Text(text, start, target, draft))
   return found
 
@@ -296,12 +338,17 @@ def _curves(pair, batch, width, lengths, budget, bar):
   """Yields cost curves of target and draft in the middle of a text."""
   live = int(lengths.max()) + budget // 2
   slots = prefill.capacity(width, budget + _MOST_LEVELS)
-  models = [(pair.target, pair.target_params)]
-  if pair.draft:
-    models.append((pair.draft, pair.draft_params))
-  for lm, params in models:
+  for lm, params in _timed(pair):
     yield forward_cost.measure(lm, params, batch, live, slots)
     bar.update()
+
+
+def _timed(pair):
+  """Returns the models whose forwards are timed, and their parameters."""
+  found = [(pair.target, pair.target_params)]
+  if pair.draft and not _is_head(pair.draft):
+    found.append((pair.draft, pair.draft_params))
+  return found
 
 
 def _runs(pair, prompts, lengths, budget, sampling, batch, bar, specs,
@@ -338,27 +385,31 @@ def _of_timings(method, timings):
               float(np.median(emitted.sum(axis=1) / seconds)), outs)
 
 
-def _rest(runs, target, draft=None):
+def _rest(runs, target, draft=None, forwards=None):
   """Fits the seconds of a step beside its forwards.
 
   Each run gives the seconds of a step; the fitted parts, all non-negative, are
-  a constant, one per level and one per node.
+  a constant, one per level and one per node; and one per forward of a head,
+  whose `forwards` by levels are given.
   """
   # Imported here, so that programs that choose nothing start half a second
   # earlier.
   from scipy import optimize  # pylint: disable=import-outside-toplevel
   layouts = [run.drafter.layout for run in runs]
-  sizes = [(1, tree.depth(x), tree.num_nodes(x)) for x in layouts]
+  of_head = lambda levels: forwards(levels) if forwards and levels else 0
+  sizes = [(1, tree.depth(x), tree.num_nodes(x), of_head(tree.depth(x)))
+           for x in layouts]
   over = [run.seconds - _forwards(run.drafter, target, draft) for run in runs]
   parts, _ = optimize.nnls(np.array(sizes, float), np.array(over))
-  return lambda levels, nodes: float(parts @ (1, levels, nodes))
+  return lambda levels, nodes: float(
+      parts @ (1, levels, nodes, of_head(levels)))
 
 
 def _forwards(drafter, target, draft):
   """Returns the seconds of the forwards of a step."""
   drafted = tree_planning.draft_tokens(draft_levels.widths(drafter))
-  return target.at(1 + tree.num_nodes(drafter.layout)) + sum(
-      draft.at(tokens) for tokens in drafted)
+  return target.at(1 + tree.num_nodes(drafter.layout)) + (sum(
+      draft.at(tokens) for tokens in drafted) if draft else 0)
 
 
 def _acceptance(runs):

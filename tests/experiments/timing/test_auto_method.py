@@ -2,6 +2,7 @@
 
 import functools
 
+import jax
 import numpy as np
 import pytest
 
@@ -9,9 +10,12 @@ import decoding_jax as dj
 from decoding_jax.speculation import tree
 from decoding_jax.speculation import tree_planning
 from experiments.app import launch
+from experiments.app import method_specs
 from experiments.devices import model_pair
 from experiments.timing import auto_method
 from experiments.timing import forward_cost
+from models import transformer
+from models.heads import medusa
 from support import tiny_models as tiny
 
 PLAIN = tree_planning.Plan({"name": "autoregressive"}, 1.0, 0.01, 100.0)
@@ -122,6 +126,47 @@ def test_a_choice_for_two_models(monkeypatch):
       "token_recycling", "prompt_lookup", "suffix"}
   assert {x.spec.get("verification") for x in found.plans} == {
       None, "traversal", "block", "layer", "conditional_ot"}
+
+
+@pytest.mark.parametrize("temperature, ways", [
+    (1.0, {None, "traversal", "block"}), (0.0, {None})])
+def test_a_choice_for_a_head(monkeypatch, temperature, ways):
+  """No tree is deeper than it drafts, and none of its forwards is timed."""
+  monkeypatch.setattr(auto_method, "_ROUNDS", 1)
+  monkeypatch.setattr(auto_method, "_FINALISTS", 2)
+  monkeypatch.setattr(forward_cost, "TOKENS", (1, 8))
+  config, params = tiny.LLAMA, tiny.random_model(tiny.LLAMA).params
+  head = medusa.Config(2)
+  pair = model_pair.ModelPair(
+      transformer.with_features(config, (config.num_layers - 1,)), params,
+      medusa.head(head, config), medusa.init(jax.random.key(0), head, config),
+      None, 0.1)
+  assert len(auto_method._timed(pair)) == 1
+  with tiny.quickly_compiled():
+    found = auto_method.choose(pair, tiny.PROMPTS, tiny.LENGTHS, tiny.NEW,
+                               dj.Sampling(temperature))
+  drafting = [x for x in found.plans if x.spec["name"] in (
+      "speculative", "rsd_c", "rsd_s", "sequoia", "opt_tree")]
+  assert max(tree.depth(method_specs.read(x.spec).sampled.drafter.layout)
+             for x in drafting) == 2
+  assert {x.spec.get("verification") for x in drafting} == ways
+  assert ("opt_tree" in {x.spec["name"] for x in drafting}) == (not temperature)
+  assert found.reason.startswith(found.method.name) and found.plan.rate > 0
+  assert np.isfinite([x.rate for x in found.plans]).all()
+
+
+def test_forwards_of_a_head_are_found_again():
+  """From steps that take 5 and 3 a forward, of which a draft takes one."""
+  curve = forward_cost.Curve((1, 32), (10.0, 41.0), (10.0, 41.0), (10.0, 41.0))
+  runs = []
+  for method in (dj.methods.autoregressive(), dj.methods.speculative(3),
+                 dj.methods.rsd_c((4, 2)), dj.methods.rsd_s(4, 3)):
+    drafter = method.sampled.drafter
+    nodes = tree.num_nodes(drafter.layout)
+    runs.append(auto_method._Run(
+        drafter, None, curve.at(1 + nodes) + 5 + 3 * (nodes > 0), 0, 0))
+  rest = auto_method._rest(runs, curve, forwards=lambda depth: 1)
+  np.testing.assert_allclose([rest(0, 0), rest(2, 4), rest(3, 9)], [5, 8, 8])
 
 
 def test_a_choice_without_a_draft_model(monkeypatch):
