@@ -13,6 +13,7 @@ too needs greedy answers among them.
 """
 
 import hashlib
+import numbers
 import pathlib
 
 import jax
@@ -54,10 +55,11 @@ def check(config) -> None:
   if config.sample_fraction:
     raise ValueError(f"--config.sample_fraction={config.sample_fraction}: all "
                      "texts are the teacher's, so that it must be 0.")
-  if not config.answer_temperatures or min(config.answer_temperatures) < 0:
-    raise ValueError("--config.answer_temperatures="
-                     f"{tuple(config.answer_temperatures)}: numbers of at "
-                     "least 0 are needed.")
+  temperatures = config.answer_temperatures
+  if not temperatures or not all(isinstance(x, numbers.Real) and x >= 0
+                                 for x in temperatures):
+    raise ValueError(f"--config.answer_temperatures={tuple(temperatures)}: "
+                     "numbers of at least 0 are needed, such as (1.0, 0.0).")
   batches.check_ascending(config)
   if not 2 <= config.sample_length <= max(config.windows) + 1:
     raise ValueError(

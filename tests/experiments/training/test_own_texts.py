@@ -111,6 +111,7 @@ def test_files_of_answers_take_turns_in_temperature(target, tmp_path,
 @pytest.mark.parametrize("changes, error", [
     ({"answer_temperatures": ()}, r"answer_temperatures=\(\): numbers of at"),
     ({"answer_temperatures": (1.0, -1.0)}, "numbers of at least 0 are needed"),
+    ({"answer_temperatures": ("1",)}, r"=\('1',\): numbers of at least 0"),
     ({"teacher": "", "tokenizer": "x"}, "need a --config.teacher that writes"),
     ({"sample_length": 40}, "sample_length=40 must be 2 to one more than the"),
     ({"sample_length": 4}, "sample_length=4 leaves no room after 2 tokens"),
