@@ -442,10 +442,7 @@ def init_network(network, key, config, target, num_features: int):
   features = (jax.ShapeDtypeStruct((1, 1, target.dim), jnp.dtype(
       layer.dtype)),) * num_features
   embeddings = one if config.own_embedding else features[0]
-  cache = jax.eval_shape(lambda: _empty_cache(layer, 1, 1))
-  numbers, mask = (jax.ShapeDtypeStruct((1, 1), jnp.int32),
-                   jax.ShapeDtypeStruct((1, 1, 1), bool))
-  view = jax.eval_shape(lambda *x: views.of(layer, *x)[0], cache, numbers, mask)
+  cache, (view,) = prefix_layers.abstract_inputs(layer)
   params = {"layer": network(config, target).lazy_init(
       key, embeddings, None, features, cache, Block(cache.keys, cache.values),
       0, view)["params"]}
