@@ -172,9 +172,8 @@ def acceptances(pair, prompts, lengths, max_new_tokens, sampling):
                  leave=False, dynamic_ncols=True) as bar:
     runs = _runs(pair, prompts, lengths, max_new_tokens, sampling, len(prompts),
                  bar, specs, rounds=1)
-  if _is_head(pair.draft):
-    return _acceptances_of_head(runs, sampling)
-  return _acceptances(runs, _texts(pair, runs[0].outs[0], lengths, sampling))
+  texts = _texts(pair, runs[0].outs[0], lengths, sampling)
+  return _acceptances(pair, runs, texts, sampling)
 
 
 def _predicted(pair, runs, curves, batch, lengths, sampling):
@@ -185,13 +184,9 @@ def _predicted(pair, runs, curves, batch, lengths, sampling):
       curves[0].at, draft,
       _rest(runs, *curves, forwards=head and head.forwards))
   texts = _texts(pair, runs[0].outs[0], np.resize(lengths, batch), sampling)
-  if head:
-    accepts = _acceptances_of_head(runs, sampling)
-  else:
-    accepts = _acceptances(runs, texts) if pair.draft else {}
   found = tree_planning.plans(
-      accepts, costs, min(_MOST_NODES, pair.target.vocab_size - 1),
-      _levels(pair.draft))
+      _acceptances(pair, runs, texts, sampling) if pair.draft else {}, costs,
+      min(_MOST_NODES, pair.target.vocab_size - 1), _levels(pair.draft))
   found += [_without_model(spec, texts, costs) for spec in _MODEL_FREE]
   # Rows that have finished wait for the others of their batch.
   busy = 1 - np.mean([run.idle for run in runs[1:] or runs])
@@ -200,20 +195,16 @@ def _predicted(pair, runs, curves, batch, lengths, sampling):
   return sorted(found, key=lambda plan: -plan.rate)
 
 
-def _acceptances(runs, texts):
+def _acceptances(pair, runs, texts, sampling):
   """Returns the acceptance by verification, measured and estimated."""
   measured = _acceptance(runs)
+  if _is_head(pair.draft):
+    greedy = np.all(np.asarray(sampling.temperature) == 0)
+    return {"recursive": measured,
+            "match" if greedy else "traversal": measured}
   if not texts:
     return {"recursive": measured}
   return text_estimates.acceptances(texts, measured)
-
-
-def _acceptances_of_head(runs, sampling):
-  """Returns the acceptance by verification; paths accept no less than nodes."""
-  measured = _acceptance(runs)
-  greedy = np.all(np.asarray(sampling.temperature) == 0)
-  return {"recursive": measured,
-          "match" if greedy else "traversal": measured}
 
 
 def _is_head(draft):
