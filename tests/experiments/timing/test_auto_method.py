@@ -86,20 +86,24 @@ def test_methods_without_a_draft_model():
   assert sum(method.sampled.drafter.calls > 0 for method in drafting) == 3
 
 
+_CURVE = forward_cost.Curve((1, 32), (10.0, 41.0), (10.0, 41.0), (10.0, 41.0))
+
+
+def runs_of(seconds):
+  """Returns runs of the four kinds, whose steps take `seconds(layout)`."""
+  drafters = [method.sampled.drafter for method in (
+      dj.methods.autoregressive(), dj.methods.speculative(3),
+      dj.methods.rsd_c((4, 2)), dj.methods.rsd_s(4, 3))]
+  return [auto_method._Run(x, None, seconds(x.layout), 0, 0) for x in drafters]
+
+
 def test_what_is_beside_the_forwards_is_found_again():
   """From steps that take 5, 2 a level and 1 a node beside their forwards."""
-  curve = forward_cost.Curve((1, 32), (10.0, 41.0), (10.0, 41.0), (10.0, 41.0))
-  runs = []
-  for method in (dj.methods.autoregressive(), dj.methods.speculative(3),
-                 dj.methods.rsd_c((4, 2)), dj.methods.rsd_s(4, 3)):
-    drafter = method.sampled.drafter
-    layout = drafter.layout
-    nodes, levels = tree.num_nodes(layout), tree.depth(layout)
-    forwards = tree_planning.step_seconds(
-        tree_planning.Costs(curve.at, curve.at, lambda *_: 0.0), layout.widths)
-    seconds = forwards + 5 + 2 * levels + nodes
-    runs.append(auto_method._Run(drafter, None, seconds, 0, 0))
-  rest = auto_method._rest(runs, curve, curve)
+  costs = tree_planning.Costs(_CURVE.at, _CURVE.at, lambda *_: 0.0)
+  runs = runs_of(lambda layout: tree_planning.step_seconds(
+      costs, layout.widths) + 5 + 2 * tree.depth(layout)
+                 + tree.num_nodes(layout))
+  rest = auto_method._rest(runs, _CURVE, _CURVE)
   assert rest(4, 10) == pytest.approx(5 + 8 + 10)
 
 
@@ -157,15 +161,9 @@ def test_a_choice_for_a_head(monkeypatch, temperature, ways):
 
 def test_forwards_of_a_head_are_found_again():
   """From steps that take 5 and 3 a forward, of which a draft takes one."""
-  curve = forward_cost.Curve((1, 32), (10.0, 41.0), (10.0, 41.0), (10.0, 41.0))
-  runs = []
-  for method in (dj.methods.autoregressive(), dj.methods.speculative(3),
-                 dj.methods.rsd_c((4, 2)), dj.methods.rsd_s(4, 3)):
-    drafter = method.sampled.drafter
-    nodes = tree.num_nodes(drafter.layout)
-    runs.append(auto_method._Run(
-        drafter, None, curve.at(1 + nodes) + 5 + 3 * (nodes > 0), 0, 0))
-  rest = auto_method._rest(runs, curve, forwards=lambda depth: 1)
+  runs = runs_of(lambda layout: _CURVE.at(1 + tree.num_nodes(layout)) + 5
+                 + 3 * (tree.num_nodes(layout) > 0))
+  rest = auto_method._rest(runs, _CURVE, forwards=lambda depth: 1)
   np.testing.assert_allclose([rest(0, 0), rest(2, 4), rest(3, 9)], [5, 8, 8])
 
 

@@ -13,20 +13,8 @@ from models.heads import prompt_tokens
 from models.huggingface import heads
 from support import head_reference as reference
 from support import published_heads as hf
-from support import tiny_models as tiny
 
-_TARGET = hf.TARGET
-_DIM = hf.DIM
-_VOCAB = hf.VOCAB
-_SIZES = hf.SIZES
-_TEXT = hf.TEXT
-_DEPTH = hf.DEPTH
-_FIELDS = hf.FIELDS
-
-
-@pytest.fixture(scope="module")
-def target():
-  return tiny.random_model(_TARGET)
+_TARGET, _DIM, _VOCAB = hf.TARGET, hf.DIM, hf.VOCAB
 
 
 @pytest.mark.parametrize("flavour", ["midlayer", "layers.0"])
@@ -40,12 +28,12 @@ def test_eagle3(tmp_path, target, flavour):
   ids = np.array([0, 2, 3, 7, 8, 11])
   w = hf.drawn(shapes) | {"d2t": ids - np.arange(6),
                           "t2d": np.zeros(_VOCAB, bool)}
-  fields = {**_FIELDS, "architectures": ["LlamaForCausalLMEagle3"],
+  fields = {**hf.FIELDS, "architectures": ["LlamaForCausalLMEagle3"],
             "model_type": "llama", "draft_vocab_size": draft_vocab}
   if flavour == "layers.0":
     w |= hf.drawn({"embed_tokens.weight": (_VOCAB, _DIM)})
     fields = {"speculators_model_type": "eagle3", "draft_vocab_size": 6,
-              "transformer_layer_config": {**_FIELDS, "model_type": "llama"},
+              "transformer_layer_config": {**hf.FIELDS, "model_type": "llama"},
               "eagle_aux_hidden_state_layer_ids": [1, 1, 2],
               "norm_before_residual": True}
   folder = hf.write(tmp_path / "head", fields, w)
@@ -61,8 +49,8 @@ def test_eagle3(tmp_path, target, flavour):
   def logits(drafts):
     hidden = read
     for count in range(len(drafts) + 1):
-      tokens = np.concatenate([_TEXT[1:], drafts[:count]]).astype(int)
-      out = reference.eagle3(w, flavour, table[tokens], hidden, _SIZES,
+      tokens = np.concatenate([hf.TEXT[1:], drafts[:count]]).astype(int)
+      out = reference.eagle3(w, flavour, table[tokens], hidden, hf.SIZES,
                              flavour == "layers.0")
       hidden = np.concatenate([hidden, out[-1:]])
     found = reference.rms(out[-1], w["norm.weight"], 1e-6) @ w[
@@ -79,7 +67,7 @@ def test_eagle1(tmp_path, target):
             "embed_tokens.weight": (_VOCAB, _DIM), **hf.layer("layers.0")}
   w = hf.drawn(shapes)
   folder = hf.write(tmp_path / "head", {
-      **_FIELDS, "model_type": "llama",
+      **hf.FIELDS, "model_type": "llama",
       "architectures": ["LlamaForCausalLM"]}, w)
   assert heads.is_head(folder)
   loaded = heads.load(folder, _TARGET)
@@ -90,9 +78,9 @@ def test_eagle1(tmp_path, target):
   def logits(drafts):
     hidden = read
     for count in range(len(drafts) + 1):
-      tokens = np.concatenate([_TEXT[1:], drafts[:count]]).astype(int)
+      tokens = np.concatenate([hf.TEXT[1:], drafts[:count]]).astype(int)
       out = reference.eagle1(w, w["embed_tokens.weight"][tokens], hidden,
-                             _SIZES)
+                             hf.SIZES)
       hidden = np.concatenate([hidden, out[-1:]])
     return out[-1] @ own["head"].T
 
@@ -101,7 +89,7 @@ def test_eagle1(tmp_path, target):
 
 def test_medusa(tmp_path, target):
   shapes = {}
-  for i in range(_DEPTH):
+  for i in range(hf.DEPTH):
     shapes |= {f"{i}.0.linear.weight": (_DIM, _DIM),
                f"{i}.0.linear.bias": (_DIM,), f"{i}.1.weight": (_VOCAB, _DIM)}
   w = hf.drawn(shapes)
@@ -130,7 +118,7 @@ def test_blocks(tmp_path, target, name):
   for i in range(2):
     shapes |= {f"layers.{i}.input_layernorm.weight": (_DIM,),
                **hf.layer(f"layers.{i}", qk_norm=True)}
-  fields = {**_FIELDS, "model_type": "qwen3", "num_hidden_layers": 2,
+  fields = {**hf.FIELDS, "model_type": "qwen3", "num_hidden_layers": 2,
             "block_size": size, "architectures": ["DFlashDraftModel"],
             "dflash_config": {"mask_token_id": 5, "target_layer_ids": kept}}
   if name == "jetspec":
@@ -147,17 +135,17 @@ def test_blocks(tmp_path, target, name):
   loaded = heads.load(hf.write(tmp_path / "head", fields, w), _TARGET)
   assert loaded.head.depth == (4 if name == "dspark" else 3)
   w, own = hf.as_numpy(w), hf.as_numpy(target.params)
-  tokens = np.array([_TEXT[-1], 5, 5, 5])
+  tokens = np.array([hf.TEXT[-1], 5, 5, 5])
   out = reference.block(
       w, 2, own["embedding"][tokens],
-      np.concatenate(hf.features(target.params, kept), -1), _SIZES,
+      np.concatenate(hf.features(target.params, kept), -1), hf.SIZES,
       name == "jetspec")
 
   def logits(drafts):
     i = len(drafts)
     if name != "dspark":
       return out[i + 1] @ own["head"].T
-    before = (drafts[-1:] if i else _TEXT[-1:])[0]
+    before = (drafts[-1:] if i else hf.TEXT[-1:])[0]
     return out[i] @ own["head"].T + w["markov_head.markov_w1.weight"][
         before] @ w["markov_head.markov_w2.weight"].T
 
@@ -179,7 +167,7 @@ def test_heads_that_do_not_fit(tmp_path, fields, tensors, message):
             "midlayer.hidden_norm.weight": (_DIM,),
             **hf.layer("midlayer", 2 * _DIM), **tensors}
   folder = hf.write(tmp_path / "head", {
-      **_FIELDS, "architectures": ["LlamaForCausalLMEagle3"],
+      **hf.FIELDS, "architectures": ["LlamaForCausalLMEagle3"],
       "model_type": "llama", **fields},
                  hf.drawn({k: v for k, v in shapes.items() if v}))
   with pytest.raises(ValueError, match=message):

@@ -15,18 +15,7 @@ from support import published_heads as hf
 from support import regressive_head_reference as regressive
 from support import tiny_models as tiny
 
-_TARGET = hf.TARGET
-_DIM = hf.DIM
-_VOCAB = hf.VOCAB
-_SIZES = hf.SIZES
-_TEXT = hf.TEXT
-_DEPTH = hf.DEPTH
-_FIELDS = hf.FIELDS
-
-
-@pytest.fixture(scope="module")
-def target():
-  return tiny.random_model(_TARGET)
+_TARGET, _DIM, _VOCAB = hf.TARGET, hf.DIM, hf.VOCAB
 
 
 def test_fspad(tmp_path, target):
@@ -38,7 +27,7 @@ def test_fspad(tmp_path, target):
             "layers.0.mlp.down_proj.weight": (2 * _DIM, 24)}
   w = hf.drawn(shapes)
   folder = hf.write(tmp_path / "head", {
-      **_FIELDS, "model_type": "llama",
+      **hf.FIELDS, "model_type": "llama",
       "architectures": ["LlamaForCausalLM"]}, w)
   assert heads.is_head(folder)
   loaded = heads.load(folder, _TARGET)
@@ -49,7 +38,7 @@ def test_fspad(tmp_path, target):
     hidden = read
     for count in range(len(drafts) + 1):
       out, made = regressive.fspad(w, table[hf.after(drafts[:count])], hidden,
-                                   _SIZES)
+                                   hf.SIZES)
       hidden = np.concatenate([hidden, made[-1:]])
     return out[-1] @ output.T
 
@@ -97,12 +86,12 @@ def test_mtp(tmp_path, target, name):
   w, own = hf.as_numpy(module(name)), hf.as_numpy(target.params)
   read = reference.rms(hf.features(target.params, loaded.kept)[0],
                        own["norm"]["scale"][:, 0], _TARGET.norm_eps)
-  sizes = {**_SIZES, "eps": _TARGET.norm_eps}
+  sizes = {**hf.SIZES, "eps": _TARGET.norm_eps}
 
   def logits(drafts):
     hidden = read
     for count in range(len(drafts) + 1):
-      tokens = np.concatenate([_TEXT[1:], drafts[:count]]).astype(int)
+      tokens = np.concatenate([hf.TEXT[1:], drafts[:count]]).astype(int)
       embeddings = own["embedding"][tokens]
       if name == "mimo":
         embeddings[0] = 0
@@ -123,7 +112,7 @@ def test_hydra(tmp_path, target, arch):
               f"{prefix}.embed_tokens.weight": (_VOCAB, _DIM),
               f"{prefix}.layers.0.input_layernorm.weight": (_DIM,),
               **hf.layer(f"{prefix}.layers.0")}
-  for i in range(_DEPTH):
+  for i in range(hf.DEPTH):
     for j, inputs in ((0, (i + 2) * _DIM), (1, _DIM)):
       name = f"hydra_mlp.{i}.{step - 1 + step * j}"
       parts = ["linear"] if j else ["linear", "res_connection"]
@@ -133,7 +122,7 @@ def test_hydra(tmp_path, target, arch):
     shapes |= {f"hydra_lm_head.{i}{last}.weight": (_VOCAB, _DIM),
                f"hydra_lm_head.{i}{last}.bias": (_VOCAB,)}
   w = hf.drawn(shapes)
-  fields = {"hydra_num_heads": _DEPTH, "hydra_num_layers": 2,
+  fields = {"hydra_num_heads": hf.DEPTH, "hydra_num_layers": 2,
             "hydra_head_arch": arch, "grounded_heads": True}
   folder = hf.write(tmp_path / "head", fields, w)
   (folder / "model.safetensors").rename(folder / "hydra_lm_head.safetensors")
@@ -143,7 +132,7 @@ def test_hydra(tmp_path, target, arch):
   if arch == "prefix-mlp":
     read = regressive.layers(
         w, (f"{prefix}.layers.0",), f"{prefix}.norm.weight", read,
-        _SIZES | {"eps": _TARGET.norm_eps})
+        hf.SIZES | {"eps": _TARGET.norm_eps})
 
   def logits(drafts):
     return regressive.hydra(w, len(drafts), read[-1],
@@ -171,7 +160,7 @@ def test_clover2(tmp_path, target):
   w = hf.drawn(shapes)
   # The base of the rotation is not that of the config.
   folder = hf.write(tmp_path / "head", {
-      **_FIELDS, "model_type": "llama", "architectures": ["LlamaForCausalLM"],
+      **hf.FIELDS, "model_type": "llama", "architectures": ["LlamaForCausalLM"],
       "rope_theta": 5e5, "clover": {"num_heads": 5, "num_layers": 2}}, w)
   assert heads.is_head(folder)
   loaded = heads.load(folder, _TARGET)
@@ -181,7 +170,7 @@ def test_clover2(tmp_path, target):
 
   def logits(drafts):
     return regressive.clover2(w, read, table[hf.after(drafts)], len(drafts),
-                              _SIZES) @ output.T
+                              hf.SIZES) @ output.T
 
   hf.check_chain(hf.drafted(loaded, target.params), logits)
 
@@ -194,10 +183,10 @@ def test_chimera(tmp_path, target):
             "trimlp.1.weight": (_DIM, 3 * _DIM),
             f"{name}.input_layernorm.weight": (_DIM,), **hf.layer(name),
             **{f"chimera_head.{i}.0.weight": (_VOCAB, 2 * _DIM)
-               for i in range(_DEPTH)}}
+               for i in range(hf.DEPTH)}}
   w = hf.drawn(shapes)
   (tmp_path / "config.json").write_text(json.dumps(
-      {"chimera_num_heads": _DEPTH, "chimera_num_layers": 1}))
+      {"chimera_num_heads": hf.DEPTH, "chimera_num_layers": 1}))
   for part in ("trimlp", "fast_layer1", "chimera_head"):
     torch.save({key.removeprefix(f"{part}."): torch.tensor(x)
                 for key, x in w.items() if key.startswith(part)},
@@ -205,7 +194,7 @@ def test_chimera(tmp_path, target):
   assert heads.is_head(tmp_path)
   loaded = heads.load(tmp_path, _TARGET)
   w, (read, table, _) = hf.as_numpy(w), hf.text_before(loaded, target.params)
-  sizes = _SIZES | {"eps": _TARGET.norm_eps}
+  sizes = hf.SIZES | {"eps": _TARGET.norm_eps}
   hf.check_chain(
       hf.drafted(loaded, target.params), lambda drafts: regressive.chimera(
           w, read, table[hf.after(drafts)], len(drafts), sizes))

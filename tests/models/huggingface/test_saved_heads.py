@@ -17,20 +17,13 @@ from models.heads import mtp
 from models.huggingface import heads
 from models.transformer import quantization
 from support import published_heads as hf
-from support import tiny_models as tiny
 
 _TARGET = hf.TARGET
-_DEPTH = hf.DEPTH
-
-
-@pytest.fixture(scope="module")
-def target():
-  return tiny.random_model(_TARGET)
 
 
 _LAYER = dataclasses.replace(_TARGET, num_layers=1)
 _WRITTEN = {
-    "medusa": (medusa, medusa.Config(_DEPTH), (1,)),
+    "medusa": (medusa, medusa.Config(hf.DEPTH), (1,)),
     "eagle1": (eagle, eagle.Config(_LAYER, version=1), (1,)),
     "eagle3": (eagle, eagle.Config(_LAYER), (0, 0, 1)),
     "dspark": (block, block.Config(
@@ -39,11 +32,11 @@ _WRITTEN = {
     "mtp": (mtp, mtp.Config(mtp.layer_of(_TARGET)), (1,)),
     "fspad": (eagle, eagle.Config(_LAYER, version=1, bias=True,
                                   sampled_features=True, decoupled=True), (1,)),
-    "hydra": (hydra, hydra.Config(_DEPTH, 2), (1,)),
-    "hydra++": (hydra, hydra.Config(_DEPTH, prefix=_LAYER), (1,)),
+    "hydra": (hydra, hydra.Config(hf.DEPTH, 2), (1,)),
+    "hydra++": (hydra, hydra.Config(hf.DEPTH, prefix=_LAYER), (1,)),
     "clover1": (clover, clover.Config(_LAYER, version=1), (1,)),
     "clover2": (clover, clover.Config(_TARGET, own_embedding=True), (1,)),
-    "chimera": (chimera, chimera.Config(_LAYER, _DEPTH), (1,))}
+    "chimera": (chimera, chimera.Config(_LAYER, hf.DEPTH), (1,))}
 
 
 def written(folder, kind):
