@@ -1,4 +1,4 @@
-"""What a drafter says of the forwards of its draft model."""
+"""What drafters say of their levels, and of the forwards of a draft model."""
 
 import decoding_jax as dj
 from decoding_jax.speculation import tree
@@ -19,6 +19,15 @@ def widths(drafter: dj.Drafter) -> tuple[int, ...]:
     return layout.widths
   nodes = tree.num_nodes(layout)
   return (-(-nodes // max(drafter.calls, 1)),) * drafter.calls
+
+
+def most(draft) -> int:
+  """Returns the levels that a draft model or head can draft; 0 for no limit.
+
+  Args:
+    draft: a `dj.LanguageModel`, a `dj.Head` or None.
+  """
+  return draft.depth if isinstance(draft, dj.Head) else 0
 
 
 def num_distributions(drafter: dj.Drafter) -> int:

@@ -4,6 +4,7 @@ import decoding_jax as dj
 from decoding_jax.speculation import tree
 from experiments.app import launch
 from experiments.app import method_specs
+from experiments.devices import draft_levels
 from experiments.devices import draft_names
 
 
@@ -58,7 +59,7 @@ def that_fit(pair, methods, points):
   Returns:
     Methods and points without them, and a sentence that says so, or "".
   """
-  most = pair.draft.depth if isinstance(pair.draft, dj.Head) else 0
+  most = draft_levels.most(pair.draft)
   left = [method for method in methods
           if not most or _levels(method) <= most]
   if len(left) == len(methods):

@@ -213,8 +213,7 @@ def _is_head(draft):
 
 def _levels(draft):
   """Returns the levels of the deepest tree to draft."""
-  most = draft.depth if _is_head(draft) else 0
-  return min(most or _MOST_LEVELS, _MOST_LEVELS)
+  return min(draft_levels.most(draft) or _MOST_LEVELS, _MOST_LEVELS)
 
 
 def _specs(draft):
