@@ -9,8 +9,11 @@ import functools
 import pathlib
 
 PREFIX = "hub:"
-# Architecture and tokenizer; and the weights, in one of two formats.
+# Architecture and tokenizer; heads whose files have names of their own (Medusa,
+# Hydra, Chimera); and the weights, in one of two formats.
 _DESCRIPTIONS = ("*.json", "*.model", "*.jinja", "merges.txt")
+_HEADS = ("*_lm_head.safetensors", "*_lm_head.pt", "trimlp.pt",
+          "fast_layer1.pt", "chimera_head.pt")
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 # Copies for other libraries.
 _LEFT_OUT = "*/*"
@@ -43,7 +46,8 @@ def folder(name: str) -> pathlib.Path:
       ignore_patterns=_LEFT_OUT)
   try:
     for weights in _WEIGHTS:
-      path = pathlib.Path(fetch(allow_patterns=[*_DESCRIPTIONS, weights]))
+      path = pathlib.Path(fetch(
+          allow_patterns=[*_DESCRIPTIONS, *_HEADS, weights]))
       if any(path.glob(weights)):
         break
   except (OSError, ValueError) as e:  # All that the hub and its names raise.

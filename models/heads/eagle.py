@@ -86,7 +86,12 @@ class Config:
 
   @property
   def reads_normed(self) -> bool:
-    """Whether it reads the target's normed state, and has its output layer."""
+    """Whether it reads the target's last state after its norm."""
+    return self.version == 1
+
+  @property
+  def target_output(self) -> bool:
+    """Whether its logits are of the target's output layer, of all tokens."""
     return self.version == 1
 
 
@@ -273,7 +278,8 @@ def of_network(network, config, target, num_features: int) -> Head:
   Args:
     network: a module of a config and a target, called as `_Eagle` is.
     config: its architecture, with `layer`, `own_embedding`, `draft_vocab`,
-      `shared_output`, `reads_normed` and `width` as of `Config`.
+      `shared_output`, `reads_normed`, `target_output` and `width` as of
+      `Config`.
     target: the `transformer.Config` of the target.
     num_features: layers of the target that it reads.
   """
@@ -380,7 +386,7 @@ def _logits(spec, params, target_params, state, draft, tree, level, nodes):
 
 def _output(spec, params, target_params, hidden):
   """Returns logits `[..., N]` of the tokens that the head can draft."""
-  if spec.config.reads_normed:
+  if spec.config.target_output:
     return target_ends.logits(spec.target, target_params,
                               hidden[..., :spec.config.layer.dim])
   return spec.network(spec.config, spec.target).apply(

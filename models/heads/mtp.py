@@ -1,7 +1,8 @@
 """Next-token modules (MTP) of DeepSeek-V3 (arXiv 2412.19437, section 2.2).
 
 A module is trained with its target, in whose checkpoint it lies. It norms the
-embedding of a token and the target's last state before it, projects both to
+embedding of a token and the target's last state before it (but for MiMo's
+module that state is already normed), projects both to
 one, and goes through a decoder layer and a norm of its own; embedding and
 output layer are the target's. It drafts several tokens by reading what it made
 of the last one in place of the target's state, as EAGLE-1 does.
@@ -33,7 +34,12 @@ class Config:
   own_embedding: ClassVar[bool] = False
   draft_vocab: ClassVar[int] = 0
   shared_output: ClassVar[bool] = False
-  reads_normed: ClassVar[bool] = True
+  target_output: ClassVar[bool] = True
+
+  @property
+  def reads_normed(self) -> bool:
+    """Whether it reads the target's normed state; that of MiMo does not."""
+    return not self.masks_first
 
   @property
   def width(self) -> int:

@@ -28,6 +28,7 @@ FILE = "config.json"
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM",
     "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM",
+    "mimo": "MiMoForCausalLM",
     "olmo2": "Olmo2ForCausalLM", "olmo3": "Olmo3ForCausalLM",
     "smollm3": "SmolLM3ForCausalLM", "granite": "GraniteForCausalLM",
     "phi3": "Phi3ForCausalLM",

@@ -22,29 +22,57 @@ _NAMES = {
     "feed_forward_norm": "post_attention_layernorm",
     "feed_forward/gate": "mlp.gate_proj", "feed_forward/up": "mlp.up_proj",
     "feed_forward/down": "mlp.down_proj"}
+# Biases that a head has if it has their tensors, whatever its config says.
+_BIASES = {"qkv_bias": "self_attn.q_proj", "out_bias": "self_attn.o_proj",
+           "feed_forward_bias": "mlp.gate_proj"}
 _ENDS = {"kernel": "weight", "scale": "weight", "bias": "bias"}
 
 
-def config(path, found: dict, dtype: str, family: str = "llama"):
+def config(path, found: dict, dtype: str, target, tensors: dict,
+           prefix: str = "layers.0", family: str = ""):
   """Returns the architecture of the layers of a head.
+
+  Configs give positions for texts of training, often 2,048; as positions are
+  rotary, those of the target will do.
 
   Args:
     path: folder of the head.
     found: fields of its `config.json`.
     dtype: of its parameters.
-    family: whose layers they are.
+    target: the `transformer.Config` of the target.
+    tensors: dict of `tensor_files.Tensor`.
+    prefix: of those of the first layer.
+    family: whose layers they are; "" for Qwen3 or Llama, by the tensors.
 
   Returns:
     A `transformer.Config`.
 
   Raises:
-    ValueError: naming a field that is wrong.
+    ValueError: naming a field that is wrong, or layers with a window.
   """
+  _check_windows(path, found)
   given = {name: found[name] for name in _FIELDS if name in found}
+  has_norms = f"{prefix}.self_attn.q_norm.weight" in tensors
   parsed = hf_config.parse(path / hf_config.FILE, {
-      "num_hidden_layers": 1, **given, "model_type": family,
+      "num_hidden_layers": 1, "max_position_embeddings": target.max_length,
+      **given, "model_type": family or ("qwen3" if has_norms else "llama"),
       "tie_word_embeddings": False})
-  return dataclasses.replace(parsed, dtype=dtype)
+  length = target.max_length and max(target.max_length, parsed.max_length)
+  return dataclasses.replace(
+      parsed, dtype=dtype, max_length=length,
+      **{name: f"{prefix}.{theirs}.bias" in tensors
+         for name, theirs in _BIASES.items()})
+
+
+def _check_windows(path, found):
+  """Raises a ValueError unless all layers see the whole text."""
+  types = found.get("layer_types")
+  windows = (set(types) != {"full_attention"} if types else
+             found.get("use_sliding_window") and found.get("sliding_window"))
+  if windows:
+    name = "layer_types" if types else "use_sliding_window"
+    raise ValueError(f"'{path}': {name}={found[name]!r} is not supported for "
+                     "a head: layers with full attention are.")
 
 
 def fields(config, dtype: str) -> dict:

@@ -36,26 +36,20 @@ from models.heads import mtp
 from models.heads import prompt_tokens
 from models.heads import target_ends
 from models.huggingface import config as hf_config
+from models.huggingface import head_kinds
 from models.huggingface import head_layers
 from models.huggingface import mtp_tensors
 from models.huggingface import regressive_heads
 from models.huggingface import tensor_files
 from models.transformer import quantization
 
-_EAGLE3 = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM",
-           "Eagle3Speculator", "Eagle3DraftModel")
-_BLOCKS = ("DFlashDraftModel", "Qwen3DSparkModel", "DSparkDraftModel")
-_MTP = ("Qwen3NextMTP", "DeepSeekMTPModel", "Glm4MoeMTPModel", "MiMoMTPModel")
 _MEDUSA_FILES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
 _FILES = {medusa: _MEDUSA_FILES[0], **{
     module: x.file for module, x in regressive_heads.FORMATS.items()}}
 _PROMPTS = "PromptDecoder"
 _MIDDLE = "midlayer"
-_OFFSETS = "d2t"
 # Parameter that is not in files: rows of the target's output layer.
 _SHARED = "output"
-# Variants of EAGLE-3 that change the computation, and are not computed here.
-_OFF = ("norm_before_fc", "fc_norm", "norm_output", "input_norm")
 # Copies of what the target has, masks of the draft vocabulary, and confidence
 # heads, which decide how much is drafted, not what.
 _UNUSED = ("t2d", "lm_head.weight", "embed_tokens.weight", "confidence_head.",
@@ -82,13 +76,6 @@ class Loaded(NamedTuple):
   kept: tuple[int, ...]
 
 
-class _Kind(NamedTuple):
-  """What a folder holds: module, architecture, and layers that it reads."""
-  module: object
-  config: object
-  kept: tuple[int, ...]
-
-
 def is_head(folder) -> bool:
   """Returns whether a folder holds a head, and no model."""
   path = pathlib.Path(folder)
@@ -97,8 +84,7 @@ def is_head(folder) -> bool:
   if not (path / hf_config.FILE).is_file():
     return False
   fields = json_files.read(path / hf_config.FILE)
-  if _architecture(fields) in _EAGLE3 + _BLOCKS + _MTP or (
-      "speculators_model_type" in fields or regressive_heads.kind(fields)):
+  if head_kinds.is_named(fields):
     return True
   if fields.get("num_hidden_layers") != 1:
     return False
@@ -112,7 +98,8 @@ def is_head(folder) -> bool:
 def is_prompts(folder) -> bool:
   """Returns whether a folder holds prompt tokens, see `load_prompts`."""
   path = pathlib.Path(folder) / hf_config.FILE
-  return path.is_file() and _architecture(json_files.read(path)) == _PROMPTS
+  return path.is_file() and head_kinds.architecture(
+      json_files.read(path)) == _PROMPTS
 
 
 def load_prompts(folder, target: transformer.Config):
@@ -130,7 +117,7 @@ def load_prompts(folder, target: transformer.Config):
     FileNotFoundError, ValueError: as of `load`.
   """
   path, tensors = pathlib.Path(folder), tensor_files.tensors(folder)
-  name = _names(_Kind(prompt_tokens, None, ()))["prompts"]
+  name = _names(head_kinds.Kind(prompt_tokens, None, ()))["prompts"]
   count = tensors[name].shape[0] if name in tensors else 1
   lm = transformer.with_prompts(target, count)
   return lm, _read(path, tensors, name, lm.abstract_params()["prompts"])
@@ -200,9 +187,10 @@ def _opened(folder, target, dtype, weights):
   target = dataclasses.replace(target, dtype=dtype, weights=quantization.DTYPE)
   module = mtp_tensors.find(tensors)
   if module:
-    tensors, kind = module.tensors, _mtp(path, module, target, dtype)
+    tensors = module.tensors
+    kind = head_kinds.of_module(path, module, target, dtype)
   else:
-    kind = _kind(path, fields, tensors, target, dtype)
+    kind = head_kinds.of_folder(path, fields, tensors, target, dtype)
   kind = kind._replace(config=_with_weights(kind.config, weights))
   more = (len(kind.kept),) if kind.module is eagle else ()
   return path, tensors, kind, kind.module.head(kind.config, target, *more)
@@ -234,7 +222,7 @@ def save(folder, module, config, params, kept, metadata=None) -> None:
   Raises:
     ValueError: for a head with matrices of fewer bits.
   """
-  kind = _Kind(module, config, tuple(kept))
+  kind = head_kinds.Kind(module, config, tuple(kept))
   dtypes = sorted({str(x.dtype) for name, x in params.items()
                    if name != "tokens" for x in jax.tree.leaves(x)})
   if len(dtypes) > 1:
@@ -254,7 +242,7 @@ def save(folder, module, config, params, kept, metadata=None) -> None:
     (partial / hf_config.FILE).write_text(
         json.dumps(_fields(kind, dtypes[0]), indent=2) + "\n")
     tensor_files.write(partial / file, {k: x.shape for k, x in names.items()},
-                       dtypes[0], names.__getitem__, (_OFFSETS,))
+                       dtypes[0], names.__getitem__, (head_kinds.OFFSETS,))
     if metadata is not None:
       (partial / _METADATA).write_text(json.dumps(metadata, indent=2) + "\n")
 
@@ -271,9 +259,9 @@ def _fields(kind, dtype):
             "medusa_num_layers": config.blocks}
   if kind.module is mtp:
     return head_layers.fields(config.layer, dtype) | {
-        "architectures": [_MTP[0]], "mtp_num_hidden_layers": 1}
+        "architectures": [head_kinds.MTP[0]], "mtp_num_hidden_layers": 1}
   if kind.module is eagle:
-    own = {"architectures": [_EAGLE3[0] if config.version == 3
+    own = {"architectures": [head_kinds.EAGLE3[0] if config.version == 3
                              else "LlamaForCausalLM"],
            "model_type": "llama",
            "eagle_aux_hidden_state_layer_ids": [i + 1 for i in kind.kept],
@@ -281,7 +269,8 @@ def _fields(kind, dtype):
     if config.draft_vocab:
       own["draft_vocab_size"] = config.draft_vocab
     return head_layers.fields(config.layer, dtype) | own
-  own = {"architectures": [_BLOCKS[1] if config.markov_rank else _BLOCKS[0]],
+  family = head_kinds.DSPARK if config.markov_rank else head_kinds.DFLASH
+  own = {"architectures": [family[0]],
          "model_type": "qwen3", "block_size": config.block_size,
          "mask_token_id": config.mask_token,
          "target_layer_ids": list(kind.kept),
@@ -300,103 +289,6 @@ def _tensors(path, fields):
     if (path / name).is_file():
       return tensor_files.of_file(path / name)
   return tensor_files.tensors(path)
-
-
-def _architecture(fields):
-  return (list(fields.get("architectures") or []) + [None])[0]
-
-
-def _kind(path, fields, tensors, target, dtype):
-  """Returns what is in the folder as a `_Kind`."""
-  module = regressive_heads.kind(fields)
-  if module:
-    return _Kind(module, regressive_heads.FORMATS[module].config(
-        path, fields, tensors, target, dtype), (target.num_layers - 1,))
-  if "medusa_num_heads" in fields or any(
-      name.startswith("0.0.") for name in tensors):
-    return _medusa(tensors, target.num_layers - 1)
-  if _architecture(fields) in _BLOCKS:
-    return _block(path, fields, tensors, target, dtype)
-  if "midlayer.hidden_norm.weight" in tensors or (
-      "layers.0.hidden_norm.weight" in tensors):
-    return _eagle3(path, fields, tensors, target, dtype)
-  if "fc.weight" in tensors or "fc.fc.weight" in tensors:
-    return _eagle1(path, fields, tensors, target, dtype)
-  raise ValueError(f"'{path}' holds no head of a kind that is known: EAGLE, "
-                   "FSPAD, Medusa, Hydra, Clover-2, Chimera, DFlash, DSpark, "
-                   "JetSpec or MTP.")
-
-
-def _mtp(path, found, target, dtype):
-  unlike = [name for name in ("num_experts", "sandwich_norm", "reordered_norm",
-                              "parallel") if getattr(target, name)]
-  if unlike or target.norm == "layer":
-    raise ValueError(f"'{path}': a next-token module with a layer like those "
-                     f"of the target, {(unlike or ['norm'])[0]}="
-                     f"{getattr(target, (unlike or ['norm'])[0])!r}, is not "
-                     "supported; layers of Llama, Qwen2 and Qwen3 are.")
-  layer = dataclasses.replace(mtp.layer_of(target), dtype=dtype)
-  return _Kind(mtp, mtp.Config(layer, found.is_mimo), (target.num_layers - 1,))
-
-
-def _medusa(tensors, last):
-  heads = 1 + max(int(name.split(".")[0]) for name in tensors)
-  blocks = max(int(name.split(".")[1]) for name in tensors)
-  return _Kind(medusa, medusa.Config(heads, blocks), (last,))
-
-
-def _eagle1(path, fields, tensors, target, dtype):
-  layer = head_layers.config(path, fields, dtype)
-  sampled = "fc.fc.weight" in tensors
-  down = tensors.get("layers.0.mlp.down_proj.weight")
-  config = eagle.Config(
-      layer, version=1, bias=f"fc{'.fc' * sampled}.bias" in tensors,
-      own_embedding=_own_embedding(tensors, target), sampled_features=sampled,
-      decoupled=down is not None and down.shape[0] == 2 * layer.dim)
-  return _Kind(eagle, config, (target.num_layers - 1,))
-
-
-def _eagle3(path, fields, tensors, target, dtype):
-  for name in _OFF:
-    if fields.get(name):
-      raise ValueError(f"'{path}': {name}={fields[name]!r} is not supported; "
-                       "false is.")
-  inner = fields.get("transformer_layer_config", fields)
-  more = fields.get("eagle_config") or {}
-  ids = fields.get("eagle_aux_hidden_state_layer_ids",
-                   more.get("eagle_aux_hidden_state_layer_ids"))
-  # A file counts the layers before a feature.
-  kept = tuple(i - 1 for i in ids) if ids else eagle.taps(target)
-  _check_kept(path, kept, target)
-  size = fields.get("draft_vocab_size") or 0
-  return _Kind(eagle, eagle.Config(
-      head_layers.config(path, inner, dtype),
-      draft_vocab=size if _OFFSETS in tensors else 0,
-      shared_output=_OFFSETS in tensors and "lm_head.weight" not in tensors,
-      own_embedding=_own_embedding(tensors, target),
-      norm_before_residual=bool(fields.get(
-          "norm_before_residual", "speculators_model_type" in fields))), kept)
-
-
-def _block(path, fields, tensors, target, dtype):
-  more = {**fields, **(fields.get("dflash_config") or {})}
-  if more.get("markov_head_type", "vanilla") != "vanilla":
-    raise ValueError(f"'{path}': markov_head_type="
-                     f"{more['markov_head_type']!r} is not supported; "
-                     "'vanilla' is.")
-  for name in ("block_size", "mask_token_id", "target_layer_ids"):
-    if name not in more:
-      raise ValueError(f"'{path}': no field {name!r}.")
-  kept = tuple(more["target_layer_ids"])
-  _check_kept(path, kept, target)
-  rank = int(more.get("markov_rank") or 0)
-  return _Kind(block, block.Config(
-      head_layers.config(path, fields, dtype, "qwen3"), int(more["block_size"]),
-      int(more["mask_token_id"]), len(kept), rank,
-      from_root=bool(more.get("sample_from_anchor", rank > 0)),
-      causal=bool(more.get("causal_head")),
-      draft_vocab=tensors[_OFFSETS].shape[0] if _OFFSETS in tensors else 0),
-               kept)
 
 
 def _names(kind, prefix=_MIDDLE):
@@ -421,7 +313,8 @@ def _names(kind, prefix=_MIDDLE):
     names = {"network/fc/kernel": "fc.weight",
              "network/hidden_norm/scale": "hidden_norm.weight",
              "network/norm/scale": "norm.weight",
-             "tokens": _OFFSETS, "markov_in": "markov_head.markov_w1.weight",
+             "tokens": head_kinds.OFFSETS,
+             "markov_in": "markov_head.markov_w1.weight",
              "markov_out": "markov_head.markov_w2.weight"}
     for i in range(config.layers.num_layers):
       names |= head_layers.names(f"network/layers/layer_{i}", f"layers.{i}")
@@ -439,21 +332,10 @@ def _names(kind, prefix=_MIDDLE):
               for name in ("gate", "up", "down")}
     names["layer/sample/norm/scale"] = "fc.post_attention_layernorm.weight"
     return names | head_layers.names("layer/layer", "layers.0")
-  return names | {"tokens": _OFFSETS, "layer/norm/scale": "norm.weight",
+  return names | {"tokens": head_kinds.OFFSETS,
+                  "layer/norm/scale": "norm.weight",
                   "layer/output": "lm_head.weight",
                   **head_layers.names("layer", prefix)}
-
-
-def _own_embedding(tensors, target):
-  """Returns whether a head brings an embedding for the target's tokens."""
-  found = tensors.get("embed_tokens.weight")
-  return found is not None and found.shape[0] == target.vocab_size
-
-
-def _check_kept(path, kept, target):
-  if any(i not in range(target.num_layers) for i in kept):
-    raise ValueError(f"'{path}' reads the outputs of layers {kept}: the target "
-                     f"has the layers 0 to {target.num_layers - 1}.")
 
 
 def _read(path, tensors, name, leaf):

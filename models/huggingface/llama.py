@@ -26,7 +26,6 @@ _FACTORS = {"embedding_multiplier": "embedding_scale",
             "residual_multiplier": "residual_scale",
             "logits_scaling": "logit_divisor"}
 _DIGITS = 12
-_PHI3_CODE = ("configuration_phi3.", "modeling_phi3.")
 _PHI3_LENGTH = 4096
 # Scalings that it has, and what its first files call the second one.
 _PHI3_SCALINGS, _PHI3_NAMES = ("none", "longrope"), ("su", "yarn")
@@ -176,13 +175,24 @@ def _phi3(fields):
     # Transformers 5 has it there.
     part = _take(dict(rope), "partial_rotary_factor", part)
     fields[name] = rope
-  # Its files name their own code, which transformers has since then.
+  _take_own_code(fields, "phi3")
+  return part
+
+
+def _take_own_code(fields, family):
+  """Takes out the code that files of a family name, which is known here."""
+  own = tuple(f"{kind}_{family}." for kind in ("configuration", "modeling"))
   classes = _take(fields, "auto_map", {}).values()
-  unknown = [x for x in classes if not str(x).startswith(_PHI3_CODE)]
+  unknown = [x for x in classes if not str(x).startswith(own)]
   if unknown:
     raise ValueError(f"auto_map: {json_files.shortened(str(unknown[0]))} of "
-                     "phi3 is not supported.")
-  return part
+                     f"{family} is not supported.")
+
+
+def _mimo(fields, found):
+  del found
+  _take_own_code(fields, "mimo")
+  return {}
 
 
 def _phi3_fields(config):
@@ -348,6 +358,11 @@ FAMILIES = {
     "qwen2": Family(
         lambda config: config.qkv_bias and not config.out_bias,
         fixed={"qkv_bias": True}, windows=_SWITCHED),
+    # A Qwen2, whose config tells of a bias that its last projection has not;
+    # and next-token modules, see `mtp_tensors`.
+    "mimo": Family(
+        lambda config: False, fixed={"qkv_bias": True, "out_bias": False},
+        windows=_SWITCHED, read=_mimo),
     "phi3": Family(
         lambda config: (config.rope_part != 1
                         and config.rope_scaling in _PHI3_SCALINGS),

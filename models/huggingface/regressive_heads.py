@@ -116,7 +116,7 @@ def _clover(path, fields, found, target, dtype):
   more = fields["clover"]
   layers = head_layers.config(path, {
       **fields, "num_hidden_layers": more["num_layers"],
-      "rope_theta": more.get("rope_theta", _THETA)}, dtype)
+      "rope_theta": more.get("rope_theta", _THETA)}, dtype, target, found)
   table = found.get("clover_embed_tokens.weight")
   return clover.Config(layers, more.get("version", 2), own_embedding=(
       table is not None and table.shape[0] == target.vocab_size))

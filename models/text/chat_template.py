@@ -129,9 +129,11 @@ def _reason(error):
   return f"{name}: {line}" if line else name
 
 
-def _to_json(value, indent=None):
+def _to_json(value, ensure_ascii=False, indent=None, separators=None,
+             sort_keys=False):
   """Returns JSON; Jinja's own filter would escape it for HTML."""
-  return json.dumps(value, ensure_ascii=False, indent=indent)
+  return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent,
+                    separators=separators, sort_keys=sort_keys)
 
 
 def _refuse(message):

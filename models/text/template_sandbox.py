@@ -14,6 +14,7 @@ import re
 import types
 
 import jinja2
+from jinja2 import ext
 from jinja2 import nodes
 from jinja2 import sandbox
 from jinja2 import visitor
@@ -43,13 +44,23 @@ _LAZY = (types.GeneratorType, type({}.items()), type({}.keys()),
 _left = contextvars.ContextVar("left")
 
 
+class _Generation(ext.Extension):
+  """`{% generation %}` around what a model writes: a mark for training."""
+  tags = {"generation"}
+
+  def parse(self, parser):
+    line = next(parser.stream).lineno
+    return nodes.Scope(parser.parse_statements(
+        ["name:endgeneration"], drop_needle=True), lineno=line)
+
+
 class Sandbox(sandbox.ImmutableSandboxedEnvironment):
   """The environment of transformers' chat templates, with limits."""
   intercepted_binops = frozenset(("+", "*", "**", "%"))
 
   def __init__(self):
     super().__init__(trim_blocks=True, lstrip_blocks=True, optimized=False,
-                     extensions=["jinja2.ext.loopcontrols"],
+                     extensions=["jinja2.ext.loopcontrols", _Generation],
                      finalize=_finalize)
     self.filters = {
         **{name: _limited(self.filters[name], name in _OF_TEXTS)

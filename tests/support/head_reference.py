@@ -5,8 +5,8 @@ llama3_eagle.py), SafeAILab/EAGLE (eagle/model/cnets1.py), FasterDecoding/Medusa
 (medusa/model/medusa_model.py), sgl-project/sglang@d737979c (glm4_moe_nextn.py),
 vllm-project/vllm@ffdc9857 (qwen3_next_mtp.py) and @98debc24 (mimo_mtp.py),
 z-lab/dflash@10129599 (dflash/model.py) and deepseek-ai/DeepSpec@5905deb7
-(deepspec/modeling/dspark). `w` is a dict from the names of tensors to arrays;
-`sizes` has heads, kv_heads, head_dim, theta, eps.
+(deepspec/modeling/{dspark,eagle3}). `w` is a dict from the names of tensors to
+arrays; `sizes` has heads, kv_heads, head_dim, theta, eps.
 """
 
 import numpy as np
@@ -34,7 +34,8 @@ def rotate(x, positions, theta):
 
 
 def project(w, prefix, name, x, sizes, heads):
-  y = (x @ w[f"{prefix}.self_attn.{name}_proj.weight"].T).reshape(
+  ours = f"{prefix}.self_attn.{name}_proj"
+  y = (x @ w[f"{ours}.weight"].T + w.get(f"{ours}.bias", 0)).reshape(
       len(x), heads, sizes["head_dim"])
   scale = w.get(f"{prefix}.self_attn.{name}_norm.weight")
   return y if scale is None else rms(y, scale, sizes["eps"])

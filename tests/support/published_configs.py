@@ -44,6 +44,18 @@ QWEN_2 = {
 QWEN_3 = {
     **QWEN_2, "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"],
     "attention_bias": False, "head_dim": 128, "sliding_window": None}
+MIMO = {
+    **QWEN_2, "model_type": "mimo", "architectures": ["MiMoForCausalLM"],
+    "attention_bias": True, "auto_map": {
+        "AutoConfig": "configuration_mimo.MiMoConfig",
+        "AutoModel": "modeling_mimo.MiMoModel",
+        "AutoModelForCausalLM": "modeling_mimo.MiMoForCausalLM"},
+    "head_dim": 128, "hidden_size": 4096, "intermediate_size": 11008,
+    "max_window_layers": 36, "num_attention_heads": 32,
+    "num_hidden_layers": 36, "num_key_value_heads": 8,
+    "num_nextn_predict_layers": 1, "rope_theta": 640000,
+    "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+    "vocab_size": 151680}
 GEMMA = {
     "architectures": ["GemmaForCausalLM"], "attention_bias": False,
     "attention_dropout": 0.0, "bos_token_id": 2, "eos_token_id": 1,

@@ -25,6 +25,8 @@ REPOSITORIES = {
     "owner/both": {"config.json": CONFIG, "tokenizer.json": b"{}",
                    "model.safetensors": b"new", "pytorch_model.bin": b"old",
                    "onnx/model.safetensors": b"copy", "README.md": b"# Both"},
+    "owner/medusa": {"config.json": b'{"medusa_num_heads": 3}',
+                     "medusa_lm_head.pt": b"heads", "training.bin": b"other"},
     "owner/old": {"config.json": CONFIG, "merges.txt": b"a b",
                   "pytorch_model-1-of-1.bin": b"old", "tf_model.h5": b"other"}}
 
@@ -108,6 +110,13 @@ def test_weights_of_torch_if_there_are_no_others(server):
   folder = hub.folder(f"hub:owner/old@{COMMIT}")
   assert sorted(path.name for path in folder.iterdir()) == [
       "config.json", "merges.txt", "pytorch_model-1-of-1.bin"]
+
+
+def test_heads_have_files_of_their_own(server):
+  del server
+  folder = hub.folder("hub:owner/medusa")
+  assert sorted(path.name for path in folder.iterdir()) == [
+      "config.json", "medusa_lm_head.pt"]
 
 
 def test_what_was_downloaded_is_enough(server):

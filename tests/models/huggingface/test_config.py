@@ -6,11 +6,11 @@ import pytest
 from models.huggingface import config as hf_config
 from support.published_configs import (LLAMA_2, LLAMA_1, LLAMA_3_2, MISTRAL,
                                        QWEN_2, QWEN_3, GEMMA, GEMMA_2, GEMMA_3,
-                                       GEMMA_3_IMAGES, OLMO_2, OLMO_3, PHI_3,
-                                       SMOLLM_3, GRANITE, MIXTRAL, QWEN_3_MOE,
-                                       QWEN_2_MOE, OLMOE, PYTHIA, NEW_PYTHIA,
-                                       STARCODER_2, GPT_2, NEW_GEMMA_3, OPT,
-                                       read)
+                                       GEMMA_3_IMAGES, MIMO, OLMO_2, OLMO_3,
+                                       PHI_3, SMOLLM_3, GRANITE, MIXTRAL,
+                                       QWEN_3_MOE, QWEN_2_MOE, OLMOE, PYTHIA,
+                                       NEW_PYTHIA, STARCODER_2, GPT_2,
+                                       NEW_GEMMA_3, OPT, read)
 
 # As they are published, but for fields that make no difference to a test.
 PUBLISHED = {
@@ -25,6 +25,8 @@ PUBLISHED = {
     "Mistral 0.3": ({**MISTRAL, "sliding_window": None}, dict(window=0)),
     "Qwen2.5": (QWEN_2, dict(qkv_bias=True, out_bias=False, window=0,
                              qk_norm=False, head_dim=64)),
+    "MiMo 7B": (MIMO, dict(qkv_bias=True, out_bias=False, window=0,
+                           rope_theta=6.4e5, head_dim=128)),
     "Qwen3": (QWEN_3, dict(qkv_bias=False, qk_norm=True, head_dim=128)),
     "OLMo 2 1B": (OLMO_2, dict(
         reordered_norm=True, joint_qk_norm=True, qk_norm=False, head_dim=128,
@@ -206,6 +208,8 @@ def test_both_ways_to_tell_the_layers_of_olmo_3(tmp_path):
      "partial_rotary_factor=0.75 of qwen3 is not supported; 1.0 is"),
     (PHI_3, {"auto_map": {"AutoConfig": "own.Config"}},
      "auto_map: own.Config of phi3"),
+    (MIMO, {"auto_map": {"AutoConfig": "own.Config"}},
+     "auto_map: own.Config of mimo"),
     (SMOLLM_3, {"no_rope_layers": [0, 1, 1, 1] * 9},
      r"no_rope_layers=\[0, 1, .*: 36 are needed, of which every n-th is 0"),
     (SMOLLM_3, {"no_rope_layers": [1, 1, 1, 0]}, "36 are needed"),

@@ -17,14 +17,15 @@ from support import published_heads as hf
 _TARGET, _DIM, _VOCAB = hf.TARGET, hf.DIM, hf.VOCAB
 
 
+@pytest.mark.parametrize("qk_norm", [False, True])
 @pytest.mark.parametrize("flavour", ["midlayer", "layers.0"])
-def test_eagle3(tmp_path, target, flavour):
+def test_eagle3(tmp_path, target, flavour, qk_norm):
   draft_vocab = 6
   shapes = {"fc.weight": (_DIM, 3 * _DIM), "norm.weight": (_DIM,),
             "lm_head.weight": (draft_vocab, _DIM),
             f"{flavour}.input_layernorm.weight": (_DIM,),
             f"{flavour}.hidden_norm.weight": (_DIM,),
-            **hf.layer(flavour, 2 * _DIM)}
+            **hf.layer(flavour, 2 * _DIM, qk_norm)}
   ids = np.array([0, 2, 3, 7, 8, 11])
   w = hf.drawn(shapes) | {"d2t": ids - np.arange(6),
                           "t2d": np.zeros(_VOCAB, bool)}
@@ -62,9 +63,46 @@ def test_eagle3(tmp_path, target, flavour):
   hf.check_chain(hf.drafted(loaded, target.params), logits)
 
 
-def test_eagle1(tmp_path, target):
+@pytest.mark.parametrize("fields, kept", [
+    ({"eagle_aux_hidden_state_layer_ids": [1, 2]}, (0, 1)),
+    ({"aux_hidden_state_layer_ids": [1, 2]}, (0, 1)),
+    ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1]}}, (0, 1)),
+    ({"target_layer_ids": [0, 1]}, (0, 1))])
+def test_layers_before_a_feature_and_layers_of_it(tmp_path, fields, kept):
+  """Files count the layers that EAGLE-3 reads in two ways."""
+  folder = hf.write(tmp_path / "head", {
+      **hf.FIELDS, "architectures": ["Qwen3Eagle3Model"], **fields},
+                    hf.drawn(_eagle3_shapes(2)))
+  assert heads.is_head(folder)
+  assert heads.load(folder, _TARGET).kept == kept
+
+
+def test_positions_of_the_target(tmp_path):
+  """A config may give those of short training texts, or none."""
+  fields = {**hf.FIELDS, "architectures": ["LlamaForCausalLMEagle3"]}
+  for given in (16, None):
+    fields["max_position_embeddings"] = given
+    folder = hf.write(tmp_path / "head", {
+        name: x for name, x in fields.items() if x is not None},
+                      hf.drawn(_eagle3_shapes(3)))
+    loaded = heads.load(folder, _TARGET)
+    assert loaded.head.max_length == _TARGET.max_length > 16
+
+
+def _eagle3_shapes(taps):
+  return {"fc.weight": (_DIM, taps * _DIM), "norm.weight": (_DIM,),
+          "lm_head.weight": (_VOCAB, _DIM),
+          "midlayer.input_layernorm.weight": (_DIM,),
+          "midlayer.hidden_norm.weight": (_DIM,),
+          **hf.layer("midlayer", 2 * _DIM)}
+
+
+@pytest.mark.parametrize("biases", [(), ("q_proj", "k_proj", "v_proj")])
+def test_eagle1(tmp_path, target, biases):
   shapes = {"fc.weight": (_DIM, 2 * _DIM), "fc.bias": (_DIM,),
             "embed_tokens.weight": (_VOCAB, _DIM), **hf.layer("layers.0")}
+  shapes |= {f"layers.0.self_attn.{name}.bias": shapes[
+      f"layers.0.self_attn.{name}.weight"][:1] for name in biases}
   w = hf.drawn(shapes)
   folder = hf.write(tmp_path / "head", {
       **hf.FIELDS, "model_type": "llama",
@@ -110,7 +148,8 @@ def test_medusa(tmp_path, target):
   hf.check_chain(hf.drafted(loaded, target.params), logits)
 
 
-@pytest.mark.parametrize("name", ["dflash", "jetspec", "dspark"])
+@pytest.mark.parametrize("name", ["dflash", "jetspec", "dspark", "from_root",
+                                  "speculators"])
 def test_blocks(tmp_path, target, name):
   kept, rank, size = (0, 1), 3, 4
   shapes = {"fc.weight": (_DIM, 2 * _DIM), "hidden_norm.weight": (_DIM,),
@@ -131,9 +170,21 @@ def test_blocks(tmp_path, target, name):
     fields |= {"architectures": ["Qwen3DSparkModel"], "markov_rank": rank,
                "markov_head_type": "vanilla", "mask_token_id": 5,
                "target_layer_ids": kept}
+  if name == "from_root":
+    # DeepSpec's DFlash: no Markov bias, and each place predicts the next token.
+    fields |= {"architectures": ["Qwen3DSparkModel"], "markov_rank": 0}
+  if name == "speculators":
+    fields = {"speculators_model_type": "dflash", "block_size": size,
+              "architectures": ["DFlashDraftModel"], "mask_token_id": 5,
+              "aux_hidden_state_layer_ids": [i + 1 for i in kept],
+              "transformer_layer_config": {
+                  **hf.FIELDS, "model_type": "qwen3", "num_hidden_layers": 2}}
   w = hf.drawn(shapes)
-  loaded = heads.load(hf.write(tmp_path / "head", fields, w), _TARGET)
-  assert loaded.head.depth == (4 if name == "dspark" else 3)
+  folder = hf.write(tmp_path / "head", fields, w)
+  assert heads.is_head(folder)
+  loaded = heads.load(folder, _TARGET)
+  from_root = name in ("dspark", "from_root")
+  assert loaded.head.depth == 3 + from_root
   w, own = hf.as_numpy(w), hf.as_numpy(target.params)
   tokens = np.array([hf.TEXT[-1], 5, 5, 5])
   out = reference.block(
@@ -144,7 +195,7 @@ def test_blocks(tmp_path, target, name):
   def logits(drafts):
     i = len(drafts)
     if name != "dspark":
-      return out[i + 1] @ own["head"].T
+      return out[i + (not from_root)] @ own["head"].T
     before = (drafts[-1:] if i else hf.TEXT[-1:])[0]
     return out[i] @ own["head"].T + w["markov_head.markov_w1.weight"][
         before] @ w["markov_head.markov_w2.weight"].T
@@ -159,13 +210,13 @@ def test_blocks(tmp_path, target, name):
     ({}, {"fc.weight": (_DIM, 2 * _DIM)}, r"fc.weight has shape .*\(16, 48\)"),
     ({}, {"extra.weight": (2,)}, "extra.weight is not one of a head"),
     ({}, {"norm.weight": None}, "norm.weight is missing"),
+    ({"layer_types": ["sliding_attention"], "sliding_window": 4}, {},
+     r"layer_types=\['sliding_attention'\] is not supported for a head"),
+    ({"use_sliding_window": True, "sliding_window": 4}, {},
+     "use_sliding_window=True is not supported for a head"),
 ])
 def test_heads_that_do_not_fit(tmp_path, fields, tensors, message):
-  shapes = {"fc.weight": (_DIM, 3 * _DIM), "norm.weight": (_DIM,),
-            "lm_head.weight": (_VOCAB, _DIM),
-            "midlayer.input_layernorm.weight": (_DIM,),
-            "midlayer.hidden_norm.weight": (_DIM,),
-            **hf.layer("midlayer", 2 * _DIM), **tensors}
+  shapes = {**_eagle3_shapes(3), **tensors}
   folder = hf.write(tmp_path / "head", {
       **hf.FIELDS, "architectures": ["LlamaForCausalLMEagle3"],
       "model_type": "llama", **fields},

@@ -107,6 +107,9 @@ def test_templates_that_are_stopped(render, template, message):
     ("{{ '%s: %d' % ('a', 3) }}{{ '{} {:>3}'.format('b', 1) }}", "a: 3b   1"),
     ("{% set x = ['a', 'b'] + ['c'] %}{{ x | last }}{{ 2 * 3 - 1 }}", "c5"),
     ("{% set text %}{{ messages[0].content }}!{% endset %}{{ text }}", "Hi!"),
+    ("a{% generation %}{{ messages[0].content }}{% endgeneration %}b", "aHib"),
+    ("{{ {'b': 1, 'a': 'é'} | tojson(ensure_ascii=True, sort_keys=true, "
+     "separators=(',', ':')) }}", r'{"a":"\u00e9","b":1}'),
 ])
 def test_what_templates_do(render, template, expected):
   assert render(template) == expected
