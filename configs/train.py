@@ -204,6 +204,13 @@ def _head(name, depth):
       final_loss_from=0.4)
 
 
+def _head_on_own_texts(name, depth):
+  return dict(
+      _head(name, depth), start=f"models/pretrained/python-{name}",
+      workdir=f"runs/python-{name}-own-texts", steps=1600,
+      final_loss_from=0.2, sample_fraction=0.5, sample_rows=1024)
+
+
 def _commongen(name):
   return dict(
       preset=f"commongen-{name}", tokenizer="runs/commongen-tokenizer",
@@ -329,6 +336,7 @@ _RUNS = {
     "target": _target,
     "draft": _draft,
     "eagle3": functools.partial(_head, "eagle3", 4),
+    "eagle3_own_texts": functools.partial(_head_on_own_texts, "eagle3", 4),
     "dflash": functools.partial(_head, "dflash", 7),
     "dspark": functools.partial(_head, "dspark", 7),
     "medusa": functools.partial(_head, "medusa", 4),

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from decoding_jax.kernels import random
 from decoding_jax.sampling import Sampling
 from decoding_jax.speculation import tree, tree_decoder
 from decoding_jax.types import Head, LanguageModel, Method, Pair, Reward
@@ -92,6 +93,11 @@ def check_models(method: Method, target: LanguageModel,
     if decoder.needs_draft and draft is None:
       raise ValueError(f"draft=None: method {method.name} drafts, and needs "
                        "draft and draft_params.")
+    if decoder.needs_draft and isinstance(draft, Head) and (
+        not decoder.takes_head):
+      raise ValueError(
+          "draft is a head, which drafts from what the target has computed: "
+          f"method {method.name} needs a language model.")
     if decoder.max_samples_per_node > target.vocab_size:
       raise ValueError(
           f"method {method.name} drafts {decoder.max_samples_per_node} "
@@ -133,6 +139,37 @@ def check_key(key):
         f"key has shape {key.shape} and type uint32: a random key is needed, "
         "such as jax.random.key(0), or its data, such as "
         f"jax.random.PRNGKey(0): {e}") from e
+
+
+def row_keys(key, batch):
+  """Returns a key for each row, of Threefry.
+
+  Args:
+    key: a random key, which is folded with the row's number; or one a row.
+    batch: B.
+
+  Returns:
+    `[B]` typed keys.
+
+  Raises:
+    ValueError: as of `check_key`, or for another number of keys.
+  """
+  key = check_key(key)
+  if not random.is_threefry(key):
+    # In a batch, generators of hardware draw by the key of its first row.
+    key = jax.random.wrap_key_data(jax.random.key_data(key)[..., :2],
+                                   impl=random.THREEFRY)
+  if key.ndim == 0:
+    return _fold_in(key, np.arange(batch, dtype=np.uint32))
+  if key.shape != (batch,):
+    raise ValueError(f"key has shape {key.shape}: one key, or one for each of "
+                     f"{batch} rows is needed.")
+  return key
+
+
+@jax.jit
+def _fold_in(key, numbers):
+  return jax.vmap(random.fold_in, (None, 0))(key, numbers)
 
 
 def check_params(target, target_params, draft, draft_params):

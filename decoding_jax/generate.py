@@ -11,7 +11,6 @@ import numpy as np
 from decoding_jax import argument_checks
 from decoding_jax import kernels
 from decoding_jax import sampling as sampling_lib
-from decoding_jax.kernels import random
 from decoding_jax.rewards import text_reward
 from decoding_jax.runtime import cache as cache_lib, cache_growth
 from decoding_jax.runtime import continuous_batching, prefill as prefill_lib
@@ -182,13 +181,14 @@ def _prepared(key, prompts, prompt_lengths, *, method, target, target_params,
   kernels.prepare()  # Before anything is traced that may call them.
   prompts, prompt_lengths = (
       x.astype(jnp.int32) for x in (prompts, prompt_lengths))
-  keys = _row_keys(key, len(prompts))
+  keys = argument_checks.row_keys(key, len(prompts))
   size = len(prompts), target.vocab_size
   warper = sampling_lib.make_warper(sampling, *size)
   argument_checks.check_temperature(method, warper.greedy, sampling.temperature)
-  draft_warper = sampling_lib.without_temperature(
-      warper) if warper.greedy else sampling_lib.make_warper(
-          draft_sampling or sampling, *size, "draft_sampling")
+  draft_warper = sampling_lib.make_warper(draft_sampling or sampling, *size,
+                                          "draft_sampling")
+  if warper.greedy:
+    draft_warper = sampling_lib.without_temperature(warper)
   context = Context(
       target=target, target_params=target_params, draft=draft,
       draft_params=draft_params, warper=warper, draft_warper=draft_warper,
@@ -317,23 +317,3 @@ def _end_tokens(eos_id):
   """`[E]` int32, `[NONE]` for none."""
   ids = values.array("eos_id", NONE if eos_id is None else eos_id)
   return ids.astype(jnp.int32).reshape(-1)
-
-
-@jax.jit
-def _fold_in(key, numbers):
-  return jax.vmap(random.fold_in, (None, 0))(key, numbers)
-
-
-def _row_keys(key, batch):
-  """`[B]` typed keys from a key, or from a key a row."""
-  key = argument_checks.check_key(key)
-  if not random.is_threefry(key):
-    # In a batch, generators of hardware draw by the key of its first row.
-    key = jax.random.wrap_key_data(jax.random.key_data(key)[..., :2],
-                                   impl=random.THREEFRY)
-  if key.ndim == 0:
-    return _fold_in(key, np.arange(batch, dtype=np.uint32))
-  if key.shape != (batch,):
-    raise ValueError(f"key has shape {key.shape}: one key, or one for each of "
-                     f"{batch} rows is needed.")
-  return key

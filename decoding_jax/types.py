@@ -306,6 +306,9 @@ class Drafter(NamedTuple):
     shared_noise: whether `propose` sets `DraftTree.noise_keys`.
     head_calls: `(head) -> number`, the calls where a head drafts; None for
       `head.forwards(D)`.
+    takes_head: whether what drafts may be a `Head`.
+    max_samples_per_node: tokens that it takes of one distribution, if these are
+      more than a node has children.
   """
   layout: Layout | FreeLayout
   init: Callable[..., "DecodeState"]
@@ -318,6 +321,8 @@ class Drafter(NamedTuple):
   one_sampled: bool = False
   shared_noise: bool = False
   head_calls: Optional[Callable[[Head], int]] = None
+  takes_head: bool = True
+  max_samples_per_node: int = 0
 
 
 @flax.struct.dataclass
@@ -445,6 +450,7 @@ class Decoder(NamedTuple):
     max_samples_per_node: tokens that it takes of one distribution, at most; V
       must not be less.
     needs_draft: whether it needs a draft model.
+    takes_head: whether that may be a `Head`.
     needs_reward: whether it needs a reward.
     needs_features: whether the target must keep features, see `Cache`.
   """
@@ -453,6 +459,7 @@ class Decoder(NamedTuple):
   max_slots_ahead: int
   max_samples_per_node: int = 1
   needs_draft: bool = False
+  takes_head: bool = False
   needs_reward: bool = False
   needs_features: bool = False
 
@@ -479,7 +486,8 @@ class Stats:
     target_calls: `[B]` int32, target forwards after the prefill.
     draft_calls: `[B]` int32, draft forwards after the prefill.
     emitted: `[B]` int32, committed tokens after the prompt.
-    nodes: `[B]` int32, drafted nodes that the target scored.
+    nodes: `[B]` int32, nodes of the trees: of a tree method as many each step,
+      whether all of them are filled in or not.
     accepted_by_depth: `[B, D + 1]` int32, target calls that accepted exactly
       0, 1, ..., D drafted tokens.
     extra: dict of a method's own counts. Tree methods have

@@ -34,6 +34,8 @@ def main():
   if config.target:
     print(text_tables.plain_table(grammar_speed.table(config, tasks)))
     return
+  if WORKDIR.value:
+    _make_folder(WORKDIR.value)  # Before the time is spent.
   results = compare(config, tasks)
   print(text_tables.plain_table(table(results, tasks)))
   print()
@@ -117,13 +119,20 @@ def _tasks(config):
   return tasks
 
 
+def _make_folder(workdir):
+  try:
+    pathlib.Path(workdir).mkdir(parents=True, exist_ok=True)
+  except OSError as e:
+    raise launch.UserError(f"--workdir={workdir} cannot be used: {e.strerror}."
+                           ) from e
+
+
 def _write(workdir, results, tasks):
-  folder = pathlib.Path(workdir)
-  folder.mkdir(parents=True, exist_ok=True)
   lines = [json.dumps({"name": task.name, "engine": name, **result._asdict()})
            for name, found in results.items()
            for task, result in zip(tasks, found)]
-  (folder / "results.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
+  path = pathlib.Path(workdir) / "results.jsonl"
+  path.write_text("\n".join(lines) + "\n", "utf-8")
 
 
 # Flags are defined where they are parsed, see `experiments.rsd`.

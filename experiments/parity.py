@@ -56,6 +56,9 @@ class Finding(NamedTuple):
 
 
 def main():
+  if not _MODEL.value:
+    raise launch.UserError("--model='': a folder, GGUF file or hub:owner/name "
+                           "is needed.")
   found = findings(launch.model_folder(_MODEL.value), _TOKENS.value)
   print(text_tables.plain_table([["compared", "found", "right"], *(
       [x.what, x.found, "yes" if x.right else "NO"] for x in found)]))

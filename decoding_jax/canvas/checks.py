@@ -1,10 +1,9 @@
 """Checks of the arguments of `canvas.generate`."""
 
-import jax
 import jax.numpy as jnp
 
+from decoding_jax import argument_checks
 from decoding_jax.canvas.types import Method
-from decoding_jax.kernels import random
 from decoding_jax.types import MaskedModel
 from decoding_jax.validation import params as params_lib
 from decoding_jax.validation import values
@@ -18,7 +17,8 @@ def check(prompts, prompt_lengths, *, method, model, params, length, block,
     if not isinstance(value, kind):
       raise ValueError(f"{name} is of type {type(value).__name__}: a canvas."
                        f"{kind.__name__} is needed.")
-  _check_prompts(prompts, prompt_lengths)
+  argument_checks.check_prompts(prompts, prompt_lengths,
+                                model.language_model.vocab_size)
   for name, value in (("length", length), ("block", block),
                       ("method.drafts", method.drafts)):
     values.check_positive(name, value)
@@ -49,38 +49,7 @@ def check(prompts, prompt_lengths, *, method, model, params, length, block,
   params_lib.check("params", lm, params)
 
 
-def _check_prompts(prompts, prompt_lengths):
-  for name, x, rank in (("prompts", prompts, 2),
-                        ("prompt_lengths", prompt_lengths, 1)):
-    if x.ndim != rank or not jnp.issubdtype(x.dtype, jnp.integer):
-      raise ValueError(f"{name} of shape {x.shape} and type {x.dtype}: "
-                       f"integers of {'[B, P]' if rank == 2 else '[B]'} are "
-                       "needed.")
-  if prompt_lengths.shape != prompts.shape[:1]:
-    raise ValueError(f"prompt_lengths of shape {prompt_lengths.shape}: one for "
-                     f"each of {len(prompts)} prompts is needed.")
-  if isinstance(prompt_lengths, jax.core.Tracer):
-    return
-  if (prompt_lengths < 1).any() or (prompt_lengths > prompts.shape[1]).any():
-    raise ValueError(f"prompt_lengths={prompt_lengths}: 1 to "
-                     f"{prompts.shape[1]}, the width of prompts, is needed.")
-
-
 def _check_token(name, token, vocab_size):
   if not values.is_integer(token) or not 0 <= token < vocab_size:
     raise ValueError(f"{name}={token!r}: 0 to {vocab_size - 1}, the model's "
                      "vocabulary, is needed.")
-
-
-def row_keys(key, batch):
-  """Returns `[B]` typed keys from a key, or from a key a row."""
-  key = values.array("key", key)
-  if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-    key = jax.random.wrap_key_data(key)
-  if key.ndim == 0:
-    return jax.vmap(random.fold_in, (None, 0))(
-        key, jnp.arange(batch, dtype=jnp.uint32))
-  if key.shape != (batch,):
-    raise ValueError(f"key has shape {key.shape}: one key, or one for each of "
-                     f"{batch} rows is needed.")
-  return key

@@ -6,6 +6,7 @@ from typing import Optional
 import jax
 import jax.numpy as jnp
 
+from decoding_jax import argument_checks
 from decoding_jax import kernels
 from decoding_jax import sampling as sampling_lib
 from decoding_jax.canvas import confidence as confidence_lib
@@ -65,7 +66,8 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
       model=model, params=params, method=method, method_params=method_params,
       confidence=confidence, block=int(block),
       warper=sampling_lib.make_warper(sampling, batch, vocab_size),
-      keys=checks.row_keys(key, batch), prompts=prompts, padding=padding,
+      keys=argument_checks.row_keys(key, batch), prompts=prompts,
+      padding=padding,
       eos_id=jnp.int32(NONE if eos_id is None else eos_id))
   if canvases is None:
     canvases = jnp.full((batch, length), model.mask_id, jnp.int32)

@@ -39,12 +39,11 @@ def candidates(context: Context, logits):
 
 def _of_row(context, key, warper, logits):
   """The same of one row, `[D, L, V]`."""
-  if warper.greedy:
-    tokens = sampling.most_probable(logits)
-  else:
-    shape = logits.shape[1:]
+  log_probs, shape = sampling.log_probs(warper, logits), logits.shape[1:]
+  if not warper.greedy:
     noise = random.gumbel(key, shape[0] * shape[1]).reshape(1, *shape)
-    tokens = sampling.most_probable(sampling.log_probs(warper, logits) + noise)
+    log_probs += noise
+  tokens = sampling.most_probable(log_probs)
   found = jax.vmap(context.confidence)(jax.nn.log_softmax(logits), tokens)
   return tokens, jnp.round(found / _STEP) * _STEP
 

@@ -5,6 +5,7 @@ from decoding_jax.types import Method
 from decoding_jax.validation import values
 
 EXAMPLES = (dict(branching=(2, 1), window=4),)
+_VERIFICATIONS = ("recursive", "traversal", "layer")
 
 
 def make(branching, window: int = 64, verification: str = "recursive"
@@ -30,7 +31,7 @@ def make(branching, window: int = 64, verification: str = "recursive"
   """
   branching = values.integers("branching", branching)
   values.check_positive("depth of branching", len(branching))
-  suffix, verifier = verifiers.of_name(verification, verifiers.OF_TREES)
+  suffix, verifier = verifiers.of_name(verification, _VERIFICATIONS)
   drafted = drafters.masked(expanders.gumbel_top_k(branching), window)
   best = drafters.masked(expanders.top_k(branching), window)
   return Method(

@@ -16,7 +16,8 @@ def make(depth: int, num_paths: int = 1, max_ngram: int = 3) -> Method:
     max_ngram: tokens that are compared, at most.
 
   Returns:
-    The method.
+    The method. `draft_params`, if given, are `[C]` int32: tokens of other texts
+    that are searched as well, -1 between two texts.
 
   Raises:
     ValueError: if a size is not a positive integer.

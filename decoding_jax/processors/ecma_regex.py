@@ -122,10 +122,16 @@ def _search(tree) -> Dfa:
   for state in (start, end):
     nfa.moves[state].append((_BEGIN, _END, state))
   nfa.empty[_build(nfa, tree, start)].append(end)
+  counts = _repeat_marks(nfa)
   whole = finite_automata.determinise(nfa, start, {end}, MAX_STATES, end)
-  after = lambda state, symbol: next(
-      (to for low, high, to in whole.moves[state] if low <= symbol <= high),
-      None)
+
+  def after(state, symbol):
+    for _ in range(counts[symbol]):
+      state = None if state is None else next(
+          (to for low, high, to in whole.moves[state] if low <= symbol <= high),
+          None)
+    return state
+
   first = after(0, _BEGIN)
   if first is None:
     return Dfa([[]], [False])
@@ -134,6 +140,22 @@ def _search(tree) -> Dfa:
   moves = [[(max(low, 0), min(high, HIGHEST), to) for low, high, to in row
             if high >= 0 and low <= HIGHEST] for row in whole.moves]
   return _from(Dfa(moves, finals), first)
+
+
+def _repeat_marks(nfa):
+  """Lets each anchor read a mark of its own; returns how many there are.
+
+  As in `^(^a|b)$`: an anchor asserts a place, and so do all that follow it
+  there. Marks that no anchor reads are read by any state.
+  """
+  counts = {}
+  for mark in (_BEGIN, _END):
+    anchors = sum((mark, mark) == move[:2] for row in nfa.moves for move in row)
+    counts[mark] = max(anchors, 1)
+    if anchors > 1:
+      for state, row in enumerate(nfa.moves):
+        row.append((mark, mark, state))
+  return counts
 
 
 def _from(x, first):

@@ -223,7 +223,8 @@ def _host_advance(number, states, tokens, parents):
     for i in range(new.shape[1]):
       above = np.where(parents[:, i] == NONE, states[:, i],
                        new[np.arange(len(new)), parents[:, i]])
-      new[:, i] = [text if token == NONE else _after(texts, text, token)
+      # Below 0 are NONE and prompt tokens, which are no part of a text.
+      new[:, i] = [text if token < 0 else _after(texts, text, token)
                    for text, token in zip(above.tolist(),
                                           tokens[:, i].tolist())]
     texts.times.seconds += time.perf_counter() - begin

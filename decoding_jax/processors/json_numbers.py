@@ -43,8 +43,9 @@ def between(low, high, open_low: bool = False, open_high: bool = False,
     high, open_high = (None if high is None else
                        _floor(high, open_high, -1)), False
   if low is None and high is None:
-    pattern = f"-?{_INTEGER}" if integer or multiple is not None else _ANY
-    parts = [pattern + (_fraction(multiple) if not integer else "")]
+    fraction = "" if integer else _fraction(multiple)
+    parts = [_ANY if multiple is None and not integer
+             else f"-?{_INTEGER}{fraction}"]
   else:
     fraction = "" if integer else _fraction(multiple)
     parts = _parts(low, high, open_low, open_high, fraction)

@@ -3,9 +3,6 @@
 import re
 from collections.abc import Sequence
 
-import numpy as np
-
-from decoding_jax.kernels import bits
 from decoding_jax.processors import regex_size, regex_syntax, token_automaton
 from decoding_jax.processors.token_automaton import Automaton
 from decoding_jax.validation import values
@@ -80,14 +77,6 @@ def check_anchors(name: str, pattern: str):
   if {"^", "$"} & {token.text for token in regex_syntax.tokens(pattern)}:
     raise ValueError(f"{name}: it is matched from end to end, so that ^ and $ "
                      r"are not needed; write \^ and \$ for the characters.")
-
-
-def possible_bytes(name: str, pattern: str) -> np.ndarray:
-  """Returns which bytes the texts of a pattern may have, `[256]` bool."""
-  pieces = [bytes([byte]) for byte in range(_BYTES)]
-  found = automaton(name, pattern, [*pieces, b""], _BYTES)
-  words = np.bitwise_or.reduce(found.allowed, axis=0)
-  return np.asarray(bits.unpack(words, _BYTES + 1))[:_BYTES]
 
 
 def _reason(pattern, error):

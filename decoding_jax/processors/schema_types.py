@@ -3,11 +3,8 @@
 import dataclasses
 from typing import Any, NamedTuple
 
-from decoding_jax.processors.schema_source import Part
-
 # Parts of which all hold; () allows everything.
 Parts = tuple
-NEVER = (Part(False),)
 
 
 @dataclasses.dataclass(frozen=True)

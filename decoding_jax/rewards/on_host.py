@@ -147,6 +147,9 @@ def on_host(fn: Callable[..., Any], *, max_tokens: int,
   for name, x in (("maximum", maximum), ("fallback", fallback)):
     if x is not None and (not isinstance(x, numbers.Real) or math.isnan(x)):
       raise ValueError(f"{name}={x!r}: a number is needed.")
+  if fallback is not None and fallback > maximum:
+    raise ValueError(f"fallback={fallback!r}: at most maximum={maximum!r} is "
+                     "needed.")
   return _on_host(_Options(fn, decode or list, int(max_tokens), float(maximum),
                            timeout, fallback, int(cache_size)))
 

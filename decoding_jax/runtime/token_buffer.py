@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax import kernels
-from decoding_jax.types import DecodeState
+from decoding_jax.types import DecodeState, NONE
 
 
 def ends(tokens, eos_id):
@@ -40,6 +40,12 @@ def cut(state: DecodeState, tokens, count, eos_id):
   count = jnp.where(ended, jnp.argmax(last, axis=1) + 1, count)
   count = jnp.where(state.done, 0, count).astype(jnp.int32)
   return count, state.done | ended | (state.length + count == state.limit)
+
+
+def known(tokens, vocab_size):
+  """Returns tokens with NONE in place of what is not in the vocabulary."""
+  tokens = jnp.asarray(tokens, jnp.int32)
+  return jnp.where((tokens >= 0) & (tokens < vocab_size), tokens, NONE)
 
 
 def newest(state: DecodeState, count: int):

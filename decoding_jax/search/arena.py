@@ -118,6 +118,8 @@ def decoder(rules: Rules, max_samples_per_node: int = 1) -> Decoder:
 def distinct_tokens(context: Context, i, logits):
   """Returns greedy tokens, but the K most probable ones at the beginning.
 
+  Where fewer tokens are possible, the best one stands in for the others.
+
   Args:
     context: holds the token mask.
     i: tokens of the children so far.
@@ -127,7 +129,8 @@ def distinct_tokens(context: Context, i, logits):
     `[B, K]` int32.
   """
   log_probs = paths_lib.next_log_probs(context, logits)
-  _, first = sampling.top_k(log_probs[:, 0], logits.shape[1])
+  best, first = sampling.top_k(log_probs[:, 0], logits.shape[1])
+  first = jnp.where(jnp.isneginf(best), first[:, :1], first)
   return jnp.where(i == 0, first, sampling.most_probable(log_probs))
 
 
@@ -152,7 +155,7 @@ def _init(rules: Rules, context: Context, state: DecodeState) -> DecodeState:
 
 def _step(rules: Rules, context: Context, state: DecodeState) -> DecodeState:
   """Searches, and commits the best text of each row."""
-  limit = state.tokens.shape[1] - context.prompts.shape[1]
+  limit = paths_lib.limit(context, state)
   # The last slots are those of the greedy text, and of a text to complete.
   scratch = rules.expansions * rules.num_children * rules.steps
   write = functools.partial(

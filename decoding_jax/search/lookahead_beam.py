@@ -69,13 +69,9 @@ def decoder(sizes: Sizes) -> Decoder:
                  max_samples_per_node=sizes.num_candidates, needs_reward=True)
 
 
-def _limit(context, state):
-  return state.tokens.shape[1] - context.prompts.shape[1]
-
-
 def _init(sizes: Sizes, context: Context, state: DecodeState) -> DecodeState:
   none = jnp.zeros_like(state.length)
-  shape = len(none), sizes.num_beams, _limit(context, state)
+  shape = len(none), sizes.num_beams, paths_lib.limit(context, state)
   extra = {"beams": jnp.zeros(shape, jnp.int32),
            "beam_scores": jnp.zeros(shape[:2], jnp.float32),
            "reward_calls": none}
@@ -85,7 +81,7 @@ def _init(sizes: Sizes, context: Context, state: DecodeState) -> DecodeState:
 
 def _step(sizes: Sizes, context: Context, state: DecodeState) -> DecodeState:
   """Searches, and commits the best beam of each row."""
-  limit, batch = _limit(context, state), len(state.length)
+  limit, batch = paths_lib.limit(context, state), len(state.length)
   width, size = sizes.num_beams, sizes.num_beams * sizes.num_candidates
   slots = limit * width + size * sizes.steps
   root = paths_lib.empty(batch, limit, slots)

@@ -57,6 +57,11 @@ class Grown:
   calls: Array
 
 
+def limit(context: Context, state: DecodeState) -> int:
+  """Returns L, the most tokens after a prompt."""
+  return state.tokens.shape[1] - context.prompts.shape[1]
+
+
 def empty(batch: int, limit: int, slots: int) -> Paths:
   """Returns one empty text of each row.
 

@@ -90,14 +90,10 @@ def decoder(policy: Policy) -> Decoder:
                  max_samples_per_node=policy.num_children, needs_reward=True)
 
 
-def _limit(context, state):
-  return state.tokens.shape[1] - context.prompts.shape[1]
-
-
 def _init(policy: Policy, context: Context, state: DecodeState) -> DecodeState:
   none = jnp.zeros_like(state.length)
-  order = jnp.full((len(none), policy.simulations, _limit(context, state)), PAD,
-                   jnp.int32)
+  shape = len(none), policy.simulations, paths_lib.limit(context, state)
+  order = jnp.full(shape, PAD, jnp.int32)
   return state.replace(stats=Stats(
       none, none, none, none, none[:, None],
       {"simulated": order, "simulations": none, "reward_calls": none}))
@@ -105,7 +101,7 @@ def _init(policy: Policy, context: Context, state: DecodeState) -> DecodeState:
 
 def _step(policy: Policy, context: Context, state: DecodeState) -> DecodeState:
   """Simulates, and commits the best text of each row."""
-  limit, batch = _limit(context, state), len(state.length)
+  limit, batch = paths_lib.limit(context, state), len(state.length)
   # A slot for each node that is expanded, and for the rest of one text.
   slots = 1 + policy.simulations + limit
   root = paths_lib.empty(batch, limit, slots)
@@ -149,7 +145,8 @@ def _simulate(policy: Policy, context: Context, state: DecodeState, carry):
   tree = _expand(policy, context, search.tree, nodes, 1 + s,
                  grown.logits[:, 0], running & ~is_end)
   tree = jax.vmap(_learn)(tree, visited, value, running)
-  better = running & (value > search.value)
+  # The first text is taken whatever it is worth, -inf included.
+  better = running & ((value > search.value) | (s == 0))
   best = paths_lib.where(better, grown.paths, search.best)
   best_value = jnp.where(better, value, search.value)
   return s + 1, _Search(

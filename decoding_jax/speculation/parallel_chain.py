@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from decoding_jax import sampling
 from decoding_jax.kernels import random
 from decoding_jax.runtime import greedy_rollout, token_buffer
-from decoding_jax.types import (Array, Context, DecodeState, Decoder, Head,
+from decoding_jax.types import (Array, Context, DecodeState, Decoder,
                                 Stats)
 
 
@@ -77,10 +77,6 @@ def match(uniform, target, draft, token):
 
 
 def _init(depth, context: Context, state: DecodeState) -> DecodeState:
-  if isinstance(context.draft, Head):
-    raise ValueError("draft is a head, which drafts from what the target has "
-                     "computed: a language model is needed, to draft at the "
-                     "same time.")
   batch = len(state.length)
   zeros = jnp.zeros(batch, jnp.int32)
   pending = batch, depth - 1

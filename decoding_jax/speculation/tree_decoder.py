@@ -53,8 +53,10 @@ def of_pair(pair: Pair) -> Decoder:
   return Decoder(functools.partial(_init, pair),
                  functools.partial(_step, pair),
                  max_slots_ahead=tree_lib.depth(layout) + 1,
-                 max_samples_per_node=max(tree_lib.max_branching(layout), 1),
-                 needs_draft=pair.drafter.calls > 0)
+                 max_samples_per_node=max(tree_lib.max_branching(layout), 1,
+                                          pair.drafter.max_samples_per_node),
+                 needs_draft=pair.drafter.calls > 0,
+                 takes_head=pair.drafter.takes_head)
 
 
 def _step(pair: Pair, context: Context, state: DecodeState) -> DecodeState:

@@ -108,7 +108,8 @@ _FIELDS = {
         "observe": _function("context", "before", "after", "seen"),
         "calls": _integer(0), "sampled": _FLAG, "replacement": _FLAG,
         "skips": _FLAG, "one_sampled": _FLAG, "shared_noise": _FLAG,
-        "head_calls": _or_none(_function("head"))},
+        "head_calls": _or_none(_function("head")), "takes_head": _FLAG,
+        "max_samples_per_node": _integer(0)},
     Expander: {
         "layout": _instance(Layout, "a dj.Layout"),
         "init": _function(),
@@ -126,7 +127,7 @@ _FIELDS = {
         "init": _function("context", "state"),
         "step": _function("context", "state"),
         "max_slots_ahead": _integer(0), "max_samples_per_node": _integer(1),
-        "needs_draft": _FLAG, "needs_reward": _FLAG,
+        "needs_draft": _FLAG, "takes_head": _FLAG, "needs_reward": _FLAG,
         "needs_features": _FLAG},
 }
 

@@ -101,12 +101,19 @@ def define_config(path, description):
   Returns:
     Its holder, see `config`.
   """
-  try:
+  with _parts_of_configs():
+    # ml_collections already looks for fields on the command line here.
     return config_flags.DEFINE_config_file(
         "config", _installed(path), description, sys_argv=_arguments(sys.argv))
+
+
+@contextlib.contextmanager
+def _parts_of_configs():
+  """Reports fields on the command line that a config has not, and ends."""
+  try:
+    yield
   except (IndexError, KeyError, ValueError) as e:
-    # ml_collections already looks for fields on the command line here. Errors
-    # that the config file itself raises are not meant.
+    # Errors that the config file itself raises are not meant.
     if pathlib.Path(traceback.extract_tb(e.__traceback__)[-1].filename) != (
         pathlib.Path(config_path.__file__)):
       raise
@@ -136,12 +143,15 @@ def _installed(value):
     value: of `--config`, such as "configs/rsd.py:smoke" or "rsd:smoke".
   """
   path, colon, preset = value.partition(":")
-  if path and not pathlib.Path(path).is_file() and (
-      pathlib.PurePath(path).parent.name in ("", CONFIGS.name)):
+  if not path or pathlib.Path(path).is_file():
+    return value
+  if pathlib.PurePath(path).parent.name in ("", CONFIGS.name):
     found = CONFIGS / f"{pathlib.PurePath(path).name.removesuffix('.py')}.py"
     if found.is_file():
       return f"{found}{colon}{preset}"
-  return value
+  shipped = sorted(x.stem for x in CONFIGS.glob("[a-z]*.py"))
+  _fail(f"--config={value}: there is no such file; shipped are "
+        f"{', '.join(shipped)}.")
 
 
 def config(holder, *fields):
@@ -165,7 +175,8 @@ def config(holder, *fields):
 
 def _parse_flags(argv):
   try:
-    argv = flags.FLAGS(_arguments(argv))
+    with _parts_of_configs():
+      argv = flags.FLAGS(_arguments(argv))
     # absl shows INFO by default, of which orbax logs a lot; --verbosity=0 still
     # shows it.
     if flags.FLAGS["verbosity"].using_default_value:
@@ -177,7 +188,7 @@ def _parse_flags(argv):
   except AttributeError as e:
     hint = re.search('Did you mean "([^"]+)"', str(e))
     hint = f"; did you mean {hint[1]!r}?" if hint else "."
-    _fail(f"no config field {_root(e)}{hint}")
+    _fail(f"--config has no field {_root(e)}{hint}")
   except OSError as e:
     _fail(e)
 

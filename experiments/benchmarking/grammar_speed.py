@@ -9,6 +9,7 @@ import decoding_jax as dj
 from experiments.app import launch
 from experiments.devices import mesh
 from experiments.devices import model_pair
+from experiments.devices import processed_pair
 from experiments.timing import stopwatch
 from models.text import tokenizers
 
@@ -41,14 +42,7 @@ def _run(config, pair, pieces, method, make, task):
   """Returns the counts of one schema."""
   processor, params = make(task.schema, pieces, pair.eos_id)
   if processor:
-    target, target_params = dj.processors.apply(
-        processor, params, pair.target, pair.target_params)
-    pair = pair._replace(target=target, target_params=target_params)
-    # A head has no state of its tokens.
-    if isinstance(pair.draft, dj.LanguageModel):
-      draft, draft_params = dj.processors.apply(
-          processor, params, pair.draft, pair.draft_params)
-      pair = pair._replace(draft=draft, draft_params=draft_params)
+    pair = processed_pair.apply(pair, [(processor, params)])
   prompt = pair.tokenizer.encode(_PROMPT).ids
   prompts = np.tile(np.int32(prompt), (config.rows, 1))
   lengths = np.full(config.rows, len(prompt), np.int32)

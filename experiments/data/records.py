@@ -38,10 +38,12 @@ def load(data, dataset=None, by_line=False, name="data") -> list[Record]:
 
   Raises:
     ValueError: naming the file and line that cannot be read.
-    OSError: if there is no such file.
   """
   if data and not data.startswith(hub.PREFIX):
-    found = _of_file(pathlib.Path(data), by_line)
+    try:
+      found = _of_file(pathlib.Path(data), by_line)
+    except OSError as e:
+      raise ValueError(f"{name}={data}: {e.strerror}.") from e
   else:
     found = _of_hub(data.removeprefix(hub.PREFIX), dataset)
   if not found:

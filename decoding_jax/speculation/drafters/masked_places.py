@@ -36,7 +36,8 @@ def masked(expander: Expander, window: int) -> Drafter:
   return Drafter(
       expander.layout, _init, functools.partial(_propose, expander, window),
       _observe, calls=1, sampled=expander.sampled,
-      replacement=expander.replacement, one_sampled=expander.one_sampled)
+      replacement=expander.replacement, one_sampled=expander.one_sampled,
+      takes_head=False)
 
 
 def _init(context: Context, state: DecodeState) -> DecodeState:

@@ -38,7 +38,8 @@ def token_recycling(widths: tuple[int, ...], branching: int) -> Drafter:
   return Drafter(
       layout, functools.partial(_init, branching),
       functools.partial(_propose, layout), functools.partial(
-          _observe, branching), calls=0, sampled=False, replacement=False)
+          _observe, branching), calls=0, sampled=False, replacement=False,
+      max_samples_per_node=branching)
 
 
 def template(widths: tuple[int, ...], branching: int) -> Layout:
@@ -70,7 +71,7 @@ def template(widths: tuple[int, ...], branching: int) -> Layout:
 def _init(size, context: Context, state: DecodeState) -> DecodeState:
   shape = (context.target.vocab_size, size)
   table = (jnp.full(shape, NONE, jnp.int32) if context.draft_params is None
-           else jnp.asarray(context.draft_params, jnp.int32))
+           else token_buffer.known(context.draft_params, shape[0]))
   if table.shape != shape:
     raise ValueError(f"draft_params has shape {table.shape}: a table of "
                      f"successors of shape [V, K]={shape} is needed, or None.")

@@ -25,6 +25,8 @@ from decoding_jax.validation import values
 def prompt_lookup(depth: int, num_paths: int, max_ngram: int) -> Drafter:
   """The drafter of the latest continuations of the longest match.
 
+  `draft_params` of `dj.generate` are other texts, as those of `suffix`.
+
   Args:
     depth: tokens of a continuation.
     num_paths: continuations; equal beginnings are shared.
@@ -46,7 +48,8 @@ def suffix(nodes: int, depth: int, num_paths: int, max_ngram: int,
   of probabilities.
 
   `draft_params` of `dj.generate`, if there are any, are `[C]` int32: tokens of
-  other texts that are searched as well, `NONE` between two texts.
+  other texts that are searched as well, `NONE` between two texts. What is not
+  in the target's vocabulary counts as `NONE`.
 
   Args:
     nodes: most nodes of a tree.
@@ -61,6 +64,18 @@ def suffix(nodes: int, depth: int, num_paths: int, max_ngram: int,
   """
   return _drafter(nodes, depth, num_paths, max_ngram, min_probability,
                   nodes_per_match)
+
+
+def _others(context: Context):
+  """Returns the tokens of other texts `[C]`; None for none."""
+  if context.draft_params is None:
+    return None
+  shapes = [jnp.shape(x) for x in jax.tree.leaves(context.draft_params)]
+  if len(shapes) != 1 or len(shapes[0]) != 1:
+    raise ValueError(f"draft_params have shapes {shapes}: tokens of other texts"
+                     ", of shape [C], or None are needed.")
+  return token_buffer.known(*jax.tree.leaves(context.draft_params),
+                            context.target.vocab_size)
 
 
 def _drafter(nodes, depth, num_paths, max_ngram, least, per_match):
@@ -81,8 +96,8 @@ def _propose(layout, num_paths, max_ngram, least, per_match, keys,
              context: Context, state: DecodeState) -> tuple[DraftTree, None]:
   del keys
   texts, lengths = state.tokens, state.length
-  if context.draft_params is not None:
-    others = jnp.asarray(context.draft_params, jnp.int32)
+  others = _others(context)
+  if others is not None:
     others = jnp.broadcast_to(jnp.append(others, NONE),
                               (len(texts), len(others) + 1))
     texts = jnp.concatenate([others, texts], axis=1)

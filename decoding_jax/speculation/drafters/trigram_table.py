@@ -59,6 +59,8 @@ def _init(shape, context: Context, state: DecodeState) -> DecodeState:
   if [*map(jnp.shape, start)] != [shape] * 2:
     raise ValueError(f"draft_params have shapes {[*map(jnp.shape, start)]}: "
                      f"two of [buckets, branching]={shape} are needed.")
+  start[0] = token_buffer.known(start[0], context.target.vocab_size)
+  start[1] = jnp.where(start[0] == NONE, 0, start[1])
   table = tuple(jnp.broadcast_to(jnp.asarray(x, dtype), (
       len(state.length), *shape)) for x, dtype in zip(start, (
           jnp.int32, jnp.float32)))

@@ -24,7 +24,7 @@ _ROOT = pathlib.Path(__file__).parents[3]
 # Command line -> what its one line of error must say.
 _MISTAKES = {
     "rsd --no_such_flag=1": "Unknown command line flag 'no_such_flag'",
-    "rsd --config=nowhere/rsd.py": "No such file or directory",
+    "rsd --config=nowhere/rsd.py": "--config=nowhere/rsd.py: there is no such",
     "rsd --config=configs/rsd.py:huge": "preset 'huge' is not one of",
     "rsd --config=configs/rsd.py --config.promts=3": "did you mean 'prompts'?",
     "rsd --config.prompts=many": "--config.prompts=many",
@@ -32,6 +32,9 @@ _MISTAKES = {
     "rsd --config.trees.length.2=[]": "as in --config.trees.length['2'][0].",
     "rsd --config.temperatures[5]=1": "temperatures[5]=1: no such part of the",
     "rsd --config.batch.x=3": "--config.batch.x=3: no such part of the config",
+    "rsd --config=rsd:smoke --config.batch.x=3": "no such part of the config",
+    "rsd --config=rsd:smoke --config.tasks.no.ends=1": "no such part of the",
+    "rsd --config=rsd:smoke --config.nothing=1": "has no field 'nothing'",
     "rsd --config=rsd:huge": "preset 'huge' is not one of",
     "rsd --config configs/rsd:huge": "preset 'huge' is not one of",
     "generate --mesh=": "--mesh=: data:N, model:N, both with a comma between",

@@ -166,10 +166,11 @@ def test_types_under_other_settings_of_jax(network, method, setting):
 
 
 def _fill(**arguments):
-  given = dict(method=STATIC(1), model=toys.MODEL, params=toys.toy_params(),
+  prompts, lengths = toys.prompts()
+  given = dict(key=jax.random.key(1), prompts=prompts, prompt_lengths=lengths,
+               method=STATIC(1), model=toys.MODEL, params=toys.toy_params(),
                length=8, block=4, eos_id=toys.EOS)
-  return canvas.generate(jax.random.key(1), *toys.prompts(),
-                         **{**given, **arguments})
+  return canvas.generate(**{**given, **arguments})
 
 
 def test_places_that_are_given_are_kept():
@@ -179,6 +180,25 @@ def test_places_that_are_given_are_kept():
   assert (out.tokens[:, 5] == 3).all() and (out.filled_at[:, 5] == -1).all()
   assert (np.asarray(out.tokens) != toys.MASK).all()
   assert out.forwards.tolist() == [7] * 4
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_mask_holds_at_all_temperatures(temperature):
+  allowed = np.arange(toys.MODEL.language_model.vocab_size) == 2
+  out = _fill(sampling=dj.Sampling(temperature, token_mask=allowed),
+              eos_id=None)
+  assert (out.tokens == 2).all()
+
+
+def test_keys_of_hardware_are_of_one_row_each():
+  prompts, lengths = toys.prompts()
+  run = lambda keys, rows: canvas.generate(
+      keys, prompts[rows], lengths[rows], method=STATIC(1), model=toys.MODEL,
+      params=toys.toy_params(), length=8, block=4, sampling=dj.Sampling(1.0))
+  keys = jax.random.split(jax.random.key(3, impl="rbg"), len(prompts))
+  last = slice(len(prompts) - 1, None)
+  np.testing.assert_array_equal(run(keys[last], last).tokens[0],
+                                run(keys, slice(None)).tokens[-1])
 
 
 def test_an_end_of_text_ends_a_row():
@@ -211,6 +231,8 @@ def test_learn2pd_fills_what_its_filter_is_sure_of():
     (dict(method_params=()), "has no parameters"),
     (dict(method=canvas.methods.free_dave(1, 2), cache=True), "cache=False"),
     (dict(method=None), "canvas.Method is needed"),
+    (dict(key=0), "key=0: a random key is needed"),
+    (dict(prompts=np.full((4, 5), 9)), r"prompts\[0, 0\]=9: 0 to 6"),
     (dict(canvases=np.zeros((4, 7), int)), r"\(4, 8\) is needed"),
 ])
 def test_errors_name_the_argument(arguments, message):

@@ -179,7 +179,20 @@ def test_numbers_between_bounds_by_their_values():
           x == 0 and text[0] == "-"), (low, high, text)
 
 
+def test_numbers_without_bounds_are_those_of_json():
+  numbers = json_numbers.between(None, None)
+  for size in range(1, 6):
+    for text in map("".join, itertools.product("-1.0e", repeat=size)):
+      try:
+        json.loads(text)
+      except ValueError:
+        assert not json_strings.has(numbers, text), text
+      else:
+        assert json_strings.has(numbers, text), text
+
+
 @pytest.mark.parametrize("pattern", [
+    "^(^a|b)$", "^^a", "a$$", "^(a$|b)$", "(^|a)+b", "^(^(^a|b)|^c)$",
     "^a+b?$", "a|b$", "^[^ab]", "b{2,3}", "^(a|bc){1,2}c?$", r"^\w-\d$", "^$",
     "", "^a|b", r"^[a\-c]+$", "(a|b)*abb", "^(?=.*b)(?!ab)a.*$", "^.{2}$",
     r"^(a{0,2}b){2}$", r"\u0061\x62", r"[\w-]c", "a*?b", "(?:a|)b$"])

@@ -227,6 +227,7 @@ def test_a_function_may_use_jax():
     (dict(fn=3), "fn=3: a function"), (dict(decode=3), "decode=3: a function"),
     (dict(max_tokens=0), "max_tokens=0"), (dict(timeout=0), "timeout=0"),
     (dict(fallback=float("nan")), "fallback=nan: a number"),
+    (dict(fallback=5., maximum=1.), "fallback=5.0: at most maximum=1.0"),
     (dict(maximum="one"), "maximum='one'"), (dict(cache_size=0), "cache_size="),
 ], ids=lambda x: next(iter(x)) if isinstance(x, dict) else "")
 def test_arguments(arguments, words):

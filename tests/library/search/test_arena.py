@@ -69,6 +69,14 @@ def test_a_star_equals_a_heap(options, eos):
         for row in rows]
 
 
+def test_fewer_tokens_are_possible_than_a_node_has_children():
+  allowed = np.arange(cdlh.V) < 2
+  out = run(dj.methods.a_star(3, 2, 6), eos_id=None,
+            sampling=dj.Sampling(0.0, token_mask=allowed))
+  for text in tiny.texts(out, cdlh.LENGTHS[SOME]):
+    assert set(text) <= {0, 1}
+
+
 def test_a_star_of_transformers():
   """Slots, masks and positions; and a row alone."""
   models, method = tiny.llama_models(), dj.methods.a_star(2, 3, 5)
@@ -161,6 +169,13 @@ def test_pg_td_equals_dicts(k, simulations, maximum):
   assert found != [
       arena_reference.pg_td(row, k, simulations, maximum, c=0.5)[1]
       for row in rows]
+
+
+def test_a_text_that_is_worth_nothing_is_a_text():
+  lengths = cdlh.LENGTHS[SOME]
+  worthless = np.full_like(SHARES, -np.inf)
+  out = run(dj.methods.pg_td(2, 4), worthless, eos_id=None)
+  np.testing.assert_array_equal(out.lengths, lengths + cdlh.NEW)
 
 
 def test_pg_td_of_transformers():

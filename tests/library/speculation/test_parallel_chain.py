@@ -139,14 +139,3 @@ def test_depths_that_cannot_be():
                          (2.5, "depth=2.5")):
     with pytest.raises(ValueError, match=message):
       dj.methods.pearl(depth)
-
-
-def test_a_head_cannot_draft_at_the_same_time():
-  nothing = lambda *_: None
-  head = dj.Head(nothing, nothing, nothing, nothing, V, (), lambda depth: 1)
-  lm, params = exactness.table_model(exactness.random_tables(V)[0])
-  with pytest.raises(ValueError, match="draft is a head, which drafts from"):
-    dj.generate(jax.random.key(0), np.zeros((1, 1), np.int32),
-                np.ones(1, np.int32), method=METHOD, target=lm,
-                target_params=params, draft=head, draft_params=(),
-                max_new_tokens=2)

@@ -65,7 +65,7 @@ def test_there_and_back(tmp_path, changes):
 # Their tensors lie otherwise, or they have images: what they compute is that of
 # another family, in whose name they are written.
 _WRITTEN_AS = {"phi3": {"llama", "mistral", "phi3"}, "gemma3": {"gemma3_text"},
-               "llada": {"llama"}, "Dream": {"qwen2"}}
+               "llada": {"llama"}, "Dream": {"qwen2"}, "mimo": {"qwen2"}}
 
 
 @pytest.mark.parametrize("name", sorted(

@@ -49,6 +49,13 @@ def test_joint_distribution():
   assert 1 < np.mean(stats.target_calls) < LENGTH
 
 
+def test_a_table_with_tokens_that_the_target_lacks():
+  """A tokenizer may have more entries than a model."""
+  table = start_table()
+  table[:, 0] += V
+  assert fit(METHOD, draft_params=table)[0] > exactness.MIN_P_VALUE
+
+
 def test_control_children_that_are_no_samples_need_their_verifier():
   wrong = dj.Pair(drafters.token_recycling(WIDTHS, BRANCHING)._replace(
       propose=_with_flat_log_probs), verifiers.recursive(replacement=False))

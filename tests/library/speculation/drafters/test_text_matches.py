@@ -41,6 +41,22 @@ def test_joint_distribution(method):
   assert np.asarray(stats.extra["tested_by_rank"])[:, 1].sum() > ROWS / 10
 
 
+def test_other_texts_with_tokens_that_the_target_lacks():
+  """A tokenizer may have more entries than a model."""
+  target, _ = tables()
+  others = np.where(np.arange(len(OTHERS)) % 3, OTHERS, V + OTHERS)
+  counts, _ = exactness.frequencies(METHODS[-1], target, target, ROWS, LENGTH,
+                                    draft_params=others.astype(np.int32))
+  probs = exactness.joint_distribution(target, 0, LENGTH)
+  assert exactness.p_value(counts, probs) > exactness.MIN_P_VALUE
+
+
+def test_other_texts_are_tokens():
+  suffix = dj.methods.suffix(4, 2, 3)
+  with pytest.raises(ValueError, match=r"draft_params have shapes \[\(2, 3\)"):
+    generate(suffix, [[0, 1]], draft_params=np.zeros((2, 3), np.int32))
+
+
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 def test_greedy_text_is_the_targets(method):
   prompt = [[0, 1, 2, 0, 1], [3, 3, 3, 3, 4]]

@@ -39,10 +39,10 @@ def generate(method=METHOD, prompts=((0, 1, 2, 0, 1),), new=24, key=0,
       target=lm, target_params=params, max_new_tokens=new, **arguments)
 
 
-def fit(method):
+def fit(method, table=None):
   counts, stats = exactness.frequencies(
       method, target_table(), target_table(), ROWS, LENGTH,
-      draft_params=start_table())
+      draft_params=table or start_table())
   probs = exactness.joint_distribution(target_table(), 0, LENGTH)
   return exactness.p_value(counts, probs), stats
 
@@ -52,6 +52,14 @@ def test_joint_distribution():
   assert p_value > exactness.MIN_P_VALUE
   assert 1 < np.mean(stats.target_calls) < LENGTH
   assert np.asarray(stats.extra["tested_by_rank"])[:, 1].sum() > ROWS / 10
+
+
+def test_a_table_with_tokens_that_the_target_lacks():
+  """A tokenizer may have more entries than a model."""
+  tokens, scores = start_table()
+  tokens[:, 0] += V
+  p_value, _ = fit(METHOD, (tokens, scores))
+  assert p_value > exactness.MIN_P_VALUE
 
 
 def test_control_children_taken_for_samples():
