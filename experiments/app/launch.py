@@ -114,8 +114,8 @@ def _parts_of_configs():
     yield
   except (IndexError, KeyError, ValueError) as e:
     # Errors that the config file itself raises are not meant.
-    if pathlib.Path(traceback.extract_tb(e.__traceback__)[-1].filename) != (
-        pathlib.Path(config_path.__file__)):
+    if config_path.__file__ not in [
+        x.filename for x in traceback.extract_tb(e.__traceback__)]:
       raise
     given = [x for x in sys.argv[1:] if x.startswith("--config.")]
     _fail(f"{' '.join(given)}: no such part of the config: {e}. Items of "
@@ -130,9 +130,9 @@ def _arguments(argv):
     name, equals, value = argument.partition("=")
     if name in ("--config", "-config"):
       if equals:
-        found[i] = f"{name}={_installed(value)}"
+        found[i] = f"{name}={_existing(value)}"
       elif i + 1 < len(found):
-        found[i + 1] = _installed(found[i + 1])
+        found[i + 1] = _existing(found[i + 1])
   return found
 
 
@@ -143,15 +143,23 @@ def _installed(value):
     value: of `--config`, such as "configs/rsd.py:smoke" or "rsd:smoke".
   """
   path, colon, preset = value.partition(":")
-  if not path or pathlib.Path(path).is_file():
-    return value
-  if pathlib.PurePath(path).parent.name in ("", CONFIGS.name):
+  if path and not pathlib.Path(path).is_file() and (
+      pathlib.PurePath(path).parent.name in ("", CONFIGS.name)):
     found = CONFIGS / f"{pathlib.PurePath(path).name.removesuffix('.py')}.py"
     if found.is_file():
       return f"{found}{colon}{preset}"
-  shipped = sorted(x.stem for x in CONFIGS.glob("[a-z]*.py"))
-  _fail(f"--config={value}: there is no such file; shipped are "
-        f"{', '.join(shipped)}.")
+  return value
+
+
+def _existing(value):
+  """Returns what `_installed` does, and ends if there is no such file."""
+  found = _installed(value)
+  if not pathlib.Path(found.partition(":")[0]).is_file():
+    shipped = sorted(x.stem for x in CONFIGS.glob("*.py")
+                     if "\ndef get_config(" in x.read_text("utf-8"))
+    _fail(f"--config={value}: there is no such file; shipped are "
+          f"{', '.join(shipped)}.")
+  return found
 
 
 def config(holder, *fields):
