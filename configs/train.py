@@ -15,11 +15,14 @@ To expect, on all held-out text of Python 3.11:
     draft    5,000 steps   loss 3.23   overlap sum_x min(t, d) with it 0.69
 
 `eagle3`, `dspark`, `dflash` and `medusa` train heads on the features of this
-target, which are shipped too. Minutes, on two cores of an Intel Xeon: 11 and
-4.5 for eagle3 and medusa; about 8 for the others, by their rate on idle cores.
-To expect, at the first level and the last, the fourth or the seventh:
+target, which are shipped too; `eagle3_own_texts` goes on with the first one, on
+texts of the target as well. Minutes, on two cores of an Intel Xeon: 11 and 4.5
+for eagle3 and medusa; about 8 for the others, by their rate on idle cores; and
+on one core of an AMD EPYC 64 for eagle3_own_texts. To expect, at the first
+level and the last, the fourth or the seventh:
 
     python-eagle3     800 steps   overlap with it 0.66, 0.64
+              and   1,600 more                    0.73, 0.73
     python-dspark     800 steps   overlap with it 0.66, 0.41
     python-dflash     800 steps   overlap with it 0.64, 0.20
     python-medusa     800 steps   overlap with it 0.36, 0.20
