@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax.kernels import random
 from decoding_jax.sampling import Sampling
 from decoding_jax.speculation import tree, tree_decoder
 from decoding_jax.types import Head, LanguageModel, Method, Pair, Reward
@@ -38,43 +37,6 @@ def check_kinds(**arguments):
     kind = Head if isinstance(value, Head) and name == "draft" else (
         _KINDS[name])
     protocols.check(name, kind, value, name in _OPTIONAL)
-
-
-def check_prompts(prompts, prompt_lengths, vocab_size):
-  """Checks shapes, types, lengths and token ids.
-
-  Args:
-    prompts: `[B, P]` int32.
-    prompt_lengths: `[B]` int32.
-    vocab_size: V.
-
-  Raises:
-    ValueError: naming the argument, its value and what is allowed.
-  """
-  for name, x, ndim in (("prompts", prompts, 2),
-                        ("prompt_lengths", prompt_lengths, 1)):
-    if x.ndim != ndim or not jnp.issubdtype(x.dtype, jnp.integer):
-      raise ValueError(f"{name} has shape {x.shape} and type {x.dtype}: "
-                       f"integers with {ndim} axes are needed.")
-  batch, width = prompts.shape
-  if prompt_lengths.shape != (batch,) or not batch or not width:
-    raise ValueError(
-        f"prompts has shape {prompts.shape} and prompt_lengths "
-        f"{prompt_lengths.shape}: [B, P] and [B] are needed, neither empty.")
-  lengths, tokens = _values(prompt_lengths), _values(prompts)
-  if lengths is None or tokens is None:
-    return
-  wrong = (lengths < 1) | (lengths > width)
-  if wrong.any():
-    row = int(np.argmax(wrong))
-    raise ValueError(f"prompt_lengths[{row}]={lengths[row]}: 1 to {width}, the "
-                     "width of prompts, is needed.")
-  wrong = (np.arange(width) < lengths[:, None]) & (
-      (tokens < 0) | (tokens >= vocab_size))
-  if wrong.any():
-    row, column = np.argwhere(wrong)[0]
-    raise ValueError(f"prompts[{row}, {column}]={tokens[row, column]}: 0 to "
-                     f"{vocab_size - 1}, the target's vocabulary, is needed.")
 
 
 def check_models(method: Method, target: LanguageModel,
@@ -112,64 +74,6 @@ def check_models(method: Method, target: LanguageModel,
     raise ValueError(
         f"draft.vocab_size={draft.vocab_size} and target.vocab_size="
         f"{target.vocab_size}: the models need the same vocabulary.")
-
-
-def check_key(key):
-  """Checks a random key, or several.
-
-  Args:
-    key: `[...]` typed keys, or `[..., 2]` uint32 as of `jax.random.PRNGKey`.
-
-  Returns:
-    Typed keys.
-
-  Raises:
-    ValueError: naming what was found and what is needed.
-  """
-  key = values.array("key", key)
-  if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-    return key
-  if key.dtype != jnp.uint32 or not key.ndim:
-    raise ValueError(f"key={key}: a random key is needed, such as "
-                     "jax.random.key(0).")
-  try:
-    return jax.random.wrap_key_data(key)
-  except (TypeError, ValueError) as e:
-    raise ValueError(
-        f"key has shape {key.shape} and type uint32: a random key is needed, "
-        "such as jax.random.key(0), or its data, such as "
-        f"jax.random.PRNGKey(0): {e}") from e
-
-
-def row_keys(key, batch):
-  """Returns a key for each row, of Threefry.
-
-  Args:
-    key: a random key, which is folded with the row's number; or one a row.
-    batch: B.
-
-  Returns:
-    `[B]` typed keys.
-
-  Raises:
-    ValueError: as of `check_key`, or for another number of keys.
-  """
-  key = check_key(key)
-  if not random.is_threefry(key):
-    # In a batch, generators of hardware draw by the key of its first row.
-    key = jax.random.wrap_key_data(jax.random.key_data(key)[..., :2],
-                                   impl=random.THREEFRY)
-  if key.ndim == 0:
-    return _fold_in(key, np.arange(batch, dtype=np.uint32))
-  if key.shape != (batch,):
-    raise ValueError(f"key has shape {key.shape}: one key, or one for each of "
-                     f"{batch} rows is needed.")
-  return key
-
-
-@jax.jit
-def _fold_in(key, numbers):
-  return jax.vmap(random.fold_in, (None, 0))(key, numbers)
 
 
 def check_params(target, target_params, draft, draft_params):
@@ -353,12 +257,3 @@ def check_axes(*arrays):
           f"an array lies on the mesh axes {mesh.axis_names} of type Explicit: "
           "jax.make_mesh(..., axis_types=(jax.sharding.AxisType.Auto,) * "
           f"{len(mesh.axis_names)}) is needed.")
-
-
-def _values(x):
-  """The array on the host; None if it is traced or not all here."""
-  if isinstance(x, np.ndarray):
-    return x
-  if isinstance(x, jax.core.Tracer) or not x.is_fully_addressable:
-    return None
-  return np.asarray(x)

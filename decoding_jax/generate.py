@@ -18,6 +18,8 @@ from decoding_jax.speculation import tree_decoder
 from decoding_jax.types import (Context, DecodeState, Generation, Head,
                                 LanguageModel, Method, NONE, PAD, Params,
                                 Reward)
+from decoding_jax.validation import keys as keys_lib
+from decoding_jax.validation import prompts as prompts_lib
 from decoding_jax.validation import values
 
 # More steps than any generation takes: do not pause.
@@ -168,7 +170,7 @@ def _prepared(key, prompts, prompt_lengths, *, method, target, target_params,
                               reward=reward)
   prompts = values.array("prompts", prompts)
   prompt_lengths = values.array("prompt_lengths", prompt_lengths)
-  argument_checks.check_prompts(prompts, prompt_lengths, target.vocab_size)
+  prompts_lib.check(prompts, prompt_lengths, target.vocab_size)
   argument_checks.check_models(method, target, draft)
   argument_checks.check_budget(prompts.shape[1], max_new_tokens, target, draft)
   argument_checks.check_params(target, target_params, draft, draft_params)
@@ -181,7 +183,7 @@ def _prepared(key, prompts, prompt_lengths, *, method, target, target_params,
   kernels.prepare()  # Before anything is traced that may call them.
   prompts, prompt_lengths = (
       x.astype(jnp.int32) for x in (prompts, prompt_lengths))
-  keys = argument_checks.row_keys(key, len(prompts))
+  keys = keys_lib.of_rows(key, len(prompts))
   size = len(prompts), target.vocab_size
   warper = sampling_lib.make_warper(sampling, *size)
   argument_checks.check_temperature(method, warper.greedy, sampling.temperature)

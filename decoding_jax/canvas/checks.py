@@ -2,10 +2,10 @@
 
 import jax.numpy as jnp
 
-from decoding_jax import argument_checks
 from decoding_jax.canvas.types import Method
 from decoding_jax.types import MaskedModel
 from decoding_jax.validation import params as params_lib
+from decoding_jax.validation import prompts as prompts_lib
 from decoding_jax.validation import values
 
 
@@ -17,8 +17,7 @@ def check(prompts, prompt_lengths, *, method, model, params, length, block,
     if not isinstance(value, kind):
       raise ValueError(f"{name} is of type {type(value).__name__}: a canvas."
                        f"{kind.__name__} is needed.")
-  argument_checks.check_prompts(prompts, prompt_lengths,
-                                model.language_model.vocab_size)
+  prompts_lib.check(prompts, prompt_lengths, model.language_model.vocab_size)
   for name, value in (("length", length), ("block", block),
                       ("method.drafts", method.drafts)):
     values.check_positive(name, value)

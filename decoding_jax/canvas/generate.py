@@ -6,13 +6,13 @@ from typing import Optional
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import argument_checks
 from decoding_jax import kernels
 from decoding_jax import sampling as sampling_lib
 from decoding_jax.canvas import confidence as confidence_lib
 from decoding_jax.canvas import checks, forward, places
 from decoding_jax.canvas.types import Context, Filled, Method, State
 from decoding_jax.types import MaskedModel, NONE, Params
+from decoding_jax.validation import keys as keys_lib
 from decoding_jax.validation import values
 
 
@@ -66,7 +66,7 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
       model=model, params=params, method=method, method_params=method_params,
       confidence=confidence, block=int(block),
       warper=sampling_lib.make_warper(sampling, batch, vocab_size),
-      keys=argument_checks.row_keys(key, batch), prompts=prompts,
+      keys=keys_lib.of_rows(key, batch), prompts=prompts,
       padding=padding,
       eos_id=jnp.int32(NONE if eos_id is None else eos_id))
   if canvases is None:

@@ -35,7 +35,7 @@ def zeros(like, after):
   Returns:
     A tuple of arrays.
   """
-  return _new(after, like=tuple(like), is_zero=True)
+  return _new(after, like=_shapes(like), is_zero=True)
 
 
 def empty_like(like, after):
@@ -49,7 +49,7 @@ def empty_like(like, after):
   Returns:
     A tuple of arrays: of zeros, or with native kernels of anything.
   """
-  return _new(after, like=tuple(like), is_zero=False)
+  return _new(after, like=_shapes(like), is_zero=False)
 
 
 def write_slots(targets, sources, start):
@@ -65,6 +65,10 @@ def write_slots(targets, sources, start):
   """
   sources = tuple(x.astype(y.dtype) for x, y in zip(sources, targets))
   return _write_slots(tuple(targets), sources, jnp.asarray(start, jnp.int32))
+
+
+def _shapes(like):
+  return tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in like)
 
 
 def _new_reference(after, *, like, is_zero):

@@ -21,7 +21,8 @@ def on_cpu(reference, kernel, fits):
 
   Args:
     reference: `(*arrays, **static) -> arrays` in plain JAX. Arrays, or trees of
-      them, are positional; what the program is compiled for is a keyword.
+      them, are positional; what the program is compiled for is a keyword, which
+      can be hashed.
     kernel: computes the same on a CPU, by `decoding_jax.kernels.cpu`.
     fits: returns whether the kernel can be called for these arguments; it is
       asked while a program is traced.
@@ -29,13 +30,20 @@ def on_cpu(reference, kernel, fits):
   Returns:
     A function with the signature of the reference.
   """
-  @functools.wraps(reference)
-  def call(*arrays, **static):
+  @functools.lru_cache(typed=True)
+  def branches(**static):
+    # The same functions for the same keywords: JAX traces them once for arrays
+    # of a shape, and not again in each layer and in each program.
     plain = functools.partial(reference, **static)
-    if not (_takes(kernel, arrays, static) and fits(*arrays, **static)):
-      return plain(*arrays)
     native = jax.custom_jvp(functools.partial(kernel, **static))
     native.defjvp(functools.partial(jax.jvp, plain))
+    return plain, native
+
+  @functools.wraps(reference)
+  def call(*arrays, **static):
+    if not (_takes(kernel, arrays, static) and fits(*arrays, **static)):
+      return reference(*arrays, **static)
+    plain, native = branches(**static)
     return jax.lax.platform_dependent(*arrays, default=plain, cpu=native)
 
   return call

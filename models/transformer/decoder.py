@@ -492,18 +492,40 @@ def init(key, config: Config) -> types.Params:
   """
   kernels.prepare()  # Before anything is traced that may call them.
   # Shapes of activations are enough: only parameters are computed.
-  tokens, mask = (jax.ShapeDtypeStruct((1, 1), jnp.int32),
-                  jax.ShapeDtypeStruct((1, 1, 1), bool))
-  cache = jax.eval_shape(lambda: language_model(config).init_cache(1, 1))
-  block = types.Block(cache.keys, cache.values)
+  tokens, cache, block, mask = _one_token(config)
   return Decoder(config).lazy_init(key, tokens, tokens, cache, block, 0,
                                    mask)["params"]
 
 
 def abstract_params(config: Config) -> types.Params:
   """Returns the parameters of `init` as `jax.ShapeDtypeStruct`."""
-  kernels.prepare()  # Not by `init`, which is traced here.
-  return jax.eval_shape(lambda key: init(key, config), jax.random.key(0))
+  return jax.tree.map(lambda leaf: leaf, _abstract_params(config))
+
+
+@functools.lru_cache(maxsize=64)
+def _abstract_params(config):
+  """`abstract_params`, which nobody may change.
+
+  Tracing layers takes seconds, and what reads a folder asks several times.
+  """
+  kernels.prepare()
+  tokens, cache, block, mask = _one_token(config)
+
+  def init_params(key, tokens, cache, block, mask):
+    # Not by `lazy_init`: it would take a trace apart in three times as long.
+    return Decoder(config).init(key, tokens, tokens, cache, block, 0,
+                                mask)["params"]
+
+  return jax.eval_shape(init_params, jax.random.key(0), tokens, cache, block,
+                        mask)
+
+
+def _one_token(config):
+  """Returns the shapes of a token, an empty cache, its block and a mask."""
+  tokens, mask = (jax.ShapeDtypeStruct((1, 1), jnp.int32),
+                  jax.ShapeDtypeStruct((1, 1, 1), bool))
+  cache = jax.eval_shape(lambda: language_model(config).init_cache(1, 1))
+  return tokens, cache, types.Block(cache.keys, cache.values), mask
 
 
 def _abstract(config, prompts):

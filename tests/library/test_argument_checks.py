@@ -15,6 +15,7 @@ from decoding_jax.speculation import drafters
 from decoding_jax.speculation import expanders
 from decoding_jax.speculation import traversal
 from decoding_jax.speculation import verifiers
+from decoding_jax.validation import prompts as prompts_lib
 from models import tabular
 from support import example_methods
 
@@ -188,13 +189,13 @@ def test_control_data_of_a_key_is_a_key():
 
 def test_padding_may_be_anything():
   prompts = jnp.array([[1, 2, -1], [3, 99, -7]])
-  argument_checks.check_prompts(prompts, jnp.array([2, 1]), V)
+  prompts_lib.check(prompts, jnp.array([2, 1]), V)
 
 
 def test_values_of_traced_prompts_are_not_looked_at():
   @jax.jit
   def run(prompts, lengths):
-    argument_checks.check_prompts(prompts, lengths, V)
+    prompts_lib.check(prompts, lengths, V)
     return prompts.sum()
 
   assert run(jnp.array([[99]]), jnp.array([7])) == 99

@@ -65,8 +65,7 @@ def random_model(config, seed=3):
 
   The layers are scaled up, else each token would be followed by itself.
   """
-  shapes = jax.eval_shape(
-      lambda: transformer.init(jax.random.key(0), config))
+  shapes = transformer.abstract_params(config)
   rng = np.random.default_rng(seed)
 
   def draw(path, leaf):

@@ -63,7 +63,8 @@ void Multiply(const float* a, int64_t a_step, const T* b, int64_t b_step,
     for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 8
       for (int v = 0; v < vectors; ++v) {
-        more[r][v] += a[r * a_step + i] * lanes[v];
+        const Vector same = a[r * a_step + i] - Vector{};
+        more[r][v] = Fused(more[r][v], same, lanes[v]);
       }
     }
   }

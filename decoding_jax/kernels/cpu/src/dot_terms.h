@@ -20,7 +20,9 @@ struct Terms {
   static Some First(const T* from, int64_t size) {
     return LoadFirst(from, size);
   }
-  static Vector Add(Vector sums, Some x, Some y) { return sums + x * y; }
+  static Vector Add(Vector sums, Some x, Some y) {
+    return Fused(sums, x, y);
+  }
 };
 
 #if defined(__AVX512BF16__)

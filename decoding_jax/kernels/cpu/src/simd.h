@@ -79,6 +79,18 @@ inline Vector Load(const int8_t* from) {
 // bfloat16, which is the upper half of a float32.
 inline Vector Load(const uint16_t* from) { return Vector(Widen(from) << 16); }
 
+// sums + x y, rounded once. Left to compilers, those for AMD would round twice
+// in loops that have one sum: its bits would depend on what is beside it.
+inline Vector Fused(Vector sums, Vector x, Vector y) {
+#if defined(__AVX512F__)
+  return Vector(_mm512_fmadd_ps(__m512(x), __m512(y), __m512(sums)));
+#elif defined(__AVX2__) && defined(__FMA__)
+  return Vector(_mm256_fmadd_ps(__m256(x), __m256(y), __m256(sums)));
+#else
+  return sums + x * y;
+#endif
+}
+
 // A vector in a register. A compiler would rather load it for each of its
 // products, and cores load no more vectors than they multiply.
 template <class V>
