@@ -22,6 +22,13 @@ MAPPINGS = pathlib.Path("/proc/self/maps")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
 
+# Compilation is most of what tests do, so most optimisations are left out, here
+# and in the processes that tests start. Programs of `test_distribution` have
+# them, and JAX_DISABLE_MOST_OPTIMIZATIONS=0 has all tests compile with them.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+jax.config.update("jax_disable_most_optimizations",
+                  os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] != "0")
+
 # What emits fused kernels takes two thirds of a compilation; JAX 0.10 still has
 # what emitted them before. XLA reads this when it first compiles; a process of
 # `test_distribution` does without. XLA_FLAGS=--xla_cpu_use_fusion_emitters=true
@@ -92,7 +99,9 @@ def listening(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def quickly():
-  """Programs of a module are compiled without most optimisations."""
-  with tiny.quickly_compiled():
-    yield
+def optimised():
+  """Programs of a module are compiled with all optimisations, as users' are."""
+  before = jax.config.read("jax_disable_most_optimizations")
+  jax.config.update("jax_disable_most_optimizations", False)
+  yield
+  jax.config.update("jax_disable_most_optimizations", before)

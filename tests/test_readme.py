@@ -54,8 +54,7 @@ def names_after(path):
   """Names after each block of a document, which runs once."""
   if path.name in NEEDS:
     pytest.importorskip(NEEDS[path.name])
-  with tiny.quickly_compiled():
-    return run(path.read_text("utf-8"), str(path))
+  return run(path.read_text("utf-8"), str(path))
 
 
 @pytest.fixture(autouse=True)
@@ -124,7 +123,7 @@ def test_drafter_of_your_own_is_exact():
   assert 1 < names["fit"].target_calls < 4.9
   drafter = names["make"](2).sampled.drafter
   wrong = dj.Method("wrong", dj.pair(drafter, verifiers.match()), None)
-  with tiny.quickly_compiled(), pytest.raises(AssertionError, match="wrong: "):
+  with pytest.raises(AssertionError, match="wrong: "):
     exactness.check(wrong, rows=30_000, length=5)
 
 
@@ -132,11 +131,10 @@ def test_drafter_of_your_own_learns():
   """A text that repeats itself is drafted; the first round is not."""
   cycle = jnp.roll(jnp.eye(5), 1, axis=1)
   lm, params = tabular.TabularLM(jnp.log(cycle))
-  with tiny.quickly_compiled():
-    out = dj.generate(
-        jax.random.key(0), jnp.zeros((1, 1), jnp.int32), jnp.ones(1, jnp.int32),
-        method=names_after(DRAFTERS)[0]["make"](2), target=lm,
-        target_params=params, max_new_tokens=5 + 9)
+  out = dj.generate(
+      jax.random.key(0), jnp.zeros((1, 1), jnp.int32), jnp.ones(1, jnp.int32),
+      method=names_after(DRAFTERS)[0]["make"](2), target=lm,
+      target_params=params, max_new_tokens=5 + 9)
   assert out.tokens[0].tolist() == [i % 5 for i in range(15)]
   # A token a call until each is known, then three.
   assert out.stats.target_calls.tolist() == [5 + 3]

@@ -25,8 +25,7 @@ def _complete(folders, prompts, workdir, *more):
       "-m", "experiments.complete", f"--prompts={prompts}",
       f"--workdir={workdir}", f"--target={folders[0]}",
       f"--draft={folders[1]}", "--width=2", "--depth=1", "--max_new_tokens=6",
-      "--num_samples=2", f"--compilation_cache={workdir}/compiled", *more,
-      **helpers.QUICKLY)
+      "--num_samples=2", f"--compilation_cache={workdir}/compiled", *more)
   return (*process.communicate(), process.returncode)
 
 
@@ -72,13 +71,13 @@ def test_no_draft_model_is_asked_for(folders, tmp_path):
       "-m", "experiments.complete", f"--prompts={prompts}",
       f"--workdir={tmp_path}/run", f"--target={folders[0]}",
       "--method=suffix(4, 2)", "--max_new_tokens=4", "--batch=2",
-      "--compilation_cache=", **helpers.QUICKLY)
+      "--compilation_cache=")
   output, errors = process.communicate()
   assert process.returncode == 0, errors
   assert output.startswith("suffix(4x2, ") and ": 3 texts, " in output
 
 
-@pytest.mark.usefixtures("listening", "quickly")
+@pytest.mark.usefixtures("listening")
 @pytest.mark.parametrize("several", [False, True])
 def test_a_batch_that_is_there_is_kept(folders, tmp_path, monkeypatch, several):
   """SIGTERM comes while the first of two is decoded, to one process or more."""

@@ -95,8 +95,7 @@ def measured(settings, path, labels):
 
     return counted
 
-  with tiny.quickly_compiled():
-    records = cdsl.measure(entries, decode, batches, task, pair.tokenizer, path)
+  records = cdsl.measure(entries, decode, batches, task, pair.tokenizer, path)
   return records, calls
 
 

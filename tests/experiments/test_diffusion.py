@@ -18,8 +18,6 @@ from experiments.training import canvas_filter
 from models import transformer
 from support import tiny_models as tiny
 
-pytestmark = pytest.mark.usefixtures("quickly")
-
 
 @pytest.fixture(name="decoders", scope="module")
 def _decoders():

@@ -11,7 +11,6 @@ from models import checkpoints
 from models.text import chat_template
 from models.text import tokenizers
 from support import gguf_writer
-from support import tiny_models as tiny
 
 pytest.importorskip("torch", reason="needs pip install -e '.[parity]'")
 pytest.importorskip("transformers", reason="needs pip install -e '.[parity]'")
@@ -31,8 +30,7 @@ def _folder(tmp_path_factory):
 
 
 def test_the_shipped_draft_is_the_same_model_there(folder):
-  with tiny.quickly_compiled():
-    found = parity.findings(folder, 64)
+  found = parity.findings(folder, 64)
   assert [x.what for x in found] == WHAT
   assert all(x.right for x in found), found
   assert found[0].found == "the same of 11 of 11 texts"
@@ -45,8 +43,7 @@ def test_a_gguf_file_is_read_by_both(folder, tmp_path):
       ("add_tokenizer_model", "gpt2"), ("add_tokenizer_pre", "gpt-2"),
       ("add_token_list", sorted(spec["vocab"], key=spec["vocab"].get)),
       ("add_token_merges", [" ".join(pair) for pair in spec["merges"]])])
-  with tiny.quickly_compiled():
-    found = parity.findings(tmp_path / "draft.gguf", 64)
+  found = parity.findings(tmp_path / "draft.gguf", 64)
   assert [x.what for x in found] == WHAT[:3]
   assert all(x.right for x in found), found
 
@@ -59,8 +56,7 @@ def test_another_model_is_found_out(folder, monkeypatch):
   monkeypatch.setattr(chat_template, "load", lambda _: str)
   other = tokenizers.train(["spam spam eggs"] * 2, 270)
   monkeypatch.setattr(tokenizers, "load", lambda _: other)
-  with tiny.quickly_compiled():
-    found = parity.findings(folder, 64)
+  found = parity.findings(folder, 64)
   assert [x.what for x in found] == WHAT
   assert not any(x.right for x in found), found
 

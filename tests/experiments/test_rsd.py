@@ -39,8 +39,7 @@ def get_config():
 
 
 def _start(module, *arguments):
-  return helpers.start("-m", f"experiments.{module}", *arguments,
-                       **helpers.QUICKLY)
+  return helpers.start("-m", f"experiments.{module}", *arguments)
 
 
 def test_a_killed_run_resumes_and_repeats_nothing(folders, tmp_path):

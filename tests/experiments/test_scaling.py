@@ -11,7 +11,6 @@ from experiments.data import python_corpus
 from experiments.training import run as training_run
 from models import checkpoints
 from support import helpers
-from support import tiny_models as tiny
 
 
 @pytest.fixture(name="config")
@@ -39,10 +38,9 @@ def _measured(config, workdir):
             for place in scaling.places(config)}
   for point in points.values():
     training_run.check(point)
-  with tiny.quickly_compiled():
-    return scaling.measure(config, method, points,
-                           training_run.prepare(points["d8x1", 64]),
-                           workdir / "results.jsonl")
+  return scaling.measure(config, method, points,
+                         training_run.prepare(points["d8x1", 64]),
+                         workdir / "results.jsonl")
 
 
 def test_a_study_goes_on_where_it_was(config, tmp_path, monkeypatch):
@@ -93,7 +91,7 @@ def get_config():
 """)
   process = helpers.start(
       "-m", "experiments.scaling", f"--config={file}",
-      f"--workdir={tmp_path / 'run'}", **helpers.QUICKLY)
+      f"--workdir={tmp_path / 'run'}")
   output, errors = process.communicate()
   assert process.returncode == 0, errors
   assert output.startswith("overlap  parameters  64 tokens")

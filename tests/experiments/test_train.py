@@ -32,7 +32,6 @@ from models import checkpoints
 from models.text import tokenizers
 from models.transformer import presets
 
-pytestmark = pytest.mark.usefixtures("quickly")
 
 ROOT = pathlib.Path(__file__).parents[2]
 STEPS = 6

@@ -15,7 +15,6 @@ from decoding_jax.speculation import verifiers
 from library.test_distribution import LENGTH, ROWS
 from models.testing import exactness
 from support import helpers
-from support import tiny_models as tiny
 from support.example_methods import each
 
 # Fewer already tell a wrong distribution.
@@ -104,9 +103,8 @@ def test_control_fails(control):
   pair = dj.Pair(drafters.of_model(expander), verifier)
   method = dj.Method(control.__name__, pair, pair)
   target, draft = exactness.random_tables(4, 0, 0)
-  with tiny.quickly_compiled():
-    counts, _ = exactness.frequencies(method, target, draft, CONTROL_ROWS,
-                                      LENGTH)
+  counts, _ = exactness.frequencies(method, target, draft, CONTROL_ROWS,
+                                    LENGTH)
   probs = exactness.joint_distribution(target, 0, LENGTH)
   assert exactness.p_value(counts, probs) < helpers.MAX_P_VALUE_OF_CONTROL
 
@@ -120,8 +118,7 @@ def test_control_reused_randomness_fails(monkeypatch):
                  verifiers.recursive.__wrapped__(False))
   target, draft = exactness.random_tables(4, 0, 0)
   method = dj.Method("reused", pair, pair)
-  with tiny.quickly_compiled():
-    counts, _ = exactness.frequencies(method, target, draft, CONTROL_ROWS,
-                                      LENGTH, keys)
+  counts, _ = exactness.frequencies(method, target, draft, CONTROL_ROWS,
+                                    LENGTH, keys)
   probs = exactness.joint_distribution(target, 0, LENGTH)
   assert exactness.p_value(counts, probs) < helpers.MAX_P_VALUE_OF_CONTROL

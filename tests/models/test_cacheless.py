@@ -25,8 +25,7 @@ BOTH = tiny.Models(*(tiny.Model(LM, model.params) for model in CACHED))
 
 def test_texts_are_those_of_the_model_with_a_cache():
   method = dj.methods.rsd_s(3, 2)
-  with tiny.quickly_compiled():
-    got, wanted = (tiny.generate(method, models) for models in (BOTH, CACHED))
+  got, wanted = (tiny.generate(method, models) for models in (BOTH, CACHED))
   np.testing.assert_array_equal(got.tokens, wanted.tokens)
   np.testing.assert_allclose(got.log_probs, wanted.log_probs, atol=1e-4)
 
@@ -42,9 +41,8 @@ def test_a_recurrent_network_decodes_greedily():
   network = Network()
   params = network.init(jax.random.key(0), jnp.zeros((1, 2), jnp.int32))
   model = tiny.Model(cacheless.language_model(network.apply, V), params)
-  with tiny.quickly_compiled():
-    out = tiny.generate(dj.methods.rsd_c((2, 1)), tiny.Models(model, model),
-                        sampling=dj.Sampling(temperature=0))
+  out = tiny.generate(dj.methods.rsd_c((2, 1)), tiny.Models(model, model),
+                      sampling=dj.Sampling(temperature=0))
   text = jnp.asarray(tiny.PROMPTS[:1])
   for _ in range(tiny.NEW):
     token = network.apply(params, text)[:, -1].argmax(axis=-1)
@@ -68,8 +66,7 @@ def test_no_text_is_longer_than_the_function_allows():
   limit = tiny.PROMPTS.shape[1] + tiny.NEW
   model = tiny.Model(cacheless.language_model(short, V, limit),
                      jax.random.normal(jax.random.key(0), (V, V)))
-  with tiny.quickly_compiled():
-    tiny.generate(dj.methods.rsd_s(3, 2), tiny.Models(model, model))
+  tiny.generate(dj.methods.rsd_s(3, 2), tiny.Models(model, model))
   assert max(seen) == limit
 
 

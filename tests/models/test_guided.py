@@ -121,12 +121,11 @@ def test_joint_distribution_of_classifier_free_guidance():
   draft, draft_params = exactness.table_model(tables()[1])
   rows = 40_000
   lengths = np.tile([1, 3], rows // 2)
-  with tiny.quickly_compiled():
-    out = dj.generate(
-        jax.random.key(0), np.tile(np.array([[1, 0, 2]], np.int32), (rows, 1)),
-        lengths, method=dj.methods.rsd_s(2, 2), target=target,
-        target_params=params, draft=draft, draft_params=draft_params,
-        max_new_tokens=3)
+  out = dj.generate(
+      jax.random.key(0), np.tile(np.array([[1, 0, 2]], np.int32), (rows, 1)),
+      lengths, method=dj.methods.rsd_s(2, 2), target=target,
+      target_params=params, draft=draft, draft_params=draft_params,
+      max_new_tokens=3)
   for length, last in ((1, 1), (3, 2)):
     found = np.zeros((V,) * 3)
     texts = np.asarray(out.tokens)[lengths == length, length:length + 3]

@@ -19,8 +19,6 @@ from models.text import chat_template
 from models.text import tokenizers
 
 MAX_P_VALUE_OF_CONTROL = 1e-12
-# Environment of a process that compiles as `quickly_compiled` does.
-QUICKLY = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 
 

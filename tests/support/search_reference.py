@@ -83,12 +83,11 @@ def grown(distributions, first, width, length=LENGTH, penalty=0.0, groups=1):
 def draw(method, distributions, sampling, rows=ROWS, length=LENGTH, **kwargs):
   """Many rows after token 0."""
   model = tiny.Model(*exactness.table_model(distributions))
-  with tiny.quickly_compiled():
-    out = dj.generate(
-        jax.random.key(2), jnp.zeros((rows, 1), jnp.int32),
-        jnp.ones(rows, jnp.int32), method=method, target=model.lm,
-        target_params=model.params, max_new_tokens=length, eos_id=EOS,
-        sampling=sampling, **kwargs)
+  out = dj.generate(
+      jax.random.key(2), jnp.zeros((rows, 1), jnp.int32),
+      jnp.ones(rows, jnp.int32), method=method, target=model.lm,
+      target_params=model.params, max_new_tokens=length, eos_id=EOS,
+      sampling=sampling, **kwargs)
   return jax.tree.map(np.asarray, out)
 
 

@@ -4,7 +4,6 @@ All runs of `generate` on transformers have the same shapes, so that tests of
 one method share its program.
 """
 
-import contextlib
 import dataclasses
 import functools
 from typing import Any, NamedTuple
@@ -246,28 +245,12 @@ def greedy(model, prompts, lengths, new, eos_id=None, allowed=None):
   return [x[:x.index(eos_id) + 1] if eos_id in x else x for x in texts]
 
 
-@contextlib.contextmanager
-def quickly_compiled():
-  """Leaves most optimisations out, which halves the time of tiny programs.
-
-  Programs with all of them run in `test_distribution`.
-  """
-  before = jax.config.read("jax_disable_most_optimizations")
-  jax.config.update("jax_disable_most_optimizations", True)
-  try:
-    yield
-  finally:
-    jax.config.update("jax_disable_most_optimizations", before)
-
-
-@quickly_compiled()
 @functools.partial(jax.jit, static_argnums=1)
 def init(key, config):
   """`transformer.init` as one program, which compiles in half of the time."""
   return transformer.init(key, config)
 
 
-@quickly_compiled()
 def generate(method, models, *, key=None, prompts=PROMPTS, lengths=LENGTHS,
              new=NEW, **kwargs):
   """`dj.generate` on ragged prompts, and a check of its contract."""

@@ -63,8 +63,7 @@ def _config(tmp_path_factory):
 
 def start(config, workdir, *arguments, devices=1):
   return helpers.start("-m", "experiments.rsd", f"--config={config}",
-                       f"--workdir={workdir}", *arguments, devices=devices,
-                       **helpers.QUICKLY)
+                       f"--workdir={workdir}", *arguments, devices=devices)
 
 
 def address():
@@ -97,9 +96,8 @@ def alone(config, path):
   settings = runpy.run_path(str(config))["get_config"]()
   pair = helpers.load_pair(settings.target, settings.draft)
   methods, _ = method_grid.from_config(settings)
-  with tiny.quickly_compiled():
-    return rsd.measure(settings, pair, methods, prompt_tasks.load(
-        settings, pair), path)
+  return rsd.measure(settings, pair, methods, prompt_tasks.load(
+      settings, pair), path)
 
 
 def test_two_processes_are_killed_and_resume(config, tmp_path):
@@ -141,8 +139,7 @@ def test_a_checkpoint_is_saved_by_two_processes(config, tmp_path):
           where,
           2,
           i,
-          devices=2,
-          **helpers.QUICKLY) for i in range(2)
+          devices=2) for i in range(2)
   ]
   for process in running:
     output, errors = process.communicate(timeout=120)

@@ -10,7 +10,6 @@ import pytest
 from experiments.benchmarking import random_pair
 from models import checkpoints
 from models import transformer
-from support import tiny_models as tiny
 
 SETTINGS = ml_collections.ConfigDict({
     "seed": 0, "overlap": 0.7, "perplexity": 12.0, "core": 6, "vocab_size": 48,
@@ -22,15 +21,12 @@ SETTINGS = ml_collections.ConfigDict({
 # Standard error of the overlap of a thousand tokens is less than 0.01.
 NOISE = 0.03
 
-pytestmark = pytest.mark.usefixtures("quickly")
-
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
   """The pair's folder, and what was said of it."""
   folder = tmp_path_factory.mktemp("correlated") / "pair"
-  with tiny.quickly_compiled():
-    return folder, random_pair.write(folder, SETTINGS)
+  return folder, random_pair.write(folder, SETTINGS)
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +42,7 @@ def models(written):
 @pytest.fixture(scope="module")
 def texts(models):
   """Texts of the target that nothing was fitted to."""
-  with tiny.quickly_compiled():
-    return random_pair.sample(*models[0], seed=99)
+  return random_pair.sample(*models[0], seed=99)
 
 
 def test_distributions_overlap_as_asked(written, models, texts):

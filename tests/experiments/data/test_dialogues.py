@@ -13,7 +13,6 @@ from experiments.app import launch
 from experiments.data import dialogues
 from models.text import tokenizers
 
-pytestmark = pytest.mark.usefixtures("quickly")
 
 TEXT = "\n\nHuman: question {0}?\n\nAssistant: so\n\nHuman: no\n\nAssistant:"
 PAIRS = [(TEXT.format(i) + " good", TEXT.format(i) + " bad" * (1 + i % 3))

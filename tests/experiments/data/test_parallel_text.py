@@ -20,7 +20,6 @@ from models.text import tokenizers
 from models.transformer import presets
 from support import tiny_models as tiny
 
-pytestmark = pytest.mark.usefixtures("quickly")
 
 PROMPTS = [" ".join(["dog", "sea"][:1 + i % 2]) for i in range(40)]
 COMPLETIONS = ["the sea" * (1 + i % 4) for i in range(40)]

@@ -20,7 +20,6 @@ from models.text import tokenizers
 from models.transformer import reward_model
 from support import tiny_models as tiny
 
-pytestmark = pytest.mark.usefixtures("quickly")
 
 PAIRS = [(f"question {i}: good", f"question {i}: bad" + "!" * (i % 30))
          for i in range(60)]

@@ -9,7 +9,6 @@ from decoding_jax.speculation import acceptance_bounds
 from experiments.devices import model_pair
 from experiments.evaluation import bounds
 from models.testing import exactness
-from support import tiny_models as tiny
 
 TARGET, DRAFT = np.array([.5, .3, .2]), np.array([.2, .5, .3])
 NEW = 12
@@ -24,9 +23,8 @@ def by_depth(method, temperature=1.0, rows=40):
   batches = [(jax.random.split(jax.random.key(seed), rows // 2),
               np.zeros((rows // 2, 1), np.int32),
               np.ones(rows // 2, np.int32)) for seed in (0, 1)]
-  with tiny.quickly_compiled():
-    return bounds.by_depth(pair, method, dj.Sampling(temperature), batches,
-                           rows, max_new_tokens=NEW)
+  return bounds.by_depth(pair, method, dj.Sampling(temperature), batches,
+                         rows, max_new_tokens=NEW)
 
 
 @pytest.mark.parametrize("method, bound, counts", [

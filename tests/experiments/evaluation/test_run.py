@@ -18,7 +18,6 @@ from experiments.evaluation import run as evaluation_run
 from experiments.evaluation import tables
 from experiments.scoring import text_metrics
 from support import helpers
-from support import tiny_models as tiny
 from support.tiny_tasks import jsonl, make_config
 
 generate_lib = importlib.import_module("decoding_jax.generate")
@@ -106,8 +105,7 @@ def test_drafters_without_a_model_have_cells_too(folders, tmp_path):
   config.update(methods=(), lengths=(2,), budgets=())
   methods, points = method_grid.from_config(config)
   examples = prompt_tasks.Examples([[1, 2, 3], [4, 5, 6]])
-  with tiny.quickly_compiled():
-    found = rsd.measure(config, pair, methods, examples, tmp_path / "results")
+  found = rsd.measure(config, pair, methods, examples, tmp_path / "results")
   assert [r["tree_nodes"] for r in found] == [0, 4, 2, 3]
   for record in found:
     assert record["draft_calls"] == [0, 0]
@@ -128,8 +126,7 @@ def test_a_decoder_that_drafts_has_a_cell_too(folders, tmp_path):
   config.update(methods=(), lengths=(2,), budgets=())
   methods, points = method_grid.from_config(config)
   examples = prompt_tasks.Examples([[1, 2, 3], [4, 5, 6]])
-  with tiny.quickly_compiled():
-    found = rsd.measure(config, pair, methods, examples, tmp_path / "results")
+  found = rsd.measure(config, pair, methods, examples, tmp_path / "results")
   assert [r["depth"] for r in found] == [0, 2]
   assert found[1]["draft_calls"] == [2 * n for n in found[1]["target_calls"]]
   text = tables.terminal(tables.rows(found, points, config.temperatures))
@@ -150,8 +147,7 @@ def test_a_run_of_ragged_prompts(folders, tmp_path):
              method_specs.read({"name": "rsd_s", "width": 2, "depth": 1})]
   size = generate_lib._generate._cache_size  # pylint: disable=protected-access
   before = size()
-  with tiny.quickly_compiled():
-    found = rsd.measure(config, pair, methods, examples, tmp_path / "results")
+  found = rsd.measure(config, pair, methods, examples, tmp_path / "results")
   assert size() - before <= len(methods) * config.buckets
   assert [record["method"] for record in found] == [m.name for m in methods]
   for record in found:
@@ -168,9 +164,8 @@ def test_a_run_of_ragged_prompts(folders, tmp_path):
   assert again == found
   # From a queue come the same texts; the three short prompts have one.
   config.queue = 4
-  with tiny.quickly_compiled():
-    queued, = rsd.measure(config, pair, methods[:1], examples,
-                          tmp_path / "queued")
+  queued, = rsd.measure(config, pair, methods[:1], examples,
+                        tmp_path / "queued")
   assert queued["texts"] == found[0]["texts"]
   assert len(queued["tokens"]) == 2
   assert 0 <= queued["metrics"]["idle_share"][0] < 1

@@ -35,11 +35,10 @@ def _applied(folders):
 
 def completion(pair, new=NEW):
   """Bytes of a completion, and whether it has ended."""
-  with tiny.quickly_compiled():
-    out = mesh.generate(
-        pair, jax.random.split(jax.random.key(0), 1),
-        tiny.PROMPTS[:1], tiny.LENGTHS[:1], method=dj.methods.speculative(2),
-        max_new_tokens=new, sampling=dj.Sampling(), eos_id=pair.eos_id)
+  out = mesh.generate(
+      pair, jax.random.split(jax.random.key(0), 1),
+      tiny.PROMPTS[:1], tiny.LENGTHS[:1], method=dj.methods.speculative(2),
+      max_new_tokens=new, sampling=dj.Sampling(), eos_id=pair.eos_id)
   pieces = tokenizers.pieces(pair.tokenizer, pair.target.vocab_size)
   [text] = tiny.texts(out, tiny.LENGTHS[:1])
   return b"".join(pieces[token] for token in text), text[-1] in pair.eos_id

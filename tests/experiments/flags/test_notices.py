@@ -62,7 +62,7 @@ def test_generate_tells_both(folders, tmp_path):
   arguments = ("-m", "experiments.generate", f"--target={target}",
                "--method=autoregressive", "--prompt=import os",
                "--compilation_cache=")
-  runs = [helpers.start(*arguments, *more, **helpers.QUICKLY) for more in (
+  runs = [helpers.start(*arguments, *more) for more in (
       ["--regex=[a-z]{200}", "--max_new_tokens=5"],
       ["--regex=[a-z]", "--max_new_tokens=5", "--top_k=0"])]
   lines, ended = (run.communicate()[0].splitlines() for run in runs)

@@ -112,7 +112,7 @@ def decoded(pair, new=12, eos_id=(0,), method=METHOD):
                          ids=["plain", "stop", "no draft model"])
 def test_the_text_is_that_of_generate(pair, capsys, monkeypatch, values,
                                       method):
-  with flagsaver.as_parsed(**values), tiny.quickly_compiled():
+  with flagsaver.as_parsed(**values):
     pair = constraint_flags.apply(pair._replace(eos_id=(0,)), 8, 8)
     arrays, arguments, expected = decoded(pair, method=method)
     parts = []
@@ -135,11 +135,10 @@ def test_a_pause_of_the_compiler_is_not_in_the_rate():
 
 def test_logits_that_are_nan_are_told(pair, capsys):
   wrong = jax.tree.map(lambda x: x * np.nan, pair.target_params)
-  with tiny.quickly_compiled():
-    arrays, arguments, _ = decoded(pair)
-    with pytest.raises(launch.UserError, match="NaN"):
-      stream_flag.show("x", pair._replace(target_params=wrong), *arrays,
-                       **arguments)
+  arrays, arguments, _ = decoded(pair)
+  with pytest.raises(launch.UserError, match="NaN"):
+    stream_flag.show("x", pair._replace(target_params=wrong), *arrays,
+                     **arguments)
   assert capsys.readouterr().out == "x"
 
 

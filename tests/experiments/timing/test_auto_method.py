@@ -115,9 +115,8 @@ def test_a_choice_for_two_models(monkeypatch):
   model = tiny.llama_models().target
   pair = model_pair.ModelPair(model.lm, model.params, model.lm, model.params,
                               None, 1.0)
-  with tiny.quickly_compiled():
-    found = auto_method.choose(pair, tiny.PROMPTS, tiny.LENGTHS, tiny.NEW,
-                               dj.Sampling())
+  found = auto_method.choose(pair, tiny.PROMPTS, tiny.LENGTHS, tiny.NEW,
+                             dj.Sampling())
   rates = [x.rate for x in found.plans]
   assert rates == sorted(rates, reverse=True) and np.isfinite(rates).all()
   deepest = max((x for x in found.plans if x.spec["name"] == "speculative"),
@@ -146,9 +145,8 @@ def test_a_choice_for_a_head(monkeypatch, temperature, ways):
       medusa.head(head, config), medusa.init(jax.random.key(0), head, config),
       None, 0.1)
   assert len(auto_method._timed(pair)) == 1
-  with tiny.quickly_compiled():
-    found = auto_method.choose(pair, tiny.PROMPTS, tiny.LENGTHS, tiny.NEW,
-                               dj.Sampling(temperature))
+  found = auto_method.choose(pair, tiny.PROMPTS, tiny.LENGTHS, tiny.NEW,
+                             dj.Sampling(temperature))
   drafting = [x for x in found.plans if x.spec["name"] in (
       "speculative", "rsd_c", "rsd_s", "sequoia", "opt_tree")]
   assert max(tree.depth(method_specs.read(x.spec).sampled.drafter.layout)
@@ -176,12 +174,11 @@ def test_a_choice_without_a_draft_model(monkeypatch):
   choose = functools.partial(
       auto_method.choose, pair, tiny.PROMPTS, tiny.LENGTHS, tiny.NEW,
       dj.Sampling())
-  with tiny.quickly_compiled():
-    found = choose(memory_budget=2**40)
-    assert {x.spec["name"] for x in found.plans} == {
-        "autoregressive", "token_recycling", "prompt_lookup", "suffix"}
-    with pytest.raises(launch.UserError, match="autoregressive needs"):
-      choose(memory_budget=10)
+  found = choose(memory_budget=2**40)
+  assert {x.spec["name"] for x in found.plans} == {
+      "autoregressive", "token_recycling", "prompt_lookup", "suffix"}
+  with pytest.raises(launch.UserError, match="autoregressive needs"):
+    choose(memory_budget=10)
 
 
 def test_meshes_are_refused():

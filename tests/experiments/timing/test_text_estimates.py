@@ -8,7 +8,6 @@ import decoding_jax as dj
 from decoding_jax.speculation import tree_planning
 from experiments.timing import text_estimates
 from models.testing import exactness
-from support import tiny_models as tiny
 
 V, ROWS, NEW = 6, 400, 12
 TABLES = exactness.random_tables(V)
@@ -37,10 +36,9 @@ def measured_share(method, rows=4000):
   models = {}
   for name, table in (("target", target), ("draft", draft)):
     models[name], models[f"{name}_params"] = exactness.table_model(table)
-  with tiny.quickly_compiled():
-    out = dj.generate(jax.random.key(0), np.zeros((rows, 1), np.int32),
-                      np.ones(rows, np.int32), method=method,
-                      max_new_tokens=1 + NEW, **models)
+  out = dj.generate(jax.random.key(0), np.zeros((rows, 1), np.int32),
+                    np.ones(rows, np.int32), method=method,
+                    max_new_tokens=1 + NEW, **models)
   hits = np.asarray(out.stats.accepted_by_depth).sum(axis=0)
   return hits[1:].sum() / hits.sum()
 

@@ -57,23 +57,28 @@ def test_predictions_are_those_of_drafts(name):
   kind, config, params = chosen.kind, chosen.config, larger(params)
   _, own = tiny.random_model(_TARGET)
   features = read(chosen, own, tokens)
-  predicted, places, *_ = kind.predict(config, _TARGET, params, own, features,
-                                       tokens, _DEPTH)
+  predicted, places = jax.jit(lambda params, own, features: kind.predict(
+      config, _TARGET, params, own, features, tokens, _DEPTH)[:2])(
+          params, own, features)
   head = kind.module.head(config, _TARGET)
   root = 4  # A place of a root; pairs of all tokens before it are read.
-  state = head.read(params, own, head.init(2, 32),
-                    tuple(x[:, :root] for x in features), tokens[:, 1:root + 1],
-                    jnp.full(2, root))
   newest = jnp.asarray(tokens[:, root])
-  draft = head.start(params, own, state, newest, _DEPTH)
-  chains = [expanders.grow_by(
-      random.split(jax.random.key(0), 2),
-      forced(tokens[row, root + 1:root + 4]), newest,
-      lambda tree, level, nodes, draft: head.logits(
-          params, own, state, draft, tree, level, nodes), draft,
-      _TARGET.vocab_size, sampling.make_warper(
-          dj.Sampling(temperature=5.0), 2, _TARGET.vocab_size))[0]
-            for row in range(2)]
+
+  @jax.jit
+  def chain(params, own, features, following):
+    state = head.read(params, own, head.init(2, 32),
+                      tuple(x[:, :root] for x in features),
+                      tokens[:, 1:root + 1], jnp.full(2, root))
+    return expanders.grow_by(
+        random.split(jax.random.key(0), 2), forced(following), newest,
+        lambda tree, level, nodes, draft: head.logits(
+            params, own, state, draft, tree, level, nodes),
+        head.start(params, own, state, newest, _DEPTH),
+        _TARGET.vocab_size, sampling.make_warper(
+            dj.Sampling(temperature=5.0), 2, _TARGET.vocab_size))[0]
+
+  chains = [chain(params, own, features, following)
+            for following in tokens[:, root + 1:root + 4]]
   for level in range(_DEPTH):
     at, = np.flatnonzero(places[level] == root + level)
     expected = jax.nn.log_softmax(predicted[:, level, at] / 5)
@@ -111,7 +116,7 @@ def test_a_head_learns(name):
   before, slope = jax.jit(jax.value_and_grad(loss))(params, batch, own)
   step = jax.tree.map(lambda x, g: x - 0.02 * g / jnp.sqrt(
       sum(jnp.vdot(y, y) for y in jax.tree.leaves(slope))), params, slope)
-  assert np.isfinite(before) and loss(step, batch, own) < before
+  assert np.isfinite(before) and jax.jit(loss)(step, batch, own) < before
   metrics = head_objectives.evaluator(head)(params, batch, own)
   assert 0 < metrics["overlap"] < 1
   assert 1 < metrics["tokens_a_call"] < 1 + _DEPTH

@@ -19,8 +19,6 @@ from models import transformer
 from models.transformer import presets
 from support import tiny_models as tiny
 
-pytestmark = pytest.mark.usefixtures("quickly")
-
 
 def test_the_loss_is_that_of_masked_places_alone():
   config = transformer.Config(

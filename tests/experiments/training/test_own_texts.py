@@ -22,7 +22,6 @@ from models.huggingface import heads
 from models.text import chat_template
 from models.text import tokenizers
 
-pytestmark = pytest.mark.usefixtures("quickly")
 
 TEMPLATE = ("{% for m in messages %}Q:{{ m.content }}\n{% endfor %}"
             "{% if add_generation_prompt %}A:{% endif %}")

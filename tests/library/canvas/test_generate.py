@@ -13,7 +13,6 @@ from models import transformer
 from support import masked_models as toys
 from support import tiny_models as tiny
 
-pytestmark = pytest.mark.usefixtures("quickly")
 
 canvas = dj.canvas
 STATIC = canvas.methods.static

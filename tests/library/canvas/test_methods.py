@@ -6,7 +6,6 @@ import pytest
 import decoding_jax as dj
 from support import masked_models as toys
 
-pytestmark = pytest.mark.usefixtures("quickly")
 
 METHODS = dj.canvas.methods
 

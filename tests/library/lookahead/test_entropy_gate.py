@@ -13,7 +13,6 @@ from models.testing import exactness
 from support import lookahead_reference as reference
 from support import tiny_models as tiny
 
-pytestmark = pytest.mark.usefixtures("quickly")
 
 K, STEPS, THRESHOLD = 3, 3, 1.0
 

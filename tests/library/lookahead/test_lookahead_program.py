@@ -17,7 +17,6 @@ from models import transformer
 from support import tiny_models as tiny
 
 generate = importlib.import_module("decoding_jax.generate")
-pytestmark = pytest.mark.usefixtures("quickly")
 
 ROWS, SLOTS, CANDIDATES = 2, 2048, 6
 CONFIG = transformer.Config(

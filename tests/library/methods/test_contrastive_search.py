@@ -11,7 +11,6 @@ from experiments.devices import model_pair
 from models import transformer
 from support import tiny_models as tiny
 
-pytestmark = pytest.mark.usefixtures("quickly")
 
 GREEDY = dj.Sampling(temperature=0)
 K, ALPHA = 3, 0.6

@@ -7,7 +7,6 @@ import decoding_jax as dj
 from models.testing import exactness
 from support import tiny_models as tiny
 
-pytestmark = pytest.mark.usefixtures("quickly")
 
 processors = dj.processors
 GREEDY = dj.Sampling(temperature=0)

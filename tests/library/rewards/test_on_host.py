@@ -11,7 +11,6 @@ import decoding_jax as dj
 from models.testing import exactness
 from support import tiny_models as tiny
 
-pytestmark = pytest.mark.usefixtures("quickly")
 
 ROWS, V, NEW, EOS = 6, 7, 6, 2
 PROMPTS = np.random.default_rng(1).integers(0, V, (ROWS, 3)).astype(np.int32)

@@ -80,8 +80,7 @@ def test_one_program_has_one_size(sizes):
   inside = jax.jit(lambda key: dj.generate(
       key, tiny.PROMPTS, tiny.LENGTHS, method=METHODS[0], target=model.lm,
       target_params=model.params, max_new_tokens=NEW))
-  with tiny.quickly_compiled():
-    check_same(inside(jax.random.key(0)), run(METHODS[0]))
+  check_same(inside(jax.random.key(0)), run(METHODS[0]))
   assert len(sizes) == 2
 
 
@@ -104,9 +103,8 @@ def test_a_stream_tells_of_the_same_texts(method, sizes):
       target_params=models.target.params, draft=models.draft.lm,
       draft_params=models.draft.params, max_new_tokens=NEW, sampling=sampling)
   expected = run(method)
-  with tiny.quickly_compiled():
-    outs = list(dj.stream(jax.random.key(0), tiny.PROMPTS, tiny.LENGTHS,
-                          every=3, **arguments))
+  outs = list(dj.stream(jax.random.key(0), tiny.PROMPTS, tiny.LENGTHS,
+                        every=3, **arguments))
   assert sizes
   steps = [int(out.steps) for out in outs]
   assert steps[-1] == expected.steps and len(steps) > 2

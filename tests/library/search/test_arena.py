@@ -20,7 +20,6 @@ from support import tiny_models as tiny
 
 # The package has its `make` by this name.
 lite_search_lib = importlib.import_module("decoding_jax.methods.lite_search")
-pytestmark = pytest.mark.usefixtures("quickly")
 
 ROWS = 12
 SOME = slice(0, ROWS)

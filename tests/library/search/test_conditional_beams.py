@@ -13,7 +13,6 @@ from support import tiny_models as tiny
 from support.search_reference import (beams, EOS, grown, LENGTH, search, table,
                                       texts, V)
 
-pytestmark = pytest.mark.usefixtures("quickly")
 VALUES = np.random.default_rng(0).normal(size=(3, tiny.STATES)).astype(
     np.float32)
 

@@ -15,7 +15,6 @@ from support import helpers
 from support import tiny_models as tiny
 from support.search_reference import EOS, ROWS, search, table, texts
 
-pytestmark = pytest.mark.usefixtures("quickly")
 SIZE, NEW, STEPS, BETA, U = 3, 3, 2, 1.5, 0.2
 VALUES = np.random.default_rng(0).normal(size=tiny.STATES).astype(np.float32)
 TARGET, DRAFT = table(0, size=SIZE), table(1, size=SIZE)

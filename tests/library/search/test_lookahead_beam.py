@@ -9,8 +9,6 @@ from support import lookahead_reference as reference
 from support import arena_reference
 from support import tiny_models as tiny
 
-pytestmark = pytest.mark.usefixtures("quickly")
-
 
 def deal(row, beams, k, steps, weight):
   """Returns the text of the best beam."""

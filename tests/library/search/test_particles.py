@@ -14,7 +14,6 @@ from support import helpers
 from support import tiny_models as tiny
 from support.search_reference import (beams, draw, EOS, search, table, texts, V)
 
-pytestmark = pytest.mark.usefixtures("quickly")
 VALUES = np.random.default_rng(1).normal(size=tiny.STATES).astype(np.float32)
 # Standard errors; stated in advance, by chance one of 1e6 is larger.
 MOST_ERRORS = 5.0

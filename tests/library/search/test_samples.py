@@ -16,7 +16,6 @@ from support import tiny_models as tiny
 from support.search_reference import (beams, draw, EOS, LENGTH, ROWS, search,
                                       table, texts)
 
-pytestmark = pytest.mark.usefixtures("quickly")
 SMALL = 3
 VALUES = np.random.default_rng(0).normal(size=tiny.STATES).astype(np.float32)
 

@@ -11,7 +11,6 @@ from decoding_jax.runtime import cache as cache_lib
 from models.testing import exactness
 from support import tiny_models as tiny
 
-pytestmark = pytest.mark.usefixtures("quickly")
 METHOD, BEAMS = dj.methods.at_speed(2, 4, 3), dj.methods.beam_search(2)
 EXTRA = ("beams", "beam_lengths")
 

@@ -29,7 +29,6 @@ EACH = pytest.mark.parametrize("name", DRAFTERS)
 WITHOUT_REPLACEMENT = [x for x in DRAFTERS if x != "iid_paths"]
 
 
-@tiny.quickly_compiled()
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def grow(keys, drafter, lm, params, cache, newest, length, warper):
   return expanders.grow(keys, drafter, lm, params, cache, newest, length,

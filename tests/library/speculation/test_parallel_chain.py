@@ -41,12 +41,11 @@ def generate(target, draft, firsts=range(V), **kwargs):
   (lm, params), (draft_lm, draft_params) = map(exactness.table_model,
                                                (target, draft))
   firsts = np.array(firsts, np.int32)
-  with tiny.quickly_compiled():
-    return dj.generate(
-        jax.random.split(jax.random.key(0), V)[firsts], firsts[:, None],
-        np.ones(len(firsts), np.int32), method=METHOD, target=lm,
-        target_params=params, draft=draft_lm, draft_params=draft_params,
-        max_new_tokens=NEW, eos_id=END, **kwargs)
+  return dj.generate(
+      jax.random.split(jax.random.key(0), V)[firsts], firsts[:, None],
+      np.ones(len(firsts), np.int32), method=METHOD, target=lm,
+      target_params=params, draft=draft_lm, draft_params=draft_params,
+      max_new_tokens=NEW, eos_id=END, **kwargs)
 
 
 @pytest.mark.parametrize("alike", [0, 0.8, 1])
@@ -79,9 +78,8 @@ def test_a_row_does_not_depend_on_the_others():
 def test_joint_distribution(depth):
   """Five tokens: both modes, and ways from each to the other, are in them."""
   target, draft = exactness.random_tables(V)
-  with tiny.quickly_compiled():
-    found = exactness.check(dj.methods.pearl(depth), target, draft, rows=ROWS,
-                            length=LENGTH)
+  found = exactness.check(dj.methods.pearl(depth), target, draft, rows=ROWS,
+                          length=LENGTH)
   assert 2 < found.target_calls < LENGTH
 
 
@@ -100,9 +98,8 @@ def without_draft(uniform, target, draft, token):
 def test_control_wrong_judges_fail(judge):
   target, draft = exactness.random_tables(V)
   wrong = parallel_chain.decoder(2, sampling.draw, judge)
-  with tiny.quickly_compiled():
-    found = exactness.fit(dj.Method("wrong", wrong, None), target, draft,
-                          rows=ROWS, length=LENGTH)
+  found = exactness.fit(dj.Method("wrong", wrong, None), target, draft,
+                        rows=ROWS, length=LENGTH)
   assert found.p_value < helpers.MAX_P_VALUE_OF_CONTROL
 
 

@@ -15,7 +15,6 @@ from decoding_jax.speculation import verifiers
 from models import tabular
 from models.testing import drafter_conformance, exactness
 from support import helpers
-from support import tiny_models as tiny
 
 NAME = "shared_gumbel"
 METHODS = [dj.methods.rsd_c((2, 2), NAME), dj.methods.rsd_s(3, 2, NAME),
@@ -31,10 +30,9 @@ def generate(method, target, draft, keys, new=NEW, **kwargs):
     models[name], models[f"{name}_params"] = tabular.TabularLM(
         jnp.log(jnp.asarray(probs, jnp.float32)))
   prompts = np.zeros((len(keys), 1), np.int32)
-  with tiny.quickly_compiled():
-    return jax.tree.map(np.asarray, dj.generate(
-        keys, prompts, np.ones(len(keys), np.int32), method=method,
-        max_new_tokens=new, **models, **kwargs))
+  return jax.tree.map(np.asarray, dj.generate(
+      keys, prompts, np.ones(len(keys), np.int32), method=method,
+      max_new_tokens=new, **models, **kwargs))
 
 
 def oracle(target, keys):
@@ -105,9 +103,8 @@ def test_control_noise_that_is_used_again(monkeypatch):
       expanders.gumbel_top_k((2, 1), shared_noise=True))
   pair = dj.pair(drafter, shared_gumbel.verifier.__wrapped__())
   target, draft = exactness.random_tables(4)
-  with tiny.quickly_compiled():
-    counts, _ = exactness.frequencies(dj.Method("reused", pair, pair), target,
-                                      draft, 20_000, 4)
+  counts, _ = exactness.frequencies(dj.Method("reused", pair, pair), target,
+                                    draft, 20_000, 4)
   probs = exactness.joint_distribution(target, 0, 4)
   assert exactness.p_value(counts, probs) < helpers.MAX_P_VALUE_OF_CONTROL
 

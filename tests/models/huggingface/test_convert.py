@@ -214,8 +214,7 @@ def assert_close(ours, theirs):
 def test_whole_sequence(both):
   theirs, ours = both
   expected = their_logits(theirs, TOKENS)
-  with tiny.quickly_compiled():
-    logits, _ = tiny.causal(ours, TOKENS)
+  logits, _ = tiny.causal(ours, TOKENS)
   assert_close(logits, expected)
 
 
@@ -237,11 +236,10 @@ def test_tree_scoring(both):
   expected = their_logits(theirs, texts.reshape(14, -1)).reshape(2, 7, -1, 29)
   ends = (lengths[:, None] + DEPTHS)[:, :, None, None]
   expected = np.take_along_axis(expected, ends, axis=2)[:, :, 0]
-  with tiny.quickly_compiled():
-    cache = tiny.committed(ours, TOKENS, lengths, 24)
-    logits, _ = jax.jit(ours.lm.forward)(
-        ours.params, tree, lengths[:, None] + DEPTHS, cache,
-        cache_lib.init_block(cache, 7), 0, mask)
+  cache = tiny.committed(ours, TOKENS, lengths, 24)
+  logits, _ = jax.jit(ours.lm.forward)(
+      ours.params, tree, lengths[:, None] + DEPTHS, cache,
+      cache_lib.init_block(cache, 7), 0, mask)
   assert_close(logits, expected)
 
 
@@ -254,8 +252,7 @@ def test_greedy_continuation(both):
         max_new_tokens=NEW, attention_mask=torch.ones(2, PROMPT),
         output_logits=True, return_dict_in_generate=True)
   expected = out.sequences.numpy()[:, PROMPT:]
-  with tiny.quickly_compiled():
-    tokens, logits = _greedy(ours.lm, ours.params, TOKENS[:, :PROMPT])
+  tokens, logits = _greedy(ours.lm, ours.params, TOKENS[:, :PROMPT])
   np.testing.assert_array_equal(tokens, expected)
   assert_close(logits, torch.stack(out.logits, dim=1).numpy())
   # Texts of one token would show little.
@@ -337,8 +334,7 @@ def test_the_text_of_a_model_with_images(tmp_path):
   theirs = transformers.Gemma3ForConditionalGeneration(config).eval()
   theirs.save_pretrained(tmp_path)
   ours = tiny.Model(*checkpoints.from_hf(tmp_path, scan_layers=True))
-  with tiny.quickly_compiled():
-    assert_close(tiny.causal(ours, TOKENS)[0], their_logits(theirs, TOKENS))
+  assert_close(tiny.causal(ours, TOKENS)[0], their_logits(theirs, TOKENS))
 
 
 def test_dynamic_scaling_ends_where_it_would_begin(tmp_path):
@@ -369,17 +365,16 @@ def test_longrope_is_for_short_texts_or_for_long_ones(tmp_path, variant):
   expected = their_logits(theirs, texts)
   longer = dataclasses.replace(config, max_length=96)
   ours = tiny.Model(transformer.language_model(longer), params)
-  with tiny.quickly_compiled():
-    assert_close(tiny.causal(ours, texts)[0], expected)
-    # After a cache, whatever its length was.
-    cache = tiny.committed(ours, texts[:, :70], [70, 60], 96)
-    at = np.array([[70], [60]]) + np.arange(18)
-    logits, _ = jax.jit(ours.lm.forward)(
-        params, np.take_along_axis(texts, at, 1), at, cache,
-        cache_lib.init_block(cache, 18), 0,
-        np.array([np.tri(18, dtype=bool)] * 2))
-    assert_close(logits, np.take_along_axis(expected, at[:, :, None], 1))
-    short, _ = tiny.causal(tiny.Model(lm, params), texts[:, :80])
+  assert_close(tiny.causal(ours, texts)[0], expected)
+  # After a cache, whatever its length was.
+  cache = tiny.committed(ours, texts[:, :70], [70, 60], 96)
+  at = np.array([[70], [60]]) + np.arange(18)
+  logits, _ = jax.jit(ours.lm.forward)(
+      params, np.take_along_axis(texts, at, 1), at, cache,
+      cache_lib.init_block(cache, 18), 0,
+      np.array([np.tri(18, dtype=bool)] * 2))
+  assert_close(logits, np.take_along_axis(expected, at[:, :, None], 1))
+  short, _ = tiny.causal(tiny.Model(lm, params), texts[:, :80])
   assert_close(short, their_logits(theirs, texts[:, :80]))
   # The two differ by far more than is tolerated.
   assert np.abs(short - expected[:, :80]).max() > 0.1
@@ -451,13 +446,12 @@ def test_a_pair_of_folders(tmp_path):
         tokenizers_lib.models.WordLevel(words)), tmp_path / name)
   pair = helpers.load_pair(tmp_path / "target", tmp_path / "draft")
   assert pair.draft.vocab_size == pair.target.vocab_size == 29
-  with tiny.quickly_compiled():
-    out = dj.generate(
-        jax.random.key(0), TOKENS[:, :PROMPT], [PROMPT] * 2,
-        method=dj.methods.rsd_s(width=2, depth=2), target=pair.target,
-        target_params=pair.target_params, draft=pair.draft,
-        draft_params=pair.draft_params, max_new_tokens=NEW,
-        sampling=dj.Sampling(temperature=0.0))
+  out = dj.generate(
+      jax.random.key(0), TOKENS[:, :PROMPT], [PROMPT] * 2,
+      method=dj.methods.rsd_s(width=2, depth=2), target=pair.target,
+      target_params=pair.target_params, draft=pair.draft,
+      draft_params=pair.draft_params, max_new_tokens=NEW,
+      sampling=dj.Sampling(temperature=0.0))
   expected = theirs.generate(
       torch.tensor(TOKENS[:, :PROMPT], dtype=torch.long), do_sample=False,
       max_new_tokens=NEW, attention_mask=torch.ones(2, PROMPT))

@@ -28,8 +28,7 @@ STATELESS = cacheless.language_model(plain, V, MODEL.lm.max_length)
 @pytest.mark.parametrize("lm", [MODEL.lm, STATELESS],
                          ids=["cached", "stateless"])
 def test_models_conform(lm):
-  with tiny.quickly_compiled():
-    conformance.check(lm, MODEL.params, plain)
+  conformance.check(lm, MODEL.params, plain)
 
 
 def test_tables_conform():
@@ -66,7 +65,7 @@ def forgetful(params, tokens, positions, cache, block, slot, mask):
     (MODEL.lm._replace(forward=forgetful), "forward of a tree: "),
 ], ids=["positions", "mask", "length", "slot", "forgetful"])
 def test_broken_models_are_told(lm, message):
-  with tiny.quickly_compiled(), pytest.raises(AssertionError, match=message):
+  with pytest.raises(AssertionError, match=message):
     conformance.check(lm, MODEL.params, plain)
 
 

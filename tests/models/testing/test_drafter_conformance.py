@@ -10,7 +10,6 @@ from decoding_jax.speculation import drafters
 from decoding_jax.speculation import expanders
 from decoding_jax.speculation import tree as tree_lib
 from models.testing import drafter_conformance
-from support import tiny_models as tiny
 
 TABLE = drafters.token_recycling((2, 2), 2)
 LOOKUP = drafters.prompt_lookup(2, 2, 2)
@@ -21,8 +20,7 @@ CHAIN = drafters.of_model(expanders.gumbel_top_k((1, 1)))
 
 
 def check(drafter, rows=256):
-  with tiny.quickly_compiled():
-    drafter_conformance.check_drafter(drafter, rows=rows)
+  drafter_conformance.check_drafter(drafter, rows=rows)
 
 
 @pytest.mark.parametrize("drafter", [TABLE, LOOKUP, SUFFIX, BEAM, PATHS],

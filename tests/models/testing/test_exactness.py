@@ -9,14 +9,12 @@ from decoding_jax.speculation import expanders
 from decoding_jax.speculation import verifiers
 from models.testing import exactness
 from support import helpers
-from support import tiny_models as tiny
 
 SIZES = {"rows": 20_000, "length": 3}
 
 
 def test_a_method_of_the_right_distribution_passes():
-  with tiny.quickly_compiled():
-    found = exactness.check(dj.methods.rsd_c((2,)), **SIZES)
+  found = exactness.check(dj.methods.rsd_c((2,)), **SIZES)
   assert found.p_value > exactness.MIN_P_VALUE
   assert 0.5 < found.distance / found.by_chance < 2
   assert 1 < found.target_calls < 3
@@ -25,7 +23,7 @@ def test_a_method_of_the_right_distribution_passes():
 def test_a_method_of_another_distribution_is_told():
   pair = dj.Pair(drafters.of_model(expanders.top_k((2,))),
                  verifiers.recursive(False))
-  with tiny.quickly_compiled(), pytest.raises(
+  with pytest.raises(
       AssertionError, match=r"wrong: texts are 0\.\d+ away .* p=.*needed"):
     exactness.check(dj.Method("wrong", pair, None), **SIZES)
 
@@ -50,8 +48,7 @@ def test_distance_by_chance_is_that_of_samples():
 
 def main(*flags):
   """Status, output and errors of `experiments.exactness`."""
-  process = helpers.start("-m", "experiments.exactness", *flags,
-                          **helpers.QUICKLY)
+  process = helpers.start("-m", "experiments.exactness", *flags)
   output, errors = process.communicate()
   return process.returncode, output, errors
 

@@ -8,7 +8,6 @@ import pytest
 import decoding_jax as dj
 from models import tabular
 from models.text import vocab_alignment
-from support import tiny_models as tiny
 
 LARGE = np.random.default_rng(0).normal(size=(8, 8))
 SMALL = np.random.default_rng(1).normal(size=(6, 6))
@@ -41,12 +40,11 @@ def test_a_pair_of_different_padding_decodes():
   (target, params), (draft, draft_params) = map(tabular.TabularLM,
                                                 (LARGE, SMALL))
   target, draft = vocab_alignment.align(target, draft, 6)
-  with tiny.quickly_compiled():
-    out = dj.generate(
-        jax.random.key(0), np.zeros((4, 1), np.int32), np.ones(4, np.int32),
-        method=dj.methods.speculative(depth=1), target=target,
-        target_params=params, draft=draft, draft_params=draft_params,
-        max_new_tokens=12, sampling=dj.Sampling(temperature=0.0))
+  out = dj.generate(
+      jax.random.key(0), np.zeros((4, 1), np.int32), np.ones(4, np.int32),
+      method=dj.methods.speculative(depth=1), target=target,
+      target_params=params, draft=draft, draft_params=draft_params,
+      max_new_tokens=12, sampling=dj.Sampling(temperature=0.0))
   expected = [0]
   for _ in range(12):
     expected.append(int(LARGE[expected[-1], :6].argmax()))

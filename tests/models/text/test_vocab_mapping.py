@@ -13,7 +13,6 @@ from models.testing import exactness
 from models.text import tokenizers
 from models.text import vocab_mapping
 from support import helpers
-from support import tiny_models as tiny
 
 V, ROWS, LENGTH = 5, 50_000, 4
 
@@ -96,12 +95,11 @@ def mapped(draft_table, ids, common):
 
 def counts(probs, draft, draft_params):
   target, params = exactness.table_model(probs)
-  with tiny.quickly_compiled():
-    out = dj.generate(
-        jax.random.key(0), np.zeros((ROWS, 1), np.int32),
-        np.ones(ROWS, np.int32), method=dj.methods.rsd_s(2, 2), target=target,
-        target_params=params, draft=draft, draft_params=draft_params,
-        max_new_tokens=LENGTH)
+  out = dj.generate(
+      jax.random.key(0), np.zeros((ROWS, 1), np.int32),
+      np.ones(ROWS, np.int32), method=dj.methods.rsd_s(2, 2), target=target,
+      target_params=params, draft=draft, draft_params=draft_params,
+      max_new_tokens=LENGTH)
   found = np.zeros((V,) * LENGTH)
   np.add.at(found, tuple(np.asarray(out.tokens[:, 1:]).T), 1)
   return found, out.stats

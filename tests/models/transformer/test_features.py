@@ -78,13 +78,12 @@ def test_features_of_committed_tokens(monkeypatch, scan, rows, chunk, new):
   monkeypatch.setattr("decoding_jax.runtime.prefill.CHUNK", chunk)
   monkeypatch.setattr("decoding_jax.runtime.cache_growth._ROOM", 0)
   states, both = [], models(scan)
-  with tiny.quickly_compiled():
-    out = tiny.generate(spied(METHOD, states), both, rows=rows, new=new)
-    jax.block_until_ready(out)
-    jax.effects_barrier()
-    plain = tiny.generate(METHOD, both._replace(target=tiny.Model(
-        transformer.language_model(dataclasses.replace(
-            CONFIG, scan_layers=scan)), both.target.params)), new=new)
+  out = tiny.generate(spied(METHOD, states), both, rows=rows, new=new)
+  jax.block_until_ready(out)
+  jax.effects_barrier()
+  plain = tiny.generate(METHOD, both._replace(target=tiny.Model(
+      transformer.language_model(dataclasses.replace(
+          CONFIG, scan_layers=scan)), both.target.params)), new=new)
   np.testing.assert_array_equal(out.tokens, plain.tokens)
   # Some drafts are rejected, and some are not.
   assert 1 < out.stats.emitted.sum() / out.stats.target_calls.sum() < 3

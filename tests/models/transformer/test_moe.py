@@ -81,17 +81,16 @@ def test_trees_of_a_target_with_experts(temperature):
       target=target.lm, target_params=target.params, draft=draft.lm,
       draft_params=draft.params, max_new_tokens=tiny.NEW,
       sampling=dj.Sampling(temperature))
-  with tiny.quickly_compiled():
-    plain = run(dj.methods.autoregressive())
-    tree = run(dj.methods.rsd_s(3, 3))
-    if not temperature:
-      np.testing.assert_array_equal(tree.tokens, plain.tokens)
-    for row, start in enumerate(tiny.LENGTHS):
-      end = int(tree.lengths[row])
-      text = np.asarray(tree.tokens)[row:row + 1, :end]
-      logits, _ = tiny.causal(target, text)
-      distributions = jax.nn.log_softmax(logits[0])
-      expected = [distributions[i - 1, text[0, i]] for i in range(start, end)]
-      np.testing.assert_allclose(tree.log_probs[row, start:end], expected,
-                                 atol=1e-4)
+  plain = run(dj.methods.autoregressive())
+  tree = run(dj.methods.rsd_s(3, 3))
+  if not temperature:
+    np.testing.assert_array_equal(tree.tokens, plain.tokens)
+  for row, start in enumerate(tiny.LENGTHS):
+    end = int(tree.lengths[row])
+    text = np.asarray(tree.tokens)[row:row + 1, :end]
+    logits, _ = tiny.causal(target, text)
+    distributions = jax.nn.log_softmax(logits[0])
+    expected = [distributions[i - 1, text[0, i]] for i in range(start, end)]
+    np.testing.assert_allclose(tree.log_probs[row, start:end], expected,
+                               atol=1e-4)
   assert (tree.stats.target_calls < tree.stats.emitted).any()

@@ -58,9 +58,8 @@ def test_forward_is_that_of_the_same_numbers_in_float32(name):
   config = CONFIGS[name]
   model = tiny.random_model(config)
   found = narrow(config, model.params)
-  with tiny.quickly_compiled():
-    logits, same, others = (tiny.causal(x, TOKENS)[0] for x in (
-        found, tiny.Model(model.lm, wide(found.params)), model))
+  logits, same, others = (tiny.causal(x, TOKENS)[0] for x in (
+      found, tiny.Model(model.lm, wide(found.params)), model))
   assert error(logits, same) < 1e-4
   # Control: rounding shows.
   assert error(logits, others) > 1e-3

@@ -13,7 +13,6 @@ from models import tabular
 from models.testing import drafter_conformance, exactness
 from support import masked_models as toys
 
-pytestmark = pytest.mark.usefixtures("quickly")
 
 V = 6
 METHOD = dj.methods.masked_draft((2, 2), window=3)

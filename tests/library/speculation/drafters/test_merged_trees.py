@@ -91,9 +91,8 @@ def test_the_union_has_each_text_once():
 
 
 def test_contract():
-  with tiny.quickly_compiled():
-    drafter_conformance.check_drafter(
-        drafters.merged(PATHS, TABLE, LOOKUP), rows=20, steps=2)
+  drafter_conformance.check_drafter(
+      drafters.merged(PATHS, TABLE, LOOKUP), rows=20, steps=2)
 
 
 def test_joint_distribution():
@@ -103,13 +102,12 @@ def test_joint_distribution():
   """
   target, draft = exactness.random_tables(V)
   parts = PATHS, TABLE
-  with tiny.quickly_compiled():
-    exactness.check(method(*parts), target, draft, rows=ROWS, length=LENGTH)
-    first = lambda uniforms, target, draft, tokens, valid: (
-        jnp.where(valid[0], 0, NONE).astype(jnp.int32), target)
-    wrong = dj.Pair(drafters.merged(*parts), dj.Verifier(first, False, None))
-    fit = exactness.fit(dj.Method("wrong", wrong, None), target, draft,
-                        rows=ROWS, length=LENGTH)
+  exactness.check(method(*parts), target, draft, rows=ROWS, length=LENGTH)
+  first = lambda uniforms, target, draft, tokens, valid: (
+      jnp.where(valid[0], 0, NONE).astype(jnp.int32), target)
+  wrong = dj.Pair(drafters.merged(*parts), dj.Verifier(first, False, None))
+  fit = exactness.fit(dj.Method("wrong", wrong, None), target, draft,
+                      rows=ROWS, length=LENGTH)
   assert fit.p_value < helpers.MAX_P_VALUE_OF_CONTROL
 
 
@@ -138,12 +136,11 @@ def test_a_table_learns_the_same_beside_another_drafter():
   for parts in ((TABLE,), (LOOKUP, TABLE)):
     drafter = parts[0] if len(parts) == 1 else drafters.merged(*parts)
     lm, params = exactness.table_model(table)
-    with tiny.quickly_compiled():
-      out = dj.generate(
-          jax.random.key(0), np.zeros((1, 1), np.int32), np.ones(1, np.int32),
-          method=dj.Method("x", None, dj.pair(drafter, verifiers.match())),
-          target=lm, target_params=params, max_new_tokens=3 * V,
-          sampling=dj.Sampling(0.0))
+    out = dj.generate(
+        jax.random.key(0), np.zeros((1, 1), np.int32), np.ones(1, np.int32),
+        method=dj.Method("x", None, dj.pair(drafter, verifiers.match())),
+        target=lm, target_params=params, max_new_tokens=3 * V,
+        sampling=dj.Sampling(0.0))
     counts.append((out.tokens.tolist(), int(out.stats.target_calls[0])))
   assert counts[0][0] == counts[1][0]
   assert counts[1][1] <= counts[0][1] < 3 * V
