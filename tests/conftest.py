@@ -78,12 +78,15 @@ def few_mappings():
   """Compiled programs are dropped before there are too many of them.
 
   Each is mapped into memory in several pieces, of which Linux by default allows
-  a process 65,530; XLA dies when it gets no more.
+  a process 65,530; XLA dies when it gets no more. Until then what a module has
+  left is not looked through for garbage again, which would take seconds.
   """
   yield
   if MAPPINGS.exists() and MAPPINGS.read_bytes().count(b"\n") > 25_000:
+    gc.unfreeze()
     jax.clear_caches()
     gc.collect()
+  gc.freeze()
 
 
 @pytest.fixture

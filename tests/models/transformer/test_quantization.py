@@ -196,7 +196,6 @@ def test_a_model_is_rounded_while_it_is_read(folders, kind, kwargs):
 @pytest.mark.parametrize("kind", ["ours", "theirs"])
 def test_no_host_has_more_than_one_matrix(folders, kind, monkeypatch):
   on_host, read = quantization.on_host, []
-  gc.freeze()  # What other tests have left need not be looked through again.
 
   def spy(x):
     gc.collect()
@@ -206,7 +205,6 @@ def test_no_host_has_more_than_one_matrix(folders, kind, monkeypatch):
 
   monkeypatch.setattr(quantization, "on_host", spy)
   checkpoints.load(folders / kind, weights="int8")
-  gc.unfreeze()
   assert len(read) == 2 + 2 * 7
 
 
