@@ -450,8 +450,7 @@ def _start(tmp_path, seed=0, rivals=("nobody",)):
             "import runpy; "
             "runpy.run_module('experiments.benchmark', run_name='__main__')")
   process = helpers.start("-c", script, f"--config={path}",
-                          f"--workdir={tmp_path / 'run'}",
-                          JAX_DISABLE_MOST_OPTIMIZATIONS="1")
+                          f"--workdir={tmp_path / 'run'}")
   output, errors = process.communicate()
   return process.returncode, output, errors
 

@@ -164,7 +164,6 @@ def test_types_under_other_settings_of_jax(method, setting):
 
 _ON_EIGHT_DEVICES = """
 import jax
-jax.config.update("jax_disable_most_optimizations", True)
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 import numpy as np
 import decoding_jax as dj

@@ -176,7 +176,6 @@ def beside(one, out, exchanged):
 
 
 def main(folder):
-  jax.config.update("jax_disable_most_optimizations", True)
   save(folder)
   one, _ = run(folder, None)
   found = {"texts": len({tuple(row) for row in np.asarray(one.tokens)})}

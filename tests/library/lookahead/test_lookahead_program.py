@@ -34,7 +34,7 @@ def cache_bytes():
 @functools.lru_cache(maxsize=None)
 def compiled(decoder, model, config=CONFIG):
   """The optimised program of a generation."""
-  params = jax.eval_shape(lambda: transformer.init(jax.random.key(0), config))
+  params = transformer.abstract_params(config)
   cache = jax.eval_shape(lambda: model.init_cache(ROWS, SLOTS))
   keys = jax.random.split(jax.random.key(0), ROWS)
   warper = sampling.make_warper(dj.Sampling(0), ROWS, CONFIG.vocab_size)

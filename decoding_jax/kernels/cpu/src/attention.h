@@ -61,9 +61,9 @@ void Multiply(const float* a, int64_t a_step, const T* b, int64_t b_step,
     }
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
+      const Vector same = a[r * a_step + i] - Vector{};  // In all lanes.
 #pragma GCC unroll 8
       for (int v = 0; v < vectors; ++v) {
-        const Vector same = a[r * a_step + i] - Vector{};
         more[r][v] = Fused(more[r][v], same, lanes[v]);
       }
     }
