@@ -24,6 +24,7 @@ from experiments.app import preemption
 from experiments.data import constrained_tasks
 from experiments.data import constraint_prompts
 from experiments.devices import mesh
+from experiments.devices import mesh_shapes
 from experiments.devices import model_pair
 from experiments.evaluation import constrained_run
 from experiments.evaluation import constrained_tables
@@ -73,7 +74,7 @@ def main():
                    config.max_new_tokens)
   if config.reward_on_host and pair.mesh is not None:
     raise launch.UserError("--config.reward_on_host=True needs a single device,"
-                           f" and the mesh is {mesh.text(pair.mesh)}.")
+                           f" and the mesh is {mesh_shapes.text(pair.mesh)}.")
   used = settings(config, pair, task)
   workdir = results_store.open_workdir(WORKDIR.value, used, _FREE, timed=True,
                                        results=(results_store.RESULTS, CHOICE))
@@ -125,7 +126,7 @@ def settings(config, pair, task):
           "models": model_pair.fingerprint(pair, task.judge.params,
                                            task.judge.host_params),
           "dtypes": model_pair.types(pair, config.target, config.draft),
-          "mesh": mesh.text(pair.mesh),
+          "mesh": mesh_shapes.text(pair.mesh),
           "used_examples": constrained_tasks.fingerprint(task)}
 
 

@@ -27,6 +27,7 @@ from experiments.app import preemption
 from experiments.data import length_buckets
 from experiments.data import prompt_tasks
 from experiments.devices import mesh as mesh_lib
+from experiments.devices import mesh_shapes
 from experiments.devices import model_pair
 from experiments.evaluation import results_store
 from experiments.evaluation import run as evaluation_run
@@ -139,7 +140,7 @@ def _batches(prompts, todo, size, mesh):
   key, seen = jax.random.key(generation_flags.SEED.value), set()
   for width, members in length_buckets.members(lengths, _BUCKETS.value):
     for places in evaluation_run.row_numbers(len(members), size,
-                                             mesh_lib.multiple(mesh)):
+                                             mesh_shapes.multiple(mesh)):
       chosen = members[places]
       # Rows that only fill the last batch are at its end.
       new = [k for k in dict.fromkeys(chosen.tolist()) if k not in seen]

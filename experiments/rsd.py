@@ -27,6 +27,7 @@ from experiments.app import multihost
 from experiments.app import preemption
 from experiments.data import prompt_tasks
 from experiments.devices import mesh
+from experiments.devices import mesh_shapes
 from experiments.devices import model_pair
 from experiments.devices import start_tables
 from experiments.evaluation import bounds
@@ -125,7 +126,7 @@ def run(config, workdir) -> list:
   settings["tasks"] = settings["tasks"].get(config.task)
   settings.update(models=model_pair.fingerprint(pair),
                   dtypes=model_pair.types(pair, config.target, config.draft),
-                  mesh=mesh.text(pair.mesh),
+                  mesh=mesh_shapes.text(pair.mesh),
                   used_prompts=prompt_tasks.fingerprint(examples))
   workdir = results_store.open_workdir(workdir, settings, _FREE, timed=True)
   if config.compilation_cache:
@@ -182,7 +183,7 @@ def measure(config, pair, methods, examples, path):
         todo.setdefault(method, []).append(temperature)
   decoders = functools.partial(evaluation_run.decoder, config, pair,
                                examples.eos_id)
-  multiple = mesh.multiple(pair.mesh)
+  multiple = mesh_shapes.multiple(pair.mesh)
   shapes = evaluation_run.one_of_each_shape(
       evaluation_run.make_batches(config, examples.prompts,
                                   multiple=multiple)[0])

@@ -29,6 +29,7 @@ from experiments.app import text_tables
 from experiments.devices import draft_levels
 from experiments.devices import memory_estimate
 from experiments.devices import mesh as mesh_lib
+from experiments.devices import mesh_shapes
 from experiments.devices import model_pair
 from experiments.devices import tpu_compiler
 from experiments.devices import tree_memory
@@ -46,7 +47,8 @@ _ACCEPTANCE = flags.DEFINE_list(
     "probability to accept a sibling of rank 0, 1, ..., those before it "
     "rejected.")
 _TEMPERATURE = flags.DEFINE_float("temperature", 1.0,
-                                  "Sampling temperature; 0 is greedy.")
+                                  "Sampling temperature; 0 is greedy.",
+                                  lower_bound=0)
 _BATCH = flags.DEFINE_integer("batch", 1, "Rows decoded together.",
                               lower_bound=1)
 _PROMPT_LENGTH = flags.DEFINE_integer(
@@ -85,7 +87,7 @@ def main():
   print(f"{method.name} on {shape[0]} x {shape[1]} of {len(devices)} "
         f"{devices[0].device_kind}: {_BATCH.value} rows of "
         f"{_PROMPT_LENGTH.value} + {_MAX_NEW_TOKENS.value} tokens", flush=True)
-  print(_memory(pair, draft, mesh_lib.make(shape, devices), method, sampling,
+  print(_memory(pair, draft, mesh_shapes.make(shape, devices), method, sampling,
                 need), flush=True)
   if _COSTS.value:
     drafting = model_pair.draft_architecture(pair, model_flags.TARGET.value,

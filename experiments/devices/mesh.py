@@ -2,15 +2,11 @@
 
 import contextlib
 import functools
-import itertools
-import math
 import os
-import re
 from typing import NamedTuple
 
 from absl import flags
 import jax
-from jax.experimental import mesh_utils
 from jax.sharding import NamedSharding, PartitionSpec
 import numpy as np
 
@@ -20,6 +16,7 @@ from experiments.app import launch
 from experiments.app import multihost
 from experiments.devices import draft_names
 from experiments.devices import memory_estimate
+from experiments.devices import mesh_shapes
 from experiments.devices import model_pair
 from models import checkpoints
 from models import transformer
@@ -41,13 +38,6 @@ _NUM_PROCESSES = flags.DEFINE_integer(
     "num_processes", None, "Number of processes; 1 runs one alone.")
 _PROCESS_ID = flags.DEFINE_integer("process_id", None,
                                    "Number of this process, from 0.")
-
-_AUTO = "auto"
-# The XLA flag by which a user sets the number of CPU devices.
-_DEVICE_COUNT = "xla_force_host_platform_device_count"
-# Weights of a matrix from which on its products use several cores.
-_LARGE = 2**18
-_AXES = (sharding.DATA, sharding.MODEL)
 
 
 class _Run(NamedTuple):
@@ -78,39 +68,18 @@ def join(target, batch):
   """
   with launch.user_errors(RuntimeError, ValueError):
     multihost.join(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
-  if _MESH.value is not None and _MESH.value != _AUTO:
+  if _MESH.value is not None and _MESH.value != mesh_shapes.AUTO:
     with launch.user_errors(ValueError):
-      _axes(_MESH.value)
+      mesh_shapes.axes(_MESH.value)
   if _MESH.value is None or jax.distributed.is_initialized() or (
       jax.config.jax_num_cpu_devices >= 0) or (
-          _DEVICE_COUNT in os.environ.get("XLA_FLAGS", "")):
+          mesh_shapes.DEVICE_COUNT in os.environ.get("XLA_FLAGS", "")):
     return
   with launch.user_errors(OSError, ValueError):
     config = checkpoints.architecture(launch.model_folder(target))
-  count = host_devices(_MESH.value, config, batch, kernels.cores())
+  count = mesh_shapes.host_devices(_MESH.value, config, batch, kernels.cores())
   with contextlib.suppress(RuntimeError):  # A process that has used JAX.
     jax.config.update("jax_num_cpu_devices", count)
-
-
-def host_devices(value, config, batch, cores):
-  """Returns how many devices a CPU should have.
-
-  Args:
-    value: of the flag; see `sizes`.
-    config: architecture of the target.
-    batch: rows decoded together.
-    cores: number of cores that this process may use.
-
-  Returns:
-    As many as the flag asks for, but no more than cores. With "auto" as many as
-    divide the rows, if a layer is too small for one product to use several
-    cores; else 1, since each device would read all weights and gain nothing.
-  """
-  if value != _AUTO:
-    return min(math.prod(map(int, re.findall(r":(\d+)", value))), cores) or 1
-  if config.dim * config.hidden_dim >= _LARGE:
-    return 1
-  return max(n for n in range(1, cores + 1) if not batch % n)
 
 
 def load(pair, target, draft, kinds, batch, most, width, max_new_tokens,
@@ -139,19 +108,19 @@ def load(pair, target, draft, kinds, batch, most, width, max_new_tokens,
   sizes_, decoded = (kinds, most, width, max_new_tokens), decoded or pair
   value = _MESH.value
   if value is None and jax.process_count() > 1:
-    value = _AUTO
+    value = mesh_shapes.AUTO
   if value is None:
     memory_estimate.check(decoded, *sizes_, _FORCE.value)
     return model_pair.with_params(pair, target, draft)
   config = checkpoints.architecture(launch.model_folder(target))
   with launch.user_errors(ValueError):
-    shapes = sizes(value, config, batch, jax.device_count())
+    shapes = mesh_shapes.sizes(value, config, batch, jax.device_count())
   # All processes choose the same, be their machines equal or not.
   shape = tuple(multihost.from_first(
       lambda: choose(decoded, config, shapes, *sizes_)))
   memory_estimate.check(decoded, *sizes_, _FORCE.value,
                         partition(config, shape))
-  return with_params(pair, target, draft, make(shape))
+  return with_params(pair, target, draft, mesh_shapes.make(shape))
 
 
 def choose(pair, config, shapes, kinds, most, width, max_new_tokens):
@@ -160,7 +129,7 @@ def choose(pair, config, shapes, kinds, most, width, max_new_tokens):
   Args:
     pair: of `model_pair.open_pair`.
     config: architecture of the target.
-    shapes: of `sizes`.
+    shapes: of `mesh_shapes.sizes`.
     kinds: pairs or decoders, see `load`.
     most: rows that have a cache at a time, at most.
     width: P, tokens of the longest prompt.
@@ -205,123 +174,7 @@ def from_flags(config, batch, count):
   """
   with launch.user_errors(ValueError):
     value = "data:1" if _MESH.value is None else _MESH.value
-    return sizes(value, config, batch, count)[0]
-
-
-def make(shape, devices=None):
-  """Makes a mesh of the first devices.
-
-  Args:
-    shape: sizes of "data" and "model".
-    devices: to choose from; None for all of JAX.
-
-  Returns:
-    A `jax.sharding.Mesh`.
-  """
-  return jax.sharding.Mesh(arranged(devices or jax.devices(), shape), _AXES,
-                           axis_types=(jax.sharding.AxisType.Auto,) * 2)
-
-
-def arranged(devices, shape):
-  """Arranges devices in a mesh, those of one index of "data" near each other.
-
-  Allows what `jax.make_mesh` refuses: slices connected by a slower network,
-  such as the machines of a GPU cluster, and parts of the axes of a TPU slice
-  other than v5e. Rows exchange nothing, so they may be anywhere.
-
-  Args:
-    devices: all devices.
-    shape: sizes of "data" and "model".
-
-  Returns:
-    An array of devices of this shape.
-  """
-  place = lambda device: (getattr(device, "slice_index", None) or 0, device.id)
-  devices = sorted(devices, key=place)
-  parts = [list(part) for _, part in
-           itertools.groupby(devices, lambda device: place(device)[0])]
-  data, model = shape
-  if data * model < len(devices) or data % len(parts) or (
-      len(set(map(len, parts))) > 1):
-    return np.array(devices[:data * model]).reshape(shape)
-  return np.concatenate([mesh_utils.create_device_mesh(
-      (data // len(parts), model), part, allow_split_physical_axes=True)
-                         for part in parts])
-
-
-def sizes(value, config, batch, count):
-  """Returns the meshes that a description allows.
-
-  Args:
-    value: such as "data:4,model:2"; or "auto": as many devices as can be used,
-      and as many of them for rows as memory allows.
-    config: architecture of the target.
-    batch: rows decoded together.
-    count: number of devices.
-
-  Returns:
-    list of sizes of "data" and "model", the best ones first.
-
-  Raises:
-    ValueError: naming the flag, and what is allowed.
-  """
-  if value == _AUTO:
-    return _auto(config, batch, count)
-  return [_parsed(value, config, batch, count)]
-
-
-def _axes(value):
-  """Sizes of "data" and "model" as `--mesh` has them; raises `ValueError`."""
-  parts = [re.fullmatch(r"(\w+):(\d+)", part) for part in value.split(",")]
-  found = {part[1]: int(part[2]) for part in parts if part}
-  if (len(found) < len(parts) or not set(found) <= set(_AXES)
-      or 0 in found.values()):
-    raise ValueError(f"--mesh={value}: data:N, model:N, both with a comma "
-                     f"between, or {_AUTO} is needed.")
-  return [found.get(axis, 1) for axis in _AXES]
-
-
-def _parsed(value, config, batch, count):
-  def fail(what):
-    raise ValueError(f"--mesh={value}: {what}")
-
-  data, model = _axes(value)
-  if data * model > count:
-    fail(f"{data * model} devices are needed, there are {count}. Of a CPU each "
-         f"core is one; XLA_FLAGS=--{_DEVICE_COUNT}={data * model} makes more.")
-  if data * model < count and jax.process_count() > 1:
-    fail(f"several processes use all {count} devices, not {data * model}.")
-  if batch % data:
-    fail(f"data:{data} does not divide the batch of {batch} rows.")
-  try:
-    sharding.check(config, model)
-  except ValueError as e:
-    fail(e)
-  return data, model
-
-
-def _auto(config, batch, count):
-  found = [(data, model) for model in sharding.partition(config)
-           for data in range(1, count // model + 1) if not batch % data]
-  used = max(map(math.prod, found))
-  if used < count and jax.process_count() > 1:
-    raise ValueError(
-        f"--mesh={_AUTO}: several processes use all {count} devices, but a "
-        f"batch of {batch} rows and num_heads={config.num_heads} allow {used} "
-        "at most.")
-  return sorted((shape for shape in found if math.prod(shape) == used),
-                reverse=True)
-
-
-def text(mesh) -> str:
-  """Describes a mesh as `--mesh` does: "data:4,model:2"; "" without one."""
-  return "" if mesh is None else ",".join(
-      f"{axis}:{size}" for axis, size in mesh.shape.items())
-
-
-def multiple(mesh) -> int:
-  """Returns the number that must divide a batch."""
-  return 1 if mesh is None else mesh.shape[sharding.DATA]
+    return mesh_shapes.sizes(value, config, batch, count)[0]
 
 
 def stand_ins(folder, config, shardings):
@@ -348,7 +201,7 @@ def with_params(pair, target, draft, mesh, read=_read):
     pair: of `model_pair.open_pair`.
     target: folder of the target, or name of a shipped one.
     draft: folder or name of the draft, see `model_pair.open_pair`.
-    mesh: of `make`.
+    mesh: of `mesh_shapes.make`.
     read: `(folder, config, shardings) -> parameters`; `stand_ins` reads none.
 
   Returns:
@@ -498,7 +351,7 @@ def _run(pair, method, max_new_tokens, sampling, eos_id, reward=None,
   fixed = sampling.replace(temperature=float(sampling.temperature > 0))
   return _Run(pair.mesh, method, pair.target, pair.draft, reward,
               max_new_tokens, fixed, eos_id,
-              rows and rows // multiple(pair.mesh))
+              rows and rows // mesh_shapes.multiple(pair.mesh))
 
 
 @functools.partial(jax.jit, static_argnums=0)

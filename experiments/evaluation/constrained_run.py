@@ -9,6 +9,7 @@ import decoding_jax as dj
 from experiments.app import launch
 from experiments.app import method_specs
 from experiments.devices import mesh
+from experiments.devices import mesh_shapes
 from experiments.devices import model_pair
 from experiments.evaluation import run as evaluation_run
 from experiments.scoring import intervals
@@ -97,7 +98,7 @@ def make_batches(config, task, pair, width=0):
   key = jax.random.key(config.seed)
   batches = []
   for rows in evaluation_run.row_numbers(len(task.prompts), config.batch,
-                                         mesh.multiple(pair.mesh)):
+                                         mesh_shapes.multiple(pair.mesh)):
     batches.append(Batch(
         *evaluation_run.batch_of(key, task.prompts, rows, width),
         jax.tree.map(lambda x, rows=rows: x[rows], task.judge.constraints)))

@@ -22,17 +22,18 @@ COMPILED = flags.DEFINE_string(
     "compilation_cache", "runs/generate/compiled",
     "Folder of compiled programs, which the next start loads; '' for none.")
 _TEMPERATURE = flags.DEFINE_float("temperature", 1.0,
-                                  "Sampling temperature; 0 is greedy.")
+                                  "Sampling temperature; 0 is greedy.",
+                                  lower_bound=0)
 _TOP_P = flags.DEFINE_float("top_p", 1.0, "Probability mass of the tokens to "
-                            "keep; 1 keeps all.")
+                            "keep; 1 keeps all.", lower_bound=0, upper_bound=1)
 _TOP_K = flags.DEFINE_integer("top_k", 0, "Number of most probable tokens to "
-                              "keep; 0 keeps all.")
+                              "keep; 0 keeps all.", lower_bound=0)
 _MIN_P = flags.DEFINE_float(
     "min_p", 0.0, "Least probability of a token to keep, as a share of the "
-    "largest; 0 keeps all.")
+    "largest; 0 keeps all.", lower_bound=0, upper_bound=1)
 _TYPICAL_P = flags.DEFINE_float(
     "typical_p", 1.0, "Probability mass of the tokens to keep whose surprise "
-    "is closest to the entropy; 1 keeps all.")
+    "is closest to the entropy; 1 keeps all.", lower_bound=0, upper_bound=1)
 
 
 def sampling() -> dj.Sampling:

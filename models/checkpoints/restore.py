@@ -14,7 +14,6 @@ import orbax.checkpoint as ocp
 from models import transformer
 from models.checkpoints import digests
 from models.folders import atomic
-from models.transformer import decoder
 from models.transformer import quantization
 
 CONFIG = "config.json"
@@ -156,9 +155,9 @@ def _check_shapes(path, saved, expected):
       raise ValueError(
           f"'{path}': parameter {name} has shape {shape}, but {CONFIG} asks "
           f"for {shapes.get(name)}.")
-    if dtype not in decoder.DTYPES:
+    if dtype not in transformer.DTYPES:
       raise ValueError(f"'{path}': parameter {name} has type {dtype}; "
-                       f"{', '.join(decoder.DTYPES)} are allowed.")
+                       f"{', '.join(transformer.DTYPES)} are allowed.")
 
 
 def _with_types(tree, saved):

@@ -16,7 +16,7 @@ import numpy as np
 
 from decoding_jax import types
 from models.text import tokenizer_files
-from models.transformer import decoder
+from models.transformer import language_models
 
 
 def scorer(lm: types.LanguageModel, params: types.Params, tokenizer,
@@ -60,5 +60,5 @@ def scorer(lm: types.LanguageModel, params: types.Params, tokenizer,
 @functools.partial(jax.jit, static_argnums=0)
 def _outputs(lm, params, tokens, last):
   """Returns the output `[N]` at one token of each text."""
-  outputs = decoder.causal_logits(lm, params, tokens)[..., 0]
+  outputs = language_models.causal_logits(lm, params, tokens)[..., 0]
   return outputs[np.arange(len(last)), last].astype(np.float32)

@@ -15,12 +15,14 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax import types
-from models.transformer import decoder
+from models.transformer import architecture
+from models.transformer import language_models
 from models.transformer import layers
 from models.transformer import views as views_lib
 
 
-def early_exit(config: decoder.Config, num_layers: int) -> types.LanguageModel:
+def early_exit(config: architecture.Config,
+               num_layers: int) -> types.LanguageModel:
   """Returns the first layers of a decoder, with its norm and output layer.
 
   Args:
@@ -38,7 +40,8 @@ def early_exit(config: decoder.Config, num_layers: int) -> types.LanguageModel:
   return _language_model(config, _checked(config, num_layers))
 
 
-def first_layers(config: decoder.Config, num_layers: int) -> decoder.Config:
+def first_layers(config: architecture.Config,
+                 num_layers: int) -> architecture.Config:
   """Returns the architecture that `early_exit` runs; arguments as there."""
   return dataclasses.replace(config, num_layers=_checked(config, num_layers))
 
@@ -48,7 +51,7 @@ class FirstScanned(nn.Module):
 
   A slice of all parameters, which a scan of fewer layers would need, is a copy.
   """
-  config: decoder.Config
+  config: architecture.Config
   kept: tuple[int, ...] = ()
 
   @nn.compact
@@ -73,14 +76,14 @@ class FirstScanned(nn.Module):
 @functools.lru_cache(maxsize=None)
 def _language_model(config, num_layers):
   # Layers that are not scanned have names: those that do not run are not read.
-  lm = decoder.of_stack(first_layers(config, num_layers), (),
-                        FirstScanned if config.scan_layers else None)
+  lm = language_models.of_stack(first_layers(config, num_layers), (),
+                                FirstScanned if config.scan_layers else None)
   return lm._replace(abstract_params=functools.partial(
-      decoder.abstract_params, config))
+      language_models.abstract_params, config))
 
 
 def _checked(config, num_layers) -> int:
-  if not isinstance(config, decoder.Config):
+  if not isinstance(config, architecture.Config):
     raise ValueError(f"config is of type {type(config).__name__}: early exit "
                      "needs the transformer.Config of the target.")
   if isinstance(num_layers, bool) or not (

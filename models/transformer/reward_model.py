@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax import types
-from models.transformer import decoder
+from models.transformer import language_models
 
 
 @flax.struct.dataclass
@@ -70,7 +70,7 @@ def reward(lm: types.LanguageModel, capacity: int,
 
   def value(params, constraint, state):
     del constraint
-    outputs = decoder.causal_logits(lm, params, state.tokens[None])
+    outputs = language_models.causal_logits(lm, params, state.tokens[None])
     return outputs[0, state.length - 1, 0].astype(jnp.float32)
 
   return types.Reward(init, advance, value)

@@ -16,7 +16,8 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from decoding_jax import types
-from models.transformer import decoder
+from models.transformer import architecture
+from models.transformer import parameters
 
 DATA, MODEL = "data", "model"
 
@@ -37,7 +38,7 @@ _RULES = (
 )
 
 
-def partition(config: decoder.Config) -> list[int]:
+def partition(config: architecture.Config) -> list[int]:
   """Over how many devices a layer can be split.
 
   Args:
@@ -50,7 +51,7 @@ def partition(config: decoder.Config) -> list[int]:
           if not config.num_heads % n and not config.hidden_dim % n]
 
 
-def check(config: decoder.Config, size: int) -> None:
+def check(config: architecture.Config, size: int) -> None:
   """Checks that a layer can be split over so many devices.
 
   Key/value heads, vocabularies and a shared expert that do not divide are no
@@ -70,7 +71,7 @@ def check(config: decoder.Config, size: int) -> None:
         f"{', '.join(map(str, partition(config)))}.")
 
 
-def specs(config: decoder.Config, size: int,
+def specs(config: architecture.Config, size: int,
           params: types.Params) -> types.Params:
   """How parameters are split.
 
@@ -88,7 +89,7 @@ def specs(config: decoder.Config, size: int,
             _VOCAB: config.outputs or config.vocab_size}
 
   def spec(path, leaf):
-    name = re.sub("/(values|scales)$", "", decoder.param_name(path))
+    name = re.sub("/(values|scales)$", "", parameters.param_name(path))
     axes = next(axes for rule, axes in _RULES if re.search(rule, name))
     # An axis of one is that of scales after a sum over the inputs.
     split = [MODEL if (axis and size > 1 and not counts[axis] % size
@@ -99,7 +100,7 @@ def specs(config: decoder.Config, size: int,
   return jax.tree_util.tree_map_with_path(spec, params)
 
 
-def shardings(config: decoder.Config, mesh: jax.sharding.Mesh,
+def shardings(config: architecture.Config, mesh: jax.sharding.Mesh,
               size: int | None = None):
   """What `checkpoints.load` takes as `shardings`.
 
@@ -118,7 +119,7 @@ def shardings(config: decoder.Config, mesh: jax.sharding.Mesh,
       is_leaf=lambda x: isinstance(x, PartitionSpec))
 
 
-def cache_ways(config: decoder.Config, size: int) -> int:
+def cache_ways(config: architecture.Config, size: int) -> int:
   """Over how many devices keys and values are split, where a layer is.
 
   Args:
@@ -131,7 +132,7 @@ def cache_ways(config: decoder.Config, size: int) -> int:
   return 1 if config.num_kv_heads % size else size
 
 
-def cache_spec(config: decoder.Config, size: int) -> PartitionSpec:
+def cache_spec(config: architecture.Config, size: int) -> PartitionSpec:
   """How keys and values are split, from the axis of rows on.
 
   Args:

@@ -13,6 +13,7 @@ from experiments import complete
 from experiments.app import multihost
 from experiments.app import preemption
 from experiments.devices import mesh
+from experiments.devices import mesh_shapes
 from support import helpers
 
 # No text depends on the number of prompts of a width, on batches and rows.
@@ -98,7 +99,7 @@ def test_a_batch_that_is_there_is_kept(folders, tmp_path, monkeypatch, several):
 
   monkeypatch.setattr(module, name, decode_and_stop)
   if several:
-    pair = mesh.with_params(pair, *folders, mesh.make((1, 1)))
+    pair = mesh.with_params(pair, *folders, mesh_shapes.make((1, 1)))
     monkeypatch.setattr(multihost, "stop_together", stop_together)
   path = tmp_path / "results.jsonl"
   flags.FLAGS.mark_as_parsed()

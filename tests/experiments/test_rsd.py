@@ -18,6 +18,7 @@ from experiments.app import launch
 from experiments.data import prompt_tasks
 from experiments.data import python_corpus
 from experiments.devices import mesh as mesh_lib
+from experiments.devices import mesh_shapes
 from experiments.devices import model_pair
 from experiments.evaluation import method_grid
 from experiments.evaluation import run as evaluation_run
@@ -278,7 +279,7 @@ def test_looked_up_drafts_need_no_folder(folders):
 def test_types_of_both_models(folders, dtype, draft_dtype, expected):
   shapes = model_pair.open_pair(*folders, dtype, draft_dtype)
   one_device = model_pair.with_params(shapes, *folders)
-  mesh = mesh_lib.with_params(shapes, *folders, mesh_lib.make((1, 1)))
+  mesh = mesh_lib.with_params(shapes, *folders, mesh_shapes.make((1, 1)))
   for pair in (shapes, one_device, mesh):
     for lm, params, kind in zip((pair.target, pair.draft), (
         pair.target_params, pair.draft_params), expected):
@@ -297,7 +298,7 @@ def test_weights_of_both_models(folders, weights, draft_weights, expected):
                                 weights=weights,
                                 draft_weights=draft_weights)
   one_device = model_pair.with_params(shapes, *folders)
-  mesh = mesh_lib.with_params(shapes, *folders, mesh_lib.make((1, 1)))
+  mesh = mesh_lib.with_params(shapes, *folders, mesh_shapes.make((1, 1)))
   for pair in (shapes, one_device, mesh):
     for params, known, is_rounded in zip(
         (pair.target_params, pair.draft_params),

@@ -20,6 +20,7 @@ import decoding_jax as dj
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.speculation import verifiers
 from experiments.devices import mesh as mesh_lib
+from experiments.devices import mesh_shapes
 from experiments.devices import model_pair
 from experiments.devices import start_tables
 from models import checkpoints
@@ -181,25 +182,25 @@ def main(folder):
   found = {"texts": len({tuple(row) for row in np.asarray(one.tokens)})}
   for data, model in MESHES:
     found[f"{data}x{model}"] = beside(
-        one, *run(folder, mesh_lib.make((data, model))))
+        one, *run(folder, mesh_shapes.make((data, model))))
   rounded, _ = run(folder, None, weights="int8")
   found["other"] = bool((rounded.tokens != one.tokens).any())
   found["2x4 of 8 bits"] = beside(
-      rounded, *run(folder, mesh_lib.make((2, 4)), weights="int8"))
+      rounded, *run(folder, mesh_shapes.make((2, 4)), weights="int8"))
   one, _ = run(folder, None, processed)
-  out, _ = run(folder, mesh_lib.make((4, 2)), processed)
+  out, _ = run(folder, mesh_shapes.make((4, 2)), processed)
   found["processed"] = bool((out.tokens == one.tokens).all())
   one, _ = run(folder, None, draft=prompt_lookup.NAME)
-  out, _ = run(folder, mesh_lib.make((4, 2)), draft=prompt_lookup.NAME)
+  out, _ = run(folder, mesh_shapes.make((4, 2)), draft=prompt_lookup.NAME)
   found["looked_up"] = bool((out.tokens == one.tokens).all())
   save_heads(folder)
   for name in HEADS:
     one, out = (run(folder, mesh, draft=folder / name)[0]
-                for mesh in (None, mesh_lib.make((4, 2))))
+                for mesh in (None, mesh_shapes.make((4, 2))))
     found[name] = beside(one, out, {})
   for name, (method, of_pair) in NO_MODEL.items():
     one, out = (run(folder, mesh, of_pair, method=method)[0]
-                for mesh in (None, mesh_lib.make((4, 2))))
+                for mesh in (None, mesh_shapes.make((4, 2))))
     found[name] = beside(one, out, {})
     found[name]["tested"] = one.stats.extra["tested_by_rank"][:, 0].tolist()
   print(json.dumps(found))

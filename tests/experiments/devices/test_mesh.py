@@ -11,6 +11,7 @@ import pytest
 from decoding_jax import kernels
 from experiments.devices import memory_estimate
 from experiments.devices import mesh as mesh_lib
+from experiments.devices import mesh_shapes
 from experiments.devices import model_pair
 from models import transformer
 from models.transformer import sharding
@@ -190,14 +191,14 @@ def test_one_device_has_everything():
     ("data:4,model:2", (4, 2)), ("model:4,data:2", (2, 4)), ("data:8", (8, 1)),
     ("model:2", (1, 2))])
 def test_sizes_of_a_mesh(value, shape):
-  assert mesh_lib.sizes(value, ONE, batch=8, count=8) == [shape]
+  assert mesh_shapes.sizes(value, ONE, batch=8, count=8) == [shape]
 
 
 @pytest.mark.parametrize("batch, count, shapes", [
     (8, 8, [(8, 1), (4, 2), (2, 4)]), (4, 8, [(4, 2), (2, 4)]),
     (1, 8, [(1, 4)]), (6, 4, [(2, 2), (1, 4)]), (7, 1, [(1, 1)])])
 def test_auto_uses_as_many_devices_as_it_can(batch, count, shapes):
-  assert mesh_lib.sizes("auto", ONE, batch, count) == shapes
+  assert mesh_shapes.sizes("auto", ONE, batch, count) == shapes
 
 
 def test_auto_takes_the_first_mesh_that_has_the_memory(monkeypatch):
@@ -205,7 +206,7 @@ def test_auto_takes_the_first_mesh_that_has_the_memory(monkeypatch):
   lm = transformer.language_model(config)
   params = transformer.abstract_params(config)
   pair = model_pair.ModelPair(lm, params, lm, params, None, 1.0)
-  shapes = mesh_lib.sizes("auto", config, batch=8, count=8)
+  shapes = mesh_shapes.sizes("auto", config, batch=8, count=8)
   run = [on_meshes.METHOD.sampled], 8, 5, 9
   needs = [
       sum(
@@ -247,7 +248,7 @@ def chips(kind, width, height, slices=1):
 def test_chips_that_exchange_are_neighbours(kind, shape, slices):
   data, model = shape[0] * slices, shape[1]
   devices = chips(kind, 4, 4, slices)
-  found = mesh_lib.arranged(devices, (data, model))
+  found = mesh_shapes.arranged(devices, (data, model))
   assert found.shape == (data, model)
   assert sorted(x.id for x in found.flat) == list(range(16 * slices))
   for row in found:
@@ -257,7 +258,7 @@ def test_chips_that_exchange_are_neighbours(kind, shape, slices):
 
 
 def test_part_of_a_slice():
-  found = mesh_lib.arranged(chips("TPU v5 lite", 4, 2), (3, 1))
+  found = mesh_shapes.arranged(chips("TPU v5 lite", 4, 2), (3, 1))
   assert [x.id for x in found.flat] == [0, 1, 2]
 
 
@@ -266,7 +267,7 @@ def test_part_of_a_slice():
 def test_gpus_of_two_machines(shape, machines):
   """A machine is a slice of its own; a layer may be split over both."""
   devices = [Device(i, "gpu", "NVIDIA H100", i // 8) for i in range(16)]
-  found = mesh_lib.arranged(devices[::-1], shape)
+  found = mesh_shapes.arranged(devices[::-1], shape)
   assert found.shape == shape and len(set(found.flat)) == 16
   assert {len({x.slice_index for x in row}) for row in found} == {machines}
 
@@ -277,13 +278,13 @@ def test_gpus_of_two_machines(shape, machines):
     ("auto", 1, 2, 1)])
 def test_devices_of_a_cpu(value, batch, cores, count):
   """No more than cores, unless a user says so in other ways."""
-  assert mesh_lib.host_devices(value, ONE, batch, cores) == count
+  assert mesh_shapes.host_devices(value, ONE, batch, cores) == count
 
 
 def test_a_large_model_keeps_all_cores_busy_by_itself():
   large = dataclasses.replace(ONE, dim=512, hidden_dim=512)
-  assert mesh_lib.host_devices("auto", large, 8, 2) == 1
-  assert mesh_lib.host_devices("data:2", large, 8, 2) == 2
+  assert mesh_shapes.host_devices("auto", large, 8, 2) == 1
+  assert mesh_shapes.host_devices("data:2", large, 8, 2) == 2
 
 
 def test_flags_and_variables_settle_devices():
@@ -312,5 +313,5 @@ def test_flags_and_variables_settle_devices():
 ])
 def test_meshes_that_cannot_be(value, message):
   with pytest.raises(ValueError) as error:
-    mesh_lib.sizes(value, ONE, batch=8, count=8)
+    mesh_shapes.sizes(value, ONE, batch=8, count=8)
   assert message in str(error.value)

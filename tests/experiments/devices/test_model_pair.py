@@ -11,6 +11,7 @@ from experiments.app import launch
 from experiments.devices import draft_names
 from experiments.devices import memory_estimate
 from experiments.devices import mesh as mesh_lib
+from experiments.devices import mesh_shapes
 from experiments.devices import model_pair
 from models import checkpoints
 from models.folders import resolve
@@ -81,7 +82,7 @@ def test_layers_of_the_target_share_its_parameters(target, greedy):
 
 def test_layers_of_the_target_on_a_mesh(target, greedy):
   pair = mesh_lib.with_params(model_pair.open_pair(target, "layers:2"), target,
-                              "layers:2", mesh_lib.make((1, 1)))
+                              "layers:2", mesh_shapes.make((1, 1)))
   assert pair.draft_params is pair.target_params
   np.testing.assert_array_equal(decoded(pair, METHOD), greedy)
 
@@ -106,7 +107,7 @@ def test_the_next_token_module_of_the_target(folders, tmp_path):
   plain = decoded(open_(target, ""), dj.methods.autoregressive())
   np.testing.assert_array_equal(decoded(open_(target, "mtp"), METHOD), plain)
   pair = mesh_lib.with_params(model_pair.open_pair(target, "mtp"), target,
-                              "mtp", mesh_lib.make((1, 1)))
+                              "mtp", mesh_shapes.make((1, 1)))
   np.testing.assert_array_equal(decoded(pair, METHOD), plain)
 
 
@@ -125,7 +126,7 @@ def test_prompt_tokens_of_a_target(target, greedy, tmp_path):
     draft_names.drafter("rsd_s", [METHOD], target, folder)
   with pytest.raises(launch.UserError, match="for one device: leave --mesh e"):
     mesh_lib.with_params(model_pair.open_pair(target, folder), target, folder,
-                         mesh_lib.make((1, 1)))
+                         mesh_shapes.make((1, 1)))
 
 
 @pytest.mark.parametrize("draft, more, message", [
@@ -154,7 +155,7 @@ def test_a_draft_of_another_tokenizer(target, draft, greedy, caplog):
 
 def test_a_draft_of_another_tokenizer_on_a_mesh(target, draft, greedy):
   pair = mesh_lib.with_params(model_pair.open_pair(target, draft), target,
-                              draft, mesh_lib.make((1, 1)))
+                              draft, mesh_shapes.make((1, 1)))
   assert isinstance(pair.draft_params, vocab_mapping.MappedParams)
   np.testing.assert_array_equal(decoded(pair, METHOD), greedy)
 

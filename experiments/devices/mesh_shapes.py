@@ -1,0 +1,155 @@
+"""Shapes of meshes: how many devices for "data", how many for "model"."""
+
+import itertools
+import math
+import re
+
+import jax
+from jax.experimental import mesh_utils
+import numpy as np
+
+from models.transformer import sharding
+
+AUTO = "auto"
+# The XLA flag by which a user sets the number of CPU devices.
+DEVICE_COUNT = "xla_force_host_platform_device_count"
+# Weights of a matrix from which on its products use several cores.
+_LARGE = 2**18
+_AXES = (sharding.DATA, sharding.MODEL)
+
+
+def sizes(value, config, batch, count):
+  """Returns the meshes that a description allows.
+
+  Args:
+    value: such as "data:4,model:2"; or "auto": as many devices as can be used,
+      and as many of them for rows as memory allows.
+    config: architecture of the target.
+    batch: rows decoded together.
+    count: number of devices.
+
+  Returns:
+    list of sizes of "data" and "model", the best ones first.
+
+  Raises:
+    ValueError: naming the flag, and what is allowed.
+  """
+  if value == AUTO:
+    return _auto(config, batch, count)
+  return [_parsed(value, config, batch, count)]
+
+
+def axes(value):
+  """Returns sizes of "data" and "model"; arguments and errors as of `sizes`."""
+  parts = [re.fullmatch(r"(\w+):(\d+)", part) for part in value.split(",")]
+  found = {part[1]: int(part[2]) for part in parts if part}
+  if (len(found) < len(parts) or not set(found) <= set(_AXES)
+      or 0 in found.values()):
+    raise ValueError(f"--mesh={value}: data:N, model:N, both with a comma "
+                     f"between, or {AUTO} is needed.")
+  return [found.get(axis, 1) for axis in _AXES]
+
+
+def _parsed(value, config, batch, count):
+  def fail(what):
+    raise ValueError(f"--mesh={value}: {what}")
+
+  data, model = axes(value)
+  if data * model > count:
+    fail(f"{data * model} devices are needed, there are {count}. Of a CPU each "
+         f"core is one; XLA_FLAGS=--{DEVICE_COUNT}={data * model} makes more.")
+  if data * model < count and jax.process_count() > 1:
+    fail(f"several processes use all {count} devices, not {data * model}.")
+  if batch % data:
+    fail(f"data:{data} does not divide the batch of {batch} rows.")
+  try:
+    sharding.check(config, model)
+  except ValueError as e:
+    fail(e)
+  return data, model
+
+
+def _auto(config, batch, count):
+  found = [(data, model) for model in sharding.partition(config)
+           for data in range(1, count // model + 1) if not batch % data]
+  used = max(map(math.prod, found))
+  if used < count and jax.process_count() > 1:
+    raise ValueError(
+        f"--mesh={AUTO}: several processes use all {count} devices, but a "
+        f"batch of {batch} rows and num_heads={config.num_heads} allow {used} "
+        "at most.")
+  return sorted((shape for shape in found if math.prod(shape) == used),
+                reverse=True)
+
+
+def host_devices(value, config, batch, cores):
+  """Returns how many devices a CPU should have.
+
+  Args:
+    value: of the flag; see `sizes`.
+    config: architecture of the target.
+    batch: rows decoded together.
+    cores: number of cores that this process may use.
+
+  Returns:
+    As many as the flag asks for, but no more than cores. With "auto" as many as
+    divide the rows, if a layer is too small for one product to use several
+    cores; else 1, since each device would read all weights and gain nothing.
+  """
+  if value != AUTO:
+    return min(math.prod(map(int, re.findall(r":(\d+)", value))), cores) or 1
+  if config.dim * config.hidden_dim >= _LARGE:
+    return 1
+  return max(n for n in range(1, cores + 1) if not batch % n)
+
+
+def make(shape, devices=None):
+  """Makes a mesh of the first devices.
+
+  Args:
+    shape: sizes of "data" and "model".
+    devices: to choose from; None for all of JAX.
+
+  Returns:
+    A `jax.sharding.Mesh`.
+  """
+  return jax.sharding.Mesh(arranged(devices or jax.devices(), shape), _AXES,
+                           axis_types=(jax.sharding.AxisType.Auto,) * 2)
+
+
+def arranged(devices, shape):
+  """Arranges devices in a mesh, those of one index of "data" near each other.
+
+  Allows what `jax.make_mesh` refuses: slices connected by a slower network,
+  such as the machines of a GPU cluster, and parts of the axes of a TPU slice
+  other than v5e. Rows exchange nothing, so they may be anywhere.
+
+  Args:
+    devices: all devices.
+    shape: sizes of "data" and "model".
+
+  Returns:
+    An array of devices of this shape.
+  """
+  place = lambda device: (getattr(device, "slice_index", None) or 0, device.id)
+  devices = sorted(devices, key=place)
+  parts = [list(part) for _, part in
+           itertools.groupby(devices, lambda device: place(device)[0])]
+  data, model = shape
+  if data * model < len(devices) or data % len(parts) or (
+      len(set(map(len, parts))) > 1):
+    return np.array(devices[:data * model]).reshape(shape)
+  return np.concatenate([mesh_utils.create_device_mesh(
+      (data // len(parts), model), part, allow_split_physical_axes=True)
+                         for part in parts])
+
+
+def text(mesh) -> str:
+  """Describes a mesh as `--mesh` does: "data:4,model:2"; "" without one."""
+  return "" if mesh is None else ",".join(
+      f"{axis}:{size}" for axis, size in mesh.shape.items())
+
+
+def multiple(mesh) -> int:
+  """Returns the number that must divide a batch."""
+  return 1 if mesh is None else mesh.shape[sharding.DATA]

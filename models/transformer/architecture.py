@@ -1,0 +1,204 @@
+"""One decoder for several families of published models.
+
+Llama: RMSNorm, rotary positions, grouped-query attention, gated SiLU. Mistral
+adds a sliding window, Qwen2 biases of query, key and value, Qwen3 norms of
+query and key, SmolLM3 layers without positions, Granite scaling factors. OLMo 2
+has its norms after attention and feed-forward layer, OLMo 3 windows in most
+layers as well. Phi-3 is a Llama with other tensor names. Mixtral, Qwen3-MoE and
+OLMoE have mixtures of experts, Qwen2-MoE a shared expert too.
+Gemma: scaled embeddings, norms that multiply by one plus their scale, gated
+GELU. Gemma 2 adds norms after the layers, soft caps of scores and logits, and
+windows in every other layer; Gemma 3 has the norms of Qwen3, and other rotary
+bases for layers with a window than for those without.
+OPT: LayerNorm, learned positions, biases, ReLU; one size has its norms after
+the layers, and projections around them. GPT-2: the same with GELU. StarCoder2:
+the same with rotary positions. GPT-NeoX: rotary positions for a part of the
+channels, attention and feed-forward layer in parallel.
+"""
+
+import dataclasses
+
+from models.transformer import layers
+from models.transformer import quantization
+from models.transformer import rope
+
+_POSITIONS = ("rope", "learned")
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """Architecture of a decoder.
+
+  Attributes:
+    vocab_size: V.
+    dim: width of the residual stream.
+    num_layers: layers.
+    num_heads: query heads.
+    num_kv_heads: key/value heads; divides `num_heads`.
+    head_dim: channels of a head.
+    hidden_dim: width of the feed-forward layer, or of an expert.
+    num_experts: experts of a mixture; 0: one feed-forward layer for all tokens.
+      A mixture cannot be trained here.
+    experts_per_token: how many experts a token uses.
+    normalize_experts: whether their weights are normalised to sum to one.
+    shared_dim: width of an expert that all tokens use, scaled by a gate of its
+      own; 0: there is none.
+    max_length: positions; the size of the table if they are learned.
+    norm: "rms", "rms_plus_one" (scales are stored less one) or "layer".
+    positions: "rope" or "learned".
+    feed_forward: "swiglu" or "geglu", which are gated; "relu"; "gelu" (its tanh
+      approximation, as in "geglu") or "erf_gelu" (exact).
+    bias: whether all projections have biases; else the next three decide.
+    qkv_bias: whether query, key and value have biases.
+    out_bias: whether the output projection of the attention has one.
+    feed_forward_bias: whether the feed-forward layer has biases.
+    tie_embeddings: whether the output layer is the embedding.
+    outputs: outputs of each token, such as 1 of a reward model; 0: V logits.
+    norm_eps: added to the variance.
+    qk_norm: whether each query head and each key head is normalised.
+    joint_qk_norm: whether all query heads together are, and all key heads.
+    post_norm: norms after the residual sums, and none before the output layer.
+    sandwich_norm: norms before attention and feed-forward layer, and of their
+      outputs before the residual sum.
+    reordered_norm: norms of the outputs alone (OLMo 2, arXiv 2501.00656,
+      section 3.2).
+    parallel: whether attention and feed-forward layer read the same residual
+      stream, each by its own norm.
+    residual_scale: what their outputs are multiplied by before the sum.
+    embedding_dim: width of embedding and output layer, if projections lie
+      between them and the residual stream; 0: `dim`, without projections.
+    embedding_scale: what embeddings are multiplied by, rounded to the type.
+    logit_divisor: what logits are divided by.
+    query_scalar: scores are divided by its square root; 0: by that of
+      `head_dim`.
+    attention_softcap: cap of the scores, see `kernels.soft_cap`; 0: none.
+    logit_softcap: cap of the logits; 0: none.
+    window: positions that a token attends to, itself included; 0: all. Caches
+      hold the others too.
+    full_every: every so many layers, the last one attends to all positions in
+      spite of the window; 0: none does.
+    rope_full: whether queries and keys of these layers are rotated.
+    rope_part: share of the channels of a head that are rotated, the first ones.
+    rope_theta: base of the rotary wavelengths.
+    rope_local_theta: base in layers with a window, which are then not scaled;
+      0: `rope_theta`.
+    rope_scaling: one of `rope.KINDS`, see `rope.frequencies`.
+    rope_factor: factor of the scaling; of "longrope" the longest text in
+      original lengths, as in files of Hugging Face.
+    rope_low_turns, rope_high_turns: ends of the ramp of "llama3" and "yarn".
+    rope_original_length: of "llama3", "yarn" and "longrope", the length before
+      it was scaled.
+    rope_gain: of "yarn" and "longrope", what cosines and sines are multiplied
+      by.
+    rope_truncate: whether the ramp of "yarn" begins and ends at whole planes.
+    rope_short_factors, rope_long_factors: of "longrope", tuples of the factor
+      of each plane; `max_length` decides which of them are used.
+    scan_layers: one scanned layer instead of unrolled ones: compiles in
+      constant time, at the price of a copied slice of the cache in each layer.
+    dtype: of parameters, activations and caches.
+    weights: "dtype"; or "bfloat16" or "int8" for the matrices of layers, the
+      embedding and the output layer, see `quantization`. Such a model cannot be
+      trained.
+  """
+  vocab_size: int
+  dim: int
+  num_layers: int
+  num_heads: int
+  num_kv_heads: int
+  head_dim: int
+  hidden_dim: int
+  max_length: int
+  num_experts: int = 0
+  experts_per_token: int = 0
+  normalize_experts: bool = True
+  shared_dim: int = 0
+  norm: str = "rms"
+  positions: str = "rope"
+  feed_forward: str = "swiglu"
+  bias: bool = False
+  qkv_bias: bool = False
+  out_bias: bool = False
+  feed_forward_bias: bool = False
+  tie_embeddings: bool = True
+  outputs: int = 0
+  norm_eps: float = 1e-5
+  qk_norm: bool = False
+  joint_qk_norm: bool = False
+  post_norm: bool = False
+  sandwich_norm: bool = False
+  reordered_norm: bool = False
+  parallel: bool = False
+  residual_scale: float = 1.0
+  embedding_dim: int = 0
+  embedding_scale: float = 1.0
+  logit_divisor: float = 1.0
+  query_scalar: float = 0
+  attention_softcap: float = 0.0
+  logit_softcap: float = 0.0
+  window: int = 0
+  full_every: int = 0
+  rope_full: bool = True
+  rope_part: float = 1.0
+  rope_theta: float = 10000.0
+  rope_local_theta: float = 0.0
+  rope_scaling: str = "none"
+  rope_factor: float = 1.0
+  rope_low_turns: float = 1.0
+  rope_high_turns: float = 4.0
+  rope_original_length: float = 0.0
+  rope_gain: float = 1.0
+  rope_truncate: bool = True
+  rope_short_factors: tuple[float, ...] = ()
+  rope_long_factors: tuple[float, ...] = ()
+  scan_layers: bool = False
+  dtype: str = "float32"
+  weights: str = quantization.DTYPE
+
+  def __post_init__(self):
+    for field, allowed in (("norm", layers.NORMS), ("positions", _POSITIONS),
+                           ("feed_forward", layers.FEED_FORWARDS),
+                           ("rope_scaling", rope.KINDS),
+                           ("dtype", DTYPES),
+                           ("weights", quantization.WEIGHTS)):
+      if getattr(self, field) not in allowed:
+        raise ValueError(
+            f"transformer {field}={getattr(self, field)!r} is not one of "
+            f"{sorted(allowed)}.")
+    if self.num_heads % self.num_kv_heads:
+      raise ValueError(
+          f"transformer num_kv_heads={self.num_kv_heads} does not divide "
+          f"num_heads={self.num_heads}.")
+    if self.num_experts and not (
+        0 < self.experts_per_token <= self.num_experts
+        and layers.FEED_FORWARDS[self.feed_forward][1]):
+      raise ValueError(
+          f"transformer experts_per_token={self.experts_per_token}, "
+          f"feed_forward={self.feed_forward!r}: 1 to "
+          f"num_experts={self.num_experts} of a gated layer are needed.")
+    if self.shared_dim and not self.num_experts:
+      raise ValueError(f"transformer shared_dim={self.shared_dim} needs "
+                       "num_experts.")
+    if self.outputs and self.tie_embeddings:
+      raise ValueError(f"transformer outputs={self.outputs} needs "
+                       "tie_embeddings=False.")
+    if self.weights == quantization.BFLOAT16 and self.dtype == "float16":
+      raise ValueError(
+          f"transformer weights={self.weights!r}, dtype={self.dtype!r}: "
+          "float32 or bfloat16 is needed.")
+    if self.outputs and self.weights != quantization.DTYPE:
+      raise ValueError(
+          f"transformer weights={self.weights!r}, outputs={self.outputs}: a "
+          f"model without logits needs {quantization.DTYPE!r}.")
+    for names in (("post_norm", "sandwich_norm", "reordered_norm"),
+                  ("post_norm", "parallel"), ("qk_norm", "joint_qk_norm")):
+      given = [f"{name}=True" for name in names if getattr(self, name)]
+      if len(given) > 1:
+        raise ValueError(f"transformer {' and '.join(given)}: only one of them "
+                         "is allowed.")
+    turned = self.rope_part * self.head_dim
+    if self.positions == "rope" and not 2 <= turned <= self.head_dim:
+      raise ValueError(
+          f"transformer rope_part={self.rope_part}: of head_dim="
+          f"{self.head_dim} channels 2 to {self.head_dim} can be rotated.")
+    rope.check(self)

@@ -1,0 +1,228 @@
+"""The decoder as pure functions, and its parameters."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from decoding_jax import kernels
+from decoding_jax import types
+from models.transformer import architecture
+from models.transformer import decoder
+
+
+def language_model(config: architecture.Config) -> types.LanguageModel:
+  """Returns the decoder as pure functions; equal configs give the same object.
+
+  Args:
+    config: the architecture.
+
+  Returns:
+    A `LanguageModel`; its parameters are the "params" collection of
+    `decoder.Decoder`, from `init` or `checkpoints`.
+  """
+  return of_stack(config, ())
+
+
+def with_features(config: architecture.Config,
+                  kept: tuple[int, ...]) -> types.LanguageModel:
+  """Returns the decoder, which keeps outputs of some of its layers.
+
+  They are `Cache.features` and `Block.features`, `[B, S or N, dim]` for each of
+  these layers: the residual stream after it, before any norm of the output
+  layer. Drafters read them in `state.target_cache` and `seen.block`.
+
+  Args:
+    config: the architecture.
+    kept: numbers of layers, from 0 on.
+
+  Returns:
+    A `LanguageModel` with the parameters of `language_model`; equal arguments
+    give the same object.
+
+  Raises:
+    ValueError: for a layer that there is not, or none.
+  """
+  kept = tuple(kept)
+  if not kept or any(i not in range(config.num_layers) for i in kept):
+    raise ValueError(f"kept={kept}: some of the layers 0 to "
+                     f"{config.num_layers - 1} are needed.")
+  return of_stack(config, kept)
+
+
+def with_prompts(config: architecture.Config,
+                 prompts: int) -> types.LanguageModel:
+  """Returns the decoder with trained prompt tokens beside its vocabulary.
+
+  The tokens -1, -2, ... have embeddings of their own, as in parallel prompt
+  decoding (arXiv 2405.18628, section 3.1); `methods.ppd` has them scored.
+
+  Args:
+    config: the architecture.
+    prompts: how many there are.
+
+  Returns:
+    A `LanguageModel` whose parameters are those of `language_model` with
+    `prompts [prompts, F]`; equal arguments give the same object.
+
+  Raises:
+    ValueError: for a number that is not positive.
+  """
+  if prompts < 1:
+    raise ValueError(f"prompts={prompts}: at least 1 is needed.")
+  return of_stack(config, (), prompts=prompts)
+
+
+@functools.lru_cache(maxsize=None)
+def of_stack(config: architecture.Config, kept: tuple[int, ...], stack=None,
+             prompts: int = 0) -> types.LanguageModel:
+  """Returns the decoder with layers that a module of its own runs.
+
+  Args:
+    config: the architecture.
+    kept: layers whose outputs are features.
+    stack: as of `decoder.Decoder`.
+    prompts: as there.
+  """
+  module = decoder.Decoder(config, kept, stack, prompts)
+
+  def init_cache(batch, capacity):
+    heads, dim = config.num_kv_heads, config.head_dim
+    axes = (config.num_layers,) if config.scan_layers else ()
+    copies = 1 if config.scan_layers else config.num_layers
+    dtype = jnp.dtype(config.dtype)
+    key = jnp.zeros((*axes, batch, heads, dim, capacity), dtype)
+    value = jnp.zeros((*axes, batch, heads, capacity, dim), dtype)
+    return types.Cache((key,) * copies, (value,) * copies,
+                       jnp.zeros(batch, jnp.int32),
+                       (jnp.zeros((batch, capacity, config.dim), dtype),) * len(
+                           kept))
+
+  def forward(params, tokens, positions, cache, block, slot, mask):
+    return module.apply({"params": params}, tokens, positions, cache, block,
+                        slot, mask)
+
+  return types.LanguageModel(
+      init_cache, forward, config.vocab_size, config.max_length,
+      abstract_params=functools.partial(_abstract, config, prompts),
+      early_logits=functools.partial(_early_logits, config, prompts))
+
+
+def _early_logits(config, prompts, num_layers, params, tokens, positions,
+                  cache, mask):
+  """As `LanguageModel.early_logits`; of all layers where there are no more."""
+  count = min(num_layers, config.num_layers)
+  keys, values = cache.keys[:count], cache.values[:count]
+  if config.scan_layers:
+    # Copies, which unrolled layers do without.
+    params = {**params, "layers": jax.tree.map(lambda x: x[:count],
+                                               params["layers"])}
+    keys, values = (jax.tree.map(lambda x: x[:count], y)
+                    for y in (cache.keys, cache.values))
+  lm = of_stack(dataclasses.replace(config, num_layers=count), (),
+                prompts=prompts)
+  fresh = lm.init_cache(*tokens.shape)
+  return lm.forward(params, tokens, positions,
+                    types.Cache(keys, values, cache.length),
+                    types.Block(fresh.keys, fresh.values), 0, mask)[0]
+
+
+def causal_logits(lm, params, tokens):
+  """Returns logits of a whole text: no cache, one block, a causal mask.
+
+  Args:
+    lm: of `language_model`, or any other.
+    params: its parameters.
+    tokens: `[B, T]` int32.
+
+  Returns:
+    `[B, T, V]`.
+  """
+  length = tokens.shape[1]
+  return _whole_logits(lm, params, tokens,
+                       jnp.tril(jnp.ones((length, length), bool)))
+
+
+def bidirectional_logits(lm, params, tokens):
+  """Returns logits of a whole text whose tokens all see each other.
+
+  Args:
+    lm: of `language_model`, trained so.
+    params: its parameters.
+    tokens: `[B, T]` int32.
+
+  Returns:
+    `[B, T, V]`, of the tokens themselves, not of those after them.
+  """
+  length = tokens.shape[1]
+  return _whole_logits(lm, params, tokens, jnp.ones((length, length), bool))
+
+
+def _whole_logits(lm, params, tokens, mask):
+  batch, length = tokens.shape
+  fresh = lm.init_cache(batch, length)
+  logits, _ = lm.forward(
+      params, tokens, jnp.broadcast_to(jnp.arange(length), tokens.shape),
+      lm.init_cache(batch, 0), types.Block(
+          fresh.keys, fresh.values, fresh.features), 0,
+      jnp.broadcast_to(mask, (batch, length, length)))
+  return logits
+
+
+def init(key, config: architecture.Config) -> types.Params:
+  """Returns random parameters.
+
+  Args:
+    key: a random key.
+    config: the architecture.
+
+  Returns:
+    The "params" collection of `decoder.Decoder`.
+  """
+  kernels.prepare()  # Before anything is traced that may call them.
+  # Shapes of activations are enough: only parameters are computed.
+  tokens, cache, block, mask = _one_token(config)
+  return decoder.Decoder(config).lazy_init(key, tokens, tokens, cache, block,
+                                           0, mask)["params"]
+
+
+def abstract_params(config: architecture.Config) -> types.Params:
+  """Returns the parameters of `init` as `jax.ShapeDtypeStruct`."""
+  return jax.tree.map(lambda leaf: leaf, _abstract_params(config))
+
+
+@functools.lru_cache(maxsize=64)
+def _abstract_params(config):
+  """`abstract_params`, which nobody may change.
+
+  Tracing layers takes seconds, and what reads a folder asks several times.
+  """
+  kernels.prepare()
+  tokens, cache, block, mask = _one_token(config)
+
+  def init_params(key, tokens, cache, block, mask):
+    # Not by `lazy_init`: it would take a trace apart in three times as long.
+    return decoder.Decoder(config).init(key, tokens, tokens, cache, block, 0,
+                                        mask)["params"]
+
+  return jax.eval_shape(init_params, jax.random.key(0), tokens, cache, block,
+                        mask)
+
+
+def _one_token(config):
+  """Returns the shapes of a token, an empty cache, its block and a mask."""
+  tokens, mask = (jax.ShapeDtypeStruct((1, 1), jnp.int32),
+                  jax.ShapeDtypeStruct((1, 1, 1), bool))
+  cache = jax.eval_shape(lambda: language_model(config).init_cache(1, 1))
+  return tokens, cache, types.Block(cache.keys, cache.values), mask
+
+
+def _abstract(config, prompts):
+  """Returns the parameters of a decoder with prompt tokens, as shapes."""
+  found = abstract_params(config)
+  if prompts:
+    width = config.embedding_dim or config.dim
+    found["prompts"] = jax.ShapeDtypeStruct((prompts, width),
+                                            jnp.dtype(config.dtype))
+  return found
