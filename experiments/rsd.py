@@ -89,8 +89,9 @@ def run_drafters(config, workdir):
     # Other drafters have other programs, and a process has room for so many.
     jax.clear_caches()
   if multihost.first():
+    used = {**settings, "draft": " and ".join(drafts.values())}
     drafter_tables.write(workdir / "summary.md", rows,
-                         provenance.markdown(settings))
+                         provenance.markdown(used))
     figures.write_drafters(workdir, rows)
     print(f"{drafter_tables.terminal(rows)}\n{workdir}: summary.md, *.png, "
           "*.pdf, and a folder of each drafter")

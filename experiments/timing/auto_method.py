@@ -5,7 +5,7 @@ few methods, which also give acceptance rates. The texts of these runs tell of
 other ways to verify, of best-first trees and of drafts without a model; see
 `text_estimates`. From all that, `tree_planning` predicts the rate of every
 tree, and of autoregressive decoding. The best ones are tried out beside
-autoregressive decoding.
+autoregressive decoding, and the fastest is chosen, of the first runs as well.
 
 Of a head on the target's features no forward is timed: what it costs is part of
 what the runs take beside the target's forwards. Nor do texts tell what it
@@ -144,14 +144,18 @@ def choose(pair, prompts, lengths, max_new_tokens, sampling, batch=None,
     curves = list(_curves(pair, batch, prompts.shape[1], lengths, budget, bar))
     run = functools.partial(_runs, pair, prompts, lengths, budget, sampling,
                             batch, bar)
-    plans = _predicted(pair, run(specs), curves, batch, lengths, sampling)
+    first = run(specs)
+    plans = _predicted(pair, first, curves, batch, lengths, sampling)
     if memory_budget is not None:
       plans = _fitting(plans, pair, batch, prompts.shape[1], max_new_tokens,
                        sampling, memory_budget)
     finalists = _finalists(plans)
     bar.total = parts - 1 - _FINALISTS + len(finalists)
-    trials = run([plan.spec for plan in finalists])
-  return _choice(finalists, list(map(_tried, finalists, trials)), plans)
+    trials = list(map(_tried, finalists,
+                      run([plan.spec for plan in finalists])))
+  known = _known(plans, finalists, trials[0], specs, first)
+  return _choice(finalists + [plan for plan, _ in known],
+                 trials + [trial for _, trial in known], plans)
 
 
 def acceptances(pair, prompts, lengths, max_new_tokens, sampling):
@@ -298,6 +302,31 @@ def _tried(plan, run):
   return plan._replace(
       tokens=float(stats.emitted.sum() / stats.target_calls.sum()),
       seconds=run.seconds, rate=run.rate)
+
+
+def _known(plans, finalists, plain, specs, runs):
+  """Returns other plans that were run at first, each with what it did.
+
+  A fit of four runs is a rough guide, above all to what a head costs; what did
+  well in them is not lost. The machine may have another pace by now: theirs is
+  told beside autoregressive decoding, which was in the same rounds.
+
+  Args:
+    plans: all that are allowed.
+    finalists: those that were tried out.
+    plain: autoregressive decoding as tried out.
+    specs: of the first runs, autoregressive decoding in front.
+    runs: these.
+  """
+  pace = plain.rate / runs[0].rate
+  found = []
+  for spec, run in zip(specs, runs):
+    for plan in plans:
+      if plan.spec == spec and plan not in finalists:
+        tried = _tried(plan, run)
+        found.append((plan, tried._replace(seconds=tried.seconds / pace,
+                                           rate=tried.rate * pace)))
+  return found
 
 
 def _choice(finalists, trials, plans) -> Choice:

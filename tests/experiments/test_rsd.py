@@ -117,7 +117,9 @@ def test_several_drafters_are_compared(folders, tmp_path):
     assert (workdir / name).stat().st_size
   # Both drafters share the compiled programs of plain decoding.
   assert not list(workdir.glob("*/compiled"))
-  assert "| first | best-first |" in (workdir / "summary.md").read_text()
+  summary = (workdir / "summary.md").read_text()
+  assert "| first | best-first |" in summary
+  assert f"draft={folders[1]} and lookup" in summary
 
 
 def test_generate(folders, tmp_path):

@@ -9,6 +9,7 @@ import pytest
 import decoding_jax as dj
 from decoding_jax.speculation import tree
 from decoding_jax.speculation import tree_planning
+from decoding_jax.types import Stats
 from experiments.app import launch
 from experiments.app import method_specs
 from experiments.devices import model_pair
@@ -68,6 +69,21 @@ def test_the_best_names_and_ways_to_verify_are_tried_out():
   assert auto_method._finalists([*plans[:4], matched]) == [
       PLAIN, plans[0], plans[3], plans[1], matched]
   assert auto_method._finalists(plans[1:3]) == [PLAIN, plans[1]]
+
+
+def test_what_did_well_at_first_is_not_lost():
+  """Its rate is told beside that of autoregressive decoding at the time."""
+  stats = Stats(target_calls=np.array([10]), draft_calls=None,
+                emitted=np.array([25]), nodes=None, accepted_by_depth=None,
+                extra={})
+  run = lambda rate: auto_method._Run(None, stats, 1 / rate, 0.0, rate)
+  chain, tried = plan(250.0), plan(240.0, "rsd_s")
+  specs = [PLAIN.spec, chain.spec, tried.spec, {"name": "rsd_c", "depth": 9}]
+  [(found, result)] = auto_method._known(
+      [chain, tried, PLAIN], [PLAIN, tried], PLAIN._replace(rate=90.0), specs,
+      [run(100.0), run(200.0), run(150.0), run(500.0)])
+  assert found == chain
+  assert result == chain._replace(tokens=2.5, seconds=1 / 180, rate=180.0)
 
 
 def test_where_no_tree_fits():
