@@ -19,8 +19,7 @@ _NAMES = {"SD, block": "chain, block", "OPT-Tree": "best-first",
           "RSD-C, conditional_ot": "conditional OT"}
 _QUESTION = """\
 Does sampling without replacement (RSD-S) over a drafter of one forward a tree
-accept more than best-first trees of as many nodes? In tokens a target call:
-"""
+accept more than best-first trees of as many nodes? In tokens a target call:"""
 _NOTE = """\
 Tokens a target call with 95 % bootstrap intervals over prompts: of each method
 the best of its trees with at most so many nodes. Chains are verified as a
@@ -63,7 +62,9 @@ def terminal(rows) -> str:
             f"{tables.POINTS['budget']}\n" + text_tables.plain_table(
                 _lines(drafters, tables.plus_minus))
             for temperature, drafters in _by_temperature(rows).items()]
-  return "\n\n".join([*blocks, "\n".join([_QUESTION, *answers(rows)])])
+  told = answers(rows)
+  return "\n\n".join([*blocks, *(
+      ["\n".join([_QUESTION, *told])] if told else [])])
 
 
 def write(path, rows, about=""):
@@ -74,8 +75,8 @@ def write(path, rows, about=""):
     rows: dict from drafters to rows of `tables.rows`.
     about: of `provenance.markdown`.
   """
-  blocks = ["# Drafters", about, _NOTE, _QUESTION, "\n".join(
-      f"- {line}" for line in answers(rows))]
+  told = "\n".join(f"- {line}" for line in answers(rows))
+  blocks = ["# Drafters", about, _NOTE, told and f"{_QUESTION}\n\n{told}"]
   for temperature, drafters in _by_temperature(rows).items():
     blocks += [f"## Temperature {temperature:g}", text_tables.markdown_table(
         _lines(drafters, tables.interval))]

@@ -119,7 +119,7 @@ def test_several_drafters_are_compared(folders, tmp_path):
   assert not list(workdir.glob("*/compiled"))
   summary = (workdir / "summary.md").read_text()
   assert "| first | best-first |" in summary
-  assert f"draft={folders[1]} and lookup" in summary
+  assert f"draft=lookup and {folders[1]}," in summary
 
 
 def test_generate(folders, tmp_path):

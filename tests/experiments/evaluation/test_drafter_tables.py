@@ -63,8 +63,10 @@ def test_what_is_within_the_interval_is_undecided():
 def test_a_drafter_of_several_forwards_is_in_the_tables_alone():
   rows = {"small": _rows(12, forwards=4), "block": _rows(12)}
   assert not drafter_tables.answers({"small": rows["small"]})
+  assert "Does" not in drafter_tables.terminal({"small": rows["small"]})
   assert "small" not in "".join(drafter_tables.answers(rows))
   text = drafter_tables.terminal(rows)
+  assert "\nDoes sampling without replacement" in text
   lines = [line.split()[:2] for line in text.splitlines()]
   assert lines.count(["small", "best-first"]) == 2
   assert lines.count(["block", "best-first"]) == 2
