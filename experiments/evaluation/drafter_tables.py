@@ -62,9 +62,8 @@ def terminal(rows) -> str:
             f"{tables.POINTS['budget']}\n" + text_tables.plain_table(
                 _lines(drafters, tables.plus_minus))
             for temperature, drafters in _by_temperature(rows).items()]
-  told = answers(rows)
-  return "\n\n".join([*blocks, *(
-      ["\n".join([_QUESTION, *told])] if told else [])])
+  told = "\n".join(answers(rows))
+  return "\n\n".join(filter(None, [*blocks, told and f"{_QUESTION}\n{told}"]))
 
 
 def write(path, rows, about=""):

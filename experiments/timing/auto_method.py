@@ -153,9 +153,7 @@ def choose(pair, prompts, lengths, max_new_tokens, sampling, batch=None,
     bar.total = parts - 1 - _FINALISTS + len(finalists)
     trials = list(map(_tried, finalists,
                       run([plan.spec for plan in finalists])))
-  known = _known(plans, finalists, trials[0], specs, first)
-  return _choice(finalists + [plan for plan, _ in known],
-                 trials + [trial for _, trial in known], plans)
+  return _choice([*trials, *_known(plans, trials, specs, first)], plans)
 
 
 def acceptances(pair, prompts, lengths, max_new_tokens, sampling):
@@ -304,8 +302,8 @@ def _tried(plan, run):
       seconds=run.seconds, rate=run.rate)
 
 
-def _known(plans, finalists, plain, specs, runs):
-  """Returns other plans that were run at first, each with what it did.
+def _known(plans, trials, specs, runs):
+  """Returns what other plans did that were run at first.
 
   A fit of four runs is a rough guide, above all to what a head costs; what did
   well in them is not lost. The machine may have another pace by now: theirs is
@@ -313,44 +311,41 @@ def _known(plans, finalists, plain, specs, runs):
 
   Args:
     plans: all that are allowed.
-    finalists: those that were tried out.
-    plain: autoregressive decoding as tried out.
+    trials: of the finalists, autoregressive decoding in front.
     specs: of the first runs, autoregressive decoding in front.
     runs: these.
   """
-  pace = plain.rate / runs[0].rate
-  found = []
-  for spec, run in zip(specs, runs):
-    for plan in plans:
-      if plan.spec == spec and plan not in finalists:
-        tried = _tried(plan, run)
-        found.append((plan, tried._replace(seconds=tried.seconds / pace,
-                                           rate=tried.rate * pace)))
-  return found
+  pace = trials[0].rate / runs[0].rate
+  done = [trial.spec for trial in trials]
+  found = [_tried(plan, runs[specs.index(plan.spec)]) for plan in plans
+           if plan.spec in specs and plan.spec not in done]
+  return [trial._replace(seconds=trial.seconds / pace, rate=trial.rate * pace)
+          for trial in found]
 
 
-def _choice(finalists, trials, plans) -> Choice:
+def _choice(trials, plans) -> Choice:
   """Chooses the best trial; the first one is autoregressive decoding."""
   plain, *others = trials
+  predicted = lambda trial: next(
+      plan.rate for plan in plans if plan.spec == trial.spec)
   if not others:
-    return Choice(method_specs.read(_PLAIN), plain, finalists[0].rate, plans,
+    return Choice(method_specs.read(_PLAIN), plain, predicted(plain), plans,
                   f"autoregressive: {plain.rate:.1f} tokens/s in a trial; no "
                   "tree fits into the budget of memory.")
   best = max(others, key=lambda plan: plan.rate)
   paces = (f"{best.tokens:.2f} tokens a step, which takes "
            f"{best.seconds / plain.seconds:.2f} times as long")
   chosen = best if best.rate >= _MARGIN * plain.rate else plain
-  [predicted] = [plan.rate for plan in finalists if plan.spec == chosen.spec]
   method = method_specs.read(chosen.spec)
   reason = (f"{method.name}: {chosen.rate:.1f} tokens/s in a trial, "
-            f"{predicted:.1f} were predicted; ")
+            f"{predicted(chosen):.1f} were predicted; ")
   if chosen is plain:
     reason += (f"no tree is faster: {method_specs.read(best.spec).name} emits "
                f"{paces}.")
   else:
     reason += (f"{best.rate / plain.rate:.2f} times those of autoregressive "
                f"decoding; {paces}.")
-  return Choice(method, chosen, predicted, plans, reason)
+  return Choice(method, chosen, predicted(chosen), plans, reason)
 
 
 def _curves(pair, batch, width, lengths, budget, bar):

@@ -296,8 +296,7 @@ def test_types_of_both_models(folders, dtype, draft_dtype, expected):
     ("dtype", "int8", (False, True)), ("int8", "dtype", (True, False))])
 def test_weights_of_both_models(folders, weights, draft_weights, expected):
   """Wherever they are, they are of the shapes that memory is estimated by."""
-  shapes = model_pair.open_pair(*folders,
-                                weights=weights,
+  shapes = model_pair.open_pair(*folders, weights=weights,
                                 draft_weights=draft_weights)
   one_device = model_pair.with_params(shapes, *folders)
   mesh = mesh_lib.with_params(shapes, *folders, mesh_shapes.make((1, 1)))

@@ -29,7 +29,7 @@ def plan(rate, name="speculative"):
 def choice(rate):
   """Of autoregressive decoding and a chain, which promised more than it did."""
   finalists = [PLAIN, plan(250.0)]
-  return auto_method._choice(finalists, [PLAIN._replace(rate=98.0), plan(rate)],
+  return auto_method._choice([PLAIN._replace(rate=98.0), plan(rate)],
                              finalists[::-1])
 
 
@@ -79,15 +79,14 @@ def test_what_did_well_at_first_is_not_lost():
   run = lambda rate: auto_method._Run(None, stats, 1 / rate, 0.0, rate)
   chain, tried = plan(250.0), plan(240.0, "rsd_s")
   specs = [PLAIN.spec, chain.spec, tried.spec, {"name": "rsd_c", "depth": 9}]
-  [(found, result)] = auto_method._known(
-      [chain, tried, PLAIN], [PLAIN, tried], PLAIN._replace(rate=90.0), specs,
+  [result] = auto_method._known(
+      [chain, tried, PLAIN], [PLAIN._replace(rate=90.0), tried], specs,
       [run(100.0), run(200.0), run(150.0), run(500.0)])
-  assert found == chain
   assert result == chain._replace(tokens=2.5, seconds=1 / 180, rate=180.0)
 
 
 def test_where_no_tree_fits():
-  found = auto_method._choice([PLAIN], [PLAIN._replace(rate=98.0)], [PLAIN])
+  found = auto_method._choice([PLAIN._replace(rate=98.0)], [PLAIN])
   assert found.method.name == "autoregressive" and found.plan.rate == 98.0
   assert found.reason == ("autoregressive: 98.0 tokens/s in a trial; no tree "
                           "fits into the budget of memory.")
