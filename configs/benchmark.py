@@ -85,8 +85,9 @@ def get_config(preset="default"):
       more than an hour on a CPU; "shipped", the pair that comes along; "gpu",
       in bfloat16 and with larger trees; "engines", in 16, 8 and 4 bits against
       the engines that `--prepare` installs; "engines_smollm2", a chat model
-      with its shipped head against the two fastest of them; or "smoke", a tiny
-      pair, which shows that everything works.
+      with its shipped head against the two fastest of them; "rates", the
+      methods of the paper alone, with which `experiments.rsd` ends; or "smoke",
+      a tiny pair, which shows that everything works.
 
   Returns:
     A ConfigDict with the fields:
@@ -202,6 +203,10 @@ _PRESETS = {
         "methods": _METHODS[:2], "rival_dtypes": ("bfloat16", "int8"),
         "rivals": {"transformers": (), "openvino": (_PLAIN, _lookup(3)),
                    "llama_cpp": (_PLAIN,)}},
+    "rates": {
+        "dtypes": ("bfloat16",), "rivals": {}, "auto": False, "costs": False,
+        "methods": tuple(_METHODS[i] for i in (0, 2, 4, 5, 7, 9)),
+        "prompts": 4, "max_new_tokens": 64, "rounds": 3},
     "smoke": {"pair": _TINY, "auto": False, "costs": False,
               "methods": _METHODS[:2] + _METHODS[-1:],
               "rivals": {"transformers": (_PLAIN, *_drafts(2))},

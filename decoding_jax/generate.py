@@ -10,6 +10,7 @@ import numpy as np
 
 from decoding_jax import argument_checks
 from decoding_jax import kernels
+from decoding_jax import programs
 from decoding_jax import sampling as sampling_lib
 from decoding_jax.rewards import text_reward
 from decoding_jax.runtime import cache as cache_lib, cache_growth
@@ -126,7 +127,8 @@ def _outputs(every, key, prompts, prompt_lengths, *, method, max_new_tokens,
                                      max_new_tokens=max_new_tokens, **arguments)
   batch, length = context.prompts.shape
   slots = prefill_lib.capacity(length, max_new_tokens + decoder.max_slots_ahead)
-  queued, traced = rows is not None and rows < batch, _traced((context, keys))
+  queued, traced = rows is not None and rows < batch, programs.is_traced(
+      (context, keys))
   # Under an outer jit the host cannot see that a cache is full, so that it has
   # its full size from the start.
   now = slots if queued or traced else cache_growth.initial_slots(
@@ -219,27 +221,21 @@ def _caches(decoder, slots, chunk, context: Context):
   return (*caches, None)[:2]
 
 
-def _traced(arguments) -> bool:
-  # Within a program that is traced so is what is made there, of constants too.
-  arguments = arguments, jnp.asarray(np.int32(0))
-  return any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(arguments))
-
-
 # The caches are given back, so that the loop writes where they lie.
-@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
+@functools.partial(programs.jit, static_argnums=(0, 1), donate_argnums=3)
 def _begin(decoder, max_new_tokens, context: Context, caches, keys):
   """The state before the first step."""
   return _first_state(decoder, max_new_tokens, context, caches, keys)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
+@functools.partial(programs.jit, static_argnums=(0, 1), donate_argnums=3)
 def _generate(decoder, max_new_tokens, context: Context, caches, keys):
   """Begins, and runs the loop."""
   state = _first_state(decoder, max_new_tokens, context, caches, keys)
   return _run(decoder, context, state, jnp.int32(0), _ALL)
 
 
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
+@functools.partial(programs.jit, static_argnums=(0,), donate_argnums=2)
 def _resume(decoder, context: Context, state, steps, every):
   """Goes on with what `_begin` or a loop has left, perhaps in larger caches."""
   return _run(decoder, context, state, steps, every)
@@ -272,7 +268,7 @@ def _run(decoder, context: Context, state: DecodeState, before, every):
   return _generation(context, state, steps), state
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
+@functools.partial(programs.jit, static_argnums=(0, 1, 2, 3, 4))
 def _generate_queued(decoder, max_new_tokens, rows, slots, chunk,
                      context: Context, keys):
   """Generates all prompts, `rows` of them at a time."""

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from decoding_jax import programs
 from decoding_jax.generate import generate
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.processors import model_wrapper, sparse_automaton
@@ -187,7 +188,7 @@ def _processor(grammar) -> LogitsProcessor:
       advance=advance, process=process)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+@functools.partial(programs.jit, static_argnums=(0, 1, 2))
 def _score(grammar, lm, width, params, grammar_params, tokens):
   """Returns log-probabilities of texts, and of what was allowed.
 

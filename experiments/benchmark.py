@@ -11,7 +11,6 @@ left out, with a notice; they get environments of their own by
       --prepare=llama_cpp,openvino,ctranslate2,onnxruntime,vllm_cpu
 """
 
-import functools
 import json
 import os
 import pathlib
@@ -24,6 +23,7 @@ from experiments.app import preemption
 from experiments.benchmarking import auto_check
 from experiments.benchmarking import engines
 from experiments.benchmarking import forward_cost_tables
+from experiments.benchmarking import measurement
 from experiments.benchmarking import roofline_share
 from experiments.benchmarking import runs as benchmark_runs
 from experiments.benchmarking import systems
@@ -31,12 +31,6 @@ from experiments.benchmarking import tables as benchmark_tables
 from experiments.devices import model_pair
 from experiments.evaluation import provenance
 from experiments.evaluation import results_store
-from experiments.timing import roofline
-
-# These only choose what is measured, and how often.
-_FREE = ("methods", "rivals", "dtypes", "rival_dtypes", "batches",
-         "temperatures", "rounds", "compilation_cache", "pairs", "auto",
-         "costs")
 
 
 def main():
@@ -59,7 +53,7 @@ def main():
   settings = {**json.loads(config.to_json()),
               "models": model_pair.fingerprint(models)}
   results_store.open_workdir(
-      workdir, settings, _FREE, timed=True,
+      workdir, settings, measurement.FREE, timed=True,
       results=(results_store.RESULTS, auto_check.FILE, forward_cost_tables.FILE,
                roofline_share.FILE))
   if config.compilation_cache:
@@ -78,7 +72,7 @@ def main():
       },
       bool(benchmark_runs.todo(groups, config.rounds,
                                benchmark_runs.read(path))))
-  records = measure(config, pair, methods, groups, path)
+  records = measurement.measure(config, pair, methods, groups, path)
   rows = benchmark_tables.rows(
       records, roofline_share.from_runs(roof, config, pair, methods))
   notes += [
@@ -130,39 +124,6 @@ def prepare(names):
       failures.append(str(e))
   if failures:
     raise launch.UserError(" ".join(failures))
-
-
-def measure(config, pair, methods, groups, path):
-  """Measures the entries that have no result yet.
-
-  Args:
-    config: see `configs/benchmark.py`.
-    pair: of `systems.open_pair`.
-    methods: dict from names to our methods.
-    groups: of `runs.entries`.
-    path: where results are read from and appended to.
-
-  Returns:
-    list of records of the entries of the config.
-  """
-  if benchmark_runs.todo(groups, config.rounds, benchmark_runs.read(path)):
-    texts = systems.prompts(config, pair)
-    with systems.servers(config, pair, path.parent) as servers:
-      ours = functools.partial(systems.ours, config, pair, methods, texts)
-      theirs = functools.partial(systems.theirs, config, servers, texts)
-
-      def run(entry, number):
-        # Right before each run, since the speed of a shared machine varies.
-        bandwidth = round(roofline.bandwidth())
-        take = ours if entry.tool == benchmark_runs.OURS else theirs
-        return {"bandwidth": bandwidth, **take(entry, number)}
-
-      benchmark_runs.measure(groups, config.rounds, run, path)
-  wanted = {entry for group in groups for entry in group}
-  return [
-      r for r in benchmark_runs.read(path)
-      if benchmark_runs.entry_of(r) in wanted
-  ]
 
 
 def _tools(config):

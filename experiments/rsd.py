@@ -15,16 +15,20 @@ table of them all.
 
 import functools
 import json
+import pathlib
 
 from absl import flags
 import jax
 import tqdm
 
+from decoding_jax import programs
 from decoding_jax.speculation import tree_decoder
 from experiments.app import compilation_cache
 from experiments.app import launch
 from experiments.app import multihost
 from experiments.app import preemption
+from experiments.benchmarking import measurement
+from experiments.benchmarking import tables as benchmark_tables
 from experiments.data import prompt_tasks
 from experiments.devices import mesh
 from experiments.devices import mesh_shapes
@@ -48,7 +52,9 @@ from models import transformer
 
 # These only choose cells; a cell does not depend on the others.
 _FREE = ("methods", "lengths", "budgets", "temperatures", "trees", "drafts",
-         "compilation_cache")
+         "compilation_cache", "speed")
+# Folder of token rates within the workdir.
+_SPEED = "speed"
 # --help shows flags of a main alone, and of modules that it adopts.
 flags.adopt_module_key_flags(mesh)
 
@@ -62,6 +68,8 @@ def main():
     run_drafters(config, WORKDIR.value)
   else:
     run(config, WORKDIR.value)
+    if config.speed and jax.process_count() == 1:
+      print(f"\n{speed(config.speed, WORKDIR.value)}")
 
 
 def run_drafters(config, workdir):
@@ -86,8 +94,7 @@ def run_drafters(config, workdir):
     # All share the programs that are kept: JAX has one folder of them.
     one.update(draft=draft, compilation_cache=False)
     rows[name] = run(one, workdir / name)
-    # Other drafters have other programs, and a process has room for so many.
-    jax.clear_caches()
+    programs.clear()  # Other drafters have other programs.
   if multihost.first():
     used = {**settings, "draft": " and ".join(drafts.values())}
     drafter_tables.write(workdir / "summary.md", rows,
@@ -147,11 +154,34 @@ def run(config, workdir) -> list:
   note = " ".join(filter(None, [examples.note, left_out]))
   summary_files.write(workdir, rows, results, settings=settings,
                       notes=_paragraphs(note, *speeds))
-  print(_paragraphs(tables.terminal(rows, note),
-                    result_tables.terminal(results), *speeds))
+  # Rates of a pair of real size, if they follow, say more than those of this.
+  with_rates = not config.speed
+  print(_paragraphs(tables.terminal(rows, note, with_rates),
+                    result_tables.terminal(results),
+                    *(speeds if with_rates else ())))
   print(f"{workdir}: {', '.join(summary_files.NAMES)}, "
         f"{results_store.RESULTS}, {results_store.RUN}")
   return rows
+
+
+def speed(config, workdir) -> str:
+  """Measures token rates on a pair of real size.
+
+  On a target as small as the shipped one, reading its parameters takes no time,
+  so that its rates say nothing of a target whose forwards are bound by that.
+
+  Args:
+    config: see `configs/benchmark.py`.
+    workdir: folder of the run.
+
+  Returns:
+    A table and a sentence.
+  """
+  programs.clear()  # The other pair's will not be called again.
+  folder = pathlib.Path(workdir) / _SPEED
+  rows, sizes = measurement.rates(config, folder)
+  return (f"{benchmark_tables.rates(rows, sizes)}\n"
+          f"{folder}: summary.md, *.png, {results_store.RESULTS}")
 
 
 def _open(config, draft):

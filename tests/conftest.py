@@ -2,11 +2,11 @@
 
 import gc
 import os
-import pathlib
 
 import jax
 import pytest
 
+from decoding_jax import programs
 import decoding_jax as dj
 from experiments.app import preemption
 from experiments.data import python_corpus
@@ -14,9 +14,6 @@ from models import checkpoints
 from models import transformer
 from models.text import tokenizers
 from support import tiny_models as tiny
-
-# On Linux, a line for each of this process.
-MAPPINGS = pathlib.Path("/proc/self/maps")
 
 # No array gets axes unseen: here, and in the processes that tests start.
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -82,7 +79,7 @@ def few_mappings():
   left is not looked through for garbage again, which would take seconds.
   """
   yield
-  if MAPPINGS.exists() and MAPPINGS.read_bytes().count(b"\n") > 25_000:
+  if programs.num_mappings() > 25_000:
     gc.unfreeze()
     jax.clear_caches()
     gc.collect()

@@ -17,7 +17,7 @@ REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 # of one floor do not import each other.
 LIBRARY = [
     ("types", "kernels"),
-    ("validation",),
+    ("validation", "programs"),
     ("sampling", "rewards"),
     ("processors", "runtime"),
     ("search", "canvas"),

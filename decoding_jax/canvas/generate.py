@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax import kernels
+from decoding_jax import programs
 from decoding_jax import sampling as sampling_lib
 from decoding_jax.canvas import confidence as confidence_lib
 from decoding_jax.canvas import checks, forward, places
@@ -83,7 +84,7 @@ def _left_padded(prompts, lengths):
   return jnp.where(inside, moved, 0), padding
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
+@functools.partial(programs.jit, static_argnums=(0, 1))
 def _generate(cache, traced, context: Context, canvases) -> Filled:
   state = jax.lax.while_loop(
       lambda state: places.is_open(context, state.canvas).any(),

@@ -13,6 +13,7 @@ has the references compute everything.
 from decoding_jax.kernels.buffers import empty_like, take_along
 from decoding_jax.kernels.buffers import write_slots, zeros
 from decoding_jax.kernels.caches import commit
+from decoding_jax.kernels.compiler import options as compiler_options
 from decoding_jax.kernels.cpu.bindings import available, prepare
 from decoding_jax.kernels.cpu.cores import cores, is_cpu
 from decoding_jax.kernels.dispatch import host_device
@@ -25,8 +26,9 @@ from decoding_jax.kernels.random import threefry_hashes
 from decoding_jax.kernels.softmax import log_normalizer
 
 __all__ = [
-    "attention", "available", "commit", "cores", "empty_like",
-    "gumbel_top_k", "host_device", "is_cpu", "log_normalizer", "matmul",
-    "matmuls", "prepare", "rms_norm", "soft_cap", "split_by_compiler",
-    "take_along", "threefry_hashes", "top_k", "write_slots", "zeros",
+    "attention", "available", "commit", "compiler_options", "cores",
+    "empty_like", "gumbel_top_k", "host_device", "is_cpu", "log_normalizer",
+    "matmul", "matmuls", "prepare", "rms_norm", "soft_cap",
+    "split_by_compiler", "take_along", "threefry_hashes", "top_k",
+    "write_slots", "zeros",
 ]

@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
+from decoding_jax import programs
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.types import Block, Cache, LanguageModel
 from decoding_jax.validation import values
@@ -29,7 +30,7 @@ def capacity(width, room) -> int:
   return cache_lib.round_up(max(width + room, count * size))
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+@functools.partial(programs.jit, static_argnums=(0, 1, 2))
 def prefill(slots, chunk, model: LanguageModel, params, *, prompts,
             lengths) -> Cache:
   """A cache of all of each prompt but its last token.

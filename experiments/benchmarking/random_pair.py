@@ -5,8 +5,8 @@ table that both models have, and no layer writes there; the head reads from them
 the logits of a bigram distribution of low rank. The other channels are random,
 differ between the models, and depend on the whole context. Logits are linear in
 the scale of the final norm: two factors, one for the channels of the core and
-one for the others, are found by bisection, such that the target's samples have
-the given perplexity, and both distributions the given overlap E sum min(t, d).
+one for the others, are found such that the target's samples have the
+given perplexity, and both distributions the given overlap E sum min(t, d).
 
 Both models are written as transformers reads them.
 """
@@ -17,6 +17,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy import optimize
 
 import decoding_jax as dj
 from models import transformer
@@ -32,7 +33,8 @@ _CORE_SCALE = 8.0
 # Texts that the distributions are compared on. The first ones are random; then
 # the target samples new ones until the overlap holds on texts not fitted to.
 _ROWS, _LENGTH, _ROUNDS = 16, 64, 4
-_BISECTIONS, _LARGEST_SCALE = 12, 16.0
+# Where scales are looked for, and how closely.
+_LARGEST_SCALE, _PRECISION = 16.0, 4e-3
 
 
 def config_of(settings, model):
@@ -230,26 +232,23 @@ def _scales(settings, parts):
   for _ in range(2):
     for place, figure, wanted in ((0, 1, settings.perplexity),
                                   (1, 0, settings.overlap)):
-      scales[place] = _bisect(
+      scales[place] = _solve(
           lambda x: float(mixed(np.where(np.arange(2) == place, x, scales))[
               figure]), wanted, ("overlap", "perplexity")[figure])
   return scales
 
 
-def _bisect(figure, wanted, name):
-  """Finds where a decreasing function has a value, by bisection."""
-  low, high = 0.0, _LARGEST_SCALE
-  ends = figure(np.float32(high)), figure(np.float32(low))
-  if not ends[0] < wanted < ends[1]:
-    raise ValueError(f"{name}={wanted}: these sizes allow {ends[0]:.3g} to "
-                     f"{ends[1]:.3g}.")
-  for _ in range(_BISECTIONS):
-    middle = (low + high) / 2
-    if figure(np.float32(middle)) > wanted:
-      low = middle
-    else:
-      high = middle
-  return (low + high) / 2
+def _solve(figure, wanted, name):
+  """Finds where a decreasing function has a value."""
+  @functools.cache  # The ends are asked for twice.
+  def excess(scale):
+    return figure(np.float32(scale)) - wanted
+
+  if not excess(_LARGEST_SCALE) < 0 < excess(0.0):
+    raise ValueError(
+        f"{name}={wanted}: these sizes allow "
+        f"{excess(_LARGEST_SCALE) + wanted:.3g} to {excess(0.0) + wanted:.3g}.")
+  return optimize.brentq(excess, 0.0, _LARGEST_SCALE, xtol=_PRECISION)
 
 
 @functools.partial(jax.jit, static_argnums=0)

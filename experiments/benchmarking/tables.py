@@ -10,6 +10,7 @@ from experiments.benchmarking import runs as benchmark_runs
 
 _HEAD = ["", "dtype", "tokens/s", "x same dtype", "x any", "block eff.",
          "target calls", "roofline", "first call, s", "peak, MB"]
+_RATES = ["", "tokens/s", "x plain", "block eff."]
 # Names of what drafts nothing.
 _PLAIN = ("autoregressive", "plain", "compiled")
 _COLORS = {True: "#D55E00", False: "#666666"}
@@ -118,6 +119,33 @@ def terminal(rows_, notes=()):
   blocks = [f"{title(*group)}\n{text_tables.plain_table(_lines(members))}"
             for group, members in groups(rows_).items()]
   return "\n\n".join([*blocks, "\n".join([*notes, *remarks(rows_)])])
+
+
+def rates(rows_, sizes) -> str:
+  """Formats the rates of our methods next to plain decoding's.
+
+  Args:
+    rows_: of `rows`, of our methods alone.
+    sizes: parameters of target and draft.
+
+  Returns:
+    A title, a table, and a sentence about the fastest method.
+  """
+  blocks = []
+  for group, members in groups(rows_).items():
+    plain = next(row for row in members if _is_plain(row))
+    best = members[0]
+    lines = [_RATES, *([row["entry"].name, _range(row["rate"], 0),
+                        _figure(_over(row, [plain]), 2),
+                        _figure(row["block_efficiency"], 2)]
+                       for row in members)]
+    blocks.append(
+        "Tokens a second on a pair of "
+        f"{' and '.join(f'{x / 1e6:.0f} M' for x in sizes)} parameters\n"
+        f"{title(*group)}\n{text_tables.plain_table(lines)}\n\n"
+        f"{best['entry'].name} is the fastest, at "
+        f"{_over(best, [plain]):.2f} times the rate of plain decoding.")
+  return "\n\n".join(blocks)
 
 
 def write(folder, rows_, notes=(), more="", about=""):

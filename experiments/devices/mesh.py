@@ -11,6 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 import numpy as np
 
 from decoding_jax import kernels
+from decoding_jax import programs
 import decoding_jax as dj
 from experiments.app import launch
 from experiments.app import multihost
@@ -354,7 +355,7 @@ def _run(pair, method, max_new_tokens, sampling, eos_id, reward=None,
               rows and rows // mesh_shapes.multiple(pair.mesh))
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(programs.jit, static_argnums=(0,))
 def _generate(run: _Run, batch, temperature, params):
   def of_rows(batch, temperature, params):
     keys, prompts, lengths, constraints = batch

@@ -144,13 +144,21 @@ def idleness(rows_):
           f"most {shares[worst]:.0%} ({worst}).")
 
 
-def terminal(rows_, note=""):
-  """Formats the tables of the best trees, with a note about the prompts."""
+def terminal(rows_, note="", with_rates=True):
+  """Formats the tables of the best trees.
+
+  Args:
+    rows_: of `rows`.
+    note: sentences about the prompts; "" for none.
+    with_rates: whether token rates are among the figures.
+  """
   blocks = []
-  tables = {metric: best(rows_, metric) for metric in METRICS}
+  shown = {metric: title for metric, title in METRICS.items()
+           if with_rates or metric != "token_rate_ratio"}
+  tables = {metric: best(rows_, metric) for metric in shown}
   for experiment, temperature in tables["mbsu"]:
     lines = []
-    for metric, title in METRICS.items():
+    for metric, title in shown.items():
       trees = tables[metric][experiment, temperature]
       points = sorted({point for row in trees.values() for point in row})
       lines.append([title, *map(str, points)])

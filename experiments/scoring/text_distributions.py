@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from decoding_jax import programs
 from decoding_jax import sampling as sampling_lib
 from decoding_jax.runtime import cache as cache_lib
 
@@ -36,7 +37,7 @@ def at(lm, params, sampling, texts, places, greedy_as_samples=False):
   return np.concatenate(found or [np.zeros((0, lm.vocab_size), np.float32)])
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(programs.jit, static_argnums=(0,))
 def _of_row(lm, params, warper, tokens):
   """Returns `[L, V]` probabilities after each token of `tokens [1, L]`."""
   size = tokens.shape[1]

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from decoding_jax import programs
 from decoding_jax.runtime import cache as cache_lib
 from experiments.timing import stopwatch
 
@@ -92,7 +93,7 @@ def timer(lm, params, batch, live_length, slots, size):
   return functools.partial(seconds, count)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(programs.jit, static_argnums=(0,))
 def _forwards(lm, params, cache, fresh, count):
   size = fresh.shape[1]
   positions = cache.length[:, None] + jnp.arange(size)[None]

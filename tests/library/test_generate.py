@@ -196,7 +196,7 @@ def table_run(*, method=BEAM, prompts=np.zeros((2, 3), np.int32),
 
 
 def test_other_values_are_not_compiled_anew():
-  size = generate_lib._generate._cache_size
+  size = generate_lib._generate.num_programs
   table_run()
   before = size()
   table_run(seed=1, key=jax.random.key(1))
@@ -219,7 +219,7 @@ def test_other_values_are_not_compiled_anew():
 
 def test_equal_trees_share_their_program():
   """At temperature 0 methods differ in what they draft alone."""
-  size = generate_lib._generate._cache_size
+  size = generate_lib._generate.num_programs
   table_run(method=dj.methods.rsd_s(2, 2), sampling=GREEDY)
   before = size()
   for method in dj.methods.specinfer(2, 2), dj.methods.spectr(2, 2):
@@ -229,7 +229,7 @@ def test_equal_trees_share_their_program():
 
 
 def test_whether_it_is_greedy_is_static():
-  size = generate_lib._generate._cache_size
+  size = generate_lib._generate.num_programs
   table_run(sampling=GREEDY)
   before = size()
   table_run(sampling=dj.Sampling(temperature=0.0), seed=1, eos_id=1)
@@ -238,9 +238,9 @@ def test_whether_it_is_greedy_is_static():
 
 def test_methods_share_their_prefill():
   table_run(method=CHAIN)
-  size = prefill_lib.prefill._cache_size()
+  size = prefill_lib.prefill.num_programs()
   table_run()
-  assert prefill_lib.prefill._cache_size() == size
+  assert prefill_lib.prefill.num_programs() == size
 
 
 def test_inside_another_program():

@@ -137,5 +137,5 @@ def test_settings_that_cannot_be(update, message):
 def test_a_figure_out_of_reach():
   with pytest.raises(ValueError, match="overlap=0.9: these sizes allow 0.2 to "
                      "0.8"):
-    random_pair._bisect(
+    random_pair._solve(
         lambda x: 0.8 - 0.6 * x / random_pair._LARGEST_SCALE, 0.9, "overlap")

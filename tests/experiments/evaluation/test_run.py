@@ -145,7 +145,7 @@ def test_a_run_of_ragged_prompts(folders, tmp_path):
   examples = prompt_tasks.load(config, pair)
   methods = [method_specs.read({"name": "autoregressive"}),
              method_specs.read({"name": "rsd_s", "width": 2, "depth": 1})]
-  size = generate_lib._generate._cache_size  # pylint: disable=protected-access
+  size = generate_lib._generate.num_programs  # pylint: disable=protected-access
   before = size()
   found = rsd.measure(config, pair, methods, examples, tmp_path / "results")
   assert size() - before <= len(methods) * config.buckets

@@ -209,7 +209,7 @@ def test_a_row_alone_and_in_a_batch():
 
 
 def test_other_values_are_not_compiled_anew():
-  size = generate_lib._generate._cache_size
+  size = generate_lib._generate.num_programs
   method = dj.methods.cdlh(*LOOK)
   first = run(method)
   before = size()

@@ -201,7 +201,7 @@ def test_short_budgets_and_lookaheads(look, new):
 
 
 def test_other_values_are_not_compiled_anew():
-  size = generate_lib._generate._cache_size
+  size = generate_lib._generate.num_programs
   cdlh.run(make())
   before = size()
   cdlh.run(make(), seed=2, key=jax.random.key(1), eos_id=4)

@@ -43,7 +43,7 @@ def test_any_method_reports_the_reward_of_the_text():
 
 
 def test_another_constraint_is_not_compiled_anew():
-  size = generate_lib._generate._cache_size
+  size = generate_lib._generate.num_programs
   first = run(seed=1)
   before = size()
   second = run(seed=2)
