@@ -116,8 +116,8 @@ def get_config(preset="default"):
       drafts: names -> drafts, each as `draft`, which is not used then: all are
         run, each in a folder of its name in the workdir, and are compared. ""
         leaves one out; `mine` is a place for one of your own, `dspark` of
-        "heads_smollm2" for that of configs/train.py:smollm2_dspark. Trees that are
-        deeper than a head drafts are left out.
+        "heads_smollm2" for that of configs/train.py:smollm2_dspark. Trees that
+        are deeper than a head drafts are left out.
       dtype, draft_dtype: of parameters and activations; "" as they were saved,
         and of the draft as `dtype` says. It is the distribution in `dtype` that
         is kept.

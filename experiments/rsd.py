@@ -222,7 +222,9 @@ def measure(config, pair, methods, examples, path):
   lengths = {r["temperature"]: r["emitted"] for r in reversed(records)}
   tokenizer = pair.tokenizer if examples.metrics else None
   workers = evaluation_run.at_once(pair.mesh)
-  with tqdm.tqdm(total=sum(map(len, todo.values())), unit="cell",
+  # Compilation and runs take turns: the mean of all cells so far tells what is
+  # left, that of the last few does not.
+  with tqdm.tqdm(total=sum(map(len, todo.values())), unit="cell", smoothing=0,
                  dynamic_ncols=True, disable=not multihost.first()) as bar:
     bar.set_description(_warming(methods[:1]))
     seconds = evaluation_run.warm_up(methods[:1], config.temperatures,

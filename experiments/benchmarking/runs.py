@@ -111,7 +111,8 @@ def measure(groups, rounds, run, path):
     warm.add(entry)
     return record
 
-  with tqdm.tqdm(total=len(runs), unit="run", dynamic_ncols=True) as bar:
+  with tqdm.tqdm(total=len(runs), unit="run", smoothing=0,
+                 dynamic_ncols=True) as bar:
     for entry, number in runs:
       if entry not in failed:
         if number and entry not in warm:
