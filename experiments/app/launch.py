@@ -56,9 +56,10 @@ def run(main):
     try:
       if len(argv) > 1:
         raise UserError(f"unexpected argument {argv[1]!r}.")
-      main()
-      preemption.check()
-      sys.stdout.flush()
+      with _until_reader_leaves():
+        main()
+        preemption.check()
+        sys.stdout.flush()
     except UserError as e:
       _fail(e)
     except KeyboardInterrupt:
@@ -68,10 +69,6 @@ def run(main):
     except preemption.Stopped:
       print("\nstopped; resume with the same command.", file=sys.stderr)
       multihost.end(0, interrupted=True)
-    except BrokenPipeError:
-      # The reader of the output has left; drop what Python would still flush.
-      os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-      multihost.end(128 + signal.SIGPIPE, interrupted=True)
     except Exception as e:
       problem = _disk_problem(e)
       if problem:
@@ -88,6 +85,29 @@ def run(main):
   os.environ.setdefault("XLA_FLAGS", "--xla_backend_extra_options="
                         "xla_cpu_disable_loop_unrolling")
   app.run(guarded, flags_parser=_parse_flags)
+
+
+@contextlib.contextmanager
+def _until_reader_leaves():
+  """Ends without a message if the reader of the output has left."""
+  try:
+    yield
+  except BrokenPipeError:
+    # Drop what Python would still flush.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    multihost.end(128 + signal.SIGPIPE, interrupted=True)
+
+
+@contextlib.contextmanager
+def _help():
+  """Ends with 0 after --help and its kin, where absl ends with 1."""
+  try:
+    yield
+  except SystemExit as e:
+    if e.code != 1:  # Of a mistake.
+      raise
+    sys.stdout.flush()
+    sys.exit()
 
 
 def define_config(path, description):
@@ -183,12 +203,14 @@ def config(holder, *fields):
 
 def _parse_flags(argv):
   try:
-    with _parts_of_configs():
+    with _until_reader_leaves(), _help(), _parts_of_configs():
       argv = flags.FLAGS(_arguments(argv))
     # absl shows INFO by default, of which orbax logs a lot; --verbosity=0 still
     # shows it.
     if flags.FLAGS["verbosity"].using_default_value:
       flags.FLAGS.verbosity = logging.WARNING
+    # Warnings are sentences for the user: no prefix of date, file and line.
+    logging.get_absl_handler().setFormatter(None)
     return argv
   except flags.Error as e:
     # A config file that raises: only its message, not the traceback around it.

@@ -16,6 +16,7 @@ import pytest
 
 import decoding_jax as dj
 from experiments.app import launch
+from experiments.app import multihost
 from experiments.evaluation import results_store
 from experiments.timing import stopwatch
 from models import tabular
@@ -75,12 +76,18 @@ def test_mistakes_are_one_line_and_status_2(mistakes, line):
   assert _MISTAKES[line] in errors
 
 
+def _help(program, flag="--help"):
+  """What a flag of help prints, of a program that succeeds."""
+  got = subprocess.run(
+      [sys.executable, "-m", f"experiments.{program}", flag], cwd=_ROOT,
+      text=True, capture_output=True, check=False)
+  assert (got.returncode, got.stderr) == (0, "")
+  return got.stdout
+
+
 def test_help_shows_flags_of_all_modules():
   """absl knows but those that a main has defined itself."""
-  got = subprocess.run(
-      [sys.executable, "-m", "experiments.generate", "--help"], cwd=_ROOT,
-      text=True, capture_output=True, check=False).stdout
-  shown = set(re.findall(r"^  --(?:\[no\])?(\w+):", got, re.M))
+  shown = set(re.findall(r"^  --(?:\[no\])?(\w+):", _help("generate"), re.M))
   assert {"method", "prompt", "chat", "system", "stream", "regex",
           "json_schema", "stop", "repetition_penalty", "no_repeat_ngram_size",
           "width", "depth", "branching", "sizes", "mesh"} <= shown
@@ -89,10 +96,37 @@ def test_help_shows_flags_of_all_modules():
 
 
 def test_help_of_a_main_with_a_config():
-  got = subprocess.run(
-      [sys.executable, "-m", "experiments.train", "--help"], cwd=_ROOT,
-      text=True, capture_output=True, check=False).stdout
-  assert "--config: Settings: file:run, or the name of the shipped" in got
+  assert ("--config: Settings: file:run, or the name of the shipped"
+          in _help("train"))
+
+
+def test_full_help_has_flags_of_absl_too():
+  """Of a program with a flag that is required, which help does not need."""
+  assert "--verbosity" in _help("tpu_estimate", "--helpfull")
+
+
+def test_help_may_be_cut_off(monkeypatch):
+  """As by `head`: no error. Other ends of the parser keep their status."""
+  ends = []
+  monkeypatch.setattr(multihost, "end", lambda status, **_: ends.append(status))
+  monkeypatch.setattr(os, "dup2", lambda *_: None)
+  with launch._until_reader_leaves():
+    raise BrokenPipeError
+  assert ends == [128 + signal.SIGPIPE]
+  for status in 0, 2:
+    with pytest.raises(SystemExit) as error, launch._help():
+      sys.exit(status)
+    assert (error.value.code or 0) == status
+
+
+def test_warnings_of_programs_have_no_prefix():
+  code = ("import logging\n"
+          "from experiments.app import launch\n"
+          "def main(): logging.getLogger('decoding_jax.x').warning('Told.')\n"
+          "launch.run(main)")
+  got = subprocess.run([sys.executable, "-c", code], cwd=_ROOT, text=True,
+                       capture_output=True, check=False)
+  assert got.stderr == "Told.\n"
 
 
 def test_a_helper_module_says_that_it_is_no_program():
