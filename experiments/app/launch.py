@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import math
 import os
 import pathlib
 import re
@@ -22,6 +23,8 @@ from models.folders import resolve
 
 # JAX drops the higher bits of larger seeds: two of them would give equal texts.
 MOST_SEED = 2**32 - 1
+# No count is as large: those that are overflow somewhere.
+_MOST_INTEGER = 10**12
 # So that --help lists `--config` as a flag of the program that defines it.
 flags.disclaim_key_flags()
 # Shipped configs, beside the programs in a clone and in an installed package.
@@ -190,10 +193,12 @@ def config(holder, *fields):
     *fields: names that only configs of this program have.
 
   Raises:
-    UserError: if there is no such file, or it is for another program.
+    UserError: if there is no such file, it is for another program, or a number
+      is infinite or NaN.
   """
   with user_errors(OSError):
     holder.value.lock()
+  _check_numbers("--config", holder.value.to_dict())
   for name in fields:
     if name not in holder.value:
       raise UserError(f"--config has no field {name!r}: a config of this "
@@ -205,6 +210,8 @@ def _parse_flags(argv):
   try:
     with _until_reader_leaves(), _help(), _parts_of_configs():
       argv = flags.FLAGS(_arguments(argv))
+    for name, value in flags.FLAGS.flag_values_dict().items():
+      _check_numbers(f"--{name}", value)
     # absl shows INFO by default, of which orbax logs a lot; --verbosity=0 still
     # shows it.
     if flags.FLAGS["verbosity"].using_default_value:
@@ -219,8 +226,25 @@ def _parse_flags(argv):
     hint = re.search('Did you mean "([^"]+)"', str(e))
     hint = f"; did you mean {hint[1]!r}?" if hint else "."
     _fail(f"--config has no field {_root(e)}{hint}")
-  except OSError as e:
+  except (OSError, UserError) as e:
     _fail(e)
+
+
+def _check_numbers(name, value):
+  """Raises `UserError` if a value, or one within it, is no usable number."""
+  if isinstance(value, float) and not math.isfinite(value):
+    raise UserError(f"{name}={value}: a finite number is needed.")
+  if isinstance(value, int) and abs(value) > _MOST_INTEGER:
+    raise UserError(f"{name}={value}: an integer from {-_MOST_INTEGER} to "
+                    f"{_MOST_INTEGER} is needed.")
+  if isinstance(value, (list, tuple)):
+    value = {f"[{i}]": x for i, x in enumerate(value)}
+  elif isinstance(value, dict):
+    value = {f".{key}": x for key, x in value.items()}
+  else:
+    return
+  for part, x in value.items():
+    _check_numbers(f"{name}{part}", x)
 
 
 def _disk_problem(exception):

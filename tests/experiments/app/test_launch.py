@@ -1,12 +1,14 @@
 """Tests of `app.launch` and `evaluation.results_store`."""
 
 import json
+import math
 import os
 import pathlib
 import re
 import signal
 import subprocess
 import sys
+import types
 
 import jax
 import jax.numpy as jnp
@@ -46,6 +48,8 @@ _MISTAKES = {
     "generate --method=auto --width=3": "chooses sizes by itself, and width",
     "generate --target=nowhere": "model 'nowhere' is neither a folder nor one",
     "generate --prompt=\udcff": "is no text in UTF-8",
+    "generate --presence_penalty=-inf": "penalty=-inf: a finite number is",
+    "rsd --config.temperatures=(1,1e999)": "temperatures[1]=inf: a finite num",
     "generate --seed=4294967296": "in the range [0, 4294967295]",
     "generate --method=cdlh": "--method=cdlh is steered by a reward, of which",
     "convert": "--hf= and --to_hf=: one of them is needed",
@@ -136,6 +140,25 @@ def test_a_helper_module_says_that_it_is_no_program():
   assert got.returncode == 2
   assert got.stderr.startswith("experiments.evaluation.run is not a program;")
   assert len(got.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("value, where", [
+    (math.nan, "=nan: a finite number"), (10**13, f"={10**13}: an integer"),
+    ({"a": [1, (0.5, -math.inf)]}, ".a[1][1]=-inf: a finite number"),
+    ({"a": [1, -1e30, "nan", None, True]}, "")])
+def test_numbers_that_nothing_can_use(value, where):
+  if not where:
+    return launch._check_numbers("--x", value)
+  with pytest.raises(launch.UserError, match=re.escape(f"--x{where}")):
+    launch._check_numbers("--x", value)
+
+
+def test_numbers_of_a_config_file():
+  """Which are not on the command line."""
+  holder = types.SimpleNamespace(value=ml_collections.ConfigDict(
+      {"training": {"learning_rate": math.inf}}))
+  with pytest.raises(launch.UserError, match="--config.training.learning_rate"):
+    launch.config(holder)
 
 
 def test_check_positive():
