@@ -118,11 +118,12 @@ def _memory(pair, draft, mesh, method, sampling, need):
   """Compiles the generation; returns a table of the memory that it needs."""
   pair = mesh_lib.with_params(pair, model_flags.TARGET.value, draft, mesh,
                               mesh_lib.stand_ins)
-  start = time.perf_counter()
+  start, there = time.perf_counter(), tpu_compiler.capacity(
+      mesh.devices.flat[0])
   found = tpu_compiler.memory(tpu_compiler.compile_(mesh_lib.trace(
       pair, _BATCH.value, _PROMPT_LENGTH.value, method=method,
       max_new_tokens=_MAX_NEW_TOKENS.value, sampling=sampling,
-      eos_id=pair.eos_id)))
+      eos_id=pair.eos_id, device_bytes=there)))
   lines = [["MiB of a device", "compiled", "estimated"],
            ["parameters, prompts", found.arguments, need.weights],
            ["caches, temporaries", found.temporaries,
@@ -133,7 +134,6 @@ def _memory(pair, draft, mesh, method, sampling, need):
   table = text_tables.plain_table(
       [lines[0], *([name, *(f"{x / _MIB:,.1f}" for x in row)]
                    for name, *row in lines[1:])])
-  there = tpu_compiler.capacity(mesh.devices.flat[0])
   if there is None:
     verdict = "the memory of such a device is unknown"
   else:

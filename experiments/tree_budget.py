@@ -51,7 +51,7 @@ def main():
   for temperature, trees in _trees(settings, records).items():
     panels[temperature] = trees
     print(report(temperature, trees, budget) + "\n")
-  _draw(panels).savefig(workdir / FIGURE, dpi=120)
+  figures.save_png(_draw(panels), workdir / FIGURE)
   print(workdir / FIGURE)
 
 
@@ -127,14 +127,11 @@ def report(temperature, trees: list[Tree], budget: int | None) -> str:
 
 def _draw(panels):
   """Draws a panel of each temperature, all trees and the front."""
-  # Imported here, as in `figures`.
-  from matplotlib import figure  # pylint: disable=import-outside-toplevel
-  fig = figure.Figure(figsize=(1 + 3.2 * len(panels), 3.7),
-                      layout="constrained")
-  axes = fig.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+  fig, (axes,) = figures.panels(1, len(panels))
+  by_label = figures.styles(dict.fromkeys(
+      tree.label for trees in panels.values() for tree in trees))
   for ax, (temperature, trees) in zip(axes, panels.items()):
-    labels = dict.fromkeys(tree.label for tree in trees)
-    for (label, (color, marker)) in figures.styles(labels).items():
+    for label, (color, marker) in by_label.items():
       of_label = [tree for tree in trees if tree.label == label]
       ax.plot([tree.size / _MIB for tree in of_label],
               [tree.efficiency[0] for tree in of_label], marker, color=color,
@@ -147,9 +144,7 @@ def _draw(panels):
     ax.set_xlabel("MiB beside the weights")
     ax.grid(alpha=0.3)
   axes[0].set_ylabel("block efficiency")
-  handles, labels = axes[0].get_legend_handles_labels()
-  fig.legend(handles, labels, loc="outside upper center", ncols=5,
-             frameon=False, fontsize=8)
+  figures.add_legend(fig)
   return fig
 
 

@@ -1,5 +1,7 @@
 """Memory that a call needs at least, and that the devices have."""
 
+import contextlib
+import contextvars
 import os
 import pathlib
 
@@ -10,6 +12,26 @@ from decoding_jax import kernels
 
 _CGROUPS = pathlib.Path("/sys/fs/cgroup")
 _GIB = 2**30
+# What `of_absent` says: bytes or None, in a tuple; () for devices of this host.
+_ABSENT = contextvars.ContextVar("bytes of absent devices", default=())
+
+
+class TooLittle(ValueError):
+  """A call needs more memory than there is."""
+
+
+@contextlib.contextmanager
+def of_absent(size: int | None):
+  """Has `check` ask devices that programs are traced for, and are not here.
+
+  Args:
+    size: bytes that they have together; None if unknown.
+  """
+  token = _ABSENT.set((size,))
+  try:
+    yield
+  finally:
+    _ABSENT.reset(token)
 
 
 def check(devices, **parts: int):
@@ -20,13 +42,14 @@ def check(devices, **parts: int):
     **parts: bytes that are needed at least, by what they are for.
 
   Raises:
-    ValueError: naming what is needed and what there is.
+    TooLittle: naming what is needed and what there is.
   """
-  need, there = sum(parts.values()), device_memory(devices)
+  need = sum(parts.values())
+  there, = _ABSENT.get() or (device_memory(devices),)
   if there is not None and need > there:
     each = ", ".join(f"{name} {part / _GIB:.2f}"
                      for name, part in parts.items())
-    raise ValueError(
+    raise TooLittle(
         f"a call needs at least {need / _GIB:.2f} GiB ({each}), and there are "
         f"{there / _GIB:.2f} GiB: a smaller max_new_tokens, fewer or shorter "
         "prompts, or fewer rows at a time are needed.")

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import math
 import os
 import pathlib
 import re
@@ -22,6 +23,8 @@ from models.folders import resolve
 
 # JAX drops the higher bits of larger seeds: two of them would give equal texts.
 MOST_SEED = 2**32 - 1
+# No count is as large: those that are overflow somewhere.
+_MOST_INTEGER = 10**12
 # So that --help lists `--config` as a flag of the program that defines it.
 flags.disclaim_key_flags()
 # Shipped configs, beside the programs in a clone and in an installed package.
@@ -56,9 +59,10 @@ def run(main):
     try:
       if len(argv) > 1:
         raise UserError(f"unexpected argument {argv[1]!r}.")
-      main()
-      preemption.check()
-      sys.stdout.flush()
+      with _until_reader_leaves():
+        main()
+        preemption.check()
+        sys.stdout.flush()
     except UserError as e:
       _fail(e)
     except KeyboardInterrupt:
@@ -68,10 +72,6 @@ def run(main):
     except preemption.Stopped:
       print("\nstopped; resume with the same command.", file=sys.stderr)
       multihost.end(0, interrupted=True)
-    except BrokenPipeError:
-      # The reader of the output has left; drop what Python would still flush.
-      os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-      multihost.end(128 + signal.SIGPIPE, interrupted=True)
     except Exception as e:
       problem = _disk_problem(e)
       if problem:
@@ -88,6 +88,29 @@ def run(main):
   os.environ.setdefault("XLA_FLAGS", "--xla_backend_extra_options="
                         "xla_cpu_disable_loop_unrolling")
   app.run(guarded, flags_parser=_parse_flags)
+
+
+@contextlib.contextmanager
+def _until_reader_leaves():
+  """Ends without a message if the reader of the output has left."""
+  try:
+    yield
+  except BrokenPipeError:
+    # Drop what Python would still flush.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    multihost.end(128 + signal.SIGPIPE, interrupted=True)
+
+
+@contextlib.contextmanager
+def _help():
+  """Ends with 0 after --help and its kin, where absl ends with 1."""
+  try:
+    yield
+  except SystemExit as e:
+    if e.code != 1:  # Of a mistake.
+      raise
+    sys.stdout.flush()
+    sys.exit()
 
 
 def define_config(path, description):
@@ -170,10 +193,12 @@ def config(holder, *fields):
     *fields: names that only configs of this program have.
 
   Raises:
-    UserError: if there is no such file, or it is for another program.
+    UserError: if there is no such file, it is for another program, or a number
+      is infinite or NaN.
   """
   with user_errors(OSError):
     holder.value.lock()
+  _check_numbers("--config", holder.value.to_dict())
   for name in fields:
     if name not in holder.value:
       raise UserError(f"--config has no field {name!r}: a config of this "
@@ -183,12 +208,16 @@ def config(holder, *fields):
 
 def _parse_flags(argv):
   try:
-    with _parts_of_configs():
+    with _until_reader_leaves(), _help(), _parts_of_configs():
       argv = flags.FLAGS(_arguments(argv))
+    for name, value in flags.FLAGS.flag_values_dict().items():
+      _check_numbers(f"--{name}", value)
     # absl shows INFO by default, of which orbax logs a lot; --verbosity=0 still
     # shows it.
     if flags.FLAGS["verbosity"].using_default_value:
       flags.FLAGS.verbosity = logging.WARNING
+    # Warnings are sentences for the user: no prefix of date, file and line.
+    logging.get_absl_handler().setFormatter(None)
     return argv
   except flags.Error as e:
     # A config file that raises: only its message, not the traceback around it.
@@ -197,8 +226,25 @@ def _parse_flags(argv):
     hint = re.search('Did you mean "([^"]+)"', str(e))
     hint = f"; did you mean {hint[1]!r}?" if hint else "."
     _fail(f"--config has no field {_root(e)}{hint}")
-  except OSError as e:
+  except (OSError, UserError) as e:
     _fail(e)
+
+
+def _check_numbers(name, value):
+  """Raises `UserError` if a value, or one within it, is no usable number."""
+  if isinstance(value, float) and not math.isfinite(value):
+    raise UserError(f"{name}={value}: a finite number is needed.")
+  if isinstance(value, int) and abs(value) > _MOST_INTEGER:
+    raise UserError(f"{name}={value}: an integer from {-_MOST_INTEGER} to "
+                    f"{_MOST_INTEGER} is needed.")
+  if isinstance(value, (list, tuple)):
+    value = {f"[{i}]": x for i, x in enumerate(value)}
+  elif isinstance(value, dict):
+    value = {f".{key}": x for key, x in value.items()}
+  else:
+    return
+  for part, x in value.items():
+    _check_numbers(f"{name}{part}", x)
 
 
 def _disk_problem(exception):

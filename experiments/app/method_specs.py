@@ -41,6 +41,10 @@ def read(spec, where: str = "method") -> dj.Method:
     return getattr(dj.methods, name)(**sizes)
   except ValueError as e:
     raise launch.UserError(f"{where}: {name}: {e}") from e
+  except (MemoryError, OverflowError) as e:
+    given = ", ".join(f"{size}={value}" for size, value in sizes.items())
+    raise launch.UserError(f"{where}: {name}: {given}: smaller sizes are "
+                           "needed, of which a tree fits into memory.") from e
 
 
 def parse(spec, where: str = "method", more=()) -> tuple[str, dict]:

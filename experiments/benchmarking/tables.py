@@ -7,6 +7,7 @@ from matplotlib import figure
 from experiments.app import text_tables
 from experiments.benchmarking import engines
 from experiments.benchmarking import runs as benchmark_runs
+from experiments.evaluation import figures
 
 _HEAD = ["", "dtype", "tokens/s", "x same dtype", "x any", "block eff.",
          "target calls", "roofline", "first call, s", "peak, MB"]
@@ -166,7 +167,7 @@ def write(folder, rows_, notes=(), more="", about=""):
     ]
   text = "\n\n".join(filter(None, [*blocks, more])) + "\n"
   (folder / "summary.md").write_text(text, encoding="utf-8")
-  _draw(rows_).savefig(folder / "tokens_per_second.png", dpi=120)
+  figures.save_png(_draw(rows_), folder / "tokens_per_second.png")
 
 
 def remarks(rows_):

@@ -13,6 +13,7 @@ import numpy as np
 from decoding_jax import kernels
 from decoding_jax import programs
 import decoding_jax as dj
+from decoding_jax.validation import memory
 from experiments.app import launch
 from experiments.app import multihost
 from experiments.devices import draft_names
@@ -314,7 +315,8 @@ def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
       (pair.target_params, pair.draft_params, reward_params)))
 
 
-def trace(pair, batch, width, *, method, max_new_tokens, sampling, eos_id=None):
+def trace(pair, batch, width, *, method, max_new_tokens, sampling, eos_id=None,
+          device_bytes=None):
   """Traces the program of `generate` for a mesh of devices that may be absent.
 
   Args:
@@ -326,9 +328,14 @@ def trace(pair, batch, width, *, method, max_new_tokens, sampling, eos_id=None):
     max_new_tokens: the budget.
     sampling: a `dj.Sampling`.
     eos_id: tokens that end a row, or None.
+    device_bytes: memory of each device; None if unknown. That of this machine
+      does not matter.
 
   Returns:
     A `jax.stages.Traced`.
+
+  Raises:
+    UserError: if the largest arrays do not fit into such devices.
   """
   pair = model_pair.for_method(pair, method)
 
@@ -338,12 +345,15 @@ def trace(pair, batch, width, *, method, max_new_tokens, sampling, eos_id=None):
 
   rows = functools.partial(shape, PartitionSpec(sharding.DATA))
   key = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0)))
-  return _generate.trace(
-      _run(pair, method, max_new_tokens, sampling, eos_id),
-      (rows((batch, *key.shape), key.dtype), rows((batch, width), np.int32),
-       rows((batch,), np.int32), None),
-      shape(PartitionSpec(), (), np.float32),
-      (pair.target_params, pair.draft_params, None))
+  # The program is one of a part of the rows, which these devices share.
+  there = device_bytes and device_bytes * pair.mesh.shape[sharding.MODEL]
+  with launch.user_errors(memory.TooLittle), memory.of_absent(there):
+    return _generate.trace(
+        _run(pair, method, max_new_tokens, sampling, eos_id),
+        (rows((batch, *key.shape), key.dtype), rows((batch, width), np.int32),
+         rows((batch,), np.int32), None),
+        shape(PartitionSpec(), (), np.float32),
+        (pair.target_params, pair.draft_params, None))
 
 
 def _run(pair, method, max_new_tokens, sampling, eos_id, reward=None,

@@ -57,8 +57,10 @@ def plans(name, acceptance, parameter_ratio) -> list[tree_planning.Plan]:
   Raises:
     UserError: for a method whose trees are not planned, or no probabilities.
   """
-  with launch.user_errors(ValueError):
+  try:
     chances = np.array([float(x) for x in acceptance])
+  except ValueError:
+    chances = np.zeros(1)
   if not len(chances) or not ((chances > 0) & (chances < 1)).all():
     raise launch.UserError(
         f"--acceptance={','.join(map(str, acceptance))}: probabilities between "

@@ -3,6 +3,7 @@
 import numpy as np
 
 from experiments.app import text_tables
+from experiments.evaluation import figures
 from experiments.scoring import intervals
 
 COLUMNS = {"accuracy": "accuracy", "forwards_per_token": "forwards / token",
@@ -68,7 +69,7 @@ def write(folder, records, found, config, note) -> None:
   tables = text(records, found, config.canvas_tasks,
                 text_tables.markdown_table)
   (folder / "summary.md").write_text(f"{note}\n\n{tables}\n", "utf-8")
-  _draw(records, config).savefig(folder / "quality.png", dpi=120)
+  figures.save_png(_draw(records, config), folder / "quality.png")
 
 
 def _base(name):
@@ -114,9 +115,7 @@ def _draw(records, config):
     ax.set_xlabel("tokens a forward")
     ax.grid(alpha=0.3)
   panels[0].set_ylabel("accuracy")
-  handles, labels = panels[0].get_legend_handles_labels()
-  fig.legend(handles, labels, loc="outside upper center", ncols=6,
-             frameon=False)
+  figures.add_legend(fig)
   return fig
 
 

@@ -6,6 +6,9 @@ from experiments.evaluation import tables
 
 _METRIC = "token_rate_ratio"
 _NAME = "speed_up_by_category"
+# Methods of a category are side by side, so that no interval hides another;
+# all of them take this share of the room between categories.
+_SPREAD = 0.5
 
 
 def write(folder, results):
@@ -30,23 +33,26 @@ def write(folder, results):
 def _draw(rows):
   temperatures = list(dict.fromkeys(row.temperature for row in rows))
   fig, axes = figures.panels(1, len(temperatures))
+  by_label = figures.styles(dict.fromkeys(tables.label(x.method)
+                                          for x in rows))
   for ax, temperature in zip(axes[0], temperatures):
-    _panel(ax, [row for row in rows if row.temperature == temperature])
+    _panel(ax, [row for row in rows if row.temperature == temperature],
+           by_label)
     ax.set_title(f"T = {temperature:g}", fontsize=10)
   axes[0, 0].set_ylabel("speed-up")
-  figures.add_legend(fig, axes[0, 0])
+  figures.add_legend(fig)
   return fig
 
 
-def _panel(ax, rows):
+def _panel(ax, rows, by_label):
   categories = list(dict.fromkeys(row.category for row in rows))
   fastest = _fastest(rows)
-  for i, (label, style) in enumerate(figures.styles(fastest).items()):
+  for i, (label, method) in enumerate(fastest.items()):
     found = {row.category: row.figures[_METRIC] for row in rows
-             if row.method == fastest[label]}
-    places = [categories.index(x) + figures.shift(i, len(fastest))
-              for x in found]
-    figures.draw(ax, places, list(found.values()), label, style,
+             if row.method == method}
+    shift = _SPREAD * ((i + 0.5) / len(fastest) - 0.5)
+    figures.draw(ax, [categories.index(x) + shift for x in found],
+                 list(found.values()), label, by_label[label],
                  linestyle="none")
   ax.axhline(1, color="black", linewidth=0.8, linestyle=":")
   ax.set_xticks(range(len(categories)), categories, rotation=30, ha="right")

@@ -9,6 +9,7 @@ from decoding_jax import metrics
 from experiments.app import text_tables
 from experiments.evaluation import cdsl_cost_model
 from experiments.evaluation import equal_forwards
+from experiments.evaluation import figures
 from experiments.evaluation import tables
 from experiments.scoring import task_rewards
 
@@ -23,10 +24,6 @@ METRICS = {
 # Columns that fit a terminal.
 _SHORT = (*task_rewards.SCORES, "log_prob", "rouge_l", "seconds", "slowdown",
           "target_calls", "draft_calls")
-_COLORS = ("#D55E00", "#009E73", "#0072B2", "#E69F00", "#CC79A7", "#56B4E9",
-           "#666666", "#000000")
-# Their number differs from that of colours, so that pairs do not repeat soon.
-_MARKERS = "osD^v"
 
 
 def terminal(records, note=""):
@@ -67,7 +64,7 @@ def write(workdir, records, config, about="", note=""):
           "\n".join([*_remarks(records), *filter(None, [note])]),
           "\n".join(specs)]
   (workdir / "summary.md").write_text("\n\n".join(text) + "\n", "utf-8")
-  _draw(records).savefig(workdir / "tradeoff.png", dpi=120)
+  figures.save_png(_draw(records), workdir / "tradeoff.png")
 
 
 def _remarks(records):
@@ -124,27 +121,17 @@ def _draw(records):
   for record in records:
     family = re.sub(r" a=.*|, slack.*| n=\d+$", "", record["label"])
     families.setdefault(family, []).append(record)
-  for i, (family, members) in enumerate(families.items()):
-    members = sorted(members, key=lambda r: r["metrics"]["slowdown"][0])
-    values = np.array([[r["metrics"]["slowdown"][0],
-                        *_whiskers(r["metrics"][name])] for r in members])
-    ax.errorbar(values[:, 0], values[:, 1], yerr=values[:, 2:].T, label=family,
-                color=_COLORS[i % len(_COLORS)],
-                marker=_MARKERS[i % len(_MARKERS)], markersize=4, linewidth=1,
-                elinewidth=0.8)
-  ax.set_xscale("log")
+  for family, style in figures.styles(families).items():
+    members = sorted(families[family],
+                     key=lambda r: r["metrics"]["slowdown"][0])
+    figures.draw(ax, [r["metrics"]["slowdown"][0] for r in members],
+                 [r["metrics"][name] for r in members], family, style)
+  figures.log_axis(ax)
   ax.set_xlabel("time per example, relative to greedy decoding")
   ax.set_ylabel(task_rewards.SCORES[name].axis)
   ax.grid(alpha=0.3)
   fig.legend(loc="outside right upper", frameon=False, fontsize=8)
   return fig
-
-
-def _whiskers(values):
-  """Returns a figure, and the lengths of its interval below and above it."""
-  value, low, high = values
-  return (value, 0, 0) if low is None else (
-      value, max(0, value - low), max(0, high - value))
 
 
 _CALLS = "Calls are per committed token; ± is half of the 95 % interval."

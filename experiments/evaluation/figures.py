@@ -1,5 +1,6 @@
 """Draws the figures of an experiment, as PNG and PDF files."""
 
+import io
 import itertools
 
 from experiments.evaluation import tables
@@ -8,11 +9,16 @@ from experiments.evaluation import tables
 _STYLES = {"SD": ("#666666", "o"), "SpecTr": ("#E69F00", "s"),
            "SpecInfer": ("#56B4E9", "D"), "RSD-C": ("#009E73", "^"),
            "RSD-S": ("#D55E00", "v")}
-_OTHERS = (("#CC79A7", "P"), ("#0072B2", "X"), ("#000000", "*"),
-           ("#E69F00", "s"), ("#56B4E9", "D"), ("#999933", "p"))
-_KINDS = "png", "pdf"
-# Points of several methods side by side, so that no interval hides another.
-_SPREAD = 0.12
+# For others: the rest of them, and then Tol's, darker ones.
+_COLORS = ("#CC79A7", "#0072B2", "#000000", "#999933", "#D55E00", "#009E73",
+           "#E69F00", "#56B4E9", "#666666", "#882255", "#332288", "#8C510A",
+           "#AA4499", "#117733", "#DDCC77", "#CC6677")
+# Their number has no divisor in common with that of colours, so that pairs do
+# not repeat soon.
+_MARKERS = "PX*pdosD^v<"
+_DPI = 100
+# Of a PNG file: lines, and their edges.
+_PNG_COLORS = 128
 
 
 def write(folder, rows):
@@ -60,17 +66,36 @@ def write_drafters(folder, rows):
 
 
 def styles(labels):
-  """Returns a dict from labels of methods to (color, marker)."""
-  others = itertools.cycle(_OTHERS)
+  """Returns a dict from labels of methods to (color, marker).
+
+  Colours are distinct as long as there are at most 16 labels.
+
+  Args:
+    labels: of all panels of a figure, each once.
+  """
+  used = {_STYLES[label][0] for label in labels if label in _STYLES}
+  others = zip(itertools.cycle(x for x in _COLORS if x not in used),
+               itertools.cycle(_MARKERS))
   return {label: _STYLES.get(label) or next(others) for label in labels}
 
 
 def save(fig, folder, name):
   """Writes a figure as PNG and PDF; returns the paths."""
-  paths = [folder / f"{name}.{kind}" for kind in _KINDS]
-  for path in paths:
-    fig.savefig(path, dpi=120)
-  return paths
+  png, pdf = (folder / f"{name}.{kind}" for kind in ("png", "pdf"))
+  save_png(fig, png)
+  fig.savefig(pdf)
+  return [png, pdf]
+
+
+def save_png(fig, path):
+  """Writes a figure as a PNG file of few colours, which is small."""
+  from PIL import Image  # pylint: disable=import-outside-toplevel
+  buffer = io.BytesIO()
+  fig.savefig(buffer, format="png", dpi=_DPI)
+  # A median cut would lose colours of few pixels, such as those of markers.
+  Image.open(buffer).convert("RGB").quantize(
+      _PNG_COLORS, Image.Quantize.MAXCOVERAGE, kmeans=2).save(
+          path, "PNG", optimize=True)
 
 
 def panels(height, width):
@@ -83,18 +108,31 @@ def panels(height, width):
   return fig, fig.subplots(height, width, squeeze=False, sharey=True)
 
 
-def add_legend(fig, ax):
-  """Puts the labels of one panel above all of them."""
-  handles, labels = ax.get_legend_handles_labels()
+def add_legend(fig):
+  """Puts the labels of all panels above them, each once."""
+  handles = {label: handle for ax in fig.axes for handle, label in zip(
+      *ax.get_legend_handles_labels())}
+  if not handles:
+    return
   # An inch holds about eleven letters; a marker is as wide as six.
-  fitting = int(11 * fig.get_figwidth() / (6 + max(map(len, labels))))
-  fig.legend(handles, labels, loc="outside upper center",
-             ncols=max(1, min(len(labels), fitting)), frameon=False)
+  fitting = int(11 * fig.get_figwidth() / (6 + max(map(len, handles))))
+  fig.legend(handles.values(), handles, loc="outside upper center",
+             ncols=max(1, min(len(handles), fitting)), frameon=False)
 
 
-def shift(number, count):
-  """Returns how far beside its point one of several methods is drawn."""
-  return _SPREAD * (number - (count - 1) / 2)
+def log_axis(ax, ticks=None):
+  """Makes a horizontal axis logarithmic, with plain numbers such as 2, 5, 10.
+
+  Args:
+    ax: a panel.
+    ticks: where numbers are; None for 1, 2 and 5 times powers of ten.
+  """
+  from matplotlib import ticker  # pylint: disable=import-outside-toplevel
+  ax.set_xscale("log")
+  ax.xaxis.set_major_locator(ticker.FixedLocator(ticks) if ticks else
+                             ticker.LogLocator(subs=(1, 2, 5)))
+  ax.xaxis.set_major_formatter("{x:,.12g}")
+  ax.xaxis.set_minor_locator(ticker.NullLocator())
 
 
 def draw(ax, places, values, label, style, **more):
@@ -130,27 +168,48 @@ def _draw(chosen, metric, title, describe):
   """
   rows, columns = (list(dict.fromkeys(x)) for x in zip(*chosen))
   fig, axes = panels(len(rows), len(columns))
+  by_label = styles(dict.fromkeys(itertools.chain(*chosen.values())))
   for i, j in itertools.product(range(len(rows)), range(len(columns))):
     ax, place = axes[i, j], (rows[i], columns[j])
-    _panel(ax, chosen[place], metric)
+    _panel(ax, chosen[place], metric, by_label)
     heading, label = describe(*place)
     ax.set_title(heading, fontsize=10)
     ax.set_xlabel(label)
     if not j:
       ax.set_ylabel(title)
-  add_legend(fig, axes[0, 0])
+  add_legend(fig)
   return fig
 
 
-def _panel(ax, methods, metric):
-  """Draws the best tree of each method at each point, with its interval."""
+def _panel(ax, methods, metric, by_label):
+  """Draws the best trees of each method, with their intervals."""
+  for label, trees in methods.items():
+    found = _by_size(trees, metric)
+    draw(ax, list(found), list(found.values()), label, by_label[label])
   points = sorted({point for trees in methods.values() for point in trees})
-  for i, (label, style) in enumerate(styles(methods).items()):
-    trees = methods[label]
-    draw(ax, [points.index(point) + shift(i, len(methods))
-              for point in sorted(trees)],
-         [trees[point]["metrics"][metric] for point in sorted(trees)], label,
-         style)
+  if any(row["experiment"] == "budget" for trees in methods.values()
+         for row in trees.values()):
+    log_axis(ax, points)
+  else:
+    ax.set_xticks(points)
   ax.axhline(1, color="black", linewidth=0.8, linestyle=":")
-  ax.set_xticks(range(len(points)), map(str, points))
   ax.grid(axis="y", alpha=0.3)
+
+
+def _by_size(trees, metric):
+  """Returns a dict from sizes of trees to their figures, by rising size.
+
+  Args:
+    trees: dict from points to rows, of which several may have one tree: the
+      best one within a budget of nodes may have fewer.
+    metric: a key of `tables.METRICS`.
+
+  Returns:
+    Nodes of a tree within a budget, else its point, to [figure, low, high].
+  """
+  found = {}
+  for point, row in trees.items():
+    size = row["tree_nodes"] if row["experiment"] == "budget" else point
+    figure = row["metrics"][metric]
+    found[size] = max(found.get(size, figure), figure, key=lambda x: x[0])
+  return dict(sorted(found.items()))

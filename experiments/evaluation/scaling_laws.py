@@ -18,9 +18,6 @@ from experiments.scoring import intervals
 
 _OVERLAP = "overlap"
 _PARAMETERS, _TOKENS = "parameters", "tokens"
-# Colours and markers of lines, as in `figures`.
-_LINES = (("#0072B2", "o"), ("#E69F00", "s"), ("#009E73", "^"),
-          ("#D55E00", "v"), ("#CC79A7", "D"), ("#56B4E9", "P"))
 _NOTE = """\
 Parameters are those without the table of embeddings. Overlap: sum_x min(t, d)
 on held-out text, the acceptance rate of one drafted token at temperature 1; T:
@@ -184,17 +181,15 @@ def _draw(records):
 
 def _panel(ax, records, name, x, other, law):
   """Draws a line for each value of `other`, and what the law says of it."""
-  for (value, members), (color, marker) in zip(
-      _groups(records, other).items(), itertools.cycle(_LINES)):
-    members = sorted(members, key=lambda r: r[x])
+  groups = _groups(records, other)
+  for value, (color, marker) in figures.styles(groups).items():
+    members = sorted(groups[value], key=lambda r: r[x])
     places = [r[x] for r in members]
     figures.draw(ax, places, [_figure(r, name) for r in members],
                  f"{value:,}", (color, marker), linestyle="none")
     ax.plot(places, [law.constant + np.dot(law.slopes, np.log10(
         [r[_PARAMETERS], r[_TOKENS]])) for r in members], color=color,
             linewidth=0.8)
-  ax.set_xscale("log")
-  values = list(_groups(records, x))
-  ax.set_xticks(values, [f"{value:,}" for value in values], fontsize=8)
-  ax.minorticks_off()
+  figures.log_axis(ax, list(_groups(records, x)))
+  ax.tick_params(axis="x", labelsize=8)
   ax.grid(alpha=0.3)

@@ -3,8 +3,10 @@
 import statistics
 
 from absl import flags
+import tqdm
 
 from decoding_jax import metrics
+from experiments.app import multihost
 from experiments.timing import stopwatch
 
 _COMPARE = flags.DEFINE_bool(
@@ -30,14 +32,21 @@ def report(name: str, complete, plain) -> str:
     A line with the medians of both rates, and their ratio.
   """
   decoders = (plain, complete)
-  for decode in decoders:
-    stopwatch.timed(decode)  # Compiles it, or loads what it needs.
-  rounds = [[_rate(decode) for decode in decoders] for _ in range(_ROUNDS)]
+  with tqdm.tqdm(total=len(decoders) * (1 + _ROUNDS), unit="run", leave=False,
+                 desc="compiling plain decoding", dynamic_ncols=True,
+                 disable=not multihost.first()) as bar:
+    for decode in decoders:
+      stopwatch.timed(decode)  # Compiles it, or loads what it needs.
+      bar.update()
+    bar.set_description("comparing with plain decoding")
+    rounds = [[_rate(decode, bar) for decode in decoders]
+              for _ in range(_ROUNDS)]
   alone, drafted = map(statistics.median, zip(*rounds))
   return (f"autoregressive {alone:.1f} tokens/s, {name} {drafted:.1f} "
           f"tokens/s: {drafted / alone:.2f} times as fast")
 
 
-def _rate(decode) -> float:
+def _rate(decode, bar) -> float:
   out, seconds = stopwatch.decoded(decode)
+  bar.update()
   return metrics.token_rate(out.stats.emitted, [seconds])

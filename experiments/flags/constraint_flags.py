@@ -1,7 +1,6 @@
 """Flags for logits processors: grammars, stop strings and penalties."""
 
 import contextlib
-import math
 import pathlib
 import sys
 import threading
@@ -124,9 +123,6 @@ def _penalties(pair, budget):
   if _PENALTY.value != 1:
     with _named(_PENALTY, f"penalty={_PENALTY.value!r}"):
       yield dj.processors.repetition_penalty(_PENALTY.value, size), ()
-  for flag in (_PRESENCE, _FREQUENCY):
-    if not math.isfinite(flag.value):
-      raise ValueError(f"--{flag.name}={flag.value}: a number is needed.")
   if _PRESENCE.value or _FREQUENCY.value:
     yield dj.processors.occurrence_penalty(_PRESENCE.value, _FREQUENCY.value,
                                            size, budget), ()

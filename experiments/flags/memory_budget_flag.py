@@ -1,9 +1,11 @@
 """The flag `--memory_budget`: how many bytes a generation may need."""
 
+import math
 import re
 
 from absl import flags
 
+from decoding_jax.validation import values
 from experiments.app import launch
 
 _BUDGET = flags.DEFINE_string(
@@ -17,14 +19,16 @@ def num_bytes() -> int | None:
   """Returns the value of the flag in bytes; None for no limit.
 
   Raises:
-    UserError: for a value that is no number of bytes.
+    UserError: for a value that is no positive number of bytes.
   """
   if not _BUDGET.value:
     return None
   found = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([KMG]?I?B?)",
                        _BUDGET.value.strip().upper())
-  if not found or found[2] not in _UNITS:
+  size = (float(found[1]) * _UNITS[found[2]]
+          if found and found[2] in _UNITS else 0)
+  if not 1 <= size < math.inf:
     raise launch.UserError(
-        f"--memory_budget={_BUDGET.value!r}: a number of bytes is needed, with "
-        "a unit or without: 900MB, 1.5GiB.")
-  return int(float(found[1]) * _UNITS[found[2]])
+        f"--memory_budget={values.shortened(_BUDGET.value)}: a positive number "
+        "of bytes is needed, with a unit or without: 900MB, 1.5GiB.")
+  return int(size)

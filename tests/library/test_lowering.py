@@ -6,6 +6,7 @@ bits, no sort of a vocabulary, and no product in which float32 loses digits.
 """
 
 import dataclasses
+import functools
 
 import jax
 from jax.extend.mlir import ir
@@ -17,7 +18,9 @@ import pytest
 from decoding_jax import kernels
 import decoding_jax as dj
 from decoding_jax.speculation import tree_decoder
+from decoding_jax.validation import memory
 from configs import train as configs
+from experiments.app import launch
 from experiments.data import batches
 from experiments.devices import mesh as mesh_lib
 from experiments.devices import model_pair
@@ -246,17 +249,23 @@ def test_training(optimizer, rounds):
   assert all("without all digits" in x for x in found)
 
 
-def test_on_a_mesh():
-  """Rows and heads are divided by marks that all compilers know."""
+def test_on_a_mesh(monkeypatch):
+  """Rows and heads are divided by marks that all compilers know.
+
+  Memory is that of the devices, of which this machine may have too little.
+  """
+  monkeypatch.setattr(memory, "host_memory", lambda: 1)
   mesh = AbstractMesh((4, 2), (sharding.DATA, sharding.MODEL),
                       axis_types=(AxisType.Auto,) * 2)
   lm = sharding.language_model(transformer.language_model(LLAMA),
                                sharding.cache_spec(LLAMA, 2))
   params = mesh_lib.stand_ins(None, LLAMA, sharding.shardings(LLAMA, mesh))
   pair = model_pair.ModelPair(lm, params, lm, params, None, 1.0, None, mesh)
-  program = mesh_lib.trace(pair, 8, WIDTH, method=RSD_S, max_new_tokens=NEW,
-                           sampling=dj.Sampling())
-  assert not faults(program)
+  trace = functools.partial(mesh_lib.trace, pair, 8, WIDTH, method=RSD_S,
+                            max_new_tokens=NEW, sampling=dj.Sampling())
+  with pytest.raises(launch.UserError, match="needs at least .* there are "):
+    trace(device_bytes=1000)
+  assert not faults(trace(device_bytes=2**30))
 
 
 @pytest.mark.parametrize("function, message", [

@@ -274,14 +274,20 @@ def _library() -> str | None:
     return found
   may_compile = not _is_tracing()
   if may_compile not in _found:
-    _found[may_compile] = _load(may_compile)
+    name, is_final = _load(may_compile)
+    _found.update(dict.fromkeys((True, False) if is_final else (may_compile,),
+                                name))
   return _found[may_compile]
 
 
-def _load(may_compile) -> str | None:
-  """Loads the library, and tells XLA of it: returns its name."""
+def _load(may_compile) -> tuple[str | None, bool]:
+  """Loads the library, and tells XLA of it.
+
+  Returns:
+    Its name, or None; and whether that holds for the whole process.
+  """
   if jax.default_backend() != "cpu":
-    return None
+    return None, True
   # Not above: it is a program as well.
   from decoding_jax.kernels.cpu import build
   try:
@@ -289,9 +295,9 @@ def _load(may_compile) -> str | None:
   except build.Unavailable as error:
     _LOG.log(logging.WARNING if error.is_fault else logging.INFO,
              "All computations are left to XLA: %s", error)
-    return None
+    return None, error.is_final
   for name in _HANDLERS:
     jax.ffi.register_ffi_target(
         _target(name, digest), jax.ffi.pycapsule(getattr(library, name)),
         platform="cpu")
-  return digest
+  return digest, True

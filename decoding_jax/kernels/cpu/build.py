@@ -2,7 +2,7 @@
 
   python -m decoding_jax.kernels.cpu.build
 
-compiles them, some fifteen seconds once on a machine; otherwise the first call
+compiles them, some thirty seconds once on a machine; otherwise the first call
 of `dj.generate` does, or of `kernels.prepare`. They are kept in the folder
 `decoding_jax` of `XDG_CACHE_HOME`, or of `~/.cache`, unless others may write
 there. The compiler is the one that `CXX` names, or c++.
@@ -32,6 +32,8 @@ _FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-shared", "-Wall",
           "-Wextra", "-Wno-psabi")
 # Folders of builds begin so; one that is older was killed.
 _BUILD, _BUILD_SECONDS = "decoding_jax-build-", 3600
+# Letters of a compiler's message that are shown.
+_MOST_SAID = 500
 
 
 class Unavailable(Exception):
@@ -40,11 +42,14 @@ class Unavailable(Exception):
   Attributes:
     is_fault: whether it is something that the user has to mend; else there is
       no compiler, or no place to keep a library.
+    is_final: whether it holds for the whole process; else a later call may
+      compile.
   """
 
-  def __init__(self, message, is_fault):
+  def __init__(self, message, is_fault, is_final=True):
     super().__init__(message)
     self.is_fault = is_fault
+    self.is_final = is_final
 
 
 def load(may_compile=True) -> tuple[str, ctypes.CDLL]:
@@ -64,8 +69,6 @@ def load(may_compile=True) -> tuple[str, ctypes.CDLL]:
     with _folder() as folder:
       path = _compiled(compiler, folder, may_compile)
       return _digest(compiler), _loaded(path)
-  except subprocess.CalledProcessError as error:
-    raise Unavailable(f"{error}\n{error.stderr[-1000:]}", True) from error
   except (OSError, RuntimeError) as error:
     raise Unavailable(str(error), False) from error
 
@@ -81,16 +84,16 @@ def _compiler() -> list[str]:
   """Returns the command that compiles.
 
   Raises:
-    FileNotFoundError: if there is no compiler.
-    Unavailable: if `CXX` is no command.
+    Unavailable: if there is no compiler, or `CXX` is no command.
   """
-  told = os.environ.get("CXX", "").strip() or "c++"
+  named = os.environ.get("CXX", "").strip()
   try:
-    command = shlex.split(told)
+    command = shlex.split(named) or ["c++"]
   except ValueError as error:
-    raise Unavailable(f"CXX={told!r} is no command: {error}", True) from error
+    raise Unavailable(f"CXX={named!r} is no command: {error}", True) from error
   if shutil.which(command[0]) is None:
-    raise FileNotFoundError(f"there is no C++ compiler {command[0]!r}")
+    raise Unavailable(f"there is no C++ compiler {command[0]!r}" +
+                      (f" (CXX={named!r})" if named else ""), bool(named))
   return command
 
 
@@ -101,9 +104,8 @@ def _compiled(compiler, folder, may_compile=True) -> pathlib.Path:
   the end of a file, and to load such a one would kill the process.
 
   Raises:
-    Unavailable: if it is not there, and may not be compiled.
+    Unavailable: if it is not there, and may not or cannot be compiled.
     OSError: if the folder cannot be written to.
-    subprocess.CalledProcessError: if the compiler refuses.
   """
   digest = _digest(compiler)
   found = list(folder.glob(f"{digest}-*.so"))
@@ -114,13 +116,15 @@ def _compiled(compiler, folder, may_compile=True) -> pathlib.Path:
     raise Unavailable(
         "native kernels are not compiled, and not while a program is traced: "
         "call decoding_jax.kernels.prepare() before, or run once "
-        "python -m decoding_jax.kernels.cpu.build.", True)
-  _LOG.warning("Compiling %s, once on this machine.", _SOURCES)
+        "python -m decoding_jax.kernels.cpu.build.", True, is_final=False)
+  _LOG.warning("Compiling native CPU kernels, once on this machine: about 30 "
+               "seconds.")
   _sweep(folder, _BUILD, "tmp")
   with tempfile.TemporaryDirectory(dir=folder, prefix=_BUILD) as build:
     made = pathlib.Path(build) / "made.so"
-    subprocess.run([*_command(compiler), "-o", str(made)], check=True,
-                   capture_output=True, text=True)
+    ended = _run([*_command(compiler), "-o", str(made)])
+    if ended.returncode or not made.is_file():
+      raise Unavailable(_refusal(compiler, ended), True)
     path = folder / f"{digest}-{_contents(made)}.so"
     # At once: other processes may be at it as well.
     made.replace(path)
@@ -128,6 +132,23 @@ def _compiled(compiler, folder, may_compile=True) -> pathlib.Path:
     if damaged != path:
       damaged.unlink(missing_ok=True)
   return path
+
+
+def _run(command) -> subprocess.CompletedProcess:
+  """Runs a compiler, which may print what is no text, and asks nothing."""
+  try:
+    return subprocess.run(command, check=False, stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, errors="replace")
+  except OSError as error:
+    raise Unavailable(f"{command[0]!r} cannot be run: {error.strerror}",
+                      True) from error
+
+
+def _refusal(compiler, ended) -> str:
+  """Returns one printable line about a compiler that has made no library."""
+  said = "".join(x if x.isprintable() else " " for x in ended.stderr)
+  return (f"{shlex.join(compiler)!r} has compiled nothing, and ended with "
+          f"status {ended.returncode}: {' '.join(said.split())[:_MOST_SAID]}")
 
 
 def _command(compiler) -> list[str]:
@@ -179,8 +200,7 @@ def _digest(compiler) -> str:
 
   Machines may share the folder, and checkouts the library.
   """
-  version = subprocess.run([*compiler, "--version"], check=False,
-                           capture_output=True, text=True).stdout
+  version = _run([*compiler, "--version"]).stdout
   sources = [(path.name, path.read_text())
              for path in sorted(_SOURCES.glob("*.[ch]*"))]
   parts = (compiler, _FLAGS, version, sources, jaxlib.__version__, _cpu())

@@ -1,12 +1,14 @@
 """Tests of `app.launch` and `evaluation.results_store`."""
 
 import json
+import math
 import os
 import pathlib
 import re
 import signal
 import subprocess
 import sys
+import types
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +18,7 @@ import pytest
 
 import decoding_jax as dj
 from experiments.app import launch
+from experiments.app import multihost
 from experiments.evaluation import results_store
 from experiments.timing import stopwatch
 from models import tabular
@@ -45,6 +48,8 @@ _MISTAKES = {
     "generate --method=auto --width=3": "chooses sizes by itself, and width",
     "generate --target=nowhere": "model 'nowhere' is neither a folder nor one",
     "generate --prompt=\udcff": "is no text in UTF-8",
+    "generate --presence_penalty=-inf": "penalty=-inf: a finite number is",
+    "rsd --config.temperatures=(1,1e999)": "temperatures[1]=inf: a finite num",
     "generate --seed=4294967296": "in the range [0, 4294967295]",
     "generate --method=cdlh": "--method=cdlh is steered by a reward, of which",
     "convert": "--hf= and --to_hf=: one of them is needed",
@@ -75,12 +80,18 @@ def test_mistakes_are_one_line_and_status_2(mistakes, line):
   assert _MISTAKES[line] in errors
 
 
+def _help(program, flag="--help"):
+  """What a flag of help prints, of a program that succeeds."""
+  got = subprocess.run(
+      [sys.executable, "-m", f"experiments.{program}", flag], cwd=_ROOT,
+      text=True, capture_output=True, check=False)
+  assert (got.returncode, got.stderr) == (0, "")
+  return got.stdout
+
+
 def test_help_shows_flags_of_all_modules():
   """absl knows but those that a main has defined itself."""
-  got = subprocess.run(
-      [sys.executable, "-m", "experiments.generate", "--help"], cwd=_ROOT,
-      text=True, capture_output=True, check=False).stdout
-  shown = set(re.findall(r"^  --(?:\[no\])?(\w+):", got, re.M))
+  shown = set(re.findall(r"^  --(?:\[no\])?(\w+):", _help("generate"), re.M))
   assert {"method", "prompt", "chat", "system", "stream", "regex",
           "json_schema", "stop", "repetition_penalty", "no_repeat_ngram_size",
           "width", "depth", "branching", "sizes", "mesh"} <= shown
@@ -89,10 +100,37 @@ def test_help_shows_flags_of_all_modules():
 
 
 def test_help_of_a_main_with_a_config():
-  got = subprocess.run(
-      [sys.executable, "-m", "experiments.train", "--help"], cwd=_ROOT,
-      text=True, capture_output=True, check=False).stdout
-  assert "--config: Settings: file:run, or the name of the shipped" in got
+  assert ("--config: Settings: file:run, or the name of the shipped"
+          in _help("train"))
+
+
+def test_full_help_has_flags_of_absl_too():
+  """Of a program with a flag that is required, which help does not need."""
+  assert "--verbosity" in _help("tpu_estimate", "--helpfull")
+
+
+def test_help_may_be_cut_off(monkeypatch):
+  """As by `head`: no error. Other ends of the parser keep their status."""
+  ends = []
+  monkeypatch.setattr(multihost, "end", lambda status, **_: ends.append(status))
+  monkeypatch.setattr(os, "dup2", lambda *_: None)
+  with launch._until_reader_leaves():
+    raise BrokenPipeError
+  assert ends == [128 + signal.SIGPIPE]
+  for status in 0, 2:
+    with pytest.raises(SystemExit) as error, launch._help():
+      sys.exit(status)
+    assert (error.value.code or 0) == status
+
+
+def test_warnings_of_programs_have_no_prefix():
+  code = ("import logging\n"
+          "from experiments.app import launch\n"
+          "def main(): logging.getLogger('decoding_jax.x').warning('Told.')\n"
+          "launch.run(main)")
+  got = subprocess.run([sys.executable, "-c", code], cwd=_ROOT, text=True,
+                       capture_output=True, check=False)
+  assert got.stderr == "Told.\n"
 
 
 def test_a_helper_module_says_that_it_is_no_program():
@@ -102,6 +140,25 @@ def test_a_helper_module_says_that_it_is_no_program():
   assert got.returncode == 2
   assert got.stderr.startswith("experiments.evaluation.run is not a program;")
   assert len(got.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("value, where", [
+    (math.nan, "=nan: a finite number"), (10**13, f"={10**13}: an integer"),
+    ({"a": [1, (0.5, -math.inf)]}, ".a[1][1]=-inf: a finite number"),
+    ({"a": [1, -1e30, "nan", None, True]}, "")])
+def test_numbers_that_nothing_can_use(value, where):
+  if not where:
+    return launch._check_numbers("--x", value)
+  with pytest.raises(launch.UserError, match=re.escape(f"--x{where}")):
+    launch._check_numbers("--x", value)
+
+
+def test_numbers_of_a_config_file():
+  """Which are not on the command line."""
+  holder = types.SimpleNamespace(value=ml_collections.ConfigDict(
+      {"training": {"learning_rate": math.inf}}))
+  with pytest.raises(launch.UserError, match="--config.training.learning_rate"):
+    launch.config(holder)
 
 
 def test_check_positive():

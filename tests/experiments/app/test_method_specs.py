@@ -59,6 +59,7 @@ def test_examples_are_strings_of_their_methods():
     ({"name": "autoregressive", "depth": 2}, "takes no sizes: .*'depth'"),
     ({"name": "speculative", "depth": 0}, "trees: speculative: depth=0"),
     ("speculative(-1)", "depth=-1"),
+    (f"rsd_s(3, {10**20})", f"width=3, depth={10**20}: smaller sizes are"),
     ({"name": "rsd_c", "branching": (2, 0)}, "branching=0"),
     ({"name": "rsd_c", "branching": ()}, "depth of branching=0"),
     ({"name": "rsd_s(3, 4)", "width": 3}, "rsd_s is given width twice"),

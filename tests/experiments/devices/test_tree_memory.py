@@ -40,7 +40,7 @@ def test_the_smallest_tree_that_fits():
 @pytest.mark.parametrize("name, acceptance, words", [
     ("rsd_c", (), "probabilities between 0 and 1"),
     ("rsd_c", ("0.5", "1.5"), "--acceptance=0.5,1.5"),
-    ("rsd_c", ("much",), "could not convert"),
+    ("rsd_c", ("much",), "--acceptance=much: probabilities"),
     ("suffix", ("0.5",), "the trees of autoregressive, opt_tree")])
 def test_what_is_no_acceptance_and_no_tree(name, acceptance, words):
   with pytest.raises(launch.UserError, match=words):

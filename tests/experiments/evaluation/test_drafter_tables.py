@@ -91,5 +91,6 @@ def test_figures_are_written(tmp_path):
   png, pdf = figures.write_drafters(tmp_path, {"a": _rows(12),
                                                "b": _rows(9)})
   assert png.read_bytes().startswith(b"\x89PNG")
+  assert png.stat().st_size < 60_000
   assert pdf.read_bytes().startswith(b"%PDF")
   assert figures.write_drafters(tmp_path, {"a": []}) == []

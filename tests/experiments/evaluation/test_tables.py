@@ -2,7 +2,9 @@
 
 import math
 
+from matplotlib import colors
 import numpy as np
+from PIL import Image
 import pytest
 
 import decoding_jax as dj
@@ -241,6 +243,72 @@ def test_figures_are_written(tmp_path):
   for path in paths:
     assert path.read_bytes().startswith(
         b"%PDF" if path.suffix == ".pdf" else b"\x89PNG")
+
+
+def _series(ax):
+  """The lines of a panel: dict from labels to (x, y, color)."""
+  handles, labels = ax.get_legend_handles_labels()
+  return {label: (handle.lines[0].get_xdata().tolist(),
+                  handle.lines[0].get_ydata().tolist(),
+                  handle.lines[0].get_color())
+          for handle, label in zip(handles, labels)}
+
+
+def test_trees_are_drawn_where_they_are():
+  """At their depth or number of nodes, which may be less than the budget."""
+  row = lambda experiment, point, label, nodes, value: {
+      "experiment": experiment, "point": point, "label": label,
+      "temperature": 1.0, "tree_nodes": nodes,
+      "metrics": {"mbsu": [value, None, None]}}
+  rows = [row("length", 2, "SD", 2, 1.5), row("length", 4, "SD", 4, 2.0),
+          row("length", 2, "RSD-S", 9, 1.75),
+          *(row("budget", n, "SD", 5, 2.5) for n in (8, 64)),
+          *(row("budget", n, "new", n - 1, n / 8) for n in (64, 8))]
+  fig = figures._draw(tables.best(rows, "mbsu"), "mbsu", "MBSU",
+                      lambda *_: ("", ""))
+  length, budget = map(_series, fig.axes)
+  assert length["SD"][:2] == ([2, 4], [1.5, 2])
+  assert length["RSD-S"][:2] == ([2], [1.75])
+  assert budget["SD"][:2] == ([5], [2.5])
+  assert budget["new"][:2] == ([7, 63], [1, 8])
+  # A method has one colour in all panels, and the legend has all methods.
+  assert length["SD"][2] == budget["SD"][2]
+  assert len({x[2] for x in (*length.values(), *budget.values())}) == 3
+  assert [x.get_text() for x in fig.legends[0].texts] == ["SD", "RSD-S", "new"]
+  fig.draw_without_rendering()
+  assert [x.get_text() for x in fig.axes[1].get_xticklabels()] == ["8", "64"]
+  assert [x.get_text() for x in fig.axes[0].get_xticklabels()] == ["2", "4"]
+
+
+def test_methods_have_colours_of_their_own():
+  labels = ["SD", "RSD-S", *map(str, range(14))]
+  assert len({color for color, _ in figures.styles(labels).values()}) == 16
+  assert len(set(figures.styles([*map(str, range(100))]).values())) == 100
+
+
+def test_colours_of_few_points_are_in_the_file(tmp_path):
+  fig, ((ax,),) = figures.panels(1, 1)
+  used = figures.styles([*map(str, range(16))])
+  for x, (label, style) in enumerate(used.items()):
+    figures.draw(ax, [x], [[1, 0.9, 1.1]], label, style)
+  figures.save_png(fig, tmp_path / "a.png")
+  image = Image.open(tmp_path / "a.png").convert("RGB")
+  there = np.array([color for _, color in image.getcolors()])
+  for color, _ in used.values():
+    wanted = np.multiply(colors.to_rgb(color), 255)
+    assert abs(there - wanted).max(axis=1).min() < 16, color
+  assert [255] * 3 in there.tolist()
+
+
+def test_numbers_of_a_logarithmic_axis_are_plain():
+  fig, ((ax,),) = figures.panels(1, 1)
+  ax.plot([0.9, 12], [1, 2])
+  figures.log_axis(ax)
+  fig.draw_without_rendering()
+  low, high = ax.get_xlim()
+  assert [x.get_text() for x in ax.get_xticklabels()
+          if low <= x.get_position()[0] <= high] == ["1", "2", "5", "10"]
+  assert not ax.get_xticklabels(minor=True)
 
 
 def test_nothing_to_draw(tmp_path):

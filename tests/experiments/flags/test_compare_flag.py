@@ -8,7 +8,7 @@ from experiments.flags import compare_flag
 from experiments.timing import stopwatch
 
 
-def test_both_are_decoded_in_turn_and_medians_compared(monkeypatch):
+def test_both_are_decoded_in_turn_and_medians_compared(monkeypatch, capsys):
   calls, seconds = [], {"plain": [8.0, 2.0, 1.0], "drafted": [1.0, 0.5, 4.0]}
 
   def decoder(name):
@@ -28,3 +28,6 @@ def test_both_are_decoded_in_turn_and_medians_compared(monkeypatch):
   assert calls == ["plain", "drafted"] * 4  # The first of each compiles.
   assert line == ("autoregressive 4.0 tokens/s, speculative(2) 8.0 tokens/s: "
                   "2.00 times as fast")
+  shown = capsys.readouterr().err
+  assert "compiling plain decoding" in shown
+  assert "comparing with plain decoding" in shown

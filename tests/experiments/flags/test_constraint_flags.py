@@ -172,8 +172,6 @@ def test_no_token_twice(applied):
     (dict(stop=[""]), "--stop='': a list of at least one"),
     (dict(json_schema="/nowhere.json"), "--json_schema=/nowhere.json: No such"),
     (dict(repetition_penalty="0"), "--repetition_penalty=0.0: a positive num"),
-    (dict(presence_penalty="inf"), "--presence_penalty=inf: a number is"),
-    (dict(frequency_penalty="nan"), "--frequency_penalty=nan: a number is"),
     (dict(think_at_least="2", end_of_thinking=""), "--end_of_thinking=: a tex"),
     (dict(think_at_least="2", wait="zq"), "--wait=zq: a text of one token is"),
     (dict(think_at_least="2", think_at_most="1"), "maximum=1: at least minim"),

@@ -15,8 +15,12 @@ def test_bytes(text, expected):
     assert memory_budget_flag.num_bytes() == expected
 
 
-@pytest.mark.parametrize("text", ["much", "-1", "3k", "1.5.2GB", "GB"])
+@pytest.mark.parametrize("text", [
+    "much", "-1", "3k", "1.5.2GB", "GB", "inf", "nan", "0", "0.4", "9" * 400,
+    "9" * 5000 + "GB"])
 def test_what_is_no_number_of_bytes(text):
   with flagsaver.as_parsed(memory_budget=text), pytest.raises(
-      launch.UserError, match="a number of bytes is needed"):
+      launch.UserError, match="^--memory_budget='.*a positive number of bytes "
+                              "is needed") as error:
     memory_budget_flag.num_bytes()
+  assert len(str(error.value)) < 200

@@ -89,6 +89,7 @@ def test_a_library_that_is_cut_off_kills_nobody(monkeypatch, tmp_path):
       "  if '-o' not in command: return make(command, **kwargs)\n"
       f"  whole = pathlib.Path({str(library)!r}).read_bytes()\n"
       "  pathlib.Path(command[-1]).write_bytes(whole)\n"
+      "  return make(['true'])\n"
       "build.subprocess.run = run\n"
       "print(bindings.available())\n")
   process = helpers.start("-c", code, XDG_CACHE_HOME=str(tmp_path))
@@ -148,6 +149,38 @@ def test_a_malformed_compiler_is_one_line(compiler, fast, no_library,
   assert "CXX=" in caplog.text and "is no command" in caplog.text
   assert len(caplog.messages) == len(caplog.messages[0].splitlines()) == 1
   assert not fast.exists()
+
+
+@pytest.mark.parametrize("script, message", [
+    ("#!/bin/sh\nprintf '\\377\\033[31m\\007two\\nlines' >&2; exit 3",
+     "has compiled nothing, and ended with status 3: \ufffd [31m two lines"),
+    ("#!/bin/sh\n", "has compiled nothing, and ended with status 0"),
+    ("\0", "cannot be run: Exec format error"),
+    (None, "there is no C++ compiler")],
+                         ids=["bytes", "nothing", "no program", "none"])
+def test_a_compiler_that_is_none_is_one_printable_line(
+    script, message, fast, no_library, monkeypatch, caplog):
+  other = fast.parents[1] / "other"
+  if script is not None:
+    other.write_text(script)
+    other.chmod(0o700)
+  monkeypatch.setenv("CXX", str(other))
+  assert not bindings.available()
+  assert not bindings.available()
+  *before, told = caplog.messages
+  assert before in ([], [
+      "Compiling native CPU kernels, once on this machine: about 30 seconds."])
+  assert message in told and str(other) in told and told.isprintable()
+
+
+def test_what_holds_for_the_process_is_told_once(no_library, monkeypatch,
+                                                 caplog):
+  """A trace that asks first, and then the user."""
+  monkeypatch.setenv("CXX", '"')
+  for is_tracing in True, False:
+    monkeypatch.setattr(bindings, "_is_tracing", lambda: is_tracing)
+    assert not bindings.available()
+  assert len(caplog.messages) == 1
 
 
 def test_an_empty_compiler_is_that_of_the_system(monkeypatch):
