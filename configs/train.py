@@ -66,8 +66,8 @@ SmolLM2-135M-Instruct, which writes the texts itself (docs/training.md):
 Any other target goes with --config.teacher. The sizes are meant for an
 accelerator: 40,000 texts of up to 385 tokens, 82 M tokens of training. It has
 not been run at these sizes, so that there are no hours and no overlap to
-expect. `smollm2_eagle3` trains the head that is shipped for this target,
-`smollm2_dspark` another, on 1,024 such texts, and on 2,109 of which a half are greedy.
+expect. `smollm2_eagle3` trains the head that is shipped for this target, on
+1,024 such texts, `smollm2_dspark` another, on 2,109 of which a half are greedy.
 Minutes on two cores of an Intel Xeon, texts and features included: 70 on busy
 ones, and about 60, 14 of them training. To expect, on held-out texts, at the
 first level and the last, the second or the fourth:
