@@ -3,7 +3,8 @@
 The object handed around is `tokenizers.Tokenizer` itself: `encode(text).ids`
 and `decode(ids)`. Those that are trained here are byte-level BPE: every text
 survives the round trip, since the alphabet is the 256 bytes and nothing is
-normalised. Those of published checkpoints are read as they are.
+normalised. Those of published checkpoints are read as they are, but for
+truncation and padding, which no text is subject to.
 """
 
 import json
@@ -113,6 +114,9 @@ def _read(path, folder, read):
     raise  # Those of this package name the file.
   except BaseException as e:  # Of the library, whose panics are no better.
     raise _unreadable(path, e) from e
+  # Trainers leave theirs in the file: texts would be cut or filled with pads.
+  tokenizer.no_truncation()
+  tokenizer.no_padding()
   try:
     tokenizer.encode(_PROBE)
   except (KeyboardInterrupt, SystemExit):

@@ -76,6 +76,26 @@ def test_save_and_load(tokenizer, tmp_path):
   assert [p.name for p in (tmp_path / "new").iterdir()] == [tokenizers.FILE]
 
 
+@pytest.mark.parametrize("padding", [
+    {"length": 64}, {"direction": "left", "length": 64},
+    {"pad_to_multiple_of": 32}])
+@pytest.mark.parametrize("truncation", [
+    {}, {"stride": 2}, {"direction": "left"}])
+def test_truncation_and_padding_of_the_file(tokenizer, tmp_path, truncation,
+                                            padding):
+  """What trainers leave in the file has no effect on any text."""
+  other = library.Tokenizer.from_str(tokenizer.to_str())
+  other.enable_truncation(max_length=4, **truncation)
+  other.enable_padding(pad_id=0, pad_token=tokenizers.EOS, **padding)
+  tokenizers.save(other, tmp_path)
+  loaded = tokenizers.load(tmp_path)
+  want = tokenizer.encode(TEXTS[0]).ids
+  assert len(want) > 4 and loaded.encode(TEXTS[0]).ids == want
+  assert [x.ids for x in loaded.encode_batch(TEXTS[:1])] == [want]
+  prompts, lengths = batching.encode(loaded, [TEXTS[0], "d"])
+  assert prompts[0].tolist() == want and lengths.tolist() == [len(want), 1]
+
+
 def test_missing_file(tmp_path):
   with pytest.raises(FileNotFoundError, match="No tokenizer at '.*json'"):
     tokenizers.load(tmp_path)
