@@ -1,4 +1,6 @@
-"""Flags for chat models: `--chat` and `--system`."""
+"""Flags for chat models: `--chat`, `--system` and `--chat_template_args`."""
+
+import json
 
 from absl import flags
 
@@ -11,6 +13,9 @@ CHAT = flags.DEFINE_bool(
     "target's chat template, and print only the answer.")
 _SYSTEM = flags.DEFINE_string(
     "system", "", "System message of the chat; '' for none.")
+_ARGUMENTS = flags.DEFINE_string(
+    "chat_template_args", "", "JSON object of arguments for the chat template, "
+    "such as '{\"enable_thinking\": false}'; '' for none.")
 
 
 def encoder(tokenizer, target, now=None):
@@ -26,14 +31,18 @@ def encoder(tokenizer, target, now=None):
     messages. It raises `ValueError` for messages that the template refuses.
 
   Raises:
-    UserError: for `--system` alone, or a target without a chat template.
+    UserError: for another of these flags without `--chat`, arguments that are
+      no JSON object, or a target without a chat template.
   """
   if not CHAT.value:
-    if _SYSTEM.value:
-      raise launch.UserError(f"--system={_SYSTEM.value!r} needs --chat.")
+    for flag in (_SYSTEM, _ARGUMENTS):
+      if flag.value:
+        raise launch.UserError(f"--{flag.name}={flag.value!r} needs --chat.")
     return lambda prompt: tokenizer_files.encode(tokenizer, prompt).ids
+  arguments = _arguments()
   with launch.user_errors(OSError, ValueError):
-    write = chat_template.encoder(launch.model_folder(target), tokenizer, now)
+    write = chat_template.encoder(launch.model_folder(target), tokenizer, now,
+                                  arguments)
   first = ([{"role": "system", "content": _SYSTEM.value}] if _SYSTEM.value
            else [])
 
@@ -43,3 +52,18 @@ def encoder(tokenizer, target, now=None):
     return write([*first, *said]).ids
 
   return encode
+
+
+def _arguments():
+  """Returns the arguments of the template; None for none."""
+  if not _ARGUMENTS.value:
+    return None
+  try:
+    found = json.loads(_ARGUMENTS.value)
+  except (ValueError, RecursionError):
+    found = None
+  if not isinstance(found, dict) or "messages" in found:
+    raise launch.UserError(
+        f"--{_ARGUMENTS.name}={_ARGUMENTS.value!r}: a JSON object is needed, "
+        'such as \'{"enable_thinking": false}\', with no "messages".')
+  return found

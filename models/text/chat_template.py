@@ -1,8 +1,9 @@
 """Chat templates, as published tokenizers have them.
 
 A template is a Jinja program that comes with a checkpoint. It runs in a sandbox
-with the names that transformers gives it, sees nothing but the messages, and
-ends within limits of time and size (`models.text.template_sandbox`).
+with the names that transformers gives it, sees nothing but the messages and the
+arguments of the caller, and ends within limits of time and size
+(`models.text.template_sandbox`).
 """
 
 import datetime as dates
@@ -17,9 +18,13 @@ from models.text import tokenizer_files
 FILE = "chat_template.jinja"
 _FIELD = "chat_template"
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
+# Of a list of templates, the name of the one for calls with tools.
+_TOOL_USE = "tool_use"
+# Names of a message's reasoning; templates read the first, gpt-oss the second.
+_REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
-def load(folder, now=None):
+def load(folder, now=None, arguments=None):
   """Reads the chat template of a folder.
 
   Args:
@@ -28,18 +33,21 @@ def load(folder, now=None):
       `resolve.folder`.
     now: a `datetime.datetime`, for templates that tell the date; None: that of
       each call.
+    arguments: JSON values by names that the template knows, such as
+      {"enable_thinking": False}, "tools" or "documents".
 
   Returns:
     A function from messages, a list of {"role": ..., "content": ...}, to the
-    text that a model is to continue. Special tokens are part of it.
+    text that a model is to continue. Special tokens are part of it. A key of a
+    message that is None counts as missing.
 
   Raises:
     FileNotFoundError: if there is no such folder.
-    ValueError: naming the file, if there is no template or it is wrong, or
-      without Jinja; from the function, if the template refuses the messages,
-      fails, writes nothing, or meets a limit.
+    ValueError: naming the file, if there is no template or it is wrong; without
+      Jinja; for arguments that are not JSON; from the function, if the template
+      refuses the messages, fails, writes nothing, or meets a limit.
   """
-  folder = resolve.folder(folder)
+  folder, arguments = resolve.folder(folder), _checked(arguments)
   try:
     importlib.import_module("jinja2")  # Which the sandbox is made of.
     # pylint: disable-next=import-outside-toplevel
@@ -58,7 +66,9 @@ def load(folder, now=None):
   tokens = {name: tokenizer_files.special_token(folder, name)
             for name in _SPECIAL}
   tokens = {name: token for name, token in tokens.items() if token is not None}
-  path, source = _source(folder)
+  names = {"tools": None, "documents": None, "add_generation_prompt": True,
+           **tokens, **arguments}
+  path, source = _source(folder, names["tools"])
   try:
     template = environment.from_source(source)
   except Exception as e:  # The parsers of Jinja and of Python raise many.
@@ -66,9 +76,9 @@ def load(folder, now=None):
                      ) from e
 
   def render(messages):
+    messages = [_message(i, x) for i, x in enumerate(messages)]
     try:
-      text = environment.render(template, messages=messages,
-                                add_generation_prompt=True, **tokens)
+      text = environment.render(template, messages=messages, **names)
     except Exception as e:  # A program of someone else may raise anything.
       raise ValueError(f"'{path}': the chat template refuses the messages: "
                        f"{_reason(e)}.") from e
@@ -79,13 +89,14 @@ def load(folder, now=None):
   return render
 
 
-def encoder(folder, tokenizer, now=None):
+def encoder(folder, tokenizer, now=None, arguments=None):
   """Returns the function of `load`, followed by the tokenizer.
 
   Args:
     folder: of `load`.
     tokenizer: that goes with it.
     now: of `load`.
+    arguments: of `load`.
 
   Returns:
     A function from messages to an encoding of the tokenizer.
@@ -93,13 +104,44 @@ def encoder(folder, tokenizer, now=None):
   Raises:
     FileNotFoundError, ValueError: as `load`.
   """
-  render = load(folder, now)
+  render = load(folder, now, arguments)
   # The template has written all special tokens.
   return lambda messages: tokenizer_files.encode(
       tokenizer, render(messages), add_special_tokens=False)
 
 
-def _source(folder):
+def _checked(arguments):
+  """Returns a copy of the arguments, of plain JSON values."""
+  try:
+    found = json.loads(json.dumps(arguments or {}))
+  except (TypeError, ValueError, RecursionError) as e:
+    raise ValueError("arguments of the chat template must be JSON values: "
+                     f"{e}.") from e
+  if not isinstance(found, dict) or "messages" in found:
+    raise ValueError(
+        f"arguments={json_files.shown(arguments)}: an object is needed, such as"
+        ' {"enable_thinking": false}, with no "messages".')
+  return found
+
+
+def _message(number, message):
+  """Returns a message without keys that are None, with its reasoning by name.
+
+  Clients of OpenAI and rows of `datasets` have such keys; templates would write
+  the text "None" for them.
+  """
+  if not isinstance(message, dict):
+    raise ValueError(f"messages[{number}]={json_files.shown(message)}: an "
+                     'object such as {"role": "user", "content": "Hi"} is '
+                     "needed.")
+  message = {key: x for key, x in message.items() if x is not None}
+  for key in _REASONING:
+    if key in message:
+      return {"thinking": message[key], **message, _REASONING[0]: message[key]}
+  return message
+
+
+def _source(folder, tools):
   """Returns the file of the program and its text."""
   path = pathlib.Path(folder) / FILE
   if path.is_file():
@@ -110,8 +152,11 @@ def _source(folder):
   path = pathlib.Path(folder) / tokenizer_files.CONFIG
   found = tokenizer_files.setting(folder, tokenizer_files.CONFIG, _FIELD)
   if isinstance(found, list):  # Several with names.
-    found = next((x.get("template") for x in found if isinstance(x, dict)
-                  and x.get("name") == "default"), None)
+    named = {x.get("name"): x.get("template") for x in reversed(found)
+             if isinstance(x, dict) and isinstance(x.get("name"), str)}
+    found = named.get("default")
+    if tools is not None:
+      found = named.get(_TOOL_USE, found)
   if not isinstance(found, str):
     raise ValueError(f"'{folder}' has no chat template: neither {FILE} nor "
                      f"{_FIELD} in {tokenizer_files.CONFIG}.")

@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import re
 
 from absl import flags
 from absl.testing import flagsaver
@@ -60,6 +61,13 @@ def test_chats(load):
   assert load("a.jsonl", line, chat="true") == ["[user]Hi\nthere[assistant]"]
 
 
+def test_arguments_of_the_template(load, tmp_path):
+  (tmp_path / chat_template.FILE).write_text("{{ enable_thinking }}")
+  for value in ("false", "true"):
+    assert load("a.txt", "Hi", chat="true", chat_template_args=(
+        '{"enable_thinking": %s}' % value)) == [value.title()]
+
+
 def test_chats_of_a_date(load, tmp_path):
   (tmp_path / chat_template.FILE).write_text("{{ strftime_now('%Y') }}")
   assert load("a.txt", "Hi", datetime.datetime(2001, 5, 10), chat="true") == [
@@ -76,6 +84,11 @@ def test_chats_of_a_date(load, tmp_path):
     ("a.jsonl", '"Hi"\n""', {}, "line 2: its prompt is empty"),
     ("a.jsonl", '{"prompt": []}', {"chat": "true"}, "its prompt is empty"),
     ("a.jsonl", '"Hi"', {"system": "there"}, "--system='there' needs --chat"),
+    ("a.jsonl", '"Hi"', {"chat_template_args": "{}"},
+     "--chat_template_args='{}' needs --chat"),
+    *(("a.jsonl", '"Hi"', {"chat": "true", "chat_template_args": x},
+       f"--chat_template_args='{re.escape(x)}': a JSON object is needed")
+      for x in ("{", "[1]", '{"messages": []}')),
     ("a.jsonl", '{"prompt": [{"role": "user"}]}', {"chat": "true"},
      "line 1: .*: the chat template refuses")])
 def test_what_is_wrong_is_named(load, name, content, values, message):

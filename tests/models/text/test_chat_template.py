@@ -43,6 +43,51 @@ def test_chat_templates(files, tmp_path):
     chat_template.load(tmp_path)([{"role": "tool", "content": ""}])
 
 
+def _render(tmp_path, template, message, arguments=None):
+  (tmp_path / chat_template.FILE).write_text(template)
+  return chat_template.load(tmp_path, arguments=arguments)([message])
+
+
+@pytest.mark.parametrize("message, text", [
+    ({"content": None, "tool_calls": None}, "{}"),
+    ({"content": "a", "calls": [{"x": None}]},
+     '{"content": "a", "calls": [{"x": null}]}'),
+    ({"reasoning": "why", "thinking": None},
+     '{"thinking": "why", "reasoning": "why", "reasoning_content": "why"}'),
+    ({"thinking": "why"}, '{"thinking": "why", "reasoning_content": "why"}')])
+def test_keys_that_are_none(message, text, tmp_path):
+  """They count as missing, at the top level alone; as in transformers."""
+  assert _render(tmp_path, "{{ messages[0] | tojson }}", message) == text
+
+
+def test_messages_that_are_none(tmp_path):
+  with pytest.raises(ValueError, match=r"messages\[0\]='Hi': an object such"):
+    _render(tmp_path, "{{ messages[0] }}", "Hi")
+
+
+def test_arguments_of_a_template(tmp_path):
+  """Tools and documents are None, all others undefined, unless given."""
+  template = ("{{ enable_thinking is defined }} {{ tools }} {{ documents }} "
+              "{{ add_generation_prompt }}")
+  assert _render(tmp_path, template, {}) == "False None None True"
+  assert _render(tmp_path, template, {}, {
+      "enable_thinking": False, "tools": [1], "documents": ["a"],
+      "add_generation_prompt": False}) == "True [1] ['a'] False"
+  for arguments, message in (({"messages": []}, "with no \"messages\""),
+                             ([1], r"arguments=\[1\]: an object is needed"),
+                             ({"tools": [print]}, "must be JSON values: ")):
+    with pytest.raises(ValueError, match=message):
+      _render(tmp_path, template, {}, arguments)
+
+
+def test_template_for_tools(tmp_path):
+  (tmp_path / "tokenizer_config.json").write_text(json.dumps({
+      "chat_template": [{"name": "default", "template": "plain"},
+                        {"name": "tool_use", "template": "{{ tools }}"}]}))
+  assert chat_template.load(tmp_path)([]) == "plain"
+  assert chat_template.load(tmp_path, arguments={"tools": [1]})([]) == "[1]"
+
+
 def test_a_date_is_that_of_the_first_start(tmp_path):
   """Else a run could not go on the day after."""
   (tmp_path / chat_template.FILE).write_text(
