@@ -49,9 +49,11 @@ FLOORS = {"decoding_jax": LIBRARY, "models": MODELS, "experiments": EXPERIMENTS}
 # What of ours, beside itself, a package may import.
 BELOW = {
     "decoding_jax": (),
-    # Heads commit what they read to caches of their own.
+    # Heads commit what they read to caches of their own; tokenizers name
+    # special tokens.
     "models": ("decoding_jax.types", "decoding_jax.kernels",
-               "decoding_jax.runtime.cache"),
+               "decoding_jax.runtime.cache",
+               "decoding_jax.processors.special_tokens"),
     "configs": (),
     "experiments": ("decoding_jax", "models"),
 }

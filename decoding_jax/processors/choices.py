@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from decoding_jax.processors import sparse_automaton, token_automaton
+from decoding_jax.processors import (sparse_automaton, special_tokens,
+                                     token_automaton)
 from decoding_jax.processors.sparse_automaton import SparseAutomaton
 from decoding_jax.validation import values
 
@@ -18,7 +19,8 @@ def choice(texts: Sequence[str], pieces: Sequence[bytes], eos_id,
 
   Args:
     texts: none of them empty; the end may come after one that others go on
-      from.
+      from. The name of a special token in them means that token, which must not
+      be one that ends texts.
     pieces: the bytes of V tokens, as of `tokenizers.pieces`.
     eos_id: the token that ends a text, or several such tokens.
     encode: text -> its tokens, as of `lambda text: tokenizer.encode(text,
@@ -29,7 +31,8 @@ def choice(texts: Sequence[str], pieces: Sequence[bytes], eos_id,
 
   Raises:
     ValueError: without texts, for an empty one, for one that the vocabulary
-      cannot spell, or if there is no `eos_id`.
+      cannot spell or that names a token which ends texts, or if there is no
+      `eos_id`.
   """
   name = f"texts={values.shortened(texts)}"
   _check(name, texts, str)
@@ -38,7 +41,13 @@ def choice(texts: Sequence[str], pieces: Sequence[bytes], eos_id,
   if encode is not None:
     return token_choice([list(encode(text)) for text in texts], len(pieces),
                         eos_id)
-  children, finals = _trie([values.utf8(name, text) for text in texts])
+  special = special_tokens.names(pieces)
+  words = [special_tokens.symbols(name, text, special) for text in texts]
+  for end in set(ends).intersection(
+      x - special_tokens.NUM_BYTES for word in words for x in word):
+    raise ValueError(f"{name}: {pieces[end].name} is a token that ends texts: "
+                     "leave it out, it comes after each of them.")
+  children, finals = _trie(words)
   arcs = _spellings(children, pieces, ends)
   # Numbers rise along a path: the last ones are decided first.
   live = [False] * len(arcs)
@@ -100,7 +109,7 @@ def _trie(sequences):
 
 
 def _spellings(children, pieces, ends):
-  """Returns the arcs of a trie of bytes by tokens: of each node, a dict."""
+  """Returns the arcs of a trie of symbols by tokens: of each node, a dict."""
   tokens, wholes = [{}], [[]]
   for token, piece in enumerate(pieces):
     if piece and token not in ends:
@@ -120,6 +129,9 @@ def _spellings(children, pieces, ends):
       waiting += [(to, tokens[node][byte])
                   for byte, to in children[place].items()
                   if byte in tokens[node]]
+    found.update((x - special_tokens.NUM_BYTES, to)
+                 for x, to in children[start].items()
+                 if x >= special_tokens.NUM_BYTES)
     arcs.append(found)
   return arcs
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax.kernels import bits
-from decoding_jax.processors import sparse_automaton
+from decoding_jax.processors import sparse_automaton, special_tokens
 from decoding_jax.processors.sparse_automaton import SparseAutomaton
 from decoding_jax.types import Array, LogitsProcessor, NONE
 from decoding_jax.validation import values
@@ -16,7 +16,6 @@ from decoding_jax.validation import values
 # Limits of what is compiled: states, and bytes that compiling takes.
 MAX_STATES = 20_000
 MAX_BYTES = 4 * 2**30
-_BYTES = 256
 # Bytes that an entry of the table of stop strings takes while it is built.
 _ENTRY_BYTES = 24
 
@@ -176,8 +175,11 @@ def stop_strings(strings: Sequence[str], pieces: Sequence[bytes],
   and Corasick (1975), over the bytes of tokens.
 
   Args:
-    strings: none of them empty.
-    pieces: the bytes of V tokens, as of `models.text.tokenizers.pieces`.
+    strings: none of them empty. The name of a special token, such as
+      "<|eot_id|>" or the end of "x<|eot_id|>", is met by that token, and where
+      it is spelled out as well.
+    pieces: the bytes of V tokens, as of `models.text.tokenizers.pieces`, which
+      names special tokens.
     eos_id: the token that ends a text, or several such tokens.
 
   Returns:
@@ -191,20 +193,19 @@ def stop_strings(strings: Sequence[str], pieces: Sequence[bytes],
   if isinstance(strings, (str, bytes)) or not len(strings) or not all(strings):
     raise ValueError(f"{name}: a list of at least one string is needed, none "
                      "of them empty.")
-  words = [values.utf8(name, text) if isinstance(text, str) else bytes(text)
-           for text in strings]
   check_pieces(pieces)
   ends = end_tokens(eos_id, len(pieces))
+  words = _words(name, strings, special_tokens.names(pieces))
   # A state for each byte, less those of common beginnings.
   check_size(name, sum(map(len, words)) + 2, len(pieces) * _ENTRY_BYTES)
-  steps, found = _search(words)
+  steps, found, special = _search(words)
   # After a whole word the search stays where it is.
   steps[found] = found
   following = np.tile(np.arange(len(steps), dtype=np.int32)[:, None],
                       len(pieces))
   for token, piece in enumerate(pieces):
-    for byte in piece:
-      following[:, token] = steps[following[:, token], byte]
+    for symbol in piece or special.get(token, ()):
+      following[:, token] = steps[following[:, token], symbol]
   following[found] = NONE
   following[found, ends] = found
   return table(following)
@@ -323,42 +324,59 @@ def _live(arcs, finals):
   return live
 
 
+def _words(name, strings, special):
+  """Returns the symbols that stop strings are met by.
+
+  A string that names special tokens is two words: with these tokens, and
+  spelled out in bytes.
+  """
+  words = [tuple(values.utf8(name, x) if isinstance(x, str) else bytes(x))
+           for x in strings]
+  return list(dict.fromkeys([*words, *(
+      special_tokens.symbols(name, x, special)
+      for x in strings if isinstance(x, str))]))
+
+
 def _search(words):
-  """Returns the search for any of several byte strings.
+  """Returns the search for any of several words.
 
   Args:
-    words: none of them empty.
+    words: of bytes and symbols of `special_tokens`, none of them empty.
 
   Returns:
-    `[Q, 256]` int32, the state after each byte in each state, and the state in
-    which a word has been found.
+    `[Q, S]` int32, the state after each symbol in each state; the state in
+    which a word has been found; and the symbols of the special tokens that
+    occur, numbered from 256 on: a dict from tokens to sequences of one.
   """
-  children = _trie(words)
+  num_bytes = special_tokens.NUM_BYTES
+  special = sorted({x for word in words for x in word if x >= num_bytes})
+  numbers = {x: num_bytes + i for i, x in enumerate(special)}
+  children = _trie([[numbers.get(x, x) for x in word] for word in words])
   found = len(children)
-  steps = np.zeros((found + 1, _BYTES), np.int32)
+  steps = np.zeros((found + 1, num_bytes + len(special)), np.int32)
   # Of each prefix, its longest proper suffix that is a prefix too.
   suffixes = [0] * found
   waiting = [0]
   for state in waiting:
     if state:
       steps[state] = steps[suffixes[state]]
-    for byte, child in children[state].items():
-      suffix = int(steps[state, byte]) if state else 0
+    for symbol, child in children[state].items():
+      suffix = int(steps[state, symbol]) if state else 0
       if child is None or suffix == found:
-        steps[state, byte] = found
+        steps[state, symbol] = found
       else:
-        steps[state, byte], suffixes[child] = child, suffix
+        steps[state, symbol], suffixes[child] = child, suffix
         waiting.append(child)
-  return steps, found
+  return steps, found, {x - num_bytes: (i,) for x, i in numbers.items()}
 
 
 def _trie(words):
-  """Returns the children of each proper prefix by byte, None for a word."""
+  """Returns the children of each proper prefix by symbol, None for a word."""
   children = [{}]
   for word in words:
     node = 0
-    for byte in word[:-1]:
-      child = children[node].setdefault(byte, len(children))
+    for symbol in word[:-1]:
+      child = children[node].setdefault(symbol, len(children))
       if child is None:
         break  # A shorter word ends here.
       if child == len(children):

@@ -17,6 +17,7 @@ import tokenizers
 from tokenizers import decoders, pre_tokenizers, trainers
 from tokenizers.models import BPE
 
+from decoding_jax.processors.special_tokens import SpecialToken
 from models.folders import atomic
 from models.folders import json_files
 from models.folders import resolve
@@ -275,7 +276,8 @@ def pieces(tokenizer: tokenizers.Tokenizer,
       many as it has.
 
   Returns:
-    V byte strings; b"" for special tokens and for those that are not used.
+    V byte strings; empty for those that are not used and for special tokens,
+    which are `SpecialToken`s with a name.
   """
   to_bytes = _piece_decoder(json.loads(tokenizer.to_str())["decoder"])
   added = tokenizer.get_added_tokens_decoder()
@@ -288,8 +290,9 @@ def pieces(tokenizer: tokenizers.Tokenizer,
   for text, token in vocabulary.items():
     if token not in added:
       found[token] = to_bytes(text)
-    elif not added[token].special:
-      found[token] = text.encode()
+    else:
+      found[token] = (SpecialToken(text) if added[token].special
+                      else text.encode())
   return found
 
 

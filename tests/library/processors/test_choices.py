@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from decoding_jax import processors
+from decoding_jax.processors import special_tokens
 import decoding_jax as dj
 from models.testing import exactness
 from support import tiny_models as tiny
@@ -63,6 +64,14 @@ def test_all_spellings_of_some_texts():
   # No text that ends in the middle of one that cannot be spelled to its end.
   with_other = processors.choice([*TEXTS, "ax"], PIECES, EOS)
   assert set(sequences(with_other, 4)) == expected
+
+
+def test_names_of_special_tokens():
+  pieces = [*PIECES[:6], special_tokens.SpecialToken("<b>"), *PIECES[7:]]
+  found = sequences(processors.choice(["a<b>c", "<b>", "ab"], pieces, EOS), 4)
+  assert sorted(found) == [(1, 2), (1, 6, 4), (3,), (6,)]
+  with pytest.raises(ValueError, match="<b> is a token that ends texts: leave"):
+    processors.choice(["a<b>", "c"], pieces, 6)
 
 
 def test_one_spelling_of_each_text():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from decoding_jax import processors
+from decoding_jax.processors.special_tokens import SpecialToken
 import decoding_jax as dj
 from models.text import tokenizers
 from support import helpers
@@ -80,6 +81,24 @@ def test_stop_strings(words):
     allowed = [walk(automaton, [*tokens, x]) >= 0 for x in range(len(PIECES))]
     assert allowed == [not found or x == EOS for x in range(len(PIECES))]
   assert stopped > 3
+
+
+@pytest.mark.parametrize("word, ending", [
+    ("<|e|>", [2]), ("b<|e|>", [1, 2]), ("<|e|>a<|u|>", [2, 0, 3]),
+    ("<|e|>", [4, 5, 6, 5, 7])])
+def test_stop_strings_that_name_special_tokens(word, ending):
+  """They are met by the token, and spelled out; a last token is the end."""
+  pieces = [b"a", b"b", SpecialToken("<|e|>"), SpecialToken("<|u|>"), b"<",
+            b"|", b"e", b">", b""]
+  automaton = processors.stop_strings(["aa", word], pieces, 8)
+  for tokens in (ending, [0, 1, *ending], [3, 1, 1, *ending], [3, *ending]):
+    for end in range(1, len(tokens)):
+      assert walk(automaton, [*tokens[:end], 1]) >= 0
+    assert [walk(automaton, [*tokens, x]) >= 0 for x in range(9)] == [
+        False] * 8 + [True]
+  # A special token that no string names adds nothing to the text.
+  other = processors.stop_strings(["aa"], pieces, 8)
+  assert walk(other, [0, 2, 0, 1]) == -1 and walk(other, [0, 2, 0, 8]) >= 0
 
 
 @pytest.mark.parametrize("pattern", ["(ab|c)*1?", "[^a]+é?", "a{2,3}b.*",

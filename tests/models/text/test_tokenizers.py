@@ -46,7 +46,7 @@ def test_pieces_are_the_bytes_of_the_text(tokenizer, text):
   pieces = tokenizers.pieces(tokenizer, 280)
   assert len(pieces) == 280 and pieces[270:] == [b""] * 10
   ids = tokenizer.encode(text + tokenizers.EOS).ids
-  assert pieces[ids[-1]] == b""
+  assert pieces[ids[-1]] == b"" and pieces[ids[-1]].name == tokenizers.EOS
   assert b"".join(pieces[i] for i in ids) == text.encode()
   assert {bytes([i]) for i in range(256)} <= set(pieces)
 
