@@ -38,6 +38,7 @@ from experiments.flags import method_flags
 from experiments.flags import model_flags
 from experiments.flags import prompts_file_flag
 from experiments.timing import stopwatch
+from models.text import batching
 
 _WORKDIR = flags.DEFINE_string("workdir", "runs/complete", "Folder of results.")
 _BATCH = flags.DEFINE_integer("batch", 8, "Rows decoded together.",
@@ -162,12 +163,13 @@ def _decoded(method, pair, batch, rows):
       eos_id=pair.eos_id,
       rows=_BATCH.value))
   out = jax.tree.map(np.asarray, out)
+  texts = batching.decode(pair.tokenizer, out, lengths)
   for k, (prompt, sample) in enumerate(rows):
     tokens = out.tokens[k, lengths[k]:out.lengths[k]]
     ended = len(tokens) and tokens[-1] in (pair.eos_id or ())
     yield {"prompt": prompt, "sample": sample,
            "finish": "stop" if ended else "length",
-           "text": pair.tokenizer.decode(tokens), "tokens": len(tokens),
+           "text": texts[k], "tokens": len(tokens),
            "log_prob": float(out.log_probs[k].sum()),
            "target_calls": int(out.stats.target_calls[k])}
 

@@ -44,6 +44,7 @@ from experiments.flags import text_set_flag
 from experiments.timing import auto_method
 from experiments.timing import profile
 from experiments.timing import stopwatch
+from models.text import tokenizers
 
 _AUTO = "auto"
 _PROFILE = flags.DEFINE_string(
@@ -102,16 +103,17 @@ def main():
                    eos_id=pair.eos_id)
   decode = functools.partial(mesh.generate, pair, keys, prompts, lengths)
   complete = functools.partial(decode, **arguments)
+  text_of = functools.partial(tokenizers.decode, pair.tokenizer, prompt=prompt)
   if stream_flag.is_enabled():
     out, took = stream_flag.show(prompt_flag.prompt_text(), pair, keys, prompts,
                                  lengths, **arguments)
   else:
-    out, took = _show(complete, pair, lengths)
+    out, took = _show(complete, text_of, lengths)
   others = text_set_flag.report(
       lambda count: mesh.generate(
           pair, _row_keys(1, count), np.repeat(prompts, count, axis=0),
           np.repeat(lengths, count), **arguments),
-      out, lengths, pair.tokenizer.decode)
+      out, lengths, text_of)
   rates = [compare_flag.report(method.name, complete, functools.partial(
       decode, **{**arguments, "method": dj.methods.autoregressive()}))
            ] if compare_flag.is_enabled() else []
@@ -142,13 +144,13 @@ def _row_keys(first, count):
       key, np.arange(first, first + count, dtype=np.uint32))
 
 
-def _show(complete, pair, lengths):
+def _show(complete, text_of, lengths):
   """Decodes twice to time compilation; prints and returns as `--stream`."""
   _, first = stopwatch.timed(complete)
   out, seconds = stopwatch.decoded(complete)
   if multihost.first():
     print(prompt_flag.prompt_text() +
-          pair.tokenizer.decode(stream_flag.tokens(out, lengths)))
+          text_of(stream_flag.tokens(out, lengths)))
   rate = metrics.token_rate(out.stats.emitted, [seconds])
   return out, f"{rate:.0f} tokens/s, compiled in {first - seconds:.1f} s"
 

@@ -16,7 +16,7 @@ REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 # From the ground up. Names are folders, or modules that are in no folder; those
 # of one floor do not import each other.
 LIBRARY = [
-    ("types", "kernels"),
+    ("types", "kernels", "token_text"),
     ("validation", "programs"),
     ("sampling", "rewards"),
     ("processors", "runtime"),
@@ -49,11 +49,9 @@ FLOORS = {"decoding_jax": LIBRARY, "models": MODELS, "experiments": EXPERIMENTS}
 # What of ours, beside itself, a package may import.
 BELOW = {
     "decoding_jax": (),
-    # Heads commit what they read to caches of their own; tokenizers name
-    # special tokens.
+    # Heads commit what they read to caches of their own.
     "models": ("decoding_jax.types", "decoding_jax.kernels",
-               "decoding_jax.runtime.cache",
-               "decoding_jax.processors.special_tokens"),
+               "decoding_jax.token_text", "decoding_jax.runtime.cache"),
     "configs": (),
     "experiments": ("decoding_jax", "models"),
 }

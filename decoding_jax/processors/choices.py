@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from decoding_jax.processors import (sparse_automaton, special_tokens,
-                                     token_automaton)
+from decoding_jax import token_text
+from decoding_jax.processors import sparse_automaton, token_automaton
 from decoding_jax.processors.sparse_automaton import SparseAutomaton
 from decoding_jax.validation import values
 
@@ -41,10 +41,12 @@ def choice(texts: Sequence[str], pieces: Sequence[bytes], eos_id,
   if encode is not None:
     return token_choice([list(encode(text)) for text in texts], len(pieces),
                         eos_id)
-  special = special_tokens.names(pieces)
-  words = [special_tokens.symbols(name, text, special) for text in texts]
+  for text in texts:
+    values.utf8(name, text)
+  names = token_text.special(pieces)
+  words = [token_text.symbols(text, names) for text in texts]
   for end in set(ends).intersection(
-      x - special_tokens.NUM_BYTES for word in words for x in word):
+      x - token_text.NUM_BYTES for word in words for x in word):
     raise ValueError(f"{name}: {pieces[end].name} is a token that ends texts: "
                      "leave it out, it comes after each of them.")
   children, finals = _trie(words)
@@ -129,9 +131,9 @@ def _spellings(children, pieces, ends):
       waiting += [(to, tokens[node][byte])
                   for byte, to in children[place].items()
                   if byte in tokens[node]]
-    found.update((x - special_tokens.NUM_BYTES, to)
+    found.update((x - token_text.NUM_BYTES, to)
                  for x, to in children[start].items()
-                 if x >= special_tokens.NUM_BYTES)
+                 if x >= token_text.NUM_BYTES)
     arcs.append(found)
   return arcs
 

@@ -7,8 +7,9 @@ import flax.struct
 import jax.numpy as jnp
 import numpy as np
 
+from decoding_jax import token_text
 from decoding_jax.kernels import bits
-from decoding_jax.processors import sparse_automaton, special_tokens
+from decoding_jax.processors import sparse_automaton
 from decoding_jax.processors.sparse_automaton import SparseAutomaton
 from decoding_jax.types import Array, LogitsProcessor, NONE
 from decoding_jax.validation import values
@@ -195,7 +196,7 @@ def stop_strings(strings: Sequence[str], pieces: Sequence[bytes],
                      "of them empty.")
   check_pieces(pieces)
   ends = end_tokens(eos_id, len(pieces))
-  words = _words(name, strings, special_tokens.names(pieces))
+  words = _words(name, strings, token_text.special(pieces))
   # A state for each byte, less those of common beginnings.
   check_size(name, sum(map(len, words)) + 2, len(pieces) * _ENTRY_BYTES)
   steps, found, special = _search(words)
@@ -324,7 +325,7 @@ def _live(arcs, finals):
   return live
 
 
-def _words(name, strings, special):
+def _words(name, strings, names):
   """Returns the symbols that stop strings are met by.
 
   A string that names special tokens is two words: with these tokens, and
@@ -333,7 +334,7 @@ def _words(name, strings, special):
   words = [tuple(values.utf8(name, x) if isinstance(x, str) else bytes(x))
            for x in strings]
   return list(dict.fromkeys([*words, *(
-      special_tokens.symbols(name, x, special)
+      token_text.symbols(x, names)
       for x in strings if isinstance(x, str))]))
 
 
@@ -341,14 +342,14 @@ def _search(words):
   """Returns the search for any of several words.
 
   Args:
-    words: of bytes and symbols of `special_tokens`, none of them empty.
+    words: of bytes and symbols of `token_text`, none of them empty.
 
   Returns:
     `[Q, S]` int32, the state after each symbol in each state; the state in
     which a word has been found; and the symbols of the special tokens that
     occur, numbered from 256 on: a dict from tokens to sequences of one.
   """
-  num_bytes = special_tokens.NUM_BYTES
+  num_bytes = token_text.NUM_BYTES
   special = sorted({x for word in words for x in word if x >= num_bytes})
   numbers = {x: num_bytes + i for i, x in enumerate(special)}
   children = _trie([[numbers.get(x, x) for x in word] for word in words])

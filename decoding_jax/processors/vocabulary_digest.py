@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from decoding_jax.processors import special_tokens
+from decoding_jax import token_text
 
 
 def of_pieces(pieces: Sequence[bytes]) -> str:
@@ -17,5 +17,5 @@ def of_pieces(pieces: Sequence[bytes]) -> str:
   lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
   found = hashlib.sha256(lengths.tobytes())
   found.update(b"".join(pieces))
-  found.update(repr(special_tokens.names(pieces)).encode())
+  found.update(repr(token_text.special(pieces)).encode())
   return found.hexdigest()

@@ -24,11 +24,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax import kernels
+from decoding_jax import token_text
 from decoding_jax.types import Array, Reward
 from decoding_jax.validation import values as values_lib
 
 # What a function is given beside texts, if it has parameters of these names.
 _EXTRAS = ("prompts", "constraints")
+# Last tokens of a prompt, of which a text is decoded after one.
+_CONTEXT = 16
 
 
 class HostReport(NamedTuple):
@@ -69,7 +72,7 @@ class HostText:
 class _Options(NamedTuple):
   """The arguments of `on_host`."""
   fn: Callable[..., Any]
-  decode: Callable[..., Any]
+  decode: Optional[Callable[..., Any]]
   max_tokens: int
   maximum: float
   timeout: Optional[float]
@@ -117,7 +120,8 @@ def on_host(fn: Callable[..., Any], *, max_tokens: int,
       `constraints` of `generate`.
     max_tokens: most tokens of a text, such as `max_new_tokens`.
     decode: from a list of tokens to a string, such as `tokenizer.decode`; None
-      to give the function lists of tokens in place of strings.
+      to give the function lists of tokens in place of strings. A text is what
+      its tokens add to the string of the prompt, with the blank between them.
     maximum: a value that cannot be exceeded; inf if there is none.
     timeout: seconds that a call may take; None for any. A call that takes
       longer goes on in its thread, and its result is dropped.
@@ -150,7 +154,7 @@ def on_host(fn: Callable[..., Any], *, max_tokens: int,
   if fallback is not None and fallback > maximum:
     raise ValueError(f"fallback={fallback!r}: at most maximum={maximum!r} is "
                      "needed.")
-  return _on_host(_Options(fn, decode or list, int(max_tokens), float(maximum),
+  return _on_host(_Options(fn, decode, int(max_tokens), float(maximum),
                            timeout, fallback, int(cache_size)))
 
 
@@ -276,12 +280,21 @@ def _ask(options: _Options, rows):
   # A thread does not inherit the default device of a callback. On another one
   # the program that waits for the reward would be waited for.
   with jax.default_device(kernels.host_device()):
-    prompts, texts, constraints = zip(*rows)
-    decode = lambda tokens: options.decode(tokens.tolist())
-    extras = {"prompts": lambda: list(map(decode, prompts)),
-              "constraints": lambda: list(constraints)}
-    return options.fn(list(map(decode, texts)), **{
-        name: extras[name]() for name in _extras_of(options.fn)})
+    decode = options.decode or list
+    extras = {"prompts": lambda: [decode(x.tolist()) for x, _, _ in rows],
+              "constraints": lambda: [x for _, _, x in rows]}
+    return options.fn(
+        [_text(options.decode, prompt.tolist(), tokens.tolist())
+         for prompt, tokens, _ in rows],
+        **{name: extras[name]() for name in _extras_of(options.fn)})
+
+
+def _text(decode, prompt, tokens):
+  """Returns what tokens add to a prompt; the tokens without `decode`."""
+  if decode is None:
+    return tokens
+  before = token_text.context(decode, prompt[-_CONTEXT:])
+  return token_text.added(decode, before, tokens)
 
 
 def _extras_of(fn) -> Sequence[str]:

@@ -22,6 +22,7 @@ from experiments.data import parallel_text
 from experiments.data import preference_pairs
 from experiments.data import python_corpus
 from experiments.scoring import task_rewards
+from models.text import tokenizers
 
 _DIALOGUES = "hh_harmless_base_test.jsonl.gz"
 # Prompts, references and constraints of a split of CommonGen.
@@ -101,7 +102,8 @@ def _python(config, pair):
   count = _SPARE * config.examples
   prompts = python_corpus.prompts(tokenizer, count, *sizes, **options)
   rests = python_corpus.references(tokenizer, count, *sizes, **options)
-  references = [tokenizer.decode(rest) for rest in rests]
+  references = [tokenizers.decode(tokenizer, rest, prompt)
+                for prompt, rest in zip(prompts, rests)]
   known = _common(config.common, options["root"]) if config.common else None
   words = [[word for word in _identifiers(text, tokenizer.decode(prompt))
             if known is None or word in known][:config.concepts]

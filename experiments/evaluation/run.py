@@ -14,6 +14,7 @@ from experiments.data import length_buckets
 from experiments.devices import mesh as mesh_lib
 from experiments.scoring import intervals
 from experiments.timing import stopwatch
+from models.text import batching
 
 # Timings of the baseline in a cell, at most.
 REFERENCES = 6
@@ -284,11 +285,8 @@ def _by_prompt(timings, references, rows):
 
 def _texts(batches, outputs, rows, tokenizer):
   """Returns the text after each prompt, without special tokens."""
-  found = [
-      tokenizer.decode(tokens[start:end])
-      for (_, _, starts), out in zip(batches, outputs)
-      for tokens, start, end in zip(np.asarray(out.tokens), starts,
-                                    np.asarray(out.lengths))]
+  found = [text for (_, _, starts), out in zip(batches, outputs)
+           for text in batching.decode(tokenizer, out, starts)]
   return [found[row] for row in rows]
 
 

@@ -42,12 +42,14 @@ def decode(tokenizer, out, prompt_lengths) -> list[str]:
     prompt_lengths: `[B]` int32, as of `encode`.
 
   Returns:
-    The texts, without special tokens, such as those that end them.
+    The texts, without special tokens, such as those that end them. A prompt and
+    its text make the text of all tokens: a blank between them is in the latter.
 
   Raises:
     ValueError: if there is not one length a row.
   """
-  return tokenizer.decode_batch(_written(out, prompt_lengths))
+  return [tokenizers.decode(tokenizer, row, prompt)
+          for prompt, row in _divided(out, prompt_lengths)]
 
 
 def stream(tokenizer, outs, prompt_lengths):
@@ -74,9 +76,10 @@ def stream(tokenizer, outs, prompt_lengths):
   """
   out, shown = None, None
   for out in outs:
-    rows = _written(out, prompt_lengths)
+    rows = _divided(out, prompt_lengths)
     shown = shown or [0] * len(rows)
-    texts = [tokenizers.decode_stable_prefix(tokenizer, row) for row in rows]
+    texts = [tokenizers.decode_stable_prefix(tokenizer, row, prompt)
+             for prompt, row in rows]
     yield out, [text[n:] for text, n in zip(texts, shown)]
     # A text may end before what was settled: special tokens are left out.
     shown = [max(len(text), n) for text, n in zip(texts, shown)]
@@ -85,12 +88,12 @@ def stream(tokenizer, outs, prompt_lengths):
     yield out, [text[n:] for text, n in zip(texts, shown)]
 
 
-def _written(out, prompt_lengths):
-  """Returns a list of the tokens after each prompt."""
+def _divided(out, prompt_lengths):
+  """Returns the tokens of each prompt, and those after it."""
   tokens, ends = np.asarray(out.tokens), np.asarray(out.lengths)
   starts = np.asarray(prompt_lengths)
   if starts.shape != ends.shape:
     raise ValueError(f"prompt_lengths has shape {starts.shape}: one for each "
                      f"of {len(ends)} rows is needed.")
-  return [row[start:end].tolist()
+  return [(row[:start].tolist(), row[start:end].tolist())
           for row, start, end in zip(tokens, starts, ends)]

@@ -17,7 +17,7 @@ import tokenizers
 from tokenizers import decoders, pre_tokenizers, trainers
 from tokenizers.models import BPE
 
-from decoding_jax.processors.special_tokens import SpecialToken
+from decoding_jax import token_text
 from models.folders import atomic
 from models.folders import json_files
 from models.folders import resolve
@@ -43,6 +43,8 @@ _READERS = {
 # What is encoded when a tokenizer is loaded: patterns that backtrack without
 # end mostly do so over repetitions.
 _PROBE = "".join(x * 64 for x in ("a", " ", "1", "x1", "-", "\n", "Ab, ", "é"))
+# Tokens of a prompt of which one is to be decoded after.
+_CONTEXT = 16
 # A token of byte fallback.
 _BYTE = "<0x([0-9A-F]{2})>"
 
@@ -246,7 +248,23 @@ def check_same(ours: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer):
                        f"{others.get(i)!r}.")
 
 
-def decode_stable_prefix(tokenizer: tokenizers.Tokenizer, tokens) -> str:
+def decode(tokenizer: tokenizers.Tokenizer, tokens, prompt=()) -> str:
+  """Decodes tokens that follow a prompt.
+
+  Args:
+    tokenizer: any tokenizer.
+    tokens: ids, after the prompt.
+    prompt: ids. A text of SentencePiece begins without a blank, which tokens
+      that follow others keep.
+
+  Returns:
+    The text that the tokens add, without special tokens.
+  """
+  return token_text.added(tokenizer.decode, _context(tokenizer, prompt), tokens)
+
+
+def decode_stable_prefix(tokenizer: tokenizers.Tokenizer, tokens,
+                         prompt=()) -> str:
   """Decodes tokens, as far as no token after them can change the text.
 
   Held back are a character whose last bytes may be still to come, and with byte
@@ -255,15 +273,40 @@ def decode_stable_prefix(tokenizer: tokenizers.Tokenizer, tokens) -> str:
   Args:
     tokenizer: any tokenizer.
     tokens: ids, of which more may follow.
+    prompt: of `decode`.
 
   Returns:
     A part of the text of them all, from its beginning on.
   """
-  kept, skipped = list(tokens), tokenizer.get_added_tokens_decoder()
-  while kept and (re.fullmatch(_BYTE, tokenizer.id_to_token(kept[-1]) or "") or
-                  kept[-1] in skipped):
-    kept.pop()
-  return tokenizer.decode(kept).rstrip("\ufffd")
+  decode_kept = _kept_decoder(tokenizer)
+  return token_text.added(lambda x: decode_kept(x).rstrip("\ufffd"),
+                          _context(tokenizer, prompt), tokens)
+
+
+def _context(tokenizer, prompt):
+  """Returns a token to decode after, whose text no other changes, or []."""
+  added = tokenizer.get_added_tokens_decoder()
+  if all(x in added and added[x].special for x in prompt):
+    return []  # What follows is the beginning of the text.
+  decode_kept = _kept_decoder(tokenizer)
+  # A prompt of bytes and blanks has none: then any other token.
+  return (token_text.context(decode_kept, prompt[-_CONTEXT:]) or
+          token_text.context(decode_kept, range(size(tokenizer))))
+
+
+def _kept_decoder(tokenizer):
+  """Returns `tokens -> text` that leaves out bytes and added tokens at the end.
+  """
+  skipped = tokenizer.get_added_tokens_decoder()
+
+  def decode_kept(tokens):
+    kept = list(tokens)
+    while kept and (kept[-1] in skipped or re.fullmatch(
+        _BYTE, tokenizer.id_to_token(kept[-1]) or "")):
+      kept.pop()
+    return tokenizer.decode(kept)
+
+  return decode_kept
 
 
 def pieces(tokenizer: tokenizers.Tokenizer,
@@ -277,7 +320,7 @@ def pieces(tokenizer: tokenizers.Tokenizer,
 
   Returns:
     V byte strings; empty for those that are not used and for special tokens,
-    which are `SpecialToken`s with a name.
+    which are `SpecialToken`s of `decoding_jax.token_text`, with a name.
   """
   to_bytes = _piece_decoder(json.loads(tokenizer.to_str())["decoder"])
   added = tokenizer.get_added_tokens_decoder()
@@ -291,7 +334,7 @@ def pieces(tokenizer: tokenizers.Tokenizer,
     if token not in added:
       found[token] = to_bytes(text)
     else:
-      found[token] = (SpecialToken(text) if added[token].special
+      found[token] = (token_text.SpecialToken(text) if added[token].special
                       else text.encode())
   return found
 

@@ -1,5 +1,7 @@
 """A completion that is shown while it grows."""
 
+import functools
+
 from absl import flags
 from absl.testing import flagsaver
 import jax
@@ -54,17 +56,19 @@ def begins(text, ids, tokenizer, settled):
              for i in range(len(ids) + 1))
 
 
+@pytest.mark.parametrize("prompt", [0, 3])
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_what_is_settled_stays(name):
+def test_what_is_settled_stays(name, prompt):
   """Whatever follows; and what is held back is the end alone."""
   tokenizer = TOKENIZERS[name]()
   rng, size = np.random.default_rng(0), tokenizers.size(tokenizer)
   held = 0
   for _ in range(300):
-    ids = rng.integers(0, size, 12).tolist()
-    text = tokenizer.decode(ids)
-    assert begins(text, ids, tokenizer, tokenizers.decode_stable_prefix)
-    held += len(text) - len(tokenizers.decode_stable_prefix(tokenizer, ids))
+    before, ids = (rng.integers(0, size, n).tolist() for n in (prompt, 12))
+    settled = functools.partial(tokenizers.decode_stable_prefix, prompt=before)
+    text = tokenizers.decode(tokenizer, ids, before)
+    assert begins(text, ids, tokenizer, settled)
+    held += len(text) - len(settled(tokenizer, ids))
   assert held < 300 * 6
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from decoding_jax import processors
-from decoding_jax.processors import special_tokens
+from decoding_jax import token_text
 import decoding_jax as dj
 from models.testing import exactness
 from support import tiny_models as tiny
@@ -67,7 +67,7 @@ def test_all_spellings_of_some_texts():
 
 
 def test_names_of_special_tokens():
-  pieces = [*PIECES[:6], special_tokens.SpecialToken("<b>"), *PIECES[7:]]
+  pieces = [*PIECES[:6], token_text.SpecialToken("<b>"), *PIECES[7:]]
   found = sequences(processors.choice(["a<b>c", "<b>", "ab"], pieces, EOS), 4)
   assert sorted(found) == [(1, 2), (1, 6, 4), (3,), (6,)]
   with pytest.raises(ValueError, match="<b> is a token that ends texts: leave"):

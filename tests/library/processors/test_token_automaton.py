@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from decoding_jax import processors
-from decoding_jax.processors.special_tokens import SpecialToken
+from decoding_jax.token_text import SpecialToken
 import decoding_jax as dj
 from models.text import tokenizers
 from support import helpers

@@ -101,7 +101,7 @@ def test_texts_are_decoded_and_equal_ones_are_scored_once():
     return [text.count("3") for text in texts]
 
   reward = dj.rewards.on_host(
-      score, decode=lambda tokens: "".join(map(str, tokens)), max_tokens=NEW)
+      score, decode=lambda tokens: " ".join(map(str, tokens)), max_tokens=NEW)
   out = run(dj.methods.best_of_n(8), reward, 1.0, constraints=None)
   given = [pair for call in calls for pair in call]
   assert len(given) == len(set(given))
@@ -109,8 +109,10 @@ def test_texts_are_decoded_and_equal_ones_are_scored_once():
       PROMPTS, LENGTHS, *map(np.asarray, (
           out.stats.extra["beams"], out.stats.extra["beam_lengths"],
           out.stats.extra["reward"]))):
-    before = "".join(map(str, prompt[:length]))
-    texts = ["".join(map(str, beam[:n])) for beam, n in zip(beams, ends)]
+    before = " ".join(map(str, prompt[:length]))
+    # A blank between prompt and text is part of the text.
+    texts = ["".join(f" {x}" for x in beam[:n])
+             for beam, n in zip(beams, ends)]
     assert {(before, text) for text in texts} <= set(given)
     assert value == max(text.count("3") for text in texts)
   report = dj.rewards.host_report(reward)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tokenizers as library
 
 import decoding_jax as dj
 from models.text import batching
@@ -67,6 +68,47 @@ def test_a_stream_of_texts_is_settled_and_complete():
   # The tree has four bytes, of which three add nothing.
   assert sum(part == "" for part, _ in parts) > 6
   assert not list(batching.stream(TOKENIZER, [], [1]))
+
+
+def sentencepiece():
+  """A tokenizer of which a text begins without a blank, with byte fallback."""
+  vocabulary = {x: i for i, x in enumerate(
+      ["<s>", "<unk>", *(f"<0x{i:02X}>" for i in range(256)),
+       *"\u2581abcdefghijklmnopqrstuvwxyz():"])}
+  made = library.Tokenizer(library.models.BPE(
+      vocabulary, [], unk_token="<unk>", byte_fallback=True))
+  made.normalizer = library.normalizers.Sequence([
+      library.normalizers.Prepend("\u2581"),
+      library.normalizers.Replace(" ", "\u2581")])
+  made.decoder = library.decoders.Sequence([
+      library.decoders.Replace("\u2581", " "), library.decoders.ByteFallback(),
+      library.decoders.Fuse(), library.decoders.Strip(" ", 1, 0)])
+  made.add_special_tokens(["<s>"])
+  return made
+
+
+@pytest.mark.parametrize("prompt, rest", [
+    ("is", " a"), ("def f(x):\n", "  return"), ("é 木", " a"), ("木", "é x"),
+    ("", "a b"), ("  ", "  a"), ("a ", "b")])
+@pytest.mark.parametrize("first", [[], [0]], ids=["plain", "bos"])
+@pytest.mark.parametrize("make", [sentencepiece, lambda: TOKENIZER],
+                         ids=["sentencepiece", "bytes"])
+def test_prompt_and_text_are_the_text_of_all_tokens(make, first, prompt, rest):
+  """A blank between them is kept; so in parts, one token a step."""
+  tokenizer = make()
+  before, ids = ([*first, *tokenizer.encode(x).ids]
+                 for x in (prompt, prompt + rest))
+  tokens, length = [ids], len(before)
+  outs = [generation(tokens, [n]) for n in range(length, len(ids) + 1)]
+  [found] = batching.decode(tokenizer, outs[-1], [length])
+  assert prompt + found == tokenizer.decode(ids) == prompt + rest
+  parts = [part for _, [part] in batching.stream(tokenizer, outs, [length])]
+  assert "".join(parts) == found and not any("\ufffd" in x for x in parts)
+  # Bytes of a character that the prompt began are no reason to fail.
+  half = tokenizer.encode("x木").ids
+  [text] = batching.decode(tokenizer, generation([half], [len(half)]),
+                           [len(half) - 1])
+  assert text == "\ufffd"
 
 
 def test_a_stream_ends_with_what_was_held_back():

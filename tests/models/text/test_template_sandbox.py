@@ -99,7 +99,7 @@ def test_templates_that_are_stopped(render, template, message):
      "content;role;"),
     ("{% macro turn(m) %}[{{ m.role }}]{% endmacro %}{{ turn(messages[0]) }}",
      "[user]"),
-    ("{% if messages[0].content is string and tools is not defined and "
+    ("{% if messages[0].content is string and tools is none and "
      "messages is iterable %}{{ (messages | selectattr('role', 'equalto', "
      "'user') | list | first).content }}{% endif %}", "Hi"),
     ("{% for i in range(3) %}{% if i == 1 %}{% continue %}{% endif %}{{ i }}"
