@@ -7,6 +7,7 @@ normalised. Those of published checkpoints are read as they are, but for
 truncation and padding, which no text is subject to.
 """
 
+import functools
 import json
 import pathlib
 import re
@@ -278,35 +279,33 @@ def decode_stable_prefix(tokenizer: tokenizers.Tokenizer, tokens,
   Returns:
     A part of the text of them all, from its beginning on.
   """
-  decode_kept = _kept_decoder(tokenizer)
-  return token_text.added(lambda x: decode_kept(x).rstrip("\ufffd"),
+  return token_text.added(lambda x: _kept(tokenizer, x).rstrip("\ufffd"),
                           _context(tokenizer, prompt), tokens)
 
 
 def _context(tokenizer, prompt):
   """Returns a token to decode after, whose text no other changes, or []."""
-  added = tokenizer.get_added_tokens_decoder()
-  if all(x in added and added[x].special for x in prompt):
+  if all(_is_special(tokenizer, x) for x in prompt):
     return []  # What follows is the beginning of the text.
-  decode_kept = _kept_decoder(tokenizer)
+  decode_kept = functools.partial(_kept, tokenizer)
   # A prompt of bytes and blanks has none: then any other token.
   return (token_text.context(decode_kept, prompt[-_CONTEXT:]) or
           token_text.context(decode_kept, range(size(tokenizer))))
 
 
-def _kept_decoder(tokenizer):
-  """Returns `tokens -> text` that leaves out bytes and added tokens at the end.
-  """
-  skipped = tokenizer.get_added_tokens_decoder()
+def _kept(tokenizer, tokens):
+  """Returns a text without bytes and special tokens at the end."""
+  kept = list(tokens)
+  while kept and (re.fullmatch(_BYTE, tokenizer.id_to_token(kept[-1]) or "") or
+                  _is_special(tokenizer, kept[-1])):
+    kept.pop()
+  return tokenizer.decode(kept)
 
-  def decode_kept(tokens):
-    kept = list(tokens)
-    while kept and (kept[-1] in skipped or re.fullmatch(
-        _BYTE, tokenizer.id_to_token(kept[-1]) or "")):
-      kept.pop()
-    return tokenizer.decode(kept)
 
-  return decode_kept
+def _is_special(tokenizer, token):
+  """Returns whether a text leaves out a token; faster than to list all."""
+  return not tokenizer.decode([token]) and bool(
+      tokenizer.decode([token], skip_special_tokens=False))
 
 
 def pieces(tokenizer: tokenizers.Tokenizer,
