@@ -9,8 +9,9 @@ and constraints are those of `experiments.generate`.
 
 `results.jsonl` in the workdir has, for each text, `prompt` and `sample`,
 numbers from 0 (blank lines are no prompts); `text`; `tokens`, their number;
-`finish`: "stop" at a token that ends texts, "length" at the budget, or
-"too_long" for a prompt that leaves no room for a text; `log_prob` by the
+`finish`: "stop" at a token that ends texts, or where `--stop` or a grammar lets
+nothing else follow; "length" at the budget; or "too_long" for a prompt that
+leaves no room for a text; `log_prob` by the
 target; and `target_calls`. A run that is killed resumes where it was; texts
 depend neither on that nor on the batch.
 """
@@ -34,6 +35,7 @@ from experiments.evaluation import run as evaluation_run
 from experiments.flags import chat_flags
 from experiments.flags import constraint_flags
 from experiments.flags import generation_flags
+from experiments.flags import grammar_engine
 from experiments.flags import method_flags
 from experiments.flags import model_flags
 from experiments.flags import prompts_file_flag
@@ -164,14 +166,28 @@ def _decoded(method, pair, batch, rows):
       rows=_BATCH.value))
   out = jax.tree.map(np.asarray, out)
   texts = batching.decode(pair.tokenizer, out, lengths)
+  written = [row[start:end] for row, start, end in zip(
+      out.tokens, lengths, out.lengths)]
+  ended = _ended(pair, written[:len(rows)])
   for k, (prompt, sample) in enumerate(rows):
-    tokens = out.tokens[k, lengths[k]:out.lengths[k]]
-    ended = len(tokens) and tokens[-1] in (pair.eos_id or ())
+    tokens = written[k]
     yield {"prompt": prompt, "sample": sample,
-           "finish": "stop" if ended else "length",
+           "finish": "stop" if ended[k] else "length",
            "text": texts[k], "tokens": len(tokens),
            "log_prob": float(out.log_probs[k].sum()),
            "target_calls": int(out.stats.target_calls[k])}
+
+
+def _ended(pair, texts):
+  """Returns which texts have ended by themselves, a list of bool."""
+  ended = [len(x) > 0 and x[-1] in (pair.eos_id or ()) for x in texts]
+  # Those at the budget are equally long; one may have no room for its end.
+  rest = [k for k, end in enumerate(ended) if not end]
+  if rest:
+    _, must = grammar_engine.ends(pair, np.stack([texts[k] for k in rest]))
+    for k, end in zip(rest, must):
+      ended[k] = bool(end)
+  return ended
 
 
 def _settings(method, pair, prompts):

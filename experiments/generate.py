@@ -169,7 +169,8 @@ def _remarks(pair, tokens):
   lines = [
       notices.unfinished(tokens, pair.eos_id,
                          generation_flags.MAX_NEW_TOKENS.value)
-  ] if constraint_flags.form() else []
+  ] if constraint_flags.form() and not grammar_engine.ends(
+      pair, tokens[None])[0].any() else []
   return filter(None, [grammar_engine.report(pair.target_params), *lines,
                        *generation_flags.remarks()])
 

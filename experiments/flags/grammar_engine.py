@@ -1,10 +1,14 @@
 """Flags for grammars: which engine follows them, and what is kept on disk."""
 
+import functools
 import importlib.util
 import sys
 import time
 
 from absl import flags
+import jax
+import jax.numpy as jnp
+import numpy as np
 
 import decoding_jax as dj
 from decoding_jax.processors.finite_automata import TooLarge
@@ -131,10 +135,63 @@ def report(params) -> str:
   Args:
     params: of a target, with those of its processors.
   """
+  found = _applied(params, dj.processors.HostGrammar)
+  if found is None:
+    return ""
+  times = dj.processors.host_times(found)
+  return (f"grammar on the host: {times.calls} calls, {times.masks} masks, "
+          f"{1e3 * times.seconds / max(times.calls, 1):.2f} ms a call")
+
+
+def ends(pair, texts) -> tuple[np.ndarray, np.ndarray]:
+  """Returns which texts are complete by the grammar or stop strings of a run.
+
+  Args:
+    pair: whose processors and end tokens are used.
+    texts: `[N, T]` int32, the tokens of completions.
+
+  Returns:
+    Two arrays `[N]` bool: where a text may end, and where it must. Both are
+    False without a grammar.
+  """
+  for processor, *kinds in (
+      (dj.processors.automaton(), dj.processors.Automaton,
+       dj.processors.SparseAutomaton),
+      (dj.processors.host_grammar(), dj.processors.HostGrammar)):
+    found = _applied(pair.target_params, *kinds)
+    if found is not None:
+      break
+  else:
+    return (np.zeros(len(texts), bool),) * 2
+  allowed = np.asarray(_allowed(
+      processor, multihost.on_host(found), np.asarray(texts),
+      pair.target.vocab_size))
+  last = np.zeros(allowed.shape[1], bool)
+  last[list(pair.eos_id)] = True
+  may = allowed[:, last].any(axis=1)
+  return may, may & ~allowed[:, ~last].any(axis=1)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 3))
+def _allowed(processor, params, texts, size):
+  """Returns the tokens `[N, V]` that a processor allows after texts."""
+  def each(function):  # As models call it: of each token of each row.
+    return jax.vmap(jax.vmap(function, (None, 0, 0)), (None, 0, 0))
+
+  count = len(texts)
+  states = jax.tree.map(lambda x: jnp.broadcast_to(x, (count, 1, *x.shape)),
+                        processor.init(params))
+  states, _ = jax.lax.scan(
+      lambda states, tokens: (each(processor.advance)(
+          params, states, tokens[:, None]), None), states, texts.T)
+  logits = each(processor.process)(params, states, jnp.zeros((count, 1, size)))
+  return logits[:, 0] > -jnp.inf
+
+
+def _applied(params, *kinds):
+  """Returns the parameters of a processor of some types; None for none."""
   while isinstance(params, dj.processors.AppliedParams):
-    if isinstance(params.processor, dj.processors.HostGrammar):
-      times = dj.processors.host_times(params.processor)
-      return (f"grammar on the host: {times.calls} calls, {times.masks} masks, "
-              f"{1e3 * times.seconds / max(times.calls, 1):.2f} ms a call")
+    if isinstance(params.processor, kinds):
+      return params.processor
     params = params.model
-  return ""
+  return None

@@ -155,6 +155,32 @@ def test_stop_strings_and_a_penalty(applied):
   assert isinstance(pair.target_params.model, dj.processors.AppliedParams)
 
 
+def ends(pair, text):
+  ids = pair.tokenizer.encode(text).ids
+  return tuple(bool(x[0]) for x in grammar_engine.ends(pair, [ids]))
+
+
+def test_texts_that_are_complete_at_the_budget(applied, tmp_path):
+  """They may end there, or must since nothing else may follow."""
+  assert ends(applied(), "x") == (False, False)
+  pair = applied(stop=["xy"], repetition_penalty="1.5")
+  assert ends(pair, "axy") == (True, True) and not all(ends(pair, "yx"))
+  path = tmp_path / "names"
+  path.write_text("x1\nx12\n")
+  pair = applied(choices=str(path))
+  assert [ends(pair, x) for x in ("x", "x1", "x12", "y")] == [
+      (False, False), (True, False), (True, True), (False, False)]
+
+
+@pytest.mark.parametrize("engine, package", [
+    ("automaton", "outlines_core"), ("llguidance", "llguidance")])
+def test_patterns_that_are_complete_at_the_budget(applied, engine, package):
+  pytest.importorskip(package)
+  pair = applied(regex="x+y?", grammar_engine=engine)
+  assert [ends(pair, x) for x in ("x", "xxy", "y")] == [
+      (True, False), (True, True), (False, False)]
+
+
 def test_no_token_twice(applied):
   """The automaton allows two, and is kept when both were there."""
   pytest.importorskip("outlines_core")
