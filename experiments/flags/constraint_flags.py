@@ -48,6 +48,8 @@ _END_OF_THINKING = flags.DEFINE_string(
 _WAIT = flags.DEFINE_string(
     "wait", "", "Text of one token that is written in place of an end that is "
     "too early; '' for the next probable one.")
+# What the settings of a checkpoint may recommend, by these names.
+RECOMMENDED = (_PENALTY, _NO_REPEAT)
 flags.adopt_module_key_flags(grammar_engine)
 # Seconds of compiling a grammar after which a line says so.
 _PATIENCE = 2.0

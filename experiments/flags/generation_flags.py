@@ -45,10 +45,10 @@ def sampling() -> dj.Sampling:
 def remarks() -> list[str]:
   """Returns a line if the target recommends settings that no flag sets."""
   settings = _TEMPERATURE, _TOP_P, _TOP_K, _MIN_P, _TYPICAL_P
-  if any(flag.present for flag in settings):
-    return []
-  line = notices.recommended(model_flags.TARGET.value,
-                             {flag.name: flag.value for flag in settings})
+  unset = () if any(flag.present for flag in settings) else settings
+  values = [{flag.name: flag.value for flag in group} for group in (
+      unset, [x for x in constraint_flags.RECOMMENDED if not x.present])]
+  line = notices.recommended(model_flags.TARGET.value, *values)
   return [line] if line else []
 
 

@@ -25,13 +25,14 @@ def unfinished(tokens, eos_id, max_new_tokens):
           "complete.")
 
 
-def recommended(target, used):
-  """Returns the sampling settings that a target's authors recommend.
+def recommended(target, sampling, penalties):
+  """Returns the settings that a target's authors recommend.
 
   Args:
     target: its folder, or its name.
-    used: dict from names of flags to the values in use, such as temperature;
-      the names are those of `generation_config.json`.
+    sampling: dict from names of flags to the values in use, such as
+      temperature; the names are those of `generation_config.json`.
+    penalties: the same of flags that greedy decoding reads too.
 
   Returns:
     A line; "" if they recommend no other values.
@@ -39,9 +40,8 @@ def recommended(target, used):
   folder = launch.model_folder(target)
   setting = functools.partial(tokenizer_files.setting, folder, _FILE)
   with launch.user_errors(ValueError):
-    # Without it transformers decodes greedily and ignores the other fields.
-    if not setting("do_sample"):
-      return ""
+    # Without it transformers decodes greedily and ignores these fields.
+    used = {**(sampling if setting("do_sample") else {}), **penalties}
     found = {name: setting(name) for name in used}
   wanted = [f"--{name}={value}" for name, value in found.items()
             if value is not None and value != used[name]]

@@ -24,7 +24,8 @@ _FIELDS = {
     "eos_token_id": (_ID, json_files.Field(list, 0, 64, _ID)),
     "do_sample": (json_files.Field(bool),), "temperature": _NUMBER,
     "top_p": _NUMBER, "min_p": _NUMBER, "top_k": (_ID,),
-    "typical_p": _NUMBER}
+    "typical_p": _NUMBER, "repetition_penalty": _NUMBER,
+    "no_repeat_ngram_size": (_ID,)}
 # GPT-2's only special token, which its files do not name.
 _END = "<|endoftext|>"
 
