@@ -118,7 +118,8 @@ def open_pair(config, workdir):
                for x, name in zip(folders, ("target", "draft"))]
   smallest = min(x.vocab_size for x in architectures)
   return Pair(*folders, tokenizer,
-              tokenizers.size(tokenizer) if tokenizer else smallest,
+              tokenizers.used_size(tokenizer, smallest) if tokenizer
+              else smallest,
               architectures[0].dtype, config.draft_dtype, config.draft_weights,
               file, config.head)
 

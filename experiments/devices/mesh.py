@@ -296,7 +296,11 @@ def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
 
   Returns:
     A `dj.Generation`; its steps are those of the longest loop.
+
+  Raises:
+    UserError: for prompts with a token that the target does not have.
   """
+  model_pair.check_prompts(pair, prompts, lengths)
   pair = model_pair.for_method(pair, method)
   if pair.mesh is None:
     return dj.generate(

@@ -222,9 +222,9 @@ def _models(draft, configs, found, folders, head_kind):
   """
   target, *others = map(transformer.language_model, configs)
   params = [*map(transformer.abstract_params, configs), None]
-  used = tokenizers.size(found[0])
+  used = tokenizers.used_size(found[0], target.vocab_size)
+  vocab_alignment.align(target, None, used)  # Which raises if it has too few.
   if not others:
-    target, _ = vocab_alignment.align(target, None, used)
     if draft == prompt_lookup.NAME:
       return (target, prompt_lookup.language_model(target.vocab_size)), (
           params[0], ())
@@ -239,10 +239,11 @@ def _models(draft, configs, found, folders, head_kind):
     return (target, None), params[:2]
   try:
     tokenizers.check_same(*found)
+    # A draft without rows for all tokens of the target is mapped as well.
+    return vocab_alignment.align(target, *others, used), params[:2]
   except ValueError:
     lm, own = _mapped(target, others[0], params[1], found, folders)
     return (target, lm), (params[0], own)
-  return vocab_alignment.align(target, *others, used), params[:2]
 
 
 def _with_head(folder, config, params, kind):
@@ -273,7 +274,7 @@ def _mapped(target, draft, params, found, folders):
   logging.warning(
       "'%s' has another tokenizer than the target: it drafts the %d of the "
       "target's %d tokens that it has too.", folders[1], table.common.sum(),
-      tokenizers.size(found[0]))
+      tokenizers.used_size(found[0], target.vocab_size))
   return (vocab_mapping.mapped(draft, target.vocab_size),
           vocab_mapping.MappedParams(params, table))
 
@@ -389,6 +390,22 @@ def check(method, pair, width, max_new_tokens, sampling, reward=None):
     argument_checks.check_temperature(method, warper.greedy,
                                       sampling.temperature)
     argument_checks.check_reward(method, 1, reward, None, None)
+
+
+def check_prompts(pair, prompts, lengths):
+  """Raises `UserError` for a token that the target has no row for.
+
+  Args:
+    pair: a `ModelPair`.
+    prompts: `[B, P]` int32, right-padded.
+    lengths: `[B]` int32.
+  """
+  prompts, size = np.asarray(prompts), pair.target.vocab_size
+  inside = np.arange(prompts.shape[1]) < np.asarray(lengths)[:, None]
+  for token in prompts[inside & (prompts >= size)]:
+    raise launch.UserError(
+        f"a prompt has token {token}, {pair.tokenizer.id_to_token(token)!r}, "
+        f"of the tokenizer: the target has tokens 0 to {size - 1} alone.")
 
 
 def fingerprint(pair, *others):

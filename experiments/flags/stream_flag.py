@@ -54,11 +54,13 @@ def show(prompt, pair, keys, prompts, lengths, **arguments):
     The `dj.Generation`, and a phrase about the time it took.
 
   Raises:
-    UserError: for a mesh, or logits that are NaN.
+    UserError: for a mesh, a token of the prompt that the target does not have,
+      or logits that are NaN.
   """
   if pair.mesh is not None:
     raise launch.UserError("--stream and --mesh: a generation on a mesh is one "
                            "program, whose text is only known at its end.")
+  model_pair.check_prompts(pair, prompts, lengths)
   pair = model_pair.for_method(pair, arguments["method"])
   times, counts = [time.perf_counter()], []
   outs = dj.stream(

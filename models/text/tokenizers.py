@@ -231,6 +231,25 @@ def size(tokenizer: tokenizers.Tokenizer) -> int:
   return max(tokenizer.get_vocab().values(), default=-1) + 1
 
 
+def used_size(tokenizer: tokenizers.Tokenizer, vocab_size: int) -> int:
+  """Returns the number of ids that a model with so many rows can write.
+
+  Fine-tunes often add a token, such as a pad, that the model has no row for: it
+  never occurs in a text.
+
+  Args:
+    tokenizer: any tokenizer.
+    vocab_size: V, rows of the model.
+
+  Returns:
+    V at most, if only added tokens have no row; else `size`.
+  """
+  count, added = size(tokenizer), tokenizer.get_added_tokens_decoder()
+  if all(token in added for token in range(vocab_size, count)):
+    return min(count, vocab_size)
+  return count
+
+
 def check_same(ours: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer):
   """Checks that two tokenizers have the same entries.
 
@@ -314,8 +333,8 @@ def pieces(tokenizer: tokenizers.Tokenizer,
 
   Args:
     tokenizer: byte-level, or of the SentencePiece kind with byte fallback.
-    vocab_size: V, if the model has more tokens than the tokenizer; None: as
-      many as it has.
+    vocab_size: V, if the model has more tokens than the tokenizer, or no rows
+      for tokens that were added to it; None: as many as it has.
 
   Returns:
     V byte strings; empty for those that are not used and for special tokens,
@@ -324,12 +343,14 @@ def pieces(tokenizer: tokenizers.Tokenizer,
   to_bytes = _piece_decoder(json.loads(tokenizer.to_str())["decoder"])
   added = tokenizer.get_added_tokens_decoder()
   vocabulary = tokenizer.get_vocab()
-  size = vocab_size or max(vocabulary.values()) + 1
-  if max(vocabulary.values()) >= size:
-    raise ValueError(f"vocab_size={size} is less than the "
-                     f"{max(vocabulary.values()) + 1} tokens there are.")
-  found = [b""] * size
+  num_pieces = vocab_size or size(tokenizer)
+  if used_size(tokenizer, num_pieces) > num_pieces:
+    raise ValueError(f"vocab_size={num_pieces} is less than the "
+                     f"{size(tokenizer)} tokens there are.")
+  found = [b""] * num_pieces
   for text, token in vocabulary.items():
+    if token >= num_pieces:
+      continue
     if token not in added:
       found[token] = to_bytes(text)
     else:

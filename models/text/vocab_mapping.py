@@ -107,10 +107,11 @@ def table(target, draft, vocab_size: int, draft_vocab_size: int,
   """
   for name, tokenizer, size in (("target", target, vocab_size),
                                 ("draft", draft, draft_vocab_size)):
-    if tokenizers.size(tokenizer) > size:
+    if tokenizers.used_size(tokenizer, size) > size:
       raise ValueError(f"vocab_size={size} of the {name}: its tokenizer has "
                        f"{tokenizers.size(tokenizer)} entries.")
-  ours, theirs = _meanings(target), _meanings(draft)
+  ours = _meanings(target, vocab_size)
+  theirs = _meanings(draft, draft_vocab_size)
   of_meaning = _tokens_of(theirs, draft)
   ids, common = np.zeros(vocab_size, np.int32), np.zeros(vocab_size, bool)
   for meaning, token in _tokens_of(ours, target).items():
@@ -119,19 +120,20 @@ def table(target, draft, vocab_size: int, draft_vocab_size: int,
            if meaning in of_meaning}
   taken = set(found.values())
   for token, other in ends:
-    if token not in found and other not in taken:
+    if token not in found and other not in taken and other < draft_vocab_size:
       found[token], common[token] = other, True
   if not common.any():
     raise ValueError("no token of the draft's tokenizer is one of the "
                      "target's.")
-  found |= _last_pieces(draft, {token: text for token, (_, text) in ours.items()
-                                if token not in found})
+  last = _last_pieces(draft, {token: text for token, (_, text) in ours.items()
+                              if token not in found})
+  found |= {x: piece for x, piece in last.items() if piece < draft_vocab_size}
   ids[list(found)] = list(found.values())
   return Table(ids, common)
 
 
-def _meanings(tokenizer):
-  """Returns a dict from ids to (special or not, the bytes of a token)."""
+def _meanings(tokenizer, size):
+  """Returns a dict from ids below a size to (special or not, the bytes)."""
   vocabulary = tokenizer.get_vocab()
   added = tokenizer.get_added_tokens_decoder()
   try:
@@ -141,7 +143,8 @@ def _meanings(tokenizer):
                 for text, token in vocabulary.items()}
   special = lambda token: token in added and added[token].special
   return {token: (True, text.encode()) if special(token)
-          else (False, bytes_of[token]) for text, token in vocabulary.items()}
+          else (False, bytes_of[token])
+          for text, token in vocabulary.items() if token < size}
 
 
 def _tokens_of(meanings, tokenizer):

@@ -1,6 +1,7 @@
 """Drafts that are layers of the target, or have another tokenizer."""
 
 import dataclasses
+import shutil
 
 import jax
 import numpy as np
@@ -163,6 +164,28 @@ def test_a_draft_of_another_tokenizer_on_a_mesh(target, draft, greedy):
 def test_a_draft_of_the_same_tokenizer_is_as_it_is(target, folders):
   pair = model_pair.open_pair(target, folders[1])
   assert not isinstance(pair.draft_params, vocab_mapping.MappedParams)
+
+
+def test_a_tokenizer_with_a_token_that_has_no_row(target, folders, greedy,
+                                                  tmp_path):
+  """Such as an added pad: it never occurs, in target or draft."""
+  paths = [shutil.copytree(x, tmp_path / name)
+           for name, x in (("target", target), ("draft", folders[1]))]
+  for i, path in enumerate(paths):
+    tokenizer = tokenizers.load(path)
+    tokenizer.add_special_tokens(["<pad>"])
+    tokenizers.save(tokenizer, path)
+    pair = open_(str(paths[0]), str(paths[1]) if i else "")
+    assert pair.target.vocab_size == 270
+    np.testing.assert_array_equal(decoded(
+        pair, METHOD if i else dj.methods.autoregressive()), greedy)
+    with pytest.raises(launch.UserError, match="token 270, '<pad>', of the"):
+      model_pair.check_prompts(pair, [[1, 270, 0]], [2])
+    model_pair.check_prompts(pair, [[1, 270, 0]], [1])
+  other = tokenizers.train(["the lazy brown fox jumps"] * 9, 275)
+  tokenizers.save(other, paths[0])
+  with pytest.raises(launch.UserError, match="vocab_size=270 of the target: "):
+    open_(str(paths[0]), "")
 
 
 @pytest.mark.parametrize("kind", [{"draft_weights": "int8"},

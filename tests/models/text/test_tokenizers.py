@@ -135,6 +135,10 @@ def test_size_counts_added_tokens(tokenizer):
   more = tokenizers.train(TEXTS, 270)
   more.add_special_tokens(["<pad>"])
   assert (tokenizers.size(tokenizer), tokenizers.size(more)) == (270, 271)
+  # A model without a row for the added one never writes it.
+  assert [tokenizers.used_size(more, n) for n in (269, 270, 271, 280)] == [
+      271, 270, 271, 271]
+  assert tokenizers.pieces(more, 270) == tokenizers.pieces(tokenizer, 270)
 
 
 def test_damaged_file(tmp_path):

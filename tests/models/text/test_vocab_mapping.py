@@ -77,6 +77,16 @@ def test_tokenizers_without_bytes_are_compared_by_their_strings():
   assert found.ids.tolist() == [1, 0] and found.common.all()
 
 
+def test_added_tokens_that_a_model_has_no_rows_for():
+  ours, theirs = byte_level(["a", "b"]), byte_level(["b", "a"])
+  for tokenizer in (ours, theirs):
+    tokenizer.add_special_tokens(["<p>", "</s>"])
+  found = vocab_mapping.table(ours, theirs, 4, 2, ends=[(3, 3)])
+  assert found.common.tolist() == [True, True, False, False]
+  assert found.ids.tolist() == [1, 0, 0, 0]
+  assert vocab_mapping.table(ours, theirs, 2, 4).ids.tolist() == [1, 0]
+
+
 @pytest.mark.parametrize("sizes, message", [
     ((1, 2), "vocab_size=1 of the target: its tokenizer has 2 entries"),
     ((2, 1), "vocab_size=1 of the draft: its tokenizer has 2 entries"),
