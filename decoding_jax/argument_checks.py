@@ -138,12 +138,12 @@ def _cache_bytes(model, rows, slots):
     return 0  # The prefill says what is wrong, of the target first.
 
 
-def check_budget(width, max_new_tokens, target: LanguageModel,
+def check_budget(prompt_length, max_new_tokens, target: LanguageModel,
                  draft: LanguageModel | None):
   """Checks that prompt and continuation fit into both models.
 
   Args:
-    width: P.
+    prompt_length: tokens of the longest prompt; padding takes no positions.
     max_new_tokens: the budget.
     target: the target.
     draft: the drafter, or None.
@@ -152,17 +152,15 @@ def check_budget(width, max_new_tokens, target: LanguageModel,
     ValueError: naming the model and its limit.
   """
   values.check_positive("max_new_tokens", max_new_tokens)
-  if width + max_new_tokens > _MAX_POSITIONS:
-    raise ValueError(
-        f"prompts of width {width} and max_new_tokens={max_new_tokens} need "
-        f"{width + max_new_tokens} positions: at most {_MAX_POSITIONS} are "
-        "supported.")
+  positions = prompt_length + max_new_tokens
+  needed = (f"a prompt of {prompt_length} tokens and max_new_tokens="
+            f"{max_new_tokens} need {positions} positions")
+  if positions > _MAX_POSITIONS:
+    raise ValueError(f"{needed}: at most {_MAX_POSITIONS} are supported.")
   for name, model in (("target", target), ("draft", draft)):
-    if model and model.max_length and width + max_new_tokens > model.max_length:
+    if model and model.max_length and positions > model.max_length:
       raise ValueError(
-          f"prompts of width {width} and max_new_tokens={max_new_tokens} need "
-          f"{width + max_new_tokens} positions: the {name} has "
-          f"max_length={model.max_length}.")
+          f"{needed}: the {name} has max_length={model.max_length}.")
 
 
 def check_eos(eos_id, vocab_size):

@@ -174,7 +174,8 @@ def _prepared(key, prompts, prompt_lengths, *, method, target, target_params,
   prompt_lengths = values.array("prompt_lengths", prompt_lengths)
   prompts_lib.check(prompts, prompt_lengths, target.vocab_size)
   argument_checks.check_models(method, target, draft)
-  argument_checks.check_budget(prompts.shape[1], max_new_tokens, target, draft)
+  argument_checks.check_budget(prompts_lib.longest(prompts, prompt_lengths),
+                               max_new_tokens, target, draft)
   argument_checks.check_params(target, target_params, draft, draft_params)
   argument_checks.check_eos(eos_id, target.vocab_size)
   argument_checks.check_reward(method, len(prompts), reward, reward_params,

@@ -42,6 +42,12 @@ def check(prompts, prompt_lengths, vocab_size):
                      f"{vocab_size - 1}, the target's vocabulary, is needed.")
 
 
+def longest(prompts, prompt_lengths) -> int:
+  """Returns the tokens of the longest prompt; P if lengths are unknown."""
+  lengths = _values(prompt_lengths)
+  return prompts.shape[1] if lengths is None else int(lengths.max())
+
+
 def _values(x):
   """The array on the host; None if it is traced or not all here."""
   if isinstance(x, np.ndarray):

@@ -373,7 +373,7 @@ def check(method, pair, width, max_new_tokens, sampling, reward=None):
   Args:
     method: a `dj.Method`.
     pair: a `ModelPair`.
-    width: P, tokens of a prompt.
+    width: tokens of the longest prompt.
     max_new_tokens: the budget.
     sampling: a `dj.Sampling`.
     reward: a `dj.Reward`, or None.

@@ -52,6 +52,9 @@ def refused(words, **changes):
 def test_control_what_fits_reaches_the_models():
   with pytest.raises(AssertionError, match="A model was called"):
     generate()
+  # Padding takes no positions.
+  with pytest.raises(AssertionError, match="A model was called"):
+    generate(prompts=np.ones((2, 9), np.int32))
 
 
 @pytest.mark.parametrize("name", ["target", "draft"])
@@ -266,8 +269,8 @@ def test_positions_are_numbers_of_32_bits(budget):
 @pytest.mark.parametrize("name", ["target", "draft"])
 def test_positions_must_suffice(name):
   roomy = UNTOUCHED._replace(max_length=0)
-  words = ["width 3", "max_new_tokens=6", "9 positions", f"the {name} has",
-           "max_length=8"]
+  words = ["a prompt of 3 tokens", "max_new_tokens=6", "9 positions",
+           f"the {name} has max_length=8"]
   others = {"target": roomy, "draft": roomy, name: UNTOUCHED}
   refused(words, max_new_tokens=6, **others)
 

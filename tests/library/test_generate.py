@@ -163,9 +163,12 @@ def test_greedy_of_the_other_family(method):
 
 
 def test_prompts_in_chunks(monkeypatch):
+  """Padded wider than the models are long: padding takes no positions."""
   monkeypatch.setattr(prefill_lib, "CHUNK", 2)
   models = tiny.opt_models()
-  out = tiny.generate(OPT_METHODS[0], models, sampling=GREEDY)
+  out = tiny.generate(
+      OPT_METHODS[0], models, sampling=GREEDY,
+      prompts=np.pad(tiny.PROMPTS, ((0, 0), (0, tiny.OPT.max_length))))
   expected = tiny.greedy(models.target, tiny.PROMPTS, tiny.LENGTHS, tiny.NEW)
   assert tiny.texts(out, tiny.LENGTHS) == expected
 
