@@ -138,6 +138,24 @@ def _cache_bytes(model, rows, slots):
     return 0  # The prefill says what is wrong, of the target first.
 
 
+def limiting_draft(method: Method, draft):
+  """Returns a drafter whose context window limits texts, or None.
+
+  What a pair's model drafts never changes the distribution, so that it may
+  draft past its window; other decoders use a drafter for more.
+
+  Args:
+    method: any method.
+    draft: the drafter, or None.
+  """
+  for kind in (method.sampled, method.greedy):
+    decoder = tree_decoder.as_decoder(kind)
+    if decoder is not None and decoder.needs_draft and (
+        isinstance(draft, Head) or not isinstance(kind, Pair)):
+      return draft
+  return None
+
+
 def check_budget(prompt_length, max_new_tokens, target: LanguageModel,
                  draft: LanguageModel | None):
   """Checks that prompt and continuation fit into both models.
@@ -146,7 +164,7 @@ def check_budget(prompt_length, max_new_tokens, target: LanguageModel,
     prompt_length: tokens of the longest prompt; padding takes no positions.
     max_new_tokens: the budget.
     target: the target.
-    draft: the drafter, or None.
+    draft: of `limiting_draft`, or None.
 
   Raises:
     ValueError: naming the model and its limit.

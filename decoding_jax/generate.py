@@ -174,8 +174,9 @@ def _prepared(key, prompts, prompt_lengths, *, method, target, target_params,
   prompt_lengths = values.array("prompt_lengths", prompt_lengths)
   prompts_lib.check(prompts, prompt_lengths, target.vocab_size)
   argument_checks.check_models(method, target, draft)
-  argument_checks.check_budget(prompts_lib.longest(prompts, prompt_lengths),
-                               max_new_tokens, target, draft)
+  length = prompts_lib.longest(prompts, prompt_lengths)
+  argument_checks.check_budget(length, max_new_tokens, target,
+                               argument_checks.limiting_draft(method, draft))
   argument_checks.check_params(target, target_params, draft, draft_params)
   argument_checks.check_eos(eos_id, target.vocab_size)
   argument_checks.check_reward(method, len(prompts), reward, reward_params,
@@ -195,7 +196,8 @@ def _prepared(key, prompts, prompt_lengths, *, method, target, target_params,
   if warper.greedy:
     draft_warper = sampling_lib.without_temperature(warper)
   context = Context(
-      target=target, target_params=target_params, draft=draft,
+      target=target, target_params=target_params,
+      draft=_within_window(draft, length + max_new_tokens),
       draft_params=draft_params, warper=warper, draft_warper=draft_warper,
       eos_id=_end_tokens(eos_id),
       prompts=_without_padding(prompts, prompt_lengths),
@@ -203,6 +205,26 @@ def _prepared(key, prompts, prompt_lengths, *, method, target, target_params,
       reward_params=reward_params,
       constraints=jax.tree.map(jnp.asarray, constraints))
   return tree_decoder.decoder_of(method, warper.greedy), context, keys
+
+
+def _within_window(draft, length):
+  """Returns a drafter for texts of a length, if need be past its window."""
+  if not isinstance(draft, LanguageModel) or not 0 < draft.max_length < length:
+    return draft
+  return _clamped(draft)
+
+
+@functools.lru_cache(maxsize=None)
+def _clamped(lm):
+  """Returns a model that reads all later tokens at its last position.
+
+  They are poor drafts, but cost nothing: shapes are static.
+  """
+  def forward(params, tokens, positions, *args):
+    return lm.forward(params, tokens, jnp.minimum(positions, lm.max_length - 1),
+                      *args)
+
+  return lm._replace(forward=forward, max_length=0)
 
 
 def _models(decoder, context: Context):

@@ -68,7 +68,8 @@ def main():
   pair = generation_flags.open_pair([method])
   prompts = prompts_file_flag.load(pair.tokenizer, model_flags.TARGET.value,
                                    results_store.started_at(_WORKDIR.value))
-  room = prompt_tasks.positions(pair, generation_flags.MAX_NEW_TOKENS.value)
+  room = prompt_tasks.positions(pair, generation_flags.MAX_NEW_TOKENS.value,
+                                method)
   width = max((len(x) for x in prompts if len(x) <= room), default=1)
   model_pair.check(method, pair, width, generation_flags.MAX_NEW_TOKENS.value,
                    generation_flags.sampling())

@@ -249,15 +249,18 @@ def room(config, pair):
   return None if longest == math.inf else longest
 
 
-def positions(pair, max_new_tokens):
+def positions(pair, max_new_tokens, method=None):
   """Returns the positions that the models leave for a prompt, or infinity.
 
   Args:
     pair: a `ModelPair`.
     max_new_tokens: the budget after the prompt.
+    method: that decodes; None to stay within the drafter's window in any case.
   """
+  draft = (argument_checks.limiting_draft(method, pair.draft) if method
+           else pair.draft)
   return min((model.max_length - max_new_tokens
-              for model in (pair.target, pair.draft)
+              for model in (pair.target, draft)
               if model and model.max_length), default=math.inf)
 
 

@@ -385,11 +385,17 @@ def check(method, pair, width, max_new_tokens, sampling, reward=None):
         f"temperature {sampling.temperature!r} is not a number.")
   with launch.user_errors(ValueError):
     argument_checks.check_models(method, pair.target, pair.draft)
-    argument_checks.check_budget(width, max_new_tokens, pair.target, pair.draft)
+    argument_checks.check_budget(
+        width, max_new_tokens, pair.target,
+        argument_checks.limiting_draft(method, pair.draft))
     warper = sampling_lib.make_warper(sampling, 1, pair.target.vocab_size)
     argument_checks.check_temperature(method, warper.greedy,
                                       sampling.temperature)
     argument_checks.check_reward(method, 1, reward, None, None)
+  window = pair.draft.max_length if pair.draft else 0
+  if 0 < window < width + max_new_tokens:
+    logging.warning("The draft model has a context window of %d tokens: past "
+                    "it few drafts are accepted.", window)
 
 
 def check_prompts(pair, prompts, lengths):

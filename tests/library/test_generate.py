@@ -173,6 +173,16 @@ def test_prompts_in_chunks(monkeypatch):
   assert tiny.texts(out, tiny.LENGTHS) == expected
 
 
+def test_a_drafter_with_a_shorter_window():
+  """It drafts past its window, and the text is the target's all the same."""
+  target, draft = tiny.opt_models()
+  draft = draft._replace(lm=draft.lm._replace(max_length=4))
+  out = tiny.generate(OPT_METHODS[0], tiny.Models(target, draft),
+                      sampling=GREEDY)
+  assert tiny.texts(out, tiny.LENGTHS) == tiny.greedy(
+      target, tiny.PROMPTS, tiny.LENGTHS, tiny.NEW)
+
+
 def test_depth_1_and_prompts_of_one_token():
   """No prefill; a draft block of the late token and the root alone."""
   target = tiny.opt_models().target
