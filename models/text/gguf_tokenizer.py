@@ -185,11 +185,9 @@ def _sentencepiece(metadata, tokens, types):
       vocab, sentencepiece.merges(merged), fuse_unk=True, byte_fallback=True,
       unk_token=unknown if unknown in vocab else None))
   prefixed = metadata.get(f"{_PREFIX}add_space_prefix", not gemma)
-  if prefixed:
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(
-        sentencepiece.SPACE, prepend_scheme="first", split=False)
-  else:
-    tokenizer.normalizer = normalizers.Replace(" ", sentencepiece.SPACE)
+  # As llama.cpp: a space before a text that has spaces of its own too, and
+  # after each special token.
+  tokenizer.normalizer = sentencepiece.spaces(prefixed)
   tokenizer.decoder = sentencepiece.decoder(prefixed)
   _add_special(tokenizer, tokens, types, (_CONTROL, _UNKNOWN))
   return tokenizer, True

@@ -3,6 +3,7 @@
 import io
 import json
 import random
+import re
 
 import numpy as np
 import pytest
@@ -75,7 +76,7 @@ def byte_level(path, pre, **kwargs):
 
 
 def sentencepiece(path, arch, **options):
-  """Writes the vocabulary of a SentencePiece model."""
+  """Writes the vocabulary of a SentencePiece model; returns that too."""
   spm = pytest.importorskip("sentencepiece",
                             reason="needs pip install -e '.[hf]'")
   model = io.BytesIO()
@@ -96,7 +97,7 @@ def sentencepiece(path, arch, **options):
       ("add_bos_token_id", 1), ("add_eos_token_id", 2),
       ("add_unk_token_id", 0), ("add_add_bos_token", True),
       ("add_add_space_prefix", prefixed)],
-               scores=[theirs.get_score(i) for i in ids])
+               scores=[theirs.get_score(i) for i in ids]), theirs
 
 
 @pytest.mark.parametrize("pre", ["gpt-2", "llama-bpe", "qwen2", "tekken",
@@ -105,10 +106,24 @@ def test_byte_level_tokens_are_those_of_transformers(tmp_path, pre):
   check_same(byte_level(tmp_path / "model.gguf", pre), pre)
 
 
-@pytest.mark.parametrize("arch", ["llama", "gemma3"])
-def test_sentencepiece_tokens_are_those_of_transformers(tmp_path, arch):
-  check_same(sentencepiece(tmp_path / "model.gguf", arch,
-                           add_dummy_prefix=arch == "llama"), arch)
+def test_sentencepiece_tokens_are_those_of_transformers(tmp_path):
+  check_same(sentencepiece(tmp_path / "model.gguf", "gemma3",
+                           add_dummy_prefix=False)[0], "gemma3")
+
+
+def test_sentencepiece_tokens_are_those_of_sentencepiece(tmp_path):
+  path, theirs = sentencepiece(tmp_path / "model.gguf", "llama")
+  ours = tokenizers.load(path)
+  for text in texts(1000):
+    expected = [theirs.bos_id()]
+    # Each part between special tokens is a text, as in llama.cpp.
+    for part in re.split(r"(<\|user\|>|<\|end\|>|<sep>)", text):
+      known = ours.token_to_id(part) if part.startswith("<") else None
+      expected += theirs.encode(part) if known is None else [known]
+    ids = ours.encode(text).ids
+    assert ids == expected, text
+    if "<" not in text:
+      assert ours.decode(ids) == text.replace("\u2581", " ")
 
 
 def check_same(path, kind):
