@@ -69,7 +69,7 @@ def check_models(method: Method, target: LanguageModel,
       raise ValueError(
           f"target keeps no features: method {method.name} reads hidden states,"
           " and needs a target such as transformer.with_features(config, "
-          "(config.num_layers - 1,)).")
+          "(config.num_layers,)).")
   if draft is not None and draft.vocab_size != target.vocab_size:
     raise ValueError(
         f"draft.vocab_size={draft.vocab_size} and target.vocab_size="
