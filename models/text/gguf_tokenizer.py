@@ -5,6 +5,7 @@ pattern that splits texts, and "llama", the BPE of SentencePiece, whose merges
 follow from the scores.
 """
 
+import collections
 import re
 
 import tokenizers
@@ -114,6 +115,10 @@ def _vocabulary(metadata):
   tokens = metadata.get(settings.TOKENS)
   if not isinstance(tokens, list) or not tokens:
     raise ValueError(f"{settings.TOKENS} must be given.")
+  if len(set(tokens)) < len(tokens):
+    twice, _ = collections.Counter(tokens).most_common(1)[0]
+    raise ValueError(f"{settings.TOKENS} has {json_files.shown(twice)} more "
+                     "than once.")
   types = metadata.get(f"{_PREFIX}token_type")
   types = [_NORMAL] * len(tokens) if types is None else types.tolist()
   if len(types) != len(tokens):

@@ -196,6 +196,13 @@ def test_other_kinds_are_named(tmp_path):
     tokenizers.load(path)
 
 
+def test_a_token_that_is_there_twice(tmp_path):
+  path = write(tmp_path / "a.gguf", "llama", "gpt2", ["a", "b", "a"],
+               [NORMAL] * 3, [("add_tokenizer_pre", "gpt-2")])
+  with pytest.raises(ValueError, match="tokens has 'a' more than once"):
+    tokenizers.load(path)
+
+
 def test_bos_begins_a_text_where_the_file_says_so(tmp_path):
   for number, (pre, told, expected) in enumerate((
       ("llama-bpe", None, True), ("qwen2", None, False),
