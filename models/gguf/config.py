@@ -77,7 +77,12 @@ def _fields(file, prefix, row):
       found[name] = value
   heads = found.get("num_attention_heads", found.get("n_head"))
   width = found.get("hidden_size", found.get("n_embd"))
-  head_dim = found.get("head_dim") or width // max(heads, 1)
+  for name, value in (("attention.head_count", heads),
+                      ("embedding_length", width)):
+    if type(value) is not int or value < 1:
+      raise ValueError(f"{prefix}.{name}={json_files.shown(value)}: a positive "
+                       "integer is needed.")
+  head_dim = found.get("head_dim") or width // heads
   _check_value_length(given, prefix, head_dim)
   found |= _rotation(file, given, prefix, row, found, head_dim)
   found |= _of_tensors(file, row)

@@ -186,6 +186,29 @@ def test_what_is_unknown_is_named(tmp_path, pre, fields, error):
     tokenizers.load(path)
 
 
+@pytest.mark.parametrize("key, value, error", [
+    ("token_type", ["a", "b"], "token_type must have numbers, one for each of"),
+    ("model", ["gpt2"], r"model=\['gpt2'\] is not one of gpt2, llama"),
+    ("pre", ["gpt-2"], "pre=.*gpt-2.* is not one of codeshell"),
+    ("merges", [1, 2], "merges has '1', which is no pair")])
+def test_values_of_another_type(tmp_path, key, value, error):
+  own = gguf.GGUFWriter.add_key_value
+
+  def changed(self, name, given, *more, **kwargs):
+    if name != _PREFIX + key:
+      own(self, name, given, *more, **kwargs)
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(gguf.GGUFWriter, "add_key_value", changed)
+    writer = lambda self: own(self, _PREFIX + key, value,
+                              gguf.GGUFValueType.ARRAY)
+    patch.setattr(gguf.GGUFWriter, "add_other", writer, raising=False)
+    path = write(tmp_path / "a.gguf", "llama", "gpt2", ["a", "b"], [NORMAL] * 2,
+                 [("add_tokenizer_pre", "gpt-2"), ("add_other",)])
+  with pytest.raises(ValueError, match=error):
+    tokenizers.load(path)
+
+
 def test_other_kinds_are_named(tmp_path):
   path = write(tmp_path / "a.gguf", "llama", "t5", ["a"], [NORMAL])
   with pytest.raises(ValueError, match="model='t5' is not one of gpt2, llama"):
