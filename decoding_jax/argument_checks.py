@@ -60,6 +60,8 @@ def check_models(method: Method, target: LanguageModel,
       raise ValueError(
           "draft is a head, which drafts from what the target has computed: "
           f"method {method.name} needs a language model.")
+    if decoder.needs_draft and isinstance(draft, Head):
+      _check_depth(method, draft)
     if decoder.max_samples_per_node > target.vocab_size:
       raise ValueError(
           f"method {method.name} drafts {decoder.max_samples_per_node} "
@@ -69,11 +71,21 @@ def check_models(method: Method, target: LanguageModel,
       raise ValueError(
           f"target keeps no features: method {method.name} reads hidden states,"
           " and needs a target such as transformer.with_features(config, "
-          "(config.num_layers - 1,)).")
+          "(config.num_layers,)).")
   if draft is not None and draft.vocab_size != target.vocab_size:
     raise ValueError(
         f"draft.vocab_size={draft.vocab_size} and target.vocab_size="
         f"{target.vocab_size}: the models need the same vocabulary.")
+
+
+def _check_depth(method, head):
+  """Raises a ValueError for trees that are deeper than a head drafts."""
+  depth = max((tree.depth(kind.drafter.layout)
+               for kind in (method.sampled, method.greedy)
+               if isinstance(kind, Pair)), default=0)
+  if head.depth and depth > head.depth:
+    raise ValueError(f"method {method.name} drafts {depth} levels: the head "
+                     f"drafts at most {head.depth}.")
 
 
 def check_params(target, target_params, draft, draft_params):

@@ -36,7 +36,7 @@ def make(num_beams: int, draft_beams: int, depth: int,
   if draft_beams < num_beams:
     raise ValueError(f"draft_beams={draft_beams}: at least num_beams="
                      f"{num_beams} is needed.")
-  level = level_search.Level(level_search.of_beams(beam.plain),
+  level = level_search.Level(level_search.of_beams(beam.plain, length_penalty),
                              level_search.per_length(length_penalty))
   sizes = speculative_beams.Sizes(num_beams, draft_beams, depth)
   decoder = speculative_beams.decoder(level, sizes)

@@ -27,8 +27,9 @@ def make(num_candidates: int, penalty: float = 0.6) -> Method:
   ones the more probable.
 
   The target must keep hidden states: `transformer.with_features(config,
-  (config.num_layers - 1,))`. The last of its features are compared. A token
-  costs one forward of `num_candidates` tokens.
+  (config.num_layers,))`, those after the final norm, as in the authors' code.
+  The last of its features are compared. A token costs one forward of
+  `num_candidates` tokens.
 
   Args:
     num_candidates: k, the most probable tokens of the target.

@@ -118,6 +118,46 @@ def independent(key, log_probs, beam: Beam, width: int):
   return tokens[:, 0], parents, Beam(totals, totals)
 
 
+def split(candidates, ends, ended: Beam, above: int, penalised_by, longest_by,
+          width: int):
+  """Selects texts that go on, and the best of those that have ended.
+
+  As in transformers: texts that have ended take no place of the others, and
+  only those that end among the `width` best candidates count. A text that
+  cannot get among the ended ones any more has probability 0.
+
+  Args:
+    candidates: tokens `[K]`, parents `[K]` and `Beam`, as of `plain`; at least
+      `width` of them.
+    ends: `[K]` bool, whether a candidate ends its text.
+    ended: of texts that ended before; their scores are penalised.
+    above: number of parents before those texts; static.
+    penalised_by: what log-probabilities of the candidates are divided by.
+    longest_by: the same of the longest texts.
+    width: W; static.
+
+  Returns:
+    tokens `[2 W]`, parents `[2 W]` and the `Beam` of W texts that go on, and of
+    W that have ended.
+  """
+  tokens, parents, found = candidates
+  size = len(ended.scores)
+  own = jnp.where(ends & (jnp.arange(len(ends)) < width),
+                  found.log_probs / penalised_by, -jnp.inf)
+  scores, last = jax.lax.top_k(jnp.concatenate([ended.scores, own]), width)
+  going, first = jax.lax.top_k(jnp.where(ends, -jnp.inf, found.scores), width)
+  join = lambda mine, theirs: jnp.concatenate(
+      [mine[first], jnp.concatenate([theirs, mine])[last]])
+  log_probs = join(found.log_probs, ended.log_probs)
+  possible = jnp.concatenate(
+      [(going > -jnp.inf) & (log_probs[:width] / longest_by > scores[-1]),
+       scores > -jnp.inf])
+  drop = lambda x: jnp.where(possible, x, -jnp.inf)
+  return (join(tokens, jnp.zeros(size, tokens.dtype)),
+          join(parents, above + jnp.arange(size, dtype=parents.dtype)),
+          Beam(drop(log_probs), drop(join(found.scores, ended.log_probs))))
+
+
 def keep_best(width: int, tokens, totals, scores):
   """Selects the candidates of the highest scores.
 

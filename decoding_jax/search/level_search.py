@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from decoding_jax.kernels import random
 from decoding_jax.rewards import text_reward
 from decoding_jax.runtime import greedy_rollout, token_buffer
+from decoding_jax.search import beam as beam_lib
 from decoding_jax.search import texts as texts_lib
 from decoding_jax.search.texts import Texts
 from decoding_jax.types import (Array, Context, DecodeState, Decoder, PAD,
@@ -26,7 +27,7 @@ class Level(NamedTuple):
     expand: `(keys [B], context, log_probs [B, W', V], texts, width) -> (tokens
       [B, width], parents [B, width], beam, counts)`, the next level; see
       `each_row`. The probability of a text that is not alive is 1 at one token,
-      its end.
+      its end. There may be more texts than `width`, if they have ended.
     rank: `(keys [B], context, texts) -> [B, W]`; the text of the highest rank
       is the result.
     needs_reward: whether the rules need a reward.
@@ -80,10 +81,36 @@ def each_row(rule):
   return expand
 
 
-def of_beams(rule):
-  """Makes a `Level.expand` of a function of `beam`, such as `beam.plain`."""
-  return each_row(lambda key, log_probs, alive, beam, width: rule(
-      key, log_probs, beam, width))
+def of_beams(rule, penalty: float = 0.0):
+  """Makes a `Level.expand` of a function of `beam`, such as `beam.plain`.
+
+  Args:
+    rule: the function.
+    penalty: of `per_length`, which ranks the texts. One above 0 prefers longer
+      texts: then W texts that have ended are kept next to W that go on, since
+      they would push these out.
+  """
+  if penalty <= 0:
+    return each_row(lambda key, log_probs, alive, beam, width: rule(
+        key, log_probs, beam, width))
+
+  def expand(keys, context, log_probs, texts, width):
+    above, limit = log_probs.shape[1], texts.tokens.shape[-1]
+
+    def row(key, log_probs, beam, scores, length):
+      going = jax.tree.map(lambda x: x[:above], beam)
+      ended = beam_lib.Beam(beam.log_probs[above:], scores[above:])
+      found = rule(key, log_probs, going, (1 + len(context.eos_id)) * width)
+      return beam_lib.split(
+          found, token_buffer.ends(found[0], context.eos_id), ended, above,
+          length**penalty, float(limit)**penalty, width)
+
+    tokens, parents, beam = jax.vmap(row)(
+        keys, log_probs, texts.beam, per_length(penalty)(keys, context, texts),
+        1. + texts.lengths[:, :above].max(axis=1))
+    return tokens, parents, beam, texts.counts
+
+  return expand
 
 
 def score(keys, context: Context, texts: Texts):
@@ -140,7 +167,8 @@ def search_step(search, level: Level, context: Context,
   rank = level.rank(_fold_in(state.keys, 2 * limit), context, texts)
   # Of equal ranks the more probable text is first, then the earlier one.
   order = jnp.lexsort((-texts.beam.log_probs, -rank), axis=-1)
-  texts = texts_lib.take(texts, order)
+  texts = texts_lib.take(
+      texts, order[:, :state.stats.extra["beam_lengths"].shape[1]])
   first = lambda buffer, x: token_buffer.append(buffer, state.length, x[:, 0],
                                                 texts.lengths[:, 0])
   emitted = texts.lengths[:, 0]
@@ -214,11 +242,12 @@ def _search(level: Level, width, context: Context, state: DecodeState):
   def step(carry):
     i, texts, calls = carry
     calls += texts.alive.any(axis=1).astype(jnp.int32)
-    tokens = jnp.maximum(texts.tokens[:, :, i - 1], 0)
+    going = texts_lib.first(texts, width)
+    tokens = jnp.maximum(going.tokens[:, :, i - 1], 0)
     positions = cache.length[:, None] + i - 1
     logits, block = model.forward(
         params, tokens, jnp.broadcast_to(positions, tokens.shape), cache,
-        texts.block, (i - 1) * width, texts.mask)
+        texts.block, (i - 1) * width, going.mask)
     return i + 1, grow(i, logits, texts.replace(block=block)), calls
 
   # With max_new_tokens=1 the loop does not run, but is traced.

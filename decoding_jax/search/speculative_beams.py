@@ -151,7 +151,8 @@ def _search(level, sizes: Sizes, context: Context, state: DecodeState):
 def _kept_before(sizes: Sizes, found: _Found, kept, levels):
   """Returns `[B, K, K * L]` bool, each text's slots below some level `[B]`."""
   of_slot = (jnp.arange(kept) // sizes.beams)[None, None]
-  return found.texts.mask[..., :kept] & (of_slot < levels[:, None, None])
+  mask = found.texts.mask[:, :sizes.beams, :kept]
+  return mask & (of_slot < levels[:, None, None])
 
 
 def _take(x, indices):
@@ -165,7 +166,7 @@ def _draft(sizes: Sizes, context: Context, cache: Cache, found: _Found, kept):
   Returns:
     `_Nodes` of all M nodes, and the block of the draft model.
   """
-  texts, count = found.texts, sizes.nodes()
+  texts, count = texts_lib.first(found.texts, sizes.beams), sizes.nodes()
   beams = jnp.broadcast_to(jnp.arange(sizes.beams, dtype=jnp.int32)[None],
                            texts.lengths.shape)
   nodes = _Nodes(
@@ -202,7 +203,7 @@ def _read_beams(sizes: Sizes, context: Context, cache: Cache, found: _Found,
   Returns:
     logits `[B, K, V]` after each beam, and the block.
   """
-  texts, levels = found.texts, found.levels
+  texts, levels = texts_lib.first(found.texts, sizes.beams), found.levels
   order = jnp.arange(sizes.beams, dtype=jnp.int32)
   place = jnp.maximum(levels - 2, 0)[:, None, None]
   second = buffers.take_along(texts.tokens, jnp.broadcast_to(
@@ -279,7 +280,7 @@ def _verify(level, sizes: Sizes, context: Context, keys, found: _Found,
     texts, levels, going = carry
     tokens, parents, valid, first = nodes
     new = texts_lib.grow(level.expand, sizes.beams, context, keys, levels,
-                         _take(logits, texts.state), texts)
+                         _take(logits, texts.state[:, :sizes.beams]), texts)
     same = (tokens[:, None] == texts_lib.newest(new)[..., None]) & (
         parents[:, None] == new.state[..., None]) & valid[:, None]
     # A text that has ended needs no node.
@@ -291,7 +292,8 @@ def _verify(level, sizes: Sizes, context: Context, keys, found: _Found,
     levels += going.astype(jnp.int32)
     accepted = going & there
     going = accepted & texts.alive.any(axis=1) & (levels < limit)
-    return (texts, levels, going), (node, slots(levels, accepted))
+    return (texts, levels, going), (node[:, :sizes.beams],
+                                    slots(levels, accepted))
 
   def by_level(x):
     """Levels first; none of the level after the last is drafted."""
@@ -301,9 +303,13 @@ def _verify(level, sizes: Sizes, context: Context, keys, found: _Found,
   # As large as a node of the level after the last would be.
   firsts = sizes.beams + sizes.width * jnp.arange(sizes.depth + 1,
                                                   dtype=jnp.int32)
-  roots = jnp.broadcast_to(order, found.texts.lengths.shape)
+  # Texts that have ended are at none of the nodes.
+  every = jnp.broadcast_to(jnp.arange(found.texts.lengths.shape[1],
+                                      dtype=jnp.int32)[None],
+                           found.texts.lengths.shape)
+  roots = every[:, :sizes.beams]
   (texts, levels, _), (nodes, targets) = jax.lax.scan(
-      step, (found.texts.replace(block=None, state=roots), found.levels, runs),
+      step, (found.texts.replace(block=None, state=every), found.levels, runs),
       (*map(by_level, (drafted.tokens, drafted.parents, drafted.valid)),
        firsts))
   join = lambda first, x: jnp.concatenate([first, *x], axis=1)

@@ -85,6 +85,12 @@ def take(texts: Texts, parents) -> Texts:
   return taken.replace(block=texts.block, counts=texts.counts)
 
 
+def first(texts: Texts, width: int) -> Texts:
+  """Returns the first texts of each row, without their block and counts."""
+  own = texts.replace(block=None, counts={})
+  return jax.tree.map(lambda x: x[:, :width], own)
+
+
 def newest(texts: Texts):
   """Returns the last token of each text: `[B, W]` int32, 0 of empty ones."""
   last = jnp.maximum(texts.lengths - 1, 0)[..., None]
@@ -125,17 +131,18 @@ def grow(expand, width, context: Context, keys, i, logits,
 
   Args:
     expand: of a `level_search.Level`.
-    width: W, of the new level.
+    width: W, of the new level; texts after these have ended.
     context: holds warper and end of text.
     keys: `[B]` random keys, folded by `i`.
     i: `[B]` int32, the level of each row.
     logits: `[B, W', V]` after the texts.
-    texts: W' of each row.
+    texts: W' of each row, and what have ended.
 
   Returns:
-    W texts of each row.
+    W texts of each row, and what have ended.
   """
-  log_probs = next_log_probs(context, context.warper, logits, texts.alive)
+  log_probs = next_log_probs(context, context.warper, logits,
+                             texts.alive[:, :logits.shape[1]])
   keys = jax.vmap(random.fold_in)(keys, i)
   tokens, parents, beam, counts = expand(keys, context, log_probs, texts, width)
   own_log_probs = token_buffer.log_probs(
@@ -143,7 +150,8 @@ def grow(expand, width, context: Context, keys, i, logits,
   new = take(texts, parents)
   here = jnp.arange(new.tokens.shape[-1])[None, None] == i[:, None, None]
   put = lambda buffer, x: jnp.where(here, x[..., None], buffer)
-  own = (i * width)[:, None, None] + jnp.arange(width)[None, :, None]
+  # Slots of ended texts are those of others, and nothing attends to them.
+  own = (i * width)[:, None, None] + jnp.arange(tokens.shape[1])[None, :, None]
   return new.replace(
       tokens=put(new.tokens, jnp.where(new.alive, tokens, PAD)),
       lengths=new.lengths + new.alive.astype(jnp.int32),

@@ -127,14 +127,20 @@ def is_read(draft) -> bool:
 
 def is_prompts(draft) -> bool:
   """Returns whether a draft are prompt tokens of the target."""
-  return _has_params(draft) and draft != _MTP and heads.is_prompts(
-      launch.model_folder(draft))
+  return _has_params(draft) and draft != _MTP and _holds(heads.is_prompts,
+                                                         draft)
 
 
 def is_head(draft) -> bool:
   """Returns whether a draft is a head on the target's features."""
-  return _has_params(draft) and (
-      draft == _MTP or heads.is_head(launch.model_folder(draft)))
+  return _has_params(draft) and (draft == _MTP or _holds(heads.is_head, draft))
+
+
+def _holds(what, draft):
+  """Returns whether a folder holds something; reads its `config.json`."""
+  folder = launch.model_folder(draft)
+  with launch.user_errors(OSError, ValueError):
+    return what(folder)
 
 
 def _has_params(draft):

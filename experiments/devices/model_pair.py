@@ -78,7 +78,7 @@ def with_features(pair, target, methods):
              for kind in tree_decoder.decoders(method)):
     return pair
   config = architecture(target, pair.dtypes[0], pair.weights[0])
-  lm = transformer.with_features(config, (config.num_layers - 1,))
+  lm = transformer.with_features(config, (config.num_layers,))
   return pair._replace(target=vocab_alignment.cut(lm, pair.target.vocab_size))
 
 

@@ -8,6 +8,7 @@ import hashlib
 import json
 from typing import NamedTuple
 import zipfile
+import zlib
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +18,17 @@ import decoding_jax as dj
 from decoding_jax.speculation.drafters import trigram_table
 from decoding_jax.types import NONE
 from experiments.app import launch
+from models.text import tokenizers
 
-# Methods that begin with a table.
-KINDS = ("token_recycling", "aded", "suffix")
+# Methods that begin with a table, and the axes and types of its arrays.
+_TOKENS = (2, np.int32)
+_ARRAYS = {"token_recycling": (_TOKENS,), "aded": (_TOKENS, (2, np.float32)),
+           "suffix": ((1, np.int32),)}
+KINDS = tuple(_ARRAYS)
+# What numpy and zipfile raise for a damaged file, and for a header that claims
+# more than there is memory.
+_DAMAGES = (EOFError, KeyError, MemoryError, NotImplementedError, RuntimeError,
+            ValueError, zipfile.BadZipFile, zlib.error)
 _SUFFIX = ".npz"
 
 
@@ -93,7 +102,7 @@ def load(path: str, tokenizer) -> StartTable:
       values = dict(found)
     kind, vocabulary = str(values.pop("kind")), str(values.pop("vocabulary"))
     arrays = tuple(values[str(i)] for i in range(len(values)))
-  except (KeyError, ValueError, zipfile.BadZipFile) as e:
+  except _DAMAGES as e:
     raise ValueError(f"draft='{path}' is not a start table, as experiments."
                      "start_table writes it.") from e
   if kind not in KINDS:
@@ -102,7 +111,27 @@ def load(path: str, tokenizer) -> StartTable:
   if vocabulary != _digest(tokenizer):
     raise ValueError(f"draft='{path}' was made with another tokenizer than the "
                      "target's: make it anew by experiments.start_table.")
+  try:
+    _check_arrays(kind, arrays, tokenizers.size(tokenizer))
+  except ValueError as e:
+    raise ValueError(f"draft='{path}' is a start table of {kind}: {e}") from e
   return StartTable(kind, arrays if len(arrays) > 1 else arrays[0], path)
+
+
+def _check_arrays(kind, arrays, vocab_size):
+  """Raises a ValueError for arrays that `make` does not make."""
+  needed = [f"{axes}-D {np.dtype(dtype)}" for axes, dtype in _ARRAYS[kind]]
+  found = [f"{x.ndim}-D {x.dtype}" for x in arrays]
+  if found != needed:
+    raise ValueError(f"its arrays are {', '.join(found) or '(none)'}; it needs "
+                     f"{', '.join(needed)}.")
+  tokens, *shares = arrays
+  if not tokens.size or tokens.min() < NONE or tokens.max() >= vocab_size:
+    raise ValueError(f"its {tokens.size} tokens are not all of {NONE} (none) "
+                     f"to {vocab_size - 1}.")
+  if shares and (shares[0].shape != tokens.shape
+                 or not ((shares[0] >= 0) & (shares[0] <= 1)).all()):
+    raise ValueError("its shares must be 0 to 1, one for each token.")
 
 
 def params(table: StartTable | None, method: dj.Method):

@@ -6,6 +6,10 @@ llama.cpp has in its code rather than in the file is `fixed`.
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from models.folders import json_files
+
 # Keys after the name of the architecture, and what Hugging Face calls them.
 KEYS = {
     "vocab_size": "", "context_length": "max_position_embeddings",
@@ -166,9 +170,10 @@ def of(path, metadata) -> tuple[str, Architecture]:
     ValueError: if it is not one of `ARCHITECTURES`.
   """
   name = metadata.get("general.architecture")
-  if name not in ARCHITECTURES or name == "mixtral":
-    known = sorted(set(ARCHITECTURES) - {"mixtral"})
-    raise ValueError(f"'{path}': general.architecture={name!r} is not one of "
-                     f"{', '.join(known)}.")
-  has_experts = name == "llama" and metadata.get("llama.expert_count", 0)
+  known = sorted(set(ARCHITECTURES) - {"mixtral"})
+  if not isinstance(name, str) or name not in known:
+    raise ValueError(f"'{path}': general.architecture={json_files.shown(name)} "
+                     f"is not one of {', '.join(known)}.")
+  has_experts = name == "llama" and np.any(
+      metadata.get("llama.expert_count", 0))
   return name, ARCHITECTURES["mixtral" if has_experts else name]

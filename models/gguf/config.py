@@ -66,22 +66,33 @@ def _fields(file, prefix, row):
                             "attention.head_count") if key not in given]
   if needed:
     raise ValueError(f"{prefix}.{needed[0]} must be given.")
-  found = {"model_type": row.family, **row.fixed}
+  # Without a key llama.cpp takes no family's default of transformers.
+  found = {"model_type": row.family, "num_key_value_heads": None,
+           "head_dim": None, "sliding_window": None, **row.fixed}
+  if row.family != "gpt2":
+    found[keys["rope.freq_base"]] = 10000.0
   for key, name in keys.items():
     value = given.pop(key, None)
     if name and value is not None:
       found[name] = value
   heads = found.get("num_attention_heads", found.get("n_head"))
   width = found.get("hidden_size", found.get("n_embd"))
-  head_dim = found.get("head_dim") or width // max(heads, 1)
+  for name, value in (("attention.head_count", heads),
+                      ("embedding_length", width)):
+    if type(value) is not int or value < 1:
+      raise ValueError(f"{prefix}.{name}={json_files.shown(value)}: a positive "
+                       "integer is needed.")
+  head_dim = found.get("head_dim") or width // heads
   _check_value_length(given, prefix, head_dim)
   found |= _rotation(file, given, prefix, row, found, head_dim)
   found |= _of_tensors(file, row)
-  if prefix.startswith("gemma") and prefix != "gemma":
+  if prefix.startswith("gemma"):
+    found["head_dim"] = head_dim
+  if prefix in _WIDE_SCORES:
     wide = found["num_hidden_layers"] == _WIDE_SCORES[prefix]
     found["query_pre_attn_scalar"] = width // heads if wide else head_dim
   if prefix == "gemma2":
-    found.setdefault("sliding_window", 4096)
+    found["sliding_window"] = found["sliding_window"] or 4096
   _check_rest(given, prefix)
   return found
 

@@ -88,6 +88,24 @@ _SIZES = {"vocab_size": "vocab_size", "dim": "hidden_size",
 _GPT2_SIZES = {"vocab_size": "vocab_size", "dim": "n_embd",
                "num_layers": "n_layer", "num_heads": "n_head",
                "max_length": "n_positions"}
+# What transformers takes for a field that a file leaves out, by family. Null is
+# no such field: a Mistral with "sliding_window": null has no window.
+_LENGTH, _KEY_HEADS = "max_position_embeddings", "num_key_value_heads"
+_QWEN_2 = {_LENGTH: 32768, _KEY_HEADS: 32}
+_GEMMA_2 = {_LENGTH: 8192, _KEY_HEADS: 4, "query_pre_attn_scalar": 256,
+            "sliding_window": 4096}
+_DEFAULTS = {
+    **dict.fromkeys(("llama", "olmo2", "granite", "gpt_neox", "opt"),
+                    {_LENGTH: 2048}),
+    **dict.fromkeys(("olmoe", "phi3", "starcoder2"), {_LENGTH: 4096}),
+    "olmo3": {_LENGTH: 2048, "sliding_window": 4096},
+    "mistral": {_LENGTH: 131072, _KEY_HEADS: 8, "sliding_window": 4096},
+    "mixtral": {_LENGTH: 131072, _KEY_HEADS: 8},
+    "qwen2": _QWEN_2, "mimo": _QWEN_2, "qwen3": {**_QWEN_2, "head_dim": 128},
+    "qwen2_moe": {_LENGTH: 32768, _KEY_HEADS: 16},
+    **dict.fromkeys(("qwen3_moe", "smollm3"), {_LENGTH: 32768, _KEY_HEADS: 4}),
+    "gemma": {_LENGTH: 8192, _KEY_HEADS: 16}, "gemma2": _GEMMA_2,
+    "gemma3_text": {**_GEMMA_2, _LENGTH: 131072}, "gpt2": {"n_positions": 1024}}
 _PARSERS = {"gemma": gemma.parse, "gemma2": gemma.parse,
             "gemma3_text": gemma.parse, "opt": opt.parse,
             "gpt2": opt.parse, "gpt_neox": neox.parse,
@@ -168,6 +186,7 @@ def _parse(fields):
         f"[{ARCHITECTURES[family]!r}] is supported.")
   if family == "gemma3":
     family, fields = "gemma3_text", gemma.text_part(fields)
+  fields = {**_DEFAULTS.get(family, {}), **fields}
   common = _common(fields, _sizes(family))
   own = _PARSERS.get(family, llama.parse)(fields, family, common)
   config = config_fields.architecture(common | own)

@@ -156,8 +156,9 @@ def _check(folder, found, source, shape):
   if source not in found:
     raise ValueError(f"'{folder}': tensor {source} is missing.")
   tensor = found[source]
-  if tensor.refusal:
-    raise ValueError(f"'{tensor.path}': tensor {source} {tensor.refusal}")
+  if tensor.refusal or tensor.integer:
+    refusal = tensor.refusal or "has integers: floats are needed."
+    raise ValueError(f"'{tensor.path}': tensor {source} {refusal}")
   if tensor.shape != shape:
     raise ValueError(
         f"'{tensor.path}': tensor {source} has shape {tensor.shape}, but "

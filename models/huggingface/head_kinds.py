@@ -8,8 +8,10 @@ TensorRT-LLM, and in `target_layer_ids`, it is the output of layer i
 """
 
 import dataclasses
+import re
 from typing import NamedTuple
 
+from models.folders import json_files
 from models.heads import block
 from models.heads import eagle
 from models.heads import medusa
@@ -44,7 +46,9 @@ class Kind(NamedTuple):
 
 def architecture(fields: dict) -> str | None:
   """Returns the class that a config names."""
-  return (list(fields.get("architectures") or []) + [None])[0]
+  names = fields.get("architectures")
+  name = names[0] if isinstance(names, list) and names else None
+  return name if isinstance(name, str) else None
 
 
 def is_named(fields: dict) -> bool:
@@ -72,7 +76,7 @@ def of_folder(path, fields: dict, tensors: dict, target, dtype: str) -> Kind:
         path, fields, tensors, target, dtype), (target.num_layers - 1,))
   if "medusa_num_heads" in fields or any(
       name.startswith("0.0.") for name in tensors):
-    return _medusa(tensors, target.num_layers - 1)
+    return _medusa(path, tensors, target.num_layers - 1)
   if architecture(fields) in DFLASH + DSPARK:
     return _block(path, fields, tensors, target, dtype)
   for prefix in ("midlayer", "layers.0"):
@@ -108,9 +112,16 @@ def of_module(path, found, target, dtype: str) -> Kind:
   return Kind(mtp, mtp.Config(layer, found.is_mimo), (target.num_layers - 1,))
 
 
-def _medusa(tensors, last):
-  heads = 1 + max(int(name.split(".")[0]) for name in tensors)
-  blocks = max(int(name.split(".")[1]) for name in tensors)
+def _medusa(path, tensors, last):
+  found = {name: re.match(r"(\d{1,3})\.(\d{1,3})\.", name)
+           for name in tensors}
+  other = next((name for name, match in found.items() if not match), "")
+  if other or not found:
+    raise ValueError(f"'{path}': tensor {json_files.shortened(other)} is not "
+                     "one of Medusa, <head>.<block>.")
+  heads, blocks = (max(int(match[i]) for match in found.values())
+                   for i in (1, 2))
+  heads += 1
   return Kind(medusa, medusa.Config(heads, blocks), (last,))
 
 
@@ -121,26 +132,26 @@ def _eagle1(path, fields, tensors, target, dtype):
   config = eagle.Config(
       layer, version=1, bias=f"fc{'.fc' * sampled}.bias" in tensors,
       own_embedding=_own_embedding(tensors, target), sampled_features=sampled,
-      decoupled=down is not None and down.shape[0] == 2 * layer.dim)
+      decoupled=down is not None and down.shape[:1] == (2 * layer.dim,))
   return Kind(eagle, config, (target.num_layers - 1,))
 
 
 def _eagle3(path, fields, tensors, target, dtype, prefix):
   _check_only(path, fields, _ONLY_EAGLE3)
-  kept = _kept(path, fields, fields.get("eagle_config") or {}, target)
+  kept = _kept(path, fields, fields.get("eagle_config", {}), target)
   return Kind(eagle, eagle.Config(
       head_layers.config(path, fields.get(_LAYER, fields), dtype, target,
                          tensors, prefix),
-      draft_vocab=_draft_vocab(tensors),
+      draft_vocab=_draft_vocab(path, fields, tensors, target),
       shared_output=OFFSETS in tensors and "lm_head.weight" not in tensors,
       own_embedding=_own_embedding(tensors, target),
-      norm_before_residual=bool(fields.get(
-          "norm_before_residual", SPECULATORS in fields))),
+      norm_before_residual=fields.get("norm_before_residual",
+                                      SPECULATORS in fields)),
               kept or eagle.taps(target))
 
 
 def _block(path, fields, tensors, target, dtype):
-  inner = fields.get("dflash_config") or {}
+  inner = fields.get("dflash_config", {})
   more = {**fields, **inner}
   _check_only(path, more, _ONLY_BLOCK)
   for name in ("block_size", "mask_token_id"):
@@ -149,22 +160,24 @@ def _block(path, fields, tensors, target, dtype):
   kept = _kept(path, fields, inner, target)
   if not kept:
     raise ValueError(f"'{path}': no field {_BLOCK_IDS!r} or {_IDS[1]!r}.")
+  if more["mask_token_id"] >= target.vocab_size:
+    raise ValueError(f"'{path}': mask_token_id={more['mask_token_id']}: the "
+                     f"target has the tokens 0 to {target.vocab_size - 1}.")
   config = head_layers.config(path, fields.get(_LAYER, fields), dtype, target,
                               tensors, family="qwen3")
   return Kind(block, block.Config(
-      config, int(more["block_size"]), int(more["mask_token_id"]), len(kept),
-      int(more.get("markov_rank") or 0),
-      from_root=bool(more.get("sample_from_anchor",
-                              architecture(fields) in DSPARK)),
-      causal=bool(more.get("causal_head")),
-      draft_vocab=_draft_vocab(tensors)), kept)
+      config, more["block_size"], more["mask_token_id"], len(kept),
+      more.get("markov_rank", 0),
+      from_root=more.get("sample_from_anchor", architecture(fields) in DSPARK),
+      causal=more.get("causal_head", False),
+      draft_vocab=_draft_vocab(path, more, tensors, target)), kept)
 
 
 def _kept(path, fields, inner, target):
   """Returns the layers whose outputs a head reads; () where none are named."""
-  before = next((fields[x] for x in _IDS if fields.get(x)), ())
+  before = next((fields[x] for x in _IDS if x in fields), ())
   after = next((x[name] for x in (inner, fields)
-                for name in (_BLOCK_IDS, _IDS[0]) if x.get(name)), ())
+                for name in (_BLOCK_IDS, _IDS[0]) if name in x), ())
   kept = tuple(i - 1 for i in before) or tuple(after)
   if any(i not in range(target.num_layers) for i in kept):
     raise ValueError(f"'{path}' reads the outputs of layers {kept}: the target "
@@ -180,12 +193,21 @@ def _check_only(path, fields, only):
                        f"{value!r} is.")
 
 
-def _draft_vocab(tensors):
+def _draft_vocab(path, fields, tensors, target):
   """Returns how many tokens can be drafted; 0 for all."""
-  return tensors[OFFSETS].shape[0] if OFFSETS in tensors else 0
+  shape = tensors[OFFSETS].shape if OFFSETS in tensors else (0,)
+  if len(shape) != 1 or OFFSETS in tensors and not shape[0]:
+    raise ValueError(f"'{path}': tensor {OFFSETS} has shape {shape}: one axis "
+                     "with an entry of each token that is drafted is needed.")
+  given = fields.get("draft_vocab_size", shape[0])
+  if given not in ((shape[0],) if shape[0] else (0, target.vocab_size)):
+    raise ValueError(
+        f"'{path}': draft_vocab_size={given}: the tensors are of a head that "
+        f"drafts {shape[0] or target.vocab_size} tokens.")
+  return shape[0]
 
 
 def _own_embedding(tensors, target):
   """Returns whether a head brings an embedding for the target's tokens."""
   found = tensors.get("embed_tokens.weight")
-  return found is not None and found.shape[0] == target.vocab_size
+  return found is not None and found.shape[:1] == (target.vocab_size,)

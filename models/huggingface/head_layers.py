@@ -55,6 +55,8 @@ def config(path, found: dict, dtype: str, target, tensors: dict,
   has_norms = f"{prefix}.self_attn.q_norm.weight" in tensors
   parsed = hf_config.parse(path / hf_config.FILE, {
       "num_hidden_layers": 1, "max_position_embeddings": target.max_length,
+      # Heads name no family: without these fields each is that of a Llama.
+      **({} if family else {"num_key_value_heads": None, "head_dim": None}),
       **given, "model_type": family or ("qwen3" if has_norms else "llama"),
       "tie_word_embeddings": False})
   length = target.max_length and max(target.max_length, parsed.max_length)

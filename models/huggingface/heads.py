@@ -21,6 +21,7 @@ import json
 import pathlib
 from typing import NamedTuple
 
+from absl import logging
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -36,6 +37,7 @@ from models.heads import mtp
 from models.heads import prompt_tokens
 from models.heads import target_ends
 from models.huggingface import config as hf_config
+from models.huggingface import head_fields
 from models.huggingface import head_kinds
 from models.huggingface import head_layers
 from models.huggingface import mtp_tensors
@@ -118,7 +120,7 @@ def load_prompts(folder, target: transformer.Config):
   """
   path, tensors = pathlib.Path(folder), tensor_files.tensors(folder)
   name = _names(head_kinds.Kind(prompt_tokens, None, ()))["prompts"]
-  count = tensors[name].shape[0] if name in tensors else 1
+  count = (*(tensors[name].shape if name in tensors else ()), 1)[0]
   lm = transformer.with_prompts(target, count)
   return lm, _read(path, tensors, name, lm.abstract_params()["prompts"])
 
@@ -181,7 +183,7 @@ def _like(leaf, x):
 def _opened(folder, target, dtype, weights):
   """Returns the folder, its tensors, its kind, and the head."""
   path, dtype = pathlib.Path(folder), dtype or target.dtype
-  fields = json_files.read(path / hf_config.FILE)
+  fields = head_fields.read(path)
   tensors = _tensors(path, fields)
   # What a head takes from the target it converts to its own type.
   target = dataclasses.replace(target, dtype=dtype, weights=quantization.DTYPE)
@@ -349,7 +351,13 @@ def _read(path, tensors, name, leaf):
     raise ValueError(f"'{path}': tensor {name} "
                      f"{found.refusal or f'has shape {found.shape}'}: {shape} "
                      "fits the target and the config of the head.")
+  if found.integer != (name == head_kinds.OFFSETS):
+    raise ValueError(f"'{path}': tensor {name} has numbers of the wrong type: "
+                     f"{'floating point ones' if found.integer else 'int64'} "
+                     "are needed.")
   read = found.read().reshape(full)
+  if found.integer:
+    return read
   if quantization.is_matrix(leaf):
     return jax.tree.map(jnp.asarray, quantization.on_host(read))
   return jnp.asarray(read, leaf.dtype)
@@ -365,7 +373,11 @@ def _check_rest(path, tensors, used):
 
 def _draft_tokens(path, offsets, target):
   """Returns the token of each entry of a draft vocabulary."""
-  tokens = np.arange(len(offsets)) + np.asarray(offsets)
+  if 1 < len(offsets) < target.vocab_size and not offsets.any():
+    logging.warning(
+        "'%s': tensor d2t is all zeros, as before it is filled: the first %d "
+        "tokens of the target are drafted, and no others.", path, len(offsets))
+  tokens = np.arange(len(offsets)) + offsets
   if tokens.min() < 0 or tokens.max() >= target.vocab_size or (
       len(set(tokens)) < len(tokens)):
     raise ValueError(f"'{path}': tensor d2t leads to tokens from {tokens.min()}"

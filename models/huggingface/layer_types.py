@@ -66,11 +66,10 @@ def two_ropes(fields, max_length, theta, local_theta):
   full, sliding = (_take(both, name, {}) for name in (_FULL, _SLIDING))
   # Where a file tells both, transformers 5 adds the old field to the new one.
   given = {**full, **_take(fields, "rope_scaling", {})}
-  full = hf_rope.parse(
-      {"rope_theta": theta, "rope_parameters": given}, max_length)
-  local = hf_rope.parse(
-      {"rope_theta": local_theta, "rope_parameters": sliding},
-      max_length)
+  rest = ({"rope_theta": theta, "rope_parameters": given},
+          {"rope_theta": local_theta, "rope_parameters": sliding})
+  full, local = (hf_rope.parse(part, max_length) for part in rest)
+  fields.update(rest[0] | rest[1])
   if local["rope_scaling"] != "none":
     raise ValueError(f"rope_type={local['rope_scaling']!r} of {_SLIDING} is "
                      "not supported; 'default' is.")

@@ -332,7 +332,7 @@ FAMILIES = {
         fixed={"joint_qk_norm": True}, eps=1e-5, biases=_BIASES[:1],
         experts=("num_experts", "intermediate_size", 8), names=_EXPERT_NAMES),
     "mixtral": Family(
-        lambda config: config.num_experts, eps=1e-5, windows=_ALWAYS,
+        lambda config: config.num_experts, eps=1e-5, theta=1e6, windows=_ALWAYS,
         experts=("num_local_experts", "intermediate_size", 2),
         names={"feed_forward/router": "block_sparse_moe.gate",
                "feed_forward/gate": "block_sparse_moe.experts.{}.w1",

@@ -114,12 +114,14 @@ def _hydra_fields(config, dtype):
 
 def _clover(path, fields, found, target, dtype):
   more = fields["clover"]
+  if "num_layers" not in more:
+    raise ValueError(f"'{path}': no field 'num_layers' of clover.")
   layers = head_layers.config(path, {
       **fields, "num_hidden_layers": more["num_layers"],
       "rope_theta": more.get("rope_theta", _THETA)}, dtype, target, found)
   table = found.get("clover_embed_tokens.weight")
   return clover.Config(layers, more.get("version", 2), own_embedding=(
-      table is not None and table.shape[0] == target.vocab_size))
+      table is not None and table.shape[:1] == (target.vocab_size,)))
 
 
 def _clover_names(config):

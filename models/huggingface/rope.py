@@ -24,6 +24,12 @@ _NAMES = {
     "beta_fast": "rope_high_turns", ORIGINAL: "rope_original_length",
     "attention_factor": "rope_gain", "truncate": "rope_truncate",
     "short_factor": "rope_short_factors", "long_factor": "rope_long_factors"}
+# What changes the computation in some family or scaling.
+_ELSEWHERE = frozenset(_NAMES) | set("""
+    alpha long_mscale mrope_interleaved mrope_section mscale mscale_all_dim
+    partial_rotary_factor short_mscale
+    """.split())
+UNKNOWN = "rope_scaling/"
 _BETAS = {"beta_slow": 1.0, "beta_fast": 32.0}
 
 
@@ -31,7 +37,8 @@ def parse(fields, max_length, theta=10000.0, part=1.0):
   """Reads the rotary embedding as transformers 4 or 5 describes it.
 
   Args:
-    fields: dict, from which it is taken out.
+    fields: dict, from which it is taken out; parameters that are unknown are
+      put into it, with `UNKNOWN` before their names.
     max_length: positions that the file tells.
     theta: base of the wavelengths, where none is given.
     part: share of the channels that are rotated; no other may be given.
@@ -66,9 +73,13 @@ def parse(fields, max_length, theta=10000.0, part=1.0):
   if kind == "dynamic":
     ignored[ORIGINAL] = max_length
   for name, value in given.items():
-    if name not in ignored or ignored[name] != value:
+    if name in ignored and ignored[name] == value:
+      continue
+    if name in _ELSEWHERE:
       raise ValueError(f"{name}={value!r} of rope_type={kind!r} is not "
                        "supported.")
+    # Such as `attn_factor` and `finetuned`: unknown to transformers as well.
+    fields[f"{UNKNOWN}{name}"] = value
   return {"rope_theta": theta,
           "rope_scaling": "none" if kind == "default" else kind, **found}
 

@@ -43,11 +43,13 @@ class Tensor(NamedTuple):
     shape: of the tensor.
     read: `() -> numpy array`, a fresh one.
     refusal: why it cannot be read; empty if it can.
+    integer: whether its numbers are integers.
   """
   path: pathlib.Path
   shape: tuple[int, ...]
   read: Callable[[], np.ndarray] | None
   refusal: str = ""
+  integer: bool = False
 
   def rows(self, start: int, end: int) -> "Tensor":
     """Returns some of the rows as a `Tensor`."""
@@ -227,7 +229,7 @@ def _entry(path, name, start, dtype, shape, first, last):
       raise ValueError(f"'{path}' ends within tensor {name}.")
     return x
 
-  return Tensor(path, shape, read)
+  return Tensor(path, shape, read, integer=dtype == "I64")
 
 
 def _torch(path):
@@ -257,5 +259,5 @@ def _torch(path):
               for name, x in held.items()
               if not (x.is_floating_point() or x.dtype == torch.int64)}
   return {name: Tensor(path, shape, functools.partial(read, name),
-                       refusals.get(name, ""))
+                       refusals.get(name, ""), held[name].dtype == torch.int64)
           for name, shape in shapes.items()}

@@ -5,8 +5,10 @@ pattern that splits texts, and "llama", the BPE of SentencePiece, whose merges
 follow from the scores.
 """
 
+import collections
 import re
 
+import numpy as np
 import tokenizers
 from tokenizers import decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE
@@ -84,8 +86,8 @@ def load(path) -> tokenizers.Tokenizer:
   try:
     _check_keys(metadata)
     kind = metadata.get(_MODEL)
-    if kind not in _KINDS:
-      raise ValueError(f"{_MODEL}={kind!r} is not one of "
+    if not isinstance(kind, str) or kind not in _KINDS:
+      raise ValueError(f"{_MODEL}={json_files.shown(kind)} is not one of "
                        f"{', '.join(sorted(_KINDS))}.")
     tokens, types = _vocabulary(metadata)
     tokenizer, with_bos = _KINDS[kind](metadata, tokens, types)
@@ -114,20 +116,31 @@ def _vocabulary(metadata):
   tokens = metadata.get(settings.TOKENS)
   if not isinstance(tokens, list) or not tokens:
     raise ValueError(f"{settings.TOKENS} must be given.")
-  types = metadata.get(f"{_PREFIX}token_type")
-  types = [_NORMAL] * len(tokens) if types is None else types.tolist()
-  if len(types) != len(tokens):
-    raise ValueError(f"{_PREFIX}token_type has {len(types)} items, not "
-                     f"{len(tokens)}.")
-  return tokens, types
+  if len(set(tokens)) < len(tokens):
+    twice, _ = collections.Counter(tokens).most_common(1)[0]
+    raise ValueError(f"{settings.TOKENS} has {json_files.shown(twice)} more "
+                     "than once.")
+  if f"{_PREFIX}token_type" not in metadata:
+    return tokens, [_NORMAL] * len(tokens)
+  return tokens, _numbers(metadata, "token_type", tokens)
+
+
+def _numbers(metadata, name, tokens):
+  """Returns the numbers of a key, one for each token."""
+  found = metadata.get(f"{_PREFIX}{name}")
+  if not isinstance(found, np.ndarray) or len(found) != len(tokens):
+    raise ValueError(f"{_PREFIX}{name} must have numbers, one for each of "
+                     f"{len(tokens)} tokens.")
+  return found.tolist()
 
 
 def _byte_level(metadata, tokens, types):
   """Returns byte-level BPE, and whether a text begins with a token."""
   pre = metadata.get(_PRE)
+  pre = json_files.shown(pre) if isinstance(pre, list) else pre
   vocab = {token: i for i, (token, kind) in enumerate(zip(tokens, types))
            if not (kind == _UNUSED and _PADDING.fullmatch(token))}
-  merges = [tuple(merge.split(" ")) for merge in metadata.get(_MERGES, ())]
+  merges = [tuple(str(x).split(" ")) for x in metadata.get(_MERGES, ())]
   wrong = next((x for x in merges if len(x) != 2 or not vocab.keys() >= {
       *x, "".join(x)}), None)
   if wrong:
@@ -169,10 +182,7 @@ def _sentencepiece(metadata, tokens, types):
               else token for token in tokens]
     scores = [-i for i in range(len(tokens))]
   else:
-    scores = metadata.get(f"{_PREFIX}scores")
-    if scores is None or len(scores) != len(tokens):
-      raise ValueError(f"{_PREFIX}scores must be given, one for each token.")
-    scores = scores.tolist()
+    scores = _numbers(metadata, "scores", tokens)
   if metadata.get(f"{_PREFIX}remove_extra_whitespaces"):
     raise ValueError(f"{_PREFIX}remove_extra_whitespaces=True is not supported "
                      "of SentencePiece.")
@@ -185,11 +195,9 @@ def _sentencepiece(metadata, tokens, types):
       vocab, sentencepiece.merges(merged), fuse_unk=True, byte_fallback=True,
       unk_token=unknown if unknown in vocab else None))
   prefixed = metadata.get(f"{_PREFIX}add_space_prefix", not gemma)
-  if prefixed:
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(
-        sentencepiece.SPACE, prepend_scheme="first", split=False)
-  else:
-    tokenizer.normalizer = normalizers.Replace(" ", sentencepiece.SPACE)
+  # As llama.cpp: a space before a text that has spaces of its own too, and
+  # after each special token.
+  tokenizer.normalizer = sentencepiece.spaces(prefixed)
   tokenizer.decoder = sentencepiece.decoder(prefixed)
   _add_special(tokenizer, tokens, types, (_CONTROL, _UNKNOWN))
   return tokenizer, True

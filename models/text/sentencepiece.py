@@ -103,10 +103,17 @@ def _normalizer(spec):
   if spec.remove_extra_whitespaces:
     steps += [normalizers.Strip(),
               normalizers.Replace(tokenizers.Regex(" {2,}"), " ")]
-  if spec.add_dummy_prefix:
-    steps.append(normalizers.Prepend(SPACE))
-  steps.append(normalizers.Replace(" ", SPACE))
-  return normalizers.Sequence(steps)
+  return normalizers.Sequence([*steps, spaces(spec.add_dummy_prefix)])
+
+
+def spaces(prefixed: bool) -> normalizers.Normalizer:
+  """Returns what spells spaces as pieces do.
+
+  Args:
+    prefixed: whether a text gets a space before its first word.
+  """
+  first = [normalizers.Prepend(SPACE)] if prefixed else []
+  return normalizers.Sequence([*first, normalizers.Replace(" ", SPACE)])
 
 
 def decoder(prefixed: bool) -> decoders.Decoder:

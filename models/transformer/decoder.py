@@ -21,7 +21,8 @@ class Decoder(nn.Module):
 
   Attributes:
     config: the architecture.
-    kept: layers whose outputs the block keeps as features.
+    kept: layers whose outputs the block keeps as features; the number after
+      the last layer's is the input of the output layer.
     stack: module of the layers; None for the usual one.
     prompts: trained embeddings of prompt tokens, -1, -2, ...
   """
@@ -55,15 +56,18 @@ class Decoder(nn.Module):
     views = views_lib.of(cfg, cache, positions, mask)
     stack = self.stack or (Scanned if cfg.scan_layers else Unrolled)
     old = block.features
-    x, block, outputs = stack(cfg, self.kept, name="layers")(
+    inner = tuple(i for i in self.kept if i < cfg.num_layers)
+    x, block, outputs = stack(cfg, inner, name="layers")(
         x, cache, block, slot, views)
-    block = block.replace(features=tuple(
-        jax.lax.dynamic_update_slice_in_dim(kept, fresh, slot, 1)
-        for kept, fresh in zip(old, outputs)))
     if not cfg.post_norm:
       x = layers.NORMS[cfg.norm](cfg, name="norm")(x)
     if cfg.embedding_dim:
       x = layers.Linear(width, False, dtype, name="project_out")(x)
+    outputs = iter(outputs)
+    block = block.replace(features=tuple(
+        jax.lax.dynamic_update_slice_in_dim(
+            kept, next(outputs) if i < cfg.num_layers else x, slot, 1)
+        for kept, i in zip(old, self.kept)))
     head = embedding if cfg.tie_embeddings else self.param(
         "head", matrix, (cfg.outputs or cfg.vocab_size, width), dtype)
     logits = linear_ops.matmul(x, head)

@@ -31,11 +31,13 @@ def with_features(config: architecture.Config,
 
   They are `Cache.features` and `Block.features`, `[B, S or N, dim]` for each of
   these layers: the residual stream after it, before any norm of the output
-  layer. Drafters read them in `state.target_cache` and `seen.block`.
+  layer. The number `config.num_layers` is the input of the output layer, after
+  the final norm, as the last of `hidden_states` in transformers. Drafters read
+  them in `state.target_cache` and `seen.block`.
 
   Args:
     config: the architecture.
-    kept: numbers of layers, from 0 on.
+    kept: numbers of layers, from 0 on; and `config.num_layers`, see above.
 
   Returns:
     A `LanguageModel` with the parameters of `language_model`; equal arguments
@@ -45,9 +47,10 @@ def with_features(config: architecture.Config,
     ValueError: for a layer that there is not, or none.
   """
   kept = tuple(kept)
-  if not kept or any(i not in range(config.num_layers) for i in kept):
+  if not kept or any(i not in range(config.num_layers + 1) for i in kept):
     raise ValueError(f"kept={kept}: some of the layers 0 to "
-                     f"{config.num_layers - 1} are needed.")
+                     f"{config.num_layers - 1} are needed, or "
+                     f"{config.num_layers} for the final norm's output.")
   return of_stack(config, kept)
 
 
@@ -92,12 +95,14 @@ def of_stack(config: architecture.Config, kept: tuple[int, ...], stack=None,
     axes = (config.num_layers,) if config.scan_layers else ()
     copies = 1 if config.scan_layers else config.num_layers
     dtype = jnp.dtype(config.dtype)
+    widths = [config.dim if i < config.num_layers
+              else config.embedding_dim or config.dim for i in kept]
     key = jnp.zeros((*axes, batch, heads, dim, capacity), dtype)
     value = jnp.zeros((*axes, batch, heads, capacity, dim), dtype)
     return types.Cache((key,) * copies, (value,) * copies,
                        jnp.zeros(batch, jnp.int32),
-                       (jnp.zeros((batch, capacity, config.dim), dtype),) * len(
-                           kept))
+                       tuple(jnp.zeros((batch, capacity, width), dtype)
+                             for width in widths))
 
   def forward(params, tokens, positions, cache, block, slot, mask):
     return module.apply({"params": params}, tokens, positions, cache, block,

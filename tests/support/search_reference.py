@@ -80,6 +80,21 @@ def grown(distributions, first, width, length=LENGTH, penalty=0.0, groups=1):
   return sorted(sum(groups_of, []), key=lambda x: -x[0])
 
 
+def grown_by_length(distributions, first, width, penalty, length=LENGTH):
+  """Beams next to ended texts, by log-probability over length**penalty."""
+  going, ended = [(0.0, ())], []
+  for _ in range(length):
+    options = sorted((
+        (total + np.log(probs[token]), (*text, int(token)))
+        for total, text in going
+        for probs in [distributions[text[-1] if text else first]]
+        for token in np.flatnonzero(probs)), reverse=True)
+    ended += [x for x in options[:width] if x[1][-1] == EOS]
+    going = [x for x in options if x[1][-1] != EOS][:width]
+  worth = lambda x: x[0] / len(x[1])**penalty
+  return sorted(ended + going, key=worth, reverse=True)[:width]
+
+
 def draw(method, distributions, sampling, rows=ROWS, length=LENGTH, **kwargs):
   """Many rows after token 0."""
   model = tiny.Model(*exactness.table_model(distributions))

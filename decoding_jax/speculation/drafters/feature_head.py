@@ -47,20 +47,13 @@ def init(context: Context, state: DecodeState) -> DecodeState:
 
 def propose(expander: Expander, keys, context: Context,
             state: DecodeState) -> tuple[DraftTree, None]:
-  """Grows a tree by the logits of the head.
-
-  Raises:
-    ValueError: while traced, for a tree that is deeper than the head drafts.
-  """
+  """Grows a tree by the logits of the head, at most as deep as it drafts."""
   head, layout = context.draft, expander.layout
   depth = tree_lib.depth(layout)
   root = token_buffer.newest(state, 1)[:, 0]
   if not depth:
     return tree_lib.root(root, 0).replace(
         noise_keys=shared_gumbel.keys_for(expander, state)), None
-  if head.depth and depth > head.depth:
-    raise ValueError(f"the method drafts {depth} levels: the head drafts at "
-                     f"most {head.depth}.")
   params = _params(context)
   with jax.named_scope("draft_forward"):
     draft = head.start(*params, state.carry, root,

@@ -112,6 +112,15 @@ def test_the_next_token_module_of_the_target(folders, tmp_path):
   np.testing.assert_array_equal(decoded(pair, METHOD), plain)
 
 
+@pytest.mark.parametrize("text", [
+    b"[1]", b"null", b'"text"', b"", b"\x80\xff",
+    b'{"a":' * 80 + b"1" + b"}" * 80])
+def test_a_head_whose_config_is_no_object(target, tmp_path, text):
+  (tmp_path / "config.json").write_bytes(text)
+  with pytest.raises(launch.UserError, match="is not a JSON object"):
+    model_pair.open_pair(target, str(tmp_path))
+
+
 def test_prompt_tokens_of_a_target(target, greedy, tmp_path):
   config = checkpoints.load_config(target)
   prompts = prompt_tokens.Config(2)

@@ -1,5 +1,7 @@
 """Start tables: what is counted, and that it is drafted from."""
 
+import zipfile
+
 import numpy as np
 import pytest
 
@@ -65,6 +67,39 @@ def test_a_table_of_the_text_itself_is_drafted_from(folders, tmp_path):
     np.testing.assert_array_equal(found.tokens, other.tokens)
     assert found.stats.target_calls[0] < other.stats.target_calls[0]
     assert model_pair.fingerprint(started) != model_pair.fingerprint(pair)
+
+
+_TOKENS = np.zeros((4, 2), np.int32)
+_SHARES = np.zeros((4, 2), np.float32)
+
+
+@pytest.mark.parametrize("kind, arrays, message", [
+    ("suffix", [], r"arrays are \(none\); it needs 1-D int32"),
+    ("suffix", [_TOKENS], "arrays are 2-D int32; it needs 1-D int32"),
+    ("suffix", [np.zeros(4)], "arrays are 1-D float64"),
+    ("suffix", [np.zeros(0, np.int32)], "0 tokens are not all of -1"),
+    ("suffix", [np.full(4, 270, np.int32)], r"not all of -1 \(none\) to 269"),
+    ("token_recycling", [_TOKENS - 2], "8 tokens are not all of -1"),
+    ("token_recycling", [_TOKENS > 0], "arrays are 2-D bool"),
+    ("token_recycling", [_TOKENS.astype(complex)], "arrays are 2-D complex128"),
+    ("aded", [_SHARES, _TOKENS], "arrays are 2-D float32, 2-D int32; it needs"),
+    ("aded", [_TOKENS, _SHARES + np.nan], "shares must be 0 to 1"),
+    ("aded", [_TOKENS, _SHARES[:1]], "shares must be 0 to 1, one for each")])
+def test_wrong_arrays(folders, tmp_path, kind, arrays, message):
+  path, tokenizer = tmp_path / "table.npz", tokenizers.load(folders[0])
+  start_tables.save(path, start_tables.StartTable(kind, arrays), tokenizer)
+  with pytest.raises(ValueError, match=message):
+    start_tables.load(str(path), tokenizer)
+
+
+def test_an_array_that_claims_more_than_there_is_memory(folders, tmp_path):
+  path, tokenizer = tmp_path / "table.npz", tokenizers.load(folders[0])
+  start_tables.save(path, start_tables.StartTable("suffix", ()), tokenizer)
+  with zipfile.ZipFile(path, "a") as archive, archive.open("0.npy", "w") as f:
+    np.lib.format.write_array_header_1_0(f, {
+        "descr": "<i4", "fortran_order": False, "shape": (1 << 40,)})
+  with pytest.raises(ValueError, match="is not a start table"):
+    start_tables.load(str(path), tokenizer)
 
 
 def test_wrong_tables_are_user_errors(folders, tmp_path):

@@ -17,9 +17,9 @@ K, ALPHA = 3, 0.6
 
 
 def models(config=tiny.LLAMA):
-  """A target that keeps the outputs of its last layer, behind another one."""
+  """A target that keeps states after its final norm, and others before them."""
   target = tiny.random_model(dataclasses.replace(config, scan_layers=False))
-  lm = transformer.with_features(config, (0, config.num_layers - 1))
+  lm = transformer.with_features(config, (0, config.num_layers))
   return tiny.Models(tiny.Model(lm, target.params), target)
 
 

@@ -11,8 +11,9 @@ import decoding_jax as dj
 from models.testing import exactness
 from support import helpers
 from support import tiny_models as tiny
-from support.search_reference import (V, beams, draw, grown, ordered_counts,
-                                      ROWS, search, table, texts)
+from support.search_reference import (V, beams, draw, grown, grown_by_length,
+                                      ordered_counts, ROWS, search, table,
+                                      texts)
 
 
 @pytest.mark.parametrize("width", [1, 2, 4])
@@ -86,6 +87,25 @@ def test_length_penalty(penalty, shorter):
                rows=1,
                length=2)
   assert (out.lengths[0] == 2) == shorter
+
+
+@pytest.mark.parametrize("width", [2, 3])
+def test_ended_texts_push_no_longer_ones_out(width):
+  """As in transformers; and not if they are beams, where some are worse."""
+  penalty, length, lost = 2.0, 6, 0
+  method = dj.methods.beam_search(width, length_penalty=penalty)
+  for seed in range(4):
+    distributions = table(seed)
+    out = search(method, distributions, length=length)
+    for row in range(3):
+      expected = grown_by_length(distributions, row, width, penalty, length)
+      # Texts of the same transitions are equally probable.
+      assert [len(x) for x in beams(out, row)] == [len(x) for _, x in expected]
+      np.testing.assert_allclose(out.stats.extra["beam_log_probs"][row],
+                                 [total for total, _ in expected], atol=1e-5)
+      lost += expected[0][0] not in [
+          total for total, _ in grown(distributions, row, width, length)]
+  assert lost
 
 
 @pytest.mark.parametrize("sampling", [

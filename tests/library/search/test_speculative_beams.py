@@ -76,8 +76,9 @@ def test_a_drafter_of_another_mind():
   assert found.stats.target_calls.sum() > 0.7 * expected.sum()
 
 
-@pytest.mark.parametrize("seed, temperature", [(0, 1.0), (1, 1.0), (2, 0.0)])
-def test_beams_of_tables(seed, temperature):
+@pytest.mark.parametrize("seed, temperature, penalty", [
+    (0, 1.0, 0.0), (1, 1.0, 2.0), (2, 0.0, 0.0)])
+def test_beams_of_tables(seed, temperature, penalty):
   """Texts of all lengths end at once, in rows that accept differently."""
   rng = np.random.default_rng(seed)
   target = exactness.random_table(rng, 13, zeros=4)
@@ -85,8 +86,10 @@ def test_beams_of_tables(seed, temperature):
   models = tiny.Models(*(tiny.Model(*exactness.table_model(x))
                          for x in (target, draft)))
   sampling = dj.Sampling(temperature)
-  found = generate(METHOD, models, sampling=sampling)
-  check_same(found, generate(BEAMS, models, sampling=sampling))
+  found = generate(dj.methods.at_speed(2, 4, 3, penalty), models,
+                   sampling=sampling)
+  check_same(found, generate(dj.methods.beam_search(2, penalty), models,
+                             sampling=sampling))
   check_counts(found.stats)
 
 

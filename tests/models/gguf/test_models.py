@@ -173,6 +173,8 @@ def test_a_split_file(tmp_path):
      r"llama.feed_forward_length=\[24, 32\]: layers that differ"),
     (("add_string", "llama.rope.scaling.type", "ntk"),
      "llama.rope.scaling.type='ntk' is not one of linear, longrope, none"),
+    (("add_array", "llama.attention.head_count", ["a", "a"]),
+     r"llama.attention.head_count=\['a', 'a'\]: a positive integer"),
     (("add_value_length", 8), "llama.attention.value_length=8: that of keys"),
 ])
 def test_what_is_unknown_is_named(tmp_path, extra, error):
@@ -186,12 +188,17 @@ def test_other_architectures_and_tensors_are_named(tmp_path):
       "blk.0.attn_sinks.weight": np.zeros(4, np.float32)})
   with pytest.raises(ValueError, match="tensor blk.0.attn_sinks.weight is not"):
     checkpoints.load(path)
-  writer = gguf.GGUFWriter(tmp_path / "mamba.gguf", "mamba")
-  writer.write_header_to_file()
-  writer.write_kv_data_to_file()
-  writer.close()
-  with pytest.raises(ValueError, match="general.architecture='mamba' is not o"):
-    checkpoints.architecture(tmp_path / "mamba.gguf")
+  for name, shown in (("mamba", "'mamba'"), (["llama"], r"\['llama'\]")):
+    path = tmp_path / "mamba.gguf"
+    writer = gguf.GGUFWriter(path, "mamba")
+    if isinstance(name, list):
+      del writer.kv_data[0]["general.architecture"]
+      writer.add_array("general.architecture", name)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(ValueError, match=f"general.architecture={shown} is no"):
+      checkpoints.architecture(path)
 
 
 def test_damaged_files(tmp_path):

@@ -1,5 +1,6 @@
 """`config.json` of Hugging Face folders."""
 
+import json
 
 import pytest
 
@@ -12,6 +13,13 @@ from support.published_configs import (LLAMA_2, LLAMA_1, LLAMA_3_2, MISTRAL,
                                        NEW_PYTHIA, STARCODER_2, GPT_2,
                                        NEW_GEMMA_3, OPT, read)
 
+# Fields that transformers has a default for in each family.
+LEFT_OUT = set("""
+    attention_bias head_dim hidden_act layer_norm_eps max_position_embeddings
+    mlp_bias n_positions norm_topk_prob num_experts_per_tok num_key_value_heads
+    query_pre_attn_scalar rms_norm_eps rope_scaling rope_theta rotary_emb_base
+    rotary_pct sliding_window tie_word_embeddings use_sliding_window
+    """.split())
 # As they are published, but for fields that make no difference to a test.
 PUBLISHED = {
     "Llama 1": (LLAMA_1, dict(num_kv_heads=32, head_dim=128, max_length=4096,
@@ -106,6 +114,44 @@ def test_published(tmp_path, name):
     assert theirs not in fields or fields[theirs] == getattr(config, ours)
 
 
+@pytest.mark.parametrize("fields, name, expected", [
+    (MISTRAL, "sliding_window", dict(window=4096)),
+    (MIXTRAL, "rope_theta", dict(rope_theta=1e6)),
+    ({**QWEN_3, "hidden_size": 1792}, "head_dim", dict(head_dim=128)),
+    (GEMMA_2, "query_pre_attn_scalar", dict(query_scalar=256)),
+    (LLAMA_2, "max_position_embeddings", dict(max_length=2048))])
+def test_a_field_that_is_left_out(tmp_path, fields, name, expected):
+  config = read(tmp_path, {k: v for k, v in fields.items() if k != name})
+  assert {k: getattr(config, k) for k in expected} == expected
+
+
+@pytest.mark.parametrize("name", sorted(
+    PUBLISHED.keys() - {"MiMo 7B", "Gemma 3 4B"}))
+def test_fields_that_are_left_out_are_as_in_transformers(name):
+  transformers = pytest.importorskip(
+      "transformers", reason="needs pip install -e '.[parity]'")
+  given = json.loads(json.dumps(PUBLISHED[name][0]))
+  kind = type(transformers.AutoConfig.for_model(given["model_type"]))
+  compared = 0
+  for left in given.keys() & LEFT_OUT:
+    fields = {k: v for k, v in given.items() if k != left}
+    whole = kind(**{k: v for k, v in fields.items()
+                    if k not in ("architectures", "model_type")}).to_dict()
+    whole["architectures"] = given["architectures"]
+    found = [parsed(x) for x in (fields, json.loads(json.dumps(whole)))]
+    assert found[0] == found[1], left
+    compared += not isinstance(found[0], str)
+  assert compared
+
+
+def parsed(fields):
+  """Returns the architecture, or "" where it is refused."""
+  try:
+    return hf_config.parse("config.json", fields)
+  except ValueError:
+    return ""
+
+
 @pytest.mark.parametrize("scaling", [
     None, {"type": "linear", "factor": 2.0}, {"type": "dynamic", "factor": 4},
     LLAMA_3_2["rope_scaling"]])
@@ -174,8 +220,8 @@ def test_both_ways_to_tell_the_layers_of_olmo_3(tmp_path):
      "rope_type='su' is not one of"),
     (LLAMA_2, {"rope_scaling": {"type": "linear", "factor": "2"}},
      "factor='2': a value of type float"),
-    (LLAMA_2, {"rope_scaling": {"type": "linear", "factor": 2.0, "beta": 1}},
-     "beta=1 of rope_type='linear'"),
+    (LLAMA_2, {"rope_scaling": {"type": "linear", "factor": 2.0, "alpha": 9}},
+     "alpha=9 of rope_type='linear'"),
     (LLAMA_2, {"rope_parameters": {"partial_rotary_factor": 0.5}},
      "partial_rotary_factor=0.5"),
     (LLAMA_2, {"rope_scaling": {"type": "linear", "factor": 2.0},

@@ -214,6 +214,22 @@ def test_blocks(tmp_path, target, name):
      r"layer_types=\['sliding_attention'\] is not supported for a head"),
     ({"use_sliding_window": True, "sliding_window": 4}, {},
      "use_sliding_window=True is not supported for a head"),
+    ({"eagle_aux_hidden_state_layer_ids": []}, {},
+     "config.json': eagle_aux_hidden_state_layer_ids has 0 items"),
+    ({"eagle_aux_hidden_state_layer_ids": "abc"}, {},
+     "eagle_aux_hidden_state_layer_ids='abc': a value of type list"),
+    ({"eagle_aux_hidden_state_layer_ids": [1, True, 2]}, {}, r"ids\[1\]=True"),
+    ({"target_layer_ids": 3}, {}, "target_layer_ids=3: a value of type list"),
+    ({"eagle_config": [1]}, {}, r"eagle_config=\[1\]: a value of type dict"),
+    ({"eagle_config": {"target_layer_ids": {"a": 1}}}, {}, "ids={'a': 1}: a"),
+    ({"norm_before_residual": "no"}, {}, "norm_before_residual='no'"),
+    ({"architectures": {"a": 1}}, {}, "architectures={'a': 1}: a value of"),
+    ({"draft_vocab_size": "6"}, {}, "draft_vocab_size='6': a value of type i"),
+    ({"draft_vocab_size": -1}, {}, "draft_vocab_size=-1: 0 to "),
+    ({"draft_vocab_size": 6}, {},
+     "draft_vocab_size=6: the tensors are of a head that drafts 13 tokens"),
+    ({"medusa_num_heads": 2}, {}, "tensor fc.weight is not one of Medusa"),
+    ({"clover": {}}, {}, "no field 'num_layers' of clover"),
 ])
 def test_heads_that_do_not_fit(tmp_path, fields, tensors, message):
   shapes = {**_eagle3_shapes(3), **tensors}
@@ -222,6 +238,54 @@ def test_heads_that_do_not_fit(tmp_path, fields, tensors, message):
       "model_type": "llama", **fields},
                  hf.drawn({k: v for k, v in shapes.items() if v}))
   with pytest.raises(ValueError, match=message):
+    heads.load(folder, _TARGET)
+
+
+def _with_offsets(folder, offsets, **fields):
+  shapes = {**_eagle3_shapes(3), "lm_head.weight": (len(offsets), _DIM)}
+  return hf.write(folder, {
+      **hf.FIELDS, "architectures": ["LlamaForCausalLMEagle3"], **fields},
+                  hf.drawn(shapes) | {"d2t": np.asarray(offsets)})
+
+
+@pytest.mark.parametrize("offsets, message", [
+    (np.zeros(4, np.float32), "tensor d2t has numbers of the wrong type: int"),
+    ([1, 2, 3, -2**63], "d2t leads to tokens from -92"),
+    ([1, 2, 3, 2**63 - 1], "d2t leads to tokens from -92"),
+    ([1, 2, 3, 2**32], "d2t leads to tokens from 1 to 4294967299"),
+    ([1, 2, 3, 20], "d2t leads to tokens from 1 to 23"),
+    ([1, 0, 0, 0], "different ones of the target's 0 to 12"),
+    ([[1, 2]], r"tensor d2t has shape \(1, 2\): one axis")], ids=str)
+def test_draft_vocabularies_that_do_not_fit(tmp_path, offsets, message):
+  with pytest.raises(ValueError, match=message):
+    heads.load(_with_offsets(tmp_path / "head", offsets), _TARGET)
+
+
+@pytest.mark.parametrize("size, fits", [(4, True), (None, True), (0, False),
+                                        (5, False), (_VOCAB, False)])
+def test_the_size_of_a_draft_vocabulary(tmp_path, size, fits):
+  folder = _with_offsets(tmp_path / "head", [1, 2, 3, 4], draft_vocab_size=size)
+  if fits:
+    assert heads.load(folder, _TARGET).params["tokens"].tolist() == [1, 3, 5, 7]
+    return
+  with pytest.raises(ValueError, match=f"draft_vocab_size={size}: the tensors"):
+    heads.load(folder, _TARGET)
+
+
+def test_a_draft_vocabulary_that_was_never_filled(tmp_path, caplog):
+  heads.load(_with_offsets(tmp_path / "filled", [0, 0, 0, 1]), _TARGET)
+  assert not caplog.records
+  heads.load(_with_offsets(tmp_path / "head", [0] * 4), _TARGET)
+  [record] = caplog.records
+  assert "d2t is all zeros" in record.getMessage()
+
+
+def test_integers_where_weights_are_needed(tmp_path):
+  folder = hf.write(tmp_path / "head", {
+      **hf.FIELDS, "architectures": ["LlamaForCausalLMEagle3"]}, {
+          name: np.ones(shape, np.int64)
+          for name, shape in _eagle3_shapes(3).items()})
+  with pytest.raises(ValueError, match="has numbers of the wrong type: float"):
     heads.load(folder, _TARGET)
 
 

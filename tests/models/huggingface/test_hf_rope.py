@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from support.published_configs import LLAMA_2, PHI_3, QWEN_2, STARCODER_2, read
+from support.published_configs import (LLAMA_2, NEW_GEMMA_3, PHI_3, QWEN_2,
+                                       STARCODER_2, read)
 
 # As its authors say to change it for long texts.
 _YARN = {"factor": 4.0, "original_max_position_embeddings": 32768,
@@ -101,9 +102,28 @@ def test_texts_end_where_factors_would_change(tmp_path):
   assert length(rope_scaling=same) == 131072
 
 
+def test_parameters_that_transformers_ignores(tmp_path, caplog):
+  """As in DeepSeek-R1-0528-Qwen3-8B and in Yarn-Llama-2."""
+  expected = read(tmp_path, QWEN_2_LONG)
+  assert not caplog.records
+  more = {**_YARN, "attn_factor": 0.8782488562869419, "finetuned": True}
+  assert read(tmp_path, {**QWEN_2_LONG, "rope_scaling": more}) == expected
+  [record] = caplog.records
+  assert ("rope_scaling/attn_factor=0.8782488562869419, rope_scaling/finetuned="
+          "True: unknown here, and ignored") in record.getMessage()
+
+
+def test_parameters_of_two_ropes_that_transformers_ignores(tmp_path, caplog):
+  both = NEW_GEMMA_3["rope_parameters"]
+  more = {**both, "full_attention": {**both["full_attention"], "beta": 3}}
+  assert read(tmp_path, {**NEW_GEMMA_3, "rope_parameters": more}) == read(
+      tmp_path, NEW_GEMMA_3)
+  assert "rope_scaling/beta=3: unknown" in caplog.records[0].getMessage()
+
+
 @pytest.mark.parametrize("config, fields, message", [
-    (QWEN_2_LONG, {"rope_scaling": {**_YARN, "finetuned": True}},
-     "finetuned=True of rope_type='yarn' is not supported"),
+    (QWEN_2_LONG, {"rope_scaling": {**_YARN, "low_freq_factor": 1.0}},
+     "low_freq_factor=1.0 of rope_type='yarn' is not supported"),
     (QWEN_2_LONG, {"rope_scaling": {**_YARN, "truncate": 1}},
      "truncate=1: a value of type bool"),
     (QWEN_2_LONG, {"rope_scaling": {**_YARN, "beta_fast": 0}},

@@ -3,6 +3,7 @@
 import io
 import json
 import random
+import re
 
 import numpy as np
 import pytest
@@ -75,7 +76,7 @@ def byte_level(path, pre, **kwargs):
 
 
 def sentencepiece(path, arch, **options):
-  """Writes the vocabulary of a SentencePiece model."""
+  """Writes the vocabulary of a SentencePiece model; returns that too."""
   spm = pytest.importorskip("sentencepiece",
                             reason="needs pip install -e '.[hf]'")
   model = io.BytesIO()
@@ -96,7 +97,7 @@ def sentencepiece(path, arch, **options):
       ("add_bos_token_id", 1), ("add_eos_token_id", 2),
       ("add_unk_token_id", 0), ("add_add_bos_token", True),
       ("add_add_space_prefix", prefixed)],
-               scores=[theirs.get_score(i) for i in ids])
+               scores=[theirs.get_score(i) for i in ids]), theirs
 
 
 @pytest.mark.parametrize("pre", ["gpt-2", "llama-bpe", "qwen2", "tekken",
@@ -105,10 +106,24 @@ def test_byte_level_tokens_are_those_of_transformers(tmp_path, pre):
   check_same(byte_level(tmp_path / "model.gguf", pre), pre)
 
 
-@pytest.mark.parametrize("arch", ["llama", "gemma3"])
-def test_sentencepiece_tokens_are_those_of_transformers(tmp_path, arch):
-  check_same(sentencepiece(tmp_path / "model.gguf", arch,
-                           add_dummy_prefix=arch == "llama"), arch)
+def test_sentencepiece_tokens_are_those_of_transformers(tmp_path):
+  check_same(sentencepiece(tmp_path / "model.gguf", "gemma3",
+                           add_dummy_prefix=False)[0], "gemma3")
+
+
+def test_sentencepiece_tokens_are_those_of_sentencepiece(tmp_path):
+  path, theirs = sentencepiece(tmp_path / "model.gguf", "llama")
+  ours = tokenizers.load(path)
+  for text in texts(1000):
+    expected = [theirs.bos_id()]
+    # Each part between special tokens is a text, as in llama.cpp.
+    for part in re.split(r"(<\|user\|>|<\|end\|>|<sep>)", text):
+      known = ours.token_to_id(part) if part.startswith("<") else None
+      expected += theirs.encode(part) if known is None else [known]
+    ids = ours.encode(text).ids
+    assert ids == expected, text
+    if "<" not in text:
+      assert ours.decode(ids) == text.replace("\u2581", " ")
 
 
 def check_same(path, kind):
@@ -171,6 +186,29 @@ def test_what_is_unknown_is_named(tmp_path, pre, fields, error):
     tokenizers.load(path)
 
 
+@pytest.mark.parametrize("key, value, error", [
+    ("token_type", ["a", "b"], "token_type must have numbers, one for each of"),
+    ("model", ["gpt2"], r"model=\['gpt2'\] is not one of gpt2, llama"),
+    ("pre", ["gpt-2"], "pre=.*gpt-2.* is not one of codeshell"),
+    ("merges", [1, 2], "merges has '1', which is no pair")])
+def test_values_of_another_type(tmp_path, key, value, error):
+  own = gguf.GGUFWriter.add_key_value
+
+  def changed(self, name, given, *more, **kwargs):
+    if name != _PREFIX + key:
+      own(self, name, given, *more, **kwargs)
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(gguf.GGUFWriter, "add_key_value", changed)
+    writer = lambda self: own(self, _PREFIX + key, value,
+                              gguf.GGUFValueType.ARRAY)
+    patch.setattr(gguf.GGUFWriter, "add_other", writer, raising=False)
+    path = write(tmp_path / "a.gguf", "llama", "gpt2", ["a", "b"], [NORMAL] * 2,
+                 [("add_tokenizer_pre", "gpt-2"), ("add_other",)])
+  with pytest.raises(ValueError, match=error):
+    tokenizers.load(path)
+
+
 def test_other_kinds_are_named(tmp_path):
   path = write(tmp_path / "a.gguf", "llama", "t5", ["a"], [NORMAL])
   with pytest.raises(ValueError, match="model='t5' is not one of gpt2, llama"):
@@ -178,6 +216,13 @@ def test_other_kinds_are_named(tmp_path):
   path = write(tmp_path / "b.gguf", "llama", "gpt2", ["a", "b"], [NORMAL] * 2,
                [("add_tokenizer_pre", "gpt-2")], merges=["a c"])
   with pytest.raises(ValueError, match="merges has 'a c', which is no pair of"):
+    tokenizers.load(path)
+
+
+def test_a_token_that_is_there_twice(tmp_path):
+  path = write(tmp_path / "a.gguf", "llama", "gpt2", ["a", "b", "a"],
+               [NORMAL] * 3, [("add_tokenizer_pre", "gpt-2")])
+  with pytest.raises(ValueError, match="tokens has 'a' more than once"):
     tokenizers.load(path)
 
 

@@ -14,7 +14,7 @@ from models import transformer
 from support import tiny_models as tiny
 
 CONFIG = tiny.LLAMA
-KEPT = (1, 0)
+KEPT = (1, 0, CONFIG.num_layers)
 METHOD = dj.methods.rsd_s(2, 2)
 
 
@@ -42,8 +42,11 @@ def test_features_are_outputs_of_layers():
   """A model without the later layers has the logits that follow from them."""
   model = models(False).target
   tokens = jnp.asarray(tiny.PROMPTS)
-  _, features = of_texts(model.lm, model.params, tokens)
-  for layer, x in zip(KEPT, features, strict=True):
+  logits, features = of_texts(model.lm, model.params, tokens)
+  np.testing.assert_allclose(
+      np.asarray(features[-1]) @ np.asarray(model.params["head"]).T, logits,
+      atol=1e-4)
+  for layer, x in zip(KEPT[:-1], features):
     short = dataclasses.replace(CONFIG, num_layers=layer + 1)
     params = {**model.params, "layers": {
         f"layer_{i}": model.params["layers"][f"layer_{i}"]
@@ -100,7 +103,7 @@ def test_features_of_committed_tokens(monkeypatch, scan, rows, chunk, new):
             atol=1e-5 * np.abs(y).max(), rtol=0)
 
 
-@pytest.mark.parametrize("kept", [(), (2,), (-1,)])
+@pytest.mark.parametrize("kept", [(), (3,), (-1,)])
 def test_layers_that_there_are_not(kept):
   with pytest.raises(ValueError, match="layers 0 to 1 are needed"):
     transformer.with_features(CONFIG, kept)
