@@ -139,6 +139,7 @@ def _common():
       workdir="",             # checkpoints and metrics of the run
       export="",              # folder of the finished model
       export_dtype="float32",  # digits that are kept: "bfloat16" takes half
+      export_weights="dtype",  # of a head's matrices: "int8" takes 8 bits
       compilation_cache=True,  # whether compiled programs stay in the workdir
       # Data: window lengths are taken in turn, a step each. Pairs are padded
       # to the shortest that they fit in.
@@ -202,7 +203,8 @@ def _head(name, depth):
   return dict(
       head=name, head_depth=depth, tokenizer="models/pretrained/python-target",
       workdir=f"runs/python-{name}", export=f"models/pretrained/python-{name}",
-      export_dtype="bfloat16", teacher="models/pretrained/python-target",
+      export_dtype="bfloat16", export_weights="int8",
+      teacher="models/pretrained/python-target",
       windows=(128,), steps=800, optimizer="muon", learning_rate=2e-3,
       final_loss_from=0.4)
 
@@ -287,6 +289,7 @@ def _smollm2_head(name, depth, **sizes):
       teacher_dtype="bfloat16", own_texts=1245, sample_length=321,
       sample_batch=64, windows=(96, 192, 320), workdir=f"runs/smollm2-{name}",
       export=f"models/pretrained/smollm2-{name}", export_dtype="bfloat16",
+      export_weights="int8",
       head_vocab=8192, keep_features=True, batch_tokens=2048, steps=700,
       optimizer="muon", learning_rate=2e-3, warmup_steps=40,
       final_loss_from=0.6, eval_every=100)

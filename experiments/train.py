@@ -33,7 +33,7 @@ from models import transformer
 _METRICS, _SAVED = "metrics.jsonl", "checkpoints"
 # Fields that may change from one start of a run to the next.
 _FREE = ("checkpoint_every", "compilation_cache", "eval_every", "eval_windows",
-         "export", "export_dtype", "log_every")
+         "export", "export_dtype", "export_weights", "log_every")
 
 
 def main():

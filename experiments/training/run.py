@@ -34,6 +34,7 @@ from models.huggingface import config_fields
 from models.huggingface import heads
 from models.text import tokenizers
 from models.transformer import presets
+from models.transformer import quantization
 
 # In the workdir, the texts of a teacher.
 SAMPLES = "samples.npy"
@@ -93,10 +94,15 @@ def check(config) -> None:
                       ("final_loss", losses.DISTILLATION),
                       ("optimizer", training_steps.OPTIMIZERS),
                       ("compute_dtype", _DTYPES), ("export_dtype", _DTYPES),
+                      ("export_weights",
+                       (quantization.DTYPE, quantization.INT8)),
                       ("teacher_dtype", ("", *_DTYPES))):
     if config[name] not in known:
       raise ValueError(f"--config.{name}={config[name]!r} is not one of "
                        f"{sorted(known)}.")
+  if config.export_weights != quantization.DTYPE and not config.head:
+    raise ValueError(f"--config.export_weights={config.export_weights!r}: "
+                     "heads alone are written in 8 bits.")
   longest = architecture(config).max_length
   if not all(1 <= length <= longest for length in config.windows or (0,)):
     raise ValueError(f"--config.windows={tuple(config.windows)} must be "
@@ -317,7 +323,7 @@ def export(config, run: Run, params, metadata) -> None:
   if run.head.tokens is not None:
     params["tokens"] = run.head.tokens
   heads.save(config.export, run.head.kind.module, run.head.config, params,
-             run.head.kept, metadata)
+             run.head.kept, metadata, config.export_weights)
 
 
 def _tokenizer(config, source, vocab_size):

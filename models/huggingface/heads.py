@@ -208,7 +208,8 @@ def _with_weights(config, weights):
   return dataclasses.replace(config, **changed)
 
 
-def save(folder, module, config, params, kept, metadata=None) -> None:
+def save(folder, module, config, params, kept, metadata=None,
+         weights=quantization.DTYPE) -> None:
   """Writes a head as it is published, in the type of its parameters.
 
   The folder appears whole or not at all; an existing one is replaced.
@@ -220,9 +221,10 @@ def save(folder, module, config, params, kept, metadata=None) -> None:
     params: its parameters.
     kept: layers of the target that it reads.
     metadata: for people to read, written as JSON; or None.
+    weights: format of its matrices, `quantization.DTYPE` or `INT8`.
 
   Raises:
-    ValueError: for a head with matrices of fewer bits.
+    ValueError: for a head whose parameters have fewer bits already.
   """
   kind = head_kinds.Kind(module, config, tuple(kept))
   dtypes = sorted({str(x.dtype) for name, x in params.items()
@@ -235,16 +237,22 @@ def save(folder, module, config, params, kept, metadata=None) -> None:
     # Files count from the entry of the draft vocabulary.
     params["tokens"] = np.asarray(params["tokens"]) - np.arange(
         len(params["tokens"]))
-  names = {}
+  arrays, types = {}, {head_kinds.OFFSETS: np.int64}
   for place, leaf in jax.tree_util.tree_leaves_with_path(params):
-    names[_names(kind)[transformer.param_name(place)]] = np.asarray(
-        leaf[:, 0] if leaf.shape[1:] == (1,) else leaf)
+    name = _names(kind)[transformer.param_name(place)]
+    x = np.asarray(leaf[:, 0] if leaf.shape[1:] == (1,) else leaf)
+    if x.ndim == 2 and weights == quantization.INT8:
+      matrix = quantization.on_host(x)
+      arrays |= {name: matrix.values, name + tensor_files.SCALE: matrix.scales}
+      types |= {name: np.int8, name + tensor_files.SCALE: np.float32}
+    else:
+      arrays[name] = x
   file = _FILES.get(module, tensor_files.SAFETENSORS)
   with atomic.replacing(folder) as partial:
     (partial / hf_config.FILE).write_text(
         json.dumps(_fields(kind, dtypes[0]), indent=2) + "\n")
-    tensor_files.write(partial / file, {k: x.shape for k, x in names.items()},
-                       dtypes[0], names.__getitem__, (head_kinds.OFFSETS,))
+    tensor_files.write(partial / file, {k: x.shape for k, x in arrays.items()},
+                       dtypes[0], arrays.__getitem__, types)
     if metadata is not None:
       (partial / _METADATA).write_text(json.dumps(metadata, indent=2) + "\n")
 

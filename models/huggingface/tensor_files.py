@@ -4,6 +4,9 @@ A safetensors file is eight bytes (the length of the header, little endian), a
 header in JSON (of each tensor its type, shape and where its bytes are), and the
 bytes: https://huggingface.co/docs/safetensors. It is read here without mapping
 it, so that no more than the tensor in hand is in memory.
+
+A matrix `x` in 8 bits has a tensor `x_scale` of the scale of each row, as the
+format int-quantized of compressed-tensors has.
 """
 
 import functools
@@ -22,6 +25,7 @@ from models.gguf import tensors as gguf_tensors
 SAFETENSORS, TORCH = "model.safetensors", "pytorch_model.bin"
 _DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16,
            "BF16": ml_dtypes.bfloat16, "I64": np.int64}
+_EIGHT_BITS, SCALE = "I8", "_scale"
 _LENGTH_BYTES = 8
 # Bytes of a header, as the format's own library has it.
 _MAX_HEADER = 100_000_000
@@ -91,7 +95,7 @@ def of_file(path) -> dict[str, Tensor]:
   return (_safetensors if path.suffix == ".safetensors" else _torch)(path)
 
 
-def write(path, shapes, dtype, read, integers=()):
+def write(path, shapes, dtype, read, types=None):
   """Writes a safetensors file, one tensor after the other.
 
   Args:
@@ -99,11 +103,12 @@ def write(path, shapes, dtype, read, integers=()):
     shapes: dict from names to shapes.
     dtype: of the tensors, "float32", "float16" or "bfloat16".
     read: `name -> numpy array` of that shape.
-    integers: names of those that are int64 in its place.
+    types: dict from names to the types of those that have another one, int64,
+      or int8 with a tensor of scales.
   """
-  kinds = {name: np.dtype(np.int64 if name in integers else dtype)
-           for name in shapes}
-  codes = {np.dtype(kind): code for code, kind in _DTYPES.items()}
+  kinds = {name: np.dtype((types or {}).get(name, dtype)) for name in shapes}
+  codes = {np.dtype(kind): code for code, kind in
+           {**_DTYPES, _EIGHT_BITS: np.int8}.items()}
   header, end = {"__metadata__": {"format": "pt"}}, 0
   for name, shape in shapes.items():
     start, end = end, end + math.prod(shape) * kinds[name].itemsize
@@ -197,8 +202,15 @@ def _read_header(path):
   if start + end != size:
     raise ValueError(f"'{path}' is damaged: {size} bytes, but its header asks "
                      f"for {start + end}.")
-  return {name: _entry(path, name, start, *entry)
-          for name, entry in entries.items()}
+  return {name: _entry(path, name, start, *entry, entries)
+          for name, entry in entries.items()
+          if not _is_scale(name, entries)}
+
+
+def _is_scale(name, entries):
+  """Tells whether an entry holds the scales of a matrix in 8 bits."""
+  matrix = entries.get(name.removesuffix(SCALE))
+  return name.endswith(SCALE) and matrix and matrix[0] == _EIGHT_BITS
 
 
 def _described(name, entry):
@@ -210,26 +222,48 @@ def _described(name, entry):
   return found["dtype"], tuple(found["shape"]), *found["data_offsets"]
 
 
-def _entry(path, name, start, dtype, shape, first, last):
+def _entry(path, name, start, dtype, shape, first, last, entries):
   """Returns a `Tensor` of a safetensors file."""
+  if dtype == _EIGHT_BITS and f"{name}{SCALE}" in entries:
+    return _scaled(path, name, start, entries)
   if dtype not in _DTYPES:
     return Tensor(path, shape, None, f"has type {dtype}; "
                   f"{', '.join(_DTYPES)} are supported.")
-  size = math.prod(shape) * np.dtype(_DTYPES[dtype]).itemsize
-  if last - first != size:
+  read = _reader(path, name, _DTYPES[dtype], shape, start + first, last - first)
+  return Tensor(path, shape, read, integer=dtype == "I64")
+
+
+def _scaled(path, name, start, entries):
+  """Returns a `Tensor` of a matrix in 8 bits times the scales of its rows."""
+  _, shape, first, last = entries[name]
+  scale = _entry(path, f"{name}{SCALE}", start, *entries[f"{name}{SCALE}"], {})
+  if len(shape) != 2 or scale.shape not in ((shape[0], 1), shape[:1]):
+    return Tensor(path, shape, None, f"of shape {shape} has 8 bits and scales "
+                  f"of shape {scale.shape}: a scale for each row is needed.")
+  if scale.refusal:
+    return scale
+  read = _reader(path, name, np.int8, shape, start + first, last - first)
+  return Tensor(path, shape, lambda: (
+      read() * scale.read().astype(np.float32).reshape(-1, 1)))
+
+
+def _reader(path, name, dtype, shape, start, size):
+  """Returns the function that reads an array of a file."""
+  expected = math.prod(shape) * np.dtype(dtype).itemsize
+  if size != expected:
     raise ValueError(f"'{path}' is damaged: tensor {name} of shape {shape} has "
-                     f"{last - first} bytes, not {size}.")
+                     f"{size} bytes, not {expected}.")
 
   def read():
-    x = np.empty(shape, _DTYPES[dtype])
+    x = np.empty(shape, dtype)
     with open(path, "rb") as f:
-      f.seek(start + first)
+      f.seek(start)
       got = f.readinto(x.reshape(-1).view(np.uint8))
     if got != size:
       raise ValueError(f"'{path}' ends within tensor {name}.")
     return x
 
-  return Tensor(path, shape, read, integer=dtype == "I64")
+  return read
 
 
 def _torch(path):

@@ -1,6 +1,7 @@
 """Tests of heads that are saved, and of those of fewer bits."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -82,6 +83,28 @@ def test_matrices_of_fewer_bits(tmp_path, kind, weights):
   module, config, kept = _WRITTEN[kind]
   with pytest.raises(ValueError, match="float32.*: a head of one type can be"):
     heads.save(tmp_path / "again", module, config, found.params, kept)
+
+
+@pytest.mark.parametrize("kind", _WRITTEN)
+def test_matrices_are_saved_in_8_bits(tmp_path, kind):
+  """Read as 8 bits they are those of the rounded head, and so are floats."""
+  params = written(tmp_path / "head", kind)
+  module, config, kept = _WRITTEN[kind]
+  heads.save(tmp_path / "narrow", module, config, params, kept,
+             weights="int8")
+  rounded, found, whole = (
+      heads.load(tmp_path / folder, _TARGET, weights=weights).params
+      for folder, weights in (("head", "int8"), ("narrow", "int8"),
+                              ("narrow", "dtype")))
+  same = functools.partial(np.testing.assert_allclose, rtol=1e-6)
+  jax.tree.map(same, found, rounded)
+  jax.tree.map(
+      lambda x, y: same(x, quantization.dequantize(y, x.dtype)
+                        if quantization.is_matrix(y) else y), whole, rounded)
+  # Most of the file is matrices of 32 bits.
+  sizes = [sum(x.stat().st_size for x in (tmp_path / folder).glob("*tensors"))
+           for folder in ("head", "narrow")]
+  assert sizes[1] < .6 * sizes[0]
 
 
 @pytest.mark.parametrize("kind", _WRITTEN)
