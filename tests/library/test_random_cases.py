@@ -35,8 +35,19 @@ LOG = os.environ.get("EXACTNESS_LOG")
 
 
 @pytest.fixture(autouse=True)
-def few_programs():
-  """No case shares a program with another one."""
+def few_programs(request):
+  """Programs are dropped now and then; cases share small ones."""
+  yield
+  if getattr(request.node, "callspec", None) and (
+      request.node.callspec.params["number"] % 10 == 9):
+    jax.clear_caches()
+
+
+@pytest.fixture
+def without_native_kernels(monkeypatch):
+  """Programs are traced with XLA's kernels."""
+  jax.clear_caches()
+  monkeypatch.setenv("DECODING_JAX_KERNELS", "xla")
   yield
   jax.clear_caches()
 
@@ -56,7 +67,7 @@ def is_told_apart(found, expected, wrong):
   for counts, probs, others in zip(found, expected, wrong):
     total = sum(counts.values())
     distance = total * sum((probs[x] - others[x])**2 / others[x] for x in probs)
-    if distance > 150 + 20 * len(probs)**.5:
+    if distance > 100 + 15 * len(probs)**.5:
       return True
   return False
 
@@ -85,10 +96,10 @@ def test_texts_have_the_distribution_of_the_target(number):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("number", [0, 24])
-def test_texts_have_it_in_16_bits_without_native_kernels(number, monkeypatch):
+@pytest.mark.usefixtures("without_native_kernels")
+@pytest.mark.parametrize("number", [0, 12])
+def test_texts_have_it_in_16_bits_without_native_kernels(number):
   """XLA rounds a tree in another way than a whole text."""
-  monkeypatch.setenv("DECODING_JAX_KERNELS", "xla")
   assert p_value(random_cases.draw(SEED, number, dtypes=("bfloat16",))) > (
       MIN_P_VALUE)
 

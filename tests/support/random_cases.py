@@ -230,13 +230,15 @@ def _on_mesh(models, keys, rows, share, given):
 
 
 def p_value(found, expected) -> float:
-  """Returns that of the prompt that fits worst, times the number of prompts.
+  """Returns the probability that some prompt fits as badly as the worst does.
 
   Args:
     found: of `counts`.
     expected: of `distributions`.
   """
-  return min(1.0, PROMPTS * min(map(_p_value, found, expected)))
+  least = min(map(_p_value, found, expected))
+  # Not 1 - (1 - least)**PROMPTS, which is 0 where `least` is tiny.
+  return float(-np.expm1(PROMPTS * np.log1p(-least))) if least < 1 else 1.0
 
 
 def _p_value(found, expected):

@@ -59,7 +59,7 @@ def _specinfer(d):
 
 
 # By what drafts: names of methods, and their arguments.
-_MODEL = {
+_HEAD_OR_MODEL = {
     "speculative": lambda d: dict(depth=d.size(1, DEPTH),
                                   verification=d.one_of(*_CHAIN)),
     "specinfer": _specinfer,
@@ -73,13 +73,14 @@ _MODEL = {
     "sequoia": lambda d: dict(children=d.children(),
                               verification=d.one_of(*_TREE)),
     "opt_tree": _opt_tree,
-    "gsd": lambda d: dict(nodes=d.size(2, 5), width=d.size(2, 3), depth=2,
-                          branching=d.width, repeat=d.size(0, 2),
-                          min_share=d.one_of(0.0, 0.1)),
     "propd": _propd}
 _DRAFTERS = {
-    "head": _MODEL,
-    "model": {**_MODEL, "pearl": lambda d: dict(depth=d.size(2, 4))},
+    "head": _HEAD_OR_MODEL,
+    "model": {
+        **_HEAD_OR_MODEL, "pearl": lambda d: dict(depth=d.size(2, 4)),
+        "gsd": lambda d: dict(
+            nodes=d.size(2, 5), width=d.size(2, 3), depth=2, branching=d.width,
+            repeat=d.size(0, 2), min_share=d.one_of(0.0, 0.1))},
     "masked": {"masked_draft": lambda d: dict(
         branching=d.branching(), window=d.size(1, 5),
         verification=d.one_of(*_MASKED))},
