@@ -28,9 +28,11 @@ from support import random_methods
 
 # Stated in advance: of ten thousand right cases one fails by chance.
 MIN_P_VALUE = 1e-6
+# Of what always runs.
+FIXED_SEED = 20261126
 CASES, SEED, FIRST, ROWS = (
     int(os.environ.get(f"EXACTNESS_{name}", default)) for name, default in (
-        ("CASES", 12), ("SEED", 20261126), ("FIRST", 0), ("ROWS", 24_000)))
+        ("CASES", 12), ("SEED", FIXED_SEED), ("FIRST", 0), ("ROWS", 12_000)))
 LOG = os.environ.get("EXACTNESS_LOG")
 
 
@@ -72,6 +74,12 @@ def is_told_apart(found, expected, wrong):
   return False
 
 
+def draw(seed, number, **kwargs):
+  """Returns a case for the devices that there are."""
+  return random_cases.draw(seed, number, on_mesh=jax.device_count() > 1,
+                           **kwargs)
+
+
 def p_value(case):
   """Returns that of texts of a case."""
   return random_cases.p_value(random_cases.counts(case, ROWS),
@@ -81,7 +89,7 @@ def p_value(case):
 @pytest.mark.long
 @pytest.mark.parametrize("number", range(FIRST, FIRST + CASES))
 def test_texts_have_the_distribution_of_the_target(number):
-  case = random_cases.draw(SEED, number, on_mesh=jax.device_count() > 1)
+  case = draw(SEED, number)
   found = random_cases.counts(case, ROWS)
   expected = random_cases.distributions(case)
   wrong = list(tempered(expected))
@@ -99,15 +107,18 @@ def test_texts_have_the_distribution_of_the_target(number):
 @pytest.mark.usefixtures("without_native_kernels")
 @pytest.mark.parametrize("number", [0, 12])
 def test_texts_have_it_in_16_bits_without_native_kernels(number):
-  """XLA rounds a tree in another way than a whole text."""
-  assert p_value(random_cases.draw(SEED, number, dtypes=("bfloat16",))) > (
-      MIN_P_VALUE)
+  """XLA rounds a tree in another way than a whole text.
+
+  Where such logits did not count as equal, both would fail: by a token that
+  top-k keeps in one of them alone, and by frequencies.
+  """
+  assert p_value(draw(FIXED_SEED, number, dtypes=("bfloat16",))) > MIN_P_VALUE
 
 
 @pytest.mark.long
 def test_control_wrong_positions_in_16_bits():
   """What is no rounding is not taken for it."""
-  case = random_cases.draw(SEED, 0, dtypes=("bfloat16",))
+  case = draw(FIXED_SEED, 0, dtypes=("bfloat16",))
   target = case.models.target
   wrong = target._replace(forward=lambda params, tokens, positions, *rest: (
       target.forward(params, tokens, positions // 2, *rest)))
@@ -119,7 +130,7 @@ def test_control_wrong_positions_in_16_bits():
 def test_control_most_probable_children_taken_for_samples():
   drafter = drafters.of_model(expanders.top_k((2, 2)))._replace(sampled=True)
   pair = dj.Pair(drafter, verifiers.recursive(replacement=False))
-  case = random_cases.draw(SEED, 0)
+  case = draw(FIXED_SEED, 0)
   assert p_value(case._replace(
       method=dj.Method("wrong", pair, None))) < MIN_P_VALUE
 
@@ -127,4 +138,4 @@ def test_control_most_probable_children_taken_for_samples():
 def test_every_method_that_is_exact_is_drawn():
   exact = {name for name, methods in dj.methods.examples().items()
            if set(methods) & set(example_methods.PAIRS)}
-  assert exact - {"autoregressive"} <= random_methods.NAMES
+  assert exact <= random_methods.NAMES
