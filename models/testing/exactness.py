@@ -146,13 +146,23 @@ def p_value(counts, probs) -> float:
   from scipy import stats  # Takes half a second, and few programs need it.
   if counts[probs == 0].any():
     return 0.0
-  expected = probs * counts.sum()
-  often = expected >= _LEAST_EXPECTED
-  observed = np.append(counts[often], counts[~often].sum())
-  expected = np.append(expected[often], expected[~often].sum())
-  some = expected > 0
-  return float(stats.chisquare(observed[some], expected[some],
-                               sum_check=False).pvalue)
+  observed, expected = _merge_rare(counts, probs * counts.sum())
+  if len(expected) == 1:
+    return 1.0
+  return float(stats.chisquare(observed, expected, sum_check=False).pvalue)
+
+
+def _merge_rare(observed, expected):
+  """Merges rare cells into one; if that is rare too, with the next rarest.
+
+  A single text where 0.01 are expected would prove any distribution wrong.
+  """
+  order = np.argsort(-expected, axis=None, kind="stable")
+  observed, expected = observed.ravel()[order], expected.ravel()[order]
+  often = int((expected >= _LEAST_EXPECTED).sum())
+  if expected[often:].sum() < _LEAST_EXPECTED:
+    often = max(often - 1, 0)
+  return [np.append(x[:often], x[often:].sum()) for x in (observed, expected)]
 
 
 def by_chance(probs, rows: int) -> float:

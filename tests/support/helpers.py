@@ -25,28 +25,44 @@ REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 def warped(table, temperature=1.0, top_k=0, top_p=1.0, token_mask=None,
            min_p=0.0, typical_p=1.0):
   """The rows of `table` after `Sampling`, in float64 and by sorting."""
-  rows = []
-  for row in table:
-    probs = np.where(True if token_mask is None else token_mask, row, 0.0)
-    probs = probs**(1 / temperature)
-    probs /= probs.sum()
-    if top_k:
-      probs = np.where(probs >= np.sort(probs)[-min(top_k, len(probs))], probs,
-                       0)
-      probs /= probs.sum()
-    order = np.argsort(-probs, kind="stable")
-    before = np.cumsum(probs[order]) - probs[order]
-    kept = np.zeros(len(probs), bool)
-    kept[order] = before < top_p
-    probs = np.where(kept & (probs >= min_p * probs.max()), probs, 0)
-    probs /= probs.sum()
-    surprise = -np.log(probs, where=probs > 0, out=np.full(len(probs), np.inf))
-    entropy = probs[probs > 0] @ surprise[probs > 0]
-    order = np.argsort(abs(surprise - entropy), kind="stable")
-    before = np.cumsum(probs[order]) - probs[order]
-    probs[order[before >= typical_p]] = 0
-    rows.append(probs / probs.sum())
-  return np.stack(rows)
+  masked = np.where(True if token_mask is None else token_mask, table, 0.0)
+  if token_mask is not None:
+    none = ~masked.any(axis=-1, keepdims=True)
+    masked = np.where(none, token_mask, masked)
+  return np.stack([_warped_row(row, temperature, top_k, top_p, min_p, typical_p)
+                   for row in masked])
+
+
+def _warped_row(row, temperature, top_k, top_p, min_p, typical_p):
+  probs = (row / row.max())**(1 / temperature)
+  probs /= probs.sum()
+  if top_k:
+    probs = _first(probs, -probs, lambda mass, rank: rank < top_k)
+  if top_p < 1:
+    probs = _first(probs, -probs, lambda mass, rank: mass < top_p)
+  probs = np.where(probs >= min_p * probs.max(), probs, 0)
+  probs /= probs.sum()
+  if typical_p == 1:
+    return probs
+  surprise = -np.log(probs, where=probs > 0, out=np.full(len(probs), np.inf))
+  entropy = probs[probs > 0] @ surprise[probs > 0]
+  return _first(probs, abs(surprise - entropy),
+                lambda mass, rank: mass < typical_p)
+
+
+def _first(probs, cost, is_kept):
+  """Keeps the cheapest tokens, and all that tie with the last one kept.
+
+  Args:
+    probs: `[V]`.
+    cost: `[V]`.
+    is_kept: tells of the mass before a token, and of its rank, whether it is.
+  """
+  order = np.argsort(cost, kind="stable")
+  before = np.cumsum(probs[order]) - probs[order]
+  kept = is_kept(before, np.arange(len(probs)))
+  probs = np.where(cost <= cost[order][kept].max(), probs, 0)
+  return probs / probs.sum()
 
 
 def ordered_draws(draft, size, replacement):

@@ -16,71 +16,37 @@ from decoding_jax.speculation import tree_decoder
 from decoding_jax.speculation import verifiers
 from decoding_jax.speculation.drafters import feature_head
 from models import transformer
-from models.heads import block
 from models.heads import chimera
 from models.heads import clover
 from models.heads import eagle
 from models.heads import hydra
-from models.heads import medusa
-from models.heads import mtp
 from models.testing import drafter_conformance
 from models.testing import exactness
 from models.transformer import quantization
+from support import small_heads
 from support import tiny_models as tiny
+from support.small_heads import HEADS, LAYER, TARGET
 
-_TARGET = dataclasses.replace(tiny.LLAMA, vocab_size=4)
-_LAYER = dataclasses.replace(_TARGET, num_layers=1)
-_LAST = _TARGET.num_layers - 1
-_ALL = tuple(range(_TARGET.num_layers))
-_HEADS = {
-    "medusa": (medusa, medusa.Config(heads=3), (_LAST,)),
-    "eagle1": (eagle, eagle.Config(_LAYER, version=1, bias=True), (_LAST,)),
-    "eagle3": (eagle, eagle.Config(_LAYER, draft_vocab=3, own_embedding=True),
-               (0, 1, 1)),
-    "mtp": (mtp, mtp.Config(mtp.layer_of(_TARGET)), (_LAST,)),
-    "dflash": (block, block.Config(dataclasses.replace(_TARGET, qk_norm=True),
-                                   block_size=4, num_features=2), _ALL),
-    "dspark": (block, block.Config(_LAYER, block_size=3, num_features=2,
-                                   markov_rank=2, from_root=True), _ALL),
-    "jetspec": (block, block.Config(_LAYER, block_size=4, causal=True),
-                (_LAST,)),
-    "fspad": (eagle, eagle.Config(_LAYER, version=1, bias=True,
-                                  sampled_features=True, decoupled=True),
-              (_LAST,)),
-    "hydra": (hydra, hydra.Config(heads=3, blocks=2), (_LAST,)),
-    "hydra++": (hydra, hydra.Config(heads=3, prefix=_LAYER), (_LAST,)),
-    "clover1": (clover, clover.Config(_LAYER, version=1), (_LAST,)),
-    "clover2": (clover, clover.Config(_TARGET, own_embedding=True), (_LAST,)),
-    "chimera": (chimera, chimera.Config(_LAYER, heads=3), (_LAST,))}
 _ROWS, _LENGTH = 8000, 4
 
 
-@functools.lru_cache(maxsize=None)
 def models(name):
   """A target that keeps features, and a head of random parameters."""
-  kind, config, kept = _HEADS[name]
-  target, params = tiny.random_model(_TARGET)
-  target = transformer.with_features(_TARGET, kept)
-  head = kind.head(config, _TARGET)
-  rng = np.random.default_rng(7)
-  # So large that drafts are far from uniform.
-  drawn = jax.tree.map(
-      lambda x: x if x.dtype == jnp.int32 else jnp.asarray(
-          rng.standard_normal(x.shape) * (.6 if x.shape[-1] > 1 else 1),
-          x.dtype), kind.init(jax.random.key(0), config, _TARGET))
-  return {"target": target, "target_params": params, "draft": head,
-          "draft_params": drawn}
+  head, params = small_heads.head(name)
+  return {"target": small_heads.target(name),
+          "target_params": tiny.random_model(TARGET).params,
+          "draft": head, "draft_params": params}
 
 
 def in_8_bits(name):
   """The same with a head whose matrices have 8 bits."""
-  (kind, config, _), given = _HEADS[name], models(name)
+  (kind, config, _), given = HEADS[name], models(name)
   narrow = {field: dataclasses.replace(getattr(config, field), weights="int8")
             for field in ("layer", "layers", "prefix")
             if getattr(config, field, None)}
   if hasattr(config, "weights"):
     narrow["weights"] = "int8"
-  head = kind.head(dataclasses.replace(config, **narrow), _TARGET)
+  head = kind.head(dataclasses.replace(config, **narrow), TARGET)
   return {**given, "draft": head, "draft_params": quantization.tree(
       head.abstract_params(), given["draft_params"])}
 
@@ -88,7 +54,7 @@ def in_8_bits(name):
 @functools.lru_cache(maxsize=None)
 def joint():
   """`[V] * L`, the target's distribution of what follows the prompt."""
-  target, params = tiny.random_model(_TARGET)
+  target, params = tiny.random_model(TARGET)
   texts = np.array([(1, 2, *x) for x in itertools.product(
       range(4), repeat=_LENGTH)], np.int32)
   logits = transformer.causal_logits(target, params, texts)
@@ -124,7 +90,7 @@ _METHODS = {
 _FORWARDS = {"eagle1": 3, "eagle3": 3, "mtp": 3, "fspad": 2, "chimera": 3}
 
 
-@pytest.mark.parametrize("name", _HEADS)
+@pytest.mark.parametrize("name", HEADS)
 def test_texts_have_the_distribution_of_the_target(name):
   found, stats = p_value(_METHODS[name], models(name))
   assert found >= exactness.MIN_P_VALUE
@@ -158,7 +124,7 @@ def test_trees_and_state_are_as_a_drafter_has_them(name):
       _METHODS[name].sampled.drafter, rows=200, steps=2, **models(name))
 
 
-@pytest.mark.parametrize("name", _HEADS)
+@pytest.mark.parametrize("name", HEADS)
 def test_greedy_texts_are_those_of_the_target(name):
   given = {**models(name), "sampling": dj.Sampling(temperature=0.0),
            "max_new_tokens": 9}
@@ -170,7 +136,7 @@ def test_greedy_texts_are_those_of_the_target(name):
   np.testing.assert_array_equal(out.tokens, plain.tokens)
 
 
-@pytest.mark.parametrize("name", _HEADS)
+@pytest.mark.parametrize("name", HEADS)
 def test_rejected_tokens_leave_no_trace(name):
   """The state after some steps is that of the committed text, read at once."""
   given = models(name)
@@ -209,19 +175,19 @@ def cut(carry):
 
 
 @pytest.mark.parametrize("make, message", [
-    (lambda: clover.Config(_LAYER, version=3), r"clover version=3: one of \(1"),
-    (lambda: clover.Config(dataclasses.replace(_LAYER, dim=18)),
+    (lambda: clover.Config(LAYER, version=3), r"clover version=3: one of \(1"),
+    (lambda: clover.Config(dataclasses.replace(LAYER, dim=18)),
      "num_heads=4 does not divide dim=18"),
-    (lambda: clover.head(clover.Config(dataclasses.replace(_LAYER, dim=32)),
-                         _TARGET), "dim=32, .* the dim of the target, 16"),
-    (lambda: eagle.Config(_LAYER, decoupled=True),
+    (lambda: clover.head(clover.Config(dataclasses.replace(LAYER, dim=32)),
+                         TARGET), "dim=32, .* the dim of the target, 16"),
+    (lambda: eagle.Config(LAYER, decoupled=True),
      "eagle decoupled=True, version=3: version=1 is needed"),
     (lambda: chimera.head(chimera.Config(dataclasses.replace(
-        _LAYER, scan_layers=True)), _TARGET), "scan_layers=False are needed"),
-    (lambda: chimera.Config(dataclasses.replace(_LAYER, window=3)),
+        LAYER, scan_layers=True)), TARGET), "scan_layers=False are needed"),
+    (lambda: chimera.Config(dataclasses.replace(LAYER, window=3)),
      "window=3: 0, a layer that attends to all"),
     (lambda: hydra.head(hydra.Config(), dataclasses.replace(
-        _TARGET, outputs=1)), "outputs=1, .* heads need a target"),
+        TARGET, outputs=1)), "outputs=1, .* heads need a target"),
 ], ids=["version", "heads", "dim", "decoupled", "scanned", "window",
         "outputs"])
 def test_architectures_that_are_refused(make, message):
@@ -236,7 +202,7 @@ def test_head_and_target_that_do_not_fit():
       jax.random.key(0), prompts, [2], method=method, max_new_tokens=3,
       **{**given, **other})
   with pytest.raises(ValueError, match=r"widths \(16, 16, 16\), the target ke"):
-    run(_METHODS["eagle3"], target=transformer.language_model(_TARGET))
+    run(_METHODS["eagle3"], target=transformer.language_model(TARGET))
   with pytest.raises(ValueError, match="drafts 3 levels: the head drafts at m"):
     run(dj.methods.speculative(3), **models("dspark") | {
         "draft": models("medusa")["draft"]._replace(depth=2)} | {

@@ -34,6 +34,15 @@ def test_a_text_that_cannot_be_has_no_chance():
   assert exactness.p_value(np.array([500, 499, 1]), probs) == 0
 
 
+def test_a_rare_text_proves_nothing():
+  """It is one of 20 that are expected 0.1 times, and of 2 together."""
+  probs = np.array([0.6, 0.398, *[1e-4] * 20])
+  counts = np.array([600, 399, 1, *[0] * 19])
+  assert exactness.p_value(counts, probs) > 0.5
+  assert exactness.p_value(np.array([990, 0, 10, *[0] * 19]), probs) < 1e-9
+  assert exactness.p_value(np.array([9]), np.array([1.0])) == 1
+
+
 def test_distance_by_chance_is_that_of_samples():
   rng = np.random.default_rng(0)
   table = exactness.random_table(rng, 3)
