@@ -213,8 +213,12 @@ def _texts(number) -> _Texts:
 
 def _host_advance(number, states, tokens, parents):
   """Returns the texts after tokens, of the shape of `states`."""
+  # Mapped over any number of axes; the last one is that of a block, or of
+  # tokens without parents.
+  states, tokens, parents = np.broadcast_arrays(states, tokens, parents)
+  shape = states.shape
   states, tokens, parents = (
-      np.atleast_2d(np.asarray(x)) for x in (states, tokens, parents))
+      x.reshape(-1, *shape[-1:] or (1,)) for x in (states, tokens, parents))
   texts = _texts(number)
   with texts.lock:
     begin = time.perf_counter()
@@ -228,7 +232,7 @@ def _host_advance(number, states, tokens, parents):
                    for text, token in zip(above.tolist(),
                                           tokens[:, i].tolist())]
     texts.times.seconds += time.perf_counter() - begin
-  return new.reshape(np.shape(states) if np.ndim(states) == 2 else new.shape)
+  return new.reshape(shape)
 
 
 def _host_masks(number, states):

@@ -77,18 +77,19 @@ def lark(grammar: str, pieces: Sequence[bytes], eos_id) -> HostGrammar:
 
 
 def gbnf(grammar: str, pieces: Sequence[bytes], eos_id) -> HostGrammar:
-  """Returns a grammar of llama.cpp's GBNF, with a rule `root`; as `lark`."""
+  """Returns a grammar of llama.cpp's GBNF, with a rule `root`; as `lark`.
+
+  Rules that refer to no others become lexemes, which are read greedily: a
+  narrower language than GBNF's, see docs/grammars.md.
+  """
   name = f"grammar={values.shortened(grammar)}"
   package = library()
   try:
     # The package has a module and a function of this name.
     text = package.gbnf_to_lark.gbnf_to_lark(grammar)
-  except (AttributeError, ValueError) as e:
-    raise ValueError(f"{name}: {e}") from e
-  except Exception as e:
-    if type(e).__name__ != "GbnfToLarkError":
-      raise
-    raise ValueError(f"{name}: {e}") from e
+  except Exception as e:  # It raises plain ones, too, as for unknown rules.
+    problem = "it ends too early." if isinstance(e, IndexError) else e
+    raise ValueError(f"{name}: {problem}") from e
   return _grammar(name, text, pieces, eos_id)
 
 
@@ -188,6 +189,6 @@ def _mask(words, matcher):
 
 def _check(matcher):
   if matcher.is_error():
-    # What follows is a dump of its state.
-    reason, _, _ = matcher.get_error().partition("\n<state>")
+    # What follows is a dump of its state, or a trace of the engine's stack.
+    reason = re.split(r"\n<(?:state|backtrace)>", matcher.get_error())[0]
     raise ValueError(f"llguidance: {reason.strip()}")

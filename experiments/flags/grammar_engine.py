@@ -26,7 +26,8 @@ _ENGINE = flags.DEFINE_enum(
     "grammar_engine", AUTO, [AUTO, AUTOMATON, LLGUIDANCE, XGRAMMAR],
     "What follows a grammar: an automaton on the device, or a package on the "
     "host. auto: an automaton if there is one of at most --grammar_seconds, "
-    "else llguidance.")
+    "else llguidance; for GBNF xgrammar where it is installed, since by "
+    "llguidance its rules are greedy lexemes.")
 _SECONDS = flags.DEFINE_float(
     "grammar_seconds", 20.0, "Seconds of compiling the automaton of a schema.",
     lower_bound=0.0)
@@ -45,7 +46,8 @@ def of_regex(pattern, pieces, eos_id):
   """Returns the processor of a pattern, and its parameters."""
   if _ENGINE.value in (AUTO, AUTOMATON):
     return _automaton(dj.processors.regex, pattern, pieces, eos_id)
-  return _host(_engine().regex(pattern, pieces, eos_id), _ENGINE.value)
+  name = _ENGINE.value
+  return _host(_engine(name).regex(pattern, pieces, eos_id), name)
 
 
 def of_schema(schema, pieces, eos_id):
@@ -59,8 +61,9 @@ def of_schema(schema, pieces, eos_id):
   Raises:
     ValueError: if no engine that may follow it takes it.
   """
-  if _ENGINE.value not in (AUTO, AUTOMATON):
-    return _host(_engine().json_schema(schema, pieces, eos_id), _ENGINE.value)
+  name = _ENGINE.value
+  if name not in (AUTO, AUTOMATON):
+    return _host(_engine(name).json_schema(schema, pieces, eos_id), name)
   try:
     return _automaton(dj.processors.json_schema, schema, pieces, eos_id,
                       seconds=_SECONDS.value)
@@ -84,8 +87,12 @@ def of_grammar(text, pieces, eos_id):
   if _ENGINE.value == AUTOMATON or _ENGINE.value == XGRAMMAR and not gbnf:
     raise ValueError(f"--grammar_engine={_ENGINE.value}: it does not read "
                      "such grammars, llguidance does.")
-  make = _engine().gbnf if gbnf else _engine().lark
-  name = LLGUIDANCE if _ENGINE.value == AUTO else _ENGINE.value
+  name = _ENGINE.value
+  if name == AUTO:
+    known = gbnf and importlib.util.find_spec(XGRAMMAR) is not None
+    name = XGRAMMAR if known else LLGUIDANCE
+  engine = _engine(name)
+  make = engine.gbnf if gbnf else engine.lark
   return _host(make(text, pieces, eos_id), name)
 
 
@@ -97,8 +104,8 @@ def of_choices(text, pieces, eos_id, tokenizer):
                                                          encode)
 
 
-def _engine():
-  return (dj.processors.xgrammar_engine if _ENGINE.value == XGRAMMAR else
+def _engine(name):
+  return (dj.processors.xgrammar_engine if name == XGRAMMAR else
           dj.processors.llguidance_engine)
 
 

@@ -107,14 +107,16 @@ def test_one_of_the_lines_of_a_file(applied, tmp_path):
 def test_a_grammar_in_a_file(applied, tmp_path, capsys):
   """In both languages; brackets are matched."""
   pytest.importorskip("llguidance")
+  pytest.importorskip("xgrammar")
   path = tmp_path / "grammar"
-  for text in ('start: "[" start? "]"', 'root ::= "[" root? "]"'):
+  for text, engine in (('start: "[" start? "]"', "llguidance"),
+                       ('root ::= "[" root? "]"', "xgrammar")):
     path.write_text(text)
     pair = applied(grammar=str(path))
     found, ended = completion(pair)
     assert not ended or found.count(b"[") == found.count(b"]")
     assert set(found) <= set(b"[]") and found[:1] == b"["
-    assert capsys.readouterr().err == "grammar: llguidance\n"
+    assert capsys.readouterr().err == f"grammar: {engine}\n"
     assert grammar_engine.report(pair.target_params).startswith(
         "grammar on the host: ")
   with pytest.raises(launch.UserError, match="automaton: it does not read"):

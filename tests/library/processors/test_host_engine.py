@@ -6,6 +6,7 @@ end. Its distribution is enumerated by counting brackets.
 
 import sys
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -202,6 +203,21 @@ def test_each_forward_calls_the_host_twice(monkeypatch):
   np.testing.assert_array_equal(new, np.tile([2, 3, 4, 5, 0], (3, 1)))
 
 
+def test_tokens_mapped_over_any_number_of_axes():
+  """Brackets of each token, read after the empty text."""
+  grammar, tokens = counting(), jnp.int32([1, 2, 5, 4] * 6)
+  advance = lambda token: processors.host_grammar().advance(
+      grammar, jnp.int32(host_engine.START), token)
+  expected = np.array([advance(token) for token in tokens[:4]])
+  np.testing.assert_array_equal(expected >= 0, [1, 0, 0, 1])
+  for shape in ((24,), (6, 4), (3, 2, 4)):
+    mapped = advance
+    for _ in shape:
+      mapped = jax.vmap(mapped)
+    np.testing.assert_array_equal(
+        mapped(tokens.reshape(shape)), np.tile(expected, 6).reshape(shape))
+
+
 def test_texts_that_are_not_used_are_forgotten(monkeypatch):
   monkeypatch.setattr(host_engine, "MAX_TEXTS", 50)
   monkeypatch.setattr(host_engine, "_RECENT_CALLS", 10)
@@ -230,6 +246,13 @@ def test_errors_tell_what_is_needed(monkeypatch):
   pytest.importorskip("llguidance")
   with pytest.raises(ValueError, match="^grammar='start: .*Expected token"):
     processors.llguidance_engine.lark("start: (", PIECES, EOS)
+  for text, problem in (("root ::= a", "Rule 'a' not found"),
+                        ("# none", "No 'root' rule found"),
+                        ('root ::= "\\', "it ends too early")):
+    with pytest.raises(ValueError, match=f"^grammar=.*: {problem}"):
+      processors.llguidance_engine.gbnf(text, PIECES, EOS)
+  with pytest.raises(ValueError, match="^grammar=.*: [^\\n]*$"):
+    processors.llguidance_engine.lark("start: <|user|>", PIECES, EOS)
   with pytest.raises(ValueError, match="^pattern='z': no text can begin"):
     processors.llguidance_engine.regex("z", PIECES, EOS)
   with pytest.raises(ValueError, match="^schema={'type': 3}: .* string or arr"):
