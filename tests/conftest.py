@@ -2,6 +2,7 @@
 
 import gc
 import os
+import pathlib
 
 import jax
 import pytest
@@ -14,6 +15,15 @@ from models import checkpoints
 from models import transformer
 from models.text import tokenizers
 from support import tiny_models as tiny
+
+TESTS = pathlib.Path(__file__).parent
+# The core: trees, drafters, verifiers, joint distributions, the README.
+QUICK = ("library/speculation/test_tree", "library/speculation/test_verifiers",
+         "library/speculation/test_expanders",
+         "library/speculation/test_traversal",
+         "library/speculation/drafters/test_best_first",
+         "library/test_distribution.py", "library/test_sampling.py",
+         "library/test_generate.py", "test_floors.py", "test_readme.py")
 
 # No array gets axes unseen: here, and in the processes that tests start.
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -41,6 +51,28 @@ def pytest_make_parametrize_id(val):
   if isinstance(val, dj.Method):
     return val.name
   return val.__name__ if hasattr(val, "__name__") else None
+
+
+def pytest_collection_modifyitems(items):
+  """Marks what is long, and the core.
+
+  Of a test with the marker `cases(n)` n cases run by default, spread over all,
+  and the others are long.
+  """
+  cases = {}
+  for item in items:
+    if item.get_closest_marker("cases"):
+      cases.setdefault((item.path, item.originalname), []).append(item)
+  for members in cases.values():
+    count = members[0].get_closest_marker("cases").args[0]
+    chosen = {i * len(members) // count for i in range(count)}
+    for i, item in enumerate(members):
+      if i not in chosen:
+        item.add_marker(pytest.mark.long)
+  for item in items:
+    path = item.path.relative_to(TESTS).as_posix()
+    if path.startswith(QUICK) and not item.get_closest_marker("long"):
+      item.add_marker(pytest.mark.quick)
 
 
 def pytest_collection_finish():

@@ -301,6 +301,7 @@ def test_drafts_may_have_a_type_of_their_own(folders, tmp_path):
     benchmark_runs.check(config, engines.ENGINES)
 
 
+@pytest.mark.long
 def test_a_head_drafts_for_our_methods(folders, tmp_path):
   target = checkpoints.load_config(folders[0])
   sizes = hydra.Config(2)
@@ -455,6 +456,7 @@ def _start(tmp_path, seed=0, rivals=("nobody",)):
   return process.returncode, output, errors
 
 
+@pytest.mark.long
 def test_the_whole_command(tmp_path):
   status, output, errors = _start(tmp_path)
   assert status == 0, errors

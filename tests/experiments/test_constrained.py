@@ -99,6 +99,7 @@ def measured(settings, path, labels):
   return records, calls
 
 
+@pytest.mark.long
 def test_from_files_to_report(folders, commongen, tmp_path):
   settings = config(folders, commongen, task="commongen")
   path = tmp_path / results_store.RESULTS
@@ -166,6 +167,7 @@ def test_constraints_that_cannot_be_read(folders, commongen, line, message):
                            helpers.load_pair(*folders))
 
 
+@pytest.mark.long
 def test_a_reward_model(folders, dialogues, tmp_path):
   settings = config(folders, dialogues, task="harmless",
                     reward=f"{dialogues}/reward")
@@ -197,6 +199,7 @@ def test_a_reward_model(folders, dialogues, tmp_path):
                    constrained_tables.terminal(records))
 
 
+@pytest.mark.long
 def test_a_reward_model_on_the_host(folders, dialogues, tmp_path):
   """With the pair's tokenizer it gives what it gives on the device."""
   settings = config(folders, dialogues, task="harmless",

@@ -15,6 +15,8 @@ from support import gguf_writer
 pytest.importorskip("torch", reason="needs pip install -e '.[parity]'")
 pytest.importorskip("transformers", reason="needs pip install -e '.[parity]'")
 
+pytestmark = pytest.mark.long
+
 WHAT = ["tokens", "distributions of 64 tokens", "greedy text of 32 tokens",
         "chat template"]
 

@@ -92,6 +92,7 @@ def test_a_killed_run_resumes_and_repeats_nothing(folders, tmp_path):
   assert len(path.read_text().splitlines()) == 3
 
 
+@pytest.mark.long
 def test_several_drafters_are_compared(folders, tmp_path):
   config, workdir = tmp_path / "config.py", tmp_path / "run"
   config.write_text(_CONFIG.format(target=folders[0], draft="").replace(
@@ -138,6 +139,7 @@ def test_generate(folders, tmp_path):
     assert part in last
 
 
+@pytest.mark.long
 def test_a_method_that_does_not_draft_needs_no_drafter(folders, tmp_path):
   arguments = (f"--target={folders[0]}", "--prompt=import os",
                "--max_new_tokens=6", f"--compilation_cache={tmp_path}")
@@ -154,6 +156,7 @@ def test_a_method_that_does_not_draft_needs_no_drafter(folders, tmp_path):
     assert message in errors and len(errors.splitlines()) == 1
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("arguments, name", [
     (["--method=token_recycling"], "token_recycling(8-21-25-15-8-3, 8)"),
     (["--method=prompt_lookup(8)", "--stream"], "prompt_lookup(1x8, 3)")])

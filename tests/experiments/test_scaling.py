@@ -43,6 +43,7 @@ def _measured(config, workdir):
                          workdir / "results.jsonl")
 
 
+@pytest.mark.long
 def test_a_study_goes_on_where_it_was(config, tmp_path, monkeypatch):
   """Interrupted as it measures the third drafter; then asked for part of it.
 
@@ -81,6 +82,7 @@ def test_a_study_goes_on_where_it_was(config, tmp_path, monkeypatch):
   assert _measured(config, workdir) == records[::2]
 
 
+@pytest.mark.long
 def test_the_program(config, tmp_path):
   file, config.tokens = tmp_path / "config.py", (64,)
   file.write_text(f"""

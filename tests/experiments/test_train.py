@@ -265,6 +265,7 @@ def test_a_full_disk_is_one_line(source, tmp_path, compiled):
   assert last.endswith("; results written before are kept.")
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("changed", ["teacher", "corpus", "tokenizer"])
 def test_a_run_goes_on_from_the_same_files(source, undisturbed, tmp_path,
                                            changed):
@@ -420,6 +421,7 @@ def test_unknown_run():
     configs.get_config("tiny")
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("head", ["medusa", "fspad"])
 def test_a_head_is_trained_and_drafts(source, undisturbed, tmp_path, head):
   """From the features of its target to a folder that --draft takes."""

@@ -27,6 +27,7 @@ METHODS = [*example_methods.PAIRS, dj.methods.rsd_c((2, 1)),
 PAIRS = [(2, 0, 0), (6, 0, 0), (6, 2, 1)]
 
 
+@pytest.mark.cases(20)
 @pytest.mark.parametrize("method, sizes", [
     (method, sizes) for method in METHODS for sizes in PAIRS
     # No more siblings than tokens.
@@ -40,6 +41,7 @@ def test_joint_distribution(method, sizes):
   assert np.asarray(stats.target_calls).min() >= 2
 
 
+@pytest.mark.cases(4)
 @each(filter(example_methods.drafts_by_a_model, METHODS))
 def test_joint_distribution_of_a_cold_drafter(method):
   """Of nearly all its tokens the probability is less than float32 has."""
@@ -51,6 +53,7 @@ def test_joint_distribution_of_a_cold_drafter(method):
   assert exactness.p_value(counts, probs) > exactness.MIN_P_VALUE
 
 
+@pytest.mark.long
 def test_joint_distribution_as_users_compile_it():
   """In a process without the flags that `conftest` compiles tests with."""
   script = ("from library import test_distribution as tests; "

@@ -21,6 +21,7 @@ from support.example_methods import each
 CONTROL_ROWS = 50_000
 
 
+@pytest.mark.cases(1)
 @each([dj.methods.rsd_c((3, 1)), dj.methods.rsd_s(3, 2)])
 def test_joint_distribution_of_three_siblings(method):
   target, draft = exactness.random_tables(5, 0, 0)
@@ -43,6 +44,7 @@ WARPS = [
 
 
 # Distributions are warped before a method sees them: one meets all warps.
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("method,warps", [
     *((dj.methods.rsd_s(2, 2), warps) for warps in WARPS),
     (dj.methods.spectr(2, 2), WARPS[1])],

@@ -57,6 +57,7 @@ def transitions(out):
   return before[after >= 0], after[after >= 0]
 
 
+@pytest.mark.cases(3)
 @EACH_SAMPLING
 def test_identical_models(method):
   """Everything is accepted."""

@@ -48,6 +48,7 @@ def check(method, expected):
   assert abs(measured - expected) <= SIGMAS * error
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("branching", [(1,), (2, 2), (3, 2)],
                          ids=str)
 def test_rsd_c(branching):

@@ -128,6 +128,7 @@ def test_numbers_of_64_bits():
     same_rows(table_run(), expected)
 
 
+@pytest.mark.cases(19)
 @pytest.mark.parametrize("setting", [
     lambda: jax.enable_x64(True),
     lambda: jax.numpy_dtype_promotion("strict")], ids=["x64", "strict"])

@@ -120,6 +120,7 @@ def methods():
           for method in found]
 
 
+@pytest.mark.cases(14)
 @each(methods())
 def test_methods(method):
   """Of a target that keeps hidden states, which some methods read."""

@@ -200,6 +200,7 @@ def distribution_of_transformers(logits, **settings):
   return torch.softmax(scores, -1).numpy()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", [
     dict(min_p=0.2), dict(min_p=1.0), dict(temperature=0.4, min_p=0.05),
     dict(temperature=2.5, min_p=0.3), dict(top_k=4, min_p=0.1),

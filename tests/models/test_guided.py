@@ -55,6 +55,7 @@ def models():
   return zip(*map(exactness.table_model, tables()))
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("method", [dj.methods.rsd_s(2, 2),
                                     dj.methods.speculative(2)])
 def test_joint_distribution_of_speculative_contrastive_decoding(method):

@@ -76,6 +76,7 @@ def test_it_is_a_language_model():
   assert prompt_lookup.language_model(V, 4) is lm
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("method", METHODS, ids=lambda x: x.name)
 def test_the_distribution_is_the_targets(method):
   target, other = exactness.random_tables(V)
@@ -93,6 +94,7 @@ def test_the_distribution_is_the_targets(method):
       counts, exactness.joint_distribution(other, 0, 3)) < exactness.MIN_P_VALUE
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("method", METHODS, ids=lambda x: x.name)
 def test_a_text_that_repeats_is_drafted_in_full(method):
   """Once a target that goes round has been there, all is accepted."""

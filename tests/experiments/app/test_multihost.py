@@ -100,6 +100,7 @@ def alone(config, path):
       settings, pair), path)
 
 
+@pytest.mark.long
 def test_two_processes_are_killed_and_resume(config, tmp_path):
   workdir = tmp_path / "run"
   running = start_two(config, workdir)
@@ -201,6 +202,7 @@ def joining(where, number, seconds):
   return helpers.start("-c", code)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_process_that_waits_in_vain_says_so(number):
   where = address()

@@ -107,6 +107,7 @@ def test_the_core_is_the_same_in_both(models):
       assert not layer["feed_forward"]["down"]["kernel"][:core].any()
 
 
+@pytest.mark.long
 def test_transformers_reads_the_same_distributions(written, models, texts):
   torch = pytest.importorskip("torch", reason="needs the extra parity")
   transformers = pytest.importorskip("transformers")

@@ -97,6 +97,7 @@ def _generate(server, setting, length=0, prompts=PROMPTS, **probs):
       "max_new_tokens": NEW, **GREEDY, **probs})
 
 
+@pytest.mark.long
 def test_transformers_writes_our_greedy_text(server):
   prompts = np.array(PROMPTS, np.int32)
   lengths = np.array([len(PROMPTS[0])])
@@ -115,6 +116,7 @@ def test_transformers_writes_our_greedy_text(server):
   assert _generate(server, "assisted", 3)["target_calls"] < NEW
 
 
+@pytest.mark.long
 def test_transformers_samples_batches(server):
   found = [_generate(server, "plain", prompts=PROMPTS * 2, temperature=1.0,
                      seed=seed)["tokens"] for seed in (0, 0, 1)]
@@ -126,6 +128,7 @@ def test_transformers_samples_batches(server):
   assert certain[0]["tokens"] == certain[1]["tokens"]
 
 
+@pytest.mark.long
 def test_transformers_assists_no_batches(server):
   with pytest.raises(subprocess_server.Failure, match="batch_size = 1"):
     _generate(server, "assisted", 2, prompts=PROMPTS * 2)

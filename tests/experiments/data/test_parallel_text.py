@@ -190,6 +190,7 @@ def test_the_mean_counts_completions_only():
   assert found == [1, 1, 1] and mean == {"loss": 0.75}
 
 
+@pytest.mark.long
 def test_training_on_pairs_and_distilling(config, tmp_path):
   # One length and one loss: less to compile.
   config.update(dict(windows=(48,), loss="total_variation"))

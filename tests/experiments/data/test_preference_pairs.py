@@ -67,6 +67,7 @@ def test_pairs_of_rows(config):
   assert not questions[0] & questions[1]
 
 
+@pytest.mark.long
 def test_training(config, tmp_path):
   metadata = train.train(config)
   assert metadata["accuracy"] > 0.9

@@ -50,6 +50,7 @@ def parameters(config):
   return checkpoints.quantize(config, model.params)[1]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("scan, weights", [
     (False, "dtype"), (True, "dtype"), (False, "int8"), (True, "int8")])
 def test_weights_and_caches_are_exact(scan, weights):

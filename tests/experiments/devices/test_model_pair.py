@@ -69,6 +69,7 @@ def decoded(pair, method):
       sampling=dj.Sampling(temperature=0.0)).tokens)
 
 
+@pytest.mark.long
 def test_layers_of_the_target_share_its_parameters(target, greedy):
   """They need no memory, and count as the part that they are."""
   pair = open_(target, "layers:1")
@@ -88,6 +89,7 @@ def test_layers_of_the_target_on_a_mesh(target, greedy):
   np.testing.assert_array_equal(decoded(pair, METHOD), greedy)
 
 
+@pytest.mark.long
 def test_the_next_token_module_of_the_target(folders, tmp_path):
   """In the target's own folder, alone and on a mesh."""
   config = checkpoints.load_config(folders[0])
@@ -197,6 +199,7 @@ def test_a_tokenizer_with_a_token_that_has_no_row(target, folders, greedy,
     open_(str(paths[0]), "")
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("kind", [{"draft_weights": "int8"},
                                   {"draft_weights": "bfloat16"},
                                   {"draft_dtype": "bfloat16"}],

@@ -42,6 +42,7 @@ def opened(folders, path):
   return model_pair.open_pair(folders[0], str(path))
 
 
+@pytest.mark.long
 def test_a_table_of_the_text_itself_is_drafted_from(folders, tmp_path):
   """The target's own greedy text is accepted; control: without it is not."""
   pair = helpers.load_pair(folders[0], "")

@@ -27,6 +27,7 @@ def by_depth(method, temperature=1.0, rows=40):
                          rows, max_new_tokens=NEW)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("method, bound, counts", [
     (dj.methods.rsd_c((2, 1)), "without_replacement", (2, 1)),
     # Below the root a rule for paths may do better at a node.

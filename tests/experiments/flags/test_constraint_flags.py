@@ -44,6 +44,7 @@ def completion(pair, new=NEW):
   return b"".join(pieces[token] for token in text), text[-1] in pair.eos_id
 
 
+@pytest.mark.long
 def test_thinking_of_so_many_tokens(applied):
   """Here an end is a full stop, after two or three other tokens.
 
@@ -104,6 +105,7 @@ def test_one_of_the_lines_of_a_file(applied, tmp_path):
       (text, True) for text in (b"x1", b"x2", b"yy")]
 
 
+@pytest.mark.long
 def test_a_grammar_in_a_file(applied, tmp_path, capsys):
   """In both languages; brackets are matched."""
   pytest.importorskip("llguidance")
@@ -183,6 +185,7 @@ def test_patterns_that_are_complete_at_the_budget(applied, engine, package):
       (True, False), (True, True), (False, False)]
 
 
+@pytest.mark.long
 def test_no_token_twice(applied):
   """The automaton allows two, and is kept when both were there."""
   pytest.importorskip("outlines_core")

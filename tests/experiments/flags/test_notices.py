@@ -60,6 +60,7 @@ def test_sampling_of_a_shipped_model_is_not_recommended():
     notices.recommended("python-tagret", *USED)
 
 
+@pytest.mark.long
 def test_generate_tells_both(folders, tmp_path):
   pytest.importorskip("outlines_core")
   target = tmp_path / "target"

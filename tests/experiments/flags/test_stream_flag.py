@@ -110,6 +110,7 @@ def decoded(pair, new=12, eos_id=(0,), method=METHOD):
       stream_flag.tokens(out, LENGTHS))
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("values, method", [
     ({}, METHOD), ({"stop": ["e", "a", "t", " "]}, METHOD),
     ({}, dj.methods.token_recycling((2,), 2))],

@@ -146,6 +146,7 @@ def test_a_choice_for_two_models(monkeypatch):
       None, "traversal", "block", "layer", "conditional_ot"}
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("temperature, ways", [
     (1.0, {None, "traversal", "block"}), (0.0, {None})])
 def test_a_choice_for_a_head(monkeypatch, temperature, ways):
@@ -180,6 +181,7 @@ def test_forwards_of_a_head_are_found_again():
   np.testing.assert_allclose([rest(0, 0), rest(2, 4), rest(3, 9)], [5, 8, 8])
 
 
+@pytest.mark.long
 def test_a_choice_without_a_draft_model(monkeypatch):
   """And with a budget of memory that all fit into, and one that none does."""
   monkeypatch.setattr(auto_method, "_ROUNDS", 1)

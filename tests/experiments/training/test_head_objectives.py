@@ -51,6 +51,7 @@ def larger(params):
   return jax.tree.map(lambda x: 12 * x if x.shape[-1] > 1 else x, params)
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("name", sorted(head_objectives.KINDS.keys() - {"ppd"}))
 def test_predictions_are_those_of_drafts(name):
   chosen, params, tokens = made(name)
@@ -106,6 +107,7 @@ def test_prompt_tokens_are_compared_with_what_they_guess():
                                logits[0, places[level, at]], atol=1e-4)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("name", ["eagle3", "dspark", "fspad", "hydra++",
                                   "clover", "chimera", "ppd"])
 def test_a_head_learns(name):
@@ -122,6 +124,7 @@ def test_a_head_learns(name):
   assert 1 < metrics["tokens_a_call"] < 1 + _DEPTH
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", ["eagle3", "dflash", "dspark"])
 def test_a_draft_vocabulary(name):
   """Training compares what can be drafted; metrics are of all tokens."""

@@ -199,6 +199,7 @@ def test_a_head_on_features_that_are_kept(target, tmp_path, monkeypatch):
                                      else "head"][found.params["tokens"]])
 
 
+@pytest.mark.long
 def test_a_head_is_trained_further(target, tmp_path):
   """Its draft vocabulary stays; heads of other shapes are refused."""
   config = head_config(target, tmp_path)

@@ -103,6 +103,7 @@ def _difference(found):
   return np.abs(first - second)[:, :4].max()
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("shifted", [False, True])
 def test_a_cache_is_exact_where_blocks_are_causal(network, shifted):
   found = [_with_network(network, cache, block_causal=True, shifted=shifted)

@@ -37,6 +37,7 @@ CASES = {
 }
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 @pytest.mark.parametrize("name", CASES)
 def test_equals_plain_python(name, temperature):

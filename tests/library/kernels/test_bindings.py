@@ -395,6 +395,7 @@ def test_derivatives_of_attention():
   np.testing.assert_allclose(*slopes, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
     "config", [tiny.LLAMA, tiny.OPT, tiny.GEMMA, tiny.NEOX, tiny.MIXTRAL],

@@ -207,6 +207,7 @@ def test_libraries_depend_on_contents(fast, monkeypatch, tmp_path):
   assert len({before, newer, slower, changed, digest()}) == 5
 
 
+@pytest.mark.long
 def test_the_compiler_warns_of_nothing(tmp_path):
   """With few optimisations, which takes less time."""
   command = build._command(build._compiler())

@@ -89,6 +89,7 @@ def same_rows(out, expected, rows=slice(None)):
                out.stats, jax.tree.map(select, expected.stats))
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("rollout", ["target", "draft"])
 @pytest.mark.parametrize("look", [LOOK, REWARD_ALONE], ids=str)
 def test_equals_plain_python(rollout, look):
@@ -109,6 +110,7 @@ def test_control_other_options_are_another_method(other):
                                       for row in rows_of_tables()]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("rollout", ["target", "draft"])
 def test_transformers_equal_plain_forwards(rollout):
   """The slots of candidates and roll-outs, their masks and positions."""

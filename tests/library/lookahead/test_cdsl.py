@@ -67,6 +67,7 @@ def check(out, expected, lengths, k=LOOK.k, width=1, commit="prefix"):
   return states.sum(axis=0)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("rollout, options", [
     ("target", {}),
     ("target", dict(acceptance_threshold=0.3, commit="full")),
@@ -102,6 +103,7 @@ def test_control_other_options_are_another_method(other):
                    for row in cdlh.rows_of_tables()]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("rollout, options", [
     ("target", RISING),
     ("draft", dict(acceptance_threshold=0.75, width=2, slack=0.3))], ids=str)
@@ -128,6 +130,7 @@ def run_with_tolls(method, scale, run=cdlh.run, rows=cdlh.ROWS, **kwargs):
              constraints=tolls(rows, scale), **kwargs)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("options", [{}, dict(width=3, tree="rsd_c")], ids=str)
 def test_rewards_that_always_pass_are_greedy(options):
   """Invariant 1, whatever the drafter."""
@@ -142,6 +145,7 @@ def test_rewards_that_always_pass_are_greedy(options):
     np.testing.assert_array_equal(states[:, 0], out.stats.target_calls)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("options", [
     dict(acceptance_threshold=0), dict(target_continues=False)], ids=str)
 def test_rewards_that_never_pass_are_cdlh(options):
@@ -182,6 +186,7 @@ def test_a_tree_with_the_chain_in_it_is_accepted_further():
   assert (calls[1] <= calls[0]).all() and (calls[1] < calls[0]).any()
 
 
+@pytest.mark.long
 def test_rows_alone_and_in_a_batch():
   """Invariant 6: rows in different states, and one at its end."""
   models, method = tiny.llama_models(), make(**RISING)
@@ -192,6 +197,7 @@ def test_rows_alone_and_in_a_batch():
                    alone)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("look, new", [(LOOK, 1), (reference.Look(2, 1), 5)],
                          ids=str)
 def test_short_budgets_and_lookaheads(look, new):
@@ -209,6 +215,7 @@ def test_other_values_are_not_compiled_anew():
   assert size() == before
 
 
+@pytest.mark.long
 def test_extended_without_variants_is_cdsl():
   """Control: with one it is not; see above for all of them."""
   found = cdlh.run(make(commit="prefix"))

@@ -58,6 +58,7 @@ def momentum_scores(resistance, k, most, prompt, text, probs):
   return scores
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("resistance, k, most", [
     (0.2, 5, 5), (0.05, 3, 1), (0.1, V, 2)])
 def test_momentum_equals_plain_python(resistance, k, most):
@@ -98,6 +99,7 @@ def forced(end, minimum, maximum, wait, prompt, text, probs):
   return probs
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("minimum, maximum", [(0, 4), (5, 8), (6, 6)])
 def test_budget_forcing_equals_plain_python(minimum, maximum):
   end, wait = (3, 5), 1

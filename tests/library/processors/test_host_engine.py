@@ -77,7 +77,8 @@ def xgrammar():
   return processors.xgrammar_engine.gbnf(GBNF, PIECES, EOS)
 
 
-ENGINES = [counting, llguidance, llguidance_gbnf, xgrammar]
+ENGINES = [counting, llguidance, llguidance_gbnf,
+           pytest.param(xgrammar, marks=pytest.mark.long)]
 
 
 def joint_distribution(table):
@@ -120,6 +121,7 @@ def frequencies(method, grammar, rows, draft=True):
 PROBS = joint_distribution(exactness.random_tables(V)[0])
 
 
+@pytest.mark.cases(1)
 @each(METHODS)
 def test_joint_distribution_of_nested_brackets(method):
   counts = frequencies(method, counting(), ROWS)

@@ -134,6 +134,7 @@ def endless():
   return found
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("make, words", [
     (lambda: {"type": "array", "items": NULL, "minItems": 5 * 10**6},
      "more than 160000 parts to put together"),

@@ -78,6 +78,7 @@ def frequencies(method, rows, processor=None, draft=True):
   return counts, joint_distribution(distributions[0], FOLLOWING), out.stats
 
 
+@pytest.mark.cases(1)
 @each(METHODS)
 def test_joint_distribution_of_an_automaton(method):
   counts, probs, _ = frequencies(method, ROWS)
@@ -85,6 +86,7 @@ def test_joint_distribution_of_an_automaton(method):
   assert exactness.p_value(counts, probs) > exactness.MIN_P_VALUE
 
 
+@pytest.mark.long
 def test_joint_distribution_with_a_drafter_that_may_draft_anything():
   method = METHODS[1]
   counts, probs, free = frequencies(method, ROWS, draft=False)
@@ -93,6 +95,7 @@ def test_joint_distribution_with_a_drafter_that_may_draft_anything():
   assert free.target_calls.sum() > guided.target_calls.sum()
 
 
+@pytest.mark.long
 def test_control_the_states_of_other_branches_fail(monkeypatch):
   """A node whose parent is taken to be the node before it."""
   monkeypatch.setattr(model_wrapper, "_parents", lambda above: jnp.where(
@@ -128,6 +131,7 @@ GREEDY = [
     dj.methods.cdsl(lookahead=3, num_candidates=1)]
 
 
+@pytest.mark.cases(1)
 @each(GREEDY)
 def test_greedy_texts_of_an_automaton(method):
   """Of prompts of three lengths, the shortest being one token."""
@@ -178,6 +182,7 @@ def with_penalties(presence, frequency, text, logits):
   return logits - presence * (times > 0) - frequency * times
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("penalty, process", [
     (processors.occurrence_penalty(0.3, 0.5, tiny.LLAMA.vocab_size, tiny.NEW),
      lambda prompt, text, logits: with_penalties(0.3, 0.5, text, logits)),
@@ -211,6 +216,7 @@ def distribution_of_texts(table, process):
   return probs
 
 
+@pytest.mark.long
 def test_joint_distribution_of_penalties_and_no_repeats(
 ):
   """One reads the prompt and the other does not; the drafter has neither."""
@@ -237,6 +243,7 @@ def test_joint_distribution_of_penalties_and_no_repeats(
   assert exactness.p_value(counts, other) < helpers.MAX_P_VALUE_OF_CONTROL
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size, window", [(1, 40), (2, 40), (3, 40), (4, 40),
                                           (2, 7), (3, 3)])
 def test_sequences_that_transformers_forbids(size, window):

@@ -60,6 +60,7 @@ def failing(fn, **kwargs):
   return str(found.value).strip().split("\n")[-1]
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("name", METHODS)
 def test_methods_decode_as_with_the_same_reward_on_the_device(name):
   method, temperature = METHODS[name]
@@ -153,6 +154,7 @@ def raises(texts):
   return [1.0] * len(texts)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("fn, words", [
     (raises, "the reward on the host raised KeyError: 'a short text'; for "),
     (lambda texts: [float("nan")] * len(texts), "returned NaN; for 1 text"),

@@ -38,6 +38,7 @@ def run(method):
   return tiny.generate(method, tiny.llama_models(), new=NEW, sampling=sampling)
 
 
+@pytest.mark.cases(1)
 @each(METHODS)
 def test_texts_are_those_of_full_caches(method, sizes):
   with pytest.MonkeyPatch.context() as patch:
@@ -94,6 +95,7 @@ def test_one_program_of_constants_has_one_size(sizes):
   assert out.tokens.shape == (3, tiny.PROMPTS.shape[1] + NEW) and not sizes
 
 
+@pytest.mark.cases(1)
 @each(METHODS)
 def test_a_stream_tells_of_the_same_texts(method, sizes):
   """Between results caches grow, or not; all texts only become longer."""

@@ -48,6 +48,7 @@ def orders(out, name="expanded"):
           np.asarray(out.stats.extra[name]).tolist()]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("options, eos", [
     ((3, 2, 8, 1.0, ()), cdlh.EOS), ((2, 2, 20, 1.0, ()), None),
     ((2, 3, 3, 0.0, (4, 5)), None)], ids=str)

@@ -143,6 +143,7 @@ def test_beams_are_ranked_by_the_reward():
   assert differs and (out.stats.extra["reward_calls"] == 4).all()
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("make, message", [
     (lambda: dj.methods.conditional_beam_search(0, 1), "num_beams=0"),
     (lambda: dj.methods.conditional_beam_search(1, 0), "num_candidates=0"),

@@ -87,6 +87,7 @@ def generate(threshold, strict=False, rows=ROWS):
   return jax.tree.map(np.asarray, out)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("threshold, strict", [
     (None, False), (U, False), (None, True)])
 def test_texts_equal_enumeration(threshold, strict):

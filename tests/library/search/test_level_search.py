@@ -16,6 +16,7 @@ from support.search_reference import (V, beams, draw, grown, grown_by_length,
                                       texts)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("width", [1, 2, 4])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_beam_search_equals_brute_force(width, seed):
@@ -108,6 +109,7 @@ def test_ended_texts_push_no_longer_ones_out(width):
   assert lost
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("sampling", [
     dj.Sampling(), dj.Sampling(temperature=0.6, top_p=0.9)], ids=str)
 def test_stochastic_beams_are_drawn_without_replacement(sampling):
@@ -142,6 +144,7 @@ def test_perturbed_scores_descend():
   assert (scores != out.stats.extra["beam_log_probs"]).all()
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("groups, diversity", [(2, 0.7), (4, 2.0), (2, 0.0)])
 def test_diverse_beams_equal_brute_force(groups, diversity):
   distributions = table(7)
@@ -198,6 +201,7 @@ def generate(name, **kwargs):
   return tiny.generate(METHODS[name], tiny.llama_models(), eos_id=3, **kwargs)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", METHODS)
 def test_beams_of_a_transformer(name):
   """Each beam has the log-probability of a plain forward over its text."""
@@ -238,6 +242,7 @@ def test_a_row_alone_gives_the_same(name):
                                   alone.stats.target_calls[0])
 
 
+@pytest.mark.long
 def test_a_budget_of_one_token():
   """No beam needs a forward: the first one ends with the likeliest token."""
   models = tiny.llama_models()

@@ -160,6 +160,7 @@ def segment_distribution(distributions, num_beams, num_samples, length):
   return result
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("num_beams, num_samples", [(2, 2), (1, 2)])
 def test_segment_search_equals_enumeration(num_beams, num_samples):
   """Control: the best of as many samples has another distribution."""
@@ -193,6 +194,7 @@ METHODS = [dj.methods.first_finish(3, 2), dj.methods.segment_search(2, 2, 3),
            dj.methods.particles(4), dj.methods.awrs(3, -1.0)]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("method", METHODS)
 def test_a_row_does_not_depend_on_others(method):
   """In another batch, and in a queue; all share what a queue replaces."""
@@ -220,6 +222,7 @@ def test_a_row_does_not_depend_on_others(method):
         x[row], y[0], rtol=1e-5), together.stats, rolled.stats)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("method", [
     *METHODS, dj.methods.samples(3, 1), dj.methods.gsi(2, 2, 1.0, 0.1, 3)])
 def test_types_under_other_settings_of_jax(method):

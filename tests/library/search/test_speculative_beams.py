@@ -76,6 +76,7 @@ def test_a_drafter_of_another_mind():
   assert found.stats.target_calls.sum() > 0.7 * expected.sum()
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("seed, temperature, penalty", [
     (0, 1.0, 0.0), (1, 1.0, 2.0), (2, 0.0, 0.0)])
 def test_beams_of_tables(seed, temperature, penalty):
@@ -101,6 +102,7 @@ def test_rows_of_a_queue():
                                 queued.stats.target_calls)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("method, new", [
     (dj.methods.at_speed(1, 1, 1, 1.0), 9), (dj.methods.at_speed(3, 3, 2), 1)],
                          ids=["one beam", "one token"])

@@ -45,6 +45,7 @@ def joint_distribution(target, draft, children,
                                              children, draws)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("size, zeros, children", TREES, ids=str)
 def test_joint_distribution_of_a_call(size, zeros, children):
   target, draft = exactness.random_tables(size, *zeros)
@@ -80,6 +81,7 @@ def test_peaked_distributions_accept_more_than_by_traversal():
   assert found > rival + 0.01
 
 
+@pytest.mark.long
 def test_a_chain_is_block_verification():
   """In float32, as it runs: the same node, the same distribution."""
   target, draft = exactness.random_tables(20, 5, 5)
@@ -161,6 +163,7 @@ def test_greedy_drafts_of_few_tokens():
     assert tokens[:len(expected)].tolist() == expected
 
 
+@pytest.mark.long
 def test_greedy_drafts_keep_the_contract_of_drafters():
   drafter_conformance.check_drafter(
       drafters.of_model(expanders.greedy_and_sample((2, 2))), rows=200, steps=2)

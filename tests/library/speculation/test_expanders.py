@@ -88,6 +88,7 @@ def check_tree(tree, layout):
   assert np.isfinite(log_probs[..., 0][tree.valid[:, node]]).all()
 
 
+@pytest.mark.cases(2)
 @EACH
 def test_trees_on_a_table(name):
   drafter, distributions = DRAFTERS[name], table()
@@ -303,6 +304,7 @@ def gaps(tree, block, model, temperature=0.7):
 
 # The deterministic drafters differ in `expand` alone, and families in their
 # positions alone.
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name, config", [
     ("gumbel_top_k", tiny.LLAMA), ("iid_paths", tiny.LLAMA),
     ("stochastic_beam", tiny.LLAMA), ("stochastic_beam", tiny.OPT)],

@@ -61,6 +61,7 @@ def joint_distribution(target, draft, children, change=lambda trees: trees):
   return probs, emitted
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("size, zeros, children", TREES, ids=str)
 def test_joint_distribution_of_a_call(size, zeros, children):
   target, draft = exactness.random_tables(size, *zeros)
@@ -80,6 +81,7 @@ def test_control_children_in_another_order():
   assert np.abs(probs.sum(axis=1) - target[0]).max() > 1e-3
 
 
+@pytest.mark.long
 def test_expected_tokens():
   """On a chain as block verification does; on a tree, less than traversal."""
   target, draft = (np.tile(probs, (3, 1)) for probs in (
@@ -101,6 +103,7 @@ def test_equal_distributions_accept_a_leaf():
   np.testing.assert_array_equal(stats.target_calls, 1)
 
 
+@pytest.mark.cases(1)
 @each([dj.methods.rsd_c((2, 2), "layer"), dj.methods.rsd_s(2, 3, "layer"),
        dj.methods.sequoia(((3,), (2, 0, 1)), "layer")])
 def test_joint_distribution_of_texts(method):

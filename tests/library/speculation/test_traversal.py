@@ -38,6 +38,7 @@ TREES = [
 ]
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("size, zeros, children", TREES, ids=str)
 def test_joint_distribution_of_a_call(size, zeros, children):
   target, draft = exactness.random_tables(size, *zeros)
@@ -97,6 +98,7 @@ def test_a_chain_all_at_once_is_a_traversal():
   assert len(set(np.asarray(found[0]).tolist())) == 6
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("children", [CHAIN, ((2,), (2, 2))], ids=str)
 def test_expected_tokens(children):
   """As enumerated, and more than node by node."""
@@ -117,6 +119,7 @@ def test_expected_tokens(children):
   assert tokens[better] > tokens[usual] + SIGMAS * error
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("draft_sampling", [None, dj.Sampling(1e-3)],
                          ids=["random", "cold"])
 @each([dj.methods.rsd_s(*sizes, "traversal") for sizes in ((2, 3), (3, 2))])

@@ -218,6 +218,7 @@ def _uncompressed(tmp_path):
   return folder
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("how", [
     {}, {"dtype": "bfloat16"}, {"weights": "int8"}, {"weights": "bfloat16"},
     {"scan_layers": True}, {"shardings": None}])

@@ -79,6 +79,7 @@ def test_what_is_no_model(site, name, error):
     packages.folder(f"package:{name}")
 
 
+@pytest.mark.long
 def test_a_published_package():
   pytest.importorskip("gguf", reason="needs pip install -e '.[gguf]'")
   try:

@@ -231,6 +231,7 @@ _AS_PUBLISHED = dataclasses.replace(
     logit_softcap=0.0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["llama", "qwen2", "gemma3"])
 def test_logits_are_those_of_transformers(tmp_path, name):
   torch, transformers, _ = (

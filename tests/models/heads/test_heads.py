@@ -90,6 +90,7 @@ _METHODS = {
 _FORWARDS = {"eagle1": 3, "eagle3": 3, "mtp": 3, "fspad": 2, "chimera": 3}
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("name", HEADS)
 def test_texts_have_the_distribution_of_the_target(name):
   found, stats = p_value(_METHODS[name], models(name))
@@ -100,6 +101,7 @@ def test_texts_have_the_distribution_of_the_target(name):
   np.testing.assert_array_equal(stats.draft_calls, calls * stats.target_calls)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", ["eagle3", "hydra++"])
 def test_texts_drafted_by_8_bits_have_it_too(name):
   given = in_8_bits(name)
@@ -118,12 +120,14 @@ def test_control_most_probable_children_taken_for_samples():
   assert found < exactness.MIN_P_VALUE
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["eagle3"])
 def test_trees_and_state_are_as_a_drafter_has_them(name):
   drafter_conformance.check_drafter(
       _METHODS[name].sampled.drafter, rows=200, steps=2, **models(name))
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("name", HEADS)
 def test_greedy_texts_are_those_of_the_target(name):
   given = {**models(name), "sampling": dj.Sampling(temperature=0.0),
@@ -136,6 +140,7 @@ def test_greedy_texts_are_those_of_the_target(name):
   np.testing.assert_array_equal(out.tokens, plain.tokens)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("name", HEADS)
 def test_rejected_tokens_leave_no_trace(name):
   """The state after some steps is that of the committed text, read at once."""
@@ -212,6 +217,7 @@ def test_head_and_target_that_do_not_fit():
     run(_METHODS["eagle3"], draft_params={"layer": {}})
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", ["eagle3", "dspark"])
 def test_a_target_with_a_processor(name):
   """The head reads the target's own parameters, not those around them."""

@@ -125,6 +125,7 @@ def test_a_field_that_is_left_out(tmp_path, fields, name, expected):
   assert {k: getattr(config, k) for k in expected} == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(
     PUBLISHED.keys() - {"MiMo 7B", "Gemma 3 4B"}))
 def test_fields_that_are_left_out_are_as_in_transformers(name):

@@ -25,6 +25,8 @@ torch = pytest.importorskip("torch", reason="needs pip install -e '.[parity]'")
 transformers = pytest.importorskip(
     "transformers", reason="needs pip install -e '.[parity]'")
 
+pytestmark = pytest.mark.long
+
 torch.set_num_threads(1)  # Threads take longer than such small products.
 _SMALL = dict(vocab_size=29, hidden_size=16, num_hidden_layers=2,
               num_attention_heads=4, max_position_embeddings=96)

@@ -453,6 +453,7 @@ for load in (checkpoints.from_hf, checkpoints.load):
 """
 
 
+@pytest.mark.long
 def test_a_mesh_of_eight_devices(llama, tmp_path):
   """Each device gets its part, from either kind of folder."""
   checkpoints.convert(llama, tmp_path / "out")

@@ -17,6 +17,7 @@ from support import published_heads as hf
 _TARGET, _DIM, _VOCAB = hf.TARGET, hf.DIM, hf.VOCAB
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("qk_norm", [False, True])
 @pytest.mark.parametrize("flavour", ["midlayer", "layers.0"])
 def test_eagle3(tmp_path, target, flavour, qk_norm):

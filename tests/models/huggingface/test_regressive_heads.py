@@ -18,6 +18,7 @@ from support import tiny_models as tiny
 _TARGET, _DIM, _VOCAB = hf.TARGET, hf.DIM, hf.VOCAB
 
 
+@pytest.mark.long
 def test_fspad(tmp_path, target):
   shapes = {"fc.fc.weight": (_DIM, 2 * _DIM), "fc.fc.bias": (_DIM,),
             "fc.post_attention_layernorm.weight": (_DIM,),
@@ -104,6 +105,7 @@ def test_mtp(tmp_path, target, name):
   hf.check_chain(hf.drafted(loaded, target.params), logits)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("arch", ["mlp", "prefix-mlp"])
 def test_hydra(tmp_path, target, arch):
   step, last, shapes = 1, "", {}
@@ -176,6 +178,7 @@ def test_clover2(tmp_path, target):
   hf.check_chain(hf.drafted(loaded, target.params), logits)
 
 
+@pytest.mark.long
 def test_chimera(tmp_path, target):
   torch = pytest.importorskip("torch")
   name = "fast_layer1.0"

@@ -48,6 +48,7 @@ def written(folder, kind):
   return params
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("kind", _WRITTEN)
 def test_what_is_saved_is_read_back(tmp_path, kind):
   params = written(tmp_path / "head", kind)
@@ -57,6 +58,7 @@ def test_what_is_saved_is_read_back(tmp_path, kind):
   jax.tree.map(np.testing.assert_array_equal, found.params, params)
 
 
+@pytest.mark.cases(6)
 @pytest.mark.parametrize("kind", _WRITTEN)
 @pytest.mark.parametrize("weights", ["int8", "bfloat16"])
 def test_matrices_of_fewer_bits(tmp_path, kind, weights):
@@ -107,6 +109,7 @@ def test_matrices_are_saved_in_8_bits(tmp_path, kind):
   assert sizes[1] < .6 * sizes[0]
 
 
+@pytest.mark.cases(8)
 @pytest.mark.parametrize("kind", _WRITTEN)
 @pytest.mark.parametrize("narrow", [
     {"weights": "int8"}, {"weights": "bfloat16"}, {"dtype": "bfloat16"}],

@@ -23,6 +23,7 @@ def check(drafter, rows=256):
   drafter_conformance.check_drafter(drafter, rows=rows)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("drafter", [TABLE, LOOKUP, SUFFIX, BEAM, PATHS],
                          ids=["table", "lookup", "suffix", "beam", "paths"])
 def test_our_drafters_conform(drafter):
@@ -75,6 +76,7 @@ def orphaned(tree):
   return tree.replace(valid=tree.valid.at[:, 1].set(False))
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("drafter, message", [
     (altered("tokens", lambda x: x[:, :-1])(CHAIN),
      r"DraftTree.tokens: int32 of shape \(256, 3\) is needed, and int32 of "

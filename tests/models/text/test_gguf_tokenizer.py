@@ -100,12 +100,14 @@ def sentencepiece(path, arch, **options):
                scores=[theirs.get_score(i) for i in ids]), theirs
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pre", ["gpt-2", "llama-bpe", "qwen2", "tekken",
                                  "gpt-4o"])
 def test_byte_level_tokens_are_those_of_transformers(tmp_path, pre):
   check_same(byte_level(tmp_path / "model.gguf", pre), pre)
 
 
+@pytest.mark.long
 def test_sentencepiece_tokens_are_those_of_transformers(tmp_path):
   check_same(sentencepiece(tmp_path / "model.gguf", "gemma3",
                            add_dummy_prefix=False)[0], "gemma3")

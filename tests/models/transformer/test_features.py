@@ -73,6 +73,7 @@ def spied(method, states):
       drafter._replace(observe=observe), verifier), None)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("scan, rows, chunk, new", [
     (False, None, 2, 9), (True, 2, 512, 9), (False, None, 512, 45)],
                          ids=["chunks", "queue and scan", "growth"])

@@ -52,6 +52,7 @@ def _temporaries(function, *arguments):
   return analysis.temp_size_in_bytes
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("config, length", [
     (CONFIG, 1), (CONFIG, 4), (GEMMA, 1), (MIXTRAL, 1), (MIXTRAL, 4)])
 def test_no_copies_in_float32(config, length, of_xla):

@@ -53,6 +53,7 @@ def test_products(width, kernels, monkeypatch):
                expected) > 1e-3
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_forward_is_that_of_the_same_numbers_in_float32(name):
   config = CONFIGS[name]

@@ -102,6 +102,7 @@ def test_rows_of_a_table():
       quantization.dequantize(table, "float32")[index])
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_forward_is_that_of_the_rounded_weights(name):
   config = CONFIGS[name]
@@ -193,6 +194,7 @@ def test_a_model_is_rounded_while_it_is_read(folders, kind, kwargs):
       jnp.dtype("int8"), jnp.dtype("float32"), jnp.dtype(config.dtype)}
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("kind", ["ours", "theirs"])
 def test_no_host_has_more_than_one_matrix(folders, kind, monkeypatch):
   on_host, read = quantization.on_host, []

@@ -32,6 +32,7 @@ def grown_tree():
   return tree.replace(log_probs=jnp.asarray(log_probs[None], jnp.float32))
 
 
+@pytest.mark.long
 def test_nodes_of_the_most_probable_paths():
   tree = grown_tree()
   totals = best_first_trees.path_log_probs(tree_lib.beam_layout(2, 2), tree)
@@ -99,6 +100,7 @@ def test_with_all_nodes_it_is_the_beam():
                beam.replace(log_probs=None))
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("zeros", [(0, 0), (1, 2)], ids=str)
 def test_joint_distribution(zeros):
   target, draft = exactness.random_tables(V, *zeros)

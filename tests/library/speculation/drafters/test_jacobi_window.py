@@ -97,6 +97,7 @@ class Oracle:
     self.steps += 1
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("ngram, width, guesses, buckets", [
     (4, 4, 3, 9), (3, 2, 2, 2), (2, 1, 2, 9)])
 def test_proposals_of_greedy_texts(ngram, width, guesses, buckets):

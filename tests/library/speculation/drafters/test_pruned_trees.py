@@ -53,6 +53,7 @@ def test_control_children_that_are_tested_by_matches_alone():
   assert p_value(dj.Method("wrong", pair, None))[0] < 1e-5
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("scan_layers", [False, True])
 def test_greedy_texts_and_the_nodes_that_are_kept(scan_layers):
   """Those of the most probable paths, each scored by a plain forward."""

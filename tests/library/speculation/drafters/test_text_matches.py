@@ -29,6 +29,7 @@ def generate(method, prompt, new=24, **arguments):
       **arguments)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 def test_joint_distribution(method):
   target, _ = tables()
@@ -41,6 +42,7 @@ def test_joint_distribution(method):
   assert np.asarray(stats.extra["tested_by_rank"])[:, 1].sum() > ROWS / 10
 
 
+@pytest.mark.long
 def test_other_texts_with_tokens_that_the_target_lacks():
   """A tokenizer may have more entries than a model."""
   target, _ = tables()
@@ -57,6 +59,7 @@ def test_other_texts_are_tokens():
     generate(suffix, [[0, 1]], draft_params=np.zeros((2, 3), np.int32))
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 def test_greedy_text_is_the_targets(method):
   prompt = [[0, 1, 2, 0, 1], [3, 3, 3, 3, 4]]
@@ -66,6 +69,7 @@ def test_greedy_text_is_the_targets(method):
   assert found.stats.target_calls.max() < plain.stats.target_calls.min()
 
 
+@pytest.mark.long
 def test_rows_do_not_depend_on_each_other():
   method, prompts = METHODS[1], np.random.default_rng(0).integers(0, V, (6, 9))
   keys = jax.random.split(jax.random.key(1), 6)
@@ -124,6 +128,7 @@ def test_equal_beginnings_share_nodes():
       [5], [8], [8, 9], [5, 7], [5, 6]]
 
 
+@pytest.mark.long
 def test_probable_nodes_are_kept():
   """After 1 come 5 twice and 8 once, of three occurrences."""
   text = [1, 5, 6, 1, 5, 7, 1, 8, 9, 1]
