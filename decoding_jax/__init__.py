@@ -18,7 +18,7 @@ from decoding_jax.types import (Block, Cache, Context, DecodeState, Decoder,
                                 Stats, Verdict, Verifier)
 
 if typing.TYPE_CHECKING:  # What `lazy` imports, for tools that read this.
-  from decoding_jax import canvas, processors
+  from decoding_jax import canvas, drawing, processors
   from decoding_jax.grammar_aligned import asap
 
 # The name that rewards had when all of them were constraints.
@@ -29,8 +29,8 @@ __all__ = [
     "DraftTree", "Expander", "FreeLayout", "Generation", "Head", "Info",
     "LanguageModel", "Layout", "LogitsProcessor", "Method", "Pair", "Reward",
     "Run", "Sampling", "Seen", "Stats", "Verdict", "Verifier", "asap", "begin",
-    "canvas", "constraints", "generate", "methods", "pair", "processors",
-    "result", "rewards", "step", "stream",
+    "canvas", "constraints", "drawing", "generate", "methods", "pair",
+    "processors", "result", "rewards", "step", "stream",
 ]
 
 lazy.attach(globals(), {"canvas": (), "drawing": (), "processors": (),

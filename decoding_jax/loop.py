@@ -69,8 +69,8 @@ class Info:
     tree: what was drafted; None for a method without trees.
     verdict: the accepted path and the token after it; None without a tree. The
       end of the text or of the budget may cut it: see `count`.
-    tokens: `[B, T]` int32, what was committed, PAD after it. T is D + 1; without
-      a tree it is `max_new_tokens`.
+    tokens: `[B, T]` int32, what was committed, PAD after it; T is D + 1, or
+      without a tree `max_new_tokens`.
     count: `[B]` int32, how many tokens were committed.
     log_probs: `[B, M, V]` float32, the target's distribution after each node
       that is valid, warped as `sampling` says; None if it was not asked for.
@@ -133,8 +133,8 @@ def step(run: Run, *, log_probs: bool = False) -> tuple[Run, Info]:
   """Decodes one step: every row that is not done gets at least one token.
 
   It is compiled, once for each decoder and set of shapes, and may be part of a
-  function that is compiled, mapped or scanned. A run in which all rows are done
-  stays as it is.
+  function that is compiled, mapped or scanned. Where all rows are done it
+  changes no result.
 
   Args:
     run: of `begin` or of the step before; it is left unchanged.

@@ -24,7 +24,7 @@ LIBRARY = [
     ("speculation",),
     ("lookahead", "argument_checks", "metrics"),
     ("loop",),
-    ("generate", "methods"),
+    ("generate", "methods", "drawing"),
     ("grammar_aligned",),
 ]
 MODELS = [
