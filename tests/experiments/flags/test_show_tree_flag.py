@@ -56,7 +56,8 @@ def test_trees_of_each_step(pair, capsys, tmp_path):
      r"--tree_svg: method pearl\(2\) drafts no tree"),
     (dict(show_tree="true"), METHOD, True, "--show_tree and --stream: either"),
     (dict(tree_svg="/no/such/x.svg"), METHOD, False,
-     "--tree_svg=/no/such/x.svg: there is no such folder")], ids=str)
+     "--tree_svg=/no/such/x.svg: there is no such folder")],
+                         ids=["beams", "pearl", "stream", "folder"])
 def test_what_cannot_be_shown(pair, values, method, streams, message):
   del pair
   with flagsaver.as_parsed(**values):
