@@ -1,8 +1,14 @@
-"""Decoding with draft trees: exact, batched, one XLA program a generation."""
+"""Decoding with draft trees: exact, batched, one XLA program a generation.
 
-from decoding_jax import canvas, methods, processors, rewards
+What `generate` and a method stand on is imported at once; methods, processors,
+canvases and searches when they are asked for.
+"""
+
+import typing
+
+from decoding_jax import lazy, methods, rewards
 from decoding_jax.generate import generate, stream
-from decoding_jax.grammar_aligned import asap
+from decoding_jax.loop import begin, Info, result, Run, step
 from decoding_jax.sampling import Sampling
 from decoding_jax.speculation.verifiers import pair
 from decoding_jax.types import (Block, Cache, Context, DecodeState, Decoder,
@@ -11,14 +17,21 @@ from decoding_jax.types import (Block, Cache, Context, DecodeState, Decoder,
                                 LogitsProcessor, Method, Pair, Reward, Seen,
                                 Stats, Verdict, Verifier)
 
+if typing.TYPE_CHECKING:  # What `lazy` imports, for tools that read this.
+  from decoding_jax import canvas, drawing, processors
+  from decoding_jax.grammar_aligned import asap
+
 # The name that rewards had when all of them were constraints.
 constraints = rewards
 
 __all__ = [
     "Block", "Cache", "Context", "DecodeState", "Decoder", "Drafter",
-    "DraftTree", "Expander", "FreeLayout", "Generation", "Head",
+    "DraftTree", "Expander", "FreeLayout", "Generation", "Head", "Info",
     "LanguageModel", "Layout", "LogitsProcessor", "Method", "Pair", "Reward",
-    "Sampling", "Seen", "Stats", "Verdict", "Verifier", "asap",
-    "canvas", "constraints", "generate", "methods", "pair", "processors",
-    "rewards", "stream",
+    "Run", "Sampling", "Seen", "Stats", "Verdict", "Verifier", "asap", "begin",
+    "canvas", "constraints", "drawing", "generate", "methods", "pair",
+    "processors", "result", "rewards", "step", "stream",
 ]
+
+lazy.attach(globals(), {"canvas": (), "drawing": (), "processors": (),
+                        "grammar_aligned": ("asap",)})

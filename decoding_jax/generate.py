@@ -9,18 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax import argument_checks
-from decoding_jax import kernels
+from decoding_jax import loop
 from decoding_jax import programs
 from decoding_jax import sampling as sampling_lib
-from decoding_jax.rewards import text_reward
 from decoding_jax.runtime import cache as cache_lib, cache_growth
 from decoding_jax.runtime import continuous_batching, prefill as prefill_lib
-from decoding_jax.speculation import tree_decoder
 from decoding_jax.types import (Context, DecodeState, Generation, Head,
-                                LanguageModel, Method, NONE, PAD, Params,
-                                Reward)
-from decoding_jax.validation import keys as keys_lib
-from decoding_jax.validation import prompts as prompts_lib
+                                LanguageModel, Method, Params, Reward)
 from decoding_jax.validation import values
 
 # More steps than any generation takes: do not pause.
@@ -122,21 +117,19 @@ def stream(key, prompts, prompt_lengths, *, every: int = 1,
 def _outputs(every, key, prompts, prompt_lengths, *, method, max_new_tokens,
              rows, **arguments):
   """What there is after so many steps each, or after each size of caches."""
-  decoder, context, keys = _prepared(key, prompts, prompt_lengths,
-                                     method=method, rows=rows,
-                                     max_new_tokens=max_new_tokens, **arguments)
+  argument_checks.check_rows(rows)
+  decoder, context, keys = loop.prepare(
+      key, prompts, prompt_lengths, method=method,
+      max_new_tokens=max_new_tokens, **arguments)
   batch, length = context.prompts.shape
-  slots = prefill_lib.capacity(length, max_new_tokens + decoder.max_slots_ahead)
+  slots = loop.full_size(decoder, context, max_new_tokens)
   queued, traced = rows is not None and rows < batch, programs.is_traced(
       (context, keys))
   # Under an outer jit the host cannot see that a cache is full, so that it has
   # its full size from the start.
   now = slots if queued or traced else cache_growth.initial_slots(
       prefill_lib.capacity(length, decoder.max_slots_ahead), slots)
-  argument_checks.check_memory(
-      method.greedy if context.warper.greedy else method.sampled,
-      context.prompts, max_new_tokens, slots=now, rows=rows,
-      models=_models(decoder, context))
+  loop.check_memory(method, decoder, context, max_new_tokens, now, rows)
   if queued:
     yield _generate_queued(decoder, max_new_tokens, rows, slots,
                            prefill_lib.CHUNK, context, keys)
@@ -144,10 +137,10 @@ def _outputs(every, key, prompts, prompt_lengths, *, method, max_new_tokens,
   if every and traced:
     raise ValueError("stream comes back to the host, so that its arguments "
                      "cannot be traced: generate can be inside of jit.")
-  caches = _caches(decoder, now, prefill_lib.CHUNK, context)
+  caches = loop.prefill(decoder, now, prefill_lib.CHUNK, context)
   if every:
     # All steps of a stream are one program: the next result needs no other.
-    state = _begin(decoder, max_new_tokens, context, caches, keys)
+    state = loop.start(decoder, max_new_tokens, context, caches, keys)
     steps = jnp.int32(0)
   else:
     out, state = _generate(decoder, max_new_tokens, context, caches, keys)
@@ -163,104 +156,17 @@ def _outputs(every, key, prompts, prompt_lengths, *, method, max_new_tokens,
     yield out
 
 
-def _prepared(key, prompts, prompt_lengths, *, method, target, target_params,
-              draft, draft_params, max_new_tokens, sampling, draft_sampling,
-              eos_id, reward, reward_params, constraints, rows):
-  """Checks all arguments; the decoder, the context and the keys of the rows."""
-  argument_checks.check_kinds(method=method, target=target, draft=draft,
-                              sampling=sampling, draft_sampling=draft_sampling,
-                              reward=reward)
-  prompts = values.array("prompts", prompts)
-  prompt_lengths = values.array("prompt_lengths", prompt_lengths)
-  prompts_lib.check(prompts, prompt_lengths, target.vocab_size)
-  argument_checks.check_models(method, target, draft)
-  length = prompts_lib.longest(prompts, prompt_lengths)
-  argument_checks.check_budget(length, max_new_tokens, target,
-                               argument_checks.limiting_draft(method, draft))
-  argument_checks.check_params(target, target_params, draft, draft_params)
-  argument_checks.check_eos(eos_id, target.vocab_size)
-  argument_checks.check_reward(method, len(prompts), reward, reward_params,
-                               constraints)
-  argument_checks.check_rows(rows)
-  argument_checks.check_axes(prompts, target_params, draft_params,
-                             reward_params, constraints)
-  kernels.prepare()  # Before anything is traced that may call them.
-  prompts, prompt_lengths = (
-      x.astype(jnp.int32) for x in (prompts, prompt_lengths))
-  keys = keys_lib.of_rows(key, len(prompts))
-  size = len(prompts), target.vocab_size
-  warper = sampling_lib.make_warper(sampling, *size)
-  argument_checks.check_temperature(method, warper.greedy, sampling.temperature)
-  draft_warper = sampling_lib.make_warper(draft_sampling or sampling, *size,
-                                          "draft_sampling")
-  if warper.greedy:
-    draft_warper = sampling_lib.without_temperature(warper)
-  context = Context(
-      target=target, target_params=target_params,
-      draft=_within_window(draft, length + max_new_tokens),
-      draft_params=draft_params, warper=warper, draft_warper=draft_warper,
-      eos_id=_end_tokens(eos_id),
-      prompts=_without_padding(prompts, prompt_lengths),
-      prompt_lengths=prompt_lengths, reward=reward,
-      reward_params=reward_params,
-      constraints=jax.tree.map(jnp.asarray, constraints))
-  return tree_decoder.decoder_of(method, warper.greedy), context, keys
-
-
-def _within_window(draft, length):
-  """Returns a drafter for texts of a length, if need be past its window."""
-  if not isinstance(draft, LanguageModel) or not 0 < draft.max_length < length:
-    return draft
-  return _clamped(draft)
-
-
-@functools.lru_cache(maxsize=None)
-def _clamped(lm):
-  """Returns a model that reads all later tokens at its last position.
-
-  They are poor drafts, but cost nothing: shapes are static.
-  """
-  def forward(params, tokens, positions, *args):
-    return lm.forward(params, tokens, jnp.minimum(positions, lm.max_length - 1),
-                      *args)
-
-  return lm._replace(forward=forward, max_length=0)
-
-
-def _models(decoder, context: Context):
-  """The models that a decoder prefills, each with its parameters."""
-  target = context.target, context.target_params
-  # A head reads what the target has read of the prompts.
-  if not decoder.needs_draft or isinstance(context.draft, Head):
-    return [target]
-  return [target, (context.draft, context.draft_params)]
-
-
-def _caches(decoder, slots, chunk, context: Context):
-  """The caches of target and draft; None for a draft that is not needed."""
-  caches = [prefill_lib.prefill(slots, chunk, *model, prompts=context.prompts,
-                                lengths=context.prompt_lengths)
-            for model in _models(decoder, context)]
-  return (*caches, None)[:2]
-
-
 # The caches are given back, so that the loop writes where they lie.
-@functools.partial(programs.jit, static_argnums=(0, 1), donate_argnums=3)
-def _begin(decoder, max_new_tokens, context: Context, caches, keys):
-  """The state before the first step."""
-  return _first_state(decoder, max_new_tokens, context, caches, keys)
-
-
 @functools.partial(programs.jit, static_argnums=(0, 1), donate_argnums=3)
 def _generate(decoder, max_new_tokens, context: Context, caches, keys):
   """Begins, and runs the loop."""
-  state = _first_state(decoder, max_new_tokens, context, caches, keys)
+  state = loop.first_state(decoder, max_new_tokens, context, caches, keys)
   return _run(decoder, context, state, jnp.int32(0), _ALL)
 
 
 @functools.partial(programs.jit, static_argnums=(0,), donate_argnums=2)
 def _resume(decoder, context: Context, state, steps, every):
-  """Goes on with what `_begin` or a loop has left, perhaps in larger caches."""
+  """Goes on with what `start` or a loop has left, perhaps in larger caches."""
   return _run(decoder, context, state, steps, every)
 
 
@@ -288,7 +194,7 @@ def _run(decoder, context: Context, state: DecodeState, before, every):
   state, steps = jax.lax.while_loop(
       goes_on, lambda carry: (decoder.step(context, carry[0]), carry[1] + 1),
       (state, before))
-  return _generation(context, state, steps), state
+  return loop.generation(context, state, steps), state
 
 
 @functools.partial(programs.jit, static_argnums=(0, 1, 2, 3, 4))
@@ -296,45 +202,8 @@ def _generate_queued(decoder, max_new_tokens, rows, slots, chunk,
                      context: Context, keys):
   """Generates all prompts, `rows` of them at a time."""
   def begin(context, keys):
-    caches = _caches(decoder, slots, chunk, context)
-    return _first_state(decoder, max_new_tokens, context, caches, keys)
+    caches = loop.prefill(decoder, slots, chunk, context)
+    return loop.first_state(decoder, max_new_tokens, context, caches, keys)
 
-  return _generation(context, *continuous_batching.run(
+  return loop.generation(context, *continuous_batching.run(
       decoder, context, keys, rows, begin))
-
-
-@jax.jit
-def _without_padding(prompts, lengths):
-  in_prompt = jnp.arange(prompts.shape[1])[None] < lengths[:, None]
-  return jnp.where(in_prompt, prompts, 0)
-
-
-def _first_state(decoder, max_new_tokens, context: Context, caches,
-                 keys) -> DecodeState:
-  """The state in which nothing is generated yet."""
-  batch, prompt_length = context.prompts.shape
-  lengths = context.prompt_lengths
-  tokens = jnp.full((batch, prompt_length + max_new_tokens), PAD, jnp.int32)
-  tokens = tokens.at[:, :prompt_length].set(
-      jnp.where(jnp.arange(prompt_length)[None] < lengths[:, None],
-                context.prompts, PAD))
-  return decoder.init(context, DecodeState(
-      keys=keys, step=jnp.zeros(batch, jnp.int32), tokens=tokens,
-      log_probs=jnp.zeros(tokens.shape, jnp.float32), length=lengths,
-      limit=lengths + max_new_tokens, done=jnp.zeros(batch, bool),
-      target_cache=caches[0], draft_cache=caches[1]))
-
-
-def _generation(context: Context, state: DecodeState, steps) -> Generation:
-  """What is returned of the last state."""
-  stats = state.stats
-  if context.reward is not None:
-    value = text_reward.value_of_text(context, state.tokens, state.length)
-    stats = stats.replace(extra={**stats.extra, "reward": value})
-  return Generation(state.tokens, state.length, state.log_probs, stats, steps)
-
-
-def _end_tokens(eos_id):
-  """`[E]` int32, `[NONE]` for none."""
-  ids = values.array("eos_id", NONE if eos_id is None else eos_id)
-  return ids.astype(jnp.int32).reshape(-1)

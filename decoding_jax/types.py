@@ -149,6 +149,17 @@ class Head(NamedTuple):
   abstract_params: Optional[Callable[[], Params]] = None
 
 
+class AppliedParams(NamedTuple):
+  """Parameters of a model with a processor around it; see `processors.apply`.
+
+  Attributes:
+    model: of the model.
+    processor: of the processor.
+  """
+  model: Params
+  processor: Params
+
+
 class LogitsProcessor(NamedTuple):
   """Changes logits by the tokens that stand before them; hashable.
 
@@ -453,6 +464,8 @@ class Decoder(NamedTuple):
     takes_head: whether that may be a `Head`.
     needs_reward: whether it needs a reward.
     needs_features: whether the target must keep features, see `Cache`.
+    step_with_tree: `(context, state) -> (state, Seen)`, the same step and what
+      it has drafted, scored and accepted; None for a step without a tree.
   """
   init: Callable[..., "DecodeState"]
   step: Callable[..., "DecodeState"]
@@ -462,6 +475,7 @@ class Decoder(NamedTuple):
   takes_head: bool = False
   needs_reward: bool = False
   needs_features: bool = False
+  step_with_tree: Optional[Callable[..., tuple["DecodeState", Seen]]] = None
 
 
 class Method(NamedTuple):

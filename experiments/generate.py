@@ -8,7 +8,8 @@ this prompt, and chooses the fastest method and tree; `--memory_budget=900MB`
 leaves out those that need more. `--regex`, `--json_schema`
 and `--stop` constrain the completion; `--stream` prints it while it is
 generated, and `--compare` times plain decoding beside it. `--texts=4` shows so
-many beams or samples, and how they differ.
+many beams or samples, and how they differ. `--show_tree` prints what each step
+drafts and accepts, `--tree_svg=trees.svg` draws it.
 `--chat` makes the prompt a user's message:
 
   python -m experiments.generate --prompt="What is a rainbow?" --chat \\
@@ -39,6 +40,7 @@ from experiments.flags import method_flags
 from experiments.flags import model_flags
 from experiments.flags import notices
 from experiments.flags import prompt_flag
+from experiments.flags import show_tree_flag
 from experiments.flags import stream_flag
 from experiments.flags import text_set_flag
 from experiments.timing import auto_method
@@ -56,7 +58,7 @@ _WIDTH = 32
 # --help shows flags of a main alone, and of modules that it adopts.
 for _module in (generation_flags, model_flags, mesh, constraint_flags,
                 method_flags, memory_budget_flag, stream_flag, prompt_flag,
-                chat_flags, text_set_flag, compare_flag):
+                chat_flags, text_set_flag, compare_flag, show_tree_flag):
   flags.adopt_module_key_flags(_module)
 
 
@@ -84,6 +86,7 @@ def main():
   for method in methods:
     model_pair.check(method, pair, width, budget, sampling)
   stream_flag.check(methods, sampling)
+  show_tree_flag.check(methods, sampling, stream_flag.is_enabled())
   text_set_flag.check(stream_flag.is_enabled())
   rows = text_set_flag.count()
   pair = generation_flags.load(pair, methods, rows, rows, width)
@@ -107,6 +110,9 @@ def main():
   if stream_flag.is_enabled():
     out, took = stream_flag.show(prompt_flag.prompt_text(), pair, keys, prompts,
                                  lengths, **arguments)
+  elif show_tree_flag.is_enabled():
+    out, took = show_tree_flag.show(pair, keys, prompts, lengths, **arguments)
+    _print(out, text_of, lengths)
   else:
     out, took = _show(complete, text_of, lengths)
   others = text_set_flag.report(
@@ -148,11 +154,15 @@ def _show(complete, text_of, lengths):
   """Decodes twice to time compilation; prints and returns as `--stream`."""
   _, first = stopwatch.timed(complete)
   out, seconds = stopwatch.decoded(complete)
+  _print(out, text_of, lengths)
+  rate = metrics.token_rate(out.stats.emitted, [seconds])
+  return out, f"{rate:.0f} tokens/s, compiled in {first - seconds:.1f} s"
+
+
+def _print(out, text_of, lengths):
   if multihost.first():
     print(prompt_flag.prompt_text() +
           text_of(stream_flag.tokens(out, lengths)))
-  rate = metrics.token_rate(out.stats.emitted, [seconds])
-  return out, f"{rate:.0f} tokens/s, compiled in {first - seconds:.1f} s"
 
 
 def _statistics(method, out, took, device):

@@ -16,14 +16,15 @@ REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 # From the ground up. Names are folders, or modules that are in no folder; those
 # of one floor do not import each other.
 LIBRARY = [
-    ("types", "kernels", "token_text"),
+    ("types", "kernels", "lazy", "token_text"),
     ("validation", "programs"),
     ("sampling", "rewards"),
-    ("processors", "runtime"),
+    ("processors", "runtime", "beam"),
     ("search", "canvas"),
     ("speculation",),
     ("lookahead", "argument_checks", "metrics"),
-    ("generate", "methods"),
+    ("loop",),
+    ("generate", "methods", "drawing"),
     ("grammar_aligned",),
 ]
 MODELS = [

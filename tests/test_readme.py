@@ -1,4 +1,4 @@
-"""Python blocks of README and docs run as they stand.
+"""Python blocks of README, docs and notebooks run as they stand.
 
 A document is one namespace, and its blocks run in order, as a reader would
 paste them; from an empty folder, so that none depends on where it runs.
@@ -6,12 +6,14 @@ paste them; from an empty folder, so that none depends on where it runs.
 
 import functools
 import itertools
+import json
 import pathlib
 import re
 import types
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import decoding_jax as dj
@@ -26,7 +28,8 @@ PROCESSORS = ROOT / "docs" / "processors.md"
 MODELS = ROOT / "docs" / "models.md"
 METHODS = ROOT / "docs" / "methods.md"
 DRAFTERS = ROOT / "docs" / "drafters.md"
-DOCUMENTS = [README, *sorted((ROOT / "docs").glob("*.md"))]
+ONE_STEP = ROOT / "examples" / "one_step.ipynb"
+DOCUMENTS = [README, *sorted((ROOT / "docs").glob("*.md")), ONE_STEP]
 # What a document needs beside the packages of every test.
 NEEDS = {"processors.md": "outlines_core", "grammars.md": "llguidance"}
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.S | re.M)
@@ -36,6 +39,16 @@ def blocks(text):
   """Returns the Python blocks of a text, each with its first line's number."""
   return [(text[:match.start(1)].count("\n") + 1, match[1])
           for match in _BLOCK.finditer(text)]
+
+
+def read(path):
+  """Returns the text of a document; of a notebook, its cells as blocks."""
+  text = path.read_text("utf-8")
+  if path.suffix != ".ipynb":
+    return text
+  return "\n".join("```python\n{}\n```".format("".join(cell["source"]))
+                   for cell in json.loads(text)["cells"]
+                   if cell["cell_type"] == "code")
 
 
 def run(text, name):
@@ -54,7 +67,7 @@ def names_after(path):
   """Names after each block of a document, which runs once."""
   if path.name in NEEDS:
     pytest.importorskip(NEEDS[path.name])
-  return run(path.read_text("utf-8"), str(path))
+  return run(read(path), str(path))
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +76,7 @@ def _elsewhere(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in DOCUMENTS if blocks(path.read_text("utf-8"))],
+    "path", [path for path in DOCUMENTS if blocks(read(path))],
     ids=lambda path: path.name)
 def test_blocks_run(path):
   assert names_after(path)
@@ -100,10 +113,17 @@ def method_module(number):
 
 
 def test_methods_of_your_own_are_methods():
-  for number in range(len(blocks(METHODS.read_text("utf-8")))):
+  # The last block is a loop.
+  for number in range(len(blocks(METHODS.read_text("utf-8"))) - 1):
     module = method_module(number)
     for example in module.EXAMPLES:
       assert isinstance(module.make(**example), dj.Method)
+
+
+def test_loop_of_your_own():
+  names = names_after(METHODS)[-1]
+  assert names["out"].lengths.tolist() == [3 + 8, 2 + 8]
+  assert names["info"].log_probs.shape == (2, 1 + 3 * 2, 50)
 
 
 def test_decoder_of_your_own():
@@ -168,6 +188,20 @@ def test_processor_of_your_own_never_says_a_token_three_times():
   assert longest(loop) > 2
   assert longest(tiny.Model(*dj.processors.apply(
       names["no_triples"], (), *loop))) == 2
+
+
+def test_notebook_of_one_step():
+  """All rules keep the target's distribution; the notebook is as it was run."""
+  names = names_after(ONE_STEP)[-1]
+  target, rows = names["t"], len(names["prompts"])
+  for tokens in names["first"].values():
+    share, error = target.max(), (target.max() / rows) ** 0.5
+    assert abs((tokens == target.argmax()).mean() - share) < 4 * error
+  assert np.abs(names["emitted"] - target).max() < 1e-6
+  for name, info in names["infos"].items():
+    assert dj.drawing.svg(info, names["words"]).count("<rect") > 9, name
+  notebook = ONE_STEP.read_text("utf-8")
+  assert str(ROOT) not in notebook and len(notebook) < 40_000
 
 
 def test_page_of_drafters_is_short():

@@ -3,7 +3,7 @@
 A method file defines `make`, which returns a `dj.Method`, and `EXAMPLES`, a
 tuple of dicts of arguments of `make` at small sizes. Tests, `--help` and
 `experiments.exactness` take their methods from there, so that a new method is
-one new file.
+one new file. A file is imported when its method is first asked for.
 """
 
 from collections.abc import Iterable
@@ -11,10 +11,10 @@ import functools
 import importlib
 import inspect
 import pkgutil
+import sys
+import types
 
 from decoding_jax.types import Method
-
-_MODULES = {}
 
 
 def names() -> list[str]:
@@ -24,13 +24,13 @@ def names() -> list[str]:
 
 def example_arguments() -> dict[str, tuple[dict, ...]]:
   """Returns, for each method, the arguments of its examples."""
-  return {name: tuple(map(dict, getattr(_load(name), "EXAMPLES", ())))
+  return {name: tuple(map(dict, getattr(_module(name), "EXAMPLES", ())))
           for name in names()}
 
 
 def examples() -> dict[str, tuple[Method, ...]]:
   """Returns, for each method, small instances of it."""
-  return {name: tuple(globals()[name](**arguments) for arguments in found)
+  return {name: tuple(__getattr__(name)(**arguments) for arguments in found)
           for name, found in example_arguments().items()}
 
 
@@ -67,27 +67,36 @@ def _hashable(value):
   return value
 
 
-def _load(name):
-  """Imports a method file once; the package's attribute is then its `make`."""
-  if name not in _MODULES:
-    module = importlib.import_module(f"{__name__}.{name}")
-    if not callable(getattr(module, "make", None)):
-      raise ImportError(f"{module.__file__} is in the folder of methods, but "
-                        "has no function make that returns a dj.Method.")
-    globals()[name] = _cached(name, module.make)
-    _MODULES[name] = module
-  return _MODULES[name]
+class _Methods(types.ModuleType):
+  """This package, in which a file that is imported stands as its `make`."""
+
+  def __setattr__(self, name, value):
+    if isinstance(value, types.ModuleType) and callable(
+        getattr(value, "make", None)):
+      value = _cached(name, value.make)
+    super().__setattr__(name, value)
+
+
+def _module(name):
+  """Imports a method file; the package's attribute is then its `make`."""
+  module = importlib.import_module(f"{__name__}.{name}")
+  if not callable(getattr(module, "make", None)):
+    raise ImportError(f"{module.__file__} is in the folder of methods, but "
+                      "has no function make that returns a dj.Method.")
+  return module
 
 
 def __getattr__(name):
-  """Loads a method file that was added after the import of this package."""
   if name.startswith("_") or name not in names():
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-  _load(name)
+  _module(name)
   return globals()[name]
 
 
-for _name in names():
-  _load(_name)
+def __dir__():
+  return sorted({*globals(), *names()})
+
+
+sys.modules[__name__].__class__ = _Methods
 
 __all__ = [*names(), "example_arguments", "examples", "names"]

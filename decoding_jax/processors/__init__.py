@@ -18,7 +18,7 @@ from decoding_jax.processors.budget_forcing import budget_forcing
 from decoding_jax.processors.choices import choice, token_choice
 from decoding_jax.processors.host_engine import (HostGrammar, HostTimes,
                                                  host_grammar, host_times)
-from decoding_jax.processors.model_wrapper import AppliedParams, apply, chain
+from decoding_jax.processors.model_wrapper import apply, chain
 from decoding_jax.processors.momentum import momentum
 from decoding_jax.processors.patterns import json_schema, regex
 from decoding_jax.processors.penalties import (min_new_tokens, no_repeat_ngram,
@@ -28,6 +28,7 @@ from decoding_jax.processors.sparse_automaton import SparseAutomaton
 from decoding_jax.processors.token_automaton import (Automaton, automaton,
                                                      from_transitions,
                                                      stop_strings, table)
+from decoding_jax.types import AppliedParams
 
 __all__ = [
     "AppliedParams", "Automaton", "HostGrammar", "HostTimes", "SparseAutomaton",

@@ -14,21 +14,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from decoding_jax.types import LanguageModel, LogitsProcessor, NONE, Params
+from decoding_jax.types import (AppliedParams, LanguageModel,
+                                LogitsProcessor, NONE)
 from decoding_jax.validation import protocols, values
-
-
-class AppliedParams(NamedTuple):
-  """Attributes: `model` and `processor`, the parameters of both."""
-  model: Params
-  processor: Params
-
-
-def inner(params: Params) -> Params:
-  """Returns the parameters of a model without the processors around it."""
-  while isinstance(params, AppliedParams):
-    params = params.model
-  return params
 
 
 class _Kind(NamedTuple):

@@ -11,10 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax import sampling
+from decoding_jax import beam, sampling
 from decoding_jax.kernels import buffers, random
 from decoding_jax.runtime import cache as cache_lib
-from decoding_jax.search import beam
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.types import (Array, Block, Cache, DraftTree, Expander,
                                 LanguageModel, Layout, Params)

@@ -56,10 +56,16 @@ def of_pair(pair: Pair) -> Decoder:
                  max_samples_per_node=max(tree_lib.max_branching(layout), 1,
                                           pair.drafter.max_samples_per_node),
                  needs_draft=pair.drafter.calls > 0,
-                 takes_head=pair.drafter.takes_head)
+                 takes_head=pair.drafter.takes_head,
+                 step_with_tree=functools.partial(_step_with_tree, pair))
 
 
 def _step(pair: Pair, context: Context, state: DecodeState) -> DecodeState:
+  return _step_with_tree(pair, context, state)[0]
+
+
+def _step_with_tree(pair: Pair, context: Context,
+                    state: DecodeState) -> tuple[DecodeState, Seen]:
   """One draft, one target call, one commit."""
   layout = pair.drafter.layout
   keys = jax.vmap(random.fold_in)(state.keys, state.step)
@@ -81,7 +87,7 @@ def _step(pair: Pair, context: Context, state: DecodeState) -> DecodeState:
         state, pair.drafter, draft_calls(pair.drafter, context.draft), verdict,
         count))
     seen = Seen(tree, logits, block, verdict, tokens, count, pending)
-    return pair.drafter.observe(context, state, after, seen)
+    return pair.drafter.observe(context, state, after, seen), seen
 
 
 def _commit(state: DecodeState, context: Context, tree, verdict, logits,

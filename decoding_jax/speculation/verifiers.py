@@ -1,6 +1,7 @@
 """Verification: the walk down a tree, and the rules that accept a child."""
 
 import functools
+import pkgutil
 
 import flax.struct
 import jax
@@ -8,8 +9,7 @@ import jax.numpy as jnp
 
 from decoding_jax import sampling
 from decoding_jax.kernels import random
-from decoding_jax.speculation import conditional_transport, drafters, layers
-from decoding_jax.speculation import shared_gumbel, traversal
+from decoding_jax.speculation import drafters
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.types import (Array, Drafter, DraftTree, Expander, Layout,
                                 NONE, Pair, Verdict, Verifier)
@@ -21,6 +21,10 @@ from decoding_jax.validation import protocols, values
 OF_TREES = ("recursive", "traversal", "layer", "shared_gumbel")
 OF_FIXED_TREES = (*OF_TREES, "conditional_ot")
 OF_CHAINS = ("token", "block", "conditional_ot", "shared_gumbel")
+# Where a verifier is that has a walk of its own, which few runs need.
+_MODULES = {"traversal": "traversal", "block": "traversal", "layer": "layers",
+            "conditional_ot": "conditional_transport",
+            "shared_gumbel": "shared_gumbel"}
 # Halvings of the interval that K-SEQ's rho lies in.
 _BISECTIONS = 30
 
@@ -308,14 +312,12 @@ def of_name(verification: str, names: tuple[str, ...] = OF_TREES) -> (
   Raises:
     ValueError: naming the option, its value and what is allowed.
   """
-  by_node, by_path = recursive(replacement=False), traversal.verifier()
-  found = {"recursive": by_node, "token": by_node, "traversal": by_path,
-           "block": by_path, "layer": layers.verifier(),
-           "conditional_ot": conditional_transport.verifier(),
-           "shared_gumbel": shared_gumbel.verifier()}
-  return values.check_one_of("verification", verification, {
-      name: ("" if name == names[0] else f", {name}", found[name])
-      for name in names})
+  suffix = values.check_one_of("verification", verification, {
+      name: "" if name == names[0] else f", {name}" for name in names})
+  if verification not in _MODULES:
+    return suffix, recursive(replacement=False)
+  return suffix, pkgutil.resolve_name(
+      f"decoding_jax.speculation.{_MODULES[verification]}:verifier")()
 
 
 def _check(rank, residual, probs):

@@ -128,7 +128,8 @@ _FIELDS = {
         "step": _function("context", "state"),
         "max_slots_ahead": _integer(0), "max_samples_per_node": _integer(1),
         "needs_draft": _FLAG, "takes_head": _FLAG, "needs_reward": _FLAG,
-        "needs_features": _FLAG},
+        "needs_features": _FLAG,
+        "step_with_tree": _or_none(_function("context", "state"))},
 }
 
 

@@ -9,12 +9,11 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax.kernels import buffers
-from decoding_jax.processors import model_wrapper
 from decoding_jax.runtime import cache as cache_lib, prefill, token_buffer
 from decoding_jax.speculation import expanders, shared_gumbel
 from decoding_jax.speculation import tree as tree_lib
-from decoding_jax.types import (Context, DecodeState, Drafter, DraftTree,
-                                Expander, Head, Seen)
+from decoding_jax.types import (AppliedParams, Context, DecodeState, Drafter,
+                                DraftTree, Expander, Head, Params, Seen)
 
 
 def init(context: Context, state: DecodeState) -> DecodeState:
@@ -86,7 +85,13 @@ def calls(drafter: Drafter, head: Head) -> int:
 
 def _params(context):
   """Returns parameters of the head, and those of the target's own model."""
-  return context.draft_params, model_wrapper.inner(context.target_params)
+  return context.draft_params, _without_processors(context.target_params)
+
+
+def _without_processors(params: Params) -> Params:
+  while isinstance(params, AppliedParams):
+    params = params.model
+  return params
 
 
 def _check_widths(head, cache):

@@ -41,7 +41,6 @@ def _add(monkeypatch, tmp_path):
   yield add
   for path in tmp_path.glob("*.py"):
     sys.modules.pop(f"decoding_jax.methods.{path.stem}", None)
-    dj.methods._MODULES.pop(path.stem, None)
     vars(dj.methods).pop(path.stem, None)
 
 

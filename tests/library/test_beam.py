@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from decoding_jax import beam
 from decoding_jax import sampling
-from decoding_jax.search import beam
 from models.testing import exactness
 from support import helpers
 

@@ -1,0 +1,316 @@
+"""The loop of a generation, for those who run it themselves.
+
+    run = dj.begin(key, prompts, prompt_lengths, method=method, ...)
+    while not run.done.all():
+      run, info = dj.step(run)         # info.tree, info.verdict, info.tokens
+    out = dj.result(run)               # as dj.generate(key, prompts, ...)
+
+`dj.generate` and `dj.stream` are the same steps in one compiled loop.
+"""
+
+import functools
+from typing import Optional, Sequence
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from decoding_jax import argument_checks
+from decoding_jax import kernels
+from decoding_jax import programs
+from decoding_jax import sampling as sampling_lib
+from decoding_jax.rewards import text_reward
+from decoding_jax.runtime import prefill as prefill_lib
+from decoding_jax.speculation import tree_decoder
+from decoding_jax.types import (Array, Context, DecodeState, Decoder, DraftTree,
+                                Generation, Head, LanguageModel, Method, NONE,
+                                PAD, Params, Reward, Verdict)
+from decoding_jax.validation import keys as keys_lib
+from decoding_jax.validation import prompts as prompts_lib
+from decoding_jax.validation import values
+
+
+@flax.struct.dataclass
+class Run:
+  """A generation between two steps.
+
+  Attributes:
+    decoder: of the method; static.
+    context: models, parameters and prompts.
+    state: text, caches and counts so far.
+    steps: `[]` int32, steps in which some row was not done.
+  """
+  decoder: Decoder = flax.struct.field(pytree_node=False)
+  context: Context
+  state: DecodeState
+  steps: Array
+
+  @property
+  def tokens(self) -> Array:
+    """`[B, P + max_new_tokens]` int32: prompt, what is committed, PAD."""
+    return self.state.tokens
+
+  @property
+  def lengths(self) -> Array:
+    """`[B]` int32, committed tokens, the prompt included."""
+    return self.state.length
+
+  @property
+  def done(self) -> Array:
+    """`[B]` bool, rows to which no step adds anything."""
+    return self.state.done
+
+
+@flax.struct.dataclass
+class Info:
+  """What a step has done. Of a row that was done, `count` alone has a meaning.
+
+  Attributes:
+    tree: what was drafted; None for a method without trees.
+    verdict: the accepted path and the token after it; None without a tree. The
+      end of the text or of the budget may cut it: see `count`.
+    tokens: `[B, T]` int32, what was committed, PAD after it; T is D + 1, or
+      without a tree `max_new_tokens`.
+    count: `[B]` int32, how many tokens were committed.
+    log_probs: `[B, M, V]` float32, the target's distribution after each node
+      that is valid, warped as `sampling` says; None if it was not asked for.
+  """
+  tree: Optional[DraftTree]
+  verdict: Optional[Verdict]
+  tokens: Array
+  count: Array
+  log_probs: Optional[Array] = None
+
+
+def begin(key, prompts, prompt_lengths, *, method: Method,
+          target: LanguageModel, target_params: Params,
+          draft: Optional[LanguageModel | Head] = None,
+          draft_params: Params = None, max_new_tokens: int = 128,
+          sampling: sampling_lib.Sampling = sampling_lib.Sampling(),
+          draft_sampling: Optional[sampling_lib.Sampling] = None,
+          eos_id: int | Sequence[int] | None = None,
+          reward: Optional[Reward] = None, reward_params: Params = None,
+          constraints=None) -> Run:
+  """Checks all arguments and prefills the caches, in their full size.
+
+  Args:
+    key: as of `generate`, and so are the others.
+    prompts: see there.
+    prompt_lengths: see there.
+    method: see there.
+    target: see there.
+    target_params: see there.
+    draft: see there.
+    draft_params: see there.
+    max_new_tokens: see there.
+    sampling: see there.
+    draft_sampling: see there.
+    eos_id: see there.
+    reward: see there.
+    reward_params: see there.
+    constraints: see there.
+
+  Returns:
+    A `Run` before its first step.
+
+  Raises:
+    ValueError: as `generate` does.
+  """
+  decoder, context, keys = prepare(
+      key, prompts, prompt_lengths, method=method, target=target,
+      target_params=target_params, draft=draft, draft_params=draft_params,
+      max_new_tokens=max_new_tokens, sampling=sampling,
+      draft_sampling=draft_sampling, eos_id=eos_id, reward=reward,
+      reward_params=reward_params, constraints=constraints)
+  slots = full_size(decoder, context, max_new_tokens)
+  check_memory(method, decoder, context, max_new_tokens, slots)
+  caches = prefill(decoder, slots, prefill_lib.CHUNK, context)
+  state = start(decoder, max_new_tokens, context, caches, keys)
+  return Run(decoder, context, state, jnp.int32(0))
+
+
+def step(run: Run, *, log_probs: bool = False) -> tuple[Run, Info]:
+  """Decodes one step: every row that is not done gets at least one token.
+
+  It is compiled, once for each decoder and set of shapes, and may be part of a
+  function that is compiled, mapped or scanned. Where all rows are done it
+  changes no result.
+
+  Args:
+    run: of `begin` or of the step before; it is left unchanged.
+    log_probs: whether `Info.log_probs` is wanted; static.
+
+  Returns:
+    The run after the step, and what the step has done.
+
+  Raises:
+    ValueError: for log-probabilities of a method that drafts no tree.
+  """
+  if log_probs and run.decoder.step_with_tree is None:
+    raise ValueError("log_probs=True: the method drafts no tree, and has no "
+                     "nodes after which a token could come.")
+  state, steps, info = _step(run.decoder, log_probs, run.context, run.state,
+                             run.steps)
+  return run.replace(state=state, steps=steps), info
+
+
+@functools.partial(programs.jit, static_argnums=(0, 1))
+def _step(decoder: Decoder, log_probs, context: Context, before: DecodeState,
+          steps):
+  if decoder.step_with_tree is None:
+    after, seen = decoder.step(context, before), None
+    width = before.tokens.shape[1] - context.prompts.shape[1]
+  else:
+    after, seen = decoder.step_with_tree(context, before)
+    width = seen.tokens.shape[1]
+  order, count = jnp.arange(width)[None], after.length - before.length
+  columns = jnp.minimum(before.length[:, None] + order,
+                        before.tokens.shape[1] - 1)
+  tokens = jnp.where(order < count[:, None],
+                     kernels.take_along(after.tokens, columns, axis=1), PAD)
+  info = Info(seen and seen.tree, seen and seen.verdict, tokens, count)
+  if log_probs:
+    info = info.replace(log_probs=jax.vmap(sampling_lib.log_probs)(
+        context.warper, seen.logits))
+  return after, steps + ~before.done.all(), info
+
+
+def result(run: Run) -> Generation:
+  """Returns what there is so far, in the form of `generate`."""
+  return generation(run.context, run.state, run.steps)
+
+
+def prepare(key, prompts, prompt_lengths, *, method, target, target_params,
+            draft, draft_params, max_new_tokens, sampling, draft_sampling,
+            eos_id, reward, reward_params, constraints):
+  """Checks all arguments; the decoder, the context and the keys of the rows."""
+  argument_checks.check_kinds(method=method, target=target, draft=draft,
+                              sampling=sampling, draft_sampling=draft_sampling,
+                              reward=reward)
+  prompts = values.array("prompts", prompts)
+  prompt_lengths = values.array("prompt_lengths", prompt_lengths)
+  prompts_lib.check(prompts, prompt_lengths, target.vocab_size)
+  argument_checks.check_models(method, target, draft)
+  length = prompts_lib.longest(prompts, prompt_lengths)
+  argument_checks.check_budget(length, max_new_tokens, target,
+                               argument_checks.limiting_draft(method, draft))
+  argument_checks.check_params(target, target_params, draft, draft_params)
+  argument_checks.check_eos(eos_id, target.vocab_size)
+  argument_checks.check_reward(method, len(prompts), reward, reward_params,
+                               constraints)
+  argument_checks.check_axes(prompts, target_params, draft_params,
+                             reward_params, constraints)
+  kernels.prepare()  # Before anything is traced that may call them.
+  prompts, prompt_lengths = (
+      x.astype(jnp.int32) for x in (prompts, prompt_lengths))
+  keys = keys_lib.of_rows(key, len(prompts))
+  size = len(prompts), target.vocab_size
+  warper = sampling_lib.make_warper(sampling, *size)
+  argument_checks.check_temperature(method, warper.greedy, sampling.temperature)
+  draft_warper = sampling_lib.make_warper(draft_sampling or sampling, *size,
+                                          "draft_sampling")
+  if warper.greedy:
+    draft_warper = sampling_lib.without_temperature(warper)
+  context = Context(
+      target=target, target_params=target_params,
+      draft=_within_window(draft, length + max_new_tokens),
+      draft_params=draft_params, warper=warper, draft_warper=draft_warper,
+      eos_id=_end_tokens(eos_id),
+      prompts=_without_padding(prompts, prompt_lengths),
+      prompt_lengths=prompt_lengths, reward=reward,
+      reward_params=reward_params,
+      constraints=jax.tree.map(jnp.asarray, constraints))
+  return tree_decoder.decoder_of(method, warper.greedy), context, keys
+
+
+def _within_window(draft, length):
+  """Returns a drafter for texts of a length, if need be past its window."""
+  if not isinstance(draft, LanguageModel) or not 0 < draft.max_length < length:
+    return draft
+  return _clamped(draft)
+
+
+@functools.lru_cache(maxsize=None)
+def _clamped(lm):
+  """Returns a model that reads all later tokens at its last position.
+
+  They are poor drafts, but cost nothing: shapes are static.
+  """
+  def forward(params, tokens, positions, *args):
+    return lm.forward(params, tokens, jnp.minimum(positions, lm.max_length - 1),
+                      *args)
+
+  return lm._replace(forward=forward, max_length=0)
+
+
+def full_size(decoder: Decoder, context: Context, max_new_tokens: int) -> int:
+  """Returns the slots of a cache that never has to grow."""
+  return prefill_lib.capacity(context.prompts.shape[1],
+                              max_new_tokens + decoder.max_slots_ahead)
+
+
+def check_memory(method: Method, decoder: Decoder, context: Context,
+                 max_new_tokens: int, slots: int, rows: int | None = None):
+  """As `argument_checks.check_memory`, of caches of so many slots."""
+  argument_checks.check_memory(
+      method.greedy if context.warper.greedy else method.sampled,
+      context.prompts, max_new_tokens, slots=slots, rows=rows,
+      models=_models(decoder, context))
+
+
+def _models(decoder, context: Context):
+  """The models that a decoder prefills, each with its parameters."""
+  target = context.target, context.target_params
+  # A head reads what the target has read of the prompts.
+  if not decoder.needs_draft or isinstance(context.draft, Head):
+    return [target]
+  return [target, (context.draft, context.draft_params)]
+
+
+def prefill(decoder: Decoder, slots: int, chunk: int, context: Context):
+  """The caches of target and draft; None for a draft that is not needed."""
+  caches = [prefill_lib.prefill(slots, chunk, *model, prompts=context.prompts,
+                                lengths=context.prompt_lengths)
+            for model in _models(decoder, context)]
+  return (*caches, None)[:2]
+
+
+def first_state(decoder: Decoder, max_new_tokens: int, context: Context, caches,
+                keys) -> DecodeState:
+  """The state in which nothing is generated yet, of prefilled caches."""
+  batch, prompt_length = context.prompts.shape
+  lengths = context.prompt_lengths
+  tokens = jnp.full((batch, prompt_length + max_new_tokens), PAD, jnp.int32)
+  tokens = tokens.at[:, :prompt_length].set(
+      jnp.where(jnp.arange(prompt_length)[None] < lengths[:, None],
+                context.prompts, PAD))
+  return decoder.init(context, DecodeState(
+      keys=keys, step=jnp.zeros(batch, jnp.int32), tokens=tokens,
+      log_probs=jnp.zeros(tokens.shape, jnp.float32), length=lengths,
+      limit=lengths + max_new_tokens, done=jnp.zeros(batch, bool),
+      target_cache=caches[0], draft_cache=caches[1]))
+
+
+# The caches are given back, so that the loop writes where they lie.
+start = programs.jit(first_state, static_argnums=(0, 1), donate_argnums=3)
+
+
+def generation(context: Context, state: DecodeState, steps) -> Generation:
+  """What is returned of a state after so many steps."""
+  stats = state.stats
+  if context.reward is not None:
+    value = text_reward.value_of_text(context, state.tokens, state.length)
+    stats = stats.replace(extra={**stats.extra, "reward": value})
+  return Generation(state.tokens, state.length, state.log_probs, stats, steps)
+
+
+@jax.jit
+def _without_padding(prompts, lengths):
+  in_prompt = jnp.arange(prompts.shape[1])[None] < lengths[:, None]
+  return jnp.where(in_prompt, prompts, 0)
+
+
+def _end_tokens(eos_id):
+  """`[E]` int32, `[NONE]` for none."""
+  ids = values.array("eos_id", NONE if eos_id is None else eos_id)
+  return ids.astype(jnp.int32).reshape(-1)
