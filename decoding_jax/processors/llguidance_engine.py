@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from decoding_jax.kernels import bits
-from decoding_jax.processors import (host_engine, token_automaton,
-                                     vocabulary_digest)
+from decoding_jax.processors import (host_engine, schema_check,
+                                     token_automaton, vocabulary_digest)
 from decoding_jax.processors.host_engine import HostGrammar
 from decoding_jax.validation import values
 
@@ -49,10 +49,12 @@ def json_schema(schema, pieces: Sequence[bytes], eos_id) -> HostGrammar:
 
   Raises:
     ImportError: without `llguidance`.
+    schema_check.Malformed: a ValueError, for a keyword whose value is wrong.
     ValueError: for what `llguidance` refuses, with its reason.
   """
-  return _grammar(f"schema={values.shortened(schema)}",
-                  source_of_schema(schema), pieces, eos_id)
+  name = f"schema={values.shortened(schema)}"
+  return _grammar(name, source_of_schema(schema_check.parse(name, schema)),
+                  pieces, eos_id)
 
 
 def regex(pattern: str, pieces: Sequence[bytes], eos_id) -> HostGrammar:
@@ -120,9 +122,8 @@ def engine(name: str, source: str, pieces: Sequence[bytes],
 
 
 def source_of_schema(schema) -> str:
-  """Returns the grammar of a schema, for `engine`; a dict or a text of JSON."""
-  text = schema if isinstance(schema, str) else json.dumps(schema)
-  return f"start: %json {text}"
+  """Returns the grammar of a schema, as of JSON, for `engine`."""
+  return f"start: %json {json.dumps(schema)}"
 
 
 def _with_options(source):

@@ -232,9 +232,6 @@ def property_parts(x: Object, name: str) -> Parts:
 def _values(source, part, found):
   given = []
   if "enum" in part.node:
-    if not isinstance(part.node["enum"], list) or not part.node["enum"]:
-      fail(part.at, f"'enum' is {part.node['enum']!r}: a list of at least one "
-           "is needed.")
     given = part.node["enum"]
   if "const" in part.node:
     const = part.node["const"]

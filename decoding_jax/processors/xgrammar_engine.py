@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from decoding_jax.kernels import bits
-from decoding_jax.processors import (host_engine, token_automaton,
-                                     vocabulary_digest)
+from decoding_jax.processors import (host_engine, schema_check,
+                                     token_automaton, vocabulary_digest)
 from decoding_jax.processors.host_engine import HostGrammar
 from decoding_jax.validation import values
 
@@ -46,11 +46,13 @@ def json_schema(schema, pieces: Sequence[bytes], eos_id) -> HostGrammar:
 
   Raises:
     ImportError: without `xgrammar`.
+    schema_check.Malformed: a ValueError, for a keyword whose value is wrong.
     ValueError: for what `xgrammar` refuses, with its reason. It ignores
       keywords that it does not know.
   """
-  return _grammar(f"schema={values.shortened(schema)}",
-                  maker_of_schema(schema), pieces, eos_id)
+  name = f"schema={values.shortened(schema)}"
+  return _grammar(name, maker_of_schema(schema_check.parse(name, schema)),
+                  pieces, eos_id)
 
 
 def regex(pattern: str, pieces: Sequence[bytes], eos_id) -> HostGrammar:
@@ -66,8 +68,8 @@ def gbnf(grammar: str, pieces: Sequence[bytes], eos_id) -> HostGrammar:
 
 
 def maker_of_schema(schema):
-  """Returns what compiles a schema, for `engine`; a dict or a text of JSON."""
-  text = schema if isinstance(schema, str) else json.dumps(schema)
+  """Returns what compiles a schema, as of JSON, for `engine`."""
+  text = json.dumps(schema)
   # Not strict: what a schema does not name may be there, as in JSON Schema.
   return lambda x: x.compile_json_schema(text, strict_mode=False)
 
