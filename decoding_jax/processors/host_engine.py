@@ -26,6 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from decoding_jax import token_text
 from decoding_jax.kernels import bits
 from decoding_jax.processors import token_automaton
 from decoding_jax.types import Array, LogitsProcessor, NONE
@@ -93,7 +94,8 @@ class _Texts:
     engine: that allows tokens.
     ends: tokens that end a text.
     end_words: `[W]` uint32, the same as a mask.
-    spelled: `[W]` uint32, tokens that have bytes and do not end a text.
+    occurring: `[W]` uint32, tokens that have bytes or are special, and do not
+      end a text.
     last: text -> (the text before its last token, that token).
     children: (text, token) -> text.
     masks: text -> `[W]` uint32, the last used ones last.
@@ -103,7 +105,7 @@ class _Texts:
   engine: Engine
   ends: tuple[int, ...]
   end_words: np.ndarray
-  spelled: np.ndarray
+  occurring: np.ndarray
   last: dict = dataclasses.field(default_factory=dict)
   children: dict = dataclasses.field(default_factory=dict)
   masks: collections.OrderedDict = dataclasses.field(
@@ -137,8 +139,10 @@ def register(name: str, engine: Engine, pieces: Sequence[bytes],
   ends = token_automaton.end_tokens(eos_id, len(pieces))
   marks = np.zeros(len(pieces), bool)
   marks[list(ends)] = True
-  spelled = np.array([bool(piece) for piece in pieces]) & ~marks
-  texts = _Texts(engine, ends, bits.pack(marks), bits.pack(spelled))
+  occurring = ~marks & np.array([
+      bool(piece) or isinstance(piece, token_text.SpecialToken)
+      for piece in pieces])
+  texts = _Texts(engine, ends, bits.pack(marks), bits.pack(occurring))
   try:
     begins = _mask(texts, START).any()
   except ValueError as e:
@@ -284,7 +288,7 @@ def _mask(texts, text) -> np.ndarray:
   words = texts.engine.mask(_matcher_at(texts, text))
   end = texts.ends[0]
   may_end = words[end // bits.SIZE] >> (end % bits.SIZE) & 1
-  words = (words & texts.spelled) | (texts.end_words if may_end else 0)
+  words = (words & texts.occurring) | (texts.end_words if may_end else 0)
   texts.times.masks += 1
   texts.masks[text] = words
   if len(texts.masks) * words.nbytes > MAX_MASK_BYTES:

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from decoding_jax.processors import (byte_automaton, regex_automaton,
-                                     schema_automaton, schema_check,
-                                     schema_source, token_automaton)
+from decoding_jax.processors import (byte_automaton, grammar_source,
+                                     regex_automaton, schema_automaton,
+                                     schema_check, schema_source,
+                                     token_automaton)
 from decoding_jax.processors.finite_automata import TooLarge
 from decoding_jax.processors.token_automaton import Automaton
 from decoding_jax.validation import values
@@ -33,8 +34,7 @@ def regex(pattern: str, pieces: Sequence[bytes], eos_id) -> Automaton:
       vocabulary matches.
   """
   name = f"pattern={values.shortened(pattern)}"
-  if not isinstance(pattern, str):
-    raise ValueError(f"{name}: a text is needed.")
+  grammar_source.check_pattern(name, pattern, pieces)
   regex_automaton.check_anchors(name, pattern)
   return regex_automaton.automaton(name, pattern, pieces, eos_id)
 
