@@ -82,8 +82,6 @@ def _check_pattern(part, pattern):
 def _array(part) -> Array:
   node = part.node
   least, most = _limits(part, "minItems", "maxItems")
-  if node.get("uniqueItems", False) and (most is None or most > 1):
-    fail(part.at, "'uniqueItems' is supported only with 'maxItems' of 1.")
   keyword = "prefixItems" if "prefixItems" in node else "items"
   if isinstance(node.get(keyword), list):
     first = tuple((part.inside(keyword, i),)
@@ -92,7 +90,8 @@ def _array(part) -> Array:
   else:
     first, rest = (), "items"
   others = (part.inside(rest),) if node.get(rest, True) is not True else ()
-  return Array(first, others, least, most)
+  return Array(first, others, least, most, node.get("uniqueItems", False) and (
+      most is None or most > 1))
 
 
 def _object(part) -> Object:

@@ -19,6 +19,7 @@ from decoding_jax.processors import (ecma_regex, finite_automata, json_numbers,
 EOS = 256
 PIECES = [*(bytes([byte]) for byte in range(EOS)), b""]
 NULL, INTEGER = {"type": "null"}, {"type": "integer"}
+UNIQUE = {"type": "array", "uniqueItems": True}
 
 
 def values(schema, count=100):
@@ -138,6 +139,17 @@ CASES = [
      [{"kids": []}, {"kids": [{"kids": []}, {"kids": []}]}],
      [{}, {"kids": [1]}]),
     ({}, [None, {"a": [1, {"b": "c"}]}], [b"", b"{", b'{"a" 1}']),
+    ({**UNIQUE, "items": {"enum": ["a", 1, None]}, "minItems": 1},
+     [["a"], [None, 1, "a"], [1, "a"]], [[], [1, 1], ["a", 1, "a"], [2]]),
+    ({**UNIQUE, "items": {"type": ["boolean", "null"]}, "maxItems": 2},
+     [[], [True, None], [None, False]], [[None, None], [True, False, None]]),
+    ({**UNIQUE, "prefixItems": [{"const": "b"}, {"enum": [3, "a"]}],
+      "items": {"type": "integer", "minimum": 3, "exclusiveMaximum": 6}},
+     [["b"], ["b", 3, 5, 4], ["b", "a", 3]], [[3], ["b", 3, 3], ["b", "b"],
+                                              ["b", "a", 6]]),
+    ({"allOf": [UNIQUE, {"items": {"enum": list(range(40))}}], "minItems": 2,
+      "maxItems": 3}, [[0, 39], [3, 5, 20]], [[3], [3, 3], [0, 1, 2, 3]]),
+    ({**UNIQUE, "enum": [[1, 1], [1, True], {}]}, [[1, True]], [[1, 1], {}]),
 ]
 
 
@@ -266,6 +278,8 @@ def test_whitespace_is_what_is_asked_for():
     ({"oneOf": [{"items": NULL}, {"items": INTEGER}], "type": "array"},
      "#/oneOf/0", "differ"),
     ({"oneOf": [{"type": "number"}, INTEGER]}, "#", "no value"),
+    ({**UNIQUE, "items": INTEGER}, "#/items", "'uniqueItems' is supported for"),
+    ({**UNIQUE, "items": NULL, "minItems": 2}, "#", "no value"),
     ({"$ref": "https://a/b"}, "#/$ref", "only references"),
     ({"$ref": "#/$defs/b"}, "#/$ref", "there is no"),
     ({"type": "integer", "multipleOf": 5000}, "#", "up to 1000"),
