@@ -31,7 +31,7 @@ def check(name: str, text: str, max_rules: int, gbnf: bool):
   Args:
     name: what errors begin with.
     text: of the grammar.
-    max_rules: each of which may refer to the next.
+    max_rules: the most rules.
     gbnf: whether it is GBNF, else Lark.
 
   Raises:

@@ -19,6 +19,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent import futures
 from typing import Any, NamedTuple
 
 import flax.struct
@@ -121,6 +122,9 @@ class _Texts:
 
 _GRAMMARS: collections.OrderedDict[int, _Texts] = collections.OrderedDict()
 _NUMBERS = itertools.count()
+# Of a thread that compiles; reserved, not used at once.
+_STACK_BYTES = 2**28
+_STACK_LOCK = threading.Lock()
 
 
 def register(name: str, engine: Engine, pieces: Sequence[bytes],
@@ -155,6 +159,22 @@ def register(name: str, engine: Engine, pieces: Sequence[bytes],
   while len(_GRAMMARS) > MAX_GRAMMARS:
     _GRAMMARS.popitem(last=False)
   return HostGrammar(np.int32(number), marks)
+
+
+def with_deep_stack(function):
+  """Returns what a function returns, which may recur deeply in native code.
+
+  Engines follow references of a grammar by recursion: a chain of a thousand
+  would end the process on a stack of the usual size.
+  """
+  with futures.ThreadPoolExecutor(1) as pool:
+    with _STACK_LOCK:
+      usual = threading.stack_size(_STACK_BYTES)
+      try:
+        found = pool.submit(function)
+      finally:
+        threading.stack_size(usual)
+    return found.result()
 
 
 def host_times(params: HostGrammar) -> HostTimes:

@@ -22,8 +22,8 @@ from decoding_jax.validation import values
 # Vocabularies that are kept, each with its trie.
 _MAX_VOCABULARIES = 4
 _TOKENIZERS: dict = {}
-# Rules of a grammar; the package follows references by recursion.
-MAX_RULES = 1000
+# Rules of a grammar of Lark, and of GBNF, whose rewriting takes the square.
+MAX_RULES, MAX_GBNF_RULES = 10_000, 1000
 # Parts of a mask's work, about 20,000 a millisecond: a run is not given up.
 _MAX_ITEMS = 10**8
 # Characters of a reason.
@@ -98,7 +98,7 @@ def gbnf(grammar: str, pieces: Sequence[bytes], eos_id) -> HostGrammar:
   """
   name = f"grammar={values.shortened(grammar)}"
   package = library()
-  grammar_source.check(name, grammar, MAX_RULES, gbnf=True)
+  grammar_source.check(name, grammar, MAX_GBNF_RULES, gbnf=True)
   try:
     # The package has a module and a function of this name.
     text = package.gbnf_to_lark.gbnf_to_lark(
@@ -125,9 +125,9 @@ def engine(name: str, source: str, pieces: Sequence[bytes],
     ValueError: for a grammar that is refused, with the reason.
   """
   package = library()
-  first = package.LLMatcher(
+  first = host_engine.with_deep_stack(lambda: package.LLMatcher(
       _tokenizer(pieces, tuple(ends)), _with_options(source), log_level=0,
-      limits=package.LLParserLimits(step_max_items=_MAX_ITEMS))
+      limits=package.LLParserLimits(step_max_items=_MAX_ITEMS)))
   try:
     _check(first)
   except ValueError as e:

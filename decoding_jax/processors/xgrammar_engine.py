@@ -96,7 +96,8 @@ def engine(name: str, make, pieces: Sequence[bytes],
   """
   package = library()
   try:
-    compiled = make(_compiler(pieces, tuple(ends)))
+    compiled = host_engine.with_deep_stack(
+        lambda: make(_compiler(pieces, tuple(ends))))
   except (RuntimeError, ValueError) as e:
     # They begin with the time and a file of the package's source.
     reason = re.sub(r"^\[[\d:]+\] \S+:\d+: ", "", str(e))
