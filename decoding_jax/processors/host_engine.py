@@ -19,6 +19,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent import futures
 from typing import Any, NamedTuple
 
 import flax.struct
@@ -26,6 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from decoding_jax import token_text
 from decoding_jax.kernels import bits
 from decoding_jax.processors import token_automaton
 from decoding_jax.types import Array, LogitsProcessor, NONE
@@ -93,7 +95,8 @@ class _Texts:
     engine: that allows tokens.
     ends: tokens that end a text.
     end_words: `[W]` uint32, the same as a mask.
-    spelled: `[W]` uint32, tokens that have bytes and do not end a text.
+    occurring: `[W]` uint32, tokens that have bytes or are special, and do not
+      end a text.
     last: text -> (the text before its last token, that token).
     children: (text, token) -> text.
     masks: text -> `[W]` uint32, the last used ones last.
@@ -103,7 +106,7 @@ class _Texts:
   engine: Engine
   ends: tuple[int, ...]
   end_words: np.ndarray
-  spelled: np.ndarray
+  occurring: np.ndarray
   last: dict = dataclasses.field(default_factory=dict)
   children: dict = dataclasses.field(default_factory=dict)
   masks: collections.OrderedDict = dataclasses.field(
@@ -119,6 +122,9 @@ class _Texts:
 
 _GRAMMARS: collections.OrderedDict[int, _Texts] = collections.OrderedDict()
 _NUMBERS = itertools.count()
+# Of a thread that compiles; reserved, not used at once.
+_STACK_BYTES = 2**28
+_STACK_LOCK = threading.Lock()
 
 
 def register(name: str, engine: Engine, pieces: Sequence[bytes],
@@ -137,8 +143,10 @@ def register(name: str, engine: Engine, pieces: Sequence[bytes],
   ends = token_automaton.end_tokens(eos_id, len(pieces))
   marks = np.zeros(len(pieces), bool)
   marks[list(ends)] = True
-  spelled = np.array([bool(piece) for piece in pieces]) & ~marks
-  texts = _Texts(engine, ends, bits.pack(marks), bits.pack(spelled))
+  occurring = ~marks & np.array([
+      bool(piece) or isinstance(piece, token_text.SpecialToken)
+      for piece in pieces])
+  texts = _Texts(engine, ends, bits.pack(marks), bits.pack(occurring))
   try:
     begins = _mask(texts, START).any()
   except ValueError as e:
@@ -151,6 +159,22 @@ def register(name: str, engine: Engine, pieces: Sequence[bytes],
   while len(_GRAMMARS) > MAX_GRAMMARS:
     _GRAMMARS.popitem(last=False)
   return HostGrammar(np.int32(number), marks)
+
+
+def with_deep_stack(function):
+  """Returns what a function returns, which may recur deeply in native code.
+
+  Engines follow references of a grammar by recursion: a chain of a thousand
+  would end the process on a stack of the usual size.
+  """
+  with futures.ThreadPoolExecutor(1) as pool:
+    with _STACK_LOCK:
+      usual = threading.stack_size(_STACK_BYTES)
+      try:
+        found = pool.submit(function)
+      finally:
+        threading.stack_size(usual)
+    return found.result()
 
 
 def host_times(params: HostGrammar) -> HostTimes:
@@ -284,7 +308,7 @@ def _mask(texts, text) -> np.ndarray:
   words = texts.engine.mask(_matcher_at(texts, text))
   end = texts.ends[0]
   may_end = words[end // bits.SIZE] >> (end % bits.SIZE) & 1
-  words = (words & texts.spelled) | (texts.end_words if may_end else 0)
+  words = (words & texts.occurring) | (texts.end_words if may_end else 0)
   texts.times.masks += 1
   texts.masks[text] = words
   if len(texts.masks) * words.nbytes > MAX_MASK_BYTES:

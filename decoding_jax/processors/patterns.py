@@ -1,10 +1,10 @@
 """Automata of regular expressions, by `outlines_core`, and of JSON schemas."""
 
-import json
 from collections.abc import Sequence
 
-from decoding_jax.processors import (byte_automaton, regex_automaton,
-                                     schema_automaton, schema_source,
+from decoding_jax.processors import (byte_automaton, grammar_source,
+                                     regex_automaton, schema_automaton,
+                                     schema_check, schema_source,
                                      token_automaton)
 from decoding_jax.processors.finite_automata import TooLarge
 from decoding_jax.processors.token_automaton import Automaton
@@ -34,8 +34,7 @@ def regex(pattern: str, pieces: Sequence[bytes], eos_id) -> Automaton:
       vocabulary matches.
   """
   name = f"pattern={values.shortened(pattern)}"
-  if not isinstance(pattern, str):
-    raise ValueError(f"{name}: a text is needed.")
+  grammar_source.check_pattern(name, pattern, pieces)
   regex_automaton.check_anchors(name, pattern)
   return regex_automaton.automaton(name, pattern, pieces, eos_id)
 
@@ -63,12 +62,14 @@ def json_schema(schema, pieces: Sequence[bytes], eos_id,
 
   Raises:
     finite_automata.TooLarge: a ValueError, if it needs more states or seconds.
-    ValueError: for a schema that is wrong, or that has a keyword which is not
-      supported, see docs/grammars.md.
+    schema_check.Malformed: a ValueError, for a keyword whose value is wrong.
+    ValueError: for what is no JSON, or a keyword that is not supported, see
+      docs/grammars.md.
   """
   name = f"schema={values.shortened(schema)}"
+  schema = schema_check.parse(name, schema)
   try:
-    dfa = schema_automaton.of_schema(_as_json(schema), whitespace,
+    dfa = schema_automaton.of_schema(schema, whitespace,
                                      token_automaton.MAX_STATES, seconds)
   except schema_source.Unsupported:
     raise
@@ -84,13 +85,3 @@ def _renamed(error, text):
   """Returns an error with another text, of one of two types."""
   kind = TooLarge if isinstance(error, TooLarge) else ValueError
   return kind(text)
-
-
-def _as_json(schema):
-  """Returns what a schema is in JSON; a dict may hold more than JSON has."""
-  if not isinstance(schema, str):
-    schema_source.check_depth(schema)
-    schema = json.dumps(schema)
-  found = json.loads(schema)
-  schema_source.check_depth(found)
-  return found

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from decoding_jax.processors import (ecma_regex, finite_automata, json_numbers,
                                      json_strings, schema_branches,
-                                     schema_source)
+                                     schema_source, schema_unique)
 from decoding_jax.processors.finite_automata import Dfa, Nfa, TooLarge
 from decoding_jax.processors.schema_source import Endless, Source, fail
 from decoding_jax.processors.schema_types import (
@@ -212,6 +212,10 @@ def _add_array(build, branch, start):
   if most is not None and least > most:
     return None
   state = _between(build, finite_automata.add_text(nfa, start, b"["))
+  if branch.unique:
+    end = _add_unique(build, branch, most, state)
+    return None if end is None else finite_automata.add_text(
+        nfa, _between(build, end), b"]")
   end = finite_automata.add_state(nfa)
   count = 0
   while True:
@@ -234,6 +238,52 @@ def _add_array(build, branch, start):
       nfa.empty[_comma(build, state)].append(begin)
       break
   return finite_automata.add_text(nfa, _between(build, end), b"]")
+
+
+def _add_unique(build, branch, most, start):
+  """Adds items of which none is repeated; None if they are too few."""
+  nfa = build.nfa
+  found = schema_unique.items(build.source, branch, most, (
+      schema_unique.MAX_SETS if build.budget.most is None else 0))
+  if branch.least > found.most:
+    return None
+  size, whole = len(found.values), (1 << len(found.values)) - 1
+  end = finite_automata.add_state(nfa)
+  if not branch.least:
+    nfa.empty[start].append(end)
+  # By the values that may not come any more, as bits, and the place.
+  begins, afters = {(0, 0): start}, {}
+  waiting = [(0, 0)] if found.most else []
+  for used, place in waiting:
+    begin = begins[used, place]
+    for i in range(size):
+      if used >> i & 1:
+        continue
+      if i in found.at(place):
+        after = used | (2 << i) - 1 if found.ordered else used | 1 << i
+        key = after, min(place + 1, found.cap)
+        if key not in afters:
+          afters[key] = finite_automata.add_state(nfa)
+          if key[1] >= branch.least:
+            nfa.empty[afters[key]].append(end)
+          if after != whole and (found.most == size or key[1] < found.most):
+            nfa.empty[_comma(build, afters[key])].append(
+                _state_at(nfa, begins, waiting, key))
+        nfa.empty[_add_value(build, found.values[i], begin)].append(afters[key])
+      if found.ordered:
+        if i + 1 < size:
+          nfa.empty[begin].append(
+              _state_at(nfa, begins, waiting, (used | (2 << i) - 1, place)))
+        break
+  return end
+
+
+def _state_at(nfa, states, waiting, key):
+  """Returns the state of a key; a new one waits for its arcs."""
+  if key not in states:
+    states[key] = finite_automata.add_state(nfa)
+    waiting.append(key)
+  return states[key]
 
 
 def _add_or_none(build, parts, start):

@@ -181,7 +181,7 @@ def _meet(source, x, y):
     size = max(len(x.first), len(y.first))
     first = tuple(item(x, i) + item(y, i) for i in range(size))
     return Array(first, x.rest + y.rest, max(x.least, y.least),
-                 schema_types.smaller(x.most, y.most))
+                 schema_types.smaller(x.most, y.most), x.unique or y.unique)
   return _meet_objects(x, y) if isinstance(x, Object) else x
 
 
@@ -232,9 +232,6 @@ def property_parts(x: Object, name: str) -> Parts:
 def _values(source, part, found):
   given = []
   if "enum" in part.node:
-    if not isinstance(part.node["enum"], list) or not part.node["enum"]:
-      fail(part.at, f"'enum' is {part.node['enum']!r}: a list of at least one "
-           "is needed.")
     given = part.node["enum"]
   if "const" in part.node:
     const = part.node["const"]
@@ -288,8 +285,9 @@ def _conforms(source, value, x):
   holds = lambda inner, parts: not parts or conforms(
       source, inner, of_parts(source, parts))
   if isinstance(value, list):
-    return isinstance(x, Array) and within(value) and all(
-        holds(inner, item(x, i)) for i, inner in enumerate(value))
+    return isinstance(x, Array) and within(value) and not (
+        x.unique and len(set(map(key_of, value))) < len(value)) and all(
+            holds(inner, item(x, i)) for i, inner in enumerate(value))
   return isinstance(x, Object) and within(value) and (
       all(name in value for name in x.required)) and all(
           holds(inner, property_parts(x, name)) and holds(name, x.names)

@@ -42,10 +42,7 @@ def rewritten(source: Source, part: Part) -> list[Part]:
                                 other]})
     found.append(part.other({"anyOf": options}))
   for keyword in ("dependencies", "dependentRequired", "dependentSchemas"):
-    given = node.get(keyword, {})
-    if not isinstance(given, dict):
-      fail(part.at, f"{keyword!r} must be an object.")
-    for name, needs in given.items():
+    for name, needs in node.get(keyword, {}).items():
       needs = {"required": needs} if isinstance(needs, list) else needs
       found.append(part.other({"anyOf": [
           {"properties": {name: False}},
@@ -95,17 +92,16 @@ def _of_keyword(source, part, keyword):
     return [{"type": rest}] * bool(rest) + [None] * ("integer" in types)
   if keyword in ("enum", "const"):
     return _other_values(given if keyword == "enum" else [given])
-  if keyword == "required" and isinstance(given, list):
+  if keyword == "required":
     return [{"type": "object", "properties": {name: False}} for name in given]
-  if keyword == "properties" and isinstance(given, dict):
+  if keyword == "properties":
     return [x if x in (None, False) else
             {"type": "object", "required": [name], "properties": {name: x}}
             for name in given
             for x in [_negated(source, part.inside(keyword, name))]]
   if keyword == "pattern":
     return [{"type": "string", NOT_PATTERNS: (given,)}]
-  if keyword in _OPPOSITE and isinstance(given, (int, float)) and (
-      not isinstance(given, bool)):
+  if keyword in _OPPOSITE and not isinstance(given, bool):
     name, change, kind = _OPPOSITE[keyword]
     return [{"type": kind, name: given + change}] if given + change >= 0 or (
         kind == "number") else []

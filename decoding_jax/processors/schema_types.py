@@ -55,11 +55,19 @@ class String:
 
 @dataclasses.dataclass(frozen=True)
 class Array:
-  """Lists: first items, the parts of all others, and how many there are."""
+  """Lists.
+
+  Attributes:
+    first: the parts of each of the first items.
+    rest: the parts of all others.
+    least, most: items; `most` is None for any number.
+    unique: whether no item is repeated.
+  """
   first: tuple = ()
   rest: Parts = ()
   least: int = 0
   most: int | None = None
+  unique: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

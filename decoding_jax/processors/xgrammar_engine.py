@@ -7,19 +7,22 @@
 
 import functools
 import json
+import re
 from collections.abc import Sequence
 
 import numpy as np
 
 from decoding_jax.kernels import bits
-from decoding_jax.processors import (host_engine, token_automaton,
-                                     vocabulary_digest)
+from decoding_jax.processors import (grammar_source, host_engine, schema_check,
+                                     token_automaton, vocabulary_digest)
 from decoding_jax.processors.host_engine import HostGrammar
 from decoding_jax.validation import values
 
 # Vocabularies that are kept, each with its compiler.
 _MAX_VOCABULARIES = 4
 _COMPILERS: dict = {}
+# Rules of a grammar.
+MAX_RULES = 10_000
 
 
 def library():
@@ -46,28 +49,34 @@ def json_schema(schema, pieces: Sequence[bytes], eos_id) -> HostGrammar:
 
   Raises:
     ImportError: without `xgrammar`.
+    schema_check.Malformed: a ValueError, for a keyword whose value is wrong.
     ValueError: for what `xgrammar` refuses, with its reason. It ignores
       keywords that it does not know.
   """
-  return _grammar(f"schema={values.shortened(schema)}",
-                  maker_of_schema(schema), pieces, eos_id)
+  name = f"schema={values.shortened(schema)}"
+  return _grammar(name, maker_of_schema(schema_check.parse(name, schema)),
+                  pieces, eos_id)
 
 
 def regex(pattern: str, pieces: Sequence[bytes], eos_id) -> HostGrammar:
   """Returns the grammar of a pattern; as `json_schema`."""
-  return _grammar(f"pattern={values.shortened(pattern)}",
-                  lambda x: x.compile_regex(pattern), pieces, eos_id)
+  name = f"pattern={values.shortened(pattern)}"
+  grammar_source.check_pattern(name, pattern, pieces)
+  text = grammar_source.dots_without_newline(pattern)
+  return _grammar(name, lambda x: x.compile_regex(text), pieces, eos_id)
 
 
 def gbnf(grammar: str, pieces: Sequence[bytes], eos_id) -> HostGrammar:
   """Returns a grammar of llama.cpp's GBNF, with a rule `root`."""
-  return _grammar(f"grammar={values.shortened(grammar)}",
-                  lambda x: x.compile_grammar(grammar), pieces, eos_id)
+  name = f"grammar={values.shortened(grammar)}"
+  grammar_source.check(name, grammar, MAX_RULES, gbnf=True)
+  text = grammar_source.plain_characters(grammar, r"\u{:04x}")
+  return _grammar(name, lambda x: x.compile_grammar(text), pieces, eos_id)
 
 
 def maker_of_schema(schema):
-  """Returns what compiles a schema, for `engine`; a dict or a text of JSON."""
-  text = schema if isinstance(schema, str) else json.dumps(schema)
+  """Returns what compiles a schema, as of JSON, for `engine`."""
+  text = json.dumps(schema)
   # Not strict: what a schema does not name may be there, as in JSON Schema.
   return lambda x: x.compile_json_schema(text, strict_mode=False)
 
@@ -87,13 +96,18 @@ def engine(name: str, make, pieces: Sequence[bytes],
   """
   package = library()
   try:
-    compiled = make(_compiler(pieces, tuple(ends)))
+    compiled = host_engine.with_deep_stack(
+        lambda: make(_compiler(pieces, tuple(ends))))
   except (RuntimeError, ValueError) as e:
-    raise ValueError(f"{name}: xgrammar: {e}") from e
+    # They begin with the time and a file of the package's source.
+    reason = re.sub(r"^\[[\d:]+\] \S+:\d+: ", "", str(e))
+    raise ValueError(f"{name}: xgrammar: {' '.join(reason.split())}") from e
+  occurring = bits.pack(np.array([
+      bool(piece) or token in ends for token, piece in enumerate(pieces)]))
   return host_engine.Engine(
       start=lambda: package.GrammarMatcher(compiled), consume=_consume,
       copy=lambda matcher: matcher.fork(),
-      mask=functools.partial(_mask, bits.num_words(len(pieces))))
+      mask=functools.partial(_mask, occurring))
 
 
 def _grammar(name, make, pieces, eos_id):
@@ -124,9 +138,10 @@ def _consume(matcher, token):
     raise ValueError(f"xgrammar does not take token {token}, which it allowed.")
 
 
-def _mask(words, matcher):
-  mask = np.zeros((1, words), np.int32)
+def _mask(occurring, matcher):
+  """Returns the tokens that may come next, none of them special."""
+  mask = np.zeros((1, len(occurring)), np.int32)
   # It leaves a mask that allows everything as it was.
   if not matcher.fill_next_token_bitmask(mask):
-    mask[:] = -1
-  return mask[0].view(np.uint32)
+    return occurring
+  return mask[0].view(np.uint32) & occurring

@@ -102,6 +102,11 @@ def shortened(x, size: int = 80) -> str:
     text = repr(x)
   except RecursionError:
     return f"a {type(x).__name__} that is nested too deep to be shown"
+  return shortened_text(text, size)
+
+
+def shortened_text(text: str, size: int) -> str:
+  """Returns a text, its middle left out if it is long."""
   half = size // 2
   return text if len(text) <= size else f"{text[:half]}...{text[-half:]}"
 

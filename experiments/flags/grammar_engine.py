@@ -26,8 +26,8 @@ _ENGINE = flags.DEFINE_enum(
     "grammar_engine", AUTO, [AUTO, AUTOMATON, LLGUIDANCE, XGRAMMAR],
     "What follows a grammar: an automaton on the device, or a package on the "
     "host. auto: an automaton if there is one of at most --grammar_seconds, "
-    "else llguidance; for GBNF xgrammar where it is installed, since by "
-    "llguidance its rules are greedy lexemes.")
+    "else llguidance; for GBNF xgrammar where it is installed, since "
+    "llguidance takes longer.")
 _SECONDS = flags.DEFINE_float(
     "grammar_seconds", 20.0, "Seconds of compiling the automaton of a schema.",
     lower_bound=0.0)

@@ -223,8 +223,9 @@ def test_flags_that_cannot_be(applied, values, message):
 
 
 @pytest.mark.parametrize("schema, message", [
-    ("{", "Expect"), ('{"type": "array", "contains": 1}',
-                      "schema at #: 'contains' is not supported")])
+    ("{", "Expect"), ('{"type": "array", "contains": true}',
+                      "schema at #: 'contains' is not supported"),
+    ('{"multipleOf": -1}', "schema at #: 'multipleOf' is -1: a number above")])
 def test_a_file_that_has_no_schema(applied, tmp_path, schema, message):
   path = tmp_path / "schema.json"
   path.write_text(schema)

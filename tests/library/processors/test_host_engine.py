@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from decoding_jax import processors
+from decoding_jax import token_text
 import decoding_jax as dj
 from decoding_jax.kernels import bits
 from decoding_jax.processors import host_engine
@@ -253,16 +254,122 @@ def test_errors_tell_what_is_needed(monkeypatch):
                         ('root ::= "\\', "it ends too early")):
     with pytest.raises(ValueError, match=f"^grammar=.*: {problem}"):
       processors.llguidance_engine.gbnf(text, PIECES, EOS)
-  with pytest.raises(ValueError, match="^grammar=.*: [^\\n]*$"):
-    processors.llguidance_engine.lark("start: <|user|>", PIECES, EOS)
   with pytest.raises(ValueError, match="^pattern='z': no text can begin"):
     processors.llguidance_engine.regex("z", PIECES, EOS)
-  with pytest.raises(ValueError, match="^schema={'type': 3}: .* string or arr"):
-    processors.llguidance_engine.json_schema({"type": 3}, PIECES, EOS)
+  with pytest.raises(ValueError, match="^schema={'contains.*: .*Unimplemented"):
+    processors.llguidance_engine.json_schema({"contains": {}}, PIECES, EOS)
   monkeypatch.setattr(host_engine, "MAX_GRAMMARS", 1)
   old, _ = counting(), counting()
   with pytest.raises(ValueError, match="not in use .* any more: at most 1 are"):
     host_engine._texts(old.number)
+
+
+BYTES = [b"", *(bytes([x]) for x in range(256)),
+         *map(token_text.SpecialToken, ("<|tool|>", "<think>", "</s>")), b""]
+TOOL, THINK, END, PADDING = range(257, 261)
+ENDS = (EOS, END)
+
+
+def masks_along(grammar, tokens):
+  """Which tokens may come at the start and after each of some tokens."""
+  texts, text = host_engine._texts(grammar.number), host_engine.START
+  found = [host_engine._mask(texts, text)]
+  for token in tokens:
+    text = host_engine._after(texts, text, token)
+    found.append(host_engine._mask(texts, text))
+  return np.stack([bits.unpack(x, len(BYTES)) for x in found])
+
+
+def tokens_of(text):
+  return [byte + 1 for byte in text.encode()]
+
+
+@pytest.mark.parametrize("grammar, text", [
+    ('root ::= (expr "=" ws term "\\n")+\nexpr ::= term ([-+*/] term)*\n'
+     'term ::= num | "(" ws expr ")" ws\nnum ::= [0-9]+ ws\nws ::= [ \\n]*',
+     "(1 +23)*4= 5\n\n6=7\n"),
+    ('root ::= (expr "=" term "\\n")+\nexpr ::= term ([-+*/] term)*\n'
+     'term ::= num | "(" expr ")"\nnum ::= [0-9]+', "(1+23)*4=5\n6=7\n"),
+    ('root ::= one "c" | "abc" "d" # of "two\none ::= "ab"', "abc"),
+    (r'root ::= "\x41b\u00e9" [\u0041-\u0043\x0a]+ "\x5c\x22"',
+     'Abé\nAB\\"')])
+def test_gbnf_is_one_language_by_both_engines(grammar, text):
+  """Also where a text ends in what a longer lexeme would take."""
+  pytest.importorskip("llguidance"), pytest.importorskip("xgrammar")
+  one, other = (masks_along(make(grammar, BYTES, ENDS), tokens_of(text))
+                for make in (processors.llguidance_engine.gbnf,
+                             processors.xgrammar_engine.gbnf))
+  np.testing.assert_array_equal(one, other)
+  assert one.any(axis=1).all() and one[-1, list(ENDS)].all()
+
+
+def test_a_dot_takes_no_newline_by_any_engine():
+  pytest.importorskip("llguidance"), pytest.importorskip("xgrammar")
+  for pattern in (".", r"a\.?.*", r"[^.]\\."):
+    one, other = (masks_along(make(pattern, BYTES, ENDS), tokens_of("a\\b"))
+                  for make in (processors.llguidance_engine.regex,
+                               processors.xgrammar_engine.regex))
+    np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("engine", ["llguidance", "xgrammar"])
+def test_a_long_chain_of_references_does_not_end_the_process(engine):
+  pytest.importorskip(engine)
+  size = {"llguidance": 2000, "xgrammar": 20_000}[engine]
+  refs = {str(i): {"$ref": f"#/$defs/{i + 1}"} for i in range(size)}
+  if engine == "llguidance":  # Of which it follows plain ones without a stack.
+    refs = {name: {"properties": {"a": ref}} for name, ref in refs.items()}
+  make = getattr(processors, f"{engine}_engine").json_schema
+  make({"$ref": "#/$defs/0", "$defs": {**refs, str(size): {"const": "x"}}},
+       BYTES, ENDS)
+
+
+@pytest.mark.parametrize("grammar, tokens, following", [
+    ("start: <|tool|> /[a-z]/ <think>", [TOOL, 98], [THINK]),
+    (f"start: <[{TOOL}]> <[{TOOL}-{PADDING}]>", [TOOL], [TOOL, THINK]),
+    ('start: "a" <[*]> "b" ', [98], [*range(1, 257), TOOL, THINK]),
+    ('start: "a" <[^5]> "b" ', [98, TOOL], [99]),
+    ("start: (<think> | <|tool|>)*", [THINK], [*ENDS, TOOL, THINK]),
+    ('start: "<think>"', [], tokens_of("<"))])
+def test_special_tokens_of_lark(grammar, tokens, following):
+  pytest.importorskip("llguidance")
+  masks = masks_along(processors.llguidance_engine.lark(grammar, BYTES, ENDS),
+                      tokens)
+  assert sorted(following) == np.flatnonzero(masks[-1]).tolist()
+
+
+@pytest.mark.parametrize("make, text, message", [
+    *((processors.llguidance_engine.lark, f"start: {x}", f"{x}: {problem}")
+      for x, problem in (
+          ("<user>", "the vocabulary has no such special token; it has <|tool"),
+          ("</s>", "it ends texts: leave it out"),
+          *((f"<[{x}]>", f"a token below {len(BYTES)} that occurs in texts") for
+            x in (PADDING, EOS, len(BYTES), "0,259")))),
+    (processors.llguidance_engine.lark, 'start: "a" b\nb: "b" x',
+     'llguidance: line 2, column 4: unknown name: "x"'),
+    (processors.xgrammar_engine.gbnf, 'root ::= "a" (',
+     "xgrammar: EBNF parser error at line 1, column 15"),
+    *((make, r"a<\|tool\|>", "<|tool|> is a special token, which no pattern")
+      for make in (processors.regex, processors.llguidance_engine.regex,
+                   processors.xgrammar_engine.regex)),
+    (processors.llguidance_engine.lark, "start: r0\n" + "".join(
+        f"r{i}: r{i + 1}\n" for i in range(10**4)), "10001 rules: at most 10"),
+    *((make, "root ::= " + "|".join(f'"{i}"' for i in range(10**5)),
+       "100001 names and literals: at most 20000")
+      for make in (processors.llguidance_engine.gbnf,
+                   processors.xgrammar_engine.gbnf)),
+    (processors.llguidance_engine.gbnf, "root ::= " + "(" * 1000,
+     "1000 levels of brackets: at most 100"),
+    (processors.llguidance_engine.lark, f'start: "{"a" * 2**20}"',
+     "1048585 bytes: at most 1048576")], ids=lambda x: getattr(
+         x, "__name__", str(x)[:30]))
+def test_grammars_that_are_refused_by_one_line(make, text, message):
+  if make.__module__ != processors.regex.__module__:
+    pytest.importorskip(make.__module__.split(".")[-1].split("_")[0])
+  with pytest.raises(ValueError) as error:
+    make(text, BYTES, ENDS)
+  reason = str(error.value)
+  assert message in reason and "\n" not in reason and len(reason) < 400
 
 
 @pytest.mark.parametrize("engine, package", [

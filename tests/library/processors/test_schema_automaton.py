@@ -4,6 +4,7 @@ import datetime
 import decimal
 import itertools
 import json
+import math
 import re
 
 import numpy as np
@@ -12,11 +13,13 @@ import pytest
 from decoding_jax import processors
 from decoding_jax.kernels import bits
 from decoding_jax.processors import (ecma_regex, finite_automata, json_numbers,
-                                     json_strings, schema_automaton)
+                                     json_strings, schema_automaton,
+                                     schema_check, schema_source)
 
 EOS = 256
 PIECES = [*(bytes([byte]) for byte in range(EOS)), b""]
 NULL, INTEGER = {"type": "null"}, {"type": "integer"}
+UNIQUE = {"type": "array", "uniqueItems": True}
 
 
 def values(schema, count=100):
@@ -136,6 +139,17 @@ CASES = [
      [{"kids": []}, {"kids": [{"kids": []}, {"kids": []}]}],
      [{}, {"kids": [1]}]),
     ({}, [None, {"a": [1, {"b": "c"}]}], [b"", b"{", b'{"a" 1}']),
+    ({**UNIQUE, "items": {"enum": ["a", 1, None]}, "minItems": 1},
+     [["a"], [None, 1, "a"], [1, "a"]], [[], [1, 1], ["a", 1, "a"], [2]]),
+    ({**UNIQUE, "items": {"type": ["boolean", "null"]}, "maxItems": 2},
+     [[], [True, None], [None, False]], [[None, None], [True, False, None]]),
+    ({**UNIQUE, "prefixItems": [{"const": "b"}, {"enum": [3, "a"]}],
+      "items": {"type": "integer", "minimum": 3, "exclusiveMaximum": 6}},
+     [["b"], ["b", 3, 5, 4], ["b", "a", 3]], [[3], ["b", 3, 3], ["b", "b"],
+                                              ["b", "a", 6]]),
+    ({"allOf": [UNIQUE, {"items": {"enum": list(range(40))}}], "minItems": 2,
+      "maxItems": 3}, [[0, 39], [3, 5, 20]], [[3], [3, 3], [0, 1, 2, 3]]),
+    ({**UNIQUE, "enum": [[1, 1], [1, True], {}]}, [[1, True]], [[1, 1], {}]),
 ]
 
 
@@ -256,17 +270,16 @@ def test_whitespace_is_what_is_asked_for():
         {"type": "array", "uniqueItems": True},
         {"type": "array", "unevaluatedItems": False},
         {"type": "string", "format": "regex"},
-        {"minLength": -1}, {"minItems": 2.5}, {"minimum": "a"},
-        {"multipleOf": 0}, {"type": "text"}, {"type": []}, {"type": [["null"]]},
-        {"not": {"format": "date"}}, {"required": True},
-        {"properties": []}, {"dependencies": []}, {"enum": []})),
-    ({"items": {"properties": {"a": {"anyOf": [NULL, {"contains": 1}]}}}},
+        {"minimum": 1e301}, {"not": {"format": "date"}})),
+    ({"items": {"properties": {"a": {"anyOf": [NULL, {"contains": True}]}}}},
      "#/items/properties/a/anyOf/1", "'contains'"),
-    ({"$ref": "#/$defs/a", "$defs": {"a": {"not": {"contains": 1}}}},
+    ({"$ref": "#/$defs/a", "$defs": {"a": {"not": {"contains": True}}}},
      "#/$defs/a/not", "'contains'"),
     ({"oneOf": [{"items": NULL}, {"items": INTEGER}], "type": "array"},
      "#/oneOf/0", "differ"),
     ({"oneOf": [{"type": "number"}, INTEGER]}, "#", "no value"),
+    ({**UNIQUE, "items": INTEGER}, "#/items", "'uniqueItems' is supported for"),
+    ({**UNIQUE, "items": NULL, "minItems": 2}, "#", "no value"),
     ({"$ref": "https://a/b"}, "#/$ref", "only references"),
     ({"$ref": "#/$defs/b"}, "#/$ref", "there is no"),
     ({"type": "integer", "multipleOf": 5000}, "#", "up to 1000"),
@@ -276,10 +289,48 @@ def test_whitespace_is_what_is_asked_for():
     ({"const": float("nan")}, "#", "no number of JSON"),
     ({"enum": [1], "type": "string"}, "#", "no value"),
     ({"properties": {"a": False}, "required": ["a"], "type": "object"}, "#",
-     "no value"), (3, "#", "no schema")], ids=str)
+     "no value")], ids=str)
 def test_what_is_not_honoured_is_an_error(schema, at, problem):
   with pytest.raises(ValueError,
                      match=f"^schema at {re.escape(at)}: .*{problem}"):
+    processors.json_schema(schema, PIECES, EOS)
+
+
+@pytest.mark.parametrize("make", [
+    processors.json_schema, processors.llguidance_engine.json_schema,
+    processors.xgrammar_engine.json_schema], ids=lambda x: x.__module__)
+@pytest.mark.parametrize("keyword, given, needed", [
+    *(("multipleOf", x, "a number above 0") for x in (-1, 0, "2", None)),
+    *(("minimum", x, "a number") for x in (None, "a", [], math.inf, True)),
+    *(("minItems", x, "0 or a positive integer") for x in (-1, 2.5, "x", None)),
+    ("minLength", -1, "0 or a positive integer"),
+    ("exclusiveMaximum", "1", "a number, or true or false,"),
+    ("uniqueItems", "x", "true or false"), ("required", "x", "a list of names"),
+    ("required", [1], "a list of names"), ("enum", [], "a list of at least"),
+    ("type", "text", "one of null, boolean"), ("type", [], "one of null"),
+    ("type", [["null"]], "one of null"), ("properties", [], "an object of sch"),
+    ("dependencies", [], "an object, of which each value is a schema or"),
+    ("dependencies", {"a": [1]}, "an object, of which"), ("$ref", 1, "a text"),
+    ("anyOf", {}, "a list of at least one schema"), ("pattern", 1, "a text")])
+def test_a_keyword_with_a_wrong_value_is_refused_for_any_engine(
+    make, keyword, given, needed):
+  """Also where its type, which others than arrays ignore, is another one."""
+  schema = {"$ref": "#/a", "a": {"items": {"title": 1, keyword: given}}}
+  with pytest.raises(schema_check.Malformed) as error:
+    make(schema, PIECES, EOS)
+  assert str(error.value).startswith(
+      f"schema at #/a/items: {keyword!r} is {given!r}: {needed}")
+  assert not isinstance(error.value, schema_source.Unsupported)
+
+
+@pytest.mark.parametrize("schema, at", [
+    (3, "#"), ({"items": None}, "#/items"), ({"not": []}, "#/not"),
+    ({"items": [{}, 1]}, "#/items/1"), ({"allOf": [{"if": 1}]}, "#/allOf/0/if"),
+    ({"properties": {"a": 1}}, "#/properties/a"),
+    ({"dependencies": {"a": {"$ref": "#/b"}}, "b": "x"}, "#/b")])
+def test_what_is_no_schema_is_refused(schema, at):
+  with pytest.raises(schema_check.Malformed, match=f"^schema at {at}: .* is no "
+                     "schema: an object, true or false is needed"):
     processors.json_schema(schema, PIECES, EOS)
 
 
