@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import sys
 
 import jax
 import jax.numpy as jnp

@@ -3,7 +3,6 @@
 import collections
 import json
 import pickle
-import struct
 import warnings
 import zipfile
 
@@ -12,50 +11,21 @@ import numpy as np
 import pytest
 
 from models.huggingface import tensor_files
+from support import torch_writer
+from support.torch_writer import number, state_dict, tensor, text
 
 _VALUES = np.arange(12, dtype=np.float32)
 _DATA = {"0": _VALUES.tobytes(),
          "1": _VALUES.astype(ml_dtypes.bfloat16).tobytes()}
-_END = b"."
+_MATRIX = state_dict({"matrix": tensor((3, 4), (4, 1))})
 
 
-def text(x):
-  return b"X" + struct.pack("<I", len(x)) + x.encode()
+def write(path, pickled=_MATRIX, data=None, **more):
+  torch_writer.write(path, pickled, _DATA if data is None else data, **more)
 
 
-def number(x):
-  return b"J" + struct.pack("<i", x)
-
-
-def numbers(*items):
-  return b"(" + b"".join(map(number, items)) + b"t"
-
-
-def tensor(shape, strides, *, offset=0, key="0", count=12, kind="Float"):
-  """Returns the instructions of a tensor, as torch writes them."""
-  storage = (b"(" + text("storage") + f"ctorch\n{kind}Storage\n".encode()
-             + text(key) + text("cpu") + number(count) + b"tQ")
-  return (b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + number(offset)
-          + numbers(*shape) + numbers(*strides)
-          + b"\x89ccollections\nOrderedDict\n)RtR")
-
-
-def state_dict(**instructions):
-  return (b"\x80\x02}(" + b"".join(
-      text(name) + x for name, x in instructions.items()) + b"u" + _END)
-
-
-_MATRIX = state_dict(matrix=tensor((3, 4), (4, 1)))
-
-
-def write(path, pickled=_MATRIX, data=None, compression=zipfile.ZIP_STORED,
-          **more):
-  """Writes a file; `more` are further ones in the archive."""
-  files = {"data.pkl": pickled, "version": b"3\n", **more, **{
-      f"data/{key}": x for key, x in (_DATA if data is None else data).items()}}
-  with zipfile.ZipFile(path, "w", compression) as archive:
-    for name, x in files.items():
-      archive.writestr(f"archive/{name}", x)
+def one(*args, **kwargs):
+  return state_dict({"a": tensor(*args, **kwargs)})
 
 
 @pytest.fixture(name="path")
@@ -64,11 +34,11 @@ def _path(tmp_path):
 
 
 def test_a_file_written_by_hand(path):
-  write(path, state_dict(
+  write(path, state_dict(dict(
       matrix=tensor((3, 4), (4, 1)), transposed=tensor((4, 3), (1, 4)),
       columns=tensor((3, 2), (4, 1), offset=1),
       scalar=tensor((), (), offset=5), empty=tensor((0, 3), (3, 1)),
-      half=tensor((2, 4), (4, 1), offset=4, key="1", kind="BFloat16")),
+      half=tensor((2, 4), (4, 1), offset=4, key="1", kind="BFloat16"))),
         byteorder=b"little")
   found = tensor_files.tensors(path.parent)
   matrix = _VALUES.reshape(3, 4)
@@ -87,7 +57,7 @@ def test_several_files(path):
   folder = path.parent
   for i, name in enumerate(("a", "b")):
     write(folder / f"pytorch_model-{i}.bin",
-          state_dict(**{name: tensor((2,), (1,), offset=i)}))
+          state_dict({name: tensor((2,), (1,), offset=i)}))
   (folder / f"{tensor_files.TORCH}.index.json").write_text(json.dumps(
       {"weight_map": {"a": "pytorch_model-0.bin", "b": "pytorch_model-1.bin"}}))
   found = tensor_files.tensors(folder)
@@ -100,7 +70,8 @@ def test_several_files(path):
     (tensor((3,), (1,), count=48, kind="Byte"), "has type uint8; F64, F32")])
 def test_tensors_that_are_not_read(path, instructions, refusal):
   """A file may have some that no model needs, such as masks."""
-  write(path, state_dict(mask=instructions, matrix=tensor((2,), (1,))))
+  write(path, state_dict({"mask": instructions,
+                          "matrix": tensor((2,), (1,))}))
   found = tensor_files.tensors(path.parent)
   assert found["matrix"].read().tolist() == [0, 1]
   with pytest.raises(AssertionError, match=refusal):
@@ -130,22 +101,22 @@ _TUPLES = b")" + b"\x85" * 100_000
     (b"\x82\x01.", "has the instruction EXT1"),
     (b"ccollections\nOrderedDict\n" + _TUPLES + b"\x85\x85R.", "is damaged"),
     (b"}" + _TUPLES + b"Ns.", "is damaged"),
-    (b"]" * 100_000 + b"a" * 99_999 + _END, "a value of type list, not a dict"),
-    (state_dict(a=b"]q\0h\0a"), "'a' is of type list, no tensor"),
-    (state_dict(a=number(3)), "'a' is of type int"),
-    (state_dict(a=b"r\xff\xff\xff\xff"), "is damaged"),
+    (b"]" * 100_000 + b"a" * 99_999 + b".", "a value of type list, not a dict"),
+    (state_dict({"a": b"]q\0h\0a"}), "'a' is of type list, no tensor"),
+    (state_dict({"a": number(3)}), "'a' is of type int"),
+    (state_dict({"a": b"r\xff\xff\xff\xff"}), "is damaged"),
     (b"}" + number(1) + tensor((1,), (1,)) + b"s.", "1 is of type StoredTens"),
-    (state_dict(a=tensor((4, 4), (4, 1))), "is not within 12 numbers"),
-    (state_dict(a=tensor((2,), (12,))), "is not within 12 numbers"),
-    (state_dict(a=tensor((1,), (1,), offset=12)), "is not within 12 numbers"),
-    (state_dict(a=tensor((1,), (1,), offset=-1)), "storage_offset=-1: 0 to"),
-    (state_dict(a=tensor((2,), (-1,))), "stride=-1: 0 to"),
-    (state_dict(a=tensor((2,), (1, 1))), "1 sizes and 2 strides"),
-    (state_dict(a=tensor((1,) * 99, (1,) * 99)), "99 sizes and 99 strides"),
-    (state_dict(a=tensor((2,), (1,), count=13)), "48 bytes, not 13 numbers"),
-    (state_dict(a=tensor((2,), (1,), key="1")), "24 bytes, not 12 numbers of"),
-    (state_dict(a=tensor((2,), (1,), key="../0")), "'data/../0' is missing"),
-    (state_dict(a=tensor((2,), (1,), kind="ComplexFloat")),
+    (one((4, 4), (4, 1)), "is not within 12 numbers"),
+    (one((2,), (12,)), "is not within 12 numbers"),
+    (one((1,), (1,), offset=12), "is not within 12 numbers"),
+    (one((1,), (1,), offset=-1), "storage_offset=-1: 0 to"),
+    (one((2,), (-1,)), "stride=-1: 0 to"),
+    (one((2,), (1, 1)), "1 sizes and 2 strides"),
+    (one((1,) * 99, (1,) * 99), "99 sizes and 99 strides"),
+    (one((2,), (1,), count=13), "48 bytes, not 13 numbers"),
+    (one((2,), (1,), key="1"), "24 bytes, not 12 numbers of"),
+    (one((2,), (1,), key="../0"), "'data/../0' is missing"),
+    (one((2,), (1,), kind="ComplexFloat"),
      "asks for 'torch ComplexFloatStorage'"),
     (_MATRIX[:-1], "pickle exhausted before seeing STOP"),
     (b"", "pickle exhausted"),
