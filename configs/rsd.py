@@ -89,6 +89,10 @@ _HEAD_TREES = {
     32: (((8, 4), (5, 6)), ((4, 2, 1, 1), (4, 1, 2, 1, 1)), 16),
     64: (((16, 4), (9, 7)), ((8, 2, 1, 1), (5, 1, 2, 1, 1, 1, 1)), 24),
 }
+# How the paper samples its tasks.
+_PAPER = {"xsum": {"temperatures": (0.3,)},
+          "wmt18_de_en": {"temperatures": (0.3,)},
+          "dolly": {"temperatures": (1.0,), "top_p": 0.95}}
 _VERIFICATIONS = ("recursive", "traversal", "layer", "conditional_ot",
                   "shared_gumbel")
 
@@ -129,6 +133,7 @@ def get_config(preset="default"):
       speed: what ends the run, token rates on a pair of real size: a config of
         `experiments.benchmark`; {} for none.
       temperatures: 0 is greedy, and compiled apart from the others.
+      draft_temperature: at which the draft is sampled; 0: the target's.
       top_p, top_k, min_p, typical_p: cut of both distributions; 1, 0, 0 and 1
         cut nothing.
       task: "python", held-out source of the standard library; "text", any text
@@ -176,6 +181,7 @@ def get_config(preset="default"):
       "lengths": tuple(_BEST_LENGTHS),
       "budgets": tuple(_BEST_BUDGETS),
       "temperatures": (0.3, 1.0),
+      "draft_temperature": 0.0,
       "top_p": 1.0,
       "top_k": 0,
       "min_p": 0.0,
@@ -219,11 +225,11 @@ def of_published(presets, models, draft):
   Args:
     presets: names of a model and a task, separated by a comma. A model with
       "chat" in its name gets its prompts by its chat template.
-    models: dict from names to folders of targets.
-    draft: folder of the drafter.
+    models: dict from names to targets, as of `get_config`.
+    draft: the drafter, likewise.
 
   Returns:
-    A ConfigDict as of `get_config`.
+    A ConfigDict as of `get_config`. The paper's tasks are sampled as there.
   """
   model, _, task = presets.partition(",")
   for name, known in ((model, models), (task, tasks.get_tasks())):
@@ -234,6 +240,7 @@ def of_published(presets, models, draft):
   config = get_config("full")
   config.update(target=models[model], draft=draft, task=task,
                 chat="chat" in model, temperatures=(0.3, 1.0))
+  config.update(_PAPER.get(task, {}))
   return config
 
 

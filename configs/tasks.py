@@ -77,6 +77,12 @@ def get_tasks():
               "shots": ({"document": _ARTICLE, "summary": _SUMMARY},)}},
           "ends": True, "stop": "\n", "metrics": ("rouge_2", "rouge_l"),
           "dataset": _dataset("EdinburghNLP/xsum")},
+      # Articles continued, as the repository of Sequoia has them.
+      "cnn_dailymail": {
+          "formats": {"article": {"fields": {"article": "article"},
+                                  "template": "{article}"}},
+          "ends": True, "stop": "", "metrics": (),
+          "dataset": _dataset("abisee/cnn_dailymail", "1.0.0")},
       "wmt18_de_en": {
           "formats": {
               "hub": {"fields": {"german": "translation.de",

@@ -283,8 +283,8 @@ def _bounds(config, pair, eos_id, method, temperature, batches):
     return []
   return intervals.json_values(bounds.by_depth(
       pair, method, evaluation_run.sampling(config, temperature), batches,
-      config.bounds, max_new_tokens=config.max_new_tokens, eos_id=eos_id,
-      rows=config.batch))
+      config.bounds, evaluation_run.draft_sampling(config),
+      max_new_tokens=config.max_new_tokens, eos_id=eos_id, rows=config.batch))
 
 
 def _paragraphs(*texts):

@@ -19,7 +19,8 @@ _NODES = 1000
 _WIDE_NODES = 128
 
 
-def by_depth(pair, method, sampling, batches, prompts, **arguments) -> list:
+def by_depth(pair, method, sampling, batches, prompts, draft_sampling=None,
+             **arguments) -> list:
   """Returns the mean bound at the nodes of each level where it was tested.
 
   Args:
@@ -30,6 +31,7 @@ def by_depth(pair, method, sampling, batches, prompts, **arguments) -> list:
       `evaluation.run.make_batches`; the first ones are decoded. With the shape
       and arguments of a generation before nothing is compiled anew.
     prompts: how many of their rows are looked at.
+    draft_sampling: a `dj.Sampling`; None: as `sampling`.
     **arguments: further ones of `dj.stream`.
 
   Returns:
@@ -44,7 +46,8 @@ def by_depth(pair, method, sampling, batches, prompts, **arguments) -> list:
   counts = _children(drafter, verifier)
   if not any(counts) or pair.mesh is not None or not sampling.temperature:
     return [np.nan] * tree.depth(drafter.layout)
-  rows = list(_rows(pair, method, sampling, batches, prompts, arguments))
+  arguments |= {"sampling": sampling, "draft_sampling": draft_sampling}
+  rows = list(_rows(pair, method, batches, prompts, arguments))
   rng = np.random.default_rng(0)
   found = []
   for level, count in enumerate(counts):
@@ -54,10 +57,10 @@ def by_depth(pair, method, sampling, batches, prompts, **arguments) -> list:
       found.append(np.nan)
       continue
     target, draft = (
-        text_distributions.at(lm, params, sampling, [x for _, x in rows],
-                              places)
-        for lm, params in ((pair.target, pair.target_params),
-                           (pair.draft, pair.draft_params)))
+        text_distributions.at(lm, params, warp, [x for _, x in rows], places)
+        for lm, params, warp in (
+            (pair.target, pair.target_params, sampling),
+            (pair.draft, pair.draft_params, draft_sampling or sampling)))
     found.append(float(_bound(drafter)(target, draft, count)[:, -1].mean()))
   return found
 
@@ -88,7 +91,7 @@ def _children(drafter, verifier):
   return list(layout.branching)
 
 
-def _rows(pair, method, sampling, batches, prompts, arguments):
+def _rows(pair, method, batches, prompts, arguments):
   """Yields, of each row, its lengths after each step `[S + 1]` and its text."""
   pair = model_pair.for_method(pair, method)
   for keys, texts, starts in batches:
@@ -96,7 +99,7 @@ def _rows(pair, method, sampling, batches, prompts, arguments):
     for out in dj.stream(keys, texts, starts, method=method,
                          target=pair.target, target_params=pair.target_params,
                          draft=pair.draft, draft_params=pair.draft_params,
-                         sampling=sampling, **arguments):
+                         **arguments):
       lengths.append(out.lengths)
     found = list(zip(np.stack(lengths, axis=1), out.tokens))[:prompts]
     yield from found

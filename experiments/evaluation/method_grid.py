@@ -27,6 +27,9 @@ def from_config(config):
                            f"batch={config.batch}, is allowed.")
   if not config.temperatures:
     raise launch.UserError("temperatures is empty: one is needed.")
+  if config.draft_temperature < 0:
+    raise launch.UserError(f"draft_temperature={config.draft_temperature}: 0, "
+                           "for the target's, or more is allowed.")
   for name in config.methods:
     method_specs.check_name(name, "methods")
   methods = {"autoregressive": dj.methods.autoregressive()}

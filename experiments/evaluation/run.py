@@ -76,12 +76,12 @@ def decoder(config, pair, eos_id, method, temperature):
   """Returns a function that decodes one batch of `make_batches`.
 
   Args:
-    config: `max_new_tokens`, `batch`, `top_p`, `top_k`, `min_p` and
-      `typical_p`.
+    config: `max_new_tokens`, `batch`, `draft_temperature`, `top_p`, `top_k`,
+      `min_p` and `typical_p`.
     pair: a `ModelPair`.
     eos_id: tokens that end a row; None: all outputs are equally long.
     method: a `dj.Method`.
-    temperature: of target and draft.
+    temperature: of the target, and of the draft if it has none of its own.
 
   Returns:
     `batch -> Generation`.
@@ -91,8 +91,8 @@ def decoder(config, pair, eos_id, method, temperature):
     return mesh_lib.generate(
         pair, keys, prompts, lengths, method=method,
         max_new_tokens=config.max_new_tokens,
-        sampling=sampling(config, temperature), eos_id=eos_id,
-        rows=config.batch)
+        sampling=sampling(config, temperature),
+        draft_sampling=draft_sampling(config), eos_id=eos_id, rows=config.batch)
 
   return decode
 
@@ -101,6 +101,12 @@ def sampling(config, temperature):
   """Returns the sampling settings of a config at a temperature."""
   return dj.Sampling(temperature, config.top_k, config.top_p,
                      min_p=config.min_p, typical_p=config.typical_p)
+
+
+def draft_sampling(config):
+  """Returns the draft's sampling settings; None if they are the target's."""
+  return (sampling(config, config.draft_temperature)
+          if config.draft_temperature else None)
 
 
 def max_rows(batch, prompts, queued):

@@ -26,8 +26,8 @@ def from_hf(folder, *, scan_layers: bool = False, dtype: str | None = None,
   more than one parameter.
 
   Args:
-    folder: with `config.json` and `*.safetensors`, in one piece or with an
-      index; files of torch are read where torch is installed.
+    folder: with `config.json` and `*.safetensors`, or files of torch, in one
+      piece or with an index.
     scan_layers: whether the layers are to be scanned.
     dtype: of parameters and activations; None: that of the folder.
     weights: of matrices, one of `quantization.WEIGHTS`.

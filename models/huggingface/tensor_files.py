@@ -9,7 +9,6 @@ A matrix `x` in 8 bits has a tensor `x_scale` of the scale of each row, as the
 format int-quantized of compressed-tensors has.
 """
 
-import functools
 import json
 import math
 import pathlib
@@ -21,6 +20,7 @@ import numpy as np
 from models.folders import json_files
 from models.gguf import files as gguf_files
 from models.gguf import tensors as gguf_tensors
+from models.huggingface import torch_files
 
 SAFETENSORS, TORCH = "model.safetensors", "pytorch_model.bin"
 _DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16,
@@ -268,30 +268,22 @@ def _reader(path, name, dtype, shape, start, size):
 
 def _torch(path):
   """Opens the tensors of a file that torch has written."""
-  try:
-    import torch  # pylint: disable=g-import-not-at-top
-  except ImportError as e:
-    raise ValueError(
-        f"'{path}' can only be read with torch: install torch, or a folder of "
-        f"the model that has {SAFETENSORS}.") from e
-  try:
-    # Weights alone: anything else in a pickle could run code.
-    held = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    shapes = {name: tuple(x.shape) for name, x in held.items()}
-  except Exception as e:  # pylint: disable=broad-except
-    reason = str(e).splitlines()[0] if str(e) else type(e).__name__
-    raise ValueError(f"'{path}' cannot be read by torch: {reason}") from e
+  return {name: _stored(path, name, x)
+          for name, x in torch_files.tensors(path).items()}
 
-  def read(name):
-    x = held[name].contiguous()
-    if x.dtype == torch.bfloat16:
-      # Numpy has no such type of its own: the bits go over.
-      return x.view(torch.int16).numpy().view(ml_dtypes.bfloat16).copy()
-    return x.numpy().copy()
 
-  refusals = {name: f"has type {x.dtype}; floating point numbers are supported."
-              for name, x in held.items()
-              if not (x.is_floating_point() or x.dtype == torch.int64)}
-  return {name: Tensor(path, shape, functools.partial(read, name),
-                       refusals.get(name, ""), held[name].dtype == torch.int64)
-          for name, shape in shapes.items()}
+def _stored(path, name, x):
+  """Returns a `Tensor` of a file of torch."""
+  refusal = ""
+  if x.dtype not in map(np.dtype, _DTYPES.values()):
+    refusal = (f"has type {x.dtype}; {', '.join(_DTYPES)} are supported.")
+  elif x.overlaps():
+    refusal = f"of shape {x.shape} has overlapping strides {x.strides}."
+  if refusal:
+    return Tensor(path, x.shape, None, refusal)
+  size = x.dtype.itemsize
+  flat = _reader(path, name, x.dtype, (x.span,), x.start, x.span * size)
+  return Tensor(path, x.shape, lambda: np.ascontiguousarray(
+      np.lib.stride_tricks.as_strided(
+          flat(), x.shape, [size * stride for stride in x.strides])
+  ).reshape(x.shape), integer=x.dtype == np.int64)

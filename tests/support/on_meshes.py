@@ -155,7 +155,7 @@ def run(folder, mesh, of_pair=lambda pair: pair, draft=None, weights="dtype",
   out = mesh_lib.generate(
       pair, jax.random.split(jax.random.key(1), 8), prompts,
       rng.integers(1, 5, 8), method=method, max_new_tokens=8,
-      sampling=dj.Sampling(1.2))
+      sampling=dj.Sampling(1.2), draft_sampling=dj.Sampling(0.8))
   mesh_lib._generate = compiled
   exchanged = collections.Counter(
       f"{kind} an expert" if "/feed_forward/while/" in name else kind

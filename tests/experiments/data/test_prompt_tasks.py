@@ -29,6 +29,8 @@ _RECORDS = {
              "Article: A long day.\nSummary in one sentence:", "Day."),
     "wmt18_de_en": ({"translation": {"de": "Ja.", "en": "Yes."}},
                     "\n\nGerman: Ja.\nEnglish:", "Yes."),
+    "cnn_dailymail": ({"article": "A long day.", "highlights": "Day.",
+                       "id": "1"}, "A long day.", None),
     "dolly": ({"instruction": "Why?", "context": "", "response": "So.",
                "category": "open_qa"},
               "### Instruction:\nWhy?\n\n### Response:\n", "So."),
@@ -360,6 +362,8 @@ def test_data_sets_by_name_without_the_package(pair, monkeypatch):
 def test_configs_of_the_paper(make, presets, chat_):
   config = make(presets)
   assert config.chat == chat_
+  assert (*config.temperatures, config.top_p) == (
+      (1.0, 0.95) if config.task == "dolly" else (0.3, 1.0))
   assert config.task in config.tasks and config.tasks[config.task].metrics
   with pytest.raises(ValueError, match="'1t' is not one of"):
     make("1t,xsum")

@@ -14,7 +14,7 @@ TARGET, DRAFT = np.array([.5, .3, .2]), np.array([.2, .5, .3])
 NEW = 12
 
 
-def by_depth(method, temperature=1.0, rows=40):
+def by_depth(method, temperature=1.0, rows=40, draft_sampling=None):
   """Of a target and a draft that say the same after every token."""
   (target, target_params), (draft, draft_params) = (
       exactness.table_model(np.tile(x, (3, 1))) for x in (TARGET, DRAFT))
@@ -24,7 +24,7 @@ def by_depth(method, temperature=1.0, rows=40):
               np.zeros((rows // 2, 1), np.int32),
               np.ones(rows // 2, np.int32)) for seed in (0, 1)]
   return bounds.by_depth(pair, method, dj.Sampling(temperature), batches,
-                         rows, max_new_tokens=NEW)
+                         rows, draft_sampling, max_new_tokens=NEW)
 
 
 @pytest.mark.cases(2)
@@ -44,6 +44,14 @@ def test_bounds_by_depth(method, bound, counts):
   expected = [np.nan if count is None else known[count - 1]
               for count in counts]
   np.testing.assert_allclose(by_depth(method), expected, atol=1e-5)
+
+
+def test_bounds_of_a_draft_at_its_own_temperature():
+  draft = DRAFT**2 / (DRAFT**2).sum()
+  known = acceptance_bounds.without_replacement(TARGET[None], draft[None], 2)
+  np.testing.assert_allclose(
+      by_depth(dj.methods.rsd_c((2, 1)), draft_sampling=dj.Sampling(0.5)),
+      known[0][::-1], atol=1e-5)
 
 
 def test_there_is_no_bound_for_one_token():

@@ -187,3 +187,15 @@ def test_seconds_of_each_prompt_and_of_its_baseline():
       "prompt_seconds": [1.0, 2.0]}
   # Prompts that share a batch have no seconds of their own.
   assert by_prompt([out(2.0, 8, 6), out(1.0, 6, 6)], references, rows) == {}
+
+
+def test_a_draft_at_its_own_temperature(monkeypatch):
+  given = []
+  monkeypatch.setattr(evaluation_run.mesh_lib, "generate",
+                      lambda *_, **kwargs: given.append(kwargs))
+  config = rsd_config.get_config()
+  for config.draft_temperature in (0.0, 0.7):
+    evaluation_run.decoder(config, None, None, None, 0.3)((None, None, None))
+  assert [x["sampling"].temperature for x in given] == [0.3, 0.3]
+  assert [x["draft_sampling"] and x["draft_sampling"].temperature
+          for x in given] == [None, 0.7]
