@@ -1,17 +1,17 @@
 """Drafters, one a file: each proposes a whole tree a step."""
 
 from decoding_jax.speculation.drafters.best_first_trees import best_first
+from decoding_jax.speculation.drafters.draft_graph import gsd
 from decoding_jax.speculation.drafters.jacobi_window import lookahead
 from decoding_jax.speculation.drafters.language_model import of_model
 from decoding_jax.speculation.drafters.masked_places import masked
-from decoding_jax.speculation.drafters.merged_drafts import gsd
-from decoding_jax.speculation.drafters.merged_trees import merged
 from decoding_jax.speculation.drafters.prompt_tokens import ppd
 from decoding_jax.speculation.drafters.pruned_trees import propd
 from decoding_jax.speculation.drafters.successor_table import token_recycling
 from decoding_jax.speculation.drafters.text_matches import (prompt_lookup,
                                                             suffix)
 from decoding_jax.speculation.drafters.trigram_table import aded
+from decoding_jax.speculation.drafters.union_of_trees import merged
 
 __all__ = ["aded", "best_first", "gsd", "lookahead", "masked", "merged",
            "of_model", "ppd", "prompt_lookup", "propd", "suffix",
