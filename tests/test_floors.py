@@ -41,7 +41,7 @@ PROGRAMS = ("benchmark", "cdsl", "complete", "convert", "diffusion",
 EXPERIMENTS = [
     ("app",),
     ("devices", "scoring"),
-    ("data", "timing"),
+    ("data", "timing", "rivals"),
     ("flags", "training", "evaluation"),
     ("benchmarking",),
     PROGRAMS,

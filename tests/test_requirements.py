@@ -16,7 +16,7 @@ DISTRIBUTIONS = {"PIL": "pillow", "absl": "absl-py", "jaxlib": "jax",
 # Imported within functions alone, which tell what to install: their modules may
 # need what only an extra brings. Servers run in environments of other tools.
 OPTIONAL = {"models/text/template_sandbox.py": "jinja2"}
-SERVERS = "experiments/benchmarking/*_server.py"
+SERVERS = "experiments/rivals/*_server.py"
 
 
 def parsed(*folders):

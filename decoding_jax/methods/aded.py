@@ -27,6 +27,5 @@ def make(nodes: int, depth: int, branching: int = 8,
   values.check_positive("branching", branching)
   values.check_positive("buckets", buckets)
   drafter = drafters.aded(nodes, depth, branching, buckets)
-  return Method(f"aded({nodes}, {depth}, {branching}, buckets={buckets})",
-                sampled=verifiers.pair(drafter, verifiers.sample_and_match()),
-                greedy=verifiers.pair(drafter, verifiers.match()))
+  return verifiers.matched(
+      f"aded({nodes}, {depth}, {branching}, buckets={buckets})", drafter)

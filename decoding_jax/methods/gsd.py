@@ -33,6 +33,5 @@ def make(nodes: int, width: int, depth: int, branching: int = 4,
   drafter = drafters.gsd(nodes, width, depth, branching, repeat,
                          min_probability, min_share)
   sizes = f"{nodes}, {width}x{depth}x{branching}, repeat={repeat}"
-  return Method(f"gsd({sizes}, p={min_probability:g}, share={min_share:g})",
-                sampled=verifiers.pair(drafter, verifiers.sample_and_match()),
-                greedy=verifiers.pair(drafter, verifiers.match()))
+  return verifiers.matched(
+      f"gsd({sizes}, p={min_probability:g}, share={min_share:g})", drafter)

@@ -28,6 +28,5 @@ def make(ngram: int = 5, window: int = 7, guesses: int = 7,
   values.check_number("ngram", ngram, low=2)
   drafter = drafters.lookahead(ngram, window, guesses, buckets, from_prompt)
   sizes = f"{ngram}, {window}x{guesses}, buckets={buckets}"
-  return Method(f"lookahead({sizes}{'' if from_prompt else ', no prompt'})",
-                sampled=verifiers.pair(drafter, verifiers.sample_and_match()),
-                greedy=verifiers.pair(drafter, verifiers.match()))
+  return verifiers.matched(
+      f"lookahead({sizes}{'' if from_prompt else ', no prompt'})", drafter)

@@ -28,6 +28,4 @@ def make(nodes: int, width: int, depth: int) -> Method:
       `depth` to `width * depth`.
   """
   drafter = drafters.best_first(nodes, width, depth)
-  return Method(f"opt_tree({nodes}, {width}x{depth})",
-                sampled=verifiers.pair(drafter, verifiers.sample_and_match()),
-                greedy=verifiers.pair(drafter, verifiers.match()))
+  return verifiers.matched(f"opt_tree({nodes}, {width}x{depth})", drafter)

@@ -32,6 +32,4 @@ def make(widths=(6, 6, 4), branching: int = 16, short: int = 1) -> Method:
                      "of widths are allowed.")
   drafter = drafters.ppd(widths, branching, short)
   name = f"ppd({'-'.join(map(str, widths))}, {branching}, short={short})"
-  return Method(name,
-                sampled=verifiers.pair(drafter, verifiers.sample_and_match()),
-                greedy=verifiers.pair(drafter, verifiers.match()))
+  return verifiers.matched(name, drafter)

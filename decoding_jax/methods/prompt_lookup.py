@@ -24,6 +24,5 @@ def make(depth: int, num_paths: int = 1, max_ngram: int = 3) -> Method:
   """
   values.check_positive("depth", depth)
   drafter = drafters.prompt_lookup(depth, num_paths, max_ngram)
-  return Method(f"prompt_lookup({num_paths}x{depth}, {max_ngram})",
-                sampled=verifiers.pair(drafter, verifiers.sample_and_match()),
-                greedy=verifiers.pair(drafter, verifiers.match()))
+  return verifiers.matched(
+      f"prompt_lookup({num_paths}x{depth}, {max_ngram})", drafter)

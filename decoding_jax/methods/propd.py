@@ -32,6 +32,4 @@ def make(branching, nodes: int, layers: int) -> Method:
       tree.product_layout(branching)))
   drafter = drafters.propd(branching, nodes, layers)
   shape = "-".join(map(str, branching))
-  return Method(f"propd({shape}, {nodes}, layers={layers})",
-                sampled=verifiers.pair(drafter, verifiers.sample_and_match()),
-                greedy=verifiers.pair(drafter, verifiers.match()))
+  return verifiers.matched(f"propd({shape}, {nodes}, layers={layers})", drafter)

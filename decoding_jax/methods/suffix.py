@@ -35,6 +35,4 @@ def make(nodes: int, depth: int, num_paths: int = 16, max_ngram: int = 8,
                             min_probability, nodes_per_match)
   name = (f"suffix({nodes}x{depth}, paths={num_paths}, ngram={max_ngram}, "
           f"p={min_probability:g}, nodes_per_match={nodes_per_match:g})")
-  return Method(name,
-                sampled=verifiers.pair(drafter, verifiers.sample_and_match()),
-                greedy=verifiers.pair(drafter, verifiers.match()))
+  return verifiers.matched(name, drafter)

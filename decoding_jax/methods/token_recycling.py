@@ -29,6 +29,4 @@ def make(widths=_PAPER, branching: int = 8) -> Method:
   values.check_positive("branching", branching)
   drafter = drafters.token_recycling(widths, branching)
   name = f"token_recycling({'-'.join(map(str, widths))}, {branching})"
-  return Method(name,
-                sampled=verifiers.pair(drafter, verifiers.sample_and_match()),
-                greedy=verifiers.pair(drafter, verifiers.match()))
+  return verifiers.matched(name, drafter)

@@ -12,7 +12,7 @@ from decoding_jax.kernels import random
 from decoding_jax.speculation import drafters
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.types import (Array, Drafter, DraftTree, Expander, Layout,
-                                NONE, Pair, Verdict, Verifier)
+                                Method, NONE, Pair, Verdict, Verifier)
 from decoding_jax.validation import protocols, values
 
 # What can verify any tree of siblings drawn without replacement, by node, path
@@ -294,6 +294,23 @@ def sample_and_match() -> Verifier:
     return _first(uniforms * left < chances), rest / rest.sum()
 
   return Verifier(rule, sampled=False, replacement=None)
+
+
+def matched(name: str, drafter: Drafter | Expander) -> Method:
+  """Makes a method that follows what the target draws, whoever drafts it.
+
+  Args:
+    name: of the method.
+    drafter: proposes trees of any kind.
+
+  Returns:
+    The method: `sample_and_match`, and `match` at temperature 0.
+
+  Raises:
+    ValueError: for something that is no drafter.
+  """
+  return Method(name, sampled=pair(drafter, sample_and_match()),
+                greedy=pair(drafter, match()))
 
 
 def of_name(verification: str, names: tuple[str, ...] = OF_TREES) -> (

@@ -3,13 +3,13 @@
 import functools
 import json
 
-from experiments.benchmarking import engines
 from experiments.benchmarking import runs as benchmark_runs
 from experiments.benchmarking import systems
 from experiments.benchmarking import tables as benchmark_tables
 from experiments.devices import model_pair
 from experiments.evaluation import provenance
 from experiments.evaluation import results_store
+from experiments.rivals import engines
 from experiments.timing import roofline
 from models import transformer
 

@@ -15,8 +15,8 @@ import tqdm
 import decoding_jax as dj
 from experiments.app import launch
 from experiments.app import method_specs
-from experiments.benchmarking import engines
 from experiments.evaluation import results_store
+from experiments.rivals import engines
 from models.transformer import quantization
 
 OURS = "decoding_jax"

@@ -13,14 +13,14 @@ import numpy as np
 import decoding_jax as dj
 from experiments.app import launch
 from experiments.app import peak_memory
-from experiments.benchmarking import engines
-from experiments.benchmarking import gguf_export
-from experiments.benchmarking import random_pair
 from experiments.benchmarking import runs as benchmark_runs
-from experiments.benchmarking import subprocess_server
 from experiments.data import python_corpus
 from experiments.devices import draft_names
 from experiments.devices import model_pair
+from experiments.rivals import engines
+from experiments.rivals import gguf_export
+from experiments.rivals import random_pair
+from experiments.rivals import subprocess_server
 from experiments.timing import stopwatch
 from models import checkpoints
 from models import transformer

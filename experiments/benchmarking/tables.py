@@ -5,9 +5,9 @@ import statistics
 from matplotlib import figure
 
 from experiments.app import text_tables
-from experiments.benchmarking import engines
 from experiments.benchmarking import runs as benchmark_runs
 from experiments.evaluation import figures
+from experiments.rivals import engines
 
 _HEAD = ["", "dtype", "tokens/s", "x same dtype", "x any", "block eff.",
          "target calls", "roofline", "first call, s", "peak, MB"]

@@ -104,19 +104,7 @@ class _Network(nn.Module):
 
 @functools.lru_cache(maxsize=None)
 def head(config: Config, target) -> Head:
-  """Returns a block drafter.
-
-  Args:
-    config: its architecture.
-    target: the `transformer.Config` of the target, which keeps as many layers'
-      outputs as the drafter reads.
-
-  Returns:
-    The head; its parameters are those of `init`.
-
-  Raises:
-    ValueError: for a target that does not fit.
-  """
+  """Returns a block drafter; the target keeps as many outputs as it reads."""
   target_ends.check(target)
   if config.layers.dim != target.dim:
     raise ValueError(f"layers.dim={config.layers.dim}: that of the target, "
@@ -133,10 +121,7 @@ def predicted(config: Config, target, params, target_params, features, tokens,
   """Returns what blocks predict after several tokens of a text, for training.
 
   Args:
-    config: of the drafter.
-    target: the `transformer.Config` of the target.
-    params: of the drafter.
-    target_params: of the target.
+    config, target, params, target_params: see `models.heads`.
     features: tuple of `[B, T, F]`, of each token.
     tokens: `[B, T]` int32; the bias of a token before is of the right one.
     anchors: places of the A roots.
@@ -225,11 +210,6 @@ def _projected(config, params, x, cache, slots):
 
 def init(key, config: Config, target):
   """Returns random parameters.
-
-  Args:
-    key: a random key.
-    config: the architecture.
-    target: the `transformer.Config` of the target.
 
   Returns:
     A dict of `network`, and of `markov_in [V, r]` and `markov_out [N, r]` for a

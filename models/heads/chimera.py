@@ -122,18 +122,7 @@ class _Chimera(nn.Module):
 
 @functools.lru_cache(maxsize=None)
 def head(config: Config, target) -> Head:
-  """Returns a Chimera head on a target that keeps its last layer's output.
-
-  Args:
-    config: its architecture.
-    target: the `transformer.Config` of the target.
-
-  Returns:
-    The head; its parameters are those of `init`.
-
-  Raises:
-    ValueError: for a target that does not fit.
-  """
+  """Returns a Chimera head on a target that keeps its last layer's output."""
   target_ends.check(target)
   prefix_layers.check(config.layer, target)
   return assembly.head(
@@ -148,15 +137,6 @@ def rounds(config: Config, target, params, target_params, features, tokens,
 
   As in `eagle.unrolled`, pair t of round r stands for the node r levels below
   the root that pair t - r ends in.
-
-  Args:
-    config: of the head.
-    target: the `transformer.Config` of the target.
-    params: of the head.
-    target_params: of the target.
-    features: tuple of `[B, T, F]`.
-    tokens: `[B, T]` int32, the token after each.
-    depth: rounds.
 
   Returns:
     `[B, depth, T, V]` logits of the token after `tokens`, and `[B, depth, T,
@@ -323,13 +303,7 @@ def _apply(spec, params, method, *args):
 
 
 def init(key, config: Config, target):
-  """Returns random parameters.
-
-  Args:
-    key: a random key.
-    config: the architecture.
-    target: the `transformer.Config` of the target.
-  """
+  """Returns random parameters."""
   layer = config.layer
   dtype = jnp.dtype(layer.dtype)
   cache, (view,) = prefix_layers.abstract_inputs(layer)

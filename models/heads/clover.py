@@ -127,18 +127,7 @@ class _Clover(nn.Module):
 
 @functools.lru_cache(maxsize=None)
 def head(config: Config, target) -> Head:
-  """Returns a Clover head on a target that keeps its last layer's output.
-
-  Args:
-    config: its architecture.
-    target: the `transformer.Config` of the target.
-
-  Returns:
-    The head; its parameters are those of `init`.
-
-  Raises:
-    ValueError: for a target that does not fit.
-  """
+  """Returns a Clover head on a target that keeps its last layer's output."""
   target_ends.check(target)
   prefix_layers.check(config.layers, target)
   return assembly.head(
@@ -150,15 +139,6 @@ def head(config: Config, target) -> Head:
 def rounds(config: Config, target, params, target_params, features, tokens,
            depth: int):
   """Returns what the head predicts after the right tokens, for training.
-
-  Args:
-    config: of the head.
-    target: the `transformer.Config` of the target.
-    params: of the head.
-    target_params: of the target.
-    features: tuple of `[B, T, F]`.
-    tokens: `[B, T]` int32, the token after each.
-    depth: levels of a draft.
 
   Returns:
     `[B, depth, T, V]` logits of the token after `tokens`, and `[B, depth, T,
@@ -241,11 +221,6 @@ def _linear(config):
 
 def init(key, config: Config, target):
   """Returns random parameters.
-
-  Args:
-    key: a random key.
-    config: the architecture.
-    target: the `transformer.Config` of the target.
 
   Returns:
     A dict of `recurrence`, `augment`, and `embedding` where the head has its

@@ -253,16 +253,9 @@ def head(config: Config, target, num_features: int = 0) -> Head:
   """Returns an EAGLE head.
 
   Args:
-    config: its architecture.
-    target: the `transformer.Config` of the target, which keeps the outputs of
-      its last layer (EAGLE-1) or of those of `taps` (EAGLE-3).
+    config, target: see `models.heads`; for EAGLE-3 the target keeps the outputs
+      of the layers that `taps` names.
     num_features: layers that EAGLE-3 reads; 0: three.
-
-  Returns:
-    The head; its parameters are those of `init`.
-
-  Raises:
-    ValueError: for a target that does not fit.
   """
   target_ends.check(target)
   if config.layer.dim != target.dim and (
@@ -300,12 +293,7 @@ def unrolled(config, target, params, target_params, features, tokens,
   tokens are drafted. All pairs of a round are computed at once.
 
   Args:
-    config: of the head.
-    target: of the target.
-    params: of the head.
-    target_params: of the target.
-    features: tuple of `[B, T, F]`.
-    tokens: `[B, T]` int32, the token after each.
+    config, target, params, target_params, features, tokens: see `models.heads`.
     depth: rounds.
     network: as of `of_network`.
 
@@ -427,9 +415,7 @@ def init(key, config: Config, target, num_features: int = 0):
   """Returns random parameters.
 
   Args:
-    key: a random key.
-    config: the architecture.
-    target: the `transformer.Config` of the target.
+    key, config, target: see `models.heads`.
     num_features: as of `head`.
 
   Returns:

@@ -98,18 +98,7 @@ class _Heads(nn.Module):
 
 @functools.lru_cache(maxsize=None)
 def head(config: Config, target) -> Head:
-  """Returns Hydra heads on a target that keeps its last layer's output.
-
-  Args:
-    config: sizes.
-    target: the `transformer.Config` of the target.
-
-  Returns:
-    The head; its parameters are those of `init`.
-
-  Raises:
-    ValueError: for a target that does not fit.
-  """
+  """Returns Hydra heads on a target that keeps its last layer's output."""
   target_ends.check(target)
   if config.prefix:
     prefix_layers.check(config.prefix, target)
@@ -123,15 +112,6 @@ def head(config: Config, target) -> Head:
 def unrolled(config: Config, target, params, target_params, features, tokens,
              depth: int):
   """Returns what the heads predict after the right tokens, for training.
-
-  Args:
-    config: sizes.
-    target: the `transformer.Config` of the target.
-    params: of the heads.
-    target_params: of the target.
-    features: tuple of `[B, T, F]`.
-    tokens: `[B, T]` int32, the token after each.
-    depth: how many of the heads.
 
   Returns:
     `[B, depth, T, V]` logits of the token after `tokens`; those of pair t of
@@ -204,16 +184,7 @@ def _later(x, places):
 
 
 def init(key, config: Config, target):
-  """Returns random parameters.
-
-  Args:
-    key: a random key.
-    config: sizes.
-    target: the `transformer.Config` of the target.
-
-  Returns:
-    A dict of `heads`, and of `prefix` for Hydra++.
-  """
+  """Returns random parameters: `heads`, and `prefix` for Hydra++."""
   shape = jax.ShapeDtypeStruct((1, (1 + config.heads) * target.dim),
                                jnp.dtype(target.dtype))
   params = {"heads": _Heads(config, target).lazy_init(key, shape)["params"]}

@@ -65,19 +65,7 @@ class _Heads(nn.Module):
 
 @functools.lru_cache(maxsize=None)
 def head(config: Config, target) -> Head:
-  """Returns Medusa heads on a target that keeps its last layer's output.
-
-  Args:
-    config: sizes.
-    target: the `transformer.Config` of the target; it is to be
-      `transformer.with_features(target, (target.num_layers - 1,))`.
-
-  Returns:
-    The head; its parameters are those of `init`.
-
-  Raises:
-    ValueError: for a target that has no such hidden states.
-  """
+  """Returns Medusa heads on a target that keeps its last layer's output."""
   target_ends.check(target)
   module = _Heads(config, target)
 
@@ -109,13 +97,6 @@ def head(config: Config, target) -> Head:
 def predicted(config: Config, target, params, target_params, features):
   """Returns what each head predicts at each token, for training.
 
-  Args:
-    config: sizes.
-    target: the `transformer.Config` of the target.
-    params: of the heads.
-    target_params: of the target.
-    features: tuple of `[B, T, F]`.
-
   Returns:
     `[B, H, T, V]` logits; head i predicts the token i + 2 places after.
   """
@@ -126,12 +107,6 @@ def predicted(config: Config, target, params, target_params, features):
 
 
 def init(key, config: Config, target):
-  """Returns random parameters.
-
-  Args:
-    key: a random key.
-    config: sizes.
-    target: the `transformer.Config` of the target.
-  """
+  """Returns random parameters."""
   shape = jax.ShapeDtypeStruct((1, target.dim), jnp.dtype(target.dtype))
   return _Heads(config, target).lazy_init(key, shape)["params"]

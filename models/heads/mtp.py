@@ -83,16 +83,7 @@ class Module(nn.Module):
 
 @functools.lru_cache(maxsize=None)
 def head(config: Config, target) -> Head:
-  """Returns a module as a head, whose parameters are those of `init`.
-
-  Args:
-    config: its architecture.
-    target: the `transformer.Config` of the target, which keeps the outputs of
-      its last layer.
-
-  Raises:
-    ValueError: for a target that does not fit.
-  """
+  """Returns a module as a head."""
   target_ends.check(target)
   if config.layer.dim != target.dim:
     raise ValueError(f"mtp layer.dim={config.layer.dim}: that of the target, "
@@ -106,11 +97,5 @@ def unrolled(*arguments):
 
 
 def init(key, config: Config, target):
-  """Returns random parameters, a dict of `layer`.
-
-  Args:
-    key: a random key.
-    config: the architecture.
-    target: the `transformer.Config` of the target.
-  """
+  """Returns random parameters, a dict of `layer`."""
   return eagle.init_network(Module, key, config, target, 1)

@@ -12,11 +12,11 @@ import pytest
 import decoding_jax as dj
 from configs import benchmark as benchmark_config
 from experiments.app import launch
-from experiments.benchmarking import engines
 from experiments.benchmarking import roofline_share
 from experiments.benchmarking import runs as benchmark_runs
 from experiments.benchmarking import systems
 from experiments.benchmarking import tables as benchmark_tables
+from experiments.rivals import engines
 from experiments.timing import roofline
 from models import checkpoints
 from models import transformer
@@ -444,7 +444,7 @@ def _start(tmp_path, seed=0, rivals=("nobody",)):
   path = tmp_path / "config.py"
   path.write_text(_CONFIG.format(pairs=str(tmp_path / "pairs"), seed=seed,
                                  rivals=rivals))
-  script = ("from experiments.benchmarking import engines as it; "
+  script = ("from experiments.rivals import engines as it; "
             "it.ENGINES['nobody'] = it.Engine('nobody', ('no_such_package',), "
             "hint='it cannot be had'); "
             "it.ENGINES['broken'] = it.Engine('support.no_server', ()); "

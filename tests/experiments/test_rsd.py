@@ -370,7 +370,7 @@ def test_too_few_held_out_prompts_are_a_user_error(folders, monkeypatch):
 
 
 def test_plan_runs_a_tree_of_two_experiments_once():
-  config = rsd_config.get_config()
+  config = rsd_config.get_config("full")
   methods, points = method_grid.from_config(config)
   names = [method.name for method in methods]
   assert names[0] == "autoregressive"
@@ -380,9 +380,18 @@ def test_plan_runs_a_tree_of_two_experiments_once():
   assert {name for part in points.values() for name in part} == set(names[1:])
 
 
+def test_the_default_has_a_tree_of_each_method_a_point():
+  _, every = method_grid.from_config(rsd_config.get_config("full"))
+  _, points = method_grid.from_config(rsd_config.get_config())
+  for point, names in points.items():
+    assert [name.split("(")[0] for name in names] == [
+        "speculative", "spectr", "rsd_c", "rsd_s"]
+    assert set(names) <= set(every[point])
+
+
 @pytest.mark.parametrize("budget", [6, 10, 14, 21, 30])
 def test_trees_of_a_budget_have_its_size(budget):
-  config = rsd_config.get_config()
+  config = rsd_config.get_config("full")
   config.update(lengths=(), budgets=(budget,))
   methods, _ = method_grid.from_config(config)
   # The baseline, a chain, one tree of SpecInfer, two of SpecTr and RSD-S each,
@@ -394,7 +403,7 @@ def test_trees_of_a_budget_have_its_size(budget):
 
 @pytest.mark.parametrize("length", [2, 3, 4, 5])
 def test_trees_of_a_length_have_its_depth(length):
-  config = rsd_config.get_config()
+  config = rsd_config.get_config("full")
   config.update(lengths=(length,), budgets=())
   methods, _ = method_grid.from_config(config)
   sizes = {}

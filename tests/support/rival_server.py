@@ -3,7 +3,7 @@
 import os
 import sys
 
-from experiments.benchmarking import subprocess_server
+from experiments.rivals import subprocess_server
 
 
 def load(request):

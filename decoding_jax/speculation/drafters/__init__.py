@@ -7,16 +7,16 @@ from decoding_jax.speculation.drafters.language_model import of_model
 
 if typing.TYPE_CHECKING:  # What `lazy` imports, for tools that read this.
   from decoding_jax.speculation.drafters.best_first_trees import best_first
+  from decoding_jax.speculation.drafters.draft_graph import gsd
   from decoding_jax.speculation.drafters.jacobi_window import lookahead
   from decoding_jax.speculation.drafters.masked_places import masked
-  from decoding_jax.speculation.drafters.merged_drafts import gsd
-  from decoding_jax.speculation.drafters.merged_trees import merged
   from decoding_jax.speculation.drafters.prompt_tokens import ppd
   from decoding_jax.speculation.drafters.pruned_trees import propd
   from decoding_jax.speculation.drafters.successor_table import token_recycling
   from decoding_jax.speculation.drafters.text_matches import (prompt_lookup,
                                                               suffix)
   from decoding_jax.speculation.drafters.trigram_table import aded
+  from decoding_jax.speculation.drafters.union_of_trees import merged
 
 __all__ = ["aded", "best_first", "gsd", "lookahead", "masked", "merged",
            "of_model", "ppd", "prompt_lookup", "propd", "suffix",
@@ -24,8 +24,8 @@ __all__ = ["aded", "best_first", "gsd", "lookahead", "masked", "merged",
 
 lazy.attach(globals(), {
     "best_first_trees": ("best_first",), "jacobi_window": ("lookahead",),
-    "masked_places": ("masked",), "merged_drafts": ("gsd",),
-    "merged_trees": ("merged",), "prompt_tokens": ("ppd",),
+    "draft_graph": ("gsd",), "masked_places": ("masked",),
+    "union_of_trees": ("merged",), "prompt_tokens": ("ppd",),
     "pruned_trees": ("propd",), "successor_table": ("token_recycling",),
     "text_matches": ("prompt_lookup", "suffix"), "trigram_table": ("aded",),
 })

@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.benchmarking import gguf_export
-from experiments.benchmarking import llama_files
+from experiments.rivals import gguf_export
+from experiments.rivals import llama_files
 from models import checkpoints
 from models import transformer
 from models.gguf import files

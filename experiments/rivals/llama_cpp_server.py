@@ -20,7 +20,7 @@ import urllib.parse
 import xllamacpp
 
 from experiments.app import peak_memory
-from experiments.benchmarking import subprocess_server
+from experiments.rivals import subprocess_server
 
 # Tokens before a token that are compared with the text for a copy.
 _NGRAM = 2

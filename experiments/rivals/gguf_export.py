@@ -11,7 +11,7 @@ import pathlib
 
 import numpy as np
 
-from experiments.benchmarking import llama_files
+from experiments.rivals import llama_files
 from models.huggingface import tensor_files
 
 # Types of weights, and what the format calls them.

@@ -57,7 +57,7 @@ class Engine(NamedTuple):
 def _own(name, package, *requirements, server="", **more):
   """Returns an engine with an environment of its own."""
   return Engine(
-      f"experiments.benchmarking.{server or name}_server", (package,),
+      f"experiments.rivals.{server or name}_server", (package,),
       requirements,
       hint=f"python -m experiments.benchmark --prepare={name}", **more)
 
@@ -69,7 +69,7 @@ _ONE_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
 ENGINES = {
     "transformers": Engine(
-        "experiments.benchmarking.transformers_server",
+        "experiments.rivals.transformers_server",
         ("torch", "transformers"), hint="pip install -e '.[parity]'",
         settings=("plain", "assisted", "lookup")),
     "llama_cpp": _own(
@@ -81,15 +81,8 @@ ENGINES = {
         "openvino==2026.4.1",
         settings=("plain", "assisted", "lookup"), inexact=("assisted",),
         weights=("float32", "bfloat16", "int8"), per_setting=True),
-    "ctranslate2": _own(
-        "ctranslate2", "ctranslate2", "ctranslate2==4.8.5",
-        weights=("float32", "int8")),
-    "onnxruntime": _own(
-        "onnxruntime", "onnxruntime_genai", "onnxruntime-genai==0.18.0",
-        "onnxruntime==1.32.0", "onnx==1.23.2",
-        weights=("float32", "int8", "int4")),
     "vllm": Engine(
-        "experiments.benchmarking.vllm_server", ("vllm",),
+        "experiments.rivals.vllm_server", ("vllm",),
         hint="pip install vllm, on a machine with a GPU",
         environment=_ONE_PROCESS, **_VLLM),
     "vllm_cpu": _own(

@@ -22,8 +22,8 @@ from openvino import opset13 as ops
 import openvino_genai as genai
 
 from experiments.app import peak_memory
-from experiments.benchmarking import llama_files
-from experiments.benchmarking import subprocess_server
+from experiments.rivals import llama_files
+from experiments.rivals import subprocess_server
 
 _CACHE_GB = 1
 _NGRAM = 2

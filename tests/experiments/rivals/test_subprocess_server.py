@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from experiments.app import peak_memory
-from experiments.benchmarking import engines
-from experiments.benchmarking import subprocess_server
+from experiments.rivals import engines
+from experiments.rivals import subprocess_server
 from models import checkpoints
 from support import helpers
 from support import tiny_models as tiny

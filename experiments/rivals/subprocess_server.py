@@ -17,7 +17,7 @@ import tempfile
 import traceback
 from typing import Any, NamedTuple
 
-from experiments.benchmarking import engines
+from experiments.rivals import engines
 
 # Servers are modules of this checkout, whichever Python runs them.
 _ROOT = pathlib.Path(__file__).resolve().parents[2]

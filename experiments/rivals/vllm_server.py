@@ -17,7 +17,7 @@ import time
 import vllm
 from vllm import platforms
 
-from experiments.benchmarking import subprocess_server
+from experiments.rivals import subprocess_server
 
 
 def load(request):

@@ -18,7 +18,7 @@ import torch._inductor.config  # pylint: disable=unused-import
 import transformers
 
 from experiments.app import peak_memory
-from experiments.benchmarking import subprocess_server
+from experiments.rivals import subprocess_server
 
 
 def load(request):

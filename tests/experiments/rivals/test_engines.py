@@ -7,8 +7,8 @@ import pytest
 
 from experiments import benchmark
 from experiments.app import launch
-from experiments.benchmarking import engine_exactness
-from experiments.benchmarking import engines
+from experiments.rivals import engine_exactness
+from experiments.rivals import engines
 
 OWN = [name for name, engine in engines.ENGINES.items() if engine.requirements]
 

@@ -22,11 +22,11 @@ import numpy as np
 
 import decoding_jax as dj
 from experiments.app import text_tables
-from experiments.benchmarking import engines
-from experiments.benchmarking import gguf_export
-from experiments.benchmarking import random_pair
-from experiments.benchmarking import subprocess_server
-from experiments.benchmarking import table_llama
+from experiments.rivals import engines
+from experiments.rivals import gguf_export
+from experiments.rivals import random_pair
+from experiments.rivals import subprocess_server
+from experiments.rivals import table_llama
 from models import checkpoints
 from models.testing import exactness
 

@@ -15,7 +15,7 @@ from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.speculation import tree_decoder
 from decoding_jax.speculation import verifiers
 from decoding_jax.speculation.drafters import feature_head
-from decoding_jax.speculation.drafters import merged_trees
+from decoding_jax.speculation.drafters import union_of_trees
 from decoding_jax.types import NONE
 from models import transformer
 from models.heads import mtp
@@ -31,9 +31,7 @@ LOOKUP = drafters.prompt_lookup(3, 1, 2)
 
 
 def method(*parts):
-  drafter = drafters.merged(*parts)
-  return dj.Method("merged", dj.pair(drafter, verifiers.sample_and_match()),
-                   dj.pair(drafter, verifiers.match()))
+  return verifiers.matched("merged", drafters.merged(*parts))
 
 
 def texts(tokens, parents, valid):
@@ -67,7 +65,7 @@ def random_trees():
 def test_the_union_has_each_text_once():
   """Of random trees, in plain Python."""
   parts = random_trees()
-  union, first = jax.tree.map(np.asarray, jax.jit(merged_trees.join)(parts))
+  union, first = jax.tree.map(np.asarray, jax.jit(union_of_trees.join)(parts))
   own = [jax.tree.map(np.asarray, tree) for tree in parts]
   twins = 0
   for row in range(len(union.tokens)):

@@ -1,4 +1,4 @@
-"""Graph-structured speculative decoding (arXiv 2407.16207): merged drafts.
+"""Graph-structured speculative decoding (arXiv 2407.16207): a graph of drafts.
 
 The draft model expands W nodes a level, a forward each. Where the last tokens
 of a draft are those of a node that it has expanded already, in another place,

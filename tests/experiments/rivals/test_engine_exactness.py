@@ -4,9 +4,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.benchmarking import engine_exactness
-from experiments.benchmarking import engines
-from experiments.benchmarking import table_llama
+from experiments.rivals import engine_exactness
+from experiments.rivals import engines
+from experiments.rivals import table_llama
 from models import checkpoints
 from models import transformer
 from models.testing import exactness

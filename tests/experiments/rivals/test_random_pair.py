@@ -7,7 +7,7 @@ import ml_collections
 import numpy as np
 import pytest
 
-from experiments.benchmarking import random_pair
+from experiments.rivals import random_pair
 from models import checkpoints
 from models import transformer
 

@@ -1,0 +1,1 @@
+"""Other engines: environments, servers, and models that they read."""
