@@ -35,7 +35,7 @@ def _found(tmp_path_factory):
   return found
 
 
-@pytest.mark.cases(1)
+@pytest.mark.long
 @pytest.mark.parametrize("mesh", ["8x1", "4x2", "2x4", "1x8"])
 def test_same_tokens_as_on_one_device(found, mesh):
   """The same models are read from their folders onto each mesh."""
