@@ -11,13 +11,10 @@ from decoding_jax import argument_checks
 from decoding_jax import sampling
 from decoding_jax import types
 import decoding_jax as dj
-from decoding_jax.speculation import drafters
 from decoding_jax.speculation import expanders
 from decoding_jax.speculation import traversal
-from decoding_jax.speculation import verifiers
 from decoding_jax.validation import prompts as prompts_lib
 from models import tabular
-from support import example_methods
 
 V = 4
 
@@ -345,79 +342,6 @@ def test_keys_are_one_or_one_a_row(shape):
           key=jax.random.split(jax.random.key(0), shape))
 
 
-@pytest.mark.parametrize("make, word", [
-    (lambda: dj.methods.speculative(0), "depth=0"),
-    (lambda: dj.methods.speculative(1.5), "depth=1.5"),
-    (lambda: dj.methods.rsd_c(()), "depth of branching=0"),
-    (lambda: dj.methods.rsd_c((2, 0)), "branching=0"),
-    (lambda: dj.methods.rsd_c([2, -1]), "branching=-1"),
-    (lambda: dj.methods.rsd_s(0, 2), "width=0"),
-    (lambda: dj.methods.rsd_s(2, 0), "depth=0"),
-    (lambda: dj.methods.specinfer(0, 1), "num_paths=0"),
-    (lambda: dj.methods.specinfer(1, 0), "depth=0"),
-    (lambda: dj.methods.specinfer(expansion=(2, 0)), "expansion=0"),
-    (lambda: dj.methods.specinfer(expansion=()), "depth of expansion=0"),
-    (lambda: dj.methods.specinfer(2, expansion=(2,)), "num_paths=2, depth=4"),
-    (lambda: dj.methods.spectr(-2, 1), "num_paths=-2"),
-    (lambda: dj.methods.spectr(1, -2), "depth=-2"),
-])
-def test_sizes_of_methods(make, word):
-  with pytest.raises(ValueError, match=word):
-    make()
-
-
-def test_equal_sizes_are_the_same_method():
-  """Otherwise each call of a method would be compiled anew."""
-  assert dj.methods.rsd_c([2, 1]) is dj.methods.rsd_c((2, 1))
-  assert dj.methods.rsd_s(2, 2) is METHOD
-  assert dj.methods.speculative(2) is dj.methods.speculative(2)
-
-
-WITHOUT, WITH = expanders.gumbel_top_k((2,)), expanders.iid_paths(2, 1)
-BEAM, CHAIN = expanders.stochastic_beam(2, 1), expanders.gumbel_top_k((1, 1))
-TOP, TOP_BEAM = expanders.top_k((2,)), expanders.top_beam(2, 1)
-RULES = {
-    "with": verifiers.recursive(True), "without": verifiers.recursive(False),
-    "k_seq": verifiers.k_seq(), "match": verifiers.match()
-}
-
-
-@pytest.mark.parametrize("drafter, rule, words", [
-    (TOP, "with", "Drafter.sampled=False, Verifier.sampled=True"),
-    (TOP, "without", "Drafter.sampled=False, Verifier.sampled=True"),
-    (TOP, "k_seq", "Drafter.sampled=False, Verifier.sampled=True"),
-    (TOP_BEAM, "without", "Drafter.sampled=False, Verifier.sampled=True"),
-    (expanders.top_k((1,)), "without", "Drafter.sampled=False"),
-    (WITHOUT, "with", "Drafter.replacement=False, Verifier.replacement=True"),
-    (WITHOUT, "k_seq", "Drafter.replacement=False, Verifier.replacement=True"),
-    (BEAM, "with", "Drafter.replacement=False, Verifier.replacement=True"),
-    (WITH, "without", "Drafter.replacement=True, Verifier.replacement=False"),
-])
-def test_wrong_pairs_are_refused(drafter, rule, words):
-  with pytest.raises(ValueError, match=words):
-    dj.pair(drafter, RULES[rule])
-
-
-@pytest.mark.parametrize("drafter, rule", [
-    (WITHOUT, "without"), (BEAM, "without"), (WITH, "with"), (WITH, "k_seq"),
-    # Of one child there is nothing to replace.
-    (CHAIN, "with"), (CHAIN, "without"), (CHAIN, "k_seq"),
-    (expanders.iid_paths(1, 2), "without"),
-    (WITHOUT, "match"), (WITH, "match"), (TOP, "match"), (TOP_BEAM, "match"),
-])
-def test_right_pairs_are_not(drafter, rule):
-  assert dj.pair(drafter, RULES[rule]) == dj.Pair(drafters.of_model(drafter),
-                                                  RULES[rule])
-
-
-def test_all_methods_draft_equally_deep_at_all_temperatures():
-  for method in example_methods.METHODS:
-    assert method.sampled.drafter.layout == method.greedy.drafter.layout
-    # What divides by a draft distribution has samples of it.
-    assert dj.pair(*method.sampled) == method.sampled
-    assert not method.greedy.verifier.sampled
-
-
 ALONE = dj.Method("alone", None, METHOD.greedy)
 WARM = dj.Method("warm", METHOD.sampled, None)
 REWARDED = dj.Method("rewarded", *(
@@ -544,11 +468,3 @@ def test_control_temperatures_that_it_knows():
 ])
 def test_rewards(arguments, words):
   refused(words, **arguments)
-
-
-def test_a_method_is_the_same_however_its_sizes_are_given():
-  assert dj.methods.rsd_s(2, depth=2) is METHOD
-  assert dj.methods.cdsl(2, num_candidates=3) is dj.methods.cdsl(
-      num_candidates=3, lookahead=2, weight=1)
-  with pytest.raises(TypeError, match=r"methods.rsd_s\(width: .*'depth'"):
-    dj.methods.rsd_s(2)

@@ -9,6 +9,7 @@ from decoding_jax import sampling
 from decoding_jax.speculation import drafters
 from decoding_jax.speculation import expanders
 from decoding_jax.speculation import verifiers
+from decoding_jax.types import Pair
 from models.testing import exactness
 from support import helpers
 
@@ -164,24 +165,41 @@ def test_zero_uniform_does_not_accept_what_cannot_be():
   assert rank == -1
 
 
-def test_pair_refuses_what_is_not_sampled():
-  for drafter in (expanders.top_k((2,)), expanders.top_beam(2, 2)):
-    with pytest.raises(ValueError, match="sampled=False"):
-      verifiers.pair(drafter, verifiers.recursive(False))
+WITHOUT, WITH = expanders.gumbel_top_k((2,)), expanders.iid_paths(2, 1)
+BEAM, CHAIN = expanders.stochastic_beam(2, 1), expanders.gumbel_top_k((1, 1))
+TOP, TOP_BEAM = expanders.top_k((2,)), expanders.top_beam(2, 1)
+OF_PAIRS = {
+    "with": verifiers.recursive(True), "without": verifiers.recursive(False),
+    "k_seq": verifiers.k_seq(), "match": verifiers.match()
+}
 
 
-def test_pair_refuses_other_replacement():
-  with pytest.raises(ValueError, match="Drafter.replacement=False"):
-    verifiers.pair(expanders.gumbel_top_k((2,)), verifiers.recursive(True))
-  with pytest.raises(ValueError, match="Drafter.replacement=True"):
-    verifiers.pair(expanders.iid_paths(2, 2), verifiers.recursive(False))
-  with pytest.raises(ValueError, match="Drafter.replacement=False"):
-    verifiers.pair(expanders.stochastic_beam(2, 2), verifiers.k_seq())
+@pytest.mark.parametrize("drafter, rule, words", [
+    (TOP, "with", "Drafter.sampled=False, Verifier.sampled=True"),
+    (TOP, "without", "Drafter.sampled=False, Verifier.sampled=True"),
+    (TOP, "k_seq", "Drafter.sampled=False, Verifier.sampled=True"),
+    (TOP_BEAM, "without", "Drafter.sampled=False, Verifier.sampled=True"),
+    (expanders.top_k((1,)), "without", "Drafter.sampled=False"),
+    (WITHOUT, "with", "Drafter.replacement=False, Verifier.replacement=True"),
+    (WITHOUT, "k_seq", "Drafter.replacement=False, Verifier.replacement=True"),
+    (BEAM, "with", "Drafter.replacement=False, Verifier.replacement=True"),
+    (WITH, "without", "Drafter.replacement=True, Verifier.replacement=False"),
+])
+def test_wrong_pairs_are_refused(drafter, rule, words):
+  with pytest.raises(ValueError, match=words):
+    verifiers.pair(drafter, OF_PAIRS[rule])
 
 
-def test_pair_takes_one_child_drawn_either_way():
-  drafter = drafters.of_model(expanders.gumbel_top_k((1, 1)))
-  assert verifiers.pair(drafter, verifiers.k_seq()).drafter is drafter
+@pytest.mark.parametrize("drafter, rule", [
+    (WITHOUT, "without"), (BEAM, "without"), (WITH, "with"), (WITH, "k_seq"),
+    # Of one child there is nothing to replace.
+    (CHAIN, "with"), (CHAIN, "without"), (CHAIN, "k_seq"),
+    (expanders.iid_paths(1, 2), "without"),
+    (WITHOUT, "match"), (WITH, "match"), (TOP, "match"), (TOP_BEAM, "match"),
+])
+def test_right_pairs_are_not(drafter, rule):
+  assert verifiers.pair(drafter, OF_PAIRS[rule]) == Pair(
+      drafters.of_model(drafter), OF_PAIRS[rule])
 
 
 def test_residual_is_normalised():

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import statistics
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +12,7 @@ from decoding_jax import types
 from decoding_jax.runtime import cache as cache_lib
 from models import transformer
 from models.transformer import layers
-from support import rope_reference
+from support import decoder_reference
 from support import tiny_models as tiny
 
 CONFIGS = {"llama": tiny.LLAMA, "gemma": tiny.GEMMA, "opt": tiny.OPT}
@@ -88,126 +87,6 @@ B, T = 3, 7
 TOKENS = np.random.default_rng(0).integers(0, 13, (B, T)).astype(np.int32)
 
 
-def oracle(config, params, tokens):
-  """Logits `[T, V]` of one causal forward in float64, positions first."""
-  p = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
-  x = p["embedding"][tokens] * config.embedding_scale
-  if config.embedding_dim:
-    x = _linear(p["project_in"], x)
-  if config.positions == "learned":
-    x = x + p["positions"][:len(tokens)]
-  for i in range(config.num_layers):
-    layer = p["layers"][f"layer_{i}"]
-    for name, function in (("attention", functools.partial(_attention, i)),
-                           ("feed_forward", _feed_forward)):
-      if name == "attention":
-        before = x
-      norm = functools.partial(_norm, config, layer.get(f"{name}_norm"))
-      if config.post_norm:
-        x = norm(x + function(config, layer[name], x))
-        continue
-      y = before if config.parallel else x
-      y = function(config, layer[name], y if config.reordered_norm else norm(y))
-      if config.sandwich_norm or config.reordered_norm:
-        y = _norm(config, layer[f"{name}_out_norm"], y)
-      x = x + y * config.residual_scale
-  if not config.post_norm:
-    x = _norm(config, p["norm"], x)
-  if config.embedding_dim:
-    x = _linear(p["project_out"], x)
-  logits = x @ p["embedding" if config.tie_embeddings else "head"].T
-  logits /= config.logit_divisor
-  return _bend(logits, config.logit_softcap)
-
-
-def _bend(x, cap):
-  return np.tanh(x / cap) * cap if cap else x
-
-
-def _linear(layer, x):
-  return x @ layer["kernel"].T + (layer["bias"][:, 0] if "bias" in layer else 0)
-
-
-def _norm(config, layer, x):
-  if config.norm != "layer":
-    y = x / np.sqrt((x**2).mean(-1, keepdims=True) + config.norm_eps)
-    return y * (layer["scale"][:, 0] + (config.norm == "rms_plus_one"))
-  y = (x - x.mean(-1, keepdims=True)) / np.sqrt(
-      x.var(-1, keepdims=True) + config.norm_eps)
-  return y * layer["scale"][:, 0] + layer["bias"][:, 0]
-
-
-def _feed_forward(config, layer, x):
-  if config.num_experts:
-    dense = dataclasses.replace(config, num_experts=0, shared_dim=0)
-    y = np.stack([_mixture(dense, config, layer, token) for token in x])
-    if not config.shared_dim:
-      return y
-    gate = 1 / (1 + np.exp(-_linear(layer["shared_gate"], x)))
-    return y + gate * _feed_forward(dense, layer["shared"], x)
-  up = _linear(layer["up"], x)
-  if config.feed_forward == "relu":
-    return _linear(layer["down"], np.maximum(up, 0))
-  if config.feed_forward == "gelu":
-    return _linear(layer["down"], _gelu(up))
-  if config.feed_forward == "erf_gelu":
-    normal = np.vectorize(statistics.NormalDist().cdf)
-    return _linear(layer["down"], up * normal(up))
-  gate = _linear(layer["gate"], x)
-  gate = (_gelu(gate) if config.feed_forward == "geglu"
-          else gate / (1 + np.exp(-gate)))
-  return _linear(layer["down"], gate * up)
-
-
-def _mixture(dense, config, layer, x):
-  """One token's experts, the most probable ones, by what they are worth."""
-  worth = np.exp(_linear(layer["router"], x))
-  worth /= worth.sum()
-  chosen = np.argsort(-worth)[:config.experts_per_token]
-  worth /= worth[chosen].sum() if config.normalize_experts else 1
-  return sum(worth[i] * _feed_forward(
-      dense, {name: {"kernel": layer[name]["kernel"][i]}
-              for name in ("gate", "up", "down")}, x) for i in chosen)
-
-
-def _gelu(x):
-  """Half of x, times one plus a tanh (Hendrycks, Gimpel 2016)."""
-  return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
-
-
-def _attention(index, config, layer, x):
-  size, dim = len(x), config.head_dim
-  q, k, v = (_linear(layer[name], x) for name in ("query", "key", "value"))
-  if config.joint_qk_norm:
-    q = _norm(config, layer["query_norm"], q)
-    k = _norm(config, layer["key_norm"], k)
-  q, k, v = (y.reshape(size, -1, dim) for y in (q, k, v))
-  if config.qk_norm:
-    q = _norm(config, layer["query_norm"], q)
-    k = _norm(config, layer["key_norm"], k)
-  is_full = (config.full_every
-             and index % config.full_every == config.full_every - 1)
-  windowed = config.window and not is_full
-  if config.positions == "rope" and (config.rope_full or not is_full):
-    if windowed and config.rope_local_theta:
-      config = dataclasses.replace(config, rope_theta=config.rope_local_theta,
-                                   rope_scaling="none")
-    q, k = (rope_reference.rotate(config, x) for x in (q, k))
-  seen = np.tri(size, dtype=bool)
-  if windowed:
-    seen &= ~np.tri(size, k=-config.window, dtype=bool)
-  heads = []
-  for head in range(config.num_heads):
-    group = head // (config.num_heads // config.num_kv_heads)
-    scores = q[:, head] @ k[:, group].T / np.sqrt(config.query_scalar or dim)
-    scores = _bend(scores, config.attention_softcap)
-    scores[~seen] = -np.inf
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    weights /= weights.sum(-1, keepdims=True)
-    heads.append(weights @ v[:, group])
-  return _linear(layer["out"], np.concatenate(heads, axis=-1))
-
-
 @pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
 def test_logits_equal_numpy(config):
   model = tiny.random_model(config)
@@ -215,8 +94,8 @@ def test_logits_equal_numpy(config):
   assert logits.shape == (B, T, config.vocab_size)
   assert logits.dtype == jnp.float32
   for row, tokens in zip(logits, TOKENS):
-    np.testing.assert_allclose(row, oracle(config, model.params, tokens),
-                               atol=1e-4)
+    expected = decoder_reference.logits(config, model.params, tokens)
+    np.testing.assert_allclose(row, expected, atol=1e-4)
 
 
 @PLAIN
