@@ -7,7 +7,7 @@ import jax
 
 # What emitted fused kernels before, and one object file a program: compilation
 # takes two thirds of the time, and a program is mapped into memory in a fifth
-# of the pieces. docs/performance.md has the rates of both.
+# of the pieces; see docs/performance.md.
 _CPU_OPTIONS = {"xla_cpu_use_fusion_emitters": False,
                 "xla_cpu_parallel_codegen_split_count": 1}
 
