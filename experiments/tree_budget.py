@@ -68,7 +68,8 @@ def _run(workdir):
 
 def _trees(settings, records):
   """Returns a dict from temperatures to lists of `Tree`."""
-  config = ml_collections.ConfigDict(settings)
+  # Runs that are older than this field have none.
+  config = ml_collections.ConfigDict({"draft_temperature": 0.0, **settings})
   methods, points = method_grid.from_config(config)
   methods = {method.name: method for method in methods}
   pair = model_pair.open_pair(config.target, config.draft, config.dtype,

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from decoding_jax import token_text
+from decoding_jax.processors import token_automaton
 from decoding_jax.validation import values
 
 MAX_BYTES = 2**20
@@ -87,11 +88,12 @@ def check_pattern(name: str, pattern: str, pieces: Sequence[bytes]):
   """Checks that a pattern has no special token, which has no text.
 
   Raises:
-    ValueError: naming the token.
+    ValueError: naming the token, or for pieces that are none.
   """
   if not isinstance(pattern, str):
     raise ValueError(f"{name}: a text is needed.")
   values.utf8(name, pattern)
+  token_automaton.check_pieces(pieces)
   # Classes and what is no literal become a character that no name has.
   text = re.sub(r"\\(.)|\[\^?\]?(?:\\.|[^\]\\])*\]|[|()*+?{}.^$\[\]]",
                 lambda x: x[1] or "\0", pattern, flags=re.DOTALL)
