@@ -202,7 +202,8 @@ _PRESETS = {
         "rivals": {"transformers": (), "openvino": (_PLAIN, _lookup(3)),
                    "llama_cpp": (_PLAIN,)}},
     "rates": {
-        "dtypes": ("bfloat16",), "rivals": {}, "auto": False, "costs": False,
+        "dtypes": ("bfloat16",), "rivals": {"transformers": ()},
+        "auto": False, "costs": False,
         "methods": tuple(_METHODS[i] for i in (0, 2, 4, 5, 7, 9)),
         "prompts": 4, "max_new_tokens": 64, "rounds": 3},
     "smoke": {"pair": _TINY, "auto": False, "costs": False,

@@ -16,8 +16,6 @@ import threading
 import warnings
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 from decoding_jax import kernels
 
@@ -78,9 +76,8 @@ def is_traced(tree) -> bool:
   Args:
     tree: arguments of the call.
   """
-  # Under an outer jit even arrays made from constants are tracers.
-  leaves = jax.tree.leaves((tree, jnp.asarray(np.int32(0))))
-  return any(isinstance(x, jax.core.Tracer) for x in leaves)
+  return kernels.is_tracing() or any(
+      isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(tree))
 
 
 def make_room():

@@ -14,7 +14,7 @@ from decoding_jax.kernels.buffers import empty_like, take_along
 from decoding_jax.kernels.buffers import write_slots, zeros
 from decoding_jax.kernels.caches import commit
 from decoding_jax.kernels.compiler import options as compiler_options
-from decoding_jax.kernels.cpu.bindings import available, prepare
+from decoding_jax.kernels.cpu.bindings import available, is_tracing, prepare
 from decoding_jax.kernels.cpu.cores import cores, is_cpu
 from decoding_jax.kernels.dispatch import host_device
 from decoding_jax.kernels.dot_product_attention import attention, soft_cap
@@ -27,8 +27,8 @@ from decoding_jax.kernels.softmax import log_normalizer
 
 __all__ = [
     "attention", "available", "commit", "compiler_options", "cores",
-    "empty_like", "gumbel_top_k", "host_device", "is_cpu", "log_normalizer",
-    "matmul", "matmuls", "prepare", "rms_norm", "soft_cap",
+    "empty_like", "gumbel_top_k", "host_device", "is_cpu", "is_tracing",
+    "log_normalizer", "matmul", "matmuls", "prepare", "rms_norm", "soft_cap",
     "split_by_compiler", "take_along", "threefry_hashes", "top_k",
     "write_slots", "zeros",
 ]

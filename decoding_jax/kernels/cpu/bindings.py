@@ -244,8 +244,9 @@ def _is_switched_off() -> bool:
   return os.environ.get(SWITCH) == "xla" or os.environ.get(_OLD_SWITCH) == "0"
 
 
-def _is_tracing() -> bool:
-  # Within a program that is traced so is what is made there, of constants too.
+def is_tracing() -> bool:
+  """Tells whether a program is being traced."""
+  # Within it even arrays made from constants are tracers.
   return isinstance(jnp.asarray(np.int32(0)), jax.core.Tracer)
 
 
@@ -272,7 +273,7 @@ def _library() -> str | None:
   found = next(filter(None, _found.values()), None)
   if found:
     return found
-  may_compile = not _is_tracing()
+  may_compile = not is_tracing()
   if may_compile not in _found:
     name, is_final = _load(may_compile)
     _found.update(dict.fromkeys((True, False) if is_final else (may_compile,),

@@ -477,7 +477,7 @@ def test_shapes_of_parameters_prepare_them(monkeypatch):
   """Not within the trace that finds the shapes: nothing is compiled there."""
   traced = []
   monkeypatch.setattr(seam, "prepare", lambda: traced.append(
-      bindings._is_tracing()))  # pylint: disable=protected-access
+      bindings.is_tracing()))
   # Of a model that nobody has asked for: shapes are kept.
   transformer.abstract_params(dataclasses.replace(tiny.LLAMA, vocab_size=31))
   assert traced[0] is False

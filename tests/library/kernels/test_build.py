@@ -178,7 +178,7 @@ def test_what_holds_for_the_process_is_told_once(no_library, monkeypatch,
   """A trace that asks first, and then the user."""
   monkeypatch.setenv("CXX", '"')
   for is_tracing in True, False:
-    monkeypatch.setattr(bindings, "_is_tracing", lambda: is_tracing)
+    monkeypatch.setattr(bindings, "is_tracing", lambda: is_tracing)
     assert not bindings.available()
   assert len(caplog.messages) == 1
 
