@@ -26,7 +26,7 @@ To expect, tokens a second, best of each kind:
     speculative(4, block)  277   sequoia(2/2,0/1,1)        250
     autoregressive         137   transformers assisted(2)   64
 
-All rows: docs/results.md.
+All rows: docs/results/benchmark.md.
 """
 
 import ml_collections

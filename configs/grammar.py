@@ -12,7 +12,7 @@ left out: pip install -e '.[grammar,llguidance,xgrammar]'.
 
 Hardware: two cores of an AMD EPYC, shared.
 Minutes: a half for the first and the last command; 20 for 800 schemas.
-To expect: docs/grammars.md.
+To expect: docs/results/grammar.md.
 """
 
 import ml_collections

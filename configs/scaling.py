@@ -17,7 +17,7 @@ tokens a drafter learns little more than how frequent tokens are.
 
 Minutes: 13 on two cores of an Intel Xeon. To expect: the largest drafter on the
 most tokens has an overlap of 0.56 with its target, which grows by 0.26 with a
-tenfold number of tokens (docs/training.md).
+tenfold number of tokens (docs/results/scaling.md).
 """
 
 import ml_collections

@@ -17,8 +17,8 @@ from ml_collections.config_flags import config_path
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
-TEXTS = {path.name: path.read_text("utf-8") for path in (
-    ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+TEXTS = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in (
+    ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))}
 TEXTS.update({folder: "\n".join(
     ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
     for path in sorted((ROOT / folder).rglob("*.py")))

@@ -26,6 +26,8 @@ ROOT = pathlib.Path(__file__).parents[1]
 README = ROOT / "README.md"
 PROCESSORS = ROOT / "docs" / "processors.md"
 MODELS = ROOT / "docs" / "models.md"
+OWN_MODELS = ROOT / "docs" / "your_model.md"
+DRAFTS = ROOT / "docs" / "drafts.md"
 METHODS = ROOT / "docs" / "methods.md"
 DRAFTERS = ROOT / "docs" / "drafters.md"
 ONE_STEP = ROOT / "examples" / "one_step.ipynb"
@@ -104,18 +106,22 @@ def test_method_of_your_own_is_a_method():
   assert [module.make(**x).name for x in module.EXAMPLES] == ["wide(3x2)"]
 
 
-def method_module(number):
-  """Returns a block of docs/methods.md as the module that it is."""
-  module = types.ModuleType(f"method_{number}")
-  _, block = blocks(METHODS.read_text("utf-8"))[number]
-  exec(block, module.__dict__)  # pylint: disable=exec-used
-  return module
+def method_modules():
+  """Returns the blocks that are methods as modules, by their file and line."""
+  modules = {}
+  for path in DOCUMENTS:
+    for line, block in blocks(read(path)):
+      if "EXAMPLES = " in block:
+        module = modules[path.name, line] = types.ModuleType(path.stem)
+        exec(block, module.__dict__)  # pylint: disable=exec-used
+  return modules
 
 
 def test_methods_of_your_own_are_methods():
-  # The last block is a loop.
-  for number in range(len(blocks(METHODS.read_text("utf-8"))) - 1):
-    module = method_module(number)
+  modules = method_modules()
+  assert {"README.md", "methods.md", "search.md", "drafters.md"} == {
+      name for name, _ in modules}
+  for module in modules.values():
     for example in module.EXAMPLES:
       assert isinstance(module.make(**example), dj.Method)
 
@@ -128,7 +134,9 @@ def test_loop_of_your_own():
 
 def test_decoder_of_your_own():
   """Where nothing else is plausible it is greedy; control: else it is not."""
-  make, models = method_module(1).make, tiny.llama_models()
+  [make] = [module.make for module in method_modules().values()
+            if "_step" in vars(module)]
+  models = tiny.llama_models()
   texts = lambda method: tiny.texts(tiny.generate(
       method, models, sampling=dj.Sampling(temperature=0)), tiny.LENGTHS)
   greedy = texts(dj.methods.autoregressive())
@@ -162,11 +170,11 @@ def test_drafter_of_your_own_learns():
 
 
 def test_models_of_the_docs():
-  first, *_, last = names_after(MODELS)
-  assert last["out"].lengths.tolist() == [3 + 16]
+  first, own = names_after(MODELS)[0], names_after(OWN_MODELS)[-1]
+  assert own["out"].lengths.tolist() == [3 + 16]
   written = first["batching"].decode(first["tokenizer"], first["out"], [0, 0])
   assert [text[:9] for text in written] == ["def main(", "import os"]
-  assert last["prompt_lookup"].language_model(2000).vocab_size == 2000
+  assert names_after(DRAFTS)[-1]["lookup"].vocab_size == 2000
 
 
 def test_processor_of_a_pattern_is_a_model():

@@ -9,7 +9,7 @@ one small product and no forward; JetSpec's places attend to those before them
 alone.
 
 Formats were read in z-lab/dflash (model.py) and deepseek-ai/DeepSpec
-(deepspec/modeling/dspark); docs/drafters.md names the commits.
+(deepspec/modeling/dspark); docs/heads.md names the commits.
 """
 
 import dataclasses
