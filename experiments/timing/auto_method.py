@@ -7,8 +7,8 @@ other ways to verify, of best-first trees and of drafts without a model; see
 tree, and of autoregressive decoding. The best ones are tried next to
 autoregressive decoding, and the fastest is chosen, of the first runs as well.
 
-Of a head on the target's features no forward is timed: what it costs is part of
-what the runs take besides the target's forwards. Nor do texts show what it drafts:
+Of a head on the target's features no forward is timed: its cost is part of what
+the runs take besides the target's forwards. Nor do texts show what it drafts:
 path verification is assumed to accept as much as node-by-node.
 """
 
