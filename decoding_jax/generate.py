@@ -116,7 +116,7 @@ def stream(key, prompts, prompt_lengths, *, every: int = 1,
 
 def _outputs(every, key, prompts, prompt_lengths, *, method, max_new_tokens,
              rows, **arguments):
-  """What there is after so many steps each, or after each size of caches."""
+  """Yields partial results: every `every` steps, and when caches grow."""
   argument_checks.check_rows(rows)
   decoder, context, keys = loop.prepare(
       key, prompts, prompt_lengths, method=method,

@@ -311,8 +311,8 @@ class Drafter(NamedTuple):
     calls: forwards of the draft model a step; 0 if there is no draft model.
     sampled: whether the children of a node are samples of `tree.log_probs`.
     replacement: whether siblings are drawn with replacement.
-    skips: whether the target scores the root alone in a step in which no row
-      has a valid node; not where nodes that are not valid are to be scored.
+    skips: whether to score the root alone in a step in which no row drafted
+      anything. False for drafters whose invalid nodes must be scored.
     one_sampled: whether just the first one of them is; see `Expander`.
     shared_noise: whether `propose` sets `DraftTree.noise_keys`.
     head_calls: `(head) -> number`, the calls where a head drafts; None for
@@ -521,9 +521,9 @@ class Stats:
 class DecodeState:
   """What the loop of a generation carries.
 
-  Of tree methods, the newest token of a row is the root of its next tree and
-  in no cache. The draft cache may be one token shorter still: no drafter runs
-  its last level, and some catch up with what was committed when they draft.
+  In tree methods the newest token of a row is the root of its next tree and not
+  yet in any cache. The draft cache may be one token shorter still: no drafter
+  runs its last level, and some read what was committed when they draft next.
 
   Attributes:
     keys: `[B]` one random key a row, folded by `step`, or for noise that

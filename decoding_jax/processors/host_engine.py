@@ -195,8 +195,8 @@ def host_grammar() -> LogitsProcessor:
 def _init(params):
   if not isinstance(params, HostGrammar):
     raise ValueError(f"processor_params is of type {type(params).__name__}: a "
-                     "HostGrammar, as dj.processors.llguidance_engine.regex makes, is "
-                     "needed.")
+                     "HostGrammar, as dj.processors.llguidance_engine.regex "
+                     "makes, is needed.")
   return jnp.int32(START)
 
 

@@ -330,7 +330,8 @@ def _fresh(tree, level, nodes, newest, length, late):
   positions = jnp.broadcast_to((length - 1 + level)[:, None], mask.shape[:2])
   if not nodes.is_root:
     return nodes.of(tree.tokens, 1), positions, _ROOT + nodes.start, mask
-  # A row whose cache is complete computes its last slot anew, for nobody.
+  # Rows whose draft cache is up to date recompute their last token; the result
+  # is masked out.
   itself = jnp.broadcast_to(jnp.arange(mask.shape[-1]) == _LATE, mask.shape)
   before = jnp.maximum(positions - 1, 0)
   return (newest, jnp.concatenate([before, positions], axis=1), _LATE,

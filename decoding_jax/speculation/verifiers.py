@@ -324,7 +324,7 @@ def of_name(verification: str, names: tuple[str, ...] = OF_TREES) -> (
       "shared_gumbel" such as `Verifier.shared_noise` says.
 
   Returns:
-    What stands after the sizes in the name of the method, and the verifier.
+    The suffix of the method's name, and the verifier.
 
   Raises:
     ValueError: naming the option, its value and what is allowed.

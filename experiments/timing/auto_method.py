@@ -4,12 +4,12 @@ Measures forwards of both models by their number of tokens, and short runs of a
 few methods, which also give acceptance rates. The texts of these runs tell of
 other ways to verify, of best-first trees and of drafts without a model; see
 `text_estimates`. From all that, `tree_planning` predicts the rate of every
-tree, and of autoregressive decoding. The best ones are tried out beside
+tree, and of autoregressive decoding. The best ones are tried next to
 autoregressive decoding, and the fastest is chosen, of the first runs as well.
 
-Of a head on the target's features no forward is timed: what it costs is part of
-what the runs take beside the target's forwards. Nor do texts tell what it
-drafts; it is taken to accept by paths what it accepts by nodes.
+Of a head on the target's features no forward is timed: its cost is part of what
+the runs take besides the target's forwards. Nor do texts show what it drafts:
+path verification is assumed to accept as much as node-by-node.
 """
 
 import functools

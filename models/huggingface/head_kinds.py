@@ -1,4 +1,4 @@
-"""What a folder of a published head holds, told by its config and tensors.
+"""What a folder of a published head holds, by its config and tensors.
 
 Layers that a head reads are counted in three ways. Where speculators and vLLM
 name `*aux_hidden_state_layer_ids` at the top of a config, i is what goes into
