@@ -35,9 +35,9 @@ MODELS = [
     ("checkpoints",),
 ]
 PROGRAMS = ("benchmark", "cdsl", "complete", "convert", "diffusion",
-            "entropy_threshold", "exactness", "generate", "grammar", "parity",
-            "plan_check", "rsd", "scaling", "start_table", "synthetic_pair",
-            "tpu_estimate", "train", "tree_budget")
+            "entropy_threshold", "estimate", "exactness", "generate", "grammar",
+            "parity", "plan_check", "rsd", "scaling", "start_table",
+            "synthetic_pair", "tpu_estimate", "train", "tree_budget")
 EXPERIMENTS = [
     ("app",),
     ("devices", "scoring"),
