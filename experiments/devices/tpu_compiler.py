@@ -1,10 +1,9 @@
-"""Compiles programs for TPUs without a TPU, by the compiler of `jax[tpu]`."""
+"""TPUs that are not here, and the cycles that their compiler schedules."""
 
 import dataclasses
 import importlib.util
 import os
 import re
-from typing import NamedTuple
 
 import jax
 from jax.experimental import topologies
@@ -12,6 +11,7 @@ import jax.numpy as jnp
 
 from decoding_jax.runtime import cache as cache_lib
 from experiments.app import launch
+from experiments.devices import device_compiler
 from models import transformer
 
 # Without these the library asks the cloud which TPU it is on, and keeps other
@@ -19,27 +19,10 @@ from models import transformer
 _NOWHERE = {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost",
             "TPU_ACCELERATOR_TYPE": "v5litepod-4",
             "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
-# The compiler's message about a program whose temporaries do not fit.
-_TOO_LARGE = re.compile(r"RESOURCE_EXHAUSTED: (.*)")
 # Memory of a device by its kind in GiB, by its specification.
 _GIB = {"TPU v5 lite": 16, "TPU v5": 95, "TPU v6 lite": 32}
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _ENTRY = re.compile(r"^ENTRY .*?^}", re.MULTILINE | re.DOTALL)
-
-
-class Memory(NamedTuple):
-  """Bytes on one device, by the compiler.
-
-  Attributes:
-    arguments: parameters, prompts and keys.
-    temporaries: caches and intermediate arrays.
-    results: texts and statistics.
-    program: the instructions.
-  """
-  arguments: int
-  temporaries: int
-  results: int
-  program: int
 
 
 def devices(name):
@@ -73,44 +56,10 @@ def devices(name):
         f"v5p:2x2x4, in whole machines: {e}") from e
 
 
-def compile_(traced):
-  """Compiles a program for the devices of its arguments' shardings.
-
-  Args:
-    traced: a `jax.stages.Traced`.
-
-  Returns:
-    A `jax.stages.Compiled`.
-
-  Raises:
-    UserError: if it does not fit into the memory of a device.
-  """
-  try:
-    return traced.lower().compile()
-  except jax.errors.JaxRuntimeError as e:
-    found = _TOO_LARGE.search(str(e))
-    if not found:
-      raise
-    raise launch.UserError(
-        f"it does not fit: {found[1]} More of --mesh=model:N, a smaller "
-        "--batch or shorter texts are needed.") from e
-
-
 def capacity(device) -> int | None:
   """Returns the bytes of memory of a device; None for an unknown kind."""
   size = _GIB.get(device.device_kind)
   return size and size * 2**30
-
-
-def memory(compiled) -> Memory:
-  """Returns the `Memory` that a program needs.
-
-  Args:
-    compiled: a `jax.stages.Compiled`.
-  """
-  found = compiled.memory_analysis()
-  return Memory(found.argument_size_in_bytes, found.temp_size_in_bytes,
-                found.output_size_in_bytes, found.generated_code_size_in_bytes)
 
 
 def forward_cycles(config, device, batch, tokens, slots) -> int:
@@ -152,4 +101,5 @@ def _forward(config, layers, device, batch, tokens, slots):
   def forward(params, ids, positions, cache, block, mask):
     return lm.forward(params, ids, positions, cache, block, 0, mask)
 
-  return compile_(jax.jit(forward, donate_argnums=4).trace(*arguments))
+  return device_compiler.compile_(
+      jax.jit(forward, donate_argnums=4).trace(*arguments))

@@ -106,7 +106,7 @@ def test_help_of_a_main_with_a_config():
 
 def test_full_help_has_flags_of_absl_too():
   """Of a program with a flag that is required, which help does not need."""
-  assert "--verbosity" in _help("tpu_estimate", "--helpfull")
+  assert "--verbosity" in _help("estimate", "--helpfull")
 
 
 def test_help_may_be_cut_off(monkeypatch):

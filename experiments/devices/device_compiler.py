@@ -1,0 +1,68 @@
+"""Compiles programs for devices that are not here."""
+
+import re
+from typing import NamedTuple
+
+import jax
+
+from experiments.app import launch
+
+# The compiler's message about a program whose temporaries do not fit.
+_TOO_LARGE = re.compile(r"RESOURCE_EXHAUSTED: (.*)")
+# Without a GPU nothing is tuned: the first tile of Triton's is taken, and for
+# some small products there is none. cuBLAS takes all of them.
+_NO_TILE = "Couldn't find output tile sizes"
+_CUBLAS = {"xla_gpu_enable_triton_gemm": False}
+
+
+class Memory(NamedTuple):
+  """Bytes on one device, by the compiler.
+
+  Attributes:
+    arguments: parameters, prompts and keys.
+    temporaries: caches and intermediate arrays.
+    results: texts and statistics.
+    program: the instructions.
+  """
+  arguments: int
+  temporaries: int
+  results: int
+  program: int
+
+
+def compile_(traced, platform="tpu"):
+  """Compiles a program for the devices of its arguments' shardings.
+
+  Args:
+    traced: a `jax.stages.Traced`.
+    platform: of these devices, "tpu" or "cuda".
+
+  Returns:
+    A `jax.stages.Compiled`.
+
+  Raises:
+    UserError: if it does not fit into the memory of a device.
+  """
+  try:
+    lowered = traced.lower(lowering_platforms=(platform,))
+    return lowered.compile()
+  except jax.errors.JaxRuntimeError as e:
+    if _NO_TILE in str(e):
+      return lowered.compile(_CUBLAS)
+    found = _TOO_LARGE.search(str(e))
+    if not found:
+      raise
+    raise launch.UserError(
+        f"it does not fit: {found[1]} More of --mesh=model:N, a smaller "
+        "--batch or shorter texts are needed.") from e
+
+
+def memory(compiled) -> Memory:
+  """Returns the `Memory` that a program needs.
+
+  Args:
+    compiled: a `jax.stages.Compiled`.
+  """
+  found = compiled.memory_analysis()
+  return Memory(found.argument_size_in_bytes, found.temp_size_in_bytes,
+                found.output_size_in_bytes, found.generated_code_size_in_bytes)

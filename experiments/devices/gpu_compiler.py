@@ -1,0 +1,94 @@
+"""Compiles programs for GPUs without a GPU, by the compiler of `jax[cuda13]`.
+
+That compiler gives no cycles. What a small model waits for on a GPU can still
+be read from the program: how many kernels start in a step, and how many bytes
+they read and write, next to the weights that every step has to read.
+"""
+
+import importlib.util
+import re
+from typing import NamedTuple
+
+import jax
+from jax.experimental import topologies
+
+from experiments.app import launch
+
+_GB = 10**9
+# Bytes of memory that programs can use, and by data sheet bytes per second.
+_GPUS = {"h100": (79 * 2**30, 3352 * _GB), "h200": (139 * 2**30, 4800 * _GB)}
+_NAME = re.compile(r"(\w+):(\d+)(?:x(\d+))?")
+# Both are of compute capability 9.0, with cores of the same kind and number.
+_HOPPER = """
+gpu_device_info {{
+  threads_per_block_limit: 1024
+  threads_per_warp: 32
+  shared_memory_per_block: 49152
+  shared_memory_per_core: 233472
+  shared_memory_per_block_optin: 232448
+  threads_per_core_limit: 2048
+  registers_per_core_limit: 65536
+  registers_per_block_limit: 65536
+  core_count: 132
+  fpus_per_core: 128
+  block_dim_limit_x: 2147483647
+  block_dim_limit_y: 65535
+  block_dim_limit_z: 65535
+  clock_rate_ghz: 1.98
+  l2_cache_size: 52428800
+  device_memory_size: {memory}
+  memory_bandwidth: {bandwidth}
+  cuda_compute_capability {{ major: 9 }}
+}}
+platform_name: "CUDA"
+dnn_version_info {{ major: 9 minor: 8 patch: 0 }}
+runtime_version {{ major: 13 minor: 0 patch: 0 }}
+device_description_str: "NVIDIA {name}"
+"""
+
+
+class Gpu(NamedTuple):
+  """A kind of GPU.
+
+  Attributes:
+    memory: bytes of its memory.
+    bandwidth: bytes per second that it reads.
+  """
+  memory: int
+  bandwidth: int
+
+
+def kind(name) -> Gpu | None:
+  """Returns the GPU that `--devices` names; None if it names none."""
+  found = _NAME.fullmatch(name.lower())
+  return Gpu(*_GPUS[found[1]]) if found and found[1] in _GPUS else None
+
+
+def devices(name):
+  """Returns GPUs of one machine, to compile for.
+
+  JAX must not have been used before; from then on it uses the CPU.
+
+  Args:
+    name: kind and number, such as "h100:8"; "h100:1x8" is the same.
+
+  Returns:
+    list of devices without memory.
+
+  Raises:
+    UserError: if there is no compiler for them.
+  """
+  if not any(map(importlib.util.find_spec,
+                 ("jax_cuda13_plugin", "jax_cuda12_plugin"))):
+    raise launch.UserError(
+        f"--devices={name}: the compiler of GPUs is not installed; it comes "
+        "with pip install 'jax[cuda13]', on Linux.")
+  # Leave a GPU of this machine alone.
+  jax.config.update("jax_platforms", "cpu")
+  gpu, _, first, second = kind(name), *_NAME.fullmatch(name.lower()).groups()
+  count = int(first) * int(second or 1)
+  description = _HOPPER.format(name=name.split(":")[0].upper(),
+                               **gpu._asdict())
+  return list(topologies.get_topology_desc(
+      platform="cuda", target_config=description,
+      topology=f"1x1x{count}").devices)

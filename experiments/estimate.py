@@ -1,0 +1,210 @@
+"""Estimates memory and cost of a generation on TPUs or GPUs that are not here.
+
+  pip install -e '.[tpu]'
+  python -m experiments.estimate --devices=v5e:4x4 --mesh=data:8,model:2 \\
+      --target=<folder> --draft=<folder> --method=rsd_s --width=3 --depth=4 \\
+      --batch=16 --prompt_length=512
+
+  pip install -e '.[cuda]'
+  python -m experiments.estimate --devices=h100:1 --target=<folder> ...
+
+`--memory_budget=14GiB` chooses the tree: of those that fit, the smallest one
+that keeps most of the speed, for siblings accepted as `--acceptance` says.
+
+Their compiler compiles the program of a generation from the architectures of
+the models: no parameter is read, and nothing runs. Prints the memory that it
+needs on a device, or that a device has too little. Of TPUs also the cost of the
+forwards of a step relative to that of a token, in cycles that the compiler has
+scheduled. These are not measured: they miss some of the time spent waiting for
+memory. Of GPUs, whose compiler schedules none, the kernels of a step and the
+bytes that they read and write.
+"""
+
+import functools
+import time
+
+from absl import flags
+
+import decoding_jax as dj
+from decoding_jax.speculation import tree_planning
+from experiments.app import launch
+from experiments.app import method_specs
+from experiments.app import text_tables
+from experiments.devices import device_compiler
+from experiments.devices import draft_levels
+from experiments.devices import gpu_compiler
+from experiments.devices import hlo_kernels
+from experiments.devices import memory_estimate
+from experiments.devices import mesh as mesh_lib
+from experiments.devices import mesh_shapes
+from experiments.devices import model_pair
+from experiments.devices import tpu_compiler
+from experiments.devices import tree_memory
+from experiments.flags import memory_budget_flag
+from experiments.flags import method_flags
+from experiments.flags import model_flags
+
+_DEVICES = flags.DEFINE_string(
+    "devices", None, "What to compile for: TPUs such as v5e:4x4 or v5p:2x2x1, "
+    "GPUs such as h100:8.",
+    required=True)
+_METHOD = flags.DEFINE_string("method", "rsd_s",
+                              method_flags.help_text())
+_ACCEPTANCE = flags.DEFINE_list(
+    "acceptance", ["0.7", "0.4", "0.3", "0.2"], "With --memory_budget: the "
+    "probability to accept a sibling of rank 0, 1, ..., those before it "
+    "rejected.")
+_TEMPERATURE = flags.DEFINE_float("temperature", 1.0,
+                                  "Sampling temperature; 0 is greedy.",
+                                  lower_bound=0)
+_BATCH = flags.DEFINE_integer("batch", 1, "Rows decoded together.",
+                              lower_bound=1)
+_PROMPT_LENGTH = flags.DEFINE_integer(
+    "prompt_length", 128, "Tokens of the longest prompt.", lower_bound=1)
+_MAX_NEW_TOKENS = flags.DEFINE_integer("max_new_tokens", 128,
+                                       "Most tokens to generate.")
+_COSTS = flags.DEFINE_bool(
+    "costs", True, "Also count the cycles of forwards, or the kernels of a "
+    "step.")
+# --help shows flags of a main alone, and those that it adopts.
+flags.adopt_module_key_flags(model_flags)
+flags.adopt_module_key_flags(method_flags)
+flags.adopt_module_key_flags(memory_budget_flag)
+flags.declare_key_flag("mesh")
+_MIB = 2**20
+
+
+def main():
+  gpu = gpu_compiler.kind(_DEVICES.value)
+  devices = (gpu_compiler if gpu else tpu_compiler).devices(_DEVICES.value)
+  budget = memory_budget_flag.num_bytes()
+  sampling = dj.Sampling(_TEMPERATURE.value)
+  method = (method_flags.from_flags(_METHOD.value) if budget is None
+            else method_specs.read(_plans(0)[0].spec))
+  draft = model_flags.drafter(_METHOD.value, [method])
+  pair = model_flags.open_pair(draft)
+  kinds = [*zip(pair.dtypes, pair.weights)]
+  config = model_pair.architecture(model_flags.TARGET.value, *kinds[0])
+  shape = mesh_lib.from_flags(config, _BATCH.value, len(devices))
+  if budget is not None:
+    method = _within(budget, pair, mesh_lib.partition(config, shape))
+  model_pair.check(method, pair, _PROMPT_LENGTH.value, _MAX_NEW_TOKENS.value,
+                   sampling)
+  kind = method.sampled if _TEMPERATURE.value else method.greedy
+  need = memory_estimate.estimate(pair, [kind], _BATCH.value,
+                                  _PROMPT_LENGTH.value, _MAX_NEW_TOKENS.value,
+                                  mesh_lib.partition(config, shape))
+  print(f"{method.name} on {shape[0]} x {shape[1]} of {len(devices)} "
+        f"{devices[0].device_kind}: {_BATCH.value} rows of "
+        f"{_PROMPT_LENGTH.value} + {_MAX_NEW_TOKENS.value} tokens", flush=True)
+  there = gpu.memory if gpu else tpu_compiler.capacity(devices[0])
+  compiled = _compiled(pair, draft, mesh_shapes.make(shape, devices), method,
+                       sampling, there, "cuda" if gpu else "tpu")
+  print(_memory(device_compiler.memory(compiled), need, there), flush=True)
+  if gpu and _COSTS.value:
+    print(_kernels(compiled.as_text(), need.weights, gpu))
+  elif _COSTS.value:
+    drafting = model_pair.draft_architecture(pair, model_flags.TARGET.value,
+                                             draft)
+    print(_costs(config, drafting, kind, _BATCH.value // shape[0], devices[0]))
+
+
+def _plans(parameter_ratio):
+  method_flags.check_none(_METHOD.value)
+  return tree_memory.plans(_METHOD.value, _ACCEPTANCE.value, parameter_ratio)
+
+
+def _within(budget, pair, ways):
+  """Returns the method of the smallest good tree that fits."""
+  plans = _plans(pair.parameter_ratio)
+  plan = tree_memory.smallest(
+      plans, tree_memory.bytes_of(pair, _BATCH.value, _PROMPT_LENGTH.value,
+                                  _MAX_NEW_TOKENS.value,
+                                  not _TEMPERATURE.value, ways), budget)
+  method = method_specs.read(plan.spec)
+  print(f"{method.name}: {plan.tokens:.2f} tokens a step expected, "
+        f"{plans[0].tokens:.2f} of the fastest tree without a budget",
+        flush=True)
+  return method
+
+
+def _compiled(pair, draft, mesh, method, sampling, there, platform):
+  pair = mesh_lib.with_params(pair, model_flags.TARGET.value, draft, mesh,
+                              mesh_lib.stand_ins)
+  start = time.perf_counter()
+  compiled = device_compiler.compile_(mesh_lib.trace(
+      pair, _BATCH.value, _PROMPT_LENGTH.value, method=method,
+      max_new_tokens=_MAX_NEW_TOKENS.value, sampling=sampling,
+      eos_id=pair.eos_id, device_bytes=there), platform)
+  print(f"compiled in {time.perf_counter() - start:.0f} s", flush=True)
+  return compiled
+
+
+def _memory(found, need, there):
+  """Returns a table of the memory that a generation needs."""
+  lines = [["MiB of a device", "compiled", "estimated"],
+           ["parameters, prompts", found.arguments, need.weights],
+           ["caches, temporaries", found.temporaries,
+            need.caches + need.logits + need.masks + need.temporaries],
+           ["results", found.results, 0],
+           ["program", found.program, 0],
+           ["together", sum(found), sum(need)]]
+  table = text_tables.plain_table(
+      [lines[0], *([name, *(f"{x / _MIB:,.1f}" for x in row)]
+                   for name, *row in lines[1:])])
+  if there is None:
+    verdict = "the memory of such a device is unknown"
+  else:
+    fits = "fits into" if sum(found) <= there else "does NOT fit into"
+    verdict = f"{fits} the {there / _MIB:,.0f} MiB of a device"
+  return f"{table}\n{verdict}"
+
+
+def _kernels(text, weights, gpu):
+  """Returns a table of what a GPU starts, reads and writes in a step."""
+  kernels = hlo_kernels.of_step(text)
+  lines = [["a step of a device", "kernels", "MB", "ms of its bandwidth"]]
+
+  def add(name, count, num_bytes):
+    lines.append([name, count, f"{num_bytes / 1e6:,.1f}",
+                  f"{1e3 * num_bytes / gpu.bandwidth:.3f}"])
+
+  add("read and written", f"{len(kernels):,}",
+      sum(x.num_bytes for x in kernels))
+  copies = [x for x in kernels if x.opcode == "copy"]
+  add("of this by copies", f"{len(copies):,}", sum(x.num_bytes for x in copies))
+  add("weights, once", "", weights)
+  return text_tables.plain_table(lines)
+
+
+def _costs(config, drafting, kind, rows, device):
+  """Returns a table of the cost of a step's forwards, relative to a token."""
+  if any(x is not None and x.num_experts for x in (config, drafting)):
+    return ("no cycles of forwards: how many experts take part depends on the "
+            "text")
+  slots = memory_estimate.most_slots([kind], _PROMPT_LENGTH.value,
+                                     _MAX_NEW_TOKENS.value)
+  count = functools.cache(functools.partial(
+      tpu_compiler.forward_cycles, device=device, batch=rows, slots=slots))
+  one = count(config, tokens=1)
+  lines = [["forwards of a device", "tokens a row", "cycles", "of a token"]]
+
+  def add(name, tokens, cycles):
+    lines.append([name, tokens, f"{cycles:,}", f"{cycles / one:.3f}"])
+
+  add("target, a token", "1", one)
+  scored, _ = memory_estimate.nodes(kind)
+  target = count(config, tokens=scored)
+  add("target, of a step", str(scored), target)
+  levels, drafts = (), 0
+  if isinstance(kind, dj.Pair) and drafting is not None:
+    levels = tree_planning.draft_tokens(draft_levels.widths(kind.drafter))
+  if levels:
+    drafts = sum(count(drafting, tokens=tokens) for tokens in levels)
+    add("draft, all levels", ", ".join(map(str, levels)), drafts)
+  add("a step", "", target + drafts)
+  return f"{text_tables.plain_table(lines)}\nundivided layers, {slots} slots"
+
+
+if __name__ == "__main__":
+  launch.run(main)
