@@ -34,9 +34,9 @@ def test_a_model_with_a_table_has_its_distributions():
   model = tiny.random_model(tiny.LLAMA)
   table = jnp.asarray(np.random.default_rng(0).normal(
       size=(64, tiny.LLAMA.vocab_size)), jnp.float32)
-  found, _ = tiny.causal(model._replace(lm=device_checks._with_table(model.lm),
-                                     params=(model.params, table)),
-                      tiny.PROMPTS)
+  model = model._replace(lm=device_checks._with_table(model.lm),
+                         params=(model.params, table))
+  found, _ = tiny.causal(model, tiny.PROMPTS)
   assert (found == table[tiny.PROMPTS]).all()
 
 
