@@ -13,19 +13,11 @@ mostly for compilation; the exit status is 2 unless all tests pass. With
 `rivals.engine_exactness`.
 """
 
-from typing import NamedTuple
-
 from absl import flags
-import numpy as np
 import tqdm
 
-import decoding_jax as dj
-from decoding_jax.speculation import drafters
-from decoding_jax.speculation import expanders
-from decoding_jax.speculation import tree_decoder
-from decoding_jax.speculation import verifiers
 from experiments.app import launch
-from experiments.app import text_tables
+from experiments.evaluation import exactness_cases
 from experiments.flags import method_flags
 from experiments.rivals import engine_exactness
 from experiments.rivals import engines
@@ -53,30 +45,6 @@ flags.adopt_module_key_flags(method_flags)
 _MOST_TEXTS = 10**7
 # Tokens of an engine's text.
 _TEXT_LENGTH = 300
-# Zero-probability tokens of the target's and of the draft's distributions, and
-# the draft's sampling settings; at low temperature it is nearly certain.
-_PLAIN = ((0, 0), None)
-_DRAWN = {
-    "random models": _PLAIN, "tokens of probability zero": ((2, 1), None),
-    "nearly certain drafter": ((0, 0), dj.Sampling(temperature=1e-3))
-}
-_GREEDY = "temperature 0"
-_CONTROL = "control"
-
-
-class Finding(NamedTuple):
-  """A line of the table.
-
-  Attributes:
-    name: of the method.
-    case: a key of `_DRAWN`, `_GREEDY` or `_CONTROL`.
-    fit: an `exactness.Fit`; None if texts are compared one by one.
-    right: whether the test passed.
-  """
-  name: str
-  case: str
-  fit: exactness.Fit | None
-  right: bool
 
 
 def main():
@@ -89,16 +57,16 @@ def main():
         "are possible.")
   tested = ([method_flags.from_flags(_METHOD.value)] if _METHOD.value else
             exactness.tested_methods())
-  parts = [(method, case) for method in tested for case in _cases(method)]
-  parts.append((_control(), _CONTROL))
+  parts = exactness_cases.of_methods(tested)
   findings = []
   with tqdm.tqdm(total=len(parts), unit="test", dynamic_ncols=True) as bar:
     for method, case in parts:
       bar.set_description(method.name)
       with launch.user_errors(ValueError):
-        findings.append(_find(method, case))
+        findings.append(exactness_cases.find(
+            method, case, _VOCAB.value, _ROWS.value, _LENGTH.value))
       bar.update()
-  print(table(findings))
+  print(exactness_cases.table(findings))
   wrong = [x for x in findings if not x.right]
   if wrong:
     raise launch.UserError(
@@ -125,59 +93,6 @@ def _test_engine(name):
         f"{len(wrong)} of {len(findings)} settings failed: {', '.join(wrong)}; "
         f"p of at least {exactness.MIN_P_VALUE:g} is needed, and less of the "
         "control.")
-
-
-def table(findings) -> str:
-  """Formats findings as a table for the terminal."""
-  lines = [["method", "case", "p", "distance", "by chance", "target calls",
-            "right"]]
-  for x in findings:
-    figures = ["-"] * 4 if x.fit is None else [
-        f"{x.fit.p_value:.2g}", f"{x.fit.distance:.4f}",
-        f"{x.fit.by_chance:.4f}", f"{x.fit.target_calls:.2f}"]
-    lines.append([x.name, x.case, *figures, "yes" if x.right else "NO"])
-  return text_tables.plain_table(lines)
-
-
-def _cases(method):
-  """Returns the cases to test a method in, fewer if no model drafts."""
-  cases = []
-  if method.sampled:
-    drafts = tree_decoder.decoder_of(method, greedy=False).needs_draft
-    cases += [case for case, (_, draft_sampling) in _DRAWN.items()
-              if drafts or not draft_sampling]
-  return cases + ([_GREEDY] if method.greedy else [])
-
-
-def _control():
-  """Returns a wrong method: it treats the most probable tokens as samples."""
-  drafter = drafters.of_model(expanders.top_k((2, 2)))
-  pair = dj.Pair(drafter, verifiers.recursive(False))
-  return dj.Method("control: top-k for samples", pair, None)
-
-
-def _find(method, case):
-  """Tests a method in one case."""
-  if case == _GREEDY:
-    return Finding(method.name, case, None, _is_greedy(method))
-  zeros, draft_sampling = _DRAWN.get(case, _PLAIN)
-  target, draft = exactness.random_tables(_VOCAB.value, *zeros)
-  fit = exactness.fit(method, target, draft, _ROWS.value, _LENGTH.value,
-                      draft_sampling=draft_sampling)
-  return Finding(method.name, case, fit, fit.is_close == (case != _CONTROL))
-
-
-def _is_greedy(method):
-  """Returns whether each token is the target's most probable one."""
-  target, draft = exactness.random_tables(_VOCAB.value)
-  counts, _ = exactness.frequencies(
-      method, target, draft, 1, _LENGTH.value,
-      sampling=dj.Sampling(temperature=0))
-  token, text = 0, []
-  for _ in range(_LENGTH.value):
-    token = int(np.argmax(target[token]))
-    text.append(token)
-  return bool(counts[tuple(text)] == 1)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,78 @@
+"""The page of results of `experiments.device_check`."""
+
+from experiments.app import text_tables
+
+
+def markdown(records) -> str:
+  """Returns a page in Markdown.
+
+  Args:
+    records: of `device_checks`, each with the name of its `check`.
+  """
+  done = {x["check"]: x for x in records if "error" not in x}
+  parts = ["# Device check", _verdict(records)]
+  if "device" in done:
+    parts.append(_device(done["device"]))
+  parts += ["## Greedy texts and distributions", _rights(done.values())]
+  if "forwards" in done:
+    parts += ["## Forwards of the target",
+              _forwards(done["forwards"], done.get("device"))]
+  parts += ["## Rates", _rates(done.values())]
+  if "profile" in done:
+    parts += ["## Longest operations", f"Of {done['profile']['method']}:",
+              f"```\n{done['profile']['table']}\n```"]
+  return "\n\n".join(parts) + "\n"
+
+
+def _verdict(records):
+  wrong = [f"- {x['check']}: {x.get('error', 'not right')}"
+           for x in records if not x.get("right", True)]
+  tested = sum("right" in x for x in records)
+  return ("Failed:\n\n" + "\n".join(wrong) if wrong else
+          f"All {tested} tests of texts and distributions passed.")
+
+
+def _device(found):
+  memory = (f"{found['bytes'] / 2**30:.1f} GiB" if found["bytes"]
+            else "memory unknown")
+  flops = ", ".join(f"{x / 1e12:.2f} TFLOP/s in {dtype}"
+                    for dtype, x in found["flops"].items())
+  return (f"{found['count']} x {found['kind']}, {memory}; reads "
+          f"{found['bandwidth'] / 1e9:,.0f} GB/s, multiplies {flops}.")
+
+
+def _rights(records):
+  lines = [["test", "p", "right"]]
+  for x in records:
+    if "right" in x:
+      p = "-" if x.get("p") is None else f"{x['p']:.2g}"
+      lines.append([x["check"], p, "yes" if x["right"] else "NO"])
+  return text_tables.markdown_table(lines)
+
+
+def _forwards(found, device):
+  lines = [["tokens", "ms", "of a token", "share of bandwidth"]]
+  read = device and found["weight_bytes"] / device["bandwidth"]
+  for tokens, seconds in zip(found["tokens"], found["seconds"]):
+    lines.append([str(tokens), f"{1e3 * seconds:.3f}",
+                  f"{seconds / found['seconds'][0]:.2f}",
+                  f"{read / seconds:.0%}" if device else ""])
+  return text_tables.markdown_table(lines)
+
+
+def _rates(records):
+  lines = [["rows", "method", "tokens/s", "of plain", "tokens a step",
+            "ms a step", "s to compile"]]
+  plain = {}
+  for x in records:
+    if "compile_seconds" not in x:
+      continue
+    rate = x["tokens"] / x["seconds"]
+    plain.setdefault(x["rows"], rate)
+    lines.append([
+        str(x["rows"]), x["method"], f"{rate:,.1f}",
+        f"{rate / plain[x['rows']]:.2f}",
+        f"{x['tokens'] / x['rows'] / x['steps']:.2f}",
+        f"{1e3 * x['seconds'] / x['steps']:.2f}",
+        f"{x['compile_seconds']:.1f}"])
+  return text_tables.markdown_table(lines)

@@ -1,0 +1,116 @@
+"""Cases in which methods have to have the target's distribution, and a control.
+
+With a random draft model, with zero-probability tokens, with a nearly certain
+draft model, and at temperature 0, where texts must be the target's greedy ones.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+import decoding_jax as dj
+from decoding_jax.speculation import drafters
+from decoding_jax.speculation import expanders
+from decoding_jax.speculation import tree_decoder
+from decoding_jax.speculation import verifiers
+from experiments.app import text_tables
+from models.testing import exactness
+
+# Zero-probability tokens of the target's and of the draft's distributions, and
+# the draft's sampling settings; at low temperature it is nearly certain.
+_PLAIN = ((0, 0), None)
+_DRAWN = {
+    "random models": _PLAIN, "tokens of probability zero": ((2, 1), None),
+    "nearly certain drafter": ((0, 0), dj.Sampling(temperature=1e-3))
+}
+GREEDY = "temperature 0"
+CONTROL = "control"
+
+
+class Finding(NamedTuple):
+  """A line of the table.
+
+  Attributes:
+    name: of the method.
+    case: a key of `_DRAWN`, `GREEDY` or `CONTROL`.
+    fit: an `exactness.Fit`; None if texts are compared one by one.
+    right: whether the test passed.
+  """
+  name: str
+  case: str
+  fit: exactness.Fit | None
+  right: bool
+
+
+def of_methods(methods):
+  """Returns (method, case) of all tests, the control last."""
+  return [(method, case) for method in methods for case in _cases(method)] + [
+      (_control(), CONTROL)]
+
+
+def find(method, case, vocab_size, rows, length) -> Finding:
+  """Tests a method in one case.
+
+  Args:
+    method: a `dj.Method`.
+    case: of `of_methods`.
+    vocab_size: V of the models.
+    rows: texts of the test.
+    length: tokens of each text.
+
+  Returns:
+    A `Finding`.
+
+  Raises:
+    ValueError: if the method cannot run.
+  """
+  if case == GREEDY:
+    return Finding(method.name, case, None,
+                   _is_greedy(method, vocab_size, length))
+  zeros, draft_sampling = _DRAWN.get(case, _PLAIN)
+  target, draft = exactness.random_tables(vocab_size, *zeros)
+  fit = exactness.fit(method, target, draft, rows, length,
+                      draft_sampling=draft_sampling)
+  return Finding(method.name, case, fit, fit.is_close == (case != CONTROL))
+
+
+def table(findings) -> str:
+  """Formats findings as a table for the terminal."""
+  lines = [["method", "case", "p", "distance", "by chance", "target calls",
+            "right"]]
+  for x in findings:
+    figures = ["-"] * 4 if x.fit is None else [
+        f"{x.fit.p_value:.2g}", f"{x.fit.distance:.4f}",
+        f"{x.fit.by_chance:.4f}", f"{x.fit.target_calls:.2f}"]
+    lines.append([x.name, x.case, *figures, "yes" if x.right else "NO"])
+  return text_tables.plain_table(lines)
+
+
+def _cases(method):
+  """Returns the cases to test a method in, fewer if no model drafts."""
+  cases = []
+  if method.sampled:
+    drafts = tree_decoder.decoder_of(method, greedy=False).needs_draft
+    cases += [case for case, (_, draft_sampling) in _DRAWN.items()
+              if drafts or not draft_sampling]
+  return cases + ([GREEDY] if method.greedy else [])
+
+
+def _control():
+  """Returns a wrong method: it treats the most probable tokens as samples."""
+  drafter = drafters.of_model(expanders.top_k((2, 2)))
+  pair = dj.Pair(drafter, verifiers.recursive(False))
+  return dj.Method("control: top-k for samples", pair, None)
+
+
+def _is_greedy(method, vocab_size, length):
+  """Returns whether each token is the target's most probable one."""
+  target, draft = exactness.random_tables(vocab_size)
+  counts, _ = exactness.frequencies(
+      method, target, draft, 1, length,
+      sampling=dj.Sampling(temperature=0))
+  token, text = 0, []
+  for _ in range(length):
+    token = int(np.argmax(target[token]))
+    text.append(token)
+  return bool(counts[tuple(text)] == 1)
