@@ -262,15 +262,15 @@ def _best_trees(depth, shapes, branchings):
 
 def _both(trees):
   """Returns chains and trees without replacement, verified in either way."""
-  ways = {"speculative": "block", "rsd_c": "traversal", "rsd_s": "traversal"}
-  return tuple(form for tree in trees if tree["name"] in ways
-               for form in (tree, {**tree, "verification": ways[tree["name"]]}))
+  return tuple(form for tree in trees
+               if tree["name"] in ("speculative", "rsd_c", "rsd_s")
+               for form in (tree, {**tree, "verification": "traversal"}))
 
 
 def _verified(nodes):
   """Returns trees of so many nodes, verified in all ways."""
   branching, _, (width, depth) = _EQUAL_NODES[nodes]
-  return ({"name": "speculative", "depth": nodes, "verification": "block"},
+  return ({"name": "speculative", "depth": nodes, "verification": "traversal"},
           *({"name": "rsd_c", "branching": branching, "verification": way}
             for way in _VERIFICATIONS),
           {"name": "opt_tree", "nodes": nodes, "width": width, "depth": depth})
@@ -287,7 +287,7 @@ def _over_heads(nodes):
   """Returns chains, best-first and sampled trees of at most so many nodes."""
   beams, branchings, width = _HEAD_TREES[nodes]
   return (
-      *({"name": "speculative", "depth": d, "verification": "block"}
+      *({"name": "speculative", "depth": d, "verification": "traversal"}
         for d in (4, 7, 16, 32) if d <= nodes),
       *({"name": "opt_tree", "nodes": nodes, "width": width, "depth": d}
         for d in (4, 7)),
@@ -307,7 +307,7 @@ _NO_DRAFTER = (
 _SMOLLM2_DRAFT = "smollm2-eagle3"
 # Chains, trees of RSD and best-first trees of four and eight nodes, and copies
 # of the text; small, since a core scores few nodes at the price of one.
-_CHAINS = {n: {"name": "speculative", "depth": n, "verification": "block"}
+_CHAINS = {n: {"name": "speculative", "depth": n, "verification": "traversal"}
            for n in (2, 4)}
 _SMOLLM2_TREES = {
     4: ({"name": "rsd_c", "branching": (2, 1)},

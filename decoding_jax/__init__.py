@@ -12,7 +12,7 @@ from decoding_jax.loop import begin, Info, result, Run, step
 from decoding_jax.sampling import Sampling
 from decoding_jax.speculation.verifiers import pair
 from decoding_jax.types import (Block, Cache, Context, DecodeState, Decoder,
-                                Drafter, DraftTree, Expander, FreeLayout,
+                                Drafter, Draws, DraftTree, Expander, FreeLayout,
                                 Generation, Head, LanguageModel, Layout,
                                 LogitsProcessor, Method, Pair, Reward, Seen,
                                 Stats, Verdict, Verifier)
@@ -26,10 +26,10 @@ constraints = rewards
 
 __all__ = [
     "Block", "Cache", "Context", "DecodeState", "Decoder", "Drafter",
-    "DraftTree", "Expander", "FreeLayout", "Generation", "Head", "Info",
-    "LanguageModel", "Layout", "LogitsProcessor", "Method", "Pair", "Reward",
-    "Run", "Sampling", "Seen", "Stats", "Verdict", "Verifier", "asap", "begin",
-    "canvas", "constraints", "drawing", "generate", "methods", "pair",
+    "DraftTree", "Draws", "Expander", "FreeLayout", "Generation", "Head",
+    "Info", "LanguageModel", "Layout", "LogitsProcessor", "Method", "Pair",
+    "Reward", "Run", "Sampling", "Seen", "Stats", "Verdict", "Verifier", "asap",
+    "begin", "canvas", "constraints", "drawing", "generate", "methods", "pair",
     "processors", "result", "rewards", "step", "stream",
 ]
 

@@ -19,6 +19,7 @@ import numpy as np
 
 import decoding_jax as dj
 from decoding_jax.speculation import tree_planning
+from decoding_jax.speculation import verifiers
 from experiments.app import launch
 from experiments.app import method_specs
 from experiments.app import text_tables
@@ -79,9 +80,8 @@ def predicted(spec, accepts, temperature) -> float:
     UserError: for another method.
   """
   name, sizes = method_specs.parse(spec)
-  rule = sizes.get("verification", "recursive")
-  rule = {"token": "recursive", "block": "traversal"}.get(rule, rule)
-  rule = rule if temperature else "recursive"
+  rule = verifiers.canonical(sizes.get("verification", verifiers.USUAL))
+  rule = rule if temperature else verifiers.USUAL
   if name == "opt_tree":
     trees = tree_planning.best_trees(accepts["match"], sizes["nodes"],
                                      sizes["depth"])

@@ -1,14 +1,13 @@
 """A masked-diffusion model drafts all tokens of a tree by one forward."""
 
 from decoding_jax.speculation import drafters, expanders, verifiers
-from decoding_jax.types import Method
+from decoding_jax.types import Draws, Method
 from decoding_jax.validation import values
 
 EXAMPLES = (dict(branching=(2, 1), window=4),)
-_VERIFICATIONS = ("recursive", "traversal", "layer")
 
 
-def make(branching, window: int = 64, verification: str = "recursive"
+def make(branching, window: int = 64, verification: str = verifiers.USUAL
          ) -> Method:
   """Makes a method whose draft model is a masked-diffusion model.
 
@@ -21,7 +20,7 @@ def make(branching, window: int = 64, verification: str = "recursive"
     branching: children of each node of level 0, 1, ..., D - 1; all 1 for a
       chain.
     window: last tokens of the text that the draft model reads.
-    verification: "recursive", "traversal" (arXiv 2505.12398) or "layer".
+    verification: any of `verifiers.RULES` for siblings without replacement.
 
   Returns:
     The method: one call of the draft model a step.
@@ -31,8 +30,9 @@ def make(branching, window: int = 64, verification: str = "recursive"
   """
   branching = values.integers("branching", branching)
   values.check_positive("depth of branching", len(branching))
-  suffix, verifier = verifiers.of_name(verification, _VERIFICATIONS)
-  drafted = drafters.masked(expanders.gumbel_top_k(branching), window)
+  suffix, verifier, draws = verifiers.of_name(
+      verification, (Draws.WITHOUT_REPLACEMENT,))
+  drafted = drafters.masked(expanders.product_tree(branching, draws), window)
   best = drafters.masked(expanders.top_k(branching), window)
   return Method(
       f"masked_draft({'-'.join(map(str, branching))}{suffix}, {window})",

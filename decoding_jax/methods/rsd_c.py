@@ -10,15 +10,12 @@ EXAMPLES = (dict(branching=(2, 2)),
             dict(branching=(2, 2), verification="shared_gumbel"))
 
 
-def make(branching, verification: str = "recursive") -> Method:
+def make(branching, verification: str = verifiers.USUAL) -> Method:
   """Makes RSD-C: siblings by Gumbel-Top-k, recursive rejection sampling.
 
   Args:
     branching: children of each node of level 0, 1, ..., D - 1.
-    verification: "recursive"; "traversal" (arXiv 2505.12398); "layer", as
-      traversal but level by level; "conditional_ot" (arXiv 2605.04543), whose
-      drafts are greedy but for one; or "shared_gumbel" (arXiv 2408.07978),
-      whose text does not depend on the drafts.
+    verification: any of `verifiers.RULES`.
 
   Returns:
     The method.
@@ -28,11 +25,10 @@ def make(branching, verification: str = "recursive") -> Method:
   """
   branching = values.integers("branching", branching)
   values.check_positive("depth of branching", len(branching))
-  suffix, verifier = verifiers.of_name(verification,
-                                       verifiers.OF_FIXED_TREES)
-  drafts = (expanders.greedy_and_sample(branching) if verifier.one_sampled
-            else expanders.gumbel_top_k(branching, verifier.shared_noise))
+  suffix, verifier, draws = verifiers.of_name(verification,
+                                              expanders.OF_FIXED_TREES)
   return Method(f"rsd_c({'-'.join(map(str, branching))}{suffix})",
-                sampled=verifiers.pair(drafts, verifier),
+                sampled=verifiers.pair(
+                    expanders.product_tree(branching, draws), verifier),
                 greedy=verifiers.pair(expanders.top_k(branching),
                                       verifiers.match()))

@@ -7,15 +7,14 @@ EXAMPLES = (dict(width=3, depth=2),
             dict(width=3, depth=2, verification="traversal"))
 
 
-def make(width: int, depth: int, verification: str = "recursive") -> Method:
+def make(width: int, depth: int, verification: str = verifiers.USUAL
+         ) -> Method:
   """Makes RSD-S: paths without replacement, recursive rejection sampling.
 
   Args:
     width: nodes of a level.
     depth: levels.
-    verification: "recursive"; "traversal" (arXiv 2505.12398); "layer", as
-      traversal but level by level; or "shared_gumbel" (arXiv 2408.07978), whose
-      text does not depend on the drafts.
+    verification: any of `verifiers.RULES` whose children can form a beam.
 
   Returns:
     The method.
@@ -23,9 +22,9 @@ def make(width: int, depth: int, verification: str = "recursive") -> Method:
   Raises:
     ValueError: naming the option, its value and what is allowed.
   """
-  suffix, verifier = verifiers.of_name(verification)
+  suffix, verifier, draws = verifiers.of_name(verification, expanders.OF_BEAMS)
   return Method(f"rsd_s({width}x{depth}{suffix})",
-                sampled=verifiers.pair(expanders.stochastic_beam(
-                    width, depth, verifier.shared_noise), verifier),
+                sampled=verifiers.pair(
+                    expanders.beam_tree(width, depth, draws), verifier),
                 greedy=verifiers.pair(expanders.top_beam(width, depth),
                                       verifiers.match()))

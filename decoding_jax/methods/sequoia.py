@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable
 from decoding_jax.speculation import expanders, verifiers
-from decoding_jax.types import Method
+from decoding_jax.types import Draws, Method
 from decoding_jax.validation import values
 
 EXAMPLES = (dict(children=((2,), (2, 1))),)
 
 
-def make(children, verification: str = "recursive") -> Method:
+def make(children, verification: str = verifiers.USUAL) -> Method:
   """Makes Sequoia: siblings by Gumbel-Top-k, recursive rejection sampling.
 
   `tree_planning.best_trees` finds the best trees for known acceptance rates.
@@ -17,10 +17,7 @@ def make(children, verification: str = "recursive") -> Method:
     children: of each node of level 0, 1, ..., D - 1, level after level in the
       order of their parents and their draw; 0 for a leaf. `((2,), (2, 1))`:
       the root has two children, the first of which has two, the other one.
-    verification: "recursive"; "traversal" (arXiv 2505.12398); "layer", as
-      traversal but level by level; "conditional_ot" (arXiv 2605.04543), whose
-      drafts are greedy but for one; or "shared_gumbel" (arXiv 2408.07978),
-      whose text does not depend on the drafts.
+    verification: any of `verifiers.RULES`.
 
   Returns:
     The method. Where all nodes of a level have equally many children it is
@@ -36,11 +33,10 @@ def make(children, verification: str = "recursive") -> Method:
   if not children:
     raise ValueError(f"children={children!r}: at least one level is needed.")
   levels = "/".join(",".join(map(str, counts)) for counts in children)
-  suffix, verifier = verifiers.of_name(verification,
-                                       verifiers.OF_FIXED_TREES)
-  drafts = (expanders.static_greedy_and_sample(children) if verifier.one_sampled
-            else expanders.static_tree(children, verifier.shared_noise))
+  suffix, verifier, draws = verifiers.of_name(verification,
+                                              expanders.OF_FIXED_TREES)
   return Method(f"sequoia({levels}{suffix})",
-                sampled=verifiers.pair(drafts, verifier),
-                greedy=verifiers.pair(expanders.static_top_k(children),
-                                      verifiers.match()))
+                sampled=verifiers.pair(
+                    expanders.static_tree(children, draws), verifier),
+                greedy=verifiers.pair(expanders.static_tree(
+                    children, Draws.ARBITRARY), verifiers.match()))

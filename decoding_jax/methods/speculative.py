@@ -7,16 +7,16 @@ from decoding_jax.validation import values
 EXAMPLES = (dict(depth=2), dict(depth=2, verification="block"))
 
 
-def make(depth: int, verification: str = "token") -> Method:
+def make(depth: int, verification: str = verifiers.USUAL) -> Method:
   """Makes speculative decoding: a chain and rejection sampling.
 
   It is the tree with one child a node.
 
   Args:
     depth: drafted tokens.
-    verification: "token", or "block" (arXiv 2403.10444); "conditional_ot"
-      (arXiv 2605.04543) accepts as many as "block" does; the text of
-      "shared_gumbel" (arXiv 2408.07978) does not depend on the drafts.
+    verification: any of `verifiers.RULES`. Of chains "recursive" is
+      verification token by token ("token"), "traversal" is block verification
+      ("block", arXiv 2403.10444).
 
   Returns:
     The method.
@@ -26,10 +26,10 @@ def make(depth: int, verification: str = "token") -> Method:
   """
   values.check_positive("depth", depth)
   branching = (1,) * depth
-  suffix, verifier = verifiers.of_name(verification, verifiers.OF_CHAINS)
-  drafts = (expanders.greedy_and_sample(branching) if verifier.one_sampled
-            else expanders.gumbel_top_k(branching, verifier.shared_noise))
+  suffix, verifier, draws = verifiers.of_name(verification,
+                                              expanders.OF_FIXED_TREES)
   return Method(f"speculative({depth}{suffix})",
-                sampled=verifiers.pair(drafts, verifier),
+                sampled=verifiers.pair(
+                    expanders.product_tree(branching, draws), verifier),
                 greedy=verifiers.pair(expanders.top_k(branching),
                                       verifiers.match()))

@@ -32,7 +32,7 @@ import numpy as np
 
 from decoding_jax.kernels import random
 from decoding_jax.speculation import paths, tree as tree_lib
-from decoding_jax.types import Array, DraftTree, Layout, Verifier
+from decoding_jax.types import Array, Draws, DraftTree, Layout, Verifier
 
 
 @functools.lru_cache(maxsize=None)
@@ -40,10 +40,9 @@ def verifier() -> Verifier:
   """Conditional optimal transport.
 
   Returns:
-    The verifier, for the drafts of `expanders.greedy_and_sample`.
+    The verifier, for drafts with `Draws.ONE_SAMPLED`.
   """
-  return Verifier(None, sampled=False, replacement=None, walk=walk,
-                  one_sampled=True)
+  return Verifier(None, frozenset({Draws.ONE_SAMPLED}), walk)
 
 
 def find(uniforms, layout: Layout, tree: DraftTree, probs):

@@ -15,15 +15,13 @@ from decoding_jax import beam, sampling
 from decoding_jax.kernels import buffers, random
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.speculation import tree as tree_lib
-from decoding_jax.types import (Array, Block, Cache, DraftTree, Expander,
-                                LanguageModel, Layout, Params)
+from decoding_jax.types import (Array, Block, Cache, Draws, DraftTree,
+                                Expander, LanguageModel, Layout, Params)
 from decoding_jax.validation import values
 
 # The draft block starts with the token that the draft cache may lack.
 _LATE = 0
 _ROOT = 1
-# Children by noise that nodes, steps and the target share: no fresh samples.
-_SHARED = {"sampled": False, "shared_noise": True}
 
 
 def grow(keys, expander: Expander, model: LanguageModel, params: Params,
@@ -41,7 +39,7 @@ def grow(keys, expander: Expander, model: LanguageModel, params: Params,
     length: `[B]` int32, committed tokens.
     warper: from logits to the distribution of the drafts.
     noise_keys: `[B, D + 1]`, see `DraftTree`, for an expander with
-      `shared_noise`; else None.
+      `Draws.SHARED_NOISE`; else None.
 
   Returns:
     The tree, and a block of `1 + I` slots: the token that the cache may lack,
@@ -145,95 +143,54 @@ def grow_by(keys, expander: Expander, root, logits, carry, vocab_size: int,
   return tree.replace(noise_keys=noise_keys), carry
 
 
-def gumbel_top_k(branching: tuple[int, ...],
-                 shared_noise: bool = False) -> Expander:
-  """Children drawn without replacement (RSD-C; arXiv 2402.14160, sec. 3.2).
+def product_tree(branching: tuple[int, ...], draws: Draws) -> Expander:
+  """Trees whose nodes of a level have equally many children.
 
   Args:
     branching: children of each node of level 0, 1, ..., D - 1; of no level
       for a tree of a root.
-    shared_noise: whether by noise that the target shares, for
-      `shared_gumbel.verifier`; nodes of a level have the same.
+    draws: one of `OF_FIXED_TREES`. Without replacement it is RSD-C (arXiv
+      2402.14160, section 3.2); `ARBITRARY` children are the most probable
+      ones; with `ONE_SAMPLED` (arXiv 2605.04543) these come after a sample of
+      the rest; with `SHARED_NOISE` nodes of a level have the same noise.
 
   Returns:
     The expander.
+
+  Raises:
+    ValueError: naming what is wrong.
   """
-  if shared_noise:
-    return _product(tuple(branching), _draw_alike, **_SHARED)
-  return _product(tuple(branching), _draw, sampled=True)
+  return _product(tuple(branching), draws)
+
+
+def gumbel_top_k(branching: tuple[int, ...]) -> Expander:
+  """Returns `product_tree` of children drawn without replacement."""
+  return product_tree(branching, Draws.WITHOUT_REPLACEMENT)
 
 
 def top_k(branching: tuple[int, ...]) -> Expander:
-  """The most probable children; not samples of any distribution.
-
-  Args:
-    branching: children of each node of level 0, 1, ..., D - 1.
-
-  Returns:
-    The expander.
-  """
-  return _product(tuple(branching), _best, sampled=False)
+  """Returns `product_tree` of the most probable children."""
+  return product_tree(branching, Draws.ARBITRARY)
 
 
 def static_tree(children: tuple[tuple[int, ...], ...],
-                shared_noise: bool = False) -> Expander:
-  """Children drawn without replacement, of each node as many as are its own.
+                draws: Draws = Draws.WITHOUT_REPLACEMENT) -> Expander:
+  """Trees in which each node has a number of children of its own.
 
   Chen et al. 2024, "Sequoia" (arXiv 2402.12374), section 3.
 
   Args:
     children: of each node of level 0, 1, ..., D - 1; see
       `tree.static_layout`.
-    shared_noise: as of `gumbel_top_k`.
+    draws: as in `product_tree`.
 
   Returns:
     The expander.
+
+  Raises:
+    ValueError: naming what is wrong.
   """
-  children = tuple(map(tuple, children))
-  if shared_noise:
-    return _static(children, _draw_alike, **_SHARED)
-  return _static(children, _draw, sampled=True)
-
-
-def static_top_k(children: tuple[tuple[int, ...], ...]) -> Expander:
-  """The same of the most probable children; not samples of any distribution.
-
-  Args:
-    children: as of `static_tree`.
-
-  Returns:
-    The expander.
-  """
-  return _static(tuple(map(tuple, children)), _best, sampled=False)
-
-
-def greedy_and_sample(branching: tuple[int, ...]) -> Expander:
-  """The k - 1 most probable children, and before them a sample of the rest.
-
-  The greedy drafts of conditional optimal transport (arXiv 2605.04543).
-
-  Args:
-    branching: k, children of each node of level 0, 1, ..., D - 1.
-
-  Returns:
-    The expander, for `conditional_transport.verifier`. Of one child a node it
-    draws as `gumbel_top_k` does.
-  """
-  return _product(tuple(branching), _sample_and_best, sampled=False,
-                  one_sampled=True)
-
-
-def static_greedy_and_sample(children: tuple[tuple[int, ...], ...]) -> Expander:
-  """The same where each node has a number of children of its own.
-
-  Args:
-    children: as of `static_tree`.
-
-  Returns:
-    The expander.
-  """
-  return _static(tuple(map(tuple, children)), _sample_and_best, sampled=False,
-                 one_sampled=True)
+  return _static(tuple(map(tuple, children)), draws)
 
 
 def iid_paths(num_paths: int, depth: int) -> Expander:
@@ -287,39 +244,37 @@ def iid_tree(expansion: tuple[int, ...]) -> Expander:
     return tokens, first, valid, jnp.argmax(agree, axis=-1).astype(jnp.int32)
 
   return Expander(layout, lambda: jnp.zeros(1, jnp.int32), expand,
-                  sampled=True, replacement=True)
+                  Draws.WITH_REPLACEMENT)
 
 
-def stochastic_beam(width: int, depth: int,
-                    shared_noise: bool = False) -> Expander:
-  """Stochastic beam search (RSD-S; arXiv 2402.14160, section 3.2).
+def beam_tree(width: int, depth: int, draws: Draws) -> Expander:
+  """Trees of the paths that a beam search keeps at each level.
 
   Args:
     width: nodes of a level.
     depth: levels.
-    shared_noise: as of `gumbel_top_k`. The children of a node are then ordered
-      as there, and the beam keeps those whose paths have the largest scores;
-      it is a sample no more.
+    draws: one of `OF_BEAMS`. Without replacement it is a stochastic beam
+      (RSD-S; arXiv 2402.14160, section 3.2), `ARBITRARY` a plain one. With
+      `SHARED_NOISE` children of a node are ordered as in `product_tree`, and
+      the beam keeps those whose paths have the largest scores.
 
   Returns:
     The expander.
+
+  Raises:
+    ValueError: naming what is wrong.
   """
-  if shared_noise:
-    return _beam(width, depth, _perturbed_alike, **_SHARED)
-  return _beam(width, depth, beam.perturbed, sampled=True)
+  return _beam(width, depth, draws)
+
+
+def stochastic_beam(width: int, depth: int) -> Expander:
+  """Returns `beam_tree` of a sample of paths without replacement."""
+  return beam_tree(width, depth, Draws.WITHOUT_REPLACEMENT)
 
 
 def top_beam(width: int, depth: int) -> Expander:
-  """Beam search; not samples of any distribution.
-
-  Args:
-    width: nodes of a level.
-    depth: levels.
-
-  Returns:
-    The expander.
-  """
-  return _beam(width, depth, beam.plain, sampled=False)
+  """Returns `beam_tree` of the most probable paths."""
+  return beam_tree(width, depth, Draws.ARBITRARY)
 
 
 def _fresh(tree, level, nodes, newest, length, late):
@@ -395,22 +350,32 @@ def _sample_and_best(key, log_probs, counts):
       jax.vmap(draw)(keys, rest), (scores, tokens)))
 
 
+# How children of a node are picked, by how they are drawn, and beams go on.
+_PICKS = {Draws.WITHOUT_REPLACEMENT: _draw, Draws.ARBITRARY: _best,
+          Draws.ONE_SAMPLED: _sample_and_best, Draws.SHARED_NOISE: _draw_alike}
+_BEAMS = {Draws.WITHOUT_REPLACEMENT: beam.perturbed,
+          Draws.ARBITRARY: beam.plain, Draws.SHARED_NOISE: _perturbed_alike}
+OF_FIXED_TREES, OF_BEAMS = frozenset(_PICKS), frozenset(_BEAMS)
+
+
 @functools.lru_cache(maxsize=None)
-def _product(branching, pick, **kind):
+def _product(branching, draws):
   layout = tree_lib.product_layout(branching)
   nodes = (1, *layout.widths)
-  return _of_numbers(layout, pick, lambda level: (
-      (branching[level],) * nodes[level]), **kind)
+  return _of_numbers(layout, draws, lambda level: (
+      (branching[level],) * nodes[level]))
 
 
 @functools.lru_cache(maxsize=None)
-def _static(children, pick, **kind):
+def _static(children, draws):
   layout = tree_lib.static_layout(children)
-  return _of_numbers(layout, pick, layout.children.__getitem__, **kind)
+  return _of_numbers(layout, draws, layout.children.__getitem__)
 
 
-def _of_numbers(layout, pick, numbers, **kind):
+def _of_numbers(layout, draws, numbers):
   """An expander of fixed trees; `numbers(level)` are its nodes' children."""
+  pick = values.check_one_of("draws", draws, _PICKS)
+
   def expand(key, level, log_probs, valid, state):
     counts = np.array(numbers(level))
     parents = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
@@ -418,16 +383,17 @@ def _of_numbers(layout, pick, numbers, **kind):
     scores, tokens = (x[parents, ranks] for x in pick(key, log_probs, counts))
     return tokens, parents, valid[parents] & (scores > -jnp.inf), state
 
-  return Expander(layout, lambda: (), expand, replacement=False, **kind)
+  return Expander(layout, lambda: (), expand, draws)
 
 
 @functools.lru_cache(maxsize=None)
-def _beam(width, depth, step, **kind):
+def _beam(width, depth, draws):
   layout = tree_lib.beam_layout(width, depth)
+  step = values.check_one_of("draws", draws, _BEAMS)
 
   def expand(key, level, log_probs, valid, state):
     del level, valid  # A node without probability has the score -inf already.
     tokens, parents, state = step(key, log_probs, state, width)
     return tokens, parents, state.scores > -jnp.inf, state
 
-  return Expander(layout, beam.root, expand, replacement=False, **kind)
+  return Expander(layout, beam.root, expand, draws)

@@ -33,7 +33,7 @@ import jax.numpy as jnp
 
 from decoding_jax import sampling
 from decoding_jax.speculation import paths, tree as tree_lib
-from decoding_jax.types import Array, DraftTree, Layout, Verifier
+from decoding_jax.types import Array, Draws, DraftTree, Layout, Verifier
 
 
 @functools.lru_cache(maxsize=None)
@@ -43,7 +43,7 @@ def verifier() -> Verifier:
   Returns:
     The verifier, for siblings drawn without replacement.
   """
-  return Verifier(None, sampled=True, replacement=False, walk=walk)
+  return Verifier(None, frozenset({Draws.WITHOUT_REPLACEMENT}), walk)
 
 
 def find(key, layout: Layout, tree: DraftTree, probs):

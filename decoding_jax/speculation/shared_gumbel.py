@@ -23,8 +23,8 @@ import jax.numpy as jnp
 from decoding_jax import sampling
 from decoding_jax.kernels import random
 from decoding_jax.speculation import paths, tree as tree_lib
-from decoding_jax.types import (Array, DecodeState, DraftTree, Expander, Layout,
-                                NONE, Verdict, Verifier)
+from decoding_jax.types import (Array, DecodeState, Draws, DraftTree, Expander,
+                                Layout, NONE, Verdict, Verifier)
 
 # Not the number of any step, by which a row's key is folded elsewhere.
 _STREAM = 2**32 - 1
@@ -35,10 +35,9 @@ def verifier() -> Verifier:
   """Draws the target's tokens with the noise that the children were drawn by.
 
   Returns:
-    The verifier, for the drafts of expanders with `shared_noise`.
+    The verifier, for drafts with `Draws.SHARED_NOISE`.
   """
-  return Verifier(None, sampled=False, replacement=None, walk=walk,
-                  shared_noise=True)
+  return Verifier(None, frozenset({Draws.SHARED_NOISE}), walk)
 
 
 def noise_keys(keys, length, depth: int):
@@ -60,7 +59,7 @@ def noise_keys(keys, length, depth: int):
 
 def keys_for(expander: Expander, state: DecodeState):
   """Returns the `noise_keys` of a tree that an expander grows now, or None."""
-  if not expander.shared_noise:
+  if expander.draws != Draws.SHARED_NOISE:
     return None
   return noise_keys(state.keys, state.length, tree_lib.depth(expander.layout))
 

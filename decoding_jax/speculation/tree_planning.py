@@ -11,6 +11,8 @@ from typing import Any, Callable, NamedTuple
 
 import numpy as np
 
+from decoding_jax.speculation import expanders, verifiers
+
 # Probabilities are kept off 0 and 1, of which no count can be sure.
 _SURE = 1e-3
 # The longest stem that is looked at, a path before the first branching.
@@ -186,9 +188,9 @@ def plans(accepts: dict[str, Acceptance], costs: Costs, nodes=32, depth=8):
   """All methods with their trees, the best first.
 
   Args:
-    accepts: what is accepted by each verification: "recursive", "traversal"
-      (of chains "block"), "layer", "conditional_ot", "shared_gumbel"; or
-      "match", of the most probable children, for best-first trees.
+    accepts: what is accepted by each verification, of those in
+      `verifiers.RULES`; or "match", of the most probable children, for
+      best-first trees.
     costs: what forwards cost.
     nodes: most nodes of a tree.
     depth: most levels of a tree.
@@ -249,8 +251,7 @@ def _of_rule(rule, accept, costs, nodes, depth):
                         for tree in best_trees(accept, nodes, d))
   found += [plan("sequoia", tree, children=tree)
             for tree in trees if max(map(max, tree)) > 1]
-  # Greedy drafts have fixed numbers of children.
-  if rule != "conditional_ot":
+  if rule in verifiers.names(expanders.OF_BEAMS):
     found += [_beam_plan(rule, w, d, accept, costs)
               for d in range(1, depth + 1) for w in range(2, nodes // d + 1)]
   return found
@@ -258,9 +259,7 @@ def _of_rule(rule, accept, costs, nodes, depth):
 
 def _spec(name, rule, sizes):
   """A method and its sizes, the usual verification left out."""
-  if name == "speculative" and rule == "traversal":
-    rule = "block"
-  form = {} if rule == "recursive" else {"verification": rule}
+  form = {} if rule == verifiers.USUAL else {"verification": rule}
   return {"name": name, **sizes, **form}
 
 

@@ -1,7 +1,9 @@
 """Verification: the walk down a tree, and the rules that accept a child."""
 
+from collections.abc import Iterable
 import functools
 import pkgutil
+from typing import NamedTuple
 
 import flax.struct
 import jax
@@ -11,22 +13,44 @@ from decoding_jax import sampling
 from decoding_jax.kernels import random
 from decoding_jax.speculation import drafters
 from decoding_jax.speculation import tree as tree_lib
-from decoding_jax.types import (Array, Drafter, DraftTree, Expander, Layout,
-                                Method, NONE, Pair, Verdict, Verifier)
+from decoding_jax.types import (Array, Drafter, Draws, DraftTree, Expander,
+                                Layout, Method, NONE, Pair, SAMPLED, Verdict,
+                                Verifier)
 from decoding_jax.validation import protocols, values
 
-# What can verify any tree of siblings drawn without replacement, by node, path
-# and level, and by noise that the target shares; and, with greedy drafts, one
-# whose nodes have fixed numbers of children.
-OF_TREES = ("recursive", "traversal", "layer", "shared_gumbel")
-OF_FIXED_TREES = (*OF_TREES, "conditional_ot")
-OF_CHAINS = ("token", "block", "conditional_ot", "shared_gumbel")
-# Where a verifier is that has a walk of its own, which few runs need.
-_MODULES = {"traversal": "traversal", "block": "traversal", "layer": "layers",
-            "conditional_ot": "conditional_transport",
-            "shared_gumbel": "shared_gumbel"}
 # Halvings of the interval that K-SEQ's rho lies in.
 _BISECTIONS = 30
+
+
+class Rule(NamedTuple):
+  """A way to verify that methods offer by its name.
+
+  Attributes:
+    draws: how children must be drawn for it.
+    arxiv: number of the paper.
+    alias: its name in papers on chains, which is accepted as well.
+    module: of `verifier()`, next to this one; few runs need it. None for
+      `recursive`.
+  """
+  draws: Draws
+  arxiv: str
+  alias: str | None = None
+  module: str | None = None
+
+
+# The usual one first.
+RULES = {
+    "recursive": Rule(Draws.WITHOUT_REPLACEMENT, "2402.14160", "token"),
+    "traversal": Rule(Draws.WITHOUT_REPLACEMENT, "2505.12398", "block",
+                      "traversal"),
+    "layer": Rule(Draws.WITHOUT_REPLACEMENT, "2505.12398", module="layers"),
+    "conditional_ot": Rule(Draws.ONE_SAMPLED, "2605.04543",
+                           module="conditional_transport"),
+    "shared_gumbel": Rule(Draws.SHARED_NOISE, "2408.07978",
+                          module="shared_gumbel"),
+}
+USUAL = next(iter(RULES))
+_ALIASES = {rule.alias: name for name, rule in RULES.items() if rule.alias}
 
 
 def pair(drafter: Drafter | Expander, verifier: Verifier) -> Pair:
@@ -40,38 +64,25 @@ def pair(drafter: Drafter | Expander, verifier: Verifier) -> Pair:
     The pair.
 
   Raises:
-    ValueError: if the verifier divides by the probability of a sample, but
-      the drafter's children are no samples, or are drawn otherwise than the
-      verifier takes them to be; if it is one of greedy drafts, and they are
-      others; if one of them is none.
+    ValueError: if the drafter's children are drawn otherwise than the verifier
+      takes them to be; if one of them is none.
   """
   if isinstance(drafter, Expander):
     protocols.check("expander", Expander, drafter)
     drafter = drafters.of_model(drafter)
   protocols.check("drafter", Drafter, drafter)
   protocols.check("verifier", Verifier, verifier)
-  if verifier.sampled and not drafter.sampled:
+  draws = {drafter.draws}
+  if tree_lib.max_branching(drafter.layout) < 2 and draws & SAMPLED:
+    draws = SAMPLED
+  if not draws & verifier.takes:
+    takes = [x for x in Draws if x in verifier.takes]
     raise ValueError(
-        "Drafter.sampled=False, Verifier.sampled=True: children that are not "
-        "fresh samples of the draft distribution (top-k, beams, shared noise) "
-        "under a rule that divides by it would change the distribution of the "
+        f"Drafter.draws={drafter.draws.name}, Verifier.takes="
+        f"{', '.join(x.name for x in takes)}: {_name(verifier)} is exact for "
+        f"children that are {' or '.join(x.value for x in takes)}; these are "
+        f"{drafter.draws.value}, which would change the distribution of the "
         "output.")
-  if verifier.shared_noise and not drafter.shared_noise:
-    raise ValueError(
-        "Drafter.shared_noise=False, Verifier.shared_noise=True: the target "
-        "draws by the noise that the children were ranked by; expanders."
-        "gumbel_top_k(..., shared_noise=True) and its like keep the keys.")
-  if verifier.one_sampled and not drafter.one_sampled:
-    raise ValueError(
-        "Drafter.one_sampled=False, Verifier.one_sampled=True: conditional "
-        "optimal transport is exact only for the drafts of expanders."
-        "greedy_and_sample, a sample and the most probable tokens.")
-  alone = tree_lib.max_branching(drafter.layout) < 2
-  if verifier.replacement not in (None, drafter.replacement) and not alone:
-    raise ValueError(
-        f"Drafter.replacement={drafter.replacement}, Verifier.replacement="
-        f"{verifier.replacement}: siblings must be verified as they are drawn, "
-        "else the distribution of the output changes.")
   return Pair(drafter, verifier)
 
 
@@ -198,7 +209,8 @@ def recursive(replacement: bool) -> Verifier:
         untested, test, (target, draft, jnp.int32(0), jnp.int32(NONE)))
     return rank, rest
 
-  return Verifier(rule, sampled=True, replacement=replacement)
+  return Verifier(rule, frozenset({
+      Draws.WITH_REPLACEMENT if replacement else Draws.WITHOUT_REPLACEMENT}))
 
 
 @functools.lru_cache(maxsize=None)
@@ -217,7 +229,7 @@ def k_seq() -> Verifier:
     return _first(hits), sampling.residual(
         target, scale * jnp.minimum(target / rho, draft))
 
-  return Verifier(rule, sampled=True, replacement=True)
+  return Verifier(rule, frozenset({Draws.WITH_REPLACEMENT}))
 
 
 def k_seq_rho(target, draft, count):
@@ -262,7 +274,7 @@ def match() -> Verifier:
     hits = valid & (tokens == sampling.most_probable(target))
     return _first(hits), target
 
-  return Verifier(rule, sampled=False, replacement=None)
+  return Verifier(rule)
 
 
 @functools.lru_cache(maxsize=None)
@@ -293,7 +305,7 @@ def sample_and_match() -> Verifier:
     rest = jnp.where(rest.sum() > 0, rest, target)
     return _first(uniforms * left < chances), rest / rest.sum()
 
-  return Verifier(rule, sampled=False, replacement=None)
+  return Verifier(rule)
 
 
 def matched(name: str, drafter: Drafter | Expander) -> Method:
@@ -313,28 +325,46 @@ def matched(name: str, drafter: Drafter | Expander) -> Method:
                 greedy=pair(drafter, match()))
 
 
-def of_name(verification: str, names: tuple[str, ...] = OF_TREES) -> (
-    tuple[str, Verifier]):
-  """The verifier of siblings without replacement that a method is to have.
+def names(draws: Iterable[Draws] = frozenset(Draws)) -> list[str]:
+  """Returns the names of rules for children that can be drawn in these ways."""
+  return [name for name, rule in RULES.items() if rule.draws in draws]
+
+
+def canonical(verification: str) -> str:
+  """Returns the name in `RULES` of a rule that may be given by its alias."""
+  return _ALIASES.get(verification, verification)
+
+
+def of_name(verification: str,
+            draws: Iterable[Draws]) -> tuple[str, Verifier, Draws]:
+  """Returns the verifier that a method is to have.
 
   Args:
-    verification: one of the names.
-    names: what the method allows, the usual one first. With "conditional_ot"
-      it has greedy drafts, as `Verifier.one_sampled` says; with
-      "shared_gumbel" such as `Verifier.shared_noise` says.
+    verification: a name in `RULES`, or an alias.
+    draws: how the method can draw children.
 
   Returns:
-    The suffix of the method's name, and the verifier.
+    (suffix of the method's name, verifier, how children must be drawn).
 
   Raises:
     ValueError: naming the option, its value and what is allowed.
   """
-  suffix = values.check_one_of("verification", verification, {
-      name: "" if name == names[0] else f", {name}" for name in names})
-  if verification not in _MODULES:
-    return suffix, recursive(replacement=False)
-  return suffix, pkgutil.resolve_name(
-      f"decoding_jax.speculation.{_MODULES[verification]}:verifier")()
+  name, allowed = canonical(verification), names(draws)
+  if name not in allowed:
+    values.check_one_of("verification", verification, dict.fromkeys(allowed))
+  rule = RULES[name]
+  make = functools.partial(recursive, False) if rule.module is None else (
+      pkgutil.resolve_name(f"decoding_jax.speculation.{rule.module}:verifier"))
+  return "" if name == USUAL else f", {name}", make(), rule.draws
+
+
+def _name(verifier):
+  """Returns the function that made a verifier, for errors."""
+  function = verifier.rule or verifier.walk
+  function = getattr(function, "func", function)
+  module = getattr(function, "__module__", "").rpartition(".")[2]
+  name = getattr(function, "__qualname__", repr(function))
+  return f"{module}.{name.removesuffix('.<locals>.rule')}"
 
 
 def _check(rank, residual, probs):

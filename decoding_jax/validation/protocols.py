@@ -6,9 +6,9 @@ import math
 import numbers
 from typing import Any, Callable, NamedTuple
 
-from decoding_jax.types import (Decoder, Drafter, Expander, FreeLayout, Head,
-                                LanguageModel, Layout, LogitsProcessor, Method,
-                                Pair, Reward, Verifier)
+from decoding_jax.types import (Decoder, Drafter, Draws, Expander, FreeLayout,
+                                Head, LanguageModel, Layout, LogitsProcessor,
+                                Method, Pair, Reward, Verifier)
 from decoding_jax.validation import values
 
 
@@ -58,6 +58,8 @@ def _or_none(kind):
 
 
 _FLAG = _instance(bool, "True or False")
+_DRAWS = _instance(Draws, "one of dj.Draws, such as "
+                   "dj.Draws.WITHOUT_REPLACEMENT,")
 _DECODES = _or_none(_instance(
     (Pair, Decoder), "what dj.pair makes, or a dj.Decoder"))
 _FIELDS = {
@@ -106,23 +108,21 @@ _FIELDS = {
         "init": _function("context", "state"),
         "propose": _function("keys", "context", "state"),
         "observe": _function("context", "before", "after", "seen"),
-        "calls": _integer(0), "sampled": _FLAG, "replacement": _FLAG,
-        "skips": _FLAG, "one_sampled": _FLAG, "shared_noise": _FLAG,
+        "calls": _integer(0), "draws": _DRAWS, "skips": _FLAG,
         "head_calls": _or_none(_function("head")), "takes_head": _FLAG,
         "max_samples_per_node": _integer(0)},
     Expander: {
         "layout": _instance(Layout, "a dj.Layout"),
         "init": _function(),
         "expand": _function("key", "level", "log_probs", "valid", "state"),
-        "sampled": _FLAG, "replacement": _FLAG, "one_sampled": _FLAG,
-        "shared_noise": _FLAG},
+        "draws": _DRAWS},
     Verifier: {
         "rule": _or_none(_function("uniforms", "target", "draft", "children",
                                    "valid")),
-        "sampled": _FLAG, "replacement": _or_none(_FLAG),
+        "takes": _Kind(lambda value: isinstance(value, frozenset) and value and
+                       all(map(_DRAWS.fits, value)), "a frozenset of dj.Draws"),
         "walk": _or_none(_function("key", "layout", "tree", "logits",
-                                   "warper")),
-        "one_sampled": _FLAG, "shared_noise": _FLAG},
+                                   "warper"))},
     Decoder: {
         "init": _function("context", "state"),
         "step": _function("context", "state"),

@@ -33,7 +33,7 @@ def most(draft) -> int:
 def num_distributions(drafter: dj.Drafter) -> int:
   """Returns of how many nodes a step keeps draft distributions, at most."""
   layout = drafter.layout
-  if not drafter.calls and not drafter.sampled:
+  if not drafter.calls and drafter.draws == dj.Draws.ARBITRARY:
     return 0
   if isinstance(layout, dj.Layout):
     return 1 + sum(layout.widths[:-1]) if layout.widths else 0

@@ -17,6 +17,13 @@ from experiments.scoring import text_distributions
 # that takes longer.
 _NODES = 1000
 _WIDE_NODES = 128
+# By how the children of a node are drawn.
+_BOUNDS = {
+    dj.Draws.ARBITRARY: acceptance_bounds.top_k,
+    dj.Draws.WITHOUT_REPLACEMENT: acceptance_bounds.without_replacement,
+    dj.Draws.WITH_REPLACEMENT: acceptance_bounds.with_replacement,
+    dj.Draws.ONE_SAMPLED: acceptance_bounds.greedy_and_sample,
+    dj.Draws.SHARED_NOISE: acceptance_bounds.without_replacement}
 
 
 def by_depth(pair, method, sampling, batches, prompts, draft_sampling=None,
@@ -61,18 +68,9 @@ def by_depth(pair, method, sampling, batches, prompts, draft_sampling=None,
         for lm, params, warp in (
             (pair.target, pair.target_params, sampling),
             (pair.draft, pair.draft_params, draft_sampling or sampling)))
-    found.append(float(_bound(drafter)(target, draft, count)[:, -1].mean()))
+    found.append(float(
+        _BOUNDS[drafter.draws](target, draft, count)[:, -1].mean()))
   return found
-
-
-def _bound(drafter):
-  """Returns the function for children that are drawn as a drafter does."""
-  if drafter.one_sampled:
-    return acceptance_bounds.greedy_and_sample
-  if not (drafter.sampled or drafter.shared_noise):
-    return acceptance_bounds.top_k
-  return (acceptance_bounds.with_replacement if drafter.replacement
-          else acceptance_bounds.without_replacement)
 
 
 def _children(drafter, verifier):
@@ -84,7 +82,8 @@ def _children(drafter, verifier):
     return unknown
   beam = layout.branching == layout.widths and max(layout.widths) > 1 and (
       not layout.children)
-  by_node = verifier.walk is None or verifier.shared_noise
+  by_node = verifier.walk is None or (
+      drafter.draws == dj.Draws.SHARED_NOISE)
   if beam or layout.children or not by_node:
     # A root has all nodes of the first level.
     return [layout.widths[0], *unknown[1:]]

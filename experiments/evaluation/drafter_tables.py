@@ -14,7 +14,7 @@ from experiments.scoring import intervals
 _METRIC = "block_efficiency"
 # Trees that are sampled without replacement, and deterministic ones.
 _SAMPLED, _BEST_FIRST = ("RSD-S", "RSD-S, traversal"), ("OPT-Tree",)
-_NAMES = {"SD, block": "chain, block", "OPT-Tree": "best-first",
+_NAMES = {"SD, traversal": "chain, block", "OPT-Tree": "best-first",
           "RSD-S": "RSD-S, recursive",
           "RSD-C, conditional_ot": "conditional OT"}
 _QUESTION = """\

@@ -6,6 +6,8 @@ import json
 from absl import flags
 
 import decoding_jax as dj
+from decoding_jax.speculation import expanders
+from decoding_jax.speculation import verifiers
 from experiments.app import launch
 from experiments.app import method_specs
 
@@ -23,9 +25,9 @@ _SIZES = {
         "children", None, "Children of each node, level after level: "
         "2/2,0/1,1."), ((2,), (2, 0), (1, 1))),
     "verification": (flags.DEFINE_string(
-        "verification", None, "token or block of speculative; recursive, "
-        "traversal or layer of rsd_c, rsd_s and sequoia; shared_gumbel of all "
-        "of them, conditional_ot of all but rsd_s."), None),
+        "verification", None, "How a path is chosen above temperature 0: "
+        f"{', '.join(verifiers.names())}; a beam can be drawn for "
+        f"{', '.join(verifiers.names(expanders.OF_BEAMS))}."), None),
 }
 _MORE = flags.DEFINE_string(
     "sizes", "", 'Sizes that have no flag, as JSON: {"rounds": 3}.')

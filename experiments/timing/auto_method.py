@@ -23,6 +23,7 @@ import decoding_jax as dj
 from decoding_jax.runtime import prefill
 from decoding_jax.speculation import tree
 from decoding_jax.speculation import tree_planning
+from decoding_jax.speculation import verifiers
 from experiments.app import launch
 from experiments.app import method_specs
 from experiments.devices import draft_levels
@@ -202,10 +203,10 @@ def _acceptances(pair, runs, texts, sampling):
   measured = _acceptance(runs)
   if _is_head(pair.draft):
     greedy = np.all(np.asarray(sampling.temperature) == 0)
-    return {"recursive": measured,
+    return {verifiers.USUAL: measured,
             "match" if greedy else "traversal": measured}
   if not texts:
-    return {"recursive": measured}
+    return {verifiers.USUAL: measured}
   return text_estimates.acceptances(texts, measured)
 
 
@@ -290,8 +291,10 @@ def _finalists(plans):
 
 def _rule(plan):
   """Returns how a plan is verified."""
-  usual = "match" if plan.spec["name"] in _MATCHED else "recursive"
-  return plan.spec.get("verification", usual)
+  usual = "match" if plan.spec["name"] in _MATCHED else verifiers.USUAL
+  rule = plan.spec.get("verification", usual)
+  # Block verification of a chain is tried apart from that of trees.
+  return rule, rule != usual and plan.spec["name"] == "speculative"
 
 
 def _tried(plan, run):

@@ -19,7 +19,7 @@ from decoding_jax.runtime import prefill
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.speculation import tree_decoder
 from decoding_jax.speculation import verifiers
-from decoding_jax.types import NONE, PAD
+from decoding_jax.types import NONE, PAD, SAMPLED
 from decoding_jax.validation import protocols
 from models.testing import exactness
 
@@ -81,7 +81,7 @@ def check_drafter(drafter: dj.Drafter, *, target=None, target_params=None,
   keys = jax.random.split(jax.random.key(seed), rows)
   run = functools.partial(_run, drafter, models, steps)
   looks = run(keys, prompts, lengths, budgets)
-  if drafter.sampled:
+  if drafter.draws in SAMPLED:
     _check_samples(drafter, looks)
   for row in range(rows - min(_ALONE, rows), rows):
     alone = run(*(x[row:row + 1] for x in (keys, prompts, lengths, budgets)))
@@ -172,7 +172,7 @@ def _check_forms(drafter, decoder, context, state):
             "parents": ((batch, size), "int32"),
             "valid": ((batch, size), "bool"),
             "mask": ((batch, size, size), "bool")}
-  if drafter.sampled or tree.log_probs is not None:
+  if drafter.draws in SAMPLED or tree.log_probs is not None:
     shape = getattr(tree.log_probs, "shape", (0, 0, 0))
     inner = (min(shape[1], size) if isinstance(drafter.layout, dj.FreeLayout)
              else 1 + sum(drafter.layout.widths[:-1]))
@@ -312,7 +312,7 @@ def _check_samples(drafter, looks):
         twin = tree.valid[rows, other] & (tree.parents[rows, other] == parents)
         before = np.where(twin, tokens[:, other], before)
         rank = rank + twin
-        if not drafter.replacement:
+        if drafter.draws == dj.Draws.WITHOUT_REPLACEMENT:
           probs[twin, tokens[twin, other]] = 0
       probs /= np.maximum(probs.sum(axis=1, keepdims=True), 1e-30)
       for place in set(zip(rank, before)):
@@ -327,9 +327,9 @@ def _check_samples(drafter, looks):
   p_value = exactness.p_value(observed, expected / observed.sum())
   if p_value < exactness.MIN_P_VALUE:
     raise AssertionError(
-        "Drafter.sampled=True, but the children are no samples of "
-        f"`log_probs` {'with' if drafter.replacement else 'without'} "
-        f"replacement, in the order of their indices: chi-square p="
+        f"Drafter.draws={drafter.draws.name}, but the children are no "
+        f"{drafter.draws.value} of `log_probs`, in the order of their indices: "
+        "chi-square p="
         f"{p_value:.2g}, {exactness.MIN_P_VALUE:g} is needed.")
 
 

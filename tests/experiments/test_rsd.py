@@ -429,6 +429,6 @@ def test_what_a_head_cannot_draft_is_left_out():
   for point, names in some.items():
     assert {x.split("(")[0] for x in names} == {
         x.split("(")[0] for x in points[point]}
-    assert "speculative(7, block)" not in names
+    assert "speculative(7, traversal)" not in names
   whole = method_grid.that_fit(pair._replace(draft=None), methods, points)
   assert whole == (methods, points, "")

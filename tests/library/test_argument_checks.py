@@ -131,9 +131,10 @@ def test_fields(contract, field, values, words):
 
 @pytest.mark.parametrize("part, field, value, words", [
     ("drafter", "propose", None, "a function of (keys, context, "),
-    ("drafter", "sampled", "yes", "True or False"),
+    ("drafter", "draws", "yes", "one of dj.Draws, such as"),
     ("verifier", "rule", lambda: 0, "target, draft, children, valid)"),
-    ("verifier", "replacement", 2, "True or False, or None,"),
+    ("verifier", "takes", 2, "a frozenset of dj.Draws"),
+    ("verifier", "takes", frozenset({1}), "a frozenset of dj.Draws"),
     ("verifier", "walk", lambda: 0, "(key, layout, tree, logits, warper), or "),
 ])
 def test_fields_of_pairs(part, field, value, words):

@@ -128,7 +128,8 @@ def test_control_wrong_positions_in_16_bits():
 
 @pytest.mark.long
 def test_control_most_probable_children_taken_for_samples():
-  drafter = drafters.of_model(expanders.top_k((2, 2)))._replace(sampled=True)
+  drafter = drafters.of_model(expanders.top_k((2, 2)))._replace(
+      draws=dj.Draws.WITHOUT_REPLACEMENT)
   pair = dj.Pair(drafter, verifiers.recursive(replacement=False))
   case = draw(FIXED_SEED, 0)
   assert p_value(case._replace(

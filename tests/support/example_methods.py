@@ -32,8 +32,7 @@ def samples_drafts(method):
   The most probable tokens, such as those of a best-first tree, are not what a
   target that samples will say.
   """
-  drafter = method.sampled.drafter
-  return drafter.sampled or drafter.one_sampled or drafter.shared_noise
+  return method.sampled.drafter.draws != dj.Draws.ARBITRARY
 
 
 def each(methods):

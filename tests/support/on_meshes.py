@@ -121,8 +121,7 @@ def by_features():
 
   drafter = dj.Drafter(
       tree_lib.free_layout(1, 1, 1), lambda context, state: state, propose,
-      lambda context, before, after, seen: after, calls=0, sampled=False,
-      replacement=False)
+      lambda context, before, after, seen: after, calls=0)
   return dj.Method("token_recycling(by features)", verifiers.pair(
       drafter, verifiers.sample_and_match()), None)
 

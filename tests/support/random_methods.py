@@ -3,12 +3,12 @@
 import numpy as np
 
 import decoding_jax as dj
+from decoding_jax.speculation import expanders, verifiers
 
 DEPTH = 3
-_CHAIN = ("token", "block", "conditional_ot", "shared_gumbel")
-_TREE = ("recursive", "traversal", "layer", "conditional_ot", "shared_gumbel")
-_BEAM = ("recursive", "traversal", "layer", "shared_gumbel")
-_MASKED = ("recursive", "traversal", "layer")
+_FIXED = verifiers.names(expanders.OF_FIXED_TREES)
+_BEAM = verifiers.names(expanders.OF_BEAMS)
+_MASKED = verifiers.names([dj.Draws.WITHOUT_REPLACEMENT])
 
 
 class Draws:
@@ -61,17 +61,17 @@ def _specinfer(d):
 # By what drafts: names of methods, and their arguments.
 _HEAD_OR_MODEL = {
     "speculative": lambda d: dict(depth=d.size(1, DEPTH),
-                                  verification=d.one_of(*_CHAIN)),
+                                  verification=d.one_of(*_FIXED)),
     "specinfer": _specinfer,
     "spectr": lambda d: dict(num_paths=d.size(1, d.width),
                              depth=d.size(1, DEPTH)),
     "rsd_c": lambda d: dict(branching=d.branching(),
-                            verification=d.one_of(*_TREE)),
+                            verification=d.one_of(*_FIXED)),
     "rsd_s": lambda d: dict(width=d.size(1, d.vocab_size),
                             depth=d.size(1, DEPTH),
                             verification=d.one_of(*_BEAM)),
     "sequoia": lambda d: dict(children=d.children(),
-                              verification=d.one_of(*_TREE)),
+                              verification=d.one_of(*_FIXED)),
     "opt_tree": _opt_tree,
     "propd": _propd}
 _DRAFTERS = {

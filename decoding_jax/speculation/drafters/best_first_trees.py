@@ -48,7 +48,7 @@ def best_first(nodes: int, width: int, depth: int) -> Drafter:
   return Drafter(
       tree_lib.free_layout(nodes, depth, min(width, nodes)),
       language_model.init, functools.partial(_propose, grown, nodes), observe,
-      calls=depth, sampled=False, replacement=False)
+      calls=depth)
 
 
 def path_log_probs(layout: Layout, tree: DraftTree):

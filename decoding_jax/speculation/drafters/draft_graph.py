@@ -27,7 +27,7 @@ def gsd(nodes: int, width: int, depth: int, branching: int, repeat: int,
   grow = functools.partial(_grow, width, branching, min_probability, min_share)
   return Drafter(layout, lambda context, state: state, functools.partial(
       _propose, layout, width, repeat, grow), _observe, calls=depth,
-      sampled=False, replacement=False, takes_head=False,
+      takes_head=False,
       max_samples_per_node=branching)
 
 

@@ -32,8 +32,7 @@ def lookahead(ngram: int, window: int, guesses: int, buckets: int,
   init = functools.partial(_init, grid.shape, (buckets, guesses, ngram),
                            from_prompt)
   return Drafter(layout, init, functools.partial(_propose, parents),
-                 functools.partial(_observe, grid[-1]), calls=0,
-                 sampled=False, replacement=False)
+                 functools.partial(_observe, grid[-1]), calls=0)
 
 
 def _pooled(pool, grams, valid):

@@ -28,9 +28,7 @@ def of_model(expander: Expander) -> Drafter:
   """
   return Drafter(
       expander.layout, init, functools.partial(propose, expander), observe,
-      calls=tree_lib.depth(expander.layout), sampled=expander.sampled,
-      replacement=expander.replacement, one_sampled=expander.one_sampled,
-      shared_noise=expander.shared_noise)
+      calls=tree_lib.depth(expander.layout), draws=expander.draws)
 
 
 def init(context: Context, state: DecodeState) -> DecodeState:

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 
 from decoding_jax.kernels import buffers
 from decoding_jax.runtime import token_buffer
-from decoding_jax.speculation import expanders, tree as tree_lib
+from decoding_jax.speculation import expanders, shared_gumbel
+from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.types import (Block, Cache, Context, DecodeState, Drafter,
                                 DraftTree, Expander, LanguageModel, NONE, Seen)
 from decoding_jax.validation import values
@@ -35,9 +36,7 @@ def masked(expander: Expander, window: int) -> Drafter:
   values.check_positive("window", window)
   return Drafter(
       expander.layout, _init, functools.partial(_propose, expander, window),
-      _observe, calls=1, sampled=expander.sampled,
-      replacement=expander.replacement, one_sampled=expander.one_sampled,
-      takes_head=False)
+      _observe, calls=1, draws=expander.draws, takes_head=False)
 
 
 def _init(context: Context, state: DecodeState) -> DecodeState:
@@ -52,7 +51,8 @@ def _propose(expander, window, keys, context: Context,
   tree, _ = expanders.grow(
       keys, expander, _known(context.draft.vocab_size),
       (logits, state.length), Cache((), (), state.length - 1),
-      token_buffer.newest(state, 2), state.length, context.draft_warper)
+      token_buffer.newest(state, 2), state.length, context.draft_warper,
+      shared_gumbel.keys_for(expander, state))
   return tree, None
 
 

@@ -56,8 +56,7 @@ def ppd(widths: tuple[int, ...], branching: int, short: int) -> Drafter:
   return Drafter(
       layout, functools.partial(_init, depth, branching),
       functools.partial(_propose, depth, trees),
-      functools.partial(_observe, depth, branching, trees), calls=0,
-      sampled=False, replacement=False)
+      functools.partial(_observe, depth, branching, trees), calls=0)
 
 
 def _tree(widths, branching, depth, short):

@@ -28,8 +28,7 @@ def propd(branching: tuple[int, ...], nodes: int, layers: int) -> Drafter:
   return Drafter(
       layout, language_model.init,
       functools.partial(_propose, grown, nodes, layers),
-      best_first_trees.observe, calls=len(branching) + 1, sampled=False,
-      replacement=False,
+      best_first_trees.observe, calls=len(branching) + 1,
       head_calls=lambda head: head.forwards(len(branching)) + 1)
 
 

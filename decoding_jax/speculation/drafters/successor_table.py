@@ -38,7 +38,7 @@ def token_recycling(widths: tuple[int, ...], branching: int) -> Drafter:
   return Drafter(
       layout, functools.partial(_init, branching),
       functools.partial(_propose, layout), functools.partial(
-          _observe, branching), calls=0, sampled=False, replacement=False,
+          _observe, branching), calls=0,
       max_samples_per_node=branching)
 
 

@@ -89,7 +89,7 @@ def _drafter(nodes, depth, num_paths, max_ngram, least, per_match):
   keep = lambda context, state: state
   return Drafter(layout, keep, propose,
                  lambda context, before, after, seen: after, calls=0,
-                 sampled=False, replacement=False, skips=True)
+                 skips=True)
 
 
 def _propose(layout, num_paths, max_ngram, least, per_match, keys,

@@ -25,7 +25,7 @@ def aded(nodes: int, depth: int, branching: int, buckets: int) -> Drafter:
   layout = tree_lib.free_layout(nodes, depth, branching)
   return Drafter(layout, functools.partial(_init, (buckets, branching)),
                  functools.partial(_propose, layout), _observe, calls=0,
-                 sampled=False, replacement=False, skips=True)
+                 skips=True)
 
 
 def bucket(first, second, buckets: int):

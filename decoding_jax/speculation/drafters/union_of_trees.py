@@ -61,7 +61,6 @@ def merged(*drafters: Drafter) -> Drafter:
   return Drafter(layout, functools.partial(_init, drafters),
                  functools.partial(_propose, drafters),
                  functools.partial(_observe, drafters), calls + bool(calls),
-                 sampled=False, replacement=False,
                  skips=all(drafter.skips for drafter in drafters),
                  head_calls=lambda head: sum(feature_head.calls(x, head)
                                              for x in drafters if x.calls))

@@ -143,12 +143,12 @@ def test_a_choice_for_two_models(monkeypatch):
       "autoregressive", "speculative", "rsd_c", "rsd_s", "sequoia", "opt_tree",
       "token_recycling", "prompt_lookup", "suffix"}
   assert {x.spec.get("verification") for x in found.plans} == {
-      None, "traversal", "block", "layer", "conditional_ot"}
+      None, "traversal", "layer", "conditional_ot"}
 
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("temperature, ways", [
-    (1.0, {None, "traversal", "block"}), (0.0, {None})])
+    (1.0, {None, "traversal"}), (0.0, {None})])
 def test_a_choice_for_a_head(monkeypatch, temperature, ways):
   """No tree is deeper than it drafts, and none of its forwards is timed."""
   monkeypatch.setattr(auto_method, "_ROUNDS", 1)

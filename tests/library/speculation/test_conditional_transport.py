@@ -136,7 +136,8 @@ def test_control_texts_of_children_that_are_all_drawn():
 
 def test_greedy_drafts():
   """Their first sibling is drawn of what the others leave."""
-  expander = expanders.static_greedy_and_sample(((3,), (2, 1, 0)))
+  expander = expanders.static_tree(((3,), (2, 1, 0)),
+                                   dj.Draws.ONE_SAMPLED)
   probs = jnp.array([[0.1, 0.4, 0.3, 0.2], [0.1, 0.2, 0.3, 0.4],
                      [0.0, 0.0, 1.0, 0.0]])
   expand = jax.jit(jax.vmap(lambda key: expander.expand(
@@ -154,7 +155,7 @@ def test_greedy_drafts():
 
 def test_greedy_drafts_of_few_tokens():
   """One of them is left to be drawn; children without a token are none."""
-  expander = expanders.greedy_and_sample((3,))
+  expander = expanders.product_tree((3,), dj.Draws.ONE_SAMPLED)
   for probs, expected in (([0, 0, 1.0, 0], [2]), ([0, 0.3, 0.7, 0], [1, 2])):
     tokens, _, valid, _ = expander.expand(
         jax.random.key(0), 0, jnp.log(jnp.array([probs])), jnp.ones(1, bool),
@@ -165,17 +166,17 @@ def test_greedy_drafts_of_few_tokens():
 
 @pytest.mark.long
 def test_greedy_drafts_keep_the_contract_of_drafters():
-  drafter_conformance.check_drafter(
-      drafters.of_model(expanders.greedy_and_sample((2, 2))), rows=200, steps=2)
+  drafter_conformance.check_drafter(drafters.of_model(
+      expanders.product_tree((2, 2), dj.Draws.ONE_SAMPLED)), rows=200, steps=2)
 
 
 def test_wrong_pairs_are_refused():
   for drafter in (expanders.gumbel_top_k((2, 2)), expanders.top_k((2, 2)),
                   expanders.stochastic_beam(2, 2)):
-    with pytest.raises(ValueError, match="Drafter.one_sampled=False"):
+    with pytest.raises(ValueError, match="Verifier.takes=ONE_SAMPLED"):
       verifiers.pair(drafter, conditional_transport.verifier())
-  drafter = expanders.greedy_and_sample((2, 2))
+  drafter = expanders.product_tree((2, 2), dj.Draws.ONE_SAMPLED)
   for verifier in (verifiers.recursive(False), traversal.verifier()):
-    with pytest.raises(ValueError, match="Drafter.sampled=False"):
+    with pytest.raises(ValueError, match="Drafter.draws=ONE_SAMPLED"):
       verifiers.pair(drafter, verifier)
   assert verifiers.pair(drafter, verifiers.sample_and_match())

@@ -127,8 +127,9 @@ def test_control_texts_of_greedy_drafts():
 
 def test_wrong_pairs_are_refused():
   for drafter, words in (
-      (expanders.greedy_and_sample((2, 2)), "Drafter.sampled=False"),
-      (expanders.iid_paths(2, 2), "Drafter.replacement=True")):
+      (expanders.product_tree((2, 2), dj.Draws.ONE_SAMPLED),
+       "Drafter.draws=ONE_SAMPLED"),
+      (expanders.iid_paths(2, 2), "Drafter.draws=WITH_REPLACEMENT")):
     with pytest.raises(ValueError, match=words):
       verifiers.pair(drafter, layers.verifier())
 

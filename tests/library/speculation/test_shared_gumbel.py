@@ -100,7 +100,7 @@ def test_control_noise_that_is_used_again(monkeypatch):
                                                           depth))
   # New functions, so that no program compiled with this is used elsewhere.
   drafter = drafters.of_model.__wrapped__(
-      expanders.gumbel_top_k((2, 1), shared_noise=True))
+      expanders.product_tree((2, 1), dj.Draws.SHARED_NOISE))
   pair = dj.pair(drafter, shared_gumbel.verifier.__wrapped__())
   target, draft = exactness.random_tables(4)
   counts, _ = exactness.frequencies(dj.Method("reused", pair, pair), target,
@@ -111,17 +111,17 @@ def test_control_noise_that_is_used_again(monkeypatch):
 
 def test_children_keep_the_contract_of_drafters():
   drafter_conformance.check_drafter(drafters.of_model(
-      expanders.gumbel_top_k((2, 2), shared_noise=True)), rows=200, steps=2)
+      expanders.product_tree((2, 2), dj.Draws.SHARED_NOISE)), rows=200, steps=2)
 
 
 def test_wrong_pairs_are_refused():
   for expander in (expanders.gumbel_top_k((2, 2)), expanders.top_k((2, 2)),
                    expanders.stochastic_beam(2, 2)):
-    with pytest.raises(ValueError, match="Drafter.shared_noise=False"):
+    with pytest.raises(ValueError, match="Verifier.takes=SHARED_NOISE"):
       verifiers.pair(expander, shared_gumbel.verifier())
-  shared = expanders.gumbel_top_k((2, 2), shared_noise=True)
+  shared = expanders.product_tree((2, 2), dj.Draws.SHARED_NOISE)
   for verifier in (verifiers.recursive(False), traversal.verifier()):
-    with pytest.raises(ValueError, match="Drafter.sampled=False"):
+    with pytest.raises(ValueError, match="Drafter.draws=SHARED_NOISE"):
       verifiers.pair(shared, verifier)
   # Exact for children of any kind.
   assert verifiers.pair(shared, verifiers.sample_and_match())

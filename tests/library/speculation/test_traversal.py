@@ -169,21 +169,21 @@ def test_verdict_of_every_node():
 
 
 def test_pair_refuses_draws_with_replacement():
-  with pytest.raises(ValueError, match="Drafter.replacement=True"):
+  with pytest.raises(ValueError, match="Drafter.draws=WITH_REPLACEMENT"):
     verifiers.pair(expanders.iid_paths(2, 2), traversal.verifier())
 
 
 @pytest.mark.parametrize("make, name, known", [
-    (lambda x: dj.methods.rsd_s(2, 2, x), "block",
+    (lambda x: dj.methods.rsd_s(2, 2, x), "blocks",
      "'recursive', 'traversal', 'layer', 'shared_gumbel'"),
     (lambda x: dj.methods.rsd_s(2, 2, x), "conditional_ot",
      "'recursive', 'traversal', 'layer', 'shared_gumbel'"),
     (lambda x: dj.methods.rsd_c((2,), x), None,
-     "'recursive', 'traversal', 'layer', 'shared_gumbel', 'conditional_ot'"),
+     "'recursive', 'traversal', 'layer', 'conditional_ot', 'shared_gumbel'"),
     (lambda x: dj.methods.sequoia(((2,),), x), "",
-     "'recursive', 'traversal', 'layer', 'shared_gumbel', 'conditional_ot'"),
-    (lambda x: dj.methods.speculative(2, x), "traversal",
-     "'token', 'block', 'conditional_ot', 'shared_gumbel'")])
+     "'recursive', 'traversal', 'layer', 'conditional_ot', 'shared_gumbel'"),
+    (lambda x: dj.methods.speculative(2, x), "match",
+     "'recursive', 'traversal', 'layer', 'conditional_ot', 'shared_gumbel'")])
 def test_unknown_verification(make, name, known):
   words = f"verification={name!r}: one of {known} is needed"
   with pytest.raises(ValueError, match=words):

@@ -99,7 +99,8 @@ def test_stems_and_ways_to_verify():
   assert {"name": "rsd_c", "branching": (1, 2, 1)} in found
   assert {"name": "rsd_c", "branching": (1, 2, 1),
           "verification": "conditional_ot"} in found
-  assert {"name": "speculative", "depth": 2, "verification": "block"} in found
+  assert {"name": "speculative", "depth": 2,
+          "verification": "traversal"} in found
   beams = [spec for spec in found if spec["name"] == "rsd_s"]
   assert {spec.get("verification") for spec in beams} == {None, "traversal"}
   for spec in found:

@@ -1,10 +1,15 @@
 """The accept rules, enumerated in float64; and which pairs are refused."""
 
+import pathlib
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from configs import rsd
+import decoding_jax as dj
 from decoding_jax import sampling
 from decoding_jax.speculation import drafters
 from decoding_jax.speculation import expanders
@@ -175,19 +180,53 @@ OF_PAIRS = {
 
 
 @pytest.mark.parametrize("drafter, rule, words", [
-    (TOP, "with", "Drafter.sampled=False, Verifier.sampled=True"),
-    (TOP, "without", "Drafter.sampled=False, Verifier.sampled=True"),
-    (TOP, "k_seq", "Drafter.sampled=False, Verifier.sampled=True"),
-    (TOP_BEAM, "without", "Drafter.sampled=False, Verifier.sampled=True"),
-    (expanders.top_k((1,)), "without", "Drafter.sampled=False"),
-    (WITHOUT, "with", "Drafter.replacement=False, Verifier.replacement=True"),
-    (WITHOUT, "k_seq", "Drafter.replacement=False, Verifier.replacement=True"),
-    (BEAM, "with", "Drafter.replacement=False, Verifier.replacement=True"),
-    (WITH, "without", "Drafter.replacement=True, Verifier.replacement=False"),
+    (TOP, "with", "Drafter.draws=ARBITRARY, Verifier.takes=WITH"),
+    (TOP, "without", "Drafter.draws=ARBITRARY, Verifier.takes=WITH"),
+    (TOP, "k_seq", "Drafter.draws=ARBITRARY, Verifier.takes=WITH"),
+    (TOP_BEAM, "without", "Drafter.draws=ARBITRARY, Verifier.takes=WITH"),
+    (expanders.top_k((1,)), "without",
+     "recursive is exact for children that are samples without replacement; "
+     "these are chosen in any way"),
+    (WITHOUT, "with", "draws=WITHOUT_REPLACEMENT, Verifier.takes=WITH_REPL"),
+    (WITHOUT, "k_seq", "draws=WITHOUT_REPLACEMENT, Verifier.takes=WITH_REPL"),
+    (BEAM, "with", "draws=WITHOUT_REPLACEMENT, Verifier.takes=WITH_REPL"),
+    (WITH, "without", "draws=WITH_REPLACEMENT, Verifier.takes=WITHOUT_REPL"),
 ])
 def test_wrong_pairs_are_refused(drafter, rule, words):
   with pytest.raises(ValueError, match=words):
     verifiers.pair(drafter, OF_PAIRS[rule])
+
+
+@pytest.mark.parametrize("kind", [dj.Drafter, dj.Expander, dj.Verifier])
+def test_former_flags_name_what_replaces_them(kind):
+  field = "takes" if kind is dj.Verifier else "draws"
+  words = rf"{kind.__name__}\(sampled=True\): .* {kind.__name__}.{field}, of "
+  with pytest.raises(TypeError, match=words):
+    kind(replacement=False, sampled=True)
+
+
+def test_the_table_of_rules():
+  """It agrees with the verifiers, and with what is written by hand."""
+  for name, rule in verifiers.RULES.items():
+    suffix, verifier, draws = verifiers.of_name(name, dj.Draws)
+    assert verifier.takes == {rule.draws} == {draws}
+    assert suffix == ("" if name == verifiers.USUAL else f", {name}")
+    for alias in filter(None, [rule.alias]):
+      assert verifiers.of_name(alias, dj.Draws) == (suffix, verifier, draws)
+  assert rsd._VERIFICATIONS == tuple(verifiers.RULES)
+  page = pathlib.Path("docs/methods.md").read_text("utf-8")
+  rows = [line.split("|")[1] for line in page.split("## Verification")[1].split(
+      "\n## ")[0].splitlines() if line.startswith("| `")]
+  assert [re.findall(r"`(\w+)`", row) for row in rows] == [
+      [name, *filter(None, [rule.alias])]
+      for name, rule in verifiers.RULES.items()]
+
+
+def test_aliases_are_the_same_method():
+  chain, tree = dj.methods.speculative, dj.methods.rsd_c
+  assert chain(2, "block") == chain(2, "traversal")
+  assert chain(2, "token") == chain(2)
+  assert tree((2, 1), "block") == tree((2, 1), "traversal")
 
 
 @pytest.mark.parametrize("drafter, rule", [

@@ -113,7 +113,8 @@ def test_texts_drafted_by_8_bits_have_it_too(name):
 
 
 def test_control_most_probable_children_taken_for_samples():
-  drafter = drafters.of_model(expanders.top_k((2, 2)))._replace(sampled=True)
+  drafter = drafters.of_model(expanders.top_k((2, 2)))._replace(
+      draws=dj.Draws.WITHOUT_REPLACEMENT)
   pair = dj.Pair(drafter, verifiers.recursive(replacement=False))
   found, _ = p_value(dj.Method("wrong", pair, None),
                      models("dspark"))

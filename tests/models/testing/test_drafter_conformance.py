@@ -9,6 +9,7 @@ import decoding_jax as dj
 from decoding_jax.speculation import drafters
 from decoding_jax.speculation import expanders
 from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.types import SAMPLED
 from models.testing import drafter_conformance
 
 TABLE = drafters.token_recycling((2, 2), 2)
@@ -27,7 +28,7 @@ def check(drafter, rows=256):
 @pytest.mark.parametrize("drafter", [TABLE, LOOKUP, SUFFIX, BEAM, PATHS],
                          ids=["table", "lookup", "suffix", "beam", "paths"])
 def test_our_drafters_conform(drafter):
-  check(drafter, 2000 if drafter.sampled else 256)
+  check(drafter, 2000 if drafter.draws in SAMPLED else 256)
 
 
 def with_tree(drafter, change):
@@ -58,8 +59,7 @@ def counting(step):
     del context
     return after.replace(carry=step(before.carry, seen.count))
 
-  return dj.Drafter(tree_lib.free_layout(1, 1, 1), init, propose, observe, 0,
-                    False, False)
+  return dj.Drafter(tree_lib.free_layout(1, 1, 1), init, propose, observe, 0)
 
 
 def test_a_drafter_of_ones_own_conforms():
@@ -93,10 +93,12 @@ def orphaned(tree):
     (with_tree(CHAIN, orphaned), "node 2: it is valid, but its parent is not"),
     (altered("tokens", lambda x: x.at[:, 0].add(1))(CHAIN),
      "node 0: the root is the newest token"),
-    (drafters.of_model(expanders.top_k((2,)))._replace(sampled=True),
-     "the children are no samples of `log_probs` without replacement"),
-    (PATHS._replace(replacement=False), "are no samples"),
-    (BEAM._replace(replacement=True), "are no samples"),
+    (drafters.of_model(expanders.top_k((2,)))._replace(
+        draws=dj.Draws.WITHOUT_REPLACEMENT),
+     "the children are no samples without replacement of `log_probs`"),
+    (PATHS._replace(draws=dj.Draws.WITHOUT_REPLACEMENT), "are no samples"),
+    (BEAM._replace(draws=dj.Draws.WITH_REPLACEMENT),
+     "are no independent samples"),
     (counting(lambda carry, count: carry + jnp.where(
         count > 0, jnp.cumsum(count), 0)), "alone it has another tree"),
     (counting(lambda carry, count: carry + 1),

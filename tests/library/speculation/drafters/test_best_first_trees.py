@@ -132,7 +132,7 @@ def test_contract_of_drafters():
 
 
 def test_wrong_pairs_are_refused():
-  with pytest.raises(ValueError, match="Drafter.sampled=False"):
+  with pytest.raises(ValueError, match="Drafter.draws=ARBITRARY"):
     dj.pair(drafters.best_first(**SIZES), verifiers.recursive(False))
 
 

@@ -71,7 +71,7 @@ def _with_flat_log_probs(keys, context, state):
 
 
 def test_wrong_pairs_are_refused():
-  with pytest.raises(ValueError, match="Drafter.sampled=False"):
+  with pytest.raises(ValueError, match="Drafter.draws=ARBITRARY"):
     dj.pair(drafters.token_recycling(WIDTHS, BRANCHING),
             verifiers.recursive(replacement=False))
 

@@ -1,0 +1,247 @@
+"""Draft trees, and the contracts of what draws and verifies them."""
+
+import enum
+import functools
+from typing import Any, Callable, NamedTuple, Optional
+
+import flax.struct
+
+from decoding_jax.types.models import Array, Block, Head
+
+
+class Draws(enum.Enum):
+  """How the children of a node are drawn, which decides what can verify them.
+
+  The value says it in words, for errors.
+
+  Attributes:
+    ARBITRARY: in no way that a verifier may count on: the most probable tokens,
+      tables, copies of the text.
+    WITHOUT_REPLACEMENT: samples of `DraftTree.log_probs`, in their order, each
+      of what the ones before it leave.
+    WITH_REPLACEMENT: independent samples of it.
+    ONE_SAMPLED: just the first one is drawn, of what the others leave: tokens
+      that `log_probs` alone decides. How many there are depends on no token
+      that was drawn.
+    SHARED_NOISE: ranked by log-probability plus the Gumbel vectors of
+      `DraftTree.noise_keys`, which the target shares: no fresh samples.
+  """
+  ARBITRARY = "chosen in any way"
+  WITHOUT_REPLACEMENT = "samples without replacement"
+  WITH_REPLACEMENT = "independent samples"
+  ONE_SAMPLED = "one sample and the most probable tokens"
+  SHARED_NOISE = "ranked by noise that the target shares"
+
+  def __repr__(self):
+    return f"dj.Draws.{self.name}"
+
+
+# Where each child is a fresh sample. Of a single one these are the same.
+SAMPLED = frozenset({Draws.WITHOUT_REPLACEMENT, Draws.WITH_REPLACEMENT})
+_FORMER_FLAGS = ("sampled", "replacement", "one_sampled", "shared_noise")
+
+
+def _without_flags(kind):
+  """Has a type name the field that replaces the flags which it had once."""
+  make, field = kind.__new__, "draws" if "draws" in kind._fields else "takes"
+
+  @functools.wraps(make)
+  def new(cls, *args, **kwargs):
+    former = [name for name in _FORMER_FLAGS if name in kwargs]
+    if former:
+      raise TypeError(
+          f"{cls.__name__}({former[0]}={kwargs[former[0]]!r}): how children "
+          f"are drawn is one value, {cls.__name__}.{field}, of dj.Draws: "
+          f"{', '.join(draws.name for draws in Draws)}.")
+    return make(cls, *args, **kwargs)
+
+  kind.__new__ = new
+  return kind
+
+
+class Layout(NamedTuple):
+  """The static shape of a tree of levels; level l = 1..D has index l - 1.
+
+  Attributes:
+    widths: nodes of each level.
+    branching: the most children that a node of the level above can have.
+    children: of each node of the level above, its children, in a tree whose
+      nodes have fixed and unequal numbers of them; else nothing.
+  """
+  widths: tuple[int, ...]
+  branching: tuple[int, ...]
+  children: tuple[tuple[int, ...], ...] = ()
+
+
+class FreeLayout(NamedTuple):
+  """Bounds of a tree whose nodes may have any parents of a lower index.
+
+  Attributes:
+    nodes: M - 1, drafted nodes, those included that are never tested.
+    depth: D, the deepest level of a node that is tested.
+    branching: K, the most children of a node that are tested.
+  """
+  nodes: int
+  depth: int
+  branching: int
+
+
+@flax.struct.dataclass
+class DraftTree:
+  """A tree of drafted tokens, the root at index 0, parents before children.
+
+  Siblings are in the order in which they were drawn: recursive rejection
+  depends on it. A node's position in the text is that of the root plus its
+  number of ancestors, whatever the layout.
+
+  Attributes:
+    tokens: `[B, M]` int32.
+    parents: `[B, M]` int32, index of the parent; `NONE` for the root.
+    valid: `[B, M]` bool; False where the draft distribution had no mass left,
+      and for all descendants of such a node. A node that is not valid is scored
+      but never tested by a verifier: so a drafter may have passengers scored,
+      whose logits it reads afterwards.
+    mask: `[B, M, M]` bool; `mask[:, i, j]`: j is i or an ancestor of i.
+    log_probs: `[B, I, V]` float32, log of the distribution from which the
+      children of the first I nodes (all but the last level) were drawn; None of
+      children that are no samples.
+    noise_keys: `[B, D + 1]` random keys, of the Gumbel vectors by which the
+      children of nodes of level 0, 1, ..., D are ranked and the target's token
+      is drawn; None unless they share it.
+  """
+  tokens: Array
+  parents: Array
+  valid: Array
+  mask: Array
+  log_probs: Optional[Array] = None
+  noise_keys: Optional[Array] = None
+
+
+@flax.struct.dataclass
+class Verdict:
+  """The path that a verifier accepts and the token that follows it.
+
+  Attributes:
+    path: `[B, D + 1]` int32, node indices from the root on; after the last
+      accepted node it is repeated.
+    num_accepted: `[B]` int32, accepted nodes, 0..D, the root not counted.
+    token: `[B]` int32, the token after the path.
+    ranks: `[B, D]` int32, sibling rank of each accepted node; `NONE` after it.
+    num_children: `[B, D]` int32, valid children of each path node that was
+      visited; 0 after it.
+  """
+  path: Array
+  num_accepted: Array
+  token: Array
+  ranks: Array
+  num_children: Array
+
+
+@_without_flags
+class Expander(NamedTuple):
+  """Grows a tree of a language model's tokens, one level a forward.
+
+  `drafters.of_model` makes a drafter of it. All functions see one row.
+
+  Attributes:
+    layout: the static shape of the tree.
+    init: `() -> state`, whatever the expander carries from level to level.
+    expand: `(key, level, log_probs [W, V], valid [W], state) -> (tokens [W'],
+      parents [W'], valid [W'], state)`; `parents` count within the level.
+    draws: how the children of a node are drawn. With `Draws.SHARED_NOISE` the
+      `key` is the level's entry in `DraftTree.noise_keys`.
+  """
+  layout: Layout
+  init: Callable[[], Any]
+  expand: Callable[..., tuple[Array, Array, Array, Any]]
+  draws: Draws = Draws.ARBITRARY
+
+
+@_without_flags
+class Drafter(NamedTuple):
+  """Proposes a whole tree a step, and learns from what the target said of it.
+
+  It may keep a state per row in `DecodeState.carry`, a tree of arrays whose
+  first axis is B, and of `Cache`s, which grow as the text does. What outlives
+  a prompt is an input, such as `draft_params`, that `init` copies. The
+  functions see all rows.
+
+  Attributes:
+    layout: the static shape of the tree, or its bounds.
+    init: `(context, state) -> state`, after the prefill; sets `carry`, which
+      is None, or leaves it.
+    propose: `(keys [B], context, state) -> (tree, pending)`; `pending` is
+      anything that `observe` needs, such as the draft model's block.
+    observe: `(context, before, after, seen) -> state`: `after`, its `carry`
+      and draft cache brought up to date. `before` is the state of `propose`;
+      `seen` is a `Seen`. Only `seen.count` tokens of the path were committed.
+    calls: forwards of the draft model a step; 0 if there is no draft model.
+    draws: how the children of a node are drawn; with `Draws.SHARED_NOISE`,
+      `propose` sets `DraftTree.noise_keys`.
+    skips: whether to score the root alone in a step in which no row drafted
+      anything. False for drafters whose invalid nodes must be scored.
+    head_calls: `(head) -> number`, the calls where a head drafts; None for
+      `head.forwards(D)`.
+    takes_head: whether what drafts may be a `Head`.
+    max_samples_per_node: tokens that it takes of one distribution, if these are
+      more than a node has children.
+  """
+  layout: Layout | FreeLayout
+  init: Callable[..., Any]
+  propose: Callable[..., tuple[DraftTree, Any]]
+  observe: Callable[..., Any]
+  calls: int
+  draws: Draws = Draws.ARBITRARY
+  skips: bool = False
+  head_calls: Optional[Callable[[Head], int]] = None
+  takes_head: bool = True
+  max_samples_per_node: int = 0
+
+
+@flax.struct.dataclass
+class Seen:
+  """What a drafter learns from after a step.
+
+  Attributes:
+    tree: that it has proposed.
+    logits: `[B, M, V]`, the target's at each node, before any warping.
+    block: of the target, M slots: keys, values and features of the nodes.
+    verdict: the accepted path and the token after it.
+    tokens: `[B, D + 1]` int32, the accepted tokens and the one after them.
+    count: `[B]` int32, how many of `tokens` were committed; 0 in a row that
+      was done.
+    pending: of `Drafter.propose`.
+  """
+  tree: DraftTree
+  logits: Array
+  block: Block
+  verdict: Verdict
+  tokens: Array
+  count: Array
+  pending: Any
+
+
+@_without_flags
+class Verifier(NamedTuple):
+  """Chooses a path: child by child by a rule, or in a way of its own.
+
+  The functions see one row.
+
+  Attributes:
+    rule: `(uniforms [K], target [V], draft [V], children [K], valid [K]) ->
+      (rank [], residual [V])`; rank of the accepted child of one node or
+      `NONE`, and the distribution of the token to emit if none is. All
+      randomness comes from `uniforms`. None where there is a walk.
+    takes: how children may be drawn for it to be exact.
+    walk: `(key, layout, tree, logits [M, V], warper) -> Verdict`, in place of
+      going down from the root by the rule; None where there is a rule.
+  """
+  rule: Optional[Callable[..., tuple[Array, Array]]]
+  takes: frozenset[Draws] = frozenset(Draws)
+  walk: Optional[Callable[..., Verdict]] = None
+
+
+class Pair(NamedTuple):
+  """A drafter and a verifier that fit each other; see `verifiers.pair`."""
+  drafter: Drafter
+  verifier: Verifier

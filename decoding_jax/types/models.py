@@ -1,0 +1,173 @@
+"""Models and what they keep: caches, heads, processors; see `types`."""
+
+from typing import Any, Callable, NamedTuple, Optional
+
+import flax.struct
+import jax
+
+Array = jax.Array
+Params = Any
+
+# What stands after the committed tokens of a row.
+PAD = -1
+# The parent of a root; also "no node" and "no sibling rank".
+NONE = -1
+
+
+@flax.struct.dataclass
+class Block:
+  """What one or more `forward` calls have just computed, a slot a token.
+
+  Leading axes, such as a layer axis of scanned layers, may come before `B` in
+  keys and values.
+
+  Attributes:
+    keys: tuple of `[..., B, H, C, N]`.
+    values: tuple of `[..., B, H, N, C]`.
+    features: tuple of `[B, N, F]`, what is kept of each token and no token
+      attends to: hidden states that a drafter reads, states of a processor.
+  """
+  keys: tuple[Array, ...]
+  values: tuple[Array, ...]
+  features: tuple[Array, ...] = ()
+
+
+@flax.struct.dataclass
+class Cache:
+  """What is kept of the committed prefix; slot and position are the same.
+
+  Attributes:
+    keys: tuple of `[..., B, H, C, S]`.
+    values: tuple of `[..., B, H, S, C]`.
+    length: `[B]` int32, filled slots a row; later slots hold arbitrary numbers.
+    features: tuple of `[B, S, F]`; see `Block`.
+  """
+  keys: tuple[Array, ...]
+  values: tuple[Array, ...]
+  length: Array
+  features: tuple[Array, ...] = ()
+
+
+class LanguageModel(NamedTuple):
+  """Two pure functions; hashable, so that it can be a static argument.
+
+  Attributes:
+    init_cache: `(batch, capacity) -> Cache`, empty.
+    forward: `(params, tokens [B, T], positions [B, T], cache, block, slot,
+      mask [B, T, N]) -> (logits [B, T, V], block)`. Token `i` attends to its
+      row's whole cache and to the block slots where `mask[:, i]` is set; its
+      own keys and values go to block slot `slot + i`, which its mask includes.
+      The cache is read, never written.
+    vocab_size: V.
+    max_length: positions the model knows; 0 if there is no limit.
+    after_prompt: `(params, cache) -> cache`, what is done to a cache that holds
+      all of each prompt but its last token; None for nothing.
+    abstract_params: `() -> params`, the parameters that it needs as
+      `jax.ShapeDtypeStruct`, `...` in place of any tree; those given to
+      `generate` are compared with them. None for no such check.
+    early_logits: `(num_layers, params, tokens, positions, cache, mask [B, T,
+      T]) -> logits [B, T, V]` that its first layers alone would give, as
+      `forward` in all else; None if it has none.
+  """
+  init_cache: Callable[[int, int], Cache]
+  forward: Callable[..., tuple[Array, Block]]
+  vocab_size: int
+  max_length: int = 0
+  after_prompt: Optional[Callable[..., Cache]] = None
+  abstract_params: Optional[Callable[[], Params]] = None
+  early_logits: Optional[Callable[..., Array]] = None
+
+
+class MaskedModel(NamedTuple):
+  """A masked-diffusion language model, see `canvas.generate`; hashable.
+
+  Attributes:
+    language_model: its forward is called with masks that are not causal. The
+      logits at a token are those of the token itself.
+    mask_id: token of a place that is not filled.
+    shifted: whether the logits at a token are those of the next one, as of
+      models that were adapted from autoregressive ones, such as Dream.
+    block_causal: whether a block sees itself, the blocks before it and the
+      prompt, which sees itself alone; else all tokens see each other.
+  """
+  language_model: LanguageModel
+  mask_id: int
+  shifted: bool = False
+  block_causal: bool = False
+
+
+class Head(NamedTuple):
+  """A network that drafts from features of the target; hashable.
+
+  It may be given wherever a draft model is, to a target that keeps such
+  features. A head reads the committed text as pairs: the features of a token,
+  and the token after it. Its functions see all rows; their first two arguments
+  are the parameters of the head and of the target.
+
+  Attributes:
+    init: `(batch, slots) -> state` before any pair: arrays with rows first, and
+      `Cache`s with room for so many pairs.
+    read: `(params, target_params, state, features, tokens [B, T], count [B]) ->
+      state` after the first `count` of T more pairs; features are those that
+      the target keeps, a tuple of `[B, T, F]`.
+    start: `(params, target_params, state, root [B], nodes) -> draft`, anything
+      that a draft needs, of a tree with so many inner nodes; `root` is the
+      token of the last pair.
+    logits: `(params, target_params, state, draft, tree, level, nodes) ->
+      (logits [B, W, V], draft)` of what follows each of the W nodes of a
+      level, which are filled in; `nodes` has their `start` and `width`, see
+      `expanders.Nodes`.
+    vocab_size: V, that of the target.
+    widths: F of each of the features that it reads.
+    forwards: `(depth) -> number` of forwards of the head that a draft of so
+      many levels costs.
+    depth: levels that it can draft; 0 if there is no limit.
+    max_length: positions it knows; 0 if there is no limit.
+    abstract_params: as of `LanguageModel`.
+  """
+  init: Callable[[int, int], Any]
+  read: Callable[..., Any]
+  start: Callable[..., Any]
+  logits: Callable[..., tuple[Array, Any]]
+  vocab_size: int
+  widths: tuple[int, ...]
+  forwards: Callable[[int], int]
+  depth: int = 0
+  max_length: int = 0
+  abstract_params: Optional[Callable[[], Params]] = None
+
+
+class AppliedParams(NamedTuple):
+  """Parameters of a model with a processor around it; see `processors.apply`.
+
+  Attributes:
+    model: of the model.
+    processor: of the processor.
+  """
+  model: Params
+  processor: Params
+
+
+class LogitsProcessor(NamedTuple):
+  """Changes logits by the tokens that stand before them; hashable.
+
+  The functions see one token of one row. What they need beside is in `params`,
+  a tree of arrays.
+
+  Attributes:
+    init: `(params) -> state`, a tree of arrays of fixed shapes.
+    advance: `(params, state, token []) -> state` after that token.
+    process: `(params, state, logits [V]) -> logits [V]`; -inf forbids a token.
+    reads_prompt: whether `init` is the state before the first token of the
+      prompt; else it is the one after its last token.
+    advance_block: `(params, states [B, T, ...], tokens [B, T], parents [B, T])
+      -> states [B, T, ...]`, `advance` for all tokens of a block at once; None
+      to call that once for each level of a tree. Token `i` follows token
+      `parents[:, i] < i` of the block or, where that is `NONE`, the state
+      `states[:, i]`; a token `NONE` leaves that state unchanged.
+  """
+  init: Callable[..., Any]
+  advance: Callable[..., Any]
+  process: Callable[..., Array]
+  reads_prompt: bool = False
+  advance_block: Optional[Callable[..., Any]] = None
