@@ -19,6 +19,7 @@ from absl import flags
 from experiments.app import compilation_cache
 from experiments.app import launch
 from experiments.app import preemption
+from experiments.app import text_tables
 from experiments.benchmarking import auto_check
 from experiments.benchmarking import forward_cost_tables
 from experiments.benchmarking import measurement
@@ -80,15 +81,13 @@ def main():
       *auto_check.remarks(chosen, rows)
   ]
   benchmark_tables.write(workdir, rows, notes,
-                         forward_cost_tables.markdown(known),
+                         forward_cost_tables.tables(known),
                          provenance.markdown({
                              **settings, "target": str(pair.target),
                              "draft": str(pair.draft)}))
-  print("\n\n".join(
-      filter(None, [
-          benchmark_tables.terminal(rows, notes),
-          forward_cost_tables.terminal(known)
-      ])))
+  print(text_tables.render([benchmark_tables.terminal(rows, notes),
+                            *forward_cost_tables.tables(known)],
+                           text_tables.terminal))
   print(
       f"{workdir}: summary.md, {results_store.RESULTS}, {results_store.RUN}, "
       "*.png"

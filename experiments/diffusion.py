@@ -64,7 +64,7 @@ def main():
   canvas_tables.write(workdir, records, found, config,
                       provenance.markdown(settings))
   print(canvas_tables.text(records, found, config.canvas_tasks,
-                           text_tables.plain_table))
+                           text_tables.terminal))
   print(f"{workdir}: summary.md, {results_store.RESULTS}, {_LIMIT_RESULTS}, "
         f"{results_store.RUN}, quality.png")
 

@@ -27,7 +27,6 @@ from experiments.data import prompt_tasks
 from experiments.devices import model_pair
 from experiments.evaluation import results_store
 from experiments.evaluation import run as evaluation_run
-from experiments.evaluation import tables
 from experiments.timing import auto_method
 
 
@@ -106,8 +105,8 @@ def verdict(measured) -> list[str]:
   best = max(measured, key=lambda name: measured[name][1][0])
   expects, figure = measured[taken]
   inside = figure[0] >= np.nan_to_num(measured[best][1][1] or np.nan)
-  return [taken, f"{expects:.2f}", tables.plus_minus(figure), best,
-          tables.plus_minus(measured[best][1]), "yes" if inside else "no"]
+  return [taken, f"{expects:.2f}", text_tables.plus_minus(*figure), best,
+          text_tables.plus_minus(*measured[best][1]), "yes" if inside else "no"]
 
 
 # Flags are defined where they are parsed, see `experiments.rsd`.

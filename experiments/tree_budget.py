@@ -24,8 +24,8 @@ from experiments.devices import memory_estimate
 from experiments.devices import model_pair
 from experiments.evaluation import figures
 from experiments.evaluation import method_grid
+from experiments.evaluation import record_figures
 from experiments.evaluation import results_store
-from experiments.evaluation import tables
 from experiments.flags import memory_budget_flag
 
 flags.adopt_module_key_flags(memory_budget_flag)
@@ -47,9 +47,8 @@ def main():
   workdir = pathlib.Path(WORKDIR.value)
   settings, records = _run(workdir)
   budget = memory_budget_flag.num_bytes()
-  panels = {}
-  for temperature, trees in _trees(settings, records).items():
-    panels[temperature] = trees
+  panels = _trees(settings, records)
+  for temperature, trees in panels.items():
     print(report(temperature, trees, budget) + "\n")
   figures.save_png(_draw(panels), workdir / FIGURE)
   print(workdir / FIGURE)
@@ -70,28 +69,26 @@ def _trees(settings, records):
   """Returns a dict from temperatures to lists of `Tree`."""
   # Runs that are older than this field have none.
   config = ml_collections.ConfigDict({"draft_temperature": 0.0, **settings})
-  methods, points = method_grid.from_config(config)
+  methods, _ = method_grid.from_config(config)
   methods = {method.name: method for method in methods}
   pair = model_pair.open_pair(config.target, config.draft, config.dtype,
                               config.draft_dtype, config.weights,
                               config.draft_weights)
-  temperatures = sorted({record["temperature"] for record in records})
+  by_cell = {(r["temperature"], r["method"]): r for r in records}
   sizes, found = {}, {}
-  for row in tables.rows(records, {
-      key: [name for name in names if name in {r["method"] for r in records}]
-      for key, names in points.items()}, temperatures):
-    method, temperature = methods[row["method"]], row["temperature"]
-    kind = method.sampled if temperature else method.greedy
-    if kind not in sizes:
-      need = memory_estimate.estimate(
-          pair, [kind], BATCH.value or config.batch, config.prompt_length,
-          config.max_new_tokens)
-      sizes[kind] = sum(need) - need.weights
-    found.setdefault(temperature, {})[method.name] = Tree(
-        method.name, row["label"], sizes[kind],
-        row["metrics"]["block_efficiency"])
-  return {temperature: list(trees.values())
-          for temperature, trees in found.items()}
+  for temperature in sorted({r["temperature"] for r in records}):
+    for name, method in methods.items():
+      if (temperature, name) in by_cell:
+        kind = method.sampled if temperature else method.greedy
+        if kind not in sizes:
+          need = memory_estimate.estimate(
+              pair, [kind], BATCH.value or config.batch, config.prompt_length,
+              config.max_new_tokens)
+          sizes[kind] = sum(need) - need.weights
+        found.setdefault(temperature, []).append(Tree(
+            name, record_figures.label(name), sizes[kind],
+            by_cell[temperature, name]["metrics"]["block_efficiency"]))
+  return found
 
 
 def front(trees: list[Tree]) -> list[Tree]:
@@ -116,7 +113,7 @@ def report(temperature, trees: list[Tree], budget: int | None) -> str:
   """Returns the table of a temperature, and the choice for a budget."""
   lines = [["tree", "MiB", "block efficiency"]]
   lines += [[tree.method, f"{tree.size / _MIB:.1f}",
-             tables.plus_minus(tree.efficiency)] for tree in front(trees)]
+             text_tables.plus_minus(*tree.efficiency)] for tree in front(trees)]
   text = f"temperature {temperature:g}\n{text_tables.plain_table(lines)}"
   if budget is None:
     return text

@@ -15,31 +15,26 @@ _STYLES = {"static": ("#666666", "o"), "free_dave": ("#009E73", "s"),
 
 def methods(records) -> list[list[str]]:
   """Returns lines: each method with its figures and their intervals."""
-  lines = [["method", *COLUMNS.values()]]
-  for record in records:
-    lines.append([record["method"], *(
-        _shown(record["metrics"][name]) for name in COLUMNS)])
-  return lines
+  return text_tables.pivot(
+      [r for x in records for r in text_tables.long_records(
+          x["metrics"], method=x["method"])],
+      {"method": "method"}, titles=COLUMNS, form=_interval)
 
 
 def tasks(records, names) -> list[list[str]]:
   """Returns lines: the accuracy of each method in each task."""
-  lines = [["method", *names]]
-  for record in records:
-    right = _by_task(record)
-    lines.append([record["method"], *(
-        f"{np.mean(right[name]):.2f}" if name in right else "-"
-        for name in names)])
-  return lines
+  return text_tables.pivot(
+      [r for x in records for r in text_tables.long_records({
+          name: np.mean(np.array(x["right"])[np.equal(x["tasks"], name)])
+          for name in names if name in x["tasks"]}, method=x["method"])],
+      {"method": "method"}, titles={name: name for name in names})
 
 
 def limits(found) -> list[list[str]]:
   """Returns lines of (task, k, limit, measured interval) of dicts."""
-  lines = [["task", "tokens / step", "limit", "measured", "nats"]]
-  for x in found:
-    lines.append([x["task"], str(x["tokens"]), f"{x['limit']:.4f}",
-                  _shown(x["measured"]), f"{x['dependence']:.2f}"])
-  return lines
+  return [["task", "tokens / step", "limit", "measured", "nats"], *(
+      [x["task"], str(x["tokens"]), f"{x['limit']:.4f}",
+       _interval(*x["measured"]), f"{x['dependence']:.2f}"] for x in found)]
 
 
 def lossless(records) -> list[list[str]]:
@@ -56,19 +51,17 @@ def lossless(records) -> list[list[str]]:
   return lines
 
 
-def text(records, found, names, table) -> str:
+def text(records, found, names, form) -> str:
   """Joins all tables, formatted by a function of `text_tables`."""
-  parts = [methods(records), tasks(records, names), lossless(records)]
-  if found:
-    parts.append(limits(found))
-  return "\n\n".join(table(lines) for lines in parts if len(lines) > 1)
+  parts = [methods(records), tasks(records, names), lossless(records),
+           limits(found)]
+  return text_tables.render([("", x) for x in parts if len(x) > 1], form)
 
 
 def write(folder, records, found, config, note) -> None:
   """Writes `summary.md` and `quality.png`."""
-  tables = text(records, found, config.canvas_tasks,
-                text_tables.markdown_table)
-  (folder / "summary.md").write_text(f"{note}\n\n{tables}\n", "utf-8")
+  text_tables.write(folder / "summary.md", [note, text(
+      records, found, config.canvas_tasks, text_tables.markdown)])
   figures.save_png(_draw(records, config), folder / "quality.png")
 
 
@@ -79,19 +72,9 @@ def _base(name):
   return f"static({name.removeprefix('free_dave(').split(',')[0]})"
 
 
-def _shown(interval):
-  value, low, high = interval
-  digits = 2 if value < 100 else 0
-  value, *bounds = (None if x is None else f"{x:.{digits}f}"
-                    for x in (value, low, high))
-  return value if low is None else f"{value} [{', '.join(bounds)}]"
-
-
-def _by_task(record):
-  found = {}
-  for name, right in zip(record["tasks"], record["right"]):
-    found.setdefault(name, []).append(right)
-  return found
+def _interval(value, low, high, _=None):
+  return text_tables.interval(value, low, high,
+                              ".2f" if value < 100 else ".0f")
 
 
 def _draw(records, config):

@@ -3,8 +3,12 @@
 import io
 import itertools
 
-from experiments.evaluation import tables
+from experiments.app import text_tables
+from experiments.evaluation import record_figures
 
+METRICS = {"block_efficiency": "block efficiency", "mbsu": "MBSU",
+           "token_rate_ratio": "token rate x AR"}
+POINTS = {"length": "draft length", "budget": "nodes scored a target call"}
 # Okabe and Ito's colours, distinct to most colour-blind people.
 _STYLES = {"SD": ("#666666", "o"), "SpecTr": ("#E69F00", "s"),
            "SpecInfer": ("#56B4E9", "D"), "RSD-C": ("#009E73", "^"),
@@ -19,50 +23,66 @@ _MARKERS = "PX*pdosD^v<"
 _DPI = 100
 # Of a PNG file: lines, and their edges.
 _PNG_COLORS = 128
+# Methods of a category are side by side, so that no interval hides another;
+# all of them take this share of the room between categories.
+_SPREAD = 0.5
 
 
-def write(folder, rows):
+def write(folder, trees):
   """Writes a figure per metric, with a panel per experiment and temperature.
 
   Args:
     folder: Path to write to.
-    rows: of `tables.rows`.
+    trees: of `tree_tables.best`.
 
   Returns:
     list of paths, a PNG and a PDF file per metric.
   """
-  def describe(experiment, temperature):
-    return f"T = {temperature:g}", tables.POINTS[experiment]
-
   paths = []
-  for metric, title in tables.METRICS.items():
-    chosen = tables.best(rows, metric)
-    if chosen:
-      paths += save(_draw(chosen, metric, title, describe), folder, metric)
+  for metric, title in METRICS.items():
+    panels_ = text_tables.grouped(text_tables.select(trees, metric=metric),
+                                  "experiment", "temperature")
+    if panels_:
+      fig = draw_trees(panels_, title, lambda _, t: f"T = {t:g}")
+      paths += save(fig, folder, metric)
   return paths
 
 
-def write_drafters(folder, rows):
+def write_drafters(folder, trees):
   """Writes block efficiencies as PNG and PDF, a panel for each drafter.
 
   Args:
     folder: Path to write to.
-    rows: dict from drafters to rows of `tables.rows`, which have a panel at
-      each temperature.
+    trees: of `drafter_tables.compared`, a row of panels for each temperature.
 
   Returns:
     list of paths.
   """
-  metric = "block_efficiency"
-  chosen = {(temperature, name): trees for name, of_drafter in rows.items()
-            for (experiment, temperature), trees in tables.best(
-                of_drafter, metric).items() if experiment == "budget"}
-  if not chosen:
+  panels_ = text_tables.grouped(trees, "temperature", "drafter")
+  if not panels_:
     return []
-  return save(_draw(chosen, metric, tables.METRICS[metric],
-                    lambda temperature, name: (f"{name}, T = {temperature:g}",
-                                               tables.POINTS["budget"])),
-              folder, "drafters")
+  fig = draw_trees(panels_, METRICS["block_efficiency"],
+                   lambda t, name: f"{name}, T = {t:g}")
+  return save(fig, folder, "drafters")
+
+
+def write_by_category(folder, cells):
+  """Writes the speed-up of methods by category, a panel for each temperature.
+
+  Of each method it has the sizes that are fastest on all prompts.
+
+  Args:
+    folder: Path to write to.
+    cells: of `record_figures.long_records`.
+
+  Returns:
+    list of paths; empty without categories, or where they were not timed.
+  """
+  timed = [r for r in text_tables.select(cells, metric="token_rate_ratio")
+           if r["method"] != record_figures.PLAIN]
+  if all(r["category"] == record_figures.ALL for r in timed):
+    return []
+  return save(draw_categories(timed), folder, "speed_up_by_category")
 
 
 def styles(labels):
@@ -157,59 +177,89 @@ def draw(ax, places, values, label, style, **more):
               **{"linewidth": 1, **more})
 
 
-def _draw(chosen, metric, title, describe):
-  """Draws panels.
+def draw_trees(chosen, title, describe):
+  """Draws trees by their size, a line for each label.
 
   Args:
-    chosen: dict from (row, column) to the trees of a panel, see `tables.best`.
-    metric: a key of `tables.METRICS`.
+    chosen: dict from (row, column) to the trees of a panel, long records with
+      `experiment` and `point`.
     title: of the vertical axes.
-    describe: `(row, column) -> (title, label of the horizontal axis)`.
+    describe: `(row, column) -> title`.
+
+  Returns:
+    The figure.
   """
   rows, columns = (list(dict.fromkeys(x)) for x in zip(*chosen))
   fig, axes = panels(len(rows), len(columns))
-  by_label = styles(dict.fromkeys(itertools.chain(*chosen.values())))
-  for i, j in itertools.product(range(len(rows)), range(len(columns))):
-    ax, place = axes[i, j], (rows[i], columns[j])
-    _panel(ax, chosen[place], metric, by_label)
-    heading, label = describe(*place)
-    ax.set_title(heading, fontsize=10)
-    ax.set_xlabel(label)
+  by_label = styles(dict.fromkeys(
+      r["label"] for trees in chosen.values() for r in trees))
+  for (i, row), (j, column) in itertools.product(enumerate(rows),
+                                                 enumerate(columns)):
+    ax, trees = axes[i, j], chosen[row, column]
+    for (label,), members in text_tables.grouped(trees, "label").items():
+      found = _by_size(members)
+      draw(ax, list(found), list(found.values()), label, by_label[label])
+    experiment = trees[0]["experiment"]
+    points = sorted({r["point"] for r in trees})
+    if experiment == "budget":
+      log_axis(ax, points)
+    else:
+      ax.set_xticks(points)
+    _compare_with_1(ax)
+    ax.set_title(describe(row, column), fontsize=10)
+    ax.set_xlabel(POINTS[experiment])
     if not j:
       ax.set_ylabel(title)
   add_legend(fig)
   return fig
 
 
-def _panel(ax, methods, metric, by_label):
-  """Draws the best trees of each method, with their intervals."""
-  for label, trees in methods.items():
-    found = _by_size(trees, metric)
-    draw(ax, list(found), list(found.values()), label, by_label[label])
-  points = sorted({point for trees in methods.values() for point in trees})
-  if any(row["experiment"] == "budget" for trees in methods.values()
-         for row in trees.values()):
-    log_axis(ax, points)
-  else:
-    ax.set_xticks(points)
-  ax.axhline(1, color="black", linewidth=0.8, linestyle=":")
-  ax.grid(axis="y", alpha=0.3)
+def _by_size(trees):
+  """Returns a dict from sizes to figures, by rising size.
 
-
-def _by_size(trees, metric):
-  """Returns a dict from sizes of trees to their figures, by rising size.
-
-  Args:
-    trees: dict from points to rows, of which several may have one tree: the
-      best one within a budget of nodes may have fewer.
-    metric: a key of `tables.METRICS`.
-
-  Returns:
-    Nodes of a tree within a budget, else its point, to [figure, low, high].
+  A size is the nodes of a tree within a budget, else its point. Several points
+  may have one tree: the best one within a budget of nodes may have fewer.
   """
   found = {}
-  for point, row in trees.items():
-    size = row["tree_nodes"] if row["experiment"] == "budget" else point
-    figure = row["metrics"][metric]
+  for r in trees:
+    size = r["nodes"] if r["experiment"] == "budget" else r["point"]
+    figure = [r["value"], r["low"], r["high"]]
     found[size] = max(found.get(size, figure), figure, key=lambda x: x[0])
   return dict(sorted(found.items()))
+
+
+def draw_categories(cells):
+  """Draws figures by category, the sizes of a method that have the largest one.
+
+  Args:
+    cells: of `record_figures.long_records`, of one metric.
+
+  Returns:
+    The figure.
+  """
+  panels_ = text_tables.grouped(cells, "temperature")
+  fig, axes = panels(1, len(panels_))
+  by_label = styles(dict.fromkeys(r["label"] for r in cells))
+  for ax, ((temperature,), members) in zip(axes[0], panels_.items()):
+    categories = list(dict.fromkeys(r["category"] for r in members))
+    fastest = {}
+    for r in text_tables.select(members, category=record_figures.ALL):
+      fastest[r["label"]] = max(fastest.get(r["label"], r), r,
+                                key=lambda r: r["value"])
+    for i, (label, best) in enumerate(fastest.items()):
+      found = text_tables.select(members, method=best["method"])
+      shift = _SPREAD * ((i + 0.5) / len(fastest) - 0.5)
+      draw(ax, [categories.index(r["category"]) + shift for r in found],
+           [[r["value"], r["low"], r["high"]] for r in found], label,
+           by_label[label], linestyle="none")
+    ax.set_xticks(range(len(categories)), categories, rotation=30, ha="right")
+    _compare_with_1(ax)
+    ax.set_title(f"T = {temperature:g}", fontsize=10)
+  axes[0, 0].set_ylabel("speed-up")
+  add_legend(fig)
+  return fig
+
+
+def _compare_with_1(ax):
+  ax.axhline(1, color="black", linewidth=0.8, linestyle=":")
+  ax.grid(axis="y", alpha=0.3)
