@@ -141,9 +141,7 @@ def _tools(config):
 
 # See `experiments.rsd` for why flags are defined here.
 if __name__ == "__main__":
-  CONFIG = launch.define_config(
-      "benchmark", "Settings: file, file:preset, or the name of a shipped "
-      "file, such as benchmark:smoke.")
+  CONFIG = launch.define_config("benchmark", "benchmark:smoke")
   WORKDIR = flags.DEFINE_string("workdir", "runs/benchmark",
                                 "Folder of results.")
   PREPARE = flags.DEFINE_list(

@@ -176,8 +176,6 @@ def _spec(entry):
 # Flags are defined where they are parsed: programs have flags of the same name,
 # and a process may import several programs.
 if __name__ == "__main__":
-  CONFIG = launch.define_config(
-      "cdsl", "Settings: file, file:presets, or the name of a shipped file, "
-      "such as cdsl:smoke.")
+  CONFIG = launch.define_config("cdsl", "cdsl:smoke")
   WORKDIR = flags.DEFINE_string("workdir", "runs/cdsl", "Folder of results.")
   launch.run(main)

@@ -188,9 +188,7 @@ def _lists(task, length, count, seed):
 
 
 if __name__ == "__main__":
-  CONFIG = launch.define_config(
-      "diffusion", "Settings: file, file:preset, or the name of a shipped "
-      "file, such as diffusion:smoke.")
+  CONFIG = launch.define_config("diffusion", "diffusion:smoke")
   WORKDIR = flags.DEFINE_string("workdir", "runs/diffusion",
                                 "Folder of results.")
   launch.run(main)

@@ -184,8 +184,6 @@ def _open(config, draft):
 # Flags are defined where they are parsed: programs have flags of the same name,
 # and a process may import several programs.
 if __name__ == "__main__":
-  CONFIG = launch.define_config(
-      "rsd", "Settings: file, file:preset, or the name of a shipped file, "
-      "such as rsd:smoke.")
+  CONFIG = launch.define_config("rsd", "rsd:smoke")
   WORKDIR = flags.DEFINE_string("workdir", "runs/rsd", "Folder of results.")
   launch.run(main)

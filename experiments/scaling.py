@@ -217,9 +217,7 @@ def decode(config, method, run, params, temperature) -> dict:
 
 # Flags are defined where they are parsed, see `experiments.rsd`.
 if __name__ == "__main__":
-  CONFIG = launch.define_config(
-      "scaling", "Settings: file, file:preset, or the name of a shipped file, "
-      "such as scaling:smoke.")
+  CONFIG = launch.define_config("scaling", "scaling:smoke")
   WORKDIR = flags.DEFINE_string("workdir", "runs/scaling",
                                 "Folder of results.")
   launch.run(main)

@@ -123,26 +123,22 @@ def report(temperature, trees: list[Tree], budget: int | None) -> str:
       f"{tree.method}, {tree.size / _MIB:.1f} MiB"))
 
 
-def _draw(panels):
+def _draw(found):
   """Draws a panel of each temperature, all trees and the front."""
-  fig, (axes,) = figures.panels(1, len(panels))
-  by_label = figures.styles(dict.fromkeys(
-      tree.label for trees in panels.values() for tree in trees))
-  for ax, (temperature, trees) in zip(axes, panels.items()):
-    for label, (color, marker) in by_label.items():
-      of_label = [tree for tree in trees if tree.label == label]
-      ax.plot([tree.size / _MIB for tree in of_label],
-              [tree.efficiency[0] for tree in of_label], marker, color=color,
-              markersize=4, label=label)
+  panels = {}
+  for temperature, trees in found.items():
+    series = {}
+    for tree in trees:
+      series.setdefault(tree.label, []).append(
+          (tree.size / _MIB, [tree.efficiency[0], None, None]))
+    panels[0, temperature] = figures.Panel(series, f"T = {temperature:g}",
+                                           "MiB beside the weights")
+  fig = figures.chart(panels, "block efficiency", linestyle="none")
+  for ax, trees in zip(fig.axes, found.values()):
     best = front(trees)
     ax.step([tree.size / _MIB for tree in best],
             [tree.efficiency[0] for tree in best], where="post",
             color="black", linewidth=0.8)
-    ax.set_title(f"T = {temperature:g}", fontsize=10)
-    ax.set_xlabel("MiB beside the weights")
-    ax.grid(alpha=0.3)
-  axes[0].set_ylabel("block efficiency")
-  figures.add_legend(fig)
   return fig
 
 

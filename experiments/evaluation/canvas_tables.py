@@ -8,9 +8,6 @@ from experiments.scoring import intervals
 
 COLUMNS = {"accuracy": "accuracy", "forwards_per_token": "forwards / token",
            "tokens_per_second": "tokens / s", "speed_up": "speed-up"}
-_STYLES = {"static": ("#666666", "o"), "free_dave": ("#009E73", "s"),
-           "threshold": ("#D55E00", "^"), "factor": ("#E69F00", "D"),
-           "local_leap": ("#56B4E9", "v"), "learn2pd": ("#CC79A7", "P")}
 
 
 def methods(records) -> list[list[str]]:
@@ -78,35 +75,25 @@ def _interval(value, low, high, _=None):
 
 
 def _draw(records, config):
-  # Imported here to start runs half a second earlier.
-  from matplotlib import figure  # pylint: disable=import-outside-toplevel
   several = [x for x in config.canvas_tasks
              if x.endswith("_any") or x in ("shuffle", "latin")]
   one = [x for x in config.canvas_tasks if x not in several]
-  fig = figure.Figure(figsize=(8.4, 3.9), layout="constrained")
-  panels = fig.subplots(1, 2, sharey=True)
-  for ax, names, title in ((panels[0], one, "one right answer"),
-                           (panels[1], several, "several right answers")):
-    for family, (color, marker) in _STYLES.items():
-      points = sorted(_point(record, names, config.seed) for record in records
-                      if record["method"].split("(")[0] == family)
-      if points and names:
-        x, y, low, high = zip(*points)
-        ax.errorbar(x, y, yerr=[low, high], label=family, color=color,
-                    marker=marker, markersize=4, linewidth=1, elinewidth=1)
-    ax.set_title(title, fontsize=10)
-    ax.set_xlabel("tokens a forward")
-    ax.grid(alpha=0.3)
-  panels[0].set_ylabel("accuracy")
-  figures.add_legend(fig)
-  return fig
+  panels = {}
+  for i, (names, title) in enumerate((
+      (one, "one right answer"), (several, "several right answers"))):
+    series = {}
+    for record in records if names else ():
+      series.setdefault(record["method"].split("(")[0], []).append(
+          _point(record, names, config.seed))
+    panels[0, i] = figures.Panel(
+        {family: sorted(points) for family, points in series.items()}, title,
+        "tokens a forward")
+  return figures.chart(panels, "accuracy")
 
 
 def _point(record, names, seed):
-  """Returns (tokens a forward, accuracy, bars) in some of the tasks."""
+  """Returns (tokens a forward, accuracy with its interval) in some tasks."""
   chosen = np.isin(record["tasks"], names)
   take = lambda name: np.array(record[name], float)[chosen]
-  value, low, high = intervals.interval(take("right"), np.ones(chosen.sum()),
-                                        seed)
-  return (take("emitted").sum() / take("forwards").sum(), value,
-          max(0, value - low), max(0, high - value))
+  return take("emitted").sum() / take("forwards").sum(), intervals.json_values(
+      intervals.interval(take("right"), np.ones(chosen.sum()), seed))

@@ -2,7 +2,6 @@
 
 import re
 
-from matplotlib import figure
 import numpy as np
 
 from experiments.app import text_tables
@@ -100,24 +99,16 @@ def _states(record):
 
 def _draw(records):
   """Draws a score against seconds; lines join the settings of a method."""
-  # No pyplot: it would look for a display.
-  fig = figure.Figure(figsize=(7, 4.5), layout="constrained")
-  ax = fig.subplots()
   name, families = task_rewards.first(records[0]["metrics"]), {}
   for record in records:
     family = re.sub(r" a=.*|, slack.*| n=\d+$", "", record["label"])
-    families.setdefault(family, []).append(record)
-  for family, style in figures.styles(families).items():
-    members = sorted(families[family],
-                     key=lambda r: r["metrics"]["slowdown"][0])
-    figures.draw(ax, [r["metrics"]["slowdown"][0] for r in members],
-                 [r["metrics"][name] for r in members], family, style)
-  figures.log_axis(ax)
-  ax.set_xlabel("time per example, relative to greedy decoding")
-  ax.set_ylabel(task_rewards.SCORES[name].axis)
-  ax.grid(alpha=0.3)
-  fig.legend(loc="outside right upper", frameon=False, fontsize=8)
-  return fig
+    families.setdefault(family, []).append(
+        (record["metrics"]["slowdown"][0], record["metrics"][name]))
+  return figures.chart({(0, 0): figures.Panel(
+      {family: sorted(points, key=lambda x: x[0])
+       for family, points in families.items()},
+      x_title="time per example, relative to greedy decoding", log=True)},
+                       task_rewards.SCORES[name].axis, width=6)
 
 
 _CALLS = "Calls are per committed token; ± is half of the 95 % interval."

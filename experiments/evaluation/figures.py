@@ -2,6 +2,7 @@
 
 import io
 import itertools
+from typing import Any, NamedTuple
 
 from experiments.app import text_tables
 from experiments.evaluation import record_figures
@@ -28,6 +29,24 @@ _PNG_COLORS = 128
 _SPREAD = 0.5
 
 
+class Panel(NamedTuple):
+  """A panel of a figure.
+
+  Attributes:
+    series: dict from labels to lists of (place, [value, low, high]).
+    title: above it.
+    x_title: of its horizontal axis.
+    ticks: places with a number, or a dict from places to texts; None for the
+      usual ones.
+    log: whether the horizontal axis is logarithmic.
+  """
+  series: dict[str, list]
+  title: str = ""
+  x_title: str = ""
+  ticks: Any = None
+  log: bool = False
+
+
 def write(folder, trees):
   """Writes a figure per metric, with a panel per experiment and temperature.
 
@@ -40,10 +59,11 @@ def write(folder, trees):
   """
   paths = []
   for metric, title in METRICS.items():
-    panels_ = text_tables.grouped(text_tables.select(trees, metric=metric),
-                                  "experiment", "temperature")
-    if panels_:
-      fig = draw_trees(panels_, title, lambda _, t: f"T = {t:g}")
+    panels = text_tables.grouped(text_tables.select(trees, metric=metric),
+                                 "experiment", "temperature")
+    if panels:
+      fig = chart({place: of_trees(f"T = {place[1]:g}", some)
+                   for place, some in panels.items()}, title, 1)
       paths += save(fig, folder, metric)
   return paths
 
@@ -58,12 +78,12 @@ def write_drafters(folder, trees):
   Returns:
     list of paths.
   """
-  panels_ = text_tables.grouped(trees, "temperature", "drafter")
-  if not panels_:
+  panels = text_tables.grouped(trees, "temperature", "drafter")
+  if not panels:
     return []
-  fig = draw_trees(panels_, METRICS["block_efficiency"],
-                   lambda t, name: f"{name}, T = {t:g}")
-  return save(fig, folder, "drafters")
+  return save(chart({(t, name): of_trees(f"{name}, T = {t:g}", some)
+                     for (t, name), some in panels.items()},
+                    METRICS["block_efficiency"], 1), folder, "drafters")
 
 
 def write_by_category(folder, cells):
@@ -82,7 +102,10 @@ def write_by_category(folder, cells):
            if r["method"] != record_figures.PLAIN]
   if all(r["category"] == record_figures.ALL for r in timed):
     return []
-  return save(draw_categories(timed), folder, "speed_up_by_category")
+  panels = {(0, t): of_categories(f"T = {t:g}", some) for (t,), some in (
+      text_tables.grouped(timed, "temperature").items())}
+  return save(chart(panels, "speed-up", 1, linestyle="none"), folder,
+              "speed_up_by_category")
 
 
 def styles(labels):
@@ -118,14 +141,48 @@ def save_png(fig, path):
           path, "PNG", optimize=True)
 
 
-def panels(height, width):
-  """Returns a figure, and its `[height, width]` axes of one scale."""
+def chart(panels, y_title, baseline=None, width=3.2, **style):
+  """Draws panels of one scale, with a legend of all labels above them.
+
+  Args:
+    panels: dict from (row, column) to a `Panel`.
+    y_title: of the vertical axes.
+    baseline: value with a dotted line, or None.
+    width: of a panel, in inches.
+    **style: of `errorbar`.
+
+  Returns:
+    The figure; its axes are in the order of rows and columns.
+  """
   # Imported here to start runs half a second earlier. No pyplot: it would look
   # for a display.
   from matplotlib import figure  # pylint: disable=import-outside-toplevel
-  fig = figure.Figure(figsize=(1 + 3.2 * width, 0.8 + 2.9 * height),
-                      layout="constrained")
-  return fig, fig.subplots(height, width, squeeze=False, sharey=True)
+  rows, columns = (list(dict.fromkeys(x)) for x in zip(*panels))
+  fig = figure.Figure(
+      figsize=(1 + width * len(columns), 0.8 + 2.9 * len(rows)),
+      layout="constrained")
+  axes = fig.subplots(len(rows), len(columns), squeeze=False, sharey=True)
+  by_label = styles(dict.fromkeys(
+      label for panel in panels.values() for label in panel.series))
+  for ax, place in zip(axes.flat, itertools.product(rows, columns)):
+    panel = panels[place]
+    for label, points in panel.series.items():
+      draw(ax, *zip(*points), label, by_label[label], **style)
+    if panel.log:
+      log_axis(ax, panel.ticks)
+    elif panel.ticks:
+      texts = panel.ticks.values() if isinstance(panel.ticks, dict) else None
+      ax.set_xticks(list(panel.ticks), texts, **(
+          {"rotation": 30, "ha": "right"} if texts else {}))
+    if baseline is not None:
+      ax.axhline(baseline, color="black", linewidth=0.8, linestyle=":")
+    ax.grid(axis="y" if baseline is not None else "both", alpha=0.3)
+    ax.set_title(panel.title, fontsize=10)
+    ax.set_xlabel(panel.x_title)
+  for ax in axes[:, 0]:
+    ax.set_ylabel(y_title)
+  add_legend(fig)
+  return fig
 
 
 def add_legend(fig):
@@ -177,89 +234,45 @@ def draw(ax, places, values, label, style, **more):
               **{"linewidth": 1, **more})
 
 
-def draw_trees(chosen, title, describe):
-  """Draws trees by their size, a line for each label.
-
-  Args:
-    chosen: dict from (row, column) to the trees of a panel, long records with
-      `experiment` and `point`.
-    title: of the vertical axes.
-    describe: `(row, column) -> title`.
-
-  Returns:
-    The figure.
-  """
-  rows, columns = (list(dict.fromkeys(x)) for x in zip(*chosen))
-  fig, axes = panels(len(rows), len(columns))
-  by_label = styles(dict.fromkeys(
-      r["label"] for trees in chosen.values() for r in trees))
-  for (i, row), (j, column) in itertools.product(enumerate(rows),
-                                                 enumerate(columns)):
-    ax, trees = axes[i, j], chosen[row, column]
-    for (label,), members in text_tables.grouped(trees, "label").items():
-      found = _by_size(members)
-      draw(ax, list(found), list(found.values()), label, by_label[label])
-    experiment = trees[0]["experiment"]
-    points = sorted({r["point"] for r in trees})
-    if experiment == "budget":
-      log_axis(ax, points)
-    else:
-      ax.set_xticks(points)
-    _compare_with_1(ax)
-    ax.set_title(describe(row, column), fontsize=10)
-    ax.set_xlabel(POINTS[experiment])
-    if not j:
-      ax.set_ylabel(title)
-  add_legend(fig)
-  return fig
-
-
-def _by_size(trees):
-  """Returns a dict from sizes to figures, by rising size.
+def of_trees(title, trees) -> Panel:
+  """Returns the panel of trees by their size, a line for each label.
 
   A size is the nodes of a tree within a budget, else its point. Several points
   may have one tree: the best one within a budget of nodes may have fewer.
-  """
-  found = {}
-  for r in trees:
-    size = r["nodes"] if r["experiment"] == "budget" else r["point"]
-    figure = [r["value"], r["low"], r["high"]]
-    found[size] = max(found.get(size, figure), figure, key=lambda x: x[0])
-  return dict(sorted(found.items()))
-
-
-def draw_categories(cells):
-  """Draws figures by category, the sizes of a method that have the largest one.
 
   Args:
-    cells: of `record_figures.long_records`, of one metric.
-
-  Returns:
-    The figure.
+    title: of the panel.
+    trees: of `tree_tables.best`, of one experiment.
   """
-  panels_ = text_tables.grouped(cells, "temperature")
-  fig, axes = panels(1, len(panels_))
-  by_label = styles(dict.fromkeys(r["label"] for r in cells))
-  for ax, ((temperature,), members) in zip(axes[0], panels_.items()):
-    categories = list(dict.fromkeys(r["category"] for r in members))
-    fastest = {}
-    for r in text_tables.select(members, category=record_figures.ALL):
-      fastest[r["label"]] = max(fastest.get(r["label"], r), r,
-                                key=lambda r: r["value"])
-    for i, (label, best) in enumerate(fastest.items()):
-      found = text_tables.select(members, method=best["method"])
-      shift = _SPREAD * ((i + 0.5) / len(fastest) - 0.5)
-      draw(ax, [categories.index(r["category"]) + shift for r in found],
-           [[r["value"], r["low"], r["high"]] for r in found], label,
-           by_label[label], linestyle="none")
-    ax.set_xticks(range(len(categories)), categories, rotation=30, ha="right")
-    _compare_with_1(ax)
-    ax.set_title(f"T = {temperature:g}", fontsize=10)
-  axes[0, 0].set_ylabel("speed-up")
-  add_legend(fig)
-  return fig
+  within = trees[0]["experiment"] == "budget"
+  series = {}
+  for r in trees:
+    sizes = series.setdefault(r["label"], {})
+    size = r["nodes"] if within else r["point"]
+    figure = [r["value"], r["low"], r["high"]]
+    sizes[size] = max(sizes.get(size, figure), figure, key=lambda x: x[0])
+  return Panel({x: sorted(sizes.items()) for x, sizes in series.items()}, title,
+               POINTS[trees[0]["experiment"]],
+               sorted({r["point"] for r in trees}), within)
 
 
-def _compare_with_1(ax):
-  ax.axhline(1, color="black", linewidth=0.8, linestyle=":")
-  ax.grid(axis="y", alpha=0.3)
+def of_categories(title, cells) -> Panel:
+  """Returns the panel of figures by category, methods side by side.
+
+  Args:
+    title: of the panel.
+    cells: of `record_figures.long_records`, of one metric.
+  """
+  places = {x: i for i, x in enumerate(dict.fromkeys(
+      r["category"] for r in cells))}
+  fastest = {}
+  for r in text_tables.select(cells, category=record_figures.ALL):
+    fastest[r["label"]] = max(fastest.get(r["label"], r), r,
+                              key=lambda r: r["value"])
+  series = {}
+  for i, (label, best) in enumerate(fastest.items()):
+    shift = _SPREAD * ((i + 0.5) / len(fastest) - 0.5)
+    series[label] = [
+        (places[r["category"]] + shift, [r["value"], r["low"], r["high"]])
+        for r in text_tables.select(cells, method=best["method"])]
+  return Panel(series, title, ticks={i: x for x, i in places.items()})

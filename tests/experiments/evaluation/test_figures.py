@@ -43,9 +43,8 @@ def test_trees_are_drawn_where_they_are():
            _tree("length", 2, "RSD-S", 9, 1.75),
            *(_tree("budget", n, "SD", 5, 2.5) for n in (8, 64)),
            *(_tree("budget", n, "new", n - 1, n / 8) for n in (64, 8))]
-  fig = figures.draw_trees(
-      text_tables.grouped(trees, "experiment", "temperature"), "MBSU",
-      lambda *_: "")
+  fig = figures.chart({place: figures.of_trees("", some) for place, some in (
+      text_tables.grouped(trees, "temperature", "experiment").items())}, "MBSU")
   length, budget = map(_series, fig.axes)
   assert length["SD"][:2] == ([2, 4], [1.5, 2])
   assert length["RSD-S"][:2] == ([2], [1.75])
@@ -67,7 +66,8 @@ def test_methods_have_colours_of_their_own():
 
 
 def test_colours_of_few_points_are_in_the_file(tmp_path):
-  fig, ((ax,),) = figures.panels(1, 1)
+  fig = figures.chart({(0, 0): figures.Panel({})}, "")
+  ax, = fig.axes
   used = figures.styles([*map(str, range(16))])
   for x, (label, style) in enumerate(used.items()):
     figures.draw(ax, [x], [[1, 0.9, 1.1]], label, style)
@@ -81,9 +81,9 @@ def test_colours_of_few_points_are_in_the_file(tmp_path):
 
 
 def test_numbers_of_a_logarithmic_axis_are_plain():
-  fig, ((ax,),) = figures.panels(1, 1)
-  ax.plot([0.9, 12], [1, 2])
-  figures.log_axis(ax)
+  fig = figures.chart({(0, 0): figures.Panel(
+      {"SD": [(0.9, [1, None, None]), (12, [2, None, None])]}, log=True)}, "")
+  ax, = fig.axes
   fig.draw_without_rendering()
   low, high = ax.get_xlim()
   assert [x.get_text() for x in ax.get_xticklabels()
@@ -98,9 +98,9 @@ def test_nothing_to_draw(tmp_path):
 def test_a_panel_has_all_categories_and_the_fastest_sizes():
   slow = tiny_records.record("speculative(4)", [9.0] * 3)
   cells = tiny_records.cells([*tiny_records.records(), slow])
-  fig = figures.draw_categories([
+  fig = figures.chart({(0, 0): figures.of_categories("", [
       r for r in cells if r["metric"] == "token_rate_ratio"
-      and r["method"] != "autoregressive"])
+      and r["method"] != "autoregressive"])}, "speed-up")
   ax, = fig.axes
   assert [x.get_text() for x in ax.get_xticklabels()] == ["qa", "rag", "all"]
   labels = ax.get_legend_handles_labels()[1]
