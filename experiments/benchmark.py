@@ -16,7 +16,6 @@ import pathlib
 
 from absl import flags
 
-from experiments.app import compilation_cache
 from experiments.app import launch
 from experiments.app import preemption
 from experiments.app import text_tables
@@ -54,10 +53,9 @@ def main():
               "models": model_pair.fingerprint(models)}
   results_store.open_workdir(
       workdir, settings, measurement.FREE, timed=True,
+      compiled=config.compilation_cache,
       results=(results_store.RESULTS, auto_check.FILE, forward_cost_tables.FILE,
                roofline_share.FILE))
-  if config.compilation_cache:
-    compilation_cache.keep(workdir / compilation_cache.FOLDER)
   tools, notes = _tools(config)
   known = forward_cost_tables.measured(config, pair, workdir)
   chosen = auto_check.from_config(config, pair, workdir)

@@ -17,7 +17,6 @@ import numpy as np
 import tqdm
 
 import decoding_jax as dj
-from experiments.app import compilation_cache
 from experiments.app import launch
 from experiments.app import preemption
 from experiments.app import text_tables
@@ -51,8 +50,7 @@ def main():
   settings = {**json.loads(config.to_json()), "baseline": methods[0].name,
               "models": model_pair.digest_of(params)}
   workdir = results_store.open_workdir(WORKDIR.value, settings, _FREE,
-                                       timed=True)
-  compilation_cache.keep(workdir / compilation_cache.FOLDER)
+                                       timed=True, compiled=True)
   # Task by task: a batch takes as long as its slowest row.
   examples = sorted(
       canvas_tasks.draw(config.canvas_tasks, config.examples, config.seed + 1),

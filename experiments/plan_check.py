@@ -8,7 +8,6 @@ that promises most tokens a call. Prints that tree, and whether the run has
 measured another one whose interval of block efficiency is above it.
 """
 
-import json
 import math
 import pathlib
 
@@ -32,14 +31,11 @@ from experiments.timing import auto_method
 
 def main():
   workdir = pathlib.Path(WORKDIR.value)
-  with launch.user_errors(OSError, ValueError, LookupError):
-    settings = json.loads((workdir / results_store.RUN).read_text())["settings"]
+  settings, records = results_store.of_rsd(workdir)
   # The task that was run is all that is kept of them.
   settings["tasks"] = ({settings["task"]: settings["tasks"]}
                        if settings["tasks"] else {})
   config = ml_collections.ConfigDict(settings)
-  records = results_store.read(workdir / results_store.RESULTS, "method",
-                               "temperature", "metrics")
   found = {(r["method"], r["temperature"]): r["metrics"]["block_efficiency"]
            for r in records}
   pair = model_pair.open_pair(config.target, config.draft, config.dtype,

@@ -20,7 +20,6 @@ from absl import flags
 import jax
 
 from decoding_jax import programs
-from experiments.app import compilation_cache
 from experiments.app import launch
 from experiments.app import multihost
 from experiments.app import preemption
@@ -75,9 +74,8 @@ def run_drafters(config, workdir):
   for draft in drafts.values():  # One that is missing is told at once.
     _open(config, draft)
   settings = json.loads(config.to_json())
-  workdir = results_store.open_workdir(workdir, settings, _FREE)
-  if config.compilation_cache:
-    compilation_cache.keep(workdir / compilation_cache.FOLDER)
+  workdir = results_store.open_workdir(
+      workdir, settings, _FREE, compiled=config.compilation_cache)
   trees = {}
   for name, draft in drafts.items():
     if multihost.first():
@@ -129,9 +127,8 @@ def run(config, workdir) -> list:
                   dtypes=model_pair.types(pair, config.target, config.draft),
                   mesh=mesh_shapes.text(pair.mesh),
                   used_prompts=prompt_tasks.fingerprint(examples))
-  workdir = results_store.open_workdir(workdir, settings, _FREE, timed=True)
-  if config.compilation_cache:
-    compilation_cache.keep(workdir / compilation_cache.FOLDER)
+  workdir = results_store.open_workdir(
+      workdir, settings, _FREE, timed=True, compiled=config.compilation_cache)
   records = cells.measure(config, pair, methods, examples,
                           workdir / results_store.RESULTS)
   if not multihost.first():

@@ -11,7 +11,6 @@ budget, tells the smallest tree that keeps most of the tokens a call (SpecMemo,
 arXiv 2506.01986).
 """
 
-import json
 import pathlib
 from typing import NamedTuple
 
@@ -45,24 +44,13 @@ class Tree(NamedTuple):
 
 def main():
   workdir = pathlib.Path(WORKDIR.value)
-  settings, records = _run(workdir)
+  settings, records = results_store.of_rsd(workdir)
   budget = memory_budget_flag.num_bytes()
   panels = _trees(settings, records)
   for temperature, trees in panels.items():
     print(report(temperature, trees, budget) + "\n")
   figures.save_png(_draw(panels), workdir / FIGURE)
   print(workdir / FIGURE)
-
-
-def _run(workdir):
-  """Returns settings and records of a run."""
-  try:
-    settings = json.loads((workdir / results_store.RUN).read_text())["settings"]
-  except (OSError, ValueError, LookupError) as e:
-    raise launch.UserError(f"--workdir={workdir}: no run of experiments.rsd "
-                           f"({e}).") from e
-  return settings, results_store.read(workdir / results_store.RESULTS, "method",
-                                      "temperature", "metrics")
 
 
 def _trees(settings, records):

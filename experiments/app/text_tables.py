@@ -39,6 +39,11 @@ def long_records(figures, **keys) -> list[dict]:
   return found
 
 
+def figure(record) -> list:
+  """Returns [value, low, high] of a long record."""
+  return [record["value"], record["low"], record["high"]]
+
+
 def select(records, **keys) -> list[dict]:
   """Returns the records that have these values of keys."""
   return [r for r in records if all(r[k] == v for k, v in keys.items())]
@@ -91,8 +96,8 @@ def pivot(records, rows, column="metric", titles=None, form=interval, specs=()):
   for r in records:
     if r[column] in titles:
       cells = lines.setdefault(tuple(_formatted(r[x], "") for x in rows), {})
-      cells.setdefault(r[column], []).append(form(
-          r["value"], r["low"], r["high"], dict(specs).get(r["metric"], ".2f")))
+      cells.setdefault(r[column], []).append(
+          form(*figure(r), dict(specs).get(r["metric"], ".2f")))
   return [[*rows.values(), *titles.values()], *(
       [*line, *(" ".join(cells.get(x, [EMPTY])) for x in titles)]
       for line, cells in lines.items())]
@@ -129,8 +134,7 @@ def write_csv(path, records, keys, columns, origin) -> None:
   for metric, column in columns.items():
     for r in select(records, metric=metric):
       name = f"{column}_{r['position']}" if "position" in r else column
-      figures = dict(zip((name, f"{name}_low", f"{name}_high"),
-                         (r["value"], r["low"], r["high"])))
+      figures = dict(zip((name, f"{name}_low", f"{name}_high"), figure(r)))
       place = tuple(r[x] for x in keys)
       lines.setdefault(place, dict(zip(keys, place)) | origin).update(figures)
       names |= figures

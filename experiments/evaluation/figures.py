@@ -249,7 +249,7 @@ def of_trees(title, trees) -> Panel:
   for r in trees:
     sizes = series.setdefault(r["label"], {})
     size = r["nodes"] if within else r["point"]
-    figure = [r["value"], r["low"], r["high"]]
+    figure = text_tables.figure(r)
     sizes[size] = max(sizes.get(size, figure), figure, key=lambda x: x[0])
   return Panel({x: sorted(sizes.items()) for x, sizes in series.items()}, title,
                POINTS[trees[0]["experiment"]],
@@ -272,7 +272,6 @@ def of_categories(title, cells) -> Panel:
   series = {}
   for i, (label, best) in enumerate(fastest.items()):
     shift = _SPREAD * ((i + 0.5) / len(fastest) - 0.5)
-    series[label] = [
-        (places[r["category"]] + shift, [r["value"], r["low"], r["high"]])
-        for r in text_tables.select(cells, method=best["method"])]
+    series[label] = [(places[r["category"]] + shift, text_tables.figure(r))
+                     for r in text_tables.select(cells, method=best["method"])]
   return Panel(series, title, ticks={i: x for x, i in places.items()})

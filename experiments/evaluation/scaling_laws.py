@@ -166,9 +166,8 @@ def _panel(ax, found, x, other, law):
   for ((value,), members), style in zip(groups.items(),
                                         figures.styles(groups).values()):
     places = [r[x] for r in members]
-    figures.draw(ax, places, [[r["value"], r["low"], r["high"]]
-                              for r in members], f"{value:,}", style,
-                 linestyle="none")
+    figures.draw(ax, places, [text_tables.figure(r) for r in members],
+                 f"{value:,}", style, linestyle="none")
     ax.plot(places, [law.constant + np.dot(law.slopes, np.log10(
         [r[_PARAMETERS], r[_TOKENS]])) for r in members], color=style[0],
             linewidth=0.8)

@@ -217,7 +217,7 @@ def speeds(cells, parameters) -> list[str]:
 
 def _fastest(cell, rate):
   text = (f"{cell['name']} is the fastest, at "
-          f"{text_tables.interval(cell['value'], cell['low'], cell['high'])} "
+          f"{text_tables.interval(*text_tables.figure(cell))} "
           f"times the rate of plain decoding ({rate['value']:.0f} tokens/s).")
   if cell["against_plain"] == record_figures.FASTER:
     return text
