@@ -49,25 +49,27 @@ def long_records(records, categories, parameter_ratio) -> list[dict]:
     `name`, see `label` and `short_names`; `category`; `prompts`, how many;
     `nodes` and `depth` of the tree; `against_plain`, `FASTER` or `SLOWER` than
     plain decoding if all of the interval is, else `EVEN`, None where it is not
-    known; and `record`. Metrics are those of `main`; of all prompts also those
-    of `of_record`, `compile_seconds` and `deviation`, the distance of its
-    log-probabilities from those of plain decoding, in standard errors.
+    known; and `record`. Metrics: those of `main`; `against_plain` once more, for
+    columns; of all prompts also those of `of_record`, `compile_seconds` and
+    `deviation`, the distance of the mean log-probability from that of plain
+    decoding, in standard errors.
   """
   plain = {r["temperature"]: r for r in records if r["method"] == PLAIN}
   short = short_names([r["method"] for r in records])
   found = []
   for record in records:
+    name, temperature = record["method"], record["temperature"]
+    keys = {"temperature": temperature, "method": name, "label": label(name),
+            "name": short[name], "nodes": record["tree_nodes"],
+            "depth": record["depth"], "record": record}
+    of_all = {"compile_seconds": record["compile_seconds"],
+              "deviation": _deviation(record, plain[temperature])}
     for category, count, figures in _parts(record, categories, parameter_ratio):
-      if category == ALL:
-        figures = {**figures, "compile_seconds": record["compile_seconds"],
-                   "deviation": _deviation(record,
-                                           plain[record["temperature"]])}
+      verdict = _against_plain(name, figures)
+      figures |= {"against_plain": verdict}
       found += text_tables.long_records(
-          figures, temperature=record["temperature"], method=record["method"],
-          label=label(record["method"]), name=short[record["method"]],
-          category=category, prompts=count, nodes=record["tree_nodes"],
-          depth=record["depth"], record=record,
-          against_plain=_against_plain(record["method"], figures))
+          figures | of_all if category == ALL else figures, category=category,
+          prompts=count, against_plain=verdict, **keys)
   return found
 
 

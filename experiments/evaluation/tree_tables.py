@@ -35,8 +35,7 @@ _CHECKS = {
     "bleu": "BLEU", "rouge_2": "ROUGE-2", "rouge_l": "ROUGE-L"}
 _SPECS = {"token_rate": ".1f", "deviation": "+.1f", "idle_share": ".0%",
           "compile_seconds": ".1f"}
-_ROWS = {"name": "method", "nodes": "nodes", "depth": "depth",
-         "against_plain": "than plain decoding"}
+_ROWS = {"name": "method", "nodes": "nodes", "depth": "depth"}
 _COLUMNS = {"block_efficiency": "block_efficiency",
             "acceptance_by_depth": "acceptance",
             "token_rate": "tokens_per_second", "token_rate_ratio": "speed_up",
@@ -83,8 +82,9 @@ def best(cells, points) -> list[dict]:
 
 def results(cells) -> list:
   """Returns a table for each temperature: all figures of all methods."""
+  titles = {**RESULTS, "against_plain": "than plain decoding"}
   return [(f"Results, temperature {temperature:g}",
-           pivot(some, _ROWS, titles=RESULTS, specs=_SPECS))
+           pivot(some, _ROWS, titles=titles, specs=_SPECS))
           for (temperature,), some in grouped(_overall(cells),
                                               "temperature").items()]
 
