@@ -92,12 +92,12 @@ def pivot(records, rows, column="metric", titles=None, form=interval, specs=()):
   """
   if titles is None:
     titles = {x: str(x) for x in sorted({r[column] for r in records})}
-  lines = {}
+  lines, specs = {}, dict(specs)
   for r in records:
     if r[column] in titles:
       cells = lines.setdefault(tuple(_formatted(r[x], "") for x in rows), {})
       cells.setdefault(r[column], []).append(
-          form(*figure(r), dict(specs).get(r["metric"], ".2f")))
+          form(*figure(r), specs.get(r["metric"], ".2f")))
   return [[*rows.values(), *titles.values()], *(
       [*line, *(" ".join(cells.get(x, [EMPTY])) for x in titles)]
       for line, cells in lines.items())]

@@ -49,7 +49,7 @@ def long_records(records, categories, parameter_ratio) -> list[dict]:
     `name`, see `label` and `short_names`; `category`; `prompts`, how many;
     `nodes` and `depth` of the tree; `against_plain`, `FASTER` or `SLOWER` than
     plain decoding if all of the interval is, else `EVEN`, None where it is not
-    known; and `record`. Metrics: those of `main`; `against_plain` once more, for
+    known; and `record`. Metrics: those of `main`; `against_plain` again, for
     columns; of all prompts also those of `of_record`, `compile_seconds` and
     `deviation`, the distance of the mean log-probability from that of plain
     decoding, in standard errors.
