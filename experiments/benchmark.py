@@ -16,9 +16,9 @@ import pathlib
 
 from absl import flags
 
-from experiments.app import compilation_cache
 from experiments.app import launch
 from experiments.app import preemption
+from experiments.app import text_tables
 from experiments.benchmarking import auto_check
 from experiments.benchmarking import forward_cost_tables
 from experiments.benchmarking import measurement
@@ -53,10 +53,9 @@ def main():
               "models": model_pair.fingerprint(models)}
   results_store.open_workdir(
       workdir, settings, measurement.FREE, timed=True,
+      compiled=config.compilation_cache,
       results=(results_store.RESULTS, auto_check.FILE, forward_cost_tables.FILE,
                roofline_share.FILE))
-  if config.compilation_cache:
-    compilation_cache.keep(workdir / compilation_cache.FOLDER)
   tools, notes = _tools(config)
   known = forward_cost_tables.measured(config, pair, workdir)
   chosen = auto_check.from_config(config, pair, workdir)
@@ -80,15 +79,13 @@ def main():
       *auto_check.remarks(chosen, rows)
   ]
   benchmark_tables.write(workdir, rows, notes,
-                         forward_cost_tables.markdown(known),
+                         forward_cost_tables.tables(known),
                          provenance.markdown({
                              **settings, "target": str(pair.target),
                              "draft": str(pair.draft)}))
-  print("\n\n".join(
-      filter(None, [
-          benchmark_tables.terminal(rows, notes),
-          forward_cost_tables.terminal(known)
-      ])))
+  print(text_tables.render([benchmark_tables.terminal(rows, notes),
+                            *forward_cost_tables.tables(known)],
+                           text_tables.terminal))
   print(
       f"{workdir}: summary.md, {results_store.RESULTS}, {results_store.RUN}, "
       "*.png"
@@ -142,9 +139,7 @@ def _tools(config):
 
 # See `experiments.rsd` for why flags are defined here.
 if __name__ == "__main__":
-  CONFIG = launch.define_config(
-      "benchmark", "Settings: file, file:preset, or the name of a shipped "
-      "file, such as benchmark:smoke.")
+  CONFIG = launch.define_config("benchmark", "benchmark:smoke")
   WORKDIR = flags.DEFINE_string("workdir", "runs/benchmark",
                                 "Folder of results.")
   PREPARE = flags.DEFINE_list(

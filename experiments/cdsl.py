@@ -16,7 +16,6 @@ from absl import flags
 import tqdm
 
 import decoding_jax as dj
-from experiments.app import compilation_cache
 from experiments.app import launch
 from experiments.app import method_specs
 from experiments.app import multihost
@@ -76,10 +75,9 @@ def main():
     raise launch.UserError("--config.reward_on_host=True needs a single device,"
                            f" and the mesh is {mesh_shapes.text(pair.mesh)}.")
   used = settings(config, pair, task)
-  workdir = results_store.open_workdir(WORKDIR.value, used, _FREE, timed=True,
-                                       results=(results_store.RESULTS, CHOICE))
-  if config.compilation_cache:
-    compilation_cache.keep(workdir / compilation_cache.FOLDER)
+  workdir = results_store.open_workdir(
+      WORKDIR.value, used, _FREE, timed=True, compiled=config.compilation_cache,
+      results=(results_store.RESULTS, CHOICE))
 
   def measured(entries, task, name):
     params, batches = constrained_run.make_batches(config, task, pair, width)
@@ -176,8 +174,6 @@ def _spec(entry):
 # Flags are defined where they are parsed: programs have flags of the same name,
 # and a process may import several programs.
 if __name__ == "__main__":
-  CONFIG = launch.define_config(
-      "cdsl", "Settings: file, file:presets, or the name of a shipped file, "
-      "such as cdsl:smoke.")
+  CONFIG = launch.define_config("cdsl", "cdsl:smoke")
   WORKDIR = flags.DEFINE_string("workdir", "runs/cdsl", "Folder of results.")
   launch.run(main)

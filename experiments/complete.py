@@ -32,16 +32,21 @@ from experiments.devices import mesh_shapes
 from experiments.devices import model_pair
 from experiments.evaluation import results_store
 from experiments.evaluation import run as evaluation_run
-from experiments.flags import chat_flags
 from experiments.flags import constraint_flags
 from experiments.flags import generation_flags
 from experiments.flags import grammar_engine
 from experiments.flags import method_flags
 from experiments.flags import model_flags
-from experiments.flags import prompts_file_flag
+from experiments.flags import prompt_flags
 from experiments.timing import stopwatch
 from models.text import batching
 
+_PROMPTS = flags.DEFINE_string(
+    "prompts", "", "File of prompts: .jsonl, .json with a list, or one prompt a"
+    " line, each perhaps compressed (.gz); or hub:owner/name, a data set.")
+_FIELD = flags.DEFINE_string(
+    "field", "prompt", "Path of the prompt in a JSON object, its parts "
+    "separated by dots.")
 _WORKDIR = flags.DEFINE_string("workdir", "runs/complete", "Folder of results.")
 _BATCH = flags.DEFINE_integer("batch", 8, "Rows decoded together.",
                               lower_bound=1)
@@ -57,7 +62,7 @@ _BUCKETS = flags.DEFINE_integer(
     lower_bound=1)
 # See `experiments.generate`.
 for _module in (generation_flags, model_flags, mesh_lib, constraint_flags,
-                prompts_file_flag, method_flags, chat_flags):
+                method_flags, prompt_flags):
   flags.adopt_module_key_flags(_module)
 
 
@@ -66,8 +71,9 @@ def main():
   mesh_lib.join(model_flags.TARGET.value, _BATCH.value)
   preemption.listen()
   pair = generation_flags.open_pair([method])
-  prompts = prompts_file_flag.load(pair.tokenizer, model_flags.TARGET.value,
-                                   results_store.started_at(_WORKDIR.value))
+  prompts = prompt_flags.load(
+      _PROMPTS.value, _FIELD.value, pair.tokenizer, model_flags.TARGET.value,
+      results_store.started_at(_WORKDIR.value))
   room = prompt_tasks.positions(pair, generation_flags.MAX_NEW_TOKENS.value,
                                 method)
   width = max((len(x) for x in prompts if len(x) <= room), default=1)

@@ -17,7 +17,6 @@ import numpy as np
 import tqdm
 
 import decoding_jax as dj
-from experiments.app import compilation_cache
 from experiments.app import launch
 from experiments.app import preemption
 from experiments.app import text_tables
@@ -51,8 +50,7 @@ def main():
   settings = {**json.loads(config.to_json()), "baseline": methods[0].name,
               "models": model_pair.digest_of(params)}
   workdir = results_store.open_workdir(WORKDIR.value, settings, _FREE,
-                                       timed=True)
-  compilation_cache.keep(workdir / compilation_cache.FOLDER)
+                                       timed=True, compiled=True)
   # Task by task: a batch takes as long as its slowest row.
   examples = sorted(
       canvas_tasks.draw(config.canvas_tasks, config.examples, config.seed + 1),
@@ -64,7 +62,7 @@ def main():
   canvas_tables.write(workdir, records, found, config,
                       provenance.markdown(settings))
   print(canvas_tables.text(records, found, config.canvas_tasks,
-                           text_tables.plain_table))
+                           text_tables.terminal))
   print(f"{workdir}: summary.md, {results_store.RESULTS}, {_LIMIT_RESULTS}, "
         f"{results_store.RUN}, quality.png")
 
@@ -188,9 +186,7 @@ def _lists(task, length, count, seed):
 
 
 if __name__ == "__main__":
-  CONFIG = launch.define_config(
-      "diffusion", "Settings: file, file:preset, or the name of a shipped "
-      "file, such as diffusion:smoke.")
+  CONFIG = launch.define_config("diffusion", "diffusion:smoke")
   WORKDIR = flags.DEFINE_string("workdir", "runs/diffusion",
                                 "Folder of results.")
   launch.run(main)

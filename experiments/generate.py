@@ -30,25 +30,21 @@ from experiments.app import launch
 from experiments.app import multihost
 from experiments.devices import mesh
 from experiments.devices import model_pair
-from experiments.flags import chat_flags
-from experiments.flags import compare_flag
 from experiments.flags import constraint_flags
+from experiments.flags import display_flags
 from experiments.flags import generation_flags
 from experiments.flags import grammar_engine
 from experiments.flags import memory_budget_flag
 from experiments.flags import method_flags
 from experiments.flags import model_flags
-from experiments.flags import notices
-from experiments.flags import prompt_flag
-from experiments.flags import show_tree_flag
-from experiments.flags import stream_flag
-from experiments.flags import text_set_flag
+from experiments.flags import prompt_flags
 from experiments.timing import auto_method
 from experiments.timing import profile
 from experiments.timing import stopwatch
 from models.text import tokenizers
 
 _AUTO = "auto"
+_PROMPT = flags.DEFINE_string("prompt", "def main(", "Text to continue.")
 _PROFILE = flags.DEFINE_string(
     "profile", "", "Folder for a profiler's trace and a table of where the "
     "time of a step goes; '' for none.")
@@ -57,8 +53,7 @@ _PROFILE = flags.DEFINE_string(
 _WIDTH = 32
 # --help shows flags of a main alone, and of modules that it adopts.
 for _module in (generation_flags, model_flags, mesh, constraint_flags,
-                method_flags, memory_budget_flag, stream_flag, prompt_flag,
-                chat_flags, text_set_flag, compare_flag, show_tree_flag):
+                method_flags, memory_budget_flag, prompt_flags, display_flags):
   flags.adopt_module_key_flags(_module)
 
 
@@ -81,14 +76,13 @@ def main():
   budget = generation_flags.MAX_NEW_TOKENS.value
   pair = generation_flags.open_pair(methods)
   methods = _methods(pair.draft)
-  prompt = prompt_flag.encode(pair.tokenizer, model_flags.TARGET.value)
+  prompt = prompt_flags.encode(_PROMPT.value, pair.tokenizer,
+                               model_flags.TARGET.value)
   width = _width(len(prompt), budget, pair)
   for method in methods:
     model_pair.check(method, pair, width, budget, sampling)
-  stream_flag.check(methods, sampling)
-  show_tree_flag.check(methods, sampling, stream_flag.is_enabled())
-  text_set_flag.check(stream_flag.is_enabled())
-  rows = text_set_flag.count()
+  display_flags.check(methods, sampling)
+  rows = display_flags.TEXTS.value
   pair = generation_flags.load(pair, methods, rows, rows, width)
   pair = constraint_flags.apply(pair, width, budget)
   if generation_flags.COMPILED.value:
@@ -107,22 +101,23 @@ def main():
   decode = functools.partial(mesh.generate, pair, keys, prompts, lengths)
   complete = functools.partial(decode, **arguments)
   text_of = functools.partial(tokenizers.decode, pair.tokenizer, prompt=prompt)
-  if stream_flag.is_enabled():
-    out, took = stream_flag.show(prompt_flag.prompt_text(), pair, keys, prompts,
-                                 lengths, **arguments)
-  elif show_tree_flag.is_enabled():
-    out, took = show_tree_flag.show(pair, keys, prompts, lengths, **arguments)
+  if display_flags.STREAM.value:
+    out, took = display_flags.stream(_prompt_text(), pair, keys, prompts,
+                                     lengths, **arguments)
+  elif display_flags.shows_trees():
+    out, took = display_flags.show_trees(pair, keys, prompts, lengths,
+                                         **arguments)
     _print(out, text_of, lengths)
   else:
     out, took = _show(complete, text_of, lengths)
-  others = text_set_flag.report(
+  others = display_flags.more_texts(
       lambda count: mesh.generate(
           pair, _row_keys(1, count), np.repeat(prompts, count, axis=0),
           np.repeat(lengths, count), **arguments),
       out, lengths, text_of)
-  rates = [compare_flag.report(method.name, complete, functools.partial(
+  rates = [display_flags.compare(method.name, complete, functools.partial(
       decode, **{**arguments, "method": dj.methods.autoregressive()}))
-           ] if compare_flag.is_enabled() else []
+           ] if display_flags.COMPARE.value else []
   if not multihost.first():
     return
   for line in others:
@@ -130,7 +125,7 @@ def main():
   if generation_flags.METHOD.value == _AUTO:
     print(choice.reason)
   print(_statistics(method, out, took, model_pair.device_text(pair.mesh)))
-  for line in (*rates, *_remarks(pair, stream_flag.tokens(out, lengths))):
+  for line in (*rates, *_remarks(pair, display_flags.tokens(out, lengths))):
     print(line)
   if _PROFILE.value:
     print(profile.profile(complete, int(out.steps), _PROFILE.value))
@@ -159,10 +154,15 @@ def _show(complete, text_of, lengths):
   return out, f"{rate:.0f} tokens/s, compiled in {first - seconds:.1f} s"
 
 
+def _prompt_text():
+  """Returns the text to print in front of a completion; "" in a chat."""
+  return "" if prompt_flags.CHAT.value else _PROMPT.value
+
+
 def _print(out, text_of, lengths):
   if multihost.first():
-    print(prompt_flag.prompt_text() +
-          text_of(stream_flag.tokens(out, lengths)))
+    print(_prompt_text() +
+          text_of(display_flags.tokens(out, lengths)))
 
 
 def _statistics(method, out, took, device):
@@ -177,8 +177,7 @@ def _statistics(method, out, took, device):
 def _remarks(pair, tokens):
   """Yields notices about a completion and its sampling settings."""
   lines = [
-      notices.unfinished(tokens, pair.eos_id,
-                         generation_flags.MAX_NEW_TOKENS.value)
+      generation_flags.unfinished(tokens, pair.eos_id)
   ] if constraint_flags.form() and not grammar_engine.ends(
       pair, tokens[None])[0].any() else []
   return filter(None, [grammar_engine.report(pair.target_params), *lines,

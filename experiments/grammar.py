@@ -137,9 +137,7 @@ def _write(workdir, results, tasks):
 
 # Flags are defined where they are parsed, see `experiments.rsd`.
 if __name__ == "__main__":
-  CONFIG = launch.define_config(
-      "grammar", "Settings: file, file:preset, or the name of a shipped file, "
-      "such as grammar:speed.")
+  CONFIG = launch.define_config("grammar", "grammar:speed")
   WORKDIR = flags.DEFINE_string(
       "workdir", "", "Folder for results.jsonl, a line of JSON for each schema "
       "and engine; none if empty.")

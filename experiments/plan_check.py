@@ -8,7 +8,6 @@ that promises most tokens a call. Prints that tree, and whether the run has
 measured another one whose interval of block efficiency is above it.
 """
 
-import json
 import math
 import pathlib
 
@@ -27,20 +26,16 @@ from experiments.data import prompt_tasks
 from experiments.devices import model_pair
 from experiments.evaluation import results_store
 from experiments.evaluation import run as evaluation_run
-from experiments.evaluation import tables
 from experiments.timing import auto_method
 
 
 def main():
   workdir = pathlib.Path(WORKDIR.value)
-  with launch.user_errors(OSError, ValueError, LookupError):
-    settings = json.loads((workdir / results_store.RUN).read_text())["settings"]
+  settings, records = results_store.of_rsd(workdir)
   # The task that was run is all that is kept of them.
   settings["tasks"] = ({settings["task"]: settings["tasks"]}
                        if settings["tasks"] else {})
   config = ml_collections.ConfigDict(settings)
-  records = results_store.read(workdir / results_store.RESULTS, "method",
-                               "temperature", "metrics")
   found = {(r["method"], r["temperature"]): r["metrics"]["block_efficiency"]
            for r in records}
   pair = model_pair.open_pair(config.target, config.draft, config.dtype,
@@ -106,8 +101,8 @@ def verdict(measured) -> list[str]:
   best = max(measured, key=lambda name: measured[name][1][0])
   expects, figure = measured[taken]
   inside = figure[0] >= np.nan_to_num(measured[best][1][1] or np.nan)
-  return [taken, f"{expects:.2f}", tables.plus_minus(figure), best,
-          tables.plus_minus(measured[best][1]), "yes" if inside else "no"]
+  return [taken, f"{expects:.2f}", text_tables.plus_minus(*figure), best,
+          text_tables.plus_minus(*measured[best][1]), "yes" if inside else "no"]
 
 
 # Flags are defined where they are parsed, see `experiments.rsd`.

@@ -21,7 +21,6 @@ import numpy as np
 import tqdm
 
 import decoding_jax as dj
-from experiments.app import compilation_cache
 from experiments.app import launch
 from experiments.app import method_specs
 from experiments.app import preemption
@@ -50,9 +49,8 @@ def main():
     run = training_run.prepare(first)
   settings = {**json.loads(config.to_json()), "target": config.training.teacher,
               "used_files": training_run.fingerprint(first, run)}
-  results_store.open_workdir(workdir, settings, _FREE)
-  if config.compilation_cache:
-    compilation_cache.keep(workdir / compilation_cache.FOLDER)
+  results_store.open_workdir(workdir, settings, _FREE,
+                             compiled=config.compilation_cache)
   records = measure(config, method, points, run,
                     workdir / results_store.RESULTS)
   scaling_laws.write(workdir, records, provenance.markdown(settings))
@@ -217,9 +215,7 @@ def decode(config, method, run, params, temperature) -> dict:
 
 # Flags are defined where they are parsed, see `experiments.rsd`.
 if __name__ == "__main__":
-  CONFIG = launch.define_config(
-      "scaling", "Settings: file, file:preset, or the name of a shipped file, "
-      "such as scaling:smoke.")
+  CONFIG = launch.define_config("scaling", "scaling:smoke")
   WORKDIR = flags.DEFINE_string("workdir", "runs/scaling",
                                 "Folder of results.")
   launch.run(main)

@@ -28,8 +28,6 @@ def main():
 
 # See `experiments.rsd` for why flags are defined here.
 if __name__ == "__main__":
-  CONFIG = launch.define_config(
-      "benchmark", "Settings: file, file:preset, or the name of a shipped "
-      "file, such as benchmark:smoke.")
+  CONFIG = launch.define_config("benchmark", "benchmark:smoke")
   OUT = flags.DEFINE_string("out", None, "Folder to write; must not exist.")
   launch.run(main)

@@ -189,7 +189,5 @@ def _line(metrics):
 # Flags are defined where they are parsed: programs have flags of the same name,
 # and a process may import several programs.
 if __name__ == "__main__":
-  CONFIG = launch.define_config(
-      "train:target", "Settings: file:run, or the name of the shipped file, "
-      "such as train:target.")
+  CONFIG = launch.define_config("train:target", "train:target")
   launch.run(main)

@@ -11,7 +11,6 @@ budget, tells the smallest tree that keeps most of the tokens a call (SpecMemo,
 arXiv 2506.01986).
 """
 
-import json
 import pathlib
 from typing import NamedTuple
 
@@ -24,8 +23,8 @@ from experiments.devices import memory_estimate
 from experiments.devices import model_pair
 from experiments.evaluation import figures
 from experiments.evaluation import method_grid
+from experiments.evaluation import record_figures
 from experiments.evaluation import results_store
-from experiments.evaluation import tables
 from experiments.flags import memory_budget_flag
 
 flags.adopt_module_key_flags(memory_budget_flag)
@@ -45,53 +44,39 @@ class Tree(NamedTuple):
 
 def main():
   workdir = pathlib.Path(WORKDIR.value)
-  settings, records = _run(workdir)
+  settings, records = results_store.of_rsd(workdir)
   budget = memory_budget_flag.num_bytes()
-  panels = {}
-  for temperature, trees in _trees(settings, records).items():
-    panels[temperature] = trees
+  panels = _trees(settings, records)
+  for temperature, trees in panels.items():
     print(report(temperature, trees, budget) + "\n")
   figures.save_png(_draw(panels), workdir / FIGURE)
   print(workdir / FIGURE)
-
-
-def _run(workdir):
-  """Returns settings and records of a run."""
-  try:
-    settings = json.loads((workdir / results_store.RUN).read_text())["settings"]
-  except (OSError, ValueError, LookupError) as e:
-    raise launch.UserError(f"--workdir={workdir}: no run of experiments.rsd "
-                           f"({e}).") from e
-  return settings, results_store.read(workdir / results_store.RESULTS, "method",
-                                      "temperature", "metrics")
 
 
 def _trees(settings, records):
   """Returns a dict from temperatures to lists of `Tree`."""
   # Runs that are older than this field have none.
   config = ml_collections.ConfigDict({"draft_temperature": 0.0, **settings})
-  methods, points = method_grid.from_config(config)
+  methods, _ = method_grid.from_config(config)
   methods = {method.name: method for method in methods}
   pair = model_pair.open_pair(config.target, config.draft, config.dtype,
                               config.draft_dtype, config.weights,
                               config.draft_weights)
-  temperatures = sorted({record["temperature"] for record in records})
+  by_cell = {(r["temperature"], r["method"]): r for r in records}
   sizes, found = {}, {}
-  for row in tables.rows(records, {
-      key: [name for name in names if name in {r["method"] for r in records}]
-      for key, names in points.items()}, temperatures):
-    method, temperature = methods[row["method"]], row["temperature"]
-    kind = method.sampled if temperature else method.greedy
-    if kind not in sizes:
-      need = memory_estimate.estimate(
-          pair, [kind], BATCH.value or config.batch, config.prompt_length,
-          config.max_new_tokens)
-      sizes[kind] = sum(need) - need.weights
-    found.setdefault(temperature, {})[method.name] = Tree(
-        method.name, row["label"], sizes[kind],
-        row["metrics"]["block_efficiency"])
-  return {temperature: list(trees.values())
-          for temperature, trees in found.items()}
+  for temperature in sorted({r["temperature"] for r in records}):
+    for name, method in methods.items():
+      if (temperature, name) in by_cell:
+        kind = method.sampled if temperature else method.greedy
+        if kind not in sizes:
+          need = memory_estimate.estimate(
+              pair, [kind], BATCH.value or config.batch, config.prompt_length,
+              config.max_new_tokens)
+          sizes[kind] = sum(need) - need.weights
+        found.setdefault(temperature, []).append(Tree(
+            name, record_figures.label(name), sizes[kind],
+            by_cell[temperature, name]["metrics"]["block_efficiency"]))
+  return found
 
 
 def front(trees: list[Tree]) -> list[Tree]:
@@ -116,7 +101,7 @@ def report(temperature, trees: list[Tree], budget: int | None) -> str:
   """Returns the table of a temperature, and the choice for a budget."""
   lines = [["tree", "MiB", "block efficiency"]]
   lines += [[tree.method, f"{tree.size / _MIB:.1f}",
-             tables.plus_minus(tree.efficiency)] for tree in front(trees)]
+             text_tables.plus_minus(*tree.efficiency)] for tree in front(trees)]
   text = f"temperature {temperature:g}\n{text_tables.plain_table(lines)}"
   if budget is None:
     return text
@@ -126,26 +111,22 @@ def report(temperature, trees: list[Tree], budget: int | None) -> str:
       f"{tree.method}, {tree.size / _MIB:.1f} MiB"))
 
 
-def _draw(panels):
+def _draw(found):
   """Draws a panel of each temperature, all trees and the front."""
-  fig, (axes,) = figures.panels(1, len(panels))
-  by_label = figures.styles(dict.fromkeys(
-      tree.label for trees in panels.values() for tree in trees))
-  for ax, (temperature, trees) in zip(axes, panels.items()):
-    for label, (color, marker) in by_label.items():
-      of_label = [tree for tree in trees if tree.label == label]
-      ax.plot([tree.size / _MIB for tree in of_label],
-              [tree.efficiency[0] for tree in of_label], marker, color=color,
-              markersize=4, label=label)
+  panels = {}
+  for temperature, trees in found.items():
+    series = {}
+    for tree in trees:
+      series.setdefault(tree.label, []).append(
+          (tree.size / _MIB, [tree.efficiency[0], None, None]))
+    panels[0, temperature] = figures.Panel(series, f"T = {temperature:g}",
+                                           "MiB beside the weights")
+  fig = figures.chart(panels, "block efficiency", linestyle="none")
+  for ax, trees in zip(fig.axes, found.values()):
     best = front(trees)
     ax.step([tree.size / _MIB for tree in best],
             [tree.efficiency[0] for tree in best], where="post",
             color="black", linewidth=0.8)
-    ax.set_title(f"T = {temperature:g}", fontsize=10)
-    ax.set_xlabel("MiB beside the weights")
-    ax.grid(alpha=0.3)
-  axes[0].set_ylabel("block efficiency")
-  figures.add_legend(fig)
   return fig
 
 

@@ -113,13 +113,13 @@ def _help():
     sys.exit()
 
 
-def define_config(path, description):
+def define_config(path, example):
   """Defines `--config`, a file whose fields are flags `--config.<field>`.
 
   Args:
     path: the default value: a file, or "rsd:smoke" for a preset of one of the
       package `configs`.
-    description: of the flag.
+    example: of a value, for `--help`.
 
   Returns:
     Its holder, see `config`.
@@ -127,7 +127,9 @@ def define_config(path, description):
   with _parts_of_configs():
     # ml_collections already looks for fields on the command line here.
     return config_flags.DEFINE_config_file(
-        "config", _installed(path), description, sys_argv=_arguments(sys.argv))
+        "config", _installed(path), "Settings: file, file:preset, or the name "
+        f"of a shipped file, such as {example}.",
+        sys_argv=_arguments(sys.argv))
 
 
 @contextlib.contextmanager

@@ -13,15 +13,15 @@ def markdown(records) -> str:
   parts = ["# Device check", _verdict(records)]
   if "device" in done:
     parts.append(_device(done["device"]))
-  parts += ["## Greedy texts and distributions", _rights(done.values())]
+  parts.append(("Greedy texts and distributions", _rights(done.values())))
   if "forwards" in done:
-    parts += ["## Forwards of the target",
-              _forwards(done["forwards"], done.get("device"))]
-  parts += ["## Rates", _rates(done.values())]
+    parts.append(("Forwards of the target",
+                  _forwards(done["forwards"], done.get("device"))))
+  parts.append(("Rates", _rates(done.values())))
   if "profile" in done:
     parts += ["## Longest operations", f"Of {done['profile']['method']}:",
               f"```\n{done['profile']['table']}\n```"]
-  return "\n\n".join(parts) + "\n"
+  return text_tables.render(parts, text_tables.markdown) + "\n"
 
 
 def _verdict(records):
@@ -47,7 +47,7 @@ def _rights(records):
     if "right" in x:
       p = "-" if x.get("p") is None else f"{x['p']:.2g}"
       lines.append([x["check"], p, "yes" if x["right"] else "NO"])
-  return text_tables.markdown_table(lines)
+  return lines
 
 
 def _forwards(found, device):
@@ -57,7 +57,7 @@ def _forwards(found, device):
     lines.append([str(tokens), f"{1e3 * seconds:.3f}",
                   f"{seconds / found['seconds'][0]:.2f}",
                   f"{read / seconds:.0%}" if device else ""])
-  return text_tables.markdown_table(lines)
+  return lines
 
 
 def _rates(records):
@@ -75,4 +75,4 @@ def _rates(records):
         f"{x['tokens'] / x['rows'] / x['steps']:.2f}",
         f"{1e3 * x['seconds'] / x['steps']:.2f}",
         f"{x['compile_seconds']:.1f}"])
-  return text_tables.markdown_table(lines)
+  return lines

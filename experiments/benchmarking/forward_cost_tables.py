@@ -7,7 +7,6 @@ import numpy as np
 
 from decoding_jax.runtime import cache_growth
 from decoding_jax.runtime import prefill
-from experiments.app import text_tables
 from experiments.benchmarking import runs as benchmark_runs
 from experiments.benchmarking import systems
 from experiments.benchmarking import tables as benchmark_tables
@@ -77,7 +76,7 @@ def of_steps(config, pair, methods, folder) -> str:
   Returns:
     The tables.
   """
-  texts, tables = systems.prompts(config, pair), []
+  texts, found = systems.prompts(config, pair), []
   for name in methods:
     # A trace does not distinguish programs of one name.
     jax.clear_caches()
@@ -87,27 +86,17 @@ def of_steps(config, pair, methods, folder) -> str:
                             entry, 0)
     table = profile.profile(run, run()["steps"],
                             folder / name.replace("/", "-"))
-    tables.append(
+    found.append(
         f"{name}, {entry.dtype}, "
         f"{benchmark_tables.title(entry.batch, entry.temperature).lower()}\n"
         f"{table}")
-  return "\n\n".join(tables)
+  return "\n\n".join(found)
 
 
-def terminal(known) -> str:
-  """Formats the tables of `measured` for the terminal."""
-  return "\n\n".join(
-      f"{_title(dtype, of_dtype)}\n"
-      f"{text_tables.plain_table(_lines(of_dtype))}"
-      for dtype, of_dtype in known.items())
-
-
-def markdown(known) -> str:
-  """Formats the tables of `measured` for summary.md."""
-  return "\n\n".join(
-      f"## {_title(dtype, of_dtype)}\n\n"
-      f"{text_tables.markdown_table(_lines(of_dtype))}"
-      for dtype, of_dtype in known.items())
+def tables(known) -> list:
+  """Returns the tables of `measured`, (title, lines) of each dtype."""
+  return [(_title(dtype, of_dtype), _lines(of_dtype))
+          for dtype, of_dtype in known.items()]
 
 
 def remarks(known):

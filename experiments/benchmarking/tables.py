@@ -2,16 +2,17 @@
 
 import statistics
 
-from matplotlib import figure
-
 from experiments.app import text_tables
 from experiments.benchmarking import runs as benchmark_runs
 from experiments.evaluation import figures
 from experiments.rivals import engines
 
-_HEAD = ["", "dtype", "tokens/s", "x same dtype", "x any", "block eff.",
-         "target calls", "roofline", "first call, s", "peak, MB"]
-_RATES = ["", "tokens/s", "x plain", "block eff."]
+_TITLES = {"rate": "tokens/s", "same": "x same dtype", "any": "x any",
+           "block_efficiency": "block eff.", "steps": "target calls",
+           "roofline": "roofline", "first_seconds": "first call, s",
+           "peak_mb": "peak, MB"}
+_SPECS = {"rate": ".1f", "steps": ".0f", "roofline": ".0%",
+          "first_seconds": ".1f", "peak_mb": ".0f"}
 # Names of what drafts nothing.
 _PLAIN = ("autoregressive", "plain", "compiled")
 _COLORS = {True: "#D55E00", False: "#666666"}
@@ -26,8 +27,8 @@ def rows(records, bounds=None):
 
   Returns:
     list of dicts with `entry`; `rate`, tokens per second, and `steps`, target
-    calls: (median, least, most) over the rounds; `block_efficiency`, `roofline`
-    and `peak_bytes`; `first_seconds` of the first call; `same` and `any`, the
+    calls: [median, least, most] over the rounds; `block_efficiency`, `roofline`
+    and `peak_mb`; `first_seconds` of the first call; `same` and `any`, the
     rate over that of the best exact rival of the same batch and temperature, in
     the same dtype and in any. Unknown values are None; `error` tells why a
     rival has none.
@@ -61,19 +62,18 @@ def _row(entry, records, bounds):
           r["row_calls"] for r in known) if known else None,
       "roofline": statistics.median(share) if share else None,
       "first_seconds": first[0] if first else None,
-      "peak_bytes": max((r["peak_bytes"] for r in rounds if r["peak_bytes"]),
-                        default=None),
+      "peak_mb": max((r["peak_bytes"] / 1e6 for r in rounds
+                      if r["peak_bytes"]), default=None),
       "error": None if rounds else next(
           (r["error"] for r in reversed(records) if "error" in r), None),
   }
 
 
 def _spread(values):
-  """Returns (median, least, most); None without values."""
+  """Returns [median, least, most]; None without values."""
   values = list(values)
-  if not values:
-    return None
-  return statistics.median(values), min(values), max(values)
+  return [statistics.median(values), min(values), max(values)] if values else (
+      None)
 
 
 def _is_exact(entry):
@@ -117,9 +117,9 @@ def terminal(rows_, notes=()):
     rows_: of `rows`.
     notes: lines of text.
   """
-  blocks = [f"{title(*group)}\n{text_tables.plain_table(_lines(members))}"
-            for group, members in groups(rows_).items()]
-  return "\n\n".join([*blocks, "\n".join([*notes, *remarks(rows_)])])
+  return text_tables.render(
+      [*_tables(rows_), "\n".join([*notes, *remarks(rows_)])],
+      text_tables.terminal)
 
 
 def rates(rows_, sizes) -> str:
@@ -135,38 +135,33 @@ def rates(rows_, sizes) -> str:
   blocks = []
   for group, members in groups(rows_).items():
     plain = next(row for row in members if _is_plain(row))
-    best = members[0]
-    lines = [_RATES, *([row["entry"].name, _range(row["rate"], 0),
-                        _figure(_over(row, [plain]), 2),
-                        _figure(row["block_efficiency"], 2)]
-                       for row in members)]
-    blocks.append(
-        "Tokens a second on a pair of "
-        f"{' and '.join(f'{x / 1e6:.0f} M' for x in sizes)} parameters\n"
-        f"{title(*group)}\n{text_tables.plain_table(lines)}\n\n"
-        f"{best['entry'].name} is the fastest, at "
-        f"{_over(best, [plain]):.2f} times the rate of plain decoding.")
-  return "\n\n".join(blocks)
+    best = members[0]["entry"].name
+    members = [{**row, "plain": _over(row, [plain])} for row in members]
+    blocks += [
+        ("Tokens a second on a pair of "
+         f"{' and '.join(f'{x / 1e6:.0f} M' for x in sizes)} parameters\n"
+         f"{title(*group)}", text_tables.pivot(
+             _long(members), {"method": ""}, form=_range,
+             titles={"rate": "tokens/s", "plain": "x plain",
+                     "block_efficiency": "block eff."}, specs={"rate": ".0f"})),
+        f"{best} is the fastest, at {members[0]['plain']:.2f} times the rate "
+        "of plain decoding."]
+  return text_tables.render(blocks, text_tables.terminal)
 
 
-def write(folder, rows_, notes=(), more="", about=""):
+def write(folder, rows_, notes=(), more=(), about=""):
   """Writes `summary.md` and `tokens_per_second.png`.
 
   Args:
     folder: to write to.
     rows_: of `rows`.
     notes: lines of text.
-    more: Markdown to end with.
+    more: blocks of a report to end with.
     about: of `provenance.markdown`.
   """
-  blocks = ["# Benchmark", about, _NOTE, "\n".join([*notes, *remarks(rows_)])]
-  for group, members in groups(rows_).items():
-    blocks += [
-        f"## {title(*group)}",
-        text_tables.markdown_table(_lines(members))
-    ]
-  text = "\n\n".join(filter(None, [*blocks, more])) + "\n"
-  (folder / "summary.md").write_text(text, encoding="utf-8")
+  text_tables.write(folder / "summary.md", [
+      "# Benchmark", about, _NOTE, "\n".join([*notes, *remarks(rows_)]),
+      *_tables(rows_), *more])
   figures.save_png(_draw(rows_), folder / "tokens_per_second.png")
 
 
@@ -215,30 +210,31 @@ def title(batch, temperature, bits=""):
       f", {bits}" if bits else "")
 
 
-def _lines(rows_):
-  return [_HEAD, *([name(row["entry"]), row["entry"].dtype,
-                    _range(row["rate"], 1), _figure(row["same"], 2),
-                    _figure(row["any"], 2), _figure(row["block_efficiency"], 2),
-                    _range(row["steps"], 0), _figure(row["roofline"], 0, "%"),
-                    _figure(row["first_seconds"], 1),
-                    _figure(row["peak_bytes"] and row["peak_bytes"] / 1e6, 0)]
-                   for row in rows_)]
+def _tables(rows_):
+  return [(title(*group), text_tables.pivot(
+      _long(members), {"name": "", "dtype": "dtype"}, titles=_TITLES,
+      form=_range, specs=_SPECS)) for group, members in groups(rows_).items()]
 
 
-def _figure(value, digits, kind="f"):
-  return "" if value is None else f"{value:.{digits}{kind}}"
+def _long(rows_):
+  """Returns the long records of rows."""
+  return [r for row in rows_ for r in text_tables.long_records(
+      {x: figure for x, figure in row.items() if x not in ("entry", "error")},
+      name=name(row["entry"]), method=row["entry"].name,
+      dtype=row["entry"].dtype)]
 
 
-def _range(spread, digits):
+def _range(value, low, high, spec):
   """Formats a median, and the range if it is not empty."""
-  if spread is None:
-    return ""
-  middle, low, high = (f"{x:.{digits}f}" for x in spread)
-  return middle if low == high else f"{middle} [{low}, {high}]"
+  if low is not None and f"{low:{spec}}" == f"{high:{spec}}":
+    low = None
+  return text_tables.interval(value, low, high, spec)
 
 
 def _draw(rows_):
   """Draws bars of tokens per second, with a panel per group."""
+  # Imported here to start runs half a second earlier.
+  from matplotlib import figure  # pylint: disable=import-outside-toplevel
   panels = {group: [row for row in members if row["rate"]]
             for group, members in groups(rows_).items()}
   sizes = [max(len(members), 1) for members in panels.values()]

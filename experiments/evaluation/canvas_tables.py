@@ -8,38 +8,30 @@ from experiments.scoring import intervals
 
 COLUMNS = {"accuracy": "accuracy", "forwards_per_token": "forwards / token",
            "tokens_per_second": "tokens / s", "speed_up": "speed-up"}
-_STYLES = {"static": ("#666666", "o"), "free_dave": ("#009E73", "s"),
-           "threshold": ("#D55E00", "^"), "factor": ("#E69F00", "D"),
-           "local_leap": ("#56B4E9", "v"), "learn2pd": ("#CC79A7", "P")}
 
 
 def methods(records) -> list[list[str]]:
   """Returns lines: each method with its figures and their intervals."""
-  lines = [["method", *COLUMNS.values()]]
-  for record in records:
-    lines.append([record["method"], *(
-        _shown(record["metrics"][name]) for name in COLUMNS)])
-  return lines
+  return text_tables.pivot(
+      [r for x in records for r in text_tables.long_records(
+          x["metrics"], method=x["method"])],
+      {"method": "method"}, titles=COLUMNS, form=_interval)
 
 
 def tasks(records, names) -> list[list[str]]:
   """Returns lines: the accuracy of each method in each task."""
-  lines = [["method", *names]]
-  for record in records:
-    right = _by_task(record)
-    lines.append([record["method"], *(
-        f"{np.mean(right[name]):.2f}" if name in right else "-"
-        for name in names)])
-  return lines
+  return text_tables.pivot(
+      [r for x in records for r in text_tables.long_records({
+          name: np.mean(np.array(x["right"])[np.equal(x["tasks"], name)])
+          for name in names if name in x["tasks"]}, method=x["method"])],
+      {"method": "method"}, titles={name: name for name in names})
 
 
 def limits(found) -> list[list[str]]:
   """Returns lines of (task, k, limit, measured interval) of dicts."""
-  lines = [["task", "tokens / step", "limit", "measured", "nats"]]
-  for x in found:
-    lines.append([x["task"], str(x["tokens"]), f"{x['limit']:.4f}",
-                  _shown(x["measured"]), f"{x['dependence']:.2f}"])
-  return lines
+  return [["task", "tokens / step", "limit", "measured", "nats"], *(
+      [x["task"], str(x["tokens"]), f"{x['limit']:.4f}",
+       _interval(*x["measured"]), f"{x['dependence']:.2f}"] for x in found)]
 
 
 def lossless(records) -> list[list[str]]:
@@ -56,19 +48,17 @@ def lossless(records) -> list[list[str]]:
   return lines
 
 
-def text(records, found, names, table) -> str:
+def text(records, found, names, form) -> str:
   """Joins all tables, formatted by a function of `text_tables`."""
-  parts = [methods(records), tasks(records, names), lossless(records)]
-  if found:
-    parts.append(limits(found))
-  return "\n\n".join(table(lines) for lines in parts if len(lines) > 1)
+  parts = [methods(records), tasks(records, names), lossless(records),
+           limits(found)]
+  return text_tables.render([("", x) for x in parts if len(x) > 1], form)
 
 
 def write(folder, records, found, config, note) -> None:
   """Writes `summary.md` and `quality.png`."""
-  tables = text(records, found, config.canvas_tasks,
-                text_tables.markdown_table)
-  (folder / "summary.md").write_text(f"{note}\n\n{tables}\n", "utf-8")
+  text_tables.write(folder / "summary.md", [note, text(
+      records, found, config.canvas_tasks, text_tables.markdown)])
   figures.save_png(_draw(records, config), folder / "quality.png")
 
 
@@ -79,51 +69,31 @@ def _base(name):
   return f"static({name.removeprefix('free_dave(').split(',')[0]})"
 
 
-def _shown(interval):
-  value, low, high = interval
-  digits = 2 if value < 100 else 0
-  value, *bounds = (None if x is None else f"{x:.{digits}f}"
-                    for x in (value, low, high))
-  return value if low is None else f"{value} [{', '.join(bounds)}]"
-
-
-def _by_task(record):
-  found = {}
-  for name, right in zip(record["tasks"], record["right"]):
-    found.setdefault(name, []).append(right)
-  return found
+def _interval(value, low, high, _=None):
+  return text_tables.interval(value, low, high,
+                              ".2f" if value < 100 else ".0f")
 
 
 def _draw(records, config):
-  # Imported here to start runs half a second earlier.
-  from matplotlib import figure  # pylint: disable=import-outside-toplevel
   several = [x for x in config.canvas_tasks
              if x.endswith("_any") or x in ("shuffle", "latin")]
   one = [x for x in config.canvas_tasks if x not in several]
-  fig = figure.Figure(figsize=(8.4, 3.9), layout="constrained")
-  panels = fig.subplots(1, 2, sharey=True)
-  for ax, names, title in ((panels[0], one, "one right answer"),
-                           (panels[1], several, "several right answers")):
-    for family, (color, marker) in _STYLES.items():
-      points = sorted(_point(record, names, config.seed) for record in records
-                      if record["method"].split("(")[0] == family)
-      if points and names:
-        x, y, low, high = zip(*points)
-        ax.errorbar(x, y, yerr=[low, high], label=family, color=color,
-                    marker=marker, markersize=4, linewidth=1, elinewidth=1)
-    ax.set_title(title, fontsize=10)
-    ax.set_xlabel("tokens a forward")
-    ax.grid(alpha=0.3)
-  panels[0].set_ylabel("accuracy")
-  figures.add_legend(fig)
-  return fig
+  panels = {}
+  for i, (names, title) in enumerate((
+      (one, "one right answer"), (several, "several right answers"))):
+    series = {}
+    for record in records if names else ():
+      series.setdefault(record["method"].split("(")[0], []).append(
+          _point(record, names, config.seed))
+    panels[0, i] = figures.Panel(
+        {family: sorted(points) for family, points in series.items()}, title,
+        "tokens a forward")
+  return figures.chart(panels, "accuracy")
 
 
 def _point(record, names, seed):
-  """Returns (tokens a forward, accuracy, bars) in some of the tasks."""
+  """Returns (tokens a forward, accuracy with its interval) in some tasks."""
   chosen = np.isin(record["tasks"], names)
   take = lambda name: np.array(record[name], float)[chosen]
-  value, low, high = intervals.interval(take("right"), np.ones(chosen.sum()),
-                                        seed)
-  return (take("emitted").sum() / take("forwards").sum(), value,
-          max(0, value - low), max(0, high - value))
+  return take("emitted").sum() / take("forwards").sum(), intervals.json_values(
+      intervals.interval(take("right"), np.ones(chosen.sum()), seed))

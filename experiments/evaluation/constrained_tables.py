@@ -2,38 +2,33 @@
 
 import re
 
-from matplotlib import figure
 import numpy as np
 
-from decoding_jax import metrics
 from experiments.app import text_tables
 from experiments.evaluation import cdsl_cost_model
 from experiments.evaluation import equal_forwards
 from experiments.evaluation import figures
-from experiments.evaluation import tables
 from experiments.scoring import task_rewards
 
+# Titles and format specs of figures.
 METRICS = {
-    **{name: (score.title, score.digits)
+    **{name: (score.title, f".{score.digits}f")
        for name, score in task_rewards.SCORES.items()},
-    "log_prob": ("log-prob a token", 2), "bleu": ("BLEU", 1),
-    "rouge_l": ("ROUGE-L", 1), "distinct_2": ("distinct-2", 2),
-    "seconds": ("s an example", 3), "slowdown": ("x greedy", 1),
-    "target_calls": ("target calls", 2), "draft_calls": ("draft calls", 2),
-    "reward_calls": ("reward calls", 2)}
-# Columns that fit a terminal.
-_SHORT = (*task_rewards.SCORES, "log_prob", "rouge_l", "seconds", "slowdown",
-          "target_calls", "draft_calls")
+    "log_prob": ("log-prob a token", ".2f"), "bleu": ("BLEU", ".1f"),
+    "rouge_l": ("ROUGE-L", ".1f"), "distinct_2": ("distinct-2", ".2f"),
+    "seconds": ("s an example", ".3f"), "slowdown": ("x greedy", ".1f"),
+    "target_calls": ("target calls", ".2f"),
+    "draft_calls": ("draft calls", ".2f"),
+    "reward_calls": ("reward calls", ".2f"),
+    "states": ("S1 S2 S3 S4, %", ".0f"),
+    "first_seconds": ("first call, s", ".1f")}
+# Columns that do not fit a terminal.
+_LONG = ("bleu", "distinct_2", "reward_calls", "first_seconds")
 
 
 def terminal(records, note=""):
   """Formats the table and the comparisons as plain text, `note` the last."""
-  shown = _shown(_SHORT, records)
-  lines = [["", *(title for title, _ in shown.values()), "S1 S2 S3 S4, %"]]
-  for record in records:
-    lines.append([record["label"], *(
-        tables.plus_minus(record["metrics"][name], digits)
-        for name, (_, digits) in shown.items()), _states(record)])
+  lines = _lines(records, "", text_tables.plus_minus, _LONG)
   return "\n".join([text_tables.plain_table(lines), "", _CALLS,
                     *_remarks(records), *filter(None, [note])])
 
@@ -48,23 +43,26 @@ def write(workdir, records, config, about="", note=""):
     about: of `provenance.markdown`.
     note: how settings were chosen, or "".
   """
-  shown = _shown(METRICS, records)
-  lines = [["method", *(title for title, _ in shown.values()),
-            "S1 S2 S3 S4, %", "first call, s"]]
-  for record in records:
-    lines.append([record["label"], *(
-        tables.interval(record["metrics"][name], digits)
-        for name, (_, digits) in shown.items()),
-        _states(record), f"{record['first_seconds']:.1f}"])
-  specs = [f"- {r['label']}: {r['spec']}" for r in records]
-  text = ["# Constrained decoding", *filter(None, [about]),
-          f"Task {config.task}, {len(records[0]['emitted'])} examples, batch "
-          f"{config.batch}. {_NOTE}",
-          text_tables.markdown_table(lines),
-          "\n".join([*_remarks(records), *filter(None, [note])]),
-          "\n".join(specs)]
-  (workdir / "summary.md").write_text("\n\n".join(text) + "\n", "utf-8")
+  text_tables.write(workdir / "summary.md", [
+      "# Constrained decoding", about,
+      f"Task {config.task}, {len(records[0]['emitted'])} examples, batch "
+      f"{config.batch}. {_NOTE}",
+      ("", _lines(records, "method", text_tables.interval)),
+      "\n".join([*_remarks(records), *filter(None, [note])]),
+      "\n".join(f"- {r['label']}: {r['spec']}" for r in records)])
   figures.save_png(_draw(records), workdir / "tradeoff.png")
+
+
+def _lines(records, title, form, without=()):
+  """Returns the lines of a table of those figures that the records have."""
+  found = [figure for r in records for figure in text_tables.long_records(
+      {**r["metrics"], "states": _states(r),
+       "first_seconds": r["first_seconds"]}, label=r["label"])]
+  names = {r["metric"] for r in found} - set(without)
+  return text_tables.pivot(
+      found, {"label": title}, form=form,
+      titles={x: METRICS[x][0] for x in METRICS if x in names},
+      specs={x: spec for x, (_, spec) in METRICS.items()})
 
 
 def _remarks(records):
@@ -82,56 +80,35 @@ def comparisons(records):
   ]
 
 
-def _shown(names, records):
-  """Returns titles and digits of those figures that the records have."""
-  return {name: METRICS[name] for name in names
-          if name in records[0]["metrics"]}
-
-
 def _comparison(cdsl, cdlh):
-  name = task_rewards.first(cdsl)
-  score, ones = task_rewards.SCORES[name], np.ones(len(cdsl[name]))
-  gain = score.scale * (np.array(cdsl[name], float) - np.array(cdlh[name]))
-  low, high = (metrics.ratio_interval(gain, ones) if len(ones) > 1
-               else (np.nan, np.nan))
+  score = task_rewards.SCORES[task_rewards.first(cdsl)]
   speed = cdlh["metrics"]["slowdown"][0] / cdsl["metrics"]["slowdown"][0]
   least, most = cdsl_cost_model.bounds(cdsl, cdlh, score.runs_model)
   verdict = "inside" if least <= speed <= most else "OUTSIDE"
-  values = [f"{x:+.{score.digits}f}" for x in (gain.mean(), low, high)]
-  before, after = score.change
-  return (f"{cdsl['label']} against {cdlh['label']}: {before} "
-          f"{values[0]}{after} [{values[1]}, {values[2]}], "
+  return (f"{cdsl['label']} against {cdlh['label']}: "
+          f"{equal_forwards.gain(cdsl, lambda name: np.array(cdlh[name]))}, "
           f"{speed:.1f} times as fast, {verdict} the cost model's "
           f"{least:.1f} to {most:.1f}.")
 
 
 def _states(record):
+  """Returns the shares of CDSL's states, one after the other."""
   total = np.sum(record["states"], axis=0)
-  if not total.sum():
-    return "-"
-  return " ".join(f"{100 * x:.0f}" for x in total / total.sum())
+  return [[100 * x] for x in total / total.sum()] if total.sum() else None
 
 
 def _draw(records):
   """Draws a score against seconds; lines join the settings of a method."""
-  # No pyplot: it would look for a display.
-  fig = figure.Figure(figsize=(7, 4.5), layout="constrained")
-  ax = fig.subplots()
   name, families = task_rewards.first(records[0]["metrics"]), {}
   for record in records:
     family = re.sub(r" a=.*|, slack.*| n=\d+$", "", record["label"])
-    families.setdefault(family, []).append(record)
-  for family, style in figures.styles(families).items():
-    members = sorted(families[family],
-                     key=lambda r: r["metrics"]["slowdown"][0])
-    figures.draw(ax, [r["metrics"]["slowdown"][0] for r in members],
-                 [r["metrics"][name] for r in members], family, style)
-  figures.log_axis(ax)
-  ax.set_xlabel("time per example, relative to greedy decoding")
-  ax.set_ylabel(task_rewards.SCORES[name].axis)
-  ax.grid(alpha=0.3)
-  fig.legend(loc="outside right upper", frameon=False, fontsize=8)
-  return fig
+    families.setdefault(family, []).append(
+        (record["metrics"]["slowdown"][0], record["metrics"][name]))
+  return figures.chart({(0, 0): figures.Panel(
+      {family: sorted(points, key=lambda x: x[0])
+       for family, points in families.items()},
+      x_title="time per example, relative to greedy decoding", log=True)},
+                       task_rewards.SCORES[name].axis, width=6)
 
 
 _CALLS = "Calls are per committed token; ± is half of the 95 % interval."

@@ -8,10 +8,9 @@ most probable nodes. Which of the two accepts more, of as many nodes?
 import math
 
 from experiments.app import text_tables
-from experiments.evaluation import tables
+from experiments.evaluation import figures
 from experiments.scoring import intervals
 
-_METRIC = "block_efficiency"
 # Trees that are sampled without replacement, and deterministic ones.
 _SAMPLED, _BEST_FIRST = ("RSD-S", "RSD-S, traversal"), ("OPT-Tree",)
 _NAMES = {"SD, traversal": "chain, block", "OPT-Tree": "best-first",
@@ -34,121 +33,112 @@ trees of as many nodes; their intervals are over the prompts, which both have
 decoded. At temperature 0 nothing is sampled, and RSD-S is a beam search."""
 
 
-def answers(rows) -> list[str]:
+def compared(trees) -> list[dict]:
+  """Returns the trees that drafters are compared by.
+
+  Args:
+    trees: dict from drafters to trees of `tree_tables.best`.
+
+  Returns:
+    Those with most tokens a target call within a budget, with their `drafter`.
+  """
+  return [{**r, "drafter": name} for name, of_drafter in trees.items()
+          for r in text_tables.select(of_drafter, metric="block_efficiency",
+                                      experiment="budget")]
+
+
+def answers(trees) -> list[str]:
   """Tells whether sampled trees beat best-first ones, a line a temperature.
 
   Args:
-    rows: dict from drafters to rows of `tables.rows`.
+    trees: of `compared`.
 
   Returns:
     Lines about the drafters that need one forward a tree.
   """
   found = []
-  for temperature, drafters in _by_temperature(rows).items():
-    said = [_sentence(name, trees) for name, trees in drafters.items()
-            if _one_forward(trees) and _rivals(trees)]
+  for (temperature,), chosen in text_tables.grouped(
+      trees, "temperature").items():
+    said = [_sentence(name, pairs) for name, pairs in _rivals(chosen).items()
+            if _one_forward(text_tables.select(chosen, drafter=name))]
     if said:
       found.append(f"T = {temperature:g}: {'; '.join(said)}.")
   return found
 
 
-def terminal(rows) -> str:
-  """Formats tables and answers for the terminal.
-
-  Args:
-    rows: dict from drafters to rows of `tables.rows`.
-  """
-  blocks = [f"Tokens a target call, temperature {temperature:g}\ncolumns: "
-            f"{tables.POINTS['budget']}\n" + text_tables.plain_table(
-                _lines(drafters, tables.plus_minus))
-            for temperature, drafters in _by_temperature(rows).items()]
-  told = "\n".join(answers(rows))
-  return "\n\n".join(filter(None, [*blocks, told and f"{_QUESTION}\n{told}"]))
+def terminal(trees) -> str:
+  """Formats tables and answers of `compared` trees for the terminal."""
+  told = "\n".join(answers(trees))
+  return text_tables.render([*(
+      (f"Tokens a target call, temperature {temperature:g}\ncolumns: "
+       f"{figures.POINTS['budget']}", _lines(chosen, text_tables.plus_minus))
+      for (temperature,), chosen in text_tables.grouped(
+          trees, "temperature").items()),
+                             told and f"{_QUESTION}\n{told}"],
+                            text_tables.terminal)
 
 
-def write(path, rows, about=""):
+def write(path, trees, about=""):
   """Writes the summary.
 
   Args:
     path: file.
-    rows: dict from drafters to rows of `tables.rows`.
+    trees: of `compared`.
     about: of `provenance.markdown`.
   """
-  told = "\n".join(f"- {line}" for line in answers(rows))
+  told = "\n".join(f"- {line}" for line in answers(trees))
   blocks = ["# Drafters", about, _NOTE, told and f"{_QUESTION}\n\n{told}"]
-  for temperature, drafters in _by_temperature(rows).items():
-    blocks += [f"## Temperature {temperature:g}", text_tables.markdown_table(
-        _lines(drafters, tables.interval))]
-    points, gains = _points(drafters), {
-        name: _gains(trees) for name, trees in drafters.items()}
-    blocks.append(text_tables.markdown_table(
-        [["gain of RSD-S", *map(str, points)], *(
-            [name, *(_percent(found[x]) if x in found else "" for x in points)]
-            for name, found in gains.items())]))
-  path.write_text("\n\n".join(filter(None, blocks)) + "\n", encoding="utf-8")
+  for (temperature,), chosen in text_tables.grouped(
+      trees, "temperature").items():
+    points = dict.fromkeys(sorted({r["point"] for r in chosen}))
+    gains = [r for name, pairs in _rivals(chosen).items()
+             for point, pair in pairs.items() for r in text_tables.long_records(
+                 {"gain": _percent(_gain([pair]))}, drafter=name, point=point)]
+    blocks += [(f"Temperature {temperature:g}",
+                _lines(chosen, text_tables.interval)),
+               ("", text_tables.pivot(gains, {"drafter": "gain of RSD-S"},
+                                      "point", {x: str(x) for x in points}))]
+  text_tables.write(path, blocks)
 
 
-def _by_temperature(rows):
-  """Returns dicts: temperature -> drafter -> label -> nodes -> row."""
-  found = {}
-  for name, of_drafter in rows.items():
-    for (experiment, temperature), trees in tables.best(
-        of_drafter, _METRIC).items():
-      if experiment == "budget":
-        found.setdefault(temperature, {})[name] = trees
-  return found
-
-
-def _points(drafters):
-  return sorted({point for trees in drafters.values()
-                 for of_label in trees.values() for point in of_label})
-
-
-def _lines(drafters, form):
-  """Returns lines of a table, the head first."""
-  points = _points(drafters)
-  lines = [["drafter", "method", *map(str, points)]]
-  for name, trees in drafters.items():
-    for label, of_label in trees.items():
-      lines.append([name, _NAMES.get(label, label), *(
-          form(of_label[point]["metrics"][_METRIC]) if point in of_label else ""
-          for point in points)])
-  return lines
+def _lines(trees, form):
+  return text_tables.pivot(
+      [{**r, "label": _NAMES.get(r["label"], r["label"])} for r in trees],
+      {"drafter": "drafter", "label": "method"}, "point", form=form)
 
 
 def _one_forward(trees):
   """Returns whether no tree costs more than a forward of the drafter a call."""
-  return all(sum(row["draft_calls"]) <= sum(row["target_calls"])
-             for of_label in trees.values() for row in of_label.values())
+  return all(sum(r["record"]["draft_calls"]) <= sum(r["record"]["target_calls"])
+             for r in trees)
 
 
 def _rivals(trees):
-  """Returns dict: nodes -> (sampled row, best-first row), the best of each."""
-  best = lambda labels, point: max(
-      (trees[x][point] for x in labels if point in trees.get(x, ())),
-      key=lambda row: row["metrics"][_METRIC][0], default=None)
-  points = sorted({point for of_label in trees.values() for point in of_label})
-  pairs = {point: (best(_SAMPLED, point), best(_BEST_FIRST, point))
-           for point in points}
-  return {point: pair for point, pair in pairs.items() if None not in pair}
+  """Returns dict: drafter -> nodes -> (sampled, best-first), the best of each.
+  """
+  found = {}
+  for (name, point), chosen in text_tables.grouped(
+      trees, "drafter", "point").items():
+    pair = [max((r for r in chosen if r["label"] in labels),
+                key=lambda r: r["value"], default=None)
+            for labels in (_SAMPLED, _BEST_FIRST)]
+    if None not in pair:
+      found.setdefault(name, {})[point] = pair
+  return found
 
 
-def _counts(row):
-  return row["emitted"], row["target_calls"]
+def _gain(pairs):
+  """Returns `[3]`, the gain of first over second trees, and its interval."""
+  return intervals.gain([
+      tuple((r["record"]["emitted"], r["record"]["target_calls"]) for r in pair)
+      for pair in pairs])
 
 
-def _gains(trees):
-  """Returns dict: nodes -> `[3]`, the gain and its interval."""
-  return {point: intervals.gain([tuple(map(_counts, pair))])
-          for point, pair in _rivals(trees).items()}
-
-
-def _sentence(name, trees):
+def _sentence(name, pairs):
   """Returns what a temperature says of a drafter, all numbers of nodes."""
-  gain = intervals.gain([tuple(map(_counts, pair))
-                         for pair in _rivals(trees).values()])
-  each = ", ".join(f"{100 * found[0]:+.1f} at {point}"
-                   for point, found in _gains(trees).items())
+  gain = _gain(list(pairs.values()))
+  each = ", ".join(f"{100 * _gain([pair])[0]:+.1f} at {point}"
+                   for point, pair in pairs.items())
   return f"{name} {_verdict(gain)}, {_percent(gain)} ({each} nodes)"
 
 

@@ -11,7 +11,7 @@ import re
 
 import numpy as np
 
-from decoding_jax import metrics
+from experiments.scoring import intervals
 from experiments.scoring import task_rewards
 
 
@@ -57,22 +57,31 @@ def mixture(tree, chains):
   return max(found, key=lambda x: x[0], default=(0, least, least, 1.0))[1:]
 
 
+def gain(record, other) -> str:
+  """Returns how much higher the score of a record is, with its interval.
+
+  Args:
+    record: of `constrained_run.run`.
+    other: `name -> [R]`, what it is compared with, of the same examples.
+  """
+  name = task_rewards.first(record)
+  score = task_rewards.SCORES[name]
+  found = score.scale * (np.array(record[name], float) - other(name))
+  value, *ends = intervals.interval(found, np.ones(len(found)), 0)
+  before, after = score.change
+  low, high = (f"{x:+.{score.digits}f}" for x in ends)
+  return f"{before} {value:+.{score.digits}f}{after} [{low}, {high}]"
+
+
 def _line(tree, first, second, share):
-  name = task_rewards.first(tree)
-  score, (before,
-          after) = task_rewards.SCORES[name], task_rewards.SCORES[name].change
   mixed = lambda key: (share * np.array(first[key], float)
                        + (1 - share) * np.array(second[key], float))
-  gain = score.scale * (np.array(tree[name], float) - mixed(name))
-  low, high = (metrics.ratio_interval(gain, np.ones(len(gain)))
-               if len(gain) > 1 else (np.nan, np.nan))
-  values = [f"{x:+.{score.digits}f}" for x in (gain.mean(), low, high)]
   ratio = np.sum(tree["target_calls"]) / np.sum(mixed("target_calls"))
   other = first["label"] if share == 1 else (
       f"{share:.2f} of ({first['label']}) + {1 - share:.2f} of "
       f"({second['label']})")
-  return (f"({tree['label']}) against {other}: {before} {values[0]}{after} "
-          f"[{values[1]}, {values[2]}], {ratio:.2f} of the target's forwards.")
+  return (f"({tree['label']}) against {other}: {gain(tree, mixed)}, "
+          f"{ratio:.2f} of the target's forwards.")
 
 
 def _others(spec):

@@ -2,9 +2,14 @@
 
 import io
 import itertools
+from typing import Any, NamedTuple
 
-from experiments.evaluation import tables
+from experiments.app import text_tables
+from experiments.evaluation import record_figures
 
+METRICS = {"block_efficiency": "block efficiency", "mbsu": "MBSU",
+           "token_rate_ratio": "token rate x AR"}
+POINTS = {"length": "draft length", "budget": "nodes scored a target call"}
 # Okabe and Ito's colours, distinct to most colour-blind people.
 _STYLES = {"SD": ("#666666", "o"), "SpecTr": ("#E69F00", "s"),
            "SpecInfer": ("#56B4E9", "D"), "RSD-C": ("#009E73", "^"),
@@ -19,50 +24,88 @@ _MARKERS = "PX*pdosD^v<"
 _DPI = 100
 # Of a PNG file: lines, and their edges.
 _PNG_COLORS = 128
+# Methods of a category are side by side, so that no interval hides another;
+# all of them take this share of the room between categories.
+_SPREAD = 0.5
 
 
-def write(folder, rows):
+class Panel(NamedTuple):
+  """A panel of a figure.
+
+  Attributes:
+    series: dict from labels to lists of (place, [value, low, high]).
+    title: above it.
+    x_title: of its horizontal axis.
+    ticks: places with a number, or a dict from places to texts; None for the
+      usual ones.
+    log: whether the horizontal axis is logarithmic.
+  """
+  series: dict[str, list]
+  title: str = ""
+  x_title: str = ""
+  ticks: Any = None
+  log: bool = False
+
+
+def write(folder, trees):
   """Writes a figure per metric, with a panel per experiment and temperature.
 
   Args:
     folder: Path to write to.
-    rows: of `tables.rows`.
+    trees: of `tree_tables.best`.
 
   Returns:
     list of paths, a PNG and a PDF file per metric.
   """
-  def describe(experiment, temperature):
-    return f"T = {temperature:g}", tables.POINTS[experiment]
-
   paths = []
-  for metric, title in tables.METRICS.items():
-    chosen = tables.best(rows, metric)
-    if chosen:
-      paths += save(_draw(chosen, metric, title, describe), folder, metric)
+  for metric, title in METRICS.items():
+    panels = text_tables.grouped(text_tables.select(trees, metric=metric),
+                                 "experiment", "temperature")
+    if panels:
+      fig = chart({place: of_trees(f"T = {place[1]:g}", some)
+                   for place, some in panels.items()}, title, 1)
+      paths += save(fig, folder, metric)
   return paths
 
 
-def write_drafters(folder, rows):
+def write_drafters(folder, trees):
   """Writes block efficiencies as PNG and PDF, a panel for each drafter.
 
   Args:
     folder: Path to write to.
-    rows: dict from drafters to rows of `tables.rows`, which have a panel at
-      each temperature.
+    trees: of `drafter_tables.compared`, a row of panels for each temperature.
 
   Returns:
     list of paths.
   """
-  metric = "block_efficiency"
-  chosen = {(temperature, name): trees for name, of_drafter in rows.items()
-            for (experiment, temperature), trees in tables.best(
-                of_drafter, metric).items() if experiment == "budget"}
-  if not chosen:
+  panels = text_tables.grouped(trees, "temperature", "drafter")
+  if not panels:
     return []
-  return save(_draw(chosen, metric, tables.METRICS[metric],
-                    lambda temperature, name: (f"{name}, T = {temperature:g}",
-                                               tables.POINTS["budget"])),
-              folder, "drafters")
+  return save(chart({(t, name): of_trees(f"{name}, T = {t:g}", some)
+                     for (t, name), some in panels.items()},
+                    METRICS["block_efficiency"], 1), folder, "drafters")
+
+
+def write_by_category(folder, cells):
+  """Writes the speed-up of methods by category, a panel for each temperature.
+
+  Of each method it has the sizes that are fastest on all prompts.
+
+  Args:
+    folder: Path to write to.
+    cells: of `record_figures.long_records`.
+
+  Returns:
+    list of paths; empty without categories, or where they were not timed.
+  """
+  timed = [r for r in text_tables.select(cells, metric="token_rate_ratio")
+           if r["method"] != record_figures.PLAIN]
+  if all(r["category"] == record_figures.ALL for r in timed):
+    return []
+  panels = {(0, t): of_categories(f"T = {t:g}", some) for (t,), some in (
+      text_tables.grouped(timed, "temperature").items())}
+  return save(chart(panels, "speed-up", 1, linestyle="none"), folder,
+              "speed_up_by_category")
 
 
 def styles(labels):
@@ -98,14 +141,48 @@ def save_png(fig, path):
           path, "PNG", optimize=True)
 
 
-def panels(height, width):
-  """Returns a figure, and its `[height, width]` axes of one scale."""
+def chart(panels, y_title, baseline=None, width=3.2, **style):
+  """Draws panels of one scale, with a legend of all labels above them.
+
+  Args:
+    panels: dict from (row, column) to a `Panel`.
+    y_title: of the vertical axes.
+    baseline: value with a dotted line, or None.
+    width: of a panel, in inches.
+    **style: of `errorbar`.
+
+  Returns:
+    The figure; its axes are in the order of rows and columns.
+  """
   # Imported here to start runs half a second earlier. No pyplot: it would look
   # for a display.
   from matplotlib import figure  # pylint: disable=import-outside-toplevel
-  fig = figure.Figure(figsize=(1 + 3.2 * width, 0.8 + 2.9 * height),
-                      layout="constrained")
-  return fig, fig.subplots(height, width, squeeze=False, sharey=True)
+  rows, columns = (list(dict.fromkeys(x)) for x in zip(*panels))
+  fig = figure.Figure(
+      figsize=(1 + width * len(columns), 0.8 + 2.9 * len(rows)),
+      layout="constrained")
+  axes = fig.subplots(len(rows), len(columns), squeeze=False, sharey=True)
+  by_label = styles(dict.fromkeys(
+      label for panel in panels.values() for label in panel.series))
+  for ax, place in zip(axes.flat, itertools.product(rows, columns)):
+    panel = panels[place]
+    for label, points in panel.series.items():
+      draw(ax, *zip(*points), label, by_label[label], **style)
+    if panel.log:
+      log_axis(ax, panel.ticks)
+    elif panel.ticks:
+      texts = panel.ticks.values() if isinstance(panel.ticks, dict) else None
+      ax.set_xticks(list(panel.ticks), texts, **(
+          {"rotation": 30, "ha": "right"} if texts else {}))
+    if baseline is not None:
+      ax.axhline(baseline, color="black", linewidth=0.8, linestyle=":")
+    ax.grid(axis="y" if baseline is not None else "both", alpha=0.3)
+    ax.set_title(panel.title, fontsize=10)
+    ax.set_xlabel(panel.x_title)
+  for ax in axes[:, 0]:
+    ax.set_ylabel(y_title)
+  add_legend(fig)
+  return fig
 
 
 def add_legend(fig):
@@ -157,59 +234,44 @@ def draw(ax, places, values, label, style, **more):
               **{"linewidth": 1, **more})
 
 
-def _draw(chosen, metric, title, describe):
-  """Draws panels.
+def of_trees(title, trees) -> Panel:
+  """Returns the panel of trees by their size, a line for each label.
+
+  A size is the nodes of a tree within a budget, else its point. Several points
+  may have one tree: the best one within a budget of nodes may have fewer.
 
   Args:
-    chosen: dict from (row, column) to the trees of a panel, see `tables.best`.
-    metric: a key of `tables.METRICS`.
-    title: of the vertical axes.
-    describe: `(row, column) -> (title, label of the horizontal axis)`.
+    title: of the panel.
+    trees: of `tree_tables.best`, of one experiment.
   """
-  rows, columns = (list(dict.fromkeys(x)) for x in zip(*chosen))
-  fig, axes = panels(len(rows), len(columns))
-  by_label = styles(dict.fromkeys(itertools.chain(*chosen.values())))
-  for i, j in itertools.product(range(len(rows)), range(len(columns))):
-    ax, place = axes[i, j], (rows[i], columns[j])
-    _panel(ax, chosen[place], metric, by_label)
-    heading, label = describe(*place)
-    ax.set_title(heading, fontsize=10)
-    ax.set_xlabel(label)
-    if not j:
-      ax.set_ylabel(title)
-  add_legend(fig)
-  return fig
+  within = trees[0]["experiment"] == "budget"
+  series = {}
+  for r in trees:
+    sizes = series.setdefault(r["label"], {})
+    size = r["nodes"] if within else r["point"]
+    figure = text_tables.figure(r)
+    sizes[size] = max(sizes.get(size, figure), figure, key=lambda x: x[0])
+  return Panel({x: sorted(sizes.items()) for x, sizes in series.items()}, title,
+               POINTS[trees[0]["experiment"]],
+               sorted({r["point"] for r in trees}), within)
 
 
-def _panel(ax, methods, metric, by_label):
-  """Draws the best trees of each method, with their intervals."""
-  for label, trees in methods.items():
-    found = _by_size(trees, metric)
-    draw(ax, list(found), list(found.values()), label, by_label[label])
-  points = sorted({point for trees in methods.values() for point in trees})
-  if any(row["experiment"] == "budget" for trees in methods.values()
-         for row in trees.values()):
-    log_axis(ax, points)
-  else:
-    ax.set_xticks(points)
-  ax.axhline(1, color="black", linewidth=0.8, linestyle=":")
-  ax.grid(axis="y", alpha=0.3)
-
-
-def _by_size(trees, metric):
-  """Returns a dict from sizes of trees to their figures, by rising size.
+def of_categories(title, cells) -> Panel:
+  """Returns the panel of figures by category, methods side by side.
 
   Args:
-    trees: dict from points to rows, of which several may have one tree: the
-      best one within a budget of nodes may have fewer.
-    metric: a key of `tables.METRICS`.
-
-  Returns:
-    Nodes of a tree within a budget, else its point, to [figure, low, high].
+    title: of the panel.
+    cells: of `record_figures.long_records`, of one metric.
   """
-  found = {}
-  for point, row in trees.items():
-    size = row["tree_nodes"] if row["experiment"] == "budget" else point
-    figure = row["metrics"][metric]
-    found[size] = max(found.get(size, figure), figure, key=lambda x: x[0])
-  return dict(sorted(found.items()))
+  places = {x: i for i, x in enumerate(dict.fromkeys(
+      r["category"] for r in cells))}
+  fastest = {}
+  for r in text_tables.select(cells, category=record_figures.ALL):
+    fastest[r["label"]] = max(fastest.get(r["label"], r), r,
+                              key=lambda r: r["value"])
+  series = {}
+  for i, (label, best) in enumerate(fastest.items()):
+    shift = _SPREAD * ((i + 0.5) / len(fastest) - 0.5)
+    series[label] = [(places[r["category"]] + shift, text_tables.figure(r))
+                     for r in text_tables.select(cells, method=best["method"])]
+  return Panel(series, title, ticks={i: x for x, i in places.items()})

@@ -27,6 +27,7 @@ except ImportError:  # Windows has no such locks.
   fcntl = None  # Nobody is kept out of a folder then.
 
 from decoding_jax import kernels
+from experiments.app import compilation_cache
 from experiments.app import launch
 from experiments.app import multihost
 from experiments.app import preemption
@@ -42,7 +43,7 @@ _TIMED = ("python", "cpus", "kernels", "devices", "versions")
 
 
 def open_workdir(workdir, settings, free=(), flag="--workdir", *,
-                 results=(RESULTS,), timed=False):
+                 results=(RESULTS,), timed=False, compiled=False):
   """Creates or reopens a folder of results, and writes its `run.json`.
 
   Args:
@@ -54,6 +55,7 @@ def open_workdir(workdir, settings, free=(), flag="--workdir", *,
     results: names of the files and folders that hold results.
     timed: whether results are timings, which another environment (device,
       cores, kernels, versions) must not add to.
+    compiled: whether the folder keeps compiled programs, for the next start.
 
   Returns:
     The folder as a Path.
@@ -68,7 +70,23 @@ def open_workdir(workdir, settings, free=(), flag="--workdir", *,
   multihost.from_first(
       lambda: _open(workdir, settings, free, flag, results, timed),
       launch.UserError)
+  if compiled:
+    compilation_cache.keep(workdir / compilation_cache.FOLDER)
   return workdir
+
+
+def of_rsd(workdir):
+  """Returns settings and records of a run of `experiments.rsd`.
+
+  Raises:
+    UserError: if there is none in the folder.
+  """
+  try:
+    settings = json.loads((workdir / RUN).read_text())["settings"]
+  except (OSError, ValueError, LookupError) as e:
+    raise launch.UserError(f"--workdir={workdir}: no run of experiments.rsd "
+                           f"({e}).") from e
+  return settings, read(workdir / RESULTS, "method", "temperature", "metrics")
 
 
 def started_at(workdir) -> datetime.datetime:

@@ -139,11 +139,6 @@ def row_numbers(count, batch, multiple=1):
           for start in range(0, number * size, size)]
 
 
-def groups(items, size):
-  """Cuts a list into lists of at most `size` items, in order."""
-  return [items[i:i + size] for i in range(0, len(items), size)]
-
-
 def at_once(mesh):
   """Returns how many programs may be compiled and run at a time.
 

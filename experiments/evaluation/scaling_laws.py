@@ -13,7 +13,6 @@ import numpy as np
 
 from experiments.app import text_tables
 from experiments.evaluation import figures
-from experiments.evaluation import tables
 from experiments.scoring import intervals
 
 _OVERLAP = "overlap"
@@ -60,35 +59,47 @@ def fit(variables, values) -> Law:
   return Law(float(found[0]), tuple(map(float, found[1:])), float(r2))
 
 
-def laws(records) -> dict[str, dict[str, Law]]:
-  """Fits the laws of each figure.
+def measured(records) -> list[dict]:
+  """Returns the long records of overlap and of tokens a target call.
 
   Args:
     records: of `experiments.scaling`, one of each drafter and number of tokens.
 
   Returns:
+    list of dicts with `drafter`, `parameters` and `tokens`.
+  """
+  return [found for r in records for found in text_tables.long_records(
+      {_OVERLAP: r[_OVERLAP], **{
+          f"T = {x['temperature']:g}": intervals.json_values(intervals.interval(
+              x["emitted"], x["target_calls"], 0)) for x in r["decoded"]}},
+      drafter=r["drafter"], parameters=r[_PARAMETERS], tokens=r[_TOKENS])]
+
+
+def laws(found) -> dict[str, dict[str, Law]]:
+  """Fits the laws of each figure.
+
+  Args:
+    found: of `measured`.
+
+  Returns:
     dict: figure -> what it is of -> law.
   """
-  largest = max(r[_PARAMETERS] for r in records)
-  most = max(r[_TOKENS] for r in records)
-  by_size = [r for r in records if r[_PARAMETERS] == largest]
-  by_tokens = [r for r in records if r[_TOKENS] == most]
-  column = lambda some, name: [r[name] for r in some]
+  largest, most = (max(r[x] for r in found) for x in (_PARAMETERS, _TOKENS))
+  law = lambda some, *names: fit([[r[x] for r in some] for x in names],
+                                 [r["value"] for r in some])
   return {figure: {
-      "parameters and tokens": fit(
-          [column(records, _PARAMETERS), column(records, _TOKENS)],
-          _values(records, figure)),
-      f"tokens, {largest:,} parameters": fit(
-          [column(by_size, _TOKENS)], _values(by_size, figure)),
-      f"parameters, {most:,} tokens": fit(
-          [column(by_tokens, _PARAMETERS)], _values(by_tokens, figure))}
-          for figure in _figures(records)}
+      "parameters and tokens": law(some, _PARAMETERS, _TOKENS),
+      f"tokens, {largest:,} parameters": law(text_tables.select(
+          some, parameters=largest), _TOKENS),
+      f"parameters, {most:,} tokens": law(text_tables.select(
+          some, tokens=most), _PARAMETERS)}
+          for (figure,), some in text_tables.grouped(found, "metric").items()}
 
 
 def terminal(records) -> str:
   """Formats measurements and laws for the terminal."""
-  return "\n\n".join(text_tables.plain_table(lines) for lines in (
-      *_measured(records, tables.plus_minus), _law_lines(records)))
+  return text_tables.render(_tables(records, text_tables.plus_minus),
+                            text_tables.terminal)
 
 
 def write(folder, records, about=""):
@@ -99,78 +110,47 @@ def write(folder, records, about=""):
     records: of `experiments.scaling`.
     about: of `provenance.markdown`.
   """
-  blocks = ["# Drafters by size and training", about, _NOTE]
-  blocks += map(text_tables.markdown_table, (
-      *_measured(records, tables.interval), _law_lines(records)))
-  (folder / "summary.md").write_text(
-      "\n\n".join(filter(None, blocks)) + "\n", encoding="utf-8")
-  figures.save(_draw(records), folder, "scaling")
+  text_tables.write(folder / "summary.md", [
+      "# Drafters by size and training", about, _NOTE,
+      *_tables(records, text_tables.interval)])
+  figures.save(_draw(measured(records)), folder, "scaling")
 
 
-def _figures(records):
-  return [_OVERLAP, *(f"T = {x['temperature']:g}"
-                      for x in records[0]["decoded"])]
+def _tables(records, form):
+  """Yields a table of each figure, drafters by tokens, and one of the laws."""
+  found = measured(records)
+  titles = {x: f"{x:,} tokens" for x in sorted({r[_TOKENS] for r in found})}
+  for (name,), some in text_tables.grouped(found, "metric").items():
+    yield "", text_tables.pivot(
+        [{**r, "size": f"{r[_PARAMETERS]:,}"}
+         for r in sorted(some, key=lambda r: r[_PARAMETERS])],
+        {"drafter": name, "size": _PARAMETERS}, _TOKENS, titles, form,
+        {_OVERLAP: ".3f"})
+  yield "", text_tables.pivot(
+      [r for name, of_name in laws(found).items() for of, law in of_name.items()
+       for r in text_tables.long_records(
+           {"constant": law.constant, "r2": law.r2, **dict(zip(
+               [x for x in (_PARAMETERS, _TOKENS) if x in of.split(",")[0]],
+               law.slopes))}, name=name, of=of)],
+      {"name": "law", "of": "of"},
+      titles={"constant": "constant", _PARAMETERS: "slope by parameters",
+              _TOKENS: "by tokens", "r2": "R^2"},
+      specs={"constant": "+.3f", _PARAMETERS: "+.3f", _TOKENS: "+.3f",
+             "r2": ".3f"})
 
 
-def _figure(record, name):
-  """Returns `[3]`, a figure and its interval, None where there is none."""
-  if name == _OVERLAP:
-    return [record[_OVERLAP], None, None]
-  found = next(x for x in record["decoded"]
-               if f"T = {x['temperature']:g}" == name)
-  return intervals.json_values(intervals.interval(
-      found["emitted"], found["target_calls"], 0))
-
-
-def _values(records, name):
-  return [_figure(record, name)[0] for record in records]
-
-
-def _groups(records, by):
-  """Returns lists of the records that agree in a field, in order."""
-  return {key: [r for r in records if r[by] == key]
-          for key in sorted({r[by] for r in records})}
-
-
-def _measured(records, form):
-  """Yields lines of a table of each figure: drafters by tokens."""
-  tokens = list(_groups(records, _TOKENS))
-  for name in _figures(records):
-    lines = [[name, _PARAMETERS, *(f"{x:,} tokens" for x in tokens)]]
-    for size, members in _groups(records, _PARAMETERS).items():
-      found = {r[_TOKENS]: form(_figure(r, name), 3 if name == _OVERLAP else 2)
-               for r in members}
-      lines.append([members[0]["drafter"], f"{size:,}", *(
-          found.get(x, "") for x in tokens)])
-    yield lines
-
-
-def _law_lines(records):
-  lines = [["law", "of", "constant", "slope by parameters", "by tokens",
-            "R^2"]]
-  for name, found in laws(records).items():
-    for of, law in found.items():
-      slopes = [f"{x:+.3f}" for x in law.slopes]
-      if len(slopes) == 1:
-        slopes = [slopes[0], ""] if of.startswith(_PARAMETERS) else [
-            "", slopes[0]]
-      lines.append([name, of, f"{law.constant:+.3f}", *slopes,
-                    f"{law.r2:.3f}"])
-  return lines
-
-
-def _draw(records):
+def _draw(found):
   """Draws each figure by tokens and by parameters, and the joint law."""
   # Imported here, as in `figures`.
   from matplotlib import figure  # pylint: disable=import-outside-toplevel
-  names, found = _figures(records), laws(records)
-  fig = figure.Figure(figsize=(1 + 3.2 * len(names), 7), layout="constrained")
-  axes = fig.subplots(2, len(names), squeeze=False, sharey="col")
-  for (row, (x, other)), (column, name) in itertools.product(
+  by_name = text_tables.grouped(found, "metric")
+  fig = figure.Figure(figsize=(1 + 3.2 * len(by_name), 7), layout="constrained")
+  axes = fig.subplots(2, len(by_name), squeeze=False, sharey="col")
+  for (row, (x, other)), (column, ((name,), some)) in itertools.product(
       enumerate(((_TOKENS, _PARAMETERS), (_PARAMETERS, _TOKENS))),
-      enumerate(names)):
+      enumerate(by_name.items())):
     ax = axes[row, column]
-    _panel(ax, records, name, x, other, found[name]["parameters and tokens"])
+    _panel(ax, some, x, other, laws(some)[name]["parameters and tokens"])
     ax.set_xlabel(f"{x} of the {'training' if x == _TOKENS else 'drafter'}")
     ax.set_title(name if name == _OVERLAP else f"tokens a target call, {name}",
                  fontsize=10)
@@ -179,17 +159,18 @@ def _draw(records):
   return fig
 
 
-def _panel(ax, records, name, x, other, law):
+def _panel(ax, found, x, other, law):
   """Draws a line for each value of `other`, and what the law says of it."""
-  groups = _groups(records, other)
-  for value, (color, marker) in figures.styles(groups).items():
-    members = sorted(groups[value], key=lambda r: r[x])
+  groups = text_tables.grouped(sorted(found, key=lambda r: (r[other], r[x])),
+                               other)
+  for ((value,), members), style in zip(groups.items(),
+                                        figures.styles(groups).values()):
     places = [r[x] for r in members]
-    figures.draw(ax, places, [_figure(r, name) for r in members],
-                 f"{value:,}", (color, marker), linestyle="none")
+    figures.draw(ax, places, [text_tables.figure(r) for r in members],
+                 f"{value:,}", style, linestyle="none")
     ax.plot(places, [law.constant + np.dot(law.slopes, np.log10(
-        [r[_PARAMETERS], r[_TOKENS]])) for r in members], color=color,
+        [r[_PARAMETERS], r[_TOKENS]])) for r in members], color=style[0],
             linewidth=0.8)
-  figures.log_axis(ax, list(_groups(records, x)))
+  figures.log_axis(ax, sorted({r[x] for r in found}))
   ax.tick_params(axis="x", labelsize=8)
   ax.grid(alpha=0.3)

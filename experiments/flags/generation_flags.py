@@ -1,5 +1,7 @@
 """Flags for decoding: method, sampling settings, token budget."""
 
+import functools
+
 from absl import flags
 
 import decoding_jax as dj
@@ -10,8 +12,10 @@ from experiments.devices import start_tables
 from experiments.flags import constraint_flags
 from experiments.flags import method_flags
 from experiments.flags import model_flags
-from experiments.flags import notices
+from models.text import tokenizer_files
 
+# Of the target's authors: settings that they recommend.
+_FILE = tokenizer_files.GENERATION
 METHOD = flags.DEFINE_string(
     "method", "rsd_s", method_flags.help_text("auto of experiments.generate"))
 MAX_NEW_TOKENS = flags.DEFINE_integer("max_new_tokens", 128,
@@ -48,8 +52,49 @@ def remarks() -> list[str]:
   unset = () if any(flag.present for flag in settings) else settings
   values = [{flag.name: flag.value for flag in group} for group in (
       unset, [x for x in constraint_flags.RECOMMENDED if not x.present])]
-  line = notices.recommended(model_flags.TARGET.value, *values)
+  line = recommended(model_flags.TARGET.value, *values)
   return [line] if line else []
+
+
+def recommended(target, sampling, penalties):
+  """Returns the settings that a target's authors recommend.
+
+  Args:
+    target: its folder, or its name.
+    sampling: dict from names of flags to the values in use, such as
+      temperature; the names are those of `generation_config.json`.
+    penalties: the same of flags that greedy decoding reads too.
+
+  Returns:
+    A line; "" if they recommend no other values.
+  """
+  folder = launch.model_folder(target)
+  setting = functools.partial(tokenizer_files.setting, folder, _FILE)
+  with launch.user_errors(ValueError):
+    # Without it transformers decodes greedily and ignores these fields.
+    used = {**(sampling if setting("do_sample") else {}), **penalties}
+    found = {name: setting(name) for name in used}
+  wanted = [f"--{name}={value}" for name, value in found.items()
+            if value is not None and value != used[name]]
+  if not wanted:
+    return ""
+  return f"{_FILE} of the target recommends {' '.join(wanted)}."
+
+
+def unfinished(tokens, eos_id) -> str:
+  """Returns a line if a text that was to have a form is not complete.
+
+  Args:
+    tokens: of the completion, the end included.
+    eos_id: tokens that end a text.
+
+  Returns:
+    A line; "" if the text has ended.
+  """
+  if len(tokens) and tokens[-1] in eos_id:
+    return ""
+  return (f"stopped at --max_new_tokens={MAX_NEW_TOKENS.value}: the text is "
+          "not complete.")
 
 
 def open_pair(methods) -> model_pair.ModelPair:

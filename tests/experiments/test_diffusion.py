@@ -62,7 +62,7 @@ def test_from_tasks_to_tables(decoders, tmp_path):
   assert path.stat().st_size == size
   table = functools.partial(canvas_tables.text, found=found,
                             names=config.canvas_tasks,
-                            table=text_tables.plain_table)
+                            form=text_tables.terminal)
   assert table(again) == table(records)
 
 

@@ -1,5 +1,7 @@
 """Records of an experiment: two methods, three prompts, a batch for each."""
 
+from experiments.evaluation import record_figures
+
 # Of the prompts, "qa" and "rag".
 CATEGORIES = ["rag", "qa", "rag"]
 # Parameters of their draft over those of the target.
@@ -20,14 +22,16 @@ def record(method, seconds, calls=(6, 6, 4), *, temperature=0.0, drafts=0,
     accepted: `accepted_by_depth` of each prompt.
   """
   tokens = [6, 6, 4]
-  return {
+  found = {
       "method": method, "temperature": temperature, "depth": drafts,
       "tree_nodes": nodes, "emitted": tokens, "target_calls": list(calls),
       "draft_calls": [drafts * x for x in calls],
       "accepted_by_depth": [list(x) for x in accepted], "tokens": tokens,
       "seconds": list(seconds), "baseline_rate": 16 / 3,
       "prompt_seconds": list(seconds), "plain_tokens": tokens,
-      "plain_seconds": [1.0, 1.0, 1.0]}
+      "plain_seconds": [1.0, 1.0, 1.0], "log_prob": [-6.0, -5.0, -4.0],
+      "row_steps": list(calls), "compile_seconds": 1.0}
+  return {**found, "metrics": record_figures.of_record(found, RATIO)}
 
 
 def records():
@@ -39,3 +43,9 @@ def records():
              accepted=counts),
       record("rsd_c(2-1)", [2.0, 1.5, 1.25], (2, 4, 4), drafts=2, nodes=4,
              accepted=counts)]
+
+
+def cells(records_=None, categories=tuple(CATEGORIES)):
+  """The long records of `records`, or of others."""
+  return record_figures.long_records(records_ or records(),
+                                     categories and list(categories), RATIO)

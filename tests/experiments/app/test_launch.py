@@ -100,7 +100,7 @@ def test_help_shows_flags_of_all_modules():
 
 
 def test_help_of_a_main_with_a_config():
-  assert ("--config: Settings: file:run, or the name of the shipped"
+  assert ("--config: Settings: file, file:preset, or the name of a"
           in _help("train"))
 
 

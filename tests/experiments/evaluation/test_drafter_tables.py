@@ -5,7 +5,7 @@ import pytest
 from experiments.evaluation import drafter_tables
 from experiments.evaluation import figures
 from experiments.evaluation import record_figures
-from experiments.evaluation import tables
+from experiments.evaluation import tree_tables
 
 _POINTS = {("budget", 8): ["opt_tree(8, 6x4)", "rsd_s(2x4)", "rsd_s(4x2)",
                            "rsd_s(2x4, traversal)"],
@@ -27,19 +27,22 @@ def _record(name, temperature, calls, forwards):
   return {**record, "metrics": record_figures.of_record(record, 0.1)}
 
 
-def _rows(best_first, forwards=1, names=_NAMES, temperatures=(0.0, 1.0)):
-  """Rows of a drafter; sampled trees need 10 calls a prompt, less some."""
+def _trees(best_first, forwards=1, names=_NAMES, temperatures=(0.0, 1.0)):
+  """Trees of a drafter; sampled ones need 10 calls a prompt, less some."""
   calls = lambda name: best_first if "opt" in name else 10 - ("trav" in name)
-  records = [_record(name, t, calls(name), forwards) for name in names
-             for t in temperatures]
-  return tables.rows(records, {point: [x for x in of_point if x in names]
-                               for point, of_point in _POINTS.items()},
-                     temperatures)
+  records = [_record(name, t, calls(name), forwards) for t in temperatures
+             for name in names]
+  return tree_tables.best(record_figures.long_records(records, None, 0.1),
+                          _POINTS)
+
+
+def _compared(**trees):
+  return drafter_tables.compared(trees)
 
 
 def test_answers_are_of_the_better_sampled_tree():
   """Of 8 nodes 9.5 calls against 12.5, of 16 nodes 10.5 against 12.5."""
-  lines = drafter_tables.answers({"block": _rows(12)})
+  lines = drafter_tables.answers(_compared(block=_trees(12)))
   assert [line.split(":")[0] for line in lines] == ["T = 0", "T = 1"]
   assert "block yes, +25.2 % [" in lines[1]
   assert "(+31.6 at 8, +19.0 at 16 nodes)" in lines[1]
@@ -47,25 +50,26 @@ def test_answers_are_of_the_better_sampled_tree():
 
 @pytest.mark.parametrize("calls, verdict", [(7, "no"), (30, "yes")])
 def test_verdicts(calls, verdict):
-  line = drafter_tables.answers({"block": _rows(calls)})[0]
+  line = drafter_tables.answers(_compared(block=_trees(calls)))[0]
   assert f"block {verdict}, " in line
 
 
 def test_what_is_within_the_interval_is_undecided():
-  rows = _rows(10, names=_NAMES[:3], temperatures=(1.0,))
-  for row in rows:
-    if "opt" in row["method"]:
-      row["target_calls"] = row["target_calls"][::-1]
-  line, = drafter_tables.answers({"block": rows})
+  trees = _trees(10, names=_NAMES[:3], temperatures=(1.0,))
+  for r in trees:
+    if "opt" in r["method"]:
+      r["record"]["target_calls"] = r["record"]["target_calls"][::-1]
+  line, = drafter_tables.answers(_compared(block=trees))
   assert "block undecided, +0.0 % [-" in line
 
 
 def test_a_drafter_of_several_forwards_is_in_the_tables_alone():
-  rows = {"small": _rows(12, forwards=4), "block": _rows(12)}
-  assert not drafter_tables.answers({"small": rows["small"]})
-  assert "Does" not in drafter_tables.terminal({"small": rows["small"]})
-  assert "small" not in "".join(drafter_tables.answers(rows))
-  text = drafter_tables.terminal(rows)
+  small, block = _trees(12, forwards=4), _trees(12)
+  assert not drafter_tables.answers(_compared(small=small))
+  assert "Does" not in drafter_tables.terminal(_compared(small=small))
+  trees = _compared(small=small, block=block)
+  assert "small" not in "".join(drafter_tables.answers(trees))
+  text = drafter_tables.terminal(trees)
   assert "\nDoes sampling without replacement" in text
   lines = [line.split()[:2] for line in text.splitlines()]
   assert lines.count(["small", "best-first"]) == 2
@@ -74,23 +78,23 @@ def test_a_drafter_of_several_forwards_is_in_the_tables_alone():
 
 def test_summary(tmp_path):
   """A drafter without the deeper trees has empty places."""
-  few = _rows(12, names=_NAMES[:3])
-  drafter_tables.write(tmp_path / "summary.md", {"few": few, "all": _rows(12)},
-                       "- About.")
+  few = _trees(12, names=_NAMES[:3])
+  drafter_tables.write(tmp_path / "summary.md",
+                       _compared(few=few, all=_trees(12)), "- About.")
   text = (tmp_path / "summary.md").read_text()
   assert "- About." in text and "- T = 1: few yes" in text
   assert "| drafter | method | 8 | 16 |" in text
   assert "| all | RSD-S, traversal | 2.53 [" in text
   line = next(x for x in text.splitlines() if x.startswith("| few | best"))
-  assert line.endswith("|  |")
+  assert line.endswith("| - |")
   assert text.count("| gain of RSD-S | 8 | 16 |") == 2
   assert "nan" not in text and "None" not in text
 
 
 def test_figures_are_written(tmp_path):
-  png, pdf = figures.write_drafters(tmp_path, {"a": _rows(12),
-                                               "b": _rows(9)})
+  png, pdf = figures.write_drafters(tmp_path, _compared(
+      a=_trees(12), b=_trees(9)))
   assert png.read_bytes().startswith(b"\x89PNG")
   assert png.stat().st_size < 60_000
   assert pdf.read_bytes().startswith(b"%PDF")
-  assert figures.write_drafters(tmp_path, {"a": []}) == []
+  assert figures.write_drafters(tmp_path, _compared(a=[])) == []

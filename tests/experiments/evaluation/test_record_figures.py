@@ -2,6 +2,7 @@
 
 import pytest
 
+import decoding_jax as dj
 from experiments.evaluation import record_figures
 from support import tiny_records
 
@@ -68,3 +69,53 @@ def test_categories_of_a_baseline_that_was_timed_on_few_prompts():
            if not name.startswith("plain_")}
   found = record_figures.main(record_figures.of_prompts(timed, [0, 1]), 0)
   assert "token_rate" in found and "token_rate_ratio" not in found
+
+
+def test_cells_of_each_category_and_of_all():
+  found = [x for x in tiny_records.cells() if x["metric"] == "block_efficiency"]
+  assert [(x["method"], x["category"], x["prompts"]) for x in found[:4]] == [
+      ("autoregressive", "qa", 1), ("autoregressive", "rag", 2),
+      ("autoregressive", "all", 3), ("speculative(2)", "qa", 1)]
+  assert len(found) == 9
+  chain = found[3:6]
+  assert [x["value"] for x in chain] == [
+      1.5, pytest.approx(10 / 6, abs=1e-6), 1.6]
+  assert chain[2]["nodes"] == chain[2]["depth"] == 2
+
+
+def test_prompts_of_no_category():
+  found = tiny_records.cells(categories=None)
+  assert {x["category"] for x in found} == {"all"}
+
+
+@pytest.mark.parametrize("ratio, verdict", [
+    ([1.5, 1.1, 1.9], "faster"), ([0.8, 0.7, 0.99], "slower"),
+    ([1.1, 0.9, 1.3], "no difference"), ([2.0, None, None], None)], ids=str)
+def test_verdicts(ratio, verdict):
+  plain, chain, _ = tiny_records.records()
+  for record in (plain, chain):
+    record["metrics"]["token_rate_ratio"] = ratio
+  found = tiny_records.cells([plain, chain], None)
+  assert {x["method"]: x["against_plain"] for x in found} == {
+      "autoregressive": None, "speculative(2)": verdict}
+  del chain["metrics"]["token_rate_ratio"]
+  assert tiny_records.cells([plain, chain], None)[-1]["against_plain"] is None
+
+
+def test_names_without_options_where_these_tell_nothing_apart():
+  names = ["suffix(8x4, paths=16, p=0.1)", "rsd_s(2x2, traversal)",
+           "cdsl(3, a=1)", "cdsl(3, a=2)"]
+  assert list(record_figures.short_names(names).values()) == [
+      "suffix(8x4)", "rsd_s(2x2, traversal)", "cdsl(3, a=1)", "cdsl(3, a=2)"]
+
+
+@pytest.mark.parametrize("method, label", [
+    (dj.methods.prompt_lookup(4), "prompt lookup"),
+    (dj.methods.suffix(4, 2), "suffix decoding"),
+    (dj.methods.token_recycling((2,), 2), "Token Recycling"),
+    (dj.methods.speculative(3, verification="block"), "SD, block"),
+    (dj.methods.sequoia(((2,), (0, 1), (1,))), "sequoia"),
+    (dj.methods.rsd_s(3, 2, verification="traversal"), "RSD-S, traversal"),
+    (dj.methods.rsd_s(3, 2), "RSD-S")], ids=lambda x: getattr(x, "name", ""))
+def test_labels_have_no_sizes_but_how_trees_are_verified(method, label):
+  assert record_figures.label(method.name) == label

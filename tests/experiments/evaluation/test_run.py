@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from configs import rsd as rsd_config
-from experiments import rsd
 from experiments.app import method_specs
 from experiments.data import length_buckets
 from experiments.data import prompt_tasks
+from experiments.evaluation import cells
 from experiments.evaluation import method_grid
+from experiments.evaluation import record_figures
 from experiments.evaluation import run as evaluation_run
-from experiments.evaluation import tables
+from experiments.evaluation import tree_tables
 from experiments.scoring import text_metrics
 from support import helpers
 from support.tiny_tasks import jsonl, make_config
@@ -105,16 +106,17 @@ def test_drafters_without_a_model_have_cells_too(folders, tmp_path):
   config.update(methods=(), lengths=(2,), budgets=())
   methods, points = method_grid.from_config(config)
   examples = prompt_tasks.Examples([[1, 2, 3], [4, 5, 6]])
-  found = rsd.measure(config, pair, methods, examples, tmp_path / "results")
+  found = cells.measure(config, pair, methods, examples, tmp_path / "results")
   assert [r["tree_nodes"] for r in found] == [0, 4, 2, 3]
   for record in found:
     assert record["draft_calls"] == [0, 0]
     assert record["metrics"]["mbsu"] == record["metrics"]["block_efficiency"]
-  rows = tables.rows(found, points, config.temperatures)
-  text = tables.terminal(rows)
+  rows = record_figures.long_records(found, None, 0.1)
+  trees = tree_tables.best(rows, points)
+  text = tree_tables.terminal(rows, trees, 1e9)
   for label in ("Token Recycling", "prompt lookup", "suffix decoding"):
     assert f"  {label} " in text
-  tables.write(tmp_path / "summary.md", rows)
+  tree_tables.write(tmp_path, rows, trees, 1e9, "", {})
   assert "suffix(3x2, " in (tmp_path / "summary.md").read_text()
 
 
@@ -126,10 +128,11 @@ def test_a_decoder_that_drafts_has_a_cell_too(folders, tmp_path):
   config.update(methods=(), lengths=(2,), budgets=())
   methods, points = method_grid.from_config(config)
   examples = prompt_tasks.Examples([[1, 2, 3], [4, 5, 6]])
-  found = rsd.measure(config, pair, methods, examples, tmp_path / "results")
+  found = cells.measure(config, pair, methods, examples, tmp_path / "results")
   assert [r["depth"] for r in found] == [0, 2]
   assert found[1]["draft_calls"] == [2 * n for n in found[1]["target_calls"]]
-  text = tables.terminal(tables.rows(found, points, config.temperatures))
+  rows = record_figures.long_records(found, None, 0.1)
+  text = tree_tables.terminal(rows, tree_tables.best(rows, points), 1e9)
   assert "  PEARL " in text
 
 
@@ -147,7 +150,7 @@ def test_a_run_of_ragged_prompts(folders, tmp_path):
              method_specs.read({"name": "rsd_s", "width": 2, "depth": 1})]
   size = generate_lib._generate.num_programs  # pylint: disable=protected-access
   before = size()
-  found = rsd.measure(config, pair, methods, examples, tmp_path / "results")
+  found = cells.measure(config, pair, methods, examples, tmp_path / "results")
   assert size() - before <= len(methods) * config.buckets
   assert [record["method"] for record in found] == [m.name for m in methods]
   for record in found:
@@ -160,12 +163,12 @@ def test_a_run_of_ragged_prompts(folders, tmp_path):
         [text.lstrip().split("\n")[0].strip() for text in record["texts"]],
         ["y"] * 5)
   # What has a result is not run again.
-  again = rsd.measure(config, pair, methods, examples, tmp_path / "results")
+  again = cells.measure(config, pair, methods, examples, tmp_path / "results")
   assert again == found
   # From a queue come the same texts; the three short prompts have one.
   config.queue = 4
-  queued, = rsd.measure(config, pair, methods[:1], examples,
-                        tmp_path / "queued")
+  queued, = cells.measure(config, pair, methods[:1], examples,
+                          tmp_path / "queued")
   assert queued["texts"] == found[0]["texts"]
   assert len(queued["tokens"]) == 2
   assert 0 <= queued["metrics"]["idle_share"][0] < 1

@@ -1,9 +1,91 @@
-"""Values of sampling flags outside their ranges are refused by name."""
+"""Values of sampling flags, and remarks about a completion."""
+
+import json
+import shutil
 
 from absl import flags
+from absl.testing import flagsaver
 import pytest
 
-from experiments.flags import generation_flags  # noqa: F401, its flags
+from experiments.app import launch
+from experiments.flags import generation_flags
+from support import helpers
+
+USED = ({"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0},
+        {"repetition_penalty": 1.0, "no_repeat_ngram_size": 0})
+FILE = "generation_config.json"
+
+
+@pytest.mark.parametrize("tokens, ended", [
+    ([5, 6], False), ([5, 0], True), ([5, 3], True), ([0, 5], False),
+    ([], False)], ids=str)
+def test_a_text_without_an_end(tokens, ended):
+  with flagsaver.as_parsed(max_new_tokens="2"):
+    assert generation_flags.unfinished(tokens, (0, 3)) == (
+        "" if ended else
+        "stopped at --max_new_tokens=2: the text is not complete.")
+
+
+@pytest.mark.parametrize("settings, words", [
+    (dict(do_sample=True, temperature=0.6, top_p=0.9),
+     "--temperature=0.6 --top_p=0.9"),
+    (dict(do_sample=True, temperature=0.7, top_p=1.0, top_k=20),
+     "--temperature=0.7 --top_k=20"),
+    (dict(do_sample=True, temperature=0.3, min_p=0.15),
+     "--temperature=0.3 --min_p=0.15"),
+    (dict(do_sample=True, temperature=1, top_p=1, top_k=0, min_p=None), ""),
+    (dict(do_sample=True, temperature=None), ""),
+    (dict(do_sample=True), ""),
+    (dict(do_sample=False, temperature=0.6), ""),
+    (dict(temperature=0.6), ""),
+    (dict(temperature=0.6, repetition_penalty=1.05, no_repeat_ngram_size=3),
+     "--repetition_penalty=1.05 --no_repeat_ngram_size=3"),
+    (dict(do_sample=True, top_p=0.8, repetition_penalty=1.1),
+     "--top_p=0.8 --repetition_penalty=1.1"),
+    (dict(repetition_penalty=1, no_repeat_ngram_size=0), ""),
+    (None, "")], ids=str)
+def test_sampling_that_is_recommended(settings, words, tmp_path):
+  if settings is not None:
+    (tmp_path / FILE).write_text(json.dumps(settings))
+  assert generation_flags.recommended(str(tmp_path), *USED) == (
+      words and f"{FILE} of the target recommends {words}.")
+
+
+def test_sampling_of_the_wrong_type_is_told(tmp_path):
+  (tmp_path / FILE).write_text('{"do_sample": true, "top_k": "many"}')
+  with pytest.raises(launch.UserError, match=f"{FILE}': top_k='?many'?: "):
+    generation_flags.recommended(str(tmp_path), *USED)
+
+
+def test_sampling_of_a_shipped_model_is_not_recommended():
+  assert generation_flags.recommended("python-target", *USED) == ""
+  with pytest.raises(launch.UserError, match="neither a folder"):
+    generation_flags.recommended("python-tagret", *USED)
+
+
+@pytest.mark.long
+def test_generate_tells_both(folders, tmp_path):
+  pytest.importorskip("outlines_core")
+  target = tmp_path / "target"
+  shutil.copytree(folders[0], target)
+  (target / FILE).write_text(json.dumps(
+      dict(do_sample=True, top_p=0.9, repetition_penalty=1.2)))
+  arguments = ("-m", "experiments.generate", f"--target={target}",
+               "--method=autoregressive", "--prompt=import os",
+               "--compilation_cache=")
+  runs = [helpers.start(*arguments, *more) for more in (
+      ["--regex=[a-z]{200}", "--max_new_tokens=5"],
+      ["--regex=[a-z]", "--max_new_tokens=5", "--top_k=0",
+       "--repetition_penalty=1"])]
+  lines, ended = (run.communicate()[0].splitlines() for run in runs)
+  assert [run.returncode for run in runs] == [0, 0]
+  assert lines[-3].startswith("autoregressive: 5 tokens")
+  assert lines[-2:] == [
+      "stopped at --max_new_tokens=5: the text is not complete.",
+      f"{FILE} of the target recommends --top_p=0.9 "
+      "--repetition_penalty=1.2."]
+  # It has an end, and the flags that are set say that they are meant.
+  assert ended[-1].startswith("autoregressive: 2 tokens")
 
 
 @pytest.mark.parametrize("name, value", [

@@ -9,7 +9,7 @@ import sacrebleu
 
 import decoding_jax as dj
 from experiments.app import launch
-from experiments.flags import text_set_flag
+from experiments.flags import display_flags
 from experiments.scoring import text_sets
 
 TEXTS = ["a cat sat on the mat today", "a cat sat on the mat", "no cat at all"]
@@ -55,8 +55,8 @@ def _texts():
 
 def report(out, rows=None):
   decode = lambda tokens: "".join(f"{x} " for x in tokens)
-  return text_set_flag.report(lambda count: generation(rows[:count], {}), out,
-                              np.array([2]), decode)
+  return display_flags.more_texts(
+      lambda count: generation(rows[:count], {}), out, np.array([2]), decode)
 
 
 def test_texts_of_a_search(texts):
@@ -83,8 +83,9 @@ def test_texts_of_other_methods_are_of_other_keys(texts):
 
 
 def test_flags_that_do_not_go_together(texts):
-  with texts("2"), pytest.raises(launch.UserError, match="--texts and --str"):
-    text_set_flag.check(True)
+  with texts("2", stream="true"), pytest.raises(launch.UserError,
+                                                match="--texts and --str"):
+    display_flags.check([], dj.Sampling())
   with texts("1", reference="x"), pytest.raises(launch.UserError,
                                                 match="--reference compares"):
-    text_set_flag.check(False)
+    display_flags.check([], dj.Sampling())

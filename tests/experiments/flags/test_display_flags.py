@@ -1,6 +1,8 @@
-"""A completion that is shown while it grows."""
+"""Completions that are shown while they grow, or beside others."""
 
 import functools
+import re
+import types
 
 from absl import flags
 from absl.testing import flagsaver
@@ -13,12 +15,16 @@ import decoding_jax as dj
 from experiments.app import launch
 from experiments.devices import model_pair
 from experiments.flags import constraint_flags
-from experiments.flags import stream_flag
+from experiments.flags import display_flags
+from experiments.timing import stopwatch
 from models.text import tokenizers
 from support import helpers
 from support import tiny_models as tiny
 
 METHOD = dj.methods.speculative(2)
+TREES = dj.methods.rsd_s(2, 1)
+TREE_ARGUMENTS = dict(method=TREES, max_new_tokens=8, eos_id=None,
+                      sampling=dj.Sampling())
 PROMPTS, LENGTHS = tiny.PROMPTS[:1], tiny.LENGTHS[:1]
 # Parts of two characters, one of them with a byte that fits nowhere.
 _BYTES = [f"<0x{byte:02X}>" for byte in (0xC3, 0xA9, 0xE6, 0xB7, 0xB1, 0xFF)]
@@ -98,7 +104,7 @@ def _pair(folders):
 
 
 def decoded(pair, new=12, eos_id=(0,), method=METHOD):
-  """Arguments of `stream_flag.show` after the pair, and the text to expect."""
+  """Arguments of `stream` after the pair, and the text to expect."""
   arguments = dict(method=method, max_new_tokens=new, eos_id=eos_id,
                    sampling=dj.Sampling())
   models = model_pair.for_method(pair, method)
@@ -107,7 +113,7 @@ def decoded(pair, new=12, eos_id=(0,), method=METHOD):
                     target_params=pair.target_params, draft=models.draft,
                     draft_params=models.draft_params, **arguments)
   return (keys, PROMPTS, LENGTHS), arguments, pair.tokenizer.decode(
-      stream_flag.tokens(out, LENGTHS))
+      display_flags.tokens(out, LENGTHS))
 
 
 @pytest.mark.cases(1)
@@ -122,7 +128,7 @@ def test_the_text_is_that_of_generate(pair, capsys, monkeypatch, values,
     arrays, arguments, expected = decoded(pair, method=method)
     parts = []
     monkeypatch.setattr("builtins.print", lambda *args, **_: parts.extend(args))
-    out, took = stream_flag.show("x = ", pair, *arrays, **arguments)
+    out, took = display_flags.stream("x = ", pair, *arrays, **arguments)
   assert "".join(parts) == "x = " + expected
   assert "s with compilation" in took
   # The prompt, a part a step, and the rest.
@@ -132,18 +138,19 @@ def test_the_text_is_that_of_generate(pair, capsys, monkeypatch, values,
 
 def test_a_pause_of_the_compiler_is_not_in_the_rate():
   """And the last part, which has no token of its own, is no step."""
-  took = stream_flag._took([0.0, 3.0, 3.1, 3.2, 7.2, 7.3, 7.3],
-                           [5, 7, 9, 11, 13, 13])
+  took = display_flags._took([0.0, 3.0, 3.1, 3.2, 7.2, 7.3, 7.3],
+                             [5, 7, 9, 11, 13, 13])
   assert took == "20.0 tokens/s after the first step, 7.3 s with compilation"
-  assert stream_flag._took([0.0, 3.0, 3.1], [5, 5]) == "3.1 s with compilation"
+  took = display_flags._took([0.0, 3.0, 3.1], [5, 5])
+  assert took == "3.1 s with compilation"
 
 
 def test_logits_that_are_nan_are_told(pair, capsys):
   wrong = jax.tree.map(lambda x: x * np.nan, pair.target_params)
   arrays, arguments, _ = decoded(pair)
   with pytest.raises(launch.UserError, match="NaN"):
-    stream_flag.show("x", pair._replace(target_params=wrong), *arrays,
-                     **arguments)
+    display_flags.stream("x", pair._replace(target_params=wrong), *arrays,
+                         **arguments)
   assert capsys.readouterr().out == "x"
 
 
@@ -152,15 +159,86 @@ def test_logits_that_are_nan_are_told(pair, capsys):
 def test_methods_whose_text_does_not_grow(pair, method):
   del pair
   greedy = dj.Sampling(temperature=0.0)
-  stream_flag.check([method], greedy)
+  display_flags.check([method], greedy)
   with flagsaver.as_parsed(stream="true"):
-    stream_flag.check([METHOD, dj.methods.autoregressive()], greedy)
+    display_flags.check([METHOD, dj.methods.autoregressive()], greedy)
     with pytest.raises(launch.UserError, match="--stream: the text of method "
                        ".*beam_sea.* is only known at its end"):
-      stream_flag.check([METHOD, method], greedy)
+      display_flags.check([METHOD, method], greedy)
 
 
 def test_on_a_mesh_nothing_is_told(pair):
   mesh = jax.make_mesh((1,), ("data",))
   with pytest.raises(launch.UserError, match="--stream and --mesh: "):
-    stream_flag.show("x", pair._replace(mesh=mesh), None, PROMPTS, LENGTHS)
+    display_flags.stream("x", pair._replace(mesh=mesh), None, PROMPTS, LENGTHS)
+
+
+def test_trees_of_each_step(pair, capsys, tmp_path):
+  """The text of `generate`; its tokens are the marked ones, in order."""
+  keys = jax.random.split(jax.random.key(0), 1)
+  arrays = keys, tiny.PROMPTS[:1], tiny.LENGTHS[:1]
+  image = tmp_path / "trees.svg"
+  with flagsaver.as_parsed(show_tree="true", tree_svg=str(image)):
+    assert display_flags.shows_trees()
+    display_flags.check([TREES], dj.Sampling())
+    out, took = display_flags.show_trees(pair, *arrays, **TREE_ARGUMENTS)
+  helpers.check_same(out, dj.generate(
+      *arrays, target=pair.target, target_params=pair.target_params,
+      draft=pair.draft, draft_params=pair.draft_params, **TREE_ARGUMENTS))
+  printed = capsys.readouterr().out
+  steps = re.findall(r"^step (\d+): (\d) drafts accepted, (\d) tokens", printed,
+                     re.M)
+  assert len(steps) == int(out.steps) and took == f"{len(steps)} steps"
+  assert [int(x) for x, *_ in steps] == [*range(1, len(steps) + 1)]
+  assert sum(int(x) for *_, x in steps) == 8
+  marked = re.findall(r"^[*+] +('.*?'|\".*?\")(?:  |$)", printed, re.M)
+  assert marked == [repr(pair.tokenizer.decode([x], skip_special_tokens=False))
+                    for x in tiny.texts(out, arrays[2])[0]]
+  assert image.read_text("utf-8").count("Step ") == len(steps)
+
+
+@pytest.mark.parametrize("values, method, message", [
+    (dict(show_tree="true"), dj.methods.beam_search(2),
+     r"--show_tree: method beam_search\(2\) drafts no tree"),
+    (dict(tree_svg="x.svg"), dj.methods.pearl(2),
+     r"--tree_svg: method pearl\(2\) drafts no tree"),
+    (dict(show_tree="true", stream="true"), TREES,
+     "--show_tree and --stream: either"),
+    (dict(tree_svg="/no/such/x.svg"), TREES,
+     "--tree_svg=/no/such/x.svg: there is no such folder")],
+                         ids=["beams", "pearl", "stream", "folder"])
+def test_what_cannot_be_shown(pair, values, method, message):
+  del pair
+  with flagsaver.as_parsed(**values):
+    with pytest.raises(launch.UserError, match=message):
+      display_flags.check([method], dj.Sampling())
+
+
+def test_trees_on_a_mesh_are_refused(pair):
+  with pytest.raises(launch.UserError, match="--show_tree and --mesh"):
+    display_flags.show_trees(pair._replace(mesh="a mesh"), None, None, None)
+
+
+def test_both_are_decoded_in_turn_and_medians_compared(monkeypatch, capsys):
+  calls, seconds = [], {"plain": [8.0, 2.0, 1.0], "drafted": [1.0, 0.5, 4.0]}
+
+  def decoder(name):
+    def decode():
+      calls.append(name)
+      return types.SimpleNamespace(
+          stats=types.SimpleNamespace(emitted=np.array([8])))
+    return decode
+
+  def decoded(decode):
+    out = decode()
+    return out, seconds[calls[-1]].pop(0)
+
+  monkeypatch.setattr(stopwatch, "decoded", decoded)
+  line = display_flags.compare("speculative(2)", decoder("drafted"),
+                               decoder("plain"))
+  assert calls == ["plain", "drafted"] * 4  # The first of each compiles.
+  assert line == ("autoregressive 4.0 tokens/s, speculative(2) 8.0 tokens/s: "
+                  "2.00 times as fast")
+  shown = capsys.readouterr().err
+  assert "compiling plain decoding" in shown
+  assert "comparing with plain decoding" in shown

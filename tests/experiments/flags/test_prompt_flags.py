@@ -1,4 +1,4 @@
-"""Prompts of a file, of `experiments.complete`."""
+"""Prompts as texts and as turns of a chat, one or those of a file."""
 
 import datetime
 import json
@@ -9,7 +9,7 @@ from absl.testing import flagsaver
 import pytest
 
 from experiments.app import launch
-from experiments.flags import prompts_file_flag
+from experiments.flags import prompt_flags
 from models.text import chat_template
 from support import helpers
 
@@ -22,9 +22,11 @@ def _load(tmp_path):
   def load(name, content, now=None, **values):
     path = tmp_path / name
     path.write_text(content)
-    with flagsaver.as_parsed(**{"prompts": str(path), **values}):
-      return [tokenizer.decode(x)
-              for x in prompts_file_flag.load(tokenizer, tmp_path, now)]
+    source, field = (values.pop(x, default) for x, default in (
+        ("prompts", str(path)), ("field", "prompt")))
+    with flagsaver.as_parsed(**values):
+      return [tokenizer.decode(x) for x in prompt_flags.load(
+          source, field, tokenizer, tmp_path, now)]
 
   flags.FLAGS.mark_as_parsed()
   yield load
@@ -94,3 +96,35 @@ def test_chats_of_a_date(load, tmp_path):
 def test_what_is_wrong_is_named(load, name, content, values, message):
   with pytest.raises(launch.UserError, match=message):
     load(name, content, **values)
+
+
+@pytest.fixture(name="encode")
+def _encode(tmp_path):
+  """The text that a prompt is decoded as."""
+  tokenizer = helpers.chat_model(tmp_path)
+
+  def encode(prompt, target=tmp_path, **values):
+    with flagsaver.as_parsed(**values):
+      return tokenizer.decode(prompt_flags.encode(prompt, tokenizer, target))
+
+  flags.FLAGS.mark_as_parsed()
+  yield encode
+  flags.FLAGS.unparse_flags()
+
+
+def test_prompts(encode):
+  assert encode(prompt="Hi") == "Hi"
+  assert encode(prompt="Hi", chat="true") == "[user]Hi[assistant]"
+  assert encode(prompt="Hi", chat="true", system="Be brief.") == (
+      "[system]Be brief.[user]Hi[assistant]")
+
+
+@pytest.mark.parametrize("values, message", [
+    (dict(prompt=""), "--prompt is empty"),
+    (dict(prompt="", chat="true"), "--prompt is empty"),
+    (dict(prompt="Hi", system="Be kind."), "--system='Be kind.' needs --chat"),
+    (dict(prompt="Hi", chat="true", target="python-target"),
+     "python-target' has no chat template")], ids=str)
+def test_prompts_that_cannot_be(encode, values, message):
+  with pytest.raises(launch.UserError, match=message):
+    encode(**values)

@@ -1,0 +1,265 @@
+"""Flags for how a completion is shown: while it grows, or beside others."""
+
+import pathlib
+import statistics
+import time
+
+from absl import flags
+import numpy as np
+import tqdm
+
+import decoding_jax as dj
+from decoding_jax import metrics
+from experiments.app import launch
+from experiments.app import multihost
+from experiments.devices import model_pair
+from experiments.scoring import text_metrics
+from experiments.scoring import text_sets
+from experiments.timing import stopwatch
+from models.text import batching
+
+STREAM = flags.DEFINE_bool(
+    "stream", False, "Print the text while it is generated; for methods that "
+    "draft and autoregressive decoding, on one device.")
+_SHOW = flags.DEFINE_bool(
+    "show_tree", False, "Print the tree of each step, with the probabilities "
+    "of draft and target; * marks the drafts that are accepted, + the token "
+    "after them. On one device, for methods that draft trees or chains.")
+_SVG = flags.DEFINE_string(
+    "tree_svg", "", "File such as trees.svg, for the same as an image; '' for "
+    "none.")
+TEXTS = flags.DEFINE_integer(
+    "texts", 1, "Completions to show, with the diversity of all of them: beams "
+    "or samples of a method that searches, else one for each of so many keys.",
+    lower_bound=1)
+_REFERENCE = flags.DEFINE_string(
+    "reference", "", "Text that a good completion is like: shows the BLEU of "
+    "the best of the first 1, 2, 4, ... of --texts.")
+COMPARE = flags.DEFINE_bool(
+    "compare", False, "Decode the prompt autoregressively as well, in turn "
+    "with --method, and print tokens a second of both.")
+_ROUNDS = 3
+
+
+def shows_trees() -> bool:
+  """Returns whether trees are to be shown."""
+  return _SHOW.value or bool(_SVG.value)
+
+
+def check(methods, sampling) -> None:
+  """Checks that the flags fit the methods and each other.
+
+  Args:
+    methods: list of `dj.Method`.
+    sampling: a `dj.Sampling`.
+
+  Raises:
+    UserError: naming flags, and a method that has no tree or whose text is only
+      known at its end.
+  """
+  trees = shows_trees() and ("--show_tree" if _SHOW.value else "--tree_svg")
+  other = next((x.name for x in methods if not isinstance(
+      x.sampled if sampling.temperature else x.greedy, dj.Pair)), "")
+  folder = pathlib.Path(_SVG.value).absolute().parent
+  for is_wrong, problem in (
+      (STREAM.value and other,
+       f"--stream: the text of method {other} is only known at its end."),
+      (trees and STREAM.value,
+       f"{trees} and --stream: either trees or the text is shown while it "
+       "grows."),
+      (trees and other, f"{trees}: method {other} drafts no tree."),
+      (_SVG.value and not folder.is_dir(),
+       f"--tree_svg={_SVG.value}: there is no such folder."),
+      (TEXTS.value > 1 and STREAM.value,
+       "--texts and --stream: one text is streamed."),
+      (TEXTS.value == 1 and _REFERENCE.value,
+       "--reference compares several texts: --texts of at least 2 is needed.")):
+    if is_wrong:
+      raise launch.UserError(problem)
+
+
+def stream(prompt, pair, keys, prompts, lengths, **arguments):
+  """Prints prompt and completion while they grow.
+
+  Characters that a further token could still change are held back.
+
+  Args:
+    prompt: a text.
+    pair: a `model_pair.ModelPair`, on one device.
+    keys: `[1]` random keys.
+    prompts: `[1, P]` int32, the tokens of the text.
+    lengths: `[1]` int32.
+    **arguments: further ones of `dj.stream`, `method` among them.
+
+  Returns:
+    The `dj.Generation`, and a phrase about the time it took.
+
+  Raises:
+    UserError: for a mesh, a token of the prompt that the target does not have,
+      or logits that are NaN.
+  """
+  if pair.mesh is not None:
+    raise launch.UserError("--stream and --mesh: a generation on a mesh is one "
+                           "program, whose text is only known at its end.")
+  model_pair.check_prompts(pair, prompts, lengths)
+  times, counts = [time.perf_counter()], []
+  outs = dj.stream(keys, prompts, lengths, **_models(pair, arguments))
+  print(prompt, end="", flush=True)
+  for out, parts in batching.stream(pair.tokenizer, outs, lengths):
+    model_pair.check_logits(out)
+    print(parts[0], end="", flush=True)
+    times.append(time.perf_counter())
+    counts.append(int(out.lengths[0]))
+  print()
+  return out, _took(times, counts)
+
+
+def _took(times, counts):
+  """Returns a phrase about the time of a stream.
+
+  Args:
+    times: in seconds, of the start and of each part.
+    counts: tokens after each part.
+  """
+  total = f"{times[-1] - times[0]:.1f} s with compilation"
+  added, seconds = np.diff(counts), np.diff(times[1:])
+  grows = added > 0
+  if not grows.any():
+    return total
+  # A median: where a cache grows, a step waits for another program.
+  rate = added[grows].mean() / np.median(seconds[grows])
+  return f"{rate:.1f} tokens/s after the first step, {total}"
+
+
+def tokens(out: dj.Generation, lengths):
+  """Returns the tokens after the prompt of the first row."""
+  return np.asarray(out.tokens[0, int(lengths[0]):int(out.lengths[0])])
+
+
+def _models(pair, arguments):
+  """Returns the arguments of a generation, with the models of its method."""
+  pair = model_pair.for_method(pair, arguments["method"])
+  return {"target": pair.target, "target_params": pair.target_params,
+          "draft": pair.draft, "draft_params": pair.draft_params, **arguments}
+
+
+def show_trees(pair, keys, prompts, lengths, **arguments):
+  """Decodes step by step, and shows the tree of each.
+
+  Args:
+    pair: a `model_pair.ModelPair`, on one device.
+    keys: `[1]` random keys.
+    prompts: `[1, P]` int32.
+    lengths: `[1]` int32.
+    **arguments: further ones of `dj.begin`, `method` among them.
+
+  Returns:
+    The `dj.Generation`, and a phrase about its steps.
+
+  Raises:
+    UserError: for a mesh, logits that are NaN, or a file that cannot be
+      written.
+  """
+  if pair.mesh is not None:
+    raise launch.UserError("--show_tree and --mesh: trees are shown on one "
+                           "device.")
+  run = dj.begin(keys, prompts, lengths, **_models(pair, arguments))
+  words = lambda token: pair.tokenizer.decode([token],
+                                              skip_special_tokens=False)
+  infos = []
+  while not run.done.all():
+    run, info = dj.step(run, log_probs=True)
+    infos.append(info)
+    if _SHOW.value:
+      accepted, count = info.verdict.num_accepted[0], info.count[0]
+      print(f"step {len(infos)}: {accepted} drafts accepted, {count} tokens "
+            "committed")
+      print(dj.drawing.text(info, words), flush=True)
+  out = dj.result(run)
+  model_pair.check_logits(out)
+  if _SVG.value:
+    image = dj.drawing.svg(infos, words)
+    with launch.user_errors(OSError):
+      pathlib.Path(_SVG.value).write_text(image, "utf-8")
+  return out, f"{len(infos)} steps"
+
+
+def more_texts(generate, out, lengths, decode) -> list[str]:
+  """Returns the lines that `--texts` adds to a completion.
+
+  Args:
+    generate: `(count) -> dj.Generation` of so many further rows of the prompt.
+    out: the `dj.Generation` of one row.
+    lengths: `[1]` int32, of the prompt.
+    decode: `(tokens) -> text`.
+
+  Returns:
+    A line for each text and one of metrics; none for one text.
+  """
+  if TEXTS.value == 1:
+    return []
+  texts = [decode(tokens) for tokens in _tokens(generate, out, lengths)]
+  return [*(f"[{i}] {text}" for i, text in enumerate(texts, 1)),
+          _diversity(texts)]
+
+
+def _diversity(texts) -> str:
+  """Returns a line of the metrics of a set of texts."""
+  line = (f"{len(texts)} texts: {len(set(texts))} different, distinct-1 "
+          f"{text_sets.distinct(texts, 1):.2f}, distinct-2 "
+          f"{text_sets.distinct(texts, 2):.2f}, self-BLEU "
+          f"{text_sets.self_bleu(texts):.1f}")
+  if not _REFERENCE.value:
+    return line
+  scores = text_metrics.bleu(texts, [_REFERENCE.value] * len(texts))
+  sizes = [2**i for i in range(len(texts).bit_length())]
+  figures = text_sets.oracle([scores], sizes)
+  return line + ", oracle BLEU " + ", ".join(
+      f"{figure:.1f} of {size}" for size, figure in zip(sizes, figures))
+
+
+def _tokens(generate, out, lengths):
+  """Yields the tokens of each text."""
+  extra = out.stats.extra
+  if "beams" in extra:
+    beams, ends = (np.asarray(extra[x][0]) for x in ("beams", "beam_lengths"))
+    # A beam of probability 0 is no text.
+    real = np.asarray(extra["beam_log_probs"][0]) > -np.inf
+    for tokens, end in list(zip(beams[real], ends[real]))[:TEXTS.value]:
+      yield tokens[:end]
+    return
+  for found in (out, generate(TEXTS.value - 1)):
+    for tokens, end in zip(np.asarray(found.tokens), found.lengths):
+      yield tokens[int(lengths[0]):int(end)]
+
+
+def compare(name: str, complete, plain) -> str:
+  """Times a method and plain decoding, three times in turn.
+
+  Args:
+    name: of the method.
+    complete: decodes by it, `() -> dj.Generation`.
+    plain: the same, autoregressively.
+
+  Returns:
+    A line with the medians of both rates, and their ratio.
+  """
+  decoders = (plain, complete)
+  with tqdm.tqdm(total=len(decoders) * (1 + _ROUNDS), unit="run", leave=False,
+                 desc="compiling plain decoding", dynamic_ncols=True,
+                 disable=not multihost.first()) as bar:
+    for decode in decoders:
+      stopwatch.timed(decode)  # Compiles it, or loads what it needs.
+      bar.update()
+    bar.set_description("comparing with plain decoding")
+    rounds = [[_rate(decode, bar) for decode in decoders]
+              for _ in range(_ROUNDS)]
+  alone, drafted = map(statistics.median, zip(*rounds))
+  return (f"autoregressive {alone:.1f} tokens/s, {name} {drafted:.1f} "
+          f"tokens/s: {drafted / alone:.2f} times as fast")
+
+
+def _rate(decode, bar) -> float:
+  out, seconds = stopwatch.decoded(decode)
+  bar.update()
+  return metrics.token_rate(out.stats.emitted, [seconds])

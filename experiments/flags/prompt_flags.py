@@ -1,0 +1,146 @@
+"""Prompts as tokens, and the flags for chat models."""
+
+import json
+
+from absl import flags
+
+from experiments.app import launch
+from experiments.data import records
+from models.text import chat_template
+from models.text import tokenizer_files
+
+CHAT = flags.DEFINE_bool(
+    "chat", False, "Treat the prompt as a user's message: write it by the "
+    "target's chat template, and print only the answer.")
+_SYSTEM = flags.DEFINE_string(
+    "system", "", "System message of the chat; '' for none.")
+_ARGUMENTS = flags.DEFINE_string(
+    "chat_template_args", "", "JSON object of arguments for the chat template, "
+    "such as '{\"enable_thinking\": false}'; '' for none.")
+
+
+def encoder(tokenizer, target, now=None):
+  """Returns a function from prompts to their tokens.
+
+  Args:
+    tokenizer: of the target.
+    target: its folder, hub:owner/name, or the name of a shipped model.
+    now: see `chat_template.load`.
+
+  Returns:
+    `prompt -> list of tokens`; with `--chat` a prompt may be a list of
+    messages. It raises `ValueError` for messages that the template refuses.
+
+  Raises:
+    UserError: for another of these flags without `--chat`, arguments that are
+      no JSON object, or a target without a chat template.
+  """
+  if not CHAT.value:
+    for flag in (_SYSTEM, _ARGUMENTS):
+      if flag.value:
+        raise launch.UserError(f"--{flag.name}={flag.value!r} needs --chat.")
+    return lambda prompt: tokenizer_files.encode(tokenizer, prompt).ids
+  arguments = _arguments()
+  with launch.user_errors(OSError, ValueError):
+    write = chat_template.encoder(launch.model_folder(target), tokenizer, now,
+                                  arguments)
+  first = ([{"role": "system", "content": _SYSTEM.value}] if _SYSTEM.value
+           else [])
+
+  def encode(prompt):
+    said = prompt if isinstance(prompt, list) else [
+        {"role": "user", "content": prompt}]
+    return write([*first, *said]).ids
+
+  return encode
+
+
+def _arguments():
+  """Returns the arguments of the template; None for none."""
+  if not _ARGUMENTS.value:
+    return None
+  try:
+    found = json.loads(_ARGUMENTS.value)
+  except (ValueError, RecursionError):
+    found = None
+  if not isinstance(found, dict) or "messages" in found:
+    raise launch.UserError(
+        f"--{_ARGUMENTS.name}={_ARGUMENTS.value!r}: a JSON object is needed, "
+        'such as \'{"enable_thinking": false}\', with no "messages".')
+  return found
+
+
+def encode(prompt, tokenizer, target) -> list[int]:
+  """Returns the tokens of the prompt of a command line.
+
+  Args:
+    prompt: value of `--prompt`.
+    tokenizer: of the target.
+    target: its folder or name, see `encoder`.
+
+  Raises:
+    UserError: if there are none, or for a target without a chat template.
+  """
+  encode_ = encoder(tokenizer, target)
+  try:
+    prompt.encode()
+  except UnicodeEncodeError as e:
+    raise launch.UserError(f"--prompt={prompt!r} is no text in UTF-8, or the "
+                           "locale is another one.") from e
+  with launch.user_errors(ValueError):
+    if not prompt or not tokenizer_files.encode(tokenizer, prompt).ids:
+      raise ValueError("--prompt is empty: at least one token is needed.")
+    return encode_(prompt)
+
+
+def load(path, field, tokenizer, target, now=None) -> list[list[int]]:
+  """Reads and encodes the prompts of a file.
+
+  Args:
+    path: value of `--prompts`.
+    field: value of `--field`.
+    tokenizer: of the target.
+    target: its folder or name, see `encoder`.
+    now: date that a chat template inserts, see `chat_template.load`.
+
+  Returns:
+    The tokens of each prompt.
+
+  Raises:
+    UserError: naming the flag, or file, line and field.
+  """
+  if not path:
+    raise launch.UserError("--prompts is empty: a file is needed.")
+  encode_ = encoder(tokenizer, target, now)
+  with launch.user_errors(ValueError):
+    try:
+      found = records.load(path, by_line=True, name="--prompts")
+    except OSError as e:
+      raise ValueError(f"--prompts={path}: {e}") from e
+    return [_encoded(encode_, record, field) for record in found]
+
+
+def _encoded(encode_, record, field):
+  prompt = record.value
+  if isinstance(prompt, dict):
+    found = records.find(record, field)
+    prompt = (found if CHAT.value and _is_chat(found)
+              else records.field(record, field))
+  elif not isinstance(prompt, str):
+    raise ValueError(f"{record.where} is of type {type(prompt).__name__}: a "
+                     "text or an object is needed.")
+  try:
+    tokens = encode_(prompt)
+  except ValueError as e:
+    raise ValueError(f"{record.where}: {e}") from e
+  if not tokens or prompt == []:
+    raise ValueError(f"{record.where}: its prompt is empty.")
+  return tokens
+
+
+def _is_chat(value):
+  """Returns whether a value is a list of messages.
+
+  A list of texts is one text of several lines, see `records.field`.
+  """
+  return isinstance(value, list) and all(isinstance(x, dict) for x in value)
