@@ -19,8 +19,8 @@ LIBRARY = [
     ("types", "kernels", "lazy", "token_text"),
     ("validation", "programs"),
     ("sampling", "rewards"),
-    ("processors", "runtime", "beam"),
-    ("search", "canvas"),
+    ("grammars", "runtime", "beam"),
+    ("processors", "search", "canvas"),
     ("speculation",),
     ("lookahead", "argument_checks", "metrics"),
     ("loop",),
@@ -64,9 +64,9 @@ CHECKS = "models.testing"
 # What the library needs of the world; it knows no flags, files or tokenizers.
 LIBRARY_NEEDS = {"flax", "jax", "jaxlib", "numpy"}
 # What a single module asks for when it is used, and tells how to install.
-OPTIONAL = {("decoding_jax.processors.regex_automaton", "outlines_core"),
-            ("decoding_jax.processors.llguidance_engine", "llguidance"),
-            ("decoding_jax.processors.xgrammar_engine", "xgrammar")}
+OPTIONAL = {
+    ("decoding_jax.grammars.engines.llguidance_engine", "llguidance"),
+    ("decoding_jax.grammars.engines.xgrammar_engine", "xgrammar")}
 
 
 def modules(package):

@@ -4,8 +4,8 @@ import decimal
 import functools
 import math
 
-from decoding_jax.processors import ecma_regex, finite_automata
-from decoding_jax.processors.finite_automata import Dfa
+from decoding_jax.grammars import finite_automata, regex
+from decoding_jax.grammars.finite_automata import Dfa
 
 _INTEGER = "(?:0|[1-9][0-9]*)"
 _ANY = rf"-?{_INTEGER}(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
@@ -49,8 +49,8 @@ def between(low, high, open_low: bool = False, open_high: bool = False,
   else:
     fraction = "" if integer else _fraction(multiple)
     parts = _parts(low, high, open_low, open_high, fraction)
-  found = ecma_regex.search("^(?:(?!))$") if not parts else (
-      ecma_regex.search(f"^(?:{'|'.join(parts)})$"))
+  found = regex.search("^(?:(?!))$") if not parts else (
+      regex.search(f"^(?:{'|'.join(parts)})$"))
   if integer and multiple is not None and multiple != 1:
     found = finite_automata.intersect(found, _multiples(multiple))
   return found

@@ -1,16 +1,12 @@
 """Strings of JSON as automata over bytes: UTF-8, escapes, lengths, formats."""
 
-import dataclasses
 import functools
 import json
 
-from decoding_jax.processors import ecma_regex, finite_automata
-from decoding_jax.processors.finite_automata import Dfa, Nfa
+from decoding_jax.grammars import finite_automata, regex, utf8
+from decoding_jax.grammars.finite_automata import Dfa, Nfa
 
 _QUOTE, _BACKSLASH = 34, 92
-_SURROGATES = (0xd800, 0xdfff)
-# Least and largest characters of one to four bytes.
-_SIZES = ((0, 0x7f), (0x80, 0x7ff), (0x800, 0xffff), (0x10000, 0x10ffff))
 _DATE = (
     "(?:[0-9]{4}-(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])"
     "|(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31)"
@@ -57,7 +53,7 @@ UNKNOWN_FORMATS = frozenset((
 @functools.lru_cache(maxsize=64)
 def of_format(name: str) -> Dfa:
   """Returns the automaton of the texts of a format, of those in `FORMATS`."""
-  return ecma_regex.search(f"^(?:{FORMATS[name]})$")
+  return regex.search(f"^(?:{FORMATS[name]})$")
 
 
 @functools.lru_cache(maxsize=256)
@@ -72,7 +68,7 @@ def of_length(least: int, most: int | None) -> Dfa:
     raise finite_automata.TooLarge(
         f"texts of {size} characters need as many states: at most "
         f"{finite_automata.MAX_STATES} are supported.")
-  arc = lambda to: [(0, ecma_regex.HIGHEST, to)]
+  arc = lambda to: [(0, utf8.HIGHEST, to)]
   moves = [arc(state + 1) for state in range(size)]
   return Dfa([*moves, arc(size) if most is None else []],
              [state >= least for state in range(size + 1)])
@@ -94,7 +90,7 @@ def of_texts(texts) -> Dfa:
 
 def without(x: Dfa | None, y: Dfa) -> Dfa:
   """Returns the texts of `x`, or of all for None, that are not of `y`."""
-  rest = finite_automata.complement(y, ecma_regex.HIGHEST)
+  rest = finite_automata.complement(y, utf8.HIGHEST)
   return rest if x is None else finite_automata.intersect(x, rest)
 
 
@@ -105,7 +101,7 @@ def has(x: Dfa | None, text: str) -> bool:
 
 def of_pattern(pattern: str) -> Dfa:
   """Returns the automaton of the texts in which a pattern is found."""
-  return ecma_regex.search(pattern)
+  return regex.search(pattern)
 
 
 def of_constraints(x) -> Dfa | None:
@@ -119,14 +115,6 @@ def of_constraints(x) -> Dfa | None:
   for pattern in x.not_patterns:
     found = without(found, of_pattern(pattern))
   return without(found, of_texts(x.not_values)) if x.not_values else found
-
-
-@dataclasses.dataclass
-class _Target:
-  """What leads to a state: sequences of ranges of bytes, each made once."""
-  nfa: Nfa
-  end: int
-  tails: dict = dataclasses.field(default_factory=dict)
 
 
 def add_string(nfa: Nfa, start: int, texts: Dfa | None) -> int:
@@ -143,13 +131,13 @@ def add_string(nfa: Nfa, start: int, texts: Dfa | None) -> int:
   """
   state = finite_automata.add_text(nfa, start, b'"')
   if texts is None:
-    target = _Target(nfa, state)
-    _add_characters(target, state, 0, ecma_regex.HIGHEST)
+    target = utf8.Target(nfa, state)
+    _add_characters(target, state, 0, utf8.HIGHEST)
     _add_free_escapes(target, state)
     return finite_automata.add_text(nfa, state, b'"')
   end = finite_automata.add_state(nfa)
   states = [state, *(finite_automata.add_state(nfa) for _ in texts.moves[1:])]
-  targets = [_Target(nfa, x) for x in states]
+  targets = [utf8.Target(nfa, x) for x in states]
   for here, row, final in zip(states, texts.moves, texts.finals):
     for low, high, to in row:
       _add_characters(targets[to], here, low, high)
@@ -161,7 +149,7 @@ def add_string(nfa: Nfa, start: int, texts: Dfa | None) -> int:
 def add_literal(nfa: Nfa, start: int, text: str) -> int:
   """Adds one string of JSON, spelled as `json.dumps` does."""
   # Halves of surrogate pairs have no bytes of their own.
-  halves = any(_SURROGATES[0] <= ord(x) <= _SURROGATES[1] for x in text)
+  halves = any(utf8.SURROGATES[0] <= ord(x) <= utf8.SURROGATES[1] for x in text)
   return finite_automata.add_text(
       nfa, start, json.dumps(text, ensure_ascii=halves).encode())
 
@@ -170,18 +158,16 @@ def _add_characters(target, start, low, high):
   """Adds arcs for characters of a range, escaped where they have to be."""
   if low <= 0 and high >= 31:
     for ranges in (*_SHORT, *_CONTROLS):
-      _add_ranges(target, start, ranges)
+      utf8.add_ranges(target, start, ranges)
   else:
     for number in range(max(low, 0), min(high, 31) + 1):
-      _add_ranges(target, start, tuple(
+      utf8.add_ranges(target, start, tuple(
           map(_one, json.dumps(chr(number))[1:-1])))
   for number in (_QUOTE, _BACKSLASH):
     if low <= number <= high:
-      _add_ranges(target, start, ((_BACKSLASH,) * 2, (number,) * 2))
-  for first, last in ((32, 33), (35, 91), (93, _SURROGATES[0] - 1),
-                      (_SURROGATES[1] + 1, ecma_regex.HIGHEST)):
-    for ranges in utf8(max(low, first), min(high, last)):
-      _add_ranges(target, start, ranges)
+      utf8.add_ranges(target, start, ((_BACKSLASH,) * 2, (number,) * 2))
+  for first, last in ((32, 33), (35, 91), (93, utf8.HIGHEST)):
+    utf8.add_characters(target, start, max(low, first), min(high, last))
 
 
 def _one(character):
@@ -216,63 +202,3 @@ def _add_free_escapes(target, start):
   high = add(add(add(second, one("89abAB")), digit), digit)
   low = add(add(add(high, one("\\")), one("u")), one("dD"))
   add(add(add(low, one("cdefCDEF")), digit), digit, target.end)
-
-
-def _add_ranges(target, start, ranges):
-  """Adds a sequence of ranges of bytes from a state to the target."""
-  nfa = target.nfa
-  (low, high), rest = ranges[0], ranges[1:]
-  arc = low, high, _tail(target, rest)
-  if arc not in nfa.moves[start]:
-    nfa.moves[start].append(arc)
-
-
-def _tail(target, ranges):
-  """Returns the state from which a sequence of ranges leads to the target."""
-  if not ranges:
-    return target.end
-  found = target.tails.get(ranges)
-  if found is None:
-    found = target.tails[ranges] = finite_automata.add_state(target.nfa)
-    (low, high), rest = ranges[0], ranges[1:]
-    target.nfa.moves[found].append((low, high, _tail(target, rest)))
-  return found
-
-
-@functools.lru_cache(maxsize=4096)
-def utf8(low: int, high: int) -> tuple:
-  """Returns the bytes of the characters of a range, as ranges of bytes.
-
-  Args:
-    low: the number of the first character.
-    high: the number of the last one; no surrogate is in between.
-
-  Returns:
-    Sequences of pairs (lowest byte, highest byte).
-  """
-  found = []
-  for first, last in _SIZES:
-    a, b = max(low, first), min(high, last)
-    if a <= b:
-      found += _byte_ranges(tuple(chr(a).encode()), tuple(chr(b).encode()))
-  return tuple(found)
-
-
-def _byte_ranges(a, b):
-  """Returns the sequences from `a` to `b`, of bytes that continue 0x80-0xbf."""
-  if len(a) == 1:
-    return [((a[0], b[0]),)]
-  lowest, highest = (0x80,) * (len(a) - 1), (0xbf,) * (len(a) - 1)
-  if a[0] == b[0]:
-    return [((a[0], a[0]), *rest) for rest in _byte_ranges(a[1:], b[1:])]
-  found, first, last = [], a[0], b[0]
-  if a[1:] != lowest:
-    found += [((first, first), *rest) for rest in _byte_ranges(a[1:], highest)]
-    first += 1
-  tail = []
-  if b[1:] != highest:
-    tail = [((last, last), *rest) for rest in _byte_ranges(lowest, b[1:])]
-    last -= 1
-  if first <= last:
-    found.append(((first, last), *((0x80, 0xbf),) * (len(a) - 1)))
-  return found + tail

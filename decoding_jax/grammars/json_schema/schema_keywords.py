@@ -3,10 +3,13 @@
 import decimal
 import functools
 
-from decoding_jax.processors import json_strings, schema_logic, schema_source
-from decoding_jax.processors.schema_source import Part, fail
-from decoding_jax.processors.schema_types import (
-    Array, Boolean, Null, Number, Object, String, meet_numbers)
+from decoding_jax.grammars.json_schema import (json_strings, schema_logic,
+                                               schema_source)
+from decoding_jax.grammars.json_schema.schema_source import Part, fail
+from decoding_jax.grammars.json_schema.schema_types import (Array, Boolean,
+                                                            Null, Number,
+                                                            Object, String,
+                                                            meet_numbers)
 from decoding_jax.validation import values as values_lib
 
 # Larger ones have no `float`.

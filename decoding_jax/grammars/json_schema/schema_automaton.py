@@ -11,13 +11,17 @@ import gc
 import time
 from typing import NamedTuple
 
-from decoding_jax.processors import (ecma_regex, finite_automata, json_numbers,
-                                     json_strings, schema_branches,
-                                     schema_source, schema_unique)
-from decoding_jax.processors.finite_automata import Dfa, Nfa, TooLarge
-from decoding_jax.processors.schema_source import Endless, Source, fail
-from decoding_jax.processors.schema_types import (
-    Array, Boolean, Null, Number, Object, String, Value, is_never)
+from decoding_jax.grammars import finite_automata, regex
+from decoding_jax.grammars.finite_automata import Dfa, Nfa, TooLarge
+from decoding_jax.grammars.json_schema import (json_numbers, json_strings,
+                                               schema_branches, schema_source,
+                                               schema_unique)
+from decoding_jax.grammars.json_schema.schema_source import (Endless, Source,
+                                                             fail)
+from decoding_jax.grammars.json_schema.schema_types import (Array, Boolean,
+                                                            Null, Number,
+                                                            Object, String,
+                                                            Value, is_never)
 
 # Patterns of names in one object: each subset of them is a kind of name.
 _MAX_PATTERNS = 3
@@ -68,9 +72,9 @@ def of_schema(schema, whitespace: str | None = None, limit: int | None = None,
     TooLarge: if more states or seconds are needed, however much is left out.
   """
   limit = limit or finite_automata.MAX_STATES
-  between = finite_automata.intersect(ecma_regex.search(
+  between = finite_automata.intersect(regex.search(
       f"^(?:{_WHITESPACE if whitespace is None else whitespace})$"),
-                                      ecma_regex.search(r"^[ \t\n\r]*$"))
+                                      regex.search(r"^[ \t\n\r]*$"))
   if finite_automata.is_empty(between):
     raise ValueError(f"whitespace={whitespace!r}: a pattern of blanks, tabs "
                      "and line ends is needed.")

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax import token_text
+from decoding_jax.grammars import sparse_automaton
+from decoding_jax.grammars.sparse_automaton import SparseAutomaton
 from decoding_jax.kernels import bits
-from decoding_jax.processors import sparse_automaton
-from decoding_jax.processors.sparse_automaton import SparseAutomaton
 from decoding_jax.types import Array, LogitsProcessor, NONE
 from decoding_jax.validation import values
 

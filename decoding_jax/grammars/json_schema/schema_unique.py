@@ -7,10 +7,10 @@ in the order of the schema: each text is valid, but not each valid one is there.
 import dataclasses
 import math
 
-from decoding_jax.processors import schema_branches
-from decoding_jax.processors.schema_source import Source, fail
-from decoding_jax.processors.schema_types import (Array, Boolean, Null, Number,
-                                                  Value)
+from decoding_jax.grammars.json_schema import schema_branches
+from decoding_jax.grammars.json_schema.schema_source import Source, fail
+from decoding_jax.grammars.json_schema.schema_types import (Array, Boolean,
+                                                            Null, Number, Value)
 
 # Sets of values that were there.
 MAX_SETS = 256

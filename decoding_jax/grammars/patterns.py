@@ -1,26 +1,21 @@
-"""Automata of regular expressions, by `outlines_core`, and of JSON schemas."""
+"""Automata over tokens of regular expressions, and of JSON schemas."""
 
 from collections.abc import Sequence
 
-from decoding_jax.processors import (byte_automaton, grammar_source,
-                                     regex_automaton, schema_automaton,
-                                     schema_check, schema_source,
-                                     token_automaton)
-from decoding_jax.processors.finite_automata import TooLarge
-from decoding_jax.processors.token_automaton import Automaton
+from decoding_jax.grammars import (byte_automaton, grammar_source, regex as
+                                   regex_lib, token_automaton, utf8)
+from decoding_jax.grammars.finite_automata import TooLarge
+from decoding_jax.grammars.json_schema import (schema_automaton, schema_check,
+                                               schema_source)
+from decoding_jax.grammars.token_automaton import Automaton
 from decoding_jax.validation import values
 
 
 def regex(pattern: str, pieces: Sequence[bytes], eos_id) -> Automaton:
   """Returns the automaton of texts that match a pattern from end to end.
 
-  Its size is estimated before it is compiled: at most `regex_size.MAX_LENGTH`
-  characters with repetitions written out, `token_automaton.MAX_STATES` states,
-  and `token_automaton.MAX_BYTES` of memory.
-
   Args:
-    pattern: as of Rust's `regex`, without ^ and $, look-around and back
-      references.
+    pattern: as of `regex_syntax.parse_whole`, which is most of Rust's `regex`.
     pieces: the bytes of V tokens, as of `tokenizers.pieces`; b"" for
       those that must not occur.
     eos_id: the token that ends a text, or several such tokens.
@@ -29,14 +24,19 @@ def regex(pattern: str, pieces: Sequence[bytes], eos_id) -> Automaton:
     The automaton. A text that matches and can be continued may end or go on.
 
   Raises:
-    ImportError: without `outlines_core`.
-    ValueError: for a pattern that is wrong or too large, or that no text of the
-      vocabulary matches.
+    finite_automata.TooLarge: a ValueError, if it needs more than
+      `token_automaton.MAX_STATES` states, `byte_automaton.MAX_TRANSITIONS`
+      transitions, or is too long.
+    ValueError: for a pattern that is wrong, or that no text of the vocabulary
+      matches.
   """
   name = f"pattern={values.shortened(pattern)}"
   grammar_source.check_pattern(name, pattern, pieces)
-  regex_automaton.check_anchors(name, pattern)
-  return regex_automaton.automaton(name, pattern, pieces, eos_id)
+  try:
+    dfa = utf8.of_characters(regex_lib.whole(pattern))
+  except ValueError as e:
+    raise _renamed(e, f"{name}: {e}") from e
+  return byte_automaton.of_dfa(name, dfa, pieces, eos_id)
 
 
 def json_schema(schema, pieces: Sequence[bytes], eos_id,

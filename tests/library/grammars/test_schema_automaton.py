@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from decoding_jax import processors
+from decoding_jax.grammars import finite_automata, regex
+from decoding_jax.grammars.json_schema import (json_numbers, json_strings,
+                                               schema_automaton, schema_check,
+                                               schema_source)
 from decoding_jax.kernels import bits
-from decoding_jax.processors import (ecma_regex, finite_automata, json_numbers,
-                                     json_strings, schema_automaton,
-                                     schema_check, schema_source)
 
 EOS = 256
 PIECES = [*(bytes([byte]) for byte in range(EOS)), b""]
@@ -211,7 +212,7 @@ def test_numbers_without_bounds_are_those_of_json():
     "", "^a|b", r"^[a\-c]+$", "(a|b)*abb", "^(?=.*b)(?!ab)a.*$", "^.{2}$",
     r"^(a{0,2}b){2}$", r"\u0061\x62", r"[\w-]c", "a*?b", "(?:a|)b$"])
 def test_patterns_by_python(pattern):
-  found = ecma_regex.search(pattern)
+  found = regex.search(pattern)
   for size in range(5):
     for text in map("".join, itertools.product("abc-1", repeat=size)):
       assert json_strings.has(found, text) == bool(re.search(pattern, text))
@@ -222,7 +223,8 @@ def test_patterns_by_python(pattern):
     (r"(a)\1", "not supported"), ("a(?=b)", "at the begin alone"),
     ("(?<=a)b", "look-behind"), ("a{3,2}", "out of order"),
     ("[b-a]", "out of order"), ("(a|b)*a(a|b){20}", "more than 2000 states"),
-    ("a{30000}", "more than 20000 parts")])
+    ("a{30000}", "more than 20000 parts"), ("^(a?){5000}$", "steps to put"),
+    ("(){1000000000}a{30000}", "more than 20000 parts")])
 def test_patterns_that_are_refused(pattern, message):
   with pytest.raises(ValueError, match=f"schema at #.*'pattern'.*{message}"):
     processors.json_schema({"pattern": pattern}, PIECES, EOS)

@@ -5,8 +5,9 @@ out of a union, so that each value that is allowed is really none of the negated
 schema.
 """
 
-from decoding_jax.processors import schema_source
-from decoding_jax.processors.schema_source import Endless, Part, Source, fail
+from decoding_jax.grammars.json_schema import schema_source
+from decoding_jax.grammars.json_schema.schema_source import (Endless, Part,
+                                                             Source, fail)
 
 # Keys of parts that are made here: no text, so that no schema has them.
 NOT_PATTERNS, NOT_VALUES = object(), object()

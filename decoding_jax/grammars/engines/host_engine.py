@@ -28,8 +28,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax import token_text
+from decoding_jax.grammars import token_automaton
 from decoding_jax.kernels import bits
-from decoding_jax.processors import token_automaton
 from decoding_jax.types import Array, LogitsProcessor, NONE
 
 # States of every grammar: the empty text, and any text that is over.

@@ -11,12 +11,17 @@ import decimal
 import itertools
 import math
 
-from decoding_jax.processors import (finite_automata, json_numbers,
-                                     json_strings, schema_keywords,
-                                     schema_logic, schema_source, schema_types)
-from decoding_jax.processors.schema_source import Endless, Part, Source, fail
-from decoding_jax.processors.schema_types import (
-    Array, Boolean, Null, Number, Object, Parts, String, Value, is_never)
+from decoding_jax.grammars import finite_automata
+from decoding_jax.grammars.json_schema import (json_numbers, json_strings,
+                                               schema_keywords, schema_logic,
+                                               schema_source, schema_types)
+from decoding_jax.grammars.json_schema.schema_source import (Endless, Part,
+                                                             Source, fail)
+from decoding_jax.grammars.json_schema.schema_types import (Array, Boolean,
+                                                            Null, Number,
+                                                            Object, Parts,
+                                                            String, Value,
+                                                            is_never)
 
 # Branches of a part.
 MAX_BRANCHES = 400

@@ -11,6 +11,8 @@ from typing import NamedTuple
 MAX_STATES = 20_000
 # Subsets between two looks at the clock.
 _PATIENCE = 256
+# Times that a closure takes longer to find than to use again.
+_FIRST_TIME = 50
 
 
 class TooLarge(ValueError):
@@ -25,12 +27,14 @@ class Nfa:
     moves: of each state, arcs (lowest symbol, highest symbol, state).
     empty: of each state, states that are reached without a symbol.
     limit: most states.
+    steps: most arcs and states that are looked at to make it deterministic.
     deadline: of `time.monotonic`, after which construction is given up.
   """
   moves: list[list[tuple[int, int, int]]] = dataclasses.field(
       default_factory=list)
   empty: list[list[int]] = dataclasses.field(default_factory=list)
   limit: int = 500_000
+  steps: float = float("inf")
   deadline: float = float("inf")
 
 
@@ -89,9 +93,19 @@ def determinise(nfa: Nfa, start: int, finals, limit: int = MAX_STATES,
     TooLarge: beyond a limit.
   """
   closures: dict[int, frozenset] = {}
+  steps = 0
 
   def subset(states):
-    found = frozenset().union(*(_closure(nfa, closures, x) for x in states))
+    nonlocal steps
+    parts = []
+    for x in states:
+      factor = 1 if x in closures else _FIRST_TIME
+      parts.append(_closure(nfa, closures, x))
+      steps += factor * len(parts[-1])
+      if steps > nfa.steps:
+        raise TooLarge(f"more than {nfa.steps} steps to put together, the "
+                       "limit: fewer or smaller repetitions are needed.")
+    found = frozenset().union(*parts)
     return frozenset((absorbing,)) if absorbing in found else found
 
   first = subset((start,))
@@ -101,8 +115,9 @@ def determinise(nfa: Nfa, start: int, finals, limit: int = MAX_STATES,
     if len(moves) % _PATIENCE == 0:
       _check_time(nfa)
     row = []
-    for low, high, targets in _segments(
-        [arc for x in states for arc in nfa.moves[x]]):
+    arcs = [arc for x in states for arc in nfa.moves[x]]
+    steps += len(arcs)
+    for low, high, targets in _segments(arcs):
       number = known.get(targets)
       if number is None:
         after = subset(targets)

@@ -14,8 +14,8 @@ import pytest
 from decoding_jax import processors
 from decoding_jax import token_text
 import decoding_jax as dj
+from decoding_jax.grammars.engines import host_engine
 from decoding_jax.kernels import bits
-from decoding_jax.processors import host_engine
 from models.testing import exactness
 from support import helpers
 from support import tiny_models as tiny

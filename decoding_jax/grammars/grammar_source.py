@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from decoding_jax import token_text
-from decoding_jax.processors import token_automaton
+from decoding_jax.grammars import token_automaton
 from decoding_jax.validation import values
 
 MAX_BYTES = 2**20

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from decoding_jax.processors import vocabulary_digest
-from decoding_jax.processors.sparse_automaton import SparseAutomaton
-from decoding_jax.processors.token_automaton import Automaton
+from decoding_jax.grammars import vocabulary_digest
+from decoding_jax.grammars.sparse_automaton import SparseAutomaton
+from decoding_jax.grammars.token_automaton import Automaton
 
 _KINDS = {"Automaton": Automaton, "SparseAutomaton": SparseAutomaton}
 _KIND = "kind"
@@ -67,7 +67,7 @@ def _digest(make, what, pieces, eos_id, options):
 def _source_digest():
   """Returns a digest of the files that automata are made by."""
   found = hashlib.sha256()
-  for path in sorted(pathlib.Path(__file__).parent.glob("*.py")):
+  for path in sorted(pathlib.Path(__file__).parent.rglob("*.py")):
     found.update(path.read_bytes())
   return found.hexdigest()
 

@@ -13,10 +13,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from decoding_jax import token_text
+from decoding_jax.grammars import (grammar_source, token_automaton,
+                                   vocabulary_digest)
+from decoding_jax.grammars.engines import host_engine
+from decoding_jax.grammars.engines.host_engine import HostGrammar
+from decoding_jax.grammars.json_schema import schema_check
 from decoding_jax.kernels import bits
-from decoding_jax.processors import (grammar_source, host_engine, schema_check,
-                                     token_automaton, vocabulary_digest)
-from decoding_jax.processors.host_engine import HostGrammar
 from decoding_jax.validation import values
 
 # Vocabularies that are kept, each with its trie.

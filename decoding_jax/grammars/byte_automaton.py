@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from decoding_jax.processors import token_automaton, vocabulary_digest
-from decoding_jax.processors.finite_automata import Dfa, TooLarge
-from decoding_jax.processors.token_automaton import Automaton
+from decoding_jax.grammars import token_automaton, vocabulary_digest
+from decoding_jax.grammars.finite_automata import Dfa, TooLarge
+from decoding_jax.grammars.token_automaton import Automaton
 from decoding_jax.types import NONE
 
 # Transitions by tokens of an automaton, about 12 bytes each.

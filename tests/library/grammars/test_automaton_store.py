@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from decoding_jax import processors
-from decoding_jax.processors import automaton_store
+from decoding_jax.grammars import automaton_store
 
 PIECES = [b"", *(bytes([byte]) for byte in range(128)), b"ab"]
 SCHEMA = {"enum": ["ab", 3]}

@@ -8,8 +8,9 @@ import contextlib
 import json
 import math
 
-from decoding_jax.processors import schema_source
-from decoding_jax.processors.schema_source import Part, Source, Unsupported
+from decoding_jax.grammars.json_schema import schema_source
+from decoding_jax.grammars.json_schema.schema_source import (Part, Source,
+                                                             Unsupported)
 from decoding_jax.validation import values
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 
 from decoding_jax import token_text
-from decoding_jax.processors import sparse_automaton, token_automaton
-from decoding_jax.processors.sparse_automaton import SparseAutomaton
+from decoding_jax.grammars import sparse_automaton, token_automaton
+from decoding_jax.grammars.sparse_automaton import SparseAutomaton
 from decoding_jax.validation import values
 
 
