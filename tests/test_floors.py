@@ -20,9 +20,9 @@ LIBRARY = [
     ("validation", "programs"),
     ("sampling", "rewards"),
     ("grammars", "runtime", "beam"),
-    ("processors", "search", "canvas"),
+    ("processors", "canvas"),
     ("speculation",),
-    ("lookahead", "argument_checks", "metrics"),
+    ("search", "argument_checks", "metrics"),
     ("loop",),
     ("generate", "methods", "drawing"),
     ("grammar_aligned",),
@@ -188,7 +188,8 @@ def test_control_wrong_imports_are_seen(name, source, fault):
 
 
 @pytest.mark.parametrize("name, source", [
-    ("decoding_jax.speculation.new", "from decoding_jax.search import beam"),
+    ("decoding_jax.search.new",
+     "from decoding_jax.speculation import tree_decoder"),
     ("decoding_jax.speculation.new",
      "from decoding_jax.speculation import tree"),
     ("decoding_jax.methods.new", "from decoding_jax.types import Method"),

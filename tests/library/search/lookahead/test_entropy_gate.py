@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.lookahead import entropy_gate
+from decoding_jax.search.lookahead import entropy_gate
 from experiments import entropy_threshold
-from library.lookahead import test_cdlh as cdlh
+from library.search.lookahead import test_cdlh as cdlh
 from models.testing import exactness
 from support import lookahead_reference as reference
 from support import tiny_models as tiny

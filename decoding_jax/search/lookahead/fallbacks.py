@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax.kernels import buffers
-from decoding_jax.lookahead import candidates
-from decoding_jax.lookahead.draft_lookahead import Lookahead
+from decoding_jax.search.lookahead import candidates
+from decoding_jax.search.lookahead.draft_lookahead import Lookahead
 from decoding_jax.rewards import text_reward
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.runtime import greedy_rollout, token_buffer

@@ -5,8 +5,8 @@ import functools
 import jax.numpy as jnp
 
 from decoding_jax.kernels import buffers
-from decoding_jax.lookahead import candidates, cdsl_rules, fallbacks
-from decoding_jax.lookahead.draft_lookahead import Lookahead
+from decoding_jax.search.lookahead import candidates, cdsl_rules, fallbacks
+from decoding_jax.search.lookahead.draft_lookahead import Lookahead
 from decoding_jax.rewards import text_reward
 from decoding_jax.runtime import token_buffer
 from decoding_jax.types import Context, DecodeState, Decoder, Stats

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import decoding_jax as dj
-from library.lookahead import test_cdlh as cdlh
-from library.lookahead import test_cdsl as cdsl
+from library.search.lookahead import test_cdlh as cdlh
+from library.search.lookahead import test_cdsl as cdsl
 from models import checkpoints
 from models import transformer
 from models.folders.resolve import PRETRAINED
