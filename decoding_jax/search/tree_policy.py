@@ -14,10 +14,10 @@ import jax.numpy as jnp
 
 from decoding_jax import sampling
 from decoding_jax.runtime import cache as cache_lib, token_buffer
-from decoding_jax.search import paths as paths_lib
-from decoding_jax.search.paths import Paths
+from decoding_jax.search import texts as texts_lib
+from decoding_jax.search.texts import Texts
 from decoding_jax.types import (Array, Block, Context, DecodeState, Decoder,
-                                NONE, PAD, Stats)
+                                NONE, PAD)
 
 
 class Policy(NamedTuple):
@@ -65,7 +65,7 @@ class _Search:
   """What a search carries from simulation to simulation."""
   tree: Tree
   block: Block
-  best: Paths
+  best: Texts
   value: Array
   over: Array
   order: Array
@@ -92,24 +92,23 @@ def decoder(policy: Policy) -> Decoder:
 
 def _init(policy: Policy, context: Context, state: DecodeState) -> DecodeState:
   none = jnp.zeros_like(state.length)
-  shape = len(none), policy.simulations, paths_lib.limit(context, state)
+  shape = len(none), policy.simulations, texts_lib.limit(context, state)
   order = jnp.full(shape, PAD, jnp.int32)
-  return state.replace(stats=Stats(
-      none, none, none, none, none[:, None],
-      {"simulated": order, "simulations": none, "reward_calls": none}))
+  return texts_lib.no_stats(state, {
+      "simulated": order, "simulations": none, "reward_calls": none})
 
 
 def _step(policy: Policy, context: Context, state: DecodeState) -> DecodeState:
   """Simulates, and commits the best text of each row."""
-  limit, batch = paths_lib.limit(context, state), len(state.length)
+  limit, batch = texts_lib.limit(context, state), len(state.length)
   # A slot for each node that is expanded, and for the rest of one text.
   slots = 1 + policy.simulations + limit
-  root = paths_lib.empty(batch, limit, slots)
+  root = texts_lib.empty(batch, limit, slots)
   root = root.replace(alive=~state.done[:, None])
-  grown = paths_lib.grow(
+  grown = texts_lib.extend(
       context, state, state.target_cache,
       cache_lib.init_block(state.target_cache, slots), root, steps=1,
-      slot=lambda i: i, choose=functools.partial(paths_lib.greedy, context))
+      slot=lambda i: i, choose=functools.partial(texts_lib.greedy, context))
   none = jnp.zeros(batch, jnp.int32)
   tree = _expand(policy, context, _empty(policy, batch), none, 0,
                  grown.logits[:, 0], ~state.done)
@@ -121,10 +120,10 @@ def _step(policy: Policy, context: Context, state: DecodeState) -> DecodeState:
       lambda carry: (carry[0] < policy.simulations) & ~carry[1].over.all(),
       functools.partial(_simulate, policy, context, state),
       (jnp.int32(0), search))
-  return paths_lib.commit(
-      state, search.best, search.calls,
+  return texts_lib.commit(
+      state, search.best,
       {"simulated": search.order, "simulations": search.reward_calls,
-       "reward_calls": search.reward_calls})
+       "reward_calls": search.reward_calls}, target_calls=search.calls)
 
 
 def _simulate(policy: Policy, context: Context, state: DecodeState, carry):
@@ -132,28 +131,28 @@ def _simulate(policy: Policy, context: Context, state: DecodeState, carry):
   s, search = carry
   running, slots = ~search.over, search.best.mask.shape[-1]
   limit = search.best.tokens.shape[-1]
-  nodes, paths, visited = jax.vmap(functools.partial(
+  nodes, texts, visited = jax.vmap(functools.partial(
       _select, policy, limit, slots, context.eos_id))(search.tree)
-  is_end = paths_lib.ended(context, paths)[:, 0]
+  is_end = texts_lib.complete(context, texts)[:, 0]
   # The node's own slot, then those that every simulation writes anew.
-  grown = paths_lib.grow(
+  grown = texts_lib.extend(
       context, state, state.target_cache, search.block,
-      paths.replace(alive=(running & ~is_end)[:, None]), steps=limit,
+      texts.replace(alive=(running & ~is_end)[:, None]), steps=limit,
       slot=lambda i: jnp.where(i == 0, 1 + s, policy.simulations + i),
-      choose=functools.partial(paths_lib.greedy, context))
-  value = paths_lib.rewards(context, grown.paths)[:, 0]
+      choose=functools.partial(texts_lib.greedy, context))
+  value = texts_lib.rewards(context, grown.texts)[:, 0]
   tree = _expand(policy, context, search.tree, nodes, 1 + s,
                  grown.logits[:, 0], running & ~is_end)
   tree = jax.vmap(_learn)(tree, visited, value, running)
   # The first text is taken whatever it is worth, -inf included.
   better = running & ((value > search.value) | (s == 0))
-  best = paths_lib.where(better, grown.paths, search.best)
+  best = texts_lib.where(better, grown.texts, search.best)
   best_value = jnp.where(better, value, search.value)
   return s + 1, _Search(
       tree, grown.block, best, best_value,
       search.over | (best_value >= context.reward.maximum),
       search.order.at[:, s].set(
-          jnp.where(running[:, None], paths.tokens[:, 0], PAD)),
+          jnp.where(running[:, None], texts.tokens[:, 0], PAD)),
       search.calls + grown.calls,
       search.reward_calls + running.astype(jnp.int32))
 
@@ -170,7 +169,7 @@ def _select(policy: Policy, limit, slots, eos_id, tree: Tree):
   """Goes down from the root to a node that is new, or ends a text; one row.
 
   Returns:
-    node `[]` int32, its text as `Paths` of one, and `[M]` bool, the nodes on
+    node `[]` int32, its text as `Texts` of one, and `[M]` bool, the nodes on
     the way, its own one included.
   """
   size = tree.tokens.shape[0]
@@ -197,7 +196,7 @@ def _select(policy: Policy, limit, slots, eos_id, tree: Tree):
         mask=path.mask | (jnp.arange(slots) == tree.slots[node])[None])
     return child, path, on_way | (jnp.arange(size) == child)
 
-  path = jax.tree.map(lambda x: x[0], paths_lib.empty(1, limit, slots))
+  path = jax.tree.map(lambda x: x[0], texts_lib.empty(1, limit, slots))
   return jax.lax.while_loop(
       goes_on, descend, (jnp.int32(0), path, jnp.arange(size) == 0))
 
@@ -227,7 +226,7 @@ def _expand(policy: Policy, context: Context, tree: Tree, nodes, number,
   Returns:
     The trees.
   """
-  log_probs = paths_lib.next_log_probs(context, logits[:, None])[:, 0]
+  log_probs = texts_lib.next_log_probs(context.warper, logits[:, None])[:, 0]
   best, tokens = sampling.top_k(log_probs, policy.num_children)
   place = 1 + number * policy.num_children
   put = lambda x, y: jax.lax.dynamic_update_slice_in_dim(
