@@ -17,35 +17,25 @@ import jax.numpy as jnp
 from decoding_jax import sampling
 from decoding_jax.kernels import random
 from decoding_jax.runtime import cache as cache_lib
-from decoding_jax.search import texts as texts_lib
+from decoding_jax.search import search_tree, texts as texts_lib
 from decoding_jax.search.texts import Texts
 from decoding_jax.types import (Array, Block, Context, DecodeState, Decoder,
                                 NONE)
 
 
 @flax.struct.dataclass
-class Nodes:
-  """The partial texts of each row; node 0 is the empty one.
+class Nodes(search_tree.Tree):
+  """The partial texts of each row; values are their rewards.
 
   Attributes:
-    texts: the texts, `[B, M, ...]`; `alive` is not used.
-    parents: `[B, M]` int32; `NONE` of the root.
     depths: `[B, M]` int32, steps from the root.
-    values: `[B, M]` float32, the reward of the text.
     costs: `[B, M]` float32, what the rules have added up along the path.
     ended: `[B, M]` bool, whether the text is complete.
-    used: `[B, M]` bool, whether there is such a node.
-    expansions: `[B, M]` int32, how often it was expanded.
-    budgets: `[B, M]` int32, how often it may be.
+    budgets: `[B, M]` int32, how often a node may be expanded.
   """
-  texts: Texts
-  parents: Array
   depths: Array
-  values: Array
   costs: Array
   ended: Array
-  used: Array
-  expansions: Array
   budgets: Array
 
 
@@ -146,7 +136,7 @@ def sampled_tokens(keys, context: Context, i, logits):
 def _init(rules: Rules, context: Context, state: DecodeState) -> DecodeState:
   del context
   none = jnp.zeros_like(state.length)
-  size = len(none), 1 + rules.expansions * rules.num_children
+  size = len(none), search_tree.size(rules.expansions, rules.num_children)
   extra = {"expanded": jnp.full((len(none), rules.expansions), NONE, jnp.int32),
            "node_values": jnp.zeros(size, jnp.float32), "reward_calls": none}
   return texts_lib.no_stats(state, extra)
@@ -195,8 +185,8 @@ def _begin(rules: Rules, context: Context, state: DecodeState, root: Texts,
 def _better(rules: Rules, context: Context, nodes: Nodes, greedy, baseline):
   """Returns the best complete text or the greedy one, and no more calls."""
   best, complete = _best(rules, context, nodes)
-  worse = ~complete | (baseline > _at(nodes.values, best)[:, 0])
-  return texts_lib.where(worse, greedy, _at(nodes.texts, best)), 0
+  worse = ~complete | (baseline > search_tree.at(nodes.values, best)[:, 0])
+  return texts_lib.where(worse, greedy, search_tree.at(nodes.texts, best)), 0
 
 
 def _completed(rules: Rules, context: Context, state: DecodeState,
@@ -204,7 +194,7 @@ def _completed(rules: Rules, context: Context, state: DecodeState,
   """Returns the best text, completed if it is not complete; and the calls."""
   best, complete = _best(rules, context, search.nodes)
   keys = jax.vmap(random.fold_in, (0, None))(state.keys, rules.expansions)
-  found = _at(search.nodes.texts, best).replace(
+  found = search_tree.at(search.nodes.texts, best).replace(
       alive=~(complete | state.done)[:, None])
   grown = write(search.block, found, choose=functools.partial(
       rules.choose, keys, context, jnp.zeros_like(complete)))
@@ -219,9 +209,9 @@ def _search(rules: Rules, context: Context, state: DecodeState,
     nodes = search.nodes
     index, none = _next(rules, context, nodes)
     over = search.over | none | rules.stops(nodes, index, baseline)
-    parent = _at(nodes.texts, index).replace(alive=~over[:, None])
+    parent = search_tree.at(nodes.texts, index).replace(alive=~over[:, None])
     keys = jax.vmap(random.fold_in, (0, None))(state.keys, e)
-    first = _at(nodes.expansions, index)[:, 0] == 0
+    first = search_tree.at(nodes.expansions, index)[:, 0] == 0
     width = rules.num_children
     grown = texts_lib.extend(
         context, state, state.target_cache, search.block,
@@ -244,18 +234,11 @@ def _search(rules: Rules, context: Context, state: DecodeState,
 
 def _empty(rules: Rules, root: Texts, value, baseline) -> Nodes:
   """Returns arenas in which there are roots alone."""
-  size = 1 + rules.expansions * rules.num_children
-  batch = len(root.lengths)
-  wide = texts_lib.repeat(root, size)
-  none = jnp.zeros((batch, size), jnp.int32)
-  zeros = none.astype(jnp.float32)
-  is_root = jnp.arange(size)[None] == 0
-  return Nodes(
-      texts=wide, parents=none + NONE, depths=none,
-      values=jnp.broadcast_to(value, none.shape), costs=zeros,
-      ended=none > 0, used=jnp.broadcast_to(is_root, none.shape),
-      expansions=none, budgets=jnp.broadcast_to(rules.budget(
-          value, none[:, :1], _column(baseline)), none.shape))
+  none = jnp.zeros_like(root.lengths)
+  return search_tree.roots(
+      Nodes, root, search_tree.size(rules.expansions, rules.num_children),
+      value, depths=none, costs=jnp.zeros_like(value), ended=none > 0,
+      budgets=rules.budget(value, none, _column(baseline)))
 
 
 def _available(nodes: Nodes):
@@ -287,31 +270,14 @@ def _first_best(priority, among):
 def _insert(rules: Rules, context: Context, nodes: Nodes, e, index,
             children: Texts, running, baseline) -> Nodes:
   """Adds the children of a node of each row, where its search goes on."""
-  width = rules.num_children
   values = texts_lib.rewards(context, children)
-  at = lambda x: _at(x, index)
+  at = lambda x: search_tree.at(x, index)
   depths = jnp.broadcast_to(at(nodes.depths) + 1, values.shape)
-  fresh = Nodes(
-      texts=children, parents=jnp.broadcast_to(index[:, None], values.shape),
-      depths=depths, values=values,
+  return search_tree.insert(
+      nodes, e, index, running, children, values, depths=depths,
       costs=rules.cost(context, at(nodes.costs), at(nodes.values), values),
       ended=texts_lib.complete(context, children),
-      used=jnp.broadcast_to(running[:, None], values.shape),
-      expansions=jnp.zeros_like(depths),
-      budgets=jnp.broadcast_to(rules.budget(values, depths, _column(baseline)),
-                               values.shape))
-  put = lambda x, y: jax.lax.dynamic_update_slice_in_dim(
-      x, y.astype(x.dtype), 1 + e * width, axis=1)
-  is_parent = jnp.arange(nodes.used.shape[1])[None] == index[:, None]
-  more = (is_parent & running[:, None]).astype(jnp.int32)
-  return jax.tree.map(put, nodes.replace(expansions=nodes.expansions + more),
-                      fresh)
-
-
-def _at(tree, index):
-  """Returns one entry of each row, `[B, 1, ...]`."""
-  return jax.tree.map(lambda x: jax.vmap(lambda x, i: x[i][None])(x, index),
-                      tree)
+      budgets=rules.budget(values, depths, _column(baseline)))
 
 
 def _column(baseline):
