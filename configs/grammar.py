@@ -34,8 +34,8 @@ def get_config(preset="default"):
       schemas: file of lines of JSON, `schema` and `tests`; "" for those that
         come along.
       limit: schemas of it, from the first on; 0 for all.
-      engines: "automaton", "llguidance", "xgrammar", "outlines_core", and
-        "either": an automaton, or else llguidance.
+      engines: "automaton", "llguidance", "xgrammar", and "either": an
+        automaton, or else llguidance.
       seconds: of compiling an automaton, at most.
       tokenizer: folder or name of the model whose tokens are allowed.
       target, draft: folders or names of models that decode; "" for none.
@@ -47,8 +47,7 @@ def get_config(preset="default"):
   config = ml_collections.ConfigDict({
       "schemas": "",
       "limit": 0,
-      "engines": ("automaton", "either", "llguidance", "xgrammar",
-                  "outlines_core"),
+      "engines": ("automaton", "either", "llguidance", "xgrammar"),
       "seconds": 10.0,
       "tokenizer": "python-target",
       "target": "",

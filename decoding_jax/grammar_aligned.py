@@ -20,9 +20,10 @@ import numpy as np
 
 from decoding_jax import programs
 from decoding_jax.generate import generate
+from decoding_jax.grammars import sparse_automaton
+from decoding_jax.grammars.sparse_automaton import SparseAutomaton
+from decoding_jax.processors import model_wrapper
 from decoding_jax.runtime import cache as cache_lib
-from decoding_jax.processors import model_wrapper, sparse_automaton
-from decoding_jax.processors.sparse_automaton import SparseAutomaton
 from decoding_jax.types import Array, LogitsProcessor, NONE
 from decoding_jax.validation import values
 

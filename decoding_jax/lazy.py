@@ -9,16 +9,17 @@ def attach(package: dict, exports: dict[str, tuple[str, ...]]) -> None:
   Args:
     package: its `globals()`.
     exports: names that the package takes from each of its modules; of one
-      without names it is the module itself.
+      without names it is the module itself. Of ".other.module", it is one of
+      the package next to it.
   """
   modules = {name: module for module, names in exports.items()
-             for name in names or (module,)}
+             for name in names or (module.rpartition(".")[2],)}
 
   def get(name):
     if name not in modules:
       raise AttributeError(
           f"module {package['__name__']!r} has no attribute {name!r}")
-    module = importlib.import_module(f"{package['__name__']}.{modules[name]}")
+    module = importlib.import_module(f".{modules[name]}", package["__name__"])
     package[name] = getattr(module, name, module)
     return package[name]
 

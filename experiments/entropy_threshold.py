@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax.lookahead import entropy_gate
+from decoding_jax.search.lookahead import entropy_gate
 from experiments.app import launch
 from experiments.data import python_corpus
 from experiments.data import records

@@ -22,7 +22,7 @@ from experiments.benchmarking import grammar_speed
 from experiments.data import schema_tasks
 from models.text import tokenizers
 
-_ENGINES = ("automaton", "either", "llguidance", "xgrammar", "outlines_core")
+_ENGINES = ("automaton", "either", "llguidance", "xgrammar")
 # Features of failing schemas that are shown.
 _SHOWN = 12
 

@@ -19,10 +19,10 @@ LIBRARY = [
     ("types", "kernels", "lazy", "token_text"),
     ("validation", "programs"),
     ("sampling", "rewards"),
-    ("processors", "runtime", "beam"),
-    ("search", "canvas"),
+    ("grammars", "runtime", "beam"),
+    ("processors", "canvas"),
     ("speculation",),
-    ("lookahead", "argument_checks", "metrics"),
+    ("search", "argument_checks", "metrics"),
     ("loop",),
     ("generate", "methods", "drawing"),
     ("grammar_aligned",),
@@ -64,9 +64,9 @@ CHECKS = "models.testing"
 # What the library needs of the world; it knows no flags, files or tokenizers.
 LIBRARY_NEEDS = {"flax", "jax", "jaxlib", "numpy"}
 # What a single module asks for when it is used, and tells how to install.
-OPTIONAL = {("decoding_jax.processors.regex_automaton", "outlines_core"),
-            ("decoding_jax.processors.llguidance_engine", "llguidance"),
-            ("decoding_jax.processors.xgrammar_engine", "xgrammar")}
+OPTIONAL = {
+    ("decoding_jax.grammars.engines.llguidance_engine", "llguidance"),
+    ("decoding_jax.grammars.engines.xgrammar_engine", "xgrammar")}
 
 
 def modules(package):
@@ -188,7 +188,8 @@ def test_control_wrong_imports_are_seen(name, source, fault):
 
 
 @pytest.mark.parametrize("name, source", [
-    ("decoding_jax.speculation.new", "from decoding_jax.search import beam"),
+    ("decoding_jax.search.new",
+     "from decoding_jax.speculation import tree_decoder"),
     ("decoding_jax.speculation.new",
      "from decoding_jax.speculation import tree"),
     ("decoding_jax.methods.new", "from decoding_jax.types import Method"),

@@ -33,7 +33,7 @@ DRAFTERS = ROOT / "docs" / "drafters.md"
 ONE_STEP = ROOT / "examples" / "one_step.ipynb"
 DOCUMENTS = [README, *sorted((ROOT / "docs").glob("*.md")), ONE_STEP]
 # What a document needs beside the packages of every test.
-NEEDS = {"processors.md": "outlines_core", "grammars.md": "llguidance"}
+NEEDS = {"grammars.md": "llguidance"}
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.S | re.M)
 
 

@@ -1,6 +1,6 @@
 """AdaDec: a lookahead where the target is uncertain (arXiv 2506.08980)."""
 
-from decoding_jax.lookahead import entropy_gate
+from decoding_jax.search.lookahead import entropy_gate
 from decoding_jax.types import Method
 from decoding_jax.validation import values
 

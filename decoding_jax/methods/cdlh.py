@@ -4,7 +4,7 @@ import functools
 
 import jax.numpy as jnp
 
-from decoding_jax.lookahead import candidates
+from decoding_jax.search.lookahead import candidates
 from decoding_jax.rewards import text_reward
 from decoding_jax.runtime import greedy_rollout, token_buffer
 from decoding_jax.types import Context, DecodeState, Decoder, Method, Stats

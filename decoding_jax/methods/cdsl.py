@@ -6,8 +6,8 @@ this repository. `cdsl_extended` has further variants.
 
 import functools
 
-from decoding_jax.lookahead import (candidates, cdsl_decoder, cdsl_rules,
-                                    draft_lookahead)
+from decoding_jax.search.lookahead import (candidates, cdsl_decoder, cdsl_rules,
+                                           draft_lookahead)
 from decoding_jax.types import Method
 
 EXAMPLES = (dict(lookahead=4, num_candidates=3),)

@@ -2,8 +2,8 @@
 
 import functools
 
-from decoding_jax.lookahead import (candidates, cdsl_decoder, cdsl_rules,
-                                    draft_lookahead)
+from decoding_jax.search.lookahead import (candidates, cdsl_decoder, cdsl_rules,
+                                           draft_lookahead)
 from decoding_jax.speculation import expanders
 from decoding_jax.types import Method
 from decoding_jax.validation import values

@@ -6,7 +6,7 @@ import functools
 import jax.numpy as jnp
 
 from decoding_jax.kernels import buffers
-from decoding_jax.search import arena, paths
+from decoding_jax.search import arena, texts
 from decoding_jax.types import Method
 from decoding_jax.validation import values as values_lib
 
@@ -101,7 +101,7 @@ def budget(confidence, max_budget, values, depths, baseline):
 
 def _choose(keys, context, first, i, logits):
   """Goes on greedily from a node that has no child yet."""
-  return jnp.where(first[:, None], paths.greedy(context, i, logits),
+  return jnp.where(first[:, None], texts.greedy(context, i, logits),
                    arena.sampled_tokens(keys, context, i, logits))
 
 

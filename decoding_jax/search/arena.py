@@ -17,35 +17,25 @@ import jax.numpy as jnp
 from decoding_jax import sampling
 from decoding_jax.kernels import random
 from decoding_jax.runtime import cache as cache_lib
-from decoding_jax.search import paths as paths_lib
-from decoding_jax.search.paths import Paths
+from decoding_jax.search import search_tree, texts as texts_lib
+from decoding_jax.search.texts import Texts
 from decoding_jax.types import (Array, Block, Context, DecodeState, Decoder,
-                                NONE, Stats)
+                                NONE)
 
 
 @flax.struct.dataclass
-class Nodes:
-  """The partial texts of each row; node 0 is the empty one.
+class Nodes(search_tree.Tree):
+  """The partial texts of each row; values are their rewards.
 
   Attributes:
-    paths: the texts, `[B, M, ...]`; `alive` is not used.
-    parents: `[B, M]` int32; `NONE` of the root.
     depths: `[B, M]` int32, steps from the root.
-    values: `[B, M]` float32, the reward of the text.
     costs: `[B, M]` float32, what the rules have added up along the path.
     ended: `[B, M]` bool, whether the text is complete.
-    used: `[B, M]` bool, whether there is such a node.
-    expansions: `[B, M]` int32, how often it was expanded.
-    budgets: `[B, M]` int32, how often it may be.
+    budgets: `[B, M]` int32, how often a node may be expanded.
   """
-  paths: Paths
-  parents: Array
   depths: Array
-  values: Array
   costs: Array
   ended: Array
-  used: Array
-  expansions: Array
   budgets: Array
 
 
@@ -128,7 +118,7 @@ def distinct_tokens(context: Context, i, logits):
   Returns:
     `[B, K]` int32.
   """
-  log_probs = paths_lib.next_log_probs(context, logits)
+  log_probs = texts_lib.next_log_probs(context.warper, logits)
   best, first = sampling.top_k(log_probs[:, 0], logits.shape[1])
   first = jnp.where(jnp.isneginf(best), first[:, :1], first)
   return jnp.where(i == 0, first, sampling.most_probable(log_probs))
@@ -140,36 +130,35 @@ def sampled_tokens(keys, context: Context, i, logits):
     keys = random.split(random.fold_in(key, i), len(log_probs))
     return jax.vmap(sampling.draw)(keys, log_probs)
 
-  return jax.vmap(row)(keys, paths_lib.next_log_probs(context, logits))
+  return jax.vmap(row)(keys, texts_lib.next_log_probs(context.warper, logits))
 
 
 def _init(rules: Rules, context: Context, state: DecodeState) -> DecodeState:
   del context
   none = jnp.zeros_like(state.length)
-  size = len(none), 1 + rules.expansions * rules.num_children
+  size = len(none), search_tree.size(rules.expansions, rules.num_children)
   extra = {"expanded": jnp.full((len(none), rules.expansions), NONE, jnp.int32),
            "node_values": jnp.zeros(size, jnp.float32), "reward_calls": none}
-  return state.replace(stats=Stats(none, none, none, none, none[:, None],
-                                   extra))
+  return texts_lib.no_stats(state, extra)
 
 
 def _step(rules: Rules, context: Context, state: DecodeState) -> DecodeState:
   """Searches, and commits the best text of each row."""
-  limit = paths_lib.limit(context, state)
+  limit = texts_lib.limit(context, state)
   # The last slots are those of the greedy text, and of a text to complete.
   scratch = rules.expansions * rules.num_children * rules.steps
   write = functools.partial(
-      paths_lib.grow, context, state, state.target_cache, steps=limit,
+      texts_lib.extend, context, state, state.target_cache, steps=limit,
       slot=lambda i: scratch + i)
-  root = paths_lib.empty(len(state.length), limit, scratch + limit)
+  root = texts_lib.empty(len(state.length), limit, scratch + limit)
   root = root.replace(alive=~state.done[:, None])
   block = cache_lib.init_block(state.target_cache, scratch + limit)
   greedy, baseline, calls = None, None, jnp.zeros_like(state.length)
   if rules.has_baseline:
     grown = write(block, root,
-                  choose=functools.partial(paths_lib.greedy, context))
-    greedy, block, calls = grown.paths, grown.block, grown.calls
-    baseline = paths_lib.rewards(context, greedy)[:, 0]
+                  choose=functools.partial(texts_lib.greedy, context))
+    greedy, block, calls = grown.texts, grown.block, grown.calls
+    baseline = texts_lib.rewards(context, greedy)[:, 0]
   search = _search(rules, context, state, _begin(
       rules, context, state, root, block, calls, baseline), baseline)
   found, calls = (_better(rules, context, search.nodes, greedy, baseline)
@@ -178,13 +167,14 @@ def _step(rules: Rules, context: Context, state: DecodeState) -> DecodeState:
   nodes = search.nodes
   extra = {"expanded": search.order, "reward_calls": search.reward_calls,
            "node_values": jnp.where(nodes.used, nodes.values, jnp.nan)}
-  return paths_lib.commit(state, found, search.calls + calls, extra)
+  return texts_lib.commit(state, found, extra,
+                          target_calls=search.calls + calls)
 
 
-def _begin(rules: Rules, context: Context, state: DecodeState, root: Paths,
+def _begin(rules: Rules, context: Context, state: DecodeState, root: Texts,
            block, calls, baseline) -> _Search:
   """Returns searches of roots alone, of the calls that were made before."""
-  value = paths_lib.rewards(context, root)
+  value = texts_lib.rewards(context, root)
   # Of the prompt alone, and of the greedy text.
   reward_calls = jnp.where(state.done, 0, 1 + int(rules.has_baseline))
   order = jnp.full((len(value), rules.expansions), NONE, jnp.int32)
@@ -195,8 +185,8 @@ def _begin(rules: Rules, context: Context, state: DecodeState, root: Paths,
 def _better(rules: Rules, context: Context, nodes: Nodes, greedy, baseline):
   """Returns the best complete text or the greedy one, and no more calls."""
   best, complete = _best(rules, context, nodes)
-  worse = ~complete | (baseline > _at(nodes.values, best)[:, 0])
-  return paths_lib.where(worse, greedy, _at(nodes.paths, best)), 0
+  worse = ~complete | (baseline > search_tree.at(nodes.values, best)[:, 0])
+  return texts_lib.where(worse, greedy, search_tree.at(nodes.texts, best)), 0
 
 
 def _completed(rules: Rules, context: Context, state: DecodeState,
@@ -204,11 +194,11 @@ def _completed(rules: Rules, context: Context, state: DecodeState,
   """Returns the best text, completed if it is not complete; and the calls."""
   best, complete = _best(rules, context, search.nodes)
   keys = jax.vmap(random.fold_in, (0, None))(state.keys, rules.expansions)
-  found = _at(search.nodes.paths, best).replace(
+  found = search_tree.at(search.nodes.texts, best).replace(
       alive=~(complete | state.done)[:, None])
   grown = write(search.block, found, choose=functools.partial(
       rules.choose, keys, context, jnp.zeros_like(complete)))
-  return grown.paths, grown.calls
+  return grown.texts, grown.calls
 
 
 def _search(rules: Rules, context: Context, state: DecodeState,
@@ -219,18 +209,18 @@ def _search(rules: Rules, context: Context, state: DecodeState,
     nodes = search.nodes
     index, none = _next(rules, context, nodes)
     over = search.over | none | rules.stops(nodes, index, baseline)
-    parent = _at(nodes.paths, index).replace(alive=~over[:, None])
+    parent = search_tree.at(nodes.texts, index).replace(alive=~over[:, None])
     keys = jax.vmap(random.fold_in, (0, None))(state.keys, e)
-    first = _at(nodes.expansions, index)[:, 0] == 0
+    first = search_tree.at(nodes.expansions, index)[:, 0] == 0
     width = rules.num_children
-    grown = paths_lib.grow(
+    grown = texts_lib.extend(
         context, state, state.target_cache, search.block,
-        paths_lib.repeat(parent, width), steps=rules.steps,
+        texts_lib.repeat(parent, width), steps=rules.steps,
         slot=lambda i: (e * rules.steps + i) * width,
         choose=functools.partial(rules.choose, keys, context, first),
         pause=rules.pause)
     running = (~over).astype(jnp.int32)
-    nodes = _insert(rules, context, nodes, e, index, grown.paths, ~over,
+    nodes = _insert(rules, context, nodes, e, index, grown.texts, ~over,
                     baseline)
     return e + 1, _Search(
         nodes, grown.block, over,
@@ -242,20 +232,13 @@ def _search(rules: Rules, context: Context, state: DecodeState,
       expand, (jnp.int32(0), search))[1]
 
 
-def _empty(rules: Rules, root: Paths, value, baseline) -> Nodes:
+def _empty(rules: Rules, root: Texts, value, baseline) -> Nodes:
   """Returns arenas in which there are roots alone."""
-  size = 1 + rules.expansions * rules.num_children
-  batch = len(root.lengths)
-  wide = paths_lib.repeat(root, size)
-  none = jnp.zeros((batch, size), jnp.int32)
-  zeros = none.astype(jnp.float32)
-  is_root = jnp.arange(size)[None] == 0
-  return Nodes(
-      paths=wide, parents=none + NONE, depths=none,
-      values=jnp.broadcast_to(value, none.shape), costs=zeros,
-      ended=none > 0, used=jnp.broadcast_to(is_root, none.shape),
-      expansions=none, budgets=jnp.broadcast_to(rules.budget(
-          value, none[:, :1], _column(baseline)), none.shape))
+  none = jnp.zeros_like(root.lengths)
+  return search_tree.roots(
+      Nodes, root, search_tree.size(rules.expansions, rules.num_children),
+      value, depths=none, costs=jnp.zeros_like(value), ended=none > 0,
+      budgets=rules.budget(value, none, _column(baseline)))
 
 
 def _available(nodes: Nodes):
@@ -285,33 +268,16 @@ def _first_best(priority, among):
 
 
 def _insert(rules: Rules, context: Context, nodes: Nodes, e, index,
-            children: Paths, running, baseline) -> Nodes:
+            children: Texts, running, baseline) -> Nodes:
   """Adds the children of a node of each row, where its search goes on."""
-  width = rules.num_children
-  values = paths_lib.rewards(context, children)
-  at = lambda x: _at(x, index)
+  values = texts_lib.rewards(context, children)
+  at = lambda x: search_tree.at(x, index)
   depths = jnp.broadcast_to(at(nodes.depths) + 1, values.shape)
-  fresh = Nodes(
-      paths=children, parents=jnp.broadcast_to(index[:, None], values.shape),
-      depths=depths, values=values,
+  return search_tree.insert(
+      nodes, e, index, running, children, values, depths=depths,
       costs=rules.cost(context, at(nodes.costs), at(nodes.values), values),
-      ended=paths_lib.ended(context, children),
-      used=jnp.broadcast_to(running[:, None], values.shape),
-      expansions=jnp.zeros_like(depths),
-      budgets=jnp.broadcast_to(rules.budget(values, depths, _column(baseline)),
-                               values.shape))
-  put = lambda x, y: jax.lax.dynamic_update_slice_in_dim(
-      x, y.astype(x.dtype), 1 + e * width, axis=1)
-  is_parent = jnp.arange(nodes.used.shape[1])[None] == index[:, None]
-  more = (is_parent & running[:, None]).astype(jnp.int32)
-  return jax.tree.map(put, nodes.replace(expansions=nodes.expansions + more),
-                      fresh)
-
-
-def _at(tree, index):
-  """Returns one entry of each row, `[B, 1, ...]`."""
-  return jax.tree.map(lambda x: jax.vmap(lambda x, i: x[i][None])(x, index),
-                      tree)
+      ended=texts_lib.complete(context, children),
+      budgets=rules.budget(values, depths, _column(baseline)))
 
 
 def _column(baseline):

@@ -11,13 +11,11 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax.kernels import random
-from decoding_jax.rewards import text_reward
 from decoding_jax.runtime import greedy_rollout, token_buffer
 from decoding_jax.search import beam as beam_lib
 from decoding_jax.search import texts as texts_lib
 from decoding_jax.search.texts import Texts
-from decoding_jax.types import (Array, Context, DecodeState, Decoder, PAD,
-                                Stats)
+from decoding_jax.types import Array, Context, DecodeState, Decoder, PAD
 
 
 class Level(NamedTuple):
@@ -136,10 +134,7 @@ def per_length(penalty: float):
 def reward(keys, context: Context, texts: Texts):
   """Returns the rewards of the beams `[B, W]`: a `Level.rank`."""
   del keys
-  order = jnp.arange(texts.tokens.shape[-1])[None, None]
-  return text_reward.of_paths(
-      context, text_reward.init(context), jnp.maximum(texts.tokens, 0),
-      order < texts.lengths[..., None])
+  return texts_lib.rewards(context, texts)
 
 
 def count_rewards(width: int):
@@ -169,22 +164,11 @@ def search_step(search, level: Level, context: Context,
   order = jnp.lexsort((-texts.beam.log_probs, -rank), axis=-1)
   texts = texts_lib.take(
       texts, order[:, :state.stats.extra["beam_lengths"].shape[1]])
-  first = lambda buffer, x: token_buffer.append(buffer, state.length, x[:, 0],
-                                                texts.lengths[:, 0])
-  emitted = texts.lengths[:, 0]
-  new = state.replace(
-      tokens=first(state.tokens, texts.tokens),
-      log_probs=first(state.log_probs, texts.log_probs),
-      length=state.length + emitted,
-      stats=state.stats.replace(
-          emitted=emitted,
-          extra={**texts.counts, "beams": texts.tokens,
-                 "beam_lengths": texts.lengths,
-                 "beam_log_probs": texts.beam.log_probs,
-                 "beam_scores": texts.beam.scores}, **counts))
-  # Some rows may be done already.
-  new = token_buffer.keep_done(state, new)
-  return new.replace(step=state.step + 1, done=jnp.ones_like(state.done))
+  return texts_lib.commit(
+      state, texts, {**texts.counts, "beams": texts.tokens,
+                     "beam_lengths": texts.lengths,
+                     "beam_log_probs": texts.beam.log_probs,
+                     "beam_scores": texts.beam.scores}, **counts)
 
 
 def init_stats(level: Level, width: int, context: Context, state: DecodeState,
@@ -198,16 +182,12 @@ def init_stats(level: Level, width: int, context: Context, state: DecodeState,
     state: before the search.
     depth: D, levels that are drafted.
   """
-  batch, size = state.tokens.shape
-  new = size - context.prompts.shape[1]
-  zeros = jnp.zeros(batch, jnp.int32)
-  beams = jnp.zeros((batch, width), jnp.float32)
-  extra = {"beams": jnp.full((batch, width, new), PAD, jnp.int32),
-           "beam_lengths": beams.astype(jnp.int32), "beam_log_probs": beams,
-           "beam_scores": beams, **_begin(level, context)[1]}
-  return state.replace(
-      stats=Stats(zeros, zeros, zeros, zeros,
-                  jnp.zeros((batch, depth + 1), jnp.int32), extra))
+  shape = len(state.length), width, texts_lib.limit(context, state)
+  beams = jnp.zeros(shape[:2], jnp.float32)
+  return texts_lib.no_stats(state, {
+      "beams": jnp.full(shape, PAD, jnp.int32),
+      "beam_lengths": beams.astype(jnp.int32), "beam_log_probs": beams,
+      "beam_scores": beams, **_begin(level, context)[1]}, depth)
 
 
 def _begin(level: Level, context: Context):
@@ -223,7 +203,7 @@ def _step(level: Level, width, context: Context,
 
 def _search(level: Level, width, context: Context, state: DecodeState):
   """Returns all texts, and the forwards of each row."""
-  limit = state.tokens.shape[1] - context.prompts.shape[1]
+  limit = texts_lib.limit(context, state)
   model, params = context.target, context.target_params
   logits, cache = greedy_rollout.extend(model, params, state.target_cache,
                                         token_buffer.newest(state, 1), 1)
@@ -251,13 +231,13 @@ def _search(level: Level, width, context: Context, state: DecodeState):
     return i + 1, grow(i, logits, texts.replace(block=block)), calls
 
   # With max_new_tokens=1 the loop does not run, but is traced.
-  texts = grow(jnp.int32(0), logits, texts_lib.empty(
+  texts = grow(jnp.int32(0), logits, texts_lib.begin(
       cache, len(state.length), limit, width * max(limit - 1, 1),
       *_begin(level, context)))
   _, texts, calls = jax.lax.while_loop(
       lambda carry: (carry[0] < limit) & carry[1].alive.any(), step,
       (jnp.int32(1), texts, jnp.ones_like(state.length)))
-  return texts, {"target_calls": calls, "accepted_by_depth": calls[:, None]}
+  return texts, {"target_calls": calls}
 
 
 def _fold_in(keys, number):

@@ -10,10 +10,9 @@ import jax.numpy as jnp
 from decoding_jax import sampling
 from decoding_jax.kernels import buffers
 from decoding_jax.runtime import cache as cache_lib
-from decoding_jax.search import paths as paths_lib
-from decoding_jax.search.paths import Paths
-from decoding_jax.types import (Array, Block, Context, DecodeState, Decoder,
-                                Stats)
+from decoding_jax.search import texts as texts_lib
+from decoding_jax.search.texts import Texts
+from decoding_jax.types import Array, Block, Context, DecodeState, Decoder
 
 
 class Sizes(NamedTuple):
@@ -36,7 +35,7 @@ class _Beams:
   """What a search carries from token to token.
 
   Attributes:
-    paths: the beams, `[B, W, ...]`.
+    texts: the beams, `[B, W, ...]`.
     log_probs: `[B, W]` float32, of each text; -inf of a beam that only fills up
       W.
     scores: `[B, W]` float32, by which they were chosen.
@@ -45,7 +44,7 @@ class _Beams:
     calls: `[B]` int32, forwards.
     reward_calls: `[B]` int32.
   """
-  paths: Paths
+  texts: Texts
   log_probs: Array
   scores: Array
   block: Block
@@ -71,48 +70,47 @@ def decoder(sizes: Sizes) -> Decoder:
 
 def _init(sizes: Sizes, context: Context, state: DecodeState) -> DecodeState:
   none = jnp.zeros_like(state.length)
-  shape = len(none), sizes.num_beams, paths_lib.limit(context, state)
+  shape = len(none), sizes.num_beams, texts_lib.limit(context, state)
   extra = {"beams": jnp.zeros(shape, jnp.int32),
            "beam_scores": jnp.zeros(shape[:2], jnp.float32),
            "reward_calls": none}
-  return state.replace(stats=Stats(none, none, none, none, none[:, None],
-                                   extra))
+  return texts_lib.no_stats(state, extra)
 
 
 def _step(sizes: Sizes, context: Context, state: DecodeState) -> DecodeState:
   """Searches, and commits the best beam of each row."""
-  limit, batch = paths_lib.limit(context, state), len(state.length)
+  limit, batch = texts_lib.limit(context, state), len(state.length)
   width, size = sizes.num_beams, sizes.num_beams * sizes.num_candidates
   slots = limit * width + size * sizes.steps
-  root = paths_lib.empty(batch, limit, slots)
-  paths = paths_lib.repeat(root.replace(alive=~state.done[:, None]), width)
-  first = jnp.broadcast_to(jnp.arange(width)[None] == 0, paths.lengths.shape)
+  root = texts_lib.empty(batch, limit, slots)
+  texts = texts_lib.repeat(root.replace(alive=~state.done[:, None]), width)
+  first = jnp.broadcast_to(jnp.arange(width)[None] == 0, texts.lengths.shape)
   none = jnp.zeros(batch, jnp.int32)
   log_probs = jnp.where(first, 0., -jnp.inf)
-  beams = _Beams(paths.replace(alive=paths.alive & first), log_probs, log_probs,
+  beams = _Beams(texts.replace(alive=texts.alive & first), log_probs, log_probs,
                  cache_lib.init_block(state.target_cache, slots), none, none)
   _, beams = jax.lax.while_loop(
-      lambda carry: carry[1].paths.alive.any(),
+      lambda carry: carry[1].texts.alive.any(),
       functools.partial(_extend, sizes, context, state), (jnp.int32(0), beams))
-  extra = {"beams": beams.paths.tokens, "beam_scores": beams.scores,
+  extra = {"beams": beams.texts.tokens, "beam_scores": beams.scores,
            "reward_calls": beams.reward_calls}
-  best = paths_lib.take(beams.paths, none[:, None])
-  return paths_lib.commit(state, best, beams.calls, extra)
+  best = texts_lib.take(beams.texts, none[:, None])
+  return texts_lib.commit(state, best, extra, target_calls=beams.calls)
 
 
 def _extend(sizes: Sizes, context: Context, state: DecodeState, carry):
   """Extends all beams by a token; the best of their extensions are beams."""
   i, beams = carry
-  limit, width = beams.paths.tokens.shape[-1], sizes.num_beams
+  limit, width = beams.texts.tokens.shape[-1], sizes.num_beams
   size = width * sizes.num_candidates
-  alive = beams.paths.alive
+  alive = beams.texts.alive
   grow = functools.partial(
-      paths_lib.grow, context, state, state.target_cache,
-      choose=functools.partial(paths_lib.greedy, context))
+      texts_lib.extend, context, state, state.target_cache,
+      choose=functools.partial(texts_lib.greedy, context))
   # Their next tokens are not those that `grow` has chosen.
-  grown = grow(beams.block, beams.paths, steps=1, slot=lambda _: i * width)
-  paths = beams.paths.replace(mask=grown.paths.mask)
-  candidates, log_probs = _candidates(sizes, context, paths, grown.logits)
+  grown = grow(beams.block, beams.texts, steps=1, slot=lambda _: i * width)
+  texts = beams.texts.replace(mask=grown.texts.mask)
+  candidates, log_probs = _candidates(sizes, context, texts, grown.logits)
   log_probs += jnp.repeat(beams.log_probs, sizes.num_candidates, axis=1)
   rolled = grow(
       grown.block, candidates.replace(
@@ -120,11 +118,11 @@ def _extend(sizes: Sizes, context: Context, state: DecodeState, carry):
       steps=sizes.steps, slot=lambda j: limit * width + j * size)
   scores = log_probs
   if sizes.reward_weight:  # 0 * -inf would be NaN.
-    scores += sizes.reward_weight * paths_lib.rewards(context, rolled.paths)
+    scores += sizes.reward_weight * texts_lib.rewards(context, rolled.texts)
   scores = jnp.where(log_probs > -jnp.inf, scores, -jnp.inf)
   scores, best = jax.lax.top_k(scores, width)
   running = alive.any(axis=1)
-  chosen = paths_lib.take(candidates, best)
+  chosen = texts_lib.take(candidates, best)
   log_probs = buffers.take_along(log_probs, best, axis=1)
   return i + 1, _Beams(
       chosen.replace(alive=chosen.alive & (log_probs > -jnp.inf)), log_probs,
@@ -132,13 +130,13 @@ def _extend(sizes: Sizes, context: Context, state: DecodeState, carry):
       beams.reward_calls + running.astype(jnp.int32) * size)
 
 
-def _candidates(sizes: Sizes, context: Context, paths: Paths, logits):
+def _candidates(sizes: Sizes, context: Context, texts: Texts, logits):
   """Returns the extensions of the beams, and how probable they are.
 
   Args:
     sizes: of the search.
     context: holds the token mask.
-    paths: W texts of each row.
+    texts: W texts of each row.
     logits: `[B, W, V]` after them.
 
   Returns:
@@ -147,11 +145,11 @@ def _candidates(sizes: Sizes, context: Context, paths: Paths, logits):
     ended has one extension, itself, whose log-probability is 0.
   """
   count = sizes.num_candidates
-  best, tokens = sampling.top_k(paths_lib.next_log_probs(context, logits),
-                                count)
+  best, tokens = sampling.top_k(
+      texts_lib.next_log_probs(context.warper, logits), count)
   own = jnp.where(jnp.arange(count) == 0, 0., -jnp.inf)
-  best = jnp.where(paths.alive[..., None], best, own[None, None])
-  wide = paths_lib.repeat(paths, count)
+  best = jnp.where(texts.alive[..., None], best, own[None, None])
+  wide = texts_lib.repeat(texts, count)
   flat = lambda x: x.reshape(len(x), -1, *x.shape[3:])
-  return paths_lib.append(context, wide, flat(tokens),
+  return texts_lib.append(context, wide, flat(tokens),
                           jnp.repeat(logits, count, axis=1)), flat(best)

@@ -101,7 +101,7 @@ def decoder(level: level_search.Level, sizes: Sizes) -> Decoder:
 
 def _search(level, sizes: Sizes, context: Context, state: DecodeState):
   """Returns all texts, and fields of `Stats`."""
-  limit = state.tokens.shape[1] - context.prompts.shape[1]
+  limit = texts_lib.limit(context, state)
   newest = token_buffer.newest(state, 1)
   logits, cache = greedy_rollout.extend(
       context.target, context.target_params, state.target_cache, newest, 1)
@@ -115,7 +115,7 @@ def _search(level, sizes: Sizes, context: Context, state: DecodeState):
   found = _Found(
       texts_lib.grow(
           level.expand, sizes.beams, context, state.keys, ones - 1, logits,
-          texts_lib.empty(cache, batch, limit, kept + sizes.nodes(),
+          texts_lib.begin(cache, batch, limit, kept + sizes.nodes(),
                           jnp.zeros((batch, 1), jnp.int32), {})),
       ones, cache_lib.init_block(draft_cache, draft_slots), ones,
       jnp.zeros((batch, sizes.depth + 1), jnp.int32).at[:, 0].set(1))
@@ -181,8 +181,8 @@ def _draft(sizes: Sizes, context: Context, cache: Cache, found: _Found, kept):
     if i:
       logits, block = _read_level(sizes, context, cache, found, kept, i, nodes,
                                   block)
-    log_probs = texts_lib.next_log_probs(context, context.draft_warper, logits,
-                                         alive)
+    log_probs = texts_lib.continued_log_probs(
+        context, context.draft_warper, logits, alive)
     tokens, parents, scores = jax.vmap(lambda log_probs, scores: beam_lib.plain(
         None, log_probs, scores, sizes.width))(log_probs, scores)
     own = jnp.arange(count)[None] == first + jnp.arange(sizes.width)[:, None]

@@ -1,101 +1,163 @@
-"""The texts of a search: W beams, samples or particles of each row.
+"""The texts of a search: W beams, samples or partial texts of each row.
 
-The texts of a row are a tree whose nodes are slots of one block: they share
-the committed prefix, and no cache is copied when texts are reordered. Node w of
-level i is slot `i * W + w`, and the past of a text is one row of the mask:
+The texts of a row share its committed prefix, and the slots of one block: no
+cache is copied when texts are reordered. The past of a text is one row of a
+mask, the slots that hold the keys of its tokens. Of W beams, node w of level i
+is slot `i * W + w`:
 
     slot     0  1    2  3    4  5        W = 2 texts, 3 levels
     parent   -  -    1  1    2  3        slot 4 attends to 1, 2 and itself
+
+`grow` extends texts by a level of beams, after a forward; `extend` each of them
+by its own next tokens. There the newest token of a text is in no slot yet, and
+of an empty text that is the last token of the prompt.
 """
 
+from collections.abc import Callable, Sequence
+import dataclasses
 from typing import Any
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import sampling
+from decoding_jax import beam as beam_lib, sampling
 from decoding_jax.kernels import buffers, random
+from decoding_jax.rewards import text_reward
 from decoding_jax.runtime import cache as cache_lib, token_buffer
-from decoding_jax.search import beam as beam_lib
-from decoding_jax.types import Array, Block, Context, PAD
+from decoding_jax.types import (Array, Block, Cache, Context, DecodeState, NONE,
+                                PAD, Stats)
 
 
 @flax.struct.dataclass
 class Texts:
-  """The texts of each row.
+  """W texts of each row, of at most L tokens after the prompt.
 
   Attributes:
     tokens: `[B, W, L]` int32, `PAD` after the end.
-    lengths: `[B, W]` int32.
-    alive: `[B, W]` bool, whether the text goes on.
-    beam: a `beam.Beam` of `[B, W]`.
     log_probs: `[B, W, L]` float32, the target's own, of each token.
+    lengths: `[B, W]` int32.
     mask: `[B, W, N]` bool, the slots of each text's tokens.
-    block: at least W * max(L - 1, 1) slots; the last level needs no forward.
+    alive: `[B, W]` bool, whether the text goes on.
+    beam: of a search by levels, a `beam.Beam` of `[B, W]`.
+    block: of a search by levels, at least W * max(L - 1, 1) slots; the last
+      level needs no forward.
     state: what the rules of a search carry of each text, a tree of
       `[B, W, ...]`.
     counts: what they count of each row, a dict of `[B]`.
   """
   tokens: Array
-  lengths: Array
-  alive: Array
-  beam: beam_lib.Beam
   log_probs: Array
+  lengths: Array
   mask: Array
+  alive: Array
+  beam: beam_lib.Beam | None = None
+  block: Block | None = None
+  state: Any = ()
+  counts: dict[str, Array] = dataclasses.field(default_factory=dict)
+
+
+@flax.struct.dataclass
+class Extended:
+  """What `extend` returns.
+
+  Attributes:
+    texts: the longer texts.
+    block: with the keys of all tokens but the newest ones.
+    logits: `[B, W, V]` float32, of the first forward; 0 where there was none.
+    calls: `[B]` int32, forwards that some text of the row needed.
+  """
+  texts: Texts
   block: Block
-  state: Any
-  counts: dict[str, Array]
+  logits: Array
+  calls: Array
 
 
-def empty(cache, batch, limit, slots, state, counts) -> Texts:
-  """Returns empty texts, one a row, in arrays for whole texts.
+def limit(context: Context, state: DecodeState) -> int:
+  """Returns L, the most tokens after a prompt."""
+  return state.tokens.shape[1] - context.prompts.shape[1]
+
+
+def empty(batch: int, limit: int, slots: int) -> Texts:
+  """Returns one empty text of each row.
+
+  Args:
+    batch: B.
+    limit: L.
+    slots: N.
+  """
+  return Texts(
+      tokens=jnp.full((batch, 1, limit), PAD, jnp.int32),
+      log_probs=jnp.zeros((batch, 1, limit), jnp.float32),
+      lengths=jnp.zeros((batch, 1), jnp.int32),
+      mask=jnp.zeros((batch, 1, slots), bool),
+      alive=jnp.ones((batch, 1), bool))
+
+
+def begin(cache: Cache, batch: int, limit: int, slots: int, state,
+          counts) -> Texts:
+  """Returns the same for a search by levels.
 
   Args:
     cache: of the model that continues them.
     batch: B.
-    limit: L, the most tokens of a text.
+    limit: L.
     slots: N.
     state: a tree of `[B, 1, ...]`.
     counts: a dict of `[B]`.
   """
-  return Texts(
-      tokens=jnp.full((batch, 1, limit), PAD, jnp.int32),
-      lengths=jnp.zeros((batch, 1), jnp.int32),
-      alive=jnp.ones((batch, 1), bool),
+  return empty(batch, limit, slots).replace(
       beam=jax.tree.map(lambda x: jnp.broadcast_to(x, (batch, 1)),
                         beam_lib.root()),
-      log_probs=jnp.zeros((batch, 1, limit), jnp.float32),
-      mask=jnp.zeros((batch, 1, slots), bool),
       block=cache_lib.init_block(cache, slots), state=state, counts=counts)
 
 
-def take(texts: Texts, parents) -> Texts:
+def repeat(texts: Texts, width: int) -> Texts:
+  """Returns `width` copies of each text, those of a text together."""
+  return _each(lambda x: jnp.repeat(x, width, axis=1), texts)
+
+
+def take(texts: Texts, index) -> Texts:
   """Returns those of the texts that are asked for, any of them repeatedly.
 
   Args:
     texts: W of each row.
-    parents: `[B, W']` int32, which ones.
+    index: `[B, W']` int32, which ones.
 
   Returns:
     W' of each row; they share the block.
   """
-  own = texts.replace(block=None, counts={})
-  taken = jax.tree.map(lambda x: jax.vmap(lambda x, i: x[i])(x, parents), own)
-  return taken.replace(block=texts.block, counts=texts.counts)
+  return _each(lambda x: jax.vmap(lambda x, i: x[i])(x, index), texts)
 
 
 def first(texts: Texts, width: int) -> Texts:
   """Returns the first texts of each row, without their block and counts."""
+  return _each(lambda x: x[:, :width], texts).replace(block=None, counts={})
+
+
+def _each(function, texts: Texts) -> Texts:
+  """Applies a function to all that is `[B, W, ...]`."""
   own = texts.replace(block=None, counts={})
-  return jax.tree.map(lambda x: x[:, :width], own)
+  return jax.tree.map(function, own).replace(block=texts.block,
+                                             counts=texts.counts)
 
 
-def newest(texts: Texts):
-  """Returns the last token of each text: `[B, W]` int32, 0 of empty ones."""
+def where(rows, texts: Texts, others: Texts) -> Texts:
+  """Returns the first texts in some rows `[B]` bool, else the others."""
+  return jax.tree.map(lambda x, y: jnp.where(
+      rows.reshape(-1, *[1] * (x.ndim - 1)), x, y), texts, others)
+
+
+def newest(texts: Texts, otherwise=0):
+  """Returns the last token of each text, `[B, W]` int32.
+
+  Args:
+    texts: W of each row.
+    otherwise: int32 that broadcasts to `[B, W]`, for empty ones.
+  """
   last = jnp.maximum(texts.lengths - 1, 0)[..., None]
-  return jnp.maximum(buffers.take_along(texts.tokens, last, axis=-1)[..., 0],
-                     0)
+  found = buffers.take_along(texts.tokens, last, axis=-1)[..., 0]
+  return jnp.where(texts.lengths > 0, found, otherwise)
 
 
 def ended(context: Context, texts: Texts):
@@ -103,26 +165,113 @@ def ended(context: Context, texts: Texts):
   return token_buffer.ends(newest(texts), context.eos_id) & (texts.lengths > 0)
 
 
-def next_log_probs(context: Context, warper, logits, alive):
-  """Returns the distribution of the next token of each text.
+def complete(context: Context, texts: Texts):
+  """Returns `[B, W]` bool, whether a text has ended or is as long as it may."""
+  return ended(context, texts) | (texts.lengths == texts.tokens.shape[-1])
 
-  A text that has ended repeats its end with probability 1, which leaves its
-  log-probability unchanged.
+
+def rewards(context: Context, texts: Texts):
+  """Returns the reward of each text, `[B, W]` float32."""
+  valid = jnp.arange(texts.tokens.shape[-1])[None, None] < (
+      texts.lengths[..., None])
+  return text_reward.of_paths(context, text_reward.init(context),
+                              jnp.maximum(texts.tokens, 0), valid)
+
+
+def next_log_probs(warper, logits):
+  """Returns the distributions of the next tokens, `[B, W, V]` float32.
 
   Args:
-    context: holds the end of text.
-    warper: of the model; at temperature 0 its own distribution is searched.
+    warper: of the model; at temperature 0 they are its own distributions.
     logits: `[B, W, V]`.
-    alive: `[B, W]` bool.
-
-  Returns:
-    `[B, W, V]` float32.
   """
   warper = sampling.without_temperature(warper) if warper.greedy else warper
-  log_probs = jax.vmap(sampling.log_probs)(warper, logits)
+  return jax.vmap(sampling.log_probs)(warper, logits)
+
+
+def continued_log_probs(context: Context, warper, logits, alive):
+  """Returns the same of texts of which some, `~alive [B, W]`, have ended.
+
+  These repeat their end with probability 1, which leaves their log-probability
+  unchanged.
+  """
+  log_probs = next_log_probs(warper, logits)
   end = jnp.arange(log_probs.shape[-1]) == jnp.maximum(context.eos_id[0], 0)
   return jnp.where(alive[..., None], log_probs,
                    jnp.where(end, 0., -jnp.inf)[None, None])
+
+
+def greedy(context: Context, i, logits):
+  """Returns the most probable tokens, `[B, W]` int32: a `choose` of `extend`.
+  """
+  del i
+  return sampling.most_probable(next_log_probs(context.warper, logits))
+
+
+def extend(context: Context, state: DecodeState, cache: Cache, block: Block,
+           texts: Texts, *, steps: int, slot: Callable, choose: Callable,
+           pause: Sequence[int] = ()) -> Extended:
+  """Continues texts, one forward of W tokens a step.
+
+  Args:
+    context: holds target and end of text.
+    state: holds the prompts.
+    cache: of the prompts but for their last tokens.
+    block: of N slots.
+    texts: those that are not alive stay as they are.
+    steps: tokens by which a text grows at most.
+    slot: `i -> []`, the first of the W slots that step i writes.
+    choose: `(i, logits [B, W, V]) -> [B, W]` int32, the next tokens.
+    pause: tokens after which a text does not go on, though it has not ended.
+
+  Returns:
+    The longer texts, and the rest of `Extended`.
+  """
+  model, params = context.target, context.target_params
+  batch, width = texts.lengths.shape
+  places = jnp.arange(texts.mask.shape[-1])[None]
+  prompt_end = token_buffer.newest(state, 1)
+  pause = jnp.array(tuple(pause) or (NONE,), jnp.int32)
+
+  def step(carry):
+    i, found = carry
+    texts, at = found.texts, slot(i)
+    own = places == at + jnp.arange(width)[:, None]
+    logits, block = model.forward(
+        params, newest(texts, prompt_end),
+        cache.length[:, None] + texts.lengths, cache, found.block, at,
+        texts.mask | own[None])
+    logits = logits.astype(jnp.float32)
+    kept = texts.replace(mask=texts.mask | own[None] & texts.alive[..., None])
+    return i + 1, Extended(
+        append(context, kept, choose(i, logits), logits, pause), block,
+        jnp.where(i == 0, logits, found.logits),
+        found.calls + texts.alive.any(axis=1).astype(jnp.int32))
+
+  none = jnp.zeros((batch, width, model.vocab_size), jnp.float32)
+  _, found = jax.lax.while_loop(
+      lambda carry: (carry[0] < steps) & carry[1].texts.alive.any(), step,
+      (jnp.int32(0), Extended(texts, block, none, jnp.zeros(batch, jnp.int32))))
+  return found
+
+
+def append(context: Context, texts: Texts, tokens, logits,
+           pause=(NONE,)) -> Texts:
+  """Adds a token to each text that is alive.
+
+  Args:
+    context: holds the end of text.
+    texts: W of each row.
+    tokens: `[B, W]` int32.
+    logits: `[B, W, V]` float32 before the tokens.
+    pause: `[...]` int32, tokens after which a text is not alive, as after its
+      end.
+  """
+  new = _put(texts, tokens, token_buffer.log_probs(logits, tokens))
+  over = (token_buffer.ends(tokens, context.eos_id) |
+          (new.lengths == texts.tokens.shape[-1]) |
+          token_buffer.ends(tokens, jnp.asarray(pause)))
+  return new.replace(alive=texts.alive & ~over)
 
 
 def grow(expand, width, context: Context, keys, i, logits,
@@ -134,31 +283,79 @@ def grow(expand, width, context: Context, keys, i, logits,
     width: W, of the new level; texts after these have ended.
     context: holds warper and end of text.
     keys: `[B]` random keys, folded by `i`.
-    i: `[B]` int32, the level of each row.
+    i: `[B]` int32, the level of each row: the length of texts that are alive.
     logits: `[B, W', V]` after the texts.
     texts: W' of each row, and what have ended.
 
   Returns:
     W texts of each row, and what have ended.
   """
-  log_probs = next_log_probs(context, context.warper, logits,
-                             texts.alive[:, :logits.shape[1]])
+  log_probs = continued_log_probs(context, context.warper, logits,
+                                  texts.alive[:, :logits.shape[1]])
   keys = jax.vmap(random.fold_in)(keys, i)
   tokens, parents, beam, counts = expand(keys, context, log_probs, texts, width)
   own_log_probs = token_buffer.log_probs(
       jax.vmap(lambda x, i: x[i])(logits, parents), tokens)
   new = take(texts, parents)
-  here = jnp.arange(new.tokens.shape[-1])[None, None] == i[:, None, None]
-  put = lambda buffer, x: jnp.where(here, x[..., None], buffer)
   # Slots of ended texts are those of others, and nothing attends to them.
   own = (i * width)[:, None, None] + jnp.arange(tokens.shape[1])[None, :, None]
-  return new.replace(
-      tokens=put(new.tokens, jnp.where(new.alive, tokens, PAD)),
-      lengths=new.lengths + new.alive.astype(jnp.int32),
+  return _put(new, tokens, own_log_probs).replace(
       # A text of probability 0 only fills up W.
       alive=(new.alive & ~token_buffer.ends(tokens, context.eos_id) &
              (beam.log_probs > -jnp.inf)),
-      beam=beam,
-      log_probs=put(new.log_probs, jnp.where(new.alive, own_log_probs, 0.)),
-      mask=new.mask | (jnp.arange(new.mask.shape[-1])[None, None] == own),
-      counts=counts)
+      beam=beam, counts=counts,
+      mask=new.mask | (jnp.arange(new.mask.shape[-1])[None, None] == own))
+
+
+def _put(texts: Texts, tokens, log_probs) -> Texts:
+  """Writes a token to the end of each text that is alive."""
+  here = (jnp.arange(texts.tokens.shape[-1])[None, None] ==
+          texts.lengths[..., None]) & texts.alive[..., None]
+  put = lambda buffer, x: jnp.where(here, x[..., None], buffer)
+  return texts.replace(
+      tokens=put(texts.tokens, tokens),
+      log_probs=put(texts.log_probs, log_probs),
+      lengths=texts.lengths + texts.alive.astype(jnp.int32))
+
+
+def no_stats(state: DecodeState, extra, depth: int = 0) -> DecodeState:
+  """Returns the state with counts of 0.
+
+  Args:
+    state: before a search.
+    extra: dict of further counts of a row, as they are at first.
+    depth: D, levels that are drafted.
+  """
+  none = jnp.zeros_like(state.length)
+  return state.replace(stats=Stats(
+      none, none, none, none, jnp.zeros((len(none), depth + 1), jnp.int32),
+      extra))
+
+
+def commit(state: DecodeState, texts: Texts, extra, *, target_calls,
+           **counts) -> DecodeState:
+  """Commits the first text of each row, with which all rows are done.
+
+  Args:
+    state: before the search.
+    texts: one or more of each row.
+    extra: dict of further counts of a row.
+    target_calls: `[B]` int32, as in `Stats`.
+    **counts: more of its fields, where there are drafts.
+
+  Returns:
+    The state.
+  """
+  count = texts.lengths[:, 0]
+  put = lambda buffer, x: token_buffer.append(buffer, state.length, x[:, 0],
+                                              count)
+  new = state.replace(
+      tokens=put(state.tokens, texts.tokens),
+      log_probs=put(state.log_probs, texts.log_probs),
+      length=state.length + count,
+      stats=state.stats.replace(**{
+          "accepted_by_depth": target_calls[:, None], **counts},
+          target_calls=target_calls, emitted=count, extra=extra))
+  # Some rows may be done already.
+  new = token_buffer.keep_done(state, new)
+  return new.replace(step=state.step + 1, done=jnp.ones_like(state.done))

@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 
 import decoding_jax as dj
-from decoding_jax.processors import regex_automaton, regex_size
 
 # Bits of a word of a mask.
 _WORD = 32
@@ -86,38 +85,6 @@ def xgrammar(schema, pieces, eos_id):
   module = dj.processors.xgrammar_engine
   return _host(module.engine("schema", module.maker_of_schema(schema), pieces,
                              (eos_id,)), eos_id)
-
-
-def outlines_core(schema, pieces, eos_id):
-  """outlines-core: its patterns of schemas, and its automata of patterns."""
-  package = regex_automaton.library()
-  try:
-    pattern = package.json_schema.build_regex_from_schema(json.dumps(schema))
-  except (TypeError, ValueError) as e:
-    raise ValueError(f"outlines-core: {e}") from e
-  # It cannot be stopped, and has no limits of its own.
-  regex_size.check("schema", pattern, pieces)
-  tokens: dict[bytes, list[int]] = {}
-  for token, piece in enumerate(pieces):
-    if piece and token != eos_id:
-      tokens.setdefault(piece, []).append(token)
-  index = package.Index(pattern, package.Vocabulary(eos_id, tokens))
-  words = -(-len(pieces) // _WORD)
-
-  def steps(text):
-    guide = package.Guide(index)
-    mask, count, took = np.zeros(words, np.uint32), 0, 0.0
-    for token in [*text, eos_id]:
-      begin = time.perf_counter()
-      guide.write_mask_into(mask.ctypes.data, words, mask.itemsize)
-      took, count = took + time.perf_counter() - begin, count + 1
-      if not _has(mask, token):
-        return False, count, took
-      if token != eos_id:
-        guide.advance(token, return_tokens=False)
-    return True, count, took
-
-  return steps
 
 
 def either(schema, pieces, eos_id, seconds):

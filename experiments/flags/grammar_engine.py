@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import decoding_jax as dj
-from decoding_jax.processors.finite_automata import TooLarge
-from decoding_jax.processors.schema_source import Unsupported
+from decoding_jax.grammars.finite_automata import TooLarge
+from decoding_jax.grammars.json_schema.schema_source import Unsupported
 from experiments.app import multihost
 
 AUTO, AUTOMATON, LLGUIDANCE, XGRAMMAR = (

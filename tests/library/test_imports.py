@@ -37,13 +37,17 @@ dj.generate(jax.random.key(0), np.ones((1, 2), np.int32), np.array([2]),
             draft=lm, draft_params=params, max_new_tokens=2)
 run = loaded()
 import decoding_jax.methods.rsd_c
-print(json.dumps([core, imported, run, dj.methods.rsd_c((2, 2)).name]))
+name = dj.methods.rsd_c((2, 2)).name
+dj.processors.apply
+grammars = [x for x in loaded() if x.startswith("decoding_jax.grammars")]
+print(json.dumps([core, imported, run, name, grammars]))
 """
 
 
 @functools.lru_cache(maxsize=None)
 def loaded():
-  """Lines of the modules of the method, of the import and of a run; a name."""
+  """Lines of the modules of the method, of the import and of a run; a name of
+  a method; and the grammars that are loaded with a processor."""
   output, errors = helpers.start("-c", _COUNT).communicate()
   assert output, errors
   return json.loads(output)
@@ -57,18 +61,23 @@ def test_the_core_is_read_in_an_afternoon():
 
 
 def test_a_run_loads_few_modules():
-  _, imported, run, _ = loaded()
+  _, imported, run, *_ = loaded()
   assert len(imported) < len(run) <= 60, sorted(run)
   # No grammar, no search, no other method.
-  for room in ("canvas", "grammar_aligned", "lookahead", "processors",
+  for room in ("canvas", "grammar_aligned", "grammars", "processors",
                "search"):
     assert not [x for x in run if x.startswith(f"decoding_jax.{room}")]
   assert [x for x in run if x.startswith("decoding_jax.methods.")] == [
       "decoding_jax.methods.rsd_s"]
 
 
+def test_processors_load_no_grammar_that_is_not_asked_for():
+  assert loaded()[4] == []
+
+
 @pytest.mark.parametrize("package", [
-    dj, dj.methods, dj.speculation.drafters], ids=lambda x: x.__name__)
+    dj, dj.methods, dj.processors, dj.speculation.drafters],
+                         ids=lambda x: x.__name__)
 def test_what_a_package_exports_is_there(package):
   assert set(package.__all__) <= set(dir(package))
   for name in package.__all__:

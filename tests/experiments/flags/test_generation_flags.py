@@ -65,7 +65,6 @@ def test_sampling_of_a_shipped_model_is_not_recommended():
 
 @pytest.mark.long
 def test_generate_tells_both(folders, tmp_path):
-  pytest.importorskip("outlines_core")
   target = tmp_path / "target"
   shutil.copytree(folders[0], target)
   (target / FILE).write_text(json.dumps(

@@ -11,7 +11,7 @@ import pytest
 import decoding_jax as dj
 from decoding_jax import sampling as sampling_lib
 from decoding_jax.kernels import random
-from library.lookahead import test_cdlh as cdlh
+from library.search.lookahead import test_cdlh as cdlh
 from models.testing import exactness
 from support import lookahead_reference as reference
 from support import helpers

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from library.lookahead import test_cdlh as cdlh
+from library.search.lookahead import test_cdlh as cdlh
 from support import lookahead_reference as reference
 from support import arena_reference
 from support import tiny_models as tiny

@@ -46,8 +46,8 @@ def test_votes_equal_plain_python(marker):
   tokens = np.full((20, 5, 6), -1, np.int32)
   for b, w in np.ndindex(20, 5):
     tokens[b, w, :len(rows[b][w])] = rows[b][w]
-  found = texts_lib.Texts(jnp.asarray(tokens), (tokens >= 0).sum(-1),
-                          *[None] * 7)
+  found = texts_lib.Texts(tokens=jnp.asarray(tokens), log_probs=None,
+                          lengths=(tokens >= 0).sum(-1), mask=None, alive=None)
   expected = [votes_of(*row, marker) for row in zip(rows, voters)]
   np.testing.assert_array_equal(votes.count(found, voters, marker), expected)
   assert {-1, 1, 2} <= set(sum(expected, []))

@@ -1,0 +1,1 @@
+"""Grammars: automata over tokens, and engines on the host that follow them."""

@@ -1,0 +1,98 @@
+"""Automata on disk, by a digest of what they were made of."""
+
+import functools
+import hashlib
+import json
+import os
+import pathlib
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from decoding_jax.grammars import vocabulary_digest
+from decoding_jax.grammars.sparse_automaton import SparseAutomaton
+from decoding_jax.grammars.token_automaton import Automaton
+
+_KINDS = {"Automaton": Automaton, "SparseAutomaton": SparseAutomaton}
+_KIND = "kind"
+
+
+def stored(folder, make: Callable, what, pieces: Sequence[bytes], eos_id, *,
+           least_seconds: float = 0.0, **options):
+  """Returns `make(what, pieces, eos_id, **options)`, from disk if it is there.
+
+  The digest is of all arguments, of the vocabulary and of the source of this
+  package, so that a file is never read that would be made otherwise today.
+
+  Args:
+    folder: of the files; it need not exist, and may be deleted at any time.
+    make: such as `dj.processors.json_schema`.
+    what: a text, a list of texts or a schema.
+    pieces: the bytes of V tokens.
+    eos_id: the token that ends a text, or several such tokens.
+    least_seconds: automata that are made faster are not written.
+    **options: more arguments of `make`, values of JSON.
+
+  Returns:
+    The automaton, and whether it was read from disk.
+
+  Raises:
+    OSError: if it cannot be written.
+    ValueError: of `make`; nothing is written then.
+  """
+  digest = _digest(make, what, pieces, eos_id, options)
+  path = pathlib.Path(folder) / f"{digest}.npz"
+  found = _read(path)
+  if found is not None:
+    return found, True
+  begin = time.monotonic()
+  found = make(what, pieces, eos_id, **options)
+  if time.monotonic() - begin >= least_seconds:
+    _write(path, found)
+  return found, False
+
+
+def _digest(make, what, pieces, eos_id, options):
+  ends = np.atleast_1d(np.asarray([] if eos_id is None else eos_id))
+  text = json.dumps([_source_digest(), make.__module__, make.__qualname__, what,
+                     vocabulary_digest.of_pieces(pieces), ends.tolist(),
+                     sorted(options.items())])
+  return hashlib.sha256(text.encode()).hexdigest()
+
+
+@functools.cache
+def _source_digest():
+  """Returns a digest of the files that automata are made by."""
+  found = hashlib.sha256()
+  for path in sorted(pathlib.Path(__file__).parent.rglob("*.py")):
+    found.update(path.read_bytes())
+  return found.hexdigest()
+
+
+def _read(path):
+  """Returns the automaton of a file; None without one, or of one cut short."""
+  try:
+    with np.load(path, allow_pickle=False) as arrays:
+      fields = {name: arrays[name] for name in arrays.files}
+    return _KINDS[str(fields.pop(_KIND))](**fields)
+  except (OSError, EOFError, KeyError, TypeError, ValueError,
+          zipfile.BadZipFile):
+    return None
+
+
+def _write(path, automaton):
+  path.parent.mkdir(parents=True, exist_ok=True)
+  # Under another name first: another process may read it at any time.
+  handle, name = tempfile.mkstemp(dir=path.parent, suffix=".partial")
+  try:
+    with os.fdopen(handle, "wb") as file:
+      np.savez_compressed(file, **{_KIND: type(automaton).__name__}, **{
+          field: np.asarray(getattr(automaton, field))
+          for field in automaton.__dataclass_fields__})
+    os.replace(name, path)
+  except BaseException:
+    pathlib.Path(name).unlink(missing_ok=True)
+    raise

@@ -1,0 +1,1 @@
+"""Packages that follow a grammar on the host."""

@@ -1,0 +1,357 @@
+"""Grammars that a library of masks follows on the host: any of its languages.
+
+An automaton over tokens is a table on the device. What no table holds, such as
+brackets nested without end, is read on the host: an `Engine` follows a text
+token by token and tells which tokens may come next. A state on the device is
+the number of a text here, so that drafting, scoring, committing and dropping
+tokens is the same as with any other processor. Each forward calls the host
+twice, whatever the batch and the tree: for the states of its tokens, and for
+the masks of those whose logits are used.
+
+A matcher of the engine is at one text at a time. That of a node is a copy of
+its parent's, which reads one more token; those of nodes that were not accepted
+are dropped when others are needed.
+"""
+
+import collections
+import dataclasses
+import itertools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent import futures
+from typing import Any, NamedTuple
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from decoding_jax import token_text
+from decoding_jax.grammars import token_automaton
+from decoding_jax.kernels import bits
+from decoding_jax.types import Array, LogitsProcessor, NONE
+
+# States of every grammar: the empty text, and any text that is over.
+START, ENDED = 0, 1
+# Grammars that can be in use at once; the oldest one is dropped for another.
+MAX_GRAMMARS = 256
+# Texts that are remembered; beyond that, those that no row has used of late.
+MAX_TEXTS = 2**18
+_RECENT_CALLS = 2048
+# Bytes of masks that are remembered.
+MAX_MASK_BYTES = 2**28
+# Matchers of a grammar.
+_MAX_MATCHERS = 1024
+
+
+class Engine(NamedTuple):
+  """What follows a text; see `llguidance_engine`, `xgrammar_engine`.
+
+  Attributes:
+    start: `() -> matcher`, at the empty text.
+    consume: `(matcher, token)`, one that is allowed and does not end the text.
+    copy: `(matcher) -> matcher`, at the same text; each then reads on alone.
+    mask: `(matcher) -> [V / 32]` uint32, the tokens that may come next; the
+      first of those that end a text stands for all of them.
+  """
+  start: Callable[[], Any]
+  consume: Callable[[Any, int], None]
+  copy: Callable[[Any], Any]
+  mask: Callable[[Any], np.ndarray]
+
+
+@flax.struct.dataclass
+class HostGrammar:
+  """The parameters of `host_grammar()`.
+
+  Attributes:
+    number: `[]` int32, of the grammar within this process.
+    ends: `[V]` bool, tokens that end a text.
+  """
+  number: Array
+  ends: Array
+
+
+@dataclasses.dataclass
+class HostTimes:
+  """Calls of the host by a grammar.
+
+  Attributes:
+    calls: by the compiled programs.
+    masks: that the engine has computed.
+    seconds: in these calls, together.
+  """
+  calls: int = 0
+  masks: int = 0
+  seconds: float = 0.0
+
+
+@dataclasses.dataclass
+class _Texts:
+  """The texts of a grammar as a trie, and what is known of them.
+
+  Attributes:
+    engine: that allows tokens.
+    ends: tokens that end a text.
+    end_words: `[W]` uint32, the same as a mask.
+    occurring: `[W]` uint32, tokens that have bytes or are special, and do not
+      end a text.
+    last: text -> (the text before its last token, that token).
+    children: (text, token) -> text.
+    masks: text -> `[W]` uint32, the last used ones last.
+    used: text -> the call in which it was used last.
+    matchers: text -> a matcher that has read it, the last used ones last.
+  """
+  engine: Engine
+  ends: tuple[int, ...]
+  end_words: np.ndarray
+  occurring: np.ndarray
+  last: dict = dataclasses.field(default_factory=dict)
+  children: dict = dataclasses.field(default_factory=dict)
+  masks: collections.OrderedDict = dataclasses.field(
+      default_factory=collections.OrderedDict)
+  used: dict = dataclasses.field(default_factory=dict)
+  matchers: collections.OrderedDict = dataclasses.field(
+      default_factory=collections.OrderedDict)
+  numbers: Any = dataclasses.field(
+      default_factory=lambda: itertools.count(ENDED + 1))
+  times: HostTimes = dataclasses.field(default_factory=HostTimes)
+  lock: Any = dataclasses.field(default_factory=threading.Lock)
+
+
+_GRAMMARS: collections.OrderedDict[int, _Texts] = collections.OrderedDict()
+_NUMBERS = itertools.count()
+# Of a thread that compiles; reserved, not used at once.
+_STACK_BYTES = 2**28
+_STACK_LOCK = threading.Lock()
+
+
+def register(name: str, engine: Engine, pieces: Sequence[bytes],
+             eos_id) -> HostGrammar:
+  """Returns the parameters of `host_grammar()` for an engine.
+
+  Args:
+    name: what the error begins with.
+    engine: over V tokens.
+    pieces: the bytes of V tokens.
+    eos_id: the token that ends a text, or several such tokens.
+
+  Raises:
+    ValueError: if no token may come first.
+  """
+  ends = token_automaton.end_tokens(eos_id, len(pieces))
+  marks = np.zeros(len(pieces), bool)
+  marks[list(ends)] = True
+  occurring = ~marks & np.array([
+      bool(piece) or isinstance(piece, token_text.SpecialToken)
+      for piece in pieces])
+  texts = _Texts(engine, ends, bits.pack(marks), bits.pack(occurring))
+  try:
+    begins = _mask(texts, START).any()
+  except ValueError as e:
+    raise ValueError(f"{name}: no text can begin: {e}") from e
+  if not begins:
+    raise ValueError(f"{name}: the vocabulary cannot spell any text that is "
+                     "allowed.")
+  number = next(_NUMBERS)
+  _GRAMMARS[number] = texts
+  while len(_GRAMMARS) > MAX_GRAMMARS:
+    _GRAMMARS.popitem(last=False)
+  return HostGrammar(np.int32(number), marks)
+
+
+def with_deep_stack(function):
+  """Returns what a function returns, which may recur deeply in native code.
+
+  Engines follow references of a grammar by recursion: a chain of a thousand
+  would end the process on a stack of the usual size.
+  """
+  with futures.ThreadPoolExecutor(1) as pool:
+    with _STACK_LOCK:
+      usual = threading.stack_size(_STACK_BYTES)
+      try:
+        found = pool.submit(function)
+      finally:
+        threading.stack_size(usual)
+    return found.result()
+
+
+def host_times(params: HostGrammar) -> HostTimes:
+  """Returns how often a grammar has been asked so far, and the time it took."""
+  return dataclasses.replace(_texts(params.number).times)
+
+
+def host_grammar() -> LogitsProcessor:
+  """Returns the processor that allows what a grammar on the host allows.
+
+  Returns:
+    The processor; its parameters are a `HostGrammar`, which reads the generated
+    tokens. Another one of as many tokens compiles nothing.
+  """
+  return _PROCESSOR
+
+
+def _init(params):
+  if not isinstance(params, HostGrammar):
+    raise ValueError(f"processor_params is of type {type(params).__name__}: a "
+                     "HostGrammar, as dj.processors.llguidance_engine.regex "
+                     "makes, is needed.")
+  return jnp.int32(START)
+
+
+def _advance(params, state, token):
+  return jax.pure_callback(
+      _host_advance, jax.ShapeDtypeStruct((), jnp.int32), params.number, state,
+      token, jnp.int32(NONE), vmap_method="broadcast_all")
+
+
+def _advance_block(params, states, tokens, parents):
+  return jax.pure_callback(
+      _host_advance, jax.ShapeDtypeStruct(states.shape, jnp.int32),
+      params.number, states, tokens, parents)
+
+
+def _process(params, state, logits):
+  size = len(logits)
+  if size != len(params.ends):
+    raise ValueError(f"a grammar over {len(params.ends)} tokens: one over "
+                     f"{size}, those of the model, is needed.")
+  words = jax.pure_callback(
+      _host_masks, jax.ShapeDtypeStruct((bits.num_words(size),), jnp.uint32),
+      params.number, state, vmap_method="broadcast_all")
+  return jnp.where(bits.unpack(words, size), logits, -jnp.inf)
+
+
+_PROCESSOR = LogitsProcessor(init=_init, advance=_advance, process=_process,
+                             advance_block=_advance_block)
+
+
+def _texts(number) -> _Texts:
+  number = int(np.ravel(number)[0])
+  if number not in _GRAMMARS:
+    raise ValueError(f"grammar {number} is not in use in this process any "
+                     f"more: at most {MAX_GRAMMARS} are; make it anew.")
+  return _GRAMMARS[number]
+
+
+def _host_advance(number, states, tokens, parents):
+  """Returns the texts after tokens, of the shape of `states`."""
+  # Mapped over any number of axes; the last one is that of a block, or of
+  # tokens without parents.
+  states, tokens, parents = np.broadcast_arrays(states, tokens, parents)
+  shape = states.shape
+  states, tokens, parents = (
+      x.reshape(-1, *shape[-1:] or (1,)) for x in (states, tokens, parents))
+  texts = _texts(number)
+  with texts.lock:
+    begin = time.perf_counter()
+    texts.times.calls += 1
+    new = np.array(states, np.int32)
+    for i in range(new.shape[1]):
+      above = np.where(parents[:, i] == NONE, states[:, i],
+                       new[np.arange(len(new)), parents[:, i]])
+      # Below 0 are NONE and prompt tokens, which are no part of a text.
+      new[:, i] = [text if token < 0 else _after(texts, text, token)
+                   for text, token in zip(above.tolist(),
+                                          tokens[:, i].tolist())]
+    texts.times.seconds += time.perf_counter() - begin
+  return new.reshape(shape)
+
+
+def _host_masks(number, states):
+  """Returns the masks `[..., W]` uint32 of texts."""
+  states = np.asarray(states)
+  texts = _texts(number)
+  with texts.lock:
+    begin = time.perf_counter()
+    texts.times.calls += 1
+    which, index = np.unique(states, return_inverse=True)
+    # Numbers rise along a path, so that neighbours are visited in turn.
+    words = np.stack([_mask(texts, text) for text in which.tolist()])
+    _forget(texts)
+    texts.times.seconds += time.perf_counter() - begin
+  return words[index.reshape(states.shape)]
+
+
+def _after(texts, text, token) -> int:
+  """Returns the text after one more token; NONE if it is forbidden."""
+  if text == NONE:
+    return NONE
+  if text == ENDED:
+    return ENDED if token in texts.ends else NONE
+  texts.used[text] = texts.times.calls
+  found = texts.children.get((text, token))
+  if found is not None:
+    return found
+  if not _mask(texts, text)[token // bits.SIZE] >> (token % bits.SIZE) & 1:
+    return NONE
+  if token in texts.ends:
+    return ENDED
+  found = next(texts.numbers)
+  texts.children[text, token] = found
+  texts.last[found] = text, token
+  texts.used[found] = texts.times.calls
+  return found
+
+
+def _mask(texts, text) -> np.ndarray:
+  """Returns the tokens that may follow a text, `[W]` uint32."""
+  if text == NONE:
+    return np.zeros_like(texts.end_words)
+  if text == ENDED:
+    return texts.end_words
+  texts.used[text] = texts.times.calls
+  if text in texts.masks:
+    texts.masks.move_to_end(text)
+    return texts.masks[text]
+  words = texts.engine.mask(_matcher_at(texts, text))
+  end = texts.ends[0]
+  may_end = words[end // bits.SIZE] >> (end % bits.SIZE) & 1
+  words = (words & texts.occurring) | (texts.end_words if may_end else 0)
+  texts.times.masks += 1
+  texts.masks[text] = words
+  if len(texts.masks) * words.nbytes > MAX_MASK_BYTES:
+    texts.masks.popitem(last=False)
+  return words
+
+
+def _matcher_at(texts, text):
+  """Returns a matcher that has read a text, and remembers it."""
+  found, unread = text, []
+  while found != START and found not in texts.matchers:
+    if found not in texts.last:
+      raise ValueError(f"text {found} of a grammar has been forgotten: it was "
+                       f"not used in the last {_RECENT_CALLS} forwards.")
+    unread.append(found)
+    found = texts.last[found][0]
+  if not unread and found in texts.matchers:
+    texts.matchers.move_to_end(found)
+    return texts.matchers[found]
+  if found in texts.matchers:
+    texts.matchers.move_to_end(found)
+    matcher = texts.engine.copy(texts.matchers[found])
+  else:
+    matcher = texts.engine.start()
+  for x in reversed(unread):
+    texts.engine.consume(matcher, texts.last[x][1])
+  texts.matchers[text] = matcher
+  if len(texts.matchers) > _MAX_MATCHERS:
+    texts.matchers.popitem(last=False)
+  return matcher
+
+
+def _forget(texts):
+  """Drops texts that were not used of late, and are no beginning of others."""
+  if len(texts.last) <= MAX_TEXTS:
+    return
+  kept, since = set(), texts.times.calls - _RECENT_CALLS
+  for text, call in texts.used.items():
+    while call >= since and text not in kept and text in texts.last:
+      kept.add(text)
+      text = texts.last[text][0]
+  texts.last = {x: y for x, y in texts.last.items() if x in kept}
+  texts.children = {x: y for x, y in texts.children.items() if y in kept}
+  texts.used = {x: y for x, y in texts.used.items() if x in kept}
+  for text in [x for x in texts.matchers if x not in kept]:
+    del texts.matchers[text]

@@ -1,0 +1,149 @@
+"""Grammars that `xgrammar` follows: JSON schemas, GBNF, patterns.
+
+    grammar = dj.processors.xgrammar_engine.gbnf(text, pieces, eos_id)
+    target, target_params = dj.processors.apply(
+        dj.processors.host_grammar(), grammar, target, target_params)
+"""
+
+import functools
+import json
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from decoding_jax.grammars import (grammar_source, token_automaton,
+                                   vocabulary_digest)
+from decoding_jax.grammars.engines import host_engine
+from decoding_jax.grammars.engines.host_engine import HostGrammar
+from decoding_jax.grammars.json_schema import schema_check
+from decoding_jax.kernels import bits
+from decoding_jax.validation import values
+
+# Vocabularies that are kept, each with its compiler.
+_MAX_VOCABULARIES = 4
+_COMPILERS: dict = {}
+# Rules of a grammar.
+MAX_RULES = 10_000
+
+
+def library():
+  """Returns `xgrammar`; ImportError says how to install it."""
+  try:
+    import xgrammar  # pylint: disable=import-outside-toplevel
+  except ImportError as e:
+    raise ImportError("these grammars on the host need the package xgrammar: "
+                      "pip install 'decoding_jax[xgrammar]' or pip install "
+                      "xgrammar.") from e
+  return xgrammar
+
+
+def json_schema(schema, pieces: Sequence[bytes], eos_id) -> HostGrammar:
+  """Returns the grammar of JSON texts of a schema.
+
+  Args:
+    schema: a dict, or a text of JSON.
+    pieces: as of `llguidance_engine.json_schema`.
+    eos_id: the token that ends a text, or several such tokens.
+
+  Returns:
+    The parameters of `host_grammar()`.
+
+  Raises:
+    ImportError: without `xgrammar`.
+    schema_check.Malformed: a ValueError, for a keyword whose value is wrong.
+    ValueError: for what `xgrammar` refuses, with its reason. It ignores
+      keywords that it does not know.
+  """
+  name = f"schema={values.shortened(schema)}"
+  return _grammar(name, maker_of_schema(schema_check.parse(name, schema)),
+                  pieces, eos_id)
+
+
+def regex(pattern: str, pieces: Sequence[bytes], eos_id) -> HostGrammar:
+  """Returns the grammar of a pattern; as `json_schema`."""
+  name = f"pattern={values.shortened(pattern)}"
+  grammar_source.check_pattern(name, pattern, pieces)
+  text = grammar_source.dots_without_newline(pattern)
+  return _grammar(name, lambda x: x.compile_regex(text), pieces, eos_id)
+
+
+def gbnf(grammar: str, pieces: Sequence[bytes], eos_id) -> HostGrammar:
+  """Returns a grammar of llama.cpp's GBNF, with a rule `root`."""
+  name = f"grammar={values.shortened(grammar)}"
+  grammar_source.check(name, grammar, MAX_RULES, gbnf=True)
+  text = grammar_source.plain_characters(grammar, r"\u{:04x}")
+  return _grammar(name, lambda x: x.compile_grammar(text), pieces, eos_id)
+
+
+def maker_of_schema(schema):
+  """Returns what compiles a schema, as of JSON, for `engine`."""
+  text = json.dumps(schema)
+  # Not strict: what a schema does not name may be there, as in JSON Schema.
+  return lambda x: x.compile_json_schema(text, strict_mode=False)
+
+
+def engine(name: str, make, pieces: Sequence[bytes],
+           ends: Sequence[int]) -> host_engine.Engine:
+  """Returns an engine that follows texts of a grammar.
+
+  Args:
+    name: what errors begin with.
+    make: `(xgrammar.GrammarCompiler) -> xgrammar.CompiledGrammar`.
+    pieces: the bytes of V tokens.
+    ends: tokens that end a text.
+
+  Raises:
+    ValueError: for a grammar that is refused, with the reason.
+  """
+  package = library()
+  try:
+    compiled = host_engine.with_deep_stack(
+        lambda: make(_compiler(pieces, tuple(ends))))
+  except (RuntimeError, ValueError) as e:
+    # They begin with the time and a file of the package's source.
+    reason = re.sub(r"^\[[\d:]+\] \S+:\d+: ", "", str(e))
+    raise ValueError(f"{name}: xgrammar: {' '.join(reason.split())}") from e
+  occurring = bits.pack(np.array([
+      bool(piece) or token in ends for token, piece in enumerate(pieces)]))
+  return host_engine.Engine(
+      start=lambda: package.GrammarMatcher(compiled), consume=_consume,
+      copy=lambda matcher: matcher.fork(),
+      mask=functools.partial(_mask, occurring))
+
+
+def _grammar(name, make, pieces, eos_id):
+  token_automaton.check_pieces(pieces)
+  ends = token_automaton.end_tokens(eos_id, len(pieces))
+  return host_engine.register(name, engine(name, make, pieces, ends), pieces,
+                              ends)
+
+
+def _compiler(pieces, ends):
+  """Returns the compiler of a vocabulary, of the last few asked for."""
+  key = vocabulary_digest.of_pieces(pieces), ends
+  if key not in _COMPILERS:
+    while len(_COMPILERS) >= _MAX_VOCABULARIES:
+      del _COMPILERS[next(iter(_COMPILERS))]
+    package = library()
+    info = package.TokenizerInfo(
+        # The end tokens are no text, whatever their bytes.
+        [b"" if token in ends else x for token, x in enumerate(pieces)],
+        vocab_type=package.VocabType.RAW, vocab_size=len(pieces),
+        stop_token_ids=list(ends))
+    _COMPILERS[key] = package.GrammarCompiler(info)
+  return _COMPILERS[key]
+
+
+def _consume(matcher, token):
+  if not matcher.accept_token(token):
+    raise ValueError(f"xgrammar does not take token {token}, which it allowed.")
+
+
+def _mask(occurring, matcher):
+  """Returns the tokens that may come next, none of them special."""
+  mask = np.zeros((1, len(occurring)), np.int32)
+  # It leaves a mask that allows everything as it was.
+  if not matcher.fill_next_token_bitmask(mask):
+    return occurring
+  return mask[0].view(np.uint32) & occurring

@@ -1,0 +1,268 @@
+"""Finite automata over integers: bytes, or characters by their numbers.
+
+Their arcs are ranges of symbols, so that "any character" is one arc.
+"""
+
+import dataclasses
+import time
+from typing import NamedTuple
+
+# States of a deterministic automaton, unless another limit is given.
+MAX_STATES = 20_000
+# Subsets between two looks at the clock.
+_PATIENCE = 256
+# Times that a closure takes longer to find than to use again.
+_FIRST_TIME = 50
+
+
+class TooLarge(ValueError):
+  """An automaton of more states than allowed, or one that takes too long."""
+
+
+@dataclasses.dataclass
+class Nfa:
+  """A nondeterministic automaton under construction.
+
+  Attributes:
+    moves: of each state, arcs (lowest symbol, highest symbol, state).
+    empty: of each state, states that are reached without a symbol.
+    limit: most states.
+    steps: most arcs and states that are looked at to make it deterministic.
+    deadline: of `time.monotonic`, after which construction is given up.
+  """
+  moves: list[list[tuple[int, int, int]]] = dataclasses.field(
+      default_factory=list)
+  empty: list[list[int]] = dataclasses.field(default_factory=list)
+  limit: int = 500_000
+  steps: float = float("inf")
+  deadline: float = float("inf")
+
+
+class Dfa(NamedTuple):
+  """A deterministic automaton; state 0 is the first one.
+
+  Attributes:
+    moves: of each state, disjoint arcs (lowest symbol, highest, state), in
+      order.
+    finals: of each state, whether a text may end there.
+  """
+  moves: list[list[tuple[int, int, int]]]
+  finals: list[bool]
+
+
+def add_state(nfa: Nfa) -> int:
+  """Returns a new state.
+
+  Raises:
+    TooLarge: beyond the limit or the deadline.
+  """
+  nfa.moves.append([])
+  nfa.empty.append([])
+  size = len(nfa.moves)
+  if size > nfa.limit:
+    raise TooLarge(f"more than {nfa.limit} parts to put together, the limit.")
+  if size % 1024 == 0:
+    _check_time(nfa)
+  return size - 1
+
+
+def add_text(nfa: Nfa, start: int, text: bytes) -> int:
+  """Returns the state after a text that begins in a state."""
+  for symbol in text:
+    state = add_state(nfa)
+    nfa.moves[start].append((symbol, symbol, state))
+    start = state
+  return start
+
+
+def determinise(nfa: Nfa, start: int, finals, limit: int = MAX_STATES,
+                absorbing: int | None = None) -> Dfa:
+  """Returns the deterministic automaton, by the subsets of states.
+
+  Args:
+    nfa: of a few ambiguities.
+    start: its first state.
+    finals: its states in which a text may end.
+    limit: most states.
+    absorbing: a state after which any text may follow; subsets with it are one.
+
+  Returns:
+    The automaton, without states from which no text ends.
+
+  Raises:
+    TooLarge: beyond a limit.
+  """
+  closures: dict[int, frozenset] = {}
+  steps = 0
+
+  def subset(states):
+    nonlocal steps
+    parts = []
+    for x in states:
+      factor = 1 if x in closures else _FIRST_TIME
+      parts.append(_closure(nfa, closures, x))
+      steps += factor * len(parts[-1])
+      if steps > nfa.steps:
+        raise TooLarge(f"more than {nfa.steps} steps to put together, the "
+                       "limit: fewer or smaller repetitions are needed.")
+    found = frozenset().union(*parts)
+    return frozenset((absorbing,)) if absorbing in found else found
+
+  first = subset((start,))
+  numbers, waiting, moves = {first: 0}, [first], []
+  known: dict[frozenset, int] = {}
+  for states in waiting:
+    if len(moves) % _PATIENCE == 0:
+      _check_time(nfa)
+    row = []
+    arcs = [arc for x in states for arc in nfa.moves[x]]
+    steps += len(arcs)
+    for low, high, targets in _segments(arcs):
+      number = known.get(targets)
+      if number is None:
+        after = subset(targets)
+        number = known[targets] = numbers.setdefault(after, len(numbers))
+        if number == len(waiting):
+          waiting.append(after)
+          if len(waiting) > limit:
+            raise TooLarge(f"an automaton of more than {limit} states, the "
+                           "limit.")
+      _append(row, low, high, number)
+    moves.append(row)
+  finals = frozenset(finals)
+  return _live(Dfa(moves, [not finals.isdisjoint(x) for x in waiting]))
+
+
+def intersect(x: Dfa, y: Dfa, limit: int = MAX_STATES) -> Dfa:
+  """Returns the automaton of the texts of both."""
+  numbers, waiting, moves = {(0, 0): 0}, [(0, 0)], []
+  for a, b in waiting:
+    row = []
+    i = j = 0
+    left, right = x.moves[a], y.moves[b]
+    while i < len(left) and j < len(right):
+      low, high = max(left[i][0], right[j][0]), min(left[i][1], right[j][1])
+      if low <= high:
+        pair = left[i][2], right[j][2]
+        number = numbers.setdefault(pair, len(numbers))
+        if number == len(waiting):
+          waiting.append(pair)
+          if len(waiting) > limit:
+            raise TooLarge(f"an automaton of more than {limit} states, the "
+                           "limit.")
+        _append(row, low, high, number)
+      if left[i][1] < right[j][1]:
+        i += 1
+      else:
+        j += 1
+    moves.append(row)
+  return _live(Dfa(moves, [x.finals[a] and y.finals[b] for a, b in waiting]))
+
+
+def complement(x: Dfa, highest: int) -> Dfa:
+  """Returns the automaton of all other texts of the symbols 0 to `highest`."""
+  sink = len(x.moves)
+  moves = []
+  for row in [*x.moves, []]:
+    full, place = [], 0
+    for low, high, to in row:
+      if place < low:
+        full.append((place, low - 1, sink))
+      full.append((low, high, to))
+      place = high + 1
+    if place <= highest:
+      full.append((place, highest, sink))
+    moves.append(full)
+  return _live(Dfa(moves, [not final for final in x.finals] + [True]))
+
+
+def is_empty(x: Dfa) -> bool:
+  """Returns whether an automaton has no text."""
+  return not any(x.finals)
+
+
+def accepts(x: Dfa, symbols) -> bool:
+  """Returns whether an automaton has a text."""
+  state = 0
+  for symbol in symbols:
+    for low, high, to in x.moves[state]:
+      if low <= symbol <= high:
+        state = to
+        break
+    else:
+      return False
+  return x.finals[state]
+
+
+def _check_time(nfa):
+  if time.monotonic() > nfa.deadline:
+    raise TooLarge("it takes longer than allowed.")
+
+
+def _closure(nfa, closures, state):
+  """Returns the states that are reached without a symbol, itself included."""
+  found = closures.get(state)
+  if found is None:
+    seen, waiting = {state}, [state]
+    for x in waiting:
+      for to in nfa.empty[x]:
+        if to not in seen:
+          seen.add(to)
+          waiting.append(to)
+    # States with nothing but empty moves would tell equal subsets apart.
+    found = closures[state] = frozenset(
+        x for x in seen if nfa.moves[x] or not nfa.empty[x])
+  return found
+
+
+def _segments(arcs):
+  """Yields (low, high, frozenset of states) of overlapping arcs, in order."""
+  if len(arcs) == 1:
+    [(low, high, to)] = arcs
+    yield low, high, frozenset((to,))
+    return
+  events: dict[int, tuple[list, list]] = {}
+  for low, high, to in arcs:
+    events.setdefault(low, ([], []))[0].append(to)
+    events.setdefault(high + 1, ([], []))[1].append(to)
+  open_arcs: dict[int, int] = {}
+  before = None
+  for place in sorted(events):
+    if open_arcs:
+      yield before, place - 1, frozenset(open_arcs)
+    begin, end = events[place]
+    for to in begin:
+      open_arcs[to] = open_arcs.get(to, 0) + 1
+    for to in end:
+      open_arcs[to] -= 1
+      if not open_arcs[to]:
+        del open_arcs[to]
+    before = place
+
+
+def _append(row, low, high, to):
+  """Adds an arc, to the last one where that goes on."""
+  if row and row[-1][1] == low - 1 and row[-1][2] == to:
+    row[-1] = row[-1][0], high, to
+  else:
+    row.append((low, high, to))
+
+
+def _live(x: Dfa) -> Dfa:
+  """Returns an automaton without states from which no text ends."""
+  before: list[list[int]] = [[] for _ in x.moves]
+  for state, row in enumerate(x.moves):
+    for _, _, to in row:
+      before[to].append(state)
+  live = list(x.finals)
+  waiting = [state for state, final in enumerate(live) if final]
+  for state in waiting:
+    for other in before[state]:
+      if not live[other]:
+        live[other] = True
+        waiting.append(other)
+  kept = [0, *(state for state in range(1, len(live)) if live[state])]
+  numbers = {state: i for i, state in enumerate(kept)}
+  return Dfa([[(low, high, numbers[to]) for low, high, to in x.moves[state]
+               if live[to]] for state in kept],
+             [x.finals[state] for state in kept])

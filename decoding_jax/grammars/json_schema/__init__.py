@@ -1,0 +1,1 @@
+"""JSON Schema as automata over bytes."""

@@ -1,0 +1,480 @@
+"""JSON schemas as automata over bytes.
+
+What has no bound in JSON has one here: values of any kind and references of a
+part to itself are followed a few levels deep. If the automaton is too large
+nevertheless, they are followed less deep, and lists and texts that may be long
+are cut; see `_BUDGETS`. So each text is valid, but not each valid one is there.
+"""
+
+import dataclasses
+import gc
+import time
+from typing import NamedTuple
+
+from decoding_jax.grammars import finite_automata, regex
+from decoding_jax.grammars.finite_automata import Dfa, Nfa, TooLarge
+from decoding_jax.grammars.json_schema import (json_numbers, json_strings,
+                                               schema_branches, schema_source,
+                                               schema_unique)
+from decoding_jax.grammars.json_schema.schema_source import (Endless, Source,
+                                                             fail)
+from decoding_jax.grammars.json_schema.schema_types import (Array, Boolean,
+                                                            Null, Number,
+                                                            Object, String,
+                                                            Value, is_never)
+
+# Patterns of names in one object: each subset of them is a kind of name.
+_MAX_PATTERNS = 3
+_WHITESPACE = "[ ]?"
+
+
+class _Budget(NamedTuple):
+  """Levels of values of any kind, and most characters, items, properties."""
+  levels: int
+  most: int | None
+
+
+_BUDGETS = (_Budget(3, None), _Budget(2, 256), _Budget(1, 64), _Budget(1, 16))
+
+
+@dataclasses.dataclass
+class _Build:
+  """What an automaton is built of.
+
+  Attributes:
+    source: the schema.
+    nfa: over bytes.
+    budget: of this attempt.
+    whitespace: over characters, what may be between parts.
+    levels: levels of values of any kind that are left.
+  """
+  source: Source
+  nfa: Nfa
+  budget: _Budget
+  whitespace: Dfa
+  levels: int
+
+
+def of_schema(schema, whitespace: str | None = None, limit: int | None = None,
+              seconds: float = float("inf")) -> Dfa:
+  """Returns the automaton over bytes of JSON texts of a schema.
+
+  Args:
+    schema: as of JSON.
+    whitespace: what may be between the parts, a pattern; None for at most one
+      blank.
+    limit: most states.
+    seconds: after which it is given up.
+
+  Raises:
+    schema_source.Unsupported: naming the keyword, its place, and what is
+      supported; or the limit that the schema exceeds.
+    TooLarge: if more states or seconds are needed, however much is left out.
+  """
+  limit = limit or finite_automata.MAX_STATES
+  between = finite_automata.intersect(regex.search(
+      f"^(?:{_WHITESPACE if whitespace is None else whitespace})$"),
+                                      regex.search(r"^[ \t\n\r]*$"))
+  if finite_automata.is_empty(between):
+    raise ValueError(f"whitespace={whitespace!r}: a pattern of blanks, tabs "
+                     "and line ends is needed.")
+  deadline = time.monotonic() + seconds
+  collects = gc.isenabled()
+  gc.disable()  # There are many small objects, and no circles among them.
+  try:
+    for budget in _BUDGETS:
+      try:
+        return _attempt(schema, between, budget, limit, deadline)
+      except TooLarge:
+        if budget == _BUDGETS[-1] or time.monotonic() > deadline:
+          raise
+  finally:
+    if collects:
+      gc.enable()
+
+
+def _attempt(schema, whitespace, budget, limit, deadline):
+  build = _Build(Source(schema), Nfa(limit=8 * limit, deadline=deadline),
+                 budget, whitespace, budget.levels)
+  start = finite_automata.add_state(build.nfa)
+  end = _add(build, (schema_source.Part(schema),), start)
+  if end is None:
+    fail("#", "no value is valid.")
+  return finite_automata.determinise(build.nfa, start, {end}, limit)
+
+
+def _add(build, parts, start):
+  """Adds the values of parts; returns the state after them, None for none."""
+  if not parts:
+    return _add_anything(build, start)
+  branches = schema_branches.of_parts(build.source, parts)
+  end, error = None, None
+  for branch in branches:
+    # A branch that turns out to be endless leaves arcs that lead nowhere.
+    begin = finite_automata.add_state(build.nfa)
+    try:
+      after = _ADDERS[type(branch)](build, branch, begin)
+    except Endless as e:
+      error = e
+      continue
+    if after is not None:
+      end = finite_automata.add_state(build.nfa) if end is None else end
+      build.nfa.empty[start].append(begin)
+      build.nfa.empty[after].append(end)
+  if end is None and error:
+    raise error
+  return end
+
+
+def _add_anything(build, start):
+  """Adds values of any kind, nested as deep as the budget says."""
+  build.levels -= 1
+  end = finite_automata.add_state(build.nfa)
+  branches = schema_branches.any_branches()
+  for branch in branches if build.levels >= 0 else branches[:4]:
+    build.nfa.empty[_ADDERS[type(branch)](build, branch, start)].append(end)
+  build.levels += 1
+  return end
+
+
+def _add_value(build, branch, start):
+  value, nfa = branch.value, build.nfa
+  if isinstance(value, str):
+    return json_strings.add_literal(nfa, start, value)
+  if isinstance(value, list):
+    state = _between(build, finite_automata.add_text(nfa, start, b"["))
+    for i, inner in enumerate(value):
+      state = _comma(build, state) if i else state
+      state = _add_value(build, Value("", inner), state)
+    return finite_automata.add_text(nfa, _between(build, state), b"]")
+  if isinstance(value, dict):
+    state = _between(build, finite_automata.add_text(nfa, start, b"{"))
+    for i, (name, inner) in enumerate(value.items()):
+      state = _comma(build, state) if i else state
+      state = _colon(build, json_strings.add_literal(nfa, state, name))
+      state = _add_value(build, Value("", inner), state)
+    return finite_automata.add_text(nfa, _between(build, state), b"}")
+  texts = {None: "null", True: "true", False: "false"}
+  return finite_automata.add_text(
+      nfa, start, (texts[value] if value is None or isinstance(value, bool)
+                   else repr(value)).encode())
+
+
+def _add_null(build, branch, start):
+  del branch
+  return finite_automata.add_text(build.nfa, start, b"null")
+
+
+def _add_boolean(build, branch, start):
+  del branch
+  end = finite_automata.add_text(build.nfa, start, b"true")
+  build.nfa.empty[finite_automata.add_text(build.nfa, start, b"false")].append(
+      end)
+  return end
+
+
+def _add_number(build, branch, start):
+  try:
+    found = json_numbers.of_constraints(branch)
+  except json_numbers.Unsupported as e:
+    fail("#", str(e))
+  return _add_dfa(build, found, start)
+
+
+def _add_dfa(build, dfa, start):
+  """Adds the texts of an automaton over ASCII; None if there are none."""
+  if finite_automata.is_empty(dfa):
+    return None
+  nfa, end = build.nfa, finite_automata.add_state(build.nfa)
+  states = [start, *(finite_automata.add_state(nfa) for _ in dfa.moves[1:])]
+  if any(to == 0 for row in dfa.moves for _, _, to in row):
+    states[0] = finite_automata.add_state(nfa)
+    nfa.empty[start].append(states[0])
+  for here, row, final in zip(states, dfa.moves, dfa.finals):
+    nfa.moves[here] += [(low, high, states[to]) for low, high, to in row]
+    if final:
+      nfa.empty[here].append(end)
+  return end
+
+
+def _add_string(build, branch, start):
+  most = build.budget.most
+  if most is not None and branch.most is not None and branch.most > most:
+    branch = dataclasses.replace(branch, most=max(most, branch.least))
+  found = json_strings.of_constraints(branch)
+  if found is not None and finite_automata.is_empty(found):
+    return None
+  return json_strings.add_string(build.nfa, start, found)
+
+
+def _add_array(build, branch, start):
+  """Adds lists: a copy of its parts for each item that is counted."""
+  nfa, least, most = build.nfa, branch.least, branch.most
+  cut = build.budget.most
+  if cut is not None and most is not None:
+    most = min(most, max(cut, least))
+  if most is not None and least > most:
+    return None
+  state = _between(build, finite_automata.add_text(nfa, start, b"["))
+  if branch.unique:
+    end = _add_unique(build, branch, most, state)
+    return None if end is None else finite_automata.add_text(
+        nfa, _between(build, end), b"]")
+  end = finite_automata.add_state(nfa)
+  count = 0
+  while True:
+    if count >= least:
+      nfa.empty[state].append(end)
+    if count == most:
+      break
+    begin = _comma(build, state) if count else state
+    if begin == state:  # The loop below leads back to it.
+      begin = finite_automata.add_state(nfa)
+      nfa.empty[state].append(begin)
+    after = _add_or_none(build, schema_branches.item(branch, count), begin)
+    if after is None:
+      if count < least:
+        return None
+      break
+    count, state = count + 1, after
+    if most is None and count >= max(least, len(branch.first) + 1):
+      nfa.empty[state].append(end)
+      nfa.empty[_comma(build, state)].append(begin)
+      break
+  return finite_automata.add_text(nfa, _between(build, end), b"]")
+
+
+def _add_unique(build, branch, most, start):
+  """Adds items of which none is repeated; None if they are too few."""
+  nfa = build.nfa
+  found = schema_unique.items(build.source, branch, most, (
+      schema_unique.MAX_SETS if build.budget.most is None else 0))
+  if branch.least > found.most:
+    return None
+  size, whole = len(found.values), (1 << len(found.values)) - 1
+  end = finite_automata.add_state(nfa)
+  if not branch.least:
+    nfa.empty[start].append(end)
+  # By the values that may not come any more, as bits, and the place.
+  begins, afters = {(0, 0): start}, {}
+  waiting = [(0, 0)] if found.most else []
+  for used, place in waiting:
+    begin = begins[used, place]
+    for i in range(size):
+      if used >> i & 1:
+        continue
+      if i in found.at(place):
+        after = used | (2 << i) - 1 if found.ordered else used | 1 << i
+        key = after, min(place + 1, found.cap)
+        if key not in afters:
+          afters[key] = finite_automata.add_state(nfa)
+          if key[1] >= branch.least:
+            nfa.empty[afters[key]].append(end)
+          if after != whole and (found.most == size or key[1] < found.most):
+            nfa.empty[_comma(build, afters[key])].append(
+                _state_at(nfa, begins, waiting, key))
+        nfa.empty[_add_value(build, found.values[i], begin)].append(afters[key])
+      if found.ordered:
+        if i + 1 < size:
+          nfa.empty[begin].append(
+              _state_at(nfa, begins, waiting, (used | (2 << i) - 1, place)))
+        break
+  return end
+
+
+def _state_at(nfa, states, waiting, key):
+  """Returns the state of a key; a new one waits for its arcs."""
+  if key not in states:
+    states[key] = finite_automata.add_state(nfa)
+    waiting.append(key)
+  return states[key]
+
+
+def _add_or_none(build, parts, start):
+  """As `_add`; None as well for parts that are left out as endless.
+
+  Where they are needed, the whole is not possible either.
+  """
+  if is_never(parts):
+    return None
+  try:
+    return _add(build, parts, start)
+  except Endless:
+    return None
+
+
+class _Place(NamedTuple):
+  """A place in an object.
+
+  Attributes:
+    first: whether no property was there yet.
+    names: different names so far, at least, up to the least number needed.
+    count: properties so far, up to the number allowed.
+    other: whether one was there of the names that may come twice.
+  """
+  first: bool = True
+  names: int = 0
+  count: int = 0
+  other: bool = False
+
+
+def _add_object(build, branch, start):
+  """Adds objects: their properties in order, then those of other names."""
+  nfa, most = build.nfa, branch.most
+  if most is not None and branch.least > most:
+    return None
+  names = list(dict.fromkeys([*branch.properties, *branch.required]))
+  state = _between(build, finite_automata.add_text(nfa, start, b"{"))
+  places = {_Place(): state}
+  for name in names:
+    places = _add_property(build, branch, name, places)
+    if not places:
+      return None
+  places = _add_others(build, branch, names, places)
+  end = finite_automata.add_state(nfa)
+  found = [x for x in places if x.names >= branch.least]
+  for place in found:
+    nfa.empty[places[place]].append(end)
+  return finite_automata.add_text(
+      nfa, _between(build, end), b"}") if found else None
+
+
+def _next(branch, place, other=False):
+  """Returns the place after one more property; None beyond their number."""
+  if branch.most is not None and place.count >= branch.most:
+    return None
+  more = not other or not place.other
+  return _Place(False, min(place.names + more, branch.least),
+                place.count + (branch.most is not None),
+                other and branch.least > 0 or place.other)
+
+
+def _add_property(build, branch, name, places):
+  """Returns the places after a property, which may be left out if allowed."""
+  nfa, needed = build.nfa, name in branch.required
+  after = {} if needed else {x: y for x, y in places.items()}
+  parts = schema_branches.property_parts(branch, name)
+  if is_never(parts) or branch.names and not (
+      schema_branches.conforms(build.source, name, schema_branches.of_parts(
+          build.source, branch.names))):
+    return after
+  begins: dict[_Place, int] = {}
+  for place, state in places.items():
+    following = _next(branch, place)
+    if following is not None:
+      begin = begins.get(following)
+      if begin is None:
+        begin = begins[following] = finite_automata.add_state(nfa)
+      nfa.empty[state if place.first else _comma(build, state)].append(begin)
+  for following, begin in begins.items():
+    state = _colon(build, json_strings.add_literal(nfa, begin, name))
+    end = _add_or_none(build, parts, state)
+    if end is None:
+      return after
+    if following in after:
+      # Not an arc into the place itself: it comes from before.
+      joined = finite_automata.add_state(nfa)
+      nfa.empty[after[following]].append(joined)
+      nfa.empty[end].append(joined)
+      end = joined
+    after[following] = end
+  return after
+
+
+def _add_others(build, branch, names, places):
+  """Returns the places after properties of other names, none of them or more.
+  """
+  kinds = _other_names(build, branch, names)
+  if not kinds:
+    return places
+  nfa, found = build.nfa, {}
+  for place, state in places.items():
+    if place not in found:
+      found[place] = finite_automata.add_state(nfa)
+    nfa.empty[state].append(found[place])
+  waiting, begins = list(found), {}
+  for place in waiting:
+    following = _next(branch, place, other=True)
+    if following is None:
+      continue
+    known = following in begins
+    begin = begins.setdefault(following, finite_automata.add_state(nfa))
+    nfa.empty[found[place] if place.first else
+              _comma(build, found[place])].append(begin)
+    for keys, parts in () if known else kinds:
+      end = _add_or_none(build, parts, _colon(
+          build, json_strings.add_string(nfa, begin, keys)))
+      if end is not None:
+        if following not in found:
+          found[following] = finite_automata.add_state(nfa)
+          waiting.append(following)
+        nfa.empty[end].append(found[following])
+  return found
+
+
+def _other_names(build, branch, names):
+  """Returns the kinds of other names, and the parts of their values.
+
+  Names are spelled in one way, so that none of them is one of those before.
+  """
+  if len(branch.patterns) > _MAX_PATTERNS:
+    fail("#", f"more than {_MAX_PATTERNS} patterns of names in one object are "
+         "not supported.")
+  if not names and not branch.names and not branch.patterns:
+    return [] if is_never(branch.others) else [
+        (None, branch.others)]
+  free = json_strings.of_length(0, None)
+  allowed = json_strings.without(free, json_strings.of_texts(names))
+  if branch.names:
+    allowed = finite_automata.intersect(
+        allowed, _names_of(build, branch.names))
+  kinds = [(allowed, ())]
+  for pattern, parts in branch.patterns:
+    dfa = json_strings.of_pattern(pattern)
+    kinds = [kind for keys, found in kinds for kind in (
+        (finite_automata.intersect(keys, dfa), (*found, parts)),
+        (json_strings.without(keys, dfa), found))]
+  return [(keys, tuple(x for parts in found for x in parts)
+           if found else branch.others) for keys, found in kinds
+          if not finite_automata.is_empty(keys) and not (
+              not found and is_never(branch.others))]
+
+
+def _names_of(build, parts):
+  """Returns the automaton of names, over characters."""
+  nfa = Nfa()
+  start, end = finite_automata.add_state(nfa), finite_automata.add_state(nfa)
+  for branch in schema_branches.of_parts(build.source, parts):
+    if isinstance(branch, Value) and isinstance(branch.value, str):
+      dfa = json_strings.of_texts([branch.value])
+    elif isinstance(branch, String):
+      dfa = json_strings.of_constraints(branch) or json_strings.of_length(0,
+                                                                          None)
+    else:
+      continue
+    states = [finite_automata.add_state(nfa) for _ in dfa.moves]
+    nfa.empty[start].append(states[0])
+    for here, row, final in zip(states, dfa.moves, dfa.finals):
+      nfa.moves[here] += [(low, high, states[to]) for low, high, to in row]
+      nfa.empty[here] += [end] if final else []
+  return finite_automata.determinise(nfa, start, {end})
+
+
+def _between(build, start):
+  """Returns the state after what may be between two parts."""
+  return _add_dfa(build, build.whitespace, start)
+
+
+def _comma(build, start):
+  state = finite_automata.add_text(build.nfa, _between(build, start), b",")
+  return _between(build, state)
+
+
+def _colon(build, start):
+  state = finite_automata.add_text(build.nfa, _between(build, start), b":")
+  return _between(build, state)
+
+
+_ADDERS = {Null: _add_null, Boolean: _add_boolean, Number: _add_number,
+           String: _add_string, Array: _add_array, Object: _add_object,
+           Value: _add_value}

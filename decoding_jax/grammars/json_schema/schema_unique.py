@@ -1,0 +1,92 @@
+"""Lists without repeated items, of which there are finitely many.
+
+A state knows which values were there. Where that is too many states, items come
+in the order of the schema: each text is valid, but not each valid one is there.
+"""
+
+import dataclasses
+import math
+
+from decoding_jax.grammars.json_schema import schema_branches
+from decoding_jax.grammars.json_schema.schema_source import Source, fail
+from decoding_jax.grammars.json_schema.schema_types import (Array, Boolean,
+                                                            Null, Number, Value)
+
+# Sets of values that were there.
+MAX_SETS = 256
+# Integers between two bounds that are listed.
+_MAX_INTEGERS = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Items:
+  """What items may follow which.
+
+  Attributes:
+    values: all of them.
+    allowed: for each place that differs from the next, the indices of values.
+    most: items.
+    cap: places are counted up to here.
+    ordered: whether items come in the order of `values`.
+  """
+  values: tuple[Value, ...]
+  allowed: tuple[frozenset, ...]
+  most: int
+  cap: int
+  ordered: bool
+
+  def at(self, place) -> frozenset:
+    """Returns the indices of the values that may be at a place."""
+    return self.allowed[min(place, len(self.allowed) - 1)]
+
+
+def items(source: Source, array: Array, most: int | None,
+          max_sets: int) -> Items:
+  """Returns the items of a list in which none is repeated.
+
+  Args:
+    source: the schema.
+    array: of the list.
+    most: items; None for any number.
+    max_sets: sets of values that may be told apart.
+
+  Raises:
+    schema_source.Unsupported: if their values cannot be listed.
+  """
+  listed = [_values_of(source, schema_branches.item(array, i))
+            for i in range(len(array.first) + 1)]
+  values = {x.key: x for found in listed for x in found}
+  index = {key: i for i, key in enumerate(values)}
+  count = len(values)
+  most = count if most is None else min(most, count)
+  return Items(
+      tuple(values.values()),
+      tuple(frozenset(index[x.key] for x in found) for found in listed), most,
+      max(array.least, len(array.first)) if most == count else most,
+      sum(math.comb(count, k) for k in range(most + 1)) > max_sets)
+
+
+def _values_of(source, parts) -> list[Value]:
+  found = []
+  for x in schema_branches.of_parts(source, parts):
+    if isinstance(x, Value):
+      found.append(x)
+      continue
+    values = (None,) if isinstance(x, Null) else (
+        (False, True) if isinstance(x, Boolean) else _integers(x))
+    if values is None:
+      fail(parts[0].at if parts else "#", "'uniqueItems' is supported for "
+           "items of an 'enum', a 'const', booleans, null and integers between "
+           "near bounds, or with 'maxItems' of 1; XGrammar takes such a "
+           "schema, and ignores the keyword.")
+    found += [Value(schema_branches.key_of(y), y) for y in values
+              if schema_branches.conforms(source, y, [x])]
+  return found
+
+
+def _integers(x):
+  """Returns the integers of a branch of numbers; None for too many, others."""
+  if not isinstance(x, Number) or not x.integer or None in (x.low, x.high) or (
+      x.high - x.low > _MAX_INTEGERS):
+    return None
+  return range(math.floor(x.low), math.ceil(x.high) + 1)

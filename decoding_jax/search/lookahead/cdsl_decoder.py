@@ -1,0 +1,166 @@
+"""The decoder of CDSL: one iteration drafts, verifies, tests and commits."""
+
+import functools
+
+import jax.numpy as jnp
+
+from decoding_jax.kernels import buffers
+from decoding_jax.search.lookahead import candidates, cdsl_rules, fallbacks
+from decoding_jax.search.lookahead.draft_lookahead import Lookahead
+from decoding_jax.rewards import text_reward
+from decoding_jax.runtime import token_buffer
+from decoding_jax.types import Context, DecodeState, Decoder, Stats
+
+# S1 to S4; see `methods.cdsl`.
+_NUM_STATES = 4
+
+
+def decoder(options: candidates.SearchOptions,
+            rules: cdsl_rules.Rules) -> Decoder:
+  """Makes the decoder of CDSL.
+
+  Args:
+    options: of its CDLH steps; their `steps` are n, the drafted tokens.
+    rules: what becomes of a drafted lookahead.
+
+  Returns:
+    The decoder, for temperature 0. Its `carry` are the states of the reward
+    and its values `[B]`; `stats.extra` has `states [B, 4]` and
+    `reward_calls [B]`.
+  """
+  # The draft has not seen what only the target has said.
+  lags = rules.target_continues or rules.commits_rollout
+  max_draft_lag = options.steps + 1 if lags else 2
+  return Decoder(
+      functools.partial(_init, options),
+      functools.partial(_step, options, rules, max_draft_lag),
+      # The draft's lookahead, and after it the target's continuation.
+      max_slots_ahead=2 * options.steps + 1,
+      max_samples_per_node=max(rules.max_samples_per_node,
+                               options.num_candidates),
+      needs_draft=True, needs_reward=True)
+
+
+def _init(options, context: Context, state: DecodeState) -> DecodeState:
+  reward_states, none = text_reward.init(context), jnp.zeros_like(state.length)
+  counts = lambda size: jnp.zeros((len(none), size), jnp.int32)
+  return state.replace(
+      carry=(reward_states, text_reward.value(context, reward_states)),
+      stats=Stats(none, none, none, none, counts(options.steps + 1),
+                  {"states": counts(_NUM_STATES), "reward_calls": none}))
+
+
+def _step(options, rules: cdsl_rules.Rules, max_draft_lag, context: Context,
+          state: DecodeState) -> DecodeState:
+  """Runs one iteration, which ends in S1, S2, S3 or S4 in each row."""
+  running, (reward_states, value) = ~state.done, state.carry
+  passes = functools.partial(rules.passes, context.reward.maximum, value)
+  lookahead = rules.draft(max_draft_lag, context, state, reward_states)
+  kept = rules.num_to_commit(lookahead.num_verified, lookahead.size)
+  required = jnp.array(cdsl_rules.required_tokens(rules.acceptance_threshold,
+                                                  options.steps))
+  high = running & (lookahead.num_verified >= required[lookahead.size])
+  s1 = high & passes(text_reward.value_after(context, reward_states,
+                                             lookahead.tokens, kept))
+  if rules.target_continues:
+    continuation = fallbacks.continue_draft(
+        passes, context, state, lookahead, running & ~high, reward_states)
+  else:
+    continuation = fallbacks.no_continuation(lookahead)
+  result = fallbacks.search(
+      running & ~(s1 | continuation.passed), passes, rules.commits_rollout,
+      context, options, state, lookahead, continuation, reward_states)
+  tokens, log_probs, count, right = _merge(lookahead, kept, continuation,
+                                           result)
+  compared = jnp.zeros_like(count)
+  if rules.only_if_gain:
+    compared, _ = token_buffer.cut(state, tokens, count, context.eos_id)
+    count = text_reward.tokens_until_gain(context, reward_states, value, tokens,
+                                          compared)
+  new, count = token_buffer.commit(state, tokens, log_probs, count,
+                                   context.eos_id)
+  reward_states = text_reward.advance(
+      context, reward_states, tokens,
+      jnp.arange(options.steps + 1)[None] < count[:, None])
+  ended_in = jnp.where(high, jnp.where(s1, 0, 1),
+                       jnp.where(continuation.passed, 2, 3))
+  return new.replace(
+      # The newest token is in no cache, and the draft has not been run on the
+      # last token that it drafted.
+      target_cache=result.cache.replace(length=new.length - 1),
+      draft_cache=lookahead.draft_cache.replace(length=jnp.minimum(
+          state.length + jnp.minimum(right, options.steps - 1),
+          new.length - 1)),
+      carry=(reward_states, text_reward.value(context, reward_states)),
+      stats=_count(state.stats, options, lookahead, continuation, result,
+                   compared, count, running, ended_in))
+
+
+def _merge(lookahead: Lookahead, kept, continuation, result):
+  """Selects what each row commits.
+
+  Args:
+    lookahead: committed by rows in S1.
+    kept: `[B]` int32, how much of it.
+    continuation: committed by rows in S3.
+    result: committed by rows in S2 and S4.
+
+  Returns:
+    tokens `[B, n + 1]`, the target's own log-probabilities of them, their
+    count `[B]`, and `[B]` int32, drafted tokens that are among them.
+  """
+  order = jnp.arange(continuation.tokens.shape[1])[None]
+  column = lambda x: x[:, None]
+  tokens = jnp.where(
+      order == column(kept),
+      buffers.take_along(lookahead.following, column(kept), axis=1),
+      fallbacks.pad_one(lookahead.tokens))
+  s3 = continuation.passed
+  tokens = jnp.where(column(s3), continuation.tokens, tokens)
+  log_probs = jnp.where(
+      column(s3) & (order > column(lookahead.num_verified)),
+      continuation.log_probs, token_buffer.log_probs(lookahead.logits, tokens))
+  count = jnp.where(s3, continuation.count, kept + 1)
+  right = jnp.where(s3, lookahead.num_verified, kept)
+  return (jnp.where(column(result.rows), result.tokens, tokens),
+          jnp.where(column(result.rows), result.log_probs, log_probs),
+          jnp.where(result.rows, result.count, count),
+          jnp.where(result.rows, 0, right))
+
+
+def _count(stats: Stats, options, lookahead: Lookahead, continuation, result,
+           compared, emitted, running, ended_in) -> Stats:
+  """Adds the costs of an iteration to the counts of running rows.
+
+  Args:
+    stats: so far.
+    options: of the CDLH step.
+    lookahead: what was drafted.
+    continuation: the target's.
+    result: of the search.
+    compared: `[B]` int32, rewards that were computed to find the gain.
+    emitted: `[B]` int32, committed tokens.
+    running: `[B]` bool.
+    ended_in: `[B]` int32, 0 to 3 for S1 to S4.
+
+  Returns:
+    The counts.
+  """
+  running = running.astype(jnp.int32)
+  by_draft = int(options.rollout_model.needs_draft)
+  one_hot = lambda size, x: running[:, None] * (
+      jnp.arange(size)[None] == x[:, None]).astype(jnp.int32)
+  # A tree whose paths were compared by reward knows that of the best one.
+  tested = ((ended_in < 2) & (lookahead.reward_calls == 0)).astype(jnp.int32)
+  reward_calls = (tested + lookahead.reward_calls + continuation.reward_calls +
+                  (ended_in % 2) * options.num_candidates + compared)
+  return Stats(
+      stats.target_calls + running * (
+          1 + continuation.calls + (1 - by_draft) * result.calls),
+      stats.draft_calls + running * (
+          lookahead.calls + by_draft * result.calls),
+      stats.emitted + emitted, stats.nodes + running * lookahead.nodes,
+      stats.accepted_by_depth + one_hot(
+          stats.accepted_by_depth.shape[1], lookahead.num_verified),
+      {"states": stats.extra["states"] + one_hot(_NUM_STATES, ended_in),
+       "reward_calls": stats.extra["reward_calls"] + running * reward_calls})
