@@ -114,7 +114,7 @@ def test_options(arguments, words):
 def test_experiments_keep_features_for_methods_that_read_them(folders):
   pair = model_pair.open_pair(folders[0], "")
   method = dj.methods.contrastive_search(2)
-  kept = model_pair.with_features(pair, folders[0], [method])
+  kept = model_pair.with_features(pair, [method])
   model_pair.check(method, kept, 4, 4, GREEDY)
   assert model_pair.with_features(
       pair, folders[0], [dj.methods.autoregressive()]) is pair
