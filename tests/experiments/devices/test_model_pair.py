@@ -231,7 +231,7 @@ def test_a_packaged_model_has_a_shipped_drafter():
 
 def test_a_kind_of_ones_own(target, greedy, tmp_path, monkeypatch):
   """One file in the folder of kinds is all that a new one needs."""
-  page = (pathlib.Path(__file__).parents[3] / "docs/drafters.md").read_text()
+  page = (pathlib.Path(__file__).parents[3] / "docs/drafts.md").read_text()
   code, = re.findall(r"```python\n(# drafts/bigrams\.py.*?)```", page, re.S)
   (tmp_path / "bigrams.py").write_text(code)
   monkeypatch.setattr(drafts, "__path__", [*drafts.__path__, str(tmp_path)])
