@@ -66,7 +66,7 @@ def main():
   for entry in everything:
     constrained_run.check(config, pair, task, entry)
   width = max(map(len, task.prompts))
-  pair = mesh.load(pair, config.target, config.draft, [
+  pair = mesh.load(pair, [
       kind for entry in (_BASELINE, *everything)
       for kind in launch.decoders([entry.method], [entry.sampling.temperature])
   ], config.batch, min(config.batch, config.examples), width,
@@ -123,7 +123,7 @@ def settings(config, pair, task):
   return {**json.loads(config.to_json()),
           "models": model_pair.fingerprint(pair, task.judge.params,
                                            task.judge.host_params),
-          "dtypes": model_pair.types(pair, config.target, config.draft),
+          "dtypes": model_pair.types(pair),
           "mesh": mesh_shapes.text(pair.mesh),
           "used_examples": constrained_tasks.fingerprint(task)}
 

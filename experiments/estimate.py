@@ -81,10 +81,8 @@ def main():
   sampling = dj.Sampling(_TEMPERATURE.value)
   method = (method_flags.from_flags(_METHOD.value) if budget is None
             else method_specs.read(_plans(0)[0].spec))
-  draft = model_flags.drafter(_METHOD.value, [method])
-  pair = model_flags.open_pair(draft)
-  kinds = [*zip(pair.dtypes, pair.weights)]
-  config = model_pair.architecture(model_flags.TARGET.value, *kinds[0])
+  pair = model_flags.open_pair(_METHOD.value, [method])
+  config = pair.source.architecture()
   shape = mesh_lib.from_flags(config, _BATCH.value, len(devices))
   if budget is not None:
     method = _within(budget, pair, mesh_lib.partition(config, shape))
@@ -98,15 +96,14 @@ def main():
         f"{devices[0].device_kind}: {_BATCH.value} rows of "
         f"{_PROMPT_LENGTH.value} + {_MAX_NEW_TOKENS.value} tokens", flush=True)
   there = gpu.memory if gpu else tpu_compiler.capacity(devices[0])
-  compiled = _compiled(pair, draft, mesh_shapes.make(shape, devices), method,
-                       sampling, there, "cuda" if gpu else "tpu")
+  compiled = _compiled(pair, mesh_shapes.make(shape, devices), method, sampling,
+                       there, "cuda" if gpu else "tpu")
   print(_memory(device_compiler.memory(compiled), need, there), flush=True)
   if gpu and _COSTS.value:
     print(_kernels(compiled.as_text(), need.weights, gpu))
   elif _COSTS.value:
-    drafting = model_pair.draft_architecture(pair, model_flags.TARGET.value,
-                                             draft)
-    print(_costs(config, drafting, kind, _BATCH.value // shape[0], devices[0]))
+    print(_costs(config, pair.drafts.architecture(pair.source), kind,
+                 _BATCH.value // shape[0], devices[0]))
 
 
 def _plans(parameter_ratio):
@@ -128,9 +125,8 @@ def _within(budget, pair, ways):
   return method
 
 
-def _compiled(pair, draft, mesh, method, sampling, there, platform):
-  pair = mesh_lib.with_params(pair, model_flags.TARGET.value, draft, mesh,
-                              mesh_lib.stand_ins)
+def _compiled(pair, mesh, method, sampling, there, platform):
+  pair = mesh_lib.with_params(pair, mesh, mesh_lib.stand_ins)
   start = time.perf_counter()
   compiled = device_compiler.compile_(mesh_lib.trace(
       pair, _BATCH.value, _PROMPT_LENGTH.value, method=method,

@@ -41,7 +41,7 @@ def main():
   pair = model_pair.open_pair(config.target, config.draft, config.dtype,
                               config.draft_dtype, config.weights,
                               config.draft_weights)
-  pair = model_pair.with_params(pair, config.target, config.draft)
+  pair = model_pair.with_params(pair)
   config.prompts = config.batch = min(config.prompts, PROMPTS.value)
   batch = evaluation_run.make_batches(
       config, prompt_tasks.load(config, pair).prompts)[0][0]

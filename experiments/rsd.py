@@ -115,8 +115,8 @@ def run(config, workdir) -> list:
     for temperature in config.temperatures:
       model_pair.check(method, pair, width, config.max_new_tokens,
                        evaluation_run.sampling(config, temperature))
-  pair = mesh.load(pair, config.target, config.draft,
-                   launch.decoders(methods, config.temperatures), config.batch,
+  pair = mesh.load(pair, launch.decoders(methods, config.temperatures),
+                   config.batch,
                    evaluation_run.max_rows(config.batch, config.prompts,
                                            config.queue),
                    width, config.max_new_tokens)
@@ -124,7 +124,7 @@ def run(config, workdir) -> list:
   # Results depend on the task that is run, not on the others.
   settings["tasks"] = settings["tasks"].get(config.task)
   settings.update(models=model_pair.fingerprint(pair),
-                  dtypes=model_pair.types(pair, config.target, config.draft),
+                  dtypes=model_pair.types(pair),
                   mesh=mesh_shapes.text(pair.mesh),
                   used_prompts=prompt_tasks.fingerprint(examples))
   workdir = results_store.open_workdir(

@@ -75,7 +75,7 @@ def _greedy(spec, config):
   """Compares greedy texts in float32 with those that the CPU writes."""
   folders = tuple(map(str, map(launch.model_folder, _SHIPPED)))
   pair = model_pair.with_params(
-      model_pair.open_pair(*folders, dtype="float32"), *folders)
+      model_pair.open_pair(*folders, dtype="float32"))
   prompts = np.random.default_rng(config.seed).integers(
       pair.target.vocab_size, size=(8, 16), dtype=np.int32)
 

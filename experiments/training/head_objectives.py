@@ -14,8 +14,7 @@ distribution of these tokens (EAGLE-3; SpecForge).
 """
 
 import dataclasses
-import functools
-from typing import Any, Callable, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,43 +22,19 @@ import numpy as np
 
 import decoding_jax as dj
 from experiments.training import losses
+from models import heads
 from models import transformer
-from models.heads import block
-from models.heads import chimera
-from models.heads import clover
-from models.heads import eagle
-from models.heads import hydra
-from models.heads import medusa
-from models.heads import mtp
-from models.heads import prompt_tokens
-from models.heads import target_ends
+from models.heads.parts import target_ends
+from models.heads.parts import training
 
 # What the loss of a level counts, of that of the level before.
 _DECAY = 0.8
-# Tokens from one root of a block to the next.
-_STRIDE = 4
 
 
-class Kind(NamedTuple):
-  """A kind of heads.
-
-  Attributes:
-    module: that has `head` and `init`.
-    config: `(target, depth) -> config` of its sizes.
-    kept: `(target) -> layers` whose outputs it reads.
-    predict: `(config, target, params, target_params, features, tokens, depth)
-      -> (logits [B, L, N, V], places [L, N])`: of the tokens that it can draft,
-      and the place of the target's distribution that each is compared with, -1
-      for none. Where there is a `feature_weight`, `[B, L, N, F]` after them:
-      hidden states that stand for the normed ones of the target at these
-      places.
-    feature_weight: what their distance counts, of what the distributions do.
-  """
-  module: Any
-  config: Callable[..., Any]
-  kept: Callable[..., tuple[int, ...]]
-  predict: Callable[..., Any]
-  feature_weight: float = 0.0
+# Those of all files of `models.heads`, by name.
+KINDS = {name: kind._replace(module=module)
+         for module in heads.modules().values()
+         for name, kind in getattr(module, "KINDS", {}).items()}
 
 
 class Chosen(NamedTuple):
@@ -72,7 +47,7 @@ class Chosen(NamedTuple):
     depth: levels that it is to draft.
     tokens: `[N]` int32 that it can draft, ascending; None for all.
   """
-  kind: Kind
+  kind: training.Kind
   config: Any
   target: transformer.Config
   depth: int
@@ -113,18 +88,15 @@ def choose(name: str, target: transformer.Config, depth: int,
   if markov_rank:
     config = dataclasses.replace(config, markov_rank=markov_rank)
   if tokens is not None:
-    if "draft_vocab" not in (x.name for x in dataclasses.fields(config)) or (
-        kind.module is eagle and config.version == 1):
+    if not kind.limited:
       raise ValueError(f"head {name!r} drafts all tokens.")
-    shared = {"shared_output": True} if kind.module is eagle else {}
-    config = dataclasses.replace(config, draft_vocab=len(tokens), **shared)
+    config = kind.limited(config, len(tokens))
   return Chosen(kind, config, target, depth, tokens)
 
 
 def init(key, head: Chosen):
   """Returns random parameters of a head, of those that are learned."""
-  more = (len(head.kept),) if head.kind.module is eagle else ()
-  params = head.kind.module.init(key, head.config, head.target, *more)
+  params = head.kind.module.init(key, head.config, head.target)
   return {name: x for name, x in params.items()
           if head.tokens is None or name not in ("tokens", "output")}
 
@@ -225,113 +197,3 @@ def _levels(head, params, batch, target_params, whole):
       gaps.append(losses.smooth_l1(hidden[:, at], made[0][:, level],
                                    found[-1][2]))
   return found, gaps
-
-
-def _predict_medusa(config, target, params, target_params, features, tokens,
-                    depth):
-  del tokens
-  found = medusa.predicted(config, target, params, target_params, features)
-  order = np.arange(found.shape[2])
-  return found, order[None] + 1 + np.arange(depth)[:, None]
-
-
-def _predict_eagle(config, target, params, target_params, features, tokens,
-                   depth):
-  found = eagle.unrolled(config, target, params, target_params, features,
-                         tokens[:, 1:], depth)
-  return found, _places_of_pairs(found.shape[2], depth)
-
-
-def _predict_rounds(rounds, config, target, params, target_params, features,
-                    tokens, depth):
-  logits, made = rounds(config, target, params, target_params, features,
-                        tokens[:, 1:], depth)
-  return logits, _places_of_pairs(logits.shape[2], depth), made
-
-
-def _predict_pairs(unrolled, config, target, params, target_params, features,
-                   tokens, depth):
-  found = unrolled(config, target, params, target_params, features,
-                   tokens[:, 1:], depth)
-  return found, _places_of_pairs(found.shape[2], depth)
-
-
-def _places_of_pairs(length, depth):
-  """Returns places `[L, N]` of pairs that are the last of a path each."""
-  order, rounds = np.arange(length)[None], np.arange(depth)[:, None]
-  return np.where(order >= rounds, order + 1, -1)
-
-
-def _predict_block(config, target, params, target_params, features, tokens,
-                   depth):
-  tokens = tokens[:, :-1]
-  anchors = tuple(range(_STRIDE, tokens.shape[1], _STRIDE))
-  found = block.predicted(config, target, params, target_params, features,
-                          tokens, anchors)
-  return found.swapaxes(1, 2), np.asarray(anchors)[None] + np.arange(
-      depth)[:, None]
-
-
-def _predict_prompts(config, target, params, target_params, features, tokens,
-                     depth):
-  del features
-  anchors = tuple(range(0, tokens.shape[1] - 1, _STRIDE))
-  found = prompt_tokens.predicted(config, target, params, target_params,
-                                  tokens[:, :-1], anchors)
-  return found.swapaxes(1, 2), np.asarray(anchors)[None] + 1 + np.arange(
-      depth)[:, None]
-
-
-def _block_config(target, depth, markov_rank, layers=2):
-  inner = dataclasses.replace(target, num_layers=layers, qk_norm=True,
-                              scan_layers=False, tie_embeddings=False)
-  return block.Config(inner, depth + (not markov_rank), 0, 3, markov_rank,
-                      from_root=bool(markov_rank))
-
-
-def _eagle_config(target, depth, version, **more):
-  del depth
-  layer = dataclasses.replace(_layers(target, 1), tie_embeddings=False)
-  return eagle.Config(layer, version, **more)
-
-
-def _layers(target, count):
-  return dataclasses.replace(target, num_layers=count, scan_layers=False)
-
-
-def _last(target):
-  return (target.num_layers - 1,)
-
-
-KINDS = {
-    "medusa": Kind(medusa, lambda target, depth: medusa.Config(depth), _last,
-                   _predict_medusa),
-    "eagle": Kind(eagle, lambda target, depth: _eagle_config(target, depth, 1),
-                  _last, _predict_eagle),
-    "eagle3": Kind(eagle, lambda target, depth: _eagle_config(target, depth, 3),
-                   eagle.taps, _predict_eagle),
-    "fspad": Kind(eagle, lambda target, depth: _eagle_config(
-        target, depth, 1, bias=True, sampled_features=True, decoupled=True),
-                  _last, functools.partial(_predict_rounds, eagle.rounds), 10),
-    "mtp": Kind(mtp, lambda target, depth: mtp.Config(mtp.layer_of(target)),
-                _last, functools.partial(_predict_pairs, mtp.unrolled)),
-    "hydra": Kind(hydra, lambda target, depth: hydra.Config(depth), _last,
-                  functools.partial(_predict_pairs, hydra.unrolled)),
-    "hydra++": Kind(hydra, lambda target, depth: hydra.Config(
-        depth, prefix=_layers(target, 1)), _last,
-                    functools.partial(_predict_pairs, hydra.unrolled)),
-    "clover": Kind(clover, lambda target, depth: clover.Config(
-        _layers(target, 2)), _last,
-                   functools.partial(_predict_rounds, clover.rounds), 10),
-    "chimera": Kind(chimera, lambda target, depth: chimera.Config(
-        _layers(target, 1), depth), _last,
-                    functools.partial(_predict_rounds, chimera.rounds), 1),
-    "ppd": Kind(prompt_tokens,
-                lambda target, depth: prompt_tokens.Config(depth), _last,
-                _predict_prompts),
-    "dflash": Kind(block, lambda target, depth: _block_config(target, depth, 0),
-                   eagle.taps, _predict_block),
-    "dspark": Kind(block,
-                   lambda target, depth: _block_config(target, depth, 64),
-                   eagle.taps, _predict_block),
-}

@@ -1,15 +1,34 @@
 """Heads on the target's features: drafters in place of a draft model.
 
-A file is an architecture. Functions of the same name take the same arguments:
+A file is a head: its architecture, what it predicts in training, and how it is
+saved. It is found by the folder, and imported when it is asked for. It has
 
+    Config                     frozen dataclass of its sizes
     head(config, target)       the `Head`, whose parameters are those of `init`
     init(key, config, target)  random parameters
-    predicted, unrolled, rounds(config, target, params, target_params, features,
-                               tokens, ...)  what it predicts, for training
+    KINDS                      dict of `parts.training.Kind`, by the names that
+                               `experiments.train` knows; none if it is absent
+    FORMAT                     a `parts.formats.Format`, of published heads; if
+                               it is absent, fields and parameters are saved
+                               by their own names
 
-`config` is a `Config` of the file. `target` is the `transformer.Config` of the
-target, which keeps the output of its last layer unless another one is named, as
+`target` is the `transformer.Config` of the target, which keeps the output of
+its last layer unless another one is named, as
 `transformer.with_features(target, (target.num_layers - 1,))` does; `head`
-raises ValueError for one that does not fit. `features` are tuples of
-`[B, T, F]`, `tokens` the token after each, `[B, T]` int32; Medusa reads none.
+raises ValueError for one that does not fit. Prompt tokens are no head; in place
+of `head` they have `target(config, target)`, the target that knows them.
 """
+
+import importlib
+import pkgutil
+
+
+def names() -> list[str]:
+  """Returns the names of all heads, sorted."""
+  return sorted(x.name for x in pkgutil.iter_modules(__path__) if not x.ispkg)
+
+
+def modules() -> dict:
+  """Returns the files of all heads, by name."""
+  return {name: importlib.import_module(f"{__name__}.{name}")
+          for name in names()}

@@ -24,9 +24,11 @@ import numpy as np
 
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.types import Array, Block, Head
-from models.heads import assembly
-from models.heads import prefix_layers
-from models.heads import target_ends
+from models.heads.parts import assembly
+from models.heads.parts import formats
+from models.heads.parts import prefix_layers
+from models.heads.parts import target_ends
+from models.heads.parts import training
 from models.transformer import decoder
 from models.transformer import layers
 from models.transformer import linear_ops
@@ -234,3 +236,91 @@ def init(key, config: Config, target):
     params["output"] = matrix(jax.random.fold_in(key, 3), (drafted, cfg.dim),
                               jnp.dtype(cfg.dtype))
   return params
+
+
+def _config(folder):
+  path, fields, target = folder.path, folder.fields, folder.target
+  inner = fields.get("dflash_config", {})
+  more = {**fields, **inner}
+  formats.check_only(folder, more, _ONLY)
+  for name in ("block_size", "mask_token_id"):
+    if more.get(name) is None:
+      raise ValueError(f"'{path}': no field {name!r}.")
+  kept = formats.kept(folder, inner)
+  if not kept:
+    raise ValueError(f"'{path}': no field {formats.BLOCK_IDS!r} or "
+                     f"{formats.IDS[1]!r}.")
+  if more["mask_token_id"] >= target.vocab_size:
+    raise ValueError(f"'{path}': mask_token_id={more['mask_token_id']}: the "
+                     f"target has the tokens 0 to {target.vocab_size - 1}.")
+  return Config(
+      folder.layers(fields.get(formats.LAYER, fields), family="qwen3"),
+      more["block_size"], more["mask_token_id"], len(kept),
+      more.get("markov_rank", 0),
+      from_root=more.get("sample_from_anchor",
+                         formats.architecture(fields) in _DSPARK),
+      causal=more.get("causal_head", False),
+      draft_vocab=formats.draft_vocab(folder, more)), kept
+
+
+def _names(config, tensors):
+  del tensors
+  names = {"network/fc/kernel": "fc.weight",
+           "network/hidden_norm/scale": "hidden_norm.weight",
+           "network/norm/scale": "norm.weight",
+           "tokens": formats.OFFSETS,
+           "markov_in": "markov_head.markov_w1.weight",
+           "markov_out": "markov_head.markov_w2.weight"}
+  for i in range(config.layers.num_layers):
+    names |= formats.layer_names(f"network/layers/layer_{i}", f"layers.{i}")
+  return names
+
+
+def _fields(config, kept, dtype):
+  family = _DSPARK if config.markov_rank else _DFLASH
+  return formats.layer_fields(config.layers, dtype) | {
+      "architectures": [family[0]],
+      "model_type": "qwen3", "block_size": config.block_size,
+      "mask_token_id": config.mask_token,
+      "target_layer_ids": list(kept),
+      "markov_rank": config.markov_rank, "markov_head_type": "vanilla",
+      "sample_from_anchor": config.from_root,
+      "causal_head": config.causal,
+      "draft_vocab_size": config.draft_vocab}
+
+
+def _predict(config, target, params, target_params, features, tokens, depth):
+  tokens = tokens[:, :-1]
+  anchors = tuple(range(training.STRIDE, tokens.shape[1], training.STRIDE))
+  found = predicted(config, target, params, target_params, features, tokens,
+                    anchors)
+  return found.swapaxes(1, 2), np.asarray(anchors)[None] + np.arange(
+      depth)[:, None]
+
+
+def _kind(markov_rank):
+  def config(target, depth):
+    inner = dataclasses.replace(target, num_layers=2, qk_norm=True,
+                                scan_layers=False, tie_embeddings=False)
+    return Config(inner, depth + (not markov_rank), 0, 3, markov_rank,
+                  from_root=bool(markov_rank))
+
+  return training.Kind(
+      config, _predict, formats.three_layers,
+      limited=lambda config, count: dataclasses.replace(
+          config, draft_vocab=count))
+
+
+# Those whose places predict their own token; and the next one.
+_DFLASH = ("DFlashDraftModel", "DFlashSpeculator")
+_DSPARK = ("Qwen3DSparkModel", "DSparkDraftModel", "DSparkSpeculator")
+# What changes the computation, and is not computed here unless it is so.
+_ONLY = {"markov_head_type": "vanilla", "projector_type": "dflash"}
+FORMAT = formats.Format(
+    _config, _names, _fields, architectures=(*_DFLASH, *_DSPARK),
+    known={"sample_from_anchor": formats.FLAG, "causal_head": formats.FLAG,
+           "block_size": formats.Field(int, 2, 1 << 10),
+           "mask_token_id": formats.Field(int, 0, 1 << 24),
+           "markov_rank": formats.Field(int, 0, 1 << 20),
+           "dflash_config": {}})
+KINDS = {"dflash": _kind(0), "dspark": _kind(64)}

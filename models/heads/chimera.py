@@ -27,15 +27,18 @@ import numpy as np
 from decoding_jax.kernels import buffers
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.types import Array, Block, Cache, Head, NONE
-from models.heads import assembly
-from models.heads import prefix_layers
-from models.heads import target_ends
+from models.heads.parts import assembly
+from models.heads.parts import formats
+from models.heads.parts import prefix_layers
+from models.heads.parts import target_ends
+from models.heads.parts import training
 from models.transformer import layers
 from models.transformer import linear_ops
 from models.transformer import quantization
 from models.transformer import views
 
 _GRAM = 3
+_PARTS = ("trimlp", "fast_layer1", "chimera_head")
 # Of slots, in keys and values without a layer axis.
 _KEY_AXIS, _VALUE_AXIS = 3, 2
 
@@ -311,3 +314,30 @@ def init(key, config: Config, target):
   return _Chimera(config, target).lazy_init(
       key, jax.ShapeDtypeStruct((1, 1, _GRAM * layer.dim), dtype), kv,
       view)["params"]
+
+
+def _config(folder):
+  return Config(formats.layer_of(folder.target), folder.fields[
+      "chimera_num_heads"]), formats.last(folder.target)
+
+
+def _names(config, tensors):
+  del tensors
+  trigram, layer, outputs = _PARTS
+  return {**formats.linear("gram", f"{trigram}.0.linear"),
+          **formats.linear("gram_out", f"{trigram}.1"),
+          **{f"head_{i}": f"{outputs}.{i}.0.weight"
+             for i in range(config.heads)},
+          **formats.layer_names("layer", f"{layer}.0")}
+
+
+FORMAT = formats.Format(
+    _config, _names,
+    lambda config, kept, dtype: {"chimera_num_heads": config.heads},
+    "chimera_num_heads", files=(
+        {"chimera.safetensors": ""}, {f"{x}.pt": f"{x}." for x in _PARTS}),
+    known={"chimera_num_heads": formats.COUNT},
+    unused=("fast_layer1.0.self_attn.rotary_emb.inv_freq",))
+KINDS = {"chimera": training.Kind(
+    lambda target, depth: Config(formats.layer_of(target), depth),
+    training.of_pairs(rounds), feature_weight=1)}

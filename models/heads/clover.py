@@ -18,20 +18,22 @@ import functools
 from typing import Any
 
 import flax.linen as nn
-import flax.struct
 import jax
 import jax.numpy as jnp
 
-from decoding_jax.kernels import buffers
-from decoding_jax.types import Array, Cache, Head
-from models.heads import assembly
-from models.heads import prefix_layers
-from models.heads import target_ends
+from decoding_jax.types import Head
+from models.heads.parts import cells
+from models.heads.parts import formats
+from models.heads.parts import prefix_layers
+from models.heads.parts import target_ends
+from models.heads.parts import training
 from models.transformer import layers
 from models.transformer import linear_ops
 from models.transformer import quantization
 
 VERSIONS = (1, 2)
+# Clover-2 rotates by this base, whatever its config says.
+_THETA = 1e4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,18 +60,6 @@ class Config:
     if self.layers.dim % self.layers.num_heads:
       raise ValueError(f"clover layers: num_heads={self.layers.num_heads} does "
                        f"not divide dim={self.layers.dim}.")
-
-
-@flax.struct.dataclass
-class _State:
-  """What has been read.
-
-  Attributes:
-    cache: of the augmenting block, a slot a pair.
-    hidden: `[B, F]`, what it made of the last pair.
-  """
-  cache: Cache
-  hidden: Array
 
 
 class _Connection(nn.Module):
@@ -128,71 +118,18 @@ class _Clover(nn.Module):
 @functools.lru_cache(maxsize=None)
 def head(config: Config, target) -> Head:
   """Returns a Clover head on a target that keeps its last layer's output."""
-  target_ends.check(target)
   prefix_layers.check(config.layers, target)
-  return assembly.head(
-      assembly.Spec(config, target), (_init, _read, _start, _logits),
-      lambda key: init(key, config, target), lambda depth: 1,
-      max_length=config.layers.max_length)
+  return cells.head(_CELL, config, target, init, config.layers.max_length)
 
 
-def rounds(config: Config, target, params, target_params, features, tokens,
-           depth: int):
-  """Returns what the head predicts after the right tokens, for training.
-
-  Returns:
-    `[B, depth, T, V]` logits of the token after `tokens`, and `[B, depth, T,
-    F]` that they are of, which stand for the target's normed hidden states;
-    those of pair t of level i are meant only for t >= i.
-  """
-  spec, cfg = assembly.Spec(config, target), config.layers
-  embeddings = _embed(spec, params, target_params, tokens)
-  x = _apply(spec, params, "read", features[0].astype(cfg.dtype), embeddings)
-  x, _ = prefix_layers.forward(cfg, params["augment"], x,
-                               prefix_layers.empty_cache(cfg, len(x), 0))
-  hidden, out = _apply(spec, params, "root", x, embeddings)
-  found = [out]
-  for _ in range(depth - 1):
-    hidden = jnp.pad(hidden[:, :-1], ((0, 0), (1, 0), (0, 0)))
-    hidden, out = _apply(spec, params, "node", hidden, embeddings)
-    found.append(out)
-  made = jnp.stack(found, axis=1)
-  return target_ends.logits(target, target_params, made), made
+def _read(spec, params, target_params, features, embeddings):
+  del target_params
+  return _apply(spec, params, "read",
+                features[0].astype(spec.config.layers.dtype), embeddings)
 
 
-def _init(spec, batch, slots):
-  cfg = spec.config.layers
-  return _State(prefix_layers.empty_cache(cfg, batch, slots),
-                jnp.zeros((batch, cfg.dim), cfg.dtype))
-
-
-def _read(spec, params, target_params, state, features, tokens, count):
-  cfg = spec.config.layers
-  x = _apply(spec, params, "read", features[0].astype(cfg.dtype),
-             _embed(spec, params, target_params, tokens))
-  x, cache = prefix_layers.read(cfg, params["augment"], x, state.cache, count)
-  return _State(cache, prefix_layers.newest(x, count, state.hidden))
-
-
-def _start(spec, params, target_params, state, root, nodes):
-  """Returns `[B, I, F]`, states of inner nodes; but for the root all empty."""
-  del spec, params, target_params, root
-  states = jnp.zeros((len(state.hidden), nodes, state.hidden.shape[1]),
-                     state.hidden.dtype)
-  return states.at[:, 0].set(state.hidden)
-
-
-def _logits(spec, params, target_params, state, draft, tree, level, nodes):
-  del state, level
-  embeddings = _embed(spec, params, target_params, nodes.of(tree.tokens, 1))
-  if nodes.is_root:
-    hidden, out = _apply(spec, params, "root", draft[:, :1], embeddings)
-  else:
-    above = buffers.take_along(
-        draft, nodes.of(tree.parents, 1)[:, :, None], axis=1)
-    hidden, out = _apply(spec, params, "node", above, embeddings)
-  return target_ends.logits(spec.target, target_params, out), (
-      jax.lax.dynamic_update_slice_in_dim(draft, hidden, nodes.start, 1))
+def _node(spec, params, above, embeddings, is_root):
+  return _apply(spec, params, "root" if is_root else "node", above, embeddings)
 
 
 def _embed(spec, params, target_params, tokens):
@@ -200,6 +137,9 @@ def _embed(spec, params, target_params, tokens):
     return target_ends.output_rows(spec.target, target_params, tokens)
   return linear_ops.lookup(params["embedding"], tokens).astype(
       spec.config.layers.dtype)
+
+
+_CELL = cells.Cell(_node, _read, _embed, lambda spec: spec.config.layers)
 
 
 def _apply(spec, params, method, *args):
@@ -235,3 +175,51 @@ def init(key, config: Config, target):
     params["embedding"] = quantization.initializer(layers.INIT, cfg.weights)(
         keys[2], (target.vocab_size, cfg.dim), jnp.dtype(cfg.dtype))
   return params
+
+
+def _config(folder):
+  more = folder.fields["clover"]
+  if "num_layers" not in more:
+    raise ValueError(f"'{folder.path}': no field 'num_layers' of clover.")
+  layers_ = folder.layers({
+      **folder.fields, "num_hidden_layers": more["num_layers"],
+      "rope_theta": more.get("rope_theta", _THETA)})
+  return Config(layers_, more.get("version", 2), formats.has_rows(
+      folder, "clover_embed_tokens.weight")), formats.last(folder.target)
+
+
+def _names(config, tensors):
+  del tensors
+  names = {"embedding": "clover_embed_tokens.weight",
+           "augment/norm/scale": "clover_norm.weight",
+           "recurrence/head_norm/scale": "clover_head_norm.weight",
+           **formats.linear("recurrence/first_out", "clover_head_mlp"),
+           **formats.linear("recurrence/following_out", "clover_head_mlp2")}
+  for ours, theirs in (("first", "rnn"), ("following", "rnn2")):
+    ours, theirs = f"recurrence/{ours}", f"clover_head_mlp_{theirs}"
+    names[f"{ours}/norm/scale"] = f"{theirs}.input_layernorm.weight"
+    for part in ("query", "key", "value"):
+      names |= formats.linear(f"{ours}/{part}", f"{theirs}.{part[0]}")
+  for i in range(config.layers.num_layers):
+    names |= formats.layer_names(f"augment/layers/layer_{i}", f"layers.{i}")
+  return names
+
+
+def _fields(config, kept, dtype):
+  del kept
+  layers_ = config.layers
+  return formats.layer_fields(layers_, dtype) | {
+      "architectures": ["LlamaForCausalLM"], "model_type": "llama", "clover": {
+          "num_layers": layers_.num_layers, "version": config.version,
+          "rope_theta": layers_.rope_theta}}
+
+
+FORMAT = formats.Format(
+    _config, _names, _fields, "clover", known={"clover": {
+        "num_layers": formats.COUNT, "version": formats.COUNT,
+        "rope_theta": formats.Field(float, 1, 1e12)}})
+KINDS = {"clover": training.Kind(
+    lambda target, depth: Config(dataclasses.replace(
+        target, num_layers=2, scan_layers=False)),
+    training.of_pairs(functools.partial(cells.rounds, _CELL)),
+    feature_weight=10)}

@@ -17,24 +17,19 @@ one for the features that it reads next, each with a loss of its own (section
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.linen as nn
-import flax.struct
-import jax
 import jax.numpy as jnp
-import numpy as np
 
-from decoding_jax.kernels import buffers
-from decoding_jax.runtime import cache as cache_lib
-from decoding_jax.types import Array, Block, Cache, Head
-from models.heads import assembly
-from models.heads import prefix_layers
-from models.heads import target_ends
+from decoding_jax.types import Block, Head
+from models.heads.parts import formats
+from models.heads.parts import own_features
+from models.heads.parts import target_ends
+from models.heads.parts import training
 from models.transformer import layers
 from models.transformer import linear_ops
 from models.transformer import quantization
-from models.transformer import views
 
 VERSIONS = (1, 3)
 
@@ -56,6 +51,7 @@ class Config:
     bias: whether the projection of the features has a bias.
     sampled_features: whether the token picks from them, see FSPAD. Of 1 alone.
     decoupled: whether logits and features are of two outputs. Of 1 alone.
+    num_features: layers that it reads; 0: one, or three for 3.
   """
   layer: Any
   version: int = 3
@@ -66,6 +62,7 @@ class Config:
   bias: bool = False
   sampled_features: bool = False
   decoupled: bool = False
+  num_features: int = 0
 
   def __post_init__(self):
     if self.version not in VERSIONS:
@@ -95,56 +92,7 @@ class Config:
     return self.version == 1
 
 
-def taps(target) -> tuple[int, ...]:
-  """Returns the layers that EAGLE-3 reads where its files name none.
-
-  They are 2, n // 2 and n - 3 of n layers in counts of layers before the
-  feature, as files have it; a target of few layers gives what it has.
-
-  Args:
-    target: a `transformer.Config`.
-  """
-  count = target.num_layers
-  return tuple(min(max(x - 1, 0), count - 1)
-               for x in (2, count // 2, count - 3))
-
-
-@flax.struct.dataclass
-class _State:
-  """What has been read.
-
-  Attributes:
-    cache: of the layer, a slot a pair.
-    hidden: `[B, width]`, what the head made of the last pair.
-  """
-  cache: Cache
-  hidden: Array
-
-
-@flax.struct.dataclass
-class _Draft:
-  """A draft on its way.
-
-  Attributes:
-    block: of the inner nodes but the root, which is read.
-    hidden: `[B, I, width]`, what it made of the inner nodes.
-  """
-  block: Block
-  hidden: Array
-
-
-class _Spec(NamedTuple):
-  """Attributes: configs of the head and of the target; what it computes."""
-  config: Any
-  target: Any
-  network: Any
-
-
-class _Inputs(NamedTuple):
-  """Tokens `[B, T]`, their positions, and their mask `[B, T, N]`."""
-  tokens: Array
-  positions: Array
-  mask: Array
+taps = formats.three_layers
 
 
 class _Eagle(nn.Module):
@@ -249,211 +197,134 @@ class _Sampled(nn.Module):
 
 
 @functools.lru_cache(maxsize=None)
-def head(config: Config, target, num_features: int = 0) -> Head:
+def head(config: Config, target) -> Head:
   """Returns an EAGLE head.
 
   Args:
     config, target: see `models.heads`; for EAGLE-3 the target keeps the outputs
       of the layers that `taps` names.
-    num_features: layers that EAGLE-3 reads; 0: three.
   """
   target_ends.check(target)
   if config.layer.dim != target.dim and (
       config.version == 1 or config.shared_output):
     raise ValueError(f"eagle layer.dim={config.layer.dim}: that of the target, "
                      f"{target.dim}, is needed where its output layer is used.")
-  return of_network(_Eagle, config, target, num_features or config.version)
+  return own_features.of_network(_Eagle, config, target,
+                                 config.num_features or config.version)
 
 
-def of_network(network, config, target, num_features: int) -> Head:
-  """Returns a head that reads its own features where a token was drafted.
-
-  Args:
-    network: a module of a config and a target, called as `_Eagle` is.
-    config: its architecture, with `layer`, `own_embedding`, `draft_vocab`,
-      `shared_output`, `reads_normed`, `target_output` and `width` as of
-      `Config`.
-    target: the `transformer.Config` of the target.
-    num_features: layers of the target that it reads.
-  """
-  return assembly.head(
-      _Spec(config, target, network), (_init, _read, _start, _logits),
-      lambda key: init_network(network, key, config, target, num_features),
-      lambda depth: depth, num_features=num_features,
-      max_length=config.layer.max_length)
+def unrolled(config: Config, *arguments):
+  """Returns what the head predicts, for training: `own_features.unrolled`."""
+  return own_features.unrolled(_Eagle, config, *arguments)
 
 
-def unrolled(config, target, params, target_params, features, tokens,
-             depth: int, network=_Eagle):
-  """Returns what the head predicts on its own features, for training.
-
-  The training-time test of EAGLE-3 (arXiv 2503.01840, section 3): in round r a
-  pair reads the head's features of round r - 1 in place of the target's, and
-  attends to its r last predecessors of the rounds before, as it does when r
-  tokens are drafted. All pairs of a round are computed at once.
-
-  Args:
-    config, target, params, target_params, features, tokens: see `models.heads`.
-    depth: rounds.
-    network: as of `of_network`.
-
-  Returns:
-    `[B, depth, T, N]` logits of the token after `tokens`, of the N tokens that
-    it can draft; those of pair t in round r are meant only for t >= r.
-  """
-  return rounds(config, target, params, target_params, features, tokens,
-                depth, network)[0]
+def rounds(config: Config, *arguments):
+  """Does the same, with its features: `own_features.rounds`."""
+  return own_features.rounds(_Eagle, config, *arguments)
 
 
-def rounds(config, target, params, target_params, features, tokens,
-           depth: int, network=_Eagle):
-  """Does what `unrolled` does, and returns the features that were read too.
-
-  Returns:
-    Logits of `unrolled`, and `[B, depth, T, F]` features of the head, which
-    stand for those of the target at `tokens`.
-  """
-  spec, (batch, length) = _Spec(config, target, network), tokens.shape
-  if config.reads_normed:
-    features = (target_ends.norm(target, target_params, features[0]),)
-  order, found, made, hidden = np.arange(length), [], [], None
-  back = order[:, None] - order[None]  # How far back a pair is.
-  nothing = _empty_cache(config.layer, batch, 0)
-  block = cache_lib.init_block(nothing, depth * length)
-  for round_ in range(depth):
-    # Of round k > 0 the pair that is so far back that it came k rounds in.
-    sees = [back >= round_, *(back == round_ - k for k in range(1, round_ + 1))]
-    sees += [np.zeros_like(back, bool)] * (depth - len(sees))
-    inputs = _Inputs(
-        tokens, jnp.broadcast_to(jnp.asarray(order, jnp.int32), tokens.shape),
-        jnp.broadcast_to(np.concatenate(sees, axis=1),
-                         (batch, length, depth * length)))
-    hidden, block = _forward(spec, params, target_params, inputs, hidden,
-                             features, nothing, block, round_ * length)
-    found.append(_output(spec, params, target_params, hidden))
-    made.append(hidden[..., -config.layer.dim:])
-    hidden = jnp.pad(hidden[:, :-1], ((0, 0), (1, 0), (0, 0)))
-  return jnp.stack(found, axis=1), jnp.stack(made, axis=1)
-
-
-def _init(spec, batch, slots):
-  layer = spec.config.layer
-  return _State(_empty_cache(layer, batch, slots),
-                jnp.zeros((batch, spec.config.width), layer.dtype))
-
-
-def _read(spec, params, target_params, state, features, tokens, count):
-  if spec.config.reads_normed:
-    features = (target_ends.norm(spec.target, target_params, features[0]),)
-  order = jnp.arange(tokens.shape[1])
-  inputs = _Inputs(tokens, state.cache.length[:, None] + order[None],
-                   jnp.broadcast_to(order[:, None] >= order[None],
-                                    (len(tokens), len(order), len(order))))
-  block = cache_lib.init_block(state.cache, len(order))
-  hidden, block = _forward(spec, params, target_params, inputs, None, features,
-                           state.cache, block, 0)
-  slots = cache_lib.await_block(jnp.broadcast_to(order, tokens.shape), block)
-  return _State(cache_lib.commit(state.cache, block, slots, count),
-                prefix_layers.newest(hidden, count, state.hidden))
-
-
-def _start(spec, params, target_params, state, root, nodes):
-  del spec, params, target_params, root
-  hidden = jnp.zeros((len(state.hidden), nodes, state.hidden.shape[1]),
-                     state.hidden.dtype)
-  return _Draft(cache_lib.init_block(state.cache, max(nodes - 1, 1)),
-                hidden.at[:, 0].set(state.hidden))
-
-
-def _logits(spec, params, target_params, state, draft, tree, level, nodes):
-  if not nodes.is_root:
-    draft = _grow(spec, params, target_params, state, draft, tree, level, nodes)
-  found = _output(spec, params, target_params, nodes.of(draft.hidden, 1))
-  return target_ends.spread(spec.target, found, params.get("tokens")), draft
-
-
-def _output(spec, params, target_params, hidden):
-  """Returns logits `[..., N]` of the tokens that the head can draft."""
-  if spec.config.target_output:
-    return target_ends.logits(spec.target, target_params,
-                              hidden[..., :spec.config.layer.dim])
-  return spec.network(spec.config, spec.target).apply(
-      {"params": params["layer"]}, hidden, params.get("output"),
-      method="logits")
-
-
-def _grow(spec, params, target_params, state, draft, tree, level, nodes):
-  """The draft with the features of the nodes of a level."""
-  above = buffers.take_along(
-      draft.hidden, nodes.of(tree.parents, 1)[:, :, None], axis=1)
-  # The root is read, and in no slot of the block.
-  mask = nodes.of(tree.mask, 1)[:, :, 1:draft.hidden.shape[1]]
-  positions = jnp.broadcast_to((state.cache.length + level - 1)[:, None],
-                               mask.shape[:2])
-  inputs = _Inputs(nodes.of(tree.tokens, 1), positions, mask)
-  hidden, block = _forward(spec, params, target_params, inputs, above, None,
-                           state.cache, draft.block, nodes.start - 1)
-  return _Draft(block, jax.lax.dynamic_update_slice_in_dim(
-      draft.hidden, hidden, nodes.start, 1))
-
-
-def _forward(spec, params, target_params, inputs, hidden, features, cache,
-             block, slot):
-  """Goes through the layer; see `_Eagle`."""
-  layer = spec.config.layer
-  embeddings = (
-      linear_ops.lookup(params["embedding"], inputs.tokens).astype(layer.dtype)
-      if spec.config.own_embedding
-      else target_ends.embed(spec.target, target_params, inputs.tokens))
-  view, = views.of(layer, cache, inputs.positions, inputs.mask)
-  return spec.network(spec.config, spec.target).apply(
-      {"params": params["layer"]}, embeddings, hidden, features, cache, block,
-      slot, view)
-
-
-def init(key, config: Config, target, num_features: int = 0):
+def init(key, config: Config, target):
   """Returns random parameters.
-
-  Args:
-    key, config, target: see `models.heads`.
-    num_features: as of `head`.
 
   Returns:
     A dict of `layer`, and `embedding` and `tokens` where the head has its own;
     `tokens [draft_vocab]` int32 are the first ones. A shared `output
     [draft_vocab, F]` is random as well, see `target_ends.output_rows`.
   """
-  return init_network(_Eagle, key, config, target,
-                      num_features or config.version)
+  return own_features.init(_Eagle, key, config, target,
+                           config.num_features or config.version)
 
 
-def init_network(network, key, config, target, num_features: int):
-  """Returns random parameters; arguments as of `of_network` and `init`."""
-  layer = config.layer
-  one = jax.ShapeDtypeStruct((1, 1, layer.dim), jnp.dtype(layer.dtype))
-  features = (jax.ShapeDtypeStruct((1, 1, target.dim), jnp.dtype(
-      layer.dtype)),) * num_features
-  embeddings = one if config.own_embedding else features[0]
-  cache, (view,) = prefix_layers.abstract_inputs(layer)
-  params = {"layer": network(config, target).lazy_init(
-      key, embeddings, None, features, cache, Block(cache.keys, cache.values),
-      0, view)["params"]}
-  if config.own_embedding:
-    params["embedding"] = quantization.initializer(layers.INIT, layer.weights)(
-        jax.random.fold_in(key, 1), (target.vocab_size, layer.dim),
-        jnp.dtype(layer.dtype))
+def _config(folder):
+  tensors = folder.tensors
+  for prefix in (_MIDDLE, "layers.0"):
+    if f"{prefix}.hidden_norm.weight" in tensors:
+      return _config3(folder, prefix)
+  if not _holds(tensors):
+    raise ValueError(f"'{folder.path}' holds no head of a kind that is known: "
+                     "tensors of EAGLE or FSPAD are missing.")
+  layer = folder.layers(folder.fields)
+  sampled = "fc.fc.weight" in tensors
+  down = tensors.get("layers.0.mlp.down_proj.weight")
+  return Config(
+      layer, version=1, bias=f"fc{'.fc' * sampled}.bias" in tensors,
+      own_embedding=formats.has_rows(folder, "embed_tokens.weight"),
+      sampled_features=sampled, decoupled=(
+          down is not None and down.shape[:1] == (2 * layer.dim,))
+  ), formats.last(folder.target)
+
+
+def _config3(folder, prefix):
+  fields, tensors = folder.fields, folder.tensors
+  formats.check_only(folder, fields, _ONLY)
+  kept = formats.kept(folder, fields.get("eagle_config", {})) or (
+      taps(folder.target))
+  return Config(
+      folder.layers(fields.get(formats.LAYER, fields), prefix),
+      draft_vocab=formats.draft_vocab(folder, fields),
+      shared_output=(formats.OFFSETS in tensors
+                     and "lm_head.weight" not in tensors),
+      own_embedding=formats.has_rows(folder, "embed_tokens.weight"),
+      norm_before_residual=fields.get("norm_before_residual",
+                                      formats.SPECULATORS in fields),
+      num_features=len(kept)), kept
+
+
+def _names(config, tensors):
+  fc = "fc.fc" if config.sampled_features else "fc"
+  names = {"embedding": "embed_tokens.weight",
+           **formats.linear("layer/fc", fc)}
+  if config.version == 1:
+    names |= {f"layer/sample/{name}/kernel": f"fc.mlp.{name}_proj.weight"
+              for name in ("gate", "up", "down")}
+    names["layer/sample/norm/scale"] = "fc.post_attention_layernorm.weight"
+    return names | formats.layer_names("layer/layer", "layers.0")
+  prefix = ("layers.0" if "layers.0.hidden_norm.weight" in tensors and
+            f"{_MIDDLE}.hidden_norm.weight" not in tensors else _MIDDLE)
+  return names | {"tokens": formats.OFFSETS,
+                  "layer/norm/scale": "norm.weight",
+                  "layer/output": "lm_head.weight",
+                  **formats.layer_names("layer", prefix)}
+
+
+def _fields(config, kept, dtype):
+  own = {"architectures": [_EAGLE3[0] if config.version == 3
+                           else "LlamaForCausalLM"],
+         "model_type": "llama",
+         "eagle_aux_hidden_state_layer_ids": [i + 1 for i in kept],
+         "norm_before_residual": config.norm_before_residual}
   if config.draft_vocab:
-    params["tokens"] = jnp.arange(config.draft_vocab, dtype=jnp.int32)
-  if config.shared_output:
-    params["output"] = quantization.initializer(layers.INIT, layer.weights)(
-        jax.random.fold_in(key, 2), (config.draft_vocab, layer.dim),
-        jnp.dtype(layer.dtype))
-  return params
+    own["draft_vocab_size"] = config.draft_vocab
+  return formats.layer_fields(config.layer, dtype) | own
 
 
-def _empty_cache(layer, batch, slots):
-  shape = (batch, layer.num_kv_heads)
-  return Cache(
-      (jnp.zeros((*shape, layer.head_dim, slots), layer.dtype),),
-      (jnp.zeros((*shape, slots, layer.head_dim), layer.dtype),),
-      jnp.zeros(batch, jnp.int32))
+def _holds(tensors):
+  return any(name in tensors for name in (
+      "fc.weight", "fc.fc.weight", f"{_MIDDLE}.hidden_norm.weight",
+      "layers.0.hidden_norm.weight"))
+
+
+def _kind(version, predict=training.of_pairs(unrolled), **more):
+  limited = lambda config, count: dataclasses.replace(
+      config, draft_vocab=count, shared_output=True)
+  weight = more.pop("feature_weight", 0)
+  return training.Kind(
+      lambda target, depth: Config(dataclasses.replace(
+          formats.layer_of(target), tie_embeddings=False), version, **more),
+      predict, formats.last if version == 1 else taps, weight,
+      None if version == 1 else limited)
+
+
+_EAGLE3 = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM",
+           "Eagle3Speculator", "Eagle3DraftModel", "Qwen3Eagle3Model")
+_MIDDLE = "midlayer"
+# What changes the computation, and is not computed here unless it is so.
+_ONLY = dict.fromkeys(
+    ("norm_before_fc", "fc_norm", "norm_output", "input_norm"), False)
+FORMAT = formats.Format(
+    _config, _names, _fields, architectures=_EAGLE3, holds=_holds,
+    known={"norm_before_residual": formats.FLAG, "eagle_config": {}})
+KINDS = {"eagle": _kind(1), "eagle3": _kind(3),
+         "fspad": _kind(1, training.of_pairs(rounds), bias=True,
+                        sampled_features=True, decoupled=True,
+                        feature_weight=10)}

@@ -20,12 +20,18 @@ import jax.numpy as jnp
 
 from decoding_jax.kernels import buffers
 from decoding_jax.types import Array, Cache, Head
-from models.heads import assembly
-from models.heads import prefix_layers
-from models.heads import target_ends
+from models.heads.parts import assembly
+from models.heads.parts import formats
+from models.heads.parts import prefix_layers
+from models.heads.parts import target_ends
+from models.heads.parts import training
 from models.transformer import layers
 from models.transformer import linear_ops
 from models.transformer import quantization
+
+# Kinds of heads, and whether they have a prefix layer.
+_ARCHITECTURES = {"mlp": False, "prefix-mlp": True}
+_PREFIX = "prefix_embeding_layer"  # Spelt as in files.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,3 +198,58 @@ def init(key, config: Config, target):
     params["prefix"] = prefix_layers.init(jax.random.fold_in(key, 1),
                                           config.prefix)
   return params
+
+
+def _config(folder):
+  path, fields = folder.path, folder.fields
+  arch = fields.get("hydra_head_arch", "mlp")
+  if arch not in _ARCHITECTURES:
+    raise ValueError(f"'{path}': hydra_head_arch={arch!r} is not supported; "
+                     f"{' and '.join(map(repr, _ARCHITECTURES))} are.")
+  for name, only in (("grounded_heads", True), ("hidden_state_offset", 0)):
+    if fields.get(name, only) != only:
+      raise ValueError(f"'{path}': {name}={fields[name]!r} is not supported; "
+                       f"{only!r} is.")
+  prefix = formats.layer_of(folder.target) if _ARCHITECTURES[arch] else None
+  return Config(fields["hydra_num_heads"], fields.get("hydra_num_layers", 1),
+                prefix), formats.last(folder.target)
+
+
+def _names(config, tensors):
+  del tensors
+  names = {}
+  for i in range(config.heads):
+    # There are layers of dropout in heads with a prefix layer.
+    last = f"hydra_lm_head.{i}{'.1' if config.prefix else ''}"
+    names |= {f"heads/head_{i}_out": f"{last}.weight",
+              f"heads/head_{i}_out_bias": f"{last}.bias"}
+    for j in range(config.blocks):
+      block = f"hydra_mlp.{i}.{2 * j + 1 if config.prefix else j}"
+      names |= formats.linear(f"heads/head_{i}_block_{j}", f"{block}.linear")
+      if not j:
+        names |= formats.linear(f"heads/head_{i}_residual",
+                                f"{block}.res_connection")
+  return names | {"prefix/norm/scale": f"{_PREFIX}.norm.weight"} | (
+      formats.layer_names("prefix/layers/layer_0", f"{_PREFIX}.layers.0"))
+
+
+def _fields(config, kept, dtype):
+  del kept, dtype
+  return {"hydra_num_heads": config.heads, "hydra_num_layers": config.blocks,
+          "hydra_head_arch": "prefix-mlp" if config.prefix else "mlp",
+          "grounded_heads": True, "hidden_state_offset": 0}
+
+
+FORMAT = formats.Format(
+    _config, _names, _fields, "hydra_num_heads", files=(
+        {"hydra_lm_head.safetensors": ""}, {"hydra_lm_head.pt": ""}),
+    known={**dict.fromkeys(("hydra_num_heads", "hydra_num_layers"),
+                           formats.COUNT), "hydra_head_arch": formats.WORD},
+    unused=(f"{_PREFIX}.embed_tokens.weight",
+            f"{_PREFIX}.layers.0.self_attn.rotary_emb.inv_freq"))
+KINDS = {
+    "hydra": training.Kind(lambda target, depth: Config(depth),
+                           training.of_pairs(unrolled)),
+    "hydra++": training.Kind(
+        lambda target, depth: Config(depth, prefix=formats.layer_of(target)),
+        training.of_pairs(unrolled))}

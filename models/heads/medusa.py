@@ -7,16 +7,21 @@ product. A step costs the heads once, however large the tree.
 
 import dataclasses
 import functools
+import re
 from typing import Any
 
 import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from decoding_jax.types import Array, Head
-from models.heads import prefix_layers
-from models.heads import target_ends
+from models.folders import json_files
+from models.heads.parts import formats
+from models.heads.parts import prefix_layers
+from models.heads.parts import target_ends
+from models.heads.parts import training
 from models.transformer import layers
 from models.transformer import linear_ops
 from models.transformer import quantization
@@ -110,3 +115,46 @@ def init(key, config: Config, target):
   """Returns random parameters."""
   shape = jax.ShapeDtypeStruct((1, target.dim), jnp.dtype(target.dtype))
   return _Heads(config, target).lazy_init(key, shape)["params"]
+
+
+def _config(folder):
+  found = {name: re.match(r"(\d{1,3})\.(\d{1,3})\.", name)
+           for name in folder.tensors}
+  other = next((name for name, match in found.items() if not match), "")
+  if other or not found:
+    raise ValueError(f"'{folder.path}': tensor {json_files.shortened(other)} "
+                     "is not one of Medusa, <head>.<block>.")
+  last_head, blocks = (max(int(match[i]) for match in found.values())
+                       for i in (1, 2))
+  return Config(last_head + 1, blocks), formats.last(folder.target)
+
+
+def _names(config, tensors):
+  del tensors
+  names = {f"head_{i}_out": f"{i}.{config.blocks}.weight"
+           for i in range(config.heads)}
+  for i in range(config.heads):
+    for j in range(config.blocks):
+      names |= formats.linear(f"head_{i}_block_{j}", f"{i}.{j}.linear")
+  return names
+
+
+def _fields(config, kept, dtype):
+  del kept, dtype
+  return {"medusa_num_heads": config.heads, "medusa_num_layers": config.blocks}
+
+
+def _predict(config, target, params, target_params, features, tokens, depth):
+  del tokens
+  found = predicted(config, target, params, target_params, features)
+  return found, (np.arange(found.shape[2])[None] + 1 +
+                 np.arange(depth)[:, None])
+
+
+FORMAT = formats.Format(
+    _config, _names, _fields, "medusa_num_heads",
+    holds=lambda tensors: any(name.startswith("0.0.") for name in tensors),
+    files=({"medusa_lm_head.safetensors": ""}, {"medusa_lm_head.pt": ""}, {}),
+    known=dict.fromkeys(("medusa_num_heads", "medusa_num_layers"),
+                        formats.COUNT))
+KINDS = {"medusa": training.Kind(lambda target, depth: Config(depth), _predict)}

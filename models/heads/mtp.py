@@ -16,8 +16,11 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from decoding_jax.types import Block, Head
-from models.heads import eagle
-from models.heads import target_ends
+from models.heads.parts import formats
+from models.heads.parts import mtp_tensors
+from models.heads.parts import own_features
+from models.heads.parts import target_ends
+from models.heads.parts import training
 from models.transformer import layers
 
 
@@ -88,14 +91,54 @@ def head(config: Config, target) -> Head:
   if config.layer.dim != target.dim:
     raise ValueError(f"mtp layer.dim={config.layer.dim}: that of the target, "
                      f"{target.dim}, is needed.")
-  return eagle.of_network(Module, config, target, 1)
+  return own_features.of_network(Module, config, target, 1)
 
 
 def unrolled(*arguments):
-  """Returns what a module predicts, for training: as `eagle.unrolled`."""
-  return eagle.unrolled(*arguments, network=Module)
+  """Returns what a module predicts, for training: `own_features.unrolled`."""
+  return own_features.unrolled(Module, *arguments)
 
 
 def init(key, config: Config, target):
   """Returns random parameters, a dict of `layer`."""
-  return eagle.init_network(Module, key, config, target, 1)
+  return own_features.init(Module, key, config, target, 1)
+
+
+def _config(folder):
+  target, found = folder.target, mtp_tensors.find(folder.tensors)
+  if not found:
+    raise ValueError(f"'{folder.path}' holds no tensors of a next-token "
+                     "module.")
+  unlike = [name for name in ("num_experts", "sandwich_norm", "reordered_norm",
+                              "parallel") if getattr(target, name)]
+  if unlike or target.norm == "layer":
+    name = (unlike or ["norm"])[0]
+    raise ValueError(f"'{folder.path}': a next-token module with a layer like "
+                     f"those of the target, {name}={getattr(target, name)!r}, "
+                     "is not supported; layers of Llama, Qwen2 and Qwen3 are.")
+  layer = dataclasses.replace(layer_of(target), dtype=folder.dtype)
+  return Config(layer, found.is_mimo), formats.last(target)
+
+
+def _names(config, tensors):
+  del config, tensors
+  return {"layer/fc/kernel": mtp_tensors.PROJECTION,
+          **{f"{ours}/scale": f"{theirs}.weight"
+             for ours, theirs in mtp_tensors.NORMS.items()},
+          **formats.layer_names("layer/layer", mtp_tensors.LAYER)}
+
+
+def _fields(config, kept, dtype):
+  del kept
+  return formats.layer_fields(config.layer, dtype) | {
+      "architectures": [_ARCHITECTURES[0]], "mtp_num_hidden_layers": 1}
+
+
+_ARCHITECTURES = ("Qwen3NextMTP", "DeepSeekMTPModel", "Glm4MoeMTPModel",
+                  "MiMoMTPModel")
+FORMAT = formats.Format(
+    _config, _names, _fields, architectures=_ARCHITECTURES,
+    holds=lambda tensors: mtp_tensors.find(tensors) is not None,
+    select=lambda tensors: mtp_tensors.find(tensors).tensors)
+KINDS = {"mtp": training.Kind(lambda target, depth: Config(layer_of(target)),
+                              training.of_pairs(unrolled))}

@@ -11,6 +11,8 @@ import numpy as np
 
 from decoding_jax.types import Block, LanguageModel
 from models import transformer
+from models.heads.parts import formats
+from models.heads.parts import training
 from models.transformer import layers
 
 
@@ -80,3 +82,30 @@ def init(key, config: Config, architecture):
   width = architecture.embedding_dim or architecture.dim
   return {"prompts": layers.INIT(key, (config.prompts, width),
                                  jnp.dtype(architecture.dtype))}
+
+
+def _config(folder):
+  shape = getattr(folder.tensors.get(_TENSOR), "shape", ())
+  return Config((*shape, 1)[0]), formats.last(folder.target)
+
+
+def _fields(config, kept, dtype):
+  del kept, dtype
+  return {"architectures": [_ARCHITECTURE],
+          "num_virtual_tokens": config.prompts}
+
+
+def _predict(config, architecture, params, target_params, features, tokens,
+             depth):
+  del features
+  anchors = tuple(range(0, tokens.shape[1] - 1, training.STRIDE))
+  found = predicted(config, architecture, params, target_params, tokens[:, :-1],
+                    anchors)
+  return found.swapaxes(1, 2), np.asarray(anchors)[None] + 1 + np.arange(
+      depth)[:, None]
+
+
+_ARCHITECTURE, _TENSOR = "PromptDecoder", "prompt_embeddings"
+FORMAT = formats.Format(_config, lambda config, tensors: {"prompts": _TENSOR},
+                        _fields, architectures=(_ARCHITECTURE,))
+KINDS = {"ppd": training.Kind(lambda target, depth: Config(depth), _predict)}

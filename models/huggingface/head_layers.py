@@ -1,4 +1,4 @@
-"""Fields and tensors of the layers of published heads: those of a Llama."""
+"""Architectures of the layers of published heads: those of a Llama."""
 
 import dataclasses
 
@@ -11,21 +11,9 @@ _FIELDS = (
     "rope_parameters", "max_position_embeddings", "hidden_act",
     "attention_bias", "mlp_bias", "vocab_size", "torch_dtype", "dtype",
     "num_hidden_layers")
-_NAMES = {
-    "attention/query": "self_attn.q_proj", "attention/key": "self_attn.k_proj",
-    "attention/value": "self_attn.v_proj", "attention/out": "self_attn.o_proj",
-    "attention/query_norm": "self_attn.q_norm",
-    "attention/key_norm": "self_attn.k_norm",
-    "attention_norm": "input_layernorm", "embed_norm": "input_layernorm",
-    "feature_norm": "hidden_norm",
-    "middle_norm": "post_attention_layernorm",
-    "feed_forward_norm": "post_attention_layernorm",
-    "feed_forward/gate": "mlp.gate_proj", "feed_forward/up": "mlp.up_proj",
-    "feed_forward/down": "mlp.down_proj"}
 # Biases that a head has if it has their tensors, whatever its config says.
 _BIASES = {"qkv_bias": "self_attn.q_proj", "out_bias": "self_attn.o_proj",
            "feed_forward_bias": "mlp.gate_proj"}
-_ENDS = {"kernel": "weight", "scale": "weight", "bias": "bias"}
 
 
 def config(path, found: dict, dtype: str, target, tensors: dict,
@@ -40,7 +28,7 @@ def config(path, found: dict, dtype: str, target, tensors: dict,
     found: fields of its `config.json`.
     dtype: of its parameters.
     target: the `transformer.Config` of the target.
-    tensors: dict of `tensor_files.Tensor`.
+    tensors: dict of tensors.
     prefix: of those of the first layer.
     family: whose layers they are; "" for Qwen3 or Llama, by the tensors.
 
@@ -75,30 +63,3 @@ def _check_windows(path, found):
     name = "layer_types" if types else "use_sliding_window"
     raise ValueError(f"'{path}': {name}={found[name]!r} is not supported for "
                      "a head: layers with full attention are.")
-
-
-def fields(config, dtype: str) -> dict:
-  """Returns the fields of a `config.json` for layers.
-
-  Args:
-    config: their `transformer.Config`.
-    dtype: of the tensors.
-  """
-  return {"hidden_size": config.dim, "num_attention_heads": config.num_heads,
-          "num_key_value_heads": config.num_kv_heads,
-          "head_dim": config.head_dim, "intermediate_size": config.hidden_dim,
-          "rms_norm_eps": config.norm_eps, "rope_theta": config.rope_theta,
-          "max_position_embeddings": config.max_length, "hidden_act": "silu",
-          "num_hidden_layers": config.num_layers,
-          "vocab_size": config.vocab_size, "torch_dtype": dtype}
-
-
-def names(ours: str, theirs: str) -> dict[str, str]:
-  """Returns the tensor of each parameter of a layer.
-
-  Args:
-    ours: name of the layer among parameters.
-    theirs: its name among tensors.
-  """
-  return {f"{ours}/{a}/{end}": f"{theirs}.{b}.{_ENDS[end]}"
-          for a, b in _NAMES.items() for end in _ENDS}

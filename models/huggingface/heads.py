@@ -1,25 +1,21 @@
-"""Reads published heads on a target's features.
+"""Reads and writes heads on a target's features, as they are published.
 
-    EAGLE-1, -2  `fc` and `layers.0.*`, with the config of a Llama of one layer
-    EAGLE-3      `midlayer.*`, or `layers.0.*` as the library speculators has it
-    Medusa       `<head>.<block>.*` in a file medusa_lm_head
-    DFlash, DSpark, JetSpec
-                 `fc`, `hidden_norm` and layers of Qwen3 that share a target's
-                 embedding and output layer
-    FSPAD        `fc.fc`, `fc.mlp.*` and a layer of two outputs, else EAGLE-1
-    MTP          modules in the checkpoint of a target, see `mtp_tensors`
-    others       see `regressive_heads`
+What a kind of heads looks like is in its file, `FORMAT` of `models.heads.x`.
 
 Names were read in sgl-project/SpecForge@89241ea0 (draft/llama3_eagle.py),
 FasterDecoding/Medusa, z-lab/dflash@10129599 (dflash/model.py),
-deepseek-ai/DeepSpec@5905deb7 (modeling/dspark) and Luc4Gui/FSPAD@1c2df5e2
-(eagle/model/cnets_fspad.py).
+deepseek-ai/DeepSpec@5905deb7 (modeling/dspark), Luc4Gui/FSPAD@1c2df5e2
+(eagle/model/cnets_fspad.py), zankner/Hydra@3f39fbd2 (hydra/model),
+XiaoBin1992/clover@9d37214a (clover/model/clover2.py) and kafkayu/Chimera@
+1650c932 (Chimera_model). The layers of Hydra++ and Chimera have the sizes of
+the target's: files hold none. What is written here is one file of safetensors.
 """
 
 import dataclasses
+import functools
 import json
 import pathlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from absl import logging
 import jax
@@ -27,41 +23,45 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax import types
+from models import heads as registry
 from models import transformer
 from models.folders import atomic
 from models.folders import json_files
-from models.heads import block
-from models.heads import eagle
-from models.heads import medusa
-from models.heads import mtp
-from models.heads import prompt_tokens
-from models.heads import target_ends
+from models.heads.parts import formats
+from models.heads.parts import target_ends
 from models.huggingface import config as hf_config
-from models.huggingface import head_fields
-from models.huggingface import head_kinds
 from models.huggingface import head_layers
-from models.huggingface import mtp_tensors
-from models.huggingface import regressive_heads
 from models.huggingface import tensor_files
 from models.transformer import quantization
 
-_MEDUSA_FILES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
-_FILES = {medusa: _MEDUSA_FILES[0], **{
-    module: x.file for module, x in regressive_heads.FORMATS.items()}}
-_PROMPTS = "PromptDecoder"
-_MIDDLE = "midlayer"
 # Parameter that is not in files: rows of the target's output layer.
 _SHARED = "output"
 # Copies of what the target has, masks of the draft vocabulary, and confidence
 # heads, which decide how much is drafted, not what.
 _UNUSED = ("t2d", "lm_head.weight", "embed_tokens.weight", "confidence_head.",
-           "rotary_emb.inv_freq", "layers.0.self_attn.rotary_emb.inv_freq",
-           "fast_layer1.0.self_attn.rotary_emb.inv_freq",
-           "prefix_embeding_layer.embed_tokens.weight",
-           "prefix_embeding_layer.layers.0.self_attn.rotary_emb.inv_freq")
+           "rotary_emb.inv_freq", "layers.0.self_attn.rotary_emb.inv_freq")
 _METADATA = "metadata.json"
 # What `save` writes.
-PARTS = (hf_config.FILE, _METADATA, tensor_files.SAFETENSORS, *_FILES.values())
+PARTS = (hf_config.FILE, _METADATA, tensor_files.SAFETENSORS,
+         "medusa_lm_head.safetensors", "hydra_lm_head.safetensors",
+         "chimera.safetensors")
+
+
+class _Opened(NamedTuple):
+  """A folder that is open.
+
+  Attributes:
+    module: file of `models.heads`.
+    format: of the head.
+    folder: what is read, whose target is the head's.
+    config: of the head.
+    kept: layers of the target that it reads.
+  """
+  module: Any
+  format: formats.Format
+  folder: formats.Folder
+  config: Any
+  kept: tuple[int, ...]
 
 
 class Loaded(NamedTuple):
@@ -81,13 +81,15 @@ class Loaded(NamedTuple):
 def is_head(folder) -> bool:
   """Returns whether a folder holds a head, and no model."""
   path = pathlib.Path(folder)
-  if any((path / name).is_file() for name in _MEDUSA_FILES):
+  by_file = [x for x in _formats().values() if any(map(bool, x.files))]
+  if any(_files_of(path, x) for x in by_file):
     return True
   if not (path / hf_config.FILE).is_file():
     return False
   fields = json_files.read(path / hf_config.FILE)
-  if head_kinds.is_named(fields):
-    return True
+  module = _named(fields)
+  if module or formats.SPECULATORS in fields:
+    return module is None or hasattr(module, "head")
   if fields.get("num_hidden_layers") != 1:
     return False
   try:
@@ -100,8 +102,8 @@ def is_head(folder) -> bool:
 def is_prompts(folder) -> bool:
   """Returns whether a folder holds prompt tokens, see `load_prompts`."""
   path = pathlib.Path(folder) / hf_config.FILE
-  return path.is_file() and head_kinds.architecture(
-      json_files.read(path)) == _PROMPTS
+  module = _named(json_files.read(path)) if path.is_file() else None
+  return module is not None and not hasattr(module, "head")
 
 
 def load_prompts(folder, target: transformer.Config):
@@ -118,18 +120,19 @@ def load_prompts(folder, target: transformer.Config):
   Raises:
     FileNotFoundError, ValueError: as of `load`.
   """
-  path, tensors = pathlib.Path(folder), tensor_files.tensors(folder)
-  name = _names(head_kinds.Kind(prompt_tokens, None, ()))["prompts"]
-  count = (*(tensors[name].shape if name in tensors else ()), 1)[0]
-  lm = transformer.with_prompts(target, count)
-  return lm, _read(path, tensors, name, lm.abstract_params()["prompts"])
+  found = _opened(folder, target, target.dtype)
+  lm = found.module.target(found.config, target)
+  name = found.format.names(found.config, {})["prompts"]
+  return lm, _read(found.folder.path, found.folder.tensors, name,
+                   lm.abstract_params()["prompts"])
 
 
 def open_folder(folder, target: transformer.Config, dtype: str | None = None,
                 weights: str = quantization.DTYPE) -> Loaded:
   """Opens a head, whose parameters are shapes; as `load` in all else."""
-  *_, kind, head = _opened(folder, target, dtype, weights)
-  return Loaded(head, head.abstract_params(), kind.kept)
+  found = _opened(folder, target, dtype, weights)
+  head = found.module.head(found.config, found.folder.target)
+  return Loaded(head, head.abstract_params(), found.kept)
 
 
 def load(folder, target: transformer.Config, dtype: str | None = None,
@@ -151,9 +154,10 @@ def load(folder, target: transformer.Config, dtype: str | None = None,
     ValueError: naming the field or tensor that is wrong, is not supported, or
       does not fit the target.
   """
-  path, tensors, kind, head = _opened(folder, target, dtype, weights)
-  names = _names(kind, _MIDDLE if f"{_MIDDLE}.hidden_norm.weight" in tensors
-                 else "layers.0")
+  found = _opened(folder, target, dtype, weights)
+  path, tensors = found.folder.path, found.folder.tensors
+  head = found.module.head(found.config, found.folder.target)
+  names = found.format.names(found.config, tensors)
   used = set()
 
   def read(place, leaf):
@@ -165,13 +169,13 @@ def load(folder, target: transformer.Config, dtype: str | None = None,
 
   params = jax.tree_util.tree_map_with_path(read, head.abstract_params(),
                                             is_leaf=quantization.is_matrix)
-  _check_rest(path, tensors, used)
+  _check_rest(path, tensors, used, _UNUSED + found.format.unused)
   if "tokens" in params:
     params["tokens"] = _draft_tokens(path, params["tokens"], target)
   if _SHARED in params:
     shared = target_ends.output_rows(target, target_params, params["tokens"])
     params[_SHARED] = _like(params[_SHARED], shared)
-  return Loaded(head, params, kind.kept)
+  return Loaded(head, params, found.kept)
 
 
 def _like(leaf, x):
@@ -180,22 +184,79 @@ def _like(leaf, x):
           else x.astype(leaf.dtype))
 
 
-def _opened(folder, target, dtype, weights):
-  """Returns the folder, its tensors, its kind, and the head."""
+@functools.cache
+def _formats_of(names):
+  del names  # Others are found where `models.heads.__path__` is longer.
+  return {module: formats.of_module(module)
+          for module in registry.modules().values()}
+
+
+def _formats():
+  """Returns the formats of all heads, by their modules."""
+  return _formats_of(tuple(registry.names()))
+
+
+def _named(fields):
+  """Returns the module of the head that a config names, or None."""
+  name = formats.architecture(fields)
+  found = [module for module, x in _formats().items() if x.field in fields] + [
+      module for module, x in _formats().items() if name in x.architectures]
+  return found[0] if found else None
+
+
+def _files_of(path, format_):
+  """Returns the first set of files that a folder has of a format, or None."""
+  return next((files for files in format_.files if files and
+               (path / next(iter(files))).is_file()), None)
+
+
+def _opened(folder, target, dtype, weights=quantization.DTYPE) -> _Opened:
   path, dtype = pathlib.Path(folder), dtype or target.dtype
-  fields = head_fields.read(path)
-  tensors = _tensors(path, fields)
+  fields = _fields(path)
+  module = _named(fields) or next(
+      (x for x, found in _formats().items() if _files_of(path, found)), None)
+  format_ = _formats().get(module, formats.Format(None, None, None))
+  tensors = _tensors(path, format_)
+  if not module:
+    module = next((x for x, found in _formats().items()
+                   if found.holds(tensors)), None)
+    if not module:
+      raise ValueError(f"'{path}' holds no head of a kind that is known: "
+                       f"{', '.join(registry.names())}.")
+    format_ = _formats()[module]
   # What a head takes from the target it converts to its own type.
   target = dataclasses.replace(target, dtype=dtype, weights=quantization.DTYPE)
-  module = mtp_tensors.find(tensors)
-  if module:
-    tensors = module.tensors
-    kind = head_kinds.of_module(path, module, target, dtype)
-  else:
-    kind = head_kinds.of_folder(path, fields, tensors, target, dtype)
-  kind = kind._replace(config=_with_weights(kind.config, weights))
-  more = (len(kind.kept),) if kind.module is eagle else ()
-  return path, tensors, kind, kind.module.head(kind.config, target, *more)
+  found = formats.Folder(
+      path, fields, tensors, target, dtype,
+      lambda fields, *args, **kwargs: head_layers.config(
+          path, fields, dtype, target, tensors, *args, **kwargs))
+  config, kept = format_.config(found)
+  return _Opened(module, format_,
+                 found._replace(tensors=format_.select(tensors)),
+                 _with_weights(config, weights), kept)
+
+
+def _fields(path):
+  """Returns the fields of a head's config, which have been checked."""
+  path = path / hf_config.FILE
+  known = dict(formats.FIELDS)
+  for found in _formats().values():
+    known |= found.known
+  fields = json_files.read(path)
+  try:
+    return formats.checked(fields, known)
+  except ValueError as e:
+    raise ValueError(f"'{path}': {e}") from e
+
+
+def _tensors(path, format_):
+  """Opens the tensors of a head."""
+  files = _files_of(path, format_)
+  files = format_.files[-1] if files is None else files
+  if not files:
+    return tensor_files.tensors(path)
+  return {f"{start}{name}": x for file, start in files.items()
+          for name, x in tensor_files.of_file(path / file).items()}
 
 
 def _with_weights(config, weights):
@@ -226,7 +287,8 @@ def save(folder, module, config, params, kept, metadata=None,
   Raises:
     ValueError: for a head whose parameters have fewer bits already.
   """
-  kind = head_kinds.Kind(module, config, tuple(kept))
+  found = formats.of_module(module)
+  names, fields = found.names(config, {}), found.fields
   dtypes = sorted({str(x.dtype) for name, x in params.items()
                    if name != "tokens" for x in jax.tree.leaves(x)})
   if len(dtypes) > 1:
@@ -237,9 +299,9 @@ def save(folder, module, config, params, kept, metadata=None,
     # Files count from the entry of the draft vocabulary.
     params["tokens"] = np.asarray(params["tokens"]) - np.arange(
         len(params["tokens"]))
-  arrays, types = {}, {head_kinds.OFFSETS: np.int64}
+  arrays, types = {}, {formats.OFFSETS: np.int64}
   for place, leaf in jax.tree_util.tree_leaves_with_path(params):
-    name = _names(kind)[transformer.param_name(place)]
+    name = names[transformer.param_name(place)]
     x = np.asarray(leaf[:, 0] if leaf.shape[1:] == (1,) else leaf)
     if x.ndim == 2 and weights == quantization.INT8:
       matrix = quantization.on_host(x)
@@ -247,105 +309,14 @@ def save(folder, module, config, params, kept, metadata=None,
       types |= {name: np.int8, name + tensor_files.SCALE: np.float32}
     else:
       arrays[name] = x
-  file = _FILES.get(module, tensor_files.SAFETENSORS)
+  file = next(iter(found.files[0]), tensor_files.SAFETENSORS)
   with atomic.replacing(folder) as partial:
     (partial / hf_config.FILE).write_text(
-        json.dumps(_fields(kind, dtypes[0]), indent=2) + "\n")
+        json.dumps(fields(config, tuple(kept), dtypes[0]), indent=2) + "\n")
     tensor_files.write(partial / file, {k: x.shape for k, x in arrays.items()},
                        dtypes[0], arrays.__getitem__, types)
     if metadata is not None:
       (partial / _METADATA).write_text(json.dumps(metadata, indent=2) + "\n")
-
-
-def _fields(kind, dtype):
-  """Returns the `config.json` of a head."""
-  config = kind.config
-  if kind.module in regressive_heads.FORMATS:
-    return regressive_heads.FORMATS[kind.module].fields(config, dtype)
-  if kind.module is prompt_tokens:
-    return {"architectures": [_PROMPTS], "num_virtual_tokens": config.prompts}
-  if kind.module is medusa:
-    return {"medusa_num_heads": config.heads,
-            "medusa_num_layers": config.blocks}
-  if kind.module is mtp:
-    return head_layers.fields(config.layer, dtype) | {
-        "architectures": [head_kinds.MTP[0]], "mtp_num_hidden_layers": 1}
-  if kind.module is eagle:
-    own = {"architectures": [head_kinds.EAGLE3[0] if config.version == 3
-                             else "LlamaForCausalLM"],
-           "model_type": "llama",
-           "eagle_aux_hidden_state_layer_ids": [i + 1 for i in kind.kept],
-           "norm_before_residual": config.norm_before_residual}
-    if config.draft_vocab:
-      own["draft_vocab_size"] = config.draft_vocab
-    return head_layers.fields(config.layer, dtype) | own
-  family = head_kinds.DSPARK if config.markov_rank else head_kinds.DFLASH
-  own = {"architectures": [family[0]],
-         "model_type": "qwen3", "block_size": config.block_size,
-         "mask_token_id": config.mask_token,
-         "target_layer_ids": list(kind.kept),
-         "markov_rank": config.markov_rank, "markov_head_type": "vanilla",
-         "sample_from_anchor": config.from_root,
-         "causal_head": config.causal,
-         "draft_vocab_size": config.draft_vocab}
-  return head_layers.fields(config.layers, dtype) | own
-
-
-def _tensors(path, fields):
-  module = regressive_heads.kind(fields)
-  if module:
-    return regressive_heads.tensors(path, module)
-  for name in _MEDUSA_FILES:
-    if (path / name).is_file():
-      return tensor_files.of_file(path / name)
-  return tensor_files.tensors(path)
-
-
-def _names(kind, prefix=_MIDDLE):
-  """Returns the tensor of each parameter that a kind of heads may have.
-
-  Args:
-    kind: of the head.
-    prefix: of the layer of EAGLE-3.
-  """
-  config = kind.config
-  if kind.module in regressive_heads.FORMATS:
-    return regressive_heads.FORMATS[kind.module].names(config)
-  if kind.module is prompt_tokens:
-    return {"prompts": "prompt_embeddings"}
-  if kind.module is medusa:
-    return {f"head_{i}_out": f"{i}.{config.blocks}.weight"
-            for i in range(config.heads)} | {
-                f"head_{i}_block_{j}/{end}": f"{i}.{j}.linear.{theirs}"
-                for i in range(config.heads) for j in range(config.blocks)
-                for end, theirs in (("kernel", "weight"), ("bias", "bias"))}
-  if kind.module is block:
-    names = {"network/fc/kernel": "fc.weight",
-             "network/hidden_norm/scale": "hidden_norm.weight",
-             "network/norm/scale": "norm.weight",
-             "tokens": head_kinds.OFFSETS,
-             "markov_in": "markov_head.markov_w1.weight",
-             "markov_out": "markov_head.markov_w2.weight"}
-    for i in range(config.layers.num_layers):
-      names |= head_layers.names(f"network/layers/layer_{i}", f"layers.{i}")
-    return names
-  if kind.module is mtp:
-    return {"layer/fc/kernel": mtp_tensors.PROJECTION,
-            **{f"{ours}/scale": f"{theirs}.weight"
-               for ours, theirs in mtp_tensors.NORMS.items()},
-            **head_layers.names("layer/layer", mtp_tensors.LAYER)}
-  fc = "fc.fc" if config.sampled_features else "fc"
-  names = {"embedding": "embed_tokens.weight",
-           "layer/fc/kernel": f"{fc}.weight", "layer/fc/bias": f"{fc}.bias"}
-  if config.version == 1:
-    names |= {f"layer/sample/{name}/kernel": f"fc.mlp.{name}_proj.weight"
-              for name in ("gate", "up", "down")}
-    names["layer/sample/norm/scale"] = "fc.post_attention_layernorm.weight"
-    return names | head_layers.names("layer/layer", "layers.0")
-  return names | {"tokens": head_kinds.OFFSETS,
-                  "layer/norm/scale": "norm.weight",
-                  "layer/output": "lm_head.weight",
-                  **head_layers.names("layer", prefix)}
 
 
 def _read(path, tensors, name, leaf):
@@ -359,7 +330,7 @@ def _read(path, tensors, name, leaf):
     raise ValueError(f"'{path}': tensor {name} "
                      f"{found.refusal or f'has shape {found.shape}'}: {shape} "
                      "fits the target and the config of the head.")
-  if found.integer != (name == head_kinds.OFFSETS):
+  if found.integer != (name == formats.OFFSETS):
     raise ValueError(f"'{path}': tensor {name} has numbers of the wrong type: "
                      f"{'floating point ones' if found.integer else 'int64'} "
                      "are needed.")
@@ -371,9 +342,9 @@ def _read(path, tensors, name, leaf):
   return jnp.asarray(read, leaf.dtype)
 
 
-def _check_rest(path, tensors, used):
+def _check_rest(path, tensors, used, unused):
   rest = [name for name in sorted(tensors.keys() - used)
-          if not name.startswith(_UNUSED)]
+          if not name.startswith(unused)]
   if rest:
     raise ValueError(f"'{path}': tensor {rest[0]} is not one of a head of "
                      "this kind.")

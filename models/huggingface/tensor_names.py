@@ -18,7 +18,7 @@ import numpy as np
 from models.huggingface import config as hf_config
 from models.huggingface import llama
 from models.huggingface import masked
-from models.huggingface import mtp_tensors
+from models.heads.parts import mtp_tensors
 from models.transformer import moe
 
 _HEAD = "lm_head.weight"

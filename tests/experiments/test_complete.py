@@ -99,7 +99,7 @@ def test_a_batch_that_is_there_is_kept(folders, tmp_path, monkeypatch, several):
 
   monkeypatch.setattr(module, name, decode_and_stop)
   if several:
-    pair = mesh.with_params(pair, *folders, mesh_shapes.make((1, 1)))
+    pair = mesh.with_params(pair, mesh_shapes.make((1, 1)))
     monkeypatch.setattr(multihost, "stop_together", stop_together)
   path = tmp_path / "results.jsonl"
   flags.FLAGS.mark_as_parsed()

@@ -205,8 +205,8 @@ def test_looked_up_drafts_need_no_folder(folders):
     ("bfloat16", "float16", ("bfloat16", "float16"))])
 def test_types_of_both_models(folders, dtype, draft_dtype, expected):
   shapes = model_pair.open_pair(*folders, dtype, draft_dtype)
-  one_device = model_pair.with_params(shapes, *folders)
-  mesh = mesh_lib.with_params(shapes, *folders, mesh_shapes.make((1, 1)))
+  one_device = model_pair.with_params(shapes)
+  mesh = mesh_lib.with_params(shapes, mesh_shapes.make((1, 1)))
   for pair in (shapes, one_device, mesh):
     for lm, params, kind in zip((pair.target, pair.draft), (
         pair.target_params, pair.draft_params), expected):
@@ -223,8 +223,8 @@ def test_weights_of_both_models(folders, weights, draft_weights, expected):
   """Wherever they are, they are of the shapes that memory is estimated by."""
   shapes = model_pair.open_pair(*folders, weights=weights,
                                 draft_weights=draft_weights)
-  one_device = model_pair.with_params(shapes, *folders)
-  mesh = mesh_lib.with_params(shapes, *folders, mesh_shapes.make((1, 1)))
+  one_device = model_pair.with_params(shapes)
+  mesh = mesh_lib.with_params(shapes, mesh_shapes.make((1, 1)))
   for pair in (shapes, one_device, mesh):
     for params, known, is_rounded in zip(
         (pair.target_params, pair.draft_params),

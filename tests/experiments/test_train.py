@@ -433,7 +433,7 @@ def test_a_head_is_trained_and_drafts(source, undisturbed, tmp_path, head):
   folder = str(tmp_path / "export")
   pair = model_pair.open_pair(teacher, folder)
   assert 0 < pair.parameter_ratio
-  pair = model_pair.with_params(pair, teacher, folder)
+  pair = model_pair.with_params(pair)
   method = dj.methods.rsd_c((2, 1))
   model_pair.check(method, pair, 4, 6, dj.Sampling())
   out = dj.generate(jax.random.key(0), np.ones((2, 4), np.int32), [4, 3],

@@ -194,8 +194,7 @@ def product_efficiency(chances):
 @functools.lru_cache(maxsize=None)
 def load_pair(target, draft):
   """Two models that share a tokenizer, from folders that do not change."""
-  return model_pair.with_params(model_pair.open_pair(target, draft), target,
-                                draft)
+  return model_pair.with_params(model_pair.open_pair(target, draft))
 
 
 def start(*command, devices=1, **environment):

@@ -137,8 +137,8 @@ def run(folder, mesh, of_pair=lambda pair: pair, draft=None, weights="dtype",
   """A generation, and what devices exchange in a step of its loop."""
   names = folder / "target", draft or folder / "draft"
   pair = model_pair.open_pair(*names, weights=weights)
-  pair = (model_pair.with_params(pair, *names) if mesh is None
-          else mesh_lib.with_params(pair, *names, mesh))
+  pair = (model_pair.with_params(pair) if mesh is None
+          else mesh_lib.with_params(pair, mesh))
   pair = of_pair(pair)
   rng = np.random.default_rng(0)
   prompts = rng.integers(0, TARGET.vocab_size, (8, 4)).astype(np.int32)

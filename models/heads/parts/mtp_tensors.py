@@ -17,8 +17,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from models.huggingface import tensor_files
-
 PREFIX = "mtp."
 LAYER = "mtp.layers.0"
 NORMS = {"layer/embed_norm": "mtp.pre_fc_norm_embedding",
@@ -45,7 +43,7 @@ class Found(NamedTuple):
     tensors: dict by the names of Qwen3-Next.
     is_mimo: whether it computes as those of MiMo do.
   """
-  tensors: dict[str, tensor_files.Tensor]
+  tensors: dict
   is_mimo: bool
 
 
@@ -56,7 +54,7 @@ def find(tensors) -> Found | None:
   and those after it.
 
   Args:
-    tensors: dict of `tensor_files.Tensor`.
+    tensors: dict of tensors.
   """
   if PROJECTION in tensors:
     return Found({name: x for name, x in tensors.items()

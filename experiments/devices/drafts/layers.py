@@ -1,0 +1,79 @@
+"""The first layers of the target, "layers:8", which share its parameters."""
+
+import dataclasses
+import pathlib
+import re
+
+from experiments.app import launch
+from experiments.devices import draft_kind
+from models import checkpoints
+from models import transformer
+
+HELP = "layers:N, the first N layers of the target"
+_PREFIX = "layers:"
+
+
+@dataclasses.dataclass(frozen=True)
+class Layers(draft_kind.Draft):
+  """Attributes: `count`, number of layers."""
+  count: int = 1
+
+  @property
+  def of_target(self):
+    return True
+
+  def check_types(self, source):
+    for field, (of_target, value) in (("draft_dtype", source.dtypes),
+                                      ("draft_weights", source.weights)):
+      if value not in ("", of_target):
+        raise launch.UserError(
+            f"{field}={value!r}: draft={self.name!r} has the parameters of the "
+            f"target; leave it {of_target!r} or ''.")
+
+  def open(self, target):
+    return draft_kind.Opened(
+        target.lm, target.params, self._model(target.config), target.params,
+        transformer.num_params(transformer.abstract_params(
+            transformer.first_layers(target.config, self.count))))
+
+  def load(self, pair, place):
+    return pair._replace(draft_params=pair.target_params)
+
+  def on_mesh(self, pair, place):
+    source = pair.source
+    return pair._replace(draft=place.model(
+        self._model(source.architecture()), source.target, source.dtypes[0],
+        source.weights[0]))
+
+  def architecture(self, source):
+    with launch.user_errors(ValueError):
+      return transformer.first_layers(source.architecture(), self.count)
+
+  def folder(self, target, workdir):
+    cut = pathlib.Path(workdir) / f"first_{self.count}"
+    with launch.user_errors(OSError, ValueError):
+      if not cut.exists():
+        config = transformer.first_layers(checkpoints.architecture(target),
+                                          self.count)
+        params = checkpoints.load(target)[1]
+        kept = {f"layer_{i}": params["layers"][f"layer_{i}"]
+                for i in range(self.count)}
+        checkpoints.to_hf(cut, config, {**params, "layers": kept})
+    return cut
+
+  def _model(self, config):
+    try:
+      return transformer.early_exit(config, self.count)
+    except ValueError as e:
+      raise launch.UserError(f"--draft={self.name}: {e}") from e
+
+
+def of_name(name):
+  """Returns the draft if the name is of layers; raises `UserError` for no N."""
+  before, prefix, number = name.partition(_PREFIX)
+  if before or not prefix:
+    return None
+  if not re.fullmatch("[1-9][0-9]{0,4}", number):
+    raise launch.UserError(f"--draft={name}: {_PREFIX}N with a number N of "
+                           "layers is needed, such as layers:8.")
+  return Layers(name, int(number))

@@ -1,0 +1,1 @@
+"""What heads have in common; each file of `models.heads` is a head."""

@@ -1,0 +1,131 @@
+"""Heads that draft by a cell: a node's state of its parent's and its token.
+
+A `Cell` is what sets such heads apart. The state of a row, those of the inner
+nodes of a draft, and training after the right tokens are common.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from decoding_jax.kernels import buffers
+from decoding_jax.types import Array, Cache, Head
+from models.heads.parts import assembly
+from models.heads.parts import prefix_layers
+from models.heads.parts import target_ends
+
+
+class Cell(NamedTuple):
+  """The functions of a head; `spec`, an `assembly.Spec`, comes first in each.
+
+  Attributes:
+    node: `(spec, params, above [B, W, F], embeddings, is_root) -> (state,
+      output)`, `[B, W, F]` each: of a node, after its parent; the state above
+      a root is what was read last. The target's output layer takes `output`.
+    read: `(spec, params, target_params, features, embeddings) -> [B, T, F]` of
+      pairs, which go through `layers`.
+    embed: `(spec, params, target_params, tokens [...]) -> [..., F]`.
+    layers: `(spec) -> transformer.Config` of layers over the pairs, whose
+      parameters are `params["augment"]`; None for none.
+  """
+  node: Callable[..., Any]
+  read: Callable[..., Any] = lambda spec, params, target_params, features, _: (
+      target_ends.norm(spec.target, target_params, features[0]))
+  embed: Callable[..., Any] = lambda spec, params, target_params, tokens: (
+      target_ends.embed(spec.target, target_params, tokens))
+  layers: Callable[..., Any] | None = None
+
+
+@flax.struct.dataclass
+class _State:
+  """Attributes: `caches` of the layers; `hidden [B, F]` of the last pair."""
+  caches: tuple[Cache, ...]
+  hidden: Array
+
+
+def head(cell: Cell, config, target, init, max_length: int = 0) -> Head:
+  """Returns a head.
+
+  Args:
+    cell: of the head.
+    config: of the head.
+    target: the `transformer.Config` of the target.
+    init: `(key, config, target) -> params`.
+    max_length: of the `Head`.
+  """
+  target_ends.check(target)
+
+  def of_spec(function):
+    return lambda spec, *arguments: function(cell, spec, *arguments)
+
+  return assembly.head(
+      assembly.Spec(config, target),
+      [*map(of_spec, (_init, _read, _start, _logits))],
+      lambda key: init(key, config, target), lambda depth: 1,
+      max_length=max_length)
+
+
+def rounds(cell: Cell, config, target, params, target_params, features, tokens,
+           depth: int):
+  """Returns what a head predicts after the right tokens, for training.
+
+  Returns:
+    `[B, depth, T, V]` logits of the token after `tokens`, and `[B, depth, T,
+    F]` that they are of, which stand for the target's normed hidden states;
+    those of pair t of level i are meant only for t >= i.
+  """
+  spec = assembly.Spec(config, target)
+  embeddings = cell.embed(spec, params, target_params, tokens)
+  hidden = cell.read(spec, params, target_params, features, embeddings)
+  if cell.layers:
+    layers = cell.layers(spec)
+    hidden, _ = prefix_layers.forward(
+        layers, params["augment"], hidden,
+        prefix_layers.empty_cache(layers, len(hidden), 0))
+  found = []
+  for level in range(depth):
+    if level:
+      hidden = jnp.pad(hidden[:, :-1], ((0, 0), (1, 0), (0, 0)))
+    hidden, out = cell.node(spec, params, hidden, embeddings, not level)
+    found.append(out)
+  made = jnp.stack(found, axis=1)
+  return target_ends.logits(target, target_params, made), made
+
+
+def _init(cell, spec, batch, slots):
+  caches = (prefix_layers.empty_cache(cell.layers(spec), batch, slots),) if (
+      cell.layers) else ()
+  return _State(caches, jnp.zeros((batch, spec.target.dim), spec.target.dtype))
+
+
+def _read(cell, spec, params, target_params, state, features, tokens, count):
+  x = cell.read(spec, params, target_params, features,
+                cell.embed(spec, params, target_params, tokens))
+  caches = state.caches
+  if caches:
+    x, cache = prefix_layers.read(cell.layers(spec), params["augment"], x,
+                                  caches[0], count)
+    caches = (cache,)
+  return _State(caches, prefix_layers.newest(x, count, state.hidden))
+
+
+def _start(cell, spec, params, target_params, state, root, nodes):
+  """Returns `[B, I, F]`, states above inner nodes; but for the root empty."""
+  del cell, spec, params, target_params, root
+  states = jnp.zeros((len(state.hidden), nodes, state.hidden.shape[1]),
+                     state.hidden.dtype)
+  return states.at[:, 0].set(state.hidden)
+
+
+def _logits(cell, spec, params, target_params, state, draft, tree, level,
+            nodes):
+  del state, level
+  above = draft[:, :1] if nodes.is_root else buffers.take_along(
+      draft, nodes.of(tree.parents, 1)[:, :, None], axis=1)
+  embeddings = cell.embed(spec, params, target_params, nodes.of(tree.tokens, 1))
+  hidden, out = cell.node(spec, params, above, embeddings, nodes.is_root)
+  return target_ends.logits(spec.target, target_params, out), (
+      jax.lax.dynamic_update_slice_in_dim(draft, hidden, nodes.start, 1))

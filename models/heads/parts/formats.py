@@ -1,0 +1,264 @@
+"""How a head is published: its config, its files, and names of its tensors.
+
+Layers that a head reads are counted in three ways. Where speculators and vLLM
+name `*aux_hidden_state_layer_ids` at the top of a config, i is what goes into
+layer i, the output of layer i - 1; in the `eagle_config` of SpecForge and
+TensorRT-LLM, and in `target_layer_ids`, it is the output of layer i
+(sgl-project/sglang, srt/models/llama.py, set_eagle3_layers_to_capture).
+"""
+
+import dataclasses
+import pathlib
+from typing import Any, Callable, NamedTuple
+
+from models.folders import json_files
+
+Field = json_files.Field
+SPECULATORS = "speculators_model_type"
+# Offsets of a draft vocabulary, among tensors.
+OFFSETS = "d2t"
+LAYER = "transformer_layer_config"
+BLOCK_IDS = "target_layer_ids"
+IDS = ("eagle_aux_hidden_state_layer_ids", "aux_hidden_state_layer_ids")
+FLAG, WORD, COUNT = Field(bool), Field(str, 0, 256), Field(int, 1, 1 << 10)
+_LAYERS = Field(list, 1, 1 << 10, Field(int, 0, 1 << 10))
+# Fields of several kinds of heads; objects that have the same ones are {}.
+FIELDS = {
+    "architectures": Field(list, 0, 16, WORD), SPECULATORS: WORD,
+    **dict.fromkeys((*IDS, BLOCK_IDS), _LAYERS),
+    "draft_vocab_size": Field(int, 0, 1 << 24), "use_sliding_window": FLAG,
+    "layer_types": Field(list, 0, 1 << 10, WORD), LAYER: {}}
+_NAMES = {
+    "attention/query": "self_attn.q_proj", "attention/key": "self_attn.k_proj",
+    "attention/value": "self_attn.v_proj", "attention/out": "self_attn.o_proj",
+    "attention/query_norm": "self_attn.q_norm",
+    "attention/key_norm": "self_attn.k_norm",
+    "attention_norm": "input_layernorm", "embed_norm": "input_layernorm",
+    "feature_norm": "hidden_norm",
+    "middle_norm": "post_attention_layernorm",
+    "feed_forward_norm": "post_attention_layernorm",
+    "feed_forward/gate": "mlp.gate_proj", "feed_forward/up": "mlp.up_proj",
+    "feed_forward/down": "mlp.down_proj"}
+_ENDS = {"kernel": "weight", "scale": "weight", "bias": "bias"}
+# Of heads that are saved by their own names.
+_HEAD, _CONFIG, _KEPT = "decoding_jax_head", "config", "target_layer_ids"
+
+
+class Folder(NamedTuple):
+  """A folder of a head that is to be read.
+
+  Attributes:
+    path: of the folder.
+    fields: of its `config.json`, whose types have been checked.
+    tensors: dict by name, each with a `shape`.
+    target: the `transformer.Config` of the target.
+    dtype: of parameters and activations.
+    layers: `(fields, prefix="layers.0", family="") -> transformer.Config` of
+      layers as Llama has them, see `models.huggingface.head_layers`.
+  """
+  path: pathlib.Path
+  fields: dict
+  tensors: dict
+  target: Any
+  dtype: str
+  layers: Callable[..., Any]
+
+
+class Format(NamedTuple):
+  """How heads of a file are published.
+
+  Attributes:
+    config: `(Folder) -> (config, kept)` of the head, and the layers of the
+      target that it reads.
+    names: `(config, tensors) -> dict` from parameters to tensors; `tensors` is
+      empty when a head is saved.
+    fields: `(config, kept, dtype) -> dict`, the `config.json`.
+    field: of the config, which others have not; "" for none.
+    architectures: classes that a config names.
+    holds: `(tensors) -> whether` they are of such a head.
+    files: dicts from names of files to what the names of their tensors begin
+      with. The first one whose files exist is read, or else the last one; {} is
+      a model's files. The first one is written.
+    known: types of fields, see `FIELDS`.
+    select: `(tensors) -> tensors` of the head by the names of `names`.
+    unused: what names of tensors that are not read may begin with.
+  """
+  config: Callable[..., Any]
+  names: Callable[..., dict[str, str]]
+  fields: Callable[..., dict]
+  field: str = ""
+  architectures: tuple[str, ...] = ()
+  holds: Callable[..., bool] = lambda tensors: False
+  files: tuple[dict[str, str], ...] = ({},)
+  known: dict = {}
+  select: Callable[..., dict] = lambda tensors: tensors
+  unused: tuple[str, ...] = ()
+
+
+class _Dotted(dict):
+  """Names of tensors that are those of parameters."""
+
+  def __missing__(self, name):
+    return name.replace("/", ".")
+
+
+def of_module(module) -> Format:
+  """Returns the format of a file of `models.heads`."""
+  found = getattr(module, "FORMAT", None)
+  if found:
+    return found
+  name = module.__name__.rpartition(".")[2]
+
+  def config(folder):
+    return (module.Config(**folder.fields[_CONFIG]),
+            tuple(folder.fields[_KEPT]))
+
+  def fields(config, kept, dtype):
+    del dtype
+    sizes = dataclasses.asdict(config)
+    for field, value in sizes.items():
+      if not isinstance(value, (bool, int, float, str)):
+        raise ValueError(f"{name}.Config: {field} is no number or word: a "
+                         "FORMAT is needed to save such a head.")
+    return {f"{_HEAD}_{name}": True, _CONFIG: sizes, _KEPT: list(kept)}
+
+  return Format(config, lambda config, tensors: _Dotted(), fields,
+                field=f"{_HEAD}_{name}", known={_CONFIG: Field(dict)})
+
+
+def architecture(fields: dict) -> str | None:
+  """Returns the class that a config names."""
+  names = fields.get("architectures")
+  name = names[0] if isinstance(names, list) and names else None
+  return name if isinstance(name, str) else None
+
+
+def kept(folder: Folder, inner: dict) -> tuple[int, ...]:
+  """Returns the layers whose outputs a head reads; () where none are named.
+
+  Args:
+    folder: of the head.
+    inner: fields of its own object in the config.
+
+  Raises:
+    ValueError: for layers that the target does not have.
+  """
+  fields, count = folder.fields, folder.target.num_layers
+  before = next((fields[x] for x in IDS if x in fields), ())
+  after = next((x[name] for x in (inner, fields)
+                for name in (BLOCK_IDS, IDS[0]) if name in x), ())
+  found = tuple(i - 1 for i in before) or tuple(after)
+  if any(i not in range(count) for i in found):
+    raise ValueError(f"'{folder.path}' reads the outputs of layers {found}: "
+                     f"the target has the layers 0 to {count - 1}.")
+  return found
+
+
+def last(target) -> tuple[int, ...]:
+  """Returns the last layer of a target, which most heads read."""
+  return (target.num_layers - 1,)
+
+
+def three_layers(target) -> tuple[int, ...]:
+  """Returns the layers that EAGLE-3 reads where its files name none.
+
+  They are 2, n // 2 and n - 3 of n layers in counts of layers before the
+  feature, as files have it; a target of few layers gives what it has.
+
+  Args:
+    target: a `transformer.Config`.
+  """
+  count = target.num_layers
+  return tuple(min(max(x - 1, 0), count - 1)
+               for x in (2, count // 2, count - 3))
+
+
+def check_only(folder: Folder, fields: dict, only: dict) -> None:
+  """Raises ValueError for fields with other values: they are not computed."""
+  for name, value in only.items():
+    if (fields.get(name) or value) != value:
+      raise ValueError(f"'{folder.path}': {name}={fields[name]!r} is not "
+                       f"supported; {value!r} is.")
+
+
+def draft_vocab(folder: Folder, fields: dict) -> int:
+  """Returns how many tokens a head can draft; 0 for all."""
+  tensors, size = folder.tensors, folder.target.vocab_size
+  shape = tensors[OFFSETS].shape if OFFSETS in tensors else (0,)
+  if len(shape) != 1 or OFFSETS in tensors and not shape[0]:
+    raise ValueError(f"'{folder.path}': tensor {OFFSETS} has shape {shape}: "
+                     "one axis with an entry of each token that is drafted is "
+                     "needed.")
+  given = fields.get("draft_vocab_size", shape[0])
+  if given not in ((shape[0],) if shape[0] else (0, size)):
+    raise ValueError(
+        f"'{folder.path}': draft_vocab_size={given}: the tensors are of a head "
+        f"that drafts {shape[0] or size} tokens.")
+  return shape[0]
+
+
+def has_rows(folder: Folder, name: str) -> bool:
+  """Returns whether a table has a row for each of the target's tokens."""
+  found = folder.tensors.get(name)
+  return found is not None and found.shape[:1] == (folder.target.vocab_size,)
+
+
+def layer_of(target):
+  """Returns the sizes of one layer of a target."""
+  return dataclasses.replace(target, num_layers=1, scan_layers=False)
+
+
+def linear(ours: str, theirs: str) -> dict[str, str]:
+  """Returns the tensors of a product with a bias."""
+  return {f"{ours}/kernel": f"{theirs}.weight",
+          f"{ours}/bias": f"{theirs}.bias"}
+
+
+def layer_names(ours: str, theirs: str) -> dict[str, str]:
+  """Returns the tensor of each parameter of a layer of Llama.
+
+  Args:
+    ours: name of the layer among parameters.
+    theirs: its name among tensors.
+  """
+  return {f"{ours}/{a}/{end}": f"{theirs}.{b}.{_ENDS[end]}"
+          for a, b in _NAMES.items() for end in _ENDS}
+
+
+def layer_fields(config, dtype: str) -> dict:
+  """Returns the fields of a `config.json` for layers.
+
+  Args:
+    config: their `transformer.Config`.
+    dtype: of the tensors.
+  """
+  return {"hidden_size": config.dim, "num_attention_heads": config.num_heads,
+          "num_key_value_heads": config.num_kv_heads,
+          "head_dim": config.head_dim, "intermediate_size": config.hidden_dim,
+          "rms_norm_eps": config.norm_eps, "rope_theta": config.rope_theta,
+          "max_position_embeddings": config.max_length, "hidden_act": "silu",
+          "num_hidden_layers": config.num_layers,
+          "vocab_size": config.vocab_size, "torch_dtype": dtype}
+
+
+def checked(fields: dict, known: dict) -> dict:
+  """Returns fields whose types have been checked, without those that are null.
+
+  Args:
+    fields: of a config.
+    known: `Field`s by name, and dicts of them for objects, {} for the same.
+
+  Raises:
+    ValueError: naming a field of another type or out of range.
+  """
+  found = {}
+  for name, value in fields.items():
+    if value is None:
+      continue
+    if isinstance(known.get(name), dict):
+      value = checked(json_files.check(name, value, Field(dict)),
+                      known[name] or known)
+    elif name in known:
+      value = json_files.check(name, value, known[name])
+    found[name] = value
+  return found
