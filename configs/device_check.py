@@ -23,7 +23,7 @@ _DRAFT = {"dim": 1024, "num_layers": 4, "num_heads": 8, "num_kv_heads": 8,
           "head_dim": 128, "hidden_dim": 2816}
 _TINY = {"dim": 64, "num_layers": 2, "num_heads": 2, "num_kv_heads": 2,
          "head_dim": 32, "hidden_dim": 128}
-_METHODS = ("autoregressive", "speculative(4, block)", "rsd_s(3, 4)",
+_METHODS = ("autoregressive", "speculative(4, traversal)", "rsd_s(3, 4)",
             {"name": "sequoia", "children": ((2,), (2, 0), (1, 1))})
 _PRESETS = {
     "default": {},

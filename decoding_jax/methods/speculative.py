@@ -4,7 +4,7 @@ from decoding_jax.speculation import expanders, verifiers
 from decoding_jax.types import Method
 from decoding_jax.validation import values
 
-EXAMPLES = (dict(depth=2), dict(depth=2, verification="block"))
+EXAMPLES = (dict(depth=2), dict(depth=2, verification="traversal"))
 
 
 def make(depth: int, verification: str = verifiers.USUAL) -> Method:

@@ -21,7 +21,7 @@ from models.testing import exactness
 
 # The pair that comes along, and what decodes greedily on CPU and device.
 _SHIPPED = ("python-target", "python-draft")
-_GREEDY = ("autoregressive", "speculative(3, block)", "rsd_s(2, 3)")
+_GREEDY = ("autoregressive", "speculative(3, traversal)", "rsd_s(2, 3)")
 # Distributions of the pair of set overlap: one by the last token's remainder.
 _ROWS_OF_TABLE = 64
 _SPREAD = 3.0

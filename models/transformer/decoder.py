@@ -12,6 +12,7 @@ from decoding_jax import types
 from models.transformer import architecture
 from models.transformer import layers
 from models.transformer import linear_ops
+from models.transformer import parameters
 from models.transformer import quantization
 from models.transformer import views as views_lib
 
@@ -38,20 +39,24 @@ class Decoder(nn.Module):
     dtype = jnp.dtype(cfg.dtype)
     width = cfg.embedding_dim or cfg.dim
     matrix = quantization.initializer(layers.INIT, cfg.weights)
-    embedding = self.param("embedding", matrix, (cfg.vocab_size, width), dtype)
+    declare = functools.partial(parameters.declare, self)
+    vocab, whole = (parameters.VOCAB, None), parameters.WHOLE
+    embedding = declare("embedding", matrix, (cfg.vocab_size, width), dtype,
+                        vocab)
     x = linear_ops.lookup(embedding, jnp.maximum(
         tokens, 0) if self.prompts else tokens).astype(dtype)
     if self.prompts:
-      own = self.param("prompts", layers.INIT, (self.prompts, width), dtype)
+      own = declare("prompts", layers.INIT, (self.prompts, width), dtype, whole)
       x = jnp.where((tokens < 0)[:, :, None], own[jnp.clip(
           -1 - tokens, 0, self.prompts - 1)], x)
     if cfg.embedding_scale != 1:
       x *= jnp.asarray(cfg.embedding_scale, dtype)
     if cfg.embedding_dim:
-      x = layers.Linear(cfg.dim, False, dtype, name="project_in")(x)
+      x = layers.Linear(cfg.dim, False, dtype, axes=whole,
+                        name="project_in")(x)
     if cfg.positions == "learned":
-      table = self.param("positions", layers.INIT, (cfg.max_length, cfg.dim),
-                         dtype)
+      table = declare("positions", layers.INIT, (cfg.max_length, cfg.dim),
+                      dtype, whole)
       x += linear_ops.lookup(table, positions)
     views = views_lib.of(cfg, cache, positions, mask)
     stack = self.stack or (Scanned if cfg.scan_layers else Unrolled)
@@ -62,14 +67,15 @@ class Decoder(nn.Module):
     if not cfg.post_norm:
       x = layers.NORMS[cfg.norm](cfg, name="norm")(x)
     if cfg.embedding_dim:
-      x = layers.Linear(width, False, dtype, name="project_out")(x)
+      x = layers.Linear(width, False, dtype, axes=whole,
+                        name="project_out")(x)
     outputs = iter(outputs)
     block = block.replace(features=tuple(
         jax.lax.dynamic_update_slice_in_dim(
             kept, next(outputs) if i < cfg.num_layers else x, slot, 1)
         for kept, i in zip(old, self.kept)))
-    head = embedding if cfg.tie_embeddings else self.param(
-        "head", matrix, (cfg.outputs or cfg.vocab_size, width), dtype)
+    head = embedding if cfg.tie_embeddings else declare(
+        "head", matrix, (cfg.outputs or cfg.vocab_size, width), dtype, vocab)
     logits = linear_ops.matmul(x, head)
     if cfg.logit_divisor != 1:
       logits /= cfg.logit_divisor

@@ -10,6 +10,7 @@ from decoding_jax import kernels
 from decoding_jax import types
 from models.transformer import architecture
 from models.transformer import decoder
+from models.transformer import parameters
 
 
 def language_model(config: architecture.Config) -> types.LanguageModel:
@@ -203,13 +204,35 @@ def _abstract_params(config):
 
   Tracing layers takes seconds, and what reads a folder asks several times.
   """
+  return _traced_init(config)
+
+
+@functools.lru_cache(maxsize=64)
+def mesh_axes(config: architecture.Config) -> dict[str, tuple]:
+  """Returns what the last axes of each parameter are made of.
+
+  Args:
+    config: the architecture.
+
+  Returns:
+    Dict from `parameters.param_name` to axes of `parameters.declare`, as
+    unrolled layers declare them, of the first layer only: all are alike.
+  """
+  one = dataclasses.replace(config, num_layers=1, scan_layers=False)
+  with parameters.declarations() as found:
+    _traced_init(one, prompts=1)
+  return found
+
+
+def _traced_init(config, prompts=0):
+  """Returns the shapes of `init`, traced in this call."""
   kernels.prepare()
   tokens, cache, block, mask = _one_token(config)
 
   def init_params(key, tokens, cache, block, mask):
     # Not by `lazy_init`: it would take a trace apart in three times as long.
-    return decoder.Decoder(config).init(key, tokens, tokens, cache, block, 0,
-                                        mask)["params"]
+    return decoder.Decoder(config, prompts=prompts).init(
+        key, tokens, tokens, cache, block, 0, mask)["params"]
 
   return jax.eval_shape(init_params, jax.random.key(0), tokens, cache, block,
                         mask)

@@ -21,10 +21,13 @@ from decoding_jax import kernels
 from decoding_jax import types
 from models.transformer import linear_ops
 from models.transformer import moe
+from models.transformer import parameters
 from models.transformer import quantization
 from models.transformer import rope
 
 INIT = nn.initializers.normal(0.02)
+_HEADS, _KV_HEADS = (parameters.HEADS, None), (parameters.KV_HEADS, None)
+_WHOLE = parameters.WHOLE
 
 
 class AttentionView(NamedTuple):
@@ -41,19 +44,31 @@ class AttentionView(NamedTuple):
 
 
 class Linear(nn.Module):
-  """A linear layer, `[..., in] -> [..., out]`."""
+  """A linear layer, `[..., in] -> [..., out]`.
+
+  Attributes:
+    features: out.
+    bias: whether it has one.
+    dtype: of the parameters.
+    weights: see `quantization`.
+    axes: what out and in are made of, see `parameters.declare`; within a
+      `Decoder` it must be given.
+  """
   features: int
   bias: bool
   dtype: Any
   weights: str = quantization.DTYPE
+  axes: tuple[str | None, str | None] | None = None
 
   @nn.compact
   def factors(self, inputs):
     """Returns weights `[out, in]`, and a bias `[out, 1]` or None."""
-    kernel = self.param("kernel", quantization.initializer(INIT, self.weights),
-                        (self.features, inputs), self.dtype)
-    bias = self.param("bias", nn.initializers.zeros, (self.features, 1),
-                      self.dtype) if self.bias else None
+    kernel = parameters.declare(
+        self, "kernel", quantization.initializer(INIT, self.weights),
+        (self.features, inputs), self.dtype, self.axes)
+    bias = parameters.declare(
+        self, "bias", nn.initializers.zeros, (self.features, 1), self.dtype,
+        self.axes and (self.axes[0], None)) if self.bias else None
     return kernel, bias
 
   def __call__(self, x):
@@ -76,8 +91,8 @@ class RMSNorm(nn.Module):
   def __call__(self, x):
     plus_one = self.config.norm == "rms_plus_one"
     ones_or_zeros = nn.initializers.zeros if plus_one else nn.initializers.ones
-    scale = self.param("scale", ones_or_zeros, (x.shape[-1], 1),
-                       jnp.dtype(self.config.dtype))
+    scale = parameters.declare(self, "scale", ones_or_zeros, (x.shape[-1], 1),
+                               jnp.dtype(self.config.dtype), _WHOLE)
     return kernels.rms_norm(x, scale[:, 0], self.config.norm_eps, plus_one)
 
 
@@ -88,8 +103,10 @@ class LayerNorm(nn.Module):
   @nn.compact
   def __call__(self, x):
     dtype = jnp.dtype(self.config.dtype)
-    scale = self.param("scale", nn.initializers.ones, (x.shape[-1], 1), dtype)
-    bias = self.param("bias", nn.initializers.zeros, (x.shape[-1], 1), dtype)
+    scale, bias = (
+        parameters.declare(self, name, init, (x.shape[-1], 1), dtype, _WHOLE)
+        for name, init in (("scale", nn.initializers.ones),
+                           ("bias", nn.initializers.zeros)))
     y = x.astype(jnp.float32)
     y -= jnp.mean(y, axis=-1, keepdims=True)
     y *= jax.lax.rsqrt(
@@ -100,6 +117,7 @@ class LayerNorm(nn.Module):
 class FeedForward(nn.Module):
   """Feed-forward layer, gated (Shazeer 2020, arXiv 2002.05202) or plain."""
   config: Any
+  hidden: str = parameters.HIDDEN
 
   @nn.compact
   def __call__(self, x):
@@ -107,11 +125,13 @@ class FeedForward(nn.Module):
     linear = _linear(self.config, self.config.feed_forward_bias)
     names = ("gate", "up") if gated else ("up",)
     first, *rest = project(
-        [linear(self.config.hidden_dim, name=name) for name in names], x)
+        [linear(self.config.hidden_dim, axes=(self.hidden, None), name=name)
+         for name in names], x)
     hidden = activation(first)
     for up in rest:
       hidden *= up
-    return linear(self.config.dim, name="down")(hidden)
+    return linear(self.config.dim, axes=(None, self.hidden),
+                  name="down")(hidden)
 
 
 class Mixture(nn.Module):
@@ -125,25 +145,29 @@ class Mixture(nn.Module):
   def __call__(self, x):
     cfg = self.config
     activation, _ = FEED_FORWARDS[cfg.feed_forward]
-    experts = lambda name, features, inputs: moe.Kernels(
-        cfg, features, quantization.initializer(INIT, cfg.weights),
+    hidden = parameters.HIDDEN
+    experts = lambda name, features, inputs, axes: moe.Kernels(
+        cfg, features, axes, quantization.initializer(INIT, cfg.weights),
         name=name)(inputs)
     tokens = x.reshape(-1, cfg.dim)
     # Not quantised: a token that goes to other experts is off by more than a
     # rounding.
     logits = _linear(cfg, False)(cfg.num_experts, weights=quantization.DTYPE,
-                                 name="router")(tokens)
+                                 axes=_WHOLE, name="router")(tokens)
     y = moe.mix(
         moe.shares(logits, cfg.experts_per_token, cfg.normalize_experts),
-        tokens, activation, experts("gate", cfg.hidden_dim, cfg.dim),
-        experts("up", cfg.hidden_dim, cfg.dim),
-        experts("down", cfg.dim, cfg.hidden_dim)).reshape(x.shape)
+        tokens, activation,
+        experts("gate", cfg.hidden_dim, cfg.dim, (hidden, None)),
+        experts("up", cfg.hidden_dim, cfg.dim, (hidden, None)),
+        experts("down", cfg.dim, cfg.hidden_dim, (None, hidden))
+    ).reshape(x.shape)
     if not cfg.shared_dim:
       return y
     gate = _linear(cfg, False)(1, weights=quantization.DTYPE,
-                               name="shared_gate")(x)
+                               axes=_WHOLE, name="shared_gate")(x)
     shared = dataclasses.replace(cfg, hidden_dim=cfg.shared_dim)
-    return y + nn.sigmoid(gate) * FeedForward(shared, name="shared")(x)
+    return y + nn.sigmoid(gate) * FeedForward(
+        shared, parameters.SHARED, name="shared")(x)
 
 
 class Attention(nn.Module):
@@ -166,10 +190,11 @@ class Attention(nn.Module):
     """
     cfg = self.config
     linear = _linear(cfg, cfg.qkv_bias)
-    numbers = {"query": cfg.num_heads, "key": cfg.num_kv_heads,
-               "value": cfg.num_kv_heads}
-    q, k, v = project([linear(number * cfg.head_dim, name=name)
-                       for name, number in numbers.items()], x)
+    heads_of = {"query": (cfg.num_heads, _HEADS),
+                "key": (cfg.num_kv_heads, _KV_HEADS),
+                "value": (cfg.num_kv_heads, _KV_HEADS)}
+    q, k, v = project([linear(number * cfg.head_dim, axes=axes, name=name)
+                       for name, (number, axes) in heads_of.items()], x)
 
     def normed(y, name):
       return RMSNorm(cfg, name=f"{name}_norm")(y)
@@ -192,7 +217,8 @@ class Attention(nn.Module):
     grouped = (*x.shape[:2], cfg.num_kv_heads, -1, cfg.head_dim)
     y = kernels.attention(q.reshape(grouped), parts, cfg.attention_softcap)
     y = y.reshape(*x.shape[:2], cfg.num_heads * cfg.head_dim)
-    return _linear(cfg, cfg.out_bias)(cfg.dim, name="out")(y), block
+    return _linear(cfg, cfg.out_bias)(
+        cfg.dim, axes=(None, parameters.HEADS), name="out")(y), block
 
 
 class Layer(nn.Module):

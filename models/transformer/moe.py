@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec
 
 from decoding_jax import kernels
 from models.transformer import linear_ops
+from models.transformer import parameters
 from models.transformer import quantization
 
 
@@ -21,13 +22,14 @@ class Kernels(nn.Module):
   """The weights of one projection, `[E, features, inputs]`."""
   config: Any
   features: int
+  axes: tuple[str | None, str | None]
   init: Any
 
   @nn.compact
   def __call__(self, inputs):
     shape = (self.config.num_experts, self.features, inputs)
-    return self.param("kernel", self.init, shape,
-                      jnp.dtype(self.config.dtype))
+    return parameters.declare(self, "kernel", self.init, shape,
+                              jnp.dtype(self.config.dtype), self.axes)
 
 
 def mix(share, x, activation, gate, up, down):

@@ -1,9 +1,53 @@
-"""Names and numbers of parameters."""
+"""Names, mesh axes and numbers of parameters."""
+
+import contextlib
+import contextvars
 
 import jax
 
 from decoding_jax import types
 from models.transformer import quantization
+
+
+# What an axis of a parameter is made of, if it may be split over devices.
+HEADS, KV_HEADS, HIDDEN, VOCAB = "heads", "kv heads", "hidden", "vocab"
+SHARED = "hidden, of what all tokens use beside their experts"
+# The axes of a matrix that every device has all of.
+WHOLE = (None, None)
+
+_declared = contextvars.ContextVar("declared", default=None)
+
+
+def declare(module, name: str, init, shape, dtype, axes):
+  """Makes a parameter of a Flax module, with what its axes are made of.
+
+  Args:
+    module: the module, within its `__call__` or `setup`.
+    name: of the parameter.
+    init: `(key, shape, dtype) -> array`, or a `quantization.Matrix`.
+    shape: of the parameter.
+    dtype: of the parameter.
+    axes: of its last axes, None for one that is not split; `WHOLE` of a matrix
+      that every device has all of.
+
+  Returns:
+    The parameter.
+  """
+  found = _declared.get()
+  if found is not None:
+    found["/".join((*module.path, name))] = axes
+  return module.param(name, init, shape, dtype)
+
+
+@contextlib.contextmanager
+def declarations():
+  """Yields a dict that gets the axes of all parameters made meanwhile."""
+  found = {}
+  token = _declared.set(found)
+  try:
+    yield found
+  finally:
+    _declared.reset(token)
 
 
 def param_name(path) -> str:

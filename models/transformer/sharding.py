@@ -17,25 +17,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from decoding_jax import types
 from models.transformer import architecture
+from models.transformer import language_models
 from models.transformer import parameters
 
 DATA, MODEL = "data", "model"
-
-_HEADS, _KV_HEADS, _HIDDEN, _VOCAB = "heads", "kv heads", "hidden", "vocab"
-_SHARED = "hidden, of what all tokens use beside their experts"
-# Name of a parameter -> what its axes are made of, from the last but one on.
-_RULES = (
-    (r"^(embedding|head)$", (_VOCAB, None)),
-    (r"/attention/query/(kernel|bias)$", (_HEADS, None)),
-    (r"/attention/(key|value)/(kernel|bias)$", (_KV_HEADS, None)),
-    (r"/attention/out/kernel$", (None, _HEADS)),
-    (r"/feed_forward/(gate|up)/(kernel|bias)$", (_HIDDEN, None)),
-    (r"/feed_forward/down/kernel$", (None, _HIDDEN)),
-    (r"/feed_forward/shared/(gate|up)/(kernel|bias)$", (_SHARED, None)),
-    (r"/feed_forward/shared/down/kernel$", (None, _SHARED)),
-    # Norms, biases after a sum, positions, projections of embeddings.
-    (r"", (None, None)),
-)
 
 
 def partition(config: architecture.Config) -> list[int]:
@@ -82,19 +67,31 @@ def specs(config: architecture.Config, size: int,
 
   Returns:
     A tree of `PartitionSpec`.
+
+  Raises:
+    ValueError: for a size that does not divide, or a parameter that was
+      declared without axes.
   """
   check(config, size)
-  counts = {_HEADS: config.num_heads, _KV_HEADS: config.num_kv_heads,
-            _HIDDEN: config.hidden_dim, _SHARED: config.shared_dim,
-            _VOCAB: config.outputs or config.vocab_size}
+  declared = language_models.mesh_axes(config)
+  counts = {parameters.HEADS: config.num_heads,
+            parameters.KV_HEADS: config.num_kv_heads,
+            parameters.HIDDEN: config.hidden_dim,
+            parameters.SHARED: config.shared_dim,
+            parameters.VOCAB: config.outputs or config.vocab_size}
 
   def spec(path, leaf):
     name = re.sub("/(values|scales)$", "", parameters.param_name(path))
-    axes = next(axes for rule, axes in _RULES if re.search(rule, name))
+    axes = declared.get(re.sub("^layers/layer[_0-9]*/", "layers/layer_0/",
+                               name))
+    if axes is None:
+      raise ValueError(
+          f"parameter {name} has no mesh axes: parameters.declare(..., axes) "
+          "says how it is split over devices, parameters.WHOLE for not at all.")
     # An axis of one is that of scales after a sum over the inputs.
     split = [MODEL if (axis and size > 1 and not counts[axis] % size
                        and length > 1) else None
-             for axis, length in zip(axes, leaf.shape[-2:])]
+             for axis, length in zip(axes, leaf.shape[-len(axes):])]
     return PartitionSpec(*(None,) * (leaf.ndim - len(split)), *split)
 
   return jax.tree_util.tree_map_with_path(spec, params)

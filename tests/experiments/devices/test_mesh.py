@@ -141,6 +141,13 @@ def test_scales_are_where_their_rows_are(name, values, scales):
   assert specs[f"{kernel}/scales"] == scales
 
 
+def test_a_parameter_without_mesh_axes_is_refused():
+  params = {**transformer.abstract_params(ONE), "sinks": jax.ShapeDtypeStruct(
+      (4,), "float32")}
+  with pytest.raises(ValueError, match="parameter sinks has no mesh axes"):
+    sharding.specs(ONE, 2, params)
+
+
 def test_norms_of_gemma_are_whole():
   norms = {name: spec for name, spec in named_specs(tiny.GEMMA, 2).items()
            if name.endswith("/scale")}

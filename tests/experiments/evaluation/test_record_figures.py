@@ -113,7 +113,7 @@ def test_names_without_options_where_these_tell_nothing_apart():
     (dj.methods.prompt_lookup(4), "prompt lookup"),
     (dj.methods.suffix(4, 2), "suffix decoding"),
     (dj.methods.token_recycling((2,), 2), "Token Recycling"),
-    (dj.methods.speculative(3, verification="block"), "SD, block"),
+    (dj.methods.speculative(3, verification="block"), "SD, traversal"),
     (dj.methods.sequoia(((2,), (0, 1), (1,))), "sequoia"),
     (dj.methods.rsd_s(3, 2, verification="traversal"), "RSD-S, traversal"),
     (dj.methods.rsd_s(3, 2), "RSD-S")], ids=lambda x: getattr(x, "name", ""))
