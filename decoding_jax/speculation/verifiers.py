@@ -27,27 +27,27 @@ class Rule(NamedTuple):
 
   Attributes:
     draws: how children must be drawn for it.
-    arxiv: number of the paper.
     alias: its name in papers on chains, which is accepted as well.
     module: of `verifier()`, next to this one; few runs need it. None for
       `recursive`.
   """
   draws: Draws
-  arxiv: str
   alias: str | None = None
   module: str | None = None
 
 
 # The usual one first.
 RULES = {
-    "recursive": Rule(Draws.WITHOUT_REPLACEMENT, "2402.14160", "token"),
-    "traversal": Rule(Draws.WITHOUT_REPLACEMENT, "2505.12398", "block",
-                      "traversal"),
-    "layer": Rule(Draws.WITHOUT_REPLACEMENT, "2505.12398", module="layers"),
-    "conditional_ot": Rule(Draws.ONE_SAMPLED, "2605.04543",
-                           module="conditional_transport"),
-    "shared_gumbel": Rule(Draws.SHARED_NOISE, "2408.07978",
-                          module="shared_gumbel"),
+    # arXiv 2402.14160.
+    "recursive": Rule(Draws.WITHOUT_REPLACEMENT, "token"),
+    # arXiv 2505.12398; on a chain 2403.10444.
+    "traversal": Rule(Draws.WITHOUT_REPLACEMENT, "block", "traversal"),
+    # As traversal, but level by level.
+    "layer": Rule(Draws.WITHOUT_REPLACEMENT, module="layers"),
+    # arXiv 2605.04543.
+    "conditional_ot": Rule(Draws.ONE_SAMPLED, module="conditional_transport"),
+    # arXiv 2408.07978; its text does not depend on the drafts.
+    "shared_gumbel": Rule(Draws.SHARED_NOISE, module="shared_gumbel"),
 }
 USUAL = next(iter(RULES))
 _ALIASES = {rule.alias: name for name, rule in RULES.items() if rule.alias}
@@ -274,7 +274,7 @@ def match() -> Verifier:
     hits = valid & (tokens == sampling.most_probable(target))
     return _first(hits), target
 
-  return Verifier(rule)
+  return Verifier(rule, frozenset(Draws))
 
 
 @functools.lru_cache(maxsize=None)
@@ -305,7 +305,7 @@ def sample_and_match() -> Verifier:
     rest = jnp.where(rest.sum() > 0, rest, target)
     return _first(uniforms * left < chances), rest / rest.sum()
 
-  return Verifier(rule)
+  return Verifier(rule, frozenset(Draws))
 
 
 def matched(name: str, drafter: Drafter | Expander) -> Method:

@@ -232,12 +232,13 @@ class Verifier(NamedTuple):
       (rank [], residual [V])`; rank of the accepted child of one node or
       `NONE`, and the distribution of the token to emit if none is. All
       randomness comes from `uniforms`. None where there is a walk.
-    takes: how children may be drawn for it to be exact.
+    takes: how children may be drawn for it to be exact; `frozenset(Draws)`
+      if it is exact for any.
     walk: `(key, layout, tree, logits [M, V], warper) -> Verdict`, in place of
       going down from the root by the rule; None where there is a rule.
   """
   rule: Optional[Callable[..., tuple[Array, Array]]]
-  takes: frozenset[Draws] = frozenset(Draws)
+  takes: frozenset[Draws]
   walk: Optional[Callable[..., Verdict]] = None
 
 

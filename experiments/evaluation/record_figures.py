@@ -11,6 +11,7 @@ import re
 import numpy as np
 
 from decoding_jax import metrics
+from decoding_jax.speculation import verifiers
 from experiments.app import text_tables
 from experiments.scoring import intervals
 
@@ -116,7 +117,8 @@ def label(name) -> str:
   family = name.split("(")[0]
   # After its sizes, a name has its verification if that is not the default.
   _, *forms = name.removesuffix(")").split(", ")
-  forms = [form for form in forms if form.isidentifier()]
+  # Older records may name it by an alias.
+  forms = [verifiers.canonical(form) for form in forms if form.isidentifier()]
   return ", ".join([LABELS.get(family, family), *forms])
 
 

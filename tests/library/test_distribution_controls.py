@@ -91,7 +91,8 @@ def target_for_residual():
   """What is rejected is not taken off the target's distribution."""
   rule = verifiers.recursive(False).rule
   return expanders.gumbel_top_k((2, 2)), verifiers.Verifier(
-      lambda u, t, d, x, ok: (rule(u, t, d, x, ok)[0], t))
+      lambda u, t, d, x, ok: (rule(u, t, d, x, ok)[0], t),
+      verifiers.recursive(False).takes)
 
 
 CONTROLS = [sorted_siblings, top_k_children, with_taken_for_without,

@@ -15,7 +15,8 @@ from decoding_jax.runtime import token_buffer
 from decoding_jax.speculation import expanders, shared_gumbel
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.types import (Block, Cache, Context, DecodeState, Drafter,
-                                DraftTree, Expander, LanguageModel, NONE, Seen)
+                                Draws, DraftTree, Expander, LanguageModel, NONE,
+                                Seen)
 from decoding_jax.validation import values
 
 
@@ -34,9 +35,12 @@ def masked(expander: Expander, window: int) -> Drafter:
     ValueError: if the window is not a positive integer.
   """
   values.check_positive("window", window)
+  # The noise of its levels is its own: no `noise_keys` are set.
+  draws = (Draws.ARBITRARY if expander.draws == Draws.SHARED_NOISE
+           else expander.draws)
   return Drafter(
       expander.layout, _init, functools.partial(_propose, expander, window),
-      _observe, calls=1, draws=expander.draws, takes_head=False)
+      _observe, calls=1, draws=draws, takes_head=False)
 
 
 def _init(context: Context, state: DecodeState) -> DecodeState:

@@ -205,6 +205,11 @@ def test_former_flags_name_what_replaces_them(kind):
     kind(replacement=False, sampled=True)
 
 
+def test_a_verifier_has_to_say_what_it_takes():
+  with pytest.raises(TypeError, match="takes"):
+    dj.Verifier(verifiers.recursive(False).rule)
+
+
 def test_the_table_of_rules():
   """It agrees with the verifiers, and with what is written by hand."""
   for name, rule in verifiers.RULES.items():

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
-from decoding_jax.speculation import drafters, expanders, tree_decoder
+from decoding_jax.speculation import (drafters, expanders, shared_gumbel,
+                                      tree_decoder)
 from decoding_jax.speculation.drafters import masked_places
 from decoding_jax.types import DecodeState, PAD
 from models import tabular
@@ -86,4 +87,8 @@ def test_errors_name_the_argument():
     dj.canvas.as_draft(toys.MODEL, 9)
   with pytest.raises(ValueError, match="window=0"):
     drafters.masked(expanders.top_k((1,)), 0)
+  # It sets no noise that the target could share.
+  alike = expanders.product_tree((2,), dj.Draws.SHARED_NOISE)
+  with pytest.raises(ValueError, match="Drafter.draws=ARBITRARY"):
+    dj.pair(drafters.masked(alike, 3), shared_gumbel.verifier())
   assert tree_decoder.decoder_of(METHOD, greedy=False).needs_draft

@@ -103,7 +103,8 @@ def test_joint_distribution():
   exactness.check(method(*parts), target, draft, rows=ROWS, length=LENGTH)
   first = lambda uniforms, target, draft, tokens, valid: (
       jnp.where(valid[0], 0, NONE).astype(jnp.int32), target)
-  wrong = dj.Pair(drafters.merged(*parts), dj.Verifier(first))
+  wrong = dj.Pair(drafters.merged(*parts), dj.Verifier(
+      first, frozenset(dj.Draws)))
   fit = exactness.fit(dj.Method("wrong", wrong, None), target, draft,
                       rows=ROWS, length=LENGTH)
   assert fit.p_value < helpers.MAX_P_VALUE_OF_CONTROL
