@@ -119,3 +119,7 @@ def test_names_without_options_where_these_tell_nothing_apart():
     (dj.methods.rsd_s(3, 2), "RSD-S")], ids=lambda x: getattr(x, "name", ""))
 def test_labels_have_no_sizes_but_how_trees_are_verified(method, label):
   assert record_figures.label(method.name) == label
+
+
+def test_records_that_name_a_rule_by_its_alias():
+  assert record_figures.label("speculative(3, block)") == "SD, traversal"
