@@ -23,7 +23,7 @@ Minutes: 10 for the first command. `full` takes more than an hour; `gpu`
 has never run.
 To expect, tokens a second, best of each kind:
 
-    speculative(4, block)  277   sequoia(2/2,0/1,1)        250
+    speculative(4, traversal)  277   sequoia(2/2,0/1,1)        250
     autoregressive         137   transformers assisted(2)   64
 
 All rows: docs/results/benchmark.md.
