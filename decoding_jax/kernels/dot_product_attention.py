@@ -22,6 +22,10 @@ from decoding_jax.kernels.cpu import bindings
 _SLOTS = 512
 # From so many queries on a TPU has no scores of a block in memory either.
 _MANY = 128
+# Scores that a TPU has in the memory of a core in any case.
+_FEW = 2**16
+# The score of what is not seen where nothing may be; no difference is NaN.
+_LOW = -1e30
 
 
 class Span(NamedTuple):
@@ -33,12 +37,6 @@ class Span(NamedTuple):
   """
   stop: jax.Array
   start: jax.Array | None = None
-
-  def mask(self, slots: int):
-    """Returns `[B, T or 1, S]`, which slots are seen."""
-    at = jnp.arange(slots)[None, None]
-    seen = at < self.stop[:, None, None]
-    return seen if self.start is None else seen & (at >= self.start[..., None])
 
 
 def attention(q, parts, cap=0.0):
@@ -101,7 +99,8 @@ def _merged_forms(q, parts, cap):
   if not any(map(_span, parts)):
     return {}
   forms, merged = {}, functools.partial(_attend_merged, cap)
-  if dispatch.compiles_for("tpu"):
+  scores = q.size // q.shape[-1] * sum(part[0].shape[-1] for part in parts)
+  if dispatch.compiles_for("tpu") and scores > _FEW:
     forms["tpu"] = functools.partial(merged, _flash if (
         mesh_axes.is_on_one_device()) else _blockwise)
   # Reading keys and values twice costs less than so many scores.
@@ -125,9 +124,7 @@ def _attend_merged(cap, of_prefix, q, parts):
     else:
       rest.append(part)
   if rest:
-    weighted, largest, total = _sums(cap, queries, rest)
-    found.append((weighted / total[..., None],
-                  largest[..., 0] + jnp.log(total)))
+    found.append(_normalized(*_sums(cap, queries, rest)))
   return merge(found)[0].astype(q.dtype).transpose(0, 3, 1, 2, 4)
 
 
@@ -150,7 +147,8 @@ def _flash(cap, q, part):
     of_heads = PartitionSpec(None, heads)
     of_queries = PartitionSpec(None, heads, None if heads else groups)
     attend = jax.shard_map(
-        attend, in_specs=(of_queries, of_heads, of_heads, *(PartitionSpec(),) * 3),
+        attend, in_specs=(of_queries, of_heads, of_heads,
+                          *(PartitionSpec(),) * 3),
         out_specs=of_queries, axis_names=set(axes), check_vma=False)
   return attend(q, keys, values, span.stop, span.start, mask)
 
@@ -170,14 +168,11 @@ def _blockwise(cap, q, part):
       seen &= at >= span.start[..., None]
     take = functools.partial(jax.lax.dynamic_slice_in_dim, start_index=first,
                              slice_size=size)
-    weighted, largest, total = _sums(
-        cap, q, [(take(keys, axis=3), take(values, axis=2), seen)])
-    # Of what sees nothing here there is no largest score.
-    return merge([found, (weighted / jnp.maximum(total, 1e-37)[..., None],
-                          largest[..., 0] + jnp.log(total))])
+    part = take(keys, axis=3), take(values, axis=2), seen
+    return merge([found, _normalized(*_sums(cap, q, [part], _LOW))])
 
   nothing = (jnp.zeros(q.shape, jnp.float32),
-             jnp.full(q.shape[:-1], -1e30, jnp.float32))
+             jnp.full(q.shape[:-1], _LOW, jnp.float32))
   return jax.lax.fori_loop(0, -(-slots // size), block, nothing)
 
 
@@ -196,13 +191,19 @@ def _attend(cap, q, parts):
   return (y / total[..., None]).astype(q.dtype).transpose(0, 3, 1, 2, 4)
 
 
-def _sums(cap, q, parts):
+def _normalized(weighted, largest, total):
+  """Returns a pair as of `merge` of what `_sums` returns."""
+  return weighted / total[..., None], largest[..., 0] + jnp.log(total)
+
+
+def _sums(cap, q, parts, low=-jnp.inf):
   """Returns sums over slots, weighted by the exponentials of scores.
 
   Args:
     cap: of the scores.
     q: `[B, H, G, T, C]`.
     parts: see `attention`; spans are not used.
+    low: the score of what is not seen; finite where a query may see nothing.
 
   Returns:
     Of values, `[B, H, G, T, C]`, the largest score, `[B, H, G, T, 1]`, and the
@@ -213,7 +214,7 @@ def _sums(cap, q, parts):
   queries = [q, *(_apart(q) for _ in parts[1:])]
   scores = jnp.concatenate(
       [jnp.where(mask[:, None, None], soft_cap(
-          product("bhgtc,bhcs->bhgts", q, keys), cap), -jnp.inf)
+          product("bhgtc,bhcs->bhgts", q, keys), cap), low)
        for q, (keys, _, mask, *_) in zip(queries, parts)], axis=-1)
   largest = scores.max(axis=-1, keepdims=True)
   weights = jnp.exp(scores - largest)

@@ -105,7 +105,8 @@ def _sizes(heads, rows, slots, channels):
     number = -(-slots // most)
     most = -(-slots // number // _LANES) * _LANES
   size = min(most, slots)
-  together = max(1, min(_NUMBERS // (size * channels), _SCORES // (size * rows)))
+  together = max(1, min(_NUMBERS // (size * channels),
+                        _SCORES // (size * rows)))
   return _Sizes(next(n for n in range(min(heads, together), 0, -1)
                      if not heads % n), rows, size)
 
