@@ -9,6 +9,9 @@ import inspect
 
 import jax
 
+# Platforms that programs are compiled for ahead of time.
+_ahead = set()
+
 
 def on_cpu(reference, kernel, fits):
   """Returns a function that runs a native kernel on a CPU where it can.
@@ -35,9 +38,8 @@ def on_cpu(reference, kernel, fits):
     # The same functions for the same keywords: JAX traces them once for arrays
     # of a shape, and not again in each layer and in each program.
     plain = functools.partial(reference, **static)
-    native = jax.custom_jvp(functools.partial(kernel, **static))
-    native.defjvp(functools.partial(jax.jvp, plain))
-    return plain, native
+    return plain, with_derivatives_of(plain, functools.partial(kernel,
+                                                               **static))
 
   @functools.wraps(reference)
   def call(*arrays, **static):
@@ -47,6 +49,39 @@ def on_cpu(reference, kernel, fits):
     return jax.lax.platform_dependent(*arrays, default=plain, cpu=native)
 
   return call
+
+
+def with_derivatives_of(reference, kernel):
+  """Returns a kernel that is differentiated as its reference is.
+
+  Args:
+    reference: of arrays, or trees of them, in plain JAX.
+    kernel: computes the same.
+
+  Returns:
+    A function that computes what the kernel does.
+  """
+  native = jax.custom_jvp(kernel)
+  native.defjvp(functools.partial(jax.jvp, reference))
+  return native
+
+
+def compile_for(platform: str) -> None:
+  """Has programs traced from now on be fit for a platform that is not here.
+
+  Args:
+    platform: "tpu" or "gpu".
+  """
+  _ahead.add(platform)
+
+
+def compiles_for(platform: str) -> bool:
+  """Returns whether programs may be compiled for a platform.
+
+  All implementations of an operation are traced wherever a program is. Slow
+  ones are left out where nobody would run them.
+  """
+  return platform in _ahead or jax.default_backend() == platform
 
 
 def by_platform(*arrays, default, **others):

@@ -1,13 +1,42 @@
-"""Attention of fresh tokens to a cache and to each other, in one softmax."""
+"""Attention of fresh tokens to a cache and to each other, in one softmax.
+
+Attentions to several stretches of keys are merged by the log-sum-exp of their
+scores, so that each can be computed in its own way: scores of a cache, which
+are many, never lie in the memory of an accelerator.
+"""
 
 import functools
+import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 from decoding_jax.kernels import dispatch
 from decoding_jax.kernels import linear
+from decoding_jax.kernels import mesh_axes
 from decoding_jax.kernels.cpu import bindings
+
+# Slots whose scores are in memory at once on a GPU.
+_SLOTS = 512
+# From so many queries on a TPU has no scores of a block in memory either.
+_MANY = 128
+# Scores that a TPU has in the memory of a core in any case.
+_FEW = 2**16
+# The score of what is not seen where nothing may be; no difference is NaN.
+_LOW = -1e30
+
+
+class Span(NamedTuple):
+  """Slots that are seen, from `start` to before `stop`.
+
+  Attributes:
+    stop: `[B]` int32.
+    start: `[B, T]` int32; None for 0.
+  """
+  stop: jax.Array
+  start: jax.Array | None = None
 
 
 def attention(q, parts, cap=0.0):
@@ -15,8 +44,10 @@ def attention(q, parts, cap=0.0):
 
   Args:
     q: `[B, T, H, G, C]`, scaled; G query heads share a key/value head.
-    parts: one or two triples of keys `[B, H, C, S]`, values `[B, H, S, C]` and
-      a mask `[B, T or 1, S]` of what is seen. Each query sees something.
+    parts: one or two tuples of keys `[B, H, C, S]`, values `[B, H, S, C]` and
+      a mask `[B, T or 1, S]` of what is seen. Each query sees something. Then,
+      where it is known, the `Span` of the mask: such a part, of a cache, is
+      read blockwise.
     cap: of `soft_cap`, for the scores.
 
   Returns:
@@ -30,6 +61,25 @@ def soft_cap(x, cap):
   return cap * jnp.tanh(x / cap) if cap else x
 
 
+def merge(attentions):
+  """Merges attentions of the same queries to different slots.
+
+  Args:
+    attentions: pairs of `[..., C]` and `[...]`, both float32: the attention to
+      some slots, and the logarithm of the sum of the exponentials of their
+      scores.
+
+  Returns:
+    Such a pair, of the attention to all of them.
+  """
+  ys, log_sums = zip(*attentions)
+  largest = functools.reduce(jnp.maximum, log_sums)
+  shares = [jnp.exp(log_sum - largest) for log_sum in log_sums]
+  total = sum(shares)
+  y = sum(share[..., None] * y for share, y in zip(shares, ys))
+  return y / total[..., None], largest + jnp.log(total)
+
+
 def _reference(q, parts, *, cap):
   attend = functools.partial(_attend, cap)
   forms = {}
@@ -39,33 +89,140 @@ def _reference(q, parts, *, cap):
     forms["tpu"] = functools.partial(_attend_twice, cap)
     if q.dtype.itemsize < 4:
       forms["cpu"] = forms["tpu"]
+  forms |= {platform: dispatch.with_derivatives_of(attend, form)
+            for platform, form in _merged_forms(q, parts, cap).items()}
   return dispatch.by_platform(q, parts, default=attend, **forms)
+
+
+def _merged_forms(q, parts, cap):
+  """Returns the forms that merge attentions, by platform."""
+  if not any(map(_span, parts)):
+    return {}
+  forms, merged = {}, functools.partial(_attend_merged, cap)
+  scores = q.size // q.shape[-1] * sum(part[0].shape[-1] for part in parts)
+  if dispatch.compiles_for("tpu") and scores > _FEW:
+    forms["tpu"] = functools.partial(merged, _flash if (
+        mesh_axes.is_on_one_device()) else _blockwise)
+  # Reading keys and values twice costs less than so many scores.
+  if dispatch.compiles_for("gpu") and 2 * q.shape[1] * q.shape[3] >= q.shape[4]:
+    forms["cuda"] = forms["rocm"] = functools.partial(merged, _blockwise)
+  return forms
+
+
+def _span(part):
+  return part[3] if len(part) > 3 else None
+
+
+def _attend_merged(cap, of_prefix, q, parts):
+  """Attends to parts with a span by `of_prefix`, and merges the rest."""
+  queries = q.transpose(0, 2, 3, 1, 4)
+  many = of_prefix is _flash and q.shape[1] >= _MANY
+  found, rest = [], []
+  for part in parts:
+    if many or _span(part):
+      found.append(of_prefix(cap, queries, part))
+    else:
+      rest.append(part)
+  if rest:
+    found.append(_normalized(*_sums(cap, queries, rest)))
+  return merge(found)[0].astype(q.dtype).transpose(0, 3, 1, 2, 4)
+
+
+def _flash(cap, q, part):
+  """Attends by a kernel of each device of a mesh: to its heads."""
+  # Imported here, since it takes a while, and a CPU has no use for it.
+  from decoding_jax.kernels import flash_attention
+  keys, values, mask, span = (*part, None)[:4]
+  if span:
+    mask = None
+  else:
+    span = Span(jnp.full(len(q), keys.shape[-1], jnp.int32))
+    mask = jnp.broadcast_to(mask, (len(q), q.shape[3], keys.shape[-1]))
+  attend = functools.partial(flash_attention.attend, cap=cap)
+  axes = mesh_axes.split_by_compiler()
+  if axes:
+    number = math.prod(axes.values())
+    heads, groups = (None if size % number else tuple(axes)
+                     for size in q.shape[1:3])
+    of_heads = PartitionSpec(None, heads)
+    of_queries = PartitionSpec(None, heads, None if heads else groups)
+    attend = jax.shard_map(
+        attend, in_specs=(of_queries, of_heads, of_heads,
+                          *(PartitionSpec(),) * 3),
+        out_specs=of_queries, axis_names=set(axes), check_vma=False)
+  return attend(q, keys, values, span.stop, span.start, mask)
+
+
+def _blockwise(cap, q, part):
+  """Attends to a block of slots after the other."""
+  keys, values, _, span = part
+  slots = keys.shape[-1]
+  size = min(_SLOTS, slots)
+
+  def block(i, found):
+    # The last one may begin before the end of the one before it.
+    first = jnp.minimum(i * size, slots - size)
+    at = first + jnp.arange(size)[None, None]
+    seen = (at >= i * size) & (at < span.stop[:, None, None])
+    if span.start is not None:
+      seen &= at >= span.start[..., None]
+    take = functools.partial(jax.lax.dynamic_slice_in_dim, start_index=first,
+                             slice_size=size)
+    part = take(keys, axis=3), take(values, axis=2), seen
+    return merge([found, _normalized(*_sums(cap, q, [part], _LOW))])
+
+  nothing = (jnp.zeros(q.shape, jnp.float32),
+             jnp.full(q.shape[:-1], _LOW, jnp.float32))
+  return jax.lax.fori_loop(0, -(-slots // size), block, nothing)
 
 
 def _attend_twice(cap, q, parts):
   padding = [(0, 0)] * q.ndim
   padding[1] = 0, 1
   parts = [(keys, values, jnp.broadcast_to(
-      mask, (mask.shape[0], 2, mask.shape[2]))) for keys, values, mask in parts]
+      mask, (mask.shape[0], 2, mask.shape[2]))) for keys, values, mask, *_ in (
+          parts)]
   return _attend(cap, jnp.pad(q, padding), parts)[:, :1]
 
 
 def _attend(cap, q, parts):
+  # Small arrays are transposed, so that keys and values never are.
+  y, _, total = _sums(cap, q.transpose(0, 2, 3, 1, 4), parts)
+  return (y / total[..., None]).astype(q.dtype).transpose(0, 3, 1, 2, 4)
+
+
+def _normalized(weighted, largest, total):
+  """Returns a pair as of `merge` of what `_sums` returns."""
+  return weighted / total[..., None], largest[..., 0] + jnp.log(total)
+
+
+def _sums(cap, q, parts, low=-jnp.inf):
+  """Returns sums over slots, weighted by the exponentials of scores.
+
+  Args:
+    cap: of the scores.
+    q: `[B, H, G, T, C]`.
+    parts: see `attention`; spans are not used.
+    low: the score of what is not seen; finite where a query may see nothing.
+
+  Returns:
+    Of values, `[B, H, G, T, C]`, the largest score, `[B, H, G, T, 1]`, and the
+    sum of the weights, `[B, H, G, T]`.
+  """
   product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32,
                               precision=linear.precision(q.dtype))
-  # Small arrays are transposed, so that keys and values never are.
-  q = q.transpose(0, 2, 3, 1, 4)
   queries = [q, *(_apart(q) for _ in parts[1:])]
   scores = jnp.concatenate(
       [jnp.where(mask[:, None, None], soft_cap(
-          product("bhgtc,bhcs->bhgts", q, keys), cap), -jnp.inf)
-       for q, (keys, _, mask) in zip(queries, parts)], axis=-1)
-  weights = jnp.exp(scores - scores.max(axis=-1, keepdims=True))
+          product("bhgtc,bhcs->bhgts", q, keys), cap), low)
+       for q, (keys, _, mask, *_) in zip(queries, parts)], axis=-1)
+  largest = scores.max(axis=-1, keepdims=True)
+  weights = jnp.exp(scores - largest)
   total = weights.sum(axis=-1)
   weights = jnp.split(weights, [parts[0][0].shape[-1]], axis=-1)
   y = sum(product("bhgts,bhsc->bhgtc", w.astype(values.dtype), values)
-          for w, (_, values, _) in zip(weights, parts))
-  return (y / total[..., None]).astype(q.dtype).transpose(0, 3, 1, 2, 4)
+          for w, (_, values, *_) in zip(weights, parts))
+  return y, largest, total
 
 
 def _apart(q):

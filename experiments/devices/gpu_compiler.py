@@ -12,6 +12,7 @@ from typing import NamedTuple
 import jax
 from jax.experimental import topologies
 
+from decoding_jax import kernels
 from experiments.app import launch
 
 _GB = 10**9
@@ -85,6 +86,7 @@ def devices(name):
         "with pip install 'jax[cuda13]', on Linux.")
   # Leave a GPU of this machine alone.
   jax.config.update("jax_platforms", "cpu")
+  kernels.compile_for("gpu")
   gpu, _, first, second = kind(name), *_NAME.fullmatch(name.lower()).groups()
   count = int(first) * int(second or 1)
   description = _HOPPER.format(name=name.split(":")[0].upper(),

@@ -1,14 +1,20 @@
 """TPUs that are not here, and the cycles that their compiler schedules."""
 
+import atexit
 import dataclasses
+import functools
 import importlib.util
 import os
+import pathlib
 import re
+import shutil
+import tempfile
 
 import jax
 from jax.experimental import topologies
 import jax.numpy as jnp
 
+from decoding_jax import kernels
 from decoding_jax.runtime import cache as cache_lib
 from experiments.app import launch
 from experiments.devices import device_compiler
@@ -21,8 +27,24 @@ _NOWHERE = {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost",
             "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
 # Memory of a device by its kind in GiB, by its specification.
 _GIB = {"TPU v5 lite": 16, "TPU v5": 95, "TPU v6 lite": 32}
+# Bytes of memory read in a cycle, by the specification.
+_BYTES = {"TPU v5 lite": 546, "TPU v5": 1580, "TPU v6 lite": 937}
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _ENTRY = re.compile(r"^ENTRY .*?^}", re.MULTILINE | re.DOTALL)
+# A kernel of Pallas, of which the compiler counts no cycles: its arguments and
+# the bytes that it reads. And its schedule, which the compiler writes into a
+# file: the arguments again, the first instruction of the grid's loop, the jump
+# back to it, its turns.
+_KERNEL = re.compile(r'custom_call_target="tpu_custom_call".*?'
+                     r'operand_layout_constraints={(.*?)}, \w+=.*?'
+                     r'"bytes_accessed":"(\d+)"')
+_SHAPE = re.compile(r"\w+\[[\d,]*\]")
+_ARGUMENT = re.compile(r"\[shape: (\w+\[[\d,]*\]), index: (\d+), kind: input")
+_SCHEDULE = "packed-bundles-post-ra"
+_BUNDLE = re.compile(r"^ *(0x[0-9a-f]+|0) .*$", re.MULTILINE)
+_LOOP = re.compile(r"^ *(0x[0-9a-f]+) +LB: > ", re.MULTILINE)
+_JUMP = r"^ *(0x[0-9a-f]+) .*sbr\.rel .*target bundleno = {}[ ,]"
+_TURNS = re.compile(r", (\d+) /\* loop exit test")
 
 
 def devices(name):
@@ -45,8 +67,14 @@ def devices(name):
         "with pip install 'jax[tpu]', on Linux.")
   for variable, value in _NOWHERE.items():
     os.environ.setdefault(variable, value)
+  os.environ["LIBTPU_INIT_ARGS"] = " ".join((
+      os.environ.get("LIBTPU_INIT_ARGS", ""),
+      f"--xla_jf_dump_to={_schedules()}",
+      "--xla_jf_dump_llo_text=true",
+      f"--xla_jf_dump_llo_pass_label_regex={_SCHEDULE}"))
   # Leave a TPU of this machine alone.
   jax.config.update("jax_platforms", "cpu")
+  kernels.compile_for("tpu")
   try:
     return list(topologies.get_topology_desc(
         platform="tpu", topology_name=name).devices)
@@ -76,14 +104,60 @@ def forward_cycles(config, device, batch, tokens, slots) -> int:
   Returns:
     Number of cycles; not measured.
   """
-  one, two = (cycles(_forward(config, layers, device, batch, tokens, slots))
-              for layers in (1, 2))
+  one, two = (
+      cycles(_forward(config, layers, device, batch, tokens, slots), device)
+      for layers in (1, 2))
   return one + (config.num_layers - 1) * (two - one)
 
 
-def cycles(compiled) -> int:
-  """Counts the scheduled cycles of a program without loops."""
-  return sum(map(int, _CYCLES.findall(_ENTRY.search(compiled.as_text())[0])))
+def cycles(compiled, device=None) -> int:
+  """Counts the scheduled cycles of a program without loops.
+
+  Args:
+    compiled: a `jax.stages.Compiled`.
+    device: what for; None for a program without kernels of Pallas.
+  """
+  entry = _ENTRY.search(compiled.as_text())[0]
+  return sum(map(int, _CYCLES.findall(entry))) + sum(
+      _of_kernel(_SHAPE.findall(arguments), int(size), device)
+      for arguments, size in _KERNEL.findall(entry))
+
+
+def _of_kernel(arguments, size, device):
+  """Returns the cycles of a kernel, or those in which its data are read."""
+  # Of equal kernels there is one schedule, under the name of the first.
+  texts = (path.read_text("utf-8") for path in _schedules().glob(
+      f"*flash_attention*-{_SCHEDULE}.txt")
+           if "schedule-analysis" not in path.name)
+  # Arguments that are not used are missing there.
+  text = next(x for x in texts if all(
+      arguments[int(i)] == shape for shape, i in _ARGUMENT.findall(x)))
+  return max(of_schedule(text),
+             size // _BYTES.get(device.device_kind, max(_BYTES.values())))
+
+
+def of_schedule(text) -> int:
+  """Counts the cycles of a kernel, all branches of its loop over a grid taken.
+
+  Args:
+    text: its schedule, as the compiler writes it.
+  """
+  bundles = [int(x, 16) for x in _BUNDLE.findall(text)]
+  loop = _LOOP.search(text)
+  if not loop:  # A grid of one step.
+    return len(bundles)
+  first = int(loop[1], 16)
+  last = int(re.search(_JUMP.format(first), text, re.MULTILINE)[1], 16)
+  turns = int(_TURNS.search(text)[1])
+  return len(bundles) + (turns - 1) * (last - first + 1)
+
+
+@functools.cache
+def _schedules():
+  """Returns a folder for schedules that goes with the process."""
+  folder = pathlib.Path(tempfile.mkdtemp(prefix="decoding_jax-schedules-"))
+  atexit.register(shutil.rmtree, folder, ignore_errors=True)
+  return folder
 
 
 def _forward(config, layers, device, batch, tokens, slots):

@@ -228,7 +228,8 @@ def _logits(spec, params, target_params, state, draft, tree, level, nodes):
   slots = jnp.arange(cache_lib.capacity(state.cache))[None, None]
   # The trigram of the root is in the cache and in the block.
   trigrams = slots < length[:, None, None] - 1
-  view = view._replace(prefix=jnp.concatenate([view.prefix, trigrams], -1))
+  view = view._replace(prefix=jnp.concatenate([view.prefix, trigrams], -1),
+                       span=None)
   out, block = _forward(spec, params, x, draft.context, draft.block,
                         nodes.start, view)
   block = _write(block, _keys(spec, params, out, places), size + nodes.start)

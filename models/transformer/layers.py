@@ -37,10 +37,12 @@ class AttentionView(NamedTuple):
     angles: by which queries and keys are rotated; None without rotation.
     prefix: mask `[B, 1 or T, S]` of what may be attended to in the cache.
     block: mask `[B, T, N]` of what may in the block.
+    span: the same as `prefix`, if it is the slots between two ends; or None.
   """
   angles: rope.RotaryAngles | None
   prefix: types.Array
   block: types.Array
+  span: kernels.Span | None = None
 
 
 class Linear(nn.Module):
@@ -212,7 +214,7 @@ class Attention(nn.Module):
     # A cache of no slots (training) is left out of the program altogether.
     parts = [(*block, view.block)]
     if prefix[0].shape[-1]:
-      parts.insert(0, (*prefix, view.prefix))
+      parts.insert(0, (*prefix, view.prefix, view.span))
     q *= (cfg.query_scalar or cfg.head_dim)**-0.5
     grouped = (*x.shape[:2], cfg.num_kv_heads, -1, cfg.head_dim)
     y = kernels.attention(q.reshape(grouped), parts, cfg.attention_softcap)

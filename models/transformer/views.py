@@ -4,6 +4,7 @@ import dataclasses
 
 import jax.numpy as jnp
 
+from decoding_jax import kernels
 from models.transformer import layers
 from models.transformer import rope
 
@@ -44,13 +45,15 @@ def of(config, cache, positions, mask):
         # Not None: a scan has one program for all layers.
         angles = rope.no_rotation(angles)
     return layers.AttentionView(
-        angles, *_masks(kind.window, cache, positions, mask))
+        angles, *_masks(kind.window, cache, positions, mask, has_start))
 
-  return tuple(view(local if is_narrow else full)
-               for is_narrow in sorted(set(narrow(config))))
+  is_narrow = sorted(set(narrow(config)))
+  # A scan has one program for all layers.
+  has_start = len(is_narrow) > 1 and config.scan_layers
+  return tuple(view(local if x else full) for x in is_narrow)
 
 
-def _masks(window, cache, positions, mask):
+def _masks(window, cache, positions, mask, has_start):
   """Returns what each fresh token attends to.
 
   Args:
@@ -58,14 +61,17 @@ def _masks(window, cache, positions, mask):
     cache: the committed prefix.
     positions: `[B, T]`.
     mask: `[B, T, N]`, itself and its ancestors in the block.
+    has_start: whether the span has one even without a window.
 
   Returns:
-    Masks `[B, 1 or T, S]` of the cache and `[B, T, N]` of the block.
+    Masks `[B, 1 or T, S]` of the cache and `[B, T, N]` of the block, and the
+    span of the former.
   """
   slots = jnp.arange(cache.keys[0].shape[-1])[None, None]
   prefix = slots < cache.length[:, None, None]
   if not window:
-    return prefix, mask
+    start = jnp.zeros_like(positions) if has_start else None
+    return prefix, mask, kernels.Span(cache.length, start)
   prefix &= slots > positions[:, :, None] - window
   if mask.shape[-1] > window:
     # The positions of the block's older tokens are not given; but ancestors
@@ -73,4 +79,4 @@ def _masks(window, cache, positions, mask):
     # a token and its ancestor tells how far back it is.
     after = jnp.cumsum(mask[..., ::-1], axis=-1)[..., ::-1] - mask
     mask &= after < window
-  return prefix, mask
+  return prefix, mask, kernels.Span(cache.length, positions - window + 1)

@@ -17,6 +17,8 @@ import pytest
 
 from decoding_jax import kernels
 import decoding_jax as dj
+from decoding_jax.kernels import dispatch
+from decoding_jax.kernels import dot_product_attention
 from decoding_jax.speculation import tree_decoder
 from decoding_jax.validation import memory
 from configs import train as configs
@@ -229,6 +231,23 @@ def test_products_of_heads_share_no_factor_on_a_gpu():
   assert not found_on("tpu", program, others)
 
 
+def test_a_cache_is_read_by_a_kernel_on_a_tpu(monkeypatch):
+  """Also by the devices of a mesh, each of which has some of the heads.
+
+  Nobody else traces the kernel: programs for a CPU are traced as before.
+  """
+  monkeypatch.setattr(dispatch, "_ahead", {"tpu", "gpu"})
+  monkeypatch.setattr(dot_product_attention, "_FEW", 0)
+  config = dataclasses.replace(LLAMA, hidden_dim=2 * LLAMA.hidden_dim)
+  expected = {'custom_call of "tpu_custom_call"'}
+  program = traced(PLAIN, config)
+  found = lambda program, platform: set(filter(None, map(fault, operations(
+      program.lower(lowering_platforms=(platform,))))))
+  assert found(program, "tpu") == expected
+  assert not found(program, "cuda")
+  assert found(_on_a_mesh(config, PLAIN)(device_bytes=2**30), "tpu") == expected
+
+
 def test_other_digits_for_whom_asks_for_them():
   with jax.default_matmul_precision("tensorfloat32"):
     found = faults(traced(PLAIN))
@@ -250,20 +269,25 @@ def test_training(optimizer, rounds):
   assert all("without all digits" in x for x in found)
 
 
+def _on_a_mesh(config, method=RSD_S):
+  """Returns a function that traces a generation on four times two devices."""
+  mesh = AbstractMesh((4, 2), (sharding.DATA, sharding.MODEL),
+                      axis_types=(AxisType.Auto,) * 2)
+  lm = sharding.language_model(transformer.language_model(config),
+                               sharding.cache_spec(config, 2))
+  params = mesh_lib.stand_ins(None, config, sharding.shardings(config, mesh))
+  pair = model_pair.ModelPair(lm, params, lm, params, None, 1.0, None, mesh)
+  return functools.partial(mesh_lib.trace, pair, 8, WIDTH, method=method,
+                           max_new_tokens=NEW, sampling=dj.Sampling())
+
+
 def test_on_a_mesh(monkeypatch):
   """Rows and heads are divided by marks that all compilers know.
 
   Memory is that of the devices, of which this machine may have too little.
   """
   monkeypatch.setattr(memory, "host_memory", lambda: 1)
-  mesh = AbstractMesh((4, 2), (sharding.DATA, sharding.MODEL),
-                      axis_types=(AxisType.Auto,) * 2)
-  lm = sharding.language_model(transformer.language_model(LLAMA),
-                               sharding.cache_spec(LLAMA, 2))
-  params = mesh_lib.stand_ins(None, LLAMA, sharding.shardings(LLAMA, mesh))
-  pair = model_pair.ModelPair(lm, params, lm, params, None, 1.0, None, mesh)
-  trace = functools.partial(mesh_lib.trace, pair, 8, WIDTH, method=RSD_S,
-                            max_new_tokens=NEW, sampling=dj.Sampling())
+  trace = _on_a_mesh(LLAMA)
   with pytest.raises(launch.UserError, match="needs at least .* there are "):
     trace(device_bytes=1000)
   assert not faults(trace(device_bytes=2**30))

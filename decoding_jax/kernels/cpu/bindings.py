@@ -86,7 +86,8 @@ def attention(q, parts, *, cap):
 
   Args:
     q: `[B, T, H, G, C]`, scaled.
-    parts: keys `[B, H, C, S]`, values `[B, H, S, C]`, masks `[B, T or 1, S]`.
+    parts: keys `[B, H, C, S]`, values `[B, H, S, C]`, masks `[B, T or 1, S]`;
+      spans, where there are any, say nothing that masks do not.
     cap: of the scores; 0: none.
 
   Returns:
@@ -94,7 +95,7 @@ def attention(q, parts, *, cap):
   """
   queries = q.astype(jnp.float32).transpose(0, 2, 3, 1, 4)
   arrays = []
-  for keys, values, mask in parts:
+  for keys, values, mask, *_ in parts:
     arrays += [keys, values,
                jnp.broadcast_to(mask, (len(q), *mask.shape[1:]))]
   y, = _call("attention", [jax.ShapeDtypeStruct(queries.shape, jnp.float32)],

@@ -72,6 +72,22 @@ compiled = device_compiler.compile_(jax.jit(loop).trace(params))
 layer = 2 * (4 * config.dim**2 + 3 * config.dim * config.hidden_dim)
 print(json.dumps([*found, device_compiler.memory(compiled).temporaries, layer]))
 """
+# Cycles of a token and of a tree for many rows of a layer, then whether scores
+# of the tree and the cache are an array of the program.
+_OF_MANY_ROWS = """
+import json, re
+from experiments.devices import tpu_compiler
+device = tpu_compiler.devices("v5p:2x2x1")[0]
+from models import transformer
+config = transformer.Config(
+    vocab_size=1024, dim=1024, num_layers=1, num_heads=8, num_kv_heads=1,
+    head_dim=128, hidden_dim=1024, max_length=4096, dtype="bfloat16")
+count = lambda tokens: tpu_compiler.forward_cycles(
+    config, device, 16, tokens, 2048)
+text = tpu_compiler._forward(config, 1, device, 16, 13, 2048).as_text()
+print(json.dumps([count(1), count(13),
+                  bool(re.search(r"f32[[][0-9,]*13,2048[]]", text))]))
+"""
 # Prints how many bytes the program of a method needs beside its arguments.
 _METHOD = """
 import sys
@@ -94,6 +110,19 @@ def finished(process, status=0):
   output, errors = process.communicate()
   assert process.returncode == status, errors[-3000:]
   return output, errors
+
+
+def test_cycles_of_a_kernel():
+  """A loop of two bundles runs four times; the others do once."""
+  text = """
+     0   :  { %s0 = sld [smem:[#allocation0]] }
+   0x1 LB: > { %s1 = sadd.s32 1, %s2 }
+   0x2   : > { %p3 = scmp.ge.s32.totalorder %s1, 4 /* loop exit test */  ;;  \
+%4 = sbr.rel (!%p3) target bundleno = 1 (0x1), region = 9 }
+   0x3   :  {} /* End region 0 */
+"""
+  assert tpu_compiler.of_schedule(text) == 2 + 4 * 2
+  assert tpu_compiler.of_schedule(text.replace(" LB: >", "   : >")) == 4
 
 
 def test_cycles_are_those_of_the_entry():
@@ -131,6 +160,13 @@ def test_weights_of_8_bits_are_converted_where_they_are_read():
       finished(start("-c", _OF_8_BITS))[0])
   assert rounded < 0.9 * whole
   assert temporaries < layer / 2
+
+
+@NEEDS_COMPILER
+def test_scores_of_a_cache_are_not_in_memory():
+  one, tree, scores = json.loads(finished(start("-c", _OF_MANY_ROWS))[0])
+  assert not scores
+  assert tree < 3 * one
 
 
 @NEEDS_COMPILER

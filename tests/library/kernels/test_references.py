@@ -1,5 +1,7 @@
 """Forms of the references for single platforms give the same numbers."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 
 from decoding_jax import kernels
 from decoding_jax.kernels import dot_product_attention
+from decoding_jax.kernels import flash_attention
 from decoding_jax.kernels import linear
 
 
@@ -44,6 +47,50 @@ def test_one_query_beside_another_gives_the_same(dtype):
   wrong = [(keys, values, ~mask) for keys, values, mask in parts]
   assert np.abs(dot_product_attention._attend(0.0, q, wrong)
                 - expected).max() > 0.1
+
+
+@pytest.mark.parametrize("sizes, dtype, cap, windowed", [
+    # Rows, key/value heads, groups, tokens, channels, slots.
+    ((3, 2, 2, 3, 8, 300), "float32", 5.0, True),
+    ((2, 4, 1, 1, 16, 96), "bfloat16", 0.0, False),
+    ((1, 1, 1, 130, 8, 40), "float32", 0.0, True)])
+def test_attentions_are_merged(sizes, dtype, cap, windowed, monkeypatch):
+  """Of a prefix that may be empty, in one block and in several."""
+  rows, heads, groups, tokens, channels, slots = sizes
+  rng = np.random.default_rng(0)
+  draw = lambda *shape: jnp.asarray(2 * rng.standard_normal(shape), dtype)
+  q = draw(rows, tokens, heads, groups, channels) * channels**-0.5 / 2
+  stop = jnp.asarray([slots // 2, 0, slots][:rows], jnp.int32)
+  at, start = jnp.arange(slots)[None, None], None
+  mask = at < stop[:, None, None]
+  if windowed:
+    start = jnp.asarray(rng.integers(-50, slots, (rows, tokens)), jnp.int32)
+    mask &= at >= start[..., None]
+  own = np.tril(rng.random((rows, tokens, tokens)) < 0.5) | np.eye(
+      tokens, dtype=bool)
+  keys_values = lambda n: (draw(rows, heads, channels, n),
+                           draw(rows, heads, n, channels))
+  prefix, block = keys_values(slots), (*keys_values(tokens), jnp.asarray(own))
+
+  def check(of_prefix, span, right=True):
+    parts = (*prefix, mask, span), block
+    got = dot_product_attention._attend_merged(cap, of_prefix, q, parts)
+    assert got.dtype == q.dtype
+    difference = np.abs(np.float32(got) - np.float32(
+        dot_product_attention._attend(cap, q, parts))).max()
+    assert difference < (1e-5 if dtype == "float32" else 2e-2) if right else (
+        difference > 0.1)
+
+  monkeypatch.setattr(flash_attention, "attend", functools.partial(
+      flash_attention.attend, interpret=True))
+  span = dot_product_attention.Span(stop, start)
+  check(dot_product_attention._flash, span)
+  check(dot_product_attention._flash, span._replace(stop=stop - 9, start=None),
+        right=False)
+  monkeypatch.setattr(flash_attention, "_SLOTS", 128)
+  monkeypatch.setattr(dot_product_attention, "_SLOTS", 32)
+  check(dot_product_attention._flash, span)
+  check(dot_product_attention._blockwise, span)
 
 
 def test_cores_are_those_that_may_be_used(monkeypatch):
