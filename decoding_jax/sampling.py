@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax import kernels
+from decoding_jax.kernels import vocabulary
 from decoding_jax.types import Array
 from decoding_jax.validation import values as values_lib
 
@@ -18,7 +19,8 @@ _LEAST, _MOST = 1e-30, 1e30
 # The exponential of less is subnormal in float32, or 0.
 _LEAST_LOG = -87.0
 
-top_k, gumbel_top_k = kernels.top_k, kernels.gumbel_top_k
+top_k, gumbel_top_k = vocabulary.top_k, vocabulary.gumbel_top_k
+most_probable = vocabulary.most_probable
 
 
 @flax.struct.dataclass
@@ -139,7 +141,7 @@ def log_probs(warper: LogitsWarper, logits):
   Returns:
     `[..., V]` float32, normalised log-probabilities; -inf for dropped tokens.
   """
-  logits = logits.astype(jnp.float32)
+  logits = vocabulary.split(logits.astype(jnp.float32))
   if warper.token_mask is not None:
     masked = jnp.where(warper.token_mask, logits, -jnp.inf)
     # If a processor forbids all tokens of the mask, they are equally probable.
@@ -284,20 +286,6 @@ def draw(key, log_probs):
     `[]` int32.
   """
   return gumbel_top_k(key, log_probs, 1)[1].squeeze(0)
-
-
-def most_probable(values):
-  """Returns the index of the largest value, of equal ones the first.
-
-  On a CPU `argmax` takes four times as long.
-
-  Args:
-    values: `[..., V]`.
-
-  Returns:
-    `[...]` int32.
-  """
-  return top_k(values, 1)[1].squeeze(-1)
 
 
 def truncate_gumbel(perturbed, peak, bound):
