@@ -16,6 +16,8 @@ from decoding_jax.validation import values as values_lib
 MIN_MASS = 1e-12
 # Bounds of temperatures and top-p, with room in float32 for quotients.
 _LEAST, _MOST = 1e-30, 1e30
+# Parts of an interval in which a threshold of split distributions is sought.
+_PARTS = 16
 # The exponential of less is subnormal in float32, or 0.
 _LEAST_LOG = -87.0
 
@@ -252,7 +254,8 @@ def _largest(holds, like, bound):
   """Finds the largest float for which a condition holds, by bisection.
 
   Bits of non-negative floats, read as integers, have the order of the floats:
-  31 halvings of an integer interval find an exact threshold.
+  31 halvings of an integer interval find an exact threshold, or 9 divisions
+  into 16 parts.
 
   Args:
     holds: `[..., 1] float32 -> [..., 1] bool`; of 0 it is taken to hold.
@@ -262,16 +265,29 @@ def _largest(holds, like, bound):
   Returns:
     `[..., 1]` float32.
   """
+  holds_at = lambda x: holds(jax.lax.bitcast_convert_type(x, jnp.float32))
+
   def halve(_, bounds):
     low, high = bounds
     middle = low + (high - low) // 2
-    held = holds(jax.lax.bitcast_convert_type(middle, jnp.float32))
+    held = holds_at(middle)
     return jnp.where(held, middle, low), jnp.where(held, high, middle)
+
+  def part(_, bounds):
+    low, high = (x[None] for x in bounds)
+    step = jnp.maximum((high - low) // _PARTS, 1)
+    order = jnp.arange(1, _PARTS).reshape(-1, *(1,) * like.ndim)
+    middles = jnp.minimum(low + step * order, high)
+    held = jax.vmap(holds_at)(middles) & (middles < high)
+    return (jnp.where(held, middles, low).max(axis=0),
+            jnp.where(held, high, middles).min(axis=0))
 
   def bits(x):
     return jnp.full_like(like, x).view(jnp.int32)
 
-  low, _ = jax.lax.fori_loop(0, 31, halve, (bits(0), bits(bound)))
+  # Devices that have a part each would wait 31 times for each other.
+  rounds, narrow = (31, halve) if vocabulary.shards() == 1 else (9, part)
+  low, _ = jax.lax.fori_loop(0, rounds, narrow, (bits(0), bits(bound)))
   return jax.lax.bitcast_convert_type(low, jnp.float32)
 
 

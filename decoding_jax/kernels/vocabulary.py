@@ -1,12 +1,11 @@
 """Arrays over a vocabulary, whole or split over the devices of a layer.
 
-On a mesh whose compiler splits layers (`mesh_axes.split_by_compiler`), logits and
-all that is made of them, distributions, noise and residuals, keep their last
-axis V split: of n devices each has ceil(V / n) numbers. Elementwise operations
-need nothing else, and a sum, a maximum or a comparison of sums exchanges one
-number. These are the functions that a compiler would gather all of V for.
-Rules are written on them once; on one device they are the operations that their
-names say.
+On a mesh whose compiler splits layers (`mesh_axes.split_by_compiler`), logits
+and all that is made of them, distributions, noise and residuals, keep their
+last axis V split: of n devices each has ceil(V / n) numbers. Elementwise
+operations need nothing else, and a sum or a maximum exchanges one number. These
+are the operations that a compiler would gather all of V for. Rules are written
+on them once; on one device they are what their names say.
 """
 
 import math
@@ -46,7 +45,7 @@ def take(x, tokens):
 
   Args:
     x: `[..., V]`.
-    tokens: `[...]` or `[..., K]` int32.
+    tokens: `[..., K]` int32, of as many axes; or `[]` for `[V]`.
 
   Returns:
     Of the shape of `tokens`.
@@ -166,4 +165,5 @@ def _axes():
 
 def _places(tokens, size):
   """`[..., V]` bool, where each token is."""
-  return tokens[..., None] == split(jnp.arange(size, dtype=tokens.dtype))
+  return tokens[..., None] == split(jax.lax.broadcasted_iota(
+      tokens.dtype, (*(1,) * tokens.ndim, size), tokens.ndim))
