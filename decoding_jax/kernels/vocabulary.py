@@ -40,6 +40,28 @@ def split(x):
       x, PartitionSpec(*(None,) * (x.ndim - 1), _axes()))
 
 
+def from_parts(part, size: int, *arrays):
+  """Makes an array of which each device makes its own part.
+
+  Args:
+    part: `(first token [], number, *arrays) -> [number]`, the numbers of the
+      tokens from the first one on; there are some after the last token.
+    size: V.
+    *arrays: what all devices have.
+
+  Returns:
+    `[V]`, split.
+  """
+  axes, number = _axes(), -(-size // shards())
+
+  def own(*arrays):
+    return part(jax.lax.axis_index(axes) * number, number, *arrays)
+
+  return split(jax.shard_map(
+      own, in_specs=PartitionSpec(), out_specs=PartitionSpec(axes),
+      axis_names=set(axes), check_vma=False)(*arrays)[:size])
+
+
 def take(x, tokens):
   """Returns what an array has at some tokens: n sums of as many numbers.
 

@@ -48,8 +48,8 @@ def test_operations_are_those_of_one_device(found):
   assert found["differences"] == []
 
 
-def test_warps_need_no_whole_vocabulary(found):
-  check(found["warped on 4"])
+def test_warps_and_processors_need_no_whole_vocabulary(found):
+  check(found["processed on 4"])
 
 
 def test_a_rule_that_sorts_gets_it_gathered(found):
@@ -62,7 +62,7 @@ def test_joint_distribution_on_shards(found):
   assert found["p"] > exactness.MIN_P_VALUE > found["control p"]
 
 
-@pytest.mark.parametrize("size", [1, 6, 7, 300])
+@pytest.mark.parametrize("size", [6, 7])
 def test_noise_of_a_token_is_the_same_wherever_it_is_made(size):
   key = jax.random.key(3)
   order = np.random.default_rng(0).permutation(size).astype(np.uint32)

@@ -16,6 +16,7 @@ import numpy as np
 
 import decoding_jax as dj
 from decoding_jax import sampling
+from decoding_jax.kernels import bits
 from decoding_jax.kernels import vocabulary
 from decoding_jax.speculation import expanders
 from decoding_jax.speculation import verifiers
@@ -55,7 +56,8 @@ def logits(numpy, size, speed, tokens):
   return 2 * numpy.sin(turns.astype(numpy.float32) * np.float32(np.pi / 48.5))
 
 
-def generate(shards, method, size, rows, new, warp, reward=None):
+def generate(shards, method, size, rows, new, warp,
+             of_model=lambda lm: (lm, ())):
   """Decodes on so many devices; returns the texts and the program."""
   rng = np.random.default_rng(0)
   prompts = rng.integers(0, size, (rows, PROMPT)).astype(np.int32)
@@ -63,10 +65,12 @@ def generate(shards, method, size, rows, new, warp, reward=None):
 
   def decode(keys):
     return dj.generate(
-        keys, prompts, np.full(rows, PROMPT), method=method,
-        target=model(size, 31), target_params=(), draft=model(size, 32),
-        draft_params=(), max_new_tokens=new, sampling=warp, reward=reward)
+        keys, prompts, np.full(rows, PROMPT), method=method, target=target,
+        target_params=params, draft=draft, draft_params=params,
+        max_new_tokens=new, sampling=warp)
 
+  (target, params), (draft, _) = (
+      of_model(model(size, speed)) for speed in (31, 32))
   keys = jax.random.split(jax.random.key(1), rows)
   program = jax.jit(on_devices(decode, shards)).lower(keys).compile()
   return program(keys), program.as_text()
@@ -100,11 +104,19 @@ def exchanged(text):
              for x in found if x for bits, dims in _ARRAY.findall(x[1]))
 
 
-def compared(name, method, meshes, warp=dj.Sampling(0.9)):
+def penalised(lm):
+  """The model with processors that remember tokens, as bits and as they are."""
+  processors = dj.processors
+  return processors.apply(processors.chain(
+      [processors.repetition_penalty(1.3, VOCAB),
+       processors.no_repeat_ngram(2, VOCAB, 12)]), ((), ()), lm, ())
+
+
+def compared(name, method, meshes, warp=dj.Sampling(0.9), **given):
   """What each number of devices makes of a method, next to one device."""
-  one, _ = generate(1, method, VOCAB, ROWS, NEW, warp)
+  one, _ = generate(1, method, VOCAB, ROWS, NEW, warp, **given)
   for shards in meshes:
-    out, text = generate(shards, method, VOCAB, ROWS, NEW, warp)
+    out, text = generate(shards, method, VOCAB, ROWS, NEW, warp, **given)
     yield f"{name} on {shards}", {
         "same": bool((out.tokens == one.tokens).all()),
         "off": float(np.abs(out.log_probs - one.log_probs).max()),
@@ -119,6 +131,7 @@ def differences(size, shards):
   x[1, ::2] = -np.inf
   tokens = rng.permutation(size)[:4].astype(np.int32)
   key, k = jax.random.key(2), min(size, 20)
+  words = bits.pack(rng.random(size) < 0.5)
 
   def each(x):
     probs = jax.nn.softmax(x)
@@ -133,6 +146,7 @@ def differences(size, shards):
         "gumbel": jax.vmap(lambda key: vocabulary.gumbel(key, size))(
             jax.random.split(key, 2)),
         "gumbel_top_k": tuple(vocabulary.gumbel_top_k(key, x[1], k)),
+        "unpack": bits.unpack(words, size),
         "top-p": sampling.nucleus_threshold(probs, 0.7),
         "typical-p": sampling.typical_threshold(jnp.abs(x), probs, 0.3)}
 
@@ -165,7 +179,7 @@ def sorting():
     return rank, rest / jnp.sort(rest).sum()
 
   return dj.Method("sorting", verifiers.pair(
-      expanders.gumbel_top_k((2, 2)), dj.Verifier(
+      expanders.gumbel_top_k((2,)), dj.Verifier(
           whole, sampled=True, replacement=False)), None)
 
 
@@ -197,7 +211,8 @@ def main(*names):
   found = {}
   for name in names:
     found.update(compared(name, METHODS[name], (2, 4, 8)))
-  found.update(compared("warped", METHODS["rsd_s"], (4,), WARPED))
+  found.update(compared("processed", METHODS["rsd_s"], (4,), WARPED,
+                        of_model=penalised))
   found.update(compared("sorting", sorting(), (4,)))
   found["differences"] = differences(VOCAB, 8) + differences(FEW, 4)
   found["p"] = p_value(METHODS["rsd_s"])
