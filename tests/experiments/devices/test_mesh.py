@@ -82,26 +82,26 @@ def test_same_tokens_of_heads_on_the_target(found, name):
 
 
 @pytest.mark.parametrize("mesh, split_draft", [
-    ("8x1", None), ("4x2", True), ("2x4", True), ("1x8", False)])
+    ("8x1", True), ("4x2", True), ("2x4", True), ("1x8", False)])
 def test_devices_exchange_sums_of_layers_and_little_else(found, mesh,
                                                          split_draft):
   """Two sums a layer, and one of the embedding; logits are not gathered.
 
   The target has experts, whose sums are one, with that of the one that all
-  tokens use. Rows exchange nothing, not even whether they are done. What the
+  tokens use. Of a draft whose heads are not split the vocabulary is. Rows exchange nothing, not even whether they are done. What the
   rules of all rows exchange is less than a vocabulary of one of them.
   """
-  calls = {on_meshes.TARGET: split_draft is not None,
-           on_meshes.DRAFT: DRAFTS * bool(split_draft)}
+  rows, split = map(int, mesh.split("x"))
+  calls = {on_meshes.TARGET: (1, True), on_meshes.DRAFT: (DRAFTS, split_draft)}
   expected = {
       # A scan has its layers in the program once.
-      "all-reduce": sum(
-          n * (1 + 2 * (1 if config.scan_layers else config.num_layers))
-          for config, n in calls.items())}
+      "all-reduce": (split > 1) * sum(
+          n * (1 + 2 * of_layers * (
+              1 if config.scan_layers else config.num_layers))
+          for config, (n, of_layers) in calls.items())}
   exchanged = {k: v for k, v in found[mesh].items()
                if k not in ("same", "same_counts", "off", "bytes of rules")}
   assert exchanged == {k: v for k, v in expected.items() if v}
-  rows, split = map(int, mesh.split("x"))
   assert (found[mesh]["bytes of rules"] > 0) == (split > 1)
   assert found[mesh]["bytes of rules"] < 8 // rows * on_shards.MOST_BYTES
 
