@@ -165,18 +165,23 @@ def log_probs(warper: LogitsWarper, logits):
   log_probs = logits - log_mass
   if warper.top_p is not None:
     probs = jnp.exp(log_probs)
-    kept = probs >= nucleus_threshold(probs, warper.top_p)
-    log_probs = jax.nn.log_softmax(jnp.where(kept, log_probs, -jnp.inf))
+    log_probs = _keep(probs >= nucleus_threshold(probs, warper.top_p),
+                      log_probs)
   if warper.min_p is not None:
     # The largest logit is 0, so that logits are logarithms of these shares,
     # whatever was dropped before.
-    log_probs = jax.nn.log_softmax(
-        jnp.where(logits < jnp.log(warper.min_p), -jnp.inf, log_probs))
+    log_probs = _keep(~(logits < jnp.log(warper.min_p)), log_probs)
   if warper.typical_p is not None:
     probs, distance = jnp.exp(log_probs), distance_from_entropy(log_probs)
-    kept = distance <= typical_threshold(distance, probs, warper.typical_p)
-    log_probs = jax.nn.log_softmax(jnp.where(kept, log_probs, -jnp.inf))
+    log_probs = _keep(distance <= typical_threshold(
+        distance, probs, warper.typical_p), log_probs)
   return log_probs
+
+
+def _keep(kept, log_probs):
+  """Returns the distribution of some of the tokens."""
+  kept = vocabulary.split(jnp.where(kept, log_probs, -jnp.inf))
+  return vocabulary.split(jax.nn.log_softmax(kept))
 
 
 def drop_underflowing(log_probs):

@@ -2,8 +2,8 @@
 
 A layer is split as by Megatron (Shoeybi et al. 2019, arXiv 1909.08053): its
 two last products, of the attention and of the feed-forward layer, each end in
-one sum over "model"; the embedding ends in another, and the output layer in one
-gathering of logits. Rows never meet.
+one sum over "model"; the embedding ends in another. The logits of the output
+layer stay split over the vocabulary. Rows never meet.
 
 A model is called inside of `jax.shard_map` over "data", where "model" is left
 to the compiler, by a `language_model` of this module.

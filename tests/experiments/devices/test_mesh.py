@@ -88,8 +88,9 @@ def test_devices_exchange_sums_of_layers_and_little_else(found, mesh,
   """Two sums a layer, and one of the embedding; logits are not gathered.
 
   The target has experts, whose sums are one, with that of the one that all
-  tokens use. Of a draft whose heads are not split the vocabulary is. Rows exchange nothing, not even whether they are done. What the
-  rules of all rows exchange is less than a vocabulary of one of them.
+  tokens use. Of a draft whose heads are not split the vocabulary is. Rows
+  exchange nothing, not even whether they are done. What rules exchange is
+  counted in bytes.
   """
   rows, split = map(int, mesh.split("x"))
   calls = {on_meshes.TARGET: (1, True), on_meshes.DRAFT: (DRAFTS, split_draft)}
