@@ -160,7 +160,7 @@ def log_probs(warper: LogitsWarper, logits):
   if warper.top_k:
     # Not [..., -1:]: XLA turns a sliced top-k into a full sort.
     lowest = top_k(logits, warper.top_k)[0].min(-1, keepdims=True)
-    logits = jnp.where(logits >= lowest, logits, -jnp.inf)
+    logits = vocabulary.split(jnp.where(logits >= lowest, logits, -jnp.inf))
     _, log_mass = kernels.log_normalizer(logits)
   log_probs = logits - log_mass
   if warper.top_p is not None:
