@@ -20,11 +20,6 @@ def run(*names):
   return json.loads(output.splitlines()[-1])
 
 
-@pytest.fixture(name="found", scope="module")
-def _found():
-  return run()
-
-
 @pytest.fixture(name="methods", scope="module")
 def _methods():
   return run(*on_shards.METHODS)
@@ -44,22 +39,25 @@ def test_methods_need_no_whole_vocabulary(methods, name, shards):
   check(methods[f"{name} on {shards}"])
 
 
-def test_operations_are_those_of_one_device(found):
-  assert found["differences"] == []
+def test_operations_are_those_of_one_device():
+  assert run()["differences"] == []
 
 
-def test_warps_and_processors_need_no_whole_vocabulary(found):
-  check(found["processed on 4"])
+@pytest.mark.long
+def test_warps_and_processors_need_no_whole_vocabulary(methods):
+  check(methods["processed on 4"])
 
 
-def test_a_rule_that_sorts_gets_it_gathered(found):
+@pytest.mark.long
+def test_a_rule_that_sorts_gets_it_gathered(methods):
   """Control: that is seen in its program."""
-  assert found["sorting on 4"]["same"] and found["sorting on 4"]["whole"]
+  assert methods["sorting on 4"]["same"] and methods["sorting on 4"]["whole"]
 
 
-def test_joint_distribution_on_shards(found):
+@pytest.mark.long
+def test_joint_distribution_on_shards(methods):
   """Control: residuals that each device normalises by its own part."""
-  assert found["p"] > exactness.MIN_P_VALUE > found["control p"]
+  assert methods["p"] > exactness.MIN_P_VALUE > methods["control p"]
 
 
 @pytest.mark.parametrize("size", [6, 7])

@@ -1,7 +1,7 @@
 """Decodes with vocabularies split over 2, 4 and 8 devices, and reads programs.
 
-Run by `test_shards` with the names of methods; prints JSON, a dict from what
-was decoded to what was found.
+Run by `test_shards` with the names of methods, or with none for operations
+alone; prints JSON, a dict from what was decoded to what was found.
 """
 
 import functools
@@ -172,15 +172,14 @@ def p_value(method, shards=4):
 
 def sorting():
   """A rule of somebody who does not know of shards: it sorts."""
-  rule = verifiers.recursive(False).rule
+  recursive = verifiers.recursive(False)
 
   def whole(uniforms, target, draft, tokens, valid):
-    rank, rest = rule(uniforms, target, draft, tokens, valid)
+    rank, rest = recursive.rule(uniforms, target, draft, tokens, valid)
     return rank, rest / jnp.sort(rest).sum()
 
   return dj.Method("sorting", verifiers.pair(
-      expanders.gumbel_top_k((2,)), dj.Verifier(
-          whole, sampled=True, replacement=False)), None)
+      expanders.gumbel_top_k((2,)), recursive._replace(rule=whole)), None)
 
 
 def forgetful(target, draft):
@@ -208,18 +207,24 @@ METHODS = {
 
 
 def main(*names):
-  found = {}
+  found = {"differences": differences(VOCAB, 8) + differences(FEW, 4)}
   for name in names:
     found.update(compared(name, METHODS[name], (2, 4, 8)))
-  found.update(compared("processed", METHODS["rsd_s"], (4,), WARPED,
-                        of_model=penalised))
-  found.update(compared("sorting", sorting(), (4,)))
-  found["differences"] = differences(VOCAB, 8) + differences(FEW, 4)
+  if names:
+    found.update(programs())
+  print(json.dumps(found))
+
+
+def programs():
+  """What was found of warps and rules, right ones and wrong ones."""
+  found = dict([
+      *compared("processed", METHODS["rsd_s"], (4,), WARPED,
+                of_model=penalised), *compared("sorting", sorting(), (4,))])
   found["p"] = p_value(METHODS["rsd_s"])
   right, sampling.residual = sampling.residual, forgetful
   found["control p"] = p_value(dj.methods.rsd_s(3, 3))
   sampling.residual = right
-  print(json.dumps(found))
+  return found
 
 
 if __name__ == "__main__":

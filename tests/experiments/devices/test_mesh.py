@@ -101,8 +101,10 @@ def test_devices_exchange_sums_of_layers_and_little_else(found, mesh,
               1 if config.scan_layers else config.num_layers))
           for config, (n, of_layers) in calls.items())}
   exchanged = {k: v for k, v in found[mesh].items()
-               if k not in ("same", "same_counts", "off", "bytes of rules")}
+               if k not in ("same", "same_counts", "off", "bytes of rules",
+                            "whole")}
   assert exchanged == {k: v for k, v in expected.items() if v}
+  assert found[mesh]["whole"] == 0
   assert (found[mesh]["bytes of rules"] > 0) == (split > 1)
   assert found[mesh]["bytes of rules"] < 8 // rows * on_shards.MOST_BYTES
 
