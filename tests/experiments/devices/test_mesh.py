@@ -104,7 +104,8 @@ def test_devices_exchange_sums_of_layers_and_little_else(found, mesh,
                if k not in ("same", "same_counts", "off", "bytes of rules",
                             "whole")}
   assert exchanged == {k: v for k, v in expected.items() if v}
-  assert found[mesh]["whole"] == 0
+  # A draft whose heads are not split has its embedding on all devices.
+  assert (found[mesh]["whole"] == 0) == split_draft
   assert (found[mesh]["bytes of rules"] > 0) == (split > 1)
   assert found[mesh]["bytes of rules"] < 8 // rows * on_shards.MOST_BYTES
 
