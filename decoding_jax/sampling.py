@@ -181,7 +181,11 @@ def log_probs(warper: LogitsWarper, logits):
 def _keep(kept, log_probs):
   """Returns the distribution of some of the tokens."""
   kept = vocabulary.split(jnp.where(kept, log_probs, -jnp.inf))
-  return vocabulary.split(jax.nn.log_softmax(kept))
+  if vocabulary.shards() == 1:
+    return jax.nn.log_softmax(kept)
+  # A program of its own within this one could gather its argument.
+  largest, log_mass = kernels.log_normalizer(kept)
+  return vocabulary.split(kept - largest - log_mass)
 
 
 def drop_underflowing(log_probs):
