@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax import sampling
-from decoding_jax.kernels import buffers, random
+from decoding_jax.kernels import random, vocabulary
 from decoding_jax.types import Array
 
 
@@ -62,7 +62,7 @@ def penalised(log_probs, beam: Beam, width: int, penalty):
   totals = beam.log_probs[:, None] + log_probs
   scores, tokens = sampling.top_k(totals - penalty,
                                   min(width, log_probs.shape[-1]))
-  totals = buffers.take_along(totals, tokens, axis=-1)
+  totals = vocabulary.take(totals, tokens)
   return keep_best(width, tokens, totals, scores)
 
 
@@ -90,8 +90,7 @@ def perturbed_by(keys, log_probs, beam: Beam, width: int):
   size = min(width, log_probs.shape[-1])
   gumbels, tokens = jax.vmap(sampling.gumbel_top_k, (0, 0, None))(
       keys, beam.log_probs[:, None] + log_probs, size)
-  totals = beam.log_probs[:, None] + buffers.take_along(
-      log_probs, tokens, axis=-1)
+  totals = beam.log_probs[:, None] + vocabulary.take(log_probs, tokens)
   # Not gumbels[:, :1]: XLA turns a sliced top-k into a full sort.
   peak = gumbels.max(axis=-1, keepdims=True)
   scores = sampling.truncate_gumbel(gumbels, peak, beam.scores[:, None])
@@ -113,8 +112,8 @@ def independent(key, log_probs, beam: Beam, width: int):
   parents = jnp.minimum(jnp.arange(width, dtype=jnp.int32), len(log_probs) - 1)
   keys, log_probs = random.split(key, width), log_probs[parents]
   tokens = jax.vmap(sampling.draw)(keys, log_probs)[:, None]
-  totals = beam.log_probs[parents] + buffers.take_along(
-      log_probs, tokens, axis=1)[:, 0]
+  totals = beam.log_probs[parents] + vocabulary.take(
+      log_probs, tokens)[:, 0]
   return tokens[:, 0], parents, Beam(totals, totals)
 
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax import kernels
+from decoding_jax.kernels import vocabulary
 from decoding_jax.types import Array
 from decoding_jax.validation import values as values_lib
 
@@ -15,10 +16,13 @@ from decoding_jax.validation import values as values_lib
 MIN_MASS = 1e-12
 # Bounds of temperatures and top-p, with room in float32 for quotients.
 _LEAST, _MOST = 1e-30, 1e30
+# Parts of an interval in which a threshold of split distributions is sought.
+_PARTS = 16
 # The exponential of less is subnormal in float32, or 0.
 _LEAST_LOG = -87.0
 
-top_k, gumbel_top_k = kernels.top_k, kernels.gumbel_top_k
+top_k, gumbel_top_k = vocabulary.top_k, vocabulary.gumbel_top_k
+most_probable = vocabulary.most_probable
 
 
 @flax.struct.dataclass
@@ -139,7 +143,7 @@ def log_probs(warper: LogitsWarper, logits):
   Returns:
     `[..., V]` float32, normalised log-probabilities; -inf for dropped tokens.
   """
-  logits = logits.astype(jnp.float32)
+  logits = vocabulary.split(logits.astype(jnp.float32))
   if warper.token_mask is not None:
     masked = jnp.where(warper.token_mask, logits, -jnp.inf)
     # If a processor forbids all tokens of the mask, they are equally probable.
@@ -156,23 +160,32 @@ def log_probs(warper: LogitsWarper, logits):
   if warper.top_k:
     # Not [..., -1:]: XLA turns a sliced top-k into a full sort.
     lowest = top_k(logits, warper.top_k)[0].min(-1, keepdims=True)
-    logits = jnp.where(logits >= lowest, logits, -jnp.inf)
+    logits = vocabulary.split(jnp.where(logits >= lowest, logits, -jnp.inf))
     _, log_mass = kernels.log_normalizer(logits)
   log_probs = logits - log_mass
   if warper.top_p is not None:
     probs = jnp.exp(log_probs)
-    kept = probs >= nucleus_threshold(probs, warper.top_p)
-    log_probs = jax.nn.log_softmax(jnp.where(kept, log_probs, -jnp.inf))
+    log_probs = _keep(probs >= nucleus_threshold(probs, warper.top_p),
+                      log_probs)
   if warper.min_p is not None:
     # The largest logit is 0, so that logits are logarithms of these shares,
     # whatever was dropped before.
-    log_probs = jax.nn.log_softmax(
-        jnp.where(logits < jnp.log(warper.min_p), -jnp.inf, log_probs))
+    log_probs = _keep(~(logits < jnp.log(warper.min_p)), log_probs)
   if warper.typical_p is not None:
     probs, distance = jnp.exp(log_probs), distance_from_entropy(log_probs)
-    kept = distance <= typical_threshold(distance, probs, warper.typical_p)
-    log_probs = jax.nn.log_softmax(jnp.where(kept, log_probs, -jnp.inf))
+    log_probs = _keep(distance <= typical_threshold(
+        distance, probs, warper.typical_p), log_probs)
   return log_probs
+
+
+def _keep(kept, log_probs):
+  """Returns the distribution of some of the tokens."""
+  kept = vocabulary.split(jnp.where(kept, log_probs, -jnp.inf))
+  if vocabulary.shards() == 1:
+    return jax.nn.log_softmax(kept)
+  # A program of its own within this one could gather its argument.
+  largest, log_mass = kernels.log_normalizer(kept)
+  return vocabulary.split(kept - largest - log_mass)
 
 
 def drop_underflowing(log_probs):
@@ -250,7 +263,8 @@ def _largest(holds, like, bound):
   """Finds the largest float for which a condition holds, by bisection.
 
   Bits of non-negative floats, read as integers, have the order of the floats:
-  31 halvings of an integer interval find an exact threshold.
+  31 halvings of an integer interval find an exact threshold, or 9 divisions
+  into 16 parts.
 
   Args:
     holds: `[..., 1] float32 -> [..., 1] bool`; of 0 it is taken to hold.
@@ -260,16 +274,29 @@ def _largest(holds, like, bound):
   Returns:
     `[..., 1]` float32.
   """
+  holds_at = lambda x: holds(jax.lax.bitcast_convert_type(x, jnp.float32))
+
   def halve(_, bounds):
     low, high = bounds
     middle = low + (high - low) // 2
-    held = holds(jax.lax.bitcast_convert_type(middle, jnp.float32))
+    held = holds_at(middle)
     return jnp.where(held, middle, low), jnp.where(held, high, middle)
+
+  def part(_, bounds):
+    low, high = (x[None] for x in bounds)
+    step = jnp.maximum((high - low) // _PARTS, 1)
+    order = jnp.arange(1, _PARTS).reshape(-1, *(1,) * like.ndim)
+    middles = jnp.minimum(low + step * order, high)
+    held = jax.vmap(holds_at)(middles) & (middles < high)
+    return (jnp.where(held, middles, low).max(axis=0),
+            jnp.where(held, high, middles).min(axis=0))
 
   def bits(x):
     return jnp.full_like(like, x).view(jnp.int32)
 
-  low, _ = jax.lax.fori_loop(0, 31, halve, (bits(0), bits(bound)))
+  # Devices that have a part each would wait 31 times for each other.
+  rounds, narrow = (31, halve) if vocabulary.shards() == 1 else (9, part)
+  low, _ = jax.lax.fori_loop(0, rounds, narrow, (bits(0), bits(bound)))
   return jax.lax.bitcast_convert_type(low, jnp.float32)
 
 
@@ -284,20 +311,6 @@ def draw(key, log_probs):
     `[]` int32.
   """
   return gumbel_top_k(key, log_probs, 1)[1].squeeze(0)
-
-
-def most_probable(values):
-  """Returns the index of the largest value, of equal ones the first.
-
-  On a CPU `argmax` takes four times as long.
-
-  Args:
-    values: `[..., V]`.
-
-  Returns:
-    `[...]` int32.
-  """
-  return top_k(values, 1)[1].squeeze(-1)
 
 
 def truncate_gumbel(perturbed, peak, bound):

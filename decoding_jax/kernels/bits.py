@@ -1,7 +1,10 @@
 """Bits in words of 32; bit b of word w is number `32 w + b`."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+
+from decoding_jax.kernels import vocabulary
 
 SIZE = 32
 
@@ -37,7 +40,22 @@ def unpack(words, count: int):
     count: n.
 
   Returns:
-    `[n]` bool.
+    `[n]` bool; on a mesh in parts, as a vocabulary is.
   """
+  if vocabulary.shards() == 1:
+    return _unpack(words, count)
+
+  def part(first, size, words):
+    # Parts may begin and end within a word.
+    most = num_words(size) + 1
+    own = jax.lax.dynamic_slice_in_dim(jnp.pad(words, (0, most)),
+                                       first // SIZE, most)
+    return jax.lax.dynamic_slice_in_dim(
+        _unpack(own, len(own) * SIZE), first % SIZE, size)
+
+  return vocabulary.from_parts(part, count, words)
+
+
+def _unpack(words, count):
   bits = words[:, None] >> jnp.arange(SIZE, dtype=jnp.uint32)[None]
   return (bits & 1).reshape(-1)[:count] != 0

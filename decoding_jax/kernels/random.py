@@ -121,6 +121,25 @@ def bits(key, size: int):
   return jnp.concatenate(words)[:size]
 
 
+def bits_at(key, size: int, places):
+  """Returns some of the random words that `bits` has.
+
+  Args:
+    key: of Threefry.
+    size: how many `bits` makes.
+    places: `[...]` uint32, less than `size`.
+
+  Returns:
+    `[...]` uint32, a function of key and place alone.
+  """
+  half = jnp.uint32((size + 1) // 2)
+  first = places < half
+  words = threefry(jax.random.key_data(key),
+                   jnp.where(first, places, places - half),
+                   jnp.zeros_like(places))
+  return jnp.where(first, *words)
+
+
 @jax.jit  # Traced once for all callers.
 def threefry(key, first, second):
   """Hashes pairs of words by Threefry-2x32 with 20 rounds.

@@ -5,7 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from decoding_jax.kernels import buffers, random
+from decoding_jax.kernels import random, vocabulary
 from decoding_jax.search import awrs, beam, level_search, particles
 from decoding_jax.search import reward_states, texts as texts_lib
 from decoding_jax.types import Method
@@ -62,7 +62,7 @@ def _expand(threshold, keys, context, log_probs, texts, width):
   take = lambda x: x[:, parents]
   log_probs, alive = take(log_probs), take(texts.alive)
   states = jax.tree.map(take, texts.state)
-  noise = jax.vmap(lambda key: jax.vmap(lambda key: random.gumbel(
+  noise = jax.vmap(lambda key: jax.vmap(lambda key: vocabulary.gumbel(
       key, log_probs.shape[-1]))(random.split(key, width)))(keys)
 
   def passes(tokens):
@@ -74,7 +74,7 @@ def _expand(threshold, keys, context, log_probs, texts, width):
   # Of a text that has ended the end follows, and it costs nothing.
   tokens = jnp.where(alive, drawn.tokens, jnp.maximum(context.eos_id[0], 0))
   factors = jnp.where(alive, drawn.log_weights, 0.0)
-  own = buffers.take_along(log_probs, tokens[..., None], axis=-1)[..., 0]
+  own = vocabulary.take(log_probs, tokens[..., None])[..., 0]
   # Without a token that passes the text is at its end.
   totals = take(texts.beam.log_probs) + jnp.where(factors > -jnp.inf, own,
                                                   -jnp.inf)

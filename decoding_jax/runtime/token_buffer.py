@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax import kernels
+from decoding_jax.kernels import vocabulary
 from decoding_jax.types import DecodeState, NONE
 
 
@@ -132,6 +133,6 @@ def log_probs(logits, tokens):
   Returns:
     `[...]` float32.
   """
-  chosen = kernels.take_along(logits, tokens[..., None], axis=-1)
+  chosen = vocabulary.take(logits, tokens[..., None])
   largest, log_mass = kernels.log_normalizer(logits.astype(jnp.float32))
   return (chosen.astype(jnp.float32) - largest - log_mass)[..., 0]

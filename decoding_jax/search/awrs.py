@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax import sampling
-from decoding_jax.kernels import buffers
+from decoding_jax.kernels import vocabulary
 from decoding_jax.types import Array
 
 
@@ -58,7 +58,7 @@ def draw(perturbed, log_probs, passes, active) -> Draw:
     # Sum what is left instead of computing 1 - p(R), which cancels.
     mass = jnp.where(rest > -jnp.inf, probs, 0).sum(axis=-1)
     found, second = searching & passed, active & ~searching
-    own_mass = buffers.take_along(probs, one(token), axis=-1)[..., 0]
+    own_mass = vocabulary.take(probs, one(token))[..., 0]
     drawn = drawn.replace(
         tokens=jnp.where(found, token, drawn.tokens),
         log_weights=jnp.where(second, jnp.log(jnp.where(passed, left, own)),

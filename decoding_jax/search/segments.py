@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax import sampling
-from decoding_jax.kernels import buffers, random
+from decoding_jax.kernels import random, vocabulary
 from decoding_jax.runtime import cache as cache_lib, token_buffer
 from decoding_jax.types import (Array, Block, Cache, Context, LanguageModel,
                                 Params)
@@ -83,7 +83,7 @@ def draw(keys, context: Context, sampler: Sampler, newest, room,
     each = jax.vmap(lambda key: random.split(random.fold_in(key, i), count))(
         keys)
     tokens = jax.vmap(jax.vmap(sampling.draw))(each, log_probs)
-    chosen = buffers.take_along(log_probs, tokens[..., None], axis=-1)[..., 0]
+    chosen = vocabulary.take(log_probs, tokens[..., None])[..., 0]
     put = lambda buffer, x: buffer.at[:, :, i].set(x)
     out = out.replace(
         tokens=put(out.tokens, tokens), valid=put(out.valid, alive),
@@ -148,8 +148,7 @@ def score(sampler: Sampler, newest, drawn: Segments, sizes: Sizes) -> Segments:
     return jnp.concatenate([first, rest], axis=1).swapaxes(1, 2)
 
   log_probs = of_tokens(jax.vmap(sampling.log_probs)(sampler.warper, logits))
-  chosen = buffers.take_along(log_probs, drawn.tokens[..., None],
-                              axis=-1)[..., 0]
+  chosen = vocabulary.take(log_probs, drawn.tokens[..., None])[..., 0]
   return drawn.replace(
       log_probs=jnp.where(drawn.valid, chosen, 0).sum(axis=-1),
       own_log_probs=token_buffer.log_probs(of_tokens(logits), drawn.tokens),

@@ -8,7 +8,7 @@ the N most probable ones are a tree, and are found one after the other.
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import sampling
+from decoding_jax import kernels
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.types import DraftTree, FreeLayout
 
@@ -33,7 +33,7 @@ def expand(layout: FreeLayout, start, successors):
     chances = jnp.where(level < layout.depth, chance * chances, 0)
     known = tuple(x.at[i].set(y) for x, y in zip(known, (
         tokens, chances, jnp.full_like(tokens, level + 1), states)))
-    best = sampling.most_probable(known[1].ravel())
+    best = kernels.top_k(known[1].ravel(), 1)[1].squeeze(0)
     place = best // layout.branching, best % layout.branching
     token, chance, level, state = (x[place] for x in known)
     taken = known[1].at[place].set(0)

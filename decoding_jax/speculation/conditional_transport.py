@@ -30,7 +30,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax.kernels import random
+from decoding_jax.kernels import random, vocabulary
 from decoding_jax.speculation import paths, tree as tree_lib
 from decoding_jax.types import Array, Draws, DraftTree, Layout, Verifier
 
@@ -124,17 +124,18 @@ def _weigh(size, tree: DraftTree, probs, node, reached) -> _Weights:
   tokens = tree.tokens[children]
   mass = reached * probs(node)
   fixed = jnp.where(valid[1:], tokens[1:], len(mass))
-  off = lambda x: x.at[fixed].set(0, mode="drop")
+  off = lambda x: vocabulary.put(x, fixed, 0)
   # A node of the last level has no draft distribution, and no child either.
   draft = off(jnp.exp(tree.log_probs[node]))
   draft = jnp.where(valid[0], draft / jnp.where(valid[0], draft.sum(), 1), 0)
   rest = jnp.maximum(off(mass) - draft, 0)
   left = 1 - reached + rest.sum()
-  likely = jnp.where(valid[1:], mass[tokens[1:]], 0)
+  likely = jnp.where(valid[1:], vocabulary.take(mass, tokens[1:]), 0)
   # Sums of what is left: 1 less what was tested would cancel.
   lefts = left + jnp.cumsum(likely[::-1])[::-1]
+  at_drawn = lambda x: vocabulary.take(x, tokens[0])
   drawn = jnp.where(valid[0], jnp.minimum(1, _ratio(
-      mass[tokens[0]], draft[tokens[0]])), 0)
+      at_drawn(mass), at_drawn(draft))), 0)
   return _Weights(
       jnp.where(valid, children, len(tree.tokens)),
       jnp.concatenate([drawn[None], _ratio(likely, lefts)]),

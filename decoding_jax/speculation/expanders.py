@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax import beam, sampling
-from decoding_jax.kernels import buffers, random
+from decoding_jax.kernels import buffers, random, vocabulary
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.types import (Array, Block, Cache, Draws, DraftTree,
@@ -109,7 +109,8 @@ def grow_by(keys, expander: Expander, root, logits, carry, vocab_size: int,
   # Each level writes the distributions of its nodes.
   distributions, = buffers.empty_like([jax.ShapeDtypeStruct(
       (len(root), inner_nodes(layout), vocab_size), jnp.float32)], root)
-  tree = tree_lib.root(root, size - 1).replace(log_probs=distributions)
+  tree = tree_lib.root(root, size - 1).replace(
+      log_probs=vocabulary.split(distributions))
   states = jax.vmap(lambda _: expander.init())(root)
   starts = [nodes.start for nodes in tree_lib.level_slices(layout)]
 
@@ -343,7 +344,7 @@ def _sample_and_best(key, log_probs, counts):
   support = (log_probs > -jnp.inf).sum(axis=-1)
   fixed = np.arange(max(counts) - 1)[None] < (
       jnp.minimum(counts, support) - 1)[:, None]
-  drop = lambda row, at: row.at[at].set(-jnp.inf, mode="drop")
+  drop = lambda row, at: vocabulary.put(row, at, -jnp.inf)
   rest = jax.vmap(drop)(log_probs, jnp.where(fixed, tokens, vocab_size))
   scores = jnp.where(fixed, scores, -jnp.inf)
   return tuple(jnp.concatenate(pair, axis=1) for pair in zip(

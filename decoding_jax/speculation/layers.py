@@ -31,7 +31,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from decoding_jax import sampling
+from decoding_jax import kernels
+from decoding_jax.kernels import vocabulary
 from decoding_jax.speculation import paths, tree as tree_lib
 from decoding_jax.types import Array, Draws, DraftTree, Layout, Verifier
 
@@ -59,7 +60,7 @@ def find(key, layout: Layout, tree: DraftTree, probs):
     The node `[]` int32, and weights `[V]` of the token after it.
   """
   chances, masses = accept_chances(layout, tree, probs)
-  node = sampling.draw(key, jnp.log(chances))
+  node = kernels.gumbel_top_k(key, jnp.log(chances), 1)[1].squeeze(0)
   return node, rest_of(layout, tree, probs, masses, node)
 
 
@@ -137,12 +138,13 @@ def _reject(size, tree: DraftTree, probs, node, mass) -> _Rejected:
   def test(state, child):
     rest, draft, lost = state
     token, there = child
-    rejected = jnp.where(there, jnp.maximum(draft[token] - rest[token], 0) /
-                         jnp.where(there, draft[token], 1), 1)
+    drawn, kept = (vocabulary.take(x, token) for x in (draft, rest))
+    rejected = jnp.where(there, jnp.maximum(drawn - kept, 0) /
+                         jnp.where(there, drawn, 1), 1)
     # Not 1 less the sum of the lesser ones, which would cancel.
     less = jnp.maximum(rest - draft, 0)
     less = _ratio(less, jnp.maximum(draft - rest, 0).sum())
-    without = draft.at[token].set(0)
+    without = vocabulary.put(draft, token, 0)
     keep = functools.partial(jnp.where, there)
     # By rounding alone it could be more than 1.
     return (keep(less / jnp.maximum(less.sum(), 1), rest),

@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax import sampling
-from decoding_jax.kernels import random
+from decoding_jax.kernels import random, vocabulary
 from decoding_jax.runtime import greedy_rollout, token_buffer
 from decoding_jax.types import (Array, Context, DecodeState, Decoder,
                                 Stats)
@@ -66,8 +66,8 @@ def decoder(depth: int, draw: Callable, judge: Callable) -> Decoder:
 
 def reject(uniform, target, draft, token):
   """Judges a sample of the draft distribution (arXiv 2211.17192)."""
-  return (uniform * draft[token] < target[token],
-          sampling.residual(target, draft))
+  drafted, own = (vocabulary.take(x, token) for x in (draft, target))
+  return uniform * drafted < own, sampling.residual(target, draft)
 
 
 def match(uniform, target, draft, token):

@@ -32,7 +32,7 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax import sampling
-from decoding_jax.kernels import buffers, random
+from decoding_jax.kernels import random, vocabulary
 from decoding_jax.speculation import paths, tree as tree_lib
 from decoding_jax.types import (Array, Draws, DraftTree, Layout, NONE,
                                 Verifier)
@@ -87,8 +87,8 @@ def of_chain(uniforms, size, tree: DraftTree, probs):
   # After the leaf nothing is drafted: what is left over there is all.
   drafts = jnp.where(order[:, None] < leaf, jnp.pad(
       jnp.exp(tree.log_probs), ((0, 1), (0, 0))), 0)
-  there = lambda distributions: buffers.take_along(
-      distributions[:-1], tree.tokens[1:, None], axis=1)[:, 0]
+  there = lambda distributions: vocabulary.take(
+      distributions[:-1], tree.tokens[1:, None])[:, 0]
   accept = jnp.stack(list(itertools.accumulate(
       _ratio(there(targets), there(drafts)),
       lambda p, ratio: jnp.minimum(1, p * ratio),
@@ -183,7 +183,7 @@ def _look(size, tree: DraftTree, probs, state: _State) -> _Node:
   # taken off.
   drafted = jnp.exp(tree.log_probs[state.node])
   places = jnp.where(valid & state.tried[children], tokens, len(target))
-  put = lambda probs, values: probs.at[places].set(values, mode="drop")
+  put = lambda probs, values: vocabulary.put(probs, places, values)
   rest = state.up[state.node] * target - state.down[state.node] * drafted
   return _Node(children, valid, tokens,
                put(jnp.maximum(rest, 0), state.kept[children]), put(drafted, 0))
@@ -201,8 +201,8 @@ def _take_off(state: _State, node: _Node):
   tried = state.tried.at[child].set(True)
   # Not 1 less what was taken: a distribution that is nearly certain would have
   # no rest.
-  left = node.drafted.at[jnp.where(node.children == child, node.tokens,
-                                   len(rest))].set(0, mode="drop").sum()
+  left = vocabulary.put(node.drafted, jnp.where(
+      node.children == child, node.tokens, len(rest)), 0).sum()
   taken = state.replace(
       accept=state.accept.at[i].set(_left_over(mass, accept)),
       up=state.up.at[i].set(jnp.where(some, accept * up * scale, up)),
@@ -210,7 +210,7 @@ def _take_off(state: _State, node: _Node):
           some, (accept * down + 1 / state.left[i]) * scale, down)),
       left=state.left.at[i].set(left), tried=tried,
       kept=state.kept.at[node.children].set(jnp.where(
-          node.valid & tried[node.children], rest[node.tokens],
+          node.valid & tried[node.children], vocabulary.take(rest, node.tokens),
           state.kept[node.children])))
   pick = functools.partial(jnp.where, child != NONE)
   return jax.tree.map(pick, taken, state), pick(rest, node.rest)
@@ -223,7 +223,8 @@ def _go_on(uniforms, tree: DraftTree, node: _Node, state: _State) -> _State:
   rank, some = jnp.argmax(untried), untried.any()
   child, token = node.children[rank], node.tokens[rank]
   accept = jnp.minimum(1, state.accept[i] * _ratio(
-      node.rest[token] * state.left[i], node.drafted[token]))
+      vocabulary.take(node.rest, token) * state.left[i],
+      vocabulary.take(node.drafted, token)))
   # A leaf has its turn, and a node when all of its children had theirs.
   down = some & (tree.valid & (tree.parents == child)).any()
   last = jnp.where(some, child, i)

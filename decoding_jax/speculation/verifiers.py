@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax import sampling
-from decoding_jax.kernels import random
+from decoding_jax.kernels import random, vocabulary
 from decoding_jax.speculation import drafters
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.types import (Array, Drafter, Draws, DraftTree, Expander,
@@ -197,7 +197,8 @@ def recursive(replacement: bool) -> Verifier:
     def test(state):
       target, draft, rank, accepted = state
       token = tokens[rank]
-      hit = valid[rank] & (uniforms[rank] * draft[token] < target[token])
+      hit = valid[rank] & (uniforms[rank] * vocabulary.take(
+          draft, token) < vocabulary.take(target, token))
       missed = valid[rank] & ~hit
       rest = sampling.residual(target, draft)
       if not replacement:
@@ -223,7 +224,8 @@ def k_seq() -> Verifier:
   def rule(uniforms, target, draft, tokens, valid):
     count = valid.sum()
     rho, beta = k_seq_rho(target, draft, count)
-    hits = valid & (uniforms * rho * draft[tokens] < target[tokens])
+    hits = valid & (uniforms * rho * vocabulary.take(
+        draft, tokens) < vocabulary.take(target, tokens))
     some = (count > 0) & (beta > 0)
     scale = jnp.where(some, _any_of(beta, count) / jnp.where(some, beta, 1), 0)
     return _first(hits), sampling.residual(
@@ -297,8 +299,9 @@ def sample_and_match() -> Verifier:
     ranks = jnp.arange(len(tokens))
     twins = (tokens[:, None] == tokens[None]) & valid[None] & (
         ranks[None] < ranks[:, None])
-    chances = jnp.where(valid & ~twins.any(axis=1), target[tokens], 0)
-    rest = target.at[jnp.where(valid, tokens, len(target))].set(0, mode="drop")
+    chances = jnp.where(valid & ~twins.any(axis=1),
+                        vocabulary.take(target, tokens), 0)
+    rest = vocabulary.put(target, jnp.where(valid, tokens, len(target)), 0)
     # Sums of what is left: 1 less what was tested would cancel.
     left = rest.sum() + jnp.cumsum(chances[::-1])[::-1]
     # A rest of no mass is of use only where rounding has spared all children.
@@ -397,6 +400,6 @@ def _any_of(beta, count):
 
 def _without(draft, token):
   """The distribution of what is left when a token has been drawn."""
-  rest = draft.at[token].set(0)
+  rest = vocabulary.put(draft, token, 0)
   mass = jnp.sum(rest)
   return rest / jnp.where(mass > 0, mass, 1)

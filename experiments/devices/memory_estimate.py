@@ -38,9 +38,9 @@ class Ways(NamedTuple):
   """Number of parts that a mesh divides arrays into.
 
   Attributes:
-    weights: of parameters.
+    weights: of parameters and vocabularies.
     rows: of arrays with an axis of rows.
-    heads: of caches and scores, in addition; logits have no heads.
+    heads: of caches and scores, in addition to rows.
   """
   weights: int = 1
   rows: int = 1
@@ -133,7 +133,8 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
       sum(_bytes(_cache(lm, batch, slots)) for lm, _ in models) // parts + max(
           _bytes(_carry(pair, kind, batch, width, slots)) for kind in kinds
       ) // ways.rows,
-      4 * batch * pair.target.vocab_size * (scored + drafted) // ways.rows,
+      4 * batch * pair.target.vocab_size * (scored + drafted) // (
+          ways.rows * ways.weights),
       2 * batch * scored**2 // ways.rows,
       temporaries // parts)
 

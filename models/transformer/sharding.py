@@ -2,8 +2,8 @@
 
 A layer is split as by Megatron (Shoeybi et al. 2019, arXiv 1909.08053): its
 two last products, of the attention and of the feed-forward layer, each end in
-one sum over "model"; the embedding ends in another, and the output layer in one
-gathering of logits. Rows never meet.
+one sum over "model"; the embedding ends in another. The logits of the output
+layer stay split over the vocabulary. Rows never meet.
 
 A model is called inside of `jax.shard_map` over "data", where "model" is left
 to the compiler, by a `language_model` of this module.
@@ -16,6 +16,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from decoding_jax import types
+from decoding_jax.kernels import vocabulary
 from models.transformer import architecture
 from models.transformer import language_models
 from models.transformer import parameters
@@ -148,9 +149,8 @@ def language_model(lm: types.LanguageModel,
                    spec: PartitionSpec) -> types.LanguageModel:
   """The model with what the compiler shall not choose otherwise.
 
-  Distributions are made from logits that every device of a row has: one
-    gathering a call, where a distribution of a split vocabulary would need
-    several.
+  Logits stay split over the vocabulary, and so are all distributions that are
+  made of them.
 
   Args:
     lm: a model of `transformer`.
@@ -169,7 +169,7 @@ def language_model(lm: types.LanguageModel,
 
   def forward(*args):
     logits, block = lm.forward(*args)
-    return jax.lax.with_sharding_constraint(logits, PartitionSpec()), block
+    return vocabulary.split(logits), block
 
   return lm._replace(init_cache=init_cache, forward=forward)
 
@@ -178,8 +178,8 @@ def language_model(lm: types.LanguageModel,
 def head(found: types.Head) -> types.Head:
   """The head on a split target, computed by every device of a row.
 
-  Its parameters are on all devices. What it makes of the target's output layer
-  is gathered, as logits of the target are.
+  Its parameters are on all devices. Its logits are split over the vocabulary,
+  as those of the target are.
 
   Args:
     found: of `models.heads`.
@@ -192,5 +192,10 @@ def head(found: types.Head) -> types.Head:
     return lambda *args: jax.lax.with_sharding_constraint(
         compute(*args), PartitionSpec())
 
+  def logits(*args):
+    logits, draft = found.logits(*args)
+    return vocabulary.split(logits), jax.lax.with_sharding_constraint(
+        draft, PartitionSpec())
+
   return found._replace(read=whole(found.read), start=whole(found.start),
-                        logits=whole(found.logits))
+                        logits=logits)

@@ -31,6 +31,7 @@ from models.heads import eagle
 from models.huggingface import heads
 from models.text import tokenizers
 from models.transformer import sharding
+from support import on_shards
 from support import tiny_models as tiny
 
 TARGET = transformer.Config(
@@ -161,7 +162,11 @@ def run(folder, mesh, of_pair=lambda pair: pair, draft=None, weights="dtype",
       for program in programs
       for kind, name in _COLLECTIVE.findall(program)
       # The prefill has loops as well, over layers that are scanned.
-      if "/while/" in name and "(prefill)" not in name)
+      if "/while/" in name and "(prefill)" not in name and "/Decoder/" in name)
+  shards = mesh.shape[sharding.MODEL] if mesh else 1
+  exchanged["bytes of rules"] = sum(map(on_shards.exchanged, programs))
+  exchanged["whole"] = (shards > 1) * sum(
+      on_shards.whole_arrays(x, TARGET.vocab_size, shards) for x in programs)
   return out, exchanged
 
 

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax import sampling
-from decoding_jax.kernels import buffers
+from decoding_jax.kernels import buffers, vocabulary
 from decoding_jax.rewards import text_reward
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.runtime import greedy_rollout, token_buffer
@@ -230,6 +230,6 @@ def _catch_up(width, context: Context, state: DecodeState, count):
 def _accepts(context: Context, slack, logits, tokens):
   """Tells whether the target accepts `tokens [B, T]`, by its `logits`."""
   logits = greedy_rollout.allowed(context, logits)
-  chosen = buffers.take_along(logits, tokens[..., None], axis=-1)[..., 0]
+  chosen = vocabulary.take(logits, tokens[..., None])[..., 0]
   return (tokens == sampling.most_probable(logits)) | (
       logits.max(axis=-1) - chosen < slack)

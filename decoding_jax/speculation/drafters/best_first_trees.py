@@ -11,8 +11,8 @@ import functools
 
 import jax.numpy as jnp
 
-from decoding_jax import sampling
-from decoding_jax.kernels import buffers
+from decoding_jax import kernels
+from decoding_jax.kernels import buffers, vocabulary
 from decoding_jax.speculation import expanders, tree as tree_lib
 from decoding_jax.speculation.drafters import language_model
 from decoding_jax.types import (Context, DecodeState, Drafter, DraftTree,
@@ -66,7 +66,7 @@ def path_log_probs(layout: Layout, tree: DraftTree):
   for level in tree_lib.level_slices(layout)[1:]:
     parents, tokens = tree.parents[:, level], tree.tokens[:, level]
     own = buffers.take_along(tree.log_probs, parents[:, :, None], axis=1)
-    own = buffers.take_along(own, tokens[:, :, None], axis=2)[:, :, 0]
+    own = vocabulary.take(own, tokens[:, :, None])[:, :, 0]
     above = buffers.take_along(totals, parents, axis=1)
     totals = jnp.concatenate([totals, jnp.where(
         tree.valid[:, level], above + jnp.minimum(own, 0), -jnp.inf)], axis=1)
@@ -84,7 +84,7 @@ def best_nodes(totals, nodes: int):
     `[B, 1 + nodes]` int32, ascending. Of equal totals the nodes of the lower
     indices are taken: the parent of a node comes before it.
   """
-  best = jnp.sort(sampling.top_k(totals[:, 1:], nodes)[1], axis=1)
+  best = jnp.sort(kernels.top_k(totals[:, 1:], nodes)[1], axis=1)
   return jnp.pad(1 + best, ((0, 0), (1, 0))).astype(jnp.int32)
 
 

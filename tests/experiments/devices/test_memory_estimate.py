@@ -130,7 +130,7 @@ def test_parts_of_a_mesh():
       pair_of(CONFIG, CONFIG), [METHOD.sampled], 4, 9, 64,
       ways) for ways in (memory_estimate.Ways(), memory_estimate.Ways(2, 4, 2)))
   assert part.weights == whole.weights // 2
-  assert part.logits == whole.logits // 4
+  assert part.logits == whole.logits // 8
   assert part.masks == whole.masks // 4
   assert part.caches == whole.caches // 8
   assert part.temporaries == whole.temporaries // 8

@@ -17,6 +17,7 @@ from models import transformer
 from models.transformer import sharding
 from support import helpers
 from support import on_meshes
+from support import on_shards
 from support import tiny_models as tiny
 
 ONE = tiny.LLAMA
@@ -81,25 +82,32 @@ def test_same_tokens_of_heads_on_the_target(found, name):
 
 
 @pytest.mark.parametrize("mesh, split_draft", [
-    ("8x1", None), ("4x2", True), ("2x4", True), ("1x8", False)])
-def test_devices_exchange_sums_of_layers_and_logits_only(found, mesh,
+    ("8x1", True), ("4x2", True), ("2x4", True), ("1x8", False)])
+def test_devices_exchange_sums_of_layers_and_little_else(found, mesh,
                                                          split_draft):
-  """Two sums a layer, one of the embedding; logits are gathered once a call.
+  """Two sums a layer, and one of the embedding; logits are not gathered.
 
   The target has experts, whose sums are one, with that of the one that all
-  tokens use. Rows exchange nothing, not even whether they are done.
+  tokens use. Of a draft whose heads are not split the vocabulary is. Rows
+  exchange nothing, not even whether they are done. What rules exchange is
+  counted in bytes.
   """
-  calls = {on_meshes.TARGET: split_draft is not None,
-           on_meshes.DRAFT: DRAFTS * bool(split_draft)}
+  rows, split = map(int, mesh.split("x"))
+  calls = {on_meshes.TARGET: (1, True), on_meshes.DRAFT: (DRAFTS, split_draft)}
   expected = {
       # A scan has its layers in the program once.
-      "all-reduce": sum(
-          n * (1 + 2 * (1 if config.scan_layers else config.num_layers))
-          for config, n in calls.items()),
-      "all-gather": sum(calls.values())}
+      "all-reduce": (split > 1) * sum(
+          n * (1 + 2 * of_layers * (
+              1 if config.scan_layers else config.num_layers))
+          for config, (n, of_layers) in calls.items())}
   exchanged = {k: v for k, v in found[mesh].items()
-               if k not in ("same", "same_counts", "off")}
+               if k not in ("same", "same_counts", "off", "bytes of rules",
+                            "whole")}
   assert exchanged == {k: v for k, v in expected.items() if v}
+  # A draft whose heads are not split has its embedding on all devices.
+  assert (found[mesh]["whole"] == 0) == split_draft
+  assert (found[mesh]["bytes of rules"] > 0) == (split > 1)
+  assert found[mesh]["bytes of rules"] < 8 // rows * on_shards.MOST_BYTES
 
 
 def named_specs(config, size):
