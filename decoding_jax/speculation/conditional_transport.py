@@ -1,4 +1,10 @@
-"""Conditional optimal transport (UniVer, arXiv 2605.04543) of greedy drafts.
+"""Conditional optimal transport of greedy drafts, as proposed by UniVer.
+
+UniVer (arXiv 2605.04543) verifies a tree by transport plans given the
+probability that a prefix is reached, from the root down, and decides in
+post-order. The formulas below were derived for this library from the abstract;
+those of the paper were not at hand, and where they differ is not known. That
+these keep the target's distribution is tested by enumeration.
 
 Of the k children of a node the k - 1 most probable tokens S of the draft
 distribution d are fixed; just one, x, is drawn, of what they leave: of d off S,

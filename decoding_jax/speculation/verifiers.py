@@ -44,7 +44,7 @@ RULES = {
     "traversal": Rule(Draws.WITHOUT_REPLACEMENT, "block", "traversal"),
     # As traversal, but level by level.
     "layer": Rule(Draws.WITHOUT_REPLACEMENT, module="layers"),
-    # arXiv 2605.04543.
+    # After arXiv 2605.04543, by a derivation of this library.
     "conditional_ot": Rule(Draws.ONE_SAMPLED, module="conditional_transport"),
     # arXiv 2408.07978; its text does not depend on the drafts.
     "shared_gumbel": Rule(Draws.SHARED_NOISE, module="shared_gumbel"),
