@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import numpy as np
 import pytest
 
@@ -118,8 +119,9 @@ def test_experiments_keep_features_for_methods_that_read_them(folders):
   method = dj.methods.contrastive_search(2)
   kept = model_pair.with_features(pair, [method])
   model_pair.check(method, kept, 4, 4, GREEDY)
-  model_pair.check(method, mesh.with_params(kept, mesh_shapes.make((1, 1))), 4,
-                   4, GREEDY)
+  on_mesh = mesh.with_params(kept, mesh_shapes.make((1, 1)))
+  with jax.set_mesh(on_mesh.mesh):
+    model_pair.check(method, on_mesh, 4, 4, GREEDY)
   assert model_pair.with_features(
       pair, [dj.methods.autoregressive()]) is pair
   # Control: the pair as it is opened for other methods.
