@@ -446,7 +446,7 @@ def test_a_head_is_trained_and_drafts(source, undisturbed, tmp_path, head):
 
 
 @pytest.mark.parametrize("changes, message", [
-    (dict(head="hat"), "--config.head='hat' is not one of medusa, eagle, "),
+    (dict(head="hat"), "--config.head='hat' is not one of dflash, dspark, "),
     (dict(head="medusa"), "reads the features of a --config.teacher"),
     (dict(head="medusa", teacher="python-target", head_depth=0),
      "head_depth=0 must be at least 1"),
