@@ -69,10 +69,14 @@ def with_derivatives_of(reference, kernel):
 def compile_for(platform: str) -> None:
   """Has programs traced from now on be fit for a platform that is not here.
 
+  What has been traced before is forgotten, since layers are traced once.
+
   Args:
     platform: "tpu" or "gpu".
   """
-  _ahead.add(platform)
+  if not compiles_for(platform):
+    _ahead.add(platform)
+    jax.clear_caches()
 
 
 def compiles_for(platform: str) -> bool:

@@ -231,13 +231,16 @@ def test_products_of_heads_share_no_factor_on_a_gpu():
   assert not found_on("tpu", program, others)
 
 
-def test_a_cache_is_read_by_a_kernel_on_a_tpu(monkeypatch):
+def test_a_cache_is_read_by_a_kernel_on_a_tpu(monkeypatch, request):
   """Also by the devices of a mesh, each of which has some of the heads.
 
   Nobody else traces the kernel: programs for a CPU are traced as before.
   """
-  monkeypatch.setattr(dispatch, "_ahead", {"tpu", "gpu"})
+  monkeypatch.setattr(dispatch, "_ahead", set())
   monkeypatch.setattr(dot_product_attention, "_FEW", 0)
+  request.addfinalizer(jax.clear_caches)
+  for name in ("tpu", "gpu"):
+    dispatch.compile_for(name)
   config = dataclasses.replace(LLAMA, hidden_dim=2 * LLAMA.hidden_dim)
   expected = {'custom_call of "tpu_custom_call"'}
   program = traced(PLAIN, config)
