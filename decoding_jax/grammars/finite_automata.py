@@ -123,14 +123,18 @@ def determinise(nfa: Nfa, start: int, finals, limit: int = MAX_STATES,
         after = subset(targets)
         number = known[targets] = numbers.setdefault(after, len(numbers))
         if number == len(waiting):
-          waiting.append(after)
-          if len(waiting) > limit:
-            raise TooLarge(f"an automaton of more than {limit} states, the "
-                           "limit.")
+          _wait(waiting, after, limit)
       _append(row, low, high, number)
     moves.append(row)
   finals = frozenset(finals)
   return _live(Dfa(moves, [not finals.isdisjoint(x) for x in waiting]))
+
+
+def _wait(waiting, state, limit):
+  """Appends a state whose moves are still to be found."""
+  waiting.append(state)
+  if len(waiting) > limit:
+    raise TooLarge(f"an automaton of more than {limit} states, the limit.")
 
 
 def intersect(x: Dfa, y: Dfa, limit: int = MAX_STATES) -> Dfa:
@@ -146,10 +150,7 @@ def intersect(x: Dfa, y: Dfa, limit: int = MAX_STATES) -> Dfa:
         pair = left[i][2], right[j][2]
         number = numbers.setdefault(pair, len(numbers))
         if number == len(waiting):
-          waiting.append(pair)
-          if len(waiting) > limit:
-            raise TooLarge(f"an automaton of more than {limit} states, the "
-                           "limit.")
+          _wait(waiting, pair, limit)
         _append(row, low, high, number)
       if left[i][1] < right[j][1]:
         i += 1

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%(\S+) \(.*?^}", re.M | re.S)
 _INSTRUCTION = re.compile(
-    r"^\s+(ROOT )?%(\S+) = (\(.*?\)|\S+) ([a-z][\w\-]*)\((.*?)\)(?:, (.*))?$",
+    r"^\s+(?:ROOT )?%(\S+) = (\(.*?\)|\S+) ([a-z][\w\-]*)\((.*?)\)(?:, (.*))?$",
     re.M)
 _ARRAY = re.compile(r"\b([a-z]+\d*)(?:e\w+)?\[([\d,]*)\]")
 # Scratch memory of cuBLAS, at the end of what it returns.
@@ -44,7 +44,6 @@ class _Instruction(NamedTuple):
   opcode: str
   operands: tuple[str, ...]
   rest: str
-  is_root: bool
 
 
 def of_step(text) -> list[Kernel]:
@@ -74,8 +73,8 @@ def of_entry(text) -> list[Kernel]:
 
 def _parse(text):
   return {found[1]: [
-      _Instruction(x[2], x[3], x[4], tuple(re.findall(r"%([^\s,)]+)", x[5])),
-                   x[6] or "", bool(x[1]))
+      _Instruction(x[1], x[2], x[3], tuple(re.findall(r"%([^\s,)]+)", x[4])),
+                   x[5] or "")
       for x in _INSTRUCTION.finditer(found[0])]
           for found in _COMPUTATION.finditer(text)}
 
