@@ -125,8 +125,8 @@ def get_config(preset="default"):
         and of the draft as `dtype` says. It is the distribution in `dtype` that
         is kept.
       weights, draft_weights: of matrices, "dtype", "bfloat16" or "int8"; "" of
-        the draft as `weights` says. It is the distribution with these `weights`
-        that is kept.
+        the draft as `weights` says, and of a head saved in 8 bits "int8". It is
+        the distribution with these `weights` that is kept.
       methods: names of the methods to run; empty: all that have trees.
       lengths, budgets: which points of the two experiments to run.
       speed: what ends the run, token rates on a pair of real size: a config of
