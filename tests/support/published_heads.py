@@ -72,7 +72,7 @@ def features(params, kept):
       params, TEXT[None], np.arange(size)[None], lm.init_cache(1, 0),
       dj.Block(fresh.keys, fresh.values, fresh.features), 0,
       np.tril(np.ones((1, size, size), bool)))
-  found = dict(zip(sorted(set(kept)), block.features))
+  found = dict(zip(sorted(set(kept)), block.features[dj.HIDDEN_STATES]))
   return [np.asarray(found[i][0, :-1], np.float64) for i in kept]
 
 
