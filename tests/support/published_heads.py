@@ -127,7 +127,7 @@ def text_before(loaded, target_params):
   """Normed hidden states, and the embedding and output tables of the target."""
   own = as_numpy(target_params)
   hidden = reference.rms(features(target_params, loaded.kept)[0],
-                         own["norm"]["scale"][:, 0], TARGET.norm_eps)
+                         own["norm"]["scale"], TARGET.norm_eps)
   return hidden, own["embedding"], own["head"]
 
 
