@@ -331,7 +331,7 @@ def save(folder, module, config, params, kept, metadata=None,
   arrays, types = {}, {formats.OFFSETS: np.int64}
   for place, leaf in jax.tree_util.tree_leaves_with_path(params):
     name = names[transformer.param_name(place)]
-    x = np.asarray(leaf[:, 0] if leaf.shape[1:] == (1,) else leaf)
+    x = np.asarray(leaf)
     if x.ndim == 2 and weights == quantization.INT8:
       matrix = quantization.on_host(x)
       arrays |= {name: matrix.values, name + tensor_files.SCALE: matrix.scales}
@@ -352,9 +352,7 @@ def _read(path, tensors, name, leaf):
   """Returns a tensor as a parameter."""
   if name not in tensors:
     raise ValueError(f"'{path}': tensor {name} is missing.")
-  found, full = tensors[name], quantization.shape(leaf)
-  # Vectors are columns here.
-  shape = full[:1] if full[1:] == (1,) else full
+  found, shape = tensors[name], quantization.shape(leaf)
   if found.refusal or found.shape != shape:
     raise ValueError(f"'{path}': tensor {name} "
                      f"{found.refusal or f'has shape {found.shape}'}: {shape} "
@@ -363,7 +361,7 @@ def _read(path, tensors, name, leaf):
     raise ValueError(f"'{path}': tensor {name} has numbers of the wrong type: "
                      f"{'floating point ones' if found.integer else 'int64'} "
                      "are needed.")
-  read = found.read().reshape(full)
+  read = found.read()
   if found.integer:
     return read
   if quantization.is_matrix(leaf):
