@@ -95,7 +95,7 @@ def _common():
   return dict(
       seed=0,
       preset="",              # of models.transformer.presets
-      # Sizes in place of the preset's, where they are not 0; all without one.
+      # Sizes instead of the preset's, where they are not 0; all without one.
       sizes=dict(vocab_size=0, dim=0, num_layers=0, num_heads=0, num_kv_heads=0,
                  head_dim=0, hidden_dim=0, max_length=0),
       # Or a head on the features of the teacher, which is its target: one of
@@ -107,7 +107,7 @@ def _common():
       head_layers=0,
       head_rank=0,
       # Of eagle3, dflash and dspark: the most frequent tokens alone, which the
-      # target's output layer tells apart; 0: all tokens.
+      # target's output layer distinguishes; 0: all tokens.
       head_vocab=0,
       # Whether the teacher's hidden states over its own texts are computed once
       # and kept in the workdir: 5 kB a token for a dim of 576.
@@ -124,7 +124,7 @@ def _common():
       # parallel text files in the folder `corpus`, a line a pair.
       train_pairs=(),
       held_out_pairs=(),
-      # Shares of rows made anew from their completions: see `keywords`.
+      # Shares of rows that are rebuilt from their completions: see `keywords`.
       keyword_fraction=0.0,
       renamed_fraction=0.0,
       # Or the name of a .jsonl.gz file there, of {"chosen", "rejected"}: then a

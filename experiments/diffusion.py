@@ -5,7 +5,7 @@
 
 All methods of `dj.canvas.methods` on list operations, Sudoku and Latin squares;
 FreeDave against the static decoding that it keeps; and the exact limits of
-parallel decoding beside what is measured.
+parallel decoding next to what is measured.
 """
 
 import functools

@@ -1,10 +1,10 @@
 """Prompt lookup: a drafter without parameters that copies from the text.
 
 Prompt lookup decoding (Saxena 2023, github.com/apoorvumang/prompt-lookup-
-decoding) drafts the tokens after the last place where the newest tokens had
-occurred before. Here all such places vote, and the votes are a distribution: so
-any method drafts from it, trees too, and the text keeps the distribution of the
-target. It pays where a text repeats its prompt or itself: code, summaries,
+decoding) drafts the tokens after the last position where the newest tokens had
+occurred before. Here all such positions vote, and the votes are a distribution:
+so any method drafts from it, trees too, and the text keeps the distribution of
+the target. It pays where a text repeats its prompt or itself: code, summaries,
 dialogues.
 
 A forward costs little more than filling its logits. But a method whose drafter

@@ -2,7 +2,7 @@
 
 Prompts are left-padded, so that all canvases begin at slot P. A store keeps the
 keys and values of all slots from the beginning of a row's current block; within
-the block only its own are computed anew, as fresh slots after the others:
+the block only its own are computed again, as fresh slots after the others:
 
     slot      0 .. P-1      P .. P+L-1        P+L ..
               prompt        canvas, stored    the block, fresh

@@ -20,7 +20,7 @@ def candidates(context: Context, logits):
 
   The noise of a place is the same at each step, so that a token is a function
   of the canvas, and a place whose distribution does not change keeps its token
-  however long it waits: noise drawn anew each step would let improbable tokens
+  however long it waits: fresh noise in each step would let improbable tokens
   wait until they are drawn otherwise.
 
   Args:

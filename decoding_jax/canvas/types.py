@@ -77,8 +77,8 @@ class State:
     filled_at: `[B, L]` int32, the forward that filled each place, from 0 on;
       `NONE` where it is not filled.
     forwards: `[B]` int32, forwards a row has taken.
-    whole_forwards: `[B]` int32, those of them that read prompt and canvas anew;
-      all without a cache.
+    whole_forwards: `[B]` int32, those that read prompt and canvas again; all
+      without a cache.
     steps: `[B]` int32, times that the rule has filled places.
     trace: `[B, F, L]` float32 of confidences and `[B, F, L]` int32 of tokens,
       of each forward; None if it is not kept.
@@ -110,7 +110,7 @@ class Filled:
       the end where none did.
     forwards: `[B]` int32, forwards that a row has taken, of all its drafts
       together.
-    whole_forwards: `[B]` int32, those that read prompt and canvas anew.
+    whole_forwards: `[B]` int32, those that read prompt and canvas again.
     steps: `[B]` int32, times that the rule has filled places: the forwards of a
       method without drafts.
     trace: see `State`.

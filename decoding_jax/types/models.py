@@ -126,7 +126,7 @@ class Head(NamedTuple):
       many levels costs.
     depth: levels that it can draft; 0 if there is no limit.
     max_length: positions it knows; 0 if there is no limit.
-    abstract_params: as of `LanguageModel`.
+    abstract_params: see `LanguageModel`.
   """
   init: Callable[[int, int], Any]
   read: Callable[..., Any]
@@ -154,8 +154,8 @@ class AppliedParams(NamedTuple):
 class LogitsProcessor(NamedTuple):
   """Changes logits by the tokens that stand before them; hashable.
 
-  The functions see one token of one row. What they need beside is in `params`,
-  a tree of arrays.
+  The functions see one token of one row. What else they need is in `params`, a
+  tree of arrays.
 
   Attributes:
     init: `(params) -> state`, a tree of arrays of fixed shapes.

@@ -40,7 +40,7 @@ def sizes(value, config, batch, count):
 
 
 def axes(value):
-  """Returns sizes of "data" and "model"; arguments and errors as of `sizes`."""
+  """Returns sizes of "data" and "model"; arguments and errors as in `sizes`."""
   parts = [re.fullmatch(r"(\w+):(\d+)", part) for part in value.split(",")]
   found = {part[1]: int(part[2]) for part in parts if part}
   if (len(found) < len(parts) or not set(found) <= set(_AXES)

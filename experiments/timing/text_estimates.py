@@ -13,7 +13,7 @@ import numpy as np
 from decoding_jax.speculation import acceptance_bounds
 from decoding_jax.speculation import tree_planning
 
-# Of children and levels what is told apart.
+# As many children and levels are distinguished.
 _MOST_CHILDREN = 8
 _DEPTH = 5
 _NONE = 10**6
@@ -47,7 +47,7 @@ def acceptances(
     measured: of recursive rejection, as measured in runs.
 
   Returns:
-    dict as of `tree_planning.plans`. Rules for paths are estimated by what they
+    dict as in `tree_planning.plans`. Rules for paths are estimated by what they
     gain on a chain, of which "layer" is taken to have half; greedy drafts by
     the best acceptance at a node.
   """

@@ -75,7 +75,7 @@ def choose(name: str, target: transformer.Config, depth: int,
     depth: levels that it is to draft.
     tokens: `[N]` int32 that it can draft, ascending; None for all.
     layers: of a block drafter; 0 for two.
-    markov_rank: of the bias of `dspark`; 0 for 64.
+    markov_rank: of the bias in `dspark`; 0 for 64.
 
   Raises:
     ValueError: for tokens and a kind that drafts all.

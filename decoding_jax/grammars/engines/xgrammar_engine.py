@@ -43,7 +43,7 @@ def json_schema(schema, pieces: Sequence[bytes], eos_id) -> HostGrammar:
 
   Args:
     schema: a dict, or a text of JSON.
-    pieces: as of `llguidance_engine.json_schema`.
+    pieces: see `llguidance_engine.json_schema`.
     eos_id: the token that ends a text, or several such tokens.
 
   Returns:
@@ -77,7 +77,7 @@ def gbnf(grammar: str, pieces: Sequence[bytes], eos_id) -> HostGrammar:
 
 
 def maker_of_schema(schema):
-  """Returns what compiles a schema, as of JSON, for `engine`."""
+  """Returns what compiles a schema, parsed from JSON, for `engine`."""
   text = json.dumps(schema)
   # Not strict: what a schema does not name may be there, as in JSON Schema.
   return lambda x: x.compile_json_schema(text, strict_mode=False)

@@ -127,21 +127,22 @@ def named_specs(config, size):
 
 ROWS, COLUMNS = PartitionSpec("model", None), PartitionSpec(None, "model")
 WHOLE = PartitionSpec(None, None)
+SPLIT, VECTOR = PartitionSpec("model"), PartitionSpec(None)
 
 
 @pytest.mark.parametrize("name, spec", [
     ("embedding", WHOLE),  # V = 13
     ("positions", WHOLE),
     ("layers/layer_1/attention/query/kernel", ROWS),
-    ("layers/layer_1/attention/query/bias", ROWS),
+    ("layers/layer_1/attention/query/bias", SPLIT),
     ("layers/layer_1/attention/key/kernel", ROWS),
     ("layers/layer_1/attention/out/kernel", COLUMNS),
-    ("layers/layer_1/attention/out/bias", WHOLE),
-    ("layers/layer_1/attention_norm/scale", WHOLE),
+    ("layers/layer_1/attention/out/bias", VECTOR),
+    ("layers/layer_1/attention_norm/scale", VECTOR),
     ("layers/layer_1/feed_forward/up/kernel", ROWS),
-    ("layers/layer_1/feed_forward/up/bias", ROWS),
+    ("layers/layer_1/feed_forward/up/bias", SPLIT),
     ("layers/layer_1/feed_forward/down/kernel", COLUMNS),
-    ("layers/layer_1/feed_forward/down/bias", WHOLE),
+    ("layers/layer_1/feed_forward/down/bias", VECTOR),
 ])
 def test_parameters_by_name(name, spec):
   assert named_specs(tiny.OPT, 2)[name] == spec
@@ -166,7 +167,7 @@ def test_a_parameter_without_mesh_axes_is_refused():
 def test_norms_of_gemma_are_whole():
   norms = {name: spec for name, spec in named_specs(tiny.GEMMA, 2).items()
            if name.endswith("/scale")}
-  assert set(norms.values()) == {WHOLE} and len(norms) == 2 * 6 + 1
+  assert set(norms.values()) == {VECTOR} and len(norms) == 2 * 6 + 1
 
 
 def test_scanned_layers_have_an_axis_more():
