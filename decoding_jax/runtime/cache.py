@@ -1,7 +1,6 @@
 """Caches: one length a row, and commit as the only write."""
 
 import itertools
-import math
 
 import jax
 import jax.numpy as jnp
@@ -81,19 +80,21 @@ def commit(cache: types.Cache, block: types.Block, slots,
   Returns:
     The cache, longer by `count`.
   """
-  old, structure = jax.tree.flatten(cache.features)
-  fresh = structure.flatten_up_to(block.features)
-  # Features have the axes of values, with one head.
-  values = lambda arrays: tuple(
-      x.reshape(*x.shape[:1], 1, x.shape[1], math.prod(x.shape[2:]))
-      for x in arrays)
-  keys, new = kernels.commit(
-      cache.keys, (*cache.values, *values(old)), block.keys,
-      (*block.values, *values(fresh)), slots, cache.length)
-  size = len(cache.values)
-  features = [x.reshape(y.shape) for x, y in zip(new[size:], old)]
-  return types.Cache(keys, new[:size], cache.length + count,
-                     structure.unflatten(features))
+  keys, values = kernels.commit(cache.keys, cache.values, block.keys,
+                                block.values, slots, cache.length)
+  features = jax.tree.map(
+      lambda x, fresh: _append(x, fresh, slots, cache.length), cache.features,
+      block.features)
+  return types.Cache(keys, values, cache.length + count, features)
+
+
+def _append(target, source, slots, lengths):
+  """Copies slots of `[B, N, ...]` into `[B, S, ...]`, from the lengths on."""
+  def row(target, source, slots, length):
+    fresh = jnp.take(source, slots, axis=0, mode="clip")
+    return jax.lax.dynamic_update_slice_in_dim(target, fresh, length, 0)
+
+  return jax.vmap(row)(target, source, slots, lengths)
 
 
 def move(block: types.Block, sources, targets) -> types.Block:

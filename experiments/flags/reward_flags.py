@@ -47,7 +47,8 @@ def given() -> bool:
   return bool(_REWARD.value)
 
 
-def judged(pair: model_pair.ModelPair, prompt_length: int, budget: int) -> Judged:
+def judged(pair: model_pair.ModelPair, prompt_length: int,
+           budget: int) -> Judged:
   """Makes the reward that `--reward` names.
 
   Args:
