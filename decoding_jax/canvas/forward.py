@@ -29,8 +29,8 @@ def whole(context: Context, canvases):
     canvases: `[B, D, L]` int32.
 
   Returns:
-    Logits `[B, D, L, V]`, each of the token at that place; and a block of keys
-    and values of B * D rows.
+    Logits `[B, D, L, V]`, each of the token at that position; and a block of
+    keys and values of B * D rows.
   """
   batch, number, length = canvases.shape
   repeat = lambda x: jnp.repeat(x, number, axis=0)
@@ -53,7 +53,7 @@ def of_block(context: Context, canvas, store: Block, start):
     context: of B rows.
     canvas: `[B, L]` int32.
     store: P + L slots.
-    start: `[B]` int32, place at which the block begins.
+    start: `[B]` int32, position at which the block begins.
 
   Returns:
     Logits `[B, L, V]`, 0 outside of the block.

@@ -13,7 +13,7 @@ def make(ngram: int = 5, window: int = 7, guesses: int = 7,
 
   Args:
     ngram: N, tokens of what is pooled; N - 1 of them are drafted.
-    window: W, places that are guessed at a time: a target call scores
+    window: W, positions that are guessed at a time: a target call scores
       W * (N - 1) guesses, which are never tested.
     guesses: n-grams that are kept of a bucket and drafted, at most V.
     buckets: of the pool, for the tokens that n-grams begin with; V at most.

@@ -17,7 +17,7 @@ from decoding_jax.speculation import expanders, verifiers
 _SURE = 1e-3
 # The longest stem that is looked at, a path before the first branching.
 _STEM = 3
-# Trials that the mean of a run counts for, where those of a place are few.
+# Trials that the mean of a run counts for, where those of a position are few.
 _PRIOR = 5
 
 

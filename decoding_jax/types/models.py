@@ -66,7 +66,7 @@ class LanguageModel(NamedTuple):
     after_prompt: `(params, cache) -> cache`, what is done to a cache that holds
       all of each prompt but its last token; None for nothing.
     abstract_params: `() -> params`, the parameters that it needs as
-      `jax.ShapeDtypeStruct`, `...` in place of any tree; those given to
+      `jax.ShapeDtypeStruct`, `...` instead of any tree; those given to
       `generate` are compared with them. None for no such check.
     early_logits: `(num_layers, params, tokens, positions, cache, mask [B, T,
       T]) -> logits [B, T, V]` that its first layers alone would give, as
@@ -87,7 +87,7 @@ class MaskedModel(NamedTuple):
   Attributes:
     language_model: its forward is called with masks that are not causal. The
       logits at a token are those of the token itself.
-    mask_id: token of a place that is not filled.
+    mask_id: token of a position that is not filled.
     shifted: whether the logits at a token are those of the next one, as of
       models that were adapted from autoregressive ones, such as Dream.
     block_causal: whether a block sees itself, the blocks before it and the

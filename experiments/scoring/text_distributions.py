@@ -1,4 +1,4 @@
-"""Distributions of the next token at each place of texts that are known."""
+"""Distributions of the next token at each position of texts that are known."""
 
 import functools
 

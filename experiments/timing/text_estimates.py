@@ -74,7 +74,7 @@ def lookup_tokens(texts: list[Text], depth: int, max_ngram: int) -> float:
     max_ngram: tokens that are compared, at most.
 
   Returns:
-    The accepted ones and the one after them, on average over all places.
+    The accepted ones and the one after them, on average over all positions.
   """
   found = [_copied(list(text.tokens[:place]), text.tokens[place:place + depth],
                    max_ngram)

@@ -1,9 +1,10 @@
 """Lookahead decoding (arXiv 2402.02057): n-grams of a Jacobi iteration.
 
 Beside the drafts, the target scores a window of guesses: N - 1 rows, each what
-it made of the row before, of W columns, the places from the root on. A column
-with what the target makes of its last row is an N-gram. A row pools these by
-their first token, the newest first, and drafts those that begin at the root.
+it made of the row before, of W columns, the positions from the root on. A
+column with what the target makes of its last row is an N-gram. A row pools
+these by their first token, the newest first, and drafts those that begin at the
+root.
 """
 
 import functools
@@ -40,7 +41,7 @@ def _pooled(pool, grams, valid):
   def put(i, pool):
     gram, bucket = grams[i], pool[grams[i, 0] % len(pool)]
     same = (bucket == gram[None]).all(axis=1)
-    # What was before its last place, or the end, moves on by one.
+    # What was before its last position, or the end, moves on by one.
     moves = jnp.arange(len(bucket)) <= jnp.where(
         same.any(), jnp.argmax(same), len(bucket))
     moved = jnp.where(moves[:, None], jnp.roll(bucket, 1, axis=0), bucket)
@@ -97,7 +98,7 @@ def _observe(last, context: Context, before: DecodeState, after: DecodeState,
   ready = jnp.broadcast_to((runs & (before.step + 1 >= height))[:, None],
                            row.shape)
   pool = jax.vmap(_pooled)(pool, rows.swapaxes(1, 2), ready)
-  # The places that were committed leave, and come again at the end.
+  # The positions that were committed leave, and come again at the end.
   places = (jnp.arange(width)[None] + seen.count[:, None] - 1) % width
   moved = buffers.take_along(rows[:, 1:], places[:, None], axis=2)
   window = jnp.where(runs[:, None, None], moved, window)
