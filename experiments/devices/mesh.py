@@ -29,6 +29,10 @@ _MESH = flags.DEFINE_string(
     "mesh", None, "Devices to split rows (data) and heads (model) over, as in "
     "data:4,model:2; or auto. Default: one device; auto for several processes. "
     "Each core of a CPU can be a device.")
+_DRAFT_MESH = flags.DEFINE_enum(
+    "draft_mesh", mesh_shapes.AUTO, [mesh_shapes.AUTO, *mesh_shapes.DRAFTS],
+    "Whether layers of a draft model are split over model as well, or are on "
+    "all devices (replicated).")
 _FORCE = flags.DEFINE_bool(
     "force", False, "Run even if the estimated memory exceeds the device's.")
 _COORDINATOR = flags.DEFINE_string(
@@ -68,6 +72,11 @@ def join(target, batch):
     UserError: for flags that contradict each other, a mesh that is none, or if
       there is no such model.
   """
+  connect(lambda: checkpoints.architecture(launch.model_folder(target)), batch)
+
+
+def connect(architecture, batch):
+  """Does what `join` does, for an architecture that `architecture()` reads."""
   with launch.user_errors(RuntimeError, ValueError):
     multihost.join(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
   if _MESH.value is not None and _MESH.value != mesh_shapes.AUTO:
@@ -78,10 +87,34 @@ def join(target, batch):
           mesh_shapes.DEVICE_COUNT in os.environ.get("XLA_FLAGS", "")):
     return
   with launch.user_errors(OSError, ValueError):
-    config = checkpoints.architecture(launch.model_folder(target))
+    config = architecture()
   count = mesh_shapes.host_devices(_MESH.value, config, batch, kernels.cores())
   with contextlib.suppress(RuntimeError):  # A process that has used JAX.
     jax.config.update("jax_num_cpu_devices", count)
+
+
+def value():
+  """Returns the flag `--mesh`; without it "auto" for several processes."""
+  if _MESH.value is None and jax.process_count() > 1:
+    return mesh_shapes.AUTO
+  return _MESH.value
+
+
+def draft_size(config, size):
+  """Returns over how many devices layers of a draft model are split.
+
+  Args:
+    config: its architecture.
+    size: of "model".
+
+  Returns:
+    As many, or 1: all devices have all of it.
+
+  Raises:
+    UserError: for `--draft_mesh=split` and layers that cannot be.
+  """
+  with launch.user_errors(ValueError):
+    return mesh_shapes.draft_size(_DRAFT_MESH.value, config, size)
 
 
 def load(pair, kinds, batch, most, width, max_new_tokens, decoded=None):
@@ -105,15 +138,12 @@ def load(pair, kinds, batch, most, width, max_new_tokens, decoded=None):
       has too little memory; if there are no parameters.
   """
   sizes_, decoded = (kinds, most, width, max_new_tokens), decoded or pair
-  value = _MESH.value
-  if value is None and jax.process_count() > 1:
-    value = mesh_shapes.AUTO
-  if value is None:
+  if value() is None:
     memory_estimate.check(decoded, *sizes_, _FORCE.value)
     return model_pair.with_params(pair)
   config = checkpoints.architecture(launch.model_folder(pair.source.target))
   with launch.user_errors(ValueError):
-    shapes = mesh_shapes.sizes(value, config, batch, jax.device_count())
+    shapes = mesh_shapes.sizes(value(), config, batch, jax.device_count())
   # All processes choose the same, be their machines equal or not.
   shape = tuple(multihost.from_first(
       lambda: choose(decoded, config, shapes, *sizes_)))
@@ -172,8 +202,8 @@ def from_flags(config, batch, count):
     UserError: for a mesh that model, batch or devices do not allow.
   """
   with launch.user_errors(ValueError):
-    value = "data:1" if _MESH.value is None else _MESH.value
-    return mesh_shapes.sizes(value, config, batch, count)[0]
+    asked = "data:1" if _MESH.value is None else _MESH.value
+    return mesh_shapes.sizes(asked, config, batch, count)[0]
 
 
 def stand_ins(folder, config, shardings):
@@ -243,7 +273,7 @@ def _place_of(mesh, read):
 
 def on_all(mesh, tree):
   """Replicates arrays, such as the parameters of a reward, on a mesh."""
-  return tree if mesh is None else _place(mesh, PartitionSpec(), tree)
+  return tree if mesh is None else put(mesh, PartitionSpec(), tree)
 
 
 def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
@@ -289,8 +319,8 @@ def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
         rows=rows)
   run = _run(pair, method, max_new_tokens, sampling, eos_id, reward, rows,
              draft_sampling)
-  batch = _place(pair.mesh, PartitionSpec(sharding.DATA),
-                 (jax.random.key_data(keys), prompts, lengths, constraints))
+  batch = put(pair.mesh, PartitionSpec(sharding.DATA),
+              (jax.random.key_data(keys), prompts, lengths, constraints))
   # Before decoding: the results of earlier batches have been written by now.
   multihost.stop_together()
   return jax.tree.map(np.asarray, _generate(
@@ -376,7 +406,7 @@ def _generate(run: _Run, batch, temperature, params):
   return jax.lax.with_sharding_constraint(out, NamedSharding(run.mesh, same))
 
 
-def _place(mesh, spec, tree):
+def put(mesh, spec, tree):
   """Puts arrays of the host on a mesh; each process provides its part."""
   where = NamedSharding(mesh, spec)
 

@@ -11,6 +11,8 @@ import numpy as np
 from models.transformer import sharding
 
 AUTO = "auto"
+# How layers of a draft model may be: on all devices of "model", or split.
+DRAFTS = REPLICATED, SPLIT = "replicated", "split"
 # The XLA flag by which a user sets the number of CPU devices.
 DEVICE_COUNT = "xla_force_host_platform_device_count"
 # Weights of a matrix from which on its products use several cores.
@@ -80,6 +82,30 @@ def _auto(config, batch, count):
         "at most.")
   return sorted((shape for shape in found if math.prod(shape) == used),
                 reverse=True)
+
+
+def draft_size(value, config, size):
+  """Returns over how many devices layers of a draft model are split.
+
+  Args:
+    value: of `--draft_mesh`.
+    config: architecture of the draft model.
+    size: of "model".
+
+  Returns:
+    As many, or 1: all devices have all of it.
+
+  Raises:
+    ValueError: if they cannot be split as the flag asks for.
+  """
+  if value == REPLICATED or (value == AUTO and size not in sharding.partition(
+      config)):
+    return 1
+  try:
+    sharding.check(config, size)
+  except ValueError as e:
+    raise ValueError(f"--draft_mesh={value}: {e}") from e
+  return size
 
 
 def host_devices(value, config, batch, cores):
