@@ -101,6 +101,9 @@ def make_step(config, objective, shardings=None):
 
   def step(state, batch, *extra):
     loss, grads = jax.value_and_grad(objective)(state.params, batch, *extra)
+    if shardings is not None:
+      # Else a part of an update may be computed by each device, and gathered.
+      grads = jax.lax.with_sharding_constraint(grads, shardings[0].params)
     updates, opt_state = optim.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
     return State(state.step + 1, params, opt_state), loss
