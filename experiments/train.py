@@ -37,7 +37,7 @@ from experiments.training import steps as training_steps
 from models import transformer
 
 # Steps from one question whether some other process is to stop to the next.
-_AGREED = 10
+AGREED = 10
 _METRICS, _SAVED = "metrics.jsonl", "checkpoints"
 # Fields that may change from one start of a run to the next.
 _FREE = ("checkpoint_every", "compilation_cache", "eval_every", "eval_windows",
@@ -172,7 +172,7 @@ def _steps(config, run, state, evaluate):
       bar.update()
       logs, evaluates = (step % every == 0 for every in (
           config.log_every, config.eval_every))
-      stops = multihost.any_stop_requested(step % _AGREED == 0)
+      stops = multihost.any_stop_requested(step % AGREED == 0)
       saves = (stops or step % config.checkpoint_every == 0
                or step == config.steps)
       if saves or logs:
@@ -186,7 +186,8 @@ def _steps(config, run, state, evaluate):
         metrics = {**evaluate(state.params, config.eval_windows),
                    "train_loss": float(loss)}
         results_store.append(run.workdir / _METRICS, {"step": step, **metrics})
-        bar.write(f"step {step}: {_line(metrics)}")
+        if multihost.first():
+          bar.write(f"step {step}: {_line(metrics)}")
       if saves:
         yield step, state
       if step == start + 1 or logs or evaluates or saves:
