@@ -100,21 +100,9 @@ def value():
   return _MESH.value
 
 
-def draft_size(config, size):
-  """Returns over how many devices layers of a draft model are split.
-
-  Args:
-    config: its architecture.
-    size: of "model".
-
-  Returns:
-    As many, or 1: all devices have all of it.
-
-  Raises:
-    UserError: for `--draft_mesh=split` and layers that cannot be.
-  """
-  with launch.user_errors(ValueError):
-    return mesh_shapes.draft_size(_DRAFT_MESH.value, config, size)
+def draft_mesh():
+  """Returns the flag `--draft_mesh`."""
+  return _DRAFT_MESH.value
 
 
 def load(pair, kinds, batch, most, width, max_new_tokens, decoded=None):
@@ -144,47 +132,57 @@ def load(pair, kinds, batch, most, width, max_new_tokens, decoded=None):
   config = checkpoints.architecture(launch.model_folder(pair.source.target))
   with launch.user_errors(ValueError):
     shapes = mesh_shapes.sizes(value(), config, batch, jax.device_count())
+    ways = [partition(pair, config, shape, draft_mesh()) for shape in shapes]
   # All processes choose the same, be their machines equal or not.
-  shape = tuple(multihost.from_first(
-      lambda: choose(decoded, config, shapes, *sizes_)))
-  memory_estimate.check(decoded, *sizes_, _FORCE.value,
-                        partition(config, shape))
-  return with_params(pair, mesh_shapes.make(shape))
+  number = multihost.from_first(lambda: choose(decoded, ways, *sizes_))
+  shape = shapes[number]
+  memory_estimate.check(decoded, *sizes_, _FORCE.value, ways[number])
+  return with_params(pair, mesh_shapes.make(shape),
+                     drafts=draft_mesh())
 
 
-def choose(pair, config, shapes, kinds, most, width, max_new_tokens):
+def choose(pair, ways, kinds, most, width, max_new_tokens) -> int:
   """Chooses the first mesh whose devices have the memory, else the last one.
 
   Args:
     pair: of `model_pair.open_pair`.
-    config: architecture of the target.
-    shapes: of `mesh_shapes.sizes`.
+    ways: of `partition`, of each mesh of `mesh_shapes.sizes`.
     kinds: pairs or decoders, see `load`.
     most: rows that have a cache at a time, at most.
     width: P, tokens of the longest prompt.
     max_new_tokens: the budget.
 
   Returns:
-    One of `shapes`.
+    Its number.
   """
-  return next((shape for shape in shapes if memory_estimate.fits(
-      pair, kinds, most, width, max_new_tokens, partition(config, shape))),
-              shapes[-1])
+  return next((i for i, x in enumerate(ways) if memory_estimate.fits(
+      pair, kinds, most, width, max_new_tokens, x)), len(ways) - 1)
 
 
-def partition(config, shape):
-  """Returns how a mesh divides arrays, of the draft as those of the target.
+def partition(pair, config, shape, drafts=mesh_shapes.AUTO):
+  """Returns how a mesh divides arrays.
 
   Args:
+    pair: of `model_pair.open_pair`.
     config: architecture of the target.
     shape: sizes of "data" and "model".
+    drafts: of `--draft_mesh`.
 
   Returns:
-    A `memory_estimate.Ways`.
+    A `memory_estimate.Ways`; caches of the draft are counted as divided.
+
+  Raises:
+    ValueError: for a draft model that cannot be split so.
   """
   data, model = shape
+  draft = None if pair.drafts.of_target else (
+      pair.drafts.architecture(pair.source))
+  own = 1 if pair.drafts.is_head else model
+  if draft is not None:
+    own = mesh_shapes.draft_size(drafts, draft, model)
   return memory_estimate.Ways(weights=model, rows=data,
-                              heads=sharding.cache_ways(config, model))
+                              heads=sharding.cache_ways(config, model),
+                              drafts=own)
 
 
 def from_flags(config, batch, count):
@@ -220,39 +218,50 @@ def _read(folder, config, shardings):
                           shardings=shardings)[1]
 
 
-def with_params(pair, mesh, read=_read):
+def with_params(pair, mesh, read=_read, drafts=mesh_shapes.AUTO):
   """Reads the parameters of a pair onto a mesh.
 
-  A draft model whose heads cannot be split is replicated, and so is a head on
-  the target's features.
+  A head on the target's features is replicated.
 
   Args:
     pair: of `model_pair.open_pair`.
     mesh: of `mesh_shapes.make`.
     read: `(folder, config, shardings) -> parameters`; `stand_ins` reads none.
+    drafts: of `--draft_mesh`, how a draft model with parameters of its own is
+      split, see `mesh_shapes.draft_size`.
 
   Returns:
     The pair.
+
+  Raises:
+    UserError: if it cannot be split so, or there are no parameters.
   """
   place, source = _place_of(mesh, read), pair.source
   own = source.target, source.dtypes[0], source.weights[0]
   config = source.architecture()
   lm = place.model(transformer.with_features(config, pair.kept) if pair.kept
                    else transformer.language_model(config), *own)
-  # Gather logits before cutting padding off: it may end on any device.
-  pair = pair.drafts.on_mesh(pair._replace(
-      target=vocab_alignment.cut(lm, pair.target.vocab_size), mesh=mesh), place)
+  drafting = place if pair.drafts.of_target else _place_of(
+      mesh, read, functools.partial(mesh_shapes.draft_size, drafts))
   with launch.user_errors(OSError, ValueError):
+    # Gather logits before cutting padding off: it may end on any device.
+    pair = pair.drafts.on_mesh(pair._replace(target=vocab_alignment.cut(
+        lm, pair.target.vocab_size), mesh=mesh), drafting)
     return pair.drafts.load(pair._replace(target_params=place.read(*own)),
-                            place)
+                            drafting)
 
 
-def _place_of(mesh, read):
-  """Returns a mesh as a `draft_kind.Place`."""
+def _place_of(mesh, read, size_of=mesh_shapes.split_size):
+  """Returns a mesh as a `draft_kind.Place`.
+
+  Args:
+    mesh: of `mesh_shapes.make`.
+    read: see `with_params`.
+    size_of: `(config, size of "model") -> devices that layers are split over`.
+  """
   def split(name, dtype, weights):
     config = draft_kind.architecture(name, dtype, weights)
-    size = mesh.shape[sharding.MODEL]
-    return config, size if size in sharding.partition(config) else 1
+    return config, size_of(config, mesh.shape[sharding.MODEL])
 
   def read_split(*kind):
     config, size = split(*kind)

@@ -79,8 +79,14 @@ def learner_size(mesh, learner: transformer.Config) -> int:
   Raises:
     UserError: for `--draft_mesh=split` and a model that cannot be.
   """
-  return 1 if mesh is None else mesh_lib.draft_size(
-      learner, mesh.shape[sharding.MODEL])
+  if mesh is None:
+    return 1
+  value, size = mesh_lib.draft_mesh(), mesh.shape[sharding.MODEL]
+  if value == mesh_shapes.AUTO:
+    # A step has so many tokens that products take the time, not the sums.
+    return mesh_shapes.split_size(learner, size)
+  with launch.user_errors(ValueError):
+    return mesh_shapes.draft_size(value, learner, size)
 
 
 def need(config, target, learner, shape) -> int:

@@ -227,8 +227,8 @@ def test_a_bad_mesh_is_one_line(folder, arguments, message):
 def test_a_drafter_that_cannot_be_split():
   """By itself it is then on all devices."""
   config = tiny.LLAMA
-  assert mesh_shapes.draft_size("auto", config, 2) == 2
-  assert mesh_shapes.draft_size("auto", config, 8) == 1
+  assert mesh_shapes.split_size(config, 2) == 2
+  assert mesh_shapes.split_size(config, 8) == 1
   assert mesh_shapes.draft_size("replicated", config, 2) == 1
   with pytest.raises(ValueError, match=re.escape(
       "--draft_mesh=split: model:8 does not divide num_heads=4")):
