@@ -44,7 +44,7 @@ def assert_same(found, expected):
 
 def test_a_distilled_drafter(tmp_path):
   """Control: the losses change from step to step by more than they differ."""
-  found = trained(tmp_path, "distilled", "distilled 4x2/2")
+  found = trained(tmp_path, "distilled", "distilled:4x2/2")
   one, split = (x["metrics"] for x in found.values())
   assert_same(split, one)
   assert abs(one[0]["train_loss"] - one[1]["train_loss"]) > 100 * _OFF
@@ -60,15 +60,15 @@ def test_losses_are_those_of_one_device(tmp_path, kind):
   replicated one each device computes the part of the vocabulary that its
   logits are of, so that matrices of logits are gathered once.
   """
-  found = trained(tmp_path, kind, *(f"{kind} {mesh}" for mesh in MESHES))
+  found = trained(tmp_path, kind, *(f"{kind}:{mesh}" for mesh in MESHES))
   for mesh in MESHES:
-    assert_same(found[f"{kind} {mesh}"]["metrics"], found[kind]["metrics"])
+    assert_same(found[f"{kind}:{mesh}"]["metrics"], found[kind]["metrics"])
   whole, split, replicated = (
-      found[f"{kind} {mesh}"]["exchanged"] for mesh in MESHES)
+      found[f"{kind}:{mesh}"]["exchanged"] for mesh in MESHES)
   assert whole["on a device"] == whole["parameters"]
   assert set(whole) == {"all-reduce", "parameters", "on a device",
                         "state on a device"}
-  # And the loss, the norm of the gradients, and sums of weights.
+  # And losses, the norm of the gradients, and sums of weights.
   assert 0 <= whole["all-reduce"] - whole["parameters"] <= 10
   assert "all-gather" not in split
   if kind != "fspad":  # It has no matrices of logits, and is replicated.
@@ -81,16 +81,16 @@ def test_losses_are_those_of_one_device(tmp_path, kind):
 
 @pytest.fixture(name="folder", scope="module")
 def _folder(tmp_path_factory):
-  """A corpus, a target, and an undisturbed run of "plain" on one device."""
+  """A corpus, a target, and an undisturbed run on one device."""
   folder = tmp_path_factory.mktemp("meshes")
   on_training_meshes.save(folder)
   train.train(on_training_meshes.config_of(folder, "plain", "undisturbed"))
   return folder
 
 
-def start(folder, name, *arguments, devices=8, **changes):
-  """Starts the program on "plain"."""
-  config = on_training_meshes.config_of(folder, "plain", name)
+def start(folder, name, *arguments, devices=8, kind="plain", **changes):
+  """Starts the program."""
+  config = on_training_meshes.config_of(folder, kind, name)
   config.update(changes)
   settings = folder / f"{name}.py"
   settings.write_text(
@@ -106,6 +106,27 @@ def wait_for_a_checkpoint(folder, name, *running):
     assert all(process.poll() is None for process in running), (
         running[0].communicate())
     time.sleep(0.01)
+
+
+@pytest.mark.long
+def test_two_processes_write_texts_and_features(folder):
+  """And train a head; the first one has all of it on its disk."""
+  one = on_training_meshes.config_of(folder, "own texts", "one")
+  train.train(one)
+  for process in start_two(folder, "both", kind="own texts"):
+    _, errors = process.communicate(timeout=600)
+    assert process.returncode == 0, errors
+  names = [folder / x / "work" for x in ("one", "both")]
+  assert_same(*map(on_training_meshes.metrics, names))
+  for pattern in ("texts/*/*.npy", "features/*/*.npy"):
+    files = [sorted(x.glob(pattern)) for x in names]
+    assert len(files[0]) == len(files[1]) > 0
+    for a, b in zip(*files):
+      if pattern.startswith("texts"):
+        np.testing.assert_array_equal(np.load(a), np.load(b))
+  found, expected = ((folder / x / "export" / "medusa_lm_head.safetensors")
+                     for x in ("both", "one"))
+  assert found.stat().st_size == expected.stat().st_size > 0
 
 
 def assert_undisturbed(folder, name):

@@ -1,9 +1,9 @@
 """Trains on meshes of eight devices, and counts what these exchange.
 
-Run by `test_train_meshes` with a folder and runs such as "medusa" and "medusa
-4x2/1", one of `KINDS` on one device and on a mesh, there over how many devices
-of "model" it is split. Prints JSON, a dict from runs to their metrics, and the
-numbers in results of each collective of an update.
+Run by `test_train_meshes` with a folder and runs such as "medusa" and
+"medusa:4x2/1": one of `KINDS` on one device; and on a mesh, there over how many
+devices of "model" it is split. Prints JSON, a dict from runs to their metrics,
+and the numbers in results of each collective of an update.
 """
 
 import collections
@@ -36,6 +36,10 @@ KINDS = {
     "distilled": dict(_TEACHER, sample_fraction=0.5, sample_rows=10,
                       sample_length=20, sample_prompt=12, sample_batch=8),
     "medusa": dict(_TEACHER, head="medusa", head_depth=2),
+    # On texts and features of the target, which are kept.
+    "own texts": dict(_TEACHER, head="medusa", head_depth=2, own_texts=12,
+                      keep_features=True, sample_length=25, sample_batch=8,
+                      windows=(24,), batch_tokens=192),
     # Its loss has distances of features, too.
     "fspad": dict(_TEACHER, head="fspad", head_depth=2),
 }
@@ -60,12 +64,12 @@ def config_of(folder, kind, name):
   fields = {**KINDS[kind]}
   if "teacher" in fields:
     fields["teacher"] = fields["teacher"].format(folder)
-  config.update(dict(
+  config.update({**dict(
       corpus=str(folder / "corpus"), tokenizer=str(folder / "target"),
       workdir=str(folder / name / "work"), export=str(folder / name / "export"),
       steps=STEPS, warmup_steps=1, windows=(16,), batch_tokens=128,
       eval_every=2, eval_windows=13, checkpoint_every=2,
-      compilation_cache=False, **fields))
+      compilation_cache=False), **fields})
   return config
 
 
@@ -101,8 +105,8 @@ def main(folder, names):
   save(folder)
   found = {}
   for name in names:
-    kind, _, mesh = name.partition(" ")
-    config, where = config_of(folder, kind, name.replace("/", "-")), ()
+    kind, _, mesh = name.partition(":")
+    config, where = config_of(folder, kind, re.sub("[:/]", "-", name)), ()
     if mesh:
       data, model, size = map(int, re.split("[x/]", mesh))
       where = mesh_shapes.make((data, model)), size

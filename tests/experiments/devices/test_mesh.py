@@ -254,15 +254,17 @@ def test_small_draft_models_are_not_split(dim, hidden, layers, split):
 
 def test_memory_of_a_draft_that_is_not_split(folders):
   """Control: the target's parameters are divided."""
-  pair = model_pair.open_pair(*folders)
-  config = dataclasses.replace(pair.source.architecture(), num_heads=2)
+  models = [(transformer.language_model(x), transformer.abstract_params(x))
+            for x in (ONE, dataclasses.replace(ONE, num_layers=1))]
+  pair = model_pair.ModelPair(*models[0], *models[1], None, 1.0)
   sizes = [memory_estimate.estimate(
       pair, [on_meshes.METHOD.sampled], 1, 4, 4,
       memory_estimate.Ways(weights=4, drafts=n)).weights for n in (0, 4, 1)]
   assert sizes[0] == sizes[1] < sizes[2] < 4 * sizes[0]
-  assert mesh_lib.partition(pair, config, (1, 2)).drafts == 1
-  lookup = model_pair.open_pair(folders[0], prompt_lookup.NAME)
-  assert mesh_lib.partition(lookup, config, (1, 2)).drafts == 2
+  pair, lookup = (model_pair.open_pair(folders[0], x)
+                  for x in (folders[1], prompt_lookup.NAME))
+  assert mesh_lib.partition(pair, ONE, (1, 2)).drafts == 1
+  assert mesh_lib.partition(lookup, ONE, (1, 2)).drafts == 2
 
 
 def test_key_value_heads_are_split_whole_or_not_at_all():
