@@ -41,10 +41,12 @@ class Ways(NamedTuple):
     weights: of parameters and vocabularies.
     rows: of arrays with an axis of rows.
     heads: of caches and scores, in addition to rows.
+    drafts: of parameters that the draft has alone; 0: as those of the target.
   """
   weights: int = 1
   rows: int = 1
   heads: int = 1
+  drafts: int = 0
 
 
 class Need(NamedTuple):
@@ -127,9 +129,12 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
         for lm, params in models),
       _largest(*models[0], batch, scored, slots, True, _OF_STEP))
   parts = ways.rows * ways.heads
+  all_weights = _bytes(memory.distinct([x for _, x in models] + [
+      pair.draft_params] * (drafts and is_head)))
+  of_target = _bytes(memory.distinct([pair.target_params]))
   return Need(
-      _bytes(memory.distinct([x for _, x in models] + [
-          pair.draft_params] * (drafts and is_head))) // ways.weights,
+      of_target // ways.weights + (all_weights - of_target) // (
+          ways.drafts or ways.weights),
       sum(_bytes(_cache(lm, batch, slots)) for lm, _ in models) // parts + max(
           _bytes(_carry(pair, kind, batch, width, slots)) for kind in kinds
       ) // ways.rows,
