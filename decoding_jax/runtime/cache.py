@@ -122,6 +122,14 @@ def put_rows(cache: types.Cache, rows, other: types.Cache) -> types.Cache:
                          cache.features, other.features)))
 
 
+def take_rows(cache: types.Cache, rows) -> types.Cache:
+  """Returns a cache of the rows `[R]` of another one."""
+  take = lambda x: x[..., rows, :, :, :]
+  return types.Cache(jax.tree.map(take, cache.keys),
+                     jax.tree.map(take, cache.values), cache.length[rows],
+                     tuple(x[rows] for x in cache.features))
+
+
 def await_logits(slots, logits):
   """The slots, but not before the logits are known.
 
