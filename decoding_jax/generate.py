@@ -69,10 +69,12 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
     rows: how many are decoded together, where the B prompts are more; a row
       that has finished makes room for the next. The texts are the same. None
       for all.
-    prefill_chunk: with `rows`, prompt tokens that a row which joins reads in
-      each step of the others; fewer than the step scores nodes of a row are as
-      many as these. None for %(default)s. 0 to prefill a quarter of the rows at a time, while the
-      others wait; so it is in any case for a method without draft trees.
+    prefill_chunk: with `rows`, prompt tokens that a row which joins reads in a
+      step of the others; as many as the step scores nodes of a row, if these
+      are more. They cost the others no more than that. None for just as many as
+      it scores, if they are five or more. 0, and None otherwise, prefills a
+      quarter of the rows at a time while the others wait. So does in any case a
+      method without draft trees.
 
   Returns:
     A `Generation`.
@@ -169,8 +171,10 @@ def _chunk_width(kind: Pair | Decoder, size) -> int:
   """Tokens of its prompt that a row which joins reads in a step; 0 for none."""
   if not isinstance(kind, Pair) or size == 0:
     return 0
-  return max(continuous_batching.CHUNK if size is None else size,
-             1 + tree_lib.num_nodes(kind.drafter.layout))
+  nodes = 1 + tree_lib.num_nodes(kind.drafter.layout)
+  if size is None:
+    return nodes if nodes >= continuous_batching.LEAST_CHUNK else 0
+  return max(size, nodes)
 
 
 # The caches are given back, so that the loop writes where they lie.

@@ -28,8 +28,9 @@ from decoding_jax.types import (Array, Cache, Context, DecodeState, Decoder,
 # Part of the rows that are refilled together, when so many have finished. One
 # at a time would cost a prefill each; more would wait longer for each other.
 _PART = 4
-# Tokens of a prompt that are read in a step.
-CHUNK = 16
+# A step that scores fewer nodes of a row takes long to read a prompt: unless
+# wider steps are asked for, that costs more steps than it saves the others.
+LEAST_CHUNK = 5
 
 
 def refilled(rows: int) -> int:
