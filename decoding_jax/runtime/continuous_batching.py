@@ -201,22 +201,23 @@ def _with_chunks(model: LanguageModel, joins, chunk) -> LanguageModel:
   All trees are filled up to W nodes, the further ones seeing themselves alone;
   so many slots has the block, whatever it was given.
   """
-  order = jnp.arange(chunk.shape[1])[None]
-  causal = order.T >= order
+  width = chunk.shape[1]
+  order = jnp.arange(width)[None]
+
+  def fill(x, mode="constant"):
+    more = [(0, 0), *((0, width - size) for size in x.shape[1:])]
+    return jnp.pad(x, more, mode)
 
   def forward(params, tokens, positions, cache, block, slot, mask):
     del block, slot  # The step's only call begins with an empty one.
-    nodes = tokens.shape[1]
-    fill = lambda x: jnp.pad(x, ((0, 0), (0, chunk.shape[1] - x.shape[1])), "edge")
-    mask = jnp.pad(mask, ((0, 0), *((0, chunk.shape[1] - x)
-                                    for x in mask.shape[1:])))
+    mask = fill(mask) | (order.T == order)[None]
     own = joins[:, None]
     logits, block = model.forward(
-        params, jnp.where(own, chunk, fill(tokens)),
-        jnp.where(own, cache.length[:, None] + order, fill(positions)), cache,
-        cache_lib.init_block(cache, chunk.shape[1]), 0, jnp.where(
-            own[:, None], causal[None], mask | (order.T == order)[None]))
-    return logits[:, :nodes], block
+        params, jnp.where(own, chunk, fill(tokens, "edge")),
+        jnp.where(own, cache.length[:, None] + order, fill(positions, "edge")),
+        cache, cache_lib.init_block(cache, width), 0,
+        jnp.where(own[:, None], (order.T >= order)[None], mask))
+    return logits[:, :tokens.shape[1]], block
 
   return model._replace(forward=forward)
 

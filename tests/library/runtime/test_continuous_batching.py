@@ -157,7 +157,7 @@ def test_nobody_waits_for_the_longest():
   out = run([9] + [1] * 7, 2)
   assert (out.lengths - 1).tolist() == [9] + [1] * 7
   assert out.steps == 9
-  # A prompt of three tokens is read in two steps, in which the long one goes on.
+  # A prompt of three tokens is read in two steps, while the long text goes on.
   starts = np.array([[9, 9, 9]] + [[1, 1, 1]] * 3, np.int32)
   out = tiny.generate(
       dj.methods.autoregressive(), tiny.Models(model, model), new=9, rows=2,
