@@ -158,10 +158,11 @@ def with_arrays(cache: types.Cache, arrays: types.Block) -> types.Cache:
 
 def take_rows(cache: types.Cache, rows) -> types.Cache:
   """Returns a cache of the rows `[R]` of another one."""
-  take = lambda x: x[..., rows, :, :, :]
-  return types.Cache(jax.tree.map(take, cache.keys),
-                     jax.tree.map(take, cache.values), cache.length[rows],
-                     tuple(x[rows] for x in cache.features))
+  def take(x, row_axis, _):
+    return x[(slice(None),) * row_axis + (rows,)]
+
+  return with_arrays(cache, map_arrays(take, cache)).replace(
+      length=cache.length[rows])
 
 
 def await_logits(slots, logits):

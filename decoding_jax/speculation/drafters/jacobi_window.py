@@ -2,8 +2,8 @@
 
 Beside the drafts, the target scores a window of guesses: N - 1 rows, each what
 it made of the row before, of W columns, the places from the root on. A column
-with what the target makes of its last row is an N-gram. A row pools these, and after
-those that end in the tokens just committed, by their first token, the
+with what the target makes of its last row is an N-gram. A row pools these, and
+then those that end in the tokens just committed, by their first token, the
 newest first, and drafts those that begin at the root.
 """
 
