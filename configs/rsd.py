@@ -306,7 +306,13 @@ _NO_DRAFTER = (
     {"name": "suffix", "nodes": 6, "depth": 4},
     {"name": "token_recycling", "widths": (3, 2, 1, 1)},
     {"name": "aded", "nodes": 6, "depth": 4},
-    {"name": "lookahead", "ngram": 3, "window": 4, "guesses": 3})
+    # The trees of their papers, which are larger.
+    {"name": "token_recycling"}, {"name": "lookahead"},
+    {"name": "lookahead", "by_one": False},
+    {"name": "lookahead", "from_text": False, "by_one": False},
+    *({"name": "lookahead", "ngram": 3, "window": 4, "guesses": 3, **others}
+      for others in ({}, {"by_one": False},
+                     {"from_text": False, "by_one": False})))
 # Drafter of `smollm2`, as `draft` says.
 _SMOLLM2_DRAFT = "smollm2-eagle3"
 # Chains, trees of RSD and best-first trees of four and eight nodes, and copies

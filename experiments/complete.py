@@ -54,6 +54,12 @@ _QUEUE = flags.DEFINE_integer(
     "queue", 0, "Rows given to one program, which decodes --batch at a time "
     "(continuous batching); 0 gives it no more than --batch.",
     lower_bound=0)
+_PREFILL_CHUNK = flags.DEFINE_integer(
+    "prefill_chunk", None, "Of --queue: prompt tokens that a row which joins "
+    "reads in a step of the others; 0 prefills rows while the others wait. "
+    "Default: as many as a step scores nodes of a row, if these are five or "
+    "more, else 0.",
+    lower_bound=0)
 _NUM_SAMPLES = flags.DEFINE_integer("num_samples", 1, "Texts per prompt.",
                                     lower_bound=1)
 _BUCKETS = flags.DEFINE_integer(
@@ -172,7 +178,8 @@ def _decoded(method, pair, batch, rows):
       max_new_tokens=generation_flags.MAX_NEW_TOKENS.value,
       sampling=generation_flags.sampling(),
       eos_id=pair.eos_id,
-      rows=_BATCH.value))
+      rows=_BATCH.value,
+      prefill_chunk=_PREFILL_CHUNK.value))
   out = jax.tree.map(np.asarray, out)
   texts = batching.decode(pair.tokenizer, out, lengths)
   written = [row[start:end] for row, start, end in zip(

@@ -157,6 +157,15 @@ def with_arrays(cache: types.Cache, arrays: types.Block) -> types.Cache:
                        features=arrays.features)
 
 
+def take_rows(cache: types.Cache, rows) -> types.Cache:
+  """Returns a cache of the rows `[R]` of another one."""
+  def take(x, row_axis, _):
+    return x[(slice(None),) * row_axis + (rows,)]
+
+  return with_arrays(cache, map_arrays(take, cache)).replace(
+      length=cache.length[rows])
+
+
 def await_logits(slots, logits):
   """The slots, but not before the logits are known.
 

@@ -56,6 +56,7 @@ class _Run(NamedTuple):
   sampling: dj.Sampling
   eos_id: tuple[int, ...] | None
   rows: int | None
+  prefill_chunk: int | None
   draft_sampling: dj.Sampling | None
 
 
@@ -287,7 +288,7 @@ def on_all(mesh, tree):
 
 def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
              eos_id=None, reward=None, reward_params=None, constraints=None,
-             rows=None, draft_sampling=None):
+             rows=None, prefill_chunk=None, draft_sampling=None):
   """Calls `dj.generate` with a pair of models, on one device or a mesh.
 
   On a mesh it is one program, in which each index of "data" has its own loop,
@@ -307,6 +308,7 @@ def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
     reward_params: its parameters, of `on_all`.
     constraints: tree of `[B, ...]`, or None.
     rows: rows decoded together, at most; None for all.
+    prefill_chunk: how other rows join, as of `dj.generate`.
     draft_sampling: a `dj.Sampling`, of which each is a program; None: as
       `sampling`.
 
@@ -325,9 +327,9 @@ def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
         draft_params=pair.draft_params, max_new_tokens=max_new_tokens,
         sampling=sampling, draft_sampling=draft_sampling, eos_id=eos_id,
         reward=reward, reward_params=reward_params, constraints=constraints,
-        rows=rows)
+        rows=rows, prefill_chunk=prefill_chunk)
   run = _run(pair, method, max_new_tokens, sampling, eos_id, reward, rows,
-             draft_sampling)
+             prefill_chunk, draft_sampling)
   batch = put(pair.mesh, PartitionSpec(sharding.DATA),
               (jax.random.key_data(keys), prompts, lengths, constraints))
   # Before decoding: the results of earlier batches have been written by now.
@@ -379,12 +381,13 @@ def trace(pair, batch, width, *, method, max_new_tokens, sampling, eos_id=None,
 
 
 def _run(pair, method, max_new_tokens, sampling, eos_id, reward=None,
-         rows=None, draft_sampling=None):
+         rows=None, prefill_chunk=None, draft_sampling=None):
   # All temperatures but 0 are one program.
   fixed = sampling.replace(temperature=float(sampling.temperature > 0))
   return _Run(pair.mesh, method, pair.target, pair.draft, reward,
               max_new_tokens, fixed, eos_id,
-              rows and rows // mesh_shapes.multiple(pair.mesh), draft_sampling)
+              rows and rows // mesh_shapes.multiple(pair.mesh), prefill_chunk,
+              draft_sampling)
 
 
 @functools.partial(programs.jit, static_argnums=(0,))
@@ -401,7 +404,8 @@ def _generate(run: _Run, batch, temperature, params):
         draft_params=draft_params, max_new_tokens=run.max_new_tokens,
         sampling=sampling, draft_sampling=run.draft_sampling,
         eos_id=run.eos_id, reward=run.reward, reward_params=reward_params,
-        constraints=constraints, rows=run.rows)
+        constraints=constraints, rows=run.rows,
+        prefill_chunk=run.prefill_chunk)
     return out.replace(steps=out.steps[None])
 
   by_rows, same = PartitionSpec(sharding.DATA), PartitionSpec()

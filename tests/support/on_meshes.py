@@ -144,7 +144,7 @@ NO_MODEL = {
 
 
 def run(folder, mesh, of_pair=lambda pair: pair, draft=None, weights="dtype",
-        method=METHOD, target="target", drafts=None):
+        method=METHOD, target="target", drafts=None, rows=None):
   """A generation, and what devices exchange in a step of its loop.
 
   Draft models are split where they can be, if `drafts` does not say otherwise.
@@ -169,7 +169,7 @@ def run(folder, mesh, of_pair=lambda pair: pair, draft=None, weights="dtype",
   mesh_lib._generate = spy
   out = mesh_lib.generate(
       pair, jax.random.split(jax.random.key(1), 8), prompts,
-      rng.integers(1, 5, 8), method=method, max_new_tokens=8,
+      rng.integers(1, 5, 8), method=method, max_new_tokens=8, rows=rows,
       sampling=dj.Sampling(1.2), draft_sampling=dj.Sampling(0.8))
   mesh_lib._generate = compiled
   exchanged = collections.Counter(
@@ -202,6 +202,9 @@ def main(folder):
   for data, model in MESHES:
     found[f"{data}x{model}"] = beside(
         one, *run(folder, mesh_shapes.make((data, model))))
+  # Each index of "data" has two rows, which its four prompts take in turn.
+  found["queued"] = beside(
+      one, run(folder, mesh_shapes.make((2, 4)), rows=4)[0], {})
   rounded, _ = run(folder, None, weights="int8")
   found["other"] = bool((rounded.tokens != one.tokens).any())
   found["2x4 of 8 bits"] = beside(

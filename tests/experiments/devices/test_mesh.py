@@ -45,6 +45,10 @@ def test_same_tokens_as_on_one_device(found, mesh):
   assert found[mesh]["off"] < 1e-5
 
 
+def test_rows_that_join_on_a_mesh(found):
+  assert found["queued"]["same"] and found["queued"]["same_counts"]
+
+
 def test_weights_of_8_bits(found):
   """Scales of the embedding are one sum more a forward; experts have none."""
   rounded, whole = found["2x4 of 8 bits"], found["2x4"]
