@@ -85,13 +85,13 @@ def main():
   config = pair.source.architecture()
   shape = mesh_lib.from_flags(config, _BATCH.value, len(devices))
   if budget is not None:
-    method = _within(budget, pair, mesh_lib.partition(config, shape))
+    method = _within(budget, pair, mesh_lib.partition(shape))
   model_pair.check(method, pair, _PROMPT_LENGTH.value, _MAX_NEW_TOKENS.value,
                    sampling)
   kind = method.sampled if _TEMPERATURE.value else method.greedy
   need = memory_estimate.estimate(pair, [kind], _BATCH.value,
                                   _PROMPT_LENGTH.value, _MAX_NEW_TOKENS.value,
-                                  mesh_lib.partition(config, shape))
+                                  mesh_lib.partition(shape))
   print(f"{method.name} on {shape[0]} x {shape[1]} of {len(devices)} "
         f"{devices[0].device_kind}: {_BATCH.value} rows of "
         f"{_PROMPT_LENGTH.value} + {_MAX_NEW_TOKENS.value} tokens", flush=True)

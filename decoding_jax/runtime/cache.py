@@ -1,5 +1,7 @@
 """Caches: one length a row, and commit as the only write."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 
@@ -165,8 +167,12 @@ def _await(slots, values):
 
 
 def round_up(slots) -> int:
-  """The least capacity that is usual and has room for so many slots."""
-  step = _STEP if slots <= _LONG else max(_STEP, _LONG_STEP)
+  """The least capacity that is usual and has room for so many slots.
+
+  The devices of a layer divide it, since a cache may be split over them.
+  """
+  step = math.lcm(_STEP if slots <= _LONG else max(_STEP, _LONG_STEP),
+                  *kernels.split_by_compiler().values())
   return -(-slots // step) * step
 
 

@@ -78,7 +78,7 @@ class Place(NamedTuple):
     read: `(name, dtype, weights) -> parameters` of a model.
     replicate: `(load, shapes) -> parameters`, those of `load()` on all devices;
       only their shapes where none are read.
-    model: `(lm, name, dtype, weights) -> lm`, as it computes there.
+    model: `(lm) -> lm`, as it computes there.
   """
   read: Callable[..., Any]
   replicate: Callable[..., Any]

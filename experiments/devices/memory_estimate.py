@@ -38,13 +38,11 @@ class Ways(NamedTuple):
   """Number of parts that a mesh divides arrays into.
 
   Attributes:
-    weights: of parameters and vocabularies.
-    rows: of arrays with an axis of rows.
-    heads: of caches and scores, in addition to rows.
+    layers: of parameters, keys and values, scores and vocabularies.
+    rows: of arrays with an axis of rows, in addition to layers.
   """
-  weights: int = 1
+  layers: int = 1
   rows: int = 1
-  heads: int = 1
 
 
 class Need(NamedTuple):
@@ -126,15 +124,17 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
       *(_largest(lm, params, batch, chunk, slots, False, of_prefill)
         for lm, params in models),
       _largest(*models[0], batch, scored, slots, True, _OF_STEP))
-  parts = ways.rows * ways.heads
+  parts = ways.rows * ways.layers
   return Need(
       _bytes(memory.distinct([x for _, x in models] + [
-          pair.draft_params] * (drafts and is_head))) // ways.weights,
-      sum(_bytes(_cache(lm, batch, slots)) for lm, _ in models) // parts + max(
-          _bytes(_carry(pair, kind, batch, width, slots)) for kind in kinds
-      ) // ways.rows,
+          pair.draft_params] * (drafts and is_head))) // ways.layers,
+      sum(_bytes((x.keys, x.values)) // parts + _bytes(
+          (x.length, x.features)) // ways.rows for x in (
+              _cache(lm, batch, slots) for lm, _ in models)) + max(
+                  _bytes(_carry(pair, kind, batch, width, slots))
+                  for kind in kinds) // ways.rows,
       4 * batch * pair.target.vocab_size * (scored + drafted) // (
-          ways.rows * ways.weights),
+          parts),
       2 * batch * scored**2 // ways.rows,
       temporaries // parts)
 

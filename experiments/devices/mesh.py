@@ -116,18 +116,17 @@ def load(pair, kinds, batch, most, width, max_new_tokens, decoded=None):
     shapes = mesh_shapes.sizes(value, config, batch, jax.device_count())
   # All processes choose the same, be their machines equal or not.
   shape = tuple(multihost.from_first(
-      lambda: choose(decoded, config, shapes, *sizes_)))
+      lambda: choose(decoded, shapes, *sizes_)))
   memory_estimate.check(decoded, *sizes_, _FORCE.value,
-                        partition(config, shape))
+                        partition(shape))
   return with_params(pair, mesh_shapes.make(shape))
 
 
-def choose(pair, config, shapes, kinds, most, width, max_new_tokens):
+def choose(pair, shapes, kinds, most, width, max_new_tokens):
   """Chooses the first mesh whose devices have the memory, else the last one.
 
   Args:
     pair: of `model_pair.open_pair`.
-    config: architecture of the target.
     shapes: of `mesh_shapes.sizes`.
     kinds: pairs or decoders, see `load`.
     most: rows that have a cache at a time, at most.
@@ -138,23 +137,21 @@ def choose(pair, config, shapes, kinds, most, width, max_new_tokens):
     One of `shapes`.
   """
   return next((shape for shape in shapes if memory_estimate.fits(
-      pair, kinds, most, width, max_new_tokens, partition(config, shape))),
+      pair, kinds, most, width, max_new_tokens, partition(shape))),
               shapes[-1])
 
 
-def partition(config, shape):
+def partition(shape):
   """Returns how a mesh divides arrays, of the draft as those of the target.
 
   Args:
-    config: architecture of the target.
     shape: sizes of "data" and "model".
 
   Returns:
     A `memory_estimate.Ways`.
   """
   data, model = shape
-  return memory_estimate.Ways(weights=model, rows=data,
-                              heads=sharding.cache_ways(config, model))
+  return memory_estimate.Ways(layers=model, rows=data)
 
 
 def from_flags(config, batch, count):
@@ -193,8 +190,8 @@ def _read(folder, config, shardings):
 def with_params(pair, mesh, read=_read):
   """Reads the parameters of a pair onto a mesh.
 
-  A draft model whose heads cannot be split is replicated, and so is a head on
-  the target's features.
+  Parameters of a draft model whose heads cannot be split are replicated, and so
+  is a head on the target's features, with what it keeps.
 
   Args:
     pair: of `model_pair.open_pair`.
@@ -208,7 +205,7 @@ def with_params(pair, mesh, read=_read):
   own = source.target, source.dtypes[0], source.weights[0]
   config = source.architecture()
   lm = place.model(transformer.with_features(config, pair.kept) if pair.kept
-                   else transformer.language_model(config), *own)
+                   else transformer.language_model(config))
   # Gather logits before cutting padding off: it may end on any device.
   pair = pair.drafts.on_mesh(pair._replace(
       target=vocab_alignment.cut(lm, pair.target.vocab_size), mesh=mesh), place)
@@ -219,15 +216,11 @@ def with_params(pair, mesh, read=_read):
 
 def _place_of(mesh, read):
   """Returns a mesh as a `draft_kind.Place`."""
-  def split(name, dtype, weights):
+  def read_split(name, dtype, weights):
     config = draft_kind.architecture(name, dtype, weights)
     size = mesh.shape[sharding.MODEL]
-    return config, size if size in sharding.partition(config) else 1
-
-  def read_split(*kind):
-    config, size = split(*kind)
-    return read(launch.model_folder(kind[0]), config,
-                sharding.shardings(config, mesh, size))
+    return read(launch.model_folder(name), config, sharding.shardings(
+        config, mesh, size if size in sharding.partition(config) else 1))
 
   def replicate(load_, shapes):
     if read is not stand_ins:
@@ -236,9 +229,7 @@ def _place_of(mesh, read):
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(
         x.shape, x.dtype, sharding=where), shapes)
 
-  return draft_kind.Place(
-      read_split, replicate, lambda lm, *kind: sharding.language_model(
-          lm, sharding.cache_spec(*split(*kind))))
+  return draft_kind.Place(read_split, replicate, sharding.language_model)
 
 
 def on_all(mesh, tree):

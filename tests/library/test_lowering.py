@@ -276,8 +276,7 @@ def _on_a_mesh(config, method=RSD_S):
   """Returns a function that traces a generation on four times two devices."""
   mesh = AbstractMesh((4, 2), (sharding.DATA, sharding.MODEL),
                       axis_types=(AxisType.Auto,) * 2)
-  lm = sharding.language_model(transformer.language_model(config),
-                               sharding.cache_spec(config, 2))
+  lm = sharding.language_model(transformer.language_model(config))
   params = mesh_lib.stand_ins(None, config, sharding.shardings(config, mesh))
   pair = model_pair.ModelPair(lm, params, lm, params, None, 1.0, None, mesh)
   return functools.partial(mesh_lib.trace, pair, 8, WIDTH, method=method,

@@ -40,10 +40,8 @@ class Layers(draft_kind.Draft):
     return pair._replace(draft_params=pair.target_params)
 
   def on_mesh(self, pair, place):
-    source = pair.source
     return pair._replace(draft=place.model(
-        self._model(source.architecture()), source.target, source.dtypes[0],
-        source.weights[0]))
+        self._model(pair.source.architecture())))
 
   def architecture(self, source):
     with launch.user_errors(ValueError):
