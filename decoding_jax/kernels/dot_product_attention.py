@@ -58,7 +58,7 @@ def attention(q, parts, cap=0.0):
   if any(isinstance(part[0], split_slots.SplitSlots) for part in parts):
     return split_slots.attend(functools.partial(_own, cap), q,
                               parts).astype(q.dtype)
-  return _attention(q, parts, cap=cap)
+  return _attention(q, split_slots.together(parts), cap=cap)
 
 
 def soft_cap(x, cap):

@@ -195,6 +195,25 @@ def attend(attention, q, parts):
       axis_names={layout.axis}, check_vma=False)(q, arrays).reshape(shape)
 
 
+def together(parts):
+  """Keeps the compiler from splitting keys and values where slots can be split.
+
+  It would split them by heads, as far as that goes, and what they are computed
+  from: where a cache of them is then attended to, they would be gathered.
+
+  Args:
+    parts: of `dot_product_attention.attention`, without `SplitSlots`.
+
+  Returns:
+    The same.
+  """
+  if _layout(parts[0][0].shape[_HEADS]).ways == 1:
+    return parts
+  whole = lambda x: jax.lax.with_sharding_constraint(x, _SAME)
+  return tuple((whole(keys), whole(values), *seen)
+               for keys, values, *seen in parts)
+
+
 def _gathered(layout, q, shape):
   """Returns the queries of a device's heads, of which it has some."""
   q = jax.lax.all_gather(q, layout.axis, axis_index_groups=layout.groups(),
