@@ -248,7 +248,9 @@ def test_a_cache_is_read_by_a_kernel_on_a_tpu(monkeypatch, request):
       program.lower(lowering_platforms=(platform,))))))
   assert found(program, "tpu") == expected
   assert not found(program, "cuda")
-  assert found(_on_a_mesh(config, PLAIN)(device_bytes=2**30), "tpu") == expected
+  for heads in (config.num_kv_heads, 1):
+    program = _on_a_mesh(dataclasses.replace(config, num_kv_heads=heads), PLAIN)
+    assert found(program(device_bytes=2**30), "tpu") == expected
 
 
 def test_other_digits_for_whom_asks_for_them():
@@ -293,6 +295,11 @@ def test_on_a_mesh(monkeypatch):
   with pytest.raises(launch.UserError, match="needs at least .* there are "):
     trace(device_bytes=1000)
   assert not faults(trace(device_bytes=2**30))
+
+
+def test_on_a_mesh_that_splits_slots():
+  config = dataclasses.replace(LLAMA, num_kv_heads=1)
+  assert not faults(_on_a_mesh(config)(device_bytes=2**30))
 
 
 @pytest.mark.parametrize("function, message", [

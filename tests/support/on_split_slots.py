@@ -92,7 +92,7 @@ class Run:
     arguments = (jax.random.split(jax.random.key(1), len(prompts)),
                  (self.target[1], self.draft[1]))
     program = jax.jit(decode).lower(*arguments).compile()
-    return program(*arguments), program.as_text()
+    return jax.tree.map(np.asarray, program(*arguments)), program.as_text()
 
 
 def texts(name, heads, number):
