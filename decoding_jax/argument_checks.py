@@ -11,7 +11,8 @@ import numpy as np
 
 from decoding_jax.sampling import Sampling
 from decoding_jax.speculation import tree, tree_decoder
-from decoding_jax.types import Head, LanguageModel, Method, Pair, Reward
+from decoding_jax.types import (Head, LanguageModel, Method, Pair, Reward,
+                                has_cache)
 from decoding_jax.validation import memory, params as params_lib
 from decoding_jax.validation import protocols, values
 
@@ -60,6 +61,10 @@ def check_models(method: Method, target: LanguageModel,
       raise ValueError(
           "draft is a head, which drafts from what the target has computed: "
           f"method {method.name} needs a language model.")
+    if decoder.needs_draft and not decoder.takes_head and not has_cache(draft):
+      raise ValueError(
+          "draft reads the target's cache, and has none of its own: method "
+          f"{method.name} needs a draft model that has.")
     if decoder.needs_draft and isinstance(draft, Head):
       _check_depth(method, draft)
     if decoder.max_samples_per_node > target.vocab_size:

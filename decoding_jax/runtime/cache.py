@@ -105,6 +105,49 @@ def move(block: types.Block, sources, targets) -> types.Block:
       tuple(moved(x, 0, FEATURE_SLOTS) for x in block.features))
 
 
+def latest(cache: types.Cache, first: int, window: int) -> types.Cache:
+  """Copies the first slots of each row and its newest ones.
+
+  Args:
+    cache: of S slots.
+    first: slots that are copied from the beginning.
+    window: slots that are copied before the length. Where slots are split over
+      devices, these numbers are rounded up, and up to one slot a device less
+      than the window is seen.
+
+  Returns:
+    A cache of `first + window` slots, or of all S, without features. Its slots
+    are in order, but are positions no more.
+  """
+  ways = max(getattr(x, "ways", 1) for x in cache.keys + cache.values)
+  first, window = (-(-number // ways) * ways for number in (first, window))
+  slots = capacity(cache)
+  if first + window >= slots:
+    return cache.replace(features=())
+  start = jnp.clip(cache.length - window, first, slots - window)
+  # All devices copy equally many.
+  start = -(-start // ways) * ways
+
+  def take(x, axis):
+    if isinstance(x, kernels.SplitSlots):
+      return x.replace(array=part(x.array, axis, ways))
+    return part(x, axis, 1)
+
+  def part(x, axis, ways):
+    def row(x, start):
+      return jnp.concatenate(
+          [jax.lax.slice_in_dim(x, 0, first // ways, axis=axis),
+           jax.lax.dynamic_slice_in_dim(x, start // ways, window // ways,
+                                        axis)], axis=axis)
+
+    rows = x.ndim + ROW_AXIS
+    return jax.vmap(row, (rows, 0), rows)(x, start)
+
+  return types.Cache(tuple(take(x, KEY_SLOTS) for x in cache.keys),
+                     tuple(take(x, VALUE_SLOTS) for x in cache.values),
+                     first + cache.length - start)
+
+
 def put_rows(cache: types.Cache, rows, other: types.Cache) -> types.Cache:
   """Writes whole rows, and no others.
 

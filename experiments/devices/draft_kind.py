@@ -190,6 +190,25 @@ class Draft:
     return launch.model_folder(self.name)
 
 
+class OfTarget(Draft):
+  """What drafts with the parameters of the target."""
+
+  @property
+  def of_target(self):
+    return True
+
+  def check_types(self, source):
+    for field, (of_target, value) in (("draft_dtype", source.dtypes),
+                                      ("draft_weights", source.weights)):
+      if value not in ("", of_target):
+        raise launch.UserError(
+            f"{field}={value!r}: draft={self.name!r} has the parameters of the "
+            f"target; leave it {of_target!r} or ''.")
+
+  def load(self, pair, place):
+    return pair._replace(draft_params=pair.target_params)
+
+
 def needs_draft(method) -> bool:
   """Returns whether a `dj.Method` needs a draft model."""
   return any(x.needs_draft for x in tree_decoder.decoders(method))

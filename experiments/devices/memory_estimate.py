@@ -21,6 +21,7 @@ import jax.numpy as jnp
 
 import decoding_jax as dj
 from decoding_jax import kernels
+from decoding_jax import types
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.runtime import prefill
 from decoding_jax.speculation import tree
@@ -113,7 +114,8 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
   slots = most_slots(kinds, width, max_new_tokens)
   models = [(pair.target, pair.target_params)]
   drafts = any(decoder.needs_draft for decoder in decoders)
-  # What a head keeps is counted as what its drafter carries.
+  # What a head keeps is counted as what its drafter carries; the slots that a
+  # draft model reads of the target's cache are copied.
   is_head = isinstance(pair.draft, dj.Head)
   if drafts and not is_head:
     models.append((pair.draft, pair.draft_params))
@@ -173,7 +175,8 @@ def nodes(kind):
 
 
 def _cache(lm, batch, slots):
-  return jax.eval_shape(lambda: lm.init_cache(batch, slots))
+  view = lm.target_view or (lambda cache: cache)
+  return jax.eval_shape(lambda: view(lm.init_cache(batch, slots)))
 
 
 def _carry(pair, kind, batch, width, slots):
@@ -197,7 +200,7 @@ def _carry(pair, kind, batch, width, slots):
       done=shape((batch,), bool),
       target_cache=_cache(pair.target, batch, slots),
       draft_cache=(_cache(pair.draft, batch, slots) if drafts and
-                   not isinstance(pair.draft, dj.Head) else None))
+                   types.has_cache(pair.draft) else None))
   return jax.eval_shape(kind.drafter.init, context, state).carry
 
 

@@ -5,7 +5,6 @@ kernels and the program; prints JSON, a dict from what ran to what was found.
 """
 
 import dataclasses
-import itertools
 import json
 import math
 import sys
@@ -22,6 +21,7 @@ from models import transformer
 from models.heads import eagle
 from models.testing import exactness
 from models.transformer import sharding
+from support import helpers
 from support import on_shards
 from support import tiny_models as tiny
 
@@ -209,13 +209,9 @@ def p_value(number=4):
   texts = np.asarray(out.tokens)[:, length:length + COUNTED]
   counts = np.zeros((FEW,) * COUNTED)
   np.add.at(counts, tuple(texts.T), 1)
-  every = np.array([*itertools.product(range(FEW), repeat=COUNTED)], np.int32)
   model = tiny.random_model(target, seed=target.num_kv_heads)
-  logits = transformer.causal_logits(model.lm, model.params, np.concatenate(
-      [np.tile(prompts[:1], (len(every), 1)), every[:, :-1]], axis=1))
-  probs = np.asarray(jax.nn.softmax(logits[:, length - 1:], axis=-1), float)
-  probs = np.take_along_axis(probs, every[..., None], 2)[..., 0].prod(axis=1)
-  return exactness.p_value(counts, probs.reshape(counts.shape) / probs.sum())
+  return exactness.p_value(counts, helpers.joint_of_model(model, prompts[0],
+                                                          COUNTED))
 
 
 def forgetful(layout, found, shape, divides):
