@@ -48,7 +48,7 @@ def attention(q, parts, cap=0.0):
     parts: one or two tuples of keys `[B, H, C, S]`, values `[B, H, S, C]` and
       a mask `[B, T or 1, S]` of what is seen. Each query sees something. Then,
       where it is known, the `Span` of the mask: such a part, of a cache, is
-      read blockwise. Keys and values of a cache may be `split_slots.SplitSlots`.
+      read blockwise. Keys and values may be `split_slots.SplitSlots`.
     cap: of `soft_cap`, for the scores.
 
   Returns:

@@ -100,8 +100,13 @@ def exchanged(text):
   found = [EXCHANGE.search(line) for line in text.splitlines()
            if "/while/" in line and not re.search(
                r"op_name=\"[^\"]*(/Decoder/|\(prefill\))", line)]
+  return bytes_of(filter(None, found))
+
+
+def bytes_of(exchanges):
+  """Bytes of the results of operations, as matches of `EXCHANGE`."""
   return sum(int(bits or 8) // 8 * int(np.prod([*map(int, dims.split(","))]))
-             for x in found if x for bits, dims in ARRAY.findall(x[1]))
+             for x in exchanges for bits, dims in ARRAY.findall(x[1]))
 
 
 def penalised(lm):

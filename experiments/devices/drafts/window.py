@@ -1,7 +1,4 @@
-"""The target with a view of its own cache, "window:512": first and newest tokens.
-
-It reads the target's cache, and has none of its own.
-"""
+"""The target on the first and newest tokens of its own cache, "window:512"."""
 
 import dataclasses
 import re
@@ -33,8 +30,8 @@ class Window(draft_kind.OfTarget):
     return source.architecture()
 
   def folder(self, target, workdir):
-    raise launch.UserError(f"draft={self.name!r} reads the cache of its target: "
-                           "there is no model that drafts the same.")
+    raise launch.UserError(f"draft={self.name!r} reads the cache of its target:"
+                           " there is no model that drafts the same.")
 
   def _model(self, config):
     with launch.user_errors(ValueError):

@@ -48,7 +48,8 @@ def test_what_a_cache_keeps():
   for row, length in enumerate(lengths.tolist()):
     kept = [i for i in range(length) if i < 2 or i >= length - 3]
     assert int(found.length[row]) == len(kept)
-    for array in (found.keys[0][1, row, 0, 0], found.values[0][1, row, 0, :, 0]):
+    for array in (found.keys[0][1, row, 0, 0],
+                  found.values[0][1, row, 0, :, 0]):
       assert array[:len(kept)].tolist() == kept
   assert cache_lib.latest(cache, 7, 3).keys[0] is keys
 
@@ -142,6 +143,7 @@ def p_value(other=1.0):
       target, prompt, count))
 
 
+@pytest.mark.long
 def test_joint_distribution():
   """Control: drafts of other probabilities than it reports."""
   assert p_value() > exactness.MIN_P_VALUE
