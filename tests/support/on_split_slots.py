@@ -35,7 +35,7 @@ METHODS = {"plain": dj.methods.autoregressive(),
 ROWS, PROMPT, NEW = 3, 9, 10
 # A number that no axis but that of channels has, in the program that is read.
 CHANNELS = 14
-MANY, COUNTED, FEW = 24_000, 3, 4
+MANY, COUNTED, FEW = 12_000, 3, 4
 
 
 def config(heads):
@@ -249,6 +249,8 @@ def main(*names):
     found["control"] = program(8, split=False)
   if "rsd_s" in names:
     found["p"] = p_value()
+    # Layers are traced once.
+    jax.clear_caches()
     split_slots._merged = forgetful
     found["control p"] = p_value()
   print(json.dumps(found))
