@@ -9,7 +9,8 @@ from decoding_jax import sampling
 from decoding_jax.kernels import buffers
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.runtime import greedy_rollout, token_buffer
-from decoding_jax.types import Context, DecodeState, Decoder, Method, Stats
+from decoding_jax.types import (Context, DecodeState, Decoder, HIDDEN_STATES,
+                                Method, Stats)
 from decoding_jax.validation import values
 
 EXAMPLES = (dict(num_candidates=3),)
@@ -28,7 +29,7 @@ def make(num_candidates: int, penalty: float = 0.6) -> Method:
 
   The target must keep hidden states: `transformer.with_features(config,
   (config.num_layers,))`, those after the final norm, as in the authors' code.
-  The last of its features are compared. A token costs one forward of
+  The last of its `HIDDEN_STATES` are compared. A token costs one forward of
   `num_candidates` tokens.
 
   Args:
@@ -111,7 +112,7 @@ def _forward(context: Context, cache, candidates):
 
 def _similarity(cache, block):
   """Returns `[B, K]`, the largest cosine of a candidate with a past token."""
-  past, new = (_unit(x.features[-1]) for x in (cache, block))
+  past, new = (_unit(x.features[HIDDEN_STATES][-1]) for x in (cache, block))
   cosines = jnp.einsum("bkf,bsf->bks", new, past,
                        precision=jax.lax.Precision.HIGHEST)
   valid = jnp.arange(past.shape[1])[None] < cache.length[:, None]

@@ -1,5 +1,6 @@
 """Caches: one length a row, and commit as the only write."""
 
+import itertools
 import math
 
 import jax
@@ -8,12 +9,13 @@ import jax.numpy as jnp
 from decoding_jax import kernels
 from decoding_jax import types
 
-# Axes from the end, so that layer axes may stand in front.
+# Axes of rows and of slots, from the end, so that layer axes may stand in
+# front; those of features from the beginning.
 ROW_AXIS = -4
 KEY_SLOTS = -1
 VALUE_SLOTS = -2
-# Of features, `[B, S, F]`.
-FEATURE_SLOTS = -2
+_AXES = {"keys": (ROW_AXIS, KEY_SLOTS), "values": (ROW_AXIS, VALUE_SLOTS),
+         "features": (0, 1)}
 # Caches hold a multiple of so many slots: methods whose steps reach differently
 # far have the same prefill, which is compiled once for all of them.
 _STEP = 32
@@ -21,6 +23,27 @@ _STEP = 32
 # pad a copy of all values where the parts are not equal; a TPU rounds the slots
 # of keys up in any case.
 _LONG, _LONG_STEP = 768, 128
+
+
+def map_arrays(function, *parts) -> types.Block:
+  """Applies a function to each array of caches or blocks.
+
+  Args:
+    function: `(*arrays, row_axis, slot_axis) -> array`, of one array of each;
+      on a mesh these may be `kernels.SplitSlots`.
+    parts: caches or blocks of one model.
+
+  Returns:
+    What it gives, as keys, values and features.
+  """
+  def mapped(name, row_axis, slot_axis):
+    return jax.tree.map(lambda x, *others: function(
+        x, *others, row_axis % x.ndim, slot_axis % x.ndim),
+                        *(getattr(part, name) for part in parts),
+                        is_leaf=_is_split)
+
+  return types.Block(**{name: mapped(name, *axes)
+                        for name, axes in _AXES.items()})
 
 
 def init_block(cache: types.Cache, slots: int) -> types.Block:
@@ -33,17 +56,13 @@ def init_block(cache: types.Cache, slots: int) -> types.Block:
   Returns:
     A block of zeros.
   """
-  def empty(x, axis):
+  def empty(x, _, slot_axis):
     shape = list(x.shape)
-    shape[axis] = slots
+    shape[slot_axis] = slots
     return jax.ShapeDtypeStruct(tuple(shape), x.dtype)
 
-  found = kernels.zeros([*(empty(k, KEY_SLOTS) for k in cache.keys),
-                         *(empty(v, VALUE_SLOTS) for v in cache.values),
-                         *(empty(f, FEATURE_SLOTS) for f in cache.features)],
-                        cache.length)
-  keys, values = len(cache.keys), len(cache.keys) + len(cache.values)
-  return types.Block(found[:keys], found[keys:values], found[values:])
+  shapes, structure = jax.tree.flatten(map_arrays(empty, cache))
+  return structure.unflatten(kernels.zeros(shapes, cache.length))
 
 
 def commit(cache: types.Cache, block: types.Block, slots,
@@ -64,19 +83,19 @@ def commit(cache: types.Cache, block: types.Block, slots,
   Returns:
     The cache, longer by `count`.
   """
-  keys, values = kernels.commit(cache.keys, cache.values, block.keys,
-                                block.values, slots, cache.length)
-  features = tuple(_append(x, fresh, slots, cache.length) for x, fresh in zip(
-      cache.features, block.features))
-  return types.Cache(keys, values, cache.length + count, features)
-
-
-def _append(target, source, slots, lengths):
-  """Copies slots of `[B, N, F]` into `[B, S, F]`, from each row's length on."""
-  fresh = kernels.take_along(source, slots[:, :, None], axis=1)
-  return jax.vmap(
-      lambda x, y, length: jax.lax.dynamic_update_slice_in_dim(x, y, length, 0)
-  )(target, fresh, lengths)
+  old, structure = jax.tree.flatten(cache.features)
+  fresh = structure.flatten_up_to(block.features)
+  # Features have the axes of values, with one head.
+  values = lambda arrays: tuple(
+      x.reshape(*x.shape[:1], 1, x.shape[1], math.prod(x.shape[2:]))
+      for x in arrays)
+  keys, new = kernels.commit(
+      cache.keys, (*cache.values, *values(old)), block.keys,
+      (*block.values, *values(fresh)), slots, cache.length)
+  size = len(cache.values)
+  features = [x.reshape(y.shape) for x, y in zip(new[size:], old)]
+  return types.Cache(keys, new[:size], cache.length + count,
+                     structure.unflatten(features))
 
 
 def move(block: types.Block, sources, targets) -> types.Block:
@@ -92,17 +111,15 @@ def move(block: types.Block, sources, targets) -> types.Block:
   Returns:
     The block.
   """
-  def moved(x, row_axis, axis):
+  def moved(x, row_axis, slot_axis):
     def row(x, sources, targets):
-      x = jnp.moveaxis(x, axis, 0)
-      return jnp.moveaxis(x.at[targets].set(x[sources], mode="drop"), 0, axis)
+      x = jnp.moveaxis(x, slot_axis - 1, 0)
+      return jnp.moveaxis(x.at[targets].set(x[sources], mode="drop"), 0,
+                          slot_axis - 1)
 
     return jax.vmap(row, (row_axis, 0, 0), row_axis)(x, sources, targets)
 
-  return types.Block(
-      tuple(moved(x, x.ndim + ROW_AXIS, KEY_SLOTS) for x in block.keys),
-      tuple(moved(x, x.ndim + ROW_AXIS, VALUE_SLOTS) for x in block.values),
-      tuple(moved(x, 0, FEATURE_SLOTS) for x in block.features))
+  return map_arrays(moved, block)
 
 
 def latest(cache: types.Cache, first: int, window: int) -> types.Cache:
@@ -116,36 +133,37 @@ def latest(cache: types.Cache, first: int, window: int) -> types.Cache:
       than the window is seen.
 
   Returns:
-    A cache of `first + window` slots, or of all S, without features. Its slots
-    are in order, but are positions no more.
+    A cache of `first + window` slots, or of all S. Its slots are in order, but
+    are positions no more.
   """
-  ways = max(getattr(x, "ways", 1) for x in cache.keys + cache.values)
+  ways = max([1, *(x.ways for x in jax.tree.leaves(cache, is_leaf=_is_split)
+                   if _is_split(x))])
   first, window = (-(-number // ways) * ways for number in (first, window))
   slots = capacity(cache)
   if first + window >= slots:
-    return cache.replace(features=())
+    return cache
   start = jnp.clip(cache.length - window, first, slots - window)
   # All devices copy equally many.
   start = -(-start // ways) * ways
 
-  def take(x, axis):
-    if isinstance(x, kernels.SplitSlots):
-      return x.replace(array=part(x.array, axis, ways))
-    return part(x, axis, 1)
+  def take(x, row_axis, slot_axis, ways=1):
+    if _is_split(x):
+      return x.replace(array=take(x.array, row_axis, slot_axis, x.ways))
 
-  def part(x, axis, ways):
     def row(x, start):
       return jnp.concatenate(
-          [jax.lax.slice_in_dim(x, 0, first // ways, axis=axis),
+          [jax.lax.slice_in_dim(x, 0, first // ways, axis=slot_axis - 1),
            jax.lax.dynamic_slice_in_dim(x, start // ways, window // ways,
-                                        axis)], axis=axis)
+                                        slot_axis - 1)], axis=slot_axis - 1)
 
-    rows = x.ndim + ROW_AXIS
-    return jax.vmap(row, (rows, 0), rows)(x, start)
+    return jax.vmap(row, (row_axis, 0), row_axis)(x, start)
 
-  return types.Cache(tuple(take(x, KEY_SLOTS) for x in cache.keys),
-                     tuple(take(x, VALUE_SLOTS) for x in cache.values),
-                     first + cache.length - start)
+  return with_arrays(cache.replace(length=first + cache.length - start),
+                     map_arrays(take, cache))
+
+
+def _is_split(x):
+  return isinstance(x, kernels.SplitSlots)
 
 
 def put_rows(cache: types.Cache, rows, other: types.Cache) -> types.Cache:
@@ -159,12 +177,30 @@ def put_rows(cache: types.Cache, rows, other: types.Cache) -> types.Cache:
   Returns:
     The cache with these rows replaced.
   """
-  put = lambda x, y: x.at[..., rows, :, :, :].set(y, mode="drop")
-  return types.Cache(jax.tree.map(put, cache.keys, other.keys),
-                     jax.tree.map(put, cache.values, other.values),
-                     cache.length.at[rows].set(other.length, mode="drop"),
-                     tuple(x.at[rows].set(y, mode="drop") for x, y in zip(
-                         cache.features, other.features)))
+  def put(x, y, row_axis, _):
+    at = (slice(None),) * row_axis + (rows,)
+    return jax.tree.map(lambda x, y: x.at[at].set(y, mode="drop"), x, y)
+
+  return with_arrays(cache, map_arrays(put, cache, other)).replace(
+      length=cache.length.at[rows].set(other.length, mode="drop"))
+
+
+def where(rows, new: types.Block, old: types.Block) -> types.Block:
+  """Returns the new arrays of some rows `[B]` bool, the old ones elsewhere."""
+  return map_arrays(lambda x, y, row_axis, _: pick_rows(rows, x, y, row_axis),
+                    new, old)
+
+
+def pick_rows(rows, new, old, axis=0):
+  """Does the same with two arrays whose rows are along an axis."""
+  return jnp.where(jnp.expand_dims(rows, [
+      i for i in range(new.ndim) if i != axis]), new, old)
+
+
+def with_arrays(cache: types.Cache, arrays: types.Block) -> types.Cache:
+  """Returns the cache with other keys, values and features."""
+  return cache.replace(keys=arrays.keys, values=arrays.values,
+                       features=arrays.features)
 
 
 def await_logits(slots, logits):
@@ -198,8 +234,9 @@ def await_block(slots, block: types.Block):
   for keys in block.keys:
     layer = (0,) * (keys.ndim + ROW_AXIS)
     slots = _await(slots, keys[layer][:, 0, 0, :1])
-  for features in block.features:
-    slots = _await(slots, features[:, 0, :1])
+  for features in jax.tree.leaves(block.features):
+    if features.size:
+      slots = _await(slots, features.reshape(len(features), -1)[:, :1])
   return slots
 
 
@@ -221,11 +258,20 @@ def round_up(slots) -> int:
 
 def capacity(cache: types.Cache) -> int | None:
   """S; None if the model keeps nothing."""
-  if cache.keys:
-    return cache.keys[0].shape[KEY_SLOTS]
-  if cache.values:
-    return cache.values[0].shape[VALUE_SLOTS]
-  return cache.features[0].shape[FEATURE_SLOTS] if cache.features else None
+  sizes = jax.tree.leaves(map_arrays(
+      lambda x, _, slot_axis: x.shape[slot_axis], cache))
+  return sizes[0] if sizes else None
+
+
+def shapes(model: types.LanguageModel) -> types.Cache:
+  """Returns the cache of one row and one slot as `jax.ShapeDtypeStruct`."""
+  return jax.eval_shape(lambda: model.init_cache(1, 1))
+
+
+def unused(name: str, names) -> str:
+  """Returns a name for features that is not among others, with a number."""
+  return next(x for x in itertools.chain([name], map(
+      f"{name}_{{}}".format, itertools.count(2))) if x not in names)
 
 
 def is_cache(x) -> bool:

@@ -50,24 +50,20 @@ def grow(state: DecodeState, slots) -> DecodeState:
   Returns:
     The state.
   """
+  def grown(x, _, slot_axis):
+    wide = _pad(x, slots, slot_axis)
+    x.delete()
+    return wide
+
   def wider(x):
-    return x.replace(
-        keys=tuple(_grow(k, slots, cache_lib.KEY_SLOTS) for k in x.keys),
-        values=tuple(_grow(v, slots, cache_lib.VALUE_SLOTS) for v in x.values),
-        features=tuple(_grow(f, slots, cache_lib.FEATURE_SLOTS)
-                       for f in x.features)) if isinstance(x, Cache) else x
+    return cache_lib.with_arrays(x, cache_lib.map_arrays(grown, x)) if (
+        isinstance(x, Cache)) else x
 
   caches = jax.tree.map(
       wider, (state.target_cache, state.draft_cache, state.carry),
       is_leaf=cache_lib.is_cache)
   return state.replace(target_cache=caches[0], draft_cache=caches[1],
                        carry=caches[2])
-
-
-def _grow(x, slots, axis):
-  wide = _pad(x, slots, axis)
-  x.delete()
-  return wide
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))

@@ -121,11 +121,16 @@ def _check_cache(cache, batch, slots):
           batch, slots):
         raise ValueError(f"LanguageModel.init_cache: {name} of shape {x.shape}:"
                          f" {form} of B={batch}, S={slots} is needed.")
-  for x in cache.features:
-    if x.ndim != 3 or x.shape[:2] != (batch, slots):
-      raise ValueError(f"LanguageModel.init_cache: features of shape "
-                       f"{x.shape}: [B, S, F] of B={batch}, S={slots} is "
-                       "needed.")
+  if not isinstance(cache.features, dict):
+    raise ValueError("LanguageModel.init_cache: features are of type "
+                     f"{type(cache.features).__name__}: a dict is needed, such "
+                     "as {dj.HIDDEN_STATES: (array,)}.")
+  for name, arrays in cache.features.items():
+    for x in jax.tree.leaves(arrays):
+      if x.shape[:2] != (batch, slots):
+        raise ValueError(f"LanguageModel.init_cache: features[{name!r}] of "
+                         f"shape {x.shape}: [B, S, ...] of B={batch}, "
+                         f"S={slots} is needed.")
   shape, dtype = values.form(cache.length)
   if shape != (batch,) or dtype != jnp.int32:
     raise ValueError(f"LanguageModel.init_cache: length of shape {shape} and "

@@ -13,7 +13,8 @@ from decoding_jax.runtime import cache as cache_lib, prefill, token_buffer
 from decoding_jax.speculation import expanders, shared_gumbel
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.types import (AppliedParams, Context, DecodeState, Drafter,
-                                DraftTree, Expander, Head, Params, Seen)
+                                DraftTree, Expander, Head, HIDDEN_STATES,
+                                Params, Seen)
 
 
 def init(context: Context, state: DecodeState) -> DecodeState:
@@ -36,8 +37,8 @@ def init(context: Context, state: DecodeState) -> DecodeState:
   def read(i, carry):
     part = lambda x: jax.lax.dynamic_slice_in_dim(x, i * size, size, 1)
     return head.read(*_params(context), carry,
-                     tuple(map(part, cache.features)), part(after),
-                     jnp.clip(count - i * size, 0, size))
+                     tuple(map(part, cache.features[HIDDEN_STATES])),
+                     part(after), jnp.clip(count - i * size, 0, size))
 
   carry = read(0, carry) if number == 1 else jax.lax.fori_loop(
       0, -(-count.max() // size), read, carry)
@@ -71,7 +72,7 @@ def observe(context: Context, after: DecodeState, seen: Seen) -> DecodeState:
   """Reads the tokens that were committed, with the features before each."""
   path = seen.verdict.path[:, :, None]
   features = tuple(buffers.take_along(x, path, axis=1)
-                   for x in seen.block.features)
+                   for x in seen.block.features[HIDDEN_STATES])
   return after.replace(carry=context.draft.read(
       *_params(context), after.carry, features, seen.tokens, seen.count))
 
@@ -95,9 +96,9 @@ def _without_processors(params: Params) -> Params:
 
 
 def _check_widths(head, cache):
-  found = tuple(x.shape[-1] for x in cache.features)
-  if found != head.widths:
+  kept = tuple(x.shape[-1] for x in cache.features.get(HIDDEN_STATES, ()))
+  if kept != head.widths:
     raise ValueError(
         f"draft: the head reads features of widths {head.widths}, the target "
-        f"keeps {found}: a target that keeps the outputs of the head's layers "
+        f"keeps {kept}: a target that keeps the outputs of the head's layers "
         "is needed, such as transformer.with_features(config, layers).")

@@ -10,7 +10,7 @@ from decoding_jax.speculation import expanders, shared_gumbel
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.speculation.drafters import feature_head
 from decoding_jax.types import (Block, Cache, Context, DecodeState, Drafter,
-                                DraftTree, Expander, Head, Seen)
+                                DraftTree, Expander, Head, HIDDEN_STATES, Seen)
 
 
 @functools.lru_cache(maxsize=None)
@@ -44,7 +44,7 @@ def propose(expander, keys, context: Context,
     return feature_head.propose(expander, keys, context, state)
   model, cache = context.draft, state.draft_cache
   if _reads_target(context):
-    cache = state.target_cache.replace(features=())
+    cache = _without_hidden_states(state.target_cache)
     model = _on_target(model, cache)
   return expanders.grow(
       keys, expander, model, context.draft_params, cache,
@@ -85,6 +85,12 @@ def _on_target(model, cache):
     return model.forward(params, tokens, positions, view, *block)
 
   return model._replace(forward=forward)
+
+
+def _without_hidden_states(cache):
+  """Returns the cache without what heads read: the draft model makes none."""
+  return cache.replace(features={name: x for name, x in cache.features.items()
+                                 if name != HIDDEN_STATES})
 
 
 def _reads_target(context):

@@ -42,14 +42,14 @@ def test_what_a_cache_keeps():
   slots = jnp.arange(10, dtype=jnp.float32)
   keys = jnp.broadcast_to(slots, (2, len(lengths), 1, 1, 10))
   cache = dj.Cache((keys,), (jnp.swapaxes(keys, -1, -2),), lengths,
-                   (jnp.zeros((len(lengths), 10, 1)),))
+                   {"slots": jnp.broadcast_to(slots, (len(lengths), 10))})
   found = cache_lib.latest(cache, 2, 3)
-  assert not found.features
   for row, length in enumerate(lengths.tolist()):
     kept = [i for i in range(length) if i < 2 or i >= length - 3]
     assert int(found.length[row]) == len(kept)
     for array in (found.keys[0][1, row, 0, 0],
-                  found.values[0][1, row, 0, :, 0]):
+                  found.values[0][1, row, 0, :, 0],
+                  found.features["slots"][row]):
       assert array[:len(kept)].tolist() == kept
   assert cache_lib.latest(cache, 7, 3).keys[0] is keys
 
