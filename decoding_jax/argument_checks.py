@@ -13,7 +13,7 @@ from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.sampling import Sampling
 from decoding_jax.speculation import tree, tree_decoder
 from decoding_jax.types import (Head, HIDDEN_STATES, LanguageModel, Method,
-                                Pair, Reward)
+                                Pair, Reward, has_cache)
 from decoding_jax.validation import memory, params as params_lib
 from decoding_jax.validation import protocols, values
 
@@ -62,6 +62,10 @@ def check_models(method: Method, target: LanguageModel,
       raise ValueError(
           "draft is a head, which drafts from what the target has computed: "
           f"method {method.name} needs a language model.")
+    if decoder.needs_draft and not decoder.takes_head and not has_cache(draft):
+      raise ValueError(
+          "draft reads the target's cache, and has none of its own: method "
+          f"{method.name} needs a draft model that has.")
     if decoder.needs_draft and isinstance(draft, Head):
       _check_depth(method, draft)
     if decoder.max_samples_per_node > target.vocab_size:

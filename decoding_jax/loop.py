@@ -24,7 +24,7 @@ from decoding_jax.runtime import prefill as prefill_lib
 from decoding_jax.speculation import tree_decoder
 from decoding_jax.types import (Array, Context, DecodeState, Decoder, DraftTree,
                                 Generation, Head, LanguageModel, Method, NONE,
-                                PAD, Params, Reward, Verdict)
+                                PAD, Params, Reward, Verdict, has_cache)
 from decoding_jax.validation import keys as keys_lib
 from decoding_jax.validation import prompts as prompts_lib
 from decoding_jax.validation import values
@@ -267,8 +267,8 @@ def check_memory(method: Method, decoder: Decoder, context: Context,
 def _models(decoder, context: Context):
   """The models that a decoder prefills, each with its parameters."""
   target = context.target, context.target_params
-  # A head reads what the target has read of the prompts.
-  if not decoder.needs_draft or isinstance(context.draft, Head):
+  # Some drafters read what the target has read of the prompts.
+  if not decoder.needs_draft or not has_cache(context.draft):
     return [target]
   return [target, (context.draft, context.draft_params)]
 

@@ -86,7 +86,7 @@ def main():
   config = pair.source.architecture()
   shape = mesh_lib.from_flags(config, _BATCH.value, len(devices))
   with launch.user_errors(ValueError):
-    ways = mesh_lib.partition(pair, config, shape, mesh_lib.draft_mesh())
+    ways = mesh_lib.partition(pair, shape, mesh_lib.draft_mesh())
   if budget is not None:
     method = _within(budget, pair, ways)
   model_pair.check(method, pair, _PROMPT_LENGTH.value, _MAX_NEW_TOKENS.value,

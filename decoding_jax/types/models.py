@@ -71,6 +71,8 @@ class LanguageModel(NamedTuple):
     early_logits: `(num_layers, params, tokens, positions, cache, mask [B, T,
       T]) -> logits [B, T, V]` that its first layers alone would give, as
       `forward` in all else; None if it has none.
+    target_view: `(target's cache) -> cache`, what a draft model that has no
+      cache of its own reads of the target's; None for one that has its own.
   """
   init_cache: Callable[[int, int], Cache]
   forward: Callable[..., tuple[Array, Block]]
@@ -79,6 +81,7 @@ class LanguageModel(NamedTuple):
   after_prompt: Optional[Callable[..., Cache]] = None
   abstract_params: Optional[Callable[[], Params]] = None
   early_logits: Optional[Callable[..., Array]] = None
+  target_view: Optional[Callable[[Cache], Cache]] = None
 
 
 class MaskedModel(NamedTuple):
@@ -138,6 +141,11 @@ class Head(NamedTuple):
   depth: int = 0
   max_length: int = 0
   abstract_params: Optional[Callable[[], Params]] = None
+
+
+def has_cache(draft: LanguageModel | Head) -> bool:
+  """Returns whether a draft model or head has a `DecodeState.draft_cache`."""
+  return not isinstance(draft, Head) and draft.target_view is None
 
 
 class AppliedParams(NamedTuple):

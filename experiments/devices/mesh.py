@@ -133,7 +133,7 @@ def load(pair, kinds, batch, most, width, max_new_tokens, decoded=None):
   config = checkpoints.architecture(launch.model_folder(pair.source.target))
   with launch.user_errors(ValueError):
     shapes = mesh_shapes.sizes(value(), config, batch, jax.device_count())
-    ways = [partition(pair, config, shape, draft_mesh()) for shape in shapes]
+    ways = [partition(pair, shape, draft_mesh()) for shape in shapes]
   # All processes choose the same, be their machines equal or not.
   number = multihost.from_first(lambda: choose(decoded, ways, *sizes_))
   shape = shapes[number]
@@ -160,17 +160,16 @@ def choose(pair, ways, kinds, most, width, max_new_tokens) -> int:
       pair, kinds, most, width, max_new_tokens, x)), len(ways) - 1)
 
 
-def partition(pair, config, shape, drafts=mesh_shapes.AUTO):
+def partition(pair, shape, drafts=mesh_shapes.AUTO):
   """Returns how a mesh divides arrays.
 
   Args:
     pair: of `model_pair.open_pair`.
-    config: architecture of the target.
     shape: sizes of "data" and "model".
     drafts: of `--draft_mesh`.
 
   Returns:
-    A `memory_estimate.Ways`; caches of the draft are counted as divided.
+    A `memory_estimate.Ways`.
 
   Raises:
     ValueError: for a draft model that cannot be split so.
@@ -181,9 +180,7 @@ def partition(pair, config, shape, drafts=mesh_shapes.AUTO):
   own = 1 if pair.drafts.is_head else model
   if draft is not None:
     own = mesh_shapes.draft_size(drafts, draft, model)
-  return memory_estimate.Ways(weights=model, rows=data,
-                              heads=sharding.cache_ways(config, model),
-                              drafts=own)
+  return memory_estimate.Ways(model, data, own)
 
 
 def from_flags(config, batch, count):
@@ -222,7 +219,7 @@ def _read(folder, config, shardings):
 def with_params(pair, mesh, read=_read, drafts=mesh_shapes.AUTO):
   """Reads the parameters of a pair onto a mesh.
 
-  A head on the target's features is replicated.
+  A head on the target's features is replicated, with what it keeps.
 
   Args:
     pair: of `model_pair.open_pair`.
@@ -241,7 +238,7 @@ def with_params(pair, mesh, read=_read, drafts=mesh_shapes.AUTO):
   own = source.target, source.dtypes[0], source.weights[0]
   config = source.architecture()
   lm = place.model(transformer.with_features(config, pair.kept) if pair.kept
-                   else transformer.language_model(config), *own)
+                   else transformer.language_model(config), config)
   drafting = place if pair.drafts.of_target else _place_of(
       mesh, read, functools.partial(mesh_shapes.draft_size, drafts))
   with launch.user_errors(OSError, ValueError):
@@ -260,14 +257,13 @@ def _place_of(mesh, read, size_of=mesh_shapes.split_size):
     read: see `with_params`.
     size_of: `(config, size of "model") -> devices that layers are split over`.
   """
-  def split(name, dtype, weights):
-    config = draft_kind.architecture(name, dtype, weights)
-    return config, size_of(config, mesh.shape[sharding.MODEL])
+  def size(config):
+    return size_of(config, mesh.shape[sharding.MODEL])
 
-  def read_split(*kind):
-    config, size = split(*kind)
-    return read(launch.model_folder(kind[0]), config,
-                sharding.shardings(config, mesh, size))
+  def read_split(name, dtype, weights):
+    config = draft_kind.architecture(name, dtype, weights)
+    return read(launch.model_folder(name), config,
+                sharding.shardings(config, mesh, size(config)))
 
   def replicate(load_, shapes):
     if read is not stand_ins:
@@ -277,8 +273,8 @@ def _place_of(mesh, read, size_of=mesh_shapes.split_size):
         x.shape, x.dtype, sharding=where), shapes)
 
   return draft_kind.Place(
-      read_split, replicate, lambda lm, *kind: sharding.language_model(
-          lm, sharding.cache_spec(*split(*kind))))
+      read_split, replicate, lambda lm, config: sharding.language_model(
+          lm, whole=size(config) < mesh.shape[sharding.MODEL]))
 
 
 def on_all(mesh, tree):

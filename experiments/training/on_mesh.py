@@ -302,7 +302,6 @@ def teacher(config, lm, params, tokenizer, mesh) -> model_pair.ModelPair:
     mesh: of `mesh_shapes.make`, or None.
   """
   if mesh is not None:
-    lm = sharding.language_model(lm, sharding.cache_spec(
-        checkpoints.architecture(config.teacher), mesh.shape[sharding.MODEL]))
+    lm = sharding.language_model(lm)
   return model_pair.ModelPair(lm, params, None, None, tokenizer, 0.0,
                               mesh=mesh)

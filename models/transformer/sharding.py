@@ -16,6 +16,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from decoding_jax import types
+from decoding_jax.kernels import split_slots
 from decoding_jax.kernels import vocabulary
 from models.transformer import architecture
 from models.transformer import language_models
@@ -48,7 +49,7 @@ def check(config: architecture.Config, size: int) -> None:
   """Checks that a layer can be split over so many devices.
 
   Key/value heads, vocabularies and a shared expert that do not divide are no
-  error: every device has all of them.
+  error: every device has all of their parameters.
 
   Args:
     config: the architecture.
@@ -131,44 +132,18 @@ def shardings(config: architecture.Config, mesh: jax.sharding.Mesh,
       is_leaf=lambda x: isinstance(x, PartitionSpec))
 
 
-def cache_ways(config: architecture.Config, size: int) -> int:
-  """Over how many devices keys and values are split, where a layer is.
-
-  Args:
-    config: the architecture.
-    size: devices that a layer is split over.
-
-  Returns:
-    As many, or 1 if its key/value heads do not divide.
-  """
-  return 1 if config.num_kv_heads % size else size
-
-
-def cache_spec(config: architecture.Config, size: int) -> PartitionSpec:
-  """How keys and values are split, from the axis of rows on.
-
-  Args:
-    config: the architecture.
-    size: devices that a layer is split over.
-
-  Returns:
-    Of `[B, H, ...]`, rows being those that one index of "data" has.
-  """
-  return PartitionSpec(
-      None, MODEL if cache_ways(config, size) > 1 else None)
-
-
 @functools.lru_cache(maxsize=None)
 def language_model(lm: types.LanguageModel,
-                   spec: PartitionSpec) -> types.LanguageModel:
+                   whole: bool = False) -> types.LanguageModel:
   """The model with what the compiler shall not choose otherwise.
 
   Logits stay split over the vocabulary, and so are all distributions that are
-  made of them.
+  made of them. Caches are split over as many devices: by heads, and by slots as
+  far as these do not divide.
 
   Args:
     lm: a model of `transformer`.
-    spec: its `cache_spec`.
+    whole: whether every device has all of its layers, and so of its caches.
 
   Returns:
     A model for use inside of `jax.shard_map` over "data"; equal arguments give
@@ -176,10 +151,14 @@ def language_model(lm: types.LanguageModel,
   """
   def init_cache(batch, capacity):
     cache = lm.init_cache(batch, capacity)
-    place = lambda x: jax.lax.with_sharding_constraint(
-        x, PartitionSpec(*(None,) * (x.ndim - 4), *spec))
-    return types.Cache(*jax.tree.map(place, (cache.keys, cache.values)),
-                       cache.length, cache.features)
+    if whole:
+      on_all = lambda x: jax.lax.with_sharding_constraint(x, PartitionSpec())
+      return cache.replace(keys=jax.tree.map(on_all, cache.keys),
+                           values=jax.tree.map(on_all, cache.values))
+    empty = lambda arrays, axis: tuple(
+        split_slots.zeros(x.shape, x.dtype, axis) for x in arrays)
+    return cache.replace(keys=empty(cache.keys, -1),
+                         values=empty(cache.values, -2))
 
   def forward(*args):
     logits, block = lm.forward(*args)

@@ -105,8 +105,7 @@ def with_features_and_start(pair):
   """The pair, whose target keeps its layer's outputs, with a start table."""
   target, size = transformer.with_features(TARGET, (0,)), TARGET.vocab_size
   if pair.mesh is not None:
-    target = sharding.language_model(target, sharding.cache_spec(
-        TARGET, pair.mesh.shape[sharding.MODEL]))
+    target = sharding.language_model(target)
   text = np.random.default_rng(1).permutation(size).astype(np.int32)
   return pair._replace(target=target, start=start_tables.make(
       "token_recycling", [text], size, 1))

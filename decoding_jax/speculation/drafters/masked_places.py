@@ -12,10 +12,10 @@ import functools
 import jax.numpy as jnp
 
 from decoding_jax.kernels import buffers
-from decoding_jax.runtime import token_buffer
+from decoding_jax.runtime import cache as cache_lib, token_buffer
 from decoding_jax.speculation import expanders, shared_gumbel
 from decoding_jax.speculation import tree as tree_lib
-from decoding_jax.types import (Block, Cache, Context, DecodeState, Drafter,
+from decoding_jax.types import (Cache, Context, DecodeState, Drafter,
                                 Draws, DraftTree, Expander, LanguageModel, NONE,
                                 Seen)
 from decoding_jax.validation import values
@@ -83,11 +83,10 @@ def read(model: LanguageModel, params, state: DecodeState, window: int,
   mask = jnp.broadcast_to(inside[:, None], (*tokens.shape, tokens.shape[1]))
   # A slot without a token sees itself, so that no softmax is over nothing.
   mask |= jnp.eye(tokens.shape[1], dtype=bool)[None]
-  room = model.init_cache(*tokens.shape)
+  empty = model.init_cache(len(tokens), 0)
   logits, _ = model.forward(
-      params, tokens, jnp.maximum(order - padding, 0),
-      model.init_cache(len(tokens), 0),
-      Block(room.keys, room.values, room.features), 0, mask)
+      params, tokens, jnp.maximum(order - padding, 0), empty,
+      cache_lib.init_block(empty, tokens.shape[1]), 0, mask)
   return logits[:, window:]
 
 

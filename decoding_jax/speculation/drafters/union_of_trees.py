@@ -23,7 +23,7 @@ from decoding_jax.runtime import token_buffer
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.speculation.drafters import feature_head
 from decoding_jax.types import (Context, DecodeState, Drafter, DraftTree, Head,
-                                NONE, Seen)
+                                NONE, Seen, has_cache)
 from decoding_jax.validation import protocols
 
 
@@ -177,7 +177,8 @@ def _observe(drafters, context: Context, before: DecodeState,
     carries.append(carry)
     at = end
   after = after.replace(carry=tuple(carries))
-  if _by_head(context) or not any(drafter.calls for drafter in drafters):
+  if not any(drafter.calls for drafter in drafters) or not has_cache(
+      context.draft):
     return after
   read = jnp.concatenate([token_buffer.newest(before, 1),
                           seen.tokens[:, :-1]], axis=1)

@@ -121,9 +121,10 @@ def test_devices_exchange_sums_of_layers_and_little_else(found, mesh,
   """Two sums a layer, and one of the embedding; logits are not gathered.
 
   The target has experts, whose sums are one, with that of the one that all
-  tokens use. Of a draft whose heads are not split the vocabulary is. Rows
-  exchange nothing, not even whether they are done. What rules exchange is
-  counted in bytes.
+  tokens use. Of a draft whose heads are not split the vocabulary is. Where its
+  cache is split by slots, devices exchange queries if they have different ones,
+  and what each has made of its slots. Rows exchange nothing, not even whether
+  they are done. What rules exchange is counted in bytes.
   """
   rows, split = map(int, mesh.split("x"))
   calls = {on_meshes.TARGET: (1, True), on_meshes.DRAFT: (DRAFTS, split_draft)}
@@ -133,6 +134,10 @@ def test_devices_exchange_sums_of_layers_and_little_else(found, mesh,
           n * (1 + 2 * of_layers * (
               1 if config.scan_layers else config.num_layers))
           for config, (n, of_layers) in calls.items())}
+  if split > on_meshes.DRAFT.num_kv_heads:
+    expected["all-gather"] = DRAFTS * (2 if split_draft else 1)
+    merged = "reduce-scatter" if split_draft else "all-reduce"
+    expected[merged] = expected.get(merged, 0) + DRAFTS
   exchanged = {k: v for k, v in found[mesh].items()
                if k not in ("same", "same_counts", "off", "bytes of rules",
                             "whole")}
@@ -264,12 +269,12 @@ def test_memory_of_a_draft_that_is_not_split(folders):
   pair = model_pair.ModelPair(*models[0], *models[1], None, 1.0)
   sizes = [memory_estimate.estimate(
       pair, [on_meshes.METHOD.sampled], 1, 4, 4,
-      memory_estimate.Ways(weights=4, drafts=n)).weights for n in (0, 4, 1)]
+      memory_estimate.Ways(layers=4, drafts=n)).weights for n in (0, 4, 1)]
   assert sizes[0] == sizes[1] < sizes[2] < 4 * sizes[0]
   pair, lookup = (model_pair.open_pair(folders[0], x)
                   for x in (folders[1], prompt_lookup.NAME))
-  assert mesh_lib.partition(pair, ONE, (1, 2)).drafts == 1
-  assert mesh_lib.partition(lookup, ONE, (1, 2)).drafts == 2
+  assert mesh_lib.partition(pair, (1, 2)).drafts == 1
+  assert mesh_lib.partition(lookup, (1, 2)).drafts == 2
 
 
 def test_key_value_heads_are_split_whole_or_not_at_all():
@@ -277,8 +282,6 @@ def test_key_value_heads_are_split_whole_or_not_at_all():
   specs = named_specs(ONE, 4)
   assert specs["layers/layer_0/attention/value/kernel"] == WHOLE
   assert specs["layers/layer_0/attention/query/kernel"] == ROWS
-  assert sharding.cache_spec(ONE, 4) == PartitionSpec(None, None)
-  assert sharding.cache_spec(ONE, 2) == COLUMNS
 
 
 def test_one_device_has_everything():
@@ -309,11 +312,11 @@ def test_auto_takes_the_first_mesh_that_has_the_memory(monkeypatch):
   needs = [
       sum(
           memory_estimate.estimate(pair, *run,
-                                   memory_estimate.Ways(model, data, model)))
+                                   memory_estimate.Ways(model, data)))
       for data, model in shapes
   ]
   assert needs == sorted(needs, reverse=True)
-  ways = [mesh_lib.partition(pair, config, shape) for shape in shapes]
+  ways = [mesh_lib.partition(pair, shape) for shape in shapes]
   for there, number in zip((*needs, 1), (*range(len(shapes)), -1)):
     monkeypatch.setattr(memory_estimate,
                         "device_memory",
