@@ -130,13 +130,12 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
   return Need(
       _bytes(memory.distinct([x for _, x in models] + [
           pair.draft_params] * (drafts and is_head))) // ways.layers,
-      sum(_bytes((x.keys, x.values)) // parts + _bytes(
-          (x.length, x.features)) // ways.rows for x in (
+      sum(_bytes((x.keys, x.values, x.length)) // parts + _bytes(
+          x.features) // ways.rows for x in (
               _cache(lm, batch, slots) for lm, _ in models)) + max(
                   _bytes(_carry(pair, kind, batch, width, slots))
                   for kind in kinds) // ways.rows,
-      4 * batch * pair.target.vocab_size * (scored + drafted) // (
-          parts),
+      4 * batch * pair.target.vocab_size * (scored + drafted) // parts,
       2 * batch * scored**2 // ways.rows,
       temporaries // parts)
 
