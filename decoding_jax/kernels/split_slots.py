@@ -43,7 +43,8 @@ def zeros(shape, dtype, axis):
   array = jnp.zeros(sizes, dtype)
   if layout.number > 1:
     array = jax.lax.with_sharding_constraint(array, _of_heads(array, layout))
-  return array if layout.ways == 1 else mesh_axes.SplitSlots(array, layout.ways, axis)
+  return array if layout.ways == 1 else mesh_axes.SplitSlots(
+      array, layout.ways, axis)
 
 
 def commit(targets, sources, slots, lengths):
