@@ -21,11 +21,10 @@ from decoding_jax.kernels.dot_product_attention import Span
 from decoding_jax.kernels.dot_product_attention import attention, soft_cap
 from decoding_jax.kernels.gumbel import gumbel_top_k, top_k
 from decoding_jax.kernels.linear import matmul, matmuls
-from decoding_jax.kernels.mesh_axes import split_by_compiler
+from decoding_jax.kernels.mesh_axes import split_by_compiler, SplitSlots
 from decoding_jax.kernels.norms import rms_norm
 from decoding_jax.kernels.random import threefry_hashes
 from decoding_jax.kernels.softmax import log_normalizer
-from decoding_jax.kernels.split_slots import SplitSlots
 
 __all__ = [
     "Span", "SplitSlots", "attention", "available", "commit", "compile_for",

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax.kernels import dispatch
-from decoding_jax.kernels import split_slots
+from decoding_jax.kernels import mesh_axes
 from decoding_jax.kernels.cpu import bindings
 
 # Axes of a cache, from the end, so that a layer axis may come first.
@@ -19,7 +19,7 @@ def commit(keys, values, fresh_keys, fresh_values, slots, lengths):
 
   Args:
     keys: of the cache, a tuple of `[..., B, H, C, S]`; some of these and of the
-      values may be `split_slots.SplitSlots`.
+      values may be `mesh_axes.SplitSlots`.
     values: of the cache, a tuple of `[..., B, H, S, C]`.
     fresh_keys: of the block, a tuple of `[..., B, H, C, N]`.
     fresh_values: of the block, a tuple of `[..., B, H, N, C]`.
@@ -31,6 +31,8 @@ def commit(keys, values, fresh_keys, fresh_values, slots, lengths):
   """
   if not any(map(_is_split, keys + values)):
     return _commit(keys, values, fresh_keys, fresh_values, slots, lengths)
+  # Imported here, since one device has no use for it.
+  from decoding_jax.kernels import split_slots
 
   def those(split, arrays, like):
     return tuple(x for x, y in zip(arrays, like) if _is_split(y) == split)
@@ -47,7 +49,7 @@ def commit(keys, values, fresh_keys, fresh_values, slots, lengths):
 
 
 def _is_split(x):
-  return isinstance(x, split_slots.SplitSlots)
+  return isinstance(x, mesh_axes.SplitSlots)
 
 
 def _reference(keys, values, fresh_keys, fresh_values, slots, lengths):

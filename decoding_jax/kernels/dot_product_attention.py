@@ -16,7 +16,6 @@ from jax.sharding import PartitionSpec
 from decoding_jax.kernels import dispatch
 from decoding_jax.kernels import linear
 from decoding_jax.kernels import mesh_axes
-from decoding_jax.kernels import split_slots
 from decoding_jax.kernels.cpu import bindings
 
 # Slots whose scores are in memory at once on a GPU.
@@ -48,17 +47,21 @@ def attention(q, parts, cap=0.0):
     parts: one or two tuples of keys `[B, H, C, S]`, values `[B, H, S, C]` and
       a mask `[B, T or 1, S]` of what is seen. Each query sees something. Then,
       where it is known, the `Span` of the mask: such a part, of a cache, is
-      read blockwise. Keys and values may be `split_slots.SplitSlots`.
+      read blockwise. Keys and values may be `mesh_axes.SplitSlots`.
     cap: of `soft_cap`, for the scores.
 
   Returns:
     `[B, T, H, G, C]`, of the type of `q`.
   """
   parts = tuple(map(tuple, parts))
-  if any(isinstance(part[0], split_slots.SplitSlots) for part in parts):
-    return split_slots.attend(functools.partial(_own, cap), q,
-                              parts).astype(q.dtype)
-  return _attention(q, split_slots.together(parts), cap=cap)
+  if mesh_axes.layout_of(q.shape[2]).ways > 1:
+    # Imported here, since one device has no use for it.
+    from decoding_jax.kernels import split_slots
+    if any(isinstance(part[0], mesh_axes.SplitSlots) for part in parts):
+      return split_slots.attend(functools.partial(_own, cap), q,
+                                parts).astype(q.dtype)
+    parts = split_slots.together(parts)
+  return _attention(q, parts, cap=cap)
 
 
 def soft_cap(x, cap):

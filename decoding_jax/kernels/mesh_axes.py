@@ -1,7 +1,14 @@
-"""Axes of a mesh that the compiler splits arrays over."""
+"""Axes of a mesh that the compiler splits arrays over, and split caches."""
 
+import math
+from typing import NamedTuple
+
+import flax.struct
 import jax
 from jax.sharding import AxisType
+
+# The axis of heads, from the end, in keys and in values.
+HEADS = -3
 
 
 def split_by_compiler() -> dict[str, int]:
@@ -27,3 +34,60 @@ def is_on_one_device() -> bool:
   """
   mesh = jax.sharding.get_abstract_mesh()
   return AxisType.Manual in mesh.axis_types or jax.device_count() == 1
+
+
+@flax.struct.dataclass
+class SplitSlots:
+  """Keys `[..., B, H, C, S]` or values `[..., B, H, S, C]` of a cache.
+
+  Attributes:
+    array: `[..., B, s H, C, S / s]` or `[..., B, s H, S / s, C]`, each device
+      having an n-th of the axis of s H.
+    ways: s, static.
+    axis: of the slots, -1 or -2; static.
+  """
+  array: jax.Array
+  ways: int = flax.struct.field(pytree_node=False)
+  axis: int = flax.struct.field(pytree_node=False)
+
+  @property
+  def shape(self):
+    """The shape of the keys or values, with all H and S."""
+    sizes = list(self.array.shape)
+    sizes[HEADS] //= self.ways
+    sizes[self.axis] *= self.ways
+    return tuple(sizes)
+
+  @property
+  def ndim(self):
+    """The number of axes."""
+    return self.array.ndim
+
+  @property
+  def dtype(self):
+    """The type of the numbers."""
+    return self.array.dtype
+
+
+class Layout(NamedTuple):
+  """How a cache is split: mesh axis, its n devices, s of the same heads."""
+  axis: str | None
+  number: int
+  ways: int
+
+  def place(self):
+    """Returns which part of the heads this device has, and its first slot."""
+    index = jax.lax.axis_index(self.axis)
+    return index // self.ways, index % self.ways
+
+  def groups(self):
+    """Returns the devices that have the same heads."""
+    return [list(range(i, i + self.ways))
+            for i in range(0, self.number, self.ways)]
+
+
+def layout_of(heads: int) -> Layout:
+  """Returns how caches of so many heads are split where this is traced."""
+  axes = split_by_compiler()
+  axis, number = next(iter(axes.items())) if len(axes) == 1 else (None, 1)
+  return Layout(axis, number, number // math.gcd(heads, number))

@@ -10,72 +10,17 @@ Slots are dealt out in turn. So however short a text is, and wherever a window
 begins, all devices read equally many slots, and all write a part of a prompt.
 If each had consecutive slots, one would read a text of S / s tokens alone.
 
-That order is a type, `SplitSlots`: code that does not know of it fails.
+That order is a type, `mesh_axes.SplitSlots`: code that does not know of it
+fails.
 """
 
-import math
-from typing import NamedTuple
-
-import flax.struct
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from decoding_jax.kernels import mesh_axes
 
-# The axis of heads, from the end, in keys and in values.
-_HEADS = -3
 _SAME = PartitionSpec()
-
-
-@flax.struct.dataclass
-class SplitSlots:
-  """Keys `[..., B, H, C, S]` or values `[..., B, H, S, C]` of a cache.
-
-  Attributes:
-    array: `[..., B, s H, C, S / s]` or `[..., B, s H, S / s, C]`, each device
-      having an n-th of the axis of s H.
-    ways: s, static.
-    axis: of the slots, -1 or -2; static.
-  """
-  array: jax.Array
-  ways: int = flax.struct.field(pytree_node=False)
-  axis: int = flax.struct.field(pytree_node=False)
-
-  @property
-  def shape(self):
-    """The shape of the keys or values, with all H and S."""
-    sizes = list(self.array.shape)
-    sizes[_HEADS] //= self.ways
-    sizes[self.axis] *= self.ways
-    return tuple(sizes)
-
-  @property
-  def ndim(self):
-    """The number of axes."""
-    return self.array.ndim
-
-  @property
-  def dtype(self):
-    """The type of the numbers."""
-    return self.array.dtype
-
-
-class _Layout(NamedTuple):
-  """How a cache is split: mesh axis, its n devices, s of the same heads."""
-  axis: str | None
-  number: int
-  ways: int
-
-  def place(self):
-    """Returns which part of the heads this device has, and its first slot."""
-    index = jax.lax.axis_index(self.axis)
-    return index // self.ways, index % self.ways
-
-  def groups(self):
-    """Returns the devices that have the same heads."""
-    return [list(range(i, i + self.ways))
-            for i in range(0, self.number, self.ways)]
 
 
 def zeros(shape, dtype, axis):
@@ -90,15 +35,16 @@ def zeros(shape, dtype, axis):
     `SplitSlots`; an array where heads alone are split, or nothing is: where s
     does not divide S.
   """
-  sizes, layout = list(shape), _layout(shape[_HEADS])
+  sizes, layout = list(shape), mesh_axes.layout_of(shape[mesh_axes.HEADS])
   if not sizes[axis] or sizes[axis] % layout.ways:
     return jnp.zeros(shape, dtype)
-  sizes[_HEADS] *= layout.ways
+  sizes[mesh_axes.HEADS] *= layout.ways
   sizes[axis] //= layout.ways
   array = jnp.zeros(sizes, dtype)
   if layout.number > 1:
     array = jax.lax.with_sharding_constraint(array, _of_heads(array, layout))
-  return array if layout.ways == 1 else SplitSlots(array, layout.ways, axis)
+  return array if layout.ways == 1 else mesh_axes.SplitSlots(
+      array, layout.ways, axis)
 
 
 def commit(targets, sources, slots, lengths):
@@ -113,7 +59,7 @@ def commit(targets, sources, slots, lengths):
   Returns:
     list of `SplitSlots`.
   """
-  layout = _layout(targets[0].shape[_HEADS])
+  layout = mesh_axes.layout_of(targets[0].shape[mesh_axes.HEADS])
   arrays = [target.array for target in targets]
   specs = [_of_heads(array, layout) for array in arrays]
 
@@ -143,7 +89,7 @@ def _commit(layout, axis, target, source, slots, lengths):
   heads, first = layout.place()
   count, there = slots.shape[1], target.shape[axis]
   number = min(-(-count // layout.ways), there)
-  source = _part(source, heads, target.shape[_HEADS], _HEADS)
+  source = _part(source, heads, target.shape[mesh_axes.HEADS], mesh_axes.HEADS)
 
   def row(target, source, slots, length):
     length = jnp.minimum(length, layout.ways * there - count)
@@ -158,7 +104,7 @@ def _commit(layout, axis, target, source, slots, lengths):
     return jax.lax.dynamic_update_slice_in_dim(
         target, jnp.where(is_new.reshape(shape), fresh, old), start, axis)
 
-  rows = target.ndim + _HEADS - 1
+  rows = target.ndim + mesh_axes.HEADS - 1
   return jax.vmap(row, (rows, rows, 0, 0), rows)(target, source, slots, lengths)
 
 
@@ -176,7 +122,7 @@ def attend(attention, q, parts):
   Returns:
     `[B, T, H, G, C]` float32.
   """
-  shape, layout = q.shape, _layout(q.shape[2])
+  shape, layout = q.shape, mesh_axes.layout_of(q.shape[2])
   # Else all devices have all queries, as in a draft model that is not split.
   divides = not shape[2] * shape[3] % layout.number
   of_queries = PartitionSpec(None, None, layout.axis) if divides else _SAME
@@ -207,8 +153,6 @@ def together(parts):
   Returns:
     The same.
   """
-  if _layout(parts[0][0].shape[_HEADS]).ways == 1:
-    return parts
   whole = lambda x: jax.lax.with_sharding_constraint(x, _SAME)
   return tuple((whole(keys), whole(values), *seen)
                for keys, values, *seen in parts)
@@ -257,7 +201,7 @@ def _merged(layout, found, shape, divides):
 def _arrays(part, layout):
   """Returns the arrays of a part, and how they are split."""
   keys, values, *seen = part
-  if isinstance(keys, SplitSlots):
+  if isinstance(keys, mesh_axes.SplitSlots):
     return (keys.array, values.array, seen), (
         _of_heads(keys, layout), _of_heads(values, layout), _SAME)
   return (keys, values, seen), (_SAME, _SAME, _SAME)
@@ -273,7 +217,7 @@ def _own_part(layout, part, own):
   """
   keys, values, (mask, *span) = own
   heads, first = layout.place()
-  if isinstance(part[0], SplitSlots):
+  if isinstance(part[0], mesh_axes.SplitSlots):
     mask = mask.reshape(*mask.shape[:2], -1, layout.ways)
     mask = jax.lax.dynamic_index_in_dim(mask, first, 3, keepdims=False)
     return keys, values, mask, *jax.tree.map(
@@ -286,8 +230,8 @@ def _own_part(layout, part, own):
     widths[axis] = (0, layout.ways * size - x.shape[axis])
     return _part(jnp.pad(x, widths), first, size, axis)
 
-  keys, values = (_part(x, heads, x.shape[_HEADS] * layout.ways //
-                        layout.number, _HEADS) for x in (keys, values))
+  keys, values = (_part(x, heads, x.shape[mesh_axes.HEADS] * layout.ways //
+                        layout.number, mesh_axes.HEADS) for x in (keys, values))
   return share(keys, -1), share(values, -2), share(mask, -1)
 
 
@@ -302,11 +246,4 @@ def _part(x, index, size, axis):
 
 
 def _of_heads(x, layout):
-  return PartitionSpec(*(None,) * (x.ndim + _HEADS), layout.axis)
-
-
-def _layout(heads):
-  """Returns how caches of so many heads are split where this is traced."""
-  axes = mesh_axes.split_by_compiler()
-  axis, number = next(iter(axes.items())) if len(axes) == 1 else (None, 1)
-  return _Layout(axis, number, number // math.gcd(heads, number))
+  return PartitionSpec(*(None,) * (x.ndim + mesh_axes.HEADS), layout.axis)

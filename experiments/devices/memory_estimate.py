@@ -133,8 +133,8 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
       pair.draft_params] * (drafts and is_head)))
   of_target = _bytes(memory.distinct([pair.target_params]))
   caches = sum(
-      _bytes((x.keys, x.values)) // (ways.rows * n) + _bytes(
-          (x.length, x.features)) // ways.rows for x, n in zip(
+      _bytes((x.keys, x.values, x.length)) // (ways.rows * n) + _bytes(
+          x.features) // ways.rows for x, n in zip(
               (_cache(lm, batch, slots) for lm, _ in models),
               (ways.layers, own)))
   return Need(

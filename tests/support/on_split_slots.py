@@ -131,7 +131,7 @@ def compared(name):
 
 def whole(x, number):
   """The numbers of all devices, slots in order."""
-  if not isinstance(x, split_slots.SplitSlots):
+  if not isinstance(x, kernels.SplitSlots):
     return np.asarray(x)
   array, shape = np.asarray(x.array), x.shape
   split = array.reshape(*array.shape[:-3], number // x.ways, x.ways, -1,
