@@ -44,6 +44,10 @@ class AttentionView(NamedTuple):
   block: types.Array
   span: kernels.Span | None = None
 
+  def of_layer(self, number):
+    """Returns the view of a layer, whose cache is that of all layers."""
+    return self._replace(span=self.span._replace(layer=number))
+
 
 class Linear(nn.Module):
   """A linear layer, `[..., in] -> [..., out]`.
@@ -182,7 +186,8 @@ class Attention(nn.Module):
 
     Args:
       x: `[B, T, F]`.
-      prefix: keys `[B, H, C, S]` and values `[B, H, S, C]` of the cache.
+      prefix: keys `[B, H, C, S]` and values `[B, H, S, C]` of the cache; with
+        an axis of layers in front where the view's span has a `layer`.
       block: keys `[B, H, C, N]` and values `[B, H, N, C]`.
       slot: where in the block the first fresh token goes.
       view: an `AttentionView`.
