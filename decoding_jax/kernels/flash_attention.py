@@ -78,6 +78,10 @@ def attend(q, keys, values, stop, start=None, mask=None, layer=None, *, cap=0.0,
   first = jnp.zeros_like(stop)
   if layer is None:
     keys, values, layer = keys[None], values[None], 0
+  elif not interpret:
+    # The compiler would fetch all layers ahead where a core has room for them.
+    keys, values = (pltpu.with_memory_space_constraint(x, pltpu.HBM)
+                    for x in (keys, values))
   arrays = [flat, keys, values]
   if start is not None:
     first = jnp.maximum(start.min(axis=1), 0).astype(jnp.int32)

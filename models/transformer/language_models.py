@@ -10,6 +10,7 @@ from decoding_jax import kernels
 from decoding_jax import types
 from models.transformer import architecture
 from models.transformer import decoder
+from models.transformer import layer_stack
 from models.transformer import parameters
 
 
@@ -191,9 +192,11 @@ def abstract_params(config: architecture.Config) -> types.Params:
 def _abstract_params(config):
   """`abstract_params`, which nobody may change.
 
-  Tracing layers takes seconds, and what reads a folder asks several times.
+  Tracing layers takes seconds, and all are alike: one is traced.
   """
-  return _traced_init(config)
+  one = dataclasses.replace(config, num_layers=1, scan_layers=False)
+  return layer_stack.abstract_layers(_traced_init(one), config.num_layers,
+                                     config.scan_layers)
 
 
 @functools.lru_cache(maxsize=64)

@@ -19,6 +19,7 @@ from models.folders import atomic
 from models.huggingface import config as hf_config
 from models.huggingface import convert
 from models.huggingface import tensor_files
+from models import transformer
 from models.text import tokenizers
 from support import tiny_models as tiny
 
@@ -98,7 +99,7 @@ def test_there_and_back(tmp_path, name):
 def test_scanned_layers_there_and_back(tmp_path, name):
   model = tiny.random_model(CONFIGS[name])
   config = dataclasses.replace(CONFIGS[name], scan_layers=True)
-  scanned = checkpoints.stack_layers(model.params)
+  scanned = transformer.stack_layers(model.params)
   checkpoints.to_hf(tmp_path / "hf", config, scanned)
   assert_equal(checkpoints.from_hf(tmp_path / "hf")[1], model.params)
   assert_equal(checkpoints.from_hf(tmp_path / "hf", scan_layers=True)[1],
