@@ -88,6 +88,11 @@ def compiles_for(platform: str) -> bool:
   return platform in _ahead or jax.default_backend() == platform
 
 
+def compiles_for_accelerator() -> bool:
+  """Returns whether programs may be compiled for anything but a CPU."""
+  return bool(_ahead) or jax.default_backend() != "cpu"
+
+
 def by_platform(*arrays, default, **others):
   """Runs one of several functions of the same arrays.
 

@@ -10,8 +10,10 @@ import numpy as np
 from decoding_jax import kernels
 from decoding_jax import types
 from models.transformer import architecture
+from models.transformer import layer_stack
 from models.transformer import layers
 from models.transformer import linear_ops
+from models.transformer import moe
 from models.transformer import parameters
 from models.transformer import quantization
 from models.transformer import views as views_lib
@@ -141,6 +143,8 @@ class Scanned(nn.Module):
       if own is None:
         own = jax.tree.map(lambda p: jax.lax.dynamic_index_in_dim(
             p, number, keepdims=False), params)
+      if config.num_experts:
+        own = _with_experts(own, params, number)
       x, fresh = layer.apply({"params": own}, x, (*kv, *fresh), narrow, slot,
                              [view.of_layer(number) for view in views])
       if kept:
@@ -159,6 +163,19 @@ class Scanned(nn.Module):
          params if whole else None))
     return x, types.Block((keys,), (values,)), [
         outputs[kept.index(i)] for i in self.kept]
+
+
+def _with_experts(own, params, number):
+  """Returns a layer's parameters; those of experts are not sliced.
+
+  A slice of all experts of a layer would be a copy, and few are used.
+  """
+  def leaf(path, x, stack):
+    name = f"/{parameters.param_name(path)}"
+    return layer_stack.InStack(stack, number) if moe.is_kernel(name) else x
+
+  return jax.tree_util.tree_map_with_path(leaf, own, params,
+                                          is_leaf=quantization.is_matrix)
 
 
 @functools.lru_cache(maxsize=None)

@@ -8,6 +8,7 @@ import functools
 import re
 from typing import Any, NamedTuple
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 
@@ -16,6 +17,35 @@ from models.transformer import quantization
 
 _LAYERS, _STACK = "layers", "layer"
 _IN_STACK = tuple(map(jax.tree_util.DictKey, (_LAYERS, _STACK)))
+
+
+@flax.struct.dataclass
+class InStack:
+  """The part of a layer in arrays of all layers, which is not sliced yet.
+
+  Attributes:
+    stack: arrays `[L, ...]`.
+    layer: `[]` int32.
+  """
+  stack: Any
+  layer: types.Array
+
+
+def in_stack(x) -> InStack:
+  """Returns arrays of one layer as an `InStack`; those of one unchanged."""
+  if isinstance(x, InStack):
+    return x
+  return InStack(jax.tree.map(lambda y: y[None], x), jnp.int32(0))
+
+
+def take(part: InStack, number):
+  """Returns an index of the first axis that a layer's arrays have, `[...]`."""
+  def of(x):
+    zeros = (0,) * (x.ndim - 2)
+    return jax.lax.dynamic_slice(x, (part.layer, number, *zeros),
+                                 (1, 1, *x.shape[2:]))[0, 0]
+
+  return jax.tree.map(of, part.stack)
 
 
 class _Part(NamedTuple):

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from decoding_jax import kernels
+from models.transformer import layer_stack
 from models.transformer import linear_ops
 from models.transformer import parameters
 from models.transformer import quantization
@@ -27,6 +28,10 @@ class Kernels(nn.Module):
 
   @nn.compact
   def __call__(self, inputs):
+    if self.has_variable("params", "kernel"):
+      given = self.get_variable("params", "kernel")
+      if isinstance(given, layer_stack.InStack):
+        return given
     shape = (self.config.num_experts, self.features, inputs)
     return parameters.declare(self, "kernel", self.init, shape,
                               jnp.dtype(self.config.dtype), self.axes)
@@ -44,7 +49,8 @@ def mix(share, x, activation, gate, up, down):
     share: `[n, E]` float32, 0 for those not chosen.
     x: `[n, F]`.
     activation: of the gate.
-    gate: `[E, hidden, F]`; or a `quantization.Matrix`, and so are the next two.
+    gate: `[E, hidden, F]`; or a `quantization.Matrix`, or a layer's part of a
+      `layer_stack.InStack` of either. So are the next two.
     up: `[E, hidden, F]`.
     down: `[E, F, hidden]`.
 
@@ -55,21 +61,21 @@ def mix(share, x, activation, gate, up, down):
   first = jnp.argsort(~in_use, stable=True)
   axes = kernels.split_by_compiler()
   parts = math.prod(axes.values())
-  if quantization.shape(gate)[1] % parts:
+  stacks = [layer_stack.in_stack(w) for w in (gate, up, down)]
+  if quantization.shape(stacks[0].stack)[-2] % parts:
     parts = 1
 
   def add(i, total):
-    def of(arrays, axis=0):
-      # The barrier keeps XLA from converting all experts of 16 bits ahead of
-      # the loop on a CPU.
-      arrays, number = jax.lax.optimization_barrier((arrays, first[i]))
-      return jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(
-          x, number, axis, keepdims=False), arrays)
-
+    # The barrier keeps XLA from converting all experts of 16 bits ahead of the
+    # loop on a CPU.
+    (weights, shares), number = jax.lax.optimization_barrier(
+        ((stacks, share), first[i]))
+    own = [layer_stack.take(w, number) for w in weights]
     gates, hidden = (y.astype(x.dtype)
-                     for y in linear_ops.matmuls(x, (of(gate), of(up))))
-    y = linear_ops.by_inputs(activation(gates) * hidden, of(down), parts)
-    return total + of(share, axis=1)[None, :, None] * y
+                     for y in linear_ops.matmuls(x, own[:2], sliced=True))
+    y = linear_ops.by_inputs(activation(gates) * hidden, own[2], parts,
+                             sliced=True)
+    return total + jnp.take(shares, number, axis=1)[None, :, None] * y
 
   # Each device of a mesh has some of the hidden units. They are summed at the
   # end, since devices would else wait for each other at each expert.
