@@ -7,6 +7,7 @@ scores is returned too, so that attentions to other slots can be merged.
 """
 
 import functools
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -169,7 +170,7 @@ def _call(static, scalars, arrays, interpret):
           "parallel", "parallel", "parallel", "arbitrary")),
       cost_estimate=pl.CostEstimate(
           flops=4 * q.size * slots, transcendentals=q.size // channels * slots,
-          bytes_accessed=2 * keys[0].size * keys.dtype.itemsize),
+          bytes_accessed=2 * math.prod(keys.shape[1:]) * keys.dtype.itemsize),
       interpret=interpret, name="flash_attention")(*scalars, *arrays)
 
 

@@ -65,6 +65,11 @@ def _compiled(config, pair, baseline, methods, examples, bar):
                                examples.eos_id)
   shapes = evaluation_run.one_of_each_shape(_batches(config, pair, examples)[0])
   workers = evaluation_run.at_once(pair.mesh)
+  count = evaluation_run.num_programs(
+      [baseline, *(x for x in methods if x != baseline)], config.temperatures,
+      shapes)
+  bar.write(f"{count} programs to compile: those of {baseline.name} come first "
+            "and tell how long the others take.")
   bar.set_description(f"warming up {baseline.name}")
   seconds = evaluation_run.warm_up([baseline], config.temperatures, decoders,
                                    shapes, workers)

@@ -120,6 +120,9 @@ def _one_by_one(path, whole, made, shardings, known, dtype):
     return quantization.place(kind, sharding, x) if on_host else x
 
   with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+    if layer_stack.is_stacked(whole):  # As they were saved.
+      return jax.tree_util.tree_map_with_path(
+          place, made, shardings(made), is_leaf=quantization.is_matrix)
     return layer_stack.place_all(made, shardings, place)
 
 

@@ -54,6 +54,11 @@ class _Part(NamedTuple):
   leaves: tuple[Any, Any]
 
 
+def is_stacked(params: types.Params) -> bool:
+  """Returns whether parameters are those of scanned layers."""
+  return _STACK in params[_LAYERS]
+
+
 def of_first_layer(name: str) -> str:
   """Returns the name that a parameter has in the first of unrolled layers."""
   return re.sub(f"^{_LAYERS}/{_STACK}[_0-9]*/", f"{_LAYERS}/{_layer(0)}/", name)
@@ -74,7 +79,7 @@ def place_all(params: types.Params, shardings, place) -> types.Params:
     The parameters.
   """
   is_matrix, where = quantization.is_matrix, shardings(params)
-  if _STACK not in params[_LAYERS]:
+  if not is_stacked(params):
     return jax.tree_util.tree_map_with_path(place, params, where,
                                             is_leaf=is_matrix)
   single = _unstacked(params, lambda leaf, _: jax.ShapeDtypeStruct(

@@ -55,6 +55,12 @@ def test_weights_of_8_bits(found):
           {k: v for k, v in {**whole, **more}.items() if k not in same})
 
 
+def test_scanned_layers_exchange_what_unrolled_ones_do(found):
+  assert found["scanned"] == {**found["2x4 of 8 bits"],
+                              "off": found["scanned"]["off"]}
+  assert found["scanned"]["off"] < 1e-5
+
+
 def test_same_tokens_with_a_logits_processor(found):
   assert found["processed"]
 
