@@ -88,6 +88,39 @@ text = tpu_compiler._forward(config, 1, device, 16, 13, 2048).as_text()
 print(json.dumps([count(1), count(13),
                   bool(re.search(r"f32[[][0-9,]*13,2048[]]", text))]))
 """
+# Bytes of temporaries of a forward of scanned layers, by weights; then those of
+# the keys of a layer, and of its weights in 8 bits.
+_SCANNED = """
+import json
+from experiments.devices import device_compiler
+from experiments.devices import tpu_compiler
+device = tpu_compiler.devices("v5e:2x2")[0]
+import jax
+import jax.numpy as jnp
+from decoding_jax.runtime import cache as cache_lib
+from models import transformer
+where = jax.sharding.SingleDeviceSharding(device)
+def temporaries(**fields):
+  config = transformer.Config(
+      vocab_size=1024, dim=1024, num_layers=9, num_heads=8, num_kv_heads=4,
+      head_dim=128, hidden_dim=4096, max_length=4096, dtype="bfloat16",
+      scan_layers=True, **fields)
+  lm = transformer.language_model(config)
+  cache = jax.eval_shape(lambda: lm.init_cache(8, 4096))
+  ids = jax.ShapeDtypeStruct((8, 4), jnp.int32)
+  arguments = jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where),
+      (transformer.abstract_params(config), ids, cache, jax.eval_shape(
+          lambda: cache_lib.init_block(cache, 4))))
+  forward = lambda params, ids, cache, block: lm.forward(
+      params, ids, ids, cache, block, 0, jnp.ones((8, 4, 4), bool))
+  return device_compiler.memory(device_compiler.compile_(jax.jit(
+      forward, donate_argnums=3).trace(*arguments))).temporaries
+print(json.dumps([
+    temporaries(), temporaries(weights="int8"),
+    temporaries(weights="int8", num_experts=4, experts_per_token=2),
+    2 * 8 * 4 * 128 * 4096, 3 * 1024 * 4096]))
+"""
 # Prints how many bytes the program of a method needs beside its arguments.
 _METHOD = """
 import sys
@@ -160,6 +193,16 @@ def test_weights_of_8_bits_are_converted_where_they_are_read():
       finished(start("-c", _OF_8_BITS))[0])
   assert rounded < 0.9 * whole
   assert temporaries < layer / 2
+
+
+@NEEDS_COMPILER
+def test_scanned_layers_are_read_where_they_lie():
+  """Weights of 16 and of 8 bits, experts, keys and values: no slice is copied.
+
+  A copy of a layer's keys, or of its weights, would be a temporary array.
+  """
+  *found, keys, weights = json.loads(finished(start("-c", _SCANNED))[0])
+  assert max(found) < min(keys, weights) / 2
 
 
 @NEEDS_COMPILER
