@@ -29,8 +29,8 @@ from decoding_jax.kernels.softmax import log_normalizer
 
 __all__ = [
     "Span", "attention", "available", "commit", "compile_for",
-    "compiler_options", "compiles_for_accelerator", "cores", "empty_like", "gumbel_top_k", "host_device",
-    "is_cpu", "is_tracing", "log_normalizer", "matmul", "matmuls", "prepare",
-    "rms_norm", "soft_cap", "split_by_compiler", "take_along",
-    "threefry_hashes", "top_k", "write_slots", "zeros",
+    "compiler_options", "compiles_for_accelerator", "cores", "empty_like",
+    "gumbel_top_k", "host_device", "is_cpu", "is_tracing", "log_normalizer",
+    "matmul", "matmuls", "prepare", "rms_norm", "soft_cap", "split_by_compiler",
+    "take_along", "threefry_hashes", "top_k", "write_slots", "zeros",
 ]

@@ -30,8 +30,8 @@ def test_matmul_is_a_product_with_the_transpose(dtype, rows, length,
 def test_rows_that_are_added_do_not_show():
   weights = jax.random.normal(jax.random.key(0), (5, 6))
   x = jax.random.normal(jax.random.key(1), (3, 6))
-  np.testing.assert_allclose(linear._padded(linear._dot, 8, x, weights), x @ weights.T,
-                             rtol=1e-5, atol=1e-6)
+  got = linear._padded(linear._dot, 8, x, weights)
+  np.testing.assert_allclose(got, x @ weights.T, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

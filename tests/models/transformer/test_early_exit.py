@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models import checkpoints
 from models import transformer
 from models.testing import conformance
 from support import tiny_models as tiny
