@@ -88,9 +88,13 @@ def compiles_for(platform: str) -> bool:
   return platform in _ahead or jax.default_backend() == platform
 
 
-def compiles_for_accelerator() -> bool:
-  """Returns whether programs may be compiled for anything but a CPU."""
-  return bool(_ahead) or jax.default_backend() != "cpu"
+def reads_slices() -> bool:
+  """Returns whether products read slices of weights where they lie.
+
+  They do on a TPU. The libraries that multiply on CPUs and GPUs get copies: in
+  a loop over layers, of all weights in each forward.
+  """
+  return compiles_for("tpu")
 
 
 def by_platform(*arrays, default, **others):

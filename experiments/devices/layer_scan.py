@@ -10,8 +10,8 @@ FEW = 8
 _SCAN = flags.DEFINE_enum(
     "scan_layers", _AUTO, [_AUTO, _ON, _OFF],
     "Compile one layer, in a loop, instead of all: programs of many layers "
-    "compile in a part of the time. auto: on GPUs and TPUs, with more than "
-    f"{FEW} layers; on CPUs layers are as they were saved, which is unrolled.")
+    f"compile in a part of the time. auto: on TPUs, with more than {FEW} layers; "
+    "elsewhere layers are as they were saved, which is unrolled.")
 
 
 def is_used(config) -> bool:
@@ -25,4 +25,4 @@ def is_used(config) -> bool:
   if value != _AUTO:
     return value == _ON
   return config.scan_layers or (config.num_layers > FEW
-                                and kernels.compiles_for_accelerator())
+                                and kernels.reads_slices())

@@ -96,8 +96,8 @@ class Config:
       of each plane; `max_length` decides which of them are used.
     scan_layers: one scanned layer instead of unrolled ones, which compiles in
       constant time. Its parameters and caches are arrays with an axis of layers
-      in front. Accelerators read a layer where it lies; on a CPU its part of
-      them is copied.
+      in front. A TPU reads a layer where it lies; on CPUs and GPUs its weights
+      are copied in each forward.
     dtype: of parameters, activations and caches.
     weights: "dtype"; or "bfloat16" or "int8" for the matrices of layers, the
       embedding and the output layer, see `quantization`. Such a model cannot be
