@@ -10,8 +10,8 @@ FEW = 8
 _SCAN = flags.DEFINE_enum(
     "scan_layers", _AUTO, [_AUTO, _ON, _OFF],
     "Compile one layer, in a loop, instead of all: programs of many layers "
-    f"compile in a part of the time. auto: on TPUs, with more than {FEW} layers; "
-    "elsewhere layers are as they were saved, which is unrolled.")
+    f"compile in a part of the time. auto: on TPUs, with more than {FEW} "
+    "layers; elsewhere layers are as they were saved, which is unrolled.")
 
 
 def is_used(config) -> bool:
