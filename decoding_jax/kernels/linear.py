@@ -36,10 +36,10 @@ def matmuls(x, weights, scales=None, sliced=False):
 
   Args:
     x: see `matmul`.
-    weights: a sequence of matrices as of `matmul`.
-    scales: one as of `matmul` for each of them; None for none.
+    weights: a sequence of matrices as in `matmul`.
+    scales: one as in `matmul` for each of them; None for none.
     sliced: whether they are slices of larger arrays, by the number of an
-      iteration: where an accelerator reads them, it converts them.
+      iteration: where a TPU reads them, it converts them.
 
   Returns:
     A tuple of `[..., out]` float32.

@@ -25,7 +25,7 @@ def matmuls(x, weights, sliced=False):
 
   Args:
     x: `[..., in]`.
-    weights: a sequence of matrices as of `matmul`, all of one kind.
+    weights: a sequence of matrices as in `matmul`, all of one kind.
     sliced: whether they are slices, see `kernels.matmuls`.
 
   Returns:

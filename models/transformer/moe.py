@@ -1,8 +1,16 @@
 """Mixtures of experts: feed-forward layers of which each token uses a few.
 
 Shazeer et al. 2017 (arXiv 1701.06538), as in Mixtral (arXiv 2401.04088).
+
+On a mesh the devices that share a layer have all of its tokens, and each has
+either some of the hidden units of every expert, or some of the experts whole.
+Both end in one sum over these devices, which is less than an exchange of tokens
+before the experts and one after them (GShard, arXiv 2006.16668). Hidden units
+keep all devices equally busy; with whole experts a device goes through its own
+ones alone, and multiplies by matrices of full size.
 """
 
+import functools
 import math
 import re
 from typing import Any
@@ -17,6 +25,26 @@ from models.transformer import layer_stack
 from models.transformer import linear_ops
 from models.transformer import parameters
 from models.transformer import quantization
+
+
+# Columns that a matrix unit takes at a time.
+_TILE = 128
+
+
+def by_experts(num_experts: int, hidden_dim: int, size: int) -> bool:
+  """Returns whether each device has some experts whole.
+
+  Args:
+    num_experts: E.
+    hidden_dim: hidden units of an expert.
+    size: devices that share a layer.
+
+  Returns:
+    True if they divide the experts, and would have parts of hidden units that
+    fill no whole tiles.
+  """
+  return size > 1 and num_experts > 0 and not num_experts % size and bool(
+      hidden_dim % (size * _TILE))
 
 
 class Kernels(nn.Module):
@@ -34,7 +62,8 @@ class Kernels(nn.Module):
         return given
     shape = (self.config.num_experts, self.features, inputs)
     return parameters.declare(self, "kernel", self.init, shape,
-                              jnp.dtype(self.config.dtype), self.axes)
+                              jnp.dtype(self.config.dtype),
+                              (parameters.EXPERTS, *self.axes))
 
 
 def mix(share, x, activation, gate, up, down):
@@ -57,12 +86,36 @@ def mix(share, x, activation, gate, up, down):
   Returns:
     `[n, F]`, of the type of `x`.
   """
+  axes = kernels.split_by_compiler()
+  size = math.prod(axes.values())
+  add_up = functools.partial(_of_experts, activation)
+  stacks = [layer_stack.in_stack(w) for w in (gate, up, down)]
+  if by_experts(share.shape[1], quantization.shape(stacks[0].stack)[2], size):
+    second = PartitionSpec(None, tuple(axes))
+    own = layer_stack.InStack(second, PartitionSpec())
+    total = jax.shard_map(
+        functools.partial(add_up, {}),
+        in_specs=(second, PartitionSpec(), [own, own, own]),
+        out_specs=PartitionSpec(tuple(axes)), axis_names=set(axes),
+        check_vma=False)(share, x, stacks)
+  else:
+    total = add_up(axes, share, x, stacks)
+  return total.sum(axis=0).astype(x.dtype)
+
+
+def _of_experts(activation, axes, share, x, stacks):
+  """Returns the sum over experts of `mix`, `[parts, n, F]` float32.
+
+  Args:
+    activation, share, x: see `mix`.
+    stacks: its gate, up and down, of a `layer_stack.InStack` each.
+    axes: dict of mesh axes that split the hidden units, and their sizes; their
+      devices have one of the parts each, to be summed, if they can be divided.
+  """
   in_use = share.any(axis=0)
   first = jnp.argsort(~in_use, stable=True)
-  axes = kernels.split_by_compiler()
   parts = math.prod(axes.values())
-  stacks = [layer_stack.in_stack(w) for w in (gate, up, down)]
-  if quantization.shape(stacks[0].stack)[-2] % parts:
+  if quantization.shape(stacks[0].stack)[2] % parts:
     parts = 1
 
   def add(i, total):
@@ -82,8 +135,7 @@ def mix(share, x, activation, gate, up, down):
   total = jnp.zeros((parts, *x.shape), jnp.float32)
   if parts > 1:
     total = jax.lax.with_sharding_constraint(total, PartitionSpec(tuple(axes)))
-  total = jax.lax.fori_loop(0, in_use.sum(), add, total)
-  return total.sum(axis=0).astype(x.dtype)
+  return jax.lax.fori_loop(0, in_use.sum(), add, total)
 
 
 def is_kernel(name) -> bool:
