@@ -71,6 +71,7 @@ flags.adopt_module_key_flags(model_flags)
 flags.adopt_module_key_flags(method_flags)
 flags.adopt_module_key_flags(memory_budget_flag)
 flags.declare_key_flag("mesh")
+flags.declare_key_flag("scan_layers")
 flags.declare_key_flag("draft_mesh")
 _MIB = 2**20
 

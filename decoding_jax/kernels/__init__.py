@@ -17,6 +17,7 @@ from decoding_jax.kernels.compiler import options as compiler_options
 from decoding_jax.kernels.cpu.bindings import available, is_tracing, prepare
 from decoding_jax.kernels.cpu.cores import cores, is_cpu
 from decoding_jax.kernels.dispatch import compile_for, host_device
+from decoding_jax.kernels.dispatch import reads_slices
 from decoding_jax.kernels.dot_product_attention import Span
 from decoding_jax.kernels.dot_product_attention import attention, soft_cap
 from decoding_jax.kernels.gumbel import gumbel_top_k, top_k
@@ -30,6 +31,6 @@ __all__ = [
     "Span", "SplitSlots", "attention", "available", "commit", "compile_for",
     "compiler_options", "cores", "empty_like", "gumbel_top_k", "host_device",
     "is_cpu", "is_tracing", "log_normalizer", "matmul", "matmuls", "prepare",
-    "rms_norm", "soft_cap", "split_by_compiler", "take_along",
+    "reads_slices", "rms_norm", "soft_cap", "split_by_compiler", "take_along",
     "threefry_hashes", "top_k", "write_slots", "zeros",
 ]

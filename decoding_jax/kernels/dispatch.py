@@ -88,6 +88,15 @@ def compiles_for(platform: str) -> bool:
   return platform in _ahead or jax.default_backend() == platform
 
 
+def reads_slices() -> bool:
+  """Returns whether products read slices of weights where they lie.
+
+  They do on a TPU. The libraries that multiply on CPUs and GPUs get copies: in
+  a loop over layers, of all weights in each forward.
+  """
+  return compiles_for("tpu")
+
+
 def by_platform(*arrays, default, **others):
   """Runs one of several functions of the same arrays.
 

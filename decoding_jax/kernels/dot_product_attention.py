@@ -34,9 +34,12 @@ class Span(NamedTuple):
   Attributes:
     stop: `[B]` int32.
     start: `[B, T]` int32; None for 0.
+    layer: `[]` int32, of keys and values with an axis of layers in front; None
+      for those of one layer.
   """
   stop: jax.Array
   start: jax.Array | None = None
+  layer: jax.Array | None = None
 
 
 def attention(q, parts, cap=0.0):
@@ -47,7 +50,8 @@ def attention(q, parts, cap=0.0):
     parts: one or two tuples of keys `[B, H, C, S]`, values `[B, H, S, C]` and
       a mask `[B, T or 1, S]` of what is seen. Each query sees something. Then,
       where it is known, the `Span` of the mask: such a part, of a cache, is
-      read blockwise. Keys and values may be `mesh_axes.SplitSlots`.
+      read blockwise, and of a stack of layers where it lies. Keys and values
+      may be `mesh_axes.SplitSlots`.
     cap: of `soft_cap`, for the scores.
 
   Returns:
@@ -129,6 +133,18 @@ def _span(part):
   return part[3] if len(part) > 3 else None
 
 
+def _of_layer(parts):
+  """Returns parts without an axis of layers."""
+  def alone(part):
+    span = _span(part)
+    if span is None or span.layer is None:
+      return part
+    take = lambda x: jax.lax.dynamic_index_in_dim(x, span.layer, keepdims=False)
+    return (take(part[0]), take(part[1]), *part[2:])
+
+  return [alone(part) for part in parts]
+
+
 def _attend_merged(cap, of_prefix, q, parts):
   y, _ = _pair(cap, of_prefix, q, parts)
   return y.astype(q.dtype).transpose(0, 3, 1, 2, 4)
@@ -155,7 +171,7 @@ def _pair(cap, of_prefix, q, parts):
     else:
       rest.append(part)
   if rest:
-    found.append(_normalized(*_sums(cap, queries, rest, _LOW)))
+    found.append(_normalized(*_sums(cap, queries, _of_layer(rest), _LOW)))
   return merge(found)
 
 
@@ -175,13 +191,13 @@ def _flash(cap, q, part):
     number = math.prod(axes.values())
     heads, groups = (None if size % number else tuple(axes)
                      for size in q.shape[1:3])
-    of_heads = PartitionSpec(None, heads)
+    of_heads = PartitionSpec(*(None,) * (keys.ndim - 3), heads)
     of_queries = PartitionSpec(None, heads, None if heads else groups)
     attend = jax.shard_map(
         attend, in_specs=(of_queries, of_heads, of_heads,
-                          *(PartitionSpec(),) * 3),
+                          *(PartitionSpec(),) * 4),
         out_specs=of_queries, axis_names=set(axes), check_vma=False)
-  return attend(q, keys, values, span.stop, span.start, mask)
+  return attend(q, keys, values, span.stop, span.start, mask, span.layer)
 
 
 def _blockwise(cap, q, part):
@@ -197,9 +213,8 @@ def _blockwise(cap, q, part):
     seen = (at >= i * size) & (at < span.stop[:, None, None])
     if span.start is not None:
       seen &= at >= span.start[..., None]
-    take = functools.partial(jax.lax.dynamic_slice_in_dim, start_index=first,
-                             slice_size=size)
-    part = take(keys, axis=3), take(values, axis=2), seen
+    part = (_slots(keys, -1, first, size, span.layer),
+            _slots(values, -2, first, size, span.layer), seen)
     return merge([found, _normalized(*_sums(cap, q, [part], _LOW))])
 
   nothing = (jnp.zeros(q.shape, jnp.float32),
@@ -207,18 +222,28 @@ def _blockwise(cap, q, part):
   return jax.lax.fori_loop(0, -(-slots // size), block, nothing)
 
 
+def _slots(x, axis, first, size, layer):
+  """Returns slots of a layer, in one operation."""
+  starts, sizes = [0] * x.ndim, list(x.shape)
+  starts[axis], sizes[axis] = first, size
+  if layer is None:
+    return jax.lax.dynamic_slice(x, starts, sizes)
+  starts[0], sizes[0] = layer, 1
+  return jax.lax.dynamic_slice(x, starts, sizes)[0]
+
+
 def _attend_twice(cap, q, parts):
   padding = [(0, 0)] * q.ndim
   padding[1] = 0, 1
   parts = [(keys, values, jnp.broadcast_to(
       mask, (mask.shape[0], 2, mask.shape[2]))) for keys, values, mask, *_ in (
-          parts)]
+          _of_layer(parts))]
   return _attend(cap, jnp.pad(q, padding), parts)[:, :1]
 
 
 def _attend(cap, q, parts):
   # Small arrays are transposed, so that keys and values never are.
-  y, _, total = _sums(cap, q.transpose(0, 2, 3, 1, 4), parts)
+  y, _, total = _sums(cap, q.transpose(0, 2, 3, 1, 4), _of_layer(parts))
   return (y / total[..., None]).astype(q.dtype).transpose(0, 3, 1, 2, 4)
 
 
@@ -267,6 +292,10 @@ def _apart(q):
       rocm=jax.lax.optimization_barrier)
 
 
+def _native(q, parts, *, cap):
+  return bindings.attention(q, _of_layer(parts), cap=cap)
+
+
 _attention = dispatch.on_cpu(
-    _reference, bindings.attention,
+    _reference, _native,
     fits=lambda q, parts, *, cap: bindings.supports_floats(parts[0][0]))

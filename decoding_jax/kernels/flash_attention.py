@@ -7,6 +7,7 @@ scores is returned too, so that attentions to other slots can be merged.
 """
 
 import functools
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -44,7 +45,7 @@ class _Static(NamedTuple):
   has_mask: bool
 
 
-def attend(q, keys, values, stop, start=None, mask=None, *, cap=0.0,
+def attend(q, keys, values, stop, start=None, mask=None, layer=None, *, cap=0.0,
            interpret=False):
   """Attends to a stretch of keys.
 
@@ -55,6 +56,8 @@ def attend(q, keys, values, stop, start=None, mask=None, *, cap=0.0,
     stop: `[B]` int32, slots from here on are not seen.
     start: `[B, T]` int32, nor are those before; None for 0.
     mask: `[B, T, S]` of what else is seen alone; None for all.
+    layer: `[]` int32, of keys and values with an axis of layers in front, which
+      are read where they lie; None for those of one layer.
     cap: of `kernels.soft_cap`, for the scores.
     interpret: whether to run on any platform, slowly.
 
@@ -74,6 +77,12 @@ def attend(q, keys, values, stop, start=None, mask=None, *, cap=0.0,
   rows = min(rows, flat.shape[2])
   sizes = _sizes(heads, rows, slots, channels)
   first = jnp.zeros_like(stop)
+  if layer is None:
+    keys, values, layer = keys[None], values[None], 0
+  elif not interpret:
+    # The compiler would fetch all layers ahead where a core has room for them.
+    keys, values = (pltpu.with_memory_space_constraint(x, pltpu.HBM)
+                    for x in (keys, values))
   arrays = [flat, keys, values]
   if start is not None:
     first = jnp.maximum(start.min(axis=1), 0).astype(jnp.int32)
@@ -83,7 +92,9 @@ def attend(q, keys, values, stop, start=None, mask=None, *, cap=0.0,
     arrays.append(along_t(mask, 1).astype(jnp.int8))
   static = _Static(cap, sizes, slots, linear.precision(q.dtype),
                    start is not None, mask is not None)
-  y, log_sum = _call(static, stop.astype(jnp.int32), first, arrays, interpret)
+  scalars = stop, first, jnp.reshape(layer, 1)
+  y, log_sum = _call(static, [x.astype(jnp.int32) for x in scalars], arrays,
+                     interpret)
   grouped = lambda x: x[:, :, :groups * padded].reshape(
       batch, heads, groups, padded, -1)[:, :, :, :length]
   return grouped(y), grouped(log_sum)[..., 0]
@@ -111,13 +122,13 @@ def _sizes(heads, rows, slots, channels):
                      if not heads % n), rows, size)
 
 
-def _call(static, stop, first, arrays, interpret):
+def _call(static, scalars, arrays, interpret):
   q, keys = arrays[:2]
   batch, heads, rows, channels = q.shape
   sizes, slots = static.sizes, static.slots
   tokens = arrays[-1].shape[1] // sizes.rows if static.has_mask else 1
 
-  def block(b, s, stop, first):
+  def block(b, s, stop, first, _):
     """The block of slots; where it is not needed, one that is there already."""
     # Not `//`, which asks of what kind a TPU of this machine is.
     number = lambda slot: jax.lax.div(slot, jnp.int32(sizes.slots))
@@ -126,26 +137,29 @@ def _call(static, stop, first, arrays, interpret):
 
   queries = lambda width: pl.BlockSpec(
       (1, sizes.heads, sizes.rows, width), lambda b, h, r, s, *_: (b, h, r, 0))
+  # Of the layer alone: its index is the last of the scalars.
   in_specs = [
       queries(channels),
-      pl.BlockSpec((1, sizes.heads, channels, sizes.slots),
-                   lambda b, h, r, s, *ends: (b, h, 0, block(b, s, *ends))),
-      pl.BlockSpec((1, sizes.heads, sizes.slots, channels),
-                   lambda b, h, r, s, *ends: (b, h, block(b, s, *ends), 0))]
+      pl.BlockSpec((None, 1, sizes.heads, channels, sizes.slots),
+                   lambda b, h, r, s, *scalars: (
+                       scalars[-1][0], b, h, 0, block(b, s, *scalars))),
+      pl.BlockSpec((None, 1, sizes.heads, sizes.slots, channels),
+                   lambda b, h, r, s, *scalars: (
+                       scalars[-1][0], b, h, block(b, s, *scalars), 0))]
   if static.has_start:
     in_specs.append(pl.BlockSpec((1, sizes.rows, 1),
                                  lambda b, h, r, s, *_: (b, r, 0)))
   if static.has_mask:
     in_specs.append(pl.BlockSpec(
         (1, sizes.rows, sizes.slots),
-        lambda b, h, r, s, *ends: (b, jax.lax.rem(r, jnp.int32(tokens)),
-                                   block(b, s, *ends))))
+        lambda b, h, r, s, *scalars: (b, jax.lax.rem(r, jnp.int32(tokens)),
+                                      block(b, s, *scalars))))
   scratch = lambda width: pltpu.VMEM((sizes.heads, sizes.rows, width),
                                      jnp.float32)
   return pl.pallas_call(
       functools.partial(_kernel, static),
       grid_spec=pltpu.PrefetchScalarGridSpec(
-          num_scalar_prefetch=2,
+          num_scalar_prefetch=len(scalars),
           grid=(batch, heads // sizes.heads, rows // sizes.rows,
                 pl.cdiv(slots, sizes.slots)),
           in_specs=in_specs, out_specs=[queries(channels), queries(1)],
@@ -156,11 +170,11 @@ def _call(static, stop, first, arrays, interpret):
           "parallel", "parallel", "parallel", "arbitrary")),
       cost_estimate=pl.CostEstimate(
           flops=4 * q.size * slots, transcendentals=q.size // channels * slots,
-          bytes_accessed=2 * keys.size * keys.dtype.itemsize),
-      interpret=interpret, name="flash_attention")(stop, first, *arrays)
+          bytes_accessed=2 * math.prod(keys.shape[1:]) * keys.dtype.itemsize),
+      interpret=interpret, name="flash_attention")(*scalars, *arrays)
 
 
-def _kernel(static, stops, firsts, q, keys, values, *refs):
+def _kernel(static, stops, firsts, _, q, keys, values, *refs):
   """Adds a block of slots to what is known of a block of queries."""
   start = refs[0] if static.has_start else None
   mask = refs[static.has_start] if static.has_mask else None

@@ -31,41 +31,43 @@ def matmul(x, weights, scale=None):
   return matmuls(x, (weights,), None if scale is None else (scale,))[0]
 
 
-def matmuls(x, weights, scales=None):
+def matmuls(x, weights, scales=None, sliced=False):
   """Returns products of the same activations with several matrices.
 
   Args:
     x: see `matmul`.
     weights: a sequence of matrices as in `matmul`.
     scales: one as in `matmul` for each of them; None for none.
+    sliced: whether they are slices of larger arrays, by the number of an
+      iteration: where a TPU reads them, it converts them.
 
   Returns:
     A tuple of `[..., out]` float32.
   """
   tokens = x.reshape(-1, x.shape[-1])
-  found = _matmuls(tokens, tuple(weights), tuple(scales or ()))
+  found = _matmuls(tokens, tuple(weights), tuple(scales or ()), sliced=sliced)
   return tuple(y.reshape(*x.shape[:-1], y.shape[-1]) for y in found)
 
 
-def _reference(x, weights, scales):
-  ys = tuple(_product(x, w) for w in weights)
+def _reference(x, weights, scales, *, sliced):
+  ys = tuple(_product(x, w, sliced) for w in weights)
   return tuple(y * scale[:, 0][None] for y, scale in zip(ys, scales)) or ys
 
 
-def _product(x, weights):
-  forms = {}
+def _product(x, weights, sliced):
+  forms, dot = {}, _dot_sliced if sliced else _dot
   if len(x) < _TPU_ROWS:
-    forms["tpu"] = functools.partial(_padded, _TPU_ROWS)
+    forms["tpu"] = functools.partial(_padded, dot, _TPU_ROWS)
   if len(x) == 1:
     if x.dtype.itemsize < 4:
-      forms["cpu"] = functools.partial(_padded, _CPU_ROWS)
+      forms["cpu"] = functools.partial(_padded, dot, _CPU_ROWS)
   elif x.dtype == weights.dtype == jnp.float32:
     forms["cpu"] = _weights_first
-  return dispatch.by_platform(x, weights, default=_dot, **forms)
+  return dispatch.by_platform(x, weights, default=dot, **forms)
 
 
-def _padded(rows, x, weights):
-  return _dot(jnp.pad(x, ((0, rows - len(x)), (0, 0))), weights)[:len(x)]
+def _padded(dot, rows, x, weights):
+  return dot(jnp.pad(x, ((0, rows - len(x)), (0, 0))), weights)[:len(x)]
 
 
 def _weights_first(x, weights):
@@ -78,6 +80,11 @@ def _dot(x, weights):
     # The conversion belongs to the product. The barrier keeps XLA from making
     # it ahead of a loop, where it would be a copy of all weights.
     weights, x = jax.lax.optimization_barrier((weights, x))
+  return _dot_sliced(x, weights)
+
+
+def _dot_sliced(x, weights):
+  """The same without a barrier, before which a slice would be a copy."""
   return jax.lax.dot_general(
       x, weights, (((1,), (1,)), ((), ())), precision=precision(x.dtype),
       preferred_element_type=jnp.float32)
@@ -95,5 +102,6 @@ def precision(dtype):
   return jax.lax.Precision.HIGHEST
 
 
-_matmuls = dispatch.on_cpu(_reference, bindings.matmuls,
-                           fits=bindings.supports_matmul)
+_matmuls = dispatch.on_cpu(
+    _reference, lambda *arrays, sliced: bindings.matmuls(*arrays),
+    fits=lambda *arrays, sliced: bindings.supports_matmul(*arrays))

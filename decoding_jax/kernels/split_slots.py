@@ -220,8 +220,9 @@ def _own_part(layout, part, own):
   if isinstance(part[0], mesh_axes.SplitSlots):
     mask = mask.reshape(*mask.shape[:2], -1, layout.ways)
     mask = jax.lax.dynamic_index_in_dim(mask, first, 3, keepdims=False)
-    return keys, values, mask, *jax.tree.map(
-        lambda end: _before(end, layout, first), span)
+    own_end = lambda end: None if end is None else _before(end, layout, first)
+    return keys, values, mask, *(x._replace(
+        stop=own_end(x.stop), start=own_end(x.start)) for x in span)
   # Of a block it has consecutive slots: some after the last one are not seen.
   size = -(-mask.shape[-1] // layout.ways)
 

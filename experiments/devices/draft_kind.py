@@ -11,6 +11,7 @@ from typing import Any, Callable, NamedTuple
 import decoding_jax as dj
 from decoding_jax.speculation import tree_decoder
 from experiments.app import launch
+from experiments.devices import layer_scan
 from models import checkpoints
 from models import transformer
 from models.folders import hub
@@ -235,14 +236,15 @@ def architecture(name, dtype="", weights=quantization.DTYPE):
     weights: format of matrices, one of `quantization.WEIGHTS`.
 
   Returns:
-    A `transformer.Config`.
+    A `transformer.Config`, whose layers are scanned as `--scan_layers` says.
 
   Raises:
     UserError, FileNotFoundError, ValueError: if there is no such model or type.
   """
   found = checkpoints.architecture(launch.model_folder(name))
   return dataclasses.replace(found, dtype=dtype or found.dtype,
-                             weights=weights)
+                             weights=weights,
+                             scan_layers=layer_scan.is_used(found))
 
 
 def check_outputs(folder, config):

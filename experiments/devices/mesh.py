@@ -17,6 +17,7 @@ from decoding_jax.validation import memory
 from experiments.app import launch
 from experiments.app import multihost
 from experiments.devices import draft_kind
+from experiments.devices import layer_scan
 from experiments.devices import memory_estimate
 from experiments.devices import mesh_shapes
 from experiments.devices import model_pair
@@ -43,6 +44,7 @@ _NUM_PROCESSES = flags.DEFINE_integer(
     "num_processes", None, "Number of processes; 1 runs one alone.")
 _PROCESS_ID = flags.DEFINE_integer("process_id", None,
                                    "Number of this process, from 0.")
+flags.adopt_module_key_flags(layer_scan)
 
 
 class _Run(NamedTuple):
@@ -212,7 +214,8 @@ def stand_ins(folder, config, shardings):
 
 
 def _read(folder, config, shardings):
-  return checkpoints.load(folder, dtype=config.dtype, weights=config.weights,
+  return checkpoints.load(folder, scan_layers=config.scan_layers,
+                          dtype=config.dtype, weights=config.weights,
                           shardings=shardings)[1]
 
 

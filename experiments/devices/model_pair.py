@@ -175,7 +175,9 @@ def _check_devices():
 def with_params(pair):
   """Reads the parameters of a pair of `open_pair` to one device."""
   def read(name, dtype, weights):
-    return checkpoints.load(launch.model_folder(name), dtype=dtype or None,
+    config = draft_kind.architecture(name, dtype, weights)
+    return checkpoints.load(launch.model_folder(name),
+                            scan_layers=config.scan_layers, dtype=config.dtype,
                             weights=weights)[1]
 
   source = pair.source

@@ -1,6 +1,7 @@
 """Measures the cells of a run: each method at each temperature."""
 
 import functools
+import sys
 
 import tqdm
 
@@ -65,6 +66,11 @@ def _compiled(config, pair, baseline, methods, examples, bar):
                                examples.eos_id)
   shapes = evaluation_run.one_of_each_shape(_batches(config, pair, examples)[0])
   workers = evaluation_run.at_once(pair.mesh)
+  if multihost.first():
+    count = evaluation_run.num_programs({baseline, *methods},
+                                        config.temperatures, shapes)
+    bar.write(f"{count} programs to compile; how long that takes follows from "
+              f"those of {baseline.name}, which are first.", file=sys.stderr)
   bar.set_description(f"warming up {baseline.name}")
   seconds = evaluation_run.warm_up([baseline], config.temperatures, decoders,
                                    shapes, workers)

@@ -3,12 +3,11 @@
 from models.checkpoints.load_save import (architecture, check_replaceable,
                                           CONFIG, convert, export, load,
                                           load_config, load_masked, METADATA,
-                                          PARAMS, quantize, save, stack_layers,
-                                          unstack_layers)
+                                          PARAMS, quantize, save)
 from models.huggingface.convert import from_hf, to_hf
 
 __all__ = [
     "CONFIG", "METADATA", "PARAMS", "architecture", "check_replaceable",
     "convert", "export", "from_hf", "load", "load_config", "load_masked",
-    "quantize", "save", "stack_layers", "to_hf", "unstack_layers",
+    "quantize", "save", "to_hf",
 ]

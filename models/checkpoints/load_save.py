@@ -15,7 +15,6 @@ import shutil
 
 import jax
 from jax.experimental import multihost_utils
-import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
 from decoding_jax import types
@@ -130,8 +129,8 @@ def load(folder, *, scan_layers: bool | None = None, dtype: str | None = None,
       `transformer.quantization`. They are rounded to 8 bits one by one: neither
       host nor devices ever have all of them in another type.
     shardings: `params -> tree of jax.sharding.Sharding`, called with the shapes
-      of the parameters as they were saved, or of what is made of them in 8
-      bits; None: on the default device.
+      of the parameters, of unrolled and of scanned layers, or of what is made
+      of them in 8 bits; None: on the default device.
 
   Returns:
     A language model and its parameters, all of them finite. Of a folder with
@@ -152,13 +151,15 @@ def load(folder, *, scan_layers: bool | None = None, dtype: str | None = None,
   saved = load_config(folder)
   saved = dataclasses.replace(saved, dtype=dtype or saved.dtype,
                               weights=weights)
-  params = restore.params(pathlib.Path(folder).resolve() / PARAMS, saved,
-                          shardings)
-  config = saved
-  if scan_layers is not None and scan_layers != saved.scan_layers:
-    config = dataclasses.replace(saved, scan_layers=scan_layers)
-    params = (stack_layers if scan_layers else unstack_layers)(params)
-  return transformer.language_model(config), params
+  scanned = saved.scan_layers if scan_layers is None else scan_layers
+  read = functools.partial(
+      restore.params, pathlib.Path(folder).resolve() / PARAMS, saved, shardings)
+  config = dataclasses.replace(saved, scan_layers=scanned)
+  # Nothing here holds the stacks while they are taken apart.
+  return transformer.language_model(config), (
+      transformer.unstack_layers(read())
+      if saved.scan_layers and not scanned
+      else read(stack=scanned and not saved.scan_layers))
 
 
 def load_masked(folder, **options) -> tuple[types.MaskedModel, types.Params]:
@@ -324,23 +325,6 @@ def load_config(folder) -> transformer.Config:
     return config_fields.architecture(fields)
   except ValueError as e:
     raise ValueError(f"'{path}': {e}") from e
-
-
-def stack_layers(params: types.Params) -> types.Params:
-  """Turns parameters of unrolled layers into those of scanned ones."""
-  layers = params["layers"]
-  layers = [layers[f"layer_{i}"] for i in range(len(layers))]
-  stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
-  return {**params, "layers": {"layer": stacked}}
-
-
-def unstack_layers(params: types.Params) -> types.Params:
-  """Turns parameters of scanned layers into those of unrolled ones."""
-  stacked = params["layers"]["layer"]
-  num_layers = len(jax.tree.leaves(stacked)[0])
-  layers = {f"layer_{i}": jax.tree.map(lambda leaf: leaf[i], stacked)
-            for i in range(num_layers)}
-  return {**params, "layers": layers}
 
 
 def _write_config(folder, config):

@@ -14,18 +14,20 @@ import orbax.checkpoint as ocp
 from models import transformer
 from models.checkpoints import digests
 from models.folders import atomic
+from models.transformer import layer_stack
 from models.transformer import quantization
 
 CONFIG = "config.json"
 
 
-def params(path, config: transformer.Config, shardings=None):
+def params(path, config: transformer.Config, shardings=None, stack=False):
   """Reads the parameters of an architecture.
 
   Args:
     path: `pathlib.Path`, absolute, of the folder that orbax has written.
     config: the architecture, with the types to read them in.
     shardings: see `checkpoints.load`.
+    stack: whether layers that were saved unrolled are to be scanned.
 
   Returns:
     The tree of parameters.
@@ -50,8 +52,11 @@ def params(path, config: transformer.Config, shardings=None):
   read = whole if by_one else made
   # A digest is that of the stored bytes.
   read = _as_saved(read, saved, types=known is not None)
-  if by_one:
-    return _one_by_one(path, read, made, shardings(made), known, config.dtype)
+  if stack:
+    made = transformer.abstract_params(
+        dataclasses.replace(config, scan_layers=True))
+  if by_one or stack:
+    return _one_by_one(path, read, made, shardings, known, config.dtype)
   return _at_once(path, read, made, shardings(made), known)
 
 
@@ -97,22 +102,28 @@ def _one_by_one(path, whole, made, shardings, known, dtype):
       return jax.tree_util.tree_map_with_path(
           lambda other, leaf: this(leaf) if other == key else others, whole)
 
-    skipped = ocp.RestoreArgs(restore_type=None)
+    # Devices read their parts, unless the host rounds a matrix.
+    on_host = quantization.is_matrix(kind)
+    how = lambda leaf: (
+        ocp.RestoreArgs(np.ndarray, leaf.dtype) if on_host
+        else ocp.ArrayRestoreArgs(sharding=sharding, dtype=leaf.dtype))
     with _readable(path):
       read = checkpointer.restore(path, args=ocp.args.PyTreeRestore(
           only(lambda leaf: leaf, ocp.PLACEHOLDER),
-          only(lambda leaf: ocp.RestoreArgs(np.ndarray, leaf.dtype), skipped)))
+          only(how, ocp.RestoreArgs(restore_type=None))))
     [x] = [leaf for leaf in jax.tree.leaves(read)
            if leaf is not ocp.PLACEHOLDER]
     name = transformer.param_name(key)
-    x = _checked(path, known, name, x, quantization.shape(kind)).astype(
-        dtype, copy=False)
+    x = _checked(path, known, name, x, quantization.shape(kind))
+    x = x.astype(dtype if on_host else kind.dtype)
     atomic.check_finite(path.parent, name, x)
-    return quantization.place(kind, sharding, x)
+    return quantization.place(kind, sharding, x) if on_host else x
 
   with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
-    return jax.tree_util.tree_map_with_path(
-        place, made, shardings, is_leaf=quantization.is_matrix)
+    if layer_stack.is_stacked(whole):  # As they were saved.
+      return jax.tree_util.tree_map_with_path(
+          place, made, shardings(made), is_leaf=quantization.is_matrix)
+    return layer_stack.place_all(made, shardings, place)
 
 
 def _checked(path, known, name, x, shape):

@@ -14,6 +14,7 @@ from models.huggingface import config as hf_config
 from models.huggingface import tensor_files
 from models.huggingface import tensor_names
 from models.text import tokenizers
+from models.transformer import layer_stack
 from models.transformer import quantization
 
 
@@ -23,7 +24,7 @@ def from_hf(folder, *, scan_layers: bool = False, dtype: str | None = None,
   """Reads a model of one of the families of `config.ARCHITECTURES`.
 
   One tensor after the other goes to the devices; on the host there is never
-  more than one parameter.
+  more than one parameter of a layer, be layers scanned or not.
 
   Args:
     folder: with `config.json` and `*.safetensors`, or files of torch, in one
@@ -41,9 +42,8 @@ def from_hf(folder, *, scan_layers: bool = False, dtype: str | None = None,
     FileNotFoundError: if there is no such folder, or a file is missing.
     ValueError: naming a file, a field or a tensor that is wrong.
   """
-  config, readers = open_folder(folder, scan_layers=scan_layers, dtype=dtype)
+  config, readers = open_folder(folder, dtype=dtype)
   config = dataclasses.replace(config, weights=weights)
-  abstract = transformer.abstract_params(config)
   if shardings is None:
     device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     shardings = lambda tree: jax.tree.map(lambda _: device, tree)
@@ -52,17 +52,16 @@ def from_hf(folder, *, scan_layers: bool = False, dtype: str | None = None,
     x = readers[transformer.param_name(path)]()
     return quantization.place(leaf, sharding, x)
 
-  params = jax.tree_util.tree_map_with_path(
-      place, abstract, shardings(abstract), is_leaf=quantization.is_matrix)
-  return transformer.language_model(config), params
+  config = dataclasses.replace(config, scan_layers=scan_layers)
+  return transformer.language_model(config), layer_stack.place_all(
+      transformer.abstract_params(config), shardings, place)
 
 
-def open_folder(folder, *, scan_layers: bool = False, dtype: str | None = None):
+def open_folder(folder, *, dtype: str | None = None):
   """Opens a folder: its parameters are checked, but not read yet.
 
   Args:
     folder: see `from_hf`.
-    scan_layers: whether the layers are to be scanned.
     dtype: of the parameters; None: that of the folder.
 
   Returns:
@@ -73,8 +72,7 @@ def open_folder(folder, *, scan_layers: bool = False, dtype: str | None = None):
     FileNotFoundError, ValueError: see `from_hf`.
   """
   config = hf_config.read(folder)
-  config = dataclasses.replace(config, scan_layers=scan_layers,
-                               dtype=dtype or config.dtype)
+  config = dataclasses.replace(config, dtype=dtype or config.dtype)
   found = tensor_names.with_base(config, tensor_files.tensors(folder))
   readers, used = {}, set()
   for name, leaf in _named(transformer.abstract_params(config)):

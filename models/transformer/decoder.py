@@ -1,17 +1,19 @@
 """The decoder as a module: embeddings, layers, output layer."""
 
 import functools
-from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from decoding_jax import kernels
 from decoding_jax import types
 from models.transformer import architecture
+from models.transformer import layer_stack
 from models.transformer import layers
 from models.transformer import linear_ops
+from models.transformer import moe
 from models.transformer import parameters
 from models.transformer import quantization
 from models.transformer import views as views_lib
@@ -24,12 +26,10 @@ class Decoder(nn.Module):
     config: the architecture.
     kept: layers whose outputs the block keeps as hidden states; the number
       after the last layer's is the input of the output layer.
-    stack: module of the layers; None for the usual one.
     prompts: trained embeddings of prompt tokens, -1, -2, ...
   """
   config: architecture.Config
   kept: tuple[int, ...] = ()
-  stack: Any = None
   prompts: int = 0
 
   @nn.compact
@@ -59,7 +59,7 @@ class Decoder(nn.Module):
                       dtype, whole)
       x += linear_ops.lookup(table, positions)
     views = views_lib.of(cfg, cache, positions, mask)
-    stack = self.stack or (Scanned if cfg.scan_layers else Unrolled)
+    stack = Scanned if cfg.scan_layers else Unrolled
     old = block.features
     inner = tuple(i for i in self.kept if i < cfg.num_layers)
     x, block, outputs = stack(cfg, inner, name="layers")(
@@ -110,31 +110,72 @@ class Unrolled(nn.Module):
         outputs[i] for i in self.kept]
 
 
-class _KeptLayer(layers.Layer):
-  """A layer that also gives its output to a scan."""
-
-  def __call__(self, x, kv, narrow, slot, views):
-    x, kv = super().__call__(x, kv, narrow, slot, views)
-    return x, (kv, x)
-
-
 class Scanned(nn.Module):
-  """The layers as a scan; parameters, cache and block have a layer axis."""
+  """The layers as a scan; parameters, cache and block have a layer axis.
+
+  Parameters and cache may be those of more layers, of which the first run. Both
+  are read where they lie: a slice of them, or of a layer, would be a copy.
+  """
   config: architecture.Config
   kept: tuple[int, ...] = ()
 
   @nn.compact
   def __call__(self, x, cache, block, slot, views):
-    scan = nn.scan(
-        _KeptLayer if self.kept else layers.Layer, variable_axes={"params": 0},
-        split_rngs={"params": True}, in_axes=(0, 0, nn.broadcast, nn.broadcast),
-        length=self.config.num_layers)
-    kv = (cache.keys[0], cache.values[0], block.keys[0], block.values[0])
-    narrow = jnp.array(views_lib.narrow(self.config)) if (
-        len(views) > 1) else None
-    x, found = scan(self.config, name="layer")(x, kv, narrow, slot, views)
-    (keys, values), outputs = found if self.kept else (found, None)
-    return x, types.Block((keys,), (values,)), [outputs[i] for i in self.kept]
+    config, kv = self.config, (cache.keys[0], cache.values[0])
+    narrow = jnp.array(views_lib.narrow(config)) if len(views) > 1 else None
+    fresh = block.keys[0], block.values[0]
+    if self.is_initializing():
+      scan = nn.scan(
+          layers.Layer, variable_axes={"params": 0},
+          split_rngs={"params": True},
+          in_axes=(0, 0, nn.broadcast, nn.broadcast), length=config.num_layers)
+      x, (keys, values) = scan(config, name="layer")(x, (*kv, *fresh), narrow,
+                                                     slot, views)
+      return x, types.Block((keys,), (values,)), [x for _ in self.kept]
+    layer = layers.Layer(config, parent=None)
+    params = self.variables["params"]["layer"]
+    whole = len(jax.tree.leaves(params)[0]) == config.num_layers
+    kept = sorted(set(self.kept))
+
+    def step(carry, at):
+      x, outputs = carry
+      number, fresh, narrow, output, own = at
+      if own is None:
+        own = jax.tree.map(lambda p: jax.lax.dynamic_index_in_dim(
+            p, number, keepdims=False), params)
+      if config.num_experts:
+        own = _with_experts(own, params, number)
+      x, fresh = layer.apply({"params": own}, x, (*kv, *fresh), narrow, slot,
+                             [view.of_layer(number) for view in views])
+      if kept:
+        outputs = jax.lax.dynamic_update_index_in_dim(outputs, x, output, 0)
+      return (x, outputs), fresh
+
+    order = np.arange(config.num_layers, dtype=np.int32)
+    # Layers that are not kept write their outputs where nobody reads them.
+    at = [kept.index(i) if i in kept else len(kept) for i in order]
+    # Parameters that are all of the stack are given to the scan, which can be
+    # differentiated at less cost.
+    (x, outputs), (keys, values) = jax.lax.scan(
+        step, (x, jnp.zeros((len(kept) + 1, *x.shape), x.dtype) if kept
+               else None),
+        (order, fresh, narrow, np.array(at, np.int32),
+         params if whole else None))
+    return x, types.Block((keys,), (values,)), [
+        outputs[kept.index(i)] for i in self.kept]
+
+
+def _with_experts(own, params, number):
+  """Returns a layer's parameters; those of experts are not sliced.
+
+  A slice of all experts of a layer would be a copy, and few are used.
+  """
+  def leaf(path, x, stack):
+    name = f"/{parameters.param_name(path)}"
+    return layer_stack.InStack(stack, number) if moe.is_kernel(name) else x
+
+  return jax.tree_util.tree_map_with_path(leaf, own, params,
+                                          is_leaf=quantization.is_matrix)
 
 
 @functools.lru_cache(maxsize=None)

@@ -10,15 +10,9 @@ import dataclasses
 import functools
 import numbers
 
-import flax.linen as nn
-import jax
-import jax.numpy as jnp
-
 from decoding_jax import types
 from models.transformer import architecture
 from models.transformer import language_models
-from models.transformer import layers
-from models.transformer import views as views_lib
 
 
 def early_exit(config: architecture.Config,
@@ -46,38 +40,10 @@ def first_layers(config: architecture.Config,
   return dataclasses.replace(config, num_layers=_checked(config, num_layers))
 
 
-class FirstScanned(nn.Module):
-  """The first layers of a scan's parameters, each read where it lies.
-
-  A slice of all parameters, which a scan of fewer layers would need, is a copy.
-  """
-  config: architecture.Config
-  kept: tuple[int, ...] = ()
-
-  @nn.compact
-  def __call__(self, x, cache, block, slot, views):
-    config, params = self.config, self.variables["params"]["layer"]
-    layer = layers.Layer(config, parent=None)
-
-    def step(x, at):
-      number, kv, narrow = at
-      own = jax.tree.map(lambda p: jax.lax.dynamic_index_in_dim(
-          p, number, keepdims=False), params)
-      return layer.apply({"params": own}, x, kv, narrow, slot, views)
-
-    kv = (cache.keys[0], cache.values[0], block.keys[0], block.values[0])
-    narrow = (jnp.array(views_lib.narrow(config)) if len(views) > 1
-              else None)
-    order = jnp.arange(config.num_layers, dtype=jnp.int32)
-    x, (keys, values) = jax.lax.scan(step, x, (order, kv, narrow))
-    return x, types.Block((keys,), (values,)), []
-
-
 @functools.lru_cache(maxsize=None)
 def _language_model(config, num_layers):
-  # Layers that are not scanned have names: those that do not run are not read.
-  lm = language_models.of_stack(first_layers(config, num_layers), (),
-                                FirstScanned if config.scan_layers else None)
+  # Those that do not run are not read, be they scanned or not.
+  lm = language_models.language_model(first_layers(config, num_layers))
   return lm._replace(abstract_params=functools.partial(
       language_models.abstract_params, config))
 

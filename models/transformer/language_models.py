@@ -10,6 +10,7 @@ from decoding_jax import kernels
 from decoding_jax import types
 from models.transformer import architecture
 from models.transformer import decoder
+from models.transformer import layer_stack
 from models.transformer import parameters
 
 
@@ -23,7 +24,7 @@ def language_model(config: architecture.Config) -> types.LanguageModel:
     A `LanguageModel`; its parameters are the "params" collection of
     `decoder.Decoder`, from `init` or `checkpoints`.
   """
-  return of_stack(config, ())
+  return _language_model(config, ())
 
 
 def with_features(config: architecture.Config,
@@ -53,7 +54,7 @@ def with_features(config: architecture.Config,
     raise ValueError(f"kept={kept}: some of the layers 0 to "
                      f"{config.num_layers - 1} are needed, or "
                      f"{config.num_layers} for the final norm's output.")
-  return of_stack(config, kept)
+  return _language_model(config, kept)
 
 
 def with_prompts(config: architecture.Config,
@@ -76,21 +77,13 @@ def with_prompts(config: architecture.Config,
   """
   if prompts < 1:
     raise ValueError(f"prompts={prompts}: at least 1 is needed.")
-  return of_stack(config, (), prompts=prompts)
+  return _language_model(config, (), prompts)
 
 
 @functools.lru_cache(maxsize=None)
-def of_stack(config: architecture.Config, kept: tuple[int, ...], stack=None,
-             prompts: int = 0) -> types.LanguageModel:
-  """Returns the decoder with layers that a module of its own runs.
-
-  Args:
-    config: the architecture.
-    kept: layers whose outputs are features.
-    stack: as of `decoder.Decoder`.
-    prompts: as there.
-  """
-  module = decoder.Decoder(config, kept, stack, prompts)
+def _language_model(config, kept, prompts=0):
+  """Returns a decoder that keeps features, with so many prompt tokens."""
+  module = decoder.Decoder(config, kept, prompts)
 
   def init_cache(batch, capacity):
     heads, dim = config.num_kv_heads, config.head_dim
@@ -121,15 +114,10 @@ def _early_logits(config, prompts, num_layers, params, tokens, positions,
                   cache, mask):
   """As `LanguageModel.early_logits`; of all layers where there are no more."""
   count = min(num_layers, config.num_layers)
+  # Scanned layers are one array, of which the first ones are read.
   keys, values = cache.keys[:count], cache.values[:count]
-  if config.scan_layers:
-    # Copies, which unrolled layers do without.
-    params = {**params, "layers": jax.tree.map(lambda x: x[:count],
-                                               params["layers"])}
-    keys, values = (jax.tree.map(lambda x: x[:count], y)
-                    for y in (cache.keys, cache.values))
-  lm = of_stack(dataclasses.replace(config, num_layers=count), (),
-                prompts=prompts)
+  lm = _language_model(dataclasses.replace(config, num_layers=count), (),
+                       prompts)
   fresh = lm.init_cache(*tokens.shape)
   return lm.forward(params, tokens, positions,
                     types.Cache(keys, values, cache.length),
@@ -204,9 +192,11 @@ def abstract_params(config: architecture.Config) -> types.Params:
 def _abstract_params(config):
   """`abstract_params`, which nobody may change.
 
-  Tracing layers takes seconds, and what reads a folder asks several times.
+  Tracing layers takes seconds, and all are alike: one is traced.
   """
-  return _traced_init(config)
+  one = dataclasses.replace(config, num_layers=1, scan_layers=False)
+  return layer_stack.abstract_layers(_traced_init(one), config.num_layers,
+                                     config.scan_layers)
 
 
 @functools.lru_cache(maxsize=64)

@@ -44,6 +44,10 @@ class AttentionView(NamedTuple):
   block: types.Array
   span: kernels.Span | None = None
 
+  def of_layer(self, number):
+    """Returns the view of a layer, whose cache is that of all layers."""
+    return self._replace(span=self.span._replace(layer=number))
+
 
 class Linear(nn.Module):
   """A linear layer, `[..., in] -> [..., out]`.
@@ -55,12 +59,14 @@ class Linear(nn.Module):
     weights: see `quantization`.
     axes: what out and in are made of, see `parameters.declare`; within a
       `Decoder` it must be given.
+    sliced: whether weights are slices of those of all layers.
   """
   features: int
   bias: bool
   dtype: Any
   weights: str = quantization.DTYPE
   axes: tuple[str | None, str | None] | None = None
+  sliced: bool = False
 
   @nn.compact
   def factors(self, inputs):
@@ -80,7 +86,8 @@ class Linear(nn.Module):
 def project(linears, x):
   """Returns what several of `Linear` make of the same `[..., in]`."""
   weights, biases = zip(*(linear.factors(x.shape[-1]) for linear in linears))
-  ys = [y.astype(x.dtype) for y in linear_ops.matmuls(x, weights)]
+  ys = [y.astype(x.dtype)
+        for y in linear_ops.matmuls(x, weights, linears[0].sliced)]
   return [y if bias is None else y + _along(bias, y)
           for y, bias in zip(ys, biases)]
 
@@ -182,7 +189,8 @@ class Attention(nn.Module):
 
     Args:
       x: `[B, T, F]`.
-      prefix: keys `[B, H, C, S]` and values `[B, H, S, C]` of the cache.
+      prefix: keys `[B, H, C, S]` and values `[B, H, S, C]` of the cache; with
+        an axis of layers in front where the view's span has a `layer`.
       block: keys `[B, H, C, N]` and values `[B, H, N, C]`.
       slot: where in the block the first fresh token goes.
       view: an `AttentionView`.
@@ -282,7 +290,7 @@ FEED_FORWARDS = {"swiglu": (nn.silu, True), "geglu": (_gelu, True),
 def _linear(config, bias):
   return functools.partial(Linear, bias=config.bias or bias,
                            dtype=jnp.dtype(config.dtype),
-                           weights=config.weights)
+                           weights=config.weights, sliced=config.scan_layers)
 
 
 def _along(parameter, y):

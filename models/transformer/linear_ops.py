@@ -20,29 +20,31 @@ def matmul(x, weights):
   return matmuls(x, (weights,))[0]
 
 
-def matmuls(x, weights):
+def matmuls(x, weights, sliced=False):
   """Returns products with several matrices, on a CPU by one operation.
 
   Args:
     x: `[..., in]`.
     weights: a sequence of matrices as in `matmul`, all of one kind.
+    sliced: whether they are slices, see `kernels.matmuls`.
 
   Returns:
     A tuple of `[..., out]` float32.
   """
   if not quantization.is_matrix(weights[0]):
-    return kernels.matmuls(x, weights)
+    return kernels.matmuls(x, weights, sliced=sliced)
   return kernels.matmuls(x, [w.values for w in weights],
-                         [w.scales for w in weights])
+                         [w.scales for w in weights], sliced)
 
 
-def by_inputs(x, weights, parts):
+def by_inputs(x, weights, parts, sliced=False):
   """Returns products of a part of the inputs each; their sum is `matmul`.
 
   Args:
     x: `[n, in]`.
     weights: `[out, in]`; or a `quantization.Matrix`.
     parts: how many; divides the inputs.
+    sliced: whether weights are a slice, see `kernels.matmuls`.
 
   Returns:
     `[parts, n, out]` float32.
@@ -53,7 +55,8 @@ def by_inputs(x, weights, parts):
     axes = quantization.Matrix(1, None)
   else:
     weights, axes = split(weights), 1
-  return jax.vmap(matmul, (1, axes))(split(x), weights)
+  product = lambda x, weights: matmuls(x, (weights,), sliced)[0]
+  return jax.vmap(product, (1, axes))(split(x), weights)
 
 
 def lookup(table, index):

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from decoding_jax import kernels
+from models.transformer import layer_stack
 from models.transformer import linear_ops
 from models.transformer import parameters
 from models.transformer import quantization
@@ -55,6 +56,10 @@ class Kernels(nn.Module):
 
   @nn.compact
   def __call__(self, inputs):
+    if self.has_variable("params", "kernel"):
+      given = self.get_variable("params", "kernel")
+      if isinstance(given, layer_stack.InStack):
+        return given
     shape = (self.config.num_experts, self.features, inputs)
     return parameters.declare(self, "kernel", self.init, shape,
                               jnp.dtype(self.config.dtype),
@@ -73,7 +78,8 @@ def mix(share, x, activation, gate, up, down):
     share: `[n, E]` float32, 0 for those not chosen.
     x: `[n, F]`.
     activation: of the gate.
-    gate: `[E, hidden, F]`; or a `quantization.Matrix`, and so are the next two.
+    gate: `[E, hidden, F]`; or a `quantization.Matrix`, or a layer's part of a
+      `layer_stack.InStack` of either. So are the next two.
     up: `[E, hidden, F]`.
     down: `[E, F, hidden]`.
 
@@ -83,45 +89,46 @@ def mix(share, x, activation, gate, up, down):
   axes = kernels.split_by_compiler()
   size = math.prod(axes.values())
   add_up = functools.partial(_of_experts, activation)
-  if by_experts(share.shape[1], quantization.shape(gate)[1], size):
-    own = PartitionSpec(tuple(axes))
+  stacks = [layer_stack.in_stack(w) for w in (gate, up, down)]
+  if by_experts(share.shape[1], quantization.shape(stacks[0].stack)[2], size):
+    second = PartitionSpec(None, tuple(axes))
+    own = layer_stack.InStack(second, PartitionSpec())
     total = jax.shard_map(
         functools.partial(add_up, {}),
-        in_specs=(PartitionSpec(None, tuple(axes)), PartitionSpec(), own, own,
-                  own),
-        out_specs=own, axis_names=set(axes), check_vma=False)(
-            share, x, gate, up, down)
+        in_specs=(second, PartitionSpec(), [own, own, own]),
+        out_specs=PartitionSpec(tuple(axes)), axis_names=set(axes),
+        check_vma=False)(share, x, stacks)
   else:
-    total = add_up(axes, share, x, gate, up, down)
+    total = add_up(axes, share, x, stacks)
   return total.sum(axis=0).astype(x.dtype)
 
 
-def _of_experts(activation, axes, share, x, gate, up, down):
+def _of_experts(activation, axes, share, x, stacks):
   """Returns the sum over experts of `mix`, `[parts, n, F]` float32.
 
   Args:
-    activation, share, x, gate, up, down: see `mix`.
+    activation, share, x: see `mix`.
+    stacks: its gate, up and down, of a `layer_stack.InStack` each.
     axes: dict of mesh axes that split the hidden units, and their sizes; their
       devices have one of the parts each, to be summed, if they can be divided.
   """
   in_use = share.any(axis=0)
   first = jnp.argsort(~in_use, stable=True)
   parts = math.prod(axes.values())
-  if quantization.shape(gate)[1] % parts:
+  if quantization.shape(stacks[0].stack)[2] % parts:
     parts = 1
 
   def add(i, total):
-    def of(arrays, axis=0):
-      # The barrier keeps XLA from converting all experts of 16 bits ahead of
-      # the loop on a CPU.
-      arrays, number = jax.lax.optimization_barrier((arrays, first[i]))
-      return jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(
-          x, number, axis, keepdims=False), arrays)
-
+    # The barrier keeps XLA from converting all experts of 16 bits ahead of the
+    # loop on a CPU.
+    (weights, shares), number = jax.lax.optimization_barrier(
+        ((stacks, share), first[i]))
+    own = [layer_stack.take(w, number) for w in weights]
     gates, hidden = (y.astype(x.dtype)
-                     for y in linear_ops.matmuls(x, (of(gate), of(up))))
-    y = linear_ops.by_inputs(activation(gates) * hidden, of(down), parts)
-    return total + of(share, axis=1)[None, :, None] * y
+                     for y in linear_ops.matmuls(x, own[:2], sliced=True))
+    y = linear_ops.by_inputs(activation(gates) * hidden, own[2], parts,
+                             sliced=True)
+    return total + jnp.take(shares, number, axis=1)[None, :, None] * y
 
   # Each device of a mesh has some of the hidden units. They are summed at the
   # end, since devices would else wait for each other at each expert.

@@ -20,6 +20,7 @@ from decoding_jax.kernels import split_slots
 from decoding_jax.kernels import vocabulary
 from models.transformer import architecture
 from models.transformer import language_models
+from models.transformer import layer_stack
 from models.transformer import moe
 from models.transformer import parameters
 
@@ -98,8 +99,7 @@ def specs(config: architecture.Config, size: int,
 
   def spec(path, leaf):
     name = re.sub("/(values|scales)$", "", parameters.param_name(path))
-    axes = declared.get(re.sub("^layers/layer[_0-9]*/", "layers/layer_0/",
-                               name))
+    axes = declared.get(layer_stack.of_first_layer(name))
     if axes is None:
       raise ValueError(
           f"parameter {name} has no mesh axes: parameters.declare(..., axes) "

@@ -12,6 +12,7 @@ import pathlib
 import re
 import sys
 
+from absl.testing import flagsaver
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -194,6 +195,13 @@ def beside(one, out, exchanged):
       **exchanged}
 
 
+def scanned(folder, rounded):
+  """All layers scanned, of experts in 8 bits too, beside one device's texts."""
+  with flagsaver.as_parsed(scan_layers="on"):
+    return beside(rounded, *run(folder, mesh_shapes.make((2, 4)),
+                                weights="int8"))
+
+
 def main(folder):
   save(folder)
   one, _ = run(folder, None)
@@ -236,6 +244,7 @@ def main(folder):
                 for mesh in (None, mesh_shapes.make((4, 2))))
     found[name] = beside(one, out, {})
     found[name]["tested"] = one.stats.extra["tested_by_rank"][:, 0].tolist()
+  found["scanned"] = scanned(folder, rounded)
   print(json.dumps(found))
 
 

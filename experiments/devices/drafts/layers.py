@@ -36,9 +36,9 @@ class Layers(draft_kind.OfTarget):
     cut = pathlib.Path(workdir) / f"first_{self.count}"
     with launch.user_errors(OSError, ValueError):
       if not cut.exists():
-        config = transformer.first_layers(checkpoints.architecture(target),
-                                          self.count)
-        params = checkpoints.load(target)[1]
+        config = dataclasses.replace(transformer.first_layers(
+            checkpoints.architecture(target), self.count), scan_layers=False)
+        params = checkpoints.load(target, scan_layers=False)[1]
         kept = {f"layer_{i}": params["layers"][f"layer_{i}"]
                 for i in range(self.count)}
         checkpoints.to_hf(cut, config, {**params, "layers": kept})

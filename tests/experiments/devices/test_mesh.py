@@ -60,6 +60,12 @@ def test_weights_of_8_bits(found):
           {k: v for k, v in {**whole, **more}.items() if k not in same})
 
 
+def test_scanned_layers_exchange_what_unrolled_ones_do(found):
+  assert found["scanned"] == {**found["2x4 of 8 bits"],
+                              "off": found["scanned"]["off"]}
+  assert found["scanned"]["off"] < 1e-5
+
+
 @pytest.mark.parametrize("weights", ["dtype", "int8"])
 def test_experts_of_which_each_device_has_some_whole(found, weights):
   """They exchange as often, and as much, as those whose units are split."""

@@ -88,6 +88,53 @@ text = tpu_compiler._forward(config, 1, device, 16, 13, 2048).as_text()
 print(json.dumps([count(1), count(13),
                   bool(re.search(r"f32[[][0-9,]*13,2048[]]", text))]))
 """
+# How many arrays of the size of a layer's keys or of one of its matrices a loop
+# over layers makes: of 16 bits, with experts, of 8 bits, and without `sliced`.
+_SCANNED = """
+import json, math, re
+from experiments.devices import device_compiler
+from experiments.devices import tpu_compiler
+device = tpu_compiler.devices("v5e:2x2")[0]
+import jax
+import jax.numpy as jnp
+from decoding_jax.kernels import linear
+from decoding_jax.runtime import cache as cache_lib
+from models import transformer
+where = jax.sharding.SingleDeviceSharding(device)
+def copies(**fields):
+  config = transformer.Config(
+      vocab_size=1024, dim=1024, num_layers=9, num_heads=8, num_kv_heads=4,
+      head_dim=128, hidden_dim=4096, max_length=4096, dtype="bfloat16",
+      scan_layers=True, **fields)
+  lm = transformer.language_model(config)
+  cache = jax.eval_shape(lambda: lm.init_cache(8, 4096))
+  ids = jax.ShapeDtypeStruct((8, 4), jnp.int32)
+  arguments = jax.tree.map(
+      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where),
+      (transformer.abstract_params(config), ids, cache, jax.eval_shape(
+          lambda: cache_lib.init_block(cache, 4))))
+  forward = lambda params, ids, cache, block: lm.forward(
+      params, ids, ids, cache, block, 0, jnp.ones((8, 4, 4), bool))
+  text = device_compiler.compile_(jax.jit(
+      forward, donate_argnums=3).trace(*arguments)).as_text()
+  sizes = [8 * 4 * 128 * 4096, 1024 * 4096, 4 * 1024 * 4096]
+  found = 0
+  for name in set(re.findall(r" while[(].*?body=%?([^,]+)", text)):
+    body = re.search(f"^%?{re.escape(name)} .*?^}}", text, re.M | re.S)[0]
+    for dims, operation in re.findall(
+        r"= [(]?[a-z0-9]+[[]([0-9,]+)[]][^ ]* .*?([a-z-]+)[(]", body):
+      found += (operation not in ("get-tuple-element", "parameter", "bitcast")
+                and math.prod(map(int, dims.split(","))) in sizes)
+  return found
+found = [copies(), copies(num_experts=4, experts_per_token=2),
+         copies(weights="int8")]
+dot = linear._dot_sliced
+def behind_barrier(x, weights):
+  return dot(x, jax.lax.optimization_barrier(weights))
+linear._dot_sliced = behind_barrier
+jax.clear_caches()  # Of what was traced without it.
+print(json.dumps([*found, copies(weights="int8")]))
+"""
 # Prints how many bytes the program of a method needs beside its arguments.
 _METHOD = """
 import sys
@@ -160,6 +207,17 @@ def test_weights_of_8_bits_are_converted_where_they_are_read():
       finished(start("-c", _OF_8_BITS))[0])
   assert rounded < 0.9 * whole
   assert temporaries < layer / 2
+
+
+@NEEDS_COMPILER
+def test_scanned_layers_are_read_where_they_lie():
+  """Weights of 16 and of 8 bits, experts, keys and values: no slice is copied.
+
+  Control: behind a barrier weights of 8 bits are.
+  """
+  *found, control = json.loads(finished(start("-c", _SCANNED))[0])
+  assert not any(found)
+  assert control
 
 
 @NEEDS_COMPILER

@@ -30,8 +30,8 @@ def test_matmul_is_a_product_with_the_transpose(dtype, rows, length,
 def test_rows_that_are_added_do_not_show():
   weights = jax.random.normal(jax.random.key(0), (5, 6))
   x = jax.random.normal(jax.random.key(1), (3, 6))
-  np.testing.assert_allclose(linear._padded(8, x, weights), x @ weights.T,
-                             rtol=1e-5, atol=1e-6)
+  got = linear._padded(linear._dot, 8, x, weights)
+  np.testing.assert_allclose(got, x @ weights.T, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -91,6 +91,24 @@ def test_attentions_are_merged(sizes, dtype, cap, windowed, monkeypatch):
   monkeypatch.setattr(dot_product_attention, "_SLOTS", 32)
   check(dot_product_attention._flash, span)
   check(dot_product_attention._blockwise, span)
+  # Of a stack of layers, the one that is asked for. Control: another one.
+  alone, other = prefix, keys_values(slots)
+  prefix = tuple(map(jnp.stack, zip(other, alone, other)))
+
+  def check_layer(of_prefix, layer, right):
+    parts = [((*x, mask, at), block) for x, at in (
+        (prefix, span._replace(layer=jnp.int32(layer))), (alone, span))]
+    got, expected = (dot_product_attention._attend_merged(cap, how, q, part)
+                     for how, part in zip((
+                         of_prefix, dot_product_attention._blockwise), parts))
+    difference = np.abs(np.float32(got) - np.float32(expected)).max()
+    assert difference < (1e-5 if dtype == "float32" else 2e-2) if right else (
+        difference > 0.1)
+
+  for of_prefix in (dot_product_attention._flash,
+                    dot_product_attention._blockwise):
+    check_layer(of_prefix, 1, True)
+    check_layer(of_prefix, 2, False)
 
 
 def test_cores_are_those_that_may_be_used(monkeypatch):

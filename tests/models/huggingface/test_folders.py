@@ -15,11 +15,13 @@ import numpy as np
 import pytest
 
 from models import checkpoints
+from models import transformer
 from models.folders import atomic
 from models.huggingface import config as hf_config
 from models.huggingface import convert
 from models.huggingface import tensor_files
 from models.text import tokenizers
+from models.transformer import quantization
 from support import tiny_models as tiny
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
@@ -98,7 +100,7 @@ def test_there_and_back(tmp_path, name):
 def test_scanned_layers_there_and_back(tmp_path, name):
   model = tiny.random_model(CONFIGS[name])
   config = dataclasses.replace(CONFIGS[name], scan_layers=True)
-  scanned = checkpoints.stack_layers(model.params)
+  scanned = transformer.stack_layers(model.params)
   checkpoints.to_hf(tmp_path / "hf", config, scanned)
   assert_equal(checkpoints.from_hf(tmp_path / "hf")[1], model.params)
   assert_equal(checkpoints.from_hf(tmp_path / "hf", scan_layers=True)[1],
@@ -435,6 +437,7 @@ _ON_A_MESH = """
 import sys, jax, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from models import checkpoints
+from models import transformer
 theirs, ours = sys.argv[1:]
 mesh = jax.make_mesh((2, 4), ("data", "model"))
 
@@ -493,3 +496,29 @@ def test_two_programs_that_write_one_folder(llama, tmp_path):
     assert len(result.stderr.splitlines()) == 1, result.stderr
   assert [x.name for x in (tmp_path / "out").iterdir()] == ["first"]
   assert sorted(x.name for x in tmp_path.iterdir()) == ["hf", "out"]
+
+
+def test_scanned_layers_are_stacked_as_they_are_read(tmp_path, monkeypatch):
+  """No second copy of them. Control: one that is stacked afterwards."""
+  config = dataclasses.replace(tiny.LLAMA, num_layers=8)
+  checkpoints.to_hf(tmp_path / "hf", config, tiny.random_model(config).params)
+  before = {id(x) for x in jax.live_arrays()}
+  bytes_ = lambda: sum(x.nbytes for x in jax.live_arrays()
+                       if id(x) not in before)
+  most, place = [], quantization.place
+
+  def spy(*args):
+    found = place(*args)
+    most.append(bytes_())
+    return found
+
+  monkeypatch.setattr(quantization, "place", spy)
+  _, params = checkpoints.from_hf(tmp_path / "hf", scan_layers=True)
+  size = sum(x.nbytes for x in jax.tree.leaves(params))
+  layers = sum(x.nbytes for x in jax.tree.leaves(params["layers"]))
+  assert max(most) < size + layers / 4
+  single = transformer.unstack_layers(params)
+  del params
+  stacked = transformer.stack_layers(single)
+  assert bytes_() >= size + layers
+  del stacked

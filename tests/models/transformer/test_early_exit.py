@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models import checkpoints
 from models import transformer
 from models.testing import conformance
 from support import tiny_models as tiny
@@ -33,7 +32,7 @@ def test_logits_are_those_of_a_decoder_of_these_layers(config, scan):
       name: whole.params["layers"][name] for name in ("layer_0", "layer_1")}}
   expected = logits(transformer.language_model(
       transformer.first_layers(config, 2)), params)
-  given = checkpoints.stack_layers(whole.params) if scan else whole.params
+  given = transformer.stack_layers(whole.params) if scan else whole.params
   lm = transformer.early_exit(dataclasses.replace(config, scan_layers=scan), 2)
   found = logits(lm, given)
   np.testing.assert_allclose(found, expected, atol=1e-4)

@@ -1,0 +1,186 @@
+"""Parameters of all layers as one array each, for layers that are scanned.
+
+A stack is filled layer by layer, where it lies: neither host nor devices ever
+have a second copy of more than one parameter of one layer.
+"""
+
+import functools
+import re
+from typing import Any, NamedTuple
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from decoding_jax import types
+from models.transformer import quantization
+
+_LAYERS, _STACK = "layers", "layer"
+_IN_STACK = tuple(map(jax.tree_util.DictKey, (_LAYERS, _STACK)))
+
+
+@flax.struct.dataclass
+class InStack:
+  """The part of a layer in arrays of all layers, which is not sliced yet.
+
+  Attributes:
+    stack: arrays `[L, ...]`.
+    layer: `[]` int32.
+  """
+  stack: Any
+  layer: types.Array
+
+
+def in_stack(x) -> InStack:
+  """Returns arrays of one layer as an `InStack`; those of one unchanged."""
+  if isinstance(x, InStack):
+    return x
+  return InStack(jax.tree.map(lambda y: y[None], x), jnp.int32(0))
+
+
+def take(part: InStack, number):
+  """Returns an index of the first axis that a layer's arrays have, `[...]`."""
+  def of(x):
+    zeros = (0,) * (x.ndim - 2)
+    return jax.lax.dynamic_slice(x, (part.layer, number, *zeros),
+                                 (1, 1, *x.shape[2:]))[0, 0]
+
+  return jax.tree.map(of, part.stack)
+
+
+class _Part(NamedTuple):
+  """A parameter of unrolled layers: its path, its shape and its sharding."""
+  path: Any
+  leaves: tuple[Any, Any]
+
+
+def is_stacked(params: types.Params) -> bool:
+  """Returns whether parameters are those of scanned layers."""
+  return _STACK in params[_LAYERS]
+
+
+def of_first_layer(name: str) -> str:
+  """Returns the name that a parameter has in the first of unrolled layers."""
+  return re.sub(f"^{_LAYERS}/{_STACK}[_0-9]*/", f"{_LAYERS}/{_layer(0)}/", name)
+
+
+def place_all(params: types.Params, shardings, place) -> types.Params:
+  """Places parameters one after the other, those of a stack layer by layer.
+
+  Args:
+    params: shapes of the parameters of a decoder, scanned or not.
+    shardings: `shapes -> tree of jax.sharding.Sharding`, which is asked for
+      those of unrolled layers as well.
+    place: `(path, shape, sharding) -> array of JAX`, of a parameter of the
+      decoder with unrolled layers; or of a `quantization.Matrix`, with one of
+      shapes and one of shardings.
+
+  Returns:
+    The parameters.
+  """
+  is_matrix, where = quantization.is_matrix, shardings(params)
+  if not is_stacked(params):
+    return jax.tree_util.tree_map_with_path(place, params, where,
+                                            is_leaf=is_matrix)
+  single = _unstacked(params, lambda leaf, _: jax.ShapeDtypeStruct(
+      leaf.shape[1:], leaf.dtype))
+  parts = dict(jax.tree.leaves(jax.tree_util.tree_map_with_path(
+      lambda path, *leaves: _Part(path, leaves), single, shardings(single),
+      is_leaf=is_matrix), is_leaf=lambda x: isinstance(x, _Part)))
+
+  def placed(path, like, where):
+    if path[:2] != _IN_STACK:
+      return place(path, *parts[path])
+    in_layer = lambda i: (path[0], jax.tree_util.DictKey(_layer(i)), *path[2:])
+    return _fill(like, where, lambda i: place(in_layer(i), *parts[in_layer(i)]))
+
+  return jax.tree_util.tree_map_with_path(placed, params, where,
+                                          is_leaf=is_matrix)
+
+
+def _fill(like, where, piece):
+  """Makes a stack of pieces, one after the other.
+
+  Args:
+    like: shape and type of the stack, `[L, ...]`; or a `quantization.Matrix`.
+    where: its sharding, or two.
+    piece: `number -> [...]`, the arrays of that layer.
+
+  Returns:
+    Arrays like `like`.
+  """
+  stack = jax.tree.map(lambda x, at: _empty(x.shape, x.dtype, at)(), like,
+                       where)
+  for number in range(jax.tree.leaves(like)[0].shape[0]):
+    stack = jax.tree.map(lambda whole, x, at: _writer(at)(whole, x, number),
+                         stack, piece(number), where)
+    # Pieces would else add up while the devices fetch them.
+    jax.block_until_ready(stack)
+  return stack
+
+
+def stack_layers(params: types.Params) -> types.Params:
+  """Turns parameters of unrolled layers into those of scanned ones."""
+  layers = params[_LAYERS]
+  layers = [layers[_layer(i)] for i in range(len(layers))]
+  stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
+  return {**params, _LAYERS: {_STACK: stacked}}
+
+
+def unstack_layers(params: types.Params) -> types.Params:
+  """Turns parameters of scanned layers into those of unrolled ones.
+
+  Stacks that nobody else holds are freed one after the other.
+  """
+  return _unstacked(params, lambda leaf, i: leaf[i])
+
+
+def abstract_layers(params: types.Params, count: int,
+                    scanned: bool) -> types.Params:
+  """Returns the shapes of a decoder of many layers, from those of one layer.
+
+  Args:
+    params: shapes of a decoder with one layer, which is not scanned.
+    count: number of layers.
+    scanned: whether they are.
+  """
+  layer = params[_LAYERS][_layer(0)]
+  if scanned:
+    layers = {_STACK: jax.tree.map(lambda x: jax.ShapeDtypeStruct(
+        (count, *x.shape), x.dtype), layer)}
+  else:
+    layers = {_layer(i): jax.tree.map(lambda x: x, layer)
+              for i in range(count)}
+  return {**params, _LAYERS: layers}
+
+
+def _layer(number):
+  return f"{_STACK}_{number}"
+
+
+def _unstacked(params, take):
+  params = dict(params)
+  stacks, structure = jax.tree.flatten(params.pop(_LAYERS)[_STACK])
+  layers = [[] for _ in range(stacks[0].shape[0])]
+  stacks.reverse()
+  while stacks:
+    stack = stacks.pop()
+    for i, layer in enumerate(layers):
+      layer.append(take(stack, i))
+    del stack
+  return {**params, _LAYERS: {
+      _layer(i): jax.tree.unflatten(structure, layer)
+      for i, layer in enumerate(layers)}}
+
+
+@functools.lru_cache(maxsize=256)
+def _empty(shape, dtype, where):
+  return jax.jit(lambda: jnp.zeros(shape, dtype), out_shardings=where)
+
+
+@functools.lru_cache(maxsize=64)
+def _writer(where):
+  """Returns a function that writes a layer where its stack lies."""
+  return jax.jit(
+      lambda whole, x, number: jax.lax.dynamic_update_index_in_dim(
+          whole, x, number, 0), donate_argnums=0, out_shardings=where)

@@ -1,0 +1,79 @@
+"""Layers that are scanned because a flag, or the device, says so."""
+
+import dataclasses
+
+from absl.testing import flagsaver
+from absl import flags
+import jax
+import numpy as np
+import pytest
+
+import decoding_jax as dj
+from decoding_jax.kernels import dispatch
+from experiments.devices import layer_scan
+from experiments.devices import mesh as mesh_lib
+from experiments.devices import mesh_shapes
+from experiments.devices import model_pair
+from models import checkpoints
+from models.text import tokenizers
+from support import tiny_models as tiny
+
+METHOD = dj.methods.rsd_s(2, 2)
+PROMPTS = np.array([[40, 41, 42], [50, 60, 70]], np.int32)
+
+
+@pytest.fixture(name="asked")
+def _asked():
+  """Sets the flag as a command line does."""
+  with flagsaver.flagsaver():
+    flags.FLAGS.mark_as_parsed()
+    yield lambda value: setattr(flags.FLAGS, "scan_layers", value)
+
+
+@pytest.fixture(name="target", scope="module")
+def _target(folders, tmp_path_factory):
+  """A target of three layers, as transformers writes it."""
+  folder = tmp_path_factory.mktemp("target") / "hf"
+  config = dataclasses.replace(checkpoints.load_config(folders[0]),
+                               num_layers=3)
+  checkpoints.to_hf(folder, config, tiny.init(jax.random.key(0), config),
+                    tokenizers.load(folders[0]))
+  return str(folder)
+
+
+def test_the_default_depends_on_device_and_layers(asked, monkeypatch):
+  few = dataclasses.replace(tiny.LLAMA, num_layers=layer_scan.FEW)
+  many = dataclasses.replace(few, num_layers=layer_scan.FEW + 1)
+  assert not layer_scan.is_used(many)  # On a CPU.
+  assert layer_scan.is_used(dataclasses.replace(few, scan_layers=True))
+  monkeypatch.setattr(dispatch, "_ahead", {"tpu"})
+  assert layer_scan.is_used(many) and not layer_scan.is_used(few)
+  asked("off")
+  assert not layer_scan.is_used(many)
+  asked("on")
+  assert layer_scan.is_used(few)
+
+
+def decoded(pair):
+  out = mesh_lib.generate(
+      pair, jax.random.split(jax.random.key(0), 2), PROMPTS,
+      np.full(2, 3, np.int32), method=METHOD, max_new_tokens=6,
+      sampling=dj.Sampling(1.0))
+  return np.asarray(out.tokens), np.asarray(out.log_probs)
+
+
+@pytest.mark.parametrize("options, on_mesh", [
+    ({}, False), ({"weights": "int8"}, True)], ids=["plain", "int8"])
+def test_texts_are_those_of_unrolled_layers(target, asked, options, on_mesh):
+  """Of a folder of transformers, drafted for by its own first layers."""
+  found = {}
+  for value in ("off", "on"):
+    asked(value)
+    pair = model_pair.open_pair(target, "layers:2", **options)
+    pair = (mesh_lib.with_params(pair, mesh_shapes.make((1, 1))) if on_mesh
+            else model_pair.with_params(pair))
+    assert list(pair.target_params["layers"]) == (
+        ["layer"] if value == "on" else ["layer_0", "layer_1", "layer_2"])
+    found[value] = decoded(pair)
+  np.testing.assert_array_equal(found["on"][0], found["off"][0])
+  np.testing.assert_allclose(found["on"][1], found["off"][1], atol=1e-4)
