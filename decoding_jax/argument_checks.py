@@ -262,17 +262,22 @@ def check_reward(method: Method, batch, reward: Reward | None, reward_params,
                        f"a first axis of {batch} rows is needed.")
 
 
-def check_rows(rows: int | None):
-  """Checks how many rows are to be decoded together.
+def check_rows(rows: int | None, prefill_chunk: int | None = None):
+  """Checks how many rows are to be decoded together, and how others join.
 
   Args:
     rows: the argument, None for all.
+    prefill_chunk: the argument, None for the default.
 
   Raises:
-    ValueError: if it is not a positive integer.
+    ValueError: naming the one that is no such number.
   """
   if rows is not None and (not values.is_integer(rows) or rows < 1):
     raise ValueError(f"rows={rows!r}: a positive integer is needed, or None.")
+  if prefill_chunk is not None and (
+      not values.is_integer(prefill_chunk) or prefill_chunk < 0):
+    raise ValueError(f"prefill_chunk={prefill_chunk!r}: an integer of at least "
+                     "0 is needed, or None.")
 
 
 def check_axes(*arrays):

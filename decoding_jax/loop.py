@@ -243,10 +243,16 @@ def _clamped(lm):
   return lm._replace(forward=forward, max_length=0)
 
 
-def full_size(decoder: Decoder, context: Context, max_new_tokens: int) -> int:
-  """Returns the slots of a cache that never has to grow."""
-  return prefill_lib.capacity(context.prompts.shape[1],
-                              max_new_tokens + decoder.max_slots_ahead)
+def full_size(decoder: Decoder, context: Context, max_new_tokens: int,
+              chunk: int = 0) -> int:
+  """Returns the slots of a cache that never has to grow.
+
+  A step also writes `chunk` slots after each text, if that is more than it
+  does in any case.
+  """
+  return prefill_lib.capacity(
+      context.prompts.shape[1],
+      max_new_tokens + max(decoder.max_slots_ahead, chunk))
 
 
 def check_memory(method: Method, decoder: Decoder, context: Context,

@@ -1,4 +1,4 @@
-"""A masked-diffusion model in the place of `dj.generate`'s draft model."""
+"""A masked-diffusion model as the draft model of `dj.generate`."""
 
 import functools
 
@@ -18,7 +18,7 @@ def as_draft(model: MaskedModel, vocab_size: int) -> LanguageModel:
       are never drafted.
 
   Returns:
-    A language model that caches nothing: of whole texts, whose masked places
+    A language model that caches nothing: of whole texts, whose masked positions
     are tokens below 0. Its parameters are those of `model`.
 
   Raises:

@@ -1,4 +1,4 @@
-"""Operations that have native CPU kernels, each beside its reference in JAX.
+"""Operations that have native CPU kernels, each next to its reference in JAX.
 
 The one door to native code: who computes with these functions gets the kernel
 on a CPU where it knows the arguments, and else the reference, with the same

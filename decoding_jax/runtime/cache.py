@@ -83,19 +83,21 @@ def commit(cache: types.Cache, block: types.Block, slots,
   Returns:
     The cache, longer by `count`.
   """
-  old, structure = jax.tree.flatten(cache.features)
-  fresh = structure.flatten_up_to(block.features)
-  # Features have the axes of values, with one head.
-  values = lambda arrays: tuple(
-      x.reshape(*x.shape[:1], 1, x.shape[1], math.prod(x.shape[2:]))
-      for x in arrays)
-  keys, new = kernels.commit(
-      cache.keys, (*cache.values, *values(old)), block.keys,
-      (*block.values, *values(fresh)), slots, cache.length)
-  size = len(cache.values)
-  features = [x.reshape(y.shape) for x, y in zip(new[size:], old)]
-  return types.Cache(keys, new[:size], cache.length + count,
-                     structure.unflatten(features))
+  keys, values = kernels.commit(cache.keys, cache.values, block.keys,
+                                block.values, slots, cache.length)
+  features = jax.tree.map(
+      lambda x, fresh: _append(x, fresh, slots, cache.length), cache.features,
+      block.features)
+  return types.Cache(keys, values, cache.length + count, features)
+
+
+def _append(target, source, slots, lengths):
+  """Copies slots of `[B, N, ...]` into `[B, S, ...]`, from the lengths on."""
+  def row(target, source, slots, length):
+    fresh = jnp.take(source, slots, axis=0, mode="clip")
+    return jax.lax.dynamic_update_slice_in_dim(target, fresh, length, 0)
+
+  return jax.vmap(row)(target, source, slots, lengths)
 
 
 def move(block: types.Block, sources, targets) -> types.Block:
@@ -201,6 +203,16 @@ def with_arrays(cache: types.Cache, arrays: types.Block) -> types.Cache:
   """Returns the cache with other keys, values and features."""
   return cache.replace(keys=arrays.keys, values=arrays.values,
                        features=arrays.features)
+
+
+def take_rows(cache: types.Cache, rows) -> types.Cache:
+  """Returns a cache of the rows `[R]` of another one."""
+  def take(x, row_axis, _):
+    at = (slice(None),) * row_axis + (rows,)
+    return jax.tree.map(lambda x: x[at], x)
+
+  return with_arrays(cache, map_arrays(take, cache)).replace(
+      length=cache.length[rows])
 
 
 def await_logits(slots, logits):

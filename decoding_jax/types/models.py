@@ -66,7 +66,7 @@ class LanguageModel(NamedTuple):
     after_prompt: `(params, cache) -> cache`, what is done to a cache that holds
       all of each prompt but its last token; None for nothing.
     abstract_params: `() -> params`, the parameters that it needs as
-      `jax.ShapeDtypeStruct`, `...` in place of any tree; those given to
+      `jax.ShapeDtypeStruct`, `...` instead of any tree; those given to
       `generate` are compared with them. None for no such check.
     early_logits: `(num_layers, params, tokens, positions, cache, mask [B, T,
       T]) -> logits [B, T, V]` that its first layers alone would give, as
@@ -90,7 +90,7 @@ class MaskedModel(NamedTuple):
   Attributes:
     language_model: its forward is called with masks that are not causal. The
       logits at a token are those of the token itself.
-    mask_id: token of a place that is not filled.
+    mask_id: token of a position that is not filled.
     shifted: whether the logits at a token are those of the next one, as of
       models that were adapted from autoregressive ones, such as Dream.
     block_causal: whether a block sees itself, the blocks before it and the
@@ -129,7 +129,7 @@ class Head(NamedTuple):
       many levels costs.
     depth: levels that it can draft; 0 if there is no limit.
     max_length: positions it knows; 0 if there is no limit.
-    abstract_params: as of `LanguageModel`.
+    abstract_params: see `LanguageModel`.
   """
   init: Callable[[int, int], Any]
   read: Callable[..., Any]
@@ -162,8 +162,8 @@ class AppliedParams(NamedTuple):
 class LogitsProcessor(NamedTuple):
   """Changes logits by the tokens that stand before them; hashable.
 
-  The functions see one token of one row. What they need beside is in `params`,
-  a tree of arrays.
+  The functions see one token of one row. What else they need is in `params`, a
+  tree of arrays.
 
   Attributes:
     init: `(params) -> state`, a tree of arrays of fixed shapes.

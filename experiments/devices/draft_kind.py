@@ -78,7 +78,7 @@ class Place(NamedTuple):
     read: `(name, dtype, weights) -> parameters` of a model.
     replicate: `(load, shapes) -> parameters`, those of `load()` on all devices;
       only their shapes where none are read.
-    model: `(lm) -> lm`, as it computes there.
+    model: `(lm, config) -> lm`, as it computes there.
   """
   read: Callable[..., Any]
   replicate: Callable[..., Any]
@@ -143,7 +143,7 @@ class Draft:
     if self.name:
       return self
     if not hub.is_hub(target):
-      launch.model_folder(target)  # A target that is missing is told first.
+      launch.model_folder(target)  # A target that is missing is reported first.
     raise launch.UserError(
         f"--method={spec} drafts, and no drafter comes with --target={target}: "
         "name a --draft, or use --draft=lookup or --draft=layers:N, which need "

@@ -41,9 +41,11 @@ class Ways(NamedTuple):
   Attributes:
     layers: of parameters, keys and values, scores and vocabularies.
     rows: of arrays with an axis of rows, in addition to layers.
+    drafts: of what the draft has alone, keys and values too; 0: as `layers`.
   """
   layers: int = 1
   rows: int = 1
+  drafts: int = 0
 
 
 class Need(NamedTuple):
@@ -126,15 +128,19 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
       *(_largest(lm, params, batch, chunk, slots, False, of_prefill)
         for lm, params in models),
       _largest(*models[0], batch, scored, slots, True, _OF_STEP))
-  parts = ways.rows * ways.layers
+  parts, own = ways.rows * ways.layers, ways.drafts or ways.layers
+  all_weights = _bytes(memory.distinct([x for _, x in models] + [
+      pair.draft_params] * (drafts and is_head)))
+  of_target = _bytes(memory.distinct([pair.target_params]))
+  caches = sum(
+      _bytes((x.keys, x.values, x.length)) // (ways.rows * n) + _bytes(
+          x.features) // ways.rows for x, n in zip(
+              (_cache(lm, batch, slots) for lm, _ in models),
+              (ways.layers, own)))
   return Need(
-      _bytes(memory.distinct([x for _, x in models] + [
-          pair.draft_params] * (drafts and is_head))) // ways.layers,
-      sum(_bytes((x.keys, x.values, x.length)) // parts + _bytes(
-          x.features) // ways.rows for x in (
-              _cache(lm, batch, slots) for lm, _ in models)) + max(
-                  _bytes(_carry(pair, kind, batch, width, slots))
-                  for kind in kinds) // ways.rows,
+      of_target // ways.layers + (all_weights - of_target) // own,
+      caches + max(_bytes(_carry(pair, kind, batch, width, slots))
+                   for kind in kinds) // ways.rows,
       4 * batch * pair.target.vocab_size * (scored + drafted) // parts,
       2 * batch * scored**2 // ways.rows,
       temporaries // parts)

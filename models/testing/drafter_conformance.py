@@ -35,7 +35,7 @@ _TOLERANCE = 1e-3
 
 
 class _Models(NamedTuple):
-  """Attributes: as of `check_drafter`."""
+  """Attributes: see `check_drafter`."""
   target: dj.LanguageModel
   target_params: dj.types.Params
   draft: dj.LanguageModel | None
@@ -347,5 +347,5 @@ def _check_same(row, together: _Look, alone: _Look):
   if not same:
     raise AssertionError(
         f"step {alone.number}, row {row}: alone it has another tree than "
-        "beside other rows; its tree may depend on its own key, text and state "
-        "alone.")
+        "next to other rows; its tree may depend on its own key, text and "
+        "state alone.")

@@ -1,9 +1,10 @@
-"""Drafts of a masked-diffusion model: all places by one forward.
+"""Drafts of a masked-diffusion model: all positions by one forward.
 
-The model reads the end of the text and D masked places after it, and gives a
-distribution at each of them: a product, since no place sees what another one is
-filled with. Any expander grows a tree of it. The children of a node are samples
-of the distribution of its level, whatever the node: verification is exact.
+The model reads the end of the text and D masked positions after it, and gives a
+distribution at each of them: a product, since no position sees what another one
+is filled with. Any expander grows a tree of it. The children of a node are
+samples of the distribution of its level, whatever the node: verification is
+exact.
 """
 
 import functools
@@ -62,7 +63,7 @@ def _propose(expander, window, keys, context: Context,
 
 def read(model: LanguageModel, params, state: DecodeState, window: int,
          depth: int):
-  """Returns logits `[B, D, V]` of the D places after the texts.
+  """Returns logits `[B, D, V]` of the D positions after the texts.
 
   Args:
     model: of `canvas.as_draft`.
@@ -95,7 +96,7 @@ def _known(vocab_size) -> LanguageModel:
   def forward(params, tokens, positions, cache, block, slot, mask):
     del tokens, cache, slot, mask
     logits, length = params
-    # The root, which predicts the first place, is the last token of the text.
+    # The root, which predicts the first one, is the last token of the text.
     level = jnp.maximum(positions - (length - 1)[:, None], 0)
     return buffers.take_along(logits, level[:, :, None], axis=1), block
 

@@ -2,7 +2,7 @@
 
 SpecInfer (arXiv 2305.09781, section 3.2) merges the trees of several drafters:
 each finds what the others miss. Here they may be of any kind, tables and text
-matches beside a model. Nodes of the same text become one:
+matches together with a model. Nodes of the same text become one:
 
     drafter 1    a - b          of both    a - b, c
     drafter 2    a - c, d                  d
@@ -33,7 +33,7 @@ def merged(*drafters: Drafter) -> Drafter:
 
   Drafters that ask a language model all ask the draft model of `dj.generate`,
   whose cache is all that they may carry. As the accepted path may be another
-  one's, that model reads it anew: one more forward a step. A head on the
+  one's, that model reads it again: one more forward a step. A head on the
   target's features reads what was committed in any case.
 
   `draft_params` of `dj.generate` are those of the draft model, and the other

@@ -25,8 +25,8 @@ class Layers(draft_kind.OfTarget):
             transformer.first_layers(target.config, self.count))))
 
   def on_mesh(self, pair, place):
-    return pair._replace(draft=place.model(
-        self._model(pair.source.architecture())))
+    config = pair.source.architecture()
+    return pair._replace(draft=place.model(self._model(config), config))
 
   def architecture(self, source):
     with launch.user_errors(ValueError):

@@ -47,7 +47,8 @@ class Model(draft_kind.Draft):
 
   def on_mesh(self, pair, place):
     size = pair.target.vocab_size
-    lm = place.model(transformer.language_model(self.architecture(pair.source)))
+    config = self.architecture(pair.source)
+    lm = place.model(transformer.language_model(config), config)
     mapped = isinstance(pair.draft_params, vocab_mapping.MappedParams)
     return pair._replace(draft=(vocab_mapping.mapped if mapped
                                 else vocab_alignment.cut)(lm, size))

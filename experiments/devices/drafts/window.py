@@ -23,8 +23,8 @@ class Window(draft_kind.OfTarget):
         transformer.num_params(target.params))
 
   def on_mesh(self, pair, place):
-    return pair._replace(draft=place.model(
-        self._model(pair.source.architecture())))
+    config = pair.source.architecture()
+    return pair._replace(draft=place.model(self._model(config), config))
 
   def architecture(self, source):
     return source.architecture()
