@@ -37,9 +37,10 @@ KINDS = {
                       sample_length=20, sample_prompt=12, sample_batch=8),
     "medusa": dict(_TEACHER, head="medusa", head_depth=2),
     # On texts and features of the target, which are kept.
-    "own texts": dict(_TEACHER, head="medusa", head_depth=2, own_texts=12,
-                      keep_features=True, sample_length=25, sample_batch=8,
-                      windows=(24,), batch_tokens=192),
+    "own texts": dict(_TEACHER, head="medusa", head_depth=2,
+                      prompts="{}/prompts.txt", keep_features=True,
+                      sample_length=25, sample_batch=8, windows=(24,),
+                      batch_tokens=192),
     # Its loss has distances of features, too.
     "fspad": dict(_TEACHER, head="fspad", head_depth=2),
 }
@@ -48,11 +49,13 @@ _COLLECTIVE = re.compile(r" = (.*?) (all-gather|all-reduce|all-to-all|"
 
 
 def save(folder):
-  """Writes a corpus, and a target of four heads with its tokenizer."""
+  """Writes a corpus, prompts, and a target of four heads."""
   (folder / "corpus").mkdir()
   for i in range(40):
     lines = [f"value_{i}_{j} = {i * j} + value_{j}" for j in range(20)]
     (folder / "corpus" / f"module_{i}.py").write_text("\n".join(lines) + "\n")
+  (folder / "prompts.txt").write_text("\n".join(
+      f"a cat {i}" for i in range(32)))
   config = dataclasses.replace(tiny.LLAMA, vocab_size=264, max_length=64)
   checkpoints.save(folder / "target", config, tiny.random_model(config).params,
                    tokenizers.train(["a b c"], 264))
@@ -61,9 +64,8 @@ def save(folder):
 def config_of(folder, kind, name):
   """Settings of a run in a folder of its own; five rows are held out last."""
   config = configs.get_config("smoke")
-  fields = {**KINDS[kind]}
-  if "teacher" in fields:
-    fields["teacher"] = fields["teacher"].format(folder)
+  fields = {name: value.format(folder) if isinstance(value, str) else value
+            for name, value in KINDS[kind].items()}
   config.update({**dict(
       corpus=str(folder / "corpus"), tokenizer=str(folder / "target"),
       workdir=str(folder / name / "work"), export=str(folder / name / "export"),
