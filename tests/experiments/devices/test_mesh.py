@@ -291,7 +291,7 @@ def test_key_value_heads_are_split_whole_or_not_at_all():
 
 
 def test_one_device_has_everything():
-  assert set(named_specs(tiny.OPT, 1).values()) == {WHOLE}
+  assert set(named_specs(tiny.OPT, 1).values()) == {WHOLE, VECTOR}
 
 
 @pytest.mark.parametrize("value, shape", [
