@@ -42,6 +42,25 @@ def test_joint_distribution(method):
   assert np.asarray(stats.extra["tested_by_rank"])[:, 1].sum() > ROWS / 10
 
 
+def test_control_of_the_joint_distribution():
+  """The mass of children that were tested is not taken off."""
+  def rule(uniforms, target, draft, tokens, valid):
+    del draft
+    hits = valid & (uniforms[:len(tokens)] < target[tokens])
+    rest = target.at[jnp.where(valid, tokens, len(target))].set(0, mode="drop")
+    return jnp.where(hits.any(), jnp.argmax(hits), -1), rest
+
+  method = METHODS[1]
+  sampled = method.sampled
+  wrong = method._replace(name="wrong", sampled=sampled._replace(
+      verifier=sampled.verifier._replace(rule=rule)))
+  target, _ = tables()
+  counts, _ = exactness.frequencies(wrong, target, target, ROWS, LENGTH,
+                                    draft_params=OTHERS)
+  probs = exactness.joint_distribution(target, 0, LENGTH)
+  assert exactness.p_value(counts, probs) < 1e-12
+
+
 @pytest.mark.long
 def test_other_texts_with_tokens_that_the_target_lacks():
   """A tokenizer may have more entries than a model."""
