@@ -30,7 +30,8 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
              draft_sampling: Optional[sampling_lib.Sampling] = None,
              eos_id: int | Sequence[int] | None = None,
              reward: Optional[Reward] = None, reward_params: Params = None,
-             constraints=None, rows: Optional[int] = None) -> Generation:
+             constraints=None, rows: Optional[int] = None,
+             shared_prefix=None) -> Generation:
   """Continues prompts; by most methods with the distribution of the target.
 
   Two compiled programs. The prefill serves all methods; the other, a single
@@ -67,6 +68,11 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
     rows: how many are decoded together, where the B prompts are more; a row
       that has finished makes room for the next. The texts are the same. None
       for all.
+    shared_prefix: `[L]` int32, tokens that come before all prompts; None for
+      none. The result is that of prompts which begin with them; but their keys
+      and values are kept once for all rows, and read once a forward
+      (arXiv 2402.05099). A draft model that cannot share, and a head, keep them
+      in each row.
 
   Returns:
     A `Generation`.
@@ -79,7 +85,8 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
       target_params=target_params, draft=draft, draft_params=draft_params,
       max_new_tokens=max_new_tokens, sampling=sampling,
       draft_sampling=draft_sampling, eos_id=eos_id, reward=reward,
-      reward_params=reward_params, constraints=constraints, rows=rows)
+      reward_params=reward_params, constraints=constraints, rows=rows,
+      shared_prefix=shared_prefix)
   return out
 
 
@@ -121,14 +128,15 @@ def _outputs(every, key, prompts, prompt_lengths, *, method, max_new_tokens,
   decoder, context, keys = loop.prepare(
       key, prompts, prompt_lengths, method=method,
       max_new_tokens=max_new_tokens, **arguments)
-  batch, length = context.prompts.shape
+  (batch, length), shared = context.prompts.shape, context.num_shared
   slots = loop.full_size(decoder, context, max_new_tokens)
   queued, traced = rows is not None and rows < batch, programs.is_traced(
       (context, keys))
   # Under an outer jit the host cannot see that a cache is full, so that it has
   # its full size from the start.
   now = slots if queued or traced else cache_growth.initial_slots(
-      prefill_lib.capacity(length, decoder.max_slots_ahead), slots)
+      prefill_lib.capacity(length, decoder.max_slots_ahead, shared), slots,
+      shared)
   loop.check_memory(method, decoder, context, max_new_tokens, now, rows)
   if queued:
     yield _generate_queued(decoder, max_new_tokens, rows, slots,
@@ -137,7 +145,8 @@ def _outputs(every, key, prompts, prompt_lengths, *, method, max_new_tokens,
   if every and traced:
     raise ValueError("stream comes back to the host, so that its arguments "
                      "cannot be traced: generate can be inside of jit.")
-  caches = loop.prefill(decoder, now, prefill_lib.CHUNK, context)
+  caches = loop.prefill(decoder, now, prefill_lib.CHUNK, context,
+                        loop.share(decoder, prefill_lib.CHUNK, context))
   if every:
     # All steps of a stream are one program: the next result needs no other.
     state = loop.start(decoder, max_new_tokens, context, caches, keys)
@@ -148,7 +157,7 @@ def _outputs(every, key, prompts, prompt_lengths, *, method, max_new_tokens,
     yield out
   while (every or now < slots) and not state.done.all():
     if state.length.max() + decoder.max_slots_ahead > now:
-      now = cache_growth.next_slots(now, slots)
+      now = cache_growth.next_slots(now, slots, shared)
       state = cache_growth.grow(state, now)
     out, state = _resume(decoder, context, state, steps,
                          np.int32(every or _ALL))
@@ -201,8 +210,10 @@ def _run(decoder, context: Context, state: DecodeState, before, every):
 def _generate_queued(decoder, max_new_tokens, rows, slots, chunk,
                      context: Context, keys):
   """Generates all prompts, `rows` of them at a time."""
+  shared = loop.share(decoder, chunk, context)
+
   def begin(context, keys):
-    caches = loop.prefill(decoder, slots, chunk, context)
+    caches = loop.prefill(decoder, slots, chunk, context, shared)
     return loop.first_state(decoder, max_new_tokens, context, caches, keys)
 
   return loop.generation(context, *continuous_batching.run(

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.types import (AppliedParams, LanguageModel,
                                 LogitsProcessor, NONE)
 from decoding_jax.validation import protocols, values
@@ -162,9 +163,12 @@ def _language_model(reader, kind, lm):
   count = len(kind.shapes)
 
   def split(x):
-    """Returns the keys or the block of the model, and the states."""
+    """Returns the cache or the block of the model, and the states."""
     size = len(x.keys) - count
-    return x.replace(keys=x.keys[:size]), x.keys[size:]
+    inner = x.replace(keys=x.keys[:size])
+    if getattr(x, "shared", None):
+      inner = inner.replace(shared=split(x.shared)[0])
+    return inner, x.keys[size:]
 
   def init_cache(batch, capacity):
     cache = lm.init_cache(batch, capacity)
@@ -173,13 +177,17 @@ def _language_model(reader, kind, lm):
     return cache.replace(keys=(*cache.keys, *states))
 
   def forward(params, tokens, positions, cache, block, slot, mask):
+    init, shared = jax.tree.leaves(reader.init(params.processor)), cache.shared
+    count = cache.length - cache_lib.num_shared(cache)
+    if shared:
+      init = [x[0, 0, :, -1].reshape(shape)
+              for x, shape in zip(split(shared)[1], kind.shapes)]
     (cache, before), (block, states) = split(cache), split(block)
     logits, block = lm.forward(params.model, tokens, positions, cache, block,
                                slot, mask)
-    init = reader.init(params.processor)
     states = _advance(reader, params.processor, tokens, slot, mask, [
         _unpack(x, shape) for x, shape in zip(states, kind.shapes)],
-                      _last(before, cache.length, kind, init), kind)
+                      _last(before, count, kind, init), kind)
     own = [jax.lax.dynamic_slice_in_dim(x, slot, tokens.shape[1], 1)
            for x in states]
     logits = _each_token(functools.partial(_process, reader, params.processor))(
@@ -187,17 +195,20 @@ def _language_model(reader, kind, lm):
     return logits, block.replace(keys=(*block.keys, *map(_pack, states)))
 
   def after_prompt(params, cache):
-    if lm.after_prompt:
-      inner, states = split(cache)
-      inner = lm.after_prompt(params.model, inner)
-      cache = inner.replace(keys=(*inner.keys, *states))
-    if reader.reads_prompt:
-      return cache
     inner, states = split(cache)
+    if lm.after_prompt:
+      inner = lm.after_prompt(params.model, inner)
     init = jax.tree.leaves(reader.init(params.processor))
-    return cache.replace(keys=(*inner.keys, *(
-        jnp.broadcast_to(x.reshape(-1, 1), old.shape)
-        for x, old in zip(init, states))))
+
+    def join(inner, states):
+      if not reader.reads_prompt:
+        states = [jnp.broadcast_to(x.reshape(-1, 1), old.shape)
+                  for x, old in zip(init, states)]
+      return inner.replace(keys=(*inner.keys, *states))
+
+    if cache.shared:
+      inner = inner.replace(shared=join(inner.shared, split(cache.shared)[1]))
+    return join(inner, states)
 
   def abstract_params():
     model = lm.abstract_params() if lm.abstract_params else ...
@@ -269,7 +280,7 @@ def _process(reader, params, state, logits):
 
 
 def _last(before, lengths, kind, init):
-  """Returns the state `[B, ...]` after each row's cache; `init` if empty."""
+  """Returns the states `[B, ...]` after each row's slots; `init` if none."""
   def of_rows(x, shape, init):
     init = jnp.broadcast_to(init, (len(lengths), *shape))
     if not x.shape[-1]:
@@ -277,7 +288,7 @@ def _last(before, lengths, kind, init):
     last = jax.vmap(lambda x, n: x[0, :, n])(x, jnp.maximum(lengths - 1, 0))
     return _where(lengths > 0, last.reshape(init.shape), init)
 
-  return list(map(of_rows, before, kind.shapes, jax.tree.leaves(init)))
+  return list(map(of_rows, before, kind.shapes, init))
 
 
 def _where(rows, x, y):

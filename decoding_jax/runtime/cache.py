@@ -62,11 +62,13 @@ def commit(cache: types.Cache, block: types.Block, slots,
   Returns:
     The cache, longer by `count`.
   """
+  start = cache.length - num_shared(cache)
   keys, values = kernels.commit(cache.keys, cache.values, block.keys,
-                                block.values, slots, cache.length)
-  features = tuple(_append(x, fresh, slots, cache.length) for x, fresh in zip(
+                                block.values, slots, start)
+  features = tuple(_append(x, fresh, slots, start) for x, fresh in zip(
       cache.features, block.features))
-  return types.Cache(keys, values, cache.length + count, features)
+  return cache.replace(keys=keys, values=values, length=cache.length + count,
+                       features=features)
 
 
 def _append(target, source, slots, lengths):
@@ -109,7 +111,8 @@ def put_rows(cache: types.Cache, rows, other: types.Cache) -> types.Cache:
   Args:
     cache: a cache of B rows.
     rows: `[R]` int32, where to; those that are not below B are left out.
-    other: a cache of R rows of the same model and capacity.
+    other: a cache of R rows of the same model and capacity, and of what they
+      share.
 
   Returns:
     The cache with these rows replaced.
@@ -119,7 +122,19 @@ def put_rows(cache: types.Cache, rows, other: types.Cache) -> types.Cache:
                      jax.tree.map(put, cache.values, other.values),
                      cache.length.at[rows].set(other.length, mode="drop"),
                      tuple(x.at[rows].set(y, mode="drop") for x, y in zip(
-                         cache.features, other.features)))
+                         cache.features, other.features)), other.shared)
+
+
+def repeat_row(rows: int, tree):
+  """Repeats the only row of arrays with rows first, and of caches."""
+  def repeat(x):
+    if not isinstance(x, types.Cache):
+      return jnp.repeat(x, rows, axis=0)
+    by_rows = lambda y: jnp.repeat(y, rows, axis=y.ndim + ROW_AXIS)
+    return types.Cache(*jax.tree.map(by_rows, (x.keys, x.values)),
+                       *jax.tree.map(repeat, (x.length, x.features)))
+
+  return jax.tree.map(repeat, tree, is_leaf=is_cache)
 
 
 def await_logits(slots, logits):
@@ -171,12 +186,22 @@ def round_up(slots) -> int:
 
 
 def capacity(cache: types.Cache) -> int | None:
-  """S; None if the model keeps nothing."""
-  if cache.keys:
-    return cache.keys[0].shape[KEY_SLOTS]
-  if cache.values:
-    return cache.values[0].shape[VALUE_SLOTS]
-  return cache.features[0].shape[FEATURE_SLOTS] if cache.features else None
+  """Tokens that a row has room for; None if the model keeps nothing."""
+  slots = _num_slots(cache)
+  return slots if slots is None else slots + num_shared(cache)
+
+
+def num_shared(cache: types.Cache) -> int:
+  """L, the tokens that are kept once for all rows."""
+  return (cache.shared and _num_slots(cache.shared)) or 0
+
+
+def _num_slots(x: types.Cache | types.Block) -> int | None:
+  if x.keys:
+    return x.keys[0].shape[KEY_SLOTS]
+  if x.values:
+    return x.values[0].shape[VALUE_SLOTS]
+  return x.features[0].shape[FEATURE_SLOTS] if x.features else None
 
 
 def is_cache(x) -> bool:

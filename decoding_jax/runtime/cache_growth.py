@@ -19,23 +19,24 @@ _ROOM = 512
 _FACTOR = 2
 
 
-def initial_slots(least, full) -> int:
+def initial_slots(least, full, shared=0) -> int:
   """Slots to begin with.
 
   Args:
     least: slots that the prompts and one step need.
     full: slots that the whole budget needs.
+    shared: how many of them are kept once for all rows.
 
   Returns:
     `full`, or less if that is much less.
   """
-  slots = cache_lib.round_up(least + _ROOM)
-  return slots if _FACTOR * slots <= full else full
+  own = cache_lib.round_up(least - shared + _ROOM)
+  return shared + own if shared + _FACTOR * own <= full else full
 
 
-def next_slots(slots, full) -> int:
+def next_slots(slots, full, shared=0) -> int:
   """Slots after `slots`, which are full."""
-  return min(_FACTOR * slots, full)
+  return min(shared + _FACTOR * (slots - shared), full)
 
 
 def grow(state: DecodeState, slots) -> DecodeState:
@@ -45,17 +46,20 @@ def grow(state: DecodeState, slots) -> DecodeState:
 
   Args:
     state: between two programs; the arrays of its caches are deleted.
-    slots: S of the result.
+    slots: the capacity of the result, shared slots included.
 
   Returns:
     The state.
   """
   def wider(x):
+    if not isinstance(x, Cache):
+      return x
+    own = slots - cache_lib.num_shared(x)
     return x.replace(
-        keys=tuple(_grow(k, slots, cache_lib.KEY_SLOTS) for k in x.keys),
-        values=tuple(_grow(v, slots, cache_lib.VALUE_SLOTS) for v in x.values),
-        features=tuple(_grow(f, slots, cache_lib.FEATURE_SLOTS)
-                       for f in x.features)) if isinstance(x, Cache) else x
+        keys=tuple(_grow(k, own, cache_lib.KEY_SLOTS) for k in x.keys),
+        values=tuple(_grow(v, own, cache_lib.VALUE_SLOTS) for v in x.values),
+        features=tuple(_grow(f, own, cache_lib.FEATURE_SLOTS)
+                       for f in x.features))
 
   caches = jax.tree.map(
       wider, (state.target_cache, state.draft_cache, state.carry),

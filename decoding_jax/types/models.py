@@ -36,16 +36,22 @@ class Block:
 class Cache:
   """What is kept of the committed prefix; slot and position are the same.
 
+  With `shared`, of L slots, slot i is for position L + i.
+
   Attributes:
     keys: tuple of `[..., B, H, C, S]`.
     values: tuple of `[..., B, H, S, C]`.
-    length: `[B]` int32, filled slots a row; later slots hold arbitrary numbers.
+    length: `[B]` int32, committed tokens a row, shared ones included; later
+      slots hold arbitrary numbers.
     features: tuple of `[B, S, F]`; see `Block`.
+    shared: what all rows begin with, a block of one row and of no other tokens;
+      None for nothing.
   """
   keys: tuple[Array, ...]
   values: tuple[Array, ...]
   length: Array
   features: tuple[Array, ...] = ()
+  shared: Optional[Block] = None
 
 
 class LanguageModel(NamedTuple):
@@ -68,6 +74,8 @@ class LanguageModel(NamedTuple):
     early_logits: `(num_layers, params, tokens, positions, cache, mask [B, T,
       T]) -> logits [B, T, V]` that its first layers alone would give, as
       `forward` in all else; None if it has none.
+    reads_shared: whether `forward` attends to `Cache.shared` too; else its
+      cache never has any.
   """
   init_cache: Callable[[int, int], Cache]
   forward: Callable[..., tuple[Array, Block]]
@@ -76,6 +84,7 @@ class LanguageModel(NamedTuple):
   after_prompt: Optional[Callable[..., Cache]] = None
   abstract_params: Optional[Callable[[], Params]] = None
   early_logits: Optional[Callable[..., Array]] = None
+  reads_shared: bool = False
 
 
 class MaskedModel(NamedTuple):

@@ -72,7 +72,8 @@ _FIELDS = {
         "after_prompt": _or_none(_function("params", "cache")),
         "abstract_params": _or_none(_function()),
         "early_logits": _or_none(_function(
-            "num_layers", "params", "tokens", "positions", "cache", "mask"))},
+            "num_layers", "params", "tokens", "positions", "cache", "mask")),
+        "reads_shared": _FLAG},
     Head: {
         "init": _function("batch", "slots"),
         "read": _function("params", "target_params", "state", "features",

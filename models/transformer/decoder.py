@@ -90,7 +90,7 @@ class Unrolled(nn.Module):
   @nn.compact
   def __call__(self, x, cache, block, slot, views):
     keys, values, outputs = [], [], []
-    kv = zip(cache.keys, cache.values, block.keys, block.values)
+    kv = zip(*views_lib.kv_of_layers(cache, block))
     narrow_ones = views_lib.narrow(self.config)
     for i, (layer_kv, narrow) in enumerate(zip(kv, narrow_ones)):
       # With one view it is both the first and the last.
@@ -127,7 +127,7 @@ class Scanned(nn.Module):
         _KeptLayer if self.kept else layers.Layer, variable_axes={"params": 0},
         split_rngs={"params": True}, in_axes=(0, 0, nn.broadcast, nn.broadcast),
         length=self.config.num_layers)
-    kv = (cache.keys[0], cache.values[0], block.keys[0], block.values[0])
+    kv = tuple(x[0] for x in views_lib.kv_of_layers(cache, block))
     narrow = jnp.array(views_lib.narrow(self.config)) if (
         len(views) > 1) else None
     x, found = scan(self.config, name="layer")(x, kv, narrow, slot, views)

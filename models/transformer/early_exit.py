@@ -65,7 +65,7 @@ class FirstScanned(nn.Module):
           p, number, keepdims=False), params)
       return layer.apply({"params": own}, x, kv, narrow, slot, views)
 
-    kv = (cache.keys[0], cache.values[0], block.keys[0], block.values[0])
+    kv = tuple(x[0] for x in views_lib.kv_of_layers(cache, block))
     narrow = (jnp.array(views_lib.narrow(config)) if len(views) > 1
               else None)
     order = jnp.arange(config.num_layers, dtype=jnp.int32)

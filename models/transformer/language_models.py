@@ -112,25 +112,27 @@ def of_stack(config: architecture.Config, kept: tuple[int, ...], stack=None,
   return types.LanguageModel(
       init_cache, forward, config.vocab_size, config.max_length,
       abstract_params=functools.partial(_abstract, config, prompts),
-      early_logits=functools.partial(_early_logits, config, prompts))
+      early_logits=functools.partial(_early_logits, config, prompts),
+      reads_shared=True)
 
 
 def _early_logits(config, prompts, num_layers, params, tokens, positions,
                   cache, mask):
   """As `LanguageModel.early_logits`; of all layers where there are no more."""
   count = min(num_layers, config.num_layers)
-  keys, values = cache.keys[:count], cache.values[:count]
+  first = lambda x: x[:count]
   if config.scan_layers:
     # Copies, which unrolled layers do without.
-    params = {**params, "layers": jax.tree.map(lambda x: x[:count],
-                                               params["layers"])}
-    keys, values = (jax.tree.map(lambda x: x[:count], y)
-                    for y in (cache.keys, cache.values))
+    first = lambda x: jax.tree.map(lambda y: y[:count], x)
+    params = {**params, "layers": first(params["layers"])}
+  of_layers = lambda x: x.replace(keys=first(x.keys), values=first(x.values),
+                                  features=())
   lm = of_stack(dataclasses.replace(config, num_layers=count), (),
                 prompts=prompts)
   fresh = lm.init_cache(*tokens.shape)
   return lm.forward(params, tokens, positions,
-                    types.Cache(keys, values, cache.length),
+                    of_layers(cache).replace(
+                        shared=cache.shared and of_layers(cache.shared)),
                     types.Block(fresh.keys, fresh.values), 0, mask)[0]
 
 

@@ -38,11 +38,14 @@ class AttentionView(NamedTuple):
     prefix: mask `[B, 1 or T, S]` of what may be attended to in the cache.
     block: mask `[B, T, N]` of what may in the block.
     span: the same as `prefix`, if it is the slots between two ends; or None.
+    shared: mask `[1, 1, S]` or `[B, T, S]` and span of what rows share; ()
+      where they share nothing.
   """
   angles: rope.RotaryAngles | None
   prefix: types.Array
   block: types.Array
   span: kernels.Span | None = None
+  shared: tuple[types.Array, kernels.Span] | tuple[()] = ()
 
 
 class Linear(nn.Module):
@@ -182,7 +185,8 @@ class Attention(nn.Module):
 
     Args:
       x: `[B, T, F]`.
-      prefix: keys `[B, H, C, S]` and values `[B, H, S, C]` of the cache.
+      prefix: keys `[B, H, C, S]` and values `[B, H, S, C]` of the cache; then,
+        if there are any, those that all rows share, `[1, H, C, S]`.
       block: keys `[B, H, C, N]` and values `[B, H, N, C]`.
       slot: where in the block the first fresh token goes.
       view: an `AttentionView`.
@@ -214,7 +218,9 @@ class Attention(nn.Module):
     # A cache of no slots (training) is left out of the program altogether.
     parts = [(*block, view.block)]
     if prefix[0].shape[-1]:
-      parts.insert(0, (*prefix, view.prefix, view.span))
+      parts.insert(0, (*prefix[:2], view.prefix, view.span))
+    if view.shared:
+      parts.insert(0, (*prefix[2:], *view.shared))
     q *= (cfg.query_scalar or cfg.head_dim)**-0.5
     grouped = (*x.shape[:2], cfg.num_kv_heads, -1, cfg.head_dim)
     y = kernels.attention(q.reshape(grouped), parts, cfg.attention_softcap)
@@ -233,7 +239,7 @@ class Layer(nn.Module):
 
     Args:
       x: `[B, T, F]`.
-      kv: `(prefix keys, prefix values, block keys, block values)`.
+      kv: of `views.kv_of_layers`, of this layer.
       narrow: `[]` bool, which of two views is this layer's; None for one.
       slot: where in the block the first fresh token goes.
       views: tuple of an `AttentionView`, or of two, the narrow one last.
@@ -251,7 +257,7 @@ class Layer(nn.Module):
       return NORMS[cfg.norm](cfg, name=name)(x) if used else x
 
     y, block = Attention(cfg, name="attention")(
-        norm(x, "attention_norm", ahead), kv[:2], kv[2:], slot, view)
+        norm(x, "attention_norm", ahead), kv[:-2], kv[-2:], slot, view)
     y = _times(norm(y, "attention_out_norm", after), cfg.residual_scale)
     total = norm(x + y, "attention_norm", cfg.post_norm)
     feed_forward = Mixture if cfg.num_experts else FeedForward

@@ -41,12 +41,12 @@ def test_one_query_beside_another_gives_the_same(dtype):
   parts = [(draw(i, 3, 2, 4, i), draw(i + 9, 3, 2, i, 4),
             (jnp.arange(i) != 1)[None, None]) for i in (5, 2)]
   expected = dot_product_attention._attend(0.0, q, parts)
-  np.testing.assert_allclose(
-      dot_product_attention._attend_twice(0.0, q, parts).astype(jnp.float32),
-      expected.astype(jnp.float32), rtol=1e-5, atol=1e-5)
-  wrong = [(keys, values, ~mask) for keys, values, mask in parts]
-  assert np.abs(dot_product_attention._attend(0.0, q, wrong)
-                - expected).max() > 0.1
+  got = dot_product_attention._attend_twice(0.0, q, parts)
+  wrong = dot_product_attention._attend(
+      0.0, q, [(keys, values, ~mask) for keys, values, mask in parts])
+  for x, y, right in zip(got, wrong, expected):
+    np.testing.assert_allclose(x, right, rtol=1e-5, atol=1e-5)
+    assert np.abs(y - right).max() > 0.1
 
 
 @pytest.mark.parametrize("sizes, dtype, cap, windowed", [
@@ -75,11 +75,11 @@ def test_attentions_are_merged(sizes, dtype, cap, windowed, monkeypatch):
   def check(of_prefix, span, right=True):
     parts = (*prefix, mask, span), block
     got = dot_product_attention._attend_merged(cap, of_prefix, q, parts)
-    assert got.dtype == q.dtype
-    difference = np.abs(np.float32(got) - np.float32(
-        dot_product_attention._attend(cap, q, parts))).max()
-    assert difference < (1e-5 if dtype == "float32" else 2e-2) if right else (
-        difference > 0.1)
+    for x, y in zip(got, dot_product_attention._attend(cap, q, parts)):
+      assert x.dtype == jnp.float32
+      difference = np.abs(x - y).max()
+      assert difference < (1e-5 if dtype == "float32" else 2e-2) if right else (
+          difference > 0.1)
 
   monkeypatch.setattr(flash_attention, "attend", functools.partial(
       flash_attention.attend, interpret=True))
