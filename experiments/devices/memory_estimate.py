@@ -97,7 +97,8 @@ def fits(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> bool:
       estimate(pair, kinds, batch, width, max_new_tokens, ways))
 
 
-def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
+def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways(),
+             shared=0) -> Need:
   """Estimates the bytes that a run needs on each device.
 
   Args:
@@ -107,12 +108,13 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
     width: P, tokens of the longest prompt.
     max_new_tokens: the budget.
     ways: how a mesh divides arrays.
+    shared: tokens that all prompts begin with, and caches keep once.
 
   Returns:
     A `Need`.
   """
   decoders = [tree_decoder.as_decoder(kind) for kind in kinds]
-  slots = most_slots(kinds, width, max_new_tokens)
+  slots = most_slots(kinds, width, max_new_tokens, shared)
   models = [(pair.target, pair.target_params)]
   drafts = any(decoder.needs_draft for decoder in decoders)
   # What a head keeps is counted as what its drafter carries.
@@ -130,7 +132,8 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
   return Need(
       _bytes(memory.distinct([x for _, x in models] + [
           pair.draft_params] * (drafts and is_head))) // ways.weights,
-      sum(_bytes(_cache(lm, batch, slots)) for lm, _ in models) // parts + max(
+      sum(_cache_bytes(lm, batch, slots, shared, ways)
+          for lm, _ in models) + max(
           _bytes(_carry(pair, kind, batch, width, slots)) for kind in kinds
       ) // ways.rows,
       4 * batch * pair.target.vocab_size * (scored + drafted) // (
@@ -139,11 +142,11 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
       temporaries // parts)
 
 
-def most_slots(kinds, width, max_new_tokens) -> int:
+def most_slots(kinds, width, max_new_tokens, shared=0) -> int:
   """Returns the most slots of a cache in a run; arguments as of `estimate`."""
   return max(prefill.capacity(
-      width, max_new_tokens + tree_decoder.as_decoder(kind).max_slots_ahead)
-             for kind in kinds)
+      width, max_new_tokens + tree_decoder.as_decoder(kind).max_slots_ahead,
+      shared) for kind in kinds)
 
 
 def device_memory(device) -> int | None:
@@ -174,6 +177,12 @@ def nodes(kind):
 
 def _cache(lm, batch, slots):
   return jax.eval_shape(lambda: lm.init_cache(batch, slots))
+
+
+def _cache_bytes(lm, batch, slots, shared, ways):
+  once = shared if lm.reads_shared else 0
+  return (_bytes(_cache(lm, batch, slots - once)) // ways.rows
+          + _bytes(_cache(lm, 1, once))) // ways.heads
 
 
 def _carry(pair, kind, batch, width, slots):
