@@ -55,6 +55,17 @@ def test_weights_of_8_bits(found):
           {k: v for k, v in {**whole, **more}.items() if k not in same})
 
 
+def test_same_tokens_where_rows_share_a_prefix(found):
+  """It is kept by each index of "data", and exchanged by no device.
+
+  The heads of the draft do not divide by those that share its layers.
+  """
+  shared, plain = found["shared"], found["2x4"]
+  assert shared["same"] and shared["same_counts"] and shared["off"] < 1e-5
+  sums = ("all-reduce", "all-gather", "all-to-all")
+  assert [shared.get(x) for x in sums] == [plain.get(x) for x in sums]
+
+
 def test_same_tokens_with_a_logits_processor(found):
   assert found["processed"]
 
