@@ -124,8 +124,8 @@ def get_config(presets="default"):
         and of the draft as `dtype` says. It is the distribution in `dtype` that
         is kept.
       weights, draft_weights: of matrices, "dtype", "bfloat16" or "int8"; "" of
-        the draft as `weights` says. It is the distribution with these `weights`
-        that is kept.
+        the draft as `weights` says, and of a head saved in 8 bits "int8". It is
+        the distribution with these `weights` that is kept.
       reward: harmless, and a file without words: folder, or name, of the
         reward model.
       reward_on_host: whether it scores texts on the host, where it may have

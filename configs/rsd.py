@@ -106,8 +106,9 @@ def get_config(preset="default"):
       with a single path; "smollm2", a chat model on questions in natural
       language; "no_drafter", drafters that have no model; these two timed
       beside plain decoding on each prompt; "heads", sampled and best-first
-      trees of as many nodes over several drafters of the Python target; or
-      "heads_smollm2", the same over those of SmolLM2-135M-Instruct.
+      trees of as many nodes over several drafters of the Python target;
+      "heads_smollm2", the same over those of SmolLM2-135M-Instruct; or
+      "guided", the drafter is the amateur of contrastive decoding.
 
   Returns:
     A ConfigDict with the fields:
@@ -125,8 +126,10 @@ def get_config(preset="default"):
         and of the draft as `dtype` says. It is the distribution in `dtype` that
         is kept.
       weights, draft_weights: of matrices, "dtype", "bfloat16" or "int8"; "" of
-        the draft as `weights` says. It is the distribution with these `weights`
-        that is kept.
+        the draft as `weights` says, and of a head saved in 8 bits "int8". It is
+        the distribution with these `weights` that is kept.
+      guide: what changes the target's distribution, such as
+        "contrastive(0.1, 0.5)", as --guide of experiments.generate; or "".
       methods: names of the methods to run; empty: all that have trees.
       lengths, budgets: which points of the two experiments to run.
       speed: what ends the run, token rates on a pair of real size: a config of
@@ -176,6 +179,7 @@ def get_config(preset="default"):
       "draft_dtype": "",
       "weights": "dtype",
       "draft_weights": "",
+      "guide": "",
       "methods": (),
       "lengths": tuple(_BEST_LENGTHS),
       "budgets": tuple(_BEST_BUDGETS),
@@ -380,6 +384,12 @@ _PRESETS = {
         "task": "questions", "chat": True, "balanced": True, "prompts": 12,
         "batch": 12, "buckets": 1, "budgets": (8, 32),
         "drafts": {"eagle3": "smollm2-eagle3", "dspark": "", "mine": ""}},
+    "guided": {
+        "guide": "contrastive(0.1, 0.5)", "lengths": (3,), "budgets": (),
+        "prompts": 64, "batch": 16, "bounds": 0,
+        "temperatures": (0.0, 0.3, 1.0),
+        "trees": {"length": {"3": _best_trees(3, *_BEST_LENGTHS[3])},
+                  "budget": {}}},
     "no_drafter": {
         "draft": "", "temperatures": (0.0,), "prompts": 32, "buckets": 1,
         "max_new_tokens": 64, "lengths": (4,), "budgets": (),

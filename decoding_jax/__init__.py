@@ -13,9 +13,9 @@ from decoding_jax.sampling import Sampling
 from decoding_jax.speculation.verifiers import pair
 from decoding_jax.types import (Block, Cache, Context, DecodeState, Decoder,
                                 Drafter, Draws, DraftTree, Expander, FreeLayout,
-                                Generation, Head, LanguageModel, Layout,
-                                LogitsProcessor, Method, Pair, Reward, Seen,
-                                Stats, Verdict, Verifier)
+                                Generation, Head, HIDDEN_STATES,
+                                LanguageModel, Layout, LogitsProcessor, Method,
+                                Pair, Reward, Seen, Stats, Verdict, Verifier)
 
 if typing.TYPE_CHECKING:  # What `lazy` imports, for tools that read this.
   from decoding_jax import canvas, drawing, processors
@@ -26,11 +26,12 @@ constraints = rewards
 
 __all__ = [
     "Block", "Cache", "Context", "DecodeState", "Decoder", "Drafter",
-    "DraftTree", "Draws", "Expander", "FreeLayout", "Generation", "Head",
-    "Info", "LanguageModel", "Layout", "LogitsProcessor", "Method", "Pair",
-    "Reward", "Run", "Sampling", "Seen", "Stats", "Verdict", "Verifier", "asap",
-    "begin", "canvas", "constraints", "drawing", "generate", "methods", "pair",
-    "processors", "result", "rewards", "step", "stream",
+    "DraftTree", "Draws", "Expander", "FreeLayout", "Generation",
+    "HIDDEN_STATES", "Head", "Info", "LanguageModel", "Layout",
+    "LogitsProcessor", "Method", "Pair", "Reward", "Run", "Sampling", "Seen",
+    "Stats", "Verdict", "Verifier", "asap", "begin", "canvas", "constraints",
+    "drawing", "generate", "methods", "pair", "processors", "result", "rewards",
+    "step", "stream",
 ]
 
 lazy.attach(globals(), {"canvas": (), "drawing": (), "processors": (),

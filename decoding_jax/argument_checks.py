@@ -9,9 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.sampling import Sampling
 from decoding_jax.speculation import tree, tree_decoder
-from decoding_jax.types import Head, LanguageModel, Method, Pair, Reward
+from decoding_jax.types import (Head, HIDDEN_STATES, LanguageModel, Method,
+                                Pair, Reward)
 from decoding_jax.validation import memory, params as params_lib
 from decoding_jax.validation import protocols, values
 
@@ -66,8 +68,8 @@ def check_models(method: Method, target: LanguageModel,
       raise ValueError(
           f"method {method.name} drafts {decoder.max_samples_per_node} "
           f"siblings: the vocabulary has {target.vocab_size} tokens.")
-    if decoder.needs_features and not jax.eval_shape(
-        lambda: target.init_cache(1, 1)).features:
+    if decoder.needs_features and (
+        HIDDEN_STATES not in cache_lib.shapes(target).features):
       raise ValueError(
           f"target keeps no features: method {method.name} reads hidden states,"
           " and needs a target such as transformer.with_features(config, "

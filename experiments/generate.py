@@ -38,6 +38,7 @@ from experiments.flags import memory_budget_flag
 from experiments.flags import method_flags
 from experiments.flags import model_flags
 from experiments.flags import prompt_flags
+from experiments.flags import reward_flags
 from experiments.timing import auto_method
 from experiments.timing import profile
 from experiments.timing import stopwatch
@@ -53,7 +54,8 @@ _PROFILE = flags.DEFINE_string(
 _WIDTH = 32
 # --help shows flags of a main alone, and of modules that it adopts.
 for _module in (generation_flags, model_flags, mesh, constraint_flags,
-                method_flags, memory_budget_flag, prompt_flags, display_flags):
+                method_flags, memory_budget_flag, prompt_flags, display_flags,
+                reward_flags):
   flags.adopt_module_key_flags(_module)
 
 
@@ -66,7 +68,7 @@ def _methods(draft=None):
   if memory_budget_flag.num_bytes() is not None:
     raise launch.UserError(f"--memory_budget and --method={name}: it is "
                            f"--method={_AUTO} that chooses by a budget.")
-  return [method_flags.from_flags(name, [_AUTO])]
+  return [method_flags.from_flags(name, [_AUTO], reward_flags.given())]
 
 
 def main():
@@ -79,8 +81,9 @@ def main():
   prompt = prompt_flags.encode(_PROMPT.value, pair.tokenizer,
                                model_flags.TARGET.value)
   width = _width(len(prompt), budget, pair)
+  judged = reward_flags.judged(pair, width, budget)
   for method in methods:
-    model_pair.check(method, pair, width, budget, sampling)
+    model_pair.check(method, pair, width, budget, sampling, judged.reward)
   display_flags.check(methods, sampling)
   rows = display_flags.TEXTS.value
   pair = generation_flags.load(pair, methods, rows, rows, width)
@@ -97,7 +100,7 @@ def main():
     method = choice.method
   keys = _row_keys(0, 1)
   arguments = dict(method=method, max_new_tokens=budget, sampling=sampling,
-                   eos_id=pair.eos_id)
+                   eos_id=pair.eos_id, **judged.arguments(pair))
   decode = functools.partial(mesh.generate, pair, keys, prompts, lengths)
   complete = functools.partial(decode, **arguments)
   text_of = functools.partial(tokenizers.decode, pair.tokenizer, prompt=prompt)
@@ -113,7 +116,8 @@ def main():
   others = display_flags.more_texts(
       lambda count: mesh.generate(
           pair, _row_keys(1, count), np.repeat(prompts, count, axis=0),
-          np.repeat(lengths, count), **arguments),
+          np.repeat(lengths, count),
+          **{**arguments, **judged.arguments(pair, count)}),
       out, lengths, text_of)
   rates = [display_flags.compare(method.name, complete, functools.partial(
       decode, **{**arguments, "method": dj.methods.autoregressive()}))
@@ -125,7 +129,8 @@ def main():
   if generation_flags.METHOD.value == _AUTO:
     print(choice.reason)
   print(_statistics(method, out, took, model_pair.device_text(pair.mesh)))
-  for line in (*rates, *_remarks(pair, display_flags.tokens(out, lengths))):
+  for line in (*reward_flags.line(out), *rates,
+               *_remarks(pair, display_flags.tokens(out, lengths))):
     print(line)
   if _PROFILE.value:
     print(profile.profile(complete, int(out.steps), _PROFILE.value))

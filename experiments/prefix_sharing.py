@@ -113,8 +113,8 @@ def seconds(config, params, batch) -> list[str]:
       [[generate(*call) for call in calls] for _ in range(_ROUNDS.value)],
       axis=0)
   count = batch * (_NEW.value - 1)
-  return [f"{first:.2f}", f"{first_shared:.2f}", f"{count / (last - first):,.0f}",
-          f"{count / (last_shared - first_shared):,.0f}"]
+  rates = count / (last - first), count / (last_shared - first_shared)
+  return [f"{first:.2f}", f"{first_shared:.2f}", *map("{:,.0f}".format, rates)]
 
 
 def _both():

@@ -26,6 +26,7 @@ from experiments.app import preemption
 from experiments.benchmarking import measurement
 from experiments.benchmarking import tables as benchmark_tables
 from experiments.data import prompt_tasks
+from experiments.devices import guides
 from experiments.devices import mesh
 from experiments.devices import mesh_shapes
 from experiments.devices import model_pair
@@ -122,6 +123,7 @@ def run(config, workdir) -> list:
                    evaluation_run.max_rows(config.batch, config.prompts,
                                            config.queue),
                    width, config.max_new_tokens)
+  pair = guides.apply(pair, config.guide, "guide")
   pair = share_prefix_flag.apply(pair, examples.prompts)
   settings = json.loads(config.to_json())
   # Results depend on the task that is run, not on the others.

@@ -14,6 +14,9 @@ import jax.numpy as jnp
 
 from decoding_jax import types
 
+# The feature that is kept of a token: the token itself.
+_TOKENS = "tokens"
+
 
 @functools.lru_cache(maxsize=None)
 def language_model(function, vocab_size: int, max_length: int = 0,
@@ -63,17 +66,16 @@ def at_ends(function, vocab_size: int, max_length: int = 0,
 
 
 def _init_cache(batch, capacity):
-  # The tokens themselves are kept in place of keys.
-  return types.Cache((jnp.zeros((batch, 1, 1, capacity), jnp.int32),), (),
-                     jnp.zeros(batch, jnp.int32))
+  return types.Cache((), (), jnp.zeros(batch, jnp.int32), {
+      _TOKENS: jnp.zeros((batch, capacity), jnp.int32)})
 
 
 def _forward(function, max_length, params, tokens, positions, cache, block,
              slot, mask):
   del positions  # A token's position follows from the tokens that it sees.
-  kept = jax.lax.dynamic_update_slice_in_dim(block.keys[0][:, 0, 0], tokens,
+  kept = jax.lax.dynamic_update_slice_in_dim(block.features[_TOKENS], tokens,
                                              slot, 1)
-  prefix = cache.keys[0][:, 0, 0]
+  prefix = cache.features[_TOKENS]
   slots = prefix.shape[1] + kept.shape[1]
   length = min(slots, max_length) if max_length else slots
 
@@ -85,7 +87,7 @@ def _forward(function, max_length, params, tokens, positions, cache, block,
   # One token after the other: the logits of all texts at once, of which one a
   # text is needed, would be as many as no other model has.
   logits = jax.lax.map(read, mask.swapaxes(0, 1)).swapaxes(0, 1)
-  return logits, types.Block((kept[:, None, None],), ())
+  return logits, types.Block((), (), {_TOKENS: kept})
 
 
 def _text(length, prefix, count, block, seen):

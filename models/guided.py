@@ -25,10 +25,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax import types
+from decoding_jax.runtime import cache as cache_lib
 
-# The axes of rows and of slots of what a cache holds.
-_AXES = {"keys": (-4, -1), "values": (-4, -2), "features": (0, 1)}
-_PARTS = tuple(_AXES)
 # What is less is taken for this: a token that an amateur excludes is not made
 # infinitely attractive by it.
 _LEAST = -1e4
@@ -137,14 +135,11 @@ class GuidedParams(NamedTuple):
 
   Attributes:
     model: those of the model.
-    keys, values, features: of all of the negative prompt but its last token, of
-      one row.
+    prefix: a cache of one row, of the negative prompt without its last token.
     last: `[]` int32, that token.
   """
   model: types.Params
-  keys: tuple[types.Array, ...]
-  values: tuple[types.Array, ...]
-  features: tuple[types.Array, ...]
+  prefix: types.Cache
   last: types.Array
 
 
@@ -185,9 +180,8 @@ def classifier_free(model: types.LanguageModel, params: types.Params,
   if not (scale > 0 and math.isfinite(scale)):
     raise ValueError(f"scale={scale!r}: a number above 0 is needed.")
   tokens = jnp.asarray(tokens, jnp.int32)
-  prefix = _read(model, params, tokens[None, :-1])
   return _classifier_free(model, len(tokens) - 1, float(scale)), GuidedParams(
-      params, prefix.keys, prefix.values, prefix.features, tokens[-1])
+      params, _read(model, params, tokens[None, :-1]), tokens[-1])
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -198,10 +192,9 @@ def _read(model, params, tokens) -> types.Cache:
     mask = jnp.tril(jnp.ones((1, size, size), bool))
     _, block = model.forward(
         params, tokens, jnp.arange(size, dtype=jnp.int32)[None],
-        model.init_cache(1, 0), types.Block(*(getattr(
-            cache, name) for name in _PARTS)), 0, mask)
-    cache = types.Cache(block.keys, block.values,
-                        jnp.full(1, size, jnp.int32), block.features)
+        model.init_cache(1, 0), cache_lib.init_block(cache, size), 0, mask)
+    cache = cache_lib.with_arrays(cache, block).replace(
+        length=jnp.full(1, size, jnp.int32))
   return model.after_prompt(params, cache) if model.after_prompt else cache
 
 
@@ -209,20 +202,29 @@ def _read(model, params, tokens) -> types.Cache:
 def _classifier_free(model, prefix_length, scale) -> types.LanguageModel:
   """Returns the model of a negative prompt of `prefix_length + 1` tokens.
 
-  Its last feature is where each row's text begins, in the first slot; 0 until
-  the prompt is read.
+  Its feature "begin", `[B, S]`, is where each row's text begins, in the first
+  slot; 0 until the prompt is read.
   """
   pair = model, model
 
+  @functools.cache
+  def name():
+    return cache_lib.unused("begin", _joined(
+        map(cache_lib.shapes, pair)).features)
+
+  def joined(parts, begin):
+    block = _joined(parts)
+    return block.replace(features={**block.features, name(): begin})
+
   def init_cache(batch, capacity):
     cache = model.init_cache(batch, capacity)
-    parts = _joined([cache, cache])
-    begins = jnp.zeros((batch, capacity, 1), jnp.int32)
-    return cache.replace(**{**parts, "features": (*parts["features"], begins)})
+    return cache_lib.with_arrays(cache, joined(
+        [cache, cache], jnp.zeros((batch, capacity), jnp.int32)))
 
   def forward(params, tokens, positions, cache, block, slot, mask):
-    begin = (cache.features[-1][:, :1, 0] if cache.features[-1].shape[1]
-             else jnp.zeros_like(cache.length[:, None]))
+    begin = cache.features[name()][:, :1]
+    if not begin.size:
+      begin = jnp.zeros_like(cache.length[:, None])
     (own, other), blocks = _split(pair, cache), _split(pair, block)
     given, block_given = model.forward(params.model, tokens, positions, own,
                                        blocks[0], slot, mask)
@@ -230,28 +232,24 @@ def _classifier_free(model, prefix_length, scale) -> types.LanguageModel:
     tokens = jnp.where(positions == begin, params.last, tokens)
     negative, block_negative = model.forward(
         params.model, tokens, positions - begin + prefix_length,
-        _after_prefix(params, other, begin, prefix_length), blocks[1], slot,
-        mask)
+        _after_prefix(params.prefix, other, begin, prefix_length), blocks[1],
+        slot, mask)
     given, negative = (jax.nn.log_softmax(x.astype(jnp.float32))
                        for x in (given, negative))
     negative = jnp.maximum(negative, _LEAST)
-    parts = _joined([block_given, block_negative])
-    return negative + scale * (given - negative), block.replace(
-        **{**parts, "features": (*parts["features"], block.features[-1])})
+    return negative + scale * (given - negative), joined(
+        [block_given, block_negative], block.features[name()])
 
   def after_prompt(params, cache):
     own, other = _split(pair, cache)
     if model.after_prompt:
       own = model.after_prompt(params.model, own)
-    parts = _joined([own, other])
-    begins = jnp.broadcast_to(cache.length[:, None, None],
-                              cache.features[-1].shape)
-    return cache.replace(**{**parts, "features": (*parts["features"], begins)})
+    return cache_lib.with_arrays(cache, joined([own, other], jnp.broadcast_to(
+        cache.length[:, None], cache.features[name()].shape)))
 
   def abstract_params():
     inner = model.abstract_params() if model.abstract_params else ...
-    return GuidedParams(inner, ..., ..., ..., jax.ShapeDtypeStruct(
-        (), jnp.int32))
+    return GuidedParams(inner, ..., jax.ShapeDtypeStruct((), jnp.int32))
 
   return types.LanguageModel(
       init_cache, forward, model.vocab_size,
@@ -259,23 +257,21 @@ def _classifier_free(model, prefix_length, scale) -> types.LanguageModel:
       after_prompt, abstract_params)
 
 
-def _after_prefix(params, cache, begin, prefix_length) -> types.Cache:
+def _after_prefix(prefix, cache, begin, prefix_length) -> types.Cache:
   """Returns a cache of the prefix, and of each row's slots from `begin` on."""
-  def follow(prefix, x, rows, axis):
-    size = x.shape[axis]
+  def follow(prefix, x, row_axis, slot_axis):
+    size = x.shape[slot_axis]
     order = jnp.minimum(begin + jnp.arange(size)[None], size - 1)
     shape, of_prefix = [1] * x.ndim, list(prefix.shape)
-    shape[rows], shape[axis] = order.shape
-    of_prefix[rows] = len(begin)
+    shape[row_axis], shape[slot_axis] = order.shape
+    of_prefix[row_axis] = len(begin)
     return jnp.concatenate([
         jnp.broadcast_to(prefix, of_prefix),
-        jnp.take_along_axis(x, order.reshape(shape), axis)], axis)
+        jnp.take_along_axis(x, order.reshape(shape), slot_axis)], slot_axis)
 
-  parts = {name: tuple(follow(prefix, x, *axes) for prefix, x in zip(
-      getattr(params, name), getattr(cache, name)))
-           for name, axes in _AXES.items()}
-  return cache.replace(
-      length=cache.length - begin[:, 0] + prefix_length, **parts)
+  return cache_lib.with_arrays(cache, cache_lib.map_arrays(
+      follow, prefix, cache)).replace(
+          length=cache.length - begin[:, 0] + prefix_length)
 
 
 def combined(models, mix) -> types.LanguageModel:
@@ -299,7 +295,7 @@ def combined(models, mix) -> types.LanguageModel:
 
   def init_cache(batch, capacity):
     caches = [model.init_cache(batch, capacity) for model in models]
-    return caches[0].replace(**_joined(caches))
+    return cache_lib.with_arrays(caches[0], _joined(caches))
 
   def forward(params, tokens, positions, cache, block, slot, mask):
     found = [model.forward(own, tokens, positions, *parts, slot, mask)
@@ -307,13 +303,13 @@ def combined(models, mix) -> types.LanguageModel:
                  models, cache), _split(models, block))]
     logits = mix(*(jax.nn.log_softmax(x.astype(jnp.float32))
                    for x, _ in found))
-    return logits, block.replace(**_joined([x for _, x in found]))
+    return logits, _joined([x for _, x in found])
 
   def after_prompt(params, cache):
     parts = [model.after_prompt(own, part) if model.after_prompt else part
              for model, own, part in zip(models, params,
                                          _split(models, cache))]
-    return cache.replace(**_joined(parts))
+    return cache_lib.with_arrays(cache, _joined(parts))
 
   def abstract_params():
     return tuple(model.abstract_params() if model.abstract_params else ...
@@ -326,19 +322,33 @@ def combined(models, mix) -> types.LanguageModel:
       abstract_params)
 
 
-def _joined(parts):
-  """The arrays of several caches or blocks, one after the other."""
-  return {name: tuple(itertools.chain(*(getattr(x, name) for x in parts)))
-          for name in _PARTS}
+def _names(parts) -> list[dict[str, str]]:
+  """Returns the names that features of several models have in their union."""
+  taken, names = set(), []
+  for part in parts:
+    names.append({})
+    for name in sorted(part.features):
+      names[-1][name] = cache_lib.unused(name, taken)
+      taken.add(names[-1][name])
+  return names
+
+
+def _joined(parts) -> types.Block:
+  """Returns the arrays of several caches or blocks, one after the other."""
+  parts = list(parts)
+  chained = lambda name: tuple(itertools.chain.from_iterable(
+      getattr(part, name) for part in parts))
+  return types.Block(chained("keys"), chained("values"), {
+      names[name]: x for part, names in zip(parts, _names(parts))
+      for name, x in part.features.items()})
 
 
 def _split(models, whole):
-  """The part of each model of a cache or block."""
-  parts, at = [], dict.fromkeys(_PARTS, 0)
-  for model in models:
-    own = jax.eval_shape(functools.partial(model.init_cache, 1, 1))
-    ends = {name: at[name] + len(getattr(own, name)) for name in _PARTS}
-    parts.append(whole.replace(**{
-        name: getattr(whole, name)[at[name]:ends[name]] for name in _PARTS}))
-    at = ends
-  return parts
+  """Returns the part of each model of a cache or block."""
+  shapes = list(map(cache_lib.shapes, models))
+  keys, values = iter(whole.keys), iter(whole.values)
+  return [whole.replace(
+      keys=tuple(itertools.islice(keys, len(own.keys))),
+      values=tuple(itertools.islice(values, len(own.values))),
+      features={name: whole.features[new] for name, new in names.items()})
+          for own, names in zip(shapes, _names(shapes))]

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 
 from decoding_jax import kernels
 from decoding_jax.canvas.types import Context
+from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.types import Block
 
 
@@ -70,8 +71,9 @@ def of_block(context: Context, canvas, store: Block, start):
       [_sees(context, fresh, slots, context.padding) & outside[:, None],
        _sees(context, fresh, fresh, context.padding)], axis=-1)
   room = _empty(context, *fresh.shape)
-  block = jax.tree.map(lambda x, y, axis: jnp.concatenate([x, y], axis),
-                       store, room, _slot_axes(store))
+  block = cache_lib.map_arrays(
+      lambda x, y, _, slot_axis: jnp.concatenate([x, y], slot_axis), store,
+      room)
   logits, _ = _forward(context, tokens, fresh, context.padding, block, total,
                        mask)
   logits = logits[:, :context.block]
@@ -87,19 +89,6 @@ def empty_store(context: Context, length: int) -> Block:
                 context.prompts.shape[1] + length)
 
 
-def keep_rows(kept, new: Block, old: Block) -> Block:
-  """Returns the new keys and values of some rows `[B]`, else the old ones."""
-  def choose(new, old, axis):
-    shape = [1] * new.ndim
-    shape[axis] = len(kept)
-    return jnp.where(kept.reshape(shape), new, old)
-
-  return Block(tuple(choose(x, y, x.ndim - 4) for x, y in zip(
-      new.keys, old.keys)), tuple(choose(x, y, x.ndim - 4) for x, y in zip(
-          new.values, old.values)), tuple(choose(x, y, 0) for x, y in zip(
-              new.features, old.features)))
-
-
 def _forward(context: Context, tokens, slots, padding, block, slot, mask):
   """Calls the model on tokens `[B, T]` at slots `[B, T]`."""
   model = context.model.language_model
@@ -111,12 +100,6 @@ def _forward(context: Context, tokens, slots, padding, block, slot, mask):
 def _empty(context: Context, rows, slots) -> Block:
   fresh = context.model.language_model.init_cache(rows, slots)
   return Block(fresh.keys, fresh.values, fresh.features)
-
-
-def _slot_axes(block: Block) -> Block:
-  return Block(tuple(x.ndim - 1 for x in block.keys),
-               tuple(x.ndim - 2 for x in block.values),
-               tuple(1 for _ in block.features))
 
 
 def _sees(context: Context, queries, keys, padding):

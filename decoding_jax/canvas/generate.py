@@ -12,6 +12,7 @@ from decoding_jax import sampling as sampling_lib
 from decoding_jax.canvas import confidence as confidence_lib
 from decoding_jax.canvas import checks, forward, places
 from decoding_jax.canvas.types import Context, Filled, Method, State
+from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.types import MaskedModel, NONE, Params
 from decoding_jax.validation import keys as keys_lib
 from decoding_jax.validation import values
@@ -163,7 +164,7 @@ def _logits(context: Context, state: State, running):
 
   def read(store):
     _, new = forward.whole(context, state.canvas[:, None])
-    return forward.keep_rows(begins, new, store)
+    return cache_lib.where(begins, new, store)
 
   store = jax.lax.cond(begins.any(), read, lambda store: store, state.store)
   logits = forward.of_block(context, state.canvas, store, start)

@@ -9,7 +9,8 @@ from decoding_jax import sampling
 from decoding_jax.kernels import buffers
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.runtime import greedy_rollout, token_buffer
-from decoding_jax.types import Context, DecodeState, Decoder, Method, Stats
+from decoding_jax.types import (Context, DecodeState, Decoder, HIDDEN_STATES,
+                                Method, Stats)
 from decoding_jax.validation import values
 
 EXAMPLES = (dict(num_candidates=3),)
@@ -28,7 +29,7 @@ def make(num_candidates: int, penalty: float = 0.6) -> Method:
 
   The target must keep hidden states: `transformer.with_features(config,
   (config.num_layers,))`, those after the final norm, as in the authors' code.
-  The last of its features are compared. A token costs one forward of
+  The last of its `HIDDEN_STATES` are compared. A token costs one forward of
   `num_candidates` tokens.
 
   Args:
@@ -111,15 +112,16 @@ def _forward(context: Context, cache, candidates):
 
 def _similarity(cache, block):
   """Returns `[B, K]`, the largest cosine of a candidate with a past token."""
-  past, new = (_unit(x.features[-1]) for x in (cache, block))
+  past, new = (_unit(x.features[HIDDEN_STATES][-1]) for x in (cache, block))
   product = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
   valid = jnp.arange(past.shape[1])[None] < (
       cache.length - cache_lib.num_shared(cache))[:, None]
   cosines = jnp.where(valid[:, None], product("bkf,bsf->bks", new, past), -1.)
   if cache.shared is None:
     return cosines.max(axis=-1)
-  once = product("bkf,sf->bks", new, _unit(cache.shared.features[-1][0]))
-  return jnp.maximum(cosines.max(axis=-1, initial=-1.), once.max(axis=-1))
+  once = _unit(cache.shared.features[HIDDEN_STATES][-1][0])
+  return jnp.maximum(cosines.max(axis=-1),
+                     product("bkf,sf->bks", new, once).max(axis=-1))
 
 
 def _unit(x):

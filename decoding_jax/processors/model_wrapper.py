@@ -1,13 +1,12 @@
 """Wraps a model and a logits processor as one language model.
 
-The processor's state after each token is kept in the cache, next to the keys of
-that token: as one more array of keys, which nothing attends to. So it is
-drafted, scored, committed and dropped with them, and every method works
-unchanged; the distribution that is preserved is that of the processed model.
+The processor's state after each token is kept in the cache, as a feature of
+that token. So it is drafted, scored, committed and dropped with the keys, and
+every method works unchanged; the distribution that is preserved is that of the
+processed model.
 """
 
 import functools
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -160,55 +159,58 @@ def _after_prompt_only(processor):
 
 @functools.lru_cache(maxsize=None)
 def _language_model(reader, kind, lm):
-  count = len(kind.shapes)
+  @functools.cache
+  def name():
+    # Not earlier: a model on a mesh makes its caches inside of it alone.
+    return cache_lib.unused("processor", cache_lib.shapes(lm).features)
 
-  def split(x):
+  def inner(x):
     """Returns the cache or the block of the model, and the states."""
-    size = len(x.keys) - count
-    inner = x.replace(keys=x.keys[:size])
+    features = dict(x.features)
+    states = features.pop(name())
+    found = x.replace(features=features)
     if getattr(x, "shared", None):
-      inner = inner.replace(shared=split(x.shared)[0])
-    return inner, x.keys[size:]
+      found = found.replace(shared=inner(x.shared)[0])
+    return found, states
+
+  def outer(x, states):
+    return x.replace(features={**x.features, name(): states})
 
   def init_cache(batch, capacity):
-    cache = lm.init_cache(batch, capacity)
-    states = [jnp.zeros((batch, 1, math.prod(shape), capacity), dtype)
+    states = [jnp.zeros((batch, capacity, *shape), dtype)
               for shape, dtype in zip(kind.shapes, kind.dtypes)]
-    return cache.replace(keys=(*cache.keys, *states))
+    return outer(lm.init_cache(batch, capacity),
+                 jax.tree.unflatten(kind.structure, states))
 
   def forward(params, tokens, positions, cache, block, slot, mask):
-    init, shared = jax.tree.leaves(reader.init(params.processor)), cache.shared
+    start, shared = reader.init(params.processor), cache.shared
     count = cache.length - cache_lib.num_shared(cache)
     if shared:
-      init = [x[0, 0, :, -1].reshape(shape)
-              for x, shape in zip(split(shared)[1], kind.shapes)]
-    (cache, before), (block, states) = split(cache), split(block)
+      start = jax.tree.map(lambda x: x[0, -1], inner(shared)[1])
+    (cache, before), (block, states) = inner(cache), inner(block)
     logits, block = lm.forward(params.model, tokens, positions, cache, block,
                                slot, mask)
-    states = _advance(reader, params.processor, tokens, slot, mask, [
-        _unpack(x, shape) for x, shape in zip(states, kind.shapes)],
-                      _last(before, count, kind, init), kind)
-    own = [jax.lax.dynamic_slice_in_dim(x, slot, tokens.shape[1], 1)
-           for x in states]
+    last = jax.tree.map(functools.partial(_last, count), before, start)
+    states = _advance(reader, params.processor, tokens, slot, mask, states,
+                      last)
     logits = _each_token(functools.partial(_process, reader, params.processor))(
-        jax.tree.unflatten(kind.structure, own), logits)
-    return logits, block.replace(keys=(*block.keys, *map(_pack, states)))
+        _own(states, slot, tokens.shape[1]), logits)
+    return logits, outer(block, states)
 
   def after_prompt(params, cache):
-    inner, states = split(cache)
+    whole, (cache, states) = cache, inner(cache)
     if lm.after_prompt:
-      inner = lm.after_prompt(params.model, inner)
-    init = jax.tree.leaves(reader.init(params.processor))
+      cache = lm.after_prompt(params.model, cache)
 
-    def join(inner, states):
-      if not reader.reads_prompt:
-        states = [jnp.broadcast_to(x.reshape(-1, 1), old.shape)
-                  for x, old in zip(init, states)]
-      return inner.replace(keys=(*inner.keys, *states))
+    def waiting(states):
+      return states if reader.reads_prompt else jax.tree.map(
+          lambda old, x: jnp.broadcast_to(x, old.shape), states,
+          reader.init(params.processor))
 
-    if cache.shared:
-      inner = inner.replace(shared=join(inner.shared, split(cache.shared)[1]))
-    return join(inner, states)
+    if whole.shared:
+      cache = cache.replace(shared=outer(cache.shared, waiting(
+          inner(whole.shared)[1])))
+    return outer(cache, waiting(states))
 
   def abstract_params():
     model = lm.abstract_params() if lm.abstract_params else ...
@@ -219,7 +221,7 @@ def _language_model(reader, kind, lm):
                      early_logits=None)
 
 
-def _advance(reader, params, tokens, slot, mask, states, last, kind):
+def _advance(reader, params, tokens, slot, mask, states, last):
   """Returns the states `[B, N, ...]` of a block, fresh tokens included.
 
   The parent of a token is the last of its ancestors in the block, or the last
@@ -230,30 +232,31 @@ def _advance(reader, params, tokens, slot, mask, states, last, kind):
   above = mask & (slots != own[None, :, None])
   parents = _parents(above)
   if reader.advance_block:
-    return _advance_at_once(reader, params, tokens, slot, parents, states, last,
-                            kind)
+    new = reader.advance_block(
+        params, _of_parents(parents, states, last), tokens,
+        jnp.where(parents >= slot, parents - slot, NONE))
+    return _write(states, new, slot)
   depths = (above & (slots >= slot)).sum(axis=-1)
   step = _each_token(functools.partial(reader.advance, params))
 
   def level(depth, states):
-    new = step(jax.tree.unflatten(
-        kind.structure, _of_parents(parents, states, last)), tokens)
-    now = depths == depth
-    return [jax.lax.dynamic_update_slice_in_dim(
-        x, _where(now, y, jax.lax.dynamic_slice_in_dim(x, slot, len(own), 1)),
-        slot, 1) for x, y in zip(states, jax.tree.leaves(new))]
+    new = step(_of_parents(parents, states, last), tokens)
+    return _write(states, jax.tree.map(
+        functools.partial(_where, depths == depth), new,
+        _own(states, slot, len(own))), slot)
 
   return jax.lax.fori_loop(0, depths.max() + 1, level, states)
 
 
-def _advance_at_once(reader, params, tokens, slot, parents, states, last, kind):
-  """Returns the states of a block by a single call of `advance_block`."""
-  before = jax.tree.unflatten(kind.structure,
-                              _of_parents(parents, states, last))
-  new = reader.advance_block(params, before, tokens,
-                             jnp.where(parents >= slot, parents - slot, NONE))
-  return [jax.lax.dynamic_update_slice_in_dim(x, y, slot, 1)
-          for x, y in zip(states, jax.tree.leaves(new))]
+def _own(states, slot, count):
+  """Returns the states `[B, T, ...]` of fresh tokens, of those of a block."""
+  return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(
+      x, slot, count, 1), states)
+
+
+def _write(states, new, slot):
+  return jax.tree.map(lambda x, y: jax.lax.dynamic_update_slice_in_dim(
+      x, y, slot, 1), states, new)
 
 
 def _of_parents(parents, states, last):
@@ -262,7 +265,7 @@ def _of_parents(parents, states, last):
     found = jax.vmap(lambda x, i: x[i])(x, jnp.maximum(parents, 0))
     return _where(parents >= 0, found, last[:, None])
 
-  return list(map(of_parents, states, last))
+  return jax.tree.map(of_parents, states, last)
 
 
 def _parents(above):
@@ -279,16 +282,13 @@ def _process(reader, params, state, logits):
   return jnp.where((new > -jnp.inf).any(), new, logits).astype(logits.dtype)
 
 
-def _last(before, lengths, kind, init):
-  """Returns the states `[B, ...]` after each row's slots; `init` if none."""
-  def of_rows(x, shape, init):
-    init = jnp.broadcast_to(init, (len(lengths), *shape))
-    if not x.shape[-1]:
-      return init
-    last = jax.vmap(lambda x, n: x[0, :, n])(x, jnp.maximum(lengths - 1, 0))
-    return _where(lengths > 0, last.reshape(init.shape), init)
-
-  return list(map(of_rows, before, kind.shapes, init))
+def _last(lengths, states, init):
+  """Returns the state `[B, ...]` after each row's slots; `init` if none."""
+  init = jnp.broadcast_to(init, (len(lengths), *states.shape[2:]))
+  if not states.shape[1]:
+    return init
+  last = jax.vmap(lambda x, n: x[n])(states, jnp.maximum(lengths - 1, 0))
+  return _where(lengths > 0, last, init)
 
 
 def _where(rows, x, y):
@@ -299,15 +299,6 @@ def _where(rows, x, y):
 def _each_token(function):
   """Maps a function of one token over `[B, T, ...]`."""
   return jax.vmap(jax.vmap(function))
-
-
-def _pack(x):
-  """Returns `[B, N, ...]` in the layout of keys, `[B, 1, C, N]`."""
-  return x.reshape(*x.shape[:2], -1).swapaxes(1, 2)[:, None]
-
-
-def _unpack(x, shape):
-  return x[:, 0].swapaxes(1, 2).reshape(x.shape[0], x.shape[3], *shape)
 
 
 def _kind(state) -> _Kind:

@@ -1,17 +1,21 @@
 """Caches: one length a row, and commit as the only write."""
 
+import itertools
+import math
+
 import jax
 import jax.numpy as jnp
 
 from decoding_jax import kernels
 from decoding_jax import types
 
-# Axes from the end, so that layer axes may stand in front.
+# Axes of rows and of slots, from the end, so that layer axes may stand in
+# front; those of features from the beginning.
 ROW_AXIS = -4
 KEY_SLOTS = -1
 VALUE_SLOTS = -2
-# Of features, `[B, S, F]`.
-FEATURE_SLOTS = -2
+_AXES = {"keys": (ROW_AXIS, KEY_SLOTS), "values": (ROW_AXIS, VALUE_SLOTS),
+         "features": (0, 1)}
 # Caches hold a multiple of so many slots: methods whose steps reach differently
 # far have the same prefill, which is compiled once for all of them.
 _STEP = 32
@@ -19,6 +23,25 @@ _STEP = 32
 # pad a copy of all values where the parts are not equal; a TPU rounds the slots
 # of keys up in any case.
 _LONG, _LONG_STEP = 768, 128
+
+
+def map_arrays(function, *parts) -> types.Block:
+  """Applies a function to each array of caches or blocks.
+
+  Args:
+    function: `(*arrays, row_axis, slot_axis) -> array`, of one array of each.
+    parts: caches or blocks of one model.
+
+  Returns:
+    What it gives, as keys, values and features.
+  """
+  def mapped(name, row_axis, slot_axis):
+    return jax.tree.map(lambda x, *others: function(
+        x, *others, row_axis % x.ndim, slot_axis % x.ndim),
+                        *(getattr(part, name) for part in parts))
+
+  return types.Block(**{name: mapped(name, *axes)
+                        for name, axes in _AXES.items()})
 
 
 def init_block(cache: types.Cache, slots: int) -> types.Block:
@@ -31,17 +54,13 @@ def init_block(cache: types.Cache, slots: int) -> types.Block:
   Returns:
     A block of zeros.
   """
-  def empty(x, axis):
+  def empty(x, _, slot_axis):
     shape = list(x.shape)
-    shape[axis] = slots
+    shape[slot_axis] = slots
     return jax.ShapeDtypeStruct(tuple(shape), x.dtype)
 
-  found = kernels.zeros([*(empty(k, KEY_SLOTS) for k in cache.keys),
-                         *(empty(v, VALUE_SLOTS) for v in cache.values),
-                         *(empty(f, FEATURE_SLOTS) for f in cache.features)],
-                        cache.length)
-  keys, values = len(cache.keys), len(cache.keys) + len(cache.values)
-  return types.Block(found[:keys], found[keys:values], found[values:])
+  shapes, structure = jax.tree.flatten(map_arrays(empty, cache))
+  return structure.unflatten(kernels.zeros(shapes, cache.length))
 
 
 def commit(cache: types.Cache, block: types.Block, slots,
@@ -62,21 +81,20 @@ def commit(cache: types.Cache, block: types.Block, slots,
   Returns:
     The cache, longer by `count`.
   """
-  start = cache.length - num_shared(cache)
-  keys, values = kernels.commit(cache.keys, cache.values, block.keys,
-                                block.values, slots, start)
-  features = tuple(_append(x, fresh, slots, start) for x, fresh in zip(
-      cache.features, block.features))
-  return cache.replace(keys=keys, values=values, length=cache.length + count,
-                       features=features)
-
-
-def _append(target, source, slots, lengths):
-  """Copies slots of `[B, N, F]` into `[B, S, F]`, from each row's length on."""
-  fresh = kernels.take_along(source, slots[:, :, None], axis=1)
-  return jax.vmap(
-      lambda x, y, length: jax.lax.dynamic_update_slice_in_dim(x, y, length, 0)
-  )(target, fresh, lengths)
+  old, structure = jax.tree.flatten(cache.features)
+  fresh = structure.flatten_up_to(block.features)
+  # Features have the axes of values, with one head.
+  values = lambda arrays: tuple(
+      x.reshape(*x.shape[:1], 1, x.shape[1], math.prod(x.shape[2:]))
+      for x in arrays)
+  keys, new = kernels.commit(
+      cache.keys, (*cache.values, *values(old)), block.keys,
+      (*block.values, *values(fresh)), slots, cache.length - num_shared(cache))
+  size = len(cache.values)
+  features = [x.reshape(y.shape) for x, y in zip(new[size:], old)]
+  return cache.replace(keys=keys, values=new[:size],
+                       length=cache.length + count,
+                       features=structure.unflatten(features))
 
 
 def move(block: types.Block, sources, targets) -> types.Block:
@@ -92,17 +110,15 @@ def move(block: types.Block, sources, targets) -> types.Block:
   Returns:
     The block.
   """
-  def moved(x, row_axis, axis):
+  def moved(x, row_axis, slot_axis):
     def row(x, sources, targets):
-      x = jnp.moveaxis(x, axis, 0)
-      return jnp.moveaxis(x.at[targets].set(x[sources], mode="drop"), 0, axis)
+      x = jnp.moveaxis(x, slot_axis - 1, 0)
+      return jnp.moveaxis(x.at[targets].set(x[sources], mode="drop"), 0,
+                          slot_axis - 1)
 
     return jax.vmap(row, (row_axis, 0, 0), row_axis)(x, sources, targets)
 
-  return types.Block(
-      tuple(moved(x, x.ndim + ROW_AXIS, KEY_SLOTS) for x in block.keys),
-      tuple(moved(x, x.ndim + ROW_AXIS, VALUE_SLOTS) for x in block.values),
-      tuple(moved(x, 0, FEATURE_SLOTS) for x in block.features))
+  return map_arrays(moved, block)
 
 
 def put_rows(cache: types.Cache, rows, other: types.Cache) -> types.Cache:
@@ -117,12 +133,12 @@ def put_rows(cache: types.Cache, rows, other: types.Cache) -> types.Cache:
   Returns:
     The cache with these rows replaced.
   """
-  put = lambda x, y: x.at[..., rows, :, :, :].set(y, mode="drop")
-  return types.Cache(jax.tree.map(put, cache.keys, other.keys),
-                     jax.tree.map(put, cache.values, other.values),
-                     cache.length.at[rows].set(other.length, mode="drop"),
-                     tuple(x.at[rows].set(y, mode="drop") for x, y in zip(
-                         cache.features, other.features)), other.shared)
+  def put(x, y, row_axis, _):
+    return x.at[(slice(None),) * row_axis + (rows,)].set(y, mode="drop")
+
+  return with_arrays(cache, map_arrays(put, cache, other)).replace(
+      length=cache.length.at[rows].set(other.length, mode="drop"),
+      shared=other.shared)
 
 
 def repeat_row(rows: int, tree):
@@ -130,11 +146,29 @@ def repeat_row(rows: int, tree):
   def repeat(x):
     if not isinstance(x, types.Cache):
       return jnp.repeat(x, rows, axis=0)
-    by_rows = lambda y: jnp.repeat(y, rows, axis=y.ndim + ROW_AXIS)
-    return types.Cache(*jax.tree.map(by_rows, (x.keys, x.values)),
-                       *jax.tree.map(repeat, (x.length, x.features)))
+    by_rows = lambda y, row_axis, _: jnp.repeat(y, rows, axis=row_axis)
+    return with_arrays(x, map_arrays(by_rows, x)).replace(
+        length=repeat(x.length))
 
   return jax.tree.map(repeat, tree, is_leaf=is_cache)
+
+
+def where(rows, new: types.Block, old: types.Block) -> types.Block:
+  """Returns the new arrays of some rows `[B]` bool, the old ones elsewhere."""
+  return map_arrays(lambda x, y, row_axis, _: pick_rows(rows, x, y, row_axis),
+                    new, old)
+
+
+def pick_rows(rows, new, old, axis=0):
+  """Does the same with two arrays whose rows are along an axis."""
+  return jnp.where(jnp.expand_dims(rows, [
+      i for i in range(new.ndim) if i != axis]), new, old)
+
+
+def with_arrays(cache: types.Cache, arrays: types.Block) -> types.Cache:
+  """Returns the cache with other keys, values and features."""
+  return cache.replace(keys=arrays.keys, values=arrays.values,
+                       features=arrays.features)
 
 
 def await_logits(slots, logits):
@@ -168,8 +202,9 @@ def await_block(slots, block: types.Block):
   for keys in block.keys:
     layer = (0,) * (keys.ndim + ROW_AXIS)
     slots = _await(slots, keys[layer][:, 0, 0, :1])
-  for features in block.features:
-    slots = _await(slots, features[:, 0, :1])
+  for features in jax.tree.leaves(block.features):
+    if features.size:
+      slots = _await(slots, features.reshape(len(features), -1)[:, :1])
   return slots
 
 
@@ -197,11 +232,20 @@ def num_shared(cache: types.Cache) -> int:
 
 
 def _num_slots(x: types.Cache | types.Block) -> int | None:
-  if x.keys:
-    return x.keys[0].shape[KEY_SLOTS]
-  if x.values:
-    return x.values[0].shape[VALUE_SLOTS]
-  return x.features[0].shape[FEATURE_SLOTS] if x.features else None
+  sizes = jax.tree.leaves(map_arrays(
+      lambda x, _, slot_axis: x.shape[slot_axis], x))
+  return sizes[0] if sizes else None
+
+
+def shapes(model: types.LanguageModel) -> types.Cache:
+  """Returns the cache of one row and one slot as `jax.ShapeDtypeStruct`."""
+  return jax.eval_shape(lambda: model.init_cache(1, 1))
+
+
+def unused(name: str, names) -> str:
+  """Returns a name for features that is not among others, with a number."""
+  return next(x for x in itertools.chain([name], map(
+      f"{name}_{{}}".format, itertools.count(2))) if x not in names)
 
 
 def is_cache(x) -> bool:

@@ -54,12 +54,8 @@ def grow(state: DecodeState, slots) -> DecodeState:
   def wider(x):
     if not isinstance(x, Cache):
       return x
-    own = slots - cache_lib.num_shared(x)
-    return x.replace(
-        keys=tuple(_grow(k, own, cache_lib.KEY_SLOTS) for k in x.keys),
-        values=tuple(_grow(v, own, cache_lib.VALUE_SLOTS) for v in x.values),
-        features=tuple(_grow(f, own, cache_lib.FEATURE_SLOTS)
-                       for f in x.features))
+    grown = functools.partial(_grown, slots - cache_lib.num_shared(x))
+    return cache_lib.with_arrays(x, cache_lib.map_arrays(grown, x))
 
   caches = jax.tree.map(
       wider, (state.target_cache, state.draft_cache, state.carry),
@@ -68,8 +64,8 @@ def grow(state: DecodeState, slots) -> DecodeState:
                        carry=caches[2])
 
 
-def _grow(x, slots, axis):
-  wide = _pad(x, slots, axis)
+def _grown(slots, x, _, slot_axis):
+  wide = _pad(x, slots, slot_axis)
   x.delete()
   return wide
 

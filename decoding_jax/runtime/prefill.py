@@ -73,11 +73,9 @@ def share(count, chunk, model: LanguageModel, params, *, prompts) -> Block:
   """
   cache = _read(capacity(count + 1, 0), chunk, model, params,
                 prompts[:1, :count + 1], jnp.full(1, count + 1, jnp.int32))
-  first = lambda xs, axis: tuple(
-      jax.lax.slice_in_dim(x, 0, count, axis=axis) for x in xs)
-  return Block(first(cache.keys, cache_lib.KEY_SLOTS),
-               first(cache.values, cache_lib.VALUE_SLOTS),
-               first(cache.features, cache_lib.FEATURE_SLOTS))
+  return cache_lib.map_arrays(
+      lambda x, _, slot_axis: jax.lax.slice_in_dim(x, 0, count,
+                                                   axis=slot_axis), cache)
 
 
 def _empty(model, batch, slots, shared):
@@ -163,11 +161,16 @@ def _check_cache(cache, batch, slots):
           batch, slots):
         raise ValueError(f"LanguageModel.init_cache: {name} of shape {x.shape}:"
                          f" {form} of B={batch}, S={slots} is needed.")
-  for x in cache.features:
-    if x.ndim != 3 or x.shape[:2] != (batch, slots):
-      raise ValueError(f"LanguageModel.init_cache: features of shape "
-                       f"{x.shape}: [B, S, F] of B={batch}, S={slots} is "
-                       "needed.")
+  if not isinstance(cache.features, dict):
+    raise ValueError("LanguageModel.init_cache: features are of type "
+                     f"{type(cache.features).__name__}: a dict is needed, such "
+                     "as {dj.HIDDEN_STATES: (array,)}.")
+  for name, arrays in cache.features.items():
+    for x in jax.tree.leaves(arrays):
+      if x.shape[:2] != (batch, slots):
+        raise ValueError(f"LanguageModel.init_cache: features[{name!r}] of "
+                         f"shape {x.shape}: [B, S, ...] of B={batch}, "
+                         f"S={slots} is needed.")
   shape, dtype = values.form(cache.length)
   if shape != (batch,) or dtype != jnp.int32:
     raise ValueError(f"LanguageModel.init_cache: length of shape {shape} and "

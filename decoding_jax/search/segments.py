@@ -8,6 +8,7 @@ token of a segment is never read:
     token    -  0  0  1  1        slot 4 attends to 0, 2 and itself
 """
 
+import functools
 from typing import NamedTuple
 
 import flax.struct
@@ -157,19 +158,10 @@ def score(sampler: Sampler, newest, drawn: Segments, sizes: Sizes) -> Segments:
 
 def where(rows, new: Segments, old: Segments) -> Segments:
   """Returns the new segments in some rows `[B]`, the old ones elsewhere."""
-  def pick(new, old, axis):
-    shape = [1] * new.ndim
-    shape[axis] = -1
-    return jnp.where(rows.reshape(shape), new, old)
-
   texts = lambda x: x.replace(block=None)
-  by_rows, of_keys = (lambda new, old, axis=axis: pick(new, old, axis)
-                      for axis in (0, cache_lib.ROW_AXIS))
-  block = Block(*(
-      jax.tree.map(function, getattr(new.block, name), getattr(old.block, name))
-      for name, function in (("keys", of_keys), ("values", of_keys),
-                             ("features", by_rows))))
-  return jax.tree.map(by_rows, texts(new), texts(old)).replace(block=block)
+  return jax.tree.map(functools.partial(cache_lib.pick_rows, rows), texts(new),
+                      texts(old)).replace(block=cache_lib.where(
+                          rows, new.block, old.block))
 
 
 def slots(chosen, sizes: Sizes):

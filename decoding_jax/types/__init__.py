@@ -20,15 +20,16 @@ from decoding_jax.types.drafting import (Draws, DraftTree, Drafter, Expander,
                                          FreeLayout, Layout, Pair, SAMPLED,
                                          Seen, Verdict, Verifier)
 from decoding_jax.types.models import (AppliedParams, Array, Block, Cache,
-                                       Head, LanguageModel, LogitsProcessor,
-                                       MaskedModel, NONE, PAD, Params)
+                                       Head, HIDDEN_STATES, LanguageModel,
+                                       LogitsProcessor, MaskedModel, NONE, PAD,
+                                       Params)
 
 __all__ = [
     "AppliedParams", "Array", "Block", "Cache", "Context", "DecodeState",
     "Decoder", "DraftTree", "Drafter", "Draws", "Expander", "FreeLayout",
-    "Generation", "Head", "LanguageModel", "Layout", "LogitsProcessor",
-    "MaskedModel", "Method", "NONE", "PAD", "Pair", "Params", "Reward",
-    "SAMPLED", "Seen", "Stats", "Verdict", "Verifier"]
+    "Generation", "HIDDEN_STATES", "Head", "LanguageModel", "Layout",
+    "LogitsProcessor", "MaskedModel", "Method", "NONE", "PAD", "Pair", "Params",
+    "Reward", "SAMPLED", "Seen", "Stats", "Verdict", "Verifier"]
 
 
 class Reward(NamedTuple):

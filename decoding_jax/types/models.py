@@ -12,6 +12,8 @@ Params = Any
 PAD = -1
 # The parent of a root; also "no node" and "no sibling rank".
 NONE = -1
+# Among features: the outputs of layers that a target keeps, a tuple.
+HIDDEN_STATES = "hidden_states"
 
 
 @flax.struct.dataclass
@@ -24,12 +26,13 @@ class Block:
   Attributes:
     keys: tuple of `[..., B, H, C, N]`.
     values: tuple of `[..., B, H, N, C]`.
-    features: tuple of `[B, N, F]`, what is kept of each token and no token
-      attends to: hidden states that a drafter reads, states of a processor.
+    features: dict from names to trees of arrays `[B, N, ...]`, which attention
+      ignores: `HIDDEN_STATES` for heads, a tuple of `[B, N, F]`; the states of
+      a processor. A reader takes what it knows by name.
   """
   keys: tuple[Array, ...]
   values: tuple[Array, ...]
-  features: tuple[Array, ...] = ()
+  features: dict[str, Any] = flax.struct.field(default_factory=dict)
 
 
 @flax.struct.dataclass
@@ -43,14 +46,14 @@ class Cache:
     values: tuple of `[..., B, H, S, C]`.
     length: `[B]` int32, committed tokens a row, shared ones included; later
       slots hold arbitrary numbers.
-    features: tuple of `[B, S, F]`; see `Block`.
+    features: dict of trees of `[B, S, ...]`; see `Block`.
     shared: what all rows begin with, a block of one row and of no other tokens;
       None for nothing.
   """
   keys: tuple[Array, ...]
   values: tuple[Array, ...]
   length: Array
-  features: tuple[Array, ...] = ()
+  features: dict[str, Any] = flax.struct.field(default_factory=dict)
   shared: Optional[Block] = None
 
 
@@ -108,17 +111,17 @@ class MaskedModel(NamedTuple):
 class Head(NamedTuple):
   """A network that drafts from features of the target; hashable.
 
-  It may be given wherever a draft model is, to a target that keeps such
-  features. A head reads the committed text as pairs: the features of a token,
-  and the token after it. Its functions see all rows; their first two arguments
-  are the parameters of the head and of the target.
+  It may be given wherever a draft model is, to a target whose features have
+  such `HIDDEN_STATES`. A head reads the committed text as pairs: the features
+  of a token, and the token after it. Its functions see all rows; their first
+  two arguments are the parameters of the head and of the target.
 
   Attributes:
     init: `(batch, slots) -> state` before any pair: arrays with rows first, and
       `Cache`s with room for so many pairs.
     read: `(params, target_params, state, features, tokens [B, T], count [B]) ->
-      state` after the first `count` of T more pairs; features are those that
-      the target keeps, a tuple of `[B, T, F]`.
+      state` after the first `count` of T more pairs; features are the hidden
+      states that the target keeps, a tuple of `[B, T, F]`.
     start: `(params, target_params, state, root [B], nodes) -> draft`, anything
       that a draft needs, of a tree with so many inner nodes; `root` is the
       token of the last pair.

@@ -64,9 +64,9 @@ def check_shared(shared_prefix, target) -> int:
         f"shared_prefix has shape {shared_prefix.shape} and type "
         f"{shared_prefix.dtype}: integers [L] are needed, at least one; or "
         "None.")
-  tokens = _values(shared_prefix)
-  if tokens is not None and ((tokens < 0) | (tokens >= target.vocab_size)).any():
-    raise ValueError(f"shared_prefix={tokens}: 0 to {target.vocab_size - 1}, "
+  tokens, size = _values(shared_prefix), target.vocab_size
+  if tokens is not None and ((tokens < 0) | (tokens >= size)).any():
+    raise ValueError(f"shared_prefix={tokens}: 0 to {size - 1}, "
                      "the target's vocabulary, is needed.")
   if not target.reads_shared:
     raise ValueError(

@@ -108,31 +108,54 @@ def examples() -> list[str]:
           for sizes in found]
 
 
-def _parse_call(text, where, more):
+def call(text: str, where: str, takes, form: str = "a call of one of its names "
+         "is needed") -> tuple[str, dict]:
+  """Splits the text of a call into its name and its arguments by name.
+
+  Args:
+    text: such as "f(1, width=2)" or "f".
+    where: as of `read`.
+    takes: `name -> list of parameters`, which raises for one that is unknown.
+    form: what is needed, for the error about a text that is no call.
+
+  Returns:
+    The name, and a dict from parameters to hashable values.
+
+  Raises:
+    UserError: for a text that is no call, and arguments that are too many,
+      given twice, or no literals.
+  """
+  wrong = launch.UserError(f"{where}={text!r}: {form}.")
   try:
-    call = ast.parse(text.strip(), mode="eval").body
+    node = ast.parse(text.strip(), mode="eval").body
   except (SyntaxError, ValueError) as e:
-    raise launch.UserError(
-        f"{where}={text!r}: a method {_FORMS} is needed.") from e
-  if isinstance(call, ast.Name):
-    call = ast.Call(call, [], [])
-  if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
-    raise launch.UserError(f"{where}={text!r}: a method {_FORMS} is needed.")
-  name = call.func.id
-  check_name(name, where, more)
-  takes = list(inspect.signature(getattr(dj.methods, name)).parameters)
-  if len(call.args) > len(takes):
+    raise wrong from e
+  if isinstance(node, ast.Name):
+    node = ast.Call(node, [], [])
+  if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+    raise wrong
+  name = node.func.id
+  names = takes(name)
+  if len(node.args) > len(names):
     raise launch.UserError(f"{where}={text!r}: {name} takes "
-                           f"{', '.join(takes) or 'no sizes'}.")
-  given = [*zip(takes, call.args), *((x.arg, x.value) for x in call.keywords)]
+                           f"{', '.join(names) or 'no sizes'}.")
+  given = [*zip(names, node.args), *((x.arg, x.value) for x in node.keywords)]
   found = {}
-  for size, node in given:
+  for size, value in given:
     # `f(**x)` has no name, `f(*x)` no literal.
     if size is None:
-      raise launch.UserError(f"{where}={text!r}: a method {_FORMS} is needed.")
-    value = _literal(node, where, text)
+      raise wrong
+    value = _literal(value, where, text)
     found = _joined(name, found, freeze({size: value}, where), where)
   return name, found
+
+
+def _parse_call(text, where, more):
+  def takes(name):
+    check_name(name, where, more)
+    return list(inspect.signature(getattr(dj.methods, name)).parameters)
+
+  return call(text, where, takes, f"a method {_FORMS} is needed")
 
 
 def _literal(node, where, text):

@@ -112,6 +112,18 @@ class Draft:
     """Whether its parameters are those of the target."""
     return False
 
+  def saved_weights(self, target) -> str:
+    """Returns the format of its matrices where it is saved in one of its own.
+
+    Args:
+      target: value of `--target`.
+
+    Returns:
+      One of `quantization.WEIGHTS`, or "" for that of the target.
+    """
+    del target
+    return ""
+
   def check_types(self, source: Source):
     """Raises `UserError` for types that the draft cannot have."""
 

@@ -117,7 +117,8 @@ def open_pair(target, draft, dtype="", draft_dtype="",
     draft_dtype: of the draft; "" for `dtype`.
     weights: format of matrices of both, one of `quantization.WEIGHTS`. The
       distribution that is preserved is the target's with these.
-    draft_weights: of the draft; "" for `weights`.
+    draft_weights: of the draft; "" for 8 bits where a head is saved in them,
+      else `weights`.
 
   Returns:
     A `ModelPair` with `jax.ShapeDtypeStruct` for parameters.
@@ -134,11 +135,12 @@ def open_pair(target, draft, dtype="", draft_dtype="",
     if value not in allowed:
       raise launch.UserError(f"{field}={value!r} is not one of "
                              f"{', '.join(filter(None, allowed))}.")
-  source = draft_kind.Source(target, (dtype, draft_dtype or dtype),
-                             (weights, draft_weights or weights))
   draft = drafts.parse(draft)
-  draft.check_types(source._replace(dtypes=(dtype, draft_dtype),
-                                    weights=(weights, draft_weights)))
+  draft.check_types(draft_kind.Source(target, (dtype, draft_dtype),
+                                      (weights, draft_weights)))
+  source = draft_kind.Source(
+      target, (dtype, draft_dtype or dtype),
+      (weights, draft_weights or draft.saved_weights(target) or weights))
   _check_devices()
   folder = launch.model_folder(target)
   with launch.user_errors(OSError, ValueError):

@@ -6,6 +6,7 @@ from absl import flags
 
 import decoding_jax as dj
 from experiments.app import launch
+from experiments.devices import guides
 from experiments.devices import mesh
 from experiments.devices import model_pair
 from experiments.devices import start_tables
@@ -22,6 +23,7 @@ MAX_NEW_TOKENS = flags.DEFINE_integer("max_new_tokens", 128,
                                       "Most tokens to generate.")
 SEED = flags.DEFINE_integer("seed", 0, "Seed of the random key.", lower_bound=0,
                             upper_bound=launch.MOST_SEED)
+_GUIDE = flags.DEFINE_string("guide", "", f"{guides.HELP}.")
 COMPILED = flags.DEFINE_string(
     "compilation_cache", "runs/generate/compiled",
     "Folder of compiled programs, which the next start loads; '' for none.")
@@ -126,9 +128,10 @@ def load(pair, methods, batch, max_rows, width) -> model_pair.ModelPair:
     width: P, tokens of the longest prompt.
 
   Returns:
-    The pair with parameters, see `mesh.load`.
+    The pair with parameters, see `mesh.load`, and what `--guide` makes of it.
   """
-  return mesh.load(pair, launch.decoders(methods, [_TEMPERATURE.value]), batch,
+  pair = mesh.load(pair, launch.decoders(methods, [_TEMPERATURE.value]), batch,
                    max_rows, width, MAX_NEW_TOKENS.value,
                    constraint_flags.with_penalties(pair, width,
                                                    MAX_NEW_TOKENS.value))
+  return guides.apply(pair, _GUIDE.value)

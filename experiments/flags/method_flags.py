@@ -43,7 +43,7 @@ def help_text(*others) -> str:
           ", ".join([*others, *method_specs.examples()]) + ".")
 
 
-def from_flags(spec: str, more=()) -> dj.Method:
+def from_flags(spec: str, more=(), reward: bool = False) -> dj.Method:
   """Makes the method of `--method` and the flags of sizes.
 
   Sizes that nothing gives have defaults: those above, else those of the
@@ -52,6 +52,7 @@ def from_flags(spec: str, more=()) -> dj.Method:
   Args:
     spec: of `--method`, a name or a call, see `method_specs`.
     more: what else could be given as a name, for the error.
+    reward: whether there is a reward.
 
   Returns:
     The method.
@@ -59,16 +60,18 @@ def from_flags(spec: str, more=()) -> dj.Method:
   Raises:
     UserError: for an unknown name, a size that is not one of the method or
       given twice, a method that needs a size without a default, or one that
-      needs a reward.
+      needs a reward where there is none.
   """
   name, sizes = method_specs.parse({"name": spec, **_given()}, "--method", more)
   method = method_specs.read(
       {"name": name, **_defaults(name, sizes), **sizes}, "--method")
-  if all(getattr(decoder, "needs_reward", False)
-         for decoder in (method.sampled, method.greedy) if decoder):
+  if not reward and all(getattr(decoder, "needs_reward", False)
+                        for decoder in (method.sampled, method.greedy)
+                        if decoder):
     raise launch.UserError(
-        f"--method={name} is steered by a reward, of which there is none here; "
-        "experiments.cdsl has rewards.")
+        f"--method={name} is steered by a reward, of which there is none here: "
+        "experiments.generate has --reward, experiments.cdsl has those of "
+        "tasks.")
   return method
 
 

@@ -26,8 +26,8 @@ _WEIGHTS = flags.DEFINE_enum(
     "output channel.")
 _DRAFT_WEIGHTS = flags.DEFINE_enum(
     "draft_weights", "", ["", *quantization.WEIGHTS],
-    "Format of the draft's weight matrices: dtype, bfloat16 or int8; '' as "
-    "--weights says.")
+    "Format of the draft's weight matrices: dtype, bfloat16 or int8; '' as a "
+    "head is saved, if it is in 8 bits, and else as --weights says.")
 
 
 def has_drafter() -> bool:

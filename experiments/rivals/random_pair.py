@@ -190,8 +190,8 @@ def _random(settings, config, core, number):
     name = transformer.param_name(path)
     if name in own:
       x = np.concatenate([shared[name], own[name]], axis=1)
-    elif leaf.shape == (config.dim, 1):
-      x = scale[:, None]
+    elif leaf.shape == (config.dim,):
+      x = scale
     else:
       x = rng.standard_normal(leaf.shape, np.float32) / leaf.shape[1]**0.5
       if name.endswith(("out/kernel", "down/kernel")):
@@ -205,10 +205,10 @@ def _random(settings, config, core, number):
 
 def _with_scales(settings, params, scales):
   """Sets the two scales in the final norm."""
-  shape = params["norm"]["scale"].shape
-  scale = jnp.where(jnp.arange(shape[0]) < settings.core, *scales)
+  order = jnp.arange(len(params["norm"]["scale"]))
+  scale = jnp.where(order < settings.core, *scales)
   scale = scale.astype(settings.dtype).astype(jnp.float32)
-  return {**params, "norm": {"scale": scale.reshape(shape)}}
+  return {**params, "norm": {"scale": scale}}
 
 
 def _parts(settings, config, params, texts):

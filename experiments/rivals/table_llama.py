@@ -38,7 +38,7 @@ def write(folder, table) -> None:
   head = np.full((SIZE, SIZE), _NEVER)
   head[:len(table), :len(table)] = logs.T
   given = {"embedding": _LARGE * np.eye(SIZE), "head": head / SIZE**0.5,
-           "norm/scale": np.ones((SIZE, 1))}
+           "norm/scale": np.ones(SIZE)}
 
   def leaf(path, shape):
     x = given.get(transformer.param_name(path))

@@ -126,7 +126,8 @@ def features(head: Chosen, target_params, tokens):
   order = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), tokens.shape)
   return model.forward(
       target_params, tokens, order, model.init_cache(batch, 0),
-      dj.Block(empty.keys, empty.values, empty.features), 0, mask)[1].features
+      dj.Block(empty.keys, empty.values, empty.features), 0,
+      mask)[1].features[dj.HIDDEN_STATES]
 
 
 def objective(head: Chosen, loss):

@@ -49,8 +49,10 @@ def _adamw(config):
   return optax.adamw(
       _schedule(config, config.learning_rate), b2=config.b2,
       weight_decay=config.weight_decay,
-      # Norm scales and biases, `[n, 1]`, are not decayed.
-      mask=functools.partial(jax.tree.map, lambda x: x.shape[-1] > 1))
+      # Norm scales and biases are not decayed.
+      mask=functools.partial(
+          jax.tree_util.tree_map_with_path,
+          lambda path, _: not path[-1].key.endswith(("scale", "bias"))))
 
 
 def _muon(config):

@@ -48,9 +48,8 @@ def params(path, config: transformer.Config, shardings=None):
   known = digests.read(path.parent)
   by_one = config.weights == quantization.INT8
   read = whole if by_one else made
-  if known is not None:
-    # A digest is that of the stored bytes.
-    read = _with_types(read, saved)
+  # A digest is that of the stored bytes.
+  read = _as_saved(read, saved, types=known is not None)
   if by_one:
     return _one_by_one(path, read, made, shardings(made), known, config.dtype)
   return _at_once(path, read, made, shardings(made), known)
@@ -83,7 +82,8 @@ def _at_once(path, read, made, shardings, known):
   found = []
   for key, leaf in zip(keys, jax.tree.leaves(made)):
     # Nothing else holds it: what was read in another type goes at once.
-    x = _checked(path, known, transformer.param_name(key), left.pop())
+    x = _checked(path, known, transformer.param_name(key), left.pop(),
+                 leaf.shape)
     x = x if x.dtype == leaf.dtype else x.astype(leaf.dtype)
     atomic.check_finite(path.parent, transformer.param_name(key), x)
     found.append(x)
@@ -105,7 +105,8 @@ def _one_by_one(path, whole, made, shardings, known, dtype):
     [x] = [leaf for leaf in jax.tree.leaves(read)
            if leaf is not ocp.PLACEHOLDER]
     name = transformer.param_name(key)
-    x = _checked(path, known, name, x).astype(dtype, copy=False)
+    x = _checked(path, known, name, x, quantization.shape(kind)).astype(
+        dtype, copy=False)
     atomic.check_finite(path.parent, name, x)
     return quantization.place(kind, sharding, x)
 
@@ -114,11 +115,11 @@ def _one_by_one(path, whole, made, shardings, known, dtype):
         place, made, shardings, is_leaf=quantization.is_matrix)
 
 
-def _checked(path, known, name, x):
-  """Returns a parameter; raises an error if it is not what was saved."""
+def _checked(path, known, name, x, shape):
+  """Returns a parameter of that shape; an error if it is not what was saved."""
   if known is not None:
     digests.check(path.parent, known, name, x)
-  return x
+  return x if x.shape == shape else x.reshape(shape)
 
 
 @contextlib.contextmanager
@@ -146,12 +147,15 @@ def _saved(path):
 
 
 def _check_shapes(path, saved, expected):
-  """Raises an error unless names and shapes are those of a tree."""
+  """Raises an error unless names and shapes are those of a tree.
+
+  Older folders have vectors `[..., F]` as `[..., F, 1]`.
+  """
   shapes = {transformer.param_name(key): leaf.shape for key, leaf
             in jax.tree_util.tree_leaves_with_path(expected)}
   for name in sorted(saved.keys() | shapes.keys()):
     shape, dtype = saved.get(name, (None, None))
-    if shape != shapes.get(name):
+    if name not in shapes or shape not in (shapes[name], (*shapes[name], 1)):
       raise ValueError(
           f"'{path}': parameter {name} has shape {shape}, but {CONFIG} asks "
           f"for {shapes.get(name)}.")
@@ -160,8 +164,10 @@ def _check_shapes(path, saved, expected):
                        f"{', '.join(transformer.DTYPES)} are allowed.")
 
 
-def _with_types(tree, saved):
-  """Returns a tree of shapes, each leaf with the type it is stored in."""
-  return jax.tree_util.tree_map_with_path(
-      lambda key, leaf: jax.ShapeDtypeStruct(
-          leaf.shape, saved[transformer.param_name(key)][1]), tree)
+def _as_saved(tree, saved, types):
+  """Returns a tree of shapes as they are stored, and of types if asked."""
+  def stored(key, leaf):
+    shape, dtype = saved[transformer.param_name(key)]
+    return jax.ShapeDtypeStruct(shape, dtype if types else leaf.dtype)
+
+  return jax.tree_util.tree_map_with_path(stored, tree)

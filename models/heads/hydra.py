@@ -97,9 +97,9 @@ class _Heads(nn.Module):
     table = self.param(f"head_{i}_out", quantization.initializer(
         layers.INIT, self.config.weights), shape, dtype)
     bias = self.param(f"head_{i}_out_bias", nn.initializers.zeros,
-                      (shape[0], 1), dtype)
+                      shape[:1], dtype)
     return linear_ops.matmul(y, table) + jnp.expand_dims(
-        bias[:, 0].astype(jnp.float32), range(y.ndim - 1))
+        bias.astype(jnp.float32), range(y.ndim - 1))
 
 
 @functools.lru_cache(maxsize=None)

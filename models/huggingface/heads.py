@@ -99,6 +99,24 @@ def is_head(folder) -> bool:
     return False
 
 
+def saved_weights(folder) -> str:
+  """Returns the format of a head's matrices in its folder.
+
+  Args:
+    folder: of the head.
+
+  Returns:
+    `quantization.INT8` if some are saved in 8 bits, else `quantization.DTYPE`.
+
+  Raises:
+    FileNotFoundError, ValueError: as of `load`.
+  """
+  path = pathlib.Path(folder)
+  tensors = _tensors(path, _format_of(path, _fields(path)))
+  return (quantization.INT8 if any(x.eight_bits for x in tensors.values())
+          else quantization.DTYPE)
+
+
 def is_prompts(folder) -> bool:
   """Returns whether a folder holds prompt tokens, see `load_prompts`."""
   path = pathlib.Path(folder) / hf_config.FILE
@@ -213,9 +231,8 @@ def _files_of(path, format_):
 def _opened(folder, target, dtype, weights=quantization.DTYPE) -> _Opened:
   path, dtype = pathlib.Path(folder), dtype or target.dtype
   fields = _fields(path)
-  module = _named(fields) or next(
-      (x for x, found in _formats().items() if _files_of(path, found)), None)
-  format_ = _formats().get(module, formats.Format(None, None, None))
+  module = _module(path, fields)
+  format_ = _format_of(path, fields)
   tensors = _tensors(path, format_)
   if not module:
     module = next((x for x, found in _formats().items()
@@ -234,6 +251,18 @@ def _opened(folder, target, dtype, weights=quantization.DTYPE) -> _Opened:
   return _Opened(module, format_,
                  found._replace(tensors=format_.select(tensors)),
                  _with_weights(config, weights), kept)
+
+
+def _module(path, fields):
+  """Returns the module that a config or files of a folder name, or None."""
+  return _named(fields) or next(
+      (x for x, found in _formats().items() if _files_of(path, found)), None)
+
+
+def _format_of(path, fields):
+  """Returns its format; that of a model's files where none is named."""
+  return _formats().get(_module(path, fields),
+                        formats.Format(None, None, None))
 
 
 def _fields(path):
@@ -302,7 +331,7 @@ def save(folder, module, config, params, kept, metadata=None,
   arrays, types = {}, {formats.OFFSETS: np.int64}
   for place, leaf in jax.tree_util.tree_leaves_with_path(params):
     name = names[transformer.param_name(place)]
-    x = np.asarray(leaf[:, 0] if leaf.shape[1:] == (1,) else leaf)
+    x = np.asarray(leaf)
     if x.ndim == 2 and weights == quantization.INT8:
       matrix = quantization.on_host(x)
       arrays |= {name: matrix.values, name + tensor_files.SCALE: matrix.scales}
@@ -323,9 +352,7 @@ def _read(path, tensors, name, leaf):
   """Returns a tensor as a parameter."""
   if name not in tensors:
     raise ValueError(f"'{path}': tensor {name} is missing.")
-  found, full = tensors[name], quantization.shape(leaf)
-  # Vectors are columns here.
-  shape = full[:1] if full[1:] == (1,) else full
+  found, shape = tensors[name], quantization.shape(leaf)
   if found.refusal or found.shape != shape:
     raise ValueError(f"'{path}': tensor {name} "
                      f"{found.refusal or f'has shape {found.shape}'}: {shape} "
@@ -334,7 +361,7 @@ def _read(path, tensors, name, leaf):
     raise ValueError(f"'{path}': tensor {name} has numbers of the wrong type: "
                      f"{'floating point ones' if found.integer else 'int64'} "
                      "are needed.")
-  read = found.read().reshape(full)
+  read = found.read()
   if found.integer:
     return read
   if quantization.is_matrix(leaf):

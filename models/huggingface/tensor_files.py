@@ -48,12 +48,14 @@ class Tensor(NamedTuple):
     read: `() -> numpy array`, a fresh one.
     refusal: why it cannot be read; empty if it can.
     integer: whether its numbers are integers.
+    eight_bits: whether it is saved in 8 bits, with a scale for each row.
   """
   path: pathlib.Path
   shape: tuple[int, ...]
   read: Callable[[], np.ndarray] | None
   refusal: str = ""
   integer: bool = False
+  eight_bits: bool = False
 
   def rows(self, start: int, end: int) -> "Tensor":
     """Returns some of the rows as a `Tensor`."""
@@ -244,7 +246,7 @@ def _scaled(path, name, start, entries):
     return scale
   read = _reader(path, name, np.int8, shape, start + first, last - first)
   return Tensor(path, shape, lambda: (
-      read() * scale.read().astype(np.float32).reshape(-1, 1)))
+      read() * scale.read().astype(np.float32).reshape(-1, 1)), eight_bits=True)
 
 
 def _reader(path, name, dtype, shape, start, size):

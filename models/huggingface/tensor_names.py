@@ -122,7 +122,6 @@ class TensorSlice(NamedTuple):
     groups: of heads, each of which has all parts.
     skipped: rows in front that belong to no part.
     transposed: whether the inputs of a matrix come first.
-    column: whether the parameter has an axis more, of one element.
   """
   source: str
   part: int = 0
@@ -130,17 +129,14 @@ class TensorSlice(NamedTuple):
   groups: int = 1
   skipped: int = 0
   transposed: bool = False
-  column: bool = False
 
   def shape(self, shape):
     """Returns the tensor's shape, from that of the parameter."""
     shape = (self.skipped + self.parts * shape[0], *shape[1:])
-    if self.column:
-      return shape[:1]
     return shape[::-1] if self.transposed else shape
 
   def read(self, x):
-    """Returns the parameter, from the tensor; without the axis of a column."""
+    """Returns the parameter, from the tensor."""
     x = x.T if self.transposed and x.ndim > 1 else x
     rows = x[self.skipped:].reshape(self.groups, self.parts, -1, *x.shape[1:])
     return rows[:, self.part].reshape(-1, *x.shape[1:])
@@ -148,7 +144,7 @@ class TensorSlice(NamedTuple):
   def write(self, parts):
     """Returns the tensor, from all parameters that are parts of it."""
     x = np.stack([x.reshape(self.groups, -1, *x.shape[1:]) for x in parts], 1)
-    x = x.reshape(-1, *x.shape[3 + self.column:])
+    x = x.reshape(-1, *x.shape[3:])
     if self.skipped:
       x = np.concatenate([np.zeros_like(x[:self.skipped]), x])
     return x.T if self.transposed and x.ndim > 1 else x
@@ -186,8 +182,7 @@ def places(config, name) -> list[TensorSlice]:
   if not path:
     skipped = _OPT_POSITIONS if (family, kind) == ("opt", "positions") else 0
     return [TensorSlice(table[kind], skipped=skipped)]
-  place = TensorSlice("", column=kind != "kernel",
-                      transposed=family == "gpt2" and kind == "kernel")
+  place = TensorSlice("", transposed=family == "gpt2" and kind == "kernel")
   if path[0] != "layers":
     return [place._replace(source=f"{table['/'.join(path)]}.{_KINDS[kind]}")]
   if family in ("gpt2", "gpt_neox") and path[-1] in _FUSED:

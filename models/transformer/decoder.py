@@ -22,8 +22,8 @@ class Decoder(nn.Module):
 
   Attributes:
     config: the architecture.
-    kept: layers whose outputs the block keeps as features; the number after
-      the last layer's is the input of the output layer.
+    kept: layers whose outputs the block keeps as hidden states; the number
+      after the last layer's is the input of the output layer.
     stack: module of the layers; None for the usual one.
     prompts: trained embeddings of prompt tokens, -1, -2, ...
   """
@@ -70,10 +70,12 @@ class Decoder(nn.Module):
       x = layers.Linear(width, False, dtype, axes=whole,
                         name="project_out")(x)
     outputs = iter(outputs)
-    block = block.replace(features=tuple(
+    hidden = tuple(
         jax.lax.dynamic_update_slice_in_dim(
             kept, next(outputs) if i < cfg.num_layers else x, slot, 1)
-        for kept, i in zip(old, self.kept)))
+        for kept, i in zip(old.get(types.HIDDEN_STATES, ()), self.kept))
+    block = block.replace(
+        features={types.HIDDEN_STATES: hidden} if self.kept else {})
     head = embedding if cfg.tie_embeddings else declare(
         "head", matrix, (cfg.outputs or cfg.vocab_size, width), dtype, vocab)
     logits = linear_ops.matmul(x, head)

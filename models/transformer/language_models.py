@@ -30,11 +30,12 @@ def with_features(config: architecture.Config,
                   kept: tuple[int, ...]) -> types.LanguageModel:
   """Returns the decoder, which keeps outputs of some of its layers.
 
-  They are `Cache.features` and `Block.features`, `[B, S or N, dim]` for each of
-  these layers: the residual stream after it, before any norm of the output
-  layer. The number `config.num_layers` is the input of the output layer, after
-  the final norm, as the last of `hidden_states` in transformers. Drafters read
-  them in `state.target_cache` and `seen.block`.
+  They are `features[dj.HIDDEN_STATES]` of caches and blocks, a tuple of
+  `[B, S or N, dim]` for each of these layers: the residual stream after it,
+  before any norm of the output layer. The number `config.num_layers` is the
+  input of the output layer, after the final norm, as the last of
+  `hidden_states` in transformers. Drafters read them in `state.target_cache`
+  and `seen.block`.
 
   Args:
     config: the architecture.
@@ -100,10 +101,11 @@ def of_stack(config: architecture.Config, kept: tuple[int, ...], stack=None,
               else config.embedding_dim or config.dim for i in kept]
     key = jnp.zeros((*axes, batch, heads, dim, capacity), dtype)
     value = jnp.zeros((*axes, batch, heads, capacity, dim), dtype)
+    hidden = tuple(jnp.zeros((batch, capacity, width), dtype)
+                   for width in widths)
     return types.Cache((key,) * copies, (value,) * copies,
                        jnp.zeros(batch, jnp.int32),
-                       tuple(jnp.zeros((batch, capacity, width), dtype)
-                             for width in widths))
+                       {types.HIDDEN_STATES: hidden} if kept else {})
 
   def forward(params, tokens, positions, cache, block, slot, mask):
     return module.apply({"params": params}, tokens, positions, cache, block,
@@ -126,7 +128,7 @@ def _early_logits(config, prompts, num_layers, params, tokens, positions,
     first = lambda x: jax.tree.map(lambda y: y[:count], x)
     params = {**params, "layers": first(params["layers"])}
   of_layers = lambda x: x.replace(keys=first(x.keys), values=first(x.values),
-                                  features=())
+                                  features={})
   lm = of_stack(dataclasses.replace(config, num_layers=count), (),
                 prompts=prompts)
   fresh = lm.init_cache(*tokens.shape)

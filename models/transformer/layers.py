@@ -1,8 +1,8 @@
 """Layers of a decoder: projections, norms, attention, feed-forward layer.
 
 Activations are `[B, T, F]`. Parameters have the shapes of their files: weights
-are `[out, in]`, as published, biases and scales of norms `[F, 1]`. A `config`
-is a `transformer.Config`.
+are `[out, in]`, as published, biases and scales of norms `[F]`. A `config` is a
+`transformer.Config`.
 
 This is the code that computes, on every platform: what is changed here takes
 effect. Faster implementations of single operations are in
@@ -67,13 +67,13 @@ class Linear(nn.Module):
 
   @nn.compact
   def factors(self, inputs):
-    """Returns weights `[out, in]`, and a bias `[out, 1]` or None."""
+    """Returns weights `[out, in]`, and a bias `[out]` or None."""
     kernel = parameters.declare(
         self, "kernel", quantization.initializer(INIT, self.weights),
         (self.features, inputs), self.dtype, self.axes)
     bias = parameters.declare(
-        self, "bias", nn.initializers.zeros, (self.features, 1), self.dtype,
-        self.axes and (self.axes[0], None)) if self.bias else None
+        self, "bias", nn.initializers.zeros, (self.features,), self.dtype,
+        self.axes and self.axes[:1]) if self.bias else None
     return kernel, bias
 
   def __call__(self, x):
@@ -96,9 +96,9 @@ class RMSNorm(nn.Module):
   def __call__(self, x):
     plus_one = self.config.norm == "rms_plus_one"
     ones_or_zeros = nn.initializers.zeros if plus_one else nn.initializers.ones
-    scale = parameters.declare(self, "scale", ones_or_zeros, (x.shape[-1], 1),
-                               jnp.dtype(self.config.dtype), _WHOLE)
-    return kernels.rms_norm(x, scale[:, 0], self.config.norm_eps, plus_one)
+    scale = parameters.declare(self, "scale", ones_or_zeros, x.shape[-1:],
+                               jnp.dtype(self.config.dtype), _WHOLE[:1])
+    return kernels.rms_norm(x, scale, self.config.norm_eps, plus_one)
 
 
 class LayerNorm(nn.Module):
@@ -109,7 +109,7 @@ class LayerNorm(nn.Module):
   def __call__(self, x):
     dtype = jnp.dtype(self.config.dtype)
     scale, bias = (
-        parameters.declare(self, name, init, (x.shape[-1], 1), dtype, _WHOLE)
+        parameters.declare(self, name, init, x.shape[-1:], dtype, _WHOLE[:1])
         for name, init in (("scale", nn.initializers.ones),
                            ("bias", nn.initializers.zeros)))
     y = x.astype(jnp.float32)
@@ -292,8 +292,8 @@ def _linear(config, bias):
 
 
 def _along(parameter, y):
-  """Returns `[F, 1]` with as many axes as `[..., F]`."""
-  return jnp.expand_dims(parameter[:, 0], range(y.ndim - 1))
+  """Returns `[F]` with as many axes as `[..., F]`."""
+  return jnp.expand_dims(parameter, range(y.ndim - 1))
 
 
 def _write(block, fresh, slot, axis):

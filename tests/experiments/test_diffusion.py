@@ -24,7 +24,7 @@ def _decoders():
   config = transformer.Config(
       vocab_size=len(canvas_tasks.WORDS), dim=8, num_layers=1, num_heads=1,
       num_kv_heads=1, head_dim=8, hidden_dim=8, max_length=36)
-  params = jax.tree.map(lambda x: 9 * x if x.shape[-1] > 1 else x,
+  params = jax.tree.map(lambda x: 9 * x if x.ndim > 1 else x,
                         tiny.init(jax.random.key(0), config))
   model = dj.canvas.MaskedModel(
       transformer.language_model(config), len(canvas_tasks.WORDS) - 1)

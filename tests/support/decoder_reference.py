@@ -47,16 +47,16 @@ def _bend(x, cap):
 
 
 def _linear(layer, x):
-  return x @ layer["kernel"].T + (layer["bias"][:, 0] if "bias" in layer else 0)
+  return x @ layer["kernel"].T + (layer["bias"] if "bias" in layer else 0)
 
 
 def _norm(config, layer, x):
   if config.norm != "layer":
     y = x / np.sqrt((x**2).mean(-1, keepdims=True) + config.norm_eps)
-    return y * (layer["scale"][:, 0] + (config.norm == "rms_plus_one"))
+    return y * (layer["scale"] + (config.norm == "rms_plus_one"))
   y = (x - x.mean(-1, keepdims=True)) / np.sqrt(
       x.var(-1, keepdims=True) + config.norm_eps)
-  return y * layer["scale"][:, 0] + layer["bias"][:, 0]
+  return y * layer["scale"] + layer["bias"]
 
 
 def _feed_forward(config, layer, x):

@@ -80,16 +80,21 @@ def save_heads(folder):
 
 
 def processed(pair):
-  """The pair, each text of which alternates between halves of the tokens."""
+  """The pair, each text of which alternates between halves of the tokens.
+
+  A head drafts without a processor.
+  """
   half = np.arange(TARGET.vocab_size) < TARGET.vocab_size // 2
   params = mesh_lib.on_all(pair.mesh, dj.processors.table(
       np.stack([np.where(half, 1, -1), np.where(half, -1, 0)])))
   apply = functools.partial(dj.processors.apply, dj.processors.automaton(),
                             params)
   target, target_params = apply(pair.target, pair.target_params)
+  pair = pair._replace(target=target, target_params=target_params)
+  if isinstance(pair.draft, dj.Head):
+    return pair
   draft, draft_params = apply(pair.draft, pair.draft_params)
-  return pair._replace(target=target, target_params=target_params, draft=draft,
-                       draft_params=draft_params)
+  return pair._replace(draft=draft, draft_params=draft_params)
 
 
 # Tokens that prompts begin with; a row's own take positions after them.
@@ -121,8 +126,8 @@ def by_features():
   def propose(keys, context, state):
     del keys
     cache = state.target_cache
-    last = jax.vmap(lambda x, at: x[at])(cache.features[0], jnp.maximum(
-        cache.length - 1, 0))
+    last = jax.vmap(lambda x, at: x[at])(
+        cache.features[dj.HIDDEN_STATES][0], jnp.maximum(cache.length - 1, 0))
     root = jnp.take_along_axis(state.tokens, state.length[:, None] - 1, axis=1)
     child = jnp.asarray(context.draft_params)[:, 0][root]
     return tree_lib.from_parents(
@@ -224,6 +229,12 @@ def main(folder):
     one, out = (run(folder, mesh, draft=folder / name)[0]
                 for mesh in (None, mesh_shapes.make((4, 2))))
     found[name] = beside(one, out, {})
+  free = one
+  one, out = (run(folder, mesh, processed, draft=folder / name)[0]
+              for mesh in (None, mesh_shapes.make((4, 2))))
+  found["processed head"] = {
+      **beside(one, out, {}),
+      "other": bool((one.tokens != free.tokens).any())}
   for name, (method, of_pair) in NO_MODEL.items():
     one, out = (run(folder, mesh, of_pair, method=method)[0]
                 for mesh in (None, mesh_shapes.make((4, 2))))

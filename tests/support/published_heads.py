@@ -72,7 +72,7 @@ def features(params, kept):
       params, TEXT[None], np.arange(size)[None], lm.init_cache(1, 0),
       dj.Block(fresh.keys, fresh.values, fresh.features), 0,
       np.tril(np.ones((1, size, size), bool)))
-  found = dict(zip(sorted(set(kept)), block.features))
+  found = dict(zip(sorted(set(kept)), block.features[dj.HIDDEN_STATES]))
   return [np.asarray(found[i][0, :-1], np.float64) for i in kept]
 
 
@@ -127,7 +127,7 @@ def text_before(loaded, target_params):
   """Normed hidden states, and the embedding and output tables of the target."""
   own = as_numpy(target_params)
   hidden = reference.rms(features(target_params, loaded.kept)[0],
-                         own["norm"]["scale"][:, 0], TARGET.norm_eps)
+                         own["norm"]["scale"], TARGET.norm_eps)
   return hidden, own["embedding"], own["head"]
 
 

@@ -59,7 +59,7 @@ def head(name, dtype="float32", seed=7):
   # So large that drafts are far from uniform.
   params = jax.tree.map(
       lambda x: x if x.dtype == jnp.int32 else jnp.asarray(
-          rng.standard_normal(x.shape) * (.6 if x.shape[-1] > 1 else 1),
+          rng.standard_normal(x.shape) * (.6 if x.ndim > 1 else 1),
           x.dtype), module.init(jax.random.key(0), config, target))
   return module.head(config, target), params
 

@@ -74,8 +74,7 @@ def _processor(size):
 def _with_early_logits(steady, target):
   """Gives a processed model the early layers of the model in it."""
   def early_logits(layers, params, tokens, positions, cache, mask):
-    return target.early_logits(
-        layers, params.model, tokens, positions,
-        cache.replace(keys=cache.keys[:-1]), mask)
+    return target.early_logits(layers, params.model, tokens, positions, cache,
+                               mask)
 
   return steady._replace(early_logits=early_logits)

@@ -225,8 +225,7 @@ def committed(model, tokens, lengths, capacity):
   _, block = causal(model, tokens)
   cache = model.lm.init_cache(len(tokens), capacity)
   junk = lambda x: jnp.full_like(x, 7)
-  cache = types.Cache(jax.tree.map(junk, cache.keys),
-                      jax.tree.map(junk, cache.values), cache.length)
+  cache = jax.tree.map(junk, cache).replace(length=cache.length)
   slots = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
   return cache_lib.commit(cache, block, slots, jnp.asarray(lengths))
 

@@ -13,7 +13,8 @@ from decoding_jax.runtime import cache as cache_lib, prefill, token_buffer
 from decoding_jax.speculation import expanders, shared_gumbel
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.types import (AppliedParams, Context, DecodeState, Drafter,
-                                DraftTree, Expander, Head, Params, Seen)
+                                DraftTree, Expander, Head, HIDDEN_STATES,
+                                Params, Seen)
 
 
 def init(context: Context, state: DecodeState) -> DecodeState:
@@ -31,17 +32,20 @@ def init(context: Context, state: DecodeState) -> DecodeState:
   shared = cache_lib.num_shared(cache)
   if not shared:
     return state.replace(carry=_read(context, head.init(batch, slots),
-                                     cache.features, after, count))
+                                     cache.features[HIDDEN_STATES], after,
+                                     count))
   once, last = shared - 1, slice(shared - 1, shared)
   carry = cache_lib.repeat_row(batch, _read(
-      context, head.init(1, slots), cache.shared.features, after[:1, :once],
-      jnp.full(1, once, jnp.int32)))
+      context, head.init(1, slots), cache.shared.features[HIDDEN_STATES],
+      after[:1, :once], jnp.full(1, once, jnp.int32)))
   # Tokens after the last shared one differ.
   carry = _read(context, carry, tuple(
       jnp.broadcast_to(x[:, last], (batch, 1, x.shape[2]))
-      for x in cache.shared.features), after[:, last], jnp.ones_like(count))
-  return state.replace(carry=_read(context, carry, cache.features,
-                                   after[:, shared:], count - shared))
+      for x in cache.shared.features[HIDDEN_STATES]), after[:, last],
+                jnp.ones_like(count))
+  return state.replace(carry=_read(
+      context, carry, cache.features[HIDDEN_STATES], after[:, shared:],
+      count - shared))
 
 
 def _read(context, carry, features, tokens, count):
@@ -95,7 +99,7 @@ def observe(context: Context, after: DecodeState, seen: Seen) -> DecodeState:
   """Reads the tokens that were committed, with the features before each."""
   path = seen.verdict.path[:, :, None]
   features = tuple(buffers.take_along(x, path, axis=1)
-                   for x in seen.block.features)
+                   for x in seen.block.features[HIDDEN_STATES])
   return after.replace(carry=context.draft.read(
       *_params(context), after.carry, features, seen.tokens, seen.count))
 
@@ -119,9 +123,9 @@ def _without_processors(params: Params) -> Params:
 
 
 def _check_widths(head, cache):
-  found = tuple(x.shape[-1] for x in cache.features)
-  if found != head.widths:
+  kept = tuple(x.shape[-1] for x in cache.features.get(HIDDEN_STATES, ()))
+  if kept != head.widths:
     raise ValueError(
         f"draft: the head reads features of widths {head.widths}, the target "
-        f"keeps {found}: a target that keeps the outputs of the head's layers "
+        f"keeps {kept}: a target that keeps the outputs of the head's layers "
         "is needed, such as transformer.with_features(config, layers).")

@@ -22,8 +22,8 @@ from decoding_jax.runtime import cache as cache_lib, greedy_rollout
 from decoding_jax.runtime import token_buffer
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.speculation.drafters import feature_head
-from decoding_jax.types import (Block, Context, DecodeState, Drafter,
-                                DraftTree, Head, NONE, Seen)
+from decoding_jax.types import (Context, DecodeState, Drafter, DraftTree, Head,
+                                NONE, Seen)
 from decoding_jax.validation import protocols
 
 
@@ -193,10 +193,8 @@ def _part(seen: Seen, layout, tree, pending, first, at, end) -> Seen:
   same texts; tokens and count are those that were committed.
   """
   nodes = jnp.array([0, *range(at, end)], jnp.int32)
-  take = lambda arrays, axis: tuple(jnp.take(x, nodes, axis) for x in arrays)
-  block = Block(take(seen.block.keys, cache_lib.KEY_SLOTS),
-                take(seen.block.values, cache_lib.VALUE_SLOTS),
-                take(seen.block.features, cache_lib.FEATURE_SLOTS))
+  block = cache_lib.map_arrays(
+      lambda x, _, slot_axis: jnp.take(x, nodes, slot_axis), seen.block)
   depth, verdict = tree_lib.depth(layout), seen.verdict
   own = first[:, None, nodes] == verdict.path[:, :, None]
   order = jnp.arange(verdict.path.shape[1], dtype=jnp.int32)[None]

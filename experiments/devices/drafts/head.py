@@ -4,6 +4,7 @@ from experiments.app import launch
 from experiments.devices import draft_kind
 from models import transformer
 from models.huggingface import heads
+from models.transformer import quantization
 from models.transformer import sharding
 
 HELP = ("a folder of a head on the target's features; mtp, the next-token "
@@ -18,8 +19,13 @@ class Head(draft_kind.Draft):
   def is_head(self):
     return True
 
+  def saved_weights(self, target):
+    with launch.user_errors(OSError, ValueError):
+      found = heads.saved_weights(self._folder(target))
+    return "" if found == quantization.DTYPE else found
+
   def open(self, target):
-    found = heads.open_folder(self._folder(target.source), target.config,
+    found = heads.open_folder(self._folder(target.source.target), target.config,
                               *_types(target.source))
     return draft_kind.Opened(
         transformer.with_features(target.config, found.kept), target.params,
@@ -29,16 +35,15 @@ class Head(draft_kind.Draft):
   def load(self, pair, place):
     source = pair.source
     return pair._replace(draft_params=place.replicate(
-        lambda: heads.load(self._folder(source), source.architecture(),
+        lambda: heads.load(self._folder(source.target), source.architecture(),
                            *_types(source), pair.target_params).params,
         pair.draft_params))
 
   def on_mesh(self, pair, place):
     return pair._replace(draft=sharding.head(pair.draft))
 
-  def _folder(self, source):
-    return launch.model_folder(source.target if self.name == _MTP
-                               else self.name)
+  def _folder(self, target):
+    return launch.model_folder(target if self.name == _MTP else self.name)
 
 
 def _types(source):

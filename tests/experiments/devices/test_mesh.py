@@ -92,6 +92,13 @@ def test_same_tokens_of_heads_on_the_target(found, name):
   assert found[name]["off"] < 1e-4
 
 
+def test_same_tokens_of_a_head_on_a_processed_target(found):
+  """Control: without the processor they are others."""
+  whole = found["processed head"]
+  assert whole["same"] and whole["same_counts"] and whole["other"]
+  assert whole["off"] < 1e-4
+
+
 @pytest.mark.parametrize("mesh, split_draft", [
     ("8x1", True), ("4x2", True), ("2x4", True), ("1x8", False)])
 def test_devices_exchange_sums_of_layers_and_little_else(found, mesh,

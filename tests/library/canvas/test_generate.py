@@ -84,7 +84,7 @@ def _network():
   config = transformer.Config(
       vocab_size=toys.VOCAB, dim=16, num_layers=2, num_heads=2, num_kv_heads=1,
       head_dim=8, hidden_dim=16, max_length=32)
-  params = jax.tree.map(lambda x: 5 * x if x.shape[-1] > 1 else x,
+  params = jax.tree.map(lambda x: 5 * x if x.ndim > 1 else x,
                         tiny.init(jax.random.key(2), config))
   return transformer.language_model(config), params
 

@@ -37,7 +37,8 @@ def forward(model, text):
   tokens[0, :len(text)] = text
   logits, block = tiny.causal(model, tokens)
   return (np.asarray(logits, np.float64)[0, len(text) - 1],
-          np.asarray(block.features[-1], np.float64)[0, :len(text)])
+          np.asarray(block.features[dj.HIDDEN_STATES][-1],
+                     np.float64)[0, :len(text)])
 
 
 def reference(model, prompt, alpha, k=K, eos=None):

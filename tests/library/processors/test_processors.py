@@ -12,6 +12,7 @@ import pytest
 from decoding_jax import processors
 import decoding_jax as dj
 from decoding_jax.processors import model_wrapper
+from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.runtime import prefill
 from models.testing import exactness
 from support import helpers
@@ -319,10 +320,7 @@ def test_states_of_a_tree_are_those_of_its_paths():
   prefix = np.array([[0, 5], [0, 0]], np.int32)
   cache = model.lm.after_prompt(
       model.params, tiny.committed(model, prefix, np.array([2, 0]), 4))
-  block = dj.Block(*(tuple(
-      jnp.zeros((*x.shape[:axis], 7, *x.shape[axis:][1:]), x.dtype)
-      for x in arrays) for arrays, axis in ((cache.keys, 3),
-                                            (cache.values, 2))))
+  block = cache_lib.init_block(cache, 7)
   logits, forward = [], jax.jit(model.lm.forward)
   for slots in (slice(0, 2), slice(2, 7)):
     found, block = forward(

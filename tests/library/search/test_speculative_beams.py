@@ -121,7 +121,7 @@ def test_slots_of_a_block_are_moved():
       rng.normal(size=shape) for shape in (
           (3, 2, 1, 4, 6), (2, 1, 6, 4), (2, 6, 5)))
   block = types.Block((jnp.asarray(keys),), (jnp.asarray(values),),
-                      (jnp.asarray(features),))
+                      {"own": jnp.asarray(features)})
   sources = np.array([[4, 5], [3, 4]])
   targets = np.array([[1, 99], [2, 0]])
   found = cache_lib.move(block, sources, targets)
@@ -131,7 +131,7 @@ def test_slots_of_a_block_are_moved():
     features[row, target] = features[row, source]
   np.testing.assert_allclose(found.keys[0], keys, rtol=1e-6)
   np.testing.assert_allclose(found.values[0], values, rtol=1e-6)
-  np.testing.assert_allclose(found.features[0], features, rtol=1e-6)
+  np.testing.assert_allclose(found.features["own"], features, rtol=1e-6)
 
 
 @pytest.mark.parametrize("make, message", [

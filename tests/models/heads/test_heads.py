@@ -23,11 +23,14 @@ from models.heads import hydra
 from models.testing import drafter_conformance
 from models.testing import exactness
 from models.transformer import quantization
+from support import helpers
 from support import small_heads
 from support import tiny_models as tiny
 from support.small_heads import HEADS, LAYER, TARGET
 
 _ROWS, _LENGTH = 8000, 4
+# What may follow in each of two states, and the state after it.
+_FOLLOWING = np.array([[1, 0, -1, 1], [-1, 0, 1, 1]])
 
 
 def models(name):
@@ -52,24 +55,29 @@ def in_8_bits(name):
 
 
 @functools.lru_cache(maxsize=None)
-def joint():
+def joint(constrained=False):
   """`[V] * L`, the target's distribution of what follows the prompt."""
   target, params = tiny.random_model(TARGET)
   texts = np.array([(1, 2, *x) for x in itertools.product(
       range(4), repeat=_LENGTH)], np.int32)
-  logits = transformer.causal_logits(target, params, texts)
-  probs = jax.nn.log_softmax(np.asarray(logits, np.float64)[:, 1:-1])
-  told = np.take_along_axis(np.asarray(probs), texts[:, 2:, None], 2)
-  return np.exp(told.sum((1, 2))).reshape((4,) * _LENGTH)
+  logits = np.array(transformer.causal_logits(target, params, texts),
+                    np.float64)[:, 1:-1]
+  states = np.zeros(len(texts), int)
+  for at in range(_LENGTH * constrained):
+    logits[:, at][_FOLLOWING[states] < 0] = -np.inf
+    states = np.maximum(_FOLLOWING[states, texts[:, 2 + at]], 0)
+  probs = jax.nn.log_softmax(logits)
+  chosen = np.take_along_axis(np.asarray(probs), texts[:, 2:, None], 2)
+  return np.exp(chosen.sum((1, 2))).reshape((4,) * _LENGTH)
 
 
-def p_value(method, given):
+def p_value(method, given, constrained=False):
   prompts = np.tile([[1, 2]], (_ROWS, 1))
   out = dj.generate(jax.random.key(1), prompts, np.full(_ROWS, 2),
                     method=method, max_new_tokens=_LENGTH, **given)
   counts = np.zeros((4,) * _LENGTH)
   np.add.at(counts, tuple(np.asarray(out.tokens)[:, 2:].T), 1)
-  return exactness.p_value(counts, joint()), out.stats
+  return exactness.p_value(counts, joint(constrained)), out.stats
 
 
 _METHODS = {
@@ -99,6 +107,43 @@ def test_texts_have_the_distribution_of_the_target(name):
   assert stats.emitted.sum() > 1.1 * stats.target_calls.sum()
   calls = _FORWARDS.get(name, 1)
   np.testing.assert_array_equal(stats.draft_calls, calls * stats.target_calls)
+
+
+def constrained(given):
+  """The same with a processor around the target."""
+  lm, params = dj.processors.apply(
+      dj.processors.automaton(), dj.processors.table(_FOLLOWING),
+      given["target"], given["target_params"])
+  return {**given, "target": lm, "target_params": params}
+
+
+@pytest.mark.cases(1)
+@pytest.mark.parametrize("name", ["eagle3", "dspark"])
+def test_a_head_on_the_hidden_states_of_a_processed_target(name):
+  """Control: the distribution of the target alone is another one."""
+  given = constrained(models(name))
+  found, stats = p_value(_METHODS[name], given, constrained=True)
+  assert found >= exactness.MIN_P_VALUE
+  assert stats.emitted.sum() > 1.1 * stats.target_calls.sum()
+  assert p_value(_METHODS[name], given)[0] < helpers.MAX_P_VALUE_OF_CONTROL
+
+
+def test_each_feature_of_a_cache_is_that_of_its_owner():
+  """Hidden states as without a processor, and states as without a head."""
+  given = models("eagle3")
+  plain, both = (tiny.Model(x["target"], x["target_params"])
+                 for x in (given, constrained(given)))
+  tokens, lengths = np.array([[1, 0, 3, 2], [0, 0, 1, 1]]), np.array([4, 3])
+  expected, found = (tiny.committed(x, tokens, lengths, 6).features
+                     for x in (plain, both))
+  assert set(found) == {dj.HIDDEN_STATES, "processor"}
+  jax.tree.map(np.testing.assert_array_equal, expected[dj.HIDDEN_STATES],
+               found[dj.HIDDEN_STATES])
+  # The first token is the last one of the prompt, which is not read.
+  waits, states = map(np.asarray, found["processor"])
+  assert not waits[0, :4].any()
+  states = [states[row, :length].tolist() for row, length in enumerate(lengths)]
+  assert states == [[0, 1, 1, 1], [0, 1, 0]]
 
 
 @pytest.mark.cases(1)

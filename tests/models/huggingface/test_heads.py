@@ -112,7 +112,7 @@ def test_eagle1(tmp_path, target, biases):
   loaded = heads.load(folder, _TARGET)
   w, own = hf.as_numpy(w), hf.as_numpy(target.params)
   read = reference.rms(hf.features(target.params, loaded.kept)[0],
-                       own["norm"]["scale"][:, 0], _TARGET.norm_eps)
+                       own["norm"]["scale"], _TARGET.norm_eps)
 
   def logits(drafts):
     hidden = read
@@ -138,7 +138,7 @@ def test_medusa(tmp_path, target):
   loaded = heads.load(folder, _TARGET)
   w, own = hf.as_numpy(w), hf.as_numpy(target.params)
   x = reference.rms(hf.features(target.params, loaded.kept)[0][-1],
-                    own["norm"]["scale"][:, 0], _TARGET.norm_eps)
+                    own["norm"]["scale"], _TARGET.norm_eps)
 
   def logits(drafts):
     i = len(drafts)

@@ -87,7 +87,7 @@ def test_mtp(tmp_path, target, name):
   w, own = hf.as_numpy(module(name)), hf.as_numpy(target.params)
   read, = hf.features(target.params, loaded.kept)
   if name != "mimo":  # Whose module reads the state before the last norm.
-    read = reference.rms(read, own["norm"]["scale"][:, 0], _TARGET.norm_eps)
+    read = reference.rms(read, own["norm"]["scale"], _TARGET.norm_eps)
   sizes = {**hf.SIZES, "eps": _TARGET.norm_eps}
 
   def logits(drafts):

@@ -35,7 +35,7 @@ def of_texts(lm, params, tokens):
   logits, block = lm.forward(
       params, tokens, order, lm.init_cache(batch, 0),
       dj.Block(fresh.keys, fresh.values, fresh.features), 0, mask)
-  return logits, block.features
+  return logits, block.features[dj.HIDDEN_STATES]
 
 
 def test_features_are_outputs_of_layers():
@@ -66,7 +66,7 @@ def spied(method, states):
   def observe(context, before, after, seen):
     cache = after.target_cache
     jax.debug.callback(lambda *x: states.append(x), after.tokens, cache.length,
-                       *cache.features)
+                       *cache.features[dj.HIDDEN_STATES])
     return drafter.observe(context, before, after, seen)
 
   return dj.Method("spied", verifiers.pair(

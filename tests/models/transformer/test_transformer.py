@@ -369,7 +369,7 @@ def test_a_scale_that_is_added_to_one_is_rounded_once():
   """In bfloat16 one and a scale below 2**-9 are one, but not its product."""
   config = dataclasses.replace(tiny.GEMMA, dtype="bfloat16")
   x = np.random.default_rng(0).normal(size=(5, 64)).astype("bfloat16")
-  scale = np.full((64, 1), 2**-9.5, "bfloat16")
+  scale = np.full(64, 2**-9.5, "bfloat16")
   y = layers.RMSNorm(config).apply({"params": {"scale": scale}}, x)
   x, scale = x.astype(np.float32), scale.astype(np.float32)
   unit = x / np.sqrt((x**2).mean(axis=1, keepdims=True) + config.norm_eps)

@@ -1,0 +1,97 @@
+"""What a text is worth, for methods that search for it."""
+
+from typing import Any, NamedTuple
+
+from absl import flags
+import jax
+import numpy as np
+
+import decoding_jax as dj
+from experiments.app import launch
+from experiments.devices import mesh
+from experiments.devices import model_pair
+from experiments.scoring import task_rewards
+from models.text import tokenizers
+
+_WORDS = "words:"
+_REWARD = flags.DEFINE_string(
+    "reward", "", "What a text is worth, for methods that search for it: "
+    f"{_WORDS}dog,run/ran, the share of these words that it contains, each in "
+    "one of its forms; or a reward model, named as --target is, which scores "
+    "on the host if it has another tokenizer; '' for nothing.")
+
+
+class Judged(NamedTuple):
+  """The reward of a generation.
+
+  Attributes:
+    reward: a `dj.Reward`; None without one.
+    params: its parameters.
+    constraints: tree of `[1, ...]`, or None.
+  """
+  reward: dj.Reward | None = None
+  params: Any = None
+  constraints: Any = None
+
+  def arguments(self, pair, rows: int = 1) -> dict:
+    """Returns what `mesh.generate` and `dj.generate` take of so many rows."""
+    return {"reward": self.reward,
+            "reward_params": mesh.on_all(pair.mesh, self.params),
+            "constraints": jax.tree.map(
+                lambda x: np.repeat(np.asarray(x), rows, axis=0),
+                self.constraints)}
+
+
+def given() -> bool:
+  """Returns whether `--reward` names a reward."""
+  return bool(_REWARD.value)
+
+
+def judged(pair: model_pair.ModelPair, width: int, budget: int) -> Judged:
+  """Makes the reward that `--reward` names.
+
+  Args:
+    pair: of `model_pair.open_pair`.
+    width: tokens of the longest prompt.
+    budget: most tokens of a completion.
+
+  Raises:
+    UserError: for words that do not fit in the budget, or a model without a
+      reward or with another tokenizer.
+  """
+  name = _REWARD.value
+  if not name:
+    return Judged()
+  try:
+    if name.startswith(_WORDS):
+      found = task_rewards.lexical([_concepts(name)], pair, budget)
+    else:
+      found = _model(name, pair, width, budget)
+  except ValueError as e:
+    raise launch.UserError(f"--reward={name!r}: {e}") from e
+  return Judged(found.reward, found.params, found.constraints)
+
+
+def line(out: dj.Generation) -> list[str]:
+  """Returns a line about the reward of the first row; none without one."""
+  if not _REWARD.value:
+    return []
+  return [f"reward {float(out.stats.extra['reward'][0]):.3f}"]
+
+
+def _model(name, pair, width, budget):
+  """Returns the reward of a model; of another tokenizer it is on the host."""
+  folder = launch.model_folder(name)
+  try:
+    tokenizers.check_same(tokenizers.load(folder), pair.tokenizer)
+  except ValueError:
+    return task_rewards.model(name, pair, width + budget, on_host=True,
+                              max_new_tokens=budget)
+  return task_rewards.model(name, pair, width + budget)
+
+
+def _concepts(name):
+  found = [word.split("/") for word in name.removeprefix(_WORDS).split(",")]
+  if not all(map(all, found)):
+    raise ValueError("words are needed, separated by commas.")
+  return found
