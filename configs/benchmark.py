@@ -93,7 +93,7 @@ def get_config(preset="default"):
       target, draft: folders, names of shipped models, or hub:owner/name; ""
         for both: a pair that is built.
       head: folder or name of a head on the target's features, which drafts for
-        our methods in place of `draft`; "" for none.
+        our methods instead of `draft`; "" for none.
       pair: that pair, see `synthetic_pair`: `overlap`, E sum min(t, d) on text
         of the target; `perplexity` of its distribution; `core`, channels that
         both models share; `dtype` of the files; `seed`; sizes of both.

@@ -105,7 +105,7 @@ def get_config(preset="default"):
       and best-first trees, at equal nodes; "stems", trees of as many that begin
       with a single path; "smollm2", a chat model on questions in natural
       language; "no_drafter", drafters that have no model; these two timed
-      beside plain decoding on each prompt; "heads", sampled and best-first
+      next to plain decoding on each prompt; "heads", sampled and best-first
       trees of as many nodes over several drafters of the Python target;
       "heads_smollm2", the same over those of SmolLM2-135M-Instruct; or
       "guided", the drafter is the amateur of contrastive decoding.
@@ -228,11 +228,11 @@ def of_published(presets, models, draft):
   Args:
     presets: names of a model and a task, separated by a comma. A model with
       "chat" in its name gets its prompts by its chat template.
-    models: dict from names to targets, as of `get_config`.
+    models: dict from names to targets, as in `get_config`.
     draft: the drafter, likewise.
 
   Returns:
-    A ConfigDict as of `get_config`. The paper's tasks are sampled as there.
+    A ConfigDict as in `get_config`. The paper's tasks are sampled as there.
   """
   model, _, task = presets.partition(",")
   for name, known in ((model, models), (task, tasks.get_tasks())):
@@ -306,7 +306,13 @@ _NO_DRAFTER = (
     {"name": "suffix", "nodes": 6, "depth": 4},
     {"name": "token_recycling", "widths": (3, 2, 1, 1)},
     {"name": "aded", "nodes": 6, "depth": 4},
-    {"name": "lookahead", "ngram": 3, "window": 4, "guesses": 3})
+    # The trees of their papers, which are larger.
+    {"name": "token_recycling"}, {"name": "lookahead"},
+    {"name": "lookahead", "by_one": False},
+    {"name": "lookahead", "from_text": False, "by_one": False},
+    *({"name": "lookahead", "ngram": 3, "window": 4, "guesses": 3, **others}
+      for others in ({}, {"by_one": False},
+                     {"from_text": False, "by_one": False})))
 # Drafter of `smollm2`, as `draft` says.
 _SMOLLM2_DRAFT = "smollm2-eagle3"
 # Chains, trees of RSD and best-first trees of four and eight nodes, and copies

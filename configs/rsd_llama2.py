@@ -14,7 +14,8 @@ of `configs/tasks.py`. Without `--config.data` the package `datasets` loads it
 (`pip install -e '.[tasks]'`). Models are those of the Hugging Face hub:
 Llama 2's licence is accepted there once, and `HF_TOKEN` shows who has. With
 `--config.target` and `--config.draft` they are others, or folders. The drafter,
-JackFram/llama-68m, has Llama 2's tokenizer; the paper's was not published.
+JackFram/llama-68m, has Llama 2's tokenizer; the paper's was not published, and
+`configs/train.py:llama2_draft` trains one of its sizes.
 
 Hardware: an accelerator. The weights of the target alone, in 16 bits as
 published, are 13.5 GB (7b), 26 GB (13b) and 138 GB (70b); a position of the

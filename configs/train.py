@@ -74,6 +74,20 @@ first level and the last, the second or the fourth:
 
     smollm2-eagle3      700 steps   overlap with it 0.47, 0.43
     smollm2-dspark      600 steps   overlap with it 0.41, 0.23
+
+`llama2_draft` distils the paper's drafter of Llama 2 (arXiv 2402.14160), which
+was not published: 4 layers 1024 wide, 8 heads, 116.9 M parameters. Its teacher
+is Llama 2 7B Chat (`HF_TOKEN`, as in configs/rsd_llama2.py), which writes the
+texts; those of 13B and 70B go with --config.teacher.
+
+  python -m experiments.train --config=configs/train.py:llama2_draft \\
+      --mesh=data:4,model:2
+
+Hardware: eight devices of 16 GB; by sums, not measured, parameters, state and
+logits take 9.8 GB of each, and activations come on top. 262,144 texts of up to
+513 tokens, 655 M tokens of training. It has not been run at these sizes, so
+that there are no hours and no overlap to expect. Then
+--config.draft=runs/llama2-draft/export of configs/rsd_llama2.py.
 """
 
 import functools
@@ -95,7 +109,7 @@ def _common():
   return dict(
       seed=0,
       preset="",              # of models.transformer.presets
-      # Sizes in place of the preset's, where they are not 0; all without one.
+      # Sizes instead of the preset's, where they are not 0; all without one.
       sizes=dict(vocab_size=0, dim=0, num_layers=0, num_heads=0, num_kv_heads=0,
                  head_dim=0, hidden_dim=0, max_length=0),
       # Or a head on the features of the teacher, which is its target: one of
@@ -107,7 +121,7 @@ def _common():
       head_layers=0,
       head_rank=0,
       # Of eagle3, dflash and dspark: the most frequent tokens alone, which the
-      # target's output layer tells apart; 0: all tokens.
+      # target's output layer distinguishes; 0: all tokens.
       head_vocab=0,
       # Whether the teacher's hidden states over its own texts are computed once
       # and kept in the workdir: 5 kB a token for a dim of 576.
@@ -124,7 +138,7 @@ def _common():
       # parallel text files in the folder `corpus`, a line a pair.
       train_pairs=(),
       held_out_pairs=(),
-      # Shares of rows made anew from their completions: see `keywords`.
+      # Shares of rows that are rebuilt from their completions: see `keywords`.
       keyword_fraction=0.0,
       renamed_fraction=0.0,
       # Or the name of a .jsonl.gz file there, of {"chosen", "rejected"}: then a
@@ -282,6 +296,18 @@ def _smollm2_draft():
       export_dtype="bfloat16")
 
 
+def _llama2_draft():
+  return dict(
+      preset="llama2-draft", teacher="hub:meta-llama/Llama-2-7b-chat-hf",
+      teacher_dtype="bfloat16", own_texts=262_144,
+      answer_temperatures=(1.0, 0.7, 0.3, 0.0),
+      workdir="runs/llama2-draft", export="runs/llama2-draft/export",
+      # Their rows are multiples of 64, and so divided by any smaller mesh.
+      windows=(128, 256, 512), batch_tokens=32_768, sample_length=513,
+      sample_batch=64, steps=20_000, learning_rate=1e-3, warmup_steps=500,
+      compute_dtype="bfloat16", export_dtype="bfloat16")
+
+
 def _smollm2_head(name, depth, **sizes):
   return dict(
       sizes,
@@ -354,6 +380,7 @@ _RUNS = {
     "harmless_target": _harmless_target,
     "harmless_draft": _harmless_draft,
     "smollm2_draft": _smollm2_draft,
+    "llama2_draft": _llama2_draft,
     "canvas_tasks": _canvas_tasks,
     "python_diffusion": _python_diffusion,
     "python_masked_draft": _python_masked_draft,

@@ -13,7 +13,7 @@ from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.sampling import Sampling
 from decoding_jax.speculation import tree, tree_decoder
 from decoding_jax.types import (Head, HIDDEN_STATES, LanguageModel, Method,
-                                Pair, Reward)
+                                Pair, Reward, has_cache)
 from decoding_jax.validation import memory, params as params_lib
 from decoding_jax.validation import protocols, values
 
@@ -62,6 +62,10 @@ def check_models(method: Method, target: LanguageModel,
       raise ValueError(
           "draft is a head, which drafts from what the target has computed: "
           f"method {method.name} needs a language model.")
+    if decoder.needs_draft and not decoder.takes_head and not has_cache(draft):
+      raise ValueError(
+          "draft reads the target's cache, and has none of its own: method "
+          f"{method.name} needs a draft model that has.")
     if decoder.needs_draft and isinstance(draft, Head):
       _check_depth(method, draft)
     if decoder.max_samples_per_node > target.vocab_size:
@@ -263,17 +267,22 @@ def check_reward(method: Method, batch, reward: Reward | None, reward_params,
                        f"a first axis of {batch} rows is needed.")
 
 
-def check_rows(rows: int | None):
-  """Checks how many rows are to be decoded together.
+def check_rows(rows: int | None, prefill_chunk: int | None = None):
+  """Checks how many rows are to be decoded together, and how others join.
 
   Args:
     rows: the argument, None for all.
+    prefill_chunk: the argument, None for the default.
 
   Raises:
-    ValueError: if it is not a positive integer.
+    ValueError: naming the one that is no such number.
   """
   if rows is not None and (not values.is_integer(rows) or rows < 1):
     raise ValueError(f"rows={rows!r}: a positive integer is needed, or None.")
+  if prefill_chunk is not None and (
+      not values.is_integer(prefill_chunk) or prefill_chunk < 0):
+    raise ValueError(f"prefill_chunk={prefill_chunk!r}: an integer of at least "
+                     "0 is needed, or None.")
 
 
 def check_axes(*arrays):

@@ -126,7 +126,7 @@ def split(candidates, ends, ended: Beam, above: int, penalised_by, longest_by,
   cannot get among the ended ones any more has probability 0.
 
   Args:
-    candidates: tokens `[K]`, parents `[K]` and `Beam`, as of `plain`; at least
+    candidates: tokens `[K]`, parents `[K]` and `Beam`, as in `plain`; at least
       `width` of them.
     ends: `[K]` bool, whether a candidate ends its text.
     ended: of texts that ended before; their scores are penalised.

@@ -14,8 +14,9 @@ from decoding_jax import programs
 from decoding_jax import sampling as sampling_lib
 from decoding_jax.runtime import cache as cache_lib, cache_growth
 from decoding_jax.runtime import continuous_batching, prefill as prefill_lib
-from decoding_jax.types import (Context, DecodeState, Generation, Head,
-                                LanguageModel, Method, Params, Reward)
+from decoding_jax.speculation import tree as tree_lib
+from decoding_jax.types import (Context, DecodeState, Decoder, Generation, Head,
+                                LanguageModel, Method, Pair, Params, Reward)
 from decoding_jax.validation import values
 
 # More steps than any generation takes: do not pause.
@@ -31,6 +32,7 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
              eos_id: int | Sequence[int] | None = None,
              reward: Optional[Reward] = None, reward_params: Params = None,
              constraints=None, rows: Optional[int] = None,
+             prefill_chunk: Optional[int] = None,
              shared_prefix=None) -> Generation:
   """Continues prompts; by most methods with the distribution of the target.
 
@@ -68,6 +70,12 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
     rows: how many are decoded together, where the B prompts are more; a row
       that has finished makes room for the next. The texts are the same. None
       for all.
+    prefill_chunk: with `rows`, prompt tokens that a row which joins reads in a
+      step of the others; as many as the step scores nodes of a row, if these
+      are more. They cost the others no more than that. None for just as many as
+      it scores, if they are five or more. 0, and None otherwise, prefills a
+      quarter of the rows at a time while the others wait. So does in any case a
+      method without draft trees.
     shared_prefix: `[L]` int32, tokens that come before all prompts; None for
       none. The result is that of prompts which begin with them; but their keys
       and values are kept once for all rows, and read once a forward
@@ -86,7 +94,7 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
       max_new_tokens=max_new_tokens, sampling=sampling,
       draft_sampling=draft_sampling, eos_id=eos_id, reward=reward,
       reward_params=reward_params, constraints=constraints, rows=rows,
-      shared_prefix=shared_prefix)
+      prefill_chunk=prefill_chunk, shared_prefix=shared_prefix)
   return out
 
 
@@ -122,16 +130,22 @@ def stream(key, prompts, prompt_lengths, *, every: int = 1,
 
 
 def _outputs(every, key, prompts, prompt_lengths, *, method, max_new_tokens,
-             rows, **arguments):
+             rows, prefill_chunk, **arguments):
   """Yields partial results: every `every` steps, and when caches grow."""
-  argument_checks.check_rows(rows)
+  argument_checks.check_rows(rows, prefill_chunk)
   decoder, context, keys = loop.prepare(
       key, prompts, prompt_lengths, method=method,
       max_new_tokens=max_new_tokens, **arguments)
   (batch, length), shared = context.prompts.shape, context.num_shared
-  slots = loop.full_size(decoder, context, max_new_tokens)
   queued, traced = rows is not None and rows < batch, programs.is_traced(
       (context, keys))
+  # Chunks are read of the same tokens by target and draft.
+  together = not shared or all(
+      x is None or getattr(x, "reads_shared", True)
+      for x in (context.target, context.draft))
+  width = queued and together and _chunk_width(
+      method.greedy if context.warper.greedy else method.sampled, prefill_chunk)
+  slots = loop.full_size(decoder, context, max_new_tokens, width)
   # Under an outer jit the host cannot see that a cache is full, so that it has
   # its full size from the start.
   now = slots if queued or traced else cache_growth.initial_slots(
@@ -140,7 +154,7 @@ def _outputs(every, key, prompts, prompt_lengths, *, method, max_new_tokens,
   loop.check_memory(method, decoder, context, max_new_tokens, now, rows)
   if queued:
     yield _generate_queued(decoder, max_new_tokens, rows, slots,
-                           prefill_lib.CHUNK, context, keys)
+                           prefill_lib.CHUNK, width, context, keys)
     return
   if every and traced:
     raise ValueError("stream comes back to the host, so that its arguments "
@@ -163,6 +177,16 @@ def _outputs(every, key, prompts, prompt_lengths, *, method, max_new_tokens,
                          np.int32(every or _ALL))
     steps = out.steps
     yield out
+
+
+def _chunk_width(kind: Pair | Decoder, size) -> int:
+  """Tokens of its prompt that a row which joins reads in a step; 0 for none."""
+  if not isinstance(kind, Pair) or size == 0:
+    return 0
+  nodes = 1 + tree_lib.num_nodes(kind.drafter.layout)
+  if size is None:
+    return nodes if nodes >= continuous_batching.LEAST_CHUNK else 0
+  return max(size, nodes)
 
 
 # The caches are given back, so that the loop writes where they lie.
@@ -206,15 +230,18 @@ def _run(decoder, context: Context, state: DecodeState, before, every):
   return loop.generation(context, state, steps), state
 
 
-@functools.partial(programs.jit, static_argnums=(0, 1, 2, 3, 4))
-def _generate_queued(decoder, max_new_tokens, rows, slots, chunk,
+@functools.partial(programs.jit, static_argnums=(0, 1, 2, 3, 4, 5))
+def _generate_queued(decoder, max_new_tokens, rows, slots, chunk, width,
                      context: Context, keys):
   """Generates all prompts, `rows` of them at a time."""
+  start = functools.partial(loop.first_state, decoder, max_new_tokens)
   shared = loop.share(decoder, chunk, context)
 
   def begin(context, keys):
     caches = loop.prefill(decoder, slots, chunk, context, shared)
-    return loop.first_state(decoder, max_new_tokens, context, caches, keys)
+    return start(context, caches, keys)
 
-  return loop.generation(context, *continuous_batching.run(
-      decoder, context, keys, rows, begin))
+  queue = decoder, context, keys, rows
+  return loop.generation(context, *(
+      continuous_batching.run_chunked(*queue, width, begin, start) if width
+      else continuous_batching.run(*queue, begin)))

@@ -35,7 +35,7 @@ class Asap(NamedTuple):
   """Samples of all rounds.
 
   Attributes:
-    tokens: `[R, B, P + max_new_tokens]` int32, as of `Generation`.
+    tokens: `[R, B, P + max_new_tokens]` int32, as in `Generation`.
     lengths: `[R, B]` int32.
     validity: `[R]` float64, upper bounds of the probability that a text of the
       model is valid, after each round.

@@ -24,7 +24,7 @@ from decoding_jax.runtime import prefill as prefill_lib
 from decoding_jax.speculation import tree_decoder
 from decoding_jax.types import (Array, Context, DecodeState, Decoder, DraftTree,
                                 Generation, Head, LanguageModel, Method, NONE,
-                                PAD, Params, Reward, Verdict)
+                                PAD, Params, Reward, Verdict, has_cache)
 from decoding_jax.validation import keys as keys_lib
 from decoding_jax.validation import prompts as prompts_lib
 from decoding_jax.validation import values
@@ -195,7 +195,7 @@ def prepare(key, prompts, prompt_lengths, *, method, target, target_params,
   prompts_lib.check(prompts, prompt_lengths, target.vocab_size)
   num_shared = 0
   if shared_prefix is not None:
-    num_shared = prompts_lib.check_shared(shared_prefix, target)
+    num_shared = prompts_lib.check_shared(shared_prefix, target, draft)
     prompts, prompt_lengths = prompts_lib.after(shared_prefix, prompts,
                                                 prompt_lengths)
   argument_checks.check_models(method, target, draft)
@@ -252,11 +252,16 @@ def _clamped(lm):
   return lm._replace(forward=forward, max_length=0)
 
 
-def full_size(decoder: Decoder, context: Context, max_new_tokens: int) -> int:
-  """Returns the slots of a cache that never has to grow."""
-  return prefill_lib.capacity(context.prompts.shape[1],
-                              max_new_tokens + decoder.max_slots_ahead,
-                              context.num_shared)
+def full_size(decoder: Decoder, context: Context, max_new_tokens: int,
+              chunk: int = 0) -> int:
+  """Returns the slots of a cache that never has to grow.
+
+  A step also writes `chunk` slots after each text, if that is more than it
+  does in any case.
+  """
+  return prefill_lib.capacity(
+      context.prompts.shape[1],
+      max_new_tokens + max(decoder.max_slots_ahead, chunk), context.num_shared)
 
 
 def check_memory(method: Method, decoder: Decoder, context: Context,
@@ -271,8 +276,8 @@ def check_memory(method: Method, decoder: Decoder, context: Context,
 def _models(decoder, context: Context):
   """The models that a decoder prefills, each with its parameters."""
   target = context.target, context.target_params
-  # A head reads what the target has read of the prompts.
-  if not decoder.needs_draft or isinstance(context.draft, Head):
+  # Some drafters read what the target has read of the prompts.
+  if not decoder.needs_draft or not has_cache(context.draft):
     return [target]
   return [target, (context.draft, context.draft_params)]
 

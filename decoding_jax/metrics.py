@@ -68,8 +68,8 @@ def relative_interval(numerators, denominators, other_numerators,
     denominators: `[B]`, paired with them.
     other_numerators: `[B]`, of the same rows.
     other_denominators: `[B]`.
-    seed: as of `ratio_interval`.
-    level: as of `ratio_interval`.
+    seed: see `ratio_interval`.
+    level: see `ratio_interval`.
 
   Returns:
     (low, high), floats; NaN if nothing is defined.

@@ -41,7 +41,7 @@ def jit(function, *, static_argnums, donate_argnums=()):
     function: pure function of arrays and static arguments.
     static_argnums: tuple of the positions of static arguments, all of which
       stand before the others.
-    donate_argnums: as of `jax.jit`.
+    donate_argnums: see `jax.jit`.
 
   Returns:
     The compiled function, with the methods `lower` and `trace` of `jax.jit`,

@@ -5,7 +5,7 @@ Modules of this folder are programs; its packages hold what they share.
 
 import sys
 
-# While Python imports the packages of a module that it is told to run, "-m"
+# While Python imports the packages of a module that it is asked to run, "-m"
 # stands for the path of that module.
 if sys.argv[:1] == ["-m"] and "-m" in sys.orig_argv:
   _name = sys.orig_argv[sys.orig_argv.index("-m") + 1]

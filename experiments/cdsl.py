@@ -67,11 +67,11 @@ def main():
   everything = (*entries.values(), *choices.values())
   for entry in everything:
     constrained_run.check(config, pair, task, entry)
-  width = max(map(len, task.prompts))
+  prompt_length = max(map(len, task.prompts))
   pair = mesh.load(pair, [
       kind for entry in (_BASELINE, *everything)
       for kind in launch.decoders([entry.method], [entry.sampling.temperature])
-  ], config.batch, min(config.batch, config.examples), width,
+  ], config.batch, min(config.batch, config.examples), prompt_length,
                    config.max_new_tokens)
   pair = share_prefix_flag.apply(pair, task.prompts)
   if config.reward_on_host and pair.mesh is not None:
@@ -83,7 +83,8 @@ def main():
       results=(results_store.RESULTS, CHOICE))
 
   def measured(entries, task, name):
-    params, batches = constrained_run.make_batches(config, task, pair, width)
+    params, batches = constrained_run.make_batches(config, task, pair,
+                                                   prompt_length)
     decode = functools.partial(constrained_run.decoder, config, pair, task,
                                params)
     return measure(entries, decode, batches, task, pair.tokenizer,

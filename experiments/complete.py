@@ -55,6 +55,12 @@ _QUEUE = flags.DEFINE_integer(
     "queue", 0, "Rows given to one program, which decodes --batch at a time "
     "(continuous batching); 0 gives it no more than --batch.",
     lower_bound=0)
+_PREFILL_CHUNK = flags.DEFINE_integer(
+    "prefill_chunk", None, "Of --queue: prompt tokens that a row which joins "
+    "reads in a step of the others; 0 prefills rows while the others wait. "
+    "Default: as many as a step scores nodes of a row, if these are five or "
+    "more, else 0.",
+    lower_bound=0)
 _NUM_SAMPLES = flags.DEFINE_integer("num_samples", 1, "Texts per prompt.",
                                     lower_bound=1)
 _BUCKETS = flags.DEFINE_integer(
@@ -77,19 +83,20 @@ def main():
       results_store.started_at(_WORKDIR.value))
   room = prompt_tasks.positions(pair, generation_flags.MAX_NEW_TOKENS.value,
                                 method)
-  width = max((len(x) for x in prompts if len(x) <= room), default=1)
-  model_pair.check(method, pair, width, generation_flags.MAX_NEW_TOKENS.value,
+  prompt_length = max((len(x) for x in prompts if len(x) <= room), default=1)
+  model_pair.check(method, pair, prompt_length,
+                   generation_flags.MAX_NEW_TOKENS.value,
                    generation_flags.sampling())
   size = max(_BATCH.value, _QUEUE.value)
   max_rows = evaluation_run.max_rows(_BATCH.value,
                                      len(prompts) * _NUM_SAMPLES.value,
                                      size > _BATCH.value)
   pair = generation_flags.load(pair, [method], _BATCH.value, max_rows,
-                               width)
+                               prompt_length)
   settings = _settings(method, pair, prompts)
   pair = share_prefix_flag.apply(pair)
   # Before the folder exists: settings refused here must not be recorded in it.
-  pair = constraint_flags.apply(pair, width,
+  pair = constraint_flags.apply(pair, prompt_length,
                                 generation_flags.MAX_NEW_TOKENS.value)
   workdir = results_store.open_workdir(_WORKDIR.value, settings)
   if generation_flags.COMPILED.value:
@@ -150,14 +157,15 @@ def _batches(prompts, todo, size, mesh):
   texts = {number: prompts[i] for number, (i, _) in zip(numbers, todo)}
   lengths = np.array([len(prompts[i]) for i, _ in todo])
   key, seen = jax.random.key(generation_flags.SEED.value), set()
-  for width, members in length_buckets.members(lengths, _BUCKETS.value):
+  for prompt_length, members in length_buckets.members(lengths, _BUCKETS.value):
     for places in evaluation_run.row_numbers(len(members), size,
                                              mesh_shapes.multiple(mesh)):
       chosen = members[places]
       # Rows that only fill the last batch are at its end.
       new = [k for k in dict.fromkeys(chosen.tolist()) if k not in seen]
       seen.update(new)
-      yield evaluation_run.batch_of(key, texts, numbers[chosen], width), new
+      yield evaluation_run.batch_of(key, texts, numbers[chosen],
+                                    prompt_length), new
 
 
 def _decoded(method, pair, batch, rows):
@@ -172,7 +180,8 @@ def _decoded(method, pair, batch, rows):
       max_new_tokens=generation_flags.MAX_NEW_TOKENS.value,
       sampling=generation_flags.sampling(),
       eos_id=pair.eos_id,
-      rows=_BATCH.value))
+      rows=_BATCH.value,
+      prefill_chunk=_PREFILL_CHUNK.value))
   out = jax.tree.map(np.asarray, out)
   texts = batching.decode(pair.tokenizer, out, lengths)
   written = [row[start:end] for row, start, end in zip(

@@ -5,7 +5,7 @@
 
 All methods of `dj.canvas.methods` on list operations, Sudoku and Latin squares;
 FreeDave against the static decoding that it keeps; and the exact limits of
-parallel decoding beside what is measured.
+parallel decoding next to what is measured.
 """
 
 import functools
@@ -143,8 +143,8 @@ def train_filter(config, decoders):
 def measure_limits(config, decoders, path):
   """Measures accuracy at temperature 1 in lists of one length.
 
-  Places after the answer are given, and places are filled in an order that does
-  not depend on what is drawn: as the closed forms have it.
+  Positions after the answer are given, and positions are filled in an order
+  that does not depend on what is drawn: as the closed forms have it.
   """
   found = {(x["task"], x["tokens"]): x
            for x in results_store.read(path, "task", "tokens", "limit")}

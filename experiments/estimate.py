@@ -74,6 +74,7 @@ flags.adopt_module_key_flags(model_flags)
 flags.adopt_module_key_flags(method_flags)
 flags.adopt_module_key_flags(memory_budget_flag)
 flags.declare_key_flag("mesh")
+flags.declare_key_flag("draft_mesh")
 _MIB = 2**20
 
 
@@ -91,15 +92,16 @@ def main():
   pair = model_flags.open_pair(_METHOD.value, [method])
   config = pair.source.architecture()
   shape = mesh_lib.from_flags(config, _BATCH.value, len(devices))
+  with launch.user_errors(ValueError):
+    ways = mesh_lib.partition(pair, shape, mesh_lib.draft_mesh())
   if budget is not None:
-    method = _within(budget, pair, mesh_lib.partition(config, shape))
+    method = _within(budget, pair, ways)
   model_pair.check(method, pair, _PROMPT_LENGTH.value, _MAX_NEW_TOKENS.value,
                    sampling)
   kind = method.sampled if _TEMPERATURE.value else method.greedy
   need = memory_estimate.estimate(pair, [kind], _BATCH.value,
                                   _PROMPT_LENGTH.value, _MAX_NEW_TOKENS.value,
-                                  mesh_lib.partition(config, shape),
-                                  _SHARED_PREFIX.value)
+                                  ways, _SHARED_PREFIX.value)
   print(f"{method.name} on {shape[0]} x {shape[1]} of {len(devices)} "
         f"{devices[0].device_kind}: {_BATCH.value} rows of "
         f"{_PROMPT_LENGTH.value} + {_MAX_NEW_TOKENS.value} tokens", flush=True)
@@ -134,7 +136,8 @@ def _within(budget, pair, ways):
 
 
 def _compiled(pair, mesh, method, sampling, there, platform):
-  pair = mesh_lib.with_params(pair, mesh, mesh_lib.stand_ins)
+  pair = mesh_lib.with_params(pair, mesh, mesh_lib.stand_ins,
+                              mesh_lib.draft_mesh())
   start = time.perf_counter()
   compiled = device_compiler.compile_(mesh_lib.trace(
       pair, _BATCH.value, _PROMPT_LENGTH.value, method=method,

@@ -7,7 +7,7 @@ Prints the text, then one line of statistics. `--method=auto` measures first, on
 this prompt, and chooses the fastest method and tree; `--memory_budget=900MB`
 leaves out those that need more. `--regex`, `--json_schema`
 and `--stop` constrain the completion; `--stream` prints it while it is
-generated, and `--compare` times plain decoding beside it. `--texts=4` shows so
+generated, and `--compare` times plain decoding next to it. `--texts=4` shows so
 many beams or samples, and how they differ. `--show_tree` prints what each step
 drafts and accepts, `--tree_svg=trees.svg` draws it.
 `--chat` makes the prompt a user's message:
@@ -80,17 +80,19 @@ def main():
   methods = _methods(pair.draft)
   prompt = prompt_flags.encode(_PROMPT.value, pair.tokenizer,
                                model_flags.TARGET.value)
-  width = _width(len(prompt), budget, pair)
-  judged = reward_flags.judged(pair, width, budget)
+  prompt_length = _padded_length(len(prompt), budget, pair)
+  judged = reward_flags.judged(pair, prompt_length, budget)
   for method in methods:
-    model_pair.check(method, pair, width, budget, sampling, judged.reward)
+    model_pair.check(method, pair, prompt_length, budget, sampling,
+                     judged.reward)
   display_flags.check(methods, sampling)
   rows = display_flags.TEXTS.value
-  pair = generation_flags.load(pair, methods, rows, rows, width)
-  pair = constraint_flags.apply(pair, width, budget)
+  pair = generation_flags.load(pair, methods, rows, rows, prompt_length)
+  pair = constraint_flags.apply(pair, prompt_length, budget)
   if generation_flags.COMPILED.value:
     compilation_cache.keep(generation_flags.COMPILED.value)
-  prompts, lengths = np.zeros((1, width), np.int32), np.array([len(prompt)])
+  prompts = np.zeros((1, prompt_length), np.int32)
+  lengths = np.array([len(prompt)])
   prompts[0, :len(prompt)] = prompt
   method = methods[0]
   if generation_flags.METHOD.value == _AUTO:
@@ -136,7 +138,7 @@ def main():
     print(profile.profile(complete, int(out.steps), _PROFILE.value))
 
 
-def _width(length, budget, pair):
+def _padded_length(length, budget, pair):
   """Returns the tokens that a prompt is padded to, as far as models allow."""
   room = min([model.max_length - budget for model in (pair.target, pair.draft)
               if model and model.max_length], default=length + _WIDTH)
@@ -144,7 +146,7 @@ def _width(length, budget, pair):
 
 
 def _row_keys(first, count):
-  """Returns the keys of rows, as of `dj.generate`."""
+  """Returns the keys of rows, as in `dj.generate`."""
   key = jax.random.key(generation_flags.SEED.value)
   return jax.vmap(jax.random.fold_in, (None, 0))(
       key, np.arange(first, first + count, dtype=np.uint32))

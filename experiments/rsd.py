@@ -74,7 +74,7 @@ def run_drafters(config, workdir):
     workdir: folder; each drafter has one in it.
   """
   drafts = {name: draft for name, draft in config.drafts.items() if draft}
-  for draft in drafts.values():  # One that is missing is told at once.
+  for draft in drafts.values():  # One that is missing is reported at once.
     _open(config, draft)
   settings = json.loads(config.to_json())
   workdir = results_store.open_workdir(
@@ -113,16 +113,16 @@ def run(config, workdir) -> list:
       pair, *method_grid.from_config(config))
   start_tables.check_used(pair.start, methods)
   examples = prompt_tasks.load(config, pair, results_store.started_at(workdir))
-  width = max(map(len, examples.prompts))
+  prompt_length = max(map(len, examples.prompts))
   for method in methods:
     for temperature in config.temperatures:
-      model_pair.check(method, pair, width, config.max_new_tokens,
+      model_pair.check(method, pair, prompt_length, config.max_new_tokens,
                        evaluation_run.sampling(config, temperature))
   pair = mesh.load(pair, launch.decoders(methods, config.temperatures),
                    config.batch,
                    evaluation_run.max_rows(config.batch, config.prompts,
                                            config.queue),
-                   width, config.max_new_tokens)
+                   prompt_length, config.max_new_tokens)
   pair = guides.apply(pair, config.guide, "guide")
   pair = share_prefix_flag.apply(pair, examples.prompts)
   settings = json.loads(config.to_json())

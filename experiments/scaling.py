@@ -96,7 +96,7 @@ def of_point(config, name, tokens, workdir):
     workdir: folder of the study.
 
   Returns:
-    A ConfigDict as of `configs/train.py`.
+    A ConfigDict as in `configs/train.py`.
   """
   found = config.training.copy_and_resolve_references()
   steps = tokens // found.batch_tokens

@@ -5,7 +5,9 @@
 
 A run that was killed resumes from its last checkpoint with the same command,
 and ends with the parameters of an uninterrupted one. On SIGTERM it saves a
-checkpoint and ends.
+checkpoint and ends. With `--mesh=data:4,model:2` rows and layers are split over
+devices, of one process or of several that see the same `--config.workdir`; a
+run may resume on another mesh.
 """
 
 import json
@@ -17,6 +19,7 @@ import shlex
 import sys
 import time
 
+from absl import flags
 from absl import logging
 import jax
 import orbax.checkpoint as ocp
@@ -24,33 +27,51 @@ import tqdm
 
 from experiments.app import compilation_cache
 from experiments.app import launch
+from experiments.app import multihost
 from experiments.app import preemption
+from experiments.devices import mesh as mesh_lib
 from experiments.evaluation import results_store
+from experiments.training import on_mesh
 from experiments.training import run as training_run
 from experiments.training import steps as training_steps
 from models import transformer
 
+# Steps from one question whether some other process is to stop to the next.
+AGREED = 10
 _METRICS, _SAVED = "metrics.jsonl", "checkpoints"
 # Fields that may change from one start of a run to the next.
 _FREE = ("checkpoint_every", "compilation_cache", "eval_every", "eval_windows",
          "export", "export_dtype", "export_weights", "log_every")
 
 
+for _name in ("mesh", "draft_mesh", "coordinator", "num_processes",
+              "process_id"):
+  flags.declare_key_flag(_name)
+
+
 def main():
   logging.set_verbosity(logging.WARNING)
-  preemption.listen()
   config = launch.config(CONFIG, "preset")
+  with launch.user_errors(OSError, ValueError):
+    training_run.check(config)
+  learner = training_run.architecture(config)
+  mesh_lib.connect(lambda: on_mesh.split_architecture(config, learner),
+                   on_mesh.row_divisor(config))
+  preemption.listen()
   if config.compilation_cache and config.workdir:
     compilation_cache.keep(
         pathlib.Path(config.workdir) / compilation_cache.FOLDER)
-  train(config)
+  mesh = on_mesh.of_flags(config, learner)
+  train(config, mesh, on_mesh.learner_size(mesh, learner))
 
 
-def train(config) -> dict:
+def train(config, mesh=None, size: int = 1) -> dict:
   """Trains, or resumes training, and exports the model.
 
   Args:
     config: see `configs/train.py`.
+    mesh: of `mesh_shapes.make`; None for one device.
+    size: devices of "model" that a layer of what is trained is split over.
 
   Returns:
     The metadata saved with the model: command, settings, metrics.
@@ -60,7 +81,8 @@ def train(config) -> dict:
   """
   with launch.user_errors(OSError, ValueError):
     training_run.check(config)
-    run = training_run.prepare(config)
+    multihost.check_shared(config.workdir, "--config.workdir")
+    run = training_run.prepare(config, mesh, size)
   settings = json.loads(config.to_json())
   results_store.open_workdir(
       config.workdir,
@@ -79,7 +101,8 @@ def train(config) -> dict:
       "python": platform.python_version(),
   }
   training_run.export(config, run, params, metadata)
-  print(f"{config.export}: {_line(metadata)}")
+  if multihost.first():
+    print(f"{config.export}: {_line(metadata)}")
   return metadata
 
 
@@ -120,8 +143,9 @@ def _restored(saved, state, folder):
       damaged.append((step, e))
       continue
     for other, _ in damaged:
-      print(f"'{folder / str(other)}' is damaged: going back to step {step}.",
-            file=sys.stderr)
+      if multihost.first():
+        print(f"'{folder / str(other)}' is damaged: going back to step {step}.",
+              file=sys.stderr)
       saved.delete(other)
     return state
   if damaged:
@@ -135,34 +159,44 @@ def _steps(config, run, state, evaluate):
   """Yields (step, state) whenever the state is to be saved."""
   update = training_run.updates(config, run)
   written = training_run.teacher_samples(config, run)
-  start, clock, tokens = int(state.step), time.monotonic(), 0
+  start, clock, tokens, stops = int(state.step), time.monotonic(), 0, False
   with tqdm.tqdm(total=config.steps, initial=start, unit="step",
-                 dynamic_ncols=True) as bar, preemption.defer_signals():
+                 dynamic_ncols=True,
+                 disable=not multihost.first()) as bar, (
+                     preemption.defer_signals()):
     for step in range(start + 1, config.steps + 1):
       # Data and loss of a step depend on the number of updates before it.
       batch = run.data.train(step - 1, written)
       state, loss = update(step - 1, state, batch)
       tokens += batch.weights.size
       bar.update()
-      stops = preemption.stop_requested()
+      logs, evaluates = (step % every == 0 for every in (
+          config.log_every, config.eval_every))
+      stops = multihost.any_stop_requested(step % AGREED == 0)
       saves = (stops or step % config.checkpoint_every == 0
                or step == config.steps)
-      if saves or step % config.log_every == 0:
+      if saves or logs:
         _check_loss(step, float(loss))
-      if step % config.log_every == 0:
-        # Reading the loss waits for the device, so that the rate is true.
+      if logs:
+        # Reading the loss waits for the devices, so that the rate is true.
         shown = {"train_loss": float(loss), "tokens/s": round(
             tokens / (time.monotonic() - clock))}
         bar.set_postfix(shown)
-      if step % config.eval_every == 0:
+      if evaluates:
         metrics = {**evaluate(state.params, config.eval_windows),
                    "train_loss": float(loss)}
         results_store.append(run.workdir / _METRICS, {"step": step, **metrics})
-        bar.write(f"step {step}: {_line(metrics)}")
+        if multihost.first():
+          bar.write(f"step {step}: {_line(metrics)}")
       if saves:
         yield step, state
+      if step == start + 1 or logs or evaluates or saves:
+        # Of the steps that follow alone: no compilation, no evaluation.
+        clock, tokens = time.monotonic(), 0
       if stops:
         break
+  if stops:
+    raise preemption.Stopped
 
 
 def _check_loss(step, loss):
@@ -175,6 +209,8 @@ def _check_loss(step, loss):
 def _forget_after(step, path):
   """Drops metrics of steps after `step`, which will be made again."""
   records = results_store.read(path, "step")
+  if not multihost.first():
+    return
   partial = path.with_suffix(".partial")
   partial.write_text("".join(json.dumps(record) + "\n" for record in records
                              if record["step"] <= step))

@@ -5,9 +5,9 @@
       --memory_budget=900MB
 
 Reads the results of the run, decodes nothing, and estimates what each tree
-needs beside the weights: caches, logits, masks and temporaries. Prints the
+needs besides the weights: caches, logits, masks and temporaries. Prints the
 trees that no other one beats in both, writes `tree_budget.png`, and, of a
-budget, tells the smallest tree that keeps most of the tokens a call (SpecMemo,
+budget, names the smallest tree that keeps most of the tokens a call (SpecMemo,
 arXiv 2506.01986).
 """
 
@@ -120,7 +120,7 @@ def _draw(found):
       series.setdefault(tree.label, []).append(
           (tree.size / _MIB, [tree.efficiency[0], None, None]))
     panels[0, temperature] = figures.Panel(series, f"T = {temperature:g}",
-                                           "MiB beside the weights")
+                                           "MiB besides the weights")
   fig = figures.chart(panels, "block efficiency", linestyle="none")
   for ax, trees in zip(fig.axes, found.values()):
     best = front(trees)

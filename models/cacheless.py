@@ -30,7 +30,7 @@ def language_model(function, vocab_size: int, max_length: int = 0,
       but L is at most `max_length`.
     vocab_size: V.
     max_length: positions that it knows; 0 if there is no limit.
-    abstract_params: as of `types.LanguageModel`.
+    abstract_params: see `types.LanguageModel`.
 
   Returns:
     The `LanguageModel`; its parameters are those of `function`. Of equal
@@ -55,7 +55,7 @@ def at_ends(function, vocab_size: int, max_length: int = 0,
       anything. Hashable.
     vocab_size: V.
     max_length: positions that it knows; 0 if there is no limit.
-    abstract_params: as of `types.LanguageModel`.
+    abstract_params: see `types.LanguageModel`.
 
   Returns:
     The `LanguageModel`.

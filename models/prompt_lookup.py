@@ -1,10 +1,10 @@
 """Prompt lookup: a drafter without parameters that copies from the text.
 
 Prompt lookup decoding (Saxena 2023, github.com/apoorvumang/prompt-lookup-
-decoding) drafts the tokens after the last place where the newest tokens had
-occurred before. Here all such places vote, and the votes are a distribution: so
-any method drafts from it, trees too, and the text keeps the distribution of the
-target. It pays where a text repeats its prompt or itself: code, summaries,
+decoding) drafts the tokens after the last position where the newest tokens had
+occurred before. Here all such positions vote, and the votes are a distribution:
+so any method drafts from it, trees too, and the text keeps the distribution of
+the target. It pays where a text repeats its prompt or itself: code, summaries,
 dialogues.
 
 A forward costs little more than filling its logits. But a method whose drafter
@@ -31,9 +31,10 @@ _BASE = 16.0
 def language_model(vocab_size: int, ngram: int = 4) -> types.LanguageModel:
   """Returns the drafter as a language model; its parameters are `()`.
 
-  A place where m of the newest tokens occurred, at most `ngram`, votes for the
-  token after it with the weight 16^m; the later of two equal places counts up
-  to twice as much. Without any such place the distribution is uniform.
+  A position where m of the newest tokens occurred, at most `ngram`, votes for
+  the token after it with the weight 16^m; the later of two equal positions
+  counts up to twice as much. Without any such position the distribution is
+  uniform.
 
   Args:
     vocab_size: V, of the target.
@@ -66,7 +67,7 @@ def _logits(vocab_size, ngram, text, end):
   agrees = places < end
   agreeing = jnp.zeros(len(text))
   for back in range(ngram):
-    # Tokens that are rolled in from the end are not before any place.
+    # Tokens that are rolled in from the end are not before any position.
     same = jnp.roll(text, back) == text[jnp.maximum(end - back, 0)]
     agrees &= same & (places >= back)
     agreeing += agrees
@@ -74,7 +75,7 @@ def _logits(vocab_size, ngram, text, end):
   votes = jnp.where(
       agreeing > 0,
       _BASE**(agreeing - agreeing.max()) * (1 + places / (end + 1)), 0)
-  # The last place is the end itself, which has no vote.
+  # The last position is the end itself, which has no vote.
   tokens = jnp.roll(text, -1)
   sums = jnp.zeros(vocab_size).at[tokens].add(votes)[tokens]
   # Logarithms of the few sums, not of V; all logits are equal without votes.

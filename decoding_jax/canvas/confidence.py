@@ -1,4 +1,4 @@
-"""Confidences, by which places are filled.
+"""Confidences, by which positions are filled.
 
 Each is a function `(log_probs [L, V], tokens [L]) -> [L]` float32 in [0, 1] of
 the model's own distributions (temperature 1, nothing cut off but the mask) and
@@ -18,8 +18,9 @@ def probability(log_probs, tokens):
 def largest(log_probs, tokens):
   """Returns the largest probabilities, whatever token was drawn.
 
-  The order in which places are filled then does not depend on the tokens drawn
-  for them: one token a step is an exact sample of the model, in that order.
+  The order in which positions are filled then does not depend on the tokens
+  drawn for them: one token a step is an exact sample of the model, in that
+  order.
   """
   del tokens
   return jnp.exp(log_probs.max(axis=-1))

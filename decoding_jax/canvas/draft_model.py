@@ -1,10 +1,11 @@
-"""A masked-diffusion model in the place of `dj.generate`'s draft model."""
+"""A masked-diffusion model as the draft model of `dj.generate`."""
 
 import functools
 
 import jax.numpy as jnp
 
-from decoding_jax.types import Block, Cache, LanguageModel, MaskedModel
+from decoding_jax.runtime import cache as cache_lib
+from decoding_jax.types import Cache, LanguageModel, MaskedModel
 
 
 @functools.lru_cache(maxsize=None)
@@ -17,7 +18,7 @@ def as_draft(model: MaskedModel, vocab_size: int) -> LanguageModel:
       are never drafted.
 
   Returns:
-    A language model that caches nothing: of whole texts, whose masked places
+    A language model that caches nothing: of whole texts, whose masked positions
     are tokens below 0. Its parameters are those of `model`.
 
   Raises:
@@ -35,10 +36,10 @@ def as_draft(model: MaskedModel, vocab_size: int) -> LanguageModel:
   def forward(params, tokens, positions, cache, block, slot, mask):
     del cache, slot
     tokens = jnp.where(tokens < 0, model.mask_id, tokens)
-    room = inner.init_cache(*tokens.shape)
+    empty = inner.init_cache(len(tokens), 0)
     logits, _ = inner.forward(
-        params, tokens, positions, inner.init_cache(len(tokens), 0),
-        Block(room.keys, room.values, room.features), 0,
+        params, tokens, positions, empty,
+        cache_lib.init_block(empty, tokens.shape[1]), 0,
         mask[:, :, :tokens.shape[1]])
     if model.shifted:
       logits = jnp.concatenate([logits[:, :1], logits[:, :-1]], axis=1)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 
 def inputs(confidence, masked):
-  """Returns what a filter reads `[..., S]`: 1 where a place is filled."""
+  """Returns what a filter reads `[..., S]`: 1 where a position is filled."""
   return jnp.where(masked, confidence, 1.0)
 
 

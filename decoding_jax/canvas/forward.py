@@ -2,7 +2,7 @@
 
 Prompts are left-padded, so that all canvases begin at slot P. A store keeps the
 keys and values of all slots from the beginning of a row's current block; within
-the block only its own are computed anew, as fresh slots after the others:
+the block only its own are computed again, as fresh slots after the others:
 
     slot      0 .. P-1      P .. P+L-1        P+L ..
               prompt        canvas, stored    the block, fresh
@@ -29,8 +29,8 @@ def whole(context: Context, canvases):
     canvases: `[B, D, L]` int32.
 
   Returns:
-    Logits `[B, D, L, V]`, each of the token at that place; and a block of keys
-    and values of B * D rows.
+    Logits `[B, D, L, V]`, each of the token at that position; and a block of
+    keys and values of B * D rows.
   """
   batch, number, length = canvases.shape
   repeat = lambda x: jnp.repeat(x, number, axis=0)
@@ -53,7 +53,7 @@ def of_block(context: Context, canvas, store: Block, start):
     context: of B rows.
     canvas: `[B, L]` int32.
     store: P + L slots.
-    start: `[B]` int32, place at which the block begins.
+    start: `[B]` int32, position at which the block begins.
 
   Returns:
     Logits `[B, L, V]`, 0 outside of the block.

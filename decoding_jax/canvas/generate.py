@@ -37,9 +37,9 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
     method: of `canvas.methods`, or one's own.
     model: a `MaskedModel`.
     params: its parameters.
-    length: L, places of each canvas.
-    block: S, places that may be filled at a time; divides L.
-    sampling: at temperature 0 each place gets its most probable token; above
+    length: L, positions of each canvas.
+    block: S, positions that may be filled at a time; divides L.
+    sampling: at temperature 0 each position gets its most probable token; above
       it a token is drawn by Gumbel noise, the same at each step.
     confidence: a function of `canvas.confidence`, or one's own.
     eos_id: token after which nothing counts; None for none.
@@ -100,7 +100,7 @@ def _state(cache, traced, context: Context, canvases) -> State:
   batch, length = canvases.shape
   zeros, none = jnp.zeros(batch, jnp.int32), jnp.full(batch, NONE, jnp.int32)
   number = context.method.drafts
-  # No method takes more forwards than there are places.
+  # No method takes more forwards than there are positions.
   trace = (jnp.zeros((batch, length, length), jnp.float32),
            jnp.full((batch, length, length), NONE, jnp.int32))
   return State(

@@ -1,4 +1,4 @@
-"""Places of a canvas: what could be filled in, and which of them are."""
+"""Positions of a canvas: what could be filled in, and which of them are."""
 
 import functools
 
@@ -11,17 +11,17 @@ from decoding_jax.kernels import random
 from decoding_jax.types import NONE
 
 # Confidences are multiples of this. Logits of float32 resolve no finer
-# differences: the order of places would depend on the shape of a batch.
+# differences: the order of positions would depend on the shape of a batch.
 _STEP = 2.0**-16
 
 
 def candidates(context: Context, logits):
   """Returns what would be filled in, and how confident the model is.
 
-  The noise of a place is the same at each step, so that a token is a function
-  of the canvas, and a place whose distribution does not change keeps its token
-  however long it waits: noise drawn anew each step would let improbable tokens
-  wait until they are drawn otherwise.
+  The noise of a position is the same at each step, so that a token is a
+  function of the canvas, and a position whose distribution does not change
+  keeps its token however long it waits: fresh noise in each step would let
+  improbable tokens wait until they are drawn otherwise.
 
   Args:
     context: of B rows.
@@ -49,9 +49,9 @@ def _of_row(context, key, warper, logits):
 
 
 def block_start(context: Context, canvas):
-  """Returns the place `[...]` at which the current block begins.
+  """Returns the position `[...]` at which the current block begins.
 
-  It is the block of the first masked place; L where the text is whole.
+  It is the block of the first masked position; L where the text is whole.
 
   Args:
     context: for mask, end of text and S.
@@ -64,10 +64,10 @@ def block_start(context: Context, canvas):
 
 
 def is_open(context: Context, canvas):
-  """Returns which places `[..., L]` are still to be filled.
+  """Returns which positions `[..., L]` are still to be filled.
 
-  Masked ones after the first end of text are not, if the places before it are
-  filled: they are ends of text, whatever the model says.
+  Masked ones after the first end of text are not, if the positions before it
+  are filled: they are ends of text, whatever the model says.
   """
   masked = canvas == context.model.mask_id
   open_before = jnp.cumsum(masked, axis=-1)
@@ -76,7 +76,7 @@ def is_open(context: Context, canvas):
 
 
 def advance(context: Context, canvas, tokens, confidence):
-  """Lets the rule fill places of one canvas.
+  """Lets the rule fill positions of one canvas.
 
   Args:
     context: of one row or more.

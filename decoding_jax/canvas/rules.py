@@ -1,10 +1,10 @@
-"""What rules are made of: the most confident places, and the block."""
+"""What rules are made of: the most confident positions, and the block."""
 
 import jax.numpy as jnp
 
 
 def most_confident(confidence, eligible, count):
-  """Returns the most confident of the eligible places; of equal ones the first.
+  """Returns the most confident eligible positions; of equal ones the first.
 
   Args:
     confidence: `[L]` float32.
@@ -18,7 +18,7 @@ def most_confident(confidence, eligible, count):
 
 
 def ranks(confidence, eligible):
-  """Returns the rank `[L]` of each place, 0 of the most confident one.
+  """Returns the rank `[L]` of each position, 0 of the most confident one.
 
   Those that are not eligible come last.
   """
@@ -28,5 +28,5 @@ def ranks(confidence, eligible):
 
 
 def at_least_one(chosen, confidence, eligible):
-  """Adds the most confident place to those that a rule has chosen."""
+  """Adds the most confident position to those that a rule has chosen."""
   return chosen & eligible | most_confident(confidence, eligible, 1)

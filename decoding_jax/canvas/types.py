@@ -1,11 +1,11 @@
 """Arrays and contracts of decoding on a canvas.
 
-A masked-diffusion language model sees a prompt and a canvas, L places that
+A masked-diffusion language model sees a prompt and a canvas, L positions that
 follow it, of which some are masked; and it gives a distribution at each of
-them. Decoding fills all places, several a forward. Beside the axes of
+them. Decoding fills all positions, several a forward. Besides the axes of
 `decoding_jax.types`:
 
-  L  places of a canvas        S  places of a block
+  L  positions of a canvas     S  positions of a block
   D  canvases that are tried at once
 """
 
@@ -22,11 +22,11 @@ class Method(NamedTuple):
   Attributes:
     name: as in a table, with its sizes.
     rule: `(params, confidence [L] float32, eligible [L] bool, start []) ->
-      [L] bool`, which of the eligible places of one row to fill, at least one
-      of them. The current block begins at place `start`.
+      [L] bool`, which of the eligible positions of one row to fill, at least
+      one of them. The current block begins at position `start`.
     drafts: D, canvases a forward; more than 1: see `methods.free_dave`.
-    ends_text: whether the places after an end of text are filled with ends of
-      text at once.
+    ends_text: whether the positions after an end of text are filled with ends
+      of text at once.
     needs_params: whether the rule has parameters.
   """
   name: str
@@ -71,15 +71,15 @@ class State:
   """What the loop carries.
 
   Attributes:
-    canvas: `[B, L]` int32, the mask's token where a place is not filled.
+    canvas: `[B, L]` int32, the mask's token where a position is not filled.
     drafts: `[B, D, L]` int32, canvases of the next forward; the first one is
       `canvas`.
-    filled_at: `[B, L]` int32, the forward that filled each place, from 0 on;
+    filled_at: `[B, L]` int32, the forward that filled each position, from 0 on;
       `NONE` where it is not filled.
     forwards: `[B]` int32, forwards a row has taken.
-    whole_forwards: `[B]` int32, those of them that read prompt and canvas anew;
-      all without a cache.
-    steps: `[B]` int32, times that the rule has filled places.
+    whole_forwards: `[B]` int32, those that read prompt and canvas again; all
+      without a cache.
+    steps: `[B]` int32, times that the rule has filled positions.
     trace: `[B, F, L]` float32 of confidences and `[B, F, L]` int32 of tokens,
       of each forward; None if it is not kept.
     store: keys and values of prompt and canvas, as a `Block`; None without a
@@ -106,11 +106,11 @@ class Filled:
     tokens: `[B, L]` int32; after an end of text, ends of text.
     lengths: `[B]` int32, tokens up to the end of text, which is counted; L
       without one.
-    filled_at: `[B, L]` int32, the forward that filled each place; `NONE` after
-      the end where none did.
+    filled_at: `[B, L]` int32, the forward that filled each position; `NONE`
+      after the end where none did.
     forwards: `[B]` int32, forwards that a row has taken, of all its drafts
       together.
-    whole_forwards: `[B]` int32, those that read prompt and canvas anew.
+    whole_forwards: `[B]` int32, those that read prompt and canvas again.
     steps: `[B]` int32, times that the rule has filled places: the forwards of a
       method without drafts.
     trace: see `State`.

@@ -21,9 +21,9 @@ def choice(texts: Sequence[str], pieces: Sequence[bytes], eos_id,
     texts: none of them empty; the end may come after one that others go on
       from. The name of a special token in them means that token, which must not
       be one that ends texts.
-    pieces: the bytes of V tokens, as of `tokenizers.pieces`.
+    pieces: the bytes of V tokens, from `tokenizers.pieces`.
     eos_id: the token that ends a text, or several such tokens.
-    encode: text -> its tokens, as of `lambda text: tokenizer.encode(text,
+    encode: text -> its tokens, as in `lambda text: tokenizer.encode(text,
       add_special_tokens=False).ids`; None for all spellings.
 
   Returns:

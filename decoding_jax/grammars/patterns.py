@@ -15,8 +15,8 @@ def regex(pattern: str, pieces: Sequence[bytes], eos_id) -> Automaton:
   """Returns the automaton of texts that match a pattern from end to end.
 
   Args:
-    pattern: as of `regex_syntax.parse_whole`, which is most of Rust's `regex`.
-    pieces: the bytes of V tokens, as of `tokenizers.pieces`; b"" for
+    pattern: see `regex_syntax.parse_whole`, which is most of Rust's `regex`.
+    pieces: the bytes of V tokens, from `tokenizers.pieces`; b"" for
       those that must not occur.
     eos_id: the token that ends a text, or several such tokens.
 
@@ -51,8 +51,8 @@ def json_schema(schema, pieces: Sequence[bytes], eos_id,
 
   Args:
     schema: a dict, or a text of JSON.
-    pieces: as of `regex`.
-    eos_id: as of `regex`.
+    pieces: see `regex`.
+    eos_id: see `regex`.
     whitespace: what may be between the parts, a pattern; None for at most one
       blank.
     seconds: after which it is given up.

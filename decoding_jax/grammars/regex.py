@@ -21,7 +21,7 @@ def whole(pattern: str) -> Dfa:
   """Returns the automaton of texts that match a pattern from end to end.
 
   Args:
-    pattern: as of `regex_syntax.parse_whole`.
+    pattern: see `regex_syntax.parse_whole`.
 
   Raises:
     ValueError: saying what is wrong, or not supported.
@@ -38,7 +38,7 @@ def search(pattern: str) -> Dfa:
   """Returns the automaton of texts in which a pattern occurs.
 
   Args:
-    pattern: as of `regex_syntax.parse_ecma`. Look-ahead may come at the begin
+    pattern: see `regex_syntax.parse_ecma`. Look-ahead may come at the begin
       alone, after `^`.
 
   Raises:

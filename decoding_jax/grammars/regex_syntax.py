@@ -20,7 +20,7 @@ _BLANKS = ((9, 13), (32, 32), (0xa0, 0xa0), (0x1680, 0x1680), (0x2000, 0x200a),
            (0x2028, 0x2029), (0x202f, 0x202f), (0x205f, 0x205f),
            (0x3000, 0x3000), (0xfeff, 0xfeff))
 _LINE_ENDS = ((10, 10), (13, 13), (0x2028, 0x2029))
-# Of Unicode: blanks, and what is part of words beside some categories.
+# Of Unicode: blanks, and what is part of words besides some categories.
 _WHITE_SPACE = (*_BLANKS[:-1], (0x85, 0x85))
 _WORD_CATEGORIES = ("L", "M", "Nd", "Nl", "Pc")
 _OTHER_WORDS = ((0x200c, 0x200d), (0x24b6, 0x24e9), (0x1f130, 0x1f149),

@@ -179,7 +179,7 @@ def stop_strings(strings: Sequence[str], pieces: Sequence[bytes],
     strings: none of them empty. The name of a special token, such as
       "<|eot_id|>" or the end of "x<|eot_id|>", is met by that token, and where
       it is spelled out as well.
-    pieces: the bytes of V tokens, as of `models.text.tokenizers.pieces`, which
+    pieces: the bytes of V tokens, from `models.text.tokenizers.pieces`, which
       names special tokens.
     eos_id: the token that ends a text, or several such tokens.
 

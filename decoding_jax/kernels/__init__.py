@@ -1,4 +1,4 @@
-"""Operations that have native CPU kernels, each beside its reference in JAX.
+"""Operations that have native CPU kernels, each next to its reference in JAX.
 
 The one door to native code: who computes with these functions gets the kernel
 on a CPU where it knows the arguments, and else the reference, with the same
@@ -25,9 +25,10 @@ from decoding_jax.kernels.mesh_axes import split_by_compiler
 from decoding_jax.kernels.norms import rms_norm
 from decoding_jax.kernels.random import threefry_hashes
 from decoding_jax.kernels.softmax import log_normalizer
+from decoding_jax.kernels.split_slots import SplitSlots
 
 __all__ = [
-    "Span", "attention", "available", "commit", "compile_for",
+    "Span", "SplitSlots", "attention", "available", "commit", "compile_for",
     "compiler_options", "cores", "empty_like", "gumbel_top_k", "host_device",
     "is_cpu", "is_tracing", "log_normalizer", "matmul", "matmuls", "prepare",
     "rms_norm", "soft_cap", "split_by_compiler", "take_along",

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax.kernels import dispatch
+from decoding_jax.kernels import split_slots
 from decoding_jax.kernels.cpu import bindings
 
 # Axes of a cache, from the end, so that a layer axis may come first.
@@ -17,7 +18,8 @@ def commit(keys, values, fresh_keys, fresh_values, slots, lengths):
   a whole cache to float32 and back.
 
   Args:
-    keys: of the cache, a tuple of `[..., B, H, C, S]`.
+    keys: of the cache, a tuple of `[..., B, H, C, S]`; some of these and of the
+      values may be `split_slots.SplitSlots`.
     values: of the cache, a tuple of `[..., B, H, S, C]`.
     fresh_keys: of the block, a tuple of `[..., B, H, C, N]`.
     fresh_values: of the block, a tuple of `[..., B, H, N, C]`.
@@ -27,7 +29,25 @@ def commit(keys, values, fresh_keys, fresh_values, slots, lengths):
   Returns:
     keys and values of the cache.
   """
-  return _commit(keys, values, fresh_keys, fresh_values, slots, lengths)
+  if not any(map(_is_split, keys + values)):
+    return _commit(keys, values, fresh_keys, fresh_values, slots, lengths)
+
+  def those(split, arrays, like):
+    return tuple(x for x, y in zip(arrays, like) if _is_split(y) == split)
+
+  whole = _commit(*(those(False, *pair) for pair in (
+      (keys, keys), (values, values), (fresh_keys, keys),
+      (fresh_values, values))), slots, lengths)
+  split = iter(split_slots.commit(
+      *(those(True, x, keys + values) for x in (
+          keys + values, fresh_keys + fresh_values)), slots, lengths))
+  return tuple(
+      tuple(next(split if _is_split(x) else others) for x in arrays)
+      for arrays, others in zip((keys, values), map(iter, whole)))
+
+
+def _is_split(x):
+  return isinstance(x, split_slots.SplitSlots)
 
 
 def _reference(keys, values, fresh_keys, fresh_values, slots, lengths):

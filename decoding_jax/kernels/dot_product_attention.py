@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec
 from decoding_jax.kernels import dispatch
 from decoding_jax.kernels import linear
 from decoding_jax.kernels import mesh_axes
+from decoding_jax.kernels import split_slots
 from decoding_jax.kernels.cpu import bindings
 
 # Slots whose scores are in memory at once on a GPU.
@@ -49,17 +50,21 @@ def attention(q, parts, cap=0.0):
       `[B, T or 1, S]` of what is seen. Each query sees something. Then, where
       it is known, the `Span` of the mask: such a part, of a cache, is read
       blockwise. Keys and values of a part may be of one row, `[1, H, C, S]`,
-      which all rows share; see `_of_all_rows`.
+      which all rows share, see `_of_all_rows`; or they may be
+      `split_slots.SplitSlots`, where none are shared.
     cap: of `soft_cap`, for the scores.
 
   Returns:
     `[B, T, H, G, C]`, of the type of `q`.
   """
   parts = tuple(map(tuple, parts))
+  if any(isinstance(part[0], split_slots.SplitSlots) for part in parts):
+    return split_slots.attend(functools.partial(_own, cap), q,
+                              parts).astype(q.dtype)
   own = tuple(part for part in parts if len(part[0]) == len(q))
   found = [_of_all_rows(q, part, cap) for part in parts
            if len(part[0]) < len(q)]
-  found.append(_attention(q, own, cap=cap))
+  found.append(_attention(q, split_slots.together(own), cap=cap))
   return (merge(found) if found[1:] else found[0])[0].astype(q.dtype)
 
 
@@ -125,23 +130,31 @@ def _reference(q, parts, *, cap):
     forms["tpu"] = functools.partial(_attend_twice, cap)
     if q.dtype.itemsize < 4:
       forms["cpu"] = forms["tpu"]
-  forms |= {platform: dispatch.with_derivatives_of(attend, form)
-            for platform, form in _merged_forms(q, parts, cap).items()}
+  forms |= {platform: dispatch.with_derivatives_of(
+      attend, functools.partial(_attend_merged, cap, of_prefix))
+            for platform, of_prefix in _of_prefix(q, parts).items()}
   return dispatch.by_platform(q, parts, default=attend, **forms)
 
 
-def _merged_forms(q, parts, cap):
-  """Returns the forms that merge attentions, by platform."""
+def _own(cap, q, parts):
+  """Attends to the slots that a device has of a cache and a block."""
+  forms = {platform: functools.partial(_pair, cap, of_prefix)
+           for platform, of_prefix in _of_prefix(q, parts).items()}
+  return dispatch.by_platform(
+      q, parts, default=functools.partial(_pair, cap, None), **forms)
+
+
+def _of_prefix(q, parts):
+  """Returns how to attend to a part with a span, by platform."""
   if not any(map(_span, parts)):
     return {}
-  forms, merged = {}, functools.partial(_attend_merged, cap)
+  forms = {}
   scores = q.size // q.shape[-1] * sum(part[0].shape[-1] for part in parts)
   if dispatch.compiles_for("tpu") and scores > _FEW:
-    forms["tpu"] = functools.partial(merged, _flash if (
-        mesh_axes.is_on_one_device()) else _blockwise)
+    forms["tpu"] = _flash if mesh_axes.is_on_one_device() else _blockwise
   # Reading keys and values twice costs less than so many scores.
   if dispatch.compiles_for("gpu") and 2 * q.shape[1] * q.shape[3] >= q.shape[4]:
-    forms["cuda"] = forms["rocm"] = functools.partial(merged, _blockwise)
+    forms["cuda"] = forms["rocm"] = _blockwise
   return forms
 
 
@@ -150,18 +163,32 @@ def _span(part):
 
 
 def _attend_merged(cap, of_prefix, q, parts):
-  """Attends to parts with a span by `of_prefix`, and merges the rest."""
+  return _by_tokens(_pair(cap, of_prefix, q, parts))
+
+
+def _pair(cap, of_prefix, q, parts):
+  """Attends to parts with a span by `of_prefix`, and merges the rest.
+
+  Args:
+    cap: of the scores.
+    of_prefix: `_flash` or `_blockwise`; None: no part is apart.
+    q: `[B, T, H, G, C]`.
+    parts: see `attention`; a query may see nothing.
+
+  Returns:
+    A pair as of `merge`, of `[B, H, G, T, C]` and `[B, H, G, T]`.
+  """
   queries = q.transpose(0, 2, 3, 1, 4)
   many = of_prefix is _flash and q.shape[1] >= _MANY
   found, rest = [], []
   for part in parts:
-    if many or _span(part):
+    if many or of_prefix and _span(part):
       found.append(of_prefix(cap, queries, part))
     else:
       rest.append(part)
   if rest:
-    found.append(_normalized(*_sums(cap, queries, rest)))
-  return _by_tokens(merge(found))
+    found.append(_normalized(*_sums(cap, queries, rest, _LOW)))
+  return merge(found)
 
 
 def _flash(cap, q, part):

@@ -15,18 +15,7 @@ _LEAST_BLOCKS = 8
 
 
 def gumbel_top_k(key, log_probs, k):
-  """Draws k tokens without replacement (Kool et al. 2019, section 2).
-
-  Args:
-    key: a random key.
-    log_probs: `[V]` float32.
-    k: static, at most V.
-
-  Returns:
-    perturbed log-probabilities `[k]`, descending, which is draw order, and
-    tokens `[k]` int32. A perturbed value of -inf marks a token of probability
-    zero.
-  """
+  """Does what `vocabulary.gumbel_top_k` does, of a vocabulary in one part."""
   return _gumbel_top_k(key, log_probs, k=k)
 
 

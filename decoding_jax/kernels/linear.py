@@ -36,8 +36,8 @@ def matmuls(x, weights, scales=None):
 
   Args:
     x: see `matmul`.
-    weights: a sequence of matrices as of `matmul`.
-    scales: one as of `matmul` for each of them; None for none.
+    weights: a sequence of matrices as in `matmul`.
+    scales: one as in `matmul` for each of them; None for none.
 
   Returns:
     A tuple of `[..., out]` float32.

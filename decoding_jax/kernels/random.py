@@ -130,7 +130,7 @@ def bits_at(key, size: int, places):
     places: `[...]` uint32, less than `size`.
 
   Returns:
-    `[...]` uint32, a function of key and place alone.
+    `[...]` uint32, a function of key and position alone.
   """
   half = jnp.uint32((size + 1) // 2)
   first = places < half

@@ -21,7 +21,7 @@ def make(num_beams: int, draft_beams: int, depth: int,
     num_beams: K.
     draft_beams: N, beams of the draft model, at least K.
     depth: levels that are drafted for a call of the target.
-    length_penalty: as of `beam_search`.
+    length_penalty: see `beam_search`.
 
   Returns:
     The method; `stats.extra` has all beams, see `level_search.decoder`.

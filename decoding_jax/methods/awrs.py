@@ -32,7 +32,7 @@ def make(num_particles: int, threshold: float = 1.0,
     resample_below: effective sample size, over W, below which a row resamples.
 
   Returns:
-    The method; `stats.extra` is as of `particles`, its `reward_calls [B]` count
+    The method; `stats.extra` is as in `particles`, its `reward_calls [B]` count
     the tokens that were tested.
 
   Raises:

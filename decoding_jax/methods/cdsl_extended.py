@@ -23,7 +23,7 @@ def make(lookahead: int, num_candidates: int, weight: int = 1,
   """Makes CDSL with other drafts and other commits; the defaults are `cdsl`.
 
   Args:
-    lookahead: n; this and the next six as of `cdsl`.
+    lookahead: n; this and the next six as in `cdsl`.
     num_candidates: of CDLH.
     weight: 1 or 0.
     reward_weight: lambda.
@@ -46,7 +46,7 @@ def make(lookahead: int, num_candidates: int, weight: int = 1,
       less than so many nats below it. Without slack it verifies one path.
 
   Returns:
-    The method; `stats.extra` as of `cdsl`.
+    The method; `stats.extra` as in `cdsl`.
 
   Raises:
     ValueError: naming the option, its value and what is allowed.

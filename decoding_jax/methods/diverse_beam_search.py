@@ -23,7 +23,7 @@ def make(num_beams: int, num_groups: int, diversity: float = 0.5,
     num_beams: W, of all groups.
     num_groups: groups, a divisor of W.
     diversity: lambda, in nats.
-    length_penalty: as of `beam_search`, but for ended texts, which stay beams.
+    length_penalty: see `beam_search`, but for ended texts, which stay beams.
 
   Returns:
     The method; `stats.extra` has all beams, see `level_search.decoder`.

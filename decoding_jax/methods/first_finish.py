@@ -17,7 +17,7 @@ def make(num_samples: int, num_finished: int = 1,
   Args:
     num_samples: n.
     num_finished: k, at most n.
-    answer_after: as of `samples`.
+    answer_after: see `samples`.
 
   Returns:
     The method; `stats.extra` has all samples, see `level_search.decoder`.

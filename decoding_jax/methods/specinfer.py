@@ -15,7 +15,7 @@ def make(num_paths: int = 3, depth: int = 4, expansion=None) -> Method:
   Args:
     num_paths: drafted paths, which part at the root.
     depth: tokens of a path.
-    expansion: in place of both, in how many ways a path goes on at level
+    expansion: instead of both, in how many ways a path goes on at level
       0, 1, ..., D - 1, the paper's expansion: `(3, 1)` is 3 paths of 2 tokens.
 
   Returns:

@@ -96,7 +96,7 @@ def _repeated(tokens, candidates, max_match):
   wide = jnp.concatenate([jnp.full(max_match, NONE, jnp.int32), tokens])
   same, length = tokens != NONE, jnp.ones(len(tokens), jnp.float32)
   for i in range(1, max_match + 1):
-    # The token i places before, and the i-th last one of the text.
+    # The token i positions before, and the i-th last one of the text.
     before, last = wide[max_match - i:-i], wide[-i]
     same &= (before == last) & (last != NONE)
     length += same

@@ -28,7 +28,7 @@ from decoding_jax import token_text
 from decoding_jax.types import Array, Reward
 from decoding_jax.validation import values as values_lib
 
-# What a function is given beside texts, if it has parameters of these names.
+# What a function is given besides texts, if it has parameters of these names.
 _EXTRAS = ("prompts", "constraints")
 # Last tokens of a prompt, of which a text is decoded after one.
 _CONTEXT = 16
@@ -120,7 +120,7 @@ def on_host(fn: Callable[..., Any], *, max_tokens: int,
       `constraints` of `generate`.
     max_tokens: most tokens of a text, such as `max_new_tokens`.
     decode: from a list of tokens to a string, such as `tokenizer.decode`; None
-      to give the function lists of tokens in place of strings. A text is what
+      to give the function lists of tokens instead of strings. A text is what
       its tokens add to the string of the prompt, with the blank between them.
     maximum: a value that cannot be exceeded; inf if there is none.
     timeout: seconds that a call may take; None for any. A call that takes
@@ -132,13 +132,13 @@ def on_host(fn: Callable[..., Any], *, max_tokens: int,
     cache_size: values that are remembered.
 
   Returns:
-    A reward without parameters; `host_report` tells what it has cost. Equal
+    A reward without parameters; `host_report` says what it has cost. Equal
     arguments give the same object.
 
   Raises:
     ValueError: naming the argument, its value and what is allowed. Errors of
       the function come as `jax.errors.JaxRuntimeError` from the generation, or
-      from the first use of its arrays; their last line tells the reason.
+      from the first use of its arrays; their last line gives the reason.
   """
   for name, x, optional in (("fn", fn, False), ("decode", decode, True)):
     if not (callable(x) or optional and x is None):

@@ -29,7 +29,8 @@ def map_arrays(function, *parts) -> types.Block:
   """Applies a function to each array of caches or blocks.
 
   Args:
-    function: `(*arrays, row_axis, slot_axis) -> array`, of one array of each.
+    function: `(*arrays, row_axis, slot_axis) -> array`, of one array of each;
+      on a mesh these may be `kernels.SplitSlots`.
     parts: caches or blocks of one model.
 
   Returns:
@@ -38,7 +39,8 @@ def map_arrays(function, *parts) -> types.Block:
   def mapped(name, row_axis, slot_axis):
     return jax.tree.map(lambda x, *others: function(
         x, *others, row_axis % x.ndim, slot_axis % x.ndim),
-                        *(getattr(part, name) for part in parts))
+                        *(getattr(part, name) for part in parts),
+                        is_leaf=_is_split)
 
   return types.Block(**{name: mapped(name, *axes)
                         for name, axes in _AXES.items()})
@@ -81,20 +83,23 @@ def commit(cache: types.Cache, block: types.Block, slots,
   Returns:
     The cache, longer by `count`.
   """
-  old, structure = jax.tree.flatten(cache.features)
-  fresh = structure.flatten_up_to(block.features)
-  # Features have the axes of values, with one head.
-  values = lambda arrays: tuple(
-      x.reshape(*x.shape[:1], 1, x.shape[1], math.prod(x.shape[2:]))
-      for x in arrays)
-  keys, new = kernels.commit(
-      cache.keys, (*cache.values, *values(old)), block.keys,
-      (*block.values, *values(fresh)), slots, cache.length - num_shared(cache))
-  size = len(cache.values)
-  features = [x.reshape(y.shape) for x, y in zip(new[size:], old)]
-  return cache.replace(keys=keys, values=new[:size],
-                       length=cache.length + count,
-                       features=structure.unflatten(features))
+  start = cache.length - num_shared(cache)
+  keys, values = kernels.commit(cache.keys, cache.values, block.keys,
+                                block.values, slots, start)
+  features = jax.tree.map(
+      lambda x, fresh: _append(x, fresh, slots, start), cache.features,
+      block.features)
+  return cache.replace(keys=keys, values=values, length=cache.length + count,
+                       features=features)
+
+
+def _append(target, source, slots, lengths):
+  """Copies slots of `[B, N, ...]` into `[B, S, ...]`, from the lengths on."""
+  def row(target, source, slots, length):
+    fresh = jnp.take(source, slots, axis=0, mode="clip")
+    return jax.lax.dynamic_update_slice_in_dim(target, fresh, length, 0)
+
+  return jax.vmap(row)(target, source, slots, lengths)
 
 
 def move(block: types.Block, sources, targets) -> types.Block:
@@ -121,6 +126,50 @@ def move(block: types.Block, sources, targets) -> types.Block:
   return map_arrays(moved, block)
 
 
+def latest(cache: types.Cache, first: int, window: int) -> types.Cache:
+  """Copies the first slots of each row and its newest ones.
+
+  Args:
+    cache: of S slots.
+    first: slots that are copied from the beginning.
+    window: slots that are copied before the length. Where slots are split over
+      devices, these numbers are rounded up, and up to one slot a device less
+      than the window is seen.
+
+  Returns:
+    A cache of `first + window` slots, or of all S. Its slots are in order, but
+    are positions no more.
+  """
+  ways = max([1, *(x.ways for x in jax.tree.leaves(cache, is_leaf=_is_split)
+                   if _is_split(x))])
+  first, window = (-(-number // ways) * ways for number in (first, window))
+  slots = capacity(cache)
+  if first + window >= slots:
+    return cache
+  start = jnp.clip(cache.length - window, first, slots - window)
+  # All devices copy equally many.
+  start = -(-start // ways) * ways
+
+  def take(x, row_axis, slot_axis, ways=1):
+    if _is_split(x):
+      return x.replace(array=take(x.array, row_axis, slot_axis, x.ways))
+
+    def row(x, start):
+      return jnp.concatenate(
+          [jax.lax.slice_in_dim(x, 0, first // ways, axis=slot_axis - 1),
+           jax.lax.dynamic_slice_in_dim(x, start // ways, window // ways,
+                                        slot_axis - 1)], axis=slot_axis - 1)
+
+    return jax.vmap(row, (row_axis, 0), row_axis)(x, start)
+
+  return with_arrays(cache.replace(length=first + cache.length - start),
+                     map_arrays(take, cache))
+
+
+def _is_split(x):
+  return isinstance(x, kernels.SplitSlots)
+
+
 def put_rows(cache: types.Cache, rows, other: types.Cache) -> types.Cache:
   """Writes whole rows, and no others.
 
@@ -134,7 +183,8 @@ def put_rows(cache: types.Cache, rows, other: types.Cache) -> types.Cache:
     The cache with these rows replaced.
   """
   def put(x, y, row_axis, _):
-    return x.at[(slice(None),) * row_axis + (rows,)].set(y, mode="drop")
+    at = (slice(None),) * row_axis + (rows,)
+    return jax.tree.map(lambda x, y: x.at[at].set(y, mode="drop"), x, y)
 
   return with_arrays(cache, map_arrays(put, cache, other)).replace(
       length=cache.length.at[rows].set(other.length, mode="drop"),
@@ -169,6 +219,16 @@ def with_arrays(cache: types.Cache, arrays: types.Block) -> types.Cache:
   """Returns the cache with other keys, values and features."""
   return cache.replace(keys=arrays.keys, values=arrays.values,
                        features=arrays.features)
+
+
+def take_rows(cache: types.Cache, rows) -> types.Cache:
+  """Returns a cache of the rows `[R]` of another one."""
+  def take(x, row_axis, _):
+    at = (slice(None),) * row_axis + (rows,)
+    return jax.tree.map(lambda x: x[at], x)
+
+  return with_arrays(cache, map_arrays(take, cache)).replace(
+      length=cache.length[rows])
 
 
 def await_logits(slots, logits):
@@ -215,8 +275,12 @@ def _await(slots, values):
 
 
 def round_up(slots) -> int:
-  """The least capacity that is usual and has room for so many slots."""
-  step = _STEP if slots <= _LONG else max(_STEP, _LONG_STEP)
+  """The least capacity that is usual and has room for so many slots.
+
+  The devices of a layer divide it, since a cache may be split over them.
+  """
+  step = math.lcm(_STEP if slots <= _LONG else max(_STEP, _LONG_STEP),
+                  *kernels.split_by_compiler().values())
   return -(-slots // step) * step
 
 

@@ -1,17 +1,36 @@
-"""A queue of prompts: a row that has finished makes room for the next one."""
+"""A queue of prompts: a row that has finished makes room for the next one.
+
+The next prompt is prefilled in chunks, each in the same target forward that
+scores the trees of the other rows (chunked prefill, Sarathi, arXiv 2308.16369):
+
+    row   target forward of a step        commits
+    0     a tree of M nodes               its accepted path
+    1     the next W tokens of a prompt   all of them, to the caches alone
+    2     a tree of M nodes               its accepted path
+
+W >= M tokens wide is a step in which some row joins, and M nodes any other. A
+step without such a forward leaves no room for a prompt: there some rows are
+prefilled together, while the others wait.
+"""
 
 import functools
 from typing import Any, Callable
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 
-from decoding_jax.runtime import cache as cache_lib, token_buffer
-from decoding_jax.types import Cache, Context, DecodeState, Decoder
+from decoding_jax.kernels import buffers
+from decoding_jax.runtime import cache as cache_lib, prefill, token_buffer
+from decoding_jax.types import (Array, Cache, Context, DecodeState, Decoder,
+                                LanguageModel)
 
 # Part of the rows that are refilled together, when so many have finished. One
 # at a time would cost a prefill each; more would wait longer for each other.
 _PART = 4
+# A step that scores fewer nodes of a row takes long to read a prompt: unless
+# wider steps are asked for, that costs more steps than it saves the others.
+LEAST_CHUNK = 5
 
 
 def refilled(rows: int) -> int:
@@ -23,9 +42,189 @@ def refilled(rows: int) -> int:
   return max(1, rows // _PART)
 
 
+@flax.struct.dataclass
+class _Queue:
+  """What the loop over chunks and steps carries.
+
+  Attributes:
+    state: of the B rows; a row that joins is done, and its text the last one.
+      Its caches hold what has been read of the next prompt.
+    members: `[B]` int32, the prompt of each row.
+    joins: `[B]` bool, rows that read their prompt.
+    taken: `[]` int32, prompts that have a row, or had one.
+    steps: `[]` int32.
+  """
+  state: DecodeState
+  members: Array
+  joins: Array
+  taken: Array
+  steps: Array
+
+
+def run_chunked(decoder: Decoder, context: Context, keys, rows: int, width: int,
+                begin: Callable[..., DecodeState],
+                start: Callable[..., DecodeState]) -> tuple[DecodeState, Any]:
+  """Generates for all prompts; a row that joins does not stop the others.
+
+  The first B prompts are prefilled together.
+
+  Args:
+    decoder: of a pair, whose steps have one target forward.
+    context: of R prompts.
+    keys: `[R]` random keys.
+    rows: B < R, that are decoded together.
+    width: W, tokens of a chunk, no less than the nodes of a tree. Caches have
+      room for so many after the longest text.
+    begin: `(context, keys) -> state` of any rows, nothing being generated yet.
+    start: `(context, caches, keys) -> state`, the same of prefilled caches.
+
+  Returns:
+    The last state of each of the R rows, without caches and carry; and the
+    steps of the loop.
+  """
+  total = len(keys)
+  members = jnp.arange(rows, dtype=jnp.int32)
+  queue = _Queue(begin(_take(context, members), keys[:rows]), members,
+                 jnp.zeros(rows, bool), jnp.int32(rows), jnp.int32(0))
+  results = jax.tree.map(lambda x: jnp.zeros((total, *x.shape[1:]), x.dtype),
+                         token_buffer.result(queue.state))
+
+  def rounds(carry):
+    queue, results = carry
+    queue = _enter(queue, total)
+    # Constant as long as no row gets another prompt.
+    own = _take(context, queue.members)
+    goes_on = lambda queue: ~(
+        ((queue.state.done & ~queue.joins).any() & (queue.taken < total))
+        | _has_read(queue, own).any())
+    queue = jax.lax.while_loop(
+        lambda queue: _has_read(queue, own).any(),
+        functools.partial(_start, own, keys, start), queue)
+    queue = jax.lax.while_loop(
+        lambda queue: goes_on(queue) & queue.joins.any(),
+        functools.partial(_step_and_read, decoder, own, width), queue)
+    queue = jax.lax.while_loop(
+        lambda queue: goes_on(queue) & ~queue.joins.any()
+        & ~queue.state.done.all(), lambda queue: queue.replace(
+            state=decoder.step(own, queue.state), steps=queue.steps + 1), queue)
+    # What a row that joins had before is there already, and goes elsewhere.
+    at = jnp.where(queue.joins, total, queue.members)
+    return queue, jax.tree.map(lambda all_, x: all_.at[at].set(x, mode="drop"),
+                               results, token_buffer.result(queue.state))
+
+  queue, results = jax.lax.while_loop(
+      lambda carry: ~carry[0].state.done.all() | (carry[0].taken < total)
+      | carry[0].joins.any(), rounds, (queue, results))
+  return queue.state.replace(target_cache=None, draft_cache=None, carry=None,
+                             **results), queue.steps
+
+
+def _enter(queue: _Queue, total) -> _Queue:
+  """Gives the next prompts to all rows that are done, with empty caches."""
+  free = queue.state.done & ~queue.joins
+  new = queue.taken + jnp.cumsum(free, dtype=jnp.int32) - 1
+  enters = free & (new < total)
+  empty = lambda cache: cache and cache.replace(
+      length=jnp.where(enters, cache_lib.num_shared(cache), cache.length))
+  state = queue.state
+  return queue.replace(
+      state=state.replace(target_cache=empty(state.target_cache),
+                          draft_cache=empty(state.draft_cache)),
+      members=jnp.where(enters, new, queue.members),
+      joins=queue.joins | enters,
+      taken=queue.taken + enters.sum(dtype=jnp.int32))
+
+
+def _has_read(queue: _Queue, context: Context):
+  """`[B]` bool, rows that join and have read all but the last token."""
+  return queue.joins & (
+      queue.state.target_cache.length >= context.prompt_lengths - 1)
+
+
+def _start(context: Context, keys, start, queue: _Queue) -> _Queue:
+  """Begins the text of a row that has read its prompt."""
+  state = queue.state
+  row = jnp.argmax(_has_read(queue, context))[None]
+  caches = tuple(_end_prompt(*model, row) for model in _models(context, state))
+  caches = (*caches, None)[:2]
+  fresh = start(_take(context, row),
+                tuple(cache and cache_lib.take_rows(cache, row)
+                      for cache in caches), keys[queue.members[row]])
+  # The row's part of the caches is where it belongs.
+  bare = lambda state: state.replace(target_cache=None, draft_cache=None)
+  return queue.replace(
+      state=_put(bare(state), row, bare(fresh)).replace(
+          target_cache=caches[0], draft_cache=caches[1]),
+      joins=queue.joins.at[row].set(False))
+
+
+def _models(context: Context, state: DecodeState):
+  """Returns model, parameters and cache of the target and of a draft model."""
+  found = [(context.target, context.target_params, state.target_cache)]
+  if state.draft_cache is not None:
+    found.append((context.draft, context.draft_params, state.draft_cache))
+  return found
+
+
+def _end_prompt(model: LanguageModel, params, cache: Cache, row) -> Cache:
+  """Does in one row what is done to a cache after all of a prompt."""
+  if model.after_prompt is None:
+    return cache
+  return cache_lib.put_rows(cache, row, model.after_prompt(
+      params, cache_lib.take_rows(cache, row)))
+
+
+def _step_and_read(decoder: Decoder, context: Context, width,
+                   queue: _Queue) -> _Queue:
+  """A step; rows that join, which are done, read the next of their prompt."""
+  state = queue.state
+  cached = state.target_cache.length
+  places = cached[:, None] + jnp.arange(width)[None]
+  chunk = buffers.take_along(context.prompts, jnp.minimum(
+      places, context.prompts.shape[1] - 1), axis=1)
+  count = jnp.where(queue.joins, jnp.clip(
+      context.prompt_lengths - 1 - cached, 0, width), 0)
+  target = _with_chunks(context.target, queue.joins, chunk)
+  state, seen = decoder.step_with_tree(context.replace(target=target), state)
+  order = jnp.broadcast_to(jnp.arange(width), chunk.shape)
+  state = state.replace(target_cache=cache_lib.commit(
+      state.target_cache, seen.block, order, count))
+  if state.draft_cache is not None:
+    state = state.replace(draft_cache=prefill.extend(
+        context.draft, context.draft_params, state.draft_cache, chunk, count))
+  return queue.replace(state=state, steps=queue.steps + 1)
+
+
+def _with_chunks(model: LanguageModel, joins, chunk) -> LanguageModel:
+  """The model, but some rows read a chunk `[B, W]` in place of their tree.
+
+  All trees are filled up to W nodes, the further ones seeing themselves alone;
+  so many slots has the block, whatever it was given.
+  """
+  width = chunk.shape[1]
+  order = jnp.arange(width)[None]
+
+  def fill(x, mode="constant"):
+    more = [(0, 0), *((0, width - size) for size in x.shape[1:])]
+    return jnp.pad(x, more, mode)
+
+  def forward(params, tokens, positions, cache, block, slot, mask):
+    del block, slot  # The step's only call begins with an empty one.
+    mask = fill(mask) | (order.T == order)[None]
+    own = joins[:, None]
+    logits, block = model.forward(
+        params, jnp.where(own, chunk, fill(tokens, "edge")),
+        jnp.where(own, cache.length[:, None] + order, fill(positions, "edge")),
+        cache, cache_lib.init_block(cache, width), 0,
+        jnp.where(own[:, None], (order.T >= order)[None], mask))
+    return logits[:, :tokens.shape[1]], block
+
+  return model._replace(forward=forward)
+
+
 def run(decoder: Decoder, context: Context, keys, rows: int,
         begin: Callable[..., DecodeState]) -> tuple[DecodeState, Any]:
-  """Generates for all prompts, at most so many of them at a time.
+  """Generates for all prompts; rows that join stop the others.
 
   Args:
     decoder: what decodes.

@@ -110,15 +110,32 @@ def _read(slots, chunk, model, params, prompts, lengths, shared=None):
   tokens = jnp.pad(tokens, ((0, 0), (0, number * size - width)))
 
   def step(i, cache):
-    start = i * size
-    block = _score(
-        model, params, jax.lax.dynamic_slice_in_dim(tokens, start, size, 1),
-        begin + start + order, cache)
-    return cache_lib.commit(cache, block, cache_lib.await_block(order, block),
-                            jnp.clip(count - start, 0, size))
+    return extend(
+        model, params, cache,
+        jax.lax.dynamic_slice_in_dim(tokens, i * size, size, 1),
+        jnp.clip(count - i * size, 0, size))
 
   # No row has anything in the chunks after the longest prompt.
   return jax.lax.fori_loop(0, -(-count.max() // size), step, cache)
+
+
+def extend(model: LanguageModel, params, cache: Cache, tokens, count) -> Cache:
+  """Reads the next tokens of some prompts.
+
+  Args:
+    model: whose cache it is.
+    params: its parameters.
+    cache: of what was read before.
+    tokens: `[B, T]` int32, what comes next.
+    count: `[B]` int32, how many of them; a row may read none.
+
+  Returns:
+    The cache, longer by `count`; it must have room for T more tokens a row.
+  """
+  order = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+  block = _score(model, params, tokens, cache.length[:, None] + order, cache)
+  return cache_lib.commit(cache, block, cache_lib.await_block(order, block),
+                          count)
 
 
 def chunks(width: int, chunk: int) -> tuple[int, int]:

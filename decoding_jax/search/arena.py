@@ -1,7 +1,7 @@
 """Best-first search over partial texts, in arrays of a fixed size.
 
 An arena has room for all nodes that a search may make. An open list is a column
-of it, and the best entry is found by argmax in place of a heap: of equal ones
+of it, and the best entry is found by argmax instead of a heap: of equal ones
 the oldest. All rows expand a node at a time, each its own, and a row whose
 search is over waits for the others.
 """
@@ -48,7 +48,7 @@ class Rules(NamedTuple):
     expansions: E, at most.
     pause: tokens that end a step.
     choose: `(keys [B], context, first [B], i, logits [B, K, V]) -> [B, K]`
-      int32, the next tokens of the children; `first` tells whether their node
+      int32, the next tokens of the children; `first` says whether their node
       is expanded for the first time.
     cost: `(context, cost [B, 1], parent [B, 1], values [B, K]) -> [B, K]`,
       costs of children by that of their parent and the values of both.

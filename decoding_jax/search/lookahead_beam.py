@@ -40,7 +40,7 @@ class _Beams:
       W.
     scores: `[B, W]` float32, by which they were chosen.
     block: of L * W slots of beams, and those of roll-outs, which are written
-      anew for each token.
+      again for each token.
     calls: `[B]` int32, forwards.
     reward_calls: `[B]` int32.
   """

@@ -45,7 +45,7 @@ def systematic(uniform, log_weights):
   weights .5, .25, .25, 0 have parents 0, 0, 1, 2.
 
   Args:
-    uniform: `[]` float32 in [0, 1), all the chance there is.
+    uniform: `[]` float32 in [0, 1), all the randomness there is.
     log_weights: `[W]` float32, not all -inf.
 
   Returns:

@@ -10,7 +10,7 @@ beam search, at one to D + 1 levels a forward.
 Both models keep the K beams of each level in slots of a block, as `texts` does,
 and what is drafted in slots after those of the whole text; what is accepted is
 copied. The draft model never runs its deepest level, so that it reads the last
-two tokens of each beam anew.
+two tokens of each beam again.
 """
 
 import functools
@@ -131,7 +131,7 @@ def _search(level, sizes: Sizes, context: Context, state: DecodeState):
         level, sizes, context, state.keys, found, drafted, logits, runs, limit)
     depths = (levels - found.levels - 1)[:, None]
     once = runs[:, None] & (depths == jnp.arange(sizes.depth + 1)[None])
-    # What the draft model has not read, it reads when it begins anew.
+    # What the draft model has not read, it reads when it begins again.
     read = nodes < sizes.nodes() - sizes.width
     return _Found(
         texts.replace(block=cache_lib.move(block, kept + nodes, targets)),

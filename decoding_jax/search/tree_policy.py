@@ -2,7 +2,7 @@
 
 A simulation goes down from the root to a node that is new, writes its text to
 the end, and takes what that is worth back up. Of the values of a node the
-largest one counts: a model that continues greedily makes no chance of it.
+largest one counts: a model that continues greedily has nothing random.
 """
 
 import functools
@@ -129,7 +129,7 @@ def _simulate(policy: Policy, context: Context, state: DecodeState, carry):
   nodes, visited = jax.vmap(functools.partial(_select, policy))(search.tree)
   texts = search_tree.at(search.tree.texts, nodes)
   expands = running & texts.alive[:, 0]
-  # The node's own slot, then those that every simulation writes anew.
+  # The node's own slot, then those that every simulation overwrites.
   grown = texts_lib.extend(
       context, state, state.target_cache, search.block,
       texts.replace(alive=expands[:, None]), steps=limit,

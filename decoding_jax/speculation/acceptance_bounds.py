@@ -45,7 +45,7 @@ def without_replacement(target, draft, count: int):
   Tokens ring at exponential times with rates d; the first ones are the draw.
 
   Args:
-    target: `[N, V]`, as of `with_replacement`, and so are the others.
+    target: `[N, V]`, as in `with_replacement`, and so are the others.
     draft: `[N, V]`.
     count: K.
 
@@ -79,7 +79,7 @@ def greedy_and_sample(target, draft, count: int):
   """Bounds the acceptance of the most probable tokens and a sample of others.
 
   Args:
-    target: `[N, V]`, as of `with_replacement`, and so are the others.
+    target: `[N, V]`, as in `with_replacement`, and so are the others.
     draft: `[N, V]`.
     count: K.
 

@@ -99,7 +99,7 @@ def grow_by(keys, expander: Expander, root, logits, carry, vocab_size: int,
     carry: what it takes from level to level, a tree of arrays.
     vocab_size: V.
     warper: from logits to the distribution of the drafts.
-    noise_keys: as of `grow`.
+    noise_keys: see `grow`.
 
   Returns:
     The tree and the last carry.

@@ -3,7 +3,7 @@
 From the root down every node v gets a weight w(v), that of the root being 1.
 The weights of a level sum up to W, the probability that the path reaches that
 level. At each of its nodes recursive rejection goes through the children with
-the target mass W t in place of the distribution t:
+the target mass W t instead of the distribution t:
 
     accept the child x with probability  alpha = min(1, r(x) / d(x)),
     else  r' = max(r - d, 0) / (1 - sum of min(r, d)),  and x leaves d,
@@ -16,7 +16,7 @@ probability that the sum of its R has in what the next level leaves; the node
 and the token after it are in proportion to R.
 
 Levels are verified as Sun et al. verify the tokens of a block (arXiv
-2403.10444), with sums over a level in place of one number; on a chain it is
+2403.10444), with sums over a level instead of one number; on a chain it is
 just that. All nodes of a level are treated at once, with no loop from leaf to
 root as in traversal, which accepts a few percent more.
 

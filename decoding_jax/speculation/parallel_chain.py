@@ -155,7 +155,7 @@ def _verify(judge, key, logits, warper, chain, size):
   """Judges a chain, in one row.
 
   Returns:
-    `[D]` int32, the accepted tokens and, unless all are, one in place of the
+    `[D]` int32, the accepted tokens and, unless all are, one instead of the
     first that is not; and how many are accepted.
   """
   tokens, log_probs = chain

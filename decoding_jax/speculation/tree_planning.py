@@ -17,7 +17,7 @@ from decoding_jax.speculation import expanders, verifiers
 _SURE = 1e-3
 # The longest stem that is looked at, a path before the first branching.
 _STEM = 3
-# Trials that the mean of a run counts for, where those of a place are few.
+# Trials that the mean of a run counts for, where those of a position are few.
 _PRIOR = 5
 
 
@@ -53,7 +53,7 @@ class Plan(NamedTuple):
   """A method, and what is predicted of it.
 
   Attributes:
-    spec: name and sizes, as of `decoding_jax.methods`.
+    spec: name and sizes, as in `decoding_jax.methods`.
     tokens: expected tokens of a step.
     seconds: of a step.
     rate: tokens per second of a row.
@@ -114,11 +114,11 @@ def expected_tokens(children, accept: Acceptance) -> float:
   """Tokens of a step with a tree, the one after the path included.
 
   Args:
-    children: of each node of level 0, 1, ..., D - 1, as of `methods.sequoia`.
+    children: of each node of level 0, 1, ..., D - 1, as in `methods.sequoia`.
     accept: what is accepted.
 
   Returns:
-    1 plus the sum over nodes of the chance that they are accepted.
+    1 plus the sum over nodes of the probability that they are accepted.
   """
   reached, total = [1.0], 1.0
   for depth, counts in enumerate(children, 1):
@@ -166,7 +166,7 @@ def _split(hit, first, rest):
   """The best sizes of the first sibling's subtree.
 
   Args:
-    hit: the chance that it is accepted.
+    hit: the probability that it is accepted.
     first: `[n]`, what a subtree of 1, ..., n nodes is worth if it is.
     rest: `[n + 1]`, what 0, ..., n nodes among the other siblings are worth if
       it is not.

@@ -234,7 +234,7 @@ class Verifier(NamedTuple):
       randomness comes from `uniforms`. None where there is a walk.
     takes: how children may be drawn for it to be exact; `frozenset(Draws)`
       if it is exact for any.
-    walk: `(key, layout, tree, logits [M, V], warper) -> Verdict`, in place of
+    walk: `(key, layout, tree, logits [M, V], warper) -> Verdict`, instead of
       going down from the root by the rule; None where there is a rule.
   """
   rule: Optional[Callable[..., tuple[Array, Array]]]

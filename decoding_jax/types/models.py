@@ -72,13 +72,15 @@ class LanguageModel(NamedTuple):
     after_prompt: `(params, cache) -> cache`, what is done to a cache that holds
       all of each prompt but its last token; None for nothing.
     abstract_params: `() -> params`, the parameters that it needs as
-      `jax.ShapeDtypeStruct`, `...` in place of any tree; those given to
+      `jax.ShapeDtypeStruct`, `...` instead of any tree; those given to
       `generate` are compared with them. None for no such check.
     early_logits: `(num_layers, params, tokens, positions, cache, mask [B, T,
       T]) -> logits [B, T, V]` that its first layers alone would give, as
       `forward` in all else; None if it has none.
     reads_shared: whether `forward` attends to `Cache.shared` too; else its
       cache never has any.
+    target_view: `(target's cache) -> cache`, what a draft model that has no
+      cache of its own reads of the target's; None for one that has its own.
   """
   init_cache: Callable[[int, int], Cache]
   forward: Callable[..., tuple[Array, Block]]
@@ -88,6 +90,7 @@ class LanguageModel(NamedTuple):
   abstract_params: Optional[Callable[[], Params]] = None
   early_logits: Optional[Callable[..., Array]] = None
   reads_shared: bool = False
+  target_view: Optional[Callable[[Cache], Cache]] = None
 
 
 class MaskedModel(NamedTuple):
@@ -96,7 +99,7 @@ class MaskedModel(NamedTuple):
   Attributes:
     language_model: its forward is called with masks that are not causal. The
       logits at a token are those of the token itself.
-    mask_id: token of a place that is not filled.
+    mask_id: token of a position that is not filled.
     shifted: whether the logits at a token are those of the next one, as of
       models that were adapted from autoregressive ones, such as Dream.
     block_causal: whether a block sees itself, the blocks before it and the
@@ -135,7 +138,7 @@ class Head(NamedTuple):
       many levels costs.
     depth: levels that it can draft; 0 if there is no limit.
     max_length: positions it knows; 0 if there is no limit.
-    abstract_params: as of `LanguageModel`.
+    abstract_params: see `LanguageModel`.
   """
   init: Callable[[int, int], Any]
   read: Callable[..., Any]
@@ -147,6 +150,11 @@ class Head(NamedTuple):
   depth: int = 0
   max_length: int = 0
   abstract_params: Optional[Callable[[], Params]] = None
+
+
+def has_cache(draft: LanguageModel | Head) -> bool:
+  """Returns whether a draft model or head has a `DecodeState.draft_cache`."""
+  return not isinstance(draft, Head) and draft.target_view is None
 
 
 class AppliedParams(NamedTuple):
@@ -163,8 +171,8 @@ class AppliedParams(NamedTuple):
 class LogitsProcessor(NamedTuple):
   """Changes logits by the tokens that stand before them; hashable.
 
-  The functions see one token of one row. What they need beside is in `params`,
-  a tree of arrays.
+  The functions see one token of one row. What else they need is in `params`, a
+  tree of arrays.
 
   Attributes:
     init: `(params) -> state`, a tree of arrays of fixed shapes.

@@ -12,7 +12,7 @@ def check(key):
   """Checks a random key, or several.
 
   Args:
-    key: `[...]` typed keys, or `[..., 2]` uint32 as of `jax.random.PRNGKey`.
+    key: `[...]` typed keys, or `[..., 2]` uint32 as in `jax.random.PRNGKey`.
 
   Returns:
     Typed keys.
@@ -46,7 +46,7 @@ def of_rows(key, batch):
     `[B]` typed keys.
 
   Raises:
-    ValueError: as of `check`, or for another number of keys.
+    ValueError: see `check`, or for another number of keys.
   """
   key = check(key)
   if not random.is_threefry(key):

@@ -44,12 +44,13 @@ def check(prompts, prompt_lengths, vocab_size):
                      f"{vocab_size - 1}, the target's vocabulary, is needed.")
 
 
-def check_shared(shared_prefix, target) -> int:
+def check_shared(shared_prefix, target, draft) -> int:
   """Checks what is shared, and that the target can share it.
 
   Args:
     shared_prefix: `[L]` int32.
     target: a `LanguageModel`.
+    draft: what drafts, or None.
 
   Returns:
     L.
@@ -72,6 +73,9 @@ def check_shared(shared_prefix, target) -> int:
     raise ValueError(
         "shared_prefix: the target reads no Cache.shared (reads_shared=False), "
         "so that prompts that begin with these tokens are needed instead.")
+  if getattr(draft, "target_view", None):
+    raise ValueError("shared_prefix: a draft model that reads the target's "
+                     "cache needs prompts that begin with these tokens.")
   return shared_prefix.size
 
 

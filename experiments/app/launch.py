@@ -27,7 +27,7 @@ MOST_SEED = 2**32 - 1
 _MOST_INTEGER = 10**12
 # So that --help lists `--config` as a flag of the program that defines it.
 flags.disclaim_key_flags()
-# Shipped configs, beside the programs in a clone and in an installed package.
+# Shipped configs, next to the programs in a clone and in an installed package.
 CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
 # A disk that is full or read-only is no bug.
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)

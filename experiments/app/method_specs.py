@@ -52,7 +52,7 @@ def parse(spec, where: str = "method", more=()) -> tuple[str, dict]:
 
   Args:
     spec: a mapping or a string.
-    where: as of `read`.
+    where: see `read`.
     more: what else could be given as a name, for the error.
 
   Returns:
@@ -81,7 +81,7 @@ def freeze(sizes, where: str) -> dict:
 
   Args:
     sizes: a mapping.
-    where: as of `read`.
+    where: see `read`.
 
   Returns:
     A dict.

@@ -179,9 +179,51 @@ def stop_together() -> None:
 
   A process that stopped alone would leave the others waiting.
   """
-  if jax.process_count() > 1 and multihost_utils.process_allgather(
-      np.int32(preemption.stop_requested())).any():
+  if jax.process_count() > 1 and any_stop_requested():
     raise preemption.Stopped
+
+
+def any_stop_requested(together: bool = True) -> bool:
+  """Returns whether a process received SIGTERM; the same in all processes.
+
+  Args:
+    together: whether several processes ask each other; else none is to stop.
+  """
+  if jax.process_count() == 1:
+    return preemption.stop_requested()
+  return together and bool(_gathered(preemption.stop_requested()).any())
+
+
+def check_shared(folder, flag: str) -> None:
+  """Makes a folder; raises `ValueError` unless all processes see the same one.
+
+  Args:
+    folder: where to.
+    flag: by which the user chooses it.
+  """
+  if jax.process_count() == 1:
+    return
+  folder = pathlib.Path(folder)
+
+  def write():
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(prefix=".shared-", dir=folder)
+    os.close(descriptor)
+    return pathlib.Path(name).name
+
+  token = folder / from_first(write)
+  seen = _gathered(token.exists())
+  if first():
+    token.unlink()
+  if not seen.all():
+    raise ValueError(f"{flag}={folder}: process {int(np.argmin(seen))} does "
+                     "not see this folder of process 0: one that all "
+                     "processes share is needed.")
+
+
+def _gathered(value) -> np.ndarray:
+  """Returns the values of all processes, `[processes]` int32."""
+  return multihost_utils.process_allgather(np.int32(value))
 
 
 def end(status: int, interrupted: bool = False) -> None:

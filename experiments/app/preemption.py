@@ -38,12 +38,12 @@ def listen() -> None:
   """
   forget()
   signal.signal(signal.SIGTERM, _handle)
-  told, heard = socket.socketpair()
-  told.setblocking(False)
+  signalled, heard = socket.socketpair()
+  signalled.setblocking(False)
   # Written to at once, whatever the main thread is doing.
-  signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
-  _state["heard"] = told
-  threading.Thread(target=_watch, args=(told, heard), daemon=True).start()
+  signal.set_wakeup_fd(signalled.fileno(), warn_on_full_buffer=False)
+  _state["heard"] = signalled
+  threading.Thread(target=_watch, args=(signalled, heard), daemon=True).start()
 
 
 def forget() -> None:
@@ -104,7 +104,7 @@ def check() -> None:
     raise Stopped
 
 
-def _watch(told, heard):
+def _watch(signalled, heard):
   """Ends the process some time after SIGTERM, unless `forget` is called."""
   with heard:
     while signal.SIGTERM not in (numbers := heard.recv(64)):
@@ -114,9 +114,9 @@ def _watch(told, heard):
   if jax.distributed.is_initialized():
     return
   time.sleep(PATIENCE)
-  while _state["heard"] is told:
+  while _state["heard"] is signalled:
     with _lock:
-      if not _state["held"] and _state["heard"] is told:
+      if not _state["held"] and _state["heard"] is signalled:
         _end()
     time.sleep(0.05)
 

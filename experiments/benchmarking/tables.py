@@ -30,7 +30,7 @@ def rows(records, bounds=None):
     calls: [median, least, most] over the rounds; `block_efficiency`, `roofline`
     and `peak_mb`; `first_seconds` of the first call; `same` and `any`, the
     rate over that of the best exact rival of the same batch and temperature, in
-    the same dtype and in any. Unknown values are None; `error` tells why a
+    the same dtype and in any. Unknown values are None; `error` says why a
     rival has none.
   """
   by_entry = {}

@@ -32,7 +32,7 @@ class Data(NamedTuple):
       a teacher continues; None without a teacher.
     eos_id: token that ends a text of the teacher; None: another text follows.
     rows: `(tokens [R, L], ends [R])`, all texts that batches take, the held-out
-      ones included; None if they are drawn anew.
+      ones included; None if each batch draws its own.
   """
   train: Callable[[int, Optional[np.ndarray]], Batch]
   held_out: Callable[[int], Batch]

@@ -121,7 +121,7 @@ def _python(config, pair):
 def _identifiers(text, before=""):
   """Returns identifiers in the order in which they first occur, no keywords.
 
-  The text before tells whether this one begins within a word.
+  The text before it shows whether this one begins within a word.
   """
   found = _IDENTIFIER.findall(before + text, len(before))
   return [word for word in dict.fromkeys(found) if not keyword.iskeyword(word)]
@@ -161,7 +161,7 @@ def _commongen(config, pair):
 
 
 def _commongen_prompts(config, tokenizer, words):
-  """Encodes prompts as the shipped pair has learnt, or as the config tells."""
+  """Encodes prompts as the shipped pair has learnt, or as the config says."""
   if not config.prompt.template:
     return [parallel_text.prompt_tokens(tokenizer, x) for x in words]
   encode = constraint_prompts.encoder(config, tokenizer)

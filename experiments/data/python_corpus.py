@@ -18,7 +18,7 @@ TRAIN, HELD_OUT = "train", "held-out"
 _LONGEST_TOKEN = 16
 # One module in `_STRIDE` is held out.
 _STRIDE = 16
-# Generated tables and texts, tests, and packages beside the standard library.
+# Generated tables and texts, tests, and packages besides the standard library.
 _LEFT_OUT = frozenset((
     "__phello__", "__pycache__", "dist-packages", "encodings", "entities",
     "idle_test", "lib2to3", "locale", "pydoc_data", "site-packages", "test",

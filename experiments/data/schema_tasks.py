@@ -52,7 +52,7 @@ class SchemaTask(NamedTuple):
 
   Attributes:
     name: of the schema.
-    schema: as of JSON.
+    schema: as parsed from JSON.
     valid: values.
     invalid: values.
     features: what the schema has, for tables.

@@ -78,7 +78,7 @@ class Place(NamedTuple):
     read: `(name, dtype, weights) -> parameters` of a model.
     replicate: `(load, shapes) -> parameters`, those of `load()` on all devices;
       only their shapes where none are read.
-    model: `(lm, name, dtype, weights) -> lm`, as it computes there.
+    model: `(lm, config) -> lm`, as it computes there.
   """
   read: Callable[..., Any]
   replicate: Callable[..., Any]
@@ -143,7 +143,7 @@ class Draft:
     if self.name:
       return self
     if not hub.is_hub(target):
-      launch.model_folder(target)  # A target that is missing is told first.
+      launch.model_folder(target)  # A target that is missing is reported first.
     raise launch.UserError(
         f"--method={spec} drafts, and no drafter comes with --target={target}: "
         "name a --draft, or use --draft=lookup or --draft=layers:N, which need "
@@ -200,6 +200,25 @@ class Draft:
     """
     del target, workdir
     return launch.model_folder(self.name)
+
+
+class OfTarget(Draft):
+  """What drafts with the parameters of the target."""
+
+  @property
+  def of_target(self):
+    return True
+
+  def check_types(self, source):
+    for field, (of_target, value) in (("draft_dtype", source.dtypes),
+                                      ("draft_weights", source.weights)):
+      if value not in ("", of_target):
+        raise launch.UserError(
+            f"{field}={value!r}: draft={self.name!r} has the parameters of the "
+            f"target; leave it {of_target!r} or ''.")
+
+  def load(self, pair, place):
+    return pair._replace(draft_params=pair.target_params)
 
 
 def needs_draft(method) -> bool:

@@ -66,7 +66,7 @@ def of_step(text) -> list[Kernel]:
 
 
 def of_entry(text) -> list[Kernel]:
-  """Returns the kernels of a whole program; the argument as of `of_step`."""
+  """Returns the kernels of a whole program; the argument as in `of_step`."""
   entry = re.search(r"^ENTRY %(\S+) ", text, re.M)[1]
   return _kernels(_parse(text), entry)
 

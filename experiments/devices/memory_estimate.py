@@ -21,6 +21,7 @@ import jax.numpy as jnp
 
 import decoding_jax as dj
 from decoding_jax import kernels
+from decoding_jax import types
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.runtime import prefill
 from decoding_jax.speculation import tree
@@ -38,13 +39,13 @@ class Ways(NamedTuple):
   """Number of parts that a mesh divides arrays into.
 
   Attributes:
-    weights: of parameters and vocabularies.
-    rows: of arrays with an axis of rows.
-    heads: of caches and scores, in addition to rows.
+    layers: of parameters, keys and values, scores and vocabularies.
+    rows: of arrays with an axis of rows, in addition to layers.
+    drafts: of what the draft has alone, keys and values too; 0: as `layers`.
   """
-  weights: int = 1
+  layers: int = 1
   rows: int = 1
-  heads: int = 1
+  drafts: int = 0
 
 
 class Need(NamedTuple):
@@ -117,7 +118,8 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways(),
   slots = most_slots(kinds, width, max_new_tokens, shared)
   models = [(pair.target, pair.target_params)]
   drafts = any(decoder.needs_draft for decoder in decoders)
-  # What a head keeps is counted as what its drafter carries.
+  # What a head keeps is counted as what its drafter carries; the slots that a
+  # draft model reads of the target's cache are copied.
   is_head = isinstance(pair.draft, dj.Head)
   if drafts and not is_head:
     models.append((pair.draft, pair.draft_params))
@@ -128,16 +130,20 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways(),
       *(_largest(lm, params, batch, chunk, slots, False, of_prefill)
         for lm, params in models),
       _largest(*models[0], batch, scored, slots, True, _OF_STEP))
-  parts = ways.rows * ways.heads
+  parts, own = ways.rows * ways.layers, ways.drafts or ways.layers
+  all_weights = _bytes(memory.distinct([x for _, x in models] + [
+      pair.draft_params] * (drafts and is_head)))
+  of_target = _bytes(memory.distinct([pair.target_params]))
+  caches = sum(
+      _bytes((x.keys, x.values)) // (rows * n) + _bytes(
+          (x.length, x.features)) // rows
+      for (lm, _), n in zip(models, (ways.layers, own))
+      for x, rows in _caches(lm, batch, slots, shared, ways))
   return Need(
-      _bytes(memory.distinct([x for _, x in models] + [
-          pair.draft_params] * (drafts and is_head))) // ways.weights,
-      sum(_cache_bytes(lm, batch, slots, shared, ways)
-          for lm, _ in models) + max(
-          _bytes(_carry(pair, kind, batch, width, slots)) for kind in kinds
-      ) // ways.rows,
-      4 * batch * pair.target.vocab_size * (scored + drafted) // (
-          ways.rows * ways.weights),
+      of_target // ways.layers + (all_weights - of_target) // own,
+      caches + max(_bytes(_carry(pair, kind, batch, width, slots))
+                   for kind in kinds) // ways.rows,
+      4 * batch * pair.target.vocab_size * (scored + drafted) // parts,
       2 * batch * scored**2 // ways.rows,
       temporaries // parts)
 
@@ -176,13 +182,15 @@ def nodes(kind):
 
 
 def _cache(lm, batch, slots):
-  return jax.eval_shape(lambda: lm.init_cache(batch, slots))
+  view = lm.target_view or (lambda cache: cache)
+  return jax.eval_shape(lambda: view(lm.init_cache(batch, slots)))
 
 
-def _cache_bytes(lm, batch, slots, shared, ways):
+def _caches(lm, batch, slots, shared, ways):
+  """Returns caches, and over how many devices their rows are split."""
   once = shared if lm.reads_shared else 0
-  return (_bytes(_cache(lm, batch, slots - once)) // ways.rows
-          + _bytes(_cache(lm, 1, once))) // ways.heads
+  return [(_cache(lm, batch, slots - once), ways.rows),
+          *([(_cache(lm, 1, once), 1)] if once else [])]
 
 
 def _carry(pair, kind, batch, width, slots):
@@ -206,7 +214,7 @@ def _carry(pair, kind, batch, width, slots):
       done=shape((batch,), bool),
       target_cache=_cache(pair.target, batch, slots),
       draft_cache=(_cache(pair.draft, batch, slots) if drafts and
-                   not isinstance(pair.draft, dj.Head) else None))
+                   types.has_cache(pair.draft) else None))
   return jax.eval_shape(kind.drafter.init, context, state).carry
 
 

@@ -30,6 +30,10 @@ _MESH = flags.DEFINE_string(
     "mesh", None, "Devices to split rows (data) and heads (model) over, as in "
     "data:4,model:2; or auto. Default: one device; auto for several processes. "
     "Each core of a CPU can be a device.")
+_DRAFT_MESH = flags.DEFINE_enum(
+    "draft_mesh", mesh_shapes.AUTO, [mesh_shapes.AUTO, *mesh_shapes.DRAFTS],
+    "Whether layers of a draft model are split over model as well, or are on "
+    "all devices (replicated).")
 _FORCE = flags.DEFINE_bool(
     "force", False, "Run even if the estimated memory exceeds the device's.")
 _COORDINATOR = flags.DEFINE_string(
@@ -53,6 +57,7 @@ class _Run(NamedTuple):
   sampling: dj.Sampling
   eos_id: tuple[int, ...] | None
   rows: int | None
+  prefill_chunk: int | None
   draft_sampling: dj.Sampling | None
   shared: int
 
@@ -70,6 +75,11 @@ def join(target, batch):
     UserError: for flags that contradict each other, a mesh that is none, or if
       there is no such model.
   """
+  connect(lambda: checkpoints.architecture(launch.model_folder(target)), batch)
+
+
+def connect(architecture, batch):
+  """Does what `join` does, for an architecture that `architecture()` reads."""
   with launch.user_errors(RuntimeError, ValueError):
     multihost.join(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
   if _MESH.value is not None and _MESH.value != mesh_shapes.AUTO:
@@ -80,10 +90,22 @@ def join(target, batch):
           mesh_shapes.DEVICE_COUNT in os.environ.get("XLA_FLAGS", "")):
     return
   with launch.user_errors(OSError, ValueError):
-    config = checkpoints.architecture(launch.model_folder(target))
+    config = architecture()
   count = mesh_shapes.host_devices(_MESH.value, config, batch, kernels.cores())
   with contextlib.suppress(RuntimeError):  # A process that has used JAX.
     jax.config.update("jax_num_cpu_devices", count)
+
+
+def value():
+  """Returns the flag `--mesh`; without it "auto" for several processes."""
+  if _MESH.value is None and jax.process_count() > 1:
+    return mesh_shapes.AUTO
+  return _MESH.value
+
+
+def draft_mesh():
+  """Returns the flag `--draft_mesh`."""
+  return _DRAFT_MESH.value
 
 
 def load(pair, kinds, batch, most, width, max_new_tokens, decoded=None):
@@ -107,56 +129,60 @@ def load(pair, kinds, batch, most, width, max_new_tokens, decoded=None):
       has too little memory; if there are no parameters.
   """
   sizes_, decoded = (kinds, most, width, max_new_tokens), decoded or pair
-  value = _MESH.value
-  if value is None and jax.process_count() > 1:
-    value = mesh_shapes.AUTO
-  if value is None:
+  if value() is None:
     memory_estimate.check(decoded, *sizes_, _FORCE.value)
     return model_pair.with_params(pair)
   config = checkpoints.architecture(launch.model_folder(pair.source.target))
   with launch.user_errors(ValueError):
-    shapes = mesh_shapes.sizes(value, config, batch, jax.device_count())
+    shapes = mesh_shapes.sizes(value(), config, batch, jax.device_count())
+    ways = [partition(pair, shape, draft_mesh()) for shape in shapes]
   # All processes choose the same, be their machines equal or not.
-  shape = tuple(multihost.from_first(
-      lambda: choose(decoded, config, shapes, *sizes_)))
-  memory_estimate.check(decoded, *sizes_, _FORCE.value,
-                        partition(config, shape))
-  return with_params(pair, mesh_shapes.make(shape))
+  number = multihost.from_first(lambda: choose(decoded, ways, *sizes_))
+  shape = shapes[number]
+  memory_estimate.check(decoded, *sizes_, _FORCE.value, ways[number])
+  return with_params(pair, mesh_shapes.make(shape),
+                     drafts=draft_mesh())
 
 
-def choose(pair, config, shapes, kinds, most, width, max_new_tokens):
+def choose(pair, ways, kinds, most, width, max_new_tokens) -> int:
   """Chooses the first mesh whose devices have the memory, else the last one.
 
   Args:
     pair: of `model_pair.open_pair`.
-    config: architecture of the target.
-    shapes: of `mesh_shapes.sizes`.
+    ways: of `partition`, of each mesh of `mesh_shapes.sizes`.
     kinds: pairs or decoders, see `load`.
     most: rows that have a cache at a time, at most.
     width: P, tokens of the longest prompt.
     max_new_tokens: the budget.
 
   Returns:
-    One of `shapes`.
+    Its number.
   """
-  return next((shape for shape in shapes if memory_estimate.fits(
-      pair, kinds, most, width, max_new_tokens, partition(config, shape))),
-              shapes[-1])
+  return next((i for i, x in enumerate(ways) if memory_estimate.fits(
+      pair, kinds, most, width, max_new_tokens, x)), len(ways) - 1)
 
 
-def partition(config, shape):
-  """Returns how a mesh divides arrays, of the draft as those of the target.
+def partition(pair, shape, drafts=mesh_shapes.AUTO):
+  """Returns how a mesh divides arrays.
 
   Args:
-    config: architecture of the target.
+    pair: of `model_pair.open_pair`.
     shape: sizes of "data" and "model".
+    drafts: of `--draft_mesh`.
 
   Returns:
     A `memory_estimate.Ways`.
+
+  Raises:
+    ValueError: for a draft model that cannot be split so.
   """
   data, model = shape
-  return memory_estimate.Ways(weights=model, rows=data,
-                              heads=sharding.cache_ways(config, model))
+  draft = None if pair.drafts.of_target else (
+      pair.drafts.architecture(pair.source))
+  own = 1 if pair.drafts.is_head else model
+  if draft is not None:
+    own = mesh_shapes.draft_size(drafts, draft, model)
+  return memory_estimate.Ways(model, data, own)
 
 
 def from_flags(config, batch, count):
@@ -174,8 +200,8 @@ def from_flags(config, batch, count):
     UserError: for a mesh that model, batch or devices do not allow.
   """
   with launch.user_errors(ValueError):
-    value = "data:1" if _MESH.value is None else _MESH.value
-    return mesh_shapes.sizes(value, config, batch, count)[0]
+    asked = "data:1" if _MESH.value is None else _MESH.value
+    return mesh_shapes.sizes(asked, config, batch, count)[0]
 
 
 def stand_ins(folder, config, shardings):
@@ -192,44 +218,54 @@ def _read(folder, config, shardings):
                           shardings=shardings)[1]
 
 
-def with_params(pair, mesh, read=_read):
+def with_params(pair, mesh, read=_read, drafts=mesh_shapes.AUTO):
   """Reads the parameters of a pair onto a mesh.
 
-  A draft model whose heads cannot be split is replicated, and so is a head on
-  the target's features.
+  A head on the target's features is replicated, with what it keeps.
 
   Args:
     pair: of `model_pair.open_pair`.
     mesh: of `mesh_shapes.make`.
     read: `(folder, config, shardings) -> parameters`; `stand_ins` reads none.
+    drafts: of `--draft_mesh`, how a draft model with parameters of its own is
+      split, see `mesh_shapes.draft_size`.
 
   Returns:
     The pair.
+
+  Raises:
+    UserError: if it cannot be split so, or there are no parameters.
   """
   place, source = _place_of(mesh, read), pair.source
   own = source.target, source.dtypes[0], source.weights[0]
   config = source.architecture()
   lm = place.model(transformer.with_features(config, pair.kept) if pair.kept
-                   else transformer.language_model(config), *own)
-  # Gather logits before cutting padding off: it may end on any device.
-  pair = pair.drafts.on_mesh(pair._replace(
-      target=vocab_alignment.cut(lm, pair.target.vocab_size), mesh=mesh), place)
+                   else transformer.language_model(config), config)
+  drafting = place if pair.drafts.of_target else _place_of(
+      mesh, read, functools.partial(mesh_shapes.draft_size, drafts))
   with launch.user_errors(OSError, ValueError):
+    # Gather logits before cutting padding off: it may end on any device.
+    pair = pair.drafts.on_mesh(pair._replace(target=vocab_alignment.cut(
+        lm, pair.target.vocab_size), mesh=mesh), drafting)
     return pair.drafts.load(pair._replace(target_params=place.read(*own)),
-                            place)
+                            drafting)
 
 
-def _place_of(mesh, read):
-  """Returns a mesh as a `draft_kind.Place`."""
-  def split(name, dtype, weights):
+def _place_of(mesh, read, size_of=mesh_shapes.split_size):
+  """Returns a mesh as a `draft_kind.Place`.
+
+  Args:
+    mesh: of `mesh_shapes.make`.
+    read: see `with_params`.
+    size_of: `(config, size of "model") -> devices that layers are split over`.
+  """
+  def size(config):
+    return size_of(config, mesh.shape[sharding.MODEL])
+
+  def read_split(name, dtype, weights):
     config = draft_kind.architecture(name, dtype, weights)
-    size = mesh.shape[sharding.MODEL]
-    return config, size if size in sharding.partition(config) else 1
-
-  def read_split(*kind):
-    config, size = split(*kind)
-    return read(launch.model_folder(kind[0]), config,
-                sharding.shardings(config, mesh, size))
+    return read(launch.model_folder(name), config,
+                sharding.shardings(config, mesh, size(config)))
 
   def replicate(load_, shapes):
     if read is not stand_ins:
@@ -238,19 +274,23 @@ def _place_of(mesh, read):
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(
         x.shape, x.dtype, sharding=where), shapes)
 
-  return draft_kind.Place(
-      read_split, replicate, lambda lm, *kind: sharding.language_model(
-          lm, sharding.cache_spec(*split(*kind))))
+  def model(lm, config):
+    # What rows share is not split by slots.
+    return sharding.language_model(
+        lm, whole=size(config) < mesh.shape[sharding.MODEL])._replace(
+            reads_shared=not config.num_kv_heads % size(config))
+
+  return draft_kind.Place(read_split, replicate, model)
 
 
 def on_all(mesh, tree):
   """Replicates arrays, such as the parameters of a reward, on a mesh."""
-  return tree if mesh is None else _place(mesh, PartitionSpec(), tree)
+  return tree if mesh is None else put(mesh, PartitionSpec(), tree)
 
 
 def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
              eos_id=None, reward=None, reward_params=None, constraints=None,
-             rows=None, draft_sampling=None):
+             rows=None, prefill_chunk=None, draft_sampling=None):
   """Calls `dj.generate` with a pair of models, on one device or a mesh.
 
   On a mesh it is one program, in which each index of "data" has its own loop,
@@ -271,6 +311,7 @@ def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
     reward_params: its parameters, of `on_all`.
     constraints: tree of `[B, ...]`, or None.
     rows: rows decoded together, at most; None for all.
+    prefill_chunk: how other rows join, as of `dj.generate`.
     draft_sampling: a `dj.Sampling`, of which each is a program; None: as
       `sampling`.
 
@@ -290,11 +331,12 @@ def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
         draft_params=pair.draft_params, max_new_tokens=max_new_tokens,
         sampling=sampling, draft_sampling=draft_sampling, eos_id=eos_id,
         reward=reward, reward_params=reward_params, constraints=constraints,
-        rows=rows, shared_prefix=prompts[0, :shared] if shared else None)
+        rows=rows, prefill_chunk=prefill_chunk,
+        shared_prefix=prompts[0, :shared] if shared else None)
   run = _run(pair, method, max_new_tokens, sampling, eos_id, reward, rows,
-             draft_sampling, shared)
-  batch = _place(pair.mesh, PartitionSpec(sharding.DATA),
-                 (jax.random.key_data(keys), prompts, lengths, constraints))
+             prefill_chunk, draft_sampling, shared)
+  batch = put(pair.mesh, PartitionSpec(sharding.DATA),
+              (jax.random.key_data(keys), prompts, lengths, constraints))
   # Before decoding: the results of earlier batches have been written by now.
   multihost.stop_together()
   return jax.tree.map(np.asarray, _generate(
@@ -350,13 +392,13 @@ def trace(pair, batch, width, *, method, max_new_tokens, sampling, eos_id=None,
 
 
 def _run(pair, method, max_new_tokens, sampling, eos_id, reward=None,
-         rows=None, draft_sampling=None, shared=0):
+         rows=None, prefill_chunk=None, draft_sampling=None, shared=0):
   # All temperatures but 0 are one program.
   fixed = sampling.replace(temperature=float(sampling.temperature > 0))
   return _Run(pair.mesh, method, pair.target, pair.draft, reward,
               max_new_tokens, fixed, eos_id,
-              rows and rows // mesh_shapes.multiple(pair.mesh), draft_sampling,
-              shared)
+              rows and rows // mesh_shapes.multiple(pair.mesh), prefill_chunk,
+              draft_sampling, shared)
 
 
 @functools.partial(programs.jit, static_argnums=(0,))
@@ -374,6 +416,7 @@ def _generate(run: _Run, batch, temperature, params):
         sampling=sampling, draft_sampling=run.draft_sampling,
         eos_id=run.eos_id, reward=run.reward, reward_params=reward_params,
         constraints=constraints, rows=run.rows,
+        prefill_chunk=run.prefill_chunk,
         shared_prefix=prompts[0, :run.shared] if run.shared else None)
     return out.replace(steps=out.steps[None])
 
@@ -388,7 +431,7 @@ def _generate(run: _Run, batch, temperature, params):
   return jax.lax.with_sharding_constraint(out, NamedSharding(run.mesh, same))
 
 
-def _place(mesh, spec, tree):
+def put(mesh, spec, tree):
   """Puts arrays of the host on a mesh; each process provides its part."""
   where = NamedSharding(mesh, spec)
 

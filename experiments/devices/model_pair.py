@@ -111,7 +111,7 @@ def open_pair(target, draft, dtype="", draft_dtype="",
   Args:
     target: folder of `models.checkpoints` or Hugging Face, or the name of a
       shipped model.
-    draft: what drafts, a name as of `drafts.parse`; "" for nothing.
+    draft: what drafts, a name as in `drafts.parse`; "" for nothing.
     dtype: of parameters and activations of both; "" as saved. The distribution
       that is preserved is the target's in this type.
     draft_dtype: of the draft; "" for `dtype`.
@@ -188,13 +188,13 @@ def with_params(pair):
     return pair.drafts.load(pair._replace(target_params=params), place)
 
 
-def check(method, pair, width, max_new_tokens, sampling, reward=None):
+def check(method, pair, prompt_length, max_new_tokens, sampling, reward=None):
   """Raises `UserError` if `dj.generate` would refuse the arguments.
 
   Args:
     method: a `dj.Method`.
     pair: a `ModelPair`.
-    width: tokens of the longest prompt.
+    prompt_length: tokens of the longest prompt.
     max_new_tokens: the budget.
     sampling: a `dj.Sampling`.
     reward: a `dj.Reward`, or None.
@@ -207,14 +207,14 @@ def check(method, pair, width, max_new_tokens, sampling, reward=None):
   with launch.user_errors(ValueError):
     argument_checks.check_models(method, pair.target, pair.draft)
     argument_checks.check_budget(
-        width, max_new_tokens, pair.target,
+        prompt_length, max_new_tokens, pair.target,
         argument_checks.limiting_draft(method, pair.draft))
     warper = sampling_lib.make_warper(sampling, 1, pair.target.vocab_size)
     argument_checks.check_temperature(method, warper.greedy,
                                       sampling.temperature)
     argument_checks.check_reward(method, 1, reward, None, None)
   window = pair.draft.max_length if pair.draft else 0
-  if 0 < window < width + max_new_tokens:
+  if 0 < window < prompt_length + max_new_tokens:
     logging.warning("The draft model has a context window of %d tokens: past "
                     "it few drafts are accepted.", window)
 

@@ -49,7 +49,8 @@ def of_batch(pair, prompts, lengths, rows=None) -> int:
     L; 0 where the target cannot, or a device has no two rows to share them.
   """
   together = min(rows or len(prompts), len(prompts))
-  if not pair.share or not pair.target.reads_shared or (
+  if not pair.share or not pair.target.reads_shared or getattr(
+      pair.draft, "target_view", None) or (
       together < 2 * mesh_shapes.multiple(pair.mesh)):
     return 0
   return min(pair.share, length(prompts, lengths))

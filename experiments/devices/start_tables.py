@@ -110,7 +110,7 @@ def load(path: str, tokenizer) -> StartTable:
                      f"{', '.join(KINDS)} is needed.")
   if vocabulary != _digest(tokenizer):
     raise ValueError(f"draft='{path}' was made with another tokenizer than the "
-                     "target's: make it anew by experiments.start_table.")
+                     "target's: make it again by experiments.start_table.")
   try:
     _check_arrays(kind, arrays, tokenizers.size(tokenizer))
   except ValueError as e:

@@ -9,16 +9,16 @@ from experiments.app import method_specs
 from experiments.devices import memory_estimate
 
 
-def bytes_of(pair, batch, width, max_new_tokens, greedy,
+def bytes_of(pair, batch, prompt_length, max_new_tokens, greedy,
              ways=memory_estimate.Ways()):
   """Returns a function that estimates the bytes of a plan's run.
 
   Trees of equally many nodes need nearly the same, and are estimated once.
 
   Args:
-    pair: as of `memory_estimate.estimate`, and so are the others.
+    pair: this and the others as in `memory_estimate.estimate`.
     batch: rows decoded together.
-    width: P, tokens of the longest prompt.
+    prompt_length: P, tokens of the longest prompt.
     max_new_tokens: the budget of tokens.
     greedy: whether the temperature is 0.
     ways: how a mesh divides arrays.
@@ -36,7 +36,7 @@ def bytes_of(pair, batch, width, max_new_tokens, greedy,
            tree.num_nodes(kind.drafter.layout))
     if key not in sizes:
       sizes[key] = sum(memory_estimate.estimate(
-          pair, [kind], batch, width, max_new_tokens, ways))
+          pair, [kind], batch, prompt_length, max_new_tokens, ways))
     return sizes[key]
 
   return of_plan

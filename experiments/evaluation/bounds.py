@@ -36,7 +36,7 @@ def by_depth(pair, method, sampling, batches, prompts, draft_sampling=None,
     sampling: a `dj.Sampling`.
     batches: list of (keys, prompts, lengths), as of
       `evaluation.run.make_batches`; the first ones are decoded. With the shape
-      and arguments of a generation before nothing is compiled anew.
+      and arguments of a generation before nothing is compiled again.
     prompts: how many of their rows are looked at.
     draft_sampling: a `dj.Sampling`; None: as `sampling`.
     **arguments: further ones of `dj.stream`.

@@ -44,7 +44,7 @@ def decoder(config, model, params, method, method_params=None, **more):
     params: its parameters.
     method: a `dj.canvas.Method`.
     method_params: of Learn2PD; given to methods that need them.
-    **more: of `dj.canvas.generate`, in place of what is chosen here.
+    **more: of `dj.canvas.generate`, instead of what is chosen here.
   """
   eos_id = canvas_tasks.WORDS.index(tokenizers.EOS)
   given = dict(
@@ -78,7 +78,7 @@ def run(method, decode, baseline, batches, examples) -> dict:
   Returns:
     A record of JSON values: of each example `right`, `tokens` and its
     `emitted` tokens up to the end of the text, `forwards` and `steps`; of each
-    batch `seconds`, and the `reference_seconds` of the baseline beside it.
+    batch `seconds`, and the `reference_seconds` of the baseline next to it.
   """
   found, seconds, references = [], [], []
   for batch in batches:

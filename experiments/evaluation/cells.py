@@ -36,8 +36,8 @@ def measure(config, pair, methods, examples, path) -> list[dict]:
     for temperature in dict.fromkeys(config.temperatures):
       if (method.name, temperature) not in done:
         todo.setdefault(method, []).append(temperature)
-  # Compilation and runs take turns: the mean of all cells so far tells what is
-  # left, that of the last few does not.
+  # Compilation and runs take turns: the mean of all cells so far predicts what
+  # is left, that of the last few does not.
   with tqdm.tqdm(total=sum(map(len, todo.values())), unit="cell", smoothing=0,
                  dynamic_ncols=True, disable=not multihost.first()) as bar:
     for method, seconds in _compiled(config, pair, methods[0], list(todo),

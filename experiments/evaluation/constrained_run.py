@@ -82,25 +82,25 @@ def entries(config, where="methods"):
   return found
 
 
-def make_batches(config, task, pair, width=0):
+def make_batches(config, task, pair, prompt_length=0):
   """Arranges examples in batches of one shape; the first rows fill the last.
 
   Args:
     config: `batch`, `max_new_tokens` and `seed`.
     task: a `Task`.
     pair: a `ModelPair`.
-    width: tokens that prompts are padded to; 0: of the longest.
+    prompt_length: tokens that prompts are padded to; 0: of the longest.
 
   Returns:
     The parameters of the reward where the pair is, and a list of `Batch`.
   """
-  width = width or max(map(len, task.prompts))
+  prompt_length = prompt_length or max(map(len, task.prompts))
   key = jax.random.key(config.seed)
   batches = []
   for rows in evaluation_run.row_numbers(len(task.prompts), config.batch,
                                          mesh_shapes.multiple(pair.mesh)):
     batches.append(Batch(
-        *evaluation_run.batch_of(key, task.prompts, rows, width),
+        *evaluation_run.batch_of(key, task.prompts, rows, prompt_length),
         jax.tree.map(lambda x, rows=rows: x[rows], task.judge.constraints)))
   return mesh.on_all(pair.mesh, task.judge.params), batches
 

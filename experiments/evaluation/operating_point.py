@@ -46,7 +46,7 @@ def choose(records, reference: str, within: float) -> str:
 
 
 def describe(records, chosen: str, config) -> str:
-  """Returns a line that tells what was chosen, and from what.
+  """Returns a line that says what was chosen, and from what.
 
   Args:
     records: of `choose`.

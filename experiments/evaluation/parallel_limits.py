@@ -1,14 +1,14 @@
 """Exact limits of parallel decoding, after ParallelBench (arXiv 2510.04767).
 
-A model that knows every distribution exactly, and draws k places a step
-independently of each other, still answers wrongly where the places of an answer
-depend on each other. In a list of n people, whatever the order of places:
+A model that knows every distribution exactly, and draws k positions a step
+independently of each other, still answers wrongly where the positions of an
+answer depend on each other. In a list of n people, whatever the order:
 
   copy         the answer is certain: never wrong.
-  shuffle      m people are left; k places drawn of them are all different with
-               probability m! / (m - k)! / m^k.
-  replace_any  each of the m places left is the new one with probability 1 / m,
-               until one is: then all others are certain.
+  shuffle      m people are left; k positions drawn of them are all different
+               with probability m! / (m - k)! / m^k.
+  replace_any  each of the m positions left is the new one with probability
+               1 / m, until one is: then all others are certain.
 
 Of n = 8 at once: shuffle 8! / 8^8 = 0.0024, replace_any (7 / 8)^7 = 0.39.
 """
@@ -23,14 +23,14 @@ def accuracy(task: str, length: int, tokens: int) -> float:
 
   Args:
     task: one of `TASKS`.
-    length: n, places of the answer.
-    tokens: k, places drawn a step, fewer in the last one.
+    length: n, positions of the answer.
+    tokens: k, positions drawn a step, fewer in the last one.
   """
   return _EXACT[task](length, tokens)
 
 
 def dependence(task: str, length: int) -> float:
-  """Returns the total correlation of the answer's places, in nats.
+  """Returns the total correlation of the answer's positions, in nats.
 
   It is the sum of their entropies less that of the answer: the least divergence
   of one parallel step from the distribution of answers.

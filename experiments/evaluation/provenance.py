@@ -32,7 +32,7 @@ def fields(settings) -> dict[str, str]:
   """Returns models, device and versions of a run, for each line of a file.
 
   Args:
-    settings: as of `markdown`.
+    settings: see `markdown`.
   """
   return {**{name: _text(settings[name]) for name in _MODELS
              if name in settings and _is_short(settings[name])},

@@ -93,7 +93,7 @@ def started_at(workdir) -> datetime.datetime:
   """Returns when a run first started, the date that chat templates insert.
 
   Args:
-    workdir: as of `open_workdir`, which reports a folder that is unusable.
+    workdir: see `open_workdir`, which reports a folder that is unusable.
 
   Returns:
     Local time of the first start; the present time if there was none.

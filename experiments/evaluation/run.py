@@ -37,29 +37,29 @@ def make_batches(config, prompts, expected=None, multiple=1):
     multiple: number that divides the rows of a batch.
 
   Returns:
-    list of (keys `[B]`, prompts `[B, P]`, lengths `[B]`), sorted by width; the
-    last of a width is filled with rows of its first. And `[R]`, the row of each
+    list of (keys `[B]`, prompts `[B, P]`, lengths `[B]`), sorted by P; the last
+    of a P is filled with rows of its first. And `[R]`, the row of each
     prompt in their concatenation.
   """
   key = jax.random.key(config.seed)
   lengths = np.array([len(prompt) for prompt in prompts], np.int32)
   batches, numbers = [], []
-  for width, members in length_buckets.members(lengths, config.buckets):
+  for prompt_length, members in length_buckets.members(lengths, config.buckets):
     if expected is not None:
       members = members[np.argsort(np.take(expected, members), kind="stable")]
     for places in row_numbers(len(members), config.queue or config.batch,
                               multiple):
       rows = members[places]
-      batches.append(batch_of(key, prompts, rows, width))
+      batches.append(batch_of(key, prompts, rows, prompt_length))
       numbers.append(rows)
   return batches, np.unique(np.concatenate(numbers), return_index=True)[1]
 
 
-def batch_of(key, prompts, rows, width):
-  """Returns the batch (keys `[B]`, prompts `[B, width]`, lengths `[B]`)."""
+def batch_of(key, prompts, rows, prompt_length):
+  """Returns a batch: keys `[B]`, prompts `[B, P]` of that P, lengths `[B]`."""
   lengths = np.array([len(prompts[row]) for row in rows], np.int32)
-  padded = np.zeros((len(rows), width), np.int32)
-  padded[np.arange(width) < lengths[:, None]] = np.concatenate(
+  padded = np.zeros((len(rows), prompt_length), np.int32)
+  padded[np.arange(prompt_length) < lengths[:, None]] = np.concatenate(
       [prompts[row] for row in rows])
   return jax.vmap(jax.random.fold_in, (None, 0))(key, rows), padded, lengths
 
@@ -173,7 +173,7 @@ def warm_up(methods, temperatures, decoders, batches, workers):
         programs.values())
     return dict(zip(programs, seconds))
   finally:
-    # Who is told to end does not wait for programs that run.
+    # A program that is to end does not wait for programs that run.
     pool.shutdown(wait=False, cancel_futures=True)
 
 

@@ -313,8 +313,9 @@ figure; then what checks the run.
   could accept at these nodes, with children drawn as they were, where it is
   known; it is measured on a sample of them.
 - Idle: share of the row-steps of the loop in which a row had finished and
-  waited for its batch, or only filled it. Prompts share a batch with those
-  whose texts by autoregressive decoding were about as long.
+  waited for its batch, or only filled it, or read the next prompt of a queue.
+  Prompts share a batch with those whose texts by autoregressive decoding were
+  about as long.
 
 Settings and environment: run.json. Counts of each prompt: results.jsonl. These
 tables: summary.csv, summary.tex."""

@@ -46,7 +46,7 @@ _END_OF_THINKING = flags.DEFINE_string(
     "end_of_thinking", "</think>", "Text that ends thinking; its last token "
     "ends it wherever it comes.")
 _WAIT = flags.DEFINE_string(
-    "wait", "", "Text of one token that is written in place of an end that is "
+    "wait", "", "Text of one token that is written instead of an end that is "
     "too early; '' for the next probable one.")
 # What the settings of a checkpoint may recommend, by these names.
 RECOMMENDED = (_PENALTY, _NO_REPEAT)
@@ -57,13 +57,13 @@ _PATIENCE = 2.0
 _SHOWN = 80
 
 
-def apply(pair: model_pair.ModelPair, width: int,
+def apply(pair: model_pair.ModelPair, prompt_length: int,
           budget: int) -> model_pair.ModelPair:
   """Applies the processors that flags ask for to both models.
 
   Args:
     pair: with parameters.
-    width: tokens of the longest prompt.
+    prompt_length: tokens of the longest prompt.
     budget: most tokens of a completion.
 
   Returns:
@@ -80,17 +80,18 @@ def apply(pair: model_pair.ModelPair, width: int,
              *([grammar] if grammar else []),
              # The last one: where it forbids all that a grammar allows, it is
              # ignored.
-             *_no_repeat(pair, width, budget), *_momentum(pair, width, budget)]
+             *_no_repeat(pair, prompt_length, budget),
+             *_momentum(pair, prompt_length, budget)]
   return processed_pair.apply(pair, found)
 
 
-def with_penalties(pair: model_pair.ModelPair, width: int,
+def with_penalties(pair: model_pair.ModelPair, prompt_length: int,
                    budget: int) -> model_pair.ModelPair:
   """Applies all processors but that of a grammar, to estimate memory by.
 
   Args:
     pair: its parameters may be shapes.
-    width: tokens of the longest prompt.
+    prompt_length: tokens of the longest prompt.
     budget: most tokens of a completion.
 
   Returns:
@@ -102,7 +103,8 @@ def with_penalties(pair: model_pair.ModelPair, width: int,
   with launch.user_errors(ValueError):
     return processed_pair.apply(pair, [
         *_penalties(pair, budget), *_thinking(pair),
-        *_no_repeat(pair, width, budget), *_momentum(pair, width, budget)])
+        *_no_repeat(pair, prompt_length, budget),
+        *_momentum(pair, prompt_length, budget)])
 
 
 def form() -> bool:
@@ -130,22 +132,23 @@ def _penalties(pair, budget):
                                            size, budget), ()
 
 
-def _no_repeat(pair, width, budget):
+def _no_repeat(pair, prompt_length, budget):
   """Yields the processor against repeated n-grams, if a flag asks for it."""
   size = _NO_REPEAT.value
   if size:
-    window = max(width + budget, size)
+    window = max(prompt_length + budget, size)
     with _named(_NO_REPEAT, f"window={window}"):
       yield dj.processors.no_repeat_ngram(size, pair.target.vocab_size,
                                           window), ()
 
 
-def _momentum(pair, width, budget):
+def _momentum(pair, prompt_length, budget):
   """Yields the processor of momentum decoding, if a flag asks for it."""
   if _MOMENTUM.value:
     with _named(_MOMENTUM):
-      yield dj.processors.momentum(pair.target.vocab_size, width + budget,
-                                   resistance=_MOMENTUM.value), ()
+      yield dj.processors.momentum(
+          pair.target.vocab_size, prompt_length + budget,
+          resistance=_MOMENTUM.value), ()
 
 
 def _thinking(pair):

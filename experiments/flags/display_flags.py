@@ -1,4 +1,4 @@
-"""Flags for how a completion is shown: while it grows, or beside others."""
+"""Flags for how a completion is shown: while it grows, or next to others."""
 
 import pathlib
 import statistics

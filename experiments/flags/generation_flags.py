@@ -117,7 +117,7 @@ def open_pair(methods) -> model_pair.ModelPair:
   return model_pair.with_features(pair, methods)
 
 
-def load(pair, methods, batch, max_rows, width) -> model_pair.ModelPair:
+def load(pair, methods, batch, max_rows, prompt_length) -> model_pair.ModelPair:
   """Reads the parameters of the pair, if there is memory for the run.
 
   Args:
@@ -125,13 +125,13 @@ def load(pair, methods, batch, max_rows, width) -> model_pair.ModelPair:
     methods: list of `dj.Method`, as for `open_pair`.
     batch: rows decoded together, at most.
     max_rows: rows that have a cache at a time, at most.
-    width: P, tokens of the longest prompt.
+    prompt_length: P, tokens of the longest prompt.
 
   Returns:
     The pair with parameters, see `mesh.load`, and what `--guide` makes of it.
   """
   pair = mesh.load(pair, launch.decoders(methods, [_TEMPERATURE.value]), batch,
-                   max_rows, width, MAX_NEW_TOKENS.value,
-                   constraint_flags.with_penalties(pair, width,
+                   max_rows, prompt_length, MAX_NEW_TOKENS.value,
+                   constraint_flags.with_penalties(pair, prompt_length,
                                                    MAX_NEW_TOKENS.value))
   return guides.apply(pair, _GUIDE.value)

@@ -37,7 +37,7 @@ def help_text(*others) -> str:
   """Returns the help of a flag `--method`.
 
   Args:
-    *others: names that the flag takes beside those of methods.
+    *others: names that the flag takes besides those of methods.
   """
   return ("Method, with sizes or without: " +
           ", ".join([*others, *method_specs.examples()]) + ".")

@@ -47,12 +47,13 @@ def given() -> bool:
   return bool(_REWARD.value)
 
 
-def judged(pair: model_pair.ModelPair, width: int, budget: int) -> Judged:
+def judged(pair: model_pair.ModelPair, prompt_length: int,
+           budget: int) -> Judged:
   """Makes the reward that `--reward` names.
 
   Args:
     pair: of `model_pair.open_pair`.
-    width: tokens of the longest prompt.
+    prompt_length: tokens of the longest prompt.
     budget: most tokens of a completion.
 
   Raises:
@@ -66,7 +67,7 @@ def judged(pair: model_pair.ModelPair, width: int, budget: int) -> Judged:
     if name.startswith(_WORDS):
       found = task_rewards.lexical([_concepts(name)], pair, budget)
     else:
-      found = _model(name, pair, width, budget)
+      found = _model(name, pair, prompt_length, budget)
   except ValueError as e:
     raise launch.UserError(f"--reward={name!r}: {e}") from e
   return Judged(found.reward, found.params, found.constraints)
@@ -79,15 +80,15 @@ def line(out: dj.Generation) -> list[str]:
   return [f"reward {float(out.stats.extra['reward'][0]):.3f}"]
 
 
-def _model(name, pair, width, budget):
+def _model(name, pair, prompt_length, budget):
   """Returns the reward of a model; of another tokenizer it is on the host."""
   folder = launch.model_folder(name)
   try:
     tokenizers.check_same(tokenizers.load(folder), pair.tokenizer)
   except ValueError:
-    return task_rewards.model(name, pair, width + budget, on_host=True,
+    return task_rewards.model(name, pair, prompt_length + budget, on_host=True,
                               max_new_tokens=budget)
-  return task_rewards.model(name, pair, width + budget)
+  return task_rewards.model(name, pair, prompt_length + budget)
 
 
 def _concepts(name):

@@ -52,7 +52,7 @@ def load(request):
 
 
 def generate(server, request):
-  """Continues one prompt; arguments as of `transformers_server.generate`."""
+  """Continues one prompt; arguments as in `transformers_server.generate`."""
   [prompt] = request["prompts"]
   peak_memory.reset()
   start = time.perf_counter()

@@ -61,7 +61,7 @@ def load(request):
 
 
 def generate(pipeline, request):
-  """Continues one prompt; arguments as of `transformers_server.generate`."""
+  """Continues one prompt; arguments as in `transformers_server.generate`."""
   [prompt] = request["prompts"]
   config = genai.GenerationConfig()
   config.max_new_tokens, config.ignore_eos = request["max_new_tokens"], True

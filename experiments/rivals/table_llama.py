@@ -17,7 +17,7 @@ from models.huggingface import convert
 # that the table lacks have this logit, as have its zeros.
 SIZE = 64
 _NEVER = -80.0
-# Of an embedding: the epsilon of the norm is nothing beside its mean square.
+# Of an embedding: its mean square is far above the epsilon of the norm.
 _LARGE = 16.0
 
 

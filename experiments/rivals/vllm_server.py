@@ -39,7 +39,7 @@ def load(request):
 
 
 def generate(engine, request):
-  """Continues prompts; arguments as of `transformers_server.generate`."""
+  """Continues prompts; arguments as in `transformers_server.generate`."""
   sampling = vllm.SamplingParams(
       temperature=request["temperature"], top_k=request["top_k"],
       top_p=request["top_p"], min_p=request["min_p"],

@@ -1,4 +1,4 @@
-"""Distributions of the next token at each place of texts that are known."""
+"""Distributions of the next token at each position of texts that are known."""
 
 import functools
 
@@ -21,7 +21,7 @@ def at(lm, params, sampling, texts, places, greedy_as_samples=False):
     texts: list of int32 arrays; what comes after a text is not read.
     places: list of `[n]` integer arrays, one a row: how many tokens each of its
       beginnings has, at least 1.
-    greedy_as_samples: whether temperature 0 stands for 1, as of drafters.
+    greedy_as_samples: whether temperature 0 stands for 1, as for drafters.
 
   Returns:
     `[sum of n, V]` float32, row after row.

@@ -161,7 +161,7 @@ def acceptances(pair, prompts, lengths, max_new_tokens, sampling):
   """Returns what `choose` would know of acceptance, and times nothing.
 
   Args:
-    pair: of two models, and the others, as of `choose`.
+    pair: of two models, and the others, as in `choose`.
     prompts: see there.
     lengths: see there.
     max_new_tokens: see there.
@@ -266,10 +266,10 @@ def _without_model(spec, texts, costs):
   return tree_planning.Plan(spec, tokens, seconds, tokens / seconds)
 
 
-def _fitting(plans, pair, batch, width, budget, sampling, most):
+def _fitting(plans, pair, batch, prompt_length, budget, sampling, most):
   """Returns the smallest of the fast plans that fit into so many bytes."""
   greedy = np.all(np.asarray(sampling.temperature) == 0)
-  size_of = tree_memory.bytes_of(pair, batch, width, budget, greedy)
+  size_of = tree_memory.bytes_of(pair, batch, prompt_length, budget, greedy)
   # Nothing needs less than this one.
   tree_memory.smallest([plan for plan in plans if plan.spec == _PLAIN], size_of,
                        most)
@@ -310,7 +310,7 @@ def _known(plans, trials, specs, runs):
 
   A fit of four runs is a rough guide, above all to what a head costs; what did
   well in them is not lost. The machine may have another pace by now: theirs is
-  told beside autoregressive decoding, which was in the same rounds.
+  given relative to autoregressive decoding, which was in the same rounds.
 
   Args:
     plans: all that are allowed.
@@ -351,10 +351,10 @@ def _choice(trials, plans) -> Choice:
   return Choice(method, chosen, predicted(chosen), plans, reason)
 
 
-def _curves(pair, batch, width, lengths, budget, bar):
+def _curves(pair, batch, prompt_length, lengths, budget, bar):
   """Yields cost curves of target and draft in the middle of a text."""
   live = int(lengths.max()) + budget // 2
-  slots = prefill.capacity(width, budget + _MOST_LEVELS)
+  slots = prefill.capacity(prompt_length, budget + _MOST_LEVELS)
   for lm, params in _timed(pair):
     yield forward_cost.measure(lm, params, batch, live, slots)
     bar.update()
@@ -403,7 +403,7 @@ def _of_timings(method, timings):
 
 
 def _rest(runs, target, draft=None, forwards=None):
-  """Fits the seconds of a step beside its forwards.
+  """Fits the seconds of a step besides its forwards.
 
   Each run gives the seconds of a step; the fitted parts, all non-negative, are
   a constant, one per level and one per node; and one per forward of a head,

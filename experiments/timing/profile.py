@@ -44,7 +44,7 @@ class Part(NamedTuple):
 
 
 def profile(run, steps, folder) -> str:
-  """Traces a run, and writes profile.md beside the trace.
+  """Traces a run, and writes profile.md next to the trace.
 
   Args:
     run: function without arguments, compiled already, that returns arrays.

@@ -13,7 +13,7 @@ import numpy as np
 from decoding_jax.speculation import acceptance_bounds
 from decoding_jax.speculation import tree_planning
 
-# Of children and levels what is told apart.
+# As many children and levels are distinguished.
 _MOST_CHILDREN = 8
 _DEPTH = 5
 _NONE = 10**6
@@ -47,7 +47,7 @@ def acceptances(
     measured: of recursive rejection, as measured in runs.
 
   Returns:
-    dict as of `tree_planning.plans`. Rules for paths are estimated by what they
+    dict as in `tree_planning.plans`. Rules for paths are estimated by what they
     gain on a chain, of which "layer" is taken to have half; greedy drafts by
     the best acceptance at a node.
   """
@@ -74,7 +74,7 @@ def lookup_tokens(texts: list[Text], depth: int, max_ngram: int) -> float:
     max_ngram: tokens that are compared, at most.
 
   Returns:
-    The accepted ones and the one after them, on average over all places.
+    The accepted ones and the one after them, on average over all positions.
   """
   found = [_copied(list(text.tokens[:place]), text.tokens[place:place + depth],
                    max_ngram)

@@ -1,7 +1,7 @@
 """Trains the filter of Learn2PD (arXiv 2509.25188).
 
 It learns from traces of static decoding: after each forward, whether what the
-model would fill in at a place is what the place ends with.
+model would fill in at a position is what the position ends with.
 """
 
 import functools
@@ -17,10 +17,10 @@ from decoding_jax.types import NONE
 
 
 class Traces(NamedTuple):
-  """Blocks of places, one of each forward.
+  """Blocks of positions, one of each forward.
 
   Attributes:
-    confidence: `[R, S]` float32, 1 where a place was filled already.
+    confidence: `[R, S]` float32, 1 where a position was filled already.
     final: `[R, S]` bool, whether the model's token is the last one.
     masked: `[R, S]` bool, where there was something to decide.
   """

@@ -6,6 +6,7 @@ target does not change: it is computed once, and read from files, each of
 after the last file.
 """
 
+import functools
 import hashlib
 import pathlib
 
@@ -14,8 +15,10 @@ import ml_dtypes
 import numpy as np
 import tqdm
 
+from experiments.app import multihost
 from experiments.data import batches
 from experiments.training import head_objectives
+from experiments.training import on_mesh
 
 _FOLDER = "features"
 _ROWS = 64
@@ -25,7 +28,7 @@ _DTYPE = np.dtype(ml_dtypes.bfloat16)
 
 
 def with_features(config, head: head_objectives.Chosen, data: batches.Data,
-                  target_params) -> batches.Data:
+                  target_params, mesh=None) -> batches.Data:
   """Returns data whose batches bring the features that training reads.
 
   Args:
@@ -33,9 +36,10 @@ def with_features(config, head: head_objectives.Chosen, data: batches.Data,
     head: to be trained.
     data: with `rows`.
     target_params: of the teacher.
+    mesh: that they are on; None for one device.
   """
   shards = _Shards(config, head, data.rows)
-  shards.write(target_params)
+  shards.write(target_params, mesh)
 
   def add(batch):
     width = batch.tokens.shape[1] - 1
@@ -74,19 +78,25 @@ class _Shards:
       found[i, :, :row.shape[1]] = row.view(_DTYPE)
     return tuple(found.swapaxes(0, 1))
 
-  def write(self, target_params):
+  def write(self, target_params, mesh):
     """Writes the files that are not there."""
     self.folder.mkdir(parents=True, exist_ok=True)
     shape = (_ROWS, len(self.head.features), max(self.widths),
              self.head.target.dim)
     size = np.prod(shape) * _DTYPE.itemsize / 1e6
-    compute = jax.jit(lambda params, tokens: head_objectives.features(
-        self.head, params, tokens))
+    compute = jax.jit(on_mesh.by_rows(
+        mesh, functools.partial(head_objectives.features, self.head)))
+
+    def of_tokens(tokens):
+      [tokens] = on_mesh.put_rows(mesh, (tokens,))
+      return [on_mesh.on_host(x) for x in compute(target_params, tokens)]
+
     with tqdm.tqdm(total=len(self.tokens), unit="text",
-                   desc=f"features, {size:.0f} MB a file") as bar:
+                   desc=f"features, {size:.0f} MB a file",
+                   disable=not multihost.first()) as bar:
       for shard, members in enumerate(self.members):
-        if not self._path(shard).is_file():
-          self._write(shard, members, lambda x: compute(target_params, x))
+        if not multihost.from_first(self._path(shard).is_file):
+          self._write(shard, members, of_tokens)
         bar.update(len(members))
 
   def _write(self, shard, members, compute):
@@ -95,10 +105,14 @@ class _Shards:
     tokens = np.maximum(self.tokens[chosen, :self.widths[shard]], 0)
     parts = [np.stack(compute(tokens[i:i + _BATCH]), axis=1).astype(_DTYPE)
              for i in range(0, len(tokens), _BATCH)]
+    # A type that files of numpy have.
+    found = np.concatenate(parts)[:len(members)].view(np.uint16)
+    multihost.from_first(lambda: self._save(shard, found))
+
+  def _save(self, shard, features):
     partial = self._path(shard).with_suffix(".partial")
     with open(partial, "wb") as f:
-      # A type that files of numpy have.
-      np.save(f, np.concatenate(parts)[:len(members)].view(np.uint16))
+      np.save(f, features)
     partial.replace(self._path(shard))
 
   def _open(self, shard):

@@ -21,7 +21,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import decoding_jax as dj
+from decoding_jax.kernels import vocabulary
 from experiments.training import losses
+from experiments.training import on_mesh
 from models import heads
 from models import transformer
 from models.heads.parts import target_ends
@@ -75,7 +77,7 @@ def choose(name: str, target: transformer.Config, depth: int,
     depth: levels that it is to draft.
     tokens: `[N]` int32 that it can draft, ascending; None for all.
     layers: of a block drafter; 0 for two.
-    markov_rank: of the bias of `dspark`; 0 for 64.
+    markov_rank: of the bias in `dspark`; 0 for 64.
 
   Raises:
     ValueError: for tokens and a kind that drafts all.
@@ -130,35 +132,43 @@ def features(head: Chosen, target_params, tokens):
       mask)[1].features[dj.HIDDEN_STATES]
 
 
-def objective(head: Chosen, loss):
+def objective(head: Chosen, loss, mesh=None):
   """Returns `(params, batch, target_params) -> loss`.
 
   Args:
     head: to be trained.
     loss: of `losses.DISTILLATION`.
+    mesh: of devices; None for one.
   """
+  levels_of = on_mesh.by_rows(mesh, lambda params, batch: _levels(
+      head, params[0], batch, params[1], False))
+
   def compute(params, batch, target_params):
-    levels, gaps = _levels(head, params, batch, target_params, False)
+    levels, hidden = levels_of((params, target_params), batch)
     weights = _DECAY**np.arange(len(levels))
     of_levels = [loss(*level) for level in levels]
-    if gaps:
-      of_levels = [x + head.kind.feature_weight * gap
-                   for x, gap in zip(of_levels, gaps)]
+    if hidden:
+      of_levels = [
+          x + head.kind.feature_weight * losses.smooth_l1(*pair, level[2])
+          for x, pair, level in zip(of_levels, hidden, levels)]
     return sum(w * x for w, x in zip(weights, of_levels)) / weights.sum()
 
   return compute
 
 
-def evaluator(head: Chosen):
+def evaluator(head: Chosen, mesh=None):
   """Compiles `(params, batch, target_params) -> metrics`.
 
   The metrics are the `overlap` of the first level, sum_x min(t, d), that of the
   last one, `last_overlap`, and `tokens_a_call`, what a chain of them all would
   bring if the levels were independent.
   """
+  levels_of = on_mesh.by_rows(mesh, lambda params, batch: _levels(
+      head, params[0], batch, params[1], True))
+
   @jax.jit
   def evaluate(params, batch, target_params):
-    levels, _ = _levels(head, params, batch, target_params, True)
+    levels, _ = levels_of((params, target_params), batch)
     found = jnp.stack([1 - losses.total_variation(*level) for level in levels])
     return {"overlap": found[0], "last_overlap": found[-1],
             "tokens_a_call": 1 + jnp.cumprod(found).sum()}
@@ -167,7 +177,7 @@ def evaluator(head: Chosen):
 
 
 def _levels(head, params, batch, target_params, whole):
-  """Returns (teacher, student, weights) and feature distances of levels."""
+  """Returns (teacher, student, weights) and pairs of features, by levels."""
   tokens = batch.tokens[:, :-1]
   found = batch.features or features(head, target_params, tokens)
   # On disk they have 16 bits.
@@ -176,9 +186,9 @@ def _levels(head, params, batch, target_params, whole):
   params = complete(head, params, target_params)
   hidden = jax.lax.stop_gradient(target_ends.norm(
       head.target, target_params, by_layer[head.target.num_layers - 1]))
-  logits = jax.lax.stop_gradient(target_ends.logits(
+  logits = jax.lax.stop_gradient(vocabulary.split(target_ends.logits(
       head.target, target_params, hidden,
-      None if whole else params.get("output")))
+      None if whole else params.get("output"))))
   student, places, *made = head.kind.predict(
       head.config, head.target, params, target_params,
       tuple(by_layer[i] for i in head.kept), batch.tokens, head.depth)
@@ -187,14 +197,13 @@ def _levels(head, params, batch, target_params, whole):
   # A split, since its gradient is a concatenation, and not a sum over levels.
   student = jax.lax.split(student, (1,) * len(places), axis=1)
   weights = jnp.pad(batch.weights, ((0, 0), (0, 1)))
-  found, gaps = [], []
+  found, pairs = [], []
   for level, at in enumerate(places):
     # What is beyond the window is compared with nothing.
     inside = (at >= 0) & (at < tokens.shape[1])
     at = np.where(inside, at, 0)
-    found.append((logits[:, at], student[level][:, 0],
+    found.append((logits[:, at], vocabulary.split(student[level][:, 0]),
                   weights[:, at] * inside[None]))
     if made:
-      gaps.append(losses.smooth_l1(hidden[:, at], made[0][:, level],
-                                   found[-1][2]))
-  return found, gaps
+      pairs.append((hidden[:, at], made[0][:, level]))
+  return found, pairs

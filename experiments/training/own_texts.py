@@ -7,11 +7,12 @@ speaks, is continued by what users say (Magpie, arXiv 2406.08464). A target
 without a template begins with its first token.
 
 Texts are sampled in the batch queue, so that a row that has ended makes room
-for the next prompt, and kept in files of `_CHUNK` texts each: a run that was
+for the next prompt, and kept in files of `CHUNK` texts each: a run that was
 killed goes on after the last file. A drafter that is to serve greedy decoding
 too needs greedy answers among them.
 """
 
+import functools
 import hashlib
 import numbers
 import pathlib
@@ -22,15 +23,18 @@ import tqdm
 
 import decoding_jax as dj
 from decoding_jax import types
+from decoding_jax.validation import keys as row_keys
+from experiments.app import multihost
 from experiments.data import batches
 from experiments.data import parallel_text
 from experiments.data import records
+from experiments.devices import mesh as mesh_lib
 from models.text import chat_template
 from models.text import tokenizer_files
 from models.text import tokenizers
 
 _FOLDER = "texts"
-_CHUNK = 256
+CHUNK = 256
 # Prompts are padded to a multiple of it, so that there are few programs.
 _WIDTH = 32
 # One text in so many is held out.
@@ -74,20 +78,19 @@ def texts(config) -> list[str]:
   return [str(x) for x in _prompts_of_file(config)] if config.prompts else []
 
 
-def data(config, tokenizer, teacher, teacher_params) -> batches.Data:
+def data(config, tokenizer, teacher) -> batches.Data:
   """Samples the texts, or reads those of an earlier start; makes batches.
 
   Args:
     config: `teacher`, `own_texts`, `prompts`, `answer_temperatures`,
       `sample_length`, `sample_batch`, `windows`, `workdir` and `seed`.
     tokenizer: of the teacher.
-    teacher: a language model.
-    teacher_params: its parameters.
+    teacher: a `ModelPair` of `on_mesh.teacher`.
 
   Returns:
     The data; the loss is over what the teacher has written.
   """
-  write = _Writer(config, tokenizer, teacher, teacher_params)
+  write = _Writer(config, tokenizer, teacher)
   start, encode = _template(config.teacher, tokenizer)
   questions = _prompts_of_file(config) if config.prompts else []
   if config.own_texts:
@@ -133,8 +136,8 @@ def _template(name, tokenizer):
 class _Writer:
   """Writes texts after prompts, a file after the other."""
 
-  def __init__(self, config, tokenizer, teacher, teacher_params):
-    self.config, self.lm, self.params = config, teacher, teacher_params
+  def __init__(self, config, tokenizer, teacher):
+    self.config, self.teacher = config, teacher
     self.eos_id = tokenizers.eos_ids(tokenizer, config.teacher) or None
 
   def __call__(self, name, prompts, length, temperatures=(1.0,)):
@@ -150,17 +153,19 @@ class _Writer:
     padded = np.zeros((len(prompts), width), np.int32)
     padded[np.arange(width) < starts[:, None]] = np.concatenate(prompts)
     parts = []
-    with tqdm.tqdm(total=len(prompts), desc=name, unit="text") as bar:
-      for first in range(0, len(prompts), _CHUNK):
+    with tqdm.tqdm(total=len(prompts), desc=name, unit="text",
+                   disable=not multihost.first()) as bar:
+      for first in range(0, len(prompts), CHUNK):
         # The last chunk is filled up to the compiled shape.
-        chosen = np.arange(first, first + _CHUNK) % len(prompts)
+        chosen = np.arange(first, first + CHUNK) % len(prompts)
         path = folder / f"{first:08}.npy"
-        if not path.is_file():
-          temperature = temperatures[first // _CHUNK % len(temperatures)]
-          _save(path, self._generate(padded[chosen], starts[chosen], first,
-                                     length - starts.min(), name, temperature))
+        if not multihost.from_first(path.is_file):
+          temperature = temperatures[first // CHUNK % len(temperatures)]
+          tokens = self._generate(padded[chosen], starts[chosen], first,
+                                  length - starts.min(), name, temperature)
+          multihost.from_first(functools.partial(_save, path, tokens))
         parts.append(np.load(path))
-        bar.update(min(_CHUNK, len(prompts) - first))
+        bar.update(min(CHUNK, len(prompts) - first))
     tokens = np.concatenate(parts)[:len(prompts), :length]
     ends = (tokens != types.PAD).sum(axis=1).astype(np.int32)
     return parallel_text.Rows(tokens, starts, ends)
@@ -175,12 +180,12 @@ class _Writer:
             / f"{name}-{digest.hexdigest()[:12]}")
 
   def _generate(self, prompts, lengths, first, budget, name, temperature):
-    """Returns `[_CHUNK, P + budget]` int32, padded after the end of a text."""
+    """Returns `[CHUNK, P + budget]` int32, padded after the end of a text."""
     key = jax.random.fold_in(jax.random.key(self.config.seed), first)
     key = jax.random.fold_in(key, len(name))
-    out = dj.generate(
-        key, prompts, lengths, method=dj.methods.autoregressive(),
-        target=self.lm, target_params=self.params, eos_id=self.eos_id,
+    out = mesh_lib.generate(
+        self.teacher, row_keys.of_rows(key, len(prompts)), prompts, lengths,
+        method=dj.methods.autoregressive(), eos_id=self.eos_id,
         sampling=dj.Sampling(temperature), max_new_tokens=int(budget),
         rows=self.config.sample_batch)
     return np.asarray(out.tokens)

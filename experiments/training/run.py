@@ -1,6 +1,7 @@
 """Prepares a training run: corpus, tokenizer, models, updates."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 import pathlib
@@ -8,11 +9,13 @@ import sys
 from typing import Any, NamedTuple
 
 import jax
+from jax.sharding import NamedSharding, PartitionSpec
 import numpy as np
 
 import decoding_jax as dj
 from decoding_jax import types
 from experiments.app import launch
+from experiments.app import multihost
 from experiments.data import batches
 from experiments.data import canvas_tasks
 from experiments.data import dialogues
@@ -24,6 +27,7 @@ from experiments.data import text_corpus
 from experiments.training import feature_shards
 from experiments.training import head_objectives
 from experiments.training import losses
+from experiments.training import on_mesh
 from experiments.training import own_texts
 from experiments.training import steps as training_steps
 from experiments.training import teacher_samples as teacher_samples_lib
@@ -35,6 +39,7 @@ from models.huggingface import heads
 from models.text import tokenizers
 from models.transformer import presets
 from models.transformer import quantization
+from models.transformer import sharding
 
 # In the workdir, the texts of a teacher.
 SAMPLES = "samples.npy"
@@ -56,6 +61,8 @@ class Run(NamedTuple):
     teacher, teacher_params: the model to learn from; None, None without one.
     workdir: folder of checkpoints and metrics.
     head: a head on the teacher's features, in place of a model; or None.
+    mesh: of all devices; None for one.
+    size: devices of "model" that a layer of what is trained is split over.
   """
   architecture: transformer.Config
   tokenizer: Any
@@ -66,6 +73,8 @@ class Run(NamedTuple):
   teacher_params: Any
   workdir: pathlib.Path
   head: head_objectives.Chosen | None = None
+  mesh: jax.sharding.Mesh | None = None
+  size: int = 1
 
 
 def check(config) -> None:
@@ -232,14 +241,19 @@ def _source(config):
   return parallel_text if config.train_pairs else python_windows
 
 
-def prepare(config) -> Run:
-  """Reads corpus and teacher; trains the tokenizer if the folder has none."""
+def prepare(config, mesh=None, size: int = 1) -> Run:
+  """Reads corpus and teacher; trains the tokenizer if the folder has none.
+
+  Args:
+    config: see `configs/train.py`.
+    mesh, size: see `Run`.
+  """
   model = architecture(config)
   source = _source(config)
   teacher = teacher_params = None
   if config.teacher:
-    teacher, teacher_params = checkpoints.load(
-        config.teacher, dtype=config.teacher_dtype or None)
+    teacher, teacher_params = on_mesh.load(
+        config.teacher, mesh, dtype=config.teacher_dtype or None)
   task = _objective(config)
   if model.outputs != task.outputs:
     raise ValueError(
@@ -253,12 +267,14 @@ def prepare(config) -> Run:
         "Vocabularies do not fit: --config.tokenizer has %d entries, "
         "--config.preset %d, --config.teacher %d." % sizes)
   _check_room(config, teacher)
-  arguments = (teacher, teacher_params) if source is own_texts else ()
+  arguments = [on_mesh.teacher(config, teacher, teacher_params, tokenizer,
+                               mesh)] if source is own_texts else []
   data = source.data(config, tokenizer, *arguments)
   run = Run(model, tokenizer, task,
             masking.masked(config, data) if config.masked else data,
-            None if config.head else _start(config, model),
-            teacher, teacher_params, pathlib.Path(config.workdir).resolve())
+            None if config.head else _start(config, model, mesh, size),
+            teacher, teacher_params, pathlib.Path(config.workdir).resolve(),
+            mesh=mesh, size=size)
   return _with_head(config, run) if config.head else run
 
 
@@ -275,8 +291,9 @@ def _with_head(config, run):
       layers=config.head_layers, markov_rank=config.head_rank)
   if start:
     _check_start(config, head, start)
-  data = feature_shards.with_features(config, head, run.data, params) if (
-      config.keep_features) else run.data
+  data = feature_shards.with_features(
+      config, head, run.data, params, run.mesh) if (
+          config.keep_features) else run.data
   return run._replace(head=head, data=data, teacher_params=params,
                       start=start or None)
 
@@ -305,12 +322,31 @@ def _frequent(config, data):
 
 def first_state(config, run: Run) -> training_steps.State:
   """Returns the state before the first step."""
+  if run.mesh is None:
+    return _begin(config, run, run.start)
+  split = shardings(config, run)
+  start = run.start and on_mesh.put(run.start, split.params)
+  # As one program, so that no device has what others have alone.
+  return jax.jit(functools.partial(_begin, config, run),
+                 out_shardings=split)(start)
+
+
+def _begin(config, run, params):
   if not run.head:
-    return training_steps.init(config, run.architecture, run.start)
-  params = run.start
+    return training_steps.init(config, run.architecture, params)
   if params is None:
     params = head_objectives.init(jax.random.key(config.seed), run.head)
   return training_steps.of_params(config, params)
+
+
+def shardings(config, run: Run):
+  """Returns how the state is split over the mesh: a tree of `NamedSharding`."""
+  state = jax.eval_shape(lambda: _begin(config, run, None))
+  params = on_mesh.of_head(
+      run.mesh, run.size, run.architecture.vocab_size, state.params) if (
+          run.head) else sharding.shardings(run.architecture, run.mesh,
+                                            run.size)(state.params)
+  return on_mesh.of_state(run.mesh, params, state)
 
 
 def export(config, run: Run, params, metadata) -> None:
@@ -320,16 +356,25 @@ def export(config, run: Run, params, metadata) -> None:
                      metadata)
     return
   params = jax.tree.map(lambda x: x.astype(config.export_dtype), params)
+  if run.mesh is not None:
+    params = jax.tree.map(on_mesh.on_host, params)
   if run.head.tokens is not None:
     params["tokens"] = run.head.tokens
-  heads.save(config.export, run.head.kind.module, run.head.config, params,
-             run.head.kept, metadata, config.export_weights)
+  multihost.from_first(lambda: heads.save(
+      config.export, run.head.kind.module, run.head.config, params,
+      run.head.kept, metadata, config.export_weights))
 
 
 def _tokenizer(config, source, vocab_size):
   """Reads the tokenizer; trains it, if the folder that is named has none."""
   if not config.tokenizer:
     return tokenizers.load(config.teacher)
+  multihost.from_first(lambda: _write_tokenizer(config, source, vocab_size),
+                       ValueError)
+  return tokenizers.load(config.tokenizer)
+
+
+def _write_tokenizer(config, source, vocab_size):
   try:
     found = tokenizers.has(resolve.folder(config.tokenizer))
   except FileNotFoundError:
@@ -338,7 +383,6 @@ def _tokenizer(config, source, vocab_size):
     tokenizers.save(canvas_tasks.tokenizer() if config.canvas_tasks else
                     tokenizers.train(source.texts(config), vocab_size),
                     config.tokenizer)
-  return tokenizers.load(config.tokenizer)
 
 
 def fingerprint(config, run: Run) -> str:
@@ -352,7 +396,7 @@ def fingerprint(config, run: Run) -> str:
   digest = hashlib.sha256(json.dumps(texts).encode())
   digest.update(run.data.held_out(sys.maxsize).tokens.tobytes())
   for leaf in jax.tree.leaves((run.start, run.teacher_params)):
-    digest.update(np.asarray(leaf).tobytes())
+    digest.update(on_mesh.on_host(leaf).tobytes())
   return digest.hexdigest()[:16]
 
 
@@ -366,7 +410,7 @@ def _check_room(config, teacher):
         f"{teacher.max_length}, the max_length of --config.teacher.")
 
 
-def _start(config, architecture):
+def _start(config, architecture, mesh, size):
   """Reads the parameters of `config.start`; None without one."""
   if not config.start:
     return None
@@ -375,52 +419,57 @@ def _start(config, architecture):
     raise ValueError(f"--config.start={config.start!r} has another "
                      f"architecture than --config.preset={config.preset!r}: "
                      f"{found}.")
-  return checkpoints.load(config.start)[1]
+  return on_mesh.load(config.start, mesh, size)[1]
 
 
 def updates(config, run: Run):
   """Returns `(step, state, batch) -> (state, loss)`, one update."""
+  mesh, split = run.mesh, None
+  if mesh is not None:
+    split = shardings(config, run), NamedSharding(mesh, PartitionSpec())
+  make = lambda objective: training_steps.make_step(config, objective, split)
   if run.head:
-    by_name = {name: training_steps.make_step(config, head_objectives.objective(
-        run.head, losses.DISTILLATION[name]))
+    by_name = {name: make(head_objectives.objective(
+        run.head, losses.DISTILLATION[name], mesh))
                for name in (config.loss, config.final_loss)}
     return _by_step(config, run, by_name)
   lm = training_steps.mixed(transformer.language_model(dataclasses.replace(
       run.architecture, dtype=config.compute_dtype)), config.compute_dtype)
   if run.teacher is None:
-    update = training_steps.make_step(config, run.task.objective(lm))
-    return lambda _, state, batch: update(state, batch)
+    update = make(run.task.objective(lm, mesh))
+    return lambda _, state, batch: update(state, on_mesh.put_rows(mesh, batch))
   by_name = {
-      name: training_steps.make_step(config, training_steps.distillation(
-          lm, run.teacher, losses.DISTILLATION[name]))
+      name: make(training_steps.distillation(
+          lm, run.teacher, losses.DISTILLATION[name], mesh))
       for name in (config.loss, config.final_loss)}
   return _by_step(config, run, by_name)
 
 
 def _by_step(config, run, by_name):
   return lambda step, state, batch: by_name[training_steps.loss_at(
-      config, step)](state, batch, run.teacher_params)
+      config, step)](state, on_mesh.put_rows(run.mesh, batch),
+                     run.teacher_params)
 
 
 def teacher_samples(config, run: Run) -> np.ndarray | None:
   """Returns texts of the teacher, `[R, L]` int32; None if none are used."""
   if not config.sample_fraction:
     return None
-  return teacher_samples_lib.load_or_write(run.workdir / SAMPLES, config,
-                                           run.data, run.teacher,
-                                           run.teacher_params)
+  return teacher_samples_lib.load_or_write(
+      run.workdir / SAMPLES, config, run.data, on_mesh.teacher(
+          config, run.teacher, run.teacher_params, run.tokenizer, run.mesh))
 
 
 def evaluator(run: Run):
   """Returns `(params, rows) -> metrics` on at most `rows` held-out rows."""
   if run.head:
-    compiled = head_objectives.evaluator(run.head)
+    compiled = head_objectives.evaluator(run.head, run.mesh)
   else:
     lm = transformer.language_model(run.architecture)
-    compiled = run.task.evaluator(lm, run.teacher)
+    compiled = run.task.evaluator(lm, run.teacher, run.mesh)
 
   def evaluate(params, rows):
     return training_steps.evaluate(compiled, params, run.data.held_out(rows),
-                                   run.teacher_params)
+                                   run.teacher_params, run.mesh)
 
   return evaluate

@@ -11,6 +11,7 @@ import optax
 import optax.contrib
 
 from experiments.training import losses
+from experiments.training import on_mesh
 from models import transformer
 from models.transformer import quantization
 
@@ -85,12 +86,13 @@ def of_params(config, params) -> State:
   return State(jnp.int32(0), params, optimizer(config).init(params))
 
 
-def make_step(config, objective):
+def make_step(config, objective, shardings=None):
   """Compiles one update, which donates the memory of the old state.
 
   Args:
     config: of the run.
     objective: `(params, batch, *extra) -> loss`, of a `batches.Batch`.
+    shardings: of the state, and of the loss; None for one device.
 
   Returns:
     `(state, batch, *extra) -> (state, loss)`.
@@ -99,11 +101,14 @@ def make_step(config, objective):
 
   def step(state, batch, *extra):
     loss, grads = jax.value_and_grad(objective)(state.params, batch, *extra)
+    if shardings is not None:
+      # Else a part of an update may be computed by each device, and gathered.
+      grads = jax.lax.with_sharding_constraint(grads, shardings[0].params)
     updates, opt_state = optim.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
     return State(state.step + 1, params, opt_state), loss
 
-  return jax.jit(step, donate_argnums=0)
+  return jax.jit(step, donate_argnums=0, out_shardings=shardings)
 
 
 def mixed(lm, dtype):
@@ -125,35 +130,38 @@ def rounded(params, dtype):
   return jax.tree.map(lambda x: x.astype(dtype).astype(x.dtype), params)
 
 
-def language_modelling(lm):
+def language_modelling(lm, mesh=None):
   """Returns the objective of language modelling: next-token cross entropy."""
+  causal_logits = on_mesh.causal_logits(lm, mesh)
+
   def objective(params, batch):
-    logits = transformer.causal_logits(lm, params, batch.tokens[:, :-1])
+    logits = causal_logits(params, batch.tokens[:, :-1])
     return losses.cross_entropy(logits, batch.tokens[:, 1:], batch.weights)
   return objective
 
 
-def masked_diffusion(lm):
+def masked_diffusion(lm, mesh=None):
   """Returns the objective of masked diffusion, see `experiments.data.masking`.
 
   The last entry of the vocabulary is the mask. The loss is the mean over rows
   and masked tokens, which is the bound on -log p in nats a token.
   """
   mask_id = lm.vocab_size - 1
+  whole_logits = on_mesh.bidirectional_logits(lm, mesh)
 
   def objective(params, batch):
     targets = batch.tokens[:, 1:]
     inputs = jnp.asarray(batch.tokens).at[:, 1:].set(
         jnp.where(batch.weights > 0, mask_id, targets))
-    logits = transformer.bidirectional_logits(lm, params, inputs)[:, 1:]
+    logits = whole_logits(params, inputs)[:, 1:]
     return losses.cross_entropy(logits, targets, batch.weights)
   return objective
 
 
-def masked_evaluator(lm, teacher=None):
+def masked_evaluator(lm, teacher=None, mesh=None):
   """Compiles `(params, batch, teacher_params) -> metrics`: `held_out_loss`."""
   del teacher
-  objective = masked_diffusion(lm)
+  objective = masked_diffusion(lm, mesh)
 
   @jax.jit
   def evaluate(params, batch, teacher_params):
@@ -164,21 +172,26 @@ def masked_evaluator(lm, teacher=None):
   return evaluate
 
 
-def distillation(lm, teacher, loss):
+def distillation(lm, teacher, loss, mesh=None):
   """Returns the objective of distillation: `loss` against the teacher."""
+  causal_logits = on_mesh.causal_logits(lm, mesh)
+  target_logits = on_mesh.causal_logits(teacher, mesh)
+
   def objective(params, batch, teacher_params):
     # The last token is only a target of `language_modelling`.
     tokens = batch.tokens[:, :-1]
-    target = transformer.causal_logits(teacher, teacher_params, tokens)
-    draft = transformer.causal_logits(lm, params, tokens)
+    target = target_logits(teacher_params, tokens)
+    draft = causal_logits(params, tokens)
     return loss(target, draft, batch.weights)
   return objective
 
 
-def preference(lm):
+def preference(lm, mesh=None):
   """Returns the objective of preferences: rows 0, 2, ... over 1, 3, ..."""
+  values = on_mesh.causal_logits(lm, mesh)
+
   def objective(params, batch):
-    return losses.bradley_terry(*_rewards(lm, params, batch))
+    return losses.bradley_terry(*_rewards(values, params, batch))
   return objective
 
 
@@ -188,21 +201,24 @@ def loss_at(config, step: int) -> str:
   return config.final_loss if final else config.loss
 
 
-def evaluator(lm, teacher=None):
+def evaluator(lm, teacher=None, mesh=None):
   """Compiles `(params, batch, teacher_params) -> metrics`.
 
   The metrics are means: `held_out_loss`, the cross entropy of the text; with a
   teacher also its `teacher_loss`, and `overlap`, sum_x min(t, d) at temperature
   1, the acceptance rate of a single draft token.
   """
+  causal_logits = on_mesh.causal_logits(lm, mesh)
+  target_logits = on_mesh.causal_logits(teacher, mesh)
+
   @jax.jit
   def evaluate(params, batch, teacher_params):
     inputs, targets = batch.tokens[:, :-1], batch.tokens[:, 1:]
-    logits = transformer.causal_logits(lm, params, inputs)
+    logits = causal_logits(params, inputs)
     metrics = {
         "held_out_loss": losses.cross_entropy(logits, targets, batch.weights)}
     if teacher is not None:
-      target = transformer.causal_logits(teacher, teacher_params, inputs)
+      target = target_logits(teacher_params, inputs)
       metrics["teacher_loss"] = losses.cross_entropy(
           target, targets, batch.weights)
       metrics["overlap"] = 1 - losses.total_variation(
@@ -212,27 +228,28 @@ def evaluator(lm, teacher=None):
   return evaluate
 
 
-def preference_evaluator(lm, teacher=None):
+def preference_evaluator(lm, teacher=None, mesh=None):
   """Compiles `(params, batch, teacher_params) -> metrics`.
 
   The metrics are `held_out_loss` and `accuracy`, the share of pairs whose first
   row has the larger reward.
   """
   del teacher
+  values = on_mesh.causal_logits(lm, mesh)
 
   @jax.jit
   def evaluate(params, batch, teacher_params):
     del teacher_params
-    chosen, rejected = _rewards(lm, params, batch)
+    chosen, rejected = _rewards(values, params, batch)
     return {"held_out_loss": losses.bradley_terry(chosen, rejected),
             "accuracy": jnp.mean((chosen > rejected).astype(jnp.float32))}
 
   return evaluate
 
 
-def _rewards(lm, params, batch):
+def _rewards(values, params, batch):
   """Returns rewards `[B / 2]` of even and of odd rows, at their last tokens."""
-  values = transformer.causal_logits(lm, params, batch.tokens[:, :-1])[..., 0]
+  values = values(params, batch.tokens[:, :-1])[..., 0]
   rewards = jnp.sum(values * batch.weights, axis=1)
   return rewards[::2], rewards[1::2]
 
@@ -241,9 +258,9 @@ class Task(NamedTuple):
   """A training objective without a teacher, and its evaluation.
 
   Attributes:
-    objective: `lm -> ((params, batch) -> loss)`.
-    evaluator: `(lm, teacher or None) -> ((params, batch, teacher_params) ->
-      metrics)`, compiled.
+    objective: `(lm, mesh) -> ((params, batch) -> loss)`.
+    evaluator: `(lm, teacher or None, mesh) -> ((params, batch, teacher_params)
+      -> metrics)`, compiled.
     outputs: of the architecture, see `transformer.Config`.
   """
   objective: Callable[..., Any]
@@ -257,11 +274,13 @@ MASKED = Task(masked_diffusion, masked_evaluator, 0)
 
 
 def evaluate(evaluate_batch, params, data, teacher_params=None,
-             rows: int = 8) -> dict[str, float]:
-  """Averages an `evaluator` over a large batch, `rows` at a time."""
+             mesh=None) -> dict[str, float]:
+  """Averages an `evaluator` over a large batch, some rows at a time."""
+  rows = on_mesh.evaluated_rows(mesh)
   parts = [jax.tree.map(lambda x: x[i:i + rows], data)
            for i in range(0, len(data.tokens), rows)]
-  results = [evaluate_batch(params, part, teacher_params) for part in parts]
+  results = [evaluate_batch(params, on_mesh.put_rows(mesh, part),
+                            teacher_params) for part in parts]
   weights = [part.weights.sum() for part in parts]
   return {name: float(np.average([r[name] for r in results], weights=weights))
           for name in results[0]}

@@ -12,17 +12,19 @@ import numpy as np
 import tqdm
 
 import decoding_jax as dj
+from decoding_jax.validation import keys as row_keys
+from experiments.app import multihost
+from experiments.devices import mesh as mesh_lib
 
 
-def load_or_write(path, config, data, teacher, teacher_params):
+def load_or_write(path, config, data, teacher):
   """Returns samples at temperature 1 after prompts from the train split.
 
   Args:
     path: `.npy` file; read if it is there and whole, else written.
     config: `sample_rows`, `sample_length`, `sample_batch` and `seed`.
     data: a `batches.Data`, for the prompts.
-    teacher: a language model.
-    teacher_params: its parameters.
+    teacher: a `ModelPair` of `on_mesh.teacher`.
 
   Returns:
     `[sample_rows, sample_length]` int32, in the order of the prompts. After its
@@ -30,18 +32,31 @@ def load_or_write(path, config, data, teacher, teacher_params):
     teacher goes on with another text, as in the corpus.
   """
   path = pathlib.Path(path)
-  if path.exists():
-    try:
-      return _load(path, (config.sample_rows, config.sample_length))
-    except (EOFError, OSError, ValueError) as e:
-      print(f"'{path}' is damaged ({e}): samples are written again.",
-            file=sys.stderr)
-  samples = _write(config, data, teacher, teacher_params)
+  shape = config.sample_rows, config.sample_length
+  if not multihost.from_first(lambda: _is_whole(path, shape)):
+    samples = _write(config, data, teacher)
+    multihost.from_first(lambda: _save(path, samples))
+  return _load(path, shape)
+
+
+def _is_whole(path, shape):
+  """Returns whether there is such a file; says so if it is damaged."""
+  if not path.exists():
+    return False
+  try:
+    _load(path, shape)
+    return True
+  except (EOFError, OSError, ValueError) as e:
+    print(f"'{path}' is damaged ({e}): samples are written again.",
+          file=sys.stderr)
+    return False
+
+
+def _save(path, samples):
   partial = path.with_suffix(".partial")
   with open(partial, "wb") as f:
     np.save(f, samples)
   partial.replace(path)
-  return samples
 
 
 def _load(path, shape):
@@ -53,20 +68,21 @@ def _load(path, shape):
   return samples
 
 
-def _write(config, data, teacher, teacher_params):
+def _write(config, data, teacher):
   prompts, lengths = data.prompts(config.sample_rows)
   key = jax.random.key(config.seed)
   rows, width = prompts.shape
   batches = []
-  with tqdm.tqdm(total=rows, desc="teacher samples", unit="row") as bar:
+  with tqdm.tqdm(total=rows, desc="teacher samples", unit="row",
+                 disable=not multihost.first()) as bar:
     for start in range(0, rows, config.sample_batch):
       # The last batch is filled up to the compiled shape.
       chosen = np.arange(start, start + config.sample_batch) % rows
-      out = dj.generate(
-          jax.random.fold_in(key, start), prompts[chosen], lengths[chosen],
-          method=dj.methods.autoregressive(), target=teacher,
-          target_params=teacher_params, eos_id=data.eos_id,
-          max_new_tokens=config.sample_length - width)
+      keys = row_keys.of_rows(jax.random.fold_in(key, start), len(chosen))
+      out = mesh_lib.generate(
+          teacher, keys, prompts[chosen], lengths[chosen],
+          method=dj.methods.autoregressive(), sampling=dj.Sampling(),
+          eos_id=data.eos_id, max_new_tokens=config.sample_length - width)
       batches.append(np.asarray(out.tokens))
       bar.update(min(config.sample_batch, rows - start))
   return np.concatenate(batches)[:rows]

@@ -53,7 +53,7 @@ def replacing(folder):
 def locked(folder):
   """Keeps every other process from writing a folder.
 
-  The lock is one of the operating system on a file beside the folder: it ends
+  The lock is one of the operating system on a file next to the folder: it ends
   with the process that holds it, however that ends. Where a file system has no
   locks, nobody is kept from anything.
 

@@ -39,9 +39,9 @@ class Architecture(NamedTuple):
 
   Attributes:
     family: `model_type` of Hugging Face.
-    keys: where they are not those of `KEYS`; "" for a key that tells nothing
+    keys: where they are not those of `KEYS`; "" for a key that says nothing
       that is needed.
-    fixed: fields of `config.json` that no key tells.
+    fixed: fields of `config.json` that no key gives.
     top, layer, names: of tensors, where they are not those above; experts have
       a "{}" for their number.
     paired: whether rotary embeddings turn neighbours, for which rows of queries

@@ -10,7 +10,7 @@ TOKENS = "tokenizer.ggml.tokens"
 _PREFIX = "tokenizer.ggml."
 _SPECIAL = {"bos_token": "bos_token_id", "eos_token": "eos_token_id",
             "unk_token": "unknown_token_id", "pad_token": "padding_token_id"}
-# Tokens that end a turn, where a file gives them beside the end of a text.
+# Tokens that end a turn, where a file gives them besides the end of a text.
 _ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 # And their spellings, as llama.cpp knows them, where it does not.
 _END_TEXTS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>")

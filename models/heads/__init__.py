@@ -1,4 +1,4 @@
-"""Heads on the target's features: drafters in place of a draft model.
+"""Heads on the target's features: drafters instead of a draft model.
 
 A file is a head: its architecture, what it predicts in training, and how it is
 saved. It is found by the folder, and imported when it is asked for. It has

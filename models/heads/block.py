@@ -2,11 +2,11 @@
 
 A few layers read the root and a mask for each token after it, all at once, and
 attend to each other and to keys and values that the layers' own projections
-make of the target's features. What they say of a place depends on no other
+make of the target's features. What they say of a position depends on no other
 drafted token: the distribution is a product. DSpark adds to the logits a bias
 of the token before, of low rank, so that children of all nodes of a level cost
-one small product and no forward; JetSpec's places attend to those before them
-alone.
+one small product and no forward; JetSpec's positions attend to those before
+them alone.
 
 Formats were read in z-lab/dflash (model.py) and deepseek-ai/DeepSpec
 (deepspec/modeling/dspark); docs/heads.md names the commits.
@@ -47,9 +47,9 @@ class Config:
     mask_token: token whose embedding stands for what is to be drafted.
     num_features: layers of the target that it reads.
     markov_rank: rank of the bias by the token before; 0 for none.
-    from_root: whether the place of a token predicts the next one, so that a
+    from_root: whether the position of a token predicts the next one, so that a
       block drafts `block_size` tokens; else its own, and it drafts one less.
-    causal: whether places attend to those before them alone.
+    causal: whether positions attend to those before them alone.
     draft_vocab: tokens that it can draft, `params["tokens"]`, with their rows
       of the target's output layer, `params["output"]`; 0: all.
   """
@@ -76,7 +76,7 @@ class Config:
 
 @flax.struct.dataclass
 class _Draft:
-  """Attributes: `logits [B, L, V]` of the places of a block."""
+  """Attributes: `logits [B, L, V]` of the positions of a block."""
   logits: Array
 
 
@@ -126,7 +126,7 @@ def predicted(config: Config, target, params, target_params, features, tokens,
     config, target, params, target_params: see `models.heads`.
     features: tuple of `[B, T, F]`, of each token.
     tokens: `[B, T]` int32; the bias of a token before is of the right one.
-    anchors: places of the A roots.
+    anchors: positions of the A roots.
 
   Returns:
     `[B, A, L, N]` logits of the L tokens after each root, of the N tokens that
@@ -311,7 +311,7 @@ def _kind(markov_rank):
           config, draft_vocab=count))
 
 
-# Those whose places predict their own token; and the next one.
+# Those whose positions predict their own token; and the next one.
 _DFLASH = ("DFlashDraftModel", "DFlashSpeculator")
 _DSPARK = ("Qwen3DSparkModel", "DSparkDraftModel", "DSparkSpeculator")
 # What changes the computation, and is not computed here unless it is so.

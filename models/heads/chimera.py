@@ -5,8 +5,8 @@ for the lower layers of the target. The full context encoder, one decoder layer,
 reads it at the root and at each drafted token, and attends to the target's last
 hidden states of the text, to the trigrams of the text and of the path, and to
 its own outputs for the path, which stand for hidden states that the target has
-not computed. Level i has an output layer of its own, on that output beside the
-hidden state before the root (the residual connection).
+not computed. Level i has an output layer of its own, on that output joined with
+the hidden state before the root (the residual connection).
 
 Written from the forward that kafkayu/Chimera@1650c932 trains with
 (chimera/chimera/model/Chimera_model.py); what its drafting reads differs from
@@ -115,7 +115,7 @@ class _Chimera(nn.Module):
     return self.layer(x, kv, None, slot, (view,))
 
   def logits(self, x, level):
-    """Returns `[..., V]` of hidden states beside outputs, `[..., 2 F]`."""
+    """Returns `[..., V]` of hidden states joined with outputs, `[..., 2 F]`."""
     return linear_ops.matmul(x, self.heads[level])
 
   def __call__(self, x, kv, view):

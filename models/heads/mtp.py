@@ -5,7 +5,7 @@ embedding of a token and the target's last state before it (but for MiMo's
 module that state is already normed), projects both to
 one, and goes through a decoder layer and a norm of its own; embedding and
 output layer are the target's. It drafts several tokens by reading what it made
-of the last one in place of the target's state, as EAGLE-1 does.
+of the last one instead of the target's state, as EAGLE-1 does.
 """
 
 import dataclasses

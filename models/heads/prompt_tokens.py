@@ -42,7 +42,7 @@ def predicted(config: Config, architecture, params, target_params, tokens,
     params: of `init`.
     target_params: of the target.
     tokens: `[B, T]` int32.
-    anchors: places of A tokens, each of which a chain comes after.
+    anchors: positions of A tokens, each of which a chain comes after.
 
   Returns:
     `[B, A, prompts, V]` logits of the tokens from the second one after each.

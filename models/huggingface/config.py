@@ -226,7 +226,7 @@ def family(config: transformer.Config) -> str:
 
 
 def _own_fields(config):
-  """Returns the name of a family, and its fields beside the common ones."""
+  """Returns the name of a family, and its fields besides the common ones."""
   if config.positions == "learned":
     return opt.own_fields(config)
   if config.norm == "rms_plus_one":

@@ -2,8 +2,8 @@
 
 `FIELDS` has every field of Hugging Face's files that this package reads,
 `ARCHITECTURE` those of `transformer.Config`. The ranges are far wider than
-published models; what lies outside is a damaged or hostile file, which is told
-before anything of that size is allocated.
+published models; what lies outside is a damaged or hostile file, which is
+refused before anything of that size is allocated.
 """
 
 import dataclasses

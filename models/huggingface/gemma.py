@@ -6,7 +6,7 @@ from models.huggingface import rope as hf_rope
 
 _take = config_fields.take
 _GELU = "gelu_pytorch_tanh"
-# Of so many layers, one sees all positions; what no field tells.
+# Of so many layers, one sees all positions, which no field says.
 _PATTERN = {"gemma2": 2, "gemma3_text": 6}
 _PATTERNS = ("sliding_window_pattern", "_sliding_window_pattern")
 _CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
@@ -90,7 +90,7 @@ def own_fields(config):
     config: a `transformer.Config`.
 
   Returns:
-    The name of the family, and its fields beside those that all have.
+    The name of the family, and its fields besides those that all have.
   """
   if config.sandwich_norm:
     name = "gemma3_text" if config.qk_norm else "gemma2"

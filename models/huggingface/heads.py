@@ -136,7 +136,7 @@ def load_prompts(folder, target: transformer.Config):
     `prompts`.
 
   Raises:
-    FileNotFoundError, ValueError: as of `load`.
+    FileNotFoundError, ValueError: see `load`.
   """
   found = _opened(folder, target, target.dtype)
   lm = found.module.target(found.config, target)

@@ -18,7 +18,7 @@ def windows(fields, family, num_layers, every):
     fields: dict, from which it is taken out.
     family: what errors call it.
     num_layers: layers.
-    every: the last one of so many sees all positions, where no field tells.
+    every: the last one of so many sees all positions, where no field says.
 
   Returns:
     Fields of `transformer.Config`; none if all layers see all positions.
@@ -47,9 +47,9 @@ def two_ropes(fields, max_length, theta, local_theta):
 
   Args:
     fields: dict, from which it is taken out.
-    max_length: positions that the file tells.
+    max_length: positions that the file gives.
     theta: base of the wavelengths of layers without, where `rope_parameters`
-      tell none.
+      give none.
     local_theta: the same of layers with a window; they are never scaled.
 
   Returns:
@@ -64,7 +64,7 @@ def two_ropes(fields, max_length, theta, local_theta):
     raise ValueError(f"rope_parameters={both!r}: {_FULL} and {_SLIDING} are "
                      f"needed, not {unknown[0]}.")
   full, sliding = (_take(both, name, {}) for name in (_FULL, _SLIDING))
-  # Where a file tells both, transformers 5 adds the old field to the new one.
+  # Where a file gives both, transformers 5 adds the old field to the new one.
   given = {**full, **_take(fields, "rope_scaling", {})}
   rest = ({"rope_theta": theta, "rope_parameters": given},
           {"rope_theta": local_theta, "rope_parameters": sliding})

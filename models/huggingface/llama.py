@@ -29,8 +29,8 @@ _DIGITS = 12
 _PHI3_LENGTH = 4096
 # Scalings that it has, and what its first files call the second one.
 _PHI3_SCALINGS, _PHI3_NAMES = ("none", "longrope"), ("su", "yarn")
-# How windows are told: of all layers; of all, if a switch is on; of most layers
-# by their types. Families without any refuse them.
+# How files give windows: for all layers; for all, if a switch is on; for most
+# layers by their types. Families without any refuse them.
 _ALWAYS, _SWITCHED, _TYPED = "always", "switched", "typed"
 
 
@@ -75,7 +75,7 @@ def own_fields(config):
     config: a `transformer.Config`.
 
   Returns:
-    The name of the family, and its fields beside those that all have.
+    The name of the family, and its fields besides those that all have.
   """
   family = next(name for name, row in FAMILIES.items() if row.has(config))
   row = FAMILIES[family]
@@ -99,7 +99,7 @@ def own_fields(config):
 
 
 def _feed_forward(fields, family):
-  """Reads the width of the feed-forward layer, and what is told of experts."""
+  """Reads the width of the feed-forward layer, and what concerns experts."""
   if not FAMILIES[family].experts:
     return {"hidden_dim": _take(fields, "intermediate_size")}
   number, width, chosen = FAMILIES[family].experts
@@ -227,7 +227,7 @@ def _rope(fields, row, max_length, part):
   """Reads the rotary embedding; where layers have types, that of each type."""
   if row.windows != _TYPED:
     return hf_rope.parse(fields, max_length, row.theta, part)
-  # A base beside the parameters is that of all layers.
+  # A base next to the parameters is that of all layers.
   theta = _take(fields, "rope_theta", row.theta)
   return layer_types.two_ropes(fields, max_length, theta, theta)
 
@@ -243,7 +243,7 @@ def _window(fields, family, layers, longest):
   """Reads the window of all layers; 0 if no text is longer."""
   told = FAMILIES[family].windows
   if family == "qwen2_moe":
-    # Which layers have one, each version of transformers tells otherwise.
+    # Which layers have one, each version of transformers says in another way.
     config_fields.take_one_of(fields, "use_sliding_window", family, (False,))
     config_fields.take_one_of(fields, "layer_types", family,
                               (["full_attention"] * layers,))
@@ -278,14 +278,14 @@ class Family(NamedTuple):
   Attributes:
     has: `transformer.Config -> bool`, whether an architecture is written as
       one of this family; of several the first of `FAMILIES` is taken.
-    fixed: fields of `transformer.Config` that no field of a file tells.
-    tied: whether embeddings are tied where no field tells.
-    eps: of the norms, where no field tells.
-    theta: base of the rotary wavelengths, where no field tells.
+    fixed: fields of `transformer.Config` that no field of a file gives.
+    tied: whether embeddings are tied where no field says.
+    eps: of the norms, where no field gives it.
+    theta: base of the rotary wavelengths, where no field gives it.
     biases: fields of biases that transformers knows in this family.
-    windows: how they are told; "" if it has none.
+    windows: how files give them; "" if it has none.
     experts: fields of their number and width, and how many a token has where
-      that is not told; () for none.
+      no field gives that; () for none.
     read: `(fields, found) -> dict`, more fields of `transformer.Config`;
       `found` are those that have been read.
     write: `transformer.Config -> dict`, the same as fields of `config.json`.
@@ -358,7 +358,7 @@ FAMILIES = {
     "qwen2": Family(
         lambda config: config.qkv_bias and not config.out_bias,
         fixed={"qkv_bias": True}, windows=_SWITCHED),
-    # A Qwen2, whose config tells of a bias that its last projection has not;
+    # A Qwen2, whose config has a bias that its last projection has not;
     # and next-token modules, see `mtp_tensors`.
     "mimo": Family(
         lambda config: False, fixed={"qkv_bias": True, "out_bias": False},

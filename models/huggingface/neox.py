@@ -39,7 +39,7 @@ def own_fields(config):
     config: a `transformer.Config`.
 
   Returns:
-    The name of the family, and its fields beside those that all have.
+    The name of the family, and its fields besides those that all have.
   """
   gelu = next((theirs for theirs, ours in _GELUS.items()
                if ours == config.feed_forward), None)

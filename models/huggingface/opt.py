@@ -36,7 +36,7 @@ def own_fields(config):
     config: a `transformer.Config`.
 
   Returns:
-    The name of the family, and its fields beside those that all have.
+    The name of the family, and its fields besides those that all have.
   """
   if config.feed_forward == "gelu":
     return "gpt2", {

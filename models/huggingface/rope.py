@@ -10,7 +10,7 @@ from models.huggingface import config_fields
 
 _take = config_fields.take
 ORIGINAL = "original_max_position_embeddings"
-# Parameters that each scaling has, beside its name.
+# Parameters that each scaling has, besides its name.
 _SCALINGS = {
     "default": (), "linear": ("factor",), "dynamic": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", ORIGINAL),
@@ -39,13 +39,13 @@ def parse(fields, max_length, theta=10000.0, part=1.0):
   Args:
     fields: dict, from which it is taken out; parameters that are unknown are
       put into it, with `UNKNOWN` before their names.
-    max_length: positions that the file tells.
+    max_length: positions that the file gives.
     theta: base of the wavelengths, where none is given.
     part: share of the channels that are rotated; no other may be given.
 
   Returns:
     Fields of `transformer.Config` that begin with "rope"; and `max_length`,
-    where the scaling tells another: "yarn" may be for longer texts, as in files
+    where the scaling gives another: "yarn" may be for longer texts, as in files
     of Qwen, and with "longrope" they end where the frequencies would change
     (see `rope.frequencies`).
 
@@ -89,7 +89,7 @@ def longest(found, max_length):
 
   Args:
     found: of `parse`.
-    max_length: positions that the file tells.
+    max_length: positions that the file gives.
 
   Returns:
     An integer; more than the model's `max_length`, where that can be raised.

@@ -154,7 +154,7 @@ def _sharded(index, read):
 def _check_inside(index, file):
   """Raises an error if a file that an index names is not one of its folder."""
   folder = index.parent.resolve()
-  # The cache of the Hugging Face hub has links to files beside its snapshots.
+  # The cache of the Hugging Face hub has links to files next to its snapshots.
   blobs = (folder.parents[1] / "blobs" if folder.parent.name == "snapshots"
            else folder)
   try:

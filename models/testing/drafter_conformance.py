@@ -19,7 +19,7 @@ from decoding_jax.runtime import prefill
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.speculation import tree_decoder
 from decoding_jax.speculation import verifiers
-from decoding_jax.types import NONE, PAD, SAMPLED
+from decoding_jax.types import NONE, PAD, SAMPLED, has_cache
 from decoding_jax.validation import protocols
 from models.testing import exactness
 
@@ -35,7 +35,7 @@ _TOLERANCE = 1e-3
 
 
 class _Models(NamedTuple):
-  """Attributes: as of `check_drafter`."""
+  """Attributes: see `check_drafter`."""
   target: dj.LanguageModel
   target_params: dj.types.Params
   draft: dj.LanguageModel | None
@@ -144,8 +144,7 @@ def _begin(decoder, models, keys, prompts, lengths, budgets):
       limit=lengths + budgets, done=jnp.zeros(batch, bool),
       target_cache=fill(models.target, models.target_params),
       draft_cache=fill(models.draft, models.draft_params) if (
-          decoder.needs_draft and not isinstance(models.draft, dj.Head)) else (
-              None))
+          decoder.needs_draft and has_cache(models.draft)) else None)
   return context, jax.jit(decoder.init)(context, state)
 
 
@@ -348,5 +347,5 @@ def _check_same(row, together: _Look, alone: _Look):
   if not same:
     raise AssertionError(
         f"step {alone.number}, row {row}: alone it has another tree than "
-        "beside other rows; its tree may depend on its own key, text and state "
-        "alone.")
+        "next to other rows; its tree may depend on its own key, text and "
+        "state alone.")

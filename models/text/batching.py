@@ -10,7 +10,7 @@ def encode(tokenizer, texts):
   """Encodes the prompts of a batch.
 
   Args:
-    tokenizer: a `tokenizers.Tokenizer`, as of `models.text.tokenizers.load`.
+    tokenizer: a `tokenizers.Tokenizer`, from `models.text.tokenizers.load`.
     texts: list of str, or of lists of tokens, such as the `ids` of what an
       encoder of `models.text.chat_template` returns.
 
@@ -39,7 +39,7 @@ def decode(tokenizer, out, prompt_lengths) -> list[str]:
   Args:
     tokenizer: that of the prompts.
     out: a `decoding_jax.Generation`.
-    prompt_lengths: `[B]` int32, as of `encode`.
+    prompt_lengths: `[B]` int32, as in `encode`.
 
   Returns:
     The texts, without special tokens, such as those that end them. A prompt and
@@ -63,8 +63,8 @@ def stream(tokenizer, outs, prompt_lengths):
 
   Args:
     tokenizer: that of the prompts.
-    outs: iterator of `decoding_jax.Generation`, as of `decoding_jax.stream`.
-    prompt_lengths: `[B]` int32, as of `encode`.
+    outs: iterator of `decoding_jax.Generation`, as in `decoding_jax.stream`.
+    prompt_lengths: `[B]` int32, as in `encode`.
 
   Yields:
     Pairs of a `Generation` and a list of B texts, without special tokens; the

@@ -23,7 +23,7 @@ def load(folder) -> tokenizers.Tokenizer:
 
   Args:
     folder: with a BPE or unigram model. `add_bos_token` of its
-      `tokenizer_config.json` tells whether a text begins with a special token;
+      `tokenizer_config.json` says whether a text begins with a special token;
       by default it does.
 
   Returns:

@@ -11,7 +11,7 @@ spelled: "\u0120the" of a byte-level tokenizer is "\u2581the" of SentencePiece.
 
 The drafter reads a text token by token, as the target has divided it, and not
 as its own tokenizer would: programs have static shapes, in which a text cannot
-be encoded anew. A token that it does not have is read as the last one of those
+be encoded again. A token that it does not have is read as the last one of those
 that its tokenizer divides that token into.
 """
 
@@ -35,7 +35,7 @@ class Table(NamedTuple):
   """Tokens of a target as tokens of a drafter; V is the target's.
 
   Attributes:
-    ids: `[V]` int32, what the drafter reads in place of each token.
+    ids: `[V]` int32, what the drafter reads instead of each token.
     common: `[V]` bool, tokens that the drafter has too, and drafts.
   """
   ids: types.Array

@@ -6,9 +6,11 @@ from models.transformer.language_models import (
     abstract_params, bidirectional_logits, causal_logits, init, language_model,
     with_features, with_prompts)
 from models.transformer.parameters import num_params, param_name
+from models.transformer.sink_window import recent_window
 
 __all__ = [
     "Config", "DTYPES", "abstract_params", "bidirectional_logits",
     "causal_logits", "early_exit", "first_layers", "init", "language_model",
-    "num_params", "param_name", "with_features", "with_prompts",
+    "num_params", "param_name", "recent_window", "with_features",
+    "with_prompts",
 ]

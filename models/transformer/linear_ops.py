@@ -25,7 +25,7 @@ def matmuls(x, weights):
 
   Args:
     x: `[..., in]`.
-    weights: a sequence of matrices as of `matmul`, all of one kind.
+    weights: a sequence of matrices as in `matmul`, all of one kind.
 
   Returns:
     A tuple of `[..., out]` float32.

@@ -1,8 +1,16 @@
 """Mixtures of experts: feed-forward layers of which each token uses a few.
 
 Shazeer et al. 2017 (arXiv 1701.06538), as in Mixtral (arXiv 2401.04088).
+
+On a mesh the devices that share a layer have all of its tokens, and each has
+either some of the hidden units of every expert, or some of the experts whole.
+Both end in one sum over these devices, which is less than an exchange of tokens
+before the experts and one after them (GShard, arXiv 2006.16668). Hidden units
+keep all devices equally busy; with whole experts a device goes through its own
+ones alone, and multiplies by matrices of full size.
 """
 
+import functools
 import math
 import re
 from typing import Any
@@ -18,6 +26,26 @@ from models.transformer import parameters
 from models.transformer import quantization
 
 
+# Columns that a matrix unit takes at a time.
+_TILE = 128
+
+
+def by_experts(num_experts: int, hidden_dim: int, size: int) -> bool:
+  """Returns whether each device has some experts whole.
+
+  Args:
+    num_experts: E.
+    hidden_dim: hidden units of an expert.
+    size: devices that share a layer.
+
+  Returns:
+    True if they divide the experts, and would have parts of hidden units that
+    fill no whole tiles.
+  """
+  return size > 1 and num_experts > 0 and not num_experts % size and bool(
+      hidden_dim % (size * _TILE))
+
+
 class Kernels(nn.Module):
   """The weights of one projection, `[E, features, inputs]`."""
   config: Any
@@ -29,7 +57,8 @@ class Kernels(nn.Module):
   def __call__(self, inputs):
     shape = (self.config.num_experts, self.features, inputs)
     return parameters.declare(self, "kernel", self.init, shape,
-                              jnp.dtype(self.config.dtype), self.axes)
+                              jnp.dtype(self.config.dtype),
+                              (parameters.EXPERTS, *self.axes))
 
 
 def mix(share, x, activation, gate, up, down):
@@ -51,9 +80,32 @@ def mix(share, x, activation, gate, up, down):
   Returns:
     `[n, F]`, of the type of `x`.
   """
+  axes = kernels.split_by_compiler()
+  size = math.prod(axes.values())
+  add_up = functools.partial(_of_experts, activation)
+  if by_experts(share.shape[1], quantization.shape(gate)[1], size):
+    own = PartitionSpec(tuple(axes))
+    total = jax.shard_map(
+        functools.partial(add_up, {}),
+        in_specs=(PartitionSpec(None, tuple(axes)), PartitionSpec(), own, own,
+                  own),
+        out_specs=own, axis_names=set(axes), check_vma=False)(
+            share, x, gate, up, down)
+  else:
+    total = add_up(axes, share, x, gate, up, down)
+  return total.sum(axis=0).astype(x.dtype)
+
+
+def _of_experts(activation, axes, share, x, gate, up, down):
+  """Returns the sum over experts of `mix`, `[parts, n, F]` float32.
+
+  Args:
+    activation, share, x, gate, up, down: see `mix`.
+    axes: dict of mesh axes that split the hidden units, and their sizes; their
+      devices have one of the parts each, to be summed, if they can be divided.
+  """
   in_use = share.any(axis=0)
   first = jnp.argsort(~in_use, stable=True)
-  axes = kernels.split_by_compiler()
   parts = math.prod(axes.values())
   if quantization.shape(gate)[1] % parts:
     parts = 1
@@ -76,8 +128,7 @@ def mix(share, x, activation, gate, up, down):
   total = jnp.zeros((parts, *x.shape), jnp.float32)
   if parts > 1:
     total = jax.lax.with_sharding_constraint(total, PartitionSpec(tuple(axes)))
-  total = jax.lax.fori_loop(0, in_use.sum(), add, total)
-  return total.sum(axis=0).astype(x.dtype)
+  return jax.lax.fori_loop(0, in_use.sum(), add, total)
 
 
 def is_kernel(name) -> bool:

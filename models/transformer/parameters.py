@@ -11,7 +11,8 @@ from models.transformer import quantization
 
 # What an axis of a parameter is made of, if it may be split over devices.
 HEADS, KV_HEADS, HIDDEN, VOCAB = "heads", "kv heads", "hidden", "vocab"
-SHARED = "hidden, of what all tokens use beside their experts"
+EXPERTS = "experts"
+SHARED = "hidden, of what all tokens use besides their experts"
 # The axes of a matrix that every device has all of.
 WHOLE = (None, None)
 

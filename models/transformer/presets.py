@@ -45,6 +45,11 @@ PRESETS = {
     "python-masked-draft": architecture.Config(
         vocab_size=2001, dim=128, num_layers=3, num_heads=4, num_kv_heads=4,
         head_dim=32, hidden_dim=320, max_length=320),
+    # The drafter of Llama 2 in the paper (arXiv 2402.14160), "115M": of its
+    # 116.9 M parameters 65.5 M are embedding and output layer.
+    "llama2-draft": architecture.Config(
+        vocab_size=32_000, dim=1024, num_layers=4, num_heads=8, num_kv_heads=8,
+        head_dim=128, hidden_dim=2816, max_length=4096, tie_embeddings=False),
     # Trained in seconds, to see that everything works.
     "smoke": architecture.Config(
         vocab_size=2000, dim=32, num_layers=1, num_heads=2, num_kv_heads=1,

@@ -75,7 +75,7 @@ def quantize(x) -> Matrix:
 
 
 def on_host(x: np.ndarray) -> Matrix:
-  """Does what `quantize` does, with little memory beside matrix and result."""
+  """Does what `quantize` does, with little memory besides matrix and result."""
   rows = x.reshape(-1, x.shape[-1])
   values = np.empty(rows.shape, np.int8)
   scales = np.empty((len(rows), 1), np.float32)

@@ -35,7 +35,7 @@ def angles(config, positions) -> RotaryAngles:
   if gain(config) != 1:
     cos, sin = cos * gain(config), sin * gain(config)
   # Stacked, for both halves of the channels, they are arrays: else XLA would
-  # compute each cosine anew for each channel and layer on a CPU.
+  # compute each cosine again for each channel and layer on a CPU.
   return RotaryAngles(jnp.stack([cos, cos], axis=2),
                       jnp.stack([-sin, sin], axis=2))
 

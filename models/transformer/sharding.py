@@ -16,9 +16,11 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from decoding_jax import types
+from decoding_jax.kernels import split_slots
 from decoding_jax.kernels import vocabulary
 from models.transformer import architecture
 from models.transformer import language_models
+from models.transformer import moe
 from models.transformer import parameters
 
 DATA, MODEL = "data", "model"
@@ -31,17 +33,23 @@ def partition(config: architecture.Config) -> list[int]:
     config: the architecture.
 
   Returns:
-    Divisors of its query heads and hidden units, ascending.
+    Divisors of its query heads, and of its hidden units or experts, ascending.
   """
   return [n for n in range(1, config.num_heads + 1)
-          if not config.num_heads % n and not config.hidden_dim % n]
+          if not config.num_heads % n and (
+              not config.hidden_dim % n or by_experts(config, n))]
+
+
+def by_experts(config: architecture.Config, size: int) -> bool:
+  """Returns whether each of so many devices has some experts whole."""
+  return moe.by_experts(config.num_experts, config.hidden_dim, size)
 
 
 def check(config: architecture.Config, size: int) -> None:
   """Checks that a layer can be split over so many devices.
 
   Key/value heads, vocabularies and a shared expert that do not divide are no
-  error: every device has all of them.
+  error: every device has all of their parameters.
 
   Args:
     config: the architecture.
@@ -53,7 +61,9 @@ def check(config: architecture.Config, size: int) -> None:
   if size not in partition(config):
     raise ValueError(
         f"{MODEL}:{size} does not divide num_heads={config.num_heads} and "
-        f"hidden_dim={config.hidden_dim}; it can be one of "
+        f"hidden_dim={config.hidden_dim}"
+        + (f" or num_experts={config.num_experts}" if config.num_experts else
+           "") + "; it can be one of "
         f"{', '.join(map(str, partition(config)))}.")
 
 
@@ -77,9 +87,14 @@ def specs(config: architecture.Config, size: int,
   declared = language_models.mesh_axes(config)
   counts = {parameters.HEADS: config.num_heads,
             parameters.KV_HEADS: config.num_kv_heads,
+            # In a mixture, hidden units are those of experts.
             parameters.HIDDEN: config.hidden_dim,
+            parameters.EXPERTS: config.num_experts,
             parameters.SHARED: config.shared_dim,
             parameters.VOCAB: config.outputs or config.vocab_size}
+
+  whole = (parameters.HIDDEN if by_experts(config, size)
+           else parameters.EXPERTS)
 
   def spec(path, leaf):
     name = re.sub("/(values|scales)$", "", parameters.param_name(path))
@@ -90,8 +105,8 @@ def specs(config: architecture.Config, size: int,
           f"parameter {name} has no mesh axes: parameters.declare(..., axes) "
           "says how it is split over devices, parameters.WHOLE for not at all.")
     # An axis of one is that of scales after a sum over the inputs.
-    split = [MODEL if (axis and size > 1 and not counts[axis] % size
-                       and length > 1) else None
+    split = [MODEL if (axis not in (None, whole) and size > 1 and length > 1
+                       and not counts[axis] % size) else None
              for axis, length in zip(axes, leaf.shape[-len(axes):])]
     return PartitionSpec(*(None,) * (leaf.ndim - len(split)), *split)
 
@@ -117,44 +132,18 @@ def shardings(config: architecture.Config, mesh: jax.sharding.Mesh,
       is_leaf=lambda x: isinstance(x, PartitionSpec))
 
 
-def cache_ways(config: architecture.Config, size: int) -> int:
-  """Over how many devices keys and values are split, where a layer is.
-
-  Args:
-    config: the architecture.
-    size: devices that a layer is split over.
-
-  Returns:
-    As many, or 1 if its key/value heads do not divide.
-  """
-  return 1 if config.num_kv_heads % size else size
-
-
-def cache_spec(config: architecture.Config, size: int) -> PartitionSpec:
-  """How keys and values are split, from the axis of rows on.
-
-  Args:
-    config: the architecture.
-    size: devices that a layer is split over.
-
-  Returns:
-    Of `[B, H, ...]`, rows being those that one index of "data" has.
-  """
-  return PartitionSpec(
-      None, MODEL if cache_ways(config, size) > 1 else None)
-
-
 @functools.lru_cache(maxsize=None)
 def language_model(lm: types.LanguageModel,
-                   spec: PartitionSpec) -> types.LanguageModel:
+                   whole: bool = False) -> types.LanguageModel:
   """The model with what the compiler shall not choose otherwise.
 
   Logits stay split over the vocabulary, and so are all distributions that are
-  made of them.
+  made of them. Caches are split over as many devices: by heads, and by slots as
+  far as these do not divide.
 
   Args:
     lm: a model of `transformer`.
-    spec: its `cache_spec`.
+    whole: whether every device has all of its layers, and so of its caches.
 
   Returns:
     A model for use inside of `jax.shard_map` over "data"; equal arguments give
@@ -162,10 +151,14 @@ def language_model(lm: types.LanguageModel,
   """
   def init_cache(batch, capacity):
     cache = lm.init_cache(batch, capacity)
-    place = lambda x: jax.lax.with_sharding_constraint(
-        x, PartitionSpec(*(None,) * (x.ndim - 4), *spec))
-    return types.Cache(*jax.tree.map(place, (cache.keys, cache.values)),
-                       cache.length, cache.features)
+    if whole:
+      on_all = lambda x: jax.lax.with_sharding_constraint(x, PartitionSpec())
+      return cache.replace(keys=jax.tree.map(on_all, cache.keys),
+                           values=jax.tree.map(on_all, cache.values))
+    empty = lambda arrays, axis: tuple(
+        split_slots.zeros(x.shape, x.dtype, axis) for x in arrays)
+    return cache.replace(keys=empty(cache.keys, -1),
+                         values=empty(cache.values, -2))
 
   def forward(*args):
     logits, block = lm.forward(*args)

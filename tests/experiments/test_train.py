@@ -236,7 +236,7 @@ def test_damaged_samples_are_written_again(tmp_path, monkeypatch, capsys,
   monkeypatch.setattr(teacher_samples, "_write", lambda *_: samples)
   config = ml_collections.ConfigDict({"sample_rows": 2, "sample_length": 3})
   read = lambda: teacher_samples.load_or_write(tmp_path / "samples.npy", config,
-                                               None, None, None)
+                                               None, None)
   read()
   assert not capsys.readouterr().err
   (tmp_path / "samples.npy").write_bytes(content)

@@ -399,6 +399,18 @@ def test_what_a_cache_is(keys, values, length, words):
     generate(target=wrong, target_params=params)
 
 
+@pytest.mark.parametrize("features, words", [
+    ((jnp.zeros((2, 32, 3)),), "features are of type tuple: a dict is needed"),
+    ({"own": jnp.zeros((2, 3, 32))}, r"features\['own'\] of shape \(2, 3, "),
+], ids=["tuple", "axes"])
+def test_what_features_are(features, words):
+  model, params = tabular.TabularLM(np.zeros((V, V)))
+  wrong = model._replace(init_cache=lambda *_: types.Cache(
+      (), (), jnp.zeros(2, jnp.int32), features))
+  with pytest.raises(ValueError, match=words):
+    generate(target=wrong, target_params=params)
+
+
 def test_what_is_no_cache():
   model, params = tabular.TabularLM(np.zeros((V, V)))
   with pytest.raises(ValueError, match="type dict: a dj.Cache is needed"):

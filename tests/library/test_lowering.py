@@ -248,7 +248,9 @@ def test_a_cache_is_read_by_a_kernel_on_a_tpu(monkeypatch, request):
       program.lower(lowering_platforms=(platform,))))))
   assert found(program, "tpu") == expected
   assert not found(program, "cuda")
-  assert found(_on_a_mesh(config, PLAIN)(device_bytes=2**30), "tpu") == expected
+  for heads in (config.num_kv_heads, 1):
+    program = _on_a_mesh(dataclasses.replace(config, num_kv_heads=heads), PLAIN)
+    assert found(program(device_bytes=2**30), "tpu") == expected
 
 
 def test_other_digits_for_whom_asks_for_them():
@@ -276,8 +278,7 @@ def _on_a_mesh(config, method=RSD_S):
   """Returns a function that traces a generation on four times two devices."""
   mesh = AbstractMesh((4, 2), (sharding.DATA, sharding.MODEL),
                       axis_types=(AxisType.Auto,) * 2)
-  lm = sharding.language_model(transformer.language_model(config),
-                               sharding.cache_spec(config, 2))
+  lm = sharding.language_model(transformer.language_model(config))
   params = mesh_lib.stand_ins(None, config, sharding.shardings(config, mesh))
   pair = model_pair.ModelPair(lm, params, lm, params, None, 1.0, None, mesh)
   return functools.partial(mesh_lib.trace, pair, 8, WIDTH, method=method,
@@ -294,6 +295,11 @@ def test_on_a_mesh(monkeypatch):
   with pytest.raises(launch.UserError, match="needs at least .* there are "):
     trace(device_bytes=1000)
   assert not faults(trace(device_bytes=2**30))
+
+
+def test_on_a_mesh_that_splits_slots():
+  config = dataclasses.replace(LLAMA, num_kv_heads=1)
+  assert not faults(_on_a_mesh(config)(device_bytes=2**30))
 
 
 @pytest.mark.parametrize("function, message", [

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.devices import model_pair
+from models import transformer
 from models.text import chat_template
 from models.text import tokenizers
 
@@ -195,6 +196,28 @@ def product_efficiency(chances):
 def load_pair(target, draft):
   """Two models that share a tokenizer, from folders that do not change."""
   return model_pair.with_params(model_pair.open_pair(target, draft))
+
+
+def joint_of_model(model, prompt, count):
+  """Returns the joint distribution of the first tokens after a prompt.
+
+  Args:
+    model: a `tiny_models.Model`.
+    prompt: `[P]` int32.
+    count: tokens.
+
+  Returns:
+    `[V, ..., V]` float64, of so many axes.
+  """
+  size = model.lm.vocab_size
+  texts = np.array([*itertools.product(range(size), repeat=count)], np.int32)
+  before = np.tile(prompt, (len(texts), 1))
+  logits = transformer.causal_logits(model.lm, model.params, np.concatenate(
+      [before, texts[:, :-1]], axis=1))[:, len(prompt) - 1:]
+  probs = np.asarray(jax.nn.softmax(logits, axis=-1), np.float64)
+  probs /= probs.sum(axis=-1, keepdims=True)
+  found = np.take_along_axis(probs, texts[..., None], 2)[..., 0].prod(axis=1)
+  return found.reshape((size,) * count)
 
 
 def start(*command, devices=1, **environment):

@@ -54,10 +54,15 @@ _COLLECTIVE = re.compile(
     r"(?:-start)?\(.*op_name=\"(.*?)\"")
 
 
+# Of as many experts as each mesh has devices, they have some whole.
+EXPERTS = dataclasses.replace(TARGET, num_experts=8)
+
+
 def save(folder):
-  """Writes both models."""
+  """Writes all models."""
   tokenizer = tokenizers.train(["a b c"], TARGET.vocab_size)
-  for name, config in (("target", TARGET), ("draft", DRAFT)):
+  for name, config in (("target", TARGET), ("draft", DRAFT),
+                       ("experts", EXPERTS)):
     checkpoints.save(folder / name, config, tiny.random_model(config).params,
                      tokenizer)
 
@@ -111,8 +116,7 @@ def with_features_and_start(pair):
   """The pair, whose target keeps its layer's outputs, with a start table."""
   target, size = transformer.with_features(TARGET, (0,)), TARGET.vocab_size
   if pair.mesh is not None:
-    target = sharding.language_model(target, sharding.cache_spec(
-        TARGET, pair.mesh.shape[sharding.MODEL]))
+    target = sharding.language_model(target)
   text = np.random.default_rng(1).permutation(size).astype(np.int32)
   return pair._replace(target=target, start=start_tables.make(
       "token_recycling", [text], size, 1))
@@ -150,15 +154,18 @@ NO_MODEL = {
 
 
 def run(folder, mesh, of_pair=lambda pair: pair, draft=None, weights="dtype",
-        method=METHOD, shared=0):
+        method=METHOD, target="target", drafts=None, rows=None, shared=0):
   """A generation, and what devices exchange in a step of its loop.
 
-  Of prompts that begin with the same `shared` tokens.
+  Draft models are split where they can be, if `drafts` does not say otherwise.
+  Prompts begin with the same `shared` tokens.
   """
-  names = folder / "target", draft or folder / "draft"
+  names = folder / target, draft or folder / "draft"
   pair = model_pair.open_pair(*names, weights=weights)
   pair = (model_pair.with_params(pair) if mesh is None
-          else mesh_lib.with_params(pair, mesh))
+          else mesh_lib.with_params(pair, mesh, drafts=drafts or (
+              mesh_shapes.SPLIT if mesh.shape[sharding.MODEL] in
+              sharding.partition(DRAFT) else mesh_shapes.REPLICATED)))
   pair = of_pair(pair)
   rng = np.random.default_rng(0)
   prompts = rng.integers(0, TARGET.vocab_size, (8, 4)).astype(np.int32)
@@ -176,7 +183,7 @@ def run(folder, mesh, of_pair=lambda pair: pair, draft=None, weights="dtype",
   mesh_lib._generate = spy
   out = mesh_lib.generate(
       pair, jax.random.split(jax.random.key(1), 8), prompts, lengths,
-      method=method, max_new_tokens=8,
+      method=method, max_new_tokens=8, rows=rows,
       sampling=dj.Sampling(1.2), draft_sampling=dj.Sampling(0.8))
   mesh_lib._generate = compiled
   exchanged = collections.Counter(
@@ -210,10 +217,19 @@ def main(folder):
   for data, model in MESHES:
     found[f"{data}x{model}"] = beside(
         one, *run(folder, mesh_shapes.make((data, model))))
+  # Each index of "data" has two rows, which its four prompts take in turn.
+  found["queued"] = beside(
+      one, run(folder, mesh_shapes.make((2, 4)), rows=4)[0], {})
   rounded, _ = run(folder, None, weights="int8")
   found["other"] = bool((rounded.tokens != one.tokens).any())
   found["2x4 of 8 bits"] = beside(
       rounded, *run(folder, mesh_shapes.make((2, 4)), weights="int8"))
+  found["2x4 of a whole draft"] = beside(
+      one, *run(folder, mesh_shapes.make((2, 4)), drafts="replicated"))
+  for weights in ("dtype", "int8"):
+    one, out = (run(folder, mesh, target="experts", weights=weights)
+                for mesh in (None, mesh_shapes.make((2, 4))))
+    found[f"experts {weights}"] = beside(one[0], *out)
   one, _ = run(folder, None, processed)
   out, _ = run(folder, mesh_shapes.make((4, 2)), processed)
   found["processed"] = bool((out.tokens == one.tokens).all())

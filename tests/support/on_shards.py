@@ -30,8 +30,8 @@ ROWS, PROMPT, NEW = 4, 3, 8
 MANY, COUNTED = 24_000, 3
 # Stated in advance.
 WARPED = dj.Sampling(0.9, top_k=20, top_p=0.95, min_p=0.001, typical_p=0.97)
-_ARRAY = re.compile(r"\b(?:f|bf|s|u|pred)(\d*)\[([\d,]+)\]")
-_EXCHANGE = re.compile(
+ARRAY = re.compile(r"\b(?:f|bf|s|u|pred)(\d*)\[([\d,]+)\]")
+EXCHANGE = re.compile(
     r"= (.*?) (?:all-gather|all-reduce|all-to-all|collective-\w+|"
     r"reduce-scatter)(?:-start)?\(")
 
@@ -91,17 +91,22 @@ def whole_arrays(text, size, shards):
   """How many operations have an array with all of V, or V filled up."""
   sizes = {size, -(-size // shards) * shards}
   return sum(any(sizes & set(map(int, dims.split(",")))
-                 for _, dims in _ARRAY.findall(line.split("metadata=")[0]))
+                 for _, dims in ARRAY.findall(line.split("metadata=")[0]))
              for line in text.splitlines())
 
 
 def exchanged(text):
   """Bytes that the rules of a step bring to a device, each operation once."""
-  found = [_EXCHANGE.search(line) for line in text.splitlines()
+  found = [EXCHANGE.search(line) for line in text.splitlines()
            if "/while/" in line and not re.search(
                r"op_name=\"[^\"]*(/Decoder/|\(prefill\))", line)]
+  return bytes_of(filter(None, found))
+
+
+def bytes_of(exchanges):
+  """Bytes of the results of operations, as matches of `EXCHANGE`."""
   return sum(int(bits or 8) // 8 * int(np.prod([*map(int, dims.split(","))]))
-             for x in found if x for bits, dims in _ARRAY.findall(x[1]))
+             for x in exchanges for bits, dims in ARRAY.findall(x[1]))
 
 
 def penalised(lm):

@@ -1,4 +1,4 @@
-"""Factor decoding: the more places at once, the surer each has to be."""
+"""Factor decoding: the more positions at once, the surer each has to be."""
 
 import jax.numpy as jnp
 
@@ -11,11 +11,12 @@ EXAMPLES = (dict(bound=1.0),)
 def make(bound: float = 1.0) -> Method:
   """Makes Fast-dLLM's factor decoding (arXiv 2505.22618, section 3.3).
 
-  The n most confident places are filled, for the largest n with
+  The n most confident positions are filled, for the largest n with
   (n + 1) (1 - c_n) < f, where c_n is the n-th largest confidence. Theorem 1
-  there: if (n + 1) (1 - c) <= 1, the most probable tokens of n places together
-  are the most probable ones of each. Two places of confidence 0.7 have
-  3 * 0.3 = 0.9 < 1 and are filled at once; of 0.6, 1.2, one after the other.
+  there: if (n + 1) (1 - c) <= 1, the most probable tokens of n positions
+  together are the most probable ones of each. Two positions of confidence 0.7
+  have 3 * 0.3 = 0.9 < 1 and are filled at once; of 0.6, 1.2, one after the
+  other.
 
   Args:
     bound: f, positive.

@@ -20,7 +20,7 @@ def make(tokens: int = 1, drafts: int = 4) -> Method:
       x2 and x3 are right; x4 is not y4: three steps, and new drafts from y4
 
   Args:
-    tokens: places that a step fills.
+    tokens: positions that a step fills.
     drafts: D, canvases a forward.
 
   Returns:

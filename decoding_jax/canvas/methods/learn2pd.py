@@ -13,14 +13,14 @@ EXAMPLES = (dict(least=0.5), dict(least=0.5, ends_text=False))
 def make(least: float = 0.9, tokens: int = 1, ends_text: bool = True) -> Method:
   """Makes Learn2PD (arXiv 2509.25188), with its end-of-text prediction.
 
-  A filter reads the confidences of a block and says of each place how probable
-  it is that its token is what static decoding would end with. Those at least
-  `least` are filled, and in any case the most confident ones. Once an end of
-  text is filled in, so is all after it.
+  A filter reads the confidences of a block and says of each position how
+  probable it is that its token is what static decoding would end with. Those at
+  least `least` are filled, and in any case the most confident ones. Once an end
+  of text is filled in, so is all after it.
 
   Args:
-    least: probability from which on a place is filled.
-    tokens: places that are filled in any case.
+    least: probability from which on a position is filled.
+    tokens: positions that are filled in any case.
     ends_text: whether there is end-of-text prediction.
 
   Returns:

@@ -1,4 +1,4 @@
-"""LocalLeap: near a place that is sure, less confidence is enough."""
+"""LocalLeap: near a position that is sure, less confidence is enough."""
 
 import jax.numpy as jnp
 
@@ -12,9 +12,9 @@ EXAMPLES = (dict(anchor=0.6, least=0.3, radius=1),)
 def make(anchor: float = 0.9, least: float = 0.75, radius: int = 4) -> Method:
   """Makes LocalLeap (arXiv 2510.07081).
 
-  Anchors are the masked places of the block whose confidence is at least
-  `anchor`. They are filled, and so are places within `radius` of one whose
-  confidence is at least `least`; else the most confident place.
+  Anchors are the masked positions of the block whose confidence is at least
+  `anchor`. They are filled, and so are positions within `radius` of one whose
+  confidence is at least `least`; else the most confident position.
 
   Args:
     anchor: least confidence of an anchor.

@@ -1,4 +1,4 @@
-"""Static decoding: the k most confident places a step."""
+"""Static decoding: the k most confident positions a step."""
 
 from decoding_jax.canvas import rules
 from decoding_jax.canvas.types import Method
@@ -11,7 +11,7 @@ def make(tokens: int) -> Method:
   """Makes static decoding (LLaDA, arXiv 2502.09992, "low-confidence").
 
   Args:
-    tokens: k, places that are filled a step, fewer at the end of a block.
+    tokens: k, positions that are filled a step, fewer at the end of a block.
 
   Returns:
     The method: ceil(S / k) forwards a block.

@@ -1,4 +1,4 @@
-"""Confidence threshold decoding: all places that the model is sure of."""
+"""Confidence threshold decoding: all positions that the model is sure of."""
 
 from decoding_jax.canvas import rules
 from decoding_jax.canvas.types import Method
@@ -11,7 +11,7 @@ def make(least: float = 0.9) -> Method:
   """Makes Fast-dLLM's parallel decoding (arXiv 2505.22618, section 3.3).
 
   Args:
-    least: confidence from which on a place is filled; the most confident one
+    least: confidence from which on a position is filled; the most confident one
       is in any case.
 
   Returns:

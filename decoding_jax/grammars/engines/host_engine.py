@@ -2,7 +2,7 @@
 
 An automaton over tokens is a table on the device. What no table holds, such as
 brackets nested without end, is read on the host: an `Engine` follows a text
-token by token and tells which tokens may come next. A state on the device is
+token by token and reports which tokens may come next. A state on the device is
 the number of a text here, so that drafting, scoring, committing and dropping
 tokens is the same as with any other processor. Each forward calls the host
 twice, whatever the batch and the tree: for the states of its tokens, and for
@@ -231,7 +231,7 @@ def _texts(number) -> _Texts:
   number = int(np.ravel(number)[0])
   if number not in _GRAMMARS:
     raise ValueError(f"grammar {number} is not in use in this process any "
-                     f"more: at most {MAX_GRAMMARS} are; make it anew.")
+                     f"more: at most {MAX_GRAMMARS} are; make it again.")
   return _GRAMMARS[number]
 
 

@@ -49,7 +49,7 @@ def json_schema(schema, pieces: Sequence[bytes], eos_id) -> HostGrammar:
 
   Args:
     schema: a dict, or a text of JSON.
-    pieces: the bytes of V tokens, as of `tokenizers.pieces`; b"" for those that
+    pieces: the bytes of V tokens, from `tokenizers.pieces`; b"" for those that
       must not occur.
     eos_id: the token that ends a text, or several such tokens.
 
@@ -83,8 +83,8 @@ def lark(grammar: str, pieces: Sequence[bytes], eos_id) -> HostGrammar:
     grammar: rules, of which the first one is `start`; `llguidance` says which
       parts of Lark it knows. `<|tool|>` is a special token of this name, and
       `<[5]>` token 5.
-    pieces: as of `json_schema`.
-    eos_id: as of `json_schema`.
+    pieces: see `json_schema`.
+    eos_id: see `json_schema`.
   """
   name = f"grammar={values.shortened(grammar)}"
   ends = token_automaton.end_tokens(eos_id, len(pieces))
@@ -142,7 +142,7 @@ def engine(name: str, source: str, pieces: Sequence[bytes],
 
 
 def source_of_schema(schema) -> str:
-  """Returns the grammar of a schema, as of JSON, for `engine`."""
+  """Returns the grammar of a schema, parsed from JSON, for `engine`."""
   return f"start: %json {json.dumps(schema)}"
 
 

@@ -41,19 +41,8 @@ def library():
 def json_schema(schema, pieces: Sequence[bytes], eos_id) -> HostGrammar:
   """Returns the grammar of JSON texts of a schema.
 
-  Args:
-    schema: a dict, or a text of JSON.
-    pieces: as of `llguidance_engine.json_schema`.
-    eos_id: the token that ends a text, or several such tokens.
-
-  Returns:
-    The parameters of `host_grammar()`.
-
-  Raises:
-    ImportError: without `xgrammar`.
-    schema_check.Malformed: a ValueError, for a keyword whose value is wrong.
-    ValueError: for what `xgrammar` refuses, with its reason. It ignores
-      keywords that it does not know.
+  Arguments and errors are those of `llguidance_engine.json_schema`; but
+  `xgrammar` ignores keywords that it does not know.
   """
   name = f"schema={values.shortened(schema)}"
   return _grammar(name, maker_of_schema(schema_check.parse(name, schema)),
@@ -77,7 +66,7 @@ def gbnf(grammar: str, pieces: Sequence[bytes], eos_id) -> HostGrammar:
 
 
 def maker_of_schema(schema):
-  """Returns what compiles a schema, as of JSON, for `engine`."""
+  """Returns what compiles a schema, parsed from JSON, for `engine`."""
   text = json.dumps(schema)
   # Not strict: what a schema does not name may be there, as in JSON Schema.
   return lambda x: x.compile_json_schema(text, strict_mode=False)

@@ -149,7 +149,7 @@ def _fractions(low, open_low, high, open_high, fraction):
   """
   if fraction != r"(?:\.[0-9]+)?":
     if low or high or open_low or open_high:
-      raise Unsupported("'multipleOf' of a fraction beside bounds that are no "
+      raise Unsupported("'multipleOf' of a fraction with bounds that are no "
                         "integers is not supported.")
     return ["(?:\\.0+)?"] if high == "" else [fraction]
   above = [_digits_from(low, open_low)]

@@ -60,7 +60,7 @@ def of_schema(schema, whitespace: str | None = None, limit: int | None = None,
   """Returns the automaton over bytes of JSON texts of a schema.
 
   Args:
-    schema: as of JSON.
+    schema: as parsed from JSON.
     whitespace: what may be between the parts, a pattern; None for at most one
       blank.
     limit: most states.

@@ -48,7 +48,7 @@ def check(schema):
   """Checks the values of all keywords, also after references.
 
   Args:
-    schema: as of JSON.
+    schema: as parsed from JSON.
 
   Raises:
     Malformed: naming a keyword, its place, its value, and what is allowed.

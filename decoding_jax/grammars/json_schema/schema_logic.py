@@ -27,7 +27,7 @@ _OPPOSITE = {
 
 
 def rewritten(source: Source, part: Part) -> list[Part]:
-  """Returns parts that hold beside the simple keywords of a part.
+  """Returns parts that hold besides the simple keywords of a part.
 
   Raises:
     schema_source.Unsupported: naming what cannot be written so.

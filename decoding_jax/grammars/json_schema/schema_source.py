@@ -51,7 +51,7 @@ class Source:
   """A schema, and what has been spent on it.
 
   Attributes:
-    schema: as of JSON.
+    schema: as parsed from JSON.
     parts: of `MAX_PARTS`.
     known: branches of parts that were met before.
   """

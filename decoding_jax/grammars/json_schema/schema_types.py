@@ -18,7 +18,7 @@ class Boolean:
 
 
 class Value(NamedTuple):
-  """One value, as `key`, which tells 1 from true, and itself."""
+  """One value, as `key`, which differs for 1 and true, and itself."""
   key: str
   value: Any
 

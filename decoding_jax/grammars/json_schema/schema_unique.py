@@ -48,7 +48,7 @@ def items(source: Source, array: Array, most: int | None,
     source: the schema.
     array: of the list.
     most: items; None for any number.
-    max_sets: sets of values that may be told apart.
+    max_sets: sets of values that may be distinguished.
 
   Raises:
     schema_source.Unsupported: if their values cannot be listed.

@@ -226,7 +226,7 @@ def write_slots(targets, sources, start):
 
 
 def prepare() -> bool:
-  """Compiles the kernels unless they have been, and tells XLA of them.
+  """Compiles the kernels unless they have been, and registers them with XLA.
 
   `dj.generate` and `transformer.init` call it. Who traces a program of his own
   before calls it first: within a trace nothing is compiled, and on a machine
@@ -286,7 +286,7 @@ def _library() -> str | None:
 
 
 def _load(may_compile) -> tuple[str | None, bool]:
-  """Loads the library, and tells XLA of it.
+  """Loads the library, and registers it with XLA.
 
   Returns:
     Its name, or None; and whether that holds for the whole process.

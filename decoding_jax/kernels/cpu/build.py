@@ -100,7 +100,7 @@ def _compiler() -> list[str]:
 def _compiled(compiler, folder, may_compile=True) -> pathlib.Path:
   """Returns the library in a folder, compiled unless it is there and whole.
 
-  Its name tells what it was made of and what is in it: file systems may lose
+  Its name says what it was made of and what is in it: file systems may lose
   the end of a file, and to load such a one would kill the process.
 
   Raises:
@@ -183,7 +183,7 @@ def _folder():
     yield folder
     return
   _LOG.warning("'%s' is not used, since it belongs to or may be written by "
-               "others: each program will compile anew.", folder)
+               "others: each program will compile again.", folder)
   _sweep(pathlib.Path(tempfile.gettempdir()), _BUILD)
   with tempfile.TemporaryDirectory(prefix=_BUILD) as private:
     yield pathlib.Path(private)
@@ -208,7 +208,7 @@ def _digest(compiler) -> str:
 
 
 def _cpu() -> str:
-  """Returns CPU model and instruction-set flags, as far as the OS tells."""
+  """Returns CPU model and instruction-set flags, as far as the OS reports."""
   info = pathlib.Path("/proc/cpuinfo")
   lines = info.read_text().splitlines() if info.exists() else []
   told = {line for line in lines

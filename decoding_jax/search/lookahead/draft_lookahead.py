@@ -100,12 +100,12 @@ def tree(max_draft_lag: int, context: Context, state: DecodeState,
   there is one, the target's own.
 
   Args:
-    max_draft_lag: as of `chain`; so are the next three arguments.
+    max_draft_lag: this and the next three arguments as in `chain`.
     context: holds models and reward.
     state: the target cache lacks the newest token.
     reward_states: after the text.
     expander: of the tree; static.
-    slack: as of `chain`.
+    slack: see `chain`.
 
   Returns:
     The lookahead along that path.
@@ -149,7 +149,7 @@ def _best_path(context: Context, slack, layout, grown: DraftTree, logits, room,
 
   Args:
     context: holds the reward.
-    slack: as of `chain`.
+    slack: see `chain`.
     layout: of the tree.
     grown: the tree.
     logits: `[B, M, V]`, the target's at each node.

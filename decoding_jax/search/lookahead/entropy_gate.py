@@ -56,7 +56,7 @@ def fit_threshold(entropies, correct) -> float:
                      f"{correct.shape}: [N] of both is needed, N > 0.")
   order = np.argsort(entropies, kind="stable")
   entropies, correct = entropies[order], correct[order]
-  # right[i]: tokens that are told right if the first i are trusted.
+  # right[i]: tokens that are judged rightly if the first i are trusted.
   right = np.concatenate([[0], np.cumsum(correct)]) + np.concatenate(
       [np.cumsum(~correct[::-1])[::-1], [0]])
   # Equal entropies are trusted together.

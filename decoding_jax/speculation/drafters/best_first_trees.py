@@ -78,7 +78,7 @@ def best_nodes(totals, nodes: int):
 
   Args:
     totals: `[B, M]`, of the root first, and of no node more than of its parent.
-    nodes: how many beside the root.
+    nodes: how many besides the root.
 
   Returns:
     `[B, 1 + nodes]` int32, ascending. Of equal totals the nodes of the lower

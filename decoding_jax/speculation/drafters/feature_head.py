@@ -1,4 +1,4 @@
-"""Drafting by a head on the target's features, in place of a draft model.
+"""Drafting by a head on the target's features, instead of a draft model.
 
 The state of a head is `DecodeState.carry`: what it has read of the committed
 text. Rejected tokens leave no trace there, since it only ever reads tokens that

@@ -1,9 +1,10 @@
 """Lookahead decoding (arXiv 2402.02057): n-grams of a Jacobi iteration.
 
 Beside the drafts, the target scores a window of guesses: N - 1 rows, each what
-it made of the row before, of W columns, the places from the root on. A column
-with what the target makes of its last row is an N-gram. A row pools these by
-their first token, the newest first, and drafts those that begin at the root.
+made of the row before, of W columns, the positions from the root on. A
+column with what the target makes of its last row is an N-gram. A row pools
+these, and then those that end in the tokens just committed, by their first
+token, the newest first, and drafts those that begin at the root.
 """
 
 import functools
@@ -21,7 +22,7 @@ from decoding_jax.types import Context, DecodeState, Drafter, NONE, Seen
 
 @functools.lru_cache(maxsize=None)
 def lookahead(ngram: int, window: int, guesses: int, buckets: int,
-              from_prompt: bool) -> Drafter:
+              from_text: bool, by_one: bool) -> Drafter:
   """Makes the drafter; arguments are those of `methods.lookahead`."""
   # Nodes of the window; of the rest of its first row hang the other rows.
   grid = np.arange((ngram - 1) * window).reshape(ngram - 1, window)
@@ -30,9 +31,10 @@ def lookahead(ngram: int, window: int, guesses: int, buckets: int,
   layout = tree_lib.free_layout(int(grid.max()) or guesses, ngram - 1,
                                 guesses)
   init = functools.partial(_init, grid.shape, (buckets, guesses, ngram),
-                           from_prompt)
+                           from_text)
   return Drafter(layout, init, functools.partial(_propose, parents),
-                 functools.partial(_observe, grid[-1]), calls=0)
+                 functools.partial(_observe, grid[-1], from_text, by_one),
+                 calls=0)
 
 
 def _pooled(pool, grams, valid):
@@ -40,7 +42,7 @@ def _pooled(pool, grams, valid):
   def put(i, pool):
     gram, bucket = grams[i], pool[grams[i, 0] % len(pool)]
     same = (bucket == gram[None]).all(axis=1)
-    # What was before its last place, or the end, moves on by one.
+    # What was before its last position, or the end, moves on by one.
     moves = jnp.arange(len(bucket)) <= jnp.where(
         same.any(), jnp.argmax(same), len(bucket))
     moved = jnp.where(moves[:, None], jnp.roll(bucket, 1, axis=0), bucket)
@@ -50,14 +52,14 @@ def _pooled(pool, grams, valid):
   return jax.lax.fori_loop(0, len(grams), put, pool)
 
 
-def _init(window, shape, from_prompt, context: Context, state: DecodeState):
+def _init(window, shape, from_text, context: Context, state: DecodeState):
   prompts, lengths = context.prompts, context.prompt_lengths[:, None]
   # Guesses to begin with: the prompt, again and again.
   places = jnp.arange(np.prod(window))[None] % lengths
   guesses = buffers.take_along(prompts, places, axis=1)
   buckets = min(shape[0], context.target.vocab_size)
   pool = jnp.full((len(prompts), buckets, *shape[1:]), NONE, jnp.int32)
-  if from_prompt:
+  if from_text:
     grams = jnp.stack([jnp.roll(prompts, -i, 1) for i in range(shape[-1])], -1)
     ends = shape[-1] + jnp.arange(prompts.shape[1])[None]
     pool = jax.vmap(_pooled)(pool, grams, ends <= lengths)
@@ -86,8 +88,19 @@ def _propose(parents, keys, context: Context, state: DecodeState):
       flat(valid, jnp.zeros(rest.shape, bool))), window
 
 
-def _observe(last, context: Context, before: DecodeState, after: DecodeState,
-             seen: Seen) -> DecodeState:
+def _committed(before: DecodeState, after: DecodeState, ngram, count):
+  """The N-grams `[B, N, N]` that end in new tokens, and which there are."""
+  ends = before.length[:, None] + jnp.arange(ngram)[None]
+  places = ends[:, :, None] + jnp.arange(1 - ngram, 1)[None, None]
+  grams = buffers.take_along(
+      after.tokens, jnp.clip(places, 0, after.tokens.shape[1] - 1).reshape(
+          len(ends), -1), axis=1)
+  return grams.reshape(places.shape), (places[:, :, 0] >= 0) & (
+      ends < (before.length + count)[:, None])
+
+
+def _observe(last, from_text, by_one, context: Context, before: DecodeState,
+             after: DecodeState, seen: Seen) -> DecodeState:
   del context
   window, pool = before.carry
   row = sampling.most_probable(seen.logits[:, last])
@@ -97,8 +110,13 @@ def _observe(last, context: Context, before: DecodeState, after: DecodeState,
   ready = jnp.broadcast_to((runs & (before.step + 1 >= height))[:, None],
                            row.shape)
   pool = jax.vmap(_pooled)(pool, rows.swapaxes(1, 2), ready)
-  # The places that were committed leave, and come again at the end.
-  places = (jnp.arange(width)[None] + seen.count[:, None] - 1) % width
-  moved = buffers.take_along(rows[:, 1:], places[:, None], axis=2)
+  if from_text:
+    pool = jax.vmap(_pooled)(pool, *_committed(before, after, height + 1,
+                                               seen.count))
+  moved = rows[:, 1:]
+  if not by_one:
+    # Positions that were committed leave, and come again at the end.
+    places = (jnp.arange(width)[None] + seen.count[:, None] - 1) % width
+    moved = buffers.take_along(moved, places[:, None], axis=2)
   window = jnp.where(runs[:, None, None], moved, window)
   return after.replace(carry=(window, pool))

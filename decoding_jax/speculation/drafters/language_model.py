@@ -10,7 +10,7 @@ from decoding_jax.speculation import expanders, shared_gumbel
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.speculation.drafters import feature_head
 from decoding_jax.types import (Block, Cache, Context, DecodeState, Drafter,
-                                DraftTree, Expander, Head, Seen)
+                                DraftTree, Expander, Head, HIDDEN_STATES, Seen)
 
 
 @functools.lru_cache(maxsize=None)
@@ -18,7 +18,8 @@ def of_model(expander: Expander) -> Drafter:
   """The drafter that grows its tree by `dj.generate`'s draft model or head.
 
   Its state is the draft model's cache, `DecodeState.draft_cache`, or what a
-  head has read, `DecodeState.carry`.
+  head has read, `DecodeState.carry`; a model that reads the target's cache has
+  none.
 
   Args:
     expander: grows the tree level by level.
@@ -41,8 +42,12 @@ def propose(expander, keys, context: Context,
   """As `Drafter.propose`, with the block of a draft model."""
   if _is_head(context):
     return feature_head.propose(expander, keys, context, state)
+  model, cache = context.draft, state.draft_cache
+  if _reads_target(context):
+    cache = _without_hidden_states(state.target_cache)
+    model = _on_target(model, cache)
   return expanders.grow(
-      keys, expander, context.draft, context.draft_params, state.draft_cache,
+      keys, expander, model, context.draft_params, cache,
       token_buffer.newest(state, 2), state.length, context.draft_warper,
       shared_gumbel.keys_for(expander, state))
 
@@ -64,9 +69,32 @@ def observe(context: Context, before: DecodeState, after: DecodeState,
   """
   if _is_head(context):
     return feature_head.observe(context, after, seen)
+  if _reads_target(context):
+    return after
   path = seen.verdict.path if grown is None else grown
   return after.replace(draft_cache=commit(before, seen.pending, path,
                                           seen.count))
+
+
+def _on_target(model, cache):
+  """Returns the model on a view of the target's cache, made once a tree."""
+  view = model.target_view(cache)
+
+  def forward(params, tokens, positions, cache, *block):
+    del cache  # The same, of which it sees the view.
+    return model.forward(params, tokens, positions, view, *block)
+
+  return model._replace(forward=forward)
+
+
+def _without_hidden_states(cache):
+  """Returns the cache without what heads read: the draft model makes none."""
+  return cache.replace(features={name: x for name, x in cache.features.items()
+                                 if name != HIDDEN_STATES})
+
+
+def _reads_target(context):
+  return context.draft is not None and context.draft.target_view is not None
 
 
 def _is_head(context):

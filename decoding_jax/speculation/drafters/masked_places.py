@@ -1,9 +1,10 @@
-"""Drafts of a masked-diffusion model: all places by one forward.
+"""Drafts of a masked-diffusion model: all positions by one forward.
 
-The model reads the end of the text and D masked places after it, and gives a
-distribution at each of them: a product, since no place sees what another one is
-filled with. Any expander grows a tree of it. The children of a node are samples
-of the distribution of its level, whatever the node: verification is exact.
+The model reads the end of the text and D masked positions after it, and gives a
+distribution at each of them: a product, since no position sees what another one
+is filled with. Any expander grows a tree of it. The children of a node are
+samples of the distribution of its level, whatever the node: verification is
+exact.
 """
 
 import functools
@@ -11,10 +12,10 @@ import functools
 import jax.numpy as jnp
 
 from decoding_jax.kernels import buffers
-from decoding_jax.runtime import token_buffer
+from decoding_jax.runtime import cache as cache_lib, token_buffer
 from decoding_jax.speculation import expanders, shared_gumbel
 from decoding_jax.speculation import tree as tree_lib
-from decoding_jax.types import (Block, Cache, Context, DecodeState, Drafter,
+from decoding_jax.types import (Cache, Context, DecodeState, Drafter,
                                 Draws, DraftTree, Expander, LanguageModel, NONE,
                                 Seen)
 from decoding_jax.validation import values
@@ -62,7 +63,7 @@ def _propose(expander, window, keys, context: Context,
 
 def read(model: LanguageModel, params, state: DecodeState, window: int,
          depth: int):
-  """Returns logits `[B, D, V]` of the D places after the texts.
+  """Returns logits `[B, D, V]` of the D positions after the texts.
 
   Args:
     model: of `canvas.as_draft`.
@@ -82,11 +83,10 @@ def read(model: LanguageModel, params, state: DecodeState, window: int,
   mask = jnp.broadcast_to(inside[:, None], (*tokens.shape, tokens.shape[1]))
   # A slot without a token sees itself, so that no softmax is over nothing.
   mask |= jnp.eye(tokens.shape[1], dtype=bool)[None]
-  room = model.init_cache(*tokens.shape)
+  empty = model.init_cache(len(tokens), 0)
   logits, _ = model.forward(
-      params, tokens, jnp.maximum(order - padding, 0),
-      model.init_cache(len(tokens), 0),
-      Block(room.keys, room.values, room.features), 0, mask)
+      params, tokens, jnp.maximum(order - padding, 0), empty,
+      cache_lib.init_block(empty, tokens.shape[1]), 0, mask)
   return logits[:, window:]
 
 
@@ -96,7 +96,7 @@ def _known(vocab_size) -> LanguageModel:
   def forward(params, tokens, positions, cache, block, slot, mask):
     del tokens, cache, slot, mask
     logits, length = params
-    # The root, which predicts the first place, is the last token of the text.
+    # The root, which predicts the first one, is the last token of the text.
     level = jnp.maximum(positions - (length - 1)[:, None], 0)
     return buffers.take_along(logits, level[:, :, None], axis=1), block
 

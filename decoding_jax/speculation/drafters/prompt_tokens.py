@@ -60,7 +60,7 @@ def ppd(widths: tuple[int, ...], branching: int, short: int) -> Drafter:
 
 
 def _tree(widths, branching, depth, short):
-  """Returns the parts of a tree, as of `_Trees` but for a row each."""
+  """Returns the parts of a tree, as in `_Trees` but for a row each."""
   layout = successor_table.template(widths, branching)
   source, parents, level, best, start = [], [], [], [True], 0
   for number, counts in enumerate(layout.children):

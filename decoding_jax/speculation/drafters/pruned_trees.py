@@ -1,7 +1,7 @@
 """ProPD (arXiv 2402.13485, section 4.1): early layers prune a drafted tree.
 
 What the first layers of the target say of a tree costs a part of a target call,
-and tells which of its branches are in vain. Of a tree of a static size those
+and shows which of its branches are in vain. Of a tree of a static size those
 nodes are kept whose paths these layers find the most probable ones, and they
 alone are scored by all layers.
 

@@ -2,7 +2,7 @@
 
 SpecInfer (arXiv 2305.09781, section 3.2) merges the trees of several drafters:
 each finds what the others miss. Here they may be of any kind, tables and text
-matches beside a model. Nodes of the same text become one:
+matches together with a model. Nodes of the same text become one:
 
     drafter 1    a - b          of both    a - b, c
     drafter 2    a - c, d                  d
@@ -23,7 +23,7 @@ from decoding_jax.runtime import token_buffer
 from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.speculation.drafters import feature_head
 from decoding_jax.types import (Context, DecodeState, Drafter, DraftTree, Head,
-                                NONE, Seen)
+                                NONE, Seen, has_cache)
 from decoding_jax.validation import protocols
 
 
@@ -33,7 +33,7 @@ def merged(*drafters: Drafter) -> Drafter:
 
   Drafters that ask a language model all ask the draft model of `dj.generate`,
   whose cache is all that they may carry. As the accepted path may be another
-  one's, that model reads it anew: one more forward a step. A head on the
+  one's, that model reads it again: one more forward a step. A head on the
   target's features reads what was committed in any case.
 
   `draft_params` of `dj.generate` are those of the draft model, and the other
@@ -177,7 +177,8 @@ def _observe(drafters, context: Context, before: DecodeState,
     carries.append(carry)
     at = end
   after = after.replace(carry=tuple(carries))
-  if _by_head(context) or not any(drafter.calls for drafter in drafters):
+  if not any(drafter.calls for drafter in drafters) or not has_cache(
+      context.draft):
     return after
   read = jnp.concatenate([token_buffer.newest(before, 1),
                           seen.tokens[:, :-1]], axis=1)

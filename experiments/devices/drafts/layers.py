@@ -14,21 +14,9 @@ _PREFIX = "layers:"
 
 
 @dataclasses.dataclass(frozen=True)
-class Layers(draft_kind.Draft):
+class Layers(draft_kind.OfTarget):
   """Attributes: `count`, number of layers."""
   count: int = 1
-
-  @property
-  def of_target(self):
-    return True
-
-  def check_types(self, source):
-    for field, (of_target, value) in (("draft_dtype", source.dtypes),
-                                      ("draft_weights", source.weights)):
-      if value not in ("", of_target):
-        raise launch.UserError(
-            f"{field}={value!r}: draft={self.name!r} has the parameters of the "
-            f"target; leave it {of_target!r} or ''.")
 
   def open(self, target):
     return draft_kind.Opened(
@@ -36,14 +24,9 @@ class Layers(draft_kind.Draft):
         transformer.num_params(transformer.abstract_params(
             transformer.first_layers(target.config, self.count))))
 
-  def load(self, pair, place):
-    return pair._replace(draft_params=pair.target_params)
-
   def on_mesh(self, pair, place):
-    source = pair.source
-    return pair._replace(draft=place.model(
-        self._model(source.architecture()), source.target, source.dtypes[0],
-        source.weights[0]))
+    config = pair.source.architecture()
+    return pair._replace(draft=place.model(self._model(config), config))
 
   def architecture(self, source):
     with launch.user_errors(ValueError):

@@ -46,9 +46,9 @@ class Model(draft_kind.Draft):
         if isinstance(params, vocab_mapping.MappedParams) else own))
 
   def on_mesh(self, pair, place):
-    source, size = pair.source, pair.target.vocab_size
-    lm = place.model(transformer.language_model(self.architecture(source)),
-                     self.name, source.dtypes[1], source.weights[1])
+    size = pair.target.vocab_size
+    config = self.architecture(pair.source)
+    lm = place.model(transformer.language_model(config), config)
     mapped = isinstance(pair.draft_params, vocab_mapping.MappedParams)
     return pair._replace(draft=(vocab_mapping.mapped if mapped
                                 else vocab_alignment.cut)(lm, size))

@@ -75,7 +75,7 @@ def names(tensors) -> set[str]:
 
 
 def _layers(tensors):
-  """Returns the numbers of the layers that are modules, as of DeepSeek-V3."""
+  """Returns the numbers of the layers that are modules, as in DeepSeek-V3."""
   found = (re.fullmatch(_NUMBERED + r"eh_proj\.weight", x) for x in tensors)
   return sorted(int(match[1]) for match in found if match)
 

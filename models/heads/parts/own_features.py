@@ -80,12 +80,12 @@ def unrolled(network, config, target, params, target_params, features, tokens,
   """Returns what the head predicts on its own features, for training.
 
   The training-time test of EAGLE-3 (arXiv 2503.01840, section 3): in round r a
-  pair reads the head's features of round r - 1 in place of the target's, and
+  pair reads the head's features of round r - 1 instead of the target's, and
   attends to its r last predecessors of the rounds before, as it does when r
   tokens are drafted. All pairs of a round are computed at once.
 
   Args:
-    network: as of `of_network`.
+    network: see `of_network`.
     config: of the head.
     target: the `transformer.Config` of the target.
     params: of the head.

@@ -18,11 +18,11 @@ class Kind(NamedTuple):
   Attributes:
     config: `(target, depth) -> config` of its sizes.
     predict: `(config, target, params, target_params, features, tokens, depth)
-      -> (logits [B, L, N, V], places [L, N])`: of the tokens that it can draft,
-      and the place of the target's distribution that each is compared with, -1
-      for none. Where there is a `feature_weight`, `[B, L, N, F]` after them:
-      hidden states that stand for the normed ones of the target at these
-      places.
+      -> (logits [B, L, N, V], positions [L, N])`: of the tokens that it can
+      draft, and the position of the target's distribution that each is compared
+      with, -1 for none. Where there is a `feature_weight`, `[B, L, N, F]` after
+      them: hidden states that stand for the normed ones of the target at these
+      positions.
     kept: `(target) -> layers` whose outputs it reads.
     feature_weight: what their distance counts, of what the distributions do.
     limited: `(config, count) -> config` of a head that drafts so many tokens

@@ -128,7 +128,7 @@ def test_levels_of_draft_models():
 def test_parts_of_a_mesh():
   whole, part = (memory_estimate.estimate(
       pair_of(CONFIG, CONFIG), [METHOD.sampled], 4, 9, 64,
-      ways) for ways in (memory_estimate.Ways(), memory_estimate.Ways(2, 4, 2)))
+      ways) for ways in (memory_estimate.Ways(), memory_estimate.Ways(2, 4)))
   assert part.weights == whole.weights // 2
   assert part.logits == whole.logits // 8
   assert part.masks == whole.masks // 4

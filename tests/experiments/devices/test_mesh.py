@@ -13,6 +13,7 @@ from experiments.devices import memory_estimate
 from experiments.devices import mesh as mesh_lib
 from experiments.devices import mesh_shapes
 from experiments.devices import model_pair
+from models import prompt_lookup
 from models import transformer
 from models.transformer import sharding
 from support import helpers
@@ -44,6 +45,10 @@ def test_same_tokens_as_on_one_device(found, mesh):
   assert found[mesh]["off"] < 1e-5
 
 
+def test_rows_that_join_on_a_mesh(found):
+  assert found["queued"]["same"] and found["queued"]["same_counts"]
+
+
 def test_weights_of_8_bits(found):
   """Scales of the embedding are one sum more a forward; experts have none."""
   rounded, whole = found["2x4 of 8 bits"], found["2x4"]
@@ -64,6 +69,27 @@ def test_same_tokens_where_rows_share_a_prefix(found):
   assert shared["same"] and shared["same_counts"] and shared["off"] < 1e-5
   sums = ("all-reduce", "all-gather", "all-to-all")
   assert [shared.get(x) for x in sums] == [plain.get(x) for x in sums]
+
+
+@pytest.mark.parametrize("weights", ["dtype", "int8"])
+def test_experts_of_which_each_device_has_some_whole(found, weights):
+  """They exchange as often, and as much, as those whose units are split."""
+  whole = found[f"experts {weights}"]
+  units = found["2x4" if weights == "dtype" else "2x4 of 8 bits"]
+  assert whole["same"] and whole["same_counts"] and whole["off"] < 1e-5
+  counts = lambda found: {k: v for k, v in found.items() if k not in (
+      "same", "same_counts", "off")}
+  assert counts(whole) == counts(units)
+
+
+def test_a_draft_that_all_devices_have(found):
+  """Its layers exchange nothing; the texts are the same."""
+  whole, split = found["2x4 of a whole draft"], found["2x4"]
+  assert whole["same"] and whole["same_counts"] and whole["off"] < 1e-5
+  # Two of the layers, which are scanned, a level.
+  fewer = DRAFTS * 2
+  assert whole["all-reduce"] == split["all-reduce"] - fewer
+  assert not any("an expert" in name for name in whole)
 
 
 def test_same_tokens_with_a_logits_processor(found):
@@ -106,9 +132,10 @@ def test_devices_exchange_sums_of_layers_and_little_else(found, mesh,
   """Two sums a layer, and one of the embedding; logits are not gathered.
 
   The target has experts, whose sums are one, with that of the one that all
-  tokens use. Of a draft whose heads are not split the vocabulary is. Rows
-  exchange nothing, not even whether they are done. What rules exchange is
-  counted in bytes.
+  tokens use. Of a draft whose heads are not split the vocabulary is. Where its
+  cache is split by slots, devices exchange queries if they have different ones,
+  and what each has made of its slots. Rows exchange nothing, not even whether
+  they are done. What rules exchange is counted in bytes.
   """
   rows, split = map(int, mesh.split("x"))
   calls = {on_meshes.TARGET: (1, True), on_meshes.DRAFT: (DRAFTS, split_draft)}
@@ -118,6 +145,10 @@ def test_devices_exchange_sums_of_layers_and_little_else(found, mesh,
           n * (1 + 2 * of_layers * (
               1 if config.scan_layers else config.num_layers))
           for config, (n, of_layers) in calls.items())}
+  if split > on_meshes.DRAFT.num_kv_heads:
+    expected["all-gather"] = DRAFTS * (2 if split_draft else 1)
+    merged = "reduce-scatter" if split_draft else "all-reduce"
+    expected[merged] = expected.get(merged, 0) + DRAFTS
   exchanged = {k: v for k, v in found[mesh].items()
                if k not in ("same", "same_counts", "off", "bytes of rules",
                             "whole")}
@@ -138,21 +169,22 @@ def named_specs(config, size):
 
 ROWS, COLUMNS = PartitionSpec("model", None), PartitionSpec(None, "model")
 WHOLE = PartitionSpec(None, None)
+SPLIT, VECTOR = PartitionSpec("model"), PartitionSpec(None)
 
 
 @pytest.mark.parametrize("name, spec", [
     ("embedding", WHOLE),  # V = 13
     ("positions", WHOLE),
     ("layers/layer_1/attention/query/kernel", ROWS),
-    ("layers/layer_1/attention/query/bias", ROWS),
+    ("layers/layer_1/attention/query/bias", SPLIT),
     ("layers/layer_1/attention/key/kernel", ROWS),
     ("layers/layer_1/attention/out/kernel", COLUMNS),
-    ("layers/layer_1/attention/out/bias", WHOLE),
-    ("layers/layer_1/attention_norm/scale", WHOLE),
+    ("layers/layer_1/attention/out/bias", VECTOR),
+    ("layers/layer_1/attention_norm/scale", VECTOR),
     ("layers/layer_1/feed_forward/up/kernel", ROWS),
-    ("layers/layer_1/feed_forward/up/bias", ROWS),
+    ("layers/layer_1/feed_forward/up/bias", SPLIT),
     ("layers/layer_1/feed_forward/down/kernel", COLUMNS),
-    ("layers/layer_1/feed_forward/down/bias", WHOLE),
+    ("layers/layer_1/feed_forward/down/bias", VECTOR),
 ])
 def test_parameters_by_name(name, spec):
   assert named_specs(tiny.OPT, 2)[name] == spec
@@ -177,7 +209,7 @@ def test_a_parameter_without_mesh_axes_is_refused():
 def test_norms_of_gemma_are_whole():
   norms = {name: spec for name, spec in named_specs(tiny.GEMMA, 2).items()
            if name.endswith("/scale")}
-  assert set(norms.values()) == {WHOLE} and len(norms) == 2 * 6 + 1
+  assert set(norms.values()) == {VECTOR} and len(norms) == 2 * 6 + 1
 
 
 def test_scanned_layers_have_an_axis_more():
@@ -196,6 +228,28 @@ def test_experts_are_split_each():
   assert specs[f"{layer}/router/kernel"] == WHOLE
 
 
+@pytest.mark.parametrize("config, size, whole", [
+    (dict(num_experts=8, hidden_dim=14336), 8, False),   # Mixtral 8x7B
+    (dict(num_experts=128, hidden_dim=768), 8, True),    # Qwen3 30B A3B
+    (dict(num_experts=128, hidden_dim=768), 2, False),
+    (dict(num_experts=128, hidden_dim=1536), 8, True),   # Qwen3 235B A22B
+    (dict(num_experts=64, hidden_dim=1024), 8, False),   # OLMoE
+    (dict(num_experts=60, hidden_dim=1408), 4, True),    # Qwen1.5 MoE
+    (dict(num_experts=60, hidden_dim=1408), 8, False),
+    (dict(num_experts=8, hidden_dim=30), 8, True)])
+def test_experts_are_whole_if_their_parts_fill_no_tiles(config, size, whole):
+  """And of units that do not divide."""
+  config = dataclasses.replace(tiny.MIXTRAL, num_heads=8, num_kv_heads=8,
+                               scan_layers=True, **config)
+  sharding.check(config, size)
+  specs = named_specs(config, size)
+  layer = "layers/layer/feed_forward"
+  assert specs[f"{layer}/up/kernel"] == PartitionSpec(
+      None, *(("model", None) if whole else (None, "model")), None)
+  assert specs[f"{layer}/down/kernel"] == PartitionSpec(
+      None, *(("model", None, None) if whole else (None, None, "model")))
+
+
 @pytest.mark.parametrize("shared_dim, rows, columns", [
     (6, ROWS, COLUMNS), (5, WHOLE, WHOLE)])
 def test_an_expert_of_all_tokens_is_split_if_it_can_be(shared_dim, rows,
@@ -208,13 +262,37 @@ def test_an_expert_of_all_tokens_is_split_if_it_can_be(shared_dim, rows,
   assert specs[f"{layer}/shared_gate/kernel"] == WHOLE
 
 
+# Llama 68M, the paper's drafter of 115M, TinyLlama 1.1B.
+@pytest.mark.parametrize("dim, hidden, layers, split", [
+    (768, 3072, 2, False), (1024, 2816, 4, False), (2048, 5632, 22, True)])
+def test_small_draft_models_are_not_split(dim, hidden, layers, split):
+  config = dataclasses.replace(
+      ONE, vocab_size=32000, dim=dim, num_layers=layers, num_heads=8,
+      num_kv_heads=8, head_dim=dim // 8, hidden_dim=hidden, dtype="bfloat16")
+  assert mesh_shapes.draft_size("auto", config, 8) == (8 if split else 1)
+  assert mesh_shapes.draft_size("split", config, 8) == 8
+
+
+def test_memory_of_a_draft_that_is_not_split(folders):
+  """Control: the target's parameters are divided."""
+  models = [(transformer.language_model(x), transformer.abstract_params(x))
+            for x in (ONE, dataclasses.replace(ONE, num_layers=1))]
+  pair = model_pair.ModelPair(*models[0], *models[1], None, 1.0)
+  sizes = [memory_estimate.estimate(
+      pair, [on_meshes.METHOD.sampled], 1, 4, 4,
+      memory_estimate.Ways(layers=4, drafts=n)).weights for n in (0, 4, 1)]
+  assert sizes[0] == sizes[1] < sizes[2] < 4 * sizes[0]
+  pair, lookup = (model_pair.open_pair(folders[0], x)
+                  for x in (folders[1], prompt_lookup.NAME))
+  assert mesh_lib.partition(pair, (1, 2)).drafts == 1
+  assert mesh_lib.partition(lookup, (1, 2)).drafts == 2
+
+
 def test_key_value_heads_are_split_whole_or_not_at_all():
   """2 heads of 4 channels are 8 rows, but no 4 devices have a head each."""
   specs = named_specs(ONE, 4)
   assert specs["layers/layer_0/attention/value/kernel"] == WHOLE
   assert specs["layers/layer_0/attention/query/kernel"] == ROWS
-  assert sharding.cache_spec(ONE, 4) == PartitionSpec(None, None)
-  assert sharding.cache_spec(ONE, 2) == COLUMNS
 
 
 def test_one_device_has_everything():
@@ -245,15 +323,16 @@ def test_auto_takes_the_first_mesh_that_has_the_memory(monkeypatch):
   needs = [
       sum(
           memory_estimate.estimate(pair, *run,
-                                   memory_estimate.Ways(model, data, model)))
+                                   memory_estimate.Ways(model, data)))
       for data, model in shapes
   ]
   assert needs == sorted(needs, reverse=True)
-  for there, shape in zip((*needs, 1), (*shapes, shapes[-1])):
+  ways = [mesh_lib.partition(pair, shape) for shape in shapes]
+  for there, number in zip((*needs, 1), (*range(len(shapes)), -1)):
     monkeypatch.setattr(memory_estimate,
                         "device_memory",
                         lambda _, there=there: there)
-    assert mesh_lib.choose(pair, config, shapes, *run) == shape
+    assert mesh_lib.choose(pair, ways, *run) == number % len(shapes)
 
 
 @dataclasses.dataclass(frozen=True)

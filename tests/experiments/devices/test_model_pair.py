@@ -91,6 +91,22 @@ def test_layers_of_the_target_on_a_mesh(target, greedy):
 
 
 @pytest.mark.long
+def test_the_target_with_a_view_of_its_own_cache(target, greedy):
+  """Needs neither parameters nor a cache, but for the slots that it copies."""
+  pair = open_(target, "window:2")
+  assert pair.draft_params is pair.target_params and pair.parameter_ratio == 1
+  np.testing.assert_array_equal(decoded(pair, METHOD), greedy)
+  both, one = (memory_estimate.estimate(pair, [method.sampled], 2, 3, 22)
+               for method in (METHOD, dj.methods.autoregressive()))
+  assert both.weights == one.weights
+  # 6 of 32 slots, and no lengths.
+  assert both.caches < one.caches * 1.2
+  on_mesh = mesh_lib.with_params(model_pair.open_pair(target, "window:2"),
+                                 mesh_shapes.make((1, 1)))
+  np.testing.assert_array_equal(decoded(on_mesh, METHOD), greedy)
+
+
+@pytest.mark.long
 def test_the_next_token_module_of_the_target(folders, tmp_path):
   """In the target's own folder, alone and on a mesh."""
   config = checkpoints.load_config(folders[0])
@@ -151,7 +167,9 @@ def test_prompt_tokens_of_a_target(target, greedy, tmp_path):
     ("layers:-1", {}, "--draft=layers:-1: layers:N with a number N"),
     ("layers:1", {"draft_dtype": "bfloat16"}, "draft_dtype='bfloat16': draft="
      "'layers:1' has the parameters of the target; leave it '' or ''"),
-    ("layers:1", {"draft_weights": "int8"}, "draft_weights='int8': draft=")])
+    ("layers:1", {"draft_weights": "int8"}, "draft_weights='int8': draft="),
+    ("window:0", {}, "--draft=window:0: window:N with a number N of tokens is"),
+    ("window:4", {"draft_weights": "int8"}, "draft_weights='int8': draft=")])
 def test_layers_that_cannot_draft(target, draft, more, message):
   with pytest.raises(launch.UserError, match=message):
     model_pair.open_pair(target, draft, **more)

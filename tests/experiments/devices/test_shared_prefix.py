@@ -37,7 +37,8 @@ def test_each_prompt_keeps_a_token_of_its_own():
 def test_a_batch_shares_where_that_saves_something():
   prompts, lengths = np.ones((4, 70), int), np.full(4, 70)
   pair = lambda share=99, reads=True, mesh=None: types.SimpleNamespace(
-      share=share, target=types.SimpleNamespace(reads_shared=reads), mesh=mesh)
+      share=share, target=types.SimpleNamespace(reads_shared=reads), mesh=mesh,
+      draft=None)
   found = lambda pair, rows=None: shared_prefix.of_batch(pair, prompts, lengths,
                                                          rows)
   assert found(pair()) == found(pair(), 2) == 64
@@ -60,8 +61,8 @@ def test_texts_are_the_same(folders, monkeypatch):
   monkeypatch.setattr(dj, "generate", spy)
   prompts = np.array([[3, 1, 4, 1, 5], [3, 1, 4, 2, 6], [3, 1, 4, 8, 8]])
   run = lambda pair: mesh_lib.generate(
-      pair, jax.random.split(jax.random.key(0), 3), prompts, np.array([5, 4, 5]),
-      method=dj.methods.rsd_s(2, 1), max_new_tokens=6,
+      pair, jax.random.split(jax.random.key(0), 3), prompts,
+      np.array([5, 4, 5]), method=dj.methods.rsd_s(2, 1), max_new_tokens=6,
       sampling=dj.Sampling(1.0))
   helpers.check_same(run(pair._replace(share=9)), run(pair))
   assert shared[0].tolist() == [3, 1] and shared[1] is None

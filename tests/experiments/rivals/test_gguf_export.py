@@ -39,7 +39,7 @@ def _logits(path, change=lambda x: x):
 def _rounded(x, weights):
   """Returns a matrix as the package writes and reads its rows."""
   kind = gguf.GGMLQuantizationType[gguf_export.KINDS[weights]]
-  if x.shape[-1] == 1:
+  if x.ndim == 1:
     return x
   return gguf.dequantize(gguf.quantize(np.asarray(x), kind), kind)
 

@@ -56,7 +56,7 @@ def test_a_drafter_of_a_targets_own_texts(target, tmp_path, monkeypatch):
   prompts.write_text("\n".join(json.dumps({"prompt": x}) for x in (
       "a cat?", [{"role": "user", "content": "a mat?"}])))
   config = own_config(target, tmp_path, prompts=str(prompts))
-  monkeypatch.setattr(own_texts, "_CHUNK", 8)
+  monkeypatch.setattr(own_texts, "CHUNK", 8)
   metadata = train.train(config)
   assert 0 < metadata["overlap"] < 1 and metadata["parameters"] > 0
   draft = checkpoints.load_config(tmp_path / "export")
@@ -93,7 +93,7 @@ def test_files_of_answers_take_turns_in_temperature(target, tmp_path,
                                                     monkeypatch):
   prompts = tmp_path / "prompts.txt"
   prompts.write_text("\n".join(["a cat?", "a mat?", "a cat?", "a mat?"]))
-  monkeypatch.setattr(own_texts, "_CHUNK", 2)
+  monkeypatch.setattr(own_texts, "CHUNK", 2)
 
   def answers(seed):
     config = own_config(target, tmp_path / str(seed), own_texts=0, seed=seed,

@@ -116,7 +116,7 @@ def test_a_folder_of_others_is_not_used(fast, monkeypatch, caplog, reason):
   with build._folder() as folder:
     library = build._compiled(build._compiler(), folder)
     assert library.parent.parent == fast.parents[1] / "temporary"
-  assert "each program will compile anew" in caplog.messages[0]
+  assert "each program will compile again" in caplog.messages[0]
   assert not library.parent.exists() and not list(fast.iterdir())
 
 

@@ -299,7 +299,7 @@ def test_rows_that_wait_and_prompts_in_chunks(monkeypatch):
       processors.table(machine(6, tiny.LLAMA.vocab_size)))
   expected = tiny.generate(CHAIN, models)
   monkeypatch.setattr(prefill, "CHUNK", 2)
-  check_same(tiny.generate(CHAIN, models, rows=1), expected)
+  check_same(tiny.generate(CHAIN, models, rows=1, prefill_chunk=2), expected)
 
 
 def test_states_of_a_tree_are_those_of_its_paths():

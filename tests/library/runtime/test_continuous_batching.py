@@ -9,12 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from decoding_jax import sampling
+from decoding_jax import programs, sampling
 import decoding_jax as dj
 from decoding_jax.runtime import continuous_batching
 from decoding_jax.speculation import tree_decoder
 from models import transformer
 from models.testing import exactness
+from support import helpers
+from support import small_heads
 from support import tiny_models as tiny
 from support.helpers import check_same
 
@@ -50,6 +52,78 @@ def test_texts_do_not_depend_on_the_rows():
   assert max(calls.max(), calls.sum() / ROWS) <= found.steps <= calls.sum()
 
 
+# Longer than a chunk, than two of them; and of one token, which is not read.
+LONG = np.random.default_rng(4).integers(0, 4, (8, 12), np.int32)
+LONG_LENGTHS = np.array([12, 3, 9, 12, 1, 10, 5, 2], np.int32)
+CHUNK = 4
+
+
+def small_models(head=None):
+  """A target, and a draft model that is like it; or a head of that name."""
+  target = tiny.random_model(small_heads.TARGET)
+  lm, draft = target.lm, tiny.noisy(target, 0.3)
+  if head:
+    lm, draft = small_heads.target(head), small_heads.head(head)
+  return {"target": lm, "target_params": target.params, "draft": draft[0],
+          "draft_params": draft[1]}
+
+
+@pytest.mark.cases(1)
+@pytest.mark.parametrize("temperature", [1.0, 0.0])
+@pytest.mark.parametrize("method,head", [
+    (dj.methods.speculative(2), None), (dj.methods.rsd_s(3, 2), "eagle3"),
+    (dj.methods.autoregressive(), None), (dj.methods.rsd_s(3, 2), None),
+    (dj.methods.opt_tree(4, 3, 2), None),
+    (dj.methods.suffix(4, 2, 4), None),
+    (dj.methods.gsd(5, 2, 2, 2), None), (dj.methods.rsd_s(2, 2), "mtp")])
+def test_texts_do_not_depend_on_chunks(method, head, temperature):
+  given = small_models(head)
+  if not tree_decoder.decoders(method)[0].needs_draft:
+    given.update(draft=None, draft_params=None)
+  run = lambda **kwargs: dj.generate(
+      jax.random.key(1), LONG, LONG_LENGTHS, method=method, eos_id=3,
+      max_new_tokens=7, sampling=dj.Sampling(temperature), **given, **kwargs)
+  check_same(run(rows=3, prefill_chunk=CHUNK), run())
+
+
+TEXTS, TEXT = 6000, 3
+CONTEXT = (1, 2, 0, 3, 1, 2)
+
+
+def p_value_of_chunks():
+  """Compares texts after six tokens, which are read in chunks of three."""
+  given = small_models()
+  out = dj.generate(
+      jax.random.key(2), np.tile(CONTEXT, (TEXTS, 1)).astype(np.int32),
+      np.full(TEXTS, len(CONTEXT)), method=dj.methods.speculative(2),
+      max_new_tokens=TEXT, rows=64, prefill_chunk=3, **given)
+  counts = np.zeros((4,) * TEXT)
+  np.add.at(counts, tuple(np.asarray(out.tokens)[:, len(CONTEXT):].T), 1)
+  texts = np.array([(*CONTEXT, *x) for x in np.ndindex(counts.shape)], np.int32)
+  logits = transformer.causal_logits(given["target"], given["target_params"],
+                                     texts)[:, len(CONTEXT) - 1:-1]
+  told = np.take_along_axis(np.asarray(jax.nn.log_softmax(logits)),
+                            texts[:, len(CONTEXT):, None], 2)
+  probs = np.exp(told.astype(np.float64).sum((1, 2))).reshape(counts.shape)
+  return exactness.p_value(counts, probs / probs.sum())
+
+
+@pytest.mark.long
+def test_texts_after_chunks_have_the_distribution_of_the_target():
+  assert p_value_of_chunks() >= exactness.MIN_P_VALUE
+
+
+@pytest.mark.long
+def test_control_chunks_that_begin_one_token_late(monkeypatch, request):
+  step = continuous_batching._step_and_read
+  late = lambda decoder, context, *args: step(decoder, context.replace(
+      prompts=jnp.roll(context.prompts, -1, axis=1)), *args)
+  monkeypatch.setattr(continuous_batching, "_step_and_read", late)
+  programs.clear()
+  request.addfinalizer(programs.clear)
+  assert p_value_of_chunks() < helpers.MAX_P_VALUE_OF_CONTROL
+
+
 def test_a_search_of_some_rows_leaves_the_others():
   """Its one step ends all rows; the last ones stand beside finished ones."""
   model = tiny.Model(*exactness.table_model(exactness.random_table(
@@ -83,6 +157,13 @@ def test_nobody_waits_for_the_longest():
   out = run([9] + [1] * 7, 2)
   assert (out.lengths - 1).tolist() == [9] + [1] * 7
   assert out.steps == 9
+  # A prompt of three tokens is read in two steps, while the long text goes on.
+  starts = np.array([[9, 9, 9]] + [[1, 1, 1]] * 3, np.int32)
+  out = tiny.generate(
+      dj.methods.autoregressive(), tiny.Models(model, model), new=9, rows=2,
+      prompts=starts, eos_id=0, lengths=np.full(4, 3), prefill_chunk=1)
+  assert (out.lengths - 3).tolist() == [9] + [1] * 3
+  assert out.steps == 9
   # All have a turn, also where the last are fewer than are refilled at once.
   out = run([3] * 9, 8)
   assert (out.lengths - 1).tolist() == [3] * 9
@@ -98,13 +179,23 @@ def test_rows_that_cannot_be(rows):
                   lengths=np.ones(2, np.int32))
 
 
+@pytest.mark.parametrize("chunk", [-1, 0.5, "all"])
+def test_chunks_that_cannot_be(chunk):
+  model = tiny.scripted(np.zeros((2, 9)), 3)
+  with pytest.raises(ValueError, match=f"prefill_chunk={chunk!r}: an integer"):
+    tiny.generate(dj.methods.autoregressive(), tiny.Models(model, model),
+                  prompts=np.zeros((2, 1), np.int32), new=4, rows=1,
+                  lengths=np.ones(2, np.int32), prefill_chunk=chunk)
+
+
 SLOTS = 2048
 CONFIG = transformer.Config(
     vocab_size=32, dim=16, num_layers=1, num_heads=2, num_kv_heads=1,
     head_dim=64, hidden_dim=32, max_length=SLOTS)
 
 
-def test_caches_stay_where_they_lie():
+@pytest.mark.parametrize("width", [0, 16])
+def test_caches_stay_where_they_lie(width):
   lm, params = (transformer.language_model(CONFIG),
                 transformer.abstract_params(CONFIG))
   prompts_ = 3 * ROWS
@@ -114,15 +205,17 @@ def test_caches_stay_where_they_lie():
       warper, draft=None, draft_params=None)
   program = generate._generate_queued.lower(
       tree_decoder.decoder_of(dj.methods.autoregressive(), False), 8, ROWS,
-      SLOTS, 512, context,
+      SLOTS, 512, width, context,
       jax.random.split(jax.random.key(0), prompts_)).compile()
   sizes = f"64,{SLOTS}|{SLOTS},64"
   # The entry comes last; there zeros are made a buffer for each layer.
   loops = program.as_text().split("ENTRY")[0]
   assert f"{ROWS},1,64,{SLOTS}" in loops
-  assert not re.search(rf"= f32\[{ROWS},1,({sizes})\]\S* copy\(", loops)
-  # All rows, twice those that are put in their place, and little else.
+  # But for the zeros that caches begin with.
+  assert not re.search(
+      rf"= f32\[{ROWS},1,({sizes})\]\S* copy\((?!%broadcast)", loops)
+  # All rows, what is put in the place of some of them, and little else.
   row = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(
       jax.eval_shape(lambda: lm.init_cache(1, SLOTS))))
-  rows = ROWS + 2 * continuous_batching.refilled(ROWS)
+  rows = ROWS + (0 if width else 2 * continuous_batching.refilled(ROWS))
   assert program.memory_analysis().temp_size_in_bytes < (rows + 1) * row

@@ -117,6 +117,21 @@ def test_scanned_and_unrolled_agree(tmp_path, folder, params):
   jax.tree.map(np.testing.assert_array_equal, unrolled, params)
 
 
+@pytest.mark.parametrize("weights", ["dtype", "int8"])
+def test_folders_with_vectors_of_two_axes(tmp_path, folder, params, weights):
+  """As they were once written; their digests are the same."""
+  old = jax.tree.map(lambda x: x[:, None] if x.ndim == 1 else x, params)
+  checkpoints.save(tmp_path / "old", CONFIG, old)
+  assert digests.read(tmp_path / "old") == digests.read(folder)
+  expected, found = (checkpoints.load(x, weights=weights)[1]
+                     for x in (folder, tmp_path / "old"))
+  jax.tree.map(np.testing.assert_array_equal, found, expected)
+  wrong = jax.tree.map(lambda x: x[None] if x.ndim == 1 else x, params)
+  checkpoints.save(tmp_path / "wrong", CONFIG, wrong)
+  with pytest.raises(ValueError, match=r"has shape \(1, \d+\), but config"):
+    checkpoints.load(tmp_path / "wrong")
+
+
 def test_dtype(folder, params):
   lm, loaded = checkpoints.load(folder, dtype="bfloat16")
   assert {x.dtype for x in jax.tree.leaves(loaded)} == {jnp.dtype("bfloat16")}

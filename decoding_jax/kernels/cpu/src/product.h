@@ -221,7 +221,7 @@ template <class T, class X>
 }
 
 // Of several matrices, all rows of which are handed out together. What is there
-// of some rows, `finish` is given: a factor, the first row and the one behind
+// of some rows, `finish` is given: a factor, the first row and the one after
 // the last.
 template <class T, class X, class Finish>
 void Products(Team& team, const std::vector<Factor<T>>& factors, const X* x,

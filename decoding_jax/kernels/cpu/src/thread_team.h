@@ -108,7 +108,7 @@ class Team {
     --work.helpers;
   }
 
-  // The stage behind one of which nothing is left; null, and the helper has
+  // The stage after one of which nothing is left; null, and the helper has
   // left, where none begins soon.
   static Stage* After(Work& work, Stage& stage) {
     const auto end = std::chrono::steady_clock::now() + kPatience;

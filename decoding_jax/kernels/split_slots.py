@@ -1,0 +1,312 @@
+"""KV caches whose slots are split over the devices of a layer.
+
+Of n devices that share a layer (`mesh_axes.split_by_compiler`), g = gcd(H, n)
+have different ones of the H key/value heads, and s = n / g the same heads of
+different slots: device h s + j has slots j, j + s, j + 2 s, ... of the h-th
+part of the heads. Each attends to its own slots, of blocks too, and the
+attentions are merged by the log-sum-exp of their scores.
+
+Slots are dealt out in turn. So however short a text is, and wherever a window
+begins, all devices read equally many slots, and all write a part of a prompt.
+If each had consecutive slots, one would read a text of S / s tokens alone.
+
+That order is a type, `SplitSlots`: code that does not know of it fails.
+"""
+
+import math
+from typing import NamedTuple
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from decoding_jax.kernels import mesh_axes
+
+# The axis of heads, from the end, in keys and in values.
+_HEADS = -3
+_SAME = PartitionSpec()
+
+
+@flax.struct.dataclass
+class SplitSlots:
+  """Keys `[..., B, H, C, S]` or values `[..., B, H, S, C]` of a cache.
+
+  Attributes:
+    array: `[..., B, s H, C, S / s]` or `[..., B, s H, S / s, C]`, each device
+      having an n-th of the axis of s H.
+    ways: s, static.
+    axis: of the slots, -1 or -2; static.
+  """
+  array: jax.Array
+  ways: int = flax.struct.field(pytree_node=False)
+  axis: int = flax.struct.field(pytree_node=False)
+
+  @property
+  def shape(self):
+    """The shape of the keys or values, with all H and S."""
+    sizes = list(self.array.shape)
+    sizes[_HEADS] //= self.ways
+    sizes[self.axis] *= self.ways
+    return tuple(sizes)
+
+  @property
+  def ndim(self):
+    """The number of axes."""
+    return self.array.ndim
+
+  @property
+  def dtype(self):
+    """The type of the numbers."""
+    return self.array.dtype
+
+
+class _Layout(NamedTuple):
+  """How a cache is split: mesh axis, its n devices, s of the same heads."""
+  axis: str | None
+  number: int
+  ways: int
+
+  def place(self):
+    """Returns which part of the heads this device has, and its first slot."""
+    index = jax.lax.axis_index(self.axis)
+    return index // self.ways, index % self.ways
+
+  def groups(self):
+    """Returns the devices that have the same heads."""
+    return [list(range(i, i + self.ways))
+            for i in range(0, self.number, self.ways)]
+
+
+def zeros(shape, dtype, axis):
+  """Makes keys or values of an empty cache, split over the devices of a layer.
+
+  Args:
+    shape: `[..., B, H, C, S]`, or `[..., B, H, S, C]`.
+    dtype: their type.
+    axis: of the slots, from the end.
+
+  Returns:
+    `SplitSlots`; an array where heads alone are split, or nothing is: where s
+    does not divide S.
+  """
+  sizes, layout = list(shape), _layout(shape[_HEADS])
+  if not sizes[axis] or sizes[axis] % layout.ways:
+    return jnp.zeros(shape, dtype)
+  sizes[_HEADS] *= layout.ways
+  sizes[axis] //= layout.ways
+  array = jnp.zeros(sizes, dtype)
+  if layout.number > 1:
+    array = jax.lax.with_sharding_constraint(array, _of_heads(array, layout))
+  return array if layout.ways == 1 else SplitSlots(array, layout.ways, axis)
+
+
+def commit(targets, sources, slots, lengths):
+  """Copies slots of a block into caches: each device writes its own ones.
+
+  Args:
+    targets: a sequence of `SplitSlots`.
+    sources: as many keys or values of a block, with N slots.
+    slots: `[B, K]` int32, of the block.
+    lengths: `[B]` int32, where to; a start beyond S - K is moved back to it.
+
+  Returns:
+    list of `SplitSlots`.
+  """
+  layout = _layout(targets[0].shape[_HEADS])
+  arrays = [target.array for target in targets]
+  specs = [_of_heads(array, layout) for array in arrays]
+
+  def own(arrays, sources, slots, lengths):
+    return [_commit(layout, target.axis, *pair, slots, lengths)
+            for target, *pair in zip(targets, arrays, sources)]
+
+  found = jax.shard_map(
+      own, in_specs=(specs, _SAME, _SAME, _SAME), out_specs=specs,
+      axis_names={layout.axis}, check_vma=False)(
+          arrays, sources, slots, lengths)
+  return [target.replace(array=array)
+          for target, array in zip(targets, found)]
+
+
+def _commit(layout, axis, target, source, slots, lengths):
+  """Returns what a device has after a commit.
+
+  Args:
+    layout: of the cache.
+    axis: of the slots, from the end.
+    target: keys or values of this device.
+    source: those of the block, of all heads.
+    slots: `[B, K]`.
+    lengths: `[B]`.
+  """
+  heads, first = layout.place()
+  count, there = slots.shape[1], target.shape[axis]
+  number = min(-(-count // layout.ways), there)
+  source = _part(source, heads, target.shape[_HEADS], _HEADS)
+
+  def row(target, source, slots, length):
+    length = jnp.minimum(length, layout.ways * there - count)
+    start = jnp.minimum(_before(length, layout, first), there - number)
+    # Which one of the K slots each of the next ones of this device is, if any.
+    order = (start + jnp.arange(number)) * layout.ways + first - length
+    fresh = jnp.take(source, slots[jnp.clip(order, 0, count - 1)], axis=axis)
+    old = jax.lax.dynamic_slice_in_dim(target, start, number, axis)
+    is_new = (order >= 0) & (order < count)
+    shape = [1] * target.ndim
+    shape[axis] = number
+    return jax.lax.dynamic_update_slice_in_dim(
+        target, jnp.where(is_new.reshape(shape), fresh, old), start, axis)
+
+  rows = target.ndim + _HEADS - 1
+  return jax.vmap(row, (rows, rows, 0, 0), rows)(target, source, slots, lengths)
+
+
+def attend(attention, q, parts):
+  """Attends to stretches of keys, each device to its own slots of them.
+
+  Args:
+    attention: `(q [B, T, H, G, C], parts) -> (y [B, H, G, T, C] float32,
+      log_sum [B, H, G, T] float32)`, a pair of `dot_product_attention.merge`.
+      It is called for the heads and slots of a device, where a query may see
+      nothing.
+    q: `[B, T, H, G, C]`, scaled.
+    parts: of `dot_product_attention.attention`, one at least of `SplitSlots`.
+
+  Returns:
+    `[B, T, H, G, C]` float32.
+  """
+  shape, layout = q.shape, _layout(q.shape[2])
+  # Else all devices have all queries, as in a draft model that is not split.
+  divides = not shape[2] * shape[3] % layout.number
+  of_queries = PartitionSpec(None, None, layout.axis) if divides else _SAME
+  arrays, specs = zip(*(_arrays(part, layout) for part in parts))
+
+  def own(q, arrays):
+    q = (_gathered if divides else _heads)(layout, q, shape)
+    found = attention(q, [_own_part(layout, part, own)
+                          for part, own in zip(parts, arrays)])
+    return _merged(layout, found, shape, divides)
+
+  if divides:
+    q = q.reshape(*shape[:2], layout.number, -1, shape[4])
+  return jax.shard_map(
+      own, in_specs=(of_queries, specs), out_specs=of_queries,
+      axis_names={layout.axis}, check_vma=False)(q, arrays).reshape(shape)
+
+
+def together(parts):
+  """Keeps the compiler from splitting keys and values where slots can be split.
+
+  It would split them by heads, as far as that goes, and what they are computed
+  from: where a cache of them is then attended to, they would be gathered.
+
+  Args:
+    parts: of `dot_product_attention.attention`, without `SplitSlots`.
+
+  Returns:
+    The same.
+  """
+  if _layout(parts[0][0].shape[_HEADS]).ways == 1:
+    return parts
+  whole = lambda x: jax.lax.with_sharding_constraint(x, _SAME)
+  return tuple((whole(keys), whole(values), *seen)
+               for keys, values, *seen in parts)
+
+
+def _gathered(layout, q, shape):
+  """Returns the queries of a device's heads, of which it has some."""
+  q = jax.lax.all_gather(q, layout.axis, axis_index_groups=layout.groups(),
+                         axis=2, tiled=True)
+  return q.reshape(*shape[:2], -1, *shape[3:])
+
+
+def _heads(layout, q, shape):
+  """Returns the queries of a device's heads, of those of all heads."""
+  size = shape[2] * layout.ways // layout.number
+  return _part(q, layout.place()[0], size, 2)
+
+
+def _merged(layout, found, shape, divides):
+  """Merges attentions of the devices that have the same heads.
+
+  Args:
+    layout: of the cache.
+    found: attention to the slots of this device, and the log-sum-exp.
+    shape: of all queries.
+    divides: whether each device gets an n-th of the queries' attention.
+
+  Returns:
+    `[B, T, 1, H G / n, C]`, or `[B, T, H, G, C]`.
+  """
+  y, log_sum = found
+  log_sums = jax.lax.all_gather(log_sum, layout.axis,
+                                axis_index_groups=layout.groups())
+  share = jnp.exp(log_sum - jax.nn.logsumexp(log_sums, axis=0))
+  y = (share[..., None] * y).transpose(0, 3, 1, 2, 4)
+  if divides:
+    y = y.reshape(*shape[:2], layout.ways, -1, shape[4])
+    return jax.lax.psum_scatter(
+        y, layout.axis, axis_index_groups=layout.groups(),
+        scatter_dimension=2, tiled=True)
+  heads = layout.place()[0] * y.shape[2]
+  return jax.lax.psum(jax.lax.dynamic_update_slice_in_dim(
+      jnp.zeros(shape, y.dtype), y, heads, 2), layout.axis)
+
+
+def _arrays(part, layout):
+  """Returns the arrays of a part, and how they are split."""
+  keys, values, *seen = part
+  if isinstance(keys, SplitSlots):
+    return (keys.array, values.array, seen), (
+        _of_heads(keys, layout), _of_heads(values, layout), _SAME)
+  return (keys, values, seen), (_SAME, _SAME, _SAME)
+
+
+def _own_part(layout, part, own):
+  """Returns what a device attends to.
+
+  Args:
+    layout: of the cache.
+    part: of `attend`.
+    own: what the device has of its arrays.
+  """
+  keys, values, (mask, *span) = own
+  heads, first = layout.place()
+  if isinstance(part[0], SplitSlots):
+    mask = mask.reshape(*mask.shape[:2], -1, layout.ways)
+    mask = jax.lax.dynamic_index_in_dim(mask, first, 3, keepdims=False)
+    return keys, values, mask, *jax.tree.map(
+        lambda end: _before(end, layout, first), span)
+  # Of a block it has consecutive slots: some after the last one are not seen.
+  size = -(-mask.shape[-1] // layout.ways)
+
+  def share(x, axis):
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (0, layout.ways * size - x.shape[axis])
+    return _part(jnp.pad(x, widths), first, size, axis)
+
+  keys, values = (_part(x, heads, x.shape[_HEADS] * layout.ways //
+                        layout.number, _HEADS) for x in (keys, values))
+  return share(keys, -1), share(values, -2), share(mask, -1)
+
+
+def _before(end, layout, first):
+  """Returns how many slots of a device, from `first` on, are before an end."""
+  return -((first - end) // layout.ways)
+
+
+def _part(x, index, size, axis):
+  """Returns the part of an array with some number, of parts of a size."""
+  return jax.lax.dynamic_slice_in_dim(x, index * size, size, axis)
+
+
+def _of_heads(x, layout):
+  return PartitionSpec(*(None,) * (x.ndim + _HEADS), layout.axis)
+
+
+def _layout(heads):
+  """Returns how caches of so many heads are split where this is traced."""
+  axes = mesh_axes.split_by_compiler()
+  axis, number = next(iter(axes.items())) if len(axes) == 1 else (None, 1)
+  return _Layout(axis, number, number // math.gcd(heads, number))

@@ -1,0 +1,307 @@
+"""Training on a mesh of devices: rows over "data", layers over "model".
+
+Models compute as they decode, inside of a `jax.shard_map` over "data" whose
+"model" is left to the compiler (`models.transformer.sharding`). Losses are
+means over all rows, in the program around it: what they and the gradients of
+parameters need of other devices is summed by the compiler. So the numbers are
+those of one device but for the order of sums.
+
+A mesh of None is one device.
+"""
+
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+import numpy as np
+
+from decoding_jax.kernels import vocabulary
+from experiments.app import launch
+from experiments.app import multihost
+from experiments.devices import memory_estimate
+from experiments.devices import mesh as mesh_lib
+from experiments.devices import mesh_shapes
+from experiments.devices import model_pair
+from experiments.training import own_texts
+from models import checkpoints
+from models import transformer
+from models.transformer import sharding
+
+# Rows that are evaluated together, at least.
+_EVALUATED = 8
+# Numbers of four bytes a parameter that learns: itself, its gradient, and two
+# moments of the optimizer. Logits: those of two models, and their gradients.
+_LEARNING, _LOGITS = 4, 4
+
+
+def of_flags(config, learner: transformer.Config):
+  """Returns the mesh that the flags ask for; None for one device.
+
+  Args:
+    config: of the run.
+    learner: architecture of what is trained, or of the target of a head.
+
+  Raises:
+    UserError: for a mesh that the target, the rows of a step or the devices do
+      not allow.
+  """
+  value = mesh_lib.value()
+  if value is None:
+    return None
+  with launch.user_errors(OSError, ValueError):
+    if value != mesh_shapes.AUTO:
+      check_rows(config, value, mesh_shapes.axes(value)[0])
+    split = split_architecture(config, learner)
+    shapes = mesh_shapes.sizes(value, split, row_divisor(config),
+                               jax.device_count())
+    there = memory_estimate.device_memory(jax.local_devices()[0])
+    shape = multihost.from_first(lambda: next(
+        (shape for shape in shapes
+         if there is None or need(config, split, learner, shape) <= there),
+        shapes[-1]))
+  return mesh_shapes.make(tuple(shape))
+
+
+def split_architecture(config, learner):
+  """Returns the architecture that "model" must divide: a teacher's, if any."""
+  return checkpoints.architecture(config.teacher) if config.teacher else learner
+
+
+def learner_size(mesh, learner: transformer.Config) -> int:
+  """Returns over how many devices what is trained is split; 1: replicated.
+
+  Args:
+    mesh: of `of_flags`.
+    learner: architecture of what is trained, or of the target of a head.
+
+  Raises:
+    UserError: for `--draft_mesh=split` and a model that cannot be.
+  """
+  if mesh is None:
+    return 1
+  value, size = mesh_lib.draft_mesh(), mesh.shape[sharding.MODEL]
+  if value == mesh_shapes.AUTO:
+    # A step has so many tokens that products take the time, not the sums.
+    return mesh_shapes.split_size(learner, size)
+  with launch.user_errors(ValueError):
+    return mesh_shapes.draft_size(value, learner, size)
+
+
+def need(config, target, learner, shape) -> int:
+  """Estimates the bytes on a device of parameters, state and logits.
+
+  Args:
+    config: of the run.
+    target: architecture of the teacher, or of what is trained without one.
+    learner: of what is trained, or of the target of a head.
+    shape: sizes of "data" and "model".
+  """
+  data, model = shape
+  size = lambda x: transformer.num_params(transformer.abstract_params(x))
+  state = 0 if config.head else 4 * _LEARNING * size(learner)
+  teacher = size(target) * jnp.dtype(
+      config.teacher_dtype or target.dtype).itemsize if config.teacher else 0
+  logits = 4 * _LOGITS * config.batch_tokens * target.vocab_size // data
+  return (teacher + state + logits) // model
+
+
+def rows_of(config) -> list[int]:
+  """Returns the rows of a step, for each length of text."""
+  return [max(1, config.batch_tokens // length) for length in config.windows]
+
+
+def row_divisor(config) -> int:
+  """Returns the largest number that "data" may be: it divides all rows."""
+  return math.gcd(*rows_of(config), *_written_rows(config))
+
+
+def check_rows(config, value: str, data: int) -> None:
+  """Raises a ValueError unless "data" divides the rows that a step has.
+
+  Args:
+    config: `batch_tokens`, `windows`; and `sample_batch` and `sample_fraction`
+      or `own_texts`, if the teacher writes texts.
+    value: of the flag `--mesh`.
+    data: size of the axis.
+  """
+  rows = rows_of(config)
+  if any(count % data for count in rows):
+    enough = next(n for n in itertools.count(config.batch_tokens) if not any(
+        n // length % data or n < length for length in config.windows))
+    raise ValueError(
+        f"--mesh={value}: data:{data} does not divide the "
+        f"{' or '.join(map(str, dict.fromkeys(rows)))} rows of a step, "
+        f"--config.batch_tokens={config.batch_tokens} over --config.windows="
+        f"{tuple(config.windows)}. {enough} tokens can be divided.")
+  for count in _written_rows(config):
+    if count % data:
+      raise ValueError(
+          f"--mesh={value}: data:{data} does not divide {count} texts that the "
+          "teacher writes together: --config.sample_batch="
+          f"{config.sample_batch}, {own_texts.CHUNK} of --config.own_texts.")
+
+
+def _written_rows(config) -> list[int]:
+  """Returns how many texts a teacher writes together, if it does."""
+  own = own_texts.is_source(config)
+  return [config.sample_batch] * bool(own or config.sample_fraction) + [
+      own_texts.CHUNK] * own
+
+
+def by_rows(mesh, compute):
+  """Has each index of "data" compute its own rows, as in decoding.
+
+  Args:
+    mesh: of `mesh_shapes.make`, or None.
+    compute: `(params, rows) -> tree`, all arrays of rows and of the result
+      being `[B, ...]`.
+
+  Returns:
+    The same function. Rows that "data" does not divide are left to the
+    compiler as a whole.
+  """
+  if mesh is None:
+    return compute
+
+  def call(params, rows):
+    if len(jax.tree.leaves(rows)[0]) % mesh.shape[sharding.DATA]:
+      return compute(params, rows)
+    by_data = PartitionSpec(sharding.DATA)
+    # check_vma=False: see `mesh._generate`.
+    return jax.shard_map(
+        compute, mesh=mesh, in_specs=(PartitionSpec(), by_data),
+        out_specs=by_data, axis_names={sharding.DATA}, check_vma=False)(
+            params, rows)
+
+  return call
+
+
+def causal_logits(lm, mesh):
+  """Returns `(params, tokens [B, T]) -> logits [B, T, V]`, split over V."""
+  return by_rows(mesh, lambda params, tokens: vocabulary.split(
+      transformer.causal_logits(lm, params, tokens)))
+
+
+def bidirectional_logits(lm, mesh):
+  """Returns the same function of a model whose tokens all see each other."""
+  return by_rows(mesh, lambda params, tokens: vocabulary.split(
+      transformer.bidirectional_logits(lm, params, tokens)))
+
+
+def put_rows(mesh, batch):
+  """Puts arrays `[B, ...]` on the devices, by rows if they can be divided."""
+  if mesh is None:
+    return batch
+  rows = len(jax.tree.leaves(batch)[0])
+  divides = not rows % mesh.shape[sharding.DATA]
+  return mesh_lib.put(mesh, PartitionSpec(sharding.DATA) if divides
+                      else PartitionSpec(), batch)
+
+
+def put(tree, shardings):
+  """Puts arrays that every process has on a mesh.
+
+  Args:
+    tree: of arrays on the host or a device, or on the mesh already.
+    shardings: a tree of `NamedSharding`.
+  """
+  def place(x, where):
+    if getattr(x, "sharding", None) == where:
+      return x
+    x = np.asarray(x)
+    return jax.make_array_from_callback(x.shape, where, lambda at: x[at])
+
+  return jax.tree.map(place, tree, shardings)
+
+
+def on_host(x):
+  """Returns an array that is on any devices, or on the host already."""
+  if getattr(x, "is_fully_addressable", True):
+    return np.asarray(x)
+  return multihost.on_host(x)
+
+
+def evaluated_rows(mesh) -> int:
+  """Returns how many rows are evaluated together; an even number."""
+  return math.lcm(_EVALUATED, mesh_shapes.multiple(mesh))
+
+
+def load(folder, mesh, size=None, **options):
+  """Reads a model onto a mesh; each process reads what its devices need.
+
+  Args:
+    folder: see `checkpoints.load`.
+    mesh: of `mesh_shapes.make`, or None.
+    size: devices that a layer is split over; None for all of "model".
+    **options: of `checkpoints.load`.
+
+  Returns:
+    A language model and its parameters.
+  """
+  if mesh is not None:
+    options["shardings"] = sharding.shardings(
+        checkpoints.architecture(folder), mesh, size)
+  return checkpoints.load(folder, **options)
+
+
+def of_head(mesh, size: int, vocab_size: int, params):
+  """Returns how a head is split: matrices of logits over the vocabulary.
+
+  Args:
+    mesh: of `mesh_shapes.make`.
+    size: devices that they are split over; 1: all have all of them.
+    vocab_size: V.
+    params: of the head, or their shapes.
+
+  Returns:
+    A tree of `NamedSharding`.
+  """
+  def where(x):
+    split = size > 1 and x.shape[:1] == (vocab_size,) and not vocab_size % size
+    return NamedSharding(mesh, PartitionSpec(sharding.MODEL) if split
+                         else PartitionSpec())
+
+  return jax.tree.map(where, params)
+
+
+def of_state(mesh, shardings, state):
+  """Returns how a training state is split: moments as their parameters.
+
+  Args:
+    mesh: of `mesh_shapes.make`.
+    shardings: of the parameters.
+    state: shapes of the state.
+
+  Returns:
+    A tree of `NamedSharding`.
+  """
+  known = {transformer.param_name(path): where for path, where
+           in jax.tree_util.tree_leaves_with_path(shardings)}
+  shapes = {transformer.param_name(path): leaf.shape for path, leaf
+            in jax.tree_util.tree_leaves_with_path(state.params)}
+
+  def where(path, leaf):
+    keys = transformer.param_name(path).split("/")
+    names = ("/".join(keys[i:]) for i in range(len(keys)))
+    name = next((x for x in names if shapes.get(x) == leaf.shape), None)
+    return known.get(name, NamedSharding(mesh, PartitionSpec()))
+
+  return jax.tree_util.tree_map_with_path(where, state)
+
+
+def teacher(config, lm, params, tokenizer, mesh) -> model_pair.ModelPair:
+  """Returns a teacher as a pair of which `mesh.generate` writes texts.
+
+  Args:
+    config: of the run.
+    lm: its model.
+    params: its parameters, on the mesh.
+    tokenizer: its tokenizer.
+    mesh: of `mesh_shapes.make`, or None.
+  """
+  if mesh is not None:
+    lm = sharding.language_model(lm)
+  return model_pair.ModelPair(lm, params, None, None, tokenizer, 0.0,
+                              mesh=mesh)

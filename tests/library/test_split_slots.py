@@ -1,0 +1,68 @@
+"""Caches split by slots: the same texts, and no device has a whole cache."""
+
+import json
+
+import pytest
+
+from models.testing import exactness
+from support import helpers
+from support import on_split_slots
+
+CASES = [(heads, size) for heads, sizes in on_split_slots.SIZES.items()
+         for size in sizes]
+
+
+def run(*names):
+  output, errors = helpers.start(on_split_slots.__file__, *names,
+                                 devices=8).communicate()
+  assert output, errors
+  return json.loads(output.splitlines()[-1])
+
+
+@pytest.fixture(name="kernels", scope="module")
+def _kernels():
+  return run()
+
+
+@pytest.fixture(name="texts", scope="module")
+def _texts():
+  return run(*on_split_slots.METHODS)
+
+
+def test_commits_and_attentions_are_those_of_one_device(kernels):
+  """Control: some caches are split by slots, over 2 to 8 devices."""
+  found = kernels["kernels"].values()
+  assert {x["ways"] for x in found} == {1, 2, 4, 8}
+  assert all(x["same"] and x["off"] < 2e-6 for x in found), found
+
+
+def test_no_device_has_a_whole_cache(kernels):
+  """Control: without the split each of eight has all of it."""
+  assert kernels["program"]["share"] == 1 / 8
+  assert kernels["control"]["share"] == 1
+
+
+def test_what_is_exchanged_does_not_grow_with_the_cache(kernels):
+  """In float32, by each of two layers: queries, their attention, its weights.
+
+  A cache of one layer has 344 kB.
+  """
+  rows, queries = on_split_slots.ROWS, 8
+  numbers = rows * queries * (2 * on_split_slots.CHANNELS + 8)
+  more = kernels["program"]["bytes"] - kernels["control"]["bytes"]
+  assert 0 < more <= 2 * 4 * numbers
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("heads, size", CASES)
+@pytest.mark.parametrize("name", on_split_slots.METHODS)
+def test_same_texts_as_on_one_device(texts, name, heads, size):
+  found = texts[f"{name} {heads} {size}"]
+  assert found["same"] and found["off"] < 1e-4
+
+
+@pytest.mark.long
+def test_joint_distribution_of_a_split_cache(texts):
+  """Control: attentions that are merged without the weight of their scores."""
+  assert texts["p"] > exactness.MIN_P_VALUE
+  assert texts["control p"] < helpers.MAX_P_VALUE_OF_CONTROL
