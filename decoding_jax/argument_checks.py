@@ -116,7 +116,8 @@ def check_params(target, target_params, draft, draft_params):
     params_lib.check(f"{name}_params", model, params)
 
 
-def check_memory(kind, prompts, max_new_tokens, *, slots, rows, models):
+def check_memory(kind, prompts, max_new_tokens, *, slots, rows, models,
+                 num_shared=0):
   """Checks that there is memory for the largest arrays of a call.
 
   Counted are parameters, texts, caches and the distributions and masks of a
@@ -129,6 +130,7 @@ def check_memory(kind, prompts, max_new_tokens, *, slots, rows, models):
     slots: S, of the caches to begin with.
     rows: decoded at a time, None for all.
     models: (model, parameters) of the target, and of a drafter that is used.
+    num_shared: slots that are kept once for all rows.
 
   Raises:
     ValueError: saying how much is needed and how much there is.
@@ -143,15 +145,18 @@ def check_memory(kind, prompts, max_new_tokens, *, slots, rows, models):
       memory.devices_of(prompts, [params for _, params in models]),
       parameters=memory.size(memory.distinct([x for _, x in models])),
       texts=_TEXT_BYTES * texts * (length + max_new_tokens),
-      caches=sum(_cache_bytes(model, rows, slots) for model, _ in models),
+      caches=sum(_cache_bytes(model, rows, slots, num_shared)
+                 for model, _ in models),
       trees=rows * nodes * (4 * models[0][0].vocab_size + nodes))
 
 
 @functools.lru_cache(maxsize=256)
-def _cache_bytes(model, rows, slots):
+def _cache_bytes(model, rows, slots, num_shared):
   """Returns the bytes of a model's cache; 0 if it cannot make one."""
+  once = num_shared if model.reads_shared else 0
   try:
-    return memory.size(jax.eval_shape(lambda: model.init_cache(rows, slots)))
+    return sum(memory.size(jax.eval_shape(lambda: model.init_cache(*size)))
+               for size in ((rows, slots - once), (1, once)))
   except Exception:  # pylint: disable=broad-except
     return 0  # The prefill says what is wrong, of the target first.
 

@@ -32,7 +32,8 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
              eos_id: int | Sequence[int] | None = None,
              reward: Optional[Reward] = None, reward_params: Params = None,
              constraints=None, rows: Optional[int] = None,
-             prefill_chunk: Optional[int] = None) -> Generation:
+             prefill_chunk: Optional[int] = None,
+             shared_prefix=None) -> Generation:
   """Continues prompts; by most methods with the distribution of the target.
 
   Two compiled programs. The prefill serves all methods; the other, a single
@@ -75,6 +76,11 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
       it scores, if they are five or more. 0, and None otherwise, prefills a
       quarter of the rows at a time while the others wait. So does in any case a
       method without draft trees.
+    shared_prefix: `[L]` int32, tokens that come before all prompts; None for
+      none. The result is that of prompts which begin with them; but their keys
+      and values are kept once for all rows, and read once a forward
+      (arXiv 2402.05099). A draft model that cannot share, and a head, keep them
+      in each row.
 
   Returns:
     A `Generation`.
@@ -88,7 +94,7 @@ def generate(key, prompts, prompt_lengths, *, method: Method,
       max_new_tokens=max_new_tokens, sampling=sampling,
       draft_sampling=draft_sampling, eos_id=eos_id, reward=reward,
       reward_params=reward_params, constraints=constraints, rows=rows,
-      prefill_chunk=prefill_chunk)
+      prefill_chunk=prefill_chunk, shared_prefix=shared_prefix)
   return out
 
 
@@ -130,16 +136,21 @@ def _outputs(every, key, prompts, prompt_lengths, *, method, max_new_tokens,
   decoder, context, keys = loop.prepare(
       key, prompts, prompt_lengths, method=method,
       max_new_tokens=max_new_tokens, **arguments)
-  batch, length = context.prompts.shape
+  (batch, length), shared = context.prompts.shape, context.num_shared
   queued, traced = rows is not None and rows < batch, programs.is_traced(
       (context, keys))
-  width = queued and _chunk_width(
+  # Chunks are read of the same tokens by target and draft.
+  together = not shared or all(
+      x is None or getattr(x, "reads_shared", True)
+      for x in (context.target, context.draft))
+  width = queued and together and _chunk_width(
       method.greedy if context.warper.greedy else method.sampled, prefill_chunk)
   slots = loop.full_size(decoder, context, max_new_tokens, width)
   # Under an outer jit the host cannot see that a cache is full, so that it has
   # its full size from the start.
   now = slots if queued or traced else cache_growth.initial_slots(
-      prefill_lib.capacity(length, decoder.max_slots_ahead), slots)
+      prefill_lib.capacity(length, decoder.max_slots_ahead, shared), slots,
+      shared)
   loop.check_memory(method, decoder, context, max_new_tokens, now, rows)
   if queued:
     yield _generate_queued(decoder, max_new_tokens, rows, slots,
@@ -148,7 +159,8 @@ def _outputs(every, key, prompts, prompt_lengths, *, method, max_new_tokens,
   if every and traced:
     raise ValueError("stream comes back to the host, so that its arguments "
                      "cannot be traced: generate can be inside of jit.")
-  caches = loop.prefill(decoder, now, prefill_lib.CHUNK, context)
+  caches = loop.prefill(decoder, now, prefill_lib.CHUNK, context,
+                        loop.share(decoder, prefill_lib.CHUNK, context))
   if every:
     # All steps of a stream are one program: the next result needs no other.
     state = loop.start(decoder, max_new_tokens, context, caches, keys)
@@ -159,7 +171,7 @@ def _outputs(every, key, prompts, prompt_lengths, *, method, max_new_tokens,
     yield out
   while (every or now < slots) and not state.done.all():
     if state.length.max() + decoder.max_slots_ahead > now:
-      now = cache_growth.next_slots(now, slots)
+      now = cache_growth.next_slots(now, slots, shared)
       state = cache_growth.grow(state, now)
     out, state = _resume(decoder, context, state, steps,
                          np.int32(every or _ALL))
@@ -223,9 +235,11 @@ def _generate_queued(decoder, max_new_tokens, rows, slots, chunk, width,
                      context: Context, keys):
   """Generates all prompts, `rows` of them at a time."""
   start = functools.partial(loop.first_state, decoder, max_new_tokens)
+  shared = loop.share(decoder, chunk, context)
 
   def begin(context, keys):
-    return start(context, loop.prefill(decoder, slots, chunk, context), keys)
+    caches = loop.prefill(decoder, slots, chunk, context, shared)
+    return start(context, caches, keys)
 
   queue = decoder, context, keys, rows
   return loop.generation(context, *(

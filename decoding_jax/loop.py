@@ -90,7 +90,7 @@ def begin(key, prompts, prompt_lengths, *, method: Method,
           draft_sampling: Optional[sampling_lib.Sampling] = None,
           eos_id: int | Sequence[int] | None = None,
           reward: Optional[Reward] = None, reward_params: Params = None,
-          constraints=None) -> Run:
+          constraints=None, shared_prefix=None) -> Run:
   """Checks all arguments and prefills the caches, in their full size.
 
   Args:
@@ -109,6 +109,7 @@ def begin(key, prompts, prompt_lengths, *, method: Method,
     reward: see there.
     reward_params: see there.
     constraints: see there.
+    shared_prefix: see there.
 
   Returns:
     A `Run` before its first step.
@@ -121,10 +122,12 @@ def begin(key, prompts, prompt_lengths, *, method: Method,
       target_params=target_params, draft=draft, draft_params=draft_params,
       max_new_tokens=max_new_tokens, sampling=sampling,
       draft_sampling=draft_sampling, eos_id=eos_id, reward=reward,
-      reward_params=reward_params, constraints=constraints)
+      reward_params=reward_params, constraints=constraints,
+      shared_prefix=shared_prefix)
   slots = full_size(decoder, context, max_new_tokens)
   check_memory(method, decoder, context, max_new_tokens, slots)
-  caches = prefill(decoder, slots, prefill_lib.CHUNK, context)
+  caches = prefill(decoder, slots, prefill_lib.CHUNK, context,
+                   share(decoder, prefill_lib.CHUNK, context))
   state = start(decoder, max_new_tokens, context, caches, keys)
   return Run(decoder, context, state, jnp.int32(0))
 
@@ -182,7 +185,7 @@ def result(run: Run) -> Generation:
 
 def prepare(key, prompts, prompt_lengths, *, method, target, target_params,
             draft, draft_params, max_new_tokens, sampling, draft_sampling,
-            eos_id, reward, reward_params, constraints):
+            eos_id, reward, reward_params, constraints, shared_prefix):
   """Checks all arguments; the decoder, the context and the keys of the rows."""
   argument_checks.check_kinds(method=method, target=target, draft=draft,
                               sampling=sampling, draft_sampling=draft_sampling,
@@ -190,6 +193,11 @@ def prepare(key, prompts, prompt_lengths, *, method, target, target_params,
   prompts = values.array("prompts", prompts)
   prompt_lengths = values.array("prompt_lengths", prompt_lengths)
   prompts_lib.check(prompts, prompt_lengths, target.vocab_size)
+  num_shared = 0
+  if shared_prefix is not None:
+    num_shared = prompts_lib.check_shared(shared_prefix, target, draft)
+    prompts, prompt_lengths = prompts_lib.after(shared_prefix, prompts,
+                                                prompt_lengths)
   argument_checks.check_models(method, target, draft)
   length = prompts_lib.longest(prompts, prompt_lengths)
   argument_checks.check_budget(length, max_new_tokens, target,
@@ -219,7 +227,8 @@ def prepare(key, prompts, prompt_lengths, *, method, target, target_params,
       prompts=_without_padding(prompts, prompt_lengths),
       prompt_lengths=prompt_lengths, reward=reward,
       reward_params=reward_params,
-      constraints=jax.tree.map(jnp.asarray, constraints))
+      constraints=jax.tree.map(jnp.asarray, constraints),
+      num_shared=num_shared)
   return tree_decoder.decoder_of(method, warper.greedy), context, keys
 
 
@@ -252,7 +261,7 @@ def full_size(decoder: Decoder, context: Context, max_new_tokens: int,
   """
   return prefill_lib.capacity(
       context.prompts.shape[1],
-      max_new_tokens + max(decoder.max_slots_ahead, chunk))
+      max_new_tokens + max(decoder.max_slots_ahead, chunk), context.num_shared)
 
 
 def check_memory(method: Method, decoder: Decoder, context: Context,
@@ -261,7 +270,7 @@ def check_memory(method: Method, decoder: Decoder, context: Context,
   argument_checks.check_memory(
       method.greedy if context.warper.greedy else method.sampled,
       context.prompts, max_new_tokens, slots=slots, rows=rows,
-      models=_models(decoder, context))
+      num_shared=context.num_shared, models=_models(decoder, context))
 
 
 def _models(decoder, context: Context):
@@ -273,11 +282,28 @@ def _models(decoder, context: Context):
   return [target, (context.draft, context.draft_params)]
 
 
-def prefill(decoder: Decoder, slots: int, chunk: int, context: Context):
-  """The caches of target and draft; None for a draft that is not needed."""
+def share(decoder: Decoder, chunk: int, context: Context):
+  """What target and draft share of all prompts; None of one that does not."""
+  return tuple(
+      prefill_lib.share(context.num_shared, chunk, model, params,
+                        prompts=context.prompts)
+      if context.num_shared and model.reads_shared else None
+      for model, params in _models(decoder, context))
+
+
+def prefill(decoder: Decoder, slots: int, chunk: int, context: Context, shared):
+  """The caches of target and draft; None for a draft that is not needed.
+
+  Args:
+    decoder: that reads them.
+    slots: of `full_size`, or fewer.
+    chunk: tokens of a row that are scored at once, at most.
+    context: holds models and prompts.
+    shared: of `share`, of the same rows or of others.
+  """
   caches = [prefill_lib.prefill(slots, chunk, *model, prompts=context.prompts,
-                                lengths=context.prompt_lengths)
-            for model in _models(decoder, context)]
+                                lengths=context.prompt_lengths, shared=once)
+            for model, once in zip(_models(decoder, context), shared)]
   return (*caches, None)[:2]
 
 

@@ -30,6 +30,7 @@ from experiments.evaluation import constrained_tables
 from experiments.evaluation import operating_point
 from experiments.evaluation import provenance
 from experiments.evaluation import results_store
+from experiments.flags import share_prefix_flag
 from experiments.scoring import task_rewards
 from experiments.timing import stopwatch
 
@@ -43,6 +44,7 @@ _BASELINE = constrained_run.Entry(
 
 # --help shows flags of a main alone, and of modules that it adopts.
 flags.adopt_module_key_flags(mesh)
+flags.adopt_module_key_flags(share_prefix_flag)
 
 
 def main():
@@ -71,6 +73,7 @@ def main():
       for kind in launch.decoders([entry.method], [entry.sampling.temperature])
   ], config.batch, min(config.batch, config.examples), prompt_length,
                    config.max_new_tokens)
+  pair = share_prefix_flag.apply(pair, task.prompts)
   if config.reward_on_host and pair.mesh is not None:
     raise launch.UserError("--config.reward_on_host=True needs a single device,"
                            f" and the mesh is {mesh_shapes.text(pair.mesh)}.")
@@ -126,6 +129,7 @@ def settings(config, pair, task):
                                            task.judge.host_params),
           "dtypes": model_pair.types(pair),
           "mesh": mesh_shapes.text(pair.mesh),
+          "shared_tokens": pair.share,
           "used_examples": constrained_tasks.fingerprint(task)}
 
 

@@ -38,6 +38,7 @@ from experiments.flags import grammar_engine
 from experiments.flags import method_flags
 from experiments.flags import model_flags
 from experiments.flags import prompt_flags
+from experiments.flags import share_prefix_flag
 from experiments.timing import stopwatch
 from models.text import batching
 
@@ -68,7 +69,7 @@ _BUCKETS = flags.DEFINE_integer(
     lower_bound=1)
 # See `experiments.generate`.
 for _module in (generation_flags, model_flags, mesh_lib, constraint_flags,
-                method_flags, prompt_flags):
+                method_flags, prompt_flags, share_prefix_flag):
   flags.adopt_module_key_flags(_module)
 
 
@@ -93,6 +94,7 @@ def main():
   pair = generation_flags.load(pair, [method], _BATCH.value, max_rows,
                                prompt_length)
   settings = _settings(method, pair, prompts)
+  pair = share_prefix_flag.apply(pair)
   # Before the folder exists: settings refused here must not be recorded in it.
   pair = constraint_flags.apply(pair, prompt_length,
                                 generation_flags.MAX_NEW_TOKENS.value)

@@ -61,6 +61,9 @@ _BATCH = flags.DEFINE_integer("batch", 1, "Rows decoded together.",
                               lower_bound=1)
 _PROMPT_LENGTH = flags.DEFINE_integer(
     "prompt_length", 128, "Tokens of the longest prompt.", lower_bound=1)
+_SHARED_PREFIX = flags.DEFINE_integer(
+    "shared_prefix", 0, "Tokens of each prompt, fewer than all, that all rows "
+    "begin with: keys and values of them are kept once.", lower_bound=0)
 _MAX_NEW_TOKENS = flags.DEFINE_integer("max_new_tokens", 128,
                                        "Most tokens to generate.")
 _COSTS = flags.DEFINE_bool(
@@ -77,6 +80,10 @@ _MIB = 2**20
 
 
 def main():
+  if _SHARED_PREFIX.value >= _PROMPT_LENGTH.value:
+    raise launch.UserError(
+        f"--shared_prefix={_SHARED_PREFIX.value}: fewer tokens than "
+        f"--prompt_length={_PROMPT_LENGTH.value} are needed.")
   gpu = gpu_compiler.kind(_DEVICES.value)
   devices = (gpu_compiler if gpu else tpu_compiler).devices(_DEVICES.value)
   budget = memory_budget_flag.num_bytes()
@@ -95,7 +102,7 @@ def main():
   kind = method.sampled if _TEMPERATURE.value else method.greedy
   need = memory_estimate.estimate(pair, [kind], _BATCH.value,
                                   _PROMPT_LENGTH.value, _MAX_NEW_TOKENS.value,
-                                  ways)
+                                  ways, _SHARED_PREFIX.value)
   print(f"{method.name} on {shape[0]} x {shape[1]} of {len(devices)} "
         f"{devices[0].device_kind}: {_BATCH.value} rows of "
         f"{_PROMPT_LENGTH.value} + {_MAX_NEW_TOKENS.value} tokens", flush=True)
@@ -136,7 +143,8 @@ def _compiled(pair, mesh, method, sampling, there, platform):
   compiled = device_compiler.compile_(mesh_lib.trace(
       pair, _BATCH.value, _PROMPT_LENGTH.value, method=method,
       max_new_tokens=_MAX_NEW_TOKENS.value, sampling=sampling,
-      eos_id=pair.eos_id, device_bytes=there), platform)
+      eos_id=pair.eos_id, device_bytes=there, shared=_SHARED_PREFIX.value),
+                                      platform)
   print(f"compiled in {time.perf_counter() - start:.0f} s", flush=True)
   return compiled
 
@@ -183,10 +191,12 @@ def _costs(config, drafting, kind, rows, device):
   if any(x is not None and x.num_experts for x in (config, drafting)):
     return ("no cycles of forwards: how many experts take part depends on the "
             "text")
+  shared = _SHARED_PREFIX.value
   slots = memory_estimate.most_slots([kind], _PROMPT_LENGTH.value,
-                                     _MAX_NEW_TOKENS.value)
+                                     _MAX_NEW_TOKENS.value, shared)
   count = functools.cache(functools.partial(
-      tpu_compiler.forward_cycles, device=device, batch=rows, slots=slots))
+      tpu_compiler.forward_cycles, device=device, batch=rows, slots=slots,
+      shared=shared))
   one = count(config, tokens=1)
   lines = [["forwards of a device", "tokens a row", "cycles", "of a token"]]
 
@@ -204,7 +214,9 @@ def _costs(config, drafting, kind, rows, device):
     drafts = sum(count(drafting, tokens=tokens) for tokens in levels)
     add("draft, all levels", ", ".join(map(str, levels)), drafts)
   add("a step", "", target + drafts)
-  return f"{text_tables.plain_table(lines)}\nundivided layers, {slots} slots"
+  once = f", {shared} of them shared" if shared else ""
+  return (f"{text_tables.plain_table(lines)}\nundivided layers, {slots} slots"
+          f"{once}")
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ from experiments.evaluation import record_figures
 from experiments.evaluation import results_store
 from experiments.evaluation import run as evaluation_run
 from experiments.evaluation import tree_tables
+from experiments.flags import share_prefix_flag
 from models import transformer
 
 # These only choose cells; a cell does not depend on the others.
@@ -49,6 +50,7 @@ _FREE = ("methods", "lengths", "budgets", "temperatures", "trees", "drafts",
 _SPEED = "speed"
 # --help shows flags of a main alone, and of modules that it adopts.
 flags.adopt_module_key_flags(mesh)
+flags.adopt_module_key_flags(share_prefix_flag)
 
 
 def main():
@@ -122,12 +124,13 @@ def run(config, workdir) -> list:
                                            config.queue),
                    prompt_length, config.max_new_tokens)
   pair = guides.apply(pair, config.guide, "guide")
+  pair = share_prefix_flag.apply(pair, examples.prompts)
   settings = json.loads(config.to_json())
   # Results depend on the task that is run, not on the others.
   settings["tasks"] = settings["tasks"].get(config.task)
   settings.update(models=model_pair.fingerprint(pair),
                   dtypes=model_pair.types(pair),
-                  mesh=mesh_shapes.text(pair.mesh),
+                  mesh=mesh_shapes.text(pair.mesh), shared_tokens=pair.share,
                   used_prompts=prompt_tasks.fingerprint(examples))
   workdir = results_store.open_workdir(
       workdir, settings, _FREE, timed=True, compiled=config.compilation_cache)

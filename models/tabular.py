@@ -39,7 +39,7 @@ def _language_model(vocab_size):
     return TabularParams(jax.ShapeDtypeStruct((vocab_size,) * 2, jnp.float32))
 
   return types.LanguageModel(_init_cache, _forward, vocab_size,
-                             abstract_params=abstract_params)
+                             abstract_params=abstract_params, reads_shared=True)
 
 
 def _init_cache(batch, capacity):

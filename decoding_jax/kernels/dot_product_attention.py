@@ -6,6 +6,7 @@ are many, never lie in the memory of an accelerator.
 """
 
 import functools
+import itertools
 import math
 from typing import NamedTuple
 
@@ -26,6 +27,8 @@ _MANY = 128
 _FEW = 2**16
 # The score of what is not seen where nothing may be; no difference is NaN.
 _LOW = -1e30
+# The axis of rows, from the end: an axis of layers may come first.
+_ROWS = -4
 
 
 class Span(NamedTuple):
@@ -47,11 +50,13 @@ def attention(q, parts, cap=0.0):
 
   Args:
     q: `[B, T, H, G, C]`, scaled; G query heads share a key/value head.
-    parts: one or two tuples of keys `[B, H, C, S]`, values `[B, H, S, C]` and
-      a mask `[B, T or 1, S]` of what is seen. Each query sees something. Then,
-      where it is known, the `Span` of the mask: such a part, of a cache, is
-      read blockwise, and of a stack of layers where it lies. Keys and values
-      may be `mesh_axes.SplitSlots`.
+    parts: tuples of keys `[B, H, C, S]`, values `[B, H, S, C]` and a mask
+      `[B, T or 1, S]` of what is seen. Each query sees something. Then, where
+      it is known, the `Span` of the mask: such a part, of a cache, is read
+      blockwise, and of a stack of layers where it lies. Keys and values of a
+      part may be of one row, `[1, H, C, S]`, which all rows share, see
+      `_of_all_rows`; or they may be `mesh_axes.SplitSlots`, where none are
+      shared.
     cap: of `soft_cap`, for the scores.
 
   Returns:
@@ -65,7 +70,41 @@ def attention(q, parts, cap=0.0):
       return split_slots.attend(functools.partial(_own, cap), q,
                                 parts).astype(q.dtype)
     parts = split_slots.together(parts)
-  return _attention(q, parts, cap=cap)
+  is_shared = [part[0].shape[_ROWS] < len(q) for part in parts]
+  found = [_of_all_rows(q, part, cap)
+           for part, shared in zip(parts, is_shared) if shared]
+  own = tuple(part for part, shared in zip(parts, is_shared) if not shared)
+  found.append(_attention(q, own, cap=cap))
+  return (merge(found) if found[1:] else found[0])[0].astype(q.dtype)
+
+
+def _of_all_rows(q, part, cap):
+  """Attends to keys of one row by the queries of all of them.
+
+  They are queries of one row: products of matrices, which read each key once
+  (Juravsky et al. 2024, "Hydragen", arXiv 2402.05099, section 3.2).
+
+  Args:
+    q: `[B, T, H, G, C]`.
+    part: keys `[1, H, C, S]`, values, a mask `[B, T, S]` or `[1, 1, S]`, and
+      its `Span` or None. A query may see nothing.
+    cap: of the scores.
+
+  Returns:
+    A pair as those of `merge`.
+  """
+  keys, values, mask, span = (*part, None)[:4]
+  together = lambda x: None if x is None else x.reshape(
+      1, -1, *x.shape[2:])
+  mask = together(mask)
+  seen = mask.any(axis=-1)
+  # No form has to know queries that see nothing: they see the first slot.
+  mask |= ~seen[..., None] & (jnp.arange(mask.shape[-1]) == 0)[None, None]
+  if span is not None:
+    span = span._replace(start=together(span.start))
+  y, log_sum = _attention(together(q), ((keys, values, mask, span),), cap=cap)
+  log_sum = jnp.where(seen[..., None, None], log_sum, _LOW)
+  return y.reshape(q.shape), log_sum.reshape(q.shape[:-1])
 
 
 def soft_cap(x, cap):
@@ -146,8 +185,7 @@ def _of_layer(parts):
 
 
 def _attend_merged(cap, of_prefix, q, parts):
-  y, _ = _pair(cap, of_prefix, q, parts)
-  return y.astype(q.dtype).transpose(0, 3, 1, 2, 4)
+  return _by_tokens(_pair(cap, of_prefix, q, parts))
 
 
 def _pair(cap, of_prefix, q, parts):
@@ -238,13 +276,18 @@ def _attend_twice(cap, q, parts):
   parts = [(keys, values, jnp.broadcast_to(
       mask, (mask.shape[0], 2, mask.shape[2]))) for keys, values, mask, *_ in (
           _of_layer(parts))]
-  return _attend(cap, jnp.pad(q, padding), parts)[:, :1]
+  return tuple(x[:, :1] for x in _attend(cap, jnp.pad(q, padding), parts))
 
 
 def _attend(cap, q, parts):
   # Small arrays are transposed, so that keys and values never are.
-  y, _, total = _sums(cap, q.transpose(0, 2, 3, 1, 4), _of_layer(parts))
-  return (y / total[..., None]).astype(q.dtype).transpose(0, 3, 1, 2, 4)
+  return _by_tokens(_normalized(*_sums(
+      cap, q.transpose(0, 2, 3, 1, 4), _of_layer(parts))))
+
+
+def _by_tokens(found):
+  """Returns a pair of `[B, H, G, T, ...]` as one of `[B, T, H, G, ...]`."""
+  return tuple(jnp.moveaxis(x, 3, 1) for x in found)
 
 
 def _normalized(weighted, largest, total):
@@ -275,7 +318,8 @@ def _sums(cap, q, parts, low=-jnp.inf):
   largest = scores.max(axis=-1, keepdims=True)
   weights = jnp.exp(scores - largest)
   total = weights.sum(axis=-1)
-  weights = jnp.split(weights, [parts[0][0].shape[-1]], axis=-1)
+  ends = itertools.accumulate(part[0].shape[-1] for part in parts[:-1])
+  weights = jnp.split(weights, list(ends), axis=-1)
   y = sum(product("bhgts,bhsc->bhgtc", w.astype(values.dtype), values)
           for w, (_, values, *_) in zip(weights, parts))
   return y, largest, total

@@ -113,10 +113,15 @@ def _forward(context: Context, cache, candidates):
 def _similarity(cache, block):
   """Returns `[B, K]`, the largest cosine of a candidate with a past token."""
   past, new = (_unit(x.features[HIDDEN_STATES][-1]) for x in (cache, block))
-  cosines = jnp.einsum("bkf,bsf->bks", new, past,
-                       precision=jax.lax.Precision.HIGHEST)
-  valid = jnp.arange(past.shape[1])[None] < cache.length[:, None]
-  return jnp.where(valid[:, None], cosines, -1.).max(axis=-1)
+  product = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
+  valid = jnp.arange(past.shape[1])[None] < (
+      cache.length - cache_lib.num_shared(cache))[:, None]
+  cosines = jnp.where(valid[:, None], product("bkf,bsf->bks", new, past), -1.)
+  if cache.shared is None:
+    return cosines.max(axis=-1)
+  once = _unit(cache.shared.features[HIDDEN_STATES][-1][0])
+  return jnp.maximum(cosines.max(axis=-1),
+                     product("bkf,sf->bks", new, once).max(axis=-1))
 
 
 def _unit(x):

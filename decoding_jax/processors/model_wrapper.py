@@ -168,7 +168,10 @@ def _language_model(reader, kind, lm):
     """Returns the cache or the block of the model, and the states."""
     features = dict(x.features)
     states = features.pop(name())
-    return x.replace(features=features), states
+    found = x.replace(features=features)
+    if getattr(x, "shared", None):
+      found = found.replace(shared=inner(x.shared)[0])
+    return found, states
 
   def outer(x, states):
     return x.replace(features={**x.features, name(): states})
@@ -180,11 +183,14 @@ def _language_model(reader, kind, lm):
                  jax.tree.unflatten(kind.structure, states))
 
   def forward(params, tokens, positions, cache, block, slot, mask):
+    start, shared = reader.init(params.processor), cache.shared
+    count = cache.length - cache_lib.num_shared(cache)
+    if shared:
+      start = jax.tree.map(lambda x: x[0, -1], inner(shared)[1])
     (cache, before), (block, states) = inner(cache), inner(block)
     logits, block = lm.forward(params.model, tokens, positions, cache, block,
                                slot, mask)
-    last = jax.tree.map(functools.partial(_last, cache.length), before,
-                        reader.init(params.processor))
+    last = jax.tree.map(functools.partial(_last, count), before, start)
     states = _advance(reader, params.processor, tokens, slot, mask, states,
                       last)
     logits = _each_token(functools.partial(_process, reader, params.processor))(
@@ -192,13 +198,19 @@ def _language_model(reader, kind, lm):
     return logits, outer(block, states)
 
   def after_prompt(params, cache):
-    cache, states = inner(cache)
+    whole, (cache, states) = cache, inner(cache)
     if lm.after_prompt:
       cache = lm.after_prompt(params.model, cache)
-    if not reader.reads_prompt:
-      states = jax.tree.map(lambda old, x: jnp.broadcast_to(x, old.shape),
-                            states, reader.init(params.processor))
-    return outer(cache, states)
+
+    def waiting(states):
+      return states if reader.reads_prompt else jax.tree.map(
+          lambda old, x: jnp.broadcast_to(x, old.shape), states,
+          reader.init(params.processor))
+
+    if whole.shared:
+      cache = cache.replace(shared=outer(cache.shared, waiting(
+          inner(whole.shared)[1])))
+    return outer(cache, waiting(states))
 
   def abstract_params():
     model = lm.abstract_params() if lm.abstract_params else ...
@@ -271,7 +283,7 @@ def _process(reader, params, state, logits):
 
 
 def _last(lengths, states, init):
-  """Returns the state `[B, ...]` after each row's cache; `init` if empty."""
+  """Returns the state `[B, ...]` after each row's slots; `init` if none."""
   init = jnp.broadcast_to(init, (len(lengths), *states.shape[2:]))
   if not states.shape[1]:
     return init

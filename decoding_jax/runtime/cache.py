@@ -83,12 +83,14 @@ def commit(cache: types.Cache, block: types.Block, slots,
   Returns:
     The cache, longer by `count`.
   """
+  start = cache.length - num_shared(cache)
   keys, values = kernels.commit(cache.keys, cache.values, block.keys,
-                                block.values, slots, cache.length)
+                                block.values, slots, start)
   features = jax.tree.map(
-      lambda x, fresh: _append(x, fresh, slots, cache.length), cache.features,
+      lambda x, fresh: _append(x, fresh, slots, start), cache.features,
       block.features)
-  return types.Cache(keys, values, cache.length + count, features)
+  return cache.replace(keys=keys, values=values, length=cache.length + count,
+                       features=features)
 
 
 def _append(target, source, slots, lengths):
@@ -174,7 +176,8 @@ def put_rows(cache: types.Cache, rows, other: types.Cache) -> types.Cache:
   Args:
     cache: a cache of B rows.
     rows: `[R]` int32, where to; those that are not below B are left out.
-    other: a cache of R rows of the same model and capacity.
+    other: a cache of R rows of the same model and capacity, and of what they
+      share.
 
   Returns:
     The cache with these rows replaced.
@@ -184,7 +187,20 @@ def put_rows(cache: types.Cache, rows, other: types.Cache) -> types.Cache:
     return jax.tree.map(lambda x, y: x.at[at].set(y, mode="drop"), x, y)
 
   return with_arrays(cache, map_arrays(put, cache, other)).replace(
-      length=cache.length.at[rows].set(other.length, mode="drop"))
+      length=cache.length.at[rows].set(other.length, mode="drop"),
+      shared=other.shared)
+
+
+def repeat_row(rows: int, tree):
+  """Repeats the only row of arrays with rows first, and of caches."""
+  def repeat(x):
+    if not isinstance(x, types.Cache):
+      return jnp.repeat(x, rows, axis=0)
+    by_rows = lambda y, row_axis, _: jnp.repeat(y, rows, axis=row_axis)
+    return with_arrays(x, map_arrays(by_rows, x)).replace(
+        length=repeat(x.length))
+
+  return jax.tree.map(repeat, tree, is_leaf=is_cache)
 
 
 def where(rows, new: types.Block, old: types.Block) -> types.Block:
@@ -269,9 +285,19 @@ def round_up(slots) -> int:
 
 
 def capacity(cache: types.Cache) -> int | None:
-  """S; None if the model keeps nothing."""
+  """Tokens that a row has room for; None if the model keeps nothing."""
+  slots = _num_slots(cache)
+  return slots if slots is None else slots + num_shared(cache)
+
+
+def num_shared(cache: types.Cache) -> int:
+  """L, the tokens that are kept once for all rows."""
+  return (cache.shared and _num_slots(cache.shared)) or 0
+
+
+def _num_slots(x: types.Cache | types.Block) -> int | None:
   sizes = jax.tree.leaves(map_arrays(
-      lambda x, _, slot_axis: x.shape[slot_axis], cache))
+      lambda x, _, slot_axis: x.shape[slot_axis], x))
   return sizes[0] if sizes else None
 
 

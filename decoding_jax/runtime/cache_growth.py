@@ -19,23 +19,24 @@ _ROOM = 512
 _FACTOR = 2
 
 
-def initial_slots(least, full) -> int:
+def initial_slots(least, full, shared=0) -> int:
   """Slots to begin with.
 
   Args:
     least: slots that the prompts and one step need.
     full: slots that the whole budget needs.
+    shared: how many of them are kept once for all rows.
 
   Returns:
     `full`, or less if that is much less.
   """
-  slots = cache_lib.round_up(least + _ROOM)
-  return slots if _FACTOR * slots <= full else full
+  own = cache_lib.round_up(least - shared + _ROOM)
+  return shared + own if shared + _FACTOR * own <= full else full
 
 
-def next_slots(slots, full) -> int:
+def next_slots(slots, full, shared=0) -> int:
   """Slots after `slots`, which are full."""
-  return min(_FACTOR * slots, full)
+  return min(shared + _FACTOR * (slots - shared), full)
 
 
 def grow(state: DecodeState, slots) -> DecodeState:
@@ -45,25 +46,28 @@ def grow(state: DecodeState, slots) -> DecodeState:
 
   Args:
     state: between two programs; the arrays of its caches are deleted.
-    slots: S of the result.
+    slots: the capacity of the result, shared slots included.
 
   Returns:
     The state.
   """
-  def grown(x, _, slot_axis):
-    wide = _pad(x, slots, slot_axis)
-    x.delete()
-    return wide
-
   def wider(x):
-    return cache_lib.with_arrays(x, cache_lib.map_arrays(grown, x)) if (
-        isinstance(x, Cache)) else x
+    if not isinstance(x, Cache):
+      return x
+    grown = functools.partial(_grown, slots - cache_lib.num_shared(x))
+    return cache_lib.with_arrays(x, cache_lib.map_arrays(grown, x))
 
   caches = jax.tree.map(
       wider, (state.target_cache, state.draft_cache, state.carry),
       is_leaf=cache_lib.is_cache)
   return state.replace(target_cache=caches[0], draft_cache=caches[1],
                        carry=caches[2])
+
+
+def _grown(slots, x, _, slot_axis):
+  wide = _pad(x, slots, slot_axis)
+  x.delete()
+  return wide
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))

@@ -125,7 +125,7 @@ def _enter(queue: _Queue, total) -> _Queue:
   new = queue.taken + jnp.cumsum(free, dtype=jnp.int32) - 1
   enters = free & (new < total)
   empty = lambda cache: cache and cache.replace(
-      length=jnp.where(enters, 0, cache.length))
+      length=jnp.where(enters, cache_lib.num_shared(cache), cache.length))
   state = queue.state
   return queue.replace(
       state=state.replace(target_cache=empty(state.target_cache),

@@ -1,6 +1,7 @@
 """Prefill: what is cached of the prompts before the first step."""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -16,56 +17,95 @@ from decoding_jax.validation import values
 CHUNK = 512
 
 
-def capacity(width, room) -> int:
+def capacity(width, room, shared=0) -> int:
   """Slots that the cache of a generation has.
 
   Args:
     width: P, tokens of a prompt.
     room: slots that are needed after it.
+    shared: L, those of its first tokens that are kept once for all rows.
 
   Returns:
-    S. The last chunk fits in as well: it may end a little after the prompt.
+    Slots, the L included. The last chunk fits in as well: it may end a little
+    after the prompt, of which a model that shares nothing has chunks of its
+    own.
   """
-  count, size = chunks(width - 1, CHUNK)
-  return cache_lib.round_up(max(width + room, count * size))
+  ends = [begin + math.prod(chunks(width - begin - 1, CHUNK))
+          for begin in (0, shared)]
+  return shared + cache_lib.round_up(max(width + room, *ends) - shared)
 
 
 @functools.partial(programs.jit, static_argnums=(0, 1, 2))
 def prefill(slots, chunk, model: LanguageModel, params, *, prompts,
-            lengths) -> Cache:
+            lengths, shared: Block | None = None) -> Cache:
   """A cache of all of each prompt but its last token.
 
   Args:
-    slots: S, of `capacity`.
+    slots: of `capacity`.
     chunk: tokens of a row that are scored at once, at most.
     model: whose cache it is.
     params: its parameters.
     prompts: `[B, P]` int32, right-padded.
     lengths: `[B]` int32, in 1..P.
+    shared: of `share`, what is known of the first L tokens of all prompts,
+      which are then in L + 1..P; None for nothing.
 
   Returns:
     A cache of `lengths - 1` tokens a row.
   """
-  cache = _read(slots, chunk, model, params, prompts, lengths)
+  cache = _read(slots, chunk, model, params, prompts, lengths, shared)
   return model.after_prompt(params, cache) if model.after_prompt else cache
 
 
-def _read(slots, chunk, model, params, prompts, lengths):
-  batch, width = prompts.shape[0], prompts.shape[1] - 1
-  cache, count = model.init_cache(batch, slots), lengths - 1
+@functools.partial(programs.jit, static_argnums=(0, 1, 2))
+def share(count, chunk, model: LanguageModel, params, *, prompts) -> Block:
+  """Reads what all prompts begin with, as one row.
+
+  Args:
+    count: L, how many tokens.
+    chunk: as of `prefill`.
+    model: that reads them; it `reads_shared`.
+    params: its parameters.
+    prompts: `[B, P]` int32, of which the first is read.
+
+  Returns:
+    Keys, values and features of L slots: `Cache.shared`.
+  """
+  cache = _read(capacity(count + 1, 0), chunk, model, params,
+                prompts[:1, :count + 1], jnp.full(1, count + 1, jnp.int32))
+  return cache_lib.map_arrays(
+      lambda x, _, slot_axis: jax.lax.slice_in_dim(x, 0, count,
+                                                   axis=slot_axis), cache)
+
+
+def _empty(model, batch, slots, shared):
+  """A cache of the model, in which there are the shared tokens alone."""
+  cache = model.init_cache(batch, slots)
   _check_cache(cache, batch, slots)
+  if not shared:
+    return cache
+  cache = cache.replace(shared=shared)
+  return cache.replace(length=cache.length + cache_lib.num_shared(cache))
+
+
+def _read(slots, chunk, model, params, prompts, lengths, shared=None):
+  begin = cache_lib.num_shared(Cache((), (), lengths, shared=shared))
+  prompts, count = prompts[:, begin:], lengths - 1 - begin
+  batch, width = prompts.shape[0], prompts.shape[1] - 1
+  cache = _empty(model, batch, slots - begin, shared)
   number, size = chunks(width, chunk)
   if not number:
     # What the model returns is checked all the same.
     jax.eval_shape(lambda: _score(model, params, prompts[:, :1],
-                                  jnp.zeros((batch, 1), jnp.int32), cache))
+                                  cache.length[:, None], cache))
     return cache
   tokens = jnp.where(jnp.arange(width)[None] <= count[:, None], prompts[:, :-1],
                      0)
   order = jnp.broadcast_to(jnp.arange(size), (batch, size))
   if number == 1:
-    # Nothing is cached yet, so there is nothing to attend to but the block.
-    block = _score(model, params, tokens, order, model.init_cache(batch, 0))
+    # Nothing is cached yet, so there is nothing else of a row to attend to.
+    block = _score(model, params, tokens, begin + order,
+                   _empty(model, batch, 0, shared))
     return cache_lib.commit(cache, block, order, count)
   tokens = jnp.pad(tokens, ((0, 0), (0, number * size - width)))
 

@@ -71,6 +71,8 @@ class Context:
     reward: a `Reward`, or None.
     reward_params: its parameters.
     constraints: tree of `[B, ...]`, a row's own part of the reward, or None.
+    num_shared: L, tokens at the beginning of all prompts that caches keep once;
+      static.
   """
   target: LanguageModel = flax.struct.field(pytree_node=False)
   target_params: Params
@@ -84,6 +86,7 @@ class Context:
   reward: Optional[Reward] = flax.struct.field(pytree_node=False)
   reward_params: Params
   constraints: Any
+  num_shared: int = flax.struct.field(pytree_node=False, default=0)
 
 
 class Decoder(NamedTuple):

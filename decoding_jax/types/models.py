@@ -39,16 +39,22 @@ class Block:
 class Cache:
   """What is kept of the committed prefix; slot and position are the same.
 
+  With `shared`, of L slots, slot i is for position L + i.
+
   Attributes:
     keys: tuple of `[..., B, H, C, S]`.
     values: tuple of `[..., B, H, S, C]`.
-    length: `[B]` int32, filled slots a row; later slots hold arbitrary numbers.
+    length: `[B]` int32, committed tokens a row, shared ones included; later
+      slots hold arbitrary numbers.
     features: dict of trees of `[B, S, ...]`; see `Block`.
+    shared: what all rows begin with, a block of one row and of no other tokens;
+      None for nothing.
   """
   keys: tuple[Array, ...]
   values: tuple[Array, ...]
   length: Array
   features: dict[str, Any] = flax.struct.field(default_factory=dict)
+  shared: Optional[Block] = None
 
 
 class LanguageModel(NamedTuple):
@@ -71,6 +77,8 @@ class LanguageModel(NamedTuple):
     early_logits: `(num_layers, params, tokens, positions, cache, mask [B, T,
       T]) -> logits [B, T, V]` that its first layers alone would give, as
       `forward` in all else; None if it has none.
+    reads_shared: whether `forward` attends to `Cache.shared` too; else its
+      cache never has any.
     target_view: `(target's cache) -> cache`, what a draft model that has no
       cache of its own reads of the target's; None for one that has its own.
   """
@@ -81,6 +89,7 @@ class LanguageModel(NamedTuple):
   after_prompt: Optional[Callable[..., Cache]] = None
   abstract_params: Optional[Callable[[], Params]] = None
   early_logits: Optional[Callable[..., Array]] = None
+  reads_shared: bool = False
   target_view: Optional[Callable[[Cache], Cache]] = None
 
 

@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from decoding_jax.validation import values
+
 
 def check(prompts, prompt_lengths, vocab_size):
   """Checks shapes, types, lengths and token ids.
@@ -40,6 +42,53 @@ def check(prompts, prompt_lengths, vocab_size):
     row, column = np.argwhere(wrong)[0]
     raise ValueError(f"prompts[{row}, {column}]={tokens[row, column]}: 0 to "
                      f"{vocab_size - 1}, the target's vocabulary, is needed.")
+
+
+def check_shared(shared_prefix, target, draft) -> int:
+  """Checks what is shared, and that the target can share it.
+
+  Args:
+    shared_prefix: `[L]` int32.
+    target: a `LanguageModel`.
+    draft: what drafts, or None.
+
+  Returns:
+    L.
+
+  Raises:
+    ValueError: naming the argument, its value and what is allowed.
+  """
+  shared_prefix = values.array("shared_prefix", shared_prefix)
+  if shared_prefix.ndim != 1 or not shared_prefix.size or (
+      not jnp.issubdtype(shared_prefix.dtype, jnp.integer)):
+    raise ValueError(
+        f"shared_prefix has shape {shared_prefix.shape} and type "
+        f"{shared_prefix.dtype}: integers [L] are needed, at least one; or "
+        "None.")
+  tokens, size = _values(shared_prefix), target.vocab_size
+  if tokens is not None and ((tokens < 0) | (tokens >= size)).any():
+    raise ValueError(f"shared_prefix={tokens}: 0 to {size - 1}, "
+                     "the target's vocabulary, is needed.")
+  if not target.reads_shared:
+    raise ValueError(
+        "shared_prefix: the target reads no Cache.shared (reads_shared=False), "
+        "so that prompts that begin with these tokens are needed instead.")
+  if getattr(draft, "target_view", None):
+    raise ValueError("shared_prefix: a draft model that reads the target's "
+                     "cache needs prompts that begin with these tokens.")
+  return shared_prefix.size
+
+
+def after(shared_prefix, prompts, prompt_lengths):
+  """Returns prompts and lengths with the same tokens before each prompt."""
+  shared_prefix = values.array("shared_prefix", shared_prefix)
+  # What is on the host stays there, as in `values.array`.
+  on_host = all(isinstance(x, np.ndarray) for x in (shared_prefix, prompts))
+  module = np if on_host else jnp
+  first = module.broadcast_to(shared_prefix[None].astype(prompts.dtype),
+                              (len(prompts), shared_prefix.size))
+  return (module.concatenate([first, prompts], axis=1),
+          prompt_lengths + shared_prefix.size)
 
 
 def longest(prompts, prompt_lengths) -> int:

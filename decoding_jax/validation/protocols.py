@@ -73,7 +73,8 @@ _FIELDS = {
         "abstract_params": _or_none(_function()),
         "early_logits": _or_none(_function(
             "num_layers", "params", "tokens", "positions", "cache", "mask")),
-        "target_view": _or_none(_function("cache"))},
+        "target_view": _or_none(_function("cache")),
+        "reads_shared": _FLAG},
     Head: {
         "init": _function("batch", "slots"),
         "read": _function("params", "target_params", "state", "features",

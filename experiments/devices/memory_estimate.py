@@ -98,7 +98,8 @@ def fits(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> bool:
       estimate(pair, kinds, batch, width, max_new_tokens, ways))
 
 
-def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
+def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways(),
+             shared=0) -> Need:
   """Estimates the bytes that a run needs on each device.
 
   Args:
@@ -108,12 +109,13 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
     width: P, tokens of the longest prompt.
     max_new_tokens: the budget.
     ways: how a mesh divides arrays.
+    shared: tokens that all prompts begin with, and caches keep once.
 
   Returns:
     A `Need`.
   """
   decoders = [tree_decoder.as_decoder(kind) for kind in kinds]
-  slots = most_slots(kinds, width, max_new_tokens)
+  slots = most_slots(kinds, width, max_new_tokens, shared)
   models = [(pair.target, pair.target_params)]
   drafts = any(decoder.needs_draft for decoder in decoders)
   # What a head keeps is counted as what its drafter carries; the slots that a
@@ -133,10 +135,10 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
       pair.draft_params] * (drafts and is_head)))
   of_target = _bytes(memory.distinct([pair.target_params]))
   caches = sum(
-      _bytes((x.keys, x.values, x.length)) // (ways.rows * n) + _bytes(
-          x.features) // ways.rows for x, n in zip(
-              (_cache(lm, batch, slots) for lm, _ in models),
-              (ways.layers, own)))
+      _bytes((x.keys, x.values, x.length)) // (rows * n) + _bytes(
+          x.features) // rows
+      for (lm, _), n in zip(models, (ways.layers, own))
+      for x, rows in _caches(lm, batch, slots, shared, ways))
   return Need(
       of_target // ways.layers + (all_weights - of_target) // own,
       caches + max(_bytes(_carry(pair, kind, batch, width, slots))
@@ -146,11 +148,11 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways()) -> Need:
       temporaries // parts)
 
 
-def most_slots(kinds, width, max_new_tokens) -> int:
+def most_slots(kinds, width, max_new_tokens, shared=0) -> int:
   """Returns the most slots of a cache in a run; arguments as of `estimate`."""
   return max(prefill.capacity(
-      width, max_new_tokens + tree_decoder.as_decoder(kind).max_slots_ahead)
-             for kind in kinds)
+      width, max_new_tokens + tree_decoder.as_decoder(kind).max_slots_ahead,
+      shared) for kind in kinds)
 
 
 def device_memory(device) -> int | None:
@@ -182,6 +184,13 @@ def nodes(kind):
 def _cache(lm, batch, slots):
   view = lm.target_view or (lambda cache: cache)
   return jax.eval_shape(lambda: view(lm.init_cache(batch, slots)))
+
+
+def _caches(lm, batch, slots, shared, ways):
+  """Returns caches, and over how many devices their rows are split."""
+  once = shared if lm.reads_shared else 0
+  return [(_cache(lm, batch, slots - once), ways.rows),
+          *([(_cache(lm, 1, once), 1)] if once else [])]
 
 
 def _carry(pair, kind, batch, width, slots):

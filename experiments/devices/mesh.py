@@ -21,6 +21,7 @@ from experiments.devices import layer_scan
 from experiments.devices import memory_estimate
 from experiments.devices import mesh_shapes
 from experiments.devices import model_pair
+from experiments.devices import shared_prefix
 from models import checkpoints
 from models import transformer
 from models.text import vocab_alignment
@@ -60,6 +61,7 @@ class _Run(NamedTuple):
   rows: int | None
   prefill_chunk: int | None
   draft_sampling: dj.Sampling | None
+  shared: int
 
 
 def join(target, batch):
@@ -275,9 +277,13 @@ def _place_of(mesh, read, size_of=mesh_shapes.split_size):
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(
         x.shape, x.dtype, sharding=where), shapes)
 
-  return draft_kind.Place(
-      read_split, replicate, lambda lm, config: sharding.language_model(
-          lm, whole=size(config) < mesh.shape[sharding.MODEL]))
+  def model(lm, config):
+    # What rows share is not split by slots.
+    return sharding.language_model(
+        lm, whole=size(config) < mesh.shape[sharding.MODEL])._replace(
+            reads_shared=not config.num_kv_heads % size(config))
+
+  return draft_kind.Place(read_split, replicate, model)
 
 
 def on_all(mesh, tree):
@@ -292,7 +298,8 @@ def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
 
   On a mesh it is one program, in which each index of "data" has its own loop,
   which ends with its own rows. Every process gets the whole result, on the
-  host.
+  host. What prompts begin with in common is kept once, as far as `pair.share`
+  allows; on a mesh by each index of "data".
 
   Args:
     pair: a `model_pair.ModelPair`.
@@ -319,16 +326,18 @@ def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
   """
   model_pair.check_prompts(pair, prompts, lengths)
   pair = model_pair.for_method(pair, method)
+  shared = shared_prefix.of_batch(pair, prompts, lengths, rows)
   if pair.mesh is None:
     return dj.generate(
-        keys, prompts, lengths, method=method, target=pair.target,
-        target_params=pair.target_params, draft=pair.draft,
+        keys, *_prompts(prompts, lengths, shared), method=method,
+        target=pair.target, target_params=pair.target_params, draft=pair.draft,
         draft_params=pair.draft_params, max_new_tokens=max_new_tokens,
         sampling=sampling, draft_sampling=draft_sampling, eos_id=eos_id,
         reward=reward, reward_params=reward_params, constraints=constraints,
-        rows=rows, prefill_chunk=prefill_chunk)
+        rows=rows, prefill_chunk=prefill_chunk,
+        shared_prefix=prompts[0, :shared] if shared else None)
   run = _run(pair, method, max_new_tokens, sampling, eos_id, reward, rows,
-             prefill_chunk, draft_sampling)
+             prefill_chunk, draft_sampling, shared)
   batch = put(pair.mesh, PartitionSpec(sharding.DATA),
               (jax.random.key_data(keys), prompts, lengths, constraints))
   # Before decoding: the results of earlier batches have been written by now.
@@ -338,8 +347,13 @@ def generate(pair, keys, prompts, lengths, *, method, max_new_tokens, sampling,
       (pair.target_params, pair.draft_params, reward_params)))
 
 
+def _prompts(prompts, lengths, shared):
+  """Returns what is a row's own of prompts, and how long it is."""
+  return prompts[:, shared:], lengths - shared
+
+
 def trace(pair, batch, width, *, method, max_new_tokens, sampling, eos_id=None,
-          device_bytes=None):
+          device_bytes=None, shared=0):
   """Traces the program of `generate` for a mesh of devices that may be absent.
 
   Args:
@@ -353,6 +367,7 @@ def trace(pair, batch, width, *, method, max_new_tokens, sampling, eos_id=None,
     eos_id: tokens that end a row, or None.
     device_bytes: memory of each device; None if unknown. That of this machine
       does not matter.
+    shared: tokens of a prompt that all of them begin with.
 
   Returns:
     A `jax.stages.Traced`.
@@ -372,7 +387,7 @@ def trace(pair, batch, width, *, method, max_new_tokens, sampling, eos_id=None,
   there = device_bytes and device_bytes * pair.mesh.shape[sharding.MODEL]
   with launch.user_errors(memory.TooLittle), memory.of_absent(there):
     return _generate.trace(
-        _run(pair, method, max_new_tokens, sampling, eos_id),
+        _run(pair, method, max_new_tokens, sampling, eos_id, shared=shared),
         (rows((batch, *key.shape), key.dtype), rows((batch, width), np.int32),
          rows((batch,), np.int32), None),
         shape(PartitionSpec(), (), np.float32),
@@ -380,13 +395,13 @@ def trace(pair, batch, width, *, method, max_new_tokens, sampling, eos_id=None,
 
 
 def _run(pair, method, max_new_tokens, sampling, eos_id, reward=None,
-         rows=None, prefill_chunk=None, draft_sampling=None):
+         rows=None, prefill_chunk=None, draft_sampling=None, shared=0):
   # All temperatures but 0 are one program.
   fixed = sampling.replace(temperature=float(sampling.temperature > 0))
   return _Run(pair.mesh, method, pair.target, pair.draft, reward,
               max_new_tokens, fixed, eos_id,
               rows and rows // mesh_shapes.multiple(pair.mesh), prefill_chunk,
-              draft_sampling)
+              draft_sampling, shared)
 
 
 @functools.partial(programs.jit, static_argnums=(0,))
@@ -398,13 +413,14 @@ def _generate(run: _Run, batch, temperature, params):
       sampling = sampling.replace(temperature=temperature)
     target_params, draft_params, reward_params = params
     out = dj.generate(
-        keys, prompts, lengths, method=run.method, target=run.target,
-        target_params=target_params, draft=run.draft,
+        keys, *_prompts(prompts, lengths, run.shared), method=run.method,
+        target=run.target, target_params=target_params, draft=run.draft,
         draft_params=draft_params, max_new_tokens=run.max_new_tokens,
         sampling=sampling, draft_sampling=run.draft_sampling,
         eos_id=run.eos_id, reward=run.reward, reward_params=reward_params,
         constraints=constraints, rows=run.rows,
-        prefill_chunk=run.prefill_chunk)
+        prefill_chunk=run.prefill_chunk,
+        shared_prefix=prompts[0, :run.shared] if run.shared else None)
     return out.replace(steps=out.steps[None])
 
   by_rows, same = PartitionSpec(sharding.DATA), PartitionSpec()

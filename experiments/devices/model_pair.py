@@ -39,6 +39,8 @@ class ModelPair(NamedTuple):
     drafts: what drafts, of which `draft` was opened.
     kept: layers whose outputs the target keeps.
     start: what drafters without a model begin with, a `StartTable`, or None.
+    share: tokens that prompts begin with in common and caches keep once, at
+      most; see `shared_prefix`.
   """
   target: dj.LanguageModel
   target_params: Any
@@ -52,6 +54,7 @@ class ModelPair(NamedTuple):
   drafts: draft_kind.Draft = draft_kind.Draft()
   kept: tuple[int, ...] = ()
   start: start_tables.StartTable | None = None
+  share: int = 0
 
 
 def for_method(pair, method):

@@ -15,6 +15,7 @@ from jax.experimental import topologies
 import jax.numpy as jnp
 
 from decoding_jax import kernels
+import decoding_jax as dj
 from decoding_jax.runtime import cache as cache_lib
 from experiments.app import launch
 from experiments.devices import device_compiler
@@ -90,7 +91,7 @@ def capacity(device) -> int | None:
   return size and size * 2**30
 
 
-def forward_cycles(config, device, batch, tokens, slots) -> int:
+def forward_cycles(config, device, batch, tokens, slots, shared=0) -> int:
   """Counts the cycles of a forward that the compiler has scheduled.
 
   Args:
@@ -100,13 +101,14 @@ def forward_cycles(config, device, batch, tokens, slots) -> int:
     batch: B.
     tokens: T.
     slots: S of the cache.
+    shared: those of them that all rows share.
 
   Returns:
     Number of cycles; not measured.
   """
   one, two = (
-      cycles(_forward(config, layers, device, batch, tokens, slots), device)
-      for layers in (1, 2))
+      cycles(_forward(config, layers, device, batch, tokens, slots, shared),
+             device) for layers in (1, 2))
   return one + (config.num_layers - 1) * (two - one)
 
 
@@ -160,10 +162,13 @@ def _schedules():
   return folder
 
 
-def _forward(config, layers, device, batch, tokens, slots):
+def _forward(config, layers, device, batch, tokens, slots, shared):
   config = dataclasses.replace(config, num_layers=layers, scan_layers=False)
   lm = transformer.language_model(config)
-  cache = jax.eval_shape(lambda: lm.init_cache(batch, slots))
+  cache = jax.eval_shape(lambda: lm.init_cache(batch, slots - shared))
+  if shared:
+    once = jax.eval_shape(lambda: lm.init_cache(1, shared))
+    cache = cache.replace(shared=dj.Block(once.keys, once.values))
   ids = jax.ShapeDtypeStruct((batch, tokens), jnp.int32)
   arguments = jax.tree.map(
       lambda x: jax.ShapeDtypeStruct(

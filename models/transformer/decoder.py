@@ -92,7 +92,7 @@ class Unrolled(nn.Module):
   @nn.compact
   def __call__(self, x, cache, block, slot, views):
     keys, values, outputs = [], [], []
-    kv = zip(cache.keys, cache.values, block.keys, block.values)
+    kv = zip(*views_lib.kv_of_layers(cache, block))
     narrow_ones = views_lib.narrow(self.config)
     for i, (layer_kv, narrow) in enumerate(zip(kv, narrow_ones)):
       # With one view it is both the first and the last.
@@ -121,9 +121,10 @@ class Scanned(nn.Module):
 
   @nn.compact
   def __call__(self, x, cache, block, slot, views):
-    config, kv = self.config, (cache.keys[0], cache.values[0])
+    config = self.config
+    *kv, keys, values = (x[0] for x in views_lib.kv_of_layers(cache, block))
     narrow = jnp.array(views_lib.narrow(config)) if len(views) > 1 else None
-    fresh = block.keys[0], block.values[0]
+    fresh = keys, values
     if self.is_initializing():
       scan = nn.scan(
           layers.Layer, variable_axes={"params": 0},

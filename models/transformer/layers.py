@@ -38,15 +38,21 @@ class AttentionView(NamedTuple):
     prefix: mask `[B, 1 or T, S]` of what may be attended to in the cache.
     block: mask `[B, T, N]` of what may in the block.
     span: the same as `prefix`, if it is the slots between two ends; or None.
+    shared: mask `[1, 1, S]` or `[B, T, S]` and span of what rows share; ()
+      where they share nothing.
   """
   angles: rope.RotaryAngles | None
   prefix: types.Array
   block: types.Array
   span: kernels.Span | None = None
+  shared: tuple[types.Array, kernels.Span] | tuple[()] = ()
 
   def of_layer(self, number):
     """Returns the view of a layer, whose cache is that of all layers."""
-    return self._replace(span=self.span._replace(layer=number))
+    spans = [span._replace(layer=number)
+             for span in (self.span, *self.shared[1:])]
+    return self._replace(span=spans[0],
+                         shared=(*self.shared[:1], *spans[1:]))
 
 
 class Linear(nn.Module):
@@ -189,8 +195,9 @@ class Attention(nn.Module):
 
     Args:
       x: `[B, T, F]`.
-      prefix: keys `[B, H, C, S]` and values `[B, H, S, C]` of the cache; with
-        an axis of layers in front where the view's span has a `layer`.
+      prefix: keys `[B, H, C, S]` and values `[B, H, S, C]` of the cache; then,
+        if there are any, those that all rows share, `[1, H, C, S]`. They have
+        an axis of layers in front where the view's spans have a `layer`.
       block: keys `[B, H, C, N]` and values `[B, H, N, C]`.
       slot: where in the block the first fresh token goes.
       view: an `AttentionView`.
@@ -222,7 +229,9 @@ class Attention(nn.Module):
     # A cache of no slots (training) is left out of the program altogether.
     parts = [(*block, view.block)]
     if prefix[0].shape[-1]:
-      parts.insert(0, (*prefix, view.prefix, view.span))
+      parts.insert(0, (*prefix[:2], view.prefix, view.span))
+    if view.shared:
+      parts.insert(0, (*prefix[2:], *view.shared))
     q *= (cfg.query_scalar or cfg.head_dim)**-0.5
     grouped = (*x.shape[:2], cfg.num_kv_heads, -1, cfg.head_dim)
     y = kernels.attention(q.reshape(grouped), parts, cfg.attention_softcap)
@@ -241,7 +250,7 @@ class Layer(nn.Module):
 
     Args:
       x: `[B, T, F]`.
-      kv: `(prefix keys, prefix values, block keys, block values)`.
+      kv: of `views.kv_of_layers`, of this layer.
       narrow: `[]` bool, which of two views is this layer's; None for one.
       slot: where in the block the first fresh token goes.
       views: tuple of an `AttentionView`, or of two, the narrow one last.
@@ -259,7 +268,7 @@ class Layer(nn.Module):
       return NORMS[cfg.norm](cfg, name=name)(x) if used else x
 
     y, block = Attention(cfg, name="attention")(
-        norm(x, "attention_norm", ahead), kv[:2], kv[2:], slot, view)
+        norm(x, "attention_norm", ahead), kv[:-2], kv[-2:], slot, view)
     y = _times(norm(y, "attention_out_norm", after), cfg.residual_scale)
     total = norm(x + y, "attention_norm", cfg.post_norm)
     feed_forward = Mixture if cfg.num_experts else FeedForward

@@ -5,6 +5,7 @@ import dataclasses
 import jax.numpy as jnp
 
 from decoding_jax import kernels
+from decoding_jax.runtime import cache as cache_lib
 from models.transformer import layers
 from models.transformer import rope
 
@@ -53,6 +54,21 @@ def of(config, cache, positions, mask):
   return tuple(view(local if x else full) for x in is_narrow)
 
 
+def kv_of_layers(cache, block):
+  """Returns the keys and values that layers read, each a tuple of layers.
+
+  Args:
+    cache: the committed prefix.
+    block: what it is followed by.
+
+  Returns:
+    Keys and values of the cache, of what its rows share if there is any, and
+    of the block.
+  """
+  prefix = [cache, cache.shared] if cache.shared else [cache]
+  return tuple(x for part in (*prefix, block) for x in (part.keys, part.values))
+
+
 def _masks(window, cache, positions, mask, has_start):
   """Returns what each fresh token attends to.
 
@@ -64,19 +80,36 @@ def _masks(window, cache, positions, mask, has_start):
     has_start: whether the span has one even without a window.
 
   Returns:
-    Masks `[B, 1 or T, S]` of the cache and `[B, T, N]` of the block, and the
-    span of the former.
+    Masks `[B, 1 or T, S]` of the cache and `[B, T, N]` of the block, the span
+    of the former, and mask and span of what rows share, if there is any.
   """
-  slots = jnp.arange(cache.keys[0].shape[-1])[None, None]
-  prefix = slots < cache.length[:, None, None]
-  if not window:
-    start = jnp.zeros_like(positions) if has_start else None
-    return prefix, mask, kernels.Span(cache.length, start)
-  prefix &= slots > positions[:, :, None] - window
-  if mask.shape[-1] > window:
+  shared = cache_lib.num_shared(cache)
+  stop = cache.length - shared
+  first = positions - window + 1 if window else (
+      jnp.zeros_like(positions) if has_start else None)
+  own = _seen(cache.keys[0].shape[-1], stop,
+              first - shared if window else first)
+  of_shared = _seen(shared, jnp.full(1, shared, stop.dtype),
+                    first) if cache.shared else ()
+  if window and mask.shape[-1] > window:
     # The positions of the block's older tokens are not given; but ancestors
     # have one position each and stand in order, so that counting those between
     # a token and its ancestor tells how far back it is.
     after = jnp.cumsum(mask[..., ::-1], axis=-1)[..., ::-1] - mask
     mask &= after < window
-  return prefix, mask, kernels.Span(cache.length, positions - window + 1)
+  return own[0], mask, own[1], of_shared
+
+
+def _seen(slots, stop, start):
+  """Returns mask `[B or 1, 1 or T, S]` and span of the slots between two ends.
+
+  Args:
+    slots: S.
+    stop: `[B or 1]`, the end.
+    start: `[B, T]`, where they begin; None for 0.
+  """
+  order = jnp.arange(slots)[None, None]
+  mask = order < stop[:, None, None]
+  if start is not None:
+    mask &= order >= start[:, :, None]
+  return mask, kernels.Span(stop, start)

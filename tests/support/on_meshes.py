@@ -23,6 +23,7 @@ from decoding_jax.speculation import verifiers
 from experiments.devices import mesh as mesh_lib
 from experiments.devices import mesh_shapes
 from experiments.devices import model_pair
+from experiments.devices import shared_prefix
 from experiments.devices import start_tables
 from models import checkpoints
 from models import prompt_lookup
@@ -102,6 +103,16 @@ def processed(pair):
   return pair._replace(draft=draft, draft_params=draft_params)
 
 
+# Tokens that prompts begin with; a row's own take positions after them.
+_SHARED = 10
+
+
+def sharing(pair):
+  """The pair, with as many tokens kept once as prompts begin with."""
+  shared_prefix._LEAST = shared_prefix._PART = 1
+  return pair._replace(share=_SHARED)
+
+
 def with_features_and_start(pair):
   """The pair, whose target keeps its layer's outputs, with a start table."""
   target, size = transformer.with_features(TARGET, (0,)), TARGET.vocab_size
@@ -144,10 +155,11 @@ NO_MODEL = {
 
 
 def run(folder, mesh, of_pair=lambda pair: pair, draft=None, weights="dtype",
-        method=METHOD, target="target", drafts=None, rows=None):
+        method=METHOD, target="target", drafts=None, rows=None, shared=0):
   """A generation, and what devices exchange in a step of its loop.
 
   Draft models are split where they can be, if `drafts` does not say otherwise.
+  Prompts begin with the same `shared` tokens.
   """
   names = folder / target, draft or folder / "draft"
   pair = model_pair.open_pair(*names, weights=weights)
@@ -158,6 +170,9 @@ def run(folder, mesh, of_pair=lambda pair: pair, draft=None, weights="dtype",
   pair = of_pair(pair)
   rng = np.random.default_rng(0)
   prompts = rng.integers(0, TARGET.vocab_size, (8, 4)).astype(np.int32)
+  lengths = shared + rng.integers(1, 5, 8)
+  prefix = rng.integers(0, TARGET.vocab_size, (1, shared)).astype(np.int32)
+  prompts = np.concatenate([np.repeat(prefix, 8, axis=0), prompts], axis=1)
   programs = []
   compiled = mesh_lib._generate
 
@@ -168,8 +183,8 @@ def run(folder, mesh, of_pair=lambda pair: pair, draft=None, weights="dtype",
 
   mesh_lib._generate = spy
   out = mesh_lib.generate(
-      pair, jax.random.split(jax.random.key(1), 8), prompts,
-      rng.integers(1, 5, 8), method=method, max_new_tokens=8, rows=rows,
+      pair, jax.random.split(jax.random.key(1), 8), prompts, lengths,
+      method=method, max_new_tokens=8, rows=rows,
       sampling=dj.Sampling(1.2), draft_sampling=dj.Sampling(0.8))
   mesh_lib._generate = compiled
   exchanged = collections.Counter(
@@ -177,7 +192,8 @@ def run(folder, mesh, of_pair=lambda pair: pair, draft=None, weights="dtype",
       for program in programs
       for kind, name in _COLLECTIVE.findall(program)
       # The prefill has loops as well, over layers that are scanned.
-      if "/while/" in name and "(prefill)" not in name and "/Decoder/" in name)
+      if "/while/" in name and "/Decoder/" in name and not any(
+          x in name for x in ("(prefill)", "(share)")))
   shards = mesh.shape[sharding.MODEL] if mesh else 1
   exchanged["bytes of rules"] = sum(map(on_shards.exchanged, programs))
   exchanged["whole"] = (shards > 1) * sum(
@@ -228,6 +244,10 @@ def main(folder):
   one, _ = run(folder, None, draft=prompt_lookup.NAME)
   out, _ = run(folder, mesh_shapes.make((4, 2)), draft=prompt_lookup.NAME)
   found["looked_up"] = bool((out.tokens == one.tokens).all())
+  one, _ = run(folder, None, shared=_SHARED)
+  out, exchanged = run(folder, mesh_shapes.make((2, 4)), sharing,
+                       shared=_SHARED)
+  found["shared"] = beside(one, out, exchanged)
   save_heads(folder)
   for name in HEADS:
     one, out = (run(folder, mesh, draft=folder / name)[0]

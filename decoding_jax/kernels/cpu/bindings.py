@@ -91,16 +91,19 @@ def attention(q, parts, *, cap):
     cap: of the scores; 0: none.
 
   Returns:
-    `[B, T, H, G, C]`, of the type of `q`.
+    A pair as those of `dot_product_attention.merge`: `[B, T, H, G, C]` and
+    `[B, T, H, G]`, both float32.
   """
   queries = q.astype(jnp.float32).transpose(0, 2, 3, 1, 4)
   arrays = []
   for keys, values, mask, *_ in parts:
     arrays += [keys, values,
                jnp.broadcast_to(mask, (len(q), *mask.shape[1:]))]
-  y, = _call("attention", [jax.ShapeDtypeStruct(queries.shape, jnp.float32)],
-             queries, *arrays, cap=np.float32(cap))
-  return y.transpose(0, 3, 1, 2, 4).astype(q.dtype)
+  y, log_sums = _call(
+      "attention", [jax.ShapeDtypeStruct(shape, jnp.float32)
+                    for shape in (queries.shape, queries.shape[:-1])],
+      queries, *arrays, cap=np.float32(cap))
+  return y.transpose(0, 3, 1, 2, 4), log_sums.transpose(0, 3, 1, 2)
 
 
 def supports_writes(arrays) -> bool:

@@ -20,29 +20,56 @@ from decoding_jax.types import (AppliedParams, Context, DecodeState, Drafter,
 def init(context: Context, state: DecodeState) -> DecodeState:
   """Reads the prompts, as many tokens at a time as the prefill does.
 
+  What prompts share is read once, and then kept in each row.
+
   Raises:
     ValueError: while traced, if the target does not keep what the head reads.
   """
   head, cache = context.draft, state.target_cache
   _check_widths(head, cache)
-  batch, width = context.prompts.shape
-  carry = head.init(batch, cache_lib.capacity(cache))
-  count = context.prompt_lengths - 1
-  number, size = prefill.chunks(width - 1, prefill.CHUNK)
+  batch, after = len(context.prompts), context.prompts[:, 1:]
+  count, slots = context.prompt_lengths - 1, cache_lib.capacity(cache)
+  shared = cache_lib.num_shared(cache)
+  if not shared:
+    return state.replace(carry=_read(context, head.init(batch, slots),
+                                     cache.features[HIDDEN_STATES], after,
+                                     count))
+  once, last = shared - 1, slice(shared - 1, shared)
+  carry = cache_lib.repeat_row(batch, _read(
+      context, head.init(1, slots), cache.shared.features[HIDDEN_STATES],
+      after[:1, :once], jnp.full(1, once, jnp.int32)))
+  # Tokens after the last shared one differ.
+  carry = _read(context, carry, tuple(
+      jnp.broadcast_to(x[:, last], (batch, 1, x.shape[2]))
+      for x in cache.shared.features[HIDDEN_STATES]), after[:, last],
+                jnp.ones_like(count))
+  return state.replace(carry=_read(
+      context, carry, cache.features[HIDDEN_STATES], after[:, shared:],
+      count - shared))
+
+
+def _read(context, carry, features, tokens, count):
+  """Reads pairs of features `[B, S, F]` and the tokens `[B, T]` after them."""
+  width = tokens.shape[1]
+  number, size = prefill.chunks(width, prefill.CHUNK)
   if not number:
-    return state.replace(carry=carry)
-  after = jnp.pad(context.prompts[:, 1:], ((0, 0), (0, number * size + 1 -
-                                                    width)))
+    return carry
+
+  def padded(x):
+    widths = [(0, 0)] * x.ndim
+    widths[1] = 0, max(0, number * size - x.shape[1])
+    return jnp.pad(x, widths)
+
+  features, tokens = tuple(map(padded, features)), padded(tokens)
 
   def read(i, carry):
     part = lambda x: jax.lax.dynamic_slice_in_dim(x, i * size, size, 1)
-    return head.read(*_params(context), carry,
-                     tuple(map(part, cache.features[HIDDEN_STATES])),
-                     part(after), jnp.clip(count - i * size, 0, size))
+    return context.draft.read(*_params(context), carry,
+                              tuple(map(part, features)), part(tokens),
+                              jnp.clip(count - i * size, 0, size))
 
-  carry = read(0, carry) if number == 1 else jax.lax.fori_loop(
+  return read(0, carry) if number == 1 else jax.lax.fori_loop(
       0, -(-count.max() // size), read, carry)
-  return state.replace(carry=carry)
 
 
 def propose(expander: Expander, keys, context: Context,

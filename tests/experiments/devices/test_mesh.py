@@ -66,6 +66,17 @@ def test_scanned_layers_exchange_what_unrolled_ones_do(found):
   assert found["scanned"]["off"] < 1e-5
 
 
+def test_same_tokens_where_rows_share_a_prefix(found):
+  """It is kept by each index of "data", and exchanged by no device.
+
+  The heads of the draft do not divide by those that share its layers.
+  """
+  shared, plain = found["shared"], found["2x4"]
+  assert shared["same"] and shared["same_counts"] and shared["off"] < 1e-5
+  sums = ("all-reduce", "all-gather", "all-to-all")
+  assert [shared.get(x) for x in sums] == [plain.get(x) for x in sums]
+
+
 @pytest.mark.parametrize("weights", ["dtype", "int8"])
 def test_experts_of_which_each_device_has_some_whole(found, weights):
   """They exchange as often, and as much, as those whose units are split."""

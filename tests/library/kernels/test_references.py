@@ -27,6 +27,53 @@ def test_matmul_is_a_product_with_the_transpose(dtype, rows, length,
                              rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("windowed", [False, True])
+def test_attention_to_keys_that_rows_share(dtype, windowed, monkeypatch):
+  """As if each row had them; some queries see none of them."""
+  rows, heads, groups, tokens, channels, shared, slots = 3, 2, 2, 4, 8, 70, 9
+  rng = np.random.default_rng(0)
+  draw = lambda *shape: jnp.asarray(2 * rng.standard_normal(shape), dtype)
+  q = draw(rows, tokens, heads, groups, channels) * channels**-0.5 / 2
+  keys_values = lambda rows, n: (draw(rows, heads, channels, n),
+                                 draw(rows, heads, n, channels))
+  once, own = keys_values(1, shared), keys_values(rows, slots)
+  own = *own, jnp.asarray(rng.random((rows, tokens, slots)) < 0.9).at[
+      ..., 0].set(True)
+  start, mask = None, jnp.ones((1, 1, shared), bool)
+  if windowed:
+    start = jnp.asarray(rng.integers(-9, shared, (rows, tokens)), jnp.int32)
+    start = start.at[1].set(shared + 3)
+    mask = jnp.arange(shared)[None, None] >= start[..., None]
+  span = dot_product_attention.Span(jnp.full(1, shared, jnp.int32), start)
+  repeated = *(jnp.repeat(x, rows, axis=0) for x in once), jnp.broadcast_to(
+      mask, (rows, tokens, shared))
+  expected, _ = dot_product_attention._attend(5.0, q, [repeated, own])
+
+  def check(right=True):
+    got = dot_product_attention.attention(
+        q, [(*once, mask, span), own], cap=5.0 if right else 0.0)
+    assert got.dtype == q.dtype
+    difference = np.abs(got.astype(jnp.float32) - expected).max()
+    assert difference < (1e-5 if dtype == "float32" else 5e-2) if right else (
+        difference > 0.1)
+
+  check()
+  check(right=False)
+  monkeypatch.setattr(flash_attention, "attend", functools.partial(
+      flash_attention.attend, interpret=True))
+  monkeypatch.setattr(dot_product_attention, "_SLOTS", 32)
+  for form in (dot_product_attention._flash, dot_product_attention._blockwise):
+    monkeypatch.setattr(
+        dot_product_attention, "_attention",
+        lambda q, parts, *, cap, form=form: (
+            dot_product_attention._attend_merged(cap, form, q, parts)))
+    check()
+  monkeypatch.setattr(dot_product_attention, "_attention",
+                      dot_product_attention._reference)
+  check()
+
+
 def test_rows_that_are_added_do_not_show():
   weights = jax.random.normal(jax.random.key(0), (5, 6))
   x = jax.random.normal(jax.random.key(1), (3, 6))
@@ -41,12 +88,12 @@ def test_one_query_beside_another_gives_the_same(dtype):
   parts = [(draw(i, 3, 2, 4, i), draw(i + 9, 3, 2, i, 4),
             (jnp.arange(i) != 1)[None, None]) for i in (5, 2)]
   expected = dot_product_attention._attend(0.0, q, parts)
-  np.testing.assert_allclose(
-      dot_product_attention._attend_twice(0.0, q, parts).astype(jnp.float32),
-      expected.astype(jnp.float32), rtol=1e-5, atol=1e-5)
-  wrong = [(keys, values, ~mask) for keys, values, mask in parts]
-  assert np.abs(dot_product_attention._attend(0.0, q, wrong)
-                - expected).max() > 0.1
+  got = dot_product_attention._attend_twice(0.0, q, parts)
+  wrong = dot_product_attention._attend(
+      0.0, q, [(keys, values, ~mask) for keys, values, mask in parts])
+  for x, y, right in zip(got, wrong, expected):
+    np.testing.assert_allclose(x, right, rtol=1e-5, atol=1e-5)
+    assert np.abs(y - right).max() > 0.1
 
 
 @pytest.mark.parametrize("sizes, dtype, cap, windowed", [
@@ -75,11 +122,11 @@ def test_attentions_are_merged(sizes, dtype, cap, windowed, monkeypatch):
   def check(of_prefix, span, right=True):
     parts = (*prefix, mask, span), block
     got = dot_product_attention._attend_merged(cap, of_prefix, q, parts)
-    assert got.dtype == q.dtype
-    difference = np.abs(np.float32(got) - np.float32(
-        dot_product_attention._attend(cap, q, parts))).max()
-    assert difference < (1e-5 if dtype == "float32" else 2e-2) if right else (
-        difference > 0.1)
+    for x, y in zip(got, dot_product_attention._attend(cap, q, parts)):
+      assert x.dtype == jnp.float32
+      difference = np.abs(x - y).max()
+      assert difference < (1e-5 if dtype == "float32" else 2e-2) if right else (
+          difference > 0.1)
 
   monkeypatch.setattr(flash_attention, "attend", functools.partial(
       flash_attention.attend, interpret=True))

@@ -117,17 +117,17 @@ def test_derivatives_are_those_of_the_reference(doubled):
 def test_a_new_argument_of_attention_takes_effect(monkeypatch):
   """One that is added to the reference alone: attention to a sink."""
   from decoding_jax.kernels import dot_product_attention as module
-  with_sink = lambda q, parts, *, cap, sink=0.0: sink * module._reference(
-      q, parts, cap=cap)
+  with_sink = lambda q, parts, *, cap, sink=0.0: (
+      sink * module._reference(q, parts, cap=cap)[0], None)
   attention = dispatch.on_cpu(
       with_sink, module.bindings.attention,
       fits=lambda *_, **__: module.bindings.available())
   q = jnp.ones((1, 1, 1, 1, 4))
   parts = ((jnp.ones((1, 1, 4, 3)), jnp.ones((1, 1, 3, 4)),
             jnp.ones((1, 1, 3), bool)),)
-  np.testing.assert_allclose(attention(q, parts, cap=0.0, sink=3.0), 3.0)
+  np.testing.assert_allclose(attention(q, parts, cap=0.0, sink=3.0)[0], 3.0)
   if kernels.available():
-    np.testing.assert_allclose(attention(q, parts, cap=0.0), 1.0)
+    np.testing.assert_allclose(attention(q, parts, cap=0.0)[0], 1.0)
 
 
 @pytest.mark.parametrize("value, native", [("xla", False), ("native", True)])

@@ -100,8 +100,10 @@ class Head {
       : stretches_(std::move(stretches)), queries_(groups * length),
         length_(length), channels_(channels), cap_(cap) {}
 
-  // q [queries, C], y [queries, C]; they may be the same.
-  [[gnu::noinline]] void Attend(const float* q, float* y) {
+  // q [queries, C], y [queries, C]; they may be the same. And [queries], the
+  // logarithm of the sum of the exponentials of the scores.
+  [[gnu::noinline]] void Attend(const float* q, float* y, float* log_sums) {
+    log_sums_ = log_sums;
     for (int64_t r = 0; r < queries_; r += kQueries) {
       TileOf<kQueries>(queries_ - r, q, y, r);
     }
@@ -154,7 +156,9 @@ class Head {
     Look(query, rows);
     Score<rows>(q + query * channels_, query);
     float totals[rows];
-    for (int r = 0; r < rows; ++r) totals[r] = Softmax(Scores(r));
+    for (int r = 0; r < rows; ++r) {
+      totals[r] = Softmax(Scores(r), log_sums_ + query + r);
+    }
     for (int64_t c = 0; c < channels_; c += kWide) {
       Vector sums[rows][kVectors] = {};
       const int64_t count = std::min(kWide, channels_ - c);
@@ -213,7 +217,7 @@ class Head {
   }
 
   // Scores become weights, whose sum is returned.
-  float Softmax(float* scores) {
+  float Softmax(float* scores, float* log_sum) {
     const float most = Largest(scores, width_);
     Vector total[1] = {};
     for (int64_t i = 0; i < width_; i += kLanes) {
@@ -223,6 +227,7 @@ class Head {
     }
     float sum[1];
     Sums(total, sum);
+    *log_sum = most + std::log(sum[0]);
     return sum[0];
   }
 
@@ -233,4 +238,5 @@ class Head {
   std::vector<Block> blocks_;
   std::vector<Vector> scores_;
   int64_t width_ = 0;
+  float* log_sums_ = nullptr;
 };

@@ -72,15 +72,17 @@ ffi::Error NormOf(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer scale,
 }
 
 // q [B, H, G, T, C]; then of each stretch keys [B, H, C, s], values [B, H, s,
-// C] and a mask [B, T or 1, s] -> [B, H, G, T, C]
+// C] and a mask [B, T or 1, s] -> [B, H, G, T, C], and [B, H, G, T] the
+// logarithms of the sums of the exponentials of the scores
 ffi::Error AttentionOf(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> q,
                        ffi::RemainingArgs rest, ffi::ResultBuffer<ffi::F32> y,
-                       float cap) {
+                       ffi::ResultBuffer<ffi::F32> log_sums, float cap) {
   const auto sizes = q.dimensions();
   const int64_t heads = sizes[1], groups = sizes[2], length = sizes[3];
   const int64_t channels = sizes[4], part = groups * length * channels;
   const float* queries = q.typed_data();
   float* result = y->typed_data();
+  float* sums = log_sums->typed_data();
   std::vector<ffi::AnyBuffer> arrays;
   for (size_t i = 0; i < rest.size(); ++i) {
     arrays.push_back(*rest.get<ffi::AnyBuffer>(i));
@@ -102,7 +104,8 @@ ffi::Error AttentionOf(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> q,
                              seen + index / heads * rows * slots, slots, rows});
       }
       Head<T>(std::move(stretches), groups, length, channels, cap)
-          .Attend(queries + index * part, result + index * part);
+          .Attend(queries + index * part, result + index * part,
+                  sums + index * groups * length);
     };
     Team(pool).Share(sizes[0] * heads, 1, [=](int64_t from, int64_t to) {
       for (; from < to; ++from) of_head(from);
@@ -252,6 +255,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
         .Ctx<ffi::ThreadPool>()
         .Arg<ffi::Buffer<ffi::F32>>()
         .RemainingArgs()
+        .Ret<ffi::Buffer<ffi::F32>>()
         .Ret<ffi::Buffer<ffi::F32>>()
         .Attr<float>("cap"));
 

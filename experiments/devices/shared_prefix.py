@@ -1,0 +1,62 @@
+"""The beginning that prompts have in common, which caches keep once."""
+
+import numpy as np
+
+from experiments.devices import mesh_shapes
+
+# Fewer tokens would hardly save anything.
+_LEAST = 32
+# A number is rounded down to a multiple of this part of its power of two: each
+# is a program of its own.
+_PART = 8
+
+
+def length(prompts, lengths) -> int:
+  """Returns how many first tokens prompts have in common, rounded down.
+
+  Args:
+    prompts: `[B, P]` int32, right-padded.
+    lengths: `[B]` int32.
+
+  Returns:
+    L, less than each length; 0 for fewer than 32, or for a single prompt.
+  """
+  prompts, most = np.asarray(prompts), int(np.min(lengths)) - 1
+  if len(prompts) < 2:
+    return 0
+  same = (prompts[:, :most] == prompts[:1, :most]).all(axis=0)
+  return _rounded(most if same.all() else int(np.argmin(same)))
+
+
+def of_texts(prompts) -> int:
+  """Returns the same of a list of the tokens of each prompt."""
+  first, last = min(map(tuple, prompts)), max(map(tuple, prompts))
+  width = min(map(len, prompts))
+  return length(np.array([first[:width], last[:width]], np.int32),
+                [width, width]) if len(prompts) > 1 else 0
+
+
+def of_batch(pair, prompts, lengths, rows=None) -> int:
+  """Returns how many tokens of a batch caches of a pair are to keep once.
+
+  Args:
+    pair: a `model_pair.ModelPair`.
+    prompts: `[B, P]` int32, right-padded.
+    lengths: `[B]` int32.
+    rows: rows decoded together, at most; None for all.
+
+  Returns:
+    L; 0 where the target cannot, or a device has no two rows to share them.
+  """
+  together = min(rows or len(prompts), len(prompts))
+  if not pair.share or not pair.target.reads_shared or getattr(
+      pair.draft, "target_view", None) or (
+      together < 2 * mesh_shapes.multiple(pair.mesh)):
+    return 0
+  return min(pair.share, length(prompts, lengths))
+
+
+def _rounded(count) -> int:
+  """Returns 0, 32, 64, ..., 256, 288, ..., 512, 576, ..., 1024, 1152, ..."""
+  step = max(_LEAST, 2**count.bit_length() // 2 // _PART)
+  return count // step * step
