@@ -187,8 +187,12 @@ def init(key, config: architecture.Config) -> types.Params:
 
 
 def abstract_params(config: architecture.Config) -> types.Params:
-  """Returns the parameters of `init` as `jax.ShapeDtypeStruct`."""
-  return jax.tree.map(lambda leaf: leaf, _abstract_params(config))
+  """Returns the parameters of `init` as `jax.ShapeDtypeStruct`.
+
+  Each is an object of its own, so that equal ones are told from shared ones.
+  """
+  return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype),
+                      _abstract_params(config))
 
 
 @functools.lru_cache(maxsize=64)

@@ -145,7 +145,7 @@ def test_attentions_are_merged(sizes, dtype, cap, windowed, monkeypatch):
   def check_layer(of_prefix, layer, right):
     parts = [((*x, mask, at), block) for x, at in (
         (prefix, span._replace(layer=jnp.int32(layer))), (alone, span))]
-    got, expected = (dot_product_attention._attend_merged(cap, how, q, part)
+    got, expected = (dot_product_attention._attend_merged(cap, how, q, part)[0]
                      for how, part in zip((
                          of_prefix, dot_product_attention._blockwise), parts))
     difference = np.abs(np.float32(got) - np.float32(expected)).max()
