@@ -16,6 +16,7 @@ parameters, which are random; `max_length` is as long as is needed.
 import dataclasses
 import functools
 import time
+from typing import NamedTuple
 
 from absl import flags
 import jax
@@ -30,69 +31,79 @@ from experiments.devices import tpu_compiler
 from models import transformer
 from models.transformer import quantization
 
-_TARGET = flags.DEFINE_string("target", "python-target", "Folder of the "
-                              "target, or name of a shipped one.")
-_DTYPE = flags.DEFINE_string("dtype", "float32", "Of parameters and caches.")
-_ROWS = flags.DEFINE_list("rows", ["1", "16", "64"], "Rows of a batch.")
-_PREFIX = flags.DEFINE_integer("prefix", 2048, "Tokens that rows share.",
-                               lower_bound=1)
-_OWN = flags.DEFINE_integer("own", 32, "Tokens of a row's prompt after them.",
-                            lower_bound=1)
-_NEW = flags.DEFINE_integer("new", 65, "Tokens to generate.", lower_bound=2)
-_TOKENS = flags.DEFINE_list("tokens", ["1"], "Tokens of a row in a forward "
-                            "whose cycles are counted.")
-_ROUNDS = flags.DEFINE_integer("rounds", 3, "Timings, of which the median is "
-                               "printed.", lower_bound=1)
-_DEVICES = flags.DEFINE_string("devices", "", "TPUs to compile for, such as "
-                               "v5e:2x2; '' measures on this machine.")
 _MIB = 2**20
 
 
+class Sizes(NamedTuple):
+  """Tokens of a row.
+
+  Attributes:
+    prefix: what rows share.
+    own: its prompt after that.
+    new: what is generated.
+  """
+  prefix: int
+  own: int
+  new: int
+
+  def slots(self, shared) -> int:
+    """Returns the slots of a cache that has so many tokens in common."""
+    return prefill.capacity(self.prefix + self.own, self.new, shared)
+
+  def both(self):
+    """Returns the numbers of tokens that are kept once, in both cases."""
+    return 0, self.prefix
+
+
 def main():
+  sizes = Sizes(PREFIX.value, OWN.value, NEW.value)
   config = dataclasses.replace(
-      draft_kind.architecture(_TARGET.value, _DTYPE.value, quantization.DTYPE),
-      max_length=_PREFIX.value + _OWN.value + _NEW.value)
-  rows, tokens = (_numbers(x) for x in (_ROWS, _TOKENS))
-  if _DEVICES.value:
-    device = tpu_compiler.devices(_DEVICES.value)[0]
+      draft_kind.architecture(TARGET.value, DTYPE.value, quantization.DTYPE),
+      max_length=sum(sizes))
+  rows, tokens = (launch.numbers(x) for x in (ROWS, TOKENS))
+  if DEVICES.value:
+    device = tpu_compiler.devices(DEVICES.value)[0]
     names = [f"cycles of {n}" for n in tokens]
-    figures = functools.partial(cycles, config, device, tokens)
+    figures = functools.partial(cycles, config, sizes, device, tokens)
   else:
     names = ["s to the first", "tokens/s after it"]
     figures = functools.partial(
-        seconds, config, transformer.init(jax.random.key(0), config))
+        seconds, config, sizes, transformer.init(jax.random.key(0), config),
+        ROUNDS.value)
   lines = [["rows", "caches, MiB", "shared", *(
       x for name in names for x in (name, "shared"))]]
   for batch in rows:
-    sizes = [f"{num_bytes(config, batch, x) / _MIB:,.1f}" for x in _both()]
-    lines.append([str(batch), *sizes, *figures(batch)])
+    memory = [f"{num_bytes(config, sizes, batch, x) / _MIB:,.1f}"
+              for x in sizes.both()]
+    lines.append([str(batch), *memory, *figures(batch)])
     print(text_tables.plain_table(lines), end="\n\n", flush=True)
 
 
-def num_bytes(config, batch, shared) -> int:
+def num_bytes(config, sizes, batch, shared) -> int:
   """Returns the bytes of keys and values of a batch."""
   lm = transformer.language_model(config)
   caches = jax.eval_shape(lambda: (
-      lm.init_cache(batch, _slots(shared) - shared), lm.init_cache(1, shared)))
+      lm.init_cache(batch, sizes.slots(shared) - shared),
+      lm.init_cache(1, shared)))
   return sum(x.size * x.dtype.itemsize for cache in caches
              for x in (*cache.keys, *cache.values))
 
 
-def cycles(config, device, tokens, batch) -> list[str]:
+def cycles(config, sizes, device, tokens, batch) -> list[str]:
   """Returns cycles of forwards, of each size repeated and shared."""
   count = functools.partial(tpu_compiler.forward_cycles, config, device, batch)
-  return [f"{count(size, _slots(shared), shared):,}"
-          for size in tokens for shared in _both()]
+  return [f"{count(size, sizes.slots(shared), shared):,}"
+          for size in tokens for shared in sizes.both()]
 
 
-def seconds(config, params, batch) -> list[str]:
+def seconds(config, sizes, params, rounds, batch) -> list[str]:
   """Returns the seconds of first tokens, and the rates of those after them.
 
   Both repeated and shared. First tokens are timed by calls that end with them.
   """
   rng = np.random.default_rng(0)
   prefix, own = (rng.integers(config.vocab_size, size=size).astype(np.int32)
-                 for size in (_PREFIX.value, (batch, _OWN.value)))
+                 for size in (sizes.prefix, (batch, sizes.own)))
   whole = np.concatenate([np.tile(prefix, (batch, 1)), own], axis=1)
 
   def generate(shared, new):
@@ -106,36 +117,32 @@ def seconds(config, params, batch) -> list[str]:
         shared_prefix=prefix if shared else None))
     return time.perf_counter() - start
 
-  calls = [(shared, new) for new in (1, _NEW.value) for shared in _both()]
+  calls = [(shared, new) for new in (1, sizes.new) for shared in sizes.both()]
   for call in calls:  # Compiles.
     generate(*call)
   first, first_shared, last, last_shared = np.median(
-      [[generate(*call) for call in calls] for _ in range(_ROUNDS.value)],
+      [[generate(*call) for call in calls] for _ in range(rounds)],
       axis=0)
-  count = batch * (_NEW.value - 1)
+  count = batch * (sizes.new - 1)
   rates = count / (last - first), count / (last_shared - first_shared)
   return [f"{first:.2f}", f"{first_shared:.2f}", *map("{:,.0f}".format, rates)]
 
 
-def _both():
-  """Returns the numbers of tokens that are kept once, in both cases."""
-  return 0, _PREFIX.value
-
-
-def _slots(shared):
-  return prefill.capacity(_PREFIX.value + _OWN.value, _NEW.value, shared)
-
-
-def _numbers(flag):
-  try:
-    found = [int(x) for x in flag.value]
-  except ValueError:
-    found = []
-  if not found or min(found) < 1:
-    raise launch.UserError(f"--{flag.name}={','.join(flag.value)}: positive "
-                           "integers are needed.")
-  return found
-
-
+# Flags are defined where they are parsed, see `experiments.rsd`.
 if __name__ == "__main__":
+  TARGET = flags.DEFINE_string("target", "python-target", "Folder of the "
+                               "target, or name of a shipped one.")
+  DTYPE = flags.DEFINE_string("dtype", "float32", "Of parameters and caches.")
+  ROWS = flags.DEFINE_list("rows", ["1", "16", "64"], "Rows of a batch.")
+  PREFIX = flags.DEFINE_integer("prefix", 2048, "Tokens that rows share.",
+                                lower_bound=1)
+  OWN = flags.DEFINE_integer("own", 32, "Tokens of a row's prompt after them.",
+                             lower_bound=1)
+  NEW = flags.DEFINE_integer("new", 65, "Tokens to generate.", lower_bound=2)
+  TOKENS = flags.DEFINE_list("tokens", ["1"], "Tokens of a row in a forward "
+                             "whose cycles are counted.")
+  ROUNDS = flags.DEFINE_integer("rounds", 3, "Timings, of which the median is "
+                                "printed.", lower_bound=1)
+  DEVICES = flags.DEFINE_string("devices", "", "TPUs to compile for, such as "
+                                "v5e:2x2; '' measures on this machine.")
   launch.run(main)

@@ -280,6 +280,18 @@ def decoders(methods, temperatures):
                             for t in temperatures))
 
 
+def numbers(flag) -> list[int]:
+  """Returns the positive integers of a list flag, or raises `UserError`."""
+  try:
+    found = [int(x) for x in flag.value]
+  except ValueError:
+    found = []
+  if not found or min(found) < 1:
+    raise UserError(f"--{flag.name}={','.join(flag.value)}: positive integers "
+                    "are needed.")
+  return found
+
+
 def check_positive(settings, *names):
   """Raises `UserError` unless these fields of a ConfigDict are positive."""
   for name in names:
