@@ -15,6 +15,7 @@ from experiments.app import launch
 from experiments.data import batches
 from experiments.data import keyword_augmentation
 from experiments.data import parallel_text
+from experiments.training import on_mesh
 from models import checkpoints
 from models.text import tokenizers
 from models.transformer import presets
@@ -175,7 +176,8 @@ def test_shares_that_are_none(config):
     train.train(config)
 
 
-def test_the_mean_counts_completions_only():
+def test_the_mean_counts_completions_only(monkeypatch):
+  monkeypatch.setattr(on_mesh, "evaluated_rows", lambda mesh: 1)
   found = []
 
   def evaluate(params, batch, teacher_params):
@@ -186,7 +188,7 @@ def test_the_mean_counts_completions_only():
   tokens = np.arange(3, dtype=np.int32)[:, None] * np.ones((1, 3), np.int32)
   weights = np.array([[1, 1], [0, 1], [0, 1]], np.float32)
   mean = train.training_steps.evaluate(
-      evaluate, None, batches.Batch(tokens, weights), rows=1)
+      evaluate, None, batches.Batch(tokens, weights))
   assert found == [1, 1, 1] and mean == {"loss": 0.75}
 
 

@@ -138,10 +138,10 @@ def test_devices_exchange_sums_of_layers_and_little_else(found, mesh,
   """Two sums a layer, and one of the embedding; logits are not gathered.
 
   The target has experts, whose sums are one, with that of the one that all
-  tokens use. Of a draft whose heads are not split the vocabulary is. Where its
-  cache is split by slots, devices exchange queries if they have different ones,
-  and what each has made of its slots. Rows exchange nothing, not even whether
-  they are done. What rules exchange is counted in bytes.
+  tokens use. Of a draft that all devices have the vocabulary is split. Where the
+  cache of another is split by slots, devices exchange queries, and what each has
+  made of its slots. Rows exchange nothing, not even whether they are done. What
+  rules exchange is counted in bytes.
   """
   rows, split = map(int, mesh.split("x"))
   calls = {on_meshes.TARGET: (1, True), on_meshes.DRAFT: (DRAFTS, split_draft)}
@@ -151,10 +151,8 @@ def test_devices_exchange_sums_of_layers_and_little_else(found, mesh,
           n * (1 + 2 * of_layers * (
               1 if config.scan_layers else config.num_layers))
           for config, (n, of_layers) in calls.items())}
-  if split > on_meshes.DRAFT.num_kv_heads:
-    expected["all-gather"] = DRAFTS * (2 if split_draft else 1)
-    merged = "reduce-scatter" if split_draft else "all-reduce"
-    expected[merged] = expected.get(merged, 0) + DRAFTS
+  if split_draft and split > on_meshes.DRAFT.num_kv_heads:
+    expected.update({"all-gather": 2 * DRAFTS, "reduce-scatter": DRAFTS})
   exchanged = {k: v for k, v in found[mesh].items()
                if k not in ("same", "same_counts", "off", "bytes of rules",
                             "whole")}
