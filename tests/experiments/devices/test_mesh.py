@@ -138,10 +138,10 @@ def test_devices_exchange_sums_of_layers_and_little_else(found, mesh,
   """Two sums a layer, and one of the embedding; logits are not gathered.
 
   The target has experts, whose sums are one, with that of the one that all
-  tokens use. Of a draft that all devices have the vocabulary is split. Where the
-  cache of another is split by slots, devices exchange queries, and what each has
-  made of its slots. Rows exchange nothing, not even whether they are done. What
-  rules exchange is counted in bytes.
+  tokens use. Of a draft that all devices have, the vocabulary is split. Where
+  the cache of another one is split by slots, devices exchange queries, and what
+  each has made of its slots. Rows exchange nothing, not even whether they are
+  done. What rules exchange is counted in bytes.
   """
   rows, split = map(int, mesh.split("x"))
   calls = {on_meshes.TARGET: (1, True), on_meshes.DRAFT: (DRAFTS, split_draft)}
