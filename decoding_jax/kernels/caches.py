@@ -29,13 +29,14 @@ def commit(keys, values, fresh_keys, fresh_values, slots, lengths):
   Returns:
     keys and values of the cache.
   """
-  if not any(map(_is_split, keys + values)):
+  if not any(map(mesh_axes.is_split, keys + values)):
     return _commit(keys, values, fresh_keys, fresh_values, slots, lengths)
   # Imported here, since one device has no use for it.
   from decoding_jax.kernels import split_slots
 
   def those(split, arrays, like):
-    return tuple(x for x, y in zip(arrays, like) if _is_split(y) == split)
+    return tuple(x for x, y in zip(arrays, like)
+                 if mesh_axes.is_split(y) == split)
 
   whole = _commit(*(those(False, *pair) for pair in (
       (keys, keys), (values, values), (fresh_keys, keys),
@@ -44,12 +45,8 @@ def commit(keys, values, fresh_keys, fresh_values, slots, lengths):
       *(those(True, x, keys + values) for x in (
           keys + values, fresh_keys + fresh_values)), slots, lengths))
   return tuple(
-      tuple(next(split if _is_split(x) else others) for x in arrays)
+      tuple(next(split if mesh_axes.is_split(x) else others) for x in arrays)
       for arrays, others in zip((keys, values), map(iter, whole)))
-
-
-def _is_split(x):
-  return isinstance(x, mesh_axes.SplitSlots)
 
 
 def _reference(keys, values, fresh_keys, fresh_values, slots, lengths):

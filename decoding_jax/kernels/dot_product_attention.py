@@ -66,7 +66,7 @@ def attention(q, parts, cap=0.0):
   if mesh_axes.layout_of(q.shape[2]).ways > 1:
     # Imported here, since one device has no use for it.
     from decoding_jax.kernels import split_slots
-    if any(isinstance(part[0], mesh_axes.SplitSlots) for part in parts):
+    if any(mesh_axes.is_split(part[0]) for part in parts):
       return split_slots.attend(functools.partial(_own, cap), q,
                                 parts).astype(q.dtype)
     parts = split_slots.together(parts)

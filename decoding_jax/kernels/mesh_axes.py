@@ -69,6 +69,11 @@ class SplitSlots:
     return self.array.dtype
 
 
+def is_split(x) -> bool:
+  """Returns whether this is a `SplitSlots`, in a tree of arrays."""
+  return isinstance(x, SplitSlots)
+
+
 class Layout(NamedTuple):
   """How a cache is split: mesh axis, its n devices, s of the same heads."""
   axis: str | None

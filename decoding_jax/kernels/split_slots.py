@@ -201,7 +201,7 @@ def _merged(layout, found, shape, divides):
 def _arrays(part, layout):
   """Returns the arrays of a part, and how they are split."""
   keys, values, *seen = part
-  if isinstance(keys, mesh_axes.SplitSlots):
+  if mesh_axes.is_split(keys):
     return (keys.array, values.array, seen), (
         _of_heads(keys, layout), _of_heads(values, layout), _SAME)
   return (keys, values, seen), (_SAME, _SAME, _SAME)
@@ -217,7 +217,7 @@ def _own_part(layout, part, own):
   """
   keys, values, (mask, *span) = own
   heads, first = layout.place()
-  if isinstance(part[0], mesh_axes.SplitSlots):
+  if mesh_axes.is_split(part[0]):
     mask = mask.reshape(*mask.shape[:2], -1, layout.ways)
     mask = jax.lax.dynamic_index_in_dim(mask, first, 3, keepdims=False)
     own_end = lambda end: None if end is None else _before(end, layout, first)

@@ -40,7 +40,7 @@ def map_arrays(function, *parts) -> types.Block:
     return jax.tree.map(lambda x, *others: function(
         x, *others, row_axis % x.ndim, slot_axis % x.ndim),
                         *(getattr(part, name) for part in parts),
-                        is_leaf=_is_split)
+                        is_leaf=kernels.is_split)
 
   return types.Block(**{name: mapped(name, *axes)
                         for name, axes in _AXES.items()})
@@ -140,8 +140,8 @@ def latest(cache: types.Cache, first: int, window: int) -> types.Cache:
     A cache of `first + window` slots, or of all S. Its slots are in order, but
     are positions no more.
   """
-  ways = max([1, *(x.ways for x in jax.tree.leaves(cache, is_leaf=_is_split)
-                   if _is_split(x))])
+  arrays = jax.tree.leaves(cache, is_leaf=kernels.is_split)
+  ways = max([1, *(x.ways for x in arrays if kernels.is_split(x))])
   first, window = (-(-number // ways) * ways for number in (first, window))
   slots = capacity(cache)
   if first + window >= slots:
@@ -151,7 +151,7 @@ def latest(cache: types.Cache, first: int, window: int) -> types.Cache:
   start = -(-start // ways) * ways
 
   def take(x, row_axis, slot_axis, ways=1):
-    if _is_split(x):
+    if kernels.is_split(x):
       return x.replace(array=take(x.array, row_axis, slot_axis, x.ways))
 
     def row(x, start):
@@ -164,10 +164,6 @@ def latest(cache: types.Cache, first: int, window: int) -> types.Cache:
 
   return with_arrays(cache.replace(length=first + cache.length - start),
                      map_arrays(take, cache))
-
-
-def _is_split(x):
-  return isinstance(x, kernels.SplitSlots)
 
 
 def put_rows(cache: types.Cache, rows, other: types.Cache) -> types.Cache:

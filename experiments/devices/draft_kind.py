@@ -6,6 +6,7 @@ A kind of drafts is a file of `experiments.devices.drafts`, with a subclass of
 
 import dataclasses
 import pathlib
+import re
 from typing import Any, Callable, NamedTuple
 
 import decoding_jax as dj
@@ -204,7 +205,11 @@ class Draft:
 
 
 class OfTarget(Draft):
-  """What drafts with the parameters of the target."""
+  """What drafts with the parameters of the target.
+
+  A subclass has `model(config)`, what drafts for a target with this
+  `transformer.Config`.
+  """
 
   @property
   def of_target(self):
@@ -220,6 +225,33 @@ class OfTarget(Draft):
 
   def load(self, pair, place):
     return pair._replace(draft_params=pair.target_params)
+
+  def on_mesh(self, pair, place):
+    config = pair.source.architecture()
+    return pair._replace(draft=place.model(self.model(config), config))
+
+
+def counted(name: str, prefix: str, digits: int, unit: str,
+            example: str) -> int | None:
+  """Returns the number N of a name "<prefix>N"; None for another name.
+
+  Args:
+    name: value of `--draft`.
+    prefix: such as "layers:".
+    digits: that N may have.
+    unit: what N counts, for the error.
+    example: a name, for the error.
+
+  Raises:
+    UserError: for a name that begins so, and has no such N.
+  """
+  if not name.startswith(prefix):
+    return None
+  number = name.removeprefix(prefix)
+  if not re.fullmatch(f"[1-9][0-9]{{0,{digits - 1}}}", number):
+    raise launch.UserError(f"--draft={name}: {prefix}N with a number N of "
+                           f"{unit} is needed, such as {example}.")
+  return int(number)
 
 
 def needs_draft(method) -> bool:

@@ -437,9 +437,10 @@ def _generate(run: _Run, batch, temperature, params):
 def put(mesh, spec, tree):
   """Puts arrays of the host on a mesh; each process provides its part."""
   where = NamedSharding(mesh, spec)
+  return jax.tree.map(lambda x: put_array(x, where), tree)
 
-  def place(x):
-    x = np.asarray(x)
-    return jax.make_array_from_callback(x.shape, where, lambda at: x[at])
 
-  return jax.tree.map(place, tree)
+def put_array(x, where):
+  """Does the same with an array and its `NamedSharding`."""
+  x = np.asarray(x)
+  return jax.make_array_from_callback(x.shape, where, lambda at: x[at])

@@ -207,13 +207,9 @@ def put(tree, shardings):
     tree: of arrays on the host or a device, or on the mesh already.
     shardings: a tree of `NamedSharding`.
   """
-  def place(x, where):
-    if getattr(x, "sharding", None) == where:
-      return x
-    x = np.asarray(x)
-    return jax.make_array_from_callback(x.shape, where, lambda at: x[at])
-
-  return jax.tree.map(place, tree, shardings)
+  return jax.tree.map(
+      lambda x, where: x if getattr(x, "sharding", None) == where
+      else mesh_lib.put_array(x, where), tree, shardings)
 
 
 def on_host(x):

@@ -112,7 +112,7 @@ def saved_weights(folder) -> str:
     FileNotFoundError, ValueError: as of `load`.
   """
   path = pathlib.Path(folder)
-  tensors = _tensors(path, _format_of(path, _fields(path)))
+  tensors = _tensors(path, _format_of(_module(path, _fields(path))))
   return (quantization.INT8 if any(x.eight_bits for x in tensors.values())
           else quantization.DTYPE)
 
@@ -232,7 +232,7 @@ def _opened(folder, target, dtype, weights=quantization.DTYPE) -> _Opened:
   path, dtype = pathlib.Path(folder), dtype or target.dtype
   fields = _fields(path)
   module = _module(path, fields)
-  format_ = _format_of(path, fields)
+  format_ = _format_of(module)
   tensors = _tensors(path, format_)
   if not module:
     module = next((x for x, found in _formats().items()
@@ -259,10 +259,9 @@ def _module(path, fields):
       (x for x, found in _formats().items() if _files_of(path, found)), None)
 
 
-def _format_of(path, fields):
-  """Returns its format; that of a model's files where none is named."""
-  return _formats().get(_module(path, fields),
-                        formats.Format(None, None, None))
+def _format_of(module):
+  """Returns its format; that of a model's files for None."""
+  return _formats().get(module, formats.Format(None, None, None))
 
 
 def _fields(path):

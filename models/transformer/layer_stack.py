@@ -149,8 +149,7 @@ def abstract_layers(params: types.Params, count: int,
     layers = {_STACK: jax.tree.map(lambda x: jax.ShapeDtypeStruct(
         (count, *x.shape), x.dtype), layer)}
   else:
-    layers = {_layer(i): jax.tree.map(lambda x: x, layer)
-              for i in range(count)}
+    layers = {_layer(i): layer for i in range(count)}
   return {**params, _LAYERS: layers}
 
 

@@ -5,6 +5,7 @@ A negative control has to fail by a margin that chance cannot explain.
 
 import functools
 import itertools
+import json
 import os
 import pathlib
 import subprocess
@@ -218,6 +219,19 @@ def joint_of_model(model, prompt, count):
   probs /= probs.sum(axis=-1, keepdims=True)
   found = np.take_along_axis(probs, texts[..., None], 2)[..., 0].prod(axis=1)
   return found.reshape((size,) * count)
+
+
+def found_by(program, *names, devices=8):
+  """Returns what a program of Python prints last, as JSON.
+
+  Args:
+    program: its file.
+    *names: its arguments.
+    devices: see `start`.
+  """
+  output, errors = start(program, *names, devices=devices).communicate()
+  assert output, errors
+  return json.loads(output.splitlines()[-1])
 
 
 def start(*command, devices=1, **environment):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import pathlib
-import re
 
 from experiments.app import launch
 from experiments.devices import draft_kind
@@ -20,13 +19,9 @@ class Layers(draft_kind.OfTarget):
 
   def open(self, target):
     return draft_kind.Opened(
-        target.lm, target.params, self._model(target.config), target.params,
+        target.lm, target.params, self.model(target.config), target.params,
         transformer.num_params(transformer.abstract_params(
             transformer.first_layers(target.config, self.count))))
-
-  def on_mesh(self, pair, place):
-    config = pair.source.architecture()
-    return pair._replace(draft=place.model(self._model(config), config))
 
   def architecture(self, source):
     with launch.user_errors(ValueError):
@@ -44,7 +39,7 @@ class Layers(draft_kind.OfTarget):
         checkpoints.to_hf(cut, config, {**params, "layers": kept})
     return cut
 
-  def _model(self, config):
+  def model(self, config):
     try:
       return transformer.early_exit(config, self.count)
     except ValueError as e:
@@ -53,10 +48,5 @@ class Layers(draft_kind.OfTarget):
 
 def of_name(name):
   """Returns the draft if the name is of layers; raises `UserError` for no N."""
-  before, prefix, number = name.partition(_PREFIX)
-  if before or not prefix:
-    return None
-  if not re.fullmatch("[1-9][0-9]{0,4}", number):
-    raise launch.UserError(f"--draft={name}: {_PREFIX}N with a number N of "
-                           "layers is needed, such as layers:8.")
-  return Layers(name, int(number))
+  count = draft_kind.counted(name, _PREFIX, 5, "layers", "layers:8")
+  return None if count is None else Layers(name, count)
