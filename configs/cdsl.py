@@ -42,7 +42,7 @@ _SEARCH = {"num_candidates": 8, "lookahead": 8, "reward_weight": 10.0}
 # Beyond the reconstruction of CDSL: a search commits the roll-out that it has
 # found, and nothing commits more than it takes for the reward to rise.
 _TO_RISE = {"name": "cdsl_extended", "commit": "rise", "commit_rollout": True,
-            "target_continues": False}
+            "low_acceptance": "search"}
 _METHODS = (
     {"label": "greedy", "name": "autoregressive"},
     {"label": "nucleus", "name": "autoregressive", "temperature": 1.0,
@@ -55,7 +55,7 @@ _METHODS = (
      **_SEARCH},
     {"label": "CDSL", "name": "cdsl", **_SEARCH},
     {"label": "CDSL, no S3", "name": "cdsl_extended",
-     "target_continues": False, **_SEARCH},
+     "low_acceptance": "search", **_SEARCH},
     {"label": "CDSL to rise", **_TO_RISE, **_SEARCH},
 )
 # Of CommonGen: many candidates with short roll-outs, for both; and as few

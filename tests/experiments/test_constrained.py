@@ -381,7 +381,7 @@ def test_cost_model():
 
 def shaped(label, shape, slack, calls, hard, tau="0.5"):
   spec = (f"cdsl_extended(8x{label[-1]}, w=1, lambda=10, rollout=target, "
-          f"{shape}, slack={slack}, tau={tau}, target_continues=False), T=0")
+          f"{shape}, slack={slack}, tau={tau}, low_acceptance=search), T=0")
   return {"label": label, "spec": spec, "target_calls": calls, "hard": hard}
 
 
