@@ -20,8 +20,9 @@ and dev.constraint.json, as in the repository of NeuroLogic decoding. `harmless`
 answers in dialogues (arXiv 2204.05862), as a reward model likes it, with a pair
 that is shipped for it; `configs/train.py` says what its folder holds. Add
 `,sweep` to any for the trade-off over lookahead lengths and thresholds,
-`,trees` for lookaheads that are trees, or `,search` for searches of beams and
-of trees, samples and particles that the same reward guides.
+`,trees` for lookaheads that are trees, `,readings` for what the abstract may
+mean, or `,search` for searches of beams and of trees, samples and particles
+that the same reward guides.
 
 Hardware: two cores of an x86 server, no GPU.
 Minutes, on 24 November 2026: `commongen` with 128 examples 4, `harmless` 3.
@@ -101,7 +102,7 @@ def get_config(presets="default"):
   Args:
     presets: names separated by commas: "default", "smoke", "commongen",
       "harmless"; "sweep", CDSL at other lookaheads and thresholds; "trees";
-      "search", searches, samples and particles.
+      "readings", CDSL as its abstract may be read; "search", searches, samples and particles.
 
   Returns:
     A ConfigDict with the fields:
@@ -203,6 +204,16 @@ def _trees():
       for name, shape in shapes.items()))
 
 
+def _readings():
+  """Returns CDSL as its abstract may be read at low acceptance."""
+  kinds = {"continue": "target continues", "search": "search",
+           "prefix": "prefix", "regenerate": "regenerate"}
+  return (_BY_LABEL["greedy"], _BY_LABEL["CDLH"], *(
+      {**_SEARCH, "label": f"{label}, a={a:g}", "name": "cdsl_extended",
+       "low_acceptance": kind, "acceptance_threshold": a}
+      for kind, label in kinds.items() for a in (0.25, 0.5, 1.0)))
+
+
 _PRESETS = {
     "default": {},
     "smoke": {"examples": 8, "max_new_tokens": 16, "batch": 4,
@@ -216,6 +227,7 @@ _PRESETS = {
                  "target": "harmless-target", "draft": "harmless-draft",
                  "prompt_length": 64},
     "sweep": {"methods": _sweep()},
+    "readings": {"methods": _readings()},
     "trees": {"methods": _trees()},
     "search": {"methods": _SEARCHES},
 }
