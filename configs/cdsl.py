@@ -129,6 +129,8 @@ def get_config(presets="default"):
         the distribution with these `weights` that is kept.
       reward: harmless, and a file without words: folder, or name, of the
         reward model.
+      second_reward: likewise, or "": another reward model, which no method
+        sees, and which scores the texts that it has written.
       reward_on_host: whether it scores texts on the host, where it may have
         another tokenizer than the target; the program waits for it.
       examples: prompts; of CommonGen the first ones of dev.
@@ -158,6 +160,7 @@ def get_config(presets="default"):
       "weights": "dtype",
       "draft_weights": "",
       "reward": "harmless-reward",
+      "second_reward": "",
       "reward_on_host": False,
       "examples": 64,
       "concepts": 3,
