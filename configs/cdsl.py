@@ -102,7 +102,8 @@ def get_config(presets="default"):
   Args:
     presets: names separated by commas: "default", "smoke", "commongen",
       "harmless"; "sweep", CDSL at other lookaheads and thresholds; "trees";
-      "readings", CDSL as its abstract may be read; "search", searches, samples and particles.
+      "readings", CDSL as its abstract may be read; "search", searches, samples
+      and particles.
 
   Returns:
     A ConfigDict with the fields:
