@@ -25,6 +25,7 @@ import jax.numpy as jnp
 
 from decoding_jax import sampling
 from decoding_jax.kernels import random, vocabulary
+from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.runtime import greedy_rollout, token_buffer
 from decoding_jax.types import (Array, Context, DecodeState, Decoder,
                                 Stats)
@@ -113,9 +114,9 @@ def _step(depth, draw, judge, context: Context,
     cached = state.length - 1
     return state.replace(
         carry=_Pending(fresh.tokens[:, 1:], fresh.log_probs[:, 1:], some),
-        target_cache=target_cache.replace(length=cached),
-        draft_cache=draft_cache.replace(
-            length=cached + (depth - 1) * some.astype(jnp.int32)),
+        target_cache=cache_lib.rewind(target_cache, cached),
+        draft_cache=cache_lib.rewind(
+            draft_cache, cached + (depth - 1) * some.astype(jnp.int32)),
         stats=_count(before, depth, accepted, count))
 
 

@@ -9,7 +9,9 @@ import numpy as np
 
 from decoding_jax import kernels
 from decoding_jax import types
+from decoding_jax.runtime import cache as cache_lib
 from models.transformer import architecture
+from models.transformer import gated_delta
 from models.transformer import layer_stack
 from models.transformer import layers
 from models.transformer import linear_ops
@@ -74,8 +76,9 @@ class Decoder(nn.Module):
         jax.lax.dynamic_update_slice_in_dim(
             kept, next(outputs) if i < cfg.num_layers else x, slot, 1)
         for kept, i in zip(old.get(types.HIDDEN_STATES, ()), self.kept))
-    block = block.replace(
-        features={types.HIDDEN_STATES: hidden} if self.kept else {})
+    block = block.replace(features={
+        **block.features, **({types.HIDDEN_STATES: hidden} if self.kept else {})
+    })
     head = embedding if cfg.tie_embeddings else declare(
         "head", matrix, (cfg.outputs or cfg.vocab_size, width), dtype, vocab)
     logits = linear_ops.matmul(x, head)
@@ -91,22 +94,32 @@ class Unrolled(nn.Module):
 
   @nn.compact
   def __call__(self, x, cache, block, slot, views):
-    keys, values, outputs = [], [], []
-    kv = zip(*views_lib.kv_of_layers(cache, block))
-    narrow_ones = views_lib.narrow(self.config)
-    for i, (layer_kv, narrow) in enumerate(zip(kv, narrow_ones)):
+    kv, updates, outputs = [], [], []
+    old = zip(*views_lib.kv_of_layers(cache, block))
+    states, features = iter(()), {}
+    if cache.states:
+      states = zip(cache_lib.begun_states(cache), block.features[types.UPDATES])
       # With one view it is both the first and the last.
-      arguments = x, layer_kv, None, slot, (views[-1 if narrow else 0],)
+      delta = gated_delta.view(self.config, views[-1].block)
+    kinds = zip(gated_delta.recurrent(self.config),
+                views_lib.narrow(self.config))
+    for i, (recurrent, narrow) in enumerate(kinds):
+      of_layer, view, mixer, fresh = (
+          (next(states), delta, gated_delta.MIXER, updates) if recurrent else
+          (next(old), views[-1 if narrow else 0], layers.ATTENTION, kv))
+      arguments = x, of_layer, None, slot, (view,)
       name = f"layer_{i}"
       if self.is_initializing():
-        x, (k, v) = layers.Layer(self.config, name=name)(*arguments)
+        x, found = layers.Layer(self.config, mixer, name=name)(*arguments)
       else:
-        x, (k, v) = _traced_once(self.config)(
+        x, found = _traced_once(self.config, mixer)(
             self.variables["params"][name], *arguments)
-      keys.append(k)
-      values.append(v)
+      fresh.append(found)
       outputs.append(x)
-    return x, types.Block(tuple(keys), tuple(values)), [
+    keys, values = zip(*kv) if kv else ((), ())
+    if cache.states:
+      features = {types.UPDATES: tuple(updates)}
+    return x, types.Block(keys, values, features), [
         outputs[i] for i in self.kept]
 
 
@@ -180,10 +193,10 @@ def _with_experts(own, params, number):
 
 
 @functools.lru_cache(maxsize=None)
-def _traced_once(config):
+def _traced_once(config, mixer):
   """Returns a layer as a function, traced once for all layers of its shape."""
   def layer(params, *arguments):
-    module = layers.Layer(config, parent=None)
+    module = layers.Layer(config, mixer, parent=None)
     return module.apply({"params": params}, *arguments)
 
   return jax.jit(layer)

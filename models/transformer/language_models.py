@@ -8,8 +8,10 @@ import jax.numpy as jnp
 
 from decoding_jax import kernels
 from decoding_jax import types
+from decoding_jax.runtime import cache as cache_lib
 from models.transformer import architecture
 from models.transformer import decoder
+from models.transformer import gated_delta
 from models.transformer import layer_stack
 from models.transformer import parameters
 
@@ -88,7 +90,8 @@ def _language_model(config, kept, prompts=0):
   def init_cache(batch, capacity):
     heads, dim = config.num_kv_heads, config.head_dim
     axes = (config.num_layers,) if config.scan_layers else ()
-    copies = 1 if config.scan_layers else config.num_layers
+    copies = 1 if config.scan_layers else gated_delta.recurrent(config).count(
+        False)
     dtype = jnp.dtype(config.dtype)
     widths = [config.dim if i < config.num_layers
               else config.embedding_dim or config.dim for i in kept]
@@ -98,7 +101,8 @@ def _language_model(config, kept, prompts=0):
                    for width in widths)
     return types.Cache((key,) * copies, (value,) * copies,
                        jnp.zeros(batch, jnp.int32),
-                       {types.HIDDEN_STATES: hidden} if kept else {})
+                       {types.HIDDEN_STATES: hidden} if kept else {},
+                       states=gated_delta.init_states(config, batch))
 
   def forward(params, tokens, positions, cache, block, slot, mask):
     return module.apply({"params": params}, tokens, positions, cache, block,
@@ -108,23 +112,25 @@ def _language_model(config, kept, prompts=0):
       init_cache, forward, config.vocab_size, config.max_length,
       abstract_params=functools.partial(_abstract, config, prompts),
       early_logits=functools.partial(_early_logits, config, prompts),
-      reads_shared=True)
+      # A state is that of a row, whatever its text begins with.
+      reads_shared=not config.linear_key_heads)
 
 
 def _early_logits(config, prompts, num_layers, params, tokens, positions,
                   cache, mask):
   """As `LanguageModel.early_logits`; of all layers where there are no more."""
   count = min(num_layers, config.num_layers)
+  config = dataclasses.replace(config, num_layers=count)
   # Scanned layers are one array, of which the first ones are read.
+  attend = gated_delta.recurrent(config).count(False)
   of_layers = lambda x: x.replace(
-      keys=x.keys[:count], values=x.values[:count], features={})
-  lm = _language_model(dataclasses.replace(config, num_layers=count), (),
-                       prompts)
-  fresh = lm.init_cache(*tokens.shape)
-  return lm.forward(params, tokens, positions,
-                    of_layers(cache).replace(
-                        shared=cache.shared and of_layers(cache.shared)),
-                    types.Block(fresh.keys, fresh.values), 0, mask)[0]
+      keys=x.keys[:attend], values=x.values[:attend], features={})
+  cache = of_layers(cache).replace(
+      shared=cache.shared and of_layers(cache.shared),
+      states=gated_delta.first(cache.states, config))
+  return _language_model(config, (), prompts).forward(
+      params, tokens, positions, cache,
+      cache_lib.init_block(cache, tokens.shape[1]), 0, mask)[0]
 
 
 def causal_logits(lm, params, tokens):
@@ -160,11 +166,10 @@ def bidirectional_logits(lm, params, tokens):
 
 def _whole_logits(lm, params, tokens, mask):
   batch, length = tokens.shape
-  fresh = lm.init_cache(batch, length)
+  empty = lm.init_cache(batch, 0)
   logits, _ = lm.forward(
       params, tokens, jnp.broadcast_to(jnp.arange(length), tokens.shape),
-      lm.init_cache(batch, 0), types.Block(
-          fresh.keys, fresh.values, fresh.features), 0,
+      empty, cache_lib.init_block(empty, length), 0,
       jnp.broadcast_to(mask, (batch, length, length)))
   return logits
 
@@ -199,11 +204,20 @@ def abstract_params(config: architecture.Config) -> types.Params:
 def _abstract_params(config):
   """`abstract_params`, which nobody may change.
 
-  Tracing layers takes seconds, and all are alike: one is traced.
+  Tracing layers takes seconds, and they are alike: one of a kind is traced.
   """
-  one = dataclasses.replace(config, num_layers=1, scan_layers=False)
-  return layer_stack.abstract_layers(_traced_init(one), config.num_layers,
-                                     config.scan_layers)
+  return layer_stack.abstract_layers(_traced_init(_period(config)),
+                                     config.num_layers, config.scan_layers)
+
+
+def _period(config):
+  """Returns the architecture with layers of all kinds, in order, and no more.
+
+  Their parameters are those of layers that follow, again and again.
+  """
+  kinds = config.full_every or 1 if config.linear_key_heads else 1
+  return dataclasses.replace(config, num_layers=min(kinds, config.num_layers),
+                             scan_layers=False)
 
 
 @functools.lru_cache(maxsize=64)
@@ -215,12 +229,13 @@ def mesh_axes(config: architecture.Config) -> dict[str, tuple]:
 
   Returns:
     Dict from `parameters.param_name` to axes of `parameters.declare`, as
-    unrolled layers declare them, of the first layer only: all are alike.
+    unrolled layers declare them, by names of `layer_stack.of_first_layer`: what
+    is called the same is alike.
   """
-  one = dataclasses.replace(config, num_layers=1, scan_layers=False)
   with parameters.declarations() as found:
-    _traced_init(one, prompts=1)
-  return found
+    _traced_init(_period(config), prompts=1)
+  return {layer_stack.of_first_layer(name): axes
+          for name, axes in found.items()}
 
 
 def _traced_init(config, prompts=0):
@@ -242,7 +257,8 @@ def _one_token(config):
   tokens, mask = (jax.ShapeDtypeStruct((1, 1), jnp.int32),
                   jax.ShapeDtypeStruct((1, 1, 1), bool))
   cache = jax.eval_shape(lambda: language_model(config).init_cache(1, 1))
-  return tokens, cache, types.Block(cache.keys, cache.values), mask
+  return tokens, cache, jax.eval_shape(
+      lambda x: cache_lib.init_block(x, 1), cache), mask
 
 
 def _abstract(config, prompts):

@@ -137,19 +137,20 @@ def unstack_layers(params: types.Params) -> types.Params:
 
 def abstract_layers(params: types.Params, count: int,
                     scanned: bool) -> types.Params:
-  """Returns the shapes of a decoder of many layers, from those of one layer.
+  """Returns the shapes of a decoder of many layers, from those of a few.
 
   Args:
-    params: shapes of a decoder with one layer, which is not scanned.
+    params: shapes of a decoder with layers of all kinds, which are not scanned;
+      these follow one another again and again.
     count: number of layers.
     scanned: whether they are.
   """
-  layer = params[_LAYERS][_layer(0)]
+  kinds = params[_LAYERS]
   if scanned:
     layers = {_STACK: jax.tree.map(lambda x: jax.ShapeDtypeStruct(
-        (count, *x.shape), x.dtype), layer)}
+        (count, *x.shape), x.dtype), kinds[_layer(0)])}
   else:
-    layers = {_layer(i): layer for i in range(count)}
+    layers = {_layer(i): kinds[_layer(i % len(kinds))] for i in range(count)}
   return {**params, _LAYERS: layers}
 
 

@@ -13,6 +13,7 @@ from models.transformer import quantization
 HEADS, KV_HEADS, HIDDEN, VOCAB = "heads", "kv heads", "hidden", "vocab"
 EXPERTS = "experts"
 SHARED = "hidden, of what all tokens use besides their experts"
+LINEAR = "heads of layers with a state"
 # The axes of a matrix that every device has all of.
 WHOLE = (None, None)
 
