@@ -106,7 +106,7 @@ class Unrolled(nn.Module):
     for i, (recurrent, narrow) in enumerate(kinds):
       of_layer, view, mixer, fresh = (
           (next(states), delta, gated_delta.MIXER, updates) if recurrent else
-          (next(old), views[-1 if narrow else 0], layers.ATTENTION, kv))
+          (next(old), views[-1 if narrow else 0], None, kv))
       arguments = x, of_layer, None, slot, (view,)
       name = f"layer_{i}"
       if self.is_initializing():

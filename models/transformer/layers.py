@@ -244,19 +244,15 @@ class Attention(nn.Module):
         cfg.dim, axes=(None, parameters.HEADS), name="out")(y), block
 
 
-# What mixes the tokens of a layer, and its name there.
-ATTENTION = Attention, "attention"
-
-
 class Layer(nn.Module):
   """Attention and feed-forward layer, with norms before or after them.
 
   Attributes:
     config: the architecture.
-    mixer: what there is instead of attention, and its name.
+    mixer: what there is instead of attention, and its name; None for nothing.
   """
   config: Any
-  mixer: tuple[Any, str] = ATTENTION
+  mixer: tuple[Any, str] | None = None
 
   @nn.compact
   def __call__(self, x, kv, narrow, slot, views):
@@ -282,8 +278,8 @@ class Layer(nn.Module):
     def norm(x, name, used):
       return NORMS[cfg.norm](cfg, name=name)(x) if used else x
 
-    mixer, name = self.mixer
-    prefix, block = (kv[:-2], kv[-2:]) if mixer is Attention else kv
+    mixer, name = self.mixer or (Attention, "attention")
+    prefix, block = kv if self.mixer else (kv[:-2], kv[-2:])
     y, block = mixer(cfg, name=name)(
         norm(x, "attention_norm", ahead), prefix, block, slot, view)
     y = _times(norm(y, "attention_out_norm", after), cfg.residual_scale)
