@@ -29,7 +29,8 @@ _IMAGES = frozenset("""
 _DELTA = {"head_dim": 256, "linear_num_key_heads": 16,
           "linear_num_value_heads": 32, "linear_key_head_dim": 128,
           "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4,
-          "max_position_embeddings": 32768, "num_key_value_heads": 2}
+          "max_position_embeddings": 32768, "num_experts_per_tok": 10,
+          "num_key_value_heads": 2}
 DEFAULTS = {NEXT: _DELTA, DENSE: {**_DELTA, "num_key_value_heads": 4}}
 # Tensors that are not called as Llama's.
 NAMES = {
@@ -58,7 +59,7 @@ def text_part(fields):
   text.pop("architectures", None)
   rest = {name: x for name, x in fields.items()
           if name not in _IMAGES and name != "text_config"}
-  return {**rest, **text}
+  return {**text, **rest}
 
 
 def parse(fields, family, common):

@@ -65,7 +65,8 @@ def test_there_and_back(tmp_path, changes):
 # Their tensors lie otherwise, or they have images: what they compute is that of
 # another family, in whose name they are written.
 _WRITTEN_AS = {"phi3": {"llama", "mistral", "phi3"}, "gemma3": {"gemma3_text"},
-               "llada": {"llama"}, "Dream": {"qwen2"}, "mimo": {"qwen2"}}
+               "llada": {"llama"}, "Dream": {"qwen2"}, "mimo": {"qwen2"},
+               "qwen3_5": {"qwen3_5_text"}}
 
 
 @pytest.mark.parametrize("name", sorted(
@@ -84,7 +85,8 @@ def test_every_family_has_a_published_config_and_a_tensor_table():
   assert families == set(hf_config.ARCHITECTURES)
   # Those with images are read as models of text, masked ones as the causal
   # ones that they came from.
-  assert set(tensor_names._TABLES) == families - {"gemma3", *masked.FAMILIES}
+  assert set(tensor_names._TABLES) == families - {
+      "gemma3", "qwen3_5", *masked.FAMILIES}
   assert set(llama.FAMILIES) <= families
 
 
