@@ -219,7 +219,6 @@ FORMAT = formats.Format(
         "num_layers": formats.COUNT, "version": formats.COUNT,
         "rope_theta": formats.Field(float, 1, 1e12)}})
 KINDS = {"clover": training.Kind(
-    lambda target, depth: Config(dataclasses.replace(
-        target, num_layers=2, scan_layers=False)),
+    lambda target, depth: Config(formats.layer_of(target, 2)),
     training.of_pairs(functools.partial(cells.rounds, _CELL)),
     feature_weight=10)}

@@ -56,8 +56,7 @@ def layer_of(target):
   Args:
     target: a `transformer.Config`.
   """
-  return dataclasses.replace(target, num_layers=1, scan_layers=False,
-                             weights="dtype")
+  return dataclasses.replace(formats.layer_of(target), weights="dtype")
 
 
 class Module(nn.Module):
@@ -109,8 +108,9 @@ def _config(folder):
   if not found:
     raise ValueError(f"'{folder.path}' holds no tensors of a next-token "
                      "module.")
-  unlike = [name for name in ("num_experts", "sandwich_norm", "reordered_norm",
-                              "parallel") if getattr(target, name)]
+  unlike = [name for name in ("num_experts", "attention_gate", "parallel",
+                              "sandwich_norm", "reordered_norm")
+            if getattr(target, name)]
   if unlike or target.norm == "layer":
     name = (unlike or ["norm"])[0]
     raise ValueError(f"'{folder.path}': a next-token module with a layer like "

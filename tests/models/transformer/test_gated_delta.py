@@ -12,13 +12,17 @@ import decoding_jax as dj
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.runtime import cache_growth
 from decoding_jax.runtime import prefill
+from decoding_jax.validation import memory
 from models import cacheless
 from models import guided
 from models import transformer
+from models.heads import eagle
+from models.heads.parts import formats
 from models.testing import conformance
 from models.testing import exactness
 from models.transformer import language_models
 from support import helpers
+from support import published_configs
 from support import tiny_models as tiny
 
 # With experts, and a last layer of each kind.
@@ -269,3 +273,35 @@ def test_joint_distribution():
   """Control: siblings that go on from each other's state."""
   assert p_value(lambda lm: lm) > exactness.MIN_P_VALUE
   assert p_value(without_siblings_apart) < helpers.MAX_P_VALUE_OF_CONTROL
+
+
+def test_memory_of_a_tree_is_of_changes_and_not_of_states(tmp_path):
+  """Of Qwen3-Next as published, in bytes; see docs/models.md."""
+  lm = transformer.language_model(published_configs.read(
+      tmp_path, published_configs.QWEN_3_NEXT))
+  cache = jax.eval_shape(lambda: lm.init_cache(1, 1))
+  block = jax.eval_shape(lambda x: cache_lib.init_block(x, 1), cache)
+  # 36 layers of 32 heads of 128 x 128 numbers in float32; and of the inputs of
+  # convolutions, 3 of 2 x 16 x 128 + 32 x 128 in bfloat16.
+  assert memory.size(cache.states) == 36 * (32 * 128 * 128 * 4 + 3 * 8192 * 2)
+  # Keys and values of 12 layers, of two heads each.
+  assert memory.size((cache.keys, cache.values)) == 12 * 2 * 2 * 256 * 2
+  # Of a node the decays, a key of each of 16 heads, a change of each of 32, and
+  # the inputs.
+  assert memory.size(block.features) == 36 * (
+      4 * (32 + 16 * 128 + 32 * 128) + 2 * 8192)
+
+
+@pytest.mark.long
+def test_a_head_reads_layers_with_a_state():
+  """Greedy texts of EAGLE trees on such a target are its own."""
+  target = tiny.Model(transformer.with_features(tiny.DELTA, (0, 1, 2)),
+                      TARGET.params)
+  config = eagle.Config(formats.layer_of(tiny.DELTA), version=3)
+  head = tiny.Model(
+      eagle.head(config, tiny.DELTA),
+      eagle.init(jax.random.key(0), config, tiny.DELTA))
+  run = functools.partial(tiny.generate, sampling=dj.Sampling(0))
+  found = run(dj.methods.rsd_s(2, 2), tiny.Models(target, head))
+  np.testing.assert_array_equal(found.tokens, run(
+      dj.methods.autoregressive(), tiny.Models(TARGET, None)).tokens)
