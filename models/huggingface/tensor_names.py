@@ -195,7 +195,7 @@ def places(config, name) -> list[TensorSlice]:
   if path[0] != "layers":
     return [place._replace(source=f"{table['/'.join(path)]}.{_KINDS[kind]}")]
   if family in ("gpt2", "gpt_neox") and path[-1] in _FUSED:
-    place = place._replace(part=_FUSED.index(path[-1]), sizes=(1,) * len(_FUSED),
+    place = place._replace(part=_FUSED.index(path[-1]), sizes=(1, 1, 1),
                            groups=config.num_heads if family == "gpt_neox"
                            else 1)
   if family in (qwen3_next.NEXT, qwen3_next.DENSE):

@@ -260,9 +260,9 @@ def _advance_layer(count, state, update):
         text, start, old.shape[1])
     return jax.vmap(row)(jnp.concatenate([old, fresh], axis=1), count)
 
+  kept = jnp.exp(sums[:, 0])[..., None, None] * state["state"]
   return {"inputs": jax.tree.map(newest, state["inputs"], update["inputs"]),
-          "state": jnp.exp(sums[:, 0])[..., None, None] * state["state"] +
-                   added}
+          "state": kept + added}
 
 
 def _widths(config):

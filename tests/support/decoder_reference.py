@@ -32,7 +32,8 @@ def logits(config, params, tokens):
         x = norm(x + function(config, layer[name], x))
         continue
       y = before if config.parallel else x
-      y = function(config, layer.get(name), y if config.reordered_norm else norm(y))
+      y = function(config, layer.get(name),
+                   y if config.reordered_norm else norm(y))
       if config.sandwich_norm or config.reordered_norm:
         y = _norm(config, layer[f"{name}_out_norm"], y)
       x = x + y * config.residual_scale

@@ -305,7 +305,8 @@ def _greedy(lm, params, prompts):
     "gpt-neox", "starcoder-2", "mixtral", "qwen2 with experts",
     "qwen2 with experts, normalised", "qwen3 with experts", "olmoe",
     "llama yarn", "smollm3 yarn", "gpt-neox yarn", "gemma-3 yarn",
-    "qwen3 yarn of DeepSeek", "qwen3-next", "qwen3.5", "llama longrope", "phi-4 mini"])
+    "qwen3 yarn of DeepSeek", "qwen3-next", "qwen3.5", "llama longrope",
+    "phi-4 mini"])
 def test_written_back_it_is_the_same_model(tmp_path, variant):
   """The same bits under the same names, and nothing lost of the config."""
   theirs = their_model(variant)
