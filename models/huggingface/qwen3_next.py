@@ -29,9 +29,10 @@ _IMAGES = frozenset("""
 _DELTA = {"head_dim": 256, "linear_num_key_heads": 16,
           "linear_num_value_heads": 32, "linear_key_head_dim": 128,
           "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4,
-          "max_position_embeddings": 32768, "num_experts_per_tok": 10,
-          "num_key_value_heads": 2}
-DEFAULTS = {NEXT: _DELTA, DENSE: {**_DELTA, "num_key_value_heads": 4}}
+          "max_position_embeddings": 32768}
+DEFAULTS = {
+    NEXT: {**_DELTA, "num_key_value_heads": 2, "num_experts_per_tok": 10},
+    DENSE: {**_DELTA, "num_key_value_heads": 4}}
 # Tensors that are not called as Llama's.
 NAMES = {
     "attention/gate": "self_attn.q_proj",
