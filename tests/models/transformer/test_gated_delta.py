@@ -243,7 +243,7 @@ def test_what_states_do_not_allow_is_refused(run, message):
 
 def p_value(target):
   """Of first tokens of texts of trees, by the joint distribution of NEXT."""
-  size, count, rows = 4, 3, 8_000
+  size, count, rows = 4, 3, 4_000
   config = dataclasses.replace(tiny.DELTA, vocab_size=size)
   right = tiny.random_model(config)
   draft = tiny.noisy(right, 0.5)
