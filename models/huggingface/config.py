@@ -17,6 +17,7 @@ from models.folders import json_files
 from models.gguf import config as gguf_config
 from models.gguf import files as gguf_files
 from models.huggingface import config_fields
+from models.huggingface import deepseek
 from models.huggingface import gemma
 from models.huggingface import llama
 from models.huggingface import masked
@@ -38,7 +39,7 @@ ARCHITECTURES = {
     "gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM",
     "gemma3_text": "Gemma3ForCausalLM",
     "gemma3": "Gemma3ForConditionalGeneration",
-    "opt": "OPTForCausalLM", "gpt2": "GPT2LMHeadModel",
+    "opt": "OPTForCausalLM", "gpt2": "GPT2LMHeadModel", **deepseek.FAMILIES,
     masked.LLADA: "LLaDAModelLM", masked.DREAM: "DreamModel"}
 
 # For training, for generation, for other libraries, or just notes; and what
@@ -95,6 +96,7 @@ _QWEN_2 = {_LENGTH: 32768, _KEY_HEADS: 32}
 _GEMMA_2 = {_LENGTH: 8192, _KEY_HEADS: 4, "query_pre_attn_scalar": 256,
             "sliding_window": 4096}
 _DEFAULTS = {
+    **deepseek.DEFAULTS,
     **dict.fromkeys(("llama", "olmo2", "granite", "gpt_neox", "opt"),
                     {_LENGTH: 2048}),
     **dict.fromkeys(("olmoe", "phi3", "starcoder2"), {_LENGTH: 4096}),
@@ -110,7 +112,8 @@ _PARSERS = {"gemma": gemma.parse, "gemma2": gemma.parse,
             "gemma3_text": gemma.parse, "opt": opt.parse,
             "gpt2": opt.parse, "gpt_neox": neox.parse,
             "starcoder2": neox.parse, masked.LLADA: masked.parse,
-            masked.DREAM: masked.parse}
+            masked.DREAM: masked.parse,
+            **dict.fromkeys(deepseek.FAMILIES, deepseek.parse)}
 
 
 def is_hf(folder) -> bool:
@@ -229,6 +232,8 @@ def _own_fields(config):
   """Returns the name of a family, and its fields besides the common ones."""
   if config.positions == "learned":
     return opt.own_fields(config)
+  if config.latent_dim:
+    return deepseek.own_fields(config)
   if config.norm == "rms_plus_one":
     return gemma.own_fields(config)
   if config.norm == "layer":
@@ -274,6 +279,8 @@ def _effective(config):
     unused["rope_full"] = True
   if not config.num_experts:
     unused |= {"experts_per_token": 0, "normalize_experts": True}
+  if not config.dense_layers:
+    unused["dense_dim"] = 0
   if config.rope_scaling == "none" and (
       config.rope_local_theta == config.rope_theta):
     unused["rope_local_theta"] = 0.0

@@ -97,11 +97,11 @@ class Unrolled(nn.Module):
     for i, (layer_kv, narrow) in enumerate(zip(kv, narrow_ones)):
       # With one view it is both the first and the last.
       arguments = x, layer_kv, None, slot, (views[-1 if narrow else 0],)
-      name = f"layer_{i}"
+      name, own = f"layer_{i}", self.config.of_layer(i)
       if self.is_initializing():
-        x, (k, v) = layers.Layer(self.config, name=name)(*arguments)
+        x, (k, v) = layers.Layer(own, name=name)(*arguments)
       else:
-        x, (k, v) = _traced_once(self.config)(
+        x, (k, v) = _traced_once(own)(
             self.variables["params"][name], *arguments)
       keys.append(k)
       values.append(v)

@@ -59,9 +59,23 @@ def is_stacked(params: types.Params) -> bool:
   return _STACK in params[_LAYERS]
 
 
-def of_first_layer(name: str) -> str:
-  """Returns the name that a parameter has in the first of unrolled layers."""
-  return re.sub(f"^{_LAYERS}/{_STACK}[_0-9]*/", f"{_LAYERS}/{_layer(0)}/", name)
+def of_first_layer(name: str, dense_layers: int = 0) -> str:
+  """Returns the name that a parameter has in the first layer of its kind.
+
+  Args:
+    name: of a parameter of scanned or unrolled layers, or any other.
+    dense_layers: as of a `transformer.Config`.
+  """
+  number = layer_number(name)
+  first = 0 if number is not None and number < dense_layers else dense_layers
+  return re.sub(f"^{_LAYERS}/{_STACK}[_0-9]*/", f"{_LAYERS}/{_layer(first)}/",
+                name)
+
+
+def layer_number(name: str) -> int | None:
+  """Returns the number of the unrolled layer that has a parameter, or None."""
+  found = re.match(f"^{_LAYERS}/{_STACK}_([0-9]+)/", name)
+  return int(found[1]) if found else None
 
 
 def place_all(params: types.Params, shardings, place) -> types.Params:
@@ -137,19 +151,21 @@ def unstack_layers(params: types.Params) -> types.Params:
 
 def abstract_layers(params: types.Params, count: int,
                     scanned: bool) -> types.Params:
-  """Returns the shapes of a decoder of many layers, from those of one layer.
+  """Returns the shapes of a decoder of many layers, from those of a few.
 
   Args:
-    params: shapes of a decoder with one layer, which is not scanned.
+    params: shapes of a decoder whose layers are not scanned; more are like its
+      last one.
     count: number of layers.
     scanned: whether they are.
   """
-  layer = params[_LAYERS][_layer(0)]
+  few = params[_LAYERS]
+  last = few[_layer(len(few) - 1)]
   if scanned:
     layers = {_STACK: jax.tree.map(lambda x: jax.ShapeDtypeStruct(
-        (count, *x.shape), x.dtype), layer)}
+        (count, *x.shape), x.dtype), last)}
   else:
-    layers = {_layer(i): layer for i in range(count)}
+    layers = {_layer(i): few.get(_layer(i), last) for i in range(count)}
   return {**params, _LAYERS: layers}
 
 
