@@ -105,6 +105,8 @@ def parse(fields, family, common):
                             (common["num_heads"],))
   for name in ("attention_bias", "mlp_bias"):
     config_fields.take_one_of(fields, name, family, (False,))
+  config_fields.take_one_of(fields, "layer_types", family, (
+      ["indexed_attention"] * common["num_layers"],))
   _take_own_code(fields, family)
   for name in _UNUSED:
     fields.pop(name, None)
