@@ -69,34 +69,38 @@ def names(config):
 
 
 class HeadRows(NamedTuple):
-  """Rows of each head in a tensor of two matrices; a `TensorSlice`.
+  """Rows of each head in a tensor of its keys and values; a `TensorSlice`.
 
   Attributes:
     source: the tensor's name.
-    part: which of the two.
+    part: 0 for those of keys, whose parameter has them transposed; or 1.
     sizes: rows of a head in each of them.
+    inputs: columns of the tensor.
   """
   source: str
   part: int
   sizes: tuple[int, int]
+  inputs: int
 
   def shape(self, shape):
     """Returns the tensor's shape, from that of the parameter."""
-    return (shape[0] // self.sizes[self.part] * sum(self.sizes), *shape[1:])
+    heads = shape[0] // (self.sizes[1] if self.part else self.inputs)
+    return (heads * sum(self.sizes), self.inputs)
 
   def read(self, x):
     """Returns the parameter, from the tensor."""
-    heads = x.reshape(-1, sum(self.sizes), x.shape[-1])
-    first = self.part * self.sizes[0]
-    return heads[:, first:first + self.sizes[self.part]].reshape(
-        -1, x.shape[-1])
+    x = np.split(x.reshape(-1, sum(self.sizes), self.inputs),
+                 self.sizes[:1], axis=1)[self.part]
+    x = x if self.part else x.swapaxes(1, 2)
+    return x.reshape(-1, x.shape[-1])
 
   def write(self, parts):
     """Returns the tensor, from both parameters."""
-    return np.concatenate(
-        [x.reshape(-1, size, x.shape[-1])
-         for x, size in zip(parts, self.sizes)], axis=1).reshape(
-             -1, parts[0].shape[-1])
+    keys, values = parts
+    x = np.concatenate(
+        [keys.reshape(-1, self.inputs, self.sizes[0]).swapaxes(1, 2),
+         values.reshape(-1, self.sizes[1], self.inputs)], axis=1)
+    return x.reshape(-1, self.inputs)
 
 
 def parse(fields, family, common):

@@ -165,10 +165,15 @@ def stacked(config, name) -> tuple[int, ...]:
   Returns:
     Their sizes; for each of their places there is a tensor.
   """
-  layers = config.scan_layers and name.startswith("layers/")
+  layers = _scanned(config) if name.startswith("layers/layer/") else []
   of_experts = moe.is_kernel(name) and _of_layer(config, name).num_experts
-  return (*([config.num_layers] if layers else []),
+  return (*([len(layers)] if layers else []),
           *([config.num_experts] if of_experts else []))
+
+
+def _scanned(config):
+  """Returns the numbers of the layers that are scanned where some are."""
+  return range(config.dense_layers, config.num_layers)
 
 
 def _of_layer(config, name):
@@ -200,7 +205,7 @@ def places(config, name) -> list[TensorSlice]:
     place = place._replace(part=_FUSED.index(path[-1]), parts=len(_FUSED),
                            groups=config.num_heads if family == "gpt_neox"
                            else 1)
-  layers = (range(config.num_layers) if config.scan_layers
+  layers = (_scanned(config) if path[1] == "layer"
             else [int(path[1].removeprefix("layer_"))])
   inner = "/".join(path[2:])
   if config.latent_dim:
@@ -208,7 +213,8 @@ def places(config, name) -> list[TensorSlice]:
   inner = f"{table[inner]}.{_KINDS[kind]}"
   if config.latent_dim and path[-1] in ("key", "value"):
     place = deepseek.HeadRows("", int(path[-1] == "value"),
-                              (config.plain_dim, config.value_dim))
+                              (config.plain_dim, config.value_dim),
+                              config.latent_dim)
   numbers = range(config.num_experts) if "{}" in inner else [0]
   return [place._replace(
       source=f"{table['layer'].format(i)}.{inner.format(number)}")

@@ -112,8 +112,8 @@ class Config:
     rope_truncate: whether the ramp of "yarn" begins and ends at whole planes.
     rope_short_factors, rope_long_factors: of "longrope", tuples of the factor
       of each plane; `max_length` decides which of them are used.
-    scan_layers: one scanned layer instead of unrolled ones, which compiles in
-      constant time. Its parameters and caches are arrays with an axis of layers
+    scan_layers: one scanned layer instead of unrolled ones, but for
+      `dense_layers`, which compiles in constant time. Its parameters and caches are arrays with an axis of layers
       in front. A TPU reads a layer where it lies; on CPUs and GPUs its weights
       are copied in each forward.
     dtype: of parameters, activations and caches.
@@ -245,8 +245,15 @@ class Config:
     """
     if number >= self.dense_layers:
       return self
-    return dataclasses.replace(self, num_experts=0, shared_dim=0, dense_layers=0,
-                               hidden_dim=self.dense_dim)
+    return dataclasses.replace(
+        self, num_experts=0, shared_dim=0, dense_layers=0, scan_layers=False,
+        hidden_dim=self.dense_dim)
+
+  @property
+  def layers_ahead(self) -> int:
+    """The first layers, which are no part of the scan where there is one."""
+    return min(self.dense_layers if self.scan_layers else self.num_layers,
+               self.num_layers)
 
 
 def _check_groups(config):
@@ -263,13 +270,11 @@ def _check_groups(config):
         f"enough for experts_per_token={config.experts_per_token}, are needed"
         + (", each of two experts or more." if config.router == "sigmoid"
            else "."))
-  if config.dense_layers and (config.scan_layers or not config.num_experts
-                              or config.dense_dim < 1):
+  if config.dense_layers and not (config.num_experts and config.dense_dim):
     raise ValueError(
         f"transformer dense_layers={config.dense_layers}: "
         f"num_experts={config.num_experts} and dense_dim={config.dense_dim} of "
-        "at least 1 are needed, and scan_layers=False: a scan has one kind of "
-        "layer.")
+        "at least 1 are needed.")
 
 
 def _check_latent(config):

@@ -86,19 +86,19 @@ def _language_model(config, kept, prompts=0):
   module = decoder.Decoder(config, kept, prompts)
 
   def init_cache(batch, capacity):
-    heads, dim = config.num_kv_heads, config.head_dim
-    value_dim = config.latent_dim or dim
-    axes = (config.num_layers,) if config.scan_layers else ()
-    copies = 1 if config.scan_layers else config.num_layers
-    dtype = jnp.dtype(config.dtype)
+    heads, dtype = config.num_kv_heads, jnp.dtype(config.dtype)
+    axes = [()] * config.layers_ahead
+    if config.layers_ahead < config.num_layers:
+      axes.append((config.num_layers - config.layers_ahead,))
+    sizes = ((config.head_dim, capacity),
+             (capacity, config.latent_dim or config.head_dim))
     widths = [config.dim if i < config.num_layers
               else config.embedding_dim or config.dim for i in kept]
-    key = jnp.zeros((*axes, batch, heads, dim, capacity), dtype)
-    value = jnp.zeros((*axes, batch, heads, capacity, value_dim), dtype)
+    keys, values = (tuple(jnp.zeros((*layers, batch, heads, *size), dtype)
+                          for layers in axes) for size in sizes)
     hidden = tuple(jnp.zeros((batch, capacity, width), dtype)
                    for width in widths)
-    return types.Cache((key,) * copies, (value,) * copies,
-                       jnp.zeros(batch, jnp.int32),
+    return types.Cache(keys, values, jnp.zeros(batch, jnp.int32),
                        {types.HIDDEN_STATES: hidden} if kept else {})
 
   def forward(params, tokens, positions, cache, block, slot, mask):

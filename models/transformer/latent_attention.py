@@ -20,6 +20,7 @@ import jax.numpy as jnp
 
 from decoding_jax import kernels
 from models.transformer import layers
+from models.transformer import linear_ops
 from models.transformer import parameters
 from models.transformer import quantization
 from models.transformer import rope
@@ -55,13 +56,12 @@ class LatentAttention(nn.Module):
     rotated, key = (self._rotated(y, view.angles)
                     for y in (rotated, key[:, :, None]))
     block = layers.write(block, key, latent[:, :, None], slot)
-    up = functools.partial(HeadKernels, cfg)
-    q = jnp.concatenate(
-        [rotated, up(cfg.plain_dim, False, name="key")(plain)], axis=-1)
+    q = jnp.concatenate([rotated, HeadKernels(
+        cfg, cfg.latent_dim, name="key")(plain)], axis=-1)
     q *= (cfg.query_scalar or cfg.plain_dim + cfg.head_dim)**-0.5
     y = kernels.attention(q[:, :, None], view.parts(prefix, block),
                           cfg.attention_softcap)[:, :, 0]
-    y = up(cfg.value_dim, True, name="value")(y)
+    y = HeadKernels(cfg, cfg.value_dim, name="value")(y)
     return self._linear(cfg.dim, (None, parameters.HEADS), "out")(
         y.reshape(*x.shape[:2], -1)), block
 
@@ -96,39 +96,24 @@ class LatentAttention(nn.Module):
 
 
 class HeadKernels(nn.Module):
-  """A matrix of each head between its channels and the latent ones.
+  """A matrix `[features, inputs]` of each head, one after the other.
 
   Attributes:
     config: a `transformer.Config`.
-    features: channels of a head.
-    is_output: whether they are computed from latent ones, else the reverse.
+    features: outputs of a head.
   """
   config: Any
   features: int
-  is_output: bool
 
   @nn.compact
   def __call__(self, x):
-    """Returns `[B, T, H, latent_dim or features]` of x, that has the others."""
+    """Returns `[B, T, H, features]` of `[B, T, H, inputs]`."""
     cfg = self.config
     kernel = parameters.declare(
         self, "kernel", quantization.initializer(layers.INIT, cfg.weights),
-        (cfg.num_heads * self.features, cfg.latent_dim), jnp.dtype(cfg.dtype),
+        (cfg.num_heads * self.features, x.shape[-1]), jnp.dtype(cfg.dtype),
         _HEADS)
-    by_heads = lambda y: y.reshape(cfg.num_heads, self.features, -1)
-    scales = None
-    if quantization.is_matrix(kernel):
-      scales = by_heads(kernel.scales)[..., 0]
-      kernel = kernel.values
-    dtype = x.dtype
-    if scales is not None and not self.is_output:
-      x = (x * scales).astype(dtype)
-    if kernel.dtype != dtype and not cfg.scan_layers:
-      # As in `kernels.linear`: the conversion belongs to the product.
-      kernel, x = jax.lax.optimization_barrier((kernel, x))
-    y = jnp.einsum("bthr,hcr->bthc" if self.is_output else "bthc,hcr->bthr", x,
-                   by_heads(kernel).astype(dtype),
-                   precision=kernels.precision(dtype),
-                   preferred_element_type=jnp.float32)
-    return (y * scales if scales is not None and self.is_output
-            else y).astype(dtype)
+    of_heads = jax.tree.map(
+        lambda w: w.reshape(cfg.num_heads, self.features, -1), kernel)
+    product = lambda x, w: linear_ops.matmuls(x, (w,), cfg.scan_layers)[0]
+    return jax.vmap(product, (2, 0), 2)(x, of_heads).astype(x.dtype)

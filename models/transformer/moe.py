@@ -165,7 +165,7 @@ def shares(logits, config, correction=None):
     scores = choice = jax.nn.softmax(logits, axis=-1)
   else:
     scores = jax.nn.sigmoid(logits)
-    choice = scores + correction
+    choice = scores + correction[None]
   if config.expert_groups > config.groups_per_token:
     choice = _of_best_groups(choice, config)
   _, index = jax.lax.top_k(choice, config.experts_per_token)

@@ -115,7 +115,7 @@ def rounds(network, config, target, params, target_params, features, tokens,
     features = (target_ends.norm(target, target_params, features[0]),)
   order, found, made, hidden = np.arange(length), [], [], None
   back = order[:, None] - order[None]  # How far back a pair is.
-  nothing = _empty_cache(config.layer, batch, 0)
+  nothing = prefix_layers.empty_cache(config.layer, batch, 0)
   block = cache_lib.init_block(nothing, depth * length)
   for round_ in range(depth):
     # Of round k > 0 the pair that is so far back that it came k rounds in.
@@ -135,7 +135,7 @@ def rounds(network, config, target, params, target_params, features, tokens,
 
 def _init(spec, batch, slots):
   layer = spec.config.layer
-  return _State(_empty_cache(layer, batch, slots),
+  return _State(prefix_layers.empty_cache(layer, batch, slots),
                 jnp.zeros((batch, spec.config.width), layer.dtype))
 
 
@@ -230,11 +230,3 @@ def init(network, key, config, target, num_features: int):
         jax.random.fold_in(key, 2), (config.draft_vocab, layer.dim),
         jnp.dtype(layer.dtype))
   return params
-
-
-def _empty_cache(layer, batch, slots):
-  shape = (batch, layer.num_kv_heads)
-  return Cache(
-      (jnp.zeros((*shape, layer.head_dim, slots), layer.dtype),),
-      (jnp.zeros((*shape, slots, layer.head_dim), layer.dtype),),
-      jnp.zeros(batch, jnp.int32))
