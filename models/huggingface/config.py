@@ -16,6 +16,7 @@ from models import transformer
 from models.folders import json_files
 from models.gguf import config as gguf_config
 from models.gguf import files as gguf_files
+from models.huggingface import block_scales
 from models.huggingface import config_fields
 from models.huggingface import deepseek
 from models.huggingface import gemma
@@ -24,8 +25,9 @@ from models.huggingface import masked
 from models.huggingface import neox
 from models.huggingface import opt
 from models.huggingface import rope as hf_rope
+from models.huggingface import tensor_files
 
-FILE = "config.json"
+FILE = tensor_files.CONFIG
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM",
     "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM",
@@ -190,6 +192,8 @@ def _parse(fields):
   if family == "gemma3":
     family, fields = "gemma3_text", gemma.text_part(fields)
   fields = {**_DEFAULTS.get(family, {}), **fields}
+  if block_scales.is_known(fields.get(block_scales.FIELD)):
+    del fields[block_scales.FIELD]
   common = _common(fields, _sizes(family))
   own = _PARSERS.get(family, llama.parse)(fields, family, common)
   config = config_fields.architecture(common | own)
