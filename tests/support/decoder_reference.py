@@ -42,6 +42,19 @@ def logits(config, params, tokens):
   return _bend(found, config.logit_softcap)
 
 
+def layer(config, params, x):
+  """The outputs `[T, F]` of one layer with norms before its two parts."""
+  y = x + _attention(0, config, params["attention"],
+                     _norm(config, params["attention_norm"], x))
+  return y + _feed_forward(config, params["feed_forward"], _norm(
+      config, params["feed_forward_norm"], y))
+
+
+def rms(x, scale, eps):
+  """RMSNorm of `[T, F]`."""
+  return x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * scale
+
+
 def _bend(x, cap):
   return np.tanh(x / cap) * cap if cap else x
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 import math
 
 import jax
@@ -13,11 +14,15 @@ import pytest
 import decoding_jax as dj
 from models import checkpoints
 from models import transformer
+from models.heads import mtp
 from models.huggingface import block_scales
 from models.huggingface import config as hf_config
+from models.huggingface import heads
 from models.huggingface import tensor_files
 from models.testing import conformance
+from support import decoder_reference
 from support import published_configs as published
+from support import published_heads as hf
 from support import tiny_models as tiny
 
 TOLERANCE = 1e-4
@@ -129,6 +134,51 @@ def test_blocks_of_eight_bits_times_their_scales(tmp_path):
   with pytest.raises(ValueError, match="need quantization_config"):
     read()
   assert not block_scales.is_known(None)
+
+
+@pytest.mark.long
+def test_the_next_token_module(tmp_path, monkeypatch):
+  """In the target's own folder: latent attention, and experts."""
+  config = dataclasses.replace(tiny.DEEPSEEK_3, query_scalar=0)
+  monkeypatch.setattr(hf, "TARGET", config)
+  target = tiny.random_model(config)
+  one = dataclasses.replace(config, num_layers=1, dense_layers=0)
+  given = tiny.random_model(one, 7).params["layers"]["layer_0"]
+  checkpoints.to_hf(tmp_path / "own", config, target.params)
+  checkpoints.to_hf(tmp_path / "one", one, tiny.random_model(one, 7).params)
+  own, module = ({name: x.read() for name, x in tensor_files.tensors(
+      tmp_path / name).items()} for name in ("own", "one"))
+  more = hf.drawn({**{f"model.layers.2.{x}.weight": (hf.DIM,) for x in (
+      "enorm", "hnorm", "shared_head.norm")}, "model.layers.2.eh_proj.weight":
+                   (hf.DIM, 2 * hf.DIM)})
+  folder = hf.write(
+      tmp_path / "target",
+      json.loads((tmp_path / "own" / hf_config.FILE).read_text()),
+      own | more | {name.replace("layers.0", "layers.2"): x
+                    for name, x in module.items() if "layers.0" in name})
+  jax.tree.map(np.testing.assert_array_equal, checkpoints.from_hf(folder)[1],
+               target.params)
+  loaded = heads.load(folder, config)
+  projection, enorm, hnorm, last = hf.as_numpy(more).values()
+  params, layer = hf.as_numpy((target.params, given))
+  eps = one.norm_eps
+  read = decoder_reference.rms(hf.features(target.params, loaded.kept)[0],
+                               params["norm"]["scale"], eps)
+
+  def logits(drafts):
+    hidden = read
+    for count in range(len(drafts) + 1):
+      embeddings = params["embedding"][hf.after(drafts[:count])]
+      x = np.concatenate([decoder_reference.rms(embeddings, enorm, eps),
+                          decoder_reference.rms(hidden, hnorm, eps)], axis=-1)
+      out = decoder_reference.rms(decoder_reference.layer(
+          one, layer, x @ projection.T), last, eps)
+      hidden = np.concatenate([hidden, out[-1:]])
+    return out[-1] @ params["head"].T
+
+  hf.check_chain(hf.drafted(loaded, target.params), logits)
+  with pytest.raises(ValueError, match="latent_dim=6: a head with latent"):
+    heads.save(tmp_path / "saved", mtp, mtp.Config(one), loaded.params, (1,))
 
 
 @functools.lru_cache(maxsize=None)
