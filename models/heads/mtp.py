@@ -117,8 +117,8 @@ def _config(folder):
     name = (unlike or ["norm"])[0]
     raise ValueError(f"'{folder.path}': a next-token module with a layer like "
                      f"those of the target, {name}={getattr(target, name)!r}, "
-                     "is not supported; layers of Llama, Qwen2, Qwen3 and DeepSeek "
-                     "are.")
+                     "is not supported; layers of Llama, Qwen2, Qwen3 and "
+                     "DeepSeek are.")
   # Unlike the target's first layers it has experts.
   layer = layer_of(dataclasses.replace(target, dense_layers=0))
   layer = dataclasses.replace(layer, dtype=folder.dtype)

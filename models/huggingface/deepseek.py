@@ -33,7 +33,7 @@ _NAMES = {"attention/query_down": "self_attn.q_a_proj",
           **{f"feed_forward/shared/{x}": f"mlp.shared_experts.{x}_proj"
              for x in ("gate", "up", "down")}}
 _EXPERTS = {f"feed_forward/{x}": f"mlp.experts.{{}}.{x}_proj"
-           for x in ("gate", "up", "down")}
+            for x in ("gate", "up", "down")}
 CORRECTION = "gate.e_score_correction_bias"
 # Sizes, as `transformer.Config` calls them.
 _SIZES = {"latent_dim": "kv_lora_rank", "plain_dim": "qk_nope_head_dim",

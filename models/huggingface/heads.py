@@ -321,8 +321,8 @@ def save(folder, module, config, params, kept, metadata=None,
   """
   found = formats.of_module(module)
   if getattr(getattr(config, "layer", None), "latent_dim", 0):
-    raise ValueError(f"latent_dim={config.layer.latent_dim}: a head with latent "
-                     "attention cannot be saved.")
+    raise ValueError(f"latent_dim={config.layer.latent_dim}: a head with "
+                     "latent attention cannot be saved.")
   names, fields = found.names(config, {}), found.fields
   dtypes = sorted({str(x.dtype) for name, x in params.items()
                    if name != "tokens" for x in jax.tree.leaves(x)})

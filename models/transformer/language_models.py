@@ -221,7 +221,8 @@ def mesh_axes(config: architecture.Config) -> dict[str, tuple]:
 
   Returns:
     Dict from `parameters.param_name` to axes of `parameters.declare`, as
-    unrolled layers declare them, of the first layers only: the others are alike.
+    unrolled layers declare them, of the first layers only: all others are like
+    the last one of these.
   """
   with parameters.declarations() as found:
     _traced_init(_few(config), prompts=1)

@@ -85,7 +85,8 @@ VARIANTS = {
 }
 # What changes how a cache, a block and a mask are used.
 CACHED = {**CONFIGS, **{x: VARIANTS[x] for x in (
-    "qwen3", "opt-350m", "gpt-neox", "smollm3", "mixtral", "deepseek-2", "deepseek-3")}}
+    "qwen3", "opt-350m", "gpt-neox", "smollm3", "mixtral", "deepseek-2",
+    "deepseek-3")}}
 PLAIN = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 FAMILIES = pytest.mark.parametrize("config", CACHED.values(), ids=CACHED)
 B, T = 3, 7
