@@ -120,10 +120,12 @@ def parse(fields, family, common):
   longest = min(rope.get("max_length", common["max_length"]),
                 _take(fields, "index_topk", hf_rope.longest(
                     rope, common["max_length"])))
+  width = _take(fields, "intermediate_size")
   experts = {} if family == _YOUTU else _experts(fields, family, common)
+  if experts.get("dense_layers"):
+    experts["dense_dim"] = width
   return {
-      "hidden_dim": _take(fields, "intermediate_size"),
-      **sizes, "num_kv_heads": 1,
+      "hidden_dim": width, **sizes, "num_kv_heads": 1,
       "query_rank": _take(fields, "q_lora_rank", 0), "query_scalar": 0.0
       if growth == 1 else _scalar(sizes["plain_dim"] + sizes["head_dim"],
                                   growth),
@@ -179,7 +181,7 @@ def _experts(fields, family, common):
   dense = _dense_layers(fields, family, layers)
   groups, used = (_take(fields, name, 1) for name in ("n_group", "topk_group"))
   width = _take(fields, "moe_intermediate_size")
-  found = {
+  return {
       "num_experts": _take(fields, "n_routed_experts"),
       "experts_per_token": _take(fields, "num_experts_per_tok"),
       "normalize_experts": normalize, "hidden_dim": width,
@@ -189,7 +191,6 @@ def _experts(fields, family, common):
       "groups_per_token": 1 if method == "greedy" else used,
       "expert_scale": _take(fields, "routed_scaling_factor", 1.0),
       "dense_layers": dense}
-  return found | {"dense_dim": fields["intermediate_size"]} if dense else found
 
 
 def _dense_layers(fields, family, layers):
@@ -206,9 +207,11 @@ def _dense_layers(fields, family, layers):
 
 def _growth(fields):
   """Returns the gain of scores of long texts, by the fields of "yarn"."""
-  given = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
-  given = dict(given)
-  kind = given.get("rope_type", given.get("type", "default"))
+  old, new = (_take(dict(fields), name, {})
+              for name in ("rope_scaling", "rope_parameters"))
+  given = dict(new or old)
+  kind = _take(given, "type", "default")
+  kind = _take(given, "rope_type", kind)
   share = _take(given, "mscale_all_dim", 0.0)
   if kind == "default" or not share:
     return 1.0

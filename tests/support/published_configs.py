@@ -308,6 +308,40 @@ DEEPSEEK_2_LITE = {
                      "mscale_all_dim": 0.707},
     "routed_scaling_factor": 1.0, "scoring_func": "softmax", "seq_aux": True,
     "topk_group": 1, "topk_method": "greedy", "vocab_size": 102400}
+DEEPSEEK_3_2 = {
+    **DEEPSEEK_3, "architectures": ["DeepseekV32ForCausalLM"],
+    "index_head_dim": 128, "index_n_heads": 64, "index_topk": 2048,
+    "model_type": "deepseek_v32"}
+# As transformers 5.24 has these three by default.
+GLM_5 = {
+    **{k: v for k, v in DEEPSEEK_3_2.items()
+       if k not in ("auto_map", "quantization_config", "rope_scaling")},
+    "architectures": ["GlmMoeDsaForCausalLM"], "hidden_size": 6144,
+    "index_n_heads": 32, "intermediate_size": 12288,
+    "max_position_embeddings": 202752, "model_type": "glm_moe_dsa",
+    "n_group": 1, "num_attention_heads": 64, "num_hidden_layers": 78,
+    "num_key_value_heads": 64, "q_lora_rank": 2048, "qk_nope_head_dim": 192,
+    "rms_norm_eps": 1e-05, "topk_group": 1, "v_head_dim": 256,
+    "vocab_size": 154880}
+GLM_4_7_FLASH = {
+    **{k: v for k, v in GLM_5.items()
+       if not k.startswith(("index_", "first_k"))},
+    "architectures": ["Glm4MoeLiteForCausalLM"], "hidden_size": 2048,
+    "intermediate_size": 10240, "model_type": "glm4_moe_lite",
+    "moe_intermediate_size": 1536, "n_routed_experts": 64,
+    "num_attention_heads": 20, "num_experts_per_tok": 4,
+    "num_hidden_layers": 47, "num_key_value_heads": 20, "q_lora_rank": 768,
+    "routed_scaling_factor": 1.8}
+YOUTU = {
+    "architectures": ["YoutuForCausalLM"], "attention_bias": False,
+    "attention_dropout": 0.0, "hidden_act": "silu", "hidden_size": 2048,
+    "intermediate_size": 6144, "kv_lora_rank": 512,
+    "max_position_embeddings": 131072, "model_type": "youtu",
+    "num_attention_heads": 16, "num_hidden_layers": 32,
+    "num_key_value_heads": 16, "q_lora_rank": 1536, "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64, "rms_norm_eps": 1e-06, "rope_interleave": True,
+    "tie_word_embeddings": True, "torch_dtype": "bfloat16", "v_head_dim": 128,
+    "vocab_size": 128256}
 OPT = {
     "_remove_final_layer_norm": False, "activation_dropout": 0.0,
     "activation_function": "relu", "architectures": ["OPTForCausalLM"],
