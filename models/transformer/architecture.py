@@ -19,6 +19,7 @@ channels, attention and feed-forward layer in parallel.
 
 import dataclasses
 
+from models.transformer import latent_attention
 from models.transformer import layers
 from models.transformer import quantization
 from models.transformer import rope
@@ -248,6 +249,12 @@ class Config:
     return dataclasses.replace(
         self, num_experts=0, shared_dim=0, dense_layers=0, scan_layers=False,
         hidden_dim=self.dense_dim)
+
+  @property
+  def attention(self):
+    """The module of attention in a layer."""
+    return (latent_attention.LatentAttention if self.latent_dim
+            else layers.Attention)
 
   @property
   def layers_ahead(self) -> int:

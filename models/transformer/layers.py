@@ -276,12 +276,7 @@ class Layer(nn.Module):
     def norm(x, name, used):
       return NORMS[cfg.norm](cfg, name=name)(x) if used else x
 
-    attention = Attention
-    if cfg.latent_dim:
-      # Imported here, since it is made of what is in this file.
-      from models.transformer import latent_attention
-      attention = latent_attention.LatentAttention
-    y, block = attention(cfg, name="attention")(
+    y, block = cfg.attention(cfg, name="attention")(
         norm(x, "attention_norm", ahead), kv[:-2], kv[-2:], slot, view)
     y = _times(norm(y, "attention_out_norm", after), cfg.residual_scale)
     total = norm(x + y, "attention_norm", cfg.post_norm)

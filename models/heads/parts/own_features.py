@@ -1,5 +1,6 @@
 """Heads of a layer that reads its own features where a token was drafted."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import flax.struct
@@ -115,7 +116,7 @@ def rounds(network, config, target, params, target_params, features, tokens,
     features = (target_ends.norm(target, target_params, features[0]),)
   order, found, made, hidden = np.arange(length), [], [], None
   back = order[:, None] - order[None]  # How far back a pair is.
-  nothing = prefix_layers.empty_cache(config.layer, batch, 0)
+  nothing = _empty_cache(config.layer, batch, 0)
   block = cache_lib.init_block(nothing, depth * length)
   for round_ in range(depth):
     # Of round k > 0 the pair that is so far back that it came k rounds in.
@@ -135,7 +136,7 @@ def rounds(network, config, target, params, target_params, features, tokens,
 
 def _init(spec, batch, slots):
   layer = spec.config.layer
-  return _State(prefix_layers.empty_cache(layer, batch, slots),
+  return _State(_empty_cache(layer, batch, slots),
                 jnp.zeros((batch, spec.config.width), layer.dtype))
 
 
@@ -230,3 +231,9 @@ def init(network, key, config, target, num_features: int):
         jax.random.fold_in(key, 2), (config.draft_vocab, layer.dim),
         jnp.dtype(layer.dtype))
   return params
+
+
+def _empty_cache(layer, batch, slots):
+  """Returns a cache of one layer, whatever model it is like."""
+  return prefix_layers.empty_cache(dataclasses.replace(
+      layer, num_layers=1, scan_layers=False), batch, slots)
