@@ -16,7 +16,9 @@ from models import transformer
 from models.folders import json_files
 from models.gguf import config as gguf_config
 from models.gguf import files as gguf_files
+from models.huggingface import block_scales
 from models.huggingface import config_fields
+from models.huggingface import deepseek
 from models.huggingface import gemma
 from models.huggingface import llama
 from models.huggingface import masked
@@ -24,8 +26,9 @@ from models.huggingface import neox
 from models.huggingface import opt
 from models.huggingface import qwen3_next
 from models.huggingface import rope as hf_rope
+from models.huggingface import tensor_files
 
-FILE = "config.json"
+FILE = tensor_files.CONFIG
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM",
     "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM",
@@ -42,7 +45,7 @@ ARCHITECTURES = {
     qwen3_next.NEXT: "Qwen3NextForCausalLM",
     qwen3_next.DENSE: "Qwen3_5ForCausalLM",
     qwen3_next.WHOLE: "Qwen3_5ForConditionalGeneration",
-    "opt": "OPTForCausalLM", "gpt2": "GPT2LMHeadModel",
+    "opt": "OPTForCausalLM", "gpt2": "GPT2LMHeadModel", **deepseek.FAMILIES,
     masked.LLADA: "LLaDAModelLM", masked.DREAM: "DreamModel"}
 
 # For training, for generation, for other libraries, or just notes; and what
@@ -99,6 +102,7 @@ _QWEN_2 = {_LENGTH: 32768, _KEY_HEADS: 32}
 _GEMMA_2 = {_LENGTH: 8192, _KEY_HEADS: 4, "query_pre_attn_scalar": 256,
             "sliding_window": 4096}
 _DEFAULTS = {
+    **deepseek.DEFAULTS,
     **dict.fromkeys(("llama", "olmo2", "granite", "gpt_neox", "opt"),
                     {_LENGTH: 2048}),
     **dict.fromkeys(("olmoe", "phi3", "starcoder2"), {_LENGTH: 4096}),
@@ -116,7 +120,8 @@ _PARSERS = {"gemma": gemma.parse, "gemma2": gemma.parse,
             "gpt2": opt.parse, "gpt_neox": neox.parse,
             "starcoder2": neox.parse, qwen3_next.NEXT: qwen3_next.parse,
             qwen3_next.DENSE: qwen3_next.parse, masked.LLADA: masked.parse,
-            masked.DREAM: masked.parse}
+            masked.DREAM: masked.parse,
+            **dict.fromkeys(deepseek.FAMILIES, deepseek.parse)}
 
 
 def is_hf(folder) -> bool:
@@ -195,6 +200,8 @@ def _parse(fields):
   if family == qwen3_next.WHOLE:
     family, fields = qwen3_next.DENSE, qwen3_next.text_part(fields)
   fields = {**_DEFAULTS.get(family, {}), **fields}
+  if block_scales.is_known(fields.get(block_scales.FIELD)):
+    del fields[block_scales.FIELD]
   common = _common(fields, _sizes(family))
   own = _PARSERS.get(family, llama.parse)(fields, family, common)
   config = config_fields.architecture(common | own)
@@ -239,6 +246,8 @@ def _own_fields(config):
     return opt.own_fields(config)
   if config.linear_key_heads:
     return qwen3_next.own_fields(config)
+  if config.latent_dim:
+    return deepseek.own_fields(config)
   if config.norm == "rms_plus_one":
     return gemma.own_fields(config)
   if config.norm == "layer":
@@ -284,6 +293,8 @@ def _effective(config):
     unused["rope_full"] = True
   if not config.num_experts:
     unused |= {"experts_per_token": 0, "normalize_experts": True}
+  if not config.dense_layers:
+    unused["dense_dim"] = 0
   if config.rope_scaling == "none" and (
       config.rope_local_theta == config.rope_theta):
     unused["rope_local_theta"] = 0.0

@@ -94,33 +94,53 @@ class Unrolled(nn.Module):
 
   @nn.compact
   def __call__(self, x, cache, block, slot, views):
-    kv, updates, outputs = [], [], []
-    old = zip(*views_lib.kv_of_layers(cache, block))
-    states, features = iter(()), {}
+    states = ()
     if cache.states:
-      states = zip(cache_lib.begun_states(cache), block.features[types.UPDATES])
       # With one view it is both the first and the last.
-      delta = gated_delta.view(self.config, views[-1].block)
-    kinds = zip(gated_delta.recurrent(self.config),
-                views_lib.narrow(self.config))
-    for i, (recurrent, narrow) in enumerate(kinds):
-      of_layer, view, mixer, fresh = (
-          (next(states), delta, gated_delta.MIXER, updates) if recurrent else
-          (next(old), views[-1 if narrow else 0], None, kv))
-      arguments = x, of_layer, None, slot, (view,)
-      name = f"layer_{i}"
-      if self.is_initializing():
-        x, found = layers.Layer(self.config, mixer, name=name)(*arguments)
-      else:
-        x, found = _traced_once(self.config, mixer)(
-            self.variables["params"][name], *arguments)
-      fresh.append(found)
-      outputs.append(x)
-    keys, values = zip(*kv) if kv else ((), ())
-    if cache.states:
-      features = {types.UPDATES: tuple(updates)}
-    return x, types.Block(keys, values, features), [
-        outputs[i] for i in self.kept]
+      states = (gated_delta.view(self.config, views[-1].block), list(zip(
+          cache_lib.begun_states(cache), block.features[types.UPDATES])))
+    x, block, outputs = _unrolled(self, x, list(zip(
+        *views_lib.kv_of_layers(cache, block))), slot, views, states)
+    return x, block, [outputs[i] for i in self.kept]
+
+
+def _unrolled(module, x, kv, slot, views, states=()):
+  """Goes through the first layers, as many as there are in `kv` and `states`.
+
+  Args:
+    module: of a `config`, whose submodules or parameters they are.
+    x: `[B, T, F]`.
+    kv: list of what each layer with attention reads, see `views.kv_of_layers`.
+    slot, views: as of `layers.Layer`.
+    states: the view of layers with a state, and a list of the state and the
+      updates of each; () where there are none.
+
+  Returns:
+    `[B, T, F]`, a block, and the outputs of all these layers.
+  """
+  view, own_states = states or (None, ())
+  old, olds, fresh, updates, outputs = iter(kv), iter(own_states), [], [], []
+  kinds = zip(gated_delta.recurrent(module.config),
+              views_lib.narrow(module.config))
+  for i, (recurrent, narrow) in enumerate(kinds):
+    if i == len(kv) + len(own_states):
+      break
+    # With one view it is both the first and the last.
+    layer_kv, seen, mixer, found = (
+        (next(olds), view, gated_delta.MIXER, updates) if recurrent else
+        (next(old), views[-1 if narrow else 0], None, fresh))
+    arguments = x, layer_kv, None, slot, (seen,)
+    name, own = f"layer_{i}", module.config.of_layer(i)
+    if module.is_initializing():
+      x, new = layers.Layer(own, mixer, name=name)(*arguments)
+    else:
+      x, new = _traced_once(own, mixer)(
+          module.variables["params"][name], *arguments)
+    found.append(new)
+    outputs.append(x)
+  keys, values = zip(*fresh) if fresh else ((), ())
+  return x, types.Block(
+      keys, values, {types.UPDATES: tuple(updates)} if states else {}), outputs
 
 
 class Scanned(nn.Module):
@@ -128,28 +148,42 @@ class Scanned(nn.Module):
 
   Parameters and cache may be those of more layers, of which the first run. Both
   are read where they lie: a slice of them, or of a layer, would be a copy.
+  First layers without experts are not part of the scan.
   """
   config: architecture.Config
   kept: tuple[int, ...] = ()
 
   @nn.compact
   def __call__(self, x, cache, block, slot, views):
+    ahead = self.config.layers_ahead
+    kv = list(zip(*views_lib.kv_of_layers(cache, block)))
+    x, block, outputs = _unrolled(self, x, kv[:ahead], slot, views)
+    if ahead < self.config.num_layers:
+      x, rest, others = self._scan(x, kv[ahead], slot, views)
+      outputs += [others.get(i) for i in range(ahead, self.config.num_layers)]
+      block = types.Block(block.keys + rest.keys, block.values + rest.values)
+    return x, block, [outputs[i] for i in self.kept]
+
+  def _scan(self, x, kv, slot, views):
+    """Returns what `_unrolled` does, outputs of those that are kept."""
     config = self.config
-    *kv, keys, values = (x[0] for x in views_lib.kv_of_layers(cache, block))
-    narrow = jnp.array(views_lib.narrow(config)) if len(views) > 1 else None
+    *kv, keys, values = kv
+    numbers = range(config.layers_ahead, config.num_layers)
+    narrow = (jnp.array(views_lib.narrow(config)[numbers.start:])
+              if len(views) > 1 else None)
     fresh = keys, values
     if self.is_initializing():
       scan = nn.scan(
           layers.Layer, variable_axes={"params": 0},
           split_rngs={"params": True},
-          in_axes=(0, 0, nn.broadcast, nn.broadcast), length=config.num_layers)
+          in_axes=(0, 0, nn.broadcast, nn.broadcast), length=len(numbers))
       x, (keys, values) = scan(config, name="layer")(x, (*kv, *fresh), narrow,
                                                      slot, views)
-      return x, types.Block((keys,), (values,)), [x for _ in self.kept]
+      return x, types.Block((keys,), (values,)), {i: x for i in self.kept}
     layer = layers.Layer(config, parent=None)
     params = self.variables["params"]["layer"]
-    whole = len(jax.tree.leaves(params)[0]) == config.num_layers
-    kept = sorted(set(self.kept))
+    whole = len(jax.tree.leaves(params)[0]) == len(numbers)
+    kept = sorted(set(self.kept) & set(numbers))
 
     def step(carry, at):
       x, outputs = carry
@@ -165,9 +199,9 @@ class Scanned(nn.Module):
         outputs = jax.lax.dynamic_update_index_in_dim(outputs, x, output, 0)
       return (x, outputs), fresh
 
-    order = np.arange(config.num_layers, dtype=np.int32)
+    order = np.arange(len(numbers), dtype=np.int32)
     # Layers that are not kept write their outputs where nobody reads them.
-    at = [kept.index(i) if i in kept else len(kept) for i in order]
+    at = [kept.index(i) if i in kept else len(kept) for i in numbers]
     # Parameters that are all of the stack are given to the scan, which can be
     # differentiated at less cost.
     (x, outputs), (keys, values) = jax.lax.scan(
@@ -175,8 +209,8 @@ class Scanned(nn.Module):
                else None),
         (order, fresh, narrow, np.array(at, np.int32),
          params if whole else None))
-    return x, types.Block((keys,), (values,)), [
-        outputs[kept.index(i)] for i in self.kept]
+    return x, types.Block((keys,), (values,)), {
+        number: outputs[i] for i, number in enumerate(kept)}
 
 
 def _with_experts(own, params, number):

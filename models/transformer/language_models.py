@@ -88,19 +88,20 @@ def _language_model(config, kept, prompts=0):
   module = decoder.Decoder(config, kept, prompts)
 
   def init_cache(batch, capacity):
-    heads, dim = config.num_kv_heads, config.head_dim
-    axes = (config.num_layers,) if config.scan_layers else ()
-    copies = 1 if config.scan_layers else gated_delta.recurrent(config).count(
+    heads, dtype = config.num_kv_heads, jnp.dtype(config.dtype)
+    axes = [()] * gated_delta.recurrent(config)[:config.layers_ahead].count(
         False)
-    dtype = jnp.dtype(config.dtype)
+    if config.layers_ahead < config.num_layers:
+      axes.append((config.num_layers - config.layers_ahead,))
+    sizes = ((config.head_dim, capacity),
+             (capacity, config.latent_dim or config.head_dim))
     widths = [config.dim if i < config.num_layers
               else config.embedding_dim or config.dim for i in kept]
-    key = jnp.zeros((*axes, batch, heads, dim, capacity), dtype)
-    value = jnp.zeros((*axes, batch, heads, capacity, dim), dtype)
+    keys, values = (tuple(jnp.zeros((*layers, batch, heads, *size), dtype)
+                          for layers in axes) for size in sizes)
     hidden = tuple(jnp.zeros((batch, capacity, width), dtype)
                    for width in widths)
-    return types.Cache((key,) * copies, (value,) * copies,
-                       jnp.zeros(batch, jnp.int32),
+    return types.Cache(keys, values, jnp.zeros(batch, jnp.int32),
                        {types.HIDDEN_STATES: hidden} if kept else {},
                        states=gated_delta.init_states(config, batch))
 
@@ -204,20 +205,22 @@ def abstract_params(config: architecture.Config) -> types.Params:
 def _abstract_params(config):
   """`abstract_params`, which nobody may change.
 
-  Tracing layers takes seconds, and they are alike: one of a kind is traced.
+  Tracing layers takes seconds, and most are alike: few are traced.
   """
-  return layer_stack.abstract_layers(_traced_init(_period(config)),
-                                     config.num_layers, config.scan_layers)
+  return layer_stack.abstract_layers(
+      _traced_init(_few(config)), config.num_layers, config.scan_layers,
+      _period(config))
 
 
 def _period(config):
-  """Returns the architecture with layers of all kinds, in order, and no more.
+  """Returns how many kinds of layers take turns."""
+  return config.full_every or 1 if config.linear_key_heads else 1
 
-  Their parameters are those of layers that follow, again and again.
-  """
-  kinds = config.full_every or 1 if config.linear_key_heads else 1
-  return dataclasses.replace(config, num_layers=min(kinds, config.num_layers),
-                             scan_layers=False)
+
+def _few(config):
+  """Returns the architecture with the first layers, as which all others are."""
+  return dataclasses.replace(config, scan_layers=False, num_layers=min(
+      config.dense_layers + _period(config), config.num_layers))
 
 
 @functools.lru_cache(maxsize=64)
@@ -229,12 +232,12 @@ def mesh_axes(config: architecture.Config) -> dict[str, tuple]:
 
   Returns:
     Dict from `parameters.param_name` to axes of `parameters.declare`, as
-    unrolled layers declare them, by names of `layer_stack.of_first_layer`: what
-    is called the same is alike.
+    unrolled layers declare them, of the first layers only: all others are like
+    the last one of these.
   """
   with parameters.declarations() as found:
-    _traced_init(_period(config), prompts=1)
-  return {layer_stack.of_first_layer(name): axes
+    _traced_init(_few(config), prompts=1)
+  return {layer_stack.of_first_layer(name, config.dense_layers): axes
           for name, axes in found.items()}
 
 

@@ -48,6 +48,15 @@ DELTA = dataclasses.replace(
     LLAMA, num_layers=3, full_every=2, linear_key_heads=2, linear_value_heads=4,
     linear_key_dim=3, linear_value_dim=5, linear_conv=3, norm="rms_plus_one",
     qk_norm=True, attention_gate=True, head_dim=8, rope_part=0.5)
+# Latent attention, with queries of few channels or of all of them.
+DEEPSEEK_2 = dataclasses.replace(
+    LLAMA, num_kv_heads=1, latent_dim=6, plain_dim=5, value_dim=3,
+    rope_interleaved=True, rope_theta=100.0, hidden_dim=8, num_experts=8,
+    experts_per_token=3, normalize_experts=False, shared_dim=16,
+    shared_gate=False, expert_groups=4, groups_per_token=2, expert_scale=2.5)
+DEEPSEEK_3 = dataclasses.replace(
+    DEEPSEEK_2, query_rank=10, query_scalar=6.0, rope_interleaved=False,
+    normalize_experts=True, router="sigmoid", dense_layers=1, dense_dim=24)
 GPT_2 = dataclasses.replace(OPT, feed_forward="gelu", num_kv_heads=4)
 
 
@@ -76,6 +85,7 @@ def random_model(config, seed=3):
     noise = rng.standard_normal(leaf.shape)
     scaled = {"kernel": 2.5 * noise / np.sqrt(leaf.shape[-1]),
               "scale": 1 + noise / 4, "bias": noise / 4,
+              "correction": noise / 4,
               "embedding": noise / 2, "head": noise / 2, "positions": 3 * noise,
               "A_log": noise / 2, "dt_bias": noise / 2}
     return jnp.asarray(scaled.get(path[-1].key, noise), leaf.dtype)
