@@ -223,6 +223,11 @@ def _head(name, depth):
       final_loss_from=0.4)
 
 
+def _compared_head(name):
+  export = f"runs/python-{name}/export"
+  return dict(_head(name, 4), export=export, export_weights="dtype")
+
+
 def _head_on_own_texts(name, depth):
   return dict(
       _head(name, depth), start=f"models/pretrained/python-{name}",
@@ -372,6 +377,9 @@ _RUNS = {
     "dflash": functools.partial(_head, "dflash", 7),
     "dspark": functools.partial(_head, "dspark", 7),
     "medusa": functools.partial(_head, "medusa", 4),
+    **{name: functools.partial(_compared_head, name) for name in (
+        "eagle", "fspad", "mtp", "hydra", "hydra++", "clover1", "clover",
+        "chimera", "ppd")},
     "smollm2_eagle3": functools.partial(_smollm2_head, "eagle3", 2),
     "smollm2_dspark": _smollm2_dspark,
     "commongen_target": _commongen_target,
