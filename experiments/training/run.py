@@ -99,8 +99,8 @@ def check(config) -> None:
   if not 0 <= config.warmup_steps < config.steps:
     raise ValueError(f"--config.warmup_steps={config.warmup_steps} must be at "
                      f"least 0 and less than --config.steps={config.steps}.")
-  for name, known in (("loss", losses.DISTILLATION),
-                      ("final_loss", losses.DISTILLATION),
+  for name, known in (("loss", _losses(config)),
+                      ("final_loss", _losses(config)),
                       ("optimizer", training_steps.OPTIMIZERS),
                       ("compute_dtype", _DTYPES), ("export_dtype", _DTYPES),
                       ("export_weights",
@@ -123,6 +123,16 @@ def check(config) -> None:
                      "--config.teacher.")
   _check_samples(config)
   _check_export(config)
+
+
+def _losses(config):
+  """Returns the losses that can be asked for, by name.
+
+  Those of whole paths need the levels of a head, and text of which each token
+  can be drafted.
+  """
+  paths = config.head and not config.head_vocab
+  return {**losses.DISTILLATION, **(losses.PATHS if paths else {})}
 
 
 def _check_head(config):
@@ -323,19 +333,20 @@ def _frequent(config, data):
 def first_state(config, run: Run) -> training_steps.State:
   """Returns the state before the first step."""
   if run.mesh is None:
-    return _begin(config, run, run.start)
+    return _begin(config, run, run.start, run.teacher_params)
   split = shardings(config, run)
   start = run.start and on_mesh.put(run.start, split.params)
   # As one program, so that no device has what others have alone.
   return jax.jit(functools.partial(_begin, config, run),
-                 out_shardings=split)(start)
+                 out_shardings=split)(start, run.teacher_params)
 
 
-def _begin(config, run, params):
+def _begin(config, run, params, target_params=None):
   if not run.head:
     return training_steps.init(config, run.architecture, params)
   if params is None:
-    params = head_objectives.init(jax.random.key(config.seed), run.head)
+    params = head_objectives.init(jax.random.key(config.seed), run.head,
+                                  target_params)
   return training_steps.of_params(config, params)
 
 
@@ -430,7 +441,7 @@ def updates(config, run: Run):
   make = lambda objective: training_steps.make_step(config, objective, split)
   if run.head:
     by_name = {name: make(head_objectives.objective(
-        run.head, losses.DISTILLATION[name], mesh))
+        run.head, _losses(config)[name], mesh))
                for name in (config.loss, config.final_loss)}
     return _by_step(config, run, by_name)
   lm = training_steps.mixed(transformer.language_model(dataclasses.replace(
