@@ -47,6 +47,7 @@ SAMPLES = "samples.npy"
 # multiples of.
 _VOCABULARY, _MULTIPLE = 2000, 32
 _DTYPES = ("float32", "bfloat16")
+_LOSSES = {**losses.DISTILLATION, **losses.PATHS}
 
 
 class Run(NamedTuple):
@@ -99,8 +100,7 @@ def check(config) -> None:
   if not 0 <= config.warmup_steps < config.steps:
     raise ValueError(f"--config.warmup_steps={config.warmup_steps} must be at "
                      f"least 0 and less than --config.steps={config.steps}.")
-  for name, known in (("loss", _losses(config)),
-                      ("final_loss", _losses(config)),
+  for name, known in (("loss", _LOSSES), ("final_loss", _LOSSES),
                       ("optimizer", training_steps.OPTIMIZERS),
                       ("compute_dtype", _DTYPES), ("export_dtype", _DTYPES),
                       ("export_weights",
@@ -109,6 +109,12 @@ def check(config) -> None:
     if config[name] not in known:
       raise ValueError(f"--config.{name}={config[name]!r} is not one of "
                        f"{sorted(known)}.")
+  for name in ("loss", "final_loss"):
+    if config[name] in losses.PATHS and (
+        not config.head or config.head_vocab):
+      raise ValueError(f"--config.{name}={config[name]!r} follows the text "
+                       "through the levels of a head: it needs a "
+                       "--config.head that drafts all tokens.")
   if config.export_weights != quantization.DTYPE and not config.head:
     raise ValueError(f"--config.export_weights={config.export_weights!r}: "
                      "heads alone are written in 8 bits.")
@@ -123,16 +129,6 @@ def check(config) -> None:
                      "--config.teacher.")
   _check_samples(config)
   _check_export(config)
-
-
-def _losses(config):
-  """Returns the losses that can be asked for, by name.
-
-  Those of whole paths need the levels of a head, and text of which each token
-  can be drafted.
-  """
-  paths = config.head and not config.head_vocab
-  return {**losses.DISTILLATION, **(losses.PATHS if paths else {})}
 
 
 def _check_head(config):
@@ -441,7 +437,7 @@ def updates(config, run: Run):
   make = lambda objective: training_steps.make_step(config, objective, split)
   if run.head:
     by_name = {name: make(head_objectives.objective(
-        run.head, _losses(config)[name], mesh))
+        run.head, _LOSSES[name], mesh))
                for name in (config.loss, config.final_loss)}
     return _by_step(config, run, by_name)
   lm = training_steps.mixed(transformer.language_model(dataclasses.replace(
