@@ -105,10 +105,12 @@ def init(key, head: Chosen, target_params=None):
     target_params: of the target, with which some begin; None for random ones.
   """
   params = head.kind.module.init(key, head.config, head.target)
+  if head.tokens is not None:
+    return {name: x for name, x in params.items()
+            if name not in ("tokens", "output")}
   if head.kind.begin and target_params is not None:
-    params = head.kind.begin(params, head.target, target_params)
-  return {name: x for name, x in params.items()
-          if head.tokens is None or name not in ("tokens", "output")}
+    return head.kind.begin(params, head.target, target_params)
+  return params
 
 
 def complete(head: Chosen, params, target_params):

@@ -48,10 +48,12 @@ def from_output_layer(params, target, target_params):
   """Returns parameters whose output layers are the target's.
 
   So begin Medusa's (FasterDecoding/Medusa), and Chimera's, which read two
-  vectors, with the same rows for both (kafkayu/Chimera).
+  vectors, with the same rows for both (kafkayu/Chimera). Where steps are few it
+  matters more than anything else.
 
   Args:
-    params: random ones: matrices `head_<i>` or `head_<i>_out`, `[V, k F]`.
+    params: random ones: matrices `head_<i>`, `head_<i>_out` or `output`, of
+      `[V, k F]`.
     target: the `transformer.Config` of the target.
     target_params: its parameters.
   """
@@ -59,7 +61,7 @@ def from_output_layer(params, target, target_params):
       target, target_params, jnp.arange(target.vocab_size, dtype=jnp.int32))
 
   def begun(path, x):
-    if not re.fullmatch(r"head_\d+(_out)?", path[-1].key):
+    if not re.fullmatch(r"head_\d+(_out)?|output", path[-1].key):
       return x
     return jnp.tile(rows, (1, x.shape[1] // rows.shape[1])).astype(x.dtype)
 
