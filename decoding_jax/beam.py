@@ -117,6 +117,46 @@ def independent(key, log_probs, beam: Beam, width: int):
   return tokens[:, 0], parents, Beam(totals, totals)
 
 
+def with_one_sample(key, log_probs, beam: Beam, width: int):
+  """Selects the most probable extensions, and draws one of the rest of each.
+
+  A node that has children has first a sample of what the others leave, which
+  has the score of all that they leave, and then its most probable tokens. So
+  which nodes there are is known before anything is drawn at this level.
+
+  Args:
+    key: a random key.
+    log_probs: `[W, V]` float32, of the next token.
+    beam: the nodes that are extended.
+    width: nodes to keep, at most V; static.
+
+  Returns:
+    As `plain`, but the children of a node in that order, which is not that of
+    their scores.
+  """
+  size = min(width, log_probs.shape[-1])
+  best, tokens = sampling.top_k(log_probs, size)
+  # The first child is worth its parent, and one more what a fixed token adds;
+  # the last token with mass is left to the sample.
+  gains = jnp.pad(best[:, :-1], ((0, 0), (1, 0)))
+  support = (log_probs > -jnp.inf).sum(axis=-1, keepdims=True)
+  ranks = jnp.broadcast_to(jnp.arange(size, dtype=jnp.int32), tokens.shape)
+  gains = beam.log_probs[:, None] + jnp.where(ranks < support, gains, -jnp.inf)
+  ranks, parents, kept = keep_best(width, ranks, gains, gains)
+  some = kept.scores > -jnp.inf
+  theirs = some[None] & (parents[None] == jnp.arange(len(tokens))[:, None])
+  fixed = jnp.arange(size)[None] < theirs.sum(axis=1, keepdims=True) - 1
+  rest = jax.vmap(lambda row, at: vocabulary.put(row, at, -jnp.inf))(
+      log_probs, jnp.where(fixed, tokens, log_probs.shape[-1]))
+  drawn = jax.vmap(sampling.draw)(random.split(key, len(rest)), rest)
+  after = lambda first, others: jnp.concatenate(
+      [first[:, None], others[:, :-1]], axis=1)[parents, ranks]
+  totals = beam.log_probs[parents] + after(jax.nn.logsumexp(rest, axis=-1),
+                                           best)
+  return after(drawn, tokens), parents, Beam(
+      jnp.where(some, totals, -jnp.inf), kept.scores)
+
+
 def split(candidates, ends, ended: Beam, above: int, penalised_by, longest_by,
           width: int):
   """Selects texts that go on, and the best of those that have ended.
