@@ -277,7 +277,8 @@ def find(choose, key, layout: Layout, tree: DraftTree, probs):
 
   one = jnp.ones_like(probs(0), shape=())
   _, (nodes, stops, rests) = jax.lax.scan(
-      step, (jnp.int32(0), one, jnp.bool_(True)), random.split(draw_key, levels))
+      step, (jnp.int32(0), one, jnp.bool_(True)),
+      random.split(draw_key, levels))
   order = jnp.arange(levels)
   hits = (order == 0) | (random.uniform(stop_key, (levels,)) < stops)
   last = jnp.max(jnp.where(hits, order, 0))
