@@ -31,9 +31,9 @@ __all__ = [
     "DraftTree", "Draws", "Expander", "FreeLayout", "Generation",
     "HIDDEN_STATES", "Head", "Info", "LanguageModel", "Layout",
     "LogitsProcessor", "Method", "Pair", "Reward", "Run", "Sampling", "Seen",
-    "Stats", "Verdict", "Verifier", "aprad", "asap", "begin", "canvas", "constraints",
-    "dccd", "drawing", "generate", "methods", "pair", "processors", "result",
-    "rewards", "step", "stream",
+    "Stats", "Verdict", "Verifier", "aprad", "asap", "begin", "canvas",
+    "constraints", "dccd", "drawing", "generate", "methods", "pair",
+    "processors", "result", "rewards", "step", "stream",
 ]
 
 lazy.attach(globals(), {"canvas": (), "drawing": (), "processors": (),

@@ -12,6 +12,9 @@ from decoding_jax import sampling
 from decoding_jax.kernels import random, vocabulary
 from decoding_jax.types import Array
 
+# What a sample counts for at least; rounding may leave nothing.
+_LEAST = 1e-9
+
 
 @flax.struct.dataclass
 class Beam:
@@ -138,7 +141,9 @@ def with_one_sample(key, log_probs, beam: Beam, width: int):
   best, tokens = sampling.top_k(log_probs, size)
   # The first child is worth its parent, and one more what a fixed token adds;
   # the last token with mass is left to the sample.
-  gains = jnp.pad(best[:, :-1], ((0, 0), (1, 0)))
+  # Not best[:, :-1]: XLA turns a sliced top-k into a full sort.
+  before = jnp.maximum(jnp.arange(size) - 1, 0)
+  gains = jnp.where(jnp.arange(size)[None] > 0, best[:, before], 0)
   support = (log_probs > -jnp.inf).sum(axis=-1, keepdims=True)
   ranks = jnp.broadcast_to(jnp.arange(size, dtype=jnp.int32), tokens.shape)
   gains = beam.log_probs[:, None] + jnp.where(ranks < support, gains, -jnp.inf)
@@ -146,13 +151,18 @@ def with_one_sample(key, log_probs, beam: Beam, width: int):
   some = kept.scores > -jnp.inf
   theirs = some[None] & (parents[None] == jnp.arange(len(tokens))[:, None])
   fixed = jnp.arange(size)[None] < theirs.sum(axis=1, keepdims=True) - 1
-  rest = jax.vmap(lambda row, at: vocabulary.put(row, at, -jnp.inf))(
-      log_probs, jnp.where(fixed, tokens, log_probs.shape[-1]))
-  drawn = jax.vmap(sampling.draw)(random.split(key, len(rest)), rest)
-  after = lambda first, others: jnp.concatenate(
-      [first[:, None], others[:, :-1]], axis=1)[parents, ranks]
-  totals = beam.log_probs[parents] + after(jax.nn.logsumexp(rest, axis=-1),
-                                           best)
+  # Of a draw without replacement the first that is not fixed is a sample of
+  # what is not; one of so many is none of fewer.
+  _, drawn = jax.vmap(sampling.gumbel_top_k, (0, 0, None))(
+      random.split(key, len(tokens)), log_probs, size)
+  is_fixed = fixed[:, None] & (drawn[:, :, None] == tokens[:, None])
+  drawn = jnp.take_along_axis(drawn, jnp.argmin(
+      is_fixed.any(axis=2), axis=1, keepdims=True), axis=1)
+  left = 1 - jnp.where(fixed, jnp.exp(best), 0).sum(axis=1, keepdims=True)
+  after = lambda first, others: jnp.where(
+      ranks > 0, others[parents, before[ranks]], first[parents, 0])
+  totals = beam.log_probs[parents] + after(
+      jnp.log(jnp.maximum(left, _LEAST)), best)
   return after(drawn, tokens), parents, Beam(
       jnp.where(some, totals, -jnp.inf), kept.scores)
 
