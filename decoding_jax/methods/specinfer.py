@@ -6,8 +6,7 @@ from decoding_jax.validation import values
 
 EXAMPLES = (dict(num_paths=2, depth=2), dict(expansion=(2, 2)),
             dict(num_paths=2, depth=2, verification="gbv"),
-            dict(num_paths=2, depth=2, verification="spectr_gbv"),
-            dict(num_paths=2, depth=2, verification="global_resolution"))
+            dict(num_paths=2, depth=2, verification="spectr_gbv"))
 # What an expansion replaces: the sizes that a call without any has.
 _SIZES = (3, 4)
 
