@@ -92,8 +92,12 @@ _HEAD_TREES = {
 _PAPER = {"xsum": {"temperatures": (0.3,)},
           "wmt18_de_en": {"temperatures": (0.3,)},
           "dolly": {"temperatures": (1.0,), "top_p": 0.95}}
-_VERIFICATIONS = ("recursive", "traversal", "layer", "conditional_ot",
+# Ways to verify a tree without independent samples, and with them.
+_VERIFICATIONS = ("recursive", "traversal", "layer", "conditional_ot", "rheo",
                   "shared_gumbel")
+_OF_SAMPLES = ("recursive", "gbv", "spectr_gbv", "global_resolution")
+# Nodes -> width and depth of a beam of so many.
+_BEAMS = {8: (2, 4), 16: (4, 4), 32: (4, 8)}
 
 
 def get_config(preset="default"):
@@ -279,6 +283,11 @@ def _verified(nodes):
   return ({"name": "speculative", "depth": nodes, "verification": "traversal"},
           *({"name": "rsd_c", "branching": branching, "verification": way}
             for way in _VERIFICATIONS),
+          *({"name": "specinfer", "expansion": branching, "verification": way}
+            for way in _OF_SAMPLES),
+          *({"name": "rsd_s", "width": _BEAMS[nodes][0],
+             "depth": _BEAMS[nodes][1], "verification": way}
+            for way in ("traversal", "rheo")),
           {"name": "opt_tree", "nodes": nodes, "width": width, "depth": depth})
 
 

@@ -23,6 +23,8 @@ class Draws(enum.Enum):
     ONE_SAMPLED: just the first one is drawn, of what the others leave: tokens
       that `log_probs` alone decides. How many there are depends on no token
       that was drawn.
+    ONE_IN_BEAM: the same in a beam: how many children a node has depends on
+      tokens that were drawn above it or elsewhere, but on none of its own.
     SHARED_NOISE: ranked by log-probability plus the Gumbel vectors of
       `DraftTree.noise_keys`, which the target shares: no fresh samples.
   """
@@ -30,6 +32,7 @@ class Draws(enum.Enum):
   WITHOUT_REPLACEMENT = "samples without replacement"
   WITH_REPLACEMENT = "independent samples"
   ONE_SAMPLED = "one sample and the most probable tokens"
+  ONE_IN_BEAM = "one sample and the most probable tokens, in a beam"
   SHARED_NOISE = "ranked by noise that the target shares"
 
   def __repr__(self):
