@@ -89,8 +89,8 @@ def _propose(expander, copies, min_ngram, max_ngram, keys, context: Context,
                                valid)
   if own.log_probs is None:
     return tree, _Pending(copied, pending)
-  certain = jnp.where(
-      jnp.arange(own.log_probs.shape[-1]) == tokens[:, 1:, None], 0., -jnp.inf)
+  vocabulary = jnp.arange(own.log_probs.shape[-1])[None, None]
+  certain = jnp.where(vocabulary == tokens[:, 1:, None], 0., -jnp.inf)
   log_probs = jnp.where(
       copied[:, None, None], certain,
       jnp.pad(own.log_probs, ((0, 0), (0, copies - depth), (0, 0))))
@@ -128,7 +128,7 @@ def _caught_up(context: Context, after: DecodeState, copied, width):
   def read(cache):
     count = jnp.where(copied, after.length - 1 - cache.length, 0)
     # One token more than was committed: the cache may lack it.
-    columns = cache.length[:, None] + jnp.arange(width + 1)
+    columns = cache.length[:, None] + jnp.arange(width + 1)[None]
     tokens = jnp.take_along_axis(after.tokens, jnp.minimum(
         columns, after.tokens.shape[1] - 1), axis=1)
     return greedy_rollout.extend(context.draft, context.draft_params, cache,
