@@ -173,8 +173,8 @@ def _outputs(every, key, prompts, prompt_lengths, *, method, max_new_tokens,
     if state.length.max() + decoder.max_slots_ahead > now:
       now = cache_growth.next_slots(now, slots, shared)
       state = cache_growth.grow(state, now)
-    # Of the host: an array that a program has returned is bound to a device, and
-    # one that is not would need a program of its own.
+    # Of the host: an array that a program has returned is bound to a device,
+    # and one that is not would need a program of its own.
     out, state = _resume(decoder, context, state, np.int32(steps),
                          np.int32(every or _ALL))
     steps = out.steps

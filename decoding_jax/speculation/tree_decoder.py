@@ -11,8 +11,8 @@ from decoding_jax.runtime import cache as cache_lib, token_buffer
 from decoding_jax.speculation import tree as tree_lib, verifiers
 from decoding_jax.speculation.drafters import feature_head
 from decoding_jax.types import (Array, Block, Context, DecodeState, Decoder,
-                                Drafter, DraftTree, Head, LanguageModel, Method, NONE,
-                                Pair, Seen, Stats, Verdict)
+                                Drafter, DraftTree, Head, LanguageModel, Method,
+                                NONE, Pair, Seen, Stats, Verdict)
 
 
 def decoder_of(method: Method, greedy: bool) -> Decoder | None:
@@ -91,6 +91,8 @@ def _step_with_tree(pair: Pair, context: Context,
                      count))
     seen = Seen(tree, judged.logits, judged.block, judged.verdict,
                 judged.tokens, count, pending)
+  # A head reads here what was committed.
+  with jax.named_scope("draft"):
     return pair.drafter.observe(context, state, after, seen), seen
 
 

@@ -97,7 +97,7 @@ def test_steps_copy_where_enough_tokens_have_occurred():
   # 2, 4 is new: two tokens are drafted. Then 1, 2 was last followed by 4.
   assert text_estimates.copied_steps([text], sizes, 2.0) == (1.5, 0.5)
   assert text_estimates.copied_steps(
-      [of_tokens(*[1, 2] * 6, start=4)], sizes, 2.0) == (4, 1)
+      [of_tokens(*[1, 2] * 6, start=4)], sizes, 2.0) == (3, 1)
 
 
 def test_a_table_knows_the_latest_successor():
