@@ -5,7 +5,7 @@ from decoding_jax.types import Draws, Method
 from decoding_jax.validation import values
 
 EXAMPLES = ({"depth": 1, "copies": 2, "min_ngram": 1},
-            {"depth": 2, "copies": 2, "min_ngram": 2})
+            {"depth": 2, "copies": 3, "min_ngram": 2})
 
 
 def make(depth: int, copies: int = 8, min_ngram: int = 3,
