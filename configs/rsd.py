@@ -338,7 +338,8 @@ _SMOLLM2_TREES = {
         {"name": "rsd_s", "width": 2, "depth": 4},
         {"name": "opt_tree", "nodes": 8, "width": 3, "depth": 4})}
 _COPIES = ({"name": "prompt_lookup", "depth": 4},
-           {"name": "suffix", "nodes": 8, "depth": 4})
+           {"name": "suffix", "nodes": 8, "depth": 4},
+           {"name": "copy_or_draft", "depth": 2})
 # Chains that are drafted before the target scores them, or meanwhile.
 _PEARL = tuple({"name": name, "depth": depth} for depth in (2, 4)
                for name in ("speculative", "pearl"))

@@ -183,6 +183,9 @@ class Drafter(NamedTuple):
       `propose` sets `DraftTree.noise_keys`.
     skips: whether to score the root alone in a step in which no row drafted
       anything. False for drafters whose invalid nodes must be scored.
+    narrow: the shape of most trees, of levels: where no row has a valid node
+      after so many, these alone are scored and verified, and the others' logits
+      are 0. None: always all.
     head_calls: `(head) -> number`, the calls where a head drafts; None for
       `head.forwards(D)`.
     takes_head: whether what drafts may be a `Head`.
@@ -196,6 +199,7 @@ class Drafter(NamedTuple):
   calls: int
   draws: Draws = Draws.ARBITRARY
   skips: bool = False
+  narrow: Optional[Layout] = None
   head_calls: Optional[Callable[[Head], int]] = None
   takes_head: bool = True
   max_samples_per_node: int = 0
