@@ -120,6 +120,7 @@ class Decoder(NamedTuple):
   needs_reward: bool = False
   needs_features: bool = False
   step_with_tree: Optional[Callable[..., tuple["DecodeState", Seen]]] = None
+  rounds: Optional[Any] = None
 
 
 class Method(NamedTuple):
