@@ -129,7 +129,7 @@ def _propose(depth, draw, context: Context, drafting: rounds.Drafting):
 def _find(guesses, newest, outcome):
   """Returns the number of the chain of an outcome, and whether there is one."""
   depth = len(guesses) - 1
-  same = (guesses == newest) & (jnp.arange(depth + 1) == outcome)[:, None]
+  same = (guesses == newest) & (jnp.arange(depth + 1)[:, None] == outcome)
   return jnp.argmax(same.reshape(-1)), same.any()
 
 
@@ -150,11 +150,11 @@ def _prepare(depth, guesses, draw, context: Context, drafting: rounds.Drafting):
   news, cache, chain = drafting.news, drafting.cache, drafting.carry.chain
   batch, number = len(chain), (depth + 1) * guesses
   block = cache_lib.init_block(cache, depth + 1 + depth * number)
-  slots = jnp.arange(depth + 1 + depth * number)
+  slots = jnp.arange(depth + 1 + depth * number)[None]
   # Of each chain: how many tokens were accepted, and where its own slots are.
   after = jnp.arange(number) // guesses
   own = (slots - depth - 1) % number == jnp.arange(number)[:, None]
-  seen = slots <= jnp.where(slots <= depth, after[:, None], -1)
+  seen = (slots <= after[:, None]) & (slots <= depth)
 
   def forward(tokens, offset, block, slot, mask):
     rows = lambda x: jnp.broadcast_to(x, (batch, *x.shape))
