@@ -144,8 +144,8 @@ def load(pair, kinds, batch, most, width, max_new_tokens, decoded=None):
     apart, each = mesh_shapes.without_roles(value())
     if apart:
       _check_roles(pair, kinds)
-    shapes = mesh_shapes.sizes(each, config, batch,
-                               jax.device_count() // (1 + apart))
+    shapes = mesh_shapes.sizes(each, config, batch, jax.device_count(),
+                               1 + apart)
     ways = [partition(pair, shape, draft_mesh()) for shape in shapes]
   # All processes choose the same, be their machines equal or not.
   number = multihost.from_first(lambda: choose(decoded, ways, *sizes_))

@@ -27,7 +27,7 @@ _AXES = (sharding.DATA, sharding.MODEL)
 _ROLES = f"{roles.ROLE}:2"
 
 
-def sizes(value, config, batch, count):
+def sizes(value, config, batch, count, groups=1):
   """Returns the meshes that a description allows.
 
   Args:
@@ -36,6 +36,7 @@ def sizes(value, config, batch, count):
     config: architecture of the target.
     batch: rows decoded together.
     count: number of devices.
+    groups: how many meshes of them; 2 with `roles`.
 
   Returns:
     list of sizes of "data" and "model", the best ones first.
@@ -44,8 +45,8 @@ def sizes(value, config, batch, count):
     ValueError: naming the flag, and what is allowed.
   """
   if value == AUTO:
-    return _auto(config, batch, count)
-  return [_parsed(value, config, batch, count)]
+    return _auto(config, batch, count // groups)
+  return [_parsed(value, config, batch, count, groups)]
 
 
 def axes(value):
@@ -81,14 +82,16 @@ def without_roles(value):
   return bool(found), ",".join(rest) or f"{sharding.DATA}:1"
 
 
-def _parsed(value, config, batch, count):
+def _parsed(value, config, batch, count, groups):
   def fail(what):
-    raise ValueError(f"--mesh={value}: {what}")
+    asked = value if groups == 1 else f"{_ROLES},{value}"
+    raise ValueError(f"--mesh={asked}: {what}")
 
   data, model = axes(value)
-  if data * model > count:
-    fail(f"{data * model} devices are needed, there are {count}. Of a CPU each "
-         f"core is one; XLA_FLAGS=--{DEVICE_COUNT}={data * model} makes more.")
+  needed = groups * data * model
+  if needed > count:
+    fail(f"{needed} devices are needed, there are {count}. Of a CPU each core "
+         f"is one; XLA_FLAGS=--{DEVICE_COUNT}={needed} makes more.")
   if data * model < count and jax.process_count() > 1:
     fail(f"several processes use all {count} devices, not {data * model}.")
   if batch % data:

@@ -23,7 +23,7 @@ RESULTS = {
     "acceptance_by_depth": "acceptance rate by position",
     "token_rate": "tokens/s",
     "token_rate_ratio": "speed-up",
-    "mbsu": "MBSU"}
+    "mbsu": "MBSU", "mean_accepted": "mean accepted tokens"}
 # Of these the terminal shows a table by category.
 _SHOWN = ("block_efficiency", "token_rate_ratio")
 _CHECKS = {
