@@ -1,8 +1,8 @@
 """Decodes on two groups of devices: one drafts while the other verifies.
 
     mesh = jax.make_mesh((2, 4), ("role", "data"))
-    dj.roles.generate(key, prompts, lengths, mesh=mesh, method=dj.methods.ssd(4),
-                      target=..., ...)        # as dj.generate
+    roles.generate(key, prompts, lengths, mesh=mesh, method=dj.methods.ssd(4),
+                   target=..., ...)                # as dj.generate
 
 The first half of the mesh has the target, the other one the draft model, each
 with its own parameters and caches alone. A round is four programs, two of each
@@ -17,7 +17,6 @@ import functools
 import inspect
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
@@ -124,7 +123,7 @@ def _run(decoder, max_new_tokens, slots, groups, context, keys):
     drafting = drafting.replace(news=_put(news, groups[1]))
     # The host is one round ahead, so that no device waits for it.
     if before is not None and before:
-      break
+      break  # The round after the last one has changed nothing.
     before = done
   return loop.generation(contexts[0], text, text.stats.target_calls.max())
 

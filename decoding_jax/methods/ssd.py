@@ -44,6 +44,6 @@ def make(depth: int, guesses: int = 2) -> Method:
 def _decoder(depth, guesses, greedy) -> Decoder:
   if greedy:
     return prepared_chains.decoder(
-        depth, guesses, lambda key, log_probs: sampling.most_probable(log_probs),
-        rounds.match)
+        depth, guesses,
+        lambda key, log_probs: sampling.most_probable(log_probs), rounds.match)
   return prepared_chains.decoder(depth, guesses, sampling.draw, rounds.reject)

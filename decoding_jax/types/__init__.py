@@ -110,6 +110,8 @@ class Decoder(NamedTuple):
     needs_features: whether the target must keep features, see `Cache`.
     step_with_tree: `(context, state) -> (state, Seen)`, the same step and what
       it has drafted, scored and accepted; None for a step without a tree.
+    rounds: the same step in parts for two groups of devices, a
+      `speculation.rounds.Rounds`; None for a step without such parts.
   """
   init: Callable[..., "DecodeState"]
   step: Callable[..., "DecodeState"]

@@ -161,8 +161,8 @@ def _check_roles(pair, kinds):
     raise ValueError(f"--mesh={value()}: one process is needed, there are "
                      f"{jax.process_count()}.")
   if not all(getattr(kind, "rounds", None) for kind in kinds):
-    raise ValueError(f"--mesh={value()}: --method=pearl or ssd is needed, which "
-                     "draft while the target verifies.")
+    raise ValueError(f"--mesh={value()}: --method=pearl or ssd is needed, "
+                     "which draft while the target verifies.")
   if pair.drafts.of_target or pair.drafts.is_head or (
       pair.drafts.architecture(pair.source) is None):
     raise ValueError(f"--mesh={value()}: --draft={pair.drafts} has no devices "

@@ -75,9 +75,9 @@ def without_roles(value):
   parts = value.split(",")
   found = [part for part in parts if part.startswith(roles.ROLE)]
   if found not in ([], [_ROLES]):
-    raise ValueError(f"--mesh={value}: {_ROLES} is needed, one group of devices "
-                     "for the target and one for the drafter; data and model "
-                     "say how many each has.")
+    raise ValueError(f"--mesh={value}: {_ROLES} is needed, one group of "
+                     "devices for the target and one for the drafter; data and "
+                     "model say how many each has.")
   rest = [part for part in parts if part not in found]
   return bool(found), ",".join(rest) or f"{sharding.DATA}:1"
 
