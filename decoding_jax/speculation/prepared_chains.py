@@ -88,7 +88,7 @@ def decoder(depth: int, guesses: int, draw: Callable,
       functools.partial(_propose, depth, draw), _score,
       functools.partial(_prepare, depth, guesses, draw),
       functools.partial(_settle, depth, judge), depth),
-                        depth, max_samples_per_node=guesses + 1)
+                        depth, max_samples_per_node=guesses)
 
 
 def _begin(depth, guesses, context: Context, state: DecodeState):
