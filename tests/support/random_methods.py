@@ -80,6 +80,7 @@ _DRAFTERS = {
     "head": _HEAD_OR_MODEL,
     "model": {
         **_HEAD_OR_MODEL, "pearl": lambda d: dict(depth=d.size(2, 4)),
+        "ssd": lambda d: dict(depth=d.size(1, 3), guesses=d.width),
         "gsd": lambda d: dict(
             nodes=d.size(2, 5), width=d.size(2, 3), depth=2, branching=d.width,
             repeat=d.size(0, 2), min_share=d.one_of(0.0, 0.1))},
