@@ -218,7 +218,14 @@ FORMAT = formats.Format(
     _config, _names, _fields, "clover", known={"clover": {
         "num_layers": formats.COUNT, "version": formats.COUNT,
         "rope_theta": formats.Field(float, 1, 1e12)}})
-KINDS = {"clover": training.Kind(
-    lambda target, depth: Config(formats.layer_of(target, 2)),
-    training.of_pairs(functools.partial(cells.rounds, _CELL)),
-    feature_weight=10)}
+
+
+def _kind(version, num_layers):
+  return training.Kind(
+      lambda target, depth: Config(
+          formats.layer_of(target, num_layers), version),
+      training.of_pairs(functools.partial(cells.rounds, _CELL)),
+      feature_weight=10)
+
+
+KINDS = {"clover": _kind(2, 2), "clover1": _kind(1, 1)}
