@@ -336,6 +336,9 @@ def _names(parts) -> list[dict[str, str]]:
 def _joined(parts) -> types.Block:
   """Returns the arrays of several caches or blocks, one after the other."""
   parts = list(parts)
+  if any(getattr(part, "states", None) for part in parts):
+    raise ValueError("combined or guided models with recurrent layers are not "
+                     "supported.")
   chained = lambda name: tuple(itertools.chain.from_iterable(
       getattr(part, name) for part in parts))
   return types.Block(chained("keys"), chained("values"), {

@@ -61,7 +61,11 @@ def init_block(cache: types.Cache, slots: int) -> types.Block:
     shape[slot_axis] = slots
     return jax.ShapeDtypeStruct(tuple(shape), x.dtype)
 
-  shapes, structure = jax.tree.flatten(map_arrays(empty, cache))
+  block = map_arrays(empty, cache)
+  if cache.states:
+    block = block.replace(features={**block.features, types.UPDATES: (
+        jax.tree.map(lambda x: empty(x, 0, 1), cache.states.empty))})
+  shapes, structure = jax.tree.flatten(block)
   return structure.unflatten(kernels.zeros(shapes, cache.length))
 
 
@@ -70,7 +74,8 @@ def commit(cache: types.Cache, block: types.Block, slots,
   """Copies slots of a block after the prefix of each row.
 
   All K slots are written, whatever the count: what lies after the length is
-  masked, and overwritten by the next commit. The caller sees to it that
+  masked, and overwritten by the next commit. Recurrent states go on by the
+  count alone. The caller sees to it that
   `length + K` is within the capacity: beyond it, XLA would move the write
   back over the prefix without a word.
 
@@ -86,20 +91,55 @@ def commit(cache: types.Cache, block: types.Block, slots,
   start = cache.length - num_shared(cache)
   keys, values = kernels.commit(cache.keys, cache.values, block.keys,
                                 block.values, slots, start)
+  fresh, states = dict(block.features), cache.states
+  if states:
+    path = jax.tree.map(lambda x: jax.vmap(_take)(x, slots),
+                        fresh.pop(types.UPDATES))
+    states = states.replace(arrays=states.advance(
+        begun_states(cache), path, jnp.broadcast_to(count, start.shape)))
   features = jax.tree.map(
-      lambda x, fresh: _append(x, fresh, slots, start), cache.features,
-      block.features)
+      lambda x, fresh: _append(x, fresh, slots, start), cache.features, fresh)
   return cache.replace(keys=keys, values=values, length=cache.length + count,
-                       features=features)
+                       features=features, states=states)
+
+
+def begun_states(cache: types.Cache):
+  """Returns the arrays of recurrent states, zeros in rows of length 0."""
+  return jax.tree.map(lambda x: pick_rows(
+      cache.length > 0, x, jnp.zeros_like(x)), cache.states.arrays)
+
+
+def rewind(cache: types.Cache, length) -> types.Cache:
+  """Sets the length of each row, of a cache whose slots hold so many tokens.
+
+  Args:
+    cache: the cache.
+    length: `[B]` int32.
+
+  Returns:
+    The cache.
+
+  Raises:
+    ValueError: if there are recurrent states, which know one length.
+  """
+  if cache.states:
+    raise ValueError("this method sets a cache back to an earlier length, "
+                     "which a model with recurrent layers cannot do: another "
+                     "method or model is needed.")
+  return cache.replace(length=length)
 
 
 def _append(target, source, slots, lengths):
   """Copies slots of `[B, N, ...]` into `[B, S, ...]`, from the lengths on."""
   def row(target, source, slots, length):
-    fresh = jnp.take(source, slots, axis=0, mode="clip")
+    fresh = _take(source, slots)
     return jax.lax.dynamic_update_slice_in_dim(target, fresh, length, 0)
 
   return jax.vmap(row)(target, source, slots, lengths)
+
+
+def _take(source, slots):
+  return jnp.take(source, slots, axis=0, mode="clip")
 
 
 def move(block: types.Block, sources, targets) -> types.Block:
@@ -139,7 +179,13 @@ def latest(cache: types.Cache, first: int, window: int) -> types.Cache:
   Returns:
     A cache of `first + window` slots, or of all S. Its slots are in order, but
     are positions no more.
+
+  Raises:
+    ValueError: if there are recurrent states, which hold all tokens.
   """
+  if cache.states:
+    raise ValueError("a window of the newest tokens of a model with recurrent "
+                     "layers: their states hold all tokens.")
   arrays = jax.tree.leaves(cache, is_leaf=kernels.is_split)
   ways = max([1, *(x.ways for x in arrays if kernels.is_split(x))])
   first, window = (-(-number // ways) * ways for number in (first, window))
@@ -178,11 +224,11 @@ def put_rows(cache: types.Cache, rows, other: types.Cache) -> types.Cache:
   Returns:
     The cache with these rows replaced.
   """
-  def put(x, y, row_axis, _):
+  def put(x, y, row_axis):
     at = (slice(None),) * row_axis + (rows,)
     return jax.tree.map(lambda x, y: x.at[at].set(y, mode="drop"), x, y)
 
-  return with_arrays(cache, map_arrays(put, cache, other)).replace(
+  return _map_rows(put, cache, other).replace(
       length=cache.length.at[rows].set(other.length, mode="drop"),
       shared=other.shared)
 
@@ -192,9 +238,8 @@ def repeat_row(rows: int, tree):
   def repeat(x):
     if not isinstance(x, types.Cache):
       return jnp.repeat(x, rows, axis=0)
-    by_rows = lambda y, row_axis, _: jnp.repeat(y, rows, axis=row_axis)
-    return with_arrays(x, map_arrays(by_rows, x)).replace(
-        length=repeat(x.length))
+    by_rows = lambda y, row_axis: jnp.repeat(y, rows, axis=row_axis)
+    return _map_rows(by_rows, x).replace(length=repeat(x.length))
 
   return jax.tree.map(repeat, tree, is_leaf=is_cache)
 
@@ -219,12 +264,19 @@ def with_arrays(cache: types.Cache, arrays: types.Block) -> types.Cache:
 
 def take_rows(cache: types.Cache, rows) -> types.Cache:
   """Returns a cache of the rows `[R]` of another one."""
-  def take(x, row_axis, _):
+  def take(x, row_axis):
     at = (slice(None),) * row_axis + (rows,)
     return jax.tree.map(lambda x: x[at], x)
 
-  return with_arrays(cache, map_arrays(take, cache)).replace(
-      length=cache.length[rows])
+  return _map_rows(take, cache).replace(length=cache.length[rows])
+
+
+def _map_rows(function, *caches) -> types.Cache:
+  """Applies `(*arrays, row_axis) -> array` to all arrays of the first one."""
+  arrays = map_arrays(lambda *args: function(*args[:-1]), *caches)
+  states = jax.tree.map(lambda *args: function(*args, 0),
+                        *(cache.states for cache in caches))
+  return with_arrays(caches[0], arrays).replace(states=states)
 
 
 def await_logits(slots, logits):

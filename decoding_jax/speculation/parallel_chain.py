@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 
 from decoding_jax.kernels import random
+from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.runtime import greedy_rollout, token_buffer
 from decoding_jax.speculation import rounds
 from decoding_jax.types import Array, Context, DecodeState, Decoder
@@ -75,7 +76,8 @@ def _propose(depth, context: Context, drafting: rounds.Drafting):
   del context
   news = drafting.news
   length = news.length - 1 + (depth - 1) * news.outcome
-  return None, drafting.replace(cache=drafting.cache.replace(length=length))
+  return None, drafting.replace(cache=cache_lib.rewind(
+      drafting.cache, length))
 
 
 def _score(context: Context, state: DecodeState, early):
@@ -142,7 +144,7 @@ def _settle(depth, judge, context: Context, before: DecodeState, early,
     pending = jax.tree.map(lambda x: x[:, 1:], fresh)
     state = state.replace(
         carry=rounds.Carry(pending, carry.drafter, outcome),
-        target_cache=state.target_cache.replace(length=state.length - 1))
+        target_cache=cache_lib.rewind(state.target_cache, state.length - 1))
     return rounds.count(before, state, accepted, depth,
                         carry.outcome * (depth - 1),
                         post_verify_calls=carry.outcome)

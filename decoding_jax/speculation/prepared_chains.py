@@ -106,7 +106,7 @@ def _propose(depth, draw, context: Context, drafting: rounds.Drafting):
   """Takes the chain of the outcome, or drafts one where there is none."""
   news, prepared = drafting.news, drafting.carry
   keys, _ = _keys(drafting)
-  cache = drafting.cache.replace(length=news.length - 1)
+  cache = cache_lib.rewind(drafting.cache, news.length - 1)
   place, hit = jax.vmap(_find)(prepared.guesses, news.newest, news.outcome)
   found = [kernels.take_along(
       x, place.reshape(-1, *(1,) * (x.ndim - 1)), axis=1)[:, 0]
@@ -122,7 +122,7 @@ def _propose(depth, draw, context: Context, drafting: rounds.Drafting):
       (hit | news.done).all(), lambda cache: (found, cache), redraft, cache)
   # The next forward reads the chain again, whoever has drafted it.
   return _Chain(tokens, log_probs, hit), drafting.replace(
-      cache=cache.replace(length=news.length - 1),
+      cache=cache_lib.rewind(cache, news.length - 1),
       carry=prepared.replace(chain=tokens))
 
 
@@ -215,7 +215,7 @@ def _settle(depth, judge, context: Context, before: DecodeState, chain: _Chain,
         context.eos_id)
     state = state.replace(
         carry=before.carry.replace(outcome=accepted),
-        target_cache=state.target_cache.replace(length=state.length - 1))
+        target_cache=cache_lib.rewind(state.target_cache, state.length - 1))
     return rounds.count(
         before, state, accepted,
         depth + 1 + depth * (~chain.prepared).astype(jnp.int32), depth,

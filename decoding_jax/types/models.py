@@ -14,6 +14,8 @@ PAD = -1
 NONE = -1
 # Among features: the outputs of layers that a target keeps, a tuple.
 HIDDEN_STATES = "hidden_states"
+# Among those of a block: how each of its tokens changes recurrent states.
+UPDATES = "updates"
 
 
 @flax.struct.dataclass
@@ -28,11 +30,32 @@ class Block:
     values: tuple of `[..., B, H, N, C]`.
     features: dict from names to trees of arrays `[B, N, ...]`, which attention
       ignores: `HIDDEN_STATES` for heads, a tuple of `[B, N, F]`; the states of
-      a processor. A reader takes what it knows by name.
+      a processor; `UPDATES` of a model with `States`. A reader takes what it
+      knows by name.
   """
   keys: tuple[Array, ...]
   values: tuple[Array, ...]
   features: dict[str, Any] = flax.struct.field(default_factory=dict)
+
+
+@flax.struct.dataclass
+class States:
+  """What recurrent layers know of a committed prefix, which has no slots.
+
+  A forward leaves in the block, as the feature `UPDATES`, by what each token
+  changes the state of its parent; that of a node follows from the cache's and
+  the updates of its ancestors. A commit applies those of the path. A row of
+  length 0 begins with zeros, whatever stands here.
+
+  Attributes:
+    arrays: tree of `[B, ...]`.
+    empty: tree of `[B, 0, ...]`, the updates of a block of no slots.
+    advance: `(arrays, updates [B, K, ...], count [B]) -> arrays` after the
+      first tokens of K; static.
+  """
+  arrays: Any
+  empty: Any
+  advance: Callable[..., Any] = flax.struct.field(pytree_node=False)
 
 
 @flax.struct.dataclass
@@ -49,12 +72,14 @@ class Cache:
     features: dict of trees of `[B, S, ...]`; see `Block`.
     shared: what all rows begin with, a block of one row and of no other tokens;
       None for nothing.
+    states: of recurrent layers; None without any.
   """
   keys: tuple[Array, ...]
   values: tuple[Array, ...]
   length: Array
   features: dict[str, Any] = flax.struct.field(default_factory=dict)
   shared: Optional[Block] = None
+  states: Optional[States] = None
 
 
 class LanguageModel(NamedTuple):

@@ -24,5 +24,6 @@ def is_used(config) -> bool:
   value = _SCAN.value if flags.FLAGS.is_parsed() else _AUTO
   if value != _AUTO:
     return value == _ON
-  return config.scan_layers or (config.num_layers > FEW
-                                and kernels.reads_slices())
+  return config.scan_layers or (
+      config.num_layers > FEW and not config.linear_key_heads
+      and kernels.reads_slices())

@@ -136,7 +136,7 @@ def estimate(pair, kinds, batch, width, max_new_tokens, ways=Ways(),
   of_target = _bytes(memory.distinct([pair.target_params]))
   caches = sum(
       _bytes((x.keys, x.values, x.length)) // (rows * n) + _bytes(
-          x.features) // rows
+          (x.features, x.states, _updates(x, scored))) // rows
       for (lm, _), n in zip(models, (ways.layers, own))
       for x, rows in _caches(lm, batch, slots, shared, ways))
   return Need(
@@ -191,6 +191,12 @@ def _caches(lm, batch, slots, shared, ways):
   once = shared if lm.reads_shared else 0
   return [(_cache(lm, batch, slots - once), ways.rows),
           *([(_cache(lm, 1, once), 1)] if once else [])]
+
+
+def _updates(cache, nodes):
+  """Returns what nodes of a tree keep beside keys and values; as shapes."""
+  return jax.eval_shape(lambda x: cache_lib.init_block(x, nodes), cache
+                        ).features.get(types.UPDATES) if cache.states else None
 
 
 def _carry(pair, kind, batch, width, slots):

@@ -300,8 +300,8 @@ def _predict(config, target, params, target_params, features, tokens, depth):
 
 def _kind(markov_rank):
   def config(target, depth):
-    inner = dataclasses.replace(target, num_layers=2, qk_norm=True,
-                                scan_layers=False, tie_embeddings=False)
+    inner = dataclasses.replace(formats.layer_of(target, 2), qk_norm=True,
+                                tie_embeddings=False)
     return Config(inner, depth + (not markov_rank), 0, 3, markov_rank,
                   from_root=bool(markov_rank))
 

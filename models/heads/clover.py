@@ -222,8 +222,8 @@ FORMAT = formats.Format(
 
 def _kind(version, num_layers):
   return training.Kind(
-      lambda target, depth: Config(dataclasses.replace(
-          target, num_layers=num_layers, scan_layers=False), version),
+      lambda target, depth: Config(
+          formats.layer_of(target, num_layers), version),
       training.of_pairs(functools.partial(cells.rounds, _CELL)),
       feature_weight=10)
 

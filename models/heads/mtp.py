@@ -111,7 +111,8 @@ def _config(folder):
     raise ValueError(f"'{folder.path}' holds no tensors of a next-token "
                      "module.")
   unlike = [name for name in ("num_experts", "sandwich_norm", "reordered_norm",
-                              "parallel") if getattr(target, name)
+                              "parallel", "attention_gate")
+            if getattr(target, name)
             and not (name == "num_experts" and target.latent_dim)]
   if unlike or target.norm == "layer":
     name = (unlike or ["norm"])[0]

@@ -9,7 +9,8 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 
-from decoding_jax.types import Block, LanguageModel
+from decoding_jax.runtime import cache as cache_lib
+from decoding_jax.types import LanguageModel
 from models import transformer
 from models.heads.parts import formats
 from models.heads.parts import training
@@ -62,11 +63,11 @@ def predicted(config: Config, architecture, params, target_params, tokens,
   mask[length:, length:] = np.kron(np.eye(len(places), dtype=bool),
                                    np.tri(count, dtype=bool))
   model = target(config, architecture)
-  empty = model.init_cache(batch, size)
+  empty = model.init_cache(batch, 0)
   logits, _ = model.forward(
       {**target_params, **params}, jnp.concatenate([tokens, chains], axis=1),
       jnp.broadcast_to(jnp.asarray(positions, jnp.int32)[None], (batch, size)),
-      model.init_cache(batch, 0), Block(empty.keys, empty.values), 0,
+      empty, cache_lib.init_block(empty, size), 0,
       jnp.broadcast_to(mask[None], (batch, size, size)))
   return logits[:, length:].reshape(batch, len(places), count, -1)
 

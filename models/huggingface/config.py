@@ -24,6 +24,7 @@ from models.huggingface import llama
 from models.huggingface import masked
 from models.huggingface import neox
 from models.huggingface import opt
+from models.huggingface import qwen3_next
 from models.huggingface import rope as hf_rope
 from models.huggingface import tensor_files
 
@@ -41,6 +42,9 @@ ARCHITECTURES = {
     "gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM",
     "gemma3_text": "Gemma3ForCausalLM",
     "gemma3": "Gemma3ForConditionalGeneration",
+    qwen3_next.NEXT: "Qwen3NextForCausalLM",
+    qwen3_next.DENSE: "Qwen3_5ForCausalLM",
+    qwen3_next.WHOLE: "Qwen3_5ForConditionalGeneration",
     "opt": "OPTForCausalLM", "gpt2": "GPT2LMHeadModel", **deepseek.FAMILIES,
     masked.LLADA: "LLaDAModelLM", masked.DREAM: "DreamModel"}
 
@@ -109,11 +113,13 @@ _DEFAULTS = {
     "qwen2_moe": {_LENGTH: 32768, _KEY_HEADS: 16},
     **dict.fromkeys(("qwen3_moe", "smollm3"), {_LENGTH: 32768, _KEY_HEADS: 4}),
     "gemma": {_LENGTH: 8192, _KEY_HEADS: 16}, "gemma2": _GEMMA_2,
-    "gemma3_text": {**_GEMMA_2, _LENGTH: 131072}, "gpt2": {"n_positions": 1024}}
+    "gemma3_text": {**_GEMMA_2, _LENGTH: 131072}, "gpt2": {"n_positions": 1024},
+    **qwen3_next.DEFAULTS}
 _PARSERS = {"gemma": gemma.parse, "gemma2": gemma.parse,
             "gemma3_text": gemma.parse, "opt": opt.parse,
             "gpt2": opt.parse, "gpt_neox": neox.parse,
-            "starcoder2": neox.parse, masked.LLADA: masked.parse,
+            "starcoder2": neox.parse, qwen3_next.NEXT: qwen3_next.parse,
+            qwen3_next.DENSE: qwen3_next.parse, masked.LLADA: masked.parse,
             masked.DREAM: masked.parse,
             **dict.fromkeys(deepseek.FAMILIES, deepseek.parse)}
 
@@ -191,6 +197,8 @@ def _parse(fields):
         f"[{ARCHITECTURES[family]!r}] is supported.")
   if family == "gemma3":
     family, fields = "gemma3_text", gemma.text_part(fields)
+  if family == qwen3_next.WHOLE:
+    family, fields = qwen3_next.DENSE, qwen3_next.text_part(fields)
   fields = {**_DEFAULTS.get(family, {}), **fields}
   if block_scales.is_known(fields.get(block_scales.FIELD)):
     del fields[block_scales.FIELD]
@@ -236,6 +244,8 @@ def _own_fields(config):
   """Returns the name of a family, and its fields besides the common ones."""
   if config.positions == "learned":
     return opt.own_fields(config)
+  if config.linear_key_heads:
+    return qwen3_next.own_fields(config)
   if config.latent_dim:
     return deepseek.own_fields(config)
   if config.norm == "rms_plus_one":
@@ -288,7 +298,7 @@ def _effective(config):
   if config.rope_scaling == "none" and (
       config.rope_local_theta == config.rope_theta):
     unused["rope_local_theta"] = 0.0
-  if not config.window:
+  if not config.window and not config.linear_key_heads:
     unused["rope_local_theta"] = 0.0
     if unused.get("rope_full", config.rope_full):
       unused["full_every"] = 0

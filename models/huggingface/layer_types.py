@@ -8,7 +8,8 @@ from models.huggingface import config_fields
 from models.huggingface import rope as hf_rope
 
 _take = config_fields.take
-_FULL, _SLIDING = "full_attention", "sliding_attention"
+FULL, LINEAR, _SLIDING = (f"{kind}_attention"
+                          for kind in ("full", "linear", "sliding"))
 
 
 def windows(fields, family, num_layers, every):
@@ -30,16 +31,16 @@ def windows(fields, family, num_layers, every):
   if window is not None:
     config_fields.take_one_of(fields, "sliding_window_size", family, (window,))
   types = _take(fields, "layer_types", None) or _types(num_layers, every)
-  every = types.index(_FULL) + 1 if _FULL in types else num_layers + 1
+  every = types.index(FULL) + 1 if FULL in types else num_layers + 1
   if types != _types(num_layers, every):
     raise ValueError(
         f"layer_types={types!r} of {family}: {num_layers} are needed, of which "
-        f"every n-th is {_FULL} and the others are {_SLIDING}.")
+        f"every n-th is {FULL} and the others are {_SLIDING}.")
   if every == 1:
     return {}
   if window is None:
     raise ValueError(f"layer_types={types!r}: sliding_window must be given.")
-  return {"window": window, "full_every": every if _FULL in types else 0}
+  return {"window": window, "full_every": every if FULL in types else 0}
 
 
 def two_ropes(fields, max_length, theta, local_theta):
@@ -59,11 +60,11 @@ def two_ropes(fields, max_length, theta, local_theta):
     ValueError: naming a field that is wrong or not supported.
   """
   both = dict(_take(fields, "rope_parameters", {}))
-  unknown = sorted(set(both) - {_FULL, _SLIDING})
+  unknown = sorted(set(both) - {FULL, _SLIDING})
   if unknown:
-    raise ValueError(f"rope_parameters={both!r}: {_FULL} and {_SLIDING} are "
+    raise ValueError(f"rope_parameters={both!r}: {FULL} and {_SLIDING} are "
                      f"needed, not {unknown[0]}.")
-  full, sliding = (_take(both, name, {}) for name in (_FULL, _SLIDING))
+  full, sliding = (_take(both, name, {}) for name in (FULL, _SLIDING))
   # Where a file gives both, transformers 5 adds the old field to the new one.
   given = {**full, **_take(fields, "rope_scaling", {})}
   rest = ({"rope_theta": theta, "rope_parameters": given},
@@ -105,8 +106,14 @@ def own_ropes(config):
   full = {"rope_type": "default", **own.pop("rope_scaling", {}), **own}
   local = {"rope_type": "default",
            "rope_theta": config.rope_local_theta or config.rope_theta}
-  return {"rope_parameters": {_FULL: full, _SLIDING: local}}
+  return {"rope_parameters": {FULL: full, _SLIDING: local}}
+
+
+def linear(num_layers, every):
+  """Returns the types of layers of which every n-th has attention; 0: none."""
+  return [LINEAR if x == _SLIDING else x
+          for x in _types(num_layers, every or num_layers + 1)]
 
 
 def _types(num_layers, every):
-  return [_SLIDING if (i + 1) % every else _FULL for i in range(num_layers)]
+  return [_SLIDING if (i + 1) % every else FULL for i in range(num_layers)]

@@ -311,17 +311,20 @@ _EXPERT_NAMES = {"feed_forward/router": "mlp.gate",
                  "feed_forward/gate": "mlp.experts.{}.gate_proj",
                  "feed_forward/up": "mlp.experts.{}.up_proj",
                  "feed_forward/down": "mlp.experts.{}.down_proj"}
+# And of an expert that all tokens use.
+EXPERT_NAMES = {
+    **_EXPERT_NAMES,
+    "feed_forward/shared_gate": "mlp.shared_expert_gate",
+    "feed_forward/shared/gate": "mlp.shared_expert.gate_proj",
+    "feed_forward/shared/up": "mlp.shared_expert.up_proj",
+    "feed_forward/shared/down": "mlp.shared_expert.down_proj"}
 # In this order: what has more features comes before what has fewer.
 FAMILIES = {
     "qwen2_moe": Family(
         lambda config: config.num_experts and config.shared_dim,
         experts=("num_experts", "moe_intermediate_size", 4),
         read=_qwen2_moe, write=_qwen2_moe_fields,
-        names={**_EXPERT_NAMES,
-               "feed_forward/shared_gate": "mlp.shared_expert_gate",
-               "feed_forward/shared/gate": "mlp.shared_expert.gate_proj",
-               "feed_forward/shared/up": "mlp.shared_expert.up_proj",
-               "feed_forward/shared/down": "mlp.shared_expert.down_proj"}),
+        names=EXPERT_NAMES),
     "qwen3_moe": Family(
         lambda config: config.num_experts and config.qk_norm,
         fixed={"qk_norm": True}, biases=_BIASES[:1], windows=_SWITCHED,

@@ -19,6 +19,7 @@ from models.huggingface import config as hf_config
 from models.huggingface import deepseek
 from models.huggingface import llama
 from models.huggingface import masked
+from models.huggingface import qwen3_next
 from models.heads.parts import mtp_tensors
 from models.transformer import layer_stack
 from models.transformer import moe
@@ -94,10 +95,12 @@ _TABLES = {
     **dict.fromkeys(deepseek.FAMILIES, _LLAMA),
     "gemma": _LLAMA, "gemma2": _GEMMA_2, "gemma3_text": _GEMMA_2, "opt": _OPT,
     "gpt2": _GPT_2, "gpt_neox": _NEOX, "starcoder2": _STARCODER_2,
+    qwen3_next.NEXT: {**_LLAMA, **llama.EXPERT_NAMES, **qwen3_next.NAMES},
+    qwen3_next.DENSE: {**_LLAMA, **qwen3_next.NAMES_3_5},
     **{name: {**_LLAMA, **family.names}
        for name, family in llama.FAMILIES.items()}}
 _KINDS = {"kernel": "weight", "scale": "weight", "bias": "bias",
-          "correction": deepseek.CORRECTION}
+          **qwen3_next.KINDS, "correction": deepseek.CORRECTION}
 # Parts of one tensor, in this order.
 _FUSED = ("query", "key", "value")
 _OPT_POSITIONS = 2
@@ -107,7 +110,7 @@ _HARMLESS = {"gpt2": r"\.attn\.(masked_)?bias$",
              "gpt_neox": r"\.attention\.(masked_bias|bias|" + _ROTARY + ")",
              deepseek.V3: r"\.self_attn\.indexer\.|" + _ROTARY}
 # Of models with images: what is not the text's, and what is.
-_IMAGES = r"(model\.)?(vision_tower|multi_modal_projector)\."
+_IMAGES = r"(model\.)?(vision_tower|multi_modal_projector|visual)\."
 _TEXT = r"^(language_model\.|(model\.)language_model\.)"
 # Of Phi-3: several matrices in one tensor.
 _JOINT = {
@@ -122,34 +125,39 @@ class TensorSlice(NamedTuple):
 
   Attributes:
     source: the tensor's name.
-    part: which of equal parts of the tensor it is.
-    parts: how many there are.
+    part: which of the parts of the tensor it is.
+    sizes: of these, relative to each other.
     groups: of heads, each of which has all parts.
     skipped: rows in front that belong to no part.
     transposed: whether the inputs of a matrix come first.
   """
   source: str
   part: int = 0
-  parts: int = 1
+  sizes: tuple[int, ...] = (1,)
   groups: int = 1
   skipped: int = 0
   transposed: bool = False
 
   def shape(self, shape):
     """Returns the tensor's shape, from that of the parameter."""
-    shape = (self.skipped + self.parts * shape[0], *shape[1:])
+    rows = sum(self.sizes) * shape[0] // self.sizes[self.part]
+    shape = (self.skipped + rows, *shape[1:])
     return shape[::-1] if self.transposed else shape
 
   def read(self, x):
     """Returns the parameter, from the tensor."""
     x = x.T if self.transposed and x.ndim > 1 else x
-    rows = x[self.skipped:].reshape(self.groups, self.parts, -1, *x.shape[1:])
-    return rows[:, self.part].reshape(-1, *x.shape[1:])
+    rows = x[self.skipped:].reshape(self.groups, sum(self.sizes), -1,
+                                    *x.shape[1:])
+    start = sum(self.sizes[:self.part])
+    return rows[:, start:start + self.sizes[self.part]].reshape(
+        -1, *x.shape[1:])
 
   def write(self, parts):
     """Returns the tensor, from all parameters that are parts of it."""
-    x = np.stack([x.reshape(self.groups, -1, *x.shape[1:]) for x in parts], 1)
-    x = x.reshape(-1, *x.shape[3:])
+    x = np.concatenate(
+        [x.reshape(self.groups, -1, *x.shape[1:]) for x in parts], 1)
+    x = x.reshape(-1, *x.shape[2:])
     if self.skipped:
       x = np.concatenate([np.zeros_like(x[:self.skipped]), x])
     return x.T if self.transposed and x.ndim > 1 else x
@@ -202,9 +210,12 @@ def places(config, name) -> list[TensorSlice]:
   if path[0] != "layers":
     return [place._replace(source=f"{table['/'.join(path)]}.{_KINDS[kind]}")]
   if family in ("gpt2", "gpt_neox") and path[-1] in _FUSED:
-    place = place._replace(part=_FUSED.index(path[-1]), parts=len(_FUSED),
+    place = place._replace(part=_FUSED.index(path[-1]), sizes=(1, 1, 1),
                            groups=config.num_heads if family == "gpt_neox"
                            else 1)
+  if family in (qwen3_next.NEXT, qwen3_next.DENSE):
+    sizes, groups, part = qwen3_next.part_of(config, [*path[2:], kind])
+    place = place._replace(part=part, sizes=sizes, groups=groups)
   layers = (_scanned(config) if path[1] == "layer"
             else [int(path[1].removeprefix("layer_"))])
   inner = "/".join(path[2:])
@@ -233,7 +244,7 @@ def with_base(config, found):
     dict by the names of `places`, and of what belongs to no parameter.
   """
   family, found = hf_config.family(config), masked.renamed(found)
-  if family == "gemma3_text":
+  if family in ("gemma3_text", qwen3_next.DENSE):
     found = {re.sub(_TEXT, r"\2", name): x for name, x in found.items()
              if not re.match(_IMAGES, name)}
   table = _TABLES[family]

@@ -15,6 +15,8 @@ OPT: LayerNorm, learned positions, biases, ReLU; one size has its norms after
 the layers, and projections around them. GPT-2: the same with GELU. StarCoder2:
 the same with rotary positions. GPT-NeoX: rotary positions for a part of the
 channels, attention and feed-forward layer in parallel.
+Qwen3-Next and Qwen3.5: gated delta layers, which have a state, and every few
+layers attention, whose output has a gate; norms as Gemma's.
 """
 
 import dataclasses
@@ -75,6 +77,14 @@ class Config:
     norm_eps: added to the variance.
     qk_norm: whether each query head and each key head is normalised.
     joint_qk_norm: whether all query heads together are, and all key heads.
+    attention_gate: whether the outputs of attention are multiplied by the
+      sigmoid of a projection.
+    linear_key_heads: heads of queries and keys of gated delta layers, see
+      `gated_delta`, which are all but those of `full_every`; 0: all layers have
+      attention. The next four are of these layers.
+    linear_value_heads: heads of values; a multiple of `linear_key_heads`.
+    linear_key_dim, linear_value_dim: channels of a head.
+    linear_conv: tokens that their convolutions see.
     post_norm: norms after the residual sums, and none before the output layer.
     sandwich_norm: norms before attention and feed-forward layer, and of their
       outputs before the residual sum.
@@ -93,8 +103,8 @@ class Config:
     logit_softcap: cap of the logits; 0: none.
     window: positions that a token attends to, itself included; 0: all. Caches
       hold the others too.
-    full_every: every so many layers, the last one attends to all positions in
-      spite of the window; 0: none does.
+    full_every: every so many layers, the last one attends to all positions, in
+      spite of the window or of gated delta layers; 0: none does.
     rope_full: whether queries and keys of these layers are rotated.
     rope_interleaved: whether channels 2 i and 2 i + 1 are rotated together, of
       latent attention; else i and i + half of them.
@@ -157,6 +167,12 @@ class Config:
   norm_eps: float = 1e-5
   qk_norm: bool = False
   joint_qk_norm: bool = False
+  attention_gate: bool = False
+  linear_key_heads: int = 0
+  linear_value_heads: int = 0
+  linear_key_dim: int = 0
+  linear_value_dim: int = 0
+  linear_conv: int = 0
   post_norm: bool = False
   sandwich_norm: bool = False
   reordered_norm: bool = False
@@ -229,6 +245,8 @@ class Config:
       if len(given) > 1:
         raise ValueError(f"transformer {' and '.join(given)}: only one of them "
                          "is allowed.")
+    if self.linear_key_heads:
+      _check_linear(self)
     turned = self.rope_part * self.head_dim
     if self.positions == "rope" and not 2 <= turned <= self.head_dim:
       raise ValueError(
@@ -302,3 +320,21 @@ def _check_latent(config):
           f"(latent_dim={config.latent_dim}) needs num_kv_heads=1, value_dim, "
           "rotary positions of all of head_dim, and neither biases, norms of "
           "heads nor windows.")
+
+
+def _check_linear(config):
+  """Raises ValueError unless gated delta layers can be as a config has them."""
+  if not (config.linear_value_heads > 0 and config.linear_conv > 1
+          and not config.linear_value_heads % config.linear_key_heads
+          and config.linear_key_dim > 0 and config.linear_value_dim > 0):
+    raise ValueError(
+        f"transformer linear_key_heads={config.linear_key_heads}, "
+        f"linear_value_heads={config.linear_value_heads}, linear_key_dim="
+        f"{config.linear_key_dim}, linear_value_dim={config.linear_value_dim}, "
+        f"linear_conv={config.linear_conv}: a multiple of the first, positive "
+        "channels, and at least 2 tokens are needed.")
+  for name in ("window", "scan_layers"):
+    if getattr(config, name):
+      raise ValueError(f"transformer {name}={getattr(config, name)!r}, "
+                       f"linear_key_heads={config.linear_key_heads}: layers "
+                       "with a state go with neither windows nor a scan.")

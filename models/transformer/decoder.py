@@ -9,7 +9,9 @@ import numpy as np
 
 from decoding_jax import kernels
 from decoding_jax import types
+from decoding_jax.runtime import cache as cache_lib
 from models.transformer import architecture
+from models.transformer import gated_delta
 from models.transformer import layer_stack
 from models.transformer import layers
 from models.transformer import linear_ops
@@ -74,8 +76,9 @@ class Decoder(nn.Module):
         jax.lax.dynamic_update_slice_in_dim(
             kept, next(outputs) if i < cfg.num_layers else x, slot, 1)
         for kept, i in zip(old.get(types.HIDDEN_STATES, ()), self.kept))
-    block = block.replace(
-        features={types.HIDDEN_STATES: hidden} if self.kept else {})
+    block = block.replace(features={
+        **block.features, **({types.HIDDEN_STATES: hidden} if self.kept else {})
+    })
     head = embedding if cfg.tie_embeddings else declare(
         "head", matrix, (cfg.outputs or cfg.vocab_size, width), dtype, vocab)
     logits = linear_ops.matmul(x, head)
@@ -91,38 +94,53 @@ class Unrolled(nn.Module):
 
   @nn.compact
   def __call__(self, x, cache, block, slot, views):
+    states = ()
+    if cache.states:
+      # With one view it is both the first and the last.
+      states = (gated_delta.view(self.config, views[-1].block), list(zip(
+          cache_lib.begun_states(cache), block.features[types.UPDATES])))
     x, block, outputs = _unrolled(self, x, list(zip(
-        *views_lib.kv_of_layers(cache, block))), slot, views)
+        *views_lib.kv_of_layers(cache, block))), slot, views, states)
     return x, block, [outputs[i] for i in self.kept]
 
 
-def _unrolled(module, x, kv, slot, views):
-  """Goes through the first layers, as many as `kv` has.
+def _unrolled(module, x, kv, slot, views, states=()):
+  """Goes through the first layers, as many as there are in `kv` and `states`.
 
   Args:
     module: of a `config`, whose submodules or parameters they are.
     x: `[B, T, F]`.
-    kv: list of what each layer reads, see `views.kv_of_layers`.
+    kv: list of what each layer with attention reads, see `views.kv_of_layers`.
     slot, views: as of `layers.Layer`.
+    states: the view of layers with a state, and a list of the state and the
+      updates of each; () where there are none.
 
   Returns:
     `[B, T, F]`, a block, and the outputs of all these layers.
   """
-  keys, values, outputs = [], [], []
-  for i, (layer_kv, narrow) in enumerate(zip(
-      kv, views_lib.narrow(module.config))):
+  view, own_states = states or (None, ())
+  old, olds, fresh, updates, outputs = iter(kv), iter(own_states), [], [], []
+  kinds = zip(gated_delta.recurrent(module.config),
+              views_lib.narrow(module.config))
+  for i, (recurrent, narrow) in enumerate(kinds):
+    if i == len(kv) + len(own_states):
+      break
     # With one view it is both the first and the last.
-    arguments = x, layer_kv, None, slot, (views[-1 if narrow else 0],)
+    layer_kv, seen, mixer, found = (
+        (next(olds), view, gated_delta.MIXER, updates) if recurrent else
+        (next(old), views[-1 if narrow else 0], None, fresh))
+    arguments = x, layer_kv, None, slot, (seen,)
     name, own = f"layer_{i}", module.config.of_layer(i)
     if module.is_initializing():
-      x, (k, v) = layers.Layer(own, name=name)(*arguments)
+      x, new = layers.Layer(own, mixer, name=name)(*arguments)
     else:
-      x, (k, v) = _traced_once(own)(
+      x, new = _traced_once(own, mixer)(
           module.variables["params"][name], *arguments)
-    keys.append(k)
-    values.append(v)
+    found.append(new)
     outputs.append(x)
-  return x, types.Block(tuple(keys), tuple(values)), outputs
+  keys, values = zip(*fresh) if fresh else ((), ())
+  return x, types.Block(
+      keys, values, {types.UPDATES: tuple(updates)} if states else {}), outputs
 
 
 class Scanned(nn.Module):
@@ -209,10 +227,10 @@ def _with_experts(own, params, number):
 
 
 @functools.lru_cache(maxsize=None)
-def _traced_once(config):
+def _traced_once(config, mixer):
   """Returns a layer as a function, traced once for all layers of its shape."""
   def layer(params, *arguments):
-    module = layers.Layer(config, parent=None)
+    module = layers.Layer(config, mixer, parent=None)
     return module.apply({"params": params}, *arguments)
 
   return jax.jit(layer)

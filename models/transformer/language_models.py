@@ -8,8 +8,10 @@ import jax.numpy as jnp
 
 from decoding_jax import kernels
 from decoding_jax import types
+from decoding_jax.runtime import cache as cache_lib
 from models.transformer import architecture
 from models.transformer import decoder
+from models.transformer import gated_delta
 from models.transformer import layer_stack
 from models.transformer import parameters
 
@@ -87,7 +89,8 @@ def _language_model(config, kept, prompts=0):
 
   def init_cache(batch, capacity):
     heads, dtype = config.num_kv_heads, jnp.dtype(config.dtype)
-    axes = [()] * config.layers_ahead
+    axes = [()] * gated_delta.recurrent(config)[:config.layers_ahead].count(
+        False)
     if config.layers_ahead < config.num_layers:
       axes.append((config.num_layers - config.layers_ahead,))
     sizes = ((config.head_dim, capacity),
@@ -99,7 +102,8 @@ def _language_model(config, kept, prompts=0):
     hidden = tuple(jnp.zeros((batch, capacity, width), dtype)
                    for width in widths)
     return types.Cache(keys, values, jnp.zeros(batch, jnp.int32),
-                       {types.HIDDEN_STATES: hidden} if kept else {})
+                       {types.HIDDEN_STATES: hidden} if kept else {},
+                       states=gated_delta.init_states(config, batch))
 
   def forward(params, tokens, positions, cache, block, slot, mask):
     return module.apply({"params": params}, tokens, positions, cache, block,
@@ -109,23 +113,25 @@ def _language_model(config, kept, prompts=0):
       init_cache, forward, config.vocab_size, config.max_length,
       abstract_params=functools.partial(_abstract, config, prompts),
       early_logits=functools.partial(_early_logits, config, prompts),
-      reads_shared=True)
+      # A state is that of a row, whatever its text begins with.
+      reads_shared=not config.linear_key_heads)
 
 
 def _early_logits(config, prompts, num_layers, params, tokens, positions,
                   cache, mask):
   """As `LanguageModel.early_logits`; of all layers where there are no more."""
   count = min(num_layers, config.num_layers)
+  config = dataclasses.replace(config, num_layers=count)
   # Scanned layers are one array, of which the first ones are read.
+  attend = gated_delta.recurrent(config).count(False)
   of_layers = lambda x: x.replace(
-      keys=x.keys[:count], values=x.values[:count], features={})
-  lm = _language_model(dataclasses.replace(config, num_layers=count), (),
-                       prompts)
-  fresh = lm.init_cache(*tokens.shape)
-  return lm.forward(params, tokens, positions,
-                    of_layers(cache).replace(
-                        shared=cache.shared and of_layers(cache.shared)),
-                    types.Block(fresh.keys, fresh.values), 0, mask)[0]
+      keys=x.keys[:attend], values=x.values[:attend], features={})
+  cache = of_layers(cache).replace(
+      shared=cache.shared and of_layers(cache.shared),
+      states=gated_delta.first(cache.states, config))
+  return _language_model(config, (), prompts).forward(
+      params, tokens, positions, cache,
+      cache_lib.init_block(cache, tokens.shape[1]), 0, mask)[0]
 
 
 def causal_logits(lm, params, tokens):
@@ -161,11 +167,10 @@ def bidirectional_logits(lm, params, tokens):
 
 def _whole_logits(lm, params, tokens, mask):
   batch, length = tokens.shape
-  fresh = lm.init_cache(batch, length)
+  empty = lm.init_cache(batch, 0)
   logits, _ = lm.forward(
       params, tokens, jnp.broadcast_to(jnp.arange(length), tokens.shape),
-      lm.init_cache(batch, 0), types.Block(
-          fresh.keys, fresh.values, fresh.features), 0,
+      empty, cache_lib.init_block(empty, length), 0,
       jnp.broadcast_to(mask, (batch, length, length)))
   return logits
 
@@ -202,14 +207,20 @@ def _abstract_params(config):
 
   Tracing layers takes seconds, and most are alike: few are traced.
   """
-  return layer_stack.abstract_layers(_traced_init(_few(config)),
-                                     config.num_layers, config.scan_layers)
+  return layer_stack.abstract_layers(
+      _traced_init(_few(config)), config.num_layers, config.scan_layers,
+      _period(config))
+
+
+def _period(config):
+  """Returns how many kinds of layers take turns."""
+  return config.full_every or 1 if config.linear_key_heads else 1
 
 
 def _few(config):
-  """Returns the architecture with one layer that has what most have."""
+  """Returns the architecture with the first layers, as which all others are."""
   return dataclasses.replace(config, scan_layers=False, num_layers=min(
-      config.dense_layers + 1, config.num_layers))
+      config.dense_layers + _period(config), config.num_layers))
 
 
 @functools.lru_cache(maxsize=64)
@@ -226,7 +237,8 @@ def mesh_axes(config: architecture.Config) -> dict[str, tuple]:
   """
   with parameters.declarations() as found:
     _traced_init(_few(config), prompts=1)
-  return found
+  return {layer_stack.of_first_layer(name, config.dense_layers): axes
+          for name, axes in found.items()}
 
 
 def _traced_init(config, prompts=0):
@@ -248,7 +260,8 @@ def _one_token(config):
   tokens, mask = (jax.ShapeDtypeStruct((1, 1), jnp.int32),
                   jax.ShapeDtypeStruct((1, 1, 1), bool))
   cache = jax.eval_shape(lambda: language_model(config).init_cache(1, 1))
-  return tokens, cache, types.Block(cache.keys, cache.values), mask
+  return tokens, cache, jax.eval_shape(
+      lambda x: cache_lib.init_block(x, 1), cache), mask
 
 
 def _abstract(config, prompts):

@@ -163,18 +163,21 @@ def unstack_layers(params: types.Params) -> types.Params:
 
 
 def abstract_layers(params: types.Params, count: int,
-                    scanned: bool) -> types.Params:
+                    scanned: bool, period: int = 1) -> types.Params:
   """Returns the shapes of a decoder of many layers, from those of a few.
 
   Args:
     params: shapes of a decoder whose layers are not scanned; more are like its
-      last one.
+      last ones.
     count: number of layers.
     scanned: whether they are.
+    period: the last so many of the layers take turns in those that follow.
   """
   few = params[_LAYERS]
   last = few[_layer(len(few) - 1)]
-  layers = {_layer(i): few.get(_layer(i), last) for i in range(count)}
+  again = max(len(few) - period, 0)
+  layers = {_layer(i): few.get(_layer(i)) or few[_layer(
+      again + (i - again) % period)] for i in range(count)}
   if scanned:
     alike = _alike(layers)
     layers = {name: x for name, x in layers.items() if name not in alike}

@@ -227,6 +227,8 @@ class Attention(nn.Module):
                 "value": (cfg.num_kv_heads, _KV_HEADS)}
     q, k, v = project([linear(number * cfg.head_dim, axes=axes, name=name)
                        for name, (number, axes) in heads_of.items()], x)
+    gate = project([linear(q.shape[-1], axes=_HEADS, name="gate")],
+                   x)[0] if cfg.attention_gate else None
 
     def normed(y, name):
       return RMSNorm(cfg, name=f"{name}_norm")(y)
@@ -245,13 +247,21 @@ class Attention(nn.Module):
     y = kernels.attention(q.reshape(grouped), view.parts(prefix, block),
                           cfg.attention_softcap)
     y = y.reshape(*x.shape[:2], cfg.num_heads * cfg.head_dim)
+    if cfg.attention_gate:
+      y *= nn.sigmoid(gate)
     return _linear(cfg, cfg.out_bias)(
         cfg.dim, axes=(None, parameters.HEADS), name="out")(y), block
 
 
 class Layer(nn.Module):
-  """Attention and feed-forward layer, with norms before or after them."""
+  """Attention and feed-forward layer, with norms before or after them.
+
+  Attributes:
+    config: the architecture.
+    mixer: what there is instead of attention, and its name; None for nothing.
+  """
   config: Any
+  mixer: tuple[Any, str] | None = None
 
   @nn.compact
   def __call__(self, x, kv, narrow, slot, views):
@@ -259,7 +269,8 @@ class Layer(nn.Module):
 
     Args:
       x: `[B, T, F]`.
-      kv: of `views.kv_of_layers`, of this layer.
+      kv: of `views.kv_of_layers`, of this layer; or the arguments of another
+        mixer.
       narrow: `[]` bool, which of two views is this layer's; None for one.
       slot: where in the block the first fresh token goes.
       views: tuple of an `AttentionView`, or of two, the narrow one last.
@@ -276,8 +287,10 @@ class Layer(nn.Module):
     def norm(x, name, used):
       return NORMS[cfg.norm](cfg, name=name)(x) if used else x
 
-    y, block = cfg.attention(cfg, name="attention")(
-        norm(x, "attention_norm", ahead), kv[:-2], kv[-2:], slot, view)
+    mixer, name = self.mixer or (cfg.attention, "attention")
+    prefix, block = kv if self.mixer else (kv[:-2], kv[-2:])
+    y, block = mixer(cfg, name=name)(
+        norm(x, "attention_norm", ahead), prefix, block, slot, view)
     y = _times(norm(y, "attention_out_norm", after), cfg.residual_scale)
     total = norm(x + y, "attention_norm", cfg.post_norm)
     feed_forward = Mixture if cfg.num_experts else functools.partial(

@@ -14,6 +14,7 @@ HEADS, KV_HEADS, HIDDEN, VOCAB = "heads", "kv heads", "hidden", "vocab"
 EXPERTS = "experts"
 DENSE = "hidden, of layers without experts in a model with some"
 SHARED = "hidden, of what all tokens use besides their experts"
+LINEAR = "heads of layers with a state"
 # The axes of a matrix that every device has all of.
 WHOLE = (None, None)
 

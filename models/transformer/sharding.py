@@ -92,6 +92,7 @@ def specs(config: architecture.Config, size: int,
             parameters.HIDDEN: config.hidden_dim,
             parameters.EXPERTS: config.num_experts,
             parameters.SHARED: config.shared_dim,
+            parameters.LINEAR: config.linear_key_heads,
             parameters.DENSE: config.dense_dim,
             parameters.VOCAB: config.outputs or config.vocab_size}
 
@@ -155,7 +156,8 @@ def language_model(lm: types.LanguageModel,
     if whole:
       on_all = lambda x: jax.lax.with_sharding_constraint(x, PartitionSpec())
       return cache.replace(keys=jax.tree.map(on_all, cache.keys),
-                           values=jax.tree.map(on_all, cache.values))
+                           values=jax.tree.map(on_all, cache.values),
+                           states=jax.tree.map(on_all, cache.states))
     empty = lambda arrays, axis: tuple(
         split_slots.zeros(x.shape, x.dtype, axis) for x in arrays)
     return cache.replace(keys=empty(cache.keys, -1),

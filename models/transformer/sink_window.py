@@ -42,6 +42,10 @@ def recent_window(config: architecture.Config,
   if config.window:
     raise ValueError(f"the target has layers with a window of {config.window}, "
                      "which count positions by slots: one without is needed.")
+  if config.linear_key_heads:
+    raise ValueError(f"the target has linear_key_heads="
+                     f"{config.linear_key_heads}: its states hold all tokens, "
+                     "and a window of the newest needs layers of attention.")
   lm = language_models.language_model(config)
   return lm._replace(
       target_view=lambda cache: cache_lib.latest(cache, SINKS, window))

@@ -87,7 +87,9 @@ def _masks(window, cache, positions, mask, has_start):
   stop = cache.length - shared
   first = positions - window + 1 if window else (
       jnp.zeros_like(positions) if has_start else None)
-  own = _seen(cache.keys[0].shape[-1], stop,
+  # All layers of the first few of a model may have states instead.
+  slots = cache.keys[0].shape[-1] if cache.keys else 0
+  own = _seen(slots, stop,
               first - shared if window else first)
   of_shared = _seen(shared, jnp.full(1, shared, stop.dtype),
                     first) if cache.shared else ()

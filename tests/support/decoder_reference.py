@@ -20,7 +20,10 @@ def logits(config, params, tokens):
     x = x + p["positions"][:len(tokens)]
   for i in range(config.num_layers):
     layer = p["layers"][f"layer_{i}"]
-    for name, function in (("attention", functools.partial(_attention, i)),
+    mixer = functools.partial(_attention, i)
+    if config.linear_key_heads and not is_full(config, i):
+      mixer = lambda config, _, x, own=layer["delta"]: _delta(config, own, x)
+    for name, function in (("attention", mixer),
                            ("feed_forward", _feed_forward)):
       if name == "attention":
         before = x
@@ -29,7 +32,8 @@ def logits(config, params, tokens):
         x = norm(x + function(config, layer[name], x))
         continue
       y = before if config.parallel else x
-      y = function(config, layer[name], y if config.reordered_norm else norm(y))
+      y = function(config, layer.get(name),
+                   y if config.reordered_norm else norm(y))
       if config.sandwich_norm or config.reordered_norm:
         y = _norm(config, layer[f"{name}_out_norm"], y)
       x = x + y * config.residual_scale
@@ -171,10 +175,9 @@ def _attention(index, config, layer, x):
   if config.qk_norm:
     q = _norm(config, layer["query_norm"], q)
     k = _norm(config, layer["key_norm"], k)
-  is_full = (config.full_every
-             and index % config.full_every == config.full_every - 1)
-  windowed = config.window and not is_full
-  if config.positions == "rope" and (config.rope_full or not is_full):
+  windowed = config.window and not is_full(config, index)
+  if config.positions == "rope" and (config.rope_full
+                                     or not is_full(config, index)):
     if windowed and config.rope_local_theta:
       config = dataclasses.replace(config, rope_theta=config.rope_local_theta,
                                    rope_scaling="none")
@@ -191,4 +194,43 @@ def _attention(index, config, layer, x):
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     weights /= weights.sum(-1, keepdims=True)
     heads.append(weights @ v[:, group])
-  return _linear(layer["out"], np.concatenate(heads, axis=-1))
+  y = np.concatenate(heads, axis=-1)
+  if config.attention_gate:
+    y = y / (1 + np.exp(-_linear(layer["gate"], x)))
+  return _linear(layer["out"], y)
+
+
+def is_full(config, index):
+  """Whether a layer is one of every n-th."""
+  return (config.full_every
+          and index % config.full_every == config.full_every - 1)
+
+
+def _delta(config, layer, x):
+  """Token after token, as in arXiv 2412.06464, equation 10."""
+  size, heads = len(x), config.linear_value_heads
+  silu = lambda x: x / (1 + np.exp(-x))
+  mixed = []
+  for name in ("query", "key", "value"):
+    y = np.pad(_linear(layer[name], x), [(config.linear_conv - 1, 0), (0, 0)])
+    mixed.append(silu(sum(
+        y[tap:tap + size] * layer[f"{name}_conv"][:, 0, tap]
+        for tap in range(config.linear_conv))))
+  group = heads // config.linear_key_heads
+  q, k = (np.repeat(y.reshape(size, -1, config.linear_key_dim), group, 1)
+          for y in mixed[:2])
+  q, k = (y / np.sqrt((y**2).sum(-1, keepdims=True) + 1e-6) for y in (q, k))
+  v = mixed[2].reshape(size, heads, -1)
+  rate = 1 / (1 + np.exp(-_linear(layer["rate"], x)))
+  decay = np.exp(-np.exp(layer["A_log"]) * np.log1p(np.exp(
+      _linear(layer["decay"], x) + layer["dt_bias"])))
+  state = np.zeros((heads, config.linear_key_dim, config.linear_value_dim))
+  out = np.zeros_like(v)
+  for t in range(size):
+    state = state * decay[t][:, None, None]
+    wrong = v[t] - np.einsum("hcv,hc->hv", state, k[t])
+    state = state + np.einsum("hc,hv,h->hcv", k[t], wrong, rate[t])
+    out[t] = np.einsum("hcv,hc->hv", state, q[t] / config.linear_key_dim**0.5)
+  out /= np.sqrt((out**2).mean(-1, keepdims=True) + config.norm_eps)
+  out = (out * layer["norm"]["scale"]).reshape(size, -1)
+  return _linear(layer["out"], out * silu(_linear(layer["gate"], x)))

@@ -59,11 +59,18 @@ _COLLECTIVE = re.compile(
 EXPERTS = dataclasses.replace(TARGET, num_experts=8)
 
 
+# A layer with a state, whose key heads divide by 2 and 4, and one of attention.
+STATES = dataclasses.replace(
+    TARGET, num_layers=2, full_every=2, linear_key_heads=4,
+    linear_value_heads=8, linear_key_dim=4, linear_value_dim=4, linear_conv=3,
+    attention_gate=True)
+
+
 def save(folder):
   """Writes all models."""
   tokenizer = tokenizers.train(["a b c"], TARGET.vocab_size)
   for name, config in (("target", TARGET), ("draft", DRAFT),
-                       ("experts", EXPERTS)):
+                       ("experts", EXPERTS), ("states", STATES)):
     checkpoints.save(folder / name, config, tiny.random_model(config).params,
                      tokenizer)
 
@@ -242,6 +249,9 @@ def main(folder):
     one, out = (run(folder, mesh, target="experts", weights=weights)
                 for mesh in (None, mesh_shapes.make((2, 4))))
     found[f"experts {weights}"] = beside(one[0], *out)
+  one, _ = run(folder, None, target="states")
+  found["states"] = beside(one, *run(folder, mesh_shapes.make((2, 4)),
+                                     target="states"))
   one, _ = run(folder, None, processed)
   out, _ = run(folder, mesh_shapes.make((4, 2)), processed)
   found["processed"] = bool((out.tokens == one.tokens).all())

@@ -353,6 +353,50 @@ OPT = {
     "torch_dtype": "float16", "transformers_version": "4.20.0.dev0",
     "use_cache": True, "vocab_size": 50272, "word_embed_proj_dim": 512}
 
+QWEN_3_NEXT = {
+    "architectures": ["Qwen3NextForCausalLM"], "attention_bias": False,
+    "attention_dropout": 0.0, "bos_token_id": 151643, "decoder_sparse_step": 1,
+    "eos_token_id": 151645, "full_attention_interval": 4, "head_dim": 256,
+    "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02,
+    "intermediate_size": 5120, "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128, "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32, "linear_value_head_dim": 128,
+    "max_position_embeddings": 262144, "mlp_only_layers": [],
+    "model_type": "qwen3_next", "moe_intermediate_size": 512,
+    "norm_topk_prob": True, "num_attention_heads": 16, "num_experts": 512,
+    "num_experts_per_tok": 10, "num_hidden_layers": 48,
+    "num_key_value_heads": 2, "output_router_logits": False,
+    "partial_rotary_factor": 0.25, "rms_norm_eps": 1e-06, "rope_scaling": None,
+    "rope_theta": 10000000, "router_aux_loss_coef": 0.001,
+    "shared_expert_intermediate_size": 512, "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16", "use_cache": True, "use_sliding_window": False,
+    "vocab_size": 151936}
+_QWEN_3_5_TEXT = {
+    "attention_bias": False, "attn_output_gate": True, "dtype": "bfloat16",
+    "full_attention_interval": 4, "head_dim": 256, "hidden_act": "silu",
+    "hidden_size": 2560, "intermediate_size": 9216, "layer_types": [
+        *["linear_attention"] * 3, "full_attention"] * 8,
+    "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128,
+    "linear_num_key_heads": 16, "linear_num_value_heads": 32,
+    "linear_value_head_dim": 128, "max_position_embeddings": 262144,
+    "mlp_only_layers": [], "model_type": "qwen3_5_text",
+    "mtp_num_hidden_layers": 1, "num_attention_heads": 16,
+    "num_hidden_layers": 32, "num_key_value_heads": 4, "rms_norm_eps": 1e-06,
+    "rope_parameters": {
+        "mrope_interleaved": True, "mrope_section": [11, 11, 10],
+        "partial_rotary_factor": 0.25, "rope_theta": 10000000,
+        "rope_type": "default"}, "vocab_size": 248320}
+# Of a model with images.
+QWEN_3_5 = {
+    "architectures": ["Qwen3_5ForConditionalGeneration"],
+    "image_token_id": 248056, "model_type": "qwen3_5",
+    "text_config": _QWEN_3_5_TEXT, "tie_word_embeddings": True,
+    "video_token_id": 248057, "vision_config": {"model_type": "qwen3_5"},
+    "vision_end_token_id": 248054, "vision_start_token_id": 248053}
+QWEN_3_5_TEXT = {
+    **_QWEN_3_5_TEXT, "architectures": ["Qwen3_5ForCausalLM"],
+    "tie_word_embeddings": True}
+
 
 def read(folder, fields):
   (folder / hf_config.FILE).write_text(json.dumps(fields))

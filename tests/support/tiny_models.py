@@ -43,6 +43,11 @@ NEOX = dataclasses.replace(
     LLAMA, norm="layer", feed_forward="erf_gelu", bias=True, num_kv_heads=4,
     parallel=True, rope_part=0.5, rope_theta=10.0)
 MIXTRAL = dataclasses.replace(LLAMA, num_experts=5, experts_per_token=2)
+# Layers of both kinds; of delta layers the first, and one after attention.
+DELTA = dataclasses.replace(
+    LLAMA, num_layers=3, full_every=2, linear_key_heads=2, linear_value_heads=4,
+    linear_key_dim=3, linear_value_dim=5, linear_conv=3, norm="rms_plus_one",
+    qk_norm=True, attention_gate=True, head_dim=8, rope_part=0.5)
 # Latent attention, with queries of few channels or of all of them.
 DEEPSEEK_2 = dataclasses.replace(
     LLAMA, num_kv_heads=1, latent_dim=6, plain_dim=5, value_dim=3,
@@ -81,8 +86,9 @@ def random_model(config, seed=3):
     scaled = {"kernel": 2.5 * noise / np.sqrt(leaf.shape[-1]),
               "scale": 1 + noise / 4, "bias": noise / 4,
               "correction": noise / 4,
-              "embedding": noise / 2, "head": noise / 2, "positions": 3 * noise}
-    return jnp.asarray(scaled[path[-1].key], leaf.dtype)
+              "embedding": noise / 2, "head": noise / 2, "positions": 3 * noise,
+              "A_log": noise / 2, "dt_bias": noise / 2}
+    return jnp.asarray(scaled.get(path[-1].key, noise), leaf.dtype)
 
   params = jax.tree_util.tree_map_with_path(draw, shapes)
   return Model(transformer.language_model(config), params)

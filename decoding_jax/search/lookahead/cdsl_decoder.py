@@ -8,6 +8,7 @@ from decoding_jax.kernels import buffers
 from decoding_jax.search.lookahead import candidates, cdsl_rules, fallbacks
 from decoding_jax.search.lookahead.draft_lookahead import Lookahead
 from decoding_jax.rewards import text_reward
+from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.runtime import token_buffer
 from decoding_jax.types import Context, DecodeState, Decoder, Stats
 
@@ -93,8 +94,8 @@ def _step(options, rules: cdsl_rules.Rules, max_draft_lag, context: Context,
   return new.replace(
       # The newest token is in no cache, and the draft has not been run on the
       # last token that it drafted.
-      target_cache=result.cache.replace(length=new.length - 1),
-      draft_cache=lookahead.draft_cache.replace(length=jnp.minimum(
+      target_cache=cache_lib.rewind(result.cache, new.length - 1),
+      draft_cache=cache_lib.rewind(lookahead.draft_cache, jnp.minimum(
           state.length + jnp.minimum(right, options.steps - 1),
           new.length - 1)),
       carry=(reward_states, text_reward.value(context, reward_states)),

@@ -207,10 +207,12 @@ def has_rows(folder: Folder, name: str) -> bool:
   return found is not None and found.shape[:1] == (folder.target.vocab_size,)
 
 
-def layer_of(target):
-  """Returns the sizes of one layer of a target."""
-  return dataclasses.replace(target.of_layer(0), num_layers=1,
-                             scan_layers=False)
+def layer_of(target, number=1):
+  """Returns the sizes of layers of a target, of those with attention alone."""
+  return dataclasses.replace(
+      target.of_layer(0), num_layers=number, scan_layers=False,
+      attention_gate=False, linear_key_heads=0,
+      full_every=0 if target.linear_key_heads else target.full_every)
 
 
 def linear(ours: str, theirs: str) -> dict[str, str]:

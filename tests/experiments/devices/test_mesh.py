@@ -98,6 +98,12 @@ def test_experts_of_which_each_device_has_some_whole(found, weights):
   assert counts(whole) == counts(units)
 
 
+def test_same_tokens_of_layers_with_a_state(found):
+  """Their heads are split as parameters are."""
+  assert found["states"]["same"] and found["states"]["off"] < 1e-4
+  assert found["states"]["whole"] == 0
+
+
 def test_a_draft_that_all_devices_have(found):
   """Its layers exchange nothing; the texts are the same."""
   whole, split = found["2x4 of a whole draft"], found["2x4"]

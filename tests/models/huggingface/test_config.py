@@ -11,11 +11,14 @@ from support.published_configs import (LLAMA_2, LLAMA_1, LLAMA_3_2, MISTRAL,
                                        PHI_3, SMOLLM_3, GRANITE, MIXTRAL,
                                        QWEN_3_MOE, QWEN_2_MOE, OLMOE, PYTHIA,
                                        NEW_PYTHIA, STARCODER_2, GPT_2,
-                                       NEW_GEMMA_3, OPT, read)
+                                       NEW_GEMMA_3, OPT, QWEN_3_NEXT,
+                                       QWEN_3_5, QWEN_3_5_TEXT, read)
 
 # Fields that transformers has a default for in each family.
 LEFT_OUT = set("""
-    attention_bias head_dim hidden_act layer_norm_eps max_position_embeddings
+    attention_bias head_dim hidden_act layer_types linear_conv_kernel_dim
+    linear_key_head_dim linear_num_key_heads linear_num_value_heads
+    linear_value_head_dim layer_norm_eps max_position_embeddings
     mlp_bias n_positions norm_topk_prob num_experts_per_tok num_key_value_heads
     query_pre_attn_scalar rms_norm_eps rope_scaling rope_theta rotary_emb_base
     rotary_pct sliding_window tie_word_embeddings use_sliding_window
@@ -66,6 +69,19 @@ PUBLISHED = {
     "OLMoE": (OLMOE, dict(
         num_experts=64, experts_per_token=8, hidden_dim=1024,
         normalize_experts=False, joint_qk_norm=True, reordered_norm=False)),
+    "Qwen3-Next 80B-A3B": (QWEN_3_NEXT, dict(
+        num_experts=512, experts_per_token=10, hidden_dim=512, shared_dim=512,
+        full_every=4, linear_key_heads=16, linear_value_heads=32,
+        linear_key_dim=128, linear_value_dim=128, linear_conv=4, head_dim=256,
+        attention_gate=True, qk_norm=True, norm="rms_plus_one", rope_part=0.25,
+        rope_theta=1e7, tie_embeddings=False, embedding_scale=1,
+        feed_forward="swiglu")),
+    "Qwen3.5 4B": (QWEN_3_5, dict(
+        dim=2560, num_experts=0, hidden_dim=9216, full_every=4, rope_part=0.25,
+        linear_key_heads=16, linear_value_heads=32, rope_theta=1e7,
+        tie_embeddings=True, max_length=262144, dtype="bfloat16")),
+    "Qwen3.5 4B, text": (QWEN_3_5_TEXT, dict(
+        dim=2560, hidden_dim=9216, full_every=4, tie_embeddings=True)),
     "Pythia 410M": (PYTHIA, dict(
         norm="layer", positions="rope", feed_forward="erf_gelu", parallel=True,
         rope_part=0.25, qkv_bias=True, out_bias=True, feed_forward_bias=True,
@@ -127,7 +143,7 @@ def test_a_field_that_is_left_out(tmp_path, fields, name, expected):
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", sorted(
-    PUBLISHED.keys() - {"MiMo 7B", "Gemma 3 4B"}))
+    PUBLISHED.keys() - {"MiMo 7B", "Gemma 3 4B", "Qwen3.5 4B"}))
 def test_fields_that_are_left_out_are_as_in_transformers(name):
   transformers = pytest.importorskip(
       "transformers", reason="needs pip install -e '.[parity]'")

@@ -67,7 +67,8 @@ def test_there_and_back(tmp_path, changes):
 _WRITTEN_AS = {"phi3": {"llama", "mistral", "phi3"}, "gemma3": {"gemma3_text"},
                **dict.fromkeys(("kimi_k2", "deepseek_v32", "glm_moe_dsa",
                                 "glm4_moe_lite"), {"deepseek_v3"}),
-               "llada": {"llama"}, "Dream": {"qwen2"}, "mimo": {"qwen2"}}
+               "llada": {"llama"}, "Dream": {"qwen2"}, "mimo": {"qwen2"},
+               "qwen3_5": {"qwen3_5_text"}}
 
 
 @pytest.mark.parametrize("name", sorted(
@@ -86,7 +87,8 @@ def test_every_family_has_a_published_config_and_a_tensor_table():
   assert families == set(hf_config.ARCHITECTURES)
   # Those with images are read as models of text, masked ones as the causal
   # ones that they came from.
-  assert set(tensor_names._TABLES) == families - {"gemma3", *masked.FAMILIES}
+  assert set(tensor_names._TABLES) == families - {
+      "gemma3", "qwen3_5", *masked.FAMILIES}
   assert set(llama.FAMILIES) <= families
 
 

@@ -53,6 +53,12 @@ _GEMMA_2 = dict(_GEMMA, num_hidden_layers=3, query_pre_attn_scalar=5,
 _GEMMA_3 = dict(_GEMMA, num_hidden_layers=3, query_pre_attn_scalar=4,
                 sliding_window=3, sliding_window_pattern=2, rope_theta=500.0,
                 rope_local_base_freq=20.0)
+# A layer of each kind, and heads of values in groups.
+_QWEN_3_NEXT = dict(
+    _LLAMA, head_dim=8, num_hidden_layers=3, linear_num_key_heads=2,
+    linear_num_value_heads=4, linear_key_head_dim=6, linear_value_head_dim=9,
+    linear_conv_kernel_dim=4, layer_types=[
+        "linear_attention", "full_attention", "linear_attention"])
 _OPT = dict(**_SMALL, ffn_dim=24)
 _GPT_2 = dict(vocab_size=29, n_embd=16, n_layer=2, n_head=4, n_positions=96)
 # Family and fields of each variant.
@@ -123,6 +129,10 @@ VARIANTS = {
     "qwen2 with experts, normalised": ("Qwen2Moe", dict(
         _QWEN_2_MOE, norm_topk_prob=True, qkv_bias=False)),
     "olmoe": ("Olmoe", dict(_LLAMA, num_experts=5, num_experts_per_tok=2)),
+    "qwen3-next": ("Qwen3Next", dict(
+        _QWEN_3_NEXT, moe_intermediate_size=12, num_experts=5,
+        shared_expert_intermediate_size=20, num_experts_per_tok=2)),
+    "qwen3.5": ("Qwen3_5", dict(_QWEN_3_NEXT, linear_conv_kernel_dim=3)),
     "gpt-neox": ("GPTNeoX", dict(
         _SMALL, intermediate_size=24, rotary_pct=0.5)),
     "gpt-neox, not parallel": ("GPTNeoX", dict(
@@ -154,6 +164,8 @@ VARIANTS = {
     "gpt-2 untied": ("GPT2", dict(
         _GPT_2, n_inner=24, tie_word_embeddings=False)),
 }
+_ZERO_CENTRED = ("Qwen3Next", "Qwen3_5")
+_CONFIGS = {"Qwen3_5": "Qwen3_5TextConfig"}
 _CLASSES = {"GPT2": "GPT2LMHeadModel", "Gemma3Text": "Gemma3ForCausalLM"}
 TOLERANCE = 1e-4
 PROMPT, NEW = 8, 64
@@ -167,7 +179,7 @@ TOKENS = np.random.default_rng(0).integers(0, 29, (2, 20)).astype(np.int32)
 def their_model(variant):
   """A transformers model, its distributions neither flat nor certain."""
   family, fields = VARIANTS[variant]
-  config = getattr(transformers, f"{family}Config")(
+  config = getattr(transformers, _CONFIGS.get(family, f"{family}Config"))(
       **fields, bos_token_id=None, eos_token_id=None, pad_token_id=None,
       attn_implementation="eager")
   torch.manual_seed(0)
@@ -186,6 +198,7 @@ def their_model(variant):
         # Gemma adds one itself; without more, layers would be small beside its
         # embeddings.
         mean = ((3 if "post_" in name else 0) if family.startswith("Gemma")
+                else 0 if family in _ZERO_CENTRED and "linear" not in name
                 else 1)
         x.copy_(noise / 4 + (0 if name.endswith("bias") else mean))
   return model
@@ -198,7 +211,8 @@ def both(request, tmp_path_factory):
   folder = tmp_path_factory.mktemp("hf")
   theirs.save_pretrained(folder)
   # Scanned layers compile in less time.
-  return theirs, tiny.Model(*checkpoints.from_hf(folder, scan_layers=True))
+  scanned = not hasattr(theirs.config, "linear_conv_kernel_dim")
+  return theirs, tiny.Model(*checkpoints.from_hf(folder, scan_layers=scanned))
 
 
 def their_logits(model, tokens, **kwargs):
@@ -291,7 +305,8 @@ def _greedy(lm, params, prompts):
     "gpt-neox", "starcoder-2", "mixtral", "qwen2 with experts",
     "qwen2 with experts, normalised", "qwen3 with experts", "olmoe",
     "llama yarn", "smollm3 yarn", "gpt-neox yarn", "gemma-3 yarn",
-    "qwen3 yarn of DeepSeek", "llama longrope", "phi-4 mini"])
+    "qwen3 yarn of DeepSeek", "qwen3-next", "qwen3.5", "llama longrope",
+    "phi-4 mini"])
 def test_written_back_it_is_the_same_model(tmp_path, variant):
   """The same bits under the same names, and nothing lost of the config."""
   theirs = their_model(variant)

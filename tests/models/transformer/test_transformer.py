@@ -75,6 +75,11 @@ VARIANTS = {
         rope_factor=2.0),
     "qwen2 with experts": dataclasses.replace(
         tiny.MIXTRAL, normalize_experts=False, qkv_bias=True, shared_dim=20),
+    "qwen3.5": tiny.DELTA,
+    "qwen3-next": dataclasses.replace(
+        tiny.DELTA, num_experts=5, experts_per_token=2, shared_dim=20,
+        linear_conv=4, linear_value_heads=2),
+    "delta layers alone": dataclasses.replace(tiny.DELTA, full_every=0),
     "olmoe": dataclasses.replace(
         tiny.MIXTRAL, normalize_experts=False, joint_qk_norm=True),
     "deepseek-2": tiny.DEEPSEEK_2,

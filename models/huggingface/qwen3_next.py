@@ -1,0 +1,191 @@
+"""The fields of `config.json` that Qwen3-Next and Qwen3.5 have.
+
+Gated delta layers, and every few layers attention whose output has a gate;
+norms as Gemma's. Qwen3-Next has a mixture of experts, Qwen3.5 is read without.
+Published Qwen3.5 has images too: its text is read, where positions are the same
+along all three axes.
+"""
+
+from models.huggingface import config_fields
+from models.huggingface import layer_types
+from models.huggingface import rope as hf_rope
+
+_take = config_fields.take
+NEXT, DENSE = "qwen3_next", "qwen3_5_text"
+# The same as `DENSE`, with images.
+WHOLE = "qwen3_5"
+_SIZES = {"linear_key_heads": "linear_num_key_heads",
+          "linear_value_heads": "linear_num_value_heads",
+          "linear_key_dim": "linear_key_head_dim",
+          "linear_value_dim": "linear_value_head_dim",
+          "linear_conv": "linear_conv_kernel_dim"}
+# Where no field says.
+_EVERY, _PART = 4, 0.25
+_THREE_AXES = ("mrope_section", "mrope_interleaved")
+_IMAGES = frozenset("""
+    image_token_id video_token_id vision_config vision_end_token_id
+    vision_start_token_id
+    """.split())
+_DELTA = {"head_dim": 256, "linear_num_key_heads": 16,
+          "linear_num_value_heads": 32, "linear_key_head_dim": 128,
+          "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4,
+          "max_position_embeddings": 32768}
+DEFAULTS = {
+    NEXT: {**_DELTA, "num_key_value_heads": 2, "num_experts_per_tok": 10},
+    DENSE: {**_DELTA, "num_key_value_heads": 4}}
+# Tensors that are not called as Llama's.
+NAMES = {
+    "attention/gate": "self_attn.q_proj",
+    **{f"delta/{name}": "linear_attn.in_proj_qkvz"
+       for name in ("query", "key", "value", "gate")},
+    **{f"delta/{name}": "linear_attn.in_proj_ba" for name in ("rate", "decay")},
+    "delta": "linear_attn",
+    "delta/norm": "linear_attn.norm", "delta/out": "linear_attn.out_proj"}
+NAMES_3_5 = {
+    **NAMES, **{f"delta/{name}": "linear_attn.in_proj_qkv"
+                for name in ("query", "key", "value")},
+    "delta/gate": "linear_attn.in_proj_z",
+    "delta/rate": "linear_attn.in_proj_b",
+    "delta/decay": "linear_attn.in_proj_a"}
+# Kinds of parameters that other families have not.
+KINDS = {"A_log": "A_log", "dt_bias": "dt_bias",
+         **{f"{name}_conv": "conv1d.weight"
+            for name in ("query", "key", "value")}}
+
+
+def text_part(fields):
+  """Returns the fields of the text of a model with images."""
+  text = dict(_take(fields, "text_config"))
+  config_fields.take_one_of(text, "model_type", WHOLE, (DENSE,))
+  text.pop("architectures", None)
+  rest = {name: x for name, x in fields.items()
+          if name not in _IMAGES and name != "text_config"}
+  return {**text, **rest}
+
+
+def parse(fields, family, common):
+  """Reads what these families have.
+
+  Args:
+    fields: dict, from which it is taken out.
+    family: `NEXT` or `DENSE`.
+    common: fields of `transformer.Config` that are known already.
+
+  Returns:
+    More fields of it.
+
+  Raises:
+    ValueError: naming a field that is wrong or not supported.
+  """
+  rope, part = _rope(fields, common["max_length"])
+  config_fields.take_one_of(fields, "attn_output_gate", family, (True,))
+  bias = _take(fields, "attention_bias", False)
+  return {
+      "num_kv_heads": _take(fields, "num_key_value_heads"),
+      "head_dim": _take(fields, "head_dim"), "norm": "rms_plus_one",
+      "qk_norm": True, "attention_gate": True, "qkv_bias": bias,
+      "out_bias": bias,
+      "tie_embeddings": _take(fields, "tie_word_embeddings", False),
+      "norm_eps": _take(fields, "rms_norm_eps", 1e-6), "rope_part": part,
+      "full_every": _every(fields, family, common["num_layers"]),
+      **{ours: _take(fields, theirs) for ours, theirs in _SIZES.items()},
+      **_feed_forward(fields, family), **rope}
+
+
+def own_fields(config):
+  """Writes an architecture as fields of `config.json`, as far as they go.
+
+  Args:
+    config: a `transformer.Config`.
+
+  Returns:
+    The name of the family, and its fields besides those that all have.
+  """
+  own = {"num_key_value_heads": config.num_kv_heads,
+         "head_dim": config.head_dim, "hidden_act": "silu",
+         "attention_bias": config.bias or config.qkv_bias,
+         "rms_norm_eps": config.norm_eps,
+         "partial_rotary_factor": config.rope_part,
+         "layer_types": layer_types.linear(config.num_layers,
+                                           config.full_every),
+         **{theirs: getattr(config, ours) for ours, theirs in _SIZES.items()},
+         **hf_rope.own_fields(config)}
+  if not config.num_experts:
+    return DENSE, {**own, "intermediate_size": config.hidden_dim}
+  return NEXT, {
+      **own, "moe_intermediate_size": config.hidden_dim,
+      "shared_expert_intermediate_size": config.shared_dim,
+      "num_experts": config.num_experts,
+      "num_experts_per_tok": config.experts_per_token,
+      "norm_topk_prob": config.normalize_experts,
+      "decoder_sparse_step": 1, "mlp_only_layers": []}
+
+
+def _rope(fields, max_length):
+  """Reads the rotary embedding, and the part of the channels it rotates."""
+  part = _take(fields, "partial_rotary_factor", _PART)
+  for name in ("rope_scaling", "rope_parameters"):
+    rope = dict(_take(fields, name, {}))
+    # Transformers 5 has it there.
+    part = _take(rope, "partial_rotary_factor", part)
+    for axes in _THREE_AXES:
+      rope.pop(axes, None)
+    fields[name] = rope
+  return hf_rope.parse(fields, max_length, part=part), part
+
+
+def _every(fields, family, layers):
+  """Reads which layers have attention: every n-th."""
+  every = _take(fields, "full_attention_interval", _EVERY)
+  types = _take(fields, "layer_types", None) or layer_types.linear(layers,
+                                                                   every)
+  every = types.index(layer_types.FULL) + 1 if layer_types.FULL in types else 0
+  if types != layer_types.linear(layers, every) or every == 1:
+    raise ValueError(f"layer_types={types!r} of {family}: {layers} are needed, "
+                     f"of which every n-th is {layer_types.FULL} and the "
+                     f"others are {layer_types.LINEAR}.")
+  return every
+
+
+def _feed_forward(fields, family):
+  """Reads the width of the feed-forward layer, and what concerns experts."""
+  if family == DENSE:
+    return {"hidden_dim": _take(fields, "intermediate_size")}
+  # Layers without experts, of which some versions have a few.
+  config_fields.take_one_of(fields, "decoder_sparse_step", family, (1,))
+  config_fields.take_one_of(fields, "mlp_only_layers", family, ([],))
+  fields.pop("intermediate_size", None)
+  # Transformers 5 writes another name.
+  fields.setdefault("num_experts", fields.pop("num_local_experts", None))
+  return {"hidden_dim": _take(fields, "moe_intermediate_size"),
+          "shared_dim": _take(fields, "shared_expert_intermediate_size"),
+          "num_experts": _take(fields, "num_experts"),
+          "experts_per_token": _take(fields, "num_experts_per_tok"),
+          "normalize_experts": _take(fields, "norm_topk_prob", True)}
+
+
+def part_of(config, path):
+  """Returns where in a tensor a parameter is, as of `TensorSlice`.
+
+  Args:
+    config: a `transformer.Config`.
+    path: of the parameter inside of a layer, as `[delta, query, kernel]`.
+
+  Returns:
+    Sizes of the parts of each group of rows, groups, and the part that it is.
+  """
+  whole, joint = ((1,), 1, 0), ("query", "key", "value", "gate")
+  mixer, name = path[0], path[1].removesuffix("_conv")
+  if mixer == "attention" and name in ("query", "gate"):
+    return (1, 1), config.num_heads, ("query", "gate").index(name)
+  if mixer != "delta":
+    return whole
+  heads = config.linear_key_heads
+  per = config.linear_value_heads // heads
+  sizes = (config.linear_key_dim,) * 2 + (per * config.linear_value_dim,) * 2
+  if name != path[1] or not config.num_experts:
+    return (sizes[:3], 1, joint.index(name)) if name in joint[:3] else whole
+  if name in joint:
+    return sizes, heads, joint.index(name)
+  pair = ("rate", "decay")
+  return ((1, 1), heads, pair.index(name)) if name in pair else whole

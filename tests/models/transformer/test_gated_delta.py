@@ -1,0 +1,307 @@
+"""Layers with a state, through trees, commits, queues and caches that grow."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import decoding_jax as dj
+from decoding_jax.runtime import cache as cache_lib
+from decoding_jax.runtime import cache_growth
+from decoding_jax.runtime import prefill
+from decoding_jax.validation import memory
+from models import cacheless
+from models import guided
+from models import transformer
+from models.heads import eagle
+from models.heads.parts import formats
+from models.testing import conformance
+from models.testing import exactness
+from models.transformer import language_models
+from support import helpers
+from support import published_configs
+from support import tiny_models as tiny
+
+# With experts, and a last layer of each kind.
+NEXT = dataclasses.replace(
+    tiny.DELTA, num_experts=5, experts_per_token=2, shared_dim=20,
+    linear_conv=4)
+TARGET = tiny.random_model(tiny.DELTA)
+DRAFT = tiny.noisy(TARGET, 0.1)
+B, T = 3, 7
+TOKENS = np.random.default_rng(0).integers(0, 13, (B, T)).astype(np.int32)
+PREFIX = np.array([1, 4, 6], np.int32)
+PARENTS = [-1, 0, 0, 1, 1, 2, 4]
+DEPTHS = np.array([0, 1, 1, 2, 2, 2, 3])
+TREE = np.random.default_rng(1).integers(0, 13, (B, 7)).astype(np.int32)
+
+
+def plain(params, tokens):
+  return transformer.causal_logits(TARGET.lm, params, tokens)
+
+
+LM = cacheless.language_model(plain, 13, tiny.DELTA.max_length)
+# The same two models, which read each text from its beginning.
+STATELESS = tiny.Models(*(tiny.Model(LM, x.params) for x in (TARGET, DRAFT)))
+
+
+def path_to(node):
+  return ([] if node < 0 else path_to(PARENTS[node]) + [node])
+
+
+def tree_mask():
+  mask = np.zeros((7, 7), bool)
+  for node in range(7):
+    mask[node, path_to(node)] = True
+  return np.broadcast_to(mask, (B, 7, 7))
+
+
+def scored(model, cache, mask, levels=((0, 7),)):
+  """Logits and block of the tree, scored at once or in parts."""
+  block, found = cache_lib.init_block(cache, 7), []
+  for start, stop in levels:
+    logits, block = _forward(
+        model.lm, model.params, TREE[:, start:stop],
+        cache.length[:, None] + DEPTHS[None, start:stop], cache, block,
+        jnp.int32(start), jnp.asarray(mask[:, start:stop]))
+    found.append(logits)
+  return np.concatenate(found, axis=1), block
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _forward(lm, params, *args):
+  return lm.forward(params, *args)
+
+
+@pytest.mark.parametrize("config", [tiny.DELTA, NEXT], ids=["dense", "experts"])
+def test_each_node_continues_the_state_of_its_parent(config):
+  """A tree against plain forwards of its paths; in parts, of one block."""
+  model = tiny.random_model(config)
+  cache = tiny.committed(model, TOKENS, PREFIX, 12)
+  logits, block = scored(model, cache, tree_mask())
+  parts, same = scored(model, cache, tree_mask(),
+                       ((0, 1), (1, 3), (3, 6), (6, 7)))
+  np.testing.assert_allclose(parts, logits, atol=1e-4)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), same,
+               block)
+  texts = np.zeros((B, 7, 10), np.int32)
+  for row, length in enumerate(PREFIX):
+    for node in range(7):
+      text = [*TOKENS[row, :length], *TREE[row, path_to(node)]]
+      texts[row, node, :len(text)] = text
+  whole = np.asarray(tiny.causal(model, texts.reshape(-1, 10))[0])
+  ends = (PREFIX[:, None] + DEPTHS).ravel()
+  np.testing.assert_allclose(
+      logits.reshape(21, -1), whole[np.arange(21), ends], atol=1e-4)
+  # Control: nodes that continue the state of the cache alone.
+  itself = np.broadcast_to(np.eye(7, dtype=bool), (B, 7, 7))
+  wrong, _ = scored(model, cache, itself)
+  assert np.abs(wrong - logits)[:, 1:].max(axis=-1).min() > 1e-3
+
+
+def test_a_path_is_committed_at_once_or_in_parts():
+  """Updates stay what they are, whatever part of the path is in the cache."""
+  cache = tiny.committed(TARGET, TOKENS, PREFIX, 12)
+  _, block = scored(TARGET, cache, tree_mask())
+  path = jnp.broadcast_to(jnp.array([0, 1, 4, 6]), (B, 4))
+  count = jnp.array([4, 3, 0])
+  once = cache_lib.commit(cache, block, path, count)
+  parts = cache
+  for i in range(4):
+    parts = cache_lib.commit(parts, block, path[:, i:i + 1],
+                             (i < count).astype(jnp.int32))
+  close = lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5)
+  jax.tree.map(close, parts.states, once.states)
+  # Nothing is committed to the last row: its bits are the same.
+  jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[2], b[2]),
+               once.states.arrays, cache.states.arrays)
+  # As if the text had been read so far.
+  text = np.concatenate([TOKENS[0, :1], TREE[0, [0, 1, 4, 6]]])[None]
+  jax.tree.map(
+      lambda a, b: close(a[:1], b), once.states.arrays,
+      tiny.committed(TARGET, text, np.array([5]), 12).states.arrays)
+
+
+def test_conformance_and_a_state_that_is_forgotten():
+  conformance.check(*TARGET, plain)
+
+  def forgetful(params, tokens, positions, cache, *others):
+    states = jax.tree.map(jnp.zeros_like, cache.states)
+    return TARGET.lm.forward(params, tokens, positions,
+                             cache.replace(states=states), *others)
+
+  with pytest.raises(AssertionError, match="forward of a tree"):
+    conformance.check(TARGET.lm._replace(forward=forgetful), TARGET.params,
+                      plain)
+
+
+def check_same_texts(method, temperature, **kwargs):
+  """Texts are those of models that read each text from its beginning."""
+  run = functools.partial(tiny.generate, method,
+                          sampling=dj.Sampling(temperature), **kwargs)
+  found, expected = run(tiny.Models(TARGET, DRAFT)), run(STATELESS)
+  np.testing.assert_array_equal(found.tokens, expected.tokens)
+  np.testing.assert_allclose(found.log_probs, expected.log_probs, atol=1e-4)
+  return found
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_texts_of_trees(temperature):
+  """Greedy ones are those of plain decoding too, in fewer calls."""
+  tree = check_same_texts(dj.methods.rsd_s(3, 2), temperature)
+  assert (tree.stats.target_calls < tree.stats.emitted).all()
+  if not temperature:
+    np.testing.assert_array_equal(tree.tokens, tiny.generate(
+        dj.methods.autoregressive(), tiny.Models(TARGET, None),
+        sampling=dj.Sampling(0)).tokens)
+
+
+# Whose blocks are filled, moved or read otherwise than by levels.
+@pytest.mark.long
+@pytest.mark.parametrize("method", [
+    dj.methods.speculative(3), dj.methods.rsd_c((2, 2), "traversal"),
+    dj.methods.opt_tree(6, 3, 2), dj.methods.prompt_lookup(3, 2),
+    dj.methods.beam_search(2), dj.methods.lookahead(3, 2, 2)],
+                         ids=lambda x: x.name)
+def test_texts_of_other_methods(method):
+  check_same_texts(method, 1.0 if method.sampled else 0.0)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("way", ["chunks", "growth", "queue", "chunked queue"])
+def test_texts_of_prompts_in_chunks_of_caches_that_grow_and_of_queues(
+    way, monkeypatch):
+  """Rows of unequal prompts: padding and chunks advance no state."""
+  method = dj.methods.rsd_s(3, 2)
+  run = functools.partial(tiny.generate, method, tiny.Models(TARGET, DRAFT))
+  expected = run()
+  if way == "chunks":
+    monkeypatch.setattr(prefill, "CHUNK", 2)
+  if way == "growth":
+    monkeypatch.setattr(cache_lib, "_STEP", 1)
+    monkeypatch.setattr(cache_growth, "_ROOM", 2)
+  jax.clear_caches()
+  found = run(**{"queue": {"rows": 2}, "chunked queue": {
+      "rows": 2, "prefill_chunk": 10}}.get(way, {}))
+  jax.clear_caches()
+  np.testing.assert_array_equal(found.tokens, expected.tokens)
+  np.testing.assert_allclose(found.log_probs, expected.log_probs, atol=1e-4)
+
+
+def test_the_first_layers_as_a_drafter():
+  """Of both kinds, and with a state alone."""
+  for count in (1, 2):
+    config = dataclasses.replace(tiny.DELTA, num_layers=count)
+    early = tiny.Model(transformer.early_exit(tiny.DELTA, count),
+                       TARGET.params)
+    expected, _ = tiny.causal(tiny.Model(transformer.language_model(config),
+                                         TARGET.params), TOKENS)
+    np.testing.assert_allclose(tiny.causal(early, TOKENS)[0], expected,
+                               atol=1e-5)
+    cache = tiny.committed(TARGET, TOKENS, PREFIX, 12)
+    logits = language_models.language_model(tiny.DELTA).early_logits(
+        count, TARGET.params, TREE, cache.length[:, None] + DEPTHS[None], cache,
+        jnp.asarray(tree_mask()))
+    of_first, _ = scored(early, tiny.committed(early, TOKENS, PREFIX, 12),
+                         tree_mask())
+    np.testing.assert_allclose(logits, of_first, atol=1e-4)
+
+
+def test_bfloat16_is_close_to_float32():
+  half = tiny.Model(
+      transformer.language_model(dataclasses.replace(tiny.DELTA,
+                                                     dtype="bfloat16")),
+      jax.tree.map(lambda x: x.astype(jnp.bfloat16), TARGET.params))
+  expected, _ = tiny.causal(TARGET, TOKENS)
+  logits, _ = tiny.causal(half, TOKENS)
+  gap = np.median(np.abs(logits - expected))
+  assert 0 < gap < 0.05 * np.std(expected)
+
+
+@pytest.mark.parametrize("run, message", [
+    (lambda: tiny.generate(dj.methods.pearl(2), tiny.Models(TARGET, DRAFT)),
+     "sets a cache back to an earlier length"),
+    (lambda: transformer.recent_window(tiny.DELTA, 4),
+     "linear_key_heads=2: .* states hold all tokens"),
+    (lambda: guided.combined([TARGET.lm, DRAFT.lm], jnp.add).init_cache(1, 4),
+     "recurrent layers are not supported"),
+    (lambda: dataclasses.replace(tiny.DELTA, scan_layers=True),
+     "scan_layers=True, linear_key_heads=2: .*neither windows nor a scan"),
+    (lambda: dataclasses.replace(tiny.DELTA, window=4),
+     "window=4, linear_key_heads=2"),
+    (lambda: dataclasses.replace(tiny.DELTA, linear_value_heads=3),
+     "linear_value_heads=3, .* a multiple of the first")],
+                         ids=["pearl", "window", "guided", "scan", "windows",
+                              "heads"])
+def test_what_states_do_not_allow_is_refused(run, message):
+  with pytest.raises(ValueError, match=message):
+    run()
+
+
+def p_value(target):
+  """Of first tokens of texts of trees, by the joint distribution of NEXT."""
+  size, count, rows = 4, 3, 4_000
+  config = dataclasses.replace(tiny.DELTA, vocab_size=size)
+  right = tiny.random_model(config)
+  draft = tiny.noisy(right, 0.5)
+  prompt = np.array([0, 3, 1, 2], np.int32)
+  out = dj.generate(
+      jax.random.key(3), np.tile(prompt, (rows, 1)), np.full(rows, len(prompt)),
+      method=dj.methods.rsd_s(2, 2), target=target(right.lm),
+      target_params=right.params, draft=right.lm, draft_params=draft.params,
+      max_new_tokens=count + 1)
+  texts = np.asarray(out.tokens)[:, len(prompt):len(prompt) + count]
+  counts = np.zeros((size,) * count)
+  np.add.at(counts, tuple(texts.T), 1)
+  return exactness.p_value(counts, helpers.joint_of_model(right, prompt, count))
+
+
+def without_siblings_apart(lm):
+  """A model each node of which continues the state of the one before it."""
+  def forward(params, tokens, positions, cache, block, slot, mask):
+    mask = jnp.tril(jnp.ones_like(mask))
+    return lm.forward(params, tokens, positions, cache, block, slot, mask)
+
+  return lm._replace(forward=forward)
+
+
+@pytest.mark.long
+def test_joint_distribution():
+  """Control: siblings that go on from each other's state."""
+  assert p_value(lambda lm: lm) > exactness.MIN_P_VALUE
+  assert p_value(without_siblings_apart) < helpers.MAX_P_VALUE_OF_CONTROL
+
+
+def test_memory_of_a_tree_is_of_changes_and_not_of_states(tmp_path):
+  """Of Qwen3-Next as published, in bytes; see docs/models.md."""
+  lm = transformer.language_model(published_configs.read(
+      tmp_path, published_configs.QWEN_3_NEXT))
+  cache = jax.eval_shape(lambda: lm.init_cache(1, 1))
+  block = jax.eval_shape(lambda x: cache_lib.init_block(x, 1), cache)
+  # 36 layers of 32 heads of 128 x 128 numbers in float32; and of the inputs of
+  # convolutions, 3 of 2 x 16 x 128 + 32 x 128 in bfloat16.
+  assert memory.size(cache.states) == 36 * (32 * 128 * 128 * 4 + 3 * 8192 * 2)
+  # Keys and values of 12 layers, of two heads each.
+  assert memory.size((cache.keys, cache.values)) == 12 * 2 * 2 * 256 * 2
+  # Of a node the decays, a key of each of 16 heads, a change of each of 32, and
+  # the inputs.
+  assert memory.size(block.features) == 36 * (
+      4 * (32 + 16 * 128 + 32 * 128) + 2 * 8192)
+
+
+@pytest.mark.long
+def test_a_head_reads_layers_with_a_state():
+  """Greedy texts of EAGLE trees on such a target are its own."""
+  target = tiny.Model(transformer.with_features(tiny.DELTA, (0, 1, 2)),
+                      TARGET.params)
+  config = eagle.Config(formats.layer_of(tiny.DELTA), version=3)
+  head = tiny.Model(
+      eagle.head(config, tiny.DELTA),
+      eagle.init(jax.random.key(0), config, tiny.DELTA))
+  run = functools.partial(tiny.generate, sampling=dj.Sampling(0))
+  found = run(dj.methods.rsd_s(2, 2), tiny.Models(target, head))
+  np.testing.assert_array_equal(found.tokens, run(
+      dj.methods.autoregressive(), tiny.Models(TARGET, None)).tokens)
