@@ -313,6 +313,9 @@ _NO_DRAFTER = (
     *({"name": "lookahead", "ngram": 3, "window": 4, "guesses": 3, **others}
       for others in ({}, {"by_one": False},
                      {"from_text": False, "by_one": False})))
+# Four paths of one model or of a mixture, and two each of two models.
+_SEVERAL = ({"name": "specinfer", "num_paths": 4, "depth": 4},
+            {"name": "specinfer", "num_paths": 2, "depth": 4, "models": 2})
 # Drafter of `smollm2`, as `draft` says.
 _SMOLLM2_DRAFT = "smollm2-eagle3"
 # Chains, trees of RSD and best-first trees of four and eight nodes, and copies
@@ -396,6 +399,12 @@ _PRESETS = {
         "temperatures": (0.0, 0.3, 1.0),
         "trees": {"length": {"3": _best_trees(3, *_BEST_LENGTHS[3])},
                   "budget": {}}},
+    "several": {
+        "drafts": {"one": "python-draft", "lookup": "python-draft,lookup",
+                   "layers": "python-draft,layers:2"},
+        "temperatures": (0.0, 1.0), "prompts": 64, "batch": 16,
+        "lengths": (4,), "budgets": (), "references": 1,
+        "trees": {"length": {"4": _SEVERAL}, "budget": {}}},
     "no_drafter": {
         "draft": "", "temperatures": (0.0,), "prompts": 32, "buckets": 1,
         "max_new_tokens": 64, "lengths": (4,), "budgets": (),

@@ -53,7 +53,8 @@ def check_models(method: Method, target: LanguageModel,
   Raises:
     ValueError: naming what does not fit.
   """
-  for decoder in tree_decoder.decoders(method):
+  for kind in filter(None, (method.sampled, method.greedy)):
+    decoder = tree_decoder.as_decoder(kind)
     if decoder.needs_draft and draft is None:
       raise ValueError(f"draft=None: method {method.name} drafts, and needs "
                        "draft and draft_params.")
@@ -72,6 +73,13 @@ def check_models(method: Method, target: LanguageModel,
       raise ValueError(
           f"method {method.name} drafts {decoder.max_samples_per_node} "
           f"siblings: the vocabulary has {target.vocab_size} tokens.")
+    if draft is not None and isinstance(kind, Pair) and (
+        kind.drafter.num_models > 1 and
+        getattr(draft, "num_models", 1) != kind.drafter.num_models):
+      raise ValueError(
+          f"draft is of {getattr(draft, 'num_models', 1)} models: method "
+          f"{method.name} needs {kind.drafter.num_models}, such as "
+          "guided.mixture, or --draft with commas, makes one.")
     if decoder.needs_features and (
         HIDDEN_STATES not in cache_lib.shapes(target).features):
       raise ValueError(

@@ -22,14 +22,15 @@ from decoding_jax.types.drafting import (Draws, DraftTree, Drafter, Expander,
 from decoding_jax.types.models import (AppliedParams, Array, Block, Cache,
                                        Head, HIDDEN_STATES, LanguageModel,
                                        LogitsProcessor, MaskedModel, NONE, PAD,
-                                       Params, has_cache)
+                                       Params, has_cache, with_forward)
 
 __all__ = [
     "AppliedParams", "Array", "Block", "Cache", "Context", "DecodeState",
     "Decoder", "DraftTree", "Drafter", "Draws", "Expander", "FreeLayout",
     "Generation", "HIDDEN_STATES", "Head", "LanguageModel", "Layout",
     "LogitsProcessor", "MaskedModel", "Method", "NONE", "PAD", "Pair", "Params",
-    "Reward", "SAMPLED", "Seen", "Stats", "Verdict", "Verifier", "has_cache"]
+    "Reward", "SAMPLED", "Seen", "Stats", "Verdict", "Verifier", "has_cache",
+    "with_forward"]
 
 
 class Reward(NamedTuple):

@@ -81,6 +81,9 @@ class LanguageModel(NamedTuple):
       cache never has any.
     target_view: `(target's cache) -> cache`, what a draft model that has no
       cache of its own reads of the target's; None for one that has its own.
+    forward_each: as `forward`, but with the logits of each of the models that
+      this one consists of, a tuple; None of a single model.
+    num_models: how many these are.
   """
   init_cache: Callable[[int, int], Cache]
   forward: Callable[..., tuple[Array, Block]]
@@ -91,6 +94,21 @@ class LanguageModel(NamedTuple):
   early_logits: Optional[Callable[..., Array]] = None
   reads_shared: bool = False
   target_view: Optional[Callable[[Cache], Cache]] = None
+  forward_each: Optional[Callable[..., tuple[tuple[Array, ...], Block]]] = None
+  num_models: int = 1
+
+
+def with_forward(model: LanguageModel, change, **fields) -> LanguageModel:
+  """Returns a model with `change(forward)` for its forwards, and other fields.
+
+  Args:
+    model: any model.
+    change: of a forward that returns logits, or a tuple of them.
+    **fields: of the model that is returned.
+  """
+  return model._replace(
+      forward=change(model.forward), forward_each=(
+          model.forward_each and change(model.forward_each)), **fields)
 
 
 class MaskedModel(NamedTuple):
