@@ -171,6 +171,32 @@ def test_pg_td_equals_dicts(k, simulations, maximum):
       for row in rows]
 
 
+def calls_of(row, order):
+  """Target calls and texts of simulations that reuse what is known."""
+  known, calls, texts = [], 1, 0  # Of the root.
+  for text in order:
+    whole = reference.follow(row, row.target, [*row.prompt, *text], row.new)
+    whole = whole[len(row.prompt):]
+    hit = any(begun <= len(text) and found[:len(text)] == text
+              for begun, found in known)
+    if not reference.ended(row, [*row.prompt, *text]):
+      calls += 1 if hit else len(whole) - len(text)
+    texts += not hit
+    known.append((len(text), whole))
+  return calls, texts
+
+
+def test_pg_td_completes_no_text_twice():
+  rows, (k, simulations) = rows_of(SHARES), (3, 14)
+  out = run(dj.methods.pg_td(k, simulations), SHARES,
+            reward=tiny.table_reward(np.inf))
+  calls, texts = zip(*(calls_of(row, arena_reference.pg_td(
+      row, k, simulations)[1]) for row in rows))
+  np.testing.assert_array_equal(out.stats.target_calls, calls)
+  np.testing.assert_array_equal(out.stats.extra["reward_calls"], texts)
+  assert max(texts) < simulations
+
+
 def test_a_text_that_is_worth_nothing_is_a_text():
   lengths = cdlh.LENGTHS[SOME]
   worthless = np.full_like(SHARES, -np.inf)
