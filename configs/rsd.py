@@ -107,8 +107,9 @@ def get_config(preset="default"):
       language; "no_drafter", drafters that have no model; these two timed
       next to plain decoding on each prompt; "heads", sampled and best-first
       trees of as many nodes over several drafters of the Python target;
-      "heads_smollm2", the same over those of SmolLM2-135M-Instruct; or
-      "guided", the drafter is the amateur of contrastive decoding.
+      "heads_smollm2", the same over those of SmolLM2-135M-Instruct; "several",
+      SpecInfer's trees of two draft models; or "guided", the drafter is the
+      amateur of contrastive decoding.
 
   Returns:
     A ConfigDict with the fields:

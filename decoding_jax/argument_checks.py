@@ -13,7 +13,7 @@ from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.sampling import Sampling
 from decoding_jax.speculation import tree, tree_decoder
 from decoding_jax.types import (Head, HIDDEN_STATES, LanguageModel, Method,
-                                Pair, Reward, has_cache)
+                                Pair, Reward, has_cache, num_models)
 from decoding_jax.validation import memory, params as params_lib
 from decoding_jax.validation import protocols, values
 
@@ -73,13 +73,8 @@ def check_models(method: Method, target: LanguageModel,
       raise ValueError(
           f"method {method.name} drafts {decoder.max_samples_per_node} "
           f"siblings: the vocabulary has {target.vocab_size} tokens.")
-    if draft is not None and isinstance(kind, Pair) and (
-        kind.drafter.num_models > 1 and
-        getattr(draft, "num_models", 1) != kind.drafter.num_models):
-      raise ValueError(
-          f"draft is of {getattr(draft, 'num_models', 1)} models: method "
-          f"{method.name} needs {kind.drafter.num_models}, such as "
-          "guided.mixture, or --draft with commas, makes one.")
+    if isinstance(kind, Pair):
+      _check_number(method, kind.drafter.num_models, draft)
     if decoder.needs_features and (
         HIDDEN_STATES not in cache_lib.shapes(target).features):
       raise ValueError(
@@ -90,6 +85,14 @@ def check_models(method: Method, target: LanguageModel,
     raise ValueError(
         f"draft.vocab_size={draft.vocab_size} and target.vocab_size="
         f"{target.vocab_size}: the models need the same vocabulary.")
+
+
+def _check_number(method, needed, draft):
+  """Raises a ValueError for a draft of another number of models."""
+  if needed > 1 and num_models(draft) != needed:
+    raise ValueError(
+        f"draft is of {num_models(draft)} model(s): method {method.name} needs "
+        f"{needed}, as guided.mixture joins them, or --draft with commas.")
 
 
 def _check_depth(method, head):

@@ -324,7 +324,7 @@ def combined(models, mix) -> types.LanguageModel:
       init_cache, forward, sizes[0],
       min((x.max_length for x in models if x.max_length), default=0),
       after_prompt if any(x.after_prompt for x in models) else None,
-      abstract_params, forward_each=forward_each, num_models=len(models))
+      abstract_params, forward_each=forward_each, models=tuple(models))
 
 
 def _names(parts) -> list[dict[str, str]]:

@@ -58,8 +58,9 @@ def _expansion(num_paths, depth, expansion):
 
 
 def _of_several(num_paths, depth, expansion, models) -> Method:
+  sizes = f"{num_paths}x{depth}" if expansion is None else "-".join(
+      map(str, expansion))
   expansion = _expansion(num_paths, depth, expansion)
-  sizes = "-".join(map(str, expansion))
   return Method(
       f"specinfer({sizes}, models={models})",
       sampled=verifiers.pair(expanders.iid_tree(expansion, models),

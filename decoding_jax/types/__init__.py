@@ -22,7 +22,8 @@ from decoding_jax.types.drafting import (Draws, DraftTree, Drafter, Expander,
 from decoding_jax.types.models import (AppliedParams, Array, Block, Cache,
                                        Head, HIDDEN_STATES, LanguageModel,
                                        LogitsProcessor, MaskedModel, NONE, PAD,
-                                       Params, has_cache, with_forward)
+                                       Params, has_cache, num_models,
+                                       with_forward)
 
 __all__ = [
     "AppliedParams", "Array", "Block", "Cache", "Context", "DecodeState",
@@ -30,7 +31,7 @@ __all__ = [
     "Generation", "HIDDEN_STATES", "Head", "LanguageModel", "Layout",
     "LogitsProcessor", "MaskedModel", "Method", "NONE", "PAD", "Pair", "Params",
     "Reward", "SAMPLED", "Seen", "Stats", "Verdict", "Verifier", "has_cache",
-    "with_forward"]
+    "num_models", "with_forward"]
 
 
 class Reward(NamedTuple):

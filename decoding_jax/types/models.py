@@ -83,7 +83,7 @@ class LanguageModel(NamedTuple):
       cache of its own reads of the target's; None for one that has its own.
     forward_each: as `forward`, but with the logits of each of the models that
       this one consists of, a tuple; None of a single model.
-    num_models: how many these are.
+    models: these.
   """
   init_cache: Callable[[int, int], Cache]
   forward: Callable[..., tuple[Array, Block]]
@@ -95,7 +95,7 @@ class LanguageModel(NamedTuple):
   reads_shared: bool = False
   target_view: Optional[Callable[[Cache], Cache]] = None
   forward_each: Optional[Callable[..., tuple[tuple[Array, ...], Block]]] = None
-  num_models: int = 1
+  models: tuple["LanguageModel", ...] = ()
 
 
 def with_forward(model: LanguageModel, change, **fields) -> LanguageModel:
@@ -173,6 +173,11 @@ class Head(NamedTuple):
 def has_cache(draft: LanguageModel | Head) -> bool:
   """Returns whether a draft model or head has a `DecodeState.draft_cache`."""
   return not isinstance(draft, Head) and draft.target_view is None
+
+
+def num_models(draft: LanguageModel | Head | None) -> int:
+  """Returns of how many models a draft model consists."""
+  return max(len(getattr(draft, "models", ())), 1)
 
 
 class AppliedParams(NamedTuple):

@@ -1,6 +1,7 @@
 """The methods that a config of `experiments.rsd` compares, and their points."""
 
 import decoding_jax as dj
+from decoding_jax import types
 from decoding_jax.speculation import tree
 from experiments.app import launch
 from experiments.app import method_specs
@@ -63,7 +64,7 @@ def that_fit(pair, methods, points):
     Methods and points without them, and a sentence that says so, or "".
   """
   most = draft_levels.most(pair.draft)
-  models = getattr(pair.draft, "num_models", 1)
+  models = types.num_models(pair.draft)
   left = [method for method in methods
           if (not most or _levels(method) <= most)
           and _models(method) in (1, models)]

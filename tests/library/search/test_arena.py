@@ -136,6 +136,18 @@ def test_lite_search_equals_lists():
       for i, row in enumerate(rows)]
 
 
+def test_lite_search_by_logits():
+  """It is the search by their sigmoid. Control: by themselves it is another."""
+  logits = jax.scipy.special.logit(np.clip(SHARES, 1e-4, 1 - 1e-4))
+  search = functools.partial(run, sampling=dj.Sampling(), key=KEY)
+  shares = search(dj.methods.lite_search(2, 12), jax.nn.sigmoid(logits))
+  found = search(dj.methods.lite_search(2, 12, logits=True), logits)
+  assert orders(found) == orders(shares)
+  np.testing.assert_allclose(found.stats.extra["node_values"],
+                             shares.stats.extra["node_values"], atol=1e-6)
+  assert orders(search(dj.methods.lite_search(2, 12), logits)) != orders(found)
+
+
 def test_budgets_of_lite_search():
   """The worked example among them."""
   rng = np.random.default_rng(0)

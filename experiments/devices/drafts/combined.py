@@ -1,4 +1,8 @@
-"""Several draft models, "python-draft,lookup": SpecInfer's, or a mixture."""
+"""Several draft models, "python-draft,lookup", which specinfer may ask one by one.
+
+The name of this file comes first in order: commas are looked for before all
+else.
+"""
 
 import dataclasses
 
@@ -14,7 +18,7 @@ HELP = ("several of these with a comma between, which specinfer(models=2) asks "
 
 
 @dataclasses.dataclass(frozen=True)
-class Several(draft_kind.Draft):
+class Combined(draft_kind.Draft):
   """Attributes: `parts`, records of draft models."""
   parts: tuple[draft_kind.Draft, ...] = ()
 
@@ -51,8 +55,9 @@ class Several(draft_kind.Draft):
 
   def _each(self, pair):
     """Returns each record with the pair of its own model."""
-    return [(part, pair._replace(drafts=part, draft_params=params))
-            for part, params in zip(self.parts, pair.draft_params)]
+    return [(part, pair._replace(drafts=part, draft=lm, draft_params=params))
+            for part, lm, params in zip(self.parts, pair.draft.models,
+                                        pair.draft_params)]
 
 
 def of_name(name):
@@ -64,4 +69,4 @@ def of_name(name):
     if not part.is_model or part.is_head:
       raise launch.UserError(f"--draft={name}: '{part}' is no draft model, of "
                              "which two or more are needed.")
-  return Several(name, parts)
+  return Combined(name, parts)
