@@ -306,7 +306,11 @@ _NO_DRAFTER = (
     {"name": "prompt_lookup", "depth": 4},
     {"name": "suffix", "nodes": 6, "depth": 4},
     {"name": "token_recycling", "widths": (3, 2, 1, 1)},
-    {"name": "aded", "nodes": 6, "depth": 4},
+    # With its paper's search, its paper's update, both; and larger.
+    *({"name": "aded", "nodes": nodes, "depth": 4, **others}
+      for nodes in (6, 24) for others in (
+          {}, {"simulations": 150}, {"window": 16},
+          {"simulations": 150, "window": 16})),
     # The trees of their papers, which are larger.
     {"name": "token_recycling"}, {"name": "lookahead"},
     {"name": "lookahead", "by_one": False},
