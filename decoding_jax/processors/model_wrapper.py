@@ -220,7 +220,7 @@ def _language_model(reader, kind, lm):
   return with_forward(
       lm, lambda forward: functools.partial(run, forward),
       init_cache=init_cache, after_prompt=after_prompt,
-      abstract_params=abstract_params, early_logits=None)
+      abstract_params=abstract_params, halves=None)
 
 
 def _advance(reader, params, tokens, slot, mask, states, last):

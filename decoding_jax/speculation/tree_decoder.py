@@ -75,7 +75,10 @@ def _step_with_tree(pair: Pair, context: Context,
     tree, pending = pair.drafter.propose(draft_keys, context, state)
   with jax.named_scope("target_forward"):
     score_tree = score_drafted if pair.drafter.skips else score
-    logits, block = score_tree(context, state.target_cache, tree, state.length)
+    found = pair.drafter.score and pair.drafter.score(
+        context, state, tree, pending)
+    logits, block = found or score_tree(context, state.target_cache, tree,
+                                        state.length)
   with jax.named_scope("verify"):
     verdict = jax.vmap(
         lambda *row: verifiers.walk(row[0], pair.verifier, layout, *row[1:]))(

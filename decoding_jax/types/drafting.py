@@ -198,6 +198,9 @@ class Drafter(NamedTuple):
       more than a node has children.
     num_models: models that the draft model must consist of, see
       `LanguageModel.forward_each`.
+    score: `(context, state, tree, pending) -> (logits [B, M, V], block)` of
+      the target, as its forward would give them; None for that forward. It
+      may return None instead.
   """
   layout: Layout | FreeLayout
   init: Callable[..., Any]
@@ -210,6 +213,7 @@ class Drafter(NamedTuple):
   takes_head: bool = True
   max_samples_per_node: int = 0
   num_models: int = 1
+  score: Optional[Callable[..., Optional[tuple[Array, Block]]]] = None
 
 
 @flax.struct.dataclass

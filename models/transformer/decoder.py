@@ -27,14 +27,20 @@ class Decoder(nn.Module):
     kept: layers whose outputs the block keeps as hidden states; the number
       after the last layer's is the input of the output layer.
     prompts: trained embeddings of prompt tokens, -1, -2, ...
+    first: the layer that runs first, on a residual stream that is given.
   """
   config: architecture.Config
   kept: tuple[int, ...] = ()
   prompts: int = 0
+  first: int = 0
 
   @nn.compact
-  def __call__(self, tokens, positions, cache, block, slot, mask):
-    """See `types.LanguageModel.forward`."""
+  def __call__(self, tokens, positions, cache, block, slot, mask, stream=None):
+    """See `types.LanguageModel.forward`.
+
+    The block, and a cache of layers that are no scan, begin with the first
+    layer; `stream` is its input, `[B, T, dim]`, and tokens are not read then.
+    """
     cfg = self.config
     dtype = jnp.dtype(cfg.dtype)
     width = cfg.embedding_dim or cfg.dim
@@ -58,11 +64,13 @@ class Decoder(nn.Module):
       table = declare("positions", layers.INIT, (cfg.max_length, cfg.dim),
                       dtype, whole)
       x += linear_ops.lookup(table, positions)
+    if self.first:
+      x = stream
     views = views_lib.of(cfg, cache, positions, mask)
     stack = Scanned if cfg.scan_layers else Unrolled
     old = block.features
     inner = tuple(i for i in self.kept if i < cfg.num_layers)
-    x, block, outputs = stack(cfg, inner, name="layers")(
+    x, block, outputs = stack(cfg, inner, self.first, name="layers")(
         x, cache, block, slot, views)
     if not cfg.post_norm:
       x = layers.NORMS[cfg.norm](cfg, name="norm")(x)
@@ -88,13 +96,14 @@ class Unrolled(nn.Module):
   """The layers, one after the other in the program."""
   config: architecture.Config
   kept: tuple[int, ...] = ()
+  first: int = 0
 
   @nn.compact
   def __call__(self, x, cache, block, slot, views):
     keys, values, outputs = [], [], []
     kv = zip(*views_lib.kv_of_layers(cache, block))
-    narrow_ones = views_lib.narrow(self.config)
-    for i, (layer_kv, narrow) in enumerate(zip(kv, narrow_ones)):
+    narrow_ones = views_lib.narrow(self.config)[self.first:]
+    for i, (layer_kv, narrow) in enumerate(zip(kv, narrow_ones), self.first):
       # With one view it is both the first and the last.
       arguments = x, layer_kv, None, slot, (views[-1 if narrow else 0],)
       name = f"layer_{i}"
@@ -107,7 +116,7 @@ class Unrolled(nn.Module):
       values.append(v)
       outputs.append(x)
     return x, types.Block(tuple(keys), tuple(values)), [
-        outputs[i] for i in self.kept]
+        outputs[i - self.first] for i in self.kept]
 
 
 class Scanned(nn.Module):
@@ -118,12 +127,14 @@ class Scanned(nn.Module):
   """
   config: architecture.Config
   kept: tuple[int, ...] = ()
+  first: int = 0
 
   @nn.compact
   def __call__(self, x, cache, block, slot, views):
     config = self.config
     *kv, keys, values = (x[0] for x in views_lib.kv_of_layers(cache, block))
-    narrow = jnp.array(views_lib.narrow(config)) if len(views) > 1 else None
+    narrow = jnp.array(views_lib.narrow(config)[self.first:]) if (
+        len(views) > 1) else None
     fresh = keys, values
     if self.is_initializing():
       scan = nn.scan(
@@ -135,7 +146,8 @@ class Scanned(nn.Module):
       return x, types.Block((keys,), (values,)), [x for _ in self.kept]
     layer = layers.Layer(config, parent=None)
     params = self.variables["params"]["layer"]
-    whole = len(jax.tree.leaves(params)[0]) == config.num_layers
+    whole = not self.first and (
+        len(jax.tree.leaves(params)[0]) == config.num_layers)
     kept = sorted(set(self.kept))
 
     def step(carry, at):
@@ -152,7 +164,7 @@ class Scanned(nn.Module):
         outputs = jax.lax.dynamic_update_index_in_dim(outputs, x, output, 0)
       return (x, outputs), fresh
 
-    order = np.arange(config.num_layers, dtype=np.int32)
+    order = np.arange(self.first, config.num_layers, dtype=np.int32)
     # Layers that are not kept write their outputs where nobody reads them.
     at = [kept.index(i) if i in kept else len(kept) for i in order]
     # Parameters that are all of the stack are given to the scan, which can be

@@ -10,6 +10,7 @@ from decoding_jax import kernels
 from decoding_jax import types
 from models.transformer import architecture
 from models.transformer import decoder
+from models.transformer import halves
 from models.transformer import layer_stack
 from models.transformer import parameters
 
@@ -107,24 +108,8 @@ def _language_model(config, kept, prompts=0):
   return types.LanguageModel(
       init_cache, forward, config.vocab_size, config.max_length,
       abstract_params=functools.partial(_abstract, config, prompts),
-      early_logits=functools.partial(_early_logits, config, prompts),
-      reads_shared=True)
-
-
-def _early_logits(config, prompts, num_layers, params, tokens, positions,
-                  cache, mask):
-  """As `LanguageModel.early_logits`; of all layers where there are no more."""
-  count = min(num_layers, config.num_layers)
-  # Scanned layers are one array, of which the first ones are read.
-  of_layers = lambda x: x.replace(
-      keys=x.keys[:count], values=x.values[:count], features={})
-  lm = _language_model(dataclasses.replace(config, num_layers=count), (),
-                       prompts)
-  fresh = lm.init_cache(*tokens.shape)
-  return lm.forward(params, tokens, positions,
-                    of_layers(cache).replace(
-                        shared=cache.shared and of_layers(cache.shared)),
-                    types.Block(fresh.keys, fresh.values), 0, mask)[0]
+      halves=halves.of(_language_model, config, kept, prompts,
+                                  forward), reads_shared=True)
 
 
 def causal_logits(lm, params, tokens):
