@@ -108,8 +108,9 @@ def get_config(preset="default"):
       next to plain decoding on each prompt; "heads", sampled and best-first
       trees of as many nodes over several drafters of the Python target;
       "heads_smollm2", the same over those of SmolLM2-135M-Instruct; "several",
-      SpecInfer's trees of two draft models; or "guided", the drafter is the
-      amateur of contrastive decoding.
+      SpecInfer's trees of two draft models; "pruned", Medusa's trees that the
+      target's first layers prune; "beams", drafted beam search; or "guided", the drafter is the amateur of
+      contrastive decoding.
 
   Returns:
     A ConfigDict with the fields:
@@ -318,6 +319,15 @@ _NO_DRAFTER = (
     *({"name": "lookahead", "ngram": 3, "window": 4, "guesses": 3, **others}
       for others in ({}, {"by_one": False},
                      {"from_text": False, "by_one": False})))
+# Drafted beam search; more levels of it are accepted where it is lossy.
+_BEAMS = tuple({"name": "at_speed", "num_beams": 4, "draft_beams": n,
+                "depth": 3, "relaxed": relaxed}
+               for n in (8, 16) for relaxed in (False, True))
+# Eight nodes of 40, picked by the drafter or by the target's first layers.
+_PRUNED = ({"name": "opt_tree", "nodes": 8, "width": 8, "depth": 3},
+           *({"name": "propd", "branching": (4, 3, 2), "nodes": 8,
+              "layers": layers} for layers in (1, 2, 4)),
+           {"name": "propd", "branching": (4, 3, 2), "nodes": 40, "layers": 1})
 # Four paths of one model or of a mixture, and two each of two models.
 _SEVERAL = ({"name": "specinfer", "num_paths": 4, "depth": 4},
             {"name": "specinfer", "num_paths": 2, "depth": 4, "models": 2})
@@ -404,6 +414,14 @@ _PRESETS = {
         "temperatures": (0.0, 0.3, 1.0),
         "trees": {"length": {"3": _best_trees(3, *_BEST_LENGTHS[3])},
                   "budget": {}}},
+    "beams": {
+        "temperatures": (0.0,), "prompts": 64, "batch": 16, "lengths": (3,),
+        "budgets": (), "references": 1,
+        "trees": {"length": {"3": _BEAMS}, "budget": {}}},
+    "pruned": {
+        "draft": "python-medusa", "temperatures": (0.0, 1.0), "prompts": 64,
+        "batch": 16, "lengths": (3,), "budgets": (), "references": 1,
+        "trees": {"length": {"3": _PRUNED}, "budget": {}}},
     "several": {
         "drafts": {"one": "python-draft", "lookup": "python-draft,lookup",
                    "layers": "python-draft,layers:2"},
