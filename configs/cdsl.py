@@ -20,8 +20,9 @@ and dev.constraint.json, as in the repository of NeuroLogic decoding. `harmless`
 answers in dialogues (arXiv 2204.05862), as a reward model likes it, with a pair
 that is shipped for it; `configs/train.py` says what its folder holds. Add
 `,sweep` to any for the trade-off over lookahead lengths and thresholds,
-`,trees` for lookaheads that are trees, or `,search` for searches of beams and
-of trees, samples and particles that the same reward guides.
+`,trees` for lookaheads that are trees, `,readings` for what the abstract may
+mean, or `,search` for searches of beams and of trees, samples and particles
+that the same reward guides.
 
 Hardware: two cores of an x86 server, no GPU.
 Minutes, on 24 November 2026: `commongen` with 128 examples 4, `harmless` 3.
@@ -42,7 +43,7 @@ _SEARCH = {"num_candidates": 8, "lookahead": 8, "reward_weight": 10.0}
 # Beyond the reconstruction of CDSL: a search commits the roll-out that it has
 # found, and nothing commits more than it takes for the reward to rise.
 _TO_RISE = {"name": "cdsl_extended", "commit": "rise", "commit_rollout": True,
-            "target_continues": False}
+            "low_acceptance": "search"}
 _METHODS = (
     {"label": "greedy", "name": "autoregressive"},
     {"label": "nucleus", "name": "autoregressive", "temperature": 1.0,
@@ -55,7 +56,7 @@ _METHODS = (
      **_SEARCH},
     {"label": "CDSL", "name": "cdsl", **_SEARCH},
     {"label": "CDSL, no S3", "name": "cdsl_extended",
-     "target_continues": False, **_SEARCH},
+     "low_acceptance": "search", **_SEARCH},
     {"label": "CDSL to rise", **_TO_RISE, **_SEARCH},
 )
 # Of CommonGen: many candidates with short roll-outs, for both; and as few
@@ -103,7 +104,8 @@ def get_config(presets="default"):
   Args:
     presets: names separated by commas: "default", "smoke", "commongen",
       "harmless"; "sweep", CDSL at other lookaheads and thresholds; "trees";
-      "search", searches, samples and particles.
+      "readings", CDSL as its abstract may be read; "search", searches, samples
+      and particles.
 
   Returns:
     A ConfigDict with the fields:
@@ -130,6 +132,8 @@ def get_config(presets="default"):
         the distribution with these `weights` that is kept.
       reward: harmless, and a file without words: folder, or name, of the
         reward model.
+      second_reward: likewise, or "": another reward model, which no method
+        sees, and which scores the texts that it has written.
       reward_on_host: whether it scores texts on the host, where it may have
         another tokenizer than the target; the program waits for it.
       examples: prompts; of CommonGen the first ones of dev.
@@ -159,6 +163,7 @@ def get_config(presets="default"):
       "weights": "dtype",
       "draft_weights": "",
       "reward": "harmless-reward",
+      "second_reward": "",
       "reward_on_host": False,
       "examples": 64,
       "concepts": 3,
@@ -205,6 +210,16 @@ def _trees():
       for name, shape in shapes.items()))
 
 
+def _readings():
+  """Returns CDSL as its abstract may be read at low acceptance."""
+  kinds = {"continue": "target continues", "search": "search",
+           "prefix": "prefix", "regenerate": "regenerate"}
+  return (_BY_LABEL["greedy"], _BY_LABEL["CDLH"], *(
+      {**_SEARCH, "label": f"{label}, a={a:g}", "name": "cdsl_extended",
+       "low_acceptance": kind, "acceptance_threshold": a}
+      for kind, label in kinds.items() for a in (0.25, 0.5, 1.0)))
+
+
 _PRESETS = {
     "default": {},
     "smoke": {"examples": 8, "max_new_tokens": 16, "batch": 4,
@@ -218,6 +233,7 @@ _PRESETS = {
                  "target": "harmless-target", "draft": "harmless-draft",
                  "prompt_length": 64},
     "sweep": {"methods": _sweep()},
+    "readings": {"methods": _readings()},
     "trees": {"methods": _trees()},
     "search": {"methods": _SEARCHES},
 }

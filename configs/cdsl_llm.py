@@ -45,7 +45,7 @@ _SHOTS = (
 )
 _SEARCH = {"num_candidates": 8, "lookahead": 8, "reward_weight": 30.0}
 _RISE = {"name": "cdsl_extended", "commit": "rise", "commit_rollout": True,
-         "target_continues": False, **_SEARCH}
+         "low_acceptance": "search", **_SEARCH}
 _CDLH = {"label": "CDLH", "name": "cdlh", **_SEARCH}
 _METHODS = (
     {"label": "greedy", "name": "autoregressive"},

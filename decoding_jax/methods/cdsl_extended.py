@@ -18,7 +18,7 @@ def make(lookahead: int, num_candidates: int, weight: int = 1,
          reward_weight: float = 1.0, acceptance_threshold: float = 0.5,
          reward_threshold: float | None = None, rollout: str = "target",
          commit: str = "prefix", commit_rollout: bool = False,
-         target_continues: bool = True, width: int = 1, tree: str = "rsd_s",
+         low_acceptance: str = "continue", width: int = 1, tree: str = "rsd_s",
          slack: float = 0.0) -> Method:
   """Makes CDSL with other drafts and other commits; the defaults are `cdsl`.
 
@@ -35,7 +35,11 @@ def make(lookahead: int, num_candidates: int, weight: int = 1,
       so that the text is no longer the target's.
     commit_rollout: whether S2 and S4 commit the roll-out after their token too,
       where the reward of both passes. The target must roll out.
-    target_continues: False: no S3; low acceptance is S4.
+    low_acceptance: S3, other readings of the abstract: "continue", as `cdsl`;
+      "search": there is none, low acceptance is S4. Or it commits V and the
+      target's next token: "prefix", where the reward of all n drafted tokens
+      passes; "regenerate", where it does not, so that only promising drafts
+      are replaced by a search.
     width: 1 drafts a chain; more, a tree of so many tokens a level. V is then
       the verified path of the greatest reward, of equal ones the longest, then
       the most probable.
@@ -59,8 +63,11 @@ def make(lookahead: int, num_candidates: int, weight: int = 1,
     # A tree has no single drafted chain that could be committed in full.
     values.check_one_of("commit of width > 1", commit,
                         {"prefix": None, "rise": None})
+    values.check_one_of("low_acceptance of width > 1", low_acceptance,
+                        {"continue": None, "search": None})
   values.check_one_of("commit_rollout", commit_rollout, _FLAGS)
-  values.check_one_of("target_continues", target_continues, _FLAGS)
+  values.check_one_of("low_acceptance", low_acceptance,
+                      cdsl_rules.LOW_ACCEPTANCE)
   if commit_rollout:
     # A roll-out of the draft is not what the target would say.
     values.check_one_of("rollout where commit_rollout=True: rollout", rollout,
@@ -69,12 +76,12 @@ def make(lookahead: int, num_candidates: int, weight: int = 1,
       draft, acceptance_threshold, reward_threshold,
       num_to_commit=num_to_commit, only_if_gain=only_if_gain,
       commits_rollout=bool(commit_rollout),
-      target_continues=bool(target_continues), max_samples_per_node=width)
+      low_acceptance=low_acceptance, max_samples_per_node=width)
   thresholds = cdsl_rules.describe(acceptance_threshold, reward_threshold)
   return Method(
       f"cdsl_extended({candidates.describe(options)}, {shape}, "
       f"slack={slack:g}, {thresholds}, commit={commit}, "
-      f"commit_rollout={commit_rollout}, target_continues={target_continues})",
+      f"commit_rollout={commit_rollout}, low_acceptance={low_acceptance})",
       sampled=None, greedy=cdsl_decoder.decoder(options, rules))
 
 

@@ -70,7 +70,11 @@ def load(config, pair) -> Task:
   if config.common < 0:
     raise launch.UserError(f"common={config.common}: at least 0 is needed.")
   with launch.user_errors(OSError, ValueError):
-    return _TASKS[config.task](config, pair)
+    task = _TASKS[config.task](config, pair)
+    if not config.second_reward:
+      return task
+    second = task_rewards.second(config.second_reward)
+    return task._replace(judge=task.judge._replace(second=second))
 
 
 def part(task: Task, start: int, end: int) -> Task:

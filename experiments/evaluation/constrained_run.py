@@ -151,8 +151,12 @@ def run(decode, baseline, batches, task, tokenizer, bar):
   size = len(batches[0].lengths)
   rows = [row for batch, (out, _) in zip(batches, timings)
           for row in _rows(task, batch, out, tokenizer)][:count]
-  texts = [row.pop("text") for row in rows]
+  raw = [row.pop("text") for row in rows]
+  texts = [text.strip() for text in raw]
   record = {name: [row[name] for row in rows] for name in rows[0]}
+  if task.judge.second:
+    prompts = [tokenizer.decode(prompt) for prompt in task.prompts]
+    record["second"] = task.judge.second(raw, prompts).tolist()
   quality = {"bleu": text_metrics.bleu(texts, task.references),
              "rouge_l": text_metrics.rouge_l(texts, task.references),
              "distinct_2": text_metrics.distinct_2(texts)}
@@ -169,7 +173,7 @@ def _rows(task, batch, out, tokenizer):
     reward = float(stats.extra["reward"][i])
     none = np.zeros(4, int)
     yield {
-        "text": tokenizer.decode(out.tokens[i, start:end]).strip(),
+        "text": tokenizer.decode(out.tokens[i, start:end]),
         **{name: task_rewards.SCORES[name].of(reward)
            for name in task.judge.scores},
         "log_prob": float(out.log_probs[i].sum()),

@@ -20,12 +20,15 @@ class Judge(NamedTuple):
     constraints: tree of `[R, ...]`, one entry per example; or None.
     scores: names of `SCORES` to report.
     host_params: of a reward on the host, for its digest.
+    second: `(texts, prompts) -> [N]`, another reward of finished texts, which
+      no method sees; or None.
   """
   reward: dj.Reward
   params: Any
   constraints: Any
   scores: tuple[str, ...]
   host_params: Any = None
+  second: Any = None
 
 
 class Score(NamedTuple):
@@ -58,6 +61,8 @@ SCORES = {
                   ("soft coverage", " points"), False),
     "reward": Score(float, 1, 3, "reward", "reward of the text",
                     ("reward", ""), True),
+    "second": Score(float, 1, 3, "second reward", "second reward of the text",
+                    ("second reward", ""), True),
 }
 
 
@@ -118,9 +123,7 @@ def model(name, pair, capacity, on_host=False, max_new_tokens=None) -> Judge:
       tokenizer.
     UserError: if there is no such model.
   """
-  folder = launch.model_folder(name)
-  if checkpoints.architecture(folder).outputs != 1:
-    raise ValueError(f"reward={name!r} is a model of texts, not of rewards.")
+  folder = _reward_folder(name, "reward")
   tokenizer = tokenizers.load(folder)
   if on_host:
     lm, params = checkpoints.load(folder)
@@ -136,6 +139,31 @@ def model(name, pair, capacity, on_host=False, max_new_tokens=None) -> Judge:
   lm, params = checkpoints.load(folder)
   reward = reward_model.reward(lm, min(capacity, lm.max_length), pair.eos_id)
   return Judge(reward, params, None, ("reward",))
+
+
+def second(name):
+  """Loads another reward model, which judges what the first one has steered.
+
+  Args:
+    name: its folder, or the name of a shipped one.
+
+  Returns:
+    `(texts, prompts) -> [N]` float32.
+
+  Raises:
+    ValueError, UserError: as `model`.
+  """
+  folder = _reward_folder(name, "second_reward")
+  lm, params = checkpoints.load(folder)
+  return text_scorer.scorer(lm, params, tokenizers.load(folder),
+                            lm.max_length)
+
+
+def _reward_folder(name, field):
+  folder = launch.model_folder(name)
+  if checkpoints.architecture(folder).outputs != 1:
+    raise ValueError(f"{field}={name!r} is a model of texts, not of rewards.")
+  return folder
 
 
 def host_costs(judge) -> str:

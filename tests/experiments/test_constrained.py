@@ -214,12 +214,15 @@ def test_a_reward_model_on_the_host(folders, dialogues, tmp_path):
   assert not task_rewards.host_costs(expected)
   assert "1 calls, 1 texts" in task_rewards.host_costs(task.judge)
   # Another tokenizer: that of a shipped model.
-  settings.reward = "harmless-reward"
+  settings.reward = settings.second_reward = "harmless-reward"
   task = constrained_tasks.load(settings, helpers.load_pair(*folders))
   records, _ = measured(settings, tmp_path / results_store.RESULTS,
                         ("greedy", "CDLH"))
   for record in records:
     assert len(set(record["reward"])) == 3
+    np.testing.assert_allclose(record["second"], record["reward"], rtol=1e-5)
+    assert record["metrics"]["second"] == pytest.approx(
+        record["metrics"]["reward"], rel=1e-5)
 
 
 def test_reward_models_that_cannot_be(folders, dialogues):
@@ -231,6 +234,9 @@ def test_reward_models_that_cannot_be(folders, dialogues):
     settings.reward = name
     with pytest.raises(launch.UserError, match=message):
       constrained_tasks.load(settings, pair)
+  settings.update(reward=f"{dialogues}/reward", second_reward=folders[1])
+  with pytest.raises(launch.UserError, match="^second_reward='.*' is a model"):
+    constrained_tasks.load(settings, pair)
 
 
 def test_common_identifiers(folders, tmp_path):
@@ -381,7 +387,7 @@ def test_cost_model():
 
 def shaped(label, shape, slack, calls, hard, tau="0.5"):
   spec = (f"cdsl_extended(8x{label[-1]}, w=1, lambda=10, rollout=target, "
-          f"{shape}, slack={slack}, tau={tau}, target_continues=False), T=0")
+          f"{shape}, slack={slack}, tau={tau}, low_acceptance=search), T=0")
   return {"label": label, "spec": spec, "target_calls": calls, "hard": hard}
 
 

@@ -34,7 +34,7 @@ class Rules(NamedTuple):
   test: Callable
   commit: str = "prefix"
   commit_rollout: bool = False
-  target_continues: bool = True
+  low_acceptance: str = "continue"
   width: int = 1
   slack: float = 0.0
 
@@ -137,9 +137,14 @@ def cdsl(row, look, rules):
       passed = rules.test(row.value(text), row.value(taken))
       state = 0 if passed else 1
       after = follow(row, row.target, taken, 1)
+    elif rules.low_acceptance in ("prefix", "regenerate"):
+      after = follow(row, row.target, agreed, 1)
+      passed = rules.test(row.value(text), row.value(whole)) == (
+          rules.low_acceptance == "prefix")
+      state = 2 if passed else 3
     else:
       after = follow(row, row.target, agreed, look.n + 1 - same)
-      passed = rules.target_continues and rules.test(
+      passed = rules.low_acceptance == "continue" and rules.test(
           row.value(text), row.value(after))
       state = 2 if passed else 3
     if not passed:

@@ -29,7 +29,7 @@ def decoder(options: candidates.SearchOptions,
     `reward_calls [B]`.
   """
   # The draft has not seen what only the target has said.
-  lags = rules.target_continues or rules.commits_rollout
+  lags = rules.low_acceptance == "continue" or rules.commits_rollout
   max_draft_lag = options.steps + 1 if lags else 2
   return Decoder(
       functools.partial(_init, options),
@@ -62,13 +62,19 @@ def _step(options, rules: cdsl_rules.Rules, max_draft_lag, context: Context,
   high = running & (lookahead.num_verified >= required[lookahead.size])
   s1 = high & passes(text_reward.value_after(context, reward_states,
                                              lookahead.tokens, kept))
-  if rules.target_continues:
+  continues, committed_if = cdsl_rules.LOW_ACCEPTANCE[rules.low_acceptance]
+  if continues:
     continuation = fallbacks.continue_draft(
         passes, context, state, lookahead, running & ~high, reward_states)
   else:
     continuation = fallbacks.no_continuation(lookahead)
+  s3, tested = continuation.passed, high
+  if committed_if is not None:
+    tested = running
+    s3 = running & ~high & (committed_if == passes(text_reward.value_after(
+        context, reward_states, lookahead.tokens, lookahead.size)))
   result = fallbacks.search(
-      running & ~(s1 | continuation.passed), passes, rules.commits_rollout,
+      running & ~(s1 | s3), passes, rules.commits_rollout,
       context, options, state, lookahead, continuation, reward_states)
   tokens, log_probs, count, right = _merge(lookahead, kept, continuation,
                                            result)
@@ -83,7 +89,7 @@ def _step(options, rules: cdsl_rules.Rules, max_draft_lag, context: Context,
       context, reward_states, tokens,
       jnp.arange(options.steps + 1)[None] < count[:, None])
   ended_in = jnp.where(high, jnp.where(s1, 0, 1),
-                       jnp.where(continuation.passed, 2, 3))
+                       jnp.where(s3, 2, 3))
   return new.replace(
       # The newest token is in no cache, and the draft has not been run on the
       # last token that it drafted.
@@ -93,7 +99,7 @@ def _step(options, rules: cdsl_rules.Rules, max_draft_lag, context: Context,
           new.length - 1)),
       carry=(reward_states, text_reward.value(context, reward_states)),
       stats=_count(state.stats, options, lookahead, continuation, result,
-                   compared, count, running, ended_in))
+                   compared, tested, count, running, ended_in))
 
 
 def _merge(lookahead: Lookahead, kept, continuation, result):
@@ -102,7 +108,7 @@ def _merge(lookahead: Lookahead, kept, continuation, result):
   Args:
     lookahead: committed by rows in S1.
     kept: `[B]` int32, how much of it.
-    continuation: committed by rows in S3.
+    continuation: committed by rows in which it passed.
     result: committed by rows in S2 and S4.
 
   Returns:
@@ -129,7 +135,7 @@ def _merge(lookahead: Lookahead, kept, continuation, result):
 
 
 def _count(stats: Stats, options, lookahead: Lookahead, continuation, result,
-           compared, emitted, running, ended_in) -> Stats:
+           compared, tested, emitted, running, ended_in) -> Stats:
   """Adds the costs of an iteration to the counts of running rows.
 
   Args:
@@ -139,6 +145,7 @@ def _count(stats: Stats, options, lookahead: Lookahead, continuation, result,
     continuation: the target's.
     result: of the search.
     compared: `[B]` int32, rewards that were computed to find the gain.
+    tested: `[B]` bool, whether the reward of the draft was tested.
     emitted: `[B]` int32, committed tokens.
     running: `[B]` bool.
     ended_in: `[B]` int32, 0 to 3 for S1 to S4.
@@ -151,7 +158,7 @@ def _count(stats: Stats, options, lookahead: Lookahead, continuation, result,
   one_hot = lambda size, x: running[:, None] * (
       jnp.arange(size)[None] == x[:, None]).astype(jnp.int32)
   # A tree whose paths were compared by reward knows that of the best one.
-  tested = ((ended_in < 2) & (lookahead.reward_calls == 0)).astype(jnp.int32)
+  tested = (tested & (lookahead.reward_calls == 0)).astype(jnp.int32)
   reward_calls = (tested + lookahead.reward_calls + continuation.reward_calls +
                   (ended_in % 2) * options.num_candidates + compared)
   return Stats(

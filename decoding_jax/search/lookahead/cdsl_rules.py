@@ -21,8 +21,8 @@ class Rules(NamedTuple):
       reward after a lookahead.
     num_to_commit: `(num_verified [B], size [B]) -> [B]`, drafted tokens that
       are committed where acceptance is high and the reward passes.
-    target_continues: whether the target continues a lookahead of low
-      acceptance, which may then be committed (S3).
+    low_acceptance: what may be committed without a search where acceptance is
+      low (S3); a key of `LOW_ACCEPTANCE`.
     only_if_gain: whether a commit ends where the reward has risen.
     commits_rollout: whether a search commits the roll-out after its token too,
       where the reward of both passes.
@@ -32,10 +32,16 @@ class Rules(NamedTuple):
   acceptance_threshold: float
   passes: Callable[..., Array]
   num_to_commit: Callable[..., Array]
-  target_continues: bool = True
+  low_acceptance: str = "continue"
   only_if_gain: bool = False
   commits_rollout: bool = False
   max_samples_per_node: int = 1
+
+
+# S3: whether it is the target's continuation, and for verified tokens alone
+# what the reward of the whole draft has to say: that it passes, or does not.
+LOW_ACCEPTANCE = {"continue": (True, None), "search": (False, None),
+                  "prefix": (False, True), "regenerate": (False, False)}
 
 
 def make(draft, acceptance_threshold, reward_threshold, **others) -> Rules:

@@ -17,7 +17,7 @@ LOOK = cdlh.LOOK
 # Options of several tests, which share a program.
 RISING = dict(acceptance_threshold=0.75, commit_rollout=True, commit="rise")
 # Those of the variants, which `cdsl` does not have.
-EXTENDED = {"commit", "commit_rollout", "target_continues", "width", "tree",
+EXTENDED = {"commit", "commit_rollout", "low_acceptance", "width", "tree",
             "slack"}
 
 
@@ -71,13 +71,15 @@ def check(out, expected, lengths, k=LOOK.k, width=1, commit="prefix"):
 @pytest.mark.parametrize("rollout, options", [
     ("target", {}),
     ("target", dict(acceptance_threshold=0.3, commit="full")),
-    ("target", dict(acceptance_threshold=1, target_continues=False)),
+    ("target", dict(acceptance_threshold=1, low_acceptance="search")),
     ("draft", dict(acceptance_threshold=2 / 3, reward_threshold=0.2)),
     ("draft", dict(acceptance_threshold=2 / 3, reward_threshold=0.2,
                    slack=0.7)),
     ("target", dict(acceptance_threshold=0.75, width=3, commit_rollout=True)),
     ("target", RISING),
     ("draft", dict(acceptance_threshold=0.75, width=3, slack=1.5)),
+    ("target", dict(acceptance_threshold=0.75, low_acceptance="prefix")),
+    ("draft", dict(acceptance_threshold=0.75, low_acceptance="regenerate")),
 ], ids=str)
 def test_equals_plain_python(rollout, options):
   look = LOOK._replace(rollout=rollout)
@@ -89,11 +91,12 @@ def test_equals_plain_python(rollout, options):
     states += check(out, expected, cdlh.LENGTHS, width=options.get("width", 1),
                     commit=options.get("commit", "prefix"))
   assert (states > 0).tolist() == [
-      True, True, options.get("target_continues", True), True]
+      True, True, options.get("low_acceptance") != "search", True]
 
 
 @pytest.mark.parametrize("other", [
-    dict(acceptance_threshold=0.75), dict(target_continues=False),
+    dict(acceptance_threshold=0.75), dict(low_acceptance="search"),
+    dict(low_acceptance="prefix"), dict(low_acceptance="regenerate"),
     dict(commit="full"), dict(commit="rise"),
     dict(reward_threshold=0.0), dict(slack=0.7), dict(width=3),
     dict(commit_rollout=True)], ids=str)
@@ -147,7 +150,7 @@ def test_rewards_that_always_pass_are_greedy(options):
 
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("options", [
-    dict(acceptance_threshold=0), dict(target_continues=False)], ids=str)
+    dict(acceptance_threshold=0), dict(low_acceptance="search")], ids=str)
 def test_rewards_that_never_pass_are_cdlh(options):
   """Invariant 2; its control is the next test."""
   out = run_with_tolls(make(**options), 0.5)
@@ -242,7 +245,8 @@ def test_options(make_method, arguments, words):
     (dict(width=2, commit="full"), "commit of width > 1='full'"),
     (dict(slack=-1), "slack=-1"),
     (dict(commit_rollout="x"), "commit_rollout='x': one of False, True"),
-    (dict(target_continues="cdlh"), "target_continues='cdlh': one of"),
+    (dict(low_acceptance="cdlh"), "low_acceptance='cdlh': one of"),
+    (dict(width=2, low_acceptance="prefix"), "low_acceptance of width > 1"),
     (dict(commit_rollout=True, rollout="draft"), "rollout='draft'"),
 ], ids=str)
 def test_options_of_variants(arguments, words):

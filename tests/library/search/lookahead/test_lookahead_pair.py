@@ -65,7 +65,7 @@ def greedy():
   return tiny.greedy(pair().target, *prompts(), NEW)
 
 
-OPEN = cdsl.make(LOOK, acceptance_threshold=0, target_continues=False)
+OPEN = cdsl.make(LOOK, acceptance_threshold=0, low_acceptance="search")
 
 
 def test_rewards_that_always_pass_are_greedy():
@@ -82,7 +82,7 @@ def test_rewards_that_never_pass_are_cdlh():
 
 
 def test_a_target_that_drafts_for_itself_is_always_right():
-  method = cdsl.make(LOOK, acceptance_threshold=1, target_continues=False)
+  method = cdsl.make(LOOK, acceptance_threshold=1, low_acceptance="search")
   texts, stats = run(method, 0, alone=True)
   assert texts == greedy()
   assert stats.extra["states"].tolist() == [
