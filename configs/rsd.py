@@ -109,8 +109,8 @@ def get_config(preset="default"):
       trees of as many nodes over several drafters of the Python target;
       "heads_smollm2", the same over those of SmolLM2-135M-Instruct; "several",
       SpecInfer's trees of two draft models; "pruned", Medusa's trees that the
-      target's first layers prune; "beams", drafted beam search; or "guided", the drafter is the amateur of
-      contrastive decoding.
+      target's first layers prune; "beams", drafted beam search; or "guided",
+      the drafter is the amateur of contrastive decoding.
 
   Returns:
     A ConfigDict with the fields:

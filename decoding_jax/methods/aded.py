@@ -38,8 +38,8 @@ def make(nodes: int, depth: int, branching: int = 8, buckets: int = 16384,
   for name, value, least in (("simulations", simulations, nodes),
                              ("window", window, 3)):
     if value and not (values.is_integer(value) and value >= least):
-      raise ValueError(f"{name}={value!r}: 0, or an integer from {least} on, is "
-                       "needed.")
+      raise ValueError(f"{name}={value!r}: 0, or an integer from {least} on, "
+                       "is needed.")
   drafter = drafters.aded(nodes, depth, branching, buckets, simulations, window)
   of_paper = "".join(f", {name}={value}" for name, value in (
       ("simulations", simulations), ("window", window)) if value)

@@ -99,8 +99,8 @@ def decoder(rules: Rules, max_samples_per_node: int = 1) -> Decoder:
     The decoder. Its `stats.extra` has `expanded [B, E]` int32, the nodes in the
     order in which they were expanded, `NONE` after the last one; node 0 is the
     empty text, and the children of expansion e are nodes 1 + e * K to
-    (e + 1) * K. And it has `node_values [B, 1 + E * K]`, NaN of nodes that there
-    are not; and `reward_calls [B]`.
+    (e + 1) * K. And it has `node_values [B, 1 + E * K]`, NaN of nodes that
+    there are not; and `reward_calls [B]`.
   """
   return Decoder(functools.partial(_init, rules),
                  functools.partial(_step, rules), max_slots_ahead=0,

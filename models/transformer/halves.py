@@ -1,4 +1,4 @@
-"""A decoder's forward in two halves, of which the second may see fewer tokens."""
+"""A decoder's forward in two halves; the second may see fewer tokens."""
 
 import dataclasses
 import functools

@@ -108,8 +108,8 @@ def _language_model(config, kept, prompts=0):
   return types.LanguageModel(
       init_cache, forward, config.vocab_size, config.max_length,
       abstract_params=functools.partial(_abstract, config, prompts),
-      halves=halves.of(_language_model, config, kept, prompts,
-                                  forward), reads_shared=True)
+      halves=halves.of(_language_model, config, kept, prompts, forward),
+      reads_shared=True)
 
 
 def causal_logits(lm, params, tokens):

@@ -1,4 +1,4 @@
-"""Several draft models, "python-draft,lookup", which specinfer may ask one by one.
+"""Several draft models, "python-draft,lookup": a mixture, or one by one.
 
 The name of this file comes first in order: commas are looked for before all
 else.

@@ -154,7 +154,7 @@ def test_it_finds_what_either_model_knows():
 
 
 def test_models_of_different_kinds_and_their_caches():
-  """The target drafts for itself next to a lookup: its chain is always right."""
+  """The target drafts for itself next to a lookup: its chain is right."""
   models = tiny.opt_models()
   lookup = prompt_lookup.language_model(models.target.lm.vocab_size)
   pair = guided.mixture((lookup, models.target.lm))
