@@ -13,8 +13,9 @@ from models.transformer import decoder
 def of(make, config, kept, prompts, forward) -> types.Halves:
   """Returns the halves of a decoder's forward.
 
-  The block of the first half has the residual stream after it as its last
-  hidden state.
+  Where some layers are ahead of a scan there is the first half alone. The block
+  of the first half has the residual stream after it as its last hidden
+  state.
 
   Args:
     make: `(config, kept, prompts) -> LanguageModel`.
@@ -25,7 +26,8 @@ def of(make, config, kept, prompts, forward) -> types.Halves:
   """
   return types.Halves(functools.partial(_early, make, config, kept, prompts),
                       functools.partial(_late, make, config, kept, prompts),
-                      forward, config.num_layers)
+                      forward, 0 if config.scan_layers and config.layers_ahead
+                      else config.num_layers)
 
 
 def _early(make, config, kept, prompts, num_layers, params, tokens, positions,
