@@ -73,7 +73,9 @@ _HEAD_OR_MODEL = {
     "sequoia": lambda d: dict(children=d.children(),
                               verification=d.one_of(*_FIXED)),
     "opt_tree": _opt_tree,
-    "propd": _propd}
+    "propd": _propd,
+    "copy_or_draft": lambda d: dict(depth=d.size(1, 2), copies=d.size(2, DEPTH),
+                                    min_ngram=d.size(1, 2), max_ngram=2)}
 _DRAFTERS = {
     "head": _HEAD_OR_MODEL,
     "model": {
