@@ -88,6 +88,8 @@ _SEARCHES = (
      "lookahead": 8, "reward_weight": 10.0},
     {"label": "A*", "name": "a_star", "num_children": 4, "step_length": 4,
      "expansions": 32, **_DRAWN},
+    {"label": "LiteSearch", "name": "lite_search", "step_length": 8,
+     "logits": True, **_DRAWN},
     {"label": "PG-TD", "name": "pg_td", "num_children": 8, "simulations": 64})
 _BY_LABEL = {spec["label"]: spec for spec in _METHODS}
 _LOOKAHEADS = (2, 4, 8, 12)

@@ -113,7 +113,9 @@ def get_config(preset="default"):
       trees of as many nodes over several drafters of the Python target;
       "head_kinds", two trees over each kind of head that configs/train.py
       trains alike (`head,<kind>`); "heads_smollm2", trees over those of
-      SmolLM2-135M-Instruct; or "guided", the drafter is the amateur of
+      SmolLM2-135M-Instruct; "several", SpecInfer's trees of two draft models;
+      "pruned", Medusa's trees that the target's first layers prune; "beams",
+      drafted beam search; or "guided", the drafter is the amateur of
       contrastive decoding.
 
   Returns:
@@ -316,7 +318,11 @@ _NO_DRAFTER = (
     {"name": "prompt_lookup", "depth": 4},
     {"name": "suffix", "nodes": 6, "depth": 4},
     {"name": "token_recycling", "widths": (3, 2, 1, 1)},
-    {"name": "aded", "nodes": 6, "depth": 4},
+    # With its paper's search, its paper's update, both; and larger.
+    *({"name": "aded", "nodes": nodes, "depth": 4, **others}
+      for nodes in (6, 24) for others in (
+          {}, {"simulations": 150}, {"window": 16},
+          {"simulations": 150, "window": 16})),
     # The trees of their papers, which are larger.
     {"name": "token_recycling"}, {"name": "lookahead"},
     {"name": "lookahead", "by_one": False},
@@ -324,6 +330,18 @@ _NO_DRAFTER = (
     *({"name": "lookahead", "ngram": 3, "window": 4, "guesses": 3, **others}
       for others in ({}, {"by_one": False},
                      {"from_text": False, "by_one": False})))
+# Drafted beam search; more levels of it are accepted where it is lossy.
+_DRAFTED_BEAMS = tuple({"name": "at_speed", "num_beams": 4, "draft_beams": n,
+                        "depth": 3, "relaxed": relaxed}
+                       for n in (8, 16) for relaxed in (False, True))
+# Eight nodes of 40, picked by the drafter or by the target's first layers.
+_PRUNED = ({"name": "opt_tree", "nodes": 8, "width": 8, "depth": 3},
+           *({"name": "propd", "branching": (4, 3, 2), "nodes": 8,
+              "layers": layers} for layers in (1, 2, 4)),
+           {"name": "propd", "branching": (4, 3, 2), "nodes": 40, "layers": 1})
+# Four paths of one model or of a mixture, and two each of two models.
+_SEVERAL = ({"name": "specinfer", "num_paths": 4, "depth": 4},
+            {"name": "specinfer", "num_paths": 2, "depth": 4, "models": 2})
 # Drafter of `smollm2`, as `draft` says.
 _SMOLLM2_DRAFT = "smollm2-eagle3"
 # Chains, trees of RSD and best-first trees of four and eight nodes, and copies
@@ -414,6 +432,20 @@ _PRESETS = {
         "temperatures": (0.0, 0.3, 1.0),
         "trees": {"length": {"3": _best_trees(3, *_BEST_LENGTHS[3])},
                   "budget": {}}},
+    "beams": {
+        "temperatures": (0.0,), "prompts": 64, "batch": 16, "lengths": (3,),
+        "budgets": (), "references": 1,
+        "trees": {"length": {"3": _DRAFTED_BEAMS}, "budget": {}}},
+    "pruned": {
+        "draft": "python-medusa", "temperatures": (0.0, 1.0), "prompts": 64,
+        "batch": 16, "lengths": (3,), "budgets": (), "references": 1,
+        "trees": {"length": {"3": _PRUNED}, "budget": {}}},
+    "several": {
+        "drafts": {"one": "python-draft", "lookup": "python-draft,lookup",
+                   "layers": "python-draft,layers:2"},
+        "temperatures": (0.0, 1.0), "prompts": 64, "batch": 16,
+        "lengths": (4,), "budgets": (), "references": 1,
+        "trees": {"length": {"4": _SEVERAL}, "budget": {}}},
     "no_drafter": {
         "draft": "", "temperatures": (0.0,), "prompts": 32, "buckets": 1,
         "max_new_tokens": 64, "lengths": (4,), "budgets": (),

@@ -13,7 +13,7 @@ from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.sampling import Sampling
 from decoding_jax.speculation import tree, tree_decoder
 from decoding_jax.types import (Head, HIDDEN_STATES, LanguageModel, Method,
-                                Pair, Reward, has_cache)
+                                Pair, Reward, has_cache, num_models)
 from decoding_jax.validation import memory, params as params_lib
 from decoding_jax.validation import protocols, values
 
@@ -53,7 +53,8 @@ def check_models(method: Method, target: LanguageModel,
   Raises:
     ValueError: naming what does not fit.
   """
-  for decoder in tree_decoder.decoders(method):
+  for kind in filter(None, (method.sampled, method.greedy)):
+    decoder = tree_decoder.as_decoder(kind)
     if decoder.needs_draft and draft is None:
       raise ValueError(f"draft=None: method {method.name} drafts, and needs "
                        "draft and draft_params.")
@@ -72,6 +73,8 @@ def check_models(method: Method, target: LanguageModel,
       raise ValueError(
           f"method {method.name} drafts {decoder.max_samples_per_node} "
           f"siblings: the vocabulary has {target.vocab_size} tokens.")
+    if isinstance(kind, Pair):
+      _check_number(method, kind.drafter.num_models, draft)
     if decoder.needs_features and (
         HIDDEN_STATES not in cache_lib.shapes(target).features):
       raise ValueError(
@@ -82,6 +85,14 @@ def check_models(method: Method, target: LanguageModel,
     raise ValueError(
         f"draft.vocab_size={draft.vocab_size} and target.vocab_size="
         f"{target.vocab_size}: the models need the same vocabulary.")
+
+
+def _check_number(method, needed, draft):
+  """Raises a ValueError for a draft of another number of models."""
+  if needed > 1 and num_models(draft) != needed:
+    raise ValueError(
+        f"draft is of {num_models(draft)} model(s): method {method.name} needs "
+        f"{needed}, as guided.mixture joins them, or --draft with commas.")
 
 
 def _check_depth(method, head):

@@ -24,7 +24,8 @@ from decoding_jax.runtime import prefill as prefill_lib
 from decoding_jax.speculation import tree_decoder
 from decoding_jax.types import (Array, Context, DecodeState, Decoder, DraftTree,
                                 Generation, Head, LanguageModel, Method, NONE,
-                                PAD, Params, Reward, Verdict, has_cache)
+                                PAD, Params, Reward, Verdict, has_cache,
+                                with_forward)
 from decoding_jax.validation import keys as keys_lib
 from decoding_jax.validation import prompts as prompts_lib
 from decoding_jax.validation import values
@@ -245,11 +246,11 @@ def _clamped(lm):
 
   They are poor drafts, but cost nothing: shapes are static.
   """
-  def forward(params, tokens, positions, *args):
-    return lm.forward(params, tokens, jnp.minimum(positions, lm.max_length - 1),
-                      *args)
+  def change(forward):
+    return lambda params, tokens, positions, *args: forward(
+        params, tokens, jnp.minimum(positions, lm.max_length - 1), *args)
 
-  return lm._replace(forward=forward, max_length=0)
+  return with_forward(lm, change, max_length=0)
 
 
 def full_size(decoder: Decoder, context: Context, max_new_tokens: int,

@@ -100,6 +100,8 @@ def proxy_tuned(base: types.LanguageModel, tuned: types.LanguageModel,
 def mixture(models, weights=None) -> types.LanguageModel:
   """A mixture of models, of which several drafters are one.
 
+  `methods.specinfer` of so many models drafts by each of them instead.
+
   Args:
     models: two or more of one vocabulary.
     weights: of each model, positive; None for equal ones.
@@ -297,13 +299,16 @@ def combined(models, mix) -> types.LanguageModel:
     caches = [model.init_cache(batch, capacity) for model in models]
     return cache_lib.with_arrays(caches[0], _joined(caches))
 
-  def forward(params, tokens, positions, cache, block, slot, mask):
+  def forward_each(params, tokens, positions, cache, block, slot, mask):
     found = [model.forward(own, tokens, positions, *parts, slot, mask)
              for model, own, *parts in zip(models, params, _split(
                  models, cache), _split(models, block))]
-    logits = mix(*(jax.nn.log_softmax(x.astype(jnp.float32))
-                   for x, _ in found))
-    return logits, _joined([x for _, x in found])
+    return tuple(x for x, _ in found), _joined([x for _, x in found])
+
+  def forward(*args):
+    logits, block = forward_each(*args)
+    return mix(*(jax.nn.log_softmax(x.astype(jnp.float32))
+                 for x in logits)), block
 
   def after_prompt(params, cache):
     parts = [model.after_prompt(own, part) if model.after_prompt else part
@@ -319,7 +324,7 @@ def combined(models, mix) -> types.LanguageModel:
       init_cache, forward, sizes[0],
       min((x.max_length for x in models if x.max_length), default=0),
       after_prompt if any(x.after_prompt for x in models) else None,
-      abstract_params)
+      abstract_params, forward_each=forward_each, models=tuple(models))
 
 
 def _names(parts) -> list[dict[str, str]]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 import functools
 
+import jax
 import jax.numpy as jnp
 
 from decoding_jax.kernels import buffers
@@ -21,15 +22,16 @@ _MIN_BUDGET = 2
 
 def make(step_length: int, expansions: int = 100, step_end: Sequence[int] = (),
          confidence: float = 0.9, max_budget: int = 10,
-         min_value: float = 0.8, max_leaves: int = 5) -> Method:
+         min_value: float = 0.8, max_leaves: int = 5,
+         logits: bool = False) -> Method:
   """Makes LiteSearch (arXiv 2407.00320), for temperatures above 0.
 
-  The reward is a probability that a text is, or will be, right. The partial
-  text of the highest reward is continued by one step; its first child is
-  greedy, the others are samples. How many children it may have is the number C
-  of samples of which one is right with probability `confidence`, divided by its
-  depth; its own reward counts there together with that of the greedy text,
-  which counts less the deeper it is.
+  The value of a text is the probability that it is, or will be, right: the
+  reward, or its sigmoid. The partial text of the highest value is continued by
+  one step; its first child is greedy, the others are samples. How many children
+  it may have is the number C of samples of which one is right with probability
+  `confidence`, divided by its depth; its own value counts there together with
+  that of the greedy text, which counts less the deeper it is.
 
   A search ends with a complete text that is worth more than `min_value` and no
   less than the greedy one, with `max_leaves` complete texts, when a complete
@@ -44,8 +46,10 @@ def make(step_length: int, expansions: int = 100, step_end: Sequence[int] = (),
     step_end: tokens that end a step, such as those with a line break.
     confidence: 0 to 1.
     max_budget: children of a text, at most; 2 or more.
-    min_value: reward of a text that is good enough.
+    min_value: value of a text that is good enough.
     max_leaves: complete texts.
+    logits: whether the reward is a logit, such as that of a reward model of
+      preferences, whose sigmoid is the value.
 
   Returns:
     The method; for its statistics see `arena.decoder`.
@@ -68,7 +72,7 @@ def make(step_length: int, expansions: int = 100, step_end: Sequence[int] = (),
       priority=lambda context, nodes: nodes.values,
       budget=functools.partial(budget, float(confidence), int(max_budget)),
       stops=functools.partial(_stops, float(min_value), int(max_leaves)),
-      has_baseline=True)
+      has_baseline=True, **({"value": jax.nn.sigmoid} if logits else {}))
   return Method(f"lite_search({step_length}, {expansions})",
                 sampled=arena.decoder(rules), greedy=None)
 

@@ -20,7 +20,10 @@ def make(num_children: int = 3, simulations: int = 64,
   passes; a search ends early where it reaches its maximum.
 
   The paper completes by beam search; here a beam is one wide. A simulation
-  costs a forward for each token that completes the text.
+  costs a forward for each token that completes the text; where it goes on in
+  the way of an earlier one, it costs a single forward (the paper's sequence
+  cache; its tree cache, which saves that one too, would keep the keys of all
+  texts).
 
   Args:
     num_children: K, the most probable next tokens.

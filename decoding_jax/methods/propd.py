@@ -11,9 +11,9 @@ def make(branching, nodes: int, layers: int) -> Method:
   """Makes ProPD: a wide tree of the most probable tokens, pruned early.
 
   The draft model or head grows a tree, by Medusa heads at one call. The first
-  layers of the target score it, one more call of the draft, and the nodes of
-  the most probable paths go on to all layers. A target without
-  `LanguageModel.early_logits` has its trees pruned by the draft model.
+  layers of the target score it, counted as one more call of the draft, and the
+  nodes of the most probable paths go on to the other layers. A target without
+  `LanguageModel.halves` has its trees pruned by the draft model.
 
   Args:
     branching: children of each node of level 0, 1, ..., D - 1.

@@ -1,4 +1,4 @@
-"""SpecInfer (arXiv 2305.09781): independent samples, multi-round rejection."""
+"""SpecInfer (arXiv 2305.09781): independent samples, multi-step rejection."""
 
 from decoding_jax.speculation import expanders, verifiers
 from decoding_jax.types import Method
@@ -12,8 +12,12 @@ _SIZES = (3, 4)
 
 
 def make(num_paths: int = 3, depth: int = 4, expansion=None,
-         verification: str = verifiers.USUAL) -> Method:
+         verification: str = verifiers.USUAL, models: int = 1) -> Method:
   """Makes SpecInfer: samples and recursive rejection with replacement.
+
+  Several draft models each draft such a tree; equal paths of these are one, and
+  a child is tested against the distribution of the model that has drawn it. A
+  forward of the drafter is one of each model, of the nodes of all.
 
   Args:
     num_paths: drafted paths, which part at the root.
@@ -21,6 +25,8 @@ def make(num_paths: int = 3, depth: int = 4, expansion=None,
     expansion: instead of both, in how many ways a path goes on at level
       0, 1, ..., D - 1, the paper's expansion: `(3, 1)` is 3 paths of 2 tokens.
     verification: any of `verifiers.RULES` for independent samples.
+    models: draft models; of several, `draft` is a `models.guided.mixture`, and
+      multi-step sampling verifies.
 
   Returns:
     The method.
@@ -28,19 +34,46 @@ def make(num_paths: int = 3, depth: int = 4, expansion=None,
   Raises:
     ValueError: naming the option, its value and what is allowed.
   """
+  values.check_positive("models", models)
+  if models > 1:
+    if verification != verifiers.USUAL:
+      raise ValueError(f"verification={verification!r}, models={models}: of "
+                       f"several models {verifiers.USUAL!r} is needed.")
+    return _of_several(num_paths, depth, expansion, models)
   if expansion is None:
     # At temperature 0 independent paths would all be the same one.
     return _method(f"{num_paths}x{depth}", verification, expanders.iid_paths(
         num_paths, depth), expanders.top_beam(num_paths, depth))
+  expansion = _expansion(num_paths, depth, expansion)
+  samples = expanders.iid_tree(expansion)
+  # The same bounds at all temperatures, though here no paths agree.
+  best = expanders.top_k(expansion)._replace(layout=samples.layout)
+  return _method("-".join(map(str, expansion)), verification, samples, best)
+
+
+def _expansion(num_paths, depth, expansion):
+  if expansion is None:
+    values.check_positive("num_paths", num_paths)
+    values.check_positive("depth", depth)
+    return (num_paths,) + (1,) * (depth - 1)
   if (num_paths, depth) != _SIZES:
     raise ValueError(f"num_paths={num_paths}, depth={depth}, expansion="
                      f"{expansion}: an expansion stands in place of both.")
   expansion = values.integers("expansion", expansion)
   values.check_positive("expansion", *expansion)
-  samples = expanders.iid_tree(expansion)
-  # The same bounds at all temperatures, though here no paths agree.
-  best = expanders.top_k(expansion)._replace(layout=samples.layout)
-  return _method("-".join(map(str, expansion)), verification, samples, best)
+  return expansion
+
+
+def _of_several(num_paths, depth, expansion, models) -> Method:
+  sizes = f"{num_paths}x{depth}" if expansion is None else "-".join(
+      map(str, expansion))
+  expansion = _expansion(num_paths, depth, expansion)
+  return Method(
+      f"specinfer({sizes}, models={models})",
+      sampled=verifiers.pair(expanders.iid_tree(expansion, models),
+                             verifiers.multi_step()),
+      greedy=verifiers.pair(expanders.top_paths(expansion, models),
+                            verifiers.match()))
 
 
 def _method(sizes, verification, samples, best) -> Method:

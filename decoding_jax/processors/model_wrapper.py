@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.types import (AppliedParams, LanguageModel,
-                                LogitsProcessor, NONE)
+                                LogitsProcessor, NONE, with_forward)
 from decoding_jax.validation import protocols, values
 
 
@@ -182,20 +182,21 @@ def _language_model(reader, kind, lm):
     return outer(lm.init_cache(batch, capacity),
                  jax.tree.unflatten(kind.structure, states))
 
-  def forward(params, tokens, positions, cache, block, slot, mask):
+  def run(forward, params, tokens, positions, cache, block, slot, mask):
     start, shared = reader.init(params.processor), cache.shared
     count = cache.length - cache_lib.num_shared(cache)
     if shared:
       start = jax.tree.map(lambda x: x[0, -1], inner(shared)[1])
     (cache, before), (block, states) = inner(cache), inner(block)
-    logits, block = lm.forward(params.model, tokens, positions, cache, block,
-                               slot, mask)
+    logits, block = forward(params.model, tokens, positions, cache, block, slot,
+                            mask)
     last = jax.tree.map(functools.partial(_last, count), before, start)
     states = _advance(reader, params.processor, tokens, slot, mask, states,
                       last)
-    logits = _each_token(functools.partial(_process, reader, params.processor))(
-        _own(states, slot, tokens.shape[1]), logits)
-    return logits, outer(block, states)
+    process = functools.partial(
+        _each_token(functools.partial(_process, reader, params.processor)),
+        _own(states, slot, tokens.shape[1]))
+    return jax.tree.map(process, logits), outer(block, states)
 
   def after_prompt(params, cache):
     whole, (cache, states) = cache, inner(cache)
@@ -216,9 +217,10 @@ def _language_model(reader, kind, lm):
     model = lm.abstract_params() if lm.abstract_params else ...
     return AppliedParams(model, processor=...)
 
-  return lm._replace(init_cache=init_cache, forward=forward,
-                     after_prompt=after_prompt, abstract_params=abstract_params,
-                     early_logits=None)
+  return with_forward(
+      lm, lambda forward: functools.partial(run, forward),
+      init_cache=init_cache, after_prompt=after_prompt,
+      abstract_params=abstract_params, halves=None)
 
 
 def _advance(reader, params, tokens, slot, mask, states, last):

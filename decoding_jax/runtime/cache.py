@@ -166,6 +166,15 @@ def move(block: types.Block, sources, targets) -> types.Block:
   return map_arrays(moved, block)
 
 
+def take_slots(block: types.Block, slots) -> types.Block:
+  """Returns a block of some slots `[B, K]` int32 of another one."""
+  def take(x, row_axis, slot_axis):
+    return jax.vmap(lambda x, at: jnp.take(x, at, axis=slot_axis - 1),
+                    (row_axis, 0), row_axis)(x, slots)
+
+  return map_arrays(take, block)
+
+
 def latest(cache: types.Cache, first: int, window: int) -> types.Cache:
   """Copies the first slots of each row and its newest ones.
 

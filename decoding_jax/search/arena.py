@@ -25,7 +25,7 @@ from decoding_jax.types import (Array, Block, Context, DecodeState, Decoder,
 
 @flax.struct.dataclass
 class Nodes(search_tree.Tree):
-  """The partial texts of each row; values are their rewards.
+  """The partial texts of each row; values are of their rewards.
 
   Attributes:
     depths: `[B, M]` int32, steps from the root.
@@ -57,6 +57,7 @@ class Rules(NamedTuple):
       the values, how often a node may be expanded.
     stops: `(nodes, index [B], baseline [B]) -> [B]` bool, whether a search is
       over when it comes to a node.
+    value: `(rewards) -> float32` of the same shape, the values of texts.
     has_baseline: whether the greedy text is made first; its value is the
       baseline, and it is the result if no complete text is better.
   """
@@ -69,6 +70,7 @@ class Rules(NamedTuple):
   priority: Callable[..., Array]
   budget: Callable[..., Array]
   stops: Callable[..., Array]
+  value: Callable[[Array], Array] = lambda rewards: rewards
   has_baseline: bool = False
 
 
@@ -97,8 +99,8 @@ def decoder(rules: Rules, max_samples_per_node: int = 1) -> Decoder:
     The decoder. Its `stats.extra` has `expanded [B, E]` int32, the nodes in the
     order in which they were expanded, `NONE` after the last one; node 0 is the
     empty text, and the children of expansion e are nodes 1 + e * K to
-    (e + 1) * K. And it has `node_values [B, 1 + E * K]`, their rewards; NaN of
-    nodes that there are not; and `reward_calls [B]`.
+    (e + 1) * K. And it has `node_values [B, 1 + E * K]`, NaN of nodes that
+    there are not; and `reward_calls [B]`.
   """
   return Decoder(functools.partial(_init, rules),
                  functools.partial(_step, rules), max_slots_ahead=0,
@@ -158,7 +160,7 @@ def _step(rules: Rules, context: Context, state: DecodeState) -> DecodeState:
     grown = write(block, root,
                   choose=functools.partial(texts_lib.greedy, context))
     greedy, block, calls = grown.texts, grown.block, grown.calls
-    baseline = texts_lib.rewards(context, greedy)[:, 0]
+    baseline = rules.value(texts_lib.rewards(context, greedy))[:, 0]
   search = _search(rules, context, state, _begin(
       rules, context, state, root, block, calls, baseline), baseline)
   found, calls = (_better(rules, context, search.nodes, greedy, baseline)
@@ -174,7 +176,7 @@ def _step(rules: Rules, context: Context, state: DecodeState) -> DecodeState:
 def _begin(rules: Rules, context: Context, state: DecodeState, root: Texts,
            block, calls, baseline) -> _Search:
   """Returns searches of roots alone, of the calls that were made before."""
-  value = texts_lib.rewards(context, root)
+  value = rules.value(texts_lib.rewards(context, root))
   # Of the prompt alone, and of the greedy text.
   reward_calls = jnp.where(state.done, 0, 1 + int(rules.has_baseline))
   order = jnp.full((len(value), rules.expansions), NONE, jnp.int32)
@@ -270,7 +272,7 @@ def _first_best(priority, among):
 def _insert(rules: Rules, context: Context, nodes: Nodes, e, index,
             children: Texts, running, baseline) -> Nodes:
   """Adds the children of a node of each row, where its search goes on."""
-  values = texts_lib.rewards(context, children)
+  values = rules.value(texts_lib.rewards(context, children))
   at = lambda x: search_tree.at(x, index)
   depths = jnp.broadcast_to(at(nodes.depths) + 1, values.shape)
   return search_tree.insert(

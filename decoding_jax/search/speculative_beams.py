@@ -1,4 +1,4 @@
-"""Speculative beam search with strict verification (AtSpeed, 2410.05165).
+"""Speculative beam search (AtSpeed, arXiv 2410.05165), verified strictly.
 
 The draft model searches N beams for some levels, beginning with the K beams
 that the target has. One forward of the target scores all of them. Then the
@@ -11,6 +11,8 @@ Both models keep the K beams of each level in slots of a block, as `texts` does,
 and what is drafted in slots after those of the whole text; what is accepted is
 copied. The draft model never runs its deepest level, so that it reads the last
 two tokens of each beam again.
+
+Relaxed verification, of `relaxed_beams`, goes on with other beams, as it says.
 """
 
 import functools
@@ -24,7 +26,7 @@ from decoding_jax.kernels import buffers
 from decoding_jax.runtime import cache as cache_lib
 from decoding_jax.runtime import greedy_rollout, token_buffer
 from decoding_jax.search import beam as beam_lib, level_search
-from decoding_jax.search import texts as texts_lib
+from decoding_jax.search import relaxed_beams, texts as texts_lib
 from decoding_jax.search.texts import Texts
 from decoding_jax.types import (Array, Block, Cache, Context, DecodeState,
                                 Decoder)
@@ -34,10 +36,12 @@ _NOWHERE = 2**30
 
 
 class Sizes(NamedTuple):
-  """Attributes: `beams` K, `width` N of a drafted level, `depth` D."""
+  """Attributes: `beams` K, `width` N of a drafted level, `depth` D; `relaxed`.
+  """
   beams: int
   width: int
   depth: int
+  relaxed: bool = False
 
   def nodes(self) -> int:
     """Returns M, the tokens that a call of the target scores."""
@@ -72,12 +76,14 @@ class _Nodes:
     beams: `[B, T]` int32, the beam that each continues.
     mask: `[B, T, M]` bool, each node and its ancestors.
     valid: `[B, T]` bool, whether the parent's text goes on.
+    log_probs: `[B, T]` float32, the draft model's; 0 of a beam.
   """
   tokens: Array
   parents: Array
   beams: Array
   mask: Array
   valid: Array
+  log_probs: Array
 
 
 def decoder(level: level_search.Level, sizes: Sizes) -> Decoder:
@@ -172,7 +178,8 @@ def _draft(sizes: Sizes, context: Context, cache: Cache, found: _Found, kept):
   nodes = _Nodes(
       texts_lib.newest(texts), beams, beams, jnp.broadcast_to(
           jnp.eye(sizes.beams, count, dtype=bool)[None],
-          (*beams.shape, count)), texts.alive)
+          (*beams.shape, count)), texts.alive,
+      jnp.zeros(beams.shape, jnp.float32))
   logits, block = _read_beams(sizes, context, cache, found, kept)
   levels, scores, alive = [nodes], texts.beam, texts.alive
   # The first node of the level above, and of this one.
@@ -188,7 +195,8 @@ def _draft(sizes: Sizes, context: Context, cache: Cache, found: _Found, kept):
     own = jnp.arange(count)[None] == first + jnp.arange(sizes.width)[:, None]
     nodes = _Nodes(tokens, above + parents, _take(nodes.beams, parents),
                    _take(nodes.mask, parents) | own[None],
-                   _take(alive, parents))
+                   _take(alive, parents), jax.vmap(lambda x, i, token: x[
+                       i, token])(log_probs, parents, tokens))
     levels.append(nodes)
     alive = nodes.valid & ~token_buffer.ends(tokens, context.eos_id) & (
         scores.log_probs > -jnp.inf)
@@ -278,8 +286,10 @@ def _verify(level, sizes: Sizes, context: Context, keys, found: _Found,
 
   def step(carry, nodes):
     texts, levels, going = carry
-    tokens, parents, valid, first = nodes
-    new = texts_lib.grow(level.expand, sizes.beams, context, keys, levels,
+    tokens, parents, valid, drafts, first = nodes
+    expand = level.expand if not sizes.relaxed else relaxed_beams.expand(
+        (tokens, parents, valid, drafts))
+    new = texts_lib.grow(expand, sizes.beams, context, keys, levels,
                          _take(logits, texts.state[:, :sizes.beams]), texts)
     same = (tokens[:, None] == texts_lib.newest(new)[..., None]) & (
         parents[:, None] == new.state[..., None]) & valid[:, None]
@@ -310,8 +320,8 @@ def _verify(level, sizes: Sizes, context: Context, keys, found: _Found,
   roots = every[:, :sizes.beams]
   (texts, levels, _), (nodes, targets) = jax.lax.scan(
       step, (found.texts.replace(block=None, state=every), found.levels, runs),
-      (*map(by_level, (drafted.tokens, drafted.parents, drafted.valid)),
-       firsts))
+      (*map(by_level, (drafted.tokens, drafted.parents, drafted.valid,
+                       drafted.log_probs)), firsts))
   join = lambda first, x: jnp.concatenate([first, *x], axis=1)
   return texts, levels, join(roots, nodes), join(slots(found.levels, runs),
                                                  targets)

@@ -210,7 +210,7 @@ def greedy(context: Context, i, logits):
 
 def extend(context: Context, state: DecodeState, cache: Cache, block: Block,
            texts: Texts, *, steps: int, slot: Callable, choose: Callable,
-           pause: Sequence[int] = ()) -> Extended:
+           pause: Sequence[int] = (), most=None) -> Extended:
   """Continues texts, one forward of W tokens a step.
 
   Args:
@@ -223,6 +223,8 @@ def extend(context: Context, state: DecodeState, cache: Cache, block: Block,
     slot: `i -> []`, the first of the W slots that step i writes.
     choose: `(i, logits [B, W, V]) -> [B, W]` int32, the next tokens.
     pause: tokens after which a text does not go on, though it has not ended.
+    most: `[B]` int32, tokens by which those of a row grow at most; None for
+      `steps`.
 
   Returns:
     The longer texts, and the rest of `Extended`.
@@ -243,10 +245,13 @@ def extend(context: Context, state: DecodeState, cache: Cache, block: Block,
         texts.mask | own[None])
     logits = logits.astype(jnp.float32)
     kept = texts.replace(mask=texts.mask | own[None] & texts.alive[..., None])
+    texts = append(context, kept, choose(i, logits), logits, pause)
+    if most is not None:
+      texts = texts.replace(alive=texts.alive & (i + 1 < most)[:, None])
     return i + 1, Extended(
-        append(context, kept, choose(i, logits), logits, pause), block,
+        texts, block,
         jnp.where(i == 0, logits, found.logits),
-        found.calls + texts.alive.any(axis=1).astype(jnp.int32))
+        found.calls + found.texts.alive.any(axis=1).astype(jnp.int32))
 
   none = jnp.zeros((batch, width, model.vocab_size), jnp.float32)
   _, found = jax.lax.while_loop(

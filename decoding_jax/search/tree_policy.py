@@ -3,6 +3,10 @@
 A simulation goes down from the root to a node that is new, writes its text to
 the end, and takes what that is worth back up. Of the values of a node the
 largest one counts: a model that continues greedily has nothing random.
+
+Where a text so far begins one that was completed from an ancestor, it is
+completed in the same way: that text and its value are known, and the node costs
+the one forward that gives its children.
 """
 
 import functools
@@ -54,11 +58,25 @@ class Nodes(search_tree.Tree):
 
 @flax.struct.dataclass
 class _Search:
-  """What a search carries from simulation to simulation."""
+  """What a search carries from simulation to simulation.
+
+  Attributes:
+    tree: the nodes.
+    block: keys of their tokens, and of a text's rest.
+    known: S completed texts of each row, as far as there are, without masks.
+    begun: `[B, S]` int32, how long each was when it was completed; more than
+      any text of one that is not there.
+    values: `[B, S]` float32, their rewards.
+    over: `[B]` bool.
+    order: `[B, S, L]` int32, texts of the simulations' nodes.
+    calls: `[B]` int32, of the target.
+    reward_calls: `[B]` int32.
+  """
   tree: Nodes
   block: Block
-  best: Texts
-  value: Array
+  known: Texts
+  begun: Array
+  values: Array
   over: Array
   order: Array
   calls: Array
@@ -75,7 +93,7 @@ def decoder(policy: Policy) -> Decoder:
     The decoder, for temperature 0. The result is the best text that a
     simulation has written, of equal ones the first. Its `stats.extra` has
     `simulated [B, S, L]` int32, the text of each simulation's node, `PAD` after
-    it; `simulations [B]`, and `reward_calls [B]`.
+    it; `simulations [B]`; and `reward_calls [B]`, texts that were not known.
   """
   return Decoder(functools.partial(_init, policy),
                  functools.partial(_step, policy), max_slots_ahead=0,
@@ -108,48 +126,72 @@ def _step(policy: Policy, context: Context, state: DecodeState) -> DecodeState:
                                     policy.num_children),
       zero, priors=zero, counts=none[:, None], first=none[:, None] + NONE)
   tree = _expand(policy, context, tree, none, 0, grown.logits, ~state.done)
-  search = _Search(
-      tree, grown.block, root, jnp.full(batch, -jnp.inf, jnp.float32),
-      state.done, jnp.full((batch, policy.simulations, limit), PAD, jnp.int32),
-      grown.calls, none)
+  known = texts_lib.repeat(texts_lib.empty(batch, limit, 0),
+                           policy.simulations)
+  blank = jnp.full(known.lengths.shape, -jnp.inf, jnp.float32)
+  search = _Search(tree, grown.block, known, known.lengths + limit + 1, blank,
+                   state.done, known.tokens, grown.calls, none)
   _, search = jax.lax.while_loop(
       lambda carry: (carry[0] < policy.simulations) & ~carry[1].over.all(),
       functools.partial(_simulate, policy, context, state),
       (jnp.int32(0), search))
+  # Of equal ones the first; what was not simulated is there no more than -inf.
+  best = jnp.argmax(search.values, axis=1)
+  simulations = (search.begun <= limit).sum(axis=1, dtype=jnp.int32)
   return texts_lib.commit(
-      state, search.best,
-      {"simulated": search.order, "simulations": search.reward_calls,
+      state, search_tree.at(search.known, best),
+      {"simulated": search.order, "simulations": simulations,
        "reward_calls": search.reward_calls}, target_calls=search.calls)
 
 
 def _simulate(policy: Policy, context: Context, state: DecodeState, carry):
   """Selects a node of each row, completes its text, and learns its value."""
   s, search = carry
-  running, limit = ~search.over, search.best.tokens.shape[-1]
+  running, limit = ~search.over, search.known.tokens.shape[-1]
   nodes, visited = jax.vmap(functools.partial(_select, policy))(search.tree)
   texts = search_tree.at(search.tree.texts, nodes)
   expands = running & texts.alive[:, 0]
+  hits, found = jax.vmap(_find)(search.known, search.begun, texts)
   # The node's own slot, then those that every simulation overwrites.
   grown = texts_lib.extend(
       context, state, state.target_cache, search.block,
       texts.replace(alive=expands[:, None]), steps=limit,
       slot=lambda i: jnp.where(i == 0, 1 + s, policy.simulations + i),
-      choose=functools.partial(texts_lib.greedy, context))
-  value = texts_lib.rewards(context, grown.texts)[:, 0]
+      choose=functools.partial(texts_lib.greedy, context),
+      most=jnp.where(hits, 1, limit))
+  whole = texts_lib.where(hits, search_tree.at(search.known, found),
+                          grown.texts.replace(mask=search.known.mask[:, :1]))
+  value = jnp.where(hits, search_tree.at(search.values, found)[:, 0],
+                    texts_lib.rewards(context, whole)[:, 0])
   tree = _expand(policy, context, search.tree, nodes, 1 + s, grown.logits,
                  expands)
   tree = jax.vmap(_learn)(tree, visited, value, running)
-  # The first text is taken whatever it is worth, -inf included.
-  better = running & ((value > search.value) | (s == 0))
-  best = texts_lib.where(better, grown.texts, search.best)
-  best_value = jnp.where(better, value, search.value)
+  put = lambda x, y: x.at[:, s].set(jax.vmap(jnp.where)(running, y, x[:, s]))
   return s + 1, _Search(
-      tree, grown.block, best, best_value,
-      search.over | (best_value >= context.reward.maximum),
-      search.order.at[:, s].set(
-          jnp.where(running[:, None], texts.tokens[:, 0], PAD)),
-      search.calls + grown.calls,
-      search.reward_calls + running.astype(jnp.int32))
+      tree, grown.block, jax.tree.map(
+          lambda x, y: put(x, y[:, 0]), search.known, whole),
+      put(search.begun, texts.lengths[:, 0]), put(search.values, value),
+      search.over | (value >= context.reward.maximum),
+      put(search.order, texts.tokens[:, 0]), search.calls + grown.calls,
+      search.reward_calls + (running & ~hits).astype(jnp.int32))
+
+
+def _find(known: Texts, begun, text: Texts):
+  """Finds the completion of a text among those of its ancestors, of one row.
+
+  Args:
+    known: S completed texts.
+    begun: `[S]` int32, see `_Search`.
+    text: one.
+
+  Returns:
+    Whether there is one, `[]` bool, and its index `[]` int32.
+  """
+  length = text.lengths[0]
+  order = jnp.arange(known.tokens.shape[-1])
+  same = (begun <= length) & (known.lengths >= length) & (
+      (known.tokens == text.tokens) | (order >= length)[None]).all(axis=-1)
+  return same.any(), jnp.argmax(same).astype(jnp.int32)
 
 
 def _select(policy: Policy, tree: Nodes):

@@ -52,11 +52,14 @@ def grow(keys, expander: Expander, model: LanguageModel, params: Params,
   late = cache.length == length - 2
 
   def logits(tree, level, nodes, block):
-    tokens, positions, slot, mask = _fresh(tree, level, nodes, newest, length,
-                                           late)
+    tokens, positions, slot, mask = _fresh(
+        inner_nodes(layout), tree, level, nodes, newest, length, late)
+    forward = model.forward if expander.num_models == 1 else model.forward_each
     with jax.named_scope("draft_forward"):
-      logits, block = model.forward(params, tokens, positions, cache, block,
-                                    slot, mask)
+      logits, block = forward(params, tokens, positions, cache, block, slot,
+                              mask)
+    if expander.num_models > 1:
+      return _of_own_model(logits, nodes.width), block
     return logits[:, -nodes.width:], block
 
   return grow_by(keys, expander, newest[:, 1], logits, block, model.vocab_size,
@@ -95,7 +98,8 @@ def grow_by(keys, expander: Expander, root, logits, carry, vocab_size: int,
     expander: what expands the levels, of which there is one.
     root: `[B]` int32, the newest token of each row.
     logits: `(tree, level [], nodes, carry) -> (logits [B, W, V], carry)`, of
-      the W nodes of a level, the last ones that the tree has so far.
+      the W nodes of a level, the last ones that the tree has so far; of the
+      root, those of each model.
     carry: what it takes from level to level, a tree of arrays.
     vocab_size: V.
     warper: from logits to the distribution of the drafts.
@@ -107,8 +111,9 @@ def grow_by(keys, expander: Expander, root, logits, carry, vocab_size: int,
   layout = expander.layout
   size = 1 + tree_lib.num_nodes(layout)
   # Each level writes the distributions of its nodes.
+  more = expander.num_models - 1  # The root has one of each model.
   distributions, = buffers.empty_like([jax.ShapeDtypeStruct(
-      (len(root), inner_nodes(layout), vocab_size), jnp.float32)], root)
+      (len(root), more + inner_nodes(layout), vocab_size), jnp.float32)], root)
   tree = tree_lib.root(root, size - 1).replace(
       log_probs=vocabulary.split(distributions))
   states = jax.vmap(lambda _: expander.init())(root)
@@ -130,8 +135,9 @@ def grow_by(keys, expander: Expander, root, logits, carry, vocab_size: int,
         level_keys, log_probs, nodes.of(tree.valid, 1), states)
     tree = tree_lib.add_level(tree, nodes.start + nodes.width, tokens,
                               nodes.start + parents, valid)
-    distributions, = buffers.write_slots((tree.log_probs,), (log_probs,),
-                                         nodes.start)
+    distributions, = buffers.write_slots(
+        (tree.log_probs,), (log_probs,),
+        nodes.start + (0 if nodes.is_root else more))
     return tree.replace(log_probs=distributions), carry, states
 
   carry = tree, carry, states
@@ -141,7 +147,9 @@ def grow_by(keys, expander: Expander, root, logits, carry, vocab_size: int,
     carry = body(run.start, carry) if len(run) == 1 else (
         jax.lax.fori_loop(run.start, run.stop, body, carry))
   tree, carry, _ = carry
-  return tree.replace(noise_keys=noise_keys), carry
+  sources = jnp.broadcast_to(_sources(expander), (
+      len(root), size)) if more else None
+  return tree.replace(noise_keys=noise_keys, sources=sources), carry
 
 
 def product_tree(branching: tuple[int, ...], draws: Draws) -> Expander:
@@ -212,8 +220,7 @@ def iid_paths(num_paths: int, depth: int) -> Expander:
   return iid_tree((num_paths,) + (1,) * (depth - 1))
 
 
-@functools.lru_cache(maxsize=None)
-def iid_tree(expansion: tuple[int, ...]) -> Expander:
+def iid_tree(expansion: tuple[int, ...], num_models: int = 1) -> Expander:
   """Independent samples, several of each node (SpecInfer, arXiv 2305.09781).
 
   Each path of level l continues in `expansion[l]` ways, independently of each
@@ -223,29 +230,48 @@ def iid_tree(expansion: tuple[int, ...]) -> Expander:
 
   Args:
     expansion: continuations of each path of level 0, 1, ..., D - 1.
+    num_models: draft models, each of which draws so many paths of its own.
 
   Returns:
-    The expander.
+    The expander; of several models its draws are `Draws.OF_SEVERAL`.
 
   Raises:
     ValueError: if a number is not a positive integer, or there is none.
   """
+  return _paths(tuple(expansion), num_models,
+                Draws.WITH_REPLACEMENT if num_models == 1 else Draws.OF_SEVERAL)
+
+
+def top_paths(expansion: tuple[int, ...], num_models: int) -> Expander:
+  """Returns the trees of `iid_tree` with the most probable tokens instead."""
+  return _paths(tuple(expansion), num_models, Draws.ARBITRARY)
+
+
+@functools.lru_cache(maxsize=None)
+def _paths(expansion, num_models, draws):
   values.check_positive("depth of expansion", len(expansion))
-  widths = tree_lib.product_layout(expansion).widths
+  widths = tuple(num_models * width
+                 for width in tree_lib.product_layout(expansion).widths)
   # A node may have the continuations of all paths.
   layout = Layout(widths, widths)
 
+  def draw(key, log_probs, each):
+    if draws == Draws.ARBITRARY:
+      return sampling.top_k(log_probs, each)[1].reshape(-1)
+    keys = random.split(key, each * len(log_probs))
+    return jax.vmap(sampling.draw)(keys, jnp.repeat(log_probs, each, axis=0))
+
   def expand(key, level, log_probs, valid, first):
-    keys, each = random.split(key, widths[level]), expansion[level]
-    log_probs, valid, first = (jnp.repeat(x, each, axis=0)
-                               for x in (log_probs, valid, first))
-    tokens = jax.vmap(sampling.draw)(keys, log_probs)
+    tokens = draw(key, log_probs, expansion[level])
+    # The models share the root.
+    valid, first = (jnp.repeat(x, widths[level] // len(x))
+                    for x in (valid, first))
     equal = lambda x: x[None] == x[:, None]
     agree = equal(first) & equal(tokens)
     return tokens, first, valid, jnp.argmax(agree, axis=-1).astype(jnp.int32)
 
-  return Expander(layout, lambda: jnp.zeros(1, jnp.int32), expand,
-                  Draws.WITH_REPLACEMENT)
+  return Expander(layout, lambda: jnp.zeros(1, jnp.int32), expand, draws,
+                  num_models)
 
 
 def beam_tree(width: int, depth: int, draws: Draws) -> Expander:
@@ -279,9 +305,9 @@ def top_beam(width: int, depth: int) -> Expander:
   return beam_tree(width, depth, Draws.ARBITRARY)
 
 
-def _fresh(tree, level, nodes, newest, length, late):
+def _fresh(inner, tree, level, nodes, newest, length, late):
   """Tokens, positions, first slot and mask of the forward of a level."""
-  mask = nodes.of(tree.mask, 1)[:, :, :tree.log_probs.shape[1]]
+  mask = nodes.of(tree.mask, 1)[:, :, :inner]
   sees_late = jnp.broadcast_to(late[:, None, None], (*mask.shape[:2], 1))
   mask = jnp.concatenate([sees_late, mask], axis=-1)
   positions = jnp.broadcast_to((length - 1 + level)[:, None], mask.shape[:2])
@@ -293,6 +319,33 @@ def _fresh(tree, level, nodes, newest, length, late):
   before = jnp.maximum(positions - 1, 0)
   return (newest, jnp.concatenate([before, positions], axis=1), _LATE,
           jnp.concatenate([itself, mask], axis=1))
+
+
+def _of_own_model(logits, width):
+  """Logits of the nodes of a level by their models; of a root, by each.
+
+  Args:
+    logits: of each model, `[B, T, V]`, those of the level in the end.
+    width: W.
+
+  Returns:
+    `[B, max(W, number of models), V]`.
+  """
+  each = max(width // len(logits), 1)
+  starts = range(0, width, each) if width > 1 else [0] * len(logits)
+  return jnp.concatenate([
+      x[:, x.shape[1] - width + start:][:, :each]
+      for x, start in zip(logits, starts)], axis=1)
+
+
+def _sources(expander):
+  """Returns `[M]` of `DraftTree.sources`: paths of several models."""
+  widths = (expander.num_models, *expander.layout.widths)
+  starts = np.cumsum((0, *widths))
+  return np.concatenate([[0], *(
+      starts[level] + np.arange(widths[level + 1]) // (
+          widths[level + 1] // widths[level])
+      for level in range(len(widths) - 1))]).astype(np.int32)
 
 
 def _checked(width, grown):

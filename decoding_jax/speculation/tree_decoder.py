@@ -74,7 +74,8 @@ def _step_with_tree(pair: Pair, context: Context,
   # Profiles tell the parts of a step by these names.
   with jax.named_scope("draft"):
     tree, pending = pair.drafter.propose(draft_keys, context, state)
-  judge = functools.partial(_judge, pair, context, state, verify_keys)
+  judge = functools.partial(_judge, pair, context, state, verify_keys,
+                            pending)
   narrow = pair.drafter.narrow
   judged = judge(layout, tree) if narrow is None else jax.lax.cond(
       tree.valid[:, 1 + tree_lib.num_nodes(narrow):].any(),
@@ -115,8 +116,8 @@ class _Judged(NamedTuple):
   slots: Array
 
 
-def _judge(pair: Pair, context: Context, state: DecodeState, keys, layout,
-           tree: DraftTree) -> _Judged:
+def _judge(pair: Pair, context: Context, state: DecodeState, keys, pending,
+           layout, tree: DraftTree) -> _Judged:
   """Scores the nodes of a layout, the first ones of a tree, and verifies."""
   whole, shape = tree, pair.drafter.layout
   if layout is not shape:
@@ -124,7 +125,10 @@ def _judge(pair: Pair, context: Context, state: DecodeState, keys, layout,
   with jax.named_scope("target_forward"):
     score_tree = score_drafted if pair.drafter.skips else functools.partial(
         score, slots=whole.tokens.shape[1])
-    logits, block = score_tree(context, state.target_cache, tree, state.length)
+    found = pair.drafter.score and pair.drafter.score(
+        context, state, tree, pending)
+    logits, block = found or score_tree(context, state.target_cache, tree,
+                                        state.length)
   with jax.named_scope("verify"):
     verdict = jax.vmap(
         lambda *row: verifiers.walk(row[0], pair.verifier, layout, *row[1:],

@@ -173,7 +173,8 @@ def _descend(keys, verifier, size, tree, distribution, at: _Descent):
   """Tests the children of a node, and goes to the one that is accepted."""
   indices, valid = tree_lib.children(tree, size, at.node)
   tokens = tree.tokens[indices]
-  draft = None if tree.log_probs is None else jnp.exp(tree.log_probs[at.node])
+  draft = None if tree.log_probs is None else jnp.exp(tree.log_probs[
+      at.node if tree.sources is None else tree.sources[indices]])
   rank, rest = verifier.rule(random.uniform(keys[at.level], tokens.shape),
                              at.probs, draft, tokens, valid)
   _check(rank, rest, at.probs)
@@ -228,6 +229,38 @@ def recursive(replacement: bool) -> Verifier:
 
   return Verifier(rule, frozenset({
       Draws.WITH_REPLACEMENT if replacement else Draws.WITHOUT_REPLACEMENT}))
+
+
+@functools.lru_cache(maxsize=None)
+def multi_step() -> Verifier:
+  """Multi-step speculative sampling (arXiv 2305.09781, algorithm 2).
+
+  Each child is tested against the distribution that it was drawn from, and what
+  that leaves of the target's is the target of the next. The paper takes the
+  children in random order; here it is that of their models.
+
+  Returns:
+    The verifier, for samples of several distributions. For t = (.5, .3, .2),
+    child 1 of d = (.2, .5, .3), child 0 of (.6, .2, .2) and uniforms .9, .9:
+    .9 * .5 < .3 fails, and the residual is (1, 0, 0); .9 * .6 < 1 holds.
+  """
+  def rule(uniforms, target, draft, tokens, valid):
+    def test(carry, child):
+      target, accepted = carry
+      uniform, draft, token, valid, rank = child
+      tested = valid & (accepted == NONE)
+      hit = tested & (uniform * vocabulary.take(draft, token) <
+                      vocabulary.take(target, token))
+      rest = sampling.residual(target, draft)
+      return (jnp.where(tested & ~hit, rest, target),
+              jnp.where(hit, rank, accepted)), None
+
+    ranks = jnp.arange(len(tokens), dtype=jnp.int32)
+    (rest, rank), _ = jax.lax.scan(test, (target, jnp.int32(NONE)), (
+        uniforms, draft, tokens, valid, ranks))
+    return rank, rest
+
+  return Verifier(rule, frozenset({Draws.OF_SEVERAL}))
 
 
 @functools.lru_cache(maxsize=None)

@@ -20,17 +20,19 @@ from decoding_jax.types.drafting import (Draws, DraftTree, Drafter, Expander,
                                          FreeLayout, Layout, Pair, SAMPLED,
                                          Seen, Verdict, Verifier)
 from decoding_jax.types.models import (AppliedParams, Array, Block, Cache,
-                                       Head, HIDDEN_STATES, LanguageModel,
+                                       Halves, Head, HIDDEN_STATES,
+                                       LanguageModel,
                                        LogitsProcessor, MaskedModel, NONE, PAD,
-                                       Params, States, UPDATES, has_cache)
+                                       Params, States, UPDATES, has_cache,
+                                       num_models, with_forward)
 
 __all__ = [
     "AppliedParams", "Array", "Block", "Cache", "Context", "DecodeState",
     "Decoder", "DraftTree", "Drafter", "Draws", "Expander", "FreeLayout",
-    "Generation", "HIDDEN_STATES", "Head", "LanguageModel", "Layout",
+    "Generation", "HIDDEN_STATES", "Halves", "Head", "LanguageModel", "Layout",
     "LogitsProcessor", "MaskedModel", "Method", "NONE", "PAD", "Pair", "Params",
     "Reward", "SAMPLED", "Seen", "States", "Stats", "UPDATES", "Verdict",
-    "Verifier", "has_cache"]
+    "Verifier", "has_cache", "num_models", "with_forward"]
 
 
 class Reward(NamedTuple):

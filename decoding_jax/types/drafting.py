@@ -23,6 +23,8 @@ class Draws(enum.Enum):
     ONE_SAMPLED: just the first one is drawn, of what the others leave: tokens
       that `log_probs` alone decides. How many there are depends on no token
       that was drawn.
+    OF_SEVERAL: independent samples, each of a distribution of its own, which
+      `DraftTree.sources` names: those of several draft models.
     ONE_IN_BEAM: the same in a beam: how many children a node has depends on
       tokens that were drawn above it or elsewhere, but on none of its own.
     SHARED_NOISE: ranked by log-probability plus the Gumbel vectors of
@@ -32,6 +34,7 @@ class Draws(enum.Enum):
   WITHOUT_REPLACEMENT = "samples without replacement"
   WITH_REPLACEMENT = "independent samples"
   ONE_SAMPLED = "one sample and the most probable tokens"
+  OF_SEVERAL = "independent samples of several distributions"
   ONE_IN_BEAM = "one sample and the most probable tokens, in a beam"
   SHARED_NOISE = "ranked by noise that the target shares"
 
@@ -108,6 +111,9 @@ class DraftTree:
     log_probs: `[B, I, V]` float32, log of the distribution from which the
       children of the first I nodes (all but the last level) were drawn; None of
       children that are no samples.
+    sources: `[B, M]` int32, the row of `log_probs` that each node was drawn
+      from, of which there may then be more than I; None for its parent's. The
+      root's is not read.
     noise_keys: `[B, D + 1]` random keys, of the Gumbel vectors by which the
       children of nodes of level 0, 1, ..., D are ranked and the target's token
       is drawn; None unless they share it.
@@ -117,6 +123,7 @@ class DraftTree:
   valid: Array
   mask: Array
   log_probs: Optional[Array] = None
+  sources: Optional[Array] = None
   noise_keys: Optional[Array] = None
 
 
@@ -150,14 +157,18 @@ class Expander(NamedTuple):
     layout: the static shape of the tree.
     init: `() -> state`, whatever the expander carries from level to level.
     expand: `(key, level, log_probs [W, V], valid [W], state) -> (tokens [W'],
-      parents [W'], valid [W'], state)`; `parents` count within the level.
+      parents [W'], valid [W'], state)`; `parents` count within the level. Of
+      several models the root has a distribution of each.
     draws: how the children of a node are drawn. With `Draws.SHARED_NOISE` the
       `key` is the level's entry in `DraftTree.noise_keys`.
+    num_models: draft models, each of which has an equal share of the nodes of a
+      level, in their order.
   """
   layout: Layout
   init: Callable[[], Any]
   expand: Callable[..., tuple[Array, Array, Array, Any]]
   draws: Draws = Draws.ARBITRARY
+  num_models: int = 1
 
 
 @_without_flags
@@ -191,6 +202,11 @@ class Drafter(NamedTuple):
     takes_head: whether what drafts may be a `Head`.
     max_samples_per_node: tokens that it takes of one distribution, if these are
       more than a node has children.
+    num_models: models that the draft model must consist of, see
+      `LanguageModel.forward_each`.
+    score: `(context, state, tree, pending) -> (logits [B, M, V], block)` of
+      the target, as its forward would give them; None for that forward. It
+      may return None instead.
   """
   layout: Layout | FreeLayout
   init: Callable[..., Any]
@@ -203,6 +219,8 @@ class Drafter(NamedTuple):
   head_calls: Optional[Callable[[Head], int]] = None
   takes_head: bool = True
   max_samples_per_node: int = 0
+  num_models: int = 1
+  score: Optional[Callable[..., Optional[tuple[Array, Block]]]] = None
 
 
 @flax.struct.dataclass
@@ -238,7 +256,8 @@ class Verifier(NamedTuple):
     rule: `(uniforms [K], target [V], draft [V], children [K], valid [K]) ->
       (rank [], residual [V])`; rank of the accepted child of one node or
       `NONE`, and the distribution of the token to emit if none is. All
-      randomness comes from `uniforms`. None where there is a walk.
+      randomness comes from `uniforms`. With `Draws.OF_SEVERAL`, `draft [K, V]`
+      has the distribution of each child. None where there is a walk.
     takes: how children may be drawn for it to be exact; `frozenset(Draws)`
       if it is exact for any.
     walk: `(key, layout, tree, logits [M, V], warper) -> Verdict`, instead of

@@ -99,13 +99,14 @@ class LanguageModel(NamedTuple):
     abstract_params: `() -> params`, the parameters that it needs as
       `jax.ShapeDtypeStruct`, `...` instead of any tree; those given to
       `generate` are compared with them. None for no such check.
-    early_logits: `(num_layers, params, tokens, positions, cache, mask [B, T,
-      T]) -> logits [B, T, V]` that its first layers alone would give, as
-      `forward` in all else; None if it has none.
+    halves: a `Halves`, its forward in two parts; None if it has none.
     reads_shared: whether `forward` attends to `Cache.shared` too; else its
       cache never has any.
     target_view: `(target's cache) -> cache`, what a draft model that has no
       cache of its own reads of the target's; None for one that has its own.
+    forward_each: as `forward`, but with the logits of each of the models that
+      this one consists of, a tuple; None of a single model.
+    models: these.
   """
   init_cache: Callable[[int, int], Cache]
   forward: Callable[..., tuple[Array, Block]]
@@ -113,9 +114,44 @@ class LanguageModel(NamedTuple):
   max_length: int = 0
   after_prompt: Optional[Callable[..., Cache]] = None
   abstract_params: Optional[Callable[[], Params]] = None
-  early_logits: Optional[Callable[..., Array]] = None
+  halves: Optional["Halves"] = None
   reads_shared: bool = False
   target_view: Optional[Callable[[Cache], Cache]] = None
+  forward_each: Optional[Callable[..., tuple[tuple[Array, ...], Block]]] = None
+  models: tuple["LanguageModel", ...] = ()
+
+
+class Halves(NamedTuple):
+  """A forward whose first layers run alone, and whose others may go on.
+
+  Attributes:
+    early: `(num_layers, params, tokens, positions, cache, mask [B, T, T]) ->
+      (logits [B, T, V], block)` that the first layers alone would give, as
+      `forward` in all else. If there are no more layers they are all.
+    late: `(num_layers, params, block, positions [B, T], cache, mask [B, T, T])
+      -> (logits, block)` of the whole model, from a block of `early`, or from
+      some of its slots.
+    forward: that of the model that they are halves of. A model with another one
+      has the first half alone.
+    num_layers: of the whole model; `late` goes on after fewer.
+  """
+  early: Callable[..., tuple[Array, Block]]
+  late: Callable[..., tuple[Array, Block]]
+  forward: Callable[..., tuple[Array, Block]]
+  num_layers: int
+
+
+def with_forward(model: LanguageModel, change, **fields) -> LanguageModel:
+  """Returns a model with `change(forward)` for its forwards, and other fields.
+
+  Args:
+    model: any model.
+    change: of a forward that returns logits, or a tuple of them.
+    **fields: of the model that is returned.
+  """
+  return model._replace(
+      forward=change(model.forward), forward_each=(
+          model.forward_each and change(model.forward_each)), **fields)
 
 
 class MaskedModel(NamedTuple):
@@ -180,6 +216,11 @@ class Head(NamedTuple):
 def has_cache(draft: LanguageModel | Head) -> bool:
   """Returns whether a draft model or head has a `DecodeState.draft_cache`."""
   return not isinstance(draft, Head) and draft.target_view is None
+
+
+def num_models(draft: LanguageModel | Head | None) -> int:
+  """Returns of how many models a draft model consists."""
+  return max(len(getattr(draft, "models", ())), 1)
 
 
 class AppliedParams(NamedTuple):

@@ -7,8 +7,8 @@ import numbers
 from typing import Any, Callable, NamedTuple
 
 from decoding_jax.types import (Decoder, Drafter, Draws, Expander, FreeLayout,
-                                Head, LanguageModel, Layout, LogitsProcessor,
-                                Method, Pair, Reward, Verifier)
+                                Halves, Head, LanguageModel, Layout,
+                                LogitsProcessor, Method, Pair, Reward, Verifier)
 from decoding_jax.validation import values
 
 
@@ -71,8 +71,11 @@ _FIELDS = {
         "max_length": _integer(0),
         "after_prompt": _or_none(_function("params", "cache")),
         "abstract_params": _or_none(_function()),
-        "early_logits": _or_none(_function(
-            "num_layers", "params", "tokens", "positions", "cache", "mask")),
+        "halves": _or_none(_instance(Halves, "a Halves")),
+        "forward_each": _or_none(_function(
+            "params", "tokens", "positions", "cache", "block", "slot",
+            "mask")),
+        "models": _instance(tuple, "a tuple of models"),
         "target_view": _or_none(_function("cache")),
         "reads_shared": _FLAG},
     Head: {

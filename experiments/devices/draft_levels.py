@@ -36,6 +36,7 @@ def num_distributions(drafter: dj.Drafter) -> int:
   if not drafter.calls and drafter.draws == dj.Draws.ARBITRARY:
     return 0
   if isinstance(layout, dj.Layout):
-    return 1 + sum(layout.widths[:-1]) if layout.widths else 0
+    return (drafter.num_models + sum(layout.widths[:-1]) if layout.widths
+            else 0)
   # The last node of a free tree has no children.
   return tree.num_nodes(layout)

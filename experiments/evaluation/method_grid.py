@@ -1,6 +1,7 @@
 """The methods that a config of `experiments.rsd` compares, and their points."""
 
 import decoding_jax as dj
+from decoding_jax import types
 from decoding_jax.speculation import tree
 from experiments.app import launch
 from experiments.app import method_specs
@@ -52,7 +53,7 @@ def from_config(config):
 
 
 def that_fit(pair, methods, points):
-  """Leaves out trees that are deeper than a head drafts.
+  """Leaves out trees that are deeper than a head, or of more draft models.
 
   Args:
     pair: a `ModelPair`.
@@ -63,16 +64,26 @@ def that_fit(pair, methods, points):
     Methods and points without them, and a sentence that says so, or "".
   """
   most = draft_levels.most(pair.draft)
+  models = types.num_models(pair.draft)
   left = [method for method in methods
-          if not most or _levels(method) <= most]
+          if (not most or _levels(method) <= most)
+          and _models(method) in (1, models)]
   if len(left) == len(methods):
     return methods, points, ""
   names = {method.name for method in left}
   points = {point: [name for name in of_point if name in names]
             for point, of_point in points.items()}
-  return left, points, (f"The head drafts {most} levels: "
-                        f"{len(methods) - len(left)} deeper trees were left "
-                        "out.")
+  number = len(methods) - len(left)
+  return left, points, (
+      f"The head drafts {most} levels: {number} deeper trees were left out."
+      if most else f"The draft is of {models} model(s): {number} method(s) of "
+      "another number were left out.")
+
+
+def _models(method):
+  """Returns how many models a method asks one by one."""
+  kind = method.sampled or method.greedy
+  return kind.drafter.num_models if isinstance(kind, dj.Pair) else 1
 
 
 def _levels(method):

@@ -81,7 +81,7 @@ def check_drafter(drafter: dj.Drafter, *, target=None, target_params=None,
   keys = jax.random.split(jax.random.key(seed), rows)
   run = functools.partial(_run, drafter, models, steps)
   looks = run(keys, prompts, lengths, budgets)
-  if drafter.draws in SAMPLED:
+  if drafter.draws in SAMPLED | {dj.Draws.OF_SEVERAL}:
     _check_samples(drafter, looks)
   for row in range(rows - min(_ALONE, rows), rows):
     alone = run(*(x[row:row + 1] for x in (keys, prompts, lengths, budgets)))
@@ -174,7 +174,7 @@ def _check_forms(drafter, decoder, context, state):
   if drafter.draws in SAMPLED or tree.log_probs is not None:
     shape = getattr(tree.log_probs, "shape", (0, 0, 0))
     inner = (min(shape[1], size) if isinstance(drafter.layout, dj.FreeLayout)
-             else 1 + sum(drafter.layout.widths[:-1]))
+             else drafter.num_models + sum(drafter.layout.widths[:-1]))
     needed["log_probs"] = ((batch, inner, context.target.vocab_size), "float32")
   for name, form in needed.items():
     x = getattr(tree, name)
@@ -301,7 +301,8 @@ def _check_samples(drafter, looks):
       if not len(rows):
         continue
       parents, tokens = tree.parents[rows, node], tree.tokens[rows]
-      probs = np.exp(tree.log_probs[rows, parents].astype(np.float64))
+      sources = parents if tree.sources is None else tree.sources[rows, node]
+      probs = np.exp(tree.log_probs[rows, sources].astype(np.float64))
       if np.abs(probs.sum(axis=1) - 1).max() > _TOLERANCE:
         raise AssertionError(
             f"step {look.number}, node {node}: the probabilities of "
@@ -341,7 +342,8 @@ def _check_same(row, together: _Look, alone: _Look):
                      getattr(one, name)[one.valid])
       for name in ("tokens", "parents"))
   if same and one.log_probs is not None:
-    inner = one.valid[:len(one.log_probs)]
+    inner = (one.valid[:len(one.log_probs)] if one.sources is None
+             else np.full(len(one.log_probs), True))
     same = np.allclose(np.exp(many.log_probs[inner]),
                        np.exp(one.log_probs[inner]), atol=_TOLERANCE)
   if not same:

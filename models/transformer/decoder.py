@@ -29,14 +29,20 @@ class Decoder(nn.Module):
     kept: layers whose outputs the block keeps as hidden states; the number
       after the last layer's is the input of the output layer.
     prompts: trained embeddings of prompt tokens, -1, -2, ...
+    first: the layer that runs first, on a residual stream that is given.
   """
   config: architecture.Config
   kept: tuple[int, ...] = ()
   prompts: int = 0
+  first: int = 0
 
   @nn.compact
-  def __call__(self, tokens, positions, cache, block, slot, mask):
-    """See `types.LanguageModel.forward`."""
+  def __call__(self, tokens, positions, cache, block, slot, mask, stream=None):
+    """See `types.LanguageModel.forward`.
+
+    The block, and a cache of layers that are no scan, begin with the first
+    layer; `stream` is its input, `[B, T, dim]`, and tokens are not read then.
+    """
     cfg = self.config
     dtype = jnp.dtype(cfg.dtype)
     width = cfg.embedding_dim or cfg.dim
@@ -60,11 +66,13 @@ class Decoder(nn.Module):
       table = declare("positions", layers.INIT, (cfg.max_length, cfg.dim),
                       dtype, whole)
       x += linear_ops.lookup(table, positions)
+    if self.first:
+      x = stream
     views = views_lib.of(cfg, cache, positions, mask)
     stack = Scanned if cfg.scan_layers else Unrolled
     old = block.features
     inner = tuple(i for i in self.kept if i < cfg.num_layers)
-    x, block, outputs = stack(cfg, inner, name="layers")(
+    x, block, outputs = stack(cfg, inner, self.first, name="layers")(
         x, cache, block, slot, views)
     if not cfg.post_norm:
       x = layers.NORMS[cfg.norm](cfg, name="norm")(x)
@@ -91,6 +99,7 @@ class Unrolled(nn.Module):
   """The layers, one after the other in the program."""
   config: architecture.Config
   kept: tuple[int, ...] = ()
+  first: int = 0
 
   @nn.compact
   def __call__(self, x, cache, block, slot, views):
@@ -101,11 +110,11 @@ class Unrolled(nn.Module):
           cache_lib.begun_states(cache), block.features[types.UPDATES])))
     x, block, outputs = _unrolled(self, x, list(zip(
         *views_lib.kv_of_layers(cache, block))), slot, views, states)
-    return x, block, [outputs[i] for i in self.kept]
+    return x, block, [outputs[i - self.first] for i in self.kept]
 
 
 def _unrolled(module, x, kv, slot, views, states=()):
-  """Goes through the first layers, as many as there are in `kv` and `states`.
+  """Goes through layers from `module.first` on, as many as are given.
 
   Args:
     module: of a `config`, whose submodules or parameters they are.
@@ -122,9 +131,8 @@ def _unrolled(module, x, kv, slot, views, states=()):
   old, olds, fresh, updates, outputs = iter(kv), iter(own_states), [], [], []
   kinds = zip(gated_delta.recurrent(module.config),
               views_lib.narrow(module.config))
-  for i, (recurrent, narrow) in enumerate(kinds):
-    if i == len(kv) + len(own_states):
-      break
+  numbers = range(module.first, module.first + len(kv) + len(own_states))
+  for i, (recurrent, narrow) in zip(numbers, list(kinds)[module.first:]):
     # With one view it is both the first and the last.
     layer_kv, seen, mixer, found = (
         (next(olds), view, gated_delta.MIXER, updates) if recurrent else
@@ -152,6 +160,7 @@ class Scanned(nn.Module):
   """
   config: architecture.Config
   kept: tuple[int, ...] = ()
+  first: int = 0
 
   @nn.compact
   def __call__(self, x, cache, block, slot, views):
@@ -160,15 +169,16 @@ class Scanned(nn.Module):
     x, block, outputs = _unrolled(self, x, kv[:ahead], slot, views)
     if ahead < self.config.num_layers:
       x, rest, others = self._scan(x, kv[ahead], slot, views)
-      outputs += [others.get(i) for i in range(ahead, self.config.num_layers)]
+      outputs += [others.get(i) for i in range(max(ahead, self.first),
+                                               self.config.num_layers)]
       block = types.Block(block.keys + rest.keys, block.values + rest.values)
-    return x, block, [outputs[i] for i in self.kept]
+    return x, block, [outputs[i - self.first] for i in self.kept]
 
   def _scan(self, x, kv, slot, views):
     """Returns what `_unrolled` does, outputs of those that are kept."""
     config = self.config
     *kv, keys, values = kv
-    numbers = range(config.layers_ahead, config.num_layers)
+    numbers = range(max(self.first, config.layers_ahead), config.num_layers)
     narrow = (jnp.array(views_lib.narrow(config)[numbers.start:])
               if len(views) > 1 else None)
     fresh = keys, values
@@ -182,7 +192,8 @@ class Scanned(nn.Module):
       return x, types.Block((keys,), (values,)), {i: x for i in self.kept}
     layer = layers.Layer(config, parent=None)
     params = self.variables["params"]["layer"]
-    whole = len(jax.tree.leaves(params)[0]) == len(numbers)
+    whole = not self.first and (
+        len(jax.tree.leaves(params)[0]) == len(numbers))
     kept = sorted(set(self.kept) & set(numbers))
 
     def step(carry, at):
@@ -199,7 +210,7 @@ class Scanned(nn.Module):
         outputs = jax.lax.dynamic_update_index_in_dim(outputs, x, output, 0)
       return (x, outputs), fresh
 
-    order = np.arange(len(numbers), dtype=np.int32)
+    order = np.array(numbers, np.int32) - config.layers_ahead
     # Layers that are not kept write their outputs where nobody reads them.
     at = [kept.index(i) if i in kept else len(kept) for i in numbers]
     # Parameters that are all of the stack are given to the scan, which can be

@@ -12,6 +12,7 @@ from decoding_jax.runtime import cache as cache_lib
 from models.transformer import architecture
 from models.transformer import decoder
 from models.transformer import gated_delta
+from models.transformer import halves
 from models.transformer import layer_stack
 from models.transformer import parameters
 
@@ -112,26 +113,9 @@ def _language_model(config, kept, prompts=0):
   return types.LanguageModel(
       init_cache, forward, config.vocab_size, config.max_length,
       abstract_params=functools.partial(_abstract, config, prompts),
-      early_logits=functools.partial(_early_logits, config, prompts),
+      halves=halves.of(_language_model, config, kept, prompts, forward),
       # A state is that of a row, whatever its text begins with.
       reads_shared=not config.linear_key_heads)
-
-
-def _early_logits(config, prompts, num_layers, params, tokens, positions,
-                  cache, mask):
-  """As `LanguageModel.early_logits`; of all layers where there are no more."""
-  count = min(num_layers, config.num_layers)
-  config = dataclasses.replace(config, num_layers=count)
-  # Scanned layers are one array, of which the first ones are read.
-  attend = gated_delta.recurrent(config).count(False)
-  of_layers = lambda x: x.replace(
-      keys=x.keys[:attend], values=x.values[:attend], features={})
-  cache = of_layers(cache).replace(
-      shared=cache.shared and of_layers(cache.shared),
-      states=gated_delta.first(cache.states, config))
-  return _language_model(config, (), prompts).forward(
-      params, tokens, positions, cache,
-      cache_lib.init_block(cache, tokens.shape[1]), 0, mask)[0]
 
 
 def causal_logits(lm, params, tokens):

@@ -35,7 +35,7 @@ def make(target, params, logits):
     table[functools.reduce(lambda n, x: n * size + x + 1, context, 0)] = row
   steady, given = dj.processors.apply(
       _processor(size), jnp.asarray(table, jnp.float32), target, params)
-  return _with_early_logits(steady, target), given
+  return _with_early_layers(steady, target), given
 
 
 def is_steady(logits, exact):
@@ -71,10 +71,9 @@ def _processor(size):
 
 
 @functools.lru_cache(maxsize=None)
-def _with_early_logits(steady, target):
+def _with_early_layers(steady, target):
   """Gives a processed model the early layers of the model in it."""
-  def early_logits(layers, params, tokens, positions, cache, mask):
-    return target.early_logits(layers, params.model, tokens, positions, cache,
-                               mask)
+  def early(layers, params, *args):
+    return target.halves.early(layers, params.model, *args)
 
-  return steady._replace(early_logits=early_logits)
+  return steady._replace(halves=target.halves._replace(early=early))

@@ -29,7 +29,8 @@ def of_model(expander: Expander) -> Drafter:
   """
   return Drafter(
       expander.layout, init, functools.partial(propose, expander), observe,
-      calls=tree_lib.depth(expander.layout), draws=expander.draws)
+      calls=tree_lib.depth(expander.layout), draws=expander.draws,
+      takes_head=expander.num_models == 1, num_models=expander.num_models)
 
 
 def init(context: Context, state: DecodeState) -> DecodeState:

@@ -5,9 +5,10 @@ and shows which of its branches are in vain. Of a tree of a static size those
 nodes are kept whose paths these layers find the most probable ones, and they
 alone are scored by all layers.
 
-The paper prunes within the target's forward. Here a forward has one shape: the
-first layers run twice for the nodes that are kept, the first time as a call of
-the draft.
+The first layers run once: their outputs, keys and values of the nodes that are
+kept go on through the others, if the target has `LanguageModel.halves` of its
+forward. Where that is another one, as on a mesh, with a logits processor or
+while other rows read their prompts, they run again.
 """
 
 import functools
@@ -17,7 +18,8 @@ import jax.numpy as jnp
 
 from decoding_jax.speculation import expanders, tree as tree_lib
 from decoding_jax.speculation.drafters import best_first_trees, language_model
-from decoding_jax.types import Context, DecodeState, Drafter, DraftTree
+from decoding_jax.runtime import cache as cache_lib
+from decoding_jax.types import Context, DecodeState, Drafter, DraftTree, Seen
 
 
 @functools.lru_cache(maxsize=None)
@@ -28,29 +30,50 @@ def propd(branching: tuple[int, ...], nodes: int, layers: int) -> Drafter:
   return Drafter(
       layout, language_model.init,
       functools.partial(_propose, grown, nodes, layers),
-      best_first_trees.observe, calls=len(branching) + 1,
-      head_calls=lambda head: head.forwards(len(branching)) + 1)
+      _observe, calls=len(branching) + 1,
+      head_calls=lambda head: head.forwards(len(branching)) + 1,
+      score=functools.partial(_score, layers))
 
 
 def _propose(grown, nodes, layers, keys, context: Context,
              state: DecodeState):
-  """The pruned tree, the draft block, and which of the nodes are kept."""
+  """The pruned tree; the draft block, which nodes are kept, the early block."""
   tree, block = language_model.propose(grown, keys, context, state)
-  scored = tree
-  if context.target.early_logits:
+  scored, early = tree, None
+  if context.target.halves:
     with jax.named_scope("early_forward"):
-      scored = _by_early_layers(layers, context, state, tree)
+      scored, early = _by_early_layers(layers, context, state, tree)
   kept = best_first_trees.best_nodes(
       best_first_trees.path_log_probs(grown.layout, scored), nodes)
-  return best_first_trees.subtree(tree, kept), (block, kept)
+  return best_first_trees.subtree(tree, kept), (block, kept, early)
 
 
 def _by_early_layers(layers, context: Context, state: DecodeState,
-                     tree: DraftTree) -> DraftTree:
-  """The tree with log-probabilities of the target's first layers."""
+                     tree: DraftTree):
+  """The tree with log-probabilities of the first layers, and their block."""
   positions = (state.length - 1)[:, None] + tree_lib.positions(tree)
-  logits = context.target.early_logits(
+  logits, early = context.target.halves.early(
       layers, context.target_params, tree.tokens, positions,
-      state.target_cache, tree.mask)[:, :tree.log_probs.shape[1]]
-  return tree.replace(
-      log_probs=jax.nn.log_softmax(logits.astype(jnp.float32)))
+      state.target_cache, tree.mask)
+  logits = logits[:, :tree.log_probs.shape[1]].astype(jnp.float32)
+  return tree.replace(log_probs=jax.nn.log_softmax(logits)), early
+
+
+def _score(layers, context: Context, state: DecodeState, tree: DraftTree,
+           pending):
+  """As `Drafter.score`, from what the first layers have computed."""
+  _, kept, early = pending
+  halves = context.target.halves
+  if halves is None or halves.forward is not context.target.forward or (
+      layers >= halves.num_layers):
+    return None
+  return halves.late(
+      layers, context.target_params, cache_lib.take_slots(early, kept),
+      (state.length - 1)[:, None] + tree_lib.positions(tree),
+      state.target_cache, tree.mask)
+
+
+def _observe(context: Context, before: DecodeState, after: DecodeState,
+             seen: Seen) -> DecodeState:
+  return best_first_trees.observe(
+      context, before, after, seen.replace(pending=seen.pending[:2]))

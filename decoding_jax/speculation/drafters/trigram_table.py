@@ -1,7 +1,7 @@
 """ADED (arXiv 2407.12021): the most probable texts of a table of tri-grams.
 
 A row keeps, of each pair of tokens, K tokens that came next, and their scores.
-The tree is found best first, where the paper has a Monte Carlo tree search.
+The tree is found best first, or by the paper's Monte Carlo tree search.
 """
 
 import functools
@@ -11,21 +11,23 @@ import jax.numpy as jnp
 import numpy as np
 
 from decoding_jax.runtime import token_buffer
-from decoding_jax.speculation import best_first, tree as tree_lib
+from decoding_jax.speculation import best_first, monte_carlo
+from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.types import Context, DecodeState, Drafter, NONE, Seen
 
 # A tri-gram that occurs gains as much as in the paper at three tokens a call:
 # 0.04 a call while it is within the last 16 tokens. No score exceeds 3.
-_GAIN, _MOST = 0.2, 3.0
+_GAIN, _MOST, _GAIN_A_CALL = 0.2, 3.0, 0.04
 
 
 @functools.lru_cache(maxsize=None)
-def aded(nodes: int, depth: int, branching: int, buckets: int) -> Drafter:
+def aded(nodes: int, depth: int, branching: int, buckets: int,
+         simulations: int = 0, window: int = 0) -> Drafter:
   """Makes the drafter; arguments are those of `methods.aded`."""
   layout = tree_lib.free_layout(nodes, depth, branching)
   return Drafter(layout, functools.partial(_init, (buckets, branching)),
-                 functools.partial(_propose, layout), _observe, calls=0,
-                 skips=True)
+                 functools.partial(_propose, layout, simulations),
+                 functools.partial(_observe, window), calls=0, skips=True)
 
 
 def bucket(first, second, buckets: int):
@@ -35,8 +37,8 @@ def bucket(first, second, buckets: int):
   return ((mixed ^ (mixed >> 15)) % np.uint32(buckets)).astype(jnp.int32)
 
 
-def learn(table, tokens, count, gain=_GAIN, most=_MOST):
-  """Adds to the scores of the first `count` tri-grams of `[T]`, in one row.
+def learn(table, tokens, count, begin=0, gain=_GAIN, most=_MOST):
+  """Adds to the scores of tri-grams `begin` to `count` of `[T]`, in one row.
 
   A pair of which K tokens are known forgets that of the least score.
   """
@@ -46,7 +48,8 @@ def learn(table, tokens, count, gain=_GAIN, most=_MOST):
     same = found[at] == tokens[i + 2]
     place = jnp.where(same.any(), jnp.argmax(same), jnp.argmin(scores[at]))
     score = jnp.where(same.any(), scores[at, place], 0) + gain
-    at = jnp.where(i < count, at, len(scores))  # Beyond it: not written.
+    inside = (begin <= i) & (i < count)
+    at = jnp.where(inside, at, len(scores))  # Beyond it: not written.
     return (found.at[at, place].set(tokens[i + 2], mode="drop"),
             scores.at[at, place].set(jnp.minimum(score, most), mode="drop"))
 
@@ -68,24 +71,35 @@ def _init(shape, context: Context, state: DecodeState) -> DecodeState:
       table, context.prompts, context.prompt_lengths - 2))
 
 
-def _propose(layout, keys, context: Context, state: DecodeState):
-  def of_row(table, last):
+def _propose(layout, simulations, keys, context: Context, state: DecodeState):
+  def of_row(key, table, last):
     def successors(pair):
       tokens, scores = (x[bucket(*pair, len(x))] for x in table)
-      shares = scores / jnp.maximum(scores.sum(), 1e-30)
       pairs = jnp.stack([jnp.full_like(tokens, pair[1]), tokens], axis=1)
-      return jnp.maximum(tokens, 0), shares, pairs
+      return jnp.maximum(tokens, 0), scores, pairs
 
-    return best_first.expand(layout, last, successors)
+    def shares(pair):
+      tokens, scores, pairs = successors(pair)
+      return tokens, scores / jnp.maximum(scores.sum(), 1e-30), pairs
 
-  del keys, context
+    if simulations:
+      return monte_carlo.expand(key, layout, simulations, last, successors)
+    return best_first.expand(layout, last, shares)
+
+  del context
   last = token_buffer.newest(state, 2)
-  nodes = jax.vmap(of_row)(state.carry, last)
+  nodes = jax.vmap(of_row)(keys, state.carry, last)
   return best_first.with_root(last[:, 1], *nodes), None
 
 
-def _observe(context: Context, before: DecodeState, after: DecodeState,
+def _observe(window, context: Context, before: DecodeState, after: DecodeState,
              seen: Seen) -> DecodeState:
   del context
+  if window:
+    recent = functools.partial(learn, gain=_GAIN_A_CALL)
+    return after.replace(carry=jax.vmap(recent)(
+        before.carry, token_buffer.newest(after, window),
+        jnp.where(seen.count > 0, window - 2, 0),
+        jnp.maximum(window - after.length, 0)))
   text = jnp.concatenate([token_buffer.newest(before, 2), seen.tokens], axis=1)
   return after.replace(carry=jax.vmap(learn)(before.carry, text, seen.count))

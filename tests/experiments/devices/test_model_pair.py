@@ -281,3 +281,27 @@ def test_a_kind_of_ones_own(target, greedy, tmp_path, monkeypatch):
                                 greedy)
   with pytest.raises(launch.UserError, match="No such file"):
     model_pair.open_pair(target, f"{name}x")
+
+
+@pytest.mark.long
+def test_several_draft_models(target, draft, greedy):
+  """Each has its own tokens or none; alone and on a mesh."""
+  name = f"layers:1,{draft},lookup"
+  method = dj.methods.specinfer(1, 2, models=3)
+  pair = open_(target, name)
+  assert pair.draft_params[0] is pair.target_params
+  assert pair.drafts.types(pair.source) == ["float32"]
+  for each in method, METHOD:
+    np.testing.assert_array_equal(decoded(pair, each), greedy)
+  on_mesh = mesh_lib.with_params(model_pair.open_pair(target, name),
+                                 mesh_shapes.make((1, 1)))
+  np.testing.assert_array_equal(decoded(on_mesh, method), greedy)
+
+
+@pytest.mark.parametrize("names, words", [
+    ("lookup,window:2", "'window:2' reads the target's cache"),
+    ("lookup,", "'' is no draft model"),
+    ("lookup,python-medusa", "'python-medusa' is no draft model")])
+def test_what_cannot_draft_with_others(target, names, words):
+  with pytest.raises(launch.UserError, match=words):
+    model_pair.open_pair(target, names)

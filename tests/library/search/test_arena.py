@@ -136,6 +136,18 @@ def test_lite_search_equals_lists():
       for i, row in enumerate(rows)]
 
 
+def test_lite_search_by_logits():
+  """It is the search by their sigmoid. Control: by themselves it is another."""
+  logits = jax.scipy.special.logit(np.clip(SHARES, 1e-4, 1 - 1e-4))
+  search = functools.partial(run, sampling=dj.Sampling(), key=KEY)
+  shares = search(dj.methods.lite_search(2, 12), jax.nn.sigmoid(logits))
+  found = search(dj.methods.lite_search(2, 12, logits=True), logits)
+  assert orders(found) == orders(shares)
+  np.testing.assert_allclose(found.stats.extra["node_values"],
+                             shares.stats.extra["node_values"], atol=1e-6)
+  assert orders(search(dj.methods.lite_search(2, 12), logits)) != orders(found)
+
+
 def test_budgets_of_lite_search():
   """The worked example among them."""
   rng = np.random.default_rng(0)
@@ -169,6 +181,32 @@ def test_pg_td_equals_dicts(k, simulations, maximum):
   assert found != [
       arena_reference.pg_td(row, k, simulations, maximum, c=0.5)[1]
       for row in rows]
+
+
+def calls_of(row, order):
+  """Target calls and texts of simulations that reuse what is known."""
+  known, calls, texts = [], 1, 0  # Of the root.
+  for text in order:
+    whole = reference.follow(row, row.target, [*row.prompt, *text], row.new)
+    whole = whole[len(row.prompt):]
+    hit = any(begun <= len(text) and found[:len(text)] == text
+              for begun, found in known)
+    if not reference.ended(row, [*row.prompt, *text]):
+      calls += 1 if hit else len(whole) - len(text)
+    texts += not hit
+    known.append((len(text), whole))
+  return calls, texts
+
+
+def test_pg_td_completes_no_text_twice():
+  rows, (k, simulations) = rows_of(SHARES), (3, 14)
+  out = run(dj.methods.pg_td(k, simulations), SHARES,
+            reward=tiny.table_reward(np.inf))
+  calls, texts = zip(*(calls_of(row, arena_reference.pg_td(
+      row, k, simulations)[1]) for row in rows))
+  np.testing.assert_array_equal(out.stats.target_calls, calls)
+  np.testing.assert_array_equal(out.stats.extra["reward_calls"], texts)
+  assert max(texts) < simulations
 
 
 def test_a_text_that_is_worth_nothing_is_a_text():

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 import decoding_jax as dj
+from decoding_jax import beam as beam_lib
 from decoding_jax import types
 from decoding_jax.runtime import cache as cache_lib
+from decoding_jax.search import relaxed_beams
+from decoding_jax.search import texts as texts_lib
 from models.testing import exactness
 from support import tiny_models as tiny
 
@@ -94,6 +97,70 @@ def test_beams_of_tables(seed, temperature, penalty):
   check_counts(found.stats)
 
 
+RELAXED = dj.methods.at_speed(2, 4, 3, relaxed=True)
+
+
+def test_relaxed_verification_of_the_target_itself_is_strict():
+  """All that it drafts is accepted, but for a level that is not drafted."""
+  target = tiny.llama_models().target
+  models = tiny.Models(target, target)
+  found = generate(RELAXED, models, new=4)
+  check_same(found, generate(BEAMS, models, new=4))
+  assert (found.stats.target_calls <= 2).all()
+
+
+def test_relaxed_verification_is_lossy_and_accepts_more():
+  """Its scores are those of its texts all the same."""
+  rng = np.random.default_rng(4)
+  target = exactness.random_table(rng, 13)
+  draft = 0.4 * target + 0.6 * exactness.random_table(rng, 13)
+  models = tiny.Models(*(tiny.Model(*exactness.table_model(x))
+                         for x in (target, draft)))
+  arguments = dict(prompts=np.tile(tiny.PROMPTS, (20, 1)),
+                   lengths=np.tile(tiny.LENGTHS, 20), new=12)
+  strict, relaxed = (generate(x, models, **arguments)
+                     for x in (METHOD, RELAXED))
+  calls = [x.stats.target_calls.sum() for x in (strict, relaxed)]
+  assert calls[1] < 0.9 * calls[0]
+  beams, lengths = (relaxed.stats.extra[x] for x in EXTRA)
+  last = arguments["prompts"][np.arange(60), arguments["lengths"] - 1]
+  for row in range(60):
+    assert len({tuple(x) for x in beams[row].tolist()}) == 2
+    for text, length, found in zip(beams[row], lengths[row],
+                                   relaxed.stats.extra["beam_log_probs"][row]):
+      text = [last[row], *text[:length]]
+      expected = sum(np.log(target[a, b]) for a, b in zip(text, text[1:]))
+      np.testing.assert_allclose(found, expected, rtol=1e-4)
+  best = [x.stats.extra["beam_log_probs"].mean() for x in (strict, relaxed)]
+  assert best[1] < best[0] - 0.1
+
+
+def test_how_often_relaxed_verification_accepts():
+  """One beam of one draft: with probability p / q, else what p leaves of q.
+
+  Control: this is not what p says.
+  """
+  rng = np.random.default_rng(5)
+  p, q = (exactness.random_probs(rng, 6) for _ in range(2))
+  rows, token = 20_000, int(np.argmax(q - p))
+  beam = jax.tree.map(lambda x: jnp.zeros((rows, 1)), beam_lib.root())
+  texts = texts_lib.empty(rows, 1, 0).replace(
+      beam=beam, state=jnp.zeros((rows, 1), jnp.int32))
+  wide = lambda x: jnp.full((rows, 1), x)
+  expand = relaxed_beams.expand((wide(token), wide(0), wide(True),
+                                 wide(np.float32(np.log(q[token])))))
+  tokens = expand(jax.random.split(jax.random.key(0), rows), None,
+                  jnp.broadcast_to(jnp.log(p)[None, None].astype(jnp.float32),
+                                   (rows, 1, 6)), texts, 1)[0]
+  counts = np.bincount(np.asarray(tokens)[:, 0], minlength=6)
+  rest = p * (np.arange(6) != token)
+  accepted = p[token] / q[token]
+  expected = (1 - accepted) * rest / rest.sum()
+  expected[token] = accepted
+  assert exactness.p_value(counts, expected) > exactness.MIN_P_VALUE
+  assert exactness.p_value(counts, p) < 1e-5
+
+
 def test_rows_of_a_queue():
   models = tiny.llama_models()
   found, queued = generate(METHOD, models), generate(METHOD, models, rows=2)
@@ -136,6 +203,7 @@ def test_slots_of_a_block_are_moved():
 
 @pytest.mark.parametrize("make, message", [
     (lambda: dj.methods.at_speed(3, 2, 1), "draft_beams=2: at least num_b"),
+    (lambda: dj.methods.at_speed(2, 2, 1, 1.0, True), "relaxed=True, length_p"),
     (lambda: dj.methods.at_speed(1, 1, 0), "depth=0: a positive integer"),
     (lambda: generate(dj.methods.at_speed(2, 14, 1), tiny.llama_models()),
      "14 siblings")])

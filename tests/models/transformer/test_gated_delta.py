@@ -202,7 +202,8 @@ def test_the_first_layers_as_a_drafter():
     np.testing.assert_allclose(tiny.causal(early, TOKENS)[0], expected,
                                atol=1e-5)
     cache = tiny.committed(TARGET, TOKENS, PREFIX, 12)
-    logits = language_models.language_model(tiny.DELTA).early_logits(
+    lm = language_models.language_model(tiny.DELTA)
+    logits, _ = lm.halves.early(
         count, TARGET.params, TREE, cache.length[:, None] + DEPTHS[None], cache,
         jnp.asarray(tree_mask()))
     of_first, _ = scored(early, tiny.committed(early, TOKENS, PREFIX, 12),

@@ -4,12 +4,17 @@ import dataclasses
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import decoding_jax as dj
+from decoding_jax.runtime import cache as cache_lib
+from decoding_jax.runtime import prefill
 from decoding_jax.speculation import drafters
+from decoding_jax.speculation import tree as tree_lib
 from decoding_jax.speculation import verifiers
+from decoding_jax.speculation.drafters import best_first_trees
 from models import transformer
 from models.heads import medusa
 from support import small_texts
@@ -64,10 +69,10 @@ def test_greedy_texts_and_the_nodes_that_are_kept(scan_layers):
   trees = []
 
   def propose(keys, context, state):
-    tree, (block, kept) = _METHOD.greedy.drafter.propose(keys, context, state)
+    tree, pending = _METHOD.greedy.drafter.propose(keys, context, state)
     jax.debug.callback(lambda *x: trees.append(x), state.tokens, state.length,
                        tree)
-    return tree, (block, kept)
+    return tree, pending
 
   drafter = _METHOD.greedy.drafter._replace(propose=propose)
   method = dj.Method("spied", None, dj.Pair(drafter, verifiers.match()))
@@ -106,3 +111,54 @@ def _probs(model, text):
 def test_sizes_that_cannot_be(sizes, message):
   with pytest.raises(ValueError, match=message):
     dj.methods.propd(**sizes)
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+@pytest.mark.parametrize("config, kept", [
+    (tiny.LLAMA, ()), (tiny.GEMMA, (1, 0)), (tiny.OPT, (2,))],
+                         ids=["llama", "gemma", "opt"])
+def test_two_halves_are_one_forward(config, kept, scan_layers):
+  """Of some nodes of a tree, after a cache. Control: of other nodes."""
+  config = dataclasses.replace(config, num_layers=3, full_every=min(
+      config.full_every, 2), scan_layers=scan_layers)
+  params = tiny.random_model(config).params
+  lm = transformer.with_features(config, kept) if kept else (
+      transformer.language_model(config))
+  rng = np.random.default_rng(0)
+  cache = prefill.prefill(32, 8, lm, params, prompts=np.array(tiny.PROMPTS),
+                          lengths=np.array(tiny.LENGTHS))
+  parents = np.tile([[-1, 0, 0, 1, 1, 2]], (3, 1))
+  drafted = tree_lib.from_parents(
+      jnp.asarray(rng.integers(0, config.vocab_size, (3, 6)), jnp.int32),
+      jnp.asarray(parents, jnp.int32), jnp.ones((3, 6), bool))
+  place = lambda x: cache.length[:, None] + tree_lib.positions(x)
+  _, early = lm.halves.early(1, params, drafted.tokens, place(drafted), cache,
+                             drafted.mask)
+
+  def late(kept):
+    some = best_first_trees.subtree(drafted, kept)
+    return some, lm.halves.late(1, params, cache_lib.take_slots(early, kept),
+                                place(some), cache, some.mask)
+
+  some, found = late(jnp.array([[0, 1, 4], [0, 2, 5], [0, 1, 2]]))
+  expected = lm.forward(params, some.tokens, place(some), cache,
+                        cache_lib.init_block(cache, 3), 0, some.mask)
+  jax.tree.map(lambda x, y: np.testing.assert_allclose(
+      x, y, rtol=1e-4, atol=1e-5), found, expected)
+  _, other = late(jnp.array([[0, 1, 3], [0, 2, 5], [0, 1, 2]]))
+  assert np.abs(other[0] - expected[0]).max() > 1e-2
+
+
+def test_the_first_layers_run_once():
+  """A step has fewer operations than one that runs them again."""
+  given = models()
+  counts = []
+  for lm in (given["target"], given["target"]._replace(
+      forward=functools.partial(given["target"].forward))):
+    run = dj.begin(jax.random.key(1), np.array([[1, 2]]), np.array([2]),
+                   method=_METHOD, max_new_tokens=4,
+                   **{**given, "target": lm})
+    step = jax.jit(lambda run: dj.step(run)[0])
+    cost = step.lower(run).compile().cost_analysis()
+    counts.append((cost[0] if isinstance(cost, list) else cost)["flops"])
+  assert counts[0] < counts[1]

@@ -83,14 +83,14 @@ class Oracle:
     mixed = (first * 0x9E3779B1 + second) % 2**32
     return self.table[(mixed ^ mixed >> 15) % BUCKETS]
 
-  def learn(self, text):
+  def learn(self, text, gain=0.2):
     for first, second, third in zip(text, text[1:], text[2:]):
       bucket = self.bucket(first, second)
       entry = next((x for x in bucket if x[0] == third), None)
       if entry is None:
         entry = min(bucket, key=lambda x: x[1])
         entry[:] = [third, 0.0]
-      entry[1] = min(entry[1] + 0.2, 3.0)
+      entry[1] = min(entry[1] + gain, 3.0)
 
   def chances(self, pair, depth):
     """Probabilities of all texts of up to `depth` tokens after a pair."""
@@ -131,6 +131,30 @@ def test_the_most_probable_nodes_are_drafted():
         sorted((chances[path] for path in paths), reverse=True),
         sorted(chances.values(), reverse=True)[:len(paths)], rtol=1e-5)
   assert len(found) < 24
+
+
+def test_a_window_gains_by_calls():
+  """Each call adds to the tri-grams of the newest tokens, of running rows."""
+  method = dj.methods.aded(6, 3, 3, BUCKETS, window=5)
+  text = [0, 1, 2, 0]
+  run = dj.begin(
+      jax.random.key(0), np.array([text]), np.array([4]), method=method,
+      target=exactness.table_model(target_table())[0],
+      target_params=exactness.table_model(target_table())[1],
+      max_new_tokens=9)
+  oracle = Oracle(3)
+  oracle.learn(text)
+  for _ in range(9):
+    more, _ = dj.step(run)
+    text = np.asarray(more.tokens)[0, :int(more.lengths[0])].tolist()
+    if not run.done.all():
+      oracle.learn(text[-5:], 0.04)
+    run = more
+  tokens, scores = (np.asarray(x)[0] for x in run.state.carry)
+  assert run.done.all()
+  assert tokens.tolist() == [[x[0] for x in entry] for entry in oracle.table]
+  np.testing.assert_allclose(scores, [[x[1] for x in entry]
+                                      for entry in oracle.table], rtol=1e-5)
 
 
 def test_scores_rise_to_a_most():
@@ -181,5 +205,9 @@ def test_a_start_table_of_another_shape(table):
 def test_wrong_sizes():
   with pytest.raises(ValueError, match="buckets=0"):
     dj.methods.aded(6, 3, 3, 0)
+  with pytest.raises(ValueError, match="simulations=5: 0, or .* from 6 on"):
+    dj.methods.aded(6, 3, 3, simulations=5)
+  with pytest.raises(ValueError, match="window=2: 0, or an integer from 3 on"):
+    dj.methods.aded(6, 3, 3, window=2)
   with pytest.raises(ValueError, match="branching='3'"):
     drafters.aded(6, 3, "3", 4)
