@@ -74,8 +74,8 @@ def _step_with_tree(pair: Pair, context: Context,
   with jax.named_scope("draft"):
     tree, pending = pair.drafter.propose(draft_keys, context, state)
   with jax.named_scope("target_forward"):
-    score_tree = score_drafted if pair.drafter.skips else score
-    logits, block = score_tree(context, state.target_cache, tree, state.length)
+    logits, block = _scoring(pair.drafter, context.target)(
+        context, state.target_cache, tree, state.length)
   with jax.named_scope("verify"):
     verdict = jax.vmap(
         lambda *row: verifiers.walk(row[0], pair.verifier, layout, *row[1:]))(
@@ -84,8 +84,8 @@ def _step_with_tree(pair: Pair, context: Context,
     after, tokens, count = _commit(state, context, tree, verdict, logits,
                                    block)
     after = after.replace(stats=_count(
-        state, pair.drafter, draft_calls(pair.drafter, context.draft), verdict,
-        count))
+        state, pair.drafter, draft_calls(pair.drafter, context.draft), tree,
+        verdict, count))
     seen = Seen(tree, logits, block, verdict, tokens, count, pending)
     return pair.drafter.observe(context, state, after, seen), seen
 
@@ -103,7 +103,14 @@ def _commit(state: DecodeState, context: Context, tree, verdict, logits,
       state.target_cache, block, slots, count)), tokens, count
 
 
-def score(context: Context, cache, tree: DraftTree, length):
+def _scoring(drafter: Drafter, target: LanguageModel):
+  """Returns the function that scores the trees of a drafter."""
+  if drafter.budget and target.packs:
+    return functools.partial(score_valid, drafter.budget)
+  return score_drafted if drafter.skips else score
+
+
+def score(context: Context, cache, tree: DraftTree, length, *packed):
   """One target call over the root and all nodes.
 
   Args:
@@ -111,6 +118,7 @@ def score(context: Context, cache, tree: DraftTree, length):
     cache: the target's, without the root.
     tree: what to score.
     length: `[B]` int32, committed tokens, the root included.
+    *packed: of a target that packs, see `types.LanguageModel`.
 
   Returns:
     logits `[B, M, V]` and a block of M slots.
@@ -118,7 +126,19 @@ def score(context: Context, cache, tree: DraftTree, length):
   block = cache_lib.init_block(cache, tree.tokens.shape[1])
   positions = (length - 1)[:, None] + tree_lib.positions(tree)
   return context.target.forward(context.target_params, tree.tokens, positions,
-                                cache, block, 0, tree.mask)
+                                cache, block, 0, tree.mask, *packed)
+
+
+def score_valid(budget, context: Context, cache, tree: DraftTree, length):
+  """As `score`, of the roots and valid nodes alone, B + N tokens in one block.
+
+  Linear layers compute these B + N tokens, whichever rows they are of; for
+  attention, which reads a cache of each row, rows have M tokens again.
+  """
+  size = len(length) + budget(len(length))
+  nodes, = jnp.nonzero(tree.valid.ravel(), size=size,
+                       fill_value=tree.valid.size)
+  return score(context, cache, tree, length, nodes.astype(jnp.int32))
 
 
 def score_drafted(context: Context, cache, tree: DraftTree, length):
@@ -167,8 +187,8 @@ def draft_calls(drafter: Drafter, draft: LanguageModel | Head | None) -> int:
   return drafter.calls
 
 
-def _count(state: DecodeState, drafter, calls, verdict: Verdict,
-           count) -> Stats:
+def _count(state: DecodeState, drafter, calls, tree: DraftTree,
+           verdict: Verdict, count) -> Stats:
   stats, runs = state.stats, (~state.done).astype(jnp.int32)
   layout = drafter.layout
   ranks = jnp.arange(tree_lib.max_branching(layout))[None, None]
@@ -182,7 +202,9 @@ def _count(state: DecodeState, drafter, calls, verdict: Verdict,
       target_calls=stats.target_calls + runs,
       draft_calls=stats.draft_calls + runs * calls,
       emitted=stats.emitted + count,
-      nodes=stats.nodes + runs * tree_lib.num_nodes(layout),
+      nodes=stats.nodes + runs * (
+          tree.valid[:, 1:].sum(axis=1, dtype=jnp.int32) if drafter.budget
+          else tree_lib.num_nodes(layout)),
       accepted_by_depth=add(stats.accepted_by_depth, by_depth),
       extra={
           "tested_by_rank": add(stats.extra["tested_by_rank"], tested.sum(1)),

@@ -185,6 +185,8 @@ class Drafter(NamedTuple):
     takes_head: whether what drafts may be a `Head`.
     max_samples_per_node: tokens that it takes of one distribution, if these are
       more than a node has children.
+    budget: `(B) -> N`, the most valid nodes of all rows together, where no
+      other node has to be scored; None where all of them do.
   """
   layout: Layout | FreeLayout
   init: Callable[..., Any]
@@ -196,6 +198,7 @@ class Drafter(NamedTuple):
   head_calls: Optional[Callable[[Head], int]] = None
   takes_head: bool = True
   max_samples_per_node: int = 0
+  budget: Optional[Callable[[int], int]] = None
 
 
 @flax.struct.dataclass

@@ -74,7 +74,7 @@ _FIELDS = {
         "early_logits": _or_none(_function(
             "num_layers", "params", "tokens", "positions", "cache", "mask")),
         "target_view": _or_none(_function("cache")),
-        "reads_shared": _FLAG},
+        "reads_shared": _FLAG, "packs": _FLAG},
     Head: {
         "init": _function("batch", "slots"),
         "read": _function("params", "target_params", "state", "features",

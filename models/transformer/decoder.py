@@ -33,9 +33,14 @@ class Decoder(nn.Module):
   prompts: int = 0
 
   @nn.compact
-  def __call__(self, tokens, positions, cache, block, slot, mask):
+  def __call__(self, tokens, positions, cache, block, slot, mask,
+               packed=None):
     """See `types.LanguageModel.forward`."""
     cfg = self.config
+    packing = None if packed is None else layers.packing(packed, tokens.shape)
+    views = views_lib.of(cfg, cache, positions, mask, packing)
+    if packing:
+      tokens, positions = map(packing.packed, (tokens, positions))
     dtype = jnp.dtype(cfg.dtype)
     width = cfg.embedding_dim or cfg.dim
     matrix = quantization.initializer(layers.INIT, cfg.weights)
@@ -58,7 +63,6 @@ class Decoder(nn.Module):
       table = declare("positions", layers.INIT, (cfg.max_length, cfg.dim),
                       dtype, whole)
       x += linear_ops.lookup(table, positions)
-    views = views_lib.of(cfg, cache, positions, mask)
     stack = Scanned if cfg.scan_layers else Unrolled
     old = block.features
     inner = tuple(i for i in self.kept if i < cfg.num_layers)
@@ -69,16 +73,16 @@ class Decoder(nn.Module):
     if cfg.embedding_dim:
       x = layers.Linear(width, False, dtype, axes=whole,
                         name="project_out")(x)
-    outputs = iter(outputs)
+    outputs, rows = iter(outputs), packing.rows if packing else lambda x: x
     hidden = tuple(
         jax.lax.dynamic_update_slice_in_dim(
-            kept, next(outputs) if i < cfg.num_layers else x, slot, 1)
+            kept, rows(next(outputs) if i < cfg.num_layers else x), slot, 1)
         for kept, i in zip(old.get(types.HIDDEN_STATES, ()), self.kept))
     block = block.replace(
         features={types.HIDDEN_STATES: hidden} if self.kept else {})
     head = embedding if cfg.tie_embeddings else declare(
         "head", matrix, (cfg.outputs or cfg.vocab_size, width), dtype, vocab)
-    logits = linear_ops.matmul(x, head)
+    logits = rows(linear_ops.matmul(x, head))
     if cfg.logit_divisor != 1:
       logits /= cfg.logit_divisor
     return kernels.soft_cap(logits, cfg.logit_softcap), block

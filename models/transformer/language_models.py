@@ -100,15 +100,15 @@ def _language_model(config, kept, prompts=0):
                        jnp.zeros(batch, jnp.int32),
                        {types.HIDDEN_STATES: hidden} if kept else {})
 
-  def forward(params, tokens, positions, cache, block, slot, mask):
+  def forward(params, tokens, positions, cache, block, slot, mask, *packed):
     return module.apply({"params": params}, tokens, positions, cache, block,
-                        slot, mask)
+                        slot, mask, *packed)
 
   return types.LanguageModel(
       init_cache, forward, config.vocab_size, config.max_length,
       abstract_params=functools.partial(_abstract, config, prompts),
       early_logits=functools.partial(_early_logits, config, prompts),
-      reads_shared=True)
+      reads_shared=True, packs=True)
 
 
 def _early_logits(config, prompts, num_layers, params, tokens, positions,
