@@ -5,13 +5,13 @@ from decoding_jax.speculation.drafters import shared_nodes
 from decoding_jax.types import Draws, Method
 from decoding_jax.validation import values
 
-# Queries of a key/value head that are one tile of a TPU's matrix unit, of
-# models in which eight heads share one.
-_MOST = 16
+# With the root they are 16: where eight heads share keys and values, they are
+# one tile of a TPU's matrix unit, at the price of one token.
+_MOST = 15
 MATCH = "match"
 
 EXAMPLES = (dict(nodes=2, width=3, depth=2),
-            dict(nodes=0.5, width=1, depth=3, verification="traversal"),
+            dict(nodes=0.5, width=1, depth=2, verification="traversal"),
             dict(nodes=1.5, width=3, depth=2, verification="recursive"))
 
 
@@ -47,8 +47,8 @@ def make(nodes: float, width: int, depth: int, verification: str = MATCH,
     rank_temperature: at which the draft is ranked at temperature 0. The target
       always takes its most probable token, so that it agrees more often than
       the draft's probabilities say.
-    most: nodes of a row, under "match" and at temperature 0; None for 16, or
-      twice as many as `nodes`.
+    most: nodes of a row, under "match" and at temperature 0; None for 15,
+      or for as many as `depth` or twice `nodes`, if these are more.
 
   Returns:
     The method.
@@ -61,9 +61,9 @@ def make(nodes: float, width: int, depth: int, verification: str = MATCH,
   values.check_number("nodes", nodes, 0.01, width * depth)
   values.check_number("rank_temperature", rank_temperature, 0.01, 100)
   if most is None:
-    most = min(width * depth, max(_MOST, round(2 * nodes)))
+    most = min(width * depth, max(_MOST, depth, round(2 * nodes)))
   values.check_positive("most", most)
-  values.check_number("most", most, nodes, width * depth)
+  values.check_number("most", most, max(nodes, depth), width * depth)
   drafter = lambda draws: shared_nodes.shared(nodes, width, depth, most, draws,
                                               rank_temperature)
   best, name = drafter(Draws.ARBITRARY), f"{nodes:g}, {width}x{depth}"

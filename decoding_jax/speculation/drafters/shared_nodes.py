@@ -35,8 +35,8 @@ def shared(nodes: float, width: int, depth: int, most: int, draws: Draws,
     nodes: of a row, on average: a step of B rows scores N = nodes * B, rounded.
     width: nodes of a level of a beam.
     depth: D, its levels.
-    most: nodes of a row, where children are `Draws.ARBITRARY`; a tree of others
-      may be as large as the beam.
+    most: nodes of a row, D at least, where children are `Draws.ARBITRARY`; a
+      tree of others may be as large as the beam.
     draws: how children are drawn, one of `expanders.OF_BEAMS`.
     rank_temperature: see `best_first_trees.sharpened`.
 
@@ -48,7 +48,7 @@ def shared(nodes: float, width: int, depth: int, most: int, draws: Draws,
       Drafter, calls=depth, draws=draws,
       budget=functools.partial(_budget, nodes, min(most, width * depth)))
   if draws == Draws.ARBITRARY:
-    layout = tree_lib.free_layout(most, min(depth, most), min(width, most))
+    layout = tree_lib.free_layout(most, depth, min(width, most))
     return make(layout, language_model.init, functools.partial(
         _propose_best, grown, most, make.keywords["budget"], rank_temperature),
                 best_first_trees.observe)
