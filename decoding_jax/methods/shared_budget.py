@@ -1,13 +1,12 @@
 """One node budget for all rows: a tree is as large as its text is easy."""
 
-from decoding_jax.speculation import expanders, verifiers
-from decoding_jax.speculation.drafters import shared_nodes
+from decoding_jax.speculation import drafters, expanders, verifiers
 from decoding_jax.types import Draws, Method
 from decoding_jax.validation import values
 
-# With the root they are 16: where eight heads share keys and values, they are
-# one tile of a TPU's matrix unit, at the price of one token.
-_MOST = 15
+# Nodes of a row: with the root they are eight, of which attention takes hardly
+# longer than of four (docs/results/rows.md).
+_MOST = 7
 MATCH = "match"
 
 EXAMPLES = (dict(nodes=2, width=3, depth=2),
@@ -47,8 +46,8 @@ def make(nodes: float, width: int, depth: int, verification: str = MATCH,
     rank_temperature: at which the draft is ranked at temperature 0. The target
       always takes its most probable token, so that it agrees more often than
       the draft's probabilities say.
-    most: nodes of a row, under "match" and at temperature 0; None for 15,
-      or for as many as `depth` or twice `nodes`, if these are more.
+    most: nodes of a row, under "match" and at temperature 0; None for
+      the largest of 7, `depth` and `2 * nodes - 1`.
 
   Returns:
     The method.
@@ -61,11 +60,11 @@ def make(nodes: float, width: int, depth: int, verification: str = MATCH,
   values.check_number("nodes", nodes, 0.01, width * depth)
   values.check_number("rank_temperature", rank_temperature, 0.01, 100)
   if most is None:
-    most = min(width * depth, max(_MOST, depth, round(2 * nodes)))
+    most = min(width * depth, max(_MOST, depth, round(2 * nodes) - 1))
   values.check_positive("most", most)
   values.check_number("most", most, max(nodes, depth), width * depth)
-  drafter = lambda draws: shared_nodes.shared(nodes, width, depth, most, draws,
-                                              rank_temperature)
+  drafter = lambda draws: drafters.shared(nodes, width, depth, most, draws,
+                                          rank_temperature)
   best, name = drafter(Draws.ARBITRARY), f"{nodes:g}, {width}x{depth}"
   if verification == MATCH:
     return verifiers.matched(f"shared_budget({name})", best)
