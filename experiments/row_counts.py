@@ -21,7 +21,8 @@ from experiments.app import text_tables
 from experiments.data import python_corpus
 from experiments.devices import model_pair
 
-_PROMPT_LENGTH = 64
+# Of a prompt, and of the module after it at least.
+_TOKENS = 64, 128
 _HEADER = "rows", "method", "tokens a call", "nodes a call"
 
 
@@ -59,14 +60,14 @@ def count(method: dj.Method, pair, rows: int, prompts: int, steps: int,
     `[prompts]`, tokens a step of each; and nodes a step of a row.
   """
   texts = np.array(python_corpus.prompts(
-      pair.tokenizer, prompts, _PROMPT_LENGTH, seed=0), np.int32)
+      pair.tokenizer, prompts, *_TOKENS, seed=0), np.int32)
   keys = jax.random.split(jax.random.key(0), prompts)
   deepest = tree.depth((method.sampled or method.greedy).drafter.layout)
   pair, tokens, nodes = model_pair.for_method(pair, method), [], []
   for start in range(0, prompts, rows):
     own = slice(start, start + rows)
     out = next(iter(dj.stream(
-        keys[own], texts[own], np.full(rows, _PROMPT_LENGTH), every=steps,
+        keys[own], texts[own], np.full(rows, _TOKENS[0]), every=steps,
         method=method, target=pair.target, target_params=pair.target_params,
         draft=pair.draft, draft_params=pair.draft_params,
         # No text ends, and none is cut.

@@ -37,8 +37,9 @@ MODELS = [
 PROGRAMS = ("benchmark", "cdsl", "complete", "convert", "device_check",
             "diffusion", "entropy_threshold", "estimate", "exactness",
             "forward_cycles", "generate", "grammar", "parity", "plan_check",
-            "prefix_sharing", "queue_counts", "rsd", "scaling", "start_table",
-            "synthetic_pair", "tpu_estimate", "train", "tree_budget")
+            "prefix_sharing", "queue_counts", "row_counts", "rsd", "scaling",
+            "start_table", "synthetic_pair", "tpu_estimate", "train",
+            "tree_budget")
 # Former names of programs, which run them.
 FORMER = {"experiments.tpu_estimate": "experiments.estimate"}
 EXPERIMENTS = [
