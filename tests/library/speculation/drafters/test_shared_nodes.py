@@ -111,6 +111,13 @@ def test_greedy_texts_and_the_budget(verification):
   assert len(set(out.stats.nodes.tolist())) > 1
 
 
+def test_greedy_texts_of_a_queue():
+  models = tiny.llama_models()
+  out = tiny.generate(make(1, 3, 2), models, sampling=dj.Sampling(0.0), rows=2)
+  assert tiny.texts(out, tiny.LENGTHS) == tiny.greedy(
+      models.target, tiny.PROMPTS, tiny.LENGTHS, tiny.NEW)
+
+
 def test_shared_noise_has_one_text_in_any_batch():
   keys = jax.random.split(jax.random.key(7), 3)
   run = lambda rows: tiny.texts(tiny.generate(
