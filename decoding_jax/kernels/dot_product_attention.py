@@ -49,7 +49,8 @@ def attention(q, parts, cap=0.0):
   """Attends to one or several stretches of keys in one softmax.
 
   Args:
-    q: `[B, T, H, G, C]`, scaled; G query heads share a key/value head.
+    q: `[B, T, H, G, C]`, scaled; G query heads share a key/value head. Channels
+      after those of the keys are scored with the values (latent attention).
     parts: tuples of keys `[B, H, C, S]`, values `[B, H, S, C]` and a mask
       `[B, T or 1, S]` of what is seen. Each query sees something. Then, where
       it is known, the `Span` of the mask: such a part, of a cache, is read
@@ -60,7 +61,7 @@ def attention(q, parts, cap=0.0):
     cap: of `soft_cap`, for the scores.
 
   Returns:
-    `[B, T, H, G, C]`, of the type of `q`.
+    `[B, T, H, G, C]` with the channels of the values, of the type of `q`.
   """
   parts = tuple(map(tuple, parts))
   if mesh_axes.layout_of(q.shape[2]).ways > 1:
@@ -104,7 +105,7 @@ def _of_all_rows(q, part, cap):
     span = span._replace(start=together(span.start))
   y, log_sum = _attention(together(q), ((keys, values, mask, span),), cap=cap)
   log_sum = jnp.where(seen[..., None, None], log_sum, _LOW)
-  return y.reshape(q.shape), log_sum.reshape(q.shape[:-1])
+  return y.reshape(*q.shape[:-1], -1), log_sum.reshape(q.shape[:-1])
 
 
 def soft_cap(x, cap):
@@ -161,11 +162,17 @@ def _of_prefix(q, parts):
   forms = {}
   scores = q.size // q.shape[-1] * sum(part[0].shape[-1] for part in parts)
   if dispatch.compiles_for("tpu") and scores > _FEW:
-    forms["tpu"] = _flash if mesh_axes.is_on_one_device() else _blockwise
+    forms["tpu"] = (_flash if mesh_axes.is_on_one_device()
+                    and not _is_latent(q, parts) else _blockwise)
   # Reading keys and values twice costs less than so many scores.
   if dispatch.compiles_for("gpu") and 2 * q.shape[1] * q.shape[3] >= q.shape[4]:
     forms["cuda"] = forms["rocm"] = _blockwise
   return forms
+
+
+def _is_latent(q, parts):
+  """Returns whether queries have channels that are scored with the values."""
+  return q.shape[-1] > parts[0][0].shape[-2]
 
 
 def _span(part):
@@ -255,7 +262,7 @@ def _blockwise(cap, q, part):
             _slots(values, -2, first, size, span.layer), seen)
     return merge([found, _normalized(*_sums(cap, q, [part], _LOW))])
 
-  nothing = (jnp.zeros(q.shape, jnp.float32),
+  nothing = (jnp.zeros((*q.shape[:-1], values.shape[-1]), jnp.float32),
              jnp.full(q.shape[:-1], _LOW, jnp.float32))
   return jax.lax.fori_loop(0, -(-slots // size), block, nothing)
 
@@ -311,10 +318,17 @@ def _sums(cap, q, parts, low=-jnp.inf):
   product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32,
                               precision=linear.precision(q.dtype))
   queries = [q, *(_apart(q) for _ in parts[1:])]
+
+  def score(q, keys, values):
+    channels = keys.shape[-2]
+    found = product("bhgtc,bhcs->bhgts", q[..., :channels], keys)
+    return found if channels == q.shape[-1] else found + product(
+        "bhgtc,bhsc->bhgts", q[..., channels:], values)
+
   scores = jnp.concatenate(
       [jnp.where(mask[:, None, None], soft_cap(
-          product("bhgtc,bhcs->bhgts", q, keys), cap), low)
-       for q, (keys, _, mask, *_) in zip(queries, parts)], axis=-1)
+          score(q, keys, values), cap), low)
+       for q, (keys, values, mask, *_) in zip(queries, parts)], axis=-1)
   largest = scores.max(axis=-1, keepdims=True)
   weights = jnp.exp(scores - largest)
   total = weights.sum(axis=-1)
@@ -342,4 +356,5 @@ def _native(q, parts, *, cap):
 
 _attention = dispatch.on_cpu(
     _reference, _native,
-    fits=lambda q, parts, *, cap: bindings.supports_floats(parts[0][0]))
+    fits=lambda q, parts, *, cap: (bindings.supports_floats(parts[0][0])
+                                   and not _is_latent(q, parts)))

@@ -138,7 +138,8 @@ def attend(attention, q, parts):
     q = q.reshape(*shape[:2], layout.number, -1, shape[4])
   return jax.shard_map(
       own, in_specs=(of_queries, specs), out_specs=of_queries,
-      axis_names={layout.axis}, check_vma=False)(q, arrays).reshape(shape)
+      axis_names={layout.axis}, check_vma=False)(q, arrays).reshape(
+          *shape[:4], -1)
 
 
 def together(parts):
@@ -189,13 +190,13 @@ def _merged(layout, found, shape, divides):
   share = jnp.exp(log_sum - jax.nn.logsumexp(log_sums, axis=0))
   y = (share[..., None] * y).transpose(0, 3, 1, 2, 4)
   if divides:
-    y = y.reshape(*shape[:2], layout.ways, -1, shape[4])
+    y = y.reshape(*shape[:2], layout.ways, -1, y.shape[-1])
     return jax.lax.psum_scatter(
         y, layout.axis, axis_index_groups=layout.groups(),
         scatter_dimension=2, tiled=True)
   heads = layout.place()[0] * y.shape[2]
   return jax.lax.psum(jax.lax.dynamic_update_slice_in_dim(
-      jnp.zeros(shape, y.dtype), y, heads, 2), layout.axis)
+      jnp.zeros((*shape[:4], y.shape[-1]), y.dtype), y, heads, 2), layout.axis)
 
 
 def _arrays(part, layout):

@@ -107,7 +107,9 @@ def sizes(config, params) -> Sizes:
     if name in tables:
       continue
     used, of = 1, 1
-    if config.num_experts and moe.is_kernel(name):
+    # First layers without experts have matrices of these names too.
+    if config.num_experts and moe.is_kernel(name) and len(
+        quantization.shape(leaf)) > 2:
       used, of = config.experts_per_token, config.num_experts
     weights += sum(map(_bytes, jax.tree.leaves(leaf))) * used // of
     if name.rpartition("/")[2] in ("kernel", "head", "embedding"):

@@ -13,9 +13,11 @@ import functools
 from typing import Any, ClassVar
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
 from decoding_jax.types import Block, Head
+from models import transformer
 from models.heads.parts import formats
 from models.heads.parts import mtp_tensors
 from models.heads.parts import own_features
@@ -56,8 +58,7 @@ def layer_of(target):
   Args:
     target: a `transformer.Config`.
   """
-  return dataclasses.replace(target, num_layers=1, scan_layers=False,
-                             weights="dtype")
+  return dataclasses.replace(formats.layer_of(target), weights="dtype")
 
 
 class Module(nn.Module):
@@ -110,22 +111,37 @@ def _config(folder):
     raise ValueError(f"'{folder.path}' holds no tensors of a next-token "
                      "module.")
   unlike = [name for name in ("num_experts", "sandwich_norm", "reordered_norm",
-                              "parallel") if getattr(target, name)]
+                              "parallel") if getattr(target, name)
+            and not (name == "num_experts" and target.latent_dim)]
   if unlike or target.norm == "layer":
     name = (unlike or ["norm"])[0]
     raise ValueError(f"'{folder.path}': a next-token module with a layer like "
                      f"those of the target, {name}={getattr(target, name)!r}, "
-                     "is not supported; layers of Llama, Qwen2 and Qwen3 are.")
-  layer = dataclasses.replace(layer_of(target), dtype=folder.dtype)
+                     "is not supported; layers of Llama, Qwen2, Qwen3 and "
+                     "DeepSeek are.")
+  # Unlike the target's first layers it has experts.
+  layer = layer_of(dataclasses.replace(target, dense_layers=0))
+  layer = dataclasses.replace(layer, dtype=folder.dtype)
   return Config(layer, found.is_mimo), formats.last(target)
 
 
 def _names(config, tensors):
-  del config, tensors
+  del tensors
+  layer = formats.layer_names("layer/layer", mtp_tensors.LAYER)
+  if _layer(config):
+    own = transformer.abstract_params(_layer(config)[0])["layers"]["layer_0"]
+    paths = jax.tree_util.tree_leaves_with_path(own)
+    layer = {f"layer/layer/{name}": f"{mtp_tensors.LAYER}.{name}"
+             for name in (transformer.param_name(path) for path, _ in paths)}
   return {"layer/fc/kernel": mtp_tensors.PROJECTION,
           **{f"{ours}/scale": f"{theirs}.weight"
-             for ours, theirs in mtp_tensors.NORMS.items()},
-          **formats.layer_names("layer/layer", mtp_tensors.LAYER)}
+             for ours, theirs in mtp_tensors.NORMS.items()}, **layer}
+
+
+def _layer(config):
+  """Returns a layer of DeepSeek, and what the names of its tensors are."""
+  layer = dataclasses.replace(config.layer, weights="dtype")
+  return (layer, mtp_tensors.LAYER) if layer.latent_dim else None
 
 
 def _fields(config, kept, dtype):
@@ -139,6 +155,6 @@ _ARCHITECTURES = ("Qwen3NextMTP", "DeepSeekMTPModel", "Glm4MoeMTPModel",
 FORMAT = formats.Format(
     _config, _names, _fields, architectures=_ARCHITECTURES,
     holds=lambda tensors: mtp_tensors.find(tensors) is not None,
-    select=lambda tensors: mtp_tensors.find(tensors).tensors)
+    select=lambda tensors: mtp_tensors.find(tensors).tensors, layer=_layer)
 KINDS = {"mtp": training.Kind(lambda target, depth: Config(layer_of(target)),
                               training.of_pairs(unrolled))}

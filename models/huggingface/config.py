@@ -16,15 +16,18 @@ from models import transformer
 from models.folders import json_files
 from models.gguf import config as gguf_config
 from models.gguf import files as gguf_files
+from models.huggingface import block_scales
 from models.huggingface import config_fields
+from models.huggingface import deepseek
 from models.huggingface import gemma
 from models.huggingface import llama
 from models.huggingface import masked
 from models.huggingface import neox
 from models.huggingface import opt
 from models.huggingface import rope as hf_rope
+from models.huggingface import tensor_files
 
-FILE = "config.json"
+FILE = tensor_files.CONFIG
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM",
     "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM",
@@ -38,7 +41,7 @@ ARCHITECTURES = {
     "gemma": "GemmaForCausalLM", "gemma2": "Gemma2ForCausalLM",
     "gemma3_text": "Gemma3ForCausalLM",
     "gemma3": "Gemma3ForConditionalGeneration",
-    "opt": "OPTForCausalLM", "gpt2": "GPT2LMHeadModel",
+    "opt": "OPTForCausalLM", "gpt2": "GPT2LMHeadModel", **deepseek.FAMILIES,
     masked.LLADA: "LLaDAModelLM", masked.DREAM: "DreamModel"}
 
 # For training, for generation, for other libraries, or just notes; and what
@@ -95,6 +98,7 @@ _QWEN_2 = {_LENGTH: 32768, _KEY_HEADS: 32}
 _GEMMA_2 = {_LENGTH: 8192, _KEY_HEADS: 4, "query_pre_attn_scalar": 256,
             "sliding_window": 4096}
 _DEFAULTS = {
+    **deepseek.DEFAULTS,
     **dict.fromkeys(("llama", "olmo2", "granite", "gpt_neox", "opt"),
                     {_LENGTH: 2048}),
     **dict.fromkeys(("olmoe", "phi3", "starcoder2"), {_LENGTH: 4096}),
@@ -110,7 +114,8 @@ _PARSERS = {"gemma": gemma.parse, "gemma2": gemma.parse,
             "gemma3_text": gemma.parse, "opt": opt.parse,
             "gpt2": opt.parse, "gpt_neox": neox.parse,
             "starcoder2": neox.parse, masked.LLADA: masked.parse,
-            masked.DREAM: masked.parse}
+            masked.DREAM: masked.parse,
+            **dict.fromkeys(deepseek.FAMILIES, deepseek.parse)}
 
 
 def is_hf(folder) -> bool:
@@ -187,6 +192,8 @@ def _parse(fields):
   if family == "gemma3":
     family, fields = "gemma3_text", gemma.text_part(fields)
   fields = {**_DEFAULTS.get(family, {}), **fields}
+  if block_scales.is_known(fields.get(block_scales.FIELD)):
+    del fields[block_scales.FIELD]
   common = _common(fields, _sizes(family))
   own = _PARSERS.get(family, llama.parse)(fields, family, common)
   config = config_fields.architecture(common | own)
@@ -229,6 +236,8 @@ def _own_fields(config):
   """Returns the name of a family, and its fields besides the common ones."""
   if config.positions == "learned":
     return opt.own_fields(config)
+  if config.latent_dim:
+    return deepseek.own_fields(config)
   if config.norm == "rms_plus_one":
     return gemma.own_fields(config)
   if config.norm == "layer":
@@ -274,6 +283,8 @@ def _effective(config):
     unused["rope_full"] = True
   if not config.num_experts:
     unused |= {"experts_per_token": 0, "normalize_experts": True}
+  if not config.dense_layers:
+    unused["dense_dim"] = 0
   if config.rope_scaling == "none" and (
       config.rope_local_theta == config.rope_theta):
     unused["rope_local_theta"] = 0.0

@@ -88,6 +88,41 @@ def open_folder(folder, *, dtype: str | None = None):
   return config, readers
 
 
+def layer_tensors(path, config: transformer.Config, prefix: str,
+                  found: dict) -> dict:
+  """Returns the parameters of one layer beside tensors of other things.
+
+  Args:
+    path: of the folder, for messages.
+    config: the architecture of the layer, of `num_layers=1`.
+    prefix: what the names of its tensors begin with.
+    found: dict of `tensor_files.Tensor` by name.
+
+  Returns:
+    The dict with tensors f"{prefix}.{name}" of parameters, such as
+    "attention/key/kernel", for those that these are made of.
+
+  Raises:
+    ValueError: see `from_hf`.
+  """
+  rest, of_layer = dict(found), "layers/layer_0/"
+  for name, leaf in _named(transformer.abstract_params(config)):
+    if not name.startswith(of_layer):
+      continue
+    places = [place._replace(source=place.source.replace(
+        "model.layers.0", prefix)) for place in tensor_names.places(
+            config, name)]
+    shape = leaf.shape[len(tensor_names.stacked(config, name)):]
+    for place in places:
+      _check(path, found, place.source, place.shape(shape))
+      rest.pop(place.source, None)
+    sources = [(place, found[place.source]) for place in places]
+    rest[f"{prefix}.{name.removeprefix(of_layer)}"] = tensor_files.Tensor(
+        sources[0][1].path, leaf.shape,
+        functools.partial(_read, name, leaf, shape, sources))
+  return rest
+
+
 def to_hf(folder, config: transformer.Config, params: types.Params,
           tokenizer=None) -> None:
   """Writes a model so that transformers loads it.

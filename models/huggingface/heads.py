@@ -30,6 +30,7 @@ from models.folders import json_files
 from models.heads.parts import formats
 from models.heads.parts import target_ends
 from models.huggingface import config as hf_config
+from models.huggingface import convert
 from models.huggingface import head_layers
 from models.huggingface import tensor_files
 from models.transformer import quantization
@@ -248,8 +249,10 @@ def _opened(folder, target, dtype, weights=quantization.DTYPE) -> _Opened:
       lambda fields, *args, **kwargs: head_layers.config(
           path, fields, dtype, target, tensors, *args, **kwargs))
   config, kept = format_.config(found)
-  return _Opened(module, format_,
-                 found._replace(tensors=format_.select(tensors)),
+  tensors, layer = format_.select(tensors), format_.layer(config)
+  if layer:
+    tensors = convert.layer_tensors(path, *layer, tensors)
+  return _Opened(module, format_, found._replace(tensors=tensors),
                  _with_weights(config, weights), kept)
 
 
@@ -313,9 +316,13 @@ def save(folder, module, config, params, kept, metadata=None,
     weights: format of its matrices, `quantization.DTYPE` or `INT8`.
 
   Raises:
-    ValueError: for a head whose parameters have fewer bits already.
+    ValueError: for a head whose parameters have fewer bits already, or that
+      has latent attention.
   """
   found = formats.of_module(module)
+  if getattr(getattr(config, "layer", None), "latent_dim", 0):
+    raise ValueError(f"latent_dim={config.layer.latent_dim}: a head with "
+                     "latent attention cannot be saved.")
   names, fields = found.names(config, {}), found.fields
   dtypes = sorted({str(x.dtype) for name, x in params.items()
                    if name != "tokens" for x in jax.tree.leaves(x)})

@@ -6,7 +6,8 @@ bytes: https://huggingface.co/docs/safetensors. It is read here without mapping
 it, so that no more than the tensor in hand is in memory.
 
 A matrix `x` in 8 bits has a tensor `x_scale` of the scale of each row, as the
-format int-quantized of compressed-tensors has.
+format int-quantized of compressed-tensors has; one of float8 may have a scale
+for each block, see `block_scales`.
 """
 
 import json
@@ -20,11 +21,14 @@ import numpy as np
 from models.folders import json_files
 from models.gguf import files as gguf_files
 from models.gguf import tensors as gguf_tensors
+from models.huggingface import block_scales
 from models.huggingface import torch_files
 
 SAFETENSORS, TORCH = "model.safetensors", "pytorch_model.bin"
+CONFIG = "config.json"
 _DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16,
-           "BF16": ml_dtypes.bfloat16, "I64": np.int64}
+           "BF16": ml_dtypes.bfloat16, "F8_E4M3": ml_dtypes.float8_e4m3fn,
+           "I64": np.int64}
 _EIGHT_BITS, SCALE = "I8", "_scale"
 _LENGTH_BYTES = 8
 # Bytes of a header, as the format's own library has it.
@@ -82,10 +86,10 @@ def tensors(folder) -> dict[str, Tensor]:
     return {name: Tensor(x.path, x.shape, x.read, x.refusal)
             for name, x in gguf_tensors.tensors(folder).items()}
   for name, read in ((SAFETENSORS, _safetensors), (TORCH, _torch)):
-    if (folder / name).is_file():
-      return read(folder / name)
-    if (folder / f"{name}.index.json").is_file():
-      return _sharded(folder / f"{name}.index.json", read)
+    index = folder / f"{name}.index.json"
+    if (folder / name).is_file() or index.is_file():
+      return block_scales.dequantized(folder / CONFIG, read(folder / name) if (
+          folder / name).is_file() else _sharded(index, read))
   raise FileNotFoundError(
       f"Checkpoint '{folder}': neither {SAFETENSORS} nor {TORCH} in it, in one "
       "piece or with an index.")

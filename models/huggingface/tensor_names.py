@@ -16,9 +16,11 @@ from typing import NamedTuple
 import numpy as np
 
 from models.huggingface import config as hf_config
+from models.huggingface import deepseek
 from models.huggingface import llama
 from models.huggingface import masked
 from models.heads.parts import mtp_tensors
+from models.transformer import layer_stack
 from models.transformer import moe
 
 _HEAD = "lm_head.weight"
@@ -89,18 +91,21 @@ _GPT_2 = {
     "feed_forward/up": "mlp.c_fc",
     "feed_forward/down": "mlp.c_proj"}
 _TABLES = {
+    **dict.fromkeys(deepseek.FAMILIES, _LLAMA),
     "gemma": _LLAMA, "gemma2": _GEMMA_2, "gemma3_text": _GEMMA_2, "opt": _OPT,
     "gpt2": _GPT_2, "gpt_neox": _NEOX, "starcoder2": _STARCODER_2,
     **{name: {**_LLAMA, **family.names}
        for name, family in llama.FAMILIES.items()}}
-_KINDS = {"kernel": "weight", "scale": "weight", "bias": "bias"}
+_KINDS = {"kernel": "weight", "scale": "weight", "bias": "bias",
+          "correction": deepseek.CORRECTION}
 # Parts of one tensor, in this order.
 _FUSED = ("query", "key", "value")
 _OPT_POSITIONS = 2
 # Frequencies of the rotary embedding and causal masks, which old files hold.
 _ROTARY = r"rotary_emb\.inv_freq$"
 _HARMLESS = {"gpt2": r"\.attn\.(masked_)?bias$",
-             "gpt_neox": r"\.attention\.(masked_bias|bias|" + _ROTARY + ")"}
+             "gpt_neox": r"\.attention\.(masked_bias|bias|" + _ROTARY + ")",
+             deepseek.V3: r"\.self_attn\.indexer\.|" + _ROTARY}
 # Of models with images: what is not the text's, and what is.
 _IMAGES = r"(model\.)?(vision_tower|multi_modal_projector)\."
 _TEXT = r"^(language_model\.|(model\.)language_model\.)"
@@ -160,10 +165,21 @@ def stacked(config, name) -> tuple[int, ...]:
   Returns:
     Their sizes; for each of their places there is a tensor.
   """
-  layers = config.scan_layers and name.startswith("layers/")
-  of_experts = config.num_experts and moe.is_kernel(name)
-  return (*([config.num_layers] if layers else []),
+  layers = _scanned(config) if name.startswith("layers/layer/") else []
+  of_experts = moe.is_kernel(name) and _of_layer(config, name).num_experts
+  return (*([len(layers)] if layers else []),
           *([config.num_experts] if of_experts else []))
+
+
+def _scanned(config):
+  """Returns the numbers of the layers that are scanned where some are."""
+  return range(config.dense_layers, config.num_layers)
+
+
+def _of_layer(config, name):
+  """Returns the architecture of the layer that has a parameter."""
+  number = layer_stack.layer_number(name)
+  return config.of_layer(config.num_layers if number is None else number)
 
 
 def places(config, name) -> list[TensorSlice]:
@@ -189,9 +205,16 @@ def places(config, name) -> list[TensorSlice]:
     place = place._replace(part=_FUSED.index(path[-1]), parts=len(_FUSED),
                            groups=config.num_heads if family == "gpt_neox"
                            else 1)
-  layers = (range(config.num_layers) if config.scan_layers
+  layers = (_scanned(config) if path[1] == "layer"
             else [int(path[1].removeprefix("layer_"))])
-  inner = f"{table['/'.join(path[2:])]}.{_KINDS[kind]}"
+  inner = "/".join(path[2:])
+  if config.latent_dim:
+    table = table | deepseek.names(_of_layer(config, name))
+  inner = f"{table[inner]}.{_KINDS[kind]}"
+  if config.latent_dim and path[-1] in ("key", "value"):
+    place = deepseek.HeadRows("", int(path[-1] == "value"),
+                              (config.plain_dim, config.value_dim),
+                              config.latent_dim)
   numbers = range(config.num_experts) if "{}" in inner else [0]
   return [place._replace(
       source=f"{table['layer'].format(i)}.{inner.format(number)}")

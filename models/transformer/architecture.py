@@ -5,7 +5,8 @@ adds a sliding window, Qwen2 biases of query, key and value, Qwen3 norms of
 query and key, SmolLM3 layers without positions, Granite scaling factors. OLMo 2
 has its norms after attention and feed-forward layer, OLMo 3 windows in most
 layers as well. Phi-3 is a Llama with other tensor names. Mixtral, Qwen3-MoE and
-OLMoE have mixtures of experts, Qwen2-MoE a shared expert too.
+OLMoE have mixtures of experts, Qwen2-MoE a shared expert too. DeepSeek-V2 and
+DeepSeek-V3 have latent attention, and mixtures in all layers but the first.
 Gemma: scaled embeddings, norms that multiply by one plus their scale, gated
 GELU. Gemma 2 adds norms after the layers, soft caps of scores and logits, and
 windows in every other layer; Gemma 3 has the norms of Qwen3, and other rotary
@@ -18,11 +19,13 @@ channels, attention and feed-forward layer in parallel.
 
 import dataclasses
 
+from models.transformer import latent_attention
 from models.transformer import layers
 from models.transformer import quantization
 from models.transformer import rope
 
 _POSITIONS = ("rope", "learned")
+_ROUTERS = ("softmax", "sigmoid")
 DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -35,15 +38,29 @@ class Config:
     dim: width of the residual stream.
     num_layers: layers.
     num_heads: query heads.
-    num_kv_heads: key/value heads; divides `num_heads`.
-    head_dim: channels of a head.
+    num_kv_heads: key/value heads; divides `num_heads`. 1 in latent attention.
+    head_dim: channels of a head; in latent attention those that are rotated.
+    latent_dim: channels of a token that all heads make keys and values of, see
+      `latent_attention`, which has the next three too; 0: there are none.
+    query_rank: channels that queries are made of; 0: of the residual stream.
+    plain_dim: channels of a query head that are not rotated.
+    value_dim: channels of a value.
     hidden_dim: width of the feed-forward layer, or of an expert.
     num_experts: experts of a mixture; 0: one feed-forward layer for all tokens.
       A mixture cannot be trained here.
     experts_per_token: how many experts a token uses.
     normalize_experts: whether their weights are normalised to sum to one.
-    shared_dim: width of an expert that all tokens use, scaled by a gate of its
-      own; 0: there is none.
+    shared_dim: width of an expert that all tokens use; 0: there is none.
+    shared_gate: whether it is scaled by a gate of its own.
+    router: "softmax"; or "sigmoid", whose experts are chosen with a trained
+      correction of each expert's score.
+    expert_groups: groups of experts. A token uses experts of a few, see
+      `groups_per_token`. From 1 on scores are computed in float32; 0: in the
+      type of activations.
+    groups_per_token: how many groups a token may use.
+    expert_scale: what the weights of a token's experts are multiplied by.
+    dense_layers: the first layers, which have no experts.
+    dense_dim: width of their feed-forward layer.
     max_length: positions; the size of the table if they are learned.
     norm: "rms", "rms_plus_one" (scales are stored less one) or "layer".
     positions: "rope" or "learned".
@@ -71,7 +88,7 @@ class Config:
     embedding_scale: what embeddings are multiplied by, rounded to the type.
     logit_divisor: what logits are divided by.
     query_scalar: scores are divided by its square root; 0: by that of
-      `head_dim`.
+      `head_dim`, in latent attention with `plain_dim`.
     attention_softcap: cap of the scores, see `kernels.soft_cap`; 0: none.
     logit_softcap: cap of the logits; 0: none.
     window: positions that a token attends to, itself included; 0: all. Caches
@@ -79,6 +96,8 @@ class Config:
     full_every: every so many layers, the last one attends to all positions in
       spite of the window; 0: none does.
     rope_full: whether queries and keys of these layers are rotated.
+    rope_interleaved: whether channels 2 i and 2 i + 1 are rotated together, of
+      latent attention; else i and i + half of them.
     rope_part: share of the channels of a head that are rotated, the first ones.
     rope_theta: base of the rotary wavelengths.
     rope_local_theta: base in layers with a window, which are then not scaled;
@@ -94,10 +113,10 @@ class Config:
     rope_truncate: whether the ramp of "yarn" begins and ends at whole planes.
     rope_short_factors, rope_long_factors: of "longrope", tuples of the factor
       of each plane; `max_length` decides which of them are used.
-    scan_layers: one scanned layer instead of unrolled ones, which compiles in
-      constant time. Its parameters and caches are arrays with an axis of layers
-      in front. A TPU reads a layer where it lies; on CPUs and GPUs its weights
-      are copied in each forward.
+    scan_layers: one scanned layer instead of unrolled ones, but for
+      `dense_layers`, which compiles in constant time. Its parameters and caches
+      are arrays with an axis of layers in front. A TPU reads a layer where it
+      lies; on CPUs and GPUs its weights are copied in each forward.
     dtype: of parameters, activations and caches.
     weights: "dtype"; or "bfloat16" or "int8" for the matrices of layers, the
       embedding and the output layer, see `quantization`. Such a model cannot be
@@ -115,6 +134,17 @@ class Config:
   experts_per_token: int = 0
   normalize_experts: bool = True
   shared_dim: int = 0
+  shared_gate: bool = True
+  router: str = "softmax"
+  expert_groups: int = 0
+  groups_per_token: int = 0
+  expert_scale: float = 1.0
+  dense_layers: int = 0
+  dense_dim: int = 0
+  latent_dim: int = 0
+  query_rank: int = 0
+  plain_dim: int = 0
+  value_dim: int = 0
   norm: str = "rms"
   positions: str = "rope"
   feed_forward: str = "swiglu"
@@ -141,6 +171,7 @@ class Config:
   window: int = 0
   full_every: int = 0
   rope_full: bool = True
+  rope_interleaved: bool = False
   rope_part: float = 1.0
   rope_theta: float = 10000.0
   rope_local_theta: float = 0.0
@@ -160,7 +191,7 @@ class Config:
   def __post_init__(self):
     for field, allowed in (("norm", layers.NORMS), ("positions", _POSITIONS),
                            ("feed_forward", layers.FEED_FORWARDS),
-                           ("rope_scaling", rope.KINDS),
+                           ("rope_scaling", rope.KINDS), ("router", _ROUTERS),
                            ("dtype", DTYPES),
                            ("weights", quantization.WEIGHTS)):
       if getattr(self, field) not in allowed:
@@ -204,3 +235,70 @@ class Config:
           f"transformer rope_part={self.rope_part}: of head_dim="
           f"{self.head_dim} channels 2 to {self.head_dim} can be rotated.")
     rope.check(self)
+    _check_groups(self)
+    _check_latent(self)
+
+  def of_layer(self, number: int) -> "Config":
+    """Returns what a layer is built by: that of the first ones has no experts.
+
+    Args:
+      number: of the layer.
+    """
+    if number >= self.dense_layers:
+      return self
+    return dataclasses.replace(
+        self, num_experts=0, shared_dim=0, dense_layers=0, scan_layers=False,
+        hidden_dim=self.dense_dim)
+
+  @property
+  def attention(self):
+    """The module of attention in a layer."""
+    return (latent_attention.LatentAttention if self.latent_dim
+            else layers.Attention)
+
+  @property
+  def layers_ahead(self) -> int:
+    """The first layers, which are no part of the scan where there is one."""
+    return min(self.dense_layers if self.scan_layers else self.num_layers,
+               self.num_layers)
+
+
+def _check_groups(config):
+  """Raises ValueError for experts that cannot be chosen as they should be."""
+  groups, used = config.expert_groups, config.groups_per_token
+  if groups and config.num_experts and (
+      config.num_experts % groups or not 0 < used <= groups
+      or config.experts_per_token > used * (config.num_experts // groups)
+      or groups > 1 and config.router == "sigmoid"
+      and config.num_experts < 2 * groups):
+    raise ValueError(
+        f"transformer expert_groups={groups}, groups_per_token={used}: groups "
+        f"that divide num_experts={config.num_experts}, of which a token uses "
+        f"enough for experts_per_token={config.experts_per_token}, are needed"
+        + (", each of two experts or more." if config.router == "sigmoid"
+           else "."))
+  if config.dense_layers and not (config.num_experts and config.dense_dim):
+    raise ValueError(
+        f"transformer dense_layers={config.dense_layers}: "
+        f"num_experts={config.num_experts} and dense_dim={config.dense_dim} of "
+        "at least 1 are needed.")
+
+
+def _check_latent(config):
+  """Raises ValueError for sizes that latent attention cannot have."""
+  if not config.latent_dim:
+    return
+  needed = {"num_kv_heads": config.num_kv_heads == 1,
+            "positions": config.positions == "rope",
+            "value_dim": config.value_dim > 0,
+            "rope_part": config.rope_part == 1,
+            **{name: not getattr(config, name) for name in (
+                "bias", "qkv_bias", "out_bias", "qk_norm", "joint_qk_norm",
+                "window")}}
+  for name, holds in needed.items():
+    if not holds:
+      raise ValueError(
+          f"transformer {name}={getattr(config, name)!r}: latent attention "
+          f"(latent_dim={config.latent_dim}) needs num_kv_heads=1, value_dim, "
+          "rotary positions of all of head_dim, and neither biases, norms of "
+          "heads nor windows.")

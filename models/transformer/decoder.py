@@ -95,23 +95,38 @@ class Unrolled(nn.Module):
 
   @nn.compact
   def __call__(self, x, cache, block, slot, views):
-    keys, values, outputs = [], [], []
-    kv = zip(*views_lib.kv_of_layers(cache, block))
-    narrow_ones = views_lib.narrow(self.config)
-    for i, (layer_kv, narrow) in enumerate(zip(kv, narrow_ones)):
-      # With one view it is both the first and the last.
-      arguments = x, layer_kv, None, slot, (views[-1 if narrow else 0],)
-      name = f"layer_{i}"
-      if self.is_initializing():
-        x, (k, v) = layers.Layer(self.config, name=name)(*arguments)
-      else:
-        x, (k, v) = _traced_once(self.config)(
-            self.variables["params"][name], *arguments)
-      keys.append(k)
-      values.append(v)
-      outputs.append(x)
-    return x, types.Block(tuple(keys), tuple(values)), [
-        outputs[i] for i in self.kept]
+    x, block, outputs = _unrolled(self, x, list(zip(
+        *views_lib.kv_of_layers(cache, block))), slot, views)
+    return x, block, [outputs[i] for i in self.kept]
+
+
+def _unrolled(module, x, kv, slot, views):
+  """Goes through the first layers, as many as `kv` has.
+
+  Args:
+    module: of a `config`, whose submodules or parameters they are.
+    x: `[B, T, F]`.
+    kv: list of what each layer reads, see `views.kv_of_layers`.
+    slot, views: as of `layers.Layer`.
+
+  Returns:
+    `[B, T, F]`, a block, and the outputs of all these layers.
+  """
+  keys, values, outputs = [], [], []
+  for i, (layer_kv, narrow) in enumerate(zip(
+      kv, views_lib.narrow(module.config))):
+    # With one view it is both the first and the last.
+    arguments = x, layer_kv, None, slot, (views[-1 if narrow else 0],)
+    name, own = f"layer_{i}", module.config.of_layer(i)
+    if module.is_initializing():
+      x, (k, v) = layers.Layer(own, name=name)(*arguments)
+    else:
+      x, (k, v) = _traced_once(own)(
+          module.variables["params"][name], *arguments)
+    keys.append(k)
+    values.append(v)
+    outputs.append(x)
+  return x, types.Block(tuple(keys), tuple(values)), outputs
 
 
 class Scanned(nn.Module):
@@ -119,28 +134,42 @@ class Scanned(nn.Module):
 
   Parameters and cache may be those of more layers, of which the first run. Both
   are read where they lie: a slice of them, or of a layer, would be a copy.
+  First layers without experts are not part of the scan.
   """
   config: architecture.Config
   kept: tuple[int, ...] = ()
 
   @nn.compact
   def __call__(self, x, cache, block, slot, views):
+    ahead = self.config.layers_ahead
+    kv = list(zip(*views_lib.kv_of_layers(cache, block)))
+    x, block, outputs = _unrolled(self, x, kv[:ahead], slot, views)
+    if ahead < self.config.num_layers:
+      x, rest, others = self._scan(x, kv[ahead], slot, views)
+      outputs += [others.get(i) for i in range(ahead, self.config.num_layers)]
+      block = types.Block(block.keys + rest.keys, block.values + rest.values)
+    return x, block, [outputs[i] for i in self.kept]
+
+  def _scan(self, x, kv, slot, views):
+    """Returns what `_unrolled` does, outputs of those that are kept."""
     config = self.config
-    *kv, keys, values = (x[0] for x in views_lib.kv_of_layers(cache, block))
-    narrow = jnp.array(views_lib.narrow(config)) if len(views) > 1 else None
+    *kv, keys, values = kv
+    numbers = range(config.layers_ahead, config.num_layers)
+    narrow = (jnp.array(views_lib.narrow(config)[numbers.start:])
+              if len(views) > 1 else None)
     fresh = keys, values
     if self.is_initializing():
       scan = nn.scan(
           layers.Layer, variable_axes={"params": 0},
           split_rngs={"params": True},
-          in_axes=(0, 0, nn.broadcast, nn.broadcast), length=config.num_layers)
+          in_axes=(0, 0, nn.broadcast, nn.broadcast), length=len(numbers))
       x, (keys, values) = scan(config, name="layer")(x, (*kv, *fresh), narrow,
                                                      slot, views)
-      return x, types.Block((keys,), (values,)), [x for _ in self.kept]
+      return x, types.Block((keys,), (values,)), {i: x for i in self.kept}
     layer = layers.Layer(config, parent=None)
     params = self.variables["params"]["layer"]
-    whole = len(jax.tree.leaves(params)[0]) == config.num_layers
-    kept = sorted(set(self.kept))
+    whole = len(jax.tree.leaves(params)[0]) == len(numbers)
+    kept = sorted(set(self.kept) & set(numbers))
 
     def step(carry, at):
       x, outputs = carry
@@ -156,9 +185,9 @@ class Scanned(nn.Module):
         outputs = jax.lax.dynamic_update_index_in_dim(outputs, x, output, 0)
       return (x, outputs), fresh
 
-    order = np.arange(config.num_layers, dtype=np.int32)
+    order = np.arange(len(numbers), dtype=np.int32)
     # Layers that are not kept write their outputs where nobody reads them.
-    at = [kept.index(i) if i in kept else len(kept) for i in order]
+    at = [kept.index(i) if i in kept else len(kept) for i in numbers]
     # Parameters that are all of the stack are given to the scan, which can be
     # differentiated at less cost.
     (x, outputs), (keys, values) = jax.lax.scan(
@@ -166,8 +195,8 @@ class Scanned(nn.Module):
                else None),
         (order, fresh, narrow, np.array(at, np.int32),
          params if whole else None))
-    return x, types.Block((keys,), (values,)), [
-        outputs[kept.index(i)] for i in self.kept]
+    return x, types.Block((keys,), (values,)), {
+        number: outputs[i] for i, number in enumerate(kept)}
 
 
 def _with_experts(own, params, number):

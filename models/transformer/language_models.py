@@ -86,18 +86,19 @@ def _language_model(config, kept, prompts=0):
   module = decoder.Decoder(config, kept, prompts)
 
   def init_cache(batch, capacity):
-    heads, dim = config.num_kv_heads, config.head_dim
-    axes = (config.num_layers,) if config.scan_layers else ()
-    copies = 1 if config.scan_layers else config.num_layers
-    dtype = jnp.dtype(config.dtype)
+    heads, dtype = config.num_kv_heads, jnp.dtype(config.dtype)
+    axes = [()] * config.layers_ahead
+    if config.layers_ahead < config.num_layers:
+      axes.append((config.num_layers - config.layers_ahead,))
+    sizes = ((config.head_dim, capacity),
+             (capacity, config.latent_dim or config.head_dim))
     widths = [config.dim if i < config.num_layers
               else config.embedding_dim or config.dim for i in kept]
-    key = jnp.zeros((*axes, batch, heads, dim, capacity), dtype)
-    value = jnp.zeros((*axes, batch, heads, capacity, dim), dtype)
+    keys, values = (tuple(jnp.zeros((*layers, batch, heads, *size), dtype)
+                          for layers in axes) for size in sizes)
     hidden = tuple(jnp.zeros((batch, capacity, width), dtype)
                    for width in widths)
-    return types.Cache((key,) * copies, (value,) * copies,
-                       jnp.zeros(batch, jnp.int32),
+    return types.Cache(keys, values, jnp.zeros(batch, jnp.int32),
                        {types.HIDDEN_STATES: hidden} if kept else {})
 
   def forward(params, tokens, positions, cache, block, slot, mask, *packed):
@@ -199,11 +200,16 @@ def abstract_params(config: architecture.Config) -> types.Params:
 def _abstract_params(config):
   """`abstract_params`, which nobody may change.
 
-  Tracing layers takes seconds, and all are alike: one is traced.
+  Tracing layers takes seconds, and most are alike: few are traced.
   """
-  one = dataclasses.replace(config, num_layers=1, scan_layers=False)
-  return layer_stack.abstract_layers(_traced_init(one), config.num_layers,
-                                     config.scan_layers)
+  return layer_stack.abstract_layers(_traced_init(_few(config)),
+                                     config.num_layers, config.scan_layers)
+
+
+def _few(config):
+  """Returns the architecture with one layer that has what most have."""
+  return dataclasses.replace(config, scan_layers=False, num_layers=min(
+      config.dense_layers + 1, config.num_layers))
 
 
 @functools.lru_cache(maxsize=64)
@@ -215,11 +221,11 @@ def mesh_axes(config: architecture.Config) -> dict[str, tuple]:
 
   Returns:
     Dict from `parameters.param_name` to axes of `parameters.declare`, as
-    unrolled layers declare them, of the first layer only: all are alike.
+    unrolled layers declare them, of the first layers only: all others are like
+    the last one of these.
   """
-  one = dataclasses.replace(config, num_layers=1, scan_layers=False)
   with parameters.declarations() as found:
-    _traced_init(one, prompts=1)
+    _traced_init(_few(config), prompts=1)
   return found
 
 

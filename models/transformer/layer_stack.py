@@ -59,9 +59,23 @@ def is_stacked(params: types.Params) -> bool:
   return _STACK in params[_LAYERS]
 
 
-def of_first_layer(name: str) -> str:
-  """Returns the name that a parameter has in the first of unrolled layers."""
-  return re.sub(f"^{_LAYERS}/{_STACK}[_0-9]*/", f"{_LAYERS}/{_layer(0)}/", name)
+def of_first_layer(name: str, dense_layers: int = 0) -> str:
+  """Returns the name that a parameter has in the first layer of its kind.
+
+  Args:
+    name: of a parameter of scanned or unrolled layers, or any other.
+    dense_layers: as of a `transformer.Config`.
+  """
+  number = layer_number(name)
+  first = 0 if number is not None and number < dense_layers else dense_layers
+  return re.sub(f"^{_LAYERS}/{_STACK}[_0-9]*/", f"{_LAYERS}/{_layer(first)}/",
+                name)
+
+
+def layer_number(name: str) -> int | None:
+  """Returns the number of the unrolled layer that has a parameter, or None."""
+  found = re.match(f"^{_LAYERS}/{_STACK}_([0-9]+)/", name)
+  return int(found[1]) if found else None
 
 
 def place_all(params: types.Params, shardings, place) -> types.Params:
@@ -88,10 +102,13 @@ def place_all(params: types.Params, shardings, place) -> types.Params:
       lambda path, *leaves: _Part(path, leaves), single, shardings(single),
       is_leaf=is_matrix), is_leaf=lambda x: isinstance(x, _Part)))
 
+  first = len(params[_LAYERS]) - 1
+
   def placed(path, like, where):
     if path[:2] != _IN_STACK:
       return place(path, *parts[path])
-    in_layer = lambda i: (path[0], jax.tree_util.DictKey(_layer(i)), *path[2:])
+    in_layer = lambda i: (path[0], jax.tree_util.DictKey(_layer(first + i)),
+                          *path[2:])
     return _fill(like, where, lambda i: place(in_layer(i), *parts[in_layer(i)]))
 
   return jax.tree_util.tree_map_with_path(placed, params, where,
@@ -121,10 +138,20 @@ def _fill(like, where, piece):
 
 def stack_layers(params: types.Params) -> types.Params:
   """Turns parameters of unrolled layers into those of scanned ones."""
-  layers = params[_LAYERS]
-  layers = [layers[_layer(i)] for i in range(len(layers))]
-  stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)
-  return {**params, _LAYERS: {_STACK: stacked}}
+  layers = dict(params[_LAYERS])
+  alike = [layers.pop(name) for name in _alike(layers)]
+  stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *alike)
+  return {**params, _LAYERS: {**layers, _STACK: stacked}}
+
+
+def _alike(layers) -> list[str]:
+  """Returns the names of those unrolled layers that a scan goes over.
+
+  First ones without experts have other parameters than the last one.
+  """
+  names = [_layer(i) for i in range(len(layers))]
+  last = jax.tree.structure(layers[names[-1]])
+  return [name for name in names if jax.tree.structure(layers[name]) == last]
 
 
 def unstack_layers(params: types.Params) -> types.Params:
@@ -137,19 +164,22 @@ def unstack_layers(params: types.Params) -> types.Params:
 
 def abstract_layers(params: types.Params, count: int,
                     scanned: bool) -> types.Params:
-  """Returns the shapes of a decoder of many layers, from those of one layer.
+  """Returns the shapes of a decoder of many layers, from those of a few.
 
   Args:
-    params: shapes of a decoder with one layer, which is not scanned.
+    params: shapes of a decoder whose layers are not scanned; more are like its
+      last one.
     count: number of layers.
     scanned: whether they are.
   """
-  layer = params[_LAYERS][_layer(0)]
+  few = params[_LAYERS]
+  last = few[_layer(len(few) - 1)]
+  layers = {_layer(i): few.get(_layer(i), last) for i in range(count)}
   if scanned:
-    layers = {_STACK: jax.tree.map(lambda x: jax.ShapeDtypeStruct(
-        (count, *x.shape), x.dtype), layer)}
-  else:
-    layers = {_layer(i): layer for i in range(count)}
+    alike = _alike(layers)
+    layers = {name: x for name, x in layers.items() if name not in alike}
+    layers[_STACK] = jax.tree.map(lambda x: jax.ShapeDtypeStruct(
+        (len(alike), *x.shape), x.dtype), last)
   return {**params, _LAYERS: layers}
 
 
@@ -159,7 +189,8 @@ def _layer(number):
 
 def _unstacked(params, take):
   params = dict(params)
-  stacks, structure = jax.tree.flatten(params.pop(_LAYERS)[_STACK])
+  ahead = dict(params.pop(_LAYERS))
+  stacks, structure = jax.tree.flatten(ahead.pop(_STACK))
   layers = [[] for _ in range(stacks[0].shape[0])]
   stacks.reverse()
   while stacks:
@@ -167,9 +198,9 @@ def _unstacked(params, take):
     for i, layer in enumerate(layers):
       layer.append(take(stack, i))
     del stack
-  return {**params, _LAYERS: {
+  return {**params, _LAYERS: ahead | {
       _layer(i): jax.tree.unflatten(structure, layer)
-      for i, layer in enumerate(layers)}}
+      for i, layer in enumerate(layers, len(ahead))}}
 
 
 @functools.lru_cache(maxsize=256)

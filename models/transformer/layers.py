@@ -90,6 +90,16 @@ class AttentionView(NamedTuple):
     return self._replace(span=spans[0],
                          shared=(*self.shared[:1], *spans[1:]))
 
+  def parts(self, prefix, block):
+    """Returns what `kernels.attention` attends to, of cache and block."""
+    # A cache of no slots (training) is left out of the program altogether.
+    parts = [(*block, self.block)]
+    if prefix[0].shape[-1]:
+      parts.insert(0, (*prefix[:2], self.prefix, self.span))
+    if self.shared:
+      parts.insert(0, (*prefix[2:], *self.shared))
+    return parts
+
 
 class Linear(nn.Module):
   """A linear layer, `[..., in] -> [..., out]`.
@@ -203,22 +213,27 @@ class Mixture(nn.Module):
     tokens = x.reshape(-1, cfg.dim)
     # Not quantised: a token that goes to other experts is off by more than a
     # rounding.
-    logits = _linear(cfg, False)(cfg.num_experts, weights=quantization.DTYPE,
-                                 axes=_WHOLE, name="router")(tokens)
+    logits = _linear(cfg, False)(
+        cfg.num_experts, weights=quantization.DTYPE, axes=_WHOLE,
+        name="router")(tokens.astype(jnp.float32) if cfg.expert_groups
+                       else tokens)
+    correction = parameters.declare(
+        self, "correction", nn.initializers.zeros, (cfg.num_experts,),
+        jnp.float32, (None,)) if cfg.router == "sigmoid" else None
     y = moe.mix(
-        moe.shares(logits, cfg.experts_per_token, cfg.normalize_experts),
-        tokens, activation,
+        moe.shares(logits, cfg, correction), tokens, activation,
         experts("gate", cfg.hidden_dim, cfg.dim, (hidden, None)),
         experts("up", cfg.hidden_dim, cfg.dim, (hidden, None)),
         experts("down", cfg.dim, cfg.hidden_dim, (None, hidden))
     ).reshape(x.shape)
     if not cfg.shared_dim:
       return y
-    gate = _linear(cfg, False)(1, weights=quantization.DTYPE,
-                               axes=_WHOLE, name="shared_gate")(x)
-    shared = dataclasses.replace(cfg, hidden_dim=cfg.shared_dim)
-    return y + nn.sigmoid(gate) * FeedForward(
-        shared, parameters.SHARED, name="shared")(x)
+    shared = FeedForward(dataclasses.replace(cfg, hidden_dim=cfg.shared_dim),
+                         parameters.SHARED, name="shared")(x)
+    if cfg.shared_gate:
+      shared *= nn.sigmoid(_linear(cfg, False)(
+          1, weights=quantization.DTYPE, axes=_WHOLE, name="shared_gate")(x))
+    return y + shared
 
 
 class Attention(nn.Module):
@@ -262,17 +277,11 @@ class Attention(nn.Module):
       q, k = rope.rotate(q, view.angles), rope.rotate(k, view.angles)
     if view.packing:
       q, k, v = map(view.packing.rows, (q, k, v))
-    block = (_write(block[0], k.transpose(0, 2, 3, 1), slot, axis=3),
-             _write(block[1], v.transpose(0, 2, 1, 3), slot, axis=2))
-    # A cache of no slots (training) is left out of the program altogether.
-    parts = [(*block, view.block)]
-    if prefix[0].shape[-1]:
-      parts.insert(0, (*prefix[:2], view.prefix, view.span))
-    if view.shared:
-      parts.insert(0, (*prefix[2:], *view.shared))
+    block = write(block, k, v, slot)
     q *= (cfg.query_scalar or cfg.head_dim)**-0.5
     grouped = (*q.shape[:2], cfg.num_kv_heads, -1, cfg.head_dim)
-    y = kernels.attention(q.reshape(grouped), parts, cfg.attention_softcap)
+    y = kernels.attention(q.reshape(grouped), view.parts(prefix, block),
+                          cfg.attention_softcap)
     y = y.reshape(*q.shape[:2], cfg.num_heads * cfg.head_dim)
     if view.packing:
       y = view.packing.packed(y)
@@ -307,11 +316,13 @@ class Layer(nn.Module):
     def norm(x, name, used):
       return NORMS[cfg.norm](cfg, name=name)(x) if used else x
 
-    y, block = Attention(cfg, name="attention")(
+    y, block = cfg.attention(cfg, name="attention")(
         norm(x, "attention_norm", ahead), kv[:-2], kv[-2:], slot, view)
     y = _times(norm(y, "attention_out_norm", after), cfg.residual_scale)
     total = norm(x + y, "attention_norm", cfg.post_norm)
-    feed_forward = Mixture if cfg.num_experts else FeedForward
+    feed_forward = Mixture if cfg.num_experts else functools.partial(
+        FeedForward, hidden=parameters.DENSE if cfg.dense_dim else
+        parameters.HIDDEN)
     y = feed_forward(cfg, name="feed_forward")(
         norm(x if cfg.parallel else total, "feed_forward_norm", ahead))
     y = _times(norm(y, "feed_forward_out_norm", after), cfg.residual_scale)
@@ -347,6 +358,11 @@ def _along(parameter, y):
   return jnp.expand_dims(parameter, range(y.ndim - 1))
 
 
-def _write(block, fresh, slot, axis):
-  return jax.lax.dynamic_update_slice_in_dim(
-      block, fresh.astype(block.dtype), slot, axis)
+def write(block, keys, values, slot):
+  """Returns a block's keys and values with fresh ones, `[B, T, heads, C]`."""
+  def put(old, fresh, axis):
+    return jax.lax.dynamic_update_slice_in_dim(
+        old, fresh.astype(old.dtype), slot, axis)
+
+  return (put(block[0], keys.transpose(0, 2, 3, 1), axis=3),
+          put(block[1], values.transpose(0, 2, 1, 3), axis=2))

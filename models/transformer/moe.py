@@ -146,21 +146,45 @@ def is_kernel(name) -> bool:
   return bool(re.search(r"/feed_forward/(gate|up|down)/kernel$", name))
 
 
-def shares(logits, chosen, normalize):
+def shares(logits, config, correction=None):
   """Returns the weight of each expert for each token.
 
   Args:
     logits: `[n, E]`, of the router.
-    chosen: experts of a token.
-    normalize: whether their weights are normalised to sum to one.
+    config: a `transformer.Config`: experts and groups of a token, whether their
+      weights are normalised to sum to one, and what they are multiplied by.
+    correction: `[E]`, which the choice adds to the scores (DeepSeek-V3,
+      arXiv 2412.19437, section 2.1.2), then sigmoids of the logits; None for
+      none, and a softmax.
 
   Returns:
     `[n, E]` float32, 0 for those not chosen.
   """
-  values, index = jax.lax.top_k(
-      jax.nn.softmax(logits.astype(jnp.float32), axis=-1), chosen)
-  if normalize:
+  logits = logits.astype(jnp.float32)
+  if correction is None:
+    scores = choice = jax.nn.softmax(logits, axis=-1)
+  else:
+    scores = jax.nn.sigmoid(logits)
+    choice = scores + correction[None]
+  if config.expert_groups > config.groups_per_token:
+    choice = _of_best_groups(choice, config)
+  _, index = jax.lax.top_k(choice, config.experts_per_token)
+  values = jnp.take_along_axis(scores, index, axis=-1)
+  if config.normalize_experts:
     values /= values.sum(axis=-1, keepdims=True)
   one_hot = jax.nn.one_hot(index, logits.shape[-1], dtype=jnp.float32)
-  return jnp.einsum("nke,nk->ne", one_hot, values,
+  return jnp.einsum("nke,nk->ne", one_hot, config.expert_scale * values,
                     precision=jax.lax.Precision.HIGHEST)
+
+
+def _of_best_groups(choice, config):
+  """Returns scores `[n, E]`, -inf for the experts of other groups.
+
+  A group counts as its best expert does (DeepSeek-V2, arXiv 2405.04434, section
+  2.2.2); with a correction as its two best do together.
+  """
+  groups = choice.reshape(len(choice), config.expert_groups, -1)
+  best = jax.lax.top_k(groups, 2 if config.router == "sigmoid" else 1)[0]
+  _, index = jax.lax.top_k(best.sum(axis=-1), config.groups_per_token)
+  kept = jax.nn.one_hot(index, config.expert_groups, dtype=bool).any(axis=1)
+  return jnp.where(kept[..., None], groups, -jnp.inf).reshape(choice.shape)

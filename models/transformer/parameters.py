@@ -12,6 +12,7 @@ from models.transformer import quantization
 # What an axis of a parameter is made of, if it may be split over devices.
 HEADS, KV_HEADS, HIDDEN, VOCAB = "heads", "kv heads", "hidden", "vocab"
 EXPERTS = "experts"
+DENSE = "hidden, of layers without experts in a model with some"
 SHARED = "hidden, of what all tokens use besides their experts"
 # The axes of a matrix that every device has all of.
 WHOLE = (None, None)

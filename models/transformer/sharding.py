@@ -92,6 +92,7 @@ def specs(config: architecture.Config, size: int,
             parameters.HIDDEN: config.hidden_dim,
             parameters.EXPERTS: config.num_experts,
             parameters.SHARED: config.shared_dim,
+            parameters.DENSE: config.dense_dim,
             parameters.VOCAB: config.outputs or config.vocab_size}
 
   whole = (parameters.HIDDEN if by_experts(config, size)
@@ -99,7 +100,7 @@ def specs(config: architecture.Config, size: int,
 
   def spec(path, leaf):
     name = re.sub("/(values|scales)$", "", parameters.param_name(path))
-    axes = declared.get(layer_stack.of_first_layer(name))
+    axes = declared.get(layer_stack.of_first_layer(name, config.dense_layers))
     if axes is None:
       raise ValueError(
           f"parameter {name} has no mesh axes: parameters.declare(..., axes) "

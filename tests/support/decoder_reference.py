@@ -42,6 +42,19 @@ def logits(config, params, tokens):
   return _bend(found, config.logit_softcap)
 
 
+def layer(config, params, x):
+  """The outputs `[T, F]` of one layer with norms before its two parts."""
+  y = x + _attention(0, config, params["attention"],
+                     _norm(config, params["attention_norm"], x))
+  return y + _feed_forward(config, params["feed_forward"], _norm(
+      config, params["feed_forward_norm"], y))
+
+
+def rms(x, scale, eps):
+  """RMSNorm of `[T, F]`."""
+  return x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * scale
+
+
 def _bend(x, cap):
   return np.tanh(x / cap) * cap if cap else x
 
@@ -61,11 +74,15 @@ def _norm(config, layer, x):
 
 def _feed_forward(config, layer, x):
   if config.num_experts:
-    dense = dataclasses.replace(config, num_experts=0, shared_dim=0)
+    dense = dataclasses.replace(config, num_experts=0, shared_dim=0,
+                                dense_layers=0)
+    if "router" not in layer:
+      return _feed_forward(dense, layer, x)
     y = np.stack([_mixture(dense, config, layer, token) for token in x])
     if not config.shared_dim:
       return y
-    gate = 1 / (1 + np.exp(-_linear(layer["shared_gate"], x)))
+    gate = _sigmoid(_linear(layer["shared_gate"],
+                            x)) if config.shared_gate else 1
     return y + gate * _feed_forward(dense, layer["shared"], x)
   up = _linear(layer["up"], x)
   if config.feed_forward == "relu":
@@ -83,13 +100,25 @@ def _feed_forward(config, layer, x):
 
 def _mixture(dense, config, layer, x):
   """One token's experts, the most probable ones, by what they are worth."""
-  worth = np.exp(_linear(layer["router"], x))
-  worth /= worth.sum()
-  chosen = np.argsort(-worth)[:config.experts_per_token]
+  worth = _linear(layer["router"], x)
+  worth = (_sigmoid(worth) if config.router == "sigmoid"
+           else np.exp(worth) / np.exp(worth).sum())
+  choice = worth + layer.get("correction", 0)
+  if config.expert_groups:
+    groups = choice.reshape(config.expert_groups, -1)
+    count = 2 if config.router == "sigmoid" else 1
+    best = np.argsort([-sum(sorted(group)[-count:]) for group in groups])
+    groups[best[config.groups_per_token:]] = -np.inf
+    choice = groups.reshape(-1)
+  chosen = np.argsort(-choice)[:config.experts_per_token]
   worth /= worth[chosen].sum() if config.normalize_experts else 1
-  return sum(worth[i] * _feed_forward(
+  return config.expert_scale * sum(worth[i] * _feed_forward(
       dense, {name: {"kernel": layer[name]["kernel"][i]}
               for name in ("gate", "up", "down")}, x) for i in chosen)
+
+
+def _sigmoid(x):
+  return 1 / (1 + np.exp(-x))
 
 
 def _gelu(x):
@@ -97,7 +126,42 @@ def _gelu(x):
   return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
 
+def _latent_attention(config, layer, x):
+  """With keys and values of each head, as the paper begins (section 2.1.2)."""
+  size, norm = len(x), dataclasses.replace(config, norm_eps=1e-6)
+  q = x
+  if config.query_rank:
+    q = _norm(norm, layer["query_norm"], _linear(layer["query_down"], x))
+  q = _linear(layer["query"], q).reshape(size, config.num_heads, -1)
+  latent, rotated = np.split(_linear(layer["latent"], x), [config.latent_dim],
+                             axis=-1)
+  latent = _norm(norm, layer["latent_norm"], latent)
+  v = _linear(layer["value"], latent).reshape(size, config.num_heads, -1)
+  k = np.einsum("hrc,tr->thc", layer["key"]["kernel"].reshape(
+      config.num_heads, config.latent_dim, -1), latent)
+
+  def turned(y):
+    if config.rope_interleaved:
+      y = np.concatenate([y[..., ::2], y[..., 1::2]], axis=-1)
+    return rope_reference.rotate(config, y)
+
+  q = np.concatenate([q[..., :config.plain_dim],
+                      turned(q[..., config.plain_dim:])], axis=-1)
+  k = np.concatenate([k, np.repeat(turned(rotated[:, None]), config.num_heads,
+                                   axis=1)], axis=-1)
+  scores = np.einsum("thc,shc->hts", q, k) / np.sqrt(
+      config.query_scalar or q.shape[-1])
+  scores = _bend(scores, config.attention_softcap)
+  scores[:, ~np.tri(size, dtype=bool)] = -np.inf
+  weights = np.exp(scores - scores.max(-1, keepdims=True))
+  weights /= weights.sum(-1, keepdims=True)
+  y = np.einsum("hts,shc->thc", weights, v)
+  return _linear(layer["out"], y.reshape(size, -1))
+
+
 def _attention(index, config, layer, x):
+  if config.latent_dim:
+    return _latent_attention(config, layer, x)
   size, dim = len(x), config.head_dim
   q, k, v = (_linear(layer[name], x) for name in ("query", "key", "value"))
   if config.joint_qk_norm:

@@ -25,8 +25,9 @@ from support import helpers
 from support import on_shards
 from support import tiny_models as tiny
 
-# Key/value heads, and the sizes of "model" that do not divide them.
-SIZES = {1: (2, 4, 8), 2: (4, 8), 3: (2, 4, 8)}
+# Key/value heads, and the sizes of "model" that do not divide them; 0 for the
+# one of latent attention.
+SIZES = {0: (4,), 1: (2, 4, 8), 2: (4, 8), 3: (2, 4, 8)}
 # On more devices the target's own cache drafts a little otherwise: at
 # temperature 0 texts are the same.
 METHODS = {"plain": dj.methods.autoregressive(),
@@ -40,6 +41,9 @@ MANY, COUNTED, FEW = 12_000, 3, 4
 
 def config(heads):
   """A target; three key/value heads are no part of any device's heads."""
+  if not heads:
+    return dataclasses.replace(tiny.DEEPSEEK_3, num_heads=8,
+                               tie_embeddings=True)
   return dataclasses.replace(
       tiny.LLAMA, num_heads=24 if heads == 3 else 8, num_kv_heads=heads,
       hidden_dim=48, tie_embeddings=True, window=6, full_every=2)
@@ -139,15 +143,15 @@ def whole(x, number):
   return np.moveaxis(split, -4, x.axis).reshape(shape)
 
 
-def differences(heads, groups, number, slots=24):
+def differences(heads, groups, number, slots=24, latent=0):
   """What commits and attentions of so many devices do otherwise than one."""
   rng = np.random.default_rng(0)
   rows, tokens, channels = 4, 5, 3
+  width = latent or channels
   draw = lambda *shape: rng.normal(size=shape).astype(np.float32)
-  blocks = [(draw(2, rows, heads, channels, 7), draw(2, rows, heads, 7,
-                                                     channels))
+  blocks = [(draw(2, rows, heads, channels, 7), draw(2, rows, heads, 7, width))
             for _ in range(5)]
-  q = draw(rows, tokens, heads, groups, channels)
+  q = draw(rows, tokens, heads, groups, channels + latent)
   # Into a slot of each device, over the last device's, and moved back.
   starts = np.array([[0, 1, 2, 3], [4, 6, 7, 8], [9, 8, 17, 12],
                      [10, 13, 18, 16], [slots, 11, 19, 20]], np.int32)
@@ -157,7 +161,7 @@ def differences(heads, groups, number, slots=24):
 
   def each(q, blocks):
     shapes = ((2, rows, heads, channels, slots),
-              (2, rows, heads, slots, channels))
+              (2, rows, heads, slots, width))
     cache = tuple((split_slots.zeros(x, jnp.float32, axis),)
                   for x, axis in zip(shapes, (-1, -2)))
     found = []
@@ -245,6 +249,7 @@ def main(*names):
             (1, 4, 2, 24), (1, 8, 8, 24), (2, 4, 4, 24), (2, 3, 4, 24),
             (3, 8, 8, 24), (3, 2, 6, 24), (6, 2, 4, 24), (2, 4, 2, 24),
             (2, 4, 8, 26))}
+    found["kernels"]["latent"] = differences(1, 8, 4, latent=5)
     found["program"] = program(8)
     found["control"] = program(8, split=False)
   if "rsd_s" in names:

@@ -259,6 +259,89 @@ DREAM = {
     "sliding_window": None, "tie_word_embeddings": False,
     "torch_dtype": "bfloat16", "use_cache": True, "use_sliding_window": False,
     "vocab_size": 152064}
+DEEPSEEK_3 = {
+    "architectures": ["DeepseekV3ForCausalLM"], "attention_bias": False,
+    "attention_dropout": 0.0, "auto_map": {
+        "AutoConfig": "configuration_deepseek.DeepseekV3Config",
+        "AutoModel": "modeling_deepseek.DeepseekV3Model",
+        "AutoModelForCausalLM": "modeling_deepseek.DeepseekV3ForCausalLM"},
+    "bos_token_id": 0, "eos_token_id": 1, "ep_size": 1,
+    "first_k_dense_replace": 3, "hidden_act": "silu", "hidden_size": 7168,
+    "initializer_range": 0.02, "intermediate_size": 18432, "kv_lora_rank": 512,
+    "max_position_embeddings": 163840, "model_type": "deepseek_v3",
+    "moe_intermediate_size": 2048, "moe_layer_freq": 1, "n_group": 8,
+    "n_routed_experts": 256, "n_shared_experts": 1, "norm_topk_prob": True,
+    "num_attention_heads": 128, "num_experts_per_tok": 8,
+    "num_hidden_layers": 61, "num_key_value_heads": 128,
+    "num_nextn_predict_layers": 1, "q_lora_rank": 1536, "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64, "quantization_config": {
+        "activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8",
+        "weight_block_size": [128, 128]},
+    "rms_norm_eps": 1e-06, "rope_scaling": {
+        "beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0,
+        "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096,
+        "type": "yarn"},
+    "rope_theta": 10000, "routed_scaling_factor": 2.5,
+    "scoring_func": "sigmoid", "tie_word_embeddings": False, "topk_group": 4,
+    "topk_method": "noaux_tc", "torch_dtype": "bfloat16",
+    "transformers_version": "4.33.1", "use_cache": True, "v_head_dim": 128,
+    "vocab_size": 129280}
+KIMI_K2 = {
+    **DEEPSEEK_3, "first_k_dense_replace": 1, "model_type": "kimi_k2",
+    "max_position_embeddings": 131072, "n_group": 1, "n_routed_experts": 384,
+    "num_attention_heads": 64, "num_key_value_heads": 64, "rope_theta": 50000.0,
+    "num_nextn_predict_layers": 0, "routed_scaling_factor": 2.827,
+    "rope_scaling": {**DEEPSEEK_3["rope_scaling"], "beta_fast": 1.0,
+                     "factor": 32.0},
+    "seq_aux": True, "topk_group": 1, "vocab_size": 163840}
+DEEPSEEK_2_LITE = {
+    **{k: v for k, v in DEEPSEEK_3.items() if k != "quantization_config"},
+    "architectures": ["DeepseekV2ForCausalLM"], "auto_map": {
+        "AutoConfig": "configuration_deepseek.DeepseekV2Config"},
+    "aux_loss_alpha": 0.001, "first_k_dense_replace": 1, "hidden_size": 2048,
+    "intermediate_size": 10944, "model_type": "deepseek_v2",
+    "moe_intermediate_size": 1408, "n_group": 1, "n_routed_experts": 64,
+    "n_shared_experts": 2, "norm_topk_prob": False, "num_attention_heads": 16,
+    "num_experts_per_tok": 6, "num_hidden_layers": 27,
+    "num_key_value_heads": 16, "pretraining_tp": 1, "q_lora_rank": None,
+    "rope_scaling": {**DEEPSEEK_3["rope_scaling"], "mscale": 0.707,
+                     "mscale_all_dim": 0.707},
+    "routed_scaling_factor": 1.0, "scoring_func": "softmax", "seq_aux": True,
+    "topk_group": 1, "topk_method": "greedy", "vocab_size": 102400}
+DEEPSEEK_3_2 = {
+    **DEEPSEEK_3, "architectures": ["DeepseekV32ForCausalLM"],
+    "index_head_dim": 128, "index_n_heads": 64, "index_topk": 2048,
+    "model_type": "deepseek_v32"}
+# As transformers 5.24 has these three by default.
+GLM_5 = {
+    **{k: v for k, v in DEEPSEEK_3_2.items()
+       if k not in ("auto_map", "quantization_config", "rope_scaling")},
+    "architectures": ["GlmMoeDsaForCausalLM"], "hidden_size": 6144,
+    "index_n_heads": 32, "intermediate_size": 12288,
+    "max_position_embeddings": 202752, "model_type": "glm_moe_dsa",
+    "n_group": 1, "num_attention_heads": 64, "num_hidden_layers": 78,
+    "num_key_value_heads": 64, "q_lora_rank": 2048, "qk_nope_head_dim": 192,
+    "rms_norm_eps": 1e-05, "topk_group": 1, "v_head_dim": 256,
+    "vocab_size": 154880}
+GLM_4_7_FLASH = {
+    **{k: v for k, v in GLM_5.items()
+       if not k.startswith(("index_", "first_k"))},
+    "architectures": ["Glm4MoeLiteForCausalLM"], "hidden_size": 2048,
+    "intermediate_size": 10240, "model_type": "glm4_moe_lite",
+    "moe_intermediate_size": 1536, "n_routed_experts": 64,
+    "num_attention_heads": 20, "num_experts_per_tok": 4,
+    "num_hidden_layers": 47, "num_key_value_heads": 20, "q_lora_rank": 768,
+    "routed_scaling_factor": 1.8}
+YOUTU = {
+    "architectures": ["YoutuForCausalLM"], "attention_bias": False,
+    "attention_dropout": 0.0, "hidden_act": "silu", "hidden_size": 2048,
+    "intermediate_size": 6144, "kv_lora_rank": 512,
+    "max_position_embeddings": 131072, "model_type": "youtu",
+    "num_attention_heads": 16, "num_hidden_layers": 32,
+    "num_key_value_heads": 16, "q_lora_rank": 1536, "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64, "rms_norm_eps": 1e-06, "rope_interleave": True,
+    "tie_word_embeddings": True, "torch_dtype": "bfloat16", "v_head_dim": 128,
+    "vocab_size": 128256}
 OPT = {
     "_remove_final_layer_norm": False, "activation_dropout": 0.0,
     "activation_function": "relu", "architectures": ["OPTForCausalLM"],

@@ -43,6 +43,15 @@ NEOX = dataclasses.replace(
     LLAMA, norm="layer", feed_forward="erf_gelu", bias=True, num_kv_heads=4,
     parallel=True, rope_part=0.5, rope_theta=10.0)
 MIXTRAL = dataclasses.replace(LLAMA, num_experts=5, experts_per_token=2)
+# Latent attention, with queries of few channels or of all of them.
+DEEPSEEK_2 = dataclasses.replace(
+    LLAMA, num_kv_heads=1, latent_dim=6, plain_dim=5, value_dim=3,
+    rope_interleaved=True, rope_theta=100.0, hidden_dim=8, num_experts=8,
+    experts_per_token=3, normalize_experts=False, shared_dim=16,
+    shared_gate=False, expert_groups=4, groups_per_token=2, expert_scale=2.5)
+DEEPSEEK_3 = dataclasses.replace(
+    DEEPSEEK_2, query_rank=10, query_scalar=6.0, rope_interleaved=False,
+    normalize_experts=True, router="sigmoid", dense_layers=1, dense_dim=24)
 GPT_2 = dataclasses.replace(OPT, feed_forward="gelu", num_kv_heads=4)
 
 
@@ -71,6 +80,7 @@ def random_model(config, seed=3):
     noise = rng.standard_normal(leaf.shape)
     scaled = {"kernel": 2.5 * noise / np.sqrt(leaf.shape[-1]),
               "scale": 1 + noise / 4, "bias": noise / 4,
+              "correction": noise / 4,
               "embedding": noise / 2, "head": noise / 2, "positions": 3 * noise}
     return jnp.asarray(scaled[path[-1].key], leaf.dtype)
 

@@ -82,6 +82,9 @@ class Format(NamedTuple):
     known: types of fields, see `FIELDS`.
     select: `(tensors) -> tensors` of the head by the names of `names`.
     unused: what names of tensors that are not read may begin with.
+    layer: `(config) -> (transformer.Config, prefix)` of a layer whose tensors,
+      with names that begin so, are more or others than its parameters; these
+      are then named by the prefix and the parameter. None for none.
   """
   config: Callable[..., Any]
   names: Callable[..., dict[str, str]]
@@ -93,6 +96,7 @@ class Format(NamedTuple):
   known: dict = {}
   select: Callable[..., dict] = lambda tensors: tensors
   unused: tuple[str, ...] = ()
+  layer: Callable[..., Any] = lambda config: None
 
 
 class _Dotted(dict):
@@ -205,7 +209,8 @@ def has_rows(folder: Folder, name: str) -> bool:
 
 def layer_of(target):
   """Returns the sizes of one layer of a target."""
-  return dataclasses.replace(target, num_layers=1, scan_layers=False)
+  return dataclasses.replace(target.of_layer(0), num_layers=1,
+                             scan_layers=False)
 
 
 def linear(ours: str, theirs: str) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """Heads of a layer that reads its own features where a token was drafted."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import flax.struct
@@ -233,8 +234,6 @@ def init(network, key, config, target, num_features: int):
 
 
 def _empty_cache(layer, batch, slots):
-  shape = (batch, layer.num_kv_heads)
-  return Cache(
-      (jnp.zeros((*shape, layer.head_dim, slots), layer.dtype),),
-      (jnp.zeros((*shape, slots, layer.head_dim), layer.dtype),),
-      jnp.zeros(batch, jnp.int32))
+  """Returns a cache of one layer, whatever model it is like."""
+  return prefix_layers.empty_cache(dataclasses.replace(
+      layer, num_layers=1, scan_layers=False), batch, slots)

@@ -1,5 +1,7 @@
 """Tests of models.transformer.moe."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType
@@ -22,14 +24,15 @@ def kernels(seed=0):
 
 def test_shares_are_those_of_the_best():
   logits = jnp.log(jnp.array([[1.0, 2, 3, 4, 0.5], [6, 1, 1, 1, 1]]))
-  found = moe.shares(logits, 2, normalize=False)
+  config = dataclasses.replace(tiny.MIXTRAL, normalize_experts=False)
+  found = moe.shares(logits, config)
   np.testing.assert_allclose(found[0], np.array([0, 0, 3, 4, 0]) / 10.5,
                              atol=1e-6)
   # Of experts that are worth the same, the first.
   np.testing.assert_allclose(found[1], np.array([6, 1, 0, 0, 0]) / 10,
                              atol=1e-6)
   np.testing.assert_allclose(
-      moe.shares(logits, 2, normalize=True)[0],
+      moe.shares(logits, tiny.MIXTRAL)[0],
       np.array([0, 0, 3, 4, 0]) / 7, atol=1e-6)
 
 

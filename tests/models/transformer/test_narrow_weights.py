@@ -15,7 +15,7 @@ from support import tiny_models as tiny
 
 CONFIGS = {
     "llama": tiny.LLAMA, "opt": tiny.OPT, "gemma": tiny.GEMMA,
-    "neox": tiny.NEOX, "mixtral": tiny.MIXTRAL,
+    "neox": tiny.NEOX, "mixtral": tiny.MIXTRAL, "deepseek": tiny.DEEPSEEK_3,
     "scanned": dataclasses.replace(tiny.MIXTRAL, scan_layers=True),
     "projected": dataclasses.replace(tiny.OPT, embedding_dim=8)}
 TOKENS = np.arange(10, dtype=np.int32).reshape(2, 5)

@@ -77,10 +77,16 @@ VARIANTS = {
         tiny.MIXTRAL, normalize_experts=False, qkv_bias=True, shared_dim=20),
     "olmoe": dataclasses.replace(
         tiny.MIXTRAL, normalize_experts=False, joint_qk_norm=True),
+    "deepseek-2": tiny.DEEPSEEK_2,
+    "deepseek-3": tiny.DEEPSEEK_3,
+    "latent attention without experts": dataclasses.replace(
+        tiny.LLAMA, num_kv_heads=1, latent_dim=6, query_rank=7, plain_dim=2,
+        value_dim=9, attention_softcap=3.0),
 }
 # What changes how a cache, a block and a mask are used.
 CACHED = {**CONFIGS, **{x: VARIANTS[x] for x in (
-    "qwen3", "opt-350m", "gpt-neox", "smollm3", "mixtral")}}
+    "qwen3", "opt-350m", "gpt-neox", "smollm3", "mixtral", "deepseek-2",
+    "deepseek-3")}}
 PLAIN = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 FAMILIES = pytest.mark.parametrize("config", CACHED.values(), ids=CACHED)
 B, T = 3, 7
@@ -235,12 +241,11 @@ def test_what_is_masked_does_not_matter(config):
 @FAMILIES
 def test_scanned_layers_equal_unrolled_ones(config):
   model = tiny.random_model(config)
-  layers = model.params["layers"]
-  stacked = jax.tree.map(lambda *x: jnp.stack(x), layers["layer_0"],
-                         layers["layer_1"])
   scanned = tiny.Model(
       transformer.language_model(dataclasses.replace(config, scan_layers=True)),
-      {**model.params, "layers": {"layer": stacked}})
+      transformer.stack_layers(model.params))
+  jax.tree.map(np.testing.assert_array_equal,
+               transformer.unstack_layers(scanned.params), model.params)
   results = []
   for each in (model, scanned):
     cache = tiny.committed(each, TOKENS, PREFIX, 12)
@@ -249,11 +254,12 @@ def test_scanned_layers_equal_unrolled_ones(config):
         cache_lib.init_block(cache, 7), 0, tree_mask()))
   (logits, block), (scanned_logits, scanned_block) = results
   np.testing.assert_allclose(scanned_logits, logits, atol=1e-4)
-  assert len(scanned_block.keys) == 1
-  np.testing.assert_allclose(scanned_block.keys[0], jnp.stack(block.keys),
-                             atol=1e-5)
-  np.testing.assert_allclose(scanned_block.values[0], jnp.stack(block.values),
-                             atol=1e-5)
+  stack = slice(config.dense_layers, None)
+  assert len(scanned_block.keys) == 1 + config.dense_layers
+  np.testing.assert_allclose(scanned_block.keys[-1],
+                             jnp.stack(block.keys[stack]), atol=1e-5)
+  np.testing.assert_allclose(scanned_block.values[-1],
+                             jnp.stack(block.values[stack]), atol=1e-5)
 
 
 @FAMILIES

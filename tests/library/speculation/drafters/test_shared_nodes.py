@@ -130,6 +130,7 @@ def test_shared_noise_has_one_text_in_any_batch():
 CONFIGS = {
     "windows": dataclasses.replace(tiny.LLAMA, window=3, full_every=2),
     "learned positions": tiny.OPT, "experts": tiny.MIXTRAL,
+    "latent": tiny.DEEPSEEK_2,
     "scanned": dataclasses.replace(tiny.LLAMA, scan_layers=True)}
 
 
